@@ -1,0 +1,86 @@
+"""The exception tree. Each message says what must hold, what was given, and what to do.
+
+    JaxInferError
+      ConfigError        an unknown or impossible setting                       exit code 2
+      CheckpointError    a model that cannot be found, read or understood      exit code 3
+      DeviceError        a device that is missing, unusable or too small       exit code 4
+      EngineError        the engine failed and cannot go on                    exit code 5
+      ApiError           a request refused: the client's fault, or our load
+        InvalidRequest   400, also a ValueError for Python callers
+        NotFound         404
+        Overloaded       429, with retry_after_s
+        Unavailable      503, with retry_after_s
+"""
+
+
+class JaxInferError(Exception):
+    """The root of every error that jaxinfer raises on purpose."""
+
+    exit_code = 1
+
+
+class ConfigError(JaxInferError, ValueError):
+    """A setting that is unknown, out of range, or at odds with another."""
+
+    exit_code = 2
+
+
+class CheckpointError(JaxInferError):
+    """A model folder or hub id that cannot be found, read or understood."""
+
+    exit_code = 3
+
+
+class DeviceError(JaxInferError):
+    """A device that is missing, unusable, or too small for what was asked."""
+
+    exit_code = 4
+
+
+class EngineError(JaxInferError):
+    """The engine failed and cannot go on."""
+
+    exit_code = 5
+
+
+class ApiError(JaxInferError):
+    """A request refused before or while it ran; carries what OpenAI's error object needs."""
+
+    status = 500
+    type = "internal_error"
+
+    def __init__(
+        self, message: str, *, param: str | None = None, code: str | None = None, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+        self.retry_after_s = retry_after_s
+
+
+class InvalidRequest(ApiError, ValueError):
+    """The request itself is at fault; sending it again unchanged cannot help."""
+
+    status = 400
+    type = "invalid_request_error"
+
+
+class NotFound(ApiError):
+    """The model or route asked for does not exist here."""
+
+    status = 404
+    type = "not_found_error"
+
+
+class Overloaded(ApiError):
+    """The queue is full; the same request may be accepted after `retry_after_s`."""
+
+    status = 429
+    type = "rate_limit_error"
+
+
+class Unavailable(ApiError):
+    """The server is starting, draining or failed."""
+
+    status = 503
+    type = "service_unavailable_error"
