@@ -1,0 +1,29 @@
+"""What happens while an engine starts, for whoever shows it: a terminal, a log, a notebook."""
+
+import dataclasses
+from collections.abc import Callable
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Event:
+    """One sign of progress.
+
+    kind: resolve | plan | load | compile | serving | ready | info | warning.
+    detail: a sentence or a name.    done, total: bytes while loading, executables while compiling.
+    seconds: how long the part took, or for serving and ready since the start.
+    rows: a table of (what, value), for the memory plan and the sampling defaults.
+    """
+
+    kind: str
+    detail: str = ""
+    done: int = 0
+    total: int = 0
+    seconds: float = 0.0
+    rows: tuple[tuple[str, str], ...] = ()
+
+
+OnEvent = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """The listener of callers that show nothing."""

@@ -1,0 +1,65 @@
+"""What AsyncLLM tells its callers: the model it serves, the pieces of an answer, the counters of the engine. No jax."""
+
+import dataclasses
+
+from jaxinfer.protocol.sampling import GenerationDefaults
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelInfo:
+    """The model as clients need to know it.
+
+    vocab_size: width of the logits; ids below it may be sampled.    root: the folder or hub id it came from.
+    note: said on every surface when the model is no real one (the demo, random weights), else "".
+    """
+
+    served_names: tuple[str, ...]
+    root: str
+    max_model_len: int
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    defaults: GenerationDefaults
+    has_chat_template: bool
+    fingerprint: str
+    created: int
+    is_demo: bool = False
+    note: str = ""
+
+
+@dataclasses.dataclass(slots=True)
+class Delta:
+    """The next piece of one choice. A choice's last delta, and no other, has a finish_reason.
+
+    token_ids: the ids that count, a deciding EOS or stop token included; text: what they add, held-back text excluded.
+    finish_reason: None, "stop", "length", "abort" or "error".    stop_reason: the stop string or stop token id.
+    prompt_tokens, cached_tokens: of the request, on every delta.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    error: str | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class Stats:
+    """The engine's counters and gauges at one moment. Pages exclude the null page; tokens count since the start."""
+
+    running: int = 0
+    waiting: int = 0
+    pages_free: int = 0
+    pages_cached: int = 0
+    pages_owned: int = 0
+    pages_total: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    preemptions: int = 0
+    finished: dict[str, int] = dataclasses.field(default_factory=dict)
+    compiles_after_ready: int = 0
+    steps: int = 0
+    last_step_age_s: float = 0.0
