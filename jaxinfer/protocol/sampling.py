@@ -1,0 +1,184 @@
+"""SamplingParams as a client writes them, the model's defaults, and the concrete values the engine runs with.
+
+Order of precedence: the request, then the model's generation_config.json, then OpenAI's defaults.
+"""
+
+from typing import Any
+
+import msgspec
+
+from jaxinfer.errors import CheckpointError, InvalidRequest
+from jaxinfer.protocol.validate import validate_sampling
+
+COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions, also LLM.generate's
+GREEDY_BELOW = 1e-5  # a temperature this small is a division by almost zero; the answer is the greedy one
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a request's tokens are drawn and when they end; None means: not set.
+
+    n: choices per prompt.    temperature: 0 is greedy.    top_k: 0 or -1 is off.    seed: -1 is the same as unset.
+    max_tokens: of the answer; unset is the rest of the context for chat, 16 otherwise.
+    stop: up to 16 strings; the text ends before the first of them.    stop_token_ids: end the answer like an EOS.
+    The fields below skip_special_tokens are known by name and refused until they are built.
+    Nothing is checked here: validate_sampling is the one validator, whoever built the params.
+    """
+
+    n: int = 1
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    min_tokens: int | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+
+class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
+    """What an unset field means for one model; the values are OpenAI's unless `from_file` names them.
+
+    max_tokens: an upper bound for requests that set none.    from_file: the fields that generation_config.json set.
+    unsupported: "name=value" of what that file asks for and this version cannot do; shown at start.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    max_tokens: int | None = None
+    from_file: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()
+
+    @classmethod
+    def from_generation_config(cls, raw: dict[str, Any]) -> "GenerationDefaults":
+        """Read a generation_config.json. `do_sample: false` is temperature 0. Raises CheckpointError on bad values."""
+        found = {ours: raw[theirs] for theirs, ours in _FILE_NAMES.items() if raw.get(theirs) is not None}
+        if raw.get("do_sample") is False:
+            found["temperature"] = 0.0  # the file's sampling values then mean nothing, as in transformers
+        try:
+            validate_sampling(SamplingParams(**found), vocab_size=1)
+        except InvalidRequest as error:
+            raise CheckpointError(f"generation_config.json: {error}") from error
+        if found.get("top_k") == -1:
+            found["top_k"] = 0
+        unsupported = tuple(
+            f"{name}={raw[name]}" for name, off in _FILE_UNSUPPORTED.items() if raw.get(name) not in (None, off)
+        )
+        return cls(**found, from_file=tuple(found), unsupported=unsupported)
+
+    def describe(self) -> str:
+        """One line for the start-up log: each value and where it comes from."""
+        values = [(name, getattr(self, name)) for name in ("temperature", "top_p", "top_k", "min_p", "max_tokens")]
+        parts = [
+            f"{name} {value:g}" + (" (generation_config.json)" if name in self.from_file else "")
+            for name, value in values
+            if value is not None
+        ]
+        if self.unsupported:
+            parts.append(f"not applied: {', '.join(self.unsupported)}")
+        return ", ".join(parts)
+
+
+_FILE_NAMES = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "max_new_tokens": "max_tokens",
+}
+_FILE_UNSUPPORTED: dict[str, Any] = {
+    "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "num_beams": 1,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "min_new_tokens": 0,
+    "min_length": 0,
+    "bad_words_ids": [],
+    "suppress_tokens": [],
+    "begin_suppress_tokens": [],
+}
+
+
+class ResolvedSampling(msgspec.Struct, frozen=True, kw_only=True):
+    """SamplingParams with nothing left open. seed is a 64-bit pattern, 0 <= seed < 2**64; top_k 0 is off."""
+
+    n: int
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    seed: int
+    stop: tuple[str, ...]
+    stop_token_ids: frozenset[int]
+    ignore_eos: bool
+    include_stop_str_in_output: bool
+    skip_special_tokens: bool
+
+
+def resolve_sampling(params: SamplingParams, defaults: GenerationDefaults, *, random_seed: int) -> ResolvedSampling:
+    """Fill what a validated request left unset. `random_seed` (64 bits) is used when it names no seed."""
+    temperature = float(_first(params.temperature, defaults.temperature))
+    seed = params.seed if params.seed not in (None, -1) else random_seed
+    stop = (params.stop,) if isinstance(params.stop, str) else tuple(params.stop or ())
+    return ResolvedSampling(
+        n=int(params.n),
+        temperature=temperature if temperature >= GREEDY_BELOW else 0.0,
+        top_p=float(_first(params.top_p, defaults.top_p)),
+        top_k=max(int(_first(params.top_k, defaults.top_k)), 0),
+        min_p=float(_first(params.min_p, defaults.min_p)),
+        seed=int(seed or 0) % 2**64,
+        stop=stop,
+        stop_token_ids=frozenset(map(int, params.stop_token_ids or ())),
+        ignore_eos=params.ignore_eos,
+        include_stop_str_in_output=params.include_stop_str_in_output,
+        skip_special_tokens=params.skip_special_tokens,
+    )
+
+
+def resolve_max_tokens(
+    params: SamplingParams, defaults: GenerationDefaults, *, num_prompt_tokens: int, max_model_len: int, chat: bool
+) -> int:
+    """How many tokens the answer may have, at least 1.
+
+    Raises InvalidRequest (context_length_exceeded) when the prompt leaves no room or max_tokens asks for more than
+    there is. A default is cut to the room that is left; a number that the client wrote never is.
+    """
+    room = max_model_len - num_prompt_tokens
+    asked = params.max_tokens
+    if room < 1 or (asked is not None and asked > room):
+        raise _too_long(num_prompt_tokens, asked, max_model_len)
+    if asked is not None:
+        return int(asked)
+    default = defaults.max_tokens or (room if chat else COMPLETION_MAX_TOKENS)
+    return min(default, room)
+
+
+def _too_long(num_prompt_tokens: int, asked: int | None, max_model_len: int) -> InvalidRequest:
+    # "maximum context length is" is what clients (litellm, agents) search for before they shorten and try again
+    wanted = f" and max_tokens asks for {asked}, {num_prompt_tokens + asked} in all" if asked is not None else ""
+    message = (
+        f"This model's maximum context length is {max_model_len} tokens, prompt and answer together; "
+        f"your prompt has {num_prompt_tokens}{wanted}. Shorten the prompt or ask for fewer tokens."
+    )
+    param = "prompt" if num_prompt_tokens >= max_model_len else "max_tokens"
+    return InvalidRequest(message, param=param, code="context_length_exceeded")
+
+
+def _first(value: float | None, default: float) -> float:
+    return default if value is None else value

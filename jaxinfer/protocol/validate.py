@@ -1,0 +1,179 @@
+"""The one validator of HTTP, Python, CLI and batch rows. No NaN, no bool taken for 1, no silent clamp.
+
+Every refusal is an InvalidRequest that says what must hold, what was given and what to do, with `param` set.
+"""
+
+import dataclasses
+import numbers
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from jaxinfer.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from jaxinfer.protocol.sampling import SamplingParams
+
+MAX_N = 16
+MAX_STOP_STRINGS = 16
+MAX_STOP_CHARS = 1024
+MAX_STOP_TOKEN_IDS = 256
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Range:
+    """The numbers a field may hold: `low` to `high`, both included unless `above_low`."""
+
+    low: float
+    high: float
+    law: str
+    integer: bool = False
+    above_low: bool = False
+
+    def allows(self, value: Any) -> bool:
+        # comparisons, not isfinite: they are False for NaN and exact for integers too large for a float
+        is_kind = isinstance(value, numbers.Integral if self.integer else numbers.Real) and not isinstance(value, bool)
+        return is_kind and self.low <= value <= self.high and not (self.above_low and value == self.low)
+
+
+NUMBERS = {
+    "n": Range(1, MAX_N, f"an integer from 1 to {MAX_N}", integer=True),
+    "temperature": Range(0, 2, "a number from 0 (greedy) to 2"),
+    "top_p": Range(0, 1, "a number above 0 and at most 1 (off)", above_low=True),
+    "top_k": Range(-1, 2**31 - 1, "an integer of at least 1, or 0 or -1 for off", integer=True),
+    "min_p": Range(0, 1, "a number from 0 (off) to 1"),
+    "seed": Range(-(2**63), 2**64 - 1, "an integer of at most 64 bits", integer=True),
+    "max_tokens": Range(1, 2**63 - 1, "an integer of at least 1", integer=True),
+}
+FLAGS = ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens")
+# known by name, with the value that asks for nothing
+UNSUPPORTED: dict[str, Any] = {
+    "presence_penalty": 0,
+    "frequency_penalty": 0,
+    "repetition_penalty": 1,
+    "logit_bias": {},
+    "allowed_token_ids": None,
+    "bad_words": [],
+    "min_tokens": 0,
+    "logprobs": None,
+    "prompt_logprobs": None,
+}
+
+
+def validate_sampling(params: "SamplingParams", *, vocab_size: int) -> None:
+    """Raise InvalidRequest unless every field can be carried out as written. vocab_size: the logits' width."""
+    for name, allowed in NUMBERS.items():
+        value = getattr(params, name)
+        if value is not None and not allowed.allows(value):
+            raise invalid(name, allowed.law, value)
+    for name in FLAGS:
+        if not isinstance(getattr(params, name), bool):
+            raise invalid(name, "true or false", getattr(params, name))
+    _check_stop(params.stop)
+    _check_stop_token_ids(params.stop_token_ids, vocab_size)
+    for name, neutral in UNSUPPORTED.items():
+        value = getattr(params, name)
+        if value is not None and not is_same(value, neutral):
+            raise unsupported(name)
+
+
+def validate_prompt_ids(ids: Any, *, vocab_size: int, param: str = "prompt") -> list[int]:
+    """Return `ids` as a list if it is a non-empty list of token ids below `vocab_size`, the logits' width."""
+    if not isinstance(ids, list | tuple):
+        raise invalid(param, "a list of token ids", ids)
+    if not ids:
+        raise InvalidRequest(f"{param} must hold at least one token, got none", param=param, code="invalid_value")
+    _check_ids(ids, vocab_size, param)
+    return list(ids)
+
+
+def _check_stop(stop: Any) -> None:
+    strings = (stop,) if isinstance(stop, str) else stop
+    if strings is None:
+        return
+    if not isinstance(strings, list | tuple) or len(strings) > MAX_STOP_STRINGS:
+        given = stop if not isinstance(strings, list | tuple) else Verbatim(f"{len(strings)} of them")
+        raise invalid("stop", f"a string or a list of at most {MAX_STOP_STRINGS} strings", given)
+    for string in strings:
+        if not isinstance(string, str) or not 1 <= len(string) <= MAX_STOP_CHARS or not is_unicode(string):
+            raise invalid("stop", f"made of strings of 1 to {MAX_STOP_CHARS} characters", string)
+
+
+def _check_stop_token_ids(ids: Any, vocab_size: int) -> None:
+    if ids is None:
+        return
+    if not isinstance(ids, list | tuple) or len(ids) > MAX_STOP_TOKEN_IDS:
+        given = ids if not isinstance(ids, list | tuple) else Verbatim(f"{len(ids)} of them")
+        raise invalid("stop_token_ids", f"a list of at most {MAX_STOP_TOKEN_IDS} token ids", given)
+    _check_ids(ids, vocab_size, "stop_token_ids")
+
+
+def _check_ids(ids: Sequence[Any], vocab_size: int, param: str) -> None:
+    if set(map(type, ids)) <= {int} and (not ids or (min(ids) >= 0 and max(ids) < vocab_size)):
+        return  # the whole list at C speed; the loop below only names the culprit
+    allowed = Range(0, vocab_size - 1, f"made of token ids from 0 to {vocab_size - 1}", integer=True)
+    for position, token_id in enumerate(ids):
+        if not allowed.allows(token_id):
+            raise invalid(param, allowed.law, Verbatim(f"{show(token_id)} at position {position}"))
+
+
+def invalid(param: str, law: str, given: Any, *, cure: str = "") -> InvalidRequest:
+    """`param must be <law>, got <given>; <cure>`."""
+    message = f"{param} must be {law}, got {show(given)}" + (f"; {cure}" if cure else "")
+    return InvalidRequest(message, param=param, code="invalid_value")
+
+
+def unsupported(param: str, *, cure: str = "leave it out") -> InvalidRequest:
+    """A field that we know and cannot carry out: refused by name, never ignored."""
+    message = f"{param} is not supported by this version of jaxinfer; {cure}"
+    return InvalidRequest(message, param=param, code="unsupported_parameter")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verbatim:
+    """Text to stand in an error message as it is, where `show` would quote a value."""
+
+    text: str
+
+
+def show(value: Any) -> str:
+    """A value as the client wrote it, short enough for an error message, without control characters."""
+    if isinstance(value, Verbatim):
+        return value.text
+    if isinstance(value, str | list | tuple | dict) and len(value) > 60:
+        return f"a {_JSON_NAMES[type(value)]} of length {len(value)}"
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 256:
+        return f"an integer of {value.bit_length()} bits"  # str() of a huge integer is slow, then an error
+    text = _JSON_WORDS.get(str(value)) if value is None or isinstance(value, bool) else ascii(value)
+    return text if text is not None and len(text) <= 120 else f"{(text or '')[:120]}..."
+
+
+_JSON_WORDS = {"None": "null", "True": "true", "False": "false"}
+_JSON_NAMES: dict[type, str] = {str: "string", list: "list", tuple: "list", dict: "object"}
+
+
+def is_same(value: Any, neutral: Any) -> bool:
+    """Equality in which true is not 1 and a list is a tuple's equal."""
+    if isinstance(value, bool) or isinstance(neutral, bool):
+        return value is neutral
+    return (list(value) if isinstance(value, tuple) else value) == neutral
+
+
+def is_unicode(text: str) -> bool:
+    """Whether the text has no lone surrogate, which no UTF-8 answer could carry."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def convert(value: Any, wire_type: type[Any], *, at: str = "") -> Any:
+    """msgspec.convert, its errors turned into ours: `param` is the path that msgspec names, below `at`."""
+    try:
+        return msgspec.convert(value, wire_type)
+    except msgspec.ValidationError as error:
+        fault, _, path = str(error).partition(" - at `$")
+        param = (at + path.rstrip("`")).lstrip(".") or at or None
+        raise InvalidRequest(f"{param or 'body'}: {fault}", param=param, code="invalid_type") from error

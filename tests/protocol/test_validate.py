@@ -1,0 +1,195 @@
+"""Every rule of the validator: what is refused, with which param, and that the neighbouring value is allowed."""
+
+import fractions
+import math
+
+import msgspec
+import numpy as np
+import pytest
+
+from jaxinfer.errors import InvalidRequest
+from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.protocol.validate import (
+    MAX_STOP_CHARS,
+    NUMBERS,
+    UNSUPPORTED,
+    convert,
+    is_same,
+    show,
+    validate_prompt_ids,
+    validate_sampling,
+)
+
+VOCAB = 97
+NEVER_A_NUMBER = [math.nan, math.inf, -math.inf, "0.7", [], {}, True, False, b"1", 1j]
+
+
+def check(**fields):
+    validate_sampling(SamplingParams(**fields), vocab_size=VOCAB)
+
+
+def refused(**fields):
+    with pytest.raises(InvalidRequest) as caught:
+        check(**fields)
+    assert caught.value.status == 400
+    assert caught.value.param in fields
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("value", NEVER_A_NUMBER, ids=repr)
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_is_neither_non_finite_nor_of_another_type(name, value):
+    refused(**{name: value})
+
+
+@pytest.mark.parametrize("value", [1.0, 2.5, 10**18 * 10**10, -(10**30), fractions.Fraction(1, 2)], ids=repr)
+@pytest.mark.parametrize("name", [name for name, allowed in NUMBERS.items() if allowed.integer])
+def test_an_integer_is_neither_a_float_nor_huge(name, value):
+    refused(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "bad", "good"),
+    [
+        ("n", [0, -1, 17, 10**6, 10**18], [1, 16, None]),
+        ("temperature", [-0.1, 2.0001, -1, 10**400], [0, 2, 0.0, 1e-300, None]),
+        ("top_p", [0, 0.0, -0.5, 1.0001, 2], [1, 1.0, 1e-12, None]),
+        ("top_k", [-2, 2**31, 2**63], [-1, 0, 1, VOCAB + 1, 2**31 - 1, None]),
+        ("min_p", [-1e-9, 1.1], [0, 1, 0.05, None]),
+        ("seed", [-(2**63) - 1, 2**64], [-(2**63), -1, 0, 2**64 - 1, None]),
+        ("max_tokens", [0, -1, 2**63], [1, 10**12, None]),
+    ],
+)
+def test_each_range_ends_where_it_says(name, bad, good):
+    for value in bad:
+        refused(**{name: value})
+    for value in good:
+        check(**{name: value})
+
+
+def test_numpy_scalars_are_numbers():
+    check(temperature=np.float32(0.5), top_k=np.int64(3), n=np.int32(2))
+    refused(temperature=np.float32("nan"))
+    refused(top_k=np.float64(3))
+
+
+@pytest.mark.parametrize("name", ["ignore_eos", "include_stop_str_in_output", "skip_special_tokens"])
+def test_a_flag_is_a_boolean(name):
+    for value in (1, 0, "true", None, []):
+        refused(**{name: value})
+    check(**{name: True})
+
+
+@pytest.mark.parametrize(
+    "stop",
+    ["", [""], ["a", ""], [1], [None], 5, True, {"a": 1}, ["a"] * 17, "x" * (MAX_STOP_CHARS + 1), ["\ud800"]],
+    ids=show,
+)
+def test_stop_is_a_string_or_a_few(stop):
+    assert refused(stop=stop).startswith("stop must be ")
+
+
+def test_a_stop_list_is_refused_without_reading_all_of_it():
+    assert refused(stop=["x"] * 500_000).endswith("got 500000 of them")
+
+
+@pytest.mark.parametrize("stop", [None, "a", [], ["a"] * 16, ("a", "b"), "x" * MAX_STOP_CHARS, "\n", "🙂"], ids=show)
+def test_good_stops_pass(stop):
+    check(stop=stop)
+
+
+@pytest.mark.parametrize(
+    "ids", [[-1], [VOCAB], [2**31], [2**63], [True], [1.0], ["abc"], [None], 5, "12", [0] * 257], ids=show
+)
+def test_stop_token_ids_lie_below_the_width_of_the_logits(ids):
+    refused(stop_token_ids=ids)
+
+
+def test_good_stop_token_ids_pass():
+    for ids in (None, [], [0, VOCAB - 1], (1, 2), [5] * 256, [np.int64(3)]):
+        check(stop_token_ids=ids)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("presence_penalty", 0.5),
+        ("presence_penalty", math.nan),
+        ("presence_penalty", False),
+        ("frequency_penalty", "0"),
+        ("repetition_penalty", 1.1),
+        ("repetition_penalty", True),
+        ("logit_bias", {5: 1.0}),
+        ("allowed_token_ids", [1]),
+        ("allowed_token_ids", []),
+        ("bad_words", ["x"]),
+        ("min_tokens", 1),
+        ("logprobs", 0),
+        ("logprobs", 10**9),
+        ("prompt_logprobs", 1),
+    ],
+)
+def test_parameters_still_to_come_are_refused_by_name(name, value):
+    assert refused(**{name: value}) == f"{name} is not supported by this version of jaxinfer; leave it out"
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_a_value_that_asks_for_nothing_passes(name):
+    check(**{name: None})
+    check(**{name: UNSUPPORTED[name]})
+
+
+def test_every_field_has_a_rule():
+    checked = {*NUMBERS, *UNSUPPORTED, "stop", "stop_token_ids"}
+    flags = {field.name for field in msgspec.structs.fields(SamplingParams) if field.type is bool}
+    assert checked | flags == {field.name for field in msgspec.structs.fields(SamplingParams)}
+
+
+@pytest.mark.parametrize(
+    "ids", [[], [-1], [VOCAB], [2**31], [2**63], [True], [1.0], ["abc"], [[1]], "12", 5, None, {}], ids=show
+)
+def test_prompt_ids_are_a_list_of_ids_below_the_width_of_the_logits(ids):
+    with pytest.raises(InvalidRequest) as caught:
+        validate_prompt_ids(ids, vocab_size=VOCAB, param="prompt")
+    assert caught.value.param == "prompt"
+
+
+def test_a_bad_prompt_id_is_named_with_its_position():
+    with pytest.raises(InvalidRequest, match=r"token ids from 0 to 96, got 97 at position 2"):
+        validate_prompt_ids([1, 2, VOCAB], vocab_size=VOCAB)
+
+
+def test_good_prompt_ids_come_back_as_a_list():
+    assert validate_prompt_ids((0, VOCAB - 1), vocab_size=VOCAB) == [0, VOCAB - 1]
+    assert validate_prompt_ids([np.int64(3)], vocab_size=VOCAB) == [3]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "null"),
+        (True, "true"),
+        ("a\x1b[0m\n", r"'a\x1b[0m\n'"),
+        ("x" * 61, "a string of length 61"),
+        ([1] * 100, "a list of length 100"),
+        (10**5000, "an integer of 16610 bits"),
+        (1.5, "1.5"),
+        ({"a": ["y" * 200]}, "{'a': ['" + "y" * 112 + "..."),
+    ],
+    ids=show,
+)
+def test_values_are_shown_short_and_without_control_characters(value, shown):
+    assert show(value) == shown
+
+
+def test_true_is_not_one():
+    assert not is_same(True, 1) and not is_same(0, False)
+    assert is_same((), []) and is_same(1.0, 1)
+
+
+def test_a_wire_types_error_names_the_path():
+    wire = msgspec.defstruct("Wire", [("items", list[dict[str, int]])])
+    with pytest.raises(InvalidRequest) as caught:
+        convert({"items": [{"a": True}]}, wire)
+    assert caught.value.param == "items[0][...]"
+    assert str(caught.value) == "items[0][...]: Expected `int`, got `bool`"
