@@ -1,0 +1,44 @@
+# Two commands do all the set-up: `make serve` and `make test`. scripts/install finds a Python, makes .venv and fills it
+# from requirements.lock; its stamp makes the second `make` instant.
+VENV := .venv
+STAMP := $(VENV)/.installed
+PYTHON := $(VENV)/bin/python
+# Test processes side by side; a file stays in one of them, so that its engines are built once.
+JOBS ?= 2
+PYTEST := $(PYTHON) -m pytest -n $(JOBS) --dist loadfile
+
+.PHONY: serve test test-full soak lint format lock clean
+
+# make serve [MODEL=Qwen/Qwen3-0.6B] [FLAGS="--port 8080"]
+serve: $(STAMP)
+	@$(VENV)/bin/jaxinfer serve $(MODEL) $(FLAGS)
+
+test: $(STAMP)
+	@$(PYTEST) -m "not slow and not gpu" $(TESTS)
+
+test-full: $(STAMP)
+	@$(PYTEST) -m "not gpu" $(TESTS)
+
+# By hand, overnight: the property tests with a hundred times the examples, until one fails.
+soak: $(STAMP)
+	@while $(PYTHON) -m pytest -m "not gpu" --hypothesis-profile=soak $(TESTS); do :; done
+
+lint: $(STAMP)
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+
+format: $(STAMP)
+	@$(VENV)/bin/ruff check --fix .
+	@$(VENV)/bin/ruff format .
+
+$(STAMP): requirements.lock pyproject.toml scripts/install
+	@sh scripts/install $(VENV)
+	@touch $@
+
+# Needs uv. Reads pyproject.toml; says nothing of where the packages were found.
+lock:
+	@sh scripts/lock
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

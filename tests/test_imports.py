@@ -1,0 +1,186 @@
+"""Imports point one way: every file's syntax tree is held against the arrows of docs/design.md, section 1.
+
+The tree is read, not imported, so a lazy import inside a function counts like any other.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+OPEN = {"jaxinfer.config", "jaxinfer.errors", "jaxinfer.version"}  # open to all, and importing only each other
+TRAINING = "jaxinfer.demo.train"  # the program that made the bundled checkpoint; no room imports it
+LLM_AND_BELOW = {
+    "jaxinfer.llm",
+    "jaxinfer.engine",
+    "jaxinfer.runtime",
+    "jaxinfer.checkpoint",
+    "jaxinfer.models",
+    "jaxinfer_kernels",
+}
+
+# room: our own rooms that it may import. The longest matching name decides. A new arrow is a design decision.
+MAY_IMPORT: dict[str, set[str]] = {
+    "jaxinfer_kernels": set(),
+    "jaxinfer": {"jaxinfer.llm", "jaxinfer.protocol"},  # the package itself: its lazy names
+    "jaxinfer.config": OPEN,
+    "jaxinfer.errors": OPEN,
+    "jaxinfer.version": OPEN,
+    "jaxinfer.models": {"jaxinfer_kernels"},
+    "jaxinfer.checkpoint": {"jaxinfer.models"},
+    "jaxinfer.runtime": {"jaxinfer.checkpoint", "jaxinfer.models", "jaxinfer_kernels"},
+    "jaxinfer.runtime.plan": set(),
+    "jaxinfer.text": set(),
+    "jaxinfer.protocol": {"jaxinfer.text"},
+    "jaxinfer.engine": {"jaxinfer.runtime", "jaxinfer.text"},
+    "jaxinfer.engine.pages": set(),
+    "jaxinfer.engine.scheduler": {"jaxinfer.engine", "jaxinfer.runtime.plan"},
+    "jaxinfer.llm": LLM_AND_BELOW | {"jaxinfer.protocol", "jaxinfer.text", "jaxinfer.demo"},
+    "jaxinfer.server": {"jaxinfer.llm", "jaxinfer.protocol", "jaxinfer.text"},
+    "jaxinfer.offline": {"jaxinfer.llm", "jaxinfer.protocol", "jaxinfer.text"},
+    "jaxinfer.cli": LLM_AND_BELOW
+    | {"jaxinfer", "jaxinfer.server", "jaxinfer.offline", "jaxinfer.protocol", "jaxinfer.text", "jaxinfer.demo"},
+    "jaxinfer.demo": set(),
+    TRAINING: LLM_AND_BELOW | {"jaxinfer.text", "jaxinfer.demo"},
+}
+
+# These never import jax, nor what brings it in.
+NO_JAX = {
+    "jaxinfer",
+    "jaxinfer.cli",
+    "jaxinfer.config",
+    "jaxinfer.errors",
+    "jaxinfer.version",
+    "jaxinfer.engine.pages",
+    "jaxinfer.engine.scheduler",
+    "jaxinfer.engine.sequence",
+    "jaxinfer.offline",
+    "jaxinfer.protocol",
+    "jaxinfer.runtime.plan",
+    "jaxinfer.server",
+    "jaxinfer.text",
+}
+JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
+
+MAY_JIT = {"jaxinfer.runtime", "jaxinfer_kernels", "jaxinfer.checkpoint"}
+
+
+def module_name(path: Path) -> str:
+    """The dotted name of a file under jaxinfer/ or kernels/."""
+    parts = list(path.with_suffix("").parts)
+    if parts[0] == "kernels":
+        parts = parts[1:]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room_of(module: str, rooms: set[str]) -> str | None:
+    """The longest name of `rooms` that is `module` or a package above it; the bare package matches only itself."""
+    matches = [room for room in rooms if module == room or (room != "jaxinfer" and module.startswith(room + "."))]
+    return max(matches, key=len, default=None)
+
+
+def imported(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of each import; `from a import b` gives a.b, since b may be a module."""
+    package = module if is_package else module.rpartition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, *([node.module] if node.module else [])])
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+
+
+def jits(tree: ast.AST) -> Iterator[int]:
+    """The lines that name jax.jit."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr == "jit":
+            yield node.lineno
+        elif isinstance(node, ast.ImportFrom) and node.module == "jax" and any(a.name == "jit" for a in node.names):
+            yield node.lineno
+
+
+def faults_of(module: str, source: str, is_package: bool = False) -> list[str]:
+    """What a module's source does against the arrows, one line each."""
+    tree = ast.parse(source)
+    room = room_of(module, set(MAY_IMPORT))
+    if room is None:
+        return [f"{module}: no room of MAY_IMPORT holds this file"]
+    allowed = MAY_IMPORT[room] | (OPEN if room != "jaxinfer_kernels" else set())
+    faults = []
+    for line, name in imported(tree, module, is_package):
+        if name.split(".")[0] in {"jaxinfer", "jaxinfer_kernels"}:
+            own = room_of(name, {room}) is not None and room != "jaxinfer"
+            if not own and room_of(name, allowed) is None and name.rpartition(".")[0] not in allowed:
+                faults.append(f"{module}:{line}: {room} may not import {name}")
+        elif name.split(".")[0] in JAX and room_of(module, NO_JAX) is not None:
+            faults.append(f"{module}:{line}: {room} may not import jax")
+    if room_of(module, MAY_JIT) is None and module != TRAINING:
+        faults += [
+            f"{module}:{line}: jax.jit belongs to the runtime, the kernels and the checkpoint" for line in jits(tree)
+        ]
+    return faults
+
+
+def our_files() -> list[Path]:
+    return sorted(path for top in ("jaxinfer", "kernels") for path in (ROOT / top).rglob("*.py"))
+
+
+def test_every_import_follows_the_arrows():
+    faults = []
+    for path in our_files():
+        relative = path.relative_to(ROOT)
+        faults += faults_of(module_name(relative), path.read_text(), path.name == "__init__.py")
+    assert not faults, "\n".join(faults)
+
+
+def test_the_files_are_found():
+    names = {module_name(path.relative_to(ROOT)) for path in our_files()}
+    assert {"jaxinfer.config", "jaxinfer.engine", "jaxinfer.runtime.plan"} <= names
+    assert len(names) > 15
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        pytest.param("jaxinfer.models.dense", "from jaxinfer.runtime.runner import DeviceRunner", id="upward"),
+        pytest.param("jaxinfer.models.dense", "def f():\n    import jaxinfer.llm", id="upward, lazily"),
+        pytest.param("jaxinfer.models.dense", "from ..engine import pages", id="upward, relative"),
+        pytest.param("jaxinfer.models.dense", "from jaxinfer import engine", id="upward, from the package"),
+        pytest.param("jaxinfer.models.dense", "import jaxinfer", id="the package itself"),
+        pytest.param("jaxinfer.server.app", "from jaxinfer.offline import jsonl", id="sideways"),
+        pytest.param("jaxinfer.engine.pages", "from jaxinfer.engine import scheduler", id="sideways in a room"),
+        pytest.param("jaxinfer_kernels.linear", "from jaxinfer.errors import ConfigError", id="kernels import ours"),
+        pytest.param("jaxinfer.server.app", "import jax", id="jax in the server"),
+        pytest.param("jaxinfer.engine.scheduler", "def f():\n    from jax import numpy", id="jax in the scheduler"),
+        pytest.param("jaxinfer.text.tokenizer", "from flax import struct", id="what brings jax in"),
+        pytest.param("jaxinfer.models.dense", "import jax\nf = jax.jit(lambda x: x)", id="jit in a model"),
+        pytest.param("jaxinfer.llm.build", "from jax import jit", id="jit by name"),
+        pytest.param("jaxinfer.demo.generate", "import jax\nf = jax.jit(lambda x: x)", id="jit beside the training"),
+        pytest.param("jaxinfer.newroom.x", "", id="a room without arrows"),
+    ],
+)
+def test_a_planted_fault_is_caught(module, source):
+    assert len(faults_of(module, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("jaxinfer.cli.serve", "def f():\n    from jaxinfer.server.app import create_app"),
+        (
+            "jaxinfer.engine.engine",
+            "from jaxinfer.engine.scheduler import Scheduler\nfrom jaxinfer.runtime.plan import Plan",
+        ),
+        ("jaxinfer.runtime.step", "import jax\nfrom jaxinfer.errors import DeviceError\nf = jax.jit(lambda x: x)"),
+        ("jaxinfer.models.dense", "from jaxinfer_kernels import linear\nfrom jaxinfer_kernels.linear import linear"),
+        ("jaxinfer.demo.train", "import jax\nf = jax.jit(lambda x: x)"),
+    ],
+)
+def test_what_the_arrows_allow_is_left_alone(module, source):
+    assert faults_of(module, source) == []
