@@ -1,0 +1,204 @@
+"""ModelConfig: the constants of a model, and HFConfig: a strict reader of Hugging Face's config.json.
+
+Every key of a config.json is used, known to be harmless, or refused by name; all faults are reported at once.
+Nothing here imports jax.
+"""
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from jaxinfer.errors import CheckpointError
+
+DType = Literal["bfloat16", "float16", "float32"]
+CHECK = "check that config.json is the model's own"
+DTYPES: tuple[DType, ...] = ("bfloat16", "float16", "float32")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rope:
+    """How positions turn into angles. Fields that `kind` does not read keep their defaults.
+
+    attention_factor multiplies cos and sin (yarn); it is concrete, computed when config.json is read.
+    original_max_position: the context the model had before its angles were stretched (llama3, yarn).
+    """
+
+    kind: Literal["default", "linear", "llama3", "yarn"] = "default"
+    theta: float = 10_000.0
+    factor: float = 1.0
+    original_max_position: int = 0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 1.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    attention_factor: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The constants of one dense model; hashable, so that jit can take it as a static argument.
+
+    max_position: tokens the model can address. dtype: what the checkpoint's weights were saved in.
+    bos_token_id, eos_token_ids: as config.json says; generation_config.json may say more.
+    """
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    norm_eps: float
+    rope: Rope
+    max_position: int
+    qkv_bias: bool
+    qk_norm: bool
+    tie_embeddings: bool
+    dtype: DType
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+
+    @property
+    def num_params(self) -> int:
+        """Numbers in the checkpoint; a tied matrix counts once."""
+        q, kv, d = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim, self.hidden_size
+        layer = 2 * d * (q + kv) + 3 * d * self.intermediate_size + 2 * d
+        layer += (q + 2 * kv) * self.qkv_bias + 2 * self.head_dim * self.qk_norm
+        return self.num_layers * layer + self.vocab_size * d * (1 if self.tie_embeddings else 2) + d
+
+    def kv_bytes_per_token(self, itemsize: int) -> int:
+        """Bytes that one token's keys and values take in all layers together."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * itemsize
+
+
+class HFConfig:
+    """A config.json being read.
+
+    Invariant: a key is read through a method here or it is refused by `finish`. Faults are collected; a reader that
+    finds one returns a harmless stand-in, so that reading goes on and all faults come out together. JSON's null counts
+    as "not given", as in transformers.
+    """
+
+    def __init__(self, raw: Mapping[str, Any], prefix: str = "", faults: list[str] | None = None) -> None:
+        self._raw = raw
+        self._prefix = prefix
+        self._read: set[str] = set()
+        self.faults: list[str] = [] if faults is None else faults
+
+    def value(self, key: str) -> Any:
+        """The key's value as JSON gave it, None when missing or null."""
+        self._read.add(key)
+        return self._raw.get(key)
+
+    def has(self, key: str) -> bool:
+        return self._raw.get(key) is not None
+
+    def refuse(self, key: str, law: str, cure: str) -> None:
+        """Record a fault of `key`: what must hold, what was given, what to do."""
+        self.faults.append(f"{self._prefix}{key} {law}, got {_shown(self._raw.get(key))}; {cure}")
+
+    def integer(self, key: str, default: int | None = None, *, low: int = 1, high: int = 2**24) -> int:
+        """An integer in low .. high; required when there is no default."""
+        value = self.value(key)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+            return value
+        self.refuse(key, f"must be an integer in {low} .. {high}", CHECK)
+        return low
+
+    def number(self, key: str, default: float | None = None, *, low: float = 0.0, high: float = 1e12) -> float:
+        """A finite number with low < value <= high; required when there is no default."""
+        value = self.value(key)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and low < value <= high:
+            return float(value)
+        self.refuse(key, f"must be a number above {low:g}, at most {high:g}", CHECK)
+        return 1.0
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        value = self.value(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            self.refuse(key, "must be true or false", CHECK)
+            return default
+        return value
+
+    def section(self, key: str) -> "HFConfig | None":
+        """A nested object, read with the same strictness; None when missing, null or empty."""
+        value = self.value(key)
+        if not value:
+            return None
+        if not isinstance(value, dict):
+            self.refuse(key, "must be an object", CHECK)
+            return None
+        return HFConfig(value, prefix=f"{self._prefix}{key}.", faults=self.faults)
+
+    def must_be(self, key: str, allowed: tuple[Any, ...], why: str) -> None:
+        """Refuse the key unless it is missing, null or one of `allowed` (compared with its type, so 1 is not true)."""
+        value = self.value(key)
+        if value is not None and not any(type(value) is type(other) and value == other for other in allowed):
+            self.refuse(key, f"must be {' or '.join(_shown(other) for other in allowed) or 'absent'}", why)
+
+    def finish(self, harmless: frozenset[str] = frozenset()) -> None:
+        """Record a fault for every key that was neither read nor is harmless; null says nothing and is let through."""
+        known = sorted(self._read | harmless)
+        for key, value in self._raw.items():
+            if key in self._read or key in harmless or value is None:
+                continue
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
+            hint = f"did you mean {near[0]!r}? If not, delete" if near else "delete"
+            self.faults.append(
+                f"{self._prefix}{key} is not a key this architecture knows, got {_shown(value)}; {hint} it if it "
+                "does not change what the model computes"
+            )
+
+
+def raise_faults(architecture: str, faults: list[str]) -> None:
+    """Raise one CheckpointError that lists all faults, if there are any."""
+    if faults:
+        lines = "".join(f"\n  - {fault}" for fault in faults)
+        raise CheckpointError(
+            f"config.json of {architecture} has {len(faults)} setting(s) that cannot be served:{lines}"
+        )
+
+
+def token_ids(config: HFConfig, key: str) -> tuple[int, ...]:
+    """A token id, a list of them, or nothing, as a tuple without repetitions."""
+    value = config.value(key)
+    ids = [] if value is None else value if isinstance(value, list) else [value]
+    if all(isinstance(item, int) and not isinstance(item, bool) and 0 <= item < 2**31 for item in ids):
+        return tuple(dict.fromkeys(ids))
+    config.refuse(key, "must be a token id or a list of token ids", CHECK)
+    return ()
+
+
+def checkpoint_dtype(config: HFConfig) -> DType:
+    """`dtype` (transformers 5) or `torch_dtype` (transformers 4); float32 when neither is given, as there."""
+    new, old = config.value("dtype"), config.value("torch_dtype")
+    key, value = ("torch_dtype", old) if new is None else ("dtype", new)
+    if new is not None and old is not None and new != old:
+        config.refuse("dtype", f"must agree with torch_dtype ({_shown(old)})", "delete the wrong one")
+    for dtype in DTYPES:
+        if value in (dtype, f"torch.{dtype}"):
+            return dtype
+    if value is not None:
+        config.refuse(key, f"must be one of {', '.join(DTYPES)}", "convert the checkpoint")
+    return "float32"
+
+
+def _shown(value: Any) -> str:
+    """A value as a message shows it: JSON's spelling of the simple ones, long ones shortened."""
+    if value is None or isinstance(value, bool):
+        return {None: "nothing", True: "true", False: "false"}[value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

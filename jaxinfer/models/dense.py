@@ -1,0 +1,245 @@
+"""The dense decoder family: Qwen2 / Qwen2.5, Qwen3, Llama 3.x and the DeepSeek-R1 distills of them.
+
+Sources: Qwen2.5 (arXiv:2412.15115), Qwen3 (arXiv:2505.09388), Llama 3 (arXiv:2407.21783). They differ in a bias on
+q, k, v and a norm on each head of q and k. Shape letters: T tokens, L rows or layers, D model, F MLP, N query heads,
+K kv heads, H head, V vocabulary.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from jaxinfer.models import rope
+from jaxinfer.models.config import CHECK, HFConfig, ModelConfig, checkpoint_dtype, raise_faults, token_ids
+from jaxinfer.models.parameters import Layout, matrices, single, stacked
+from jaxinfer_kernels.linear import linear
+
+type Attend[Kv] = Callable[[int, jax.Array, jax.Array, jax.Array, Kv], tuple[jax.Array, Kv]]
+PerLayer = tuple[jax.Array, ...] | jax.Array  # a tuple of arrays, or one array with a leading layer axis
+
+
+class Layers(flax.struct.PyTreeNode):
+    """Every layer's parameters by kind; matrices are [out, in] and indexed by layer."""
+
+    attention_norm: jax.Array  # [L, D]
+    qkv: PerLayer  # L x [(N + 2K) * H, D]
+    qkv_bias: jax.Array | None  # [L, (N + 2K) * H]
+    q_norm: jax.Array | None  # [L, H]
+    k_norm: jax.Array | None  # [L, H]
+    o: PerLayer  # L x [D, N * H]
+    mlp_norm: jax.Array  # [L, D]
+    gate_up: PerLayer  # L x [2F, D]
+    down: PerLayer  # L x [D, F]
+
+
+class Params(flax.struct.PyTreeNode):
+    embed: jax.Array  # [V, D]
+    layers: Layers
+    final_norm: jax.Array  # [D]
+    unembed: jax.Array | None  # [V, D]; None when tied to `embed`
+
+
+@dataclasses.dataclass(frozen=True)
+class _Traits:
+    model_type: str
+    qkv_bias: bool
+    qk_norm: bool
+
+
+TRAITS = {
+    "LlamaForCausalLM": _Traits("llama", qkv_bias=False, qk_norm=False),
+    "Qwen2ForCausalLM": _Traits("qwen2", qkv_bias=True, qk_norm=False),
+    "Qwen3ForCausalLM": _Traits("qwen3", qkv_bias=False, qk_norm=True),
+}
+
+# Keys that say how the model was trained, saved or should be sampled from; none changes what a forward pass computes.
+# fmt: off
+HARMLESS = frozenset([
+    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "attention_dropout",
+    "attn_implementation", "bad_words_ids", "begin_suppress_tokens", "bos_token", "chunk_size_feed_forward",
+    "decoder_start_token_id", "diversity_penalty", "do_sample", "early_stopping", "embd_pdrop",
+    "encoder_no_repeat_ngram_size", "eos_token", "exponential_decay_length_penalty", "finetuning_task",
+    "forced_bos_token_id", "forced_eos_token_id", "gradient_checkpointing", "hidden_dropout", "hidden_dropout_prob",
+    "id2label", "initializer_range", "is_decoder", "is_llama_config", "keys_to_ignore_at_inference", "label2id",
+    "length_penalty", "max_length", "max_window_layers", "min_length", "name_or_path", "no_repeat_ngram_size",
+    "num_beam_groups", "num_beams", "num_labels", "num_return_sequences", "output_attentions", "output_hidden_states",
+    "output_scores", "pad_token_id", "prefix", "pretraining_tp", "problem_type", "remove_invalid_values",
+    "repetition_penalty", "resid_pdrop", "return_dict", "return_dict_in_generate", "sep_token_id", "suppress_tokens",
+    "task_specific_params", "temperature", "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k",
+    "top_p", "torchscript", "transformers.js_config", "transformers_version", "typical_p", "unsloth_fixed",
+    "unsloth_version", "use_bfloat16", "use_cache",
+])
+# fmt: on
+
+
+def config_from_hf(raw: Mapping[str, Any]) -> ModelConfig:
+    """Read a config.json whose `architectures` names one of TRAITS.
+
+    Raises CheckpointError with every unknown key, missing key and unsupported feature at once.
+    """
+    architecture = raw["architectures"][0]
+    traits = TRAITS[architecture]
+    config = HFConfig(raw)
+    config.value("architectures")
+    config.must_be("model_type", (traits.model_type,), f"{architecture} is a model of that type")
+    heads = config.integer("num_attention_heads", high=2**12)
+    kv_heads = config.integer("num_key_value_heads", heads, high=2**12)
+    if heads % kv_heads:
+        config.refuse("num_key_value_heads", f"must divide num_attention_heads ({heads})", CHECK)
+    hidden = config.integer("hidden_size")
+    stated_position = config.integer("max_position_embeddings", high=2**30)
+    angles = rope.rope_from_hf(config, stated_position)
+    result = ModelConfig(
+        architecture=architecture,
+        vocab_size=config.integer("vocab_size"),
+        hidden_size=hidden,
+        num_layers=config.integer("num_hidden_layers", high=2**10),
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=_head_dim(config, hidden, heads),
+        intermediate_size=config.integer("intermediate_size"),
+        norm_eps=config.number("rms_norm_eps", high=1.0),
+        rope=angles,
+        max_position=rope.max_position(angles, stated_position),
+        qkv_bias=traits.qkv_bias,
+        qk_norm=traits.qk_norm,
+        tie_embeddings=config.flag("tie_word_embeddings"),
+        dtype=checkpoint_dtype(config),
+        bos_token_id=next(iter(token_ids(config, "bos_token_id")), None),
+        eos_token_ids=token_ids(config, "eos_token_id"),
+    )
+    _refuse_unsupported(config, traits)
+    config.finish(HARMLESS)
+    raise_faults(architecture, config.faults)
+    return result
+
+
+def _head_dim(config: HFConfig, hidden: int, heads: int) -> int:
+    if not config.has("head_dim") and hidden % heads:
+        config.refuse("head_dim", f"must be given when {heads} heads do not divide hidden_size {hidden}", "add it")
+        return 2
+    head_dim = config.integer("head_dim", hidden // heads, high=2**12)
+    if head_dim % 2:
+        config.refuse("head_dim", "must be even, since its halves are rotated", CHECK)
+        return 2
+    return head_dim
+
+
+def _refuse_unsupported(config: HFConfig, traits: _Traits) -> None:
+    """Features that change what the model computes and that this file does not have."""
+    unsupported = "this variant of the architecture is not supported"
+    config.must_be("hidden_act", ("silu",), "other activations are not supported")
+    config.must_be("attention_bias", (traits.qkv_bias,), unsupported)
+    config.must_be("mlp_bias", (False,), unsupported)
+    config.must_be("rope_interleaved", (False,), unsupported)
+    config.must_be("use_mrope", (False,), "rotary positions in several dimensions are not supported")
+    config.must_be("is_encoder_decoder", (False,), "only decoders are supported")
+    config.must_be("add_cross_attention", (False,), "only decoders are supported")
+    config.must_be("pruned_heads", ({},), "pruned heads are not supported")
+    config.must_be("auto_map", ({},), "code from a checkpoint is never run; use a checkpoint that needs none")
+    for key in ("quantization_config", "compression_config"):
+        config.must_be(key, (), "quantized checkpoints are not supported; use the original in bfloat16 or float16")
+    _refuse_sliding_windows(config)
+
+
+def _refuse_sliding_windows(config: HFConfig) -> None:
+    cure = "sliding windows are not supported"
+    window = config.value("sliding_window")
+    if config.flag("use_sliding_window") and window is not None:
+        config.refuse("use_sliding_window", f"must be false (sliding_window is {window!r})", cure)
+    types = config.value("layer_types")
+    num_layers = config.value("num_hidden_layers")
+    if types is None:
+        return
+    if not isinstance(types, list) or any(item != "full_attention" for item in types):
+        config.refuse("layer_types", "must all be full_attention", f"{cure}, nor are other kinds of layers")
+    elif len(types) != num_layers:
+        config.refuse("layer_types", f"must have num_hidden_layers ({num_layers}) entries", CHECK)
+
+
+def parameters(config: ModelConfig, layout: Layout = "per_layer") -> Params:
+    """The tree of ParamSpec with Params' structure. layout: how the big matrices of the layers are held."""
+    d, h = config.hidden_size, config.head_dim
+    q, kv = config.num_heads * h, config.num_kv_heads * h
+    split_out, split_in, whole = PartitionSpec("tensor", None), PartitionSpec(None, "tensor"), PartitionSpec(None)
+
+    def groups(*names: str) -> tuple[tuple[str, ...], ...]:
+        return tuple(tuple(f"model.layers.{i}.{name}" for name in names) for i in range(config.num_layers))
+
+    attention = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    weights, biases = (groups(*(f"{name}.{kind}" for name in attention)) for kind in ("weight", "bias"))
+    mlp = groups("mlp.gate_proj.weight", "mlp.up_proj.weight")
+    return Params(
+        embed=single("model.embed_tokens.weight", (config.vocab_size, d), split_out),
+        layers=Layers(
+            attention_norm=stacked(groups("input_layernorm.weight"), (d,), (), whole, "ones"),
+            qkv=matrices(weights, (q, kv, kv), d, split_out, layout),
+            qkv_bias=stacked(biases, (q, kv, kv), (), PartitionSpec("tensor"), "zeros") if config.qkv_bias else None,
+            q_norm=stacked(groups("self_attn.q_norm.weight"), (h,), (), whole, "ones") if config.qk_norm else None,
+            k_norm=stacked(groups("self_attn.k_norm.weight"), (h,), (), whole, "ones") if config.qk_norm else None,
+            o=matrices(groups("self_attn.o_proj.weight"), (d,), q, split_in, layout),
+            mlp_norm=stacked(groups("post_attention_layernorm.weight"), (d,), (), whole, "ones"),
+            gate_up=matrices(mlp, (config.intermediate_size,) * 2, d, split_out, layout),
+            down=matrices(groups("mlp.down_proj.weight"), (d,), config.intermediate_size, split_in, layout),
+        ),
+        final_norm=single("model.norm.weight", (d,), whole, "ones"),
+        unembed=None if config.tie_embeddings else single("lm_head.weight", (config.vocab_size, d), split_out),
+    )
+
+
+def forward[Kv](
+    config: ModelConfig, params: Params, tokens: jax.Array, positions: jax.Array, kv: Kv, attend: Attend[Kv]
+) -> tuple[jax.Array, Kv]:
+    """Run tokens i32[T] at positions i32[T] through all layers.
+
+    attend(layer, q [T, N, H], k [T, K, H], v [T, K, H], kv) -> (out [T, N, H], kv): attention with its mask and its
+    cache; q and k come normed and rotated, not scaled. Returns (hidden [T, D] after the final norm, kv).
+    """
+    x = params.embed[tokens]  # [T, D]
+    angles = rope.rotation(config.rope, config.head_dim, positions)
+    for layer in range(config.num_layers):
+        normed = rms_norm(x, params.layers.attention_norm[layer], config.norm_eps)
+        q, k, v = _heads(config, params.layers, layer, normed, angles)
+        attended, kv = attend(layer, q, k, v, kv)
+        x = x + linear(attended.reshape(len(tokens), -1), params.layers.o[layer])
+        x = x + _mlp(params.layers, layer, rms_norm(x, params.layers.mlp_norm[layer], config.norm_eps))
+    return rms_norm(x, params.final_norm, config.norm_eps), kv
+
+
+def unembed(config: ModelConfig, params: Params, hidden: jax.Array) -> jax.Array:
+    """Logits f32[L, V] of the rows `hidden` [L, D] of forward's result."""
+    matrix = params.embed if params.unembed is None else params.unembed
+    return linear(hidden, matrix, out_dtype=jnp.float32)
+
+
+def _heads(
+    config: ModelConfig, layers: Layers, layer: int, x: jax.Array, angles: tuple[jax.Array, jax.Array]
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """q [T, N, H], k and v [T, K, H] of x [T, D]."""
+    qkv = linear(x, layers.qkv[layer])
+    if layers.qkv_bias is not None:
+        qkv = qkv + layers.qkv_bias[layer]
+    heads = qkv.reshape(len(x), -1, config.head_dim)  # [T, N + 2K, H]
+    q, k, v = jnp.split(heads, (config.num_heads, config.num_heads + config.num_kv_heads), axis=1)
+    if layers.q_norm is not None and layers.k_norm is not None:
+        q = rms_norm(q, layers.q_norm[layer], config.norm_eps)
+        k = rms_norm(k, layers.k_norm[layer], config.norm_eps)
+    return rope.rotate(q, angles), rope.rotate(k, angles), v
+
+
+def _mlp(layers: Layers, layer: int, x: jax.Array) -> jax.Array:
+    gate, up = jnp.split(linear(x, layers.gate_up[layer]), 2, axis=-1)  # [T, F] each
+    # In f32: XLA fuses the casts, and a bf16 silu would round twice.
+    gated = jax.nn.silu(gate.astype(jnp.float32)) * up.astype(jnp.float32)
+    return linear(gated.astype(x.dtype), layers.down[layer])
+
+
+def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
+    """x over its root mean square along the last axis; normed in f32, rounded, then scaled: the checkpoint's order."""
+    x32 = x.astype(jnp.float32)
+    return (x32 * jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + eps)).astype(x.dtype) * weight
