@@ -1,10 +1,21 @@
 """EngineConfig: every setting of the engine, and Limits: the concrete numbers derived from it for one model and device.
 
-Both are frozen and built once. Nothing here imports jax.
+Both are frozen and built once. Settings come from a TOML file, JAXINFER_* variables and flags, the later ones winning;
+a name that is no setting is an error. Nothing here imports jax.
 """
 
 import dataclasses
-from typing import Literal
+import difflib
+import math
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from jaxinfer.errors import ConfigError
 
 DType = Literal["auto", "bfloat16", "float16", "float32"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -46,6 +57,11 @@ class EngineConfig:
     download_dir: str | None = None
     compile_cache_dir: str | None = None
 
+    def __post_init__(self) -> None:
+        faults = [fault for name in SETTINGS if (fault := SETTINGS[name].fault(getattr(self, name), name))]
+        if faults:
+            raise ConfigError("; ".join(faults))
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ExtendBucket:
@@ -81,3 +97,233 @@ class Limits:
     def max_pages_per_seq(self) -> int:
         """The width of the page table."""
         return -(-self.max_model_len // self.page_size)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Setting:
+    """One field of EngineConfig and what it accepts.
+
+    A value of `type` (str, int, float, bool, tuple of texts), one of `choices` if there are any, or None if optional.
+    Numbers lie in low .. high; a float must be above low.
+    """
+
+    name: str
+    type: type
+    optional: bool
+    choices: tuple[str, ...]
+    default: Any
+    low: int = 0
+    high: int | None = None
+
+    @property
+    def law(self) -> str:
+        """What a value must be, as an error says it."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        if self.type is float:
+            return f"a number above {self.low}, at most {self.high}"
+        if self.type is not int:
+            return {str: "a text", bool: "true or false", tuple: "a list of texts"}[self.type]
+        span = f"an integer of at least {self.low}" if self.high is None else f"an integer in {self.low} .. {self.high}"
+        return span + (", a power of two" if self.name == "page_size" else "") + (" or auto" if self.optional else "")
+
+    def accepts(self, value: Any) -> bool:
+        if value is None:
+            return self.optional
+        if self.type is float or self.type is int:
+            return self._accepts_number(value)
+        if not isinstance(value, self.type):
+            return False
+        if isinstance(value, tuple):
+            return all(isinstance(item, str) and item for item in value)
+        return not self.choices or value in self.choices
+
+    def _accepts_number(self, value: Any) -> bool:
+        if isinstance(value, bool):
+            return False
+        if self.type is float:
+            return isinstance(value, (int, float)) and self.low < value <= (
+                math.inf if self.high is None else self.high
+            )
+        if not isinstance(value, int):
+            return False
+        fits = self.low <= value and (self.high is None or value <= self.high)
+        return fits and (self.name != "page_size" or value & (value - 1) == 0)
+
+    def fault(self, value: Any, label: str) -> str | None:
+        """What is wrong with the value, or None. `label`: where it stands and how its name is spelt there."""
+        return None if self.accepts(value) else f"{label} must be {self.law}, got {value!r}"
+
+    def parse(self, raw: Any) -> Any:
+        """The value of a text or a TOML value; what cannot be read comes back as it is, for `fault` to name."""
+        if self.type is tuple and isinstance(raw, (str, list)):
+            return tuple(raw.split(",")) if isinstance(raw, str) else tuple(raw)
+        if not isinstance(raw, str) or self.type is str:
+            return raw
+        text = raw.strip()
+        if self.optional and text == "auto":
+            return None
+        if self.type is bool:
+            return _BOOLS.get(text.lower(), raw)
+        try:
+            return parse_int(text) if self.type is int else float(text)
+        except ValueError:
+            return raw
+
+
+_SUFFIXES = {"": 1, "k": 1000, "K": 1024, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
+_BOOLS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+
+
+def parse_int(text: str) -> int:
+    """Read a whole number: 32k is 32000 and 32K is 32768; m, M, g and G likewise. Raises ValueError."""
+    suffix = text[-1:] if text[-1:] in _SUFFIXES else ""
+    digits = text.removesuffix(suffix)
+    if suffix and "." in digits:
+        value = float(digits) * _SUFFIXES[suffix]
+        if value != int(value):
+            raise ValueError(f"{text} is not a whole number")
+        return int(value)
+    return int(digits) * _SUFFIXES[suffix]
+
+
+_BOUNDS: dict[str, tuple[int, int | None]] = {
+    "seed": (0, 2**64 - 1),
+    "max_model_len": (2, None),
+    "max_num_seqs": (1, 4096),
+    "max_num_batched_tokens": (1, None),
+    "page_size": (1, 4096),
+    "num_pages": (2, None),
+    "gpu_memory_utilization": (0, 1),
+    "kv_cache_memory_bytes": (1, None),
+    "run_ahead": (0, 1),
+    "max_num_queued_seqs": (0, None),
+}
+
+
+def _setting(field: "dataclasses.Field[Any]", hint: Any) -> Setting:
+    members = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+    kind = next(member for member in members if member is not types.NoneType)
+    choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+    plain = str if choices else typing.get_origin(kind) or kind
+    bounds = _BOUNDS.get(field.name, (0, None))
+    return Setting(field.name, plain, types.NoneType in members, choices, field.default, *bounds)
+
+
+_HINTS = typing.get_type_hints(EngineConfig)
+SETTINGS: dict[str, Setting] = {
+    field.name: _setting(field, _HINTS[field.name]) for field in dataclasses.fields(EngineConfig)
+}
+
+
+def unknown_name(name: str, known: Collection[str], what: str) -> str:
+    """The message for a name that is not one of `known`: with the nearest one, else with all of them."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    cure = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
+    return f"unknown {what} {name!r}, {cure}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Resolved:
+    """An EngineConfig and where each value that is not a default came from: a file, a variable or a flag."""
+
+    config: EngineConfig
+    sources: Mapping[str, str]
+
+    def rows(self) -> tuple[tuple[str, str], ...]:
+        """(setting, "value (source)") of everything that was set, in the order of EngineConfig."""
+        given = [name for name in SETTINGS if name in self.sources]
+        return tuple((name, f"{_shown(getattr(self.config, name))} ({self.sources[name]})") for name in given)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    return "auto" if value is None else str(value)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Layer:
+    """Values by setting name from one place, and how that place spells a setting's name."""
+
+    values: Mapping[str, Any]
+    what: str
+    spell: Callable[[str], str]
+    file: str = ""
+
+    def label(self, name: str) -> str:
+        return f"{self.file}: {self.spell(name)}" if self.file else self.spell(name)
+
+    def source(self, name: str) -> str:
+        return self.file or self.spell(name)
+
+    def unknown(self, name: str) -> str:
+        message = unknown_name(self.spell(name), [self.spell(known) for known in SETTINGS], self.what)
+        return f"{self.file}: {message}" if self.file else message
+
+
+def config_from_sources(
+    file: str | None = None,
+    env: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+    other_env: Collection[str] = (),
+) -> Resolved:
+    """The engine's settings: the TOML file, overridden by JAXINFER_* variables, overridden by flags.
+
+    flags: by setting name; None means not given.    other_env: JAXINFER_* variables that belong to somebody else.
+    Raises ConfigError naming every unknown name and every bad value, each with the file, variable or flag it came from.
+    """
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    layers = [
+        _Layer(_read_file(file) if file else {}, "key", str, file or ""),
+        _Layer(_read_env(env or {}, other_env), "environment variable", lambda name: f"{_PREFIX}{name.upper()}"),
+        _Layer(given, "flag", lambda name: f"--{name.replace('_', '-')}"),
+    ]
+    return _merge(layers)
+
+
+def config_from_values(values: Mapping[str, Any]) -> EngineConfig:
+    """The engine's settings by name, as LLM takes them. Raises ConfigError naming every unknown name and bad value."""
+    return _merge([_Layer(values, "setting", str)]).config
+
+
+def _merge(layers: list[_Layer]) -> Resolved:
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    faults: list[str] = []
+    for layer in layers:
+        for name, raw in layer.values.items():
+            if name not in SETTINGS:
+                faults.append(layer.unknown(name))
+                continue
+            values[name], sources[name] = SETTINGS[name].parse(raw), layer.source(name)
+            fault = SETTINGS[name].fault(values[name], layer.label(name))
+            if fault:
+                faults.append(fault)
+    if faults:
+        raise ConfigError("; ".join(faults))
+    return Resolved(EngineConfig(**values), sources)
+
+
+def _read_file(file: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(file).read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file} must be TOML, one `name = value` to a line, got {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the config file must be readable text, got {file}: {error}; check the path") from error
+
+
+def _read_env(env: Mapping[str, str], other_env: Collection[str]) -> dict[str, str]:
+    return {
+        key.removeprefix(_PREFIX).lower(): value
+        for key, value in env.items()
+        if key.startswith(_PREFIX) and key not in other_env and not _KUBERNETES.fullmatch(key)
+    }
+
+
+_PREFIX = "JAXINFER_"
+# what a cluster sets in every pod for a service named jaxinfer; nobody meant these as settings
+_KUBERNETES = re.compile(r"JAXINFER_(SERVICE_(HOST|PORT\w*)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)")

@@ -99,9 +99,9 @@ def imported(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[int
 def jits(tree: ast.AST) -> Iterator[int]:
     """The lines that name jax.jit."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr == "jit":
-            yield node.lineno
-        elif isinstance(node, ast.ImportFrom) and node.module == "jax" and any(a.name == "jit" for a in node.names):
+        attribute = isinstance(node, ast.Attribute) and node.attr == "jit"
+        name = isinstance(node, ast.ImportFrom) and node.module == "jax" and any(a.name == "jit" for a in node.names)
+        if attribute or name:
             yield node.lineno
 
 
