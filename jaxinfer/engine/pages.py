@@ -1,0 +1,173 @@
+"""PagePool: who owns which page of the KV cache, and which pages hold a prefix worth finding again.
+
+A page is in exactly one of three places: free (blank), cached (nobody's, but matchable by its key) or owned (named by
+one or more page tables). Invariants, recomputed from nothing by `check`: free + cached + owned = total; a page's
+reference count is the number of tables that name it; free pages have no key, cached pages have one.
+
+Page 0 is the null page that padding reads and writes; the pool never hands it out.
+"""
+
+import dataclasses
+from array import array
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class PageKey:
+    """What a full page holds: its tokens and, through `parent`, every token before them, down to the salt.
+
+    digest: 128 bits over the whole chain. Digests find candidates; `same_chain` decides, since a digest may collide.
+    tokens: the page's ids as native int32 bytes; the salt's bytes in a root, whose parent is None.
+    """
+
+    digest: bytes
+    tokens: bytes
+    parent: "PageKey | None"
+
+
+def page_digest(parent: bytes, tokens: bytes) -> bytes:
+    return blake2b(tokens, key=parent, digest_size=16).digest()
+
+
+def root_key(salt: str) -> PageKey:
+    """The start of a chain. Equal prefixes under different salts share nothing."""
+    content = salt.encode()
+    return PageKey(page_digest(b"", content), content, None)
+
+
+def next_key(parent: PageKey, tokens: Sequence[int]) -> PageKey:
+    """The key of the full page of `tokens` that follows `parent`."""
+    content = array("i", tokens).tobytes()
+    return PageKey(page_digest(parent.digest, content), content, parent)
+
+
+def same_chain(a: PageKey | None, b: PageKey | None) -> bool:
+    """Whether two keys stand for the same salt and the same tokens from position 0; almost always by identity."""
+    while a is not b:
+        if a is None or b is None or a.tokens != b.tokens:
+            return False
+        a, b = a.parent, b.parent
+    return True
+
+
+class PagePool:
+    """Hands out pages 1 .. num_pages - 1 and remembers what the freed ones hold until they are reused."""
+
+    def __init__(self, num_pages: int) -> None:
+        self.num_total = num_pages - 1
+        self._free = list(range(num_pages - 1, 0, -1))  # blank, used last in, first out
+        self._cached: OrderedDict[int, None] = OrderedDict()  # nobody's but matchable, the next to be reused first
+        self._references = [0] * num_pages
+        self._keys: list[PageKey | None] = [None] * num_pages
+        self._page_of: dict[bytes, int] = {}
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    @property
+    def num_cached(self) -> int:
+        return len(self._cached)
+
+    @property
+    def num_available(self) -> int:
+        """Pages that can be handed out now, the cached ones included."""
+        return len(self._free) + len(self._cached)
+
+    def key_of(self, page: int) -> PageKey | None:
+        """The key that `page` is published under, or None."""
+        return self._keys[page]
+
+    def match(self, root: PageKey, keys: Iterable[PageKey]) -> list[int]:
+        """The longest run of pages that hold what `keys` (a chain starting at `root`) say; takes none of them."""
+        pages: list[int] = []
+        parent: PageKey | None = root
+        for key in keys:
+            page = self._page_of.get(key.digest)
+            known = None if page is None else self._keys[page]
+            if page is None or known is None or known.tokens != key.tokens or not same_chain(known.parent, parent):
+                break
+            pages.append(page)
+            parent = known
+        return pages
+
+    def share(self, page_ids: list[int], hit: Sequence[int], num_fresh: int, reserve: int) -> bool:
+        """Give the empty table `page_ids` the matched pages `hit` and `num_fresh` blank ones, leaving `reserve` pages.
+
+        Changes nothing when it says False.
+        """
+        revived = sum(1 for page in hit if not self._references[page])
+        if self.num_available - revived < num_fresh + reserve:
+            return False
+        for page in hit:
+            if not self._references[page]:
+                del self._cached[page]
+            self._references[page] += 1
+        page_ids.extend(hit)
+        return self.grow(page_ids, num_fresh)
+
+    def grow(self, page_ids: list[int], count: int) -> bool:
+        """Append `count` pages with no content to a table. Changes nothing when it says False."""
+        if self.num_available < count:
+            return False
+        for _ in range(count):
+            page = self._free.pop() if self._free else self._evict()
+            self._references[page] = 1
+            page_ids.append(page)
+        return True
+
+    def publish(self, page: int, key: PageKey) -> PageKey:
+        """Make an owned page findable by `key`; all of its positions are computed, committed and known to be finite.
+
+        The first copy of a content stays the findable one; a second stays private. Returns the key to go on from:
+        the first copy's when there is one.
+        """
+        first = self._page_of.get(key.digest)
+        if first is None:
+            self._page_of[key.digest] = page
+            self._keys[page] = key
+            return key
+        known = self._keys[first]
+        return known if known is not None and same_chain(known, key) else key
+
+    def release(self, page_ids: list[int]) -> list[int]:
+        """Empty a table: the one place where pages are freed. Returns the pages that are now blank.
+
+        The last pages of a prefix are worth least, so they are the first to be reused.
+        """
+        blank = []
+        for page in reversed(page_ids):
+            self._references[page] -= 1
+            if self._references[page]:
+                continue
+            if self._keys[page] is None:
+                blank.append(page)
+            else:
+                self._cached[page] = None
+        self._free += blank
+        page_ids.clear()
+        return blank
+
+    def check(self, tables: Iterable[Sequence[int]]) -> None:
+        """Recompute every invariant from the page tables in use; AssertionError names the one that does not hold."""
+        named = Counter(page for table in tables for page in table)
+        assert named[0] == 0, "page 0 is the null page and has an owner"
+        references = {page: count for page, count in enumerate(self._references) if count}
+        assert references == dict(named), f"reference counts {references} differ from the tables' {dict(named)}"
+        places = [*self._free, *self._cached, *named]
+        assert sorted(places) == list(range(1, self.num_total + 1)), "free + cached + owned is not the whole pool"
+        assert not any(self._keys[page] for page in self._free), "a free page is still published"
+        assert all(self._keys[page] for page in self._cached), "a cached page has no key"
+        published = {key.digest: page for page, key in enumerate(self._keys) if key}
+        assert published == self._page_of, "the published pages and the index of digests differ"
+
+    def _evict(self) -> int:
+        """Forget the least recently used cached page."""
+        page, _ = self._cached.popitem(last=False)
+        key = self._keys[page]
+        assert key is not None
+        del self._page_of[key.digest]
+        self._keys[page] = None
+        return page

@@ -1,0 +1,393 @@
+"""Scheduler: the one place where policy lives. `plan` chooses a step's rows, `commit` reads what the step drew.
+
+There is no prefill phase and no decode phase: each step brings the positions `dispatched` of a sequence closer to its
+tokens; one pending token *is* decode. The last token of a decoding sequence may still be in flight: it lives on the
+device, under the sequence's slot.
+
+Invariants (`check`, after every step in tests): a sequence is held, waiting or running, never two of them; a running
+one owns a slot and exactly the pages that cover `dispatched`, the others own nothing; a step holds at most
+`max_num_batched_tokens` tokens; the most senior running sequence always gets its row; every decoding sequence gets its
+token in one of any two consecutive steps (in each step, with chunked prefill); published pages are full and committed.
+
+Why pages and slots can be released at commit while a later step that names them is in flight: the device runs steps in
+the order given. The surplus row writes only positions that are not published, and the next owner's first step rewrites
+the slot's token, position, page table and sampling state.
+"""
+
+import dataclasses
+from bisect import bisect_left, insort
+from operator import attrgetter
+
+from jaxinfer.config import Limits
+from jaxinfer.engine.pages import PagePool, next_key, same_chain
+from jaxinfer.engine.sequence import Output, Request, Sequence, State, validate_request
+from jaxinfer.errors import ConfigError, InvalidRequest
+from jaxinfer.runtime.plan import Plan, Row, StepResult
+
+NOT_FINITE = (
+    "the model's hidden state must be finite, it held NaN or infinity; the request cannot go on: check the checkpoint "
+    "and the dtype (float16 overflows where bfloat16 does not)"
+)
+
+_rank = attrgetter("rank")
+
+
+@dataclasses.dataclass(slots=True)
+class Step:
+    """A plan and, row by row, whose rows they are."""
+
+    plan: Plan
+    sequences: list[Sequence]
+
+
+@dataclasses.dataclass(slots=True)
+class Counters:
+    """What happened so far. computed_tokens: rows' counts, recomputed and surplus ones included."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    computed_tokens: int = 0
+    preemptions: int = 0
+    finished: dict[str, int] = dataclasses.field(
+        default_factory=lambda: dict.fromkeys(("stop", "length", "abort", "error"), 0)
+    )
+
+
+class Scheduler:
+    """Sequences by rank (priority, then arrival), their slots and their pages. Used by one thread.
+
+    in_flight counts the steps planned and not yet committed. Preemption happens only when there is none, since the
+    tokens in flight must be known before a sequence can be computed again.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        if limits.max_num_batched_tokens < limits.max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens must be at least max_num_seqs ({limits.max_num_seqs}), so that one step "
+                f"carries every decoding sequence; got {limits.max_num_batched_tokens}"
+            )
+        self.limits = limits
+        self.pool = PagePool(limits.num_pages)
+        self.counters = Counters()
+        self.in_flight = 0
+        self.waiting: list[Sequence] = []  # by rank
+        self.running: list[Sequence] = []  # by rank
+        self.pages_to_zero: list[int] = []  # freed pages that may hold NaN; the engine has them zeroed before any reuse
+        self._live: dict[str, dict[int, Sequence]] = {}  # unfinished sequences by request and index
+        self._slots = list(range(limits.max_num_seqs, 0, -1))
+        self._arrivals = 0
+        self._watermark = -(-self.pool.num_total // 100)
+        self._prompt_turn = False  # the next step leaves decode rows out: a whole prompt waits for the budget
+
+    # ---- requests come and go ----
+
+    def add(self, request: Request) -> None:
+        """Queue a request. Raises InvalidRequest when it can never be computed."""
+        validate_request(request, self.limits)
+        if request.id in self._live:
+            raise InvalidRequest(f"request ids must be unique among unfinished requests, {request.id!r} is in use")
+        self._arrivals += 1
+        first, *rest = (Sequence.of(request, i, self._arrivals, self.limits) for i in range(request.n))
+        self._live[request.id] = {sequence.index: sequence for sequence in (first, *rest)}
+        insort(self.waiting, first, key=_rank)
+        for sequence in rest:
+            sequence.state = State.HELD
+        first.held = rest
+        if not self.limits.enable_prefix_caching:
+            self._admit_siblings(first)
+
+    def abort(self, request_id: str) -> list[Output]:
+        """End every unfinished choice of a request, wherever it stands; unknown ids are ignored."""
+        return self._end_request(request_id, "abort")
+
+    def end(self, request_id: str, index: int) -> None:
+        """End one choice whose text is complete; ignored when it has ended already."""
+        sequence = self._live.get(request_id, {}).get(index)
+        if sequence is not None:
+            self._end(sequence, "stop")
+
+    def acknowledge(self, request_id: str, index: int, num_tokens: int) -> None:
+        """The text state of a choice has seen its first `num_tokens` output tokens."""
+        sequence = self._live.get(request_id, {}).get(index)
+        if sequence is not None:
+            sequence.acknowledged = max(sequence.acknowledged, num_tokens)
+
+    @property
+    def num_unfinished(self) -> int:
+        """Sequences that have not ended."""
+        return sum(map(len, self._live.values()))
+
+    # ---- plan ----
+
+    def plan(self) -> Step | None:
+        """Choose the next step. None: there is nothing to do before the step in flight is committed, or at all."""
+        step = None
+        if self._prompt_turn:
+            self._prompt_turn = False
+            step = self._plan(with_decode_rows=False)
+        step = step or self._plan(with_decode_rows=True)
+        if step is not None:
+            self.in_flight += 1
+            self.counters.steps += 1
+            self.counters.computed_tokens += step.plan.num_tokens
+        return step
+
+    def _plan(self, *, with_decode_rows: bool) -> Step | None:
+        ready = [s for s in self.running if self._can_go_on(s, with_decode_rows)]
+        budget = self.limits.max_num_batched_tokens - sum(s.decoding for s in ready)  # what is left for prompts
+        if self.in_flight and self._num_pages_wanted(ready, budget) > self.pool.num_available:
+            return None  # someone must be preempted, and for that every token must be known
+        step = Step(Plan([]), [])
+        preemptions = self.counters.preemptions
+        for sequence in ready:  # most senior first, so the newest pay when pages run out
+            if sequence.state is not State.RUNNING:
+                break  # preempted by one before it, as are all after it
+            count = 1
+            if not sequence.decoding:
+                count = min(len(sequence.tokens) - sequence.dispatched, budget)
+                budget -= count
+            if count and self._make_room(sequence, count):
+                self._add_row(step, sequence, count)
+        if preemptions == self.counters.preemptions:
+            self._admit(step, budget, with_decode_rows)
+        return step if step.sequences else None
+
+    def _can_go_on(self, sequence: Sequence, with_decode_rows: bool) -> bool:
+        """Whether a running sequence has something to compute: a length end is known before it is committed."""
+        if not sequence.decoding:
+            return True
+        if sequence.dispatched + 1 >= sequence.max_length or not with_decode_rows:
+            return False
+        return not (sequence.request.text_lag and sequence.must_wait_for_text)
+
+    def _num_pages_wanted(self, ready: list[Sequence], budget: int) -> int:
+        """New pages if every ready sequence got its row."""
+        size = self.limits.page_size
+        wanted = 0
+        for sequence in ready:
+            if sequence.decoding:
+                wanted += sequence.dispatched == len(sequence.page_ids) * size
+            else:
+                count = min(len(sequence.tokens) - sequence.dispatched, budget)
+                budget -= count
+                wanted += -(-(sequence.dispatched + count) // size) - len(sequence.page_ids)
+        return wanted
+
+    def _make_room(self, sequence: Sequence, count: int) -> bool:
+        """Grow a sequence's pages by `count` positions, preempting the newest until it fits or is itself the newest."""
+        missing = -(-(sequence.dispatched + count) // self.limits.page_size) - len(sequence.page_ids)
+        while missing > 0 and not self.pool.grow(sequence.page_ids, missing):
+            newest = self.running[-1]
+            self._preempt(newest)
+            if newest is sequence:
+                return False
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Take a running sequence's pages and slot. Its tokens are kept; what the cache has lost is computed again."""
+        assert not self.in_flight, "a sequence was preempted while its tokens were in flight"
+        self._leave(sequence)
+        sequence.lookup, sequence.keys = sequence.keys, []
+        sequence.state = State.WAITING
+        sequence.preemptions += 1
+        self.counters.preemptions += 1
+        insort(self.waiting, sequence, key=_rank)
+
+    def _admit(self, step: Step, budget: int, with_decode_rows: bool) -> None:
+        """Start waiting sequences in order of rank while slots, tokens and pages last. None overtakes another, except
+        that a preempted one whose text is behind steps aside."""
+        i = 0
+        while budget and self._slots and i < len(self.waiting):
+            sequence = self.waiting[i]
+            if sequence.must_wait_for_text:
+                i += 1
+                continue
+            count = self._start(sequence, budget, with_decode_rows)
+            if not count:
+                return
+            del self.waiting[i]
+            self._add_row(step, sequence, count)
+            budget -= count
+
+    def _start(self, sequence: Sequence, budget: int, with_decode_rows: bool) -> int:
+        """Give a waiting sequence a slot, its cached pages and pages for its first chunk. Returns the chunk's size, 0
+        when it must wait."""
+        size, limits = self.limits.page_size, self.limits
+        hit = self.pool.match(sequence.root, sequence.lookup_keys(size)) if limits.enable_prefix_caching else []
+        start = len(hit) * size
+        pending = len(sequence.tokens) - start
+        count = min(pending, budget)
+        if count < pending <= limits.max_num_batched_tokens and not limits.enable_chunked_prefill:
+            self._prompt_turn = with_decode_rows  # it goes whole or not at all
+            return 0
+        num_fresh = -(-(start + count) // size) - len(hit)
+        if not self.pool.share(sequence.page_ids, hit, num_fresh, self._watermark if self.running else 0):
+            return 0
+        sequence.slot = self._slots.pop()
+        sequence.state = State.RUNNING
+        sequence.dispatched = start
+        sequence.keys = [key for page in hit if (key := self.pool.key_of(page))]
+        sequence.lookup = []
+        insort(self.running, sequence, key=_rank)
+        if sequence.cached_tokens < 0:
+            self._count_prompt(sequence, start)
+        return count
+
+    def _count_prompt(self, sequence: Sequence, num_cached: int) -> None:
+        """A sequence was admitted for the first time; siblings count as computed once, with the first."""
+        sequence.cached_tokens = num_cached
+        if sequence.index == 0:
+            self.counters.prompt_tokens += sequence.num_prompt
+            self.counters.cached_tokens += num_cached
+
+    def _add_row(self, step: Step, sequence: Sequence, count: int) -> None:
+        """Append a running sequence's row of `count` tokens and move its `dispatched`."""
+        start = sequence.dispatched
+        end = sequence.dispatched = start + count
+        row = Row(sequence.slot, start, count)
+        sent = sequence.num_sent_pages
+        if sent != len(sequence.page_ids):
+            row.new_pages = [(i, sequence.page_ids[i]) for i in range(sent, len(sequence.page_ids))]
+            row.sampling = None if sent else sequence.sampling
+            sequence.num_sent_pages = len(sequence.page_ids)
+        if not sequence.decoding:
+            row.tokens = sequence.tokens[start:end]
+            row.sample = sequence.decoding = end == len(sequence.tokens)
+        step.plan.rows.append(row)
+        step.sequences.append(sequence)
+
+    # ---- commit ----
+
+    def commit(self, step: Step, result: StepResult) -> list[Output]:
+        """Append what the oldest step in flight drew, publish the pages it filled, end what has ended."""
+        self.in_flight -= 1
+        outputs: list[Output] = []
+        tokens: list[int] = result.tokens.tolist()
+        finite: list[bool] = result.finite.tolist()
+        for sequence, row, token, good in zip(step.sequences, step.plan.rows, tokens, finite, strict=True):
+            if sequence.state is State.ENDED:
+                continue  # it ended while this step was in flight
+            if not good:
+                outputs += self._end_request(sequence.request.id, "error", NOT_FINITE)
+                continue
+            if row.sample:
+                sequence.tokens.append(token)
+            end = row.start + row.count
+            if end // self.limits.page_size > len(sequence.keys):
+                self._publish(sequence, end)
+            if sequence.held and end >= sequence.num_prompt:
+                self._admit_siblings(sequence)
+            if row.sample:
+                outputs.append(self._output(sequence, token))
+        return outputs
+
+    def _output(self, sequence: Sequence, token: int) -> Output:
+        """The news of one sampled token, and the end of the sequence when it is the last."""
+        output = Output(sequence.request.id, sequence.index, [token], None, None, sequence.cached_tokens)
+        self.counters.generated_tokens += 1
+        if token in sequence.end_ids:
+            output.finish_reason = "stop"
+            output.stop_reason = token if token in sequence.request.stop_token_ids else None
+        elif len(sequence.tokens) == sequence.max_length:
+            output.finish_reason = "length"
+        if output.finish_reason:
+            self._end(sequence, output.finish_reason)
+        return output
+
+    def _publish(self, sequence: Sequence, end: int) -> None:
+        """Make the full pages among the committed positions 0 .. end - 1 findable."""
+        if not self.limits.enable_prefix_caching:
+            return
+        size, keys = self.limits.page_size, sequence.keys
+        for i in range(len(keys), end // size):
+            key = next_key(keys[-1] if keys else sequence.root, sequence.tokens[i * size : (i + 1) * size])
+            keys.append(self.pool.publish(sequence.page_ids[i], key))
+
+    # ---- ends ----
+
+    def _end_request(self, request_id: str, reason: str, error: str | None = None) -> list[Output]:
+        """End every unfinished choice of a request."""
+        outputs = []
+        for sequence in list(self._live.get(request_id, {}).values()):
+            sequence.held = []
+            blank = self._end(sequence, reason)
+            if error:
+                self.pages_to_zero += blank
+            cached = max(sequence.cached_tokens, 0)
+            outputs.append(Output(request_id, sequence.index, [], reason, None, cached, error))
+        return outputs
+
+    def _end(self, sequence: Sequence, reason: str) -> list[int]:
+        """Take a sequence out, wherever it stands. Returns its pages that are blank now."""
+        blank: list[int] = []
+        if sequence.state is State.RUNNING:
+            blank = self._leave(sequence)
+        elif sequence.state is State.WAITING:
+            del self.waiting[bisect_left(self.waiting, sequence.rank, key=_rank)]
+        sequence.state = State.ENDED
+        self._admit_siblings(sequence)
+        siblings = self._live[sequence.request.id]
+        del siblings[sequence.index]
+        if not siblings:
+            del self._live[sequence.request.id]
+        self.counters.finished[reason] += 1
+        return blank
+
+    def _leave(self, sequence: Sequence) -> list[int]:
+        """Give up a running sequence's place, slot and pages. Returns the pages that are blank now."""
+        del self.running[bisect_left(self.running, sequence.rank, key=_rank)]
+        self._slots.append(sequence.slot)
+        sequence.slot = sequence.dispatched = sequence.num_sent_pages = 0
+        sequence.decoding = False
+        return self.pool.release(sequence.page_ids)
+
+    def _admit_siblings(self, first: Sequence) -> None:
+        """The first choice's prompt pages are published (or will never be): queue the other choices."""
+        for sequence in first.held:
+            sequence.state = State.WAITING
+            insort(self.waiting, sequence, key=_rank)
+        first.held = []
+
+    # ---- invariants ----
+
+    def check(self) -> None:
+        """Recompute every invariant of the module's docstring and the pool's; AssertionError names the broken one."""
+        size = self.limits.page_size
+        for queue, state in ((self.waiting, State.WAITING), (self.running, State.RUNNING)):
+            ranks = [sequence.rank for sequence in queue]
+            assert ranks == sorted(set(ranks)), f"the {state.name} sequences are out of order"
+            assert all(sequence.state is state for sequence in queue), f"a {state.name} sequence has another state"
+        live = [sequence for group in self._live.values() for sequence in group.values()]
+        held = [sequence for sequence in live if sequence.state is State.HELD]
+        assert len(live) == len(self.waiting) + len(self.running) + len(held), (
+            "a live sequence is in no queue or in two"
+        )
+        assert sorted(map(id, held)) == sorted(id(h) for s in live for h in s.held), "a held sequence waits for nobody"
+        for sequence in (*self.waiting, *held):
+            assert not (sequence.page_ids or sequence.slot or sequence.dispatched), (
+                "a sequence owns what only running ones may"
+            )
+        slots = [*self._slots, *(sequence.slot for sequence in self.running)]
+        assert sorted(slots) == list(range(1, self.limits.max_num_seqs + 1)), "free and used slots are not all slots"
+        for sequence in self.running:
+            self._check_running(sequence, size)
+        self.pool.check(sequence.page_ids for sequence in self.running)
+
+    def _check_running(self, sequence: Sequence, size: int) -> None:
+        owned, needed = len(sequence.page_ids), -(-sequence.dispatched // size)
+        assert owned == needed, f"{owned} pages for {sequence.dispatched} positions"
+        in_flight = sequence.dispatched + 1 - len(sequence.tokens)
+        assert not sequence.decoding or 0 <= in_flight <= self.in_flight, f"{in_flight} tokens of a sequence in flight"
+        assert sequence.decoding or in_flight <= 0, "a position without a token was dispatched"
+        assert len(sequence.tokens) < sequence.max_length, "a sequence outlived its length"
+        expected = sequence.root
+        for i, page in enumerate(sequence.page_ids):
+            tokens = sequence.tokens[i * size : (i + 1) * size]
+            expected = next_key(expected, tokens)
+            key = self.pool.key_of(page)
+            if key is not None:
+                assert (i + 1) * size < len(sequence.tokens), "a page was published before its tokens were committed"
+                assert same_chain(key, expected), f"page {page} is published as what it does not hold"
+                expected = key

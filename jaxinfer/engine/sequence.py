@@ -1,0 +1,235 @@
+"""What the engine is asked for (Request and the inbox messages), what it computes (Sequence), what it says (Output)."""
+
+import dataclasses
+import enum
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from jaxinfer.config import Limits
+from jaxinfer.engine.pages import PageKey, next_key, root_key
+from jaxinfer.errors import InvalidRequest
+from jaxinfer.runtime.plan import Sampling
+
+# A sequence with stop strings may be this many tokens ahead of the text state that looks for them: enough to hide the
+# way there and back, little enough to throw away.
+MAX_TEXT_LAG = 4
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt and how to continue it, `n` times. Every value is concrete and in range (protocol/validate.py).
+
+    id: unique among unfinished requests.    max_tokens: of each answer; it also ends where the context is full.
+    eos_token_ids: empty when EOS is to be ignored.    priority: a lower number runs sooner.
+    salt: requests with different salts share no cached pages.
+    text_lag: has stop strings, so it waits for Acknowledge rather than run more than MAX_TEXT_LAG tokens ahead.
+    """
+
+    id: str
+    prompt: tuple[int, ...]
+    max_tokens: int
+    n: int = 1
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    eos_token_ids: frozenset[int] = frozenset()
+    stop_token_ids: frozenset[int] = frozenset()
+    priority: int = 0
+    salt: str = ""
+    text_lag: bool = False
+
+
+@dataclasses.dataclass(slots=True)
+class Output:
+    """News of one choice of one request.
+
+    token_ids: newly committed; an EOS or stop token that ended it is the last of them.
+    finish_reason: None while it goes on; "stop", "length", "abort" or "error" on the choice's last Output.
+    stop_reason: the id of `stop_token_ids` that ended it.    cached_tokens: of the prompt, found in the prefix cache.
+    error: says why, when finish_reason is "error".
+    """
+
+    request_id: str
+    index: int
+    token_ids: list[int]
+    finish_reason: str | None = None
+    stop_reason: int | None = None
+    cached_tokens: int = 0
+    error: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Add:
+    """Start a request. One that cannot be served is answered by Outputs with finish_reason "error"."""
+
+    request: Request
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Abort:
+    """End a request now; each unfinished choice gets an Output with finish_reason "abort". Unknown ids are ignored."""
+
+    request_id: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """The text state has seen the choice's first `num_tokens` output tokens."""
+
+    request_id: str
+    index: int
+    num_tokens: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class End:
+    """The text state found a stop string. No Output answers it: who sent it knows."""
+
+    request_id: str
+    index: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Call:
+    """Run `function` on the engine's thread, between two steps, and put what it returns or raises into `future`."""
+
+    function: Callable[[], Any]
+    future: "Future[Any]"
+
+
+Message = Add | Abort | Acknowledge | End | Call
+
+
+class State(enum.Enum):
+    """Where a sequence stands.
+
+    HELD: waits until its first sibling's prompt pages are published.    WAITING: for a slot and pages.
+    RUNNING: owns both.    ENDED: owns nothing; rows of it still in flight are dropped at commit.
+    """
+
+    HELD = enum.auto()
+    WAITING = enum.auto()
+    RUNNING = enum.auto()
+    ENDED = enum.auto()
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Sequence:
+    """One stream of tokens that the engine computes.
+
+    rank: seniority, unique; lower is sooner in, later preempted.
+    tokens: the prompt and the committed output.    num_prompt: how many of them were given.
+    max_length: len(tokens) at which it ends for length.    end_ids: tokens that end it.
+    dispatched: positions given to the device; may exceed what is committed by the tokens in flight.
+    decoding: its last row sampled, so the device holds its next token and position, and
+      dispatched + 1 - len(tokens) sampled tokens are in flight.
+    num_sent_pages: how many of page_ids the device's page table knows.
+    keys: of the pages shared with the cache or published to it, a chain from `root`.
+    lookup: keys of the tokens known at the last attempt to admit it; kept so that waiting costs no hashing.
+    held: siblings that wait for this sequence's prompt.
+    """
+
+    request: Request
+    index: int
+    rank: tuple[int, int, int]
+    tokens: list[int]
+    num_prompt: int
+    max_length: int
+    end_ids: frozenset[int]
+    root: PageKey
+    state: State = State.WAITING
+    slot: int = 0
+    dispatched: int = 0
+    decoding: bool = False
+    page_ids: list[int] = dataclasses.field(default_factory=list)
+    num_sent_pages: int = 0
+    keys: list[PageKey] = dataclasses.field(default_factory=list)
+    lookup: list[PageKey] = dataclasses.field(default_factory=list)
+    held: list["Sequence"] = dataclasses.field(default_factory=list)
+    acknowledged: int = 0
+    cached_tokens: int = -1  # until it is first admitted
+    preemptions: int = 0
+
+    @classmethod
+    def of(cls, request: Request, index: int, arrival: int, limits: Limits) -> "Sequence":
+        return cls(
+            request,
+            index,
+            rank=(request.priority, arrival, index),
+            tokens=list(request.prompt),
+            num_prompt=len(request.prompt),
+            max_length=min(len(request.prompt) + request.max_tokens, limits.max_model_len),
+            end_ids=request.eos_token_ids | request.stop_token_ids,
+            root=root_key(request.salt),
+        )
+
+    @property
+    def sampling(self) -> Sampling:
+        r = self.request
+        return Sampling(r.temperature, r.top_k, r.top_p, r.min_p, r.seed, self.index)
+
+    @property
+    def must_wait_for_text(self) -> bool:
+        """Whether one more sampled token would be too far ahead of the text state."""
+        if not self.request.text_lag:
+            return False
+        known = self.dispatched + 1 if self.decoding else len(self.tokens)
+        return known - self.num_prompt - self.acknowledged >= MAX_TEXT_LAG
+
+    def lookup_keys(self, page_size: int) -> list[PageKey]:
+        """Keys of all full pages but one: at least one token must be computed for there to be logits."""
+        keys = self.lookup
+        for i in range(len(keys), (len(self.tokens) - 1) // page_size):
+            parent = keys[-1] if keys else self.root
+            keys.append(next_key(parent, self.tokens[i * page_size : (i + 1) * page_size]))
+        return keys
+
+
+def validate_request(request: Request, limits: Limits) -> None:
+    """Refuse what could never be computed. Pure: any thread may ask before it puts the request into the inbox.
+
+    Raises:
+      InvalidRequest: an empty prompt, ids outside the vocabulary, fewer than one token or choice, or (code
+        "context_length_exceeded") a prompt or an answer that cannot fit.
+    """
+    length = len(request.prompt)
+    if not length:
+        raise InvalidRequest("prompt must hold at least one token, it is empty; add some text", param="prompt")
+    for token in (min(request.prompt), max(request.prompt)):
+        if not 0 <= token < limits.vocab_size:
+            raise InvalidRequest(
+                f"token ids must lie in 0 .. {limits.vocab_size - 1}, the prompt holds {token}; check that it was "
+                "made with this model's tokenizer",
+                param="prompt",
+            )
+    for name, value in (("max_tokens", request.max_tokens), ("n", request.n)):
+        if value < 1:
+            raise InvalidRequest(f"{name} must be at least 1, got {value}; raise it or leave it out", param=name)
+    _validate_length(length, request.max_tokens, limits)
+
+
+def _validate_length(length: int, max_tokens: int, limits: Limits) -> None:
+    def refuse(message: str) -> None:
+        raise InvalidRequest(message, param="prompt", code="context_length_exceeded")
+
+    if length + 1 > limits.max_model_len:
+        refuse(
+            f"maximum context length is {limits.max_model_len} tokens (max_model_len), prompt and at least one token "
+            f"of answer together; the prompt has {length}; shorten it"
+        )
+    if not limits.enable_chunked_prefill and length > limits.max_num_batched_tokens:
+        refuse(
+            f"maximum context length is {limits.max_num_batched_tokens} tokens of prompt (max_num_batched_tokens) "
+            f"while chunked prefill is off; the prompt has {length}; shorten it, or serve with chunked prefill"
+        )
+    room = (limits.num_pages - 1) * limits.page_size + 1  # the last token's keys and values are never needed
+    longest = min(length + max_tokens, limits.max_model_len)
+    if longest > room:
+        refuse(
+            f"maximum context length is {room} tokens with this pool of {limits.num_pages - 1} pages of "
+            f"{limits.page_size} tokens; the prompt has {length} and max_tokens is {max_tokens}; lower max_tokens or "
+            "shorten the prompt, or serve with more pages (num_pages)"
+        )

@@ -1,0 +1,202 @@
+"""FakeRunner: a device without a model, truthful about everything the host must get right.
+
+Keys and values of a position are one number that depends on its token, its position and every number before it, read
+through the slot's page table; the next token is a hash of all of them. So a page that is shared wrongly, reused too
+early, published before it is full, or missing from the table changes the tokens. Steps run only when one is waited for,
+in the order they were dispatched, from what was uploaded then: run-ahead is real.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from jaxinfer.config import ExtendBucket, Limits
+from jaxinfer.engine.sequence import Request
+from jaxinfer.runtime.plan import Plan, Row, Sampling, StepResult
+
+MASK = (1 << 64) - 1
+WEIGHTS = np.random.default_rng(0).integers(1, MASK, 4096, np.uint64, endpoint=True) | np.uint64(1)
+VOCAB = 97
+BAD = VOCAB - 1  # this token's hidden state is not finite
+
+
+def make_limits(**changes) -> Limits:
+    """Limits of a small engine: pages of 4 tokens, 8 sequences, steps of 32 tokens."""
+    values = {
+        "max_model_len": 128,
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 32,
+        "page_size": 4,
+        "num_pages": 257,
+        "vocab_size": VOCAB,
+        "decode_buckets": (8,),
+        "extend_buckets": (ExtendBucket(32, 8, 8),),
+    }
+    return Limits(**values | changes)
+
+
+def mix(*numbers: int) -> int:
+    """A 64-bit hash of integers."""
+    state = 0x9E3779B97F4A7C15
+    for number in numbers:
+        state = ((state ^ (number & MASK)) * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) & MASK
+        state ^= state >> 29
+    return state
+
+
+def fold(values: np.ndarray) -> int:
+    """One number for a whole history u64[n], sensitive to each position."""
+    return int((values * WEIGHTS[: len(values)]).sum(dtype=np.uint64))
+
+
+def value_of(token: int, position: int, before: int) -> int:
+    """What the pages hold for a token; `before` is the fold of all positions before it."""
+    return mix(token, position, before)
+
+
+def draw(history: int, position: int, sampling: Sampling) -> int:
+    """The token after `position`, by a history's fold."""
+    noise = (sampling.seed, sampling.sample_index, position) if sampling.temperature else ()
+    return mix(history, *noise) % VOCAB
+
+
+def alone(request: Request, index: int, limits: Limits) -> tuple[list[int], str]:
+    """The oracle: a choice's output tokens and finish reason, computed without engine, pages or steps."""
+    sampling = Sampling(request.temperature, seed=request.seed, sample_index=index)
+    tokens, values, history, output = list(request.prompt), 0, 0, []
+    while True:
+        for position in range(values, len(tokens)):
+            weight = int(WEIGHTS[position])
+            history = (history + value_of(tokens[position], position, history) * weight) & MASK
+        if BAD in tokens[values:]:
+            return output, "error"
+        values = len(tokens)
+        token = draw(history, values - 1, sampling)
+        tokens.append(token)
+        output.append(token)
+        if token in request.eos_token_ids | request.stop_token_ids:
+            return output, "stop"
+        if len(output) == request.max_tokens or len(tokens) == limits.max_model_len:
+            return output, "length"
+
+
+@dataclasses.dataclass
+class FakePending:
+    runner: "FakeRunner"
+    result: StepResult | None = None
+
+    def wait(self) -> StepResult:
+        self.runner.run_until(self)
+        assert self.result is not None
+        return self.result
+
+
+class FakeRunner:
+    """The Runner protocol over numpy arrays. `on_run` sees each plan as it is dispatched."""
+
+    def __init__(self, limits: Limits, on_run: Callable[[Plan], None] | None = None) -> None:
+        self.limits = limits
+        self.plans = 0
+        self.zeroed: list[int] = []
+        self._on_run = on_run
+        self._queue: list[tuple[Callable[[], None], FakePending | None]] = []
+        self.reset()
+
+    def reset(self) -> None:
+        limits = self.limits
+        noise = np.random.default_rng(1)
+        shape = (limits.num_pages, limits.page_size)
+        self.kv = noise.integers(0, MASK, shape, np.uint64)  # what nobody wrote is noise, not zero
+        self.bad = np.ones(shape, bool)
+        slots = limits.max_num_seqs + 1
+        self.page_table = noise.integers(0, limits.num_pages, (slots, limits.max_pages_per_seq))
+        self.last_token = np.full(slots, -1)
+        self.next_position = np.full(slots, -1)
+        self.sampling: list[Sampling | None] = [None] * slots
+
+    def run(self, plan: Plan) -> FakePending:
+        if self._on_run:
+            self._on_run(plan)
+        self._check(plan)
+        self.plans += 1
+        pending = FakePending(self)
+        uploaded = [dataclasses.replace(row, tokens=row.tokens and list(row.tokens)) for row in plan.rows]
+
+        def execute() -> None:
+            pending.result = self._execute(uploaded)
+
+        self._queue.append((execute, pending))
+        return pending
+
+    def zero_pages(self, page_ids: Sequence[int]) -> None:
+        pages = list(page_ids)
+        self.zeroed += pages
+
+        def execute() -> None:
+            self.kv[pages] = 0
+            self.bad[pages] = False
+
+        self._queue.append((execute, None))
+
+    def run_until(self, pending: FakePending) -> None:
+        while pending.result is None:
+            execute, _ = self._queue.pop(0)
+            execute()
+
+    def _check(self, plan: Plan) -> None:
+        """What any runner may expect of a plan."""
+        slots = [row.slot for row in plan.rows]
+        assert slots, "an empty step"
+        assert len(set(slots)) == len(slots), "two rows for one slot"
+        assert all(1 <= slot <= self.limits.max_num_seqs for slot in slots), "a slot that does not exist"
+        assert plan.num_tokens <= self.limits.max_num_batched_tokens, "more tokens than the step budget"
+        for row in plan.rows:
+            assert row.count >= 1
+            assert row.count == len(row.tokens) if row.tokens is not None else (row.count == 1 and row.sample)
+            assert all(1 <= page < self.limits.num_pages for _, page in row.new_pages), "a page that is not the pool's"
+            if row.sampling is not None:
+                assert row.tokens is not None, "a slot's first row must carry its tokens"
+                assert [i for i, _ in row.new_pages] == list(range(len(row.new_pages)))
+
+    def _execute(self, rows: list[Row]) -> StepResult:
+        for row in rows:  # uploads first, then all keys and values, then all reads, as on the device
+            for i, page in row.new_pages:
+                self.page_table[row.slot, i] = page
+            if row.sampling is not None:
+                self.sampling[row.slot] = row.sampling
+        for row in rows:
+            self._write(row)
+        tokens = np.full(len(rows), -5, np.int32)
+        finite = np.zeros(len(rows), bool)
+        for i, row in enumerate(rows):
+            end = row.start + row.count
+            finite[i] = not self._visible(self.bad, row.slot, end).any()
+            self.next_position[row.slot] = end
+            self.last_token[row.slot] = -1
+            if row.sample:
+                sampling = self.sampling[row.slot]
+                assert sampling is not None
+                tokens[i] = draw(fold(self._visible(self.kv, row.slot, end)), end - 1, sampling)
+                self.last_token[row.slot] = tokens[i]
+        return StepResult(tokens, finite)
+
+    def _write(self, row: Row) -> None:
+        tokens = row.tokens
+        if tokens is None:
+            assert self.next_position[row.slot] == row.start, "host and device disagree about a position"
+            assert self.last_token[row.slot] >= 0, "a decode row whose token was never drawn"
+            tokens = [int(self.last_token[row.slot])]
+        history = fold(self._visible(self.kv, row.slot, row.start))
+        size = self.limits.page_size
+        for position, token in enumerate(tokens, row.start):
+            value = value_of(token, position, history)
+            place = (self.page_table[row.slot, position // size], position % size)
+            self.kv[place] = value
+            self.bad[place] = token == BAD
+            history = (history + value * int(WEIGHTS[position])) & MASK
+
+    def _visible(self, pages: np.ndarray, slot: int, length: int) -> np.ndarray:
+        """The first `length` positions of a slot, through its page table."""
+        size = self.limits.page_size
+        return pages[self.page_table[slot, : -(-length // size)]].reshape(-1)[:length]
