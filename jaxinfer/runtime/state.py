@@ -1,0 +1,41 @@
+"""What lives on the device between steps. Only the runner holds it; every step takes it donated and gives it back."""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax.typing import DTypeLike
+
+from jaxinfer.config import Limits
+from jaxinfer.runtime.packing import SamplingColumn
+from jaxinfer_kernels.paged_kv import kv_shape
+
+
+class DeviceState(struct.PyTreeNode):
+    """Pages, and one row per slot. Slot 0 and page 0 belong to padding: written at will, never read for a result.
+
+    k, v: the pages, in the layout of jaxinfer_kernels.paged_kv.
+    page_table: i32[slots + 1, M], the pages of each slot's sequence in order; stale beyond its length.
+    last_token, next_pos: i32[slots + 1], the token a decode row feeds and its position.
+    sampling: i32[slots + 1, len(SamplingColumn)].
+    """
+
+    k: jax.Array
+    v: jax.Array
+    page_table: jax.Array
+    last_token: jax.Array
+    next_pos: jax.Array
+    sampling: jax.Array
+
+
+def init_state(limits: Limits, num_layers: int, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> DeviceState:
+    """A state of zeros."""
+    shape = kv_shape(num_layers, limits.num_pages, limits.page_size, num_kv_heads, head_dim)
+    slots = limits.max_num_seqs + 1
+    return DeviceState(
+        k=jnp.zeros(shape, dtype),
+        v=jnp.zeros(shape, dtype),
+        page_table=jnp.zeros((slots, limits.max_pages_per_seq), jnp.int32),
+        last_token=jnp.zeros(slots, jnp.int32),
+        next_pos=jnp.zeros(slots, jnp.int32),
+        sampling=jnp.zeros((slots, len(SamplingColumn)), jnp.int32),
+    )

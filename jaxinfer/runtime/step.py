@@ -1,0 +1,168 @@
+"""One step of the device: forward pass, page writes, attention, sampling, in one function of donated state.
+
+decode  one token per row; everything it needs but the rows' slots lies on the device already.
+extend  T tokens of R rows, L of which sample: prompt chunks and decode rows together.
+Both take one int32 array (columns in runtime.packing) and return the new state and `packed` i32[rows, 2]: each row's
+token, and whether its last hidden state was finite.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from jaxinfer.config import ExtendBucket
+from jaxinfer.models.config import ModelConfig
+from jaxinfer.models.registry import Family
+from jaxinfer.runtime.packing import ROW_WIDTH, DecodeColumn, ExtendLayout, PageColumn, RowColumn
+from jaxinfer.runtime.sampler import sample
+from jaxinfer.runtime.state import DeviceState
+from jaxinfer_kernels.decode_attention import decode_attention
+from jaxinfer_kernels.extend_attention import extend_attention
+from jaxinfer_kernels.paged_kv import page_size_of, write_kv
+
+type Params = object  # the family's own pytree
+type Pages = tuple[jax.Array, jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """What a step function is compiled for."""
+
+    config: ModelConfig
+    family: Family
+
+
+def decode(model: Model, params: Params, state: DeviceState, upload: jax.Array) -> tuple[DeviceState, jax.Array]:
+    """Bring each row one token further.
+
+    upload: i32[B, len(DecodeColumn)]; slot 0 is padding.    Returns state, packed i32[B, 2].
+    """
+    slots = upload[:, DecodeColumn.SLOT]
+    live = slots > 0
+    page_slots = jnp.where(upload[:, DecodeColumn.PAGE_ID] > 0, slots, 0)
+    page_table = state.page_table.at[page_slots, upload[:, DecodeColumn.PAGE_INDEX]].set(
+        upload[:, DecodeColumn.PAGE_ID]
+    )
+    positions = jnp.where(live, state.next_pos[slots], 0)
+    lengths = jnp.where(live, positions + 1, 0)
+    page_ids, offsets = _places(page_table, slots, positions, page_size_of(state.k))
+
+    def attend(layer: int, q: jax.Array, k: jax.Array, v: jax.Array, kv: Pages) -> tuple[jax.Array, Pages]:
+        index = jnp.int32(layer)
+        kv = write_kv(*kv, index, k, v, page_ids, offsets)
+        return decode_attention(q, *kv, index, page_table, slots, lengths), kv
+
+    tokens = state.last_token[slots]
+    hidden, (k, v) = model.family.forward(model.config, params, tokens, positions, (state.k, state.v), attend)
+    logits = model.family.unembed(model.config, params, hidden)
+    drawn = sample(logits, state.sampling[slots], positions + 1)
+    state = state.replace(
+        k=k,
+        v=v,
+        page_table=page_table,
+        last_token=state.last_token.at[slots].set(jnp.where(live, drawn, 0)),
+        next_pos=state.next_pos.at[slots].set(jnp.where(live, positions + 1, 0)),
+    )
+    return state, _pack(drawn, hidden)
+
+
+def extend(
+    model: Model, bucket: ExtendBucket, params: Params, state: DeviceState, upload: jax.Array
+) -> tuple[DeviceState, jax.Array]:
+    """Bring each row `count` tokens further and draw the next token of the rows that sample.
+
+    upload: i32[ExtendLayout.of(bucket, page_size).size].    Returns state, packed i32[R, 2].
+    """
+    page_size = page_size_of(state.k)
+    layout = ExtendLayout.of(bucket, page_size)
+    rows = upload[layout.rows_start : layout.pages_start].reshape(bucket.rows, ROW_WIDTH)
+    slots, starts, counts, positions, logits_rows = (rows[:, column] for column in list(RowColumn)[:5])
+    state = _admit(set_pages(state, upload[layout.pages_start :]), rows)
+    on_device = positions < 0  # decode rows
+    positions = jnp.where(on_device, state.next_pos[slots], positions)
+    tokens = (
+        upload[: bucket.tokens]
+        .at[jnp.where(on_device, starts, bucket.tokens)]
+        .set(state.last_token[slots], mode="drop")
+    )
+    token_slots, token_positions = _spread(bucket.tokens, slots, starts, counts, positions)
+    page_ids, offsets = _places(state.page_table, token_slots, token_positions, page_size)
+    lengths = jnp.where(counts > 0, positions + counts, 0)
+
+    def attend(layer: int, q: jax.Array, k: jax.Array, v: jax.Array, kv: Pages) -> tuple[jax.Array, Pages]:
+        index = jnp.int32(layer)
+        kv = write_kv(*kv, index, k, v, page_ids, offsets)
+        return extend_attention(q, *kv, index, state.page_table, slots, starts, counts, lengths), kv
+
+    hidden, (k, v) = model.family.forward(model.config, params, tokens, token_positions, (state.k, state.v), attend)
+    last_hidden = hidden.at[starts + jnp.maximum(counts, 1) - 1].get(mode="clip")  # [R, D]
+    state = state.replace(k=k, v=v, next_pos=state.next_pos.at[slots].set(jnp.where(slots > 0, lengths, 0)))
+    state, drawn = _sample_rows(model, bucket, params, state, last_hidden, slots, logits_rows, lengths)
+    return state, _pack(drawn, last_hidden)
+
+
+def set_pages(state: DeviceState, updates: jax.Array) -> DeviceState:
+    """Write page table entries: updates i32[U, 3] or flat, columns as PageColumn; all zeros is padding."""
+    updates = updates.reshape(-1, len(PageColumn))
+    places = updates[:, PageColumn.SLOT], updates[:, PageColumn.INDEX]
+    return state.replace(page_table=state.page_table.at[places].set(updates[:, PageColumn.PAGE_ID]))
+
+
+def zero_pages(state: DeviceState, page_ids: jax.Array) -> DeviceState:
+    """Overwrite pages with zeros: page_ids i32[n]; 0 is padding."""
+    return state.replace(k=state.k.at[:, page_ids].set(0), v=state.v.at[:, page_ids].set(0))
+
+
+def _admit(state: DeviceState, rows: jax.Array) -> DeviceState:
+    """Store the sampling columns of the rows that bring them."""
+    slots = jnp.where(rows[:, RowColumn.ADMIT] > 0, rows[:, RowColumn.SLOT], 0)
+    return state.replace(sampling=state.sampling.at[slots].set(rows[:, len(RowColumn) :]))
+
+
+def _spread(
+    num_tokens: int, slots: jax.Array, starts: jax.Array, counts: jax.Array, positions: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Each token's slot and position, i32[T]; padding tokens get slot 0 and position 0."""
+    token = jnp.arange(num_tokens, dtype=jnp.int32)
+    row = jnp.sum(token[:, None] >= (starts + counts)[None], axis=-1, dtype=jnp.int32)  # [T], R for padding
+    in_row = row < len(slots)
+    row = jnp.minimum(row, len(slots) - 1)
+    in_row &= counts[row] > 0
+    return jnp.where(in_row, slots[row], 0), jnp.where(in_row, positions[row] + token - starts[row], 0)
+
+
+def _places(
+    page_table: jax.Array, slots: jax.Array, positions: jax.Array, page_size: int
+) -> tuple[jax.Array, jax.Array]:
+    """The page and the offset in it of each token; the null page for padding (slot 0)."""
+    return jnp.where(slots > 0, page_table[slots, positions // page_size], 0), positions % page_size
+
+
+def _sample_rows(
+    model: Model,
+    bucket: ExtendBucket,
+    params: Params,
+    state: DeviceState,
+    last_hidden: jax.Array,
+    slots: jax.Array,
+    logits_rows: jax.Array,
+    lengths: jax.Array,
+) -> tuple[DeviceState, jax.Array]:
+    """Logits for the rows that sample, a token for each, stored under its slot. Returns state, i32[R]."""
+    sampling = logits_rows >= 0
+    row_of = (
+        jnp.zeros(bucket.logits, jnp.int32)
+        .at[jnp.where(sampling, logits_rows, bucket.logits)]
+        .set(jnp.arange(bucket.rows, dtype=jnp.int32), mode="drop")
+    )  # [L]; unused rows of logits repeat row 0
+    logits = model.family.unembed(model.config, params, last_hidden[row_of])
+    drawn = sample(logits, state.sampling[slots[row_of]], lengths[row_of])[jnp.maximum(logits_rows, 0)]  # [R]
+    kept = jnp.where(sampling, slots, 0)
+    stored = state.last_token.at[kept].set(jnp.where(kept > 0, drawn, 0))
+    return state.replace(last_token=stored), drawn
+
+
+def _pack(tokens: jax.Array, hidden: jax.Array) -> jax.Array:
+    finite = jnp.all(jnp.isfinite(hidden), axis=-1)
+    return jnp.stack([tokens, finite.astype(jnp.int32)], axis=-1)

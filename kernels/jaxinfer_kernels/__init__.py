@@ -1,0 +1,1 @@
+"""Operations of the models, one per file. Imports jax and nothing of jaxinfer."""
