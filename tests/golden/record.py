@@ -1,0 +1,95 @@
+"""Record what Hugging Face transformers answers for the tiny models of tests/support/golden_models.py.
+
+Run by hand, in an environment of its own (torch is no dependency of jaxinfer or its tests), from the repository root:
+
+    python3.11 -m venv /tmp/hf && /tmp/hf/bin/pip install torch==2.13.0 transformers==5.23.0 numpy safetensors
+    PYTHONPATH=. /tmp/hf/bin/python tests/golden/record.py
+
+Writes tests/golden/<model>.npz: prompts of 5, 40 and 300 tokens, log-probabilities f32[T, V] at every position of each,
+and 64 greedy tokens after it; and tests/golden/rope.json: frequencies and attention factors. Float32, eager attention, CPU.
+"""
+
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from tests.support.golden_models import (
+    GOLDEN,
+    MODELS,
+    NUM_GREEDY,
+    PROMPT_LENGTHS,
+    ROPE_CASES,
+    GoldenModel,
+    tensor,
+)
+
+MIN_MARGIN = 0.005  # between the two best tokens of every greedy step: five times what the parity test allows
+
+
+def hf_config(raw: dict) -> PreTrainedConfig:
+    """Read as from a checkpoint folder, so that both styles of config.json go through transformers' own reader."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(raw))
+        return AutoConfig.from_pretrained(folder)
+
+
+def build(model: GoldenModel) -> torch.nn.Module:
+    config = hf_config({**model.raw, **model.recorded})
+    net = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    with torch.no_grad():
+        for name, parameter in net.named_parameters():
+            parameter.copy_(torch.from_numpy(tensor(model, name, tuple(parameter.shape))))
+    return net
+
+
+@torch.no_grad()
+def log_probs(net: torch.nn.Module, tokens: list[int]) -> np.ndarray:
+    return torch.log_softmax(net(torch.tensor([tokens]), use_cache=False).logits[0].float(), dim=-1).numpy()
+
+
+def greedy(net: torch.nn.Module, tokens: list[int]) -> list[int] | None:
+    """The next NUM_GREEDY tokens, each from a whole forward pass; None if one of them was too close to call."""
+    chosen: list[int] = []
+    for _ in range(NUM_GREEDY):
+        row = log_probs(net, tokens + chosen)[-1]
+        second, first = np.sort(row)[-2:]
+        if first - second < MIN_MARGIN:
+            return None
+        chosen.append(int(row.argmax()))
+    return chosen
+
+
+def record_model(model: GoldenModel) -> None:
+    net, arrays, random = build(model), {}, np.random.Generator(np.random.PCG64(0))
+    for length in PROMPT_LENGTHS:
+        chosen = None
+        while chosen is None:
+            tokens = random.integers(0, model.raw["vocab_size"], length).tolist()
+            chosen = greedy(net, tokens)
+        arrays[f"prompt_{length}"] = np.array(tokens, np.int32)
+        arrays[f"logprobs_{length}"] = log_probs(net, tokens)
+        arrays[f"greedy_{length}"] = np.array(chosen, np.int32)
+        print(f"{model.name}: prompt of {length}, {len(set(chosen))} different tokens among {NUM_GREEDY} greedy ones")
+    np.savez_compressed(GOLDEN / f"{model.name}.npz", **arrays)
+
+
+def record_rope() -> None:
+    shape = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "head_dim": 128}
+    answers = {}
+    for name, section in ROPE_CASES.items():
+        rope = LlamaRotaryEmbedding(hf_config({**shape, **section}))
+        answers[name] = {"frequencies": rope.inv_freq.tolist(), "attention_factor": float(rope.attention_scaling)}
+    text = ",\n".join(f"  {json.dumps(name)}: {json.dumps(answer)}" for name, answer in answers.items())
+    (GOLDEN / "rope.json").write_text(f"{{\n{text}\n}}\n")
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    for golden_model in MODELS:
+        record_model(golden_model)
+    record_rope()

@@ -1,0 +1,135 @@
+"""Our log-probabilities against those of Hugging Face transformers, and that planted errors do not pass."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxinfer.models.config import ModelConfig, Rope
+from jaxinfer.models.dense import Params
+from tests.support.golden_models import MODELS, PROMPT_LENGTHS, R1_ATTN_FACTOR, GoldenModel
+from tests.support.parity import BOUND, answers, check, dense_logits, load, worst_difference
+
+NAMED = {model.name: model for model in MODELS}
+Mutation = Callable[[ModelConfig, Params], tuple[ModelConfig, Params]]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=str)
+@pytest.mark.parametrize("length", PROMPT_LENGTHS)
+def test_log_probabilities_and_greedy_tokens_are_those_of_transformers(model: GoldenModel, length: int) -> None:
+    check(answers(model)[length], *load(model), dense_logits)
+
+
+def test_stacked_parameters_give_the_bits_of_per_layer_ones() -> None:
+    model = NAMED["qwen2_bias_untied"]
+    tokens = answers(model)[40].tokens
+    per_layer, stacked = (dense_logits(*load(model, layout), tokens) for layout in ("per_layer", "stacked"))
+    np.testing.assert_array_equal(per_layer, stacked)
+
+
+@pytest.mark.parametrize(("dtype", "rounding"), [(jnp.bfloat16, 2**-8), (jnp.float16, 2**-11)])
+def test_half_precision_stays_near_float32(dtype: jnp.dtype, rounding: float) -> None:
+    model = NAMED["qwen3_untied"]
+    config, params = load(model)
+    answer = answers(model)[40]
+    halved = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+    logits = np.asarray(dense_logits(config, halved, answer.tokens))
+    assert logits.dtype == np.float32
+    assert worst_difference(answer, logits) < 400 * rounding  # three layers, logits of up to 10: 130 to 205 were seen
+
+
+def rope_off(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
+    return dataclasses.replace(config, rope=Rope(kind="linear", factor=1e12)), params
+
+
+def wrong_theta(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
+    theta = 1e4 if config.rope.theta > 1e4 else 1e6
+    return dataclasses.replace(config, rope=dataclasses.replace(config.rope, theta=theta)), params
+
+
+def scaling_off(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
+    return dataclasses.replace(config, rope=Rope(theta=config.rope.theta)), params
+
+
+def frequencies_unscaled(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
+    """YaRN's factor on cos and sin without its frequencies."""
+    return dataclasses.replace(config, rope=dataclasses.replace(config.rope, factor=1.0)), params
+
+
+def all_frequencies_scaled(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
+    linear = dataclasses.replace(config.rope, kind="linear")
+    return dataclasses.replace(config, rope=linear), params
+
+
+def attention_factor_off(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
+    return dataclasses.replace(config, rope=dataclasses.replace(config.rope, attention_factor=1.0)), params
+
+
+def attn_factor_unread(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
+    factor = config.rope.attention_factor / R1_ATTN_FACTOR
+    return dataclasses.replace(config, rope=dataclasses.replace(config.rope, attention_factor=factor)), params
+
+
+def eps_ten_times(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
+    assert config.norm_eps == 1e-6
+    return dataclasses.replace(config, norm_eps=1e-5), params
+
+
+def no_qk_norm(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
+    return config, params.replace(layers=params.layers.replace(q_norm=None, k_norm=None))
+
+
+def swapped_qk_norms(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
+    layers = params.layers
+    return config, params.replace(layers=layers.replace(q_norm=layers.k_norm, k_norm=layers.q_norm))
+
+
+def bias_dropped(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
+    return config, params.replace(layers=params.layers.replace(qkv_bias=None))
+
+
+def tied_by_mistake(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
+    return config, params.replace(unembed=None)
+
+
+def gate_and_up_swapped(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
+    swapped = tuple(jnp.roll(w, config.intermediate_size, axis=0) for w in params.layers.gate_up)
+    return config, params.replace(layers=params.layers.replace(gate_up=swapped))
+
+
+EVERYWHERE = (rope_off, wrong_theta, eps_ten_times, gate_and_up_swapped)
+PLANTED: dict[str, tuple[Mutation, ...]] = {
+    "qwen2_bias_tied": (*EVERYWHERE, bias_dropped),
+    "qwen2_bias_untied": (*EVERYWHERE, bias_dropped, tied_by_mistake),
+    "qwen3_tied": (*EVERYWHERE, no_qk_norm, swapped_qk_norms),
+    "qwen3_untied": (*EVERYWHERE, no_qk_norm, tied_by_mistake),
+    "llama3_rope": (*EVERYWHERE, scaling_off, all_frequencies_scaled),
+    "llama_linear_rope": (*EVERYWHERE, scaling_off, tied_by_mistake),
+    "qwen3_yarn": (
+        *EVERYWHERE,
+        no_qk_norm,
+        scaling_off,
+        frequencies_unscaled,
+        all_frequencies_scaled,
+        attention_factor_off,
+    ),
+    "qwen3_yarn_attn_factor": (*EVERYWHERE, frequencies_unscaled, attn_factor_unread),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "mutation"),
+    [(name, mutation) for name, mutations in PLANTED.items() for mutation in mutations],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_a_planted_error_breaks_the_bound(name: str, mutation: Mutation) -> None:
+    answer = answers(NAMED[name])[40]
+    logits = dense_logits(*mutation(*load(NAMED[name])), answer.tokens)
+    assert worst_difference(answer, np.asarray(logits)) > BOUND  # the smallest seen is 190 times it
+
+
+def test_every_golden_model_has_planted_errors() -> None:
+    assert PLANTED.keys() == NAMED.keys()
