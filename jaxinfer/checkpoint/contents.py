@@ -1,0 +1,152 @@
+"""What a checkpoint's folder must hold, judged by its file names, and how its JSON files are read.
+
+The names come from a folder or from the hub's listing, so that a repository without what we need is refused before
+anything large is downloaded.
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxinfer.errors import CheckpointError
+
+CONFIG = "config.json"
+GENERATION_CONFIG = "generation_config.json"
+TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+MODEL = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+METADATA = (
+    *(CONFIG, GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG, INDEX),
+    *("special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "chat_template.json"),
+)
+"""Everything that is read beside the weights."""
+
+MAX_JSON_BYTES = 16 * 2**20  # the index of the largest checkpoint known to us takes 9 MB
+_ADAPTER_CONFIG = "adapter_config.json"
+_OTHER_TOKENIZERS = ("tokenizer.model", "vocab.json", "merges.txt", "vocab.txt", "tiktoken.model")
+_LFS_PREFIX = b"version https://git-lfs"
+
+
+def check_names(names: Collection[str], where: str, needs: Collection[str]) -> None:
+    """Raise one CheckpointError with everything that `where`, holding files of these names, lacks."""
+    weights = [name for name in names if name.endswith(".safetensors") and not name.startswith("adapter_")]
+    gguf = sorted(name for name in names if name.endswith(".gguf"))
+    if gguf and not weights:
+        raise CheckpointError(
+            f"{where}: the weights must be safetensors, there is only GGUF ({gguf[0]}); "
+            "take the original model that the GGUF file was made from"
+        )
+    if _ADAPTER_CONFIG in names and not weights:
+        raise CheckpointError(
+            f"{where}: must be a whole model, it is an adapter ({_ADAPTER_CONFIG}); "
+            "merge it into its base model and serve the result, or serve the base model"
+        )
+    faults = []
+    if "config" in needs and CONFIG not in names:
+        faults.append(f"{CONFIG} is missing; name the folder of a Hugging Face model")
+    if "tokenizer" in needs and TOKENIZER not in names:
+        faults.append(_no_tokenizer(names))
+    if "weights" in needs:
+        faults += _weight_faults(names, weights)
+    if len(faults) == 1:
+        raise CheckpointError(f"{where}: {faults[0]}")
+    if faults:
+        raise CheckpointError(f"{where}: must be a Hugging Face model:" + "".join(f"\n  - {fault}" for fault in faults))
+
+
+def _no_tokenizer(names: Collection[str]) -> str:
+    others = [name for name in _OTHER_TOKENIZERS if name in names]
+    if others:
+        return (
+            f"{TOKENIZER} is missing, there is only {', '.join(others)}; write it with transformers: "
+            "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+        )
+    return f"{TOKENIZER} is missing; copy it from the model that this one was made from"
+
+
+def _weight_faults(names: Collection[str], weights: list[str]) -> list[str]:
+    if MODEL in names or INDEX in names or len(weights) == 1:
+        return []
+    if weights:
+        return [f"{INDEX} is missing beside {len(weights)} safetensors files; download it again"]
+    pickled = sorted(name for name in names if name.endswith((".bin", ".pt", ".pth", ".ckpt")))
+    if pickled:
+        return [
+            f"the weights must be safetensors, there is only {pickled[0]}, which is never read because loading it can "
+            "run code; convert it with transformers: "
+            "AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder)"
+        ]
+    return [f"the weights are missing: neither {MODEL} nor {INDEX} is there; download the model again"]
+
+
+def weight_names(names: Collection[str], weight_map: Mapping[str, str] | None) -> list[str]:
+    """The files that hold the weights, given the index when there is one."""
+    if weight_map is not None:
+        return sorted(set(weight_map.values()))
+    if MODEL in names:
+        return [MODEL]
+    return [name for name in names if name.endswith(".safetensors") and not name.startswith("adapter_")]
+
+
+def read_weight_map(folder: Path, names: Collection[str]) -> dict[str, str] | None:
+    """The index's table of tensor name to file name; None when there is no index or a single file beside it."""
+    if INDEX not in names or MODEL in names:
+        return None
+    path = folder / INDEX
+    table = read_json(path).get("weight_map")
+    if not isinstance(table, dict) or not table:
+        raise CheckpointError(f"{path}: weight_map must be a table of file names; download it again")
+    for tensor, name in table.items():
+        if not isinstance(name, str) or not name.endswith(".safetensors") or set(name) & set("/\\\0"):
+            raise CheckpointError(
+                f"{path}: tensor {tensor[:120]!r} must be in a .safetensors file of this folder, "
+                f"got {str(name)[:120]!r}; download it again"
+            )
+    return table
+
+
+def check_shards(files: Collection[str], names: Collection[str], where: str) -> None:
+    """Raise CheckpointError naming every weight file that the index names and that is not there."""
+    missing = [name for name in files if name not in names]
+    if missing:
+        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        raise CheckpointError(
+            f"{where}: every file that {INDEX} names must be there, missing are {', '.join(missing[:5])}{more}; "
+            "download the model again"
+        )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object that a JSON file holds.
+
+    Raises CheckpointError, with line and column, when it is anything else.
+    """
+    refuse_pointer(path)
+    size = path.stat().st_size
+    if size > MAX_JSON_BYTES:
+        raise CheckpointError(f"{path}: must be at most {MAX_JSON_BYTES} bytes, got {size}; download it again")
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path}: must be UTF-8, byte {error.start} is not; download it again") from error
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise CheckpointError(f"{path}: must be JSON: {error.msg} at {place}; correct or download it again") from error
+    except (ValueError, RecursionError) as error:  # an integer of thousands of digits, or endless nesting
+        raise CheckpointError(
+            f"{path}: must be JSON of sensible size and depth, it is not; download it again"
+        ) from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: must hold a JSON object, got a {type(value).__name__}; download it again")
+    return value
+
+
+def refuse_pointer(path: Path) -> None:
+    """Raise CheckpointError when the file is what git leaves in place of a large file, or not a file at all."""
+    if not path.is_file():
+        raise CheckpointError(f"{path}: must be a regular file, it is not; point to a folder of ordinary files")
+    with path.open("rb") as file:
+        if file.read(len(_LFS_PREFIX)) == _LFS_PREFIX:
+            raise CheckpointError(f"{path}: must hold data, got a git-lfs pointer; run `git lfs pull` in its folder")

@@ -1,0 +1,175 @@
+"""A model's name to its files on this machine: a folder, a hub id, or "demo" for the bundled checkpoint.
+
+Everything that can be wrong with a checkpoint short of its tensors is found here, in seconds and before any weight is
+read or downloaded. Only JSON is parsed and only safetensors are accepted; no code from a checkpoint is run.
+"""
+
+import dataclasses
+import difflib
+import itertools
+import re
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any, Literal
+
+from jaxinfer.checkpoint import hub
+from jaxinfer.checkpoint.contents import (
+    CONFIG,
+    GENERATION_CONFIG,
+    METADATA,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    check_names,
+    check_shards,
+    read_json,
+    read_weight_map,
+    refuse_pointer,
+    weight_names,
+)
+from jaxinfer.errors import CheckpointError
+
+Part = Literal["config", "tokenizer", "weights"]
+OnProgress = Callable[[str], None]
+
+ALL_PARTS: tuple[Part, ...] = ("config", "tokenizer", "weights")
+DEMO_FOLDER = Path(__file__).parents[1] / "demo" / "checkpoint"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
+_MAX_SIBLINGS = 10_000  # folder entries looked through for a did-you-mean
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """A model's files and what its JSON files say, unchanged.
+
+    name: as the user gave it.    commit: the hub's, None for a folder.    generation_config, tokenizer_config: {} when
+    the checkpoint has no such file.    weight_files: safetensors, in the order of their names.
+    weight_map: tensor name to file name when there is an index.
+    """
+
+    name: str
+    folder: Path
+    config: dict[str, Any]
+    generation_config: dict[str, Any]
+    tokenizer_config: dict[str, Any]
+    weight_files: tuple[Path, ...] = ()
+    weight_map: dict[str, str] | None = None
+    commit: str | None = None
+
+    @property
+    def is_demo(self) -> bool:
+        return self.folder == DEMO_FOLDER
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.weight_files)
+
+
+def resolve(
+    model: str,
+    *,
+    revision: str | None = None,
+    download_dir: str | Path | None = None,
+    needs: Collection[Part] = ALL_PARTS,
+    on_progress: OnProgress | None = None,
+) -> Checkpoint:
+    """Find the model's files, download what is missing, and read its JSON files.
+
+    revision: branch, tag or commit of a hub id.    download_dir: instead of the Hugging Face cache.
+    needs: what must be there; without "weights" none are downloaded, without "config" its JSON may be missing.
+    on_progress: told in a few words what takes time; downloads show the hub's own progress bars.
+
+    Raises CheckpointError.
+    """
+    tell = on_progress or _ignore
+    folder = _local_folder(model)
+    if folder is not None:
+        if revision is not None:
+            raise CheckpointError(f"a revision belongs to a hub id, got {revision!r} for a folder; leave it out")
+        return _read_folder(model, folder, needs)
+    repo = hub.find(model, revision, download_dir, _suggestion(model, hub.cached_ids(download_dir)), tell)
+    check_names(repo.sizes, model, needs)
+    tell(f"reading the settings of {model}")
+    folder = hub.fetch(repo, [name for name in METADATA if name in repo.sizes])
+    if "weights" in needs:
+        files = weight_names(repo.sizes, read_weight_map(folder, repo.sizes))
+        check_shards(files, repo.sizes, model)
+        num_bytes = sum(repo.sizes[name] for name in files)
+        tell(f"fetching the weights of {model}: {len(files)} file(s), {num_bytes / 1e9:.1f} GB")
+        folder = hub.fetch(repo, files)
+    return _read_folder(model, folder, needs, repo.commit)
+
+
+def _local_folder(model: str) -> Path | None:
+    """The folder that `model` names; None when it has the form of a hub id."""
+    if model == "demo":
+        return DEMO_FOLDER
+    if not model or "\0" in model or len(model) > 4096:
+        raise CheckpointError(f"the model must be a folder, a hub id or 'demo', got {model[:60]!r}; name one")
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_file():
+        cure = "GGUF is not supported, take the safetensors version" if path.suffix == ".gguf" else "name its folder"
+        raise CheckpointError(f"the model must be a folder or a hub id, got the file {model!r}; {cure}")
+    if url := re.fullmatch(r"https?://[^/]+/([^/]+/[^/?#]+).*", model):
+        raise CheckpointError(f"the model must be a folder or a hub id, got the URL {model!r}; name it {url[1]!r}")
+    if _HUB_ID.fullmatch(model) and ".." not in model:
+        return None
+    raise CheckpointError(
+        f"the model must be an existing folder, a hub id or 'demo', got {model!r}; {_suggestion(model, ())}"
+    )
+
+
+def _suggestion(model: str, cached_ids: Collection[str]) -> str:
+    """What to do about a model that is not there: the nearest names that are, else to look at the name again."""
+    near = [str(path) for path in [_nearest_path(Path(model).expanduser())] if path is not None]
+    near += difflib.get_close_matches(model, cached_ids, n=1, cutoff=0.7) or [
+        cached for cached in cached_ids if cached.casefold().endswith("/" + model.casefold())
+    ]
+    return f"did you mean {' or '.join(repr(name) for name in near[:2])}?" if near else "check its spelling"
+
+
+def _nearest_path(path: Path) -> Path | None:
+    """The folder that is spelt most like `path`, correcting its last parts, one in each folder that exists."""
+    if path.parent == path:
+        return None
+    parent = path.parent if path.parent.is_dir() else _nearest_path(path.parent)
+    if parent is None or (parent / path.name).is_dir():
+        return parent and parent / path.name
+    try:
+        names = [entry.name for entry in itertools.islice(parent.iterdir(), _MAX_SIBLINGS) if entry.is_dir()]
+    except OSError:  # not allowed to look: then there is nothing to suggest
+        return None
+    folded = {name.casefold(): name for name in names}
+    match = difflib.get_close_matches(path.name.casefold(), folded, n=1, cutoff=0.6)
+    return parent / folded[match[0]] if match else None
+
+
+def _read_folder(model: str, folder: Path, needs: Collection[Part], commit: str | None = None) -> Checkpoint:
+    try:
+        sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.exists()}
+    except PermissionError as error:
+        raise CheckpointError(f"{folder} must be readable, it is not ({error.strerror}); change its mode") from error
+    check_names(sizes, str(folder), needs)
+    if "tokenizer" in needs:
+        refuse_pointer(folder / TOKENIZER)
+    weight_map = None
+    files: list[str] = []
+    if "weights" in needs:
+        weight_map = read_weight_map(folder, sizes)
+        files = weight_names(sizes, weight_map)
+        check_shards(files, sizes, str(folder))
+    return Checkpoint(
+        name=model,
+        folder=folder,
+        config=read_json(folder / CONFIG) if CONFIG in sizes else {},
+        generation_config=read_json(folder / GENERATION_CONFIG) if GENERATION_CONFIG in sizes else {},
+        tokenizer_config=read_json(folder / TOKENIZER_CONFIG) if TOKENIZER_CONFIG in sizes else {},
+        weight_files=tuple(folder / name for name in files),
+        weight_map=weight_map,
+        commit=commit,
+    )
+
+
+def _ignore(detail: str) -> None:
+    """The listener of callers that show nothing."""

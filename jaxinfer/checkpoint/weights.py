@@ -1,0 +1,133 @@
+"""All tensors of a checkpoint by name, whatever files they lie in, and the check that they are the model's.
+
+Only headers are read here. Every fault is reported at once, with the file and the tensor it is in.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from jaxinfer.checkpoint.safetensors_file import NUMPY_DTYPES, SafetensorsFile, TensorEntry, shown
+from jaxinfer.errors import CheckpointError
+from jaxinfer.models.parameters import ParamSpec
+
+MAX_FAULTS = 20  # of one kind in one message
+
+# Recomputed from the config by every implementation, and saved by old versions of transformers all the same.
+HARMLESS = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
+
+
+class Weights:
+    """The tensors of one or more validated files; a name is in exactly one of them."""
+
+    def __init__(self, paths: tuple[Path, ...], weight_map: Mapping[str, str] | None = None) -> None:
+        """Open every file. weight_map: tensor name to file name, as the index states it; None when there is none.
+
+        Raises CheckpointError for a broken file, a tensor in two files, or an index that disagrees with the files.
+        """
+        self.paths = paths
+        self._files = {path: SafetensorsFile(path) for path in paths}
+        self._entries: dict[str, TensorEntry] = {}
+        faults = []
+        for file in self._files.values():
+            for name, entry in file.tensors.items():
+                if name in self._entries:
+                    faults.append(f"{entry} must be in one file, it is also in {self._entries[name].path.name}")
+                self._entries[name] = entry
+        faults += [] if weight_map is None else self._index_faults(weight_map)
+        if faults:
+            _raise(paths, "the files and their index must agree", _clip(faults))
+
+    def _index_faults(self, weight_map: Mapping[str, str]) -> list[str]:
+        found = {path.name: file.tensors for path, file in self._files.items()}
+        return [
+            f"{filename}: tensor {shown(name)} must be there, as the index says, it is not"
+            for name, filename in weight_map.items()
+            if name not in found[filename]
+        ]
+
+    def __getitem__(self, name: str) -> TensorEntry:
+        return self._entries[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def view(self, name: str) -> np.ndarray:
+        """The tensor as a read-only array over the file; bytes are read when touched."""
+        entry = self._entries[name]
+        return self._files[entry.path].view(entry)
+
+    def will_need(self, name: str, rows: range) -> None:
+        """Start reading rows of the tensor from the disk, without waiting."""
+        entry = self._entries[name]
+        self._files[entry.path].will_need(entry, rows)
+
+    def release(self, name: str, rows: range) -> None:
+        """Unmap the pages of these rows; a later touch maps them again."""
+        entry = self._entries[name]
+        self._files[entry.path].release(entry, rows)
+
+
+def leaf_specs(spec_tree: object) -> list[ParamSpec]:
+    """The leaves of a tree of ParamSpec, in the order of jax.tree."""
+    return jax.tree.leaves(spec_tree, is_leaf=lambda node: isinstance(node, ParamSpec))
+
+
+def check_tensors(spec_tree: object, weights: Weights) -> None:
+    """Raise CheckpointError unless the weights are exactly the model's: all there, of its shapes, nothing left over.
+
+    Left-overs that mean nothing are let pass: rotary inv_freq, and an lm_head.weight of the embedding's shape that
+    the model does not use because it ties the two.
+    """
+    wanted = {
+        name: spec.source_shape(index)
+        for spec in leaf_specs(spec_tree)
+        for group in spec.sources
+        for index, name in enumerate(group)
+    }
+    missing = [
+        f"missing: {shown(name)} of shape {list(shape)}" for name, shape in wanted.items() if name not in weights
+    ]
+    unexpected = [
+        f"{weights[name]} is not part of the model in config.json"
+        for name in weights
+        if name not in wanted and not _is_harmless(name, weights, wanted)
+    ]
+    held = [(weights[name], shape) for name, shape in wanted.items() if name in weights]
+    wrong = [
+        f"{entry} must have shape {list(shape)}, got {list(entry.shape)}"
+        for entry, shape in held
+        if entry.shape != shape
+    ]
+    wrong += [
+        f"{entry} must be stored as {', '.join(NUMPY_DTYPES)}, got {entry.dtype}"
+        for entry, _ in held
+        if entry.dtype not in NUMPY_DTYPES
+    ]
+    faults = _clip(missing) + _clip(unexpected) + _clip(wrong)
+    if faults:
+        _raise(weights.paths, "the tensors must be exactly those of the model in config.json", faults)
+
+
+def _is_harmless(name: str, weights: Weights, wanted: Mapping[str, tuple[int, ...]]) -> bool:
+    if name == "lm_head.weight":
+        return weights[name].shape == wanted.get("model.embed_tokens.weight")
+    return HARMLESS.fullmatch(name) is not None
+
+
+def _clip(faults: list[str]) -> list[str]:
+    more = [f"and {len(faults) - MAX_FAULTS} more like these"] if len(faults) > MAX_FAULTS else []
+    return faults[:MAX_FAULTS] + more
+
+
+def _raise(paths: tuple[Path, ...], law: str, faults: list[str]) -> None:
+    lines = "".join(f"\n  - {fault}" for fault in faults)
+    raise CheckpointError(
+        f"{paths[0].parent}: {law}:{lines}\ndownload the checkpoint again, or correct its config.json"
+    )
