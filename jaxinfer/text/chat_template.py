@@ -1,0 +1,299 @@
+"""Chat templates: messages to the text a model was trained on, byte for byte as transformers renders it.
+
+A template refuses what it cannot show with InvalidRequest; so does every error inside one, since the messages and the
+template together caused it and sending them again cannot help.
+"""
+
+import dataclasses
+import datetime
+import difflib
+import json
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import jinja2.meta
+
+from jaxinfer.errors import CheckpointError, InvalidRequest
+from jaxinfer.text.control import ControlGuard
+from jaxinfer.text.messages import ContentFormat, format_content, plain_data, plain_messages
+from jaxinfer.text.sandbox import ChatEnvironment, LimitExceeded
+from jaxinfer.text.tokenizer import Tokenizer, read_tokenizer_config, token_text
+
+MAX_RENDERED_CHARS = 16 << 20
+MAX_RENDER_S = 2.0
+
+# Set by the request itself; template_kwargs may not override them.
+_RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message"})
+# Clients send these to every model; a template that does not read them has nothing to switch.
+_COMMON_VARIABLES = frozenset({"documents", "enable_thinking", "thinking"})
+
+
+@dataclasses.dataclass(frozen=True)
+class ChatInput:
+    """What a template is rendered with: plain data, content in the form the template reads."""
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None
+    variables: dict[str, Any]
+    add_generation_prompt: bool
+    continue_final_message: bool
+
+
+class ChatTemplate:
+    """A checkpoint's chat template, or its absence (`exists` is false and rendering is refused).
+
+    source: the template, or templates by name ("default", and "tool_use" for requests with tools).
+    variables: what `template_kwargs` may set.    now: the clock of `strftime_now`.
+    Raises CheckpointError when a template is no valid Jinja.
+    """
+
+    def __init__(
+        self,
+        source: str | dict[str, str] | None,
+        tokenizer_config: dict[str, Any] | None = None,
+        *,
+        now: Callable[[], datetime.datetime] = datetime.datetime.now,
+    ) -> None:
+        self.sources = {"default": source} if isinstance(source, str) else dict(source or {})
+        self.special_tokens = {
+            name: text
+            for name, value in (tokenizer_config or {}).items()
+            if name.endswith("_token") and (text := token_text(value)) is not None
+        }
+        self._environment = ChatEnvironment(now)
+        self._compiled = {name: self._compile(name, text) for name, text in self.sources.items()}
+        names = {n for text in self.sources.values() for n in self._names_in(text)}
+        self.variables = frozenset(names | _COMMON_VARIABLES) - _RESERVED - self.special_tokens.keys()
+        self._formats: dict[str, ContentFormat] = {}
+
+    @classmethod
+    def from_folder(cls, path: str | Path) -> "ChatTemplate":
+        """From chat_template.jinja and additional_chat_templates/, else chat_template.json, else tokenizer_config.json.
+
+        Raises CheckpointError.
+        """
+        folder = Path(path)
+        config = read_tokenizer_config(folder)
+        return cls(_find_source(folder, config), config)
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a template at all."""
+        return bool(self.sources)
+
+    def render(
+        self,
+        messages: Any,
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_kwargs: dict[str, Any] | None = None,
+    ) -> str:
+        """The text of a conversation. continue_final_message: leave the last message open, to be written on.
+
+        Raises InvalidRequest: no template, messages that it refuses, an unknown template variable, or too much output.
+        """
+        return self.render_input(
+            self.prepare(messages, tools, add_generation_prompt, continue_final_message, template_kwargs)
+        )
+
+    def prepare(
+        self,
+        messages: Any,
+        tools: list[dict[str, Any]] | None,
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        template_kwargs: dict[str, Any] | None,
+    ) -> ChatInput:
+        """Check and normalise what `render` was given."""
+        if not self.exists:
+            raise InvalidRequest(
+                "chat needs a chat template, and this model has none (it may be a base model). Use /v1/completions, or "
+                "put a chat_template.jinja into the model's folder.",
+                param="messages",
+            )
+        if add_generation_prompt and continue_final_message:
+            raise InvalidRequest(
+                "continue_final_message writes on in the last message and add_generation_prompt begins a new one: set "
+                "one of them to false.",
+                param="continue_final_message",
+            )
+        self._check_variables(template_kwargs or {})
+        plain_tools = None if tools is None else plain_data(tools, "tools")
+        content_format = self._content_format(self._name(plain_tools))
+        return ChatInput(
+            format_content(plain_messages(messages), content_format),
+            plain_tools,
+            plain_data(template_kwargs or {}, "chat_template_kwargs"),
+            add_generation_prompt,
+            continue_final_message,
+        )
+
+    def render_input(self, chat: ChatInput) -> str:
+        """Render what `prepare` made."""
+        if not chat.continue_final_message:
+            return self._run(chat)
+        text, opened, tag = _tag_final_message(chat)
+        return _cut_at_tag(self._run(opened), text, tag)
+
+    def _run(self, chat: ChatInput) -> str:
+        context = {
+            "documents": None,
+            **self.special_tokens,
+            **chat.variables,
+            "messages": chat.messages,
+            "tools": chat.tools,
+            "add_generation_prompt": chat.add_generation_prompt,
+        }
+        parts, size = [], 0
+        try:
+            with self._environment.deadline(MAX_RENDER_S):
+                for part in self._compiled[self._name(chat.tools)].generate(context):
+                    parts.append(part)
+                    size += len(part)
+                    if size > MAX_RENDERED_CHARS:
+                        raise LimitExceeded(f"wrote more than {MAX_RENDERED_CHARS} characters")
+        except Exception as error:  # a template may fail in every way that Python can
+            raise InvalidRequest(
+                f"the model's chat template refused these messages: {_reason(error)}", param="messages"
+            ) from error
+        return "".join(parts)
+
+    def _name(self, tools: Any) -> str:
+        if tools is not None and "tool_use" in self._compiled:
+            return "tool_use"
+        if "default" not in self._compiled:
+            raise InvalidRequest(
+                f"one of the model's chat templates must be named default; it has {', '.join(sorted(self._compiled))}.",
+                param="messages",
+            )
+        return "default"
+
+    def _content_format(self, name: str) -> ContentFormat:
+        """Tried out once: a template that reads parts shows a one-part list as it shows the string."""
+        if name not in self._formats:
+            as_text = self._probe(name, "jaxinfer")
+            as_parts = self._probe(name, [{"type": "text", "text": "jaxinfer"}])
+            if as_parts is not None and as_text == as_parts:
+                self._formats[name] = "either"
+            elif as_text is None and as_parts is not None and "'text'" not in as_parts:
+                self._formats[name] = "parts"
+            else:
+                self._formats[name] = "text"
+        return self._formats[name]
+
+    def _probe(self, name: str, content: Any) -> str | None:
+        tools: list[dict[str, Any]] | None = [] if name == "tool_use" else None
+        try:
+            rendered = self._run(ChatInput([{"role": "user", "content": content}], tools, {}, True, False))
+        except InvalidRequest:
+            return None
+        return rendered if "jaxinfer" in rendered else None
+
+    def _compile(self, name: str, source: str) -> jinja2.Template:
+        try:
+            return self._environment.from_string(source)
+        except (jinja2.TemplateError, RecursionError, OverflowError) as error:
+            raise CheckpointError(
+                f"the model's chat template ({name}) must be valid Jinja2: {_reason(error)}. Download it again."
+            ) from error
+
+    def _names_in(self, source: str) -> set[str]:
+        used = jinja2.meta.find_undeclared_variables(self._environment.parse(source))
+        return used - self._environment.globals.keys()
+
+    def _check_variables(self, template_kwargs: dict[str, Any]) -> None:
+        for name in template_kwargs:
+            if name not in self.variables:
+                close = difflib.get_close_matches(name, self.variables, 1)
+                raise InvalidRequest(
+                    f"chat_template_kwargs must name variables of the model's chat template, got {name!r}. "
+                    + (f"Did you mean {close[0]!r}? " if close else "")
+                    + f"It reads {', '.join(sorted(self.variables))}.",
+                    param="chat_template_kwargs",
+                )
+
+
+def encode_chat(
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    messages: Any,
+    *,
+    tools: list[dict[str, Any]] | None = None,
+    add_generation_prompt: bool = True,
+    continue_final_message: bool = False,
+    template_kwargs: dict[str, Any] | None = None,
+) -> list[int]:
+    """Token ids of a conversation. Only the template writes control tokens: where the content of a message, a tool or a
+    template variable spells one, it is encoded as plain text. The model's own tags (`<think>`, `<tool_call>`) stay
+    tokens in what the assistant said and the system prompt, as they were when the model wrote them.
+
+    Content that spells none is encoded as tokenizer.encode(template.render(...)) would. Raises InvalidRequest.
+    """
+    chat = template.prepare(messages, tools, add_generation_prompt, continue_final_message, template_kwargs)
+    guard = ControlGuard(tokenizer)
+    others = [chat.tools, chat.variables]
+    if not guard.is_needed(chat.messages, others):
+        return tokenizer.encode(template.render_input(chat), add_special_tokens=False)
+    marked, (marked_tools, variables), marker = guard.mark(chat.messages, others, "".join(template.sources.values()))
+    chat = dataclasses.replace(chat, messages=marked, tools=marked_tools, variables=variables)
+    return guard.encode(template.render_input(chat), marker)
+
+
+def _find_source(folder: Path, config: dict[str, Any]) -> str | dict[str, str] | None:
+    sources = {}
+    if (folder / "chat_template.jinja").is_file():
+        sources["default"] = (folder / "chat_template.jinja").read_text("utf-8")
+    for file in sorted((folder / "additional_chat_templates").glob("*.jinja")):
+        sources[file.stem] = file.read_text("utf-8")
+    if sources:
+        return sources
+    found = config.get("chat_template")
+    legacy = folder / "chat_template.json"
+    if legacy.is_file():
+        found = json.loads(legacy.read_bytes()).get("chat_template")
+    if isinstance(found, list):
+        found = {item["name"]: item["template"] for item in found}
+    return found
+
+
+def _tag_final_message(chat: ChatInput) -> tuple[str, ChatInput, str]:
+    """The last message's text, and the same chat with a tag at its end. The tag's space shows whether it is trimmed."""
+    last = chat.messages[-1]
+    content, tag = last.get("content"), f"\uf8ff{secrets.token_hex(8)} "
+    tagged: str | list[dict[str, Any]]
+    if isinstance(content, str):
+        text, tagged = content, content + tag
+    elif isinstance(content, list) and content:
+        text = content[-1]["text"]
+        tagged = [*content[:-1], {**content[-1], "text": text + tag}]
+    else:
+        raise InvalidRequest(
+            "continue_final_message needs a last message with content to continue, and it has none. Give it content, "
+            "or ask for a new message with add_generation_prompt.",
+            param="continue_final_message",
+        )
+    messages = [*chat.messages[:-1], {**last, "content": tagged}]
+    return text, dataclasses.replace(chat, messages=messages), tag
+
+
+def _cut_at_tag(rendered: str, text: str, tag: str) -> str:
+    at = rendered.rfind(tag.strip())
+    if at < 0 or text.strip() not in rendered:
+        raise InvalidRequest(
+            "continue_final_message needs a chat template that shows the last message unchanged, and this model's "
+            "template does not. Ask for a new message with add_generation_prompt.",
+            param="continue_final_message",
+        )
+    whole = rendered.startswith(tag, at)
+    return rendered[:at] if whole else rendered[:at].rstrip()
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it nests too deeply"
+    return str(error) or type(error).__name__
