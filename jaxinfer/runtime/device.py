@@ -1,0 +1,144 @@
+"""Which device the engine runs on, and how much of its memory it may take.
+
+JAX takes every GPU it sees and three quarters of each one's memory, in use or not, unless told otherwise before its
+first use; `select_device` tells it. A GPU that JAX cannot use is an error, never a silent step down to the CPU.
+"""
+
+import importlib.util
+import os
+import sys
+from importlib import metadata
+
+import jax
+
+from jaxinfer.checkpoint.memory import available_device_bytes
+from jaxinfer.errors import DeviceError
+from jaxinfer.runtime import nvidia
+
+_OUTSIDE_POOL = 0.04  # of the free memory: CUDA graphs, cuBLAS workspaces and the context live beside JAX's pool
+_PLUGINS = {"cuda13": "jax-cuda13-plugin", "cuda12": "jax-cuda12-plugin"}
+
+
+def select_device(name: str, memory_utilization: float = 0.9) -> jax.Device:
+    """The device for "auto", "cpu" or "cuda": one GPU where there is an NVIDIA driver, else the CPU.
+
+    memory_utilization: the share of the GPU's free memory that JAX may take; it is taken at once, so that the memory
+    plan cannot be overtaken by another program. Where JAX was used before in this process, its settings stay.
+    Raises DeviceError when a GPU was asked for, or is there, and JAX cannot use it; the message holds the command.
+    """
+    if name == "cpu" or (name == "auto" and not _prefers_gpu()):
+        return _first("cpu", "cpu")
+    _check_visible()
+    _take_one_gpu(memory_utilization)
+    try:
+        return _first("cuda", "cuda,cpu")
+    except RuntimeError as error:
+        raise DeviceError(_why_no_gpu(error)) from error
+
+
+def free_memory_bytes(device: jax.Device) -> int:
+    """Bytes that arrays can still take: of JAX's pool on a GPU, of the machine or the container on the CPU."""
+    return available_device_bytes(device)
+
+
+def usable_memory_bytes(device: jax.Device, memory_utilization: float) -> int:
+    """Bytes that weights, pages and temporaries may take together.
+
+    On a GPU that is what is left of JAX's pool, since `select_device` sized it; on the CPU the share of what is free.
+    """
+    free = free_memory_bytes(device)
+    return free if device.platform == "gpu" else int(free * memory_utilization)
+
+
+def device_rows() -> list[tuple[str, str]]:
+    """(what, fact) about GPUs and JAX's plugins, for `jaxinfer doctor`; JAX itself is not started."""
+    gpus = nvidia.list_gpus()
+    shown = nvidia.visible_gpus(gpus)
+    rows = [(f"gpu {gpu.index}", _gpu_fact(gpu) + ("" if gpu in shown else ", hidden")) for gpu in gpus]
+    found = {package: _version(package) for package in _PLUGINS.values()}
+    plugins = ", ".join(f"{package} {version}" for package, version in found.items() if version) or "none"
+    return [("driver", gpus[0].driver if gpus else _no_driver()), *rows, ("jax cuda plugin", plugins)]
+
+
+def _gpu_fact(gpu: nvidia.Gpu) -> str:
+    return f"{gpu.name}, {gpu.free_bytes / 2**30:.1f} of {gpu.total_bytes / 2**30:.1f} GiB free"
+
+
+def _no_driver() -> str:
+    return "present, but nvidia-smi does not answer" if nvidia.driver_present() else "none"
+
+
+def _prefers_gpu() -> bool:
+    """Whether "auto" means the GPU: a driver is there, and neither CUDA_VISIBLE_DEVICES nor JAX_PLATFORMS says no."""
+    return _may_use_gpu() and not nvidia.hidden_gpus() and nvidia.driver_present()
+
+
+def _may_use_gpu() -> bool:
+    platforms = jax.config.jax_platforms
+    return not platforms or not {"cuda", "gpu"}.isdisjoint(platforms.split(","))
+
+
+def _check_visible() -> None:
+    """Raise DeviceError if the environment leaves no GPU to use, with the variable at fault."""
+    gpus, asked = nvidia.list_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if not _may_use_gpu():
+        fact = f"JAX_PLATFORMS={jax.config.jax_platforms} hides them all"
+    elif nvidia.hidden_gpus():
+        fact = f"CUDA_VISIBLE_DEVICES={asked!r} hides them all"
+    elif gpus and not nvidia.visible_gpus(gpus) and not asked.startswith("MIG"):  # nvidia-smi lists no MIG parts
+        fact = f"CUDA_VISIBLE_DEVICES={asked!r} names none of this machine's, 0 .. {len(gpus) - 1}"
+    else:
+        return
+    raise DeviceError(f"the cuda device needs a visible GPU, {fact}; change the variable or use --device cpu")
+
+
+def _first(platform: str, platforms: str) -> jax.Device:
+    """The first device of a platform; `platforms` are the ones that JAX may start if it has not started yet."""
+    before = jax.config.jax_platforms
+    if not before:
+        jax.config.update("jax_platforms", platforms)
+    try:
+        return jax.devices(platform)[0]
+    except RuntimeError:
+        jax.config.update("jax_platforms", before)
+        raise
+
+
+def _take_one_gpu(memory_utilization: float) -> None:
+    """Tell JAX, before it starts, to see the first visible GPU alone and how large its memory pool is."""
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # CUDA then numbers the GPUs as nvidia-smi does
+    jax.config.update("jax_cuda_visible_devices", "0")
+    gpus = nvidia.visible_gpus(nvidia.list_gpus())
+    if not gpus or {"XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"} & set(os.environ):
+        return
+    share = min(memory_utilization, 1 - _OUTSIDE_POOL) * gpus[0].free_bytes / gpus[0].total_bytes
+    jax.config.update("jax_pjrt_client_create_options", {"memory_fraction": share})
+
+
+def _why_no_gpu(error: RuntimeError) -> str:
+    """The law, the fact and the command that mends it."""
+    gpus = nvidia.list_gpus()
+    if not gpus and not nvidia.driver_present():
+        return "the cuda device needs an NVIDIA driver, this machine has none; install one or use --device cpu"
+    driver = gpus[0].driver if gpus else "of unknown version"
+    extra = nvidia.cuda_extra(driver)
+    if _version(_PLUGINS[extra]) is None:
+        fact = f"{_PLUGINS[extra]}, which it needs, is not installed"
+        cure = f"run `{_install_command(extra)}`"
+    else:
+        fact = f"JAX says: {error}"
+        cure = "run `jaxinfer doctor` and `nvidia-smi` to see what is wrong"
+    return f"JAX must be able to use the GPU of NVIDIA driver {driver}, but {fact}; {cure}, or use --device cpu"
+
+
+def _install_command(extra: str) -> str:
+    has_pip = importlib.util.find_spec("pip") is not None
+    install = f"{sys.executable} -m pip install" if has_pip else f"uv pip install --python {sys.executable}"
+    return f"{install} 'jax[{extra}]=={jax.__version__}'"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

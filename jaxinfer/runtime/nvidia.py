@@ -1,0 +1,73 @@
+"""What the NVIDIA driver says of this machine, asked without JAX and without touching a GPU."""
+
+import dataclasses
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+_FIELDS = ("index", "uuid", "name", "driver_version", "memory.total", "memory.free")
+_TIMEOUT_S = 20
+_CUDA13_DRIVER = 580  # the first driver that runs CUDA 13
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU as nvidia-smi lists it, in the order of the PCI bus."""
+
+    index: int
+    uuid: str
+    name: str
+    driver: str
+    total_bytes: int
+    free_bytes: int
+
+
+def list_gpus() -> list[Gpu]:
+    """The machine's GPUs; empty when there is no driver or it does not answer."""
+    command = ["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return parse_gpus(answer.stdout)
+
+
+def parse_gpus(table: str) -> list[Gpu]:
+    """nvidia-smi's table of `_FIELDS`, memory in MiB, without the rows it could not fill (a GPU that fell off)."""
+    rows = [[cell.strip() for cell in line.split(",")] for line in table.splitlines()]
+    return [
+        Gpu(int(index), uuid, name, driver, int(total) * 2**20, int(free) * 2**20)
+        for index, uuid, name, driver, total, free in (row for row in rows if len(row) == len(_FIELDS))
+        if index.isdigit() and total.isdigit() and free.isdigit()
+    ]
+
+
+def driver_present(device_folder: Path = Path("/dev")) -> bool:
+    """Whether the driver's control device is here; in a container without GPUs it is not, whatever the host has."""
+    return (device_folder / "nvidiactl").exists() or bool(list_gpus())
+
+
+def visible_gpus(gpus: list[Gpu], env: Mapping[str, str] = os.environ) -> list[Gpu]:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order: all when it is unset. An unknown entry ends the list."""
+    visible = env.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return gpus
+    chosen = []
+    for entry in (part.strip() for part in visible.split(",")):
+        match = [gpu for gpu in gpus if entry == str(gpu.index) or (entry and gpu.uuid.startswith(entry))]
+        if not match:
+            break
+        chosen.append(match[0])
+    return chosen
+
+
+def hidden_gpus(env: Mapping[str, str] = os.environ) -> bool:
+    """Whether CUDA_VISIBLE_DEVICES hides every GPU on purpose."""
+    return env.get("CUDA_VISIBLE_DEVICES", "all").strip() in {"", "-1", "none", "void", "NoDevFiles"}
+
+
+def cuda_extra(driver: str) -> str:
+    """The extra of ours that fits this driver version."""
+    major = driver.partition(".")[0]
+    return "cuda12" if major.isdigit() and int(major) < _CUDA13_DRIVER else "cuda13"

@@ -1,0 +1,164 @@
+"""The device is the one asked for or an error that names the command, and only one GPU is ever taken."""
+
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from jaxinfer.errors import DeviceError
+from jaxinfer.runtime import device, nvidia
+
+TABLE = """\
+0, GPU-aaaa-1, NVIDIA H200, 580.159.04, 143771, 143156
+1, GPU-bbbb-2, NVIDIA H200, 580.159.04, 143771, 71578
+2, GPU-cccc-3, NVIDIA H200, 580.159.04, [N/A], [Unknown Error]
+"""
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """A machine whose nvidia-smi prints a table; None is a machine without a driver."""
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    for name in ("CUDA_VISIBLE_DEVICES", "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"):
+        monkeypatch.delenv(name, raising=False)
+
+    def build(table: str | None) -> None:
+        gpus = nvidia.parse_gpus(table or "")
+        monkeypatch.setattr(nvidia, "list_gpus", lambda: gpus)
+        monkeypatch.setattr(nvidia, "driver_present", lambda: bool(gpus))
+
+    return build
+
+
+@pytest.fixture
+def platforms(monkeypatch):
+    """JAX_PLATFORMS as select_device sees it; what it changes is recorded, not done: JAX is running already."""
+    updates: dict[str, object] = {}
+
+    class Config:
+        jax_platforms: str | None = None
+
+        def update(self, name: str, value: object) -> None:
+            updates[name] = value
+
+    config = Config()
+    monkeypatch.setattr(jax, "config", config)
+    return config, updates
+
+
+def test_the_cpu_is_there_on_every_machine(machine):
+    machine(None)
+    assert device.select_device("cpu").platform == "cpu"
+    assert device.select_device("auto").platform == "cpu"
+
+
+def test_free_memory_is_what_the_machine_has_left():
+    cpu = device.select_device("cpu")
+    total = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
+    assert 0 < device.free_memory_bytes(cpu) <= int(total.split()[1]) * 1024
+    assert device.usable_memory_bytes(cpu, 0.5) < device.free_memory_bytes(cpu)
+
+
+def test_cuda_without_a_driver_is_an_error(machine, platforms):
+    machine(None)
+    with pytest.raises(DeviceError, match="needs an NVIDIA driver, this machine has none; .* --device cpu"):
+        device.select_device("cuda")
+
+
+@pytest.mark.parametrize("name", ["auto", "cuda"])
+def test_a_driver_that_jax_cannot_use_is_an_error_with_the_exact_command(machine, platforms, monkeypatch, name):
+    machine(TABLE)
+    monkeypatch.setattr(device, "_version", lambda package: None)
+    with pytest.raises(DeviceError) as error:
+        device.select_device(name)
+    command = f"'jax[cuda13]=={jax.__version__}'"
+    assert "jax-cuda13-plugin, which it needs, is not installed" in str(error.value)
+    assert command in str(error.value)
+    assert sys.executable in str(error.value)
+    assert "--device cpu" in str(error.value)
+
+
+def test_an_old_driver_gets_the_command_for_cuda_12(machine, platforms, monkeypatch):
+    machine(TABLE.replace("580.159.04", "550.54"))
+    monkeypatch.setattr(device, "_version", lambda package: None)
+    with pytest.raises(DeviceError, match=r"driver 550.54, .*'jax\[cuda12\]=="):
+        device.select_device("auto")
+
+
+def test_an_installed_plugin_that_fails_passes_on_what_jax_says(machine, platforms, monkeypatch):
+    machine(TABLE)
+    monkeypatch.setattr(device, "_version", lambda package: "0.11.2")
+    with pytest.raises(DeviceError, match="JAX says: .*jaxinfer doctor"):
+        device.select_device("auto")
+
+
+def test_one_gpu_is_taken_and_the_share_is_of_its_free_memory(machine, platforms, monkeypatch):
+    config, updates = platforms
+    machine(TABLE)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+    with pytest.raises(DeviceError):
+        device.select_device("cuda", memory_utilization=0.5)
+    assert updates["jax_cuda_visible_devices"] == "0"  # the first of those that CUDA_VISIBLE_DEVICES leaves
+    assert updates["jax_pjrt_client_create_options"] == {"memory_fraction": pytest.approx(0.5 * 71578 / 143771)}
+    assert updates["jax_platforms"] is None  # put back: the process can still use the CPU
+
+
+def test_room_stays_outside_the_pool_whatever_share_is_asked_for(machine, platforms):
+    _, updates = platforms
+    machine(TABLE)
+    with pytest.raises(DeviceError):
+        device.select_device("cuda", memory_utilization=1.0)
+    assert updates["jax_pjrt_client_create_options"] == {"memory_fraction": pytest.approx(0.96 * 143156 / 143771)}
+
+
+def test_hidden_gpus_mean_the_cpu_for_auto_and_an_error_for_cuda(machine, platforms, monkeypatch):
+    machine(TABLE)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert device.select_device("auto").platform == "cpu"
+    with pytest.raises(DeviceError, match="CUDA_VISIBLE_DEVICES='' hides them all"):
+        device.select_device("cuda")
+
+
+def test_jax_platforms_without_cuda_means_the_cpu_for_auto_and_an_error_for_cuda(machine, platforms):
+    config, _ = platforms
+    machine(TABLE)
+    config.jax_platforms = "cpu"
+    assert device.select_device("auto").platform == "cpu"
+    with pytest.raises(DeviceError, match="JAX_PLATFORMS=cpu hides them all"):
+        device.select_device("cuda")
+
+
+def test_a_gpu_that_is_not_there_is_named(machine, platforms, monkeypatch):
+    machine(TABLE)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    with pytest.raises(DeviceError, match="CUDA_VISIBLE_DEVICES='7' names none of this machine's, 0 .. 1"):
+        device.select_device("auto")
+
+
+def test_rows_that_nvidia_smi_could_not_fill_are_left_out():
+    assert [gpu.index for gpu in nvidia.parse_gpus(TABLE)] == [0, 1]
+    assert nvidia.parse_gpus("NVIDIA-SMI has failed because it could not talk to the driver\n") == []
+
+
+@pytest.mark.parametrize(
+    ("visible", "indices"),
+    [(None, [0, 1]), ("1", [1]), ("1,0", [1, 0]), ("GPU-bbbb", [1]), ("0,9,1", [0]), ("", [])],
+)
+def test_cuda_visible_devices_is_read_as_cuda_reads_it(visible, indices):
+    env = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert [gpu.index for gpu in nvidia.visible_gpus(nvidia.parse_gpus(TABLE), env)] == indices
+
+
+@pytest.mark.parametrize(("driver", "extra"), [("580.65.06", "cuda13"), ("600.1", "cuda13"), ("579.99", "cuda12")])
+def test_the_extra_follows_the_driver(driver, extra):
+    assert nvidia.cuda_extra(driver) == extra
+
+
+def test_the_facts_name_driver_gpus_and_plugins(machine, monkeypatch):
+    machine(TABLE)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    rows = dict(device.device_rows())
+    assert rows["driver"] == "580.159.04"
+    assert rows["gpu 1"] == "NVIDIA H200, 69.9 of 140.4 GiB free, hidden"
+    assert rows["jax cuda plugin"]
