@@ -34,7 +34,7 @@ class Range:
     def allows(self, value: Any) -> bool:
         # comparisons, not isfinite: they are False for NaN and exact for integers too large for a float
         is_kind = isinstance(value, numbers.Integral if self.integer else numbers.Real) and not isinstance(value, bool)
-        return is_kind and self.low <= value <= self.high and not (self.above_low and value == self.low)
+        return bool(is_kind and self.low <= value <= self.high and not (self.above_low and value == self.low))
 
 
 NUMBERS = {
@@ -124,10 +124,10 @@ def invalid(param: str, law: str, given: Any, *, cure: str = "") -> InvalidReque
     return InvalidRequest(message, param=param, code="invalid_value")
 
 
-def unsupported(param: str, *, cure: str = "leave it out") -> InvalidRequest:
-    """A field that we know and cannot carry out: refused by name, never ignored."""
-    message = f"{param} is not supported by this version of jaxinfer; {cure}"
-    return InvalidRequest(message, param=param, code="unsupported_parameter")
+def unsupported(what: str, *, cure: str = "leave it out", param: str | None = None) -> InvalidRequest:
+    """A field that we know and cannot carry out: refused by name, never ignored. param: `what`, unless given."""
+    message = f"{what} is not supported by this version of jaxinfer; {cure}"
+    return InvalidRequest(message, param=param or what, code="unsupported_parameter")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -176,4 +176,5 @@ def convert(value: Any, wire_type: type[Any], *, at: str = "") -> Any:
     except msgspec.ValidationError as error:
         fault, _, path = str(error).partition(" - at `$")
         param = (at + path.rstrip("`")).lstrip(".") or at or None
-        raise InvalidRequest(f"{param or 'body'}: {fault}", param=param, code="invalid_type") from error
+        law = fault.replace("Expected", "must be", 1)
+        raise InvalidRequest(f"{param or 'the body'} {law}", param=param, code="invalid_type") from error

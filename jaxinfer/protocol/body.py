@@ -1,0 +1,87 @@
+"""Bytes to a JSON object, strictly: what two parsers could read in two ways is refused, and nothing here ends in a 500.
+
+Refused: a key given twice, NaN and Infinity, lone surrogates, invalid UTF-8, a byte order mark, more than MAX_DEPTH
+nested lists and objects, anything but an object at the top.
+"""
+
+import json
+import math
+import re
+from typing import Any
+
+from jaxinfer.errors import InvalidRequest
+from jaxinfer.protocol.validate import is_unicode, show
+
+MAX_DEPTH = 64
+MAX_FIELDS = 256
+_SURROGATE = re.compile(rb"\\u[dD][89abcdefABCDEF]")
+
+
+def parse_body(raw: bytes) -> dict[str, Any]:
+    """The request's JSON object. Raises InvalidRequest with code invalid_json."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        raise _malformed(f"byte {error.start} is not UTF-8") from error
+    constants: list[str] = []
+    try:
+        body = json.loads(text, object_pairs_hook=_unique, parse_constant=lambda name: _note(constants, name))
+    except InvalidRequest:  # a ValueError too, from _unique
+        raise
+    except RecursionError as error:
+        raise _malformed(_TOO_DEEP) from error
+    except json.JSONDecodeError as error:
+        raise _malformed(f"{error.msg} at line {error.lineno}, column {error.colno}") from error
+    except ValueError as error:  # an integer of more digits than Python converts
+        raise _malformed("it holds an integer of too many digits") from error
+    if not isinstance(body, dict):
+        raise InvalidRequest(f"the body must be a JSON object, got {show(body)}", code="invalid_json")
+    _check_content(raw, body, constants)
+    return body
+
+
+def _check_content(raw: bytes, body: dict[str, Any], constants: list[str]) -> None:
+    if constants:
+        # msgspec-style strictness, yet with the field's name when it is one of ours
+        named = (key for key, value in body.items() if isinstance(value, float) and not math.isfinite(value))
+        raise _malformed(f"{constants[0]} is not a JSON number", param=next(named, None))
+    if len(body) > MAX_FIELDS:
+        raise InvalidRequest(f"the body must have at most {MAX_FIELDS} fields, got {len(body)}", code="invalid_json")
+    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and not _is_shallow(body):
+        raise _malformed(_TOO_DEEP)
+    if _SURROGATE.search(raw) and not is_unicode(json.dumps(body, ensure_ascii=False)):
+        raise _malformed("it holds half of a surrogate pair, which is no character")
+
+
+def _is_shallow(body: dict[str, Any]) -> bool:
+    level: list[Any] = [body]
+    for _ in range(MAX_DEPTH):
+        inner = (value.values() if isinstance(value, dict) else value for value in level)
+        level = [child for children in inner for child in children if isinstance(child, dict | list)]
+        if not level:
+            return True
+    return False
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        message = f"the body must name each field once, got {show(twice)} twice; keep one of them"
+        raise InvalidRequest(message, param=twice if twice.isidentifier() else None, code="invalid_json")
+    return found
+
+
+def _note(constants: list[str], name: str) -> float:
+    constants.append(name)
+    return float(name.replace("Infinity", "inf"))
+
+
+_TOO_DEEP = f"it nests more than {MAX_DEPTH} lists and objects"
+
+
+def _malformed(fault: str, *, param: str | None = None) -> InvalidRequest:
+    return InvalidRequest(
+        f"the body must be JSON that can be read in one way: {fault}", param=param, code="invalid_json"
+    )

@@ -1,0 +1,134 @@
+"""What a route does with each field name: carry it out, refuse it by name, accept it by design, or warn about it.
+
+A null is the same as leaving the field out, as OpenAI's clients write it.
+"""
+
+import dataclasses
+from typing import Any
+
+import msgspec
+
+from jaxinfer.errors import InvalidRequest
+from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.protocol.validate import convert, invalid, is_same, unsupported
+
+MAX_WARNINGS = 16
+SAMPLING_FIELDS = frozenset(field.name for field in msgspec.structs.fields(SamplingParams))
+LEAVE_OUT = "leave it out"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refusal:
+    """A field that we know and cannot carry out; `neutral` are the values that ask for nothing."""
+
+    neutral: tuple[Any, ...] = ()
+    cure: str = LEAVE_OUT
+
+
+class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """include_usage: a last chunk with the usage.    continuous_usage_stats: the usage so far on every chunk."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None  # OpenAI pads chunks to hide their length; asks for nothing here
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields that every generating route shares. model: None is the first served name."""
+
+    model: str | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    priority: int = 0  # lower runs sooner
+
+
+# They change nothing in the answer, and clients send them by habit: accepted without a warning.
+IGNORED = frozenset(
+    {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
+    | {"prediction"}
+)
+GENERATING = IGNORED | SAMPLING_FIELDS
+# Known from OpenAI, vLLM, SGLang or llama.cpp, for chat and completions alike.
+REFUSED: dict[str, Refusal] = {
+    "response_format": Refusal(({"type": "text"},)),
+    "use_beam_search": Refusal((False,)),
+    "best_of": Refusal(cure="set n"),
+    "beam_width": Refusal(),
+    "length_penalty": Refusal((1,)),
+    "early_stopping": Refusal((False,)),
+    "spaces_between_special_tokens": Refusal((True,)),
+    "truncate_prompt_tokens": Refusal(cure="shorten the prompt"),
+    "truncation_side": Refusal(),
+    "stream_interval": Refusal((1,)),
+    "include_metrics": Refusal((False,)),
+    "return_token_ids": Refusal((False,)),
+    "return_tokens_as_token_ids": Refusal((False,)),
+    "return_prompt_text": Refusal((False,)),
+    "request_id": Refusal(cure="send it as the header x-request-id"),
+    "rid": Refusal(cure="send it as the header x-request-id"),
+    "session_id": Refusal(),
+    **{
+        name: Refusal()
+        for name in (
+            *("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+            *("regex", "ebnf", "grammar", "json_schema", "stop_regex", "no_stop_trim", "logprob_token_ids"),
+            *("prompt_embeds", "custom_logit_processor", "logits_processors", "kv_transfer_params", "vllm_xargs"),
+            *("cache_salt", "lora_path", "repetition_detection", "watermarking", "session_params"),
+            *("reasoning", "reasoning_effort", "include_reasoning", "thinking_token_budget"),
+        )
+    },
+}
+
+
+def read_wire[Wire: msgspec.Struct](
+    body: dict[str, Any], wire: type[Wire], *, refused: dict[str, Refusal], also_known: frozenset[str] = IGNORED
+) -> tuple[Wire, tuple[str, ...]]:
+    """A body's wire type, and the names that nobody reads. Raises InvalidRequest for a refused field."""
+    given = {name: value for name, value in body.items() if value is not None}
+    for name in sorted(given.keys() & refused.keys()):
+        check_refused(name, given[name], refused[name])
+    own = {field.name for field in msgspec.structs.fields(wire)}
+    known = own | refused.keys() | also_known
+    request = convert({name: value for name, value in given.items() if name in own}, wire)
+    return request, tuple(name for name in given if name not in known)
+
+
+def read_sampling(body: dict[str, Any], *, refused: dict[str, Refusal]) -> SamplingParams:
+    """A body's sampling parameters as they were written; validate_sampling comes next."""
+    names = SAMPLING_FIELDS - refused.keys()
+    return SamplingParams(**{name: value for name, value in body.items() if name in names and value is not None})
+
+
+def check_refused(name: str, value: Any, refusal: Refusal) -> None:
+    """Raise InvalidRequest unless the value asks for nothing."""
+    if not any(is_same(value, neutral) for neutral in refusal.neutral):
+        raise unsupported(name, cure=refusal.cure)
+
+
+def check_envelope(request: Envelope) -> None:
+    """The rules of the shared fields that their types do not say."""
+    if not -(2**31) <= request.priority < 2**31:
+        raise invalid("priority", "an integer of 32 bits, lower runs sooner", request.priority)
+    if request.stream_options is not None and not request.stream:
+        raise InvalidRequest(
+            "stream_options must come with stream set to true; set it or leave stream_options out",
+            param="stream_options",
+            code="invalid_value",
+        )
+
+
+def required(body: dict[str, Any], name: str) -> Any:
+    """The field's value; raises InvalidRequest when it is missing or null."""
+    if body.get(name) is None:
+        given = "null" if name in body else "nothing"
+        raise InvalidRequest(f"{name} must be given, got {given}", param=name, code="missing_required_parameter")
+    return body[name]
+
+
+def warning_text(unknown: tuple[str, ...]) -> str:
+    """One header line that names the fields nobody read; "" when there are none. Safe to send: printable ASCII."""
+    if not unknown:
+        return ""
+    names = [ascii(name)[1:-1][:40] for name in unknown[:MAX_WARNINGS]]
+    more = f" and {len(unknown) - MAX_WARNINGS} more" if len(unknown) > MAX_WARNINGS else ""
+    return f"unknown and ignored: {', '.join(names)}{more}"

@@ -1,0 +1,155 @@
+"""Answers as bytes: whole bodies, and the frames of a stream (server-sent events), as OpenAI's API reference has them.
+
+A frame is a fixed head, a few fields and a fixed tail: everything that is the same in each chunk is encoded once per
+stream, so a token costs one msgspec call and one join.
+"""
+
+import dataclasses
+from typing import Any, Literal
+
+import msgspec
+
+from jaxinfer.errors import ApiError
+
+Kind = Literal["chat", "completion"]
+DONE = b"data: [DONE]\n\n"
+PING = b": ping\n\n"  # a comment: clients skip it, proxies see traffic
+_END = b"\n\n"
+# Line ends to some clients' str.splitlines, though not in the SSE standard: escaped, so that no frame is cut
+_LINE_ENDS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
+
+encode_json = msgspec.json.Encoder().encode
+
+
+@dataclasses.dataclass(slots=True)
+class Usage:
+    """prompt_tokens: each prompt once, however many choices.    completion_tokens: of all choices together."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+
+@dataclasses.dataclass(slots=True)
+class Choice:
+    """One finished choice. finish_reason: stop, length or abort.    stop_reason: the stop string or stop token id."""
+
+    index: int
+    text: str
+    finish_reason: str
+    stop_reason: int | str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """What all bodies and chunks of one request share. created: seconds since 1970."""
+
+    kind: Kind
+    id: str
+    created: int
+    model: str
+    fingerprint: str
+
+    def body(self, choices: list[Choice], usage: Usage) -> bytes:
+        """The whole answer, not streamed."""
+        shape = _chat_choice if self.kind == "chat" else _completion_choice
+        name = "chat.completion" if self.kind == "chat" else "text_completion"
+        return encode_json(
+            self._head(name) | {"choices": [shape(choice) for choice in choices], "usage": usage.as_dict()}
+        )
+
+    def frames(self) -> "Frames":
+        """The frames of this answer, streamed."""
+        name = "chat.completion.chunk" if self.kind == "chat" else "text_completion"
+        head = b"data: " + encode_json(self._head(name))[:-1] + b',"choices":['
+        text_key = b',"delta":{"content":' if self.kind == "chat" else b',"text":'
+        text_end = (
+            b'},"logprobs":null,"finish_reason":' if self.kind == "chat" else b',"logprobs":null,"finish_reason":'
+        )
+        return Frames(head, head + b'{"index":', text_key, text_end)
+
+    def _head(self, name: str) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": name,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+        }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frames:
+    """The encoded parts that every frame of one stream shares."""
+
+    head: bytes
+    choice_head: bytes
+    text_key: bytes
+    text_end: bytes
+
+    def role(self, index: int) -> bytes:
+        """Chat's first chunk of a choice."""
+        delta = b',"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}'
+        return b"%b%d%b%b" % (self.choice_head, index, delta, _END)
+
+    def text(
+        self,
+        index: int,
+        text: str,
+        finish_reason: str | None = None,
+        stop_reason: int | str | None = None,
+        usage: Usage | None = None,
+    ) -> bytes:
+        """The next piece of a choice's text; its last one has the finish_reason."""
+        encoded = encode_json(text)
+        if not text.isascii():
+            for raw, escaped in _LINE_ENDS:
+                encoded = encoded.replace(raw, escaped)
+        end = b"null}]"
+        if finish_reason is not None:
+            end = encode_json(finish_reason) + b',"stop_reason":' + encode_json(stop_reason) + b"}]"
+        if usage is not None:
+            end += b',"usage":' + encode_json(usage.as_dict())
+        return b"%b%d%b%b%b%b}\n\n" % (self.choice_head, index, self.text_key, encoded, self.text_end, end)
+
+    def usage(self, usage: Usage) -> bytes:
+        """The chunk after the last choice's end that include_usage asks for."""
+        return self.head + b'],"usage":' + encode_json(usage.as_dict()) + b"}" + _END
+
+
+def error_body(error: ApiError) -> bytes:
+    """OpenAI's error object; its code is a string or null."""
+    return encode_json({"error": {"message": str(error), "type": error.type, "param": error.param, "code": error.code}})
+
+
+def error_frame(error: ApiError) -> bytes:
+    """An error in mid-stream, where the status line is long gone."""
+    return b"data: " + error_body(error) + _END
+
+
+def _chat_choice(choice: Choice) -> dict[str, Any]:
+    return {
+        "index": choice.index,
+        "message": {"role": "assistant", "content": choice.text, "refusal": None},
+        "logprobs": None,
+        "finish_reason": choice.finish_reason,
+        "stop_reason": choice.stop_reason,
+    }
+
+
+def _completion_choice(choice: Choice) -> dict[str, Any]:
+    return {
+        "index": choice.index,
+        "text": choice.text,
+        "logprobs": None,
+        "finish_reason": choice.finish_reason,
+        "stop_reason": choice.stop_reason,
+    }

@@ -1,0 +1,71 @@
+"""POST /tokenize and /detokenize: the requests."""
+
+import dataclasses
+from typing import Any
+
+import msgspec
+
+from jaxinfer.errors import InvalidRequest
+from jaxinfer.protocol.chat import CHAT_REFUSED, check_continue, check_template_kwargs
+from jaxinfer.protocol.fields import read_wire, required
+from jaxinfer.protocol.messages import read_messages
+from jaxinfer.protocol.validate import invalid, validate_prompt_ids
+
+_REFUSED = {name: CHAT_REFUSED[name] for name in ("tools", "chat_template", "documents")}
+
+
+class TokenizeWire(msgspec.Struct, frozen=True, kw_only=True):
+    """Either a prompt or messages. add_special_tokens: true for a prompt; a template writes its own for messages."""
+
+    model: str | None = None
+    prompt: Any = None
+    messages: Any = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool = False
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] = {}
+
+
+class DetokenizeWire(msgspec.Struct, frozen=True, kw_only=True):
+    """tokens: ids below the logits' width."""
+
+    model: str | None = None
+    tokens: Any = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TokenizeRequest:
+    """prompt or messages, the other one None."""
+
+    wire: TokenizeWire
+    prompt: str | None
+    messages: list[dict[str, str]] | None
+    add_generation_prompt: bool
+    unknown: tuple[str, ...]
+
+
+def read_tokenize(body: dict[str, Any]) -> TokenizeRequest:
+    """Read a /tokenize request's JSON object. Raises InvalidRequest."""
+    wire, unknown = read_wire(body, TokenizeWire, refused=_REFUSED)
+    if (wire.prompt is None) == (wire.messages is None):
+        given = "neither" if wire.prompt is None else "both"
+        raise InvalidRequest(f"give either prompt or messages, got {given}", param="prompt", code="invalid_value")
+    if wire.messages is None:
+        if not isinstance(wire.prompt, str):
+            raise invalid("prompt", "a string", wire.prompt)
+        return TokenizeRequest(wire, wire.prompt, None, False, unknown)
+    if wire.add_special_tokens:
+        raise invalid("add_special_tokens", "false or left out for messages, whose template writes them", True)
+    check_template_kwargs(wire.chat_template_kwargs)
+    messages, unknown_in_messages = read_messages(wire.messages)
+    add_generation_prompt = check_continue(messages, wire.add_generation_prompt, wire.continue_final_message)
+    return TokenizeRequest(wire, None, messages, add_generation_prompt, unknown + unknown_in_messages)
+
+
+def read_detokenize(body: dict[str, Any], *, vocab_size: int) -> tuple[DetokenizeWire, list[int], tuple[str, ...]]:
+    """The wire fields, the ids and the unknown names. An empty list of ids is the empty text."""
+    raw = required(body, "tokens")
+    wire, unknown = read_wire(body, DetokenizeWire, refused={})
+    ids = [] if raw == [] else validate_prompt_ids(raw, vocab_size=vocab_size, param="tokens")
+    return wire, ids, unknown

@@ -1,0 +1,83 @@
+"""What the server says about itself: /v1/models, /health, /ready, /version, /metrics."""
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from jaxinfer.errors import Unavailable
+from jaxinfer.llm.types import ModelInfo
+from jaxinfer.protocol.responses import encode_json
+from jaxinfer.server.completions import served_model
+from jaxinfer.server.errors import unavailable
+from jaxinfer.server.metrics import render_metrics
+from jaxinfer.version import __version__
+
+
+async def list_models(request: Request) -> Response:
+    """Every name the model is served under."""
+    info = _info(request)
+    return _json({"object": "list", "data": [_card(info, name) for name in info.served_names]})
+
+
+async def get_model(request: Request) -> Response:
+    """One of them; the name may hold slashes."""
+    info = _info(request)
+    return _json(_card(info, served_model(info, request.path_params["id"])))
+
+
+async def health(request: Request) -> Response:
+    """200 once requests are taken, while draining too; 503 while the model loads and when the engine has failed."""
+    refusal = _refusal(request)
+    if refusal is not None and refusal.code != "draining":
+        raise refusal
+    return _json({"status": "ok"})
+
+
+async def ready(request: Request) -> Response:
+    """200 when everything is compiled and requests are taken: what a load balancer should ask."""
+    refusal = _refusal(request)
+    if refusal is not None:
+        raise refusal
+    return _json({"status": "ready"})
+
+
+async def version(request: Request) -> Response:
+    return _json({"version": __version__})
+
+
+async def metrics(request: Request) -> Response:
+    """Prometheus text; answers in every status."""
+    return Response(render_metrics(request.app.state.llm), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _refusal(request: Request) -> Unavailable | None:
+    state = request.app.state
+    return unavailable(state.llm.status, serve_early=state.settings.serve_early)
+
+
+def _info(request: Request) -> ModelInfo:
+    llm = request.app.state.llm
+    refusal = unavailable(llm.status, serve_early=True)
+    if refusal is not None and refusal.code != "draining":
+        raise refusal
+    info: ModelInfo = llm.info
+    return info
+
+
+def _card(info: ModelInfo, name: str) -> dict[str, Any]:
+    card = {
+        "id": name,
+        "object": "model",
+        "created": info.created,
+        "owned_by": "jaxinfer",
+        "root": info.root,
+        "parent": None,
+        "max_model_len": info.max_model_len,
+        "permission": [],
+    }
+    return card | {"note": info.note} if info.note else card
+
+
+def _json(answer: dict[str, Any]) -> Response:
+    return Response(encode_json(answer), media_type="application/json")

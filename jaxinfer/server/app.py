@@ -1,0 +1,43 @@
+"""The HTTP surface: which path runs which handler, and which error becomes which answer."""
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect
+from starlette.routing import Route
+
+from jaxinfer.errors import ApiError
+from jaxinfer.server import about, errors
+from jaxinfer.server.backend import Backend
+from jaxinfer.server.completions import chat_completions, completions
+from jaxinfer.server.context import RequestContext
+from jaxinfer.server.settings import ServerSettings
+from jaxinfer.server.tokenize import detokenize, tokenize
+
+
+def create_app(llm: Backend, settings: ServerSettings | None = None) -> Starlette:
+    """The server of one model. It may be served while `llm` is still starting: it then answers 503."""
+    app = Starlette(
+        routes=[
+            Route("/v1/models", about.list_models),
+            Route("/v1/models/{id:path}", about.get_model),
+            Route("/v1/chat/completions", chat_completions, methods=["POST"]),
+            Route("/v1/completions", completions, methods=["POST"]),
+            Route("/tokenize", tokenize, methods=["POST"]),
+            Route("/detokenize", detokenize, methods=["POST"]),
+            Route("/health", about.health),
+            Route("/ready", about.ready),
+            Route("/version", about.version),
+            Route("/metrics", about.metrics),
+        ],
+        middleware=[Middleware(RequestContext)],
+        exception_handlers={
+            ApiError: errors.render_api_error,
+            HTTPException: errors.render_http_error,
+            ClientDisconnect: errors.render_disconnect,
+        },
+    )
+    app.router.redirect_slashes = False  # a 307 is no answer to an API client; the 404 says what is there
+    app.state.llm = llm
+    app.state.settings = settings or ServerSettings()
+    return app

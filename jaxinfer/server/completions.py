@@ -1,0 +1,140 @@
+"""POST /v1/chat/completions and /v1/completions, as in OpenAI's reference; README.md lists what is left out."""
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from jaxinfer.errors import InvalidRequest, NotFound
+from jaxinfer.llm.types import ModelInfo
+from jaxinfer.protocol.chat import read_chat
+from jaxinfer.protocol.completions import read_completion
+from jaxinfer.protocol.fields import Envelope, warning_text
+from jaxinfer.protocol.responses import Answer, Kind
+from jaxinfer.protocol.validate import validate_sampling
+from jaxinfer.server.backend import Backend
+from jaxinfer.server.body import read_json
+from jaxinfer.server.errors import unavailable
+from jaxinfer.server.generation import Generation, Job, while_connected
+from jaxinfer.server.stream import EventStream
+
+
+async def chat_completions(request: Request) -> Response | EventStream:
+    """One conversation in, the assistant's next message out."""
+    llm = open_llm(request)
+    chat = read_chat(await read_json(request, request.app.state.settings.max_body_bytes))
+    answer = new_answer("chat", request, served_model(llm.info, chat.wire.model))
+    validate_sampling(chat.sampling, vocab_size=llm.info.vocab_size)
+
+    async def prepare() -> Job:
+        prompt = await render_chat(
+            llm,
+            chat.messages,
+            add_generation_prompt=chat.add_generation_prompt,
+            continue_final_message=chat.wire.continue_final_message,
+            template_kwargs=chat.wire.chat_template_kwargs,
+        )
+        return Job([prompt], chat.sampling, chat.wire.priority, chat=True)
+
+    return await respond(request, llm, prepare, answer, chat.wire, chat.unknown)
+
+
+async def completions(request: Request) -> Response | EventStream:
+    """Prompts in, what follows them out; the prompts are not part of the answer."""
+    llm = open_llm(request)
+    body = await read_json(request, request.app.state.settings.max_body_bytes)
+    completion = read_completion(body, vocab_size=llm.info.vocab_size)
+    answer = new_answer("completion", request, served_model(llm.info, completion.wire.model))
+    validate_sampling(completion.sampling, vocab_size=llm.info.vocab_size)
+
+    async def prepare() -> Job:
+        special = completion.wire.add_special_tokens
+        prompts = [
+            await llm.encode(prompt, add_special_tokens=special) if isinstance(prompt, str) else prompt
+            for prompt in completion.prompts
+        ]
+        return Job(prompts, completion.sampling, completion.wire.priority, chat=False)
+
+    return await respond(request, llm, prepare, answer, completion.wire, completion.unknown)
+
+
+async def respond(
+    request: Request,
+    llm: Backend,
+    prepare: Callable[[], Awaitable[Job]],
+    answer: Answer,
+    wire: Envelope,
+    unknown: tuple[str, ...],
+) -> Response | EventStream:
+    """Run a job to its end or stream it; what the client leaves behind is aborted either way."""
+
+    async def start() -> Generation:
+        return await Generation.start(llm, await prepare())
+
+    async def run() -> bytes:
+        generation = await start()
+        try:
+            return answer.body(await generation.collect(), generation.usage)
+        finally:
+            await generation.close()
+
+    warning = warning_text(unknown)
+    headers = {"x-jaxinfer-warnings": warning} if warning else {}
+    if not wire.stream:
+        body = await while_connected(request.receive, run())
+        return Response(body, headers=headers, media_type="application/json")
+    generation = await while_connected(request.receive, start())
+    interval_s = request.app.state.settings.ping_interval_s
+    return EventStream(generation, answer, wire.stream_options, headers, interval_s)
+
+
+async def render_chat(
+    llm: Backend,
+    messages: list[dict[str, str]],
+    *,
+    add_generation_prompt: bool,
+    continue_final_message: bool,
+    template_kwargs: dict[str, Any],
+) -> list[int]:
+    """The prompt's ids. Raises InvalidRequest for a model that has no chat template."""
+    if not llm.info.has_chat_template:
+        message = f"messages need a chat template, and {llm.info.root} has none; send a prompt to /v1/completions"
+        raise InvalidRequest(message, param="messages", code="unsupported_parameter")
+    return await llm.render(
+        messages,
+        add_generation_prompt=add_generation_prompt,
+        continue_final_message=continue_final_message,
+        template_kwargs=template_kwargs,
+    )
+
+
+def open_llm(request: Request) -> Backend:
+    """The engine, if it takes requests now. Raises Unavailable."""
+    state = request.app.state
+    llm: Backend = state.llm
+    refusal = unavailable(llm.status, serve_early=state.settings.serve_early)
+    if refusal is not None:
+        raise refusal
+    return llm
+
+
+def served_model(info: ModelInfo, name: str | None) -> str:
+    """The name to answer under: the one asked for, or the first when none was. Raises NotFound."""
+    if not name:
+        return info.served_names[0]
+    if name not in info.served_names:
+        served = ", ".join(info.served_names)
+        raise NotFound(
+            f"the model {ascii(name)[:200]} does not exist here; this server serves {served}",
+            param="model",
+            code="model_not_found",
+        )
+    return name
+
+
+def new_answer(kind: Kind, request: Request, model: str) -> Answer:
+    prefix = "chatcmpl" if kind == "chat" else "cmpl"
+    fingerprint = request.app.state.llm.info.fingerprint
+    return Answer(kind, f"{prefix}-{request.state.request_id}", int(time.time()), model, fingerprint)

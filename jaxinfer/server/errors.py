@@ -1,0 +1,70 @@
+"""Every answer that is not a 2xx has OpenAI's error object as its body; which status means what is decided here."""
+
+import math
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from jaxinfer.errors import ApiError, Overloaded, Unavailable
+from jaxinfer.protocol.responses import encode_json, error_body
+from jaxinfer.server.settings import ServerSettings
+
+_HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large", 415: "unsupported_media_type"}
+
+
+def error_response(error: ApiError, settings: ServerSettings) -> Response:
+    """An ApiError as a response; a 429 or 503 always says when to come back."""
+    headers = {}
+    if isinstance(error, Overloaded | Unavailable):
+        headers["retry-after"] = str(max(1, math.ceil(_retry_after_s(error, settings))))
+    return Response(error_body(error), error.status, headers, "application/json")
+
+
+def _retry_after_s(error: ApiError, settings: ServerSettings) -> float:
+    if error.retry_after_s is not None:
+        return error.retry_after_s
+    if isinstance(error, Overloaded):
+        return settings.overloaded_retry_s
+    return settings.draining_retry_s if error.code == "draining" else settings.starting_retry_s
+
+
+async def render_api_error(request: Request, error: Exception) -> Response:
+    """Starlette's hook for what handlers raise on purpose."""
+    assert isinstance(error, ApiError)
+    return error_response(error, request.app.state.settings)
+
+
+async def render_http_error(request: Request, error: Exception) -> Response:
+    """Starlette's hook for its own 404 and 405, and for our 413 and 415."""
+    assert isinstance(error, HTTPException)
+    message = error.detail
+    if error.status_code == 404:
+        message = f"there is no {ascii(request.url.path)[:200]} here; the API's routes begin with /v1"
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "another method")
+        message = f"this route takes {allowed}, got {ascii(request.method)[1:-1][:20]}"
+    code = _HTTP_CODES.get(error.status_code)
+    body = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+    return Response(encode_json({"error": body}), error.status_code, error.headers, "application/json")
+
+
+async def render_disconnect(request: Request, error: Exception) -> Response:
+    """The client left while sending its body: nobody reads this."""
+    return Response(status_code=499)
+
+
+def unavailable(status: str, *, serve_early: bool = False) -> Unavailable | None:
+    """Why the engine takes no requests in this status, or None when it does."""
+    if status == "failed":
+        return Unavailable("the engine has failed and cannot answer; see the server's log", code="failed")
+    if status == "draining":
+        return Unavailable("the server is shutting down and takes no new requests; ask another", code="draining")
+    if status == "ready" or (status == "serving" and serve_early):
+        return None
+    return starting()
+
+
+def starting() -> Unavailable:
+    """The refusal while the model loads or the engine compiles."""
+    return Unavailable("the model is still loading; try again, or wait for GET /ready to answer 200", code="starting")

@@ -1,0 +1,160 @@
+"""The token streams behind one HTTP request, and the watch over the client that asked for them."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive
+
+from jaxinfer.errors import ApiError
+from jaxinfer.llm.types import Delta
+from jaxinfer.protocol.responses import Choice, Usage
+from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.server.backend import Backend
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to generate: `sampling.n` choices of each prompt; choice index = prompt position * n + sample."""
+
+    prompts: list[list[int]]
+    sampling: SamplingParams
+    priority: int
+    chat: bool
+
+
+class Generation:
+    """The running streams of one request. Invariant: after close(), nothing of it runs or holds a page."""
+
+    def __init__(self, llm: Backend, job: Job) -> None:
+        self.job = job
+        self.num_choices = len(job.prompts) * job.sampling.n
+        self._llm = llm
+        # x-request-id may be in use twice at once; the engine's ids may not
+        unique = secrets.token_hex(12)
+        self._ids = [f"{unique}-{position}" for position in range(len(job.prompts))]
+        self._open: set[str] = set()
+        self._streams: list[AsyncIterator[Delta]] = []
+        self._prompt_tokens = [0] * len(job.prompts)
+        self._cached_tokens = [0] * len(job.prompts)
+        self._completion_tokens = 0
+
+    @classmethod
+    async def start(cls, llm: Backend, job: Job) -> "Generation":
+        """Enqueue every prompt or none. Raises what AsyncLLM.generate raises."""
+        generation = cls(llm, job)
+        try:
+            for request_id, prompt in zip(generation._ids, job.prompts, strict=True):
+                generation._open.add(request_id)
+                stream = await llm.generate(
+                    prompt, job.sampling, request_id=request_id, priority=job.priority, chat=job.chat
+                )
+                generation._streams.append(stream)
+        except BaseException:
+            await generation.close()
+            raise
+        return generation
+
+    async def close(self) -> None:
+        """Abort what has not ended; by id, since a stream that nobody began to read cannot notice being dropped."""
+        while self._open:
+            await self._llm.abort(self._open.pop())
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens so far."""
+        return Usage(sum(self._prompt_tokens), sum(self._cached_tokens), self._completion_tokens)
+
+    async def deltas(self) -> AsyncGenerator[tuple[int, Delta]]:
+        """Each delta with its choice's index, as they come. Raises ApiError (500) when a choice fails."""
+        ended: set[int] = set()
+        num_samples = self.job.sampling.n
+        async with aclosing(_merge(self._streams)) as merged:
+            async for position, delta in merged:
+                index = position * num_samples + delta.index
+                if delta.finish_reason == "error" or index in ended:
+                    raise ApiError(delta.error or "the engine failed on this request", code="engine_error")
+                self._prompt_tokens[position] = delta.prompt_tokens
+                self._cached_tokens[position] = delta.cached_tokens
+                self._completion_tokens += len(delta.token_ids)
+                if delta.finish_reason is not None:
+                    ended.add(index)
+                yield index, delta
+        if len(ended) != self.num_choices:
+            raise ApiError("the engine ended this request without finishing it", code="engine_error")
+        self._open.clear()
+
+    async def collect(self) -> list[Choice]:
+        """All choices, whole."""
+        texts: list[list[str]] = [[] for _ in range(self.num_choices)]
+        choices: list[Choice | None] = [None] * self.num_choices
+        async with aclosing(self.deltas()) as deltas:
+            async for index, delta in deltas:
+                texts[index].append(delta.text)
+                if delta.finish_reason is not None:
+                    choices[index] = Choice(index, "".join(texts[index]), delta.finish_reason, delta.stop_reason)
+        return [choice for choice in choices if choice is not None]
+
+
+async def _merge(streams: list[AsyncIterator[Delta]]) -> AsyncGenerator[tuple[int, Delta]]:
+    """Items of all streams with their positions, in the order of arrival."""
+    if len(streams) == 1:
+        async for delta in streams[0]:
+            yield 0, delta
+        return
+    queue: asyncio.Queue[tuple[int, Delta | Exception | None]] = asyncio.Queue(maxsize=len(streams))
+    tasks = [asyncio.create_task(_forward(position, stream, queue)) for position, stream in enumerate(streams)]
+    try:
+        num_running = len(tasks)
+        while num_running:
+            position, item = await queue.get()
+            if item is None:
+                num_running -= 1
+            elif isinstance(item, Exception):
+                raise item
+            else:
+                yield position, item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _forward(
+    position: int, stream: AsyncIterator[Delta], queue: asyncio.Queue[tuple[int, Delta | Exception | None]]
+) -> None:
+    try:
+        async for delta in stream:
+            await queue.put((position, delta))
+        await queue.put((position, None))
+    except Exception as error:
+        await queue.put((position, error))
+
+
+async def while_connected[T](receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, cancelled when the client leaves first; then raises ClientDisconnect."""
+    task, gone = asyncio.create_task(work), asyncio.create_task(disconnected(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await stop(task, gone)
+    if task.cancelled():
+        raise ClientDisconnect
+    return task.result()
+
+
+async def disconnected(receive: Receive) -> None:
+    """Return when the client has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def stop(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel what still runs and wait until it has ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)

@@ -1,0 +1,135 @@
+"""Serving an app on a port until SIGTERM or Ctrl-C, letting running answers finish first."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from types import FrameType
+
+import uvicorn
+from starlette.applications import Starlette
+
+from jaxinfer.errors import ConfigError
+from jaxinfer.server.backend import Backend
+
+logger = logging.getLogger("jaxinfer.server")
+
+_FLUSH_S = 5  # after the drain: how long slow readers may take for what is already written
+
+
+def run_server(
+    app: Starlette,
+    host: str,
+    port: int,
+    drain_timeout_s: float = 30.0,
+    start: Callable[[], Awaitable[None]] | None = None,
+    on_bound: Callable[[str, int], None] | None = None,
+) -> int:
+    """Serve until a signal; returns the exit code: 0 after a drain, 1 when a second signal cut it short.
+
+    The port is bound before anything else, so that clients get a 503 with Retry-After while `start`, run in the
+    server's loop, loads the model; what it raises ends the server and is raised here. Port 0 takes a free one;
+    on_bound is told which. Raises ConfigError when the port cannot be had.
+    """
+    listener = bind(host, port)
+    if on_bound is not None:
+        on_bound(host, listener.getsockname()[1])
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        loop="uvloop",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=75,  # longer than the 60 s of common proxies, so that they, not we, close idle connections
+        timeout_graceful_shutdown=_FLUSH_S,
+        backlog=2048,
+    )
+    server = _DrainingServer(config, app.state.llm, drain_timeout_s, start)
+    try:
+        server.run(sockets=[listener])
+    finally:
+        listener.close()
+    if server.start_error is not None:
+        raise server.start_error
+    return 1 if server.force_exit else 0
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises ConfigError when the address cannot be had."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError(f"host must be an address of this machine, got {host!r}: {error.strerror}") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(2048)  # now, not when the loop runs: early clients wait in the backlog
+    except OSError as error:
+        listener.close()
+        fault = f"port {port} on {host} must be free, got {error.strerror}; stop what uses it or choose another --port"
+        raise ConfigError(fault) from error
+    return listener
+
+
+class _DrainingServer(uvicorn.Server):
+    """uvicorn, but the first signal drains and goes on answering 503; the second ends at once."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        llm: Backend,
+        drain_timeout_s: float,
+        start: Callable[[], Awaitable[None]] | None,
+    ) -> None:
+        super().__init__(config)
+        self.start_error: BaseException | None = None
+        self._llm = llm
+        self._drain_timeout_s = drain_timeout_s
+        self._start = start
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._draining: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._loop = asyncio.get_running_loop()
+        if self._start is not None:
+            self._starting = asyncio.create_task(self._run_start(self._start))
+
+    async def _run_start(self, start: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await start()
+        except Exception as error:
+            self.start_error = error
+            self.should_exit = True
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """uvicorn's signal handler. It may run between any two bytecodes, so it only posts to the loop."""
+        if self._loop is None:
+            self.should_exit = True
+        else:
+            self._loop.call_soon_threadsafe(self._on_signal)
+
+    def _on_signal(self) -> None:
+        if self._draining is None:
+            self._draining = asyncio.create_task(self._drain())
+        else:
+            self.should_exit = self.force_exit = True
+
+    async def _drain(self) -> None:
+        try:
+            if self._starting is not None and not self._starting.done():
+                self._starting.cancel()  # nothing runs yet: there is nothing to wait for
+            else:
+                await self._llm.drain(self._drain_timeout_s)
+        except Exception:
+            logger.exception("draining failed; running answers are cut off")
+        finally:
+            self.should_exit = True

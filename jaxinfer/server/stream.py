@@ -1,0 +1,109 @@
+"""A streamed answer: server-sent events, begun at the first output, so that early failures keep their status."""
+
+import asyncio
+import logging
+from contextlib import aclosing
+
+from starlette.types import Receive, Scope, Send
+
+from jaxinfer.errors import ApiError
+from jaxinfer.llm.types import Delta
+from jaxinfer.protocol.fields import StreamOptions
+from jaxinfer.protocol.responses import DONE, PING, Answer, error_frame
+from jaxinfer.server.context import internal_error
+from jaxinfer.server.generation import Generation, disconnected, stop
+
+logger = logging.getLogger("jaxinfer.server")
+
+HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # nginx would collect frames otherwise
+]
+
+
+class EventStream:
+    """One streamed answer, as an ASGI response. Invariant: the generation is closed when __call__ ends, however."""
+
+    def __init__(
+        self,
+        generation: Generation,
+        answer: Answer,
+        options: StreamOptions | None,
+        headers: dict[str, str],
+        ping_interval_s: float,
+    ) -> None:
+        self._generation = generation
+        self._frames = answer.frames()
+        self._is_chat = answer.kind == "chat"
+        self._options = options or StreamOptions()
+        self._headers = HEADERS + [(name.encode(), value.encode()) for name, value in headers.items()]
+        self._ping_interval_s = ping_interval_s
+        self._is_begun = self._is_ended = False
+        self._sending = asyncio.Lock()  # a ping may fall due while a frame waits for a slow reader
+        self._last_sent_s = asyncio.get_running_loop().time()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        tasks = (
+            asyncio.create_task(self._send_answer(send, scope["state"]["request_id"])),
+            asyncio.create_task(disconnected(receive)),
+            asyncio.create_task(self._ping(send)),
+        )
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            try:
+                await stop(*tasks)
+            finally:
+                await self._generation.close()
+        if not tasks[0].cancelled():
+            tasks[0].result()  # a failure before the first byte becomes a plain HTTP answer
+
+    async def _send_answer(self, send: Send, request_id: str) -> None:
+        try:
+            await self._send_deltas(send)
+            last = self._frames.usage(self._generation.usage) if self._options.include_usage else b""
+        except Exception as error:
+            if not self._is_begun:
+                raise
+            if not isinstance(error, ApiError):
+                logger.exception("stream %s failed", request_id)
+                error = internal_error(request_id)
+            last = error_frame(error)
+        await self._send(send, last + DONE, is_last=True)
+
+    async def _send_deltas(self, send: Send) -> None:
+        is_begun = [False] * self._generation.num_choices
+        async with aclosing(self._generation.deltas()) as deltas:
+            async for index, delta in deltas:
+                frames = self._frames.role(index) if self._is_chat and not is_begun[index] else b""
+                is_begun[index] = True
+                if delta.text or delta.finish_reason is not None:
+                    frames += self._text_frame(index, delta)
+                if frames:
+                    await self._send(send, frames)
+
+    def _text_frame(self, index: int, delta: Delta) -> bytes:
+        usage = self._generation.usage if self._options.continuous_usage_stats else None
+        return self._frames.text(index, delta.text, delta.finish_reason, delta.stop_reason, usage)
+
+    async def _send(self, send: Send, frames: bytes, *, is_last: bool = False) -> None:
+        async with self._sending:
+            if self._is_ended:
+                return
+            if not self._is_begun:
+                self._is_begun = True
+                await send({"type": "http.response.start", "status": 200, "headers": self._headers})
+            self._is_ended = is_last
+            self._last_sent_s = asyncio.get_running_loop().time()
+            await send({"type": "http.response.body", "body": frames, "more_body": not is_last})
+
+    async def _ping(self, send: Send) -> None:
+        """A comment line in each silence, lest a proxy takes a long prompt for a dead connection. Never returns."""
+        loop = asyncio.get_running_loop()
+        while True:
+            silent_s = loop.time() - self._last_sent_s
+            if silent_s >= self._ping_interval_s:
+                await self._send(send, PING)
+                silent_s = 0.0
+            await asyncio.sleep(self._ping_interval_s - silent_s)

@@ -1,0 +1,49 @@
+"""POST /tokenize and /detokenize, in vLLM's shapes."""
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from jaxinfer.protocol.fields import warning_text
+from jaxinfer.protocol.responses import encode_json
+from jaxinfer.protocol.tokenize import read_detokenize, read_tokenize
+from jaxinfer.server.body import read_json
+from jaxinfer.server.completions import open_llm, render_chat, served_model
+
+
+async def tokenize(request: Request) -> Response:
+    """A prompt's or a conversation's token ids."""
+    llm = open_llm(request)
+    wanted = read_tokenize(await read_json(request, request.app.state.settings.max_body_bytes))
+    served_model(llm.info, wanted.wire.model)
+    if wanted.messages is not None:
+        ids = await render_chat(
+            llm,
+            wanted.messages,
+            add_generation_prompt=wanted.add_generation_prompt,
+            continue_final_message=wanted.wire.continue_final_message,
+            template_kwargs=wanted.wire.chat_template_kwargs,
+        )
+    else:
+        ids = await llm.encode(wanted.prompt or "", add_special_tokens=wanted.wire.add_special_tokens is not False)
+    strings = None
+    if wanted.wire.return_token_strs:
+        strings = [await llm.decode([token_id], skip_special_tokens=False) for token_id in ids]
+    answer = {"count": len(ids), "max_model_len": llm.info.max_model_len, "tokens": ids, "token_strs": strings}
+    return _json(answer, wanted.unknown)
+
+
+async def detokenize(request: Request) -> Response:
+    """The text of token ids, special tokens included."""
+    llm = open_llm(request)
+    body = await read_json(request, request.app.state.settings.max_body_bytes)
+    wire, ids, unknown = read_detokenize(body, vocab_size=llm.info.vocab_size)
+    served_model(llm.info, wire.model)
+    return _json({"prompt": await llm.decode(ids, skip_special_tokens=False)}, unknown)
+
+
+def _json(answer: dict[str, Any], unknown: tuple[str, ...]) -> Response:
+    warning = warning_text(unknown)
+    headers = {"x-jaxinfer-warnings": warning} if warning else None
+    return Response(encode_json(answer), headers=headers, media_type="application/json")
