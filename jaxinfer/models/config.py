@@ -112,14 +112,17 @@ class HFConfig:
         self.refuse(key, f"must be an integer in {low} .. {high}", CHECK)
         return low
 
-    def number(self, key: str, default: float | None = None, *, low: float = 0.0, high: float = 1e12) -> float:
-        """A finite number with low < value <= high; required when there is no default."""
+    def number(
+        self, key: str, default: float | None = None, *, high: float = 1e12, zero_allowed: bool = False
+    ) -> float:
+        """A finite number above 0 (or 0 where that is allowed), at most `high`; required when there is no default."""
         value = self.value(key)
         if value is None and default is not None:
             return default
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and low < value <= high:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if is_number and (0 < value <= high or (value == 0 and zero_allowed)):
             return float(value)
-        self.refuse(key, f"must be a number above {low:g}, at most {high:g}", CHECK)
+        self.refuse(key, f"must be a number {'from' if zero_allowed else 'above'} 0, at most {high:g}", CHECK)
         return 1.0
 
     def flag(self, key: str, default: bool = False) -> bool:
@@ -134,7 +137,7 @@ class HFConfig:
     def section(self, key: str) -> "HFConfig | None":
         """A nested object, read with the same strictness; None when missing, null or empty."""
         value = self.value(key)
-        if not value:
+        if value is None or value == {}:
             return None
         if not isinstance(value, dict):
             self.refuse(key, "must be an object", CHECK)

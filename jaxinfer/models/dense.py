@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from jaxinfer.errors import CheckpointError
 from jaxinfer.models import rope
 from jaxinfer.models.config import CHECK, HFConfig, ModelConfig, checkpoint_dtype, raise_faults, token_ids
 from jaxinfer.models.parameters import Layout, matrices, single, stacked
@@ -82,10 +83,12 @@ def config_from_hf(raw: Mapping[str, Any]) -> ModelConfig:
 
     Raises CheckpointError with every unknown key, missing key and unsupported feature at once.
     """
-    architecture = raw["architectures"][0]
-    traits = TRAITS[architecture]
     config = HFConfig(raw)
-    config.value("architectures")
+    names = config.value("architectures")
+    if names not in [[name] for name in TRAITS]:
+        raise CheckpointError(f"architectures must name one of {', '.join(TRAITS)}, got {names!r}; choose such a model")
+    architecture = names[0]
+    traits = TRAITS[architecture]
     config.must_be("model_type", (traits.model_type,), f"{architecture} is a model of that type")
     heads = config.integer("num_attention_heads", high=2**12)
     kv_heads = config.integer("num_key_value_heads", heads, high=2**12)

@@ -6,7 +6,7 @@ An entry point's name is the architecture as config.json spells it; its object i
 import dataclasses
 import difflib
 from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import jax
@@ -76,8 +76,14 @@ def family_for(raw: Mapping[str, Any]) -> Family:
     )
 
 
-def _load(point: Any) -> Family:
-    family = point.load()
+def _load(point: EntryPoint) -> Family:
+    try:
+        family = point.load()
+    except Exception as error:  # a stranger's module: whatever it raises, the message must name it
+        raise CheckpointError(
+            f"entry point {point.name!r} of group {ENTRY_POINT_GROUP!r} must load, got {error!r} from {point.value}; "
+            "fix or uninstall that package"
+        ) from error
     if not isinstance(family, Family):
         raise CheckpointError(
             f"entry point {point.name!r} of group {ENTRY_POINT_GROUP!r} must be a Family, got {type(family).__name__} "

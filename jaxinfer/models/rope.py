@@ -28,13 +28,13 @@ def rope_from_hf(config: HFConfig, max_position: int) -> Rope:
     if _agreed(config, section, "partial_rotary_factor", 1.0) != 1.0:
         where = section if section and section.has("partial_rotary_factor") else config
         where.refuse("partial_rotary_factor", "must be 1", "models that rotate a part of each head are not supported")
-    original = config.integer("original_max_position_embeddings", 0)
+    original = _original_max_position(config, section) or max_position
     if section is None:
         return Rope(theta=theta)
     kind = _kind(section)
     if kind is None:
         return Rope(theta=theta)  # refused by name; its other keys would only add noise
-    rope = _READERS[kind](section, theta, original or max_position, max_position)
+    rope = _READERS[kind](section, theta, original, max_position)
     section.finish()
     return rope
 
@@ -61,6 +61,15 @@ def _agreed(config: HFConfig, section: HFConfig | None, key: str, default: float
     if config.has(key) and inner != outer:
         config.refuse(key, f"must agree with the one in the rope section ({inner:g})", "delete the wrong one")
     return inner
+
+
+def _original_max_position(config: HFConfig, section: HFConfig | None) -> int:
+    """0 when it stands nowhere; some checkpoints state it beside the rope section instead of in it."""
+    key = "original_max_position_embeddings"
+    outer = config.integer(key, 0)
+    if section is not None and outer and section.has(key) and section.value(key) != outer:
+        config.refuse(key, f"must agree with the one in the rope section ({section.value(key)!r})", "delete one")
+    return outer
 
 
 def _read_default(section: HFConfig, theta: float, original: int, max_position: int) -> Rope:
@@ -112,7 +121,8 @@ def _yarn_attention_factor(section: HFConfig, factor: float) -> float:
     transformers does not read `attn_factor`. DeepSeek-R1-0528-Qwen3-8B sets it to cancel the computed value.
     """
     extra = section.number("attn_factor", 1.0)
-    mscale, mscale_all_dim = section.number("mscale", 0.0, low=-1e-9), section.number("mscale_all_dim", 0.0, low=-1e-9)
+    mscale = section.number("mscale", 0.0, zero_allowed=True)
+    mscale_all_dim = section.number("mscale_all_dim", 0.0, zero_allowed=True)
     if section.has("attention_factor"):
         if section.has("attn_factor"):
             section.refuse("attn_factor", "must not stand beside attention_factor", "keep one of them")

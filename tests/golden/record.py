@@ -6,7 +6,7 @@ Run by hand, in an environment of its own (torch is no dependency of jaxinfer or
     PYTHONPATH=. /tmp/hf/bin/python tests/golden/record.py
 
 Writes tests/golden/<model>.npz: prompts of 5, 40 and 300 tokens, log-probabilities f32[T, V] at every position of each,
-and 64 greedy tokens after it; and tests/golden/rope.json: frequencies and attention factors. Float32, eager attention, CPU.
+and 64 greedy tokens after it; and tests/golden/rope.json: frequencies and attention factors. Float32, CPU.
 """
 
 import json

@@ -1,0 +1,300 @@
+"""What is read from a config.json, and what is refused and how."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxinfer.errors import CheckpointError
+from jaxinfer.models.config import ModelConfig, Rope
+from jaxinfer.models.dense import config_from_hf
+
+QWEN3_8B: dict[str, Any] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 151643,
+    "eos_token_id": 151645,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 12288,
+    "max_position_embeddings": 40960,
+    "max_window_layers": 36,
+    "model_type": "qwen3",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 36,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 1000000,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.51.0",
+    "use_cache": True,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+R1_0528_QWEN3_8B = {
+    **QWEN3_8B,
+    "max_position_embeddings": 131072,
+    "rope_scaling": {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 32768,
+        "attn_factor": 0.8782488562869419,
+    },
+}
+R1_DISTILL_QWEN_1_5B: dict[str, Any] = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "attention_dropout": 0.0,
+    "bos_token_id": 151643,
+    "eos_token_id": 151643,
+    "hidden_act": "silu",
+    "hidden_size": 1536,
+    "initializer_range": 0.02,
+    "intermediate_size": 8960,
+    "max_position_embeddings": 131072,
+    "max_window_layers": 21,
+    "model_type": "qwen2",
+    "num_attention_heads": 12,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000,
+    "sliding_window": 4096,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.44.0",
+    "use_cache": True,
+    "use_mrope": False,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+LLAMA_3_2_1B: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 128000,
+    "eos_token_id": [128001, 128008, 128009],
+    "head_dim": 64,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "initializer_range": 0.02,
+    "intermediate_size": 8192,
+    "max_position_embeddings": 131072,
+    "mlp_bias": False,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 16,
+    "num_key_value_heads": 8,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "factor": 32.0,
+        "high_freq_factor": 4.0,
+        "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.45.0.dev0",
+    "use_cache": True,
+    "vocab_size": 128256,
+}
+QWEN3_0_6B = {
+    **QWEN3_8B,
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "max_window_layers": 28,
+    "tie_word_embeddings": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("raw", "num_params"),
+    [
+        (QWEN3_0_6B, 596_049_920),
+        (QWEN3_8B, 8_190_735_360),
+        (R1_0528_QWEN3_8B, 8_190_735_360),
+        (R1_DISTILL_QWEN_1_5B, 1_777_088_000),
+        (LLAMA_3_2_1B, 1_235_814_400),
+    ],
+    ids=["Qwen3-0.6B", "Qwen3-8B", "R1-0528-Qwen3-8B", "R1-Distill-Qwen-1.5B", "Llama-3.2-1B"],
+)
+def test_published_configs_are_read_and_count_their_published_parameters(raw: dict[str, Any], num_params: int) -> None:
+    assert config_from_hf(raw).num_params == num_params
+
+
+def test_every_field_of_a_published_config_is_read() -> None:
+    assert config_from_hf(LLAMA_3_2_1B) == ModelConfig(
+        architecture="LlamaForCausalLM",
+        vocab_size=128256,
+        hidden_size=2048,
+        num_layers=16,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=64,
+        intermediate_size=8192,
+        norm_eps=1e-5,
+        rope=Rope(
+            kind="llama3",
+            theta=500000.0,
+            factor=32.0,
+            original_max_position=8192,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+        ),
+        max_position=131072,
+        qkv_bias=False,
+        qk_norm=False,
+        tie_embeddings=True,
+        dtype="bfloat16",
+        bos_token_id=128000,
+        eos_token_ids=(128001, 128008, 128009),
+    )
+
+
+def test_a_missing_head_dim_is_the_hidden_size_over_the_heads() -> None:
+    assert config_from_hf(R1_DISTILL_QWEN_1_5B).head_dim == 128
+
+
+def test_keys_and_values_of_a_token_are_counted_in_bytes() -> None:
+    assert config_from_hf(QWEN3_8B).kv_bytes_per_token(2) == 2 * 36 * 8 * 128 * 2
+
+
+def test_both_styles_of_transformers_give_the_same_config() -> None:
+    for old in (QWEN3_8B, R1_0528_QWEN3_8B, LLAMA_3_2_1B):
+        new = {key: value for key, value in old.items() if key not in ("rope_theta", "rope_scaling", "torch_dtype")}
+        new["dtype"] = old["torch_dtype"]
+        new["rope_parameters"] = {"rope_theta": old["rope_theta"], **(old["rope_scaling"] or {"rope_type": "default"})}
+        new["layer_types"] = ["full_attention"] * old["num_hidden_layers"]
+        assert config_from_hf(new) == config_from_hf(old)
+
+
+def test_a_config_can_be_a_key_and_cannot_change() -> None:
+    first, second = config_from_hf(QWEN3_8B), config_from_hf(dict(QWEN3_8B))
+    assert {first: 1}[second] == 1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        first.vocab_size = 1  # type: ignore[misc]
+
+
+def test_yarn_stretches_the_context_it_started_from() -> None:
+    scaling = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    assert config_from_hf({**QWEN3_8B, "rope_scaling": scaling}).max_position == 131072
+    assert config_from_hf({**QWEN3_8B, "rope_scaling": {"type": "linear", "factor": 4.0}}).max_position == 40960
+
+
+def test_a_dtype_left_out_is_float32() -> None:
+    assert config_from_hf({**QWEN3_8B, "torch_dtype": None}).dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config must be absent"),
+        ({"hidden_act": "gelu"}, "hidden_act must be 'silu', got 'gelu'"),
+        ({"attention_bias": True}, "attention_bias must be false, got true"),
+        ({"mlp_bias": True}, "mlp_bias must be false"),
+        ({"use_mrope": True}, "use_mrope must be false"),
+        ({"auto_map": {"AutoModelForCausalLM": "modeling.Mine"}}, "code from a checkpoint is never run"),
+        ({"use_sliding_window": True, "sliding_window": 4096}, "use_sliding_window must be false"),
+        ({"layer_types": ["full_attention"] * 35 + ["sliding_attention"]}, "layer_types must all be full_attention"),
+        ({"layer_types": ["full_attention"] * 35}, "layer_types must have num_hidden_layers (36) entries"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling.type must be one of default, linear"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling.rope_type must be one of"),
+        ({"rope_scaling": {"rope_type": "yarn", "type": "linear"}}, "rope_scaling.rope_type must agree with type"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "rope_scaling.factor must be a number above 0"),
+        (
+            {"rope_scaling": {"type": "linear", "factor": 2.0, "mrope_section": [1]}},
+            "rope_scaling.mrope_section is not",
+        ),
+        ({"rope_scaling": [1]}, "rope_scaling must be an object"),
+        ({"rope_scaling": False}, "rope_scaling must be an object"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 5.0}}, "rope_theta must agree"),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "default"}}},
+            "rope_parameters.full_attention is not a key",
+        ),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor must be 1"),
+        ({"original_max_position_embeddings": 7, "rope_scaling": R1_0528_QWEN3_8B["rope_scaling"]}, "must agree"),
+        (
+            {"rope_scaling": {"type": "yarn", "factor": 4.0, "attn_factor": 1.1, "attention_factor": 1.1}},
+            "rope_scaling.attn_factor must not stand beside attention_factor",
+        ),
+        (
+            {"rope_scaling": {"type": "llama3", "factor": 4.0, "low_freq_factor": 4.0, "high_freq_factor": 1.0}},
+            "rope_scaling.high_freq_factor must be above low_freq_factor",
+        ),
+        ({"model_type": "qwen2"}, "model_type must be 'qwen3', got 'qwen2'"),
+        ({"torch_dtype": "float64"}, "torch_dtype must be one of bfloat16, float16, float32"),
+        ({"dtype": "float16"}, "dtype must agree with torch_dtype ('bfloat16')"),
+        ({"num_key_value_heads": 5}, "num_key_value_heads must divide num_attention_heads (32)"),
+        ({"head_dim": 127}, "head_dim must be even"),
+        ({"head_dim": None, "hidden_size": 4097}, "head_dim must be given"),
+        ({"vocab_size": None}, "vocab_size must be an integer in 1 .. 16777216, got nothing"),
+        ({"vocab_size": True}, "vocab_size must be an integer"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers must be an integer in 1 .. 1024"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps must be a number above 0, at most 1, got nan"),
+        ({"eos_token_id": "</s>"}, "eos_token_id must be a token id or a list of token ids"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings must be true or false"),
+        ({"residual_multiplier": 0.2}, "residual_multiplier is not a key this architecture knows, got 0.2; delete it"),
+        ({"rms_norm_epsilon": 1e-5}, "did you mean 'rms_norm_eps'?"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_served_is_refused_by_name(changed: dict[str, Any], named: str) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        config_from_hf({**QWEN3_8B, **changed})
+    assert named in str(caught.value)
+    assert str(caught.value).startswith("config.json of Qwen3ForCausalLM has ")
+
+
+def test_qwen2_always_has_a_bias_on_q_k_v() -> None:
+    assert config_from_hf({**R1_DISTILL_QWEN_1_5B, "attention_bias": True}).qkv_bias
+    with pytest.raises(CheckpointError, match="attention_bias must be true, got false"):
+        config_from_hf({**R1_DISTILL_QWEN_1_5B, "attention_bias": False})
+
+
+def test_all_faults_are_reported_at_once() -> None:
+    raw = {**QWEN3_8B, "hidden_act": "relu", "vocab_size": -1, "wings": 2, "rope_scaling": {"type": "su", "factor": 2}}
+    with pytest.raises(CheckpointError) as caught:
+        config_from_hf(raw)
+    message = str(caught.value)
+    assert "has 4 setting(s)" in message
+    for key in ("hidden_act", "vocab_size", "wings", "rope_scaling.type"):
+        assert f"\n  - {key} " in message
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.just(10**400),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+ROPE_KEYS = sorted({*R1_0528_QWEN3_8B["rope_scaling"], *LLAMA_3_2_1B["rope_scaling"], "type", "mscale", "beta_fast"})
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    raw=st.sampled_from([R1_0528_QWEN3_8B, R1_DISTILL_QWEN_1_5B, LLAMA_3_2_1B]),
+    changes=st.dictionaries(st.sampled_from(sorted({*QWEN3_8B, *LLAMA_3_2_1B, "dtype", "layer_types"})), JSON),
+    rope_changes=st.dictionaries(st.sampled_from(ROPE_KEYS), JSON, max_size=2),
+)
+def test_any_json_is_read_or_refused_and_never_crashes(
+    raw: dict[str, Any], changes: dict[str, Any], rope_changes: dict[str, Any]
+) -> None:
+    scaling = {**(raw.get("rope_scaling") or {}), **rope_changes}
+    changed = json.loads(json.dumps({**raw, "rope_scaling": scaling, **changes}))
+    try:
+        assert isinstance(config_from_hf(changed), ModelConfig)
+    except CheckpointError as error:
+        assert str(error)
