@@ -61,12 +61,12 @@ class Client:
     def finish(self, max_steps: int = 10_000) -> None:
         """Step until every answer has ended, text states reading at once."""
         for _ in range(max_steps):
+            for answer in self.answers.values():
+                if answer.request.text_lag and answer.reason is None and len(answer.tokens) > answer.acknowledged:
+                    self.read_text(answer, len(answer.tokens))
             if not self.engine.has_work:
                 break
             self.step()
-            for answer in self.answers.values():
-                if answer.request.text_lag and answer.reason is None:
-                    self.read_text(answer, len(answer.tokens))
         assert all(answer.reason for answer in self.answers.values()), "a request was lost"
         stats = self.engine.stats()
         assert stats.pages_free + stats.pages_cached == stats.pages_total, "a page was not given back"

@@ -56,9 +56,9 @@ def value_of(token: int, position: int, before: int) -> int:
 
 
 def draw(history: int, position: int, sampling: Sampling) -> int:
-    """The token after `position`, by a history's fold."""
+    """The token after `position`, by a history's fold; the BAD one only at temperatures above 1."""
     noise = (sampling.seed, sampling.sample_index, position) if sampling.temperature else ()
-    return mix(history, *noise) % VOCAB
+    return mix(history, *noise) % (VOCAB if sampling.temperature > 1 else BAD)
 
 
 def alone(request: Request, index: int, limits: Limits) -> tuple[list[int], str]:

@@ -1,0 +1,274 @@
+"""Random workloads against the laws: every invariant after every step, every answer equal to its request running alone.
+
+Each seed draws an engine (page size, pool, slots, budget, switches) and then, step by step, new requests, shared
+prefixes, conversations that go on, aborts, stop strings found late, token ids that break the numbers. Pools are small
+enough that preemption is the rule.
+"""
+
+import random
+
+import pytest
+
+from jaxinfer.engine import pages, sequence
+from jaxinfer.engine.pages import PageKey, PagePool
+from jaxinfer.engine.scheduler import Scheduler
+from jaxinfer.engine.sequence import Request, Sequence, State, validate_request
+from jaxinfer.errors import InvalidRequest
+from tests.engine.client import Answer, Client
+from tests.engine.device import BAD, VOCAB, WEIGHTS, make_limits, value_of
+
+STEPS_PER_SEED = 600
+QUICK_SEEDS = 20  # 12,000 steps
+
+
+class Workload:
+    """One seed's engine and the requests that come to it."""
+
+    def __init__(self, seed: int, **fixed) -> None:
+        self.rng = rng = random.Random(seed)
+        size = rng.choice((1, 2, 4, 8))
+        slots = rng.randint(1, 10)
+        chunked = rng.random() < 0.8
+        changes = {
+            "page_size": size,
+            "max_model_len": 72,
+            "num_pages": -(-72 // size) + rng.randint(1, 12),
+            "max_num_seqs": slots,
+            "max_num_batched_tokens": max(slots, rng.choice((6, 12, 40, 100) if chunked else (60, 100))),
+            "enable_prefix_caching": rng.random() < 0.85,
+            "enable_chunked_prefill": chunked,
+            "run_ahead": 1,
+        }
+        self.client = Client(make_limits(**changes | fixed))
+        self.prefixes = [self._tokens(rng.randint(1, 30)) for _ in range(4)]
+        self.past: list[list[int]] = list(self.prefixes)
+        self.num_added = 0
+        self.num_refused = 0
+
+    def run(self, num_steps: int) -> None:
+        rng, client = self.rng, self.client
+        for step in range(num_steps):
+            if len(self.unfinished()) < 14 and rng.random() < 0.4:
+                self._add()
+            if rng.random() < 0.04 and (running := self.unfinished()):
+                client.abort(rng.choice(running).request.id)
+            self._read_texts()
+            client.step()
+            if step % 100 == 0:
+                self.check_published()
+        client.finish()
+        self.check_published()
+
+    def unfinished(self) -> list[Answer]:
+        return [answer for answer in self.client.answers.values() if answer.reason is None]
+
+    def check_published(self) -> None:
+        """Each findable page holds on the device what its key says."""
+        pool, runner = self.client.engine.scheduler.pool, self.client.runner
+        for page in range(1, pool.num_total + 1):
+            if (key := pool.key_of(page)) is not None:
+                values = self._values(key)
+                assert runner.kv[page].tolist() == values[-self.client.limits.page_size :]
+                assert not runner.bad[page].any()
+
+    def _values(self, key: PageKey) -> list[int]:
+        chain: list[int] = []
+        while key.parent is not None:
+            chain = memoryview(key.tokens).cast("i").tolist() + chain
+            key = key.parent
+        values, history = [], 0
+        for position, token in enumerate(chain):
+            values.append(value_of(token, position, history))
+            history = (history + values[-1] * int(WEIGHTS[position])) & ((1 << 64) - 1)
+        return values
+
+    def _tokens(self, count: int) -> list[int]:
+        return [self.rng.randrange(BAD) for _ in range(count)]
+
+    def _add(self) -> None:
+        rng = self.rng
+        prompt = list(rng.choice(rng.choice((self.prefixes, self.past))))
+        prompt = prompt[: rng.randint(1, len(prompt))] if rng.random() < 0.3 else prompt
+        prompt += self._tokens(rng.choice((0, 1, 5, 20)))
+        if rng.random() < 0.03:
+            prompt.append(BAD)
+        text_lag = rng.random() < 0.25
+        self.num_added += 1
+        request = Request(
+            id=str(self.num_added),
+            prompt=tuple(prompt) or (0,),
+            max_tokens=rng.choice((1, 2, 8, 30, 80)),
+            n=rng.choice((1, 1, 1, 2, 4)),
+            temperature=rng.choice((0.0, 1.0, 2.0)),
+            seed=rng.randrange(1 << 64),
+            eos_token_ids=frozenset(self._tokens(rng.choice((0, 1, 4)))),
+            stop_token_ids=frozenset(self._tokens(rng.choice((0, 0, 1)))),
+            priority=rng.choice((0, 0, 0, -1, 5)),
+            salt=rng.choice(("", "", "", "tenant")),
+            text_lag=text_lag,
+        )
+        try:
+            validate_request(request, self.client.limits)
+        except InvalidRequest:
+            self.num_refused += 1
+            return
+        self.client.add(request, text_stop=rng.randrange(VOCAB // 4) if text_lag else None)
+        self.past = [*self.past[-8:], prompt]
+
+    def _read_texts(self) -> None:
+        for answer in self.unfinished():
+            if answer.request.text_lag and len(answer.tokens) > answer.acknowledged and self.rng.random() < 0.5:
+                self.client.read_text(answer, self.rng.randint(answer.acknowledged + 1, len(answer.tokens)))
+                if answer.tokens:
+                    self.past[-1] = list(answer.request.prompt) + answer.tokens
+
+
+@pytest.mark.parametrize("seed", range(QUICK_SEEDS))
+def test_any_workload_keeps_the_invariants_and_answers_as_if_each_request_ran_alone(seed):
+    workload = Workload(seed)
+    workload.run(STEPS_PER_SEED)
+    assert workload.num_added - workload.num_refused > 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1000, 1300))
+def test_many_more_workloads_keep_the_invariants(seed):
+    Workload(seed).run(STEPS_PER_SEED)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_laws_hold_at_depth_0(seed):
+    Workload(seed, run_ahead=0).run(300)
+
+
+def test_the_workloads_reach_what_they_are_meant_to_reach():
+    clients = []
+    for seed in range(6):
+        workload = Workload(seed)
+        workload.run(300)
+        clients.append(workload.client)
+    counters = [client.engine.scheduler.counters for client in clients]
+    assert sum(c.preemptions for c in counters) > 50
+    assert sum(c.cached_tokens for c in counters) > 500
+    for reason in ("stop", "length", "abort", "error"):
+        assert sum(c.finished[reason] for c in counters) > 5, reason
+    assert any(client.runner.zeroed for client in clients)
+
+
+def test_the_laws_hold_when_every_digest_is_the_same(monkeypatch):
+    monkeypatch.setattr(pages, "page_digest", lambda parent, tokens: bytes(16))
+    hits = 0
+    for seed in range(4):
+        workload = Workload(seed, enable_prefix_caching=True)
+        workload.run(300)
+        hits += workload.client.engine.scheduler.counters.cached_tokens
+    assert hits > 0
+
+
+def _publish_early(patch):
+    publish = Scheduler._publish
+    patch(Scheduler, "_publish", lambda self, s, end: publish(self, s, len(s.page_ids) * self.limits.page_size))
+
+
+def _trust_digests(patch):
+    patch(pages, "page_digest", lambda parent, tokens: bytes(16))
+    patch(pages, "same_chain", lambda a, b: True)
+
+
+def _keep_the_key_of_an_evicted_page(patch):
+    patch(PagePool, "_evict", lambda self: self._cached.popitem(last=False)[0])
+
+
+def _share_a_page_that_is_written(patch):
+    patch(Sequence, "lookup_keys", lambda self, size: list(_keys(self, size)))
+
+
+def _keys(s, size):
+    key = s.root
+    for i in range(len(s.tokens) // size):
+        key = pages.next_key(key, s.tokens[i * size : (i + 1) * size])
+        yield key
+
+
+def _commit_surplus_rows(patch):
+    commit = Scheduler.commit
+
+    def commit_all(self, step, result):
+        for s in step.sequences:
+            s.state = State.RUNNING
+        return commit(self, step, result)
+
+    patch(Scheduler, "commit", commit_all)
+
+
+def _send_fresh_pages_only(patch):
+    start = Scheduler._start
+
+    def start_as_if_sent(self, s, *rest):
+        count = start(self, s, *rest)
+        if len(s.keys) > 0:
+            s.num_sent_pages = 1
+        return count
+
+    patch(Scheduler, "_start", start_as_if_sent)
+
+
+def _preempt_with_tokens_in_flight(patch):
+    patch(Scheduler, "_num_pages_wanted", lambda self, ready, budget: 0)
+
+
+def _run_one_token_too_far_ahead_of_the_text(patch):
+    patch(sequence, "MAX_TEXT_LAG", sequence.MAX_TEXT_LAG + 1)
+
+
+def _leak_a_page(patch):
+    release = PagePool.release
+    patch(PagePool, "release", lambda self, page_ids: release(self, page_ids[1:]))
+
+
+def _keep_the_slot_of_a_preempted_sequence(patch):
+    preempt = Scheduler._preempt
+
+    def preempt_and_keep(self, s):
+        preempt(self, s)
+        self._slots.pop()
+
+    patch(Scheduler, "_preempt", preempt_and_keep)
+
+
+def _forget_a_sibling(patch):
+    patch(Scheduler, "_admit_siblings", lambda self, first: None)
+
+
+def _recompute_the_prompt_alone(patch):
+    preempt = Scheduler._preempt
+
+    def preempt_and_forget(self, s):
+        preempt(self, s)
+        del s.tokens[s.num_prompt :]
+
+    patch(Scheduler, "_preempt", preempt_and_forget)
+
+
+FAULTS = [
+    _publish_early,
+    _trust_digests,
+    _keep_the_key_of_an_evicted_page,
+    _share_a_page_that_is_written,
+    _commit_surplus_rows,
+    _send_fresh_pages_only,
+    _preempt_with_tokens_in_flight,
+    _run_one_token_too_far_ahead_of_the_text,
+    _leak_a_page,
+    _keep_the_slot_of_a_preempted_sequence,
+    _forget_a_sibling,
+    _recompute_the_prompt_alone,
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__.strip("_"))
+def test_the_laws_catch_a_planted_fault(fault, monkeypatch):
+    fault(monkeypatch.setattr)
+    with pytest.raises((AssertionError, KeyError, ValueError, IndexError)):
+        for seed in range(10):
+            Workload(seed, enable_prefix_caching=True).run(300)

@@ -1,0 +1,203 @@
+"""The scheduler's policy: who runs, in which step, at what cost."""
+
+import pytest
+
+from jaxinfer.engine.scheduler import Scheduler
+from jaxinfer.engine.sequence import Request, Sequence, State
+from jaxinfer.errors import ConfigError, InvalidRequest
+from tests.engine.client import Client
+from tests.engine.device import VOCAB, make_limits
+
+
+def tokens(count: int, start: int = 0) -> tuple[int, ...]:
+    """A prompt; different starts share no page."""
+    return tuple((start * 31 + i * 7) % (VOCAB - 1) for i in range(count))
+
+
+def ids(sequences: list[Sequence]) -> list[str]:
+    return [sequence.request.id for sequence in sequences]
+
+
+def test_a_step_carries_decode_rows_and_prompt_chunks_together():
+    client = Client(make_limits(max_num_batched_tokens=16))
+    client.add(Request("decoding", tokens(4), 30))
+    client.step()
+    client.step()
+    client.add(Request("long", tokens(60, 1), 1))
+    for _ in range(5):
+        client.step()
+    mixed = [plan for plan in client.plans if len(plan.rows) == 2]
+    assert [sorted(row.count for row in plan.rows) for plan in mixed[:4]] == [[1, 15]] * 4
+    assert [row.sample for plan in mixed[:4] for row in plan.rows if row.count > 1] == [False, False, False, True]
+
+
+@pytest.mark.parametrize(("chunked", "bound"), [(True, 1), (False, 2)])
+def test_decode_never_starves_while_prompts_keep_coming(chunked, bound):
+    client = Client(make_limits(max_num_batched_tokens=32, enable_chunked_prefill=chunked))
+    client.add(Request("decoding", tokens(4), 60))
+    for _ in range(3):
+        client.step()
+    slot = client.engine.scheduler.running[0].slot
+    for i in range(40):
+        client.add(Request(f"prompt{i}", tokens(32, i + 1), 1))
+    first = len(client.plans)
+    for _ in range(50):
+        client.step()
+    rows = [i for i, plan in enumerate(client.plans[first:]) if any(row.slot == slot for row in plan.rows)]
+    assert max(b - a for a, b in zip(rows, rows[1:], strict=False)) <= bound
+    assert client.engine.stats().finished["length"] > 15, "and the prompts are served too"
+    client.finish()
+
+
+def test_without_chunked_prefill_every_prompt_is_computed_whole():
+    client = Client(make_limits(enable_chunked_prefill=False))
+    for i in range(12):
+        client.add(Request(str(i), tokens(9 + i, i), 20))
+    client.finish()
+    chunks = [row.count for plan in client.plans for row in plan.rows if row.sampling]
+    assert sorted(chunks) == list(range(9, 21))
+    assert all(row.sample for plan in client.plans for row in plan.rows)
+
+
+def test_requests_are_served_in_order_of_arrival_and_lower_priority_numbers_sooner():
+    client = Client(make_limits(max_num_seqs=1))
+    for name, priority in (("a", 0), ("b", 0), ("late", 5), ("soon", -1)):
+        client.add(Request(name, tokens(4), 3, priority=priority))
+    order = []
+    while client.engine.has_work:
+        order += [output.request_id for output in client.step() if output.finish_reason]
+    assert order == ["soon", "a", "b", "late"]
+
+
+def test_admission_leaves_a_watermark_while_others_run():
+    scheduler = Scheduler(make_limits(num_pages=202, max_num_batched_tokens=128, max_model_len=900))
+    scheduler.add(Request("first", tokens(100), 500))
+    scheduler.plan()
+    filler: list[int] = []
+    scheduler.pool.grow(filler, 201 - 25 - 3)
+    scheduler.add(Request("fits but for the watermark of 3", tokens(8, 1), 5))
+    scheduler.plan()
+    assert ids(scheduler.running) == ["first"]
+    scheduler.pool.release(filler)
+    scheduler.plan()
+    assert len(scheduler.running) == 2
+
+
+def test_the_newest_is_preempted_when_pages_run_out():
+    client = Client(make_limits(num_pages=13, max_model_len=48))
+    for i in range(3):
+        client.add(Request(str(i), tokens(12, i), 36))
+    preempted = []
+    while not preempted:
+        client.step()
+        preempted = [s for s in client.engine.scheduler.waiting if s.preemptions]
+    assert ids(preempted) == ["2"]
+    assert preempted[0].state is State.WAITING and len(preempted[0].tokens) > 12, "its committed tokens are kept"
+    client.finish()
+
+
+def test_a_preempted_sequence_finds_most_of_its_pages_again():
+    def serve(caching: bool) -> Client:
+        client = Client(make_limits(num_pages=30, max_model_len=48, enable_prefix_caching=caching))
+        for i in range(3):
+            client.add(Request(str(i), tokens(12, i), 36))
+        client.finish()
+        return client
+
+    cached, uncached = serve(True).engine.stats(), serve(False).engine.stats()
+    assert cached.preemptions >= 1 and uncached.preemptions >= 1
+    assert cached.computed_tokens < 3 * 47 + 10 < uncached.computed_tokens
+
+
+def test_eight_choices_cost_less_than_1_3_prefills_and_differ():
+    client = Client(make_limits(max_num_batched_tokens=64))
+    client.add(Request("one", tokens(101), 1, n=8, temperature=1.0, seed=3))
+    client.finish()
+    assert client.engine.stats().computed_tokens < 1.3 * 101
+    client = Client(make_limits(max_num_batched_tokens=64))
+    client.add(Request("one", tokens(101), 20, n=8, temperature=1.0, seed=3))
+    client.finish()
+    assert len({tuple(answer) for answer in client.tokens().values()}) == 8
+
+
+def test_siblings_are_admitted_once_the_first_choices_prompt_is_published():
+    client = Client(make_limits(max_num_batched_tokens=16))
+    client.add(Request("one", tokens(40), 8, n=3))
+    client.add(Request("other", tokens(5, 1), 8))
+    client.finish()
+    starts = [(row.start, row.count) for plan in client.plans for row in plan.rows if row.sampling]
+    assert sorted(starts) == [(0, 5), (0, 16), (36, 4), (36, 4)]
+
+
+def test_siblings_go_on_when_the_first_choice_is_ended_early():
+    client = Client(make_limits(max_num_batched_tokens=16))
+    client.add(Request("one", tokens(40), 8, n=3))
+    client.step()
+    client.engine.scheduler.end("one", 0)
+    client.answers.pop(("one", 0))
+    client.finish()
+    assert client.engine.stats().finished == {"stop": 1, "length": 2, "abort": 0, "error": 0}
+
+
+def test_an_end_by_eos_costs_one_surplus_row_and_an_end_by_length_none():
+    def computed(run_ahead: int, **how) -> int:
+        client = Client(make_limits(run_ahead=run_ahead))
+        client.add(Request("one", tokens(4), **how))
+        client.finish()
+        return client.engine.stats().computed_tokens
+
+    fifth = Client(make_limits())
+    fifth.add(Request("one", tokens(4), 5))
+    fifth.finish()
+    eos = frozenset({fifth.tokens()["one", 0][-1]})
+    assert computed(1, max_tokens=5) == computed(0, max_tokens=5) == 8
+    assert computed(0, max_tokens=50, eos_token_ids=eos) == 8
+    assert computed(1, max_tokens=50, eos_token_ids=eos) == 9
+
+
+def test_a_sequence_with_stop_strings_waits_for_its_text():
+    client = Client(make_limits())
+    client.add(Request("slow reader", tokens(4), 50, text_lag=True))
+    client.add(Request("other", tokens(4, 1), 20))
+    for _ in range(30):
+        client.step()
+    answer = client.answers["slow reader", 0]
+    assert len(answer.tokens) == 4
+    assert client.answers["other", 0].reason == "length", "nobody else waits"
+    assert not client.engine.has_work, "and the loop does not spin"
+    client.finish()
+
+
+def test_a_budget_smaller_than_the_slots_is_refused():
+    with pytest.raises(ConfigError, match="max_num_batched_tokens must be at least max_num_seqs"):
+        Scheduler(make_limits(max_num_seqs=64, max_num_batched_tokens=32))
+
+
+@pytest.mark.parametrize(
+    ("request_", "changes", "message"),
+    [
+        (Request("r", tokens(128), 1), {}, "maximum context length is 128 tokens"),
+        (Request("r", tokens(40), 1), {"enable_chunked_prefill": False}, "maximum context length is 32 tokens"),
+        (Request("r", tokens(20), 100), {"num_pages": 11}, "maximum context length is 41 tokens"),
+        (Request("r", (), 1), {}, "at least one token"),
+        (Request("r", (1, VOCAB), 1), {}, "token ids must lie in"),
+        (Request("r", (1, -1), 1), {}, "token ids must lie in"),
+        (Request("r", (1,), 0), {}, "max_tokens must be at least 1"),
+        (Request("r", (1,), 1, n=0), {}, "n must be at least 1"),
+    ],
+)
+def test_a_request_that_can_never_be_computed_is_refused(request_, changes, message):
+    scheduler = Scheduler(make_limits(**changes))
+    with pytest.raises(InvalidRequest, match=message) as refusal:
+        scheduler.add(request_)
+    if "context" in message:
+        assert refusal.value.code == "context_length_exceeded"
+    assert scheduler.num_unfinished == 0
+
+
+def test_the_largest_requests_that_fit_are_served():
+    for changes, prompt, max_tokens in (({}, 127, 50), ({"num_pages": 11}, 20, 21), ({"num_pages": 33}, 1, 200)):
+        client = Client(make_limits(**changes))
+        client.add(Request("r", tokens(prompt), max_tokens))
+        client.finish()
+        assert client.answers["r", 0].reason == "length"
