@@ -135,8 +135,8 @@ class Scheduler:
         return step
 
     def _plan(self, *, with_decode_rows: bool) -> Step | None:
-        ready = [s for s in self.running if self._can_go_on(s, with_decode_rows)]
-        budget = self.limits.max_num_batched_tokens - sum(s.decoding for s in ready)  # what is left for prompts
+        ready = self._ready(with_decode_rows)
+        budget = self.limits.max_num_batched_tokens - sum([s.decoding for s in ready])  # what is left for prompts
         if self.in_flight and self._num_pages_wanted(ready, budget) > self.pool.num_available:
             return None  # someone must be preempted, and for that every token must be known
         step = Step(Plan([]), [])
@@ -154,13 +154,18 @@ class Scheduler:
             self._admit(step, budget, with_decode_rows)
         return step if step.sequences else None
 
-    def _can_go_on(self, sequence: Sequence, with_decode_rows: bool) -> bool:
-        """Whether a running sequence has something to compute: a length end is known before it is committed."""
-        if not sequence.decoding:
-            return True
-        if sequence.dispatched + 1 >= sequence.max_length or not with_decode_rows:
-            return False
-        return not (sequence.request.text_lag and sequence.must_wait_for_text)
+    def _ready(self, with_decode_rows: bool) -> list[Sequence]:
+        """The running sequences that have something to compute; a length end is known before it is committed."""
+        return [
+            s
+            for s in self.running
+            if not s.decoding
+            or (
+                with_decode_rows
+                and s.dispatched + 1 < s.max_length
+                and not (s.request.text_lag and s.must_wait_for_text)
+            )
+        ]
 
     def _num_pages_wanted(self, ready: list[Sequence], budget: int) -> int:
         """New pages if every ready sequence got its row."""
@@ -177,8 +182,11 @@ class Scheduler:
 
     def _make_room(self, sequence: Sequence, count: int) -> bool:
         """Grow a sequence's pages by `count` positions, preempting the newest until it fits or is itself the newest."""
-        missing = -(-(sequence.dispatched + count) // self.limits.page_size) - len(sequence.page_ids)
-        while missing > 0 and not self.pool.grow(sequence.page_ids, missing):
+        end = sequence.dispatched + count
+        if end <= len(sequence.page_ids) * self.limits.page_size:
+            return True
+        missing = -(-end // self.limits.page_size) - len(sequence.page_ids)
+        while not self.pool.grow(sequence.page_ids, missing):
             newest = self.running[-1]
             self._preempt(newest)
             if newest is sequence:
@@ -244,10 +252,9 @@ class Scheduler:
 
     def _add_row(self, step: Step, sequence: Sequence, count: int) -> None:
         """Append a running sequence's row of `count` tokens and move its `dispatched`."""
-        start = sequence.dispatched
+        start, sent = sequence.dispatched, sequence.num_sent_pages
         end = sequence.dispatched = start + count
         row = Row(sequence.slot, start, count)
-        sent = sequence.num_sent_pages
         if sent != len(sequence.page_ids):
             row.new_pages = [(i, sequence.page_ids[i]) for i in range(sent, len(sequence.page_ids))]
             row.sampling = None if sent else sequence.sampling
@@ -264,6 +271,7 @@ class Scheduler:
         """Append what the oldest step in flight drew, publish the pages it filled, end what has ended."""
         self.in_flight -= 1
         outputs: list[Output] = []
+        size, num_sampled = self.limits.page_size, 0
         tokens: list[int] = result.tokens.tolist()
         finite: list[bool] = result.finite.tolist()
         for sequence, row, token, good in zip(step.sequences, step.plan.rows, tokens, finite, strict=True):
@@ -275,26 +283,25 @@ class Scheduler:
             if row.sample:
                 sequence.tokens.append(token)
             end = row.start + row.count
-            if end // self.limits.page_size > len(sequence.keys):
+            if end >= (len(sequence.keys) + 1) * size:
                 self._publish(sequence, end)
             if sequence.held and end >= sequence.num_prompt:
                 self._admit_siblings(sequence)
             if row.sample:
-                outputs.append(self._output(sequence, token))
+                output = Output(sequence.request.id, sequence.index, [token], None, None, sequence.cached_tokens)
+                outputs.append(output)
+                num_sampled += 1
+                if token in sequence.end_ids or len(sequence.tokens) == sequence.max_length:
+                    self._finish(sequence, output, token)
+        self.counters.generated_tokens += num_sampled
         return outputs
 
-    def _output(self, sequence: Sequence, token: int) -> Output:
-        """The news of one sampled token, and the end of the sequence when it is the last."""
-        output = Output(sequence.request.id, sequence.index, [token], None, None, sequence.cached_tokens)
-        self.counters.generated_tokens += 1
-        if token in sequence.end_ids:
-            output.finish_reason = "stop"
-            output.stop_reason = token if token in sequence.request.stop_token_ids else None
-        elif len(sequence.tokens) == sequence.max_length:
-            output.finish_reason = "length"
-        if output.finish_reason:
-            self._end(sequence, output.finish_reason)
-        return output
+    def _finish(self, sequence: Sequence, output: Output, token: int) -> None:
+        """End a sequence by its last token, for "stop" rather than "length" when both hold."""
+        stopped = token in sequence.end_ids
+        output.finish_reason = "stop" if stopped else "length"
+        output.stop_reason = token if token in sequence.request.stop_token_ids else None
+        self._end(sequence, output.finish_reason)
 
     def _publish(self, sequence: Sequence, end: int) -> None:
         """Make the full pages among the committed positions 0 .. end - 1 findable."""

@@ -97,16 +97,15 @@ def test_the_newest_is_preempted_when_pages_run_out():
 
 
 def test_a_preempted_sequence_finds_most_of_its_pages_again():
-    def serve(caching: bool) -> Client:
+    def recomputed(caching: bool) -> int:
         client = Client(make_limits(num_pages=30, max_model_len=48, enable_prefix_caching=caching))
         for i in range(3):
             client.add(Request(str(i), tokens(12, i), 36))
         client.finish()
-        return client
+        assert client.engine.stats().preemptions >= 1
+        return client.engine.stats().computed_tokens - 3 * 47
 
-    cached, uncached = serve(True).engine.stats(), serve(False).engine.stats()
-    assert cached.preemptions >= 1 and uncached.preemptions >= 1
-    assert cached.computed_tokens < 3 * 47 + 10 < uncached.computed_tokens
+    assert recomputed(caching=True) < recomputed(caching=False) / 2
 
 
 def test_eight_choices_cost_less_than_1_3_prefills_and_differ():
