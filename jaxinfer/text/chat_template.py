@@ -17,7 +17,6 @@ import jinja2
 import jinja2.meta
 
 from jaxinfer.errors import CheckpointError, InvalidRequest
-from jaxinfer.text.control import ControlGuard
 from jaxinfer.text.messages import ContentFormat, format_content, plain_data, plain_messages
 from jaxinfer.text.sandbox import ChatEnvironment, LimitExceeded
 from jaxinfer.text.tokenizer import Tokenizer, read_tokenizer_config, token_text
@@ -235,13 +234,13 @@ def encode_chat(
     Content that spells none is encoded as tokenizer.encode(template.render(...)) would. Raises InvalidRequest.
     """
     chat = template.prepare(messages, tools, add_generation_prompt, continue_final_message, template_kwargs)
-    guard = ControlGuard(tokenizer)
+    guard = tokenizer.guard
     others = [chat.tools, chat.variables]
     if not guard.is_needed(chat.messages, others):
         return tokenizer.encode(template.render_input(chat), add_special_tokens=False)
     marked, (marked_tools, variables), marker = guard.mark(chat.messages, others, "".join(template.sources.values()))
     chat = dataclasses.replace(chat, messages=marked, tools=marked_tools, variables=variables)
-    return guard.encode(template.render_input(chat), marker)
+    return tokenizer.encode_marked(template.render_input(chat), marker)
 
 
 def _find_source(folder: Path, config: dict[str, Any]) -> str | dict[str, str] | None:

@@ -2,16 +2,14 @@
 
 Before rendering, an invisible marker is put between the characters of every control spelling in the content, which
 breaks it; after rendering, what still spells a control token was written by the template. Those get the secret names
-of Tokenizer.encode_renamed, the markers are removed, and the whole text is encoded at once, so that text around the
-spellings is tokenized as ever.
+of PlainEncoder, the markers are removed, and the whole text is encoded at once, so that the text around the spellings
+is tokenized as ever.
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
-
-from jaxinfer.text.tokenizer import Tokenizer
 
 # A model's own tags, such as <think> or </tool_call>: what an assistant said and what the system prompt explains may
 # hold them. Tokens that begin or end a turn look different or are special.
@@ -20,13 +18,12 @@ _TRUSTED_ROLES = ("system", "developer", "assistant")
 
 
 class ControlGuard:
-    """Finds and breaks the spellings of one tokenizer's control tokens."""
+    """Finds and breaks the spellings of a tokenizer's control tokens."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        special = {t for t, token_id in tokenizer.control_tokens.items() if token_id in tokenizer.special_ids}
-        self._tokenizer = tokenizer
-        self._all = _Spellings(tokenizer.control_tokens)
-        self._turns = _Spellings(t for t in tokenizer.control_tokens if t in special or not _TAG.fullmatch(t))
+    def __init__(self, control_tokens: dict[str, int], special_ids: frozenset[int]) -> None:
+        tags = {t for t, token_id in control_tokens.items() if token_id not in special_ids and _TAG.fullmatch(t)}
+        self._all = _Spellings(control_tokens)
+        self._turns = _Spellings(control_tokens.keys() - tags)
 
     def is_needed(self, messages: list[dict[str, Any]], others: Any) -> bool:
         """Whether any string in the messages or in `others` (tools, template variables) must be broken."""
@@ -45,10 +42,10 @@ class ControlGuard:
         marked = [_map(message, partial(self._of(message).broken, marker=marker)) for message in messages]
         return marked, _map(others, partial(self._all.broken, marker=marker)), marker
 
-    def encode(self, rendered: str, marker: str) -> list[int]:
-        """Token ids of a rendering of marked messages."""
-        renamed = self._all.replaced(rendered, self._tokenizer.rename)
-        return self._tokenizer.encode_renamed(renamed.replace(marker, "").replace(_escaped(marker), ""))
+    def unmark(self, rendered: str, marker: str, name: Callable[[str], str]) -> str:
+        """The rendering without markers, in which the template's control tokens go by `name(token)`."""
+        renamed = self._all.replaced(rendered, name)
+        return renamed.replace(marker, "").replace(_escaped(marker), "")
 
     def _of(self, message: dict[str, Any]) -> "_Spellings":
         return self._turns if message.get("role") in _TRUSTED_ROLES else self._all

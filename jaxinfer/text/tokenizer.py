@@ -5,8 +5,7 @@ Control tokens are the special tokens (`<|im_end|>`) and those added tokens that
 added, not in the model's own vocabulary, not blank. `plain=True` encodes their spellings as ordinary text.
 """
 
-import secrets
-import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,24 @@ import msgspec
 import tokenizers
 
 from jaxinfer.errors import CheckpointError, InvalidRequest
+from jaxinfer.text.control import ControlGuard
 from jaxinfer.text.detokenizer import Detokenizer
 from jaxinfer.text.pieces import Pieces, pieces_of
+from jaxinfer.text.plain import PlainEncoder, encode_one
+
+
+class _Model(msgspec.Struct):
+    """Its vocabulary: ids by token, or for Unigram a list whose order is the ids."""
+
+    vocab: dict[str, int] | list[Any]
+    unk_token: str | None = None
+    unk_id: int | None = None
 
 
 class _File(msgspec.Struct):
     """The parts of tokenizer.json that we read ourselves."""
 
+    model: _Model
     decoder: dict[str, Any] | None = None
 
 
@@ -53,13 +63,10 @@ class Tokenizer:
 
     def __init__(self, tokenizer_json: bytes, config: dict[str, Any] | None = None) -> None:
         self.config = config or {}
-        self.backend = _load(tokenizer_json)
-        self.backend.no_truncation()  # a file may carry both; nothing is cut or padded behind the user's back
-        self.backend.no_padding()
-        self.pieces = pieces_of(msgspec.json.decode(tokenizer_json, type=_File).decoder)
+        self.backend, file = _load(tokenizer_json)
         added = self.backend.get_added_tokens_decoder()
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
-        self.vocab_size = 1 + max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1)
+        self.vocab_size = 1 + max([_highest_id(file.model.vocab), *added])
         self.eos_token_id = self._id_of("eos_token")
         self.bos_token_id = self._id_of("bos_token")
         own = self.backend.model.token_to_id
@@ -70,15 +77,14 @@ class Tokenizer:
             and not token.single_word
             and (token.special or (own(token.content) is None and not token.content.isspace()))
         }
+        self.guard = ControlGuard(self.control_tokens, self.special_ids)
+        self._plain = PlainEncoder(self.backend, self.control_tokens, _unknown_id(self.backend, file.model))
+        self.pieces = pieces_of(file.decoder)
         self._tables: dict[bool, PieceTable] = {}
         if self.pieces is not None:
             for skip in (False, True):
                 skipped = self.special_ids if skip else frozenset()
                 self._tables[skip] = PieceTable(self.backend, self.pieces, skipped)
-        self._plain_lock = threading.Lock()
-        self._plain: tokenizers.Tokenizer | None = None
-        # What a control token is called in the plain tokenizer: a name that nobody can type.
-        self._secret = f"\U0010fffd{secrets.token_hex(16)}"
 
     @classmethod
     def from_folder(cls, path: str | Path) -> "Tokenizer":
@@ -97,28 +103,26 @@ class Tokenizer:
 
         Raises InvalidRequest when `text` is no valid Unicode.
         """
-        backend = self._plain_backend() if plain else self.backend
-        return self._encode(backend, text, add_special_tokens)
+        _check_unicode(text)
+        if plain:
+            return self._plain.encode(text, add_special_tokens)
+        return encode_one(self.backend, text, add_special_tokens)
 
-    def encode_renamed(self, text: str) -> list[int]:
-        """Encode text in which only what `rename` gave counts as a control token."""
-        return self._encode(self._plain_backend(), text, False)
+    def encode_marked(self, text: str, marker: str) -> list[int]:
+        """Token ids of text in which `guard.mark` broke those spellings of control tokens that are ordinary text."""
+        _check_unicode(text)
+        return self._plain.encode(self.guard.unmark(text, marker, self._plain.name), False)
 
-    def rename(self, control_token: str) -> str:
-        """The name under which `encode_renamed` knows a control token."""
-        return self._secret + control_token
-
-    def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of token ids; ids that name no token add nothing.
 
         Equal to transformers' decode. One exception: of a run of byte-fallback tokens that is not UTF-8 the valid
-        characters are kept (as sentencepiece does), where transformers turns the whole run into U+FFFD.
+        characters are kept (as sentencepiece does), where transformers turns the whole run into U+FFFD. Otherwise a
+        stream would have to hold back every newline, which is such a token, until the next one.
         """
         if ids and not 0 <= min(ids) <= max(ids) < 2**32:
-            raise InvalidRequest(
-                f"token ids must be 0 to {self.vocab_size - 1}, got {min(ids) if min(ids) < 0 else max(ids)}.",
-                param="tokens",
-            )
+            wrong = min(ids) if min(ids) < 0 else max(ids)
+            raise InvalidRequest(f"token ids must be 0 to {self.vocab_size - 1}, got {wrong}.", param="tokens")
         if self.pieces is None:
             return self.backend.decode(ids, skip_special_tokens=skip_special_tokens)
         detokenizer = Detokenizer(self, skip_special_tokens=skip_special_tokens)
@@ -131,50 +135,6 @@ class Tokenizer:
     def _id_of(self, name: str) -> int | None:
         token = token_text(self.config.get(name))
         return None if token is None else self.backend.token_to_id(token)
-
-    def _encode(self, backend: tokenizers.Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
-        try:
-            return backend.encode(text, add_special_tokens=add_special_tokens).ids
-        except TypeError as error:
-            bad = next((i for i, char in enumerate(text) if "\ud800" <= char <= "\udfff"), None)
-            if bad is None:
-                raise
-            raise InvalidRequest(
-                f"text must be valid Unicode, but character {bad} is half of a surrogate pair "
-                f"(U+{ord(text[bad]):04X}). Send the whole character.",
-                param="prompt",
-            ) from error
-
-    def _plain_backend(self) -> tokenizers.Tokenizer:
-        """The same tokenizer, except that control tokens have secret names. Built when first needed."""
-        with self._plain_lock:
-            if self._plain is None:
-                self._plain = self._build_plain()
-            return self._plain
-
-    def _build_plain(self) -> tokenizers.Tokenizer:
-        raw = msgspec.json.decode(self.backend.to_str())
-        for token in raw["added_tokens"]:
-            if token["content"] in self.control_tokens:
-                token["content"] = self.rename(token["content"])
-        model = raw["model"]
-        if isinstance(model["vocab"], dict):
-            model["vocab"] = {self._plain_name(token): token_id for token, token_id in model["vocab"].items()}
-        else:
-            model["vocab"] = [[self._plain_name(token), score] for token, score in model["vocab"]]
-        if model.get("unk_token") in self.control_tokens:
-            model["unk_token"] = self.rename(model["unk_token"])
-        plain = _load(msgspec.json.encode(raw))
-        for token, token_id in self.control_tokens.items():
-            if plain.token_to_id(self.rename(token)) != token_id:
-                raise CheckpointError(
-                    f"each added token of tokenizer.json must have the id it is listed with, but {token!r} "
-                    f"({token_id}) has another. Save the tokenizer again with transformers."
-                )
-        return plain
-
-    def _plain_name(self, token: str) -> str:
-        return self.rename(token) if token in self.control_tokens else token
 
 
 def token_text(token: Any) -> str | None:
@@ -198,13 +158,37 @@ def read_tokenizer_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _load(tokenizer_json: bytes) -> tokenizers.Tokenizer:
+def _load(tokenizer_json: bytes) -> tuple[tokenizers.Tokenizer, _File]:
     try:
-        return tokenizers.Tokenizer.from_buffer(tokenizer_json)
+        backend = tokenizers.Tokenizer.from_buffer(tokenizer_json)
+        file = msgspec.json.decode(tokenizer_json, type=_File)
     except BaseException as error:  # a panic in the Rust library is no Exception
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise
         raise CheckpointError(
             f"tokenizer.json must be readable by tokenizers {tokenizers.__version__}, which says: {error}. "
             "Download it again, or save it again with transformers."
+        ) from error
+    backend.no_truncation()  # a file may carry both; nothing is cut or padded behind the user's back
+    backend.no_padding()
+    return backend, file
+
+
+def _highest_id(vocab: dict[str, int] | list[Any]) -> int:
+    return max(vocab.values(), default=-1) if isinstance(vocab, dict) else len(vocab) - 1
+
+
+def _unknown_id(backend: tokenizers.Tokenizer, model: _Model) -> int | None:
+    """The id for what the vocabulary cannot spell."""
+    return model.unk_id if model.unk_token is None else backend.token_to_id(model.unk_token)
+
+
+def _check_unicode(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            f"text must be valid Unicode, but character {error.start} is half of a surrogate pair "
+            f"(U+{ord(text[error.start]):04X}). Send the whole character.",
+            param="prompt",
         ) from error

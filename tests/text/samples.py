@@ -1,4 +1,4 @@
-"""Tokenizers of every kind that the engine may meet, and texts that are hard to stream. Ours, trained here in a blink."""
+"""Tokenizers of every kind that the engine may meet, trained here in a blink, and texts that are hard to stream."""
 
 import functools
 import random
@@ -48,7 +48,7 @@ def byte_level_backend() -> Backend:
 
 
 def llama2_backend() -> Backend:
-    """Llama-2's kind: sentencepiece BPE with byte fallback, a space put before the text and stripped from the output."""
+    """Llama-2's kind: sentencepiece BPE with byte fallback, a space put before the text and stripped at the end."""
     backend = _spm_backend()
     backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     backend.decoder = decoders.Sequence(
@@ -88,9 +88,7 @@ def suffix_backend() -> Backend:
 
 def _spm_backend() -> Backend:
     first = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁"]
-    letters = sorted(
-        {char for text in _CORPUS for char in text.replace(" ", "▁") if char.isascii() or char in "日本한"}
-    )
+    letters = sorted({char for text in _CORPUS for char in text if char.isascii() or char in "日本한"} - {" ", "\n"})
     vocab = {token: i for i, token in enumerate(dict.fromkeys([*first, *letters, "▁▁"]))}
     merges: list[tuple[str, str]] = [("▁", "▁")]
     for word in ("▁the", "▁and", "▁answer", "▁is", "ing", "END", "stop"):
