@@ -12,6 +12,7 @@ class Event:
     detail: a sentence or a name.    done, total: bytes while loading, executables while compiling.
     seconds: how long the part took, or for serving and ready since the start.
     rows: a table of (what, value), for the memory plan and the sampling defaults.
+    cached: the executable that was just made ready came from the cache.
     """
 
     kind: str
@@ -20,6 +21,7 @@ class Event:
     total: int = 0
     seconds: float = 0.0
     rows: tuple[tuple[str, str], ...] = ()
+    cached: bool = False
 
 
 OnEvent = Callable[[Event], None]

@@ -1,0 +1,290 @@
+"""AsyncLLM: what servers, batches and adapters know of the engine. Asyncio outside, threads inside."""
+
+import asyncio
+import dataclasses
+import itertools
+import queue
+import secrets
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Literal
+
+from jaxinfer.config import EngineConfig
+from jaxinfer.engine.sequence import Add, Output
+from jaxinfer.errors import Overloaded, Unavailable
+from jaxinfer.llm.answer import Answer
+from jaxinfer.llm.build import Started, start_engine
+from jaxinfer.llm.events import OnEvent, ignore
+from jaxinfer.llm.prepare import prepare
+from jaxinfer.llm.thread import EngineThread
+from jaxinfer.llm.types import Delta, ModelInfo, Stats
+from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.text.chat_template import encode_chat
+
+Status = Literal["starting", "serving", "ready", "draining", "failed"]
+RETRY_STARTING_S, RETRY_BUSY_S = 5.0, 1.0
+
+
+@dataclasses.dataclass(slots=True)
+class _Open:
+    """A request that was accepted and whose last delta has not been handed to the loop."""
+
+    answer: Answer
+    deltas: "asyncio.Queue[Delta]"
+    num_ended: int = 0  # choices whose last delta was delivered; `answer` itself runs ahead of the loop
+
+
+class AsyncLLM:
+    """One model behind `generate`, `abort`, `drain` and `stats`; all methods belong to one event loop.
+
+    Three kinds of threads: the engine's, one that turns its outputs into text, and a few for tokenizing and templates.
+    Invariant: a request is in `_open` from the moment it is posted until its last delta was handed to the loop.
+    """
+
+    def __init__(self, config: EngineConfig, on_event: OnEvent = ignore) -> None:
+        self.config = config
+        self.status: Status = "starting"
+        self._on_event = on_event
+        self._started: Started | None = None
+        self._open: dict[str, _Open] = {}
+        self._names: dict[str, set[str]] = {}  # a client's request id -> the ids we made for it
+        self._num_active = 0  # choices accepted and not ended
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._numbers = itertools.count()
+        self._outputs: queue.SimpleQueue[list[Output] | Callable[[], list[tuple[str, Delta]]] | None]
+        self._outputs = queue.SimpleQueue()
+        self._text_thread = threading.Thread(target=self._run_text, name="jaxinfer-text", daemon=True)
+        self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="jaxinfer-tokenize")
+
+    @classmethod
+    async def from_started(cls, config: EngineConfig, started: Started) -> "AsyncLLM":
+        """An AsyncLLM over an engine that has been built already."""
+        llm = cls(config)
+        llm._attach(started)
+        return llm
+
+    async def start(self) -> None:
+        """Resolve, load, compile. Raises what the start raised; `status` is then "failed"."""
+        try:
+            self._attach(await asyncio.to_thread(start_engine, self.config, self._on_event))
+        except BaseException:
+            self.status = "failed"
+            raise
+
+    def _attach(self, started: Started) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._started = started
+        self._engine = EngineThread(started.engine, self._outputs.put, self._fail)
+        self._text_thread.start()
+        self._engine.start()
+        self.status = "ready"
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._model.info
+
+    @property
+    def _model(self) -> Started:
+        if self._started is None:
+            raise Unavailable("the model is still being loaded; try again shortly", retry_after_s=RETRY_STARTING_S)
+        return self._started
+
+    def admit(self, num_choices: int = 1) -> None:
+        """Raise Unavailable or Overloaded if a request for that many choices would be refused now."""
+        if self.status == "starting":
+            raise Unavailable("the model is still being loaded; try again shortly", retry_after_s=RETRY_STARTING_S)
+        if self.status == "draining":
+            raise Unavailable("the server is shutting down; send the request elsewhere", retry_after_s=RETRY_BUSY_S)
+        if self.status == "failed":
+            raise Unavailable("the engine has failed; the server must be restarted", retry_after_s=RETRY_STARTING_S)
+        limits = self._model.limits
+        room = limits.max_num_seqs + limits.max_num_queued_seqs - self._num_active
+        if num_choices > room:
+            raise Overloaded(
+                f"at most {limits.max_num_queued_seqs} sequences may wait (max_num_queued_seqs), the queue has room for "
+                f"{room} and the request needs {num_choices}; try again shortly",
+                retry_after_s=RETRY_BUSY_S,
+            )
+
+    async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text; control tokens spelt in it are parsed."""
+        return await self._in_pool(partial(self._model.tokenizer.encode, text, add_special_tokens=add_special_tokens))
+
+    async def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        return await self._in_pool(partial(self._model.tokenizer.decode, ids, skip_special_tokens=skip_special_tokens))
+
+    async def render(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_kwargs: dict[str, Any] | None = None,
+    ) -> list[int]:
+        """Token ids of a conversation under the model's chat template. Raises InvalidRequest if it cannot be rendered."""
+        render = partial(
+            encode_chat,
+            self._model.tokenizer,
+            self._model.template,
+            messages,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            template_kwargs=template_kwargs,
+        )
+        return await self._in_pool(render)
+
+    async def _in_pool[T](self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        request_id: str,
+        priority: int = 0,
+        chat: bool = False,
+        salt: str = "",
+    ) -> AsyncIterator[Delta]:
+        """Accept a request; iterate over what is returned for its deltas. Closing it early aborts the request.
+
+        request_id: the caller's label, need not be unique.    priority: lower runs sooner.    chat: an unset max_tokens
+        means the rest of the context.    salt: prefixes are shared only within one salt.
+        Raises InvalidRequest, Overloaded or Unavailable here, never later.
+        """
+        request, sampling = prepare(
+            prompt_ids,
+            params,
+            request_id=f"{request_id}#{next(self._numbers)}",
+            info=self.info,
+            limits=self._model.limits,
+            random_seed=secrets.randbits(64),
+            chat=chat,
+            priority=priority,
+            salt=salt,
+        )
+        self.admit(sampling.n)
+        answer = Answer(request, sampling, self._model.tokenizer, self._engine.post)
+        deltas: asyncio.Queue[Delta] = asyncio.Queue()
+        self._open[request.id] = _Open(answer, deltas)
+        self._names.setdefault(request_id, set()).add(request.id)
+        self._num_active += sampling.n
+        self._idle.clear()
+        self._engine.post(Add(request))
+        return Stream(deltas, sampling.n, partial(self._abort, request.id))
+
+    async def abort(self, request_id: str) -> None:
+        """End every request that was accepted under this label; its streams get finish_reason "abort"."""
+        for made in tuple(self._names.get(request_id, ())):
+            self._abort(made)
+
+    def _abort(self, made: str, error: str | None = None) -> None:
+        if made in self._open:
+            answer = self._open[made].answer
+            self._outputs.put(lambda: [(made, delta) for delta in answer.abort(error)])
+
+    async def drain(self, timeout_s: float) -> None:
+        """Accept nothing more, wait for what runs, abort what is left after `timeout_s`."""
+        self.status = "draining"
+        try:
+            await asyncio.wait_for(self._idle.wait(), timeout_s)
+        except TimeoutError:
+            for made in tuple(self._open):
+                self._abort(made)
+            await self._idle.wait()
+
+    async def close(self) -> None:
+        """Stop the threads; requests still open end with finish_reason "abort"."""
+        if self._started is not None:
+            await self.drain(0.0)
+            await asyncio.to_thread(self._engine.close)
+            self._outputs.put(None)
+            await asyncio.to_thread(self._text_thread.join)
+        self._pool.shutdown()
+
+    def stats(self) -> Stats:
+        return self._model.stats()
+
+    def _run_text(self) -> None:
+        """The text thread: whatever one step put out becomes at most one wake-up of the event loop."""
+        while (item := self._outputs.get()) is not None:
+            if callable(item):
+                batch = item()
+            else:
+                batch = [(output.request_id, delta) for output in item if (delta := self._feed(output)) is not None]
+            if batch:
+                self._loop.call_soon_threadsafe(self._deliver, batch)
+
+    def _feed(self, output: Output) -> Delta | None:
+        held = self._open.get(output.request_id)
+        return held.answer.feed(output) if held else None
+
+    def _deliver(self, batch: list[tuple[str, Delta]]) -> None:
+        for made, delta in batch:
+            held = self._open[made]
+            held.deltas.put_nowait(delta)
+            if delta.finish_reason is not None:
+                self._num_active -= 1
+                held.num_ended += 1
+                if held.num_ended == held.answer.request.n:
+                    self._forget(made)
+
+    def _forget(self, made: str) -> None:
+        del self._open[made]
+        label = made.rpartition("#")[0]
+        self._names[label].discard(made)
+        if not self._names[label]:
+            del self._names[label]
+        if not self._open:
+            self._idle.set()
+
+    def _fail(self, error: BaseException) -> None:
+        """Called by the engine's thread when it cannot go on: every open answer ends with the cause."""
+
+        def end_all() -> list[tuple[str, Delta]]:
+            return [
+                (made, delta)
+                for made, held in list(self._open.items())
+                for delta in held.answer.abort(f"the engine failed: {error}")
+            ]
+
+        self.status = "failed"
+        self._outputs.put(end_all)
+
+
+class Stream:
+    """The deltas of one request, in order, until every choice has ended. Leaving it early aborts the request."""
+
+    def __init__(self, deltas: "asyncio.Queue[Delta]", num_choices: int, abort: Callable[[], None]) -> None:
+        self._deltas = deltas
+        self._num_open = num_choices
+        self._abort = abort
+
+    def __aiter__(self) -> "Stream":
+        return self
+
+    async def __anext__(self) -> Delta:
+        if not self._num_open:
+            raise StopAsyncIteration
+        delta = await self._deltas.get()
+        self._num_open -= delta.finish_reason is not None
+        return delta
+
+    async def aclose(self) -> None:
+        """Abort what has not ended; nothing to do otherwise."""
+        self.close()
+
+    def close(self) -> None:
+        """The same without awaiting, for callers that are being cancelled."""
+        if self._num_open:
+            self._num_open = 0
+            self._abort()
+
+    def __del__(self) -> None:
+        # a stream that nobody ever iterated must not keep its pages: the server may drop it before its first byte
+        self.close()

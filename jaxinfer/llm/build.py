@@ -1,0 +1,130 @@
+"""From an EngineConfig to a running engine: resolve, plan memory, load, compile. Everything slow reports its progress."""
+
+import dataclasses
+import hashlib
+import json
+import time
+from typing import Any
+
+from jaxinfer.checkpoint.dummy import dummy_params
+from jaxinfer.checkpoint.load import load_params
+from jaxinfer.checkpoint.resolve import ALL_PARTS, Checkpoint, Part, resolve
+from jaxinfer.config import EngineConfig, Limits
+from jaxinfer.engine.engine import Engine
+from jaxinfer.llm.events import Event, OnEvent
+from jaxinfer.llm.types import ModelInfo, Stats
+from jaxinfer.models.config import ModelConfig
+from jaxinfer.models.registry import Family, family_for
+from jaxinfer.protocol.sampling import GenerationDefaults
+from jaxinfer.runtime.device import select_device
+from jaxinfer.runtime.runner import DeviceRunner
+from jaxinfer.text.chat_template import ChatTemplate
+from jaxinfer.text.tokenizer import Tokenizer
+from jaxinfer.version import __version__
+
+DEMO_NOTE = (
+    "this is the bundled demo model: a few million parameters, trained on generated text; it is no useful assistant. "
+    "A real model: jaxinfer serve Qwen/Qwen3-0.6B"
+)
+DUMMY_NOTE = "these are random weights (load_format dummy): the answers mean nothing"
+
+
+@dataclasses.dataclass
+class Started:
+    """A built engine and what belongs to it; who steps the engine owns all of it."""
+
+    engine: Engine
+    runner: DeviceRunner
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    info: ModelInfo
+    limits: Limits
+
+    def stats(self) -> Stats:
+        """Safe from any thread; the numbers need not be of one instant."""
+        engine = self.engine.stats()
+        names = {field.name for field in dataclasses.fields(Stats)} & {f.name for f in dataclasses.fields(engine)}
+        shared = {name: getattr(engine, name) for name in names}
+        return Stats(**shared, compiles_after_ready=self.runner.compiles_after_ready)
+
+    def close(self) -> None:
+        """Free the device memory."""
+        self.runner.close()
+
+
+def start_engine(config: EngineConfig, on_event: OnEvent) -> Started:
+    """Raises CheckpointError, ConfigError or DeviceError; whatever is refused is refused before weights are read."""
+    began = time.perf_counter()
+    on_event(Event("resolve", config.model))
+    checkpoint = resolve(
+        config.model,
+        revision=config.revision,
+        download_dir=config.download_dir,
+        needs=_needs(config),
+        on_progress=lambda detail: on_event(Event("resolve", detail)),
+    )
+    family = family_for(checkpoint.config)
+    model = family.config_from_hf(checkpoint.config)
+    tokenizer = Tokenizer.from_folder(config.tokenizer or checkpoint.folder)
+    template = ChatTemplate.from_folder(config.tokenizer or checkpoint.folder)
+    info = model_info(config, checkpoint, model, template)
+    device = select_device(config.device, config.gpu_memory_utilization)
+    plan = plan_memory(config, model, family, device)
+    on_event(Event("plan", rows=plan.rows()))
+    params = _load(config, checkpoint, family, model, device, on_event)
+    runner = DeviceRunner(model, family, params, plan.limits, device)
+    runner.warm_up(lambda name, done, total, seconds, cached: on_event(Event("compile", name, done, total, seconds)))
+    info = dataclasses.replace(info, max_model_len=plan.limits.max_model_len)
+    on_event(Event("ready", seconds=time.perf_counter() - began))
+    return Started(Engine(runner, plan.limits), runner, tokenizer, template, info, plan.limits)
+
+
+def _needs(config: EngineConfig) -> tuple[Part, ...]:
+    skipped = {"weights"} if config.load_format == "dummy" else set()
+    if config.tokenizer is not None:
+        skipped.add("tokenizer")
+    return tuple(part for part in ALL_PARTS if part not in skipped)
+
+
+def _load(
+    config: EngineConfig, checkpoint: Checkpoint, family: Family, model: ModelConfig, device: Any, on_event: OnEvent
+) -> Any:
+    dtype = model.dtype if config.dtype == "auto" else config.dtype
+    spec = family.parameters(model)
+    if config.load_format == "dummy":
+        on_event(Event("load", "random weights"))
+        return dummy_params(spec, dtype, config.seed, device)
+    return load_params(
+        checkpoint, spec, dtype, device, lambda done, total, s: on_event(Event("load", "", done, total, s))
+    )
+
+
+def model_info(
+    config: EngineConfig, checkpoint: Checkpoint, model: ModelConfig, template: ChatTemplate
+) -> ModelInfo:
+    """What clients are told. The fingerprint names the version, the model's config and how the weights came about."""
+    from_file = config.generation_config == "auto"
+    defaults = GenerationDefaults.from_generation_config(checkpoint.generation_config if from_file else {})
+    dummy = config.load_format == "dummy"
+    digest = hashlib.sha256(json.dumps(checkpoint.config, sort_keys=True).encode()).hexdigest()[:8]
+    kind = "-dummy" if dummy else "-demo" if checkpoint.is_demo else ""
+    return ModelInfo(
+        served_names=config.served_model_name or (config.model,),
+        root=config.model,
+        max_model_len=model.max_position,
+        vocab_size=model.vocab_size,
+        eos_token_ids=eos_ids(checkpoint, model),
+        defaults=defaults,
+        has_chat_template=template.exists,
+        fingerprint=f"jaxinfer-{__version__}-{digest}{kind}",
+        created=int(time.time()),
+        is_demo=checkpoint.is_demo,
+        note=DUMMY_NOTE if dummy else DEMO_NOTE if checkpoint.is_demo else "",
+    )
+
+
+def eos_ids(checkpoint: Checkpoint, model: ModelConfig) -> tuple[int, ...]:
+    """generation_config.json's list where it has one, since it is the one meant for generating, and config.json's."""
+    stated = checkpoint.generation_config.get("eos_token_id")
+    listed = [stated] if isinstance(stated, int) else stated or []
+    return tuple(dict.fromkeys([*listed, *model.eos_token_ids]))

@@ -1,0 +1,195 @@
+"""LLM: the engine in the caller's own thread, for notebooks and scripts. No event loop, no extra threads."""
+
+import itertools
+import random
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from jaxinfer.config import EngineConfig, config_from_values
+from jaxinfer.engine.sequence import Add
+from jaxinfer.errors import EngineError, InvalidRequest
+from jaxinfer.llm.answer import Answer
+from jaxinfer.llm.build import Started, start_engine
+from jaxinfer.llm.events import OnEvent, ignore
+from jaxinfer.llm.outputs import CompletionOutput, RequestOutput
+from jaxinfer.llm.prepare import prepare
+from jaxinfer.llm.types import Delta, ModelInfo, Stats
+from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.text.chat_template import encode_chat
+
+Prompt = str | Sequence[int] | dict[str, Any]
+Message = dict[str, Any]
+
+
+class LLM:
+    """A loaded model. `generate`, `chat` and `stream` step the engine until their own requests have ended.
+
+    Invariant: between two calls the engine holds no request of ours, so an interrupted call leaves nothing behind.
+    """
+
+    def __init__(self, model: str = "demo", *, on_event: OnEvent = ignore, **settings: Any) -> None:
+        """model: a folder, a hub id or "demo".    settings: any field of EngineConfig by name.
+
+        Raises ConfigError, CheckpointError or DeviceError.
+        """
+        config = config_from_values({"model": model, **settings})
+        self._own(config, start_engine(config, on_event))
+
+    @classmethod
+    def from_started(cls, config: EngineConfig, started: Started) -> "LLM":
+        """An LLM over an engine that has been built already."""
+        llm = cls.__new__(cls)
+        llm._own(config, started)
+        return llm
+
+    def _own(self, config: EngineConfig, started: Started) -> None:
+        self.config = config
+        self._started = started
+        self._engine = self._started.engine
+        self._numbers = itertools.count()
+        self._random = random.Random(config.seed)
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._started.info
+
+    def stats(self) -> Stats:
+        return self._started.stats()
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """Complete each prompt: a string, token ids, or {"prompt": ...} / {"prompt_token_ids": [...]}.
+
+        One SamplingParams for all, or one per prompt. Raises InvalidRequest before anything is computed.
+        """
+        prompts = _as_list(prompts)
+        encoded = [self._encode(prompt) for prompt in prompts]
+        return self._run(encoded, _per_prompt(sampling_params, len(encoded)), chat=False)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        template_kwargs: dict[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer one conversation, or a list of them, under the model's chat template."""
+        conversations = [messages] if messages and isinstance(messages[0], dict) else messages
+        encoded = [
+            (
+                None,
+                encode_chat(
+                    self._started.tokenizer,
+                    self._started.template,
+                    list(conversation),
+                    tools=tools,
+                    template_kwargs=template_kwargs,
+                ),
+            )
+            for conversation in conversations
+        ]
+        return self._run(encoded, _per_prompt(sampling_params, len(encoded)), chat=True)
+
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[Delta]:
+        """The deltas of one prompt as they are made. Leaving the loop early aborts the request."""
+        encoded = self._encode(prompt)
+        answers = self._add([encoded], [sampling_params or SamplingParams()], chat=False)
+        return (delta for _, delta in self._step_until_done(answers))
+
+    def _run(
+        self, encoded: list[tuple[str | None, list[int]]], params: list[SamplingParams], *, chat: bool
+    ) -> list[RequestOutput]:
+        began = time.perf_counter()
+        answers = self._add(encoded, params, chat=chat)
+        results = {
+            answer.request.id: RequestOutput(text, ids, [CompletionOutput(i) for i in range(answer.request.n)])
+            for (text, ids), answer in zip(encoded, answers.values(), strict=True)
+        }
+        for request_id, delta in self._step_until_done(answers):
+            result = results[request_id]
+            result.outputs[delta.index].add(delta)
+            elapsed = time.perf_counter() - began
+            result.metrics.time_to_first_token_s = result.metrics.time_to_first_token_s or elapsed
+            result.metrics.total_s, result.metrics.cached_tokens = elapsed, delta.cached_tokens
+        return list(results.values())
+
+    def _add(
+        self, encoded: list[tuple[str | None, list[int]]], params: list[SamplingParams], *, chat: bool
+    ) -> dict[str, Answer]:
+        answers = {}
+        for (_, ids), sampling_params in zip(encoded, params, strict=True):
+            request, sampling = prepare(
+                ids,
+                sampling_params,
+                request_id=str(next(self._numbers)),
+                info=self.info,
+                limits=self._started.limits,
+                random_seed=self._random.getrandbits(64),
+                chat=chat,
+            )
+            answers[request.id] = Answer(request, sampling, self._started.tokenizer, self._engine.inbox.put)
+        for answer in answers.values():  # all of them are valid, so all may start
+            self._engine.inbox.put(Add(answer.request))
+        return answers
+
+    def _step_until_done(self, answers: dict[str, Answer]) -> Iterator[tuple[str, Delta]]:
+        remaining = set(answers)
+        try:
+            while remaining:
+                if not self._engine.has_work:
+                    raise EngineError(f"the engine is idle although {len(remaining)} requests have not ended")
+                for output in self._engine.step():
+                    answer = answers.get(output.request_id)
+                    if answer is not None and (delta := answer.feed(output)) is not None:
+                        if answer.done:
+                            remaining.discard(output.request_id)
+                        yield output.request_id, delta
+        finally:
+            for request_id in remaining:
+                answers[request_id].abort()
+            while self._engine.has_work:
+                self._engine.step()
+
+    def _encode(self, prompt: Prompt) -> tuple[str | None, list[int]]:
+        if isinstance(prompt, dict):
+            ids, prompt = prompt.get("prompt_token_ids"), prompt.get("prompt")
+            if ids is None and prompt is None:
+                raise InvalidRequest("a prompt must have 'prompt' or 'prompt_token_ids'", param="prompt")
+            if ids is not None:
+                return prompt, list(ids)
+        if isinstance(prompt, str):
+            return prompt, self._started.tokenizer.encode(prompt)
+        return None, list(prompt)
+
+    def close(self) -> None:
+        """Free the device memory; the object cannot be used afterwards."""
+        self._started.close()
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str | dict):
+        return [prompts]
+    prompts = list(prompts)
+    return [prompts] if prompts and all(isinstance(item, int) for item in prompts) else prompts
+
+
+def _per_prompt(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * count
+    if len(params) != count:
+        raise InvalidRequest(
+            f"there must be one SamplingParams for all prompts or one for each, got {len(params)} for {count}",
+            param="sampling_params",
+        )
+    return list(params)

@@ -1,0 +1,43 @@
+"""Real engines over tiny checkpoints, for the tests of the llm room and everything above it."""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+
+from jaxinfer.checkpoint.load import load_params
+from jaxinfer.checkpoint.resolve import resolve
+from jaxinfer.config import EngineConfig, ExtendBucket, Limits
+from jaxinfer.engine.engine import Engine
+from jaxinfer.llm.build import Started, model_info
+from jaxinfer.models.registry import family_for
+from jaxinfer.runtime.runner import DeviceRunner
+from jaxinfer.text.chat_template import ChatTemplate
+from jaxinfer.text.tokenizer import Tokenizer
+
+SMALL = Limits(
+    max_model_len=256,
+    max_num_seqs=8,
+    max_num_batched_tokens=64,
+    page_size=16,
+    num_pages=129,
+    vocab_size=0,
+    decode_buckets=(1, 4, 8),
+    extend_buckets=(ExtendBucket(16, 8, 8), ExtendBucket(64, 8, 8)),
+)
+
+
+def build(folder: Path, **limits: object) -> tuple[EngineConfig, Started]:
+    """An engine over the checkpoint in `folder`, with SMALL limits but for those given; nothing is compiled ahead."""
+    config = EngineConfig(model=str(folder), device="cpu", compile_cache_dir="")
+    checkpoint = resolve(config.model)
+    family = family_for(checkpoint.config)
+    model = family.config_from_hf(checkpoint.config)
+    concrete = dataclasses.replace(SMALL, vocab_size=model.vocab_size, **limits)
+    device = jax.devices("cpu")[0]
+    params = load_params(checkpoint, family.parameters(model), model.dtype, device)
+    runner = DeviceRunner(model, family, params, concrete, device)
+    template = ChatTemplate.from_folder(folder)
+    info = dataclasses.replace(model_info(config, checkpoint, model, template), max_model_len=concrete.max_model_len)
+    tokenizer = Tokenizer.from_folder(folder)
+    return config, Started(Engine(runner, concrete), runner, tokenizer, template, info, concrete)
