@@ -147,6 +147,10 @@ def refuse_pointer(path: Path) -> None:
     """Raise CheckpointError when the file is what git leaves in place of a large file, or not a file at all."""
     if not path.is_file():
         raise CheckpointError(f"{path}: must be a regular file, it is not; point to a folder of ordinary files")
-    with path.open("rb") as file:
-        if file.read(len(_LFS_PREFIX)) == _LFS_PREFIX:
-            raise CheckpointError(f"{path}: must hold data, got a git-lfs pointer; run `git lfs pull` in its folder")
+    try:
+        with path.open("rb") as file:
+            prefix = file.read(len(_LFS_PREFIX))
+    except OSError as error:
+        raise CheckpointError(f"{path} must be readable, it is not: {error.strerror}; change its mode") from error
+    if prefix == _LFS_PREFIX:
+        raise CheckpointError(f"{path}: must hold data, got a git-lfs pointer; run `git lfs pull` in its folder")

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Literal
 
-from jaxinfer.checkpoint import hub
 from jaxinfer.checkpoint.contents import (
     CONFIG,
     GENERATION_CONFIG,
@@ -86,6 +85,8 @@ def resolve(
         if revision is not None:
             raise CheckpointError(f"a revision belongs to a hub id, got {revision!r} for a folder; leave it out")
         return _read_folder(model, folder, needs)
+    from jaxinfer.checkpoint import hub  # takes half a second to import, and a folder does not need it
+
     repo = hub.find(model, revision, download_dir, _suggestion(model, hub.cached_ids(download_dir)), tell)
     check_names(repo.sizes, model, needs)
     tell(f"reading the settings of {model}")
@@ -103,9 +104,9 @@ def _local_folder(model: str) -> Path | None:
     """The folder that `model` names; None when it has the form of a hub id."""
     if model == "demo":
         return DEMO_FOLDER
-    if not model or "\0" in model or len(model) > 4096:
+    if not model or "\0" in model or len(model) > 4096 or any(len(part) > 255 for part in model.split("/")):
         raise CheckpointError(f"the model must be a folder, a hub id or 'demo', got {model[:60]!r}; name one")
-    path = Path(model).expanduser()
+    path = _expanded(model)
     if path.is_dir():
         return path
     if path.is_file():
@@ -120,9 +121,16 @@ def _local_folder(model: str) -> Path | None:
     )
 
 
+def _expanded(model: str) -> Path:
+    try:
+        return Path(model).expanduser()
+    except RuntimeError:  # "~somebody" where there is no such user: an ordinary name then
+        return Path(model)
+
+
 def _suggestion(model: str, cached_ids: Collection[str]) -> str:
     """What to do about a model that is not there: the nearest names that are, else to look at the name again."""
-    near = [str(path) for path in [_nearest_path(Path(model).expanduser())] if path is not None]
+    near = [str(path) for path in [_nearest_path(_expanded(model))] if path is not None]
     near += difflib.get_close_matches(model, cached_ids, n=1, cutoff=0.7) or [
         cached for cached in cached_ids if cached.casefold().endswith("/" + model.casefold())
     ]
@@ -148,8 +156,8 @@ def _nearest_path(path: Path) -> Path | None:
 def _read_folder(model: str, folder: Path, needs: Collection[Part], commit: str | None = None) -> Checkpoint:
     try:
         sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.exists()}
-    except PermissionError as error:
-        raise CheckpointError(f"{folder} must be readable, it is not ({error.strerror}); change its mode") from error
+    except OSError as error:
+        raise CheckpointError(f"{folder} must be readable, it is not: {error.strerror}; change its mode") from error
     check_names(sizes, str(folder), needs)
     if "tokenizer" in needs:
         refuse_pointer(folder / TOKENIZER)

@@ -11,7 +11,7 @@ import mmap
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import ml_dtypes
 import numpy as np
@@ -61,16 +61,16 @@ class SafetensorsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # Looked at before it is opened: opening a pipe or a device could block or never end.
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            _refuse(path, "must be a regular file, it is not", "point to a folder of ordinary files")
-        with path.open("rb") as file:
-            header_bytes = _header_length(path, file.read(8), status.st_size)
-            header = _parse_header(path, file.read(header_bytes))
-            data_start = 8 + header_bytes
-            self.tensors = _entries(path, header, data_start, status.st_size - data_start)
-            self._mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        try:
+            status = path.stat()
+            # Looked at before it is opened: opening a pipe or a device could block or never end.
+            if not stat.S_ISREG(status.st_mode):
+                _refuse(path, "must be a regular file, it is not", "point to a folder of ordinary files")
+            with path.open("rb") as file:
+                self.tensors = _read_entries(path, file, status.st_size)
+                self._mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            _refuse(path, f"must be readable, it is not: {error.strerror}", "change its mode or free some memory")
 
     def view(self, entry: TensorEntry) -> np.ndarray:
         """The tensor as a read-only array over the mapping: no byte is read before it is touched."""
@@ -96,6 +96,13 @@ class SafetensorsFile:
 def shown(name: str) -> str:
     """A stranger's name, fit for a terminal: quoted, control characters escaped, at most 120 characters."""
     return repr(name if len(name) <= 120 else name[:117] + "...")
+
+
+def _read_entries(path: Path, file: BinaryIO, file_bytes: int) -> dict[str, TensorEntry]:
+    header_bytes = _header_length(path, file.read(8), file_bytes)
+    header = _parse_header(path, file.read(header_bytes))
+    data_start = 8 + header_bytes
+    return _entries(path, header, data_start, file_bytes - data_start)
 
 
 def _header_length(path: Path, prefix: bytes, file_bytes: int) -> int:

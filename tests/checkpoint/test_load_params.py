@@ -1,0 +1,289 @@
+"""Loaded arrays are the files' tensors, fused and stacked, whatever the shards, chunks, dtypes and layouts."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from jaxinfer.checkpoint.load import load_params, params_bytes
+from jaxinfer.checkpoint.resolve import resolve
+from jaxinfer.checkpoint.weights import Weights, check_tensors
+from jaxinfer.errors import CheckpointError, DeviceError
+from tests.support.checkpoints import model_config, random_tensors, write_checkpoint, write_safetensors
+from tests.support.loading import open_checkpoint, specs_of
+
+REPOSITORY = Path(__file__).parents[2]
+FAMILIES = ("qwen2", "qwen3", "llama")
+
+
+def library_tensors(folder: Path) -> dict[str, np.ndarray]:
+    """Every tensor of the folder, read by the safetensors library."""
+    return {
+        name: array
+        for path in sorted(folder.glob("*.safetensors"))
+        for name, array in safetensors.numpy.load_file(path).items()
+    }
+
+
+def expected_params(tensors: dict[str, np.ndarray], layout: str) -> dict[str, Any]:
+    """What the dense family's parameters must be, by field, built the plain way."""
+    num_layers = 1 + max(int(name.split(".")[2]) for name in tensors if name.startswith("model.layers."))
+
+    def kind(*names: str, stack: bool = True) -> Any:
+        per_layer = [
+            np.concatenate([tensors[f"model.layers.{layer}.{name}"] for name in names]) for layer in range(num_layers)
+        ]
+        return np.stack(per_layer) if stack else per_layer
+
+    stack = layout == "stacked"
+    params = {
+        "embed": tensors["model.embed_tokens.weight"],
+        "final_norm": tensors["model.norm.weight"],
+        "attention_norm": kind("input_layernorm.weight"),
+        "mlp_norm": kind("post_attention_layernorm.weight"),
+        "qkv": kind(*(f"self_attn.{name}_proj.weight" for name in "qkv"), stack=stack),
+        "o": kind("self_attn.o_proj.weight", stack=stack),
+        "gate_up": kind("mlp.gate_proj.weight", "mlp.up_proj.weight", stack=stack),
+        "down": kind("mlp.down_proj.weight", stack=stack),
+    }
+    if "lm_head.weight" in tensors:
+        params["unembed"] = tensors["lm_head.weight"]
+    if "model.layers.0.self_attn.q_proj.bias" in tensors:
+        params["qkv_bias"] = kind(*(f"self_attn.{name}_proj.bias" for name in "qkv"))
+    if "model.layers.0.self_attn.q_norm.weight" in tensors:
+        params |= {name: kind(f"self_attn.{name}.weight") for name in ("q_norm", "k_norm")}
+    return params
+
+
+def assert_loaded(params: Any, expected: dict[str, Any]) -> None:
+    fields = {key: value for part in (params, params.layers) for key, value in vars(part).items() if key != "layers"}
+    held = {key: value for key, value in fields.items() if value is not None}
+    assert held.keys() == expected.keys()
+    for key, want in expected.items():
+        got = held[key]
+        assert isinstance(got, tuple) == isinstance(want, list)
+        for one, other in zip(got, want, strict=True) if isinstance(want, list) else [(got, want)]:
+            np.testing.assert_array_equal(np.asarray(one), other, err_msg=key)
+
+
+@pytest.mark.parametrize("layout", ["stacked", "per_layer"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_arrays_equal_the_librarys_whether_tied_or_not_in_one_file_or_three(
+    family: str, layout: str, tmp_path: Path
+) -> None:
+    for tied, num_shards in ((True, 1), (False, 3)):
+        folder = tmp_path / f"{tied}"
+        write_checkpoint(folder, family, num_shards=num_shards, tie_word_embeddings=tied)
+        params = open_checkpoint(folder, layout=layout)
+        assert (params.unembed is None) == tied
+        assert_loaded(params, expected_params(library_tensors(folder), layout))
+
+
+# One row at a time; a few rows; whole layers and most leaves at once.
+@pytest.mark.parametrize("chunk_bytes", [1, 3000, 40_000])
+@pytest.mark.parametrize("layout", ["stacked", "per_layer"])
+def test_the_size_of_a_chunk_does_not_change_what_is_loaded(layout: str, chunk_bytes: int, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "qwen2", num_shards=2, num_hidden_layers=3, hidden_size=32, vocab_size=40)
+    params = open_checkpoint(tmp_path, layout=layout, chunk_bytes=chunk_bytes)
+    assert_loaded(params, expected_params(library_tensors(tmp_path), layout))
+
+
+@pytest.mark.parametrize("stored", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_values_are_converted_to_the_dtype_asked_for(stored: str, dtype: str, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, weights_dtype=stored)
+    params = open_checkpoint(tmp_path, dtype=dtype, chunk_bytes=60_000)  # some leaves whole, some in parts
+    target = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+    tensors = {name: array.astype(target) for name, array in library_tensors(tmp_path).items()}
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype(target)}
+    assert_loaded(params, expected_params(tensors, "stacked"))
+
+
+def test_sources_of_one_leaf_may_be_stored_in_different_dtypes(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path)
+    tensors = random_tensors(model_config("qwen3"))
+    key = "model.layers.0.self_attn.k_proj.weight"
+    tensors[key] = tensors[key].astype(ml_dtypes.bfloat16)
+    write_safetensors(tmp_path / "model.safetensors", tensors)
+    tensors[key] = tensors[key].astype(np.float32)
+    assert_loaded(open_checkpoint(tmp_path), expected_params(tensors, "stacked"))
+
+
+def test_values_beyond_float16_are_refused_not_made_infinite(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path)
+    tensors = random_tensors(model_config("qwen3"))
+    tensors["model.layers.1.mlp.down_proj.weight"][3, 5] = 70_000
+    write_safetensors(tmp_path / "model.safetensors", tensors)
+    with pytest.raises(CheckpointError, match="down_proj.weight.* must fit in float16"):
+        open_checkpoint(tmp_path, dtype="float16")
+    assert_loaded(open_checkpoint(tmp_path, dtype="float32"), expected_params(tensors, "stacked"))
+
+
+def test_a_few_values_that_are_not_finite_do_not_keep_a_tensor_out(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path)
+    tensors = random_tensors(model_config("qwen3"))
+    tensors["model.embed_tokens.weight"][:300] = np.nan
+    write_safetensors(tmp_path / "model.safetensors", tensors)
+    assert bool(jnp.isfinite(open_checkpoint(tmp_path).embed[300:]).all())
+
+
+def test_known_leftovers_are_let_pass_and_not_loaded(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path)
+    tensors = random_tensors(model_config("qwen3"))
+    leftovers = {
+        "model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(8, np.float32),
+        "model.rotary_emb.inv_freq": np.ones(8, np.float32),
+        "lm_head.weight": tensors["model.embed_tokens.weight"],
+    }
+    write_safetensors(tmp_path / "model.safetensors", tensors | leftovers)
+    assert_loaded(open_checkpoint(tmp_path), expected_params(tensors, "stacked"))
+
+
+def test_all_faults_of_the_tensors_are_named_at_once(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, tie_word_embeddings=False)
+    tensors = random_tensors(model_config("qwen3"))
+    del tensors["model.layers.0.mlp.up_proj.weight"]
+    tensors["model.layers.1.extra"] = np.zeros(1, np.float32)
+    tensors["model.norm.weight"] = np.zeros(63, np.float32)
+    tensors["model.layers.0.input_layernorm.weight"] = np.zeros(64, np.int32)
+    # Of the right size together, each of the wrong one: fusing must not hide it.
+    for name in ("q_proj", "k_proj"):
+        tensors[f"model.layers.1.self_attn.{name}.weight"] = np.zeros((48, 64), np.float32)
+    write_safetensors(tmp_path / "model.safetensors", tensors)
+    checkpoint = resolve(str(tmp_path))
+    with pytest.raises(CheckpointError) as refusal:
+        check_tensors(specs_of(checkpoint), Weights(checkpoint.weight_files))
+    for words in (
+        "missing: 'model.layers.0.mlp.up_proj.weight' of shape [128, 64]",
+        "missing: 'lm_head.weight' of shape [384, 64]",
+        "'model.layers.1.extra' is not part of the model",
+        "'model.norm.weight' must have shape [64], got [63]",
+        "'model.layers.0.input_layernorm.weight' must be stored as BF16, F16, F32, got I32",
+        "'model.layers.1.self_attn.q_proj.weight' must have shape [64, 64], got [48, 64]",
+        "'model.layers.1.self_attn.k_proj.weight' must have shape [32, 64], got [48, 64]",
+    ):
+        assert words in str(refusal.value)
+
+
+def test_a_long_list_of_faults_is_cut_and_counted(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, num_hidden_layers=40, weights_dtype="bfloat16")
+    write_safetensors(tmp_path / "model.safetensors", {})
+    with pytest.raises(CheckpointError, match="and 422 more like these") as refusal:
+        open_checkpoint(tmp_path)
+    assert len(str(refusal.value).splitlines()) < 25
+
+
+def test_progress_counts_every_byte_once_and_ends_at_the_total(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, num_shards=2)
+    checkpoint = resolve(str(tmp_path))
+    seen: list[tuple[int, int, float]] = []
+    load_params(
+        checkpoint,
+        specs_of(checkpoint),
+        "float32",
+        jax.devices()[0],
+        lambda done, total, seconds: seen.append((done, total, seconds)),
+        chunk_bytes=10_000,
+    )
+    total = sum(array.nbytes for array in library_tensors(tmp_path).values())
+    assert seen[-1][:2] == (total, total)
+    assert {entry[1] for entry in seen} == {total}
+    assert len(seen) > 20
+    assert seen == sorted(seen)
+
+
+def test_a_model_that_does_not_fit_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_checkpoint(tmp_path)
+    checkpoint = resolve(str(tmp_path))
+    needed = params_bytes(specs_of(checkpoint), "float32", jax.devices()[0])
+    assert needed == sum(array.nbytes for array in library_tensors(tmp_path).values())
+    monkeypatch.setattr("jaxinfer.checkpoint.memory.available_host_bytes", lambda: needed - 1)
+    with pytest.raises(DeviceError, match=r"the model's weights need .* GiB free; free some memory"):
+        open_checkpoint(tmp_path)
+    monkeypatch.setattr("jaxinfer.checkpoint.memory.available_host_bytes", lambda: needed)
+    open_checkpoint(tmp_path)
+
+
+MESH_SCRIPT = """
+import sys
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jaxinfer.checkpoint.dummy import dummy_params
+from jaxinfer.checkpoint.resolve import resolve
+from jaxinfer.errors import ConfigError
+from tests.support.loading import open_checkpoint, specs_of
+
+folder = sys.argv[1]
+mesh = Mesh(np.array(jax.devices()[:2]), ("tensor",))
+flat = jax.tree.leaves
+
+def slice_of(rank, whole, spec):
+    axis = list(spec.partition).index("tensor") if "tensor" in spec.partition else None
+    if axis is None:
+        return whole
+    # Source by source where rows are split: every device gets its own heads of q, k and v.
+    rows = spec.rows if axis == spec.stacked else (spec.shape[axis],)
+    sources = np.split(whole, np.cumsum(rows)[:-1], axis=axis)
+    return np.concatenate([np.split(source, 2, axis=axis)[rank] for source in sources], axis=axis)
+
+for layout, chunk_bytes in (("stacked", 2**26), ("stacked", 9000), ("per_layer", 9000)):
+    specs = specs_of(resolve(folder), layout)
+    alone = open_checkpoint(folder, layout=layout)
+    spread = open_checkpoint(folder, layout=layout, placement=mesh, chunk_bytes=chunk_bytes)
+    for spec, whole, array in zip(flat(specs), flat(alone), flat(spread), strict=True):
+        assert array.sharding == NamedSharding(mesh, spec.partition), (array.sharding, spec)
+        for shard in array.addressable_shards:
+            want = slice_of(shard.device.id, np.asarray(whole), spec)
+            np.testing.assert_array_equal(np.asarray(shard.data), want, err_msg=str(spec.sources[0]))
+
+one, two = (dummy_params(specs, "float32", 0, place) for place in (jax.devices()[0], mesh))
+for spec, whole, array in zip(flat(specs), flat(one), flat(two), strict=True):
+    assert array.sharding == NamedSharding(mesh, spec.partition)
+    np.testing.assert_array_equal(np.asarray(whole), np.asarray(array))
+
+try:
+    open_checkpoint(folder, placement=Mesh(np.array(jax.devices()[:3]), ("tensor",)))
+except ConfigError as error:
+    assert "tensor-parallel size must divide" in str(error), error
+else:
+    raise SystemExit("three devices do not divide the heads, yet they were accepted")
+"""
+
+
+def test_each_device_of_a_mesh_holds_its_slice(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "qwen2", num_shards=2, tie_word_embeddings=False)
+    result = subprocess.run(
+        [sys.executable, "-c", MESH_SCRIPT, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        env={
+            "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'kernels'}",
+            "JAX_PLATFORMS": "cpu",
+            "JAX_NUMPY_DTYPE_PROMOTION": "strict",
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=3",
+        },
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_both_styles_of_config_give_the_same_parameters(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "4", transformers=4)
+    write_checkpoint(tmp_path / "5", transformers=5)
+    keys = [set(json.loads((tmp_path / style / "config.json").read_text())) for style in "45"]
+    assert keys[0] - keys[1] == {"rope_theta", "rope_scaling", "torch_dtype"}
+    four, five = (open_checkpoint(tmp_path / style) for style in "45")
+    jax.tree.map(np.testing.assert_array_equal, four, five)
