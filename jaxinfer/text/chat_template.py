@@ -7,7 +7,6 @@ template together caused it and sending them again cannot help.
 import dataclasses
 import datetime
 import difflib
-import json
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -18,11 +17,8 @@ import jinja2.meta
 
 from jaxinfer.errors import CheckpointError, InvalidRequest
 from jaxinfer.text.messages import ContentFormat, format_content, plain_data, plain_messages
-from jaxinfer.text.sandbox import ChatEnvironment, LimitExceeded
-from jaxinfer.text.tokenizer import Tokenizer, read_tokenizer_config, token_text
-
-MAX_RENDERED_CHARS = 16 << 20
-MAX_RENDER_S = 2.0
+from jaxinfer.text.sandbox import MAX_CHARS, ChatEnvironment, LimitExceeded
+from jaxinfer.text.tokenizer import Tokenizer, read_json_object, read_tokenizer_config, token_text
 
 # Set by the request itself; template_kwargs may not override them.
 _RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message"})
@@ -46,6 +42,7 @@ class ChatTemplate:
 
     source: the template, or templates by name ("default", and "tool_use" for requests with tools).
     variables: what `template_kwargs` may set.    now: the clock of `strftime_now`.
+    max_render_s: processor time that one rendering may take.
     Raises CheckpointError when a template is no valid Jinja.
     """
 
@@ -55,14 +52,16 @@ class ChatTemplate:
         tokenizer_config: dict[str, Any] | None = None,
         *,
         now: Callable[[], datetime.datetime] = datetime.datetime.now,
+        max_render_s: float = 2.0,
     ) -> None:
-        self.sources = {"default": source} if isinstance(source, str) else dict(source or {})
+        self.sources: dict[str, str] = {"default": source} if isinstance(source, str) else dict(source or {})
         self.special_tokens = {
             name: text
             for name, value in (tokenizer_config or {}).items()
             if name.endswith("_token") and (text := token_text(value)) is not None
         }
         self._environment = ChatEnvironment(now)
+        self._max_render_s = max_render_s
         self._compiled = {name: self._compile(name, text) for name, text in self.sources.items()}
         names = {n for text in self.sources.values() for n in self._names_in(text)}
         self.variables = frozenset(names | _COMMON_VARIABLES) - _RESERVED - self.special_tokens.keys()
@@ -76,7 +75,7 @@ class ChatTemplate:
         """
         folder = Path(path)
         config = read_tokenizer_config(folder)
-        return cls(_find_source(folder, config), config)
+        return cls(_find_sources(folder, config), config)
 
     @property
     def exists(self) -> bool:
@@ -150,12 +149,12 @@ class ChatTemplate:
         }
         parts, size = [], 0
         try:
-            with self._environment.deadline(MAX_RENDER_S):
+            with self._environment.deadline(self._max_render_s):
                 for part in self._compiled[self._name(chat.tools)].generate(context):
                     parts.append(part)
                     size += len(part)
-                    if size > MAX_RENDERED_CHARS:
-                        raise LimitExceeded(f"wrote more than {MAX_RENDERED_CHARS} characters")
+                    if size > MAX_CHARS:
+                        raise LimitExceeded(f"wrote more than {MAX_CHARS} characters")
         except Exception as error:  # a template may fail in every way that Python can
             raise InvalidRequest(
                 f"the model's chat template refused these messages: {_reason(error)}", param="messages"
@@ -189,7 +188,9 @@ class ChatTemplate:
         tools: list[dict[str, Any]] | None = [] if name == "tool_use" else None
         try:
             rendered = self._run(ChatInput([{"role": "user", "content": content}], tools, {}, True, False))
-        except InvalidRequest:
+        except InvalidRequest as refusal:
+            if isinstance(refusal.__cause__, LimitExceeded):
+                raise
             return None
         return rendered if "jaxinfer" in rendered else None
 
@@ -243,7 +244,7 @@ def encode_chat(
     return tokenizer.encode_marked(template.render_input(chat), marker)
 
 
-def _find_source(folder: Path, config: dict[str, Any]) -> str | dict[str, str] | None:
+def _find_sources(folder: Path, config: dict[str, Any]) -> dict[str, str]:
     sources = {}
     if (folder / "chat_template.jinja").is_file():
         sources["default"] = (folder / "chat_template.jinja").read_text("utf-8")
@@ -251,13 +252,23 @@ def _find_source(folder: Path, config: dict[str, Any]) -> str | dict[str, str] |
         sources[file.stem] = file.read_text("utf-8")
     if sources:
         return sources
-    found = config.get("chat_template")
-    legacy = folder / "chat_template.json"
-    if legacy.is_file():
-        found = json.loads(legacy.read_bytes()).get("chat_template")
-    if isinstance(found, list):
-        found = {item["name"]: item["template"] for item in found}
-    return found
+    if (folder / "chat_template.json").is_file():
+        config = read_json_object(folder / "chat_template.json")
+    match config.get("chat_template"):
+        case None:
+            return {}
+        case str(source):
+            return {"default": source}
+        case list(named) if all(isinstance(item, dict) for item in named):
+            sources = {item.get("name"): item.get("template") for item in named}
+        case dict(sources):
+            pass
+    if not sources or not all(isinstance(text, str) for pair in sources.items() for text in pair):
+        raise CheckpointError(
+            f"the chat template in {folder} must be a string, or a list of objects with a name and a template. "
+            "Download tokenizer_config.json again."
+        )
+    return sources
 
 
 def _tag_final_message(chat: ChatInput) -> tuple[str, ChatInput, str]:

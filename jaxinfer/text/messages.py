@@ -77,11 +77,12 @@ def _plain_message(given: Any, i: int) -> dict[str, Any]:
     reasoning = next((message[name] for name in _REASONING if name in message), None)
     if reasoning is not None:
         message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
-    for call in message.get("tool_calls", ()):
+    calls = message.get("tool_calls", [])
+    for call in calls if isinstance(calls, list) else [calls]:
         function = call.get("function", call) if isinstance(call, dict) else None
-        if not isinstance(function, dict):
+        if not isinstance(calls, list) or not isinstance(function, dict):
             raise InvalidRequest(
-                f'messages[{i}].tool_calls must be objects like {{"type": "function", "function": {{...}}}}.',
+                f'messages[{i}].tool_calls must be a list of objects like {{"type": "function", "function": {{...}}}}.',
                 param=f"messages[{i}].tool_calls",
             )
         if isinstance(function.get("arguments"), str):

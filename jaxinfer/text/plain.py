@@ -23,13 +23,12 @@ class PlainEncoder:
             self._backend.normalizer = backend.normalizer
         if backend.pre_tokenizer is not None:
             self._backend.pre_tokenizer = backend.pre_tokenizer
-        if backend.post_processor is not None:
-            self._backend.post_processor = backend.post_processor
         self._true_ids: dict[int, int] = {}  # ids of this tokenizer that mean another one
         for token_id, token in sorted(backend.get_added_tokens_decoder().items()):
             self._add(token_id, token, token.content in control_tokens)
         own = {token_id for token_id in control_tokens.values() if backend.model.id_to_token(token_id) is not None}
         self._leaks = frozenset(own - {unknown_id})
+        self._before, self._after = _added_around(backend)
 
     def name(self, control_token: str) -> str:
         """What a control token is called here."""
@@ -37,15 +36,17 @@ class PlainEncoder:
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         """Token ids of `text`, in which only secret names are control tokens."""
-        ids = encode_one(self._backend, text, add_special_tokens)
-        if self._leaks and not add_special_tokens and not self._leaks.isdisjoint(ids):
+        ids = encode_one(self._backend, text, False)
+        if self._leaks and not self._leaks.isdisjoint(ids):
             leaked = next(token_id for token_id in ids if token_id in self._leaks)
             raise InvalidRequest(
                 f"this model's tokenizer cannot write {self._backend.id_to_token(leaked)!r} as ordinary text. "
                 "Take it out of the message.",
                 param="messages",
             )
-        return [self._true_ids.get(token_id, token_id) for token_id in ids] if self._true_ids else ids
+        if self._true_ids:
+            ids = [self._true_ids.get(token_id, token_id) for token_id in ids]
+        return [*self._before, *ids, *self._after] if add_special_tokens else ids
 
     def _add(self, token_id: int, token: AddedToken, is_control: bool) -> None:
         content = self.name(token.content) if is_control else token.content
@@ -70,3 +71,15 @@ class PlainEncoder:
                 "Save the tokenizer again with transformers."
             )
         self._true_ids[own_id] = token_id
+
+
+def _added_around(backend: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
+    """What `add_special_tokens` puts before and after a text, such as a BOS."""
+    around, alone = encode_one(backend, "a", True), encode_one(backend, "a", False)
+    for start in range(len(around) - len(alone) + 1):
+        if around[start : start + len(alone)] == alone:
+            return around[:start], around[start + len(alone) :]
+    raise CheckpointError(
+        "the post_processor of tokenizer.json must put special tokens around a text and leave it alone, but encoding "
+        f'"a" gives {around} with them and {alone} without. Save the tokenizer again with transformers.'
+    )

@@ -1,11 +1,13 @@
 """The Jinja2 environment that chat templates are written for, as transformers sets it up, with limits.
 
 A template comes from a checkpoint, that is, from a stranger: it runs in Jinja2's immutable sandbox, sees plain data
-only, and stops at a deadline, which is looked at in every turn of a loop and every call of a macro.
+only, stops at a deadline, which is looked at in every turn of a loop and every call of a macro, and its operators make
+no huge values. What gets past that (a filter's arguments, say) is found by trial.py before the engine starts.
 """
 
 import datetime
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,8 +19,11 @@ import jinja2.ext
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
 
-MAX_OPERATOR_RESULT = 1 << 20  # items of a sequence made by `*`, digits made by `**`
+MAX_CHARS = 16 << 20  # of a rendering, and of any string an operator makes on the way; a million tokens need 5 M
+_MAX_POWER_BITS = 1 << 16
+_WIDE_FORMAT = re.compile(r"%[^a-zA-Z%]*(\d{5}|\*)")
 
 
 class LimitExceeded(Exception):
@@ -28,10 +33,15 @@ class LimitExceeded(Exception):
 class ChatEnvironment(ImmutableSandboxedEnvironment):
     """Compiles and runs chat templates. now: the clock that `strftime_now` reads."""
 
-    intercepted_binops = frozenset({"*", "**"})
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self, now: Callable[[], datetime.datetime]) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols])
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[_Generation, jinja2.ext.loopcontrols],
+            optimized=False,  # compiling must not compute the template's constants
+        )
         self._limits = threading.local()  # the deadline of the rendering that this thread is at
         self.filters["tojson"] = _tojson
         self.globals["raise_exception"] = _raise_exception
@@ -51,22 +61,55 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             raise LimitExceeded("took too long")
         return ""
 
+    def join(self, *parts: Any) -> str:
+        """What `~` does."""
+        text = "".join(map(str, parts))
+        _check_size(len(text))
+        return text
+
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """`*` and `**`, refused when the result would be huge."""
-        if operator == "*":
-            for sequence, count in ((left, right), (right, left)):
-                if isinstance(sequence, (str, list, tuple)) and isinstance(count, int):
-                    _check_size(len(sequence) * count)
-        elif isinstance(left, int) and isinstance(right, int):
-            _check_size(left.bit_length() * right)
+        """Operators whose result could be huge."""
+        match operator, left, right:
+            case "+", str() | list() | tuple(), str() | list() | tuple():
+                _check_size(len(left) + len(right))
+            case ("*", str() | list() | tuple(), int()) | ("*", int(), str() | list() | tuple()):
+                _check_size(left * len(right) if isinstance(left, int) else len(left) * right)
+            case "**", int(), int() if left.bit_length() * right > _MAX_POWER_BITS:
+                raise LimitExceeded(f"raised a number to the power of {right}")
+            case "%", str(), _ if _WIDE_FORMAT.search(left):
+                raise LimitExceeded(f"formatted a value with {left[:50]!r}")
         return super().call_binop(context, operator, left, right)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         template = super()._parse(source, name, filename)
-        for node in template.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
-            assert isinstance(node, (nodes.For, nodes.Macro, nodes.CallBlock))
-            node.body.insert(0, nodes.ExprStmt(nodes.Call(nodes.EnvironmentAttribute("tick"), [], [], None, None)))
+        _Guards().visit(template)
         return template
+
+
+class _Guards(NodeTransformer):
+    """Puts a tick into every loop and macro, and `ChatEnvironment.join` in the place of `~`."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:
+        return self._with_tick(node)
+
+    def visit_Macro(self, node: nodes.Macro) -> nodes.Node:
+        return self._with_tick(node)
+
+    def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.Node:
+        return self._with_tick(node)
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        self.generic_visit(node)
+        return _method("join", node.nodes).set_lineno(node.lineno)
+
+    def _with_tick(self, node: nodes.For | nodes.Macro | nodes.CallBlock) -> nodes.Node:
+        self.generic_visit(node)
+        node.body.insert(0, nodes.ExprStmt(_method("tick", [])).set_lineno(node.lineno))
+        return node
+
+
+def _method(name: str, arguments: list[nodes.Expr]) -> nodes.Call:
+    return nodes.Call(nodes.EnvironmentAttribute(name), arguments, [], None, None)
 
 
 class _Generation(jinja2.ext.Extension):
@@ -103,7 +146,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_size(size: int) -> None:
-    if size > MAX_OPERATOR_RESULT:
+    if size > MAX_CHARS:
         raise LimitExceeded(f"made a value of size {size}")
 
 

@@ -147,15 +147,15 @@ def token_text(token: Any) -> str | None:
 def read_tokenizer_config(folder: Path) -> dict[str, Any]:
     """tokenizer_config.json as a dict, empty when there is none. Raises CheckpointError."""
     file = folder / "tokenizer_config.json"
-    if not file.is_file():
-        return {}
+    return read_json_object(file) if file.is_file() else {}
+
+
+def read_json_object(file: Path) -> dict[str, Any]:
+    """A file that holds a JSON object. Raises CheckpointError."""
     try:
-        config = msgspec.json.decode(file.read_bytes())
-    except msgspec.DecodeError as error:
-        raise CheckpointError(f"{file} must be JSON: {error}. Download it again.") from error
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{file} must hold a JSON object, it holds a {type(config).__name__}.")
-    return config
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise CheckpointError(f"{file} must hold a JSON object: {error}. Download it again.") from error
 
 
 def _load(tokenizer_json: bytes) -> tuple[tokenizers.Tokenizer, _File]:

@@ -1,0 +1,214 @@
+"""Chat templates: byte for byte what transformers renders, and a clear refusal for everything else."""
+
+import datetime
+import functools
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from jaxinfer.errors import CheckpointError, InvalidRequest
+from jaxinfer.text.chat_template import ChatTemplate
+
+GOLDEN = Path(__file__).parent / "golden"
+GIVEN = json.loads((GOLDEN / "cases.json").read_text("utf-8"))
+RENDERED = json.loads((GOLDEN / "rendered.json").read_text("utf-8"))["rendered"]
+CLOCK = datetime.datetime(2025, 3, 4, 5, 6, 7)
+HELLO = [{"role": "user", "content": "Hello"}]
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+@functools.cache
+def golden_template(name: str) -> ChatTemplate:
+    return ChatTemplate((GOLDEN / f"{name}.jinja").read_text("utf-8"), GIVEN["config"], now=lambda: CLOCK)
+
+
+def golden_cases() -> list[object]:
+    return [pytest.param(name, case, id=f"{name}: {case}") for name, cases in RENDERED.items() for case in cases]
+
+
+@pytest.mark.parametrize(("name", "case"), golden_cases())
+def test_a_chat_is_rendered_as_transformers_renders_it(name: str, case: str) -> None:
+    template, given, want = golden_template(name), GIVEN["cases"][case], RENDERED[name][case]
+    before = json.dumps(given)
+    options = {key: given[key] for key in ("tools", "add_generation_prompt", "continue_final_message") if key in given}
+    variables = {key: value for key, value in given.get("template_kwargs", {}).items() if key in template.variables}
+
+    if "error" in want:
+        with pytest.raises(InvalidRequest) as refusal:
+            template.render(given["messages"], template_kwargs=variables, **options)
+        assert want["error"] in str(refusal.value)
+    else:
+        assert template.render(given["messages"], template_kwargs=variables, **options) == want["text"]
+    assert json.dumps(given) == before, "the caller's messages were changed"
+
+
+def test_every_golden_template_has_its_cases() -> None:
+    assert sorted(RENDERED) == sorted(file.stem for file in GOLDEN.glob("*.jinja"))
+    assert sum(map(len, RENDERED.values())) > 150
+
+
+def test_the_template_is_found_in_each_place_that_checkpoints_keep_it(tmp_path: Path) -> None:
+    config = {"chat_template": "from config", "eos_token": {"content": "<eos>"}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    assert ChatTemplate.from_folder(tmp_path).render(HELLO) == "from config"
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "from json {{ eos_token }}"}))
+    assert ChatTemplate.from_folder(tmp_path).render(HELLO) == "from json <eos>"
+    (tmp_path / "chat_template.jinja").write_text("from jinja")
+    assert ChatTemplate.from_folder(tmp_path).render(HELLO) == "from jinja"
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("for tools")
+    template = ChatTemplate.from_folder(tmp_path)
+    assert template.render(HELLO) == "from jinja"
+    assert template.render(HELLO, tools=[]) == "for tools"
+
+
+def test_of_a_list_of_named_templates_tools_choose(tmp_path: Path) -> None:
+    named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+    template = ChatTemplate.from_folder(tmp_path)
+    assert template.render(HELLO) == "plain"
+    assert template.render(HELLO, tools=[{"type": "function"}]) == "tools"
+
+
+def test_without_a_template_a_chat_is_refused_with_the_cure(tmp_path: Path) -> None:
+    template = ChatTemplate.from_folder(tmp_path)
+    assert not template.exists
+    with pytest.raises(InvalidRequest, match="/v1/completions, or put a chat_template.jinja"):
+        template.render(HELLO)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"chat_template": 5},
+        {"chat_template": [{"name": "x"}]},
+        {"chat_template": "{% if %}"},
+        {"chat_template": {"a": 1}},
+    ],
+)
+def test_a_broken_template_is_refused_when_loaded(tmp_path: Path, config: dict) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="chat template"):
+        ChatTemplate.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("messages", "param"),
+    [
+        ([], "messages"),
+        (None, "messages"),
+        ("Hello", "messages"),
+        (["Hello"], "messages[0]"),
+        ([{"content": "x"}], "messages[0]"),
+        ([{"role": 1, "content": "x"}], "messages[0]"),
+        ([{"role": "user", "content": 5}], "messages[0].content"),
+        (
+            [*HELLO, {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+            "messages[1].content[0]",
+        ),
+        ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0]"),
+        ([{"role": "user", "content": object()}], "messages[0]"),
+        ([{"role": "assistant", "tool_calls": ["x"]}], "messages[0].tool_calls"),
+        ([{"role": "assistant", "tool_calls": 5}], "messages[0].tool_calls"),
+    ],
+)
+def test_messages_that_are_none_are_refused_by_name(messages: object, param: str) -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        ChatTemplate(CHATML).render(messages)
+    assert refusal.value.param == param
+    assert refusal.value.status == 400
+
+
+def test_deeply_nested_data_is_refused() -> None:
+    nested: object = "x"
+    for _ in range(5000):
+        nested = [nested]
+    with pytest.raises(InvalidRequest, match="nested that deeply"):
+        ChatTemplate(CHATML).render([{"role": "user", "content": "x", "extra": nested}])
+    with pytest.raises(InvalidRequest, match="nested that deeply"):
+        ChatTemplate(CHATML).render(HELLO, tools=[{"x": nested}])
+
+
+def test_a_request_cannot_both_continue_and_begin_a_message() -> None:
+    with pytest.raises(InvalidRequest, match="set one of them to false") as refusal:
+        ChatTemplate(CHATML).render(HELLO, continue_final_message=True)
+    assert refusal.value.param == "continue_final_message"
+
+
+def test_a_message_that_the_template_does_not_show_cannot_be_continued() -> None:
+    with pytest.raises(InvalidRequest, match="shows the last message unchanged"):
+        ChatTemplate("nothing").render(HELLO, continue_final_message=True, add_generation_prompt=False)
+
+
+def test_template_variables_are_an_allow_list_with_a_suggestion() -> None:
+    template = golden_template("headers")
+    assert template.variables == {"date_string", "tools_in_user_message", "documents", "enable_thinking", "thinking"}
+    with pytest.raises(InvalidRequest, match="Did you mean 'date_string'"):
+        template.render(HELLO, template_kwargs={"date_strin": "x"})
+    for name in ("messages", "tools", "add_generation_prompt", "bos_token", "raise_exception", "namespace", "self"):
+        with pytest.raises(InvalidRequest, match="chat_template_kwargs must name variables"):
+            template.render(HELLO, template_kwargs={name: "x"})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ cycler.__init__.__globals__ }}",
+        "{{ messages.append(1) }}",
+        "{{ messages[0].update(role='x') }}",
+        "{% set ns = namespace() %}{% set ns.__class__ = 1 %}",
+        "{{ namespace(__init__=1) }}",
+        "{{ dict.__class__.__mro__ }}",
+        "{{ strftime_now.__globals__.x }}",
+        "{{ self.__init__.__globals__ }}",
+        "{% include 'x' %}",
+    ],
+)
+def test_a_template_cannot_leave_the_sandbox(source: str) -> None:
+    with pytest.raises(InvalidRequest, match="chat template refused"):
+        ChatTemplate(source).render(HELLO)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% set r = range(99999) | list %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}",
+        "{% for a in range(10**9) %}{% endfor %}",
+        "{{ 'A' * 10**10 }}",
+        "{{ [1] * 10**10 }}",
+        "{{ 10**(10**10) }}",
+        "{{ '%1000000000d' % 1 }}",
+        "{% set ns = namespace(s='x') %}{% for a in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+        "{% set ns = namespace(s='x') %}{% for a in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+        "{% macro m() %}{{ m() }}{{ m() }}{% endmacro %}{{ m() }}",
+        "{% for a in range(99999) %}{{ 'x' * 999999 }}{% endfor %}",
+    ],
+)
+def test_a_template_that_runs_away_is_stopped(source: str) -> None:
+    start = time.thread_time()
+    with pytest.raises(InvalidRequest, match="chat template refused"):
+        ChatTemplate(source, max_render_s=0.2).render(HELLO)
+    assert time.thread_time() - start < 1
+
+
+def test_formatting_does_not_show_what_the_sandbox_hides() -> None:
+    assert ChatTemplate("{{ ('{0.__class__}' | attr('format'))(messages) }}").render(HELLO) == ""
+    assert ChatTemplate("{{ strftime_now.__globals__ }}").render(HELLO) == ""
+
+
+def test_a_template_that_reads_parts_only_gets_parts() -> None:
+    template = ChatTemplate("{% for m in messages %}{% for p in m.content %}{{ p.text }};{% endfor %}{% endfor %}")
+    assert template.render([{"role": "user", "content": "Hello"}]) == "Hello;"
+    assert template.render([{"role": "user", "content": ["a", {"type": "text", "text": "b"}]}]) == "a;b;"
+
+
+def test_refusals_and_bare_strings_are_parts_too() -> None:
+    content = ["I", {"type": "refusal", "refusal": "won't"}]
+    assert "I\nwon't<|im_end|>" in ChatTemplate(CHATML).render([{"role": "assistant", "content": content}])

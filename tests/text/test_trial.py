@@ -1,0 +1,62 @@
+"""A checkpoint's template is tried in a child with limits, so that a hostile one costs a message and nothing else."""
+
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jaxinfer.errors import CheckpointError
+from jaxinfer.text.trial import try_template
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def folder_with(tmp_path: Path, source: str) -> Path:
+    (tmp_path / "chat_template.jinja").write_text(source, "utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["headers", "alternating"])
+def test_an_honest_template_passes_even_when_it_refuses_some_chats(tmp_path: Path, name: str) -> None:
+    try_template(folder_with(tmp_path, (GOLDEN / f"{name}.jinja").read_text("utf-8")))
+
+
+def test_a_folder_without_a_template_passes(tmp_path: Path) -> None:
+    try_template(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (
+            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+            "more than 1 s of processor time",
+        ),
+        (
+            "{% for a in range(99999) %}{% if loop.last %}{{ 'A' * 10**10 }}{% endif %}{% endfor %}",
+            "made a value of size",
+        ),
+        ("{{ 'a' | center(10000000000) }}", "needs more than"),
+        ("{% set x = 'a' | center(100000000) %}{{ x | replace('a', x) }}{{ x | replace(' ', x) }}", ""),
+        ("{{ ''.__class__.__mro__ }}{{ ''.__class__.__mro__[1] }}", "unsafe"),
+        ("{% if %}", "valid Jinja2"),
+    ],
+)
+def test_a_hostile_template_is_refused_within_its_limits(tmp_path: Path, source: str, reason: str) -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    start = time.monotonic()
+    with pytest.raises(CheckpointError, match="must render within its limits") as refusal:
+        try_template(folder_with(tmp_path, source), timeout_s=1)
+    assert reason in str(refusal.value)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime - before.ru_utime < 5
+    assert after.ru_maxrss < 256 << 10, "KiB that the largest child held"
+    assert time.monotonic() - start < 12
+
+
+def test_the_trial_never_imports_jax() -> None:
+    code = "import jaxinfer.text.trial, sys; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
