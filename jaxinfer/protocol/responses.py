@@ -109,13 +109,11 @@ class Frames:
         usage: Usage | None = None,
     ) -> bytes:
         """The next piece of a choice's text; its last one has the finish_reason."""
-        encoded = encode_json(text)
-        if not text.isascii():
-            for raw, escaped in _LINE_ENDS:
-                encoded = encoded.replace(raw, escaped)
+        encoded = _encode_in_frame(text)
         end = b"null}]"
         if finish_reason is not None:
-            end = encode_json(finish_reason) + b',"stop_reason":' + encode_json(stop_reason) + b"}]"
+            reason = _encode_in_frame(stop_reason) if isinstance(stop_reason, str) else encode_json(stop_reason)
+            end = encode_json(finish_reason) + b',"stop_reason":' + reason + b"}]"
         if usage is not None:
             end += b',"usage":' + encode_json(usage.as_dict())
         return b"%b%d%b%b%b%b}\n\n" % (self.choice_head, index, self.text_key, encoded, self.text_end, end)
@@ -133,6 +131,14 @@ def error_body(error: ApiError) -> bytes:
 def error_frame(error: ApiError) -> bytes:
     """An error in mid-stream, where the status line is long gone."""
     return b"data: " + error_body(error) + _END
+
+
+def _encode_in_frame(text: str) -> bytes:
+    encoded = encode_json(text)
+    if not text.isascii():
+        for raw, escaped in _LINE_ENDS:
+            encoded = encoded.replace(raw, escaped)
+    return encoded
 
 
 def _chat_choice(choice: Choice) -> dict[str, Any]:

@@ -157,7 +157,7 @@ def is_same(value: Any, neutral: Any) -> bool:
     """Equality in which true is not 1 and a list is a tuple's equal."""
     if isinstance(value, bool) or isinstance(neutral, bool):
         return value is neutral
-    return (list(value) if isinstance(value, tuple) else value) == neutral
+    return bool((list(value) if isinstance(value, tuple) else value) == neutral)
 
 
 def is_unicode(text: str) -> bool:

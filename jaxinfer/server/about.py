@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -23,7 +24,10 @@ async def list_models(request: Request) -> Response:
 async def get_model(request: Request) -> Response:
     """One of them; the name may hold slashes."""
     info = _info(request)
-    return _json(_card(info, served_model(info, request.path_params["id"])))
+    name = request.path_params["id"]
+    if not name:  # elsewhere an empty name is the first one
+        raise HTTPException(404)
+    return _json(_card(info, served_model(info, name)))
 
 
 async def health(request: Request) -> Response:

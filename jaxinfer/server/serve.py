@@ -11,6 +11,7 @@ from starlette.applications import Starlette
 
 from jaxinfer.errors import ConfigError
 from jaxinfer.server.backend import Backend
+from jaxinfer.server.wire import JsonErrorsProtocol
 
 logger = logging.getLogger("jaxinfer.server")
 
@@ -36,7 +37,7 @@ def run_server(
         on_bound(host, listener.getsockname()[1])
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=JsonErrorsProtocol,
         loop="uvloop",
         ws="none",
         lifespan="off",

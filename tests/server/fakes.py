@@ -1,0 +1,161 @@
+"""AsyncLLM without an engine: scripted deltas, one token per byte of text, and a record of what it was asked."""
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
+
+from jaxinfer.errors import InvalidRequest, Overloaded, Unavailable
+from jaxinfer.llm.types import Delta, ModelInfo, Stats
+from jaxinfer.protocol.sampling import GenerationDefaults, SamplingParams, resolve_max_tokens
+from jaxinfer.protocol.validate import validate_prompt_ids, validate_sampling
+
+Step = Delta | float | asyncio.Event | Exception  # a delta; seconds or an event to wait for; what to raise
+Script = Callable[[list[int], SamplingParams], Iterable[Step]]
+
+INFO = ModelInfo(
+    served_names=("tiny", "org/tiny-1B"),
+    root="org/tiny-1B",
+    max_model_len=512,
+    vocab_size=300,
+    eos_token_ids=(257,),
+    defaults=GenerationDefaults(),
+    has_chat_template=True,
+    fingerprint="jaxinfer-test",
+    created=1_700_000_000,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One generate()."""
+
+    prompt_ids: list[int]
+    params: SamplingParams
+    request_id: str
+    priority: int
+    chat: bool
+    salt: str
+
+    @property
+    def prompt(self) -> str:
+        return bytes(self.prompt_ids).decode()
+
+
+def hello(prompt_ids: list[int], params: SamplingParams) -> Iterable[Step]:
+    """Two pieces and an end for each of the n choices, interleaved."""
+    for index in range(params.n):
+        yield Delta(index, "Hel", [1, 2])
+    for index in range(params.n):
+        yield Delta(index, "", [3])
+        yield Delta(index, "lo", [4, 257], "stop")
+
+
+class FakeLLM:
+    """Satisfies jaxinfer.server.backend.Backend. `running` holds the ids that would hold pages."""
+
+    def __init__(self, script: Script = hello, *, status: str = "ready", max_running: int = 64, **info: Any) -> None:
+        self.status = status
+        self.calls: list[Call] = []
+        self.aborts: list[str] = []
+        self.encoded: list[str] = []
+        self.rendered: list[dict[str, Any]] = []
+        self.running: set[str] = set()
+        self._script = script
+        self._max_running = max_running
+        self._info = dataclasses.replace(INFO, **info)
+
+    @property
+    def info(self) -> ModelInfo:
+        assert self.status not in ("starting", "failed"), "nobody may ask before the model is there"
+        return self._info
+
+    async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        self.encoded.append(text)
+        return ([256] if add_special_tokens else []) + list(text.encode())
+
+    async def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
+        names = {} if skip_special_tokens else {256: b"<bos>", 257: b"<eos>"}
+        return b"".join(bytes((i,)) if i < 256 else names.get(i, b"") for i in ids).decode(errors="replace")
+
+    async def render(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_kwargs: dict[str, Any] | None = None,
+    ) -> list[int]:
+        self.rendered.append({"messages": messages, "add": add_generation_prompt, "go_on": continue_final_message})
+        self.rendered[-1]["kwargs"] = template_kwargs
+        text = "".join(f"{message['role']}:{message['content']}\n" for message in messages)
+        return list((text + ("assistant:" if add_generation_prompt else "")).encode())
+
+    async def generate(
+        self,
+        prompt_ids: list[int],
+        params: SamplingParams,
+        *,
+        request_id: str,
+        priority: int = 0,
+        chat: bool = False,
+        salt: str = "",
+    ) -> AsyncIterator[Delta]:
+        if self.status == "draining":
+            raise Unavailable("draining", code="draining")
+        validate_prompt_ids(prompt_ids, vocab_size=self._info.vocab_size)
+        validate_sampling(params, vocab_size=self._info.vocab_size)
+        resolve_max_tokens(
+            params,
+            self._info.defaults,
+            num_prompt_tokens=len(prompt_ids),
+            max_model_len=self._info.max_model_len,
+            chat=chat,
+        )
+        if request_id in self.running:
+            raise InvalidRequest("request ids must differ")
+        if len(self.running) >= self._max_running:
+            raise Overloaded("the queue is full", code="queue_full", retry_after_s=2.2)
+        self.calls.append(Call(prompt_ids, params, request_id, priority, chat, salt))
+        self.running.add(request_id)
+        return self._stream(request_id, prompt_ids, self._script(prompt_ids, params))
+
+    async def _stream(self, request_id: str, prompt_ids: list[int], script: Iterable[Step]) -> AsyncIterator[Delta]:
+        for step in script:
+            if isinstance(step, Exception):
+                raise step
+            if isinstance(step, asyncio.Event):
+                await step.wait()
+            elif isinstance(step, float):
+                await asyncio.sleep(step)
+            elif request_id not in self.running:
+                yield Delta(step.index, "", [], "abort")
+            else:
+                yield dataclasses.replace(step, prompt_tokens=len(prompt_ids), cached_tokens=len(prompt_ids) // 2)
+        self.running.discard(request_id)
+
+    async def abort(self, request_id: str) -> None:
+        self.aborts.append(request_id)
+        self.running.discard(request_id)
+
+    async def drain(self, timeout_s: float) -> None:
+        self.status = "draining"
+        async with asyncio.timeout(timeout_s):
+            while self.running:
+                await asyncio.sleep(0.01)
+
+    def stats(self) -> Stats:
+        num_running = len(self.running)
+        return Stats(
+            running=num_running,
+            waiting=1,
+            pages_free=10 - num_running,
+            pages_owned=num_running,
+            pages_total=10,
+            prompt_tokens=100,
+            cached_tokens=40,
+            generated_tokens=7,
+            finished={"stop": 3, "length": 1},
+            steps=12,
+        )

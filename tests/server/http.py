@@ -1,0 +1,115 @@
+"""Ways to ask an app: in process, and over a loopback port through uvicorn, where framing and leaving matter."""
+
+import asyncio
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx2
+import uvicorn
+from starlette.applications import Starlette
+
+from jaxinfer.server.app import create_app
+from jaxinfer.server.serve import bind
+from jaxinfer.server.settings import ServerSettings
+from tests.server.fakes import FakeLLM
+
+USER = [{"role": "user", "content": "hi"}]
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+
+
+def ask(
+    llm: FakeLLM, method: str, path: str, settings: ServerSettings | None = None, **request: Any
+) -> httpx2.Response:
+    """One request to the app, in process."""
+
+    async def send() -> httpx2.Response:
+        transport = httpx2.ASGITransport(create_app(llm, settings))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://test") as client:
+            return await client.request(method, path, **request)
+
+    return asyncio.run(send())
+
+
+def post(llm: FakeLLM, path: str, body: Any, settings: ServerSettings | None = None, **headers: str) -> httpx2.Response:
+    """POST a JSON body; header names are written with _ for -."""
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    sent = {"content-type": "application/json", **names}
+    return ask(llm, "POST", path, settings, content=content, headers=sent)
+
+
+def chat(llm: FakeLLM, **fields: Any) -> httpx2.Response:
+    return post(llm, CHAT, {"messages": USER, **fields})
+
+
+def error_of(response: httpx2.Response) -> dict[str, Any]:
+    """The error object, after checking that it has OpenAI's shape."""
+    assert response.headers["content-type"] == "application/json"
+    body = response.json()
+    assert body.keys() == {"error"}
+    error = body["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert isinstance(error["message"], str) and error["message"]
+    assert isinstance(error["type"], str)
+    assert isinstance(error["param"], str | None) and isinstance(error["code"], str | None)
+    return error
+
+
+def events(text: str) -> list[Any]:
+    """The JSON of each data frame, without the [DONE] that must end the stream. Comments are left out."""
+    frames = [frame for frame in text.split("\n\n") if frame and not frame.startswith(":")]
+    assert text.endswith("data: [DONE]\n\n")
+    assert all(frame.startswith("data: ") and "\n" not in frame for frame in frames)
+    return [json.loads(frame.removeprefix("data: ")) for frame in frames[:-1]]
+
+
+@contextlib.contextmanager
+def live(app: Starlette) -> Iterator[int]:
+    """The app behind uvicorn on a loopback port; yields the port."""
+    listener = bind("127.0.0.1", 0)
+    config = uvicorn.Config(app, http="httptools", loop="uvloop", lifespan="off", ws="none", log_config=None)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        wait_until(lambda: server.started)
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        listener.close()
+        assert not thread.is_alive()
+
+
+def raw_request(port: int, path: str, body: Any, **headers: str) -> socket.socket:
+    """Send one POST over a bare socket, and hand over the socket."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    given = {"host": "test", "content_type": "application/json", "content_length": str(len(content)), **headers}
+    lines = [f"POST {path} HTTP/1.1", *(f"{name.replace('_', '-')}: {value}" for name, value in given.items())]
+    connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+    connection.sendall("\r\n".join([*lines, "", ""]).encode() + content)
+    return connection
+
+
+def read_until(connection: socket.socket, end: bytes) -> bytes:
+    """What comes, up to and including `end`."""
+    received = b""
+    while not received.endswith(end):
+        chunk = connection.recv(65536)
+        assert chunk, f"closed after {received!r}"
+        received += chunk
+    return received
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    """Fail unless the condition holds in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.005)

@@ -1,0 +1,61 @@
+"""POST /tokenize and /detokenize."""
+
+import pytest
+
+from tests.server.fakes import FakeLLM
+from tests.server.http import USER, error_of, post
+
+
+def test_a_prompt_becomes_ids_with_the_models_special_tokens():
+    body = post(FakeLLM(), "/tokenize", {"prompt": "ab"}).json()
+    assert body == {"count": 3, "max_model_len": 512, "tokens": [256, 97, 98], "token_strs": None}
+
+
+def test_special_tokens_can_be_left_out_and_the_pieces_shown():
+    request = {"prompt": "ab", "add_special_tokens": False, "return_token_strs": True}
+    body = post(FakeLLM(), "/tokenize", request).json()
+    assert (body["tokens"], body["token_strs"]) == ([97, 98], ["a", "b"])
+    assert post(FakeLLM(), "/tokenize", {"prompt": ""}).json()["tokens"] == [256]
+
+
+def test_messages_are_rendered_first():
+    llm = FakeLLM()
+    body = post(llm, "/tokenize", {"messages": USER, "add_generation_prompt": False}).json()
+    assert bytes(body["tokens"]) == b"user:hi\n"
+
+
+def test_detokenize_gives_the_text_with_its_special_tokens():
+    assert post(FakeLLM(), "/detokenize", {"tokens": [256, 97, 98]}).json() == {"prompt": "<bos>ab"}
+    assert post(FakeLLM(), "/detokenize", {"tokens": []}).json() == {"prompt": ""}
+
+
+def test_unknown_fields_are_named_a_sampling_field_too():
+    response = post(FakeLLM(), "/tokenize", {"prompt": "a", "temperature": 1})
+    assert response.headers["x-jaxinfer-warnings"] == "unknown and ignored: temperature"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": "a", "messages": USER}, "prompt"),
+        ("/tokenize", {"prompt": 5}, "prompt"),
+        ("/tokenize", {"prompt": ["a"]}, "prompt"),
+        ("/tokenize", {"prompt": "a", "add_special_tokens": 1}, "add_special_tokens"),
+        ("/tokenize", {"messages": USER, "add_special_tokens": True}, "add_special_tokens"),
+        ("/tokenize", {"messages": []}, "messages"),
+        ("/tokenize", {"messages": USER, "tools": []}, "tools"),
+        ("/tokenize", {"messages": USER, "chat_template_kwargs": {"x": 1}}, "chat_template_kwargs"),
+        ("/tokenize", {"prompt": "a", "model": "nope"}, "model"),
+        ("/detokenize", {}, "tokens"),
+        ("/detokenize", {"tokens": "a"}, "tokens"),
+        ("/detokenize", {"tokens": [300]}, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, "tokens"),
+        ("/detokenize", {"tokens": [True]}, "tokens"),
+        ("/detokenize", {"tokens": [1], "model": "nope"}, "model"),
+    ],
+)
+def test_what_cannot_be_tokenized_is_refused(path, body, param):
+    response = post(FakeLLM(), path, body)
+    assert response.status_code in (400, 404)
+    assert error_of(response)["param"] == param
