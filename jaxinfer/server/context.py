@@ -3,6 +3,7 @@
 Plain ASGI: Starlette's BaseHTTPMiddleware would put a task and a queue between each frame and the socket.
 """
 
+import asyncio
 import logging
 import re
 import uuid
@@ -41,6 +42,9 @@ class RequestContext:
 
         try:
             await self.app(scope, receive, send_with_id)
+        except asyncio.CancelledError:
+            # only the server's own end cancels a request, and this is the top of its task: uvicorn closes the socket
+            logger.warning("request %s was cut off, the server ends", request_id)
         except Exception:
             # the path was decoded from %xx: ascii() keeps line ends and escapes out of the log
             logger.exception("request %s to %s failed", request_id, ascii(scope["path"])[:200])
