@@ -42,9 +42,8 @@ def parse_body(raw: bytes) -> dict[str, Any]:
 
 def _check_content(raw: bytes, body: dict[str, Any], constants: list[str]) -> None:
     if constants:
-        # msgspec-style strictness, yet with the field's name when it is one of ours
         named = (key for key, value in body.items() if isinstance(value, float) and not math.isfinite(value))
-        raise _malformed(f"{constants[0]} is not a JSON number", param=next(named, None))
+        raise _malformed(f"{constants[0]} is not a JSON number", param=_as_param(next(named, "")))
     if len(body) > MAX_FIELDS:
         raise InvalidRequest(f"the body must have at most {MAX_FIELDS} fields, got {len(body)}", code="invalid_json")
     if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and not _is_shallow(body):
@@ -69,8 +68,13 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         message = f"the body must name each field once, got {show(twice)} twice; keep one of them"
-        raise InvalidRequest(message, param=twice if twice.isidentifier() else None, code="invalid_json")
+        raise InvalidRequest(message, param=_as_param(twice), code="invalid_json")
     return found
+
+
+def _as_param(name: str) -> str | None:
+    """A client's own key, if it looks like a field's name."""
+    return name if name.isidentifier() and name.isascii() and len(name) <= 64 else None
 
 
 def _note(constants: list[str], name: str) -> float:

@@ -18,6 +18,9 @@ class Backend(Protocol):
     @property
     def info(self) -> ModelInfo: ...
 
+    def admit(self, num_choices: int = 1) -> None:
+        """Raise Unavailable or Overloaded if a request for that many choices would be refused now."""
+
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
 
     async def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str: ...

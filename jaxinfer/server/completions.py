@@ -29,6 +29,7 @@ async def chat_completions(request: Request) -> Response | EventStream:
     validate_sampling(chat.sampling, vocab_size=llm.info.vocab_size)
 
     async def prepare() -> Job:
+        llm.admit(chat.sampling.n)  # a full queue is no reason to render first
         prompt = await render_chat(
             llm,
             chat.messages,
@@ -50,6 +51,7 @@ async def completions(request: Request) -> Response | EventStream:
     validate_sampling(completion.sampling, vocab_size=llm.info.vocab_size)
 
     async def prepare() -> Job:
+        llm.admit(len(completion.prompts) * completion.sampling.n)
         special = completion.wire.add_special_tokens
         prompts = [
             await llm.encode(prompt, add_special_tokens=special) if isinstance(prompt, str) else prompt

@@ -192,4 +192,4 @@ def test_a_wire_types_error_names_the_path():
     with pytest.raises(InvalidRequest) as caught:
         convert({"items": [{"a": True}]}, wire)
     assert caught.value.param == "items[0][...]"
-    assert str(caught.value) == "items[0][...]: Expected `int`, got `bool`"
+    assert str(caught.value) == "items[0][...] must be `int`, got `bool`"

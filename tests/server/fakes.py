@@ -54,7 +54,9 @@ def hello(prompt_ids: list[int], params: SamplingParams) -> Iterable[Step]:
 class FakeLLM:
     """Satisfies jaxinfer.server.backend.Backend. `running` holds the ids that would hold pages."""
 
-    def __init__(self, script: Script = hello, *, status: str = "ready", max_running: int = 64, **info: Any) -> None:
+    def __init__(
+        self, script: Script = hello, *, status: str = "ready", max_running: int = 64, stolen: int = 0, **info: Any
+    ) -> None:
         self.status = status
         self.calls: list[Call] = []
         self.aborts: list[str] = []
@@ -63,12 +65,17 @@ class FakeLLM:
         self.running: set[str] = set()
         self._script = script
         self._max_running = max_running
+        self._stolen = stolen  # room that others take between admit() and generate()
         self._info = dataclasses.replace(INFO, **info)
 
     @property
     def info(self) -> ModelInfo:
         assert self.status not in ("starting", "failed"), "nobody may ask before the model is there"
         return self._info
+
+    def admit(self, num_choices: int = 1) -> None:
+        if len(self.running) + num_choices > self._max_running:
+            raise Overloaded("the queue is full", code="queue_full", retry_after_s=2.2)
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         self.encoded.append(text)
@@ -115,7 +122,7 @@ class FakeLLM:
         )
         if request_id in self.running:
             raise InvalidRequest("request ids must differ")
-        if len(self.running) >= self._max_running:
+        if len(self.running) >= self._max_running - self._stolen:
             raise Overloaded("the queue is full", code="queue_full", retry_after_s=2.2)
         self.calls.append(Call(prompt_ids, params, request_id, priority, chat, salt))
         self.running.add(request_id)

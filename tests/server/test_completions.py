@@ -142,12 +142,19 @@ def test_chats_own_fields_are_unknown_here():
 
 
 def test_prompts_that_the_queue_refuses_leave_nothing_running():
-    llm = FakeLLM(max_running=2)
+    llm = FakeLLM(max_running=3, stolen=1)
     response = complete(llm, ["a", "b", "c"])
     assert response.status_code == 429
     assert len(llm.calls) == 2
     assert not llm.running
     assert {call.request_id for call in llm.calls} <= set(llm.aborts)
+
+
+def test_a_queue_without_room_for_all_prompts_refuses_before_anything_is_tokenized():
+    llm = FakeLLM(max_running=5)
+    assert complete(llm, ["a", "b", "c"], n=2).status_code == 429
+    assert llm.encoded == [] and llm.calls == []
+    assert complete(llm, ["a", "b"], n=2).status_code == 200
 
 
 def test_one_prompt_that_fails_ends_the_others():
