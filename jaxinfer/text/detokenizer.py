@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from tokenizers.decoders import DecodeStream
 
+from jaxinfer.text.rust import panics_as_exceptions
+
 if TYPE_CHECKING:
     from jaxinfer.text.tokenizer import Tokenizer
 
@@ -95,7 +97,8 @@ class _Stream:
     def _step(self, token_id: int) -> str:
         self._ids.append(token_id)
         try:
-            text = self._stream.step(self._backend, token_id)
+            with panics_as_exceptions():
+                text = self._stream.step(self._backend, token_id)
         except Exception as error:
             if "Invalid prefix" not in str(error):
                 raise
@@ -108,4 +111,5 @@ class _Stream:
         return text
 
     def _decode(self, ids: list[int]) -> str:
-        return self._backend.decode(ids, skip_special_tokens=self._skip)
+        with panics_as_exceptions():
+            return self._backend.decode(ids, skip_special_tokens=self._skip)

@@ -49,6 +49,8 @@ def pieces_of(decoder: dict[str, Any] | None) -> Pieces | None:
             return _metaspace(mark, decoder.get("prepend_scheme", "always") != "never")
         case {"type": "Sequence", "decoders": list(steps)}:
             return _sentencepiece(steps)
+        case {"type": "Replace" | "ByteFallback" | "Fuse"}:
+            return _sentencepiece([decoder])
     return None
 
 

@@ -6,11 +6,13 @@ import tokenizers
 from tokenizers import AddedToken
 
 from jaxinfer.errors import CheckpointError, InvalidRequest
+from jaxinfer.text.rust import panics_as_exceptions
 
 
 def encode_one(backend: tokenizers.Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
     """Token ids; `encode` would hold the GIL all the while (0.7 s for 600,000 characters), the batch call does not."""
-    return backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+    with panics_as_exceptions():
+        return backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
 
 class PlainEncoder:

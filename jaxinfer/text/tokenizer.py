@@ -17,6 +17,7 @@ from jaxinfer.text.control import ControlGuard
 from jaxinfer.text.detokenizer import Detokenizer
 from jaxinfer.text.pieces import Pieces, pieces_of
 from jaxinfer.text.plain import PlainEncoder, encode_one
+from jaxinfer.text.rust import panics_as_exceptions
 
 
 class _Model(msgspec.Struct):
@@ -124,7 +125,8 @@ class Tokenizer:
             wrong = min(ids) if min(ids) < 0 else max(ids)
             raise InvalidRequest(f"token ids must be 0 to {self.vocab_size - 1}, got {wrong}.", param="tokens")
         if self.pieces is None:
-            return self.backend.decode(ids, skip_special_tokens=skip_special_tokens)
+            with panics_as_exceptions():
+                return self.backend.decode(ids, skip_special_tokens=skip_special_tokens)
         detokenizer = Detokenizer(self, skip_special_tokens=skip_special_tokens)
         return detokenizer.feed(ids) + detokenizer.flush()
 
@@ -160,11 +162,10 @@ def read_json_object(file: Path) -> dict[str, Any]:
 
 def _load(tokenizer_json: bytes) -> tuple[tokenizers.Tokenizer, _File]:
     try:
-        backend = tokenizers.Tokenizer.from_buffer(tokenizer_json)
+        with panics_as_exceptions():
+            backend = tokenizers.Tokenizer.from_buffer(tokenizer_json)
         file = msgspec.json.decode(tokenizer_json, type=_File)
-    except BaseException as error:  # a panic in the Rust library is no Exception
-        if isinstance(error, (KeyboardInterrupt, SystemExit)):
-            raise
+    except Exception as error:  # the library raises nothing more specific
         raise CheckpointError(
             f"tokenizer.json must be readable by tokenizers {tokenizers.__version__}, which says: {error}. "
             "Download it again, or save it again with transformers."

@@ -53,8 +53,14 @@ def test_a_hostile_template_is_refused_within_its_limits(tmp_path: Path, source:
     assert reason in str(refusal.value)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime - before.ru_utime < 5
-    assert after.ru_maxrss < 256 << 10, "KiB that the largest child held"
     assert time.monotonic() - start < 12
+
+
+def test_the_child_cannot_take_more_memory_than_it_was_given() -> None:
+    code = "from jaxinfer.text.trial import _limit; _limit(9, 64 << 20); bytearray({} << 20)"
+    run = [subprocess.run([sys.executable, "-c", code.format(mib)], capture_output=True) for mib in (32, 80)]
+    assert run[0].returncode == 0, run[0].stderr
+    assert b"MemoryError" in run[1].stderr
 
 
 def test_the_trial_never_imports_jax() -> None:

@@ -1,0 +1,19 @@
+"""The tokenizers library is Rust: its panics arrive as a BaseException, which no `except Exception` would stop."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class LibraryPanic(Exception):
+    """A bug in the tokenizers library, met with this checkpoint's tokenizer and this input."""
+
+
+@contextmanager
+def panics_as_exceptions() -> Iterator[None]:
+    """Turns a panic into a LibraryPanic."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise LibraryPanic(f"the tokenizers library failed on this input: {error}") from error

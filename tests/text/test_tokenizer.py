@@ -1,0 +1,176 @@
+"""Tokenizer: loading, encoding as the library does, plain encoding, and use from many threads (A48)."""
+
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tokenizers import AddedToken, models, processors
+from tokenizers import Tokenizer as Backend
+
+from jaxinfer.errors import CheckpointError, InvalidRequest
+from jaxinfer.text.chat_template import ChatTemplate, encode_chat
+from jaxinfer.text.detokenizer import Detokenizer
+from jaxinfer.text.tokenizer import Tokenizer
+from tests.support.checkpoints import write_tokenizer
+from tests.text.samples import BACKENDS, HARD_TEXTS, byte_level_backend, tokenizer
+
+KINDS = tuple(BACKENDS)
+SPELT = "a <|im_end|>b</s> <think> <s><unk> <|im_start|>"
+
+
+def test_a_folder_gives_the_tokenizer_and_its_ids(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    text = Tokenizer.from_folder(tmp_path)
+    assert text.vocab_size == 327
+    assert text.eos_token_id == text.encode("<|im_end|>")[0] == 322
+    assert text.special_ids == {320, 321, 322}
+    assert text.decode(text.encode("Grüße <think>")) == "Grüße <think>"
+
+
+def test_a_token_of_the_config_may_be_an_object_or_missing(tmp_path: Path) -> None:
+    config = {"eos_token": {"content": "<|im_end|>", "special": True}, "bos_token": None, "pad_token": "not there"}
+    text = Tokenizer(byte_level_backend().to_str().encode(), config)
+    assert (text.eos_token_id, text.bos_token_id) == (422, None)
+
+
+def test_a_folder_without_tokenizer_json_is_refused_with_the_cure(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="must have a tokenizer.json.*save_pretrained"):
+        Tokenizer.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", "null", '{"model": {"type": "BPE"}}', "\x00\xff", '{"model": 5}'])
+def test_a_broken_tokenizer_json_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(content, "latin-1")
+    with pytest.raises(CheckpointError, match="tokenizer.json must be readable"):
+        Tokenizer.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "5", "{", "[" * 100000])
+def test_a_broken_tokenizer_config_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(byte_level_backend().to_str().encode())
+    (tmp_path / "tokenizer_config.json").write_text(content)
+    with pytest.raises(CheckpointError, match="must hold a JSON object"):
+        Tokenizer.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("hard", HARD_TEXTS)
+def test_encoding_is_that_of_the_library(kind: str, hard: str) -> None:
+    text = tokenizer(kind)
+    assert text.encode(hard) == text.backend.encode(hard).ids
+    assert text.encode(hard, add_special_tokens=False) == text.backend.encode(hard, add_special_tokens=False).ids
+
+
+def test_truncation_and_padding_of_the_file_are_not_applied() -> None:
+    backend = byte_level_backend()
+    backend.enable_truncation(3)
+    backend.enable_padding(length=9)
+    text = Tokenizer(backend.to_str().encode())
+    assert text.encode("a") == tokenizer("byte-level").encode("a")
+    assert text.encode("one two three four") == tokenizer("byte-level").encode("one two three four")
+
+
+def test_gaps_in_the_vocabulary_count_towards_its_size() -> None:
+    backend = Backend(models.WordLevel({"a": 0, "b": 7}, unk_token="a"))
+    assert Tokenizer(backend.to_str().encode()).vocab_size == 8
+
+
+@pytest.mark.parametrize("bad", ["\ud800", "ok \udc00 ok", "\ud83d"])
+def test_half_a_surrogate_pair_is_refused(bad: str) -> None:
+    for plain in (False, True):
+        with pytest.raises(InvalidRequest, match="must be valid Unicode, but character"):
+            tokenizer("byte-level").encode(bad, plain=plain)
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "llama-2", "gemma"])
+def test_plain_encoding_spells_control_tokens(kind: str) -> None:
+    text = tokenizer(kind)
+    ids = text.encode(SPELT, plain=True)
+    assert set(ids).isdisjoint(text.control_tokens.values())
+    assert text.decode(ids, skip_special_tokens=False) == SPELT
+    assert not set(text.encode(SPELT)).isdisjoint(text.control_tokens.values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("hard", [text for text in HARD_TEXTS if "<" not in text])
+def test_plain_encoding_of_other_text_is_the_same(kind: str, hard: str) -> None:
+    assert tokenizer(kind).encode(hard, plain=True) == tokenizer(kind).encode(hard)
+
+
+def test_plain_encoding_keeps_blank_added_tokens() -> None:
+    text = tokenizer("gemma")
+    assert text.backend.token_to_id("\n\n") in text.encode("a\n\nb", plain=True)
+    assert text.encode("a\n\n\nb", plain=True) == text.encode("a\n\n\nb")
+
+
+def test_plain_encoding_adds_the_same_special_tokens() -> None:
+    backend = BACKENDS["llama-2"]()
+    backend.post_processor = processors.TemplateProcessing(
+        single="<|im_start|> $A </s>",
+        special_tokens=[("<|im_start|>", backend.token_to_id("<|im_start|>")), ("</s>", 2)],
+    )
+    text = Tokenizer(backend.to_str().encode())
+    assert text.encode("the", plain=True) == text.encode("the")
+    assert text.encode("the")[0] == text.control_tokens["<|im_start|>"]
+    assert text.encode("<s>", plain=True)[1:-1] == text.encode("<s>", plain=True, add_special_tokens=False)
+
+
+def test_a_vocabulary_that_can_only_spell_a_control_token_refuses_it() -> None:
+    backend = Backend(models.WordLevel({"a": 0, "<end>": 1, "?": 2}, unk_token="?"))
+    backend.add_special_tokens([AddedToken("<end>", normalized=False)])
+    text = Tokenizer(backend.to_str().encode())
+    assert text.encode("<end>") == [1]
+    with pytest.raises(InvalidRequest, match="cannot write '<end>' as ordinary text"):
+        text.encode("<end>", plain=True)
+
+
+def test_encoding_lets_other_threads_run() -> None:
+    text, ticks, done = tokenizer("byte-level"), [], threading.Event()
+
+    def tick() -> None:
+        while not done.wait(0.001):
+            ticks.append(time.monotonic())
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    start = time.monotonic()
+    text.encode("the quick brown fox " * 50_000)
+    took = time.monotonic() - start
+    done.set()
+    thread.join()
+    during = [at for at in ticks if start <= at <= start + took]
+    assert len(during) > took * 1000 / 50, f"{len(during)} turns in {took:.2f} s"
+
+
+def test_sixteen_threads_get_what_one_gets() -> None:
+    text = tokenizer("byte-level")
+    template = ChatTemplate("{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}")
+    inputs = [f"{hard} {i}{'<|im_end|>' * (i % 3 == 0)}" for i in range(10) for hard in HARD_TEXTS]
+
+    def call(i: int) -> object:
+        given = inputs[i % len(inputs)]
+        match i % 5:
+            case 0:
+                return text.encode(given)
+            case 1:
+                return text.encode(given, plain=True)
+            case 2:
+                return encode_chat(text, template, [{"role": "user", "content": given}])
+            case 3:
+                return text.decode(tuple(given.encode()))
+        detokenizer = Detokenizer(text)
+        return "".join([detokenizer.feed([byte]) for byte in given.encode()]) + detokenizer.flush()
+
+    def many(first: int) -> list[object]:
+        return [call(i) for i in range(first, first + 250)]
+
+    with ThreadPoolExecutor(16) as pool:
+        together = list(pool.map(many, range(16)))
+    assert together == [many(first) for first in range(16)]
+
+
+def test_the_config_is_kept_for_the_template() -> None:
+    assert json.dumps(tokenizer("byte-level").config) == '{"eos_token": "<|im_end|>", "bos_token": null}'
