@@ -8,7 +8,6 @@ import dataclasses
 import difflib
 import math
 import re
-import tomllib
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
@@ -308,6 +307,8 @@ def _merge(layers: list[_Layer]) -> Resolved:
 
 
 def _read_file(file: str) -> dict[str, Any]:
+    import tomllib  # here, since most commands read no file and `--help` must be quick
+
     try:
         return tomllib.loads(Path(file).read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:

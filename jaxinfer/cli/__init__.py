@@ -1,0 +1,97 @@
+"""The command line: `jaxinfer VERB`. One file per verb, imported when it is asked for; nothing here imports jax.
+
+`jaxinfer --help` must take less than 150 ms, of which click is a third, so the rest is imported where it is needed.
+"""
+
+import importlib
+import sys
+from collections.abc import Collection
+
+import click
+
+from jaxinfer.errors import JaxInferError
+from jaxinfer.version import __version__
+
+VERBS = {
+    "serve": "Serve a model over an OpenAI-compatible HTTP API.",
+    "chat": "Talk to a model in the terminal.",
+    "run": "Answer one prompt and exit.",
+    "warmup": "Compile every step of a model into the cache.",
+    "plan": "Show what a model needs of a device, from its config.json alone.",
+    "doctor": "Show what jaxinfer finds on this machine.",
+}
+INTERRUPTED = 130  # as shells report a program that Ctrl-C ended
+
+START_MENU = """\
+jaxinfer serve             the bundled demo model on http://127.0.0.1:8000
+jaxinfer chat              talk to it here
+jaxinfer serve Qwen/Qwen3-0.6B      a real model, from the Hugging Face hub
+jaxinfer --help            everything else
+"""
+
+
+class Verbs(click.Group):
+    """The group of VERBS; a verb's module is imported only to run it or to show its help."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            raise click.UsageError(_unknown(cmd_name, VERBS, "command"), ctx)
+        command: click.Command = importlib.import_module(f"jaxinfer.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(cls=Verbs, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="jaxinfer %(version)s")
+@click.pass_context
+def jaxinfer(ctx: click.Context) -> None:
+    """Run open-weight language models with JAX, on NVIDIA GPUs or the CPU.
+
+    Without a model, serve, chat and run use a tiny bundled demo. `jaxinfer VERB --help` shows a verb's options.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(START_MENU, nl=False)
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run the command line and exit: 0, or the code of jaxinfer/errors.py with the cause as the last line."""
+    state = {"debug": False}
+    try:
+        code = jaxinfer.main(args=args, prog_name="jaxinfer", standalone_mode=False, obj=state)
+    except JaxInferError as error:
+        if state["debug"]:
+            sys.excepthook(type(error), error, error.__traceback__)
+        code = _fail(str(error), error.exit_code)
+    except click.ClickException as error:
+        code = _fail(_usage(error), error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        code = INTERRUPTED
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int) -> int:
+    click.echo(f"error: {message}", err=True)
+    return code
+
+
+def _usage(error: click.ClickException) -> str:
+    """A wrong use of the command line in our form: what was wrong, then what to do."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    path = context.command_path if context else "jaxinfer"
+    if isinstance(error, click.NoSuchOption) and context:
+        names = [name for param in context.command.get_params(context) for name in param.opts + param.secondary_opts]
+        return _unknown(error.option_name, [name for name in names if name.startswith("--")], f"option of {path}")
+    message = error.format_message()
+    return f"{message[0].lower()}{message[1:].rstrip('.')}; see `{path} --help`"
+
+
+def _unknown(name: str, known: Collection[str], what: str) -> str:
+    from jaxinfer.config import unknown_name
+
+    return unknown_name(name, known, what)

@@ -1,0 +1,179 @@
+"""What a starting engine does, step by step, for a person who waits: a spinner on a terminal, plain lines elsewhere."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol, TextIO
+
+from jaxinfer.errors import EngineError
+from jaxinfer.llm.events import Event
+
+SILENCE_S = 2.5  # after which the current step is shown again: nobody should wonder for 3 s whether it hangs
+
+
+class Screen(Protocol):
+    """Where a checklist is shown."""
+
+    def say(self, line: str) -> None:
+        """A line that stays."""
+
+    def show(self, status: str) -> None:
+        """What is going on now; the next `show` may overwrite it."""
+
+    def close(self) -> None:
+        """End the status, keep the lines."""
+
+
+class PlainScreen:
+    """Lines only: a status is printed when nothing else was for SILENCE_S."""
+
+    def __init__(self, stream: TextIO, now: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._now = now
+        self._printed_s = now()
+
+    def say(self, line: str) -> None:
+        self._stream.write(f"{line}\n")
+        self._stream.flush()
+        self._printed_s = self._now()
+
+    def show(self, status: str) -> None:
+        if self._now() - self._printed_s >= SILENCE_S:
+            self.say(status)
+
+    def close(self) -> None:
+        self._stream.flush()
+
+
+class LiveScreen:
+    """rich's spinner in the last line, finished steps above it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console
+
+        self._console = Console(file=stream, highlight=False, soft_wrap=True)
+        self._status = self._console.status("")
+        self._running = False
+
+    def say(self, line: str) -> None:
+        self._console.print(line, markup=False)
+
+    def show(self, status: str) -> None:
+        from rich.text import Text
+
+        self._status.update(Text(status))
+        if not self._running:
+            self._status.start()
+            self._running = True
+
+    def close(self) -> None:
+        if self._running:
+            self._status.stop()
+            self._running = False
+
+
+def screen_for(stream: TextIO) -> Screen:
+    return LiveScreen(stream) if stream.isatty() else PlainScreen(stream)
+
+
+class Checklist:
+    """Takes the events of one start, from any thread. Use as a context manager.
+
+    Invariant: while it is open, something is shown at least every 3 s.
+    """
+
+    def __init__(self, screen: Screen | None = None, tick_s: float = 0.5) -> None:
+        self._screen = screen or screen_for(sys.stderr)
+        self._tick_s = tick_s
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._keep_talking, name="jaxinfer-checklist", daemon=True)
+        self._event = Event("start")
+        self._began_s = time.monotonic()
+        self._cached = 0
+        self._downloading = False
+        self._stopped = False
+
+    def __enter__(self) -> "Checklist":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._closed.set()
+        self._thread.join()
+        with self._lock:
+            self._screen.close()
+
+    def __call__(self, event: Event) -> None:
+        if self._stopped:
+            raise EngineError("the start was interrupted")
+        with self._lock:
+            if event.kind in {"info", "warning"}:
+                self._screen.say(f"{event.kind:<8} {event.detail}")
+                return
+            if event.kind != self._event.kind:
+                self._finish()
+                self._began_s, self._cached = time.monotonic(), 0
+            self._event = event
+            self._cached += event.cached
+            self._begin(event)
+
+    def say(self, line: str) -> None:
+        with self._lock:
+            self._screen.say(line)
+
+    def stop_start(self) -> None:
+        """Make the start end at its next event, with an EngineError in its own thread."""
+        self._stopped = True
+
+    def _begin(self, event: Event) -> None:
+        # the hub draws its own progress bars while it downloads; a spinner would fight with them
+        self._downloading = event.kind == "resolve" and event.detail.startswith("fetching")
+        if event.kind == "resolve":
+            self._screen.close()
+            self._screen.say(f"resolve  {event.detail}")
+        elif event.rows:
+            for line in table(event.rows, indent="         "):
+                self._screen.say(line)
+        elif event.kind in {"serving", "ready"}:
+            self._screen.close()
+            self._screen.say(f"{event.kind:<8} in {event.seconds:.1f} s")
+        else:
+            self._screen.show(self._status())
+
+    def _finish(self) -> None:
+        """One line for a step that took part in `show` only."""
+        event, seconds = self._event, time.monotonic() - self._began_s
+        if event.kind == "load":
+            self._screen.say(
+                f"load     {_load_text(event)}" if event.total else f"load     {event.detail}, {seconds:.1f} s"
+            )
+        elif event.kind == "compile":
+            cached = f", {self._cached} from the cache" if self._cached else ""
+            self._screen.say(f"compile  {event.done} of {event.total} in {seconds:.1f} s{cached}")
+
+    def _status(self) -> str:
+        event, seconds = self._event, time.monotonic() - self._began_s
+        if event.kind == "load" and event.total:
+            return f"load     {_load_text(event)}"
+        if event.kind == "compile":
+            return f"compile  {event.done} of {event.total}  {event.detail}  ({seconds:.0f} s)"
+        return f"{event.kind:<8} {event.detail}  ({seconds:.0f} s)"
+
+    def _keep_talking(self) -> None:
+        while not self._closed.wait(self._tick_s):
+            with self._lock:
+                if not self._downloading and self._event.kind not in {"serving", "ready"}:
+                    self._screen.show(self._status())
+
+
+def _load_text(event: Event) -> str:
+    speed = f", {event.done / event.seconds / 1e9:.2f} GB/s" if event.seconds > 0 else ""
+    return f"{event.done / 1e9:.2f} of {event.total / 1e9:.2f} GB in {event.seconds:.1f} s{speed}"
+
+
+def table(rows: Sequence[tuple[str, str]], indent: str = "") -> list[str]:
+    """Two aligned columns, one line for each row."""
+    width = max((len(name) for name, _ in rows), default=0)
+    return [f"{indent}{name:<{width}}  {value}".rstrip() for name, value in rows]

@@ -1,0 +1,99 @@
+"""`jaxinfer doctor`: the facts that a bug report needs, and what stands in the way of a GPU."""
+
+import os
+import platform
+import shutil
+from importlib import metadata
+from pathlib import Path
+
+import click
+
+from jaxinfer.cli.checklist import table
+from jaxinfer.cli.options import GroupedCommand, debug_option
+from jaxinfer.errors import DeviceError
+from jaxinfer.version import __version__
+
+PACKAGES = ("jax", "jaxlib", "flax", "numpy", "tokenizers", "huggingface-hub", "msgspec", "starlette", "uvicorn")
+GIB = 2**30
+
+
+def run() -> int:
+    """Print the facts. Returns 0, or DeviceError's code when JAX cannot use the device that "auto" means."""
+    for line in table([("jaxinfer", __version__), *software_rows(), *_device_rows(), *folder_rows(), *hub_rows()]):
+        click.echo(line)
+    try:
+        click.echo(f"ready: --device auto means {_auto_device()}")
+    except DeviceError as error:
+        click.echo(f"problem: {error}")
+        return error.exit_code
+    return 0
+
+
+def software_rows() -> list[tuple[str, str]]:
+    """Python, the system, and the packages whose versions matter."""
+    rows = [
+        ("python", f"{platform.python_version()} ({platform.python_implementation()})"),
+        ("system", f"{platform.system()} {platform.release()} {platform.machine()}, {os.cpu_count()} CPUs"),
+    ]
+    for package in PACKAGES:
+        try:
+            rows.append((package, metadata.version(package)))
+        except metadata.PackageNotFoundError:
+            rows.append((package, "not installed"))
+    return rows
+
+
+def folder_rows() -> list[tuple[str, str]]:
+    """Where compiled steps and downloads go, and the room there."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    from jaxinfer.runtime.cache import default_cache_dir
+
+    return [("compile cache", folder_fact(default_cache_dir())), ("downloads", folder_fact(Path(HF_HUB_CACHE)))]
+
+
+def folder_fact(folder: Path) -> str:
+    """The folder, its size and the free space of its disk; it need not exist yet."""
+    home = next(path for path in (folder, *folder.parents) if path.exists())
+    free = f"{shutil.disk_usage(home).free / GIB:.1f} GiB free"
+    if home != folder:
+        return f"{folder} (not there yet), {free}"
+    size = sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
+    return f"{folder} ({size / GIB:.2f} GiB), {free}"
+
+
+def hub_rows() -> list[tuple[str, str]]:
+    """Whether there is a Hugging Face token, never what it is."""
+    from huggingface_hub import get_token
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+
+    return [("hub token", "yes" if get_token() else "no"), ("hub offline", "yes" if HF_HUB_OFFLINE else "no")]
+
+
+def _device_rows() -> list[tuple[str, str]]:
+    from jaxinfer.checkpoint.memory import available_host_bytes
+    from jaxinfer.runtime.device import device_rows
+
+    return [("host memory", f"{available_host_bytes() / GIB:.1f} GiB free"), *device_rows()]
+
+
+def _auto_device() -> str:
+    from jaxinfer.runtime.device import select_device
+
+    device = select_device("auto", memory_utilization=0.01)  # enough to see that it works
+    return f"{device.device_kind} ({device.platform})"
+
+
+class Doctor(GroupedCommand):
+    """A verb without settings."""
+
+    def invoke(self, ctx: click.Context) -> int:
+        return run()
+
+
+command = Doctor(
+    "doctor",
+    params=[debug_option()],
+    help="Show versions, devices, drivers, folders and whether JAX can use the GPU.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)

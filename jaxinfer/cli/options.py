@@ -1,0 +1,156 @@
+"""The options that every verb with a model has, made from EngineConfig: vLLM's names, grouped as --help shows them."""
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import click
+
+from jaxinfer.config import SETTINGS, Resolved, Setting, config_from_sources
+from jaxinfer.errors import ConfigError
+
+# JAXINFER_* variables that are no engine settings: they belong to single verbs
+OTHER_ENV = frozenset({"JAXINFER_HOST", "JAXINFER_PORT", "JAXINFER_DRAIN_TIMEOUT_S", "JAXINFER_SERVE_EARLY"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """How one setting appears on the command line; `also` are spellings that people bring from elsewhere."""
+
+    group: str
+    help: str
+    also: tuple[str, ...] = ()
+
+
+FLAGS: dict[str, Flag] = {
+    "model": Flag("Model", "A folder, a Hugging Face id, or demo; the same as MODEL.", ("-m", "--model-path")),
+    "revision": Flag("Model", "Branch, tag or commit of a Hugging Face id."),
+    "tokenizer": Flag("Model", "Folder with another tokenizer.json and chat template."),
+    "served_model_name": Flag("Model", "Name in the API instead of MODEL; give it again for more names."),
+    "dtype": Flag("Model", "Of weights and KV pages; auto is the checkpoint's."),
+    "load_format": Flag("Model", "dummy: random weights from config.json alone."),
+    "generation_config": Flag("Model", "auto: unset sampling fields take generation_config.json's values."),
+    "download_dir": Flag("Model", "Where downloads go instead of Hugging Face's cache."),
+    "device": Flag("Device and memory", "auto: the first NVIDIA GPU if there is a driver, else the CPU."),
+    "gpu_memory_utilization": Flag(
+        "Device and memory", "Share of the free device memory to use.", ("--mem-fraction-static",)
+    ),
+    "kv_cache_memory_bytes": Flag("Device and memory", "Of the KV pages alone, as in 2G; overrides the share."),
+    "page_size": Flag("Device and memory", "Tokens per KV page.", ("--block-size",)),
+    "num_pages": Flag("Device and memory", "KV pages, instead of as many as fit."),
+    "compile_cache_dir": Flag("Device and memory", "Where compiled steps are kept; '' keeps none."),
+    "max_model_len": Flag(
+        "Scheduling", "Tokens of prompt and answer together, as in 32K; auto: what fits.", ("--context-length",)
+    ),
+    "max_num_seqs": Flag("Scheduling", "Sequences computed together."),
+    "max_num_batched_tokens": Flag("Scheduling", "Tokens per step."),
+    "max_num_queued_seqs": Flag("Scheduling", "Sequences that may wait before requests are refused with 429."),
+    "enable_prefix_caching": Flag("Scheduling", "Reuse the pages of shared beginnings."),
+    "enable_chunked_prefill": Flag("Scheduling", "Compute long prompts in pieces, between other sequences' tokens."),
+    "run_ahead": Flag("Scheduling", "Steps in flight beyond the one being read, 0 or 1."),
+    "seed": Flag("Scheduling", "Of random weights, and of answers whose request names no seed (run, chat)."),
+}
+
+
+class GroupedOption(click.Option):
+    """An option that knows the heading of its help."""
+
+    group = "Options"
+
+
+class GroupedCommand(click.Command):
+    """A command whose --help lists its options under their headings."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                group = param.group if isinstance(param, GroupedOption) else "Options"
+                groups.setdefault(group, []).append(record)
+        for group, records in groups.items():
+            with formatter.section(group):
+                formatter.write_dl(records)
+
+
+class EngineCommand(GroupedCommand):
+    """A verb that needs an engine's settings. It runs as `run(resolved, params)`, `params` being the verb's own."""
+
+    def __init__(
+        self,
+        name: str,
+        run: Callable[[Resolved, Mapping[str, Any]], int],
+        params: Sequence[click.Parameter] = (),
+        *,
+        model_argument: bool = True,
+        help: str,  # noqa: A002 click's word
+    ) -> None:
+        model = [click.Argument(["model_argument"], required=False, metavar="[MODEL]")] if model_argument else []
+        config = click.Option(["config_file", "--config"], metavar="FILE.toml", help="Settings by name; see configs/.")
+        super().__init__(
+            name,
+            params=[*model, *params, config, debug_option(), *(_option(setting) for setting in SETTINGS.values())],
+            help=help,
+            epilog=EPILOG,
+            context_settings={"help_option_names": ["-h", "--help"]},
+        )
+        self.params.sort(key=_help_order)
+        self._run = run
+        self._own = [param.name for param in params if param.name]
+
+    def invoke(self, ctx: click.Context) -> int:
+        flags = {name: None if (value := ctx.params[name]) == () else value for name in SETTINGS}
+        resolved = resolve_config(ctx.params.get("model_argument"), ctx.params["config_file"], flags)
+        return self._run(resolved, {name: ctx.params[name] for name in self._own})
+
+
+EPILOG = (
+    "Each option from Model on is also a key of the --config file and a variable: --max-num-seqs is max_num_seqs and "
+    "JAXINFER_MAX_NUM_SEQS. Flags win over variables, variables over the file."
+)
+
+
+def resolve_config(model_argument: str | None, config_file: str | None, flags: dict[str, Any]) -> Resolved:
+    """The settings of this call and of the process's environment. Raises ConfigError."""
+    if model_argument is not None:
+        if flags.get("model") not in (None, model_argument):
+            both = f"{model_argument!r} and --model {flags['model']!r}"
+            raise ConfigError(f"there must be one model, got {both}; drop one")
+        flags = flags | {"model": model_argument}
+    return config_from_sources(config_file, os.environ, flags, OTHER_ENV)
+
+
+def debug_option() -> click.Option:
+    """--debug: show the traceback of an error that jaxinfer raised on purpose."""
+
+    def remember(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        state = ctx.find_root().obj
+        if value and isinstance(state, dict):
+            state["debug"] = True
+
+    return click.Option(["--debug"], is_flag=True, expose_value=False, callback=remember, help="Show tracebacks.")
+
+
+def _option(setting: Setting) -> GroupedOption:
+    """The option of one setting. Its value stays text: config.py reads and judges flags, variables and files alike."""
+    flag, name = FLAGS[setting.name], setting.name.replace("_", "-")
+    auto = setting.default is None and setting.type is int
+    default = "" if setting.default in (None, "", ()) else str(setting.default).lower()
+    option = GroupedOption(
+        [setting.name, f"--{name}/--no-{name}" if setting.type is bool else f"--{name}", *flag.also],
+        help=flag.help + (f"  [{'auto' if auto else default}]" if auto or default else ""),
+        default=None,
+        multiple=setting.type is tuple,
+        metavar=None if setting.type is bool else "|".join(setting.choices) or _METAVARS[setting.type],
+    )
+    option.group = flag.group
+    return option
+
+
+_METAVARS = {int: "N", float: "X", str: "TEXT", tuple: "NAME"}
+
+
+def _help_order(param: click.Parameter) -> int:
+    """Settings in the order of FLAGS, after everything else."""
+    return list(FLAGS).index(param.name) if isinstance(param, GroupedOption) and param.name else -1

@@ -1,0 +1,118 @@
+"""`jaxinfer serve`: start the engine behind its HTTP server and say how to talk to it."""
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jaxinfer.cli.checklist import Checklist
+from jaxinfer.cli.options import EngineCommand
+from jaxinfer.cli.session import opening, start_or_stop
+from jaxinfer.config import Resolved
+from jaxinfer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jaxinfer.llm.types import ModelInfo
+
+LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+
+
+def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
+    """Serve until a signal. Returns 0 after a drain, 1 when a second signal cut it short."""
+    from jaxinfer.llm.async_llm import AsyncLLM
+    from jaxinfer.server.app import create_app
+    from jaxinfer.server.serve import run_server
+    from jaxinfer.server.settings import ServerSettings
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    address: list[str] = []
+    with Checklist() as checklist:
+        for line in opening(resolved):
+            checklist.say(line)
+        llm = AsyncLLM(resolved.config, on_event=checklist)
+        app = create_app(llm, ServerSettings(serve_early=params["serve_early"]))
+
+        def bound(host: str, port: int) -> None:
+            address.append(url(host, port))
+            checklist.say(f"listen   {address[0]}  (503 until the model is there)")
+
+        async def start() -> None:
+            await start_or_stop(llm, checklist)
+            for line in closing(llm.info, address[0], params["host"]):
+                checklist.say(line)
+
+        return run_server(app, params["host"], params["port"], params["drain_timeout_s"], start, bound)
+
+
+def closing(info: "ModelInfo", base: str, host: str) -> list[str]:
+    """What a person needs once the server is ready: defaults, warnings, the address and a line to paste."""
+    lines = [f"defaults {info.defaults.describe()}"]
+    if info.note:
+        lines.append(f"note     {info.note}")
+    if host not in LOOPBACK:
+        lines.append(f"warning  {host} can be reached from other machines and nothing asks for a key")
+    return [*lines, f"serving  {', '.join(info.served_names)} at {base}/v1", "try it   " + curl(info, base)]
+
+
+def curl(info: "ModelInfo", base: str) -> str:
+    """A command to copy: a streamed chat, or a completion for a model without a chat template."""
+    body: dict[str, object] = {"model": info.served_names[0], "stream": True}
+    if info.has_chat_template:
+        path, body = "chat/completions", body | {"messages": [{"role": "user", "content": "What is 7 plus 5?"}]}
+    else:
+        path, body = "completions", body | {"prompt": "7 plus 5 is", "max_tokens": 16}
+    text = json.dumps(body).replace("'", "'\\''")
+    return f"curl -N {base}/v1/{path} -H 'Content-Type: application/json' -d '{text}'"
+
+
+def url(host: str, port: int) -> str:
+    """The address to type: a wildcard is not one, and IPv6 needs brackets."""
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{shown}:{port}"
+
+
+def port(ctx: click.Context, param: click.Parameter, value: str) -> int:
+    """0 .. 65535. In a Kubernetes pod JAXINFER_PORT may be a service's address, which nobody meant for us."""
+    if "://" in value:
+        return DEFAULT_PORT
+    if not value.isdecimal() or int(value) > 65535:
+        raise ConfigError(f"--port must be an integer in 0 .. 65535, got {value!r}")
+    return int(value)
+
+
+DEFAULT_PORT = 8000
+
+command = EngineCommand(
+    "serve",
+    run,
+    [
+        click.Option(
+            ["--host"], default="127.0.0.1", envvar="JAXINFER_HOST", help="Address to listen on.  [127.0.0.1]"
+        ),
+        click.Option(
+            ["--port"],
+            default=str(DEFAULT_PORT),
+            callback=port,
+            metavar="N",
+            envvar="JAXINFER_PORT",
+            help=f"0 takes a free one.  [{DEFAULT_PORT}]",
+        ),
+        click.Option(
+            ["--drain-timeout-s"],
+            default=30.0,
+            type=click.FloatRange(0.0),
+            metavar="X",
+            envvar="JAXINFER_DRAIN_TIMEOUT_S",
+            help="How long running answers may take after SIGTERM.  [30]",
+        ),
+        click.Option(
+            ["--serve-early"],
+            is_flag=True,
+            envvar="JAXINFER_SERVE_EARLY",
+            help="Take requests when the smallest set of steps is compiled.",
+        ),
+    ],
+    help="Serve MODEL, by default the bundled demo, over an OpenAI-compatible HTTP API.",
+)

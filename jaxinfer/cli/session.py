@@ -1,0 +1,161 @@
+"""A model started for one command: the checklist while it starts, the notes on what it is, a clean end.
+
+Whatever `--help` does not need (asyncio, the engine) is imported where it is used.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from jaxinfer.cli.checklist import Checklist, screen_for, table
+from jaxinfer.config import Resolved
+from jaxinfer.errors import ConfigError, EngineError
+from jaxinfer.version import __version__
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from jaxinfer.llm.async_llm import AsyncLLM
+    from jaxinfer.protocol.sampling import SamplingParams
+
+REQUEST_ID = "cli"
+
+
+def opening(resolved: Resolved) -> list[str]:
+    """What is about to start, and every setting that is not a default with where it came from."""
+    return [f"jaxinfer {__version__}: {resolved.config.model}", *table(resolved.rows(), indent="         ")]
+
+
+async def start_or_stop(llm: "AsyncLLM", checklist: Checklist) -> None:
+    """Start the model; when this is cancelled, its thread ends at the next event instead of loading to the end."""
+    import asyncio
+
+    try:
+        await llm.start()
+    except asyncio.CancelledError:
+        checklist.stop_start()
+        raise
+
+
+@contextlib.contextmanager
+def started(resolved: Resolved, notes: TextIO) -> Iterator[tuple["asyncio.Runner", "AsyncLLM"]]:
+    """A running model and the event loop it lives in; `notes` gets the checklist. Closes both."""
+    import asyncio
+
+    from jaxinfer.llm.async_llm import AsyncLLM
+
+    with asyncio.Runner() as runner:
+        with Checklist(screen_for(notes)) as checklist:
+            for line in opening(resolved):
+                checklist.say(line)
+            llm = AsyncLLM(resolved.config, on_event=checklist)
+            try:
+                runner.run(start_or_stop(llm, checklist))
+            except BaseException:
+                runner.run(llm.close())
+                raise
+            if llm.info.note:
+                checklist.say(f"note     {llm.info.note}")
+        try:
+            yield runner, llm
+        finally:
+            runner.run(llm.close())
+
+
+class Speed:
+    """How fast one answer came: time to the first token, and tokens per second after it."""
+
+    def __init__(self) -> None:
+        self._began_s = time.perf_counter()
+        self._first_s = 0.0
+        self._last_s = 0.0
+        self.num_tokens = 0
+        self._num_first = 0
+        self._prompt_tokens = 0
+        self._cached_tokens = 0
+
+    def add(self, num_tokens: int, prompt_tokens: int, cached_tokens: int) -> None:
+        """Count the tokens of one delta, at the moment it came."""
+        self._last_s = time.perf_counter() - self._began_s
+        if not self.num_tokens:
+            self._first_s, self._num_first = self._last_s, num_tokens
+        self.num_tokens += num_tokens
+        self._prompt_tokens, self._cached_tokens = prompt_tokens, cached_tokens
+
+    def __str__(self) -> str:
+        later, seconds = self.num_tokens - self._num_first, self._last_s - self._first_s
+        rate = f", {later / seconds:.1f} tok/s" if later > 0 and seconds > 0 else ""
+        cached = f", {self._cached_tokens} cached" if self._cached_tokens else ""
+        first = f"first after {self._first_s:.2f} s"
+        return f"{self._prompt_tokens} prompt tokens{cached}; {self.num_tokens} tokens, {first}{rate}"
+
+
+async def answer(
+    llm: "AsyncLLM", prompt_ids: Sequence[int], params: "SamplingParams", *, chat: bool, out: TextIO
+) -> tuple[str, str, Speed]:
+    """Write one answer to `out` as it comes. Returns its text, its finish_reason and its speed.
+
+    Raises InvalidRequest before anything is written, EngineError when the answer ended in an error.
+    """
+    speed, text, reason = Speed(), "", ""
+    stream = await llm.generate(prompt_ids, params, request_id=REQUEST_ID, chat=chat)
+    try:
+        async for delta in stream:
+            speed.add(len(delta.token_ids), delta.prompt_tokens, delta.cached_tokens)
+            out.write(delta.text)
+            out.flush()
+            text, reason = text + delta.text, delta.finish_reason or reason
+            if reason == "error":
+                raise EngineError(f"the answer must end by itself, it was ended: {delta.error}; see the log above")
+    finally:
+        if not reason:  # Ctrl-C, or nobody reads what we write
+            await llm.abort(REQUEST_ID)
+    out.write("" if text.endswith("\n") else "\n")
+    out.flush()
+    return text, reason, speed
+
+
+ANSWER_OPTIONS: tuple[click.Option, ...] = (
+    click.Option(["--max-tokens"], type=int, metavar="N", help="Of the answer; else what the context leaves."),
+    click.Option(["--temperature"], type=float, metavar="X", help="0 is greedy; else the model's default."),
+    click.Option(["--top-p"], type=float, metavar="X", help="Keep the likeliest tokens of this total probability."),
+    click.Option(["--top-k"], type=int, metavar="N", help="Keep this many tokens; 0 is off."),
+    click.Option(["--min-p"], type=float, metavar="X", help="Drop tokens less likely than this share of the best."),
+    click.Option(["--stop"], multiple=True, metavar="TEXT", help="End before this text; give it again for more."),
+    click.Option(["--system"], metavar="TEXT", help="The system message."),
+    click.Option(["--think/--no-think"], default=None, help="Switch thinking, where the model's template can."),
+)
+
+
+def sampling_params(resolved: Resolved, params: Mapping[str, Any]) -> "SamplingParams":
+    """The SamplingParams of ANSWER_OPTIONS; --seed seeds the answer too, if it was given."""
+    from jaxinfer.protocol.sampling import SamplingParams
+
+    return SamplingParams(
+        max_tokens=params["max_tokens"],
+        temperature=params["temperature"],
+        top_p=params["top_p"],
+        top_k=params["top_k"],
+        min_p=params["min_p"],
+        stop=list(params["stop"]) or None,
+        seed=resolved.config.seed if "seed" in resolved.sources else None,
+    )
+
+
+def template_kwargs(params: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What --think and --no-think tell the chat template."""
+    return None if params["think"] is None else {"enable_thinking": params["think"]}
+
+
+def first_messages(params: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A conversation's beginning: the system message, if there is one."""
+    return [{"role": "system", "content": params["system"]}] if params["system"] is not None else []
+
+
+def need_template(llm: "AsyncLLM", verb: str) -> None:
+    if not llm.info.has_chat_template:
+        fact = f"{llm.info.root} has none"
+        raise ConfigError(f"{verb} needs a model with a chat template, {fact}; use `jaxinfer run --raw` or --tokenizer")

@@ -1,0 +1,91 @@
+"""The checklist: never silent for 3 s, whatever the start is doing, and stoppable."""
+
+import io
+import re
+import time
+
+import pytest
+
+from jaxinfer.cli.checklist import SILENCE_S, Checklist, LiveScreen, PlainScreen, table
+from jaxinfer.errors import EngineError
+from jaxinfer.llm.events import Event
+from tests.cli.conftest import EVENTS
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_status_is_printed_only_after_a_silence():
+    stream, clock = io.StringIO(), Clock()
+    screen = PlainScreen(stream, clock)
+    screen.say("first")
+    screen.show("too soon")
+    clock.now = SILENCE_S
+    screen.show("still at it")
+    screen.show("too soon again")
+    assert stream.getvalue() == "first\nstill at it\n"
+
+
+def test_a_step_that_takes_long_is_shown_again_and_again():
+    stream = io.StringIO()
+    with Checklist(PlainScreen(stream), tick_s=0.05) as checklist:
+        checklist(Event("compile", "decode 8", done=1, total=3))
+        time.sleep(SILENCE_S + 0.4)
+    assert re.fullmatch(r"compile  1 of 3  decode 8  \([23] s\)\n", stream.getvalue())
+
+
+def test_nothing_is_added_after_ready():
+    stream, clock = io.StringIO(), Clock()
+    with Checklist(PlainScreen(stream, clock), tick_s=0.01) as checklist:
+        checklist(Event("ready", seconds=1.0))
+        clock.now = 100.0
+        time.sleep(0.1)
+    assert stream.getvalue() == "ready    in 1.0 s\n"
+
+
+def test_a_download_s_own_progress_bars_are_left_alone():
+    stream, clock = io.StringIO(), Clock()
+    with Checklist(PlainScreen(stream, clock), tick_s=0.01) as checklist:
+        checklist(Event("resolve", "fetching the weights of tiny: 1 file(s), 1.0 GB"))
+        clock.now = 100.0
+        time.sleep(0.1)
+    assert stream.getvalue() == "resolve  fetching the weights of tiny: 1 file(s), 1.0 GB\n"
+
+
+def test_random_weights_are_called_that():
+    stream = io.StringIO()
+    with Checklist(PlainScreen(stream)) as checklist:
+        checklist(Event("load", "random weights"))
+        checklist(Event("compile", "decode 1", done=1, total=1))
+    assert stream.getvalue().startswith("load     random weights, 0.0 s\n")
+
+
+def test_a_start_that_was_given_up_ends_at_its_next_event():
+    with Checklist(PlainScreen(io.StringIO())) as checklist:
+        checklist(EVENTS[0])
+        checklist.stop_start()
+        with pytest.raises(EngineError, match="interrupted"):
+            checklist(EVENTS[1])
+
+
+def test_a_terminal_gets_the_same_lines():
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    with Checklist(LiveScreen(stream)) as checklist:
+        for event in EVENTS:
+            checklist(event)
+    shown = stream.getvalue()
+    for line in ("weights   1.2 GiB", "load     1.00 of 1.00 GB in 0.5 s, 2.00 GB/s", "ready    in 3.2 s"):
+        assert line in shown
+
+
+def test_a_table_s_columns_are_aligned():
+    assert table([("a", "1"), ("long", "2")], indent="  ") == ["  a     1", "  long  2"]

@@ -1,0 +1,123 @@
+"""`jaxinfer run`: the answer alone on standard output."""
+
+import os
+
+import pytest
+
+from jaxinfer.cli.run import full_prompt, piped_text
+from jaxinfer.errors import ConfigError
+from jaxinfer.llm.types import Delta
+
+
+def test_the_answer_is_all_of_standard_output(cli, model):
+    outcome = cli("run", "hi")
+    assert (outcome.code, outcome.out) == (0, "Hello\n")
+    assert model.llm.calls[0].prompt == "user:hi\nassistant:"
+    assert model.llm.calls[0].chat
+    assert model.closed == 1
+
+
+def test_progress_and_plan_go_to_standard_error(cli, model):
+    lines = cli("run", "hi", "--max-num-seqs", "3").err.splitlines()
+    assert lines[1].split() == ["max_num_seqs", "3", "(--max-num-seqs)"]
+    assert "resolve  reading the settings of tiny" in lines
+    assert "         KV pages  512 of 16 tokens" in lines
+    assert "load     1.00 of 1.00 GB in 0.5 s, 2.00 GB/s" in lines
+    assert any(line.startswith("compile  2 of 2 in ") and line.endswith(", 1 from the cache") for line in lines)
+    assert "ready    in 3.2 s" in lines
+
+
+def test_what_kind_of_model_it_is_is_said(cli, model):
+    model.info = {"note": "this is the bundled demo model"}
+    assert "note     this is the bundled demo model" in cli("run", "hi").err.splitlines()
+
+
+def test_what_is_piped_in_follows_the_prompt(cli, model):
+    cli("run", "sum up", stdin="a long text\n")
+    assert model.llm.calls[0].prompt == "user:sum up\n\na long text\nassistant:"
+    cli("run", stdin="only this\n")
+    assert model.llm.calls[0].prompt == "user:only this\nassistant:"
+
+
+def test_no_prompt_at_all_is_an_error_before_anything_starts(cli, model):
+    outcome = cli("run")
+    assert outcome.code == 2
+    assert outcome.last_line.startswith("error: run needs a prompt, got none; ")
+    assert not model.made
+
+
+def test_sampling_options_reach_the_request(cli, model):
+    cli("run", "hi", "--max-tokens", "7", "--temperature", "0.5", "--top-p", "0.9", "--top-k", "5", "--min-p", "0.1")
+    params = model.llm.calls[0].params
+    assert (params.max_tokens, params.temperature, params.top_p, params.top_k, params.min_p) == (7, 0.5, 0.9, 5, 0.1)
+    assert (params.seed, params.stop) == (None, None)
+    cli("run", "hi", "--seed", "11", "--stop", "\n", "--stop", "END")
+    params = model.llm.calls[0].params
+    assert (params.seed, params.stop) == (11, ["\n", "END"])
+
+
+def test_system_message_and_thinking_reach_the_template(cli, model):
+    cli("run", "hi", "--system", "be brief", "--no-think")
+    assert model.llm.rendered[0]["messages"][0] == {"role": "system", "content": "be brief"}
+    assert model.llm.rendered[0]["kwargs"] == {"enable_thinking": False}
+
+
+@pytest.mark.parametrize(("arguments", "info"), [(["--raw"], {}), ([], {"has_chat_template": False})])
+def test_a_raw_prompt_is_completed_as_it_is(cli, model, arguments, info):
+    model.info = info
+    assert cli("run", "once upon", *arguments).out == "Hello\n"
+    assert model.llm.rendered == []
+    assert not model.llm.calls[0].chat
+
+
+def test_an_answer_cut_by_its_length_says_so(cli, model):
+    model.script = lambda ids, params: [Delta(0, "Hel", [1, 2]), Delta(0, "lo", [3], "length")]
+    assert cli("run", "hi").last_line == "(stopped at 3 tokens; --max-tokens sets how many it may have)"
+
+
+def test_stats_are_shown_when_asked_for(cli, model):
+    assert "(18 prompt tokens, 9 cached; 5 tokens, first after " in cli("run", "hi", "--stats").last_line
+
+
+def test_a_refused_request_ends_in_its_cause(cli, model):
+    outcome = cli("run", "x" * 600)
+    assert outcome.code == 1
+    assert outcome.last_line.startswith("error: This model's maximum context length is 512")
+    assert outcome.out == ""
+
+
+def test_an_answer_that_failed_is_an_error(cli, model):
+    model.script = lambda ids, params: [Delta(0, "Hel", [1]), Delta(0, "", [], "error", error="NaN in the logits")]
+    outcome = cli("run", "hi")
+    assert outcome.code == 5
+    assert "NaN in the logits" in outcome.last_line
+
+
+def test_ctrl_c_during_an_answer_frees_it(cli, model):
+    def interrupted(ids, params):
+        yield Delta(0, "Hel", [1])
+        raise KeyboardInterrupt
+
+    model.script = interrupted
+    outcome = cli("run", "hi")
+    assert outcome.code == 130
+    assert model.llm.aborts == ["cli"]
+    assert model.closed == 1
+
+
+def test_a_pipe_is_read_and_a_socket_is_not():
+    read, write = os.pipe()
+    os.write(write, b"text")
+    os.close(write)
+    with os.fdopen(read) as stream:
+        assert piped_text(stream) == "text"
+    with open("/dev/null") as stream:
+        assert piped_text(stream) == ""
+
+
+def test_the_prompt_may_come_from_both_sides():
+    assert full_prompt("a", "b\n") == "a\n\nb"
+    assert full_prompt("a", "") == "a"
+    assert full_prompt(None, "b") == "b"
+    with pytest.raises(ConfigError, match="got none"):
+        full_prompt("", "\n")

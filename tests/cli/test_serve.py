@@ -1,0 +1,83 @@
+"""`jaxinfer serve`: what a person is told, and what the server is given."""
+
+import asyncio
+import dataclasses
+import json
+import shlex
+
+import pytest
+
+from jaxinfer.cli.serve import closing, curl, url
+from jaxinfer.server import serve as server
+from tests.server.fakes import INFO
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """run_server without a port: it starts the model and returns."""
+    calls: list[tuple[str, int, float]] = []
+
+    def run_server(app, host, port, drain_timeout_s, start, on_bound):
+        on_bound(host, port or 4321)
+        asyncio.run(start())
+        calls.append((host, port, drain_timeout_s))
+        return 0
+
+    monkeypatch.setattr(server, "run_server", run_server)
+    return calls
+
+
+def test_by_default_the_demo_is_served_on_this_machine_alone(cli, model, served):
+    outcome = cli("serve")
+    assert outcome.code == 0
+    assert served == [("127.0.0.1", 8000, 30.0)]
+    assert model.configs[0].model == "demo"
+    lines = outcome.err.splitlines()
+    assert lines[0].endswith(": demo")
+    assert lines[-2] == "serving  tiny, org/tiny-1B at http://127.0.0.1:8000/v1"
+    assert lines[-1].startswith("try it   curl -N http://127.0.0.1:8000/v1/chat/completions ")
+
+
+def test_host_port_and_patience_come_from_flags_or_variables(cli, model, served, monkeypatch):
+    cli("serve", "--host", "localhost", "--port", "0", "--drain-timeout-s", "1.5")
+    monkeypatch.setenv("JAXINFER_HOST", "::1")
+    monkeypatch.setenv("JAXINFER_PORT", "9000")
+    monkeypatch.setenv("JAXINFER_MAX_NUM_SEQS", "5")
+    cli("serve")
+    assert served == [("localhost", 0, 1.5), ("::1", 9000, 30.0)]
+    assert model.configs[1].max_num_seqs == 5
+
+
+def test_a_cluster_s_own_variable_is_not_taken_for_a_port(cli, model, served, monkeypatch):
+    monkeypatch.setenv("JAXINFER_PORT", "tcp://10.0.0.1:80")
+    cli("serve")
+    assert served[0][1] == 8000
+
+
+def test_the_defaults_the_note_and_the_open_door_are_named():
+    info = dataclasses.replace(INFO, note="random weights")
+    lines = closing(info, "http://127.0.0.1:8000", "0.0.0.0")
+    assert lines[0].startswith("defaults temperature 1, top_p 1")
+    assert "note     random weights" in lines
+    assert any(line.startswith("warning  0.0.0.0 can be reached from other machines") for line in lines)
+    assert not any(line.startswith("warning") for line in closing(info, "http://[::1]:8000", "::1"))
+
+
+def test_the_curl_line_can_be_pasted():
+    command = shlex.split(curl(dataclasses.replace(INFO, served_names=("it's",)), "http://localhost:8000"))
+    assert command[:3] == ["curl", "-N", "http://localhost:8000/v1/chat/completions"]
+    assert json.loads(command[-1])["model"] == "it's"
+
+
+def test_a_model_without_a_template_gets_a_completion_to_paste():
+    command = shlex.split(curl(dataclasses.replace(INFO, has_chat_template=False), "http://localhost:8000"))
+    assert command[2].endswith("/v1/completions")
+    assert json.loads(command[-1])["prompt"]
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("::1", "[::1]"), ("gpu-box", "gpu-box")],
+)
+def test_the_address_is_one_that_can_be_typed(host, shown):
+    assert url(host, 80) == f"http://{shown}:80"

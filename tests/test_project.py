@@ -1,0 +1,208 @@
+"""The project's own files: what `make` says and installs on which machine, the locks, the presets, the version."""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from jaxinfer.config import config_from_sources
+from jaxinfer.version import __version__
+
+ROOT = Path(__file__).resolve().parents[1]
+LOCKS = sorted(ROOT.glob("requirements*.lock"))
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PINNED = re.compile(r"([a-z0-9][a-z0-9.-]*)==([^ ;]+)( ; [^\\]+)? \\")
+HASH = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
+
+
+def pins(lock: Path) -> dict[str, str]:
+    return {match[1]: match[2] for line in lock.read_text().splitlines() if (match := PINNED.fullmatch(line))}
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {re.split(r"[^A-Za-z0-9_.-]", requirement)[0].lower() for requirement in requirements}
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
+def test_a_lock_holds_versions_and_hashes_and_nothing_else(lock):
+    hashed: dict[str, int] = {}
+    for line in lock.read_text().splitlines():
+        if match := PINNED.fullmatch(line):
+            hashed[match[1]] = 0
+        elif not line.startswith("#"):
+            assert HASH.fullmatch(line), line
+            hashed[list(hashed)[-1]] += 1
+    assert hashed and min(hashed.values()) >= 1
+    assert "://" not in lock.read_text()
+
+
+def test_the_lock_pins_jax_and_covers_every_dependency():
+    locked = pins(ROOT / "requirements.lock")
+    assert (locked["jax"], locked["jaxlib"]) == ("0.11.2", "0.11.2")
+    wanted = names(PYPROJECT["project"]["dependencies"]) | names(PYPROJECT["dependency-groups"]["dev"])
+    assert wanted <= set(locked)
+
+
+@pytest.mark.parametrize("extra", ["cuda12", "cuda13"])
+def test_the_cuda_locks_only_add_to_it(extra):
+    added = pins(ROOT / f"requirements-{extra}.lock")
+    assert added[f"jax-{extra}-plugin"] == "0.11.2"
+    assert not set(added) & set(pins(ROOT / "requirements.lock"))
+
+
+def test_every_package_that_is_imported_is_a_dependency():
+    declared = {name.replace("-", "_") for name in names(PYPROJECT["project"]["dependencies"])}
+    known = declared | {"jaxinfer", "jaxinfer_kernels"} | sys.stdlib_module_names
+    development = {name.replace("-", "_") for name in names(PYPROJECT["dependency-groups"]["dev"])}
+    missing = set()
+    for path in [*(ROOT / "jaxinfer").rglob("*.py"), *(ROOT / "kernels").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                modules = [node.module]
+            allowed = known | development if path.is_relative_to(ROOT / "jaxinfer" / "demo") else known
+            missing |= {(path.name, module) for module in modules if module.split(".")[0] not in allowed}
+    assert not missing
+
+
+def test_the_version_stands_in_one_place():
+    assert PYPROJECT["project"]["dynamic"] == ["version"]
+    assert PYPROJECT["tool"]["hatch"]["version"]["path"] == "jaxinfer/version.py"
+    elsewhere = [path for path in (ROOT / "jaxinfer").rglob("*.py") if f'"{__version__}"' in path.read_text()]
+    assert elsewhere == [ROOT / "jaxinfer" / "version.py"]
+    assert f"## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.parametrize("preset", sorted((ROOT / "configs").glob("*.toml")), ids=lambda path: path.name)
+def test_a_preset_holds_settings_and_names_its_model(preset):
+    assert "model" in config_from_sources(str(preset)).sources
+
+
+@pytest.mark.parametrize("page", ["README.md", "jaxinfer/README.md"])
+def test_the_pages_link_to_files_that_exist(page):
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / page).read_text())
+    assert links
+    assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []
+
+
+class Machine:
+    """A checkout on a machine whose programs are all scripts of ours; uv writes down what it was asked to install."""
+
+    def __init__(self, folder: Path) -> None:
+        self.checkout, self.bin, self.log = folder / "checkout", folder / "bin", folder / "log"
+        (self.checkout / "scripts").mkdir(parents=True)
+        self.bin.mkdir()
+        for name in ("Makefile", "pyproject.toml", "scripts/install", *(lock.name for lock in LOCKS)):
+            shutil.copy(ROOT / name, self.checkout / name)
+        for tool in ("sh", "touch", "head", "mkdir"):
+            (self.bin / tool).symlink_to(shutil.which(tool) or "")
+
+    def program(self, name: str, script: str) -> None:
+        path = self.bin / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+
+    def python(self, name: str, version: str) -> None:
+        self.program(name, f"printf %s {version}")
+
+    def uv(self) -> None:
+        make_venv = (
+            f'[ "$1" = venv ] && {{ mkdir -p .venv/bin && touch .venv/bin/jaxinfer; }}; echo "$@" >>{self.log}; exit 0'
+        )
+        self.program("uv", f'[ "$1" = python ] && exit 1; {make_venv}')
+
+    def make(self, *targets: str) -> subprocess.CompletedProcess[str]:
+        program = shutil.which("make") or "make"
+        env = {"PATH": str(self.bin), "HOME": str(self.checkout)}
+        return subprocess.run([program, *targets], cwd=self.checkout, env=env, capture_output=True, text=True)
+
+    @property
+    def installed(self) -> str:
+        return self.log.read_text()
+
+
+STAMP = ".venv/.installed"
+
+
+@pytest.fixture
+def machine(tmp_path) -> Machine:
+    return Machine(tmp_path)
+
+
+@pytest.mark.parametrize("target", ["serve", "test"])
+def test_make_stops_at_once_with_the_cure_when_no_python_is_new_enough(machine, target):
+    machine.python("python3", "3.11.2")
+    machine.program("python3.12", "echo 'no such version' >&2; exit 127")  # a version manager's shim
+    began = time.monotonic()
+    done = machine.make(target)
+    assert time.monotonic() - began < 1.0
+    assert done.returncode != 0
+    assert done.stderr.startswith("error: jaxinfer needs Python 3.12 or later, found 3.11.2; install one (")
+    assert not (machine.checkout / ".venv").exists()
+
+
+def test_make_says_none_when_there_is_no_python_at_all(machine):
+    assert "found none; install one" in machine.make("test").stderr
+
+
+@pytest.mark.parametrize(
+    ("pythons", "chosen"),
+    [
+        ({"python3.12": "3.12.1", "python3.13": "3.13.0"}, "python3.12"),
+        ({"python3.13": "3.13.0", "python3": "3.9.1"}, "python3.13"),
+        ({"python3.14": "3.14.0"}, "python3.14"),
+        ({"python3": "3.15.2"}, "python3"),
+    ],
+)
+def test_make_takes_the_first_python_that_is_new_enough(machine, pythons, chosen):
+    for name, version in pythons.items():
+        machine.python(name, version)
+    machine.uv()
+    assert machine.make(STAMP).returncode == 0
+    assert f"--python {chosen} .venv" in machine.installed.splitlines()[0]
+    assert "--require-hashes -r requirements.lock" in machine.installed
+
+
+def test_without_uv_a_python_without_venv_gets_its_cure(machine):
+    machine.program("python3", 'case "$2" in *version_info*) printf 3.12.1;; *) exit 1;; esac')
+    done = machine.make("test")
+    assert "Python needs its venv module, Python 3.12.1 has none; install it (" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("nvidia_smi", "extra"),
+    [
+        (None, None),
+        ("exit 9", None),
+        ("echo 'No devices were found'", None),
+        ("echo 580.65.06", "cuda13"),
+        ("echo 575.10; echo 575.10", "cuda12"),
+    ],
+)
+def test_a_machine_with_an_nvidia_driver_gets_the_packages_that_fit_it(machine, nvidia_smi, extra):
+    machine.python("python3", "3.12.1")
+    machine.uv()
+    if nvidia_smi is not None:
+        machine.program("nvidia-smi", nvidia_smi)
+    assert machine.make(STAMP).returncode == 0
+    assert re.findall(r"requirements-(\w+)\.lock", machine.installed) == ([extra] if extra else [])
+
+
+def test_the_second_make_installs_nothing(machine):
+    machine.python("python3", "3.12.1")
+    machine.uv()
+    machine.make(STAMP)
+    installed = machine.installed
+    assert machine.make(STAMP).returncode == 0
+    assert machine.installed == installed
+    later = time.time() + 5
+    os.utime(machine.checkout / "requirements.lock", (later, later))
+    machine.make(STAMP)
+    assert machine.installed != installed

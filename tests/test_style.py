@@ -1,0 +1,160 @@
+"""What every committed file keeps to: no leak of a machine or a registry, nothing unfinished, nothing that runs data as
+code, no function or file too long to read.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("jaxinfer", "kernels", "tests", "benchmarks", "configs", "docs", "scripts", ".ci")
+GENERATED = {".safetensors", ".npz", ".png", ".svg", ".pyc", ".ipynb"}
+MAX_FUNCTION_LINES, MAX_FILE_LINES = 60, 500
+
+# spelt in pieces, so that this file does not name what it forbids
+LEAK = re.compile(
+    "/(" + "|".join(["work", "root", "farm", "home/[a-z]+"]) + r")/|python" + r"hosted\.|py" + r"pi\.o|npm" + "js"
+)
+UNFINISHED = re.compile(
+    r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX)\b|NotImplemented" + r"Error|pytest\.(mark\.)?(sk" + r"ip|xf" + "ail)"
+)
+
+DANGEROUS = {
+    "eval",
+    "exec",
+    "os.system",
+    "os.popen",
+    "pickle.load",
+    "pickle.loads",
+    "pickle.Unpickler",
+    "marshal.loads",
+    "torch.load",
+    "yaml.load",
+    "numpy.load",
+    "np.load",
+    "importlib.util.spec_from_file_location",
+    "runpy.run_path",
+}
+# (file, call): why it is safe. What is loaded here was written by us, into a private folder whose owner is checked.
+ALLOWED: set[tuple[str, str]] = set()
+
+
+def text_files() -> list[Path]:
+    files = [path for path in ROOT.iterdir() if path.is_file()]
+    for folder in FOLDERS:
+        files += [path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    return [path for path in sorted(files) if path.suffix not in GENERATED]
+
+
+def python_files(*folders: str) -> list[Path]:
+    return [path for path in text_files() if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in folders]
+
+
+def lines_matching(pattern: re.Pattern[str], files: list[Path]) -> list[str]:
+    return [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in files
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="ignore").splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+def calls_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of every call, `shell=True` counting as a call of that name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield node.lineno, ast.unparse(node.func)
+            for keyword in node.keywords:
+                if keyword.arg == "shell" and not (isinstance(keyword.value, ast.Constant) and not keyword.value.value):
+                    yield node.lineno, "shell=True"
+
+
+def dangers_of(source: str, name: str) -> list[str]:
+    """What a source does that could run data as code, one line each."""
+    forbidden = DANGEROUS | {"shell=True"}
+    tree = ast.parse(source)
+    found = [(line, call) for line, call in calls_of(tree) if call in forbidden]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):  # `from pickle import loads` hides the module's name
+            whole = [f"{node.module}.{alias.name}" for alias in node.names]
+            found += [(node.lineno, call) for call in whole if call in forbidden]
+    return [f"{name}:{line}: {call}" for line, call in found if (name, call) not in ALLOWED]
+
+
+def test_no_file_names_a_machine_s_path_or_a_registry():
+    assert lines_matching(LEAK, [path for path in text_files() if path.suffix != ".json"]) == []
+
+
+def test_nothing_is_left_unfinished():
+    assert lines_matching(UNFINISHED, python_files("jaxinfer", "kernels", "tests", "benchmarks")) == []
+
+
+def test_nothing_runs_data_as_code():
+    files = python_files("jaxinfer", "kernels", "benchmarks", "scripts")
+    assert [danger for path in files for danger in dangers_of(path.read_text(), str(path.relative_to(ROOT)))] == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle\npickle.loads(b'')",
+        "from pickle import loads",
+        "eval('1')",
+        "def f():\n    exec('1')",
+        "import subprocess\nsubprocess.run('ls', shell=True)",
+        "import subprocess\nsubprocess.run('ls', shell=wanted)",
+        "import torch\ntorch.load('x')",
+    ],
+)
+def test_a_planted_danger_is_found(source):
+    assert len(dangers_of(source, "planted.py")) == 1
+
+
+def test_an_ordinary_call_is_no_danger():
+    assert dangers_of("import json\njson.loads('1')\nmodel.eval()\nsubprocess.run(['ls'], shell=False)", "x.py") == []
+
+
+def test_no_error_is_swallowed():
+    swallowed = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in python_files("jaxinfer", "kernels", "tests", "benchmarks")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ExceptHandler) and all(isinstance(statement, ast.Pass) for statement in node.body)
+    ]
+    assert swallowed == []
+
+
+def test_functions_fit_a_screen_or_nearly():
+    long = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name} ({lines})"
+        for path in python_files("jaxinfer", "tests", "benchmarks")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION_LINES
+    ]
+    assert long == []
+
+
+def test_files_have_one_subject():
+    long = [
+        f"{path.relative_to(ROOT)} ({lines})"
+        for path in python_files("jaxinfer", "tests", "benchmarks")
+        if (lines := len(path.read_text().splitlines())) > MAX_FILE_LINES
+    ]
+    assert long == []
+
+
+def test_room_packages_import_nothing():
+    """A package that imports on sight would make `jaxinfer --help` pay for jax."""
+    lazy = {ROOT / "jaxinfer" / "__init__.py", ROOT / "jaxinfer" / "cli" / "__init__.py"}
+    eager = [
+        str(path.relative_to(ROOT))
+        for path in python_files("jaxinfer", "kernels")
+        if path.name == "__init__.py" and path not in lazy
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    assert eager == []
