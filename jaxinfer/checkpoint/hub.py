@@ -20,12 +20,13 @@ REACH_TIMEOUT_S = 4.0
 
 @dataclasses.dataclass(frozen=True)
 class Repo:
-    """A repository at one commit. sizes: of its files, by name.
+    """A repository at one commit. revision: as asked for. sizes: of its files, by name.
 
     cached: its folder in the cache when the hub cannot be asked; sizes are then of the files in it.
     """
 
     id: str
+    revision: str
     commit: str
     cache_dir: Path
     sizes: dict[str, int]
@@ -59,14 +60,23 @@ def find(
         fact = f"the hub cannot be reached ({_reason(error)})"
         return _find_cached(repo_id, revision, folder, fact, "check the network (HF_ENDPOINT, HTTPS_PROXY)")
     sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings or []}
-    return Repo(repo_id, info.sha or revision or "main", folder, sizes)
+    named = revision or constants.DEFAULT_REVISION
+    return Repo(repo_id, named, info.sha or named, folder, sizes)
 
 
-def fetch(repo: Repo, names: Sequence[str]) -> Path:
-    """Download what is missing of these files, with the hub's progress bars; the folder that holds them.
+def fetch_settings(repo: Repo) -> Path:
+    """Download what is missing of the repository's METADATA files; the folder that holds them."""
+    # By the revision's name: the cache then remembers the commit that it meant, for when there is no network.
+    return _fetch(repo, repo.revision, [name for name in METADATA if name in repo.sizes])
 
-    Raises CheckpointError when the disk is too small, access is not granted, or the download fails.
-    """
+
+def fetch_weights(repo: Repo, names: Sequence[str]) -> Path:
+    """Download what is missing of these files, with the hub's progress bars; the folder that holds them."""
+    return _fetch(repo, repo.commit, names)
+
+
+def _fetch(repo: Repo, revision: str, names: Sequence[str]) -> Path:
+    """Raises CheckpointError when the disk is too small, access is not granted, or the download fails."""
     if repo.cached is not None:
         return repo.cached
     _check_disk(repo, names)
@@ -74,7 +84,7 @@ def fetch(repo: Repo, names: Sequence[str]) -> Path:
         return Path(
             snapshot_download(
                 repo.id,
-                revision=repo.commit,
+                revision=revision,
                 cache_dir=repo.cache_dir,
                 allow_patterns=list(names),
                 etag_timeout=REACH_TIMEOUT_S,
@@ -82,7 +92,7 @@ def fetch(repo: Repo, names: Sequence[str]) -> Path:
             )
         )
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
-        raise _refusal(error, repo.id, repo.commit, "check its spelling") from error
+        raise _refusal(error, repo.id, revision, "check its spelling") from error
     except Exception as error:  # as above: a broken download is one thing to the user, whatever broke it
         raise CheckpointError(
             f"{repo.id} must be downloaded whole, it was not ({_reason(error)}); "
@@ -109,7 +119,7 @@ def _find_cached(repo_id: str, revision: str | None, cache_dir: Path, fact: str,
         ) from error
     folder = Path(found)
     sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.exists()}
-    return Repo(repo_id, folder.name, cache_dir, sizes, cached=folder)
+    return Repo(repo_id, revision or constants.DEFAULT_REVISION, folder.name, cache_dir, sizes, cached=folder)
 
 
 def _check_disk(repo: Repo, names: Collection[str]) -> None:

@@ -15,7 +15,6 @@ from typing import Any, Literal
 from jaxinfer.checkpoint.contents import (
     CONFIG,
     GENERATION_CONFIG,
-    METADATA,
     TOKENIZER,
     TOKENIZER_CONFIG,
     check_names,
@@ -90,13 +89,14 @@ def resolve(
     repo = hub.find(model, revision, download_dir, _suggestion(model, hub.cached_ids(download_dir)), tell)
     check_names(repo.sizes, model, needs)
     tell(f"reading the settings of {model}")
-    folder = hub.fetch(repo, [name for name in METADATA if name in repo.sizes])
+    folder = hub.fetch_settings(repo)
+    _read_folder(model, folder, set(needs) - {"weights"}, repo.commit)  # broken settings are found before the weights
     if "weights" in needs:
         files = weight_names(repo.sizes, read_weight_map(folder, repo.sizes))
         check_shards(files, repo.sizes, model)
         num_bytes = sum(repo.sizes[name] for name in files)
         tell(f"fetching the weights of {model}: {len(files)} file(s), {num_bytes / 1e9:.1f} GB")
-        folder = hub.fetch(repo, files)
+        folder = hub.fetch_weights(repo, files)
     return _read_folder(model, folder, needs, repo.commit)
 
 
