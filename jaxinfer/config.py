@@ -19,6 +19,14 @@ from jaxinfer.errors import ConfigError
 DType = Literal["auto", "bfloat16", "float16", "float32"]
 Device = Literal["auto", "cpu", "cuda"]
 LoadFormat = Literal["auto", "safetensors", "dummy"]
+Scheduling = Literal["continuous", "static"]
+KvLayout = Literal["paged", "contiguous"]
+
+
+CONTIGUOUS_PAGES_ARE_NOT_SHARED = (
+    "enable_prefix_caching must be false with kv_layout contiguous, whose pages belong to one sequence each; turn it "
+    "off, or leave kv_layout paged"
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,6 +39,8 @@ class EngineConfig:
     gpu_memory_utilization: share of the device's free memory that weights, pages and temporaries may take together.
     kv_cache_memory_bytes: for the pages alone; overrides the share.    run_ahead: steps in flight beyond the one
     being committed, 0 or 1.    compile_cache_dir: None is the user's cache directory, "" is off.
+    scheduling: static starts sequences only when none runs.    kv_layout: contiguous gives each sequence consecutive
+    pages for all of max_model_len, and shares none. Both are there to be compared with.
     """
 
     model: str = "demo"
@@ -50,6 +60,8 @@ class EngineConfig:
     kv_cache_memory_bytes: int | None = None
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
+    scheduling: Scheduling = "continuous"
+    kv_layout: KvLayout = "paged"
     run_ahead: int = 1
     max_num_queued_seqs: int | None = None
     generation_config: Literal["auto", "none"] = "auto"
@@ -58,6 +70,8 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         faults = [fault for name in SETTINGS if (fault := SETTINGS[name].fault(getattr(self, name), name))]
+        if self.kv_layout == "contiguous" and self.enable_prefix_caching:
+            faults.append(CONTIGUOUS_PAGES_ARE_NOT_SHARED)
         if faults:
             raise ConfigError("; ".join(faults))
 
@@ -89,6 +103,8 @@ class Limits:
     extend_buckets: tuple[ExtendBucket, ...]
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
+    scheduling: Scheduling = "continuous"
+    kv_layout: KvLayout = "paged"
     run_ahead: int = 1
     max_num_queued_seqs: int = 256
 

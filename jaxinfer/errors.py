@@ -5,6 +5,7 @@
       CheckpointError    a model that cannot be found, read or understood      exit code 3
       DeviceError        a device that is missing, unusable or too small       exit code 4
       EngineError        the engine failed and cannot go on                    exit code 5
+        DeviceLost       nothing in this process can use the device again
       ApiError           a request refused: the client's fault, or our load
         InvalidRequest   400, also a ValueError for Python callers
         NotFound         404
@@ -41,6 +42,10 @@ class EngineError(JaxInferError):
     """The engine failed and cannot go on."""
 
     exit_code = 5
+
+
+class DeviceLost(EngineError):
+    """The device's context is poisoned: this process cannot use it again, a new one can go on."""
 
 
 class ApiError(JaxInferError):

@@ -48,6 +48,8 @@ FLAGS: dict[str, Flag] = {
     "max_num_queued_seqs": Flag("Scheduling", "Sequences that may wait before requests are refused with 429."),
     "enable_prefix_caching": Flag("Scheduling", "Reuse the pages of shared beginnings."),
     "enable_chunked_prefill": Flag("Scheduling", "Compute long prompts in pieces, between other sequences' tokens."),
+    "scheduling": Flag("Scheduling", "static: start sequences only when none runs; for comparison."),
+    "kv_layout": Flag("Scheduling", "contiguous: reserve max_model_len for each sequence; for comparison."),
     "run_ahead": Flag("Scheduling", "Steps in flight beyond the one being read, 0 or 1."),
     "seed": Flag("Scheduling", "Of random weights, and of answers whose request names no seed (run, chat)."),
 }
