@@ -19,9 +19,9 @@ test: $(STAMP)
 test-full: $(STAMP)
 	@$(PYTEST) -m "not gpu" $(TESTS)
 
-# By hand, overnight: the property tests with a hundred times the examples, until one fails.
+# By hand, overnight: the property tests with new seeds and many more examples, until one fails.
 soak: $(STAMP)
-	@while $(PYTHON) -m pytest -m "not gpu" --hypothesis-profile=soak $(TESTS); do :; done
+	@while $(PYTHON) -m pytest -x -m "not gpu" --timeout 0 -p tests.support.soak --hypothesis-profile=soak $(TESTS); do :; done
 
 lint: $(STAMP)
 	@$(VENV)/bin/ruff check .

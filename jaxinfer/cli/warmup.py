@@ -18,7 +18,7 @@ from jaxinfer.llm.events import Event
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Compile, print a line for each step, and say where they went."""
-    from jaxinfer.llm.build import start_engine
+    from jaxinfer.llm.build import start_core
 
     if resolved.config.compile_cache_dir == "":
         raise ConfigError(
@@ -36,8 +36,8 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
             checklist(event)
 
         # a compiled step depends on the shapes of the weights alone, so none are read or downloaded
-        started = start_engine(dataclasses.replace(resolved.config, load_format="dummy"), listen)
-    started.close()
+        core = start_core(dataclasses.replace(resolved.config, load_format="dummy"), listen)
+    core.close()
     for line in report(compiled):
         click.echo(line)
     click.echo(f"{len(compiled)} steps in {time.monotonic() - began_s:.1f} s")
