@@ -24,7 +24,7 @@ def available_device_bytes(device: jax.Device) -> int:
     if device.platform == "cpu":
         return available_host_bytes()
     stats = device.memory_stats() or {}
-    return stats.get("bytes_limit", 0) - stats.get("bytes_in_use", 0)
+    return int(stats.get("bytes_limit", 0)) - int(stats.get("bytes_in_use", 0))
 
 
 def check_memory(needed_bytes: int, device: jax.Device) -> None:

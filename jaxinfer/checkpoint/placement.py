@@ -9,7 +9,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDev
 from jaxinfer.errors import ConfigError
 from jaxinfer.models.parameters import ParamSpec
 
-Placement = jax.Device | Mesh
+type Placement = jax.Device | Mesh
 
 
 @dataclasses.dataclass(frozen=True)
