@@ -1,23 +1,23 @@
 """The text side of one request: engine outputs in, deltas out. Driven in token order by one thread at a time."""
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from jaxinfer.engine.sequence import Acknowledge, Abort, End, Output, Request
+from jaxinfer.engine.sequence import Abort, Acknowledge, Add, End, Message, Output, Request
 from jaxinfer.llm.types import Delta
 from jaxinfer.protocol.sampling import ResolvedSampling
 from jaxinfer.text.detokenizer import Detokenizer
 from jaxinfer.text.state import TextState
 from jaxinfer.text.tokenizer import Tokenizer
 
-Post = Callable[[Acknowledge | Abort | End], None]
+Post = Callable[[Message], None]
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class _Choice:
     text: TextState
+    token_ids: list[int] = dataclasses.field(default_factory=list)  # all that the engine committed
     ended: bool = False
-    num_tokens: int = 0
 
 
 class Answer:
@@ -54,6 +54,7 @@ class Answer:
         # the EOS or stop token that ended the sequence is counted but not shown, unless it was asked for
         hidden = output.finish_reason == "stop" and not (self._include_stop and output.stop_reason is not None)
         shown = output.token_ids[:-1] if hidden else output.token_ids
+        choice.token_ids += output.token_ids
         text = choice.text.feed(shown)
         self._cached_tokens = output.cached_tokens
         delta = Delta(
@@ -73,8 +74,7 @@ class Answer:
         elif delta.finish_reason is not None:
             delta.text += choice.text.finish()
         elif self.request.text_lag:
-            choice.num_tokens += len(shown)
-            self._post(Acknowledge(self.request.id, output.index, choice.num_tokens))
+            self._post(Acknowledge(self.request.id, output.index, len(choice.token_ids)))
         choice.ended = delta.finish_reason is not None
         return delta if delta.text or delta.token_ids or choice.ended else None
 
@@ -90,3 +90,11 @@ class Answer:
         if ended:
             self._post(Abort(self.request.id))
         return ended
+
+    def resumption(self) -> list[Message]:
+        """What another engine must be told to go on where this one ended."""
+        if self.done:
+            return []
+        outputs = tuple(None if choice.ended else tuple(choice.token_ids) for choice in self._choices)
+        seen = [Acknowledge(self.request.id, i, len(ids)) for i, ids in enumerate(outputs) if ids is not None]
+        return [Add(self.request, outputs), *(seen if self.request.text_lag else [])]

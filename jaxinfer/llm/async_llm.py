@@ -3,28 +3,44 @@
 import asyncio
 import dataclasses
 import itertools
+import logging
 import queue
 import secrets
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
-from jaxinfer.config import EngineConfig
-from jaxinfer.engine.sequence import Add, Output
-from jaxinfer.errors import Overloaded, Unavailable
+from jaxinfer.config import EngineConfig, Limits
+from jaxinfer.engine.sequence import Add, Message, Output
+from jaxinfer.errors import JaxInferError, Overloaded, Unavailable
 from jaxinfer.llm.answer import Answer
-from jaxinfer.llm.build import Started, start_engine
 from jaxinfer.llm.events import OnEvent, ignore
 from jaxinfer.llm.prepare import prepare
-from jaxinfer.llm.thread import EngineThread
+from jaxinfer.llm.process import EngineProcess
+from jaxinfer.llm.text_side import TextSide, load_text
+from jaxinfer.llm.transport import Transport
 from jaxinfer.llm.types import Delta, ModelInfo, Stats
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.text.chat_template import encode_chat
 
 Status = Literal["starting", "serving", "ready", "draining", "failed"]
+log = logging.getLogger(__name__)
+
 RETRY_STARTING_S, RETRY_BUSY_S = 5.0, 1.0
+MAX_FAILURES = 5  # of the engine process in a row, without one output between them
+
+
+@dataclasses.dataclass(slots=True)
+class _Started:
+    """What there is once the engine is ready. transport changes when the engine process is restarted."""
+
+    transport: Transport
+    info: ModelInfo
+    limits: Limits
+    text: TextSide
 
 
 @dataclasses.dataclass(slots=True)
@@ -39,16 +55,24 @@ class _Open:
 class AsyncLLM:
     """One model behind `generate`, `abort`, `drain` and `stats`; all methods belong to one event loop.
 
-    Three kinds of threads: the engine's, one that turns its outputs into text, and a few for tokenizing and templates.
+    Beside the engine's own threads there are one that turns its outputs into text and a few for tokenizing.
     Invariant: a request is in `_open` from the moment it is posted until its last delta was handed to the loop.
     """
 
-    def __init__(self, config: EngineConfig, on_event: OnEvent = ignore) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        on_event: OnEvent = ignore,
+        new_transport: Callable[[EngineConfig, OnEvent], Transport] = EngineProcess,
+    ) -> None:
+        """new_transport: EngineProcess, or thread.EngineThread for an engine in this process."""
         self.config = config
         self.status: Status = "starting"
-        self._on_event = on_event
-        self._started: Started | None = None
+        self._new_transport = partial(new_transport, config, on_event)
+        self._failures = 0  # since the engine last put something out
+        self._started: _Started | None = None
         self._open: dict[str, _Open] = {}
+        self._posting = threading.Lock()  # held to register and post, or to change the transport: both or neither
         self._names: dict[str, set[str]] = {}  # a client's request id -> the ids we made for it
         self._num_active = 0  # choices accepted and not ended
         self._idle = asyncio.Event()
@@ -59,35 +83,30 @@ class AsyncLLM:
         self._text_thread = threading.Thread(target=self._run_text, name="jaxinfer-text", daemon=True)
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="jaxinfer-tokenize")
 
-    @classmethod
-    async def from_started(cls, config: EngineConfig, started: Started) -> "AsyncLLM":
-        """An AsyncLLM over an engine that has been built already."""
-        llm = cls(config)
-        llm._attach(started)
-        return llm
-
     async def start(self) -> None:
         """Resolve, load, compile. Raises what the start raised; `status` is then "failed"."""
+        self._loop = asyncio.get_running_loop()
         try:
-            self._attach(await asyncio.to_thread(start_engine, self.config, self._on_event))
+            self._started = await asyncio.to_thread(self._start)
         except BaseException:
             self.status = "failed"
             raise
-
-    def _attach(self, started: Started) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._started = started
-        self._engine = EngineThread(started.engine, self._outputs.put, self._fail)
         self._text_thread.start()
-        self._engine.start()
         self.status = "ready"
+
+    def _start(self) -> "_Started":
+        transport = self._new_transport()
+        handshake = transport.start(self._put_outputs, self._fail)
+        text = load_text(self.config, Path(handshake.folder))
+        info = dataclasses.replace(handshake.info, has_chat_template=text.template.exists)
+        return _Started(transport, info, handshake.limits, text)
 
     @property
     def info(self) -> ModelInfo:
         return self._model.info
 
     @property
-    def _model(self) -> Started:
+    def _model(self) -> _Started:
         if self._started is None:
             raise Unavailable("the model is still being loaded; try again shortly", retry_after_s=RETRY_STARTING_S)
         return self._started
@@ -104,17 +123,21 @@ class AsyncLLM:
         room = limits.max_num_seqs + limits.max_num_queued_seqs - self._num_active
         if num_choices > room:
             raise Overloaded(
-                f"at most {limits.max_num_queued_seqs} sequences may wait (max_num_queued_seqs), the queue has room for "
+                f"at most {limits.max_num_queued_seqs} sequences may wait (max_num_queued_seqs), there is room for "
                 f"{room} and the request needs {num_choices}; try again shortly",
                 retry_after_s=RETRY_BUSY_S,
             )
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text; control tokens spelt in it are parsed."""
-        return await self._in_pool(partial(self._model.tokenizer.encode, text, add_special_tokens=add_special_tokens))
+        return await self._in_pool(
+            partial(self._model.text.tokenizer.encode, text, add_special_tokens=add_special_tokens)
+        )
 
     async def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        return await self._in_pool(partial(self._model.tokenizer.decode, ids, skip_special_tokens=skip_special_tokens))
+        return await self._in_pool(
+            partial(self._model.text.tokenizer.decode, ids, skip_special_tokens=skip_special_tokens)
+        )
 
     async def render(
         self,
@@ -125,11 +148,11 @@ class AsyncLLM:
         continue_final_message: bool = False,
         template_kwargs: dict[str, Any] | None = None,
     ) -> list[int]:
-        """Token ids of a conversation under the model's chat template. Raises InvalidRequest if it cannot be rendered."""
+        """Token ids of a conversation under the model's chat template. Raises InvalidRequest."""
         render = partial(
             encode_chat,
-            self._model.tokenizer,
-            self._model.template,
+            self._model.text.tokenizer,
+            self._model.text.template,
             messages,
             tools=tools,
             add_generation_prompt=add_generation_prompt,
@@ -169,13 +192,14 @@ class AsyncLLM:
             salt=salt,
         )
         self.admit(sampling.n)
-        answer = Answer(request, sampling, self._model.tokenizer, self._engine.post)
+        answer = Answer(request, sampling, self._model.text.tokenizer, self._post)
         deltas: asyncio.Queue[Delta] = asyncio.Queue()
-        self._open[request.id] = _Open(answer, deltas)
         self._names.setdefault(request_id, set()).add(request.id)
         self._num_active += sampling.n
         self._idle.clear()
-        self._engine.post(Add(request))
+        with self._posting:
+            self._open[request.id] = _Open(answer, deltas)
+            self._post(Add(request))
         return Stream(deltas, sampling.n, partial(self._abort, request.id))
 
     async def abort(self, request_id: str) -> None:
@@ -202,13 +226,20 @@ class AsyncLLM:
         """Stop the threads; requests still open end with finish_reason "abort"."""
         if self._started is not None:
             await self.drain(0.0)
-            await asyncio.to_thread(self._engine.close)
+            await asyncio.to_thread(self._started.transport.close)
             self._outputs.put(None)
             await asyncio.to_thread(self._text_thread.join)
         self._pool.shutdown()
 
     def stats(self) -> Stats:
-        return self._model.stats()
+        return self._model.transport.stats()
+
+    def _post(self, message: Message) -> None:
+        self._model.transport.post(message)
+
+    def _put_outputs(self, outputs: list[Output]) -> None:
+        self._failures = 0
+        self._outputs.put(outputs)
 
     def _run_text(self) -> None:
         """The text thread: whatever one step put out becomes at most one wake-up of the event loop."""
@@ -243,18 +274,40 @@ class AsyncLLM:
         if not self._open:
             self._idle.set()
 
-    def _fail(self, error: BaseException) -> None:
-        """Called by the engine's thread when it cannot go on: every open answer ends with the cause."""
+    def _fail(self, error: Exception) -> None:
+        """Called by the transport's thread when its engine has ended: start another, or end every answer."""
+        while True:
+            self._failures += 1
+            if self._failures == MAX_FAILURES or not self._model.transport.restartable:
+                return self._end_all(error)
+            log.warning("%s; starting it again, attempt %d of %d", error, self._failures, self._max_failures - 1)
+            transport = self._new_transport()
+            try:
+                transport.start(self._put_outputs, self._fail)
+            except JaxInferError as failure:
+                error = failure
+                continue
+            self._outputs.put(partial(self._resume, transport))
+            return None
 
-        def end_all() -> list[tuple[str, Delta]]:
-            return [
-                (made, delta)
-                for made, held in list(self._open.items())
-                for delta in held.answer.abort(f"the engine failed: {error}")
-            ]
+    def _resume(self, transport: Transport) -> list[tuple[str, Delta]]:
+        """On the text thread, behind all outputs of the old engine: give the new one everything that is unfinished."""
+        with self._posting:
+            for held in self._open.values():
+                for message in held.answer.resumption():
+                    transport.post(message)
+            self._model.transport = transport
+        return []
+
+    def _end_all(self, error: Exception) -> None:
+        def end() -> list[tuple[str, Delta]]:
+            with self._posting:
+                answers = [(made, held.answer) for made, held in self._open.items()]
+            cause = f"the engine failed: {error}"
+            return [(made, delta) for made, answer in answers for delta in answer.abort(cause)]
 
         self.status = "failed"
-        self._outputs.put(end_all)
+        self._outputs.put(end)
 
 
 class Stream:

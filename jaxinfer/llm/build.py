@@ -1,9 +1,10 @@
-"""From an EngineConfig to a running engine: resolve, plan memory, load, compile. Everything slow reports its progress."""
+"""From an EngineConfig to a running engine: resolve, plan memory, load, compile; whatever is slow reports progress."""
 
 import dataclasses
 import hashlib
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 from jaxinfer.checkpoint.dummy import dummy_params
@@ -18,8 +19,6 @@ from jaxinfer.models.registry import Family, family_for
 from jaxinfer.protocol.sampling import GenerationDefaults
 from jaxinfer.runtime.device import select_device
 from jaxinfer.runtime.runner import DeviceRunner
-from jaxinfer.text.chat_template import ChatTemplate
-from jaxinfer.text.tokenizer import Tokenizer
 from jaxinfer.version import __version__
 
 DEMO_NOTE = (
@@ -30,29 +29,28 @@ DUMMY_NOTE = "these are random weights (load_format dummy): the answers mean not
 
 
 @dataclasses.dataclass
-class Started:
-    """A built engine and what belongs to it; who steps the engine owns all of it."""
+class Core:
+    """A built engine and what it says of itself. Whoever steps the engine owns all of it; no text is known here."""
 
     engine: Engine
     runner: DeviceRunner
-    tokenizer: Tokenizer
-    template: ChatTemplate
     info: ModelInfo
     limits: Limits
+    folder: Path  # of the checkpoint
 
     def stats(self) -> Stats:
         """Safe from any thread; the numbers need not be of one instant."""
         engine = self.engine.stats()
         names = {field.name for field in dataclasses.fields(Stats)} & {f.name for f in dataclasses.fields(engine)}
         shared = {name: getattr(engine, name) for name in names}
-        return Stats(**shared, compiles_after_ready=self.runner.compiles_after_ready)
+        return Stats(**shared, compiles_after_ready=0)
 
     def close(self) -> None:
         """Free the device memory."""
         self.runner.close()
 
 
-def start_engine(config: EngineConfig, on_event: OnEvent) -> Started:
+def start_core(config: EngineConfig, on_event: OnEvent) -> Core:
     """Raises CheckpointError, ConfigError or DeviceError; whatever is refused is refused before weights are read."""
     began = time.perf_counter()
     on_event(Event("resolve", config.model))
@@ -65,9 +63,7 @@ def start_engine(config: EngineConfig, on_event: OnEvent) -> Started:
     )
     family = family_for(checkpoint.config)
     model = family.config_from_hf(checkpoint.config)
-    tokenizer = Tokenizer.from_folder(config.tokenizer or checkpoint.folder)
-    template = ChatTemplate.from_folder(config.tokenizer or checkpoint.folder)
-    info = model_info(config, checkpoint, model, template)
+    info = model_info(config, checkpoint, model)
     device = select_device(config.device, config.gpu_memory_utilization)
     plan = plan_memory(config, model, family, device)
     on_event(Event("plan", rows=plan.rows()))
@@ -76,7 +72,7 @@ def start_engine(config: EngineConfig, on_event: OnEvent) -> Started:
     runner.warm_up(lambda name, done, total, seconds, cached: on_event(Event("compile", name, done, total, seconds)))
     info = dataclasses.replace(info, max_model_len=plan.limits.max_model_len)
     on_event(Event("ready", seconds=time.perf_counter() - began))
-    return Started(Engine(runner, plan.limits), runner, tokenizer, template, info, plan.limits)
+    return Core(Engine(runner, plan.limits), runner, info, plan.limits, checkpoint.folder)
 
 
 def _needs(config: EngineConfig) -> tuple[Part, ...]:
@@ -99,9 +95,7 @@ def _load(
     )
 
 
-def model_info(
-    config: EngineConfig, checkpoint: Checkpoint, model: ModelConfig, template: ChatTemplate
-) -> ModelInfo:
+def model_info(config: EngineConfig, checkpoint: Checkpoint, model: ModelConfig) -> ModelInfo:
     """What clients are told. The fingerprint names the version, the model's config and how the weights came about."""
     from_file = config.generation_config == "auto"
     defaults = GenerationDefaults.from_generation_config(checkpoint.generation_config if from_file else {})
@@ -115,7 +109,6 @@ def model_info(
         vocab_size=model.vocab_size,
         eos_token_ids=eos_ids(checkpoint, model),
         defaults=defaults,
-        has_chat_template=template.exists,
         fingerprint=f"jaxinfer-{__version__}-{digest}{kind}",
         created=int(time.time()),
         is_demo=checkpoint.is_demo,

@@ -1,5 +1,6 @@
 """LLM: the engine in the caller's own thread, for notebooks and scripts. No event loop, no extra threads."""
 
+import dataclasses
 import itertools
 import random
 import time
@@ -10,11 +11,12 @@ from jaxinfer.config import EngineConfig, config_from_values
 from jaxinfer.engine.sequence import Add
 from jaxinfer.errors import EngineError, InvalidRequest
 from jaxinfer.llm.answer import Answer
-from jaxinfer.llm.build import Started, start_engine
+from jaxinfer.llm.build import Core, start_core
 from jaxinfer.llm.events import OnEvent, ignore
 from jaxinfer.llm.outputs import CompletionOutput, RequestOutput
 from jaxinfer.llm.prepare import prepare
-from jaxinfer.llm.types import Delta, ModelInfo, Stats
+from jaxinfer.llm.text_side import load_text
+from jaxinfer.llm.types import Delta, Stats
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.text.chat_template import encode_chat
 
@@ -34,28 +36,26 @@ class LLM:
         Raises ConfigError, CheckpointError or DeviceError.
         """
         config = config_from_values({"model": model, **settings})
-        self._own(config, start_engine(config, on_event))
+        self._own(config, start_core(config, on_event))
 
     @classmethod
-    def from_started(cls, config: EngineConfig, started: Started) -> "LLM":
+    def over(cls, config: EngineConfig, core: Core) -> "LLM":
         """An LLM over an engine that has been built already."""
         llm = cls.__new__(cls)
-        llm._own(config, started)
+        llm._own(config, core)
         return llm
 
-    def _own(self, config: EngineConfig, started: Started) -> None:
+    def _own(self, config: EngineConfig, core: Core) -> None:
         self.config = config
-        self._started = started
-        self._engine = self._started.engine
+        self._core = core
+        self._engine = core.engine
+        self._text = load_text(config, core.folder)
+        self.info = dataclasses.replace(core.info, has_chat_template=self._text.template.exists)
         self._numbers = itertools.count()
         self._random = random.Random(config.seed)
 
-    @property
-    def info(self) -> ModelInfo:
-        return self._started.info
-
     def stats(self) -> Stats:
-        return self._started.stats()
+        return self._core.stats()
 
     def generate(
         self,
@@ -84,8 +84,8 @@ class LLM:
             (
                 None,
                 encode_chat(
-                    self._started.tokenizer,
-                    self._started.template,
+                    self._text.tokenizer,
+                    self._text.template,
                     list(conversation),
                     tools=tools,
                     template_kwargs=template_kwargs,
@@ -128,11 +128,11 @@ class LLM:
                 sampling_params,
                 request_id=str(next(self._numbers)),
                 info=self.info,
-                limits=self._started.limits,
+                limits=self._core.limits,
                 random_seed=self._random.getrandbits(64),
                 chat=chat,
             )
-            answers[request.id] = Answer(request, sampling, self._started.tokenizer, self._engine.inbox.put)
+            answers[request.id] = Answer(request, sampling, self._text.tokenizer, self._engine.inbox.put)
         for answer in answers.values():  # all of them are valid, so all may start
             self._engine.inbox.put(Add(answer.request))
         return answers
@@ -163,12 +163,12 @@ class LLM:
             if ids is not None:
                 return prompt, list(ids)
         if isinstance(prompt, str):
-            return prompt, self._started.tokenizer.encode(prompt)
+            return prompt, self._text.tokenizer.encode(prompt)
         return None, list(prompt)
 
     def close(self) -> None:
         """Free the device memory; the object cannot be used afterwards."""
-        self._started.close()
+        self._core.close()
 
     def __enter__(self) -> "LLM":
         return self

@@ -57,9 +57,9 @@ def _check_pool(num_tokens: int, limits: Limits) -> None:
     needed, there = -(-(num_tokens - 1) // limits.page_size), limits.num_pages - 1
     if needed > there:
         raise InvalidRequest(
-            f"This server's maximum context length is {there * limits.page_size} tokens (its {there} pages), prompt and "
-            f"answer together; the request may need {num_tokens}. Shorten the prompt, lower max_tokens, or start with "
-            "more --num-pages.",
+            f"This server's maximum context length is {there * limits.page_size} tokens (its {there} pages), prompt "
+            f"and answer together; the request may need {num_tokens}. Shorten the prompt, lower max_tokens, or start "
+            "with more num_pages.",
             param="max_tokens",
             code="context_length_exceeded",
         )

@@ -1,50 +1,67 @@
-"""The in-process transport: one engine, one thread that alone steps it, messages in and outputs out."""
+"""The in-process transport: one engine, one thread that alone steps it."""
 
 import logging
 import threading
-from collections.abc import Callable
 
-from jaxinfer.engine.engine import Engine
-from jaxinfer.engine.sequence import Message, Output
+from jaxinfer.config import EngineConfig
+from jaxinfer.engine.sequence import Message
+from jaxinfer.llm.build import Core, start_core
+from jaxinfer.llm.events import OnEvent, ignore
+from jaxinfer.llm.transport import Handshake, OnFailure, OnOutputs
+from jaxinfer.llm.types import Stats
 
 log = logging.getLogger(__name__)
 
 
 class EngineThread:
-    """Steps an engine whenever it has work. Invariant: nobody else calls the engine's methods after `start`."""
+    """An engine in this process, stepped by a thread of its own. Invariant: only that thread calls the engine."""
 
-    def __init__(
-        self, engine: Engine, on_outputs: Callable[[list[Output]], None], on_failure: Callable[[BaseException], None]
-    ) -> None:
-        self.engine = engine
-        self._on_outputs = on_outputs
-        self._on_failure = on_failure
+    restartable = False
+
+    def __init__(self, config: EngineConfig, on_event: OnEvent) -> None:
+        self._config = config
+        self._on_event = on_event
+        self._core: Core | None = None
         self._wake = threading.Event()
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name="jaxinfer-engine", daemon=True)
 
-    def start(self) -> None:
+    @classmethod
+    def over(cls, config: EngineConfig, core: Core) -> "EngineThread":
+        """A transport for an engine that has been built already."""
+        transport = cls(config, ignore)
+        transport._core = core
+        return transport
+
+    def start(self, on_outputs: OnOutputs, on_failure: OnFailure) -> Handshake:
+        core = self._core = self._core or start_core(self._config, self._on_event)
+        self._thread = threading.Thread(
+            target=self._run, args=(core, on_outputs, on_failure), name="jaxinfer-engine", daemon=True
+        )
         self._thread.start()
+        return Handshake(core.info, core.limits, str(core.folder))
 
     def post(self, message: Message) -> None:
-        """Hand the engine a message, from any thread."""
-        self.engine.inbox.put(message)
+        assert self._core is not None, "a transport is posted to only once it has started"
+        self._core.engine.inbox.put(message)
         self._wake.set()
 
+    def stats(self) -> Stats:
+        assert self._core is not None, "a transport is asked only once it has started"
+        return self._core.stats()
+
     def close(self) -> None:
-        """Stop after the step under way; what is unfinished stays so."""
         self._closing = True
         self._wake.set()
         self._thread.join()
 
-    def _run(self) -> None:
+    def _run(self, core: Core, on_outputs: OnOutputs, on_failure: OnFailure) -> None:
         try:
-            while not self._closing:
+            while not self._closing or core.engine.has_work:
                 self._wake.clear()  # before the inbox is read: a message that arrives later sets it again
-                if outputs := self.engine.step():
-                    self._on_outputs(outputs)
-                if not self.engine.has_work:
+                if outputs := core.engine.step():
+                    on_outputs(outputs)
+                if not (core.engine.has_work or self._closing):
                     self._wake.wait()
         except Exception as error:
             log.exception("the engine failed")
-            self._on_failure(error)
+            on_failure(error)

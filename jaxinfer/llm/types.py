@@ -19,9 +19,9 @@ class ModelInfo:
     vocab_size: int
     eos_token_ids: tuple[int, ...]
     defaults: GenerationDefaults
-    has_chat_template: bool
     fingerprint: str
     created: int
+    has_chat_template: bool = False
     is_demo: bool = False
     note: str = ""
 

@@ -1,7 +1,8 @@
 import pytest
 
-from jaxinfer.llm.build import Started
 from jaxinfer.config import EngineConfig
+from jaxinfer.llm.build import Core
+from jaxinfer.text.tokenizer import Tokenizer
 from tests.support.checkpoints import write_checkpoint
 from tests.support.engines import build
 
@@ -12,7 +13,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def engine(folder) -> tuple[EngineConfig, Started]:
+def engine(folder) -> tuple[EngineConfig, Core]:
     """One engine for the whole session: it compiles once, and every test must leave it idle."""
     return build(folder)
 
@@ -26,3 +27,8 @@ def leaves_the_engine_idle(request):
         stats = started.stats()
         assert (stats.running, stats.waiting, stats.pages_owned) == (0, 0, 0)
         assert stats.pages_free + stats.pages_cached == stats.pages_total
+
+
+@pytest.fixture(scope="session")
+def tokenizer(folder):
+    return Tokenizer.from_folder(folder)

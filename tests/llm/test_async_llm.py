@@ -9,6 +9,7 @@ import pytest
 from jaxinfer.errors import InvalidRequest, Overloaded, Unavailable
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.llm import LLM
+from jaxinfer.llm.thread import EngineThread
 from jaxinfer.protocol.sampling import SamplingParams
 
 LONG = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
@@ -18,7 +19,9 @@ def use(engine, test):
     """Run an async test over the shared engine; afterwards its threads are gone."""
 
     async def run():
-        llm = await AsyncLLM.from_started(*engine)
+        config, core = engine
+        llm = AsyncLLM(config, new_transport=lambda *_: EngineThread.over(config, core))
+        await llm.start()
         try:
             return await test(llm)
         finally:
@@ -37,7 +40,7 @@ async def collect(llm, ids, params, **options):
 
 def test_a_stream_equals_the_blocking_call(engine):
     params = SamplingParams(temperature=1, seed=4, max_tokens=30, n=2)
-    expected = LLM.from_started(*engine).generate([[5, 6, 7]], params)[0]
+    expected = LLM.over(*engine).generate([[5, 6, 7]], params)[0]
 
     async def test(llm):
         return await collect(llm, [5, 6, 7], params)

@@ -13,19 +13,19 @@ GREEDY = SamplingParams(temperature=0, max_tokens=12)
 
 @pytest.fixture
 def llm(engine):
-    return LLM.from_started(*engine)
+    return LLM.over(*engine)
 
 
-def test_every_form_of_a_prompt_gives_the_same_answer(llm, engine):
-    ids = engine[1].tokenizer.encode("hello")
+def test_every_form_of_a_prompt_gives_the_same_answer(llm, engine, tokenizer):
+    ids = tokenizer.encode("hello")
     outputs = llm.generate(["hello", ids, {"prompt": "hello"}, {"prompt_token_ids": ids}], GREEDY)
     assert len({tuple(output.outputs[0].token_ids) for output in outputs}) == 1
     assert [output.prompt_token_ids for output in outputs] == [ids] * 4
     assert [output.prompt for output in outputs] == ["hello", None, "hello", None]
 
 
-def test_a_single_prompt_may_be_given_bare(llm, engine):
-    ids = engine[1].tokenizer.encode("hello")
+def test_a_single_prompt_may_be_given_bare(llm, engine, tokenizer):
+    ids = tokenizer.encode("hello")
     assert llm.generate("hello", GREEDY)[0].outputs[0].text == llm.generate(ids, GREEDY)[0].outputs[0].text
 
 
@@ -59,9 +59,9 @@ def test_ids_that_cannot_be_computed_are_refused(llm, ids):
         llm.generate({"prompt_token_ids": ids}, GREEDY)
 
 
-def test_the_text_is_the_tokens_decoded(llm, engine):
+def test_the_text_is_the_tokens_decoded(llm, engine, tokenizer):
     output = llm.generate("hello world", SamplingParams(temperature=1, seed=3, max_tokens=60, ignore_eos=True))[0]
-    assert output.outputs[0].text == engine[1].tokenizer.decode(output.outputs[0].token_ids)
+    assert output.outputs[0].text == tokenizer.decode(output.outputs[0].token_ids)
 
 
 def test_a_stream_says_what_a_call_says(llm):
@@ -94,7 +94,7 @@ def test_a_stop_string_cuts_text_and_tokens_where_it_begins(llm):
         assert kept[0].outputs[0].text == cut.text + stop
 
 
-def test_a_stop_token_ends_the_answer_and_is_counted_but_not_shown(llm, engine):
+def test_a_stop_token_ends_the_answer_and_is_counted_but_not_shown(llm, engine, tokenizer):
     params = SamplingParams(temperature=1, seed=11, max_tokens=80, ignore_eos=True)
     whole = llm.generate("tell me", params)[0].outputs[0]
     stop = whole.token_ids[7]
@@ -102,7 +102,7 @@ def test_a_stop_token_ends_the_answer_and_is_counted_but_not_shown(llm, engine):
     cut = llm.generate("tell me", SamplingParams(**_fields(params), stop_token_ids=[stop]))[0].outputs[0]
     assert cut.token_ids == whole.token_ids[: first + 1]
     assert (cut.finish_reason, cut.stop_reason) == ("stop", stop)
-    assert cut.text == engine[1].tokenizer.decode(whole.token_ids[:first])
+    assert cut.text == tokenizer.decode(whole.token_ids[:first])
 
 
 def test_seeded_choices_differ_from_each_other_and_repeat(llm):
@@ -119,7 +119,7 @@ def test_unseeded_calls_differ(llm):
     assert first != second
 
 
-def test_eight_choices_cost_less_than_a_third_of_a_prefill_more_than_one(llm, engine):
+def test_eight_choices_cost_less_than_a_third_of_a_prefill_more_than_one(llm, engine, tokenizer):
     prompt = [(7 * i) % 300 for i in range(200)]
     before = engine[1].engine.stats().computed_tokens
     llm.generate({"prompt_token_ids": prompt}, SamplingParams(temperature=1, seed=1, n=8, max_tokens=1))

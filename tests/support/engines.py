@@ -9,11 +9,9 @@ from jaxinfer.checkpoint.load import load_params
 from jaxinfer.checkpoint.resolve import resolve
 from jaxinfer.config import EngineConfig, ExtendBucket, Limits
 from jaxinfer.engine.engine import Engine
-from jaxinfer.llm.build import Started, model_info
+from jaxinfer.llm.build import Core, model_info
 from jaxinfer.models.registry import family_for
 from jaxinfer.runtime.runner import DeviceRunner
-from jaxinfer.text.chat_template import ChatTemplate
-from jaxinfer.text.tokenizer import Tokenizer
 
 SMALL = Limits(
     max_model_len=256,
@@ -27,7 +25,7 @@ SMALL = Limits(
 )
 
 
-def build(folder: Path, **limits: object) -> tuple[EngineConfig, Started]:
+def build(folder: Path, **limits: object) -> tuple[EngineConfig, Core]:
     """An engine over the checkpoint in `folder`, with SMALL limits but for those given; nothing is compiled ahead."""
     config = EngineConfig(model=str(folder), device="cpu", compile_cache_dir="")
     checkpoint = resolve(config.model)
@@ -37,7 +35,5 @@ def build(folder: Path, **limits: object) -> tuple[EngineConfig, Started]:
     device = jax.devices("cpu")[0]
     params = load_params(checkpoint, family.parameters(model), model.dtype, device)
     runner = DeviceRunner(model, family, params, concrete, device)
-    template = ChatTemplate.from_folder(folder)
-    info = dataclasses.replace(model_info(config, checkpoint, model, template), max_model_len=concrete.max_model_len)
-    tokenizer = Tokenizer.from_folder(folder)
-    return config, Started(Engine(runner, concrete), runner, tokenizer, template, info, concrete)
+    info = dataclasses.replace(model_info(config, checkpoint, model), max_model_len=concrete.max_model_len)
+    return config, Core(Engine(runner, concrete), runner, info, concrete, folder)

@@ -1,0 +1,58 @@
+"""The engine process: `python -m jaxinfer.llm.child FD`. It owns JAX and the scheduler and talks over one socket.
+
+It ends when its socket does, so no server, however it died, leaves an engine behind.
+"""
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+
+from jaxinfer.llm.build import Core, start_core
+from jaxinfer.llm.transport import Handshake
+from jaxinfer.llm.wire import Channel, Failure, FromEngine, ToEngine
+
+STATS_EVERY_S = 0.1
+
+
+def main() -> None:
+    # a Ctrl-C or a SIGTERM to the group is the server's to handle: it drains, then closes the socket
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    channel: Channel[FromEngine, ToEngine] = Channel(socket.socket(fileno=int(sys.argv[1])), ToEngine)
+    first = channel.receive()
+    if first is None or first.start is None:
+        return
+    try:
+        core = start_core(first.start, lambda event: channel.send(FromEngine(event=event)) or None)
+        channel.send(FromEngine(handshake=Handshake(core.info, core.limits, str(core.folder))))
+        threading.Thread(target=_receive, args=(channel, core), name="jaxinfer-inbox", daemon=True).start()
+        _run(channel, core)
+    except Exception as error:
+        channel.send(FromEngine(failure=Failure.of(error)))
+        raise
+
+
+def _receive(channel: Channel[FromEngine, ToEngine], core: Core) -> None:
+    while (received := channel.receive()) is not None:
+        core.engine.inbox.put(received.message)
+    os._exit(0)  # the server is gone: there is nobody to compute for and nothing to save
+
+
+def _run(channel: Channel[FromEngine, ToEngine], core: Core) -> None:
+    told = 0.0
+    while True:
+        news = FromEngine(outputs=core.engine.step())
+        idle = not core.engine.has_work
+        if idle or time.monotonic() - told > STATS_EVERY_S:
+            news.stats, told = core.stats(), time.monotonic()
+        if news.outputs or news.stats:
+            channel.send(news)
+        if idle:
+            core.engine.wait(timeout_s=1.0)  # at most, so that the age of the last step stays told
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""What AsyncLLM needs of an engine, in a thread of this process (thread.py) or in a process of its own (process.py)."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Protocol
+
+from jaxinfer.config import Limits
+from jaxinfer.engine.sequence import Message, Output
+from jaxinfer.llm.types import ModelInfo, Stats
+
+OnOutputs = Callable[[list[Output]], None]
+OnFailure = Callable[[Exception], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Handshake:
+    """What an engine says of itself when it is ready. folder: of the checkpoint, for the text side."""
+
+    info: ModelInfo
+    limits: Limits
+    folder: str
+
+
+class Transport(Protocol):
+    """One engine. on_outputs and on_failure are called from a thread of the transport's, never after close().
+
+    restartable: after a failure another one like it may be started.
+    """
+
+    restartable: bool
+
+    def start(self, on_outputs: OnOutputs, on_failure: OnFailure) -> Handshake:
+        """Build the engine and let it run; blocks until it is ready. Raises JaxInferError."""
+
+    def post(self, message: Message) -> None:
+        """Hand the engine a message, from any thread; dropped when the engine has failed."""
+
+    def stats(self) -> Stats:
+        """The latest counters."""
+
+    def close(self) -> None:
+        """End the engine. Whoever calls this has aborted every request before."""

@@ -1,0 +1,121 @@
+"""The messages between a server and its engine process: msgpack frames on a socket pair, each behind its length.
+
+One union per direction, exactly one field set. Only types of ours are decoded, so that a frame can do nothing but fill
+them.
+"""
+
+import socket
+import struct
+import threading
+
+import msgspec
+
+from jaxinfer import errors
+from jaxinfer.config import EngineConfig
+from jaxinfer.engine.sequence import Abort, Acknowledge, Add, End, Message, Output
+from jaxinfer.errors import JaxInferError
+from jaxinfer.llm.events import Event
+from jaxinfer.llm.transport import Handshake
+from jaxinfer.llm.types import Stats
+
+_LENGTH = struct.Struct("<I")
+
+
+class ToEngine(msgspec.Struct, omit_defaults=True):
+    """`start` comes first and once."""
+
+    start: EngineConfig | None = None
+    add: Add | None = None
+    abort: Abort | None = None
+    acknowledge: Acknowledge | None = None
+    end: End | None = None
+
+    @classmethod
+    def of(cls, message: Message) -> "ToEngine":
+        match message:
+            case Add():
+                return cls(add=message)
+            case Abort():
+                return cls(abort=message)
+            case Acknowledge():
+                return cls(acknowledge=message)
+            case End():
+                return cls(end=message)
+        raise ValueError(f"{type(message).__name__} cannot leave its process; send one of Add, Abort, Acknowledge, End")
+
+    @property
+    def message(self) -> Message:
+        message = self.add or self.abort or self.acknowledge or self.end
+        if message is None:
+            raise ValueError("an engine is started once, and then given messages")
+        return message
+
+
+class Failure(msgspec.Struct):
+    """An exception of errors.py by name; anything else has become an EngineError."""
+
+    kind: str
+    message: str
+
+    @classmethod
+    def of(cls, error: Exception) -> "Failure":
+        if isinstance(error, JaxInferError) and getattr(errors, type(error).__name__, None) is type(error):
+            return cls(type(error).__name__, str(error))
+        return cls("EngineError", f"{type(error).__name__}: {error}")
+
+    @property
+    def error(self) -> JaxInferError:
+        kind: type[JaxInferError] = getattr(errors, self.kind)
+        return kind(self.message)
+
+
+class FromEngine(msgspec.Struct, omit_defaults=True):
+    """events*, then handshake or failure; then one `outputs` per step, `stats` now and then, `failure` at the end."""
+
+    event: Event | None = None
+    handshake: Handshake | None = None
+    outputs: list[Output] | None = None
+    stats: Stats | None = None
+    failure: Failure | None = None
+
+
+class Channel[Sent: msgspec.Struct, Received: msgspec.Struct]:
+    """One end of the socket pair. Any thread may send; one thread receives."""
+
+    def __init__(self, end: socket.socket, received: type[Received]) -> None:
+        self._socket = end
+        self._file = end.makefile("rb", buffering=1 << 16)
+        self._sending = threading.Lock()
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(received)
+
+    def send(self, message: Sent) -> bool:
+        """False when the other end is gone."""
+        with self._sending:
+            frame = self._encoder.encode(message)
+            try:
+                self._socket.sendall(_LENGTH.pack(len(frame)) + frame)
+            except OSError:
+                return False
+        return True
+
+    def receive(self) -> Received | None:
+        """The next message; None when the other end is gone."""
+        try:
+            head = self._file.read(_LENGTH.size)
+            if len(head) < _LENGTH.size:
+                return None
+            (length,) = _LENGTH.unpack(head)
+            frame = self._file.read(length)
+        except OSError:
+            return None
+        return self._decoder.decode(frame) if len(frame) == length else None
+
+    def close(self) -> None:
+        """Wake the receiver, here and there, and let go of the socket."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # the other end was faster
+        finally:
+            self._socket.close()
