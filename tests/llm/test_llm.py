@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.llm.llm import LLM
@@ -86,11 +87,11 @@ def test_a_stop_string_cuts_text_and_tokens_where_it_begins(llm):
     whole = llm.generate("tell me", params)[0].outputs[0]
     for start in (5, 17, 30):
         stop = whole.text[start : start + 2]
-        cut = llm.generate("tell me", SamplingParams(**_fields(params), stop=stop))[0].outputs[0]
+        cut = llm.generate("tell me", replace(params, stop=stop))[0].outputs[0]
         assert cut.text == whole.text[: whole.text.index(stop)]
         assert (cut.finish_reason, cut.stop_reason) == ("stop", stop)
         assert cut.token_ids == whole.token_ids[: len(cut.token_ids)]
-        kept = llm.generate("tell me", SamplingParams(**_fields(params), stop=stop, include_stop_str_in_output=True))
+        kept = llm.generate("tell me", replace(params, stop=stop, include_stop_str_in_output=True))
         assert kept[0].outputs[0].text == cut.text + stop
 
 
@@ -99,7 +100,7 @@ def test_a_stop_token_ends_the_answer_and_is_counted_but_not_shown(llm, engine, 
     whole = llm.generate("tell me", params)[0].outputs[0]
     stop = whole.token_ids[7]
     first = whole.token_ids.index(stop)
-    cut = llm.generate("tell me", SamplingParams(**_fields(params), stop_token_ids=[stop]))[0].outputs[0]
+    cut = llm.generate("tell me", replace(params, stop_token_ids=[stop]))[0].outputs[0]
     assert cut.token_ids == whole.token_ids[: first + 1]
     assert (cut.finish_reason, cut.stop_reason) == ("stop", stop)
     assert cut.text == tokenizer.decode(whole.token_ids[:first])
@@ -153,6 +154,3 @@ def test_results_show_themselves_escaped(llm):
     assert "&lt;b&gt;hi&lt;/b&gt;" in output._repr_html_()
     assert "<b>hi" not in output._repr_html_()
 
-
-def _fields(params):
-    return {name: value for name in params.__struct_fields__ if (value := getattr(params, name)) is not None}
