@@ -16,7 +16,7 @@ import jinja2
 import jinja2.meta
 
 from jaxinfer.errors import CheckpointError, InvalidRequest
-from jaxinfer.text.messages import ContentFormat, format_content, plain_data, plain_messages
+from jaxinfer.text.messages import ContentFormat, format_content, plain_data, plain_messages, plain_objects
 from jaxinfer.text.sandbox import MAX_CHARS, ChatEnvironment, LimitExceeded
 from jaxinfer.text.tokenizer import Tokenizer, read_json_object, read_tokenizer_config, token_text
 
@@ -120,13 +120,13 @@ class ChatTemplate:
                 "one of them to false.",
                 param="continue_final_message",
             )
-        self._check_variables(template_kwargs or {})
-        plain_tools = None if tools is None else plain_data(tools, "tools")
+        variables = self._checked_variables(template_kwargs or {})
+        plain_tools = None if tools is None else plain_objects(tools, "tools")
         content_format = self._content_format(self._name(plain_tools))
         return ChatInput(
             format_content(plain_messages(messages), content_format),
             plain_tools,
-            plain_data(template_kwargs or {}, "chat_template_kwargs"),
+            variables,
             add_generation_prompt,
             continue_final_message,
         )
@@ -206,7 +206,7 @@ class ChatTemplate:
         used = jinja2.meta.find_undeclared_variables(self._environment.parse(source))
         return used - self._environment.globals.keys()
 
-    def _check_variables(self, template_kwargs: dict[str, Any]) -> None:
+    def _checked_variables(self, template_kwargs: dict[str, Any]) -> dict[str, Any]:
         for name in template_kwargs:
             if name not in self.variables:
                 close = difflib.get_close_matches(name, self.variables, 1)
@@ -216,6 +216,10 @@ class ChatTemplate:
                     + f"It reads {', '.join(sorted(self.variables))}.",
                     param="chat_template_kwargs",
                 )
+        variables: dict[str, Any] = plain_data(template_kwargs, "chat_template_kwargs")
+        if variables.get("documents") is not None:
+            plain_objects(variables["documents"], "documents")
+        return variables
 
 
 def encode_chat(
@@ -247,9 +251,9 @@ def encode_chat(
 def _find_sources(folder: Path, config: dict[str, Any]) -> dict[str, str]:
     sources = {}
     if (folder / "chat_template.jinja").is_file():
-        sources["default"] = (folder / "chat_template.jinja").read_text("utf-8")
+        sources["default"] = _read(folder / "chat_template.jinja")
     for file in sorted((folder / "additional_chat_templates").glob("*.jinja")):
-        sources[file.stem] = file.read_text("utf-8")
+        sources[file.stem] = _read(file)
     if sources:
         return sources
     if (folder / "chat_template.json").is_file():
@@ -269,6 +273,13 @@ def _find_sources(folder: Path, config: dict[str, Any]) -> dict[str, str]:
             "Download tokenizer_config.json again."
         )
     return sources
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"the chat template {file} must be UTF-8 text: {error}. Download it again.") from error
 
 
 def _tag_final_message(chat: ChatInput) -> tuple[str, ChatInput, str]:

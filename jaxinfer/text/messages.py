@@ -46,6 +46,14 @@ def plain_data(value: Any, name: str) -> Any:
     )
 
 
+def plain_objects(values: Any, name: str) -> list[dict[str, Any]]:
+    """A deep copy of a list of objects. Raises InvalidRequest."""
+    plain = plain_data(values, name)
+    if not isinstance(plain, list) or not all(isinstance(item, dict) for item in plain):
+        raise InvalidRequest(f"{name} must be a list of objects, got {str(values)[:80]!r}.", param=name)
+    return plain
+
+
 def format_content(messages: list[dict[str, Any]], wanted: ContentFormat) -> list[dict[str, Any]]:
     """The messages with `content` in the form that the template reads; text parts are joined by newlines."""
     formatted = []

@@ -48,6 +48,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self.globals["strftime_now"] = lambda pattern: now().strftime(pattern)
         self.globals["namespace"] = _Namespace
         self.globals["dict"] = _Dict()
+        del self.globals["lipsum"]  # makes as much text as it is asked for
 
     @contextmanager
     def deadline(self, seconds: float) -> Iterator[None]:

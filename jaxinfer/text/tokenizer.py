@@ -100,7 +100,7 @@ class Tokenizer:
         return cls(file.read_bytes(), read_tokenizer_config(folder))
 
     def encode(self, text: str, *, add_special_tokens: bool = True, plain: bool = False) -> list[int]:
-        """Token ids of `text`. plain: spellings of control tokens become ordinary text, not control tokens.
+        """Token ids of `text`. A raw prompt may spell control tokens and mean them; with `plain` they are plain text.
 
         Raises InvalidRequest when `text` is no valid Unicode.
         """

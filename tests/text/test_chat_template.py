@@ -97,6 +97,12 @@ def test_a_broken_template_is_refused_when_loaded(tmp_path: Path, config: dict) 
         ChatTemplate.from_folder(tmp_path)
 
 
+def test_a_template_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(CheckpointError, match="must be UTF-8"):
+        ChatTemplate.from_folder(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("messages", "param"),
     [
@@ -134,6 +140,14 @@ def test_deeply_nested_data_is_refused() -> None:
         ChatTemplate(CHATML).render(HELLO, tools=[{"x": nested}])
 
 
+def test_tools_and_documents_must_be_lists_of_objects() -> None:
+    for tools in ("x", {}, ["x"], 5):
+        with pytest.raises(InvalidRequest, match="tools must be a list of objects"):
+            ChatTemplate(CHATML).render(HELLO, tools=tools)
+        with pytest.raises(InvalidRequest, match="documents must be a list of objects"):
+            ChatTemplate(CHATML).render(HELLO, template_kwargs={"documents": tools})
+
+
 def test_a_request_cannot_both_continue_and_begin_a_message() -> None:
     with pytest.raises(InvalidRequest, match="set one of them to false") as refusal:
         ChatTemplate(CHATML).render(HELLO, continue_final_message=True)
@@ -168,6 +182,7 @@ def test_template_variables_are_an_allow_list_with_a_suggestion() -> None:
         "{{ strftime_now.__globals__.x }}",
         "{{ self.__init__.__globals__ }}",
         "{% include 'x' %}",
+        "{{ lipsum(1000000000) }}",
     ],
 )
 def test_a_template_cannot_leave_the_sandbox(source: str) -> None:

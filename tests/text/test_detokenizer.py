@@ -42,10 +42,13 @@ def byte_runs_are_utf8(kind: str, ids: list[int], skip: bool) -> bool:
     return True
 
 
+@pytest.mark.parametrize(
+    "rounds", [pytest.param(400, id="short"), pytest.param(10_000, marks=pytest.mark.slow, id="long")]
+)
 @pytest.mark.parametrize("kind", KINDS)
-def test_joined_deltas_are_the_whole_decode_for_random_ids(kind: str) -> None:
-    rng, text = random.Random(1), tokenizer(kind)
-    for _ in range(400):
+def test_joined_deltas_are_the_whole_decode_for_random_ids(kind: str, rounds: int) -> None:
+    rng, text = random.Random(rounds), tokenizer(kind)
+    for _ in range(rounds):
         ids, skip = random_ids(kind, rng), rng.random() < 0.5
         whole = text.decode(ids, skip_special_tokens=skip)
         cuts = [rng.randrange(len(ids) + 1) for _ in range(rng.randrange(4))]
