@@ -59,7 +59,8 @@ def find(
     except Exception as error:  # every other failure, of whatever HTTP library, means that the hub cannot be asked
         fact = f"the hub cannot be reached ({_reason(error)})"
         return _find_cached(repo_id, revision, folder, fact, "check the network (HF_ENDPOINT, HTTPS_PROXY)")
-    sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings or []}
+    top = [sibling for sibling in info.siblings or [] if "/" not in sibling.rfilename]  # folders hold other formats
+    sizes = {sibling.rfilename: sibling.size or 0 for sibling in top}
     named = revision or constants.DEFAULT_REVISION
     return Repo(repo_id, named, info.sha or named, folder, sizes)
 

@@ -27,6 +27,7 @@ from jaxinfer.checkpoint.contents import (
 from jaxinfer.errors import CheckpointError
 
 Part = Literal["config", "tokenizer", "weights"]
+CheckConfig = Callable[[dict[str, Any]], object]
 OnProgress = Callable[[str], None]
 
 ALL_PARTS: tuple[Part, ...] = ("config", "tokenizer", "weights")
@@ -68,29 +69,34 @@ def resolve(
     revision: str | None = None,
     download_dir: str | Path | None = None,
     needs: Collection[Part] = ALL_PARTS,
+    check_config: CheckConfig | None = None,
     on_progress: OnProgress | None = None,
 ) -> Checkpoint:
     """Find the model's files, download what is missing, and read its JSON files.
 
     revision: branch, tag or commit of a hub id.    download_dir: instead of the Hugging Face cache.
     needs: what must be there; without "weights" none are downloaded, without "config" its JSON may be missing.
+    check_config: called with config.json's content before any weight is downloaded; what it raises is passed on.
     on_progress: told in a few words what takes time; downloads show the hub's own progress bars.
 
     Raises CheckpointError.
     """
-    tell = on_progress or _ignore
+    tell, check = on_progress or _ignore, check_config or _ignore
     folder = _local_folder(model)
     if folder is not None:
         if revision is not None:
             raise CheckpointError(f"a revision belongs to a hub id, got {revision!r} for a folder; leave it out")
-        return _read_folder(model, folder, needs)
+        checkpoint = _read_folder(model, folder, needs)
+        check(checkpoint.config)
+        return checkpoint
     from jaxinfer.checkpoint import hub  # takes half a second to import, and a folder does not need it
 
     repo = hub.find(model, revision, download_dir, _suggestion(model, hub.cached_ids(download_dir)), tell)
     check_names(repo.sizes, model, needs)
     tell(f"reading the settings of {model}")
     folder = hub.fetch_settings(repo)
-    _read_folder(model, folder, set(needs) - {"weights"}, repo.commit)  # broken settings are found before the weights
+    settings = _read_folder(model, folder, set(needs) - {"weights"}, repo.commit)
+    check(settings.config)
     if "weights" in needs:
         files = weight_names(repo.sizes, read_weight_map(folder, repo.sizes))
         check_shards(files, repo.sizes, model)
@@ -179,5 +185,5 @@ def _read_folder(model: str, folder: Path, needs: Collection[Part], commit: str 
     )
 
 
-def _ignore(detail: str) -> None:
-    """The listener of callers that show nothing."""
+def _ignore(told: object) -> None:
+    """The listener of callers that show or check nothing."""

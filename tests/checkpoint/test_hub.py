@@ -12,6 +12,7 @@ from huggingface_hub import constants
 
 from jaxinfer.checkpoint.resolve import resolve
 from jaxinfer.errors import CheckpointError
+from jaxinfer.models.registry import family_for
 from tests.support.checkpoints import write_checkpoint
 from tests.support.fake_hub import FakeHub, commit_of, running_hub
 
@@ -181,6 +182,12 @@ def test_a_repository_without_what_we_need_is_refused_before_anything_is_downloa
 def test_broken_settings_are_refused_before_the_weights_are_downloaded(hub: FakeHub) -> None:
     (hub.folders[TINY] / "config.json").write_text("{")
     assert "config.json: must be JSON" in refusal_of(TINY)
+    assert not [name for name in hub.downloads if name.endswith(".safetensors")]
+
+
+def test_a_model_that_cannot_be_served_is_refused_before_its_weights_are_downloaded(hub: FakeHub) -> None:
+    write_checkpoint(hub.folders[TINY], num_shards=2, architectures=["MambaForCausalLM"])
+    assert "got 'MambaForCausalLM'" in refusal_of(TINY, check_config=family_for)
     assert not [name for name in hub.downloads if name.endswith(".safetensors")]
 
 

@@ -49,6 +49,13 @@ def test_only_what_is_needed_must_be_there(tmp_path: Path) -> None:
     assert resolve(str(tmp_path), needs=("tokenizer",)).config == {}
 
 
+def test_the_config_is_shown_to_the_callers_check(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path)
+    seen: list[dict] = []
+    checkpoint = resolve(str(tmp_path), check_config=seen.append)
+    assert seen == [checkpoint.config]
+
+
 def test_a_single_file_wins_over_a_stale_index_and_over_files_of_other_formats(tmp_path: Path) -> None:
     write_checkpoint(tmp_path)
     (tmp_path / "model.safetensors.index.json").write_text("left over by an older upload")
