@@ -1,0 +1,49 @@
+"""`jaxinfer doctor`: facts without secrets, and what stands in the way of a GPU."""
+
+import jax
+import pytest
+
+from jaxinfer.cli.doctor import folder_fact
+from jaxinfer.errors import DeviceError
+from jaxinfer.runtime import device
+from jaxinfer.version import __version__
+
+
+def facts(outcome) -> dict[str, str]:
+    pairs = [line.split("  ", 1) for line in outcome.out.splitlines()]
+    return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
+
+
+def test_the_facts_of_a_bug_report_are_there(cli):
+    outcome = cli("doctor")
+    found = facts(outcome)
+    assert outcome.code == 0
+    assert (found["jaxinfer"], found["jax"]) == (__version__, jax.__version__)
+    for name in ("python", "system", "host memory", "driver", "jax cuda plugin", "compile cache", "downloads"):
+        assert found[name], name
+    assert outcome.out.splitlines()[-1] == "ready: --device auto means cpu (cpu)"
+
+
+@pytest.mark.parametrize(("token", "shown"), [("hf_secret", "yes"), ("", "no")])
+def test_a_token_is_there_or_not_and_never_shown(cli, monkeypatch, tmp_path, token, shown):
+    monkeypatch.setenv("HF_TOKEN", token)
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "token"))
+    outcome = cli("doctor")
+    assert facts(outcome)["hub token"] == shown
+    assert "hf_secret" not in outcome.out + outcome.err
+
+
+def test_a_gpu_that_jax_cannot_use_is_a_problem_with_its_cure(cli, monkeypatch):
+    def broken(name: str, memory_utilization: float) -> None:
+        raise DeviceError("JAX must be able to use the GPU; run `this command`")
+
+    monkeypatch.setattr(device, "select_device", broken)
+    outcome = cli("doctor")
+    assert outcome.code == 4
+    assert outcome.out.splitlines()[-1] == "problem: JAX must be able to use the GPU; run `this command`"
+
+
+def test_a_folder_is_measured_or_not_there_yet(tmp_path):
+    (tmp_path / "file").write_bytes(bytes(2**20))
+    assert folder_fact(tmp_path).startswith(f"{tmp_path} (0.00 GiB), ")
+    assert folder_fact(tmp_path / "a" / "b").startswith(f"{tmp_path / 'a' / 'b'} (not there yet), ")

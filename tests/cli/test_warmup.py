@@ -1,0 +1,56 @@
+"""`jaxinfer warmup`: a table of steps, no weights."""
+
+import pytest
+
+from jaxinfer.llm import build
+from jaxinfer.llm.events import Event
+from tests.cli.conftest import EVENTS
+
+
+@pytest.fixture
+def built(monkeypatch):
+    """start_core without a model; what it was asked for, and whether it was closed."""
+    calls = []
+
+    class Core:
+        def close(self) -> None:
+            calls.append("closed")
+
+    def start_core(config, on_event):
+        calls.append(config)
+        for event in EVENTS:
+            on_event(event)
+        return Core()
+
+    monkeypatch.setattr(build, "start_core", start_core)
+    return calls
+
+
+def test_every_step_is_a_line_with_its_seconds_and_whether_it_was_there(cli, built):
+    outcome = cli("warmup", "tiny", "--max-num-seqs", "2")
+    lines = outcome.out.splitlines()
+    assert outcome.code == 0
+    assert lines[:3] == [
+        "step      seconds  from cache",
+        "decode 1     0.40  no",
+        "decode 2     0.10  yes",
+    ]
+    assert lines[3].startswith("2 steps in ")
+
+
+def test_no_weights_are_needed(cli, built):
+    cli("warmup", "tiny")
+    config, closed = built
+    assert (config.model, config.load_format, closed) == ("tiny", "dummy", "closed")
+
+
+def test_without_a_cache_there_is_nothing_to_warm(cli, built):
+    outcome = cli("warmup", "--compile-cache-dir", "")
+    assert outcome.code == 2
+    assert outcome.last_line == "error: warmup fills the compile cache, compile_cache_dir is '' (none); name a folder"
+    assert built == []
+
+
+def test_the_names_stay_apart_from_announcements(cli, built, monkeypatch):
+    monkeypatch.setattr("tests.cli.test_warmup.EVENTS", (Event("compile", "", done=0, total=2), *EVENTS))
+    assert cli("warmup", "tiny").out.splitlines()[-1].startswith("2 steps in ")
