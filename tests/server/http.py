@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import httpx2
@@ -69,16 +69,38 @@ def events(text: str) -> list[Any]:
     return [json.loads(frame.removeprefix("data: ")) for frame in frames[:-1]]
 
 
+Step = Callable[[], Awaitable[None]]
+
+
+class _Server(uvicorn.Server):
+    """uvicorn around something that must start and close in the server's own event loop."""
+
+    def __init__(self, config: uvicorn.Config, begin: Step | None, close: Step | None) -> None:
+        super().__init__(config)
+        self._begin, self._close = begin, close
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._begin is not None:
+            await self._begin()
+        await super().startup(sockets)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        if self._close is not None:
+            await self._close()
+
+
 @contextlib.contextmanager
-def live(app: Starlette) -> Iterator[int]:
-    """The app behind uvicorn on a loopback port; yields the port."""
+def live(app: Starlette, begin: Step | None = None, close: Step | None = None) -> Iterator[int]:
+    """The app behind uvicorn on a loopback port; yields the port. begin and close run in the server's event loop."""
     listener = bind("127.0.0.1", 0)
     config = uvicorn.Config(app, http="httptools", loop="uvloop", lifespan="off", ws="none", log_config=None)
-    server = uvicorn.Server(config)
+    server = _Server(config, begin, close)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
-        wait_until(lambda: server.started)
+        wait_until(lambda: server.started or not thread.is_alive(), timeout_s=120)
+        assert server.started
         yield listener.getsockname()[1]
     finally:
         server.should_exit = True
