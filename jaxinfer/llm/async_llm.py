@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from jaxinfer.config import EngineConfig, Limits
 from jaxinfer.engine.sequence import Add, Message, Output
-from jaxinfer.errors import JaxInferError, Overloaded, Unavailable
+from jaxinfer.errors import InvalidRequest, JaxInferError, Overloaded, Unavailable
 from jaxinfer.llm.answer import Answer
 from jaxinfer.llm.events import OnEvent, ignore
 from jaxinfer.llm.prepare import prepare
@@ -30,6 +30,11 @@ Status = Literal["starting", "serving", "ready", "draining", "failed"]
 log = logging.getLogger(__name__)
 
 RETRY_STARTING_S, RETRY_BUSY_S = 5.0, 1.0
+_WHY_NOT: dict[str, tuple[str, float]] = {
+    "starting": ("the model is still being loaded; try again shortly", RETRY_STARTING_S),
+    "draining": ("the server is shutting down; send the request elsewhere", RETRY_BUSY_S),
+    "failed": ("the engine has failed; the server must be restarted", RETRY_STARTING_S),
+}
 MAX_FAILURES = 5  # of the engine process in a row, without one output between them
 
 
@@ -108,23 +113,28 @@ class AsyncLLM:
     @property
     def _model(self) -> _Started:
         if self._started is None:
-            raise Unavailable("the model is still being loaded; try again shortly", retry_after_s=RETRY_STARTING_S)
+            message, retry_after_s = _WHY_NOT["starting"]
+            raise Unavailable(message, code="starting", retry_after_s=retry_after_s)
         return self._started
 
     def admit(self, num_choices: int = 1) -> None:
         """Raise Unavailable or Overloaded if a request for that many choices would be refused now."""
-        if self.status == "starting":
-            raise Unavailable("the model is still being loaded; try again shortly", retry_after_s=RETRY_STARTING_S)
-        if self.status == "draining":
-            raise Unavailable("the server is shutting down; send the request elsewhere", retry_after_s=RETRY_BUSY_S)
-        if self.status == "failed":
-            raise Unavailable("the engine has failed; the server must be restarted", retry_after_s=RETRY_STARTING_S)
+        if self.status in _WHY_NOT:
+            message, retry_after_s = _WHY_NOT[self.status]
+            raise Unavailable(message, code=self.status, retry_after_s=retry_after_s)
         limits = self._model.limits
-        room = limits.max_num_seqs + limits.max_num_queued_seqs - self._num_active
-        if num_choices > room:
+        capacity = limits.max_num_seqs + limits.max_num_queued_seqs
+        if num_choices > capacity:
+            raise InvalidRequest(
+                f"a request may have at most {capacity} choices here (max_num_seqs + max_num_queued_seqs), it asks for "
+                f"{num_choices}; send fewer prompts or a smaller n at a time",
+                param="n",
+            )
+        if num_choices > capacity - self._num_active:
             raise Overloaded(
                 f"at most {limits.max_num_queued_seqs} sequences may wait (max_num_queued_seqs), there is room for "
-                f"{room} and the request needs {num_choices}; try again shortly",
+                f"{capacity - self._num_active} and the request needs {num_choices}; try again shortly",
+                code="queue_full",
                 retry_after_s=RETRY_BUSY_S,
             )
 

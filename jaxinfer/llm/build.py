@@ -59,6 +59,7 @@ def start_core(config: EngineConfig, on_event: OnEvent) -> Core:
         revision=config.revision,
         download_dir=config.download_dir,
         needs=_needs(config),
+        check_config=lambda raw: family_for(raw).config_from_hf(raw),
         on_progress=lambda detail: on_event(Event("resolve", detail)),
     )
     family = family_for(checkpoint.config)

@@ -1,5 +1,6 @@
 """The engine in a process of its own: what `serve` uses. A crash there is an on_failure here, and nothing else."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -30,8 +31,12 @@ class EngineProcess:
     def start(self, on_outputs: OnOutputs, on_failure: OnFailure) -> Handshake:
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "jaxinfer.llm.child", str(theirs.fileno())]
+        # the child must find the same packages, also in a tree that was never installed
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with theirs:
-            self._child = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+            self._child = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment
+            )
         self._channel: Channel[ToEngine, FromEngine] = Channel(ours, FromEngine)
         self._channel.send(ToEngine(start=self._config))
         handshake = self._wait_until_ready()

@@ -3,9 +3,11 @@
 import dataclasses
 from pathlib import Path
 
+from jaxinfer.checkpoint.resolve import DEMO_FOLDER, resolve
 from jaxinfer.config import EngineConfig
 from jaxinfer.text.chat_template import ChatTemplate
 from jaxinfer.text.tokenizer import Tokenizer
+from jaxinfer.text.trial import try_template
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,5 +20,7 @@ class TextSide:
 
 def load_text(config: EngineConfig, folder: Path) -> TextSide:
     """The tokenizer and template of a checkpoint, or of config.tokenizer. Raises CheckpointError."""
-    source = Path(config.tokenizer) if config.tokenizer is not None else folder
+    source = resolve(config.tokenizer, needs=("tokenizer",)).folder if config.tokenizer is not None else folder
+    if source != DEMO_FOLDER:  # what strangers wrote is tried in a child with limits before it is run here
+        try_template(source)
     return TextSide(Tokenizer.from_folder(source), ChatTemplate.from_folder(source))
