@@ -1,47 +1,77 @@
 """Which sizes are compiled, and which of them carries a step. No jax here.
 
-A step is padded to the smallest compiled size that holds it, so sizes lie close enough together that padding costs
-little, and are few enough that compiling them all takes seconds.
+A step is padded to the smallest compiled size that holds it. So sizes lie close enough together that padding costs
+little, and are few enough (at most MAX_EXECUTABLES) that compiling them all takes seconds on a GPU. A CPU has few
+cores to compile with and few sequences to serve: its sizes lie a factor of two apart.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import NoReturn
 
 from jaxinfer.config import ExtendBucket
 
-DECODE_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
+MAX_EXECUTABLES = 40
+_MAX_DECODE, _MAX_TOKENS = 18, 14  # of the 40; extend sizes of up to 512 tokens come twice, and helpers take the rest
+_DECODE_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
+_FEW_ROWS = 8
 
 
-def decode_buckets(max_num_seqs: int) -> tuple[int, ...]:
+def decode_buckets(max_num_seqs: int, *, coarse: bool = False) -> tuple[int, ...]:
     """Batch sizes of the decode step, rising, the largest being max_num_seqs."""
-    largest = DECODE_SIZES[-1]
-    beyond = tuple(range(largest + 64, max_num_seqs, 64)) if max_num_seqs > largest else ()
-    return tuple(size for size in DECODE_SIZES + beyond if size < max_num_seqs) + (max_num_seqs,)
+    sizes = _doublings(1, max_num_seqs) if coarse else [*_DECODE_SIZES, *range(320, max_num_seqs, 64)]
+    return tuple(_thin([size for size in sizes if size < max_num_seqs] + [max_num_seqs], _MAX_DECODE))
 
 
-def extend_buckets(max_num_batched_tokens: int, max_num_seqs: int) -> tuple[ExtendBucket, ...]:
-    """Sizes of the ragged step, rising in tokens; the largest carries any plan that fits the step's budget."""
-    largest = ExtendBucket(max_num_batched_tokens, max_num_seqs, max_num_seqs)
-    few = min(8, max_num_seqs)
-    sizes = {largest}
-    tokens = 32
-    while tokens < max_num_batched_tokens:
-        sizes.add(ExtendBucket(tokens, min(few, tokens), min(few, tokens)))
-        tokens *= 4
+def extend_buckets(max_num_batched_tokens: int, max_num_seqs: int, *, coarse: bool = False) -> tuple[ExtendBucket, ...]:
+    """Sizes of the ragged step, rising in tokens; the largest carries any plan that fits the step's budget.
+
+    Where the rows of logits weigh against the tokens, a size comes twice: for a few rows, and for a step that mixes a
+    short chunk with many decode rows.
+    """
+    steps = _doublings(16, max_num_batched_tokens)
+    if not coarse:
+        steps = sorted({*steps, *(size // 2 * 3 for size in steps if size >= 512)} - {16})
+    tokens = _thin([size for size in steps if size < max_num_batched_tokens] + [max_num_batched_tokens], _MAX_TOKENS)
+    sizes = {ExtendBucket(t, r, r) for t in tokens for r in _rows(t, max_num_seqs, coarse)}
+    sizes.add(ExtendBucket(max_num_batched_tokens, max_num_seqs, max_num_seqs))
     return tuple(sorted(sizes, key=_cost))
 
 
 def pick_decode(ready: Iterable[int], need: int) -> int:
     """The smallest of the ready batch sizes that holds `need` rows. Raises ValueError if none does."""
-    return min((size for size in ready if size >= need), default=None) or _none_holds(f"{need} rows", ready)
+    return min((size for size in ready if size >= need), default=None) or _none_holds(need, ready)
 
 
 def pick_extend(ready: Iterable[ExtendBucket], need: ExtendBucket) -> ExtendBucket:
-    """The cheapest ready bucket that holds `need`. Raises ValueError if none does."""
-    holding = (size for size in ready if holds(size, need))
-    return min(holding, key=_cost, default=None) or _none_holds(str(need), ready)
+    """The cheapest ready size that holds `need`. Raises ValueError if none does."""
+    holding = (size for size in ready if _holds(size, need))
+    return min(holding, key=_cost, default=None) or _none_holds(need, ready)
 
 
-def holds(bucket: ExtendBucket, need: ExtendBucket) -> bool:
+def _rows(tokens: int, max_num_seqs: int, coarse: bool) -> set[int]:
+    many = min(tokens, max_num_seqs)
+    return {many} if coarse or not 32 < tokens <= 512 else {min(_FEW_ROWS, many), many}
+
+
+def _doublings(first: int, end: int) -> list[int]:
+    """first, 2 first, 4 first, ... below end."""
+    sizes = []
+    while first < end:
+        sizes.append(first)
+        first *= 2
+    return sizes
+
+
+def _thin(sizes: Sequence[int], most: int) -> list[int]:
+    """Leave out the sizes whose absence widens a gap least, until `most` are left."""
+    kept = list(sizes)
+    while len(kept) > most:
+        _, index = min((kept[i + 1] / kept[i - 1], i) for i in range(1, len(kept) - 1))
+        del kept[index]
+    return kept
+
+
+def _holds(bucket: ExtendBucket, need: ExtendBucket) -> bool:
     return bucket.tokens >= need.tokens and bucket.rows >= need.rows and bucket.logits >= need.logits
 
 
@@ -49,5 +79,5 @@ def _cost(bucket: ExtendBucket) -> tuple[int, int, int]:
     return (bucket.tokens, bucket.logits, bucket.rows)
 
 
-def _none_holds(need: str, ready: Iterable[object]) -> object:
-    raise ValueError(f"a step must fit a compiled size, got {need}; the sizes are {', '.join(map(str, ready))}")
+def _none_holds(need: object, ready: Iterable[object]) -> NoReturn:
+    raise ValueError(f"a step must fit one of the compiled sizes {', '.join(map(str, ready))}, got {need}")

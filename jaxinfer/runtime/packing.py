@@ -97,7 +97,7 @@ def page_updates(rows: list[Row]) -> np.ndarray:
 
 
 def pack_decode(plan: Plan, batch: int) -> np.ndarray:
-    """i32[batch, 3]; each row brings at most one page."""
+    """i32[batch, 3]. Of a row's new pages it carries the first; more than one must have been written beforehand."""
     out = np.zeros((batch, len(DecodeColumn)), np.int32)
     out[: len(plan.rows)] = [(row.slot, *(row.new_pages[0] if row.new_pages else (0, 0))) for row in plan.rows]
     return out

@@ -78,7 +78,8 @@ def extend(
     layout = ExtendLayout.of(bucket, page_size)
     rows = upload[layout.rows_start : layout.pages_start].reshape(bucket.rows, ROW_WIDTH)
     slots, starts, counts, positions, logits_rows = (rows[:, column] for column in list(RowColumn)[:5])
-    state = _admit(set_pages(state, upload[layout.pages_start :]), rows)
+    state = state.replace(page_table=set_pages(state.page_table, upload[layout.pages_start :]))
+    state = _admit(state, rows)
     on_device = positions < 0  # decode rows
     positions = jnp.where(on_device, state.next_pos[slots], positions)
     tokens = (
@@ -102,16 +103,16 @@ def extend(
     return state, _pack(drawn, last_hidden)
 
 
-def set_pages(state: DeviceState, updates: jax.Array) -> DeviceState:
-    """Write page table entries: updates i32[U, 3] or flat, columns as PageColumn; all zeros is padding."""
+def set_pages(page_table: jax.Array, updates: jax.Array) -> jax.Array:
+    """Write entries of page_table i32[S, M]: updates i32[U, 3] or flat, columns as PageColumn; all zeros is padding."""
     updates = updates.reshape(-1, len(PageColumn))
     places = updates[:, PageColumn.SLOT], updates[:, PageColumn.INDEX]
-    return state.replace(page_table=state.page_table.at[places].set(updates[:, PageColumn.PAGE_ID]))
+    return page_table.at[places].set(updates[:, PageColumn.PAGE_ID])
 
 
-def zero_pages(state: DeviceState, page_ids: jax.Array) -> DeviceState:
+def zero_pages(k: jax.Array, v: jax.Array, page_ids: jax.Array) -> Pages:
     """Overwrite pages with zeros: page_ids i32[n]; 0 is padding."""
-    return state.replace(k=state.k.at[:, page_ids].set(0), v=state.v.at[:, page_ids].set(0))
+    return k.at[:, page_ids].set(0), v.at[:, page_ids].set(0)
 
 
 def _admit(state: DeviceState, rows: jax.Array) -> DeviceState:

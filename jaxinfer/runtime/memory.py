@@ -1,0 +1,208 @@
+"""The memory plan: from the settings, the model and the free bytes to Limits, before anything is allocated."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+
+from jaxinfer.checkpoint.memory import available_host_bytes
+from jaxinfer.config import EngineConfig, ExtendBucket, Limits
+from jaxinfer.errors import ConfigError, DeviceError
+from jaxinfer.models.config import ModelConfig
+from jaxinfer.models.parameters import ParamSpec
+from jaxinfer.models.registry import Family
+from jaxinfer.runtime.buckets import decode_buckets, extend_buckets
+from jaxinfer.runtime.device import usable_memory_bytes
+
+GIB = 2**30
+_ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
+_CPU_SHARE, _CPU_MOST = 1 / 4, 4 * GIB  # of the free memory for pages, so that the machine stays usable
+_GPU_RESERVE = GIB // 2  # CUDA graphs, the collective and library workspaces inside JAX's pool
+
+
+@dataclasses.dataclass(frozen=True)
+class Defaults:
+    """What is chosen where the user set nothing."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    page_size: int
+
+
+# A CPU step of 256 prompt tokens is as efficient as a longer one and keeps running streams waiting half as long.
+CPU = Defaults(max_num_seqs=16, max_num_batched_tokens=256, page_size=16)
+GPU = Defaults(max_num_seqs=256, max_num_batched_tokens=8192, page_size=64)
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryPlan:
+    """Where the bytes go. temporaries: estimated, what the largest step needs beside its arguments."""
+
+    limits: Limits
+    weights: int
+    kv_bytes_per_token: int
+    temporaries: int
+    free: int
+
+    @property
+    def pages(self) -> int:
+        return self.limits.num_pages * self.limits.page_size * self.kv_bytes_per_token
+
+    def rows(self) -> tuple[tuple[str, str], ...]:
+        """(what, how much), for people."""
+        limits = self.limits
+        tokens = (limits.num_pages - 1) * limits.page_size
+        executables = f"decode {_listed(limits.decode_buckets)}; extend {_listed(limits.extend_buckets)}"
+        return (
+            ("weights", _size(self.weights)),
+            ("pages", f"{_size(self.pages)}: {limits.num_pages - 1:,} pages of {limits.page_size}, {tokens:,} tokens"),
+            ("temporaries", f"{_size(self.temporaries)}, estimated"),
+            ("free before", _size(self.free)),
+            ("max_model_len", f"{limits.max_model_len:,} tokens"),
+            ("max_num_seqs", f"{limits.max_num_seqs} together, {limits.max_num_batched_tokens:,} tokens a step"),
+            ("compiled steps", executables),
+        )
+
+
+def plan_memory(config: EngineConfig, model: ModelConfig, family: Family, device: jax.Device) -> MemoryPlan:
+    """The plan for what is free on a device now. Raises ConfigError or DeviceError, naming a value that works."""
+    if device.platform == "cpu":
+        return plan_for(config, model, family, platform="cpu", free=available_host_bytes())
+    free = usable_memory_bytes(device, config.gpu_memory_utilization)
+    return plan_for(config, model, family, platform=device.platform, free=free)
+
+
+def plan_for(config: EngineConfig, model: ModelConfig, family: Family, *, platform: str, free: int) -> MemoryPlan:
+    """The plan for `free` bytes on a platform ("cpu" or "gpu"); nothing here needs the device itself."""
+    defaults = CPU if platform == "cpu" else GPU
+    dtype = model.dtype if config.dtype == "auto" else config.dtype
+    seqs = config.max_num_seqs or defaults.max_num_seqs
+    page_size = config.page_size or defaults.page_size
+    _check_model_len(config, model)
+    batched = _batched_tokens(config, model, defaults, seqs)
+    coarse = platform == "cpu"
+    decode, extend = decode_buckets(seqs, coarse=coarse), extend_buckets(batched, seqs, coarse=coarse)
+    weights = weight_bytes(family.parameters(model), _ITEMSIZE[dtype])
+    temporaries = temporary_bytes(model, extend[-1])
+    per_token = model.kv_bytes_per_token(_ITEMSIZE[dtype])
+    room = _room_for_pages(config, platform, free, weights, temporaries)
+    pages = config.num_pages or _page_count(config, model, room // (per_token * page_size), page_size, seqs, platform)
+    _check_pages(config, model, pages, page_size, per_token, room)
+    longest = config.max_model_len or min(model.max_position, (pages - 1) * page_size)
+    limits = Limits(
+        max_model_len=longest,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=batched,
+        page_size=page_size,
+        num_pages=pages,
+        vocab_size=model.vocab_size,
+        decode_buckets=decode,
+        extend_buckets=extend,
+        enable_prefix_caching=config.enable_prefix_caching,
+        enable_chunked_prefill=config.enable_chunked_prefill,
+        scheduling=config.scheduling,
+        kv_layout=config.kv_layout,
+        run_ahead=config.run_ahead,
+        **({} if config.max_num_queued_seqs is None else {"max_num_queued_seqs": config.max_num_queued_seqs}),
+    )
+    return MemoryPlan(limits, weights, per_token, temporaries, free)
+
+
+def weight_bytes(specs: Any, itemsize: int) -> int:
+    leaves = jax.tree.leaves(specs, is_leaf=lambda leaf: isinstance(leaf, ParamSpec))
+    return sum(math.prod(leaf.shape) for leaf in leaves) * itemsize
+
+
+def temporary_bytes(model: ModelConfig, largest: ExtendBucket) -> int:
+    """A formula for the largest step's temporaries: activations in float32, and the sampler's copies of the logits."""
+    heads = model.num_heads + 2 * model.num_kv_heads
+    activations = 4 * model.hidden_size + 2 * heads * model.head_dim + 4 * model.intermediate_size
+    return 4 * (largest.tokens * activations + 8 * largest.logits * model.vocab_size)
+
+
+def _check_model_len(config: EngineConfig, model: ModelConfig) -> None:
+    if config.max_model_len is not None and config.max_model_len > model.max_position:
+        raise ConfigError(
+            f"max_model_len must be at most what the model can address, {model.max_position}, "
+            f"got {config.max_model_len}; lower it to {model.max_position}"
+        )
+
+
+def _batched_tokens(config: EngineConfig, model: ModelConfig, defaults: Defaults, seqs: int) -> int:
+    """Tokens per step; every running sequence needs one, and a prompt that is not chunked needs all of its own."""
+    least = seqs
+    if not config.enable_chunked_prefill:
+        least = max(least, config.max_model_len or model.max_position)
+    given = config.max_num_batched_tokens
+    if given is not None and given < least:
+        why = f"max_num_seqs ({seqs})" if least == seqs else f"the longest prompt ({least}) without chunked prefill"
+        raise ConfigError(f"max_num_batched_tokens must be at least {why}, got {given}; raise it to {least}")
+    return given or max(defaults.max_num_batched_tokens, least)
+
+
+def _room_for_pages(config: EngineConfig, platform: str, free: int, weights: int, temporaries: int) -> int:
+    if config.kv_cache_memory_bytes is not None:
+        return config.kv_cache_memory_bytes
+    if platform == "cpu":
+        beside = free - weights
+        return beside if config.num_pages is not None else min(int(beside * _CPU_SHARE), _CPU_MOST)
+    return free - weights - temporaries - _GPU_RESERVE
+
+
+def _page_count(
+    config: EngineConfig, model: ModelConfig, fitting: int, page_size: int, seqs: int, platform: str
+) -> int:
+    """Page 0 included. On the grid, so that a few bytes more or less free give the same executables."""
+    longest = config.max_model_len or model.max_position
+    if platform == "cpu":
+        fitting = min(fitting, seqs * -(-longest // page_size) + 1)  # more would only be zeroed at every start
+    enough = -(-longest // page_size) + 1
+    floored = grid_floor(fitting)
+    return enough if floored < enough <= fitting else floored
+
+
+def grid_floor(pages: int) -> int:
+    """The largest number of at most 5 significant bits that is not above `pages`: at most 1/16 is given away."""
+    step = 1 << max(0, pages.bit_length() - 5)
+    return pages // step * step
+
+
+def _check_pages(
+    config: EngineConfig, model: ModelConfig, pages: int, page_size: int, per_token: int, room: int
+) -> None:
+    """Refuse a pool that takes more than there is, or that cannot hold one sequence of the asked length."""
+    have, fitting = max(0, pages - 1) * page_size, max(0, room) // (per_token * page_size)
+    if config.num_pages is not None and pages > fitting >= 2:
+        raise ConfigError(
+            f"num_pages must fit in memory, but {pages} of {page_size} tokens take "
+            f"{_size(pages * page_size * per_token)}, there is room for {_size(room)}; lower it to {fitting}"
+        )
+    asked = config.max_model_len
+    needed = asked or min(model.max_position, page_size)
+    if have >= needed:
+        return
+    enough = -(-needed // page_size) + 1
+    law = f"one sequence of {needed} tokens, max_model_len," if asked else f"one page of {page_size} tokens"
+    lower = f" or lower max_model_len to {have}" if have >= 2 else ""
+    if config.num_pages is not None:
+        raise ConfigError(f"num_pages must hold {law} got {pages}, which hold {have}; raise it to {enough}{lower}")
+    need_bytes = enough * page_size * per_token
+    fact = f"that takes {_size(need_bytes)}, there is room for {_size(max(0, room))}"
+    if config.kv_cache_memory_bytes is not None:
+        raise ConfigError(f"kv_cache_memory_bytes must hold {law} but {fact}; raise it to {need_bytes}{lower}")
+    if lower:
+        raise ConfigError(f"the pages must hold {law} but {fact}; lower max_model_len to {have}")
+    raise DeviceError(
+        f"memory must hold the weights and {law} but {fact} beside the weights; free some memory, choose a smaller "
+        "model or dtype, or a larger machine"
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / GIB:.2f} GiB" if count >= GIB // 10 else f"{count / 2**20:.1f} MiB"
+
+
+def _listed(sizes: tuple[int, ...] | tuple[ExtendBucket, ...]) -> str:
+    names = [f"{s.tokens}x{s.rows}" if isinstance(s, ExtendBucket) else str(s) for s in sizes]
+    return " ".join(names)

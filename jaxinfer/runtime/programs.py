@@ -1,0 +1,166 @@
+"""What is compiled for one model and its limits: the steps of every size and two helpers."""
+
+import dataclasses
+import enum
+import functools
+import hashlib
+import inspect
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jaxlib
+from jax.experimental import serialize_executable
+
+import jaxinfer_kernels.linear
+from jaxinfer.config import ExtendBucket, Limits
+from jaxinfer.models import dense
+from jaxinfer.runtime import step
+from jaxinfer.runtime.packing import DecodeColumn, ExtendLayout, PageColumn
+from jaxinfer.runtime.state import DeviceState
+
+PAGE_UPDATES = 512  # page table entries that one call of the helper writes
+PAGES_ZEROED = 16  # pages that one call of the helper clears
+
+
+class Helper(enum.StrEnum):
+    """Small programs that run at admission and recovery only."""
+
+    SET_PAGES = "set_pages"
+    ZERO_PAGES = "zero_pages"
+
+
+type Key = int | ExtendBucket | Helper  # an int is a decode batch size
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """One function at one size. `arguments` and `result` are pytrees of avals; `donated` indexes arguments."""
+
+    key: Key
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    donated: tuple[int, ...]
+    result: Any
+    options: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """As users read it: "decode 8", "extend 256 x 16 x 16" (tokens, rows, rows of logits)."""
+        if isinstance(self.key, Helper):
+            return str(self.key)
+        if isinstance(self.key, ExtendBucket):
+            return f"extend {self.key.tokens} x {self.key.rows} x {self.key.logits}"
+        return f"decode {self.key}"
+
+    def compile(self) -> jax.stages.Compiled:
+        """Trace, lower and compile."""
+        jitted = jax.jit(self.function, donate_argnums=self.donated)
+        return jitted.lower(*self.arguments).compile(compiler_options=dict(self.options))
+
+    def deserialize(self, payload: bytes, device: jax.Device) -> jax.stages.Compiled:
+        """The executable that `serialize` made of it, without tracing. Runs whatever the payload holds."""
+        in_tree = jax.tree.structure((self.arguments, {}))
+        out_tree = jax.tree.structure(self.result)
+        return serialize_executable.deserialize_and_load(
+            payload, in_tree, out_tree, backend=device.client, execution_devices=[device]
+        )
+
+    def digest(self, common: str) -> str:
+        """A file name that two programs share only if their executables are interchangeable."""
+        avals = [f"{leaf.dtype}{leaf.shape}" for leaf in jax.tree.leaves(self.arguments)]
+        facts = [common, self.name, str(self.options), *avals]
+        return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+
+
+def serialize(compiled: jax.stages.Compiled) -> bytes:
+    payload, _, _ = serialize_executable.serialize(compiled)
+    return payload
+
+
+def programs(model: step.Model, limits: Limits, params: step.Params, state: DeviceState) -> list[Program]:
+    """Everything a runner runs, the serving set (see `is_serving`) first. params, state: arrays or avals."""
+    params, state = (jax.tree.map(_aval, tree) for tree in (params, state))
+    array = functools.partial(_upload, state.next_pos.sharding)
+    make = functools.partial(Program, options=_compiler_options(state))
+    packed = array()
+    steps: dict[Key, tuple[Callable[..., Any], jax.ShapeDtypeStruct]] = {
+        batch: (functools.partial(step.decode, model), array(batch, len(DecodeColumn)))
+        for batch in limits.decode_buckets
+    }
+    for bucket in limits.extend_buckets:
+        upload = array(ExtendLayout.of(bucket, limits.page_size).size)
+        steps[bucket] = (functools.partial(step.extend, model, bucket), upload)
+    result = [
+        make(key, function, (params, state, upload), (1,), (state, packed)) for key, (function, upload) in steps.items()
+    ]
+    table, pages = state.page_table, (state.k, state.v)
+    updates = array(PAGE_UPDATES, len(PageColumn))
+    result.append(make(Helper.SET_PAGES, step.set_pages, (table, updates), (0,), table))
+    result.append(make(Helper.ZERO_PAGES, step.zero_pages, (*pages, array(PAGES_ZEROED)), (0, 1), pages))
+    return sorted(result, key=lambda program: not is_serving(program.key, limits))
+
+
+def is_serving(key: Key, limits: Limits) -> bool:
+    """Whether the key is of the smallest set that can carry any plan: the largest steps and the helpers."""
+    return isinstance(key, Helper) or key in (limits.decode_buckets[-1], limits.extend_buckets[-1])
+
+
+def fingerprint(model: step.Model, device: jax.Device) -> str:
+    """Everything beside a program's own shapes that its executable depends on."""
+    modes = ("jax_enable_x64", "jax_default_matmul_precision", "jax_threefry_partitionable", "jax_default_prng_impl")
+    facts = {
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.__version__,
+        "device": device.device_kind,
+        "platform": device.client.platform_version,
+        "machine": _machine() if device.platform == "cpu" else "",
+        "flags": os.environ.get("XLA_FLAGS", ""),
+        "modes": {name: str(jax.config.values[name]) for name in modes},
+        "model": repr(model.config),
+        "sources": _sources_digest(model),
+    }
+    return json.dumps(facts, sort_keys=True)
+
+
+def _aval(leaf: jax.Array | jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+
+
+def _upload(sharding: jax.sharding.Sharding, *shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=sharding)
+
+
+def _compiler_options(state: DeviceState) -> tuple[tuple[str, str], ...]:
+    """In float32 on a CPU, reductions stay out of the YNN library: there the sum's order depends on the batch size.
+
+    The products it does run give each row the same bits whatever the batch, so a request's tokens are its own.
+    """
+    (device,) = state.k.sharding.device_set
+    if device.platform != "cpu" or state.k.dtype != jnp.float32:
+        return ()
+    return (("xla_cpu_experimental_ynn_fusion_type", "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"),)
+
+
+def _machine() -> str:
+    """The processor's features: XLA compiles for those of the machine it runs on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return os.uname().machine
+    return next((line for line in lines if line.startswith(("flags", "Features"))), os.uname().machine)
+
+
+def _sources_digest(model: step.Model) -> str:
+    """A hash of the code that a step is traced from: kernels, runtime, models, and the family's own module."""
+    folders = [Path(inspect.getfile(module)).parent for module in (jaxinfer_kernels.linear, step, dense)]
+    files = {path for folder in folders for path in folder.rglob("*.py")}
+    files |= {Path(inspect.getfile(f)) for f in (model.family.forward, model.family.unembed)}
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
