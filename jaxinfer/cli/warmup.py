@@ -21,9 +21,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     from jaxinfer.llm.build import start_core
 
     if resolved.config.compile_cache_dir == "":
-        raise ConfigError(
-            "warmup fills the compile cache, compile_cache_dir is '' (none); name a folder"
-        )
+        raise ConfigError("warmup fills the compile cache, compile_cache_dir is '' (none); name a folder")
     compiled: list[Event] = []
     began_s = time.monotonic()
     with Checklist(screen_for(sys.stderr)) as checklist:

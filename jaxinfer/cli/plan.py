@@ -1,0 +1,169 @@
+"""`jaxinfer plan`: what a model needs of a device and what the device could give at best, from config.json alone."""
+
+import dataclasses
+import os
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jaxinfer.cli.checklist import table
+from jaxinfer.cli.options import EngineCommand
+from jaxinfer.config import Resolved, parse_int, unknown_name
+from jaxinfer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jaxinfer.models.config import ModelConfig
+    from jaxinfer.runtime.memory import MemoryPlan
+
+GIB = 2**30
+CONTEXT = 1024  # tokens of every sequence in the throughput estimate
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A device to plan for. flops: of dense bfloat16 products; None is unknown."""
+
+    name: str
+    platform: str  # "cpu" or "gpu", as in JAX
+    free_bytes: int
+    bytes_per_s: float
+    flops: float | None = None
+
+
+# memory as nvidia-smi shows it, rounded down; bandwidth and bfloat16 peak as NVIDIA publishes them
+GPUS = {
+    "b200": Target("NVIDIA B200", "gpu", 178 * GIB, 8.0e12, 2250e12),
+    "h200": Target("NVIDIA H200", "gpu", 140 * GIB, 4.8e12, 989e12),
+    "h100": Target("NVIDIA H100", "gpu", 79 * GIB, 3.35e12, 989e12),
+    "a100": Target("NVIDIA A100", "gpu", 79 * GIB, 2.04e12, 312e12),
+    "l40s": Target("NVIDIA L40S", "gpu", 44 * GIB, 0.864e12, 362e12),
+    "l4": Target("NVIDIA L4", "gpu", 22 * GIB, 0.3e12, 121e12),
+}
+
+
+def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
+    """Print the plan. Raises what a start with these settings would raise."""
+    from jaxinfer.checkpoint.resolve import Part, resolve
+    from jaxinfer.models.registry import family_for
+    from jaxinfer.runtime.memory import plan_for
+
+    config = resolved.config
+    target = choose_target(params["target"], params["memory"], config.device)
+    needs: tuple[Part, ...] = ("config",)
+    checkpoint = resolve(config.model, revision=config.revision, download_dir=config.download_dir, needs=needs)
+    family = family_for(checkpoint.config)
+    model = family.config_from_hf(checkpoint.config)
+    share = config.gpu_memory_utilization if target.platform == "gpu" else 1.0  # as runtime/device.py sizes the pool
+    plan = plan_for(config, model, family, platform=target.platform, free=int(target.free_bytes * share))
+    rows = [("device", describe(target)), ("architecture", describe_model(model)), *resolved.rows(), *plan.rows()]
+    rows += [("concurrency", concurrency(plan)), *throughput(model, plan, target)]
+    for line in [config.model, *table(rows, indent="  ")]:
+        click.echo(line)
+    return 0
+
+
+def choose_target(name: str | None, memory: str | None, device: str) -> Target:
+    """The GPU or CPU to plan for: the one named, else this machine's first visible GPU, else its CPU."""
+    from jaxinfer.runtime import nvidia
+
+    if name is not None and name not in {*GPUS, "cpu"}:
+        raise ConfigError(unknown_name(name, {*GPUS, "cpu"}, "--for"))
+    gpus = [] if name or device == "cpu" else nvidia.visible_gpus(nvidia.list_gpus())
+    if name in GPUS:
+        target = GPUS[name]
+    elif gpus:
+        target = known_gpu(gpus[0])
+    else:
+        from jaxinfer.checkpoint.memory import available_host_bytes
+
+        target = Target(f"this machine's {os.cpu_count()} CPUs", "cpu", available_host_bytes(), read_speed())
+    if memory is None:
+        return target
+    try:
+        return dataclasses.replace(target, free_bytes=parse_int(memory))
+    except ValueError:
+        raise ConfigError(f"--memory must be bytes, as in 80G, got {memory!r}") from None
+
+
+def known_gpu(gpu: Any) -> Target:
+    """The GPU with what is free on it now; its speed is known if its name is."""
+    words = gpu.name.lower().replace("-", " ").split()
+    known = next((target for key, target in GPUS.items() if key in words), None)
+    speed, flops = (known.bytes_per_s, known.flops) if known else (0.0, None)
+    return Target(gpu.name, "gpu", gpu.free_bytes, speed, flops)
+
+
+def read_speed(num_bytes: int = 64 * 2**20) -> float:
+    """Bytes per second that all CPUs together read from memory, measured now in about 0.2 s."""
+    import numpy as np
+
+    threads = os.cpu_count() or 1
+    arrays = [np.ones(num_bytes // 8, np.float64) for _ in range(threads)]
+    with ThreadPoolExecutor(threads) as pool:
+        seconds = []
+        for _ in range(3):
+            began_s = time.perf_counter()
+            list(pool.map(np.max, arrays))
+            seconds.append(time.perf_counter() - began_s)
+    return threads * num_bytes / min(seconds)
+
+
+def describe(target: Target) -> str:
+    speed = f", {target.bytes_per_s / 1e9:,.0f} GB/s" if target.bytes_per_s else ", of unknown speed"
+    flops = f", {target.flops / 1e12:.0f} TFLOP/s in bfloat16" if target.flops else ""
+    return f"{target.name}, {target.free_bytes / GIB:.1f} GiB free{speed}{flops}"
+
+
+def describe_model(model: "ModelConfig") -> str:
+    count = model.num_params
+    size = f"{count / 1e9:.2f} billion" if count >= 1e9 else f"{count / 1e6:.1f} million"
+    return f"{model.architecture}, {size} parameters, {model.num_layers} layers, {model.max_position:,} positions"
+
+
+def concurrency(plan: "MemoryPlan") -> str:
+    """vLLM's line, which people size hardware with."""
+    limits = plan.limits
+    tokens = (limits.num_pages - 1) * limits.page_size
+    return f"Maximum concurrency for {limits.max_model_len:,} tokens per request: {tokens / limits.max_model_len:.2f}x"
+
+
+def throughput(model: "ModelConfig", plan: "MemoryPlan", target: Target) -> list[tuple[str, str]]:
+    """Upper bounds: a decode step reads every weight and all keys and values once, a prompt token multiplies by all."""
+    if not target.bytes_per_s:
+        return [("speed", f"unknown device; one of --for {', '.join(GPUS)} has an estimate")]
+    itemsize = plan.weights / model.num_params
+    embedding = 0 if model.tie_embeddings else int(model.vocab_size * model.hidden_size * itemsize)
+    read_bytes = plan.weights - embedding  # an untied embedding is looked up, not read through
+    limits = plan.limits
+    context = min(CONTEXT, limits.max_model_len)
+    together = min(limits.max_num_seqs, max(1, (limits.num_pages - 1) * limits.page_size // context))
+
+    def decode_tokens_per_s(batch: int) -> float:
+        memory_s = (read_bytes + batch * context * plan.kv_bytes_per_token) / target.bytes_per_s
+        compute_s = 2 * batch * read_bytes / itemsize / target.flops if target.flops else 0.0
+        return batch / max(memory_s, compute_s)
+
+    alone, all_together = decode_tokens_per_s(1), decode_tokens_per_s(together)
+    rows = [
+        ("decode", f"at most {alone:,.1f} tokens/s alone, {all_together:,.0f} with {together} (context {context:,})")
+    ]
+    if target.flops:
+        prefill_s = 2 * context * read_bytes / itemsize / target.flops
+        rows.append(("prefill", f"at least {prefill_s * 1e3:.1f} ms for {context:,} tokens"))
+    return rows
+
+
+command = EngineCommand(
+    "plan",
+    run,
+    [
+        click.Option(
+            ["target", "--for"], metavar="|".join([*GPUS, "cpu"]), help="Plan for another device than this machine's."
+        ),
+        click.Option(["--memory"], metavar="N", help="Free bytes on it, as in 80G, instead of what it has."),
+    ],
+    help="Show what MODEL needs of a device and what it could give at best, from config.json alone.",
+)

@@ -1,0 +1,102 @@
+"""`jaxinfer plan`: from config.json alone, for a device that need not be here."""
+
+import json
+
+import pytest
+
+from jaxinfer.cli import plan
+from jaxinfer.runtime import nvidia
+
+QWEN3_8B = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "vocab_size": 151936,
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "max_position_embeddings": 40960,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+
+
+@pytest.fixture
+def folder(tmp_path) -> str:
+    """A checkpoint with nothing in it but config.json."""
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3_8B))
+    return str(tmp_path)
+
+
+def rows(outcome) -> dict[str, str]:
+    return dict(line.strip().split("  ", 1) for line in outcome.out.splitlines()[1:])
+
+
+def test_a_model_is_planned_for_a_gpu_that_is_not_here(cli, folder):
+    outcome = cli("plan", folder, "--for", "h200")
+    found = {name: value.strip() for name, value in rows(outcome).items()}
+    assert outcome.code == 0
+    assert found["device"] == "NVIDIA H200, 140.0 GiB free, 4,800 GB/s, 989 TFLOP/s in bfloat16"
+    assert found["architecture"] == "Qwen3ForCausalLM, 8.19 billion parameters, 36 layers, 40,960 positions"
+    assert found["weights"] == "15.26 GiB"
+    assert found["concurrency"].startswith("Maximum concurrency for 40,960 tokens per request: ")
+    assert found["decode"].startswith("at most 314.0 tokens/s alone")  # 4.8 TB/s over 15.1 GB of weights and 0.15 of KV
+
+
+def test_settings_change_the_plan_and_are_named(cli, folder):
+    found = rows(cli("plan", folder, "--for", "h200", "--max-model-len", "8K", "--dtype", "float32"))
+    assert found["max_model_len"].strip() in {"8192 (--max-model-len)", "8,192 tokens"}
+    assert found["weights"].strip() == "30.51 GiB"
+
+
+def test_a_model_that_does_not_fit_ends_in_a_value_that_does(cli, folder):
+    outcome = cli("plan", folder, "--for", "l4", "--max-model-len", "32K")
+    assert outcome.code == 2
+    assert "lower max_model_len to 3520" in outcome.last_line
+    assert cli("plan", folder, "--for", "l4", "--max-model-len", "3520").code == 0
+
+
+def test_memory_can_be_set(cli, folder):
+    assert "NVIDIA L4, 37.3 GiB free" in cli("plan", folder, "--for", "l4", "--memory", "40g").out
+    assert "--memory must be bytes, as in 80G, got 'much'" in cli("plan", folder, "--for", "l4", "--memory", "much").err
+
+
+def test_an_unknown_device_is_named_with_the_nearest(cli, folder):
+    assert cli("plan", folder, "--for", "h20").last_line == "error: unknown --for 'h20', did you mean 'h200'?"
+
+
+def test_without_a_gpu_this_machine_is_planned_for(cli, folder, monkeypatch):
+    monkeypatch.setattr(nvidia, "list_gpus", list)
+    monkeypatch.setattr(plan, "read_speed", lambda: 20e9)
+    outcome = cli("plan", folder, "--dtype", "float16", "--memory", "64G")
+    assert " CPUs, 64.0 GiB free, 20 GB/s" in outcome.out
+    assert "decode" in rows(outcome)
+
+
+def test_this_machine_s_gpu_is_planned_for_with_what_is_free_on_it(cli, folder, monkeypatch):
+    gpus = nvidia.parse_gpus("0, GPU-1, NVIDIA H200, 580.1, 143771, 71680\n1, GPU-2, NVIDIA X9, 580.1, 99999, 99998\n")
+    monkeypatch.setattr(nvidia, "list_gpus", lambda: gpus)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert "NVIDIA H200, 70.0 GiB free, 4,800 GB/s" in cli("plan", folder).out
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    outcome = cli("plan", folder)
+    assert "NVIDIA X9, 97.7 GiB free, of unknown speed" in outcome.out
+    assert "unknown device; one of --for b200, h200" in outcome.out
+
+
+def test_the_speed_of_memory_is_measured():
+    assert 1e8 < plan.read_speed(2**22) < 1e13
+
+
+def test_an_untied_embedding_is_looked_up_and_not_read_through(cli, folder, tmp_path):
+    def alone() -> str:
+        return rows(cli("plan", folder, "--for", "h200"))["decode"].split(" alone")[0]
+
+    untied = alone()
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3_8B | {"tie_word_embeddings": True}))
+    assert alone() == untied
