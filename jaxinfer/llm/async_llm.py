@@ -17,7 +17,7 @@ from jaxinfer.config import EngineConfig, Limits
 from jaxinfer.engine.sequence import Add, Message, Output
 from jaxinfer.errors import InvalidRequest, JaxInferError, Overloaded, Unavailable
 from jaxinfer.llm.answer import Answer
-from jaxinfer.llm.events import OnEvent, ignore
+from jaxinfer.llm.events import Event, OnEvent, ignore
 from jaxinfer.llm.prepare import prepare
 from jaxinfer.llm.process import EngineProcess
 from jaxinfer.llm.text_side import TextSide, load_text
@@ -73,7 +73,9 @@ class AsyncLLM:
         """new_transport: EngineProcess, or thread.EngineThread for an engine in this process."""
         self.config = config
         self.status: Status = "starting"
-        self._new_transport = partial(new_transport, config, on_event)
+        self._on_event = on_event
+        self._new_transport = partial(new_transport, config, self._hear)
+        self._ready = threading.Event()
         self._failures = 0  # since the engine last put something out
         self._started: _Started | None = None
         self._open: dict[str, _Open] = {}
@@ -89,15 +91,26 @@ class AsyncLLM:
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="jaxinfer-tokenize")
 
     async def start(self) -> None:
-        """Resolve, load, compile. Raises what the start raised; `status` is then "failed"."""
+        """Resolve, load, compile: "serving" when any request can be carried, and back here when all is compiled.
+
+        Raises what the start raised; `status` is then "failed".
+        """
         self._loop = asyncio.get_running_loop()
         try:
             self._started = await asyncio.to_thread(self._start)
+            self._text_thread.start()
+            self.status = "serving"
+            await asyncio.to_thread(self._ready.wait)
         except BaseException:
             self.status = "failed"
             raise
-        self._text_thread.start()
-        self.status = "ready"
+        if self.status == "serving":
+            self.status = "ready"
+
+    def _hear(self, event: Event) -> None:
+        self._on_event(event)
+        if event.kind == "ready":
+            self._ready.set()
 
     def _start(self) -> "_Started":
         transport = self._new_transport()
@@ -317,6 +330,7 @@ class AsyncLLM:
             return [(made, delta) for made, answer in answers for delta in answer.abort(cause)]
 
         self.status = "failed"
+        self._ready.set()  # nobody needs to wait any longer
         self._outputs.put(end)
 
 

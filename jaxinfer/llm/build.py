@@ -3,7 +3,9 @@
 import dataclasses
 import hashlib
 import json
+import threading
 import time
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,9 @@ from jaxinfer.llm.types import ModelInfo, Stats
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import Family, family_for
 from jaxinfer.protocol.sampling import GenerationDefaults
+from jaxinfer.runtime.cache import ExecutableCache, open_cache
 from jaxinfer.runtime.device import select_device
+from jaxinfer.runtime.memory import plan_memory
 from jaxinfer.runtime.runner import DeviceRunner
 from jaxinfer.version import __version__
 
@@ -37,13 +41,14 @@ class Core:
     info: ModelInfo
     limits: Limits
     folder: Path  # of the checkpoint
+    warming: "Future[None]"  # done when every step is compiled and nothing will be compiled any more
 
     def stats(self) -> Stats:
         """Safe from any thread; the numbers need not be of one instant."""
         engine = self.engine.stats()
         names = {field.name for field in dataclasses.fields(Stats)} & {f.name for f in dataclasses.fields(engine)}
         shared = {name: getattr(engine, name) for name in names}
-        return Stats(**shared, compiles_after_ready=0)
+        return Stats(**shared, compiles_after_ready=self.runner.compiles_after_ready)
 
     def close(self) -> None:
         """Free the device memory."""
@@ -51,7 +56,10 @@ class Core:
 
 
 def start_core(config: EngineConfig, on_event: OnEvent) -> Core:
-    """Raises CheckpointError, ConfigError or DeviceError; whatever is refused is refused before weights are read."""
+    """Build an engine that can carry any plan; its other sizes go on compiling in a thread (`Core.warming`).
+
+    Raises CheckpointError, ConfigError or DeviceError; whatever is refused is refused before weights are read.
+    """
     began = time.perf_counter()
     on_event(Event("resolve", config.model))
     checkpoint = resolve(
@@ -65,15 +73,43 @@ def start_core(config: EngineConfig, on_event: OnEvent) -> Core:
     family = family_for(checkpoint.config)
     model = family.config_from_hf(checkpoint.config)
     info = model_info(config, checkpoint, model)
+    cache = open_cache(config.compile_cache_dir)
     device = select_device(config.device, config.gpu_memory_utilization)
     plan = plan_memory(config, model, family, device)
-    on_event(Event("plan", rows=plan.rows()))
+    on_event(Event("plan", str(device), rows=plan.rows()))
     params = _load(config, checkpoint, family, model, device, on_event)
     runner = DeviceRunner(model, family, params, plan.limits, device)
-    runner.warm_up(lambda name, done, total, seconds, cached: on_event(Event("compile", name, done, total, seconds)))
+    warming = _warm_up(runner, cache, on_event, began)
     info = dataclasses.replace(info, max_model_len=plan.limits.max_model_len)
-    on_event(Event("ready", seconds=time.perf_counter() - began))
-    return Core(Engine(runner, plan.limits), runner, info, plan.limits, checkpoint.folder)
+    return Core(Engine(runner, plan.limits), runner, info, plan.limits, checkpoint.folder, warming)
+
+
+def _warm_up(runner: DeviceRunner, cache: ExecutableCache | None, on_event: OnEvent, began: float) -> "Future[None]":
+    """Compile in a thread; return as soon as any plan can be carried. Raises what the thread raised until then."""
+    warming: Future[None] = Future()
+    serving = threading.Event()
+
+    def tell(name: str, done: int, total: int, seconds: float, cached: bool) -> None:
+        on_event(Event("compile", name, done, total, seconds, cached=cached))
+        if runner.is_serving and not serving.is_set():
+            on_event(Event("serving", seconds=time.perf_counter() - began))
+            serving.set()
+
+    def work() -> None:
+        try:
+            runner.warm_up(tell, cache)
+        except BaseException as error:
+            warming.set_exception(error)
+        else:
+            on_event(Event("ready", seconds=time.perf_counter() - began))
+            warming.set_result(None)
+        serving.set()
+
+    threading.Thread(target=work, name="jaxinfer-warmup", daemon=True).start()
+    serving.wait()
+    if warming.done():
+        warming.result()
+    return warming
 
 
 def _needs(config: EngineConfig) -> tuple[Part, ...]:

@@ -3,13 +3,16 @@
 It ends when its socket does, so no server, however it died, leaves an engine behind.
 """
 
+import gc
 import os
 import signal
 import socket
 import sys
 import threading
 import time
+from concurrent.futures import Future
 
+from jaxinfer.errors import EngineError
 from jaxinfer.llm.build import Core, start_core
 from jaxinfer.llm.transport import Handshake
 from jaxinfer.llm.wire import Channel, Failure, FromEngine, ToEngine
@@ -28,11 +31,19 @@ def main() -> None:
     try:
         core = start_core(first.start, lambda event: channel.send(FromEngine(event=event)) or None)
         channel.send(FromEngine(handshake=Handshake(core.info, core.limits, str(core.folder))))
+        core.warming.add_done_callback(lambda done: _warmed(channel, done))
         threading.Thread(target=_receive, args=(channel, core), name="jaxinfer-inbox", daemon=True).start()
         _run(channel, core)
     except Exception as error:
         channel.send(FromEngine(failure=Failure.of(error)))
         raise
+
+
+def _warmed(channel: Channel[FromEngine, ToEngine], warming: "Future[None]") -> None:
+    gc.freeze()  # what was built to start with stays: the collector need not look at it at every step
+    if error := warming.exception():
+        channel.send(FromEngine(failure=Failure.of(error)))
+        os._exit(EngineError.exit_code)
 
 
 def _receive(channel: Channel[FromEngine, ToEngine], core: Core) -> None:

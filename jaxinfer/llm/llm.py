@@ -36,7 +36,9 @@ class LLM:
         Raises ConfigError, CheckpointError or DeviceError.
         """
         config = config_from_values({"model": model, **settings})
-        self._own(config, start_core(config, on_event))
+        core = start_core(config, on_event)
+        core.warming.result()
+        self._own(config, core)
 
     @classmethod
     def over(cls, config: EngineConfig, core: Core) -> "LLM":

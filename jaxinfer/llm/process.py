@@ -77,6 +77,8 @@ class EngineProcess:
         error: JaxInferError | None = None
         while (news := self._channel.receive()) is not None:
             self._stats = news.stats or self._stats
+            if news.event is not None:
+                self._on_event(news.event)
             if news.outputs:
                 on_outputs(news.outputs)
             if news.failure is not None:

@@ -6,7 +6,7 @@ import threading
 from jaxinfer.config import EngineConfig
 from jaxinfer.engine.sequence import Message
 from jaxinfer.llm.build import Core, start_core
-from jaxinfer.llm.events import OnEvent, ignore
+from jaxinfer.llm.events import Event, OnEvent, ignore
 from jaxinfer.llm.transport import Handshake, OnFailure, OnOutputs
 from jaxinfer.llm.types import Stats
 
@@ -26,18 +26,21 @@ class EngineThread:
         self._closing = False
 
     @classmethod
-    def over(cls, config: EngineConfig, core: Core) -> "EngineThread":
-        """A transport for an engine that has been built already."""
-        transport = cls(config, ignore)
+    def over(cls, config: EngineConfig, core: Core, on_event: OnEvent = ignore) -> "EngineThread":
+        """A transport for an engine that has been built already, and says so when it is started."""
+        transport = cls(config, on_event)
         transport._core = core
         return transport
 
     def start(self, on_outputs: OnOutputs, on_failure: OnFailure) -> Handshake:
+        if self._core is not None:
+            self._on_event(Event("ready", "built before"))
         core = self._core = self._core or start_core(self._config, self._on_event)
         self._thread = threading.Thread(
             target=self._run, args=(core, on_outputs, on_failure), name="jaxinfer-engine", daemon=True
         )
         self._thread.start()
+        core.warming.add_done_callback(lambda done: on_failure(error) if (error := done.exception()) else None)
         return Handshake(core.info, core.limits, str(core.folder))
 
     def post(self, message: Message) -> None:

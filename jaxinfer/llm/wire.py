@@ -58,7 +58,7 @@ class Failure(msgspec.Struct):
     message: str
 
     @classmethod
-    def of(cls, error: Exception) -> "Failure":
+    def of(cls, error: BaseException) -> "Failure":
         if isinstance(error, JaxInferError) and getattr(errors, type(error).__name__, None) is type(error):
             return cls(type(error).__name__, str(error))
         return cls("EngineError", f"{type(error).__name__}: {error}")
@@ -70,7 +70,7 @@ class Failure(msgspec.Struct):
 
 
 class FromEngine(msgspec.Struct, omit_defaults=True):
-    """events*, then handshake or failure; then one `outputs` per step, `stats` now and then, `failure` at the end."""
+    """Events, then handshake or failure; then `outputs` once a step, stats and events now and then, failure last."""
 
     event: Event | None = None
     handshake: Handshake | None = None

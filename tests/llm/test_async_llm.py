@@ -20,7 +20,7 @@ def use(engine, test):
 
     async def run():
         config, core = engine
-        llm = AsyncLLM(config, new_transport=lambda *_: EngineThread.over(config, core))
+        llm = AsyncLLM(config, new_transport=lambda _, on_event: EngineThread.over(config, core, on_event))
         await llm.start()
         try:
             return await test(llm)

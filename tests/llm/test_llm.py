@@ -153,4 +153,3 @@ def test_results_show_themselves_escaped(llm):
     output = llm.generate("<b>hi</b>", GREEDY)[0]
     assert "&lt;b&gt;hi&lt;/b&gt;" in output._repr_html_()
     assert "<b>hi" not in output._repr_html_()
-

@@ -1,6 +1,7 @@
 """Real engines over tiny checkpoints, for the tests of the llm room and everything above it."""
 
 import dataclasses
+from concurrent.futures import Future
 from pathlib import Path
 
 import jax
@@ -35,5 +36,7 @@ def build(folder: Path, **limits: object) -> tuple[EngineConfig, Core]:
     device = jax.devices("cpu")[0]
     params = load_params(checkpoint, family.parameters(model), model.dtype, device)
     runner = DeviceRunner(model, family, params, concrete, device)
+    warming: Future[None] = Future()
+    warming.set_result(None)
     info = dataclasses.replace(model_info(config, checkpoint, model), max_model_len=concrete.max_model_len)
-    return config, Core(Engine(runner, concrete), runner, info, concrete, folder)
+    return config, Core(Engine(runner, concrete), runner, info, concrete, folder, warming)
