@@ -3,42 +3,40 @@
 One thread owns an Engine and calls `step`, `wait`, `check`; any thread may put messages into `inbox` and read `stats`.
 With run_ahead 1 a step is dispatched before the one before it is read, so that the host works while the device does;
 with run_ahead 0 every step is read before the next is planned. The tokens are the same.
+
+A step that fails costs no answer: the device's state is built anew, and the running sequences are computed again from
+their committed tokens, in halves, until the request at fault, if it is one, has failed alone (engine.isolation).
 """
 
 import dataclasses
+import logging
 import queue
 import time
 from collections import deque
+from collections.abc import Callable
 
 from jaxinfer.config import Limits
+from jaxinfer.engine.failures import is_sticky
+from jaxinfer.engine.invariants import check_scheduler
 from jaxinfer.engine.scheduler import Scheduler, Step
 from jaxinfer.engine.sequence import Abort, Acknowledge, Add, Call, End, Message, Output
-from jaxinfer.errors import InvalidRequest
-from jaxinfer.runtime.plan import Pending, Runner
+from jaxinfer.engine.stats import EngineStats
+from jaxinfer.errors import DeviceLost, EngineError, InvalidRequest
+from jaxinfer.runtime.plan import Pending, Plan, Row, Runner, Sampling
+
+log = logging.getLogger(__name__)
+
+MAX_FAILED_IN_A_ROW = 5
+# One token of nobody's, on a state that is empty: its slot and page have no owner, and whoever gets them rewrites them.
+PROBE = Plan([Row(1, 0, 1, tokens=[0], new_pages=[(0, 1)], sampling=Sampling())])
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class EngineStats:
-    """A look at the engine. running, waiting: sequences; waiting includes those held for a sibling's prompt.
+class _StepFailed(Exception):
+    """Its cause came out of the runner. steps: those in which the request at fault must be, if one is at fault."""
 
-    pages_*: of the pool; free + cached + owned = total. The token counts, preemptions, steps and finished (by reason)
-    count from the start. computed_tokens: positions dispatched, recomputed and surplus ones included.
-    """
-
-    running: int
-    waiting: int
-    pages_free: int
-    pages_cached: int
-    pages_owned: int
-    pages_total: int
-    prompt_tokens: int
-    cached_tokens: int
-    generated_tokens: int
-    computed_tokens: int
-    preemptions: int
-    finished: dict[str, int]
-    steps: int
-    last_step_age_s: float
+    def __init__(self, steps: list[Step]) -> None:
+        super().__init__()
+        self.steps = steps
 
 
 class Engine:
@@ -53,16 +51,22 @@ class Engine:
         self._news: list[Output] = []  # outputs of messages, for the next step to return
         self._stalled = False  # nothing can be computed until a message comes
         self._last_step = time.monotonic()
+        self._num_failed_in_a_row = 0
 
     def step(self) -> list[Output]:
-        """Bring the work one step further. Returns what was committed, which may be nothing."""
+        """Bring the work one step further. Returns what was committed, which may be nothing.
+
+        Raises:
+          DeviceLost: nothing in this process can use the device again; a new engine elsewhere can resume (see Add).
+          EngineError: the device carries out no step at all.
+        After these two, and after a Ctrl-C, the host's side is whole: requests can be aborted, or resumed elsewhere.
+        Any other exception is a bug of ours.
+        """
         self._drain_inbox()
-        step = self.scheduler.plan()
-        if step is not None:
-            self._in_flight.append((step, self._runner.run(step.plan)))
-        self._stalled = not self._in_flight
-        if self._in_flight and (step is None or len(self._in_flight) > self.limits.run_ahead):
-            self._commit()
+        try:
+            self._advance()
+        except _StepFailed as failure:
+            self._recover(failure)
         self._last_step = time.monotonic()
         news, self._news = self._news, []
         return news
@@ -102,15 +106,73 @@ class Engine:
     def check(self) -> None:
         """Recompute every invariant of scheduler and pages; AssertionError names the one that does not hold."""
         assert self.scheduler.in_flight == len(self._in_flight), "a step in flight was lost"
-        self.scheduler.check()
+        check_scheduler(self.scheduler)
+
+    def _advance(self) -> None:
+        """Dispatch the next step and read the oldest one that is due."""
+        step = self.scheduler.plan()
+        if step is not None:
+            flying = [earlier for earlier, _ in self._in_flight]
+            self._in_flight.append((step, self._on_device([*flying, step], self._runner.run, step.plan)))
+        self._stalled = not self._in_flight
+        ahead = 0 if self.scheduler.isolation.active else self.limits.run_ahead
+        if self._in_flight and (step is None or len(self._in_flight) > ahead):
+            self._commit()
 
     def _commit(self) -> None:
         """Read the oldest step in flight."""
-        step, pending = self._in_flight.popleft()
-        self._news += self.scheduler.commit(step, pending.wait())
+        step, pending = self._in_flight[0]
+        result = self._on_device([step], pending.wait)
+        self._in_flight.popleft()
+        self._news += self.scheduler.commit(step, result)
+        self._num_failed_in_a_row = 0
         if self.scheduler.pages_to_zero:
-            self._runner.zero_pages(self.scheduler.pages_to_zero)
+            flying = [later for later, _ in self._in_flight]
+            self._on_device(flying, self._runner.zero_pages, self.scheduler.pages_to_zero)
             self.scheduler.pages_to_zero = []
+
+    def _on_device[T](self, steps: list[Step], call: Callable[..., T], *args: object) -> T:
+        """What the runner raises is a failed step; all other exceptions are bugs of the host, which nobody may hide."""
+        try:
+            return call(*args)
+        except BaseException as error:  # Ctrl-C too: the device's state may be lost to it, and must be built anew
+            raise _StepFailed(steps) from error
+
+    def _recover(self, failure: _StepFailed) -> None:
+        """Go on after a failed step, unless the device is lost or carries out nothing."""
+        cause, counters = failure.__cause__, self.scheduler.counters
+        assert cause is not None
+        self._in_flight.clear()
+        self._stalled = False
+        if not isinstance(cause, Exception):
+            self._news += self.scheduler.recover([])  # nobody is to blame
+            self._reset()
+            raise cause
+        counters.failed_steps += 1
+        self._num_failed_in_a_row += 1
+        self._news += self.scheduler.recover(failure.steps)
+        log.warning("step %d failed, the %d. in a row", counters.steps, self._num_failed_in_a_row, exc_info=cause)
+        if is_sticky(cause):
+            raise _end(cause) from cause
+        self._reset()
+        if self._num_failed_in_a_row >= MAX_FAILED_IN_A_ROW:
+            self._probe()
+
+    def _reset(self) -> None:
+        """Build the device's state anew; what it held has been forgotten."""
+        try:
+            self._runner.reset()
+        except Exception as error:
+            raise _end(error) from error
+        self.scheduler.counters.recoveries += 1
+
+    def _probe(self) -> None:
+        """Tell a device that carries out nothing, which ends the engine, from requests that it cannot carry out."""
+        try:
+            self._runner.run(PROBE).wait()
+        except Exception as error:
+            raise _end(error) from error
+        self._num_failed_in_a_row = 0
 
     def _drain_inbox(self) -> None:
         while not self.inbox.empty():
@@ -119,14 +181,11 @@ class Engine:
     def _handle(self, message: Message) -> None:
         self._stalled = False
         match message:
-            case Add(request):
+            case Add(request, outputs):
                 try:
-                    self.scheduler.add(request)
+                    self.scheduler.add(request, outputs)
                 except InvalidRequest as refusal:
-                    error = str(refusal)
-                    self._news += [
-                        Output(request.id, index, [], "error", error=error) for index in range(max(request.n, 1))
-                    ]
+                    self._news += _refuse(message, refusal)
             case Abort(request_id):
                 self._news += self.scheduler.abort(request_id)
             case Acknowledge(request_id, index, num_tokens):
@@ -135,6 +194,23 @@ class Engine:
                 self.scheduler.end(request_id, index)
             case Call():
                 _answer(message)
+
+
+def _end(cause: Exception) -> EngineError:
+    """The error that ends the engine after `cause`."""
+    said = f"{type(cause).__name__}: {cause}"
+    if is_sticky(cause):
+        return DeviceLost(f"the device must be usable, this process has lost it ({said}); start a new process")
+    return EngineError(
+        f"the device must carry out steps, it failed {MAX_FAILED_IN_A_ROW} in a row or could not be given a new state, "
+        f"the last time with {said}; restart the server, and look above in its log for the first failure"
+    )
+
+
+def _refuse(add: Add, refusal: InvalidRequest) -> list[Output]:
+    ended = {index for index, output in enumerate(add.outputs) if output is None}
+    choices = [index for index in range(max(add.request.n, 1)) if index not in ended]
+    return [Output(add.request.id, i, [], "error", error=str(refusal), code=refusal.code) for i in choices]
 
 
 def _answer(call: Call) -> None:

@@ -4,14 +4,15 @@ There is no prefill phase and no decode phase: each step brings the positions `d
 tokens; one pending token *is* decode. The last token of a decoding sequence may still be in flight: it lives on the
 device, under the sequence's slot.
 
-Invariants (`check`, after every step in tests): a sequence is held, waiting or running, never two of them; a running
-one owns a slot and exactly the pages that cover `dispatched`, the others own nothing; a step holds at most
-`max_num_batched_tokens` tokens; the most senior running sequence always gets its row; every decoding sequence gets its
-token in one of any two consecutive steps (in each step, with chunked prefill); published pages are full and committed.
+Invariants (engine.invariants, after every step in tests): a sequence is held, waiting or running, never two of them; a
+running one owns a slot and exactly the pages that cover `dispatched` (contiguous: those of max_model_len), the others
+own nothing; a step holds at most `max_num_batched_tokens` tokens; the most senior running sequence always gets its row;
+every decoding sequence gets its token in one of any two consecutive steps (in each step, with chunked prefill);
+published pages are full and committed.
 
-Why pages and slots can be released at commit while a later step that names them is in flight: the device runs steps in
-the order given. The surplus row writes only positions that are not published, and the next owner's first step rewrites
-the slot's token, position, page table and sampling state.
+Why a slot can be released at commit while a later step that names it is in flight: the device runs steps in the order
+given, and the next owner's first step rewrites all that belongs to the slot. Pages wait (engine.departures): what is
+not finite is zeroed before it is anyone's again.
 """
 
 import dataclasses
@@ -19,15 +20,15 @@ from bisect import bisect_left, insort
 from operator import attrgetter
 
 from jaxinfer.config import Limits
-from jaxinfer.engine.pages import PagePool, next_key, same_chain
-from jaxinfer.engine.sequence import Output, Request, Sequence, State, validate_request
-from jaxinfer.errors import ConfigError, InvalidRequest
+from jaxinfer.engine.departures import Departures
+from jaxinfer.engine.failures import NOT_FINITE, STEP_FAILED
+from jaxinfer.engine.isolation import Isolation
+from jaxinfer.engine.pages import PagePool, next_key
+from jaxinfer.engine.sequence import Output, Request, Sequence, State, sequences_of
+from jaxinfer.engine.stats import Counters
+from jaxinfer.engine.validate import validate_limits, validate_outputs, validate_request
+from jaxinfer.errors import InvalidRequest
 from jaxinfer.runtime.plan import Plan, Row, StepResult
-
-NOT_FINITE = (
-    "the model's hidden state must be finite, it held NaN or infinity; the request cannot go on: check the checkpoint "
-    "and the dtype (float16 overflows where bfloat16 does not)"
-)
 
 _rank = attrgetter("rank")
 
@@ -40,21 +41,6 @@ class Step:
     sequences: list[Sequence]
 
 
-@dataclasses.dataclass(slots=True)
-class Counters:
-    """What happened so far. computed_tokens: rows' counts, recomputed and surplus ones included."""
-
-    steps: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    generated_tokens: int = 0
-    computed_tokens: int = 0
-    preemptions: int = 0
-    finished: dict[str, int] = dataclasses.field(
-        default_factory=lambda: dict.fromkeys(("stop", "length", "abort", "error"), 0)
-    )
-
-
 class Scheduler:
     """Sequences by rank (priority, then arrival), their slots and their pages. Used by one thread.
 
@@ -63,11 +49,7 @@ class Scheduler:
     """
 
     def __init__(self, limits: Limits) -> None:
-        if limits.max_num_batched_tokens < limits.max_num_seqs:
-            raise ConfigError(
-                f"max_num_batched_tokens must be at least max_num_seqs ({limits.max_num_seqs}), so that one step "
-                f"carries every decoding sequence; got {limits.max_num_batched_tokens}"
-            )
+        validate_limits(limits)
         self.limits = limits
         self.pool = PagePool(limits.num_pages)
         self.counters = Counters()
@@ -75,22 +57,28 @@ class Scheduler:
         self.waiting: list[Sequence] = []  # by rank
         self.running: list[Sequence] = []  # by rank
         self.pages_to_zero: list[int] = []  # freed pages that may hold NaN; the engine has them zeroed before any reuse
-        self._live: dict[str, dict[int, Sequence]] = {}  # unfinished sequences by request and index
-        self._slots = list(range(limits.max_num_seqs, 0, -1))
+        self.live: dict[str, dict[int, Sequence]] = {}  # unfinished sequences by request and index
+        self.free_slots = list(range(limits.max_num_seqs, 0, -1))
+        self.departures = Departures()
+        self.isolation = Isolation()
         self._arrivals = 0
-        self._watermark = -(-self.pool.num_total // 100)
+        contiguous = limits.kv_layout == "contiguous"
+        self._reserved = limits.max_pages_per_seq if contiguous else 0  # pages that a sequence gets at admission
+        self._watermark = 0 if contiguous else -(-self.pool.num_total // 100)
+        self._batch: set[Sequence] = set()  # of static scheduling: who may start until all of it has ended
         self._prompt_turn = False  # the next step leaves decode rows out: a whole prompt waits for the budget
 
     # ---- requests come and go ----
 
-    def add(self, request: Request) -> None:
-        """Queue a request. Raises InvalidRequest when it can never be computed."""
+    def add(self, request: Request, outputs: tuple[tuple[int, ...] | None, ...] = ()) -> None:
+        """Queue a request, or what is left of one (see Add). Raises InvalidRequest when it can never be computed."""
         validate_request(request, self.limits)
-        if request.id in self._live:
+        validate_outputs(request, outputs, self.limits)
+        if request.id in self.live:
             raise InvalidRequest(f"request ids must be unique among unfinished requests, {request.id!r} is in use")
         self._arrivals += 1
-        first, *rest = (Sequence.of(request, i, self._arrivals, self.limits) for i in range(request.n))
-        self._live[request.id] = {sequence.index: sequence for sequence in (first, *rest)}
+        first, *rest = sequences_of(request, outputs, self._arrivals, self.limits)
+        self.live[request.id] = {sequence.index: sequence for sequence in (first, *rest)}
         insort(self.waiting, first, key=_rank)
         for sequence in rest:
             sequence.state = State.HELD
@@ -104,20 +92,20 @@ class Scheduler:
 
     def end(self, request_id: str, index: int) -> None:
         """End one choice whose text is complete; ignored when it has ended already."""
-        sequence = self._live.get(request_id, {}).get(index)
+        sequence = self.live.get(request_id, {}).get(index)
         if sequence is not None:
             self._end(sequence, "stop")
 
     def acknowledge(self, request_id: str, index: int, num_tokens: int) -> None:
         """The text state of a choice has seen its first `num_tokens` output tokens."""
-        sequence = self._live.get(request_id, {}).get(index)
+        sequence = self.live.get(request_id, {}).get(index)
         if sequence is not None:
             sequence.acknowledged = max(sequence.acknowledged, num_tokens)
 
     @property
     def num_unfinished(self) -> int:
         """Sequences that have not ended."""
-        return sum(map(len, self._live.values()))
+        return sum(map(len, self.live.values()))
 
     # ---- plan ----
 
@@ -194,22 +182,28 @@ class Scheduler:
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Take a running sequence's pages and slot. Its tokens are kept; what the cache has lost is computed again."""
-        assert not self.in_flight, "a sequence was preempted while its tokens were in flight"
-        self._leave(sequence)
-        sequence.lookup, sequence.keys = sequence.keys, []
-        sequence.state = State.WAITING
+        """Take a running sequence's pages and slot, for the good of a more senior one."""
+        self._withdraw(sequence)
         sequence.preemptions += 1
         self.counters.preemptions += 1
+
+    def _withdraw(self, sequence: Sequence) -> None:
+        """Put a running sequence back to waiting. Its tokens are kept; what the cache has lost is computed again."""
+        assert not self.in_flight, "a sequence was withdrawn while its tokens were in flight"
+        self._leave(sequence)
+        self.pool.release(sequence.page_ids)
+        sequence.lookup, sequence.keys = sequence.keys, []
+        sequence.state = State.WAITING
         insort(self.waiting, sequence, key=_rank)
 
     def _admit(self, step: Step, budget: int, with_decode_rows: bool) -> None:
         """Start waiting sequences in order of rank while slots, tokens and pages last. None overtakes another, except
         that a preempted one whose text is behind steps aside."""
+        chosen = self._chosen()
         i = 0
-        while budget and self._slots and i < len(self.waiting):
+        while budget and self.free_slots and i < len(self.waiting):
             sequence = self.waiting[i]
-            if sequence.must_wait_for_text:
+            if sequence.must_wait_for_text or (chosen is not None and sequence not in chosen):
                 i += 1
                 continue
             count = self._start(sequence, budget, with_decode_rows)
@@ -218,6 +212,17 @@ class Scheduler:
             del self.waiting[i]
             self._add_row(step, sequence, count)
             budget -= count
+
+    def _chosen(self) -> set[Sequence] | None:
+        """The only ones who may start now; None is everyone."""
+        if self.isolation.active and (trial := self.isolation.trial()):
+            return set(trial)
+        if self.limits.scheduling == "continuous":
+            return None
+        if not self.running:
+            seniors = self.waiting[: self.limits.max_num_seqs]
+            self._batch = {sequence for senior in seniors for sequence in (senior, *senior.held)}
+        return self._batch
 
     def _start(self, sequence: Sequence, budget: int, with_decode_rows: bool) -> int:
         """Give a waiting sequence a slot, its cached pages and pages for its first chunk. Returns the chunk's size, 0
@@ -230,10 +235,10 @@ class Scheduler:
         if count < pending <= limits.max_num_batched_tokens and not limits.enable_chunked_prefill:
             self._prompt_turn = with_decode_rows  # it goes whole or not at all
             return 0
-        num_fresh = -(-(start + count) // size) - len(hit)
+        num_fresh = self._reserved or -(-(start + count) // size) - len(hit)
         if not self.pool.share(sequence.page_ids, hit, num_fresh, self._watermark if self.running else 0):
             return 0
-        sequence.slot = self._slots.pop()
+        sequence.slot = self.free_slots.pop()
         sequence.state = State.RUNNING
         sequence.dispatched = start
         sequence.keys = [key for page in hit if (key := self.pool.key_of(page))]
@@ -245,10 +250,10 @@ class Scheduler:
 
     def _count_prompt(self, sequence: Sequence, num_cached: int) -> None:
         """A sequence was admitted for the first time; siblings count as computed once, with the first."""
-        sequence.cached_tokens = num_cached
+        sequence.cached_tokens = min(num_cached, sequence.num_prompt)  # of a resumed one, output may be cached too
         if sequence.index == 0:
             self.counters.prompt_tokens += sequence.num_prompt
-            self.counters.cached_tokens += num_cached
+            self.counters.cached_tokens += sequence.cached_tokens
 
     def _add_row(self, step: Step, sequence: Sequence, count: int) -> None:
         """Append a running sequence's row of `count` tokens and move its `dispatched`."""
@@ -269,17 +274,16 @@ class Scheduler:
 
     def commit(self, step: Step, result: StepResult) -> list[Output]:
         """Append what the oldest step in flight drew, publish the pages it filled, end what has ended."""
-        self.in_flight -= 1
         outputs: list[Output] = []
         size, num_sampled = self.limits.page_size, 0
         tokens: list[int] = result.tokens.tolist()
         finite: list[bool] = result.finite.tolist()
         for sequence, row, token, good in zip(step.sequences, step.plan.rows, tokens, finite, strict=True):
+            if not good:
+                outputs += self._spoil(sequence)
+                continue
             if sequence.state is State.ENDED:
                 continue  # it ended while this step was in flight
-            if not good:
-                outputs += self._end_request(sequence.request.id, "error", NOT_FINITE)
-                continue
             if row.sample:
                 sequence.tokens.append(token)
             end = row.start + row.count
@@ -294,6 +298,11 @@ class Scheduler:
                 if token in sequence.end_ids or len(sequence.tokens) == sequence.max_length:
                     self._finish(sequence, output, token)
         self.counters.generated_tokens += num_sampled
+        self.in_flight -= 1
+        if self.departures.sequences:
+            self._release(self.departures.step_committed())
+        if self.isolation.active:
+            self._withdraw_cleared(step)
         return outputs
 
     def _finish(self, sequence: Sequence, output: Output, token: int) -> None:
@@ -312,43 +321,80 @@ class Scheduler:
             key = next_key(keys[-1] if keys else sequence.root, sequence.tokens[i * size : (i + 1) * size])
             keys.append(self.pool.publish(sequence.page_ids[i], key))
 
+    # ---- failed steps ----
+
+    def recover(self, failed: list[Step]) -> list[Output]:
+        """The device has lost its state: forget its pages and every step in flight, compute the running sequences anew
+        from their committed tokens. failed: the steps whose rows are suspects."""
+        suspects = {s: s.dispatched for step in failed for s in step.sequences if s.state is State.RUNNING}
+        self.in_flight = 0
+        for sequence in self.running[::-1]:
+            self._withdraw(sequence)
+        self.pool = PagePool(self.limits.num_pages)
+        self.departures, self.pages_to_zero = Departures(), []
+        culprit = self.isolation.blame(suspects)
+        return [] if culprit is None else self._end_request(culprit, "error", STEP_FAILED, "step_failed")
+
+    def _withdraw_cleared(self, step: Step) -> None:
+        """Make room for the other suspects: who has come as far as before waits until the isolation is over."""
+        rows = zip(step.sequences, step.plan.rows, strict=True)
+        for sequence in self.isolation.clear({sequence: row.start + row.count for sequence, row in rows}):
+            if sequence.state is State.RUNNING:
+                self._withdraw(sequence)
+
     # ---- ends ----
 
-    def _end_request(self, request_id: str, reason: str, error: str | None = None) -> list[Output]:
+    def _spoil(self, sequence: Sequence) -> list[Output]:
+        """A row of a sequence was not finite: its request fails alone, what it wrote is zeroed before reuse."""
+        self.counters.nonfinite_rows += not sequence.soiled
+        sequence.soiled = True
+        if sequence.state is State.ENDED:
+            return []
+        return self._end_request(sequence.request.id, "error", NOT_FINITE, "non_finite")
+
+    def _end_request(
+        self, request_id: str, reason: str, error: str | None = None, code: str | None = None
+    ) -> list[Output]:
         """End every unfinished choice of a request."""
         outputs = []
-        for sequence in list(self._live.get(request_id, {}).values()):
+        for sequence in list(self.live.get(request_id, {}).values()):
             sequence.held = []
-            blank = self._end(sequence, reason)
-            if error:
-                self.pages_to_zero += blank
+            self._end(sequence, reason)
             cached = max(sequence.cached_tokens, 0)
-            outputs.append(Output(request_id, sequence.index, [], reason, None, cached, error))
+            outputs.append(Output(request_id, sequence.index, [], reason, None, cached, error, code))
         return outputs
 
-    def _end(self, sequence: Sequence, reason: str) -> list[int]:
-        """Take a sequence out, wherever it stands. Returns its pages that are blank now."""
-        blank: list[int] = []
+    def _end(self, sequence: Sequence, reason: str) -> None:
+        """Take a sequence out, wherever it stands. Its pages stay its own until its last row in flight is read."""
         if sequence.state is State.RUNNING:
-            blank = self._leave(sequence)
+            all_read = sequence.decoding and sequence.dispatched + 1 == len(sequence.tokens)
+            self._leave(sequence)
+            if self.in_flight and not all_read:
+                self.departures.add(sequence, self.in_flight)
+            else:
+                self._release([sequence])
         elif sequence.state is State.WAITING:
             del self.waiting[bisect_left(self.waiting, sequence.rank, key=_rank)]
         sequence.state = State.ENDED
         self._admit_siblings(sequence)
-        siblings = self._live[sequence.request.id]
-        del siblings[sequence.index]
-        if not siblings:
-            del self._live[sequence.request.id]
+        del self.live[sequence.request.id][sequence.index]
+        if not self.live[sequence.request.id]:
+            del self.live[sequence.request.id]
         self.counters.finished[reason] += 1
-        return blank
 
-    def _leave(self, sequence: Sequence) -> list[int]:
-        """Give up a running sequence's place, slot and pages. Returns the pages that are blank now."""
+    def _release(self, ended: list[Sequence]) -> None:
+        """Free the pages of ended sequences that have no row in flight."""
+        for sequence in ended:
+            blank = self.pool.release(sequence.page_ids)
+            if sequence.soiled:
+                self.pages_to_zero += blank
+
+    def _leave(self, sequence: Sequence) -> None:
+        """Give up a running sequence's place and slot."""
         del self.running[bisect_left(self.running, sequence.rank, key=_rank)]
-        self._slots.append(sequence.slot)
+        self.free_slots.append(sequence.slot)
         sequence.slot = sequence.dispatched = sequence.num_sent_pages = 0
         sequence.decoding = False
-        return self.pool.release(sequence.page_ids)
 
     def _admit_siblings(self, first: Sequence) -> None:
         """The first choice's prompt pages are published (or will never be): queue the other choices."""
@@ -356,45 +402,3 @@ class Scheduler:
             sequence.state = State.WAITING
             insort(self.waiting, sequence, key=_rank)
         first.held = []
-
-    # ---- invariants ----
-
-    def check(self) -> None:
-        """Recompute every invariant of the module's docstring and the pool's; AssertionError names the broken one."""
-        size = self.limits.page_size
-        for queue, state in ((self.waiting, State.WAITING), (self.running, State.RUNNING)):
-            ranks = [sequence.rank for sequence in queue]
-            assert ranks == sorted(set(ranks)), f"the {state.name} sequences are out of order"
-            assert all(sequence.state is state for sequence in queue), f"a {state.name} sequence has another state"
-        live = [sequence for group in self._live.values() for sequence in group.values()]
-        held = [sequence for sequence in live if sequence.state is State.HELD]
-        assert len(live) == len(self.waiting) + len(self.running) + len(held), (
-            "a live sequence is in no queue or in two"
-        )
-        assert sorted(map(id, held)) == sorted(id(h) for s in live for h in s.held), "a held sequence waits for nobody"
-        for sequence in (*self.waiting, *held):
-            assert not (sequence.page_ids or sequence.slot or sequence.dispatched), (
-                "a sequence owns what only running ones may"
-            )
-        slots = [*self._slots, *(sequence.slot for sequence in self.running)]
-        assert sorted(slots) == list(range(1, self.limits.max_num_seqs + 1)), "free and used slots are not all slots"
-        for sequence in self.running:
-            self._check_running(sequence, size)
-        self.pool.check(sequence.page_ids for sequence in self.running)
-
-    def _check_running(self, sequence: Sequence, size: int) -> None:
-        owned, needed = len(sequence.page_ids), -(-sequence.dispatched // size)
-        assert owned == needed, f"{owned} pages for {sequence.dispatched} positions"
-        in_flight = sequence.dispatched + 1 - len(sequence.tokens)
-        assert not sequence.decoding or 0 <= in_flight <= self.in_flight, f"{in_flight} tokens of a sequence in flight"
-        assert sequence.decoding or in_flight <= 0, "a position without a token was dispatched"
-        assert len(sequence.tokens) < sequence.max_length, "a sequence outlived its length"
-        expected = sequence.root
-        for i, page in enumerate(sequence.page_ids):
-            tokens = sequence.tokens[i * size : (i + 1) * size]
-            expected = next_key(expected, tokens)
-            key = self.pool.key_of(page)
-            if key is not None:
-                assert (i + 1) * size < len(sequence.tokens), "a page was published before its tokens were committed"
-                assert same_chain(key, expected), f"page {page} is published as what it does not hold"
-                expected = key

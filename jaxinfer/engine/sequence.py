@@ -8,7 +8,6 @@ from typing import Any
 
 from jaxinfer.config import Limits
 from jaxinfer.engine.pages import PageKey, next_key, root_key
-from jaxinfer.errors import InvalidRequest
 from jaxinfer.runtime.plan import Sampling
 
 # A sequence with stop strings may be this many tokens ahead of the text state that looks for them: enough to hide the
@@ -49,7 +48,8 @@ class Output:
     token_ids: newly committed; an EOS or stop token that ended it is the last of them.
     finish_reason: None while it goes on; "stop", "length", "abort" or "error" on the choice's last Output.
     stop_reason: the id of `stop_token_ids` that ended it.    cached_tokens: of the prompt, found in the prefix cache.
-    error: says why, when finish_reason is "error".
+    error: says why, when finish_reason is "error".    code: names that for programs ("non_finite", "step_failed", or
+      what InvalidRequest says).
     """
 
     request_id: str
@@ -59,13 +59,20 @@ class Output:
     stop_reason: int | None = None
     cached_tokens: int = 0
     error: str | None = None
+    code: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Add:
-    """Start a request. One that cannot be served is answered by Outputs with finish_reason "error"."""
+    """Start a request, or resume one that another engine began.
+
+    outputs: to resume, what each choice has had of its output so far, all of it seen by its text state; None is a
+      choice that has ended. The others go on as if nothing had happened, and their Outputs carry new tokens only.
+    One that cannot be served is answered by Outputs with finish_reason "error".
+    """
 
     request: Request
+    outputs: tuple[tuple[int, ...] | None, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -130,6 +137,7 @@ class Sequence:
     keys: of the pages shared with the cache or published to it, a chain from `root`.
     lookup: keys of the tokens known at the last attempt to admit it; kept so that waiting costs no hashing.
     held: siblings that wait for this sequence's prompt.
+    soiled: a row of it was not finite, so that its pages may hold NaN.
     """
 
     request: Request
@@ -152,19 +160,7 @@ class Sequence:
     acknowledged: int = 0
     cached_tokens: int = -1  # until it is first admitted
     preemptions: int = 0
-
-    @classmethod
-    def of(cls, request: Request, index: int, arrival: int, limits: Limits) -> "Sequence":
-        return cls(
-            request,
-            index,
-            rank=(request.priority, arrival, index),
-            tokens=list(request.prompt),
-            num_prompt=len(request.prompt),
-            max_length=min(len(request.prompt) + request.max_tokens, limits.max_model_len),
-            end_ids=request.eos_token_ids | request.stop_token_ids,
-            root=root_key(request.salt),
-        )
+    soiled: bool = False
 
     @property
     def sampling(self) -> Sampling:
@@ -188,48 +184,22 @@ class Sequence:
         return keys
 
 
-def validate_request(request: Request, limits: Limits) -> None:
-    """Refuse what could never be computed. Pure: any thread may ask before it puts the request into the inbox.
-
-    Raises:
-      InvalidRequest: an empty prompt, ids outside the vocabulary, fewer than one token or choice, or (code
-        "context_length_exceeded") a prompt or an answer that cannot fit.
-    """
-    length = len(request.prompt)
-    if not length:
-        raise InvalidRequest("prompt must hold at least one token, it is empty; add some text", param="prompt")
-    for token in (min(request.prompt), max(request.prompt)):
-        if not 0 <= token < limits.vocab_size:
-            raise InvalidRequest(
-                f"token ids must lie in 0 .. {limits.vocab_size - 1}, the prompt holds {token}; check that it was "
-                "made with this model's tokenizer",
-                param="prompt",
-            )
-    for name, value in (("max_tokens", request.max_tokens), ("n", request.n)):
-        if value < 1:
-            raise InvalidRequest(f"{name} must be at least 1, got {value}; raise it or leave it out", param=name)
-    _validate_length(length, request.max_tokens, limits)
-
-
-def _validate_length(length: int, max_tokens: int, limits: Limits) -> None:
-    def refuse(message: str) -> None:
-        raise InvalidRequest(message, param="prompt", code="context_length_exceeded")
-
-    if length + 1 > limits.max_model_len:
-        refuse(
-            f"maximum context length is {limits.max_model_len} tokens (max_model_len), prompt and at least one token "
-            f"of answer together; the prompt has {length}; shorten it"
+def sequences_of(
+    request: Request, outputs: tuple[tuple[int, ...] | None, ...], arrival: int, limits: Limits
+) -> list[Sequence]:
+    """One sequence for each choice that is to be computed; `outputs` as in Add. arrival: grows with each request."""
+    return [
+        Sequence(
+            request,
+            index,
+            rank=(request.priority, arrival, index),
+            tokens=[*request.prompt, *output],
+            num_prompt=len(request.prompt),
+            max_length=min(len(request.prompt) + request.max_tokens, limits.max_model_len),
+            end_ids=request.eos_token_ids | request.stop_token_ids,
+            root=root_key(request.salt),
+            acknowledged=len(output),
         )
-    if not limits.enable_chunked_prefill and length > limits.max_num_batched_tokens:
-        refuse(
-            f"maximum context length is {limits.max_num_batched_tokens} tokens of prompt (max_num_batched_tokens) "
-            f"while chunked prefill is off; the prompt has {length}; shorten it, or serve with chunked prefill"
-        )
-    room = (limits.num_pages - 1) * limits.page_size + 1  # the last token's keys and values are never needed
-    longest = min(length + max_tokens, limits.max_model_len)
-    if longest > room:
-        refuse(
-            f"maximum context length is {room} tokens with this pool of {limits.num_pages - 1} pages of "
-            f"{limits.page_size} tokens; the prompt has {length} and max_tokens is {max_tokens}; lower max_tokens or "
-            "shorten the prompt, or serve with more pages (num_pages)"
-        )
+        for index, output in enumerate(outputs or [()] * request.n)
+        if output is not None
+    ]

@@ -3,10 +3,13 @@
 import dataclasses
 
 from jaxinfer.config import Limits
-from jaxinfer.engine.engine import Engine
+from jaxinfer.engine.engine import PROBE, Engine
 from jaxinfer.engine.sequence import MAX_TEXT_LAG, Abort, Acknowledge, Add, End, Output, Request
+from jaxinfer.engine.stats import Counters
+from jaxinfer.errors import EngineError
 from jaxinfer.runtime.plan import Plan
-from tests.engine.device import FakeRunner, alone
+from jaxinfer.testing.faults import Faults
+from tests.engine.device import CURSED, Device, FakeRunner, alone
 
 
 @dataclasses.dataclass
@@ -19,18 +22,33 @@ class Answer:
     tokens: list[int] = dataclasses.field(default_factory=list)
     acknowledged: int = 0
     reason: str | None = None
+    code: str | None = None
     cached_tokens: int = 0
 
 
 class Client:
-    """Requests in, answers out; every invariant checked after every step."""
+    """Requests in, answers out; every invariant checked after every step.
 
-    def __init__(self, limits: Limits) -> None:
+    An engine that dies is replaced by a new one that resumes; counters: of all of them, in order.
+    """
+
+    def __init__(self, limits: Limits, faults: Faults | None = None) -> None:
         self.limits = limits
-        self.runner = FakeRunner(limits, self._see_plan)
-        self.engine = Engine(self.runner, limits)
+        self.faults = faults or Faults()
         self.answers: dict[tuple[str, int], Answer] = {}
         self.plans: list[Plan] = []
+        self.counters: list[Counters] = []
+        self._aborted: set[str] = set()
+        self._num_struck = 0
+        self._struck_by_nan: set[str] = set()
+        self._build()
+
+    def _build(self, num_steps: int = 0) -> None:
+        self.runner = FakeRunner(self.limits, self._see_plan)
+        self.device = Device(self.runner, self.faults)
+        self.device.num_steps = num_steps
+        self.engine = Engine(self.device, self.limits)
+        self.counters.append(self.engine.scheduler.counters)
 
     def add(self, request: Request, text_stop: int | None = None) -> None:
         for index in range(request.n):
@@ -38,14 +56,37 @@ class Client:
         self.engine.inbox.put(Add(request))
 
     def abort(self, request_id: str) -> None:
+        self._aborted.add(request_id)
         self.engine.inbox.put(Abort(request_id))
 
     def step(self) -> list[Output]:
-        outputs = self.engine.step()
+        try:
+            outputs = self.engine.step()
+        except EngineError:
+            self.engine.check()
+            self.restart()
+            return []
+        finally:
+            if self.device.bug is not None:
+                raise self.device.bug
         self.engine.check()
         for output in outputs:
             self._read(output)
         return outputs
+
+    def restart(self) -> None:
+        """A new engine on a new device, and what was not finished resumed from the tokens that have arrived."""
+        self._build(self.device.num_steps)
+        for answer in self.answers.values():
+            if answer.request.text_lag and answer.reason is None:
+                self.read_text(answer, len(answer.tokens))
+        requests = {answer.request.id: answer.request for answer in self.answers.values() if answer.reason is None}
+        for request in requests.values():
+            answers = [self.answers.get((request.id, index)) for index in range(request.n)]
+            outputs = tuple(None if a is None or a.reason else tuple(a.tokens) for a in answers)
+            self.engine.inbox.put(Add(request, outputs))
+            if request.id in self._aborted:
+                self.engine.inbox.put(Abort(request.id))
 
     def read_text(self, answer: Answer, num_tokens: int) -> None:
         """Let an answer's text state see `num_tokens` tokens in all."""
@@ -68,6 +109,7 @@ class Client:
                 break
             self.step()
         assert all(answer.reason for answer in self.answers.values()), "a request was lost"
+        self.engine.check()
         stats = self.engine.stats()
         assert stats.pages_free + stats.pages_cached == stats.pages_total, "a page was not given back"
         self.check_answers()
@@ -78,11 +120,17 @@ class Client:
                 self.check_answer(answer)
 
     def check_answer(self, answer: Answer) -> None:
-        """An ended answer's tokens are those of the request running alone."""
+        """An ended answer's tokens are those of the request running alone, unless a fault was meant for it."""
         expected, reason = alone(answer.request, answer.index, self.limits)
         if answer.reason == "text":
             expected, reason = expected[: expected.index(answer.text_stop) + 1], "text"
-        if answer.reason == "abort" or (answer.reason == "error" and answer.request.n > 1):
+        excused = answer.reason == "abort" or (answer.reason == "error" and answer.request.n > 1)
+        if answer.code == "step_failed":
+            siblings = [self.answers[answer.request.id, index].tokens for index in range(answer.request.n)]
+            excused = CURSED in answer.request.prompt or any(CURSED in tokens for tokens in siblings)
+        elif answer.code == "non_finite" and answer.request.id in self._struck_by_nan:
+            excused = True
+        if excused:
             assert answer.tokens == expected[: len(answer.tokens)]
         else:
             assert (answer.tokens, answer.reason) == (expected, reason)
@@ -96,15 +144,21 @@ class Client:
             return  # beyond the deciding token
         assert answer.reason is None, "an answer went on after its end"
         answer.tokens += output.token_ids
-        answer.reason = output.finish_reason
+        answer.reason, answer.code = output.finish_reason, output.code
         answer.cached_tokens = output.cached_tokens
         if answer.request.text_lag:
             assert len(answer.tokens) - answer.acknowledged <= MAX_TEXT_LAG, "too far ahead of the text state"
 
     def _see_plan(self, plan: Plan) -> None:
+        if plan is PROBE:
+            return
         self.plans.append(plan)
         tables = {s.slot: s for s in self.engine.scheduler.running}
         written: set[int] = set()
+        for fault in self.faults.struck[self._num_struck :]:
+            if fault.kind == "nan":
+                self._struck_by_nan.add(tables[plan.rows[fault.row].slot].request.id)
+        self._num_struck = len(self.faults.struck)
         for row in plan.rows:
             page_ids = tables[row.slot].page_ids
             size = self.limits.page_size

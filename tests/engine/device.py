@@ -4,21 +4,27 @@ Keys and values of a position are one number that depends on its token, its posi
 through the slot's page table; the next token is a hash of all of them. So a page that is shared wrongly, reused too
 early, published before it is full, or missing from the table changes the tokens. Steps run only when one is waited for,
 in the order they were dispatched, from what was uploaded then: run-ahead is real.
+
+Device puts faults around it: a step that fails takes the whole state with it.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+from jax.errors import JaxRuntimeError
 
 from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.engine.sequence import Request
-from jaxinfer.runtime.plan import Plan, Row, Sampling, StepResult
+from jaxinfer.runtime.plan import Pending, Plan, Row, Sampling, StepResult
+from jaxinfer.testing.faults import Fault, FaultStruck, FaultyRunner
 
 MASK = (1 << 64) - 1
 WEIGHTS = np.random.default_rng(0).integers(1, MASK, 4096, np.uint64, endpoint=True) | np.uint64(1)
 VOCAB = 97
 BAD = VOCAB - 1  # this token's hidden state is not finite
+CURSED = VOCAB - 2  # workloads have steps fail whose upload holds this token
 
 
 def make_limits(**changes) -> Limits:
@@ -56,9 +62,9 @@ def value_of(token: int, position: int, before: int) -> int:
 
 
 def draw(history: int, position: int, sampling: Sampling) -> int:
-    """The token after `position`, by a history's fold; the BAD one only at temperatures above 1."""
+    """The token after `position`, by a history's fold; BAD and CURSED only at temperatures above 1."""
     noise = (sampling.seed, sampling.sample_index, position) if sampling.temperature else ()
-    return mix(history, *noise) % (VOCAB if sampling.temperature > 1 else BAD)
+    return mix(history, *noise) % (VOCAB if sampling.temperature > 1 else CURSED)
 
 
 def alone(request: Request, index: int, limits: Limits) -> tuple[list[int], str]:
@@ -100,22 +106,30 @@ class FakeRunner:
         self.plans = 0
         self.zeroed: list[int] = []
         self._on_run = on_run
-        self._queue: list[tuple[Callable[[], None], FakePending | None]] = []
         self.reset()
 
     def reset(self) -> None:
         limits = self.limits
+        self.wrecked = False
+        self._queue: list[Callable[[], None]] = []
         noise = np.random.default_rng(1)
         shape = (limits.num_pages, limits.page_size)
         self.kv = noise.integers(0, MASK, shape, np.uint64)  # what nobody wrote is noise, not zero
         self.bad = np.ones(shape, bool)
+        self.spoilt: set[int] = set()  # pages that NaN was written to, until they are zeroed
         slots = limits.max_num_seqs + 1
         self.page_table = noise.integers(0, limits.num_pages, (slots, limits.max_pages_per_seq))
         self.last_token = np.full(slots, -1)
         self.next_position = np.full(slots, -1)
         self.sampling: list[Sampling | None] = [None] * slots
 
+    def wreck(self) -> None:
+        """Lose the state, as a step that fails does; only `reset` brings a new one."""
+        self.reset()
+        self.wrecked = True
+
     def run(self, plan: Plan) -> FakePending:
+        assert not self.wrecked, "a step on a state that was lost"
         if self._on_run:
             self._on_run(plan)
         self._check(plan)
@@ -126,23 +140,24 @@ class FakeRunner:
         def execute() -> None:
             pending.result = self._execute(uploaded)
 
-        self._queue.append((execute, pending))
+        self._queue.append(execute)
         return pending
 
     def zero_pages(self, page_ids: Sequence[int]) -> None:
+        assert not self.wrecked, "pages of a state that was lost"
         pages = list(page_ids)
         self.zeroed += pages
 
         def execute() -> None:
             self.kv[pages] = 0
             self.bad[pages] = False
+            self.spoilt.difference_update(pages)
 
-        self._queue.append((execute, None))
+        self._queue.append(execute)
 
     def run_until(self, pending: FakePending) -> None:
         while pending.result is None:
-            execute, _ = self._queue.pop(0)
-            execute()
+            self._queue.pop(0)()
 
     def _check(self, plan: Plan) -> None:
         """What any runner may expect of a plan."""
@@ -162,6 +177,7 @@ class FakeRunner:
     def _execute(self, rows: list[Row]) -> StepResult:
         for row in rows:  # uploads first, then all keys and values, then all reads, as on the device
             for i, page in row.new_pages:
+                assert page not in self.spoilt, "a page with NaN got a new owner"
                 self.page_table[row.slot, i] = page
             if row.sampling is not None:
                 self.sampling[row.slot] = row.sampling
@@ -194,9 +210,41 @@ class FakeRunner:
             place = (self.page_table[row.slot, position // size], position % size)
             self.kv[place] = value
             self.bad[place] = token == BAD
+            if token == BAD:
+                self.spoilt.add(int(place[0]))
             history = (history + value * int(WEIGHTS[position])) & MASK
 
     def _visible(self, pages: np.ndarray, slot: int, length: int) -> np.ndarray:
         """The first `length` positions of a slot, through its page table."""
         size = self.limits.page_size
         return pages[self.page_table[slot, : -(-length // size)]].reshape(-1)[:length]
+
+
+class Device(FaultyRunner):
+    """Faults around a FakeRunner. bug: what it raised that no fault asked for, which the engine must not hide."""
+
+    inner: FakeRunner
+    bug: BaseException | None = None
+
+    def run(self, plan: Plan) -> Pending:
+        with self._watched():
+            return super().run(plan)
+
+    def read(self, pending: Pending, fault: Fault | None) -> StepResult:
+        with self._watched():
+            return super().read(pending, fault)
+
+    def zero_pages(self, page_ids: Sequence[int]) -> None:
+        with self._watched():
+            super().zero_pages(page_ids)
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        try:
+            yield
+        except (FaultStruck, JaxRuntimeError):
+            self.inner.wreck()
+            raise
+        except BaseException as bug:
+            self.bug = bug
+            raise

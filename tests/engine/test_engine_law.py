@@ -1,21 +1,26 @@
 """Random workloads against the laws: every invariant after every step, every answer equal to its request running alone.
 
 Each seed draws an engine (page size, pool, slots, budget, switches) and then, step by step, new requests, shared
-prefixes, conversations that go on, aborts, stop strings found late, token ids that break the numbers. Pools are small
-enough that preemption is the rule.
+prefixes, conversations that go on, aborts, stop strings found late, token ids that break the numbers or the steps they
+are in, steps that fail, rows that are not finite, engines that die. Pools are small enough that preemption is the rule.
 """
 
 import random
 
 import pytest
 
-from jaxinfer.engine import pages, sequence
+from jaxinfer.engine import pages, scheduler, sequence
+from jaxinfer.engine.departures import Departures
+from jaxinfer.engine.engine import Engine
+from jaxinfer.engine.isolation import Isolation
 from jaxinfer.engine.pages import PageKey, PagePool
 from jaxinfer.engine.scheduler import Scheduler
-from jaxinfer.engine.sequence import Request, Sequence, State, validate_request
+from jaxinfer.engine.sequence import Request, Sequence, State
+from jaxinfer.engine.validate import validate_request
 from jaxinfer.errors import InvalidRequest
+from jaxinfer.testing.faults import Fault, Faults
 from tests.engine.client import Answer, Client
-from tests.engine.device import BAD, VOCAB, WEIGHTS, make_limits, value_of
+from tests.engine.device import BAD, CURSED, VOCAB, WEIGHTS, make_limits, value_of
 
 STEPS_PER_SEED = 600
 QUICK_SEEDS = 20  # 12,000 steps
@@ -29,19 +34,25 @@ class Workload:
         size = rng.choice((1, 2, 4, 8))
         slots = rng.randint(1, 10)
         chunked = rng.random() < 0.8
+        contiguous = rng.random() < 0.15 and not fixed.get("enable_prefix_caching")
+        longest = -(-72 // size)
         changes = {
             "page_size": size,
             "max_model_len": 72,
-            "num_pages": -(-72 // size) + rng.randint(1, 12),
+            "num_pages": longest * (rng.randint(1, 5) if contiguous else 1) + rng.randint(1, 12),
             "max_num_seqs": slots,
             "max_num_batched_tokens": max(slots, rng.choice((6, 12, 40, 100) if chunked else (60, 100))),
-            "enable_prefix_caching": rng.random() < 0.85,
+            "enable_prefix_caching": rng.random() < 0.85 and not contiguous,
             "enable_chunked_prefill": chunked,
+            "scheduling": "static" if rng.random() < 0.15 else "continuous",
+            "kv_layout": "contiguous" if contiguous else "paged",
             "run_ahead": 1,
         }
-        self.client = Client(make_limits(**changes | fixed))
+        cursed = Fault(rng.choice(("run", "wait", "exhausted")), times=None, token=CURSED)
+        self.client = Client(make_limits(**changes | fixed), Faults(cursed))
         self.prefixes = [self._tokens(rng.randint(1, 30)) for _ in range(4)]
         self.past: list[list[int]] = list(self.prefixes)
+        self.quiet_until = 0
         self.num_added = 0
         self.num_refused = 0
 
@@ -52,12 +63,24 @@ class Workload:
                 self._add()
             if rng.random() < 0.04 and (running := self.unfinished()):
                 client.abort(rng.choice(running).request.id)
+            if rng.random() < 0.02:
+                self._add_fault()
+            if rng.random() < 0.003:
+                client.restart()
             self._read_texts()
             client.step()
             if step % 100 == 0:
                 self.check_published()
         client.finish()
         self.check_published()
+
+    def _add_fault(self) -> None:
+        """One that is nobody's fault; two of them in one isolation could fail an innocent request twice alone."""
+        kind = self.rng.choice(("run", "wait", "exhausted", "nan", "nan", "poison"))
+        if self.client.device.num_steps > self.quiet_until and not self.client.engine.scheduler.isolation.active:
+            step = self.client.device.num_steps + self.rng.randint(0, 2)
+            self.client.faults.add(Fault(kind, step, row=self.rng.randint(0, 3) if kind == "nan" else 0))
+            self.quiet_until = step + 2  # by then it has been read
 
     def unfinished(self) -> list[Answer]:
         return [answer for answer in self.client.answers.values() if answer.reason is None]
@@ -83,15 +106,15 @@ class Workload:
         return values
 
     def _tokens(self, count: int) -> list[int]:
-        return [self.rng.randrange(BAD) for _ in range(count)]
+        return [self.rng.randrange(CURSED) for _ in range(count)]
 
     def _add(self) -> None:
         rng = self.rng
         prompt = list(rng.choice(rng.choice((self.prefixes, self.past))))
         prompt = prompt[: rng.randint(1, len(prompt))] if rng.random() < 0.3 else prompt
         prompt += self._tokens(rng.choice((0, 1, 5, 20)))
-        if rng.random() < 0.03:
-            prompt.append(BAD)
+        if rng.random() < 0.05:
+            prompt.append(rng.choice((BAD, BAD, CURSED)))
         text_lag = rng.random() < 0.25
         self.num_added += 1
         request = Request(
@@ -101,7 +124,7 @@ class Workload:
             n=rng.choice((1, 1, 1, 2, 4)),
             temperature=rng.choice((0.0, 1.0, 2.0)),
             seed=rng.randrange(1 << 64),
-            eos_token_ids=frozenset(self._tokens(rng.choice((0, 1, 4)))),
+            eos_token_ids=frozenset(self._tokens(rng.choice((0, 1, 4))) + [BAD] * (rng.random() < 0.3)),
             stop_token_ids=frozenset(self._tokens(rng.choice((0, 0, 1)))),
             priority=rng.choice((0, 0, 0, -1, 5)),
             salt=rng.choice(("", "", "", "tenant")),
@@ -143,16 +166,24 @@ def test_the_laws_hold_at_depth_0(seed):
 
 def test_the_workloads_reach_what_they_are_meant_to_reach():
     clients = []
-    for seed in range(6):
+    for seed in range(10):
         workload = Workload(seed)
         workload.run(300)
         clients.append(workload.client)
-    counters = [client.engine.scheduler.counters for client in clients]
+    counters = [engine for client in clients for engine in client.counters]
     assert sum(c.preemptions for c in counters) > 50
     assert sum(c.cached_tokens for c in counters) > 500
     for reason in ("stop", "length", "abort", "error"):
         assert sum(c.finished[reason] for c in counters) > 5, reason
     assert any(client.runner.zeroed for client in clients)
+    assert sum(c.recoveries for c in counters) > 50
+    assert len(counters) > len(clients) + 10, "engines died"
+    for kind in ("run", "wait", "exhausted", "nan", "poison"):
+        assert any(fault.kind == kind for client in clients for fault in client.faults.struck), kind
+    for code in ("non_finite", "step_failed"):
+        assert any(answer.code == code for client in clients for answer in client.answers.values()), code
+    assert {client.limits.scheduling for client in clients} == {"static", "continuous"}
+    assert {client.limits.kv_layout for client in clients} == {"paged", "contiguous"}
 
 
 def test_the_laws_hold_when_every_digest_is_the_same(monkeypatch):
@@ -161,7 +192,7 @@ def test_the_laws_hold_when_every_digest_is_the_same(monkeypatch):
     for seed in range(4):
         workload = Workload(seed, enable_prefix_caching=True)
         workload.run(300)
-        hits += workload.client.engine.scheduler.counters.cached_tokens
+        hits += sum(counters.cached_tokens for counters in workload.client.counters)
     assert hits > 0
 
 
@@ -231,7 +262,7 @@ def _keep_the_slot_of_a_preempted_sequence(patch):
 
     def preempt_and_keep(self, s):
         preempt(self, s)
-        self._slots.pop()
+        self.free_slots.pop()
 
     patch(Scheduler, "_preempt", preempt_and_keep)
 
@@ -250,6 +281,68 @@ def _recompute_the_prompt_alone(patch):
     patch(Scheduler, "_preempt", preempt_and_forget)
 
 
+def _go_on_with_a_lost_state(patch):
+    patch(Engine, "_reset", lambda self: None)
+
+
+def _trust_the_pages_of_a_lost_state(patch):
+    recover = Scheduler.recover
+
+    def recover_but_the_pool(self, failed):
+        pool = self.pool
+        outputs = recover(self, failed)
+        self.pool = pool
+        return outputs
+
+    patch(Scheduler, "recover", recover_but_the_pool)
+
+
+def _blame_whoever_comes_first(patch):
+    patch(Isolation, "blame", lambda self, suspects: next((s.request.id for s in suspects), None))
+
+
+def _run_others_beside_the_suspects(patch):
+    patch(Scheduler, "_chosen", lambda self: None)
+
+
+def _ignore_the_flag_of_an_ended_sequence(patch):
+    spoil = Scheduler._spoil
+    patch(Scheduler, "_spoil", lambda self, s: [] if s.state is State.ENDED else spoil(self, s))
+
+
+def _free_the_pages_of_a_row_in_flight(patch):
+    add = Departures.add
+    patch(Departures, "add", lambda self, s, in_flight: add(self, s, 0))
+
+
+def _resume_from_the_prompt_alone(patch):
+    make = scheduler.sequences_of
+
+    def make_without_output(request, outputs, *rest):
+        return make(request, tuple(None if output is None else () for output in outputs), *rest)
+
+    patch(scheduler, "sequences_of", make_without_output)
+
+
+def _resume_what_has_ended(patch):
+    make = scheduler.sequences_of
+
+    def make_all(request, outputs, *rest):
+        return make(request, tuple(output or () for output in outputs), *rest)
+
+    patch(scheduler, "sequences_of", make_all)
+
+
+def _scatter_contiguous_pages(patch):
+    release = PagePool.release
+
+    def release_in_order(self, page_ids):
+        page_ids.reverse()
+        return release(self, page_ids)
+
+    patch(PagePool, "release", release_in_order)
+
+
 FAULTS = [
     _publish_early,
     _trust_digests,
@@ -263,6 +356,15 @@ FAULTS = [
     _keep_the_slot_of_a_preempted_sequence,
     _forget_a_sibling,
     _recompute_the_prompt_alone,
+    _go_on_with_a_lost_state,
+    _trust_the_pages_of_a_lost_state,
+    _blame_whoever_comes_first,
+    _run_others_beside_the_suspects,
+    _ignore_the_flag_of_an_ended_sequence,
+    _free_the_pages_of_a_row_in_flight,
+    _resume_from_the_prompt_alone,
+    _resume_what_has_ended,
+    _scatter_contiguous_pages,
 ]
 
 
@@ -271,4 +373,4 @@ def test_the_laws_catch_a_planted_fault(fault, monkeypatch):
     fault(monkeypatch.setattr)
     with pytest.raises((AssertionError, KeyError, ValueError, IndexError)):
         for seed in range(10):
-            Workload(seed, enable_prefix_caching=True).run(300)
+            Workload(seed).run(300)
