@@ -32,7 +32,7 @@ class Isolation:
             for sequence in [suspect for suspect in self._groups[0] if suspect.state is State.ENDED]:
                 self._acquit(sequence)
             if self._groups[0]:
-                return self._groups[0]
+                return list(self._groups[0])
             self._groups.popleft()
         return []
 
