@@ -6,7 +6,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("module", ["pages", "sequence", "scheduler", "engine"])
+@pytest.mark.parametrize("module", ["pages", "sequence", "scheduler", "isolation", "invariants", "engine"])
 def test_it_imports_without_jax(module):
     code = f"import sys; sys.modules.update(jax=None, jaxlib=None, flax=None); import jaxinfer.engine.{module}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

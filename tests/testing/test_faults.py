@@ -115,9 +115,7 @@ def test_a_kill_is_one_that_nothing_can_catch():
         "try:\n    FaultyRunner(None, Faults(Fault('kill'))).run(Plan([None]))\n"
         "finally:\n    print('survived')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ), timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "")
 
 
