@@ -75,7 +75,8 @@ class AsyncLLM:
         self.status: Status = "starting"
         self._on_event = on_event
         self._new_transport = partial(new_transport, config, self._hear)
-        self._ready = threading.Event()
+        self._ready = asyncio.Event()
+        self._closing = False
         self._failures = 0  # since the engine last put something out
         self._started: _Started | None = None
         self._open: dict[str, _Open] = {}
@@ -100,7 +101,7 @@ class AsyncLLM:
             self._started = await asyncio.to_thread(self._start)
             self._text_thread.start()
             self.status = "serving"
-            await asyncio.to_thread(self._ready.wait)
+            await self._ready.wait()
         except BaseException:
             self.status = "failed"
             raise
@@ -110,7 +111,7 @@ class AsyncLLM:
     def _hear(self, event: Event) -> None:
         self._on_event(event)
         if event.kind == "ready":
-            self._ready.set()
+            self._loop.call_soon_threadsafe(self._ready.set)
 
     def _start(self) -> "_Started":
         transport = self._new_transport()
@@ -247,11 +248,16 @@ class AsyncLLM:
 
     async def close(self) -> None:
         """Stop the threads; requests still open end with finish_reason "abort"."""
+        self._closing = True
+        self._ready.set()  # a start that waits for the last compilation need not any longer
         if self._started is not None:
             await self.drain(0.0)
-            await asyncio.to_thread(self._started.transport.close)
+            transport = self._started.transport
+            await asyncio.to_thread(transport.close)
             self._outputs.put(None)
             await asyncio.to_thread(self._text_thread.join)
+            if self._started.transport is not transport:  # a restart was just done
+                await asyncio.to_thread(self._started.transport.close)
         self._pool.shutdown()
 
     def stats(self) -> Stats:
@@ -303,20 +309,21 @@ class AsyncLLM:
             self._failures += 1
             if self._failures == MAX_FAILURES or not self._model.transport.restartable:
                 return self._end_all(error)
-            log.warning("%s; starting it again, attempt %d of %d", error, self._failures, self._max_failures - 1)
+            log.warning("%s; starting it again, attempt %d of %d", error, self._failures, MAX_FAILURES - 1)
             transport = self._new_transport()
             try:
                 transport.start(self._put_outputs, self._fail)
             except JaxInferError as failure:
                 error = failure
                 continue
-            self._outputs.put(partial(self._resume, transport))
-            return None
+            if self._closing:
+                return transport.close()
+            return self._outputs.put(partial(self._resume, transport))
 
     def _resume(self, transport: Transport) -> list[tuple[str, Delta]]:
         """On the text thread, behind all outputs of the old engine: give the new one everything that is unfinished."""
         with self._posting:
-            for held in self._open.values():
+            for held in list(self._open.values()):  # the loop may be forgetting one that has ended
                 for message in held.answer.resumption():
                     transport.post(message)
             self._model.transport = transport
@@ -330,7 +337,7 @@ class AsyncLLM:
             return [(made, delta) for made, answer in answers for delta in answer.abort(cause)]
 
         self.status = "failed"
-        self._ready.set()  # nobody needs to wait any longer
+        self._loop.call_soon_threadsafe(self._ready.set)  # nobody needs to wait any longer
         self._outputs.put(end)
 
 

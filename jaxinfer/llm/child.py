@@ -12,7 +12,7 @@ import threading
 import time
 from concurrent.futures import Future
 
-from jaxinfer.errors import EngineError
+from jaxinfer.errors import EngineError, JaxInferError
 from jaxinfer.llm.build import Core, start_core
 from jaxinfer.llm.transport import Handshake
 from jaxinfer.llm.wire import Channel, Failure, FromEngine, ToEngine
@@ -34,6 +34,9 @@ def main() -> None:
         core.warming.add_done_callback(lambda done: _warmed(channel, done))
         threading.Thread(target=_receive, args=(channel, core), name="jaxinfer-inbox", daemon=True).start()
         _run(channel, core)
+    except JaxInferError as error:  # said by whoever started us, in one line; a traceback would bury it
+        channel.send(FromEngine(failure=Failure.of(error)))
+        sys.exit(error.exit_code)
     except Exception as error:
         channel.send(FromEngine(failure=Failure.of(error)))
         raise

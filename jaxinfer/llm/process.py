@@ -14,6 +14,7 @@ from jaxinfer.llm.transport import Handshake, OnFailure, OnOutputs
 from jaxinfer.llm.types import Stats
 from jaxinfer.llm.wire import Channel, FromEngine, ToEngine
 
+CHILD = ["-m", "jaxinfer.llm.child"]
 CLOSE_S = 5.0  # for the child to end after its socket has
 
 
@@ -30,7 +31,7 @@ class EngineProcess:
 
     def start(self, on_outputs: OnOutputs, on_failure: OnFailure) -> Handshake:
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "jaxinfer.llm.child", str(theirs.fileno())]
+        command = [sys.executable, *CHILD, str(theirs.fileno())]
         # the child must find the same packages, also in a tree that was never installed
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with theirs:

@@ -4,6 +4,7 @@ One union per direction, exactly one field set. Only types of ours are decoded, 
 them.
 """
 
+import contextlib
 import socket
 import struct
 import threading
@@ -107,15 +108,12 @@ class Channel[Sent: msgspec.Struct, Received: msgspec.Struct]:
                 return None
             (length,) = _LENGTH.unpack(head)
             frame = self._file.read(length)
-        except OSError:
+        except (OSError, ValueError):  # closed on our side meanwhile
             return None
         return self._decoder.decode(frame) if len(frame) == length else None
 
     def close(self) -> None:
         """Wake the receiver, here and there, and let go of the socket."""
-        try:
+        with contextlib.suppress(OSError):  # the other end may have been faster
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return  # the other end was faster
-        finally:
-            self._socket.close()
+        self._socket.close()

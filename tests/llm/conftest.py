@@ -1,7 +1,11 @@
+import asyncio
+
 import pytest
 
 from jaxinfer.config import EngineConfig
+from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.build import Core
+from jaxinfer.llm.thread import EngineThread
 from jaxinfer.text.tokenizer import Tokenizer
 from tests.support.checkpoints import write_checkpoint
 from tests.support.engines import build
@@ -32,3 +36,64 @@ def leaves_the_engine_idle(request):
 @pytest.fixture(scope="session")
 def tokenizer(folder):
     return Tokenizer.from_folder(folder)
+
+
+class Served:
+    """A started AsyncLLM and the event loop it belongs to. `run` gives an async test both and checks its end."""
+
+    def __init__(self, llm: AsyncLLM) -> None:
+        self.llm = llm
+        self._runner = asyncio.Runner()
+        self._runner.run(llm.start())
+
+    def run(self, test):
+        async def checked():
+            result = await test(self.llm)
+            await settled(self.llm)
+            assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+            return result
+
+        return self._runner.run(checked())
+
+    def close(self):
+        self._runner.run(self.llm.close())
+        self._runner.close()
+
+
+async def settled(llm):
+    """Wait until the engine has let go of everything; the bound is far above two steps of a tiny model."""
+    for _ in range(1000):
+        stats = llm.stats()
+        if not (stats.running or stats.waiting or stats.pages_owned or llm._open):
+            assert stats.pages_free + stats.pages_cached == stats.pages_total
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"still busy: {stats}")
+
+
+@pytest.fixture(scope="session")
+def process_config(folder, tmp_path_factory) -> EngineConfig:
+    """The settings of SMALL for an engine process; its executables are cached for the session."""
+    return EngineConfig(
+        model=str(folder),
+        device="cpu",
+        max_model_len=256,
+        max_num_seqs=8,
+        max_num_batched_tokens=64,
+        num_pages=129,
+        compile_cache_dir=str(tmp_path_factory.mktemp("executables")),
+    )
+
+
+def in_thread(engine) -> AsyncLLM:
+    config, core = engine
+    return AsyncLLM(config, new_transport=lambda _, on_event: EngineThread.over(config, core, on_event))
+
+
+@pytest.fixture(scope="session", params=["thread", "process"])
+def served(request, engine):
+    """One AsyncLLM per transport: whatever holds for one must hold for the other."""
+    own = in_thread(engine) if request.param == "thread" else AsyncLLM(request.getfixturevalue("process_config"))
+    served = Served(own)
+    yield served
+    served.close()

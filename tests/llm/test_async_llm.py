@@ -2,50 +2,29 @@
 
 import asyncio
 import random
-import threading
 
 import pytest
 
-from jaxinfer.errors import InvalidRequest, Overloaded, Unavailable
-from jaxinfer.llm.async_llm import AsyncLLM
+from jaxinfer.errors import InvalidRequest, Overloaded
 from jaxinfer.llm.llm import LLM
-from jaxinfer.llm.thread import EngineThread
 from jaxinfer.protocol.sampling import SamplingParams
+from tests.llm.conftest import settled
 
 LONG = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
-
-
-def use(engine, test):
-    """Run an async test over the shared engine; afterwards its threads are gone."""
-
-    async def run():
-        config, core = engine
-        llm = AsyncLLM(config, new_transport=lambda _, on_event: EngineThread.over(config, core, on_event))
-        await llm.start()
-        try:
-            return await test(llm)
-        finally:
-            await llm.close()
-            assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
-
-    before = set(threading.enumerate())
-    result = asyncio.run(run())
-    assert set(threading.enumerate()) <= before
-    return result
 
 
 async def collect(llm, ids, params, **options):
     return [delta async for delta in await llm.generate(ids, params, request_id="r", **options)]
 
 
-def test_a_stream_equals_the_blocking_call(engine):
+def test_a_stream_equals_the_blocking_call(served, engine):
     params = SamplingParams(temperature=1, seed=4, max_tokens=30, n=2)
     expected = LLM.over(*engine).generate([[5, 6, 7]], params)[0]
 
     async def test(llm):
         return await collect(llm, [5, 6, 7], params)
 
-    deltas = use(engine, test)
+    deltas = served.run(test)
     for choice in expected.outputs:
         own = [delta for delta in deltas if delta.index == choice.index]
         assert [token for delta in own for token in delta.token_ids] == choice.token_ids
@@ -53,17 +32,17 @@ def test_a_stream_equals_the_blocking_call(engine):
         assert [delta.finish_reason for delta in own].count(None) == len(own) - 1
 
 
-def test_two_requests_under_one_label_are_two_requests(engine):
+def test_two_requests_under_one_label_are_two_requests(served):
     async def test(llm):
         return await asyncio.gather(*(collect(llm, [i, 7], SamplingParams(max_tokens=4)) for i in (1, 2)))
 
-    first, second = use(engine, test)
+    first, second = served.run(test)
     assert sum(delta.finish_reason is not None for delta in first) == 1
     assert sum(delta.finish_reason is not None for delta in second) == 1
 
 
 @pytest.mark.parametrize("started", [False, True])
-def test_closing_a_stream_frees_its_pages_at_once(engine, started):
+def test_closing_a_stream_frees_its_pages_at_once(served, started):
     async def test(llm):
         stream = await llm.generate([5, 6, 7], LONG, request_id="r")
         if started:
@@ -71,18 +50,18 @@ def test_closing_a_stream_frees_its_pages_at_once(engine, started):
         await stream.aclose()
         await settled(llm)
 
-    use(engine, test)
+    served.run(test)
 
 
-def test_dropping_a_stream_that_nobody_read_aborts_it(engine):
+def test_dropping_a_stream_that_nobody_read_aborts_it(served):
     async def test(llm):
         await llm.generate([5, 6, 7], LONG, request_id="r")
         await settled(llm)
 
-    use(engine, test)
+    served.run(test)
 
 
-def test_abort_by_label_ends_every_choice(engine):
+def test_abort_by_label_ends_every_choice(served):
     async def test(llm):
         params = SamplingParams(temperature=1, seed=1, max_tokens=200, ignore_eos=True, n=3)
         stream = await llm.generate([5, 6, 7], params, request_id="mine")
@@ -91,11 +70,11 @@ def test_abort_by_label_ends_every_choice(engine):
         await llm.abort("unknown")
         return [delta async for delta in stream]
 
-    ends = [delta.finish_reason for delta in use(engine, test) if delta.finish_reason]
+    ends = [delta.finish_reason for delta in served.run(test) if delta.finish_reason]
     assert ends == ["abort"] * 3
 
 
-def test_refusals_come_before_the_stream(engine):
+def test_refusals_come_before_the_stream(served):
     async def test(llm):
         with pytest.raises(InvalidRequest, match="maximum context length is"):
             await llm.generate([5] * 300, LONG, request_id="r")
@@ -104,12 +83,12 @@ def test_refusals_come_before_the_stream(engine):
         with pytest.raises(InvalidRequest):
             await llm.generate([10**9], LONG, request_id="r")
 
-    use(engine, test)
+    served.run(test)
 
 
-def test_a_full_queue_refuses_and_recovers(engine):
+def test_a_full_queue_refuses_and_recovers(served):
     async def test(llm):
-        limits = engine[1].limits
+        limits = llm._model.limits
         room = limits.max_num_seqs + limits.max_num_queued_seqs
         streams = [await llm.generate([5, 6], LONG, request_id=str(i)) for i in range(room)]
         with pytest.raises(Overloaded) as refused:
@@ -120,33 +99,10 @@ def test_a_full_queue_refuses_and_recovers(engine):
         await settled(llm)
         assert await collect(llm, [5, 6], SamplingParams(max_tokens=2))
 
-    use(engine, test)
+    served.run(test)
 
 
-def test_draining_finishes_what_runs_and_refuses_what_comes(engine):
-    async def test(llm):
-        stream = await llm.generate([5, 6], SamplingParams(max_tokens=20, ignore_eos=True), request_id="r")
-        drained = asyncio.create_task(llm.drain(10))
-        await asyncio.sleep(0)
-        with pytest.raises(Unavailable):
-            await llm.generate([5], LONG, request_id="late")
-        deltas = [delta async for delta in stream]
-        await drained
-        assert deltas[-1].finish_reason == "length"
-
-    use(engine, test)
-
-
-def test_draining_aborts_what_does_not_finish_in_time(engine):
-    async def test(llm):
-        streams = [await llm.generate([5, 6, i], LONG, request_id="r") for i in range(20)]
-        await llm.drain(0.05)
-        return [[delta async for delta in stream][-1].finish_reason for stream in streams]
-
-    assert "abort" in use(engine, test)
-
-
-def test_64_streams_with_random_aborts_leave_nothing_behind(engine):
+def test_64_streams_with_random_aborts_leave_nothing_behind(served):
     draw = random.Random(0)
 
     async def one(llm, i):
@@ -168,12 +124,12 @@ def test_64_streams_with_random_aborts_leave_nothing_behind(engine):
         await settled(llm)
         return results
 
-    results = use(engine, test)
+    results = served.run(test)
     assert all(result in (None, True) for result in results)
     assert None in results
 
 
-def test_rendering_and_tokenizing_round_trip(engine):
+def test_rendering_and_tokenizing_round_trip(served):
     async def test(llm):
         ids = await llm.encode("hello world")
         assert await llm.decode(ids) == "hello world"
@@ -181,14 +137,4 @@ def test_rendering_and_tokenizing_round_trip(engine):
         control = await llm.encode("<|im_end|>")
         assert chat.count(control[0]) == 1  # the turn's own; the one in the content is plain text
 
-    use(engine, test)
-
-
-async def settled(llm):
-    """Wait until the engine has let go of everything; the bound is far above two steps of a tiny model."""
-    for _ in range(400):
-        stats = llm.stats()
-        if not (stats.running or stats.waiting or llm._open):
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"still busy: {stats}")
+    served.run(test)
