@@ -147,11 +147,11 @@ class Engine:
         if not isinstance(cause, Exception):
             self._news += self.scheduler.recover([])  # nobody is to blame
             self._reset()
-            raise cause
+            raise cause from None
         counters.failed_steps += 1
         self._num_failed_in_a_row += 1
         self._news += self.scheduler.recover(failure.steps)
-        log.warning("step %d failed, the %d. in a row", counters.steps, self._num_failed_in_a_row, exc_info=cause)
+        log.warning("step %d failed (%d in a row)", counters.steps, self._num_failed_in_a_row, exc_info=cause)
         if is_sticky(cause):
             raise _end(cause) from cause
         self._reset()

@@ -144,15 +144,12 @@ class Scheduler:
 
     def _ready(self, with_decode_rows: bool) -> list[Sequence]:
         """The running sequences that have something to compute; a length end is known before it is committed."""
+        if not with_decode_rows:
+            return [s for s in self.running if not s.decoding]
         return [
             s
             for s in self.running
-            if not s.decoding
-            or (
-                with_decode_rows
-                and s.dispatched + 1 < s.max_length
-                and not (s.request.text_lag and s.must_wait_for_text)
-            )
+            if not s.decoding or (s.dispatched + 1 < s.max_length and not (s.request.text_lag and s.must_wait_for_text))
         ]
 
     def _num_pages_wanted(self, ready: list[Sequence], budget: int) -> int:
@@ -299,8 +296,7 @@ class Scheduler:
                     self._finish(sequence, output, token)
         self.counters.generated_tokens += num_sampled
         self.in_flight -= 1
-        if self.departures.sequences:
-            self._release(self.departures.step_committed())
+        self._release(self.departures.step_committed())
         if self.isolation.active:
             self._withdraw_cleared(step)
         return outputs

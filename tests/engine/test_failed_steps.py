@@ -246,7 +246,7 @@ def test_each_failed_step_is_logged_once_with_its_cause(caplog):
     with caplog.at_level(logging.INFO, "jaxinfer"):
         client.finish()
     (record,) = caplog.records
-    assert record.getMessage() == "step 5 failed, the 1. in a row"
+    assert record.getMessage() == "step 5 failed (1 in a row)"
     assert "RESOURCE_EXHAUSTED" in str(record.exc_info[1])
 
 
