@@ -9,9 +9,9 @@ PYTEST := $(PYTHON) -m pytest -n $(JOBS) --dist loadfile
 
 .PHONY: serve test test-full soak lint format lock clean
 
-# make serve [MODEL=Qwen/Qwen3-0.6B] [FLAGS="--port 8080"]
+# make serve [MODEL=Qwen/Qwen3-0.6B] [FLAGS="--port 8080"]; it answers as soon as it can, before all is compiled
 serve: $(STAMP)
-	@$(VENV)/bin/jaxinfer serve $(MODEL) $(FLAGS)
+	@$(VENV)/bin/jaxinfer serve --serve-early $(MODEL) $(FLAGS)
 
 test: $(STAMP)
 	@$(PYTEST) -m "not slow and not gpu" $(TESTS)

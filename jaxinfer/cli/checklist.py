@@ -80,7 +80,7 @@ def screen_for(stream: TextIO) -> Screen:
 class Checklist:
     """Takes the events of one start, from any thread. Use as a context manager.
 
-    Invariant: while it is open, something is shown at least every 3 s.
+    Invariant: while it is open, something is shown at least every 3 s; when it is closed, nothing is.
     """
 
     def __init__(self, screen: Screen | None = None, tick_s: float = 0.5) -> None:
@@ -109,8 +109,13 @@ class Checklist:
         if self._stopped:
             raise EngineError("the start was interrupted")
         with self._lock:
+            if self._closed.is_set():
+                return
             if event.kind in {"info", "warning"}:
                 self._screen.say(f"{event.kind:<8} {event.detail}")
+                return
+            if event.kind == "serving":  # in the middle of compiling, which goes on
+                self._screen.say(f"serving  in {event.seconds:.1f} s, in some sizes only; the rest is on its way")
                 return
             if event.kind != self._event.kind:
                 self._finish()
@@ -136,9 +141,12 @@ class Checklist:
         elif event.rows:
             for line in table(event.rows, indent="         "):
                 self._screen.say(line)
-        elif event.kind in {"serving", "ready"}:
+        elif event.kind == "ready":
             self._screen.close()
-            self._screen.say(f"{event.kind:<8} in {event.seconds:.1f} s")
+            self._screen.say(f"ready    in {event.seconds:.1f} s")
+        elif event.kind == "load" and 0 < event.total <= event.done:
+            self._screen.say(f"load     {_load_text(event)}")
+            self._event = Event("compile", "preparing")  # what happens now, although nothing says so yet
         else:
             self._screen.show(self._status())
 
@@ -146,9 +154,7 @@ class Checklist:
         """One line for a step that took part in `show` only."""
         event, seconds = self._event, time.monotonic() - self._began_s
         if event.kind == "load":
-            self._screen.say(
-                f"load     {_load_text(event)}" if event.total else f"load     {event.detail}, {seconds:.1f} s"
-            )
+            self._screen.say(f"load     {event.detail or _load_text(event)}, {seconds:.1f} s")
         elif event.kind == "compile":
             cached = f", {self._cached} from the cache" if self._cached else ""
             self._screen.say(f"compile  {event.done} of {event.total} in {seconds:.1f} s{cached}")
@@ -157,14 +163,13 @@ class Checklist:
         event, seconds = self._event, time.monotonic() - self._began_s
         if event.kind == "load" and event.total:
             return f"load     {_load_text(event)}"
-        if event.kind == "compile":
-            return f"compile  {event.done} of {event.total}  {event.detail}  ({seconds:.0f} s)"
-        return f"{event.kind:<8} {event.detail}  ({seconds:.0f} s)"
+        count = f"{event.done} of {event.total}  " if event.total else ""
+        return f"{event.kind:<8} {count}{event.detail}  ({seconds:.0f} s)"
 
     def _keep_talking(self) -> None:
         while not self._closed.wait(self._tick_s):
             with self._lock:
-                if not self._downloading and self._event.kind not in {"serving", "ready"}:
+                if not self._downloading and self._event.kind != "ready":
                     self._screen.show(self._status())
 
 

@@ -9,11 +9,12 @@ import click
 
 from jaxinfer.cli.checklist import Checklist
 from jaxinfer.cli.options import EngineCommand
-from jaxinfer.cli.session import opening, start_or_stop
+from jaxinfer.cli.session import opening, start_until_serving
 from jaxinfer.config import Resolved
 from jaxinfer.errors import ConfigError
 
 if TYPE_CHECKING:
+    from jaxinfer.llm.async_llm import AsyncLLM
     from jaxinfer.llm.types import ModelInfo
 
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
@@ -21,6 +22,8 @@ LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Serve until a signal. Returns 0 after a drain, 1 when a second signal cut it short."""
+    import asyncio
+
     from jaxinfer.llm.async_llm import AsyncLLM
     from jaxinfer.server.app import create_app
     from jaxinfer.server.serve import run_server
@@ -28,6 +31,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     address: list[str] = []
+    tasks: list[asyncio.Task[None]] = []
     with Checklist() as checklist:
         for line in opening(resolved):
             checklist.say(line)
@@ -39,11 +43,25 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
             checklist.say(f"listen   {address[0]}  (503 until the model is there)")
 
         async def start() -> None:
-            await start_or_stop(llm, checklist)
+            tasks.append(asyncio.create_task(close_at_the_end(llm)))
+            starting = await start_until_serving(llm, checklist)
+            tasks.append(starting)
+            if not params["serve_early"]:
+                await starting
             for line in closing(llm.info, address[0], params["host"]):
                 checklist.say(line)
 
         return run_server(app, params["host"], params["port"], params["drain_timeout_s"], start, bound)
+
+
+async def close_at_the_end(llm: "AsyncLLM") -> None:
+    """Wait for the event loop to end, which cancels its tasks, and close the model while it still can."""
+    import asyncio
+
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await llm.close()
 
 
 def closing(info: "ModelInfo", base: str, host: str) -> list[str]:

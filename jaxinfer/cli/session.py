@@ -40,9 +40,29 @@ async def start_or_stop(llm: "AsyncLLM", checklist: Checklist) -> None:
         raise
 
 
+async def start_until_serving(llm: "AsyncLLM", checklist: Checklist) -> "asyncio.Task[None]":
+    """Start the model and return when it can answer; the task goes on compiling until it answers at its best.
+
+    Keep the task: nobody else does. Should it fail later, the engine's own failure is what requests are told.
+    """
+    import asyncio
+
+    task = asyncio.create_task(start_or_stop(llm, checklist))
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    try:
+        while not task.done() and llm.status == "starting":
+            await asyncio.wait([task], timeout=0.02)
+        if task.done():
+            await task
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    return task
+
+
 @contextlib.contextmanager
 def started(resolved: Resolved, notes: TextIO) -> Iterator[tuple["asyncio.Runner", "AsyncLLM"]]:
-    """A running model and the event loop it lives in; `notes` gets the checklist. Closes both."""
+    """A model that can answer and the event loop it lives in; `notes` gets the checklist. Closes both."""
     import asyncio
 
     from jaxinfer.llm.async_llm import AsyncLLM
@@ -53,7 +73,7 @@ def started(resolved: Resolved, notes: TextIO) -> Iterator[tuple["asyncio.Runner
                 checklist.say(line)
             llm = AsyncLLM(resolved.config, on_event=checklist)
             try:
-                runner.run(start_or_stop(llm, checklist))
+                starting = runner.run(start_until_serving(llm, checklist))
             except BaseException:
                 runner.run(llm.close())
                 raise
@@ -63,6 +83,7 @@ def started(resolved: Resolved, notes: TextIO) -> Iterator[tuple["asyncio.Runner
             yield runner, llm
         finally:
             runner.run(llm.close())
+            starting.cancel()
 
 
 class Speed:

@@ -57,6 +57,32 @@ def test_a_download_s_own_progress_bars_are_left_alone():
     assert stream.getvalue() == "resolve  fetching the weights of tiny: 1 file(s), 1.0 GB\n"
 
 
+def test_serving_comes_in_the_middle_of_compiling():
+    stream = io.StringIO()
+    with Checklist(PlainScreen(stream)) as checklist:
+        checklist(Event("compile", "decode 2", done=1, total=2, cached=True))
+        checklist(Event("serving", seconds=1.5))
+        checklist(Event("compile", "decode 1", done=2, total=2, cached=True))
+        checklist(Event("ready", seconds=2.0))
+    assert stream.getvalue().splitlines() == [
+        "serving  in 1.5 s, in some sizes only; the rest is on its way",
+        "compile  2 of 2 in 0.0 s, 2 from the cache",
+        "ready    in 2.0 s",
+    ]
+
+
+def test_what_follows_the_last_byte_is_not_called_loading():
+    stream, clock = io.StringIO(), Clock()
+    with Checklist(PlainScreen(stream, clock), tick_s=0.01) as checklist:
+        checklist(Event("load", done=10**9, total=10**9, seconds=0.5))
+        clock.now = SILENCE_S
+        time.sleep(0.1)
+    assert stream.getvalue().splitlines() == [
+        "load     1.00 of 1.00 GB in 0.5 s, 2.00 GB/s",
+        "compile  preparing  (0 s)",
+    ]
+
+
 def test_random_weights_are_called_that():
     stream = io.StringIO()
     with Checklist(PlainScreen(stream)) as checklist:
