@@ -20,6 +20,7 @@ from jaxinfer.llm.transport import Handshake
 from jaxinfer.llm.types import Stats
 
 _LENGTH = struct.Struct("<I")
+_MOST_AT_ONCE = 1 << 20
 
 
 class ToEngine(msgspec.Struct, omit_defaults=True):
@@ -85,7 +86,6 @@ class Channel[Sent: msgspec.Struct, Received: msgspec.Struct]:
 
     def __init__(self, end: socket.socket, received: type[Received]) -> None:
         self._socket = end
-        self._file = end.makefile("rb", buffering=1 << 16)
         self._sending = threading.Lock()
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(received)
@@ -102,15 +102,23 @@ class Channel[Sent: msgspec.Struct, Received: msgspec.Struct]:
 
     def receive(self) -> Received | None:
         """The next message; None when the other end is gone."""
-        try:
-            head = self._file.read(_LENGTH.size)
-            if len(head) < _LENGTH.size:
+        head = self._read(_LENGTH.size)
+        frame = self._read(_LENGTH.unpack(head)[0]) if head else None
+        return self._decoder.decode(frame) if frame else None
+
+    def _read(self, size: int) -> bytes | None:
+        """Exactly `size` bytes; None when they will never all come."""
+        parts = []
+        while size:
+            try:
+                part = self._socket.recv(min(size, _MOST_AT_ONCE))
+            except OSError:  # closed on our side meanwhile
                 return None
-            (length,) = _LENGTH.unpack(head)
-            frame = self._file.read(length)
-        except (OSError, ValueError):  # closed on our side meanwhile
-            return None
-        return self._decoder.decode(frame) if len(frame) == length else None
+            if not part:
+                return None
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
 
     def close(self) -> None:
         """Wake the receiver, here and there, and let go of the socket."""
