@@ -89,7 +89,7 @@ class Checklist:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._keep_talking, name="jaxinfer-checklist", daemon=True)
-        self._event = Event("start")
+        self._event = Event("start", "the engine")
         self._began_s = time.monotonic()
         self._cached = 0
         self._downloading = False
