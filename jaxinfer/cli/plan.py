@@ -11,6 +11,7 @@ import click
 
 from jaxinfer.cli.checklist import table
 from jaxinfer.cli.options import EngineCommand
+from jaxinfer.cli.session import model_words
 from jaxinfer.config import Resolved, parse_int, unknown_name
 from jaxinfer.errors import ConfigError
 
@@ -60,7 +61,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     plan = plan_for(config, model, family, platform=target.platform, free=int(target.free_bytes * share))
     rows = [("device", describe(target)), ("architecture", describe_model(model)), *resolved.rows(), *plan.rows()]
     rows += [("concurrency", concurrency(plan)), *throughput(model, plan, target)]
-    for line in [config.model, *table(rows, indent="  ")]:
+    for line in [model_words(config), *table(rows, indent="  ")]:
         click.echo(line)
     return 0
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from jaxinfer.cli.checklist import Checklist, screen_for, table
-from jaxinfer.config import Resolved
+from jaxinfer.config import EngineConfig, Resolved
 from jaxinfer.errors import ConfigError, EngineError
 from jaxinfer.version import __version__
 
@@ -26,7 +26,15 @@ REQUEST_ID = "cli"
 
 def opening(resolved: Resolved) -> list[str]:
     """What is about to start, and every setting that is not a default with where it came from."""
-    return [f"jaxinfer {__version__}: {resolved.config.model}", *table(resolved.rows(), indent="         ")]
+    return [f"jaxinfer {__version__}: {model_words(resolved.config)}", *table(resolved.rows(), indent="         ")]
+
+
+def model_words(config: EngineConfig) -> str:
+    """The model's name, and what it is when it is no real one."""
+    words = config.model
+    if config.model == "demo":
+        words += ", the bundled demo model"
+    return f"{words}, with random weights" if config.load_format == "dummy" else words
 
 
 async def start_or_stop(llm: "AsyncLLM", checklist: Checklist) -> None:

@@ -33,7 +33,7 @@ def test_by_default_the_demo_is_served_on_this_machine_alone(cli, model, served)
     assert served == [("127.0.0.1", 8000, 30.0)]
     assert model.configs[0].model == "demo"
     lines = outcome.err.splitlines()
-    assert lines[0].endswith(": demo")
+    assert lines[0].endswith(": demo, the bundled demo model")
     assert lines[-2] == "serving  tiny, org/tiny-1B at http://127.0.0.1:8000/v1"
     assert lines[-1].startswith("try it   curl -N http://127.0.0.1:8000/v1/chat/completions ")
 
@@ -61,6 +61,10 @@ def test_the_defaults_the_note_and_the_open_door_are_named():
     assert "note     random weights" in lines
     assert any(line.startswith("warning  0.0.0.0 can be reached from other machines") for line in lines)
     assert not any(line.startswith("warning") for line in closing(info, "http://[::1]:8000", "::1"))
+
+
+def test_random_weights_are_named_from_the_first_line_on(cli, model, served):
+    assert cli("serve", "tiny", "--load-format", "dummy").err.splitlines()[0].endswith(": tiny, with random weights")
 
 
 def test_the_curl_line_can_be_pasted():
