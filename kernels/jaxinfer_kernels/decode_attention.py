@@ -96,21 +96,22 @@ def _product(subscripts: str, a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.einsum(subscripts, a, b, precision=precision, preferred_element_type=jnp.float32)
 
 
+@jax.jit
 def decode_attention_reference(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
-    layer: int,
+    layer: jax.Array,
     page_table: jax.Array,
     slots: jax.Array,
     lengths: jax.Array,
 ) -> jax.Array:
-    """The same function row by row in float32, to be believed rather than to be fast. Needs concrete lengths."""
-    out = []
-    for row, (slot, length) in enumerate(zip(slots.tolist(), lengths.tolist(), strict=True)):
-        keys, values = (gather_pages(x, layer, page_table[slot])[:, :length].astype(jnp.float32) for x in (k, v))
-        grouped = q[row].astype(jnp.float32).reshape(keys.shape[0], -1, q.shape[-1])  # [K, G, H]
-        scores = jnp.einsum("KGH,KSH->KGS", grouped, keys, precision="highest") * q.shape[-1] ** -0.5
-        weights = jax.nn.softmax(scores, axis=-1)
-        out.append(jnp.einsum("KGS,KSH->KGH", weights, values, precision="highest").reshape(q.shape[1:]))
-    return jnp.stack(out).astype(q.dtype)
+    """The same function over whole page tables in float32, to be believed rather than to be fast."""
+    keys, values = (gather_pages(x, layer, page_table[slots]).astype(jnp.float32) for x in (k, v))  # [B, K, S, H]
+    visible = jnp.arange(keys.shape[2]) < lengths[:, None, None]  # [B, 1, S]
+    keys, values = (jnp.where(visible[..., None], x, 0.0) for x in (keys, values))
+    grouped = q.astype(jnp.float32).reshape(len(q), k.shape[2], -1, q.shape[-1])  # [B, K, G, H]
+    scores = jnp.einsum("BKGH,BKSH->BKGS", grouped, keys, precision="highest") * q.shape[-1] ** -0.5
+    weights = jnp.where(visible[:, None], jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True)), 0.0)
+    weights /= jnp.maximum(jnp.sum(weights, axis=-1, keepdims=True), jnp.finfo(jnp.float32).tiny)
+    return jnp.einsum("BKGS,BKSH->BKGH", weights, values, precision="highest").reshape(q.shape).astype(q.dtype)

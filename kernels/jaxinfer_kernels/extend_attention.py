@@ -103,19 +103,17 @@ def extend_attention_reference(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
-    layer: int,
+    layer: jax.Array,
     page_table: jax.Array,
     slots: jax.Array,
     query_starts: jax.Array,
     counts: jax.Array,
     lengths: jax.Array,
 ) -> jax.Array:
-    """The same function, each query as a decode row of its own length. Needs concrete counts."""
-    out = jnp.zeros_like(q)
-    per_row = (slots.tolist(), query_starts.tolist(), counts.tolist(), lengths.tolist())
-    for slot, query_start, count, length in zip(*per_row, strict=True):
-        tokens = jnp.arange(query_start, query_start + count)
-        visible = jnp.arange(length - count + 1, length + 1)
-        rows = decode.decode_attention_reference(q[tokens], k, v, layer, page_table, jnp.full(count, slot), visible)
-        out = out.at[tokens].set(rows)
-    return out
+    """The same function, each query as a decode row of its own length."""
+    token = jnp.arange(len(q))[:, None]
+    mine = (query_starts <= token) & (token < query_starts + counts)  # [T, R], at most one row each
+    position = lengths - counts + token - query_starts
+    token_slots = jnp.sum(jnp.where(mine, slots, 0), axis=1)
+    token_lengths = jnp.sum(jnp.where(mine, position + 1, 0), axis=1)
+    return decode.decode_attention_reference(q, k, v, layer, page_table, token_slots, token_lengths)
