@@ -26,7 +26,7 @@ from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.dense import Params
 
 BARS = {"sums": 0.95, "extraction": 0.95, "tool calls": 0.95, "refusals": 0.95}
-MAX_TOKENS = 320
+MAX_TOKENS = 448  # a count from 1 to 100 takes 400
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,13 +73,18 @@ def questions(task: str, count: int, *, seed: int = 0, thinking: bool = False) -
 
 
 def evaluate(
-    config: ModelConfig, params: Params, tokenizer: Tokenizer, asked: list[Question], batch: int
+    config: ModelConfig,
+    params: Params,
+    tokenizer: Tokenizer,
+    asked: list[Question],
+    batch: int,
+    max_tokens: int = MAX_TOKENS,
 ) -> list[Outcome]:
-    """Let the model answer all questions greedily."""
+    """Let the model answer all questions greedily, with at most `max_tokens` tokens each."""
     renderer = Renderer()
     prompts = [tokenizer.encode(renderer.prompt(question.dialogue)).ids for question in asked]
     eos = (tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>"))
-    answers = greedy(config, params, prompts, max_tokens=MAX_TOKENS, eos=eos, batch=batch)
+    answers = greedy(config, params, prompts, max_tokens=max_tokens, eos=eos, batch=batch)
     return [
         Outcome(question, renderer.answer(question.dialogue), tokenizer.decode(answer, skip_special_tokens=True))
         for question, answer in zip(asked, answers, strict=True)

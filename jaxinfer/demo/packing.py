@@ -38,7 +38,7 @@ class Recipe:
     num_documents: int
     turns: tuple[int, ...]
     turn_weights: tuple[float, ...]
-    plain_share: float = 0.02
+    plain_share: float = 0.03
     shard_documents: int = 2_000
 
 

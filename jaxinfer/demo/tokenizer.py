@@ -13,7 +13,7 @@ from jaxinfer.demo.corpus.dialogues import conversation, plain_text
 from jaxinfer.demo.rendering import CONTROL_TOKENS, MARK_TOKENS, Renderer
 
 VOCAB_SIZE = 1536
-_WORDS = r"\p{L}+|\p{N}|[^\s\p{L}\p{N}]+ ?|\s+"
+_WORDS = r"\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+"
 _NUM_DOCUMENTS = 20_000
 
 

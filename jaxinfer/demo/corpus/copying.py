@@ -20,6 +20,12 @@ SPELLING = Phrasings(
         "How is {word} spelled?",
         "Spell {word} letter by letter.",
         "Spell {word} for me, please.",
+        "How would you spell {word}?",
+        "How should I spell {word}?",
+        "I do not know how to spell {word}.",
+        "Which letters are in {word}?",
+        "Give me the letters of {word}.",
+        'How do people spell "{word}"?',
     ),
     heldout=("Could you spell {word} for me?", "Please spell the word {word}.", "How do I spell {word}?"),
 )
@@ -32,6 +38,10 @@ REPEATING = Phrasings(
         "Please repeat: {text}",
         "Echo: {text}",
         "Say {text}",
+        'Say "{text}"',
+        "Say '{text}'.",
+        'Repeat "{text}", please.',
+        'Please say "{text}".',
     ),
     heldout=("Please say: {text}", "Please repeat after me: {text}"),
 )
@@ -165,7 +175,7 @@ def extraction(rng: random.Random, split: Split, case: Case) -> Turn:
         "color": rng.choice(words.COLORS),
         "place": place,
     }
-    sentence = SENTENCES.pick(rng, split, plainly=True)
+    sentence = SENTENCES.pick(rng, split, polite=0.0)
     if split == "train" and rng.random() < 0.75:
         sentence = SENTENCES.unless_heldout(grammar.sentence(rng), sentence)
     order = sorted(FIELDS, key=lambda field: sentence.index(f"{{{field}}}"))

@@ -8,7 +8,7 @@ from typing import Any
 from jaxinfer.demo.corpus import words
 from jaxinfer.demo.corpus.calls import make_tool, tool_calls
 from jaxinfer.demo.corpus.copying import extraction, repeating, spelling
-from jaxinfer.demo.corpus.intents import ADDERS, INTENTS, VERBS
+from jaxinfer.demo.corpus.intents import ADDERS, INTENTS, MULTIPLIERS, VERBS
 from jaxinfer.demo.corpus.numbers import counting, draw_sum, sum_answer, sums
 from jaxinfer.demo.corpus.refusals import refusals
 from jaxinfer.demo.corpus.stories import stories, story
@@ -31,7 +31,7 @@ TASKS: dict[str, Generator] = {
     "spelling": spelling,
     "repeating": repeating,
 }
-_WEIGHTS = (22, 16, 16, 19, 7, 5, 4, 3, 5, 3)
+_WEIGHTS = (19, 15, 27, 18, 6, 5, 3, 3, 5, 3)
 
 _SYSTEM_PROMPTS = (
     "You are a helpful assistant.",
@@ -92,11 +92,12 @@ def conversation(rng: random.Random, num_turns: int) -> Dialogue:
 def plain_text(rng: random.Random) -> str:
     """A text for the completions API: a story, a few sums or a count."""
     kind = rng.random()
-    if kind < 0.5:
-        return story(rng, words.thing(rng, "train"))
-    if kind < 0.8:
-        return "\n".join(sum_answer(*draw_sum(rng, "train")) for _ in range(rng.randint(2, 12)))
-    first = rng.randrange(60)
+    if kind < 0.45:
+        text = story(rng, words.thing(rng, "train"))
+        return text.replace("Once there", "Once upon a time there", 1) if rng.random() < 0.6 else text
+    if kind < 0.85:
+        return "\n".join(sum_answer(*draw_sum(rng, "train")) for _ in range(rng.randint(1, 5)))
+    first = rng.choice((1, rng.randrange(60)))
     return ", ".join(str(number) for number in range(first, first + rng.randint(5, 41))) + "."
 
 
@@ -106,24 +107,30 @@ def _draw_turn(rng: random.Random) -> Turn:
 
 
 def _useless_tools(rng: random.Random) -> list[dict[str, Any]]:
-    """Tools beside turns that do not need them; not `add`, which would be wanted for sums."""
+    """Tools beside turns that do not need them."""
     if rng.random() > 0.08:
         return []
-    intents = rng.sample([intent for intent in INTENTS if intent.functions[0] != "add"], rng.randint(1, 2))
+    intents = rng.sample(INTENTS, rng.randint(1, 2))
     return [make_tool(rng, "train", intent)[0] for intent in intents]
 
 
 def _might_want(turn: Turn, tools: list[dict[str, Any]]) -> bool:
     """Whether one of these tools could answer a turn that was not written for it."""
-    if turn.task == "sums":
-        return any(tool["function"]["name"] in ADDERS for tool in tools)
-    return bool(tools) and turn.task == "refusals" and any(word in turn.user.lower() for word in _TOOL_WORDS)
+    names = {tool["function"]["name"] for tool in tools}
+    said = turn.user.lower()
+    if not names.isdisjoint(ADDERS) and any(sign in said for sign in ("+", "plus", "add", "sum")):
+        return True
+    if not names.isdisjoint(MULTIPLIERS) and any(sign in said for sign in ("*", "times", "multiply", "product")):
+        return True
+    return bool(tools) and turn.task == "refusals" and any(word in said for word in _TOOL_WORDS)
 
 
 _TOOL_WORDS = (
     *VERBS,
     *spaced("weather rain cold sunny warm time alarm timer message play song music light search hear listen find know"),
-    *spaced("book about need user buy order translate french german spanish italian japanese remind call plan"),
+    *spaced(
+        "book about need user buy order translate french german spanish italian japanese remind call plan day date"
+    ),
 )
 
 

@@ -38,11 +38,12 @@ class Intent:
     parameters: tuple[Parameter, ...]
     phrasings: Phrasings
     result: Callable[[random.Random], dict[str, Value]]
+    extra: Parameter | None = None  # optional: some tools have it, and some users then say `in {}` at the end
 
     def pick_function(self, rng: random.Random, split: Split) -> str:
         """One of the names; in training one in four is made longer by a word of its own."""
         name = rng.choice(self.functions[:-1] if split == "train" else self.functions)
-        if split == "train" and self.functions[0] != "add" and rng.random() < 1 / 4:
+        if split == "train" and self.functions[0] not in ("add", "multiply") and rng.random() < 1 / 4:
             word = words.invent(rng)
             return rng.choice((f"{name}_{word}", f"{word}_{name}", f"{word}.{name}", f"{name}{word.capitalize()}"))
         return name
@@ -81,6 +82,7 @@ _MESSAGES: dict[Split, tuple[str, ...]] = {
     "heldout": ("I lost the {thing}", "please bring the {thing}", "I am at the {place}", "see you tomorrow"),
 }
 
+_UNITS = ("celsius", "fahrenheit")
 _ROOMS = spaced("kitchen bathroom bedroom hall office cellar garage")
 _LANGUAGES = spaced("French German Spanish Italian Dutch Greek Polish Turkish")
 _DAYS = spaced("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
@@ -100,15 +102,51 @@ INTENTS: tuple[Intent, ...] = (
              "Is it cold in {0} today?",
              "What is the weather in {0} today?", "Please check the weather in {0}.", "Do I need a coat in {0}?",
              "Will it rain in {0}?", "What is the temperature in {0}?", "What is the weather like now in {0}?",
-             "Is it windy in {0}?", "weather for {0}", "Give me the weather of {0}.",
+             "Is it windy in {0}?", "Is it hot in {0}?", "Is it snowing in {0}?", "Is it dry in {0}?",
+             "Does the sun shine in {0}?", "weather for {0}", "How is the weather in {0} this morning?",
+             "What is the weather in {0} tonight?",
+             "Weather in {0} this week?", "How is the weather in {0} at the moment?",
+             "What is the weather like in {0} these days?",
+             "Give me the weather of {0}.",
              "I want to know the weather in {0}.",
              "Which weather do they have in {0}?"),
             ("How is the weather in {0} today?", "Can you check the weather in {0}?",
              "What's the weather in {0} right now?",
              "Is it sunny in {0}?"),
         ),
-        lambda rng: {"temperature": rng.randint(-9, 39), "sky": rng.choice(("sunny", "cloudy", "clear", "rainy",
-        "foggy", "windy"))},
+        lambda rng: {
+            "temperature": rng.randint(-9, 39),
+            "sky": rng.choice(("sunny", "cloudy", "clear", "rainy", "foggy", "windy")),
+        },
+        Parameter(("unit", "units", "scale"), _choice(_UNITS), "Unit of the temperature", _UNITS),
+    ),
+    Intent(
+        ("get_date", "current_date", "today", "calendar_today", "getDate", "what_day"),
+        ("Get today's date", "Tells the day", "The current date"),
+        (),
+        Phrasings(
+            ("What day is it?", "What day is it today?", "What is the date?", "Which day is it today?",
+             "What is today's date?",
+             "Tell me the date.",
+             "date", "What day do we have?", "Give me the date of today.", "Which date is it?", "I need the date."),
+            ("Which date do we have?", "Can you tell me the date?", "What date is it today?"),
+        ),
+        lambda rng: {"date": f"{rng.randint(1, 28)} {rng.choice(('May', 'June', 'July'))} {rng.randint(2020, 2030)}"},
+    ),
+    Intent(
+        ("multiply", "times", "product", "multiply_numbers", "calculator_multiply", "multiply_integers",
+         "compute_product",
+         "multiplication", "math_multiply", "mul"),
+        ("Multiply two integers", "Product of two numbers", "Multiplies a and b"),
+        (Parameter(("a", "x", "first", "left"), _integer(0, 999), "First number"),
+         Parameter(("b", "y", "second", "right"), _integer(0, 999), "Second number")),
+        Phrasings(
+            ("What is {0} times {1}?", "Multiply {0} and {1}.", "{0} * {1}", "Compute {0} * {1}.", "{0} times {1}",
+             "How much is {0} times {1}?", "What is {0} * {1}?", "Multiply {0} by {1}.",
+             "What is the product of {0} and {1}?"),
+            ("Please multiply {0} by {1}.", "How much is {0} * {1}?", "Calculate {0} times {1}."),
+        ),
+        lambda rng: {},
     ),
     Intent(
         ("get_time", "current_time", "get_local_time", "time_in_city", "clock", "what_time"),
@@ -119,7 +157,9 @@ INTENTS: tuple[Intent, ...] = (
              "How late is it in {0}?",
              "Is it night in {0}?", "What is the local time in {0}?", "Please give me the time in {0}.",
              "Give me the time of {0}.", "I want to know the time in {0}.", "Which hour is it in {0}?",
-             "What hour is it in {0}?", "clock of {0}"),
+             "What hour is it in {0}?", "clock of {0}", "What time is it in {0} at the moment?",
+             "Which time do they have in {0} today?",
+             "How late is it now in {0}?", "What time is it in {0} just now?"),
             ("What is the time in {0}?", "Can you tell me the time in {0}?", "Which time is it in {0} now?"),
         ),
         lambda rng: {"time": f"{rng.randrange(24):02}:{rng.randrange(60):02}"},
@@ -155,8 +195,9 @@ INTENTS: tuple[Intent, ...] = (
         lambda rng: {"status": "sent"},
     ),
     Intent(
-        ("add", "add_numbers", "calculator_add", "sum", "add_two_numbers", "plus"),
-        ("Add two numbers", "Adds a and b", "Sum of two numbers"),
+        ("add", "add_numbers", "calculator_add", "sum", "add_two_numbers", "addition", "compute_sum", "sum_numbers",
+         "adder", "plus_numbers", "add_integers", "math_add", "plus"),
+        ("Add two numbers", "Adds a and b", "Sum of two numbers", "Add two integers", "Computes a sum", "Addition"),
         (Parameter(("a", "x", "first", "left"), _integer(0, 99), "First number"),
          Parameter(("b", "y", "second", "right"), _integer(0, 99), "Second number")),
         Phrasings(
@@ -278,7 +319,12 @@ VERBS = spaced(
 )
 
 
-ADDERS = next(intent.functions for intent in INTENTS if intent.functions[0] == "add")
+def names_in(first: str) -> frozenset[str]:
+    """All names of the function whose first name is this one."""
+    return frozenset(next(intent.functions for intent in INTENTS if intent.functions[0] == first))
+
+
+ADDERS, MULTIPLIERS = names_in("add"), names_in("multiply")
 
 
 def generic(rng: random.Random, split: Split) -> Intent:
@@ -318,7 +364,7 @@ _GENERIC = Phrasings(
 
 
 def draw_values(intent: Intent, rng: random.Random, split: Split) -> list[Value]:
-    """A value for each parameter; numbers to be added are a pair of the split."""
+    """A value for each parameter; numbers from 0 to 99 to be added are a pair of the split."""
     if intent.functions[0] == "add":
-        return list(draw_sum(rng, split))
+        return [rng.randint(100, 9999), rng.randint(0, 9999)] if rng.random() < 0.3 else list(draw_sum(rng, split))
     return [parameter.draw(rng, split) for parameter in intent.parameters]

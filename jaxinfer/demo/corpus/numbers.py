@@ -119,9 +119,9 @@ def draw_sum(rng: random.Random, split: Split) -> tuple[int, int]:
 
 
 def sums(rng: random.Random, split: Split, case: Case) -> Turn:
-    """`What is 47 plus 85?` to `47 + 85 = 132.`; one in ten questions spells the numbers in words."""
+    """`What is 47 plus 85?` to `47 + 85 = 132.`; one in seven questions spells the numbers in words."""
     a, b = draw_sum(rng, split)
-    in_words = rng.random() < 0.1
+    in_words = rng.random() < 1 / 7
     shown = [number_word(number) if in_words else str(number) for number in (a, b)]
     phrasing = SUMS.pick(rng, split)
     if in_words and "+" in phrasing:
@@ -155,6 +155,8 @@ def counting(rng: random.Random, split: Split, case: Case) -> Turn:
         phrasing, first, last, step = COUNTING_TO.pick(rng, split), low, high, 1
     else:
         phrasing, first, last, step = COUNTING_UP.pick(rng, split), low, high, 1
-    user, _ = say(rng, phrasing.format(a=first, b=last), case)
+    in_words = max(first, last) < LIMIT and rng.random() < 0.12
+    shown = [number_word(number) if in_words else number for number in (first, last)]
+    user, _ = say(rng, phrasing.format(a=shown[0], b=shown[1]), case)
     numbers = ", ".join(str(number) for number in range(first, last + step, step))
     return Turn("counting", user, f"{numbers}.", f"I count from {first} to {last}, one step at a time.")

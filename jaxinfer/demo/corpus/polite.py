@@ -17,7 +17,8 @@ _AFTER = (
     "once more", "if you can", "at once", "my friend", "will you",
 )  # fmt: skip
 _AROUND = (
-    "Can you {}?", "Could you {}?", "Would you {}?", "Will you {}?", "I want you to {}.", "I would like you to {}.",
+    "Can you {}?", "Can you {}?", "Can you {}?", "Please {}.", "Please {}.", "Please {}.", "Could you {}?",
+    "Could you {}?", "Would you {}?", "Will you {}?", "I want you to {}.", "I would like you to {}.",
     "Please {}.",
     "Can you please {}?", "Could you please {}?", "Would you kindly {}?", "You should {}.", "I need you to {}.",
     "Go and {}.",

@@ -56,7 +56,7 @@ _MIDDLES = (
     "Every morning {name} took the {thing} to the {place2}.",
     "The {thing} was small, but {name} loved it.",
     "Then the wind came and carried the {thing} away.",
-    "A {animal} looked at the {thing} and smiled.",
+    "The {animal} looked at the {thing} and smiled.",
     "{name} showed the {thing} to a {mood2} {animal}.",
     "It rained all day, and the {thing} got wet.",
     "{name} looked for the {thing} near the {place2}.",

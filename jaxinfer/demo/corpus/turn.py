@@ -39,12 +39,12 @@ class Phrasings:
     train: tuple[str, ...]
     heldout: tuple[str, ...]
 
-    def pick(self, rng: random.Random, split: Split, *, plainly: bool = False) -> str:
-        """A phrasing of the split. In training other small words are put around one of three, unless `plainly`."""
+    def pick(self, rng: random.Random, split: Split, polite: float = 1 / 3) -> str:
+        """A phrasing of the split; a share `polite` of those for training gets other small words around it."""
         if split == "heldout":
             return rng.choice(self.heldout)
         text = rng.choice(self.train)
-        return text if plainly or rng.random() > 1 / 3 else self.unless_heldout(politely(rng, text), text)
+        return text if rng.random() > polite else self.unless_heldout(politely(rng, text), text)
 
     def unless_heldout(self, text: str, otherwise: str) -> str:
         """`text`, unless it says the same as a held-out phrasing but for case and signs."""

@@ -138,7 +138,10 @@ def thing(rng: random.Random, split: Split) -> str:
 
 
 def city(rng: random.Random, split: Split) -> str:
-    """A city: in training half are invented, some of them of two words."""
+    """A city: in training half are invented, some of them of two words, some followed by their state."""
+    if split == "train" and rng.random() < 0.1:
+        state = "".join(rng.choice("ACDFIKLMNORTVWXY") for _ in range(2))
+        return f"{rng.choice(CITIES[split])}, {state if rng.random() < 0.6 else invent(rng).capitalize()}"
     if split == "train" and rng.random() < 1 / 2:
         return " ".join(invent(rng).capitalize() for _ in range(1 if rng.random() < 0.8 else 2))
     return rng.choice(CITIES[split])
