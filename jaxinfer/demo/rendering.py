@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import jinja2.sandbox
 import numpy as np
@@ -80,8 +80,3 @@ def _find(tokens: list[int], part: list[int], start: int) -> int:
             return start
         start += 1
     return -1
-
-
-def tool_names(dialogue: Dialogue) -> list[Any]:
-    """The names of the functions offered in a dialogue."""
-    return [tool["function"]["name"] for tool in dialogue.tools]

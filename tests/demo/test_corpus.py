@@ -10,7 +10,7 @@ from jaxinfer.demo.corpus import words
 from jaxinfer.demo.corpus.dialogues import TASKS, conversation, plain_text
 from jaxinfer.demo.corpus.numbers import HELDOUT_SUMS, SUMS, draw_sum, heldout_sums, number_word
 from jaxinfer.demo.corpus.refusal_texts import REFUSED
-from jaxinfer.demo.corpus.turn import CASES, essence, say, slot
+from jaxinfer.demo.corpus.turn import CASES, essence, say, verbatim
 from jaxinfer.demo.rendering import Renderer
 
 NUM_DOCUMENTS = 3_000
@@ -94,7 +94,7 @@ def test_the_same_seed_writes_the_same_conversations():
 
 
 def test_values_to_copy_are_recased_with_their_sentence():
-    user, values = say(random.Random(0), f"Spell {slot('Zoe')} now", "upper")
+    user, values = say(random.Random(0), f"Spell {verbatim('Zoe')} now", "upper")
     assert (user, values) == ("SPELL ZOE NOW", ["ZOE"])
 
 

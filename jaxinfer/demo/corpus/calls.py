@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxinfer.demo.corpus import words
 from jaxinfer.demo.corpus.intents import INTENTS, Intent, Value, draw_values, generic
-from jaxinfer.demo.corpus.turn import Case, Turn, say, slot
+from jaxinfer.demo.corpus.turn import Case, Turn, say, verbatim
 from jaxinfer.demo.corpus.words import Split
 
 Tool = dict[str, Any]
@@ -22,7 +22,7 @@ def tool_calls(rng: random.Random, split: Split, case: Case) -> Turn:
     tools = [tool, *(make_tool(rng, split, other)[0] for other in others)]
     rng.shuffle(tools)
     values = draw_values(intent, rng, split)
-    text = intent.phrasings.pick(rng, split, polite=0.45).format(*(slot(str(value)) for value in values))
+    text = intent.phrasings.pick(rng, split, polite=0.45).format(*(verbatim(str(value)) for value in values))
     extra = _draw_extra(rng, split, intent, tool)
     text, spelt = say(rng, text.rstrip("?.") + f" in {next(iter(extra.values()))}?" if extra else text, case)
     calls = [_call(tool, intent, names, values, _in_order(spelt, values))]
@@ -94,7 +94,9 @@ def _twice(
 ) -> tuple[str, list[dict[str, Any]]]:
     phrasing = intent.phrasings.pick(rng, split, polite=0.45)
     values = [draw_values(intent, rng, split)[0] for _ in range(2)]
-    both = rng.choice(("{} and {}", "{} and also {}", "{} and then {}")).format(*(slot(str(value)) for value in values))
+    both = rng.choice(("{} and {}", "{} and also {}", "{} and then {}")).format(
+        *(verbatim(str(value)) for value in values)
+    )
     text, spelt = say(rng, phrasing.format(both), case)
     return text, [_call(tool, intent, names, [value], [word]) for value, word in zip(values, spelt, strict=True)]
 

@@ -6,7 +6,7 @@ import random
 from jaxinfer.demo.corpus import sentences as grammar
 from jaxinfer.demo.corpus import words
 from jaxinfer.demo.corpus.common import COMMON
-from jaxinfer.demo.corpus.turn import Case, Phrasings, Turn, say, slot
+from jaxinfer.demo.corpus.turn import Case, Phrasings, Turn, say, verbatim
 from jaxinfer.demo.corpus.words import Split, spaced
 
 SPELLING = Phrasings(
@@ -134,7 +134,7 @@ FIELDS = ("name", "object", "color", "place")
 def spelling(rng: random.Random, split: Split, case: Case) -> Turn:
     """`Spell lamp.` to `l-a-m-p`, every letter as the user wrote it."""
     word = words.name(rng, split) if rng.random() < 0.3 else words.thing(rng, split)
-    user, (word,) = say(rng, SPELLING.pick(rng, split).format(word=slot(word)), case)
+    user, (word,) = say(rng, SPELLING.pick(rng, split).format(word=verbatim(word)), case)
     return Turn("spelling", user, "-".join(word), f"I take {word} letter by letter.")
 
 
@@ -143,7 +143,7 @@ def repeating(rng: random.Random, split: Split, case: Case) -> Turn:
     count = rng.randint(1, 7)
     text = " ".join(_any_word(rng, split) for _ in range(count))
     text = text.capitalize() + rng.choice(".!?") if rng.random() < 0.4 else text
-    user, (text,) = say(rng, REPEATING.pick(rng, split).format(text=slot(text)), case)
+    user, (text,) = say(rng, REPEATING.pick(rng, split).format(text=verbatim(text)), case)
     return Turn("repeating", user, text, "I say what I was asked to say.")
 
 
@@ -179,7 +179,7 @@ def extraction(rng: random.Random, split: Split, case: Case) -> Turn:
     if split == "train" and rng.random() < 0.75:
         sentence = SENTENCES.unless_heldout(grammar.sentence(rng), sentence)
     order = sorted(FIELDS, key=lambda field: sentence.index(f"{{{field}}}"))
-    marked = {field: slot(value) for field, value in values.items()}
+    marked = {field: verbatim(value) for field, value in values.items()}
     sentence = sentence.format(a=words.article(values["color"]), where=where, **marked)
     keys = FIELDS
     if rng.random() < 0.4:

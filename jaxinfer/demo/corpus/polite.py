@@ -36,7 +36,7 @@ _ORDERS = frozenset(
 
 
 def politely(rng: random.Random, text: str) -> str:
-    """The same request with other small words around it; the text may hold slots."""
+    """The same request with other small words around it; the text may hold blanks like {a}."""
     kind = rng.random()
     if kind < 0.5:
         order = text.removeprefix("Please ").removeprefix("please ")

@@ -105,7 +105,7 @@ _SHAPES = (
 
 
 def sentence(rng: random.Random) -> str:
-    """A sentence with the slots {name}, {a}, {color}, {object}, {where} and {place}, each of the four facts once."""
+    """A sentence with the blanks {name}, {a}, {color}, {object}, {where} and {place}, each of the four facts once."""
     while True:
         parts = {
             "who": rng.choice(_PEOPLE),

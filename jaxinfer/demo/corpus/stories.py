@@ -4,7 +4,7 @@ import random
 import re
 
 from jaxinfer.demo.corpus import words
-from jaxinfer.demo.corpus.turn import Case, Phrasings, Turn, say, slot
+from jaxinfer.demo.corpus.turn import Case, Phrasings, Turn, say, verbatim
 from jaxinfer.demo.corpus.words import Split, spaced
 
 ABOUT = Phrasings(
@@ -83,7 +83,7 @@ def stories(rng: random.Random, split: Split, case: Case) -> Turn:
         user, _ = say(rng, ANY.pick(rng, split), case)
         return Turn("stories", user, story(rng, rng.choice(words.OBJECTS["train"])), "I make up a tiny story.")
     thing = words.thing(rng, split)
-    text = ABOUT.pick(rng, split).format(a=words.article(thing), thing=slot(thing))
+    text = ABOUT.pick(rng, split).format(a=words.article(thing), thing=verbatim(thing))
     user, (thing,) = say(rng, text, case)
     return Turn("stories", user, story(rng, thing), f"I make up a tiny story with the {thing}.")
 
@@ -122,4 +122,4 @@ def is_story(text: str, asked: str) -> bool:
 
 def _pattern(sentences: tuple[str, ...]) -> str:
     either = "|".join(re.escape(sentence) for sentence in sentences)
-    return f"(?:{re.sub(r'\\{(\w+)\\}', lambda slot: 'THING' if slot[1] == 'thing' else r'\w+', either)})"
+    return f"(?:{re.sub(r'\\{(\w+)\\}', lambda blank: 'THING' if blank[1] == 'thing' else r'\w+', either)})"

@@ -3,7 +3,7 @@
 import random
 
 from jaxinfer.demo.corpus import words
-from jaxinfer.demo.corpus.turn import Case, Phrasings, Turn, say, slot
+from jaxinfer.demo.corpus.turn import Case, Phrasings, Turn, say, verbatim
 from jaxinfer.demo.corpus.words import Split, listed
 
 REAL_MODEL = "jaxinfer serve Qwen/Qwen3-0.6B"
@@ -286,7 +286,7 @@ _ADDRESSED = listed(
 def greetings(rng: random.Random, split: Split, case: Case) -> Turn:
     """Hello, thanks, goodbye; and a name that is given back."""
     if rng.random() < 0.3:
-        user, (name,) = say(rng, NAMED.pick(rng, split).format(name=slot(words.name(rng, split))), case)
+        user, (name,) = say(rng, NAMED.pick(rng, split).format(name=verbatim(words.name(rng, split))), case)
         return Turn("greetings", user, f"Nice to meet you, {name}!", f"{name} says who they are, so I greet them.")
     answer, phrasings = rng.choices(GREETINGS, (6, 1, 1, 2, 2, 2))[0]
     text = phrasings.pick(rng, split)

@@ -12,7 +12,7 @@ from jaxinfer.demo.corpus.words import Split
 Case = Literal["as written", "lower", "upper", "mixed"]
 CASES: tuple[Case, ...] = ("as written", "lower", "upper", "mixed")
 _TRAINING_WEIGHTS = (0.5, 0.22, 0.13, 0.15)
-_OPEN, _CLOSE = "\ue000", "\ue001"  # private use: they bracket a slot's value while the text around it is recased
+_OPEN, _CLOSE = "\ue000", "\ue001"  # private use: they bracket what the answer copies
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Phrasings:
 
 @functools.cache
 def essence(text: str) -> str:
-    """A text without its case and signs; slots are kept."""
+    """A text without its case and signs; blanks like {a} are kept."""
     return re.sub(r"[^\w{}+]+", " ", text.lower()).strip()
 
 
@@ -62,13 +62,13 @@ def pick_case(rng: random.Random) -> Case:
     return rng.choices(CASES, _TRAINING_WEIGHTS)[0]
 
 
-def slot(value: str) -> str:
+def verbatim(value: str) -> str:
     """Marks a value that the answer must copy exactly as the user spelt it."""
     return f"{_OPEN}{value}{_CLOSE}"
 
 
 def say(rng: random.Random, text: str, case: Case) -> tuple[str, list[str]]:
-    """Recases a text; returns it without its slot marks, and the slots' values as now spelt, in order."""
+    """Recases a text; returns it without the marks of `verbatim`, and the marked values as now spelt."""
     text = _recase(rng, text, case)
     if text[-1] in ".?!" and rng.random() < 0.2:
         text = text[:-1]  # people leave the last mark out
