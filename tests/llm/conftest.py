@@ -17,9 +17,15 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def engine(folder) -> tuple[EngineConfig, Core]:
+def executables(tmp_path_factory):
+    """Where the engines of this session keep what they compiled."""
+    return tmp_path_factory.mktemp("executables")
+
+
+@pytest.fixture(scope="session")
+def engine(folder, executables) -> tuple[EngineConfig, Core]:
     """One engine for the whole session: it compiles once, and every test must leave it idle."""
-    return build(folder)
+    return build(folder, executables)
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +78,7 @@ async def settled(llm):
 
 
 @pytest.fixture(scope="session")
-def process_config(folder, tmp_path_factory) -> EngineConfig:
+def process_config(folder, executables) -> EngineConfig:
     """The settings of SMALL for an engine process; its executables are cached for the session."""
     return EngineConfig(
         model=str(folder),
@@ -81,7 +87,7 @@ def process_config(folder, tmp_path_factory) -> EngineConfig:
         max_num_seqs=8,
         max_num_batched_tokens=64,
         num_pages=129,
-        compile_cache_dir=str(tmp_path_factory.mktemp("executables")),
+        compile_cache_dir=str(executables),
     )
 
 

@@ -18,7 +18,9 @@ GREEDY = {"model": "", "temperature": 0, "max_tokens": 12, "extra_body": {"ignor
 
 @pytest.fixture(scope="module")
 def llm(tmp_path_factory) -> AsyncLLM:
-    config, core = build(write_checkpoint(tmp_path_factory.mktemp("checkpoints") / "tiny"))
+    config, core = build(
+        write_checkpoint(tmp_path_factory.mktemp("checkpoints") / "tiny"), tmp_path_factory.mktemp("executables")
+    )
     return AsyncLLM(config, new_transport=lambda *_: EngineThread.over(config, core))
 
 

@@ -12,6 +12,7 @@ from jaxinfer.config import EngineConfig, ExtendBucket, Limits
 from jaxinfer.engine.engine import Engine
 from jaxinfer.llm.build import Core, model_info
 from jaxinfer.models.registry import family_for
+from jaxinfer.runtime.cache import ExecutableCache
 from jaxinfer.runtime.runner import DeviceRunner
 
 SMALL = Limits(
@@ -26,8 +27,11 @@ SMALL = Limits(
 )
 
 
-def build(folder: Path, **limits: object) -> tuple[EngineConfig, Core]:
-    """An engine over the checkpoint in `folder`, with SMALL limits but for those given; nothing is compiled ahead."""
+def build(folder: Path, executables: Path, **limits: object) -> tuple[EngineConfig, Core]:
+    """An engine over the checkpoint in `folder`, with SMALL limits but for those given.
+
+    executables: a directory that keeps what was compiled for the engines that follow.
+    """
     config = EngineConfig(model=str(folder), device="cpu", compile_cache_dir="")
     checkpoint = resolve(config.model)
     family = family_for(checkpoint.config)
@@ -36,6 +40,7 @@ def build(folder: Path, **limits: object) -> tuple[EngineConfig, Core]:
     device = jax.devices("cpu")[0]
     params = load_params(checkpoint, family.parameters(model), model.dtype, device)
     runner = DeviceRunner(model, family, params, concrete, device)
+    runner.warm_up(lambda *progress: None, ExecutableCache(executables))
     warming: Future[None] = Future()
     warming.set_result(None)
     info = dataclasses.replace(model_info(config, checkpoint, model), max_model_len=concrete.max_model_len)

@@ -1,0 +1,106 @@
+"""The same requests under every way of scheduling them give the same tokens, over a real float32 engine."""
+
+import random
+
+import jax
+import pytest
+
+from jaxinfer.llm.llm import LLM
+from jaxinfer.protocol.sampling import SamplingParams
+from tests.support.engines import build
+
+
+def workload():
+    """Prompts that share beginnings, greedy and drawn, short and long, one of them with several choices."""
+    draw = random.Random(7)
+    shared = [draw.randrange(320) for _ in range(70)]
+    prompts, params = [], []
+    for i in range(14):
+        own = [draw.randrange(320) for _ in range(draw.randint(1, 60))]
+        prompts.append(shared[: draw.choice([0, 20, 70])] + own)
+        params.append(
+            SamplingParams(
+                temperature=draw.choice([0, 1]),
+                top_p=draw.choice([1, 0.9]),
+                top_k=draw.choice([0, 40]),
+                seed=i,
+                n=3 if i == 5 else 1,
+                max_tokens=draw.randint(4, 60),
+                ignore_eos=True,
+            )
+        )
+    return prompts, params
+
+
+def answers(llm, prompts, params):
+    return [[choice.token_ids for choice in output.outputs] for output in llm.generate(prompts, params)]
+
+
+@pytest.fixture(scope="module")
+def alone(engine):
+    """Each request by itself: nothing to be confused with."""
+    llm = LLM.over(*engine)
+    return [answers(llm, [prompt], [own])[0] for prompt, own in zip(*workload(), strict=True)]
+
+
+WAYS = {
+    "together": {},
+    "in chunks of 16": {"max_num_batched_tokens": 16},
+    "without the prefix cache": {"enable_prefix_caching": False},
+    "read before the next step": {"run_ahead": 0},
+    "only when empty": {"scheduling": "static"},
+    "on consecutive pages": {"kv_layout": "contiguous", "enable_prefix_caching": False},
+    "in a pool that is too small": {"num_pages": 18},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_answers_do_not_depend_on_how_they_were_scheduled(folder, executables, alone, way):
+    config, core = build(folder, executables, **WAYS[way])
+    llm = LLM.over(config, core)
+    try:
+        for _ in range(2):  # the second time with whatever the first left in the cache
+            assert answers(llm, *workload()) == alone
+        stats = llm.stats()
+        assert (stats.preemptions > 0) == (way == "in a pool that is too small")
+        assert (stats.cached_tokens > 0) == core.limits.enable_prefix_caching
+        assert stats.compiles_after_ready == 0
+        core.engine.check()
+    finally:
+        llm.close()
+
+
+def test_a_compilation_after_ready_is_counted(folder, executables):
+    import jax
+
+    config, core = build(folder, executables)
+    llm = LLM.over(config, core)
+    try:
+        jax.block_until_ready(jax.jit(lambda x: x * 3 + 1)(jax.numpy.ones(17)))
+        assert llm.stats().compiles_after_ready >= 1
+    finally:
+        llm.close()
+
+
+def test_a_thousand_requests_of_every_kind_compile_nothing(engine):
+    draw = random.Random(3)
+    llm = LLM.over(*engine)
+    compiled = llm.stats().compiles_after_ready
+    for _ in range(10):
+        prompts = [[draw.randrange(320) for _ in range(draw.choice([1, 3, 15, 16, 17, 64, 130]))] for _ in range(100)]
+        params = [
+            SamplingParams(
+                temperature=draw.choice([0, 0.7]),
+                top_k=draw.choice([0, 5]),
+                top_p=draw.choice([1, 0.5]),
+                min_p=draw.choice([0, 0.1]),
+                n=draw.choice([1, 1, 1, 2]),
+                max_tokens=draw.randint(1, 12),
+                stop=draw.choice([None, "a"]),
+            )
+            for _ in prompts
+        ]
+        assert len(llm.generate(prompts, params)) == 100
+        next(stream := llm.stream(prompts[0], SamplingParams(max_tokens=100, ignore_eos=True)))
+        stream.close()
+    assert llm.stats().compiles_after_ready == compiled
