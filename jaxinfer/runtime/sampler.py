@@ -39,8 +39,8 @@ def sample(logits: jax.Array, columns: jax.Array, positions: jax.Array) -> jax.A
     def draw() -> jax.Array:
         scaled = (logits - jnp.max(logits, axis=-1, keepdims=True)) / jnp.where(temperature > 0, temperature, 1.0)
         noise = gumbel_noise(columns, positions, logits.shape[-1])
-        kept = _kept(scaled, columns, temperature[:, 0] > 0)
-        return largest_id(jnp.where(kept, scaled + noise, -jnp.inf))
+        left = kept(scaled, columns, temperature[:, 0] > 0)
+        return largest_id(jnp.where(left, scaled + noise, -jnp.inf))
 
     drawn = jax.lax.cond(jnp.any(temperature > 0), draw, lambda: greedy)
     return jnp.where(temperature[:, 0] > 0, drawn, greedy)
@@ -70,7 +70,7 @@ def gumbel_noise(columns: jax.Array, positions: jax.Array, width: int) -> jax.Ar
     return jax.vmap(row)(seeds, bits[:, SamplingColumn.SAMPLE_INDEX], positions.astype(jnp.uint32))
 
 
-def _kept(scaled: jax.Array, columns: jax.Array, drawing: jax.Array) -> jax.Array:
+def kept(scaled: jax.Array, columns: jax.Array, drawing: jax.Array) -> jax.Array:
     """bool[L, V]: what top-k, top-p and min-p leave of `scaled` logits, whose largest is 0 in each row."""
     top_k = columns[:, SamplingColumn.TOP_K]
     top_p = _float_column(columns, SamplingColumn.TOP_P)[:, 0]

@@ -1,0 +1,99 @@
+"""Every executable updates the state in place: each state buffer aliased, none copied, by the compiled text itself."""
+
+import dataclasses
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxinfer.runtime import step
+from jaxinfer.runtime.programs import Helper, Program
+from jaxinfer.runtime.runner import DeviceRunner
+from jaxinfer.runtime.state import DeviceState
+from tests.support.tiny_runner import LIMITS, TINY, make_runner
+
+HLO_TYPES = {"float32": "f32", "bfloat16": "bf16", "int32": "s32", "uint32": "u32", "uint16": "u16"}
+# What makes a new array of its result's shape; updates in place are dynamic-update-slice, scatter, or fusions of them.
+MAKERS = "copy|copy-start|convert|transpose|broadcast|select|concatenate|pad"
+
+
+def hlo_shape(leaf: jax.ShapeDtypeStruct) -> str:
+    return f"{HLO_TYPES[leaf.dtype.name]}[{','.join(map(str, leaf.shape))}]"
+
+
+def donated_leaves(program: Program) -> dict[int, jax.ShapeDtypeStruct]:
+    """The state buffers a program is given, by the number of the compiled program's parameter."""
+    leaves, number = {}, 0
+    for index, argument in enumerate(program.arguments):
+        for leaf in jax.tree.leaves(argument):
+            if index in program.donated:
+                leaves[number] = leaf
+            number += 1
+    return leaves
+
+
+def faults_of(compiled: jax.stages.Compiled, state: dict[int, jax.ShapeDtypeStruct]) -> list[str]:
+    """What a compiled program does to its state other than updating it in place."""
+    text, analysis = compiled.as_text(), compiled.memory_analysis()
+    aliased = {int(number) for number in re.findall(r"\{[\d,]*\}: \((\d+), \{\}", text.splitlines()[0])}
+    faults = [f"state buffer {number} is not aliased" for number in sorted(state.keys() - aliased)]
+    for shape in {hlo_shape(leaf) for leaf in state.values()}:
+        maker = re.compile(rf"= \(?{re.escape(shape)}\S* ({MAKERS})\(")
+        faults += [line.strip()[:160] for line in text.splitlines() if maker.search(line)]
+    pool = sum(leaf.dtype.itemsize * leaf.size for leaf in state.values())
+    if analysis.alias_size_in_bytes < pool:
+        faults.append(f"{analysis.alias_size_in_bytes} bytes aliased of {pool}")
+    return faults
+
+
+def check_all(runner: DeviceRunner) -> None:
+    faults = {
+        program.name: found
+        for key, program in runner._programs.items()
+        if (found := faults_of(runner._executables[key], donated_leaves(program)))
+    }
+    assert not faults
+    assert {*LIMITS.decode_buckets, *LIMITS.extend_buckets, *Helper} <= runner._programs.keys()
+
+
+def test_float32_programs_update_every_state_buffer_in_place(warm_runner: DeviceRunner) -> None:
+    check_all(warm_runner)
+
+
+def test_bfloat16_programs_update_every_state_buffer_in_place() -> None:
+    runner = make_runner(dataclasses.replace(TINY, dtype="bfloat16"))
+    runner.warm_up(lambda name, done, total, seconds, cached: None)
+    check_all(runner)
+    runner.close()
+
+
+def test_temporaries_do_not_grow_with_the_pool() -> None:
+    def temporaries(num_pages: int) -> int:
+        runner = make_runner(limits=dataclasses.replace(LIMITS, num_pages=num_pages))
+        return runner._programs[4].compile().memory_analysis().temp_size_in_bytes
+
+    assert temporaries(120) == temporaries(1200)
+
+
+@pytest.mark.parametrize("spoil", ["read_after_write", "no_donation"])
+def test_a_step_that_copies_its_state_is_caught(warm_runner: DeviceRunner, spoil: str) -> None:
+    program = warm_runner._programs[4]
+
+    def spoilt(
+        params: step.Params, state: DeviceState, upload: jax.Array
+    ) -> tuple[DeviceState, jax.Array, jax.Array | None]:
+        after, output = program.function(params, state, upload)
+        # the old keys are needed after the new ones are written: XLA must keep both
+        return after, output, state.k.sum(axis=1) + after.k.sum(axis=1) if spoil == "read_after_write" else None
+
+    donated = () if spoil == "no_donation" else program.donated
+    compiled = jax.jit(spoilt, donate_argnums=donated).lower(*program.arguments).compile()
+    assert faults_of(compiled, donated_leaves(program))
+
+
+def test_every_program_takes_one_small_array_of_int32_from_the_host(warm_runner: DeviceRunner) -> None:
+    for program in warm_runner._programs.values():
+        upload = program.arguments[-1]
+        assert upload.dtype == jnp.int32
+        assert upload.size < 2000
