@@ -71,8 +71,6 @@ def test_answers_do_not_depend_on_how_they_were_scheduled(folder, executables, a
 
 
 def test_a_compilation_after_ready_is_counted(folder, executables):
-    import jax
-
     config, core = build(folder, executables)
     llm = LLM.over(config, core)
     try:

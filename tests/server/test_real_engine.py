@@ -21,7 +21,7 @@ def llm(tmp_path_factory) -> AsyncLLM:
     config, core = build(
         write_checkpoint(tmp_path_factory.mktemp("checkpoints") / "tiny"), tmp_path_factory.mktemp("executables")
     )
-    return AsyncLLM(config, new_transport=lambda *_: EngineThread.over(config, core))
+    return AsyncLLM(config, new_transport=lambda _, on_event: EngineThread.over(config, core, on_event))
 
 
 @pytest.fixture(scope="module")
