@@ -39,6 +39,7 @@ class EngineConfig:
     gpu_memory_utilization: share of the device's free memory that weights, pages and temporaries may take together.
     kv_cache_memory_bytes: for the pages alone; overrides the share.    run_ahead: steps in flight beyond the one
     being committed, 0 or 1.    compile_cache_dir: None is the user's cache directory, "" is off.
+    max_logprobs: the most likely tokens that a request may ask for at each position.
     scheduling: static starts sequences only when none runs.    kv_layout: contiguous gives each sequence consecutive
     pages for all of max_model_len, and shares none. Both are there to be compared with.
     """
@@ -64,6 +65,7 @@ class EngineConfig:
     kv_layout: KvLayout = "paged"
     run_ahead: int = 1
     max_num_queued_seqs: int | None = None
+    max_logprobs: int = 20
     generation_config: Literal["auto", "none"] = "auto"
     download_dir: str | None = None
     compile_cache_dir: str | None = None
@@ -107,6 +109,7 @@ class Limits:
     kv_layout: KvLayout = "paged"
     run_ahead: int = 1
     max_num_queued_seqs: int = 256
+    max_logprobs: int = 20
 
     @property
     def max_pages_per_seq(self) -> int:
@@ -213,6 +216,7 @@ _BOUNDS: dict[str, tuple[int, int | None]] = {
     "kv_cache_memory_bytes": (1, None),
     "run_ahead": (0, 1),
     "max_num_queued_seqs": (0, None),
+    "max_logprobs": (1, 100),
 }
 
 

@@ -11,9 +11,10 @@ from typing import NoReturn
 from jaxinfer.config import ExtendBucket
 
 MAX_EXECUTABLES = 40
-_MAX_DECODE, _MAX_TOKENS = 18, 14  # of the 40; extend sizes of up to 512 tokens come twice, and helpers take the rest
+_MAX_DECODE, _MAX_TOKENS = 16, 13  # of the 40; extend sizes of up to 512 tokens come twice, the rest is below
 _DECODE_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 _FEW_ROWS = 8
+_DRAW_SIZES = (1, 8)
 
 
 def decode_buckets(max_num_seqs: int, *, coarse: bool = False) -> tuple[int, ...]:
@@ -35,6 +36,11 @@ def extend_buckets(max_num_batched_tokens: int, max_num_seqs: int, *, coarse: bo
     sizes = {ExtendBucket(t, r, r) for t in tokens for r in _rows(t, max_num_seqs, coarse)}
     sizes.add(ExtendBucket(max_num_batched_tokens, max_num_seqs, max_num_seqs))
     return tuple(sorted(sizes, key=_cost))
+
+
+def draw_sizes(max_num_seqs: int) -> tuple[int, ...]:
+    """How many rows of logits the full sampler comes for, rising; steps that need it have one of these."""
+    return (*(size for size in _DRAW_SIZES if size <= max_num_seqs // 8), max_num_seqs)
 
 
 def pick_decode(ready: Iterable[int], need: int) -> int:

@@ -2,11 +2,12 @@
 
 import dataclasses
 import enum
+from collections.abc import Sequence
 
 import numpy as np
 
 from jaxinfer.config import ExtendBucket
-from jaxinfer.runtime.plan import Plan, Row, Sampling
+from jaxinfer.runtime.plan import MAX_BANNED, MAX_LOGIT_BIAS, Controls, Logprobs, Plan, Row, Sampling
 
 
 class SamplingColumn(enum.IntEnum):
@@ -19,6 +20,41 @@ class SamplingColumn(enum.IntEnum):
     SEED_HIGH = 4
     SEED_LOW = 5
     SAMPLE_INDEX = 6
+    FLAGS = 7
+
+
+class Flag(enum.IntFlag):
+    """What of the full sampler a slot's sequence uses; the slot's rows of the rest are never read."""
+
+    PENALTIES = 1
+    BIAS = 2
+    ALLOWED = 4
+    MIN_TOKENS = 8
+    BANNED = 16
+    LOGPROBS = 32
+    CONTROLS = PENALTIES | BIAS | ALLOWED | MIN_TOKENS | BANNED
+
+
+class ControlColumn(enum.IntEnum):
+    """One slot's numbers for the full sampler, i32 columns, floats bit-cast.
+
+    MIN_LENGTH: the first position at which an end id may be drawn.
+    """
+
+    PRESENCE = 0
+    FREQUENCY = 1
+    REPETITION = 2
+    MIN_LENGTH = 3
+
+
+class DrawColumn(enum.IntEnum):
+    """A row of logits that the full sampler looks at; MAX_BANNED ids follow, NO_ID for none. SLOT 0 is padding.
+
+    ROW: which row of the step it belongs to.
+    """
+
+    SLOT = 0
+    ROW = 1
 
 
 class DecodeColumn(enum.IntEnum):
@@ -53,6 +89,9 @@ class PageColumn(enum.IntEnum):
 
 
 ROW_WIDTH = len(RowColumn) + len(SamplingColumn)
+DRAW_WIDTH = len(DrawColumn) + MAX_BANNED
+NO_ID = 2**31 - 1  # beyond every vocabulary: a scatter drops it
+IN_PROMPT, MOST_COUNTED = 1 << 15, (1 << 15) - 1  # one token's count, u16: occurs in the prompt, times in the output
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,10 +119,56 @@ class ExtendLayout:
         return self.pages_start + self.updates * len(PageColumn)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class SlotLayout:
+    """Where the parts of set_slot's array lie: slot, columns, bias ids and values, two rows of bits, counts."""
+
+    vocab_size: int
+
+    @property
+    def words(self) -> int:
+        """u32 words that hold one bit per token."""
+        return -(-self.vocab_size // 32)
+
+    @property
+    def bias_start(self) -> int:
+        return 1 + len(ControlColumn)
+
+    @property
+    def bits_start(self) -> int:
+        return self.bias_start + 2 * MAX_LOGIT_BIAS
+
+    @property
+    def counts_start(self) -> int:
+        return self.bits_start + 2 * self.words
+
+    @property
+    def size(self) -> int:
+        return self.counts_start + -(-self.vocab_size // 2)
+
+
+def flags_of(sampling: Sampling) -> Flag:
+    flags = Flag.LOGPROBS if sampling.logprobs else Flag(0)
+    controls = sampling.controls
+    if controls is None:
+        return flags
+    single = any(len(word) == 1 for word in controls.bad_words)
+    used = {
+        Flag.PENALTIES: controls.penalize,
+        Flag.BIAS: bool(controls.logit_bias),
+        Flag.ALLOWED: controls.allowed_token_ids is not None or single,
+        Flag.MIN_TOKENS: controls.min_tokens > 0,
+        Flag.BANNED: controls.needs_last_token,
+    }
+    for flag, is_used in used.items():
+        flags |= flag if is_used else 0
+    return flags
+
+
 def sampling_columns(sampling: Sampling) -> np.ndarray:
     """i32[len(SamplingColumn)]."""
     floats = np.array([sampling.temperature, sampling.top_p, sampling.min_p], np.float32)
-    words = [sampling.top_k, sampling.seed >> 32, sampling.seed & 0xFFFFFFFF, sampling.sample_index]
+    words = [sampling.top_k, sampling.seed >> 32, sampling.seed & 0xFFFFFFFF, sampling.sample_index, flags_of(sampling)]
     return np.concatenate([floats.view(np.int32), np.array(words, np.uint32).view(np.int32)])
 
 
@@ -122,3 +207,67 @@ def pack_extend(plan: Plan, layout: ExtendLayout, updates: np.ndarray) -> np.nda
     rows[:, : len(RowColumn)] = columns
     out[layout.pages_start : layout.pages_start + updates.size] = updates.reshape(-1)
     return out
+
+
+def pack_slot(row: Row, layout: SlotLayout) -> np.ndarray:
+    """i32[layout.size]: what the full sampler must know of a sequence that enters a slot with `row`."""
+    assert row.sampling is not None and row.history is not None, "set_slot is for rows that bring controls"
+    controls, history = row.sampling.controls or Controls(), row.history
+    out = np.zeros(layout.size, np.int32)
+    out[0] = row.slot
+    penalties = (controls.presence_penalty, controls.frequency_penalty, controls.repetition_penalty)
+    out[1 : 1 + len(penalties)] = np.array(penalties, np.float32).view(np.int32)
+    out[1 + ControlColumn.MIN_LENGTH] = len(history.prompt) + controls.min_tokens
+    ids, values = out[layout.bias_start : layout.bits_start].reshape(2, -1)
+    ids[:] = NO_ID
+    ids[: len(controls.logit_bias)] = [token for token, _ in controls.logit_bias]
+    biases = np.array([value for _, value in controls.logit_bias], np.float32)
+    values[: len(biases)] = biases.view(np.int32)
+    allowed, ends = out[layout.bits_start : layout.counts_start].reshape(2, -1)
+    allowed[:] = _bits(_allowed(controls, layout.vocab_size))
+    ends[:] = _bits(_marked(list(history.end_ids), layout.vocab_size))
+    counts = out[layout.counts_start :].view(np.uint16)[: layout.vocab_size]
+    used = np.bincount(np.asarray(history.output, np.int64), minlength=layout.vocab_size)
+    counts[:] = np.minimum(used, MOST_COUNTED)
+    counts[np.asarray(history.prompt, np.int64)] |= IN_PROMPT
+    return out
+
+
+def pack_draw(plan: Plan, size: int) -> np.ndarray:
+    """i32[size, DRAW_WIDTH]: the rows that sample, in the order of their logits."""
+    out = np.zeros((size, DRAW_WIDTH), np.int32)
+    out[:, len(DrawColumn) :] = NO_ID
+    sampling = [(index, row) for index, row in enumerate(plan.rows) if row.sample]
+    for i, (index, row) in enumerate(sampling):
+        out[i, : len(DrawColumn)] = (row.slot if row.full else 0, index)
+        out[i, len(DrawColumn) : len(DrawColumn) + len(row.banned)] = row.banned
+    return out
+
+
+def unpack_logprobs(columns: np.ndarray) -> Logprobs:
+    """Of i32[n, 2 + 2 K], as controls.logprobs lays them out."""
+    top = (columns.shape[1] - 2) // 2
+    columns = np.ascontiguousarray(columns)
+    floats = columns.view(np.float32)
+    return Logprobs(floats[:, 0], columns[:, 1], columns[:, 2 : 2 + top], floats[:, 2 + top :])
+
+
+def _allowed(controls: Controls, vocab_size: int) -> np.ndarray:
+    """bool[V]: what may ever be drawn."""
+    ids = controls.allowed_token_ids
+    allowed = np.ones(vocab_size, bool) if ids is None else _marked(ids, vocab_size)
+    allowed[[word[0] for word in controls.bad_words if len(word) == 1]] = False
+    return allowed
+
+
+def _marked(ids: Sequence[int], vocab_size: int) -> np.ndarray:
+    marked = np.zeros(vocab_size, bool)
+    marked[list(ids)] = True
+    return marked
+
+
+def _bits(marked: np.ndarray) -> np.ndarray:
+    """bool[V] as i32 words, the lowest bit first."""
+    padded = np.zeros(-(-len(marked) // 32) * 32, bool)
+    padded[: len(marked)] = marked
+    return np.packbits(padded, bitorder="little").view(np.int32)

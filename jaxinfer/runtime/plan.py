@@ -10,6 +10,42 @@ from typing import Protocol
 
 import numpy as np
 
+MAX_LOGIT_BIAS = 300  # ids of one request, as OpenAI has it
+MAX_BANNED = 64  # tokens that bad words of several tokens may ban in one step
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Controls:
+    """What changes a sequence's logits before a token is drawn (order of operations: runtime.controls).
+
+    presence_penalty, frequency_penalty: of tokens in the output; 0 is off.    repetition_penalty: of tokens in the
+    prompt or the output; 1 is off.    logit_bias: (token id, added to its logit), at most MAX_LOGIT_BIAS.
+    allowed_token_ids: no other is drawn; None is all.    bad_words: token sequences of which none is completed.
+    min_tokens: no token that would end the sequence is drawn before it has this many.
+    """
+
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    min_tokens: int = 0
+
+    @property
+    def penalize(self) -> bool:
+        return (self.presence_penalty, self.frequency_penalty, self.repetition_penalty) != (0.0, 0.0, 1.0)
+
+    @property
+    def needs_last_token(self) -> bool:
+        """Whether the host must know every token before it can plan the next: a bad word has several."""
+        return any(len(word) > 1 for word in self.bad_words)
+
+    def banned_after(self, tokens: Sequence[int]) -> list[int]:
+        """The tokens that would complete a bad word of several tokens after these."""
+        words = (word for word in self.bad_words if len(word) > 1 and len(word) <= len(tokens) + 1)
+        return [word[-1] for word in words if tuple(tokens[len(tokens) - len(word) + 1 :]) == word[:-1]]
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sampling:
@@ -17,6 +53,7 @@ class Sampling:
 
     temperature: 0 is greedy. top_k: 0 is off. top_p: 1 is off. min_p: 0 is off.
     seed: any 64-bit pattern, as 0 <= seed < 2**64. sample_index: which of the request's n choices this is.
+    controls, logprobs: what the plain sampler cannot do; rows with either are drawn by the full one.
     """
 
     temperature: float = 0.0
@@ -25,6 +62,17 @@ class Sampling:
     min_p: float = 0.0
     seed: int = 0
     sample_index: int = 0
+    controls: Controls | None = None
+    logprobs: bool = False
+
+
+@dataclasses.dataclass(slots=True)
+class History:
+    """What a slot's controls count from: the sequence so far, and the ids that would end it."""
+
+    prompt: Sequence[int]
+    output: Sequence[int]
+    end_ids: frozenset[int] = frozenset()
 
 
 @dataclasses.dataclass(slots=True)
@@ -37,6 +85,10 @@ class Row:
     new_pages: (index in the sequence's page table, page id) of each page first used by this step or, on the first row
       after admission, of every page the sequence owns, cached ones included.
     sampling: set on the first row after admission, which (re)writes the slot's sampling state; None afterwards.
+    history: set with `sampling` when that has controls; every token is committed then.
+    full: the token is to be drawn by the full sampler: the slot's sampling has controls or wants logprobs.
+    banned: ids that must not be drawn in this step, at most MAX_BANNED; only where `full`.
+    targets: the tokens that follow the row's first positions, whose logprobs are wanted; at most `count`.
     """
 
     slot: int
@@ -46,6 +98,10 @@ class Row:
     sample: bool = True
     new_pages: Sequence[tuple[int, int]] = ()
     sampling: Sampling | None = None
+    history: History | None = None
+    full: bool = False
+    banned: Sequence[int] = ()
+    targets: Sequence[int] = ()
 
 
 @dataclasses.dataclass(slots=True)
@@ -62,6 +118,29 @@ class Plan:
     def is_decode(self) -> bool:
         return all(row.tokens is None for row in self.rows)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the full sampler must draw for some row."""
+        return any(row.full and row.sample for row in self.rows)
+
+    @property
+    def has_targets(self) -> bool:
+        return any(row.targets for row in self.rows)
+
+
+@dataclasses.dataclass(slots=True)
+class Logprobs:
+    """Of n tokens under the log-softmax of the raw logits, before controls and temperature.
+
+    values f32[n].    ranks i32[n]: 1 is the most likely.    top_ids i32[n, K], top_values f32[n, K]: the K most likely
+    tokens, falling.
+    """
+
+    values: np.ndarray
+    ranks: np.ndarray
+    top_ids: np.ndarray
+    top_values: np.ndarray
+
 
 @dataclasses.dataclass(slots=True)
 class StepResult:
@@ -69,10 +148,14 @@ class StepResult:
 
     `tokens[i]` means nothing where row i did not sample. `finite[i]` is False when the row's last hidden state held a
     NaN or an infinity: its token must not be used.
+    logprobs: of `tokens`, by row, when the plan is full; they mean nothing in rows without `full`.
+    targets: the logprobs of each row's targets, by the row's index.
     """
 
     tokens: np.ndarray
     finite: np.ndarray
+    logprobs: Logprobs | None = None
+    targets: dict[int, Logprobs] = dataclasses.field(default_factory=dict)
 
 
 class Pending(Protocol):

@@ -1,4 +1,4 @@
-"""What is compiled for one model and its limits: the steps of every size and two helpers."""
+"""What is compiled for one model and its limits: the steps of every size, the full sampler's draws, and helpers."""
 
 import dataclasses
 import enum
@@ -19,22 +19,33 @@ from jax.experimental import serialize_executable
 import jaxinfer_kernels.linear
 from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.models import dense
-from jaxinfer.runtime import step
-from jaxinfer.runtime.packing import DecodeColumn, ExtendLayout, PageColumn
-from jaxinfer.runtime.state import DeviceState
+from jaxinfer.runtime import buckets, step
+from jaxinfer.runtime.controls import draw_full, set_slot
+from jaxinfer.runtime.packing import DRAW_WIDTH, DecodeColumn, ExtendLayout, PageColumn, SlotLayout
+from jaxinfer.runtime.state import ControlState, DeviceState
 
 PAGE_UPDATES = 512  # page table entries that one call of the helper writes
+MAX_SCORED = 256  # rows of logits that one call of `score` computes
 PAGES_ZEROED = 16  # pages that one call of the helper clears
 
 
 class Helper(enum.StrEnum):
-    """Small programs that run at admission and recovery only."""
+    """Small programs of one size, run at admission and recovery only, or (SCORE) for the logprobs of prompts."""
 
     SET_PAGES = "set_pages"
     ZERO_PAGES = "zero_pages"
+    SET_SLOT = "set_slot"
+    SCORE = "score"
 
 
-type Key = int | ExtendBucket | Helper  # an int is a decode batch size
+@dataclasses.dataclass(frozen=True, slots=True)
+class Draw:
+    """The full sampler after a step with so many rows of logits."""
+
+    rows: int
+
+
+type Key = int | ExtendBucket | Draw | Helper  # an int is a decode batch size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +66,8 @@ class Program:
             return str(self.key)
         if isinstance(self.key, ExtendBucket):
             return f"extend {self.key.tokens} x {self.key.rows} x {self.key.logits}"
+        if isinstance(self.key, Draw):
+            return f"draw {self.key.rows}"
         return f"decode {self.key}"
 
     def compile(self) -> jax.stages.Compiled:
@@ -82,12 +95,13 @@ def serialize(compiled: jax.stages.Compiled) -> bytes:
     return payload
 
 
-def programs(model: step.Model, limits: Limits, params: step.Params, state: DeviceState) -> list[Program]:
-    """Everything a runner runs, the serving set (see `is_serving`) first. params, state: arrays or avals."""
-    params, state = (jax.tree.map(_aval, tree) for tree in (params, state))
+def programs(
+    model: step.Model, limits: Limits, params: step.Params, state: DeviceState, controls: ControlState
+) -> list[Program]:
+    """Everything a runner runs, the serving set (see `is_serving`) first. params, state, controls: arrays or avals."""
+    params, state, controls = (jax.tree.map(_aval, tree) for tree in (params, state, controls))
     array = functools.partial(_upload, state.next_pos.sharding)
     make = functools.partial(Program, options=_compiler_options(state))
-    packed = array()
     steps: dict[Key, tuple[Callable[..., Any], jax.ShapeDtypeStruct]] = {
         batch: (functools.partial(step.decode, model), array(batch, len(DecodeColumn)))
         for batch in limits.decode_buckets
@@ -95,19 +109,79 @@ def programs(model: step.Model, limits: Limits, params: step.Params, state: Devi
     for bucket in limits.extend_buckets:
         upload = array(ExtendLayout.of(bucket, limits.page_size).size)
         steps[bucket] = (functools.partial(step.extend, model, bucket), upload)
+    shapes = {key: jax.eval_shape(function, params, state, upload)[1] for key, (function, upload) in steps.items()}
     result = [
-        make(key, function, (params, state, upload), (1,), (state, packed)) for key, (function, upload) in steps.items()
+        make(key, function, (params, state, upload), (1,), (state, shapes[key]))
+        for key, (function, upload) in steps.items()
     ]
     table, pages = state.page_table, (state.k, state.v)
     updates = array(PAGE_UPDATES, len(PageColumn))
     result.append(make(Helper.SET_PAGES, step.set_pages, (table, updates), (0,), table))
     result.append(make(Helper.ZERO_PAGES, step.zero_pages, (*pages, array(PAGES_ZEROED)), (0, 1), pages))
-    return sorted(result, key=lambda program: not is_serving(program.key, limits))
+    result += _full_programs(model, limits, params, state, controls, shapes[limits.extend_buckets[-1]])
+    return sorted(result, key=lambda program: (not is_serving(program.key, limits), not _is_of_full_set(program.key)))
+
+
+def _full_programs(
+    model: step.Model,
+    limits: Limits,
+    params: step.Params,
+    state: DeviceState,
+    controls: ControlState,
+    largest: step.Output,
+) -> list[Program]:
+    """What the full sampler needs beside the steps. largest: the output of the largest extend step."""
+    array = functools.partial(_upload, state.next_pos.sharding)
+    make = functools.partial(Program, options=_compiler_options(state))
+    placed = functools.partial(jax.ShapeDtypeStruct, sharding=state.next_pos.sharding)
+    top = num_top(limits)
+    draw = functools.partial(draw_full, top)
+    result = [
+        make(
+            Helper.SET_SLOT,
+            set_slot,
+            (controls, array(SlotLayout(limits.vocab_size).size)),
+            (0,),
+            controls,
+        )
+    ]
+    for rows in draw_sizes(limits):
+        logits, packed = placed((rows, limits.vocab_size), jnp.float32), array(rows, 2)
+        parts = (state.last_token, controls, state.next_pos, state.sampling, logits, packed, array(rows, DRAW_WIDTH))
+        result.append(make(Draw(rows), draw, parts, (0, 1), (state.last_token, controls, array(rows))))
+    assert largest.hidden is not None
+    hidden = placed(largest.hidden.shape, largest.hidden.dtype)
+    targets = array(1 + min(MAX_SCORED, limits.extend_buckets[-1].logits))
+    score = functools.partial(step.score, model, top)
+    result.append(make(Helper.SCORE, score, (params, hidden, targets), (), array()))
+    return result
+
+
+def draw_sizes(limits: Limits) -> tuple[int, ...]:
+    """The sizes of the full sampler: rows of logits, and as many of `packed`, of the steps it follows."""
+    sizes = {*buckets.draw_sizes(limits.max_num_seqs), limits.decode_buckets[-1], limits.extend_buckets[-1].logits}
+    there = {
+        *limits.decode_buckets,
+        *(bucket.logits for bucket in limits.extend_buckets if bucket.rows == bucket.logits),
+    }
+    return tuple(sorted(sizes & there))
+
+
+def num_top(limits: Limits) -> int:
+    """K: how many of the most likely tokens come with each logprob."""
+    return min(limits.max_logprobs, limits.vocab_size)
 
 
 def is_serving(key: Key, limits: Limits) -> bool:
-    """Whether the key is of the smallest set that can carry any plan: the largest steps and the helpers."""
-    return isinstance(key, Helper) or key in (limits.decode_buckets[-1], limits.extend_buckets[-1])
+    """Whether the key is of the smallest set that can carry any plain plan: the largest steps and the helpers."""
+    return key in (
+        *(Helper.SET_PAGES, Helper.ZERO_PAGES),
+        *(limits.decode_buckets[-1], limits.extend_buckets[-1]),
+    )
+
+
+def _is_of_full_set(key: Key) -> bool:
+    return isinstance(key, Draw) or key in (Helper.SET_SLOT, Helper.SCORE)
 
 
 def fingerprint(model: step.Model, device: jax.Device) -> str:

@@ -3,6 +3,7 @@
 import functools
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,24 +13,46 @@ from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import Family
 from jaxinfer.runtime import buckets, packing, programs, step
 from jaxinfer.runtime.cache import ExecutableCache
-from jaxinfer.runtime.packing import ExtendLayout
+from jaxinfer.runtime.packing import ExtendLayout, SlotLayout
 from jaxinfer.runtime.plan import Plan, StepResult
-from jaxinfer.runtime.programs import PAGE_UPDATES, PAGES_ZEROED, Helper, Key, Program
-from jaxinfer.runtime.state import DeviceState, init_state
+from jaxinfer.runtime.programs import PAGE_UPDATES, PAGES_ZEROED, Draw, Helper, Key, Program
+from jaxinfer.runtime.state import ControlState, DeviceState, init_controls, init_state
 from jaxinfer.runtime.warmup import CompileCounter, OnProgress, build, build_all
 
 
-class PendingStep:
-    """A dispatched step; its results are already on their way to the host."""
+type Scored = tuple[int, list[jax.Array]]
 
-    def __init__(self, packed: jax.Array, num_rows: int) -> None:
-        packed.copy_to_host_async()
-        self._packed = packed
-        self._num_rows = num_rows
+
+class PendingStep:
+    """A dispatched step; its results are already on their way to the host.
+
+    drawn: what the full sampler made of it, by rows of logits.    scored: of each row with targets, their number and blocks of logprobs.
+    """
+
+    def __init__(
+        self,
+        packed: jax.Array,
+        num_rows: int,
+        logits_rows: Sequence[int] = (),
+        drawn: jax.Array | None = None,
+        scored: dict[int, Scored] | None = None,
+    ) -> None:
+        self._packed, self._num_rows = packed, num_rows
+        self._logits_rows, self._drawn, self._scored = logits_rows, drawn, scored or {}
+        for array in (packed, drawn, *(block for _, blocks in self._scored.values() for block in blocks)):
+            if array is not None:
+                array.copy_to_host_async()
 
     def wait(self) -> StepResult:
         packed = np.asarray(self._packed)[: self._num_rows]
-        return StepResult(tokens=packed[:, 0], finite=packed[:, 1] != 0)
+        result = StepResult(tokens=packed[:, 0], finite=packed[:, 1] != 0)
+        if self._drawn is not None:
+            drawn = np.asarray(self._drawn)[self._logits_rows]
+            result.tokens, result.logprobs = drawn[:, 0], packing.unpack_logprobs(drawn[:, 1:])
+        for row, (count, blocks) in self._scored.items():
+            columns = np.concatenate([np.asarray(block) for block in blocks])
+            result.targets[row] = packing.unpack_logprobs(columns[:count])
+        return result
 
 
 class DeviceRunner:
@@ -50,34 +73,76 @@ class DeviceRunner:
         make = functools.partial(init_state, limits, config.num_layers, config.num_kv_heads, config.head_dim, dtype)
         self._init = jax.jit(make, out_shardings=jax.sharding.SingleDeviceSharding(device))
         self._state: DeviceState = self._init()
+        make_controls = functools.partial(init_controls, limits)
+        self._init_controls = jax.jit(make_controls, out_shardings=jax.sharding.SingleDeviceSharding(device))
+        self._controls: ControlState = self._init_controls()
         self._lock = threading.Lock()
-        listed = programs.programs(self._model, limits, params, self._state)
+        listed = programs.programs(self._model, limits, params, self._state, self._controls)
         self._programs: dict[Key, Program] = {program.key: program for program in listed}
         self._executables: dict[Key, jax.stages.Compiled] = {}
         self._decode_ready = limits.decode_buckets
         self._extend_ready = limits.extend_buckets
+        self._draw_sizes = programs.draw_sizes(limits)
         self._counter = CompileCounter()
 
     # What the engine calls
 
     def run(self, plan: Plan) -> PendingStep:
         """Dispatch one step without waiting for it."""
-        if not plan.is_decode or not all(row.sample for row in plan.rows):
-            return self._run_extend(plan)
+        for row in plan.rows:
+            if row.history is not None:
+                self._dispatch(Helper.SET_SLOT, packing.pack_slot(row, SlotLayout(self.limits.vocab_size)))
+        is_decode = plan.is_decode and all(row.sample for row in plan.rows)
+        output = self._decode(plan) if is_decode else self._extend(plan)
+        drawn = self._draw(plan, output) if plan.is_full else None
+        logits_rows = np.maximum(np.cumsum([row.sample for row in plan.rows]) - 1, 0) if plan.is_full else ()
+        return PendingStep(output.packed, len(plan.rows), logits_rows, drawn, self._score(plan, output))
+
+    def _decode(self, plan: Plan) -> step.Output:
         if any(len(row.new_pages) > 1 for row in plan.rows):
             self._write_pages(packing.page_updates(plan.rows))
-        batch = buckets.pick_decode(self._decode_ready, len(plan.rows))
-        return PendingStep(self._dispatch(batch, packing.pack_decode(plan, batch)), len(plan.rows))
+        sizes = self._decode_ready
+        if plan.is_full:
+            sizes = tuple(size for size in sizes if size in self._draw_sizes)
+        batch = buckets.pick_decode(sizes, len(plan.rows))
+        output: step.Output = self._dispatch(batch, packing.pack_decode(plan, batch))
+        return output
 
-    def _run_extend(self, plan: Plan) -> PendingStep:
+    def _extend(self, plan: Plan) -> step.Output:
         need = ExtendBucket(plan.num_tokens, len(plan.rows), sum(row.sample for row in plan.rows))
-        bucket = buckets.pick_extend(self._extend_ready, need)
+        sizes = self._extend_ready
+        if plan.has_targets:
+            sizes = sizes[-1:]  # the one whose hidden states `score` was compiled for
+        elif plan.is_full:
+            sizes = tuple(size for size in sizes if size.logits in self._draw_sizes)
+        bucket = buckets.pick_extend(sizes, need)
         layout = ExtendLayout.of(bucket, self.limits.page_size)
         updates = packing.page_updates(plan.rows)
         if len(updates) > layout.updates:
             self._write_pages(updates)
             updates = updates[:0]
-        return PendingStep(self._dispatch(bucket, packing.pack_extend(plan, layout, updates)), len(plan.rows))
+        output: step.Output = self._dispatch(bucket, packing.pack_extend(plan, layout, updates))
+        return output
+
+    def _draw(self, plan: Plan, output: step.Output) -> jax.Array:
+        """Let the full sampler look at a step's logits again."""
+        rows = len(output.logits)
+        drawn: jax.Array = self._dispatch(Draw(rows), packing.pack_draw(plan, rows), output)
+        return drawn
+
+    def _score(self, plan: Plan, output: step.Output) -> dict[int, Scored]:
+        """Logprobs of the rows' targets, in blocks of `score`'s size."""
+        scored: dict[int, Scored] = {}
+        size, start = self._programs[Helper.SCORE].arguments[-1].shape[0] - 1, 0
+        for index, row in enumerate(plan.rows):
+            for first in range(0, len(row.targets), size):
+                upload = np.zeros(1 + size, np.int32)
+                block = row.targets[first : first + size]
+                upload[0], upload[1 : 1 + len(block)] = start + first, block
+                found = self._dispatch(Helper.SCORE, upload, output)
+                scored.setdefault(index, (len(row.targets), []))[1].append(found)
+            start += row.count
+        return scored
 
     def zero_pages(self, page_ids: Sequence[int]) -> None:
         """Overwrite these pages' keys and values with zeros, after every step already dispatched."""
@@ -88,7 +153,7 @@ class DeviceRunner:
         """Drop the device state and allocate it anew; every page and slot loses its content."""
         with self._lock:
             self._delete_state()
-            self._state = self._init()
+            self._state, self._controls = self._init(), self._init_controls()
 
     # Starting and stopping
 
@@ -103,16 +168,33 @@ class DeviceRunner:
         todo = list(self._programs.values())
         for done, built in enumerate(build_all(todo, self._device, cache, common), start=1):
             self._executables[built.program.key] = built.executable
-            self._dispatch(built.program.key, np.zeros(built.program.arguments[-1].shape, np.int32))
+            self._run_on_padding(built.program)
             self._decode_ready = tuple(b for b in self.limits.decode_buckets if b in self._executables)
             self._extend_ready = tuple(b for b in self.limits.extend_buckets if b in self._executables)
             on_progress(built.program.name, done, len(todo), built.seconds, built.cached)
         self._state.next_pos.block_until_ready()
         self._counter.start()
 
+    def _run_on_padding(self, program: Program) -> None:
+        """The first run loads the code."""
+        after = None
+        if isinstance(program.key, Draw):
+            logits, packed = (self._zeros(aval) for aval in program.arguments[-3:-1])
+            after = step.Output(packed, logits)
+        elif program.key is Helper.SCORE:
+            nothing = self._zeros(program.arguments[-1])
+            after = step.Output(nothing, nothing, self._zeros(program.arguments[-2]))
+        self._dispatch(program.key, np.zeros(program.arguments[-1].shape, np.int32), after)
+
+    def _zeros(self, aval: jax.ShapeDtypeStruct) -> jax.Array:
+        return jax.device_put(np.zeros(aval.shape, aval.dtype), self._device)
+
     @property
     def is_serving(self) -> bool:
-        """Whether any plan can be carried without compiling, if not in the best size yet."""
+        """Whether any plain plan can be carried without compiling, if not in the best size yet.
+
+        The full sampler comes next; a plan that needs it before has it compiled within its step.
+        """
         return all(key in self._executables for key in self._programs if programs.is_serving(key, self.limits))
 
     @property
@@ -131,22 +213,39 @@ class DeviceRunner:
         with self._lock:
             self._delete_state()
 
-    def _dispatch(self, key: Key, upload: np.ndarray) -> jax.Array:
-        """Run one program on the state. Returns a step's packed result, or the array a helper changed."""
+    def _dispatch(self, key: Key, upload: np.ndarray, after: step.Output | None = None) -> Any:
+        """Run one program on the state. Returns a step's Output, or the array that another made or changed.
+
+        after: the step that a draw or a score follows.
+        """
         executable = self._executables.get(key) or self._build(key)
         device_upload = jax.device_put(upload, self._device)
         with self._lock:
             state = self._state
-            if key is Helper.SET_PAGES:
-                table = executable(state.page_table, device_upload)
-                self._state = state.replace(page_table=table)
-                return table
-            if key is Helper.ZERO_PAGES:
-                k, v = executable(state.k, state.v, device_upload)
-                self._state = state.replace(k=k, v=v)
-                return k
-            self._state, packed = executable(self._params, state, device_upload)
-            return packed
+            match key:
+                case Helper.SET_PAGES:
+                    table = executable(state.page_table, device_upload)
+                    self._state = state.replace(page_table=table)
+                    return table
+                case Helper.ZERO_PAGES:
+                    k, v = executable(state.k, state.v, device_upload)
+                    self._state = state.replace(k=k, v=v)
+                    return k
+                case Helper.SET_SLOT:
+                    self._controls = executable(self._controls, device_upload)
+                    return self._controls.columns
+                case Helper.SCORE:
+                    assert after is not None
+                    return executable(self._params, after.hidden, device_upload)
+                case Draw():
+                    assert after is not None
+                    parts = (state.last_token, self._controls, state.next_pos, state.sampling)
+                    last, self._controls, drawn = executable(*parts, after.logits, after.packed, device_upload)
+                    self._state = state.replace(last_token=last)
+                    return drawn
+                case _:
+                    self._state, output = executable(self._params, state, device_upload)
+                    return output
 
     def _build(self, key: Key) -> jax.stages.Compiled:
         self._executables[key] = build(self._programs[key], self._device, None, "").executable
@@ -157,7 +256,7 @@ class DeviceRunner:
             self._dispatch(Helper.SET_PAGES, chunk)
 
     def _delete_state(self) -> None:
-        for leaf in jax.tree.leaves(self._state):
+        for leaf in jax.tree.leaves((self._state, self._controls)):
             if not leaf.is_deleted():
                 leaf.delete()
 

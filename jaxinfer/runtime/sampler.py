@@ -1,4 +1,5 @@
-"""Drawing tokens on the device, *plain* variant: greedy, temperature, top-k, top-p, min-p, seed.
+"""Drawing tokens on the device, *plain* variant: greedy, temperature, top-k, top-p, min-p, seed. runtime.controls has
+the full one.
 
 Order of operations, each on what the one before left: temperature, top-k, top-p, min-p, draw.
   temperature  0 takes the largest logit (the lowest id among equals) and ignores the rest; else logits are divided.
@@ -18,7 +19,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxinfer.runtime.packing import SamplingColumn
+from jaxinfer.runtime.packing import Flag, SamplingColumn
 
 
 class Purpose(enum.IntEnum):
@@ -28,22 +29,34 @@ class Purpose(enum.IntEnum):
 
 
 def sample(logits: jax.Array, columns: jax.Array, positions: jax.Array) -> jax.Array:
-    """Draw one token per row.
+    """Draw one token per row, its slot's controls aside.
 
     logits: f32[L, V].    columns: i32[L, len(SamplingColumn)].    positions: i32[L], of the tokens being drawn.
-    Returns i32[L]. The work that no row asks for is skipped for the whole batch.
+    Returns i32[L]. The work that no row asks for is skipped for the whole batch: rows with controls ask for none, since
+    the full sampler draws again for them.
     """
-    temperature = _float_column(columns, SamplingColumn.TEMPERATURE)
+    return draw(logits, columns, positions, has_controls(columns))
+
+
+def has_controls(columns: jax.Array) -> jax.Array:
+    """bool[L]."""
+    return columns[:, SamplingColumn.FLAGS] & Flag.CONTROLS != 0
+
+
+def draw(logits: jax.Array, columns: jax.Array, positions: jax.Array, greedy_rows: jax.Array) -> jax.Array:
+    """As `sample`; rows in `greedy_rows` bool[L] take their largest logit whatever their temperature."""
+    temperature = float_column(columns, SamplingColumn.TEMPERATURE)
+    temperature = jnp.where(greedy_rows[:, None], 0.0, temperature)
     greedy = largest_id(logits)
 
-    def draw() -> jax.Array:
+    def drawn() -> jax.Array:
         scaled = (logits - jnp.max(logits, axis=-1, keepdims=True)) / jnp.where(temperature > 0, temperature, 1.0)
         noise = gumbel_noise(columns, positions, logits.shape[-1])
         left = kept(scaled, columns, temperature[:, 0] > 0)
         return largest_id(jnp.where(left, scaled + noise, -jnp.inf))
 
-    drawn = jax.lax.cond(jnp.any(temperature > 0), draw, lambda: greedy)
-    return jnp.where(temperature[:, 0] > 0, drawn, greedy)
+    tokens = jax.lax.cond(jnp.any(temperature > 0), drawn, lambda: greedy)
+    return jnp.where(temperature[:, 0] > 0, tokens, greedy)
 
 
 def largest_id(x: jax.Array) -> jax.Array:
@@ -73,7 +86,7 @@ def gumbel_noise(columns: jax.Array, positions: jax.Array, width: int) -> jax.Ar
 def kept(scaled: jax.Array, columns: jax.Array, drawing: jax.Array) -> jax.Array:
     """bool[L, V]: what top-k, top-p and min-p leave of `scaled` logits, whose largest is 0 in each row."""
     top_k = columns[:, SamplingColumn.TOP_K]
-    top_p = _float_column(columns, SamplingColumn.TOP_P)[:, 0]
+    top_p = float_column(columns, SamplingColumn.TOP_P)[:, 0]
     use_k, use_p = drawing & (top_k > 0), drawing & (top_p < 1)
     order = _ordered(scaled)
     lowest = jnp.zeros(len(scaled), jnp.uint32)
@@ -89,7 +102,7 @@ def kept(scaled: jax.Array, columns: jax.Array, drawing: jax.Array) -> jax.Array
         return _largest_bound(lambda t: jnp.sum(jnp.where(order >= t, weights, 0.0), axis=-1) >= wanted, lowest)
 
     p_bounds = jnp.where(use_p, jax.lax.cond(jnp.any(use_p), p_bound, lambda: lowest), 0)[:, None]
-    min_p = _float_column(columns, SamplingColumn.MIN_P)
+    min_p = float_column(columns, SamplingColumn.MIN_P)
     return (order >= jnp.maximum(bound, p_bounds)) & (scaled >= jnp.log(min_p))
 
 
@@ -109,6 +122,6 @@ def _ordered(x: jax.Array) -> jax.Array:
     return jnp.where(bits >> 31 == 1, ~bits, bits | jnp.uint32(0x80000000))
 
 
-def _float_column(columns: jax.Array, column: SamplingColumn) -> jax.Array:
+def float_column(columns: jax.Array, column: enum.IntEnum) -> jax.Array:
     """f32[L, 1]."""
     return jax.lax.bitcast_convert_type(columns[:, column], jnp.float32)[:, None]

@@ -6,7 +6,8 @@ from flax import struct
 from jax.typing import DTypeLike
 
 from jaxinfer.config import Limits
-from jaxinfer.runtime.packing import SamplingColumn
+from jaxinfer.runtime.packing import ControlColumn, SamplingColumn, SlotLayout
+from jaxinfer.runtime.plan import MAX_LOGIT_BIAS
 from jaxinfer_kernels.paged_kv import kv_shape
 
 
@@ -38,4 +39,30 @@ def init_state(limits: Limits, num_layers: int, num_kv_heads: int, head_dim: int
         last_token=jnp.zeros(slots, jnp.int32),
         next_pos=jnp.zeros(slots, jnp.int32),
         sampling=jnp.zeros((slots, len(SamplingColumn)), jnp.int32),
+    )
+
+
+class ControlState(struct.PyTreeNode):
+    """What the full sampler knows of each slot, apart from the rest so that plain steps need not pass it on.
+
+    Written when a sequence with controls enters the slot, and read only for such a sequence: otherwise stale.
+    columns: i32[slots + 1, len(ControlColumn)].    bias: i32[slots + 1, 2, MAX_LOGIT_BIAS], ids and bit-cast floats.
+    bits: u32[slots + 1, 2, ceil(V / 32)], what is allowed, and what would end the sequence.
+    counts: u16[slots + 1, V], IN_PROMPT and how often the token is in the output.
+    """
+
+    columns: jax.Array
+    bias: jax.Array
+    bits: jax.Array
+    counts: jax.Array
+
+
+def init_controls(limits: Limits) -> ControlState:
+    """A state of zeros."""
+    slots = limits.max_num_seqs + 1
+    return ControlState(
+        columns=jnp.zeros((slots, len(ControlColumn)), jnp.int32),
+        bias=jnp.zeros((slots, 2, MAX_LOGIT_BIAS), jnp.int32),
+        bits=jnp.zeros((slots, 2, SlotLayout(limits.vocab_size).words), jnp.uint32),
+        counts=jnp.zeros((slots, limits.vocab_size), jnp.uint16),
     )

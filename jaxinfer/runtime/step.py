@@ -2,18 +2,19 @@
 
 decode  one token per row; everything it needs but the rows' slots lies on the device already.
 extend  T tokens of R rows, L of which sample: prompt chunks and decode rows together.
-Both take one int32 array (columns in runtime.packing) and return the new state and `packed` i32[rows, 2]: each row's
-token, and whether its last hidden state was finite.
+Both take one int32 array (columns in runtime.packing) and return the new state and an Output.
 """
 
 import dataclasses
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 
 from jaxinfer.config import ExtendBucket
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import Family
+from jaxinfer.runtime.controls import logprobs
 from jaxinfer.runtime.packing import ROW_WIDTH, DecodeColumn, ExtendLayout, PageColumn, RowColumn
 from jaxinfer.runtime.sampler import sample
 from jaxinfer.runtime.state import DeviceState
@@ -25,6 +26,19 @@ type Params = object  # the family's own pytree
 type Pages = tuple[jax.Array, jax.Array]
 
 
+class Output(struct.PyTreeNode):
+    """What a step leaves besides the state; only `packed` goes to the host.
+
+    packed: i32[R, 2], each row's token, and whether its last hidden state was finite.
+    logits: f32[L, V], for the full sampler (runtime.controls).
+    hidden: [T, D] of all tokens of an extend step, for the logprobs of prompts; None of a decode step.
+    """
+
+    packed: jax.Array
+    logits: jax.Array
+    hidden: jax.Array | None = None
+
+
 @dataclasses.dataclass(frozen=True)
 class Model:
     """What a step function is compiled for."""
@@ -33,11 +47,8 @@ class Model:
     family: Family
 
 
-def decode(model: Model, params: Params, state: DeviceState, upload: jax.Array) -> tuple[DeviceState, jax.Array]:
-    """Bring each row one token further.
-
-    upload: i32[B, len(DecodeColumn)]; slot 0 is padding.    Returns state, packed i32[B, 2].
-    """
+def decode(model: Model, params: Params, state: DeviceState, upload: jax.Array) -> tuple[DeviceState, Output]:
+    """Bring each row one token further.    upload: i32[B, len(DecodeColumn)]; slot 0 is padding."""
     slots = upload[:, DecodeColumn.SLOT]
     live = slots > 0
     page_slots = jnp.where(upload[:, DecodeColumn.PAGE_ID] > 0, slots, 0)
@@ -64,15 +75,15 @@ def decode(model: Model, params: Params, state: DeviceState, upload: jax.Array) 
         last_token=state.last_token.at[slots].set(jnp.where(live, drawn, 0)),
         next_pos=state.next_pos.at[slots].set(jnp.where(live, positions + 1, 0)),
     )
-    return state, _pack(drawn, hidden)
+    return state, Output(_pack(drawn, hidden), logits)
 
 
 def extend(
     model: Model, bucket: ExtendBucket, params: Params, state: DeviceState, upload: jax.Array
-) -> tuple[DeviceState, jax.Array]:
+) -> tuple[DeviceState, Output]:
     """Bring each row `count` tokens further and draw the next token of the rows that sample.
 
-    upload: i32[ExtendLayout.of(bucket, page_size).size].    Returns state, packed i32[R, 2].
+    upload: i32[ExtendLayout.of(bucket, page_size).size].
     """
     page_size = page_size_of(state.k)
     layout = ExtendLayout.of(bucket, page_size)
@@ -99,8 +110,20 @@ def extend(
     hidden, (k, v) = model.family.forward(model.config, params, tokens, token_positions, (state.k, state.v), attend)
     last_hidden = hidden.at[starts + jnp.maximum(counts, 1) - 1].get(mode="clip")  # [R, D]
     state = state.replace(k=k, v=v, next_pos=state.next_pos.at[slots].set(jnp.where(slots > 0, lengths, 0)))
-    state, drawn = _sample_rows(model, bucket, params, state, last_hidden, slots, logits_rows, lengths)
-    return state, _pack(drawn, last_hidden)
+    state, drawn, logits = _sample_rows(model, bucket, params, state, last_hidden, slots, logits_rows, lengths)
+    return state, Output(_pack(drawn, last_hidden), logits, hidden)
+
+
+def score(model: Model, top: int, params: Params, hidden: jax.Array, upload: jax.Array) -> jax.Array:
+    """Logprobs of given tokens after some of a step's: the LM head in a block of n rows.
+
+    top: K.    hidden: [T, D] of the step.    upload: i32[1 + n], the first token's index in T, then the n that follow.
+    Returns i32[n, 2 + 2 K], as controls.logprobs.
+    """
+    targets = upload[1:]
+    places = upload[0] + jnp.arange(len(targets), dtype=jnp.int32)
+    logits = model.family.unembed(model.config, params, hidden.at[places].get(mode="clip"))
+    return logprobs(logits, targets, top)
 
 
 def set_pages(page_table: jax.Array, updates: jax.Array) -> jax.Array:
@@ -149,8 +172,8 @@ def _sample_rows(
     slots: jax.Array,
     logits_rows: jax.Array,
     lengths: jax.Array,
-) -> tuple[DeviceState, jax.Array]:
-    """Logits for the rows that sample, a token for each, stored under its slot. Returns state, i32[R]."""
+) -> tuple[DeviceState, jax.Array, jax.Array]:
+    """Logits for the rows that sample, a token for each, stored under its slot. Returns state, i32[R], f32[L, V]."""
     sampling = logits_rows >= 0
     row_of = (
         jnp.zeros(bucket.logits, jnp.int32)
@@ -161,7 +184,7 @@ def _sample_rows(
     drawn = sample(logits, state.sampling[slots[row_of]], lengths[row_of])[jnp.maximum(logits_rows, 0)]  # [R]
     kept = jnp.where(sampling, slots, 0)
     stored = state.last_token.at[kept].set(jnp.where(kept > 0, drawn, 0))
-    return state.replace(last_token=stored), drawn
+    return state.replace(last_token=stored), drawn, logits
 
 
 def _pack(tokens: jax.Array, hidden: jax.Array) -> jax.Array:

@@ -128,9 +128,9 @@ def _step_with_logits(
 
     model = step.Model(config, dataclasses.replace(dense, forward=forward))
     run = step.decode if bucket is None else functools.partial(_extend, bucket)
-    state, packed = run(model, params, state, upload)
-    return state, packed, dense.unembed(config, params, hidden[0])
+    state, output = run(model, params, state, upload)
+    return state, output.packed, dense.unembed(config, params, hidden[0])
 
 
-def _extend(bucket: ExtendBucket, model: step.Model, *args: Any) -> tuple[DeviceState, jax.Array]:
+def _extend(bucket: ExtendBucket, model: step.Model, *args: Any) -> tuple[DeviceState, step.Output]:
     return step.extend(model, bucket, *args)

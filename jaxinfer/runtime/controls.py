@@ -1,0 +1,156 @@
+"""Drawing tokens on the device, *full* variant: what the plain one does, and penalties, bias, masks and logprobs.
+
+A step has drawn with the plain sampler; `draw_full` then looks at its logits again. Rows with controls get a new token,
+all others keep theirs. Order of operations, each on what the one before left:
+  logprobs     of the raw logits: their log-softmax, of the token finally drawn and of the K most likely.
+  logit_bias   is added.
+  masks        forbid (-inf): what is not allowed, what would end the sequence before min_tokens, what would complete a
+               bad word.
+  repetition   divides positive logits and multiplies others, of tokens in the prompt or the output.
+  frequency    subtracts its penalty for each time a token is in the output, presence once if it is there at all.
+  temperature, top_k, top_p, min_p, draw    as in runtime.sampler, with the same random numbers.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxinfer.runtime.packing import (
+    IN_PROMPT,
+    MOST_COUNTED,
+    ControlColumn,
+    DrawColumn,
+    Flag,
+    SamplingColumn,
+    SlotLayout,
+)
+from jaxinfer.runtime.sampler import draw, float_column, has_controls
+from jaxinfer.runtime.state import ControlState
+
+
+def draw_full(
+    top: int,
+    last_token: jax.Array,
+    controls: ControlState,
+    next_pos: jax.Array,
+    sampling: jax.Array,
+    logits: jax.Array,
+    packed: jax.Array,
+    upload: jax.Array,
+) -> tuple[jax.Array, ControlState, jax.Array]:
+    """Draw again where a row has controls, count what was drawn, and take logprobs where a row wants them.
+
+    top: K, how many of the most likely tokens are named.    logits: f32[L, V], packed: i32[R, 2] of the step.
+    upload: i32[L, DRAW_WIDTH].    The others are parts of the state after the step.
+    Returns last_token, controls, and i32[L, 3 + 2 K]: token, then what `logprobs` returns (zeros if no row wants it).
+    """
+    slots = upload[:, DrawColumn.SLOT]
+    columns = jnp.where(slots[:, None] > 0, sampling[slots], 0)
+    plain = packed[upload[:, DrawColumn.ROW], 0]
+    controlled = has_controls(columns)
+    positions = next_pos[slots]
+
+    def again() -> jax.Array:
+        changed = controlled_logits(logits, controls, slots, columns, positions, upload[:, len(DrawColumn) :])
+        return draw(changed, columns, positions, ~controlled)
+
+    tokens = jnp.where(controlled, jax.lax.cond(jnp.any(controlled), again, lambda: plain), plain)
+    wanted = jnp.any(columns[:, SamplingColumn.FLAGS] & Flag.LOGPROBS != 0)
+    nothing = jnp.zeros((len(slots), 2 + 2 * top), jnp.int32)
+    extra = jax.lax.cond(wanted, lambda: logprobs(logits, tokens, top), lambda: nothing)
+    controls = controls.replace(counts=_counted(controls.counts, slots, columns, tokens))
+    last_token = last_token.at[jnp.where(controlled, slots, len(last_token))].set(tokens, mode="drop")
+    return last_token, controls, jnp.concatenate([tokens[:, None], extra], axis=-1)
+
+
+def controlled_logits(
+    logits: jax.Array,
+    controls: ControlState,
+    slots: jax.Array,
+    columns: jax.Array,
+    positions: jax.Array,
+    banned: jax.Array,
+) -> jax.Array:
+    """f32[L, V]: the logits after bias, masks and penalties; rows whose flags name none of them stay as they are.
+
+    slots, positions: i32[L].    columns: i32[L, len(SamplingColumn)].    banned: i32[L, n], beyond V for none.
+    """
+    flags = columns[:, SamplingColumn.FLAGS, None]
+    logits = _biased(logits, controls.bias, slots, flags)
+    logits = jnp.where(_forbidden(controls, slots, flags, positions, logits.shape[-1]), -jnp.inf, logits)
+    rows = jnp.arange(len(logits), dtype=jnp.int32)[:, None]
+    logits = logits.at[rows, banned].set(-jnp.inf, mode="drop")
+    return jnp.where(flags & Flag.PENALTIES != 0, _penalized(logits, controls, slots), logits)
+
+
+def logprobs(logits: jax.Array, tokens: jax.Array, top: int) -> jax.Array:
+    """i32[L, 2 + 2 K]: the token's logprob (bit-cast), its rank from 1, the ids of the K most likely, their logprobs.
+
+    logits: f32[L, V].    tokens: i32[L].    top: K, at most V.
+    """
+    chosen = jnp.take_along_axis(logits, tokens[:, None], axis=-1)  # [L, 1]
+    rank = 1 + jnp.sum(logits > chosen, axis=-1, dtype=jnp.int32, keepdims=True)
+    total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+    values, ids = jax.lax.top_k(logits, top)
+    as_bits = jax.lax.bitcast_convert_type(jnp.concatenate([chosen, values], axis=-1) - total, jnp.int32)
+    return jnp.concatenate([as_bits[:, :1], rank, ids, as_bits[:, 1:]], axis=-1)
+
+
+def set_slot(controls: ControlState, upload: jax.Array) -> ControlState:
+    """Write one slot's row of everything: upload i32[SlotLayout.size]."""
+    num_slots, vocab_size = controls.counts.shape
+    layout = SlotLayout(vocab_size)
+    slot = jnp.minimum(upload[0], num_slots - 1)
+    bits = jax.lax.bitcast_convert_type(upload[layout.bits_start : layout.counts_start], jnp.uint32)
+    counts = jax.lax.bitcast_convert_type(upload[layout.counts_start :], jnp.uint16).reshape(-1)[:vocab_size]
+    return ControlState(
+        columns=controls.columns.at[slot].set(upload[1 : layout.bias_start]),
+        bias=controls.bias.at[slot].set(upload[layout.bias_start : layout.bits_start].reshape(2, -1)),
+        bits=controls.bits.at[slot].set(bits.reshape(2, -1)),
+        counts=controls.counts.at[slot].set(counts),
+    )
+
+
+def _biased(logits: jax.Array, bias: jax.Array, slots: jax.Array, flags: jax.Array) -> jax.Array:
+    ids, values = bias[slots, 0], jax.lax.bitcast_convert_type(bias[slots, 1], jnp.float32)
+    ids = jnp.where(flags & Flag.BIAS != 0, ids, logits.shape[-1])
+    rows = jnp.arange(len(logits), dtype=jnp.int32)[:, None]
+    return logits.at[rows, ids].add(values, mode="drop")
+
+
+def _forbidden(
+    controls: ControlState, slots: jax.Array, flags: jax.Array, positions: jax.Array, vocab_size: int
+) -> jax.Array:
+    """bool[L, V]."""
+    allowed, ends = (_unpacked(controls.bits[slots, i], vocab_size) for i in (0, 1))
+    too_early = positions < controls.columns[slots, ControlColumn.MIN_LENGTH]
+    not_allowed = (flags & Flag.ALLOWED != 0) & ~allowed
+    return not_allowed | ((flags & Flag.MIN_TOKENS != 0) & too_early[:, None] & ends)
+
+
+def _unpacked(words: jax.Array, vocab_size: int) -> jax.Array:
+    """bool[L, V] of u32[L, ceil(V / 32)], the lowest bit first."""
+    bits = words[:, :, None] >> jnp.arange(32, dtype=jnp.uint32) & jnp.uint32(1)
+    return bits.reshape(len(words), -1)[:, :vocab_size] != 0
+
+
+def _penalized(logits: jax.Array, controls: ControlState, slots: jax.Array) -> jax.Array:
+    counts, columns = controls.counts[slots], controls.columns[slots]
+    presence, frequency, repetition = (
+        float_column(columns, c) for c in (ControlColumn.PRESENCE, ControlColumn.FREQUENCY, ControlColumn.REPETITION)
+    )
+    repeated = jnp.where(logits > 0, logits / repetition, logits * repetition)
+    logits = jnp.where(counts > 0, repeated, logits)
+    used = (counts & jnp.uint16(MOST_COUNTED)).astype(jnp.float32)
+    return logits - frequency * used - presence * (used > 0).astype(jnp.float32)
+
+
+def _counted(counts: jax.Array, slots: jax.Array, columns: jax.Array, tokens: jax.Array) -> jax.Array:
+    """The counts with each row's token in it, for rows with penalties; a count at its most stays there."""
+    penalized = columns[:, SamplingColumn.FLAGS] & Flag.PENALTIES != 0
+    before = counts[slots, tokens]
+    more = (before & jnp.uint16(MOST_COUNTED)) < jnp.uint16(MOST_COUNTED)
+    places = jnp.where(penalized, slots, len(counts)), tokens
+    return counts.at[places].set(before + more.astype(jnp.uint16), mode="drop")
+
+
+assert IN_PROMPT == MOST_COUNTED + 1, "the count and the prompt's bit share a u16"
