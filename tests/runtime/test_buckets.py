@@ -1,0 +1,72 @@
+"""Which sizes are compiled: few enough, close enough, and one for every step."""
+
+import itertools
+
+import pytest
+
+from jaxinfer.config import ExtendBucket
+from jaxinfer.runtime.buckets import MAX_EXECUTABLES, decode_buckets, extend_buckets, pick_decode, pick_extend
+
+SEQS = [1, 2, 3, 7, 16, 17, 100, 256, 300, 1000, 4096]
+TOKENS = [1, 8, 100, 256, 512, 2048, 8192, 50000]
+
+
+@pytest.mark.parametrize("coarse", [False, True])
+@pytest.mark.parametrize(("seqs", "tokens"), [(s, t) for s in SEQS for t in TOKENS if t >= s])
+def test_every_step_within_the_budget_has_a_bucket(seqs: int, tokens: int, coarse: bool) -> None:
+    decode, extend = decode_buckets(seqs, coarse=coarse), extend_buckets(tokens, seqs, coarse=coarse)
+    assert list(decode) == sorted(set(decode))
+    assert decode[-1] == seqs
+    for rows in {1, min(2, seqs), seqs // 2 or 1, seqs}:
+        assert pick_decode(decode, rows) >= rows
+        for count in {rows, min(tokens, rows + 13), tokens}:
+            bucket = pick_extend(extend, ExtendBucket(count, rows, rows))
+            assert bucket.tokens >= count
+            assert bucket.rows >= rows
+    assert len(decode) + len(extend) + 2 <= MAX_EXECUTABLES
+
+
+def test_the_decode_sizes_on_a_gpu_are_those_of_the_design() -> None:
+    assert decode_buckets(256) == (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
+    assert decode_buckets(100) == (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 100)
+
+
+def test_a_cpu_has_a_dozen_programs() -> None:
+    assert decode_buckets(16, coarse=True) == (1, 2, 4, 8, 16)
+    sizes = extend_buckets(256, 16, coarse=True)
+    assert [bucket.tokens for bucket in sizes] == [16, 32, 64, 128, 256]
+    assert {bucket.rows for bucket in sizes} == {16}
+
+
+@pytest.mark.parametrize("tokens", [33, 100, 300, 700, 3000, 5000])
+def test_a_prompt_is_padded_by_at_most_its_own_length(tokens: int) -> None:
+    for coarse in (False, True):
+        bucket = pick_extend(extend_buckets(8192, 256, coarse=coarse), ExtendBucket(tokens, 1, 1))
+        assert bucket.tokens < 2 * tokens
+
+
+def test_many_decode_rows_beside_a_short_chunk_do_not_take_the_largest_step() -> None:
+    sizes = extend_buckets(8192, 256)
+    assert pick_extend(sizes, ExtendBucket(200 + 40, 201, 201)).tokens == 256
+    assert pick_extend(sizes, ExtendBucket(60, 2, 2)) == ExtendBucket(64, 8, 8)
+
+
+def test_the_smallest_ready_size_is_taken() -> None:
+    assert pick_decode((16, 4, 8), 3) == 4
+    small, wide, large = ExtendBucket(64, 8, 8), ExtendBucket(64, 64, 64), ExtendBucket(256, 8, 8)
+    assert pick_extend((large, wide, small), ExtendBucket(10, 8, 1)) == small
+    assert pick_extend((large, wide, small), ExtendBucket(10, 9, 1)) == wide
+
+
+def test_a_step_that_fits_nowhere_is_an_error_that_lists_the_sizes() -> None:
+    with pytest.raises(ValueError, match="compiled sizes 1, 4, got 5"):
+        pick_decode((1, 4), 5)
+    with pytest.raises(ValueError, match="got .*tokens=65"):
+        pick_extend((ExtendBucket(64, 8, 8),), ExtendBucket(65, 1, 1))
+
+
+def test_sizes_between_neighbours_are_never_far_apart() -> None:
+    for small, large in itertools.pairwise(decode_buckets(256)):
+        assert large <= 2 * small
+    tokens = sorted({bucket.tokens for bucket in extend_buckets(8192, 256)})
+    assert all(large <= 2 * small for small, large in itertools.pairwise(tokens))

@@ -1,0 +1,139 @@
+"""The memory plan: what fits, what is chosen, and errors that name a value which works."""
+
+import dataclasses
+import re
+
+import pytest
+
+from jaxinfer.config import EngineConfig, ExtendBucket
+from jaxinfer.errors import ConfigError, DeviceError
+from jaxinfer.models.config import ModelConfig
+from jaxinfer.models.registry import dense
+from jaxinfer.runtime.buckets import MAX_EXECUTABLES
+from jaxinfer.runtime.memory import GIB, MemoryPlan, grid_floor, plan_for, temporary_bytes
+from tests.support.tiny_runner import TINY
+
+QWEN3_06B = dataclasses.replace(
+    TINY,
+    vocab_size=151936,
+    hidden_size=1024,
+    num_layers=28,
+    num_heads=16,
+    num_kv_heads=8,
+    head_dim=128,
+    intermediate_size=3072,
+    max_position=40960,
+    dtype="bfloat16",
+)
+
+
+def plan(
+    platform: str = "cpu", free: float = 23 * GIB, model: ModelConfig = QWEN3_06B, **settings: object
+) -> MemoryPlan:
+    return plan_for(EngineConfig(**settings), model, dense, platform=platform, free=int(free))
+
+
+def test_a_cpu_gives_pages_a_quarter_of_what_is_free_but_4_gib_at_most() -> None:
+    large, small = plan(free=64 * GIB), plan(free=6 * GIB)
+    assert 3.75 * GIB <= large.pages <= 4 * GIB
+    assert small.pages <= (6 * GIB - small.weights) / 4
+    assert small.pages >= 0.9 * (6 * GIB - small.weights) / 4
+
+
+def test_a_small_model_on_a_cpu_takes_no_more_than_its_sequences_can_use() -> None:
+    tiny = plan(model=TINY)
+    assert tiny.limits.max_model_len == TINY.max_position
+    assert tiny.limits.num_pages == 16 * TINY.max_position // 16  # on the grid, page 0 included
+
+
+def test_a_gpu_gives_pages_what_weights_and_temporaries_leave() -> None:
+    gpu = plan("gpu", free=125 * GIB)
+    total = gpu.weights + gpu.pages + gpu.temporaries
+    assert 0.93 * 125 * GIB < total < 125 * GIB
+    assert gpu.limits.max_model_len == 40960
+    assert (gpu.limits.max_num_seqs, gpu.limits.max_num_batched_tokens, gpu.limits.page_size) == (256, 8192, 64)
+    assert len(gpu.limits.decode_buckets) + len(gpu.limits.extend_buckets) + 2 <= MAX_EXECUTABLES
+
+
+def test_defaults_on_a_cpu() -> None:
+    limits = plan().limits
+    assert (limits.max_num_seqs, limits.max_num_batched_tokens, limits.page_size) == (16, 256, 16)
+    assert limits.max_model_len == (limits.num_pages - 1) * 16  # less than the model allows: what memory fits
+
+
+def test_settings_are_taken_as_they_are() -> None:
+    given = {"max_model_len": 3000, "max_num_seqs": 5, "max_num_batched_tokens": 77, "page_size": 32, "num_pages": 333}
+    limits = plan(**given, run_ahead=0, enable_prefix_caching=False, max_num_queued_seqs=9).limits
+    assert {name: getattr(limits, name) for name in given} == given
+    assert (limits.run_ahead, limits.enable_prefix_caching, limits.max_num_queued_seqs) == (0, False, 9)
+    assert limits.max_pages_per_seq == 94
+
+
+def test_a_little_more_or_less_free_memory_gives_the_same_executables() -> None:
+    counts = {plan(free=12 * GIB + extra * 2**20).limits.num_pages for extra in range(0, 100, 10)}
+    assert len(counts) <= 2
+
+
+def test_the_grid_gives_away_a_sixteenth_at_most() -> None:
+    for pages in [1, 2, 17, 31, 32, 33, 1000, 123_457, 2**20 - 1]:
+        floored = grid_floor(pages)
+        assert pages * 15 / 16 <= floored <= pages
+        assert grid_floor(floored) == floored
+
+
+def test_half_the_bytes_per_value_give_twice_the_pages() -> None:
+    half, full = plan(free=6 * GIB), plan(free=6 * GIB, dtype="float32")
+    assert full.kv_bytes_per_token == 2 * half.kv_bytes_per_token == 2 * 28 * 2 * 8 * 128 * 2
+    assert full.limits.num_pages < 0.55 * half.limits.num_pages
+
+
+def test_the_rows_say_where_the_memory_goes() -> None:
+    rows = dict(plan().rows())
+    assert rows["weights"] == "1.11 GiB"
+    assert re.fullmatch(r"3.94 GiB: [\d,]+ pages of 16, [\d,]+ tokens", rows["pages"])
+    assert rows["compiled steps"].startswith("decode 1 2 4 8 16; extend 16x16")
+
+
+# (settings, what the message says, settings that it says would work)
+REFUSED = [
+    (
+        {"max_model_len": 50000, "kv_cache_memory_bytes": 8 * GIB},
+        "at most what the model can address, 40960, got 50000",
+        {"max_model_len": 40960},
+    ),
+    ({"max_num_seqs": 16, "max_num_batched_tokens": 8}, r"max_num_seqs \(16\), got 8", {"max_num_batched_tokens": 16}),
+    ({"num_pages": 10, "max_model_len": 1000}, "one sequence of 1000 tokens.*got 10", {"num_pages": 64}),
+    ({"num_pages": 10, "max_model_len": 1000}, "or lower max_model_len to 144", {"max_model_len": 144}),
+    ({"num_pages": 10**6}, "must fit in memory, but 1000000 of 16 tokens take", None),
+    ({"kv_cache_memory_bytes": 10**9, "max_model_len": 40000}, "kv_cache_memory_bytes must hold one sequence", None),
+    ({"max_model_len": 40960}, "the pages must hold one sequence of 40960 tokens", None),
+    (
+        {"enable_chunked_prefill": False, "max_num_batched_tokens": 100, "max_model_len": 3000},
+        r"the longest prompt \(3000\) without chunked prefill, got 100",
+        {"max_num_batched_tokens": 3000},
+    ),
+]
+
+
+@pytest.mark.parametrize(("settings", "message", "cure"), REFUSED, ids=str)
+def test_a_setting_that_cannot_work_is_refused_with_one_that_does(
+    settings: dict[str, int], message: str, cure: dict[str, int] | None
+) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
+        plan(**settings)
+    if cure is None:  # the value is in the message alone
+        name, value = re.findall(r"(?:raise|lower) (it|max_model_len) to (\d+)", str(error.value))[0]
+        cure = {next(iter(settings)) if name == "it" else name: int(value)}
+    plan(**settings | cure)
+
+
+def test_a_machine_too_small_for_the_model_is_a_device_error() -> None:
+    for platform in ("cpu", "gpu"):
+        with pytest.raises(DeviceError, match="free some memory, choose a smaller model"):
+            plan(platform, free=GIB)
+
+
+def test_temporaries_grow_with_tokens_and_with_rows_of_logits() -> None:
+    base = temporary_bytes(QWEN3_06B, ExtendBucket(256, 16, 16))
+    assert temporary_bytes(QWEN3_06B, ExtendBucket(512, 16, 16)) > base
+    assert temporary_bytes(QWEN3_06B, ExtendBucket(256, 16, 32)) > 1.5 * base

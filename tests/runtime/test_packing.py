@@ -1,0 +1,64 @@
+"""What travels to the device: floats and seeds survive their bit-casts, and every row lies where its columns say."""
+
+import numpy as np
+
+from jaxinfer.config import ExtendBucket
+from jaxinfer.runtime.packing import (
+    ROW_WIDTH,
+    ExtendLayout,
+    RowColumn,
+    SamplingColumn,
+    pack_decode,
+    pack_extend,
+    page_updates,
+    sampling_columns,
+)
+from jaxinfer.runtime.plan import Plan, Row, Sampling
+
+ODD = Sampling(temperature=0.3, top_k=17, top_p=0.95, min_p=1e-7, seed=2**64 - 2, sample_index=3)
+
+
+def test_sampling_survives_the_bit_casts() -> None:
+    columns = sampling_columns(ODD)
+    floats = columns[: SamplingColumn.MIN_P + 1].view(np.float32)
+    np.testing.assert_array_equal(floats, np.array([0.3, 0.95, 1e-7], np.float32))
+    high, low = columns[[SamplingColumn.SEED_HIGH, SamplingColumn.SEED_LOW]].view(np.uint32).tolist()
+    assert (high << 32) + low == 2**64 - 2
+    assert columns[SamplingColumn.TOP_K] == 17
+    assert columns[SamplingColumn.SAMPLE_INDEX] == 3
+
+
+def test_decode_rows_carry_slot_and_at_most_one_page() -> None:
+    plan = Plan([Row(3, 10, 1), Row(1, 16, 1, new_pages=[(1, 44)])])
+    np.testing.assert_array_equal(pack_decode(plan, 4), [[3, 0, 0], [1, 1, 44], [0, 0, 0], [0, 0, 0]])
+
+
+def test_an_extend_step_lies_where_its_layout_says() -> None:
+    plan = Plan(
+        [
+            Row(2, 16, 3, [7, 8, 9], sample=False, new_pages=[(0, 5), (1, 6)], sampling=ODD),
+            Row(4, 90, 1),
+            Row(1, 0, 2, [1, 2], new_pages=[(0, 9)]),
+        ]
+    )
+    layout = ExtendLayout.of(ExtendBucket(10, 4, 4), page_size=16)
+    upload = pack_extend(plan, layout, page_updates(plan.rows))
+    assert upload.dtype == np.int32
+    assert upload.shape == (layout.size,)
+    np.testing.assert_array_equal(upload[:10], [7, 8, 9, 0, 1, 2, 0, 0, 0, 0])
+    rows = upload[layout.rows_start : layout.pages_start].reshape(4, ROW_WIDTH)
+    expected = [(2, 0, 3, 16, -1, 1), (4, 3, 1, -1, 0, 0), (1, 4, 2, 0, 1, 0), (0, 6, 0, 0, -1, 0)]
+    np.testing.assert_array_equal(rows[:, : len(RowColumn)], expected)
+    np.testing.assert_array_equal(rows[0, len(RowColumn) :], sampling_columns(ODD))
+    assert not rows[1:, len(RowColumn) :].any()
+    pages = upload[layout.pages_start :].reshape(-1, 3)
+    np.testing.assert_array_equal(pages[:4], [[2, 0, 5], [2, 1, 6], [1, 0, 9], [0, 0, 0]])
+
+
+def test_every_step_gets_memory_of_its_own() -> None:
+    """A CPU device may read the very array it was given, after the call that gave it has returned."""
+    plan = Plan([Row(1, 0, 1, [5])])
+    layout = ExtendLayout.of(ExtendBucket(4, 2, 2), page_size=16)
+    none = page_updates([])
+    assert not np.shares_memory(pack_extend(plan, layout, none), pack_extend(plan, layout, none))
+    assert not np.shares_memory(pack_decode(plan, 2), pack_decode(plan, 2))

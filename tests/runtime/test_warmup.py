@@ -1,0 +1,191 @@
+"""Starting: what is compiled when, what comes from the cache, and that nothing is compiled afterwards."""
+
+import dataclasses
+import itertools
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxinfer.config import ExtendBucket
+from jaxinfer.models.registry import dense
+from jaxinfer.runtime import programs
+from jaxinfer.runtime.cache import ExecutableCache
+from jaxinfer.runtime.plan import Plan
+from jaxinfer.runtime.runner import DeviceRunner
+from jaxinfer.runtime.warmup import CompileCounter
+from tests.support.tiny_runner import LIMITS, TINY, Driven, generate, make_runner, step
+
+SMALL, LARGE = ExtendBucket(20, 3, 3), ExtendBucket(64, 10, 10)
+FEW = dataclasses.replace(LIMITS, decode_buckets=(1, 10), extend_buckets=(SMALL, LARGE))
+PROMPT = list(range(3, 40))
+Seen = list[tuple[str, int, int, float, bool]]
+
+
+@dataclasses.dataclass
+class Start:
+    """A started runner, and what it told."""
+
+    runner: DeviceRunner
+    seen: Seen
+    serving_after: int
+    seconds: float
+
+
+def start(cache: ExecutableCache | None) -> Start:
+    runner, seen, serving = make_runner(limits=FEW), [], []
+    began = time.perf_counter()
+
+    def tell(name: str, done: int, total: int, seconds: float, cached: bool) -> None:
+        seen.append((name, done, total, seconds, cached))
+        serving.append(runner.is_serving)
+
+    runner.warm_up(tell, cache)
+    return Start(runner, seen, serving.index(True), time.perf_counter() - began)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> ExecutableCache:
+    return ExecutableCache(tmp_path_factory.mktemp("cache") / "executables")
+
+
+@pytest.fixture(scope="module")
+def cold(cache: ExecutableCache) -> Start:
+    return start(cache)
+
+
+@pytest.fixture(scope="module")
+def warm(cold: Start, cache: ExecutableCache) -> Start:
+    return start(cache)
+
+
+def test_progress_names_every_program_once(cold: Start) -> None:
+    names = [name for name, *_ in cold.seen]
+    assert {"decode 1", "decode 10", "extend 20 x 3 x 3", "extend 64 x 10 x 10", "set_pages", "zero_pages"} <= set(
+        names
+    )
+    assert len(set(names)) == len(names)
+    total = len(names)
+    assert [(done, of) for _, done, of, _, _ in cold.seen] == [(i + 1, total) for i in range(total)]
+    assert not any(cached for *_, cached in cold.seen)
+
+
+def test_the_largest_steps_are_begun_first(cold: Start) -> None:
+    keys = list(cold.runner._programs)
+    first = set(keys[: keys.index(1)])
+    assert {10, LARGE} <= first
+    assert SMALL not in first
+
+
+def test_a_runner_serves_any_plan_before_it_is_ready(cache: ExecutableCache, cold: Start) -> None:
+    """Small plans are padded to the largest steps as long as theirs are not there."""
+    expected = generate(cold.runner, PROMPT, 3)
+    runner = make_runner(limits=FEW)
+    drawn: list[list[int]] = []
+
+    def tell(name: str, done: int, total: int, seconds: float, cached: bool) -> None:
+        if runner.is_serving and not drawn:
+            drawn.append(generate(runner, PROMPT, 3))
+
+    runner.warm_up(tell, cache)
+    assert drawn == [expected]
+
+
+def test_a_warm_start_compiles_nothing_and_gives_the_same_tokens(cold: Start, warm: Start) -> None:
+    assert all(cached for *_, cached in warm.seen)
+    assert warm.seconds < cold.seconds / 3
+    cold.runner.reset()
+    warm.runner.reset()
+    assert generate(warm.runner, PROMPT, 8) == generate(cold.runner, PROMPT, 8)
+
+
+def test_loaded_programs_still_update_the_state_in_place(warm: Start) -> None:
+    before = warm.runner._state
+    generate(warm.runner, PROMPT, 2)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before))
+
+
+def test_nothing_is_compiled_after_ready(cold: Start) -> None:
+    """Every size, admission beyond the upload's room, zeroed pages, a reset: all of it is there already."""
+    runner = cold.runner
+    before = runner.compiles_after_ready  # the other runners of this file start in the same process
+    runner.reset()
+    free = itertools.count(1)
+    crowd = [Driven(slot, PROMPT[:slot], free) for slot in range(1, 11)]
+    for end in (1, 3, 10):
+        for _ in range(2):
+            step(runner, *crowd[:end])
+    many = [(i, 100) for i in range(19)]
+    rows = [dataclasses.replace(crowd[i].row(), new_pages=many) for i in range(3)]
+    runner.run(Plan(rows)).wait()
+    runner.zero_pages(range(1, 40))
+    runner.reset()
+    step(runner, Driven(1, list(PROMPT), itertools.count(1)))
+    assert runner.compiles_after_ready == before
+
+
+def test_a_new_shape_after_ready_is_counted() -> None:
+    counter = CompileCounter()
+    counter.start()
+    jax.jit(lambda x: x * 3)(jnp.zeros(12345))
+    assert counter.count >= 1
+    counter.close()
+    seen = counter.count
+    jax.jit(lambda x: x * 5)(jnp.zeros(12345))
+    assert counter.count == seen
+
+
+def test_a_payload_that_cannot_be_loaded_is_compiled_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache = ExecutableCache(tmp_path / "cache")
+    limits = dataclasses.replace(LIMITS, decode_buckets=(10,), extend_buckets=(LARGE,))
+    runner = make_runner(limits=limits)
+    common = programs.fingerprint(runner._model, runner._device)
+    program = runner._programs[programs.Helper.SET_PAGES]
+    cache.store(program.digest(common), b"bytes of another jaxlib")
+    cached = []
+    only = {programs.Helper.SET_PAGES: program}
+    runner._programs = only
+    runner.warm_up(lambda name, done, total, seconds, hit: cached.append(hit), cache)
+    assert cached == [False]
+    assert "cannot be loaded" in caplog.text
+
+
+class TestDigest:
+    def digest(self, model: object = TINY, **limits: object) -> str:
+        device = jax.devices("cpu")[0]
+        runner = make_runner(model, dataclasses.replace(LIMITS, **limits))
+        return runner._programs[4].digest(programs.fingerprint(runner._model, device))
+
+    def test_the_same_model_and_limits_share_their_executables(self) -> None:
+        assert self.digest() == self.digest()
+
+    @pytest.mark.parametrize(
+        "changes",
+        [{"num_pages": 121}, {"max_model_len": 400}, {"max_num_seqs": 11}, {"page_size": 8}],
+        ids=str,
+    )
+    def test_other_shapes_do_not(self, changes: dict[str, int]) -> None:
+        assert self.digest(**changes) != self.digest()
+
+    @pytest.mark.parametrize("changes", [{"norm_eps": 1e-5}, {"dtype": "bfloat16"}], ids=str)
+    def test_other_constants_of_the_model_do_not(self, changes: dict[str, object]) -> None:
+        assert self.digest(dataclasses.replace(TINY, **changes)) != self.digest()
+
+    def test_other_code_does_not(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        before = self.digest()
+        plug_in = tmp_path / "family.py"
+        plug_in.write_text("def forward(): pass\n")
+        real = programs.inspect.getfile
+
+        def changed(item: object) -> str:
+            return str(plug_in) if item is dense.forward else real(item)
+
+        monkeypatch.setattr(programs.inspect, "getfile", changed)
+        assert self.digest() != before
+
+    def test_other_flags_do_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        before = self.digest()
+        monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
+        assert self.digest() != before
