@@ -22,6 +22,7 @@ from operator import attrgetter
 from jaxinfer.config import Limits
 from jaxinfer.engine.departures import Departures
 from jaxinfer.engine.failures import NOT_FINITE, STEP_FAILED
+from jaxinfer.engine.full import dress_row, read_logprobs, read_scores
 from jaxinfer.engine.isolation import Isolation
 from jaxinfer.engine.pages import PagePool, next_key
 from jaxinfer.engine.sequence import Output, Request, Sequence, State, sequences_of
@@ -83,7 +84,7 @@ class Scheduler:
         for sequence in rest:
             sequence.state = State.HELD
         first.held = rest
-        if not self.limits.enable_prefix_caching:
+        if not self.limits.enable_prefix_caching and not first.num_to_score:
             self._admit_siblings(first)
 
     def abort(self, request_id: str) -> list[Output]:
@@ -149,7 +150,7 @@ class Scheduler:
         return [
             s
             for s in self.running
-            if not s.decoding or (s.dispatched + 1 < s.max_length and not (s.request.text_lag and s.must_wait_for_text))
+            if not s.decoding or (s.dispatched + 1 < s.max_length and not (s.may_wait and s.must_wait))
         ]
 
     def _num_pages_wanted(self, ready: list[Sequence], budget: int) -> int:
@@ -225,7 +226,8 @@ class Scheduler:
         """Give a waiting sequence a slot, its cached pages and pages for its first chunk. Returns the chunk's size, 0
         when it must wait."""
         size, limits = self.limits.page_size, self.limits
-        hit = self.pool.match(sequence.root, sequence.lookup_keys(size)) if limits.enable_prefix_caching else []
+        may_share = limits.enable_prefix_caching and not sequence.needs_scores
+        hit = self.pool.match(sequence.root, sequence.lookup_keys(size)) if may_share else []
         start = len(hit) * size
         pending = len(sequence.tokens) - start
         count = min(pending, budget)
@@ -264,6 +266,8 @@ class Scheduler:
         if not sequence.decoding:
             row.tokens = sequence.tokens[start:end]
             row.sample = sequence.decoding = end == len(sequence.tokens)
+        if sequence.is_full or sequence.num_to_score:
+            dress_row(row, sequence)
         step.plan.rows.append(row)
         step.sequences.append(sequence)
 
@@ -275,7 +279,8 @@ class Scheduler:
         size, num_sampled = self.limits.page_size, 0
         tokens: list[int] = result.tokens.tolist()
         finite: list[bool] = result.finite.tolist()
-        for sequence, row, token, good in zip(step.sequences, step.plan.rows, tokens, finite, strict=True):
+        rows = zip(step.sequences, step.plan.rows, tokens, finite, strict=True)
+        for i, (sequence, row, token, good) in enumerate(rows):
             if not good:
                 outputs += self._spoil(sequence)
                 continue
@@ -288,8 +293,12 @@ class Scheduler:
                 self._publish(sequence, end)
             if sequence.held and end >= sequence.num_prompt:
                 self._admit_siblings(sequence)
+            if row.targets:
+                read_scores(sequence, row, result.targets[i])
             if row.sample:
                 output = Output(sequence.request.id, sequence.index, [token], None, None, sequence.cached_tokens)
+                if row.full or sequence.num_to_score:
+                    read_logprobs(output, sequence, result, i)
                 outputs.append(output)
                 num_sampled += 1
                 if token in sequence.end_ids or len(sequence.tokens) == sequence.max_length:

@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxinfer.config import Limits
 from jaxinfer.engine.pages import PageKey, next_key, root_key
-from jaxinfer.runtime.plan import Sampling
+from jaxinfer.runtime.plan import Controls, Sampling
 
 # A sequence with stop strings may be this many tokens ahead of the text state that looks for them: enough to hide the
 # way there and back, little enough to throw away.
@@ -23,6 +23,8 @@ class Request:
     eos_token_ids: empty when EOS is to be ignored.    priority: a lower number runs sooner.
     salt: requests with different salts share no cached pages.
     text_lag: has stop strings, so it waits for Acknowledge rather than run more than MAX_TEXT_LAG tokens ahead.
+    controls: penalties, bias, masks.
+    logprobs, prompt_logprobs: how many of the most likely tokens come with each of the answer's, the prompt's; or None.
     """
 
     id: str
@@ -39,6 +41,20 @@ class Request:
     priority: int = 0
     salt: str = ""
     text_lag: bool = False
+    controls: Controls | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class TokenLogprobs:
+    """Of one token, under the model alone. rank: 1 is the most likely.    top_*: the most likely tokens, falling."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    top_ids: list[int]
+    top_logprobs: list[float]
 
 
 @dataclasses.dataclass(slots=True)
@@ -50,6 +66,8 @@ class Output:
     stop_reason: the id of `stop_token_ids` that ended it.    cached_tokens: of the prompt, found in the prefix cache.
     error: says why, when finish_reason is "error".    code: names that for programs ("non_finite", "step_failed", or
       what InvalidRequest says).
+    logprobs: of token_ids, if asked for.    prompt_logprobs: of the prompt's tokens but the first, if asked for: once
+      per request, on its first choice's first Output with tokens.
     """
 
     request_id: str
@@ -60,6 +78,8 @@ class Output:
     cached_tokens: int = 0
     error: str | None = None
     code: str | None = None
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -138,6 +158,8 @@ class Sequence:
     lookup: keys of the tokens known at the last attempt to admit it; kept so that waiting costs no hashing.
     held: siblings that wait for this sequence's prompt.
     soiled: a row of it was not finite, so that its pages may hold NaN.
+    is_full: its tokens are drawn by the full sampler.    may_wait: whether must_wait can ever hold.
+    num_to_score: prompt tokens whose logprobs are still to be put out.    scores: those that are known.
     """
 
     request: Request
@@ -161,11 +183,33 @@ class Sequence:
     cached_tokens: int = -1  # until it is first admitted
     preemptions: int = 0
     soiled: bool = False
+    is_full: bool = False
+    may_wait: bool = False
+    num_to_score: int = 0
+    scores: list[TokenLogprobs] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        controls = self.request.controls
+        self.is_full = controls is not None or self.request.logprobs is not None
+        self.may_wait = self.request.text_lag or (controls is not None and controls.needs_last_token)
 
     @property
     def sampling(self) -> Sampling:
         r = self.request
-        return Sampling(r.temperature, r.top_k, r.top_p, r.min_p, r.seed, self.index)
+        has_logprobs = r.logprobs is not None
+        return Sampling(r.temperature, r.top_k, r.top_p, r.min_p, r.seed, self.index, r.controls, has_logprobs)
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether logprobs of its prompt are still to be computed: from its start, so without the prefix cache."""
+        return len(self.scores) < self.num_to_score
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether a decoding sequence must see more of its tokens, here or in its text state, before the next."""
+        controls = self.request.controls
+        reads_back = controls is not None and controls.needs_last_token
+        return (reads_back and self.dispatched >= len(self.tokens)) or self.must_wait_for_text
 
     @property
     def must_wait_for_text(self) -> bool:
@@ -188,7 +232,7 @@ def sequences_of(
     request: Request, outputs: tuple[tuple[int, ...] | None, ...], arrival: int, limits: Limits
 ) -> list[Sequence]:
     """One sequence for each choice that is to be computed; `outputs` as in Add. arrival: grows with each request."""
-    return [
+    sequences = [
         Sequence(
             request,
             index,
@@ -203,3 +247,6 @@ def sequences_of(
         for index, output in enumerate(outputs or [()] * request.n)
         if output is not None
     ]
+    if request.prompt_logprobs is not None:
+        sequences[0].num_to_score = len(request.prompt) - 1
+    return sequences

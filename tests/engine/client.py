@@ -9,7 +9,7 @@ from jaxinfer.engine.stats import Counters
 from jaxinfer.errors import EngineError
 from jaxinfer.runtime.plan import Plan
 from jaxinfer.testing.faults import Faults
-from tests.engine.device import CURSED, Device, FakeRunner, alone
+from tests.engine.device import CURSED, Device, FakeRunner, alone, histories, logprob
 
 
 @dataclasses.dataclass
@@ -24,6 +24,8 @@ class Answer:
     reason: str | None = None
     code: str | None = None
     cached_tokens: int = 0
+    logprobs: list[float] = dataclasses.field(default_factory=list)
+    prompt_logprobs: list[float] | None = None
 
 
 class Client:
@@ -84,6 +86,8 @@ class Client:
         for request in requests.values():
             answers = [self.answers.get((request.id, index)) for index in range(request.n)]
             outputs = tuple(None if a is None or a.reason else tuple(a.tokens) for a in answers)
+            if any(a is not None and a.prompt_logprobs is not None for a in answers):
+                request = dataclasses.replace(request, prompt_logprobs=None)  # they have come
             self.engine.inbox.put(Add(request, outputs))
             if request.id in self._aborted:
                 self.engine.inbox.put(Abort(request.id))
@@ -134,6 +138,19 @@ class Client:
             assert answer.tokens == expected[: len(answer.tokens)]
         else:
             assert (answer.tokens, answer.reason) == (expected, reason)
+        self._check_logprobs(answer)
+
+    def _check_logprobs(self, answer: Answer) -> None:
+        """One for each token, of the answer and, once, of the prompt; those of the model after what came before."""
+        request, num_prompt = answer.request, len(answer.request.prompt)
+        tokens = [*request.prompt, *answer.tokens]
+        wanted = [logprob(h, t) for h, t in zip(histories(tokens)[:-1], tokens[1:], strict=True)]
+        if request.logprobs is not None:
+            assert answer.logprobs[: len(answer.tokens)] == wanted[num_prompt - 1 :]
+        if answer.prompt_logprobs is not None:
+            assert answer.prompt_logprobs == wanted[: num_prompt - 1]
+        elif request.prompt_logprobs is not None and num_prompt > 1 and answer.tokens:
+            assert answer.index > 0, "the logprobs of a prompt were lost"
 
     def tokens(self) -> dict[tuple[str, int], list[int]]:
         return {key: answer.tokens for key, answer in self.answers.items()}
@@ -144,6 +161,11 @@ class Client:
             return  # beyond the deciding token
         assert answer.reason is None, "an answer went on after its end"
         answer.tokens += output.token_ids
+        answer.logprobs += [found.logprob for found in output.logprobs or ()]
+        assert len(output.logprobs or ()) == len(output.token_ids) * (answer.request.logprobs is not None)
+        if output.prompt_logprobs is not None:
+            assert answer.prompt_logprobs is None, "the logprobs of a prompt came twice"
+            answer.prompt_logprobs = [found.logprob for found in output.prompt_logprobs]
         answer.reason, answer.code = output.finish_reason, output.code
         answer.cached_tokens = output.cached_tokens
         if answer.request.text_lag:

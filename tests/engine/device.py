@@ -17,7 +17,7 @@ from jax.errors import JaxRuntimeError
 
 from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.engine.sequence import Request
-from jaxinfer.runtime.plan import Pending, Plan, Row, Sampling, StepResult
+from jaxinfer.runtime.plan import Controls, History, Logprobs, Pending, Plan, Row, Sampling, StepResult
 from jaxinfer.testing.faults import Fault, FaultStruck, FaultyRunner
 
 MASK = (1 << 64) - 1
@@ -61,15 +61,54 @@ def value_of(token: int, position: int, before: int) -> int:
     return mix(token, position, before)
 
 
-def draw(history: int, position: int, sampling: Sampling) -> int:
+@dataclasses.dataclass
+class Seen:
+    """What controls depend on: who was given and drawn, and what is banned this time."""
+
+    prompt: list[int]
+    output: list[int]
+    end_ids: frozenset[int]
+    banned: Sequence[int] = ()
+
+
+def draw(history: int, position: int, sampling: Sampling, seen: Seen) -> int:
     """The token after `position`, by a history's fold; BAD and CURSED only at temperatures above 1."""
     noise = (sampling.seed, sampling.sample_index, position) if sampling.temperature else ()
-    return mix(history, *noise) % (VOCAB if sampling.temperature > 1 else CURSED)
+    state, num_ids = mix(history, *noise), VOCAB if sampling.temperature > 1 else CURSED
+    controls = sampling.controls
+    if controls is None:
+        return state % num_ids
+    if controls.penalize:  # depends on how often each token was seen, not on their order
+        state = mix(state, sum(mix(t, 1) for t in set(seen.prompt)) + sum(mix(t, 2) for t in seen.output))
+    early = len(seen.output) < controls.min_tokens
+    while (token := state % num_ids) in seen.banned or (early and token in seen.end_ids):
+        state = mix(state)
+    return token
+
+
+def logprob(history: int, token: int) -> float:
+    """What stands for a token's logprob after a history."""
+    return -float(mix(history, token, 3) % 1024)
+
+
+def histories(tokens: Sequence[int]) -> list[int]:
+    """The fold up to each position, that position included."""
+    found, history = [], 0
+    for position, token in enumerate(tokens):
+        history = (history + value_of(token, position, history) * int(WEIGHTS[position])) & MASK
+        found.append(history)
+    return found
+
+
+def completes_a_bad_word(controls: Controls, tokens: Sequence[int]) -> set[int]:
+    words = [word for word in controls.bad_words if len(word) > 1]
+    return {word[-1] for word in words if [*tokens][-len(word) + 1 :] == [*word[:-1]]}
 
 
 def alone(request: Request, index: int, limits: Limits) -> tuple[list[int], str]:
     """The oracle: a choice's output tokens and finish reason, computed without engine, pages or steps."""
-    sampling = Sampling(request.temperature, seed=request.seed, sample_index=index)
+    controls, ends = request.controls, request.eos_token_ids | request.stop_token_ids
+    sampling = Sampling(request.temperature, seed=request.seed, sample_index=index, controls=controls)
     tokens, values, history, output = list(request.prompt), 0, 0, []
     while True:
         for position in range(values, len(tokens)):
@@ -78,10 +117,11 @@ def alone(request: Request, index: int, limits: Limits) -> tuple[list[int], str]
         if BAD in tokens[values:]:
             return output, "error"
         values = len(tokens)
-        token = draw(history, values - 1, sampling)
+        banned = list(completes_a_bad_word(controls, tokens)) if controls else []
+        token = draw(history, values - 1, sampling, Seen(list(request.prompt), output, ends, banned))
         tokens.append(token)
         output.append(token)
-        if token in request.eos_token_ids | request.stop_token_ids:
+        if token in ends:
             return output, "stop"
         if len(output) == request.max_tokens or len(tokens) == limits.max_model_len:
             return output, "length"
@@ -122,6 +162,7 @@ class FakeRunner:
         self.last_token = np.full(slots, -1)
         self.next_position = np.full(slots, -1)
         self.sampling: list[Sampling | None] = [None] * slots
+        self.seen: list[Seen | None] = [None] * slots
 
     def wreck(self) -> None:
         """Lose the state, as a step that fails does; only `reset` brings a new one."""
@@ -173,6 +214,8 @@ class FakeRunner:
             if row.sampling is not None:
                 assert row.tokens is not None, "a slot's first row must carry its tokens"
                 assert [i for i, _ in row.new_pages] == list(range(len(row.new_pages)))
+                assert (row.history is None) == (row.sampling.controls is None), "controls without their history"
+            assert len(row.targets) <= row.count and not (row.targets and row.tokens is None)
 
     def _execute(self, rows: list[Row]) -> StepResult:
         for row in rows:  # uploads first, then all keys and values, then all reads, as on the device
@@ -181,8 +224,12 @@ class FakeRunner:
                 self.page_table[row.slot, i] = page
             if row.sampling is not None:
                 self.sampling[row.slot] = row.sampling
+                past = row.history or History([], [])
+                self.seen[row.slot] = Seen(list(past.prompt), list(past.output), past.end_ids)
         for row in rows:
             self._write(row)
+        targets = {i: self._score(row) for i, row in enumerate(rows) if row.targets}
+        scores = np.zeros(len(rows), np.float32)
         tokens = np.full(len(rows), -5, np.int32)
         finite = np.zeros(len(rows), bool)
         for i, row in enumerate(rows):
@@ -191,11 +238,22 @@ class FakeRunner:
             self.next_position[row.slot] = end
             self.last_token[row.slot] = -1
             if row.sample:
-                sampling = self.sampling[row.slot]
-                assert sampling is not None
-                tokens[i] = draw(fold(self._visible(self.kv, row.slot, end)), end - 1, sampling)
+                sampling, seen = self.sampling[row.slot], self.seen[row.slot]
+                assert sampling is not None and seen is not None
+                assert row.full == (sampling.controls is not None or sampling.logprobs), "drawn by the wrong sampler"
+                history = fold(self._visible(self.kv, row.slot, end))
+                tokens[i] = draw(history, end - 1, sampling, dataclasses.replace(seen, banned=row.banned))
+                seen.output.append(int(tokens[i]))
+                scores[i] = logprob(history, int(tokens[i]))
                 self.last_token[row.slot] = tokens[i]
-        return StepResult(tokens, finite)
+        is_full = any(row.full and row.sample for row in rows)
+        return StepResult(tokens, finite, _logprobs(scores) if is_full else None, targets)
+
+    def _score(self, row: Row) -> Logprobs:
+        """The logprobs of a row's targets."""
+        ends = range(row.start + 1, row.start + 1 + len(row.targets))
+        folds = [fold(self._visible(self.kv, row.slot, end)) for end in ends]
+        return _logprobs(np.array([logprob(h, t) for h, t in zip(folds, row.targets, strict=True)], np.float32))
 
     def _write(self, row: Row) -> None:
         tokens = row.tokens
@@ -218,6 +276,13 @@ class FakeRunner:
         """The first `length` positions of a slot, through its page table."""
         size = self.limits.page_size
         return pages[self.page_table[slot, : -(-length // size)]].reshape(-1)[:length]
+
+
+def _logprobs(values: np.ndarray) -> Logprobs:
+    """Two most likely tokens with each, of no meaning."""
+    count = len(values)
+    tops = np.tile(np.array([1, 0], np.int32), (count, 1))
+    return Logprobs(values, np.ones(count, np.int32), tops, np.zeros((count, 2), np.float32))
 
 
 class Device(FaultyRunner):

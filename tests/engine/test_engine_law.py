@@ -18,6 +18,7 @@ from jaxinfer.engine.scheduler import Scheduler
 from jaxinfer.engine.sequence import Request, Sequence, State
 from jaxinfer.engine.validate import validate_request
 from jaxinfer.errors import InvalidRequest
+from jaxinfer.runtime.plan import Controls
 from jaxinfer.testing.faults import Fault, Faults
 from tests.engine.client import Answer, Client
 from tests.engine.device import BAD, CURSED, VOCAB, WEIGHTS, make_limits, value_of
@@ -108,6 +109,13 @@ class Workload:
     def _tokens(self, count: int) -> list[int]:
         return [self.rng.randrange(CURSED) for _ in range(count)]
 
+    def _controls(self) -> Controls:
+        rng = self.rng
+        words = [tuple(self._tokens(rng.choice((2, 2, 3)))) for _ in range(rng.choice((0, 0, 60)))]
+        return Controls(
+            frequency_penalty=rng.choice((0.0, 1.0)), bad_words=tuple(words), min_tokens=rng.choice((0, 0, 1, 20))
+        )
+
     def _add(self) -> None:
         rng = self.rng
         prompt = list(rng.choice(rng.choice((self.prefixes, self.past))))
@@ -129,6 +137,9 @@ class Workload:
             priority=rng.choice((0, 0, 0, -1, 5)),
             salt=rng.choice(("", "", "", "tenant")),
             text_lag=text_lag,
+            controls=self._controls() if rng.random() < 0.3 else None,
+            logprobs=rng.choice((None, None, None, 0, 2)),
+            prompt_logprobs=rng.choice((None, None, None, None, 1)),
         )
         try:
             validate_request(request, self.client.limits)
@@ -182,6 +193,10 @@ def test_the_workloads_reach_what_they_are_meant_to_reach():
         assert any(fault.kind == kind for client in clients for fault in client.faults.struck), kind
     for code in ("non_finite", "step_failed"):
         assert any(answer.code == code for client in clients for answer in client.answers.values()), code
+    plans = [plan for client in clients for plan in client.plans]
+    assert sum(plan.is_full for plan in plans) > 100 and not all(plan.is_full for plan in plans)
+    assert any(row.banned for plan in plans for row in plan.rows)
+    assert any(answer.prompt_logprobs for client in clients for answer in client.answers.values())
     assert {client.limits.scheduling for client in clients} == {"static", "continuous"}
     assert {client.limits.kv_layout for client in clients} == {"paged", "contiguous"}
 
