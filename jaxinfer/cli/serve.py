@@ -21,7 +21,10 @@ LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
-    """Serve until a signal. Returns 0 after a drain, 1 when a second signal cut it short."""
+    """Serve until a signal. Returns 0 after a drain, 1 when a second signal cut it short.
+
+    Raises EngineError when the engine has failed for good.
+    """
     import asyncio
 
     from jaxinfer.llm.async_llm import AsyncLLM
@@ -51,7 +54,9 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
             for line in closing(llm.info, address[0], params["host"]):
                 checklist.say(line)
 
-        return run_server(app, params["host"], params["port"], params["drain_timeout_s"], start, bound)
+        return run_server(
+            app, params["host"], params["port"], params["drain_timeout_s"], start, bound, llm.until_failed
+        )
 
 
 async def close_at_the_end(llm: "AsyncLLM") -> None:

@@ -66,6 +66,7 @@ class Answer:
             prompt_tokens=len(self.request.prompt),
             cached_tokens=output.cached_tokens,
             error=output.error,
+            code=output.code,
         )
         if text.stop is not None:
             delta.token_ids, delta.finish_reason, delta.stop_reason = shown[: text.num_tokens], "stop", text.stop

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from jaxinfer.config import EngineConfig, Limits
 from jaxinfer.engine.sequence import Add, Message, Output
-from jaxinfer.errors import InvalidRequest, JaxInferError, Overloaded, Unavailable
+from jaxinfer.errors import EngineError, InvalidRequest, JaxInferError, Overloaded, Unavailable
 from jaxinfer.llm.answer import Answer
 from jaxinfer.llm.events import Event, OnEvent, ignore
 from jaxinfer.llm.prepare import prepare
@@ -35,6 +35,8 @@ _WHY_NOT: dict[str, tuple[str, float]] = {
     "draining": ("the server is shutting down; send the request elsewhere", RETRY_BUSY_S),
     "failed": ("the engine has failed; the server must be restarted", RETRY_STARTING_S),
 }
+# what clients are told; the cause may hold paths of this machine, so it goes to the log alone
+FAILED = "the engine failed and this request with it; the server's log says why"
 MAX_FAILURES = 5  # of the engine process in a row, without one output between them
 
 
@@ -76,6 +78,8 @@ class AsyncLLM:
         self._on_event = on_event
         self._new_transport = partial(new_transport, config, self._hear)
         self._ready = asyncio.Event()
+        self._failed = asyncio.Event()
+        self._failure: EngineError | None = None
         self._closing = False
         self._failures = 0  # since the engine last put something out
         self._started: _Started | None = None
@@ -107,6 +111,12 @@ class AsyncLLM:
             raise
         if self.status == "serving":
             self.status = "ready"
+
+    async def until_failed(self) -> None:
+        """Wait for the engine to fail for good, however long; then raise why, as an EngineError."""
+        await self._failed.wait()
+        assert self._failure is not None, "set before the event"
+        raise self._failure
 
     def _hear(self, event: Event) -> None:
         self._on_event(event)
@@ -333,10 +343,12 @@ class AsyncLLM:
         def end() -> list[tuple[str, Delta]]:
             with self._posting:
                 answers = [(made, held.answer) for made, held in self._open.items()]
-            cause = f"the engine failed: {error}"
-            return [(made, delta) for made, answer in answers for delta in answer.abort(cause)]
+            return [(made, delta) for made, answer in answers for delta in answer.abort(FAILED)]
 
+        log.error("the engine has failed for good: %s", error)
         self.status = "failed"
+        self._failure = EngineError(str(error))
+        self._loop.call_soon_threadsafe(self._failed.set)
         self._loop.call_soon_threadsafe(self._ready.set)  # nobody needs to wait any longer
         self._outputs.put(end)
 

@@ -43,6 +43,7 @@ class Delta:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     error: str | None = None
+    code: str | None = None  # of the error, for programs
 
 
 @dataclasses.dataclass(slots=True)
@@ -61,5 +62,8 @@ class Stats:
     preemptions: int = 0
     finished: dict[str, int] = dataclasses.field(default_factory=dict)
     compiles_after_ready: int = 0
+    nonfinite_rows: int = 0
+    failed_steps: int = 0
+    recoveries: int = 0
     steps: int = 0
     last_step_age_s: float = 0.0

@@ -77,7 +77,9 @@ class Generation:
             async for position, delta in merged:
                 index = position * num_samples + delta.index
                 if delta.finish_reason == "error" or index in ended:
-                    raise ApiError(delta.error or "the engine failed on this request", code="engine_error")
+                    raise ApiError(
+                        delta.error or "the engine failed on this request", code=delta.code or "engine_error"
+                    )
                 self._prompt_tokens[position] = delta.prompt_tokens
                 self._cached_tokens[position] = delta.cached_tokens
                 self._completion_tokens += len(delta.token_ids)

@@ -54,6 +54,9 @@ def _ours(stats: Stats, model: str) -> Iterator[Metric]:
         ("cached_tokens", "Prompt tokens found in the prefix cache", stats.cached_tokens),
         ("generated_tokens", "Tokens generated", stats.generated_tokens),
         ("preemptions", "Sequences preempted", stats.preemptions),
+        ("failed_steps", "Steps that raised", stats.failed_steps),
+        ("engine_recoveries", "Times the engine went on after a failed step", stats.recoveries),
+        ("nonfinite_rows", "Requests ended because their numbers were not finite", stats.nonfinite_rows),
         ("compilations_after_ready", "Compilations since ready; 0 or a bug", stats.compiles_after_ready),
     ):
         yield _counter(f"jaxinfer:{name}", text, (model,), value)

@@ -9,12 +9,13 @@ from types import FrameType
 import uvicorn
 from starlette.applications import Starlette
 
-from jaxinfer.errors import ConfigError
+from jaxinfer.errors import ConfigError, JaxInferError
 from jaxinfer.server.backend import Backend
 from jaxinfer.server.wire import JsonErrorsProtocol
 
 logger = logging.getLogger("jaxinfer.server")
 
+_LINGER_S = 2.0
 _FLUSH_S = 5  # after the drain: how long slow readers may take for what is already written
 
 
@@ -25,12 +26,14 @@ def run_server(
     drain_timeout_s: float = 30.0,
     start: Callable[[], Awaitable[None]] | None = None,
     on_bound: Callable[[str, int], None] | None = None,
+    until_failed: Callable[[], Awaitable[None]] | None = None,
 ) -> int:
     """Serve until a signal; returns the exit code: 0 after a drain, 1 when a second signal cut it short.
 
     The port is bound before anything else, so that clients get a 503 with Retry-After while `start`, run in the
     server's loop, loads the model; what it raises ends the server and is raised here. Port 0 takes a free one;
-    on_bound is told which. Raises ConfigError when the port cannot be had.
+    on_bound is told which. until_failed: awaited beside the serving; what it raises ends the server _LINGER_S later,
+    so that clients get their 503, and is raised here. Raises ConfigError when the port cannot be had.
     """
     listener = bind(host, port)
     if on_bound is not None:
@@ -49,7 +52,7 @@ def run_server(
         timeout_graceful_shutdown=_FLUSH_S,
         backlog=2048,
     )
-    server = _DrainingServer(config, app.state.llm, drain_timeout_s, start)
+    server = _DrainingServer(config, app.state.llm, drain_timeout_s, start, until_failed)
     try:
         server.run(sockets=[listener])
     finally:
@@ -88,12 +91,15 @@ class _DrainingServer(uvicorn.Server):
         llm: Backend,
         drain_timeout_s: float,
         start: Callable[[], Awaitable[None]] | None,
+        until_failed: Callable[[], Awaitable[None]] | None,
     ) -> None:
         super().__init__(config)
         self.start_error: BaseException | None = None
         self._llm = llm
         self._drain_timeout_s = drain_timeout_s
         self._start = start
+        self._until_failed = until_failed
+        self._watching: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
@@ -103,6 +109,16 @@ class _DrainingServer(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         if self._start is not None:
             self._starting = asyncio.create_task(self._run_start(self._start))
+        if self._until_failed is not None:
+            self._watching = asyncio.create_task(self._watch(self._until_failed))
+
+    async def _watch(self, until_failed: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await until_failed()
+        except JaxInferError as error:
+            await asyncio.sleep(_LINGER_S)
+            self.start_error = error
+            self.should_exit = True
 
     async def _run_start(self, start: Callable[[], Awaitable[None]]) -> None:
         try:

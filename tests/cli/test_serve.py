@@ -17,7 +17,7 @@ def served(monkeypatch):
     """run_server without a port: it starts the model and returns."""
     calls: list[tuple[str, int, float]] = []
 
-    def run_server(app, host, port, drain_timeout_s, start, on_bound):
+    def run_server(app, host, port, drain_timeout_s, start, on_bound, until_failed):
         on_bound(host, port or 4321)
         asyncio.run(start())
         calls.append((host, port, drain_timeout_s))

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from jaxinfer.config import EngineConfig
-from jaxinfer.errors import CheckpointError, Unavailable
-from jaxinfer.llm.async_llm import MAX_FAILURES, AsyncLLM
+from jaxinfer.errors import CheckpointError, EngineError, Unavailable
+from jaxinfer.llm.async_llm import FAILED, MAX_FAILURES, AsyncLLM
 from jaxinfer.llm.llm import LLM
 from jaxinfer.protocol.sampling import SamplingParams
 from tests.llm.conftest import Served, in_thread
@@ -124,7 +124,9 @@ def test_an_engine_that_keeps_dying_ends_in_a_clear_refusal(process_config, monk
         os.kill(llm._model.transport.pid, signal.SIGKILL)
         deltas = [delta async for delta in stream]
         assert deltas[-1].finish_reason == "error"
-        assert "exit code 7" in deltas[-1].error
+        assert deltas[-1].error == FAILED
+        with pytest.raises(EngineError, match="exit code 7"):
+            await llm.until_failed()
         assert time.monotonic() - began < 5 * MAX_FAILURES
         with pytest.raises(Unavailable, match="the engine has failed") as refused:
             await llm.generate([5], LONG, request_id="late")

@@ -146,6 +146,9 @@ class FakeLLM:
         self.aborts.append(request_id)
         self.running.discard(request_id)
 
+    async def until_failed(self) -> None:
+        await asyncio.Event().wait()
+
     async def drain(self, timeout_s: float) -> None:
         self.status = "draining"
         async with asyncio.timeout(timeout_s):
