@@ -46,6 +46,7 @@ FLAGS: dict[str, Flag] = {
     "max_num_seqs": Flag("Scheduling", "Sequences computed together."),
     "max_num_batched_tokens": Flag("Scheduling", "Tokens per step."),
     "max_num_queued_seqs": Flag("Scheduling", "Sequences that may wait before requests are refused with 429."),
+    "max_logprobs": Flag("Scheduling", "Most likely tokens that a request may ask for at each position."),
     "enable_prefix_caching": Flag("Scheduling", "Reuse the pages of shared beginnings."),
     "enable_chunked_prefill": Flag("Scheduling", "Compute long prompts in pieces, between other sequences' tokens."),
     "scheduling": Flag("Scheduling", "static: start sequences only when none runs; for comparison."),
