@@ -3,8 +3,9 @@
 import dataclasses
 from collections.abc import Callable
 
-from jaxinfer.engine.sequence import Abort, Acknowledge, Add, End, Message, Output, Request
+from jaxinfer.engine.sequence import Abort, Acknowledge, Add, End, Message, Output, Request, TokenLogprobs
 from jaxinfer.llm.types import Delta
+from jaxinfer.protocol.logprobs import TokenLogprob, TopLogprob
 from jaxinfer.protocol.sampling import ResolvedSampling
 from jaxinfer.text.detokenizer import Detokenizer
 from jaxinfer.text.state import TextState
@@ -30,13 +31,18 @@ class Answer:
         self.request = request
         self._include_stop = sampling.include_stop_str_in_output
         self._post = post
+        self._tokenizer = tokenizer
         self._cached_tokens = 0
+        self._prompt_logprobs: list[TokenLogprob] | None = None
+        if request.prompt_logprobs is not None and len(request.prompt) == 1:
+            self._prompt_logprobs = [self._unscored(request.prompt[0])]  # the engine has nothing to say of it
         self._choices = [
             _Choice(
                 TextState(
                     Detokenizer(tokenizer, skip_special_tokens=sampling.skip_special_tokens),
                     stop=sampling.stop,
                     include_stop=sampling.include_stop_str_in_output,
+                    start_after=request.controls.min_tokens if request.controls else 0,
                 )
             )
             for _ in range(sampling.n)
@@ -54,6 +60,10 @@ class Answer:
         # the EOS or stop token that ended the sequence is counted but not shown, unless it was asked for
         hidden = output.finish_reason == "stop" and not (self._include_stop and output.stop_reason is not None)
         shown = output.token_ids[:-1] if hidden else output.token_ids
+        if output.prompt_logprobs is not None:
+            later = self._named(output.prompt_logprobs)
+            self._prompt_logprobs = [self._unscored(self.request.prompt[0]), *later]
+        is_first = not choice.token_ids
         choice.token_ids += output.token_ids
         text = choice.text.feed(shown)
         self._cached_tokens = output.cached_tokens
@@ -67,9 +77,13 @@ class Answer:
             cached_tokens=output.cached_tokens,
             error=output.error,
             code=output.code,
+            logprobs=None if output.logprobs is None else self._named(output.logprobs),
+            prompt_logprobs=self._prompt_logprobs if is_first else None,
         )
         if text.stop is not None:
             delta.token_ids, delta.finish_reason, delta.stop_reason = shown[: text.num_tokens], "stop", text.stop
+            if delta.logprobs is not None:
+                del delta.logprobs[text.num_tokens :]
             if output.finish_reason is None:
                 self._post(End(self.request.id, output.index))
         elif delta.finish_reason is not None:
@@ -98,4 +112,30 @@ class Answer:
             return []
         outputs = tuple(None if choice.ended else tuple(choice.token_ids) for choice in self._choices)
         seen = [Acknowledge(self.request.id, i, len(ids)) for i, ids in enumerate(outputs) if ids is not None]
-        return [Add(self.request, outputs), *(seen if self.request.text_lag else [])]
+        request = self.request
+        if self._prompt_logprobs is not None:  # they have come
+            request = dataclasses.replace(request, prompt_logprobs=None)
+        return [Add(request, outputs), *(seen if request.text_lag else [])]
+
+    def _named(self, found: list[TokenLogprobs]) -> list[TokenLogprob]:
+        """The engine's logprobs with the tokens' bytes."""
+        return [
+            TokenLogprob(
+                one.token_id,
+                self._bytes(one.token_id),
+                one.logprob,
+                one.rank,
+                [TopLogprob(i, self._bytes(i), v) for i, v in zip(one.top_ids, one.top_logprobs, strict=True)],
+            )
+            for one in found
+        ]
+
+    def _unscored(self, token_id: int) -> TokenLogprob:
+        return TokenLogprob(token_id, self._bytes(token_id), None, None, [])
+
+    def _bytes(self, token_id: int) -> bytes:
+        """What a token adds to a text, special ones spelt out."""
+        table = self._tokenizer.piece_table(skip_special_tokens=False)
+        if table is not None:
+            return table[token_id]
+        return self._tokenizer.decode([token_id], skip_special_tokens=False).encode()

@@ -221,6 +221,7 @@ class AsyncLLM:
             info=self.info,
             limits=self._model.limits,
             random_seed=secrets.randbits(64),
+            encode=partial(self._model.text.tokenizer.encode, add_special_tokens=False, plain=True),
             chat=chat,
             priority=priority,
             salt=salt,

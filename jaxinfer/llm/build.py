@@ -149,6 +149,7 @@ def model_info(config: EngineConfig, checkpoint: Checkpoint, model: ModelConfig)
         fingerprint=f"jaxinfer-{__version__}-{digest}{kind}",
         created=int(time.time()),
         is_demo=checkpoint.is_demo,
+        max_logprobs=config.max_logprobs,
         note=DUMMY_NOTE if dummy else DEMO_NOTE if checkpoint.is_demo else "",
     )
 

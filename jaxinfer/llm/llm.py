@@ -5,6 +5,7 @@ import itertools
 import random
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from jaxinfer.config import EngineConfig, config_from_values
@@ -114,7 +115,7 @@ class LLM:
         }
         for request_id, delta in self._step_until_done(answers):
             result = results[request_id]
-            result.outputs[delta.index].add(delta)
+            result.add(delta)
             elapsed = time.perf_counter() - began
             result.metrics.time_to_first_token_s = result.metrics.time_to_first_token_s or elapsed
             result.metrics.total_s, result.metrics.cached_tokens = elapsed, delta.cached_tokens
@@ -132,6 +133,7 @@ class LLM:
                 info=self.info,
                 limits=self._core.limits,
                 random_seed=self._random.getrandbits(64),
+                encode=partial(self._text.tokenizer.encode, add_special_tokens=False, plain=True),
                 chat=chat,
             )
             answers[request.id] = Answer(request, sampling, self._text.tokenizer, self._engine.inbox.put)

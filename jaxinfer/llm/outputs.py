@@ -4,11 +4,24 @@ import dataclasses
 import html
 
 from jaxinfer.llm.types import Delta
+from jaxinfer.protocol.logprobs import TokenLogprob, token_text
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Logprob:
+    """Of one token at one position, under the model alone. rank: 1 is the most likely."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
 
 
 @dataclasses.dataclass(slots=True)
 class CompletionOutput:
-    """One choice. finish_reason: "stop", "length", "abort" or "error"; error says why in the last case."""
+    """One choice. finish_reason: "stop", "length", "abort" or "error"; error says why in the last case.
+
+    logprobs: one dict per token, if asked for, by id: the token itself and the most likely ones.
+    """
 
     index: int
     text: str = ""
@@ -16,10 +29,14 @@ class CompletionOutput:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     error: str | None = None
+    logprobs: list[dict[int, Logprob]] | None = None
 
     def add(self, delta: Delta) -> None:
         self.text += delta.text
         self.token_ids += delta.token_ids
+        if delta.logprobs is not None:
+            self.logprobs = self.logprobs or []
+            self.logprobs += map(_by_id, delta.logprobs)
         self.finish_reason, self.stop_reason, self.error = delta.finish_reason, delta.stop_reason, delta.error
 
 
@@ -34,12 +51,23 @@ class Metrics:
 
 @dataclasses.dataclass(slots=True)
 class RequestOutput:
-    """One prompt's answer: `outputs` holds its n choices in order."""
+    """One prompt's answer: `outputs` holds its n choices in order.
+
+    prompt_logprobs: if asked for, one dict per token of the prompt as in CompletionOutput; None for the first.
+    """
 
     prompt: str | None
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     metrics: Metrics = dataclasses.field(default_factory=Metrics)
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+
+    def add(self, delta: Delta) -> None:
+        """The next piece of one of the choices."""
+        if delta.prompt_logprobs is not None and self.prompt_logprobs is None:
+            first, *later = delta.prompt_logprobs
+            self.prompt_logprobs = [None, *map(_by_id, later)]
+        self.outputs[delta.index].add(delta)
 
     def _repr_html_(self) -> str:
         prompt = html.escape(self.prompt or f"{len(self.prompt_token_ids)} tokens")
@@ -50,3 +78,11 @@ class RequestOutput:
         )
         head = "<tr><th></th><th>text</th><th>tokens</th><th>finish</th></tr>"
         return f"<div><b>{prompt}</b><table>{head}{rows}</table></div>"
+
+
+def _by_id(entry: TokenLogprob) -> dict[int, Logprob]:
+    assert entry.logprob is not None and entry.rank is not None, "only a prompt's first token has no logprob"
+    found = {entry.token_id: Logprob(entry.logprob, entry.rank, token_text(entry.token))}
+    for rank, top in enumerate(entry.top, 1):
+        found.setdefault(top.token_id, Logprob(top.logprob, rank, token_text(top.token)))
+    return found

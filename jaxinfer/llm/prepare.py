@@ -1,13 +1,20 @@
 """From what a caller asked for to what the engine computes: one path for HTTP, Python, the CLI and batch rows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from jaxinfer.config import Limits
 from jaxinfer.engine.sequence import Request
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.llm.types import ModelInfo
-from jaxinfer.protocol.sampling import ResolvedSampling, SamplingParams, resolve_max_tokens, resolve_sampling
+from jaxinfer.protocol.sampling import (
+    ResolvedSampling,
+    SamplingParams,
+    resolve_max_tokens,
+    resolve_min_tokens,
+    resolve_sampling,
+)
 from jaxinfer.protocol.validate import validate_prompt_ids, validate_sampling
+from jaxinfer.runtime.plan import Controls
 
 
 def prepare(
@@ -18,20 +25,26 @@ def prepare(
     info: ModelInfo,
     limits: Limits,
     random_seed: int,
+    encode: Callable[[str], list[int]],
     chat: bool = False,
     priority: int = 0,
     salt: str = "",
 ) -> tuple[Request, ResolvedSampling]:
-    """Validate and fill in one request. random_seed: 64 bits, used when the request names none.
+    """Validate and fill in one request.
 
+    random_seed: 64 bits, used when the request names none.    encode: a text's token ids and no others, for bad words.
     Raises InvalidRequest when a field is out of range, an id lies outside the logits' width, or it can never fit.
     """
-    validate_sampling(params, vocab_size=info.vocab_size)
+    validate_sampling(params, vocab_size=info.vocab_size, max_logprobs=limits.max_logprobs)
     validate_prompt_ids(prompt_ids, vocab_size=info.vocab_size)
     sampling = resolve_sampling(params, info.defaults, random_seed=random_seed)
     max_tokens = resolve_max_tokens(
         params, info.defaults, num_prompt_tokens=len(prompt_ids), max_model_len=info.max_model_len, chat=chat
     )
+    min_tokens = resolve_min_tokens(params, info.defaults, max_tokens=max_tokens)
+    eos = frozenset() if sampling.ignore_eos else frozenset(info.eos_token_ids)
+    controls = _controls(sampling, min_tokens, tuple(_spellings(sampling.bad_words, info.vocab_size, encode)))
+    _check_choice(controls, eos | sampling.stop_token_ids, info.vocab_size)
     _check_pool(len(prompt_ids) + max_tokens, limits)
     request = Request(
         id=request_id,
@@ -43,13 +56,49 @@ def prepare(
         top_p=sampling.top_p,
         min_p=sampling.min_p,
         seed=sampling.seed,
-        eos_token_ids=frozenset() if sampling.ignore_eos else frozenset(info.eos_token_ids),
+        eos_token_ids=eos,
         stop_token_ids=sampling.stop_token_ids,
         priority=priority,
         salt=salt,
         text_lag=bool(sampling.stop),
+        controls=None if controls == Controls() else controls,
+        logprobs=sampling.logprobs,
+        prompt_logprobs=sampling.prompt_logprobs,
     )
     return request, sampling
+
+
+def _controls(sampling: ResolvedSampling, min_tokens: int, bad_words: tuple[tuple[int, ...], ...]) -> Controls:
+    return Controls(
+        sampling.presence_penalty,
+        sampling.frequency_penalty,
+        sampling.repetition_penalty,
+        sampling.logit_bias,
+        sampling.allowed_token_ids,
+        bad_words,
+        min_tokens,
+    )
+
+
+def _spellings(words: Sequence[str], vocab_size: int, encode: Callable[[str], list[int]]) -> Iterator[tuple[int, ...]]:
+    """Token ids of each word as it stands and at a word's start, with a space before it; ids that can be drawn."""
+    for word in words:
+        spelt = {tuple(encode(text)) for text in (word, " " + word.lstrip())}
+        yield from sorted(ids for ids in spelt if ids and max(ids) < vocab_size)
+
+
+def _check_choice(controls: Controls, end_ids: frozenset[int], vocab_size: int) -> None:
+    """Refuse controls under which there could be nothing left to draw."""
+    removed = {word[-1] for word in controls.bad_words} | (end_ids if controls.min_tokens else frozenset())
+    allowed = controls.allowed_token_ids
+    left = vocab_size > len(removed) if allowed is None else not removed.issuperset(allowed)
+    if not left:
+        raise InvalidRequest(
+            "allowed_token_ids, bad_words and min_tokens must leave at least one token that may always be drawn, these "
+            "leave none; allow more, forbid less, or lower min_tokens",
+            param="bad_words" if allowed is None else "allowed_token_ids",
+            code="invalid_value",
+        )
 
 
 def _check_pool(num_tokens: int, limits: Limits) -> None:

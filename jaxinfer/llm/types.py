@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from jaxinfer.protocol.logprobs import TokenLogprob
 from jaxinfer.protocol.sampling import GenerationDefaults
 
 
@@ -10,6 +11,7 @@ class ModelInfo:
     """The model as clients need to know it.
 
     vocab_size: width of the logits; ids below it may be sampled.    root: the folder or hub id it came from.
+    max_logprobs: the most likely tokens that a request may ask for.
     note: said on every surface when the model is no real one (the demo, random weights), else "".
     """
 
@@ -23,6 +25,7 @@ class ModelInfo:
     created: int
     has_chat_template: bool = False
     is_demo: bool = False
+    max_logprobs: int = 20
     note: str = ""
 
 
@@ -33,6 +36,8 @@ class Delta:
     token_ids: the ids that count, a deciding EOS or stop token included; text: what they add, held-back text excluded.
     finish_reason: None, "stop", "length", "abort" or "error".    stop_reason: the stop string or stop token id.
     prompt_tokens, cached_tokens: of the request, on every delta.
+    logprobs: one for each of token_ids, if asked for.    prompt_logprobs: one for each token of the prompt, if asked
+    for, on the choice's first delta.
     """
 
     index: int
@@ -44,6 +49,8 @@ class Delta:
     cached_tokens: int = 0
     error: str | None = None
     code: str | None = None  # of the error, for programs
+    logprobs: list[TokenLogprob] | None = None
+    prompt_logprobs: list[TokenLogprob] | None = None
 
 
 @dataclasses.dataclass(slots=True)

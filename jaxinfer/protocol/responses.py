@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from jaxinfer.errors import ApiError
+from jaxinfer.protocol.logprobs import LogprobsWriter, TokenLogprob, prompt_logprobs
 
 Kind = Literal["chat", "completion"]
 DONE = b"data: [DONE]\n\n"
@@ -46,6 +47,8 @@ class Choice:
     text: str
     finish_reason: str
     stop_reason: int | str | None
+    logprobs: list[TokenLogprob] | None = None
+    prompt_logprobs: list[TokenLogprob] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,18 +65,17 @@ class Answer:
         """The whole answer, not streamed."""
         shape = _chat_choice if self.kind == "chat" else _completion_choice
         name = "chat.completion" if self.kind == "chat" else "text_completion"
-        return encode_json(
-            self._head(name) | {"choices": [shape(choice) for choice in choices], "usage": usage.as_dict()}
-        )
+        rest: dict[str, Any] = {"choices": [shape(choice) for choice in choices], "usage": usage.as_dict()}
+        if self.kind == "chat" and choices and choices[0].prompt_logprobs is not None:
+            rest["prompt_logprobs"] = prompt_logprobs(choices[0].prompt_logprobs)
+        return encode_json(self._head(name) | rest)
 
     def frames(self) -> "Frames":
         """The frames of this answer, streamed."""
         name = "chat.completion.chunk" if self.kind == "chat" else "text_completion"
         head = b"data: " + encode_json(self._head(name))[:-1] + b',"choices":['
         text_key = b',"delta":{"content":' if self.kind == "chat" else b',"text":'
-        text_end = (
-            b'},"logprobs":null,"finish_reason":' if self.kind == "chat" else b',"logprobs":null,"finish_reason":'
-        )
+        text_end = b'},"logprobs":' if self.kind == "chat" else b',"logprobs":'
         return Frames(head, head + b'{"index":', text_key, text_end)
 
     def _head(self, name: str) -> dict[str, Any]:
@@ -107,16 +109,21 @@ class Frames:
         finish_reason: str | None = None,
         stop_reason: int | str | None = None,
         usage: Usage | None = None,
+        logprobs: dict[str, Any] | None = None,
     ) -> bytes:
-        """The next piece of a choice's text; its last one has the finish_reason."""
+        """The next piece of a choice's text; its last one has the finish_reason. logprobs: of a LogprobsWriter."""
         encoded = _encode_in_frame(text)
+        middle = b'null,"finish_reason":'
+        if logprobs is not None:
+            middle = _escape_line_ends(encode_json(logprobs)) + b',"finish_reason":'
         end = b"null}]"
         if finish_reason is not None:
             reason = _encode_in_frame(stop_reason) if isinstance(stop_reason, str) else encode_json(stop_reason)
             end = encode_json(finish_reason) + b',"stop_reason":' + reason + b"}]"
         if usage is not None:
             end += b',"usage":' + encode_json(usage.as_dict())
-        return b"%b%d%b%b%b%b}\n\n" % (self.choice_head, index, self.text_key, encoded, self.text_end, end)
+        parts = (self.choice_head, index, self.text_key, encoded, self.text_end, middle, end)
+        return b"%b%d%b%b%b%b%b}\n\n" % parts
 
     def usage(self, usage: Usage) -> bytes:
         """The chunk after the last choice's end that include_usage asks for."""
@@ -135,27 +142,37 @@ def error_frame(error: ApiError) -> bytes:
 
 def _encode_in_frame(text: str) -> bytes:
     encoded = encode_json(text)
-    if not text.isascii():
-        for raw, escaped in _LINE_ENDS:
-            encoded = encoded.replace(raw, escaped)
+    return encoded if text.isascii() else _escape_line_ends(encoded)
+
+
+def _escape_line_ends(encoded: bytes) -> bytes:
+    for raw, escaped in _LINE_ENDS:
+        encoded = encoded.replace(raw, escaped)
     return encoded
+
+
+def _logprobs(choice: Choice, kind: Kind) -> dict[str, Any] | None:
+    return None if choice.logprobs is None else LogprobsWriter(kind).write(choice.logprobs)
 
 
 def _chat_choice(choice: Choice) -> dict[str, Any]:
     return {
         "index": choice.index,
         "message": {"role": "assistant", "content": choice.text, "refusal": None},
-        "logprobs": None,
+        "logprobs": _logprobs(choice, "chat"),
         "finish_reason": choice.finish_reason,
         "stop_reason": choice.stop_reason,
     }
 
 
 def _completion_choice(choice: Choice) -> dict[str, Any]:
-    return {
+    found: dict[str, Any] = {
         "index": choice.index,
         "text": choice.text,
-        "logprobs": None,
+        "logprobs": _logprobs(choice, "completion"),
         "finish_reason": choice.finish_reason,
         "stop_reason": choice.stop_reason,
     }
+    if choice.prompt_logprobs is not None:
+        found["prompt_logprobs"] = prompt_logprobs(choice.prompt_logprobs)
+    return found

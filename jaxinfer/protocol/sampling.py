@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from jaxinfer.errors import CheckpointError, InvalidRequest
-from jaxinfer.protocol.validate import validate_sampling
+from jaxinfer.protocol.validate import invalid, validate_sampling
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions, also LLM.generate's
 GREEDY_BELOW = 1e-5  # a temperature this small is a division by almost zero; the answer is the greedy one
@@ -20,7 +20,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     n: choices per prompt.    temperature: 0 is greedy.    top_k: 0 or -1 is off.    seed: -1 is the same as unset.
     max_tokens: of the answer; unset is the rest of the context for chat, 16 otherwise.
     stop: up to 16 strings; the text ends before the first of them.    stop_token_ids: end the answer like an EOS.
-    The fields below skip_special_tokens are known by name and refused until they are built.
+    presence_penalty, frequency_penalty: of the answer's tokens.    repetition_penalty: of the prompt's too.
+    logit_bias: added to these tokens' logits; an id may be its decimal string.    allowed_token_ids: draw no others.
+    bad_words: texts that the answer will not hold, at a word's start or within.    min_tokens: before it may end.
+    logprobs, prompt_logprobs: how many of the most likely tokens to name with each token of the answer, of the prompt.
     Nothing is checked here: validate_sampling is the one validator, whoever built the params.
     """
 
@@ -39,7 +42,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
-    logit_bias: dict[int, float] | None = None
+    logit_bias: dict[int, float] | dict[str, float] | None = None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
     min_tokens: int | None = None
@@ -59,6 +62,8 @@ class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
     top_k: int = 0
     min_p: float = 0.0
     max_tokens: int | None = None
+    repetition_penalty: float = 1.0
+    min_tokens: int = 0
     from_file: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()
 
@@ -81,7 +86,9 @@ class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
 
     def describe(self) -> str:
         """One line for the start-up log: each value and where it comes from."""
-        values = [(name, getattr(self, name)) for name in ("temperature", "top_p", "top_k", "min_p", "max_tokens")]
+        always = ("temperature", "top_p", "top_k", "min_p", "max_tokens")
+        named = (*always, *(name for name in self.from_file if name not in always))
+        values = [(name, getattr(self, name)) for name in named]
         parts = [
             f"{name} {value:g}" + (" (generation_config.json)" if name in self.from_file else "")
             for name, value in values
@@ -98,16 +105,16 @@ _FILE_NAMES = {
     "top_k": "top_k",
     "min_p": "min_p",
     "max_new_tokens": "max_tokens",
+    "repetition_penalty": "repetition_penalty",
+    "min_new_tokens": "min_tokens",
 }
 _FILE_UNSUPPORTED: dict[str, Any] = {
-    "repetition_penalty": 1.0,
     "encoder_repetition_penalty": 1.0,
     "no_repeat_ngram_size": 0,
     "num_beams": 1,
     "typical_p": 1.0,
     "epsilon_cutoff": 0.0,
     "eta_cutoff": 0.0,
-    "min_new_tokens": 0,
     "min_length": 0,
     "bad_words_ids": [],
     "suppress_tokens": [],
@@ -116,7 +123,7 @@ _FILE_UNSUPPORTED: dict[str, Any] = {
 
 
 class ResolvedSampling(msgspec.Struct, frozen=True, kw_only=True):
-    """SamplingParams with nothing left open. seed is a 64-bit pattern, 0 <= seed < 2**64; top_k 0 is off."""
+    """SamplingParams with nothing left open but lengths. seed is a 64-bit pattern, at least 0; top_k 0 is off."""
 
     n: int
     temperature: float
@@ -129,6 +136,14 @@ class ResolvedSampling(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool
     include_stop_str_in_output: bool
     skip_special_tokens: bool
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+    logit_bias: tuple[tuple[int, float], ...]
+    allowed_token_ids: tuple[int, ...] | None
+    bad_words: tuple[str, ...]
+    logprobs: int | None
+    prompt_logprobs: int | None
 
 
 def resolve_sampling(params: SamplingParams, defaults: GenerationDefaults, *, random_seed: int) -> ResolvedSampling:
@@ -148,6 +163,14 @@ def resolve_sampling(params: SamplingParams, defaults: GenerationDefaults, *, ra
         ignore_eos=params.ignore_eos,
         include_stop_str_in_output=params.include_stop_str_in_output,
         skip_special_tokens=params.skip_special_tokens,
+        presence_penalty=float(params.presence_penalty or 0),
+        frequency_penalty=float(params.frequency_penalty or 0),
+        repetition_penalty=float(_first(params.repetition_penalty, defaults.repetition_penalty)),
+        logit_bias=tuple((int(token), float(value)) for token, value in (params.logit_bias or {}).items()),
+        allowed_token_ids=None if params.allowed_token_ids is None else tuple(map(int, params.allowed_token_ids)),
+        bad_words=tuple(params.bad_words or ()),
+        logprobs=None if params.logprobs is None else int(params.logprobs),
+        prompt_logprobs=None if params.prompt_logprobs is None else int(params.prompt_logprobs),
     )
 
 
@@ -167,6 +190,17 @@ def resolve_max_tokens(
         return int(asked)
     default = defaults.max_tokens or (room if chat else COMPLETION_MAX_TOKENS)
     return min(default, room)
+
+
+def resolve_min_tokens(params: SamplingParams, defaults: GenerationDefaults, *, max_tokens: int) -> int:
+    """How many tokens the answer has at least. A default is cut to max_tokens. Raises InvalidRequest."""
+    if params.min_tokens is None:
+        return min(defaults.min_tokens, max_tokens)
+    if params.min_tokens > max_tokens:
+        raise invalid(
+            "min_tokens", f"at most max_tokens, {max_tokens} here", params.min_tokens, cure="raise max_tokens"
+        )
+    return int(params.min_tokens)
 
 
 def _too_long(num_prompt_tokens: int, asked: int | None, max_model_len: int) -> InvalidRequest:

@@ -19,6 +19,10 @@ MAX_N = 16
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1024
 MAX_STOP_TOKEN_IDS = 256
+MAX_LOGIT_BIAS = 300
+MAX_LOGPROBS = 20  # unless the server says otherwise
+MAX_BAD_WORDS = 32  # each may be spelt in two ways
+MAX_BAD_WORD_CHARS = 256
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,24 +49,20 @@ NUMBERS = {
     "min_p": Range(0, 1, "a number from 0 (off) to 1"),
     "seed": Range(-(2**63), 2**64 - 1, "an integer of at most 64 bits", integer=True),
     "max_tokens": Range(1, 2**63 - 1, "an integer of at least 1", integer=True),
+    "presence_penalty": Range(-2, 2, "a number from -2 to 2"),
+    "frequency_penalty": Range(-2, 2, "a number from -2 to 2"),
+    # a logit divided by less, or multiplied by more, could leave the range of a float32
+    "repetition_penalty": Range(1e-6, 1e6, "a number from 1e-6 to 1e6, 1 being off"),
+    "min_tokens": Range(0, 2**63 - 1, "an integer of at least 0", integer=True),
 }
 FLAGS = ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens")
-# known by name, with the value that asks for nothing
-UNSUPPORTED: dict[str, Any] = {
-    "presence_penalty": 0,
-    "frequency_penalty": 0,
-    "repetition_penalty": 1,
-    "logit_bias": {},
-    "allowed_token_ids": None,
-    "bad_words": [],
-    "min_tokens": 0,
-    "logprobs": None,
-    "prompt_logprobs": None,
-}
 
 
-def validate_sampling(params: "SamplingParams", *, vocab_size: int) -> None:
-    """Raise InvalidRequest unless every field can be carried out as written. vocab_size: the logits' width."""
+def validate_sampling(params: "SamplingParams", *, vocab_size: int, max_logprobs: int = MAX_LOGPROBS) -> None:
+    """Raise InvalidRequest unless every field can be carried out as written.
+
+    vocab_size: the logits' width.    max_logprobs: the server's limit for logprobs and prompt_logprobs.
+    """
     for name, allowed in NUMBERS.items():
         value = getattr(params, name)
         if value is not None and not allowed.allows(value):
@@ -71,11 +71,18 @@ def validate_sampling(params: "SamplingParams", *, vocab_size: int) -> None:
         if not isinstance(getattr(params, name), bool):
             raise invalid(name, "true or false", getattr(params, name))
     _check_stop(params.stop)
-    _check_stop_token_ids(params.stop_token_ids, vocab_size)
-    for name, neutral in UNSUPPORTED.items():
-        value = getattr(params, name)
-        if value is not None and not is_same(value, neutral):
-            raise unsupported(name)
+    _check_id_list(params.stop_token_ids, vocab_size, "stop_token_ids", MAX_STOP_TOKEN_IDS)
+    _check_id_list(params.allowed_token_ids, vocab_size, "allowed_token_ids", vocab_size)
+    if params.allowed_token_ids is not None and not len(params.allowed_token_ids):
+        raise invalid("allowed_token_ids", "a list of at least one token id", [], cure="leave it out to allow all")
+    _check_strings(params.bad_words, "bad_words", MAX_BAD_WORDS, MAX_BAD_WORD_CHARS)
+    _check_logit_bias(params.logit_bias, vocab_size)
+    for name in ("logprobs", "prompt_logprobs"):
+        allowed = Range(0, max_logprobs, f"an integer from 0 to {max_logprobs} (max_logprobs)", integer=True)
+        if (value := getattr(params, name)) is not None and not allowed.allows(value):
+            raise invalid(name, allowed.law, value)
+    if params.min_tokens and params.max_tokens is not None and params.min_tokens > params.max_tokens:
+        raise invalid("min_tokens", f"at most max_tokens, {params.max_tokens}", params.min_tokens)
 
 
 def validate_prompt_ids(ids: Any, *, vocab_size: int, param: str = "prompt") -> list[int]:
@@ -89,24 +96,49 @@ def validate_prompt_ids(ids: Any, *, vocab_size: int, param: str = "prompt") -> 
 
 
 def _check_stop(stop: Any) -> None:
-    strings = (stop,) if isinstance(stop, str) else stop
+    if isinstance(stop, str):
+        stop = [stop]
+    elif stop is not None and not isinstance(stop, list | tuple):
+        raise invalid("stop", f"a string or a list of at most {MAX_STOP_STRINGS} strings", stop)
+    _check_strings(stop, "stop", MAX_STOP_STRINGS, MAX_STOP_CHARS)
+
+
+def _check_strings(strings: Any, param: str, most: int, most_chars: int) -> None:
     if strings is None:
         return
-    if not isinstance(strings, list | tuple) or len(strings) > MAX_STOP_STRINGS:
-        given = stop if not isinstance(strings, list | tuple) else Verbatim(f"{len(strings)} of them")
-        raise invalid("stop", f"a string or a list of at most {MAX_STOP_STRINGS} strings", given)
+    if not isinstance(strings, list | tuple) or len(strings) > most:
+        given = strings if not isinstance(strings, list | tuple) else Verbatim(f"{len(strings)} of them")
+        raise invalid(param, f"a list of at most {most} strings", given)
     for string in strings:
-        if not isinstance(string, str) or not 1 <= len(string) <= MAX_STOP_CHARS or not is_unicode(string):
-            raise invalid("stop", f"made of strings of 1 to {MAX_STOP_CHARS} characters", string)
+        if not isinstance(string, str) or not 1 <= len(string) <= most_chars or not is_unicode(string):
+            raise invalid(param, f"made of strings of 1 to {most_chars} characters", string)
 
 
-def _check_stop_token_ids(ids: Any, vocab_size: int) -> None:
+def _check_id_list(ids: Any, vocab_size: int, param: str, most: int) -> None:
     if ids is None:
         return
-    if not isinstance(ids, list | tuple) or len(ids) > MAX_STOP_TOKEN_IDS:
+    if not isinstance(ids, list | tuple) or len(ids) > most:
         given = ids if not isinstance(ids, list | tuple) else Verbatim(f"{len(ids)} of them")
-        raise invalid("stop_token_ids", f"a list of at most {MAX_STOP_TOKEN_IDS} token ids", given)
-    _check_ids(ids, vocab_size, "stop_token_ids")
+        raise invalid(param, f"a list of at most {most} token ids", given)
+    _check_ids(ids, vocab_size, param)
+
+
+def _check_logit_bias(bias: Any, vocab_size: int) -> None:
+    if bias is None:
+        return
+    if not isinstance(bias, dict) or len(bias) > MAX_LOGIT_BIAS:
+        given = bias if not isinstance(bias, dict) else Verbatim(f"{len(bias)} of them")
+        raise invalid("logit_bias", f"an object of at most {MAX_LOGIT_BIAS} token ids and their biases", given)
+    for key, value in bias.items():
+        # JSON has no other keys than strings; one spelling of each number, or "7" and "07" would contradict
+        is_number = isinstance(key, str) and key.isascii() and key.isdigit() and (key[0] != "0" or key == "0")
+        number = int(key) if is_number and len(key) <= 19 else key
+        if isinstance(number, str) or not Range(0, vocab_size - 1, "", integer=True).allows(number):
+            raise invalid("logit_bias", f"made of token ids from 0 to {vocab_size - 1}", key)
+        if not Range(-100, 100, "").allows(value):
+            raise invalid("logit_bias", "made of biases from -100 to 100", Verbatim(f"{show(value)} for token {key}"))
+    if len({int(key) for key in bias}) != len(bias):
+        raise invalid("logit_bias", "an object that names each token id once", bias)
 
 
 def _check_ids(ids: Sequence[Any], vocab_size: int, param: str) -> None:

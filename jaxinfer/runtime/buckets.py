@@ -11,10 +11,10 @@ from typing import NoReturn
 from jaxinfer.config import ExtendBucket
 
 MAX_EXECUTABLES = 40
-_MAX_DECODE, _MAX_TOKENS = 16, 13  # of the 40; extend sizes of up to 512 tokens come twice, the rest is below
+_MAX_DECODE, _MAX_TOKENS = 16, 11  # of the 40; extend sizes of up to 512 tokens come twice, the rest is below
 _DECODE_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 _FEW_ROWS = 8
-_DRAW_SIZES = (1, 8)
+_DRAW_SIZES = (1, 8, 32, 128)
 
 
 def decode_buckets(max_num_seqs: int, *, coarse: bool = False) -> tuple[int, ...]:
@@ -40,7 +40,8 @@ def extend_buckets(max_num_batched_tokens: int, max_num_seqs: int, *, coarse: bo
 
 def draw_sizes(max_num_seqs: int) -> tuple[int, ...]:
     """How many rows of logits the full sampler comes for, rising; steps that need it have one of these."""
-    return (*(size for size in _DRAW_SIZES if size <= max_num_seqs // 8), max_num_seqs)
+    sizes = _DRAW_SIZES if max_num_seqs > 32 else _DRAW_SIZES[:1]
+    return (*(size for size in sizes if size < max_num_seqs), max_num_seqs)
 
 
 def pick_decode(ready: Iterable[int], need: int) -> int:

@@ -104,6 +104,7 @@ def plan_for(config: EngineConfig, model: ModelConfig, family: Family, *, platfo
         scheduling=config.scheduling,
         kv_layout=config.kv_layout,
         run_ahead=config.run_ahead,
+        max_logprobs=config.max_logprobs,
         **({} if config.max_num_queued_seqs is None else {"max_num_queued_seqs": config.max_num_queued_seqs}),
     )
     return MemoryPlan(limits, weights, per_token, temporaries, free)

@@ -19,14 +19,14 @@ from jaxinfer.runtime.programs import PAGE_UPDATES, PAGES_ZEROED, Draw, Helper, 
 from jaxinfer.runtime.state import ControlState, DeviceState, init_controls, init_state
 from jaxinfer.runtime.warmup import CompileCounter, OnProgress, build, build_all
 
-
 type Scored = tuple[int, list[jax.Array]]
 
 
 class PendingStep:
     """A dispatched step; its results are already on their way to the host.
 
-    drawn: what the full sampler made of it, by rows of logits.    scored: of each row with targets, their number and blocks of logprobs.
+    drawn: what the full sampler made of it, by rows of logits.
+    scored: of each row with targets, their number and blocks of logprobs.
     """
 
     def __init__(

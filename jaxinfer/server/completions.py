@@ -26,7 +26,7 @@ async def chat_completions(request: Request) -> Response | EventStream:
     llm = open_llm(request)
     chat = read_chat(await read_json(request, request.app.state.settings.max_body_bytes))
     answer = new_answer("chat", request, served_model(llm.info, chat.wire.model))
-    validate_sampling(chat.sampling, vocab_size=llm.info.vocab_size)
+    validate_sampling(chat.sampling, vocab_size=llm.info.vocab_size, max_logprobs=llm.info.max_logprobs)
 
     async def prepare() -> Job:
         llm.admit(chat.sampling.n)  # a full queue is no reason to render first
@@ -48,7 +48,7 @@ async def completions(request: Request) -> Response | EventStream:
     body = await read_json(request, request.app.state.settings.max_body_bytes)
     completion = read_completion(body, vocab_size=llm.info.vocab_size)
     answer = new_answer("completion", request, served_model(llm.info, completion.wire.model))
-    validate_sampling(completion.sampling, vocab_size=llm.info.vocab_size)
+    validate_sampling(completion.sampling, vocab_size=llm.info.vocab_size, max_logprobs=llm.info.max_logprobs)
 
     async def prepare() -> Job:
         llm.admit(len(completion.prompts) * completion.sampling.n)

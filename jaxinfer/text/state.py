@@ -24,9 +24,12 @@ class TextState:
 
     The first character that completes a stop string decides; of several completed by it, the longest. Held back is the
     longest end of the text that is the beginning of a stop string, nothing more; with include_stop nothing at all.
+    What the first `start_after` tokens bring belongs to no stop string.
     """
 
-    def __init__(self, detokenizer: Detokenizer, *, stop: tuple[str, ...] = (), include_stop: bool = False) -> None:
+    def __init__(
+        self, detokenizer: Detokenizer, *, stop: tuple[str, ...] = (), include_stop: bool = False, start_after: int = 0
+    ) -> None:
         if "" in stop:
             raise ValueError("a stop string must not be empty")
         self.stop: str | None = None
@@ -34,6 +37,7 @@ class TextState:
         self._include_stop = include_stop
         self._matchers = [_Matcher(text) for text in stop]
         self._held = ""
+        self._unsearched = start_after
 
     def feed(self, token_ids: Sequence[int]) -> TextDelta:
         """Append tokens. `num_tokens` counts up to and including the one that completed a stop string."""
@@ -43,7 +47,11 @@ class TextState:
             return TextDelta(self._detokenizer.feed(token_ids), len(token_ids))
         parts: list[str] = []
         for count, token_id in enumerate(token_ids, 1):
-            text, stop = self._advance(self._detokenizer.feed((token_id,)))
+            text, stop = self._detokenizer.feed((token_id,)), None
+            if self._unsearched:
+                self._unsearched -= 1
+            else:
+                text, stop = self._advance(text)
             parts.append(text)
             if stop is not None:
                 return TextDelta("".join(parts), count, stop)

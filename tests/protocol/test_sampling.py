@@ -9,6 +9,7 @@ from jaxinfer.protocol.sampling import (
     GenerationDefaults,
     SamplingParams,
     resolve_max_tokens,
+    resolve_min_tokens,
     resolve_sampling,
 )
 
@@ -50,10 +51,29 @@ def test_a_file_that_does_not_sample_means_greedy():
 
 
 def test_what_the_file_asks_for_and_we_cannot_do_is_named():
-    defaults = GenerationDefaults.from_generation_config({"repetition_penalty": 1.1, "num_beams": 1, "top_k": -1})
-    assert defaults.unsupported == ("repetition_penalty=1.1",)
+    defaults = GenerationDefaults.from_generation_config({"typical_p": 0.9, "num_beams": 1, "top_k": -1})
+    assert defaults.unsupported == ("typical_p=0.9",)
     assert defaults.top_k == 0
-    assert "not applied: repetition_penalty=1.1" in defaults.describe()
+    assert "not applied: typical_p=0.9" in defaults.describe()
+
+
+def test_a_files_repetition_penalty_and_shortest_answer_are_applied():
+    defaults = GenerationDefaults.from_generation_config({"repetition_penalty": 1.1, "min_new_tokens": 5})
+    assert defaults.unsupported == ()
+    assert "repetition_penalty 1.1 (generation_config.json), min_tokens 5 (gen" in defaults.describe()
+    assert resolve(defaults).repetition_penalty == 1.1
+    assert resolve(defaults, repetition_penalty=1).repetition_penalty == 1.0
+    assert [min_tokens(defaults, most) for most in (10, 3)] == [5, 3]
+    assert min_tokens(defaults, 10, min_tokens=0) == 0
+
+
+def min_tokens(defaults, max_tokens, **fields):
+    return resolve_min_tokens(SamplingParams(**fields), defaults, max_tokens=max_tokens)
+
+
+def test_min_tokens_of_a_request_is_refused_rather_than_cut():
+    with pytest.raises(InvalidRequest, match="min_tokens must be at most max_tokens, 16 here, got 17"):
+        min_tokens(GenerationDefaults(), 16, min_tokens=17)
 
 
 def test_describe_says_where_each_value_comes_from():

@@ -12,7 +12,6 @@ from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.validate import (
     MAX_STOP_CHARS,
     NUMBERS,
-    UNSUPPORTED,
     convert,
     is_same,
     show,
@@ -58,6 +57,10 @@ def test_an_integer_is_neither_a_float_nor_huge(name, value):
         ("min_p", [-1e-9, 1.1], [0, 1, 0.05, None]),
         ("seed", [-(2**63) - 1, 2**64], [-(2**63), -1, 0, 2**64 - 1, None]),
         ("max_tokens", [0, -1, 2**63], [1, 10**12, None]),
+        ("presence_penalty", [-2.1, 2.0001, 10**400], [-2, 2, 0, 0.5, None]),
+        ("frequency_penalty", [-2.1, 2.0001, 10**400], [-2, 2, 0, 0.5, None]),
+        ("repetition_penalty", [0, -1, 1e-7, 1e7, 10**400], [1e-6, 1, 1.0, 1e6, None]),
+        ("min_tokens", [-1, 2**63], [0, 10**12, None]),
     ],
 )
 def test_each_range_ends_where_it_says(name, bad, good):
@@ -110,37 +113,73 @@ def test_good_stop_token_ids_pass():
         check(stop_token_ids=ids)
 
 
+@pytest.mark.parametrize("name", ["allowed_token_ids", "stop_token_ids"])
+def test_lists_of_ids_may_be_tuples_or_left_out(name):
+    for ids in (None, (1, 2), [0, VOCAB - 1], [5, 5], [np.int64(3)]):
+        check(**{name: ids})
+
+
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("presence_penalty", 0.5),
-        ("presence_penalty", math.nan),
-        ("presence_penalty", False),
-        ("frequency_penalty", "0"),
-        ("repetition_penalty", 1.1),
-        ("repetition_penalty", True),
-        ("logit_bias", {5: 1.0}),
-        ("allowed_token_ids", [1]),
-        ("allowed_token_ids", []),
-        ("bad_words", ["x"]),
-        ("min_tokens", 1),
-        ("logprobs", 0),
-        ("logprobs", 10**9),
-        ("prompt_logprobs", 1),
-    ],
+    "ids", [[], (), [-1], [VOCAB], [2**31], [2**63], [True], [1.0], ["abc"], [None], 5, "12", {}, [0] * 98], ids=show
 )
-def test_parameters_still_to_come_are_refused_by_name(name, value):
-    assert refused(**{name: value}) == f"{name} is not supported by this version of jaxinfer; leave it out"
+def test_allowed_token_ids_are_some_ids_below_the_width_of_the_logits(ids):
+    assert refused(allowed_token_ids=ids).startswith("allowed_token_ids must be ")
 
 
-@pytest.mark.parametrize("name", UNSUPPORTED)
-def test_a_value_that_asks_for_nothing_passes(name):
-    check(**{name: None})
-    check(**{name: UNSUPPORTED[name]})
+@pytest.mark.parametrize(
+    "words", [[""], ["a", ""], [1], [-1], [VOCAB], [True], "a", 5, {}, ["a"] * 33, ["x" * 257], ["\ud800"]], ids=show
+)
+def test_bad_words_are_a_few_strings(words):
+    assert refused(bad_words=words).startswith("bad_words must be ")
+    check(bad_words=["a"] * 32)
+    check(bad_words=("x" * 256, " b"))
+    check(bad_words=[])
+
+
+@pytest.mark.parametrize(
+    "bias",
+    [
+        *({key: 1.0} for key in (-1, VOCAB, 2**31, 2**63, True, 1.0, "abc", "-1", "97", "07", " 7", "7.0", "", None)),
+        *({key: 1.0} for key in ("9" * 5000, "٣")),
+        *({5: value} for value in (*NEVER_A_NUMBER, 100.1, -101, 10**400, None)),
+        {"7": 1, 7: 2},
+        {i: 0.0 for i in range(301)},
+        [5],
+        "5",
+        5,
+    ],
+    ids=show,
+)
+def test_logit_bias_is_numbers_by_token_ids(bias):
+    with pytest.raises(InvalidRequest, match="logit_bias must be ") as caught:
+        validate_sampling(SamplingParams(logit_bias=bias), vocab_size=VOCAB)
+    assert caught.value.param == "logit_bias"
+
+
+def test_good_biases_pass():
+    for bias in (None, {}, {0: 100, VOCAB - 1: -100.0}, {"0": 1, "96": 0.5}, {np.int64(3): np.float32(1)}):
+        check(logit_bias=bias)
+    validate_sampling(SamplingParams(logit_bias={i: 0.0 for i in range(300)}), vocab_size=1000)
+
+
+@pytest.mark.parametrize("name", ["logprobs", "prompt_logprobs"])
+def test_logprobs_are_as_many_as_the_server_allows(name):
+    for value in (21, -1, VOCAB, 2**31, 10**9, True, 1.0, "5", []):
+        assert refused(**{name: value}).startswith(f"{name} must be an integer from 0 to 20 (max_logprobs), got ")
+    for value in (None, 0, 20, np.int64(3)):
+        check(**{name: value})
+    validate_sampling(SamplingParams(**{name: 50}), vocab_size=VOCAB, max_logprobs=50)
+
+
+def test_min_tokens_is_at_most_max_tokens():
+    assert refused(min_tokens=6, max_tokens=5) == "min_tokens must be at most max_tokens, 5, got 6"
+    check(min_tokens=5, max_tokens=5)
+    check(min_tokens=5)
 
 
 def test_every_field_has_a_rule():
-    checked = {*NUMBERS, *UNSUPPORTED, "stop", "stop_token_ids"}
+    lists = {"stop", "stop_token_ids", "allowed_token_ids", "bad_words", "logit_bias"}
+    checked = {*NUMBERS, *lists, "logprobs", "prompt_logprobs"}
     flags = {field.name for field in msgspec.structs.fields(SamplingParams) if field.type is bool}
     assert checked | flags == {field.name for field in msgspec.structs.fields(SamplingParams)}
 
