@@ -1,0 +1,357 @@
+"""Paged decode attention for Hopper (Mosaic GPU), optionally storing the new token's keys and values on the way.
+
+Flash decoding (Dao et al., 2023) over pages: a row's blocks of keys are dealt to the CTAs of one cluster, which combine
+through distributed shared memory, so one launch does it all. Products are transposed (keys are the 64 rows of the
+wgmma, the group's queries its 8 columns): an accumulator of 8 columns costs an eighth of one padded to 64 queries.
+Bound by memory: it must read `2 * sum(lengths) * K * H * itemsize` bytes; that is our bar.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from jaxinfer_kernels.mosaic_decode_newest import fetch_newest, prepare
+from jaxinfer_kernels.mosaic_decode_plan import DEFAULT, F32, I32, Plan, Ref, Smem, Tuning, plan_launch
+
+LOWEST = -1e30  # a running maximum to start from; -inf would make inf - inf = NaN
+
+
+@functools.partial(jax.jit, static_argnames=("tuning", "interpret"))
+def decode_attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    layer: jax.Array,
+    page_table: jax.Array,
+    slots: jax.Array,
+    lengths: jax.Array,
+    *,
+    tuning: Tuning = DEFAULT,
+    interpret: plgpu.InterpretGPUParams | None = None,
+) -> jax.Array:
+    """decode_attention.decode_attention, same arguments and result, for bf16 and f16 and the shapes of `supported`."""
+    plan = plan_launch(q.shape[0], q.shape[1], k, q.dtype, tuning, interpret)
+    return _launch(plan)(layer.reshape(1), page_table, slots, lengths, k, v, q)[0]
+
+
+@functools.partial(jax.jit, static_argnames=("tuning", "interpret"))
+def decode_attention_write(
+    q: jax.Array,
+    new_k: jax.Array,
+    new_v: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    layer: jax.Array,
+    page_table: jax.Array,
+    slots: jax.Array,
+    lengths: jax.Array,
+    *,
+    tuning: Tuning = DEFAULT,
+    interpret: plgpu.InterpretGPUParams | None = None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Store each row's newest token at place `length - 1` of its pages, then attend as decode_attention does.
+
+    new_k, new_v: [B, K, H], rotated. Rows of length 0 store nothing. The rest: see decode_attention.decode_attention.
+    Returns out [B, N, H], k, v; the pages are updated in place where the caller donates them.
+    """
+    plan = plan_launch(q.shape[0], q.shape[1], k, q.dtype, tuning, interpret, write=True)
+    pages = jax.new_ref(k), jax.new_ref(v)
+    out, *_ = _launch(plan)(layer.reshape(1), page_table, slots, lengths, *pages, q, new_k, new_v)
+    return out, *(jax.freeze(ref) for ref in pages)
+
+
+@functools.partial(jax.jit, static_argnames=("norm_eps", "tuning", "interpret"))
+def decode_attention_fused(
+    qkv: jax.Array,
+    cos_sin: tuple[jax.Array, jax.Array],
+    k: jax.Array,
+    v: jax.Array,
+    layer: jax.Array,
+    page_table: jax.Array,
+    slots: jax.Array,
+    lengths: jax.Array,
+    *,
+    bias: jax.Array | None = None,
+    norms: tuple[jax.Array, jax.Array] | None = None,
+    norm_eps: float | None = None,
+    tuning: Tuning = DEFAULT,
+    interpret: plgpu.InterpretGPUParams | None = None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """All that lies between the qkv product and the output product of a decode step, in one launch.
+
+      qkv:     [B, (N + 2K) * H], the product's result: queries, keys, values.
+      cos_sin: f32[B, H / 2] each, of the newest token's position.
+      bias:    [layers, (N + 2K) * H], added first.
+      norms:   [layers, H] each, the scales of queries and keys, with norm_eps: RMS norm over each head before rotating.
+    The rest: see decode_attention_write. Returns out [B, N, H], k, v.
+    """
+    kv_heads, h = k.shape[2], k.shape[4]
+    heads = qkv.shape[1] // h - 2 * kv_heads
+    fused = dict(write=True, joined=True, rotated=False, biased=bias is not None)
+    plan = plan_launch(len(qkv), heads, k, qkv.dtype, tuning, interpret, norm_eps=norm_eps if norms else None, **fused)
+    extra = [qkv.reshape(len(qkv), -1, h), *cos_sin]
+    extra += [] if bias is None else [bias.reshape(len(bias), -1, h)]
+    extra += norms or ()
+    pages = jax.new_ref(k), jax.new_ref(v)
+    out, *_ = _launch(plan)(layer.reshape(1), page_table, slots, lengths, *pages, *extra)
+    return out, *(jax.freeze(ref) for ref in pages)
+
+
+def _launch(plan: Plan) -> Callable[..., list[jax.Array]]:
+    h, columns, splits = plan.head_dim, plan.columns, plan.splits
+    out = [jax.ShapeDtypeStruct((plan.batch, plan.heads, h), plan.dtype)]
+    if _spills(plan):
+        cells = (plan.batch, plan.kv_heads, splits)
+        out += [jax.ShapeDtypeStruct((*cells, *shape), F32) for shape in ((h, columns), (columns,), (columns,))]
+    pages = (plan.tuning.stages, plan.block, h)
+    arrivals = plan.block // plan.page
+    # The rows of `queries` are odd in number so that the compiler does not tile them: they come from any row of memory.
+    newest = (3 if plan.write else 1) * (2 if plan.biased else 1)
+    smem = dict(
+        queries=plgpu.SMEM((columns + 1, h), plan.dtype),
+        q=_operand((columns, h), plan.dtype),
+        k=_operand(pages, plan.dtype),
+        v=_operand(pages, plan.dtype),
+        weights=_operand((columns, plan.block), plan.dtype),
+        acc=plgpu.SMEM((h, columns), F32),
+        row_max=plgpu.SMEM((columns,), F32),
+        row_sum=plgpu.SMEM((columns,), F32),
+        out=plgpu.SMEM((columns, h), plan.dtype),
+        newest_ready=plgpu.Barrier(num_arrivals=newest),
+        k_ready=plgpu.Barrier(num_arrivals=arrivals, num_barriers=plan.tuning.stages),
+        v_ready=plgpu.Barrier(num_arrivals=arrivals, num_barriers=plan.tuning.stages),
+    )
+    if plan.write:
+        smem |= dict(new=plgpu.SMEM((2, h), plan.dtype))
+    if plan.biased:
+        smem |= dict(queries_bias=plgpu.SMEM((columns + 1, h), plan.dtype), new_bias=plgpu.SMEM((2, h), plan.dtype))
+    if splits > 1:
+        smem |= dict(peers=plgpu.ClusterBarrier(collective_axes=("split",)))
+    return plgpu.kernel(
+        functools.partial(_kernel, plan),
+        out_type=out,
+        scratch_types=smem,
+        grid=(plan.kv_heads, plan.batch),
+        grid_names=("kv_head", "row"),
+        cluster=(splits,),
+        cluster_names=("split",),
+        num_threads=1,
+        thread_name="warpgroup",
+        interpret=plan.interpret,
+        compiler_params=plgpu.CompilerParams(approx_math=True),
+    )
+
+
+def _spills(plan: Plan) -> bool:
+    """Interpret mode has no distributed shared memory: there, and only there, peers meet in global memory."""
+    return plan.interpret is not None and plan.splits > 1
+
+
+def _operand(shape: tuple[int, ...], dtype: jnp.dtype) -> object:
+    """Shared memory laid out as the wgmma wants it."""
+    swizzle = plgpu.find_swizzle(shape[-1] * dtype.itemsize * 8)
+    tiling = plgpu.TilingTransform((8, swizzle // dtype.itemsize))
+    return plgpu.SMEM(shape, dtype, transforms=(tiling, plgpu.SwizzleTransform(swizzle)))
+
+
+def _kernel(
+    plan: Plan,
+    layer_ref,  # i32[1]
+    table_ref,  # i32[S, M]
+    slots_ref,  # i32[B]
+    lengths_ref,  # i32[B]
+    k_ref,  # [L, P, K, page, H]
+    v_ref,  # [L, P, K, page, H]
+    *refs,  # what fetch_newest and prepare take; then out [B, N, H] and, interpreted, the peers' partial results
+    **smem,
+) -> None:
+    num_spills = 3 if _spills(plan) else 0
+    newest_refs, (out_ref, *spill_refs) = refs[: len(refs) - 1 - num_spills], refs[len(refs) - 1 - num_spills :]
+    row, head, split = (lax.axis_index(name) for name in ("row", "kv_head", "split"))
+    length, slot, layer = lengths_ref[row], slots_ref[row], layer_ref[0]
+    block, stages, per_block = plan.block, plan.tuning.stages, plan.block // plan.page
+    blocks = lax.div(length + (block - 1), I32(block))
+    share = lax.div(blocks + (plan.splits - 1), I32(plan.splits))
+    first = split * share
+    count = jnp.maximum(jnp.minimum(share, blocks - first), 0)  # blocks of this CTA
+    last_page = lax.div(length - 1, I32(plan.page))
+
+    def fetch(i: jax.Array | int) -> None:
+        stage = lax.rem(I32(i), I32(stages))
+        for j in range(per_block):
+            page = table_ref[slot, jnp.minimum((first + i) * per_block + j, last_page)]
+            for ref, name in ((k_ref, "k"), (v_ref, "v")):
+                place = smem[name].at[stage, pl.ds(j * plan.page, plan.page)]
+                plgpu.copy_gmem_to_smem(ref.at[layer, page, head], place, smem[f"{name}_ready"].at[stage])
+
+    def step(i: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        stage, start = lax.rem(i, I32(stages)), (first + i) * block
+        plgpu.barrier_wait(smem["k_ready"].at[stage])
+        if plan.write:
+
+            @pl.when(start + block >= length)
+            def _():
+                _patch(plan, smem["k"].at[stage], smem["new"].at[0], length - 1 - start, zeros=False)
+
+        acc, weights, row_max, row_sum = _fold_scores(plan, smem, stage, length - start, carry)
+        smem["weights"].T[...] = _transposed(plan, weights)
+        plgpu.commit_smem()  # every warp is past the product of the step before, whose stage can be filled again
+
+        @pl.when((i > 0) & (i - 1 + stages < count))
+        def _():
+            fetch(i - 1 + stages)
+
+        plgpu.barrier_wait(smem["v_ready"].at[stage])
+
+        @pl.when(start + block >= length)
+        def _():
+            new = smem["new"].at[1] if plan.write else None
+            _patch(plan, smem["v"].at[stage], new, length - start - int(plan.write), zeros=True)
+
+        return _add_values(plan, smem, stage, acc), row_max, row_sum
+
+    for i in range(stages):
+        pl.when(i < count)(functools.partial(fetch, i))
+    if plan.tuning.pdl:
+        plgpu.griddepcontrol_wait()
+
+    @pl.when(count > 0)
+    def _():
+        fetch_newest(plan, smem, newest_refs, row, head, layer)
+        prepare(plan, smem, newest_refs, row, layer)
+
+    acc, row_max, row_sum = lax.fori_loop(0, count, step, _nothing(plan))
+    if plan.tuning.pdl:
+        plgpu.griddepcontrol_launch_dependents()
+
+    def store_newest() -> None:
+        page, place = table_ref[slot, last_page], lax.rem(length - 1, I32(plan.page))
+        for i, ref in enumerate((k_ref, v_ref)):
+            plgpu.copy_smem_to_gmem(smem["new"].at[i], ref.at[layer, page, head, place])
+
+    if plan.write:  # after the loop, which read the page that this changes
+        pl.when((count > 0) & (first + count == blocks))(store_newest)
+    row_sum = row_sum.sum(axis=0)
+    if plan.splits > 1:
+        smem["acc"][...], smem["row_max"][...], smem["row_sum"][...] = acc, row_max, row_sum
+        plgpu.commit_smem()
+        for name, ref in zip(("acc", "row_max", "row_sum"), spill_refs, strict=False):
+            plgpu.copy_smem_to_gmem(smem[name], ref.at[row, head, split])
+        plgpu.wait_smem_to_gmem(0)
+        _meet(smem["peers"])
+
+    @pl.when(split == 0)
+    def _():
+        total, divisor = acc, row_sum
+        if plan.splits > 1:
+            total, divisor = _combine(plan, smem, [ref.at[row, head] for ref in spill_refs])
+        divisor = lax.broadcast_in_dim(jnp.where(divisor == 0, F32(1), divisor), total.shape, [1])
+        smem["out"].T[...] = _transposed(plan, (total / divisor).astype(plan.dtype))
+        plgpu.commit_smem()
+        rows = pl.ds(head * plan.groups, plan.groups)
+        plgpu.copy_smem_to_gmem(smem["out"].at[pl.ds(0, plan.groups)], out_ref.at[row, rows])
+
+    plgpu.wait_smem_to_gmem(0)
+    if plan.splits > 1:
+        _meet(smem["peers"])  # a CTA that ends takes its shared memory with it
+
+
+def _meet(barrier: Ref) -> None:
+    plgpu.barrier_arrive(barrier)
+    plgpu.barrier_wait(barrier)
+
+
+def _nothing(plan: Plan) -> tuple[jax.Array, ...]:
+    """acc [H, columns], row_max [columns], row_sum [block, columns] of no keys at all."""
+    layout = plgpu.Layout.WGMMA
+    return (
+        plgpu.layout_cast(jnp.zeros((plan.head_dim, plan.columns), F32), layout),
+        plgpu.layout_cast(jnp.full((plan.columns,), LOWEST, F32), layout.reduce(0)),
+        plgpu.layout_cast(jnp.zeros((plan.block, plan.columns), F32), layout),
+    )
+
+
+def _transposed(plan: Plan, x: jax.Array) -> jax.Array:
+    """x in the registers from which its transpose is stored; interpret mode knows no layouts."""
+    return x if plan.interpret else plgpu.layout_cast(x, plgpu.Layout.WGMMA_TRANSPOSED)
+
+
+def _patch(plan: Plan, tile_ref: Ref, new_ref: Ref | None, place: jax.Array, *, zeros: bool) -> None:
+    """Put the new token, if any, at its place in a tile [block, H]; `zeros`: and clear all from `place` on.
+
+    Behind a row's end there may be anything, NaN included, and 0 * NaN is NaN: values need the zeros, keys do not.
+    """
+    layout = plgpu.Layout.WGMMA
+    tile = plgpu.layout_cast(tile_ref[...], layout)
+    token = plgpu.broadcasted_iota(I32, tile.shape, 0, layout=layout)
+    if zeros:
+        tile = jnp.where(token < place, tile, jnp.zeros((), plan.dtype))
+    if new_ref is not None:
+        new = plgpu.layout_cast(new_ref[...], layout.reduce(0))
+        tile = jnp.where(token == place, lax.broadcast_in_dim(new, tile.shape, [1]), tile)
+    tile_ref[...] = tile
+    plgpu.commit_smem()
+
+
+def _fold_scores(
+    plan: Plan, smem: Smem, stage: jax.Array, visible: jax.Array, carry: tuple[jax.Array, ...]
+) -> tuple[jax.Array, ...]:
+    """Score one block's keys, of which the first `visible` count: acc rescaled, weights, row_max, row_sum."""
+    acc, row_max, row_sum = carry
+    shape = (plan.block, plan.columns)
+
+    def product(scores: Ref) -> jax.Array:
+        plgpu.wgmma(scores, smem["k"].at[stage], smem["q"].transpose((1, 0)))
+        return scores[...]
+
+    scores = pl.run_scoped(product, plgpu.ACC(shape, F32)) * F32(math.log2(math.e) * plan.head_dim**-0.5)
+    token = plgpu.broadcasted_iota(I32, shape, 0, layout=plgpu.Layout.WGMMA)
+    scores = jnp.where(token < visible, scores, F32(LOWEST))
+    new_max = jnp.maximum(row_max, scores.max(axis=0))
+    shrink = jnp.exp2(row_max - new_max)
+    weights = jnp.exp2(scores - lax.broadcast_in_dim(new_max, shape, [1]))
+    # Sums stay spread over the block's rows, one value a lane, until the end.
+    row_sum = row_sum * lax.broadcast_in_dim(shrink, shape, [1]) + weights
+    acc = acc * lax.broadcast_in_dim(shrink, acc.shape, [1])
+    return acc, weights.astype(plan.dtype), new_max, row_sum
+
+
+def _add_values(plan: Plan, smem: Smem, stage: jax.Array, acc: jax.Array) -> jax.Array:
+    """acc [H, columns] plus this block's values under their weights."""
+
+    def product(sums: Ref) -> None:
+        plgpu.wgmma(sums, smem["v"].at[stage].transpose((1, 0)), smem["weights"].transpose((1, 0)))
+
+    if not plan.interpret:
+        return pl.run_state(product)(plgpu.ACC.init(acc))
+
+    def alone(sums: Ref) -> jax.Array:  # interpret mode starts no accumulator from a value
+        product(sums)
+        return sums[...]
+
+    return acc + pl.run_scoped(alone, plgpu.ACC(acc.shape, F32))
+
+
+def _combine(plan: Plan, smem: Smem, spilled: Sequence[Ref]) -> tuple[jax.Array, jax.Array]:
+    """The sums of all peers, [H, columns], and the sum of their weights, [columns]."""
+    layout = plgpu.Layout.WGMMA
+
+    def read(peer: int, index: int, name: str) -> jax.Array:
+        return spilled[index][peer] if spilled else plgpu.cluster_ref(smem[name], {"split": I32(peer)})[...]
+
+    row_max = [plgpu.layout_cast(read(i, 1, "row_max"), layout.reduce(0)) for i in range(plan.splits)]
+    highest = functools.reduce(jnp.maximum, row_max)
+    total = divisor = None
+    for i, peer_max in enumerate(row_max):
+        shrink = jnp.exp2(peer_max - highest)
+        acc = plgpu.layout_cast(read(i, 0, "acc"), layout)
+        acc = acc * lax.broadcast_in_dim(shrink, acc.shape, [1])
+        row_sum = plgpu.layout_cast(read(i, 2, "row_sum"), layout.reduce(0)) * shrink
+        total, divisor = (acc, row_sum) if total is None else (total + acc, divisor + row_sum)
+    return total, divisor

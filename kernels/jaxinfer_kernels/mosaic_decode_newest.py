@@ -1,0 +1,96 @@
+"""The newest token's part of the Mosaic decode attention: its bias, norm and rotation, before any key is read."""
+
+import functools
+from collections.abc import Sequence
+
+import jax
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from jaxinfer_kernels.mosaic_decode_plan import F32, Layout, Plan, Ref, Smem
+
+
+def _row_layout(width: int) -> Layout:
+    """A tile [8 n, width] spread so that a warp holds two whole rows: sums along them stay inside it.
+
+    No lane may hold exactly 32 bits of bf16: jax 0.11.2 then loads with ldmatrix, which permutes such a layout.
+    """
+    lanes = 16 if width == 64 else 32  # of a row; 1, 4 or 4 values a lane for 32, 64 or 128 columns
+    tiling = plgpu.Tiling(((8, width), (2, width), (width // lanes,)))
+    lane_dims = (-2,) if lanes == 32 else (-3, -2)
+    return plgpu.Layout.TILED(tiling, warp_dims=(-5,), lane_dims=lane_dims, vector_dim=-1)
+
+
+def fetch_newest(plan: Plan, smem: Smem, refs: Sequence[Ref], row: jax.Array, head: jax.Array, layer: jax.Array):
+    """Start copying this kv head's queries and, if writing, the new key and value, and the biases of all three."""
+    group = pl.ds(head * plan.groups, plan.groups)
+    k_row = plan.heads + head
+    if plan.joined:
+        sources = [(refs[0].at[row, i], "") for i in (group, k_row, k_row + plan.kv_heads)]
+    else:
+        sources = [(ref.at[row, i], "") for ref, i in zip(refs, (group, head, head), strict=False)]
+    if plan.biased:
+        sources += [(refs[3].at[layer, i], "_bias") for i in (group, k_row, k_row + plan.kv_heads)]
+    for i, (source, suffix) in enumerate(sources):
+        kind = i % 3  # queries, key, value
+        target = smem[f"new{suffix}"].at[kind - 1] if kind else smem[f"queries{suffix}"].at[pl.ds(0, plan.groups)]
+        plgpu.copy_gmem_to_smem(source, target, smem["newest_ready"])
+
+
+def prepare(plan: Plan, smem: Smem, refs: Sequence[Ref], row: jax.Array, layer: jax.Array) -> None:
+    """Wait for the newest token's rows, add bias, norm and rotate them where wanted, and lay the queries out."""
+    rows = pl.ds(0, plan.columns)
+    plgpu.barrier_wait(smem["newest_ready"])
+    if not plan.rotated:
+        turn = functools.partial(_turn, plan, refs[1].at[row], refs[2].at[row])
+        bias = (
+            (smem["queries_bias"].at[rows], *(smem["new_bias"].at[i] for i in (0, 1))) if plan.biased else (None,) * 3
+        )
+        q_norm, k_norm = (ref.at[layer] for ref in refs[-2:]) if plan.norm_eps is not None else (None, None)
+        turn(smem["queries"].at[rows], bias[0], q_norm)
+        turn(smem["new"].at[0], bias[1], k_norm)
+        if plan.biased:
+            layout = plgpu.Layout.WGMMA.reduce(0)
+            value, added = (plgpu.layout_cast(ref[...], layout) for ref in (smem["new"].at[1], bias[2]))
+            smem["new"][1] = value + added
+        plgpu.commit_smem()
+    for i in range(0, plan.head_dim, 64):  # one tile of the operand at a time
+        columns = pl.ds(i, 64)
+        smem["q"][:, columns] = plgpu.layout_cast(smem["queries"][rows, columns], _row_layout(64))
+    plgpu.commit_smem()
+
+
+def _turn(plan: Plan, cos_ref: Ref, sin_ref: Ref, ref: Ref, bias_ref: Ref | None, norm_ref: Ref | None) -> None:
+    """Add the bias to heads [rows, H] or [H], norm them and rotate them by half, in place. Rounds where models do."""
+    half, dtype = plan.head_dim // 2, plan.dtype
+    many = len(ref.shape) == 2
+    layout = _row_layout(half) if many else plgpu.Layout.WGMMA.reduce(0)
+    shape = (ref.shape[0], half) if many else (half,)
+    sides = [pl.ds(0, half), pl.ds(half, half)]
+
+    def read(source: Ref, side: object) -> jax.Array:
+        return plgpu.layout_cast(source[:, side] if many else source[side], layout)
+
+    def along(source: Ref) -> jax.Array:  # [half] of global memory, for every row
+        if not many:
+            return plgpu.load(source, layout=layout, optimized=False)
+        return lax.broadcast_in_dim(plgpu.load(source, layout=layout.reduce(0), optimized=False), shape, [1])
+
+    x = [read(ref, side) for side in sides]
+    if bias_ref is not None:
+        x = [a + read(bias_ref, side) for a, side in zip(x, sides, strict=True)]
+    x = [side.astype(F32) for side in x]
+    if norm_ref is not None:
+        mean = sum((side * side).sum(axis=-1) for side in x) * F32(1 / plan.head_dim)
+        scale = lax.rsqrt(mean + F32(plan.norm_eps))
+        scale = lax.broadcast_in_dim(scale, shape, [0] if many else [])
+        norm = [along(norm_ref.at[side]) for side in sides]
+        x = [((a * scale).astype(dtype) * weight).astype(F32) for a, weight in zip(x, norm, strict=True)]
+    cos, sin = along(cos_ref), along(sin_ref)
+    turned = x[0] * cos - x[1] * sin, x[1] * cos + x[0] * sin
+    for side, a in zip(sides, turned, strict=True):
+        if many:
+            ref[:, side] = a.astype(dtype)
+        else:
+            ref[side] = a.astype(dtype)

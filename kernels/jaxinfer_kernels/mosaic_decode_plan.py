@@ -1,0 +1,109 @@
+"""How one launch of the Mosaic decode attention is cut: what the caller may tune, and what follows from the shapes."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from jaxinfer_kernels.paged_kv import page_size_of
+
+type Ref = Any  # Pallas exports no type for its references
+type Layout = Any
+type Smem = Mapping[str, Ref]
+
+F32, I32 = jnp.float32, jnp.int32
+CTAS_WANTED = 132  # one a multiprocessor of an H200
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """How the work is cut. Rows never differ in value, only in rounding, between tunings."""
+
+    block_tokens: int = 64  # keys of one step: a multiple of 64 and of the page size, or 64 with smaller pages
+    stages: int = 3  # blocks held by one CTA, at least 2
+    splits: int = 0  # CTAs that share a row of one kv head: 1, 2, 4 or 8; 0: so that all multiprocessors have work
+    pdl: bool = False  # start fetching pages while the kernel before this one still runs
+
+
+DEFAULT = Tuning()
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Static facts of one launch."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    page: int
+    dtype: jnp.dtype
+    tuning: Tuning
+    interpret: plgpu.InterpretGPUParams | None
+    write: bool = False  # store the newest token before attending
+    joined: bool = False  # q, k and v of the newest token come as one array
+    biased: bool = False
+    norm_eps: float | None = None  # norm queries and keys
+    rotated: bool = True  # false: rotate queries and keys
+
+    @property
+    def groups(self) -> int:
+        """Query heads of a kv head."""
+        return self.heads // self.kv_heads
+
+    @property
+    def columns(self) -> int:
+        """The group padded to the wgmma's column tile."""
+        return round_up(self.groups, 8)
+
+    @property
+    def block(self) -> int:
+        return max(self.tuning.block_tokens, self.page)
+
+    @property
+    def splits(self) -> int:
+        """As given, or the fewest that give every multiprocessor a CTA; every card takes clusters of 8."""
+        rows = self.batch * self.kv_heads
+        return self.tuning.splits or next((n for n in (1, 2, 4) if rows * n >= CTAS_WANTED), 8)
+
+
+def supported(num_heads: int, num_kv_heads: int, head_dim: int, page: int, dtype: jnp.dtype) -> bool:
+    """Whether these kernels can run the shape; what they cannot, the XLA version can."""
+    return (
+        head_dim in (64, 128, 256)
+        and num_heads // num_kv_heads <= 64
+        and page in (8, 16, 32, 64, 128)
+        and dtype in (jnp.bfloat16, jnp.float16)
+    )
+
+
+def plan_launch(
+    batch: int,
+    heads: int,
+    k: jax.Array,
+    dtype: jnp.dtype,
+    tuning: Tuning,
+    interpret: plgpu.InterpretGPUParams | None,
+    **fused: bool | float | None,
+) -> Plan:
+    """Raises ValueError for shapes and tunings that cannot run."""
+    kv_heads, page, head_dim = k.shape[2], page_size_of(k), k.shape[4]
+    if not supported(heads, kv_heads, head_dim, page, dtype) or dtype != k.dtype:
+        raise ValueError(
+            "the Mosaic decode attention needs bf16 or f16, head_dim 64, 128 or 256, at most 64 query heads per kv "
+            f"head and pages of 8 to 128 tokens, got {heads} heads of {dtype} and pages {k.aval}; "
+            "use decode_attention.decode_attention"
+        )
+    plan = Plan(batch, heads, kv_heads, head_dim, page, jnp.dtype(dtype), tuning, interpret, **fused)
+    if plan.block % 64 or plan.block % page:
+        raise ValueError(f"block_tokens must be a multiple of 64 and of the page size {page}, got {plan.block}")
+    if tuning.stages < 2:  # a stage is filled again one step after it was read
+        raise ValueError(f"stages must be at least 2, got {tuning.stages}")
+    return plan
+
+
+def round_up(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple

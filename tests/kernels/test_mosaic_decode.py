@@ -1,0 +1,236 @@
+"""The Mosaic decode attention: its logic interpreted on the CPU, its lowering for sm_90, its numbers on a GPU."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from jaxinfer_kernels import mosaic_decode
+from jaxinfer_kernels.cases import HEADS, Heads
+from jaxinfer_kernels.decode_attention import decode_attention
+from jaxinfer_kernels.mosaic_decode_plan import Tuning
+
+LAYER, LAYERS, EPS = 1, 2, 1e-6
+INTERPRET = plgpu.InterpretGPUParams(detect_races=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One decode step's arguments. The pages hold NaN wherever no row has a token yet, its newest place included."""
+
+    q: jax.Array  # [B, N, H]
+    new: tuple[jax.Array, jax.Array]  # [B, K, H] each
+    before: tuple[jax.Array, jax.Array]  # pages without the newest tokens
+    after: tuple[jax.Array, jax.Array]  # pages with them
+    rest: tuple[jax.Array, ...]  # layer, page_table, slots, lengths
+
+
+def make_step(heads: Heads, lengths: list[int], page: int, seed: int = 0) -> Step:
+    rng = np.random.default_rng(seed)
+    batch, width = len(lengths), -(-max(lengths) // page) + 1
+    num_pages = batch * width + 2
+    table = np.zeros((batch + 1, width), np.int32)
+    table[1:] = rng.permutation(np.arange(1, num_pages))[: batch * width].reshape(batch, width)
+    slots = rng.permutation(np.arange(1, batch + 1)).astype(np.int32)
+
+    def normal(*shape: int) -> np.ndarray:
+        return np.asarray(jnp.asarray(rng.normal(size=shape), jnp.bfloat16), np.float32)
+
+    new = [normal(batch, heads.kv_heads, heads.head_dim) for _ in "kv"]
+    filled = [normal(LAYERS, num_pages, heads.kv_heads, page, heads.head_dim) for _ in "kv"]
+    owned = np.zeros((num_pages, page), bool)
+    for slot, length in zip(slots, lengths, strict=True):
+        places = np.arange(max(length - 1, 0))
+        owned[table[slot, places // page], places % page] = True
+    before = [np.where(owned[None, :, None, :, None], pages, np.nan) for pages in filled]
+    after = [pages.copy() for pages in before]
+    for row, (slot, length) in enumerate(zip(slots, lengths, strict=True)):
+        if length:
+            for pages, token in zip(after, new, strict=True):
+                pages[LAYER, table[slot, (length - 1) // page], :, (length - 1) % page] = token[row]
+
+    def bf16(arrays: list[np.ndarray]) -> tuple[jax.Array, jax.Array]:
+        first, second = (jnp.asarray(a, jnp.bfloat16) for a in arrays)
+        return first, second
+
+    q = jnp.asarray(normal(batch, heads.heads, heads.head_dim), jnp.bfloat16)
+    rest = (jnp.int32(LAYER), jnp.asarray(table), jnp.asarray(slots), jnp.asarray(lengths, jnp.int32))
+    return Step(q, bf16(new), bf16(before), bf16(after), rest)
+
+
+def reference(step: Step) -> np.ndarray:
+    """The definition in float32, row by row; decode_attention_reference says the same but compiles for each length."""
+    q, k, v = (np.asarray(x, np.float32) for x in (step.q, *step.after))
+    _, table, slots, lengths = (np.asarray(x) for x in step.rest)
+    out = np.zeros_like(q)
+    for row, (slot, length) in enumerate(zip(slots, lengths, strict=True)):
+        if length:
+            places = np.arange(length)
+            pages, offsets = table[slot, places // k.shape[3]], places % k.shape[3]
+            keys, values = (x[LAYER][pages, :, offsets] for x in (k, v))  # [S, K, H]
+            grouped = q[row].reshape(keys.shape[1], -1, q.shape[-1])
+            scores = np.einsum("KGH,SKH->KGS", grouped, keys) * q.shape[-1] ** -0.5
+            weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+            weights /= weights.sum(axis=-1, keepdims=True)
+            out[row] = np.einsum("KGS,SKH->KGH", weights, values).reshape(q.shape[1:])
+    return out
+
+
+def finished[T](result: T) -> T:
+    """Interpret mode's callbacks can wait for ever on work that is dispatched behind them."""
+    return jax.block_until_ready(result)
+
+
+def error(out: jax.Array, wanted: np.ndarray) -> float:
+    """Relative to the whole; NaN where any is."""
+    return float(np.linalg.norm(np.asarray(out, np.float32) - wanted) / np.linalg.norm(wanted))
+
+
+def assert_same_pages(got: tuple[jax.Array, jax.Array], wanted: tuple[jax.Array, jax.Array]) -> None:
+    for a, b in zip(got, wanted, strict=True):
+        np.testing.assert_array_equal(np.asarray(a, np.float32), np.asarray(b, np.float32))
+
+
+# At most two splits: peers that wait for each other each hold one of XLA's threads, of which there is one a core.
+TINY = [
+    # heads, kv_heads, head_dim, lengths, page, tuning
+    (6, 2, 64, [130, 0], 64, Tuning(splits=1, stages=2)),
+    (3, 1, 128, [200], 64, Tuning(splits=2, stages=2)),
+    (9, 1, 64, [70], 16, Tuning(splits=2)),
+    (2, 2, 64, [129], 128, Tuning(splits=1)),
+    (1, 1, 64, [1, 64, 65], 64, Tuning(splits=1, block_tokens=128)),
+]
+tiny = pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "lengths", "page", "tuning"), TINY)
+
+
+@tiny
+def test_attends_to_its_own_pages_only(heads, kv_heads, head_dim, lengths, page, tuning):
+    step = make_step(Heads("tiny", heads, kv_heads, head_dim), lengths, page)
+    out = finished(mosaic_decode.decode_attention(step.q, *step.after, *step.rest, tuning=tuning, interpret=INTERPRET))
+    assert error(out, reference(step)) < 4e-3
+
+
+@tiny
+def test_stores_the_newest_token_and_attends_to_it(heads, kv_heads, head_dim, lengths, page, tuning):
+    step = make_step(Heads("tiny", heads, kv_heads, head_dim), lengths, page)
+    out, *pages = finished(
+        mosaic_decode.decode_attention_write(
+            step.q, *step.new, *step.before, *step.rest, tuning=tuning, interpret=INTERPRET
+        )
+    )
+    assert_same_pages(pages, step.after)
+    assert error(out, reference(step)) < 4e-3
+
+
+def fused_arguments(heads: Heads, batch: int, seed: int = 1) -> tuple[jax.Array, tuple[jax.Array, jax.Array], dict]:
+    """qkv, cos and sin, and the optional arguments of the model."""
+    keys = jax.random.split(jax.random.key(seed), 5)
+    width = (heads.heads + 2 * heads.kv_heads) * heads.head_dim
+    qkv = jax.random.normal(keys[0], (batch, width), jnp.bfloat16)
+    angle = jax.random.uniform(keys[1], (batch, heads.head_dim // 2), maxval=6.0)
+    optional = {}
+    if heads.bias:
+        optional["bias"] = jax.random.normal(keys[2], (LAYERS, width), jnp.bfloat16)
+    if heads.norm:
+        scales = (1 + 0.2 * jax.random.normal(key, (LAYERS, heads.head_dim)) for key in keys[3:])
+        optional |= {"norms": tuple(scale.astype(jnp.bfloat16) for scale in scales), "norm_eps": EPS}
+    return qkv, (jnp.cos(angle), jnp.sin(angle)), optional
+
+
+def unfused(heads: Heads, qkv: jax.Array, cos_sin: tuple[jax.Array, jax.Array], optional: dict) -> list[jax.Array]:
+    """q, k, v as the models compute them: bias, norm, rotation, rounded between."""
+    if heads.bias:
+        qkv = qkv + optional["bias"][LAYER]
+    x = qkv.reshape(len(qkv), -1, heads.head_dim)
+    q, k, v = jnp.split(x, (heads.heads, heads.heads + heads.kv_heads), axis=1)
+    if heads.norm:
+        q, k = (_rms_norm(a, scale[LAYER]) for a, scale in zip((q, k), optional["norms"], strict=True))
+    cos, sin = (a[:, None] for a in cos_sin)
+    first, second = jnp.split(jnp.concatenate([q, k], axis=1).astype(jnp.float32), 2, axis=-1)
+    turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+    return [turned[:, : heads.heads], turned[:, heads.heads :], v]
+
+
+def _rms_norm(x: jax.Array, scale: jax.Array) -> jax.Array:
+    x32 = x.astype(jnp.float32)
+    return (x32 * jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + EPS)).astype(x.dtype) * scale
+
+
+def fused_and_wanted(
+    heads: Heads, lengths: list[int], page: int, tuning: Tuning, interpret: plgpu.InterpretGPUParams | None
+) -> tuple[Step, tuple[jax.Array, ...]]:
+    """The step that the fused op ought to have done, and (out, k, v) of what it did."""
+    step = make_step(heads, lengths, page)
+    qkv, cos_sin, optional = fused_arguments(heads, len(lengths))
+    q, *new = unfused(heads, qkv, cos_sin, optional)
+    layer, table, slots, sizes = step.rest
+    rows = np.flatnonzero(np.asarray(sizes))
+    places = np.asarray(table)[np.asarray(slots)[rows], (np.asarray(sizes)[rows] - 1) // page]
+    after = [
+        pages.at[LAYER, places, :, (sizes[rows] - 1) % page].set(token[rows])
+        for pages, token in zip(step.before, new, strict=True)
+    ]
+    finished((after, qkv, cos_sin, optional))
+    got = finished(
+        mosaic_decode.decode_attention_fused(
+            qkv, cos_sin, *step.before, *step.rest, **optional, tuning=tuning, interpret=interpret
+        )
+    )
+    return dataclasses.replace(step, q=q, after=tuple(after)), got
+
+
+@pytest.mark.parametrize(
+    ("bias", "norm"),
+    [
+        (True, True),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((False, False), (True, False), (False, True))),
+    ],
+)
+def test_fused_does_what_bias_norm_rotation_write_and_attention_do(bias, norm):
+    heads = Heads("tiny", 6, 2, 64, bias=bias, norm=norm)
+    step, (out, *pages) = fused_and_wanted(heads, [70, 0], 64, Tuning(splits=2, stages=2), INTERPRET)
+    for got, wanted in zip(pages, step.after, strict=True):
+        got, wanted = (np.asarray(a, np.float32) for a in (got, wanted))
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
+        np.testing.assert_allclose(got, wanted, rtol=2**-7, atol=2**-6)  # a rounding of the sum with the bias apart
+    assert error(out, reference(step)) < 6e-3
+
+
+@pytest.mark.parametrize(
+    ("heads", "batch"),
+    [(HEADS[1], 256), *(pytest.param(heads, 1, marks=pytest.mark.slow) for heads in HEADS)],
+    ids=lambda x: getattr(x, "model", x),
+)
+def test_lowers_for_hopper(heads, batch):
+    kv = jax.ShapeDtypeStruct((LAYERS, 50, heads.kv_heads, 64, heads.head_dim), jnp.bfloat16)
+    scalars = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((), (257, 8), (batch,), (batch,))]
+    qkv, cos_sin = jax.eval_shape(lambda: fused_arguments(heads, batch)[:2])
+    optional = fused_arguments(heads, 1)[2]
+    op = mosaic_decode.decode_attention_fused
+    text = op.trace(qkv, cos_sin, kv, kv, *scalars, **optional).lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("mosaic_gpu_v2") == 1
+
+
+def test_refuses_shapes_it_cannot_run():
+    step = make_step(Heads("odd", 2, 1, 96), [5], 64)
+    with pytest.raises(ValueError, match="head_dim 64, 128 or 256"):
+        mosaic_decode.decode_attention(step.q, *step.after, *step.rest)
+    step = make_step(Heads("tiny", 2, 1, 64), [5], 64)
+    with pytest.raises(ValueError, match="block_tokens must be a multiple of 64"):
+        mosaic_decode.decode_attention(step.q, *step.after, *step.rest, tuning=Tuning(block_tokens=96))
+    with pytest.raises(ValueError, match="stages must be at least 2"):
+        mosaic_decode.decode_attention(step.q, *step.after, *step.rest, tuning=Tuning(stages=1))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("heads", HEADS, ids=lambda heads: heads.model)
+@pytest.mark.parametrize("lengths", [[1], [64, 0, 65, 8192], [1000, 3, 127, 128, 129, 513, 2048]])
+def test_is_as_near_to_float32_as_xla_is(heads, lengths):
+    step, (out, *pages) = fused_and_wanted(heads, lengths, 64, Tuning(), None)
+    wanted = reference(step)
+    bound = 2 * error(decode_attention(step.q, *step.after, *step.rest), wanted)
+    assert error(out, wanted) <= bound
+    assert error(mosaic_decode.decode_attention(step.q, *step.after, *step.rest), wanted) <= bound
