@@ -6,6 +6,7 @@ import functools
 import hashlib
 import inspect
 import json
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,8 @@ from jaxinfer.runtime import buckets, step
 from jaxinfer.runtime.controls import draw_full, set_slot
 from jaxinfer.runtime.packing import DRAW_WIDTH, DecodeColumn, ExtendLayout, PageColumn, SlotLayout
 from jaxinfer.runtime.state import ControlState, DeviceState
+
+logger = logging.getLogger(__name__)
 
 PAGE_UPDATES = 512  # page table entries that one call of the helper writes
 MAX_SCORED = 256  # rows of logits that one call of `score` computes
@@ -72,8 +75,14 @@ class Program:
 
     def compile(self) -> jax.stages.Compiled:
         """Trace, lower and compile."""
-        jitted = jax.jit(self.function, donate_argnums=self.donated)
-        return jitted.lower(*self.arguments).compile(compiler_options=dict(self.options))
+        lowered = jax.jit(self.function, donate_argnums=self.donated).lower(*self.arguments)
+        try:
+            return lowered.compile(compiler_options=dict(self.options))
+        except jax.errors.JaxRuntimeError as error:  # XLA's options come and go with its versions
+            if not self.options or "INVALID_ARGUMENT" not in str(error):
+                raise
+            logger.warning("%s: float32 results may depend on the batch size, since XLA says: %s", self.name, error)
+            return lowered.compile()
 
     def deserialize(self, payload: bytes, device: jax.Device) -> jax.stages.Compiled:
         """The executable that `serialize` made of it, without tracing. Runs whatever the payload holds."""
@@ -233,8 +242,15 @@ def _sources_digest(model: step.Model) -> str:
     """A hash of the code that a step is traced from: kernels, runtime, models, and the family's own module."""
     folders = [Path(inspect.getfile(module)).parent for module in (jaxinfer_kernels.linear, step, dense)]
     files = {path for folder in folders for path in folder.rglob("*.py")}
-    files |= {Path(inspect.getfile(f)) for f in (model.family.forward, model.family.unembed)}
+    files |= {_source_of(function) for function in (model.family.forward, model.family.unembed)}
     digest = hashlib.sha256()
     for path in sorted(files):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()
+
+
+def _source_of(function: Any) -> Path:
+    """The file that a function, a partial of one, or a callable object comes from."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return Path(inspect.getfile(function if inspect.isroutine(function) else type(function)))

@@ -1,6 +1,7 @@
 """Starting: what is compiled when, what comes from the cache, and that nothing is compiled afterwards."""
 
 import dataclasses
+import functools
 import itertools
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from jaxinfer.config import ExtendBucket
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import programs
+from jaxinfer.runtime import step as step_functions
 from jaxinfer.runtime.cache import ExecutableCache
 from jaxinfer.runtime.plan import Plan
 from jaxinfer.runtime.runner import DeviceRunner
@@ -152,6 +154,18 @@ def test_a_payload_that_cannot_be_loaded_is_compiled_again(tmp_path: Path, caplo
     assert "cannot be loaded" in caplog.text
 
 
+def test_an_option_that_xla_no_longer_knows_is_done_without_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    program = make_runner()._programs[programs.Helper.SET_PAGES]
+    unknown = dataclasses.replace(program, options=(("xla_cpu_option_of_another_age", "true"),))
+    assert unknown.compile().memory_analysis() is not None
+    assert "may depend on the batch size" in caplog.text
+
+
+class Unembed:
+    def __call__(self, *arguments: object) -> jax.Array:
+        return dense.unembed(*arguments)
+
+
 class TestDigest:
     def digest(self, model: object = TINY, **limits: object) -> str:
         device = jax.devices("cpu")[0]
@@ -184,6 +198,11 @@ class TestDigest:
 
         monkeypatch.setattr(programs.inspect, "getfile", changed)
         assert self.digest() != before
+
+    def test_a_family_may_be_made_of_partials_and_callable_objects(self) -> None:
+        family = dataclasses.replace(dense, forward=functools.partial(dense.forward), unembed=Unembed())
+        model = step_functions.Model(TINY, family)
+        assert programs.fingerprint(model, jax.devices("cpu")[0])
 
     def test_other_flags_do_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
         before = self.digest()
