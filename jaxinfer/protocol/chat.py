@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+import msgspec
+
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.fields import (
     GENERATING,
@@ -10,13 +12,14 @@ from jaxinfer.protocol.fields import (
     Envelope,
     Refusal,
     check_envelope,
+    check_stream_logprobs,
     read_sampling,
     read_wire,
     required,
 )
 from jaxinfer.protocol.messages import read_messages
 from jaxinfer.protocol.sampling import SamplingParams
-from jaxinfer.protocol.validate import NUMBERS, invalid
+from jaxinfer.protocol.validate import MAX_LOGPROBS, NUMBERS, Range, invalid
 
 # Switches that templates are known to read; anything else could reach into a template's own variables.
 TEMPLATE_SWITCHES = ("enable_thinking", "thinking", "date_string")
@@ -27,8 +30,6 @@ CHAT_REFUSED = {
     "parallel_tool_calls": Refusal((True, False)),
     "functions": Refusal(),
     "function_call": Refusal(("none",)),
-    "logprobs": Refusal((False,)),
-    "top_logprobs": Refusal((0,)),
     "modalities": Refusal((["text"],)),
     "audio": Refusal(),
     "web_search_options": Refusal(),
@@ -47,6 +48,8 @@ class ChatWire(Envelope, frozen=True, kw_only=True):
 
     messages: Any = None
     max_completion_tokens: Any = None
+    logprobs: bool = False
+    top_logprobs: Any = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] = {}
@@ -66,12 +69,15 @@ class ChatRequest:
     unknown: tuple[str, ...]
 
 
-def read_chat(body: dict[str, Any]) -> ChatRequest:
-    """Read a chat request's JSON object. Raises InvalidRequest."""
+def read_chat(body: dict[str, Any], *, max_logprobs: int = MAX_LOGPROBS) -> ChatRequest:
+    """Read a chat request's JSON object. max_logprobs: the server's limit for top_logprobs. Raises InvalidRequest."""
     raw_messages = required(body, "messages")
     wire, unknown = read_wire(body, ChatWire, refused=CHAT_REFUSED, also_known=GENERATING)
-    sampling = read_sampling(_newer_max_tokens(body), refused=CHAT_REFUSED)
+    own = {name: value for name, value in body.items() if name != "logprobs"}  # a bool here, a number in SamplingParams
+    sampling = read_sampling(_newer_max_tokens(own), refused=CHAT_REFUSED)
+    sampling = msgspec.structs.replace(sampling, logprobs=_num_logprobs(wire, max_logprobs))
     check_envelope(wire)
+    check_stream_logprobs(wire, sampling)
     check_template_kwargs(wire.chat_template_kwargs)
     messages, unknown_in_messages = read_messages(raw_messages)
     add_generation_prompt = check_continue(messages, wire.add_generation_prompt, wire.continue_final_message)
@@ -106,6 +112,19 @@ def check_template_kwargs(kwargs: dict[str, Any]) -> None:
             )
         if not isinstance(value, str if name == "date_string" else bool):
             raise invalid(param, "a string" if name == "date_string" else "true or false", value)
+
+
+def _num_logprobs(wire: ChatWire, most: int) -> int | None:
+    """SamplingParams.logprobs of chat's two fields."""
+    top = wire.top_logprobs
+    if top is None:
+        return 0 if wire.logprobs else None
+    allowed = Range(0, most, f"an integer from 0 to {most} (max_logprobs)", integer=True)
+    if not allowed.allows(top):
+        raise invalid("top_logprobs", allowed.law, top)
+    if top and not wire.logprobs:
+        raise invalid("top_logprobs", "0 or come with logprobs set to true", top, cure="set logprobs to true")
+    return int(top) if wire.logprobs else None
 
 
 def _newer_max_tokens(body: dict[str, Any]) -> dict[str, Any]:

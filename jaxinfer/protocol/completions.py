@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+import msgspec
+
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.fields import (
     GENERATING,
@@ -10,6 +12,7 @@ from jaxinfer.protocol.fields import (
     Envelope,
     Refusal,
     check_envelope,
+    check_stream_logprobs,
     read_sampling,
     read_wire,
     required,
@@ -20,38 +23,57 @@ from jaxinfer.protocol.validate import Verbatim, invalid, is_unicode, validate_p
 MAX_PROMPTS = 1024
 COMPLETION_REFUSED = {
     **{name: refusal for name, refusal in REFUSED.items() if name != "best_of"},
-    "echo": Refusal((False,)),
     "suffix": Refusal(("",)),
 }
 
 
 class CompletionWire(Envelope, frozen=True, kw_only=True):
-    """The fields of a completion request beside SamplingParams'. best_of: n or nothing."""
+    """The fields of a completion request beside SamplingParams'. best_of: n or nothing.
+
+    echo: the answer begins with the prompt, its logprobs too if there are any.
+    """
 
     prompt: Any = None
     best_of: Any = None
     add_special_tokens: bool = True
+    echo: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """A completion request that can be carried out, but for its sampling, which validate_sampling checks."""
+    """A completion request that can be carried out, but for its sampling, which validate_sampling checks.
+
+    prompt_only: nothing but the echo is wanted; one token is computed and not shown.
+    wants_prompt_logprobs: the client asked for the list of that name.
+    """
 
     wire: CompletionWire
     prompts: list[str | list[int]]
     sampling: SamplingParams
     unknown: tuple[str, ...]
+    prompt_only: bool = False
+    wants_prompt_logprobs: bool = False
 
 
 def read_completion(body: dict[str, Any], *, vocab_size: int) -> CompletionRequest:
     """Read a completion request's JSON object. vocab_size: the logits' width. Raises InvalidRequest."""
     raw_prompt = required(body, "prompt")
     wire, unknown = read_wire(body, CompletionWire, refused=COMPLETION_REFUSED, also_known=GENERATING)
-    sampling = read_sampling(body, refused=COMPLETION_REFUSED)
+    prompt_only = wire.echo and _is_zero(body.get("max_tokens"))
+    sampling = read_sampling(body | {"max_tokens": 1} if prompt_only else body, refused=COMPLETION_REFUSED)
     check_envelope(wire)
+    check_stream_logprobs(wire, sampling)
     if wire.best_of is not None and (isinstance(wire.best_of, bool) or wire.best_of != sampling.n):
         raise invalid("best_of", "left out or equal to n", wire.best_of)
-    return CompletionRequest(wire, read_prompts(raw_prompt, vocab_size=vocab_size), sampling, unknown)
+    prompts = read_prompts(raw_prompt, vocab_size=vocab_size)
+    asked = sampling.prompt_logprobs is not None
+    if wire.echo and sampling.logprobs is not None and not asked:
+        sampling = msgspec.structs.replace(sampling, prompt_logprobs=sampling.logprobs)
+    return CompletionRequest(wire, prompts, sampling, unknown, prompt_only, asked)
+
+
+def _is_zero(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value == 0
 
 
 def read_prompts(raw: Any, *, vocab_size: int) -> list[str | list[int]]:

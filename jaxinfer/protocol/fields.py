@@ -117,6 +117,16 @@ def check_envelope(request: Envelope) -> None:
         )
 
 
+def check_stream_logprobs(request: Envelope, sampling: SamplingParams) -> None:
+    """The logprobs of a prompt come with whole answers only."""
+    if request.stream and sampling.prompt_logprobs is not None:
+        raise InvalidRequest(
+            "prompt_logprobs must come without stream; set stream to false, or send /v1/completions echo and logprobs",
+            param="prompt_logprobs",
+            code="invalid_value",
+        )
+
+
 def required(body: dict[str, Any], name: str) -> Any:
     """The field's value; raises InvalidRequest when it is missing or null."""
     if body.get(name) is None:

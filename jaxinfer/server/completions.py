@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -17,14 +18,15 @@ from jaxinfer.protocol.validate import validate_sampling
 from jaxinfer.server.backend import Backend
 from jaxinfer.server.body import read_json
 from jaxinfer.server.errors import unavailable
-from jaxinfer.server.generation import Generation, Job, while_connected
+from jaxinfer.server.generation import Echo, Generation, Job, while_connected
 from jaxinfer.server.stream import EventStream
 
 
 async def chat_completions(request: Request) -> Response | EventStream:
     """One conversation in, the assistant's next message out."""
     llm = open_llm(request)
-    chat = read_chat(await read_json(request, request.app.state.settings.max_body_bytes))
+    body = await read_json(request, request.app.state.settings.max_body_bytes)
+    chat = read_chat(body, max_logprobs=llm.info.max_logprobs)
     answer = new_answer("chat", request, served_model(llm.info, chat.wire.model))
     validate_sampling(chat.sampling, vocab_size=llm.info.vocab_size, max_logprobs=llm.info.max_logprobs)
 
@@ -43,7 +45,7 @@ async def chat_completions(request: Request) -> Response | EventStream:
 
 
 async def completions(request: Request) -> Response | EventStream:
-    """Prompts in, what follows them out; the prompts are not part of the answer."""
+    """Prompts in, what follows them out; the prompts are part of the answer if `echo` says so."""
     llm = open_llm(request)
     body = await read_json(request, request.app.state.settings.max_body_bytes)
     completion = read_completion(body, vocab_size=llm.info.vocab_size)
@@ -57,7 +59,15 @@ async def completions(request: Request) -> Response | EventStream:
             await llm.encode(prompt, add_special_tokens=special) if isinstance(prompt, str) else prompt
             for prompt in completion.prompts
         ]
-        return Job(prompts, completion.sampling, completion.wire.priority, chat=False)
+        job = Job(prompts, completion.sampling, completion.wire.priority, chat=False)
+        if not completion.wire.echo:
+            return job
+        skip = completion.sampling.skip_special_tokens
+        texts = [
+            prompt if isinstance(prompt, str) else await llm.decode(prompt, skip_special_tokens=skip)
+            for prompt in completion.prompts
+        ]
+        return replace(job, echo=Echo(texts, completion.prompt_only, completion.wants_prompt_logprobs))
 
     return await respond(request, llm, prepare, answer, completion.wire, completion.unknown)
 

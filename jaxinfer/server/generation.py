@@ -12,9 +12,35 @@ from starlette.types import Receive
 
 from jaxinfer.errors import ApiError
 from jaxinfer.llm.types import Delta
+from jaxinfer.protocol.logprobs import TokenLogprob
 from jaxinfer.protocol.responses import Choice, Usage
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.server.backend import Backend
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """Answers begin with their prompts' texts and, where logprobs are wanted, theirs.
+
+    prompt_only: and they end there.    keeps_prompt_logprobs: the list of that name is wanted too.
+    """
+
+    texts: list[str]
+    prompt_only: bool = False
+    keeps_prompt_logprobs: bool = False
+
+    def put_before(self, delta: Delta, position: int, *, is_first: bool) -> None:
+        """Change a delta of prompt `position`'s answer."""
+        if self.prompt_only:
+            delta.text, delta.token_ids, delta.stop_reason = "", [], None
+            delta.finish_reason = delta.finish_reason and "length"
+            delta.logprobs = delta.logprobs and []
+        if is_first:
+            delta.text = self.texts[position] + delta.text
+            if delta.logprobs is not None:
+                delta.logprobs = [*(delta.prompt_logprobs or ()), *delta.logprobs]
+        if not self.keeps_prompt_logprobs:
+            delta.prompt_logprobs = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +51,7 @@ class Job:
     sampling: SamplingParams
     priority: int
     chat: bool
+    echo: Echo | None = None
 
 
 class Generation:
@@ -71,6 +98,7 @@ class Generation:
 
     async def deltas(self) -> AsyncGenerator[tuple[int, Delta]]:
         """Each delta with its choice's index, as they come. Raises ApiError (500) when a choice fails."""
+        begun: set[int] = set()
         ended: set[int] = set()
         num_samples = self.job.sampling.n
         async with aclosing(_merge(self._streams)) as merged:
@@ -80,6 +108,9 @@ class Generation:
                     raise ApiError(
                         delta.error or "the engine failed on this request", code=delta.code or "engine_error"
                     )
+                if self.job.echo is not None:
+                    self.job.echo.put_before(delta, position, is_first=index not in begun)
+                    begun.add(index)
                 self._prompt_tokens[position] = delta.prompt_tokens
                 self._cached_tokens[position] = delta.cached_tokens
                 self._completion_tokens += len(delta.token_ids)
@@ -93,12 +124,19 @@ class Generation:
     async def collect(self) -> list[Choice]:
         """All choices, whole."""
         texts: list[list[str]] = [[] for _ in range(self.num_choices)]
+        logprobs: list[list[TokenLogprob] | None] = [None] * self.num_choices
+        prompts: list[list[TokenLogprob] | None] = [None] * self.num_choices
         choices: list[Choice | None] = [None] * self.num_choices
         async with aclosing(self.deltas()) as deltas:
             async for index, delta in deltas:
                 texts[index].append(delta.text)
+                prompts[index] = prompts[index] or delta.prompt_logprobs
+                if delta.logprobs is not None:
+                    logprobs[index] = (logprobs[index] or []) + delta.logprobs
                 if delta.finish_reason is not None:
-                    choices[index] = Choice(index, "".join(texts[index]), delta.finish_reason, delta.stop_reason)
+                    text = "".join(texts[index])
+                    found = logprobs[index], prompts[index]
+                    choices[index] = Choice(index, text, delta.finish_reason, delta.stop_reason, *found)
         return [choice for choice in choices if choice is not None]
 
 

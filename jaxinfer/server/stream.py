@@ -9,6 +9,7 @@ from starlette.types import Receive, Scope, Send
 from jaxinfer.errors import ApiError
 from jaxinfer.llm.types import Delta
 from jaxinfer.protocol.fields import StreamOptions
+from jaxinfer.protocol.logprobs import LogprobsWriter
 from jaxinfer.protocol.responses import DONE, PING, Answer, error_frame
 from jaxinfer.server.context import internal_error
 from jaxinfer.server.generation import Generation, disconnected, stop
@@ -36,6 +37,7 @@ class EventStream:
         self._generation = generation
         self._frames = answer.frames()
         self._is_chat = answer.kind == "chat"
+        self._writers = [LogprobsWriter(answer.kind) for _ in range(generation.num_choices)]
         self._options = options or StreamOptions()
         self._headers = HEADERS + [(name.encode(), value.encode()) for name, value in headers.items()]
         self._ping_interval_s = ping_interval_s
@@ -78,14 +80,15 @@ class EventStream:
             async for index, delta in deltas:
                 frames = self._frames.role(index) if self._is_chat and not is_begun[index] else b""
                 is_begun[index] = True
-                if delta.text or delta.finish_reason is not None:
+                if delta.text or delta.logprobs or delta.finish_reason is not None:
                     frames += self._text_frame(index, delta)
                 if frames:
                     await self._send(send, frames)
 
     def _text_frame(self, index: int, delta: Delta) -> bytes:
         usage = self._generation.usage if self._options.continuous_usage_stats else None
-        return self._frames.text(index, delta.text, delta.finish_reason, delta.stop_reason, usage)
+        logprobs = None if delta.logprobs is None else self._writers[index].write(delta.logprobs)
+        return self._frames.text(index, delta.text, delta.finish_reason, delta.stop_reason, usage, logprobs)
 
     async def _send(self, send: Send, frames: bytes, *, is_last: bool = False) -> None:
         async with self._sending:

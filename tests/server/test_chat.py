@@ -149,21 +149,11 @@ def test_messages_that_cannot_be_rendered_are_refused_before_anything_is_tokeniz
         ("tool_choice", "auto"),
         ("functions", []),
         ("response_format", {"type": "json_object"}),
-        ("logprobs", True),
-        ("logprobs", 1),
-        ("top_logprobs", 5),
         ("structured_outputs", {"regex": "a"}),
         ("guided_json", {}),
         ("reasoning_effort", "low"),
         ("chat_template", "{{ x }}"),
-        ("presence_penalty", 0.1),
-        ("frequency_penalty", -0.1),
-        ("repetition_penalty", 1.1),
-        ("logit_bias", {"5": 1}),
-        ("min_tokens", 1),
-        ("bad_words", ["x"]),
-        ("allowed_token_ids", [1]),
-        ("prompt_logprobs", 0),
+        ("logprob_token_ids", [1]),
         ("use_beam_search", True),
         ("prompt_embeds", "x"),
         ("custom_logit_processor", "x"),
@@ -320,3 +310,40 @@ def test_an_aborted_choice_says_so():
 def test_the_demo_is_named_by_the_fingerprint_and_the_defaults_stay_the_models():
     llm = FakeLLM(fingerprint="jaxinfer-0.1.0-demo", defaults=GenerationDefaults(max_tokens=3), is_demo=True)
     assert chat(llm).json()["system_fingerprint"] == "jaxinfer-0.1.0-demo"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        *(({"logprobs": True, "top_logprobs": bad}, "top_logprobs") for bad in (21, -1, 300, 2**31, 10**9, True, "5")),
+        ({"top_logprobs": 5}, "top_logprobs"),
+        ({"logprobs": 1}, "logprobs"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs"),
+        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+    ],
+    ids=str,
+)
+def test_logprobs_that_cannot_be_given_are_refused(fields, param):
+    llm = FakeLLM()
+    response = chat(llm, **fields)
+    assert response.status_code == 400
+    assert error_of(response)["param"] == param
+    assert llm.calls == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "wanted"),
+    [
+        ({}, None),
+        ({"logprobs": False}, None),
+        ({"logprobs": False, "top_logprobs": 0}, None),
+        ({"logprobs": True}, 0),
+        ({"logprobs": True, "top_logprobs": 0}, 0),
+        ({"logprobs": True, "top_logprobs": 20}, 20),
+    ],
+    ids=str,
+)
+def test_chats_two_fields_of_logprobs_become_one(fields, wanted):
+    llm = FakeLLM()
+    assert chat(llm, **fields).status_code == 200
+    assert llm.calls[0].params.logprobs == wanted

@@ -4,7 +4,7 @@ import pytest
 
 from jaxinfer.llm.types import Delta
 from tests.server.fakes import FakeLLM
-from tests.server.http import COMPLETIONS, error_of, post
+from tests.server.http import COMPLETIONS, error_of, events, post
 
 
 def complete(llm, prompt, **fields):
@@ -117,9 +117,7 @@ def test_a_missing_prompt_is_refused():
     assert error_of(post(FakeLLM(), COMPLETIONS, {}))["code"] == "missing_required_parameter"
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("echo", True), ("suffix", "x"), ("logprobs", 0), ("logprobs", 5), ("response_format", {})]
-)
+@pytest.mark.parametrize(("name", "value"), [("suffix", "x"), ("response_format", {}), ("cache_salt", "x")])
 def test_a_known_field_that_cannot_be_carried_out_is_refused_by_name(name, value):
     error = error_of(complete(FakeLLM(), "a", **{name: value}))
     assert (error["param"], error["code"]) == (name, "unsupported_parameter")
@@ -182,3 +180,28 @@ def test_a_bug_is_a_500_that_tells_nothing_of_our_inside(caplog):
     assert response.headers["x-request-id"] in error["message"]
     assert "secret detail" in caplog.text
     assert not llm.running
+
+
+def test_max_tokens_zero_needs_echo():
+    assert error_of(complete(FakeLLM(), "a", max_tokens=0))["param"] == "max_tokens"
+    assert error_of(complete(FakeLLM(), "a", max_tokens=-1, echo=True))["param"] == "max_tokens"
+    for prompt, texts in ((["ab", "c"], ["ab", "c"]), ([[99], [97, 98]], ["c", "ab"])):
+        response = complete(FakeLLM(), prompt, max_tokens=0, echo=True)
+        found = [(choice["text"], choice["finish_reason"]) for choice in response.json()["choices"]]
+        assert found == [(text, "length") for text in texts]
+    assert response.json()["usage"]["completion_tokens"] == 0
+
+
+def test_an_echo_comes_before_each_choice_and_once():
+    body = complete(FakeLLM(), "ab", echo=True, n=2).json()
+    assert [choice["text"] for choice in body["choices"]] == ["abHello", "abHello"]
+    stream = events(complete(FakeLLM(), "ab", echo=True, stream=True).text)
+    assert [frame["choices"][0]["text"] for frame in stream] == ["abHel", "lo"]
+
+
+@pytest.mark.parametrize("value", [21, -1, 300, 2**31, 10**9, True, "5", 1.0])
+def test_logprobs_beyond_the_servers_limit_are_refused(value):
+    llm = FakeLLM()
+    assert error_of(complete(llm, "a", logprobs=value))["param"] == "logprobs"
+    assert llm.calls == []
+    assert complete(llm, "a", logprobs=20).status_code == 200

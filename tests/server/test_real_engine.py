@@ -108,6 +108,90 @@ def test_a_client_that_leaves_frees_its_pages(llm, port, stream):
     wait_until(lambda: llm.stats().pages_owned == 0)
 
 
+def test_chat_logprobs_hold_the_bytes_of_the_text_streamed_or_not(client):
+    ask = GREEDY | {"messages": USER, "logprobs": True, "top_logprobs": 3, "temperature": 1.5, "seed": 2}
+    choice = client.chat.completions.create(**ask).choices[0]
+    entries = choice.logprobs.content
+    assert len(entries) == 12 and all(len(entry.top_logprobs) == 3 for entry in entries)
+    assert b"".join(bytes(entry.bytes) for entry in entries).decode(errors="replace") == choice.message.content
+    chunks = list(client.chat.completions.create(stream=True, **ask))
+    streamed = [entry for chunk in chunks if (found := chunk.choices[0].logprobs) for entry in found.content]
+    assert streamed == entries
+
+
+def test_completion_logprobs_count_characters(client):
+    ask = GREEDY | {"prompt": [5, 6, 7], "logprobs": 2}
+    choice = client.completions.create(**ask).choices[0]
+    found = choice.logprobs
+    assert len(found.tokens) == len(found.token_logprobs) == len(found.top_logprobs) == len(found.text_offset) == 12
+    assert found.text_offset[0] == 0 and found.text_offset == sorted(found.text_offset)
+    assert all(2 <= len(top) <= 3 and token in top for token, top in zip(found.tokens, found.top_logprobs, strict=True))
+    chunks = [chunk.choices[0].logprobs for chunk in client.completions.create(stream=True, **ask)]
+    for name in ("tokens", "text_offset", "token_logprobs", "top_logprobs"):
+        assert [item for chunk in chunks if chunk for item in getattr(chunk, name)] == getattr(found, name)
+
+
+@pytest.mark.parametrize("max_tokens", [0, 2])
+def test_an_echo_scores_the_whole_prompt_though_it_is_cached(client, max_tokens):
+    prompt = list(range(10, 90))
+    ask = GREEDY | {"prompt": prompt, "echo": True, "logprobs": 1, "max_tokens": max_tokens}
+    first, second = (client.completions.create(**ask) for _ in range(2))
+    assert first.choices == second.choices
+    choice, found = first.choices[0], first.choices[0].logprobs
+    assert len(found.tokens) == 80 + max_tokens and found.token_logprobs[0] is None and found.top_logprobs[0] is None
+    assert all(value < 0 for value in found.token_logprobs[1:])
+    assert first.usage.completion_tokens == max_tokens and choice.finish_reason == "length"
+    frames = list(client.completions.create(stream=True, **ask))
+    assert "".join(frame.choices[0].text for frame in frames) == choice.text
+    assert [token for frame in frames if frame.choices[0].logprobs for token in frame.choices[0].logprobs.tokens] == (
+        found.tokens
+    )
+
+
+def test_logprobs_come_with_the_tokens_that_a_stop_string_leaves(client):
+    whole = client.completions.create(prompt=[5, 6, 7], **GREEDY).choices[0].text
+    ask = GREEDY | {"prompt": [5, 6, 7], "stop": whole[len(whole) // 2 :][:3], "logprobs": 0}
+    answer = client.completions.create(**ask)
+    assert len(answer.choices[0].logprobs.tokens) == answer.usage.completion_tokens < 12
+    chunks = list(client.completions.create(stream=True, **ask))
+    streamed = [token for chunk in chunks if chunk.choices[0].logprobs for token in chunk.choices[0].logprobs.tokens]
+    assert streamed == answer.choices[0].logprobs.tokens
+
+
+def test_prompt_logprobs_are_listed_by_id_with_the_first_unknown(client):
+    extra = {"extra_body": {"prompt_logprobs": 2}}
+    listed = client.completions.create(model="", prompt=[5, 6, 7], max_tokens=1, **extra).choices[0].prompt_logprobs
+    assert listed[0] is None and [("6" in listed[1]), ("7" in listed[2])] == [True, True]
+    assert listed[1]["6"].keys() == {"logprob", "rank", "decoded_token"}
+    chat = client.chat.completions.create(model="", messages=USER, max_tokens=1, **extra)
+    assert len(chat.prompt_logprobs) == chat.usage.prompt_tokens
+
+
+BAD_IDS = [-1, 2**31, 2**63, True, 1.0, "abc"]
+
+
+def test_ids_that_do_not_exist_are_refused_and_a_neighbour_notices_nothing(client):
+    ask = {"model": "", "prompt": [5, 6, 7], "max_tokens": 100, "seed": 4, "logprobs": 0}
+    ask["extra_body"] = {"ignore_eos": True, "frequency_penalty": 0.5}
+    alone = client.completions.create(**ask).choices
+    stream = client.completions.create(stream=True, **ask)
+    seen = [next(stream)]
+    for bad in BAD_IDS:
+        for body in (
+            {"prompt": [5, bad]},
+            {"stop_token_ids": [bad]},
+            {"allowed_token_ids": [bad]},
+            {"logit_bias": {str(bad): 1}},
+            {"bad_words": [bad] if bad != "abc" else "abc"},
+        ):
+            with pytest.raises(openai.BadRequestError) as caught:
+                client.post("/completions", body={"prompt": "a", "max_tokens": 1} | body, cast_to=dict)
+            assert caught.value.param == next(iter(body))
+    seen += stream
+    tokens = [token for chunk in seen if chunk.choices[0].logprobs for token in chunk.choices[0].logprobs.tokens]
+    assert tokens == alone[0].logprobs.tokens
+
+
 @pytest.mark.slow
 def test_sixty_four_streams_with_leavers_all_end(llm, port):
     async def one(client: openai.AsyncOpenAI, number: int) -> int:
