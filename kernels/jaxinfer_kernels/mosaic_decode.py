@@ -109,10 +109,11 @@ def _launch(plan: Plan) -> Callable[..., list[jax.Array]]:
     if _spills(plan):
         cells = (plan.batch, plan.kv_heads, splits)
         out += [jax.ShapeDtypeStruct((*cells, *shape), F32) for shape in ((h, columns), (columns,), (columns,))]
-    pages = (plan.tuning.stages, plan.block, h)
+    pages = (plan.stages, plan.block, h)
     arrivals = plan.block // plan.page
     # The rows of `queries` are odd in number so that the compiler does not tile them: they come from any row of memory.
-    newest = (3 if plan.write else 1) * (2 if plan.biased else 1)
+    newest = (3 if plan.write else 1) * (2 if plan.biased else 1) + (0 if plan.rotated else 2)
+    newest += 0 if plan.norm_eps is None else 2
     smem = dict(
         queries=plgpu.SMEM((columns + 1, h), plan.dtype),
         q=_operand((columns, h), plan.dtype),
@@ -124,13 +125,17 @@ def _launch(plan: Plan) -> Callable[..., list[jax.Array]]:
         row_sum=plgpu.SMEM((columns,), F32),
         out=plgpu.SMEM((columns, h), plan.dtype),
         newest_ready=plgpu.Barrier(num_arrivals=newest),
-        k_ready=plgpu.Barrier(num_arrivals=arrivals, num_barriers=plan.tuning.stages),
-        v_ready=plgpu.Barrier(num_arrivals=arrivals, num_barriers=plan.tuning.stages),
+        k_ready=plgpu.Barrier(num_arrivals=arrivals, num_barriers=plan.stages),
+        v_ready=plgpu.Barrier(num_arrivals=arrivals, num_barriers=plan.stages),
     )
     if plan.write:
         smem |= dict(new=plgpu.SMEM((2, h), plan.dtype))
     if plan.biased:
         smem |= dict(queries_bias=plgpu.SMEM((columns + 1, h), plan.dtype), new_bias=plgpu.SMEM((2, h), plan.dtype))
+    if not plan.rotated:
+        smem |= dict(angles=plgpu.SMEM((2, h // 2), F32))
+    if plan.norm_eps is not None:
+        smem |= dict(norms=plgpu.SMEM((2, h), plan.dtype))
     if splits > 1:
         smem |= dict(peers=plgpu.ClusterBarrier(collective_axes=("split",)))
     return plgpu.kernel(
@@ -175,7 +180,7 @@ def _kernel(
     newest_refs, (out_ref, *spill_refs) = refs[: len(refs) - 1 - num_spills], refs[len(refs) - 1 - num_spills :]
     row, head, split = (lax.axis_index(name) for name in ("row", "kv_head", "split"))
     length, slot, layer = lengths_ref[row], slots_ref[row], layer_ref[0]
-    block, stages, per_block = plan.block, plan.tuning.stages, plan.block // plan.page
+    block, stages, per_block = plan.block, plan.stages, plan.block // plan.page
     blocks = lax.div(length + (block - 1), I32(block))
     share = lax.div(blocks + (plan.splits - 1), I32(plan.splits))
     first = split * share
@@ -224,7 +229,7 @@ def _kernel(
     @pl.when(count > 0)
     def _():
         fetch_newest(plan, smem, newest_refs, row, head, layer)
-        prepare(plan, smem, newest_refs, row, layer)
+        prepare(plan, smem)
 
     acc, row_max, row_sum = lax.fori_loop(0, count, step, _nothing(plan))
     if plan.tuning.pdl:

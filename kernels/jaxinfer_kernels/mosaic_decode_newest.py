@@ -23,7 +23,7 @@ def _row_layout(width: int) -> Layout:
 
 
 def fetch_newest(plan: Plan, smem: Smem, refs: Sequence[Ref], row: jax.Array, head: jax.Array, layer: jax.Array):
-    """Start copying this kv head's queries and, if writing, the new key and value, and the biases of all three."""
+    """Start copying this kv head's queries, the new key and value if writing, and what is to be done to them."""
     group = pl.ds(head * plan.groups, plan.groups)
     k_row = plan.heads + head
     if plan.joined:
@@ -36,18 +36,22 @@ def fetch_newest(plan: Plan, smem: Smem, refs: Sequence[Ref], row: jax.Array, he
         kind = i % 3  # queries, key, value
         target = smem[f"new{suffix}"].at[kind - 1] if kind else smem[f"queries{suffix}"].at[pl.ds(0, plan.groups)]
         plgpu.copy_gmem_to_smem(source, target, smem["newest_ready"])
+    for i in range(0 if plan.rotated else 2):
+        plgpu.copy_gmem_to_smem(refs[1 + i].at[row], smem["angles"].at[i], smem["newest_ready"])
+        if plan.norm_eps is not None:
+            plgpu.copy_gmem_to_smem(refs[i - 2].at[layer], smem["norms"].at[i], smem["newest_ready"])
 
 
-def prepare(plan: Plan, smem: Smem, refs: Sequence[Ref], row: jax.Array, layer: jax.Array) -> None:
+def prepare(plan: Plan, smem: Smem) -> None:
     """Wait for the newest token's rows, add bias, norm and rotate them where wanted, and lay the queries out."""
     rows = pl.ds(0, plan.columns)
     plgpu.barrier_wait(smem["newest_ready"])
     if not plan.rotated:
-        turn = functools.partial(_turn, plan, refs[1].at[row], refs[2].at[row])
+        turn = functools.partial(_turn, plan, smem["angles"])
         bias = (
             (smem["queries_bias"].at[rows], *(smem["new_bias"].at[i] for i in (0, 1))) if plan.biased else (None,) * 3
         )
-        q_norm, k_norm = (ref.at[layer] for ref in refs[-2:]) if plan.norm_eps is not None else (None, None)
+        q_norm, k_norm = (smem["norms"].at[i] for i in (0, 1)) if plan.norm_eps is not None else (None, None)
         turn(smem["queries"].at[rows], bias[0], q_norm)
         turn(smem["new"].at[0], bias[1], k_norm)
         if plan.biased:
@@ -61,7 +65,7 @@ def prepare(plan: Plan, smem: Smem, refs: Sequence[Ref], row: jax.Array, layer: 
     plgpu.commit_smem()
 
 
-def _turn(plan: Plan, cos_ref: Ref, sin_ref: Ref, ref: Ref, bias_ref: Ref | None, norm_ref: Ref | None) -> None:
+def _turn(plan: Plan, angles_ref: Ref, ref: Ref, bias_ref: Ref | None, norm_ref: Ref | None) -> None:
     """Add the bias to heads [rows, H] or [H], norm them and rotate them by half, in place. Rounds where models do."""
     half, dtype = plan.head_dim // 2, plan.dtype
     many = len(ref.shape) == 2
@@ -72,7 +76,7 @@ def _turn(plan: Plan, cos_ref: Ref, sin_ref: Ref, ref: Ref, bias_ref: Ref | None
     def read(source: Ref, side: object) -> jax.Array:
         return plgpu.layout_cast(source[:, side] if many else source[side], layout)
 
-    def along(source: Ref) -> jax.Array:  # [half] of global memory, for every row
+    def along(source: Ref) -> jax.Array:  # [half], for every row
         if not many:
             return plgpu.load(source, layout=layout, optimized=False)
         return lax.broadcast_in_dim(plgpu.load(source, layout=layout.reduce(0), optimized=False), shape, [1])
@@ -87,7 +91,7 @@ def _turn(plan: Plan, cos_ref: Ref, sin_ref: Ref, ref: Ref, bias_ref: Ref | None
         scale = lax.broadcast_in_dim(scale, shape, [0] if many else [])
         norm = [along(norm_ref.at[side]) for side in sides]
         x = [((a * scale).astype(dtype) * weight).astype(F32) for a, weight in zip(x, norm, strict=True)]
-    cos, sin = along(cos_ref), along(sin_ref)
+    cos, sin = (along(angles_ref.at[i]) for i in (0, 1))
     turned = x[0] * cos - x[1] * sin, x[1] * cos + x[0] * sin
     for side, a in zip(sides, turned, strict=True):
         if many:

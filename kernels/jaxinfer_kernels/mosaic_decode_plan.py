@@ -23,7 +23,7 @@ class Tuning:
     """How the work is cut. Rows never differ in value, only in rounding, between tunings."""
 
     block_tokens: int = 64  # keys of one step: a multiple of 64 and of the page size, or 64 with smaller pages
-    stages: int = 3  # blocks held by one CTA, at least 2
+    stages: int = 0  # blocks held by one CTA, at least 2; 0: three, or two for heads of 256
     splits: int = 0  # CTAs that share a row of one kv head: 1, 2, 4 or 8; 0: so that all multiprocessors have work
     pdl: bool = False  # start fetching pages while the kernel before this one still runs
 
@@ -64,6 +64,10 @@ class Plan:
         return max(self.tuning.block_tokens, self.page)
 
     @property
+    def stages(self) -> int:
+        return self.tuning.stages or (2 if self.head_dim == 256 else 3)
+
+    @property
     def splits(self) -> int:
         """As given, or the fewest that give every multiprocessor a CTA; every card takes clusters of 8."""
         rows = self.batch * self.kv_heads
@@ -100,8 +104,8 @@ def plan_launch(
     plan = Plan(batch, heads, kv_heads, head_dim, page, jnp.dtype(dtype), tuning, interpret, **fused)
     if plan.block % 64 or plan.block % page:
         raise ValueError(f"block_tokens must be a multiple of 64 and of the page size {page}, got {plan.block}")
-    if tuning.stages < 2:  # a stage is filled again one step after it was read
-        raise ValueError(f"stages must be at least 2, got {tuning.stages}")
+    if plan.stages < 2:  # a stage is filled again one step after it was read
+        raise ValueError(f"stages must be at least 2, got {plan.stages}")
     return plan
 
 
