@@ -1,0 +1,279 @@
+"""Ragged paged attention for Hopper (Mosaic GPU): prompt chunks behind their cached prefixes.
+
+FlashAttention-3 (Shah et al., arXiv:2407.08608) without its ping-pong: one warpgroup copies pages, the others each hold
+64 queries of one head. Causal from the bottom right: a row's last query sees all of the row. Bound by arithmetic,
+`4 * N * H` operations per visible pair of query and key; that is our bar. Not yet run on a GPU.
+"""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from jaxinfer_kernels.mosaic_decode_plan import F32, I32, Ref, Smem
+from jaxinfer_kernels.paged_kv import page_size_of
+
+LOWEST = -1e30  # a running maximum to start from; -inf would make inf - inf = NaN
+ROWS = 64  # queries of one warpgroup
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """How the work is cut."""
+
+    warpgroups: int = 2  # that compute; a tile has 64 queries for each
+    block_tokens: int = 128  # keys of one step: a multiple of the page size
+    stages: int = 2  # blocks in flight
+
+
+DEFAULT = Tuning()
+
+
+@functools.partial(jax.jit, static_argnames=("tuning", "interpret"))
+def extend_attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    layer: jax.Array,
+    page_table: jax.Array,
+    slots: jax.Array,
+    query_starts: jax.Array,
+    counts: jax.Array,
+    lengths: jax.Array,
+    *,
+    tuning: Tuning = DEFAULT,
+    interpret: plgpu.InterpretGPUParams | None = None,
+) -> jax.Array:
+    """extend_attention.extend_attention, same arguments, for bf16 and f16, head_dim 64 or 128 and T of at least 64.
+
+    Tokens of no row come out undefined: their pages and hidden states are never read.
+    """
+    (t, n, h), page = q.shape, page_size_of(k)
+    if h not in (64, 128) or t < ROWS or q.dtype not in (jnp.bfloat16, jnp.float16) or q.dtype != k.dtype:
+        raise ValueError(
+            f"the Mosaic extend attention needs bf16 or f16, head_dim 64 or 128 and {ROWS} tokens or more, "
+            f"got q {q.aval} and k {k.aval}; use extend_attention.extend_attention"
+        )
+    if tuning.block_tokens % 64 or tuning.block_tokens % page:
+        raise ValueError(
+            f"block_tokens must be a multiple of 64 and of the page size {page}, got {tuning.block_tokens}"
+        )
+    tiles = _tiles(counts, t, ROWS * tuning.warpgroups)
+    pages = (tuning.stages, tuning.block_tokens, h)
+    per_stage = dict(num_arrivals=tuning.block_tokens // page, num_barriers=tuning.stages)
+    freed = plgpu.Barrier(num_arrivals=tuning.warpgroups, num_barriers=tuning.stages)
+    smem = dict(
+        rows=plgpu.SMEM((tuning.warpgroups, ROWS + 1, h), q.dtype),  # odd, so that the compiler does not tile them
+        q=_operand((tuning.warpgroups, ROWS, h), q.dtype),
+        k=_operand(pages, q.dtype),
+        v=_operand(pages, q.dtype),
+        rows_ready=plgpu.Barrier(num_barriers=tuning.warpgroups),
+        k_ready=plgpu.Barrier(**per_stage),
+        v_ready=plgpu.Barrier(**per_stage),
+        k_free=freed,
+        v_free=freed,
+    )
+    if interpret:
+        smem |= dict(weights=_operand((tuning.warpgroups, ROWS, tuning.block_tokens), q.dtype))
+    kernel = plgpu.kernel(
+        functools.partial(_kernel, tuning, interpret is not None),
+        out_type=jax.ShapeDtypeStruct(q.shape, q.dtype),
+        scratch_types=smem,
+        grid=(len(tiles), n),
+        grid_names=("tile", "head"),
+        num_threads=tuning.warpgroups + 1,
+        thread_name="warpgroup",
+        interpret=interpret,
+        compiler_params=plgpu.CompilerParams(approx_math=True),
+    )
+    return kernel(layer.reshape(1), tiles, page_table, slots, query_starts, counts, lengths, q, k, v)
+
+
+def _tiles(counts: jax.Array, num_tokens: int, tile: int) -> jax.Array:
+    """i32[tiles, 2]: each tile's row, or -1 for none, and the first of its queries in that row."""
+    ends = jnp.cumsum((counts + (tile - 1)) // tile)  # [R]
+    index = jnp.arange(num_tokens // tile + len(counts), dtype=jnp.int32)
+    row = jnp.sum(ends[None] <= index[:, None], axis=-1, dtype=jnp.int32)
+    first = index - jnp.where(row > 0, ends[jnp.maximum(row - 1, 0)], 0)
+    return jnp.stack([jnp.where(row < len(counts), row, -1), first * tile], axis=-1)
+
+
+def _operand(shape: tuple[int, ...], dtype: jnp.dtype) -> object:
+    """Shared memory laid out as the wgmma wants it."""
+    return plgpu.SMEM(shape, dtype, transforms=(plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)))
+
+
+def _kernel(
+    tuning: Tuning,
+    interpreted: bool,
+    layer_ref,  # i32[1]
+    tiles_ref,  # i32[tiles, 2]
+    table_ref,  # i32[S, M]
+    slots_ref,  # i32[R]
+    starts_ref,  # i32[R]
+    counts_ref,  # i32[R]
+    lengths_ref,  # i32[R]
+    q_ref,  # [T, N, H]
+    k_ref,  # [L, P, K, page, H]
+    v_ref,  # [L, P, K, page, H]
+    out_ref,  # [T, N, H]
+    **smem,
+) -> None:
+    tile, head, warpgroup = (lax.axis_index(name) for name in ("tile", "head", "warpgroup"))
+    row, first = tiles_ref[tile, 0], tiles_ref[tile, 1]
+
+    @pl.when(row >= 0)
+    def _():
+        count, length = counts_ref[row], lengths_ref[row]
+        position = length - count + first  # of the tile's first query
+        end = position + jnp.minimum(count - first, ROWS * tuning.warpgroups)  # keys that its last query sees
+        blocks = lax.div(end + (tuning.block_tokens - 1), I32(tuning.block_tokens))
+
+        @pl.when(warpgroup == tuning.warpgroups)
+        def _():
+            if not interpreted:
+                plgpu.set_max_registers(40, action="decrease")
+            kv_head = lax.div(head, I32(q_ref.shape[1] // k_ref.shape[2]))
+            where = layer_ref[0], kv_head, slots_ref[row], lax.div(end - 1, I32(k_ref.shape[3]))
+            _copy_pages(tuning, smem, k_ref, v_ref, table_ref, where, blocks)
+
+        @pl.when(warpgroup < tuning.warpgroups)
+        def _():
+            if not interpreted:
+                plgpu.set_max_registers(232, action="increase")
+            # The last rows of q are read from a little earlier rather than from beyond its end.
+            mine = starts_ref[row] + first + warpgroup * ROWS
+            begin = jnp.minimum(mine, q_ref.shape[0] - ROWS)
+            shift = mine - begin
+            at = position + warpgroup * ROWS - shift  # position of this warpgroup's first query
+            rows = smem["rows"].at[warpgroup, pl.ds(0, ROWS)]
+            plgpu.copy_gmem_to_smem(q_ref.at[pl.ds(begin, ROWS), head], rows, smem["rows_ready"].at[warpgroup])
+            plgpu.barrier_wait(smem["rows_ready"].at[warpgroup])
+            smem["q"][warpgroup] = plgpu.load(rows, layout=plgpu.Layout.WGMMA, optimized=False)
+            plgpu.commit_smem()
+            out = _attend(tuning, interpreted, smem, warpgroup, at, end, blocks)
+            _store(smem, rows, out.astype(q_ref.dtype), out_ref, head, begin, shift, end - at)
+
+
+def _copy_pages(
+    tuning: Tuning,
+    smem: Smem,
+    k_ref: Ref,
+    v_ref: Ref,
+    table_ref: Ref,
+    where: tuple[jax.Array, ...],  # layer, kv head, slot, the row's last page
+    blocks: jax.Array,
+) -> None:
+    layer, head, slot, last_page = where
+    page_size = k_ref.shape[3]
+    per_block = tuning.block_tokens // page_size
+
+    def step(i: jax.Array, _: None) -> None:
+        stage = lax.rem(i, I32(tuning.stages))
+        pages = [table_ref[slot, jnp.minimum(i * per_block + j, last_page)] for j in range(per_block)]
+        for ref, name in ((k_ref, "k"), (v_ref, "v")):
+            pl.when(i >= tuning.stages)(functools.partial(plgpu.barrier_wait, smem[f"{name}_free"].at[stage]))
+            for j, page in enumerate(pages):
+                place = smem[name].at[stage, pl.ds(j * page_size, page_size)]
+                plgpu.copy_gmem_to_smem(ref.at[layer, page, head], place, smem[f"{name}_ready"].at[stage])
+
+    lax.fori_loop(0, blocks, step, None)
+
+
+def _attend(
+    tuning: Tuning,
+    interpreted: bool,
+    smem: Smem,
+    warpgroup: jax.Array,
+    position: jax.Array,
+    end: jax.Array,
+    blocks: jax.Array,
+) -> jax.Array:
+    """f32[ROWS, H]: the queries smem["q"], at `position` and on, over the keys before `end`."""
+    layout, block, head_dim = plgpu.Layout.WGMMA, tuning.block_tokens, smem["q"].shape[-1]
+    shape = (ROWS, block)
+
+    def step(i: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        acc, row_max, row_sum = carry
+        stage, start = lax.rem(i, I32(tuning.stages)), i * block
+        plgpu.barrier_wait(smem["k_ready"].at[stage])
+
+        def product(scores: Ref) -> jax.Array:
+            plgpu.wgmma(scores, smem["q"].at[warpgroup], smem["k"].at[stage].transpose((1, 0)))
+            return scores[...]
+
+        scores = pl.run_scoped(product, plgpu.ACC(shape, F32)) * F32(math.log2(math.e) * head_dim**-0.5)
+        pl.when(i + tuning.stages < blocks)(functools.partial(plgpu.barrier_arrive, smem["k_free"].at[stage]))
+        query = plgpu.broadcasted_iota(I32, shape, 0, layout=layout) + position
+        key = plgpu.broadcasted_iota(I32, shape, 1, layout=layout) + start
+        scores = jnp.where(key <= query, scores, F32(LOWEST))
+        new_max = jnp.maximum(row_max, scores.max(axis=1))
+        shrink = jnp.exp2(row_max - new_max)
+        weights = jnp.exp2(scores - lax.broadcast_in_dim(new_max, shape, [0]))
+        row_sum = row_sum * shrink + weights.sum(axis=1)
+        acc = acc * lax.broadcast_in_dim(shrink, acc.shape, [0])
+        plgpu.barrier_wait(smem["v_ready"].at[stage])
+        pl.when(start + block > end)(functools.partial(_clear_behind, smem["v"].at[stage], end - start))
+        acc = _add_values(interpreted, smem, warpgroup, stage, acc, weights.astype(smem["v"].dtype))
+        pl.when(i + tuning.stages < blocks)(functools.partial(plgpu.barrier_arrive, smem["v_free"].at[stage]))
+        return acc, new_max, row_sum
+
+    start = (
+        plgpu.layout_cast(jnp.zeros((ROWS, head_dim), F32), layout),
+        plgpu.layout_cast(jnp.full((ROWS,), LOWEST, F32), layout.reduce(1)),
+        plgpu.layout_cast(jnp.zeros((ROWS,), F32), layout.reduce(1)),
+    )
+    acc, _, row_sum = lax.fori_loop(0, blocks, step, start)
+    return acc / lax.broadcast_in_dim(row_sum, acc.shape, [0])
+
+
+def _clear_behind(tile_ref: Ref, end: jax.Array) -> None:
+    """Zero the values [block, H] from `end` on, lest there be NaN: 0 * NaN is NaN. All warpgroups write the same."""
+    for i in range(0, tile_ref.shape[0], ROWS):
+        part = tile_ref.at[pl.ds(i, ROWS)]
+        values = plgpu.layout_cast(part[...], plgpu.Layout.WGMMA)
+        token = plgpu.broadcasted_iota(I32, values.shape, 0, layout=plgpu.Layout.WGMMA) + i
+        part[...] = jnp.where(token < end, values, jnp.zeros((), values.dtype))
+    plgpu.commit_smem()
+
+
+def _add_values(
+    interpreted: bool, smem: Smem, warpgroup: jax.Array, stage: jax.Array, acc: jax.Array, weights: jax.Array
+) -> jax.Array:
+    """acc [ROWS, H] plus this block's values under their weights [ROWS, block]."""
+    if not interpreted:
+        return pl.run_state(lambda sums: plgpu.wgmma(sums, weights, smem["v"].at[stage]))(plgpu.ACC.init(acc))
+    # Interpret mode neither multiplies from registers nor starts an accumulator from a value.
+    smem["weights"][warpgroup] = weights
+
+    def alone(sums: Ref) -> jax.Array:
+        plgpu.wgmma(sums, smem["weights"].at[warpgroup], smem["v"].at[stage])
+        return sums[...]
+
+    return acc + pl.run_scoped(alone, plgpu.ACC(acc.shape, F32))
+
+
+def _store(
+    smem: Smem,
+    rows: Ref,
+    out: jax.Array,
+    out_ref: Ref,
+    head: jax.Array,
+    begin: jax.Array,
+    low: jax.Array,
+    high: jax.Array,
+) -> None:
+    """Store the queries `low` to `high` of out [ROWS, H] one by one: those around them are other tiles'."""
+    rows[...] = out
+    plgpu.commit_smem()
+
+    def step(i: jax.Array, _: None) -> None:
+        plgpu.copy_smem_to_gmem(rows.at[pl.ds(i, 1)], out_ref.at[pl.ds(begin + i, 1), head])
+
+    lax.fori_loop(low, jnp.minimum(high, ROWS), step, None)
+    plgpu.wait_smem_to_gmem(0)
