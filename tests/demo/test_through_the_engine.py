@@ -1,0 +1,30 @@
+"""The bundled checkpoint through the engine: paged attention, batching and the prefix cache give the goldens too."""
+
+import pytest
+
+from jaxinfer.llm.llm import LLM
+from jaxinfer.protocol.sampling import SamplingParams
+from tests.demo.goldens import GOLDENS
+
+
+@pytest.fixture(scope="module")
+def llm() -> LLM:
+    return LLM("demo", device="cpu", max_model_len=512, max_num_seqs=4, max_num_batched_tokens=128)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("golden", GOLDENS, ids=lambda golden: golden.user)
+def test_the_engine_gives_the_golden_answer(llm, golden):
+    params = SamplingParams(max_tokens=128)  # greedy by the checkpoint's generation_config.json
+    (result,) = llm.chat(
+        golden.messages, params, tools=list(golden.tools), template_kwargs={"enable_thinking": golden.thinking}
+    )
+    assert result.outputs[0].text == golden.answer
+    assert result.outputs[0].finish_reason == "stop"
+
+
+@pytest.mark.slow
+def test_goldens_asked_together_give_the_same_answers(llm):
+    plain = [golden for golden in GOLDENS if not golden.tools and not golden.thinking]
+    results = llm.chat([golden.messages for golden in plain], SamplingParams(max_tokens=128))
+    assert [result.outputs[0].text for result in results] == [golden.answer for golden in plain]
