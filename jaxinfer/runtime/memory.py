@@ -12,8 +12,11 @@ from jaxinfer.errors import ConfigError, DeviceError
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.parameters import ParamSpec
 from jaxinfer.models.registry import Family
+from jaxinfer.runtime import programs
 from jaxinfer.runtime.buckets import decode_buckets, extend_buckets
 from jaxinfer.runtime.device import usable_memory_bytes
+from jaxinfer.runtime.packing import ControlColumn
+from jaxinfer.runtime.plan import MAX_LOGIT_BIAS
 
 GIB = 2**30
 _ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
@@ -37,7 +40,7 @@ GPU = Defaults(max_num_seqs=256, max_num_batched_tokens=8192, page_size=64)
 
 @dataclasses.dataclass(frozen=True)
 class MemoryPlan:
-    """Where the bytes go. temporaries: estimated, what the largest step needs beside its arguments."""
+    """Where the bytes go. temporaries: estimated, what the largest step and the full sampler need beside the pages."""
 
     limits: Limits
     weights: int
@@ -53,7 +56,8 @@ class MemoryPlan:
         """(what, how much), for people."""
         limits = self.limits
         tokens = (limits.num_pages - 1) * limits.page_size
-        executables = f"decode {_listed(limits.decode_buckets)}; extend {_listed(limits.extend_buckets)}"
+        steps = f"decode {_listed(limits.decode_buckets)}; extend {_listed(limits.extend_buckets)}"
+        executables = f"{steps}; draw {_listed(programs.draw_sizes(limits))}"
         return (
             ("weights", _size(self.weights)),
             ("pages", f"{_size(self.pages)}: {limits.num_pages - 1:,} pages of {limits.page_size}, {tokens:,} tokens"),
@@ -84,7 +88,7 @@ def plan_for(config: EngineConfig, model: ModelConfig, family: Family, *, platfo
     coarse = platform == "cpu"
     decode, extend = decode_buckets(seqs, coarse=coarse), extend_buckets(batched, seqs, coarse=coarse)
     weights = weight_bytes(family.parameters(model), _ITEMSIZE[dtype])
-    temporaries = temporary_bytes(model, extend[-1])
+    temporaries = temporary_bytes(model, extend[-1]) + control_bytes(model.vocab_size, seqs)
     per_token = model.kv_bytes_per_token(_ITEMSIZE[dtype])
     room = _room_for_pages(config, platform, free, weights, temporaries)
     pages = config.num_pages or _page_count(config, model, room // (per_token * page_size), page_size, seqs, platform)
@@ -120,6 +124,12 @@ def temporary_bytes(model: ModelConfig, largest: ExtendBucket) -> int:
     heads = model.num_heads + 2 * model.num_kv_heads
     activations = 4 * model.hidden_size + 2 * heads * model.head_dim + 4 * model.intermediate_size
     return 4 * (largest.tokens * activations + 8 * largest.logits * model.vocab_size)
+
+
+def control_bytes(vocab_size: int, max_num_seqs: int) -> int:
+    """The full sampler's state of each slot."""
+    per_slot = 2 * vocab_size + 2 * -(-vocab_size // 32) * 4 + 8 * MAX_LOGIT_BIAS + 4 * len(ControlColumn)
+    return (max_num_seqs + 1) * per_slot
 
 
 def _check_model_len(config: EngineConfig, model: ModelConfig) -> None:

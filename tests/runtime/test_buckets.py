@@ -5,7 +5,15 @@ import itertools
 import pytest
 
 from jaxinfer.config import ExtendBucket
-from jaxinfer.runtime.buckets import MAX_EXECUTABLES, decode_buckets, extend_buckets, pick_decode, pick_extend
+from jaxinfer.runtime.buckets import (
+    MAX_EXECUTABLES,
+    decode_buckets,
+    draw_sizes,
+    extend_buckets,
+    pick_decode,
+    pick_extend,
+)
+from jaxinfer.runtime.programs import Helper
 
 SEQS = [1, 2, 3, 7, 16, 17, 100, 256, 300, 1000, 4096]
 TOKENS = [1, 8, 100, 256, 512, 2048, 8192, 50000]
@@ -23,12 +31,16 @@ def test_every_step_within_the_budget_has_a_bucket(seqs: int, tokens: int, coars
             bucket = pick_extend(extend, ExtendBucket(count, rows, rows))
             assert bucket.tokens >= count
             assert bucket.rows >= rows
-    assert len(decode) + len(extend) + 2 <= MAX_EXECUTABLES
+    assert len(decode) + len(extend) + len(draw_sizes(seqs)) + len(Helper) <= MAX_EXECUTABLES
 
 
 def test_the_decode_sizes_on_a_gpu_are_those_of_the_design() -> None:
     assert decode_buckets(256) == (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
     assert decode_buckets(100) == (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 100)
+
+
+def test_the_full_sampler_comes_in_few_sizes() -> None:
+    assert [draw_sizes(seqs) for seqs in (1, 16, 100, 256)] == [(1,), (1, 16), (1, 8, 32, 100), (1, 8, 32, 128, 256)]
 
 
 def test_a_cpu_has_a_dozen_programs() -> None:

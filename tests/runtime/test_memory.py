@@ -9,8 +9,9 @@ from jaxinfer.config import EngineConfig, ExtendBucket
 from jaxinfer.errors import ConfigError, DeviceError
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import dense
-from jaxinfer.runtime.buckets import MAX_EXECUTABLES
+from jaxinfer.runtime.buckets import MAX_EXECUTABLES, draw_sizes
 from jaxinfer.runtime.memory import GIB, MemoryPlan, grid_floor, plan_for, temporary_bytes
+from jaxinfer.runtime.programs import Helper
 from tests.support.tiny_runner import TINY
 
 QWEN3_06B = dataclasses.replace(
@@ -52,7 +53,9 @@ def test_a_gpu_gives_pages_what_weights_and_temporaries_leave() -> None:
     assert 0.93 * 125 * GIB < total < 125 * GIB
     assert gpu.limits.max_model_len == 40960
     assert (gpu.limits.max_num_seqs, gpu.limits.max_num_batched_tokens, gpu.limits.page_size) == (256, 8192, 64)
-    assert len(gpu.limits.decode_buckets) + len(gpu.limits.extend_buckets) + 2 <= MAX_EXECUTABLES
+    sizes = (gpu.limits.decode_buckets, gpu.limits.extend_buckets, draw_sizes(256))
+    assert sum(map(len, sizes)) + len(Helper) <= MAX_EXECUTABLES
+    assert gpu.temporaries > plan("gpu", free=125 * GIB, max_num_seqs=64).temporaries + 192 * (2 + 0.25) * 151936
 
 
 def test_defaults_on_a_cpu() -> None:
