@@ -21,8 +21,7 @@ def linear(x: jax.Array, w: jax.Array, *, out_dtype: DTypeLike | None = None) ->
     """
     if x.ndim != 2 or w.ndim != 2 or x.shape[1] != w.shape[1] or x.dtype != w.dtype:
         raise ValueError(f"linear needs x [T, K] and w [N, K] of one dtype, got {x.aval} and {w.aval}")
-    out = jax.lax.platform_dependent(x, w, cpu=_cpu, default=_dot) if x.shape[0] == 1 else _dot(x, w)
-    return out.astype(out_dtype or x.dtype)
+    return jax.lax.platform_dependent(x, w, cpu=_cpu, default=_dot).astype(out_dtype or x.dtype)
 
 
 def _dot(x: jax.Array, w: jax.Array) -> jax.Array:
@@ -33,10 +32,25 @@ def _dot(x: jax.Array, w: jax.Array) -> jax.Array:
 
 
 def _cpu(x: jax.Array, w: jax.Array) -> jax.Array:
-    """One row on a CPU. In float32 it runs as two, so that its bits are those it would have in a batch."""
+    """f32[T, N]. In float32 one row runs as two, so that its bits are those it would have in a batch."""
+    if x.dtype == jnp.float16:
+        return _in_blocks(x, w)
+    if x.shape[0] > 1:
+        return _dot(x, w)
     if x.dtype == jnp.float32:
         return _dot(jnp.concatenate([x, x]), w)[:1]
     return jnp.sum(w.astype(jnp.float32) * x.astype(jnp.float32), axis=-1)[None]
+
+
+def _in_blocks(x: jax.Array, w: jax.Array) -> jax.Array:
+    """f32[T, N] by rows of w that are made float32 while they are in the cache."""
+    num_rows, block, x = w.shape[0], min(w.shape[0], 256), x.astype(jnp.float32)
+
+    def step(i: jax.Array, out: jax.Array) -> jax.Array:
+        rows = jax.lax.dynamic_slice_in_dim(w, i * block, block).astype(jnp.float32)  # the last block is moved to fit,
+        return jax.lax.dynamic_update_slice_in_dim(out, _dot(x, rows), i * block, axis=1)  # and its result likewise
+
+    return jax.lax.fori_loop(0, -(-num_rows // block), step, jnp.zeros((x.shape[0], num_rows), jnp.float32))
 
 
 def linear_reference(x: jax.Array, w: jax.Array, *, out_dtype: DTypeLike | None = None) -> jax.Array:

@@ -7,7 +7,7 @@ import pytest
 
 from jaxinfer_kernels.linear import linear, linear_reference
 
-SHAPES = [(1, 64, 32), (2, 64, 32), (5, 48, 33), (1, 1, 1), (64, 96, 7)]  # T, K, N
+SHAPES = [(1, 64, 32), (2, 64, 32), (5, 48, 33), (1, 1, 1), (64, 96, 7), (3, 64, 600)]  # T, K, N
 
 
 def operands(t: int, k: int, n: int, dtype: str) -> tuple[jax.Array, jax.Array]:
@@ -47,6 +47,14 @@ def test_float32_is_full_float32() -> None:
     x, w = jnp.array([[1 + 2**-20, 1.0]] * 2, jnp.float32), jnp.array([[1.0, -1.0]], jnp.float32)
     np.testing.assert_array_equal(np.asarray(linear(x, w)), np.float32(2**-20))
     assert "HIGHEST" in str(jax.make_jaxpr(linear)(x, w))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 16])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_cpu_makes_no_float32_copy_of_the_weights(rows: int, dtype: str) -> None:
+    x, w = operands(rows, 512, 2048, dtype)
+    analysis = linear.lower(x, w).compile().memory_analysis()
+    assert analysis.temp_size_in_bytes < w.size * 4 / 3
 
 
 def test_mismatched_operands_are_refused_by_shape_and_dtype() -> None:
