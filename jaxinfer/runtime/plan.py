@@ -121,7 +121,7 @@ class Plan:
     @property
     def is_full(self) -> bool:
         """Whether the full sampler must draw for some row."""
-        return any(row.full and row.sample for row in self.rows)
+        return any([row.full and row.sample for row in self.rows])
 
     @property
     def has_targets(self) -> bool:

@@ -92,28 +92,31 @@ class DeviceRunner:
         for row in plan.rows:
             if row.history is not None:
                 self._dispatch(Helper.SET_SLOT, packing.pack_slot(row, SlotLayout(self.limits.vocab_size)))
+        is_full = plan.is_full
         is_decode = plan.is_decode and all(row.sample for row in plan.rows)
-        output = self._decode(plan) if is_decode else self._extend(plan)
-        drawn = self._draw(plan, output) if plan.is_full else None
-        logits_rows = np.maximum(np.cumsum([row.sample for row in plan.rows]) - 1, 0) if plan.is_full else ()
-        return PendingStep(output.packed, len(plan.rows), logits_rows, drawn, self._score(plan, output))
+        output = self._decode(plan, is_full) if is_decode else self._extend(plan, is_full)
+        scored = None if is_decode else self._score(plan, output)
+        if not is_full:
+            return PendingStep(output.packed, len(plan.rows), scored=scored)
+        logits_rows = np.maximum(np.cumsum([row.sample for row in plan.rows]) - 1, 0)
+        return PendingStep(output.packed, len(plan.rows), logits_rows, self._draw(plan, output), scored)
 
-    def _decode(self, plan: Plan) -> step.Output:
+    def _decode(self, plan: Plan, is_full: bool) -> step.Output:
         if any(len(row.new_pages) > 1 for row in plan.rows):
             self._write_pages(packing.page_updates(plan.rows))
         sizes = self._decode_ready
-        if plan.is_full:
+        if is_full:
             sizes = tuple(size for size in sizes if size in self._draw_sizes)
         batch = buckets.pick_decode(sizes, len(plan.rows))
         output: step.Output = self._dispatch(batch, packing.pack_decode(plan, batch))
         return output
 
-    def _extend(self, plan: Plan) -> step.Output:
+    def _extend(self, plan: Plan, is_full: bool) -> step.Output:
         need = ExtendBucket(plan.num_tokens, len(plan.rows), sum(row.sample for row in plan.rows))
         sizes = self._extend_ready
         if plan.has_targets:
             sizes = sizes[-1:]  # the one whose hidden states `score` was compiled for
-        elif plan.is_full:
+        elif is_full:
             sizes = tuple(size for size in sizes if size.logits in self._draw_sizes)
         bucket = buckets.pick_extend(sizes, need)
         layout = ExtendLayout.of(bucket, self.limits.page_size)

@@ -8,6 +8,7 @@ from jaxinfer.config import Limits
 from jaxinfer.engine.engine import Engine
 from jaxinfer.engine.sequence import Add, Output, Request
 from jaxinfer.errors import DeviceLost
+from jaxinfer.runtime.plan import Controls
 from jaxinfer.runtime.runner import DeviceRunner
 from jaxinfer.testing.faults import Fault, Faults, FaultyRunner
 from tests.support.checkpoints import write_checkpoint
@@ -22,8 +23,23 @@ def runner(tmp_path_factory) -> DeviceRunner:
 
 
 def requests() -> list[Request]:
+    controls = {
+        2: Controls(frequency_penalty=1.0, repetition_penalty=1.2, bad_words=((5, 6), (7, 8))),
+        3: Controls(presence_penalty=0.5, logit_bias=((3, 2.0),), min_tokens=4),
+        4: Controls(allowed_token_ids=tuple(range(50, 200)), bad_words=((60,),)),
+    }
     return [
-        Request(str(i), tuple(range(1 + i, 12 + 4 * i)), 12, temperature=float(i % 2), seed=i, n=1 + (i == 3))
+        Request(
+            str(i),
+            tuple(range(1 + i, 12 + 4 * i)),
+            12,
+            temperature=float(i % 2),
+            seed=i,
+            n=1 + (i == 3),
+            controls=controls.get(i),
+            logprobs=2 if i in (1, 2) else None,
+            prompt_logprobs=1 if i in (1, 5) else None,
+        )
         for i in range(6)
     ]
 
@@ -91,6 +107,13 @@ def test_a_lost_device_is_told_apart_and_what_it_left_is_resumed(runner, expecte
     assert sum(map(len, first.tokens.values())) > 10 and not first.codes
     second = Served(runner).serve(had)
     assert {key: first.tokens[key] + second.tokens[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize("run_ahead", [0, 1])
+def test_a_preempted_sequence_goes_on_with_the_counts_it_had(runner, expected, run_ahead):
+    served = Served(runner, num_pages=9, run_ahead=run_ahead).serve()
+    assert served.engine.stats().preemptions > 0
+    assert served.tokens == expected
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def draw(top, *args):
 @pytest.mark.parametrize("controls", [CASES[2], CASES[4], CASES[6], CASES[8], CASES[13]], ids=str)
 def test_draws_follow_the_oracles_probabilities(controls: Controls) -> None:
     sampling = Sampling(temperature=0.8, top_k=30, top_p=0.95, min_p=0.001, seed=5, controls=controls)
-    draws = 4000
+    draws = 10_000
     logits, slot = logits_of(1, seed=3), Slot(sampling, draws)
     # one slot, many positions: a token is drawn at each, all from the same logits
     changed = jax.jit(full.controlled_logits)(
