@@ -23,7 +23,7 @@ HEADS = (
     Heads("Llama-3.2-1B", 32, 8, 64),
     Heads("Gemma-like", 8, 4, 256),
     Heads("multi-head", 4, 4, 64),
-    Heads("multi-query", 24, 1, 128),
+    Heads("multi-query", 64, 1, 128),
 )
 
 

@@ -17,7 +17,18 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jaxinfer_kernels.mosaic_decode_newest import fetch_newest, prepare
-from jaxinfer_kernels.mosaic_decode_plan import DEFAULT, F32, I32, Plan, Ref, Smem, Tuning, plan_launch
+from jaxinfer_kernels.mosaic_decode_plan import (
+    COMPILER_PARAMS,
+    DEFAULT,
+    F32,
+    I32,
+    Layout,
+    Plan,
+    Ref,
+    Smem,
+    Tuning,
+    plan_launch,
+)
 
 LOWEST = -1e30  # a running maximum to start from; -inf would make inf - inf = NaN
 
@@ -111,11 +122,10 @@ def _launch(plan: Plan) -> Callable[..., list[jax.Array]]:
         out += [jax.ShapeDtypeStruct((*cells, *shape), F32) for shape in ((h, columns), (columns,), (columns,))]
     pages = (plan.stages, plan.block, h)
     arrivals = plan.block // plan.page
-    # The rows of `queries` are odd in number so that the compiler does not tile them: they come from any row of memory.
     newest = (3 if plan.write else 1) * (2 if plan.biased else 1) + (0 if plan.rotated else 2)
     newest += 0 if plan.norm_eps is None else 2
     smem = dict(
-        queries=plgpu.SMEM((columns + 1, h), plan.dtype),
+        queries=plgpu.SMEM((columns, h), plan.dtype),
         q=_operand((columns, h), plan.dtype),
         k=_operand(pages, plan.dtype),
         v=_operand(pages, plan.dtype),
@@ -131,7 +141,7 @@ def _launch(plan: Plan) -> Callable[..., list[jax.Array]]:
     if plan.write:
         smem |= dict(new=plgpu.SMEM((2, h), plan.dtype))
     if plan.biased:
-        smem |= dict(queries_bias=plgpu.SMEM((columns + 1, h), plan.dtype), new_bias=plgpu.SMEM((2, h), plan.dtype))
+        smem |= dict(queries_bias=plgpu.SMEM((columns, h), plan.dtype), new_bias=plgpu.SMEM((2, h), plan.dtype))
     if not plan.rotated:
         smem |= dict(angles=plgpu.SMEM((2, h // 2), F32))
     if plan.norm_eps is not None:
@@ -149,7 +159,7 @@ def _launch(plan: Plan) -> Callable[..., list[jax.Array]]:
         num_threads=1,
         thread_name="warpgroup",
         interpret=plan.interpret,
-        compiler_params=plgpu.CompilerParams(approx_math=True),
+        compiler_params=COMPILER_PARAMS,
     )
 
 
@@ -347,16 +357,17 @@ def _combine(plan: Plan, smem: Smem, spilled: Sequence[Ref]) -> tuple[jax.Array,
     """The sums of all peers, [H, columns], and the sum of their weights, [columns]."""
     layout = plgpu.Layout.WGMMA
 
-    def read(peer: int, index: int, name: str) -> jax.Array:
-        return spilled[index][peer] if spilled else plgpu.cluster_ref(smem[name], {"split": I32(peer)})[...]
+    def read(peer: int, index: int, name: str, like: Layout) -> jax.Array:
+        ref = spilled[index].at[peer] if spilled else plgpu.cluster_ref(smem[name], {"split": I32(peer)})
+        return plgpu.load(ref, layout=like, optimized=False)
 
-    row_max = [plgpu.layout_cast(read(i, 1, "row_max"), layout.reduce(0)) for i in range(plan.splits)]
+    row_max = [read(i, 1, "row_max", layout.reduce(0)) for i in range(plan.splits)]
     highest = functools.reduce(jnp.maximum, row_max)
     total = divisor = None
     for i, peer_max in enumerate(row_max):
         shrink = jnp.exp2(peer_max - highest)
-        acc = plgpu.layout_cast(read(i, 0, "acc"), layout)
+        acc = read(i, 0, "acc", layout)
         acc = acc * lax.broadcast_in_dim(shrink, acc.shape, [1])
-        row_sum = plgpu.layout_cast(read(i, 2, "row_sum"), layout.reduce(0)) * shrink
+        row_sum = read(i, 2, "row_sum", layout.reduce(0)) * shrink
         total, divisor = (acc, row_sum) if total is None else (total + acc, divisor + row_sum)
     return total, divisor

@@ -14,7 +14,7 @@ from jaxinfer_kernels.mosaic_decode_plan import F32, Layout, Plan, Ref, Smem
 def _row_layout(width: int) -> Layout:
     """A tile [8 n, width] spread so that a warp holds two whole rows: sums along them stay inside it.
 
-    No lane may hold exactly 32 bits of bf16: jax 0.11.2 then loads with ldmatrix, which permutes such a layout.
+    No lane holds 32 bits of bf16: for those jax 0.11.2 turns to ldmatrix, which is made for the layouts of wgmma.
     """
     lanes = 16 if width == 64 else 32  # of a row; 1, 4 or 4 values a lane for 32, 64 or 128 columns
     tiling = plgpu.Tiling(((8, width), (2, width), (width // lanes,)))
@@ -44,15 +44,12 @@ def fetch_newest(plan: Plan, smem: Smem, refs: Sequence[Ref], row: jax.Array, he
 
 def prepare(plan: Plan, smem: Smem) -> None:
     """Wait for the newest token's rows, add bias, norm and rotate them where wanted, and lay the queries out."""
-    rows = pl.ds(0, plan.columns)
     plgpu.barrier_wait(smem["newest_ready"])
     if not plan.rotated:
         turn = functools.partial(_turn, plan, smem["angles"])
-        bias = (
-            (smem["queries_bias"].at[rows], *(smem["new_bias"].at[i] for i in (0, 1))) if plan.biased else (None,) * 3
-        )
+        bias = (smem["queries_bias"], *(smem["new_bias"].at[i] for i in (0, 1))) if plan.biased else (None,) * 3
         q_norm, k_norm = (smem["norms"].at[i] for i in (0, 1)) if plan.norm_eps is not None else (None, None)
-        turn(smem["queries"].at[rows], bias[0], q_norm)
+        turn(smem["queries"], bias[0], q_norm)
         turn(smem["new"].at[0], bias[1], k_norm)
         if plan.biased:
             layout = plgpu.Layout.WGMMA.reduce(0)
@@ -61,7 +58,7 @@ def prepare(plan: Plan, smem: Smem) -> None:
         plgpu.commit_smem()
     for i in range(0, plan.head_dim, 64):  # one tile of the operand at a time
         columns = pl.ds(i, 64)
-        smem["q"][:, columns] = plgpu.layout_cast(smem["queries"][rows, columns], _row_layout(64))
+        smem["q"][:, columns] = plgpu.layout_cast(smem["queries"][:, columns], _row_layout(64))
     plgpu.commit_smem()
 
 
@@ -79,7 +76,8 @@ def _turn(plan: Plan, angles_ref: Ref, ref: Ref, bias_ref: Ref | None, norm_ref:
     def along(source: Ref) -> jax.Array:  # [half], for every row
         if not many:
             return plgpu.load(source, layout=layout, optimized=False)
-        return lax.broadcast_in_dim(plgpu.load(source, layout=layout.reduce(0), optimized=False), shape, [1])
+        row = plgpu.load(source, layout=layout.reduce(0), optimized=False)
+        return plgpu.layout_cast(lax.broadcast_in_dim(row, shape, [1]), layout)
 
     x = [read(ref, side) for side in sides]
     if bias_ref is not None:
@@ -88,7 +86,7 @@ def _turn(plan: Plan, angles_ref: Ref, ref: Ref, bias_ref: Ref | None, norm_ref:
     if norm_ref is not None:
         mean = sum((side * side).sum(axis=-1) for side in x) * F32(1 / plan.head_dim)
         scale = lax.rsqrt(mean + F32(plan.norm_eps))
-        scale = lax.broadcast_in_dim(scale, shape, [0] if many else [])
+        scale = plgpu.layout_cast(lax.broadcast_in_dim(scale, shape, [0] if many else []), layout)
         norm = [along(norm_ref.at[side]) for side in sides]
         x = [((a * scale).astype(dtype) * weight).astype(F32) for a, weight in zip(x, norm, strict=True)]
     cos, sin = (along(angles_ref.at[i]) for i in (0, 1))

@@ -15,6 +15,9 @@ type Layout = Any
 type Smem = Mapping[str, Ref]
 
 F32, I32 = jnp.float32, jnp.int32
+# Lane semantics: every layout is the one written here. Inferred, memory without a layout was given tiles of one row,
+# swizzled, and the halves of a head then lie elsewhere than their addresses say (jax 0.11.2).
+COMPILER_PARAMS = plgpu.CompilerParams(approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Lane)
 CTAS_WANTED = 132  # one a multiprocessor of an H200
 
 

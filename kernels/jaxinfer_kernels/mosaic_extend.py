@@ -15,7 +15,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from jaxinfer_kernels.mosaic_decode_plan import F32, I32, Ref, Smem
+from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, F32, I32, Ref, Smem
 from jaxinfer_kernels.paged_kv import page_size_of
 
 LOWEST = -1e30  # a running maximum to start from; -inf would make inf - inf = NaN
@@ -68,7 +68,7 @@ def extend_attention(
     per_stage = dict(num_arrivals=tuning.block_tokens // page, num_barriers=tuning.stages)
     freed = plgpu.Barrier(num_arrivals=tuning.warpgroups, num_barriers=tuning.stages)
     smem = dict(
-        rows=plgpu.SMEM((tuning.warpgroups, ROWS + 1, h), q.dtype),  # odd, so that the compiler does not tile them
+        rows=plgpu.SMEM((tuning.warpgroups, ROWS, h), q.dtype),
         q=_operand((tuning.warpgroups, ROWS, h), q.dtype),
         k=_operand(pages, q.dtype),
         v=_operand(pages, q.dtype),
@@ -89,7 +89,7 @@ def extend_attention(
         num_threads=tuning.warpgroups + 1,
         thread_name="warpgroup",
         interpret=interpret,
-        compiler_params=plgpu.CompilerParams(approx_math=True),
+        compiler_params=COMPILER_PARAMS,
     )
     return kernel(layer.reshape(1), tiles, page_table, slots, query_starts, counts, lengths, q, k, v)
 
@@ -151,7 +151,7 @@ def _kernel(
             begin = jnp.minimum(mine, q_ref.shape[0] - ROWS)
             shift = mine - begin
             at = position + warpgroup * ROWS - shift  # position of this warpgroup's first query
-            rows = smem["rows"].at[warpgroup, pl.ds(0, ROWS)]
+            rows = smem["rows"].at[warpgroup]
             plgpu.copy_gmem_to_smem(q_ref.at[pl.ds(begin, ROWS), head], rows, smem["rows_ready"].at[warpgroup])
             plgpu.barrier_wait(smem["rows_ready"].at[warpgroup])
             smem["q"][warpgroup] = plgpu.load(rows, layout=plgpu.Layout.WGMMA, optimized=False)
