@@ -1,5 +1,6 @@
 """Penalties, bias, masks, min_tokens, bad words, logprobs through both transports and LLM: each changes the answer."""
 
+import dataclasses
 import itertools
 import math
 
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.llm.llm import LLM
-from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.protocol.sampling import GenerationDefaults, SamplingParams
 from tests.llm.test_async_llm import collect
 
 PROMPT = [5, 6, 7, 5, 6, 7, 8]
@@ -177,3 +178,23 @@ def test_both_transports_stream_what_llm_returns(served, engine):
         assert [entry.logprob for entry in entries] == pytest.approx([
             found[token].logprob for found, token in zip(choice.logprobs, choice.token_ids, strict=True)
         ], abs=1e-4)  # fmt: skip
+
+
+def test_a_seed_gives_the_same_ids_alone_in_a_crowd_and_again_and_none_gives_others(llm):
+    params = replace(GREEDY, temperature=1.2, n=3, frequency_penalty=0.5, logit_bias={40: 3.0}, min_tokens=2)
+    seeded = replace(params, seed=77)
+    alone = [choice.token_ids for choice in llm.generate([PROMPT], seeded)[0].outputs]
+    crowd = llm.generate([PROMPT, [9, 9], PROMPT], [seeded, params, seeded])
+    assert [choice.token_ids for choice in crowd[0].outputs] == alone
+    assert [choice.token_ids for choice in crowd[2].outputs] == alone
+    assert len(set(map(tuple, alone))) == 3
+    unseeded = [tuple(llm.generate([PROMPT], params)[0].outputs[0].token_ids) for _ in range(3)]
+    assert len(set(unseeded)) == 3
+
+
+def test_a_models_own_repetition_penalty_is_applied_unless_the_request_says_otherwise(llm):
+    plain = answer(llm, max_tokens=40).token_ids
+    llm.info = dataclasses.replace(llm.info, defaults=GenerationDefaults(repetition_penalty=1.5, min_tokens=3))
+    assert answer(llm, max_tokens=40).token_ids != plain
+    assert answer(llm, max_tokens=40, repetition_penalty=1.0).token_ids == plain
+    assert len(answer(llm, stop_token_ids=[plain[0]], repetition_penalty=1.0).token_ids) > 3
