@@ -1,16 +1,16 @@
 """The exception tree. Each message says what must hold, what was given, and what to do.
 
-    JaxInferError
-      ConfigError        an unknown or impossible setting                       exit code 2
-      CheckpointError    a model that cannot be found, read or understood      exit code 3
-      DeviceError        a device that is missing, unusable or too small       exit code 4
-      EngineError        the engine failed and cannot go on                    exit code 5
-        DeviceLost       nothing in this process can use the device again
-      ApiError           a request refused: the client's fault, or our load
-        InvalidRequest   400, also a ValueError for Python callers
-        NotFound         404
-        Overloaded       429, with retry_after_s
-        Unavailable      503, with retry_after_s
+JaxInferError
+  ConfigError        an unknown or impossible setting                       exit code 2
+  CheckpointError    a model that cannot be found, read or understood      exit code 3
+  DeviceError        a device that is missing, unusable or too small       exit code 4
+  EngineError        the engine failed and cannot go on                    exit code 5
+    DeviceLost       nothing in this process can use the device again
+  ApiError           a request refused: the client's fault, or our load
+    InvalidRequest   400, also a ValueError for Python callers
+    NotFound         404
+    Overloaded       429, with retry_after_s
+    Unavailable      503, with retry_after_s
 """
 
 

@@ -314,7 +314,7 @@ class AsyncLLM:
         if not self._open:
             self._idle.set()
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         """Called by the transport's thread when its engine has ended: start another, or end every answer."""
         while True:
             self._failures += 1
@@ -340,7 +340,7 @@ class AsyncLLM:
             self._model.transport = transport
         return []
 
-    def _end_all(self, error: Exception) -> None:
+    def _end_all(self, error: BaseException) -> None:
         def end() -> list[tuple[str, Delta]]:
             with self._posting:
                 answers = [(made, held.answer) for made, held in self._open.items()]

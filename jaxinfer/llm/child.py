@@ -14,6 +14,7 @@ from concurrent.futures import Future
 
 from jaxinfer.errors import EngineError, JaxInferError
 from jaxinfer.llm.build import Core, start_core
+from jaxinfer.llm.events import Event, OnEvent
 from jaxinfer.llm.transport import Handshake
 from jaxinfer.llm.wire import Channel, Failure, FromEngine, ToEngine
 
@@ -29,7 +30,7 @@ def main() -> None:
     if first is None or first.start is None:
         return
     try:
-        core = start_core(first.start, lambda event: channel.send(FromEngine(event=event)) or None)
+        core = start_core(first.start, _tell(channel))
         channel.send(FromEngine(handshake=Handshake(core.info, core.limits, str(core.folder))))
         core.warming.add_done_callback(lambda done: _warmed(channel, done))
         threading.Thread(target=_receive, args=(channel, core), name="jaxinfer-inbox", daemon=True).start()
@@ -40,6 +41,13 @@ def main() -> None:
     except Exception as error:
         channel.send(FromEngine(failure=Failure.of(error)))
         raise
+
+
+def _tell(channel: Channel[FromEngine, ToEngine]) -> OnEvent:
+    def tell(event: Event) -> None:
+        channel.send(FromEngine(event=event))
+
+    return tell
 
 
 def _warmed(channel: Channel[FromEngine, ToEngine], warming: "Future[None]") -> None:

@@ -23,6 +23,7 @@ from jaxinfer.text.chat_template import encode_chat
 
 Prompt = str | Sequence[int] | dict[str, Any]
 Message = dict[str, Any]
+Encoded = tuple[str | None, list[int]]  # the text, where one was given, and its ids
 
 
 class LLM:
@@ -69,8 +70,7 @@ class LLM:
 
         One SamplingParams for all, or one per prompt. Raises InvalidRequest before anything is computed.
         """
-        prompts = _as_list(prompts)
-        encoded = [self._encode(prompt) for prompt in prompts]
+        encoded = [self._encode(prompt) for prompt in _as_list(prompts)]
         return self._run(encoded, _per_prompt(sampling_params, len(encoded)), chat=False)
 
     def chat(
@@ -83,7 +83,7 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answer one conversation, or a list of them, under the model's chat template."""
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
-        encoded = [
+        encoded: list[Encoded] = [
             (
                 None,
                 encode_chat(
@@ -104,9 +104,7 @@ class LLM:
         answers = self._add([encoded], [sampling_params or SamplingParams()], chat=False)
         return (delta for _, delta in self._step_until_done(answers))
 
-    def _run(
-        self, encoded: list[tuple[str | None, list[int]]], params: list[SamplingParams], *, chat: bool
-    ) -> list[RequestOutput]:
+    def _run(self, encoded: list[Encoded], params: list[SamplingParams], *, chat: bool) -> list[RequestOutput]:
         began = time.perf_counter()
         answers = self._add(encoded, params, chat=chat)
         results = {
@@ -121,9 +119,7 @@ class LLM:
             result.metrics.total_s, result.metrics.cached_tokens = elapsed, delta.cached_tokens
         return list(results.values())
 
-    def _add(
-        self, encoded: list[tuple[str | None, list[int]]], params: list[SamplingParams], *, chat: bool
-    ) -> dict[str, Answer]:
+    def _add(self, encoded: list[Encoded], params: list[SamplingParams], *, chat: bool) -> dict[str, Answer]:
         answers = {}
         for (_, ids), sampling_params in zip(encoded, params, strict=True):
             request, sampling = prepare(
@@ -159,13 +155,14 @@ class LLM:
             while self._engine.has_work:
                 self._engine.step()
 
-    def _encode(self, prompt: Prompt) -> tuple[str | None, list[int]]:
+    def _encode(self, prompt: Prompt) -> Encoded:
         if isinstance(prompt, dict):
-            ids, prompt = prompt.get("prompt_token_ids"), prompt.get("prompt")
-            if ids is None and prompt is None:
-                raise InvalidRequest("a prompt must have 'prompt' or 'prompt_token_ids'", param="prompt")
+            text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
             if ids is not None:
-                return prompt, list(ids)
+                return text, list(ids)
+            if text is None:
+                raise InvalidRequest("a prompt must have 'prompt' or 'prompt_token_ids'", param="prompt")
+            return text, self._text.tokenizer.encode(text)
         if isinstance(prompt, str):
             return prompt, self._text.tokenizer.encode(prompt)
         return None, list(prompt)
@@ -184,8 +181,8 @@ class LLM:
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, str | dict):
         return [prompts]
-    prompts = list(prompts)
-    return [prompts] if prompts and all(isinstance(item, int) for item in prompts) else prompts
+    listed: list[Any] = list(prompts)
+    return [listed] if listed and all(isinstance(item, int) for item in listed) else listed
 
 
 def _per_prompt(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:

@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from jaxinfer.checkpoint.resolve import DEMO_FOLDER, resolve
+from jaxinfer.checkpoint.resolve import DEMO_FOLDER, Part, resolve
 from jaxinfer.config import EngineConfig
 from jaxinfer.text.chat_template import ChatTemplate
 from jaxinfer.text.tokenizer import Tokenizer
@@ -20,7 +20,8 @@ class TextSide:
 
 def load_text(config: EngineConfig, folder: Path) -> TextSide:
     """The tokenizer and template of a checkpoint, or of config.tokenizer. Raises CheckpointError."""
-    source = resolve(config.tokenizer, needs=("tokenizer",)).folder if config.tokenizer is not None else folder
+    parts: tuple[Part, ...] = ("tokenizer",)
+    source = resolve(config.tokenizer, needs=parts).folder if config.tokenizer is not None else folder
     if source != DEMO_FOLDER:  # what strangers wrote is tried in a child with limits before it is run here
         try_template(source)
     return TextSide(Tokenizer.from_folder(source), ChatTemplate.from_folder(source))

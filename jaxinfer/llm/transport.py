@@ -9,7 +9,7 @@ from jaxinfer.engine.sequence import Message, Output
 from jaxinfer.llm.types import ModelInfo, Stats
 
 OnOutputs = Callable[[list[Output]], None]
-OnFailure = Callable[[Exception], None]
+OnFailure = Callable[[BaseException], None]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,8 +18,8 @@ from jaxinfer.runtime.plan import Pending, Plan, Runner, StepResult
 # as JAX 0.11.2 says it on an H200 (tests/engine/lost_device.py)
 EXHAUSTED = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1.00GiB with allocator GPU_0_bfc on device 0."
 POISONED = (
-    "INTERNAL: CUDA error: Failed to check stream capturing status: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access "
-    "was encountered [executable_name='jit_step']"
+    "INTERNAL: CUDA error: Failed to check stream capturing status: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory "
+    "access was encountered [executable_name='jit_step']"
 )
 
 Kind = Literal["run", "exhausted", "wait", "nan", "hang", "poison", "kill"]

@@ -32,7 +32,7 @@ TINY = ModelConfig(
     tie_embeddings=True,
     dtype="float32",
 )
-# The number of slots (11) and the table's width (19) occur in no other shape, so that compiled text can be searched for them.
+# The number of slots (11) and the table's width (19) occur in no other shape, so that compiled text can be searched.
 LIMITS = Limits(
     max_model_len=300,
     max_num_seqs=10,
