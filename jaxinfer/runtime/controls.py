@@ -130,7 +130,8 @@ def _forbidden(
 def _unpacked(words: jax.Array, vocab_size: int) -> jax.Array:
     """bool[L, V] of u32[L, ceil(V / 32)], the lowest bit first."""
     bits = words[:, :, None] >> jnp.arange(32, dtype=jnp.uint32) & jnp.uint32(1)
-    return bits.reshape(len(words), -1)[:, :vocab_size] != 0
+    marked: jax.Array = bits.reshape(len(words), -1)[:, :vocab_size] != 0
+    return marked
 
 
 def _penalized(logits: jax.Array, controls: ControlState, slots: jax.Array) -> jax.Array:
@@ -139,9 +140,9 @@ def _penalized(logits: jax.Array, controls: ControlState, slots: jax.Array) -> j
         float_column(columns, c) for c in (ControlColumn.PRESENCE, ControlColumn.FREQUENCY, ControlColumn.REPETITION)
     )
     repeated = jnp.where(logits > 0, logits / repetition, logits * repetition)
-    logits = jnp.where(counts > 0, repeated, logits)
     used = (counts & jnp.uint16(MOST_COUNTED)).astype(jnp.float32)
-    return logits - frequency * used - presence * (used > 0).astype(jnp.float32)
+    penalty: jax.Array = frequency * used + presence * (used > 0).astype(jnp.float32)
+    return jnp.where(counts > 0, repeated, logits) - penalty
 
 
 def _counted(counts: jax.Array, slots: jax.Array, columns: jax.Array, tokens: jax.Array) -> jax.Array:

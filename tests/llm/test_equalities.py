@@ -95,6 +95,11 @@ def test_a_thousand_requests_of_every_kind_compile_nothing(engine):
                 n=draw.choice([1, 1, 1, 2]),
                 max_tokens=draw.randint(1, 12),
                 stop=draw.choice([None, "a"]),
+                frequency_penalty=draw.choice([None, None, None, 0.5]),
+                logit_bias=draw.choice([None, None, None, {5: 2.0}]),
+                bad_words=draw.choice([None, None, None, ["a b c", "q"]]),
+                logprobs=draw.choice([None, None, None, 5]),
+                prompt_logprobs=draw.choice([None, None, None, 2]),
             )
             for _ in prompts
         ]
