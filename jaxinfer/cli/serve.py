@@ -33,6 +33,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     from jaxinfer.server.settings import ServerSettings
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its news of starting and stopping is ours to tell
     address: list[str] = []
     tasks: list[asyncio.Task[None]] = []
     with Checklist() as checklist:
