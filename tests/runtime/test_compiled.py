@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxinfer.runtime import step
-from jaxinfer.runtime.programs import Helper, Program
+from jaxinfer.runtime.programs import Helper, Key, Program
 from jaxinfer.runtime.runner import DeviceRunner
 from jaxinfer.runtime.state import DeviceState
 from tests.support.tiny_runner import LIMITS, TINY, make_runner
@@ -57,15 +57,19 @@ def check_all(runner: DeviceRunner) -> None:
     assert {*LIMITS.decode_buckets, *LIMITS.extend_buckets, *Helper} <= runner._programs.keys()
 
 
+@pytest.fixture(scope="module")
+def bfloat16_runner() -> DeviceRunner:
+    return make_runner(dataclasses.replace(TINY, dtype="bfloat16"))
+
+
 def test_float32_programs_update_every_state_buffer_in_place(warm_runner: DeviceRunner) -> None:
     check_all(warm_runner)
 
 
-def test_bfloat16_programs_update_every_state_buffer_in_place() -> None:
-    runner = make_runner(dataclasses.replace(TINY, dtype="bfloat16"))
-    runner.warm_up(lambda name, done, total, seconds, cached: None)
-    check_all(runner)
-    runner.close()
+@pytest.mark.parametrize("key", [1, 10, LIMITS.extend_buckets[-1], Helper.ZERO_PAGES], ids=str)
+def test_bfloat16_programs_update_every_state_buffer_in_place(bfloat16_runner: DeviceRunner, key: Key) -> None:
+    program = bfloat16_runner._programs[key]
+    assert not faults_of(program.compile(), donated_leaves(program))
 
 
 def test_temporaries_do_not_grow_with_the_pool() -> None:
