@@ -14,7 +14,7 @@ from jaxinfer.llm.transport import Handshake, OnFailure, OnOutputs
 from jaxinfer.llm.types import Stats
 from jaxinfer.llm.wire import Channel, FromEngine, ToEngine
 
-CHILD = ["-m", "jaxinfer.llm.child"]
+CHILD = ["-P", "-m", "jaxinfer.llm.child"]  # -P: what lies in the current folder is nobody's module
 CLOSE_S = 5.0  # for the child to end after its socket has
 
 

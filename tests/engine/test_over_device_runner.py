@@ -16,9 +16,9 @@ from tests.support.engines import build
 
 
 @pytest.fixture(scope="module")
-def runner(tmp_path_factory) -> DeviceRunner:
+def runner(tmp_path_factory, executables) -> DeviceRunner:
     folder = write_checkpoint(tmp_path_factory.mktemp("checkpoints") / "tiny")
-    _, core = build(folder, tmp_path_factory.mktemp("executables"), enable_prefix_caching=False)
+    _, core = build(folder, executables, enable_prefix_caching=False)
     return core.runner
 
 

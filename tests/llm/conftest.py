@@ -17,12 +17,6 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def executables(tmp_path_factory):
-    """Where the engines of this session keep what they compiled."""
-    return tmp_path_factory.mktemp("executables")
-
-
-@pytest.fixture(scope="session")
 def engine(folder, executables) -> tuple[EngineConfig, Core]:
     """One engine for the whole session: it compiles once, and every test must leave it idle."""
     return build(folder, executables)

@@ -17,10 +17,8 @@ GREEDY = {"model": "", "temperature": 0, "max_tokens": 12, "extra_body": {"ignor
 
 
 @pytest.fixture(scope="module")
-def llm(tmp_path_factory) -> AsyncLLM:
-    config, core = build(
-        write_checkpoint(tmp_path_factory.mktemp("checkpoints") / "tiny"), tmp_path_factory.mktemp("executables")
-    )
+def llm(tmp_path_factory, executables) -> AsyncLLM:
+    config, core = build(write_checkpoint(tmp_path_factory.mktemp("checkpoints") / "tiny"), executables)
     return AsyncLLM(config, new_transport=lambda _, on_event: EngineThread.over(config, core, on_event))
 
 
