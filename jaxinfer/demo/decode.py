@@ -30,7 +30,8 @@ def greedy(
     outputs: list[list[int]] = [[] for _ in prompts]
     for start in range(0, len(order), batch):
         members = order[start : start + batch]
-        width = 1 << max(7, (max(len(prompts[index]) for index in members) - 1).bit_length())  # few shapes to compile
+        longest = max(len(prompts[index]) for index in members)
+        width = next(width for width in (128, 512, longest) if width >= longest)  # few shapes to compile
         tokens = np.zeros((batch, width), np.int32)
         lengths = np.ones(batch, np.int32)
         for row, index in enumerate(members):
