@@ -28,6 +28,7 @@ from jaxinfer_kernels.mosaic_decode_plan import (
     Smem,
     Tuning,
     plan_launch,
+    store,
 )
 
 LOWEST = -1e30  # a running maximum to start from; -inf would make inf - inf = NaN
@@ -267,7 +268,7 @@ def _kernel(
         if plan.splits > 1:
             total, divisor = _combine(plan, smem, [ref.at[row, head] for ref in spill_refs])
         divisor = lax.broadcast_in_dim(jnp.where(divisor == 0, F32(1), divisor), total.shape, [1])
-        smem["out"].T[...] = _transposed(plan, (total / divisor).astype(plan.dtype))
+        store(smem["out"].T, _transposed(plan, (total / divisor).astype(plan.dtype)))
         plgpu.commit_smem()
         rows = pl.ds(head * plan.groups, plan.groups)
         plgpu.copy_smem_to_gmem(smem["out"].at[pl.ds(0, plan.groups)], out_ref.at[row, rows])

@@ -21,6 +21,17 @@ COMPILER_PARAMS = plgpu.CompilerParams(approx_math=True, lowering_semantics=plgp
 CTAS_WANTED = 132  # one a multiprocessor of an H200
 
 
+def store(ref: Ref, value: jax.Array) -> None:
+    """ref[...] = value, bank conflicts allowed: once a launch they cost nothing, and jax 0.12 refuses them unasked.
+
+    jax 0.11 has no plgpu.store and allows them always.
+    """
+    if hasattr(plgpu, "store"):
+        plgpu.store(ref, value, optimized=False)
+    else:
+        ref[...] = value
+
+
 @dataclasses.dataclass(frozen=True)
 class Tuning:
     """How the work is cut. Rows never differ in value, only in rounding, between tunings."""

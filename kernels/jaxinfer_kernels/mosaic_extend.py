@@ -15,7 +15,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, F32, I32, Ref, Smem
+from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, F32, I32, Ref, Smem, store
 from jaxinfer_kernels.paged_kv import page_size_of
 
 LOWEST = -1e30  # a running maximum to start from; -inf would make inf - inf = NaN
@@ -269,7 +269,7 @@ def _store(
     high: jax.Array,
 ) -> None:
     """Store the queries `low` to `high` of out [ROWS, H] one by one: those around them are other tiles'."""
-    rows[...] = out
+    store(rows, out)
     plgpu.commit_smem()
 
     def step(i: jax.Array, _: None) -> None:
