@@ -255,7 +255,8 @@ def _kernel(
         pl.when((count > 0) & (first + count == blocks))(store_newest)
     row_sum = row_sum.sum(axis=0)
     if plan.splits > 1:
-        smem["acc"][...], smem["row_max"][...], smem["row_sum"][...] = acc, row_max, row_sum
+        for name, value in (("acc", acc), ("row_max", row_max), ("row_sum", row_sum)):
+            store(smem[name], value)
         plgpu.commit_smem()
         for name, ref in zip(("acc", "row_max", "row_sum"), spill_refs, strict=False):
             plgpu.copy_smem_to_gmem(smem[name], ref.at[row, head, split])
