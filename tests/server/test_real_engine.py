@@ -1,6 +1,8 @@
 """The server over the real engine: a tiny checkpoint with random weights, asked by the official openai client."""
 
 import asyncio
+import os
+import threading
 from collections.abc import Iterator
 
 import openai
@@ -210,5 +212,18 @@ def test_sixty_four_streams_with_leavers_all_end(llm, port):
         ) as client:
             return await asyncio.gather(*(one(client, number) for number in range(64)))
 
+    asyncio.run(run())  # whatever a first round starts and keeps, such as pool threads, is there afterwards
+    wait_until(lambda: llm.stats().pages_owned == 0)
+    threads, descriptors, compiled = threading.active_count(), num_descriptors(), llm.stats().compiles_after_ready
     received = asyncio.run(run())
     assert all(count > 0 for count in received)
+    wait_until(lambda: llm.stats().pages_owned == llm.stats().running == llm.stats().waiting == 0)
+    stats = llm.stats()
+    assert stats.pages_free + stats.pages_cached == stats.pages_total
+    assert stats.compiles_after_ready == compiled
+    wait_until(lambda: num_descriptors() <= descriptors)
+    assert threading.active_count() <= threads
+
+
+def num_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
