@@ -39,8 +39,8 @@ async def health(request: Request) -> Response:
 
 
 async def ready(request: Request) -> Response:
-    """200 when everything is compiled and requests are taken: what a load balancer should ask."""
-    refusal = _refusal(request)
+    """200 when everything is compiled, also with serve_early, and requests are taken: for load balancers."""
+    refusal = unavailable(request.app.state.llm.status)
     if refusal is not None:
         raise refusal
     return _json({"status": "ready"})
