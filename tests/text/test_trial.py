@@ -1,5 +1,6 @@
 """A checkpoint's template is tried in a child with limits, so that a hostile one costs a message and nothing else."""
 
+import re
 import resource
 import subprocess
 import sys
@@ -33,7 +34,7 @@ def test_a_folder_without_a_template_passes(tmp_path: Path) -> None:
     [
         (
             "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-            "",  # its processor time or, on a busy machine, the clock
+            "more than 1 s of processor time|took too long",  # the clock, where others keep the processor busy
         ),
         (
             "{% for a in range(99999) %}{% if loop.last %}{{ 'A' * 10**10 }}{% endif %}{% endfor %}",
@@ -50,7 +51,7 @@ def test_a_hostile_template_is_refused_within_its_limits(tmp_path: Path, source:
     start = time.monotonic()
     with pytest.raises(CheckpointError, match="must render within its limits") as refusal:
         try_template(folder_with(tmp_path, source), timeout_s=1)
-    assert reason in str(refusal.value)
+    assert re.search(reason, str(refusal.value))
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime - before.ru_utime < 5
     assert time.monotonic() - start < 12
