@@ -1,0 +1,199 @@
+"""Time the decode step's linear layers of real shapes on this GPU, cold, beside their bar: the weights' bytes over the
+bandwidth.
+
+Every launch of a chain reads another layer's weights. First each op alone (the profiler's time of the kernel, without
+early launch), then the four linear layers of all layers behind each other, beside XLA's. In that chain the product
+after attention is given the projections themselves, so it is as deep as they are wide. XLA_FLAGS decides whether the
+chain runs as CUDA graphs (as by default) or as a stream (--xla_gpu_enable_command_buffer=).
+
+    PYTHONPATH=.:kernels python benchmarks/kernels_linear.py [--model Qwen3-8B] [--rows 8,16] [--chain-only]
+        [--try "norm_gate_up:splits=2,stages=6;linear_down:splits=5"] [--chain "linear_down:splits=5"]
+"""
+
+import argparse
+import functools
+import os
+import pathlib
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxinfer_kernels import mosaic_linear
+from jaxinfer_kernels.linear import linear
+from jaxinfer_kernels.mosaic_linear_plan import Tuning
+
+BANDWIDTH = 4.306e12  # bytes a second, device to device, H200, 2026-10
+REPEATS, EPS = 10, 1e-6
+# Layers measured, model width, rows of qkv, query heads times head_dim, MLP width
+MODELS = {
+    "Qwen2.5-1.5B": (28, 1536, 2048, 1536, 8960),
+    "Qwen3-8B": (12, 4096, 6144, 4096, 12288),
+    "Qwen3-0.6B": (28, 1024, 4096, 2048, 3072),
+}
+
+type Arrays = dict[str, jax.Array]
+type Tunings = Mapping[str, Tuning]
+
+
+def shapes(model: str) -> dict[str, tuple[int, int]]:
+    _, width, qkv, heads, mlp = MODELS[model]
+    return {
+        "norm_linear": (qkv, width),
+        "linear_o": (width, heads),
+        "norm_gate_up": (2 * mlp, width),
+        "linear_down": (width, mlp),
+    }
+
+
+def ours(op: str, x: jax.Array, layer: Arrays, index: jax.Array, residual: jax.Array, tuning: Tuning) -> jax.Array:
+    if op.startswith("linear"):
+        return mosaic_linear.linear_residual(x, layer[op], residual, tuning=tuning)
+    function = mosaic_linear.norm_linear if op == "norm_linear" else mosaic_linear.norm_gate_up
+    return function(x, layer["norm"], layer[op], index, eps=EPS, tuning=tuning)
+
+
+def xlas(op: str, x: jax.Array, layer: Arrays, index: jax.Array, residual: jax.Array, tuning: None) -> jax.Array:
+    if op.startswith("linear"):
+        return residual + linear(x, layer[op])
+    x32 = x.astype(jnp.float32)
+    x = (x32 * jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + EPS)).astype(x.dtype) * layer["norm"][index]
+    y = linear(x, layer[op])
+    if op == "norm_linear":
+        return y
+    gate, up = jnp.split(y, 2, axis=-1)
+    return (jax.nn.silu(gate.astype(jnp.float32)) * up.astype(jnp.float32)).astype(x.dtype)
+
+
+def alone(step: Callable, op: str, tuning: Tuning | None, x: jax.Array, residual: jax.Array, layers: list[Arrays]):
+    return [step(op, x, layer, jnp.int32(0), residual, tuning) for layer in layers]
+
+
+def chain(step: Callable, tunings: Tunings, x: jax.Array, layers: list[Arrays]) -> jax.Array:
+    for layer in layers:
+        index = jnp.int32(0)
+        qkv = step("norm_linear", x, layer, index, x, tunings.get("norm_linear"))
+        x = step("linear_o", qkv, layer, index, x, tunings.get("linear_o"))
+        gated = step("norm_gate_up", x, layer, index, x, tunings.get("norm_gate_up"))
+        x = step("linear_down", gated, layer, index, x, tunings.get("linear_down"))
+    return x
+
+
+def weights(model: str, wide_o: bool) -> list[Arrays]:
+    num_layers, width, qkv, heads, _ = MODELS[model]
+    cuts = shapes(model) | ({"linear_o": (width, qkv)} if wide_o else {})
+
+    @jax.jit
+    def one(key: jax.Array) -> Arrays:
+        keys = jax.random.split(key, len(cuts))
+        made = {
+            name: (0.3 * jax.random.normal(k, shape, jnp.bfloat16) * shape[1] ** -0.5).astype(jnp.bfloat16)
+            for k, (name, shape) in zip(keys, cuts.items(), strict=True)
+        }
+        return made | {"norm": jnp.ones((1, width), jnp.bfloat16)}
+
+    return [one(key) for key in jax.random.split(jax.random.key(0), num_layers)]
+
+
+def wall_us(run: Callable[[], object]) -> float:
+    jax.block_until_ready(run())
+    jax.block_until_ready(run())
+    started = time.perf_counter()
+    for _ in range(REPEATS):
+        last = run()
+    jax.block_until_ready(last)
+    return (time.perf_counter() - started) / REPEATS * 1e6
+
+
+def kernels_us(run: Callable[[], object]) -> tuple[float, int]:
+    """The summed duration of the kernels that `run` launches, and their number."""
+    jax.block_until_ready(run())
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            jax.block_until_ready(run())
+        (trace,) = pathlib.Path(folder).rglob("*.xplane.pb")
+        data = jax.profiler.ProfileData.from_file(str(trace))
+        durations = [
+            event.duration_ns
+            for plane in data.planes
+            if "GPU" in plane.name
+            for line in plane.lines
+            if "Stream" in line.name
+            for event in line.events
+        ]
+    return float(np.sum(durations)) / 1e3, len(durations)
+
+
+def measure_alone(model: str, rows: int, layers: list[Arrays], op: str, tuning: Tuning | None) -> None:
+    out, depth = shapes(model)[op]
+    x, residual = jnp.ones((rows, depth), jnp.bfloat16), jnp.ones((rows, out), jnp.bfloat16)
+    mine = [{name: layer[name] for name in (op, "norm")} for layer in layers]
+    step = xlas if tuning is None else ours
+    run = jax.jit(functools.partial(alone, step, op, tuning)).lower(x, residual, mine).compile()
+    total, count = kernels_us(lambda: run(x, residual, mine))
+    each = total / len(layers)
+    rate = 2 * out * depth / each / 1e3
+    cut = "XLA" if tuning is None else f"{tuning.splits}s {tuning.clusters}c {tuning.block}x{tuning.stages}"
+    print(f"| {op} | {rows} | {cut} | {each:.2f} | {rate:.0f} | {count / len(layers):.0f} |", flush=True)
+
+
+def measure_chain(name: str, rows: int, layers: list[Arrays], step: Callable, tunings: Tunings) -> None:
+    x = jnp.ones((rows, layers[0]["norm"].shape[1]), jnp.bfloat16)
+    started = time.perf_counter()
+    run = jax.jit(functools.partial(chain, step, tunings)).lower(x, layers).compile()
+    compiling = time.perf_counter() - started
+    wall = wall_us(lambda: run(x, layers))
+    started = time.perf_counter()
+    last = run(x, layers)
+    host = (time.perf_counter() - started) * 1e6
+    finite = bool(jnp.isfinite(last).all())
+    size = sum(layer[op].nbytes for layer in layers for op in layer if op != "norm")
+    print(
+        f"| {name} | {rows} | {wall:.0f} | {size / wall / 1e6:.2f} | {size / BANDWIDTH * 1e6:.0f} | {host:.0f} | "
+        f"{compiling:.1f} | {finite} |",
+        flush=True,
+    )
+
+
+def parsed(text: str, **fixed: object) -> list[tuple[str, Tuning]]:
+    tries = [part.split(":") for part in text.split(";") if part]
+    return [
+        (op, Tuning(**{name: int(value) for name, value in (f.split("=") for f in fields.split(",") if f)}, **fixed))
+        for op, fields in tries
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="Qwen2.5-1.5B", choices=MODELS)
+    parser.add_argument("--rows", default="8")
+    parser.add_argument("--try", dest="tries", default="")
+    parser.add_argument("--chain", default="")
+    parser.add_argument("--chain-only", action="store_true")
+    arguments = parser.parse_args()
+    print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}, {os.environ.get('XLA_FLAGS')}, {arguments}")
+    rows = [int(n) for n in arguments.rows.split(",")]
+    if not arguments.chain_only:
+        layers = weights(arguments.model, wide_o=False)
+        print("| op | rows | cut | kernels us | GB/s | kernels |\n|---|---|---|---|---|---|")
+        tries = parsed(arguments.tries, pdl=False) or [(op, Tuning(pdl=False)) for op in shapes(arguments.model)]
+        for n in rows:
+            for op in shapes(arguments.model):
+                for tuning in [None, *(tuning for name, tuning in tries if name == op)]:
+                    measure_alone(arguments.model, n, layers, op, tuning)
+        del layers
+    layers = weights(arguments.model, wide_o=True)
+    print("| chain | rows | us | TB/s | floor us | host us | compiling s | finite |\n|---|---|---|---|---|---|---|---|")
+    for n in rows:
+        measure_chain("XLA", n, layers, xlas, {})
+        for pdl in (True, False):
+            tunings = {op: Tuning(pdl=pdl) for op in shapes(arguments.model)}
+            tunings |= dict(parsed(arguments.chain, pdl=pdl))
+            measure_chain("Mosaic, PDL" if pdl else "Mosaic", n, layers, ours, tunings)
+
+
+if __name__ == "__main__":
+    main()
