@@ -1,16 +1,18 @@
 """Time the decode step's linear layers of real shapes on this GPU, cold, beside their bar: the weights' bytes over the
 bandwidth.
 
-Every launch of a chain reads another layer's weights. First each op alone (the profiler's time of the kernel, without
-early launch), then the four linear layers of all layers behind each other, beside XLA's. In that chain the product
-after attention is given the projections themselves, so it is as deep as they are wide. XLA_FLAGS decides whether the
-chain runs as CUDA graphs (as by default) or as a stream (--xla_gpu_enable_command_buffer=).
+Every launch of a chain reads another layer's weights. First each op alone (the profiler's time of its kernels), then
+the four linear layers of all layers behind each other, beside XLA's. In that chain the product after attention is given
+the projections themselves, so it is as deep as they are wide.
 
-    PYTHONPATH=.:kernels python benchmarks/kernels_linear.py [--model Qwen3-8B] [--rows 8,16] [--chain-only]
-        [--try "norm_gate_up:splits=2,stages=6;linear_down:splits=5"] [--chain "linear_down:splits=5"]
+    XLA_FLAGS=--xla_enable_command_buffers_during_profiling=true PYTHONPATH=.:kernels \
+        python benchmarks/kernels_linear.py [--model Qwen3-8B] [--rows 8,16] [--chain-only]
+        [--try "norm_gate_up:splits=2,stages=6;linear_down:splits=5"]
+        [--chain "norm_gate_up:splits=1,block=64|linear_o>norm_gate_up,1,0,384"]
 """
 
 import argparse
+import dataclasses
 import functools
 import os
 import pathlib
@@ -24,10 +26,10 @@ import numpy as np
 
 from jaxinfer_kernels import mosaic_linear
 from jaxinfer_kernels.linear import linear
-from jaxinfer_kernels.mosaic_linear_plan import Tuning
+from jaxinfer_kernels.mosaic_linear_plan import Ahead, Tuning
 
 BANDWIDTH = 4.306e12  # bytes a second, device to device, H200, 2026-10
-REPEATS, EPS = 10, 1e-6
+REPEATS, EPS = 20, 1e-6
 # Layers measured, model width, rows of qkv, query heads times head_dim, MLP width
 MODELS = {
     "Qwen2.5-1.5B": (28, 1536, 2048, 1536, 8960),
@@ -37,6 +39,7 @@ MODELS = {
 
 type Arrays = dict[str, jax.Array]
 type Tunings = Mapping[str, Tuning]
+type Aheads = Mapping[str, tuple[str, ...]]
 
 
 def shapes(model: str) -> dict[str, tuple[int, int]]:
@@ -49,11 +52,13 @@ def shapes(model: str) -> dict[str, tuple[int, int]]:
     }
 
 
-def ours(op: str, x: jax.Array, layer: Arrays, index: jax.Array, residual: jax.Array, tuning: Tuning) -> jax.Array:
+def ours(
+    op: str, x: jax.Array, layer: Arrays, index: jax.Array, residual: jax.Array, tuning: Tuning, *ahead: jax.Array
+) -> jax.Array:
     if op.startswith("linear"):
-        return mosaic_linear.linear_residual(x, layer[op], residual, tuning=tuning)
+        return mosaic_linear.linear_residual(x, layer[op], residual, ahead=ahead, tuning=tuning)
     function = mosaic_linear.norm_linear if op == "norm_linear" else mosaic_linear.norm_gate_up
-    return function(x, layer["norm"], layer[op], index, eps=EPS, tuning=tuning)
+    return function(x, layer["norm"], layer[op], index, eps=EPS, ahead=ahead, tuning=tuning)
 
 
 def xlas(op: str, x: jax.Array, layer: Arrays, index: jax.Array, residual: jax.Array, tuning: None) -> jax.Array:
@@ -72,13 +77,18 @@ def alone(step: Callable, op: str, tuning: Tuning | None, x: jax.Array, residual
     return [step(op, x, layer, jnp.int32(0), residual, tuning) for layer in layers]
 
 
-def chain(step: Callable, tunings: Tunings, x: jax.Array, layers: list[Arrays]) -> jax.Array:
-    for layer in layers:
-        index = jnp.int32(0)
-        qkv = step("norm_linear", x, layer, index, x, tunings.get("norm_linear"))
-        x = step("linear_o", qkv, layer, index, x, tunings.get("linear_o"))
-        gated = step("norm_gate_up", x, layer, index, x, tunings.get("norm_gate_up"))
-        x = step("linear_down", gated, layer, index, x, tunings.get("linear_down"))
+def chain(step: Callable, tunings: Tunings, ahead: Aheads, x: jax.Array, layers: list[Arrays]) -> jax.Array:
+    """ahead[op]: the ops whose weights that op's kernel brings into the L2; the next layer's, if they are before it."""
+    order = list(shapes("Qwen2.5-1.5B"))
+    for i, layer in enumerate(layers):
+        after = layers[(i + 1) % len(layers)]
+
+        def run(op: str, x: jax.Array, residual: jax.Array, layer: Arrays = layer, after: Arrays = after) -> jax.Array:
+            later = [(after if order.index(name) <= order.index(op) else layer)[name] for name in ahead.get(op, ())]
+            return step(op, x, layer, jnp.int32(0), residual, tunings.get(op), *later)
+
+        gated = run("norm_gate_up", x := run("linear_o", run("norm_linear", x, x), x), x)
+        x = run("linear_down", gated, x)
     return x
 
 
@@ -108,23 +118,24 @@ def wall_us(run: Callable[[], object]) -> float:
     return (time.perf_counter() - started) / REPEATS * 1e6
 
 
-def kernels_us(run: Callable[[], object]) -> tuple[float, int]:
-    """The summed duration of the kernels that `run` launches, and their number."""
+def kernels_us(run: Callable[[], object]) -> tuple[np.ndarray, float]:
+    """The durations of the kernels that `run` launches, in order; the time from the first's start to the last's end."""
     jax.block_until_ready(run())
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
             jax.block_until_ready(run())
         (trace,) = pathlib.Path(folder).rglob("*.xplane.pb")
         data = jax.profiler.ProfileData.from_file(str(trace))
-        durations = [
-            event.duration_ns
+        times = [
+            (event.start_ns, event.start_ns + event.duration_ns)
             for plane in data.planes
             if "GPU" in plane.name
             for line in plane.lines
             if "Stream" in line.name
             for event in line.events
         ]
-    return float(np.sum(durations)) / 1e3, len(durations)
+    starts, ends = np.array(sorted(times)).T / 1e3
+    return ends - starts, float(ends.max() - starts.min())
 
 
 def measure_alone(model: str, rows: int, layers: list[Arrays], op: str, tuning: Tuning | None) -> None:
@@ -133,37 +144,46 @@ def measure_alone(model: str, rows: int, layers: list[Arrays], op: str, tuning: 
     mine = [{name: layer[name] for name in (op, "norm")} for layer in layers]
     step = xlas if tuning is None else ours
     run = jax.jit(functools.partial(alone, step, op, tuning)).lower(x, residual, mine).compile()
-    total, count = kernels_us(lambda: run(x, residual, mine))
-    each = total / len(layers)
+    durations, _ = kernels_us(lambda: run(x, residual, mine))
+    each = durations.sum() / len(layers)
     rate = 2 * out * depth / each / 1e3
     cut = "XLA" if tuning is None else f"{tuning.splits}s {tuning.clusters}c {tuning.block}x{tuning.stages}"
-    print(f"| {op} | {rows} | {cut} | {each:.2f} | {rate:.0f} | {count / len(layers):.0f} |", flush=True)
+    print(f"| {op} | {rows} | {cut} | {each:.2f} | {rate:.0f} | {len(durations) / len(layers):.0f} |", flush=True)
 
 
-def measure_chain(name: str, rows: int, layers: list[Arrays], step: Callable, tunings: Tunings) -> None:
+def measure_chain(name: str, rows: int, layers: list[Arrays], step: Callable, tunings: Tunings, ahead: Aheads) -> None:
     x = jnp.ones((rows, layers[0]["norm"].shape[1]), jnp.bfloat16)
     started = time.perf_counter()
-    run = jax.jit(functools.partial(chain, step, tunings)).lower(x, layers).compile()
+    run = jax.jit(functools.partial(chain, step, tunings, ahead)).lower(x, layers).compile()
     compiling = time.perf_counter() - started
     wall = wall_us(lambda: run(x, layers))
-    started = time.perf_counter()
-    last = run(x, layers)
-    host = (time.perf_counter() - started) * 1e6
-    finite = bool(jnp.isfinite(last).all())
+    durations, span = kernels_us(lambda: run(x, layers))
+    each = durations.reshape(len(layers), -1).mean(axis=0) if len(durations) == 4 * len(layers) else []
+    finite = bool(jnp.isfinite(run(x, layers)).all())
     size = sum(layer[op].nbytes for layer in layers for op in layer if op != "norm")
     print(
-        f"| {name} | {rows} | {wall:.0f} | {size / wall / 1e6:.2f} | {size / BANDWIDTH * 1e6:.0f} | {host:.0f} | "
+        f"| {name} | {rows} | {wall:.0f} | {span:.0f} | {' '.join(f'{us:.1f}' for us in each)} | {len(durations)} | {size / BANDWIDTH * 1e6:.0f} | "
         f"{compiling:.1f} | {finite} |",
         flush=True,
     )
 
 
-def parsed(text: str, **fixed: object) -> list[tuple[str, Tuning]]:
+def parsed(text: str) -> list[tuple[str, Tuning]]:
+    """Of "op:field=number,field=number;op:...": what each op is to be tried with."""
     tries = [part.split(":") for part in text.split(";") if part]
-    return [
-        (op, Tuning(**{name: int(value) for name, value in (f.split("=") for f in fields.split(",") if f)}, **fixed))
-        for op, fields in tries
-    ]
+    cuts = [(op, [field.split("=") for field in fields.split(",")]) for op, fields in tries]
+    return [(op, Tuning(**{"pdl": False, **{name: int(n) for name, n in fields}})) for op, fields in cuts]
+
+
+def with_ahead(tunings: dict[str, Tuning], text: str) -> tuple[dict[str, Tuning], dict[str, tuple[str, ...]]]:
+    """Of "op>later op,slices,start,stop+later op,...;op>...": what each op brings into the L2."""
+    names = {}
+    for op, later in (part.split(">") for part in text.split(";") if part):
+        fields = [one.split(",") for one in later.split("+")]
+        names[op] = tuple(field[0] for field in fields)
+        cuts = tuple(Ahead(*(int(n) for n in field[1:])) for field in fields)
+        tunings[op] = dataclasses.replace(tunings[op], ahead=cuts)
+    return tunings, names
 
 
 def main() -> None:
@@ -171,28 +191,29 @@ def main() -> None:
     parser.add_argument("--model", default="Qwen2.5-1.5B", choices=MODELS)
     parser.add_argument("--rows", default="8")
     parser.add_argument("--try", dest="tries", default="")
-    parser.add_argument("--chain", default="")
+    parser.add_argument("--chain", action="append", default=[], help="tunings, then perhaps | and what is read ahead")
     parser.add_argument("--chain-only", action="store_true")
     arguments = parser.parse_args()
-    print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}, {os.environ.get('XLA_FLAGS')}, {arguments}")
+    print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}, {os.environ.get('XLA_FLAGS')}")
     rows = [int(n) for n in arguments.rows.split(",")]
     if not arguments.chain_only:
         layers = weights(arguments.model, wide_o=False)
         print("| op | rows | cut | kernels us | GB/s | kernels |\n|---|---|---|---|---|---|")
-        tries = parsed(arguments.tries, pdl=False) or [(op, Tuning(pdl=False)) for op in shapes(arguments.model)]
+        tries = parsed(arguments.tries) or [(op, Tuning(pdl=False)) for op in shapes(arguments.model)]
         for n in rows:
             for op in shapes(arguments.model):
                 for tuning in [None, *(tuning for name, tuning in tries if name == op)]:
                     measure_alone(arguments.model, n, layers, op, tuning)
         del layers
     layers = weights(arguments.model, wide_o=True)
-    print("| chain | rows | us | TB/s | floor us | host us | compiling s | finite |\n|---|---|---|---|---|---|---|---|")
+    print("| chain | rows | wall us | device us | each kernel us | kernels | floor us | compiling s | finite |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for n in rows:
-        measure_chain("XLA", n, layers, xlas, {})
-        for pdl in (True, False):
-            tunings = {op: Tuning(pdl=pdl) for op in shapes(arguments.model)}
-            tunings |= dict(parsed(arguments.chain, pdl=pdl))
-            measure_chain("Mosaic, PDL" if pdl else "Mosaic", n, layers, ours, tunings)
+        measure_chain("XLA", n, layers, xlas, {}, {})
+        for number, text in enumerate(arguments.chain or [""]):
+            cuts, _, later = text.partition("|")
+            tunings = {op: Tuning(pdl=False) for op in shapes(arguments.model)} | dict(parsed(cuts))
+            measure_chain(f"Mosaic {number}", n, layers, ours, *with_ahead(tunings, later))
 
 
 if __name__ == "__main__":

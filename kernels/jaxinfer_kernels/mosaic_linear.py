@@ -22,7 +22,16 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.typing import DTypeLike
 
 from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, F32, I32, Ref, Smem, round_up, store
-from jaxinfer_kernels.mosaic_linear_plan import DEFAULT, ROWS, Plan, Tuning, operand, plan_launch, row_layout
+from jaxinfer_kernels.mosaic_linear_plan import (
+    DEFAULT,
+    ROWS,
+    Plan,
+    Tuning,
+    operand,
+    pieces_ahead,
+    plan_launch,
+    row_layout,
+)
 
 
 @functools.partial(jax.jit, static_argnames=("eps", "out_dtype", "tuning", "interpret"))
@@ -35,6 +44,7 @@ def norm_linear(
     eps: float,
     bias: jax.Array | None = None,
     out_dtype: DTypeLike | None = None,
+    ahead: tuple[jax.Array, ...] = (),
     tuning: Tuning = DEFAULT,
     interpret: plgpu.InterpretGPUParams | None = None,
 ) -> jax.Array:
@@ -45,7 +55,7 @@ def norm_linear(
     """
     after = None if bias is None else "bias"
     plan = _plan(x, w, tuning, interpret, out_dtype=out_dtype, norm_eps=eps, after=after)
-    return _run(plan, x, w, layer.reshape(1), norm, *([] if bias is None else [bias]))
+    return _run(plan, ahead, x, w, layer.reshape(1), norm, *([] if bias is None else [bias]))
 
 
 @functools.partial(jax.jit, static_argnames=("tuning", "interpret"))
@@ -54,6 +64,7 @@ def linear_residual(
     w: jax.Array,
     residual: jax.Array,
     *,
+    ahead: tuple[jax.Array, ...] = (),
     tuning: Tuning = DEFAULT,
     interpret: plgpu.InterpretGPUParams | None = None,
 ) -> jax.Array:
@@ -63,7 +74,7 @@ def linear_residual(
     Returns [T, N].
     """
     plan = _plan(x, w, tuning, interpret, after="residual")
-    return _run(plan, x, w, _padded(residual))
+    return _run(plan, ahead, x, w, _padded(residual))
 
 
 @functools.partial(jax.jit, static_argnames=("eps", "tuning", "interpret"))
@@ -74,6 +85,7 @@ def norm_gate_up(
     layer: jax.Array,
     *,
     eps: float,
+    ahead: tuple[jax.Array, ...] = (),
     tuning: Tuning = DEFAULT,
     interpret: plgpu.InterpretGPUParams | None = None,
 ) -> jax.Array:
@@ -83,7 +95,7 @@ def norm_gate_up(
     Returns [T, F].
     """
     plan = _plan(x, w, tuning, interpret, norm_eps=eps, after="silu")
-    return _run(plan, x, w, layer.reshape(1), norm)
+    return _run(plan, ahead, x, w, layer.reshape(1), norm)
 
 
 def _plan(
@@ -104,8 +116,10 @@ def _padded(x: jax.Array) -> jax.Array:
     return jnp.pad(x, ((0, -len(x) % 8), (0, 0)))
 
 
-def _run(plan: Plan, x: jax.Array, w: jax.Array, *rest: jax.Array) -> jax.Array:
-    return _launch(plan)(_padded(x), w, *rest)[0][: len(x)]
+def _run(plan: Plan, ahead: tuple[jax.Array, ...], x: jax.Array, *rest: jax.Array) -> jax.Array:
+    if len(ahead) != len(plan.tuning.ahead):
+        raise ValueError(f"tuning.ahead must describe each of the {len(ahead)} arrays, got {plan.tuning.ahead}")
+    return _launch(plan)(_padded(x), *rest, *ahead)[0][: len(x)]
 
 
 def _names(plan: Plan) -> list[str]:
@@ -113,6 +127,7 @@ def _names(plan: Plan) -> list[str]:
     names = ["x", "w"]
     names += [] if plan.norm_eps is None else ["layer", "norm"]
     names += [plan.after] if plan.after in ("bias", "residual") else []
+    names += [f"ahead{i}" for i in range(len(plan.tuning.ahead))]
     return [*names, "out", *(["partials", "squares"] if _spills(plan) else [])]
 
 
@@ -131,17 +146,12 @@ def _launch(plan: Plan) -> Callable[..., list[jax.Array]]:
     smem = dict(
         x=operand((plan.blocks, columns, block), dtype),
         w=operand((plan.stages, ROWS, block), dtype),
-        out=plgpu.SMEM((columns, ROWS), plan.out_dtype),
-        x_ready=plgpu.Barrier(num_arrivals=plan.blocks),
         w_ready=plgpu.Barrier(num_arrivals=2 if plan.after == "silu" else 1, num_barriers=plan.stages),
     )
     if plan.norm_eps is not None:
         smem |= dict(norm=plgpu.SMEM((plan.blocks * block,), dtype), norm_ready=plgpu.Barrier(num_arrivals=plan.blocks))
     if plan.after == "silu":
-        smem |= dict(gated=plgpu.SMEM((columns, width), dtype))
-    elif plan.after:
-        smem |= dict(added=plgpu.SMEM((ROWS,) if plan.after == "bias" else (columns, ROWS), dtype))
-        smem |= dict(added_ready=plgpu.Barrier())
+        smem |= dict(gate_up=plgpu.SMEM((columns, ROWS), dtype))
     if plan.splits > 1:
         smem |= dict(partial=plgpu.SMEM((ROWS, columns), F32), peers=plgpu.ClusterBarrier(collective_axes=("split",)))
         smem |= {} if plan.norm_eps is None else dict(squares=plgpu.SMEM((columns,), F32))
@@ -176,23 +186,17 @@ def _kernel(plan: Plan, *refs: Ref, **smem: Ref) -> None:
             pl.when(i < units)(functools.partial(fetch, I32(i)))
     if plan.norm_eps is not None:
         _copy_norm(plan, smem, ref, split)
+    small = even and units <= plan.stages  # all weights are on their way
+    if small:
+        _look_ahead(plan, ref, cluster * plan.splits + split)
     if plan.pdl:
         plgpu.griddepcontrol_launch_dependents()
         plgpu.griddepcontrol_wait()
-    block = plan.tuning.block
-    for i in range(plan.blocks):
-        column = (split * plan.blocks + i) * block
-        plgpu.copy_gmem_to_smem(ref["x"].at[:, pl.ds(column, block)], smem["x"].at[i], smem["x_ready"])
-    plgpu.barrier_wait(smem["x_ready"])
-    if plan.norm_eps is not None:
-        _norm(plan, smem, ref, cluster, split)
+    _bring_x(plan, smem, ref, cluster, split)
 
     def tile_step(i: jax.Array, _: None) -> None:
         tile = cluster + i * plan.clusters
-
-        @pl.when(split == 0)
-        def _():
-            _copy_added(plan, smem, ref, tile)
+        added = _load_added(plan, ref, tile)
 
         def product(acc: Ref) -> jax.Array:
             def step(j: jax.Array, _: None) -> None:
@@ -206,11 +210,17 @@ def _kernel(plan: Plan, *refs: Ref, **smem: Ref) -> None:
                 def _():
                     fetch(unit + plan.stages)
 
+                if not small and plan.tuning.ahead:
+
+                    @pl.when(unit == jnp.maximum(units - plan.stages - 1, 0))
+                    def _():
+                        _look_ahead(plan, ref, cluster * plan.splits + split)
+
             lax.fori_loop(0, plan.blocks, step, None)
             return acc[...]
 
         acc = pl.run_scoped(product, plgpu.ACC((ROWS, plan.columns), F32))
-        _finish(plan, smem, ref, tile, split, acc)
+        _finish(plan, smem, ref, tile, split, acc, added)
 
     lax.fori_loop(0, tiles, tile_step, None)
 
@@ -230,6 +240,27 @@ def _fetch(plan: Plan, smem: Smem, w_ref: Ref, cluster: jax.Array, split: jax.Ar
         plgpu.copy_gmem_to_smem(w_ref.at[rows, columns], target.at[pl.ds(i * half, half)], ready)
 
 
+def _look_ahead(plan: Plan, ref: Smem, cta: jax.Array) -> None:
+    """Start bringing this CTA's share of what later kernels read into the L2, while the memory would rest."""
+    if plan.interpret:
+        return
+    for i, ahead in enumerate(plan.tuning.ahead):
+        later = ref[f"ahead{i}"]
+        width, across = pieces_ahead(ahead, later.shape)
+        per_row = ahead.slices * across
+        pieces = later.shape[0] // ROWS * per_row
+
+        def step(j: jax.Array, _: None, later=later, ahead=ahead, width=width, across=across, per_row=per_row) -> None:
+            piece = cta + j * plan.ctas
+            place = lax.rem(piece, I32(per_row))
+            column = lax.div(place, I32(across)) * (later.shape[1] // ahead.slices) + ahead.start
+            column = column + lax.rem(place, I32(across)) * width
+            rows = pl.ds(lax.div(piece, I32(per_row)) * ROWS, ROWS)
+            plgpu.async_prefetch(later.at[rows, pl.ds(column, width)])
+
+        lax.fori_loop(0, lax.div(pieces - 1 - cta, I32(plan.ctas)) + 1, step, None)
+
+
 def _copy_norm(plan: Plan, smem: Smem, ref: Smem, split: jax.Array) -> None:
     layer, block = ref["layer"][0], plan.tuning.block
     for i in range(plan.blocks):
@@ -237,45 +268,62 @@ def _copy_norm(plan: Plan, smem: Smem, ref: Smem, split: jax.Array) -> None:
         plgpu.copy_gmem_to_smem(source, smem["norm"].at[pl.ds(i * block, block)], smem["norm_ready"])
 
 
-def _copy_added(plan: Plan, smem: Smem, ref: Smem, tile: jax.Array) -> None:
-    if plan.after in ("bias", "residual"):
-        row = ref["layer"][0] if plan.after == "bias" else slice(None)
-        source = ref[plan.after].at[row, pl.ds(tile * ROWS, ROWS)]
-        plgpu.copy_gmem_to_smem(source, smem["added"], smem["added_ready"])
+def _load_added(plan: Plan, ref: Smem, tile: jax.Array) -> jax.Array | None:
+    """The bias or residual of a tile, [ROWS, columns], in the registers that will need it."""
+    layout = plgpu.Layout.WGMMA if plan.interpret else plgpu.Layout.WGMMA_TRANSPOSED
+    rows = pl.ds(tile * ROWS, ROWS)
+    if plan.after == "bias":
+        bias = plgpu.load(ref["bias"].at[ref["layer"][0], rows], layout=layout.reduce(1), optimized=False)
+        return plgpu.layout_cast(lax.broadcast_in_dim(bias, (ROWS, plan.columns), [0]), layout)
+    if plan.after == "residual":
+        return plgpu.load(ref["residual"].T.at[rows], layout=layout, optimized=False)
+    return None
 
 
-def _norm(plan: Plan, smem: Smem, ref: Smem, cluster: jax.Array, split: jax.Array) -> None:
-    """Norm this CTA's columns of x in place, in the models' order of rounding."""
+def _bring_x(plan: Plan, smem: Smem, ref: Smem, cluster: jax.Array, split: jax.Array) -> None:
+    """Load this CTA's columns of x past the copy engine, which is busy, norm them if wanted and lay them out."""
     layout, block = row_layout(64), plan.tuning.block
     shape = (plan.columns, 64)
     pieces = [(i, j) for i in range(plan.blocks) for j in range(0, block, 64)]
-
-    def read(i: int, j: int) -> jax.Array:
-        return plgpu.layout_cast(smem["x"][i, :, pl.ds(j, 64)], layout)
-
+    at_once = max(128 // plan.columns, 1)
+    keep = plan.norm_eps is not None and plan.columns * len(pieces) <= 256
+    kept = {}
     squares = plgpu.layout_cast(jnp.zeros(shape, F32), layout)
-    for piece in pieces:
-        x = read(*piece).astype(F32)
-        squares = squares + x * x
-    total = squares.sum(axis=1)
+    for start in range(0, len(pieces), at_once):
+        group = pieces[start : start + at_once]
+        columns = [pl.ds((split * plan.blocks + i) * block + j, 64) for i, j in group]
+        loaded = [plgpu.load(ref["x"].at[:, c], layout=layout, optimized=False) for c in columns]
+        for (i, j), x in zip(group, loaded, strict=True):
+            if plan.norm_eps is not None:
+                squares = squares + x.astype(F32) * x.astype(F32)
+            if keep:
+                kept[i, j] = x
+            else:
+                smem["x"][i, :, pl.ds(j, 64)] = x
+    if plan.norm_eps is not None:
+        scale = _scale(plan, smem, ref, cluster, split, squares.sum(axis=1))
+        scale = plgpu.layout_cast(lax.broadcast_in_dim(scale, shape, [0]), layout)
+        plgpu.barrier_wait(smem["norm_ready"])
+        for i, j in pieces:
+            weight = plgpu.load(smem["norm"].at[pl.ds(i * block + j, 64)], layout=layout.reduce(0), optimized=False)
+            weight = plgpu.layout_cast(lax.broadcast_in_dim(weight, shape, [1]), layout)
+            x = kept[i, j] if keep else plgpu.layout_cast(smem["x"][i, :, pl.ds(j, 64)], layout)
+            smem["x"][i, :, pl.ds(j, 64)] = (x.astype(F32) * scale).astype(plan.dtype) * weight
+    plgpu.commit_smem()
+
+
+def _scale(plan: Plan, smem: Smem, ref: Smem, cluster: jax.Array, split: jax.Array, squares: jax.Array) -> jax.Array:
+    """One over the root mean square of each row, f32[columns], of the sums over this CTA's columns."""
     if plan.splits > 1:
-        store(smem["squares"], total)
+        store(smem["squares"], squares)
         plgpu.commit_smem()
         if _spills(plan):
             plgpu.copy_smem_to_gmem(smem["squares"], ref["squares"].at[cluster, split])
             plgpu.wait_smem_to_gmem(0)
         _meet(smem["peers"])
         spilled = ref["squares"].at[cluster] if _spills(plan) else None
-        total = _sum_of_peers(plan, smem["squares"], spilled, layout.reduce(1))
-    scale = lax.rsqrt(total * F32(1 / plan.depth) + F32(plan.norm_eps))
-    scale = plgpu.layout_cast(lax.broadcast_in_dim(scale, shape, [0]), layout)
-    plgpu.barrier_wait(smem["norm_ready"])
-    for i, j in pieces:
-        weight = plgpu.load(smem["norm"].at[pl.ds(i * block + j, 64)], layout=layout.reduce(0), optimized=False)
-        weight = plgpu.layout_cast(lax.broadcast_in_dim(weight, shape, [1]), layout)
-        x = (read(i, j).astype(F32) * scale).astype(plan.dtype) * weight
-        smem["x"][i, :, pl.ds(j, 64)] = x
-    plgpu.commit_smem()
+        squares = _sum_of_peers(plan, smem["squares"], spilled, row_layout(64).reduce(1))
+    return lax.rsqrt(squares * F32(1 / plan.depth) + F32(plan.norm_eps))
 
 
 def _meet(barrier: Ref) -> None:
@@ -293,7 +341,9 @@ def _sum_of_peers(plan: Plan, mine: Ref, spilled: Ref | None, layout: object) ->
     return functools.reduce(jnp.add, [share(i) for i in range(plan.splits)])
 
 
-def _finish(plan: Plan, smem: Smem, ref: Smem, tile: jax.Array, split: jax.Array, acc: jax.Array) -> None:
+def _finish(
+    plan: Plan, smem: Smem, ref: Smem, tile: jax.Array, split: jax.Array, acc: jax.Array, added: jax.Array | None
+) -> None:
     """Add up the cluster's shares acc f32[ROWS, columns] of a tile, do what is to be done after, and store."""
     if plan.splits > 1:
         store(smem["partial"], acc)
@@ -309,34 +359,25 @@ def _finish(plan: Plan, smem: Smem, ref: Smem, tile: jax.Array, split: jax.Array
         if plan.splits > 1:
             spilled = ref["partials"].at[tile] if _spills(plan) else None
             total = _sum_of_peers(plan, smem["partial"], spilled, plgpu.Layout.WGMMA)
-        width = ROWS // 2 if plan.after == "silu" else ROWS
-        result = _apply(plan, smem, total)
-        plgpu.copy_smem_to_gmem(result, ref["out"].at[:, pl.ds(tile * width, width)])
-        plgpu.wait_smem_to_gmem(0)
+        layout = plgpu.Layout.WGMMA if plan.interpret else plgpu.Layout.WGMMA_TRANSPOSED
+        y = plgpu.layout_cast(total.astype(plan.out_dtype), layout)
+        if plan.after == "silu":
+            _store_gated(plan, smem, ref["out"], tile, y)
+        else:
+            store(ref["out"].T.at[pl.ds(tile * ROWS, ROWS)], y if added is None else y + added)
 
     if plan.splits > 1:
         _meet(smem["peers"])  # a CTA that goes on overwrites its share, one that ends takes its memory with it
 
 
-def _apply(plan: Plan, smem: Smem, total: jax.Array) -> Ref:
-    """Where in shared memory the finished tile [columns, width] lies, of the sums f32[ROWS, columns]."""
-    layout = plgpu.Layout.WGMMA if plan.interpret else plgpu.Layout.WGMMA_TRANSPOSED
-    y = plgpu.layout_cast(total.astype(plan.out_dtype), layout)
-    if plan.after in ("bias", "residual"):
-        plgpu.barrier_wait(smem["added_ready"])
-        if plan.after == "bias":
-            added = plgpu.load(smem["added"], layout=layout.reduce(1), optimized=False)
-            added = plgpu.layout_cast(lax.broadcast_in_dim(added, y.shape, [0]), layout)
-        else:
-            added = plgpu.load(smem["added"].T, layout=layout, optimized=False)
-        y = y + added
-    store(smem["out"].T, y)
-    plgpu.commit_smem()
-    if plan.after != "silu":
-        return smem["out"]
+def _store_gated(plan: Plan, smem: Smem, out_ref: Ref, tile: jax.Array, y: jax.Array) -> None:
+    """Store silu(gate) * up of a tile whose first half is gate's rows, its second up's."""
     half = ROWS // 2
-    sides = [plgpu.layout_cast(smem["out"][:, pl.ds(i * half, half)], row_layout(half)) for i in range(2)]
-    gate, up = (side.astype(F32) for side in sides)
-    smem["gated"][...] = (gate / (F32(1) + jnp.exp(-gate)) * up).astype(plan.dtype)
+    store(smem["gate_up"].T, y)
     plgpu.commit_smem()
-    return smem["gated"]
+    sides = [plgpu.layout_cast(smem["gate_up"][:, pl.ds(i * half, half)], row_layout(half)) for i in range(2)]
+    gate, up = (side.astype(F32) for side in sides)
+    gated = (gate / (F32(1) + jnp.exp(-gate)) * up).astype(plan.dtype)
+    store(out_ref.at[:, pl.ds(tile * half, half)], gated)
+    if plan.clusters < plan.tiles:
+        plgpu.commit_smem()  # before the next tile overwrites what slower warps still read

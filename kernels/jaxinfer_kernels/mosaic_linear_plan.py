@@ -1,6 +1,7 @@
 """How one launch of the Mosaic linear layers is cut: what the caller may tune, and what follows from the shapes."""
 
 import dataclasses
+import math
 from typing import Literal
 
 import jax
@@ -15,6 +16,15 @@ SMEM_BYTES = 232_448 - 1_024  # of a CTA; barriers and what the compiler reserve
 
 
 @dataclasses.dataclass(frozen=True)
+class Ahead:
+    """Which columns of a later kernel's weights are brought into the L2: `start` to `stop` of each slice."""
+
+    slices: int = 1  # equal parts of the inner dimension, as that kernel's `splits`
+    start: int = 0
+    stop: int = 0  # 0: to the end of the slice
+
+
+@dataclasses.dataclass(frozen=True)
 class Tuning:
     """How the work is cut. Results differ between tunings in rounding only."""
 
@@ -23,6 +33,7 @@ class Tuning:
     block: int = 128  # columns of weights copied at once: a multiple of 64
     stages: int = 4  # such copies in flight in one CTA
     pdl: bool = True  # start fetching weights while the kernel before this one still runs
+    ahead: tuple[Ahead, ...] = ()  # one for each of the arrays `ahead`
 
 
 DEFAULT = Tuning()
@@ -69,6 +80,10 @@ class Plan:
         return min(self.tuning.stages, self.blocks * -(-self.tiles // self.clusters))
 
     @property
+    def ctas(self) -> int:
+        return self.clusters * self.splits
+
+    @property
     def pdl(self) -> bool:
         return self.tuning.pdl and not self.interpret
 
@@ -77,8 +92,8 @@ class Plan:
         item = self.dtype.itemsize
         weights = self.stages * ROWS * self.tuning.block * item
         x = self.columns * self.blocks * self.tuning.block * item
-        tiles = ROWS * self.columns * (self.out_dtype.itemsize + 2 * item + (4 if self.splits > 1 else 0))
-        return weights + x + tiles
+        tile = ROWS * self.columns * ((item if self.after == "silu" else 0) + (4 if self.splits > 1 else 0))
+        return weights + x + tile + self.depth // self.splits * item
 
     def check(self) -> None:
         """Raises ValueError for tunings that cannot run."""
@@ -132,3 +147,10 @@ def plan_launch(x: jax.Array, w: jax.Array, plan: Plan) -> Plan:
         )
     plan.check()
     return plan
+
+
+def pieces_ahead(ahead: Ahead, shape: tuple[int, int]) -> tuple[int, int]:
+    """Columns of one piece of 64 rows, which the copy engine takes at once, and how many pieces a row of slices has."""
+    stop = ahead.stop or shape[1] // ahead.slices
+    width = math.gcd(stop - ahead.start, 256)
+    return width, (stop - ahead.start) // width
