@@ -21,6 +21,7 @@ Device = Literal["auto", "cpu", "cuda"]
 LoadFormat = Literal["auto", "safetensors", "dummy"]
 Scheduling = Literal["continuous", "static"]
 KvLayout = Literal["paged", "contiguous"]
+AttentionBackend = Literal["auto", "xla", "mosaic"]
 
 
 CONTIGUOUS_PAGES_ARE_NOT_SHARED = (
@@ -41,7 +42,8 @@ class EngineConfig:
     being committed, 0 or 1.    compile_cache_dir: None is the user's cache directory, "" is off.
     max_logprobs: the most likely tokens that a request may ask for at each position.
     scheduling: static starts sequences only when none runs.    kv_layout: contiguous gives each sequence consecutive
-    pages for all of max_model_len, and shares none. Both are there to be compared with.
+    pages for all of max_model_len, and shares none. attention_backend: mosaic is our kernels for Hopper; auto takes
+    them where they run.    cuda_graphs: launch each step as one graph. These four are there to be compared with.
     """
 
     model: str = "demo"
@@ -63,6 +65,8 @@ class EngineConfig:
     enable_chunked_prefill: bool = True
     scheduling: Scheduling = "continuous"
     kv_layout: KvLayout = "paged"
+    attention_backend: AttentionBackend = "auto"
+    cuda_graphs: bool = True
     run_ahead: int = 1
     max_num_queued_seqs: int | None = None
     max_logprobs: int = 20

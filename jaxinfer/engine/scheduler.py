@@ -266,6 +266,7 @@ class Scheduler:
         if not sequence.decoding:
             row.tokens = sequence.tokens[start:end]
             row.sample = sequence.decoding = end == len(sequence.tokens)
+        row.random = sequence.request.temperature > 0
         if sequence.is_full or sequence.num_to_score:
             dress_row(row, sequence)
         step.plan.rows.append(row)

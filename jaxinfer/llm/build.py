@@ -19,6 +19,7 @@ from jaxinfer.llm.types import ModelInfo, Stats
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import Family, family_for
 from jaxinfer.protocol.sampling import GenerationDefaults
+from jaxinfer.runtime.backends import choose_backends
 from jaxinfer.runtime.cache import ExecutableCache, open_cache
 from jaxinfer.runtime.device import select_device
 from jaxinfer.runtime.memory import plan_memory
@@ -74,11 +75,13 @@ def start_core(config: EngineConfig, on_event: OnEvent) -> Core:
     model = family.config_from_hf(checkpoint.config)
     info = model_info(config, checkpoint, model)
     cache = open_cache(config.compile_cache_dir)
-    device = select_device(config.device, config.gpu_memory_utilization)
+    device = select_device(config.device, config.gpu_memory_utilization, cuda_graphs=config.cuda_graphs)
     plan = plan_memory(config, model, family, device)
-    on_event(Event("plan", str(device), rows=plan.rows()))
+    dtype = model.dtype if config.dtype == "auto" else config.dtype
+    backends = choose_backends(config.attention_backend, model, dtype, plan.limits.page_size, device)
+    on_event(Event("plan", str(device), rows=(*plan.rows(), *backends.rows())))
     params = _load(config, checkpoint, family, model, device, on_event)
-    runner = DeviceRunner(model, family, params, plan.limits, device)
+    runner = DeviceRunner(model, family, params, plan.limits, device, backends)
     warming = _warm_up(runner, cache, on_event, began)
     info = dataclasses.replace(info, max_model_len=plan.limits.max_model_len)
     return Core(Engine(runner, plan.limits), runner, info, plan.limits, checkpoint.folder, warming)

@@ -11,10 +11,10 @@ from typing import NoReturn
 from jaxinfer.config import ExtendBucket
 
 MAX_EXECUTABLES = 40
-_MAX_DECODE, _MAX_TOKENS = 16, 11  # of the 40; extend sizes of up to 512 tokens come twice, the rest is below
+_MAX_DECODE, _MAX_TOKENS = 16, 10  # of the 40; extend sizes of up to 512 tokens come twice, the rest is below
 _DECODE_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 _FEW_ROWS = 8
-_DRAW_SIZES = (1, 8, 32, 128)
+_DRAW_SIZES, _FULL_SIZES = (1, 8, 32, 128), (32,)
 
 
 def decode_buckets(max_num_seqs: int, *, coarse: bool = False) -> tuple[int, ...]:
@@ -31,16 +31,18 @@ def extend_buckets(max_num_batched_tokens: int, max_num_seqs: int, *, coarse: bo
     """
     steps = _doublings(16, max_num_batched_tokens)
     if not coarse:
-        steps = sorted({*steps, *(size // 2 * 3 for size in steps if size >= 512)} - {16})
+        steps = sorted({*steps, *(size // 2 * 3 for size in steps if size >= 512)} - {16, 32})
     tokens = _thin([size for size in steps if size < max_num_batched_tokens] + [max_num_batched_tokens], _MAX_TOKENS)
     sizes = {ExtendBucket(t, r, r) for t in tokens for r in _rows(t, max_num_seqs, coarse)}
     sizes.add(ExtendBucket(max_num_batched_tokens, max_num_seqs, max_num_seqs))
     return tuple(sorted(sizes, key=_cost))
 
 
-def draw_sizes(max_num_seqs: int) -> tuple[int, ...]:
-    """How many rows of logits the full sampler comes for, rising; steps that need it have one of these."""
-    sizes = _DRAW_SIZES if max_num_seqs > 32 else _DRAW_SIZES[:1]
+def draw_sizes(max_num_seqs: int, *, full: bool) -> tuple[int, ...]:
+    """How many rows of logits a sampler comes for, rising; steps that need it have one of these."""
+    sizes = _FULL_SIZES if full else _DRAW_SIZES
+    if max_num_seqs <= 32:
+        sizes = _DRAW_SIZES[:1]
     return (*(size for size in sizes if size < max_num_seqs), max_num_seqs)
 
 
@@ -57,7 +59,10 @@ def pick_extend(ready: Iterable[ExtendBucket], need: ExtendBucket) -> ExtendBuck
 
 def _rows(tokens: int, max_num_seqs: int, coarse: bool) -> set[int]:
     many = min(tokens, max_num_seqs)
-    return {many} if coarse or not 32 < tokens <= 512 else {min(_FEW_ROWS, many), many}
+    few = min(_FEW_ROWS, many)
+    if coarse or tokens > 512:
+        return {many}
+    return {few} if tokens <= 64 else {few, many}
 
 
 def _doublings(first: int, end: int) -> list[int]:

@@ -1,7 +1,8 @@
 """Drawing tokens on the device, *full* variant: what the plain one does, and penalties, bias, masks and logprobs.
 
-A step has drawn with the plain sampler; `draw_full` then looks at its logits again. Rows with controls get a new token,
-all others keep theirs. Order of operations, each on what the one before left:
+`draw_full` looks at a step's logits again, as sampler.draw_plain does, for plans in which a row needs it.
+
+Order of operations, each on what the one before left:
   logprobs     of the raw logits: their log-softmax, of the token finally drawn and of the K most likely.
   logit_bias   is added.
   masks        forbid (-inf): what is not allowed, what would end the sequence before min_tokens, what would complete a
@@ -23,7 +24,7 @@ from jaxinfer.runtime.packing import (
     SamplingColumn,
     SlotLayout,
 )
-from jaxinfer.runtime.sampler import draw, float_column, has_controls
+from jaxinfer.runtime.sampler import draw, float_column, store_tokens
 from jaxinfer.runtime.state import ControlState
 
 
@@ -37,7 +38,7 @@ def draw_full(
     packed: jax.Array,
     upload: jax.Array,
 ) -> tuple[jax.Array, ControlState, jax.Array]:
-    """Draw again where a row has controls, count what was drawn, and take logprobs where a row wants them.
+    """Draw again where a row has a temperature or controls, count what was drawn, take logprobs where a row wants them.
 
     top: K, how many of the most likely tokens are named.    logits: f32[L, V], packed: i32[R, 2] of the step.
     upload: i32[L, DRAW_WIDTH].    The others are parts of the state after the step.
@@ -45,21 +46,14 @@ def draw_full(
     """
     slots = upload[:, DrawColumn.SLOT]
     columns = jnp.where(slots[:, None] > 0, sampling[slots], 0)
-    plain = packed[upload[:, DrawColumn.ROW], 0]
-    controlled = has_controls(columns)
     positions = next_pos[slots]
-
-    def again() -> jax.Array:
-        changed = controlled_logits(logits, controls, slots, columns, positions, upload[:, len(DrawColumn) :])
-        return draw(changed, columns, positions, ~controlled)
-
-    tokens = jnp.where(controlled, jax.lax.cond(jnp.any(controlled), again, lambda: plain), plain)
+    changed = controlled_logits(logits, controls, slots, columns, positions, upload[:, len(DrawColumn) :])
+    tokens = jnp.where(slots > 0, draw(changed, columns, positions), packed[upload[:, DrawColumn.ROW], 0])
     wanted = jnp.any(columns[:, SamplingColumn.FLAGS] & Flag.LOGPROBS != 0)
     nothing = jnp.zeros((len(slots), 2 + 2 * top), jnp.int32)
     extra = jax.lax.cond(wanted, lambda: logprobs(logits, tokens, top), lambda: nothing)
     controls = controls.replace(counts=_counted(controls.counts, slots, columns, tokens))
-    last_token = last_token.at[jnp.where(controlled, slots, len(last_token))].set(tokens, mode="drop")
-    return last_token, controls, jnp.concatenate([tokens[:, None], extra], axis=-1)
+    return store_tokens(last_token, slots, tokens), controls, jnp.concatenate([tokens[:, None], extra], axis=-1)
 
 
 def controlled_logits(

@@ -19,17 +19,19 @@ _OUTSIDE_POOL = 0.04  # of the free memory: CUDA graphs, cuBLAS workspaces and t
 _PLUGINS = {"cuda13": "jax-cuda13-plugin", "cuda12": "jax-cuda12-plugin"}
 
 
-def select_device(name: str, memory_utilization: float = 0.9) -> jax.Device:
+def select_device(name: str, memory_utilization: float = 0.9, *, cuda_graphs: bool = True) -> jax.Device:
     """The device for "auto", "cpu" or "cuda": one GPU where there is an NVIDIA driver, else the CPU.
 
     memory_utilization: the share of the GPU's free memory that JAX may take; it is taken at once, so that the memory
-    plan cannot be overtaken by another program. Where JAX was used before in this process, its settings stay.
+    plan cannot be overtaken by another program.    cuda_graphs: whether XLA captures what it runs.
+    Where JAX was used before in this process, its settings stay.
     Raises DeviceError when a GPU was asked for, or is there, and JAX cannot use it; the message holds the command.
     """
     if name == "cpu" or (name == "auto" and not _prefers_gpu()):
         return _first("cpu", "cpu")
     _check_visible()
     _take_one_gpu(memory_utilization)
+    _set_graphs(cuda_graphs)
     try:
         return _first("cuda", "cuda,cpu")
     except RuntimeError as error:
@@ -113,6 +115,13 @@ def _take_one_gpu(memory_utilization: float) -> None:
         return
     share = min(memory_utilization, 1 - _OUTSIDE_POOL) * gpus[0].free_bytes / gpus[0].total_bytes
     jax.config.update("jax_pjrt_client_create_options", {"memory_fraction": share})
+
+
+def _set_graphs(on: bool) -> None:
+    """XLA reads XLA_FLAGS when JAX starts; what the user has put there about graphs stays."""
+    flags, name = os.environ.get("XLA_FLAGS", ""), "--xla_gpu_enable_command_buffer"
+    if name not in flags and not on:
+        os.environ["XLA_FLAGS"] = f"{flags} {name}=".strip()
 
 
 def _why_no_gpu(error: RuntimeError) -> str:

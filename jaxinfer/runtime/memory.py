@@ -57,7 +57,7 @@ class MemoryPlan:
         limits = self.limits
         tokens = (limits.num_pages - 1) * limits.page_size
         steps = f"decode {_listed(limits.decode_buckets)}; extend {_listed(limits.extend_buckets)}"
-        executables = f"{steps}; draw {_listed(programs.draw_sizes(limits))}"
+        executables = f"{steps}; draw {_listed(programs.draw_sizes(limits, full=False))}"
         return (
             ("weights", _size(self.weights)),
             ("pages", f"{_size(self.pages)}: {limits.num_pages - 1:,} pages of {limits.page_size}, {tokens:,} tokens"),

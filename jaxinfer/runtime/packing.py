@@ -48,9 +48,9 @@ class ControlColumn(enum.IntEnum):
 
 
 class DrawColumn(enum.IntEnum):
-    """A row of logits that the full sampler looks at; MAX_BANNED ids follow, NO_ID for none. SLOT 0 is padding.
+    """A row of logits that a sampler draws from. SLOT 0 is padding, or a row that keeps the step's token.
 
-    ROW: which row of the step it belongs to.
+    ROW: which row of the step it belongs to.    The full sampler's rows go on with MAX_BANNED ids, NO_ID for none.
     """
 
     SLOT = 0
@@ -233,13 +233,13 @@ def pack_slot(row: Row, layout: SlotLayout) -> np.ndarray:
     return out
 
 
-def pack_draw(plan: Plan, size: int) -> np.ndarray:
-    """i32[size, DRAW_WIDTH]: the rows that sample, in the order of their logits."""
-    out = np.zeros((size, DRAW_WIDTH), np.int32)
+def pack_draw(plan: Plan, size: int, *, full: bool) -> np.ndarray:
+    """i32[size, DRAW_WIDTH if full else len(DrawColumn)]: the rows that sample, in the order of their logits."""
+    out = np.zeros((size, DRAW_WIDTH if full else len(DrawColumn)), np.int32)
     out[:, len(DrawColumn) :] = NO_ID
     sampling = [(index, row) for index, row in enumerate(plan.rows) if row.sample]
     for i, (index, row) in enumerate(sampling):
-        out[i, : len(DrawColumn)] = (row.slot if row.full else 0, index)
+        out[i, : len(DrawColumn)] = (row.slot if row.full or row.random else 0, index)
         out[i, len(DrawColumn) : len(DrawColumn) + len(row.banned)] = row.banned
     return out
 

@@ -53,7 +53,8 @@ class Sampling:
 
     temperature: 0 is greedy. top_k: 0 is off. top_p: 1 is off. min_p: 0 is off.
     seed: any 64-bit pattern, as 0 <= seed < 2**64. sample_index: which of the request's n choices this is.
-    controls, logprobs: what the plain sampler cannot do; rows with either are drawn by the full one.
+    A step takes the largest logit; where a temperature is above 0 the plain sampler draws again, and where there are
+    controls or logprobs, which it cannot do, the full one does.
     """
 
     temperature: float = 0.0
@@ -86,6 +87,7 @@ class Row:
       after admission, of every page the sequence owns, cached ones included.
     sampling: set on the first row after admission, which (re)writes the slot's sampling state; None afterwards.
     history: set with `sampling` when that has controls; every token is committed then.
+    random: the slot's sampling has a temperature above 0, so that a sampler must draw.
     full: the token is to be drawn by the full sampler: the slot's sampling has controls or wants logprobs.
     banned: ids that must not be drawn in this step, at most MAX_BANNED; only where `full`.
     targets: the tokens that follow the row's first positions, whose logprobs are wanted; at most `count`.
@@ -99,6 +101,7 @@ class Row:
     new_pages: Sequence[tuple[int, int]] = ()
     sampling: Sampling | None = None
     history: History | None = None
+    random: bool = False
     full: bool = False
     banned: Sequence[int] = ()
     targets: Sequence[int] = ()
@@ -122,6 +125,11 @@ class Plan:
     def is_full(self) -> bool:
         """Whether the full sampler must draw for some row."""
         return any([row.full and row.sample for row in self.rows])
+
+    @property
+    def is_random(self) -> bool:
+        """Whether some row's token is not simply its most likely one."""
+        return any([row.random and row.sample for row in self.rows])
 
     @property
     def has_targets(self) -> bool:

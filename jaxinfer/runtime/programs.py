@@ -22,7 +22,8 @@ from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.models import dense
 from jaxinfer.runtime import buckets, step
 from jaxinfer.runtime.controls import draw_full, set_slot
-from jaxinfer.runtime.packing import DRAW_WIDTH, DecodeColumn, ExtendLayout, PageColumn, SlotLayout
+from jaxinfer.runtime.packing import DRAW_WIDTH, DecodeColumn, DrawColumn, ExtendLayout, PageColumn, SlotLayout
+from jaxinfer.runtime.sampler import draw_plain
 from jaxinfer.runtime.state import ControlState, DeviceState
 
 logger = logging.getLogger(__name__)
@@ -43,9 +44,10 @@ class Helper(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Draw:
-    """The full sampler after a step with so many rows of logits."""
+    """The plain or the full sampler after a step with so many rows of logits."""
 
     rows: int
+    full: bool
 
 
 type Key = int | ExtendBucket | Draw | Helper  # an int is a decode batch size
@@ -70,7 +72,7 @@ class Program:
         if isinstance(self.key, ExtendBucket):
             return f"extend {self.key.tokens} x {self.key.rows} x {self.key.logits}"
         if isinstance(self.key, Draw):
-            return f"draw {self.key.rows}"
+            return f"draw {self.key.rows}{' full' if self.key.full else ''}"
         return f"decode {self.key}"
 
     def compile(self) -> jax.stages.Compiled:
@@ -127,8 +129,29 @@ def programs(
     updates = array(PAGE_UPDATES, len(PageColumn))
     result.append(make(Helper.SET_PAGES, step.set_pages, (table, updates), (0,), table))
     result.append(make(Helper.ZERO_PAGES, step.zero_pages, (*pages, array(PAGES_ZEROED)), (0, 1), pages))
+    result += _draw_programs(limits, state, controls)
     result += _full_programs(model, limits, params, state, controls, shapes[limits.extend_buckets[-1]])
     return sorted(result, key=lambda program: (not is_serving(program.key, limits), not _is_of_full_set(program.key)))
+
+
+def _draw_programs(limits: Limits, state: DeviceState, controls: ControlState) -> list[Program]:
+    """Both samplers at their sizes."""
+    array = functools.partial(_upload, state.next_pos.sharding)
+    make = functools.partial(Program, options=_compiler_options(state))
+    fully, last = functools.partial(draw_full, num_top(limits)), state.last_token
+    result = []
+    for rows in draw_sizes(limits, full=False):
+        step_results = _logits(limits, state, rows), array(rows, 2)
+        parts = (state.next_pos, state.sampling, *step_results, array(rows, len(DrawColumn)))
+        result.append(make(Draw(rows, False), draw_plain, (last, *parts), (0,), (last, array(rows))))
+        if rows in draw_sizes(limits, full=True):
+            parts = (controls, *parts[:-1], array(rows, DRAW_WIDTH))
+            result.append(make(Draw(rows, True), fully, (last, *parts), (0, 1), (last, controls, array(rows))))
+    return result
+
+
+def _logits(limits: Limits, state: DeviceState, rows: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((rows, limits.vocab_size), jnp.float32, sharding=state.next_pos.sharding)
 
 
 def _full_programs(
@@ -139,12 +162,10 @@ def _full_programs(
     controls: ControlState,
     largest: step.Output,
 ) -> list[Program]:
-    """What the full sampler needs beside the steps. largest: the output of the largest extend step."""
+    """What the full sampler needs beside its draws. largest: the output of the largest extend step."""
     array = functools.partial(_upload, state.next_pos.sharding)
     make = functools.partial(Program, options=_compiler_options(state))
     placed = functools.partial(jax.ShapeDtypeStruct, sharding=state.next_pos.sharding)
-    top = num_top(limits)
-    draw = functools.partial(draw_full, top)
     result = [
         make(
             Helper.SET_SLOT,
@@ -154,21 +175,18 @@ def _full_programs(
             controls,
         )
     ]
-    for rows in draw_sizes(limits):
-        logits, packed = placed((rows, limits.vocab_size), jnp.float32), array(rows, 2)
-        parts = (state.last_token, controls, state.next_pos, state.sampling, logits, packed, array(rows, DRAW_WIDTH))
-        result.append(make(Draw(rows), draw, parts, (0, 1), (state.last_token, controls, array(rows))))
     assert largest.hidden is not None
     hidden = placed(largest.hidden.shape, largest.hidden.dtype)
     targets = array(1 + min(MAX_SCORED, limits.extend_buckets[-1].logits))
-    score = functools.partial(step.score, model, top)
+    score = functools.partial(step.score, model, num_top(limits))
     result.append(make(Helper.SCORE, score, (params, hidden, targets), (), array()))
     return result
 
 
-def draw_sizes(limits: Limits) -> tuple[int, ...]:
-    """The sizes of the full sampler: rows of logits, and as many of `packed`, of the steps it follows."""
-    sizes = {*buckets.draw_sizes(limits.max_num_seqs), limits.decode_buckets[-1], limits.extend_buckets[-1].logits}
+def draw_sizes(limits: Limits, *, full: bool) -> tuple[int, ...]:
+    """The sizes of a sampler: rows of logits, and as many of `packed`, of the steps it follows."""
+    listed = buckets.draw_sizes(limits.max_num_seqs, full=full)
+    sizes = {*listed, limits.decode_buckets[-1], limits.extend_buckets[-1].logits}
     there = {
         *limits.decode_buckets,
         *(bucket.logits for bucket in limits.extend_buckets if bucket.rows == bucket.logits),
@@ -183,14 +201,13 @@ def num_top(limits: Limits) -> int:
 
 def is_serving(key: Key, limits: Limits) -> bool:
     """Whether the key is of the smallest set that can carry any plain plan: the largest steps and the helpers."""
-    return key in (
-        *(Helper.SET_PAGES, Helper.ZERO_PAGES),
-        *(limits.decode_buckets[-1], limits.extend_buckets[-1]),
-    )
+    decode, extend = limits.decode_buckets[-1], limits.extend_buckets[-1]
+    draws = (Draw(decode, False), Draw(extend.logits, False))
+    return key in (Helper.SET_PAGES, Helper.ZERO_PAGES, decode, extend, *draws)
 
 
 def _is_of_full_set(key: Key) -> bool:
-    return isinstance(key, Draw) or key in (Helper.SET_SLOT, Helper.SCORE)
+    return (isinstance(key, Draw) and key.full) or key in (Helper.SET_SLOT, Helper.SCORE)
 
 
 def fingerprint(model: step.Model, device: jax.Device) -> str:

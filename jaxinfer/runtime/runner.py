@@ -12,6 +12,7 @@ from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import Family
 from jaxinfer.runtime import buckets, packing, programs, step
+from jaxinfer.runtime.backends import XLA_ONLY, Backends
 from jaxinfer.runtime.cache import ExecutableCache
 from jaxinfer.runtime.packing import ExtendLayout, SlotLayout
 from jaxinfer.runtime.plan import Plan, StepResult
@@ -25,7 +26,7 @@ type Scored = tuple[int, list[jax.Array]]
 class PendingStep:
     """A dispatched step; its results are already on their way to the host.
 
-    drawn: what the full sampler made of it, by rows of logits.
+    drawn: what a sampler made of it, by rows of logits.
     scored: of each row with targets, their number and blocks of logprobs.
     """
 
@@ -48,7 +49,9 @@ class PendingStep:
         result = StepResult(tokens=packed[:, 0], finite=packed[:, 1] != 0)
         if self._drawn is not None:
             drawn = np.asarray(self._drawn)[self._logits_rows]
-            result.tokens, result.logprobs = drawn[:, 0], packing.unpack_logprobs(drawn[:, 1:])
+            result.tokens = drawn[:, 0]
+            if drawn.shape[1] > 1:
+                result.logprobs = packing.unpack_logprobs(drawn[:, 1:])
         for row, (count, blocks) in self._scored.items():
             columns = np.concatenate([np.asarray(block) for block in blocks])
             result.targets[row] = packing.unpack_logprobs(columns[:count])
@@ -63,10 +66,16 @@ class DeviceRunner:
     """
 
     def __init__(
-        self, config: ModelConfig, family: Family, params: step.Params, limits: Limits, device: jax.Device
+        self,
+        config: ModelConfig,
+        family: Family,
+        params: step.Params,
+        limits: Limits,
+        device: jax.Device,
+        backends: Backends = XLA_ONLY,
     ) -> None:
         self.limits = limits
-        self._model = step.Model(config, family)
+        self._model = step.Model(config, family, backends)
         self._params = params
         self._device = device
         dtype = jax.tree.leaves(params)[0].dtype
@@ -82,7 +91,7 @@ class DeviceRunner:
         self._executables: dict[Key, jax.stages.Compiled] = {}
         self._decode_ready = limits.decode_buckets
         self._extend_ready = limits.extend_buckets
-        self._draw_sizes = programs.draw_sizes(limits)
+        self._draw_sizes = {full: programs.draw_sizes(limits, full=full) for full in (False, True)}
         self._counter = CompileCounter()
 
     # What the engine calls
@@ -92,32 +101,38 @@ class DeviceRunner:
         for row in plan.rows:
             if row.history is not None:
                 self._dispatch(Helper.SET_SLOT, packing.pack_slot(row, SlotLayout(self.limits.vocab_size)))
-        is_full = plan.is_full
+        draw_sizes = self._sizes_to_draw_from(plan)
         is_decode = plan.is_decode and all(row.sample for row in plan.rows)
-        output = self._decode(plan, is_full) if is_decode else self._extend(plan, is_full)
+        output = self._decode(plan, draw_sizes) if is_decode else self._extend(plan, draw_sizes)
         scored = None if is_decode else self._score(plan, output)
-        if not is_full:
+        if draw_sizes is None:
             return PendingStep(output.packed, len(plan.rows), scored=scored)
         logits_rows = np.maximum(np.cumsum([row.sample for row in plan.rows]) - 1, 0)
         return PendingStep(output.packed, len(plan.rows), logits_rows, self._draw(plan, output), scored)
 
-    def _decode(self, plan: Plan, is_full: bool) -> step.Output:
+    def _sizes_to_draw_from(self, plan: Plan) -> tuple[int, ...] | None:
+        """Where a sampler must follow the step: the numbers of rows it was compiled for."""
+        if plan.is_full:
+            return self._draw_sizes[True]
+        return self._draw_sizes[False] if plan.is_random else None
+
+    def _decode(self, plan: Plan, draw_sizes: tuple[int, ...] | None) -> step.Output:
         if any(len(row.new_pages) > 1 for row in plan.rows):
             self._write_pages(packing.page_updates(plan.rows))
         sizes = self._decode_ready
-        if is_full:
-            sizes = tuple(size for size in sizes if size in self._draw_sizes)
+        if draw_sizes is not None:
+            sizes = tuple(size for size in sizes if size in draw_sizes)
         batch = buckets.pick_decode(sizes, len(plan.rows))
         output: step.Output = self._dispatch(batch, packing.pack_decode(plan, batch))
         return output
 
-    def _extend(self, plan: Plan, is_full: bool) -> step.Output:
+    def _extend(self, plan: Plan, draw_sizes: tuple[int, ...] | None) -> step.Output:
         need = ExtendBucket(plan.num_tokens, len(plan.rows), sum(row.sample for row in plan.rows))
         sizes = self._extend_ready
         if plan.has_targets:
             sizes = sizes[-1:]  # the one whose hidden states `score` was compiled for
-        elif is_full:
-            sizes = tuple(size for size in sizes if size.logits in self._draw_sizes)
+        elif draw_sizes is not None:
+            sizes = tuple(size for size in sizes if size.logits in draw_sizes)
         bucket = buckets.pick_extend(sizes, need)
         layout = ExtendLayout.of(bucket, self.limits.page_size)
         updates = packing.page_updates(plan.rows)
@@ -128,9 +143,9 @@ class DeviceRunner:
         return output
 
     def _draw(self, plan: Plan, output: step.Output) -> jax.Array:
-        """Let the full sampler look at a step's logits again."""
-        rows = len(output.logits)
-        drawn: jax.Array = self._dispatch(Draw(rows), packing.pack_draw(plan, rows), output)
+        """Let a sampler look at a step's logits again."""
+        rows, full = len(output.logits), plan.is_full
+        drawn: jax.Array = self._dispatch(Draw(rows, full), packing.pack_draw(plan, rows, full=full), output)
         return drawn
 
     def _score(self, plan: Plan, output: step.Output) -> dict[int, Scored]:
@@ -174,9 +189,15 @@ class DeviceRunner:
             self._run_on_padding(built.program)
             self._decode_ready = tuple(b for b in self.limits.decode_buckets if b in self._executables)
             self._extend_ready = tuple(b for b in self.limits.extend_buckets if b in self._executables)
+            self._draw_sizes = {full: self._ready_draws(full) for full in (False, True)}
             on_progress(built.program.name, done, len(todo), built.seconds, built.cached)
         self._state.next_pos.block_until_ready()
         self._counter.start()
+
+    def _ready_draws(self, full: bool) -> tuple[int, ...]:
+        """The sizes of a sampler that are there; all of them while none is."""
+        sizes = programs.draw_sizes(self.limits, full=full)
+        return tuple(rows for rows in sizes if Draw(rows, full) in self._executables) or sizes
 
     def _run_on_padding(self, program: Program) -> None:
         """The first run loads the code."""
@@ -222,32 +243,34 @@ class DeviceRunner:
         after: the step that a draw or a score follows.
         """
         executable = self._executables.get(key) or self._build(key)
-        device_upload = jax.device_put(upload, self._device)
         with self._lock:
             state = self._state
             match key:
                 case Helper.SET_PAGES:
-                    table = executable(state.page_table, device_upload)
+                    table = executable(state.page_table, upload)
                     self._state = state.replace(page_table=table)
                     return table
                 case Helper.ZERO_PAGES:
-                    k, v = executable(state.k, state.v, device_upload)
+                    k, v = executable(state.k, state.v, upload)
                     self._state = state.replace(k=k, v=v)
                     return k
                 case Helper.SET_SLOT:
-                    self._controls = executable(self._controls, device_upload)
+                    self._controls = executable(self._controls, upload)
                     return self._controls.columns
                 case Helper.SCORE:
                     assert after is not None
-                    return executable(self._params, after.hidden, device_upload)
+                    return executable(self._params, after.hidden, upload)
                 case Draw():
                     assert after is not None
-                    parts = (state.last_token, self._controls, state.next_pos, state.sampling)
-                    last, self._controls, drawn = executable(*parts, after.logits, after.packed, device_upload)
+                    parts = (state.next_pos, state.sampling, after.logits, after.packed, upload)
+                    if key.full:
+                        last, self._controls, drawn = executable(state.last_token, self._controls, *parts)
+                    else:
+                        last, drawn = executable(state.last_token, *parts)
                     self._state = state.replace(last_token=last)
                     return drawn
                 case _:
-                    self._state, output = executable(self._params, state, device_upload)
+                    self._state, output = executable(self._params, state, upload)
                     return output
 
     def _build(self, key: Key) -> jax.stages.Compiled:

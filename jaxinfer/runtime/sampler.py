@@ -1,5 +1,8 @@
-"""Drawing tokens on the device, *plain* variant: greedy, temperature, top-k, top-p, min-p, seed. runtime.controls has
-the full one.
+"""Drawing tokens on the device, *plain* variant: temperature, top-k, top-p, min-p, seed.
+
+A step takes each row's largest logit; `draw_plain` looks at its logits again and draws for the rows that ask for it. It
+is a program of its own, run only when there are such rows: a conditional in the step would cost every step host time.
+runtime.controls has the full variant.
 
 Order of operations, each on what the one before left: temperature, top-k, top-p, min-p, draw.
   temperature  0 takes the largest logit (the lowest id among equals) and ignores the rest; else logits are divided.
@@ -14,12 +17,13 @@ draws the same tokens alone, in any batch, and after having been preempted.
 """
 
 import enum
+import functools
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
-from jaxinfer.runtime.packing import Flag, SamplingColumn
+from jaxinfer.runtime.packing import DrawColumn, SamplingColumn
 
 
 class Purpose(enum.IntEnum):
@@ -28,35 +32,42 @@ class Purpose(enum.IntEnum):
     DRAW = 0
 
 
-def sample(logits: jax.Array, columns: jax.Array, positions: jax.Array) -> jax.Array:
-    """Draw one token per row, its slot's controls aside.
+def draw_plain(
+    last_token: jax.Array,
+    next_pos: jax.Array,
+    sampling: jax.Array,
+    logits: jax.Array,
+    packed: jax.Array,
+    upload: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Draw again where a row has a temperature.
+
+    logits: f32[L, V], packed: i32[R, 2] of the step.    upload: i32[L, len(DrawColumn)].    The others are parts of the
+    state after the step.    Returns last_token and i32[L, 1], the tokens.
+    """
+    slots = upload[:, DrawColumn.SLOT]
+    drawn = draw(logits, jnp.where(slots[:, None] > 0, sampling[slots], 0), next_pos[slots])
+    tokens = jnp.where(slots > 0, drawn, packed[upload[:, DrawColumn.ROW], 0])
+    return store_tokens(last_token, slots, tokens), tokens[:, None]
+
+
+def store_tokens(last_token: jax.Array, slots: jax.Array, tokens: jax.Array) -> jax.Array:
+    """last_token i32[slots + 1] with tokens i32[L] at slots i32[L]; slot 0 stays as it is."""
+    return last_token.at[jnp.where(slots > 0, slots, len(last_token))].set(tokens, mode="drop")
+
+
+def draw(logits: jax.Array, columns: jax.Array, positions: jax.Array) -> jax.Array:
+    """One token per row.
 
     logits: f32[L, V].    columns: i32[L, len(SamplingColumn)].    positions: i32[L], of the tokens being drawn.
-    Returns i32[L]. The work that no row asks for is skipped for the whole batch: rows with controls ask for none, since
-    the full sampler draws again for them.
+    Returns i32[L].
     """
-    return draw(logits, columns, positions, has_controls(columns))
-
-
-def has_controls(columns: jax.Array) -> jax.Array:
-    """bool[L]."""
-    return columns[:, SamplingColumn.FLAGS] & Flag.CONTROLS != 0
-
-
-def draw(logits: jax.Array, columns: jax.Array, positions: jax.Array, greedy_rows: jax.Array) -> jax.Array:
-    """As `sample`; rows in `greedy_rows` bool[L] take their largest logit whatever their temperature."""
     temperature = float_column(columns, SamplingColumn.TEMPERATURE)
-    temperature = jnp.where(greedy_rows[:, None], 0.0, temperature)
-    greedy = largest_id(logits)
-
-    def drawn() -> jax.Array:
-        scaled = (logits - jnp.max(logits, axis=-1, keepdims=True)) / jnp.where(temperature > 0, temperature, 1.0)
-        noise = gumbel_noise(columns, positions, logits.shape[-1])
-        left = kept(scaled, columns, temperature[:, 0] > 0)
-        return largest_id(jnp.where(left, scaled + noise, -jnp.inf))
-
-    tokens = jax.lax.cond(jnp.any(temperature > 0), drawn, lambda: greedy)
-    return jnp.where(temperature[:, 0] > 0, tokens, greedy)
+    scaled = (logits - jnp.max(logits, axis=-1, keepdims=True)) / jnp.where(temperature > 0, temperature, 1.0)
+    noise = gumbel_noise(columns, positions, logits.shape[-1])
+    left = kept(scaled, columns, temperature[:, 0] > 0)
+    tokens = largest_id(jnp.where(left, scaled + noise, -jnp.inf))
+    return jnp.where(temperature[:, 0] > 0, tokens, largest_id(logits))
 
 
 def largest_id(x: jax.Array) -> jax.Array:
@@ -107,13 +118,27 @@ def kept(scaled: jax.Array, columns: jax.Array, drawing: jax.Array) -> jax.Array
 
 
 def _largest_bound(holds: Callable[[jax.Array], jax.Array], lowest: jax.Array) -> jax.Array:
-    """The largest u32 per row for which `holds(bound[:, None])`, true at 0 and monotone; 32 halvings, no sort."""
+    """The largest u32 per row for which `holds(bound[:, None])`, true at 0 and monotone; no sort."""
+    # A loop inside a conditional makes a GPU's host wait for the device; unrolled, both go into the CUDA graph.
+    by_loop, unrolled = functools.partial(_by_halves, holds), functools.partial(_by_digits, holds)
+    return jax.lax.platform_dependent(lowest, cpu=by_loop, default=unrolled)
 
+
+def _by_halves(holds: Callable[[jax.Array], jax.Array], lowest: jax.Array) -> jax.Array:
     def step(i: jax.Array, bound: jax.Array) -> jax.Array:
         raised = bound | jnp.left_shift(jnp.uint32(1), jnp.uint32(31) - i.astype(jnp.uint32))
         return jnp.where(holds(raised[:, None]), raised, bound)
 
     return jax.lax.fori_loop(0, 32, step, lowest)
+
+
+def _by_digits(holds: Callable[[jax.Array], jax.Array], lowest: jax.Array) -> jax.Array:
+    """Four bits at a time: how many of the 15 bounds above hold is the digit."""
+    bound = lowest
+    for shift in range(28, -1, -4):
+        held = [holds((bound | jnp.uint32(digit << shift))[:, None]) for digit in range(1, 16)]
+        bound |= jnp.sum(jnp.stack(held), axis=0, dtype=jnp.uint32) << shift
+    return bound
 
 
 def _ordered(x: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""One step of the device: forward pass, page writes, attention, sampling, in one function of donated state.
+"""One step of the device: forward pass, page writes, attention, each row's most likely token, in one function.
 
 decode  one token per row; everything it needs but the rows' slots lies on the device already.
 extend  T tokens of R rows, L of which sample: prompt chunks and decode rows together.
@@ -14,10 +14,12 @@ from flax import struct
 from jaxinfer.config import ExtendBucket
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import Family
+from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends
 from jaxinfer.runtime.controls import logprobs
 from jaxinfer.runtime.packing import ROW_WIDTH, DecodeColumn, ExtendLayout, PageColumn, RowColumn
-from jaxinfer.runtime.sampler import sample
+from jaxinfer.runtime.sampler import largest_id
 from jaxinfer.runtime.state import DeviceState
+from jaxinfer_kernels import mosaic_decode, mosaic_extend
 from jaxinfer_kernels.decode_attention import decode_attention
 from jaxinfer_kernels.extend_attention import extend_attention
 from jaxinfer_kernels.paged_kv import page_size_of, write_kv
@@ -30,7 +32,7 @@ class Output(struct.PyTreeNode):
     """What a step leaves besides the state; only `packed` goes to the host.
 
     packed: i32[R, 2], each row's token, and whether its last hidden state was finite.
-    logits: f32[L, V], for the full sampler (runtime.controls).
+    logits: f32[L, V], for the samplers (runtime.sampler and runtime.controls).
     hidden: [T, D] of all tokens of an extend step, for the logprobs of prompts; None of a decode step.
     """
 
@@ -45,6 +47,7 @@ class Model:
 
     config: ModelConfig
     family: Family
+    backends: Backends = XLA_ONLY
 
 
 def decode(model: Model, params: Params, state: DeviceState, upload: jax.Array) -> tuple[DeviceState, Output]:
@@ -61,13 +64,16 @@ def decode(model: Model, params: Params, state: DeviceState, upload: jax.Array) 
 
     def attend(layer: int, q: jax.Array, k: jax.Array, v: jax.Array, kv: Pages) -> tuple[jax.Array, Pages]:
         index = jnp.int32(layer)
+        if model.backends.decode_attention is Backend.MOSAIC:
+            out, *kv = mosaic_decode.decode_attention_write(q, k, v, *kv, index, page_table, slots, lengths)
+            return out, tuple(kv)
         kv = write_kv(*kv, index, k, v, page_ids, offsets)
         return decode_attention(q, *kv, index, page_table, slots, lengths), kv
 
     tokens = state.last_token[slots]
     hidden, (k, v) = model.family.forward(model.config, params, tokens, positions, (state.k, state.v), attend)
     logits = model.family.unembed(model.config, params, hidden)
-    drawn = sample(logits, state.sampling[slots], positions + 1)
+    drawn = largest_id(logits)
     state = state.replace(
         k=k,
         v=v,
@@ -81,7 +87,7 @@ def decode(model: Model, params: Params, state: DeviceState, upload: jax.Array) 
 def extend(
     model: Model, bucket: ExtendBucket, params: Params, state: DeviceState, upload: jax.Array
 ) -> tuple[DeviceState, Output]:
-    """Bring each row `count` tokens further and draw the next token of the rows that sample.
+    """Bring each row `count` tokens further and take the most likely next token of the rows that sample.
 
     upload: i32[ExtendLayout.of(bucket, page_size).size].
     """
@@ -101,16 +107,17 @@ def extend(
     token_slots, token_positions = _spread(bucket.tokens, slots, starts, counts, positions)
     page_ids, offsets = _places(state.page_table, token_slots, token_positions, page_size)
     lengths = jnp.where(counts > 0, positions + counts, 0)
+    run = mosaic_extend.extend_attention if model.backends.extend_attention is Backend.MOSAIC else extend_attention
 
     def attend(layer: int, q: jax.Array, k: jax.Array, v: jax.Array, kv: Pages) -> tuple[jax.Array, Pages]:
         index = jnp.int32(layer)
         kv = write_kv(*kv, index, k, v, page_ids, offsets)
-        return extend_attention(q, *kv, index, state.page_table, slots, starts, counts, lengths), kv
+        return run(q, *kv, index, state.page_table, slots, starts, counts, lengths), kv
 
     hidden, (k, v) = model.family.forward(model.config, params, tokens, token_positions, (state.k, state.v), attend)
     last_hidden = hidden.at[starts + jnp.maximum(counts, 1) - 1].get(mode="clip")  # [R, D]
     state = state.replace(k=k, v=v, next_pos=state.next_pos.at[slots].set(jnp.where(slots > 0, lengths, 0)))
-    state, drawn, logits = _sample_rows(model, bucket, params, state, last_hidden, slots, logits_rows, lengths)
+    state, drawn, logits = _sample_rows(model, bucket, params, state, last_hidden, slots, logits_rows)
     return state, Output(_pack(drawn, last_hidden), logits, hidden)
 
 
@@ -171,7 +178,6 @@ def _sample_rows(
     last_hidden: jax.Array,
     slots: jax.Array,
     logits_rows: jax.Array,
-    lengths: jax.Array,
 ) -> tuple[DeviceState, jax.Array, jax.Array]:
     """Logits for the rows that sample, a token for each, stored under its slot. Returns state, i32[R], f32[L, V]."""
     sampling = logits_rows >= 0
@@ -181,7 +187,7 @@ def _sample_rows(
         .set(jnp.arange(bucket.rows, dtype=jnp.int32), mode="drop")
     )  # [L]; unused rows of logits repeat row 0
     logits = model.family.unembed(model.config, params, last_hidden[row_of])
-    drawn = sample(logits, state.sampling[slots[row_of]], lengths[row_of])[jnp.maximum(logits_rows, 0)]  # [R]
+    drawn = largest_id(logits)[jnp.maximum(logits_rows, 0)]  # [R]
     kept = jnp.where(sampling, slots, 0)
     stored = state.last_token.at[kept].set(jnp.where(kept > 0, drawn, 0))
     return state.replace(last_token=stored), drawn, logits

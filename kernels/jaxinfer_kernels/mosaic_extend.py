@@ -2,7 +2,7 @@
 
 FlashAttention-3 (Shah et al., arXiv:2407.08608) without its ping-pong: one warpgroup copies pages, the others each hold
 64 queries of one head. Causal from the bottom right: a row's last query sees all of the row. Bound by arithmetic,
-`4 * N * H` operations per visible pair of query and key; that is our bar. Not yet run on a GPU.
+`4 * N * H` operations per visible pair of query and key; that is our bar.
 """
 
 import dataclasses
@@ -15,11 +15,13 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from jaxinfer_kernels import mosaic_decode
 from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, F32, I32, Ref, Smem, store
 from jaxinfer_kernels.paged_kv import page_size_of
 
 LOWEST = -1e30  # a running maximum to start from; -inf would make inf - inf = NaN
 ROWS = 64  # queries of one warpgroup
+FEW_ROWS = 8  # up to so many rows, those of one token are tiles like the others
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,16 +51,48 @@ def extend_attention(
     tuning: Tuning = DEFAULT,
     interpret: plgpu.InterpretGPUParams | None = None,
 ) -> jax.Array:
-    """extend_attention.extend_attention, same arguments, for bf16 and f16, head_dim 64 or 128 and T of at least 64.
+    """extend_attention.extend_attention, same arguments, for the shapes of `supported`.
 
     Tokens of no row come out undefined: their pages and hidden states are never read.
     """
-    (t, n, h), page = q.shape, page_size_of(k)
-    if h not in (64, 128) or t < ROWS or q.dtype not in (jnp.bfloat16, jnp.float16) or q.dtype != k.dtype:
+    if not supported(q.shape[2], page_size_of(k), q.dtype) or q.dtype != k.dtype:
         raise ValueError(
-            f"the Mosaic extend attention needs bf16 or f16, head_dim 64 or 128 and {ROWS} tokens or more, "
+            "the Mosaic extend attention needs bf16 or f16, head_dim 64 or 128 and pages of 8 to 128 tokens, "
             f"got q {q.aval} and k {k.aval}; use extend_attention.extend_attention"
         )
+    num_tokens = len(q)
+    q = jnp.pad(q, ((0, max(0, ROWS - num_tokens)), (0, 0), (0, 0)))  # a tile never reaches beyond the last token
+    args = k, v, layer, page_table, slots
+    if len(counts) <= FEW_ROWS or interpret:
+        return _tiled(q, *args, query_starts, counts, lengths, tuning, interpret)[:num_tokens]
+    # Many rows: most are decode rows, each of which would waste a tile, so they go together through decode.
+    single = counts == 1
+    out = _tiled(q, *args, query_starts, jnp.where(single, 0, counts), lengths, tuning, interpret)[:num_tokens]
+    rows = q.at[query_starts].get(mode="clip")
+    rows = mosaic_decode.decode_attention(rows, *args, jnp.where(single, lengths, 0))
+    return out.at[jnp.where(single, query_starts, num_tokens)].set(rows, mode="drop")
+
+
+def supported(head_dim: int, page: int, dtype: jnp.dtype) -> bool:
+    """Whether this kernel can run the shape; what it cannot, the XLA version can."""
+    return head_dim in (64, 128) and page in (8, 16, 32, 64, 128) and dtype in (jnp.bfloat16, jnp.float16)
+
+
+def _tiled(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    layer: jax.Array,
+    page_table: jax.Array,
+    slots: jax.Array,
+    query_starts: jax.Array,
+    counts: jax.Array,
+    lengths: jax.Array,
+    tuning: Tuning,
+    interpret: plgpu.InterpretGPUParams | None,
+) -> jax.Array:
+    """One launch over the tiles of all rows, T of at least ROWS."""
+    (t, n, h), page = q.shape, page_size_of(k)
     if tuning.block_tokens % 64 or tuning.block_tokens % page:
         raise ValueError(
             f"block_tokens must be a multiple of 64 and of the page size {page}, got {tuning.block_tokens}"

@@ -31,7 +31,8 @@ def test_every_step_within_the_budget_has_a_bucket(seqs: int, tokens: int, coars
             bucket = pick_extend(extend, ExtendBucket(count, rows, rows))
             assert bucket.tokens >= count
             assert bucket.rows >= rows
-    assert len(decode) + len(extend) + len(draw_sizes(seqs)) + len(Helper) <= MAX_EXECUTABLES
+    num_draws = sum(len(draw_sizes(seqs, full=full)) for full in (False, True))
+    assert len(decode) + len(extend) + num_draws + len(Helper) <= MAX_EXECUTABLES
 
 
 def test_the_decode_sizes_on_a_gpu_are_those_of_the_design() -> None:
@@ -39,8 +40,10 @@ def test_the_decode_sizes_on_a_gpu_are_those_of_the_design() -> None:
     assert decode_buckets(100) == (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 100)
 
 
-def test_the_full_sampler_comes_in_few_sizes() -> None:
-    assert [draw_sizes(seqs) for seqs in (1, 16, 100, 256)] == [(1,), (1, 16), (1, 8, 32, 100), (1, 8, 32, 128, 256)]
+def test_the_samplers_come_in_few_sizes() -> None:
+    plain = [draw_sizes(seqs, full=False) for seqs in (1, 16, 100, 256)]
+    assert plain == [(1,), (1, 16), (1, 8, 32, 100), (1, 8, 32, 128, 256)]
+    assert [draw_sizes(seqs, full=True) for seqs in (1, 16, 100, 256)] == [(1,), (1, 16), (32, 100), (32, 256)]
 
 
 def test_a_cpu_has_a_dozen_programs() -> None:

@@ -129,7 +129,6 @@ def test_draws_follow_the_oracles_probabilities(controls: Controls) -> None:
         jnp.repeat(changed, draws, axis=0),
         jnp.repeat(slot.columns[jnp.full(1, 2)], draws, axis=0),
         jnp.arange(draws, dtype=jnp.int32),
-        jnp.zeros(draws, bool),
     )
     counts = np.bincount(np.asarray(tokens), minlength=V)
     wanted = oracle(expected_logits(logits[0], controls, PROMPT, OUTPUT), sampling) * draws
@@ -142,7 +141,7 @@ def test_draws_follow_the_oracles_probabilities(controls: Controls) -> None:
     assert distance < cells + 5 * (2 * max(cells, 1)) ** 0.5 + 5  # five standard deviations of chi-square
 
 
-def test_a_drawn_token_is_counted_and_kept_for_rows_with_controls_only() -> None:
+def test_a_drawn_token_is_counted_and_kept_where_the_row_asks_for_it_only() -> None:
     slot = Slot(Sampling(controls=Controls(presence_penalty=1.0, allowed_token_ids=(7,))), 1)
     last, state, out = draw(
         TOP, jnp.zeros(8, jnp.int32), slot.state, jnp.full(8, 12, jnp.int32), slot.columns,
@@ -153,6 +152,7 @@ def test_a_drawn_token_is_counted_and_kept_for_rows_with_controls_only() -> None
     assert int(state.counts[2, 7]) == OUTPUT.count(7) + 1
     assert int(state.counts[2, 3]) == IN_PROMPT + 1
     plain = Slot(Sampling(temperature=1.0), 1)
+    plain.draws[:, DrawColumn.SLOT] = 0  # a greedy row beside it
     last, state, out = draw(
         TOP, jnp.zeros(8, jnp.int32), plain.state, jnp.full(8, 12, jnp.int32), plain.columns,
         jnp.asarray(logits_of(1)), jnp.asarray([[9, 1]], jnp.int32), jnp.asarray(plain.draws),

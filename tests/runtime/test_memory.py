@@ -53,7 +53,7 @@ def test_a_gpu_gives_pages_what_weights_and_temporaries_leave() -> None:
     assert 0.93 * 125 * GIB < total < 125 * GIB
     assert gpu.limits.max_model_len == 40960
     assert (gpu.limits.max_num_seqs, gpu.limits.max_num_batched_tokens, gpu.limits.page_size) == (256, 8192, 64)
-    sizes = (gpu.limits.decode_buckets, gpu.limits.extend_buckets, draw_sizes(256))
+    sizes = (gpu.limits.decode_buckets, gpu.limits.extend_buckets, draw_sizes(256, full=False))
     assert sum(map(len, sizes)) + len(Helper) <= MAX_EXECUTABLES
     assert gpu.temporaries > plan("gpu", free=125 * GIB, max_num_seqs=64).temporaries + 192 * (2 + 0.25) * 151936
 

@@ -12,7 +12,7 @@ from jaxinfer.runtime.packing import sampling_columns
 from jaxinfer.runtime.plan import Sampling
 from jaxinfer.runtime.sampler import gumbel_noise, kept
 
-sample = jax.jit(sampler.sample)
+sample = jax.jit(sampler.draw)
 V = 50
 ON = Sampling(temperature=1.0, seed=11)
 CASES = [
@@ -113,6 +113,30 @@ def test_a_rows_token_depends_on_nothing_but_the_row() -> None:
     for i in range(10):
         alone = sample(logits[i : i + 1], columns[i : i + 1], positions[i : i + 1])
         assert alone[0] == together[i]
+
+
+def test_rows_of_a_step_keep_its_token_unless_they_draw() -> None:
+    logits, slots = jnp.asarray(logits_of(3)), 5
+    sampling = jnp.zeros((slots, len(columns_of(ON)[0])), jnp.int32).at[2].set(columns_of(ON)[0])
+    next_pos = jnp.arange(slots, dtype=jnp.int32)
+    packed, upload = jnp.asarray([[7, 1], [8, 1], [9, 1]]), jnp.asarray([[0, 2], [2, 1], [0, 0]])
+    last, tokens = jax.jit(sampler.draw_plain)(jnp.full(slots, 40), next_pos, sampling, logits, packed, upload)
+    drawn = int(sample(logits[1:2], columns_of(ON), next_pos[2:3])[0])
+    assert tokens[:, 0].tolist() == [9, drawn, 7]
+    assert last.tolist() == [40, 40, drawn, 40, 40]
+
+
+def test_a_bound_by_digits_is_the_bound_by_halves() -> None:
+    numbers = np.random.default_rng(5).integers(0, 2**32, (20, 300), dtype=np.uint32)
+    values, counts = jnp.asarray(numbers), jnp.arange(1, 21)
+
+    def holds(bound: jax.Array) -> jax.Array:
+        return jnp.sum(values >= bound, axis=-1) >= counts
+
+    lowest = jnp.zeros(20, jnp.uint32)
+    by_digits, by_halves = sampler._by_digits(holds, lowest), sampler._by_halves(holds, lowest)
+    np.testing.assert_array_equal(np.asarray(by_digits), np.asarray(by_halves))
+    np.testing.assert_array_equal(np.asarray(by_digits), -np.sort(-numbers.astype(np.int64))[range(20), range(20)])
 
 
 def test_equal_logits_at_the_kth_place_are_all_kept() -> None:

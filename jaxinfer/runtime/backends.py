@@ -1,0 +1,61 @@
+"""Which implementation runs each op: chosen once, before anything is compiled, and never changed or left silently."""
+
+import dataclasses
+import enum
+
+import jax
+import jax.numpy as jnp
+
+from jaxinfer.config import AttentionBackend
+from jaxinfer.errors import ConfigError
+from jaxinfer.models.config import ModelConfig
+from jaxinfer_kernels import mosaic_decode_plan, mosaic_extend
+
+_HOPPER = "9.0"
+
+
+class Backend(enum.StrEnum):
+    """XLA: compiled from plain operations, on every device.    MOSAIC: our kernels for Hopper."""
+
+    XLA = "xla"
+    MOSAIC = "mosaic"
+
+
+@dataclasses.dataclass(frozen=True)
+class Backends:
+    """One implementation per op."""
+
+    decode_attention: Backend = Backend.XLA
+    extend_attention: Backend = Backend.XLA
+
+    def rows(self) -> tuple[tuple[str, str], ...]:
+        """(op, implementation), for people."""
+        return tuple((name.replace("_", " "), str(value)) for name, value in dataclasses.asdict(self).items())
+
+
+XLA_ONLY = Backends()
+
+
+def choose_backends(
+    setting: AttentionBackend, model: ModelConfig, dtype: str, page_size: int, device: jax.Device
+) -> Backends:
+    """The fastest that this device and the model's shapes can run, or what the setting names.
+
+    Raises ConfigError where the setting names what cannot run, with the reason.
+    """
+    if setting == "xla":
+        return XLA_ONLY
+    capability = str(getattr(device, "compute_capability", "none"))
+    hopper = capability == _HOPPER
+    kind, h = jnp.dtype(dtype), model.head_dim
+    decode = hopper and mosaic_decode_plan.supported(model.num_heads, model.num_kv_heads, h, page_size, kind)
+    extend = hopper and mosaic_extend.supported(h, page_size, kind)
+    if setting == "mosaic" and not (decode and extend):
+        fact = f"{dtype}, page_size {page_size}, {model.num_heads} heads of {h} over {model.num_kv_heads}"
+        if not hopper:
+            fact = f"{device.device_kind} ({capability})"
+        raise ConfigError(
+            f"attention_backend mosaic needs a GPU of compute capability {_HOPPER} (H100, H200), bfloat16 or float16, "
+            f"pages of 8 to 128 tokens and head_dim 64 or 128, got {fact}; set attention_backend to auto"
+        )
+    return Backends(*(Backend.MOSAIC if can else Backend.XLA for can in (decode, extend)))
