@@ -8,11 +8,10 @@ the projections themselves, so it is as deep as they are wide.
     XLA_FLAGS=--xla_enable_command_buffers_during_profiling=true PYTHONPATH=.:kernels \
         python benchmarks/kernels_linear.py [--model Qwen3-8B] [--rows 8,16] [--chain-only]
         [--try "norm_gate_up:splits=2,stages=6;linear_down:splits=5"]
-        [--chain "norm_gate_up:splits=1,block=64|linear_o>norm_gate_up,1,0,384"]
+        [--chain "norm_gate_up:splits=1,block=64"]
 """
 
 import argparse
-import dataclasses
 import functools
 import os
 import pathlib
@@ -26,7 +25,7 @@ import numpy as np
 
 from jaxinfer_kernels import mosaic_linear
 from jaxinfer_kernels.linear import linear
-from jaxinfer_kernels.mosaic_linear_plan import Ahead, Tuning
+from jaxinfer_kernels.mosaic_linear_plan import Tuning
 
 BANDWIDTH = 4.306e12  # bytes a second, device to device, H200, 2026-10
 REPEATS, EPS = 20, 1e-6
@@ -39,7 +38,6 @@ MODELS = {
 
 type Arrays = dict[str, jax.Array]
 type Tunings = Mapping[str, Tuning]
-type Aheads = Mapping[str, tuple[str, ...]]
 
 
 def shapes(model: str) -> dict[str, tuple[int, int]]:
@@ -52,13 +50,11 @@ def shapes(model: str) -> dict[str, tuple[int, int]]:
     }
 
 
-def ours(
-    op: str, x: jax.Array, layer: Arrays, index: jax.Array, residual: jax.Array, tuning: Tuning, *ahead: jax.Array
-) -> jax.Array:
+def ours(op: str, x: jax.Array, layer: Arrays, index: jax.Array, residual: jax.Array, tuning: Tuning) -> jax.Array:
     if op.startswith("linear"):
-        return mosaic_linear.linear_residual(x, layer[op], residual, ahead=ahead, tuning=tuning)
+        return mosaic_linear.linear_residual(x, layer[op], residual, tuning=tuning)
     function = mosaic_linear.norm_linear if op == "norm_linear" else mosaic_linear.norm_gate_up
-    return function(x, layer["norm"], layer[op], index, eps=EPS, ahead=ahead, tuning=tuning)
+    return function(x, layer["norm"], layer[op], index, eps=EPS, tuning=tuning)
 
 
 def xlas(op: str, x: jax.Array, layer: Arrays, index: jax.Array, residual: jax.Array, tuning: None) -> jax.Array:
@@ -77,18 +73,13 @@ def alone(step: Callable, op: str, tuning: Tuning | None, x: jax.Array, residual
     return [step(op, x, layer, jnp.int32(0), residual, tuning) for layer in layers]
 
 
-def chain(step: Callable, tunings: Tunings, ahead: Aheads, x: jax.Array, layers: list[Arrays]) -> jax.Array:
-    """ahead[op]: the ops whose weights that op's kernel brings into the L2; the next layer's, if they are before it."""
-    order = list(shapes("Qwen2.5-1.5B"))
-    for i, layer in enumerate(layers):
-        after = layers[(i + 1) % len(layers)]
-
-        def run(op: str, x: jax.Array, residual: jax.Array, layer: Arrays = layer, after: Arrays = after) -> jax.Array:
-            later = [(after if order.index(name) <= order.index(op) else layer)[name] for name in ahead.get(op, ())]
-            return step(op, x, layer, jnp.int32(0), residual, tunings.get(op), *later)
-
-        gated = run("norm_gate_up", x := run("linear_o", run("norm_linear", x, x), x), x)
-        x = run("linear_down", gated, x)
+def chain(step: Callable, tunings: Tunings, x: jax.Array, layers: list[Arrays]) -> jax.Array:
+    for layer in layers:
+        index = jnp.int32(0)
+        qkv = step("norm_linear", x, layer, index, x, tunings.get("norm_linear"))
+        x = step("linear_o", qkv, layer, index, x, tunings.get("linear_o"))
+        gated = step("norm_gate_up", x, layer, index, x, tunings.get("norm_gate_up"))
+        x = step("linear_down", gated, layer, index, x, tunings.get("linear_down"))
     return x
 
 
@@ -151,18 +142,19 @@ def measure_alone(model: str, rows: int, layers: list[Arrays], op: str, tuning: 
     print(f"| {op} | {rows} | {cut} | {each:.2f} | {rate:.0f} | {len(durations) / len(layers):.0f} |", flush=True)
 
 
-def measure_chain(name: str, rows: int, layers: list[Arrays], step: Callable, tunings: Tunings, ahead: Aheads) -> None:
+def measure_chain(name: str, rows: int, layers: list[Arrays], step: Callable, tunings: Tunings) -> None:
     x = jnp.ones((rows, layers[0]["norm"].shape[1]), jnp.bfloat16)
     started = time.perf_counter()
-    run = jax.jit(functools.partial(chain, step, tunings, ahead)).lower(x, layers).compile()
+    run = jax.jit(functools.partial(chain, step, tunings)).lower(x, layers).compile()
     compiling = time.perf_counter() - started
     wall = wall_us(lambda: run(x, layers))
     durations, span = kernels_us(lambda: run(x, layers))
     each = durations.reshape(len(layers), -1).mean(axis=0) if len(durations) == 4 * len(layers) else []
     finite = bool(jnp.isfinite(run(x, layers)).all())
     size = sum(layer[op].nbytes for layer in layers for op in layer if op != "norm")
+    split = " ".join(f"{us:.1f}" for us in each)
     print(
-        f"| {name} | {rows} | {wall:.0f} | {span:.0f} | {' '.join(f'{us:.1f}' for us in each)} | {len(durations)} | {size / BANDWIDTH * 1e6:.0f} | "
+        f"| {name} | {rows} | {wall:.0f} | {span:.0f} | {split} | {len(durations)} | {size / BANDWIDTH * 1e6:.0f} | "
         f"{compiling:.1f} | {finite} |",
         flush=True,
     )
@@ -175,23 +167,12 @@ def parsed(text: str) -> list[tuple[str, Tuning]]:
     return [(op, Tuning(**{"pdl": False, **{name: int(n) for name, n in fields}})) for op, fields in cuts]
 
 
-def with_ahead(tunings: dict[str, Tuning], text: str) -> tuple[dict[str, Tuning], dict[str, tuple[str, ...]]]:
-    """Of "op>later op,slices,start,stop+later op,...;op>...": what each op brings into the L2."""
-    names = {}
-    for op, later in (part.split(">") for part in text.split(";") if part):
-        fields = [one.split(",") for one in later.split("+")]
-        names[op] = tuple(field[0] for field in fields)
-        cuts = tuple(Ahead(*(int(n) for n in field[1:])) for field in fields)
-        tunings[op] = dataclasses.replace(tunings[op], ahead=cuts)
-    return tunings, names
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="Qwen2.5-1.5B", choices=MODELS)
     parser.add_argument("--rows", default="8")
     parser.add_argument("--try", dest="tries", default="")
-    parser.add_argument("--chain", action="append", default=[], help="tunings, then perhaps | and what is read ahead")
+    parser.add_argument("--chain", action="append", default=[])
     parser.add_argument("--chain-only", action="store_true")
     arguments = parser.parse_args()
     print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}, {os.environ.get('XLA_FLAGS')}")
@@ -209,11 +190,10 @@ def main() -> None:
     print("| chain | rows | wall us | device us | each kernel us | kernels | floor us | compiling s | finite |")
     print("|---|---|---|---|---|---|---|---|---|")
     for n in rows:
-        measure_chain("XLA", n, layers, xlas, {}, {})
+        measure_chain("XLA", n, layers, xlas, {})
         for number, text in enumerate(arguments.chain or [""]):
-            cuts, _, later = text.partition("|")
-            tunings = {op: Tuning(pdl=False) for op in shapes(arguments.model)} | dict(parsed(cuts))
-            measure_chain(f"Mosaic {number}", n, layers, ours, *with_ahead(tunings, later))
+            tunings = {op: Tuning() for op in shapes(arguments.model)} | dict(parsed(text))
+            measure_chain(f"Mosaic {number}", n, layers, ours, tunings)
 
 
 if __name__ == "__main__":

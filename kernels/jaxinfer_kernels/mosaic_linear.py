@@ -21,14 +21,13 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.typing import DTypeLike
 
-from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, F32, I32, Ref, Smem, round_up, store
+from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, F32, I32, Ref, Smem, store
 from jaxinfer_kernels.mosaic_linear_plan import (
     DEFAULT,
     ROWS,
     Plan,
     Tuning,
     operand,
-    pieces_ahead,
     plan_launch,
     row_layout,
 )
@@ -44,7 +43,6 @@ def norm_linear(
     eps: float,
     bias: jax.Array | None = None,
     out_dtype: DTypeLike | None = None,
-    ahead: tuple[jax.Array, ...] = (),
     tuning: Tuning = DEFAULT,
     interpret: plgpu.InterpretGPUParams | None = None,
 ) -> jax.Array:
@@ -54,8 +52,8 @@ def norm_linear(
     Normed in f32, rounded, then scaled; the product is summed in f32 and rounded before the bias. Returns [T, N].
     """
     after = None if bias is None else "bias"
-    plan = _plan(x, w, tuning, interpret, out_dtype=out_dtype, norm_eps=eps, after=after)
-    return _run(plan, ahead, x, w, layer.reshape(1), norm, *([] if bias is None else [bias]))
+    plan = plan_launch(x, w, tuning, interpret, out_dtype=out_dtype, norm_eps=eps, after=after)
+    return _run(plan, x, w, layer.reshape(1), norm, *([] if bias is None else [bias]))
 
 
 @functools.partial(jax.jit, static_argnames=("tuning", "interpret"))
@@ -64,7 +62,6 @@ def linear_residual(
     w: jax.Array,
     residual: jax.Array,
     *,
-    ahead: tuple[jax.Array, ...] = (),
     tuning: Tuning = DEFAULT,
     interpret: plgpu.InterpretGPUParams | None = None,
 ) -> jax.Array:
@@ -73,8 +70,8 @@ def linear_residual(
       x: [T, K].    w: [N, K].    residual: [T, N].
     Returns [T, N].
     """
-    plan = _plan(x, w, tuning, interpret, after="residual")
-    return _run(plan, ahead, x, w, _padded(residual))
+    plan = plan_launch(x, w, tuning, interpret, after="residual")
+    return _run(plan, x, w, _padded(residual))
 
 
 @functools.partial(jax.jit, static_argnames=("eps", "tuning", "interpret"))
@@ -85,7 +82,6 @@ def norm_gate_up(
     layer: jax.Array,
     *,
     eps: float,
-    ahead: tuple[jax.Array, ...] = (),
     tuning: Tuning = DEFAULT,
     interpret: plgpu.InterpretGPUParams | None = None,
 ) -> jax.Array:
@@ -94,32 +90,16 @@ def norm_gate_up(
       x: [T, K].    norm: [L, K].    w: [2F, K], the rows of gate, then of up.    layer: i32[], of norm.
     Returns [T, F].
     """
-    plan = _plan(x, w, tuning, interpret, norm_eps=eps, after="silu")
-    return _run(plan, ahead, x, w, layer.reshape(1), norm)
-
-
-def _plan(
-    x: jax.Array,
-    w: jax.Array,
-    tuning: Tuning,
-    interpret: plgpu.InterpretGPUParams | None,
-    *,
-    out_dtype: DTypeLike | None = None,
-    **neighbours: object,
-) -> Plan:
-    out = jnp.dtype(out_dtype or x.dtype)
-    columns = round_up(len(x), 8)
-    return plan_launch(x, w, Plan(columns, w.shape[1], len(w), x.dtype, out, tuning, interpret, **neighbours))
+    plan = plan_launch(x, w, tuning, interpret, norm_eps=eps, after="silu")
+    return _run(plan, x, w, layer.reshape(1), norm)
 
 
 def _padded(x: jax.Array) -> jax.Array:
     return jnp.pad(x, ((0, -len(x) % 8), (0, 0)))
 
 
-def _run(plan: Plan, ahead: tuple[jax.Array, ...], x: jax.Array, *rest: jax.Array) -> jax.Array:
-    if len(ahead) != len(plan.tuning.ahead):
-        raise ValueError(f"tuning.ahead must describe each of the {len(ahead)} arrays, got {plan.tuning.ahead}")
-    return _launch(plan)(_padded(x), *rest, *ahead)[0][: len(x)]
+def _run(plan: Plan, x: jax.Array, *rest: jax.Array) -> jax.Array:
+    return _launch(plan)(_padded(x), *rest)[0][: len(x)]
 
 
 def _names(plan: Plan) -> list[str]:
@@ -127,41 +107,40 @@ def _names(plan: Plan) -> list[str]:
     names = ["x", "w"]
     names += [] if plan.norm_eps is None else ["layer", "norm"]
     names += [plan.after] if plan.after in ("bias", "residual") else []
-    names += [f"ahead{i}" for i in range(len(plan.tuning.ahead))]
     return [*names, "out", *(["partials", "squares"] if _spills(plan) else [])]
 
 
 def _spills(plan: Plan) -> bool:
     """Interpret mode has no distributed shared memory: there, and only there, peers meet in global memory."""
-    return plan.interpret is not None and plan.splits > 1
+    return plan.interpret is not None and plan.cut.splits > 1
 
 
 def _launch(plan: Plan) -> Callable[..., list[jax.Array]]:
-    columns, block, dtype = plan.columns, plan.tuning.block, plan.dtype
+    columns, block, dtype = plan.columns, plan.block, plan.dtype
     width = ROWS // 2 if plan.after == "silu" else ROWS  # columns of the result that a tile makes
     out = [jax.ShapeDtypeStruct((columns, plan.tiles * width), plan.out_dtype)]
     if _spills(plan):
-        shapes = (plan.tiles, plan.splits, ROWS, columns), (plan.clusters, plan.splits, columns)
+        shapes = (plan.tiles, plan.cut.splits, ROWS, columns), (plan.cut.clusters, plan.cut.splits, columns)
         out += [jax.ShapeDtypeStruct(shape, F32) for shape in shapes]
     smem = dict(
         x=operand((plan.blocks, columns, block), dtype),
-        w=operand((plan.stages, ROWS, block), dtype),
-        w_ready=plgpu.Barrier(num_arrivals=2 if plan.after == "silu" else 1, num_barriers=plan.stages),
+        w=operand((plan.cut.stages, ROWS, block), dtype),
+        w_ready=plgpu.Barrier(num_arrivals=2 if plan.after == "silu" else 1, num_barriers=plan.cut.stages),
     )
     if plan.norm_eps is not None:
         smem |= dict(norm=plgpu.SMEM((plan.blocks * block,), dtype), norm_ready=plgpu.Barrier(num_arrivals=plan.blocks))
     if plan.after == "silu":
         smem |= dict(gate_up=plgpu.SMEM((columns, ROWS), dtype))
-    if plan.splits > 1:
+    if plan.cut.splits > 1:
         smem |= dict(partial=plgpu.SMEM((ROWS, columns), F32), peers=plgpu.ClusterBarrier(collective_axes=("split",)))
         smem |= {} if plan.norm_eps is None else dict(squares=plgpu.SMEM((columns,), F32))
     return plgpu.kernel(
         functools.partial(_kernel, plan),
         out_type=out,
         scratch_types=smem,
-        grid=(plan.clusters,),
+        grid=(plan.cut.clusters,),
         grid_names=("cluster",),
-        cluster=(plan.splits,),
+        cluster=(plan.cut.splits,),
         cluster_names=("split",),
         num_threads=1,
         thread_name="warpgroup",
@@ -173,48 +152,39 @@ def _launch(plan: Plan) -> Callable[..., list[jax.Array]]:
 def _kernel(plan: Plan, *refs: Ref, **smem: Ref) -> None:
     ref = dict(zip(_names(plan), refs, strict=True))
     cluster, split = lax.axis_index("cluster"), lax.axis_index("split")
-    tiles = lax.div(plan.tiles - 1 - cluster, I32(plan.clusters)) + 1  # of this cluster
-    even = plan.tiles % plan.clusters == 0
+    tiles = lax.div(plan.tiles - 1 - cluster, I32(plan.cut.clusters)) + 1  # of this cluster
+    even = plan.tiles % plan.cut.clusters == 0
     if even:
-        tiles = plan.tiles // plan.clusters
+        tiles = plan.tiles // plan.cut.clusters
     units = tiles * plan.blocks
     fetch = functools.partial(_fetch, plan, smem, ref["w"], cluster, split)
-    for i in range(plan.stages):
+    for i in range(plan.cut.stages):
         if even:
             fetch(I32(i))
         else:
             pl.when(i < units)(functools.partial(fetch, I32(i)))
     if plan.norm_eps is not None:
         _copy_norm(plan, smem, ref, split)
-    small = even and units <= plan.stages  # all weights are on their way
-    if small:
-        _look_ahead(plan, ref, cluster * plan.splits + split)
     if plan.pdl:
         plgpu.griddepcontrol_launch_dependents()
         plgpu.griddepcontrol_wait()
     _bring_x(plan, smem, ref, cluster, split)
 
     def tile_step(i: jax.Array, _: None) -> None:
-        tile = cluster + i * plan.clusters
+        tile = cluster + i * plan.cut.clusters
         added = _load_added(plan, ref, tile)
 
         def product(acc: Ref) -> jax.Array:
             def step(j: jax.Array, _: None) -> None:
                 unit = i * plan.blocks + j
-                slot = lax.rem(unit, I32(plan.stages))
+                slot = lax.rem(unit, I32(plan.cut.stages))
                 plgpu.barrier_wait(smem["w_ready"].at[slot])
                 plgpu.wgmma(acc, smem["w"].at[slot], smem["x"].at[j].transpose((1, 0)))
                 plgpu.wgmma_wait(0)
 
-                @pl.when(unit + plan.stages < units)
+                @pl.when(unit + plan.cut.stages < units)
                 def _():
-                    fetch(unit + plan.stages)
-
-                if not small and plan.tuning.ahead:
-
-                    @pl.when(unit == jnp.maximum(units - plan.stages - 1, 0))
-                    def _():
-                        _look_ahead(plan, ref, cluster * plan.splits + split)
+                    fetch(unit + plan.cut.stages)
 
             lax.fori_loop(0, plan.blocks, step, None)
             return acc[...]
@@ -226,43 +196,19 @@ def _kernel(plan: Plan, *refs: Ref, **smem: Ref) -> None:
 
 
 def _fetch(plan: Plan, smem: Smem, w_ref: Ref, cluster: jax.Array, split: jax.Array, unit: jax.Array) -> None:
-    """Start copying this CTA's unit-th block of weights, [ROWS, block]."""
-    slot = lax.rem(unit, I32(plan.stages))
-    tile = cluster + lax.div(unit, I32(plan.blocks)) * plan.clusters
-    columns = pl.ds((split * plan.blocks + lax.rem(unit, I32(plan.blocks))) * plan.tuning.block, plan.tuning.block)
-    target, ready = smem["w"].at[slot], smem["w_ready"].at[slot]
-    if plan.after != "silu":
-        plgpu.copy_gmem_to_smem(w_ref.at[pl.ds(tile * ROWS, ROWS), columns], target, ready)
-        return
-    half = ROWS // 2
-    for i in range(2):  # gate, up
-        rows = pl.ds(tile * half + i * (plan.out // 2), half)
-        plgpu.copy_gmem_to_smem(w_ref.at[rows, columns], target.at[pl.ds(i * half, half)], ready)
-
-
-def _look_ahead(plan: Plan, ref: Smem, cta: jax.Array) -> None:
-    """Start bringing this CTA's share of what later kernels read into the L2, while the memory would rest."""
-    if plan.interpret:
-        return
-    for i, ahead in enumerate(plan.tuning.ahead):
-        later = ref[f"ahead{i}"]
-        width, across = pieces_ahead(ahead, later.shape)
-        per_row = ahead.slices * across
-        pieces = later.shape[0] // ROWS * per_row
-
-        def step(j: jax.Array, _: None, later=later, ahead=ahead, width=width, across=across, per_row=per_row) -> None:
-            piece = cta + j * plan.ctas
-            place = lax.rem(piece, I32(per_row))
-            column = lax.div(place, I32(across)) * (later.shape[1] // ahead.slices) + ahead.start
-            column = column + lax.rem(place, I32(across)) * width
-            rows = pl.ds(lax.div(piece, I32(per_row)) * ROWS, ROWS)
-            plgpu.async_prefetch(later.at[rows, pl.ds(column, width)])
-
-        lax.fori_loop(0, lax.div(pieces - 1 - cta, I32(plan.ctas)) + 1, step, None)
+    """Start copying this CTA's unit-th block of weights, [ROWS, block]; half of it are up's rows if there is a gate."""
+    slot = lax.rem(unit, I32(plan.cut.stages))
+    tile = cluster + lax.div(unit, I32(plan.blocks)) * plan.cut.clusters
+    columns = pl.ds((split * plan.blocks + lax.rem(unit, I32(plan.blocks))) * plan.block, plan.block)
+    firsts = (0, plan.out // 2) if plan.after == "silu" else (0,)
+    rows = ROWS // len(firsts)
+    for i, first in enumerate(firsts):
+        source = w_ref.at[pl.ds(first + tile * rows, rows), columns]
+        plgpu.copy_gmem_to_smem(source, smem["w"].at[slot, pl.ds(i * rows, rows)], smem["w_ready"].at[slot])
 
 
 def _copy_norm(plan: Plan, smem: Smem, ref: Smem, split: jax.Array) -> None:
-    layer, block = ref["layer"][0], plan.tuning.block
+    layer, block = ref["layer"][0], plan.block
     for i in range(plan.blocks):
         source = ref["norm"].at[layer, pl.ds((split * plan.blocks + i) * block, block)]
         plgpu.copy_gmem_to_smem(source, smem["norm"].at[pl.ds(i * block, block)], smem["norm_ready"])
@@ -281,11 +227,11 @@ def _load_added(plan: Plan, ref: Smem, tile: jax.Array) -> jax.Array | None:
 
 
 def _bring_x(plan: Plan, smem: Smem, ref: Smem, cluster: jax.Array, split: jax.Array) -> None:
-    """Load this CTA's columns of x past the copy engine, which is busy, norm them if wanted and lay them out."""
-    layout, block = row_layout(64), plan.tuning.block
+    """Load this CTA's columns of x, norm them if wanted and lay them out. The copy engine, busy, would be slower."""
+    layout, block = row_layout(64), plan.block
     shape = (plan.columns, 64)
     pieces = [(i, j) for i in range(plan.blocks) for j in range(0, block, 64)]
-    at_once = max(128 // plan.columns, 1)
+    at_once = max(256 // plan.columns, 1)  # loads in flight
     keep = plan.norm_eps is not None and plan.columns * len(pieces) <= 256
     kept = {}
     squares = plgpu.layout_cast(jnp.zeros(shape, F32), layout)
@@ -314,7 +260,7 @@ def _bring_x(plan: Plan, smem: Smem, ref: Smem, cluster: jax.Array, split: jax.A
 
 def _scale(plan: Plan, smem: Smem, ref: Smem, cluster: jax.Array, split: jax.Array, squares: jax.Array) -> jax.Array:
     """One over the root mean square of each row, f32[columns], of the sums over this CTA's columns."""
-    if plan.splits > 1:
+    if plan.cut.splits > 1:
         store(smem["squares"], squares)
         plgpu.commit_smem()
         if _spills(plan):
@@ -338,14 +284,14 @@ def _sum_of_peers(plan: Plan, mine: Ref, spilled: Ref | None, layout: object) ->
         ref = plgpu.cluster_ref(mine, {"split": I32(peer)}) if spilled is None else spilled.at[peer]
         return plgpu.load(ref, layout=layout, optimized=False)
 
-    return functools.reduce(jnp.add, [share(i) for i in range(plan.splits)])
+    return functools.reduce(jnp.add, [share(i) for i in range(plan.cut.splits)])
 
 
 def _finish(
     plan: Plan, smem: Smem, ref: Smem, tile: jax.Array, split: jax.Array, acc: jax.Array, added: jax.Array | None
 ) -> None:
     """Add up the cluster's shares acc f32[ROWS, columns] of a tile, do what is to be done after, and store."""
-    if plan.splits > 1:
+    if plan.cut.splits > 1:
         store(smem["partial"], acc)
         plgpu.commit_smem()
         if _spills(plan):
@@ -356,7 +302,7 @@ def _finish(
     @pl.when(split == 0)
     def _():
         total = acc
-        if plan.splits > 1:
+        if plan.cut.splits > 1:
             spilled = ref["partials"].at[tile] if _spills(plan) else None
             total = _sum_of_peers(plan, smem["partial"], spilled, plgpu.Layout.WGMMA)
         layout = plgpu.Layout.WGMMA if plan.interpret else plgpu.Layout.WGMMA_TRANSPOSED
@@ -366,7 +312,7 @@ def _finish(
         else:
             store(ref["out"].T.at[pl.ds(tile * ROWS, ROWS)], y if added is None else y + added)
 
-    if plan.splits > 1:
+    if plan.cut.splits > 1:
         _meet(smem["peers"])  # a CTA that goes on overwrites its share, one that ends takes its memory with it
 
 
@@ -379,5 +325,5 @@ def _store_gated(plan: Plan, smem: Smem, out_ref: Ref, tile: jax.Array, y: jax.A
     gate, up = (side.astype(F32) for side in sides)
     gated = (gate / (F32(1) + jnp.exp(-gate)) * up).astype(plan.dtype)
     store(out_ref.at[:, pl.ds(tile * half, half)], gated)
-    if plan.clusters < plan.tiles:
+    if plan.cut.clusters < plan.tiles:
         plgpu.commit_smem()  # before the next tile overwrites what slower warps still read

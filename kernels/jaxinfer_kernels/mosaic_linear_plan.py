@@ -7,36 +7,44 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 from jax.experimental.pallas import mosaic_gpu as plgpu
+from jax.typing import DTypeLike
 
-from jaxinfer_kernels.mosaic_decode_plan import CTAS_WANTED, Layout, round_up
+from jaxinfer_kernels.mosaic_decode_plan import Layout, round_up
 
 ROWS = 64  # of a tile of weights, the wgmma's M
 MAX_COLUMNS = 64  # activations of one launch
-SMEM_BYTES = 232_448 - 1_024  # of a CTA; barriers and what the compiler reserves apart
+MAX_STAGES = 8
+SMALL = 8_000_000  # bytes of weights for which fewer, shorter CTAs are the faster ones
 
-
-@dataclasses.dataclass(frozen=True)
-class Ahead:
-    """Which columns of a later kernel's weights are brought into the L2: `start` to `stop` of each slice."""
-
-    slices: int = 1  # equal parts of the inner dimension, as that kernel's `splits`
-    start: int = 0
-    stop: int = 0  # 0: to the end of the slice
+# CTAs beside each other on a multiprocessor: the shared memory of each, and how many clusters of 1 to 8 CTAs then run
+# at once, as an H200 answered (its 132 multiprocessors are grouped by 14 to 18). More would wait for a second wave.
+RESIDENT = {
+    2: (112_000, (264, 132, 79, 62, 47, 39, 32, 30)),
+    1: (229_000, (132, 66, 39, 30, 22, 17, 15, 15)),
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """How the work is cut. Results differ between tunings in rounding only."""
+    """How the work is cut; 0: as the shapes suggest. Results differ between tunings in rounding only."""
 
-    splits: int = 0  # CTAs of a cluster that share a tile's inner dimension; 0: so that all multiprocessors have work
-    clusters: int = 0  # that share the tiles; 0: one for each tile
-    block: int = 128  # columns of weights copied at once: a multiple of 64
-    stages: int = 4  # such copies in flight in one CTA
+    splits: int = 0  # CTAs of a cluster, which share the inner dimension: 1 to 8
+    clusters: int = 0  # that share the tiles of 64 rows of weights
+    stages: int = 0  # copies of [64, block] weights in flight in one CTA
+    block: int = 128  # a multiple of 64
     pdl: bool = True  # start fetching weights while the kernel before this one still runs
-    ahead: tuple[Ahead, ...] = ()  # one for each of the arrays `ahead`
 
 
 DEFAULT = Tuning()
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """What a tuning comes to."""
+
+    clusters: int
+    splits: int
+    stages: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +56,9 @@ class Plan:
     out: int  # rows of w; gated: twice the columns of the result
     dtype: jnp.dtype
     out_dtype: jnp.dtype
-    tuning: Tuning
+    cut: Cut
+    block: int
+    pdl: bool
     interpret: plgpu.InterpretGPUParams | None
     norm_eps: float | None = None  # norm x first
     after: Literal["bias", "residual", "silu"] | None = None
@@ -58,68 +68,72 @@ class Plan:
         return self.out // ROWS
 
     @property
-    def clusters(self) -> int:
-        return min(self.tuning.clusters or self.tiles, self.tiles)
-
-    @property
-    def splits(self) -> int:
-        """As given, or the fewest that give every multiprocessor a CTA; every card takes clusters of 8."""
-        if self.tuning.splits:
-            return self.tuning.splits
-        blocks = self.depth // self.tuning.block
-        fitting = [n for n in range(1, 9) if blocks % n == 0]
-        return next((n for n in fitting if self.tiles * n >= CTAS_WANTED), fitting[-1])
-
-    @property
     def blocks(self) -> int:
         """Copies that one CTA makes for one tile."""
-        return self.depth // self.tuning.block // self.splits
-
-    @property
-    def stages(self) -> int:
-        return min(self.tuning.stages, self.blocks * -(-self.tiles // self.clusters))
-
-    @property
-    def ctas(self) -> int:
-        return self.clusters * self.splits
-
-    @property
-    def pdl(self) -> bool:
-        return self.tuning.pdl and not self.interpret
-
-    @property
-    def smem_bytes(self) -> int:
-        item = self.dtype.itemsize
-        weights = self.stages * ROWS * self.tuning.block * item
-        x = self.columns * self.blocks * self.tuning.block * item
-        tile = ROWS * self.columns * ((item if self.after == "silu" else 0) + (4 if self.splits > 1 else 0))
-        return weights + x + tile + self.depth // self.splits * item
-
-    def check(self) -> None:
-        """Raises ValueError for tunings that cannot run."""
-        block, splits = self.tuning.block, self.splits
-        if block % 64 or self.depth % (block * splits):
-            raise ValueError(
-                f"block must be a multiple of 64 and block * splits divide {self.depth}, got {self.tuning}"
-            )
-        if self.tuning.stages < 1 or splits > 8:
-            raise ValueError(f"stages must be at least 1 and splits at most 8, got {self.tuning}")
-        if self.smem_bytes > SMEM_BYTES:
-            raise ValueError(
-                f"{self.columns} activations of {self.depth} with {self.tuning} need {self.smem_bytes} bytes of shared "
-                f"memory, {SMEM_BYTES} are there; use more splits or fewer stages"
-            )
+        return self.depth // self.block // self.cut.splits
 
 
 def supported(rows: int, out_features: int, in_features: int, dtype: jnp.dtype) -> bool:
     """Whether these kernels can run w [out_features, in_features] on that many rows; else use linear.linear."""
-    if dtype not in (jnp.bfloat16, jnp.float16) or out_features % ROWS or in_features % DEFAULT.block:
-        return False
-    columns = round_up(rows, 8)
-    if columns > MAX_COLUMNS:
-        return False
-    dtype = jnp.dtype(dtype)
-    return Plan(columns, in_features, out_features, dtype, dtype, DEFAULT, None).smem_bytes <= SMEM_BYTES
+    return (
+        dtype in (jnp.bfloat16, jnp.float16)
+        and out_features % ROWS == 0
+        and in_features % DEFAULT.block == 0
+        and rows <= MAX_COLUMNS
+        and _cut(round_up(rows, 8), in_features, out_features, DEFAULT) is not None
+    )
+
+
+def plan_launch(
+    x: jax.Array,
+    w: jax.Array,
+    tuning: Tuning,
+    interpret: plgpu.InterpretGPUParams | None,
+    *,
+    out_dtype: DTypeLike | None = None,
+    **neighbours: object,
+) -> Plan:
+    """Raises ValueError for shapes and tunings that cannot run."""
+    fits = x.ndim == w.ndim == 2 and x.shape[1] == w.shape[1] and x.dtype == w.dtype
+    if not fits or not supported(x.shape[0], *w.shape, x.dtype):
+        raise ValueError(
+            f"the Mosaic linear layers need x [T, K] with T <= {MAX_COLUMNS} and w [N, K], both bf16 or f16, with "
+            f"N % {ROWS} == 0 and K % {DEFAULT.block} == 0, got {x.aval} and {w.aval}; use linear.linear"
+        )
+    (out, depth), columns = w.shape, round_up(x.shape[0], 8)
+    cut = None if tuning.block % 64 else _cut(columns, depth, out, tuning)
+    if cut is None:
+        raise ValueError(
+            f"block must be a multiple of 64, block * splits divide K and {columns} activations fit the shared memory, "
+            f"got w {w.aval} and {tuning}; use the default tuning"
+        )
+    dtype = jnp.dtype(out_dtype or x.dtype)
+    pdl = tuning.pdl and interpret is None  # interpret mode knows no early launch
+    return Plan(columns, depth, out, x.dtype, dtype, cut, tuning.block, pdl, interpret, **neighbours)
+
+
+def _cut(columns: int, depth: int, out: int, tuning: Tuning) -> Cut | None:
+    """Work for all multiprocessors at once, two CTAs each where they fit, in few splits; None: nothing fits."""
+    item, tiles = 2, out // ROWS
+    wanted = 96 if out * depth * item < SMALL else 192
+    stage = ROWS * tuning.block * item
+    found, best = None, -math.inf
+    for splits in [tuning.splits] if tuning.splits else range(1, 9):
+        if splits > 8 or depth % (tuning.block * splits):
+            continue
+        for room, resident in RESIDENT.values():
+            clusters = tuning.clusters or -(-tiles // -(-tiles // resident[splits - 1]))
+            x_and_norm, tile = (columns + 1) * depth // splits * item, ROWS * columns * (item + 4)
+            units = depth // tuning.block // splits * (tiles // clusters)
+            stages = tuning.stages or min((room - x_and_norm - tile) // stage, MAX_STAGES)
+            if stages < 1 or (stages < 3 and stages < units and not tuning.stages):
+                continue
+            if x_and_norm + tile + min(stages, units) * stage > room:
+                continue
+            worth = min(clusters * splits, wanted) - 12 * splits  # a split costs a meeting of the cluster a tile
+            if worth > best:
+                found, best = Cut(min(clusters, tiles), splits, min(stages, units)), worth
+    return found
 
 
 def row_layout(width: int) -> Layout:
@@ -135,22 +149,3 @@ def row_layout(width: int) -> Layout:
 def operand(shape: tuple[int, ...], dtype: jnp.dtype) -> object:
     """Shared memory laid out as the wgmma wants it."""
     return plgpu.SMEM(shape, dtype, transforms=(plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)))
-
-
-def plan_launch(x: jax.Array, w: jax.Array, plan: Plan) -> Plan:
-    """plan, if x and w are of its kind. Raises ValueError otherwise."""
-    fits = x.ndim == w.ndim == 2 and x.shape[1] == w.shape[1] and x.dtype == w.dtype
-    if not fits or not supported(x.shape[0], *w.shape, x.dtype):
-        raise ValueError(
-            f"the Mosaic linear layers need x [T, K] with T <= {MAX_COLUMNS} and w [N, K], both bf16 or f16, with "
-            f"N % {ROWS} == 0 and K % {DEFAULT.block} == 0, got {x.aval} and {w.aval}; use linear.linear"
-        )
-    plan.check()
-    return plan
-
-
-def pieces_ahead(ahead: Ahead, shape: tuple[int, int]) -> tuple[int, int]:
-    """Columns of one piece of 64 rows, which the copy engine takes at once, and how many pieces a row of slices has."""
-    stop = ahead.stop or shape[1] // ahead.slices
-    width = math.gcd(stop - ahead.start, 256)
-    return width, (stop - ahead.start) // width

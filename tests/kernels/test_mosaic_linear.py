@@ -127,14 +127,12 @@ def run_shapes(op: str, named: dict[str, jax.Array]) -> jax.Array:
 
 
 def test_refuses_what_it_cannot_run():
-    x, w = jnp.zeros((8, 256), jnp.bfloat16), jnp.zeros((64, 256), jnp.bfloat16)
+    x, w = jnp.zeros((8, 4096), jnp.bfloat16), jnp.zeros((64, 4096), jnp.bfloat16)
     with pytest.raises(ValueError, match="use linear.linear"):
-        mosaic_linear.linear_residual(x, jnp.zeros((100, 256), jnp.bfloat16), jnp.zeros((8, 100), jnp.bfloat16))
-    with pytest.raises(ValueError, match="divide 256"):
-        mosaic_linear.linear_residual(x, w, jnp.zeros((8, 64), jnp.bfloat16), tuning=Tuning(splits=3))
-    with pytest.raises(ValueError, match="bytes of shared memory"):
-        x, w = jnp.zeros((64, 2048), jnp.bfloat16), jnp.zeros((64, 2048), jnp.bfloat16)
-        mosaic_linear.linear_residual(x, w, jnp.zeros((64, 64), jnp.bfloat16), tuning=Tuning(splits=1))
+        mosaic_linear.linear_residual(x, jnp.zeros((100, 4096), jnp.bfloat16), jnp.zeros((8, 100), jnp.bfloat16))
+    for tuning in (Tuning(splits=3), Tuning(block=96), Tuning(splits=1, stages=20)):
+        with pytest.raises(ValueError, match="block must be a multiple of 64"):
+            mosaic_linear.linear_residual(x, w, jnp.zeros((8, 64), jnp.bfloat16), tuning=tuning)
     assert not supported(65, 64, 128, jnp.bfloat16)
     assert not supported(8, 64, 128, jnp.float32)
 
