@@ -39,15 +39,15 @@ def extend_buckets(max_num_batched_tokens: int, max_num_seqs: int, *, coarse: bo
 
 
 def draw_sizes(max_num_seqs: int, *, full: bool) -> tuple[int, ...]:
-    """How many rows of logits a sampler comes for, rising; steps that need it have one of these."""
+    """How many rows of logits a sampler comes for, rising."""
     sizes = _FULL_SIZES if full else _DRAW_SIZES
     if max_num_seqs <= 32:
         sizes = _DRAW_SIZES[:1]
     return (*(size for size in sizes if size < max_num_seqs), max_num_seqs)
 
 
-def pick_decode(ready: Iterable[int], need: int) -> int:
-    """The smallest of the ready batch sizes that holds `need` rows. Raises ValueError if none does."""
+def pick_size(ready: Iterable[int], need: int) -> int:
+    """The smallest of the ready numbers of rows that holds `need` rows. Raises ValueError if none does."""
     return min((size for size in ready if size >= need), default=None) or _none_holds(need, ready)
 
 

@@ -35,20 +35,18 @@ def draw_full(
     next_pos: jax.Array,
     sampling: jax.Array,
     logits: jax.Array,
-    packed: jax.Array,
     upload: jax.Array,
 ) -> tuple[jax.Array, ControlState, jax.Array]:
-    """Draw again where a row has a temperature or controls, count what was drawn, take logprobs where a row wants them.
+    """Draw each row's token anew, count it, take logprobs where a row wants them.
 
-    top: K, how many of the most likely tokens are named.    logits: f32[L, V], packed: i32[R, 2] of the step.
-    upload: i32[L, DRAW_WIDTH].    The others are parts of the state after the step.
-    Returns last_token, controls, and i32[L, 3 + 2 K]: token, then what `logprobs` returns (zeros if no row wants it).
+    top: K, how many of the most likely tokens are named.    upload: i32[n, DRAW_WIDTH], of the first n rows of logits.
+    The others are parts of the state after the step.
+    Returns last_token, controls, and i32[n, 3 + 2 K]: token, then what `logprobs` returns (zeros if no row wants it).
     """
     slots = upload[:, DrawColumn.SLOT]
-    columns = jnp.where(slots[:, None] > 0, sampling[slots], 0)
-    positions = next_pos[slots]
+    columns, positions, logits = sampling[slots], next_pos[slots], logits[: len(slots)]
     changed = controlled_logits(logits, controls, slots, columns, positions, upload[:, len(DrawColumn) :])
-    tokens = jnp.where(slots > 0, draw(changed, columns, positions), packed[upload[:, DrawColumn.ROW], 0])
+    tokens = draw(changed, columns, positions)
     wanted = jnp.any(columns[:, SamplingColumn.FLAGS] & Flag.LOGPROBS != 0)
     nothing = jnp.zeros((len(slots), 2 + 2 * top), jnp.int32)
     extra = jax.lax.cond(wanted, lambda: logprobs(logits, tokens, top), lambda: nothing)

@@ -12,8 +12,7 @@ from jaxinfer.errors import ConfigError, DeviceError
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.parameters import ParamSpec
 from jaxinfer.models.registry import Family
-from jaxinfer.runtime import programs
-from jaxinfer.runtime.buckets import decode_buckets, extend_buckets
+from jaxinfer.runtime.buckets import decode_buckets, draw_sizes, extend_buckets
 from jaxinfer.runtime.device import usable_memory_bytes
 from jaxinfer.runtime.packing import ControlColumn
 from jaxinfer.runtime.plan import MAX_LOGIT_BIAS
@@ -57,7 +56,7 @@ class MemoryPlan:
         limits = self.limits
         tokens = (limits.num_pages - 1) * limits.page_size
         steps = f"decode {_listed(limits.decode_buckets)}; extend {_listed(limits.extend_buckets)}"
-        executables = f"{steps}; draw {_listed(programs.draw_sizes(limits, full=False))}"
+        executables = f"{steps}; draw {_listed(draw_sizes(limits.max_num_seqs, full=False))}"
         return (
             ("weights", _size(self.weights)),
             ("pages", f"{_size(self.pages)}: {limits.num_pages - 1:,} pages of {limits.page_size}, {tokens:,} tokens"),
@@ -127,8 +126,9 @@ def temporary_bytes(model: ModelConfig, largest: ExtendBucket) -> int:
 
 
 def control_bytes(vocab_size: int, max_num_seqs: int) -> int:
-    """The full sampler's state of each slot."""
-    per_slot = 2 * vocab_size + 2 * -(-vocab_size // 32) * 4 + 8 * MAX_LOGIT_BIAS + 4 * len(ControlColumn)
+    """The logits and the full sampler's state of each slot."""
+    bits, columns = 4 * -(-vocab_size // 32), 8 * MAX_LOGIT_BIAS + 4 * len(ControlColumn)
+    per_slot = 4 * vocab_size + 2 * vocab_size + 2 * bits + columns
     return (max_num_seqs + 1) * per_slot
 
 

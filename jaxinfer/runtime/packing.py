@@ -48,13 +48,12 @@ class ControlColumn(enum.IntEnum):
 
 
 class DrawColumn(enum.IntEnum):
-    """A row of logits that a sampler draws from. SLOT 0 is padding, or a row that keeps the step's token.
+    """A row of logits that a sampler draws from. SLOT 0 is padding.
 
-    ROW: which row of the step it belongs to.    The full sampler's rows go on with MAX_BANNED ids, NO_ID for none.
+    The full sampler's rows go on with MAX_BANNED ids, NO_ID for none.
     """
 
     SLOT = 0
-    ROW = 1
 
 
 class DecodeColumn(enum.IntEnum):
@@ -237,9 +236,8 @@ def pack_draw(plan: Plan, size: int, *, full: bool) -> np.ndarray:
     """i32[size, DRAW_WIDTH if full else len(DrawColumn)]: the rows that sample, in the order of their logits."""
     out = np.zeros((size, DRAW_WIDTH if full else len(DrawColumn)), np.int32)
     out[:, len(DrawColumn) :] = NO_ID
-    sampling = [(index, row) for index, row in enumerate(plan.rows) if row.sample]
-    for i, (index, row) in enumerate(sampling):
-        out[i, : len(DrawColumn)] = (row.slot if row.full or row.random else 0, index)
+    for i, row in enumerate(row for row in plan.rows if row.sample):
+        out[i, DrawColumn.SLOT] = row.slot
         out[i, len(DrawColumn) : len(DrawColumn) + len(row.banned)] = row.banned
     return out
 

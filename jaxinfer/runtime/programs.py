@@ -20,7 +20,8 @@ from jax.experimental import serialize_executable
 import jaxinfer_kernels.linear
 from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.models import dense
-from jaxinfer.runtime import buckets, step
+from jaxinfer.runtime import step
+from jaxinfer.runtime.buckets import draw_sizes
 from jaxinfer.runtime.controls import draw_full, set_slot
 from jaxinfer.runtime.packing import DRAW_WIDTH, DecodeColumn, DrawColumn, ExtendLayout, PageColumn, SlotLayout
 from jaxinfer.runtime.sampler import draw_plain
@@ -44,7 +45,7 @@ class Helper(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Draw:
-    """The plain or the full sampler after a step with so many rows of logits."""
+    """The plain or the full sampler, for so many rows of logits."""
 
     rows: int
     full: bool
@@ -119,7 +120,8 @@ def programs(
     }
     for bucket in limits.extend_buckets:
         upload = array(ExtendLayout.of(bucket, limits.page_size).size)
-        steps[bucket] = (functools.partial(step.extend, model, bucket), upload)
+        is_largest = bucket == limits.extend_buckets[-1]
+        steps[bucket] = (functools.partial(step.extend, model, bucket, is_largest), upload)
     shapes = {key: jax.eval_shape(function, params, state, upload)[1] for key, (function, upload) in steps.items()}
     result = [
         make(key, function, (params, state, upload), (1,), (state, shapes[key]))
@@ -140,18 +142,14 @@ def _draw_programs(limits: Limits, state: DeviceState, controls: ControlState) -
     make = functools.partial(Program, options=_compiler_options(state))
     fully, last = functools.partial(draw_full, num_top(limits)), state.last_token
     result = []
-    for rows in draw_sizes(limits, full=False):
-        step_results = _logits(limits, state, rows), array(rows, 2)
-        parts = (state.next_pos, state.sampling, *step_results, array(rows, len(DrawColumn)))
-        result.append(make(Draw(rows, False), draw_plain, (last, *parts), (0,), (last, array(rows))))
-        if rows in draw_sizes(limits, full=True):
-            parts = (controls, *parts[:-1], array(rows, DRAW_WIDTH))
-            result.append(make(Draw(rows, True), fully, (last, *parts), (0, 1), (last, controls, array(rows))))
+    after = (state.next_pos, state.sampling, state.logits)
+    for rows in draw_sizes(limits.max_num_seqs, full=False):
+        arguments = (last, *after, array(rows, len(DrawColumn)))
+        result.append(make(Draw(rows, False), draw_plain, arguments, (0,), (last, array(rows, 1))))
+    for rows in draw_sizes(limits.max_num_seqs, full=True):
+        arguments = (last, controls, *after, array(rows, DRAW_WIDTH))
+        result.append(make(Draw(rows, True), fully, arguments, (0, 1), (last, controls, array(rows))))
     return result
-
-
-def _logits(limits: Limits, state: DeviceState, rows: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((rows, limits.vocab_size), jnp.float32, sharding=state.next_pos.sharding)
 
 
 def _full_programs(
@@ -165,7 +163,6 @@ def _full_programs(
     """What the full sampler needs beside its draws. largest: the output of the largest extend step."""
     array = functools.partial(_upload, state.next_pos.sharding)
     make = functools.partial(Program, options=_compiler_options(state))
-    placed = functools.partial(jax.ShapeDtypeStruct, sharding=state.next_pos.sharding)
     result = [
         make(
             Helper.SET_SLOT,
@@ -176,22 +173,11 @@ def _full_programs(
         )
     ]
     assert largest.hidden is not None
-    hidden = placed(largest.hidden.shape, largest.hidden.dtype)
+    hidden = jax.ShapeDtypeStruct(largest.hidden.shape, largest.hidden.dtype, sharding=state.next_pos.sharding)
     targets = array(1 + min(MAX_SCORED, limits.extend_buckets[-1].logits))
     score = functools.partial(step.score, model, num_top(limits))
     result.append(make(Helper.SCORE, score, (params, hidden, targets), (), array()))
     return result
-
-
-def draw_sizes(limits: Limits, *, full: bool) -> tuple[int, ...]:
-    """The sizes of a sampler: rows of logits, and as many of `packed`, of the steps it follows."""
-    listed = buckets.draw_sizes(limits.max_num_seqs, full=full)
-    sizes = {*listed, limits.decode_buckets[-1], limits.extend_buckets[-1].logits}
-    there = {
-        *limits.decode_buckets,
-        *(bucket.logits for bucket in limits.extend_buckets if bucket.rows == bucket.logits),
-    }
-    return tuple(sorted(sizes & there))
 
 
 def num_top(limits: Limits) -> int:
@@ -202,8 +188,7 @@ def num_top(limits: Limits) -> int:
 def is_serving(key: Key, limits: Limits) -> bool:
     """Whether the key is of the smallest set that can carry any plain plan: the largest steps and the helpers."""
     decode, extend = limits.decode_buckets[-1], limits.extend_buckets[-1]
-    draws = (Draw(decode, False), Draw(extend.logits, False))
-    return key in (Helper.SET_PAGES, Helper.ZERO_PAGES, decode, extend, *draws)
+    return key in (Helper.SET_PAGES, Helper.ZERO_PAGES, decode, extend, Draw(limits.max_num_seqs, False))
 
 
 def _is_of_full_set(key: Key) -> bool:

@@ -16,6 +16,7 @@ from jaxinfer.runtime.backends import XLA_ONLY, Backends
 from jaxinfer.runtime.cache import ExecutableCache
 from jaxinfer.runtime.packing import ExtendLayout, SlotLayout
 from jaxinfer.runtime.plan import Plan, StepResult
+from jaxinfer.runtime.pool import keep_small_arrays_apart
 from jaxinfer.runtime.programs import PAGE_UPDATES, PAGES_ZEROED, Draw, Helper, Key, Program
 from jaxinfer.runtime.state import ControlState, DeviceState, init_controls, init_state
 from jaxinfer.runtime.warmup import CompileCounter, OnProgress, build, build_all
@@ -85,13 +86,14 @@ class DeviceRunner:
         make_controls = functools.partial(init_controls, limits)
         self._init_controls = jax.jit(make_controls, out_shardings=jax.sharding.SingleDeviceSharding(device))
         self._controls: ControlState = self._init_controls()
+        self._fences = keep_small_arrays_apart(device) if device.platform == "gpu" else []
         self._lock = threading.Lock()
         listed = programs.programs(self._model, limits, params, self._state, self._controls)
         self._programs: dict[Key, Program] = {program.key: program for program in listed}
         self._executables: dict[Key, jax.stages.Compiled] = {}
         self._decode_ready = limits.decode_buckets
         self._extend_ready = limits.extend_buckets
-        self._draw_sizes = {full: programs.draw_sizes(limits, full=full) for full in (False, True)}
+        self._draw_sizes = {full: buckets.draw_sizes(limits.max_num_seqs, full=full) for full in (False, True)}
         self._counter = CompileCounter()
 
     # What the engine calls
@@ -101,38 +103,26 @@ class DeviceRunner:
         for row in plan.rows:
             if row.history is not None:
                 self._dispatch(Helper.SET_SLOT, packing.pack_slot(row, SlotLayout(self.limits.vocab_size)))
-        draw_sizes = self._sizes_to_draw_from(plan)
         is_decode = plan.is_decode and all(row.sample for row in plan.rows)
-        output = self._decode(plan, draw_sizes) if is_decode else self._extend(plan, draw_sizes)
+        output = self._decode(plan) if is_decode else self._extend(plan)
         scored = None if is_decode else self._score(plan, output)
-        if draw_sizes is None:
+        if not (plan.is_random or plan.is_full):
             return PendingStep(output.packed, len(plan.rows), scored=scored)
         logits_rows = np.maximum(np.cumsum([row.sample for row in plan.rows]) - 1, 0)
-        return PendingStep(output.packed, len(plan.rows), logits_rows, self._draw(plan, output), scored)
+        return PendingStep(output.packed, len(plan.rows), logits_rows, self._draw(plan), scored)
 
-    def _sizes_to_draw_from(self, plan: Plan) -> tuple[int, ...] | None:
-        """Where a sampler must follow the step: the numbers of rows it was compiled for."""
-        if plan.is_full:
-            return self._draw_sizes[True]
-        return self._draw_sizes[False] if plan.is_random else None
-
-    def _decode(self, plan: Plan, draw_sizes: tuple[int, ...] | None) -> step.Output:
+    def _decode(self, plan: Plan) -> step.Output:
         if any(len(row.new_pages) > 1 for row in plan.rows):
             self._write_pages(packing.page_updates(plan.rows))
-        sizes = self._decode_ready
-        if draw_sizes is not None:
-            sizes = tuple(size for size in sizes if size in draw_sizes)
-        batch = buckets.pick_decode(sizes, len(plan.rows))
+        batch = buckets.pick_size(self._decode_ready, len(plan.rows))
         output: step.Output = self._dispatch(batch, packing.pack_decode(plan, batch))
         return output
 
-    def _extend(self, plan: Plan, draw_sizes: tuple[int, ...] | None) -> step.Output:
+    def _extend(self, plan: Plan) -> step.Output:
         need = ExtendBucket(plan.num_tokens, len(plan.rows), sum(row.sample for row in plan.rows))
         sizes = self._extend_ready
         if plan.has_targets:
-            sizes = sizes[-1:]  # the one whose hidden states `score` was compiled for
-        elif draw_sizes is not None:
-            sizes = tuple(size for size in sizes if size.logits in draw_sizes)
+            sizes = sizes[-1:]  # the one that keeps its hidden states
         bucket = buckets.pick_extend(sizes, need)
         layout = ExtendLayout.of(bucket, self.limits.page_size)
         updates = packing.page_updates(plan.rows)
@@ -142,10 +132,11 @@ class DeviceRunner:
         output: step.Output = self._dispatch(bucket, packing.pack_extend(plan, layout, updates))
         return output
 
-    def _draw(self, plan: Plan, output: step.Output) -> jax.Array:
-        """Let a sampler look at a step's logits again."""
-        rows, full = len(output.logits), plan.is_full
-        drawn: jax.Array = self._dispatch(Draw(rows, full), packing.pack_draw(plan, rows, full=full), output)
+    def _draw(self, plan: Plan) -> jax.Array:
+        """Let a sampler look at the logits that a step has left."""
+        full = plan.is_full
+        rows = buckets.pick_size(self._draw_sizes[full], sum(row.sample for row in plan.rows))
+        drawn: jax.Array = self._dispatch(Draw(rows, full), packing.pack_draw(plan, rows, full=full))
         return drawn
 
     def _score(self, plan: Plan, output: step.Output) -> dict[int, Scored]:
@@ -196,18 +187,14 @@ class DeviceRunner:
 
     def _ready_draws(self, full: bool) -> tuple[int, ...]:
         """The sizes of a sampler that are there; all of them while none is."""
-        sizes = programs.draw_sizes(self.limits, full=full)
+        sizes = buckets.draw_sizes(self.limits.max_num_seqs, full=full)
         return tuple(rows for rows in sizes if Draw(rows, full) in self._executables) or sizes
 
     def _run_on_padding(self, program: Program) -> None:
         """The first run loads the code."""
         after = None
-        if isinstance(program.key, Draw):
-            logits, packed = (self._zeros(aval) for aval in program.arguments[-3:-1])
-            after = step.Output(packed, logits)
-        elif program.key is Helper.SCORE:
-            nothing = self._zeros(program.arguments[-1])
-            after = step.Output(nothing, nothing, self._zeros(program.arguments[-2]))
+        if program.key is Helper.SCORE:
+            after = step.Output(self._zeros(program.arguments[-1]), self._zeros(program.arguments[-2]))
         self._dispatch(program.key, np.zeros(program.arguments[-1].shape, np.int32), after)
 
     def _zeros(self, aval: jax.ShapeDtypeStruct) -> jax.Array:
@@ -240,7 +227,7 @@ class DeviceRunner:
     def _dispatch(self, key: Key, upload: np.ndarray, after: step.Output | None = None) -> Any:
         """Run one program on the state. Returns a step's Output, or the array that another made or changed.
 
-        after: the step that a draw or a score follows.
+        after: the step that a score follows.
         """
         executable = self._executables.get(key) or self._build(key)
         with self._lock:
@@ -261,8 +248,7 @@ class DeviceRunner:
                     assert after is not None
                     return executable(self._params, after.hidden, upload)
                 case Draw():
-                    assert after is not None
-                    parts = (state.next_pos, state.sampling, after.logits, after.packed, upload)
+                    parts = (state.next_pos, state.sampling, state.logits, upload)
                     if key.full:
                         last, self._controls, drawn = executable(state.last_token, self._controls, *parts)
                     else:

@@ -37,17 +37,15 @@ def draw_plain(
     next_pos: jax.Array,
     sampling: jax.Array,
     logits: jax.Array,
-    packed: jax.Array,
     upload: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Draw again where a row has a temperature.
+    """Draw each row's token anew: the same one where its temperature is 0.
 
-    logits: f32[L, V], packed: i32[R, 2] of the step.    upload: i32[L, len(DrawColumn)].    The others are parts of the
-    state after the step.    Returns last_token and i32[L, 1], the tokens.
+    upload: i32[n, len(DrawColumn)], of the first n rows of logits.    The others are parts of the state after the step.
+    Returns last_token and i32[n, 1], the tokens.
     """
     slots = upload[:, DrawColumn.SLOT]
-    drawn = draw(logits, jnp.where(slots[:, None] > 0, sampling[slots], 0), next_pos[slots])
-    tokens = jnp.where(slots > 0, drawn, packed[upload[:, DrawColumn.ROW], 0])
+    tokens = draw(logits[: len(slots)], sampling[slots], next_pos[slots])
     return store_tokens(last_token, slots, tokens), tokens[:, None]
 
 

@@ -17,6 +17,8 @@ class DeviceState(struct.PyTreeNode):
     k, v: the pages, in the layout of jaxinfer_kernels.paged_kv.
     page_table: i32[slots + 1, M], the pages of each slot's sequence in order; stale beyond its length.
     last_token, next_pos: i32[slots + 1], the token a decode row feeds and its position.
+    logits: f32[slots, V], in its first rows those of the step before, for the samplers. Here because what a step leaves
+      must lie where it lay before: a new address makes the driver update the step's whole CUDA graph.
     sampling: i32[slots + 1, len(SamplingColumn)].
     """
 
@@ -25,6 +27,7 @@ class DeviceState(struct.PyTreeNode):
     page_table: jax.Array
     last_token: jax.Array
     next_pos: jax.Array
+    logits: jax.Array
     sampling: jax.Array
 
 
@@ -38,6 +41,7 @@ def init_state(limits: Limits, num_layers: int, num_kv_heads: int, head_dim: int
         page_table=jnp.zeros((slots, limits.max_pages_per_seq), jnp.int32),
         last_token=jnp.zeros(slots, jnp.int32),
         next_pos=jnp.zeros(slots, jnp.int32),
+        logits=jnp.zeros((limits.max_num_seqs, limits.vocab_size), jnp.float32),
         sampling=jnp.zeros((slots, len(SamplingColumn)), jnp.int32),
     )
 

@@ -32,12 +32,10 @@ class Output(struct.PyTreeNode):
     """What a step leaves besides the state; only `packed` goes to the host.
 
     packed: i32[R, 2], each row's token, and whether its last hidden state was finite.
-    logits: f32[L, V], for the samplers (runtime.sampler and runtime.controls).
-    hidden: [T, D] of all tokens of an extend step, for the logprobs of prompts; None of a decode step.
+    hidden: [T, D] of all tokens of the largest extend step, for the logprobs of prompts; else None.
     """
 
     packed: jax.Array
-    logits: jax.Array
     hidden: jax.Array | None = None
 
 
@@ -80,16 +78,17 @@ def decode(model: Model, params: Params, state: DeviceState, upload: jax.Array) 
         page_table=page_table,
         last_token=state.last_token.at[slots].set(jnp.where(live, drawn, 0)),
         next_pos=state.next_pos.at[slots].set(jnp.where(live, positions + 1, 0)),
+        logits=_first_rows(state.logits, logits),
     )
-    return state, Output(_pack(drawn, hidden), logits)
+    return state, Output(_pack(drawn, hidden))
 
 
 def extend(
-    model: Model, bucket: ExtendBucket, params: Params, state: DeviceState, upload: jax.Array
+    model: Model, bucket: ExtendBucket, keep_hidden: bool, params: Params, state: DeviceState, upload: jax.Array
 ) -> tuple[DeviceState, Output]:
     """Bring each row `count` tokens further and take the most likely next token of the rows that sample.
 
-    upload: i32[ExtendLayout.of(bucket, page_size).size].
+    keep_hidden: whether the output has it.    upload: i32[ExtendLayout.of(bucket, page_size).size].
     """
     page_size = page_size_of(state.k)
     layout = ExtendLayout.of(bucket, page_size)
@@ -117,8 +116,8 @@ def extend(
     hidden, (k, v) = model.family.forward(model.config, params, tokens, token_positions, (state.k, state.v), attend)
     last_hidden = hidden.at[starts + jnp.maximum(counts, 1) - 1].get(mode="clip")  # [R, D]
     state = state.replace(k=k, v=v, next_pos=state.next_pos.at[slots].set(jnp.where(slots > 0, lengths, 0)))
-    state, drawn, logits = _sample_rows(model, bucket, params, state, last_hidden, slots, logits_rows)
-    return state, Output(_pack(drawn, last_hidden), logits, hidden)
+    state, drawn = _sample_rows(model, bucket, params, state, last_hidden, slots, logits_rows)
+    return state, Output(_pack(drawn, last_hidden), hidden if keep_hidden else None)
 
 
 def score(model: Model, top: int, params: Params, hidden: jax.Array, upload: jax.Array) -> jax.Array:
@@ -178,8 +177,8 @@ def _sample_rows(
     last_hidden: jax.Array,
     slots: jax.Array,
     logits_rows: jax.Array,
-) -> tuple[DeviceState, jax.Array, jax.Array]:
-    """Logits for the rows that sample, a token for each, stored under its slot. Returns state, i32[R], f32[L, V]."""
+) -> tuple[DeviceState, jax.Array]:
+    """Logits for the rows that sample, a token for each, stored under its slot. Returns state, i32[R]."""
     sampling = logits_rows >= 0
     row_of = (
         jnp.zeros(bucket.logits, jnp.int32)
@@ -190,7 +189,12 @@ def _sample_rows(
     drawn = largest_id(logits)[jnp.maximum(logits_rows, 0)]  # [R]
     kept = jnp.where(sampling, slots, 0)
     stored = state.last_token.at[kept].set(jnp.where(kept > 0, drawn, 0))
-    return state.replace(last_token=stored), drawn, logits
+    return state.replace(last_token=stored, logits=_first_rows(state.logits, logits)), drawn
+
+
+def _first_rows(rows: jax.Array, new: jax.Array) -> jax.Array:
+    """rows [L, V] with its first ones replaced by `new`."""
+    return jax.lax.dynamic_update_slice(rows, new, (0, 0))
 
 
 def _pack(tokens: jax.Array, hidden: jax.Array) -> jax.Array:

@@ -10,8 +10,8 @@ from jaxinfer.runtime.buckets import (
     decode_buckets,
     draw_sizes,
     extend_buckets,
-    pick_decode,
     pick_extend,
+    pick_size,
 )
 from jaxinfer.runtime.programs import Helper
 
@@ -26,7 +26,7 @@ def test_every_step_within_the_budget_has_a_bucket(seqs: int, tokens: int, coars
     assert list(decode) == sorted(set(decode))
     assert decode[-1] == seqs
     for rows in {1, min(2, seqs), seqs // 2 or 1, seqs}:
-        assert pick_decode(decode, rows) >= rows
+        assert pick_size(decode, rows) >= rows
         for count in {rows, min(tokens, rows + 13), tokens}:
             bucket = pick_extend(extend, ExtendBucket(count, rows, rows))
             assert bucket.tokens >= count
@@ -67,7 +67,7 @@ def test_many_decode_rows_beside_a_short_chunk_do_not_take_the_largest_step() ->
 
 
 def test_the_smallest_ready_size_is_taken() -> None:
-    assert pick_decode((16, 4, 8), 3) == 4
+    assert pick_size((16, 4, 8), 3) == 4
     small, wide, large = ExtendBucket(64, 8, 8), ExtendBucket(64, 64, 64), ExtendBucket(256, 8, 8)
     assert pick_extend((large, wide, small), ExtendBucket(10, 8, 1)) == small
     assert pick_extend((large, wide, small), ExtendBucket(10, 9, 1)) == wide
@@ -75,7 +75,7 @@ def test_the_smallest_ready_size_is_taken() -> None:
 
 def test_a_step_that_fits_nowhere_is_an_error_that_lists_the_sizes() -> None:
     with pytest.raises(ValueError, match="compiled sizes 1, 4, got 5"):
-        pick_decode((1, 4), 5)
+        pick_size((1, 4), 5)
     with pytest.raises(ValueError, match="got .*tokens=65"):
         pick_extend((ExtendBucket(64, 8, 8),), ExtendBucket(65, 1, 1))
 

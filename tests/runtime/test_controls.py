@@ -87,7 +87,7 @@ class Slot:
         self.state = jax.jit(full.set_slot)(init_controls(limits), jnp.asarray(self.upload))
         self.columns = jnp.zeros((8, len(sampling_columns(sampling))), jnp.int32).at[2].set(sampling_columns(sampling))
         self.draws = np.full((rows, DRAW_WIDTH), NO_ID, np.int32)
-        self.draws[:, DrawColumn.SLOT], self.draws[:, DrawColumn.ROW] = 2, 0
+        self.draws[:, DrawColumn.SLOT] = 2
         banned = sampling.controls.banned_after([*PROMPT, *OUTPUT]) if sampling.controls else []
         self.draws[:, len(DrawColumn) : len(DrawColumn) + len(banned)] = banned
         self.positions = jnp.full(rows, len(PROMPT) + len(OUTPUT), jnp.int32)
@@ -141,23 +141,22 @@ def test_draws_follow_the_oracles_probabilities(controls: Controls) -> None:
     assert distance < cells + 5 * (2 * max(cells, 1)) ** 0.5 + 5  # five standard deviations of chi-square
 
 
-def test_a_drawn_token_is_counted_and_kept_where_the_row_asks_for_it_only() -> None:
+def test_a_drawn_token_is_counted_where_the_row_has_penalties_only() -> None:
     slot = Slot(Sampling(controls=Controls(presence_penalty=1.0, allowed_token_ids=(7,))), 1)
     last, state, out = draw(
         TOP, jnp.zeros(8, jnp.int32), slot.state, jnp.full(8, 12, jnp.int32), slot.columns,
-        jnp.asarray(logits_of(1)), jnp.asarray([[9, 1]], jnp.int32), jnp.asarray(slot.draws),
+        jnp.asarray(logits_of(1)), jnp.asarray(slot.draws),
     )  # fmt: skip
     assert int(out[0, 0]) == 7
     assert last.tolist() == [0, 0, 7, 0, 0, 0, 0, 0]
     assert int(state.counts[2, 7]) == OUTPUT.count(7) + 1
     assert int(state.counts[2, 3]) == IN_PROMPT + 1
-    plain = Slot(Sampling(temperature=1.0), 1)
-    plain.draws[:, DrawColumn.SLOT] = 0  # a greedy row beside it
+    plain = Slot(Sampling(), 1)
     last, state, out = draw(
         TOP, jnp.zeros(8, jnp.int32), plain.state, jnp.full(8, 12, jnp.int32), plain.columns,
-        jnp.asarray(logits_of(1)), jnp.asarray([[9, 1]], jnp.int32), jnp.asarray(plain.draws),
+        jnp.asarray(logits_of(1)), jnp.asarray(plain.draws),
     )  # fmt: skip
-    assert int(out[0, 0]) == 9 and not last.any()
+    assert int(out[0, 0]) == int(last[2]) == int(np.argmax(logits_of(1)[0]))
     np.testing.assert_array_equal(np.asarray(state.counts), np.asarray(plain.state.counts))
 
 
@@ -170,7 +169,7 @@ def test_a_count_at_its_most_stays_and_leaves_the_prompts_bit_alone() -> None:
     for _ in range(2):
         _, state, out = draw(
             TOP, jnp.zeros(8, jnp.int32), state, jnp.full(8, 12, jnp.int32), slot.columns, jnp.asarray(logits_of(1)),
-            jnp.asarray([[9, 1]], jnp.int32), jnp.asarray(slot.draws),
+            jnp.asarray(slot.draws),
         )  # fmt: skip
         assert int(out[0, 0]) == 6
     assert (int(state.counts[2, 5]), int(state.counts[2, 6])) == (IN_PROMPT, MOST_COUNTED)

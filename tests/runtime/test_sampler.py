@@ -115,15 +115,14 @@ def test_a_rows_token_depends_on_nothing_but_the_row() -> None:
         assert alone[0] == together[i]
 
 
-def test_rows_of_a_step_keep_its_token_unless_they_draw() -> None:
+def test_a_greedy_row_beside_one_that_draws_keeps_the_steps_token() -> None:
     logits, slots = jnp.asarray(logits_of(3)), 5
     sampling = jnp.zeros((slots, len(columns_of(ON)[0])), jnp.int32).at[2].set(columns_of(ON)[0])
-    next_pos = jnp.arange(slots, dtype=jnp.int32)
-    packed, upload = jnp.asarray([[7, 1], [8, 1], [9, 1]]), jnp.asarray([[0, 2], [2, 1], [0, 0]])
-    last, tokens = jax.jit(sampler.draw_plain)(jnp.full(slots, 40), next_pos, sampling, logits, packed, upload)
-    drawn = int(sample(logits[1:2], columns_of(ON), next_pos[2:3])[0])
-    assert tokens[:, 0].tolist() == [9, drawn, 7]
-    assert last.tolist() == [40, 40, drawn, 40, 40]
+    next_pos, upload = jnp.arange(slots, dtype=jnp.int32), jnp.asarray([[3], [2]])
+    last, tokens = jax.jit(sampler.draw_plain)(jnp.full(slots, 40), next_pos, sampling, logits, upload)
+    greedy, drawn = int(jnp.argmax(logits[0])), int(sample(logits[1:2], columns_of(ON), next_pos[2:3])[0])
+    assert tokens[:, 0].tolist() == [greedy, drawn]
+    assert last.tolist() == [40, 40, drawn, greedy, 40]
 
 
 def test_a_bound_by_digits_is_the_bound_by_halves() -> None:

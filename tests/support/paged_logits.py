@@ -80,7 +80,7 @@ class LogitsRunner:
     def run(self, plan: Plan) -> PendingStep:
         if plan.is_decode and all(len(row.new_pages) <= 1 for row in plan.rows):
             bucket = None
-            upload = packing.pack_decode(plan, buckets.pick_decode(self._limits.decode_buckets, len(plan.rows)))
+            upload = packing.pack_decode(plan, buckets.pick_size(self._limits.decode_buckets, len(plan.rows)))
         else:
             need = ExtendBucket(plan.num_tokens, len(plan.rows), len(plan.rows))
             bucket = buckets.pick_extend(self._limits.extend_buckets, need)
@@ -133,4 +133,4 @@ def _step_with_logits(
 
 
 def _extend(bucket: ExtendBucket, model: step.Model, *args: Any) -> tuple[DeviceState, step.Output]:
-    return step.extend(model, bucket, *args)
+    return step.extend(model, bucket, False, *args)
