@@ -40,6 +40,9 @@ type Arrays = dict[str, jax.Array]
 type Tunings = Mapping[str, Tuning]
 
 
+VOCABULARY = 151_936
+
+
 def shapes(model: str) -> dict[str, tuple[int, int]]:
     _, width, qkv, heads, mlp = MODELS[model]
     return {
@@ -53,8 +56,11 @@ def shapes(model: str) -> dict[str, tuple[int, int]]:
 def ours(op: str, x: jax.Array, layer: Arrays, index: jax.Array, residual: jax.Array, tuning: Tuning) -> jax.Array:
     if op.startswith("linear"):
         return mosaic_linear.linear_residual(x, layer[op], residual, tuning=tuning)
-    function = mosaic_linear.norm_linear if op == "norm_linear" else mosaic_linear.norm_gate_up
-    return function(x, layer["norm"], layer[op], index, eps=EPS, tuning=tuning)
+    shared = dict(eps=EPS, tuning=tuning)
+    if op == "norm_gate_up":
+        return mosaic_linear.norm_gate_up(x, layer["norm"], layer[op], index, **shared)
+    out_dtype = jnp.float32 if op == "logits" else x.dtype
+    return mosaic_linear.norm_linear(x, layer["norm"], layer[op], index, out_dtype=out_dtype, **shared)
 
 
 def xlas(op: str, x: jax.Array, layer: Arrays, index: jax.Array, residual: jax.Array, tuning: None) -> jax.Array:
@@ -62,9 +68,9 @@ def xlas(op: str, x: jax.Array, layer: Arrays, index: jax.Array, residual: jax.A
         return residual + linear(x, layer[op])
     x32 = x.astype(jnp.float32)
     x = (x32 * jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + EPS)).astype(x.dtype) * layer["norm"][index]
+    if op in ("norm_linear", "logits"):
+        return linear(x, layer[op], out_dtype=jnp.float32 if op == "logits" else x.dtype)
     y = linear(x, layer[op])
-    if op == "norm_linear":
-        return y
     gate, up = jnp.split(y, 2, axis=-1)
     return (jax.nn.silu(gate.astype(jnp.float32)) * up.astype(jnp.float32)).astype(x.dtype)
 
@@ -83,9 +89,7 @@ def chain(step: Callable, tunings: Tunings, x: jax.Array, layers: list[Arrays]) 
     return x
 
 
-def weights(model: str, wide_o: bool) -> list[Arrays]:
-    num_layers, width, qkv, heads, _ = MODELS[model]
-    cuts = shapes(model) | ({"linear_o": (width, qkv)} if wide_o else {})
+def weights(num_layers: int, width: int, cuts: Mapping[str, tuple[int, int]]) -> list[Arrays]:
 
     @jax.jit
     def one(key: jax.Array) -> Arrays:
@@ -129,8 +133,8 @@ def kernels_us(run: Callable[[], object]) -> tuple[np.ndarray, float]:
     return ends - starts, float(ends.max() - starts.min())
 
 
-def measure_alone(model: str, rows: int, layers: list[Arrays], op: str, tuning: Tuning | None) -> None:
-    out, depth = shapes(model)[op]
+def measure_alone(rows: int, layers: list[Arrays], op: str, tuning: Tuning | None) -> None:
+    out, depth = layers[0][op].shape
     x, residual = jnp.ones((rows, depth), jnp.bfloat16), jnp.ones((rows, out), jnp.bfloat16)
     mine = [{name: layer[name] for name in (op, "norm")} for layer in layers]
     step = xlas if tuning is None else ours
@@ -177,16 +181,18 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}, {os.environ.get('XLA_FLAGS')}")
     rows = [int(n) for n in arguments.rows.split(",")]
+    num_layers, width, qkv, *_ = MODELS[arguments.model]
+    cuts = shapes(arguments.model)
     if not arguments.chain_only:
-        layers = weights(arguments.model, wide_o=False)
         print("| op | rows | cut | kernels us | GB/s | kernels |\n|---|---|---|---|---|---|")
-        tries = parsed(arguments.tries) or [(op, Tuning(pdl=False)) for op in shapes(arguments.model)]
-        for n in rows:
-            for op in shapes(arguments.model):
+        tries = parsed(arguments.tries) or [(op, Tuning()) for op in [*cuts, "logits"]]
+        for op in dict(tries):
+            count, shape = (3, (VOCABULARY, width)) if op == "logits" else (num_layers, cuts[op])
+            layers = weights(count, width, {op: shape})
+            for n in rows:
                 for tuning in [None, *(tuning for name, tuning in tries if name == op)]:
-                    measure_alone(arguments.model, n, layers, op, tuning)
-        del layers
-    layers = weights(arguments.model, wide_o=True)
+                    measure_alone(n, layers, op, tuning)
+    layers = weights(num_layers, width, cuts | {"linear_o": (width, qkv)})
     print("| chain | rows | wall us | device us | each kernel us | kernels | floor us | compiling s | finite |")
     print("|---|---|---|---|---|---|---|---|---|")
     for n in rows:

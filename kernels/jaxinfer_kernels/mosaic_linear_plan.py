@@ -115,7 +115,7 @@ def plan_launch(
 def _cut(columns: int, depth: int, out: int, tuning: Tuning) -> Cut | None:
     """Work for all multiprocessors at once, two CTAs each where they fit, in few splits; None: nothing fits."""
     item, tiles = 2, out // ROWS
-    wanted = 96 if out * depth * item < SMALL else 192
+    wanted = 96 if out * depth * item < SMALL else 210
     stage = ROWS * tuning.block * item
     found, best = None, -math.inf
     for splits in [tuning.splits] if tuning.splits else range(1, 9):
