@@ -6,7 +6,7 @@ K kv heads, H head, V vocabulary.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import flax.struct
@@ -17,10 +17,11 @@ from jax.sharding import PartitionSpec
 from jaxinfer.errors import CheckpointError
 from jaxinfer.models import rope
 from jaxinfer.models.config import CHECK, HFConfig, ModelConfig, checkpoint_dtype, raise_faults, token_ids
+from jaxinfer.models.ops import XLA, Attend, Joined, Linears
 from jaxinfer.models.parameters import Layout, matrices, single, stacked
-from jaxinfer_kernels.linear import linear
+from jaxinfer_kernels import linear
+from jaxinfer_kernels.linear import rms_norm
 
-type Attend[Kv] = Callable[[int, jax.Array, jax.Array, jax.Array, Kv], tuple[jax.Array, Kv]]
 PerLayer = tuple[jax.Array, ...] | jax.Array  # a tuple of arrays, or one array with a leading layer axis
 
 
@@ -196,53 +197,54 @@ def parameters(config: ModelConfig, layout: Layout = "per_layer") -> Params:
 
 
 def forward[Kv](
-    config: ModelConfig, params: Params, tokens: jax.Array, positions: jax.Array, kv: Kv, attend: Attend[Kv]
+    config: ModelConfig,
+    params: Params,
+    tokens: jax.Array,
+    positions: jax.Array,
+    kv: Kv,
+    attend: Attend[Kv] | Joined,
+    linears: Linears = XLA,
 ) -> tuple[jax.Array, Kv]:
     """Run tokens i32[T] at positions i32[T] through all layers.
 
     attend(layer, q [T, N, H], k [T, K, H], v [T, K, H], kv) -> (out [T, N, H], kv): attention with its mask and its
-    cache; q and k come normed and rotated, not scaled. Returns (hidden [T, D] after the final norm, kv).
+    cache; q and k come normed and rotated, not scaled, unless it is Joined.    linears: how the rest is computed.
+    Returns (hidden [T, D] after the final norm, kv).
     """
+    layers, eps = params.layers, config.norm_eps
     x = params.embed[tokens]  # [T, D]
     angles = rope.rotation(config.rope, config.head_dim, positions)
     for layer in range(config.num_layers):
-        normed = rms_norm(x, params.layers.attention_norm[layer], config.norm_eps)
-        q, k, v = _heads(config, params.layers, layer, normed, angles)
-        attended, kv = attend(layer, q, k, v, kv)
-        x = x + linear(attended.reshape(len(tokens), -1), params.layers.o[layer])
-        x = x + _mlp(params.layers, layer, rms_norm(x, params.layers.mlp_norm[layer], config.norm_eps))
-    return rms_norm(x, params.final_norm, config.norm_eps), kv
+        qkv = linears.norm_linear(x, layers.attention_norm, layers.qkv[layer], layer, eps=eps, bias=layers.qkv_bias)
+        attended, kv = _attended(config, layers, layer, qkv, angles, kv, attend)
+        x = linears.linear_residual(attended.reshape(len(tokens), -1), layers.o[layer], x)
+        gated = linears.norm_gate_up(x, layers.mlp_norm, layers.gate_up[layer], layer, eps=eps)
+        x = linears.linear_residual(gated, layers.down[layer], x)
+    return rms_norm(x, params.final_norm, eps), kv
 
 
 def unembed(config: ModelConfig, params: Params, hidden: jax.Array) -> jax.Array:
     """Logits f32[L, V] of the rows `hidden` [L, D] of forward's result."""
     matrix = params.embed if params.unembed is None else params.unembed
-    return linear(hidden, matrix, out_dtype=jnp.float32)
+    return linear.linear(hidden, matrix, out_dtype=jnp.float32)
 
 
-def _heads(
-    config: ModelConfig, layers: Layers, layer: int, x: jax.Array, angles: tuple[jax.Array, jax.Array]
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """q [T, N, H], k and v [T, K, H] of x [T, D]."""
-    qkv = linear(x, layers.qkv[layer])
-    if layers.qkv_bias is not None:
-        qkv = qkv + layers.qkv_bias[layer]
-    heads = qkv.reshape(len(x), -1, config.head_dim)  # [T, N + 2K, H]
+def _attended[Kv](
+    config: ModelConfig,
+    layers: Layers,
+    layer: int,
+    qkv: jax.Array,
+    angles: tuple[jax.Array, jax.Array],
+    kv: Kv,
+    attend: Attend[Kv] | Joined,
+) -> tuple[jax.Array, Kv]:
+    """out [T, N, H] and kv, of qkv [T, (N + 2K) * H]."""
+    norms = None if layers.q_norm is None or layers.k_norm is None else (layers.q_norm, layers.k_norm)
+    if isinstance(attend, Joined):
+        cos, sin = (angle[:, 0] for angle in angles)
+        return attend.attend(layer, qkv, (cos, sin), norms, kv)
+    heads = qkv.reshape(len(qkv), -1, config.head_dim)  # [T, N + 2K, H]
     q, k, v = jnp.split(heads, (config.num_heads, config.num_heads + config.num_kv_heads), axis=1)
-    if layers.q_norm is not None and layers.k_norm is not None:
-        q = rms_norm(q, layers.q_norm[layer], config.norm_eps)
-        k = rms_norm(k, layers.k_norm[layer], config.norm_eps)
-    return rope.rotate(q, angles), rope.rotate(k, angles), v
-
-
-def _mlp(layers: Layers, layer: int, x: jax.Array) -> jax.Array:
-    gate, up = jnp.split(linear(x, layers.gate_up[layer]), 2, axis=-1)  # [T, F] each
-    # In f32: XLA fuses the casts, and a bf16 silu would round twice.
-    gated = jax.nn.silu(gate.astype(jnp.float32)) * up.astype(jnp.float32)
-    return linear(gated.astype(x.dtype), layers.down[layer])
-
-
-def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
-    """x over its root mean square along the last axis; normed in f32, rounded, then scaled: the checkpoint's order."""
-    x32 = x.astype(jnp.float32)
-    return (x32 * jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + eps)).astype(x.dtype) * weight
+    if norms is not None:
+        q, k = (rms_norm(x, norm[layer], config.norm_eps) for x, norm in zip((q, k), norms, strict=True))
+    return attend(layer, rope.rotate(q, angles), rope.rotate(k, angles), v, kv)

@@ -23,7 +23,8 @@ class Family:
     """The four functions that make a model, as documented in models/dense.py.
 
     config_from_hf(raw) -> ModelConfig        parameters(config, layout) -> tree of ParamSpec
-    forward(config, params, tokens, positions, kv, attend) -> (hidden, kv)        unembed(config, params, hidden)
+    forward(config, params, tokens, positions, kv, attend, linears) -> (hidden, kv)
+    unembed(config, params, hidden)
     """
 
     config_from_hf: Callable[[Mapping[str, Any]], ModelConfig]

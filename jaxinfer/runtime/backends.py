@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from jaxinfer.config import AttentionBackend
 from jaxinfer.errors import ConfigError
 from jaxinfer.models.config import ModelConfig
-from jaxinfer_kernels import mosaic_decode_plan, mosaic_extend
+from jaxinfer_kernels import mosaic_decode_plan, mosaic_extend, mosaic_linear_plan
 
 _HOPPER = "9.0"
+MOSAIC_LINEAR_ROWS = 16  # up to so many, streaming the weights by our kernels beats XLA's (benchmarks/README.md)
 
 
 class Backend(enum.StrEnum):
@@ -27,6 +28,7 @@ class Backends:
 
     decode_attention: Backend = Backend.XLA
     extend_attention: Backend = Backend.XLA
+    decode_linear: Backend = Backend.XLA
 
     def rows(self) -> tuple[tuple[str, str], ...]:
         """(op, implementation), for people."""
@@ -58,4 +60,13 @@ def choose_backends(
             f"attention_backend mosaic needs a GPU of compute capability {_HOPPER} (H100, H200), bfloat16 or float16, "
             f"pages of 8 to 128 tokens and head_dim 64 or 128, got {fact}; set attention_backend to auto"
         )
-    return Backends(*(Backend.MOSAIC if can else Backend.XLA for can in (decode, extend)))
+    linear = hopper and linears_supported(model, kind)
+    return Backends(*(Backend.MOSAIC if can else Backend.XLA for can in (decode, extend, linear)))
+
+
+def linears_supported(model: ModelConfig, dtype: jnp.dtype) -> bool:
+    """Whether the Mosaic linear layers can run all of a model's."""
+    d, f, attended = model.hidden_size, model.intermediate_size, model.num_heads * model.head_dim
+    qkv = attended + 2 * model.num_kv_heads * model.head_dim
+    shapes = ((qkv, d), (d, attended), (2 * f, d), (d, f))
+    return all(mosaic_linear_plan.supported(MOSAIC_LINEAR_ROWS, *shape, dtype) for shape in shapes)

@@ -13,8 +13,9 @@ from flax import struct
 
 from jaxinfer.config import ExtendBucket
 from jaxinfer.models.config import ModelConfig
+from jaxinfer.models.ops import MOSAIC, XLA, Joined, Linears
 from jaxinfer.models.registry import Family
-from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends
+from jaxinfer.runtime.backends import MOSAIC_LINEAR_ROWS, XLA_ONLY, Backend, Backends
 from jaxinfer.runtime.controls import logprobs
 from jaxinfer.runtime.packing import ROW_WIDTH, DecodeColumn, ExtendLayout, PageColumn, RowColumn
 from jaxinfer.runtime.sampler import largest_id
@@ -50,6 +51,9 @@ class Model:
 
 def decode(model: Model, params: Params, state: DeviceState, upload: jax.Array) -> tuple[DeviceState, Output]:
     """Bring each row one token further.    upload: i32[B, len(DecodeColumn)]; slot 0 is padding."""
+    batch, linears = len(upload), _linears(model, len(upload))
+    if linears is MOSAIC:  # which takes rows by the eight
+        upload = jnp.pad(upload, ((0, -batch % 8), (0, 0)))
     slots = upload[:, DecodeColumn.SLOT]
     live = slots > 0
     page_slots = jnp.where(upload[:, DecodeColumn.PAGE_ID] > 0, slots, 0)
@@ -60,16 +64,28 @@ def decode(model: Model, params: Params, state: DeviceState, upload: jax.Array) 
     lengths = jnp.where(live, positions + 1, 0)
     page_ids, offsets = _places(page_table, slots, positions, page_size_of(state.k))
 
+    where = page_table, slots, lengths
+
     def attend(layer: int, q: jax.Array, k: jax.Array, v: jax.Array, kv: Pages) -> tuple[jax.Array, Pages]:
         index = jnp.int32(layer)
         if model.backends.decode_attention is Backend.MOSAIC:
-            out, *kv = mosaic_decode.decode_attention_write(q, k, v, *kv, index, page_table, slots, lengths)
+            out, *kv = mosaic_decode.decode_attention_write(q, k, v, *kv, index, *where)
             return out, tuple(kv)
         kv = write_kv(*kv, index, k, v, page_ids, offsets)
-        return decode_attention(q, *kv, index, page_table, slots, lengths), kv
+        return decode_attention(q, *kv, index, *where), kv
+
+    def joined(layer: int, qkv: jax.Array, cos_sin: Pages, norms: Pages | None, kv: Pages) -> tuple[jax.Array, Pages]:
+        rest = dict(norms=norms, norm_eps=model.config.norm_eps)
+        out, *kv = mosaic_decode.decode_attention_fused(qkv, cos_sin, *kv, jnp.int32(layer), *where, **rest)
+        return out, tuple(kv)
 
     tokens = state.last_token[slots]
-    hidden, (k, v) = model.family.forward(model.config, params, tokens, positions, (state.k, state.v), attend)
+    kv = (state.k, state.v)
+    # A launch saved is worth most where there is little to compute; many rows rotate faster in a kernel of XLA's.
+    few = linears is MOSAIC and model.backends.decode_attention is Backend.MOSAIC
+    run = Joined(joined) if few else attend
+    hidden, (k, v) = model.family.forward(model.config, params, tokens, positions, kv, run, linears)
+    slots, live, positions, hidden = (rows[:batch] for rows in (slots, live, positions, hidden))
     logits = model.family.unembed(model.config, params, hidden)
     drawn = largest_id(logits)
     state = state.replace(
@@ -113,7 +129,8 @@ def extend(
         kv = write_kv(*kv, index, k, v, page_ids, offsets)
         return run(q, *kv, index, state.page_table, slots, starts, counts, lengths), kv
 
-    hidden, (k, v) = model.family.forward(model.config, params, tokens, token_positions, (state.k, state.v), attend)
+    kv = (state.k, state.v)
+    hidden, (k, v) = model.family.forward(model.config, params, tokens, token_positions, kv, attend, XLA)
     last_hidden = hidden.at[starts + jnp.maximum(counts, 1) - 1].get(mode="clip")  # [R, D]
     state = state.replace(k=k, v=v, next_pos=state.next_pos.at[slots].set(jnp.where(slots > 0, lengths, 0)))
     state, drawn = _sample_rows(model, bucket, params, state, last_hidden, slots, logits_rows)
@@ -130,6 +147,11 @@ def score(model: Model, top: int, params: Params, hidden: jax.Array, upload: jax
     places = upload[0] + jnp.arange(len(targets), dtype=jnp.int32)
     logits = model.family.unembed(model.config, params, hidden.at[places].get(mode="clip"))
     return logprobs(logits, targets, top)
+
+
+def _linears(model: Model, rows: int) -> Linears:
+    few = rows <= MOSAIC_LINEAR_ROWS
+    return MOSAIC if few and model.backends.decode_linear is Backend.MOSAIC else XLA
 
 
 def set_pages(page_table: jax.Array, updates: jax.Array) -> jax.Array:

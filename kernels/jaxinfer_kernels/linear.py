@@ -1,4 +1,4 @@
-"""The linear layer: `x @ w.T` with weights as Hugging Face stores them, `[out, in]`.
+"""The linear layer: `x @ w.T` with weights as Hugging Face stores them, `[out, in]`, alone and with its neighbours.
 
 Bound by memory at small T: it must read `N * K * itemsize` bytes of weights; that is our bar. On CPUs XLA's own bf16
 product of one row runs at a tenth of that, and a product written as multiply-and-sum at all of it (measured on two
@@ -21,14 +21,49 @@ def linear(x: jax.Array, w: jax.Array, *, out_dtype: DTypeLike | None = None) ->
     """
     if x.ndim != 2 or w.ndim != 2 or x.shape[1] != w.shape[1] or x.dtype != w.dtype:
         raise ValueError(f"linear needs x [T, K] and w [N, K] of one dtype, got {x.aval} and {w.aval}")
-    return jax.lax.platform_dependent(x, w, cpu=_cpu, default=_dot).astype(out_dtype or x.dtype)
+    dtype = out_dtype or x.dtype
+    # A GPU's libraries round their sums in place; rounding a float32 result would be a kernel of its own.
+    rounded = functools.partial(_dot, out_dtype=dtype)
+    return jax.lax.platform_dependent(x, w, cpu=lambda x, w: _cpu(x, w).astype(dtype), default=rounded)
 
 
-def _dot(x: jax.Array, w: jax.Array) -> jax.Array:
-    """f32[T, N]."""
+def norm_linear(
+    x: jax.Array, norm: jax.Array, w: jax.Array, layer: int, *, eps: float, bias: jax.Array | None = None
+) -> jax.Array:
+    """linear(rms_norm(x), w) + bias.    x: [T, K].    norm: [L, K].    w: [N, K].    bias: [L, N].
+
+    Returns [T, N].
+    """
+    out = linear(rms_norm(x, norm[layer], eps), w)
+    return out if bias is None else out + bias[layer]
+
+
+def linear_residual(x: jax.Array, w: jax.Array, residual: jax.Array) -> jax.Array:
+    """residual + linear(x, w).    x: [T, K].    w: [N, K].    residual: [T, N].    Returns [T, N]."""
+    return residual + linear(x, w)
+
+
+def norm_gate_up(x: jax.Array, norm: jax.Array, w: jax.Array, layer: int, *, eps: float) -> jax.Array:
+    """silu(gate) * up of linear(rms_norm(x), w).
+
+    x: [T, K].    norm: [L, K].    w: [2F, K], the rows of gate, then of up.    Returns [T, F].
+    """
+    gate, up = jnp.split(linear(rms_norm(x, norm[layer], eps), w), 2, axis=-1)  # [T, F] each
+    # In f32: XLA fuses the casts, and a bf16 silu would round twice.
+    return (jax.nn.silu(gate.astype(jnp.float32)) * up.astype(jnp.float32)).astype(x.dtype)
+
+
+def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
+    """x over its root mean square along the last axis; normed in f32, rounded, then scaled: the checkpoint's order."""
+    x32 = x.astype(jnp.float32)
+    return (x32 * jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + eps)).astype(x.dtype) * weight
+
+
+def _dot(x: jax.Array, w: jax.Array, out_dtype: DTypeLike = jnp.float32) -> jax.Array:
+    """[T, N], summed in float32."""
     precision = jax.lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
     contract_last = (((1,), (1,)), ((), ()))
-    return jax.lax.dot_general(x, w, contract_last, precision=precision, preferred_element_type=jnp.float32)
+    return jax.lax.dot_general(x, w, contract_last, precision=precision, preferred_element_type=out_dtype)
 
 
 def _cpu(x: jax.Array, w: jax.Array) -> jax.Array:

@@ -1,0 +1,53 @@
+"""What a family's forward pass is given to compute with, so that one pass serves every implementation of an op.
+
+Attention comes with its mask and its cache. The linear layers come together with their neighbours, as XLA computes them
+or as one Mosaic kernel each; shapes and rounding: jaxinfer_kernels.linear.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxinfer_kernels import linear, mosaic_linear
+
+type Attend[Kv] = Callable[[int, jax.Array, jax.Array, jax.Array, Kv], tuple[jax.Array, Kv]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Joined:
+    """An attention that takes the product of q, k and v as it is, and norms and rotates it itself.
+
+    attend(layer, qkv [T, (N + 2K) * H], cos_sin f32[T, H / 2] each, norms, kv) -> (out [T, N, H], kv)
+    norms: the scales [L, H] of q and of k, or None.
+    """
+
+    attend: Callable[..., tuple[jax.Array, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Linears:
+    """norm_linear(x, norm, w, layer, eps=, bias=)    linear_residual(x, w, residual)
+    norm_gate_up(x, norm, w, layer, eps=)
+    """
+
+    norm_linear: Callable[..., jax.Array]
+    linear_residual: Callable[..., jax.Array]
+    norm_gate_up: Callable[..., jax.Array]
+
+
+def _norm_linear(
+    x: jax.Array, norm: jax.Array, w: jax.Array, layer: int, *, eps: float, bias: jax.Array | None
+) -> jax.Array:
+    return mosaic_linear.norm_linear(x, norm, w, jnp.int32(layer), eps=eps, bias=bias)
+
+
+def _norm_gate_up(x: jax.Array, norm: jax.Array, w: jax.Array, layer: int, *, eps: float) -> jax.Array:
+    return mosaic_linear.norm_gate_up(x, norm, w, jnp.int32(layer), eps=eps)
+
+
+XLA = Linears(linear.norm_linear, linear.linear_residual, linear.norm_gate_up)
+# The layer comes as an operand: then all layers share one kernel.
+MOSAIC = Linears(_norm_linear, mosaic_linear.linear_residual, _norm_gate_up)
