@@ -7,7 +7,7 @@ import asyncio
 import dataclasses
 import ssl
 import time
-from typing import cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import httptools
@@ -147,7 +147,7 @@ class _Choice(msgspec.Struct):
 class _Event(msgspec.Struct):
     choices: list[_Choice] = msgspec.field(default_factory=list)
     usage: _Usage | None = None
-    error: msgspec.Raw | None = None
+    error: Any = None
 
 
 @dataclasses.dataclass(slots=True)
@@ -192,7 +192,7 @@ def read_stream(reply: Reply) -> Outcome:
 
 def _take(outcome: Outcome, event: _Event, now_s: float) -> None:
     if event.error is not None:
-        outcome.error = bytes(event.error)[:200].decode(errors="replace")
+        outcome.error = msgspec.json.encode(event.error)[:200].decode(errors="replace")
     if event.choices:
         outcome.times_s.append(now_s)
         outcome.finish_reason = event.choices[0].finish_reason or outcome.finish_reason

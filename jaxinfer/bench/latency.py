@@ -60,21 +60,34 @@ def run(
     if cached_prefix and config.kv_layout == "contiguous":
         raise ConfigError(CONTIGUOUS_PAGES_ARE_NOT_SHARED)
     work, limits = work_of(config), machine.measure_limits(config.device)
-    with Timed(config, on_event) as timed:
-        llm, log = timed.llm(prefix_caching=False)
-        _check_fits(shapes, cached_prefix, llm.info.max_model_len)
-        prompts = Prompts(llm.info.vocab_size, config.seed)
-        tables = [_first_steps(llm, log, prompts, first_steps, say)] if first_steps else []
-        found = []
-        for shape in shapes:
-            found.append(_measure(llm, log, prompts, shape))
-            say(f"{shape}: first token {found[-1].first_s * 1e3:.2f} ms, step {found[-1].step_s * 1e3:.3f} ms")
-        tables = [_speed(found, work, limits), _host(found), *tables]
-        if cached_prefix:
-            tables.append(_cached(timed.llm(prefix_caching=True)[0], prompts, cached_prefix))
+    with Timed.start(config, on_event) as timed:
+        tables = measure(timed, shapes, first_steps, cached_prefix, work, limits, say)
         compiles = timed.core.stats().compiles_after_ready
     facts = [*machine.facts(limits, resolved), ("compiles after ready", str(compiles))]
     return Report("jaxinfer bench latency", facts, tables, NOTES)
+
+
+def measure(
+    timed: Timed,
+    shapes: Sequence[Shape],
+    first_steps: int,
+    cached_prefix: int,
+    work: Work,
+    limits: Limits,
+    say: Say,
+) -> list[Table]:
+    """Every table of a started model, the first steps before anything else."""
+    llm, log = timed.llm(prefix_caching=False)
+    _check_fits(shapes, cached_prefix, llm.info.max_model_len)
+    prompts = Prompts(llm.info.vocab_size, timed.config.seed)
+    later = [_first_steps(llm, log, prompts, first_steps, say)] if first_steps else []
+    found = []
+    for shape in shapes:
+        found.append(_measure(llm, log, prompts, shape))
+        say(f"{shape}: first token {found[-1].first_s * 1e3:.2f} ms, step {found[-1].step_s * 1e3:.3f} ms")
+    if cached_prefix:
+        later.append(_cached(timed.llm(prefix_caching=True)[0], prompts, cached_prefix))
+    return [_speed(found, work, limits), _host(found), *later]
 
 
 NOTES = (

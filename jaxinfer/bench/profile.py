@@ -46,30 +46,35 @@ def run(resolved: Resolved, wanted: Wanted, folder: str | None, on_event: OnEven
     """Start the model, trace it into `folder` (None: one that is deleted again) and describe the trace."""
     config = resolved.config
     work, limits = work_of(config), machine.measure_limits(config.device)
-    with Timed(config, on_event) as timed, contextlib.ExitStack() as stack:
-        llm, log = timed.llm(prefix_caching=False)
-        if wanted.prompt + wanted.num_tokens > llm.info.max_model_len:
-            fact = f"{wanted.prompt} + {wanted.num_tokens} is more than max_model_len {llm.info.max_model_len}"
-            raise ConfigError(f"prompt and steps must fit, {fact}; lower --prompt-length or --steps")
+    with Timed.start(config, on_event) as timed, contextlib.ExitStack() as stack:
         place = folder or stack.enter_context(tempfile.TemporaryDirectory())
-        prompts = Prompts(llm.info.vocab_size, config.seed)
-        generate(llm, prompts.many(wanted.batch, wanted.prompt), wanted.num_tokens)
-        say("measuring without the trace")
-        phases: list[Table] = []
-        if wanted.prefill:
-            calls = [generate(llm, prompts.many(wanted.batch, wanted.prompt), 1)[0] for _ in range(wanted.steps)]
-            wall_s = statistics.fmean(calls)
-        else:
-            phases, wall_s = _phases(llm, log, prompts, wanted)
-        say("tracing")
-        _trace(llm, log, prompts, wanted, place)
-        events = device_events(place)
-    tables = [_summary(wanted, events, wall_s, work, limits), *phases, _kernels(events, wanted.steps)]
+        tables = measure(timed, wanted, place, work, limits, say)
     notes = ["Kernels are the trace's, the wall time and the host's phases those of a run without the trace."]
     if limits.platform == "cpu":
         notes.append("No GPU: the events are XLA's operations on the CPU, which overlap on several threads.")
     facts = [*machine.facts(limits, resolved), ("trace", folder or "deleted; --trace FOLDER keeps it")]
     return Report("jaxinfer profile", facts, tables, notes)
+
+
+def measure(timed: Timed, wanted: Wanted, folder: str, work: Work, limits: Limits, say: Say) -> list[Table]:
+    """Run what is wanted without and with a trace into `folder`."""
+    llm, log = timed.llm(prefix_caching=False)
+    if wanted.prompt + wanted.num_tokens > llm.info.max_model_len:
+        fact = f"{wanted.prompt} + {wanted.num_tokens} is more than max_model_len {llm.info.max_model_len}"
+        raise ConfigError(f"prompt and steps must fit, {fact}; lower --prompt-length or --steps")
+    prompts = Prompts(llm.info.vocab_size, timed.config.seed)
+    generate(llm, prompts.many(wanted.batch, wanted.prompt), wanted.num_tokens)
+    say("measuring without the trace")
+    phases: list[Table] = []
+    if wanted.prefill:
+        calls = [generate(llm, prompts.many(wanted.batch, wanted.prompt), 1)[0] for _ in range(wanted.steps)]
+        wall_s = statistics.fmean(calls)
+    else:
+        phases, wall_s = _phases(llm, log, prompts, wanted)
+    say("tracing")
+    _trace(llm, log, prompts, wanted, folder)
+    events = device_events(folder)
+    return [_summary(wanted, events, wall_s, work, limits), *phases, _kernels(events, wanted.steps)]
 
 
 def _trace(llm: LLM, log: StepLog, prompts: Prompts, wanted: Wanted, folder: str) -> None:

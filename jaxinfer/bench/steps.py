@@ -8,6 +8,7 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from jaxinfer.config import EngineConfig, Limits
 from jaxinfer.engine.engine import Engine
@@ -16,6 +17,9 @@ from jaxinfer.llm.build import start_core
 from jaxinfer.llm.events import OnEvent
 from jaxinfer.llm.llm import LLM
 from jaxinfer.runtime.plan import Pending, Plan, Runner, StepResult
+
+if TYPE_CHECKING:
+    from jaxinfer.llm.build import Core
 
 PHASES = ("drain and plan", "pack and dispatch", "wait for the device", "commit", "text, between steps")
 
@@ -83,7 +87,7 @@ class StepLog:
 
 
 class Breakdown:
-    """Decode steps that followed each other, by phase. The last one is left out: what came after it is not known."""
+    """Decode steps by phase. One that no other call of step followed is left out: how long it took is not known."""
 
     def __init__(self, steps: Sequence[StepTime]) -> None:
         pairs = [(step, after) for step, after in zip(steps, steps[1:], strict=False) if step.is_decode]
@@ -153,12 +157,15 @@ class TimedEngine(Engine):
 
 
 class Timed:
-    """A started model. Use as a context manager."""
+    """A started model, compiled to the end. Use as a context manager."""
 
-    def __init__(self, config: EngineConfig, on_event: OnEvent) -> None:
-        self.config = config
-        self.core = start_core(config, on_event)
-        self.core.warming.result()
+    def __init__(self, config: EngineConfig, core: "Core") -> None:
+        self.config, self.core = config, core
+        core.warming.result()
+
+    @classmethod
+    def start(cls, config: EngineConfig, on_event: OnEvent) -> "Timed":
+        return cls(config, start_core(config, on_event))
 
     def llm(self, *, prefix_caching: bool) -> tuple[LLM, StepLog]:
         """An LLM over a new host side of the same device state; what an earlier one cached is forgotten."""

@@ -2,10 +2,11 @@
 
 from jaxinfer.bench import machine
 from jaxinfer.bench.latency import Say, generate
+from jaxinfer.bench.machine import Limits
 from jaxinfer.bench.prompts import Prompts
-from jaxinfer.bench.report import Report, Table
+from jaxinfer.bench.report import Report, Table, Value
 from jaxinfer.bench.steps import Timed
-from jaxinfer.bench.work import work_of
+from jaxinfer.bench.work import Work, work_of
 from jaxinfer.config import Resolved
 from jaxinfer.errors import ConfigError
 from jaxinfer.llm.events import OnEvent
@@ -31,32 +32,37 @@ def run(resolved: Resolved, loads: list[Load], tries: int, on_event: OnEvent, sa
     """Start the model and run every load `tries` times; the best counts."""
     config = resolved.config
     work, limits = work_of(config), machine.measure_limits(config.device)
-    rows = []
-    with Timed(config, on_event) as timed:
-        together = timed.core.limits.max_num_seqs
-        for requests, prompt, output in loads:
-            if prompt + output > timed.core.info.max_model_len:
-                fact = f"{prompt} + {output} is more than max_model_len {timed.core.info.max_model_len}"
-                raise ConfigError(f"prompt and answer must fit, {fact}; shorten them")
-            llm, log = timed.llm(prefix_caching=False)
-            prompts = Prompts(llm.info.vocab_size, config.seed)
-            generate(llm, prompts.many(min(requests, together), prompt), 2)
-            index, before = len(log.steps), llm.stats()
-            tried = [generate(llm, prompts.many(requests, prompt), output) for _ in range(tries)]
-            seconds, outputs = min(tried, key=lambda one: one[0])
-            host_s, steps = log.since(index).host_s, (len(log.steps) - index) / tries
-            tokens = requests * (prompt + output)
-            roof = 100 * work.offline_s(limits, requests, prompt, output, min(together, requests)) / seconds
-            rates = (seconds, requests * output / seconds, tokens / seconds, requests / seconds, roof)
-            host = None if host_s is None else host_s * 1e6
-            preempted = (llm.stats().preemptions - before.preemptions) / tries
-            cached = sum(one.metrics.cached_tokens for one in outputs)
-            name = f"{requests}x({prompt},{output})"
-            rows.append((name, *rates, steps, tokens / steps, host, preempted, cached))
-            say(f"{name}: {rates[1]:,.0f} output tok/s")
+    with Timed.start(config, on_event) as timed:
+        rows = []
+        for load in loads:
+            rows.append(measure(timed, load, tries, work, limits))
+            say(f"{rows[-1][0]}: {rows[-1][2]:,.0f} output tok/s")
         compiles = timed.core.stats().compiles_after_ready
     facts = [*machine.facts(limits, resolved), ("compiles after ready", str(compiles))]
     return Report("jaxinfer bench throughput", facts, [Table("offline", COLUMNS, rows)], NOTES)
+
+
+def measure(timed: Timed, load: Load, tries: int, work: Work, limits: Limits) -> tuple[Value, ...]:
+    """One row."""
+    requests, prompt, output = load
+    together = min(requests, timed.core.limits.max_num_seqs)
+    llm, log = timed.llm(prefix_caching=False)
+    if prompt + output > llm.info.max_model_len:
+        fact = f"{prompt} + {output} is more than max_model_len {llm.info.max_model_len}"
+        raise ConfigError(f"prompt and answer must fit, {fact}; shorten them")
+    prompts = Prompts(llm.info.vocab_size, timed.config.seed)
+    generate(llm, prompts.many(together, prompt), 2)
+    index, before = len(log.steps), llm.stats()
+    tried = [generate(llm, prompts.many(requests, prompt), output) for _ in range(tries)]
+    seconds, outputs = min(tried, key=lambda one: one[0])
+    host_s, steps = log.since(index).host_s, (len(log.steps) - index) / tries
+    tokens = requests * (prompt + output)
+    roof = 100 * work.offline_s(limits, requests, prompt, output, together) / seconds
+    rates = (seconds, requests * output / seconds, tokens / seconds, requests / seconds, roof)
+    host = None if host_s is None else host_s * 1e6
+    preempted = (llm.stats().preemptions - before.preemptions) / tries
+    cached = sum(one.metrics.cached_tokens for one in outputs)
+    return f"{requests}x({prompt},{output})", *rates, steps, tokens / steps, host, preempted, cached
 
 
 NOTES = (
