@@ -91,7 +91,8 @@ def measure(
 
 
 NOTES = (
-    "Fresh random token ids for every request, greedy, EOS ignored, prefix cache off but for the cached prefix. "
+    "Fresh random token ids for every request, greedy, EOS ignored, no text made, prefix cache off but for the cached "
+    "prefix. "
     f"First token: max_tokens 1, the best of {TRIES_ALONE} alone and of {TRIES_TOGETHER} together. Step: (time of "
     f"{DECODED + 1} tokens - time of 1) / {DECODED}, each the best of {TRIES_DECODE} or more.",
     "Shares: of the bandwidth measured in this run, for the bytes of weights, keys and values that a step must read; "
@@ -102,7 +103,7 @@ NOTES = (
 
 def generate(llm: LLM, prompts: list[list[int]], num_tokens: int) -> tuple[float, list[RequestOutput]]:
     """Seconds of one generate call, and what it returned."""
-    params = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
+    params = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True, detokenize=False)
     began = time.perf_counter()
     outputs = llm.generate([{"prompt_token_ids": ids} for ids in prompts], params)
     seconds = time.perf_counter() - began

@@ -66,6 +66,7 @@ def measure(timed: Timed, load: Load, tries: int, work: Work, limits: Limits) ->
 
 
 NOTES = (
-    "Fresh random token ids, greedy, EOS ignored, prefix cache off. The serial roof is the time to read weights, keys "
-    "and values in every step at the bandwidth measured in this run, plus the operations at its matmul rate.",
+    "Fresh random token ids, greedy, EOS ignored, no text made, prefix cache off. The serial roof is the time to read "
+    "weights, keys and values in every step at the bandwidth measured in this run, plus the operations at its matmul "
+    "rate.",
 )
