@@ -5,7 +5,8 @@
 #
 # Writes FOLDER/SECTION.md (the rows of benchmarks/targets.toml with bar, aim and figure, then every report) and
 # FOLDER/SECTION.json. FOLDER is ./h200 if none is given. All rows come from one configuration: FLAGS.
-# PYTHON, FLAGS and TINY=1 (small shapes, to try the script anywhere) can be set; exits with 1 when a bar is missed.
+# Exits with 1 when a bar is missed. Variables: PYTHON; FLAGS; GIT_COMMIT, where there is no git; OLD, a SECTION.json to
+# compare with; PROFILE=1 adds where a step's time goes (1.5b, 8b); TINY=1 takes small shapes, to try the script anywhere.
 set -eu
 section=${1:?a section is needed: 1.5b 8b 0.6b http http-1.5b http-8b startup off-bucket}
 out=${2:-h200}
@@ -32,6 +33,13 @@ latency() { # MODEL OPTIONS...
 throughput() { # MODEL
     # shellcheck disable=SC2086
     jaxinfer bench throughput "$work/models/$1" $flags --json "$work/$1-throughput.json" >"$work/$1-throughput.md"
+}
+
+profile() { # MODEL BATCH
+    [ -n "${PROFILE:-}" ] || return 0
+    # shellcheck disable=SC2086
+    jaxinfer profile "$work/models/$1" $flags --batch-size "$2" --json "$work/$1-profile-$2.json" \
+        >"$work/$1-profile-$2.md"
 }
 
 load() { # MODEL NAME OPTIONS...
@@ -72,11 +80,13 @@ case $section in
         latency 1.5b --prompt-lengths 128,512,1024,4096 --batch-sizes 1,4,8,32,64,128,256 --shapes 256x1024,4x8000 \
             --cached-prefix 4096
         throughput 1.5b
+        profile 1.5b 1 && profile 1.5b 256
         ;;
     8b)
         latency 8b --prompt-lengths 128,512,1024,4096,8192 --batch-sizes 1,4,8,32,64,128,256 \
             --shapes 64x1024,16x4096,4x8000 --cached-prefix 4096
         throughput 8b
+        profile 8b 1 && profile 8b 256
         ;;
     0.6b) latency 0.6b --prompt-lengths 128,1024 --batch-sizes 1 ;;
     http) http 1.5b 256 1024 && http 8b 192 768 ;;
@@ -100,4 +110,4 @@ case $section in
         exit 2
         ;;
 esac
-"$python" benchmarks/h200_report.py "$section" "$work" "$out"
+"$python" benchmarks/h200_report.py "$section" "$work" "$out" ${OLD:+"$OLD"}

@@ -1,9 +1,9 @@
 """Hold a section's reports against benchmarks/targets.toml; called by benchmarks/h200.sh.
 
-    python benchmarks/h200_report.py SECTION REPORTS OUT
+    python benchmarks/h200_report.py SECTION REPORTS OUT [OLD]
 
-REPORTS holds what the verbs wrote, NAME.json and NAME.md. Prints the rows, writes OUT/SECTION.md and OUT/SECTION.json,
-exits with 1 when a bar is missed or a figure is not there.
+REPORTS holds what the verbs wrote, NAME.json and NAME.md; OLD is an earlier OUT/SECTION.json, to compare with. Prints
+the rows, writes OUT/SECTION.md and OUT/SECTION.json, exits with 1 when a bar is missed or a figure is not there.
 """
 
 import json
@@ -25,10 +25,11 @@ def main() -> None:
     table = Table("targets", ("row", "bar", "aim", "measured", "", "of the aim %"), rows)
     facts = list(next(iter(found.values()))["facts"].items()) if found else []
     summary = Report(f"h200 {section}", facts, [table])
-    whole = "\n".join([summary.as_markdown(), *(path.read_text() for path in sorted(reports.glob("*.md")))])
+    old = json.loads(Path(sys.argv[4]).read_text())["targets"] if len(sys.argv) > 4 else None
+    whole = "\n".join([summary.as_markdown(old), *(path.read_text() for path in sorted(reports.glob("*.md")))])
     (out / f"{section}.md").write_text(whole)
     (out / f"{section}.json").write_text(json.dumps({"targets": json.loads(summary.as_json()), **found}, indent=1))
-    print(summary.as_markdown())
+    print(summary.as_markdown(old))
     sys.exit(0 if rows and all(row[4] != "MISSED" for row in rows) else 1)
 
 
