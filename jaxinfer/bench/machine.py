@@ -59,7 +59,8 @@ def facts(limits: Limits | None = None, resolved: Resolved | None = None) -> lis
     rows += [("driver", gpus[0].driver)] if gpus else []
     versions = f"jaxinfer {__version__}, jax {metadata.version('jax')}, Python {platform.python_version()}"
     rows += [("versions", versions), ("commit", commit()), ("date", f"{datetime.datetime.now(datetime.UTC):%F %R} UTC")]
-    rows += [(name, value) for name, value in (resolved.rows() if resolved else ()) if name != "model"]
+    settings = [f"{name} {value}" for name, value in (resolved.rows() if resolved else ()) if name != "model"]
+    rows += [("settings", ", ".join(settings) or "all by default")] if resolved else []
     return rows + (limits.facts() if limits else [])
 
 

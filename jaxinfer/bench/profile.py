@@ -52,7 +52,7 @@ def run(resolved: Resolved, wanted: Wanted, folder: str | None, on_event: OnEven
     notes = ["Kernels are the trace's, the wall time and the host's phases those of a run without the trace."]
     if limits.platform == "cpu":
         notes.append("No GPU: the events are XLA's operations on the CPU, which overlap on several threads.")
-    facts = [*machine.facts(limits, resolved), ("trace", folder or "deleted; --trace FOLDER keeps it")]
+    facts = [*machine.facts(limits, resolved), *timed.facts, ("trace", folder or "deleted; --trace FOLDER keeps it")]
     return Report("jaxinfer profile", facts, tables, notes)
 
 

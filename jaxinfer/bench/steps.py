@@ -14,7 +14,7 @@ from jaxinfer.config import EngineConfig, Limits
 from jaxinfer.engine.engine import Engine
 from jaxinfer.engine.sequence import Output
 from jaxinfer.llm.build import start_core
-from jaxinfer.llm.events import OnEvent
+from jaxinfer.llm.events import Event, OnEvent
 from jaxinfer.llm.llm import LLM
 from jaxinfer.runtime.plan import Pending, Plan, Runner, StepResult
 
@@ -157,15 +157,30 @@ class TimedEngine(Engine):
 
 
 class Timed:
-    """A started model, compiled to the end. Use as a context manager."""
+    """A started model, compiled to the end. Use as a context manager. facts: of its start, for a report's head."""
 
     def __init__(self, config: EngineConfig, core: "Core") -> None:
         self.config, self.core = config, core
+        self.facts: list[tuple[str, str]] = []
         core.warming.result()
 
     @classmethod
     def start(cls, config: EngineConfig, on_event: OnEvent) -> "Timed":
-        return cls(config, start_core(config, on_event))
+        events: list[Event] = []
+
+        def listen(event: Event) -> None:
+            events.append(event)
+            on_event(event)
+
+        timed = cls(config, start_core(config, listen))
+        compiled = [event for event in events if event.kind == "compile" and event.detail]
+        cached = sum(event.cached for event in compiled)
+        for event in events:
+            timed.facts += event.rows
+            if event.kind in ("serving", "ready"):
+                timed.facts.append((f"{event.kind} after", f"{event.seconds:.1f} s, without imports"))
+        timed.facts.append(("compiled", f"{len(compiled)} steps, {cached} of them from the cache"))
+        return timed
 
     def llm(self, *, prefix_caching: bool) -> tuple[LLM, StepLog]:
         """An LLM over a new host side of the same device state; what an earlier one cached is forgotten."""

@@ -38,7 +38,7 @@ def run(resolved: Resolved, loads: list[Load], tries: int, on_event: OnEvent, sa
             rows.append(measure(timed, load, tries, work, limits))
             say(f"{rows[-1][0]}: {rows[-1][2]:,.0f} output tok/s")
         compiles = timed.core.stats().compiles_after_ready
-    facts = [*machine.facts(limits, resolved), ("compiles after ready", str(compiles))]
+    facts = [*machine.facts(limits, resolved), *timed.facts, ("compiles after ready", str(compiles))]
     return Report("jaxinfer bench throughput", facts, [Table("offline", COLUMNS, rows)], NOTES)
 
 

@@ -38,9 +38,9 @@ command = EngineCommand(
         click.Option(
             ["--prompt-lengths"],
             type=Counts("N"),
-            default="128,1024,4096",
+            default="128,1024",
             metavar="N,N",
-            help="Prompts timed alone, if --batch-sizes has 1.  [128,1024,4096]",
+            help="Prompts timed alone, if --batch-sizes has 1.  [128,1024]",
         ),
         click.Option(
             ["--batch-sizes"], type=Counts("N"), default="1,4", metavar="N,N", help="Requests together.  [1,4]"
