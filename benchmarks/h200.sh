@@ -9,7 +9,9 @@
 # compare with; PROFILE=1 adds where a step's time goes (1.5b, 8b); TINY=1 takes small shapes, to try the script anywhere.
 set -eu
 section=${1:?a section is needed: 1.5b 8b 0.6b http http-1.5b http-8b startup off-bucket}
-out=${2:-h200}
+absolute() { case $1 in /*) echo "$1" ;; *) echo "$PWD/$1" ;; esac }
+out=$(absolute "${2:-h200}")
+old=${OLD:+$(absolute "$OLD")}
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
 flags=${FLAGS:-"--dtype bfloat16 --load-format dummy --max-num-seqs 256"}
@@ -64,7 +66,7 @@ http() { # MODEL REQUESTS64 REQUESTS256
     load "$1" 64 --concurrency 64 --input-tokens 512 --output-tokens 256 --requests "$2" --check-client
     load "$1" 256 --concurrency 256 --input-tokens 128 --requests "$3" --check-client
     load "$1" cached --concurrency 1 --input-tokens 4128 --shared-prefix-tokens 4096 --output-tokens 1 --requests 6
-    load "$1" interrupted --concurrency 32 --input-tokens 128 --output-tokens 1024 --requests 32 \
+    [ "$1" != 8b ] || load 8b interrupted --concurrency 32 --input-tokens 128 --output-tokens 1024 --requests 32 \
         --interrupt-tokens 8000 --interrupt-after-s 2
     kill $server
     wait $server || true
@@ -110,4 +112,4 @@ case $section in
         exit 2
         ;;
 esac
-"$python" benchmarks/h200_report.py "$section" "$work" "$out" ${OLD:+"$OLD"}
+"$python" benchmarks/h200_report.py "$section" "$work" "$out" ${old:+"$old"}

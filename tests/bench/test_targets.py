@@ -51,11 +51,29 @@ def test_every_group_reads_a_report_that_its_section_writes():
     script = (BENCHMARKS / "h200.sh").read_text()
     sections = set(re.search(r"SECTION: (.*)", script)[1].split())
     assert {section for group in GROUPS for section in group["sections"]} == sections
-    loads = set(re.findall(r'load "\$1" (\S+)', script))
+    loads = set(re.findall(r'load (?:"\$1"|8b) (\S+)', script))
     for group in GROUPS:
         model, _, name = group["file"].partition("-")
         assert name in {"latency", "throughput", "file", ""} | loads, group["file"]
         assert all(len(row) == 4 for row in group["rows"])
+
+
+@pytest.mark.slow
+def test_a_section_runs_to_its_verdict_on_any_machine(tmp_path):
+    flags = "--dtype bfloat16 --load-format dummy --device cpu --max-num-seqs 2 --max-num-batched-tokens 64"
+    settings = {
+        "PYTHON": sys.executable,
+        "TINY": "1",
+        "FLAGS": flags,
+        "JAXINFER_COMPILE_CACHE_DIR": str(tmp_path / "c"),
+    }
+    command = [str(BENCHMARKS / "h200.sh"), "0.6b", "out"]
+    done = subprocess.run(command, cwd=tmp_path, env=PATH | settings, capture_output=True, text=True)
+    assert "| decode b1, context 128 | 1,200 | 2,300 |" in done.stdout, done.stderr
+    assert (tmp_path / "out" / "0.6b.md").read_text().startswith("## h200 0.6b")
+    found = json.loads((tmp_path / "out" / "0.6b.json").read_text())
+    assert found["targets"]["facts"]["compiles after ready"] == "0"
+    assert done.returncode == ("MISSED" in done.stdout)
 
 
 def test_the_shapes_have_a_text_for_every_token(tmp_path):
