@@ -48,7 +48,8 @@ def run(load: Load, processes: int, warm_up: int, goals: Goals, check_client: bo
     good = [outcome for outcome in results.outcomes if not outcome.error]
     failed = [reply.error for reply in warmed if reply.error] + [one.error for one in results.outcomes if one.error]
     if not good:
-        raise EngineError(f"a server must answer, none of {load.requests} requests was, the first with: {failed[0]}")
+        fact = f"none of {load.requests} requests was, the first failed with: {failed[0]}"
+        raise EngineError(f"requests must be answered, {fact}; see --vocab-size if it names token ids")
     name = label(load)
     rate = output_rate(good)
     tables = [Table("rates", *_rates(name, load, good, len(results.outcomes), goals)), _times(good)]
@@ -71,6 +72,7 @@ def run(load: Load, processes: int, warm_up: int, goals: Goals, check_client: bo
 NOTES = (
     "Prompts are random token ids, fresh for every request but for what is meant to be shared; greedy, ignore_eos, "
     "streamed from /v1/completions. Machine and versions are the client's.",
+    "Goodput: requests within --ttft-limit-ms and, by their time per token, within --itl-limit-ms. "
     "Token gap: between two pieces of one stream. Time per token: of one request, (last piece - first) / (tokens - 1).",
 )
 

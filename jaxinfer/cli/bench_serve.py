@@ -24,7 +24,7 @@ def run(params: dict[str, Any]) -> int:
     load = Load(
         url=params["url"].rstrip("/").removesuffix("/v1"),
         model=params["model"] or "",
-        key=os.environ.get("OPENAI_API_KEY", ""),
+        key=key_of(params["api_key_env"]),
         requests=params["requests"],
         concurrency=params["concurrency"] or 0,
         rate=params["rate"] or 0.0,
@@ -41,6 +41,15 @@ def run(params: dict[str, Any]) -> int:
     return publish(
         lambda: serve.run(load, params["processes"], params["warm_up"], goals, params["check_client"]), params
     )
+
+
+def key_of(variable: str | None) -> str:
+    """The key that a variable of the environment holds; never in an argument, which other users of a machine see."""
+    if variable is None:
+        return ""
+    if not os.environ.get(variable):
+        raise ConfigError(f"--api-key-env must name a variable that holds a key, {variable} holds none; set it")
+    return os.environ[variable]
 
 
 class Serve(GroupedCommand):
@@ -65,6 +74,7 @@ command = Serve(
     params=[
         click.Option(["--url"], default="http://127.0.0.1:8000", help="Of the server.  [http://127.0.0.1:8000]"),
         click.Option(["--model"], metavar="NAME", help="Its name there; else the first of /v1/models."),
+        click.Option(["--api-key-env"], metavar="NAME", help="Variable that holds the server's key."),
         _count("--concurrency", None, "Requests at once; all of them if neither this nor --rate is given."),
         _number("--rate", "Requests per second on average, as a Poisson process."),
         _count("--requests", 64, "How many."),
@@ -84,6 +94,6 @@ command = Serve(
         *REPORT_OPTIONS,
         debug_option(),
     ],
-    help="Load any OpenAI-compatible server from several processes. OPENAI_API_KEY is sent if it is set.",
+    help="Load any OpenAI-compatible server from several processes.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -110,7 +110,7 @@ def test_a_server_is_loaded_and_described():
 
 
 def test_refused_requests_are_counted_with_what_the_server_said():
-    refused = pytest.raises(EngineError, match="none of 6 requests was, the first with: HTTP 400: .*token")
+    refused = pytest.raises(EngineError, match="none of 6 requests was, the first failed with: HTTP 400: .*token")
     with serving(FakeLLM(four_tokens)) as url, refused:
         serve.run(load_for(url, vocab_size=10**6, seed=5), 2, 0, Goals(), False)
 

@@ -76,6 +76,7 @@ def compared(cli, file) -> str:
         (["latency", "--compare", "/no/such"], "--compare must name a file that --json wrote, got /no/such"),
         (["latency", "--json", "/no/such/file"], "--json must name a file in a folder that exists"),
         (["serve", "--url", "localhost:80"], "--url must begin with http:// or https://, got 'localhost:80'"),
+        (["serve", "--api-key-env", "NO_SUCH_KEY"], "--api-key-env must name a variable that holds a key, NO_SUCH_KEY"),
         (["serve", "--shared-prefix-tokens", "512"], "--shared-prefix-tokens must be less than --input-tokens"),
     ],
 )
@@ -87,9 +88,9 @@ def test_a_wrong_option_is_refused_before_anything_runs(cli, asked, arguments, l
 
 
 def test_a_load_is_what_the_options_say(cli, asked, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    monkeypatch.setenv("MY_KEY", "secret")
     flags = ["--rate", "3", "--requests", "9", "--shared-prefix-tokens", "10", "--itl-limit-ms", "20", "--seed", "4"]
-    outcome = cli("bench", "serve", "--url", "http://host:1/v1/", *flags, "--check-client")
+    outcome = cli("bench", "serve", "--url", "http://host:1/v1/", *flags, "--check-client", "--api-key-env", "MY_KEY")
     load, processes, warm_up, goals, check_client = asked[0]
     assert outcome.code == 0
     assert (load.url, load.key, load.rate, load.requests, load.shared_tokens) == ("http://host:1", "secret", 3, 9, 10)
