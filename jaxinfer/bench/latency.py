@@ -97,7 +97,8 @@ NOTES = (
     f"{DECODED + 1} tokens - time of 1) / {DECODED}, each the best of {TRIES_DECODE} or more.",
     "Shares: of the bandwidth measured in this run, for the bytes of weights, keys and values that a step must read; "
     "of the matmul rate measured in this run, for the operations of a prompt.",
-    "Host time is all that the engine's thread does in a step but waiting; most of it hides behind the device.",
+    "Host time is all that the engine's thread does in a step but waiting. While the wait for the device is above 0, "
+    "the device is the slower one and host time hides behind it; `jaxinfer profile` shows what does not.",
 )
 
 

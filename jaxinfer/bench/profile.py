@@ -26,6 +26,11 @@ from jaxinfer.llm.llm import LLM
 
 SKIPPED = 8  # decode steps before the trace begins
 MAX_ROWS = 40
+ON_CPU = "No GPU: the events are XLA's operations on the CPU, which overlap on several threads."
+ON_GPU = (
+    "XLA launches kernel by kernel while it is traced, unless XLA_FLAGS has "
+    "--xla_enable_command_buffers_during_profiling=true, with which every step is compiled anew."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +55,7 @@ def run(resolved: Resolved, wanted: Wanted, folder: str | None, on_event: OnEven
         place = folder or stack.enter_context(tempfile.TemporaryDirectory())
         tables = measure(timed, wanted, place, work, limits, say)
     notes = ["Kernels are the trace's, the wall time and the host's phases those of a run without the trace."]
-    if limits.platform == "cpu":
-        notes.append("No GPU: the events are XLA's operations on the CPU, which overlap on several threads.")
+    notes.append(ON_CPU if limits.platform == "cpu" else ON_GPU)
     facts = [*machine.facts(limits, resolved), *timed.facts, ("trace", folder or "deleted; --trace FOLDER keeps it")]
     return Report("jaxinfer profile", facts, tables, notes)
 
