@@ -23,31 +23,39 @@ trap '[ -z "$server" ] || kill "$server" 2>/dev/null || true; rm -rf "$work"' EX
 vocab=151936
 [ -z "${TINY:-}" ] || vocab=2048
 shapes() { "$python" benchmarks/shapes.py "$work/models" ${TINY:+--tiny} "$@"; }
-jaxinfer() { "$python" -c 'from jaxinfer.cli import main; main()' "$@"; }
+
+# One report. A verb that fails costs its own rows, which are then marked MISSED, and not those of the others.
+report() { # NAME VERB OPTIONS...
+    name=$1
+    shift
+    "$python" -c 'from jaxinfer.cli import main; main()' "$@" --json "$work/$name.json" >"$work/$name.md" ||
+        echo "failed: jaxinfer $*" >&2
+}
 
 latency() { # MODEL OPTIONS...
     model=$1
     shift
     # shellcheck disable=SC2086
-    jaxinfer bench latency "$work/models/$model" $flags "$@" --json "$work/$model-latency.json" >"$work/$model-latency.md"
+    report "$model-latency" bench latency "$work/models/$model" $flags "$@"
 }
 
 throughput() { # MODEL
     # shellcheck disable=SC2086
-    jaxinfer bench throughput "$work/models/$1" $flags --json "$work/$1-throughput.json" >"$work/$1-throughput.md"
+    report "$1-throughput" bench throughput "$work/models/$1" $flags
 }
 
-profile() { # MODEL BATCH
+profile() { # MODEL
     [ -n "${PROFILE:-}" ] || return 0
-    # shellcheck disable=SC2086
-    jaxinfer profile "$work/models/$1" $flags --batch-size "$2" --json "$work/$1-profile-$2.json" \
-        >"$work/$1-profile-$2.md"
+    for batch in 1 256; do
+        # shellcheck disable=SC2086
+        report "$1-profile-$batch" profile "$work/models/$1" $flags --batch-size $batch
+    done
 }
 
 load() { # MODEL NAME OPTIONS...
-    file=$work/$1-$2
+    name=$1-$2
     shift 2
-    jaxinfer bench serve --url "$url" --vocab-size $vocab "$@" --json "$file.json" >"$file.md"
+    report "$name" bench serve --url "$url" --vocab-size $vocab "$@"
 }
 
 http() { # MODEL REQUESTS64 REQUESTS256
@@ -82,16 +90,19 @@ case $section in
         latency 1.5b --prompt-lengths 128,512,1024,4096 --batch-sizes 1,4,8,32,64,128,256 --shapes 256x1024,4x8000 \
             --cached-prefix 4096
         throughput 1.5b
-        profile 1.5b 1 && profile 1.5b 256
+        profile 1.5b
         ;;
     8b)
         latency 8b --prompt-lengths 128,512,1024,4096,8192 --batch-sizes 1,4,8,32,64,128,256 \
             --shapes 64x1024,16x4096,4x8000 --cached-prefix 4096
         throughput 8b
-        profile 8b 1 && profile 8b 256
+        profile 8b
         ;;
     0.6b) latency 0.6b --prompt-lengths 128,1024 --batch-sizes 1 ;;
-    http) http 1.5b 256 1024 && http 8b 192 768 ;;
+    http)
+        http 1.5b 256 1024
+        http 8b 192 768
+        ;;
     http-1.5b) http 1.5b 256 1024 ;;
     http-8b) http 8b 192 768 ;;
     off-bucket)
