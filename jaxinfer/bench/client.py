@@ -54,7 +54,11 @@ class Client:
         self._queue.reverse()
         self._interruption = self._request(self._load.interruption()) if self._share.interrupts else b""
         at_once = min(self._share.at_once, 64 if self._load.rate else self._share.at_once)
-        self._idle = [await self._target.connect() for _ in range(at_once)]
+        for _ in range(at_once):
+            try:
+                self._idle.append(await self._target.connect())
+            except OSError:
+                break  # each request will try again, and its outcome says what went wrong
         gc.freeze()
         gc.disable()  # a collection would stop all streams for a moment; a run makes no cycles worth it
 
