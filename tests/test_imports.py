@@ -43,14 +43,21 @@ MAY_IMPORT: dict[str, set[str]] = {
     "jaxinfer.llm": LLM_AND_BELOW | {"jaxinfer.protocol", "jaxinfer.text"},
     "jaxinfer.server": {"jaxinfer.llm", "jaxinfer.protocol", "jaxinfer.text"},
     "jaxinfer.offline": {"jaxinfer.llm", "jaxinfer.protocol", "jaxinfer.text"},
+    "jaxinfer.bench": LLM_AND_BELOW | {"jaxinfer.protocol"},
     "jaxinfer.cli": LLM_AND_BELOW
-    | {"jaxinfer", "jaxinfer.server", "jaxinfer.offline", "jaxinfer.protocol", "jaxinfer.text"},
+    | {"jaxinfer", "jaxinfer.bench", "jaxinfer.server", "jaxinfer.offline", "jaxinfer.protocol", "jaxinfer.text"},
     "jaxinfer.demo": {"jaxinfer.models", "jaxinfer.text"},
 }
 
 # These never import jax, nor what brings it in.
 NO_JAX = {
     "jaxinfer",
+    "jaxinfer.bench.client",
+    "jaxinfer.bench.http_client",
+    "jaxinfer.bench.load",
+    "jaxinfer.bench.mock_server",
+    "jaxinfer.bench.report",
+    "jaxinfer.bench.serve",
     "jaxinfer.cli",
     "jaxinfer.config",
     "jaxinfer.errors",
@@ -64,7 +71,14 @@ NO_JAX = {
 }
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 
-MAY_JIT = {"jaxinfer.runtime", "jaxinfer_kernels", "jaxinfer.checkpoint"}
+# bench: chains of kernels and the device's own limits, nothing that serves
+MAY_JIT = {
+    "jaxinfer.runtime",
+    "jaxinfer_kernels",
+    "jaxinfer.checkpoint",
+    "jaxinfer.bench.kernels",
+    "jaxinfer.bench.limits",
+}
 
 
 def module_name(path: Path) -> str:
@@ -162,6 +176,9 @@ def test_the_files_are_found():
         pytest.param("jaxinfer.llm.build", "from jax import jit", id="jit by name"),
         pytest.param("jaxinfer.demo.generate", "import jax\nf = jax.jit(lambda x: x)", id="jit beside the training"),
         pytest.param("jaxinfer.llm.build", "from jaxinfer.demo import corpus", id="the demo's programs"),
+        pytest.param("jaxinfer.llm.llm", "from jaxinfer.bench import report", id="the benchmarks from below"),
+        pytest.param("jaxinfer.bench.latency", "import jax\nf = jax.jit(lambda x: x)", id="jit in a benchmark"),
+        pytest.param("jaxinfer.bench.serve", "from jax import numpy", id="jax in the load client"),
         pytest.param("jaxinfer.newroom.x", "", id="a room without arrows"),
     ],
 )

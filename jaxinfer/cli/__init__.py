@@ -18,6 +18,8 @@ VERBS = {
     "run": "Answer one prompt and exit.",
     "warmup": "Compile every step of a model into the cache.",
     "plan": "Show what a model needs of a device, from its config.json alone.",
+    "bench": "Measure engines, servers and kernels.",
+    "profile": "Trace steps of a model: device time by kernel, host time by phase.",
     "doctor": "Show what jaxinfer finds on this machine.",
 }
 INTERRUPTED = 130  # as shells report a program that Ctrl-C ended

@@ -8,7 +8,7 @@ from jaxinfer.llm.types import Delta
 from jaxinfer.protocol.logprobs import TokenLogprob, TopLogprob
 from jaxinfer.protocol.sampling import ResolvedSampling
 from jaxinfer.text.detokenizer import Detokenizer
-from jaxinfer.text.state import TextState
+from jaxinfer.text.state import NoText, TextState
 from jaxinfer.text.tokenizer import Tokenizer
 
 Post = Callable[[Message], None]
@@ -16,7 +16,7 @@ Post = Callable[[Message], None]
 
 @dataclasses.dataclass(slots=True)
 class _Choice:
-    text: TextState
+    text: TextState | NoText
     token_ids: list[int] = dataclasses.field(default_factory=list)  # all that the engine committed
     ended: bool = False
 
@@ -44,6 +44,8 @@ class Answer:
                     include_stop=sampling.include_stop_str_in_output,
                     start_after=request.controls.min_tokens if request.controls else 0,
                 )
+                if sampling.detokenize
+                else NoText()
             )
             for _ in range(sampling.n)
         ]

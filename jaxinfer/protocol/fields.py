@@ -13,7 +13,8 @@ from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.validate import convert, invalid, is_same, unsupported
 
 MAX_WARNINGS = 16
-SAMPLING_FIELDS = frozenset(field.name for field in msgspec.structs.fields(SamplingParams))
+# what a server's answer is made of is text: detokenize is for Python
+SAMPLING_FIELDS = frozenset(field.name for field in msgspec.structs.fields(SamplingParams)) - {"detokenize"}
 LEAVE_OUT = "leave it out"
 
 
@@ -61,6 +62,7 @@ REFUSED: dict[str, Refusal] = {
     "truncation_side": Refusal(),
     "stream_interval": Refusal((1,)),
     "include_metrics": Refusal((False,)),
+    "detokenize": Refusal((True,)),
     "return_token_ids": Refusal((False,)),
     "return_tokens_as_token_ids": Refusal((False,)),
     "return_prompt_text": Refusal((False,)),

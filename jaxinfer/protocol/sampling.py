@@ -24,6 +24,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     logit_bias: added to these tokens' logits; an id may be its decimal string.    allowed_token_ids: draw no others.
     bad_words: texts that the answer will not hold, at a word's start or within.    min_tokens: before it may end.
     logprobs, prompt_logprobs: how many of the most likely tokens to name with each token of the answer, of the prompt.
+    detokenize: False leaves the text empty, for callers that want ids alone; Python only, and not with stop.
     Nothing is checked here: validate_sampling is the one validator, whoever built the params.
     """
 
@@ -39,6 +40,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    detokenize: bool = True
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
@@ -136,6 +138,7 @@ class ResolvedSampling(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool
     include_stop_str_in_output: bool
     skip_special_tokens: bool
+    detokenize: bool
     presence_penalty: float
     frequency_penalty: float
     repetition_penalty: float
@@ -163,6 +166,7 @@ def resolve_sampling(params: SamplingParams, defaults: GenerationDefaults, *, ra
         ignore_eos=params.ignore_eos,
         include_stop_str_in_output=params.include_stop_str_in_output,
         skip_special_tokens=params.skip_special_tokens,
+        detokenize=params.detokenize,
         presence_penalty=float(params.presence_penalty or 0),
         frequency_penalty=float(params.frequency_penalty or 0),
         repetition_penalty=float(_first(params.repetition_penalty, defaults.repetition_penalty)),

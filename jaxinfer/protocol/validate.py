@@ -55,7 +55,7 @@ NUMBERS = {
     "repetition_penalty": Range(1e-6, 1e6, "a number from 1e-6 to 1e6, 1 being off"),
     "min_tokens": Range(0, 2**63 - 1, "an integer of at least 0", integer=True),
 }
-FLAGS = ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens")
+FLAGS = ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "detokenize")
 
 
 def validate_sampling(params: "SamplingParams", *, vocab_size: int, max_logprobs: int = MAX_LOGPROBS) -> None:
@@ -71,6 +71,8 @@ def validate_sampling(params: "SamplingParams", *, vocab_size: int, max_logprobs
         if not isinstance(getattr(params, name), bool):
             raise invalid(name, "true or false", getattr(params, name))
     _check_stop(params.stop)
+    if params.stop and not params.detokenize:
+        raise invalid("stop", "left out without detokenize, since there is no text to find it in", params.stop)
     _check_id_list(params.stop_token_ids, vocab_size, "stop_token_ids", MAX_STOP_TOKEN_IDS)
     _check_id_list(params.allowed_token_ids, vocab_size, "allowed_token_ids", vocab_size)
     if params.allowed_token_ids is not None and not len(params.allowed_token_ids):

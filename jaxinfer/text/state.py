@@ -81,6 +81,18 @@ class TextState:
         return text[: len(text) - keep], None
 
 
+class NoText:
+    """A TextState for callers that want no text: it counts and stops at nothing."""
+
+    stop = None
+
+    def feed(self, token_ids: Sequence[int]) -> TextDelta:
+        return TextDelta("", len(token_ids))
+
+    def finish(self) -> str:
+        return ""
+
+
 class _Matcher:
     """Looks for one string in a stream, in constant time per character (Knuth, Morris, Pratt 1977).
 

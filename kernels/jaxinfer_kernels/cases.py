@@ -44,3 +44,23 @@ DECODE = tuple(
     )
     for batch, context in sizes
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Extend:
+    """A prefill step's attention: rows of `count` new tokens, the last of `context`."""
+
+    heads: Heads
+    rows: int
+    count: int
+    context: int
+
+
+EXTEND = tuple(
+    Extend(heads, rows, count, context)
+    for heads, sizes in (
+        (HEADS[1], ((1, 1024, 1024), (1, 4096, 4096), (1, 2048, 8000), (64, 128, 128))),
+        (HEADS[3], ((1, 1024, 1024), (1, 4096, 4096), (1, 8192, 8192))),
+    )
+    for rows, count, context in sizes
+)

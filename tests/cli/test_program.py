@@ -1,6 +1,7 @@
 """The whole program over the bundled demo, as a person starts it: serve, run, chat, signals."""
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -112,6 +113,32 @@ def test_warmup_then_finds_every_step_in_the_cache(environment):
     steps = [line for line in jaxinfer(environment, "warmup", "demo").stdout.splitlines() if "decode" in line]
     assert steps
     assert all(line.endswith("  yes") for line in steps)
+
+
+def test_benchmarks_print_their_tables(environment, tmp_path):
+    shapes = ("--prompt-lengths", "16", "--batch-sizes", "1,2", "--context", "32", "--first-steps", "20")
+    latency = jaxinfer(environment, "bench", "latency", *shapes, "--json", str(tmp_path / "latency.json"))
+    throughput = jaxinfer(environment, "bench", "throughput", "--loads", "4:16:8")
+    profile = jaxinfer(environment, "profile", "--steps", "4", "--prompt-length", "16")
+    for done, heading in ((latency, "### first steps"), (throughput, "| 4x(16,8) |"), (profile, "### device")):
+        assert done.returncode == 0, done.stderr
+        assert heading in done.stdout
+        assert "Traceback" not in done.stderr
+    rows = json.loads((tmp_path / "latency.json").read_text())["tables"]["speed"]
+    assert [row["batch x prompt"] for row in rows] == ["1x16", "2x32"]
+
+
+def test_a_server_is_loaded_by_the_bench(environment, tmp_path):
+    log = tmp_path / "log"
+    with server(environment, log) as process:
+        base = wait_for(log, r"listen   (http://\S+)", process)
+        wait_for(log, r"(try it)   curl", process)
+        load = ["--requests", "6", "--input-tokens", "16", "--output-tokens", "8", "--vocab-size", "1000"]
+        command = [*CALL, "bench", "serve", "--url", base, *load, "--check-client"]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "| 6:16:8:6 |" in done.stdout
+    assert "### client check" in done.stdout
 
 
 @pytest.mark.parametrize("delay_s", [0.3, 2.0])

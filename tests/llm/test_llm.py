@@ -65,6 +65,14 @@ def test_the_text_is_the_tokens_decoded(llm, engine, tokenizer):
     assert output.outputs[0].text == tokenizer.decode(output.outputs[0].token_ids)
 
 
+def test_without_detokenize_the_tokens_are_the_same_and_the_text_is_empty(llm):
+    params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
+    (whole,), (bare,) = (llm.generate("hello there", replace(params, detokenize=wanted)) for wanted in (True, False))
+    assert bare.outputs[0].token_ids == whole.outputs[0].token_ids
+    assert (bare.outputs[0].text, bare.outputs[0].finish_reason) == ("", "length")
+    assert whole.outputs[0].text
+
+
 def test_a_stream_says_what_a_call_says(llm):
     params = SamplingParams(temperature=1, seed=9, max_tokens=40)
     whole = llm.generate("hello world", params)[0].outputs[0]

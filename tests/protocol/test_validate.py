@@ -76,7 +76,7 @@ def test_numpy_scalars_are_numbers():
     refused(top_k=np.float64(3))
 
 
-@pytest.mark.parametrize("name", ["ignore_eos", "include_stop_str_in_output", "skip_special_tokens"])
+@pytest.mark.parametrize("name", ["ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "detokenize"])
 def test_a_flag_is_a_boolean(name):
     for value in (1, 0, "true", None, []):
         refused(**{name: value})
@@ -90,6 +90,11 @@ def test_a_flag_is_a_boolean(name):
 )
 def test_stop_is_a_string_or_a_few(stop):
     assert refused(stop=stop).startswith("stop must be ")
+
+
+def test_a_stop_string_needs_a_text_to_be_found_in():
+    assert refused(stop="x", detokenize=False).startswith("stop must be left out without detokenize")
+    check(detokenize=False, stop_token_ids=[1])
 
 
 def test_a_stop_list_is_refused_without_reading_all_of_it():

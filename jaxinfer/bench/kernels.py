@@ -1,0 +1,223 @@
+"""Each kernel alone and cold, at real shapes, beside XLA's own version: time, rate, share of what the device gives.
+
+A chain of launches works on another layer and other pages each time, 200 MB and more in turn where a decode batch
+allows, so that no launch finds its keys in the cache. On a GPU the time is the profiler's; elsewhere, and in the column
+of the chain, the clock's. Where the Mosaic kernels cannot run, XLA's are timed alone and the report says so.
+"""
+
+import dataclasses
+import functools
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxinfer.bench import machine
+from jaxinfer.bench.latency import Say
+from jaxinfer.bench.machine import Limits
+from jaxinfer.bench.report import Report, Table, Value, shown
+from jaxinfer.bench.trace import device_events, trace_into
+from jaxinfer.errors import ConfigError
+from jaxinfer.runtime.device import select_device
+from jaxinfer_kernels import decode_attention, extend_attention, mosaic_decode, mosaic_extend
+from jaxinfer_kernels.cases import DECODE, EXTEND, Decode, Extend, Heads
+from jaxinfer_kernels.mosaic_decode_plan import Tuning
+
+PAGE, LAYERS, COLD_BYTES, REPEATS = 64, 28, 2e8, 5
+EXTEND_LAYERS = 4  # bound by arithmetic, so that the cache hardly matters
+CPU_BYTES, CPU_FLOPS, CPU_LAYERS = 1e8, 1e10, 4  # larger cases would take the processors minutes
+HOPPER = "9.0"
+
+type Arrays = tuple[jax.Array, ...]
+type Attend = Callable[..., jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where the kernels run."""
+
+    is_gpu: bool
+    is_hopper: bool
+    limits: Limits
+
+    @property
+    def layers(self) -> int:
+        return LAYERS if self.is_hopper else CPU_LAYERS
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """Of one launch, in microseconds: on the device alone (None without a profiler for it), and in the chain."""
+
+    device_us: float | None
+    chain_us: float
+
+    @property
+    def best_us(self) -> float:
+        return self.chain_us if self.device_us is None else self.device_us
+
+
+def tuning_of(text: str) -> Tuning:
+    """Of the form name=value,name=value with the fields of Tuning. Raises ConfigError."""
+    known = {field.name for field in dataclasses.fields(Tuning)}
+    pairs = [part.partition("=") for part in text.split(",") if part]
+    if bad := [name for name, _, value in pairs if name not in known or not value.isdecimal()]:
+        fact = f"got {bad[0]!r} in {text!r}; known are {', '.join(sorted(known))}"
+        raise ConfigError(f"--tuning must be name=number,name=number, {fact}")
+    fields: dict[str, Any] = {name: int(value) for name, _, value in pairs}
+    return Tuning(**fields)
+
+
+def run(device: str, tuning: Tuning, say: Say) -> Report:
+    """Time every kernel at every shape of jaxinfer_kernels.cases that this device can hold. tuning: of the decode."""
+    limits = machine.measure_limits(device)
+    chosen = select_device(device)
+    is_gpu = chosen.platform == "gpu"
+    is_hopper = is_gpu and str(getattr(chosen, "compute_capability", "")) == HOPPER
+    place = Place(is_gpu, is_hopper, limits)
+    notes = list(NOTES)
+    if not is_hopper:
+        notes.append(f"{chosen.device_kind} is no Hopper GPU: XLA's versions alone are timed, the smaller cases only.")
+    with jax.default_device(chosen):
+        decode = (decode_row(tuning, case, place) for case in DECODE if is_hopper or kv_bytes(case) <= CPU_BYTES)
+        extend = (extend_row(case, place) for case in EXTEND if is_hopper or flops(case) <= CPU_FLOPS)
+        tables = [
+            Table("decode attention", columns("GB/s"), list(told(decode, say))),
+            Table("extend attention", columns("TFLOP/s"), list(told(extend, say))),
+        ]
+    facts = [*machine.facts(limits), ("decode tuning", str(tuning)), ("pages", f"{PAGE} tokens, bfloat16")]
+    return Report("jaxinfer bench kernels", facts, tables, notes)
+
+
+NOTES = (
+    "us: of one launch by the profiler on a GPU, by the clock elsewhere. GB/s: the bytes of keys and values over it; "
+    "TFLOP/s: the products with what a causal mask leaves. Shares are of the limits measured in this run. Launch in a "
+    "chain: by the clock, with what stands between.",
+)
+
+
+def columns(unit: str) -> tuple[str, ...]:
+    times = ("Mosaic us", "XLA us", "Mosaic launch in a chain us", "XLA launch in a chain us")
+    return ("model, shape", *times, f"Mosaic {unit}", "of the limit %", f"XLA {unit}", "XLA of the limit %")
+
+
+def told(rows: Iterable[Sequence[Value]], say: Say) -> Iterator[Sequence[Value]]:
+    """The rows, each said as it comes."""
+    for row in rows:
+        say(" ".join(map(shown, row[:3])))
+        yield row
+
+
+def kv_bytes(case: Decode) -> int:
+    """Of one layer: what a launch must read."""
+    return 4 * case.batch * case.context * case.heads.kv_heads * case.heads.head_dim
+
+
+def flops(case: Extend) -> float:
+    """Of one layer: both products of each query with the keys it may see."""
+    seen = case.count * (case.context - case.count) + case.count * (case.count + 1) / 2
+    return 4 * case.rows * case.heads.heads * case.heads.head_dim * seen
+
+
+def decode_row(tuning: Tuning, case: Decode, place: Place) -> Sequence[Value]:
+    sets = turns(case, place.layers)
+    arguments = decode_arrays(case, sets, place.layers)
+    ours = functools.partial(mosaic_decode.decode_attention, tuning=tuning)
+    timings = both(ours, decode_attention.decode_attention, sets, place.layers, place, arguments)
+    name = f"{case.heads.model}, {case.batch} x {case.context}"
+    return row_of(name, timings, kv_bytes(case), 1e9, place.limits.bytes_per_s)
+
+
+def extend_row(case: Extend, place: Place) -> Sequence[Value]:
+    arguments = extend_arrays(case, EXTEND_LAYERS)
+    versions = mosaic_extend.extend_attention, extend_attention.extend_attention
+    timings = both(*versions, 1, EXTEND_LAYERS, place, arguments)
+    name = f"{case.heads.model}, {case.rows} x {case.count} of {case.context}"
+    return row_of(name, timings, flops(case), 1e12, place.limits.flops)
+
+
+def both(
+    mosaic: Attend, xla: Attend, sets: int, depth: int, place: Place, arguments: Arrays
+) -> tuple[Timing | None, Timing]:
+    """Mosaic's timing, where it runs, and XLA's."""
+    ours = measure(mosaic, sets, depth, place, arguments, "mosaic") if place.is_hopper else None
+    return ours, measure(xla, sets, depth, place, arguments, "")
+
+
+def row_of(name: str, timings: tuple[Timing | None, Timing], work: float, unit: float, limit: float) -> Sequence[Value]:
+    """work: bytes or operations of one launch."""
+    times = [timing.best_us if timing else None for timing in timings]
+    chains = [timing.chain_us if timing else None for timing in timings]
+    rates: list[Value] = []
+    for timing in timings:
+        rate = work / timing.best_us * 1e6 if timing else None
+        rates += [None, None] if rate is None else [rate / unit, rate / limit * 100]
+    return [name, *times, *chains, *rates]
+
+
+def measure(attend: Attend, sets: int, depth: int, place: Place, arguments: Arrays, kernel: str) -> Timing:
+    """Time a version of attention. kernel: part of its kernels' name, "" for all that the chain runs."""
+    run_chain = jax.jit(functools.partial(chain, attend, sets, depth)).lower(*arguments).compile()
+    jax.block_until_ready(run_chain(*arguments))
+    began = time.perf_counter()
+    for _ in range(REPEATS):
+        result = run_chain(*arguments)
+    jax.block_until_ready(result)
+    launches = depth * sets
+    chain_us = (time.perf_counter() - began) / REPEATS / launches * 1e6
+    if not place.is_gpu:
+        return Timing(None, chain_us)
+    with tempfile.TemporaryDirectory() as folder:
+        with trace_into(folder):
+            jax.block_until_ready(run_chain(*arguments))
+        events = [event for event in device_events(folder) if kernel in event.name]
+    return Timing(sum(event.duration_ns for event in events) / 1e3 / launches, chain_us)
+
+
+def turns(case: Decode, depth: int) -> int:
+    """How many sets of pages the chain works on in turn."""
+    return int(np.clip(np.ceil(COLD_BYTES / (kv_bytes(case) * depth)), 1, 4))
+
+
+def chain(attend: Attend, sets: int, depth: int, q: jax.Array, k: jax.Array, v: jax.Array, *rest: jax.Array) -> Arrays:
+    """Each launch's result is the next one's query, so that none can run before the one ahead of it."""
+    page_table, slots, *rows = rest
+    for turn in range(sets):
+        for layer in range(depth):
+            q = attend(q, k, v, jnp.int32(layer), page_table, slots[turn], *rows)
+    return (q,)
+
+
+def decode_arrays(case: Decode, sets: int, depth: int) -> Arrays:
+    """q, k, v, page_table, slots, lengths."""
+    pages, table, slots = paged(case.heads, sets, case.batch, case.context, depth)
+    return query(case.heads, case.batch), *pages, table, slots, jnp.full(case.batch, case.context, jnp.int32)
+
+
+def extend_arrays(case: Extend, depth: int) -> Arrays:
+    """q, k, v, page_table, slots, query_starts, counts, lengths."""
+    pages, table, slots = paged(case.heads, 1, case.rows, case.context, depth)
+    starts = jnp.arange(case.rows, dtype=jnp.int32) * case.count
+    counts, lengths = (jnp.full(case.rows, each, jnp.int32) for each in (case.count, case.context))
+    return query(case.heads, case.rows * case.count), *pages, table, slots, starts, counts, lengths
+
+
+def query(heads: Heads, tokens: int) -> jax.Array:
+    return jax.random.normal(jax.random.key(0), (tokens, heads.heads, heads.head_dim), jnp.bfloat16)
+
+
+def paged(
+    heads: Heads, sets: int, batch: int, context: int, depth: int
+) -> tuple[list[jax.Array], jax.Array, jax.Array]:
+    """Random keys and values, a page table in which the pages of a row are scattered, and the rows of each set."""
+    rows, width = batch * sets, -(-context // PAGE)
+    shape = (depth, rows * width + 1, heads.kv_heads, PAGE, heads.head_dim)
+    keys = jax.random.split(jax.random.key(1), 2)
+    ids = np.random.default_rng(0).permutation(np.arange(1, rows * width + 1)).reshape(rows, width)
+    table = jnp.asarray(np.concatenate([np.zeros((1, width)), ids]), jnp.int32)
+    slots = jnp.arange(1, rows + 1, dtype=jnp.int32).reshape(sets, batch)
+    return [jax.random.normal(key, shape, jnp.bfloat16) for key in keys], table, slots

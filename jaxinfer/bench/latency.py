@@ -1,0 +1,190 @@
+"""How long one batch takes, alone on the machine: first token, prompt tokens per second, tokens per second after it.
+
+Every request has fresh random ids, is greedy and ignores EOS. The first token is the time of a generate call with
+max_tokens 1; decoding is the time of 129 tokens less that of one, over 128. The best of several tries counts.
+"""
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+from jaxinfer.bench import machine
+from jaxinfer.bench.machine import Limits
+from jaxinfer.bench.prompts import Prompts
+from jaxinfer.bench.report import Report, Table, Value
+from jaxinfer.bench.steps import PHASES, StepLog, Timed
+from jaxinfer.bench.work import Work, work_of
+from jaxinfer.config import CONTIGUOUS_PAGES_ARE_NOT_SHARED, Resolved
+from jaxinfer.errors import ConfigError
+from jaxinfer.llm.events import OnEvent
+from jaxinfer.llm.llm import LLM
+from jaxinfer.llm.outputs import RequestOutput
+from jaxinfer.protocol.sampling import SamplingParams
+
+DECODED = 128
+TRIES_ALONE, TRIES_TOGETHER, TRIES_DECODE = 6, 3, 3
+NEW_AFTER_CACHED = 32
+
+type Say = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """A batch of prompts of one length."""
+
+    batch: int
+    prompt: int
+
+    def __str__(self) -> str:
+        return f"{self.batch}x{self.prompt}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """Of one shape: seconds to the first token, seconds of a decode step, host seconds of it, cached prompt tokens."""
+
+    shape: Shape
+    first_s: float
+    step_s: float
+    host_s: float | None
+    phases_s: dict[str, float]
+    cached_tokens: int
+
+
+def run(
+    resolved: Resolved, shapes: Sequence[Shape], first_steps: int, cached_prefix: int, on_event: OnEvent, say: Say
+) -> Report:
+    """Start the model and measure every shape. cached_prefix: tokens of one more row, 0 for none."""
+    config = resolved.config
+    if cached_prefix and config.kv_layout == "contiguous":
+        raise ConfigError(CONTIGUOUS_PAGES_ARE_NOT_SHARED)
+    work, limits = work_of(config), machine.measure_limits(config.device)
+    with Timed.start(config, on_event) as timed:
+        tables = measure(timed, shapes, first_steps, cached_prefix, work, limits, say)
+        compiles = timed.core.stats().compiles_after_ready
+    facts = [*machine.facts(limits, resolved), *timed.facts, ("compiles after ready", str(compiles))]
+    return Report("jaxinfer bench latency", facts, tables, NOTES)
+
+
+def measure(
+    timed: Timed,
+    shapes: Sequence[Shape],
+    first_steps: int,
+    cached_prefix: int,
+    work: Work,
+    limits: Limits,
+    say: Say,
+) -> list[Table]:
+    """Every table of a started model, the first steps before anything else."""
+    llm, log = timed.llm(prefix_caching=False)
+    _check_fits(shapes, cached_prefix, llm.info.max_model_len)
+    prompts = Prompts(llm.info.vocab_size, timed.config.seed)
+    later = [_first_steps(llm, log, prompts, first_steps, say)] if first_steps else []
+    found = []
+    for shape in shapes:
+        found.append(_measure(llm, log, prompts, shape))
+        say(f"{shape}: first token {found[-1].first_s * 1e3:.2f} ms, step {found[-1].step_s * 1e3:.3f} ms")
+    if cached_prefix:
+        later.append(_cached(timed.llm(prefix_caching=True)[0], prompts, cached_prefix))
+    return [_speed(found, work, limits), _host(found), *later]
+
+
+NOTES = (
+    "Fresh random token ids for every request, greedy, EOS ignored, no text made, prefix cache off but for the cached "
+    "prefix. "
+    f"First token: max_tokens 1, the best of {TRIES_ALONE} alone and of {TRIES_TOGETHER} together. Step: (time of "
+    f"{DECODED + 1} tokens - time of 1) / {DECODED}, each the best of {TRIES_DECODE} or more.",
+    "Shares: of the bandwidth measured in this run, for the bytes of weights, keys and values that a step must read; "
+    "of the matmul rate measured in this run, for the operations of a prompt.",
+    "Host time is all that the engine's thread does in a step but waiting. While the wait for the device is above 0, "
+    "the device is the slower one and host time hides behind it; `jaxinfer profile` shows what does not.",
+)
+
+
+def generate(llm: LLM, prompts: list[list[int]], num_tokens: int) -> tuple[float, list[RequestOutput]]:
+    """Seconds of one generate call, and what it returned."""
+    params = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True, detokenize=False)
+    began = time.perf_counter()
+    outputs = llm.generate([{"prompt_token_ids": ids} for ids in prompts], params)
+    seconds = time.perf_counter() - began
+    lengths = {len(output.outputs[0].token_ids) for output in outputs}
+    if lengths != {num_tokens}:
+        raise ConfigError(f"every answer must have {num_tokens} tokens, got {sorted(lengths)}; shorten the prompts")
+    return seconds, outputs
+
+
+def _check_fits(shapes: Sequence[Shape], cached_prefix: int, max_model_len: int) -> None:
+    longest = max([shape.prompt + DECODED + 1 for shape in shapes] + [cached_prefix + NEW_AFTER_CACHED + 1])
+    if longest > max_model_len:
+        raise ConfigError(f"prompts and answers take {longest} tokens, max_model_len is {max_model_len}; shorten them")
+
+
+def _measure(llm: LLM, log: StepLog, prompts: Prompts, shape: Shape) -> Measured:
+    def timed(num_tokens: int) -> tuple[float, list[RequestOutput]]:
+        return generate(llm, prompts.many(shape.batch, shape.prompt), num_tokens)
+
+    timed(2)  # both kinds of step, once unseen
+    tries = TRIES_ALONE if shape.batch == 1 else TRIES_TOGETHER
+    firsts = [timed(1) for _ in range(tries)]
+    first_s = min(seconds for seconds, _ in firsts)
+    index = len(log.steps)
+    whole_s = min(timed(DECODED + 1)[0] for _ in range(TRIES_DECODE))
+    steps = log.since(index)
+    cached = max(output.metrics.cached_tokens for _, outputs in firsts for output in outputs)
+    return Measured(shape, first_s, (whole_s - first_s) / DECODED, steps.host_s, steps.mean_s(), cached)
+
+
+def _speed(found: Sequence[Measured], work: Work, limits: Limits) -> Table:
+    columns = (
+        "batch x prompt",
+        "first token ms",
+        "prefill tok/s",
+        "of matmul rate %",
+        "decode tok/s",
+        "step ms",
+        "of bandwidth %",
+        "host us a step",
+        "cached_tokens",
+    )
+    rows: list[tuple[Value, ...]] = []
+    for one in found:
+        batch, prompt = one.shape.batch, one.shape.prompt
+        flops_share = work.prefill_flops(batch, prompt) / one.first_s / limits.flops
+        bytes_share = work.decode_bytes(batch, prompt + DECODED / 2) / one.step_s / limits.bytes_per_s
+        prefill = (one.first_s * 1e3, batch * prompt / one.first_s, flops_share * 100)
+        decode = (batch / one.step_s, one.step_s * 1e3, bytes_share * 100)
+        host = None if one.host_s is None else one.host_s * 1e6
+        rows.append((str(one.shape), *prefill, *decode, host, one.cached_tokens))
+    return Table("speed", columns, rows)
+
+
+def _host(found: Sequence[Measured]) -> Table:
+    rows: list[tuple[Value, ...]] = [
+        (str(one.shape), *(one.phases_s[name] * 1e6 for name in PHASES)) for one in found if one.phases_s
+    ]
+    return Table("host, us of a decode step", ("batch x prompt", *PHASES), rows)
+
+
+def _first_steps(llm: LLM, log: StepLog, prompts: Prompts, num_steps: int, say: Say) -> Table:
+    """The first steps after ready, before anything was warmed up: none may be much slower than the others."""
+    room = llm.info.max_model_len - NEW_AFTER_CACHED
+    steps = min(num_steps, room)
+    generate(llm, prompts.many(1, NEW_AFTER_CACHED), steps)
+    wall = log.since(0).wall_s
+    say(f"first {len(wall)} decode steps: slowest {max(wall) * 1e3:.2f} ms")
+    median = statistics.median(wall)
+    columns = ("steps after ready", "count", "median ms", "slowest ms", "slowest was step", "limit ms")
+    slowest = max(wall)
+    row = ("decode, 1 row", len(wall), median * 1e3, slowest * 1e3, wall.index(slowest) + 1, 2e3 * median + 2)
+    return Table("first steps", columns, [row])
+
+
+def _cached(llm: LLM, prompts: Prompts, prefix: int) -> Table:
+    """First tokens of prompts whose beginning was computed before."""
+    beginning = prompts.one(prefix)
+    generate(llm, [beginning + prompts.one(NEW_AFTER_CACHED)], 2)
+    tries = [generate(llm, [beginning + prompts.one(NEW_AFTER_CACHED)], 1) for _ in range(TRIES_ALONE)]
+    cached = min(outputs[0].metrics.cached_tokens for _, outputs in tries)
+    columns = ("cached + new", "first token ms", "cached_tokens")
+    return Table("cached prefix", columns, [(f"{prefix}+{NEW_AFTER_CACHED}", min(s for s, _ in tries) * 1e3, cached)])

@@ -1,0 +1,99 @@
+"""A report: what was measured on which machine, as Markdown for people and JSON for the next comparison. No jax."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxinfer.errors import ConfigError
+
+type Value = str | int | float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Rows of one kind. The first column names the row; names are unique within a table."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[Value]]
+
+    def as_dicts(self) -> list[dict[str, Value]]:
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """facts: (what, which) of the machine and the run.    notes: sentences that a reader must know."""
+
+    verb: str
+    facts: Sequence[tuple[str, str]]
+    tables: Sequence[Table]
+    notes: Sequence[str] = ()
+
+    def as_json(self) -> str:
+        tables = {table.title: table.as_dicts() for table in self.tables}
+        whole = {"verb": self.verb, "facts": dict(self.facts), "tables": tables, "notes": list(self.notes)}
+        return json.dumps(whole, indent=1) + "\n"
+
+    def as_markdown(self, old: Mapping[str, Any] | None = None) -> str:
+        """old: an earlier report's JSON; each figure it has too is followed by the difference."""
+        blocks = [f"## {self.verb}", _lines(("fact", ""), self.facts)]
+        for table in self.tables:
+            before = {row[table.columns[0]]: row for row in (old or {}).get("tables", {}).get(table.title, [])}
+            cells = [_cells(row, before.get(row[table.columns[0]], {})) for row in table.as_dicts()]
+            blocks += [f"### {table.title}", _lines(table.columns, cells)]
+        if old is not None:
+            was = old.get("facts", {})
+            blocks.append(f"In brackets: the difference to {was.get('commit', '?')} of {was.get('date', '?')}.")
+        if self.notes:
+            blocks.append("\n".join(f"- {note}" for note in self.notes))
+        return "\n\n".join(blocks) + "\n"
+
+
+def read_json(path: str) -> dict[str, Any]:
+    """An earlier report. Raises ConfigError."""
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--compare must name a file that --json wrote, got {path}: {error}") from error
+    if not isinstance(found, dict) or "tables" not in found:
+        raise ConfigError(f"--compare must name a file that --json wrote, {path} holds something else")
+    return found
+
+
+def shown(value: Value) -> str:
+    """A figure with as many digits as mean something."""
+    if value is None:
+        return "-"
+    if not isinstance(value, float):
+        return value if isinstance(value, str) else f"{value:,}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def percentile(values: Sequence[float], percent: float) -> float | None:
+    """By linear interpolation; None of nothing."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * percent / 100
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def _cells(row: Mapping[str, Value], before: Mapping[str, Value]) -> list[str]:
+    return [shown(value) + _difference(value, before.get(name)) for name, value in row.items()]
+
+
+def _difference(new: Value, old: Value) -> str:
+    numbers = isinstance(new, int | float) and isinstance(old, int | float)
+    return f" ({(new / old - 1) * 100:+.1f} %)" if numbers and old and new != old else ""  # type: ignore[operator]
+
+
+def _lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)

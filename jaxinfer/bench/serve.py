@@ -1,0 +1,249 @@
+"""Loading a server as its users would, from several processes, and saying what they saw. No jax.
+
+The same client can be held against mock servers in the same run: a figure near what it reads there is the client's.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from jaxinfer.bench import machine
+from jaxinfer.bench.client import PATH, Results
+from jaxinfer.bench.http_client import Outcome, Reply, Target
+from jaxinfer.bench.load import Load, Share, shares
+from jaxinfer.bench.report import Report, Table, Value, percentile
+from jaxinfer.errors import EngineError
+
+START_IN_S = 0.3  # from the last client's "ready" to the first request
+PERCENTS = (50, 90, 99)
+
+
+@dataclasses.dataclass(frozen=True)
+class Goals:
+    """What a good request keeps to, in ms; None is no limit."""
+
+    ttft_ms: float | None = None
+    itl_ms: float | None = None
+
+    def are_met(self, outcome: Outcome) -> bool:
+        first_ms, per_token = ttft_s(outcome) * 1e3, per_token_s(outcome)
+        late = self.ttft_ms is not None and first_ms > self.ttft_ms
+        slow = self.itl_ms is not None and per_token is not None and per_token * 1e3 > self.itl_ms
+        return not (late or slow)
+
+
+def run(load: Load, processes: int, warm_up: int, goals: Goals, check_client: bool) -> Report:
+    """Load a server and describe it. Raises EngineError when no request was answered."""
+    if not load.model:
+        load = msgspec.structs.replace(load, model=first_model(load))
+    warmed = [asyncio.run(ask(load, "POST", PATH, load.body(-1 - number))) for number in range(warm_up)]
+    results = drive(shares(load, processes))
+    good = [outcome for outcome in results.outcomes if not outcome.error]
+    failed = [reply.error for reply in warmed if reply.error] + [one.error for one in results.outcomes if one.error]
+    if not good:
+        fact = f"none of {load.requests} requests was, the first failed with: {failed[0]}"
+        raise EngineError(f"requests must be answered, {fact}; see --vocab-size if it names token ids")
+    name = label(load)
+    rate = output_rate(good)
+    tables = [Table("rates", *_rates(name, load, good, len(results.outcomes), goals)), _times(good)]
+    if results.interruption is not None:
+        tables.append(_interruption(name, results.interruption, good))
+        failed += [results.interruption.error] if results.interruption.error else []
+    if check_client:
+        tables.append(_client(load, processes, rate, name))
+    if failed:
+        counted = [(error, failed.count(error)) for error in dict.fromkeys(failed)]
+        tables.append(Table("errors", ("error", "requests"), counted[:20]))
+    at_once = f"{load.at_once()} at once" if load.concurrency or not load.rate else "as they come"
+    pace = f", {load.rate:g} a second on average (Poisson)" if load.rate else ""
+    facts = [("server", load.url), ("model", load.model), *machine.facts()]
+    facts += [("load", f"{load.requests} requests, {at_once}{pace}, seed {load.seed}")]
+    facts += [("client", f"{min(processes, load.at_once())} processes, httptools over uvloop")]
+    return Report("jaxinfer bench serve", facts, tables, NOTES)
+
+
+NOTES = (
+    "Prompts are random token ids, fresh for every request but for what is meant to be shared; greedy, ignore_eos, "
+    "streamed from /v1/completions. Machine and versions are the client's.",
+    "Goodput: requests within --ttft-limit-ms and, by their time per token, within --itl-limit-ms. "
+    "Token gap: between two pieces of one stream. Time per token: of one request, (last piece - first) / (tokens - 1).",
+)
+
+
+def label(load: Load) -> str:
+    """concurrency:in:out:requests, as tables of servers name their rows; @rate where requests come by themselves."""
+    at_once = load.at_once() if load.concurrency or not load.rate else f"@{load.rate:g}"
+    shared = f"{load.shared_tokens}+{load.input_tokens - load.shared_tokens}" if load.shared_tokens else ""
+    return f"{at_once}:{shared or load.input_tokens}:{load.output_tokens}:{load.requests}"
+
+
+def first_model(load: Load) -> str:
+    """The first name that the server serves. Raises EngineError."""
+    reply = asyncio.run(ask(load, "GET", "/v1/models"))
+    try:
+        if reply.error:
+            raise ValueError(reply.error)
+        return str(msgspec.json.decode(reply.body)["data"][0]["id"])
+    except (ValueError, LookupError, TypeError) as error:
+        law = f"{load.url}/v1/models must name a model"
+        raise EngineError(f"{law}, the answer was: {error}; check --url, or give --model") from error
+
+
+async def ask(load: Load, method: str, path: str, body: bytes = b"") -> Reply:
+    """One request on a connection of its own."""
+    target = Target(load.url, load.key)
+    try:
+        connection = await target.connect()
+    except OSError as error:
+        return Reply(error=f"no connection to {load.url}: {error}")
+    reply = await connection.ask(target.request(method, path, body))
+    connection.close()
+    return reply
+
+
+def drive(parts: Sequence[Share]) -> Results:
+    """Run one client process for each share, all from the same moment on. Raises EngineError when one breaks."""
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(program("client")) for _ in parts]
+        for client, part in zip(clients, parts, strict=True):
+            _write(client, msgspec.json.encode(part) + b"\n")
+        for client in clients:
+            _line(client)  # ready
+        start_s = time.monotonic() + START_IN_S
+        for client in clients:
+            _write(client, b"%r\n" % start_s)
+        found = [msgspec.json.decode(_line(client), type=Results) for client in clients]
+    outcomes = [outcome for results in found for outcome in results.outcomes]
+    return Results(outcomes, found[0].interruption)
+
+
+def client_rate(load: Load, processes: int) -> float:
+    """Tokens per second that the same clients read when the server costs nothing: as many mock servers as clients."""
+    with contextlib.ExitStack() as stack:
+        parts = []
+        for part in shares(load, processes):
+            server = stack.enter_context(program("mock_server"))
+            url = f"http://127.0.0.1:{int(_line(server))}"
+            calm = msgspec.structs.replace(load, url=url, rate=0.0, input_tokens=8, shared_tokens=0)
+            parts.append(msgspec.structs.replace(part, load=calm, interrupts=False))
+        return output_rate(drive(parts).outcomes)
+
+
+@contextlib.contextmanager
+def program(name: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A program of this room with pipes to it; killed at the end if it still runs."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-P", "-m", f"jaxinfer.bench.{name}"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _write(process: subprocess.Popen[bytes], data: bytes) -> None:
+    assert process.stdin is not None
+    process.stdin.write(data)
+    process.stdin.flush()
+
+
+def _line(process: subprocess.Popen[bytes]) -> bytes:
+    """The next line that a program writes. Raises EngineError when it has ended instead."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise EngineError("a process of the benchmark must answer, one ended instead; its last lines on stderr say why")
+    return line
+
+
+# What the outcomes say
+
+
+def ttft_s(outcome: Outcome) -> float:
+    return outcome.times_s[0] - outcome.sent_s
+
+
+def per_token_s(outcome: Outcome) -> float | None:
+    spread = outcome.times_s[-1] - outcome.times_s[0]
+    return spread / (outcome.tokens - 1) if outcome.tokens > 1 else None
+
+
+def gaps_s(outcome: Outcome) -> list[float]:
+    return [late - early for early, late in zip(outcome.times_s, outcome.times_s[1:], strict=False)]
+
+
+def output_rate(outcomes: Sequence[Outcome]) -> float:
+    """Tokens per second from the first request to the last piece."""
+    return sum(outcome.tokens for outcome in outcomes) / duration_s(outcomes)
+
+
+def duration_s(outcomes: Sequence[Outcome]) -> float:
+    return max(one.times_s[-1] for one in outcomes) - min(one.sent_s for one in outcomes)
+
+
+RATES = (
+    "load",
+    "seconds",
+    "output tok/s",
+    "requests/s",
+    "goodput requests/s",
+    "longest gap ms",
+    "errors",
+    "of another length",
+    "cached_tokens of a prompt",
+)
+
+type Rows = tuple[tuple[str, ...], list[tuple[Value, ...]]]
+
+
+def _rates(name: str, load: Load, good: Sequence[Outcome], asked: int, goals: Goals) -> Rows:
+    seconds = duration_s(good)
+    met = sum(goals.are_met(outcome) for outcome in good)
+    cached = [one.cached_tokens for one in good if one.cached_tokens is not None]
+    short = sum(one.tokens != load.output_tokens for one in good)
+    longest = max((gap for one in good for gap in gaps_s(one)), default=0.0)
+    row: tuple[Value, ...] = (name, seconds, output_rate(good), len(good) / seconds, met / seconds, longest * 1e3)
+    mean_cached = sum(cached) / len(cached) if cached else None
+    return RATES, [(*row, asked - len(good), short, mean_cached)]
+
+
+def _times(good: Sequence[Outcome]) -> Table:
+    kinds = {
+        "first token": [ttft_s(one) for one in good],
+        "token gap": [gap for one in good for gap in gaps_s(one)],
+        "time per token": [each for one in good if (each := per_token_s(one)) is not None],
+        "whole request": [one.times_s[-1] - one.sent_s for one in good],
+    }
+    columns = ("ms", "mean", *(f"p{percent}" for percent in PERCENTS), "most")
+    rows: list[tuple[Value, ...]] = []
+    for kind, values in kinds.items():
+        ms = [value * 1e3 for value in values]
+        if ms:
+            rows.append((kind, sum(ms) / len(ms), *(percentile(ms, percent) for percent in PERCENTS), max(ms)))
+    return Table("times", columns, rows)
+
+
+def _interruption(name: str, one: Outcome, good: Sequence[Outcome]) -> Table:
+    """The longest gap of the other streams that lay, in part at least, between the prompt and its first token."""
+    until_s = one.times_s[0] if one.times_s else one.sent_s
+    longest = 0.0
+    for outcome in good:
+        for early, late in zip(outcome.times_s, outcome.times_s[1:], strict=False):
+            if early < until_s and late > one.sent_s:
+                longest = max(longest, late - early)
+    columns = ("while running", "prompt", "its first token ms", "longest gap of the others ms")
+    first = ttft_s(one) * 1e3 if one.times_s else None
+    return Table("interruption", columns, [(name, one.prompt_tokens, first, longest * 1e3)])
+
+
+def _client(load: Load, processes: int, rate: float, name: str) -> Table:
+    mock = client_rate(load, processes)
+    columns = ("load", "from the server tok/s", "from mock servers tok/s", "times")
+    return Table("client check", columns, [(name, rate, mock, mock / rate)])

@@ -1,0 +1,92 @@
+"""What jax.profiler wrote, as events and as sums by name."""
+
+import contextlib
+import dataclasses
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxinfer.errors import EngineError
+
+_NUMBER = re.compile(r"([._]\d+)+$")
+_AROUND_OTHERS = ("while", "conditional", "call")  # XLA's operations that only hold others
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Event:
+    """One kernel, or one XLA operation on a CPU, in nanoseconds."""
+
+    name: str
+    start_ns: float
+    duration_ns: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sum:
+    """All events of one name."""
+
+    name: str
+    count: int
+    total_ns: float
+
+
+@contextlib.contextmanager
+def trace_into(folder: str) -> Iterator[None]:
+    """Trace the device, not Python's calls: those would slow the host down."""
+    with jax.profiler.trace(folder, profiler_options=options()):
+        yield
+
+
+def options() -> Any:
+    """jax.profiler's options for a trace of the device alone."""
+    chosen = jax.profiler.ProfileOptions()
+    chosen.python_tracer_level = 0
+    chosen.host_tracer_level = 2  # XLA's operations on the CPU are host events of this level
+    return chosen
+
+
+def device_events(folder: str) -> list[Event]:
+    """The kernels of every stream of a trace; on a CPU, XLA's operations. Raises EngineError when there is no trace."""
+    traces = sorted(Path(folder).rglob("*.xplane.pb"))
+    if not traces:
+        raise EngineError(f"jax.profiler must write a trace, {folder} has none; look above for what it said")
+    planes = list(jax.profiler.ProfileData.from_file(str(traces[-1])).planes)
+    gpus = [plane for plane in planes if plane.name.startswith("/device:GPU")]
+    lines = [line for plane in gpus for line in plane.lines if "Stream" in line.name]
+    if gpus:
+        return [_event(event) for line in lines for event in line.events]
+    events = (event for plane in planes for line in plane.lines for event in line.events)
+    found = [_event(event) for event in events if any(name == "hlo_op" for name, _ in event.stats)]
+    return [event for event in found if not event.name.startswith(_AROUND_OTHERS)]
+
+
+def _event(event: Any) -> Event:
+    return Event(event.name, event.start_ns, event.duration_ns)
+
+
+def plain_name(name: str) -> str:
+    """Without the numbers that tell instances of one kernel apart."""
+    return _NUMBER.sub("", name) or name
+
+
+def sums(events: Sequence[Event]) -> list[Sum]:
+    """By plain name, the longest first."""
+    durations: dict[str, list[float]] = defaultdict(list)
+    for event in events:
+        durations[plain_name(event.name)].append(event.duration_ns)
+    found = [Sum(name, len(each), sum(each)) for name, each in durations.items()]
+    return sorted(found, key=lambda one: -one.total_ns)
+
+
+def busy_ns(events: Sequence[Event]) -> float:
+    """For how long at least one event was under way."""
+    total, end = 0.0, float("-inf")
+    for event in sorted(events, key=lambda event: event.start_ns):
+        last = event.start_ns + event.duration_ns
+        total += max(0.0, last - max(end, event.start_ns))
+        end = max(end, last)
+    return total

@@ -1,0 +1,64 @@
+"""What a model must read and multiply at least: the figures that shares of a device's limits are of."""
+
+import dataclasses
+
+from jaxinfer.bench.machine import Limits
+from jaxinfer.checkpoint.resolve import Part, resolve
+from jaxinfer.config import EngineConfig
+from jaxinfer.models.config import ModelConfig
+from jaxinfer.models.registry import family_for
+from jaxinfer.runtime.memory import weight_bytes
+
+ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """One model's work. read_bytes: of the weights, once a step; an untied embedding is looked up, not read through.
+
+    layer_params: of the matrices that every token meets.    head_params: of the last one, which sampled tokens meet.
+    """
+
+    read_bytes: int
+    layer_params: int
+    head_params: int
+    kv_bytes_per_token: int
+    attention_flops: int  # of one query and one key, all layers
+
+    def decode_bytes(self, batch: int, context: float) -> float:
+        """Of one step."""
+        return self.read_bytes + batch * context * self.kv_bytes_per_token
+
+    def decode_flops(self, batch: int, context: float) -> float:
+        return 2.0 * batch * (self.layer_params + self.head_params) + batch * context * self.attention_flops
+
+    def prefill_flops(self, batch: int, prompt: int) -> float:
+        """Of whole prompts; each token attends to half of its prompt on average."""
+        causal = prompt * prompt / 2 * self.attention_flops
+        return batch * (2.0 * prompt * self.layer_params + 2.0 * self.head_params + causal)
+
+    def offline_s(self, limits: Limits, requests: int, prompt: int, output: int, together: int) -> float:
+        """The serial roof of an offline run: memory time and compute time added, nothing hidden behind anything."""
+        steps = -(-requests // together) * output
+        context = prompt + output / 2
+        read_s = (steps * self.read_bytes + requests * output * context * self.kv_bytes_per_token) / limits.bytes_per_s
+        flops = self.prefill_flops(requests, prompt) + self.decode_flops(requests * output, context)
+        return read_s + flops / limits.flops
+
+
+def work_of(config: EngineConfig) -> Work:
+    """From config.json alone. Raises CheckpointError."""
+    needs: tuple[Part, ...] = ("config",)
+    checkpoint = resolve(config.model, revision=config.revision, download_dir=config.download_dir, needs=needs)
+    family = family_for(checkpoint.config)
+    model: ModelConfig = family.config_from_hf(checkpoint.config)
+    itemsize = ITEMSIZE[model.dtype if config.dtype == "auto" else config.dtype]
+    embedding = model.vocab_size * model.hidden_size
+    beside = 0 if model.tie_embeddings else embedding * itemsize
+    return Work(
+        read_bytes=weight_bytes(family.parameters(model), itemsize) - beside,
+        layer_params=model.num_params - embedding * (1 if model.tie_embeddings else 2),
+        head_params=embedding,
+        kv_bytes_per_token=model.kv_bytes_per_token(itemsize),
+        attention_flops=4 * model.num_layers * model.num_heads * model.head_dim,
+    )

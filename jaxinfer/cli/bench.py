@@ -1,0 +1,90 @@
+"""`jaxinfer bench VERB`: the verbs that measure. Each is a file beside this one, imported when it is asked for."""
+
+import importlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jaxinfer.config import unknown_name
+from jaxinfer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jaxinfer.bench.report import Report
+
+VERBS = {
+    "latency": "Time single batches through LLM.generate: first token, prefill and decode rates, host time.",
+    "throughput": "Time one LLM.generate call over many requests.",
+    "serve": "Load any OpenAI-compatible server from several processes.",
+    "kernels": "Time each kernel alone, cold, beside XLA's own version.",
+}
+
+
+class Verbs(click.Group):
+    """The group of VERBS."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            raise click.UsageError(unknown_name(cmd_name, VERBS, "command"), ctx)
+        found: click.Command = importlib.import_module(f"jaxinfer.cli.bench_{cmd_name}").command
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+REPORT_OPTIONS: tuple[click.Option, ...] = (
+    click.Option(["json_file", "--json"], metavar="FILE", help="Write the report there too, as JSON."),
+    click.Option(["--compare"], metavar="FILE", help="Show differences to a report that --json wrote."),
+)
+
+
+def publish(make: "Callable[[], Report]", params: Mapping[str, Any]) -> int:
+    """Make a report and give it to standard output and to where REPORT_OPTIONS say; a bad file is refused first."""
+    from jaxinfer.bench.report import read_json
+
+    old = read_json(params["compare"]) if params["compare"] else None
+    target = Path(params["json_file"]) if params["json_file"] else None
+    if target is not None and not target.absolute().parent.is_dir():
+        raise ConfigError(f"--json must name a file in a folder that exists, got {target}; make the folder")
+    report = make()
+    click.echo(report.as_markdown(old), nl=False)
+    if target is not None:
+        target.write_text(report.as_json(), encoding="utf-8")
+    return 0
+
+
+class Counts(click.ParamType[list[tuple[int, ...]]]):
+    """Numbers above 0, separated by commas, each written `form`: N, BxP or N:IN:OUT."""
+
+    name = "counts"
+
+    def __init__(self, form: str) -> None:
+        self._form = form
+        self._separator = next((char for char in form if char in "x:"), "")
+        self._parts = len(form.split(self._separator)) if self._separator else 1
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        found = [self._one(part.strip()) for part in value.split(",")]
+        if None in found:
+            self.fail(f"must be {self._form} or several of them with commas between, got {value!r}", param, ctx)
+        return found
+
+    def _one(self, text: str) -> tuple[int, ...] | None:
+        numbers = text.split(self._separator) if self._separator else [text]
+        whole = len(numbers) == self._parts and all(number.isdecimal() and int(number) > 0 for number in numbers)
+        return tuple(map(int, numbers)) if whole else None
+
+
+command = Verbs(
+    "bench",
+    help="Measure engines, servers and kernels; every table says on what. `jaxinfer bench VERB --help` shows options.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)

@@ -1,0 +1,44 @@
+"""`jaxinfer bench kernels`: each kernel alone."""
+
+from typing import Any
+
+import click
+
+from jaxinfer.cli.bench import REPORT_OPTIONS, publish
+from jaxinfer.cli.options import GroupedCommand, debug_option
+
+
+def run(params: dict[str, Any]) -> int:
+    """Time the kernels and print the report."""
+    from jaxinfer.bench import kernels
+
+    tuning = kernels.tuning_of(params["tuning"])
+    return publish(lambda: kernels.run(params["device"], tuning, lambda line: click.echo(line, err=True)), params)
+
+
+class Kernels(GroupedCommand):
+    """A verb without an engine."""
+
+    def invoke(self, ctx: click.Context) -> int:
+        return run(ctx.params)
+
+
+command = Kernels(
+    "kernels",
+    params=[
+        click.Option(
+            ["--device"],
+            type=click.Choice(["auto", "cpu", "cuda"]),
+            default="auto",
+            metavar="auto|cpu|cuda",
+            help="auto: the first NVIDIA GPU if there is a driver, else the CPU.  [auto]",
+        ),
+        click.Option(
+            ["--tuning"], default="", metavar="NAME=N,...", help="Of Mosaic's decode attention, as in stages=2."
+        ),
+        *REPORT_OPTIONS,
+        debug_option(),
+    ],
+    help="Time each kernel at real shapes, cold, beside XLA's own version.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)

@@ -1,0 +1,69 @@
+"""`jaxinfer bench latency`: single batches through LLM.generate."""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from jaxinfer.cli.bench import REPORT_OPTIONS, Counts, publish
+from jaxinfer.cli.checklist import Checklist, screen_for
+from jaxinfer.cli.options import EngineCommand
+from jaxinfer.config import Resolved
+
+
+def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
+    """Time --prompt-lengths alone, --batch-sizes at each --context, and --shapes; print the report."""
+    from jaxinfer.bench import latency
+
+    lengths, batches, contexts = (
+        [count for (count,) in params[name]] for name in ("prompt_lengths", "batch_sizes", "context")
+    )
+    wanted = [(1, length) for length in lengths if 1 in batches]
+    wanted += [(batch, context) for context in contexts for batch in batches if batch > 1]
+    shapes = [latency.Shape(*pair) for pair in dict.fromkeys([*wanted, *(params["shapes"] or ())])]
+    with Checklist(screen_for(sys.stderr)) as checklist:
+        return publish(
+            lambda: latency.run(
+                resolved, shapes, params["first_steps"], params["cached_prefix"], checklist, checklist.say
+            ),
+            params,
+        )
+
+
+command = EngineCommand(
+    "latency",
+    run,
+    [
+        click.Option(
+            ["--prompt-lengths"],
+            type=Counts("N"),
+            default="128,1024",
+            metavar="N,N",
+            help="Prompts timed alone, if --batch-sizes has 1.  [128,1024]",
+        ),
+        click.Option(
+            ["--batch-sizes"], type=Counts("N"), default="1,4", metavar="N,N", help="Requests together.  [1,4]"
+        ),
+        click.Option(
+            ["--context"], type=Counts("N"), default="128", metavar="N,N", help="Prompts of batches above 1.  [128]"
+        ),
+        click.Option(["--shapes"], type=Counts("BATCHxPROMPT"), metavar="BxP,BxP", help="More of them, as in 16x4096."),
+        click.Option(
+            ["--cached-prefix"],
+            type=click.IntRange(0),
+            default=0,
+            metavar="N",
+            help="Also time N cached tokens + 32 new ones.",
+        ),
+        click.Option(
+            ["--first-steps"],
+            type=click.IntRange(0),
+            default=1000,
+            metavar="N",
+            help="Look at the first N steps after ready for a slow one; 0 skips it.  [1000]",
+        ),
+        *REPORT_OPTIONS,
+    ],
+    help="Time single batches of MODEL, by default the bundled demo, through LLM.generate.",
+)

@@ -1,0 +1,99 @@
+"""`jaxinfer bench serve`: load any OpenAI-compatible server."""
+
+import os
+import secrets
+from typing import Any
+
+import click
+
+from jaxinfer.cli.bench import REPORT_OPTIONS, publish
+from jaxinfer.cli.options import GroupedCommand, debug_option
+from jaxinfer.errors import ConfigError
+
+
+def run(params: dict[str, Any]) -> int:
+    """Load the server and print the report."""
+    from jaxinfer.bench import serve
+    from jaxinfer.bench.load import Load
+
+    if not params["url"].startswith(("http://", "https://")):
+        raise ConfigError(f"--url must begin with http:// or https://, got {params['url']!r}")
+    if params["shared_prefix_tokens"] >= params["input_tokens"]:
+        fact = f"got {params['shared_prefix_tokens']} of {params['input_tokens']}"
+        raise ConfigError(f"--shared-prefix-tokens must be less than --input-tokens, {fact}; raise --input-tokens")
+    load = Load(
+        url=params["url"].rstrip("/").removesuffix("/v1"),
+        model=params["model"] or "",
+        key=key_of(params["api_key_env"]),
+        requests=params["requests"],
+        concurrency=params["concurrency"] or 0,
+        rate=params["rate"] or 0.0,
+        input_tokens=params["input_tokens"],
+        output_tokens=params["output_tokens"],
+        shared_tokens=params["shared_prefix_tokens"],
+        prefixes=params["shared_prefixes"],
+        vocab_size=params["vocab_size"],
+        seed=secrets.randbits(31) if params["seed"] is None else params["seed"],
+        interrupt_tokens=params["interrupt_tokens"],
+        interrupt_after_s=params["interrupt_after_s"],
+    )
+    goals = serve.Goals(params["ttft_limit_ms"], params["itl_limit_ms"])
+    return publish(
+        lambda: serve.run(load, params["processes"], params["warm_up"], goals, params["check_client"]), params
+    )
+
+
+def key_of(variable: str | None) -> str:
+    """The key that a variable of the environment holds; never in an argument, which other users of a machine see."""
+    if variable is None:
+        return ""
+    if not os.environ.get(variable):
+        raise ConfigError(f"--api-key-env must name a variable that holds a key, {variable} holds none; set it")
+    return os.environ[variable]
+
+
+class Serve(GroupedCommand):
+    """A verb without an engine."""
+
+    def invoke(self, ctx: click.Context) -> int:
+        return run(ctx.params)
+
+
+def _count(name: str, default: int | None, help: str, least: int = 1) -> click.Option:  # noqa: A002 click's word
+    shown = "" if default is None else f"  [{default}]"
+    return click.Option([name], type=click.IntRange(least), default=default, metavar="N", help=help + shown)
+
+
+def _number(name: str, help: str, default: float | None = None) -> click.Option:  # noqa: A002 click's word
+    kind = click.FloatRange(0, min_open=default is None)
+    return click.Option([name], type=kind, default=default, metavar="X", help=help)
+
+
+command = Serve(
+    "serve",
+    params=[
+        click.Option(["--url"], default="http://127.0.0.1:8000", help="Of the server.  [http://127.0.0.1:8000]"),
+        click.Option(["--model"], metavar="NAME", help="Its name there; else the first of /v1/models."),
+        click.Option(["--api-key-env"], metavar="NAME", help="Variable that holds the server's key."),
+        _count("--concurrency", None, "Requests at once; all of them if neither this nor --rate is given."),
+        _number("--rate", "Requests per second on average, as a Poisson process."),
+        _count("--requests", 64, "How many."),
+        _count("--input-tokens", 512, "Of each prompt, random ids."),
+        _count("--output-tokens", 128, "Of each answer."),
+        _count("--shared-prefix-tokens", 0, "So many of the first input tokens are the same in all.", 0),
+        _count("--shared-prefixes", 1, "Different beginnings among them."),
+        _count("--vocab-size", 32000, "Ids are below this."),
+        _count("--interrupt-tokens", 0, "Send one more prompt of this length and look for the gap it makes.", 0),
+        _number("--interrupt-after-s", "When to send it.  [3]", 3.0),
+        _number("--ttft-limit-ms", "Of a good request: its first token."),
+        _number("--itl-limit-ms", "Of a good request: its time per token."),
+        _count("--processes", 4, "Client processes."),
+        _count("--warm-up", 2, "Requests before the clock starts, one after the other.", 0),
+        click.Option(["--check-client"], is_flag=True, help="Show what the same clients read from mock servers."),
+        click.Option(["--seed"], type=click.IntRange(0), metavar="N", help="Of prompts and arrivals; else a new one."),
+        *REPORT_OPTIONS,
+        debug_option(),
+    ],
+    help="Load any OpenAI-compatible server from several processes.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)

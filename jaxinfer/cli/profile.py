@@ -1,0 +1,40 @@
+"""`jaxinfer profile`: a trace of chosen steps, as a table."""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from jaxinfer.cli.bench import REPORT_OPTIONS, publish
+from jaxinfer.cli.checklist import Checklist, screen_for
+from jaxinfer.cli.options import EngineCommand
+from jaxinfer.config import Resolved
+
+
+def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
+    """Trace the steps and print the report."""
+    from jaxinfer.bench import profile
+
+    wanted = profile.Wanted(params["batch_size"], params["prompt_length"], params["steps"], params["prefill"])
+    with Checklist(screen_for(sys.stderr)) as checklist:
+        return publish(lambda: profile.run(resolved, wanted, params["trace"], checklist, checklist.say), params)
+
+
+def _count(name: str, default: int, help: str) -> click.Option:  # noqa: A002 click's word
+    return click.Option([name], type=click.IntRange(1), default=default, metavar="N", help=f"{help}  [{default}]")
+
+
+command = EngineCommand(
+    "profile",
+    run,
+    [
+        _count("--batch-size", 1, "Requests together."),
+        _count("--prompt-length", 128, "Tokens of each prompt."),
+        _count("--steps", 32, "Decode steps to trace, or calls with --prefill."),
+        click.Option(["--prefill"], is_flag=True, help="Trace the computing of prompts instead of decoding."),
+        click.Option(["--trace"], metavar="FOLDER", help="Keep the trace there, for XProf or Perfetto."),
+        *REPORT_OPTIONS,
+    ],
+    help="Trace steps of MODEL, by default the bundled demo: device time by kernel, host time by phase.",
+)

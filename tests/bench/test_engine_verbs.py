@@ -1,0 +1,77 @@
+"""latency, throughput and profile over a small engine: the figures are what the engine did."""
+
+import pytest
+
+from jaxinfer.bench import latency, profile, throughput
+from jaxinfer.bench.latency import DECODED, Shape
+from jaxinfer.bench.prompts import Prompts
+from jaxinfer.bench.steps import PHASES
+from jaxinfer.errors import ConfigError
+from tests.bench.conftest import LIMITS, rows_of
+
+
+def quiet(line: str) -> None:
+    assert line
+
+
+def test_every_shape_is_a_row_and_nothing_came_from_the_prefix_cache(timed, work):
+    shapes = [Shape(1, 16), Shape(4, 32)]
+    speed, host, first, cached = latency.measure(timed, shapes, 20, 64, work, LIMITS, quiet)
+    rows = rows_of(speed)
+    assert list(rows) == ["1x16", "4x32"]
+    for shape, row in zip(shapes, rows.values(), strict=True):
+        assert row["cached_tokens"] == 0
+        assert row["prefill tok/s"] == pytest.approx(shape.batch * shape.prompt / row["first token ms"] * 1e3)
+        assert row["decode tok/s"] == pytest.approx(shape.batch / row["step ms"] * 1e3)
+        share = work.decode_bytes(shape.batch, shape.prompt + DECODED / 2) / row["step ms"] * 1e3 / 2e10 * 100
+        assert row["of bandwidth %"] == pytest.approx(share)
+    assert list(rows_of(host)) == list(rows)
+    (step,) = rows_of(first).values()
+    assert step["count"] == 19  # of 20 tokens the first is the prompt's
+    assert step["slowest ms"] >= step["median ms"]
+    assert rows_of(cached)["64+32"]["cached_tokens"] == 64
+
+
+def test_what_cannot_fit_is_refused_before_anything_is_timed(timed, work):
+    with pytest.raises(ConfigError, match="take 329 tokens, max_model_len is 256; shorten them"):
+        latency.measure(timed, [Shape(1, 200)], 0, 0, work, LIMITS, quiet)
+    with pytest.raises(ConfigError, match=r"200 \+ 100 is more than max_model_len 256"):
+        throughput.measure(timed, (2, 200, 100), 1, work, LIMITS)
+
+
+def test_an_offline_run_counts_all_tokens(timed, work):
+    row = dict(zip(throughput.COLUMNS, throughput.measure(timed, (12, 16, 8), 2, work, LIMITS), strict=True))
+    assert row["requests x (in, out)"] == "12x(16,8)"
+    assert row["output tok/s"] * row["seconds"] == pytest.approx(12 * 8)
+    assert row["total tok/s"] * row["seconds"] == pytest.approx(12 * 24)
+    assert row["cached_tokens"] == 0
+    assert row["steps"] >= 8
+
+
+def test_the_phases_of_a_step_are_all_of_its_time(timed):
+    llm, log = timed.llm(prefix_caching=False)
+    latency.generate(llm, Prompts(100, 0).many(3, 8), 12)
+    found = log.since(0)
+    assert log.num_decode == 11
+    assert len(found.wall_s) == 11
+    for phases, wall_s in zip(found.phases, found.wall_s, strict=True):
+        assert sum(phases) == pytest.approx(wall_s)
+        assert min(phases) >= 0
+    assert found.host_s == pytest.approx(sum(found.mean_s().values()) - found.mean_s()[PHASES[2]])
+    assert sum(step.tokens for step in log.steps) == 3 * (8 + 11)
+
+
+@pytest.mark.filterwarnings("ignore:builtin type event_stats:DeprecationWarning")  # jax 0.11's own types
+@pytest.mark.parametrize("prefill", [False, True])
+def test_a_profile_names_the_operations_and_their_time(timed, work, tmp_path, prefill):
+    wanted = profile.Wanted(batch=2, prompt=16, steps=3, prefill=prefill)
+    summary, *phases, device = profile.measure(timed, wanted, str(tmp_path), work, LIMITS, quiet)
+    (row,) = rows_of(summary).values()
+    kernels = rows_of(device)
+    assert row["wall us"] > 0 and row["device busy us"] > 0
+    assert sum(one["of device time %"] for one in kernels.values()) == pytest.approx(100)
+    assert sum(one["count"] for one in kernels.values()) == pytest.approx(row["kernels"])
+    assert any("fusion" in name for name in kernels)
+    assert [table.title for table in phases] == ([] if prefill else ["host"])
+    if phases:
+        assert sum(one["of the step %"] for one in rows_of(phases[0]).values()) == pytest.approx(100)

@@ -1,0 +1,69 @@
+"""The kernels' benchmark on a machine without Hopper: what it times is attention over cold pages."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxinfer.bench import kernels
+from jaxinfer.bench.kernels import Place
+from jaxinfer.errors import ConfigError
+from jaxinfer_kernels import decode_attention, extend_attention
+from jaxinfer_kernels.cases import DECODE, HEADS, Decode, Extend
+from tests.bench.conftest import LIMITS
+
+SMALL = Decode(HEADS[2], 2, 96)
+PLACE = Place(is_gpu=False, is_hopper=False, limits=LIMITS)
+
+
+def test_a_chain_attends_once_for_each_layer_and_set():
+    calls = []
+
+    def attend(q, k, v, layer, page_table, slots, lengths):
+        calls.append((int(layer), tuple(np.asarray(slots))))
+        return q + 1
+
+    arguments = kernels.decode_arrays(SMALL, 2, 3)
+    (q,) = kernels.chain(attend, 2, 3, *arguments)
+    assert jnp.allclose(q, arguments[0] + 6, atol=0.1)
+    assert calls == [(layer, slots) for slots in ((1, 2), (3, 4)) for layer in range(3)]
+
+
+def test_rows_own_different_pages():
+    _, _, _, table, slots, lengths = kernels.decode_arrays(SMALL, 2, 1)
+    owned = np.asarray(table)[1:].ravel()
+    assert sorted(owned) == list(range(1, len(owned) + 1))
+    assert slots.shape == (2, 2)
+    assert list(lengths) == [96, 96]
+
+
+@pytest.mark.parametrize("case", DECODE, ids=str)
+def test_the_pages_of_a_chain_are_cold_or_as_many_as_four_turns_give(case):
+    sets = kernels.turns(case, kernels.LAYERS)
+    assert sets == 4 or kernels.kv_bytes(case) * kernels.LAYERS * sets >= kernels.COLD_BYTES
+
+
+def test_operations_are_those_that_a_causal_mask_leaves():
+    heads = HEADS[2]
+    mask = np.tril(np.ones((7, 10)), k=3)  # 7 queries, the last of 10 tokens
+    assert kernels.flops(Extend(heads, 3, 7, 10)) == 4 * 3 * heads.heads * heads.head_dim * mask.sum()
+
+
+@pytest.mark.parametrize("kind", ["decode", "extend"])
+def test_xla_s_version_is_timed_by_the_clock_without_a_gpu(kind):
+    if kind == "decode":
+        arguments, attend = kernels.decode_arrays(SMALL, 1, 1), decode_attention.decode_attention
+    else:
+        arguments, attend = kernels.extend_arrays(Extend(HEADS[2], 2, 32, 96), 1), extend_attention.extend_attention
+    ours, xla = kernels.both(attend, attend, 1, 1, PLACE, arguments)
+    assert ours is None and xla.device_us is None
+    name, mosaic_us, xla_us, _, chain_us, _, _, rate, share = kernels.row_of("x", (ours, xla), 1e6, 1e9, 1e10)
+    assert (name, mosaic_us, xla_us) == ("x", None, chain_us)
+    assert rate == pytest.approx(1e3 / xla_us)
+    assert share == pytest.approx(rate * 10)
+
+
+@pytest.mark.parametrize("text", ["stages", "stages=x", "depth=3"])
+def test_a_wrong_tuning_is_refused(text):
+    with pytest.raises(ConfigError, match="--tuning must be name=number"):
+        kernels.tuning_of(text)
+    assert kernels.tuning_of("stages=3,splits=2").stages == 3

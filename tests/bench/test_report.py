@@ -1,0 +1,58 @@
+"""Reports: Markdown for people, JSON for the next comparison."""
+
+import json
+
+import pytest
+
+from jaxinfer.bench.report import Report, Table, percentile, read_json, shown
+from jaxinfer.errors import ConfigError
+
+
+def report(rate: float) -> Report:
+    table = Table("speed", ("shape", "tok/s", "note"), [("1x128", rate, None), ("4x128", 10, "b")])
+    return Report("bench", [("commit", "abc"), ("date", "today")], [table], ["a note"])
+
+
+def test_a_table_is_markdown_with_its_head_and_notes():
+    text = report(1234.5678).as_markdown()
+    assert "| shape | tok/s | note |\n| --- | --- | --- |\n| 1x128 | 1,235 | - |\n| 4x128 | 10 | b |" in text
+    assert "| commit | abc |" in text
+    assert text.endswith("- a note\n")
+
+
+def test_a_comparison_shows_the_difference_of_rows_and_columns_that_both_have():
+    old = json.loads(report(1000.0).as_json())
+    del old["tables"]["speed"][1]
+    text = report(1100.0).as_markdown(old)
+    assert "| 1x128 | 1,100 (+10.0 %) | - |" in text
+    assert "| 4x128 | 10 | b |" in text
+    assert "abc of today" in text
+
+
+def test_json_can_be_read_back(tmp_path):
+    file = tmp_path / "report.json"
+    file.write_text(report(5.0).as_json())
+    assert read_json(str(file))["tables"]["speed"][0] == {"shape": "1x128", "tok/s": 5.0, "note": None}
+
+
+@pytest.mark.parametrize("content", [None, "no json", "[1]", "{}"])
+def test_what_is_no_report_is_refused_with_its_name(tmp_path, content):
+    file = tmp_path / "old.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(ConfigError, match=r"--compare must name a file that --json wrote.*old\.json"):
+        read_json(str(file))
+
+
+def test_percentiles_are_interpolated():
+    assert percentile([4.0, 1.0, 3.0, 2.0], 50) == 2.5
+    assert percentile([1.0, 2.0], 99) == pytest.approx(1.99)
+    assert percentile([7.0], 90) == 7.0
+    assert percentile([], 50) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.12345, "0.123"), (12.345, "12.3"), (123.45, "123.5"), (12345.6, "12,346"), (0, "0")]
+)
+def test_figures_have_the_digits_that_mean_something(value, text):
+    assert shown(value) == text

@@ -1,0 +1,98 @@
+"""`jaxinfer bench VERB` and `profile`: options, refusals, where a report goes."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from jaxinfer.bench import latency, serve
+from jaxinfer.bench.report import Report, Table
+from jaxinfer.cli.bench import VERBS
+from tests.cli.test_main import PATH
+
+REPORT = Report("bench", [("commit", "abc")], [Table("speed", ("shape", "tok/s"), [("1x128", 5.0)])])
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_imports_no_jax(verb):
+    check = (
+        f"import sys; sys.argv[1:] = ['bench', {verb!r}, '--help']\ntry:\n    from jaxinfer.cli import main; main()\n"
+    )
+    check += "finally:\n    assert not {'jax', 'numpy', 'flax'} & set(sys.modules), sorted(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, env=PATH, check=True)
+    assert done.stdout.startswith(f"Usage: jaxinfer bench {verb}")
+    assert "--compare" in done.stdout
+
+
+def test_bench_lists_its_verbs(cli):
+    assert all(f"  {verb}" in cli("bench", "--help").out for verb in VERBS)
+
+
+@pytest.fixture
+def asked(monkeypatch) -> list[tuple[object, ...]]:
+    """What latency.run and serve.run were asked for; they return REPORT."""
+    calls: list[tuple[object, ...]] = []
+
+    def run(*arguments):
+        calls.append(arguments)
+        return REPORT
+
+    monkeypatch.setattr(latency, "run", run)
+    monkeypatch.setattr(serve, "run", run)
+    return calls
+
+
+def test_shapes_are_prompts_alone_batches_at_contexts_and_those_named(cli, asked):
+    flags = ("--prompt-lengths", "8,16", "--batch-sizes", "1,4,2", "--context", "32,64", "--shapes", "1x16,3x5")
+    outcome = cli("bench", "latency", "tiny", *flags, "--max-num-seqs", "4")
+    assert outcome.code == 0
+    resolved, shapes, *_ = asked[0]
+    assert (resolved.config.model, resolved.config.max_num_seqs) == ("tiny", 4)
+    assert list(map(str, shapes)) == ["1x8", "1x16", "4x32", "2x32", "4x64", "2x64", "3x5"]
+
+
+def test_a_report_goes_to_standard_output_and_to_the_file(cli, asked, tmp_path):
+    file = tmp_path / "new.json"
+    outcome = cli("bench", "latency", "--json", str(file))
+    assert outcome.out == REPORT.as_markdown()
+    assert json.loads(file.read_text())["tables"] == {"speed": [{"shape": "1x128", "tok/s": 5.0}]}
+    assert "(+25.0 %)" in compared(cli, file)
+
+
+def compared(cli, file) -> str:
+    old = json.loads(file.read_text())
+    old["tables"]["speed"][0]["tok/s"] = 4.0
+    file.write_text(json.dumps(old))
+    return cli("bench", "latency", "--compare", str(file)).out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "last_line"),
+    [
+        (["latncy"], "error: unknown command 'latncy', did you mean 'latency'?; see `jaxinfer bench --help`"),
+        (["latency", "--shapes", "4"], "must be BATCHxPROMPT or several of them with commas between, got '4'"),
+        (["throughput", "--loads", "4:0:1"], "must be REQUESTS:IN:OUT or several of them"),
+        (["latency", "--compare", "/no/such"], "--compare must name a file that --json wrote, got /no/such"),
+        (["latency", "--json", "/no/such/file"], "--json must name a file in a folder that exists"),
+        (["serve", "--url", "localhost:80"], "--url must begin with http:// or https://, got 'localhost:80'"),
+        (["serve", "--api-key-env", "NO_SUCH_KEY"], "--api-key-env must name a variable that holds a key, NO_SUCH_KEY"),
+        (["serve", "--shared-prefix-tokens", "512"], "--shared-prefix-tokens must be less than --input-tokens"),
+    ],
+)
+def test_a_wrong_option_is_refused_before_anything_runs(cli, asked, arguments, last_line):
+    outcome = cli("bench", *arguments)
+    assert outcome.code == 2
+    assert last_line in outcome.last_line
+    assert asked == []
+
+
+def test_a_load_is_what_the_options_say(cli, asked, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "secret")
+    flags = ["--rate", "3", "--requests", "9", "--shared-prefix-tokens", "10", "--itl-limit-ms", "20", "--seed", "4"]
+    outcome = cli("bench", "serve", "--url", "http://host:1/v1/", *flags, "--check-client", "--api-key-env", "MY_KEY")
+    load, processes, warm_up, goals, check_client = asked[0]
+    assert outcome.code == 0
+    assert (load.url, load.key, load.rate, load.requests, load.shared_tokens) == ("http://host:1", "secret", 3, 9, 10)
+    assert (load.seed, load.concurrency, processes, warm_up, goals.itl_ms, check_client) == (4, 0, 4, 2, 20, True)
+    assert "secret" not in outcome.out + outcome.err
