@@ -31,7 +31,7 @@ def select_device(name: str, memory_utilization: float = 0.9, *, cuda_graphs: bo
         return _first("cpu", "cpu")
     _check_visible()
     _take_one_gpu(memory_utilization)
-    _set_graphs(cuda_graphs)
+    _set_flags(cuda_graphs)
     try:
         return _first("cuda", "cuda,cpu")
     except RuntimeError as error:
@@ -117,11 +117,16 @@ def _take_one_gpu(memory_utilization: float) -> None:
     jax.config.update("jax_pjrt_client_create_options", {"memory_fraction": share})
 
 
-def _set_graphs(on: bool) -> None:
-    """XLA reads XLA_FLAGS when JAX starts; what the user has put there about graphs stays."""
-    flags, name = os.environ.get("XLA_FLAGS", ""), "--xla_gpu_enable_command_buffer"
-    if name not in flags and not on:
-        os.environ["XLA_FLAGS"] = f"{flags} {name}=".strip()
+def _set_flags(cuda_graphs: bool) -> None:
+    """XLA reads XLA_FLAGS when JAX starts; what the user has put there stays."""
+    # Before XLA has found that every page array is updated in place, it takes a step for one that needs three pools,
+    # and spends minutes in vain on making it smaller.
+    wanted = {"--xla_disable_hlo_passes": "rematerialization"}
+    if not cuda_graphs:
+        wanted["--xla_gpu_enable_command_buffer"] = ""
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    flags += [f"{name}={value}" for name, value in wanted.items() if not any(f.startswith(name) for f in flags)]
+    os.environ["XLA_FLAGS"] = " ".join(flags)
 
 
 def _why_no_gpu(error: RuntimeError) -> str:
