@@ -63,6 +63,7 @@ NO_JAX = {
     "jaxinfer.errors",
     "jaxinfer.version",
     "jaxinfer.engine",
+    "jaxinfer.llm",
     "jaxinfer.offline",
     "jaxinfer.protocol",
     "jaxinfer.runtime.plan",

@@ -26,6 +26,7 @@ from jaxinfer.llm.types import Delta, ModelInfo, Stats
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.text.chat_template import encode_chat
 
+NewTransport = Callable[[EngineConfig, OnEvent], Transport]
 Status = Literal["starting", "serving", "ready", "draining", "failed"]
 log = logging.getLogger(__name__)
 
@@ -40,14 +41,24 @@ FAILED = "the engine failed and this request with it; the server's log says why"
 MAX_FAILURES = 5  # of the engine process in a row, without one output between them
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Started:
-    """What there is once the engine is ready. transport changes when the engine process is restarted."""
+    """What there is once the engine is ready. past: the counters of the engines before this transport's."""
 
     transport: Transport
     info: ModelInfo
     limits: Limits
     text: TextSide
+    past: Stats = dataclasses.field(default_factory=Stats)
+
+    def stats(self) -> Stats:
+        return self.transport.stats().after(self.past)
+
+    def with_new(self, transport: Transport) -> "_Started":
+        """The same with a new engine."""
+        past = self.stats()
+        past.restarts += 1
+        return dataclasses.replace(self, transport=transport, past=past)
 
 
 @dataclasses.dataclass(slots=True)
@@ -70,9 +81,9 @@ class AsyncLLM:
         self,
         config: EngineConfig,
         on_event: OnEvent = ignore,
-        new_transport: Callable[[EngineConfig, OnEvent], Transport] = EngineProcess,
+        new_transport: NewTransport = EngineProcess,
     ) -> None:
-        """new_transport: EngineProcess, or thread.EngineThread for an engine in this process."""
+        """new_transport: EngineProcess, or one that makes thread.EngineThread, for an engine in this process."""
         self.config = config
         self.status: Status = "starting"
         self._on_event = on_event
@@ -83,6 +94,8 @@ class AsyncLLM:
         self._closing = False
         self._failures = 0  # since the engine last put something out
         self._started: _Started | None = None
+        self._early_failure: BaseException | None = None  # of an engine that ended before all else was there
+        self._starting: Transport | None = None  # the one whose start may be under way
         self._open: dict[str, _Open] = {}
         self._posting = threading.Lock()  # held to register and post, or to change the transport: both or neither
         self._names: dict[str, set[str]] = {}  # a client's request id -> the ids we made for it
@@ -102,12 +115,16 @@ class AsyncLLM:
         """
         self._loop = asyncio.get_running_loop()
         try:
-            self._started = await asyncio.to_thread(self._start)
+            transport = self._starting = self._new_transport()
+            await asyncio.to_thread(self._start, transport)
             self._text_thread.start()
-            self.status = "serving"
+            if self._failure is None:
+                self.status = "serving"
             await self._ready.wait()
         except BaseException:
             self.status = "failed"
+            if self._started is None:
+                transport.close()
             raise
         if self.status == "serving":
             self.status = "ready"
@@ -123,12 +140,14 @@ class AsyncLLM:
         if event.kind == "ready":
             self._loop.call_soon_threadsafe(self._ready.set)
 
-    def _start(self) -> "_Started":
-        transport = self._new_transport()
+    def _start(self, transport: Transport) -> None:
         handshake = transport.start(self._put_outputs, self._fail)
         text = load_text(self.config, Path(handshake.folder))
         info = dataclasses.replace(handshake.info, has_chat_template=text.template.exists)
-        return _Started(transport, info, handshake.limits, text)
+        with self._posting:
+            self._started = _Started(transport, info, handshake.limits, text)
+        if self._early_failure is not None:
+            self._fail(self._early_failure)
 
     @property
     def info(self) -> ModelInfo:
@@ -263,7 +282,9 @@ class AsyncLLM:
         self._ready.set()  # a start that waits for the last compilation need not any longer
         if self._started is not None:
             await self.drain(0.0)
-            transport = self._started.transport
+            transport, starting = self._started.transport, self._starting
+            if starting is not None and starting is not transport:  # a restart is under way, in a thread of transport's
+                await asyncio.to_thread(starting.close)
             await asyncio.to_thread(transport.close)
             self._outputs.put(None)
             await asyncio.to_thread(self._text_thread.join)
@@ -272,7 +293,7 @@ class AsyncLLM:
         self._pool.shutdown()
 
     def stats(self) -> Stats:
-        return self._model.transport.stats()
+        return self._model.stats()
 
     def _post(self, message: Message) -> None:
         self._model.transport.post(message)
@@ -316,20 +337,24 @@ class AsyncLLM:
 
     def _fail(self, error: BaseException) -> None:
         """Called by the transport's thread when its engine has ended: start another, or end every answer."""
-        while True:
+        with self._posting:
+            if self._started is None:
+                self._early_failure = error
+                return
+        while not self._closing:
             self._failures += 1
             if self._failures == MAX_FAILURES or not self._model.transport.restartable:
-                return self._end_all(error)
+                self._end_all(error)
+                return
             log.warning("%s; starting it again, attempt %d of %d", error, self._failures, MAX_FAILURES - 1)
-            transport = self._new_transport()
+            transport = self._starting = self._new_transport()
             try:
                 transport.start(self._put_outputs, self._fail)
             except JaxInferError as failure:
                 error = failure
                 continue
-            if self._closing:
-                return transport.close()
-            return self._outputs.put(partial(self._resume, transport))
+            self._outputs.put(partial(self._resume, transport))
+            return
 
     def _resume(self, transport: Transport) -> list[tuple[str, Delta]]:
         """On the text thread, behind all outputs of the old engine: give the new one everything that is unfinished."""
@@ -337,7 +362,7 @@ class AsyncLLM:
             for held in list(self._open.values()):  # the loop may be forgetting one that has ended
                 for message in held.answer.resumption():
                     transport.post(message)
-            self._model.transport = transport
+            self._started = self._model.with_new(transport)
         return []
 
     def _end_all(self, error: BaseException) -> None:

@@ -39,4 +39,7 @@ class Transport(Protocol):
         """The latest counters."""
 
     def close(self) -> None:
-        """End the engine. Whoever calls this has aborted every request before."""
+        """End the engine. Whoever calls this has aborted every request before.
+
+        While `start` runs in another thread, that ends too: at once in another process, in this one when it is built.
+        """

@@ -56,6 +56,7 @@ def _ours(stats: Stats, model: str) -> Iterator[Metric]:
         ("preemptions", "Sequences preempted", stats.preemptions),
         ("failed_steps", "Steps that raised", stats.failed_steps),
         ("engine_recoveries", "Times the engine went on after a failed step", stats.recoveries),
+        ("engine_restarts", "Times a new engine process went on where one had ended", stats.restarts),
         ("nonfinite_rows", "Requests ended because their numbers were not finite", stats.nonfinite_rows),
         ("compilations_after_ready", "Compilations since ready; 0 or a bug", stats.compiles_after_ready),
     ):

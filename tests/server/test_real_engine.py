@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import openai
 import pytest
@@ -13,7 +14,7 @@ from jaxinfer.llm.thread import EngineThread
 from jaxinfer.server.app import create_app
 from tests.server.http import CHAT, USER, live, raw_request, wait_until
 from tests.support.checkpoints import write_checkpoint
-from tests.support.engines import build
+from tests.support.engines import build, built_before
 
 GREEDY = {"model": "", "temperature": 0, "max_tokens": 12, "extra_body": {"ignore_eos": True}}
 
@@ -21,7 +22,7 @@ GREEDY = {"model": "", "temperature": 0, "max_tokens": 12, "extra_body": {"ignor
 @pytest.fixture(scope="module")
 def llm(tmp_path_factory, executables) -> AsyncLLM:
     config, core = build(write_checkpoint(tmp_path_factory.mktemp("checkpoints") / "tiny"), executables)
-    return AsyncLLM(config, new_transport=lambda _, on_event: EngineThread.over(config, core, on_event))
+    return AsyncLLM(config, new_transport=partial(EngineThread, start_core=built_before(core)))
 
 
 @pytest.fixture(scope="module")
