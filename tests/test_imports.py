@@ -174,7 +174,7 @@ def test_the_files_are_found():
         pytest.param("jaxinfer.engine.scheduler", "def f():\n    from jax import numpy", id="jax in the scheduler"),
         pytest.param("jaxinfer.text.tokenizer", "from flax import struct", id="what brings jax in"),
         pytest.param("jaxinfer.models.dense", "import jax\nf = jax.jit(lambda x: x)", id="jit in a model"),
-        pytest.param("jaxinfer.llm.build", "from jax import jit", id="jit by name"),
+        pytest.param("jaxinfer.models.dense", "from jax import jit", id="jit by name"),
         pytest.param("jaxinfer.demo.generate", "import jax\nf = jax.jit(lambda x: x)", id="jit beside the training"),
         pytest.param("jaxinfer.llm.build", "from jaxinfer.demo import corpus", id="the demo's programs"),
         pytest.param("jaxinfer.llm.llm", "from jaxinfer.bench import report", id="the benchmarks from below"),

@@ -38,7 +38,7 @@ _WHY_NOT: dict[str, tuple[str, float]] = {
 }
 # what clients are told; the cause may hold paths of this machine, so it goes to the log alone
 FAILED = "the engine failed and this request with it; the server's log says why"
-MAX_FAILURES = 5  # of the engine process in a row, without one output between them
+MAX_FAILURES = 5  # of the engine process in a row, without one token between them
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class AsyncLLM:
         self._failed = asyncio.Event()
         self._failure: EngineError | None = None
         self._closing = False
-        self._failures = 0  # since the engine last put something out
+        self._failures = 0  # since an engine last put out a token
         self._started: _Started | None = None
         self._early_failure: BaseException | None = None  # of an engine that ended before all else was there
         self._starting: Transport | None = None  # the one whose start may be under way
@@ -299,7 +299,8 @@ class AsyncLLM:
         self._model.transport.post(message)
 
     def _put_outputs(self, outputs: list[Output]) -> None:
-        self._failures = 0
+        if any(output.token_ids for output in outputs):  # ends alone are no sign that the device works
+            self._failures = 0
         self._outputs.put(outputs)
 
     def _run_text(self) -> None:
@@ -349,7 +350,7 @@ class AsyncLLM:
             log.warning("%s; starting it again, attempt %d of %d", error, self._failures, MAX_FAILURES - 1)
             transport = self._starting = self._new_transport()
             try:
-                transport.start(self._put_outputs, self._fail)
+                transport.start(self._put_outputs, self._fail, whole=True)
             except JaxInferError as failure:
                 error = failure
                 continue

@@ -33,7 +33,9 @@ def main(start: StartCore) -> None:
     built: Future[Core] = Future()
     threading.Thread(target=_receive, args=(channel, built), name="jaxinfer-inbox", daemon=True).start()
     try:
-        core = start(first.start, _tell(channel))
+        core = start(first.start.config, _tell(channel))
+        if first.start.whole:
+            core.warming.result()
         channel.send(FromEngine(handshake=Handshake(core.info, core.limits, str(core.folder))))
         core.warming.add_done_callback(lambda done: _warmed(channel, done))
         built.set_result(core)

@@ -13,7 +13,7 @@ from jaxinfer.errors import DeviceLost, EngineError, JaxInferError
 from jaxinfer.llm.events import OnEvent
 from jaxinfer.llm.transport import Handshake, OnFailure, OnOutputs
 from jaxinfer.llm.types import Stats
-from jaxinfer.llm.wire import Channel, FromEngine, ToEngine
+from jaxinfer.llm.wire import Channel, FromEngine, Start, ToEngine
 
 CHILD = "jaxinfer.llm.child"
 CLOSE_S = 5.0  # for the child to end after its socket has
@@ -35,13 +35,13 @@ class EngineProcess:
         self._child: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
 
-    def start(self, on_outputs: OnOutputs, on_failure: OnFailure) -> Handshake:
+    def start(self, on_outputs: OnOutputs, on_failure: OnFailure, *, whole: bool = False) -> Handshake:
         with self._spawning:
             if self._closing:
                 raise _interrupted()
             self._spawn()
         try:
-            self._channel.send(ToEngine(start=self._config))
+            self._channel.send(ToEngine(start=Start(self._config, whole)))
             handshake = self._wait_until_ready()
         except BaseException:
             self._end()

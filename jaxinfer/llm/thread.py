@@ -27,8 +27,10 @@ class EngineThread:
         self._wake = threading.Event()
         self._closing = False
 
-    def start(self, on_outputs: OnOutputs, on_failure: OnFailure) -> Handshake:
+    def start(self, on_outputs: OnOutputs, on_failure: OnFailure, *, whole: bool = False) -> Handshake:
         core = self._core = self._start_core(self._config, self._on_event)
+        if whole:
+            core.warming.result()
         self._thread = threading.Thread(
             target=self._run, args=(core, on_outputs, on_failure), name="jaxinfer-engine", daemon=True
         )

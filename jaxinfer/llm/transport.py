@@ -29,8 +29,12 @@ class Transport(Protocol):
 
     restartable: bool
 
-    def start(self, on_outputs: OnOutputs, on_failure: OnFailure) -> Handshake:
-        """Build the engine and let it run; blocks until it is ready. Raises JaxInferError."""
+    def start(self, on_outputs: OnOutputs, on_failure: OnFailure, *, whole: bool = False) -> Handshake:
+        """Build the engine and let it run; blocks until it can carry any plan. Raises JaxInferError.
+
+        whole: until all is compiled, as for an engine that goes on where another ended: its executables are cached, and
+        a plan that needs one before it is loaded would wait for a compilation.
+        """
 
     def post(self, message: Message) -> None:
         """Hand the engine a message, from any thread; dropped when the engine has failed."""

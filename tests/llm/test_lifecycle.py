@@ -123,8 +123,8 @@ class DiesEarly(EngineThread):
     restartable = True
     deaths = 0
 
-    def start(self, on_outputs, on_failure):
-        handshake = super().start(on_outputs, on_failure)
+    def start(self, on_outputs, on_failure, *, whole=False):
+        handshake = super().start(on_outputs, on_failure, whole=whole)
         if not DiesEarly.deaths:
             DiesEarly.deaths += 1
             self.close()

@@ -1,6 +1,6 @@
-"""A program for test_faults.py: `jaxinfer serve` as it is, but for faults in its engine process.
+"""A program for test_giving_up.py: `jaxinfer serve` as it is, but for faults in its engine process.
 
-Arguments: a JSON list of faults, then those of `jaxinfer serve`.
+Arguments: a JSON file of faults, then those of `jaxinfer serve`.
 """
 
 import sys

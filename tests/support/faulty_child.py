@@ -1,12 +1,13 @@
-"""The engine process of tests, `python -m tests.support.faulty_child FD BASE FAULTS [PATH]`: an ordinary one, but faulty.
+"""The engine process of tests, an ordinary one but faulty: `python -m tests.support.faulty_child FD BASE FAULTS [PATH]`
 
-BASE: "real", or "dry run" for one that starts in no time.    FAULTS: a JSON list of those it starts with.
+BASE: "real", or "dry run" for one that starts in no time.    FAULTS: a JSON file of those each one starts with.
 PATH: of a datagram socket on which it takes orders while it runs. Nothing in jaxinfer leads here.
 """
 
 import dataclasses
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -64,8 +65,7 @@ class OrderedRunner(FaultyRunner):
                 self.faults.add(dataclasses.replace(order.add, step=order.add.step + self.num_steps))
             self._poison = self._poison if order.poison is None else order.poison
         if self._poison and any(row.sampling is not None for row in plan.rows):
-            blank = blank_pages(self._core.engine, plan)
-            poison(self._core.runner, blank)
+            poison(self._core.runner, blank_pages(self._core.engine, plan))
         return super().run(plan)
 
     def _order(self) -> Order | None:
@@ -120,9 +120,10 @@ def main() -> None:
         core = base_start(base)(config, on_event)
         orders = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if path else None
         if orders is not None:
+            Path(path[0]).unlink(missing_ok=True)  # of an engine process before this one
             orders.bind(path[0])
             orders.setblocking(False)
-        armed = Faults(*msgspec.json.decode(faults, type=list[Fault]))
+        armed = Faults(*msgspec.json.decode(Path(faults).read_bytes(), type=list[Fault]))
         core.engine = Engine(OrderedRunner(core, armed, orders), core.limits)
         return core
 
