@@ -6,9 +6,9 @@ way in turn, several times; the clients are processes of their own. Prints a mar
   tok/s            of all streams together
   step ms          between two steps, from the engine's counter of steps; the device's share of it is --step-ms
   engine ms        of a processor that the engine's process used for each step: the host time of a step
+  tokens a frame   above 1 when the server is behind and sends several at once
   gap p50, p99 ms  between two frames of one stream
-  server, engine   cores that the processes used (in a thread: both in one)
-  clients          cores that all client processes together used
+  cores used       by the server, by the engine (in a thread: within the server's), by all clients together
 
     PYTHONPATH=.:kernels python benchmarks/engine_process.py [--streams 256] [--tokens 1000] [--step-ms 2] [--clients 4]
 """
@@ -47,7 +47,7 @@ class Load:
 class Seen:
     """What one client process saw. gaps_s: between two frames of a stream.    cpu_s: what it used itself."""
 
-    num_tokens: int
+    num_frames: int
     gaps_s: list[float]
     cpu_s: float
 
@@ -59,6 +59,7 @@ class Run:
     tokens_per_s: float
     step_ms: float
     engine_ms: float
+    tokens_a_frame: float
     gap_p50_ms: float
     gap_p99_ms: float
     server_cores: float
@@ -139,12 +140,13 @@ def measure(arguments: argparse.Namespace, way: str, log: Path) -> Run:
         for client in clients:
             client.join()
         time.sleep(0.3)  # the last counters arrive with the next look at them
-        steps = num_steps(port) - steps
+        steps, num_tokens = num_steps(port) - steps, share * arguments.clients * arguments.tokens
         gaps = sorted(gap * 1000 for one in seen for gap in one.gaps_s)
         return Run(
-            sum(one.num_tokens for one in seen) / took_s,
+            num_tokens / took_s,
             took_s / steps * 1000,
             (cpu_s(engine) - used_s[1]) / steps * 1000,
+            num_tokens / sum(one.num_frames for one in seen),
             statistics.median(gaps),
             gaps[len(gaps) * 99 // 100],
             (cpu_s(pid) - used_s[0]) / took_s,
@@ -168,14 +170,17 @@ def main() -> None:
             runs[way].append(measure(arguments, way, arguments.log))
     print(f"{arguments.streams} streams of {arguments.tokens} tokens, step {arguments.step_ms:g} ms, "
           f"{arguments.clients} client processes, {os.cpu_count()} cores, median of {arguments.repeats}")  # fmt: skip
-    print("| way | tok/s (each run) | step ms | engine ms | gap p50, p99 ms | server, engine, clients |")
-    print("|---|---|---|---|---|---|")
+    print(
+        "| way | tok/s (each run) | step ms | engine ms | tokens a frame | gap p50, p99 ms | server, engine, clients |"
+    )
+    print("|---|---|---|---|---|---|---|")
     for way, found in runs.items():
         typical = [statistics.median(values) for values in zip(*map(dataclasses.astuple, found), strict=True)]
-        speed, step, engine, p50, p99, *cores = typical
+        speed, step, engine, frame, p50, p99, *cores = typical
         each = ", ".join(f"{run.tokens_per_s:,.0f}" for run in found)
         used = ", ".join(f"{value:.2f}" for value in cores)
-        print(f"| {way} | {speed:,.0f} ({each}) | {step:.2f} | {engine:.2f} | {p50:.1f}, {p99:.1f} | {used} |")
+        times = f"{step:.2f} | {engine:.2f} | {frame:.1f} | {p50:.1f}, {p99:.1f}"
+        print(f"| {way} | {speed:,.0f} ({each}) | {times} | {used} |")
 
 
 if __name__ == "__main__":

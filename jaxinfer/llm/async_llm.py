@@ -18,6 +18,7 @@ from jaxinfer.engine.sequence import Add, Message, Output
 from jaxinfer.errors import EngineError, InvalidRequest, JaxInferError, Overloaded, Unavailable
 from jaxinfer.llm.answer import Answer
 from jaxinfer.llm.events import Event, OnEvent, ignore
+from jaxinfer.llm.mailbox import Mailbox
 from jaxinfer.llm.prepare import prepare
 from jaxinfer.llm.process import EngineProcess
 from jaxinfer.llm.text_side import TextSide, load_text
@@ -66,7 +67,7 @@ class _Open:
     """A request that was accepted and whose last delta has not been handed to the loop."""
 
     answer: Answer
-    deltas: "asyncio.Queue[Delta]"
+    mailbox: Mailbox
     num_ended: int = 0  # choices whose last delta was delivered; `answer` itself runs ahead of the loop
 
 
@@ -247,14 +248,14 @@ class AsyncLLM:
         )
         self.admit(sampling.n)
         answer = Answer(request, sampling, self._model.text.tokenizer, self._post)
-        deltas: asyncio.Queue[Delta] = asyncio.Queue()
+        mailbox = Mailbox()
         self._names.setdefault(request_id, set()).add(request.id)
         self._num_active += sampling.n
         self._idle.clear()
         with self._posting:
-            self._open[request.id] = _Open(answer, deltas)
+            self._open[request.id] = _Open(answer, mailbox)
             self._post(Add(request))
-        return Stream(deltas, sampling.n, partial(self._abort, request.id))
+        return Stream(mailbox, sampling.n, partial(self._abort, request.id))
 
     async def abort(self, request_id: str) -> None:
         """End every request that was accepted under this label; its streams get finish_reason "abort"."""
@@ -320,7 +321,7 @@ class AsyncLLM:
     def _deliver(self, batch: list[tuple[str, Delta]]) -> None:
         for made, delta in batch:
             held = self._open[made]
-            held.deltas.put_nowait(delta)
+            held.mailbox.put(delta)
             if delta.finish_reason is not None:
                 self._num_active -= 1
                 held.num_ended += 1
@@ -383,8 +384,8 @@ class AsyncLLM:
 class Stream:
     """The deltas of one request, in order, until every choice has ended. Leaving it early aborts the request."""
 
-    def __init__(self, deltas: "asyncio.Queue[Delta]", num_choices: int, abort: Callable[[], None]) -> None:
-        self._deltas = deltas
+    def __init__(self, mailbox: Mailbox, num_choices: int, abort: Callable[[], None]) -> None:
+        self._mailbox = mailbox
         self._num_open = num_choices
         self._abort = abort
 
@@ -394,7 +395,7 @@ class Stream:
     async def __anext__(self) -> Delta:
         if not self._num_open:
             raise StopAsyncIteration
-        delta = await self._deltas.get()
+        delta = await self._mailbox.get()
         self._num_open -= delta.finish_reason is not None
         return delta
 

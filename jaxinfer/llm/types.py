@@ -52,6 +52,17 @@ class Delta:
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob] | None = None
 
+    def extend(self, later: "Delta") -> None:
+        """Append the choice's next delta."""
+        self.text += later.text
+        self.token_ids += later.token_ids
+        if later.logprobs is not None:
+            self.logprobs = (self.logprobs or []) + later.logprobs
+        self.prompt_logprobs = self.prompt_logprobs or later.prompt_logprobs
+        self.cached_tokens = later.cached_tokens
+        self.finish_reason, self.stop_reason = later.finish_reason, later.stop_reason
+        self.error, self.code = later.error, later.code
+
 
 @dataclasses.dataclass(slots=True)
 class Stats:
