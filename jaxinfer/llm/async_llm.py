@@ -350,8 +350,9 @@ class AsyncLLM:
                 return
             log.warning("%s; starting it again, attempt %d of %d", error, self._failures, MAX_FAILURES - 1)
             transport = self._starting = self._new_transport()
+            has_cache = self.config.compile_cache_dir != ""  # without one, what is compiled first must do again
             try:
-                transport.start(self._put_outputs, self._fail, whole=True)
+                transport.start(self._put_outputs, self._fail, whole=has_cache)
             except JaxInferError as failure:
                 error = failure
                 continue

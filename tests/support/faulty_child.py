@@ -10,9 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jax
 import msgspec
-import numpy as np
 
 from jaxinfer.config import EngineConfig
 from jaxinfer.engine.engine import Engine
@@ -20,7 +18,6 @@ from jaxinfer.llm import child
 from jaxinfer.llm.core import Core, StartCore
 from jaxinfer.llm.events import OnEvent
 from jaxinfer.runtime.plan import Pending, Plan
-from jaxinfer.runtime.runner import DeviceRunner
 from jaxinfer.testing.faults import Fault, Faults, FaultyRunner
 
 MODULE = "tests.support.faulty_child"
@@ -90,8 +87,9 @@ def blank_pages(engine: Engine, plan: Plan) -> list[int]:
 
 
 def poison(runner: Any, pages: list[int]) -> None:
-    """Fill pages with NaN on the device, whatever the layout; compiles nothing."""
-    assert isinstance(runner, DeviceRunner)
+    """Fill pages of a DeviceRunner with NaN, whatever their layout; compiles nothing."""
+    import jax
+    import numpy as np
 
     def filled(leaf: jax.Array) -> jax.Array:
         values = np.array(leaf)
