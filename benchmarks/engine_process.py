@@ -8,7 +8,7 @@ way in turn, several times; the clients are processes of their own. Prints a mar
   engine ms        of a processor that the engine's process used for each step: the host time of a step
   tokens a frame   above 1 when the server is behind and sends several at once
   gap p50, p99 ms  between two frames of one stream
-  cores used       by the server, by the engine (in a thread: within the server's), by all clients together
+  server, engine, clients   cores that they used; an engine in a thread counts as server
 
     PYTHONPATH=.:kernels python benchmarks/engine_process.py [--streams 256] [--tokens 1000] [--step-ms 2] [--clients 4]
 """
