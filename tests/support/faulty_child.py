@@ -1,12 +1,13 @@
 """The engine process of tests, an ordinary one but faulty: `python -m tests.support.faulty_child FD BASE FAULTS [PATH]`
 
-BASE: "real", or "dry run" for one that starts in no time.    FAULTS: a JSON file of those each one starts with.
-PATH: of a datagram socket on which it takes orders while it runs. Nothing in jaxinfer leads here.
+BASE: "real", or "dry run", which starts in no time and takes 5 ms a step.    FAULTS: a JSON file of those that each one
+starts with.    PATH: of a datagram socket on which it takes orders while it runs. Nothing in jaxinfer leads here.
 """
 
 import dataclasses
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ def base_start(name: str) -> StartCore:
     if name == "dry run":
         from jaxinfer.llm.dry_run import start_dry_run
 
-        return start_dry_run
+        return partial(start_dry_run, step_s=0.005)
     from jaxinfer.llm.build import start_core
 
     return start_core
