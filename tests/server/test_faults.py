@@ -236,7 +236,6 @@ def test_every_body_is_strict_json_where_almost_everything_is_masked(port, path,
     frames = [response.text]
     if stream:
         frames = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: {")]
-    assert len(frames) >= (3 if stream else 1)
     values = [value for frame in frames for value in numbers(strict_json(frame))]
     assert len(values) > 60 and all(map(math.isfinite, values))
 
