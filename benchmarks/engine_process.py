@@ -24,6 +24,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -162,7 +163,8 @@ def main() -> None:
     parser.add_argument("--step-ms", type=float, default=2.0)
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--log", type=Path, default=Path("engine_process.log"), help="what the servers say")
+    log = Path(tempfile.gettempdir(), "engine_process.log")
+    parser.add_argument("--log", type=Path, default=log, help=f"what the servers say; else {log}")
     arguments = parser.parse_args()
     runs: dict[str, list[Run]] = {way: [] for way in WAYS}
     for _ in range(arguments.repeats):
