@@ -19,7 +19,7 @@ from jaxinfer.llm.llm import LLM
 from jaxinfer.runtime.plan import Pending, Plan, Runner, StepResult
 
 if TYPE_CHECKING:
-    from jaxinfer.llm.build import Core
+    from jaxinfer.llm.core import Core
 
 PHASES = ("drain and plan", "pack and dispatch", "wait for the device", "commit", "text, between steps")
 

@@ -11,7 +11,10 @@ from jaxinfer.config import SETTINGS, Resolved, Setting, config_from_sources
 from jaxinfer.errors import ConfigError
 
 # JAXINFER_* variables that are no engine settings: they belong to single verbs
-OTHER_ENV = frozenset({"JAXINFER_HOST", "JAXINFER_PORT", "JAXINFER_DRAIN_TIMEOUT_S", "JAXINFER_SERVE_EARLY"})
+OTHER_ENV = frozenset(
+    f"JAXINFER_{name}"
+    for name in ("HOST", "PORT", "DRAIN_TIMEOUT_S", "SERVE_EARLY", "IN_PROCESS", "DRY_RUN", "DRY_RUN_STEP_MS")
+)
 
 
 @dataclasses.dataclass(frozen=True)

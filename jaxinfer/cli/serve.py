@@ -14,13 +14,42 @@ from jaxinfer.config import Resolved
 from jaxinfer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from jaxinfer.llm.async_llm import AsyncLLM
+    from jaxinfer.llm.async_llm import AsyncLLM, NewTransport
     from jaxinfer.llm.types import ModelInfo
 
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
+    return serve(resolved, params, transport_for(params))
+
+
+def transport_for(params: Mapping[str, Any]) -> "NewTransport":
+    """Where the engine runs and whether it has a model, as --in-process and --dry-run say. Raises ConfigError."""
+    from functools import partial
+
+    from jaxinfer.llm.process import CHILD, EngineProcess
+
+    dry_run, step_ms = params["dry_run"], params["dry_run_step_ms"]
+    if step_ms is not None and not dry_run:
+        raise ConfigError(f"--dry-run-step-ms needs --dry-run, got {step_ms:g} without it; add it or drop this one")
+    step_s = (step_ms or 0.0) / 1000
+    if not params["in_process"]:
+        from jaxinfer.llm.dry_run import MODULE
+
+        return partial(EngineProcess, child=(MODULE, str(step_s)) if dry_run else (CHILD,))
+    from jaxinfer.llm.thread import EngineThread
+
+    if dry_run:
+        from jaxinfer.llm.dry_run import start_dry_run
+
+        return partial(EngineThread, start_core=partial(start_dry_run, step_s=step_s))
+    from jaxinfer.llm.build import start_core
+
+    return partial(EngineThread, start_core=start_core)
+
+
+def serve(resolved: Resolved, params: Mapping[str, Any], new_transport: "NewTransport") -> int:
     """Serve until a signal. Returns 0 after a drain, 1 when a second signal cut it short.
 
     Raises EngineError when the engine has failed for good.
@@ -39,7 +68,9 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     with Checklist() as checklist:
         for line in opening(resolved):
             checklist.say(line)
-        llm = AsyncLLM(resolved.config, on_event=checklist)
+        for line in unusual(params):
+            checklist.say(line)
+        llm = AsyncLLM(resolved.config, checklist, new_transport)
         app = create_app(llm, ServerSettings(serve_early=params["serve_early"]))
 
         def bound(host: str, port: int) -> None:
@@ -58,6 +89,16 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
         return run_server(
             app, params["host"], params["port"], params["drain_timeout_s"], start, bound, llm.until_failed
         )
+
+
+def unusual(params: Mapping[str, Any]) -> list[str]:
+    """What makes this server no ordinary one."""
+    lines = []
+    if params["dry_run"]:
+        lines.append("dry run  no model is loaded and no device used: the answers are made up")
+    if params["in_process"]:
+        lines.append("warning  the engine runs in the server's process: slower, and what ends it ends the server")
+    return lines
 
 
 async def close_at_the_end(llm: "AsyncLLM") -> None:
@@ -108,35 +149,51 @@ def port(ctx: click.Context, param: click.Parameter, value: str) -> int:
 
 DEFAULT_PORT = 8000
 
+OPTIONS: tuple[click.Option, ...] = (
+    click.Option(["--host"], default="127.0.0.1", envvar="JAXINFER_HOST", help="Address to listen on.  [127.0.0.1]"),
+    click.Option(
+        ["--port"],
+        default=str(DEFAULT_PORT),
+        callback=port,
+        metavar="N",
+        envvar="JAXINFER_PORT",
+        help=f"0 takes a free one.  [{DEFAULT_PORT}]",
+    ),
+    click.Option(
+        ["--drain-timeout-s"],
+        default=30.0,
+        type=click.FloatRange(0.0),
+        metavar="X",
+        envvar="JAXINFER_DRAIN_TIMEOUT_S",
+        help="How long running answers may take after SIGTERM.  [30]",
+    ),
+    click.Option(
+        ["--serve-early"],
+        is_flag=True,
+        envvar="JAXINFER_SERVE_EARLY",
+        help="Take requests when the smallest set of steps is compiled.",
+    ),
+    click.Option(
+        ["--in-process"],
+        is_flag=True,
+        envvar="JAXINFER_IN_PROCESS",
+        help="Run the engine in a thread of the server, for debugging: slower, and a crash ends both.",
+    ),
+    click.Option(
+        ["--dry-run"],
+        is_flag=True,
+        envvar="JAXINFER_DRY_RUN",
+        help="Make answers up: no weights, no device, no JAX; the rest of the server is real.",
+    ),
+    click.Option(
+        ["--dry-run-step-ms"],
+        type=click.FloatRange(0.0),
+        metavar="X",
+        envvar="JAXINFER_DRY_RUN_STEP_MS",
+        help="How long a step of a dry run takes.  [0]",
+    ),
+)
+
 command = EngineCommand(
-    "serve",
-    run,
-    [
-        click.Option(
-            ["--host"], default="127.0.0.1", envvar="JAXINFER_HOST", help="Address to listen on.  [127.0.0.1]"
-        ),
-        click.Option(
-            ["--port"],
-            default=str(DEFAULT_PORT),
-            callback=port,
-            metavar="N",
-            envvar="JAXINFER_PORT",
-            help=f"0 takes a free one.  [{DEFAULT_PORT}]",
-        ),
-        click.Option(
-            ["--drain-timeout-s"],
-            default=30.0,
-            type=click.FloatRange(0.0),
-            metavar="X",
-            envvar="JAXINFER_DRAIN_TIMEOUT_S",
-            help="How long running answers may take after SIGTERM.  [30]",
-        ),
-        click.Option(
-            ["--serve-early"],
-            is_flag=True,
-            envvar="JAXINFER_SERVE_EARLY",
-            help="Take requests when the smallest set of steps is compiled.",
-        ),
-    ],
-    help="Serve MODEL, by default the bundled demo, over an OpenAI-compatible HTTP API.",
+    "serve", run, OPTIONS, help="Serve MODEL, by default the bundled demo, over an OpenAI-compatible HTTP API."
 )

@@ -18,6 +18,7 @@ from jaxinfer.engine.sequence import Add, Message, Output
 from jaxinfer.errors import EngineError, InvalidRequest, JaxInferError, Overloaded, Unavailable
 from jaxinfer.llm.answer import Answer
 from jaxinfer.llm.events import Event, OnEvent, ignore
+from jaxinfer.llm.mailbox import Mailbox
 from jaxinfer.llm.prepare import prepare
 from jaxinfer.llm.process import EngineProcess
 from jaxinfer.llm.text_side import TextSide, load_text
@@ -26,6 +27,7 @@ from jaxinfer.llm.types import Delta, ModelInfo, Stats
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.text.chat_template import encode_chat
 
+NewTransport = Callable[[EngineConfig, OnEvent], Transport]
 Status = Literal["starting", "serving", "ready", "draining", "failed"]
 log = logging.getLogger(__name__)
 
@@ -37,17 +39,27 @@ _WHY_NOT: dict[str, tuple[str, float]] = {
 }
 # what clients are told; the cause may hold paths of this machine, so it goes to the log alone
 FAILED = "the engine failed and this request with it; the server's log says why"
-MAX_FAILURES = 5  # of the engine process in a row, without one output between them
+MAX_FAILURES = 5  # of the engine process in a row, without one token between them
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Started:
-    """What there is once the engine is ready. transport changes when the engine process is restarted."""
+    """What there is once the engine is ready. past: the counters of the engines before this transport's."""
 
     transport: Transport
     info: ModelInfo
     limits: Limits
     text: TextSide
+    past: Stats = dataclasses.field(default_factory=Stats)
+
+    def stats(self) -> Stats:
+        return self.transport.stats().after(self.past)
+
+    def with_new(self, transport: Transport) -> "_Started":
+        """The same with a new engine."""
+        past = self.stats()
+        past.restarts += 1
+        return dataclasses.replace(self, transport=transport, past=past)
 
 
 @dataclasses.dataclass(slots=True)
@@ -55,7 +67,7 @@ class _Open:
     """A request that was accepted and whose last delta has not been handed to the loop."""
 
     answer: Answer
-    deltas: "asyncio.Queue[Delta]"
+    mailbox: Mailbox
     num_ended: int = 0  # choices whose last delta was delivered; `answer` itself runs ahead of the loop
 
 
@@ -70,9 +82,9 @@ class AsyncLLM:
         self,
         config: EngineConfig,
         on_event: OnEvent = ignore,
-        new_transport: Callable[[EngineConfig, OnEvent], Transport] = EngineProcess,
+        new_transport: NewTransport = EngineProcess,
     ) -> None:
-        """new_transport: EngineProcess, or thread.EngineThread for an engine in this process."""
+        """new_transport: EngineProcess, or one that makes thread.EngineThread, for an engine in this process."""
         self.config = config
         self.status: Status = "starting"
         self._on_event = on_event
@@ -81,8 +93,10 @@ class AsyncLLM:
         self._failed = asyncio.Event()
         self._failure: EngineError | None = None
         self._closing = False
-        self._failures = 0  # since the engine last put something out
+        self._failures = 0  # since an engine last put out a token
         self._started: _Started | None = None
+        self._early_failure: BaseException | None = None  # of an engine that ended before all else was there
+        self._starting: Transport | None = None  # the one whose start may be under way
         self._open: dict[str, _Open] = {}
         self._posting = threading.Lock()  # held to register and post, or to change the transport: both or neither
         self._names: dict[str, set[str]] = {}  # a client's request id -> the ids we made for it
@@ -102,12 +116,16 @@ class AsyncLLM:
         """
         self._loop = asyncio.get_running_loop()
         try:
-            self._started = await asyncio.to_thread(self._start)
+            transport = self._starting = self._new_transport()
+            await asyncio.to_thread(self._start, transport)
             self._text_thread.start()
-            self.status = "serving"
+            if self._failure is None:
+                self.status = "serving"
             await self._ready.wait()
         except BaseException:
             self.status = "failed"
+            if self._started is None:
+                transport.close()
             raise
         if self.status == "serving":
             self.status = "ready"
@@ -123,12 +141,14 @@ class AsyncLLM:
         if event.kind == "ready":
             self._loop.call_soon_threadsafe(self._ready.set)
 
-    def _start(self) -> "_Started":
-        transport = self._new_transport()
+    def _start(self, transport: Transport) -> None:
         handshake = transport.start(self._put_outputs, self._fail)
         text = load_text(self.config, Path(handshake.folder))
         info = dataclasses.replace(handshake.info, has_chat_template=text.template.exists)
-        return _Started(transport, info, handshake.limits, text)
+        with self._posting:
+            self._started = _Started(transport, info, handshake.limits, text)
+        if self._early_failure is not None:
+            self._fail(self._early_failure)
 
     @property
     def info(self) -> ModelInfo:
@@ -228,14 +248,14 @@ class AsyncLLM:
         )
         self.admit(sampling.n)
         answer = Answer(request, sampling, self._model.text.tokenizer, self._post)
-        deltas: asyncio.Queue[Delta] = asyncio.Queue()
+        mailbox = Mailbox()
         self._names.setdefault(request_id, set()).add(request.id)
         self._num_active += sampling.n
         self._idle.clear()
         with self._posting:
-            self._open[request.id] = _Open(answer, deltas)
+            self._open[request.id] = _Open(answer, mailbox)
             self._post(Add(request))
-        return Stream(deltas, sampling.n, partial(self._abort, request.id))
+        return Stream(mailbox, sampling.n, partial(self._abort, request.id))
 
     async def abort(self, request_id: str) -> None:
         """End every request that was accepted under this label; its streams get finish_reason "abort"."""
@@ -263,7 +283,9 @@ class AsyncLLM:
         self._ready.set()  # a start that waits for the last compilation need not any longer
         if self._started is not None:
             await self.drain(0.0)
-            transport = self._started.transport
+            transport, starting = self._started.transport, self._starting
+            if starting is not None and starting is not transport:  # a restart is under way, in a thread of transport's
+                await asyncio.to_thread(starting.close)
             await asyncio.to_thread(transport.close)
             self._outputs.put(None)
             await asyncio.to_thread(self._text_thread.join)
@@ -272,13 +294,14 @@ class AsyncLLM:
         self._pool.shutdown()
 
     def stats(self) -> Stats:
-        return self._model.transport.stats()
+        return self._model.stats()
 
     def _post(self, message: Message) -> None:
         self._model.transport.post(message)
 
     def _put_outputs(self, outputs: list[Output]) -> None:
-        self._failures = 0
+        if any(output.token_ids for output in outputs):  # ends alone are no sign that the device works
+            self._failures = 0
         self._outputs.put(outputs)
 
     def _run_text(self) -> None:
@@ -298,7 +321,7 @@ class AsyncLLM:
     def _deliver(self, batch: list[tuple[str, Delta]]) -> None:
         for made, delta in batch:
             held = self._open[made]
-            held.deltas.put_nowait(delta)
+            held.mailbox.put(delta)
             if delta.finish_reason is not None:
                 self._num_active -= 1
                 held.num_ended += 1
@@ -316,20 +339,25 @@ class AsyncLLM:
 
     def _fail(self, error: BaseException) -> None:
         """Called by the transport's thread when its engine has ended: start another, or end every answer."""
-        while True:
+        with self._posting:
+            if self._started is None:
+                self._early_failure = error
+                return
+        while not self._closing:
             self._failures += 1
             if self._failures == MAX_FAILURES or not self._model.transport.restartable:
-                return self._end_all(error)
+                self._end_all(error)
+                return
             log.warning("%s; starting it again, attempt %d of %d", error, self._failures, MAX_FAILURES - 1)
-            transport = self._new_transport()
+            transport = self._starting = self._new_transport()
+            has_cache = self.config.compile_cache_dir != ""  # without one, what is compiled first must do again
             try:
-                transport.start(self._put_outputs, self._fail)
+                transport.start(self._put_outputs, self._fail, whole=has_cache)
             except JaxInferError as failure:
                 error = failure
                 continue
-            if self._closing:
-                return transport.close()
-            return self._outputs.put(partial(self._resume, transport))
+            self._outputs.put(partial(self._resume, transport))
+            return
 
     def _resume(self, transport: Transport) -> list[tuple[str, Delta]]:
         """On the text thread, behind all outputs of the old engine: give the new one everything that is unfinished."""
@@ -337,7 +365,7 @@ class AsyncLLM:
             for held in list(self._open.values()):  # the loop may be forgetting one that has ended
                 for message in held.answer.resumption():
                     transport.post(message)
-            self._model.transport = transport
+            self._started = self._model.with_new(transport)
         return []
 
     def _end_all(self, error: BaseException) -> None:
@@ -357,8 +385,8 @@ class AsyncLLM:
 class Stream:
     """The deltas of one request, in order, until every choice has ended. Leaving it early aborts the request."""
 
-    def __init__(self, deltas: "asyncio.Queue[Delta]", num_choices: int, abort: Callable[[], None]) -> None:
-        self._deltas = deltas
+    def __init__(self, mailbox: Mailbox, num_choices: int, abort: Callable[[], None]) -> None:
+        self._mailbox = mailbox
         self._num_open = num_choices
         self._abort = abort
 
@@ -368,7 +396,7 @@ class Stream:
     async def __anext__(self) -> Delta:
         if not self._num_open:
             raise StopAsyncIteration
-        delta = await self._deltas.get()
+        delta = await self._mailbox.get()
         self._num_open -= delta.finish_reason is not None
         return delta
 

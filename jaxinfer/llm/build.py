@@ -1,59 +1,26 @@
 """From an EngineConfig to a running engine: resolve, plan memory, load, compile; whatever is slow reports progress."""
 
 import dataclasses
-import hashlib
-import json
 import threading
 import time
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 from jaxinfer.checkpoint.dummy import dummy_params
 from jaxinfer.checkpoint.load import load_params
 from jaxinfer.checkpoint.resolve import ALL_PARTS, Checkpoint, Part, resolve
-from jaxinfer.config import EngineConfig, Limits
+from jaxinfer.config import EngineConfig
 from jaxinfer.engine.engine import Engine
+from jaxinfer.llm.about import model_info
+from jaxinfer.llm.core import Core
 from jaxinfer.llm.events import Event, OnEvent
-from jaxinfer.llm.types import ModelInfo, Stats
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import Family, family_for
-from jaxinfer.protocol.sampling import GenerationDefaults
 from jaxinfer.runtime.backends import choose_backends
 from jaxinfer.runtime.cache import ExecutableCache, open_cache
 from jaxinfer.runtime.device import select_device
 from jaxinfer.runtime.memory import plan_memory
 from jaxinfer.runtime.runner import DeviceRunner
-from jaxinfer.version import __version__
-
-DEMO_NOTE = (
-    "this is the bundled demo model: a few million parameters, trained on generated text; it is no useful assistant. "
-    "A real model: jaxinfer serve Qwen/Qwen3-0.6B"
-)
-DUMMY_NOTE = "these are random weights (load_format dummy): the answers mean nothing"
-
-
-@dataclasses.dataclass
-class Core:
-    """A built engine and what it says of itself. Whoever steps the engine owns all of it; no text is known here."""
-
-    engine: Engine
-    runner: DeviceRunner
-    info: ModelInfo
-    limits: Limits
-    folder: Path  # of the checkpoint
-    warming: "Future[None]"  # done when every step is compiled and nothing will be compiled any more
-
-    def stats(self) -> Stats:
-        """Safe from any thread; the numbers need not be of one instant."""
-        engine = self.engine.stats()
-        names = {field.name for field in dataclasses.fields(Stats)} & {f.name for f in dataclasses.fields(engine)}
-        shared = {name: getattr(engine, name) for name in names}
-        return Stats(**shared, compiles_after_ready=self.runner.compiles_after_ready)
-
-    def close(self) -> None:
-        """Free the device memory."""
-        self.runner.close()
 
 
 def start_core(config: EngineConfig, on_event: OnEvent) -> Core:
@@ -133,32 +100,3 @@ def _load(
     return load_params(
         checkpoint, spec, dtype, device, lambda done, total, s: on_event(Event("load", "", done, total, s))
     )
-
-
-def model_info(config: EngineConfig, checkpoint: Checkpoint, model: ModelConfig) -> ModelInfo:
-    """What clients are told. The fingerprint names the version, the model's config and how the weights came about."""
-    from_file = config.generation_config == "auto"
-    defaults = GenerationDefaults.from_generation_config(checkpoint.generation_config if from_file else {})
-    dummy = config.load_format == "dummy"
-    digest = hashlib.sha256(json.dumps(checkpoint.config, sort_keys=True).encode()).hexdigest()[:8]
-    kind = "-dummy" if dummy else "-demo" if checkpoint.is_demo else ""
-    return ModelInfo(
-        served_names=config.served_model_name or (config.model,),
-        root=config.model,
-        max_model_len=model.max_position,
-        vocab_size=model.vocab_size,
-        eos_token_ids=eos_ids(checkpoint, model),
-        defaults=defaults,
-        fingerprint=f"jaxinfer-{__version__}-{digest}{kind}",
-        created=int(time.time()),
-        is_demo=checkpoint.is_demo,
-        max_logprobs=config.max_logprobs,
-        note=DUMMY_NOTE if dummy else DEMO_NOTE if checkpoint.is_demo else "",
-    )
-
-
-def eos_ids(checkpoint: Checkpoint, model: ModelConfig) -> tuple[int, ...]:
-    """generation_config.json's list where it has one, since it is the one meant for generating, and config.json's."""
-    stated = checkpoint.generation_config.get("eos_token_id")
-    listed = [stated] if isinstance(stated, int) else stated or []
-    return tuple(dict.fromkeys([*listed, *model.eos_token_ids]))

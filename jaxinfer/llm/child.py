@@ -1,6 +1,6 @@
 """The engine process: `python -m jaxinfer.llm.child FD`. It owns JAX and the scheduler and talks over one socket.
 
-It ends when its socket does, so no server, however it died, leaves an engine behind.
+It ends when its socket does, at any moment, so no server, however it died, leaves an engine behind.
 """
 
 import gc
@@ -13,7 +13,7 @@ import time
 from concurrent.futures import Future
 
 from jaxinfer.errors import EngineError, JaxInferError
-from jaxinfer.llm.build import Core, start_core
+from jaxinfer.llm.core import Core, StartCore
 from jaxinfer.llm.events import Event, OnEvent
 from jaxinfer.llm.transport import Handshake
 from jaxinfer.llm.wire import Channel, Failure, FromEngine, ToEngine
@@ -21,7 +21,8 @@ from jaxinfer.llm.wire import Channel, Failure, FromEngine, ToEngine
 STATS_EVERY_S = 0.1
 
 
-def main() -> None:
+def main(start: StartCore) -> None:
+    """Be an engine process. start: builds the engine from the first message's settings."""
     # a Ctrl-C or a SIGTERM to the group is the server's to handle: it drains, then closes the socket
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -29,11 +30,15 @@ def main() -> None:
     first = channel.receive()
     if first is None or first.start is None:
         return
+    built: Future[Core] = Future()
+    threading.Thread(target=_receive, args=(channel, built), name="jaxinfer-inbox", daemon=True).start()
     try:
-        core = start_core(first.start, _tell(channel))
+        core = start(first.start.config, _tell(channel))
+        if first.start.whole:
+            core.warming.result()
         channel.send(FromEngine(handshake=Handshake(core.info, core.limits, str(core.folder))))
         core.warming.add_done_callback(lambda done: _warmed(channel, done))
-        threading.Thread(target=_receive, args=(channel, core), name="jaxinfer-inbox", daemon=True).start()
+        built.set_result(core)
         _run(channel, core)
     except JaxInferError as error:  # said by whoever started us, in one line; a traceback would bury it
         channel.send(FromEngine(failure=Failure.of(error)))
@@ -57,24 +62,29 @@ def _warmed(channel: Channel[FromEngine, ToEngine], warming: "Future[None]") -> 
         os._exit(EngineError.exit_code)
 
 
-def _receive(channel: Channel[FromEngine, ToEngine], core: Core) -> None:
+def _receive(channel: Channel[FromEngine, ToEngine], built: "Future[Core]") -> None:
     while (received := channel.receive()) is not None:
-        core.engine.inbox.put(received.message)
+        built.result().engine.inbox.put(received.message)
     os._exit(0)  # the server is gone: there is nobody to compute for and nothing to save
 
 
 def _run(channel: Channel[FromEngine, ToEngine], core: Core) -> None:
     told = 0.0
-    while True:
-        news = FromEngine(outputs=core.engine.step())
-        idle = not core.engine.has_work
-        if idle or time.monotonic() - told > STATS_EVERY_S:
-            news.stats, told = core.stats(), time.monotonic()
-        if news.outputs or news.stats:
-            channel.send(news)
-        if idle:
-            core.engine.wait(timeout_s=1.0)  # at most, so that the age of the last step stays told
+    try:
+        while True:
+            news = FromEngine(outputs=core.engine.step())
+            idle = not core.engine.has_work
+            if idle or time.monotonic() - told > STATS_EVERY_S:
+                news.stats, told = core.stats(), time.monotonic()
+            if news.outputs or news.stats:
+                channel.send(news)
+            if idle:
+                core.engine.wait(timeout_s=1.0)  # at most, so that the age of the last step stays told
+    finally:
+        channel.send(FromEngine(stats=core.stats()))  # the last failure counts too
 
 
 if __name__ == "__main__":
-    main()
+    from jaxinfer.llm.build import start_core
+
+    main(start_core)

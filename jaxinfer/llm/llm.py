@@ -12,7 +12,8 @@ from jaxinfer.config import EngineConfig, config_from_values
 from jaxinfer.engine.sequence import Add
 from jaxinfer.errors import EngineError, InvalidRequest
 from jaxinfer.llm.answer import Answer
-from jaxinfer.llm.build import Core, start_core
+from jaxinfer.llm.build import start_core
+from jaxinfer.llm.core import Core
 from jaxinfer.llm.events import OnEvent, ignore
 from jaxinfer.llm.outputs import CompletionOutput, RequestOutput
 from jaxinfer.llm.prepare import prepare

@@ -5,16 +5,17 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 
 from jaxinfer.config import EngineConfig
 from jaxinfer.engine.sequence import Message
-from jaxinfer.errors import EngineError, JaxInferError
+from jaxinfer.errors import DeviceLost, EngineError, JaxInferError
 from jaxinfer.llm.events import OnEvent
 from jaxinfer.llm.transport import Handshake, OnFailure, OnOutputs
 from jaxinfer.llm.types import Stats
-from jaxinfer.llm.wire import Channel, FromEngine, ToEngine
+from jaxinfer.llm.wire import Channel, FromEngine, Start, ToEngine
 
-CHILD = ["-P", "-m", "jaxinfer.llm.child"]  # -P: what lies in the current folder is nobody's module
+CHILD = "jaxinfer.llm.child"
 CLOSE_S = 5.0  # for the child to end after its socket has
 
 
@@ -23,24 +24,28 @@ class EngineProcess:
 
     restartable = True
 
-    def __init__(self, config: EngineConfig, on_event: OnEvent) -> None:
+    def __init__(self, config: EngineConfig, on_event: OnEvent, child: Sequence[str] = (CHILD,)) -> None:
+        """child: the module that calls llm.child.main, and its arguments after the socket's number."""
         self._config = config
         self._on_event = on_event
+        self._module, *self._arguments = child
         self._stats = Stats()
+        self._spawning = threading.Lock()  # held to spawn the child or to forbid it
         self._closing = False
+        self._child: subprocess.Popen[bytes] | None = None
+        self._thread: threading.Thread | None = None
 
-    def start(self, on_outputs: OnOutputs, on_failure: OnFailure) -> Handshake:
-        ours, theirs = socket.socketpair()
-        command = [sys.executable, *CHILD, str(theirs.fileno())]
-        # the child must find the same packages, also in a tree that was never installed
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        with theirs:
-            self._child = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment
-            )
-        self._channel: Channel[ToEngine, FromEngine] = Channel(ours, FromEngine)
-        self._channel.send(ToEngine(start=self._config))
-        handshake = self._wait_until_ready()
+    def start(self, on_outputs: OnOutputs, on_failure: OnFailure, *, whole: bool = False) -> Handshake:
+        with self._spawning:
+            if self._closing:
+                raise _interrupted()
+            self._spawn()
+        try:
+            self._channel.send(ToEngine(start=Start(self._config, whole)))
+            handshake = self._wait_until_ready()
+        except BaseException:
+            self._end()
+            raise
         self._thread = threading.Thread(
             target=self._receive, args=(on_outputs, on_failure), name="jaxinfer-outputs", daemon=True
         )
@@ -50,6 +55,7 @@ class EngineProcess:
     @property
     def pid(self) -> int:
         """Of the child."""
+        assert self._child is not None, "a child has a pid once it has started"
         return self._child.pid
 
     def post(self, message: Message) -> None:
@@ -59,9 +65,24 @@ class EngineProcess:
         return self._stats
 
     def close(self) -> None:
-        self._closing = True
-        self._end()
-        self._thread.join()
+        with self._spawning:
+            self._closing = True
+        if self._child is not None:
+            self._end()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _spawn(self) -> None:
+        ours, theirs = socket.socketpair()
+        # -P: what lies in the current folder is nobody's module
+        command = [sys.executable, "-P", "-m", self._module, str(theirs.fileno()), *self._arguments]
+        # the child must find the same packages, also in a tree that was never installed
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        with theirs:
+            self._child = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment
+            )
+        self._channel: Channel[ToEngine, FromEngine] = Channel(ours, FromEngine)
 
     def _wait_until_ready(self) -> Handshake:
         while (news := self._channel.receive()) is not None:
@@ -70,9 +91,8 @@ class EngineProcess:
             elif news.handshake is not None:
                 return news.handshake
             elif news.failure is not None:
-                self._end()
                 raise news.failure.error
-        raise self._end()
+        raise _interrupted() if self._closing else self._end()
 
     def _receive(self, on_outputs: OnOutputs, on_failure: OnFailure) -> None:
         error: JaxInferError | None = None
@@ -90,11 +110,18 @@ class EngineProcess:
 
     def _end(self) -> EngineError:
         """Close the socket and reap the child; the error says how it ended."""
+        assert self._child is not None, "what was started is ended"
         self._channel.close()
         try:
             code = self._child.wait(CLOSE_S)
         except subprocess.TimeoutExpired:
             self._child.kill()
             code = self._child.wait()
-        how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        return EngineError(f"the engine process {how}; its last lines on stderr say why")
+        cure = "its last lines on stderr say why"
+        if code < 0:  # a driver that finds its context poisoned may abort or crash where others raise
+            return DeviceLost(f"the engine process must not be killed, signal {-code} ended it; {cure}")
+        return EngineError(f"the engine process ended with exit code {code}; {cure}")
+
+
+def _interrupted() -> EngineError:
+    return EngineError("the start was interrupted")

@@ -20,8 +20,17 @@ class TextSide:
 
 def load_text(config: EngineConfig, folder: Path) -> TextSide:
     """The tokenizer and template of a checkpoint, or of config.tokenizer. Raises CheckpointError."""
-    parts: tuple[Part, ...] = ("tokenizer",)
-    source = resolve(config.tokenizer, needs=parts).folder if config.tokenizer is not None else folder
+    source = _source(config, folder)
     if source != DEMO_FOLDER:  # what strangers wrote is tried in a child with limits before it is run here
         try_template(source)
     return TextSide(Tokenizer.from_folder(source), ChatTemplate.from_folder(source))
+
+
+def load_tokenizer(config: EngineConfig, folder: Path) -> Tokenizer:
+    """The tokenizer alone."""
+    return Tokenizer.from_folder(_source(config, folder))
+
+
+def _source(config: EngineConfig, folder: Path) -> Path:
+    parts: tuple[Part, ...] = ("tokenizer",)
+    return resolve(config.tokenizer, needs=parts).folder if config.tokenizer is not None else folder

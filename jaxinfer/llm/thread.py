@@ -5,8 +5,8 @@ import threading
 
 from jaxinfer.config import EngineConfig
 from jaxinfer.engine.sequence import Message
-from jaxinfer.llm.build import Core, start_core
-from jaxinfer.llm.events import Event, OnEvent, ignore
+from jaxinfer.llm.core import Core, StartCore
+from jaxinfer.llm.events import OnEvent
 from jaxinfer.llm.transport import Handshake, OnFailure, OnOutputs
 from jaxinfer.llm.types import Stats
 
@@ -18,24 +18,19 @@ class EngineThread:
 
     restartable = False
 
-    def __init__(self, config: EngineConfig, on_event: OnEvent) -> None:
+    def __init__(self, config: EngineConfig, on_event: OnEvent, start_core: StartCore) -> None:
         self._config = config
         self._on_event = on_event
+        self._start_core = start_core
         self._core: Core | None = None
+        self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._closing = False
 
-    @classmethod
-    def over(cls, config: EngineConfig, core: Core, on_event: OnEvent = ignore) -> "EngineThread":
-        """A transport for an engine that has been built already, and says so when it is started."""
-        transport = cls(config, on_event)
-        transport._core = core
-        return transport
-
-    def start(self, on_outputs: OnOutputs, on_failure: OnFailure) -> Handshake:
-        if self._core is not None:
-            self._on_event(Event("ready", "built before"))
-        core = self._core = self._core or start_core(self._config, self._on_event)
+    def start(self, on_outputs: OnOutputs, on_failure: OnFailure, *, whole: bool = False) -> Handshake:
+        core = self._core = self._start_core(self._config, self._on_event)
+        if whole:
+            core.warming.result()
         self._thread = threading.Thread(
             target=self._run, args=(core, on_outputs, on_failure), name="jaxinfer-engine", daemon=True
         )
@@ -55,7 +50,8 @@ class EngineThread:
     def close(self) -> None:
         self._closing = True
         self._wake.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def _run(self, core: Core, on_outputs: OnOutputs, on_failure: OnFailure) -> None:
         try:

@@ -29,8 +29,12 @@ class Transport(Protocol):
 
     restartable: bool
 
-    def start(self, on_outputs: OnOutputs, on_failure: OnFailure) -> Handshake:
-        """Build the engine and let it run; blocks until it is ready. Raises JaxInferError."""
+    def start(self, on_outputs: OnOutputs, on_failure: OnFailure, *, whole: bool = False) -> Handshake:
+        """Build the engine and let it run; blocks until it can carry any plan. Raises JaxInferError.
+
+        whole: until all is compiled, as for an engine that goes on where another ended: its executables are cached, and
+        a plan that needs one before it is loaded would wait for a compilation.
+        """
 
     def post(self, message: Message) -> None:
         """Hand the engine a message, from any thread; dropped when the engine has failed."""
@@ -39,4 +43,7 @@ class Transport(Protocol):
         """The latest counters."""
 
     def close(self) -> None:
-        """End the engine. Whoever calls this has aborted every request before."""
+        """End the engine. Whoever calls this has aborted every request before.
+
+        While `start` runs in another thread, that ends too: at once in another process, in this one when it is built.
+        """

@@ -52,10 +52,24 @@ class Delta:
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob] | None = None
 
+    def extend(self, later: "Delta") -> None:
+        """Append the choice's next delta."""
+        self.text += later.text
+        self.token_ids += later.token_ids
+        if later.logprobs is not None:
+            self.logprobs = (self.logprobs or []) + later.logprobs
+        self.prompt_logprobs = self.prompt_logprobs or later.prompt_logprobs
+        self.cached_tokens = later.cached_tokens
+        self.finish_reason, self.stop_reason = later.finish_reason, later.stop_reason
+        self.error, self.code = later.error, later.code
+
 
 @dataclasses.dataclass(slots=True)
 class Stats:
-    """The engine's counters and gauges at one moment. Pages exclude the null page; tokens count since the start."""
+    """The engine's counters and gauges at one moment. Pages exclude the null page; counters count since the start.
+
+    restarts: how often a new engine went on where one had ended.
+    """
 
     running: int = 0
     waiting: int = 0
@@ -73,4 +87,26 @@ class Stats:
     failed_steps: int = 0
     recoveries: int = 0
     steps: int = 0
+    restarts: int = 0
     last_step_age_s: float = 0.0
+
+    def after(self, past: "Stats") -> "Stats":
+        """These gauges, and the counters of this engine and of those before it."""
+        sums = {name: getattr(past, name) + getattr(self, name) for name in _COUNTERS}
+        reasons = past.finished.keys() | self.finished.keys()
+        finished = {reason: past.finished.get(reason, 0) + self.finished.get(reason, 0) for reason in reasons}
+        return dataclasses.replace(self, finished=finished, **sums)
+
+
+_COUNTERS = (
+    "prompt_tokens",
+    "cached_tokens",
+    "generated_tokens",
+    "preemptions",
+    "compiles_after_ready",
+    "nonfinite_rows",
+    "failed_steps",
+    "recoveries",
+    "steps",
+    "restarts",
+)

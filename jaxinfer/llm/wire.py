@@ -23,10 +23,17 @@ _LENGTH = struct.Struct("<I")
 _MOST_AT_ONCE = 1 << 20
 
 
+class Start(msgspec.Struct):
+    """The settings, and whether the handshake waits until all is compiled."""
+
+    config: EngineConfig
+    whole: bool
+
+
 class ToEngine(msgspec.Struct, omit_defaults=True):
     """`start` comes first and once."""
 
-    start: EngineConfig | None = None
+    start: Start | None = None
     add: Add | None = None
     abort: Abort | None = None
     acknowledge: Acknowledge | None = None

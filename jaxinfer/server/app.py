@@ -7,15 +7,15 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
 from jaxinfer.errors import ApiError
+from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.server import about, errors
-from jaxinfer.server.backend import Backend
 from jaxinfer.server.completions import chat_completions, completions
 from jaxinfer.server.context import RequestContext
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tokenize import detokenize, tokenize
 
 
-def create_app(llm: Backend, settings: ServerSettings | None = None) -> Starlette:
+def create_app(llm: AsyncLLM, settings: ServerSettings | None = None) -> Starlette:
     """The server of one model. It may be served while `llm` is still starting: it then answers 503."""
     app = Starlette(
         routes=[

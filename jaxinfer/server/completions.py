@@ -9,13 +9,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from jaxinfer.errors import InvalidRequest, NotFound
+from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.types import ModelInfo
 from jaxinfer.protocol.chat import read_chat
 from jaxinfer.protocol.completions import read_completion
 from jaxinfer.protocol.fields import Envelope, warning_text
 from jaxinfer.protocol.responses import Answer, Kind
 from jaxinfer.protocol.validate import validate_sampling
-from jaxinfer.server.backend import Backend
 from jaxinfer.server.body import read_json
 from jaxinfer.server.errors import unavailable
 from jaxinfer.server.generation import Echo, Generation, Job, while_connected
@@ -74,7 +74,7 @@ async def completions(request: Request) -> Response | EventStream:
 
 async def respond(
     request: Request,
-    llm: Backend,
+    llm: AsyncLLM,
     prepare: Callable[[], Awaitable[Job]],
     answer: Answer,
     wire: Envelope,
@@ -103,7 +103,7 @@ async def respond(
 
 
 async def render_chat(
-    llm: Backend,
+    llm: AsyncLLM,
     messages: list[dict[str, str]],
     *,
     add_generation_prompt: bool,
@@ -122,10 +122,10 @@ async def render_chat(
     )
 
 
-def open_llm(request: Request) -> Backend:
+def open_llm(request: Request) -> AsyncLLM:
     """The engine, if it takes requests now. Raises Unavailable."""
     state = request.app.state
-    llm: Backend = state.llm
+    llm: AsyncLLM = state.llm
     refusal = unavailable(llm.status, serve_early=state.settings.serve_early)
     if refusal is not None:
         raise refusal

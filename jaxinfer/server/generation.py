@@ -11,11 +11,11 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from jaxinfer.errors import ApiError
+from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.types import Delta
 from jaxinfer.protocol.logprobs import TokenLogprob
 from jaxinfer.protocol.responses import Choice, Usage
 from jaxinfer.protocol.sampling import SamplingParams
-from jaxinfer.server.backend import Backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Job:
 class Generation:
     """The running streams of one request. Invariant: after close(), nothing of it runs or holds a page."""
 
-    def __init__(self, llm: Backend, job: Job) -> None:
+    def __init__(self, llm: AsyncLLM, job: Job) -> None:
         self.job = job
         self.num_choices = len(job.prompts) * job.sampling.n
         self._llm = llm
@@ -71,7 +71,7 @@ class Generation:
         self._completion_tokens = 0
 
     @classmethod
-    async def start(cls, llm: Backend, job: Job) -> "Generation":
+    async def start(cls, llm: AsyncLLM, job: Job) -> "Generation":
         """Enqueue every prompt or none. Raises what AsyncLLM.generate raises."""
         generation = cls(llm, job)
         try:

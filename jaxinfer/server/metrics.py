@@ -1,17 +1,18 @@
 """GET /metrics: the engine's counters under our names and under vLLM's, so that its dashboards work unchanged."""
 
 from collections.abc import Iterator
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from jaxinfer.llm.async_llm import AsyncLLM, Status
 from jaxinfer.llm.types import Stats
-from jaxinfer.server.backend import Backend
 
-STATUSES = ("starting", "serving", "ready", "draining", "failed")
+STATUSES: tuple[Status, ...] = get_args(Status)
 
 
-def render_metrics(llm: Backend) -> bytes:
+def render_metrics(llm: AsyncLLM) -> bytes:
     """The page, in Prometheus' text format."""
     registry = CollectorRegistry()
     registry.register(_Snapshot(llm))
@@ -21,7 +22,7 @@ def render_metrics(llm: Backend) -> bytes:
 class _Snapshot:
     """The engine at one moment, as prometheus-client collects it."""
 
-    def __init__(self, llm: Backend) -> None:
+    def __init__(self, llm: AsyncLLM) -> None:
         self._llm = llm
 
     def collect(self) -> Iterator[Metric]:
@@ -56,6 +57,7 @@ def _ours(stats: Stats, model: str) -> Iterator[Metric]:
         ("preemptions", "Sequences preempted", stats.preemptions),
         ("failed_steps", "Steps that raised", stats.failed_steps),
         ("engine_recoveries", "Times the engine went on after a failed step", stats.recoveries),
+        ("engine_restarts", "Times a new engine process went on where one had ended", stats.restarts),
         ("nonfinite_rows", "Requests ended because their numbers were not finite", stats.nonfinite_rows),
         ("compilations_after_ready", "Compilations since ready; 0 or a bug", stats.compiles_after_ready),
     ):

@@ -10,7 +10,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from jaxinfer.errors import ConfigError, JaxInferError
-from jaxinfer.server.backend import Backend
+from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.server.wire import JsonErrorsProtocol
 
 logger = logging.getLogger("jaxinfer.server")
@@ -88,7 +88,7 @@ class _DrainingServer(uvicorn.Server):
     def __init__(
         self,
         config: uvicorn.Config,
-        llm: Backend,
+        llm: AsyncLLM,
         drain_timeout_s: float,
         start: Callable[[], Awaitable[None]] | None,
         until_failed: Callable[[], Awaitable[None]] | None,

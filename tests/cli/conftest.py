@@ -59,7 +59,7 @@ def model(monkeypatch) -> Model:
     class StartedLLM(FakeLLM):
         """FakeLLM with a start and an end."""
 
-        def __init__(self, config: EngineConfig, on_event: OnEvent) -> None:
+        def __init__(self, config: EngineConfig, on_event: OnEvent, new_transport: object = None) -> None:
             super().__init__(model.script, status="starting", **model.info)
             self._on_event = on_event
             model.configs.append(config)

@@ -14,6 +14,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.support.processes import children_of
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
@@ -54,10 +56,6 @@ def wait_for(log: Path, pattern: str, process: subprocess.Popen[str], timeout_s:
     raise AssertionError(f"{pattern!r} never came:\n{log.read_text()}")
 
 
-def children_of(pid: int) -> set[str]:
-    return set(Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-
-
 def test_serve_streams_a_right_answer_and_drains_on_sigterm(environment, tmp_path):
     log = tmp_path / "log"
     with server(environment, log, "--serve-early") as process:
@@ -67,6 +65,7 @@ def test_serve_streams_a_right_answer_and_drains_on_sigterm(environment, tmp_pat
         body = {"model": "demo", "stream": True, "messages": [{"role": "user", "content": QUESTION}], "temperature": 0}
         answer = httpx2.post(f"{base}/v1/chat/completions", json=body, timeout=60).text
         children = children_of(process.pid)
+        assert len(children) == 1, "the engine process"
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
     assert answer.startswith("data: ")

@@ -7,7 +7,12 @@ import shlex
 
 import pytest
 
-from jaxinfer.cli.serve import closing, curl, url
+from jaxinfer.cli.serve import closing, curl, transport_for, url
+from jaxinfer.config import EngineConfig
+from jaxinfer.llm.dry_run import NOTE
+from jaxinfer.llm.events import ignore
+from jaxinfer.llm.process import EngineProcess
+from jaxinfer.llm.thread import EngineThread
 from jaxinfer.server import serve as server
 from tests.server.fakes import INFO
 
@@ -85,3 +90,32 @@ def test_a_model_without_a_template_gets_a_completion_to_paste():
 )
 def test_the_address_is_one_that_can_be_typed(host, shown):
     assert url(host, 80) == f"http://{shown}:80"
+
+
+@pytest.mark.parametrize(("dry_run", "in_process"), [(False, False), (False, True), (True, False), (True, True)])
+def test_where_the_engine_runs_and_whether_it_is_real_are_two_choices(dry_run, in_process):
+    transport = transport_for({"dry_run": dry_run, "dry_run_step_ms": None, "in_process": in_process})
+    made = transport(EngineConfig(), ignore)
+    assert isinstance(made, EngineThread if in_process else EngineProcess)
+    if dry_run:
+        handshake = made.start(print, print)
+        made.close()
+        assert handshake.info.note == NOTE
+
+
+def test_a_dry_run_says_so_from_its_first_lines_on_and_an_engine_in_the_server_too(cli, model, served):
+    lines = cli("serve", "--dry-run", "--in-process").err.splitlines()
+    assert lines[1] == "dry run  no model is loaded and no device used: the answers are made up"
+    assert lines[2].startswith("warning  the engine runs in the server's process")
+    assert not any("dry run" in line or "warning" in line for line in cli("serve").err.splitlines())
+
+
+def test_the_time_of_a_step_belongs_to_a_dry_run(cli, model, served):
+    outcome = cli("serve", "--dry-run-step-ms", "2")
+    assert (outcome.code, outcome.last_line.startswith("error: --dry-run-step-ms needs --dry-run")) == (2, True)
+
+
+def test_the_ways_to_compare_with_can_be_asked_for(cli, model, served):
+    cli("serve", "--scheduling", "static", "--kv-layout", "contiguous", "--no-enable-prefix-caching")
+    config = model.configs[0]
+    assert (config.scheduling, config.kv_layout, config.enable_prefix_caching) == ("static", "contiguous", False)

@@ -1,14 +1,15 @@
 import asyncio
+from functools import partial
 
 import pytest
 
 from jaxinfer.config import EngineConfig
 from jaxinfer.llm.async_llm import AsyncLLM
-from jaxinfer.llm.build import Core
+from jaxinfer.llm.core import Core
 from jaxinfer.llm.thread import EngineThread
 from jaxinfer.text.tokenizer import Tokenizer
 from tests.support.checkpoints import write_checkpoint
-from tests.support.engines import build
+from tests.support.engines import build, built_before, small_config
 
 
 @pytest.fixture(scope="session")
@@ -73,21 +74,13 @@ async def settled(llm):
 
 @pytest.fixture(scope="session")
 def process_config(folder, executables) -> EngineConfig:
-    """The settings of SMALL for an engine process; its executables are cached for the session."""
-    return EngineConfig(
-        model=str(folder),
-        device="cpu",
-        max_model_len=256,
-        max_num_seqs=8,
-        max_num_batched_tokens=64,
-        num_pages=129,
-        compile_cache_dir=str(executables),
-    )
+    """The settings of an engine process; its executables are cached for the session."""
+    return small_config(folder, executables)
 
 
 def in_thread(engine) -> AsyncLLM:
     config, core = engine
-    return AsyncLLM(config, new_transport=lambda _, on_event: EngineThread.over(config, core, on_event))
+    return AsyncLLM(config, new_transport=partial(EngineThread, start_core=built_before(core)))
 
 
 @pytest.fixture(scope="session", params=["thread", "process"])

@@ -5,15 +5,18 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 
 import pytest
 
 from jaxinfer.config import EngineConfig
-from jaxinfer.errors import CheckpointError, EngineError, Unavailable
-from jaxinfer.llm.async_llm import FAILED, MAX_FAILURES, AsyncLLM
+from jaxinfer.errors import CheckpointError, DeviceLost, Unavailable
+from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.llm import LLM
+from jaxinfer.llm.thread import EngineThread
 from jaxinfer.protocol.sampling import SamplingParams
 from tests.llm.conftest import Served, in_thread
+from tests.support.engines import built_before
 
 LONG = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
 
@@ -83,7 +86,7 @@ def own_process(process_config):
     served.close()
 
 
-def test_killing_the_engine_process_costs_no_stream_a_token(own_process, engine):
+def test_an_engine_process_that_crashes_costs_no_stream_a_token(own_process, engine):
     prompts = [[5, 6, i] for i in range(16)]
     params = [
         SamplingParams(temperature=i % 2, seed=i, max_tokens=120, ignore_eos=True, n=1 + i % 3 // 2) for i in range(16)
@@ -93,7 +96,7 @@ def test_killing_the_engine_process_costs_no_stream_a_token(own_process, engine)
     async def test(llm):
         streams = [await llm.generate(prompt, own, request_id="r") for prompt, own in zip(prompts, params, strict=True)]
         firsts = [[await anext(stream)] for stream in streams]
-        os.kill(llm._model.transport.pid, signal.SIGKILL)
+        os.kill(llm._model.transport.pid, signal.SIGABRT)  # as a driver does whose context is poisoned
         return [[*first, *[delta async for delta in stream]] for first, stream in zip(firsts, streams, strict=True)]
 
     for deltas, output in zip(own_process.run(test), expected, strict=True):
@@ -104,9 +107,9 @@ def test_killing_the_engine_process_costs_no_stream_a_token(own_process, engine)
             assert own[-1].finish_reason == choice.finish_reason
 
 
-def test_a_request_that_comes_during_a_restart_is_served_after_it(own_process):
+def test_a_request_that_comes_while_an_engine_that_never_ran_a_step_is_replaced_is_served(own_process):
     async def test(llm):
-        os.kill(llm._model.transport.pid, signal.SIGKILL)
+        os.kill(llm._model.transport.pid, signal.SIGSEGV)
         await asyncio.sleep(0.2)
         stream = await llm.generate([5, 6], SamplingParams(max_tokens=4, ignore_eos=True), request_id="r")
         return [delta async for delta in stream]
@@ -114,23 +117,48 @@ def test_a_request_that_comes_during_a_restart_is_served_after_it(own_process):
     assert own_process.run(test)[-1].finish_reason == "length"
 
 
-def test_an_engine_that_keeps_dying_ends_in_a_clear_refusal(process_config, monkeypatch):
+class DiesEarly(EngineThread):
+    """Says that it has died before its start has returned, the first time."""
+
+    restartable = True
+    deaths = 0
+
+    def start(self, on_outputs, on_failure, *, whole=False):
+        handshake = super().start(on_outputs, on_failure, whole=whole)
+        if not DiesEarly.deaths:
+            DiesEarly.deaths += 1
+            self.close()
+            on_failure(DeviceLost("signal 11 ended it"))
+        return handshake
+
+
+def test_an_engine_that_dies_before_all_else_is_loaded_is_replaced(engine):
+    config, core = engine
+    served = Served(AsyncLLM(config, new_transport=partial(DiesEarly, start_core=built_before(core))))
+
+    async def test(llm):
+        assert (llm.status, llm.stats().restarts) == ("ready", 1)
+        stream = await llm.generate([5, 6], SamplingParams(max_tokens=4, ignore_eos=True), request_id="r")
+        return [delta async for delta in stream]
+
+    assert served.run(test)[-1].finish_reason == "length"
+    served.close()
+
+
+def test_an_interrupted_start_ends_the_engine_process_at_once():
     async def test():
-        llm = AsyncLLM(process_config)
-        await llm.start()
-        stream = await llm.generate([5, 6], LONG, request_id="r")
-        monkeypatch.setattr("jaxinfer.llm.process.CHILD", ["-c", "raise SystemExit(7)"])
-        began = time.monotonic()
-        os.kill(llm._model.transport.pid, signal.SIGKILL)
-        deltas = [delta async for delta in stream]
-        assert deltas[-1].finish_reason == "error"
-        assert deltas[-1].error == FAILED
-        with pytest.raises(EngineError, match="exit code 7"):
-            await llm.until_failed()
-        assert time.monotonic() - began < 5 * MAX_FAILURES
-        with pytest.raises(Unavailable, match="the engine has failed") as refused:
-            await llm.generate([5], LONG, request_id="late")
-        assert refused.value.code == "failed"
+        llm = AsyncLLM(EngineConfig(model="demo", device="cpu", compile_cache_dir=""))
+        starting = asyncio.create_task(llm.start())
+        while llm._starting is None or llm._starting._child is None:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.5)
+        child = llm._starting._child
+        began_s = time.monotonic()
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert child.poll() is not None
+        assert time.monotonic() - began_s < 2
         await llm.close()
 
     asyncio.run(test())

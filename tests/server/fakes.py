@@ -52,7 +52,7 @@ def hello(prompt_ids: list[int], params: SamplingParams) -> Iterable[Step]:
 
 
 class FakeLLM:
-    """Satisfies jaxinfer.server.backend.Backend. `running` holds the ids that would hold pages."""
+    """As the server sees an AsyncLLM. `running` holds the ids that would hold pages."""
 
     def __init__(
         self, script: Script = hello, *, status: str = "ready", max_running: int = 64, stolen: int = 0, **info: Any

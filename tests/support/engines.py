@@ -10,7 +10,9 @@ from jaxinfer.checkpoint.load import load_params
 from jaxinfer.checkpoint.resolve import resolve
 from jaxinfer.config import EngineConfig, ExtendBucket, Limits
 from jaxinfer.engine.engine import Engine
-from jaxinfer.llm.build import Core, model_info
+from jaxinfer.llm.about import model_info
+from jaxinfer.llm.core import Core, StartCore
+from jaxinfer.llm.events import Event, OnEvent
 from jaxinfer.models.registry import family_for
 from jaxinfer.runtime.cache import ExecutableCache
 from jaxinfer.runtime.runner import DeviceRunner
@@ -45,3 +47,26 @@ def build(folder: Path, executables: Path, **limits: object) -> tuple[EngineConf
     warming.set_result(None)
     info = dataclasses.replace(model_info(config, checkpoint, model), max_model_len=concrete.max_model_len)
     return config, Core(Engine(runner, concrete), runner, info, concrete, folder, warming)
+
+
+def small_config(folder: Path, executables: Path) -> EngineConfig:
+    """The settings for an engine in a process of its own: 64 pages, so that 8 sequences can be too many."""
+    return EngineConfig(
+        model=str(folder),
+        device="cpu",
+        max_model_len=256,
+        max_num_seqs=8,
+        max_num_batched_tokens=64,
+        num_pages=65,
+        compile_cache_dir=str(executables),
+    )
+
+
+def built_before(core: Core) -> StartCore:
+    """A start that takes no time, for EngineThread."""
+
+    def start(config: EngineConfig, on_event: OnEvent) -> Core:
+        on_event(Event("ready", "built before"))
+        return core
+
+    return start

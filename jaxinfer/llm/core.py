@@ -1,0 +1,50 @@
+"""Core: a built engine and what it says of itself. No jax here: a dry run has a core too."""
+
+import dataclasses
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Protocol
+
+from jaxinfer.config import EngineConfig, Limits
+from jaxinfer.engine.engine import Engine
+from jaxinfer.llm.events import OnEvent
+from jaxinfer.llm.types import ModelInfo, Stats
+from jaxinfer.runtime.plan import Runner
+
+
+class OwnedRunner(Runner, Protocol):
+    """A runner as its owner sees it."""
+
+    @property
+    def compiles_after_ready(self) -> int: ...
+
+    def close(self) -> None:
+        """Free what it holds."""
+
+
+@dataclasses.dataclass
+class Core:
+    """Whoever steps the engine owns all of it; no text is known here."""
+
+    engine: Engine
+    runner: OwnedRunner
+    info: ModelInfo
+    limits: Limits
+    folder: Path  # of the checkpoint
+    warming: "Future[None]"  # done when every step is compiled and nothing will be compiled any more
+
+    def stats(self) -> Stats:
+        """Safe from any thread; the numbers need not be of one instant."""
+        engine = self.engine.stats()
+        names = {field.name for field in dataclasses.fields(Stats)} & {f.name for f in dataclasses.fields(engine)}
+        shared = {name: getattr(engine, name) for name in names}
+        return Stats(**shared, compiles_after_ready=self.runner.compiles_after_ready)
+
+    def close(self) -> None:
+        """Free the device memory."""
+        self.runner.close()
+
+
+# Builds an engine that can carry any plan. Raises CheckpointError, ConfigError or DeviceError.
+StartCore = Callable[[EngineConfig, OnEvent], Core]

@@ -1,0 +1,89 @@
+"""A dry run needs config.json and a tokenizer, and answers alike in process and in a process of its own."""
+
+import asyncio
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+
+from jaxinfer.config import EngineConfig
+from jaxinfer.errors import CheckpointError, ConfigError
+from jaxinfer.llm.async_llm import AsyncLLM
+from jaxinfer.llm.dry_run import MODULE, NOTE, start_dry_run
+from jaxinfer.llm.events import ignore
+from jaxinfer.llm.process import EngineProcess
+from jaxinfer.llm.thread import EngineThread
+from jaxinfer.protocol.sampling import SamplingParams
+from tests.llm.conftest import Served
+from tests.support.checkpoints import write_checkpoint
+
+
+@pytest.fixture(scope="module")
+def outline(tmp_path_factory):
+    """A checkpoint without weights."""
+    folder = write_checkpoint(tmp_path_factory.mktemp("checkpoints") / "outline")
+    for file in folder.glob("*.safetensors*"):
+        file.unlink()
+    return folder
+
+
+TRANSPORTS = {
+    "thread": partial(EngineThread, start_core=start_dry_run),
+    "process": partial(EngineProcess, child=(MODULE, "0")),
+}
+
+
+def answers(outline, transport: str) -> list[str]:
+    served = Served(AsyncLLM(EngineConfig(model=str(outline)), new_transport=TRANSPORTS[transport]))
+
+    async def one(llm: AsyncLLM, text: str) -> str:
+        params = SamplingParams(max_tokens=30, temperature=1, seed=1, stop=["zz"], frequency_penalty=1)
+        stream = await llm.generate(await llm.encode(text), params, request_id="r")
+        return "".join([delta.text async for delta in stream])
+
+    async def test(llm: AsyncLLM) -> list[str]:
+        assert llm.info.note == NOTE and llm.info.fingerprint.endswith("-dry-run")
+        return await asyncio.gather(*(one(llm, text) for text in ("one", "two", "three")))
+
+    try:
+        return served.run(test)
+    finally:
+        served.close()
+
+
+def test_both_transports_make_up_the_same_answers(outline):
+    first, second = answers(outline, "thread"), answers(outline, "process")
+    assert first == second
+    assert len(set(first)) == 3
+
+
+def test_it_never_loads_jax(outline):
+    code = "import sys; sys.modules.update(jax=None, jaxlib=None, flax=None); import jaxinfer.llm.dry_run as d\n"
+    code += "from jaxinfer.config import EngineConfig; from jaxinfer.llm.async_llm import AsyncLLM\n"
+    code += f"print(d.start_dry_run(EngineConfig(model={str(outline)!r}), print).limits.max_num_seqs)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1:] == ["256"], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"model": "/no/such/folder"}, CheckpointError, "existing folder"),
+        ({"max_model_len": 10**6}, ConfigError, "lower it to 1024"),
+        ({"max_num_seqs": 9, "max_num_batched_tokens": 8}, ConfigError, "at least max_num_seqs"),
+    ],
+)
+def test_what_cannot_be_is_refused(outline, settings, error, message):
+    with pytest.raises(error, match=message):
+        start_dry_run(EngineConfig(**{"model": str(outline), **settings}), ignore)
+
+
+def test_settings_of_the_host_are_kept(outline):
+    config = EngineConfig(
+        model=str(outline), max_model_len=100, page_size=8, kv_layout="contiguous", enable_prefix_caching=False,
+        scheduling="static", max_num_seqs=4, run_ahead=0, max_num_queued_seqs=7,
+    )  # fmt: skip
+    limits = start_dry_run(config, ignore).limits
+    assert (limits.num_pages, limits.max_num_queued_seqs, limits.run_ahead) == (4 * 13 + 1, 7, 0)
+    assert (limits.scheduling, limits.kv_layout, limits.max_model_len) == ("static", "contiguous", 100)
