@@ -72,7 +72,7 @@ def linear_residual(
     Returns [T, N].
     """
     plan = plan_launch(x, w, tuning, interpret, after="residual")
-    return _run(plan, x, w, _padded(residual))
+    return _run(plan, x, w, padded(residual))
 
 
 @functools.partial(jax.jit, static_argnames=("eps", "tuning", "interpret"))
@@ -95,12 +95,12 @@ def norm_gate_up(
     return _run(plan, x, w, layer.reshape(1), norm)
 
 
-def _padded(x: jax.Array) -> jax.Array:
+def padded(x: jax.Array) -> jax.Array:
     return jnp.pad(x, ((0, -len(x) % 8), (0, 0)))
 
 
 def _run(plan: Plan, x: jax.Array, *rest: jax.Array) -> jax.Array:
-    return _launch(plan)(_padded(x), *rest)[0][: len(x)]
+    return _launch(plan)(padded(x), *rest)[0][: len(x)]
 
 
 def _names(plan: Plan) -> list[str]:
@@ -165,15 +165,15 @@ def _kernel(plan: Plan, *refs: Ref, **smem: Ref) -> None:
         else:
             pl.when(i < units)(functools.partial(fetch, I32(i)))
     if plan.norm_eps is not None:
-        _copy_norm(plan, smem, ref, split)
+        copy_norm(plan, smem, ref, split)
     if plan.pdl:
         plgpu.griddepcontrol_launch_dependents()
         plgpu.griddepcontrol_wait()
-    _bring_x(plan, smem, ref, cluster, split)
+    bring_x(plan, smem, ref, cluster, split)
 
     def tile_step(i: jax.Array, _: None) -> None:
         tile = cluster + i * plan.cut.clusters
-        added = _load_added(plan, ref, tile)
+        added = load_added(plan, ref, tile)
 
         def product(acc: Ref) -> jax.Array:
             def step(j: jax.Array, _: None) -> None:
@@ -208,14 +208,14 @@ def _fetch(plan: Plan, smem: Smem, w_ref: Ref, cluster: jax.Array, split: jax.Ar
         plgpu.copy_gmem_to_smem(source, smem["w"].at[slot, pl.ds(i * rows, rows)], smem["w_ready"].at[slot])
 
 
-def _copy_norm(plan: Plan, smem: Smem, ref: Smem, split: jax.Array) -> None:
+def copy_norm(plan: Plan, smem: Smem, ref: Smem, split: jax.Array) -> None:
     layer, block = ref["layer"][0], plan.block
     for i in range(plan.blocks):
         source = ref["norm"].at[layer, pl.ds((split * plan.blocks + i) * block, block)]
         plgpu.copy_gmem_to_smem(source, smem["norm"].at[pl.ds(i * block, block)], smem["norm_ready"])
 
 
-def _load_added(plan: Plan, ref: Smem, tile: jax.Array) -> jax.Array | None:
+def load_added(plan: Plan, ref: Smem, tile: jax.Array) -> jax.Array | None:
     """The bias or residual of a tile, [ROWS, columns], in the registers that will need it."""
     layout = plgpu.Layout.WGMMA if plan.interpret else plgpu.Layout.WGMMA_TRANSPOSED
     rows = pl.ds(tile * ROWS, ROWS)
@@ -227,7 +227,7 @@ def _load_added(plan: Plan, ref: Smem, tile: jax.Array) -> jax.Array | None:
     return None
 
 
-def _bring_x(plan: Plan, smem: Smem, ref: Smem, cluster: jax.Array, split: jax.Array) -> None:
+def bring_x(plan: Plan, smem: Smem, ref: Smem, cluster: jax.Array, split: jax.Array) -> None:
     """Load this CTA's columns of x, norm them if wanted and lay them out. The copy engine, busy, would be slower."""
     layout, block = row_layout(64), plan.block
     shape = (plan.columns, 64)
