@@ -65,13 +65,15 @@ def facts(limits: Limits | None = None, resolved: Resolved | None = None) -> lis
 
 
 def commit() -> str:
-    """Of the tree that this file lies in, with a + when files differ from it; $GIT_COMMIT where there is no git."""
+    """$GIT_COMMIT, for copies of a tree that git knows nothing of; else this file's, with a + when files differ."""
+    if given := os.environ.get("GIT_COMMIT"):
+        return given
     folder = str(Path(__file__).parent)
     try:
         found = _git(folder, "rev-parse", "--short", "HEAD")
         return found + ("+" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("GIT_COMMIT", "unknown: no git here and no $GIT_COMMIT")
+        return "unknown: no git here and no $GIT_COMMIT"
 
 
 def _git(folder: str, *arguments: str) -> str:
@@ -79,7 +81,8 @@ def _git(folder: str, *arguments: str) -> str:
 
 
 def _model(config: EngineConfig) -> str:
-    return config.model + (", random weights" if config.load_format == "dummy" else "")
+    name = Path(config.model).name if Path(config.model).is_dir() else config.model  # not where it lies: that is private
+    return name + (", random weights" if config.load_format == "dummy" else "")
 
 
 def _device(limits: Limits | None, gpus: list[nvidia.Gpu]) -> str:
