@@ -40,6 +40,35 @@ def test_any_page_size_and_block_give_the_same(page_size: int, block_tokens: int
     assert_close(out, expected, "float32")
 
 
+@pytest.mark.parametrize(
+    ("context", "lengths", "heads", "dtype"),
+    [
+        *itertools.product([64], [[0, 1, 64], [63, 17, 0]], HEADS, ["float32"]),
+        (50, [50, 1, 0, 49], HEADS[0], "float32"),  # rounded up to pages, 64 tokens
+        (1, [1, 0], HEADS[0], "float32"),
+        (300, LONG, HEADS[0], "bfloat16"),
+    ],
+    ids=str,
+)
+def test_attention_without_a_loop_matches_the_reference(
+    context: int, lengths: list[int], heads: Heads, dtype: str
+) -> None:
+    pages = make_pages(heads, lengths, 16, dtype)
+    arguments = (queries(len(lengths), heads, dtype), pages.k, pages.v)
+    out = decode_attention(*arguments, jnp.int32(LAYER), pages.table, pages.slots, pages.lengths, context=context)
+    expected = decode_attention_reference(*arguments, jnp.int32(LAYER), pages.table, pages.slots, pages.lengths)
+    assert_close(out, jnp.where(pages.lengths[:, None, None] > 0, expected, 0), dtype)
+
+
+@pytest.mark.parametrize(("context", "loops"), [(64, False), (None, True)])
+def test_a_bounded_context_is_lowered_without_a_loop(context: int | None, loops: bool) -> None:
+    heads = Heads(4, 2, 16)
+    pages = make_pages(heads, [40, 5], 16, "float32")
+    arguments = (queries(2, heads, "float32"), pages.k, pages.v, jnp.int32(LAYER))
+    lowered = decode_attention.lower(*arguments, pages.table, pages.slots, pages.lengths, context=context)
+    assert ("stablehlo.while" in lowered.as_text()) == loops
+
+
 def test_rows_of_length_zero_come_out_as_zeros_and_disturb_nobody() -> None:
     heads = Heads(4, 2, 16)
     pages = make_pages(heads, [40, 5], 16, "float32")
