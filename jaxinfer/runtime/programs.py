@@ -97,7 +97,7 @@ class Program:
 
     def digest(self, common: str) -> str:
         """A file name that two programs share only if their executables are interchangeable."""
-        avals = [f"{leaf.dtype}{leaf.shape}" for leaf in jax.tree.leaves(self.arguments)]
+        avals = [f"{leaf.dtype}{leaf.shape}" for leaf in jax.tree.leaves((self.arguments, self.result))]
         facts = [common, self.name, str(self.options), *avals]
         return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
@@ -206,7 +206,7 @@ def fingerprint(model: step.Model, device: jax.Device) -> str:
         "machine": _machine() if device.platform == "cpu" else "",
         "flags": os.environ.get("XLA_FLAGS", ""),
         "modes": {name: str(jax.config.values[name]) for name in modes},
-        "model": repr(model.config),
+        "model": repr((model.config, model.backends)),
         "sources": _sources_digest(model),
     }
     return json.dumps(facts, sort_keys=True)

@@ -94,6 +94,8 @@ class DeviceRunner:
         self._decode_ready = limits.decode_buckets
         self._extend_ready = limits.extend_buckets
         self._draw_sizes = {full: buckets.draw_sizes(limits.max_num_seqs, full=full) for full in (False, True)}
+        self._cache: ExecutableCache | None = None
+        self._common = ""  # what all keys of the cache share
         self._counter = CompileCounter()
 
     # What the engine calls
@@ -173,9 +175,9 @@ class DeviceRunner:
         `is_serving`; until then plans must wait.
         """
         self._decode_ready, self._extend_ready = (), ()
-        common = programs.fingerprint(self._model, self._device)
+        self._cache, self._common = cache, programs.fingerprint(self._model, self._device)
         todo = list(self._programs.values())
-        for done, built in enumerate(build_all(todo, self._device, cache, common), start=1):
+        for done, built in enumerate(build_all(todo, self._device, cache, self._common), start=1):
             self._executables[built.program.key] = built.executable
             self._run_on_padding(built.program)
             self._decode_ready = tuple(b for b in self.limits.decode_buckets if b in self._executables)
@@ -260,7 +262,8 @@ class DeviceRunner:
                     return output
 
     def _build(self, key: Key) -> jax.stages.Compiled:
-        self._executables[key] = build(self._programs[key], self._device, None, "").executable
+        """A program that is needed before warm-up came to it, or without one."""
+        self._executables[key] = build(self._programs[key], self._device, self._cache, self._common).executable
         return self._executables[key]
 
     def _write_pages(self, updates: np.ndarray) -> None:

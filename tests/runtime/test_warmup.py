@@ -14,6 +14,7 @@ from jaxinfer.config import ExtendBucket
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import programs
 from jaxinfer.runtime import step as step_functions
+from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends
 from jaxinfer.runtime.cache import ExecutableCache
 from jaxinfer.runtime.plan import Plan
 from jaxinfer.runtime.runner import DeviceRunner
@@ -109,6 +110,19 @@ def test_loaded_programs_still_update_the_state_in_place(warm: Start) -> None:
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before))
 
 
+def test_a_program_needed_before_warm_up_comes_to_it_is_loaded_from_the_cache(warm: Start) -> None:
+    runner = warm.runner
+    runner.reset()
+    expected = generate(runner, PROMPT, 3)
+    before = runner.compiles_after_ready
+    for key in (1, SMALL, LARGE):
+        del runner._executables[key]
+    runner.reset()
+    assert generate(runner, PROMPT, 3) == expected
+    assert {1, LARGE} <= runner._executables.keys()
+    assert runner.compiles_after_ready == before
+
+
 def test_nothing_is_compiled_after_ready(cold: Start) -> None:
     """Every size, admission beyond the upload's room, zeroed pages, a reset: all of it is there already."""
     runner = cold.runner
@@ -186,6 +200,18 @@ class TestDigest:
     @pytest.mark.parametrize("changes", [{"norm_eps": 1e-5}, {"dtype": "bfloat16"}], ids=str)
     def test_other_constants_of_the_model_do_not(self, changes: dict[str, object]) -> None:
         assert self.digest(dataclasses.replace(TINY, **changes)) != self.digest()
+
+    def test_other_backends_do_not(self) -> None:
+        device = jax.devices("cpu")[0]
+        models = [step_functions.Model(TINY, dense, b) for b in (XLA_ONLY, Backends(decode_attention=Backend.MOSAIC))]
+        assert len({programs.fingerprint(model, device) for model in models}) == 2
+
+    def test_the_largest_step_and_one_of_its_size_that_is_not_the_largest_do_not(self) -> None:
+        """The largest alone returns its hidden states."""
+        runners = [
+            make_runner(limits=dataclasses.replace(LIMITS, extend_buckets=b)) for b in ((SMALL,), (SMALL, LARGE))
+        ]
+        assert len({runner._programs[SMALL].digest("") for runner in runners}) == 2
 
     def test_other_code_does_not(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         before = self.digest()
