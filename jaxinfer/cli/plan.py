@@ -27,21 +27,22 @@ CONTEXT = 1024  # tokens of every sequence in the throughput estimate
 class Target:
     """A device to plan for. flops: of dense bfloat16 products; None is unknown."""
 
-    name: str
-    platform: str  # "cpu" or "gpu", as in JAX
+    device_kind: str  # its name; this, platform and compute_capability as in JAX
+    platform: str
     free_bytes: int
     bytes_per_s: float
     flops: float | None = None
+    compute_capability: str = "unknown"
 
 
-# memory as nvidia-smi shows it, rounded down; bandwidth and bfloat16 peak as NVIDIA publishes them
+# memory as nvidia-smi shows it, rounded down; bandwidth, bfloat16 peak and capability as NVIDIA publishes them
 GPUS = {
-    "b200": Target("NVIDIA B200", "gpu", 178 * GIB, 8.0e12, 2250e12),
-    "h200": Target("NVIDIA H200", "gpu", 140 * GIB, 4.8e12, 989e12),
-    "h100": Target("NVIDIA H100", "gpu", 79 * GIB, 3.35e12, 989e12),
-    "a100": Target("NVIDIA A100", "gpu", 79 * GIB, 2.04e12, 312e12),
-    "l40s": Target("NVIDIA L40S", "gpu", 44 * GIB, 0.864e12, 362e12),
-    "l4": Target("NVIDIA L4", "gpu", 22 * GIB, 0.3e12, 121e12),
+    "b200": Target("NVIDIA B200", "gpu", 178 * GIB, 8.0e12, 2250e12, "10.0"),
+    "h200": Target("NVIDIA H200", "gpu", 140 * GIB, 4.8e12, 989e12, "9.0"),
+    "h100": Target("NVIDIA H100", "gpu", 79 * GIB, 3.35e12, 989e12, "9.0"),
+    "a100": Target("NVIDIA A100", "gpu", 79 * GIB, 2.04e12, 312e12, "8.0"),
+    "l40s": Target("NVIDIA L40S", "gpu", 44 * GIB, 0.864e12, 362e12, "8.9"),
+    "l4": Target("NVIDIA L4", "gpu", 22 * GIB, 0.3e12, 121e12, "8.9"),
 }
 
 
@@ -49,7 +50,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Print the plan. Raises what a start with these settings would raise."""
     from jaxinfer.checkpoint.resolve import Part, resolve
     from jaxinfer.models.registry import family_for
-    from jaxinfer.runtime.memory import plan_for
+    from jaxinfer.runtime.memory import backends_for, plan_for
 
     config = resolved.config
     target = choose_target(params["target"], params["memory"], config.device)
@@ -58,7 +59,8 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     family = family_for(checkpoint.config)
     model = family.config_from_hf(checkpoint.config)
     share = config.gpu_memory_utilization if target.platform == "gpu" else 1.0  # as runtime/device.py sizes the pool
-    plan = plan_for(config, model, family, platform=target.platform, free=int(target.free_bytes * share))
+    free, backends = int(target.free_bytes * share), backends_for(config, model, target)
+    plan = plan_for(config, model, family, platform=target.platform, free=free, backends=backends)
     rows = [("device", describe(target)), ("architecture", describe_model(model)), *resolved.rows(), *plan.rows()]
     rows += [("concurrency", concurrency(plan)), *throughput(model, plan, target)]
     for line in [model_words(config), *table(rows, indent="  ")]:
@@ -92,9 +94,8 @@ def choose_target(name: str | None, memory: str | None, device: str) -> Target:
 def known_gpu(gpu: Any) -> Target:
     """The GPU with what is free on it now; its speed is known if its name is."""
     words = gpu.name.lower().replace("-", " ").split()
-    known = next((target for key, target in GPUS.items() if key in words), None)
-    speed, flops = (known.bytes_per_s, known.flops) if known else (0.0, None)
-    return Target(gpu.name, "gpu", gpu.free_bytes, speed, flops)
+    known = next((target for key, target in GPUS.items() if key in words), Target("", "gpu", 0, 0.0))
+    return dataclasses.replace(known, device_kind=gpu.name, free_bytes=gpu.free_bytes)
 
 
 def read_speed(num_bytes: int = 64 * 2**20) -> float:
@@ -115,7 +116,7 @@ def read_speed(num_bytes: int = 64 * 2**20) -> float:
 def describe(target: Target) -> str:
     speed = f", {target.bytes_per_s / 1e9:,.0f} GB/s" if target.bytes_per_s else ", of unknown speed"
     flops = f", {target.flops / 1e12:.0f} TFLOP/s in bfloat16" if target.flops else ""
-    return f"{target.name}, {target.free_bytes / GIB:.1f} GiB free{speed}{flops}"
+    return f"{target.device_kind}, {target.free_bytes / GIB:.1f} GiB free{speed}{flops}"
 
 
 def describe_model(model: "ModelConfig") -> str:

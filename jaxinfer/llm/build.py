@@ -16,7 +16,6 @@ from jaxinfer.llm.core import Core
 from jaxinfer.llm.events import Event, OnEvent
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import Family, family_for
-from jaxinfer.runtime.backends import choose_backends
 from jaxinfer.runtime.cache import ExecutableCache, open_cache
 from jaxinfer.runtime.device import select_device
 from jaxinfer.runtime.memory import plan_memory
@@ -44,11 +43,9 @@ def start_core(config: EngineConfig, on_event: OnEvent) -> Core:
     cache = open_cache(config.compile_cache_dir)
     device = select_device(config.device, config.gpu_memory_utilization, cuda_graphs=config.cuda_graphs)
     plan = plan_memory(config, model, family, device)
-    dtype = model.dtype if config.dtype == "auto" else config.dtype
-    backends = choose_backends(config.attention_backend, model, dtype, plan.limits.page_size, device)
-    on_event(Event("plan", str(device), rows=(*plan.rows(), *backends.rows())))
+    on_event(Event("plan", str(device), rows=plan.rows()))
     params = _load(config, checkpoint, family, model, device, on_event)
-    runner = DeviceRunner(model, family, params, plan.limits, device, backends)
+    runner = DeviceRunner(model, family, params, plan.limits, device, plan.backends)
     warming = _warm_up(runner, cache, on_event, began)
     info = dataclasses.replace(info, max_model_len=plan.limits.max_model_len)
     return Core(Engine(runner, plan.limits), runner, info, plan.limits, checkpoint.folder, warming)

@@ -2,8 +2,8 @@
 
 import dataclasses
 import enum
+from typing import Protocol
 
-import jax
 import jax.numpy as jnp
 
 from jaxinfer.config import AttentionBackend
@@ -38,8 +38,18 @@ class Backends:
 XLA_ONLY = Backends()
 
 
+class Described(Protocol):
+    """A device to choose for: a jax.Device, or one that is not here. A GPU has a `compute_capability` too."""
+
+    @property
+    def platform(self) -> str: ...
+
+    @property
+    def device_kind(self) -> str: ...
+
+
 def choose_backends(
-    setting: AttentionBackend, model: ModelConfig, dtype: str, page_size: int, device: jax.Device
+    setting: AttentionBackend, model: ModelConfig, dtype: str, page_size: int, device: Described
 ) -> Backends:
     """The fastest that this device and the model's shapes can run, or what the setting names.
 

@@ -12,6 +12,7 @@ from jaxinfer.errors import ConfigError, DeviceError
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.parameters import ParamSpec
 from jaxinfer.models.registry import Family
+from jaxinfer.runtime.backends import XLA_ONLY, Backends, Described, choose_backends
 from jaxinfer.runtime.buckets import decode_buckets, draw_sizes, extend_buckets
 from jaxinfer.runtime.device import usable_memory_bytes
 from jaxinfer.runtime.packing import ControlColumn
@@ -46,6 +47,7 @@ class MemoryPlan:
     kv_bytes_per_token: int
     temporaries: int
     free: int
+    backends: Backends = XLA_ONLY
 
     @property
     def pages(self) -> int:
@@ -65,30 +67,46 @@ class MemoryPlan:
             ("max_model_len", f"{limits.max_model_len:,} tokens"),
             ("max_num_seqs", f"{limits.max_num_seqs} together, {limits.max_num_batched_tokens:,} tokens a step"),
             ("compiled steps", executables),
+            *self.backends.rows(),
         )
 
 
 def plan_memory(config: EngineConfig, model: ModelConfig, family: Family, device: jax.Device) -> MemoryPlan:
     """The plan for what is free on a device now. Raises ConfigError or DeviceError, naming a value that works."""
+    backends = backends_for(config, model, device)
     if device.platform == "cpu":
-        return plan_for(config, model, family, platform="cpu", free=available_host_bytes())
-    free = usable_memory_bytes(device, config.gpu_memory_utilization)
-    return plan_for(config, model, family, platform=device.platform, free=free)
+        free = available_host_bytes()
+    else:
+        free = usable_memory_bytes(device, config.gpu_memory_utilization)
+    return plan_for(config, model, family, platform=device.platform, free=free, backends=backends)
 
 
-def plan_for(config: EngineConfig, model: ModelConfig, family: Family, *, platform: str, free: int) -> MemoryPlan:
+def backends_for(config: EngineConfig, model: ModelConfig, device: Described) -> Backends:
+    """What runs each op on a device, which need not be here. Raises ConfigError where the setting cannot be had."""
+    page_size = config.page_size or _defaults(device.platform).page_size
+    return choose_backends(config.attention_backend, model, _dtype(config, model), page_size, device)
+
+
+def plan_for(
+    config: EngineConfig,
+    model: ModelConfig,
+    family: Family,
+    *,
+    platform: str,
+    free: int,
+    backends: Backends = XLA_ONLY,
+) -> MemoryPlan:
     """The plan for `free` bytes on a platform ("cpu" or "gpu"); nothing here needs the device itself."""
-    defaults = CPU if platform == "cpu" else GPU
-    dtype = model.dtype if config.dtype == "auto" else config.dtype
+    defaults, itemsize = _defaults(platform), _ITEMSIZE[_dtype(config, model)]
     seqs = config.max_num_seqs or defaults.max_num_seqs
     page_size = config.page_size or defaults.page_size
     _check_model_len(config, model)
     batched = _batched_tokens(config, model, defaults, seqs)
     coarse = platform == "cpu"
     decode, extend = decode_buckets(seqs, coarse=coarse), extend_buckets(batched, seqs, coarse=coarse)
-    weights = weight_bytes(family.parameters(model), _ITEMSIZE[dtype])
+    weights = weight_bytes(family.parameters(model), itemsize)
     temporaries = temporary_bytes(model, extend[-1]) + control_bytes(model.vocab_size, seqs)
-    per_token = model.kv_bytes_per_token(_ITEMSIZE[dtype])
+    per_token = model.kv_bytes_per_token(itemsize)
     room = _room_for_pages(config, platform, free, weights, temporaries)
     pages = config.num_pages or _page_count(config, model, room // (per_token * page_size), page_size, seqs, platform)
     _check_pages(config, model, pages, page_size, per_token, room)
@@ -110,7 +128,7 @@ def plan_for(config: EngineConfig, model: ModelConfig, family: Family, *, platfo
         max_logprobs=config.max_logprobs,
         **({} if config.max_num_queued_seqs is None else {"max_num_queued_seqs": config.max_num_queued_seqs}),
     )
-    return MemoryPlan(limits, weights, per_token, temporaries, free)
+    return MemoryPlan(limits, weights, per_token, temporaries, free, backends)
 
 
 def weight_bytes(specs: Any, itemsize: int) -> int:
@@ -130,6 +148,14 @@ def control_bytes(vocab_size: int, max_num_seqs: int) -> int:
     bits, columns = 4 * -(-vocab_size // 32), 8 * MAX_LOGIT_BIAS + 4 * len(ControlColumn)
     per_slot = 4 * vocab_size + 2 * vocab_size + 2 * bits + columns
     return (max_num_seqs + 1) * per_slot
+
+
+def _defaults(platform: str) -> Defaults:
+    return CPU if platform == "cpu" else GPU
+
+
+def _dtype(config: EngineConfig, model: ModelConfig) -> str:
+    return model.dtype if config.dtype == "auto" else config.dtype
 
 
 def _check_model_len(config: EngineConfig, model: ModelConfig) -> None:

@@ -48,6 +48,19 @@ def test_a_model_is_planned_for_a_gpu_that_is_not_here(cli, folder):
     assert found["decode"].startswith("at most 314.0 tokens/s alone")  # 4.8 TB/s over 15.1 GB of weights and 0.15 of KV
 
 
+def test_the_backends_are_those_of_the_device_that_is_planned_for(cli, folder):
+    backends = [rows(cli("plan", folder, "--for", name))["decode attention"].strip() for name in ("h200", "a100")]
+    assert backends == ["mosaic", "xla"]
+    asked = ("--for", "h200", "--attention-backend", "xla")
+    assert rows(cli("plan", folder, *asked))["decode attention"].strip() == "xla"
+
+
+def test_a_backend_that_the_device_cannot_run_is_refused(cli, folder):
+    outcome = cli("plan", folder, "--for", "a100", "--attention-backend", "mosaic")
+    assert outcome.code == 2
+    assert "got NVIDIA A100 (8.0); set attention_backend to auto" in outcome.last_line
+
+
 def test_settings_change_the_plan_and_are_named(cli, folder):
     found = rows(cli("plan", folder, "--for", "h200", "--max-model-len", "8K", "--dtype", "float32"))
     assert found["max_model_len"].strip() in {"8192 (--max-model-len)", "8,192 tokens"}
