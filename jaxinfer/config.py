@@ -97,6 +97,7 @@ class Limits:
 
     num_pages counts page 0, the null page that padding writes to; the pool hands out 1 .. num_pages - 1.
     vocab_size is the width of the logits, which may exceed the tokenizer's.
+    decode_contexts: rising lengths of row for which decode steps are compiled besides the one for any length.
     """
 
     max_model_len: int
@@ -107,6 +108,7 @@ class Limits:
     vocab_size: int
     decode_buckets: tuple[int, ...]
     extend_buckets: tuple[ExtendBucket, ...]
+    decode_contexts: tuple[int, ...] = ()
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
     scheduling: Scheduling = "continuous"

@@ -90,6 +90,7 @@ def _limits(config: EngineConfig, outline: Outline) -> Limits:
         vocab_size=outline.vocab_size,
         decode_buckets=(),
         extend_buckets=(),
+        decode_contexts=(),
         enable_prefix_caching=config.enable_prefix_caching,
         enable_chunked_prefill=config.enable_chunked_prefill,
         scheduling=config.scheduling,

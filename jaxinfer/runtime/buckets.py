@@ -3,8 +3,13 @@
 A step is padded to the smallest compiled size that holds it. So sizes lie close enough together that padding costs
 little, and are few enough (at most MAX_EXECUTABLES) that compiling them all takes seconds on a GPU. A CPU has few
 cores to compile with and few sequences to serve: its sizes lie a factor of two apart.
+
+On a GPU each trip of the loop in XLA's decode attention costs tens of microseconds a layer. Where that attention runs,
+decode steps are compiled for bounded contexts too, without a loop, and the batch sizes lie a factor of four apart.
 """
 
+import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
@@ -15,12 +20,35 @@ _MAX_DECODE, _MAX_TOKENS = 16, 10  # of the 40; extend sizes of up to 512 tokens
 _DECODE_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 _FEW_ROWS = 8
 _DRAW_SIZES, _FULL_SIZES = (1, 8, 32, 128), (32,)
+_CONTEXTS = (512, 2048)
+MAX_TOKENS_AT_ONCE = 2**17  # batch x context without a loop; copying more costs about what the loop does
 
 
-def decode_buckets(max_num_seqs: int, *, coarse: bool = False) -> tuple[int, ...]:
-    """Batch sizes of the decode step, rising, the largest being max_num_seqs."""
-    sizes = _doublings(1, max_num_seqs) if coarse else [*_DECODE_SIZES, *range(320, max_num_seqs, 64)]
+@dataclasses.dataclass(frozen=True, slots=True)
+class Decode:
+    """One compiled size of the decode step: up to `batch` rows of up to `context` tokens, or of any length for None."""
+
+    batch: int
+    context: int | None = None
+
+
+def decode_buckets(max_num_seqs: int, *, coarse: bool = False, by_context: bool = False) -> tuple[int, ...]:
+    """Batch sizes of the decode step, rising, the largest being max_num_seqs; few where each has several contexts."""
+    if by_context:
+        return (*_growing(1, max_num_seqs, 4), max_num_seqs)
+    sizes = _growing(1, max_num_seqs) if coarse else [*_DECODE_SIZES, *range(320, max_num_seqs, 64)]
     return tuple(_thin([size for size in sizes if size < max_num_seqs] + [max_num_seqs], _MAX_DECODE))
+
+
+def decode_contexts(max_model_len: int) -> tuple[int, ...]:
+    """The lengths of row, rising, that decode steps are compiled for where the one for any length has a loop."""
+    return tuple(sorted({min(context, max_model_len) for context in _CONTEXTS}))
+
+
+def decode_sizes(batches: Sequence[int], contexts: Sequence[int]) -> tuple[Decode, ...]:
+    """All sizes of the decode step, rising; each batch size comes for rows of any length too."""
+    sizes = (Decode(batch, context) for batch in batches for context in (*contexts, None))
+    return tuple(size for size in sizes if size.batch * (size.context or 0) <= MAX_TOKENS_AT_ONCE)
 
 
 def extend_buckets(max_num_batched_tokens: int, max_num_seqs: int, *, coarse: bool = False) -> tuple[ExtendBucket, ...]:
@@ -29,7 +57,7 @@ def extend_buckets(max_num_batched_tokens: int, max_num_seqs: int, *, coarse: bo
     Where the rows of logits weigh against the tokens, a size comes twice: for a few rows, and for a step that mixes a
     short chunk with many decode rows.
     """
-    steps = _doublings(16, max_num_batched_tokens)
+    steps = _growing(16, max_num_batched_tokens)
     if not coarse:
         steps = sorted({*steps, *(size // 2 * 3 for size in steps if size >= 512)} - {16, 32})
     tokens = _thin([size for size in steps if size < max_num_batched_tokens] + [max_num_batched_tokens], _MAX_TOKENS)
@@ -51,6 +79,13 @@ def pick_size(ready: Iterable[int], need: int) -> int:
     return min((size for size in ready if size >= need), default=None) or _none_holds(need, ready)
 
 
+def pick_decode(ready: Iterable[Decode], rows: int, longest: int) -> Decode:
+    """The cheapest ready size that holds so many rows of up to `longest` tokens. Raises ValueError if none does."""
+    holding = (size for size in ready if size.batch >= rows and longest <= _bound(size))
+    need = f"{rows} rows of up to {longest} tokens"
+    return min(holding, key=lambda size: (size.batch, _bound(size)), default=None) or _none_holds(need, ready)
+
+
 def pick_extend(ready: Iterable[ExtendBucket], need: ExtendBucket) -> ExtendBucket:
     """The cheapest ready size that holds `need`. Raises ValueError if none does."""
     holding = (size for size in ready if _holds(size, need))
@@ -65,12 +100,12 @@ def _rows(tokens: int, max_num_seqs: int, coarse: bool) -> set[int]:
     return {few} if tokens <= 64 else {few, many}
 
 
-def _doublings(first: int, end: int) -> list[int]:
-    """first, 2 first, 4 first, ... below end."""
+def _growing(first: int, end: int, factor: int = 2) -> list[int]:
+    """first, factor first, factor ** 2 first, ... below end."""
     sizes = []
     while first < end:
         sizes.append(first)
-        first *= 2
+        first *= factor
     return sizes
 
 
@@ -85,6 +120,10 @@ def _thin(sizes: Sequence[int], most: int) -> list[int]:
 
 def _holds(bucket: ExtendBucket, need: ExtendBucket) -> bool:
     return bucket.tokens >= need.tokens and bucket.rows >= need.rows and bucket.logits >= need.logits
+
+
+def _bound(size: Decode) -> float:
+    return math.inf if size.context is None else size.context
 
 
 def _cost(bucket: ExtendBucket) -> tuple[int, int, int]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,8 +13,15 @@ from jaxinfer.errors import ConfigError, DeviceError
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.parameters import ParamSpec
 from jaxinfer.models.registry import Family
-from jaxinfer.runtime.backends import XLA_ONLY, Backends, Described, choose_backends
-from jaxinfer.runtime.buckets import decode_buckets, draw_sizes, extend_buckets
+from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends, Described, choose_backends
+from jaxinfer.runtime.buckets import (
+    Decode,
+    decode_buckets,
+    decode_contexts,
+    decode_sizes,
+    draw_sizes,
+    extend_buckets,
+)
 from jaxinfer.runtime.device import usable_memory_bytes
 from jaxinfer.runtime.packing import ControlColumn
 from jaxinfer.runtime.plan import MAX_LOGIT_BIAS
@@ -57,7 +65,8 @@ class MemoryPlan:
         """(what, how much), for people."""
         limits = self.limits
         tokens = (limits.num_pages - 1) * limits.page_size
-        steps = f"decode {_listed(limits.decode_buckets)}; extend {_listed(limits.extend_buckets)}"
+        decode = decode_sizes(limits.decode_buckets, limits.decode_contexts)
+        steps = f"decode {_listed(decode)}; extend {_listed(limits.extend_buckets)}"
         executables = f"{steps}; draw {_listed(draw_sizes(limits.max_num_seqs, full=False))}"
         return (
             ("weights", _size(self.weights)),
@@ -103,9 +112,13 @@ def plan_for(
     _check_model_len(config, model)
     batched = _batched_tokens(config, model, defaults, seqs)
     coarse = platform == "cpu"
-    decode, extend = decode_buckets(seqs, coarse=coarse), extend_buckets(batched, seqs, coarse=coarse)
+    by_context = not coarse and backends.decode_attention is Backend.XLA
+    decode = decode_buckets(seqs, coarse=coarse, by_context=by_context)
+    extend = extend_buckets(batched, seqs, coarse=coarse)
+    contexts = decode_contexts(config.max_model_len or model.max_position) if by_context else ()
     weights = weight_bytes(family.parameters(model), itemsize)
-    temporaries = temporary_bytes(model, extend[-1]) + control_bytes(model.vocab_size, seqs)
+    at_once = gathered_bytes(model, itemsize, decode_sizes(decode, contexts))
+    temporaries = max(temporary_bytes(model, extend[-1]), at_once) + control_bytes(model.vocab_size, seqs)
     per_token = model.kv_bytes_per_token(itemsize)
     room = _room_for_pages(config, platform, free, weights, temporaries)
     pages = config.num_pages or _page_count(config, model, room // (per_token * page_size), page_size, seqs, platform)
@@ -120,6 +133,7 @@ def plan_for(
         vocab_size=model.vocab_size,
         decode_buckets=decode,
         extend_buckets=extend,
+        decode_contexts=decode_contexts(longest) if by_context else (),
         enable_prefix_caching=config.enable_prefix_caching,
         enable_chunked_prefill=config.enable_chunked_prefill,
         scheduling=config.scheduling,
@@ -141,6 +155,12 @@ def temporary_bytes(model: ModelConfig, largest: ExtendBucket) -> int:
     heads = model.num_heads + 2 * model.num_kv_heads
     activations = 4 * model.hidden_size + 2 * heads * model.head_dim + 4 * model.intermediate_size
     return 4 * (largest.tokens * activations + 8 * largest.logits * model.vocab_size)
+
+
+def gathered_bytes(model: ModelConfig, itemsize: int, sizes: Sequence[Decode]) -> int:
+    """What decode attention without a loop holds at once: the rows' keys and values of one layer, and scores twice."""
+    tokens = max(size.batch * (size.context or 0) for size in sizes)
+    return tokens * (2 * model.num_kv_heads * model.head_dim * itemsize + 2 * 4 * model.num_heads)
 
 
 def control_bytes(vocab_size: int, max_num_seqs: int) -> int:
@@ -240,6 +260,15 @@ def _size(count: int) -> str:
     return f"{count / GIB:.2f} GiB" if count >= GIB // 10 else f"{count / 2**20:.1f} MiB"
 
 
-def _listed(sizes: tuple[int, ...] | tuple[ExtendBucket, ...]) -> str:
-    names = [f"{s.tokens}x{s.rows}" if isinstance(s, ExtendBucket) else str(s) for s in sizes]
-    return " ".join(names)
+def _listed(sizes: Sequence[int | Decode | ExtendBucket]) -> str:
+    return " ".join(map(_named, sizes))
+
+
+def _named(size: int | Decode | ExtendBucket) -> str:
+    match size:
+        case ExtendBucket():
+            return f"{size.tokens}x{size.rows}"
+        case Decode():
+            return f"{size.batch}x{size.context}" if size.context else str(size.batch)
+        case _:
+            return str(size)

@@ -21,7 +21,7 @@ import jaxinfer_kernels.linear
 from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.models import dense
 from jaxinfer.runtime import step
-from jaxinfer.runtime.buckets import draw_sizes
+from jaxinfer.runtime.buckets import Decode, decode_sizes, draw_sizes
 from jaxinfer.runtime.controls import draw_full, set_slot
 from jaxinfer.runtime.packing import DRAW_WIDTH, DecodeColumn, DrawColumn, ExtendLayout, PageColumn, SlotLayout
 from jaxinfer.runtime.sampler import draw_plain
@@ -51,7 +51,7 @@ class Draw:
     full: bool
 
 
-type Key = int | ExtendBucket | Draw | Helper  # an int is a decode batch size
+type Key = Decode | ExtendBucket | Draw | Helper
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,14 +67,14 @@ class Program:
 
     @property
     def name(self) -> str:
-        """As users read it: "decode 8", "extend 256 x 16 x 16" (tokens, rows, rows of logits)."""
+        """As users read it: "decode 8", "decode 8 x 512" (tokens of a row), "extend 256 x 16 x 8" (rows, of logits)."""
         if isinstance(self.key, Helper):
             return str(self.key)
         if isinstance(self.key, ExtendBucket):
             return f"extend {self.key.tokens} x {self.key.rows} x {self.key.logits}"
         if isinstance(self.key, Draw):
             return f"draw {self.key.rows}{' full' if self.key.full else ''}"
-        return f"decode {self.key}"
+        return f"decode {self.key.batch}" + (f" x {self.key.context}" if self.key.context else "")
 
     def compile(self) -> jax.stages.Compiled:
         """Trace, lower and compile."""
@@ -115,8 +115,8 @@ def programs(
     array = functools.partial(_upload, state.next_pos.sharding)
     make = functools.partial(Program, options=_compiler_options(state))
     steps: dict[Key, tuple[Callable[..., Any], jax.ShapeDtypeStruct]] = {
-        batch: (functools.partial(step.decode, model), array(batch, len(DecodeColumn)))
-        for batch in limits.decode_buckets
+        size: (functools.partial(step.decode, model, size.context), array(size.batch, len(DecodeColumn)))
+        for size in decode_sizes(limits.decode_buckets, limits.decode_contexts)
     }
     for bucket in limits.extend_buckets:
         upload = array(ExtendLayout.of(bucket, limits.page_size).size)
@@ -187,7 +187,7 @@ def num_top(limits: Limits) -> int:
 
 def is_serving(key: Key, limits: Limits) -> bool:
     """Whether the key is of the smallest set that can carry any plain plan: the largest steps and the helpers."""
-    decode, extend = limits.decode_buckets[-1], limits.extend_buckets[-1]
+    decode, extend = Decode(limits.decode_buckets[-1]), limits.extend_buckets[-1]
     return key in (Helper.SET_PAGES, Helper.ZERO_PAGES, decode, extend, Draw(limits.max_num_seqs, False))
 
 

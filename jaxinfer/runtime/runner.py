@@ -91,7 +91,8 @@ class DeviceRunner:
         listed = programs.programs(self._model, limits, params, self._state, self._controls)
         self._programs: dict[Key, Program] = {program.key: program for program in listed}
         self._executables: dict[Key, jax.stages.Compiled] = {}
-        self._decode_ready = limits.decode_buckets
+        self._decode_sizes = buckets.decode_sizes(limits.decode_buckets, limits.decode_contexts)
+        self._decode_ready = self._decode_sizes
         self._extend_ready = limits.extend_buckets
         self._draw_sizes = {full: buckets.draw_sizes(limits.max_num_seqs, full=full) for full in (False, True)}
         self._cache: ExecutableCache | None = None
@@ -116,8 +117,9 @@ class DeviceRunner:
     def _decode(self, plan: Plan) -> step.Output:
         if any(len(row.new_pages) > 1 for row in plan.rows):
             self._write_pages(packing.page_updates(plan.rows))
-        batch = buckets.pick_size(self._decode_ready, len(plan.rows))
-        output: step.Output = self._dispatch(batch, packing.pack_decode(plan, batch))
+        longest = max([row.start + row.count for row in plan.rows])
+        size = buckets.pick_decode(self._decode_ready, len(plan.rows), longest)
+        output: step.Output = self._dispatch(size, packing.pack_decode(plan, size.batch))
         return output
 
     def _extend(self, plan: Plan) -> step.Output:
@@ -180,7 +182,7 @@ class DeviceRunner:
         for done, built in enumerate(build_all(todo, self._device, cache, self._common), start=1):
             self._executables[built.program.key] = built.executable
             self._run_on_padding(built.program)
-            self._decode_ready = tuple(b for b in self.limits.decode_buckets if b in self._executables)
+            self._decode_ready = tuple(size for size in self._decode_sizes if size in self._executables)
             self._extend_ready = tuple(b for b in self.limits.extend_buckets if b in self._executables)
             self._draw_sizes = {full: self._ready_draws(full) for full in (False, True)}
             on_progress(built.program.name, done, len(todo), built.seconds, built.cached)

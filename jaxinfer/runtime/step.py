@@ -49,8 +49,14 @@ class Model:
     backends: Backends = XLA_ONLY
 
 
-def decode(model: Model, params: Params, state: DeviceState, upload: jax.Array) -> tuple[DeviceState, Output]:
-    """Bring each row one token further.    upload: i32[B, len(DecodeColumn)]; slot 0 is padding."""
+def decode(
+    model: Model, context: int | None, params: Params, state: DeviceState, upload: jax.Array
+) -> tuple[DeviceState, Output]:
+    """Bring each row one token further.
+
+    context: no row is longer afterwards (XLA's attention then has no loop); None is any length.
+    upload: i32[B, len(DecodeColumn)]; slot 0 is padding.
+    """
     batch, linears = len(upload), _linears(model, len(upload))
     if linears is MOSAIC:  # which takes rows by the eight
         upload = jnp.pad(upload, ((0, -batch % 8), (0, 0)))
@@ -60,7 +66,8 @@ def decode(model: Model, params: Params, state: DeviceState, upload: jax.Array) 
     page_table = state.page_table.at[page_slots, upload[:, DecodeColumn.PAGE_INDEX]].set(
         upload[:, DecodeColumn.PAGE_ID]
     )
-    positions = jnp.where(live, state.next_pos[slots], 0)
+    # Read once: fused into every layer, the old next_pos would have to outlive the new one, as a copy.
+    positions = jax.lax.optimization_barrier(jnp.where(live, state.next_pos[slots], 0))
     lengths = jnp.where(live, positions + 1, 0)
     page_ids, offsets = _places(page_table, slots, positions, page_size_of(state.k))
 
@@ -72,7 +79,7 @@ def decode(model: Model, params: Params, state: DeviceState, upload: jax.Array) 
             out, *kv = mosaic_decode.decode_attention_write(q, k, v, *kv, index, *where)
             return out, tuple(kv)
         kv = write_kv(*kv, index, k, v, page_ids, offsets)
-        return decode_attention(q, *kv, index, *where), kv
+        return decode_attention(q, *kv, index, *where, context=context), kv
 
     def joined(layer: int, qkv: jax.Array, cos_sin: Pages, norms: Pages | None, kv: Pages) -> tuple[jax.Array, Pages]:
         rest = dict(norms=norms, norm_eps=model.config.norm_eps)

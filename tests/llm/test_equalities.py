@@ -49,6 +49,7 @@ WAYS = {
     "without the prefix cache": {"enable_prefix_caching": False},
     "read before the next step": {"run_ahead": 0},
     "only when empty": {"scheduling": "static"},
+    "in decode steps by context": {"decode_contexts": (32, 100)},
     "on consecutive pages": {"kv_layout": "contiguous", "enable_prefix_caching": False},
     "in a pool that is too small": {"num_pages": 18},
 }

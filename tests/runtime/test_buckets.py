@@ -7,9 +7,14 @@ import pytest
 from jaxinfer.config import ExtendBucket
 from jaxinfer.runtime.buckets import (
     MAX_EXECUTABLES,
+    MAX_TOKENS_AT_ONCE,
+    Decode,
     decode_buckets,
+    decode_contexts,
+    decode_sizes,
     draw_sizes,
     extend_buckets,
+    pick_decode,
     pick_extend,
     pick_size,
 )
@@ -17,22 +22,60 @@ from jaxinfer.runtime.programs import Helper
 
 SEQS = [1, 2, 3, 7, 16, 17, 100, 256, 300, 1000, 4096]
 TOKENS = [1, 8, 100, 256, 512, 2048, 8192, 50000]
+LENGTHS = [2, 300, 512, 513, 1000, 2048, 2049, 131072]
 
 
-@pytest.mark.parametrize("coarse", [False, True])
+@pytest.mark.parametrize(("coarse", "longest"), [(False, None), (True, None), *((False, n) for n in LENGTHS)], ids=str)
 @pytest.mark.parametrize(("seqs", "tokens"), [(s, t) for s in SEQS for t in TOKENS if t >= s])
-def test_every_step_within_the_budget_has_a_bucket(seqs: int, tokens: int, coarse: bool) -> None:
-    decode, extend = decode_buckets(seqs, coarse=coarse), extend_buckets(tokens, seqs, coarse=coarse)
-    assert list(decode) == sorted(set(decode))
-    assert decode[-1] == seqs
+def test_every_step_within_the_budget_has_a_bucket(seqs: int, tokens: int, coarse: bool, longest: int | None) -> None:
+    """longest: of a row, where decode steps are compiled by context."""
+    batches = decode_buckets(seqs, coarse=coarse, by_context=longest is not None)
+    decode = decode_sizes(batches, decode_contexts(longest) if longest else ())
+    extend = extend_buckets(tokens, seqs, coarse=coarse)
+    assert list(batches) == sorted(set(batches))
+    assert batches[-1] == seqs
+    assert len(set(decode)) == len(decode)
     for rows in {1, min(2, seqs), seqs // 2 or 1, seqs}:
-        assert pick_size(decode, rows) >= rows
+        for length in {1, 500, 2048, longest or 9000}:
+            picked = pick_decode(decode, rows, length)
+            assert picked.batch >= rows
+            assert picked.context is None or picked.context >= length
         for count in {rows, min(tokens, rows + 13), tokens}:
             bucket = pick_extend(extend, ExtendBucket(count, rows, rows))
             assert bucket.tokens >= count
             assert bucket.rows >= rows
     num_draws = sum(len(draw_sizes(seqs, full=full)) for full in (False, True))
     assert len(decode) + len(extend) + num_draws + len(Helper) <= MAX_EXECUTABLES
+
+
+def test_decode_steps_by_context_come_for_few_rows_and_for_what_is_worth_it_without_a_loop() -> None:
+    batches, contexts = decode_buckets(256, by_context=True), decode_contexts(40960)
+    assert (batches, contexts) == ((1, 4, 16, 64, 256), (512, 2048))
+    sizes = decode_sizes(batches, contexts)
+    assert {Decode(1, 512), Decode(1, 2048), Decode(1), Decode(64, 2048), Decode(256, 512), Decode(256)} <= set(sizes)
+    assert Decode(256, 2048) not in sizes
+    assert max(size.batch * size.context for size in sizes if size.context) == MAX_TOKENS_AT_ONCE
+    assert [decode_contexts(longest) for longest in (300, 512, 513)] == [(300,), (512,), (512, 513)]
+    assert decode_sizes((1, 4), ()) == (Decode(1), Decode(4))
+
+
+def test_rows_and_the_longest_of_them_choose_the_decode_step() -> None:
+    sizes = decode_sizes(decode_buckets(256, by_context=True), decode_contexts(40960))
+    needs = [(1, 1), (1, 512), (1, 513), (1, 2049), (3, 512), (64, 600), (65, 512), (65, 513)]
+    assert [pick_decode(sizes, rows, longest) for rows, longest in needs] == [
+        Decode(1, 512),
+        Decode(1, 512),
+        Decode(1, 2048),
+        Decode(1),
+        Decode(4, 512),
+        Decode(64, 2048),
+        Decode(256, 512),
+        Decode(256),
+    ]
+    ready = (Decode(256), Decode(4, 512))  # while the others are compiled
+    assert [pick_decode(ready, *need) for need in [(2, 512), (2, 513), (5, 1)]] == [ready[1], ready[0], ready[0]]
+    with pytest.raises(ValueError, match="got 5 rows of up to 9 tokens"):
+        pick_decode((Decode(4),), 5, 9)
 
 
 def test_the_decode_sizes_on_a_gpu_are_those_of_the_design() -> None:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxinfer.runtime import step
+from jaxinfer.runtime.buckets import Decode, decode_sizes
 from jaxinfer.runtime.programs import Helper, Key, Program
 from jaxinfer.runtime.runner import DeviceRunner
 from jaxinfer.runtime.state import DeviceState
@@ -56,35 +57,44 @@ def check_all(runner: DeviceRunner) -> None:
         if (found := faults_of(runner._executables[key], donated_leaves(program)))
     }
     assert not faults
-    assert {*LIMITS.decode_buckets, *LIMITS.extend_buckets, *Helper} <= runner._programs.keys()
+    decode = decode_sizes(runner.limits.decode_buckets, runner.limits.decode_contexts)
+    assert {*decode, *LIMITS.extend_buckets, *Helper} <= runner._programs.keys()
 
 
 @pytest.fixture(scope="module")
 def bfloat16_runner() -> DeviceRunner:
-    return make_runner(dataclasses.replace(TINY, dtype="bfloat16"))
+    limits = dataclasses.replace(LIMITS, decode_contexts=(64,))
+    return make_runner(dataclasses.replace(TINY, dtype="bfloat16"), limits)
 
 
 def test_float32_programs_update_every_state_buffer_in_place(warm_runner: DeviceRunner) -> None:
     check_all(warm_runner)
 
 
-@pytest.mark.parametrize("key", [1, 10, LIMITS.extend_buckets[-1], Helper.ZERO_PAGES], ids=str)
+def test_programs_without_a_loop_update_every_state_buffer_in_place(by_context: DeviceRunner) -> None:
+    check_all(by_context)
+
+
+@pytest.mark.parametrize(
+    "key", [Decode(1), Decode(10), Decode(10, 64), LIMITS.extend_buckets[-1], Helper.ZERO_PAGES], ids=str
+)
 def test_bfloat16_programs_update_every_state_buffer_in_place(bfloat16_runner: DeviceRunner, key: Key) -> None:
     program = bfloat16_runner._programs[key]
     assert not faults_of(program.compile(), donated_leaves(program))
 
 
-def test_temporaries_do_not_grow_with_the_pool() -> None:
+@pytest.mark.parametrize("key", [Decode(4), Decode(4, 64)], ids=str)
+def test_temporaries_do_not_grow_with_the_pool(key: Decode) -> None:
     def temporaries(num_pages: int) -> int:
-        runner = make_runner(limits=dataclasses.replace(LIMITS, num_pages=num_pages))
-        return runner._programs[4].compile().memory_analysis().temp_size_in_bytes
+        runner = make_runner(limits=dataclasses.replace(LIMITS, num_pages=num_pages, decode_contexts=(64,)))
+        return runner._programs[key].compile().memory_analysis().temp_size_in_bytes
 
     assert temporaries(120) == temporaries(1200)
 
 
 @pytest.mark.parametrize("spoil", ["read_after_write", "no_donation"])
 def test_a_step_that_copies_its_state_is_caught(warm_runner: DeviceRunner, spoil: str) -> None:
-    program = warm_runner._programs[4]
+    program = warm_runner._programs[Decode(4)]
 
     def spoilt(
         params: step.Params, state: DeviceState, upload: jax.Array

@@ -9,8 +9,9 @@ from jaxinfer.config import EngineConfig, ExtendBucket
 from jaxinfer.errors import ConfigError, DeviceError
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import dense
-from jaxinfer.runtime.buckets import MAX_EXECUTABLES, draw_sizes
-from jaxinfer.runtime.memory import GIB, MemoryPlan, grid_floor, plan_for, temporary_bytes
+from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends
+from jaxinfer.runtime.buckets import MAX_EXECUTABLES, Decode, decode_sizes, draw_sizes
+from jaxinfer.runtime.memory import GIB, MemoryPlan, gathered_bytes, grid_floor, plan_for, temporary_bytes
 from jaxinfer.runtime.programs import Helper
 from tests.support.tiny_runner import TINY
 
@@ -29,9 +30,13 @@ QWEN3_06B = dataclasses.replace(
 
 
 def plan(
-    platform: str = "cpu", free: float = 23 * GIB, model: ModelConfig = QWEN3_06B, **settings: object
+    platform: str = "cpu",
+    free: float = 23 * GIB,
+    model: ModelConfig = QWEN3_06B,
+    backends: Backends = XLA_ONLY,
+    **settings: object,
 ) -> MemoryPlan:
-    return plan_for(EngineConfig(**settings), model, dense, platform=platform, free=int(free))
+    return plan_for(EngineConfig(**settings), model, dense, platform=platform, free=int(free), backends=backends)
 
 
 def test_a_cpu_gives_pages_a_quarter_of_what_is_free_but_4_gib_at_most() -> None:
@@ -53,9 +58,44 @@ def test_a_gpu_gives_pages_what_weights_and_temporaries_leave() -> None:
     assert 0.93 * 125 * GIB < total < 125 * GIB
     assert gpu.limits.max_model_len == 40960
     assert (gpu.limits.max_num_seqs, gpu.limits.max_num_batched_tokens, gpu.limits.page_size) == (256, 8192, 64)
-    sizes = (gpu.limits.decode_buckets, gpu.limits.extend_buckets, draw_sizes(256, full=False))
-    assert sum(map(len, sizes)) + len(Helper) <= MAX_EXECUTABLES
     assert gpu.temporaries > plan("gpu", free=125 * GIB, max_num_seqs=64).temporaries + 192 * (2 + 0.25) * 151936
+
+
+@pytest.mark.parametrize(
+    ("platform", "decode", "batches", "contexts"),
+    [
+        ("gpu", Backend.XLA, (1, 4, 16, 64, 256), (512, 2048)),
+        ("gpu", Backend.MOSAIC, (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256), ()),
+        ("cpu", Backend.XLA, (1, 2, 4, 8, 16), ()),
+    ],
+    ids=str,
+)
+def test_decode_steps_come_by_context_where_xla_attends_on_a_gpu(
+    platform: str, decode: Backend, batches: tuple[int, ...], contexts: tuple[int, ...]
+) -> None:
+    made = plan(platform, free=125 * GIB, backends=Backends(decode_attention=decode))
+    limits = made.limits
+    assert (limits.decode_buckets, limits.decode_contexts) == (batches, contexts)
+    sizes = decode_sizes(batches, contexts)
+    draws = [draw_sizes(limits.max_num_seqs, full=full) for full in (False, True)]
+    assert sum(map(len, (sizes, limits.extend_buckets, *draws))) + len(Helper) <= MAX_EXECUTABLES
+    rows = dict(made.rows())
+    assert rows["decode attention"] == decode
+    assert ("1x512 1x2048 1 4x512" in rows["compiled steps"]) == bool(contexts)
+
+
+def test_no_context_is_longer_than_a_sequence_may_be() -> None:
+    assert plan("gpu", free=125 * GIB, max_model_len=1000).limits.decode_contexts == (512, 1000)
+
+
+def test_temporaries_have_room_for_what_is_gathered_at_once() -> None:
+    """Small steps, so that the gathered keys and values are what weighs."""
+    sizes = {"max_num_seqs": 64, "max_num_batched_tokens": 64}
+    by_context = plan("gpu", free=125 * GIB, model=TINY, **sizes)
+    looping = plan("gpu", free=125 * GIB, model=TINY, **sizes, backends=Backends(decode_attention=Backend.MOSAIC))
+    gathered = gathered_bytes(TINY, 4, [Decode(64, 2048), Decode(64)])
+    assert gathered == 64 * 2048 * (2 * 2 * 16 * 4 + 2 * 4 * 4)
+    assert by_context.temporaries - looping.temporaries == gathered - temporary_bytes(TINY, ExtendBucket(64, 64, 64))
 
 
 def test_defaults_on_a_cpu() -> None:

@@ -15,6 +15,7 @@ from jaxinfer.models.registry import dense
 from jaxinfer.runtime import programs
 from jaxinfer.runtime import step as step_functions
 from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends
+from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.cache import ExecutableCache
 from jaxinfer.runtime.plan import Plan
 from jaxinfer.runtime.runner import DeviceRunner
@@ -77,8 +78,8 @@ def test_progress_names_every_program_once(cold: Start) -> None:
 
 def test_the_largest_steps_are_begun_first(cold: Start) -> None:
     keys = list(cold.runner._programs)
-    first = set(keys[: keys.index(1)])
-    assert {10, LARGE} <= first
+    first = set(keys[: keys.index(Decode(1))])
+    assert {Decode(10), LARGE} <= first
     assert SMALL not in first
 
 
@@ -115,11 +116,11 @@ def test_a_program_needed_before_warm_up_comes_to_it_is_loaded_from_the_cache(wa
     runner.reset()
     expected = generate(runner, PROMPT, 3)
     before = runner.compiles_after_ready
-    for key in (1, SMALL, LARGE):
+    for key in (Decode(1), SMALL, LARGE):
         del runner._executables[key]
     runner.reset()
     assert generate(runner, PROMPT, 3) == expected
-    assert {1, LARGE} <= runner._executables.keys()
+    assert {Decode(1), LARGE} <= runner._executables.keys()
     assert runner.compiles_after_ready == before
 
 
@@ -184,7 +185,7 @@ class TestDigest:
     def digest(self, model: object = TINY, **limits: object) -> str:
         device = jax.devices("cpu")[0]
         runner = make_runner(model, dataclasses.replace(LIMITS, **limits))
-        return runner._programs[4].digest(programs.fingerprint(runner._model, device))
+        return runner._programs[Decode(4)].digest(programs.fingerprint(runner._model, device))
 
     def test_the_same_model_and_limits_share_their_executables(self) -> None:
         assert self.digest() == self.digest()

@@ -127,9 +127,13 @@ def _step_with_logits(
         return result
 
     model = step.Model(config, dataclasses.replace(dense, forward=forward))
-    run = step.decode if bucket is None else functools.partial(_extend, bucket)
+    run = _decode if bucket is None else functools.partial(_extend, bucket)
     state, output = run(model, params, state, upload)
     return state, output.packed, dense.unembed(config, params, hidden[0])
+
+
+def _decode(model: step.Model, *args: Any) -> tuple[DeviceState, step.Output]:
+    return step.decode(model, None, *args)
 
 
 def _extend(bucket: ExtendBucket, model: step.Model, *args: Any) -> tuple[DeviceState, step.Output]:
