@@ -81,7 +81,8 @@ def _git(folder: str, *arguments: str) -> str:
 
 
 def _model(config: EngineConfig) -> str:
-    name = Path(config.model).name if Path(config.model).is_dir() else config.model  # not where it lies: that is private
+    path = Path(config.model)
+    name = path.name if path.is_dir() else config.model  # where it lies is nobody's business
     return name + (", random weights" if config.load_format == "dummy" else "")
 
 
