@@ -1,5 +1,6 @@
 """The device is the one asked for or an error that names the command, and only one GPU is ever taken."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -110,6 +111,30 @@ def test_room_stays_outside_the_pool_whatever_share_is_asked_for(machine, platfo
     with pytest.raises(DeviceError):
         device.select_device("cuda", memory_utilization=1.0)
     assert updates["jax_pjrt_client_create_options"] == {"memory_fraction": pytest.approx(0.96 * 143156 / 143771)}
+
+
+@pytest.mark.parametrize(
+    ("before", "graphs", "after"),
+    [
+        ("", False, "--xla_gpu_enable_command_buffer="),
+        ("--xla_dump_to=here", False, "--xla_dump_to=here --xla_gpu_enable_command_buffer="),
+        ("--xla_gpu_enable_command_buffer=FUSION", False, "--xla_gpu_enable_command_buffer=FUSION"),
+        ("--xla_dump_to=here", True, "--xla_dump_to=here"),
+    ],
+)
+def test_without_cuda_graphs_xla_is_told_to_capture_nothing(machine, platforms, monkeypatch, before, graphs, after):
+    machine(TABLE)
+    monkeypatch.setenv("XLA_FLAGS", before)
+    with pytest.raises(DeviceError):
+        device.select_device("cuda", cuda_graphs=graphs)
+    assert os.environ["XLA_FLAGS"] == after
+
+
+def test_the_cpu_needs_no_word_about_graphs(machine, monkeypatch):
+    machine(None)
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=here")
+    device.select_device("cpu", cuda_graphs=False)
+    assert os.environ["XLA_FLAGS"] == "--xla_dump_to=here"
 
 
 def test_hidden_gpus_mean_the_cpu_for_auto_and_an_error_for_cuda(machine, platforms, monkeypatch):
