@@ -223,7 +223,7 @@ def test_a_thousand_mixed_requests_compile_nothing_and_meet_no_slow_first_step(t
     device = gpu()
     checkpoint = resolve(str(folder))
     backends = all_mosaic(family_for(checkpoint.config).config_from_hf(checkpoint.config), 64, device)
-    settings = dict(max_model_len=2048, max_num_seqs=32, max_num_batched_tokens=1024, num_pages=97)
+    settings = dict(max_model_len=2048, max_num_seqs=32, max_num_batched_tokens=1024, page_size=64, num_pages=97)
     with start(folder, device, backends, ExecutableCache(executables), **settings) as llm:
         gc.freeze()  # as the engine's own process does (llm.child): a collection would look like a slow program
         send(llm, 1000, 1500, (1, 3, 7, 15, 40, 100))
