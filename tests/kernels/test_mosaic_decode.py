@@ -242,6 +242,18 @@ def test_refuses_shapes_it_cannot_run():
         mosaic_decode.decode_attention(step.q, *step.after, *step.rest, tuning=Tuning(stages=1))
 
 
+def test_one_wrong_page_of_a_long_row_is_seen_beside_short_rows():
+    step = make_step(Heads("tiny", 6, 2, 64), [1, 700, 2, 64], 64)
+    layer, table, slots, lengths = step.rest
+    wanted = reference(step)
+    rows = row_errors(decode_attention(step.q, *step.after, *step.rest), wanted)
+    mixed_up = table.at[slots[1], 3].set(table[slots[3], 0])
+    wrong = row_errors(decode_attention(step.q, *step.after, layer, mixed_up, slots, lengths), wanted)
+    assert wrong.max() == wrong[1] > 20 * rows.max()
+    lost = table.at[slots[1], 3].set(0)  # page 0 is nobody's
+    assert np.isnan(row_errors(decode_attention(step.q, *step.after, layer, lost, slots, lengths), wanted)[1])
+
+
 LENGTHS = ([64, 0, 65, 8192, 1, 1000, 127], [4095, 128, 2, 513, 63, 2048, 129])
 MANY = [round(2048 ** (i / 143)) for i in range(144)]  # enough rows for one CTA each
 

@@ -145,7 +145,7 @@ def test_refuses_what_it_cannot_run():
 )
 def test_is_as_near_to_float32_as_xla_is(model, rows):
     for op, out, depth in layer_ops(model):
-        if supported(rows, out, depth, jnp.bfloat16):
+        if rows <= 16 or supported(rows, out, depth, jnp.bfloat16):  # so many rows the engine counts on
             named = arguments(op, rows, out, depth)
             wanted = reference(op, named)
             assert error(run(op, named), wanted) <= 2 * error(jax.jit(plain, static_argnums=0)(op, named), wanted)

@@ -113,24 +113,31 @@ def test_room_stays_outside_the_pool_whatever_share_is_asked_for(machine, platfo
     assert updates["jax_pjrt_client_create_options"] == {"memory_fraction": pytest.approx(0.96 * 143156 / 143771)}
 
 
+NO_GRAPHS, NO_REMATERIALIZATION = "--xla_gpu_enable_command_buffer=", "--xla_disable_hlo_passes=rematerialization"
+
+
 @pytest.mark.parametrize(
     ("before", "graphs", "after"),
     [
-        ("", False, "--xla_gpu_enable_command_buffer="),
-        ("--xla_dump_to=here", False, "--xla_dump_to=here --xla_gpu_enable_command_buffer="),
-        ("--xla_gpu_enable_command_buffer=FUSION", False, "--xla_gpu_enable_command_buffer=FUSION"),
-        ("--xla_dump_to=here", True, "--xla_dump_to=here"),
+        ([], True, [NO_REMATERIALIZATION]),
+        ([], False, [NO_REMATERIALIZATION, NO_GRAPHS]),
+        (["--xla_dump_to=here"], False, ["--xla_dump_to=here", NO_REMATERIALIZATION, NO_GRAPHS]),
+        ([f"{NO_GRAPHS}FUSION"], False, [f"{NO_GRAPHS}FUSION", NO_REMATERIALIZATION]),
+        (["--xla_disable_hlo_passes=dce"], True, ["--xla_disable_hlo_passes=dce"]),
     ],
 )
-def test_without_cuda_graphs_xla_is_told_to_capture_nothing(machine, platforms, monkeypatch, before, graphs, after):
+def test_xla_is_told_what_to_leave_out_unless_the_user_has_spoken(
+    machine, platforms, monkeypatch, before, graphs, after
+):
+    """Without cuda_graphs, nothing is captured."""
     machine(TABLE)
-    monkeypatch.setenv("XLA_FLAGS", before)
+    monkeypatch.setenv("XLA_FLAGS", " ".join(before))
     with pytest.raises(DeviceError):
         device.select_device("cuda", cuda_graphs=graphs)
-    assert os.environ["XLA_FLAGS"] == after
+    assert os.environ["XLA_FLAGS"].split() == after
 
 
-def test_the_cpu_needs_no_word_about_graphs(machine, monkeypatch):
+def test_the_cpu_needs_no_flags(machine, monkeypatch):
     machine(None)
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=here")
     device.select_device("cpu", cuda_graphs=False)
