@@ -68,7 +68,8 @@ def choose_backends(
             fact = f"{device.device_kind} ({capability})"
         raise ConfigError(
             f"attention_backend mosaic needs a GPU of compute capability {_HOPPER} (H100, H200), bfloat16 or float16, "
-            f"pages of 8 to 128 tokens and head_dim 64 or 128, got {fact}; set attention_backend to auto"
+            "pages of 8 to 128 tokens, head_dim 64 or 128 and at most 64 query heads per kv head, "
+            f"got {fact}; set attention_backend to auto"
         )
     linear = hopper and linears_supported(model, kind)
     return Backends(*(Backend.MOSAIC if can else Backend.XLA for can in (decode, extend, linear)))

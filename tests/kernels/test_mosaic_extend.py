@@ -29,14 +29,17 @@ def make_chunks(heads: Heads, prefixes: list[int], counts: list[int], num_tokens
     rng = np.random.default_rng(0)
     lengths = np.array(prefixes) + np.array(counts)
     width = -(-int(lengths.max()) // page) + 1
-    num_pages = len(counts) * width + 2
-    table = np.zeros((len(counts) + 1, width), np.int32)
-    table[1:] = rng.permutation(np.arange(1, num_pages))[: len(counts) * width].reshape(-1, width)
+    needs = -(-lengths // page)
+    num_pages = int(needs.sum()) + 8
+    table = rng.integers(1, num_pages, (len(counts) + 1, width), np.int32)
     slots = rng.permutation(np.arange(1, len(counts) + 1)).astype(np.int32)
+    shuffled = np.split(rng.permutation(np.arange(1, num_pages)), np.cumsum(needs))
+    for slot, need, pages in zip(slots, needs, shuffled[:-1], strict=True):
+        table[slot, :need] = pages
     starts = np.cumsum([0, *counts[:-1]]).astype(np.int32)
 
     def normal(*shape: int) -> np.ndarray:
-        return np.asarray(jnp.asarray(rng.normal(size=shape), jnp.bfloat16), np.float32)
+        return np.asarray(jnp.asarray(rng.standard_normal(shape, np.float32), jnp.bfloat16), np.float32)
 
     q = normal(num_tokens, heads.heads, heads.head_dim)
     k, v = (np.full((LAYERS, num_pages, heads.kv_heads, page, heads.head_dim), np.nan, np.float32) for _ in "kv")
@@ -48,15 +51,30 @@ def make_chunks(heads: Heads, prefixes: list[int], counts: list[int], num_tokens
             pages[LAYER, table[slot, places // page], :, places % page] = filling
         mine = slice(start, start + count)
         tokens[mine] = True
-        grouped = q[mine].reshape(count, heads.kv_heads, heads.heads // heads.kv_heads, heads.head_dim)
-        scores = np.einsum("TKGH,SKH->KGTS", grouped, keys) * heads.head_dim**-0.5
-        scores = np.where(places <= (length - count + np.arange(count))[:, None], scores, -np.inf)
-        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        weights /= weights.sum(axis=-1, keepdims=True)
-        wanted[mine] = np.einsum("KGTS,SKH->TKGH", weights, values).reshape(count, heads.heads, heads.head_dim)
+        wanted[mine] = attended(q[mine], keys, values) if count else 0
     rows = (jnp.asarray(x, jnp.int32) for x in (table, slots, starts, counts, lengths))
     arrays = tuple(jnp.asarray(x, jnp.bfloat16) for x in (q, k, v))
     return Chunks((*arrays, jnp.int32(LAYER), *rows), wanted, tokens)
+
+
+def attended(q: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """q [T, N, H], the last of the tokens that keys and values [S, K, H] are of: the definition, kv head by kv head."""
+    (count, num_heads, head_dim), (length, kv_heads, _) = q.shape, keys.shape
+    visible = np.arange(length) <= (length - count + np.arange(count))[:, None]  # [T, S]
+    out = np.zeros_like(q)
+    for head in range(num_heads):
+        key, value = (x[:, head // (num_heads // kv_heads)] for x in (keys, values))  # [S, H]
+        scores = np.where(visible, q[:, head] @ key.T * head_dim**-0.5, -np.inf)
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        out[:, head] = weights @ value / weights.sum(axis=-1, keepdims=True)
+    return out
+
+
+def worst_error(out: jax.Array, chunks: Chunks) -> float:
+    """Of the tokens, each relative to itself: a late token's average is small beside an early one's values."""
+    got, wanted = (np.asarray(x, np.float32)[chunks.tokens] for x in (out, chunks.wanted))
+    sizes, off = (np.linalg.norm(x.reshape(len(x), -1), axis=-1) for x in (wanted, got - wanted))
+    return float((off / sizes).max())
 
 
 def error(out: jax.Array, chunks: Chunks) -> float:
@@ -94,9 +112,25 @@ def test_refuses_shapes_it_cannot_run():
         mosaic_extend.extend_attention(*chunks.arguments)
 
 
+FEW = ([0, 1000, 64, 4000], [300, 129, 64, 1], 512)
+MANY = ([0, 8191, 8000, 63, 64, 2047, 0, 500, 127, 4095], [65, 1, 100, 1, 64, 1, 0, 130, 2, 1], 512)
+LONG = ([6144], [2048], 2048)
+SUPPORTED = [heads for heads in HEADS if heads.head_dim <= 128]
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("heads", [h for h in HEADS if h.head_dim <= 128], ids=lambda heads: heads.model)
-def test_is_as_near_to_float32_as_xla_is(heads):
-    chunks = make_chunks(heads, [0, 1000, 64, 4000], [300, 129, 64, 1], 512, 64)
-    bound = 2 * error(extend_attention(*chunks.arguments), chunks)
-    assert error(mosaic_extend.extend_attention(*chunks.arguments), chunks) <= bound
+@pytest.mark.parametrize(
+    ("heads", "chunks", "page"),
+    [
+        *((heads, FEW, 64) for heads in SUPPORTED),
+        *((heads, MANY, 64) for heads in (HEADS[0], HEADS[1], HEADS[3])),
+        *((HEADS[1], FEW, page) for page in (8, 16, 32, 128)),
+        (HEADS[1], MANY, 16),
+        (HEADS[1], LONG, 64),
+    ],
+    ids=lambda value: getattr(value, "model", str(value)[:12]),
+)
+def test_is_as_near_to_float32_as_xla_is(heads, chunks, page):
+    made = make_chunks(heads, *chunks, page)
+    bound = 2 * worst_error(extend_attention(*made.arguments), made)
+    assert worst_error(mosaic_extend.extend_attention(*made.arguments), made) <= bound

@@ -18,6 +18,8 @@ MODELS = {
     "Qwen2.5-1.5B": (1536, 2048, 1536, 8960),
     "Qwen3-8B": (4096, 6144, 4096, 12288),
     "Qwen3-0.6B": (1024, 4096, 2048, 3072),
+    "Qwen2.5-0.5B": (896, 1152, 896, 4864),
+    "Llama-3.2-1B": (2048, 3072, 2048, 8192),
 }
 OPS = ["norm_linear", "norm_linear_bias", "logits", "linear_residual", "norm_gate_up"]
 
@@ -105,7 +107,7 @@ def layer_ops(model: str) -> list[tuple[str, int, int]]:
     """Op, out, depth of every linear layer of a model."""
     width, qkv, heads, mlp = MODELS[model]
     return [
-        ("norm_linear_bias", qkv, width),
+        ("norm_linear_bias" if model.startswith("Qwen2.5") else "norm_linear", qkv, width),
         ("linear_residual", width, heads),
         ("norm_gate_up", 2 * mlp, width),
         ("linear_residual", width, mlp),
@@ -138,11 +140,12 @@ def test_refuses_what_it_cannot_run():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("rows", [1, 8, 16, 64])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("model", "rows"), [*((model, rows) for model in MODELS for rows in (3, 16)), ("Qwen2.5-1.5B", 64)]
+)
 def test_is_as_near_to_float32_as_xla_is(model, rows):
     for op, out, depth in layer_ops(model):
-        if supported(rows, out, depth, jnp.bfloat16):
+        if rows <= 16 or supported(rows, out, depth, jnp.bfloat16):  # so many rows the engine counts on
             named = arguments(op, rows, out, depth)
             wanted = reference(op, named)
             assert error(run(op, named), wanted) <= 2 * error(jax.jit(plain, static_argnums=0)(op, named), wanted)

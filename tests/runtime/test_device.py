@@ -1,5 +1,6 @@
 """The device is the one asked for or an error that names the command, and only one GPU is ever taken."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -110,6 +111,37 @@ def test_room_stays_outside_the_pool_whatever_share_is_asked_for(machine, platfo
     with pytest.raises(DeviceError):
         device.select_device("cuda", memory_utilization=1.0)
     assert updates["jax_pjrt_client_create_options"] == {"memory_fraction": pytest.approx(0.96 * 143156 / 143771)}
+
+
+NO_GRAPHS, NO_REMATERIALIZATION = "--xla_gpu_enable_command_buffer=", "--xla_disable_hlo_passes=rematerialization"
+
+
+@pytest.mark.parametrize(
+    ("before", "graphs", "after"),
+    [
+        ([], True, [NO_REMATERIALIZATION]),
+        ([], False, [NO_REMATERIALIZATION, NO_GRAPHS]),
+        (["--xla_dump_to=here"], False, ["--xla_dump_to=here", NO_REMATERIALIZATION, NO_GRAPHS]),
+        ([f"{NO_GRAPHS}FUSION"], False, [f"{NO_GRAPHS}FUSION", NO_REMATERIALIZATION]),
+        (["--xla_disable_hlo_passes=dce"], True, ["--xla_disable_hlo_passes=dce"]),
+    ],
+)
+def test_xla_is_told_what_to_leave_out_unless_the_user_has_spoken(
+    machine, platforms, monkeypatch, before, graphs, after
+):
+    """Without cuda_graphs, nothing is captured."""
+    machine(TABLE)
+    monkeypatch.setenv("XLA_FLAGS", " ".join(before))
+    with pytest.raises(DeviceError):
+        device.select_device("cuda", cuda_graphs=graphs)
+    assert os.environ["XLA_FLAGS"].split() == after
+
+
+def test_the_cpu_needs_no_flags(machine, monkeypatch):
+    machine(None)
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=here")
+    device.select_device("cpu", cuda_graphs=False)
+    assert os.environ["XLA_FLAGS"] == "--xla_dump_to=here"
 
 
 def test_hidden_gpus_mean_the_cpu_for_auto_and_an_error_for_cuda(machine, platforms, monkeypatch):

@@ -1,0 +1,229 @@
+"""Each op's implementation follows the device and the shapes, or the setting; what cannot run is refused by name.
+
+That the steps call what was chosen is read off their lowering for a GPU, which needs none.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from jaxinfer.checkpoint.dummy import dummy_params
+from jaxinfer.config import ExtendBucket, Limits
+from jaxinfer.errors import ConfigError
+from jaxinfer.models.ops import MOSAIC, Linears
+from jaxinfer.models.registry import dense
+from jaxinfer.runtime import step
+from jaxinfer.runtime.backends import (
+    MOSAIC_LINEAR_ROWS,
+    XLA_ONLY,
+    Backend,
+    Backends,
+    choose_backends,
+)
+from jaxinfer.runtime.packing import DecodeColumn, ExtendLayout
+from jaxinfer.runtime.state import DeviceState, init_state
+from jaxinfer_kernels import mosaic_linear
+from tests.support.teacher_forced import model_of
+
+ALL_MOSAIC = Backends(Backend.MOSAIC, Backend.MOSAIC, Backend.MOSAIC)
+MODEL = model_of(6, 2, 128, qk_norm=True, hidden=256, num_layers=2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """What choose_backends asks a device."""
+
+    device_kind: str
+    compute_capability: str
+
+
+H200, L40 = Device("NVIDIA H200", "9.0"), Device("NVIDIA L40", "8.9")
+
+
+def changed(**fields: object):
+    return dataclasses.replace(MODEL, **fields)
+
+
+def test_auto_takes_every_kernel_where_it_runs():
+    assert choose_backends("auto", MODEL, "bfloat16", 64, H200) == ALL_MOSAIC
+    assert choose_backends("auto", MODEL, "float16", 8, H200) == ALL_MOSAIC
+
+
+def test_the_setting_mosaic_is_met_or_refused():
+    assert choose_backends("mosaic", MODEL, "bfloat16", 64, H200) == ALL_MOSAIC
+
+
+@pytest.mark.parametrize("device", [L40, Device("NVIDIA B200", "10.0"), jax.devices("cpu")[0]], ids=str)
+def test_no_kernel_is_taken_on_another_device(device):
+    assert choose_backends("auto", MODEL, "bfloat16", 64, device) == XLA_ONLY
+
+
+def test_the_setting_xla_holds_on_every_device():
+    for device in (H200, L40, jax.devices("cpu")[0]):
+        assert choose_backends("xla", MODEL, "bfloat16", 64, device) == XLA_ONLY
+
+
+@pytest.mark.parametrize(
+    ("fields", "dtype", "page_size", "left"),
+    [
+        ({}, "float32", 64, {"decode_attention", "extend_attention", "decode_linear"}),
+        ({}, "bfloat16", 48, {"decode_attention", "extend_attention"}),
+        ({"head_dim": 96, "num_heads": 8}, "bfloat16", 64, {"decode_attention", "extend_attention"}),
+        ({"head_dim": 256}, "bfloat16", 64, {"extend_attention"}),
+        ({"num_heads": 130}, "bfloat16", 64, {"decode_attention"}),
+        ({"intermediate_size": 500}, "bfloat16", 64, {"decode_linear"}),
+        ({"hidden_size": 192}, "bfloat16", 64, {"decode_linear"}),
+    ],
+)
+def test_auto_leaves_to_xla_what_no_kernel_can_run(fields, dtype, page_size, left):
+    backends = choose_backends("auto", changed(**fields), dtype, page_size, H200)
+    assert {op for op, backend in dataclasses.asdict(backends).items() if backend is Backend.XLA} == left
+
+
+LAW = (
+    "attention_backend mosaic needs a GPU of compute capability 9.0 (H100, H200), bfloat16 or float16, pages of 8 to "
+    "128 tokens, head_dim 64 or 128 and at most 64 query heads per kv head, got "
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "dtype", "page_size", "device", "fact"),
+    [
+        ({}, "bfloat16", 64, L40, "NVIDIA L40 (8.9)"),
+        ({}, "bfloat16", 64, jax.devices("cpu")[0], "cpu (none)"),
+        ({}, "float32", 64, H200, "float32, page_size 64, 6 heads of 128 over 2"),
+        ({}, "bfloat16", 48, H200, "bfloat16, page_size 48, 6 heads of 128 over 2"),
+        ({"head_dim": 256}, "bfloat16", 64, H200, "bfloat16, page_size 64, 6 heads of 256 over 2"),
+        ({"num_heads": 130}, "bfloat16", 64, H200, "bfloat16, page_size 64, 130 heads of 128 over 2"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_mosaic_that_cannot_run_is_refused_with_the_reason(fields, dtype, page_size, device, fact):
+    with pytest.raises(ConfigError) as error:
+        choose_backends("mosaic", changed(**fields), dtype, page_size, device)
+    assert str(error.value) == f"{LAW}{fact}; set attention_backend to auto"
+
+
+def test_people_read_one_row_an_op():
+    assert Backends(decode_attention=Backend.MOSAIC).rows() == (
+        ("decode attention", "mosaic"),
+        ("extend attention", "xla"),
+        ("decode linear", "xla"),
+    )
+
+
+# The steps
+
+
+def limits(rows: int) -> Limits:
+    return Limits(
+        max_model_len=512,
+        max_num_seqs=rows,
+        max_num_batched_tokens=128,
+        page_size=64,
+        num_pages=20,
+        vocab_size=MODEL.vocab_size,
+        decode_buckets=(rows,),
+        extend_buckets=(ExtendBucket(128, rows, rows),),
+    )
+
+
+def avals(rows: int) -> tuple[object, DeviceState]:
+    """Of the parameters and of the state."""
+    shape = (MODEL.num_layers, MODEL.num_kv_heads, MODEL.head_dim, "bfloat16")
+    make = functools.partial(dummy_params, dense.parameters(MODEL), "bfloat16", 0, jax.devices("cpu")[0])
+    return jax.eval_shape(make), jax.eval_shape(functools.partial(init_state, limits(rows), *shape))
+
+
+def kernels_of(function: object, *arguments: object) -> int:
+    """How many Mosaic kernels a function has, lowered for a GPU; one that several layers call counts once."""
+    lowered = jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",))
+    return lowered.as_text().count("mosaic_gpu_v2")
+
+
+def named(value: object) -> str:
+    """Backends by the ops that are Mosaic's."""
+    if not isinstance(value, Backends):
+        return str(value)
+    return "+".join(op for op, name in value.rows() if name == "mosaic") or "none"
+
+
+ATTENTION, LINEARS = 1, 4  # qkv, o, gate and up, down
+
+
+@pytest.mark.parametrize(
+    ("backends", "rows", "kernels"),
+    [
+        *((ALL_MOSAIC, rows, ATTENTION + LINEARS) for rows in (1, 8, MOSAIC_LINEAR_ROWS)),
+        *((ALL_MOSAIC, rows, ATTENTION) for rows in (MOSAIC_LINEAR_ROWS + 1, 256)),
+        (Backends(decode_linear=Backend.MOSAIC), 8, LINEARS),
+        (Backends(decode_attention=Backend.MOSAIC), 8, ATTENTION),
+        (Backends(extend_attention=Backend.MOSAIC), 8, 0),
+        (XLA_ONLY, 8, 0),
+    ],
+    ids=named,
+)
+def test_a_decode_step_has_the_chosen_kernels(backends, rows, kernels):
+    decode = functools.partial(step.decode, step.Model(MODEL, dense, backends), None)
+    assert kernels_of(decode, *avals(rows), jax.ShapeDtypeStruct((rows, len(DecodeColumn)), jnp.int32)) == kernels
+
+
+@pytest.mark.parametrize(
+    ("backends", "rows", "kernels"),
+    [
+        (ALL_MOSAIC, 8, 1),
+        (ALL_MOSAIC, 9, 2),  # rows of one token go together through the decode attention
+        (Backends(decode_attention=Backend.MOSAIC, decode_linear=Backend.MOSAIC), 9, 0),
+    ],
+    ids=named,
+)
+def test_an_extend_step_has_the_chosen_kernels(backends, rows, kernels):
+    (bucket,) = limits(rows).extend_buckets
+    extend = functools.partial(step.extend, step.Model(MODEL, dense, backends), bucket, True)
+    upload = jax.ShapeDtypeStruct((ExtendLayout.of(bucket, 64).size,), jnp.int32)
+    assert kernels_of(extend, *avals(rows), upload) == kernels
+
+
+INTERPRET = plgpu.InterpretGPUParams()
+INTERPRETED = Linears(
+    lambda x, norm, w, layer, **rest: mosaic_linear.norm_linear(
+        x, norm, w, jnp.int32(layer), **rest, interpret=INTERPRET
+    ),
+    functools.partial(mosaic_linear.linear_residual, interpret=INTERPRET),
+    lambda x, norm, w, layer, **rest: mosaic_linear.norm_gate_up(
+        x, norm, w, jnp.int32(layer), **rest, interpret=INTERPRET
+    ),
+)
+
+
+def test_few_rows_are_padded_for_the_linears_and_padding_leaves_no_trace():
+    """Three rows through kernels that take eight: interpreted, beside the same step of plain operations."""
+    model = dataclasses.replace(model_of(2, 1, 64, qk_norm=True, hidden=128, num_layers=1), intermediate_size=128)
+    seen = []
+
+    def forward(config, params, tokens, positions, kv, attend, linears):
+        assert linears is MOSAIC
+        seen.append(len(tokens))
+        return dense.forward(config, params, tokens, positions, kv, attend, INTERPRETED)
+
+    cpu = jax.devices("cpu")[0]
+    params = dummy_params(dense.parameters(model), "bfloat16", 0, cpu)
+    state = init_state(limits(3), model.num_layers, model.num_kv_heads, model.head_dim, "bfloat16")
+    state = state.replace(last_token=jnp.arange(4, dtype=jnp.int32) * 7, next_pos=jnp.array([0, 1, 9, 0], jnp.int32))
+    state = state.replace(k=state.k + jnp.bfloat16(1), v=state.v + jnp.bfloat16(1), page_table=state.page_table + 5)
+    upload = jnp.array([[2, 0, 3], [3, 0, 4], [0, 0, 0]], jnp.int32)
+    padded = step.Model(model, dataclasses.replace(dense, forward=forward), Backends(decode_linear=Backend.MOSAIC))
+    wanted, expected = step.decode(step.Model(model, dense), None, params, state, upload)
+    got, output = jax.block_until_ready(step.decode(padded, None, params, state, upload))
+    assert seen == [8]
+    np.testing.assert_array_equal(output.packed[:2], expected.packed[:2])
+    np.testing.assert_allclose(got.logits[:2], wanted.logits[:2], atol=0.05)
+    for name in ("page_table", "last_token", "next_pos", "sampling"):
+        np.testing.assert_array_equal(getattr(got, name)[1:], getattr(wanted, name)[1:])
+    for mine, own in ((got.k, wanted.k), (got.v, wanted.v)):
+        np.testing.assert_allclose(mine[:, 1:].astype(jnp.float32), own[:, 1:].astype(jnp.float32), atol=0.05)

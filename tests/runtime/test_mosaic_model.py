@@ -1,0 +1,246 @@
+"""A bf16 model with every op in our kernels is as near to float32 as XLA's bf16, token after given token.
+
+Without a GPU the comparison itself is tested: it passes XLA's two ways through a tiny model and finds planted errors.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from jaxinfer.config import ExtendBucket, Limits
+from jaxinfer.models.config import ModelConfig
+from jaxinfer.models.dense import Params
+from jaxinfer.models.registry import dense
+from jaxinfer.runtime import step
+from tests.support.hopper import all_mosaic, gpu
+from tests.support.parity import dense_logits
+from tests.support.teacher_forced import (
+    Forced,
+    clear_params,
+    clear_share,
+    faults,
+    give,
+    give_in_pieces,
+    in_float32,
+    model_of,
+)
+
+type Spoil = Callable[[Forced], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """Prompts of these lengths, each followed by `forced` tokens, all of them random; and the sizes of the steps."""
+
+    prompts: tuple[int, ...]
+    forced: int
+    page_size: int
+    budget: int
+    decode: int
+    rows: int
+
+    @property
+    def lengths(self) -> list[int]:
+        return [length + self.forced for length in self.prompts]
+
+    def sequences(self, vocab_size: int) -> list[np.ndarray]:
+        return [np.random.default_rng(i).integers(0, vocab_size, n, np.int32) for i, n in enumerate(self.lengths)]
+
+    def limits(self, vocab_size: int) -> Limits:
+        slots = max(self.rows, self.decode)
+        return Limits(
+            max_model_len=max(self.lengths),
+            max_num_seqs=slots,
+            max_num_batched_tokens=self.budget,
+            page_size=self.page_size,
+            num_pages=3 + sum(-(-length // self.page_size) for length in self.lengths),
+            vocab_size=vocab_size,
+            decode_buckets=(self.decode,),
+            extend_buckets=(ExtendBucket(self.budget, self.rows, self.rows),),
+        )
+
+
+def forced_logits(
+    model: step.Model,
+    params: Params,
+    work: Work,
+    way: str,
+    device: jax.Device,
+    spoil: Spoil = lambda run: None,
+) -> list[np.ndarray]:
+    """f32[forced, V] of each sequence, given by decode steps, in pieces, or together with the prompt.
+
+    spoil: what happens between the prompts and the rest.
+    """
+    vocab_size = model.config.vocab_size
+    run = Forced(model, params, work.limits(vocab_size), work.sequences(vocab_size), device)
+    if way == "whole":
+        give(run, run.left, work.budget)
+    else:
+        give(run, work.prompts, work.budget)
+        spoil(run)
+    if way == "decode":
+        for _ in range(work.forced):
+            run.decode()
+    elif way == "pieces":
+        give_in_pieces(run, work.budget)
+    assert run.left == [0] * len(work.prompts)
+    return [np.concatenate(rows)[-work.forced :] for rows in run.logits]
+
+
+def all_faults(got: Sequence[np.ndarray], xla: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> dict:
+    """Of the sequences that have any, by index."""
+    found = {i: faults(*logits) for i, logits in enumerate(zip(got, xla, wanted, strict=True))}
+    return {index: wrong for index, wrong in found.items() if wrong}
+
+
+# On the CPU: the comparison's own test
+
+
+SMALL = Work(prompts=(5, 40, 200), forced=32, page_size=16, budget=128, decode=4, rows=4)
+TINY = model_of(4, 1, 32, qk_norm=True, hidden=64, num_layers=2)
+
+
+@pytest.fixture(scope="module")
+def cpu() -> jax.Device:
+    return jax.devices("cpu")[0]
+
+
+@pytest.fixture(scope="module")
+def tiny_params(cpu: jax.Device) -> Params:
+    return clear_params(TINY, cpu)
+
+
+@pytest.fixture(scope="module")
+def dense_answer(tiny_params: Params) -> list[np.ndarray]:
+    """In float32, of each sequence as a whole, without pages and steps; all padded to one length."""
+    params, found = in_float32(tiny_params), []
+    for tokens in SMALL.sequences(TINY.vocab_size):
+        padded = np.pad(tokens, (0, max(SMALL.lengths) - len(tokens)))
+        logits = np.asarray(dense_logits(TINY, params, padded))
+        found.append(logits[len(tokens) - SMALL.forced : len(tokens)])
+    return found
+
+
+@pytest.fixture(scope="module")
+def by_decode(tiny_params: Params, cpu: jax.Device) -> list[np.ndarray]:
+    return forced_logits(step.Model(TINY, dense), tiny_params, SMALL, "decode", cpu)
+
+
+def test_float32_steps_are_the_dense_pass(tiny_params, dense_answer, cpu):
+    for way in ("whole", "pieces"):
+        got = forced_logits(step.Model(TINY, dense), in_float32(tiny_params), SMALL, way, cpu)
+        for mine, wanted in zip(got, dense_answer, strict=True):
+            np.testing.assert_allclose(mine, wanted, atol=1e-3)
+
+
+def test_the_weights_make_clear_winners(dense_answer):
+    assert clear_share(np.concatenate(dense_answer)) >= 0.8
+
+
+def test_another_way_in_the_same_precision_passes(tiny_params, dense_answer, by_decode, cpu):
+    pieces = forced_logits(step.Model(TINY, dense), tiny_params, SMALL, "pieces", cpu)
+    assert all_faults(pieces, by_decode, dense_answer) == {}
+
+
+def scaled_forward(config: ModelConfig, params: Params, tokens: Any, positions: Any, kv: Any, attend: Any, *rest: Any):
+    def wrong(layer, q, k, v, kv):
+        return attend(layer, q * q.dtype.type(1.25), k, v, kv)
+
+    return dense.forward(config, params, tokens, positions, kv, wrong, *rest)
+
+
+def take_a_page_of_a_neighbour(run: Forced) -> None:
+    table = run.state.page_table
+    run.state = run.state.replace(page_table=table.at[3, 2].set(table[2, 1]))
+
+
+def leave_a_page_unwritten(run: Forced) -> None:
+    state, page = run.state, run.state.page_table[3, 2]
+    run.state = state.replace(k=state.k.at[:, page].set(0), v=state.v.at[:, page].set(0))
+
+
+def feed_a_neighbour_s_tokens(run: Forced) -> None:
+    run._sequences = [run._sequences[i][: len(own)] for i, own in zip((0, 2, 2), run._sequences, strict=True)]
+
+
+def test_a_wrong_scale_is_found(tiny_params, dense_answer, by_decode, cpu):
+    wrong = step.Model(TINY, dataclasses.replace(dense, forward=scaled_forward))
+    got = forced_logits(wrong, tiny_params, SMALL, "decode", cpu)
+    assert all_faults(got, by_decode, dense_answer).keys() == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "where"),
+    [(take_a_page_of_a_neighbour, {2}), (leave_a_page_unwritten, {2}), (feed_a_neighbour_s_tokens, {1})],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_mix_up_is_found_where_it_is(tiny_params, dense_answer, by_decode, cpu, spoil, where):
+    got = forced_logits(step.Model(TINY, dense), tiny_params, SMALL, "decode", cpu, spoil)
+    assert all_faults(got, by_decode, dense_answer).keys() == where
+
+
+def test_a_page_that_no_one_wrote_is_not_finite(tiny_params, cpu):
+    def lose_a_page(run: Forced) -> None:
+        run.state = run.state.replace(page_table=run.state.page_table.at[3, 2].set(0))
+
+    with pytest.raises(AssertionError, match="sequence 2 is not finite"):
+        forced_logits(step.Model(TINY, dense), tiny_params, SMALL, "decode", cpu, lose_a_page)
+
+
+@pytest.mark.parametrize("noise", [1.5, 3])
+def test_more_than_twice_the_noise_is_too_much(noise):
+    draw = np.random.default_rng(0)
+    wanted, first, second = (draw.normal(size=(64, 500)) for _ in range(3))
+    wanted[np.arange(64), draw.integers(0, 500, 64)] += 8
+    found = faults(wanted + noise * 0.02 * first, wanted + 0.02 * second, wanted)
+    assert len(found) == (2 if noise > 2 else 0)
+
+
+def test_only_a_close_race_may_end_otherwise():
+    wanted = np.zeros((2, 10))
+    wanted[:, 3], wanted[:, 4] = 1.0, (0.95, 0.85)
+    got = wanted.copy()
+    got[:, 4] = 1.01
+    assert faults(got, got, wanted) == ["another token wins at 1 by a gap above 0.1"]
+
+
+# On the GPU: our kernels
+
+
+FEW = Work(prompts=(100, 1000, 4000) * 2, forced=512, page_size=64, budget=1024, decode=7, rows=8)
+MANY = dataclasses.replace(FEW, prompts=FEW.prompts + (100,) * 7 + (1000,) * 4 + (4000,), decode=20, rows=20)
+MODELS = {
+    "groups of 4": model_of(8, 2, 128, qk_norm=True, hidden=512, num_layers=4),
+    "groups of 6": model_of(12, 2, 128, qk_norm=False, hidden=512, num_layers=4),
+}
+
+
+@functools.cache
+def weights(name: str) -> Params:
+    return clear_params(MODELS[name], gpu())
+
+
+@functools.cache
+def by_xla(name: str, precision: str) -> list[np.ndarray]:
+    """What XLA makes of MANY, whose first sequences are those of FEW."""
+    params = weights(name) if precision == "bfloat16" else in_float32(weights(name))
+    way = "decode" if precision == "bfloat16" else "whole"
+    return forced_logits(step.Model(MODELS[name], dense), params, MANY, way, gpu())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", ["decode", "pieces"])
+@pytest.mark.parametrize("work", [FEW, MANY], ids=["few rows", "many rows"])
+@pytest.mark.parametrize("name", MODELS)
+def test_mosaic_is_as_near_to_float32_as_xla_is(name, work, way):
+    wanted, xla = by_xla(name, "float32"), by_xla(name, "bfloat16")
+    assert clear_share(np.concatenate(wanted)) >= 0.8
+    model = step.Model(MODELS[name], dense, all_mosaic(MODELS[name], work.page_size, gpu()))
+    got = forced_logits(model, weights(name), work, way, gpu())
+    assert all_faults(got, xla[: len(got)], wanted[: len(got)]) == {}

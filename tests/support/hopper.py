@@ -1,0 +1,20 @@
+"""The GPU that the tests marked gpu run on, and all ops in our kernels there."""
+
+import dataclasses
+
+import jax
+
+from jaxinfer.models.config import ModelConfig
+from jaxinfer.runtime.backends import Backend, Backends, choose_backends
+
+
+def gpu() -> jax.Device:
+    return jax.devices("cuda")[0]
+
+
+def all_mosaic(model: ModelConfig, page_size: int, device: jax.Device) -> Backends:
+    """What attention_backend mosaic chooses for a bf16 model; fails if any op is left to another backend."""
+    backends = choose_backends("mosaic", model, "bfloat16", page_size, device)
+    others = {op: backend for op, backend in dataclasses.asdict(backends).items() if backend is not Backend.MOSAIC}
+    assert not others
+    return backends

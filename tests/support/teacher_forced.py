@@ -1,0 +1,213 @@
+"""Sequences whose every token is given, through the step functions that ship, and how far their logits lie apart."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxinfer.checkpoint.dummy import dummy_params
+from jaxinfer.config import ExtendBucket, Limits
+from jaxinfer.models.config import ModelConfig, Rope
+from jaxinfer.models.dense import Params
+from jaxinfer.models.registry import dense
+from jaxinfer.runtime import buckets, packing, step
+from jaxinfer.runtime.packing import ExtendLayout
+from jaxinfer.runtime.plan import Plan, Row
+from jaxinfer.runtime.state import DeviceState, init_state
+
+CLEAR = 0.1  # a gap between the two most likely tokens that no rounding may turn round
+
+
+def model_of(heads: int, kv_heads: int, head_dim: int, *, qk_norm: bool, hidden: int, num_layers: int) -> ModelConfig:
+    """Qwen3 with qk_norm, else Qwen2, whose q, k and v have a bias."""
+    return ModelConfig(
+        architecture="Qwen3ForCausalLM" if qk_norm else "Qwen2ForCausalLM",
+        vocab_size=1000,
+        hidden_size=hidden,
+        num_layers=num_layers,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        intermediate_size=2 * hidden,
+        norm_eps=1e-6,
+        rope=Rope(),
+        max_position=8192,
+        qkv_bias=not qk_norm,
+        qk_norm=qk_norm,
+        tie_embeddings=False,
+        dtype="bfloat16",
+    )
+
+
+def clear_params(model: ModelConfig, device: jax.Device) -> Params:
+    """Random weights in bf16 that make logits with clear winners and attention that picks few tokens.
+
+    Untouched, dummy weights attend to all tokens alike, and a page read from a stranger would hardly show.
+    """
+    params = dummy_params(dense.parameters(model), "bfloat16", 0, device)
+    layers = params.layers
+    queries = model.num_heads * model.head_dim
+    sharper = jnp.ones(layers.qkv[0].shape[0], jnp.bfloat16).at[:queries].set(2)[:, None]
+    norms = {name: _about_one(i, getattr(layers, name)) for i, name in enumerate(("attention_norm", "mlp_norm"))}
+    if model.qk_norm:
+        norms |= {"q_norm": jnp.bfloat16(1.25) * _about_one(2, layers.q_norm), "k_norm": _about_one(3, layers.k_norm)}
+    else:
+        bias = jax.random.normal(jax.random.key(4), layers.qkv_bias.shape, jnp.bfloat16)
+        norms |= {"qkv": tuple(w * sharper for w in layers.qkv), "qkv_bias": bias}
+    large = dict(embed=params.embed * jnp.bfloat16(24), unembed=params.unembed * jnp.bfloat16(2.5))
+    params = params.replace(layers=layers.replace(**norms), **large)
+    return jax.device_put(params, device)
+
+
+def _about_one(seed: int, like: jax.Array) -> jax.Array:
+    return (1 + 0.2 * jax.random.normal(jax.random.key(seed), like.shape)).astype(like.dtype)
+
+
+def in_float32(params: Params) -> Params:
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
+
+
+class Forced:
+    """One run of a model over `sequences`, i32[T] each; `logits[i]` collects f32[n, V] after the tokens of each step.
+
+    Pages come shuffled, and all of them hold NaN until a token is written there.
+    """
+
+    def __init__(
+        self, model: step.Model, params: Params, limits: Limits, sequences: Sequence[np.ndarray], device: jax.Device
+    ) -> None:
+        config, dtype = model.config, jax.tree.leaves(params)[0].dtype
+        state = init_state(limits, config.num_layers, config.num_kv_heads, config.head_dim, dtype)
+        state = state.replace(k=jnp.full_like(state.k, jnp.nan), v=jnp.full_like(state.v, jnp.nan))
+        self.state: DeviceState = jax.device_put(state, device)
+        self.logits: list[list[np.ndarray]] = [[] for _ in sequences]
+        self._model, self._params, self._limits, self._sequences = model, params, limits, sequences
+        self._done = [0] * len(sequences)
+        self._free = iter(np.random.default_rng(5).permutation(np.arange(1, limits.num_pages)).tolist())
+
+    @property
+    def left(self) -> list[int]:
+        """Of each sequence, the tokens not given yet."""
+        return [len(tokens) - done for tokens, done in zip(self._sequences, self._done, strict=True)]
+
+    def extend(self, counts: Sequence[int]) -> None:
+        """One ragged step; a row of one token behind others is a decode row."""
+        rows = [self._row(i, count, on_device=count == 1) for i, count in enumerate(counts) if count]
+        need = ExtendBucket(sum(counts), len(rows), len(rows))
+        bucket = buckets.pick_extend(self._limits.extend_buckets, need)
+        layout = ExtendLayout.of(bucket, self._limits.page_size)
+        self._run(bucket, rows, packing.pack_extend(Plan(rows), layout, packing.page_updates(rows)))
+
+    def decode(self) -> None:
+        """One decode step of all sequences."""
+        rows = [self._row(i, 1, on_device=True) for i in range(len(self._sequences))]
+        batch = buckets.pick_size(self._limits.decode_buckets, len(rows))
+        self._run(None, rows, packing.pack_decode(Plan(rows), batch))
+
+    def _row(self, index: int, count: int, *, on_device: bool) -> Row:
+        start, page_size = self._done[index], self._limits.page_size
+        first, end = -(-start // page_size), -(-(start + count) // page_size)
+        new_pages = [(i, next(self._free)) for i in range(first, end)]
+        known = self._sequences[index][start : start + count].tolist()
+        return Row(index + 1, start, count, None if on_device and start else known, True, new_pages)
+
+    def _run(self, bucket: ExtendBucket | None, rows: list[Row], upload: np.ndarray) -> None:
+        last = np.zeros(self._limits.max_num_seqs + 1, np.int32)
+        for row in rows:
+            last[row.slot] = self._sequences[row.slot - 1][row.start]
+        self.state, packed, logits = _step(self._model, bucket, self._params, self.state, upload, last)
+        drawn, found, start = np.asarray(packed), np.asarray(logits), 0
+        for i, row in enumerate(rows):
+            mine = found[start : start + row.count]
+            assert drawn[i, 1], f"sequence {row.slot - 1} is not finite at {row.start}"
+            assert drawn[i, 0] == mine[-1].argmax(), "the step drew another token than its logits say"
+            self.logits[row.slot - 1].append(mine)
+            self._done[row.slot - 1] += row.count
+            start += row.count
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
+def _step(
+    model: step.Model,
+    bucket: ExtendBucket | None,
+    params: Params,
+    state: DeviceState,
+    upload: jax.Array,
+    last_token: jax.Array,
+) -> tuple[DeviceState, jax.Array, jax.Array]:
+    """A step as it ships, fed with last_token i32[slots + 1], and the logits of all its tokens."""
+    state = state.replace(last_token=last_token)
+    if bucket is None:
+        state, output = step.decode(model, None, params, state, upload)
+        return state, output.packed, state.logits[: len(upload)]
+    state, output = step.extend(model, bucket, True, params, state, upload)
+    return state, output.packed, model.family.unembed(model.config, params, output.hidden)
+
+
+def give(run: Forced, counts: Sequence[int], budget: int) -> None:
+    """`counts` tokens of each sequence in as few ragged steps of up to `budget` tokens as there can be."""
+    rest = list(counts)
+    while any(rest):
+        room, now = budget, []
+        for left in rest:
+            now.append(min(left, room))
+            room -= now[-1]
+        run.extend(now)
+        rest = [left - taken for left, taken in zip(rest, now, strict=True)]
+
+
+def give_in_pieces(run: Forced, budget: int, most: int = 200) -> None:
+    """All that is left: in each step single tokens of some sequences beside chunks of others."""
+    draw = np.random.default_rng(6)
+    while any(run.left):
+        room, now = budget, []
+        for left in run.left:
+            wanted = int(draw.choice([0, 1, 1, 2, 7, 64, 65, most]))
+            now.append(min(left, wanted, room))
+            room -= now[-1]
+        if any(now):
+            run.extend(now)
+
+
+@dataclasses.dataclass(frozen=True)
+class Distance:
+    """Of log-probabilities from the float32 ones, over all positions and tokens."""
+
+    worst: float
+    typical: float  # root of the mean square
+
+
+def distance(logits: np.ndarray, wanted: np.ndarray) -> Distance:
+    """Both f32[T, V]."""
+    difference = np.abs(_log_probs(logits) - _log_probs(wanted))
+    return Distance(float(difference.max()), float(np.sqrt(np.mean(difference**2))))
+
+
+def clear_share(wanted: np.ndarray) -> float:
+    """The share of positions at which one token is clearly the most likely."""
+    return float(np.mean(_gaps(wanted) > CLEAR))
+
+
+def faults(got: np.ndarray, xla: np.ndarray, wanted: np.ndarray) -> list[str]:
+    """What is wrong with logits f32[T, V], against XLA's of the same precision and float32's."""
+    mine, bound = distance(got, wanted), distance(xla, wanted)
+    found = [
+        f"{name} distance {a:.4f} from float32, XLA's is {b:.4f}"
+        for name, a, b in (("worst", mine.worst, bound.worst), ("typical", mine.typical, bound.typical))
+        if not a <= 2 * b  # so that NaN is a fault
+    ]
+    flips = (got.argmax(axis=-1) != wanted.argmax(axis=-1)) & (_gaps(wanted) > CLEAR)
+    return found + [f"another token wins at {place} by a gap above {CLEAR}" for place in np.flatnonzero(flips)]
+
+
+def _log_probs(logits: np.ndarray) -> np.ndarray:
+    logits = logits.astype(np.float64)
+    return logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+
+
+def _gaps(logits: np.ndarray) -> np.ndarray:
+    second, first = np.sort(logits, axis=-1)[:, -2:].T
+    return first - second
