@@ -181,7 +181,8 @@ class DeviceRunner:
         todo = list(self._programs.values())
         for done, built in enumerate(build_all(todo, self._device, cache, self._common), start=1):
             self._executables[built.program.key] = built.executable
-            self._run_on_padding(built.program)
+            for _ in range(2 if self._device.platform == "gpu" else 1):  # the second run makes the CUDA graph
+                self._run_on_padding(built.program)
             self._decode_ready = tuple(size for size in self._decode_sizes if size in self._executables)
             self._extend_ready = tuple(b for b in self.limits.extend_buckets if b in self._executables)
             self._draw_sizes = {full: self._ready_draws(full) for full in (False, True)}
