@@ -169,7 +169,7 @@ def _kernel(plan: Plan, *refs: Ref, **smem: Ref) -> None:
     if plan.pdl:
         plgpu.griddepcontrol_launch_dependents()
         plgpu.griddepcontrol_wait()
-    bring_x(plan, smem, ref, cluster, split)
+    bring_x(plan, smem, ref["x"], split, functools.partial(_sum_squares, plan, smem, ref, cluster, split))
 
     def tile_step(i: jax.Array, _: None) -> None:
         tile = cluster + i * plan.cut.clusters
@@ -227,8 +227,13 @@ def load_added(plan: Plan, ref: Smem, tile: jax.Array) -> jax.Array | None:
     return None
 
 
-def bring_x(plan: Plan, smem: Smem, ref: Smem, cluster: jax.Array, split: jax.Array) -> None:
-    """Load this CTA's columns of x, norm them if wanted and lay them out. The copy engine, busy, would be slower."""
+def bring_x(
+    plan: Plan, smem: Smem, x_ref: Ref, split: jax.Array, sum_squares: Callable[[jax.Array], jax.Array] | None = None
+) -> None:
+    """Load the split's columns of x, norm them if wanted and lay them out. The copy engine, busy, would be slower.
+
+    sum_squares: of f32[columns], over all splits.
+    """
     layout, block = row_layout(64), plan.block
     shape = (plan.columns, 64)
     pieces = [(i, j) for i in range(plan.blocks) for j in range(0, block, 64)]
@@ -239,7 +244,7 @@ def bring_x(plan: Plan, smem: Smem, ref: Smem, cluster: jax.Array, split: jax.Ar
     for start in range(0, len(pieces), at_once):
         group = pieces[start : start + at_once]
         columns = [pl.ds((split * plan.blocks + i) * block + j, 64) for i, j in group]
-        loaded = [plgpu.load(ref["x"].at[:, c], layout=layout, optimized=False) for c in columns]
+        loaded = [plgpu.load(x_ref.at[:, c], layout=layout, optimized=False) for c in columns]
         for (i, j), x in zip(group, loaded, strict=True):
             if plan.norm_eps is not None:
                 squares = squares + x.astype(F32) * x.astype(F32)
@@ -248,7 +253,7 @@ def bring_x(plan: Plan, smem: Smem, ref: Smem, cluster: jax.Array, split: jax.Ar
             else:
                 smem["x"][i, :, pl.ds(j, 64)] = x
     if plan.norm_eps is not None:
-        scale = _scale(plan, smem, ref, cluster, split, squares.sum(axis=1))
+        scale = lax.rsqrt(sum_squares(squares.sum(axis=1)) * F32(1 / plan.depth) + F32(plan.norm_eps))
         scale = plgpu.layout_cast(lax.broadcast_in_dim(scale, shape, [0]), layout)
         plgpu.barrier_wait(smem["norm_ready"])
         for i, j in pieces:
@@ -259,18 +264,20 @@ def bring_x(plan: Plan, smem: Smem, ref: Smem, cluster: jax.Array, split: jax.Ar
     plgpu.commit_smem()
 
 
-def _scale(plan: Plan, smem: Smem, ref: Smem, cluster: jax.Array, split: jax.Array, squares: jax.Array) -> jax.Array:
-    """One over the root mean square of each row, f32[columns], of the sums over this CTA's columns."""
-    if plan.cut.splits > 1:
-        store(smem["squares"], squares)
-        plgpu.commit_smem()
-        if _spills(plan):
-            plgpu.copy_smem_to_gmem(smem["squares"], ref["squares"].at[cluster, split])
-            plgpu.wait_smem_to_gmem(0)
-        _meet(smem["peers"])
-        spilled = ref["squares"].at[cluster] if _spills(plan) else None
-        squares = _sum_of_peers(plan, smem["squares"], spilled, row_layout(64).reduce(1))
-    return lax.rsqrt(squares * F32(1 / plan.depth) + F32(plan.norm_eps))
+def _sum_squares(
+    plan: Plan, smem: Smem, ref: Smem, cluster: jax.Array, split: jax.Array, squares: jax.Array
+) -> jax.Array:
+    """The sum over the cluster of what each CTA has of each row, f32[columns]."""
+    if plan.cut.splits == 1:
+        return squares
+    store(smem["squares"], squares)
+    plgpu.commit_smem()
+    if _spills(plan):
+        plgpu.copy_smem_to_gmem(smem["squares"], ref["squares"].at[cluster, split])
+        plgpu.wait_smem_to_gmem(0)
+    _meet(smem["peers"])
+    spilled = ref["squares"].at[cluster] if _spills(plan) else None
+    return _sum_of_peers(plan, smem["squares"], spilled, row_layout(64).reduce(1))
 
 
 def _meet(barrier: Ref) -> None:
