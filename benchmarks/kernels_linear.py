@@ -8,13 +8,17 @@ the projections themselves, so it is as deep as they are wide.
     XLA_FLAGS=--xla_enable_command_buffers_during_profiling=true PYTHONPATH=.:kernels \
         python benchmarks/kernels_linear.py [--model Qwen3-8B] [--rows 8,16] [--chain-only]
         [--try "norm_gate_up:splits=2,stages=6;linear_down:splits=5"]
-        [--chain "norm_gate_up:splits=1,block=64"] [--mlp "splits=5,stages=12;splits=7"]
+        [--chain "norm_gate_up:splits=1,block=64"] [--mlp "splits=5,stages=4;height=64"] [--trace]
 
-With --mlp only the MLPs of all layers behind each other: two launches each, then one with each tuning given.
+With --mlp only the MLPs of all layers behind each other: two launches each, then one with each tuning given. Then, with
+--trace, when the parts of one launch begin and end.
 """
 
 import argparse
+import collections
+import dataclasses
 import functools
+import json
 import os
 import pathlib
 import tempfile
@@ -200,11 +204,37 @@ def measure_mlp(
 def measure_mlps(rows: list[int], layers: list[Arrays], text: str) -> None:
     print("| MLP, us a layer | rows | kernels | device | wall | kernels in all | floor | unlike two launches |")
     print("|---|---|---|---|---|---|---|---|")
-    cuts = [[field.split("=") for field in cut.split(",") if field] for cut in text.split(";")]
     for n in rows:
         wanted = measure_mlp(n, layers, None, None)
-        for cut in cuts:
-            measure_mlp(n, layers, mosaic_mlp.Tuning(**{name: int(value) for name, value in cut}), wanted)
+        for tuning in mlp_tunings(text):
+            measure_mlp(n, layers, tuning, wanted)
+
+
+def measure_parts(rows: int, layers: list[Arrays], text: str) -> None:
+    """Of the last of a few launches of one layer each: in us, from the first part's begin; of all warpgroups."""
+    x = jnp.linspace(-2, 2, rows * layers[0]["norm"].shape[1], dtype=jnp.bfloat16).reshape(rows, -1)
+    with tempfile.TemporaryDirectory() as folder:
+        tuning = dataclasses.replace(mlp_tunings(text)[0], trace=folder)
+        run = jax.jit(functools.partial(mlp_chain, tuning))
+        for layer in layers[:4]:
+            jax.block_until_ready(run(x, [layer]))
+        jax.effects_barrier()
+        last = max(pathlib.Path(folder).iterdir(), key=lambda path: path.stat().st_mtime_ns)
+        events = json.loads(last.read_text())["traceEvents"]
+    times = collections.defaultdict(list)
+    for event in events:
+        times[event["name"], event["ph"]].append(event["ts"])
+    start = min(min(of) for of in times.values())
+    print("| part | first begin | median begin | last begin | first end | median end | last end |")
+    print("|---|---|---|---|---|---|---|")
+    for name in dict.fromkeys(name for name, _ in times):
+        figures = [f(times[name, phase]) - start for phase in "BE" for f in (min, np.median, max)]
+        print(f"| {name} | " + " | ".join(f"{us:.2f}" for us in figures) + " |", flush=True)
+
+
+def mlp_tunings(text: str) -> list[mosaic_mlp.Tuning]:
+    cuts = [[field.split("=") for field in cut.split(",") if field] for cut in text.split(";")]
+    return [mosaic_mlp.Tuning(**{name: int(value) for name, value in cut}) for cut in cuts]
 
 
 def parsed(text: str) -> list[tuple[str, Tuning]]:
@@ -222,6 +252,7 @@ def main() -> None:
     parser.add_argument("--chain", action="append", default=[])
     parser.add_argument("--chain-only", action="store_true")
     parser.add_argument("--mlp", help="tunings of mosaic_mlp")
+    parser.add_argument("--trace", action="store_true")
     arguments = parser.parse_args()
     print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}, {os.environ.get('XLA_FLAGS')}")
     rows = [int(n) for n in arguments.rows.split(",")]
@@ -230,6 +261,8 @@ def main() -> None:
     if arguments.mlp is not None:
         layers = weights(num_layers, width, {op: cuts[op] for op in ("norm_gate_up", "linear_down")})
         measure_mlps(rows, layers, arguments.mlp)
+        if arguments.trace:
+            measure_parts(rows[0], layers, arguments.mlp)
         return
     if not arguments.chain_only:
         print("| op | rows | cut | kernels us | GB/s | kernels |\n|---|---|---|---|---|---|")

@@ -44,6 +44,7 @@ class Tuning:
     splits: int = 0  # CTAs that share a tile of down
     stages: int = 0  # copies of [64, block] weights in flight in one warpgroup
     block: int = 128  # a multiple of 64
+    trace: str = ""  # folder for a timeline of every launch, JSON that Perfetto shows
 
 
 DEFAULT = Tuning()
@@ -57,6 +58,7 @@ class MlpPlan:
     down: Plan
     ctas: int
     height: int
+    trace: str
     interpret: plgpu.InterpretGPUParams | None
 
     @property
@@ -169,6 +171,7 @@ def plan_launch(
         down=Plan(depth=mlp_width, out=width, cut=cut, after="residual", **shared),
         ctas=tuning.ctas,
         height=height,
+        trace=tuning.trace,
         interpret=interpret,
     )
 
@@ -213,6 +216,9 @@ def _launch(plan: MlpPlan) -> Callable[..., list[jax.Array]]:
         gate_up=plgpu.SMEM((columns, ROWS), dtype),
         both=plgpu.Barrier(num_arrivals=WARPGROUPS),
     )
+    params = COMPILER_PARAMS
+    if plan.trace:
+        params = dataclasses.replace(params, profile_space=64, profile_dir=plan.trace)
     grid = dict(grid=(plan.ctas,), grid_names=("cta",))
     if plan.interpret is not None:  # which knows no atomics: there the grid is one cluster
         smem |= dict(all=plgpu.ClusterBarrier(collective_axes=("cta",)))
@@ -224,7 +230,7 @@ def _launch(plan: MlpPlan) -> Callable[..., list[jax.Array]]:
         num_threads=WARPGROUPS,
         thread_name="warpgroup",
         interpret=plan.interpret,
-        compiler_params=COMPILER_PARAMS,
+        compiler_params=params,
         **grid,
     )
 
@@ -249,13 +255,16 @@ def _kernel(plan: MlpPlan, x_ref: Ref, *refs: Ref, **smem: Ref) -> None:
     for i in range(plan.stages):
         fetch(I32(i))
     before = ref["count"][LATE]  # changes after all CTAs have come past here
-    copy_norm(plan.gate_up, smem, ref, half)
-    bring_x(plan.gate_up, smem, x_ref, half, functools.partial(_sum_squares, smem, half))
-    _meet(smem["both"])
+    with jax.named_scope("bring x"):
+        copy_norm(plan.gate_up, smem, ref, half)
+        bring_x(plan.gate_up, smem, x_ref, half, functools.partial(_sum_squares, smem, half))
+        _meet(smem["both"])
 
     def gate_up_step(i: jax.Array | int, _: None) -> None:
-        acc = _product(plan.gate_up, smem, i * plan.gate_up.blocks, plan.gate_up.blocks, fetch)
-        _share_gated(plan, smem, ref["gated"], half, i, cta + i * plan.ctas, acc)
+        with jax.named_scope("gate and up"):
+            acc = _product(plan.gate_up, smem, i * plan.gate_up.blocks, plan.gate_up.blocks, fetch)
+        with jax.named_scope("silu"):
+            _share_gated(plan, smem, ref["gated"], half, i, cta + i * plan.ctas, acc)
 
     if plan.waves > 1:
         lax.fori_loop(0, plan.waves - 1, gate_up_step, None)
@@ -420,8 +429,10 @@ def _down(
     first, split = _tile_of_worker(plan, worker, I32(0))
 
     def bring(what: int, blocks: range) -> None:
-        _await_all(plan, smem, ref["count"], what, before)
-        _bring_gated(plan, smem, ref["gated"], split, blocks)
+        with jax.named_scope("await early" if what == EARLY else "await late"):
+            _await_all(plan, smem, ref["count"], what, before)
+        with jax.named_scope("bring gated"):
+            _bring_gated(plan, smem, ref["gated"], split, blocks)
 
     def store_share(i: jax.Array | int, acc: jax.Array) -> None:
         store(ref["partials"].at[first + i * down.cut.clusters, split], acc)
@@ -430,10 +441,12 @@ def _down(
     early, acc = plan.early_blocks, None
     if early:
         bring(EARLY, range(early))
-        acc = _product(down, smem, units, early, fetch)
+        with jax.named_scope("down early"):
+            acc = _product(down, smem, units, early, fetch)
     if early < down.blocks:
         bring(LATE, range(early, down.blocks))
-        rest = _product(down, smem, units + early, down.blocks - early, fetch, skip=early)
+        with jax.named_scope("down late"):
+            rest = _product(down, smem, units + early, down.blocks - early, fetch, skip=early)
         acc = rest if acc is None else acc + rest
     store_share(0, acc)
 
@@ -454,7 +467,8 @@ def _down(
     lax.fori_loop(1, _tiles_of_worker(plan), tile_step, None)
     if plan.interpret is not None:
         _meet_all(smem)
-    lax.fori_loop(0, _tiles_of_worker(plan), finish_step, None)
+    with jax.named_scope("sum"):
+        lax.fori_loop(0, _tiles_of_worker(plan), finish_step, None)
 
 
 def _store_sum(plan: MlpPlan, out_ref: Ref, tile: jax.Array, acc: jax.Array, added: jax.Array) -> None:
