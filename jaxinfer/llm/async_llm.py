@@ -7,7 +7,7 @@ import logging
 import queue
 import secrets
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from jaxinfer.llm.events import Event, OnEvent, ignore
 from jaxinfer.llm.mailbox import Mailbox
 from jaxinfer.llm.prepare import prepare
 from jaxinfer.llm.process import EngineProcess
+from jaxinfer.llm.suspects import GUILTY, Suspects
 from jaxinfer.llm.text_side import TextSide, load_text
 from jaxinfer.llm.transport import Transport
 from jaxinfer.llm.types import Delta, ModelInfo, Stats
@@ -38,6 +39,7 @@ _WHY_NOT: dict[str, tuple[str, float]] = {
     "failed": ("the engine has failed; the server must be restarted", RETRY_STARTING_S),
 }
 # what clients are told; the cause may hold paths of this machine, so it goes to the log alone
+DEADLY = f"the engine ended {GUILTY} times in a row while it computed this request, which is not tried again"
 FAILED = "the engine failed and this request with it; the server's log says why"
 MAX_FAILURES = 5  # of the engine process in a row, without one token between them
 
@@ -94,6 +96,7 @@ class AsyncLLM:
         self._failure: EngineError | None = None
         self._closing = False
         self._failures = 0  # since an engine last put out a token
+        self._suspects = Suspects()  # the text thread's
         self._started: _Started | None = None
         self._early_failure: BaseException | None = None  # of an engine that ended before all else was there
         self._starting: Transport | None = None  # the one whose start may be under way
@@ -311,6 +314,8 @@ class AsyncLLM:
                 batch = item()
             else:
                 batch = [(output.request_id, delta) for output in item if (delta := self._feed(output)) is not None]
+                self._absolve(output.request_id for output in item if output.token_ids)
+            self._absolve(made for made, delta in batch if delta.finish_reason is not None)
             if batch:
                 self._loop.call_soon_threadsafe(self._deliver, batch)
 
@@ -362,11 +367,27 @@ class AsyncLLM:
     def _resume(self, transport: Transport) -> list[tuple[str, Delta]]:
         """On the text thread, behind all outputs of the old engine: give the new one everything that is unfinished."""
         with self._posting:
-            for held in list(self._open.values()):  # the loop may be forgetting one that has ended
-                for message in held.answer.resumption():
-                    transport.post(message)
+            answers = {made: held.answer for made, held in list(self._open.items())}  # the loop may be forgetting one
+            unfinished = [made for made, answer in answers.items() if not answer.done]
+            posted, guilty = self._suspects.engine_ended(unfinished)
             self._started = self._model.with_new(transport)
-        return []
+            self._post_again(answers[made] for made in posted)
+        for made in guilty:
+            log.error("request %s has ended %d engines and is given up", made, GUILTY)
+        return [(made, delta) for made in guilty for delta in answers[made].abort(DEADLY)]
+
+    def _absolve(self, requests: Iterable[str]) -> None:
+        """These got a token or have ended: a suspect of having ended the engine may follow."""
+        for made in requests:
+            for follower in self._suspects.got_token(made):
+                with self._posting:
+                    held = self._open.get(follower)
+                    self._post_again([held.answer] if held else [])
+
+    def _post_again(self, answers: Iterable[Answer]) -> None:
+        for answer in answers:
+            for message in answer.resumption():
+                self._post(message)
 
     def _end_all(self, error: BaseException) -> None:
         def end() -> list[tuple[str, Delta]]:

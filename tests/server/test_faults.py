@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 
 from jaxinfer.llm.async_llm import AsyncLLM
@@ -333,3 +334,21 @@ def test_kill_9_under_16_streams_costs_a_warm_start_and_no_token(llm, port, conf
     assert metric(port, "generated_tokens_total") > generated
     gap_s, warm_s = max(answer.longest_gap_s for answer in answers), max(warm_s, start_s(config, child))
     assert 0.1 < gap_s < warm_s + 1, f"a start takes {warm_s:.1f} s, the longest silence was {gap_s:.1f} s"
+
+
+@pytest.mark.slow
+def test_a_request_that_kills_every_engine_is_given_up_and_costs_the_others_no_token(port, child, order, alone):
+    """Three engines end under it, the third under it alone."""
+    before, deadly = counters(port), Fault("kill", times=None, token=NEVER_SAID)
+    order(add=deadly)
+    faults = Path(child[2])
+    faults.write_bytes(msgspec.json.encode([deadly]))
+    try:
+        *answers, failed = ask_all(port, [*crowd(), {"prompt": [1, 2, NEVER_SAID], "max_tokens": 60}])
+    finally:
+        faults.write_text("[]")
+    assert said(answers) == said(alone)
+    assert failed.status == 500 or failed.error
+    assert "ended 3 times in a row" in failed.error["message"]
+    wait_until(lambda: grown(port, before, "engine_restarts_total") == 3)
+    assert httpx2.get(f"http://127.0.0.1:{port}/health").status_code == 200

@@ -15,7 +15,7 @@ import msgspec
 
 from jaxinfer.engine.failures import STEP_FAILED
 from jaxinfer.errors import EngineError
-from jaxinfer.llm.async_llm import FAILED, MAX_FAILURES
+from jaxinfer.llm.async_llm import DEADLY, FAILED, MAX_FAILURES
 from jaxinfer.testing.faults import Fault
 from tests.server.http import error_of, wait_until
 from tests.server.streams import ask_all
@@ -57,7 +57,7 @@ def test_a_device_that_carries_out_nothing_ends_the_server_and_everyone_is_told(
         answers = ask_all(port, [{"prompt": [i], "max_tokens": 20, "stream": i > 7} for i in range(16)])
         assert {answer.status for answer in answers} == {500}
         messages = {answer.error["message"] for answer in answers}
-        assert FAILED in messages and messages <= {FAILED, STEP_FAILED}
+        assert FAILED in messages and messages <= {FAILED, STEP_FAILED, DEADLY}
         check_the_end(process, port, tmp_path)
 
 
@@ -73,5 +73,5 @@ def test_an_engine_that_keeps_dying_ends_the_streams_that_have_begun_with_an_err
 
         answers = ask_all(port, [{"prompt": [i], "max_tokens": 2000} for i in range(8)], crash)
         assert {answer.status for answer in answers} == {200}
-        assert all(answer.error["message"] == FAILED and answer.texts[0] for answer in answers)
+        assert all(answer.error["message"] in (FAILED, DEADLY) and answer.texts[0] for answer in answers)
         check_the_end(process, port, tmp_path)
