@@ -1,4 +1,4 @@
-"""What the server says about itself: /v1/models, /health, /ready, /version, /metrics."""
+"""What the server says about itself: /v1/models, /health, /ready, /live, /version, /metrics."""
 
 from typing import Any
 
@@ -44,6 +44,14 @@ async def ready(request: Request) -> Response:
     if refusal is not None:
         raise refusal
     return _json({"status": "ready"})
+
+
+async def live(request: Request) -> Response:
+    """200 unless the engine has failed for good, while the model loads too: for what restarts a dead server."""
+    refusal = _refusal(request)
+    if refusal is not None and refusal.code == "failed":
+        raise refusal
+    return _json({"status": "live"})
 
 
 async def version(request: Request) -> Response:

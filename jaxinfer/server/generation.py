@@ -45,12 +45,16 @@ class Echo:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to generate: `sampling.n` choices of each prompt; choice index = prompt position * n + sample."""
+    """What to generate: `sampling.n` choices of each prompt; choice index = prompt position * n + sample.
+
+    salt: the tenant's; cached prompts are found under their own salt only.
+    """
 
     prompts: list[list[int]]
     sampling: SamplingParams
     priority: int
     chat: bool
+    salt: str
     echo: Echo | None = None
 
 
@@ -78,7 +82,12 @@ class Generation:
             for request_id, prompt in zip(generation._ids, job.prompts, strict=True):
                 generation._open.add(request_id)
                 stream = await llm.generate(
-                    prompt, job.sampling, request_id=request_id, priority=job.priority, chat=job.chat
+                    prompt,
+                    job.sampling,
+                    request_id=request_id,
+                    priority=job.priority,
+                    chat=job.chat,
+                    salt=job.salt,
                 )
                 generation._streams.append(stream)
         except BaseException:
