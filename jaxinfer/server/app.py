@@ -12,6 +12,7 @@ from jaxinfer.server import about, errors
 from jaxinfer.server.completions import chat_completions, completions
 from jaxinfer.server.context import RequestContext
 from jaxinfer.server.guard import Guard
+from jaxinfer.server.running import Running, abort_request, load
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tokenize import detokenize, tokenize
 
@@ -30,6 +31,8 @@ def create_app(llm: AsyncLLM, settings: ServerSettings | None = None) -> Starlet
             *(Route(path, about.health) for path in ("/health", "/healthz")),
             *(Route(path, about.ready) for path in ("/ready", "/readyz")),
             *(Route(path, about.live) for path in ("/live", "/livez")),
+            Route("/abort_request", abort_request, methods=["POST"]),
+            Route("/load", load),
             Route("/version", about.version),
             Route("/metrics", about.metrics),
         ],
@@ -43,4 +46,5 @@ def create_app(llm: AsyncLLM, settings: ServerSettings | None = None) -> Starlet
     app.router.redirect_slashes = False  # a 307 is no answer to an API client; the 404 says what is there
     app.state.llm = llm
     app.state.settings = settings
+    app.state.running = Running()
     return app

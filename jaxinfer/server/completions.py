@@ -83,7 +83,9 @@ async def respond(
     """Run a job to its end or stream it; what the client leaves behind is aborted either way."""
 
     async def start() -> Generation:
-        return await Generation.start(llm, await prepare())
+        generation = await Generation.start(llm, await prepare())
+        request.app.state.running.track((request.state.tenant.name, request.state.request_id), generation)
+        return generation
 
     async def run() -> bytes:
         generation = await start()

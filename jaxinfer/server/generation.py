@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -73,6 +73,7 @@ class Generation:
         self._prompt_tokens = [0] * len(job.prompts)
         self._cached_tokens = [0] * len(job.prompts)
         self._completion_tokens = 0
+        self.on_close: Callable[[], None] | None = None
 
     @classmethod
     async def start(cls, llm: AsyncLLM, job: Job) -> "Generation":
@@ -99,6 +100,13 @@ class Generation:
         """Abort what has not ended; by id, since a stream that nobody began to read cannot notice being dropped."""
         while self._open:
             await self._llm.abort(self._open.pop())
+        if self.on_close is not None:
+            self.on_close()
+
+    async def abort(self) -> None:
+        """End every choice with finish_reason "abort"; its deltas go on until then."""
+        for request_id in tuple(self._open):
+            await self._llm.abort(request_id)
 
     @property
     def usage(self) -> Usage:

@@ -16,6 +16,7 @@ from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tenants import EVERYBODY, Tenant, Tenants
 
 OPEN = frozenset({"/health", "/healthz", "/ready", "/readyz", "/live", "/livez"})
+UNCOUNTED = "/abort_request"  # who has too much under way must be able to end some of it
 _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 
 
@@ -43,7 +44,8 @@ class Guard:
                 await self._cors.preflight(origin, wanted)(scope, receive, send)
                 return
             tenant = scope["state"]["tenant"] = self._tenant(scope)
-            if scope["method"] == "POST":
+            is_counted = scope["method"] == "POST" and scope["path"] != UNCOUNTED
+            if is_counted:
                 self._quota.take(tenant)
         except ApiError as error:
             await error_response(error, self._settings)(scope, receive, send)
@@ -51,7 +53,7 @@ class Guard:
         try:
             await self.app(scope, receive, send)
         finally:
-            if scope["method"] == "POST":
+            if is_counted:
                 self._quota.give_back(tenant)
 
     def _check_host(self, scope: Scope) -> None:
