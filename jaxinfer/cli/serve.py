@@ -176,6 +176,14 @@ OPTIONS: tuple[click.Option, ...] = (
         help="How long running answers may take after SIGTERM.  [30]",
     ),
     click.Option(
+        ["--stall-timeout-s"],
+        default=10.0,
+        type=click.FloatRange(0.1),
+        metavar="X",
+        envvar="JAXINFER_STALL_TIMEOUT_S",
+        help="Say 503 to health checks when the engine has work and takes no step for this long.  [10]",
+    ),
+    click.Option(
         ["--serve-early"],
         is_flag=True,
         envvar="JAXINFER_SERVE_EARLY",

@@ -7,6 +7,7 @@ import logging
 import queue
 import secrets
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -96,7 +97,8 @@ class AsyncLLM:
         self._failures = 0  # since an engine last put out a token
         self._started: _Started | None = None
         self._early_failure: BaseException | None = None  # of an engine that ended before all else was there
-        self._starting: Transport | None = None  # the one whose start may be under way
+        self._starting: Transport | None = None  # the newest, whose start may be under way
+        self._busy_since_s = 0.0  # when `_open` was last empty
         self._open: dict[str, _Open] = {}
         self._posting = threading.Lock()  # held to register and post, or to change the transport: both or neither
         self._names: dict[str, set[str]] = {}  # a client's request id -> the ids we made for it
@@ -252,6 +254,8 @@ class AsyncLLM:
         self._names.setdefault(request_id, set()).add(request.id)
         self._num_active += sampling.n
         self._idle.clear()
+        if not self._open:
+            self._busy_since_s = time.monotonic()
         with self._posting:
             self._open[request.id] = _Open(answer, mailbox)
             self._post(Add(request))
@@ -295,6 +299,13 @@ class AsyncLLM:
 
     def stats(self) -> Stats:
         return self._model.stats()
+
+    @property
+    def stalled_s(self) -> float:
+        """How long the engine has had work and not gone on with it; 0 when it has none, whatever it does then."""
+        if not self._open or self._starting is None:
+            return 0.0
+        return max(0.0, time.monotonic() - max(self._busy_since_s, self._starting.heard_s()))
 
     def _post(self, message: Message) -> None:
         self._model.transport.post(message)

@@ -63,6 +63,7 @@ class FakeLLM:
         self.encoded: list[str] = []
         self.rendered: list[dict[str, Any]] = []
         self.running: set[str] = set()
+        self.stalled_s = 0.0
         self._script = script
         self._max_running = max_running
         self._stolen = stolen  # room that others take between admit() and generate()
