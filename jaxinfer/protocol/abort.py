@@ -13,11 +13,11 @@ class AbortWire(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str = ""
 
 
-_REFUSED = {"abort_all": Refusal((False,)), "rid": Refusal(cure="send request_id")}
+REFUSED = {"abort_all": Refusal((False,)), "rid": Refusal(cure="send request_id")}
 
 
 def read_abort(body: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
     """The id, and the names that nobody reads. Raises InvalidRequest."""
-    wire, unknown = read_wire(body, AbortWire, refused=_REFUSED)
+    wire, unknown = read_wire(body, AbortWire, refused=REFUSED)
     required(body, "request_id")
     return wire.request_id, unknown

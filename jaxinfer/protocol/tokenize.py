@@ -11,7 +11,7 @@ from jaxinfer.protocol.fields import read_wire, required
 from jaxinfer.protocol.messages import read_messages
 from jaxinfer.protocol.validate import invalid, validate_prompt_ids
 
-_REFUSED = {name: CHAT_REFUSED[name] for name in ("tools", "chat_template", "documents")}
+REFUSED = {name: CHAT_REFUSED[name] for name in ("tools", "chat_template", "documents")}
 
 
 class TokenizeWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class TokenizeRequest:
 
 def read_tokenize(body: dict[str, Any]) -> TokenizeRequest:
     """Read a /tokenize request's JSON object. Raises InvalidRequest."""
-    wire, unknown = read_wire(body, TokenizeWire, refused=_REFUSED)
+    wire, unknown = read_wire(body, TokenizeWire, refused=REFUSED)
     if (wire.prompt is None) == (wire.messages is None):
         given = "neither" if wire.prompt is None else "both"
         raise InvalidRequest(f"give either prompt or messages, got {given}", param="prompt", code="invalid_value")

@@ -12,6 +12,7 @@ from jaxinfer.server import about, errors
 from jaxinfer.server.completions import chat_completions, completions
 from jaxinfer.server.context import RequestContext
 from jaxinfer.server.guard import Guard
+from jaxinfer.server.openapi import openapi
 from jaxinfer.server.running import Running, abort_request, load
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tokenize import detokenize, tokenize
@@ -35,6 +36,7 @@ def create_app(llm: AsyncLLM, settings: ServerSettings | None = None) -> Starlet
             Route("/load", load),
             Route("/version", about.version),
             Route("/metrics", about.metrics),
+            Route("/openapi.json", openapi),
         ],
         middleware=[Middleware(RequestContext), Middleware(Guard, settings)],
         exception_handlers={
