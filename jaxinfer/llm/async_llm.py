@@ -185,10 +185,13 @@ class AsyncLLM:
             )
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text; control tokens spelt in it are parsed."""
-        return await self._in_pool(
-            partial(self._model.text.tokenizer.encode, text, add_special_tokens=add_special_tokens)
-        )
+        """Token ids of a text; control tokens spelt in it are parsed. Raises InvalidRequest when it can never fit."""
+
+        def encode() -> list[int]:
+            self._model.text.check_fits(_size(text), self.info.max_model_len, "prompt")
+            return self._model.text.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+        return await self._in_pool(encode)
 
     async def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return await self._in_pool(
@@ -205,16 +208,20 @@ class AsyncLLM:
         template_kwargs: dict[str, Any] | None = None,
     ) -> list[int]:
         """Token ids of a conversation under the model's chat template. Raises InvalidRequest."""
-        render = partial(
-            encode_chat,
-            self._model.text.tokenizer,
-            self._model.text.template,
-            messages,
-            tools=tools,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            template_kwargs=template_kwargs,
-        )
+
+        def render() -> list[int]:
+            contents = [content for message in messages if isinstance(content := message.get("content"), str)]
+            self._model.text.check_fits(sum(map(_size, contents)), self.info.max_model_len, "messages")
+            return encode_chat(
+                self._model.text.tokenizer,
+                self._model.text.template,
+                messages,
+                tools=tools,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                template_kwargs=template_kwargs,
+            )
+
         return await self._in_pool(render)
 
     async def _in_pool[T](self, work: Callable[[], T]) -> T:
@@ -391,6 +398,11 @@ class AsyncLLM:
         self._loop.call_soon_threadsafe(self._failed.set)
         self._loop.call_soon_threadsafe(self._ready.set)  # nobody needs to wait any longer
         self._outputs.put(end)
+
+
+def _size(text: str) -> int:
+    """In bytes of UTF-8; whether it is valid is for the tokenizer to say."""
+    return len(text.encode(errors="surrogatepass"))
 
 
 class Stream:
