@@ -37,6 +37,7 @@ def server_settings(params: Mapping[str, Any]) -> "ServerSettings":
     return ServerSettings(
         serve_early=params["serve_early"],
         stall_timeout_s=params["stall_timeout_s"],
+        log_requests=params["log_requests"],
         api_keys=keys,
         allowed_hosts=_hosts(params["allowed_hosts"], is_open_at_home=params["host"] in LOOPBACK and not keys),
         allowed_origins=_origins(params["allowed_origins"]),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxinfer.cli import protection
-from jaxinfer.cli.checklist import Checklist
+from jaxinfer.cli.checklist import Checklist, LogScreen
 from jaxinfer.cli.options import EngineCommand
 from jaxinfer.cli.protection import LOOPBACK, server_settings, tls
 from jaxinfer.cli.session import opening, start_until_serving
@@ -62,11 +62,11 @@ def serve(resolved: Resolved, params: Mapping[str, Any], new_transport: "NewTran
     from jaxinfer.server.serve import run_server
 
     settings, certificate = server_settings(params), tls(params)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    start_log(params["log_format"])
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its news of starting and stopping is ours to tell
     address: list[str] = []
     tasks: list[asyncio.Task[None]] = []
-    with Checklist() as checklist:
+    with Checklist(LogScreen() if params["log_format"] == "json" else None) as checklist:
         for line in opening(resolved):
             checklist.say(line)
         for line in unusual(params, settings):
@@ -89,6 +89,16 @@ def serve(resolved: Resolved, params: Mapping[str, Any], new_transport: "NewTran
 
         patience_s = params["drain_timeout_s"]
         return run_server(app, params["host"], params["port"], patience_s, start, bound, llm.until_failed, certificate)
+
+
+def start_log(form: str) -> None:
+    """The server's own log, on stderr; that of the engine process stays text."""
+    from jaxinfer.server.logs import JsonLines
+
+    handler = logging.StreamHandler()
+    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(JsonLines() if form == "json" else text)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def unusual(params: Mapping[str, Any], settings: "ServerSettings") -> list[str]:
@@ -188,6 +198,19 @@ OPTIONS: tuple[click.Option, ...] = (
         is_flag=True,
         envvar="JAXINFER_SERVE_EARLY",
         help="Take requests when the smallest set of steps is compiled.",
+    ),
+    click.Option(
+        ["--log-format"],
+        type=click.Choice(["text", "json"]),
+        default="text",
+        envvar="JAXINFER_LOG_FORMAT",
+        help="json: an object a line, with request ids, never with prompts or keys.  [text]",
+    ),
+    click.Option(
+        ["--log-requests"],
+        is_flag=True,
+        envvar="JAXINFER_LOG_REQUESTS",
+        help="A line in the log for each request, but for health checks that went well.",
     ),
     click.Option(
         ["--in-process"],

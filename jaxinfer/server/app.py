@@ -38,7 +38,7 @@ def create_app(llm: AsyncLLM, settings: ServerSettings | None = None) -> Starlet
             Route("/metrics", about.metrics),
             Route("/openapi.json", openapi),
         ],
-        middleware=[Middleware(RequestContext), Middleware(Guard, settings)],
+        middleware=[Middleware(RequestContext, settings.log_requests), Middleware(Guard, settings)],
         exception_handlers={
             ApiError: errors.render_api_error,
             HTTPException: errors.render_http_error,

@@ -9,13 +9,14 @@ import re
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jaxinfer.errors import ApiError, Forbidden, InvalidRequest, Unauthorized
+from jaxinfer.server.context import HEALTH_PATHS
 from jaxinfer.server.cors import Cors
 from jaxinfer.server.errors import error_response
 from jaxinfer.server.quota import Quota
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tenants import EVERYBODY, Tenant, Tenants
 
-OPEN = frozenset({"/health", "/healthz", "/ready", "/readyz", "/live", "/livez"})
+OPEN = HEALTH_PATHS
 UNCOUNTED = "/abort_request"  # who has too much under way must be able to end some of it
 _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 

@@ -1,6 +1,7 @@
 """The options that say who may ask: what they make of a server, and the whole program behind a certificate and keys."""
 
 import contextlib
+import json
 import os
 import re
 import ssl
@@ -148,7 +149,7 @@ def program(log: Path, *arguments: str) -> Iterator[str]:
             while "try it" not in log.read_text():
                 assert process.poll() is None and time.monotonic() < deadline, log.read_text()
                 time.sleep(0.02)
-            yield re.search(r"serving  .* at (https?://\S+)/v1", log.read_text())[1]
+            yield re.search(r"serving +\S+ at (https?://\S+)/v1", log.read_text())[1]
             process.terminate()
             assert process.wait(20) == 0
         finally:
@@ -174,3 +175,14 @@ def test_behind_a_certificate_tenants_share_no_cached_prompt(tmp_path):
     assert cached == [0, 0, 192, 192, 192]
     log = (tmp_path / "log").read_text()
     assert KEY not in log and OTHER not in log and "Traceback" not in log
+
+
+def test_the_log_can_be_json_from_the_first_line_to_the_last(tmp_path):
+    with program(tmp_path / "log", "--log-format", "json", "--log-requests") as base:
+        answer = httpx2.get(f"{base}/v1/models", headers={"authorization": f"Bearer {OTHER}", "x-request-id": "abc"})
+        assert answer.status_code == 200
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert {"level": "info", "logger": "jaxinfer.start"}.items() <= lines[0].items()
+    (asked,) = [line for line in lines if line.get("request_id") == "abc"]
+    assert (asked["path"], asked["status"], asked["tenant"]) == ("/v1/models", 200, "key 1")
+    assert not any(OTHER in json.dumps(line) for line in lines)
