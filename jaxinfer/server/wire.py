@@ -1,10 +1,11 @@
-"""uvicorn's HTTP/1.1 protocol with limits: how large a head may be, how slowly a request may come.
+"""uvicorn's HTTP/1.1 protocol with limits: how large a head may be, how slowly a request may come or an answer be read.
 
 What is refused here has reached no app, so this is the one place beside it that writes answers; in the same shape.
 Invariant: beside its body, at most MAX_HEAD_BYTES and one read of the socket are held of a request that is coming.
 """
 
 import asyncio
+import logging
 from http import HTTPStatus
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -12,10 +13,12 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.responses import error_body
 
+logger = logging.getLogger("jaxinfer.server")
 MAX_HEAD_BYTES = 64 * 2**10
 MAX_HEADERS = 128
 PATIENCE_S = 10.0  # for a head, and for each MIN_BODY_BYTES of a body
 MIN_BODY_BYTES = 16 * 2**10
+SLOW_READER_S = 60.0  # for a client to read what its connection holds of an answer, some 64 KiB
 
 
 class _HeadTooLarge(Exception):
@@ -26,6 +29,7 @@ class BoundedProtocol(HttpToolsProtocol):
     """One connection. The timer runs while a request is coming."""
 
     patience_s = PATIENCE_S
+    slow_reader_s = SLOW_READER_S
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -34,12 +38,31 @@ class BoundedProtocol(HttpToolsProtocol):
         self._recent_bytes = 0
         self._in_body = False
         self._timer: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
         # until the first byte, like between two requests; uvicorn itself would wait for ever
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        if self._unread is not None:
+            self._unread.cancel()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The connection holds as much as it may: whoever writes waits, its request's pages too."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(self.slow_reader_s, self._abandon)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def _abandon(self) -> None:
+        """Drop the connection with what it holds; its request then ends as when a client leaves."""
+        logger.warning("a client was dropped, it read nothing of its answer for %g s", self.slow_reader_s)
+        self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if self._timer is None:

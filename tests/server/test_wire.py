@@ -1,4 +1,4 @@
-"""What is refused below the app: heads without end, requests in drips, framing with two readings (A10, A11, A12)."""
+"""What is refused below the app: endless heads, drips, framing with two readings, no reading (A10, A11, A12, A45)."""
 
 import contextlib
 import json
@@ -11,10 +11,11 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from jaxinfer.llm.types import Delta
 from jaxinfer.server.app import create_app
 from jaxinfer.server.wire import MAX_HEADERS, BoundedProtocol
 from tests.server.fakes import FakeLLM, hello
-from tests.server.http import CHAT, USER, live, read_until
+from tests.server.http import CHAT, USER, live, raw_request, read_until, wait_until
 
 REQUEST = f"POST {CHAT} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n".encode()
 BODY = json.dumps({"messages": USER}).encode()
@@ -24,6 +25,7 @@ class Hasty(BoundedProtocol):
     """Gives up after 0.4 s instead of ten."""
 
     patience_s = 0.4
+    slow_reader_s = 0.5
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +156,29 @@ def test_a_line_end_behind_a_request_does_not_end_a_slow_answer():
         time.sleep(0.1)
         connection.sendall(b"\r\n")
         assert read_until(connection, b"}").startswith(b"HTTP/1.1 200 ")
+
+
+def test_who_never_reads_is_dropped_and_others_notice_nothing():
+    def endless(ids, params):
+        while True:
+            yield Delta(0, "x" * 65_536 if params.seed == 1 else "x", [1])
+            yield 0.01
+
+    llm = FakeLLM(endless)
+    body = {"messages": USER, "stream": True}
+    with (
+        live(create_app(llm), protocol=Hasty) as port,
+        raw_request(port, CHAT, body) as reader,
+        raw_request(port, CHAT, body | {"seed": 1}) as sleeper,
+    ):
+        wait_until(lambda: len(llm.calls) == 2)
+        wait_until(lambda: len(llm.running) == 1)
+        assert llm.aborts == [call.request_id for call in llm.calls if call.params.seed == 1]
+        read_until(reader, b"\n\n\r\n")
+        assert len(llm.running) == 1
+        with contextlib.suppress(ConnectionError):
+            while sleeper.recv(2**20):
+                """What the kernel holds; then the end."""
 
 
 FRAMES = {
