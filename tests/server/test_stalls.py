@@ -66,8 +66,8 @@ def test_a_hung_step_is_told_and_its_end_too(port, child):
         assert answer.result() == 200, "the request only waited"
     orders.close()
     ill = [when_s for when_s, status, _ in seen if status == 503]
-    assert LIMIT_S - 0.1 < ill[0] < LIMIT_S + 0.5
-    assert HANG_S - 0.5 < ill[-1] < HANG_S + 0.5
+    assert LIMIT_S - 0.1 < ill[0] < LIMIT_S + 0.9
+    assert HANG_S - 0.9 < ill[-1] < HANG_S + 0.9
     assert sorted(took_s for _, _, took_s in seen)[len(seen) // 2] < 0.05
     assert [httpx2.get(f"http://127.0.0.1:{port}{path}").status_code for path in CHECKS] == [200] * 6
 
