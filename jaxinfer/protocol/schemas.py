@@ -29,6 +29,7 @@ from jaxinfer.protocol.validate import (
 
 Schema = dict[str, Any]
 
+_NOTHING: Schema = {"enum": [None]}
 _IDS: Schema = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 _TEXT: Schema = {"type": "string", "minLength": 1}
 _STOP: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
@@ -82,6 +83,7 @@ def request_schemas(max_logprobs: int) -> dict[str, Schema]:
         "ChatCompletionRequest": _body(ChatWire, own_chat, CHAT_REFUSED, sampling, required=["messages"]),
         "CompletionRequest": _body(CompletionWire, counts, COMPLETION_REFUSED, sampling, required=["prompt"]),
         "TokenizeRequest": _body(TokenizeWire, {"prompt": {"type": "string"}}, TOKENIZE_REFUSED, {}, required=[]),
+        "ApplyTemplateRequest": _body(TokenizeWire, {"prompt": _NOTHING}, TOKENIZE_REFUSED, {}, required=["messages"]),
         "DetokenizeRequest": _body(DetokenizeWire, {}, {}, {}, required=["tokens"]),
         "AbortRequest": _body(AbortWire, {}, ABORT_REFUSED, {}, required=["request_id"]),
     }

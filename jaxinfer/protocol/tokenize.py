@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize: the requests."""
+"""POST /tokenize, /apply-template and /detokenize: the requests."""
 
 import dataclasses
 from typing import Any
@@ -61,6 +61,12 @@ def read_tokenize(body: dict[str, Any]) -> TokenizeRequest:
     messages, unknown_in_messages = read_messages(wire.messages)
     add_generation_prompt = check_continue(messages, wire.add_generation_prompt, wire.continue_final_message)
     return TokenizeRequest(wire, None, messages, add_generation_prompt, unknown + unknown_in_messages)
+
+
+def read_apply_template(body: dict[str, Any]) -> TokenizeRequest:
+    """Read an /apply-template request's JSON object: /tokenize's with messages. Raises InvalidRequest."""
+    required(body, "messages")
+    return read_tokenize(body)
 
 
 def read_detokenize(body: dict[str, Any], *, vocab_size: int) -> tuple[DetokenizeWire, list[int], tuple[str, ...]]:

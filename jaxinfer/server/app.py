@@ -15,7 +15,7 @@ from jaxinfer.server.guard import Guard
 from jaxinfer.server.openapi import openapi
 from jaxinfer.server.running import Running, abort_request, load
 from jaxinfer.server.settings import ServerSettings
-from jaxinfer.server.tokenize import detokenize, tokenize
+from jaxinfer.server.tokenize import apply_template, detokenize, tokenize
 
 
 def create_app(llm: AsyncLLM, settings: ServerSettings | None = None) -> Starlette:
@@ -28,6 +28,7 @@ def create_app(llm: AsyncLLM, settings: ServerSettings | None = None) -> Starlet
             Route("/v1/chat/completions", chat_completions, methods=["POST"]),
             Route("/v1/completions", completions, methods=["POST"]),
             Route("/tokenize", tokenize, methods=["POST"]),
+            Route("/apply-template", apply_template, methods=["POST"]),
             Route("/detokenize", detokenize, methods=["POST"]),
             *(Route(path, about.health) for path in ("/health", "/healthz")),
             *(Route(path, about.ready) for path in ("/ready", "/readyz")),

@@ -51,6 +51,7 @@ OPERATIONS = (
     Operation("/v1/models", "A card per served name", more=(503,)),
     Operation("/v1/models/{id}", "One of them", more=(404, 503)),
     Operation("/tokenize", "Token ids of a text or of messages", "TokenizeRequest"),
+    Operation("/apply-template", "The text that the template makes of messages", "ApplyTemplateRequest"),
     Operation("/detokenize", "The text of token ids", "DetokenizeRequest"),
     Operation("/abort_request", "End requests by their id", "AbortRequest"),
     Operation("/load", "How many requests are being answered or wait"),

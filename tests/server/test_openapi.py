@@ -24,6 +24,7 @@ LEAST: dict[str, dict[str, Any]] = {
     "ChatCompletionRequest": {"messages": [{"role": "user", "content": "x"}]},
     "CompletionRequest": {"prompt": "x"},
     "TokenizeRequest": {"prompt": "x"},
+    "ApplyTemplateRequest": {"messages": [{"role": "user", "content": "x"}]},
     "DetokenizeRequest": {"tokens": [65]},
     "AbortRequest": {"request_id": "x"},
 }
