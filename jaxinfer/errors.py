@@ -8,6 +8,8 @@ JaxInferError
     DeviceLost       nothing in this process can use the device again
   ApiError           a request refused: the client's fault, or our load
     InvalidRequest   400, also a ValueError for Python callers
+    Unauthorized     401
+    Forbidden        403
     NotFound         404
     Overloaded       429, with retry_after_s
     Unavailable      503, with retry_after_s
@@ -68,6 +70,20 @@ class InvalidRequest(ApiError, ValueError):
 
     status = 400
     type = "invalid_request_error"
+
+
+class Unauthorized(ApiError):
+    """The request brings no API key that this server knows."""
+
+    status = 401
+    type = "authentication_error"
+
+
+class Forbidden(ApiError):
+    """The server does not answer to this host name, or to this site's pages."""
+
+    status = 403
+    type = "permission_error"
 
 
 class NotFound(ApiError):

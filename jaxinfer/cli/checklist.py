@@ -1,5 +1,6 @@
 """What a starting engine does, step by step, for a person who waits: a spinner on a terminal, plain lines elsewhere."""
 
+import logging
 import sys
 import threading
 import time
@@ -9,6 +10,7 @@ from typing import Protocol, TextIO
 from jaxinfer.errors import EngineError
 from jaxinfer.llm.events import Event
 
+logger = logging.getLogger("jaxinfer.start")
 SILENCE_S = 2.5  # after which the current step is shown again: nobody should wonder for 3 s whether it hangs
 
 
@@ -44,6 +46,25 @@ class PlainScreen:
 
     def close(self) -> None:
         self._stream.flush()
+
+
+class LogScreen:
+    """Lines as records of the log, for what reads nothing else; a status when nothing was for SILENCE_S."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._said_s = now()
+
+    def say(self, line: str) -> None:
+        logger.info("%s", " ".join(line.split()))
+        self._said_s = self._now()
+
+    def show(self, status: str) -> None:
+        if self._now() - self._said_s >= SILENCE_S:
+            self.say(status)
+
+    def close(self) -> None:
+        """Nothing to end: there is no status line."""
 
 
 class LiveScreen:

@@ -13,7 +13,12 @@ from jaxinfer.errors import ConfigError
 # JAXINFER_* variables that are no engine settings: they belong to single verbs
 OTHER_ENV = frozenset(
     f"JAXINFER_{name}"
-    for name in ("HOST", "PORT", "DRAIN_TIMEOUT_S", "SERVE_EARLY", "IN_PROCESS", "DRY_RUN", "DRY_RUN_STEP_MS")
+    for name in (
+        *("HOST", "PORT", "DRAIN_TIMEOUT_S", "SERVE_EARLY", "IN_PROCESS", "DRY_RUN", "DRY_RUN_STEP_MS"),
+        *("STALL_TIMEOUT_S", "LOG_FORMAT", "LOG_REQUESTS"),
+        *("API_KEY", "API_KEY_FILE", "ALLOWED_HOSTS", "ALLOWED_ORIGINS", "SSL_CERTFILE", "SSL_KEYFILE"),
+        *("MAX_REQUESTS_PER_KEY", "MAX_REQUESTS_PER_MINUTE_PER_KEY", "MAX_BODY_BYTES"),
+    )
 )
 
 
@@ -161,4 +166,4 @@ _METAVARS = {int: "N", float: "X", str: "TEXT", tuple: "NAME"}
 
 def _help_order(param: click.Parameter) -> int:
     """Settings in the order of FLAGS, after everything else."""
-    return list(FLAGS).index(param.name) if isinstance(param, GroupedOption) and param.name else -1
+    return list(FLAGS).index(param.name) if param.name in FLAGS else -1

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxinfer.cli.checklist import Checklist
+from jaxinfer.cli import protection
+from jaxinfer.cli.checklist import Checklist, LogScreen
 from jaxinfer.cli.options import EngineCommand
+from jaxinfer.cli.protection import LOOPBACK, server_settings, tls
 from jaxinfer.cli.session import opening, start_until_serving
 from jaxinfer.config import Resolved
 from jaxinfer.errors import ConfigError
@@ -16,8 +18,7 @@ from jaxinfer.errors import ConfigError
 if TYPE_CHECKING:
     from jaxinfer.llm.async_llm import AsyncLLM, NewTransport
     from jaxinfer.llm.types import ModelInfo
-
-LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+    from jaxinfer.server.settings import ServerSettings
 
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
@@ -59,22 +60,22 @@ def serve(resolved: Resolved, params: Mapping[str, Any], new_transport: "NewTran
     from jaxinfer.llm.async_llm import AsyncLLM
     from jaxinfer.server.app import create_app
     from jaxinfer.server.serve import run_server
-    from jaxinfer.server.settings import ServerSettings
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    settings, certificate = server_settings(params), tls(params)
+    start_log(params["log_format"])
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its news of starting and stopping is ours to tell
     address: list[str] = []
     tasks: list[asyncio.Task[None]] = []
-    with Checklist() as checklist:
+    with Checklist(LogScreen() if params["log_format"] == "json" else None) as checklist:
         for line in opening(resolved):
             checklist.say(line)
-        for line in unusual(params):
+        for line in unusual(params, settings):
             checklist.say(line)
         llm = AsyncLLM(resolved.config, checklist, new_transport)
-        app = create_app(llm, ServerSettings(serve_early=params["serve_early"]))
+        app = create_app(llm, settings)
 
         def bound(host: str, port: int) -> None:
-            address.append(url(host, port))
+            address.append(url(host, port, is_secret=certificate is not None))
             checklist.say(f"listen   {address[0]}  (503 until the model is there)")
 
         async def start() -> None:
@@ -83,17 +84,29 @@ def serve(resolved: Resolved, params: Mapping[str, Any], new_transport: "NewTran
             tasks.append(starting)
             if not params["serve_early"]:
                 await starting
-            for line in closing(llm.info, address[0], params["host"]):
+            for line in closing(llm.info, address[0], params["host"], has_keys=bool(settings.api_keys)):
                 checklist.say(line)
 
-        return run_server(
-            app, params["host"], params["port"], params["drain_timeout_s"], start, bound, llm.until_failed
-        )
+        patience_s = params["drain_timeout_s"]
+        return run_server(app, params["host"], params["port"], patience_s, start, bound, llm.until_failed, certificate)
 
 
-def unusual(params: Mapping[str, Any]) -> list[str]:
+def start_log(form: str) -> None:
+    """The server's own log, on stderr; that of the engine process stays text."""
+    from jaxinfer.server.logs import JsonLines
+
+    handler = logging.StreamHandler()
+    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(JsonLines() if form == "json" else text)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+def unusual(params: Mapping[str, Any], settings: "ServerSettings") -> list[str]:
     """What makes this server no ordinary one."""
     lines = []
+    if settings.api_keys:
+        num_tenants = len({key.tenant for key in settings.api_keys})
+        lines.append(f"keys     {len(settings.api_keys)}, of {num_tenants} tenant{'s' * (num_tenants != 1)}")
     if params["dry_run"]:
         lines.append("dry run  no model is loaded and no device used: the answers are made up")
     if params["in_process"]:
@@ -111,17 +124,21 @@ async def close_at_the_end(llm: "AsyncLLM") -> None:
         await llm.close()
 
 
-def closing(info: "ModelInfo", base: str, host: str) -> list[str]:
+def closing(info: "ModelInfo", base: str, host: str, *, has_keys: bool = False) -> list[str]:
     """What a person needs once the server is ready: defaults, warnings, the address and a line to paste."""
     lines = [f"defaults {info.defaults.describe()}"]
     if info.note:
         lines.append(f"note     {info.note}")
-    if host not in LOOPBACK:
+    if host not in LOOPBACK and not has_keys:
         lines.append(f"warning  {host} can be reached from other machines and nothing asks for a key")
-    return [*lines, f"serving  {', '.join(info.served_names)} at {base}/v1", "try it   " + curl(info, base)]
+    return [
+        *lines,
+        f"serving  {', '.join(info.served_names)} at {base}/v1",
+        "try it   " + curl(info, base, has_keys=has_keys),
+    ]
 
 
-def curl(info: "ModelInfo", base: str) -> str:
+def curl(info: "ModelInfo", base: str, *, has_keys: bool = False) -> str:
     """A command to copy: a streamed chat, or a completion for a model without a chat template."""
     body: dict[str, object] = {"model": info.served_names[0], "stream": True}
     if info.has_chat_template:
@@ -129,13 +146,14 @@ def curl(info: "ModelInfo", base: str) -> str:
     else:
         path, body = "completions", body | {"prompt": "7 plus 5 is", "max_tokens": 16}
     text = json.dumps(body).replace("'", "'\\''")
-    return f"curl -N {base}/v1/{path} -H 'Content-Type: application/json' -d '{text}'"
+    key = " -H 'Authorization: Bearer KEY'" if has_keys else ""
+    return f"curl -N {base}/v1/{path} -H 'Content-Type: application/json'{key} -d '{text}'"
 
 
-def url(host: str, port: int) -> str:
+def url(host: str, port: int, *, is_secret: bool = False) -> str:
     """The address to type: a wildcard is not one, and IPv6 needs brackets."""
     shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-    return f"http://{shown}:{port}"
+    return f"http{'s' * is_secret}://{shown}:{port}"
 
 
 def port(ctx: click.Context, param: click.Parameter, value: str) -> int:
@@ -168,10 +186,31 @@ OPTIONS: tuple[click.Option, ...] = (
         help="How long running answers may take after SIGTERM.  [30]",
     ),
     click.Option(
+        ["--stall-timeout-s"],
+        default=10.0,
+        type=click.FloatRange(0.1),
+        metavar="X",
+        envvar="JAXINFER_STALL_TIMEOUT_S",
+        help="Say 503 to health checks when the engine has work and takes no step for this long.  [10]",
+    ),
+    click.Option(
         ["--serve-early"],
         is_flag=True,
         envvar="JAXINFER_SERVE_EARLY",
         help="Take requests when the smallest set of steps is compiled.",
+    ),
+    click.Option(
+        ["--log-format"],
+        type=click.Choice(["text", "json"]),
+        default="text",
+        envvar="JAXINFER_LOG_FORMAT",
+        help="json: an object a line, with request ids, never with prompts or keys.  [text]",
+    ),
+    click.Option(
+        ["--log-requests"],
+        is_flag=True,
+        envvar="JAXINFER_LOG_REQUESTS",
+        help="A line in the log for each request, but for health checks that went well.",
     ),
     click.Option(
         ["--in-process"],
@@ -192,6 +231,7 @@ OPTIONS: tuple[click.Option, ...] = (
         envvar="JAXINFER_DRY_RUN_STEP_MS",
         help="How long a step of a dry run takes.  [0]",
     ),
+    *protection.OPTIONS,
 )
 
 command = EngineCommand(

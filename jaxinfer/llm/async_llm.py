@@ -7,6 +7,7 @@ import logging
 import queue
 import secrets
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -99,7 +100,8 @@ class AsyncLLM:
         self._suspects = Suspects()  # the text thread's
         self._started: _Started | None = None
         self._early_failure: BaseException | None = None  # of an engine that ended before all else was there
-        self._starting: Transport | None = None  # the one whose start may be under way
+        self._starting: Transport | None = None  # the newest, whose start may be under way
+        self._busy_since_s = 0.0  # when `_open` was last empty
         self._open: dict[str, _Open] = {}
         self._posting = threading.Lock()  # held to register and post, or to change the transport: both or neither
         self._names: dict[str, set[str]] = {}  # a client's request id -> the ids we made for it
@@ -186,10 +188,13 @@ class AsyncLLM:
             )
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text; control tokens spelt in it are parsed."""
-        return await self._in_pool(
-            partial(self._model.text.tokenizer.encode, text, add_special_tokens=add_special_tokens)
-        )
+        """Token ids of a text; control tokens spelt in it are parsed. Raises InvalidRequest when it can never fit."""
+
+        def encode() -> list[int]:
+            self._model.text.check_fits(_size(text), self.info.max_model_len, "prompt")
+            return self._model.text.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+        return await self._in_pool(encode)
 
     async def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return await self._in_pool(
@@ -206,16 +211,20 @@ class AsyncLLM:
         template_kwargs: dict[str, Any] | None = None,
     ) -> list[int]:
         """Token ids of a conversation under the model's chat template. Raises InvalidRequest."""
-        render = partial(
-            encode_chat,
-            self._model.text.tokenizer,
-            self._model.text.template,
-            messages,
-            tools=tools,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            template_kwargs=template_kwargs,
-        )
+
+        def render() -> list[int]:
+            contents = [content for message in messages if isinstance(content := message.get("content"), str)]
+            self._model.text.check_fits(sum(map(_size, contents)), self.info.max_model_len, "messages")
+            return encode_chat(
+                self._model.text.tokenizer,
+                self._model.text.template,
+                messages,
+                tools=tools,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                template_kwargs=template_kwargs,
+            )
+
         return await self._in_pool(render)
 
     async def _in_pool[T](self, work: Callable[[], T]) -> T:
@@ -255,6 +264,8 @@ class AsyncLLM:
         self._names.setdefault(request_id, set()).add(request.id)
         self._num_active += sampling.n
         self._idle.clear()
+        if not self._open:
+            self._busy_since_s = time.monotonic()
         with self._posting:
             self._open[request.id] = _Open(answer, mailbox)
             self._post(Add(request))
@@ -298,6 +309,13 @@ class AsyncLLM:
 
     def stats(self) -> Stats:
         return self._model.stats()
+
+    @property
+    def stalled_s(self) -> float:
+        """How long the engine has had work and not gone on with it; 0 when it has none, whatever it does then."""
+        if not self._open or self._starting is None:
+            return 0.0
+        return max(0.0, time.monotonic() - max(self._busy_since_s, self._starting.heard_s()))
 
     def _post(self, message: Message) -> None:
         self._model.transport.post(message)
@@ -401,6 +419,11 @@ class AsyncLLM:
         self._loop.call_soon_threadsafe(self._failed.set)
         self._loop.call_soon_threadsafe(self._ready.set)  # nobody needs to wait any longer
         self._outputs.put(end)
+
+
+def _size(text: str) -> int:
+    """In bytes of UTF-8; whether it is valid is for the tokenizer to say."""
+    return len(text.encode(errors="surrogatepass"))
 
 
 class Stream:

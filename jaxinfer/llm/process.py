@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 
 from jaxinfer.config import EngineConfig
@@ -30,6 +31,7 @@ class EngineProcess:
         self._on_event = on_event
         self._module, *self._arguments = child
         self._stats = Stats()
+        self._heard_s = time.monotonic()
         self._spawning = threading.Lock()  # held to spawn the child or to forbid it
         self._closing = False
         self._child: subprocess.Popen[bytes] | None = None
@@ -64,6 +66,9 @@ class EngineProcess:
     def stats(self) -> Stats:
         return self._stats
 
+    def heard_s(self) -> float:
+        return self._heard_s
+
     def close(self) -> None:
         with self._spawning:
             self._closing = True
@@ -86,6 +91,7 @@ class EngineProcess:
 
     def _wait_until_ready(self) -> Handshake:
         while (news := self._channel.receive()) is not None:
+            self._heard_s = time.monotonic()
             if news.event is not None:
                 self._on_event(news.event)
             elif news.handshake is not None:
@@ -97,6 +103,7 @@ class EngineProcess:
     def _receive(self, on_outputs: OnOutputs, on_failure: OnFailure) -> None:
         error: JaxInferError | None = None
         while (news := self._channel.receive()) is not None:
+            self._heard_s = time.monotonic()  # there is news after each step, ten times a second at most, or when idle
             self._stats = news.stats or self._stats
             if news.event is not None:
                 self._on_event(news.event)

@@ -1,21 +1,46 @@
 """The text side of a model: no jax, so that another process than the engine's can own it."""
 
 import dataclasses
+from functools import cached_property
 from pathlib import Path
 
 from jaxinfer.checkpoint.resolve import DEMO_FOLDER, Part, resolve
 from jaxinfer.config import EngineConfig
+from jaxinfer.errors import InvalidRequest
 from jaxinfer.text.chat_template import ChatTemplate
 from jaxinfer.text.tokenizer import Tokenizer
 from jaxinfer.text.trial import try_template
 
+_NORMALIZED = 3  # bytes of text for one of its normal form, at most: a Hangul syllable may come as three letters
+
 
 @dataclasses.dataclass(frozen=True)
 class TextSide:
-    """Both are safe from any thread."""
+    """All of it is safe from any thread."""
 
     tokenizer: Tokenizer
     template: ChatTemplate
+
+    def check_fits(self, num_bytes: int, max_model_len: int, param: str) -> None:
+        """Raise InvalidRequest for a text that cannot fit, whatever its tokens: to count them could take a minute."""
+        if num_bytes <= max_model_len or self._max_token_bytes is None:
+            return
+        most = max_model_len * self._max_token_bytes
+        if num_bytes > most:
+            raise InvalidRequest(
+                f"This model's maximum context length is {max_model_len} tokens, which are at most {most} bytes of "
+                f"text; yours has {num_bytes}. Shorten it.",
+                param=param,
+                code="context_length_exceeded",
+            )
+
+    @cached_property
+    def _max_token_bytes(self) -> int | None:
+        """How much of a text one token may stand for; None for a tokenizer that does not work token by token."""
+        table = self.tokenizer.piece_table(skip_special_tokens=False)
+        if table is None:
+            return None
+        return _NORMALIZED * max(len(table[token_id]) for token_id in range(self.tokenizer.vocab_size))
 
 
 def load_text(config: EngineConfig, folder: Path) -> TextSide:

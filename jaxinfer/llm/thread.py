@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 
 from jaxinfer.config import EngineConfig
 from jaxinfer.engine.sequence import Message
@@ -46,6 +47,9 @@ class EngineThread:
     def stats(self) -> Stats:
         assert self._core is not None, "a transport is asked only once it has started"
         return self._core.stats()
+
+    def heard_s(self) -> float:
+        return time.monotonic() - (0.0 if self._core is None else self._core.stats().last_step_age_s)
 
     def close(self) -> None:
         self._closing = True

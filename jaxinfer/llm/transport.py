@@ -42,6 +42,9 @@ class Transport(Protocol):
     def stats(self) -> Stats:
         """The latest counters."""
 
+    def heard_s(self) -> float:
+        """When the engine last showed that it goes on (a step, progress of its start), by time.monotonic()."""
+
     def close(self) -> None:
         """End the engine. Whoever calls this has aborted every request before.
 

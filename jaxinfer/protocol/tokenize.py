@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize: the requests."""
+"""POST /tokenize, /apply-template and /detokenize: the requests."""
 
 import dataclasses
 from typing import Any
@@ -11,7 +11,7 @@ from jaxinfer.protocol.fields import read_wire, required
 from jaxinfer.protocol.messages import read_messages
 from jaxinfer.protocol.validate import invalid, validate_prompt_ids
 
-_REFUSED = {name: CHAT_REFUSED[name] for name in ("tools", "chat_template", "documents")}
+REFUSED = {name: CHAT_REFUSED[name] for name in ("tools", "chat_template", "documents")}
 
 
 class TokenizeWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class TokenizeRequest:
 
 def read_tokenize(body: dict[str, Any]) -> TokenizeRequest:
     """Read a /tokenize request's JSON object. Raises InvalidRequest."""
-    wire, unknown = read_wire(body, TokenizeWire, refused=_REFUSED)
+    wire, unknown = read_wire(body, TokenizeWire, refused=REFUSED)
     if (wire.prompt is None) == (wire.messages is None):
         given = "neither" if wire.prompt is None else "both"
         raise InvalidRequest(f"give either prompt or messages, got {given}", param="prompt", code="invalid_value")
@@ -61,6 +61,12 @@ def read_tokenize(body: dict[str, Any]) -> TokenizeRequest:
     messages, unknown_in_messages = read_messages(wire.messages)
     add_generation_prompt = check_continue(messages, wire.add_generation_prompt, wire.continue_final_message)
     return TokenizeRequest(wire, None, messages, add_generation_prompt, unknown + unknown_in_messages)
+
+
+def read_apply_template(body: dict[str, Any]) -> TokenizeRequest:
+    """Read an /apply-template request's JSON object: /tokenize's with messages. Raises InvalidRequest."""
+    required(body, "messages")
+    return read_tokenize(body)
 
 
 def read_detokenize(body: dict[str, Any], *, vocab_size: int) -> tuple[DetokenizeWire, list[int], tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""What the server says about itself: /v1/models, /health, /ready, /version, /metrics."""
+"""What the server says about itself: /v1/models, /health, /ready, /live, /version, /metrics."""
 
 from typing import Any
 
@@ -31,7 +31,8 @@ async def get_model(request: Request) -> Response:
 
 
 async def health(request: Request) -> Response:
-    """200 once requests are taken, while draining too; 503 while the model loads and when the engine has failed."""
+    """200 once requests are taken, while draining too; 503 while the model loads, or the engine hangs or has failed."""
+    _check_progress(request)
     refusal = _refusal(request)
     if refusal is not None and refusal.code != "draining":
         raise refusal
@@ -40,10 +41,20 @@ async def health(request: Request) -> Response:
 
 async def ready(request: Request) -> Response:
     """200 when everything is compiled, also with serve_early, and requests are taken: for load balancers."""
+    _check_progress(request)
     refusal = unavailable(request.app.state.llm.status)
     if refusal is not None:
         raise refusal
     return _json({"status": "ready"})
+
+
+async def live(request: Request) -> Response:
+    """200 unless the engine hangs or has failed, while the model loads too: for what restarts a dead server."""
+    _check_progress(request)
+    refusal = _refusal(request)
+    if refusal is not None and refusal.code == "failed":
+        raise refusal
+    return _json({"status": "live"})
 
 
 async def version(request: Request) -> Response:
@@ -53,6 +64,18 @@ async def version(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     """Prometheus text; answers in every status."""
     return Response(render_metrics(request.app.state.llm), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _check_progress(request: Request) -> None:
+    """Raise Unavailable when the engine has hung for too long."""
+    state = request.app.state
+    limit_s, stalled_s = state.settings.stall_timeout_s, state.llm.stalled_s
+    if stalled_s > limit_s:
+        raise Unavailable(
+            f"the engine must take a step every {limit_s:g} s while it has work (--stall-timeout-s), it has taken none "
+            f"for {stalled_s:.1f} s; if it stays so, restart the server",
+            code="stalled",
+        )
 
 
 def _refusal(request: Request) -> Unavailable | None:

@@ -11,12 +11,16 @@ from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.server import about, errors
 from jaxinfer.server.completions import chat_completions, completions
 from jaxinfer.server.context import RequestContext
+from jaxinfer.server.guard import Guard
+from jaxinfer.server.openapi import openapi
+from jaxinfer.server.running import Running, abort_request, load
 from jaxinfer.server.settings import ServerSettings
-from jaxinfer.server.tokenize import detokenize, tokenize
+from jaxinfer.server.tokenize import apply_template, detokenize, tokenize
 
 
 def create_app(llm: AsyncLLM, settings: ServerSettings | None = None) -> Starlette:
     """The server of one model. It may be served while `llm` is still starting: it then answers 503."""
+    settings = settings or ServerSettings()
     app = Starlette(
         routes=[
             Route("/v1/models", about.list_models),
@@ -24,13 +28,18 @@ def create_app(llm: AsyncLLM, settings: ServerSettings | None = None) -> Starlet
             Route("/v1/chat/completions", chat_completions, methods=["POST"]),
             Route("/v1/completions", completions, methods=["POST"]),
             Route("/tokenize", tokenize, methods=["POST"]),
+            Route("/apply-template", apply_template, methods=["POST"]),
             Route("/detokenize", detokenize, methods=["POST"]),
-            Route("/health", about.health),
-            Route("/ready", about.ready),
+            *(Route(path, about.health) for path in ("/health", "/healthz")),
+            *(Route(path, about.ready) for path in ("/ready", "/readyz")),
+            *(Route(path, about.live) for path in ("/live", "/livez")),
+            Route("/abort_request", abort_request, methods=["POST"]),
+            Route("/load", load),
             Route("/version", about.version),
             Route("/metrics", about.metrics),
+            Route("/openapi.json", openapi),
         ],
-        middleware=[Middleware(RequestContext)],
+        middleware=[Middleware(RequestContext, settings.log_requests), Middleware(Guard, settings)],
         exception_handlers={
             ApiError: errors.render_api_error,
             HTTPException: errors.render_http_error,
@@ -39,5 +48,6 @@ def create_app(llm: AsyncLLM, settings: ServerSettings | None = None) -> Starlet
     )
     app.router.redirect_slashes = False  # a 307 is no answer to an API client; the 404 says what is there
     app.state.llm = llm
-    app.state.settings = settings or ServerSettings()
+    app.state.settings = settings
+    app.state.running = Running()
     return app

@@ -39,7 +39,7 @@ async def chat_completions(request: Request) -> Response | EventStream:
             continue_final_message=chat.wire.continue_final_message,
             template_kwargs=chat.wire.chat_template_kwargs,
         )
-        return Job([prompt], chat.sampling, chat.wire.priority, chat=True)
+        return Job([prompt], chat.sampling, chat.wire.priority, chat=True, salt=request.state.tenant.salt)
 
     return await respond(request, llm, prepare, answer, chat.wire, chat.unknown)
 
@@ -59,7 +59,7 @@ async def completions(request: Request) -> Response | EventStream:
             await llm.encode(prompt, add_special_tokens=special) if isinstance(prompt, str) else prompt
             for prompt in completion.prompts
         ]
-        job = Job(prompts, completion.sampling, completion.wire.priority, chat=False)
+        job = Job(prompts, completion.sampling, completion.wire.priority, chat=False, salt=request.state.tenant.salt)
         if not completion.wire.echo:
             return job
         skip = completion.sampling.skip_special_tokens
@@ -83,7 +83,9 @@ async def respond(
     """Run a job to its end or stream it; what the client leaves behind is aborted either way."""
 
     async def start() -> Generation:
-        return await Generation.start(llm, await prepare())
+        generation = await Generation.start(llm, await prepare())
+        request.app.state.running.track((request.state.tenant.name, request.state.request_id), generation)
+        return generation
 
     async def run() -> bytes:
         generation = await start()

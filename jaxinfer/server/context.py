@@ -6,6 +6,7 @@ Plain ASGI: Starlette's BaseHTTPMiddleware would put a task and a queue between 
 import asyncio
 import logging
 import re
+import time
 import uuid
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -15,14 +16,19 @@ from jaxinfer.protocol.responses import error_body
 
 logger = logging.getLogger("jaxinfer.server")
 
+HEALTH_PATHS = frozenset({"/health", "/healthz", "/ready", "/readyz", "/live", "/livez"})
 _USABLE_ID = re.compile(rb"[A-Za-z0-9._:@/+=-]{1,128}")
 
 
 class RequestContext:
-    """Echoes x-request-id (ours when the client sent none that can be used) and turns a bug into a 500 with that id."""
+    """Echoes x-request-id (ours when the client sent none that can be used) and turns a bug into a 500 with that id.
 
-    def __init__(self, app: ASGIApp) -> None:
+    log_requests: a line in the log for each request that has ended, but for health checks that went well.
+    """
+
+    def __init__(self, app: ASGIApp, log_requests: bool = False) -> None:
         self.app = app
+        self._log_requests = log_requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -31,12 +37,13 @@ class RequestContext:
         request_id = _request_id(scope)
         scope["state"] = {**scope.get("state", {}), "request_id": request_id}
         header = (b"x-request-id", request_id.encode())
-        started = False
+        status = 0  # until an answer begins
+        begun_s = time.monotonic()
 
         async def send_with_id(message: Message) -> None:
-            nonlocal started
+            nonlocal status
             if message["type"] == "http.response.start":
-                started = True
+                status = message["status"]
                 message = {**message, "headers": [*message.get("headers", ()), header]}
             await send(message)
 
@@ -44,13 +51,31 @@ class RequestContext:
             await self.app(scope, receive, send_with_id)
         except asyncio.CancelledError:
             # only the server's own end cancels a request, and this is the top of its task: uvicorn closes the socket
-            logger.warning("request %s was cut off, the server ends", request_id)
+            logger.warning("request %s was cut off, the server ends", request_id, extra={"request_id": request_id})
         except Exception:
             # the path was decoded from %xx: ascii() keeps line ends and escapes out of the log
-            logger.exception("request %s to %s failed", request_id, ascii(scope["path"])[:200])
-            if started:
+            path = ascii(scope["path"])[:200]
+            logger.exception("request %s to %s failed", request_id, path, extra={"request_id": request_id})
+            if status:
                 raise
             await _send_internal_error(send_with_id, request_id)
+        finally:
+            if self._log_requests and not (status == 200 and scope["path"] in HEALTH_PATHS):
+                _log_request(scope, status, time.monotonic() - begun_s)
+
+
+def _log_request(scope: Scope, status: int, seconds: float) -> None:
+    """status: 0 when the client left before an answer began. The query may hold a secret, so it is left out."""
+    state = scope["state"]
+    fields = {
+        "request_id": state["request_id"],
+        "tenant": state["tenant"].name if "tenant" in state else "",
+        "method": ascii(scope["method"])[1:-1][:20],
+        "path": ascii(scope["path"])[1:-1][:200],
+        "status": status,
+        "seconds": round(seconds, 6),
+    }
+    logger.info("%(method)s %(path)s %(status)d in %(seconds).3f s, request %(request_id)s", fields, extra=fields)
 
 
 def _request_id(scope: Scope) -> str:

@@ -6,7 +6,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from jaxinfer.errors import ApiError, Overloaded, Unavailable
+from jaxinfer.errors import ApiError, Overloaded, Unauthorized, Unavailable
 from jaxinfer.protocol.responses import encode_json, error_body
 from jaxinfer.server.settings import ServerSettings
 
@@ -14,8 +14,10 @@ _HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large
 
 
 def error_response(error: ApiError, settings: ServerSettings) -> Response:
-    """An ApiError as a response; a 429 or 503 always says when to come back."""
+    """An ApiError as a response; a 429 or 503 always says when to come back, a 401 what is asked for."""
     headers = {}
+    if isinstance(error, Unauthorized):
+        headers["www-authenticate"] = "Bearer"
     if isinstance(error, Overloaded | Unavailable):
         headers["retry-after"] = str(max(1, math.ceil(_retry_after_s(error, settings))))
     return Response(error_body(error), error.status, headers, "application/json")

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -45,12 +45,16 @@ class Echo:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to generate: `sampling.n` choices of each prompt; choice index = prompt position * n + sample."""
+    """What to generate: `sampling.n` choices of each prompt; choice index = prompt position * n + sample.
+
+    salt: the tenant's; cached prompts are found under their own salt only.
+    """
 
     prompts: list[list[int]]
     sampling: SamplingParams
     priority: int
     chat: bool
+    salt: str
     echo: Echo | None = None
 
 
@@ -69,6 +73,7 @@ class Generation:
         self._prompt_tokens = [0] * len(job.prompts)
         self._cached_tokens = [0] * len(job.prompts)
         self._completion_tokens = 0
+        self.on_close: Callable[[], None] | None = None
 
     @classmethod
     async def start(cls, llm: AsyncLLM, job: Job) -> "Generation":
@@ -78,7 +83,12 @@ class Generation:
             for request_id, prompt in zip(generation._ids, job.prompts, strict=True):
                 generation._open.add(request_id)
                 stream = await llm.generate(
-                    prompt, job.sampling, request_id=request_id, priority=job.priority, chat=job.chat
+                    prompt,
+                    job.sampling,
+                    request_id=request_id,
+                    priority=job.priority,
+                    chat=job.chat,
+                    salt=job.salt,
                 )
                 generation._streams.append(stream)
         except BaseException:
@@ -90,6 +100,13 @@ class Generation:
         """Abort what has not ended; by id, since a stream that nobody began to read cannot notice being dropped."""
         while self._open:
             await self._llm.abort(self._open.pop())
+        if self.on_close is not None:
+            self.on_close()
+
+    async def abort(self) -> None:
+        """End every choice with finish_reason "abort"; its deltas go on until then."""
+        for request_id in tuple(self._open):
+            await self._llm.abort(request_id)
 
     @property
     def usage(self) -> Usage:

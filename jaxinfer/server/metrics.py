@@ -34,6 +34,8 @@ class _Snapshot:
         if status not in ("starting", "failed"):
             model = self._llm.info.served_names[0]
             stats = self._llm.stats()
+            text = "How long the engine has had work and taken no step"
+            yield _gauge("jaxinfer:stalled_seconds", text, (model,), self._llm.stalled_s)
             yield from _ours(stats, model)
             yield from _vllms(stats, model)
 

@@ -11,7 +11,8 @@ from starlette.applications import Starlette
 
 from jaxinfer.errors import ConfigError, JaxInferError
 from jaxinfer.llm.async_llm import AsyncLLM
-from jaxinfer.server.wire import JsonErrorsProtocol
+from jaxinfer.server.tls import Tls
+from jaxinfer.server.wire import BoundedProtocol
 
 logger = logging.getLogger("jaxinfer.server")
 
@@ -27,20 +28,22 @@ def run_server(
     start: Callable[[], Awaitable[None]] | None = None,
     on_bound: Callable[[str, int], None] | None = None,
     until_failed: Callable[[], Awaitable[None]] | None = None,
+    tls: Tls | None = None,
 ) -> int:
     """Serve until a signal; returns the exit code: 0 after a drain, 1 when a second signal cut it short.
 
     The port is bound before anything else, so that clients get a 503 with Retry-After while `start`, run in the
     server's loop, loads the model; what it raises ends the server and is raised here. Port 0 takes a free one;
     on_bound is told which. until_failed: awaited beside the serving; what it raises ends the server _LINGER_S later,
-    so that clients get their 503, and is raised here. Raises ConfigError when the port cannot be had.
+    so that clients get their 503, and is raised here. tls: HTTPS instead of HTTP. Raises ConfigError when the port
+    cannot be had.
     """
     listener = bind(host, port)
     if on_bound is not None:
         on_bound(host, listener.getsockname()[1])
     config = uvicorn.Config(
         app,
-        http=JsonErrorsProtocol,
+        http=BoundedProtocol,
         loop="uvloop",
         ws="none",
         lifespan="off",
@@ -51,6 +54,8 @@ def run_server(
         timeout_keep_alive=75,  # longer than the 60 s of common proxies, so that they, not we, close idle connections
         timeout_graceful_shutdown=_FLUSH_S,
         backlog=2048,
+        ssl_certfile=None if tls is None else tls.certfile,
+        ssl_keyfile=None if tls is None else tls.keyfile,
     )
     server = _DrainingServer(config, app.state.llm, drain_timeout_s, start, until_failed)
     try:

@@ -1,18 +1,33 @@
-"""What the server may do per request; every limit is checked before it can cost anything."""
+"""What the server may do per request and for whom; every limit is checked before it can cost anything."""
 
 import dataclasses
+
+from jaxinfer.server.tenants import ApiKey
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerSettings:
     """max_body_bytes: of one request's body.    ping_interval_s: silence in a stream before a comment line is sent.
     serve_early: take requests when the smallest set of steps is compiled, not only when all of it is.
+    stall_timeout_s: how long the engine may have work and take no step before the server says that it is ill.
+    log_requests: a line in the log for each request, without what it asked and what it was answered.
     starting_retry_s, draining_retry_s, overloaded_retry_s: the Retry-After of a 503 or 429 that brings none itself.
+    api_keys: one of them must come with a request; none: nobody is asked.
+    allowed_hosts: names the Host header may hold, in lower case; none: any.    allowed_origins: sites whose pages may
+    read answers, "*" being all.    max_requests_per_key, max_requests_per_minute_per_key: POSTs of one tenant running
+    together, and begun in a minute; without keys all clients are one tenant.
     """
 
     max_body_bytes: int = 16 * 2**20
     ping_interval_s: float = 15.0
     serve_early: bool = False
+    stall_timeout_s: float = 10.0
+    log_requests: bool = False
     starting_retry_s: float = 5.0
     draining_retry_s: float = 5.0
     overloaded_retry_s: float = 1.0
+    api_keys: tuple[ApiKey, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    max_requests_per_key: int | None = None
+    max_requests_per_minute_per_key: int | None = None

@@ -69,7 +69,7 @@ class EventStream:
             if not self._is_begun:
                 raise
             if not isinstance(error, ApiError):
-                logger.exception("stream %s failed", request_id)
+                logger.exception("stream %s failed", request_id, extra={"request_id": request_id})
                 error = internal_error(request_id)
             last = error_frame(error)
         await self._send(send, last + DONE, is_last=True)

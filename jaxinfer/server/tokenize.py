@@ -1,13 +1,14 @@
-"""POST /tokenize and /detokenize, in vLLM's shapes."""
+"""POST /tokenize and /detokenize, in vLLM's shapes, and /apply-template, in llama.cpp's."""
 
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.protocol.fields import warning_text
 from jaxinfer.protocol.responses import encode_json
-from jaxinfer.protocol.tokenize import read_detokenize, read_tokenize
+from jaxinfer.protocol.tokenize import TokenizeRequest, read_apply_template, read_detokenize, read_tokenize
 from jaxinfer.server.body import read_json
 from jaxinfer.server.completions import open_llm, render_chat, served_model
 
@@ -17,21 +18,33 @@ async def tokenize(request: Request) -> Response:
     llm = open_llm(request)
     wanted = read_tokenize(await read_json(request, request.app.state.settings.max_body_bytes))
     served_model(llm.info, wanted.wire.model)
-    if wanted.messages is not None:
-        ids = await render_chat(
-            llm,
-            wanted.messages,
-            add_generation_prompt=wanted.add_generation_prompt,
-            continue_final_message=wanted.wire.continue_final_message,
-            template_kwargs=wanted.wire.chat_template_kwargs,
-        )
-    else:
-        ids = await llm.encode(wanted.prompt or "", add_special_tokens=wanted.wire.add_special_tokens is not False)
+    ids = await _ids(llm, wanted)
     strings = None
     if wanted.wire.return_token_strs:
         strings = [await llm.decode([token_id], skip_special_tokens=False) for token_id in ids]
     answer = {"count": len(ids), "max_model_len": llm.info.max_model_len, "tokens": ids, "token_strs": strings}
     return _json(answer, wanted.unknown)
+
+
+async def apply_template(request: Request) -> Response:
+    """What the model reads of a conversation: the text of its ids, the template's control tokens included."""
+    llm = open_llm(request)
+    wanted = read_apply_template(await read_json(request, request.app.state.settings.max_body_bytes))
+    served_model(llm.info, wanted.wire.model)
+    text = await llm.decode(await _ids(llm, wanted), skip_special_tokens=False)
+    return _json({"prompt": text}, wanted.unknown)
+
+
+async def _ids(llm: AsyncLLM, wanted: TokenizeRequest) -> list[int]:
+    if wanted.messages is None:
+        return await llm.encode(wanted.prompt or "", add_special_tokens=wanted.wire.add_special_tokens is not False)
+    return await render_chat(
+        llm,
+        wanted.messages,
+        add_generation_prompt=wanted.add_generation_prompt,
+        continue_final_message=wanted.wire.continue_final_message,
+        template_kwargs=wanted.wire.chat_template_kwargs,
+    )
 
 
 async def detokenize(request: Request) -> Response:

@@ -1,19 +1,153 @@
-"""uvicorn's HTTP/1.1 protocol, but what is no HTTP gets our error object too."""
+"""uvicorn's HTTP/1.1 protocol with limits: how large a head may be, how slowly a request may come or an answer be read.
+
+What is refused here has reached no app, so this is the one place beside it that writes answers; in the same shape.
+Invariant: beside its body, at most MAX_HEAD_BYTES and one read of the socket are held of a request that is coming.
+"""
+
+import asyncio
+import logging
+from http import HTTPStatus
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.responses import error_body
 
+logger = logging.getLogger("jaxinfer.server")
+MAX_HEAD_BYTES = 64 * 2**10
+MAX_HEADERS = 128
+PATIENCE_S = 10.0  # for a head, and for each MIN_BODY_BYTES of a body
+MIN_BODY_BYTES = 16 * 2**10
+SLOW_READER_S = 60.0  # for a client to read what its connection holds of an answer, some 64 KiB
 
-class JsonErrorsProtocol(HttpToolsProtocol):
-    """Overrides the one answer that uvicorn writes past the app."""
+
+class _HeadTooLarge(Exception):
+    """Leaves the parser's callback; uvicorn then asks for a 400."""
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection. The timer runs while a request is coming."""
+
+    patience_s = PATIENCE_S
+    slow_reader_s = SLOW_READER_S
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._head_bytes = 0  # of names, values and the URL, as parsed
+        self._unparsed_bytes = 0  # received since the parser last told of something
+        self._recent_bytes = 0
+        self._in_body = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+        # until the first byte, like between two requests; uvicorn itself would wait for ever
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        if self._unread is not None:
+            self._unread.cancel()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The connection holds as much as it may: whoever writes waits, its request's pages too."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(self.slow_reader_s, self._abandon)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def _abandon(self) -> None:
+        """Drop the connection with what it holds; its request then ends as when a client leaves."""
+        logger.warning("a client was dropped, it read nothing of its answer for %g s", self.slow_reader_s)
+        self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._timer is None:
+            self._recent_bytes = 0
+            self._timer = self.loop.call_later(self.patience_s, self._lose_patience)
+        self._recent_bytes += len(data)
+        self._unparsed_bytes += len(data)
+        super().data_received(data)
+        if self._unparsed_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse_head()
+
+    def on_message_begin(self) -> None:
+        self._head_bytes = self._unparsed_bytes = 0
+        self._in_body = False
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._count(len(name) + len(value))
+        if len(self.headers) > MAX_HEADERS:
+            raise _HeadTooLarge
+
+    def _count(self, num_bytes: int) -> None:
+        self._unparsed_bytes = 0
+        self._head_bytes += num_bytes
+        if self._head_bytes > MAX_HEAD_BYTES:
+            raise _HeadTooLarge
+
+    def on_headers_complete(self) -> None:
+        self._in_body = True
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unparsed_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._unparsed_bytes = 0
+        self._stop_timer()
+        super().on_message_complete()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _lose_patience(self) -> None:
+        """Close a connection whose request comes too slowly, unless it is us who do not read."""
+        self._timer = None
+        cycle = self.cycle
+        is_answering = cycle is not None and not cycle.response_complete and not cycle.more_body
+        if self.transport.is_closing() or is_answering:
+            return  # a line end behind a whole request, say
+        if self.flow.read_paused or (self._in_body and self._recent_bytes >= MIN_BODY_BYTES):
+            self._recent_bytes = 0
+            self._timer = self.loop.call_later(self.patience_s, self._lose_patience)
+        elif self._in_body and cycle.response_started:  # it was answered without its body
+            self.transport.close()
+        else:
+            law = (
+                f"a head within {self.patience_s:g} s, {MIN_BODY_BYTES} bytes of the body in each {self.patience_s:g} s"
+            )
+            self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"the request must come faster: {law}", "request_timeout")
 
     def send_400_response(self, msg: str) -> None:
-        body = error_body(InvalidRequest(f"the request must be HTTP/1.1: {msg}", code="invalid_http"))
+        """What is no HTTP, and what our own callbacks have raised at."""
+        if self._head_bytes > MAX_HEAD_BYTES or len(self.headers or ()) > MAX_HEADERS:
+            self._refuse_head()
+        else:
+            self._refuse(HTTPStatus.BAD_REQUEST, f"the request must be HTTP/1.1: {msg}", "invalid_http")
+
+    def _refuse_head(self) -> None:
+        law = f"the request's head must have at most {MAX_HEAD_BYTES} bytes and {MAX_HEADERS} headers"
+        message = f"{law}, got more; put less into the URL and the headers"
+        self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message, "head_too_large")
+
+    def _refuse(self, status: HTTPStatus, message: str, code: str) -> None:
+        body = error_body(InvalidRequest(message, code=code))
         head = (
-            b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
-            b"content-length: %d\r\n\r\n" % len(body)
+            f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\nconnection: close\r\n"
+            f"content-length: {len(body)}\r\n\r\n"
         )
-        self.transport.write(head + body)
+        self.transport.write(head.encode() + body)
         self.transport.close()

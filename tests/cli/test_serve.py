@@ -22,7 +22,7 @@ def served(monkeypatch):
     """run_server without a port: it starts the model and returns."""
     calls: list[tuple[str, int, float]] = []
 
-    def run_server(app, host, port, drain_timeout_s, start, on_bound, until_failed):
+    def run_server(app, host, port, drain_timeout_s, start, on_bound, until_failed, tls):
         on_bound(host, port or 4321)
         asyncio.run(start())
         calls.append((host, port, drain_timeout_s))

@@ -63,6 +63,7 @@ class FakeLLM:
         self.encoded: list[str] = []
         self.rendered: list[dict[str, Any]] = []
         self.running: set[str] = set()
+        self.stalled_s = 0.0
         self._script = script
         self._max_running = max_running
         self._stolen = stolen  # room that others take between admit() and generate()
@@ -126,9 +127,11 @@ class FakeLLM:
             raise Overloaded("the queue is full", code="queue_full", retry_after_s=2.2)
         self.calls.append(Call(prompt_ids, params, request_id, priority, chat, salt))
         self.running.add(request_id)
-        return self._stream(request_id, prompt_ids, self._script(prompt_ids, params))
+        return self._stream(request_id, prompt_ids, self._script(prompt_ids, params), set(range(params.n)))
 
-    async def _stream(self, request_id: str, prompt_ids: list[int], script: Iterable[Step]) -> AsyncIterator[Delta]:
+    async def _stream(
+        self, request_id: str, prompt_ids: list[int], script: Iterable[Step], unfinished: set[int]
+    ) -> AsyncIterator[Delta]:
         for step in script:
             if isinstance(step, Exception):
                 raise step
@@ -137,8 +140,11 @@ class FakeLLM:
             elif isinstance(step, float):
                 await asyncio.sleep(step)
             elif request_id not in self.running:
-                yield Delta(step.index, "", [], "abort")
+                for index in unfinished:
+                    yield Delta(index, "", [], "abort")
+                return
             else:
+                unfinished -= {step.index} if step.finish_reason else set()
                 yield dataclasses.replace(step, prompt_tokens=len(prompt_ids), cached_tokens=len(prompt_ids) // 2)
         self.running.discard(request_id)
 

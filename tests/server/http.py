@@ -16,6 +16,7 @@ from starlette.applications import Starlette
 from jaxinfer.server.app import create_app
 from jaxinfer.server.serve import bind
 from jaxinfer.server.settings import ServerSettings
+from jaxinfer.server.wire import BoundedProtocol
 from tests.server.fakes import FakeLLM
 
 USER = [{"role": "user", "content": "hi"}]
@@ -91,10 +92,15 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.contextmanager
-def live(app: Starlette, begin: Step | None = None, close: Step | None = None) -> Iterator[int]:
+def live(
+    app: Starlette,
+    begin: Step | None = None,
+    close: Step | None = None,
+    protocol: type[BoundedProtocol] = BoundedProtocol,
+) -> Iterator[int]:
     """The app behind uvicorn on a loopback port; yields the port. begin and close run in the server's event loop."""
     listener = bind("127.0.0.1", 0)
-    config = uvicorn.Config(app, http="httptools", loop="uvloop", lifespan="off", ws="none", log_config=None)
+    config = uvicorn.Config(app, http=protocol, loop="uvloop", lifespan="off", ws="none", log_config=None)
     server = _Server(config, begin, close)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
@@ -109,22 +115,23 @@ def live(app: Starlette, begin: Step | None = None, close: Step | None = None) -
         assert not thread.is_alive()
 
 
-def raw_request(port: int, path: str, body: Any, **headers: str) -> socket.socket:
-    """Send one POST over a bare socket, and hand over the socket."""
+def raw_request(port: int, path: str, body: Any, *, method: str = "POST", **headers: str) -> socket.socket:
+    """Send one request over a bare socket, and hand over the socket."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     given = {"host": "test", "content_type": "application/json", "content_length": str(len(content)), **headers}
-    lines = [f"POST {path} HTTP/1.1", *(f"{name.replace('_', '-')}: {value}" for name, value in given.items())]
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name.replace('_', '-')}: {value}" for name, value in given.items())]
     connection = socket.create_connection(("127.0.0.1", port), timeout=10)
     connection.sendall("\r\n".join([*lines, "", ""]).encode() + content)
     return connection
 
 
 def read_until(connection: socket.socket, end: bytes) -> bytes:
-    """What comes, up to and including `end`."""
+    """What comes, up to and including `end`; all of it when that is empty."""
     received = b""
-    while not received.endswith(end):
-        chunk = connection.recv(65536)
-        assert chunk, f"closed after {received!r}"
+    while not end or not received.endswith(end):
+        if not (chunk := connection.recv(65536)):
+            assert not end, f"closed after {received!r}"
+            break
         received += chunk
     return received
 

@@ -8,6 +8,8 @@ import pytest
 
 from jaxinfer.llm.types import Delta
 from jaxinfer.server.app import create_app
+from jaxinfer.server.settings import ServerSettings
+from jaxinfer.server.tenants import ApiKey
 from tests.server.fakes import FakeLLM
 from tests.server.http import USER, live, wait_until
 
@@ -118,3 +120,19 @@ def test_the_async_client_streams_several_at_once(url):
             return await asyncio.gather(*(one(client) for _ in range(4)))
 
     assert asyncio.run(run()) == ["Héllo 🙂"] * 4
+
+
+def test_keys_and_their_quota_arrive_as_the_clients_own_errors():
+    key = ApiKey("a", "sk-0123456789")
+    settings = ServerSettings(api_keys=(key,), max_requests_per_minute_per_key=1)
+    with live(create_app(FakeLLM(script), settings)) as port:
+        base = f"http://127.0.0.1:{port}/v1"
+        with openai.OpenAI(base_url=base, api_key="sk-9876543210", max_retries=0) as stranger:
+            with pytest.raises(openai.AuthenticationError) as refused:
+                stranger.models.list()
+            assert refused.value.code == "invalid_api_key"
+        with openai.OpenAI(base_url=base, api_key=key.secret, max_retries=0) as client:
+            assert client.chat.completions.create(model="tiny", messages=USER).choices[0].message.content == "Héllo 🙂"
+            with pytest.raises(openai.RateLimitError) as too_many:
+                client.chat.completions.create(model="tiny", messages=USER)
+            assert too_many.value.code == "rate_limit_exceeded"

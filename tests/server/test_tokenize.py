@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize."""
+"""POST /tokenize, /apply-template and /detokenize."""
 
 import pytest
 
@@ -59,3 +59,14 @@ def test_what_cannot_be_tokenized_is_refused(path, body, param):
     response = post(FakeLLM(), path, body)
     assert response.status_code in (400, 404)
     assert error_of(response)["param"] == param
+
+
+def test_a_template_s_text_can_be_seen():
+    body = {"messages": [{"role": "user", "content": "hi"}], "strange": 1}
+    answer = post(FakeLLM(), "/apply-template", body)
+    assert answer.json() == {"prompt": "user:hi\nassistant:"}
+    assert "strange" in answer.headers["x-jaxinfer-warnings"]
+    goes_on = {"messages": [*USER, {"role": "assistant", "content": "An"}], "continue_final_message": True}
+    assert post(FakeLLM(), "/apply-template", goes_on).json()["prompt"].endswith("assistant:An\n")
+    for wrong in ({}, {"prompt": "x"}, {"messages": None}):
+        assert error_of(post(FakeLLM(), "/apply-template", wrong))["param"] == "messages"

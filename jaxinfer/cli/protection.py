@@ -1,0 +1,194 @@
+"""The options of `jaxinfer serve` that say who may ask, how much, and over which connection."""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jaxinfer.cli.options import GroupedOption
+from jaxinfer.config import parse_int
+from jaxinfer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jaxinfer.server.settings import ServerSettings
+    from jaxinfer.server.tenants import ApiKey
+    from jaxinfer.server.tls import Tls
+
+KEY_VARIABLE = "JAXINFER_API_KEY"
+LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+_HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
+
+
+def server_settings(params: Mapping[str, Any]) -> "ServerSettings":
+    """What the options of `jaxinfer serve` ask for. Raises ConfigError."""
+    from jaxinfer.server.settings import ServerSettings
+
+    keys = tuple(read_keys(params))
+    given = {
+        name: params[name]
+        for name in ("max_body_bytes", "max_requests_per_key", "max_requests_per_minute_per_key")
+        if params[name] is not None
+    }
+    return ServerSettings(
+        serve_early=params["serve_early"],
+        stall_timeout_s=params["stall_timeout_s"],
+        log_requests=params["log_requests"],
+        api_keys=keys,
+        allowed_hosts=_hosts(params["allowed_hosts"], is_open_at_home=params["host"] in LOOPBACK and not keys),
+        allowed_origins=_origins(params["allowed_origins"]),
+        **given,
+    )
+
+
+def read_keys(params: Mapping[str, Any], env: Mapping[str, str] = os.environ) -> "Iterator[ApiKey]":
+    """The keys of --api-key, of the variable and of the file. Raises ConfigError for one that is given twice."""
+    from jaxinfer.server.tenants import ApiKey
+
+    secrets = list(params["api_keys"])
+    if KEY_VARIABLE in env:  # set and empty is a mistake that must not open the server
+        secrets += env[KEY_VARIABLE].split() or [""]
+    pairs = [(f"key {number}", secret) for number, secret in enumerate(secrets, 1)]
+    if params["api_key_file"] is not None:
+        pairs += _pairs_of(params["api_key_file"])
+    if len({secret for _, secret in pairs}) != len(pairs):
+        raise ConfigError("each API key must be given once, one is given twice; drop one of the two")
+    return (ApiKey(tenant, secret) for tenant, secret in pairs)
+
+
+def _pairs_of(file: str) -> list[tuple[str, str]]:
+    """(tenant, secret) of each line `KEY` or `TENANT KEY`; blank lines and those that begin with # are left out."""
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--api-key-file must be a text file that can be read, got {file}: {error}") from error
+    pairs = []
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        if len(words) > 2:
+            raise ConfigError(f"{file}, line {number}: must be KEY or TENANT KEY, got {len(words)} words")
+        pairs.append((words[0] if len(words) == 2 else f"line {number}", words[-1]))
+    if not pairs:
+        raise ConfigError(f"--api-key-file must hold a key, {file} holds none; write one, or leave the option out")
+    return pairs
+
+
+def _hosts(given: Iterable[str], *, is_open_at_home: bool) -> tuple[str, ...]:
+    """Without keys, loopback alone keeps strangers out, and a page whose name leads here would be let in by it."""
+    hosts = _entries(given)
+    for host in hosts:
+        if host != "*" and not _HOST.fullmatch(host):
+            raise ConfigError(f"--allowed-hosts must be names without port, or *, got {host!r}; IPv6 needs brackets")
+    if "*" in hosts:
+        return ()
+    return tuple(host.lower() for host in hosts) or (LOOPBACK_NAMES if is_open_at_home else ())
+
+
+def _origins(given: Iterable[str]) -> tuple[str, ...]:
+    origins = _entries(given)
+    for origin in origins:
+        if origin not in ("*", "null") and not _ORIGIN.fullmatch(origin):
+            raise ConfigError(f"--allowed-origins must be *, or scheme://host as browsers send it, got {origin!r}")
+    return tuple(origins)
+
+
+def _entries(given: Iterable[str]) -> list[str]:
+    return [entry.strip() for value in given for entry in value.split(",") if entry.strip()]
+
+
+def tls(params: Mapping[str, Any]) -> "Tls | None":
+    """The certificate to serve with, if any. Raises ConfigError."""
+    from jaxinfer.server.tls import Tls
+
+    certfile, keyfile = params["ssl_certfile"], params["ssl_keyfile"]
+    if certfile is None and keyfile is not None:
+        raise ConfigError(f"--ssl-keyfile needs --ssl-certfile, got {keyfile} alone; add it")
+    return None if certfile is None else Tls(certfile, keyfile)
+
+
+def size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """A number of bytes, as in 16M."""
+    try:
+        parsed = None if value is None else parse_int(value)
+    except ValueError:
+        parsed = 0
+    if parsed is not None and parsed < 1:
+        raise ConfigError(f"{param.opts[0]} must be a number of bytes of at least 1, as in 16M, got {value!r}")
+    return parsed
+
+
+def _option(declarations: list[str], **settings: Any) -> GroupedOption:
+    option = GroupedOption(declarations, **settings)
+    option.group = "Protection"
+    return option
+
+
+_COUNT = click.IntRange(1)
+
+OPTIONS: tuple[click.Option, ...] = (
+    _option(
+        ["api_keys", "--api-key"],
+        multiple=True,
+        metavar="KEY",
+        help=f"Ask every request for one of these; other users of the machine see it here, not in {KEY_VARIABLE}.",
+    ),
+    _option(
+        ["--api-key-file"],
+        metavar="FILE",
+        envvar="JAXINFER_API_KEY_FILE",
+        help="Lines of KEY, or TENANT KEY; keys of one tenant share limits and cached prompts.",
+    ),
+    _option(
+        ["--allowed-hosts"],
+        multiple=True,
+        metavar="NAMES",
+        envvar="JAXINFER_ALLOWED_HOSTS",
+        help="Host headers to answer to.  [*; on loopback without a key: localhost]",
+    ),
+    _option(
+        ["--allowed-origins"],
+        multiple=True,
+        metavar="ORIGINS",
+        envvar="JAXINFER_ALLOWED_ORIGINS",
+        help="Sites whose pages may read answers (CORS), or *.  [none]",
+    ),
+    _option(
+        ["--max-requests-per-key"],
+        type=_COUNT,
+        metavar="N",
+        envvar="JAXINFER_MAX_REQUESTS_PER_KEY",
+        help="Requests of one tenant running at once; more are refused with 429.",
+    ),
+    _option(
+        ["--max-requests-per-minute-per-key"],
+        type=_COUNT,
+        metavar="N",
+        envvar="JAXINFER_MAX_REQUESTS_PER_MINUTE_PER_KEY",
+        help="Requests that one tenant may begin in a minute; more are refused with 429.",
+    ),
+    _option(
+        ["--max-body-bytes"],
+        callback=size,
+        metavar="N",
+        envvar="JAXINFER_MAX_BODY_BYTES",
+        help="Of one request; larger ones are refused with 413.  [16M]",
+    ),
+    _option(
+        ["--ssl-certfile"],
+        metavar="FILE",
+        envvar="JAXINFER_SSL_CERTFILE",
+        help="Certificate chain in PEM: serve over HTTPS.",
+    ),
+    _option(
+        ["--ssl-keyfile"],
+        metavar="FILE",
+        envvar="JAXINFER_SSL_KEYFILE",
+        help="Its private key, if not in the same file.",
+    ),
+)

@@ -1,0 +1,102 @@
+"""The door: which host name, which site, which key, how often. What it refuses has reached no handler and no engine.
+
+Every path is closed unless OPEN names it. It decides from the scope's own path and headers, never from a URL put
+together of them: a Host header may hold `localhost/health?`. Plain ASGI, as in context.py.
+"""
+
+import re
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from jaxinfer.errors import ApiError, Forbidden, InvalidRequest, Unauthorized
+from jaxinfer.server.context import HEALTH_PATHS
+from jaxinfer.server.cors import Cors
+from jaxinfer.server.errors import error_response
+from jaxinfer.server.quota import Quota
+from jaxinfer.server.settings import ServerSettings
+from jaxinfer.server.tenants import EVERYBODY, Tenant, Tenants
+
+OPEN = HEALTH_PATHS
+UNCOUNTED = "/abort_request"  # who has too much under way must be able to end some of it
+_HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
+
+
+class Guard:
+    """Lets a request through with `tenant` in its state, or answers it."""
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+        self.app = app
+        self._settings = settings
+        self._tenants = Tenants(settings.api_keys) if settings.api_keys else None
+        self._cors = Cors(settings.allowed_origins)
+        self._quota = Quota(settings.max_requests_per_key, settings.max_requests_per_minute_per_key)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        origin = _header(scope, b"origin")
+        if origin is not None and self._cors.allows(origin):
+            send = self._cors.marked(origin, send)
+        try:
+            self._check_host(scope)
+            if origin is not None and _is_preflight(scope):
+                wanted = _header(scope, b"access-control-request-headers") or b""
+                await self._cors.preflight(origin, wanted)(scope, receive, send)
+                return
+            tenant = scope["state"]["tenant"] = self._tenant(scope)
+            is_counted = scope["method"] == "POST" and scope["path"] != UNCOUNTED
+            if is_counted:
+                self._quota.take(tenant)
+        except ApiError as error:
+            await error_response(error, self._settings)(scope, receive, send)
+            return
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            if is_counted:
+                self._quota.give_back(tenant)
+
+    def _check_host(self, scope: Scope) -> None:
+        """Raise unless the Host header is one well-formed name, and an allowed one if only some are."""
+        given = [value for name, value in scope["headers"] if name == b"host"]
+        match = _HOST.fullmatch(given[0]) if len(given) == 1 else None
+        if match is None and given not in ([], [b""]):  # HTTP/1.0 has none
+            raise InvalidRequest(
+                f"the host header must be one name and perhaps a port, got {_shown(given[0])}; send the server's",
+                code="invalid_host",
+            )
+        allowed = self._settings.allowed_hosts
+        if allowed and (match is None or match[1].decode().rstrip(".").lower() not in allowed):
+            raise Forbidden(
+                f"this server answers to {', '.join(allowed)}, got host {_shown(given[0]) if given else 'none'}; name "
+                "it with --allowed-hosts, or set an API key",
+                code="host_not_allowed",
+            )
+
+    def _tenant(self, scope: Scope) -> Tenant:
+        """Who asks. Raises Unauthorized."""
+        if self._tenants is None or scope["path"] in OPEN:
+            return EVERYBODY
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        scheme, _, secret = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
+        tenant = self._tenants.of(secret.strip()) if scheme.lower() == b"bearer" else None
+        if tenant is None:
+            fault = "an unknown key" if scheme else "none" if not given else "several"
+            raise Unauthorized(
+                f"this server asks for an API key, got {fault}; send it as the header Authorization: Bearer KEY",
+                code="invalid_api_key",
+            )
+        return tenant
+
+
+def _is_preflight(scope: Scope) -> bool:
+    return scope["method"] == "OPTIONS" and _header(scope, b"access-control-request-method") is not None
+
+
+def _header(scope: Scope, wanted: bytes) -> bytes | None:
+    return next((value for name, value in scope["headers"] if name == wanted), None)
+
+
+def _shown(value: bytes) -> str:
+    return ascii(value.decode("latin-1"))[:80]

@@ -1,0 +1,281 @@
+"""Who is let in: keys, host names, origins and quotas (A14, A15, A16), and what a client is told who is not."""
+
+import random
+import statistics
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+from starlette.routing import Route
+
+from jaxinfer.server.app import create_app
+from jaxinfer.server.guard import OPEN
+from jaxinfer.server.quota import Quota
+from jaxinfer.server.settings import ServerSettings
+from jaxinfer.server.tenants import ApiKey, Tenant, Tenants
+from tests.server.fakes import FakeLLM
+from tests.server.http import CHAT, COMPLETIONS, USER, ask, error_of, live, post, raw_request, read_until
+
+KEY, OTHER, SPARE = "sk-first-0123456789", "sk-other-0123456789", "sk-spare-0123456789"
+KEYS = (ApiKey("first", KEY), ApiKey("other", OTHER), ApiKey("first", SPARE))
+LOCKED = ServerSettings(api_keys=KEYS)
+AT_HOME = ServerSettings(allowed_hosts=("localhost", "127.0.0.1", "[::1]"))
+ROUTES = sorted(
+    (method, route.path.replace("{id:path}", "tiny"))
+    for route in create_app(FakeLLM()).routes
+    if isinstance(route, Route)
+    for method in (route.methods or ())
+)
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+@pytest.fixture(scope="module")
+def locked() -> Iterator[tuple[FakeLLM, int]]:
+    """A server that asks for a key, and its port."""
+    llm = FakeLLM()
+    with live(create_app(llm, LOCKED)) as port:
+        yield llm, port
+
+
+def test_the_routes_are_found():
+    assert {("POST", CHAT), ("GET", "/metrics"), ("GET", "/health"), ("POST", "/tokenize")} <= set(ROUTES)
+    assert {path for _, path in ROUTES} >= OPEN
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [],
+        [("authorization", "Bearer wrong-key-0123456789")],
+        [("authorization", "Bearer ")],
+        [("authorization", "Bearer")],
+        [("authorization", "")],
+        [("authorization", KEY)],
+        [("authorization", f"Basic {KEY}")],
+        [("authorization", f"Bearer {KEY[:-1]}")],
+        [("authorization", f"Bearer {KEY}x")],
+        [("authorization", f"Bearer {KEY}\u00fc".encode())],
+        [("authorization", f"Bearer {KEY.upper()}")],
+        [("authorization", f"Bearer {KEY}"), ("authorization", "Bearer x")],
+        [("x-api-key", KEY), ("cookie", f"authorization=Bearer {KEY}")],
+    ],
+)
+def test_every_route_but_the_open_ones_asks_for_a_key(given):
+    llm = FakeLLM()
+    for method, path in ROUTES:
+        response = ask(llm, method, path, LOCKED, headers=given, content=b"{}")
+        if path in OPEN:
+            assert response.status_code == 200
+            continue
+        assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer"), path
+        if method != "HEAD":
+            error = error_of(response)
+            assert (error["type"], error["code"]) == ("authentication_error", "invalid_api_key")
+            assert KEY not in response.text
+    assert not llm.calls and not llm.encoded and not llm.rendered
+
+
+@pytest.mark.parametrize("header", [f"Bearer {KEY}", f"bearer  {OTHER}", f"BEARER {SPARE} "])
+def test_each_key_opens_every_route(header):
+    for method, path in ROUTES:
+        response = ask(FakeLLM(), method, path, LOCKED, headers={"authorization": header}, content=b"{}")
+        assert response.status_code in (200, 415), path
+
+
+def test_unknown_paths_and_methods_tell_strangers_nothing():
+    for method, path in [("GET", "/nowhere"), ("GET", "/"), ("PUT", CHAT), ("OPTIONS", CHAT), ("GET", "/debug/pprof")]:
+        assert ask(FakeLLM(), method, path, LOCKED).status_code == 401
+        assert ask(FakeLLM(), method, path, LOCKED, headers=bearer(KEY)).status_code in (404, 405)
+
+
+def test_without_keys_nobody_is_asked():
+    llm = FakeLLM()
+    assert post(llm, CHAT, {"messages": USER}).status_code == 200
+    assert post(llm, CHAT, {"messages": USER}, authorization="Bearer none").status_code == 200
+    assert {call.salt for call in llm.calls} == {""}
+
+
+def test_keys_are_shown_by_nothing():
+    assert KEY not in repr(LOCKED)
+    assert "salt=" not in repr(Tenants(KEYS).of(KEY.encode()))
+
+
+def test_a_key_s_time_does_not_tell_how_much_of_it_is_right():
+    """2,000 samples each for a key wrong at its first and at its last byte; their medians must not differ (A14)."""
+    secret = "k" * 32
+    tenants = Tenants([ApiKey("a", secret)])
+    guesses = {"none": b"x" + secret[1:].encode(), "most": secret[:-1].encode() + b"x"}
+    taken: dict[str, list[int]] = {name: [] for name in guesses}
+    for _ in range(2000):
+        for name in random.sample(list(guesses), 2):
+            begun = time.perf_counter_ns()
+            found = tenants.of(guesses[name])
+            taken[name].append(time.perf_counter_ns() - begun)
+            assert found is None
+    medians = {name: statistics.median(times) for name, times in taken.items()}
+    spread = statistics.median(abs(t - medians["none"]) for t in taken["none"])
+    assert abs(medians["none"] - medians["most"]) <= 3 * max(spread, 40)
+
+
+def test_each_tenant_has_its_own_salt_whatever_its_key():
+    llm = FakeLLM()
+    for key in (KEY, OTHER, SPARE, KEY):
+        assert post(llm, COMPLETIONS, {"prompt": "x"}, LOCKED, **bearer(key)).status_code == 200
+    salts = [call.salt for call in llm.calls]
+    assert len(set(salts)) == 4, "each app draws its own"
+    tenants = Tenants(KEYS)
+    first, other, spare = (tenants.of(key.encode()) for key in (KEY, OTHER, SPARE))
+    assert first == spare != other
+    assert len(first.salt) == 32 and first.salt != other.salt
+
+
+def test_a_client_cannot_name_a_salt():
+    response = post(FakeLLM(), COMPLETIONS, {"prompt": "x", "cache_salt": "s"}, LOCKED, **bearer(KEY))
+    assert (response.status_code, error_of(response)["param"]) == (400, "cache_salt")
+
+
+@pytest.mark.parametrize(
+    ("target", "host"),
+    [
+        (CHAT, "localhost/health?"),
+        (CHAT, "x/v1/models#"),
+        (CHAT, "localhost:8000@evil"),
+        (CHAT, ""),
+        (f"http://localhost/health?{CHAT}", "localhost"),
+        (f"http://localhost{CHAT}", "localhost"),
+        (f"http://health{CHAT}", "localhost/health"),
+        ("//v1/chat/completions", "localhost"),
+        ("/v1/../v1/chat/completions", "localhost"),
+        ("/health/../v1/chat/completions", "localhost"),
+        ("/health%2f..%2fv1/chat/completions", "localhost"),
+        ("/%2e%2e/v1/chat/completions", "localhost"),
+        ("/v1/chat/completions?x=/health", "localhost"),
+        ("/v1/chat/completions#/health", "localhost"),
+        ("/v1/chat/completions/", "localhost"),
+        ("/v1%2fchat%2fcompletions", "localhost"),
+    ],
+)
+@pytest.mark.parametrize("method", ["POST", "GET", "QUERY"])
+def test_no_spelling_of_a_path_leads_past_the_key(locked, method, target, host):
+    llm, port = locked
+    forged = {"x_forwarded_host": "localhost", "x_forwarded_for": "127.0.0.1", "x_original_url": "/health"}
+    body = {"messages": USER}
+    with raw_request(port, target, body, method=method, host=host, connection="close", **forged) as connection:
+        received = read_until(connection, b"")
+    status = int(received.split()[1])
+    assert status in ((200, 400, 401, 405) if target.startswith("http://localhost/health?") else (400, 401))
+    assert not llm.calls
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST.", "127.0.0.1:8000", "[::1]", "[::1]:80", "localhost:1"])
+def test_on_loopback_its_own_names_are_answered_to(host):
+    assert ask(FakeLLM(), "GET", "/v1/models", AT_HOME, headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:8000", "10.0.0.1"])
+@pytest.mark.parametrize("path", ["/v1/models", "/health", "/metrics"])
+def test_a_name_that_was_bent_to_this_machine_is_a_403(path, host):
+    response = ask(FakeLLM(), "GET", path, AT_HOME, headers={"host": host})
+    assert response.status_code == 403
+    error = error_of(response)
+    assert error["code"] == "host_not_allowed" and "--allowed-hosts" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "hosts", [[("host", "localhost"), ("host", "evil")], [("host", "a b")], [("host", "é".encode())]]
+)
+def test_a_host_that_is_none_is_a_400(hosts):
+    for settings in (None, AT_HOME):
+        response = ask(FakeLLM(), "GET", "/v1/models", settings, headers=hosts)
+        assert (response.status_code, error_of(response)["code"]) == (400, "invalid_host")
+
+
+def test_no_other_site_s_page_may_read_an_answer_unless_it_is_named():
+    page = {"origin": "https://app.example"}
+    assert "access-control-allow-origin" not in ask(FakeLLM(), "GET", "/v1/models", headers=page).headers
+    named = ServerSettings(allowed_origins=("https://app.example",), api_keys=KEYS)
+    for headers, status in ((page, 401), (page | bearer(KEY), 200)):
+        response = ask(FakeLLM(), "GET", "/v1/models", named, headers=headers)
+        assert response.status_code == status
+        assert response.headers["access-control-allow-origin"] == "https://app.example"
+        assert response.headers["vary"] == "origin"
+        assert "x-request-id" in response.headers["access-control-expose-headers"]
+        assert "access-control-allow-credentials" not in response.headers
+    other = {"origin": "https://app.example.evil"} | bearer(KEY)
+    assert "access-control-allow-origin" not in ask(FakeLLM(), "GET", "/v1/models", named, headers=other).headers
+    everyone = ServerSettings(allowed_origins=("*",))
+    assert ask(FakeLLM(), "GET", "/v1/models", everyone, headers=page).headers["access-control-allow-origin"] == "*"
+
+
+def preflight(settings: ServerSettings, origin: str, **headers: Any) -> httpx2.Response:
+    given = {"origin": origin, "access-control-request-method": "POST", **headers}
+    return ask(FakeLLM(), "OPTIONS", CHAT, settings, headers=given)
+
+
+def test_a_browser_that_asks_first_needs_no_key_and_gets_no_further():
+    named = ServerSettings(allowed_origins=("https://app.example",), api_keys=KEYS)
+    wanted = "authorization,content-type, x-stainless-os"
+    response = preflight(named, "https://app.example", **{"access-control-request-headers": wanted})
+    assert response.status_code == 204
+    assert response.headers["access-control-allow-headers"] == wanted
+    assert response.headers["access-control-allow-methods"] == "GET, POST"
+    refused = preflight(named, "https://evil.example")
+    assert (refused.status_code, error_of(refused)["code"]) == (403, "origin_not_allowed")
+    strange = preflight(named, "https://app.example", **{"access-control-request-headers": "a\tb"})
+    assert "access-control-allow-headers" not in strange.headers
+
+
+def test_a_tenant_s_requests_at_once_are_bounded():
+    llm = FakeLLM(lambda ids, params: [60.0])
+    settings = ServerSettings(api_keys=KEYS, max_requests_per_key=2)
+    body = {"messages": USER, "stream": True}
+    with live(create_app(llm, settings)) as port:
+        url = f"http://127.0.0.1:{port}"
+        running = [raw_request(port, CHAT, body, **bearer(KEY)) for _ in range(2)]
+        deadline = time.monotonic() + 5
+        while len(llm.calls) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        third = httpx2.post(f"{url}{CHAT}", json=body, headers=bearer(SPARE))
+        assert (third.status_code, third.headers["retry-after"]) == (429, "1")
+        assert error_of(third)["code"] == "concurrency_limit_exceeded"
+        assert httpx2.get(f"{url}/v1/models", headers=bearer(KEY)).status_code == 200
+        other = httpx2.post(f"{url}/tokenize", json={"prompt": "x"}, headers=bearer(OTHER))
+        assert other.status_code == 200
+        for connection in running:
+            connection.close()
+        while httpx2.post(f"{url}/tokenize", json={"prompt": "x"}, headers=bearer(KEY)).status_code == 429:
+            assert time.monotonic() < deadline, "a request that has ended counts no longer"
+            time.sleep(0.01)
+
+
+def test_a_tenant_s_requests_a_minute_are_bounded():
+    settings = ServerSettings(api_keys=KEYS, max_requests_per_minute_per_key=2)
+    with live(create_app(FakeLLM(), settings)) as port:
+        url = f"http://127.0.0.1:{port}/tokenize"
+        answers = [httpx2.post(url, json={"prompt": "x"}, headers=bearer(key)) for key in (KEY, SPARE, KEY, OTHER)]
+        stranger = [httpx2.post(url, json={"prompt": "x"}) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429, 200]
+    assert error_of(answers[2])["code"] == "rate_limit_exceeded"
+    assert 28 <= int(answers[2].headers["retry-after"]) <= 30
+    assert [answer.status_code for answer in stranger] == [401] * 3
+
+
+def test_a_minute_s_requests_may_come_at_once_and_then_one_by_one():
+    now_s = [0.0]
+    quota, tenant = Quota(None, 6, lambda: now_s[0]), Tenant("t", "s")
+    taken = []
+    for second in range(0, 130):
+        now_s[0] = float(second)
+        while True:
+            try:
+                quota.take(tenant)
+            except Exception as error:
+                assert 0 < error.retry_after_s <= 10
+                break
+            taken.append(second)
+    assert taken == [0] * 6 + list(range(10, 130, 10))

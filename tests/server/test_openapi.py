@@ -1,0 +1,157 @@
+"""/openapi.json against the server that it speaks of: its routes, its fields, and bodies made of its schemas."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from starlette.routing import Route
+
+from jaxinfer.protocol.schemas import request_schemas
+from jaxinfer.server.app import create_app
+from jaxinfer.server.guard import OPEN
+from jaxinfer.server.openapi import OPERATIONS, openapi_document
+from jaxinfer.server.settings import ServerSettings
+from jaxinfer.server.tenants import ApiKey
+from tests.server.fakes import FakeLLM
+from tests.server.http import ask, error_of, post
+
+DOCUMENT = openapi_document(20, has_keys=True)
+SCHEMAS = request_schemas(20)
+BODIES = {operation.path: operation.body for operation in OPERATIONS if operation.body}
+LEAST: dict[str, dict[str, Any]] = {
+    "ChatCompletionRequest": {"messages": [{"role": "user", "content": "x"}]},
+    "CompletionRequest": {"prompt": "x"},
+    "TokenizeRequest": {"prompt": "x"},
+    "ApplyTemplateRequest": {"messages": [{"role": "user", "content": "x"}]},
+    "DetokenizeRequest": {"tokens": [65]},
+    "AbortRequest": {"request_id": "x"},
+}
+# one field alone may be at odds with what is left out, or with this model; the field that the refusal then names
+NEEDS = {
+    "stream_options": "stream_options",  # stream
+    "top_logprobs": "top_logprobs",  # logprobs
+    "best_of": "best_of",  # n
+    "max_tokens": "max_tokens",  # the context's length
+    "max_completion_tokens": "max_tokens",
+    "min_tokens": "min_tokens",  # max_tokens
+    "messages": "messages",  # a user's without content
+    "add_special_tokens": "add_special_tokens",
+    "continue_final_message": "continue_final_message",
+    "chat_template_kwargs": "chat_template_kwargs",  # only some names
+    "priority": "priority",
+    "model": "model",
+    "/tokenize prompt": "prompt",  # null
+    "/tokenize messages": ("messages", "prompt"),  # not both
+}
+
+
+def values(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
+    """JSON that a schema of ours allows; small, and ids of FakeLLM's vocabulary."""
+    if "anyOf" in schema:
+        return st.one_of(*map(values, schema["anyOf"]))
+    if "enum" in schema or "const" in schema:
+        return st.sampled_from(schema.get("enum", [schema.get("const")]))
+    match schema.get("type"):
+        case "null":
+            return st.none()
+        case "boolean":
+            return st.booleans()
+        case "integer":
+            return st.integers(schema.get("minimum", 0), min(schema.get("maximum", 255), 2**63))
+        case "number":
+            low = schema.get("minimum", schema.get("exclusiveMinimum"))
+            return st.floats(low, schema["maximum"], exclude_min="exclusiveMinimum" in schema, allow_nan=False)
+        case "string":
+            text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
+            return text.filter(lambda value: len(value) >= schema.get("minLength", 0))
+        case "array":
+            least = schema.get("minItems", 0)
+            return st.lists(values(schema["items"]), min_size=least, max_size=min(3, schema.get("maxItems", 3)))
+        case "object":
+            return objects(schema)
+    return st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=5), st.just({}))
+
+
+def objects(schema: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
+    if "propertyNames" in schema:
+        return st.dictionaries(st.integers(0, 255).map(str), values(schema["additionalProperties"]), max_size=3)
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    optional = {name: values(inner) for name, inner in properties.items() if name not in required}
+    return st.fixed_dictionaries({name: values(properties[name]) for name in required}, optional=optional)
+
+
+ANYTHING = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=8)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=8), inner, max_size=3)),
+    max_leaves=5,
+)
+
+
+def check_documented(path: str, body: Any) -> None:
+    """The answer is one that the document names, and no 5xx."""
+    response = post(FakeLLM(), path, json.dumps(body).encode())
+    assert str(response.status_code) in DOCUMENT["paths"][path]["post"]["responses"]
+    assert response.status_code < 500
+    if response.status_code != 200:
+        error_of(response)
+
+
+def test_every_route_is_in_the_document_and_nothing_else():
+    routes = {route.path.replace(":path", "") for route in create_app(FakeLLM()).routes if isinstance(route, Route)}
+    assert set(DOCUMENT["paths"]) == routes
+    for path, methods in DOCUMENT["paths"].items():
+        (method,) = methods
+        answer = ask(FakeLLM(), method.upper(), path.replace("{id}", "tiny"), content=b"{}")
+        assert answer.status_code in (200, 415)
+        assert ("security" in methods[method]) == (path not in OPEN)
+
+
+def test_every_reference_leads_somewhere():
+    names = {part.partition('"')[0] for part in json.dumps(DOCUMENT).split('"$ref": "#/components/schemas/')[1:]}
+    assert names == set(DOCUMENT["components"]["schemas"])
+
+
+def test_it_is_served_and_knows_the_server_s_own_limits():
+    served = ask(FakeLLM(max_logprobs=7), "GET", "/openapi.json").json()
+    chat = served["components"]["schemas"]["ChatCompletionRequest"]["properties"]
+    assert chat["top_logprobs"]["anyOf"][0]["maximum"] == 7
+    assert ask(FakeLLM(status="starting"), "GET", "/openapi.json").json()["openapi"] == "3.1.0"
+    locked = ServerSettings(api_keys=(ApiKey("a", "sk-0123456789"),))
+    assert ask(FakeLLM(), "GET", "/openapi.json", locked).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("path", "field"), [(path, field) for path, name in BODIES.items() for field in SCHEMAS[name]["properties"]]
+)
+@settings(max_examples=3, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_value_that_the_schema_allows_is_taken(path, field, data):
+    name = BODIES[path]
+    value = data.draw(values(SCHEMAS[name]["properties"][field]))
+    response = post(FakeLLM(), path, LEAST[name] | {field: value})
+    needed = NEEDS.get(f"{path} {field}") or NEEDS.get(field, "no refusal")
+    if response.status_code == 200:
+        assert field not in response.headers.get("x-jaxinfer-warnings", "")
+    else:
+        assert (error_of(response)["param"] or field).startswith(needed), response.text
+
+
+@pytest.mark.parametrize("path", BODIES)
+@settings(max_examples=30, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_no_body_of_the_schema_is_a_5xx(path, data):
+    check_documented(path, data.draw(objects(SCHEMAS[BODIES[path]])))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", BODIES)
+@settings(max_examples=400, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_no_body_at_all_is_a_5xx(path, data):
+    """2,000 cases: fields of the schema, some with anything in them."""
+    body = data.draw(st.one_of(objects(SCHEMAS[BODIES[path]]), st.just(LEAST[BODIES[path]])))
+    for field in data.draw(st.sets(st.sampled_from(sorted(SCHEMAS[BODIES[path]]["properties"])), max_size=3)):
+        body = body | {field: data.draw(ANYTHING)}
+    check_documented(path, body)

@@ -1,0 +1,94 @@
+"""/abort_request and /load: what is under way, and ending it by the id that the client knows."""
+
+from typing import Any
+
+import httpx2
+import pytest
+
+from jaxinfer.llm.types import Delta
+from jaxinfer.server.app import create_app
+from jaxinfer.server.settings import ServerSettings
+from jaxinfer.server.tenants import ApiKey
+from tests.server.fakes import FakeLLM
+from tests.server.http import CHAT, COMPLETIONS, error_of, events, live, post, raw_request, read_until, wait_until
+
+ALICE, BOB = {"authorization": "Bearer sk-alice-0123"}, {"authorization": "Bearer sk-bob-012345"}
+LOCKED = ServerSettings(
+    api_keys=(ApiKey("alice", "sk-alice-0123"), ApiKey("bob", "sk-bob-012345")), max_requests_per_key=3
+)
+
+
+def endless(ids: list[int], params: Any) -> Any:
+    while True:
+        yield Delta(0, "x", [1])
+        yield 0.01
+
+
+def test_a_request_is_ended_by_its_own_tenant_and_under_its_own_id_alone():
+    llm = FakeLLM(endless)
+    with live(create_app(llm, LOCKED)) as port, httpx2.Client(base_url=f"http://127.0.0.1:{port}") as client:
+
+        def abort(request_id: str, key: dict[str, str]) -> int:
+            return client.post("/abort_request", json={"request_id": request_id}, headers=key).json()["aborted"]
+
+        def load() -> int:
+            return client.get("/load", headers=BOB).json()["server_load"]
+
+        body = {"prompt": "a", "stream": True}
+        streams = [
+            raw_request(port, COMPLETIONS, body, x_request_id=name, connection="close", **key)
+            for name, key in (("one", ALICE), ("one", ALICE), ("two", ALICE), ("one", BOB))
+        ]
+        wait_until(lambda: load() == 4)
+        assert client.post("/tokenize", json={"prompt": "x"}, headers=ALICE).status_code == 429
+        assert abort("three", ALICE) == abort("two", BOB) == 0
+        assert load() == 4
+        assert abort("one", ALICE) == 2
+        for stream in streams[:2]:
+            frames = read_until(stream, b"").partition(b"\r\n\r\n")[2]
+            assert frames.count(b'"finish_reason":"abort"') == 1 and b"data: [DONE]" in frames
+            assert b'"error"' not in frames
+        wait_until(lambda: load() == 2)
+        assert (abort("two", ALICE), abort("one", BOB)) == (1, 1)
+        wait_until(lambda: load() == 0 and not llm.running)
+        for stream in streams:
+            stream.close()
+
+
+def test_an_answer_that_is_not_streamed_ends_too_with_what_there_is():
+    llm = FakeLLM(endless)
+    with (
+        live(create_app(llm)) as port,
+        raw_request(port, COMPLETIONS, {"prompt": "a"}, x_request_id="one", connection="close") as connection,
+    ):
+        url = f"http://127.0.0.1:{port}/abort_request"
+        wait_until(lambda: httpx2.post(url, json={"request_id": "one"}).json()["aborted"] == 1)
+        received = read_until(connection, b"")
+    assert received.startswith(b"HTTP/1.1 200 ") and b'"finish_reason":"abort"' in received
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [({}, "request_id"), ({"request_id": 5}, "request_id"), ({"request_id": "x", "abort_all": True}, "abort_all")]
+    + [({"rid": "x"}, "rid")],
+)
+def test_what_names_no_request_is_a_400(body, param):
+    response = post(FakeLLM(), "/abort_request", body)
+    assert (response.status_code, error_of(response)["param"]) == (400, param)
+
+
+def test_what_has_ended_is_forgotten():
+    llm = FakeLLM()
+    app = create_app(llm)
+    with live(app) as port:
+        for stream in (False, True):
+            answer = httpx2.post(
+                f"http://127.0.0.1:{port}{CHAT}",
+                json={"messages": [{"role": "user", "content": "hi"}], "stream": stream},
+            )
+            assert answer.status_code == 200
+        assert events(answer.text)
+        refused = httpx2.post(f"http://127.0.0.1:{port}{COMPLETIONS}", json={"prompt": [999]})
+        assert refused.status_code == 400
+        wait_until(lambda: len(app.state.running) == 0)
+    assert app.state.running._by_key == {}

@@ -1,0 +1,102 @@
+"""A hung step is told by the health checks, and nothing else is taken for one (A44); the engine is a dry run's."""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from jaxinfer.config import EngineConfig
+from jaxinfer.llm.async_llm import AsyncLLM
+from jaxinfer.llm.process import EngineProcess
+from jaxinfer.server.app import create_app
+from jaxinfer.server.settings import ServerSettings
+from jaxinfer.testing.faults import Fault
+from tests.server.fakes import FakeLLM
+from tests.server.http import COMPLETIONS, ask, error_of, live
+from tests.support.faulty_child import MODULE, Order, Orders
+
+LIMIT_S, HANG_S = 0.8, 1.8
+CHECKS = ("/health", "/ready", "/live", "/healthz", "/readyz", "/livez")
+
+
+@pytest.fixture(scope="module")
+def child() -> Iterator[tuple[str, ...]]:
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own paths are too long for a socket
+        faults = Path(folder, "faults")
+        faults.write_text("[]")
+        yield MODULE, "dry run", str(faults), str(Path(folder, "orders"))
+
+
+@pytest.fixture(scope="module")
+def port(child) -> Iterator[int]:
+    config = EngineConfig(model="demo", max_num_seqs=4, max_num_queued_seqs=60)
+    llm = AsyncLLM(config, new_transport=partial(EngineProcess, child=child))
+    with live(create_app(llm, ServerSettings(stall_timeout_s=LIMIT_S)), llm.start, llm.close) as port:
+        yield port
+
+
+def generate(port: int, max_tokens: int) -> int:
+    body = {"prompt": "a", "max_tokens": max_tokens, "ignore_eos": True}
+    return httpx2.post(f"http://127.0.0.1:{port}{COMPLETIONS}", json=body, timeout=60).status_code
+
+
+def watch(port: int, is_done: Callable[[], bool]) -> list[tuple[float, int, float]]:
+    """(when, status, seconds it took) of /health, again and again."""
+    begun_s, seen = time.monotonic(), []
+    with httpx2.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        while not is_done():
+            asked_s = time.monotonic()
+            status = client.get("/health").status_code
+            seen.append((asked_s - begun_s, status, time.monotonic() - asked_s))
+            time.sleep(0.02)
+    return seen
+
+
+def test_a_hung_step_is_told_and_its_end_too(port, child):
+    orders = Orders(child[-1])
+    orders.send(Order(add=Fault("hang", seconds=HANG_S)))
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(generate, port, 20)
+        seen = watch(port, answer.done)
+        assert answer.result() == 200, "the request only waited"
+    orders.close()
+    ill = [when_s for when_s, status, _ in seen if status == 503]
+    assert LIMIT_S - 0.1 < ill[0] < LIMIT_S + 0.9
+    assert HANG_S - 0.9 < ill[-1] < HANG_S + 0.9
+    assert sorted(took_s for _, _, took_s in seen)[len(seen) // 2] < 0.05
+    assert [httpx2.get(f"http://127.0.0.1:{port}{path}").status_code for path in CHECKS] == [200] * 6
+
+
+def test_an_idle_engine_is_well(port):
+    begun_s = time.monotonic()
+    assert {status for _, status, _ in watch(port, lambda: time.monotonic() > begun_s + 1.5 * LIMIT_S)} == {200}
+    with ThreadPoolExecutor(1) as pool:  # what it did before the work came counts not
+        answer = pool.submit(generate, port, 50)
+        assert {status for _, status, _ in watch(port, answer.done)} == {200}
+
+
+def test_a_full_queue_is_no_hang(port):
+    with ThreadPoolExecutor(64) as pool:
+        answers = [pool.submit(generate, port, 20) for _ in range(64)]
+        seen = watch(port, lambda: all(answer.done() for answer in answers))
+    assert [answer.result() for answer in answers] == [200] * 64
+    assert seen[-1][0] > LIMIT_S, "long enough for a false alarm"
+    assert {status for _, status, _ in seen} == {200}
+
+
+@pytest.mark.parametrize("path", CHECKS)
+def test_every_check_says_what_is_wrong_and_answers_go_on(path):
+    llm = FakeLLM()
+    llm.stalled_s = 12.34
+    response = ask(llm, "GET", path)
+    assert (response.status_code, error_of(response)["code"]) == (503, "stalled")
+    assert "--stall-timeout-s" in error_of(response)["message"]
+    assert response.headers["retry-after"]
+    assert 'jaxinfer:stalled_seconds{model_name="tiny"} 12.34' in ask(llm, "GET", "/metrics").text
+    llm.stalled_s = 9.9
+    assert ask(llm, "GET", path).status_code == 200

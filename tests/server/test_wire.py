@@ -1,0 +1,210 @@
+"""What is refused below the app: endless heads, drips, framing with two readings, no reading (A10, A11, A12, A45)."""
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from jaxinfer.llm.types import Delta
+from jaxinfer.server.app import create_app
+from jaxinfer.server.wire import MAX_HEADERS, BoundedProtocol
+from tests.server.fakes import FakeLLM, hello
+from tests.server.http import CHAT, USER, live, raw_request, read_until, wait_until
+
+REQUEST = f"POST {CHAT} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n".encode()
+BODY = json.dumps({"messages": USER}).encode()
+
+
+class Hasty(BoundedProtocol):
+    """Gives up after 0.4 s instead of ten."""
+
+    patience_s = 0.4
+    slow_reader_s = 0.5
+
+
+@pytest.fixture(scope="module")
+def llm() -> FakeLLM:
+    return FakeLLM()
+
+
+@pytest.fixture(scope="module")
+def port(llm: FakeLLM) -> Iterator[int]:
+    with live(create_app(llm), protocol=Hasty) as port:
+        yield port
+
+
+def send(port: int, raw: bytes) -> bytes:
+    """All that comes back until the server closes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        with contextlib.suppress(ConnectionError):  # closed while we still write
+            connection.sendall(raw)
+        with contextlib.suppress(ConnectionError):
+            return read_until(connection, b"")
+        return b""
+
+
+def resident_bytes() -> int:
+    """Of this process, which is the server's too."""
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS")]
+    return int(line.split()[1]) * 1024
+
+
+def error_code(received: bytes) -> str:
+    return json.loads(received.partition(b"\r\n\r\n")[2])["error"]["code"]
+
+
+def works(port: int) -> bool:
+    return httpx2.post(f"http://127.0.0.1:{port}{CHAT}", json={"messages": USER}).status_code == 200
+
+
+HEADS = {
+    "a header of 1 MB": REQUEST + b"x: " + b"a" * 2**20 + b"\r\n\r\n",
+    "a header of 64 MB without end": REQUEST + b"x: " + b"a" * 2**26,
+    "a name of 1 MB": REQUEST + b"a" * 2**20 + b": x\r\n\r\n",
+    "10,000 headers": REQUEST + b"x: y\r\n" * 10_000 + b"\r\n",
+    "one header too many": REQUEST + b"x: y\r\n" * (MAX_HEADERS - 1) + b"\r\n",
+    "a URL of 1 MB": b"GET /" + b"a" * 2**20 + b" HTTP/1.1\r\nhost: test\r\n\r\n",
+    "trailers of 1 MB": REQUEST + b"transfer-encoding: chunked\r\n\r\n0\r\nx: " + b"a" * 2**20 + b"\r\n\r\n",
+    "a chunk's extension of 1 MB": REQUEST + b"transfer-encoding: chunked\r\n\r\n1;" + b"a" * 2**20 + b"\r\n",
+}
+
+
+@pytest.mark.parametrize("raw", HEADS.values(), ids=HEADS.keys())
+def test_a_head_without_end_is_cut_off(llm, port, raw):
+    before, num_calls = resident_bytes(), len(llm.calls)
+    received = send(port, raw)
+    assert received == b"" or (received.startswith(b"HTTP/1.1 4") and error_code(received) == "head_too_large")
+    assert resident_bytes() - before < 10 * 2**20
+    assert len(llm.calls) == num_calls
+    assert works(port)
+
+
+def test_a_head_within_the_limits_passes(port):
+    headers = b"x: y\r\n" * (MAX_HEADERS - 5) + b"y: " + b"a" * 60_000
+    raw = REQUEST + headers + b"\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(BODY) + BODY
+    assert send(port, raw).startswith(b"HTTP/1.1 200 ")
+
+
+DRIPS = {
+    "a head": REQUEST + b"x: ",
+    "a URL": b"GET /",
+    "line ends": b"\r\n",
+    "a body": REQUEST + b"content-length: 1000000\r\n\r\n",
+    "a body that nobody reads": b"POST /nowhere HTTP/1.1\r\nhost: test\r\ncontent-length: 1000000\r\n\r\n",
+    "chunks": REQUEST + b"transfer-encoding: chunked\r\n\r\n1\r\n",
+}
+
+
+def test_a_request_that_comes_in_drips_is_closed(port):
+    with contextlib.ExitStack() as stack:
+        dripping = {}
+        for name, begun in DRIPS.items():
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+            connection.sendall(begun)
+            dripping[name] = connection, b"\r\n" if name == "line ends" else b"1"
+        ended_s = time.monotonic() + 5
+        while dripping and time.monotonic() < ended_s:
+            time.sleep(0.05)
+            for name, (connection, drip) in list(dripping.items()):
+                try:
+                    connection.sendall(drip)
+                except ConnectionError:
+                    del dripping[name]
+    assert not dripping, "still open"
+
+
+def test_five_hundred_that_drip_hold_up_nobody(port):
+    def answered_s() -> float:
+        begun_s = time.monotonic()
+        assert works(port)
+        return time.monotonic() - begun_s
+
+    alone_s = max(answered_s() for _ in range(5))
+    with contextlib.ExitStack() as stack:
+        drips = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10)) for _ in range(500)]
+        for number, connection in enumerate(drips):
+            connection.sendall(REQUEST if number % 2 else REQUEST + b"content-length: 999\r\n\r\n{")
+        assert max(answered_s() for _ in range(5)) < 2 * alone_s + 0.25
+        answers = [read_until(connection, b"") for connection in drips]
+    assert all(answer.startswith(b"HTTP/1.1 408 ") and error_code(answer) == "request_timeout" for answer in answers)
+
+
+def test_a_slow_body_that_does_come_is_read(port):
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        padding = b" " * 40_000
+        connection.sendall(REQUEST + b"connection: close\r\ncontent-length: %d\r\n\r\n" % (len(BODY) + 160_000))
+        for _ in range(4):
+            connection.sendall(padding)
+            time.sleep(0.25)
+        connection.sendall(BODY)
+        assert read_until(connection, b"").startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_line_end_behind_a_request_does_not_end_a_slow_answer():
+    slow = FakeLLM(lambda ids, params: [0.9, *hello(ids, params)])
+    with (
+        live(create_app(slow), protocol=Hasty) as port,
+        socket.create_connection(("127.0.0.1", port), timeout=10) as connection,
+    ):
+        connection.sendall(REQUEST + b"content-length: %d\r\n\r\n" % len(BODY) + BODY)
+        time.sleep(0.1)
+        connection.sendall(b"\r\n")
+        assert read_until(connection, b"}").startswith(b"HTTP/1.1 200 ")
+
+
+def test_who_never_reads_is_dropped_and_others_notice_nothing():
+    def endless(ids, params):
+        while True:
+            yield Delta(0, "x" * 65_536 if params.seed == 1 else "x", [1])
+            yield 0.01
+
+    llm = FakeLLM(endless)
+    body = {"messages": USER, "stream": True}
+    with (
+        live(create_app(llm), protocol=Hasty) as port,
+        raw_request(port, CHAT, body) as reader,
+        raw_request(port, CHAT, body | {"seed": 1}) as sleeper,
+    ):
+        wait_until(lambda: len(llm.calls) == 2)
+        wait_until(lambda: len(llm.running) == 1)
+        assert llm.aborts == [call.request_id for call in llm.calls if call.params.seed == 1]
+        read_until(reader, b"\n\n\r\n")
+        assert len(llm.running) == 1
+        with contextlib.suppress(ConnectionError):
+            while sleeper.recv(2**20):
+                """What the kernel holds; then the end."""
+
+
+FRAMES = {
+    "two lengths": b"content-length: 5\r\ncontent-length: 6\r\n\r\n",
+    "a length and chunks": b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    "a length that is no number": b"content-length: +5\r\n\r\n",
+    "a chunk that is no number": b"transfer-encoding: chunked\r\n\r\nxyz\r\n",
+    "chunked, but not last": b"transfer-encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+    "a folded header": b"x: a\r\n b\r\ncontent-length : 5\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("rest", FRAMES.values(), ids=FRAMES.keys())
+def test_framing_that_can_be_read_in_two_ways_runs_nothing(llm, port, rest):
+    num_calls = len(llm.calls)
+    received = send(port, REQUEST + rest + BODY)
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert received.count(b"HTTP/1.1 ") == 1
+    assert error_code(received) == "invalid_http"
+    assert len(llm.calls) == num_calls
+
+
+def test_a_thousand_requests_on_one_connection(llm, port):
+    num_calls = len(llm.calls)
+    with httpx2.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        for _ in range(1000):
+            assert client.post(CHAT, json={"messages": USER}).status_code == 200
+    assert len(llm.calls) - num_calls == 1000
+    assert threading.active_count() < 20

@@ -1,0 +1,34 @@
+"""docs/limits.md tells the truth: each fixed limit it names has the value that it gives."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from jaxinfer.protocol import body, completions, messages, validate
+from jaxinfer.server import wire
+from jaxinfer.server.guard import OPEN
+from jaxinfer.server.settings import ServerSettings
+
+TEXT = (Path(__file__).parents[1] / "docs" / "limits.md").read_text()
+ROWS = re.findall(r"^\|[^|]*\|([^|]*)\| fixed, `([A-Z_]+)` \|", TEXT, re.MULTILINE)
+MODULES = (body, completions, messages, validate, wire)
+
+
+@pytest.mark.parametrize(("given", "name"), ROWS, ids=[name for _, name in ROWS])
+def test_a_fixed_limit_is_what_the_table_says(given, name):
+    (value,) = {vars(module)[name] for module in MODULES if name in vars(module)}
+    assert float(re.search(r"\d+", given)[0]) == value
+
+
+def test_every_fixed_limit_is_in_the_table():
+    limits = {name for module in MODULES for name in vars(module) if name.startswith("MAX_")}
+    assert limits - {"MAX_LOGPROBS"} <= {name for _, name in ROWS}  # that one has a flag
+    assert "| `logprobs`, `top_logprobs`, `prompt_logprobs` | 20 |" in TEXT
+    assert validate.MAX_LOGPROBS == 20
+
+
+def test_the_other_facts_are_true():
+    assert "| body | 16 MiB |" in TEXT
+    assert ServerSettings().max_body_bytes == 16 * 2**20
+    assert all(f"`{path}`" in TEXT for path in OPEN)
