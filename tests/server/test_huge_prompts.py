@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from statistics import median
 
 import httpx2
 import pytest
@@ -64,7 +65,7 @@ def test_four_of_them_hold_up_neither_checks_nor_streams(client, text):
         body = {"prompt": "hi", "max_tokens": 200, "stream": True, "ignore_eos": True}
         with client.stream("POST", COMPLETIONS, json=body) as response:
             times = [time.monotonic() for line in response.iter_lines() if line]
-        return sorted(later - earlier for earlier, later in zip(times, times[1:], strict=False))
+        return [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
 
     alone = gaps()
     with ThreadPoolExecutor(6) as pool:
@@ -77,8 +78,8 @@ def test_four_of_them_hold_up_neither_checks_nor_streams(client, text):
             checks.append(time.monotonic() - begun_s)
             time.sleep(0.01)
     assert [answer.result().status_code for answer in huge] == [400] * 4
-    assert sorted(checks)[len(checks) // 2] < 0.05  # the client's own work shares the processors: medians, not tails
-    assert stream.result()[100] < 1.5 * alone[100] + 0.005
+    assert median(checks) < 0.05  # the client's own work shares the processors: medians, not tails
+    assert median(stream.result()) < 1.5 * median(alone) + 0.02  # a frame may hold several tokens when both are busy
 
 
 def test_a_long_text_that_may_fit_is_tokenized(client):
