@@ -81,6 +81,25 @@ class EngineConfig:
         if faults:
             raise ConfigError("; ".join(faults))
 
+    def dtype_for(self, checkpoint_dtype: str) -> str:
+        """Of weights and pages, where the checkpoint has that one."""
+        return checkpoint_dtype if self.dtype == "auto" else self.dtype
+
+    def kept_in_limits(self) -> dict[str, Any]:
+        """The fields of Limits that are settings as they stand."""
+        return {name: value for name in _KEPT_IN_LIMITS if (value := getattr(self, name)) is not None}
+
+
+_KEPT_IN_LIMITS = (
+    "enable_prefix_caching",
+    "enable_chunked_prefill",
+    "scheduling",
+    "kv_layout",
+    "run_ahead",
+    "max_logprobs",
+    "max_num_queued_seqs",
+)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ExtendBucket:

@@ -7,9 +7,7 @@ from jaxinfer.checkpoint.resolve import Part, resolve
 from jaxinfer.config import EngineConfig
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import family_for
-from jaxinfer.runtime.memory import weight_bytes
-
-ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
+from jaxinfer.runtime.memory import ITEMSIZE, weight_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +50,7 @@ def work_of(config: EngineConfig) -> Work:
     checkpoint = resolve(config.model, revision=config.revision, download_dir=config.download_dir, needs=needs)
     family = family_for(checkpoint.config)
     model: ModelConfig = family.config_from_hf(checkpoint.config)
-    itemsize = ITEMSIZE[model.dtype if config.dtype == "auto" else config.dtype]
+    itemsize = ITEMSIZE[config.dtype_for(model.dtype)]
     embedding = model.vocab_size * model.hidden_size
     beside = 0 if model.tie_embeddings else embedding * itemsize
     return Work(

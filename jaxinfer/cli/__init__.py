@@ -3,12 +3,11 @@
 `jaxinfer --help` must take less than 150 ms, of which click is a third, so the rest is imported where it is needed.
 """
 
-import importlib
 import sys
-from collections.abc import Collection
 
 import click
 
+from jaxinfer.cli.verbs import Verbs, unknown
 from jaxinfer.errors import JaxInferError
 from jaxinfer.version import __version__
 
@@ -32,24 +31,7 @@ jaxinfer --help            everything else
 """
 
 
-class Verbs(click.Group):
-    """The group of VERBS; a verb's module is imported only to run it or to show its help."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in VERBS:
-            raise click.UsageError(_unknown(cmd_name, VERBS, "command"), ctx)
-        command: click.Command = importlib.import_module(f"jaxinfer.cli.{cmd_name}").command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
-
-
-@click.group(cls=Verbs, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Verbs, verbs=VERBS, modules="jaxinfer.cli.", invoke_without_command=True)
 @click.version_option(__version__, message="jaxinfer %(version)s")
 @click.pass_context
 def jaxinfer(ctx: click.Context) -> None:
@@ -88,12 +70,6 @@ def _usage(error: click.ClickException) -> str:
     path = context.command_path if context else "jaxinfer"
     if isinstance(error, click.NoSuchOption) and context:
         names = [name for param in context.command.get_params(context) for name in param.opts + param.secondary_opts]
-        return _unknown(error.option_name, [name for name in names if name.startswith("--")], f"option of {path}")
+        return unknown(error.option_name, [name for name in names if name.startswith("--")], f"option of {path}")
     message = error.format_message()
     return f"{message[0].lower()}{message[1:].rstrip('.')}; see `{path} --help`"
-
-
-def _unknown(name: str, known: Collection[str], what: str) -> str:
-    from jaxinfer.config import unknown_name
-
-    return unknown_name(name, known, what)

@@ -1,13 +1,12 @@
 """`jaxinfer bench VERB`: the verbs that measure. Each is a file beside this one, imported when it is asked for."""
 
-import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxinfer.config import unknown_name
+from jaxinfer.cli.verbs import Verbs
 from jaxinfer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,23 +18,6 @@ VERBS = {
     "serve": "Load any OpenAI-compatible server from several processes.",
     "kernels": "Time each kernel alone, cold, beside XLA's own version.",
 }
-
-
-class Verbs(click.Group):
-    """The group of VERBS."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in VERBS:
-            raise click.UsageError(unknown_name(cmd_name, VERBS, "command"), ctx)
-        found: click.Command = importlib.import_module(f"jaxinfer.cli.bench_{cmd_name}").command
-        return found
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
 
 
 REPORT_OPTIONS: tuple[click.Option, ...] = (
@@ -85,6 +67,7 @@ class Counts(click.ParamType[list[tuple[int, ...]]]):
 
 command = Verbs(
     "bench",
+    verbs=VERBS,
+    modules="jaxinfer.cli.bench_",
     help="Measure engines, servers and kernels; every table says on what. `jaxinfer bench VERB --help` shows options.",
-    context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -89,7 +89,7 @@ def _needs(config: EngineConfig) -> tuple[Part, ...]:
 def _load(
     config: EngineConfig, checkpoint: Checkpoint, family: Family, model: ModelConfig, device: Any, on_event: OnEvent
 ) -> Any:
-    dtype = model.dtype if config.dtype == "auto" else config.dtype
+    dtype = config.dtype_for(model.dtype)
     spec = family.parameters(model)
     if config.load_format == "dummy":
         on_event(Event("load", "random weights"))

@@ -91,13 +91,7 @@ def _limits(config: EngineConfig, outline: Outline) -> Limits:
         decode_buckets=(),
         extend_buckets=(),
         decode_contexts=(),
-        enable_prefix_caching=config.enable_prefix_caching,
-        enable_chunked_prefill=config.enable_chunked_prefill,
-        scheduling=config.scheduling,
-        kv_layout=config.kv_layout,
-        run_ahead=config.run_ahead,
-        max_logprobs=config.max_logprobs,
-        **({} if config.max_num_queued_seqs is None else {"max_num_queued_seqs": config.max_num_queued_seqs}),
+        **config.kept_in_limits(),
     )
 
 

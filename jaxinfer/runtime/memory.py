@@ -27,7 +27,7 @@ from jaxinfer.runtime.packing import ControlColumn
 from jaxinfer.runtime.plan import MAX_LOGIT_BIAS
 
 GIB = 2**30
-_ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
+ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
 _CPU_SHARE, _CPU_MOST = 1 / 4, 4 * GIB  # of the free memory for pages, so that the machine stays usable
 _GPU_RESERVE = GIB // 2  # CUDA graphs, the collective and library workspaces inside JAX's pool
 
@@ -93,7 +93,7 @@ def plan_memory(config: EngineConfig, model: ModelConfig, family: Family, device
 def backends_for(config: EngineConfig, model: ModelConfig, device: Described) -> Backends:
     """What runs each op on a device, which need not be here. Raises ConfigError where the setting cannot be had."""
     page_size = config.page_size or _defaults(device.platform).page_size
-    return choose_backends(config.attention_backend, model, _dtype(config, model), page_size, device)
+    return choose_backends(config.attention_backend, model, config.dtype_for(model.dtype), page_size, device)
 
 
 def plan_for(
@@ -106,7 +106,7 @@ def plan_for(
     backends: Backends = XLA_ONLY,
 ) -> MemoryPlan:
     """The plan for `free` bytes on a platform ("cpu" or "gpu"); nothing here needs the device itself."""
-    defaults, itemsize = _defaults(platform), _ITEMSIZE[_dtype(config, model)]
+    defaults, itemsize = _defaults(platform), ITEMSIZE[config.dtype_for(model.dtype)]
     seqs = config.max_num_seqs or defaults.max_num_seqs
     page_size = config.page_size or defaults.page_size
     _check_model_len(config, model)
@@ -134,13 +134,7 @@ def plan_for(
         decode_buckets=decode,
         extend_buckets=extend,
         decode_contexts=decode_contexts(longest) if by_context else (),
-        enable_prefix_caching=config.enable_prefix_caching,
-        enable_chunked_prefill=config.enable_chunked_prefill,
-        scheduling=config.scheduling,
-        kv_layout=config.kv_layout,
-        run_ahead=config.run_ahead,
-        max_logprobs=config.max_logprobs,
-        **({} if config.max_num_queued_seqs is None else {"max_num_queued_seqs": config.max_num_queued_seqs}),
+        **config.kept_in_limits(),
     )
     return MemoryPlan(limits, weights, per_token, temporaries, free, backends)
 
@@ -172,10 +166,6 @@ def control_bytes(vocab_size: int, max_num_seqs: int) -> int:
 
 def _defaults(platform: str) -> Defaults:
     return CPU if platform == "cpu" else GPU
-
-
-def _dtype(config: EngineConfig, model: ModelConfig) -> str:
-    return model.dtype if config.dtype == "auto" else config.dtype
 
 
 def _check_model_len(config: EngineConfig, model: ModelConfig) -> None:

@@ -32,7 +32,6 @@ class Flag(enum.IntFlag):
     MIN_TOKENS = 8
     BANNED = 16
     LOGPROBS = 32
-    CONTROLS = PENALTIES | BIAS | ALLOWED | MIN_TOKENS | BANNED
 
 
 class ControlColumn(enum.IntEnum):

@@ -94,7 +94,7 @@ class DeviceRunner:
         self._decode_sizes = buckets.decode_sizes(limits.decode_buckets, limits.decode_contexts)
         self._decode_ready = self._decode_sizes
         self._extend_ready = limits.extend_buckets
-        self._draw_sizes = {full: buckets.draw_sizes(limits.max_num_seqs, full=full) for full in (False, True)}
+        self._draw_sizes = self._ready_draws()
         self._cache: ExecutableCache | None = None
         self._common = ""  # what all keys of the cache share
         self._counter = CompileCounter()
@@ -185,15 +185,16 @@ class DeviceRunner:
                 self._run_on_padding(built.program)
             self._decode_ready = tuple(size for size in self._decode_sizes if size in self._executables)
             self._extend_ready = tuple(b for b in self.limits.extend_buckets if b in self._executables)
-            self._draw_sizes = {full: self._ready_draws(full) for full in (False, True)}
+            self._draw_sizes = self._ready_draws()
             on_progress(built.program.name, done, len(todo), built.seconds, built.cached)
         self._state.next_pos.block_until_ready()
         self._counter.start()
 
-    def _ready_draws(self, full: bool) -> tuple[int, ...]:
-        """The sizes of a sampler that are there; all of them while none is."""
-        sizes = buckets.draw_sizes(self.limits.max_num_seqs, full=full)
-        return tuple(rows for rows in sizes if Draw(rows, full) in self._executables) or sizes
+    def _ready_draws(self) -> dict[bool, tuple[int, ...]]:
+        """The sizes of the plain (False) and the full sampler that are there; all of one's while none is."""
+        sizes = {full: buckets.draw_sizes(self.limits.max_num_seqs, full=full) for full in (False, True)}
+        ready = {full: tuple(rows for rows in sizes[full] if Draw(rows, full) in self._executables) for full in sizes}
+        return {full: ready[full] or sizes[full] for full in sizes}
 
     def _run_on_padding(self, program: Program) -> None:
         """The first run loads the code."""
