@@ -8,19 +8,12 @@ the projections themselves, so it is as deep as they are wide.
     XLA_FLAGS=--xla_enable_command_buffers_during_profiling=true PYTHONPATH=.:kernels \
         python benchmarks/kernels_linear.py [--model Qwen3-8B] [--rows 8,16] [--chain-only]
         [--try "norm_gate_up:splits=2,stages=6;linear_down:splits=5"]
-        [--chain "norm_gate_up:splits=1,block=64"] [--mlp "splits=5,stages=4;height=64"] [--trace]
-
-With --mlp only the MLPs of all layers behind each other: two launches each, then one with each tuning given. Then, with
---trace, when the parts of one launch begin and end.
+        [--chain "norm_gate_up:splits=1,block=64"]
 """
 
 import argparse
-import collections
-import dataclasses
 import functools
-import json
 import os
-import pathlib
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -29,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxinfer_kernels import mosaic_linear, mosaic_mlp
+from jaxinfer_kernels import mosaic_linear
 from jaxinfer_kernels.linear import linear
 from jaxinfer_kernels.mosaic_linear_plan import Tuning
 
@@ -92,18 +85,6 @@ def chain(step: Callable, tunings: Tunings, x: jax.Array, layers: list[Arrays]) 
         x = step("linear_o", qkv, layer, index, x, tunings.get("linear_o"))
         gated = step("norm_gate_up", x, layer, index, x, tunings.get("norm_gate_up"))
         x = step("linear_down", gated, layer, index, x, tunings.get("linear_down"))
-    return x
-
-
-def mlp_chain(tuning: mosaic_mlp.Tuning | None, x: jax.Array, layers: list[Arrays]) -> jax.Array:
-    index, counter = jnp.int32(0), mosaic_mlp.counters(x.shape[1])
-    for layer in layers:
-        gate_up, down = layer["norm_gate_up"], layer["linear_down"]
-        if tuning is None:
-            gated = mosaic_linear.norm_gate_up(x, layer["norm"], gate_up, index, eps=EPS)
-            x = mosaic_linear.linear_residual(gated, down, x)
-        else:
-            x, counter = mosaic_mlp.mlp(x, layer["norm"], gate_up, down, counter, index, eps=EPS, tuning=tuning)
     return x
 
 
@@ -182,61 +163,6 @@ def measure_chain(name: str, rows: int, layers: list[Arrays], step: Callable, tu
     )
 
 
-def measure_mlp(
-    rows: int, layers: list[Arrays], tuning: mosaic_mlp.Tuning | None, wanted: jax.Array | None
-) -> jax.Array:
-    """Prints the row of one cut, the share of results unlike `wanted` last; returns the chain's result."""
-    x = jnp.linspace(-2, 2, rows * layers[0]["norm"].shape[1], dtype=jnp.bfloat16).reshape(rows, -1)
-    run = jax.jit(functools.partial(mlp_chain, tuning)).lower(x, layers).compile()
-    wall = wall_us(lambda: run(x, layers)) / len(layers)
-    durations, span = kernels_us(lambda: run(x, layers))
-    floor = sum(layer[op].nbytes for layer in layers for op in layer if op != "norm") / BANDWIDTH / len(layers) * 1e6
-    got = run(x, layers).astype(jnp.float32)
-    away = 0.0 if wanted is None else float(jnp.linalg.norm(got - wanted) / jnp.linalg.norm(wanted))
-    print(
-        f"| {tuning} | {rows} | {durations.sum() / len(layers):.2f} | {span / len(layers):.2f} | {wall:.2f} | "
-        f"{len(durations)} | {floor:.2f} | {away:.1e} |",
-        flush=True,
-    )
-    return got
-
-
-def measure_mlps(rows: list[int], layers: list[Arrays], text: str) -> None:
-    print("| MLP, us a layer | rows | kernels | device | wall | kernels in all | floor | unlike two launches |")
-    print("|---|---|---|---|---|---|---|---|")
-    for n in rows:
-        wanted = measure_mlp(n, layers, None, None)
-        for tuning in mlp_tunings(text):
-            measure_mlp(n, layers, tuning, wanted)
-
-
-def measure_parts(rows: int, layers: list[Arrays], text: str) -> None:
-    """Of the last of a few launches of one layer each: in us, from the first part's begin; of all warpgroups."""
-    x = jnp.linspace(-2, 2, rows * layers[0]["norm"].shape[1], dtype=jnp.bfloat16).reshape(rows, -1)
-    with tempfile.TemporaryDirectory() as folder:
-        tuning = dataclasses.replace(mlp_tunings(text)[0], trace=folder)
-        run = jax.jit(functools.partial(mlp_chain, tuning))
-        for layer in layers[:4]:
-            jax.block_until_ready(run(x, [layer]))
-        jax.effects_barrier()
-        last = max(pathlib.Path(folder).iterdir(), key=lambda path: path.stat().st_mtime_ns)
-        events = json.loads(last.read_text())["traceEvents"]
-    times = collections.defaultdict(list)
-    for event in events:
-        times[event["name"], event["ph"]].append(event["ts"])
-    start = min(min(of) for of in times.values())
-    print("| part | first begin | median begin | last begin | first end | median end | last end |")
-    print("|---|---|---|---|---|---|---|")
-    for name in dict.fromkeys(name for name, _ in times):
-        figures = [f(times[name, phase]) - start for phase in "BE" for f in (min, np.median, max)]
-        print(f"| {name} | " + " | ".join(f"{us:.2f}" for us in figures) + " |", flush=True)
-
-
-def mlp_tunings(text: str) -> list[mosaic_mlp.Tuning]:
-    cuts = [[field.split("=") for field in cut.split(",") if field] for cut in text.split(";")]
-    return [mosaic_mlp.Tuning(**{name: int(value) for name, value in cut}) for cut in cuts]
-
-
 def parsed(text: str) -> list[tuple[str, Tuning]]:
     """Of "op:field=number,field=number;op:...": what each op is to be tried with."""
     tries = [part.split(":") for part in text.split(";") if part]
@@ -251,19 +177,11 @@ def main() -> None:
     parser.add_argument("--try", dest="tries", default="")
     parser.add_argument("--chain", action="append", default=[])
     parser.add_argument("--chain-only", action="store_true")
-    parser.add_argument("--mlp", help="tunings of mosaic_mlp")
-    parser.add_argument("--trace", action="store_true")
     arguments = parser.parse_args()
     print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}, {os.environ.get('XLA_FLAGS')}")
     rows = [int(n) for n in arguments.rows.split(",")]
     num_layers, width, qkv, *_ = MODELS[arguments.model]
     cuts = shapes(arguments.model)
-    if arguments.mlp is not None:
-        layers = weights(num_layers, width, {op: cuts[op] for op in ("norm_gate_up", "linear_down")})
-        measure_mlps(rows, layers, arguments.mlp)
-        if arguments.trace:
-            measure_parts(rows[0], layers, arguments.mlp)
-        return
     if not arguments.chain_only:
         print("| op | rows | cut | kernels us | GB/s | kernels |\n|---|---|---|---|---|---|")
         tries = parsed(arguments.tries) or [(op, Tuning()) for op in [*cuts, "logits"]]

@@ -69,7 +69,7 @@ def decode(
     # Read once: fused into every layer, the old next_pos would have to outlive the new one, as a copy.
     positions = jax.lax.optimization_barrier(jnp.where(live, state.next_pos[slots], 0))
     lengths = jnp.where(live, positions + 1, 0)
-    page_ids, offsets = _places(page_table, slots, positions, page_size_of(state.k))
+    page_ids, offsets = _places(page_table, slots, positions, state.k)
 
     where = page_table, slots, lengths
 
@@ -127,7 +127,7 @@ def extend(
         .set(state.last_token[slots], mode="drop")
     )
     token_slots, token_positions = _spread(bucket.tokens, slots, starts, counts, positions)
-    page_ids, offsets = _places(state.page_table, token_slots, token_positions, page_size)
+    page_ids, offsets = _places(state.page_table, token_slots, token_positions, state.k)
     lengths = jnp.where(counts > 0, positions + counts, 0)
     run = mosaic_extend.extend_attention if model.backends.extend_attention is Backend.MOSAIC else extend_attention
 
@@ -191,11 +191,10 @@ def _spread(
     return jnp.where(in_row, slots[row], 0), jnp.where(in_row, positions[row] + token - starts[row], 0)
 
 
-def _places(
-    page_table: jax.Array, slots: jax.Array, positions: jax.Array, page_size: int
-) -> tuple[jax.Array, jax.Array]:
-    """The page and the offset in it of each token; the null page for padding (slot 0)."""
-    return jnp.where(slots > 0, page_table[slots, positions // page_size], 0), positions % page_size
+def _places(page_table: jax.Array, slots: jax.Array, positions: jax.Array, k: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The page and the offset in it of each token; a page that is not there for padding (slot 0)."""
+    page_size, num_pages = page_size_of(k), k.shape[1]
+    return jnp.where(slots > 0, page_table[slots, positions // page_size], num_pages), positions % page_size
 
 
 def _sample_rows(

@@ -112,6 +112,8 @@ def _tiled(
         k_free=freed,
         v_free=freed,
     )
+    if tuning.warpgroups == 2:
+        smem |= dict(turn=plgpu.Barrier(num_arrivals=2))
     if interpret:
         smem |= dict(weights=_operand((tuning.warpgroups, ROWS, tuning.block_tokens), q.dtype))
     kernel = plgpu.kernel(
@@ -159,6 +161,7 @@ def _kernel(
     **smem,
 ) -> None:
     tile, head, warpgroup = (lax.axis_index(name) for name in ("tile", "head", "warpgroup"))
+    tile = len(tiles_ref) - 1 - tile  # a row's last tile has the most keys: it begins first
     row, first = tiles_ref[tile, 0], tiles_ref[tile, 1]
 
     @pl.when(row >= 0)
@@ -230,40 +233,57 @@ def _attend(
 ) -> jax.Array:
     """f32[ROWS, H]: the queries smem["q"], at `position` and on, over the keys before `end`."""
     layout, block, head_dim = plgpu.Layout.WGMMA, tuning.block_tokens, smem["q"].shape[-1]
-    shape = (ROWS, block)
+    shape, scale = (ROWS, block), F32(math.log2(math.e) * head_dim**-0.5)
 
-    def step(i: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    def step(masked: bool, i: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         acc, row_max, row_sum = carry
         stage, start = lax.rem(i, I32(tuning.stages)), i * block
         plgpu.barrier_wait(smem["k_ready"].at[stage])
 
         def product(scores: Ref) -> jax.Array:
             plgpu.wgmma(scores, smem["q"].at[warpgroup], smem["k"].at[stage].transpose((1, 0)))
+            _take_turns(smem)
             return scores[...]
 
-        scores = pl.run_scoped(product, plgpu.ACC(shape, F32)) * F32(math.log2(math.e) * head_dim**-0.5)
+        scores = pl.run_scoped(product, plgpu.ACC(shape, F32))
         pl.when(i + tuning.stages < blocks)(functools.partial(plgpu.barrier_arrive, smem["k_free"].at[stage]))
-        query = plgpu.broadcasted_iota(I32, shape, 0, layout=layout) + position
-        key = plgpu.broadcasted_iota(I32, shape, 1, layout=layout) + start
-        scores = jnp.where(key <= query, scores, F32(LOWEST))
-        new_max = jnp.maximum(row_max, scores.max(axis=1))
+        if masked:
+            query = plgpu.broadcasted_iota(I32, shape, 0, layout=layout) + position
+            key = plgpu.broadcasted_iota(I32, shape, 1, layout=layout) + start
+            scores = jnp.where(key <= query, scores, F32(LOWEST))
+        new_max = jnp.maximum(row_max, scores.max(axis=1) * scale)
         shrink = jnp.exp2(row_max - new_max)
-        weights = jnp.exp2(scores - lax.broadcast_in_dim(new_max, shape, [0]))
-        row_sum = row_sum * shrink + weights.sum(axis=1)
+        weights = jnp.exp2(scores * scale - lax.broadcast_in_dim(new_max, shape, [0]))
         acc = acc * lax.broadcast_in_dim(shrink, acc.shape, [0])
+        row_sum = row_sum * shrink + weights.sum(axis=1)
+        weights = weights.astype(smem["v"].dtype)
+        acc, new_max, row_sum, weights = lax.optimization_barrier((acc, new_max, row_sum, weights))
         plgpu.barrier_wait(smem["v_ready"].at[stage])
-        pl.when(start + block > end)(functools.partial(_clear_behind, smem["v"].at[stage], end - start))
-        acc = _add_values(interpreted, smem, warpgroup, stage, acc, weights.astype(smem["v"].dtype))
+        if masked:
+            pl.when(start + block > end)(functools.partial(_clear_behind, smem["v"].at[stage], end - start))
+        _take_turns(smem)
+        acc = _add_values(interpreted, smem, warpgroup, stage, acc, weights)
         pl.when(i + tuning.stages < blocks)(functools.partial(plgpu.barrier_arrive, smem["v_free"].at[stage]))
         return acc, new_max, row_sum
 
-    start = (
+    carry = (
         plgpu.layout_cast(jnp.zeros((ROWS, head_dim), F32), layout),
         plgpu.layout_cast(jnp.full((ROWS,), LOWEST, F32), layout.reduce(1)),
         plgpu.layout_cast(jnp.zeros((ROWS,), F32), layout.reduce(1)),
     )
-    acc, _, row_sum = lax.fori_loop(0, blocks, step, start)
+    whole = lax.div(jnp.maximum(position + 1, 0), I32(block))  # blocks that every query sees to their end
+    pl.when(warpgroup == 1)(functools.partial(_take_turns, smem))
+    carry = lax.fori_loop(0, whole, functools.partial(step, False), carry)
+    acc, _, row_sum = lax.fori_loop(whole, blocks, functools.partial(step, True), carry)
+    pl.when(warpgroup == 0)(functools.partial(_take_turns, smem))
     return acc / lax.broadcast_in_dim(row_sum, acc.shape, [0])
+
+
+def _take_turns(smem: Smem) -> None:
+    """Let one warpgroup's products run while the other one weighs: they are half a step apart."""
+    if "turn" in smem:
+        plgpu.barrier_arrive(smem["turn"])
+        plgpu.barrier_wait(smem["turn"])
 
 
 def _clear_behind(tile_ref: Ref, end: jax.Array) -> None:
@@ -302,12 +322,17 @@ def _store(
     low: jax.Array,
     high: jax.Array,
 ) -> None:
-    """Store the queries `low` to `high` of out [ROWS, H] one by one: those around them are other tiles'."""
+    """Store the queries `low` to `high` of out [ROWS, H], one by one if not all: those around them are other tiles'."""
     store(rows, out)
     plgpu.commit_smem()
+    whole = (low <= 0) & (high >= ROWS)
+
+    @pl.when(whole)
+    def _():
+        plgpu.copy_smem_to_gmem(rows, out_ref.at[pl.ds(begin, ROWS), head])
 
     def step(i: jax.Array, _: None) -> None:
         plgpu.copy_smem_to_gmem(rows.at[pl.ds(i, 1)], out_ref.at[pl.ds(begin + i, 1), head])
 
-    lax.fori_loop(low, jnp.minimum(high, ROWS), step, None)
+    lax.fori_loop(low, jnp.where(whole, low, jnp.minimum(high, ROWS)), step, None)
     plgpu.wait_smem_to_gmem(0)

@@ -33,12 +33,15 @@ def write_kv(
 
       k, v:         [L, P, K, page, H].    layer: i32[].
       new_k, new_v: [T, K, H], of k's dtype.
-      page_ids:     i32[T]; padding tokens name page 0.    offsets: i32[T], the place in the page.
+      page_ids:     i32[T]; padding tokens name page P, which is not there.    offsets: i32[T], the place in the page.
     Returns k, v; in place where the caller donates them.
     """
+    # Padding is dropped, and no two places are the same. Where they may be, a GPU takes turns at every element of them:
+    # with the padding all in one page that was 58 % of the time of four prompts of 8,000 tokens.
+    how = {"mode": "drop", "unique_indices": True}
     return (
-        k.at[layer, page_ids, :, offsets].set(new_k),
-        v.at[layer, page_ids, :, offsets].set(new_v),
+        k.at[layer, page_ids, :, offsets].set(new_k, **how),
+        v.at[layer, page_ids, :, offsets].set(new_v, **how),
     )
 
 
