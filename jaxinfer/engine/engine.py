@@ -8,6 +8,7 @@ A step that fails costs no answer: the device's state is built anew, and the run
 their committed tokens, in halves, until the request at fault, if it is one, has failed alone (engine.isolation).
 """
 
+import copy
 import dataclasses
 import logging
 import queue
@@ -51,6 +52,7 @@ class Engine:
         self._news: list[Output] = []  # outputs of messages, for the next step to return
         self._stalled = False  # nothing can be computed until a message comes
         self._last_step = time.monotonic()
+        self._mark = self._busy_from = 0.0  # see _spent; when the device had been read last, or was idle no longer
         self._num_failed_in_a_row = 0
 
     def step(self) -> list[Output]:
@@ -62,11 +64,13 @@ class Engine:
         After these two, and after a Ctrl-C, the host's side is whole: requests can be aborted, or resumed elsewhere.
         Any other exception is a bug of ours.
         """
+        self._mark = time.perf_counter()
         self._drain_inbox()
         try:
             self._advance()
         except _StepFailed as failure:
             self._recover(failure)
+        self._spent("commit")
         self._last_step = time.monotonic()
         news, self._news = self._news, []
         return news
@@ -89,18 +93,19 @@ class Engine:
     def stats(self) -> EngineStats:
         """Counters and gauges; safe from any thread, and then not all from the same instant."""
         scheduler, pool = self.scheduler, self.scheduler.pool
-        counters = dataclasses.asdict(scheduler.counters)
+        counters = copy.deepcopy(scheduler.counters)
         running = len(scheduler.running)
         free, cached = pool.num_free, pool.num_cached
         return EngineStats(
             running=running,
             waiting=scheduler.num_unfinished - running,
+            held=sum(len(sequence.held) for sequence in scheduler.waiting.copy() + scheduler.running.copy()),
             pages_free=free,
             pages_cached=cached,
             pages_owned=pool.num_total - free - cached,
             pages_total=pool.num_total,
             last_step_age_s=time.monotonic() - self._last_step,
-            **counters,
+            **{field.name: getattr(counters, field.name) for field in dataclasses.fields(counters)},
         )
 
     def check(self) -> None:
@@ -111,9 +116,12 @@ class Engine:
     def _advance(self) -> None:
         """Dispatch the next step and read the oldest one that is due."""
         step = self.scheduler.plan()
+        self._spent("plan")
         if step is not None:
             flying = [earlier for earlier, _ in self._in_flight]
+            self._busy_from = self._busy_from if flying else self._mark
             self._in_flight.append((step, self._on_device([*flying, step], self._runner.run, step.plan)))
+            self._spent("dispatch")
         self._stalled = not self._in_flight
         ahead = 0 if self.scheduler.isolation.active else self.limits.run_ahead
         if self._in_flight and (step is None or len(self._in_flight) > ahead):
@@ -124,12 +132,21 @@ class Engine:
         step, pending = self._in_flight[0]
         result = self._on_device([step], pending.wait)
         self._in_flight.popleft()
+        self._spent("wait")
+        self.scheduler.counters.work.busy_s += self._mark - self._busy_from
+        self._busy_from = self._mark
         self._news += self.scheduler.commit(step, result)
         self._num_failed_in_a_row = 0
         if self.scheduler.pages_to_zero:
             flying = [later for later, _ in self._in_flight]
             self._on_device(flying, self._runner.zero_pages, self.scheduler.pages_to_zero)
             self.scheduler.pages_to_zero = []
+
+    def _spent(self, phase: str) -> None:
+        """What passed since the last call was for this phase."""
+        now = time.perf_counter()
+        self.scheduler.counters.work.phase_s[phase] += now - self._mark
+        self._mark = now
 
     def _on_device[T](self, steps: list[Step], call: Callable[..., T], *args: object) -> T:
         """What the runner raises is a failed step; all other exceptions are bugs of the host, which nobody may hide."""

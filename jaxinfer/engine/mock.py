@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxinfer.config import Limits
-from jaxinfer.runtime.plan import Logprobs, Plan, Row, Sampling, StepResult
+from jaxinfer.runtime.plan import DeviceFacts, Logprobs, Plan, Row, Sampling, StepResult
 
 END_EVERY = 64  # an answer ends by itself after so many tokens on average
 
@@ -81,6 +81,10 @@ class MockRunner:
         self._sampling = [Sampling()] * slots
         self._num_drawn = np.zeros(slots, np.int64)  # with what other engines drew, for min_tokens
         self._ends: list[frozenset[int]] = [frozenset()] * slots
+
+    def facts(self) -> DeviceFacts:
+        """There is no device."""
+        return DeviceFacts()
 
     def close(self) -> None:
         """There is nothing to free."""

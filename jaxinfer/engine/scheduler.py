@@ -16,6 +16,7 @@ not finite is zeroed before it is anyone's again.
 """
 
 import dataclasses
+import time
 from bisect import bisect_left, insort
 from operator import attrgetter
 
@@ -120,7 +121,10 @@ class Scheduler:
         if step is not None:
             self.in_flight += 1
             self.counters.steps += 1
-            self.counters.computed_tokens += step.plan.num_tokens
+            num_tokens, num_rows = step.plan.num_tokens, len(step.sequences)
+            num_decode = sum([row.tokens is None for row in step.plan.rows])
+            self.counters.computed_tokens += num_tokens
+            self.counters.work.add_step(num_decode, num_rows - num_decode, num_tokens)
         return step
 
     def _plan(self, *, with_decode_rows: bool) -> Step | None:
@@ -249,6 +253,7 @@ class Scheduler:
 
     def _count_prompt(self, sequence: Sequence, num_cached: int) -> None:
         """A sequence was admitted for the first time; siblings count as computed once, with the first."""
+        sequence.admitted_s = time.monotonic()
         sequence.cached_tokens = min(num_cached, sequence.num_prompt)  # of a resumed one, output may be cached too
         if sequence.index == 0:
             self.counters.prompt_tokens += sequence.num_prompt
@@ -300,6 +305,7 @@ class Scheduler:
                 output = Output(sequence.request.id, sequence.index, [token], None, None, sequence.cached_tokens)
                 if row.full or sequence.num_to_score:
                     read_logprobs(output, sequence, result, i)
+                output.times = sequence.new_times()
                 outputs.append(output)
                 num_sampled += 1
                 if token in sequence.end_ids or len(sequence.tokens) == sequence.max_length:

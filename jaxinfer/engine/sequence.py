@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -58,6 +59,18 @@ class TokenLogprobs:
 
 
 @dataclasses.dataclass(slots=True)
+class Times:
+    """Of one choice in this engine. queued_s: until it was first admitted.    prefill_s: from there to its first token.
+
+    preemptions: how often it was put back since.
+    """
+
+    queued_s: float
+    prefill_s: float
+    preemptions: int
+
+
+@dataclasses.dataclass(slots=True)
 class Output:
     """News of one choice of one request.
 
@@ -68,6 +81,7 @@ class Output:
       what InvalidRequest says).
     logprobs: of token_ids, if asked for.    prompt_logprobs: of the prompt's tokens but the first, if asked for: once
       per request, on its first choice's first Output with tokens.
+    times: on the choice's first Output with tokens, and on the first after it was preempted.
     """
 
     request_id: str
@@ -80,6 +94,7 @@ class Output:
     code: str | None = None
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
+    times: Times | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -182,6 +197,9 @@ class Sequence:
     acknowledged: int = 0
     cached_tokens: int = -1  # until it is first admitted
     preemptions: int = 0
+    added_s: float = dataclasses.field(default_factory=time.monotonic)
+    admitted_s: float = 0.0
+    times: Times | None = None  # as they were last put out
     soiled: bool = False
     is_full: bool = False
     may_wait: bool = False
@@ -192,6 +210,17 @@ class Sequence:
         controls = self.request.controls
         self.is_full = controls is not None or self.request.logprobs is not None
         self.may_wait = self.request.text_lag or (controls is not None and controls.needs_last_token)
+
+    def new_times(self) -> Times | None:
+        """What is to be put out with the token that was just drawn; None: nothing has changed."""
+        if self.times is None:
+            prefill_s = time.monotonic() - self.admitted_s
+            self.times = Times(self.admitted_s - self.added_s, prefill_s, self.preemptions)
+        elif self.times.preemptions != self.preemptions:
+            self.times = dataclasses.replace(self.times, preemptions=self.preemptions)
+        else:
+            return None
+        return self.times
 
     @property
     def sampling(self) -> Sampling:

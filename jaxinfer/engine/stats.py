@@ -1,6 +1,51 @@
 """What the engine counts, and a look at all of it."""
 
 import dataclasses
+from collections.abc import Mapping
+
+from jaxinfer.engine.histogram import Histogram
+
+ROW_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+TOKEN_BOUNDS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+PHASES = ("plan", "dispatch", "wait", "commit")
+
+
+@dataclasses.dataclass(slots=True)
+class Work:
+    """What the steps were made of and where their time went.
+
+    decode_rows, prompt_rows: rows of all steps by kind.    rows, tokens: of each step.
+    phase_s: by phase; plan is the inbox too, dispatch packs and hands over, wait is for the device, commit the rest.
+    busy_s: with a step given to the device and not yet read: at least as long as the device has worked.
+    """
+
+    decode_rows: int = 0
+    prompt_rows: int = 0
+    rows: Histogram = dataclasses.field(default_factory=lambda: Histogram(ROW_BOUNDS))
+    tokens: Histogram = dataclasses.field(default_factory=lambda: Histogram(TOKEN_BOUNDS))
+    phase_s: dict[str, float] = dataclasses.field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    busy_s: float = 0.0
+
+    def add_step(self, num_decode_rows: int, num_prompt_rows: int, num_tokens: int) -> None:
+        self.decode_rows += num_decode_rows
+        self.prompt_rows += num_prompt_rows
+        self.rows.add(num_decode_rows + num_prompt_rows)
+        self.tokens.add(num_tokens)
+
+    def plus(self, other: "Work") -> "Work":
+        return Work(
+            self.decode_rows + other.decode_rows,
+            self.prompt_rows + other.prompt_rows,
+            self.rows.plus(other.rows),
+            self.tokens.plus(other.tokens),
+            add_up(self.phase_s, other.phase_s),
+            self.busy_s + other.busy_s,
+        )
+
+
+def add_up[T: (int, float)](one: Mapping[str, T], other: Mapping[str, T]) -> dict[str, T]:
+    """The sums by name; a name that is missing counts nothing."""
+    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
 
 
 @dataclasses.dataclass(slots=True)
@@ -23,17 +68,20 @@ class Counters:
     finished: dict[str, int] = dataclasses.field(
         default_factory=lambda: dict.fromkeys(("stop", "length", "abort", "error"), 0)
     )
+    work: Work = dataclasses.field(default_factory=Work)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EngineStats:
     """A look at the engine. running, waiting: sequences; waiting includes those held for a sibling's prompt.
 
-    pages_*: of the pool; free + cached + owned = total. The rest are Counters, from the start of this engine.
+    held: how many those are.    pages_*: of the pool; free + cached + owned = total. The rest are Counters, from the
+    start of this engine.
     """
 
     running: int
     waiting: int
+    held: int
     pages_free: int
     pages_cached: int
     pages_owned: int
@@ -48,4 +96,5 @@ class EngineStats:
     recoveries: int
     finished: dict[str, int]
     steps: int
+    work: Work
     last_step_age_s: float

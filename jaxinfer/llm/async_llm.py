@@ -19,13 +19,14 @@ from jaxinfer.engine.sequence import Add, Message, Output
 from jaxinfer.errors import EngineError, InvalidRequest, JaxInferError, Overloaded, Unavailable
 from jaxinfer.llm.answer import Answer
 from jaxinfer.llm.events import Event, OnEvent, ignore
+from jaxinfer.llm.latency import Latency, timings_of
 from jaxinfer.llm.mailbox import Mailbox
 from jaxinfer.llm.prepare import prepare
 from jaxinfer.llm.process import EngineProcess
 from jaxinfer.llm.suspects import GUILTY, Suspects
 from jaxinfer.llm.text_side import TextSide, load_text
 from jaxinfer.llm.transport import Transport
-from jaxinfer.llm.types import Delta, ModelInfo, Stats
+from jaxinfer.llm.types import Delta, ModelInfo, Stats, Timings
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.text.chat_template import encode_chat
 
@@ -53,6 +54,7 @@ class _Started:
     info: ModelInfo
     limits: Limits
     text: TextSide
+    latency: Latency
     past: Stats = dataclasses.field(default_factory=Stats)
 
     def stats(self) -> Stats:
@@ -71,6 +73,7 @@ class _Open:
 
     answer: Answer
     mailbox: Mailbox
+    timings: list[Timings]  # by choice
     num_ended: int = 0  # choices whose last delta was delivered; `answer` itself runs ahead of the loop
 
 
@@ -151,7 +154,7 @@ class AsyncLLM:
         text = load_text(self.config, Path(handshake.folder))
         info = dataclasses.replace(handshake.info, has_chat_template=text.template.exists)
         with self._posting:
-            self._started = _Started(transport, info, handshake.limits, text)
+            self._started = _Started(transport, info, handshake.limits, text, Latency(info.max_model_len))
         if self._early_failure is not None:
             self._fail(self._early_failure)
 
@@ -239,11 +242,13 @@ class AsyncLLM:
         priority: int = 0,
         chat: bool = False,
         salt: str = "",
+        arrived_s: float | None = None,
     ) -> AsyncIterator[Delta]:
         """Accept a request; iterate over what is returned for its deltas. Closing it early aborts the request.
 
         request_id: the caller's label, need not be unique.    priority: lower runs sooner.    chat: an unset max_tokens
         means the rest of the context.    salt: prefixes are shared only within one salt.
+        arrived_s: when it came, by time.monotonic(), if that was before this call.
         Raises InvalidRequest, Overloaded or Unavailable here, never later.
         """
         request, sampling = prepare(
@@ -267,7 +272,7 @@ class AsyncLLM:
         if not self._open:
             self._busy_since_s = time.monotonic()
         with self._posting:
-            self._open[request.id] = _Open(answer, mailbox)
+            self._open[request.id] = _Open(answer, mailbox, timings_of(sampling.n, arrived_s))
             self._post(Add(request))
         return Stream(mailbox, sampling.n, partial(self._abort, request.id))
 
@@ -311,6 +316,14 @@ class AsyncLLM:
         return self._model.stats()
 
     @property
+    def limits(self) -> Limits:
+        return self._model.limits
+
+    @property
+    def latency(self) -> Latency:
+        return self._model.latency
+
+    @property
     def stalled_s(self) -> float:
         """How long the engine has had work and not gone on with it; 0 when it has none, whatever it does then."""
         if not self._open or self._starting is None:
@@ -331,24 +344,32 @@ class AsyncLLM:
             if callable(item):
                 batch = item()
             else:
-                batch = [(output.request_id, delta) for output in item if (delta := self._feed(output)) is not None]
+                now_s = time.monotonic()
+                fed = ((output, self._feed(output, now_s)) for output in item)
+                batch = [(output.request_id, delta) for output, delta in fed if delta is not None]
                 self._absolve(output.request_id for output in item if output.token_ids)
             self._absolve(made for made, delta in batch if delta.finish_reason is not None)
             if batch:
                 self._loop.call_soon_threadsafe(self._deliver, batch)
 
-    def _feed(self, output: Output) -> Delta | None:
+    def _feed(self, output: Output, now_s: float) -> Delta | None:
         held = self._open.get(output.request_id)
-        return held.answer.feed(output) if held else None
+        delta = held.answer.feed(output) if held else None
+        if held and delta:
+            self._model.latency.saw(held.timings[output.index], output, delta, now_s)
+        return delta
 
     def _deliver(self, batch: list[tuple[str, Delta]]) -> None:
         for made, delta in batch:
             held = self._open[made]
+            if delta.finish_reason is not None:
+                delta.timings = held.timings[delta.index]
             held.mailbox.put(delta)
             if delta.finish_reason is not None:
                 self._num_active -= 1
                 held.num_ended += 1
                 if held.num_ended == held.answer.request.n:
+                    self._model.latency.all_ended(held.timings, held.answer.request.max_tokens)
                     self._forget(made)
 
     def _forget(self, made: str) -> None:

@@ -10,7 +10,7 @@ from jaxinfer.config import EngineConfig, Limits
 from jaxinfer.engine.engine import Engine
 from jaxinfer.llm.events import OnEvent
 from jaxinfer.llm.types import ModelInfo, Stats
-from jaxinfer.runtime.plan import Runner
+from jaxinfer.runtime.plan import DeviceFacts, Runner
 
 
 class OwnedRunner(Runner, Protocol):
@@ -18,6 +18,9 @@ class OwnedRunner(Runner, Protocol):
 
     @property
     def compiles_after_ready(self) -> int: ...
+
+    def facts(self) -> DeviceFacts:
+        """Safe from any thread."""
 
     def close(self) -> None:
         """Free what it holds."""
@@ -39,7 +42,8 @@ class Core:
         engine = self.engine.stats()
         names = {field.name for field in dataclasses.fields(Stats)} & {f.name for f in dataclasses.fields(engine)}
         shared = {name: getattr(engine, name) for name in names}
-        return Stats(**shared, compiles_after_ready=self.runner.compiles_after_ready)
+        runner = self.runner
+        return Stats(**shared, compiles_after_ready=runner.compiles_after_ready, device=runner.facts())
 
     def close(self) -> None:
         """Free the device memory."""

@@ -2,8 +2,11 @@
 
 import dataclasses
 
+from jaxinfer.engine.histogram import Histogram as Histogram  # callers see it in a Latency
+from jaxinfer.engine.stats import Work, add_up
 from jaxinfer.protocol.logprobs import TokenLogprob
 from jaxinfer.protocol.sampling import GenerationDefaults
+from jaxinfer.runtime.plan import DeviceFacts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,6 +33,24 @@ class ModelInfo:
 
 
 @dataclasses.dataclass(slots=True)
+class Timings:
+    """Of one choice; moments are by time.monotonic(), and 0 until they have come.
+
+    arrived_s: when its request came.    accepted_s: when that was ready for the engine.    first_s, last_s: when its
+    first and its latest token came.    queue_s, prefill_s: how long it waited there and until its first token.
+    """
+
+    arrived_s: float
+    accepted_s: float
+    first_s: float = 0.0
+    last_s: float = 0.0
+    queue_s: float = 0.0
+    prefill_s: float = 0.0
+    num_tokens: int = 0
+    preemptions: int = 0
+
+
+@dataclasses.dataclass(slots=True)
 class Delta:
     """The next piece of one choice. A choice's last delta, and no other, has a finish_reason.
 
@@ -38,6 +59,7 @@ class Delta:
     prompt_tokens, cached_tokens: of the request, on every delta.
     logprobs: one for each of token_ids, if asked for.    prompt_logprobs: one for each token of the prompt, if asked
     for, on the choice's first delta.
+    timings: on the choice's last delta, from AsyncLLM alone.
     """
 
     index: int
@@ -51,6 +73,7 @@ class Delta:
     code: str | None = None  # of the error, for programs
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob] | None = None
+    timings: Timings | None = None
 
     def extend(self, later: "Delta") -> None:
         """Append the choice's next delta."""
@@ -61,18 +84,20 @@ class Delta:
         self.prompt_logprobs = self.prompt_logprobs or later.prompt_logprobs
         self.cached_tokens = later.cached_tokens
         self.finish_reason, self.stop_reason = later.finish_reason, later.stop_reason
-        self.error, self.code = later.error, later.code
+        self.error, self.code, self.timings = later.error, later.code, later.timings
 
 
 @dataclasses.dataclass(slots=True)
 class Stats:
     """The engine's counters and gauges at one moment. Pages exclude the null page; counters count since the start.
 
-    restarts: how often a new engine went on where one had ended.
+    held: of the waiting, those that wait for a sibling's prompt.    restarts: how often a new engine went on where one
+    had ended.
     """
 
     running: int = 0
     waiting: int = 0
+    held: int = 0
     pages_free: int = 0
     pages_cached: int = 0
     pages_owned: int = 0
@@ -80,6 +105,7 @@ class Stats:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
+    computed_tokens: int = 0
     preemptions: int = 0
     finished: dict[str, int] = dataclasses.field(default_factory=dict)
     compiles_after_ready: int = 0
@@ -89,19 +115,21 @@ class Stats:
     steps: int = 0
     restarts: int = 0
     last_step_age_s: float = 0.0
+    work: Work = dataclasses.field(default_factory=Work)
+    device: DeviceFacts = dataclasses.field(default_factory=DeviceFacts)
 
     def after(self, past: "Stats") -> "Stats":
         """These gauges, and the counters of this engine and of those before it."""
         sums = {name: getattr(past, name) + getattr(self, name) for name in _COUNTERS}
-        reasons = past.finished.keys() | self.finished.keys()
-        finished = {reason: past.finished.get(reason, 0) + self.finished.get(reason, 0) for reason in reasons}
-        return dataclasses.replace(self, finished=finished, **sums)
+        finished, work = add_up(past.finished, self.finished), past.work.plus(self.work)
+        return dataclasses.replace(self, finished=finished, work=work, device=self.device.after(past.device), **sums)
 
 
 _COUNTERS = (
     "prompt_tokens",
     "cached_tokens",
     "generated_tokens",
+    "computed_tokens",
     "preemptions",
     "compiles_after_ready",
     "nonfinite_rows",

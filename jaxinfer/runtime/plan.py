@@ -166,6 +166,31 @@ class StepResult:
     targets: dict[int, Logprobs] = dataclasses.field(default_factory=dict)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """What a runner has of the device.
+
+    memory_bytes: by kind.    backends: of each op, the implementation that runs it.
+    compiled, loaded: programs that the compiler made, and that came from the cache.    compile_s: what both took, which
+    may be more than passed, since several are made at once.
+    """
+
+    memory_bytes: dict[str, int] = dataclasses.field(default_factory=dict)
+    backends: dict[str, str] = dataclasses.field(default_factory=dict)
+    compiled: int = 0
+    loaded: int = 0
+    compile_s: float = 0.0
+
+    def after(self, past: "DeviceFacts") -> "DeviceFacts":
+        """This runner's, with the counts of those before it."""
+        return dataclasses.replace(
+            self,
+            compiled=past.compiled + self.compiled,
+            loaded=past.loaded + self.loaded,
+            compile_s=past.compile_s + self.compile_s,
+        )
+
+
 class Pending(Protocol):
     """A step under way on the device."""
 

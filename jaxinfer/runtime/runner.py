@@ -1,5 +1,6 @@
 """DeviceRunner: the device behind plan.Runner. It packs a plan, dispatches one executable and hands back a Pending."""
 
+import dataclasses
 import functools
 import threading
 from collections.abc import Sequence
@@ -15,11 +16,11 @@ from jaxinfer.runtime import buckets, packing, programs, step
 from jaxinfer.runtime.backends import XLA_ONLY, Backends
 from jaxinfer.runtime.cache import ExecutableCache
 from jaxinfer.runtime.packing import ExtendLayout, SlotLayout
-from jaxinfer.runtime.plan import Plan, StepResult
+from jaxinfer.runtime.plan import DeviceFacts, Plan, StepResult
 from jaxinfer.runtime.pool import keep_small_arrays_apart
 from jaxinfer.runtime.programs import PAGE_UPDATES, PAGES_ZEROED, Draw, Helper, Key, Program
 from jaxinfer.runtime.state import ControlState, DeviceState, init_controls, init_state
-from jaxinfer.runtime.warmup import CompileCounter, OnProgress, build, build_all
+from jaxinfer.runtime.warmup import Built, CompileCounter, OnProgress, build, build_all
 
 type Scored = tuple[int, list[jax.Array]]
 
@@ -98,6 +99,8 @@ class DeviceRunner:
         self._cache: ExecutableCache | None = None
         self._common = ""  # what all keys of the cache share
         self._counter = CompileCounter()
+        backends_by_op = {op: str(backend) for op, backend in dataclasses.asdict(backends).items()}
+        self._facts = DeviceFacts(self._arrays_bytes(), backends_by_op)
 
     # What the engine calls
 
@@ -180,7 +183,7 @@ class DeviceRunner:
         self._cache, self._common = cache, programs.fingerprint(self._model, self._device)
         todo = list(self._programs.values())
         for done, built in enumerate(build_all(todo, self._device, cache, self._common), start=1):
-            self._executables[built.program.key] = built.executable
+            self._keep(built)
             for _ in range(2 if self._device.platform == "gpu" else 1):  # the second run makes the CUDA graph
                 self._run_on_padding(built.program)
             self._decode_ready = tuple(size for size in self._decode_sizes if size in self._executables)
@@ -188,7 +191,19 @@ class DeviceRunner:
             self._draw_sizes = self._ready_draws()
             on_progress(built.program.name, done, len(todo), built.seconds, built.cached)
         self._state.next_pos.block_until_ready()
+        memory_bytes = self._facts.memory_bytes | {"temporaries": self.temporary_bytes()}
+        self._facts = dataclasses.replace(self._facts, memory_bytes=memory_bytes)
         self._counter.start()
+
+    def _keep(self, built: Built) -> None:
+        facts, key = self._facts, built.program.key
+        self._executables[key] = built.executable
+        self._facts = dataclasses.replace(
+            facts,
+            compiled=facts.compiled + (not built.cached),
+            loaded=facts.loaded + built.cached,
+            compile_s=facts.compile_s + built.seconds,
+        )
 
     def _ready_draws(self) -> dict[bool, tuple[int, ...]]:
         """The sizes of the plain (False) and the full sampler that are there; all of one's while none is."""
@@ -218,6 +233,21 @@ class DeviceRunner:
     def compiles_after_ready(self) -> int:
         """Compilations in this process since warm_up returned; each is a fault."""
         return self._counter.count
+
+    def facts(self) -> DeviceFacts:
+        """Safe from any thread. What memory is free is told of GPUs alone."""
+        found = self._device.memory_stats() if self._device.platform == "gpu" else None
+        if not found:
+            return self._facts
+        free = {"free": found["bytes_limit"] - found["bytes_in_use"]}
+        return dataclasses.replace(self._facts, memory_bytes=self._facts.memory_bytes | free)
+
+    def _arrays_bytes(self) -> dict[str, int]:
+        """By kind; they stay as large while the runner lives."""
+        pages = self._state.k, self._state.v
+        pages_bytes = _nbytes(pages)
+        rest = _nbytes((self._state, self._controls)) - pages_bytes
+        return {"weights": _nbytes(self._params), "pages": pages_bytes, "state": rest}
 
     def temporary_bytes(self) -> int:
         """The most that any compiled program needs beside its arguments."""
@@ -267,7 +297,7 @@ class DeviceRunner:
 
     def _build(self, key: Key) -> jax.stages.Compiled:
         """A program that is needed before warm-up came to it, or without one."""
-        self._executables[key] = build(self._programs[key], self._device, self._cache, self._common).executable
+        self._keep(build(self._programs[key], self._device, self._cache, self._common))
         return self._executables[key]
 
     def _write_pages(self, updates: np.ndarray) -> None:
@@ -278,6 +308,10 @@ class DeviceRunner:
         for leaf in jax.tree.leaves((self._state, self._controls)):
             if not leaf.is_deleted():
                 leaf.delete()
+
+
+def _nbytes(arrays: Any) -> int:
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(arrays))
 
 
 def _chunks(values: np.ndarray, size: int) -> list[np.ndarray]:

@@ -63,7 +63,9 @@ async def version(request: Request) -> Response:
 
 async def metrics(request: Request) -> Response:
     """Prometheus text; answers in every status."""
-    return Response(render_metrics(request.app.state.llm), media_type="text/plain; version=0.0.4; charset=utf-8")
+    state = request.app.state
+    page = render_metrics(state.llm, state.http)
+    return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _check_progress(request: Request) -> None:

@@ -12,34 +12,38 @@ from jaxinfer.server import about, errors
 from jaxinfer.server.completions import chat_completions, completions
 from jaxinfer.server.context import RequestContext
 from jaxinfer.server.guard import Guard
+from jaxinfer.server.http_counts import HttpCounts
 from jaxinfer.server.openapi import openapi
 from jaxinfer.server.running import Running, abort_request, load
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tokenize import apply_template, detokenize, tokenize
 
+ROUTES = [
+    Route("/v1/models", about.list_models),
+    Route("/v1/models/{id:path}", about.get_model),
+    Route("/v1/chat/completions", chat_completions, methods=["POST"]),
+    Route("/v1/completions", completions, methods=["POST"]),
+    Route("/tokenize", tokenize, methods=["POST"]),
+    Route("/apply-template", apply_template, methods=["POST"]),
+    Route("/detokenize", detokenize, methods=["POST"]),
+    *(Route(path, about.health) for path in ("/health", "/healthz")),
+    *(Route(path, about.ready) for path in ("/ready", "/readyz")),
+    *(Route(path, about.live) for path in ("/live", "/livez")),
+    Route("/abort_request", abort_request, methods=["POST"]),
+    Route("/load", load),
+    Route("/version", about.version),
+    Route("/metrics", about.metrics),
+    Route("/openapi.json", openapi),
+]
+
 
 def create_app(llm: AsyncLLM, settings: ServerSettings | None = None) -> Starlette:
     """The server of one model. It may be served while `llm` is still starting: it then answers 503."""
     settings = settings or ServerSettings()
+    http = HttpCounts([route.path for route in ROUTES])
     app = Starlette(
-        routes=[
-            Route("/v1/models", about.list_models),
-            Route("/v1/models/{id:path}", about.get_model),
-            Route("/v1/chat/completions", chat_completions, methods=["POST"]),
-            Route("/v1/completions", completions, methods=["POST"]),
-            Route("/tokenize", tokenize, methods=["POST"]),
-            Route("/apply-template", apply_template, methods=["POST"]),
-            Route("/detokenize", detokenize, methods=["POST"]),
-            *(Route(path, about.health) for path in ("/health", "/healthz")),
-            *(Route(path, about.ready) for path in ("/ready", "/readyz")),
-            *(Route(path, about.live) for path in ("/live", "/livez")),
-            Route("/abort_request", abort_request, methods=["POST"]),
-            Route("/load", load),
-            Route("/version", about.version),
-            Route("/metrics", about.metrics),
-            Route("/openapi.json", openapi),
-        ],
-        middleware=[Middleware(RequestContext, settings.log_requests), Middleware(Guard, settings)],
+        routes=ROUTES,
+        middleware=[Middleware(RequestContext, http, settings.log_requests), Middleware(Guard, settings)],
         exception_handlers={
             ApiError: errors.render_api_error,
             HTTPException: errors.render_http_error,
@@ -50,4 +54,5 @@ def create_app(llm: AsyncLLM, settings: ServerSettings | None = None) -> Starlet
     app.state.llm = llm
     app.state.settings = settings
     app.state.running = Running()
+    app.state.http = http
     return app

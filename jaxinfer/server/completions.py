@@ -39,7 +39,8 @@ async def chat_completions(request: Request) -> Response | EventStream:
             continue_final_message=chat.wire.continue_final_message,
             template_kwargs=chat.wire.chat_template_kwargs,
         )
-        return Job([prompt], chat.sampling, chat.wire.priority, chat=True, salt=request.state.tenant.salt)
+        state = request.state
+        return Job([prompt], chat.sampling, chat.wire.priority, True, state.tenant.salt, state.begun_s)
 
     return await respond(request, llm, prepare, answer, chat.wire, chat.unknown)
 
@@ -59,7 +60,8 @@ async def completions(request: Request) -> Response | EventStream:
             await llm.encode(prompt, add_special_tokens=special) if isinstance(prompt, str) else prompt
             for prompt in completion.prompts
         ]
-        job = Job(prompts, completion.sampling, completion.wire.priority, chat=False, salt=request.state.tenant.salt)
+        state, priority = request.state, completion.wire.priority
+        job = Job(prompts, completion.sampling, priority, False, state.tenant.salt, state.begun_s)
         if not completion.wire.echo:
             return job
         skip = completion.sampling.skip_special_tokens

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jaxinfer.errors import ApiError
 from jaxinfer.protocol.responses import error_body
+from jaxinfer.server.http_counts import HttpCounts
 
 logger = logging.getLogger("jaxinfer.server")
 
@@ -21,13 +22,15 @@ _USABLE_ID = re.compile(rb"[A-Za-z0-9._:@/+=-]{1,128}")
 
 
 class RequestContext:
-    """Echoes x-request-id (ours when the client sent none that can be used) and turns a bug into a 500 with that id.
+    """Echoes x-request-id (ours when the client sent none that can be used), turns a bug into a 500 with that id, and
+    counts every answer.
 
     log_requests: a line in the log for each request that has ended, but for health checks that went well.
     """
 
-    def __init__(self, app: ASGIApp, log_requests: bool = False) -> None:
+    def __init__(self, app: ASGIApp, http: HttpCounts, log_requests: bool = False) -> None:
         self.app = app
+        self._http = http
         self._log_requests = log_requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -35,10 +38,10 @@ class RequestContext:
             await self.app(scope, receive, send)
             return
         request_id = _request_id(scope)
-        scope["state"] = {**scope.get("state", {}), "request_id": request_id}
+        begun_s = time.monotonic()
+        scope["state"] = {**scope.get("state", {}), "request_id": request_id, "begun_s": begun_s}
         header = (b"x-request-id", request_id.encode())
         status = 0  # until an answer begins
-        begun_s = time.monotonic()
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -60,6 +63,7 @@ class RequestContext:
                 raise
             await _send_internal_error(send_with_id, request_id)
         finally:
+            self._http.add(scope["path"], scope["method"], status)
             if self._log_requests and not (status == 200 and scope["path"] in HEALTH_PATHS):
                 _log_request(scope, status, time.monotonic() - begun_s)
 

@@ -47,7 +47,7 @@ class Echo:
 class Job:
     """What to generate: `sampling.n` choices of each prompt; choice index = prompt position * n + sample.
 
-    salt: the tenant's; cached prompts are found under their own salt only.
+    salt: the tenant's; cached prompts are found under their own salt only.    arrived_s: by time.monotonic().
     """
 
     prompts: list[list[int]]
@@ -55,6 +55,7 @@ class Job:
     priority: int
     chat: bool
     salt: str
+    arrived_s: float
     echo: Echo | None = None
 
 
@@ -89,6 +90,7 @@ class Generation:
                     priority=job.priority,
                     chat=job.chat,
                     salt=job.salt,
+                    arrived_s=job.arrived_s,
                 )
                 generation._streams.append(stream)
         except BaseException:

@@ -1,101 +1,113 @@
-"""GET /metrics: the engine's counters under our names and under vLLM's, so that its dashboards work unchanged."""
+"""GET /metrics: what the engine and the requests were up to, under our names and under vLLM's (vllm_metrics.py).
+
+No label holds what a client sent: routes, statuses, states and reasons are from lists of ours.
+"""
 
 from collections.abc import Iterator
 from typing import get_args
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import Metric
 
 from jaxinfer.llm.async_llm import AsyncLLM, Status
+from jaxinfer.llm.latency import Latency
 from jaxinfer.llm.types import Stats
+from jaxinfer.server.families import Labels, by_label, counter, gauge, histogram
+from jaxinfer.server.http_counts import HttpCounts
+from jaxinfer.server.vllm_metrics import vllm_metrics
+from jaxinfer.version import __version__
 
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 
-def render_metrics(llm: AsyncLLM) -> bytes:
+def render_metrics(llm: AsyncLLM, http: HttpCounts) -> bytes:
     """The page, in Prometheus' text format."""
     registry = CollectorRegistry()
-    registry.register(_Snapshot(llm))
+    registry.register(_Snapshot(llm, http))
+    ProcessCollector(registry=registry)
     return generate_latest(registry)
 
 
 class _Snapshot:
-    """The engine at one moment, as prometheus-client collects it."""
+    """The server at one moment, as prometheus-client collects it."""
 
-    def __init__(self, llm: AsyncLLM) -> None:
+    def __init__(self, llm: AsyncLLM, http: HttpCounts) -> None:
         self._llm = llm
+        self._http = http
 
     def collect(self) -> Iterator[Metric]:
-        status = self._llm.status
-        family = GaugeMetricFamily("jaxinfer:status", "1 for the status the server is in", labels=("status",))
-        for name in STATUSES:
-            family.add_metric((name,), float(name == status))
-        yield family
+        llm, status = self._llm, self._llm.status
+        yield gauge("jaxinfer:build_info", "1, with the version", [({"version": __version__}, 1)])
+        statuses = by_label({}, "status", {name: name == status for name in STATUSES})
+        yield gauge("jaxinfer:status", "1 for the status the server is in", statuses)
+        yield counter("http_requests", "HTTP requests by route, method and status", self._http)
         if status not in ("starting", "failed"):
-            model = self._llm.info.served_names[0]
-            stats = self._llm.stats()
+            labels, stats = {"model_name": llm.info.served_names[0]}, llm.stats()
             text = "How long the engine has had work and taken no step"
-            yield _gauge("jaxinfer:stalled_seconds", text, (model,), self._llm.stalled_s)
-            yield from _ours(stats, model)
-            yield from _vllms(stats, model)
+            yield gauge("jaxinfer:stalled_seconds", text, [(labels, llm.stalled_s)])
+            yield from _state(stats, labels)
+            yield from _counters(stats, labels)
+            yield from _steps(stats, labels)
+            yield from _device(stats, labels)
+            yield from _latency(llm.latency, labels)
+            yield from vllm_metrics(llm, stats)
 
 
-def _ours(stats: Stats, model: str) -> Iterator[Metric]:
-    pages = GaugeMetricFamily("jaxinfer:kv_pages", "KV pages by state", labels=("model_name", "state"))
-    for state, count in (("free", stats.pages_free), ("cached", stats.pages_cached), ("owned", stats.pages_owned)):
-        pages.add_metric((model, state), count)
-    yield pages
-    yield _gauge("jaxinfer:kv_pages_total", "KV pages in the pool", (model,), stats.pages_total)
-    requests = GaugeMetricFamily("jaxinfer:requests", "Sequences by state", labels=("model_name", "state"))
-    requests.add_metric((model, "running"), stats.running)
-    requests.add_metric((model, "waiting"), stats.waiting)
-    yield requests
-    yield _gauge("jaxinfer:last_step_age_seconds", "Time since the last step", (model,), stats.last_step_age_s)
+def _state(stats: Stats, labels: Labels) -> Iterator[Metric]:
+    pages = {"free": stats.pages_free, "cached": stats.pages_cached, "owned": stats.pages_owned}
+    yield gauge("jaxinfer:kv_pages", "KV pages by state", by_label(labels, "state", pages))
+    yield gauge("jaxinfer:kv_pages_total", "KV pages in the pool", [(labels, stats.pages_total)])
+    states = {"running": stats.running, "waiting": stats.waiting}
+    yield gauge("jaxinfer:requests", "Sequences by state", by_label(labels, "state", states))
+    yield gauge("jaxinfer:last_step_age_seconds", "Time since the last step", [(labels, stats.last_step_age_s)])
+
+
+def _counters(stats: Stats, labels: Labels) -> Iterator[Metric]:
     for name, text, value in (
         ("steps", "Steps run", stats.steps),
         ("prompt_tokens", "Prompt tokens of admitted requests", stats.prompt_tokens),
         ("cached_tokens", "Prompt tokens found in the prefix cache", stats.cached_tokens),
         ("generated_tokens", "Tokens generated", stats.generated_tokens),
+        ("computed_tokens", "Tokens computed, what was computed again or in vain included", stats.computed_tokens),
         ("preemptions", "Sequences preempted", stats.preemptions),
         ("failed_steps", "Steps that raised", stats.failed_steps),
         ("engine_recoveries", "Times the engine went on after a failed step", stats.recoveries),
         ("engine_restarts", "Times a new engine process went on where one had ended", stats.restarts),
         ("nonfinite_rows", "Requests ended because their numbers were not finite", stats.nonfinite_rows),
         ("compilations_after_ready", "Compilations since ready; 0 or a bug", stats.compiles_after_ready),
+        ("compilations", "Programs that were compiled", stats.device.compiled),
+        ("executables_loaded", "Programs that came from the cache", stats.device.loaded),
+        ("compile_seconds", "Time for both, summed over threads", stats.device.compile_s),
     ):
-        yield _counter(f"jaxinfer:{name}", text, (model,), value)
+        yield counter(f"jaxinfer:{name}", text, [(labels, value)])
 
 
-def _vllms(stats: Stats, model: str) -> Iterator[Metric]:
-    labels = (model, "0")
-    used = stats.pages_owned / stats.pages_total if stats.pages_total else 0.0
-    yield _gauge("vllm:num_requests_running", "Sequences being computed", labels, stats.running)
-    yield _gauge("vllm:num_requests_waiting", "Sequences waiting to be admitted", labels, stats.waiting)
-    yield _gauge("vllm:kv_cache_usage_perc", "Share of KV pages owned by sequences, 0 to 1", labels, used)
-    for name, text, value in (
-        ("prompt_tokens", "Prompt tokens of admitted requests", stats.prompt_tokens),
-        ("prompt_tokens_cached", "Prompt tokens found in the prefix cache", stats.cached_tokens),
-        ("generation_tokens", "Tokens generated", stats.generated_tokens),
-        ("num_preemptions", "Sequences preempted", stats.preemptions),
-        ("prefix_cache_queries", "Tokens looked up in the prefix cache", stats.prompt_tokens),
-        ("prefix_cache_hits", "Tokens found in the prefix cache", stats.cached_tokens),
+def _steps(stats: Stats, labels: Labels) -> Iterator[Metric]:
+    work = stats.work
+    kinds = {"decode": work.decode_rows, "prompt": work.prompt_rows}
+    yield counter("jaxinfer:step_rows", "Rows of steps by kind", by_label(labels, "kind", kinds))
+    yield histogram("jaxinfer:batch_size", "Rows of a step", [(labels, work.rows)])
+    text = "The engine thread's time in steps by phase; wait is for the device"
+    yield counter("jaxinfer:step_seconds", text, by_label(labels, "phase", work.phase_s))
+    text = "Time with a step given to the device and not read yet: no less than the device was busy"
+    yield counter("jaxinfer:device_busy_seconds", text, [(labels, work.busy_s)])
+
+
+def _device(stats: Stats, labels: Labels) -> Iterator[Metric]:
+    kinds = by_label(labels, "kind", stats.device.memory_bytes)
+    yield gauge("jaxinfer:device_memory_bytes", "Device memory by kind; temporaries are the largest program's", kinds)
+    ops = [({**labels, "op": op, "backend": backend}, 1) for op, backend in stats.device.backends.items()]
+    yield gauge("jaxinfer:backend_info", "1 for what runs each op", ops)
+
+
+def _latency(latency: Latency, labels: Labels) -> Iterator[Metric]:
+    found = latency.histograms
+    for name, text, key in (
+        ("time_to_first_token_seconds", "From a request's arrival to its first token", "time_to_first_token"),
+        ("inter_token_seconds", "Between two tokens of one choice", "between_tokens"),
+        ("request_seconds", "From a request's arrival to its last token", "whole"),
     ):
-        yield _counter(f"vllm:{name}", text, labels, value)
-    finished = CounterMetricFamily(
-        "vllm:request_success", "Sequences finished, by reason", labels=("model_name", "engine", "finished_reason")
-    )
-    for reason, count in sorted(stats.finished.items()):
-        finished.add_metric((*labels, reason), count)
-    yield finished
-
-
-def _gauge(name: str, text: str, labels: tuple[str, ...], value: float) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=("model_name", "engine")[: len(labels)])
-    family.add_metric(labels, value)
-    return family
-
-
-def _counter(name: str, text: str, labels: tuple[str, ...], value: float) -> CounterMetricFamily:
-    family = CounterMetricFamily(name, text, labels=("model_name", "engine")[: len(labels)])
-    family.add_metric(labels, value)
-    return family
+        yield histogram(f"jaxinfer:{name}", text, [(labels, found[key])])
+    phases = [({**labels, "phase": phase}, found[phase]) for phase in ("prepare", "queue", "prefill", "decode")]
+    text = "A request's time by phase; prepare is reading, templates and tokenizing"
+    yield histogram("jaxinfer:request_phase_seconds", text, phases)

@@ -5,7 +5,9 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
+from jaxinfer.config import EngineConfig, Limits
 from jaxinfer.errors import InvalidRequest, Overloaded, Unavailable
+from jaxinfer.llm.latency import Latency
 from jaxinfer.llm.types import Delta, ModelInfo, Stats
 from jaxinfer.protocol.sampling import GenerationDefaults, SamplingParams, resolve_max_tokens
 from jaxinfer.protocol.validate import validate_prompt_ids, validate_sampling
@@ -23,6 +25,16 @@ INFO = ModelInfo(
     has_chat_template=True,
     fingerprint="jaxinfer-test",
     created=1_700_000_000,
+)
+SMALL = Limits(
+    max_model_len=512,
+    max_num_seqs=8,
+    max_num_batched_tokens=64,
+    page_size=16,
+    num_pages=11,
+    vocab_size=300,
+    decode_buckets=(),
+    extend_buckets=(),
 )
 
 
@@ -64,6 +76,9 @@ class FakeLLM:
         self.rendered: list[dict[str, Any]] = []
         self.running: set[str] = set()
         self.stalled_s = 0.0
+        self.config = EngineConfig()
+        self.limits = SMALL
+        self.latency = Latency(INFO.max_model_len)
         self._script = script
         self._max_running = max_running
         self._stolen = stolen  # room that others take between admit() and generate()
@@ -109,6 +124,7 @@ class FakeLLM:
         priority: int = 0,
         chat: bool = False,
         salt: str = "",
+        arrived_s: float | None = None,
     ) -> AsyncIterator[Delta]:
         if self.status == "draining":
             raise Unavailable("draining", code="draining")

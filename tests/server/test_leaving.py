@@ -145,7 +145,7 @@ def run_stream(llm, *, receive, send, ping_interval_s=15.0):
     """An EventStream over hand-made ASGI callables."""
 
     async def run():
-        job = Job([[1, 2]], SamplingParams(), 0, chat=True, salt="")
+        job = Job([[1, 2]], SamplingParams(), 0, chat=True, salt="", arrived_s=0.0)
         generation = await Generation.start(llm, job)
         answer = Answer("chat", "chatcmpl-1", 1, "tiny", "fp")
         stream = EventStream(generation, answer, None, {}, ping_interval_s)
@@ -185,7 +185,7 @@ def test_a_cancelled_handler_aborts_the_stream():
     async def run():
         stay = asyncio.Event()
         llm = FakeLLM(endless)
-        generation = await Generation.start(llm, Job([[1, 2]], SamplingParams(), 0, chat=True, salt=""))
+        generation = await Generation.start(llm, Job([[1, 2]], SamplingParams(), 0, chat=True, salt="", arrived_s=0.0))
         stream = EventStream(generation, Answer("chat", "c", 1, "tiny", "fp"), None, {}, 15.0)
 
         async def send(message):

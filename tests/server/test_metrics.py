@@ -1,0 +1,265 @@
+"""GET /metrics over the whole server but for the device: vLLM's dashboards find what they ask for, and no client makes
+a label or a counter fall.
+"""
+
+import asyncio
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import httpx2
+import pytest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from jaxinfer.config import EngineConfig
+from jaxinfer.llm.async_llm import AsyncLLM
+from jaxinfer.llm.dry_run import MODULE
+from jaxinfer.llm.process import EngineProcess
+from jaxinfer.server.app import create_app
+from tests.server.fakes import FakeLLM
+from tests.server.http import CHAT, COMPLETIONS, USER, live, wait_until
+from tests.server.streams import ask_all
+
+# What vLLM's three dashboards (examples/observability: grafana.json of prometheus_grafana, performance_statistics.json
+# and query_statistics.json) ask of a server, as they write it, with the labels they select or sum by.
+DASHBOARDS = {
+    "vllm:e2e_request_latency_seconds_bucket": {"model_name", "le"},
+    "vllm:e2e_request_latency_seconds_count": {"model_name"},
+    "vllm:e2e_request_latency_seconds_sum": {"model_name"},
+    "vllm:generation_tokens_total": {"model_name"},
+    "vllm:inter_token_latency_seconds_bucket": {"model_name", "le"},
+    "vllm:inter_token_latency_seconds_count": {"model_name"},
+    "vllm:inter_token_latency_seconds_sum": {"model_name"},
+    "vllm:kv_cache_usage_perc": {"model_name"},
+    "vllm:num_requests_running": {"model_name"},
+    "vllm:num_requests_waiting": {"model_name"},
+    "vllm:prompt_tokens_total": {"model_name"},
+    "vllm:request_decode_time_seconds_sum": {"model_name"},
+    "vllm:request_generation_tokens_bucket": {"model_name", "le"},
+    "vllm:request_max_num_generation_tokens_sum": {"model_name"},
+    "vllm:request_prefill_time_seconds_sum": {"model_name"},
+    "vllm:request_prompt_tokens_bucket": {"model_name", "le"},
+    "vllm:request_queue_time_seconds_sum": {"model_name"},
+    "vllm:request_success_total": {"model_name", "finished_reason"},
+    "vllm:time_to_first_token_seconds_bucket": {"model_name", "le"},
+    "vllm:time_to_first_token_seconds_count": {"model_name"},
+    "vllm:time_to_first_token_seconds_sum": {"model_name"},
+}
+# Beside those what vLLM serves and we have, by type
+TYPES = {
+    "gauge": ("num_requests_waiting_by_reason", "cache_config_info", "gpu_cache_usage_perc"),
+    "counter": (
+        *("prompt_tokens_cached", "prompt_tokens_by_source", "num_preemptions", "corrupted_requests"),
+        *("prefix_cache_queries", "prefix_cache_hits", "generation_tokens", "prompt_tokens", "request_success"),
+    ),
+    "histogram": (
+        *("request_time_per_output_token_seconds", "time_per_output_token_seconds", "request_inference_time_seconds"),
+        *("request_params_max_tokens", "request_params_n", "request_prefill_kv_computed_tokens"),
+        *("request_num_preemptions", "iteration_tokens_total", "inter_token_latency_seconds"),
+    ),
+}
+NUM_VALUES = 10_000
+
+
+@pytest.fixture(scope="module")
+def llm() -> AsyncLLM:
+    config = EngineConfig(served_model_name=("made-up",), max_num_seqs=4)
+    return AsyncLLM(config, new_transport=partial(EngineProcess, child=(MODULE, "0.002")))
+
+
+@pytest.fixture(scope="module")
+def port(llm: AsyncLLM) -> Iterator[int]:
+    with live(create_app(llm), llm.start, llm.close) as port:
+        yield port
+
+
+Key = tuple[str, frozenset[tuple[str, str]]]
+
+
+def families(page: str) -> list[Metric]:
+    return list(text_string_to_metric_families(page))
+
+
+def samples(page: str) -> dict[Key, float]:
+    found = [sample for family in families(page) for sample in family.samples]
+    by_key = {(sample.name, frozenset(sample.labels.items())): sample.value for sample in found}
+    assert len(by_key) == len(found), "a sample is there twice"
+    return by_key
+
+
+def scrape(port: int) -> str:
+    return httpx2.get(f"http://127.0.0.1:{port}/metrics").raise_for_status().text
+
+
+def value(page: str, name: str, **labels: str) -> float:
+    """One sample of a page, of the engine's one model."""
+    return samples(page)[name, frozenset({"model_name": "made-up", **labels}.items())]
+
+
+def settled(port: int, llm: AsyncLLM) -> str:
+    """The page once the engine process has told of all it has done."""
+    wait_until(lambda: llm.stats().running + llm.stats().waiting + llm.stats().pages_owned == 0)
+    return scrape(port)
+
+
+def some(count: int, max_tokens: int = 10) -> list[dict]:
+    return [{"prompt": f"say something, {i}", "max_tokens": max_tokens} for i in range(count)]
+
+
+def test_vllm_s_dashboards_find_every_metric_with_its_labels(port):
+    ask_all(port, some(3))
+    there = {}
+    for name, labels in samples(scrape(port)):
+        there.setdefault(name, set()).update(label for label, _ in labels)
+    assert {name: labels for name, labels in DASHBOARDS.items() if not labels <= there.get(name, set())} == {}
+    assert all("engine" in there[name] for name in DASHBOARDS)
+
+
+def test_vllm_s_other_metrics_have_its_types(port):
+    types = {family.name: family.type for family in families(scrape(port))}
+    wanted = {f"vllm:{name}": kind for kind, names in TYPES.items() for name in names}
+    assert {name: types.get(name) for name in wanted} == wanted
+
+
+def test_a_request_is_counted_in_every_phase(port, llm):
+    before = settled(port, llm)
+    body = {"prompt": list(range(40)), "max_tokens": 10, "n": 2, "ignore_eos": True}
+    httpx2.post(f"http://127.0.0.1:{port}{COMPLETIONS}", json=body).raise_for_status()
+    after = settled(port, llm)
+
+    def grown(name: str, **labels: str) -> float:
+        return value(after, name, **labels) - value(before, name, **labels)
+
+    for phase in ("prepare", "queue", "prefill", "decode"):
+        assert grown("jaxinfer:request_phase_seconds_count", phase=phase) == 2
+    whole_s = grown("jaxinfer:request_seconds_sum")
+    assert 2 * 10 * 0.002 < whole_s < 2 * 5
+    phases_s = sum(grown("jaxinfer:request_phase_seconds_sum", phase=p) for p in ("prepare", "queue", "prefill"))
+    first_s = grown("jaxinfer:time_to_first_token_seconds_sum")
+    assert 0 < phases_s <= first_s < whole_s
+    assert grown("jaxinfer:inter_token_seconds_count") == 2 * 9
+    assert grown("jaxinfer:request_phase_seconds_sum", phase="decode") == pytest.approx(whole_s - first_s)
+    assert grown("vllm:request_generation_tokens_sum", engine="0") == 20
+    assert grown("vllm:request_prompt_tokens_sum", engine="0") == 80
+    assert grown("vllm:request_params_n_sum", engine="0") == 2
+    assert grown("vllm:request_max_num_generation_tokens_sum", engine="0") == 10
+    assert grown("vllm:request_success_total", engine="0", finished_reason="length") == 2
+
+
+def test_the_steps_rows_and_times_add_up(port, llm):
+    ask_all(port, some(8, max_tokens=20))
+    page = settled(port, llm)
+    steps = value(page, "jaxinfer:steps_total")
+    assert (
+        value(page, "jaxinfer:batch_size_count")
+        == value(page, "vllm:iteration_tokens_total_count", engine="0")
+        == steps
+    )
+    kinds = [value(page, "jaxinfer:step_rows_total", kind=kind) for kind in ("decode", "prompt")]
+    assert all(kinds) and sum(kinds) == value(page, "jaxinfer:batch_size_sum")
+    assert value(page, "vllm:iteration_tokens_total_sum", engine="0") == value(page, "jaxinfer:computed_tokens_total")
+    phases = {p: value(page, "jaxinfer:step_seconds_total", phase=p) for p in ("plan", "dispatch", "wait", "commit")}
+    assert all(seconds > 0 for seconds in phases.values())
+    busy_s = value(page, "jaxinfer:device_busy_seconds_total")
+    assert busy_s >= steps * 0.002
+    assert busy_s >= phases["wait"]
+
+
+def falling(before: str, after: str) -> list[Key]:
+    """Counters and buckets that have fallen or are gone."""
+    rising = re.compile(r"(jaxinfer:|vllm:|http_).*(_total|_bucket|_count|_sum)")
+    then, now = samples(before), samples(after)
+    return [key for key, was in then.items() if rising.fullmatch(key[0]) and not now.get(key, -1.0) >= was]
+
+
+def test_nothing_that_counts_falls_when_the_engine_process_is_killed(port, llm):
+    ask_all(port, some(4))
+    before = settled(port, llm)
+    assert value(before, "jaxinfer:inter_token_seconds_count") > 0
+    os.kill(llm._model.transport.pid, signal.SIGKILL)
+    answers = ask_all(port, some(4))
+    assert all(answer.status == 200 and answer.error is None for answer in answers)
+    after = settled(port, llm)
+    assert value(after, "jaxinfer:engine_restarts_total") == value(before, "jaxinfer:engine_restarts_total") + 1
+    assert falling(before, after) == []
+    assert falling(after, before), "the check sees what falls"
+    assert value(after, "jaxinfer:time_to_first_token_seconds_count") >= len(answers)
+
+
+def test_a_preempted_request_says_so():
+    """32 pages for 4 sequences of up to 200 tokens, some of whose pages are taken on the way."""
+    config = EngineConfig(served_model_name=("made-up",), max_num_seqs=4, max_model_len=208, page_size=16, num_pages=33)
+    llm = AsyncLLM(config, new_transport=partial(EngineProcess, child=(MODULE, "0")))
+    with live(create_app(llm), llm.start, llm.close) as port:
+        ask_all(port, some(8, max_tokens=180))
+        page = settled(port, llm)
+    preemptions = value(page, "vllm:num_preemptions_total", engine="0")
+    assert preemptions > 0
+    assert value(page, "vllm:request_num_preemptions_sum", engine="0") == preemptions
+
+
+async def serve(app, path: str, body: dict, request_id: str) -> int:
+    """One POST, straight to the app; its status."""
+    status = []
+    content = json.dumps(body).encode()
+    headers = [(b"host", b"test"), (b"content-type", b"application/json"), (b"x-request-id", request_id.encode())]
+    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "headers": headers}
+    scope |= {"query_string": b"", "root_path": "", "scheme": "http", "http_version": "1.1", "state": {}}
+    messages = iter([{"type": "http.request", "body": content, "more_body": False}])
+
+    async def receive():
+        if (message := next(messages, None)) is not None:
+            return message
+        return await asyncio.Event().wait()
+
+    async def send(message):
+        status.append(message.get("status"))
+
+    await app(scope, receive, send)
+    return status[0]
+
+
+def test_no_user_model_or_path_makes_a_label():
+    app = create_app(FakeLLM())
+
+    async def ask(number: int) -> int:
+        user, kind = f"user-{number}", number % 3
+        if kind == 0:
+            return await serve(app, CHAT, {"messages": USER, "user": user}, user)
+        if kind == 1:
+            return await serve(app, COMPLETIONS, {"prompt": "x", "model": f"model-{number}", "user": user}, user)
+        return await serve(app, f"/path-{number}" if number % 2 else f"/v1/models/m-{number}", {}, user)
+
+    async def test() -> None:
+        transport = httpx2.ASGITransport(app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://test") as client:
+            statuses = {await ask(number) for number in range(6)}
+            assert statuses == {200, 404, 405}
+            await client.get("/metrics")
+            few = (await client.get("/metrics")).text
+            for number in range(6, NUM_VALUES):
+                await ask(number)
+            many = (await client.get("/metrics")).text
+        assert samples(few).keys() == samples(many).keys()
+        assert re.sub(r" \S+$", "", few, flags=re.MULTILINE) == re.sub(r" \S+$", "", many, flags=re.MULTILINE)
+        counted = {labels: n for (name, labels), n in samples(many).items() if name == "http_requests_total"}
+        assert sum(counted.values()) == NUM_VALUES + 2
+
+    asyncio.run(test())
+
+
+def test_the_docs_name_every_metric_of_ours_and_no_other(port):
+    text = (Path(__file__).parents[2] / "docs" / "observability.md").read_text()
+    ours = {family.name: family.type for family in families(scrape(port)) if family.name.startswith("jaxinfer:")}
+    rows = re.findall(r"^\| (`.*`) \| (gauge|counter|histogram) \|", text, re.MULTILINE)
+    named = {
+        name.removesuffix("_total" * (kind == "counter")): kind
+        for names, kind in rows
+        for name in re.findall(r"`(\w+)`", names)
+    }
+    assert named == {name.removeprefix("jaxinfer:"): kind for name, kind in ours.items()}
