@@ -105,6 +105,19 @@ def test_a_warm_start_compiles_nothing_and_gives_the_same_tokens(cold: Start, wa
     assert generate(warm.runner, PROMPT, 8) == generate(cold.runner, PROMPT, 8)
 
 
+def test_a_runner_tells_where_its_programs_came_from_and_what_its_arrays_take(cold: Start, warm: Start) -> None:
+    first, second = cold.runner.facts(), warm.runner.facts()
+    assert (first.compiled, first.loaded) == (len(cold.seen), 0) and first.compile_s > 0
+    assert (second.compiled, second.loaded) == (0, len(warm.seen))
+    assert first.backends == {"decode_attention": "xla", "extend_attention": "xla", "decode_linear": "xla"}
+    state = cold.runner._state
+    sizes = {"weights": cold.runner._params, "pages": (state.k, state.v)}
+    for kind, arrays in sizes.items():
+        assert first.memory_bytes[kind] == sum(leaf.nbytes for leaf in jax.tree.leaves(arrays)) > 0
+    assert first.memory_bytes.keys() == {"weights", "pages", "state", "temporaries"}
+    assert first.memory_bytes["temporaries"] > 0
+
+
 def test_loaded_programs_still_update_the_state_in_place(warm: Start) -> None:
     before = warm.runner._state
     generate(warm.runner, PROMPT, 2)

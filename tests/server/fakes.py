@@ -11,6 +11,7 @@ from jaxinfer.llm.latency import Latency
 from jaxinfer.llm.types import Delta, ModelInfo, Stats
 from jaxinfer.protocol.sampling import GenerationDefaults, SamplingParams, resolve_max_tokens
 from jaxinfer.protocol.validate import validate_prompt_ids, validate_sampling
+from jaxinfer.runtime.plan import DeviceFacts
 
 Step = Delta | float | asyncio.Event | Exception  # a delta; seconds or an event to wait for; what to raise
 Script = Callable[[list[int], SamplingParams], Iterable[Step]]
@@ -190,4 +191,5 @@ class FakeLLM:
             generated_tokens=7,
             finished={"stop": 3, "length": 1},
             steps=12,
+            device=DeviceFacts({"weights": 1000, "pages": 500}, {"decode_attention": "xla"}, compiled=2, loaded=3),
         )

@@ -22,7 +22,7 @@ from jaxinfer.llm.dry_run import MODULE
 from jaxinfer.llm.process import EngineProcess
 from jaxinfer.server.app import create_app
 from tests.server.fakes import FakeLLM
-from tests.server.http import CHAT, COMPLETIONS, USER, live, wait_until
+from tests.server.http import CHAT, COMPLETIONS, USER, ask, live, wait_until
 from tests.server.streams import ask_all
 
 # What vLLM's three dashboards (examples/observability: grafana.json of prometheus_grafana, performance_statistics.json
@@ -64,6 +64,7 @@ TYPES = {
     ),
 }
 NUM_VALUES = 10_000
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +228,7 @@ async def serve(app, path: str, body: dict, request_id: str) -> int:
 def test_no_user_model_or_path_makes_a_label():
     app = create_app(FakeLLM())
 
-    async def ask(number: int) -> int:
+    async def ask_as(number: int) -> int:
         user, kind = f"user-{number}", number % 3
         if kind == 0:
             return await serve(app, CHAT, {"messages": USER, "user": user}, user)
@@ -238,12 +239,12 @@ def test_no_user_model_or_path_makes_a_label():
     async def test() -> None:
         transport = httpx2.ASGITransport(app)
         async with httpx2.AsyncClient(transport=transport, base_url="http://test") as client:
-            statuses = {await ask(number) for number in range(6)}
+            statuses = {await ask_as(number) for number in range(6)}
             assert statuses == {200, 404, 405}
             await client.get("/metrics")
             few = (await client.get("/metrics")).text
             for number in range(6, NUM_VALUES):
-                await ask(number)
+                await ask_as(number)
             many = (await client.get("/metrics")).text
         assert samples(few).keys() == samples(many).keys()
         assert re.sub(r" \S+$", "", few, flags=re.MULTILINE) == re.sub(r" \S+$", "", many, flags=re.MULTILINE)
@@ -254,7 +255,7 @@ def test_no_user_model_or_path_makes_a_label():
 
 
 def test_the_docs_name_every_metric_of_ours_and_no_other(port):
-    text = (Path(__file__).parents[2] / "docs" / "observability.md").read_text()
+    text = (DOCS / "observability.md").read_text()
     ours = {family.name: family.type for family in families(scrape(port)) if family.name.startswith("jaxinfer:")}
     rows = re.findall(r"^\| (`.*`) \| (gauge|counter|histogram) \|", text, re.MULTILINE)
     named = {
@@ -263,3 +264,30 @@ def test_the_docs_name_every_metric_of_ours_and_no_other(port):
         for name in re.findall(r"`(\w+)`", names)
     }
     assert named == {name.removeprefix("jaxinfer:"): kind for name, kind in ours.items()}
+
+
+def queried(expression: str) -> Iterator[tuple[str, set[str]]]:
+    """Each metric of a PromQL expression of ours with the labels it is selected by, and those that are summed by."""
+    for operand in expression.split(" / "):
+        summed = {label for found in re.findall(r" by \(([^)]*)\)", operand) for label in found.split(", ")}
+        for name, selectors in re.findall(r"\b((?:jaxinfer:|vllm:|http_|process_)\w+)\{([^}]*)\}", operand):
+            yield name, summed | set(re.findall(r'(\w+)(?:=~|!~|!=|=)"', selectors))
+
+
+def test_our_dashboard_asks_for_what_is_served(port):
+    ask_all(port, some(3))
+    dashboard = json.loads((DOCS / "grafana.json").read_text())
+    there = {}
+    device = ask(FakeLLM(), "GET", "/metrics").text  # a dry run has none
+    for name, labels in [*samples(scrape(port)), *samples(device)]:
+        there.setdefault(name, {"job"}).update(label for label, _ in labels)  # job is Prometheus' own
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    asked = [found for expression in expressions for found in queried(expression)]
+    assert len(asked) >= len(expressions) > 20
+    assert {name: labels for name, labels in asked if not labels <= there.get(name, set())} == {}
+    sources = [variable["query"] for variable in dashboard["templating"]["list"]]
+    assert [re.search(r"\((\S+), (\w+)\)", source["query"]).groups() for source in sources[1:]] == [
+        ("jaxinfer:steps_total", "model_name"),
+        ("jaxinfer:build_info", "job"),
+    ]
+    assert all(expression.count("(") == expression.count(")") for expression in expressions)
