@@ -35,11 +35,15 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields that every generating route shares. model: None is the first served name."""
+    """The fields that every generating route shares. model: None is the first served name.
+
+    include_metrics: the answer, or a stream's last chunk, says how long its parts took.
+    """
 
     model: str | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
+    include_metrics: bool = False
     priority: int = 0  # lower runs sooner
 
 
@@ -61,7 +65,6 @@ REFUSED: dict[str, Refusal] = {
     "truncate_prompt_tokens": Refusal(cure="shorten the prompt"),
     "truncation_side": Refusal(),
     "stream_interval": Refusal((1,)),
-    "include_metrics": Refusal((False,)),
     "detokenize": Refusal((True,)),
     "return_token_ids": Refusal((False,)),
     "return_tokens_as_token_ids": Refusal((False,)),

@@ -13,6 +13,7 @@ from jaxinfer.errors import ApiError
 from jaxinfer.protocol.logprobs import LogprobsWriter, TokenLogprob, prompt_logprobs
 
 Kind = Literal["chat", "completion"]
+Metrics = dict[str, float | None]  # how long the parts of a request took
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"  # a comment: clients skip it, proxies see traffic
 _END = b"\n\n"
@@ -61,13 +62,15 @@ class Answer:
     model: str
     fingerprint: str
 
-    def body(self, choices: list[Choice], usage: Usage) -> bytes:
+    def body(self, choices: list[Choice], usage: Usage, metrics: Metrics | None = None) -> bytes:
         """The whole answer, not streamed."""
         shape = _chat_choice if self.kind == "chat" else _completion_choice
         name = "chat.completion" if self.kind == "chat" else "text_completion"
         rest: dict[str, Any] = {"choices": [shape(choice) for choice in choices], "usage": usage.as_dict()}
         if self.kind == "chat" and choices and choices[0].prompt_logprobs is not None:
             rest["prompt_logprobs"] = prompt_logprobs(choices[0].prompt_logprobs)
+        if metrics is not None:
+            rest["metrics"] = metrics
         return encode_json(self._head(name) | rest)
 
     def frames(self) -> "Frames":
@@ -125,9 +128,14 @@ class Frames:
         parts = (self.choice_head, index, self.text_key, encoded, self.text_end, middle, end)
         return b"%b%d%b%b%b%b%b}\n\n" % parts
 
-    def usage(self, usage: Usage) -> bytes:
-        """The chunk after the last choice's end that include_usage asks for."""
-        return self.head + b'],"usage":' + encode_json(usage.as_dict()) + b"}" + _END
+    def last(self, usage: Usage | None, metrics: Metrics | None) -> bytes:
+        """The chunk after the last choice's end that include_usage and include_metrics ask for; none, if neither."""
+        parts = []
+        if usage is not None:
+            parts.append(b'"usage":' + encode_json(usage.as_dict()))
+        if metrics is not None:
+            parts.append(b'"metrics":' + encode_json(metrics))
+        return self.head + b"]," + b",".join(parts) + b"}" + _END if parts else b""
 
 
 def error_body(error: ApiError) -> bytes:

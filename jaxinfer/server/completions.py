@@ -92,7 +92,8 @@ async def respond(
     async def run() -> bytes:
         generation = await start()
         try:
-            return answer.body(await generation.collect(), generation.usage)
+            choices = await generation.collect()
+            return answer.body(choices, generation.usage, generation.metrics if wire.include_metrics else None)
         finally:
             await generation.close()
 
@@ -103,7 +104,7 @@ async def respond(
         return Response(body, headers=headers, media_type="application/json")
     generation = await while_connected(request.receive, start())
     interval_s = request.app.state.settings.ping_interval_s
-    return EventStream(generation, answer, wire.stream_options, headers, interval_s)
+    return EventStream(generation, answer, wire, headers, interval_s)
 
 
 async def render_chat(

@@ -12,10 +12,11 @@ from starlette.types import Receive
 
 from jaxinfer.errors import ApiError
 from jaxinfer.llm.async_llm import AsyncLLM
-from jaxinfer.llm.types import Delta
+from jaxinfer.llm.types import Delta, Timings
 from jaxinfer.protocol.logprobs import TokenLogprob
-from jaxinfer.protocol.responses import Choice, Usage
+from jaxinfer.protocol.responses import Choice, Metrics, Usage
 from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.server.timings import metrics_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ class Generation:
         self._prompt_tokens = [0] * len(job.prompts)
         self._cached_tokens = [0] * len(job.prompts)
         self._completion_tokens = 0
+        self._timings: list[Timings] = []  # of the choices that have ended
         self.on_close: Callable[[], None] | None = None
 
     @classmethod
@@ -115,6 +117,11 @@ class Generation:
         """The tokens so far."""
         return Usage(sum(self._prompt_tokens), sum(self._cached_tokens), self._completion_tokens)
 
+    @property
+    def metrics(self) -> Metrics:
+        """How long its parts took, once all choices have ended."""
+        return metrics_of(self._timings)
+
     async def deltas(self) -> AsyncGenerator[tuple[int, Delta]]:
         """Each delta with its choice's index, as they come. Raises ApiError (500) when a choice fails."""
         begun: set[int] = set()
@@ -133,6 +140,8 @@ class Generation:
                 self._prompt_tokens[position] = delta.prompt_tokens
                 self._cached_tokens[position] = delta.cached_tokens
                 self._completion_tokens += len(delta.token_ids)
+                if delta.timings is not None:
+                    self._timings.append(delta.timings)
                 if delta.finish_reason is not None:
                     ended.add(index)
                 yield index, delta

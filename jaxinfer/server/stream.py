@@ -8,7 +8,7 @@ from starlette.types import Receive, Scope, Send
 
 from jaxinfer.errors import ApiError
 from jaxinfer.llm.types import Delta
-from jaxinfer.protocol.fields import StreamOptions
+from jaxinfer.protocol.fields import Envelope, StreamOptions
 from jaxinfer.protocol.logprobs import LogprobsWriter
 from jaxinfer.protocol.responses import DONE, PING, Answer, error_frame
 from jaxinfer.server.context import internal_error
@@ -30,7 +30,7 @@ class EventStream:
         self,
         generation: Generation,
         answer: Answer,
-        options: StreamOptions | None,
+        wire: Envelope,
         headers: dict[str, str],
         ping_interval_s: float,
     ) -> None:
@@ -38,7 +38,8 @@ class EventStream:
         self._frames = answer.frames()
         self._is_chat = answer.kind == "chat"
         self._writers = [LogprobsWriter(answer.kind) for _ in range(generation.num_choices)]
-        self._options = options or StreamOptions()
+        self._options = wire.stream_options or StreamOptions()
+        self._include_metrics = wire.include_metrics
         self._headers = HEADERS + [(name.encode(), value.encode()) for name, value in headers.items()]
         self._ping_interval_s = ping_interval_s
         self._is_begun = self._is_ended = False
@@ -64,7 +65,9 @@ class EventStream:
     async def _send_answer(self, send: Send, request_id: str) -> None:
         try:
             await self._send_deltas(send)
-            last = self._frames.usage(self._generation.usage) if self._options.include_usage else b""
+            generation = self._generation
+            usage = generation.usage if self._options.include_usage else None
+            last = self._frames.last(usage, generation.metrics if self._include_metrics else None)
         except Exception as error:
             if not self._is_begun:
                 raise

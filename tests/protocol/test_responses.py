@@ -37,7 +37,12 @@ def test_a_frame_carries_any_text_on_one_line(text, index, reason):
 def test_all_frames_of_an_answer_share_their_head():
     frames = CHAT.frames()
     usage = Usage(prompt_tokens=3, cached_tokens=2, completion_tokens=4)
-    all_frames = [frames.role(1), frames.text(1, "x"), frames.text(1, "", "length", None, usage), frames.usage(usage)]
+    all_frames = [
+        frames.role(1),
+        frames.text(1, "x"),
+        frames.text(1, "", "length", None, usage),
+        frames.last(usage, None),
+    ]
     for frame in map(data, all_frames):
         assert {key: frame[key] for key in ("id", "object", "created", "model", "system_fingerprint")} == {
             "id": "chatcmpl-1",

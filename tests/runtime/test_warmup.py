@@ -108,7 +108,7 @@ def test_a_warm_start_compiles_nothing_and_gives_the_same_tokens(cold: Start, wa
 def test_a_runner_tells_where_its_programs_came_from_and_what_its_arrays_take(cold: Start, warm: Start) -> None:
     first, second = cold.runner.facts(), warm.runner.facts()
     assert (first.compiled, first.loaded) == (len(cold.seen), 0) and first.compile_s > 0
-    assert (second.compiled, second.loaded) == (0, len(warm.seen))
+    assert second.compiled == 0 and second.loaded >= len(warm.seen)
     assert first.backends == {"decode_attention": "xla", "extend_attention": "xla", "decode_linear": "xla"}
     state = cold.runner._state
     sizes = {"weights": cold.runner._params, "pages": (state.k, state.v)}

@@ -203,3 +203,19 @@ def test_sixty_four_streams_with_leavers_all_end(llm, port):
 
 def num_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+def test_the_times_of_an_answer_add_up(client):
+    def answer(**fields):
+        body = {**GREEDY, "extra_body": {"ignore_eos": True, "include_metrics": True}}
+        return client.completions.create(prompt=list(range(40)), **body, **fields)
+
+    whole = answer().metrics
+    *_, last = answer(stream=True)
+    for found in (whole, last.metrics):
+        waits = [found[f"{name}_time_ms"] for name in ("prepare", "queue", "prefill")]
+        assert all(ms >= 0 for ms in waits) and found["prefill_time_ms"] > 0
+        assert sum(waits) <= found["time_to_first_token_ms"] < found["total_time_ms"] < 60_000
+        assert found["generation_time_ms"] == pytest.approx(11 * found["mean_itl_ms"], abs=0.01)
+        assert found["tokens_per_second"] == pytest.approx(12_000 / found["total_time_ms"], rel=0.01)
+        assert found["preemptions"] == 0
