@@ -11,6 +11,7 @@ JaxInferError
     Unauthorized     401
     Forbidden        403
     NotFound         404
+    Conflict         409
     Overloaded       429, with retry_after_s
     Unavailable      503, with retry_after_s
 """
@@ -91,6 +92,13 @@ class NotFound(ApiError):
 
     status = 404
     type = "not_found_error"
+
+
+class Conflict(ApiError):
+    """Something that is under way, or already there, stands against it."""
+
+    status = 409
+    type = "conflict_error"
 
 
 class Overloaded(ApiError):

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from jaxinfer.protocol import body, completions, messages, validate
-from jaxinfer.server import wire
+from jaxinfer.server import profiling, wire
 from jaxinfer.server.guard import OPEN
 from jaxinfer.server.settings import ServerSettings
 
 TEXT = (Path(__file__).parents[1] / "docs" / "limits.md").read_text()
 ROWS = re.findall(r"^\|[^|]*\|([^|]*)\| fixed, `([A-Z_]+)` \|", TEXT, re.MULTILINE)
-MODULES = (body, completions, messages, validate, wire)
+MODULES = (body, completions, messages, profiling, validate, wire)
 
 
 @pytest.mark.parametrize(("given", "name"), ROWS, ids=[name for _, name in ROWS])

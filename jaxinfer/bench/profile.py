@@ -9,20 +9,19 @@ import statistics
 import tempfile
 from collections.abc import Iterator
 
-import jax
-
 from jaxinfer.bench import machine
 from jaxinfer.bench.latency import Say, generate
 from jaxinfer.bench.machine import Limits
 from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.report import Report, Table, Value
 from jaxinfer.bench.steps import PHASES, Breakdown, StepLog, Timed
-from jaxinfer.bench.trace import Event, busy_ns, device_events, options, sums, trace_into
+from jaxinfer.bench.trace import Event, busy_ns, device_events, sums, trace_into
 from jaxinfer.bench.work import Work, work_of
 from jaxinfer.config import Resolved
 from jaxinfer.errors import ConfigError
 from jaxinfer.llm.events import OnEvent
 from jaxinfer.llm.llm import LLM
+from jaxinfer.runtime.trace import trace
 
 SKIPPED = 8  # decode steps before the trace begins
 MAX_ROWS = 40
@@ -99,10 +98,10 @@ def _window(log: StepLog, steps: int, folder: str) -> Iterator[None]:
 
     def before(num_decode: int) -> None:
         if num_decode == begin and not state:
-            jax.profiler.start_trace(folder, profiler_options=options())
+            trace(folder)
             state.append("tracing")
         elif num_decode == begin + steps and state == ["tracing"]:
-            jax.profiler.stop_trace()
+            trace(None)
             state.append("done")
 
     state: list[str] = []
@@ -112,7 +111,7 @@ def _window(log: StepLog, steps: int, folder: str) -> Iterator[None]:
     finally:
         log.before = None
         if state == ["tracing"]:
-            jax.profiler.stop_trace()
+            trace(None)
 
 
 def _phases(llm: LLM, log: StepLog, prompts: Prompts, wanted: Wanted) -> tuple[list[Table], float]:

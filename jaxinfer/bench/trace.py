@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from jaxinfer.errors import EngineError
+from jaxinfer.runtime.trace import trace
 
 _NUMBER = re.compile(r"([._]\d+)+$")
 _AROUND_OTHERS = ("while", "conditional", "call")  # XLA's operations that only hold others
@@ -37,16 +38,11 @@ class Sum:
 @contextlib.contextmanager
 def trace_into(folder: str) -> Iterator[None]:
     """Trace the device, not Python's calls: those would slow the host down."""
-    with jax.profiler.trace(folder, profiler_options=options()):
+    trace(folder)
+    try:
         yield
-
-
-def options() -> Any:
-    """jax.profiler's options for a trace of the device alone."""
-    chosen = jax.profiler.ProfileOptions()
-    chosen.python_tracer_level = 0
-    chosen.host_tracer_level = 2  # XLA's operations on the CPU are host events of this level
-    return chosen
+    finally:
+        trace(None)
 
 
 def device_events(folder: str) -> list[Event]:

@@ -41,8 +41,20 @@ def server_settings(params: Mapping[str, Any]) -> "ServerSettings":
         api_keys=keys,
         allowed_hosts=_hosts(params["allowed_hosts"], is_open_at_home=params["host"] in LOOPBACK and not keys),
         allowed_origins=_origins(params["allowed_origins"]),
+        profile_folder=_profile_folder(params["profile_dir"]),
         **given,
     )
+
+
+def _profile_folder(given: str | None) -> Path | None:
+    if given is None:
+        return None
+    folder = Path(given).absolute()  # the engine process may stand elsewhere
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--profile-dir must be a folder that can be made, got {given}: {error.strerror}") from error
+    return folder
 
 
 def read_keys(params: Mapping[str, Any], env: Mapping[str, str] = os.environ) -> "Iterator[ApiKey]":

@@ -213,6 +213,12 @@ OPTIONS: tuple[click.Option, ...] = (
         help="A line in the log for each request, but for health checks that went well.",
     ),
     click.Option(
+        ["--profile-dir"],
+        metavar="DIR",
+        envvar="JAXINFER_PROFILE_DIR",
+        help="Let clients trace the device with /start_profile and /stop_profile, into this folder.",
+    ),
+    click.Option(
         ["--in-process"],
         is_flag=True,
         envvar="JAXINFER_IN_PROCESS",

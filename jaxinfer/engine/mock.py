@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxinfer.config import Limits
+from jaxinfer.errors import EngineError
 from jaxinfer.runtime.plan import DeviceFacts, Logprobs, Plan, Row, Sampling, StepResult
 
 END_EVERY = 64  # an answer ends by itself after so many tokens on average
@@ -85,6 +86,9 @@ class MockRunner:
     def facts(self) -> DeviceFacts:
         """There is no device."""
         return DeviceFacts()
+
+    def profile(self, folder: str | None) -> None:
+        raise EngineError("a trace needs a device, a dry run has none; serve a model")
 
     def close(self) -> None:
         """There is nothing to free."""

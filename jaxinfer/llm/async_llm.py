@@ -315,6 +315,10 @@ class AsyncLLM:
     def stats(self) -> Stats:
         return self._model.stats()
 
+    async def profile(self, folder: str | None) -> None:
+        """Begin a trace of the engine's device into `folder`; None ends it. One call at a time. Raises EngineError."""
+        await asyncio.to_thread(self._model.transport.profile, folder)
+
     @property
     def limits(self) -> Limits:
         return self._model.limits

@@ -16,7 +16,7 @@ from jaxinfer.errors import EngineError, JaxInferError
 from jaxinfer.llm.core import Core, StartCore
 from jaxinfer.llm.events import Event, OnEvent
 from jaxinfer.llm.transport import Handshake
-from jaxinfer.llm.wire import Channel, Failure, FromEngine, ToEngine
+from jaxinfer.llm.wire import Channel, Failure, FromEngine, Profiled, ToEngine
 
 STATS_EVERY_S = 0.1
 
@@ -64,8 +64,21 @@ def _warmed(channel: Channel[FromEngine, ToEngine], warming: "Future[None]") -> 
 
 def _receive(channel: Channel[FromEngine, ToEngine], built: "Future[Core]") -> None:
     while (received := channel.receive()) is not None:
-        built.result().engine.inbox.put(received.message)
+        core = built.result()
+        if received.profile is None:
+            core.engine.inbox.put(received.message)
+        else:  # to write a trace takes seconds
+            threading.Thread(target=_profile, args=(channel, core, received.profile.folder), daemon=True).start()
     os._exit(0)  # the server is gone: there is nobody to compute for and nothing to save
+
+
+def _profile(channel: Channel[FromEngine, ToEngine], core: Core, folder: str | None) -> None:
+    try:
+        core.runner.profile(folder)
+    except Exception as error:  # the asker's, and no reason for the engine to end
+        channel.send(FromEngine(profiled=Profiled(f"{type(error).__name__}: {error}")))
+    else:
+        channel.send(FromEngine(profiled=Profiled()))
 
 
 def _run(channel: Channel[FromEngine, ToEngine], core: Core) -> None:

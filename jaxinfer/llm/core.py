@@ -22,6 +22,9 @@ class OwnedRunner(Runner, Protocol):
     def facts(self) -> DeviceFacts:
         """Safe from any thread."""
 
+    def profile(self, folder: str | None) -> None:
+        """Begin a trace of the device into `folder`; None ends it. Safe from any thread."""
+
     def close(self) -> None:
         """Free what it holds."""
 

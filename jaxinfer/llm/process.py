@@ -1,6 +1,7 @@
 """The engine in a process of its own: what `serve` uses. A crash there is an on_failure here, and nothing else."""
 
 import os
+import queue
 import socket
 import subprocess
 import sys
@@ -14,10 +15,11 @@ from jaxinfer.errors import DeviceLost, EngineError, JaxInferError
 from jaxinfer.llm.events import OnEvent
 from jaxinfer.llm.transport import Handshake, OnFailure, OnOutputs
 from jaxinfer.llm.types import Stats
-from jaxinfer.llm.wire import Channel, FromEngine, Start, ToEngine
+from jaxinfer.llm.wire import Channel, FromEngine, Profile, Profiled, Start, ToEngine
 
 CHILD = "jaxinfer.llm.child"
 CLOSE_S = 5.0  # for the child to end after its socket has
+PROFILE_S = 120.0  # to write a trace
 
 
 class EngineProcess:
@@ -32,6 +34,7 @@ class EngineProcess:
         self._module, *self._arguments = child
         self._stats = Stats()
         self._heard_s = time.monotonic()
+        self._profiled: queue.Queue[Profiled] = queue.Queue()
         self._spawning = threading.Lock()  # held to spawn the child or to forbid it
         self._closing = False
         self._child: subprocess.Popen[bytes] | None = None
@@ -65,6 +68,17 @@ class EngineProcess:
 
     def stats(self) -> Stats:
         return self._stats
+
+    def profile(self, folder: str | None) -> None:
+        self._profiled = queue.Queue()  # an answer that came too late is none to this question
+        if not self._channel.send(ToEngine(profile=Profile(folder))):
+            raise EngineError("the engine process has ended")
+        try:
+            answer = self._profiled.get(timeout=PROFILE_S)
+        except queue.Empty:
+            raise EngineError(f"the engine must answer for a trace in {PROFILE_S:g} s, it did not") from None
+        if answer.error:
+            raise EngineError(answer.error)
 
     def heard_s(self) -> float:
         return self._heard_s
@@ -109,8 +123,11 @@ class EngineProcess:
                 self._on_event(news.event)
             if news.outputs:
                 on_outputs(news.outputs)
+            if news.profiled is not None:
+                self._profiled.put(news.profiled)
             if news.failure is not None:
                 error = news.failure.error
+        self._profiled.put(Profiled("the engine process has ended"))  # whoever waits need not any longer
         if not self._closing:
             died = self._end()
             on_failure(error or died)

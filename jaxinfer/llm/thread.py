@@ -6,6 +6,7 @@ import time
 
 from jaxinfer.config import EngineConfig
 from jaxinfer.engine.sequence import Message
+from jaxinfer.errors import EngineError
 from jaxinfer.llm.core import Core, StartCore
 from jaxinfer.llm.events import OnEvent
 from jaxinfer.llm.transport import Handshake, OnFailure, OnOutputs
@@ -47,6 +48,13 @@ class EngineThread:
     def stats(self) -> Stats:
         assert self._core is not None, "a transport is asked only once it has started"
         return self._core.stats()
+
+    def profile(self, folder: str | None) -> None:
+        assert self._core is not None, "a transport is asked only once it has started"
+        try:
+            self._core.runner.profile(folder)
+        except Exception as error:
+            raise EngineError(f"{type(error).__name__}: {error}") from error
 
     def heard_s(self) -> float:
         return time.monotonic() - (0.0 if self._core is None else self._core.stats().last_step_age_s)

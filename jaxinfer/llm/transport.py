@@ -42,6 +42,9 @@ class Transport(Protocol):
     def stats(self) -> Stats:
         """The latest counters."""
 
+    def profile(self, folder: str | None) -> None:
+        """Begin a trace of the engine's device into `folder`; None ends it. Blocks. Raises EngineError."""
+
     def heard_s(self) -> float:
         """When the engine last showed that it goes on (a step, progress of its start), by time.monotonic()."""
 

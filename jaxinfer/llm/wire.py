@@ -30,14 +30,27 @@ class Start(msgspec.Struct):
     whole: bool
 
 
+class Profile(msgspec.Struct):
+    """Begin a trace into `folder`, or end the one under way."""
+
+    folder: str | None
+
+
+class Profiled(msgspec.Struct):
+    """The answer to a Profile. error: "" when it was done."""
+
+    error: str = ""
+
+
 class ToEngine(msgspec.Struct, omit_defaults=True):
-    """`start` comes first and once."""
+    """`start` comes first and once. `profile` is answered by `profiled`, before the next is sent."""
 
     start: Start | None = None
     add: Add | None = None
     abort: Abort | None = None
     acknowledge: Acknowledge | None = None
     end: End | None = None
+    profile: Profile | None = None
 
     @classmethod
     def of(cls, message: Message) -> "ToEngine":
@@ -79,12 +92,13 @@ class Failure(msgspec.Struct):
 
 
 class FromEngine(msgspec.Struct, omit_defaults=True):
-    """Events, then handshake or failure; then `outputs` once a step, stats and events now and then, failure last."""
+    """Events, then handshake or failure; then `outputs` once a step, the rest now and then, failure last."""
 
     event: Event | None = None
     handshake: Handshake | None = None
     outputs: list[Output] | None = None
     stats: Stats | None = None
+    profiled: Profiled | None = None
     failure: Failure | None = None
 
 

@@ -20,6 +20,7 @@ from jaxinfer.runtime.plan import DeviceFacts, Plan, StepResult
 from jaxinfer.runtime.pool import keep_small_arrays_apart
 from jaxinfer.runtime.programs import PAGE_UPDATES, PAGES_ZEROED, Draw, Helper, Key, Program
 from jaxinfer.runtime.state import ControlState, DeviceState, init_controls, init_state
+from jaxinfer.runtime.trace import trace
 from jaxinfer.runtime.warmup import Built, CompileCounter, OnProgress, build, build_all
 
 type Scored = tuple[int, list[jax.Array]]
@@ -248,6 +249,10 @@ class DeviceRunner:
         pages_bytes = _nbytes(pages)
         rest = _nbytes((self._state, self._controls)) - pages_bytes
         return {"weights": _nbytes(self._params), "pages": pages_bytes, "state": rest}
+
+    def profile(self, folder: str | None) -> None:
+        """Begin a trace of the device into `folder`; None ends it. Safe from any thread."""
+        trace(folder)
 
     def temporary_bytes(self) -> int:
         """The most that any compiled program needs beside its arguments."""

@@ -14,6 +14,7 @@ from jaxinfer.server.context import RequestContext
 from jaxinfer.server.guard import Guard
 from jaxinfer.server.http_counts import HttpCounts
 from jaxinfer.server.openapi import openapi
+from jaxinfer.server.profiling import Profiling, start_profile, stop_profile
 from jaxinfer.server.running import Running, abort_request, load
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tokenize import apply_template, detokenize, tokenize
@@ -35,14 +36,19 @@ ROUTES = [
     Route("/metrics", about.metrics),
     Route("/openapi.json", openapi),
 ]
+PROFILE_ROUTES = [
+    Route("/start_profile", start_profile, methods=["POST"]),
+    Route("/stop_profile", stop_profile, methods=["POST"]),
+]
 
 
 def create_app(llm: AsyncLLM, settings: ServerSettings | None = None) -> Starlette:
     """The server of one model. It may be served while `llm` is still starting: it then answers 503."""
     settings = settings or ServerSettings()
-    http = HttpCounts([route.path for route in ROUTES])
+    routes = ROUTES if settings.profile_folder is None else [*ROUTES, *PROFILE_ROUTES]
+    http = HttpCounts([route.path for route in routes])
     app = Starlette(
-        routes=ROUTES,
+        routes=routes,
         middleware=[Middleware(RequestContext, http, settings.log_requests), Middleware(Guard, settings)],
         exception_handlers={
             ApiError: errors.render_api_error,
@@ -55,4 +61,6 @@ def create_app(llm: AsyncLLM, settings: ServerSettings | None = None) -> Starlet
     app.state.settings = settings
     app.state.running = Running()
     app.state.http = http
+    if settings.profile_folder is not None:
+        app.state.profiling = Profiling(llm, settings.profile_folder)
     return app

@@ -20,6 +20,7 @@ _WHY = {
     401: "no API key of this server",
     403: "a host name that this server does not answer to",
     404: "no such model",
+    409: "something under way stands against it",
     408: "the request came too slowly",
     413: "the body is too large",
     415: "the body is not application/json",
@@ -32,17 +33,21 @@ _WHY = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path. body: the name of its schema.    more: statuses beside those of every such route."""
+    """One method of one path. body: the name of its schema.    more: statuses beside those of every such route.
+
+    changes: it is a POST without a body.
+    """
 
     path: str
     summary: str
     body: str = ""
     answers: tuple[str, ...] = (_JSON,)
     more: tuple[int, ...] = ()
+    changes: bool = False
 
     @property
     def method(self) -> str:
-        return "post" if self.body else "get"
+        return "post" if self.body or self.changes else "get"
 
 
 OPERATIONS = (
@@ -59,6 +64,10 @@ OPERATIONS = (
     Operation("/version", "The version"),
     Operation("/metrics", "Prometheus' text", answers=(_PROMETHEUS,)),
     Operation("/openapi.json", "This"),
+)
+PROFILING = (
+    Operation("/start_profile", "Begin a trace of the device", more=(409, 429, 503), changes=True),
+    Operation("/stop_profile", "End it and write it", more=(409, 429, 503), changes=True),
 )
 _ERROR = {
     "type": "object",
@@ -82,14 +91,18 @@ async def openapi(request: Request) -> Response:
     """Answers in every status; what only a model knows is not in it."""
     llm, settings = request.app.state.llm, request.app.state.settings
     is_there = llm.status not in ("starting", "failed")
-    document = openapi_document(llm.info.max_logprobs if is_there else MAX_LOGPROBS, has_keys=bool(settings.api_keys))
+    operations = OPERATIONS if settings.profile_folder is None else OPERATIONS + PROFILING
+    most = llm.info.max_logprobs if is_there else MAX_LOGPROBS
+    document = openapi_document(most, has_keys=bool(settings.api_keys), operations=operations)
     return Response(encode_json(document), media_type=_JSON)
 
 
-def openapi_document(max_logprobs: int, *, has_keys: bool) -> dict[str, Any]:
+def openapi_document(
+    max_logprobs: int, *, has_keys: bool, operations: tuple[Operation, ...] = OPERATIONS
+) -> dict[str, Any]:
     """The whole document."""
     paths: dict[str, Any] = {}
-    for operation in OPERATIONS:
+    for operation in operations:
         paths.setdefault(operation.path, {})[operation.method] = _described(operation, has_keys=has_keys)
     return {
         "openapi": "3.1.0",

@@ -1,6 +1,7 @@
 """What the server may do per request and for whom; every limit is checked before it can cost anything."""
 
 import dataclasses
+from pathlib import Path
 
 from jaxinfer.server.tenants import ApiKey
 
@@ -16,6 +17,7 @@ class ServerSettings:
     allowed_hosts: names the Host header may hold, in lower case; none: any.    allowed_origins: sites whose pages may
     read answers, "*" being all.    max_requests_per_key, max_requests_per_minute_per_key: POSTs of one tenant running
     together, and begun in a minute; without keys all clients are one tenant.
+    profile_folder: where traces of the device go; None: nobody may ask for any.
     """
 
     max_body_bytes: int = 16 * 2**20
@@ -31,3 +33,4 @@ class ServerSettings:
     allowed_origins: tuple[str, ...] = ()
     max_requests_per_key: int | None = None
     max_requests_per_minute_per_key: int | None = None
+    profile_folder: Path | None = None

@@ -103,6 +103,17 @@ def test_what_would_not_protect_is_refused_before_anything_starts(
     assert not served and not model.made
 
 
+def test_traces_may_be_asked_for_where_a_folder_for_them_is_named(cli, model, served, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli("serve", "--profile-dir", "traces/mine").code == 0
+    folder = tmp_path / "traces" / "mine"
+    assert served[0][0].profile_folder == folder
+    assert folder.stat().st_mode & 0o777 == 0o700
+    (tmp_path / "file").write_text("")
+    outcome = cli("serve", "--profile-dir", "file/mine")
+    assert (outcome.code, "--profile-dir must be a folder" in outcome.last_line) == (2, True)
+
+
 def test_hosts_origins_and_bounds_come_from_flags_or_variables(cli, model, served, monkeypatch):
     cli("serve", "--allowed-hosts", "A.example,b.example", "--allowed-hosts", "[::1]", "--allowed-origins", "*")
     monkeypatch.setenv("JAXINFER_ALLOWED_HOSTS", "*")

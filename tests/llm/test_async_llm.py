@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from jaxinfer.errors import InvalidRequest, Overloaded
+from jaxinfer.errors import EngineError, InvalidRequest, Overloaded
 from jaxinfer.llm.llm import LLM
 from jaxinfer.protocol.sampling import SamplingParams
 from tests.llm.conftest import settled
@@ -138,3 +138,25 @@ def test_rendering_and_tokenizing_round_trip(served):
         assert chat.count(control[0]) == 1  # the turn's own; the one in the content is plain text
 
     served.run(test)
+
+
+def test_a_trace_of_the_device_is_written_and_a_stray_end_costs_nothing(served, tmp_path):
+    async def answer(llm) -> str:
+        params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+        stream = await llm.generate([5, 6, 7], params, request_id="r")
+        return "".join([delta.text async for delta in stream])
+
+    async def test(llm):
+        await llm.profile(str(tmp_path / "trace"))
+        with pytest.raises(EngineError):
+            await llm.profile(str(tmp_path / "second"))
+        traced = await answer(llm)
+        await llm.profile(None)
+        with pytest.raises(EngineError):
+            await llm.profile(None)
+        return traced, await answer(llm)
+
+    traced, after = served.run(test)
+    assert traced == after
+    (file,) = (tmp_path / "trace").rglob("*.xplane.pb")
+    assert file.stat().st_size > 1000

@@ -1,6 +1,8 @@
 """A dry run needs config.json and a tokenizer, and answers alike in process and in a process of its own."""
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -8,7 +10,7 @@ from functools import partial
 import pytest
 
 from jaxinfer.config import EngineConfig
-from jaxinfer.errors import CheckpointError, ConfigError
+from jaxinfer.errors import CheckpointError, ConfigError, EngineError
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.dry_run import MODULE, NOTE, start_dry_run
 from jaxinfer.llm.events import ignore
@@ -87,3 +89,17 @@ def test_settings_of_the_host_are_kept(outline):
     limits = start_dry_run(config, ignore).limits
     assert (limits.num_pages, limits.max_num_queued_seqs, limits.run_ahead) == (4 * 13 + 1, 7, 0)
     assert (limits.scheduling, limits.kv_layout, limits.max_model_len) == ("static", "contiguous", 100)
+
+
+def test_there_is_no_device_to_trace(outline, tmp_path):
+    served = Served(AsyncLLM(EngineConfig(model=str(outline)), new_transport=TRANSPORTS["process"]))
+
+    async def test(llm: AsyncLLM) -> None:
+        with pytest.raises(EngineError, match="a dry run has none"):
+            await llm.profile(str(tmp_path))
+        os.kill(llm._model.transport.pid, signal.SIGKILL)
+        with pytest.raises(EngineError):  # at once, or from the engine that follows
+            await llm.profile(str(tmp_path))
+
+    served.run(test)
+    served.close()
