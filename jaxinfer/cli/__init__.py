@@ -19,6 +19,7 @@ VERBS = {
     "plan": "Show what a model needs of a device, from its config.json alone.",
     "bench": "Measure engines, servers and kernels.",
     "profile": "Trace steps of a model: device time by kernel, host time by phase.",
+    "ps": "Show your running servers.",
     "doctor": "Show what jaxinfer finds on this machine.",
 }
 INTERRUPTED = 130  # as shells report a program that Ctrl-C ended

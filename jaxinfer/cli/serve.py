@@ -59,6 +59,7 @@ def serve(resolved: Resolved, params: Mapping[str, Any], new_transport: "NewTran
 
     from jaxinfer.llm.async_llm import AsyncLLM
     from jaxinfer.server.app import create_app
+    from jaxinfer.server.presence import announce
     from jaxinfer.server.serve import run_server
 
     settings, certificate = server_settings(params), tls(params)
@@ -80,6 +81,7 @@ def serve(resolved: Resolved, params: Mapping[str, Any], new_transport: "NewTran
 
         async def start() -> None:
             tasks.append(asyncio.create_task(close_at_the_end(llm)))
+            tasks.append(asyncio.create_task(announce(llm, address[0], settings.stall_timeout_s)))
             starting = await start_until_serving(llm, checklist)
             tasks.append(starting)
             if not params["serve_early"]:

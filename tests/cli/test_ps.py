@@ -1,0 +1,135 @@
+"""`jaxinfer ps` over servers that serve, start, hang and were killed."""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from jaxinfer.cli.ps import aligned, duration
+from jaxinfer.server import presence
+from tests.server.fakes import FakeLLM
+from tests.server.http import wait_until
+
+ROOT = Path(__file__).parents[2]
+CALL = [sys.executable, "-c", "from jaxinfer.cli import main; main()"]
+NONE = "no server of yours is running here\n"
+KEY = "sk-never-shown-0123456789"
+
+
+@pytest.fixture
+def home(monkeypatch) -> Iterator[Path]:
+    """Where sockets are; pytest's own paths are too long for one."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        yield Path(folder, "jaxinfer")
+
+
+@contextlib.contextmanager
+def server(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A dry run, and its address."""
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'kernels'}"}
+    command = [*CALL, "serve", "--dry-run", "--port", "0", "--api-key", KEY, *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, text=True) as process:
+        try:
+            url = next(match[1] for line in process.stderr if (match := re.match(r"listen   (http://\S+)", line)))
+            yield process, url
+        finally:
+            process.kill()
+            process.stderr.close()
+
+
+def ready(url: str) -> bool:
+    return httpx2.get(f"{url}/ready").status_code == 200
+
+
+def lines(cli) -> list[list[str]]:
+    """What ps prints below its head, by column."""
+    outcome = cli("ps")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert KEY not in outcome.out
+    head, *rest = outcome.out.splitlines()
+    assert re.split(r"\s{2,}", head) == ["ADDRESS", "MODEL", "PID", "UP", "STATE", "RUNNING", "WAITING", "PAGES"]
+    return [re.split(r"\s{2,}", line) for line in rest]
+
+
+def test_without_a_server_it_says_so(cli, home):
+    assert cli("ps").out == NONE
+    home.mkdir(mode=0o700)
+    assert cli("ps").out == NONE
+
+
+def test_servers_that_run_were_killed_or_hang_are_told_apart(cli, home):
+    with server("--served-model-name", "one") as (first, url), server() as (second, other):
+        wait_until(lambda: ready(url) and ready(other), timeout_s=30)
+        found = {line[0]: line[1:] for line in lines(cli)}
+        assert found.keys() == {url, other}
+        model, pid, up, *rest = found[url]
+        assert (model, pid) == ("one", str(first.pid)) and re.fullmatch(r"\d+s", up)
+        assert rest[:3] == ["ready", "0", "0"] and re.fullmatch(r"0/[1-9]\d*", rest[3])
+        os.kill(first.pid, signal.SIGKILL)
+        first.wait(10)
+        assert len(list(home.glob("*.sock"))) == 2, "it could not tidy up"
+        assert [line[0] for line in lines(cli)] == [other]
+        assert [path.stem for path in home.iterdir()] == [str(second.pid)]
+        os.kill(second.pid, signal.SIGSTOP)
+        assert lines(cli) == [["?", "?", str(second.pid), "?", "no answer in 2 s", "?", "?", "?"]]
+        os.kill(second.pid, signal.SIGCONT)
+        second.send_signal(signal.SIGTERM)
+        assert second.wait(20) == 0
+        assert cli("ps").out == NONE and list(home.iterdir()) == []
+
+
+def announced(llm: FakeLLM, cli) -> list[list[str]]:
+    """The lines of ps while `llm` is announced."""
+
+    async def run() -> list[list[str]]:
+        task = asyncio.create_task(presence.announce(llm, "http://here:1", 10.0))
+        while not list(presence.sockets()):
+            await asyncio.sleep(0.01)
+        try:
+            return await asyncio.to_thread(lines, cli)
+        finally:
+            task.cancel()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("status", ["starting", "failed"])
+def test_a_server_without_a_model_is_shown_with_what_is_known(cli, home, status):
+    llm = FakeLLM(status=status)
+    assert announced(llm, cli) == [["http://here:1", "demo", str(os.getpid()), "0s", status, "0", "0", "-"]]
+
+
+def test_what_runs_and_waits_is_shown_and_that_it_stalls(cli, home):
+    llm = FakeLLM()
+    llm.running |= {"a", "b"}
+    llm.stalled_s = 11.0
+    ((*_, status, running, waiting, pages),) = announced(llm, cli)
+    assert (status, running, waiting, pages) == ("stalled", "2", "1", "2/10")
+
+
+def test_a_folder_that_others_could_fill_is_neither_used_nor_believed(cli, home, caplog):
+    home.mkdir()
+    home.chmod(0o777)
+    asyncio.run(presence.announce(FakeLLM(), "http://here:1", 10.0))
+    assert "will not show this server" in caplog.text
+    with socket.socket(socket.AF_UNIX) as planted:
+        planted.bind(str(home / "1.sock"))
+        planted.listen()
+        assert cli("ps").out == NONE
+
+
+def test_a_time_is_its_two_largest_parts():
+    seconds = (0.4, 59.9, 60, 3661, 90_000, 864_000)
+    assert [duration(s) for s in seconds] == ["0s", "59s", "1m 0s", "1h 1m", "1d 1h", "10d 0h"]
+    assert aligned([("A", "B"), ("long", "")]) == ["A     B", "long"]
