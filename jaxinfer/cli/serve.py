@@ -3,7 +3,9 @@
 import json
 import logging
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from jaxinfer.llm.async_llm import AsyncLLM, NewTransport
     from jaxinfer.llm.types import ModelInfo
     from jaxinfer.server.settings import ServerSettings
+    from jaxinfer.server.tracing import Tracer
 
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
@@ -67,13 +70,14 @@ def serve(resolved: Resolved, params: Mapping[str, Any], new_transport: "NewTran
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its news of starting and stopping is ours to tell
     address: list[str] = []
     tasks: list[asyncio.Task[None]] = []
-    with Checklist(LogScreen() if params["log_format"] == "json" else None) as checklist:
+    screen = LogScreen() if params["log_format"] == "json" else None
+    with tracer_for(params["otlp_traces_endpoint"]) as tracer, Checklist(screen) as checklist:
         for line in opening(resolved):
             checklist.say(line)
         for line in unusual(params, settings):
             checklist.say(line)
         llm = AsyncLLM(resolved.config, checklist, new_transport)
-        app = create_app(llm, settings)
+        app = create_app(llm, settings, tracer)
 
         def bound(host: str, port: int) -> None:
             address.append(url(host, port, is_secret=certificate is not None))
@@ -93,6 +97,21 @@ def serve(resolved: Resolved, params: Mapping[str, Any], new_transport: "NewTran
         return run_server(app, params["host"], params["port"], patience_s, start, bound, llm.until_failed, certificate)
 
 
+def tracer_for(endpoint: str | None) -> "AbstractContextManager[Tracer | None]":
+    """What makes spans and sends them there; nothing without an endpoint. Raises ConfigError."""
+    if endpoint is None:
+        return nullcontext()
+    parts = urlsplit(endpoint)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"--otlp-traces-endpoint must be an http or https URL (OTLP over HTTP), got {endpoint!r}")
+    try:
+        from jaxinfer.server.tracing import exporting
+    except ModuleNotFoundError as error:
+        fault = f"--otlp-traces-endpoint needs the packages of the extra otel, {error.name} is not installed"
+        raise ConfigError(f"{fault}; run `pip install 'jaxinfer[otel]'`") from error
+    return exporting(endpoint if parts.path.strip("/") else parts._replace(path="/v1/traces").geturl())
+
+
 def start_log(form: str) -> None:
     """The server's own log, on stderr; that of the engine process stays text."""
     from jaxinfer.server.logs import JsonLines
@@ -109,6 +128,8 @@ def unusual(params: Mapping[str, Any], settings: "ServerSettings") -> list[str]:
     if settings.api_keys:
         num_tenants = len({key.tenant for key in settings.api_keys})
         lines.append(f"keys     {len(settings.api_keys)}, of {num_tenants} tenant{'s' * (num_tenants != 1)}")
+    if params["otlp_traces_endpoint"]:
+        lines.append(f"traces   to {urlsplit(params['otlp_traces_endpoint']).hostname}")
     if params["dry_run"]:
         lines.append("dry run  no model is loaded and no device used: the answers are made up")
     if params["in_process"]:
@@ -213,6 +234,12 @@ OPTIONS: tuple[click.Option, ...] = (
         is_flag=True,
         envvar="JAXINFER_LOG_REQUESTS",
         help="A line in the log for each request, but for health checks that went well.",
+    ),
+    click.Option(
+        ["--otlp-traces-endpoint"],
+        metavar="URL",
+        envvar="JAXINFER_OTLP_TRACES_ENDPOINT",
+        help="Send a trace of each request to this OpenTelemetry collector (OTLP over HTTP; needs jaxinfer[otel]).",
     ),
     click.Option(
         ["--profile-dir"],

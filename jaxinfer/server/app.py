@@ -1,5 +1,7 @@
 """The HTTP surface: which path runs which handler, and which error becomes which answer."""
 
+from typing import TYPE_CHECKING
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -18,6 +20,9 @@ from jaxinfer.server.profiling import Profiling, start_profile, stop_profile
 from jaxinfer.server.running import Running, abort_request, load
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tokenize import apply_template, detokenize, tokenize
+
+if TYPE_CHECKING:
+    from jaxinfer.server.tracing import Tracer
 
 ROUTES = [
     Route("/v1/models", about.list_models),
@@ -42,14 +47,21 @@ PROFILE_ROUTES = [
 ]
 
 
-def create_app(llm: AsyncLLM, settings: ServerSettings | None = None) -> Starlette:
-    """The server of one model. It may be served while `llm` is still starting: it then answers 503."""
+def create_app(llm: AsyncLLM, settings: ServerSettings | None = None, tracer: "Tracer | None" = None) -> Starlette:
+    """The server of one model. It may be served while `llm` is still starting: it then answers 503.
+
+    tracer: OpenTelemetry's, for a span of each request (tracing.exporting).
+    """
     settings = settings or ServerSettings()
     routes = ROUTES if settings.profile_folder is None else [*ROUTES, *PROFILE_ROUTES]
     http = HttpCounts([route.path for route in routes])
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(RequestContext, http, settings.log_requests), Middleware(Guard, settings)],
+        middleware=[
+            Middleware(RequestContext, http, settings.log_requests),
+            *_tracing(tracer, http),
+            Middleware(Guard, settings),
+        ],
         exception_handlers={
             ApiError: errors.render_api_error,
             HTTPException: errors.render_http_error,
@@ -64,3 +76,11 @@ def create_app(llm: AsyncLLM, settings: ServerSettings | None = None) -> Starlet
     if settings.profile_folder is not None:
         app.state.profiling = Profiling(llm, settings.profile_folder)
     return app
+
+
+def _tracing(tracer: "Tracer | None", http: HttpCounts) -> list[Middleware]:
+    if tracer is None:
+        return []
+    from jaxinfer.server.tracing import Tracing
+
+    return [Middleware(Tracing, tracer, http)]

@@ -85,7 +85,7 @@ async def respond(
     """Run a job to its end or stream it; what the client leaves behind is aborted either way."""
 
     async def start() -> Generation:
-        generation = await Generation.start(llm, await prepare())
+        generation = request.state.generation = await Generation.start(llm, await prepare())
         request.app.state.running.track((request.state.tenant.name, request.state.request_id), generation)
         return generation
 

@@ -75,7 +75,7 @@ class Generation:
         self._prompt_tokens = [0] * len(job.prompts)
         self._cached_tokens = [0] * len(job.prompts)
         self._completion_tokens = 0
-        self._timings: list[Timings] = []  # of the choices that have ended
+        self.timings: list[Timings] = []  # of the choices that have ended
         self.on_close: Callable[[], None] | None = None
 
     @classmethod
@@ -120,7 +120,7 @@ class Generation:
     @property
     def metrics(self) -> Metrics:
         """How long its parts took, once all choices have ended."""
-        return metrics_of(self._timings)
+        return metrics_of(self.timings)
 
     async def deltas(self) -> AsyncGenerator[tuple[int, Delta]]:
         """Each delta with its choice's index, as they come. Raises ApiError (500) when a choice fails."""
@@ -141,7 +141,7 @@ class Generation:
                 self._cached_tokens[position] = delta.cached_tokens
                 self._completion_tokens += len(delta.token_ids)
                 if delta.timings is not None:
-                    self._timings.append(delta.timings)
+                    self.timings.append(delta.timings)
                 if delta.finish_reason is not None:
                     ended.add(index)
                 yield index, delta

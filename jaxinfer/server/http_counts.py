@@ -19,14 +19,15 @@ class HttpCounts:
     def add(self, path: str, method: str, status: int) -> None:
         """status: 0 when there was no answer."""
         named = method if method in METHODS else OTHER
-        self._counts[self._handler(path), named, str(status or LEFT)] += 1
+        self._counts[self.handler(path), named, str(status or LEFT)] += 1
 
     def __iter__(self) -> Iterator[tuple[dict[str, str], float]]:
         """Labels and counts, in vLLM's form."""
         for (handler, method, status), count in self._counts.items():
             yield {"handler": handler, "method": method, "status": status}, count
 
-    def _handler(self, path: str) -> str:
+    def handler(self, path: str) -> str:
+        """Of all paths one of a few names."""
         if path in self._exact:
             return path
         return next((prefix for prefix in self._prefixes if path.startswith(prefix)), OTHER)

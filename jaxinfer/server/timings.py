@@ -11,12 +11,11 @@ def metrics_of(choices: Sequence[Timings]) -> Metrics:
 
     Waiting is told of the choice whose token came first; in between tokens counts every choice.
     """
-    spoken = [choice for choice in choices if choice.num_tokens]
+    spoken, first = [choice for choice in choices if choice.num_tokens], spoke_first(choices)
     names = ("prepare_time_ms", "queue_time_ms", "prefill_time_ms", "time_to_first_token_ms")
-    if not spoken:
+    if first is None:
         later = ("generation_time_ms", "mean_itl_ms", "total_time_ms", "tokens_per_second", "preemptions")
         return dict.fromkeys((*names, *later))
-    first = min(spoken, key=lambda choice: choice.first_s)
     last_s = max(choice.last_s for choice in spoken)
     num_tokens = sum(choice.num_tokens for choice in spoken)
     num_gaps = num_tokens - len(spoken)
@@ -30,6 +29,11 @@ def metrics_of(choices: Sequence[Timings]) -> Metrics:
         "tokens_per_second": round(num_tokens / total_s, 3) if total_s else None,
         "preemptions": sum(choice.preemptions for choice in spoken),
     }
+
+
+def spoke_first(choices: Sequence[Timings]) -> Timings | None:
+    """The choice whose token came first."""
+    return min((choice for choice in choices if choice.num_tokens), key=lambda choice: choice.first_s, default=None)
 
 
 def _ms(seconds: float) -> float:

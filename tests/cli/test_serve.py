@@ -4,16 +4,18 @@ import asyncio
 import dataclasses
 import json
 import shlex
+import sys
 
 import pytest
 
-from jaxinfer.cli.serve import closing, curl, transport_for, url
+from jaxinfer.cli.serve import closing, curl, tracer_for, transport_for, url
 from jaxinfer.config import EngineConfig
 from jaxinfer.llm.dry_run import NOTE
 from jaxinfer.llm.events import ignore
 from jaxinfer.llm.process import EngineProcess
 from jaxinfer.llm.thread import EngineThread
 from jaxinfer.server import serve as server
+from jaxinfer.server import tracing
 from tests.server.fakes import INFO
 
 
@@ -119,3 +121,34 @@ def test_the_ways_to_compare_with_can_be_asked_for(cli, model, served):
     cli("serve", "--scheduling", "static", "--kv-layout", "contiguous", "--no-enable-prefix-caching")
     config = model.configs[0]
     assert (config.scheduling, config.kv_layout, config.enable_prefix_caching) == ("static", "contiguous", False)
+
+
+def test_traces_go_to_a_collector_only_if_one_is_named_and_can_be_spoken_to(cli, model, served, monkeypatch):
+    for given, fault in (
+        ("collector:4317", "must be an http or https URL"),
+        ("http://", "must be an http or https URL"),
+    ):
+        outcome = cli("serve", "--otlp-traces-endpoint", given)
+        assert (outcome.code, fault in outcome.last_line) == (2, True)
+    outcome = cli("serve", "--otlp-traces-endpoint", "http://user:secret@collector:4318")
+    assert outcome.code == 0
+    assert "traces   to collector" in outcome.err.splitlines() and "secret" not in outcome.err
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    monkeypatch.delitem(sys.modules, "jaxinfer.server.tracing")
+    outcome = cli("serve", "--otlp-traces-endpoint", "http://collector:4318")
+    assert (outcome.code, "pip install 'jaxinfer[otel]'" in outcome.last_line) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ("http://collector:4318", "http://collector:4318/v1/traces"),
+        ("http://collector:4318/", "http://collector:4318/v1/traces"),
+        ("https://collector/own/path", "https://collector/own/path"),
+    ],
+)
+def test_a_collector_without_a_path_gets_the_standard_one(monkeypatch, given, used):
+    asked = []
+    monkeypatch.setattr(tracing, "exporting", asked.append)
+    tracer_for(given)
+    assert asked == [used]

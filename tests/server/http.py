@@ -27,10 +27,15 @@ COMPLETIONS = "/v1/completions"
 def ask(
     llm: FakeLLM, method: str, path: str, settings: ServerSettings | None = None, **request: Any
 ) -> httpx2.Response:
-    """One request to the app, in process."""
+    """One request to a server over `llm`, in process."""
+    return ask_app(create_app(llm, settings), method, path, **request)
+
+
+def ask_app(app: Starlette, method: str, path: str, **request: Any) -> httpx2.Response:
+    """One request to an app, in process."""
 
     async def send() -> httpx2.Response:
-        transport = httpx2.ASGITransport(create_app(llm, settings))
+        transport = httpx2.ASGITransport(app)
         async with httpx2.AsyncClient(transport=transport, base_url="http://test") as client:
             return await client.request(method, path, **request)
 
