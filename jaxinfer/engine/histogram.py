@@ -22,10 +22,6 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
-    def at_most(self, bound: float) -> int:
-        """How many values were that or less; `bound` is one of the bounds."""
-        return sum(self.counts[: self.bounds.index(bound) + 1])
-
     def plus(self, other: "Histogram") -> "Histogram":
         """Both together; they must have the same bounds."""
         counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]

@@ -75,9 +75,8 @@ class Latency:
             "computed_prompt_tokens": delta.prompt_tokens - delta.cached_tokens,
             "generation_tokens": timings.num_tokens,
             "preemptions": timings.preemptions,
+            "per_output_token": decode_s / max(1, timings.num_tokens - 1),  # 0 of a single token, as vLLM has it
         }
-        if timings.num_tokens > 1:
-            values["per_output_token"] = decode_s / (timings.num_tokens - 1)
         for name, value in values.items():
             self.histograms[name].add(value)
 

@@ -12,7 +12,7 @@ from jaxinfer.errors import ApiError
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.server import about, errors
 from jaxinfer.server.completions import chat_completions, completions
-from jaxinfer.server.context import RequestContext
+from jaxinfer.server.context import HEALTH_PATHS, RequestContext
 from jaxinfer.server.guard import Guard
 from jaxinfer.server.http_counts import HttpCounts
 from jaxinfer.server.openapi import openapi
@@ -41,6 +41,7 @@ ROUTES = [
     Route("/metrics", about.metrics),
     Route("/openapi.json", openapi),
 ]
+PROBES = HEALTH_PATHS | {"/load", "/version", "/metrics"}
 PROFILE_ROUTES = [
     Route("/start_profile", start_profile, methods=["POST"]),
     Route("/stop_profile", stop_profile, methods=["POST"]),
@@ -54,7 +55,7 @@ def create_app(llm: AsyncLLM, settings: ServerSettings | None = None, tracer: "T
     """
     settings = settings or ServerSettings()
     routes = ROUTES if settings.profile_folder is None else [*ROUTES, *PROFILE_ROUTES]
-    http = HttpCounts([route.path for route in routes])
+    http = HttpCounts([route.path for route in routes], PROBES)
     app = Starlette(
         routes=routes,
         middleware=[

@@ -63,9 +63,10 @@ class RequestContext:
                 raise
             await _send_internal_error(send_with_id, request_id)
         finally:
-            self._http.add(scope["path"], scope["method"], status)
+            seconds = time.monotonic() - begun_s
+            self._http.add(scope["path"], scope["method"], status, seconds)
             if self._log_requests and not (status == 200 and scope["path"] in HEALTH_PATHS):
-                _log_request(scope, status, time.monotonic() - begun_s)
+                _log_request(scope, status, seconds)
 
 
 def _log_request(scope: Scope, status: int, seconds: float) -> None:

@@ -1,6 +1,7 @@
 """Metric families for prometheus-client, made of plain values."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 
 from prometheus_client.core import Metric
 
@@ -26,9 +27,10 @@ def histogram(
     """bounds: those to show, of those that there are; all, if not given."""
     family = Metric(name, text, "histogram")
     for labels, values in found:
-        count = sum(values.counts)
-        for bound in values.bounds if bounds is None else bounds:
-            family.add_sample(f"{name}_bucket", {**labels, "le": str(float(bound))}, values.at_most(bound))
+        *at_most, count = accumulate(values.counts)
+        for bound, num_values in zip(values.bounds, at_most, strict=True):
+            if bounds is None or bound in bounds:
+                family.add_sample(f"{name}_bucket", {**labels, "le": str(float(bound))}, num_values)
         family.add_sample(f"{name}_bucket", {**labels, "le": "+Inf"}, count)
         family.add_sample(f"{name}_count", labels, count)
         family.add_sample(f"{name}_sum", labels, values.total)

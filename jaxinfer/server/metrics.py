@@ -40,7 +40,7 @@ class _Snapshot:
         yield gauge("jaxinfer:build_info", "1, with the version", [({"version": __version__}, 1)])
         statuses = by_label({}, "status", {name: name == status for name in STATUSES})
         yield gauge("jaxinfer:status", "1 for the status the server is in", statuses)
-        yield counter("http_requests", "HTTP requests by route, method and status", self._http)
+        yield from self._http.families()
         if status not in ("starting", "failed"):
             labels, stats = {"model_name": llm.info.served_names[0]}, llm.stats()
             text = "How long the engine has had work and taken no step"

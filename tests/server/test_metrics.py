@@ -25,30 +25,44 @@ from tests.server.fakes import FakeLLM
 from tests.server.http import CHAT, COMPLETIONS, USER, ask, live, wait_until
 from tests.server.streams import ask_all
 
-# What vLLM's three dashboards (examples/observability: grafana.json of prometheus_grafana, performance_statistics.json
-# and query_statistics.json) ask of a server, as they write it, with the labels they select or sum by.
+# What vLLM's dashboards (examples/observability: prometheus_grafana/grafana.json and, in dashboards/grafana,
+# performance_statistics.json, query_statistics.json, vllm_overview.json) ask of a server, with the labels they select or
+# sum by. What the last asks of external and multimodal caches is empty of a server without them, and so it is here.
+OF_HISTOGRAMS = (
+    *("e2e_request_latency_seconds", "inter_token_latency_seconds", "time_to_first_token_seconds"),
+    *("request_time_per_output_token_seconds", "request_queue_time_seconds", "request_prefill_time_seconds"),
+    *("request_decode_time_seconds", "request_prompt_tokens", "request_generation_tokens"),
+    *("request_max_num_generation_tokens", "iteration_tokens_total"),
+)
 DASHBOARDS = {
-    "vllm:e2e_request_latency_seconds_bucket": {"model_name", "le"},
-    "vllm:e2e_request_latency_seconds_count": {"model_name"},
-    "vllm:e2e_request_latency_seconds_sum": {"model_name"},
+    **{f"vllm:{name}_bucket": {"model_name", "le"} for name in OF_HISTOGRAMS},
+    **{f"vllm:{name}_{part}": {"model_name"} for name in OF_HISTOGRAMS for part in ("sum", "count")},
     "vllm:generation_tokens_total": {"model_name"},
-    "vllm:inter_token_latency_seconds_bucket": {"model_name", "le"},
-    "vllm:inter_token_latency_seconds_count": {"model_name"},
-    "vllm:inter_token_latency_seconds_sum": {"model_name"},
     "vllm:kv_cache_usage_perc": {"model_name"},
+    "vllm:num_preemptions_total": {"model_name"},
     "vllm:num_requests_running": {"model_name"},
     "vllm:num_requests_waiting": {"model_name"},
+    "vllm:num_requests_waiting_by_reason": {"model_name", "reason"},
+    "vllm:prefix_cache_hits_total": {"model_name"},
+    "vllm:prefix_cache_queries_total": {"model_name"},
     "vllm:prompt_tokens_total": {"model_name"},
-    "vllm:request_decode_time_seconds_sum": {"model_name"},
-    "vllm:request_generation_tokens_bucket": {"model_name", "le"},
-    "vllm:request_max_num_generation_tokens_sum": {"model_name"},
-    "vllm:request_prefill_time_seconds_sum": {"model_name"},
-    "vllm:request_prompt_tokens_bucket": {"model_name", "le"},
-    "vllm:request_queue_time_seconds_sum": {"model_name"},
+    "vllm:prompt_tokens_by_source_total": {"model_name", "source"},
     "vllm:request_success_total": {"model_name", "finished_reason"},
-    "vllm:time_to_first_token_seconds_bucket": {"model_name", "le"},
-    "vllm:time_to_first_token_seconds_count": {"model_name"},
-    "vllm:time_to_first_token_seconds_sum": {"model_name"},
+    "http_requests_total": {"handler", "status"},
+    "http_request_duration_seconds_sum": {"handler"},
+    "http_request_duration_seconds_count": {"handler"},
+}
+# and the values that it selects by, which must be spelt alike
+SELECTED = {
+    "vllm:time_to_first_token_seconds_bucket": ("le", {"0.1", "0.25", "0.5", "0.75", "1.0", "2.5", "5.0", "10.0"}),
+    "vllm:request_time_per_output_token_seconds_bucket": (
+        "le",
+        {"0.025", "0.05", "0.075", "0.1", "0.15", "0.2", "0.3", "0.5"},
+    ),
+    "vllm:num_requests_waiting_by_reason": ("reason", {"capacity", "deferred"}),
+    "vllm:prompt_tokens_by_source_total": ("source", {"local_compute", "local_cache_hit", "external_kv_transfer"}),
+    "vllm:request_success_total": ("finished_reason", {"stop", "length", "abort", "error"}),
+    "http_requests_total": ("status", {"2xx", "4xx"}),
 }
 # Beside those what vLLM serves and we have, by type
 TYPES = {
@@ -118,7 +132,16 @@ def test_vllm_s_dashboards_find_every_metric_with_its_labels(port):
     for name, labels in samples(scrape(port)):
         there.setdefault(name, set()).update(label for label, _ in labels)
     assert {name: labels for name, labels in DASHBOARDS.items() if not labels <= there.get(name, set())} == {}
-    assert all("engine" in there[name] for name in DASHBOARDS)
+    assert all("engine" in there[name] for name in DASHBOARDS if name.startswith("vllm:"))
+
+
+def test_what_the_dashboards_select_by_is_spelt_as_they_do(port):
+    httpx2.post(f"http://127.0.0.1:{port}{COMPLETIONS}", json={})
+    found = [(name, dict(labels)) for name, labels in samples(scrape(port))]
+    for name, (label, wanted) in SELECTED.items():
+        assert {labels[label] for other, labels in found if other == name} >= wanted
+    probes = {labels["handler"] for name, labels in found if name == "http_requests_total"}
+    assert COMPLETIONS in probes and probes.isdisjoint({"/metrics", "/health", "/ready"})
 
 
 def test_vllm_s_other_metrics_have_its_types(port):
@@ -248,7 +271,7 @@ def test_no_user_model_or_path_makes_a_label():
             many = (await client.get("/metrics")).text
         assert samples(few).keys() == samples(many).keys()
         assert re.sub(r" \S+$", "", few, flags=re.MULTILINE) == re.sub(r" \S+$", "", many, flags=re.MULTILINE)
-        counted = {labels: n for (name, labels), n in samples(many).items() if name == "http_requests_total"}
+        counted = {labels: n for (name, labels), n in samples(many).items() if name == "jaxinfer:http_answers_total"}
         assert sum(counted.values()) == NUM_VALUES + 2
 
     asyncio.run(test())
