@@ -33,7 +33,7 @@ def _rows() -> Iterator[tuple[str, ...]]:
             found = ask(path)
         except ConnectionRefusedError:  # its process is gone, and could not tidy up
             path.unlink(missing_ok=True)
-        except TimeoutError:
+        except (TimeoutError, BlockingIOError):  # the second when many have asked in vain
             yield "?", "?", path.stem, "?", f"no answer in {PATIENCE_S:g} s", "?", "?", "?"
         else:
             if found is not None:

@@ -103,7 +103,8 @@ def tracer_for(endpoint: str | None) -> "AbstractContextManager[Tracer | None]":
         return nullcontext()
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"--otlp-traces-endpoint must be an http or https URL (OTLP over HTTP), got {endpoint!r}")
+        fact = f"{parts.scheme or 'no scheme'} and {parts.hostname or 'no host'}"  # it may hold a password
+        raise ConfigError(f"--otlp-traces-endpoint must be an http or https URL (OTLP over HTTP), got {fact}")
     try:
         from jaxinfer.server.tracing import exporting
     except ModuleNotFoundError as error:

@@ -39,7 +39,7 @@ class Profiling:
         async with self._changing:
             if self._name is not None:
                 raise Conflict(f"one trace may run at a time, {self._name} does; stop it first", code="profile_running")
-            num_there = sum(1 for _ in self._folder.iterdir())
+            num_there = len(list(self._folder.glob("*")))
             if num_there >= MAX_PROFILES:
                 raise Conflict(
                     f"the folder of traces may hold {MAX_PROFILES}, it holds {num_there}; move some away",

@@ -4,6 +4,7 @@ Imported only where one is named, since it needs the extra `otel`. What was aske
 """
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterator, Sequence
 
@@ -22,10 +23,15 @@ from jaxinfer.server.http_counts import HttpCounts
 from jaxinfer.server.timings import metrics_of, spoke_first
 from jaxinfer.version import __version__
 
+FLUSH_S = 3.0
+
 
 @contextlib.contextmanager
 def exporting(endpoint: str) -> Iterator[Tracer]:
-    """A tracer whose spans go to `endpoint` by OTLP over HTTP, in batches from a thread; what it refuses is lost."""
+    """A tracer whose spans go to `endpoint` by OTLP over HTTP, in batches from a thread.
+
+    What the collector does not take is lost, at the end what it does not take in FLUSH_S.
+    """
     provider = TracerProvider(
         resource=Resource.create({"service.name": "jaxinfer", "service.version": __version__}), shutdown_on_exit=False
     )
@@ -33,7 +39,9 @@ def exporting(endpoint: str) -> Iterator[Tracer]:
     try:
         yield provider.get_tracer("jaxinfer", __version__)
     finally:
-        provider.shutdown()
+        flushing = threading.Thread(target=provider.shutdown, name="jaxinfer-spans", daemon=True)
+        flushing.start()  # it tries for long where there is no collector, and may not keep the server from its end
+        flushing.join(FLUSH_S)
 
 
 class Tracing:

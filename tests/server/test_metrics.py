@@ -26,8 +26,8 @@ from tests.server.http import CHAT, COMPLETIONS, USER, ask, live, wait_until
 from tests.server.streams import ask_all
 
 # What vLLM's dashboards (examples/observability: prometheus_grafana/grafana.json and, in dashboards/grafana,
-# performance_statistics.json, query_statistics.json, vllm_overview.json) ask of a server, with the labels they select or
-# sum by. What the last asks of external and multimodal caches is empty of a server without them, and so it is here.
+# performance_statistics.json, query_statistics.json, vllm_overview.json) ask of a server, with the labels they select
+# or sum by. What the last asks of external and multimodal caches is empty of a server without them, and so it is here.
 OF_HISTOGRAMS = (
     *("e2e_request_latency_seconds", "inter_token_latency_seconds", "time_to_first_token_seconds"),
     *("request_time_per_output_token_seconds", "request_queue_time_seconds", "request_prefill_time_seconds"),

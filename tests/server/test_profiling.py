@@ -96,7 +96,7 @@ def test_the_folder_does_not_fill_without_end(tmp_path):
 
 
 def test_an_engine_that_cannot_is_an_error_without_its_inside(tmp_path):
-    llm = Tracing("RuntimeError: /home/operator/secret")
+    llm = Tracing("RuntimeError: a secret folder")
     failed, again = post_all(llm, ServerSettings(profile_folder=tmp_path), START, START)
     assert (failed.status_code, error_of(failed)["code"]) == (500, "profile_failed")
     assert "secret" not in failed.text

@@ -1,9 +1,11 @@
 """Spans of requests: under which trace, with which facts, and nothing of what was said."""
 
 import http.server
+import socket
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -15,7 +17,7 @@ from jaxinfer.llm.types import Delta, Timings
 from jaxinfer.server.app import create_app
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tenants import ApiKey
-from jaxinfer.server.tracing import exporting
+from jaxinfer.server.tracing import FLUSH_S, exporting
 from tests.server.fakes import FakeLLM
 from tests.server.http import CHAT, COMPLETIONS, USER, ask_app
 
@@ -126,6 +128,15 @@ def test_spans_reach_the_collector_when_the_server_ends():
         collector.server_close()
     sent = b"".join(handler.bodies)
     assert b"jaxinfer" in sent and b"prefill" in sent and f"POST {CHAT}".encode() in sent
+
+
+def test_a_collector_that_is_not_there_does_not_keep_the_server_from_its_end():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and never listens
+        with exporting(f"http://127.0.0.1:{taken.getsockname()[1]}/v1/traces") as tracer:
+            ask_app(create_app(FakeLLM(timed), tracer=tracer), "POST", CHAT, json={"messages": USER})
+            ended_s = time.monotonic()
+        assert time.monotonic() - ended_s < FLUSH_S + 1
 
 
 def test_a_server_without_a_collector_imports_none_of_it():
