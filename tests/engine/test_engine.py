@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from jaxinfer.engine.sequence import Abort, Add, Call, Request
+from jaxinfer.engine.sequence import Abort, Add, Call, Request, Times
 from tests.engine.client import Client
 from tests.engine.device import BAD, VOCAB, alone, make_limits
 
@@ -275,3 +275,41 @@ def test_stats_add_up():
     stats = client.engine.stats()
     assert (stats.prompt_tokens, stats.generated_tokens, stats.finished["length"]) == (10, 6, 1)
     assert stats.pages_free + stats.pages_cached + stats.pages_owned == stats.pages_total == 256
+
+
+def test_times_come_with_a_choice_s_first_token_and_again_after_each_preemption():
+    client = Client(make_limits(num_pages=18))
+    for request in requests():
+        client.add(request)
+    told: dict[tuple[str, int], list[Times]] = {}
+    while any(answer.reason is None for answer in client.answers.values()):
+        for output in client.step():
+            if output.times is not None:
+                assert output.token_ids, "with a token, since an end may come without an output"
+                told.setdefault((output.request_id, output.index), []).append(output.times)
+    assert told.keys() == client.answers.keys()
+    for times in told.values():
+        counts = [each.preemptions for each in times]
+        assert counts == sorted(set(counts))
+        assert len({(each.queued_s, each.prefill_s) for each in times}) == 1 and min(times[0].queued_s, 0) == 0
+    counters = client.engine.stats()
+    assert 0 < sum(times[-1].preemptions for times in told.values()) <= counters.preemptions
+
+
+def test_the_stats_hold_what_steps_were_made_of():
+    client = Client(make_limits())
+    for request in requests():
+        client.add(request)
+    client.finish()
+    stats = client.engine.stats()
+    kinds = [[row.tokens is None for row in plan.rows] for plan in client.plans]
+    assert (stats.work.decode_rows, stats.work.prompt_rows) == (
+        sum(map(sum, kinds)),
+        sum(len(k) - sum(k) for k in kinds),
+    )
+    assert (sum(stats.work.rows.counts), stats.work.rows.total) == (stats.steps, sum(map(len, kinds)))
+    assert (sum(stats.work.tokens.counts), stats.work.tokens.total) == (stats.steps, stats.computed_tokens)
+    assert all(seconds > 0 for seconds in stats.work.phase_s.values())
+    assert stats.work.phase_s["wait"] <= stats.work.busy_s
+    stats.work.rows.add(1)
+    assert client.engine.stats().work.rows.total == stats.work.rows.total - 1, "what was told is a copy"
