@@ -6,6 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+import msgspec
+
 from jaxinfer.config import Limits
 from jaxinfer.engine.pages import PageKey, next_key, root_key
 from jaxinfer.runtime.plan import Controls, Sampling
@@ -57,8 +59,7 @@ class TokenLogprobs:
     top_logprobs: list[float]
 
 
-@dataclasses.dataclass(slots=True)
-class Output:
+class Output(msgspec.Struct, gc=False, array_like=True, omit_defaults=True):
     """News of one choice of one request.
 
     token_ids: newly committed; an EOS or stop token that ended it is the last of them.
@@ -158,7 +159,9 @@ class Sequence:
     lookup: keys of the tokens known at the last attempt to admit it; kept so that waiting costs no hashing.
     held: siblings that wait for this sequence's prompt.
     soiled: a row of it was not finite, so that its pages may hold NaN.
-    is_full: its tokens are drawn by the full sampler.    may_wait: whether must_wait can ever hold.
+    is_full: its tokens are drawn by the full sampler.    is_random: at a temperature above 0.
+    is_plain: no logprobs are wanted of it either, so that a decode row says nothing but which token is next.
+    may_wait: whether must_wait can ever hold.
     num_to_score: prompt tokens whose logprobs are still to be put out.    scores: those that are known.
     """
 
@@ -184,6 +187,8 @@ class Sequence:
     preemptions: int = 0
     soiled: bool = False
     is_full: bool = False
+    is_random: bool = False
+    is_plain: bool = True
     may_wait: bool = False
     num_to_score: int = 0
     scores: list[TokenLogprobs] = dataclasses.field(default_factory=list)
@@ -191,6 +196,8 @@ class Sequence:
     def __post_init__(self) -> None:
         controls = self.request.controls
         self.is_full = controls is not None or self.request.logprobs is not None
+        self.is_random = self.request.temperature > 0
+        self.is_plain = not self.is_full and self.request.prompt_logprobs is None
         self.may_wait = self.request.text_lag or (controls is not None and controls.needs_last_token)
 
     @property

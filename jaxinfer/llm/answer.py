@@ -54,6 +54,11 @@ class Answer:
     def done(self) -> bool:
         return all(choice.ended for choice in self._choices)
 
+    @property
+    def may_lag(self) -> bool:
+        """Whether nothing is lost when several of the engine's outputs are fed as one."""
+        return not self.request.text_lag and self.request.logprobs is None
+
     def feed(self, output: Output) -> Delta | None:
         """The delta this output makes, or None: nothing to show yet, or its choice has already ended."""
         choice = self._choices[output.index]

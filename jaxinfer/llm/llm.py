@@ -26,6 +26,8 @@ Prompt = str | Sequence[int] | dict[str, Any]
 Message = dict[str, Any]
 Encoded = tuple[str | None, list[int]]  # the text, where one was given, and its ids
 
+PIECE = 32  # tokens of an answer that become text together where nobody watches it grow
+
 
 class LLM:
     """A loaded model. `generate`, `chat` and `stream` step the engine until their own requests have ended.
@@ -103,7 +105,7 @@ class LLM:
         """The deltas of one prompt as they are made. Leaving the loop early aborts the request."""
         encoded = self._encode(prompt)
         answers = self._add([encoded], [sampling_params or SamplingParams()], chat=False)
-        return (delta for _, delta in self._step_until_done(answers))
+        return (delta for _, delta in self._step_until_done(answers, piece=1))
 
     def _run(self, encoded: list[Encoded], params: list[SamplingParams], *, chat: bool) -> list[RequestOutput]:
         began = time.perf_counter()
@@ -112,7 +114,7 @@ class LLM:
             answer.request.id: RequestOutput(text, ids, [CompletionOutput(i) for i in range(answer.request.n)])
             for (text, ids), answer in zip(encoded, answers.values(), strict=True)
         }
-        for request_id, delta in self._step_until_done(answers):
+        for request_id, delta in self._step_until_done(answers, piece=PIECE):
             result = results[request_id]
             result.add(delta)
             elapsed = time.perf_counter() - began
@@ -138,18 +140,31 @@ class LLM:
             self._engine.inbox.put(Add(answer.request))
         return answers
 
-    def _step_until_done(self, answers: dict[str, Answer]) -> Iterator[tuple[str, Delta]]:
+    def _step_until_done(self, answers: dict[str, Answer], piece: int) -> Iterator[tuple[str, Delta]]:
+        """Deltas of a choice's first token and then of `piece` tokens, unless the engine waits for its text."""
         remaining = set(answers)
+        kept: dict[tuple[str, int], list[int]] = {}  # of a choice, the tokens that are no whole piece yet
         try:
             while remaining:
                 if not self._engine.has_work:
                     raise EngineError(f"the engine is idle although {len(remaining)} requests have not ended")
                 for output in self._engine.step():
+                    choice = output.request_id, output.index
+                    tokens = kept.get(choice)
+                    if tokens is not None:
+                        tokens += output.token_ids
+                        if len(tokens) < piece and output.finish_reason is None:
+                            continue
+                        output.token_ids = tokens
                     answer = answers.get(output.request_id)
-                    if answer is not None and (delta := answer.feed(output)) is not None:
-                        if answer.done:
-                            remaining.discard(output.request_id)
-                        yield output.request_id, delta
+                    if answer is None or (delta := answer.feed(output)) is None:
+                        continue
+                    if delta.finish_reason is None:
+                        if answer.may_lag:
+                            kept[choice] = []
+                    elif answer.done:
+                        remaining.discard(output.request_id)
+                    yield output.request_id, delta
         finally:
             for request_id in remaining:
                 answers[request_id].abort()

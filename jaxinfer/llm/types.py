@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import msgspec
+
 from jaxinfer.protocol.logprobs import TokenLogprob
 from jaxinfer.protocol.sampling import GenerationDefaults
 
@@ -29,8 +31,7 @@ class ModelInfo:
     note: str = ""
 
 
-@dataclasses.dataclass(slots=True)
-class Delta:
+class Delta(msgspec.Struct, gc=False):
     """The next piece of one choice. A choice's last delta, and no other, has a finish_reason.
 
     token_ids: the ids that count, a deciding EOS or stop token included; text: what they add, held-back text excluded.

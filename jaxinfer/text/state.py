@@ -4,14 +4,14 @@ Pure: fed with token ids in order, it gives the same text, the same stop and the
 cut into calls, so that a stream and a whole answer agree.
 """
 
-import dataclasses
 from collections.abc import Sequence
+
+import msgspec
 
 from jaxinfer.text.detokenizer import Detokenizer
 
 
-@dataclasses.dataclass(slots=True)
-class TextDelta:
+class TextDelta(msgspec.Struct, gc=False):
     """New text; how many of the tokens given count; the stop string that ended the sequence, if one did."""
 
     text: str

@@ -260,7 +260,7 @@ def _send_fresh_pages_only(patch):
 
 
 def _preempt_with_tokens_in_flight(patch):
-    patch(Scheduler, "_num_pages_wanted", lambda self, ready, budget: 0)
+    patch(Scheduler, "_must_preempt", lambda self, ready, budget: False)
 
 
 def _run_one_token_too_far_ahead_of_the_text(patch):

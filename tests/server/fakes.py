@@ -5,6 +5,8 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
+import msgspec
+
 from jaxinfer.errors import InvalidRequest, Overloaded, Unavailable
 from jaxinfer.llm.types import Delta, ModelInfo, Stats
 from jaxinfer.protocol.sampling import GenerationDefaults, SamplingParams, resolve_max_tokens
@@ -145,7 +147,7 @@ class FakeLLM:
                 return
             else:
                 unfinished -= {step.index} if step.finish_reason else set()
-                yield dataclasses.replace(step, prompt_tokens=len(prompt_ids), cached_tokens=len(prompt_ids) // 2)
+                yield msgspec.structs.replace(step, prompt_tokens=len(prompt_ids), cached_tokens=len(prompt_ids) // 2)
         self.running.discard(request_id)
 
     async def abort(self, request_id: str) -> None:
