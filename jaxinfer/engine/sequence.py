@@ -13,8 +13,8 @@ from jaxinfer.engine.pages import PageKey, next_key, root_key
 from jaxinfer.runtime.plan import Controls, Sampling
 
 # A sequence with stop strings may be this many tokens ahead of the text state that looks for them: enough to hide the
-# way there and back, little enough to throw away.
-MAX_TEXT_LAG = 4
+# way there and back through two busy interpreters, little enough to throw away.
+MAX_TEXT_LAG = 16
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,11 +105,9 @@ class Abort:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """The text state has seen the choice's first `num_tokens` output tokens."""
+    """The text states of some choices have come on. seen: (request id, index, the first so many output tokens)."""
 
-    request_id: str
-    index: int
-    num_tokens: int
+    seen: list[tuple[str, int, int]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from jaxinfer.config import EngineConfig, Limits
 from jaxinfer.engine.sequence import Add, Message, Output
 from jaxinfer.errors import EngineError, InvalidRequest, JaxInferError, Overloaded, Unavailable
-from jaxinfer.llm.answer import Answer
+from jaxinfer.llm.answer import Answer, feed
 from jaxinfer.llm.events import Event, OnEvent, ignore
 from jaxinfer.llm.mailbox import Mailbox
 from jaxinfer.llm.prepare import prepare
@@ -331,15 +331,12 @@ class AsyncLLM:
             if callable(item):
                 batch = item()
             else:
-                batch = [(output.request_id, delta) for output in item if (delta := self._feed(output)) is not None]
+                found = [(self._open.get(output.request_id), output) for output in item]
+                batch = list(feed([(held.answer, output) for held, output in found if held], self._post))
                 self._absolve(output.request_id for output in item if output.token_ids)
             self._absolve(made for made, delta in batch if delta.finish_reason is not None)
             if batch:
                 self._loop.call_soon_threadsafe(self._deliver, batch)
-
-    def _feed(self, output: Output) -> Delta | None:
-        held = self._open.get(output.request_id)
-        return held.answer.feed(output) if held else None
 
     def _deliver(self, batch: list[tuple[str, Delta]]) -> None:
         for made, delta in batch:
@@ -396,7 +393,7 @@ class AsyncLLM:
 
     def _absolve(self, requests: Iterable[str]) -> None:
         """These got a token or have ended: a suspect of having ended the engine may follow."""
-        for made in requests:
+        for made in requests if self._suspects.exist else ():
             for follower in self._suspects.got_token(made):
                 with self._posting:
                     held = self._open.get(follower)

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from jaxinfer.config import EngineConfig, config_from_values
-from jaxinfer.engine.sequence import Add
+from jaxinfer.engine.sequence import Add, Output
 from jaxinfer.errors import EngineError, InvalidRequest
-from jaxinfer.llm.answer import Answer
+from jaxinfer.llm.answer import Answer, feed
 from jaxinfer.llm.build import start_core
 from jaxinfer.llm.core import Core
 from jaxinfer.llm.events import OnEvent, ignore
@@ -141,30 +141,18 @@ class LLM:
         return answers
 
     def _step_until_done(self, answers: dict[str, Answer], piece: int) -> Iterator[tuple[str, Delta]]:
-        """Deltas of a choice's first token and then of `piece` tokens, unless the engine waits for its text."""
+        """The deltas of these answers, each of about `piece` tokens."""
         remaining = set(answers)
-        kept: dict[tuple[str, int], list[int]] = {}  # of a choice, the tokens that are no whole piece yet
+        kept: dict[tuple[str, int], list[int]] = {}
         try:
             while remaining:
                 if not self._engine.has_work:
                     raise EngineError(f"the engine is idle although {len(remaining)} requests have not ended")
-                for output in self._engine.step():
-                    choice = output.request_id, output.index
-                    tokens = kept.get(choice)
-                    if tokens is not None:
-                        tokens += output.token_ids
-                        if len(tokens) < piece and output.finish_reason is None:
-                            continue
-                        output.token_ids = tokens
-                    answer = answers.get(output.request_id)
-                    if answer is None or (delta := answer.feed(output)) is None:
-                        continue
-                    if delta.finish_reason is None:
-                        if answer.may_lag:
-                            kept[choice] = []
-                    elif answer.done:
-                        remaining.discard(output.request_id)
-                    yield output.request_id, delta
+                fed = _in_pieces(self._engine.step(), answers, kept, piece)
+                for request_id, delta in feed(fed, self._engine.inbox.put):
+                    if delta.finish_reason is not None and answers[request_id].done:
+                        remaining.discard(request_id)
+                    yield request_id, delta
         finally:
             for request_id in remaining:
                 answers[request_id].abort()
@@ -192,6 +180,28 @@ class LLM:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _in_pieces(
+    outputs: list[Output], answers: dict[str, Answer], kept: dict[tuple[str, int], list[int]], piece: int
+) -> Iterator[tuple[Answer, Output]]:
+    """What answers are to be fed: a choice's first token, then pieces, unless the engine waits for its text.
+
+    kept: of each choice, the tokens that are no whole piece yet.
+    """
+    for output in outputs:
+        choice = output.request_id, output.index
+        tokens = kept.get(choice)
+        if tokens is not None:
+            tokens += output.token_ids
+            if len(tokens) < piece and output.finish_reason is None:
+                continue
+            output.token_ids, kept[choice] = tokens, []
+        answer = answers.get(output.request_id)
+        if answer is not None:
+            if tokens is None and answer.may_lag:
+                kept[choice] = []
+            yield answer, output
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -3,7 +3,7 @@
 import pytest
 
 from jaxinfer.engine.scheduler import Scheduler
-from jaxinfer.engine.sequence import Request, Sequence, State
+from jaxinfer.engine.sequence import MAX_TEXT_LAG, Request, Sequence, State
 from jaxinfer.errors import ConfigError, InvalidRequest
 from tests.engine.client import Client
 from tests.engine.device import VOCAB, make_limits
@@ -161,7 +161,7 @@ def test_a_sequence_with_stop_strings_waits_for_its_text():
     for _ in range(30):
         client.step()
     answer = client.answers["slow reader", 0]
-    assert len(answer.tokens) == 4
+    assert len(answer.tokens) == MAX_TEXT_LAG
     assert client.answers["other", 0].reason == "length", "nobody else waits"
     assert not client.engine.has_work, "and the loop does not spin"
     client.finish()
