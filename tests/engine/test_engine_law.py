@@ -152,7 +152,11 @@ class Workload:
 
     def _read_texts(self) -> None:
         for answer in self.unfinished():
-            if answer.request.text_lag and len(answer.tokens) > answer.acknowledged and self.rng.random() < self.attention:
+            if (
+                answer.request.text_lag
+                and len(answer.tokens) > answer.acknowledged
+                and self.rng.random() < self.attention
+            ):
                 self.client.read_text(answer, self.rng.randint(answer.acknowledged + 1, len(answer.tokens)))
                 if answer.tokens:
                     self.past[-1] = list(answer.request.prompt) + answer.tokens
