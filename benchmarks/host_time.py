@@ -57,7 +57,7 @@ class Drawn:
 
 
 class NoDevice(DeviceRunner):
-    """A DeviceRunner up to the call of a program. times_s: CPU seconds of packing, of waiting."""
+    """A DeviceRunner up to the call of a program. pack_s: CPU seconds in `run`."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
