@@ -76,6 +76,7 @@ REFUSED: dict[str, Refusal] = {
             *("regex", "ebnf", "grammar", "json_schema", "stop_regex", "no_stop_trim", "logprob_token_ids"),
             *("prompt_embeds", "custom_logit_processor", "logits_processors", "kv_transfer_params", "vllm_xargs"),
             *("cache_salt", "lora_path", "repetition_detection", "watermarking", "session_params"),
+            *("extra_key", "custom_labels", "bootstrap_host", "bootstrap_port", "bootstrap_room"),
             *("reasoning", "reasoning_effort", "include_reasoning", "thinking_token_budget"),
         )
     },
