@@ -13,7 +13,7 @@ from jaxinfer.protocol.sampling import (
     resolve_min_tokens,
     resolve_sampling,
 )
-from jaxinfer.protocol.validate import validate_prompt_ids, validate_sampling
+from jaxinfer.protocol.validate import too_long, validate_prompt_ids, validate_sampling
 from jaxinfer.runtime.plan import Controls
 
 
@@ -105,10 +105,6 @@ def _check_pool(num_tokens: int, limits: Limits) -> None:
     # the last token drawn is never computed, so it needs no page
     needed, there = -(-(num_tokens - 1) // limits.page_size), limits.num_pages - 1
     if needed > there:
-        raise InvalidRequest(
-            f"This server's maximum context length is {there * limits.page_size} tokens (its {there} pages), prompt "
-            f"and answer together; the request may need {num_tokens}. Shorten the prompt, lower max_tokens, or start "
-            "with more num_pages.",
-            param="max_tokens",
-            code="context_length_exceeded",
-        )
+        cure = "Shorten the prompt, lower max_tokens, or start with more num_pages"
+        fact = f" here ({there} pages), prompt and answer together; the request may need {num_tokens}. {cure}"
+        raise too_long(there * limits.page_size, fact, param="max_tokens")

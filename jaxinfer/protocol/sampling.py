@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from jaxinfer.errors import CheckpointError, InvalidRequest
-from jaxinfer.protocol.validate import invalid, validate_sampling
+from jaxinfer.protocol.validate import invalid, too_long, validate_sampling
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions, also LLM.generate's
 GREEDY_BELOW = 1e-5  # a temperature this small is a division by almost zero; the answer is the greedy one
@@ -208,14 +208,10 @@ def resolve_min_tokens(params: SamplingParams, defaults: GenerationDefaults, *, 
 
 
 def _too_long(num_prompt_tokens: int, asked: int | None, max_model_len: int) -> InvalidRequest:
-    # "maximum context length is" is what clients (litellm, agents) search for before they shorten and try again
     wanted = f" and max_tokens asks for {asked}, {num_prompt_tokens + asked} in all" if asked is not None else ""
-    message = (
-        f"This model's maximum context length is {max_model_len} tokens, prompt and answer together; "
-        f"your prompt has {num_prompt_tokens}{wanted}. Shorten the prompt or ask for fewer tokens."
-    )
+    fact = f"your prompt has {num_prompt_tokens}{wanted}. Shorten the prompt or ask for fewer tokens"
     param = "prompt" if num_prompt_tokens >= max_model_len else "max_tokens"
-    return InvalidRequest(message, param=param, code="context_length_exceeded")
+    return too_long(max_model_len, f", prompt and answer together; {fact}", param=param)
 
 
 def _first(value: float | None, default: float) -> float:

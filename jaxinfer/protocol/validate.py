@@ -164,6 +164,14 @@ def unsupported(what: str, *, cure: str = "leave it out", param: str | None = No
     return InvalidRequest(message, param=param or what, code="unsupported_parameter")
 
 
+def too_long(num_tokens: int, fact: str, *, param: str) -> InvalidRequest:
+    """A request beyond the context, in the words that clients search for before they shorten and try again: the first
+    ones (litellm, agents) and the code (langchain with openai 3, whose errors show the message alone).
+    """
+    message = f"This model's maximum context length is {num_tokens} tokens{fact} (context_length_exceeded)"
+    return InvalidRequest(message, param=param, code="context_length_exceeded")
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verbatim:
     """Text to stand in an error message as it is, where `show` would quote a value."""

@@ -267,7 +267,8 @@ def test_a_prompt_that_leaves_no_room_is_refused_in_the_words_that_clients_searc
     response = chat(FakeLLM(max_model_len=10))
     error = error_of(response)
     assert response.status_code == 400
-    assert "maximum context length is 10 tokens" in error["message"]
+    assert error["message"].startswith("This model's maximum context length is 10 tokens")
+    assert "context_length_exceeded" in error["message"]
     assert error["code"] == "context_length_exceeded"
     assert error_of(chat(FakeLLM(), max_tokens=10**12))["code"] == "context_length_exceeded"
 
