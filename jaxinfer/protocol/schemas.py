@@ -12,6 +12,7 @@ from jaxinfer.protocol.abort import AbortWire
 from jaxinfer.protocol.chat import CHAT_REFUSED, ChatWire
 from jaxinfer.protocol.completions import COMPLETION_REFUSED, MAX_PROMPTS, CompletionWire
 from jaxinfer.protocol.fields import IGNORED, SAMPLING_FIELDS, Refusal
+from jaxinfer.protocol.meanings import MEANINGS
 from jaxinfer.protocol.messages import MAX_MESSAGES, ROLES
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.tokenize import REFUSED as TOKENIZE_REFUSED
@@ -133,6 +134,8 @@ def _body(
     neutral = {name: _of_refusal(refusal) for name, refusal in refused.items() if name not in wired}
     properties = {**ignored, **sampling, **neutral, **wired}
     nullable = {name: _or_null(schema) if name not in required else schema for name, schema in properties.items()}
+    for name in wired.keys() | sampling.keys():
+        nullable[name] = nullable[name] | {"description": MEANINGS[name]}
     return {"type": "object", "properties": nullable, "required": required, "additionalProperties": True}
 
 

@@ -14,7 +14,7 @@ from jaxinfer.server.guard import OPEN
 from jaxinfer.version import __version__
 
 MAX_VOCAB_SIZE = 2**31  # of any model: ids are int32
-_JSON, _EVENTS, _PROMETHEUS = "application/json", "text/event-stream", "text/plain"
+_JSON, _EVENTS, _PROMETHEUS, _HTML = "application/json", "text/event-stream", "text/plain", "text/html"
 _ANY_ROUTE = (400, 401, 403, 408, 431, 500)
 _WITH_BODY = (404, 413, 415, 429, 503)
 _WHY = {
@@ -66,16 +66,31 @@ OPERATIONS = (
     *(Operation(path, "Whether requests are taken", "Status", more=(503,)) for path in sorted(OPEN)),
     Operation("/version", "The version", "Version"),
     Operation("/metrics", "Prometheus' text", others=(_PROMETHEUS,)),
-    Operation("/openapi.json", "This", "Document"),
+    Operation("/openapi.json", "This document", "Document"),
+    Operation("/docs", "The same as a page", others=(_HTML,)),
 )
+_CONVERSATION = {"messages": [{"role": "user", "content": "What is 7 plus 5?"}]}
+_EXAMPLES: dict[str, dict[str, Any]] = {
+    "ChatCompletionRequest": _CONVERSATION,
+    "CompletionRequest": {"prompt": "7 plus 5 is", "max_tokens": 8},
+    "TokenizeRequest": {"prompt": "7 plus 5 is"},
+    "ApplyTemplateRequest": _CONVERSATION,
+    "DetokenizeRequest": {"tokens": [65, 66]},
+    "AbortRequest": {"request_id": "an-id-of-yours"},
+}
 
 
 async def openapi(request: Request) -> Response:
-    """Answers in every status; without a model, it does not know how wide that is."""
+    """Answers in every status."""
+    return Response(encode_json(document_for(request)), media_type=_JSON)
+
+
+def document_for(request: Request) -> dict[str, Any]:
+    """This server's document; while there is no model, it does not know how wide that is."""
     llm, settings = request.app.state.llm, request.app.state.settings
     is_there = llm.status not in ("starting", "failed")
     widths = (llm.info.max_logprobs, llm.info.vocab_size) if is_there else (MAX_LOGPROBS, MAX_VOCAB_SIZE)
-    return Response(encode_json(openapi_document(*widths, has_keys=bool(settings.api_keys))), media_type=_JSON)
+    return openapi_document(*widths, has_keys=bool(settings.api_keys))
 
 
 def openapi_document(max_logprobs: int, vocab_size: int, *, has_keys: bool) -> dict[str, Any]:
@@ -108,7 +123,8 @@ def _described(operation: Operation, *, has_keys: bool) -> dict[str, Any]:
         },
     }
     if operation.body:
-        described["requestBody"] = {"required": True, "content": {_JSON: {"schema": _reference(operation.body)}}}
+        content = {"schema": _reference(operation.body), "example": _EXAMPLES[operation.body]}
+        described["requestBody"] = {"required": True, "content": {_JSON: content}}
     if "{id}" in operation.path:
         described["parameters"] = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}]
     if has_keys and operation.path not in OPEN:
