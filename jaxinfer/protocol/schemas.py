@@ -17,10 +17,12 @@ from jaxinfer.protocol.messages import MAX_MESSAGES, ROLES
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.tokenize import REFUSED as TOKENIZE_REFUSED
 from jaxinfer.protocol.tokenize import DetokenizeWire, TokenizeWire
+from jaxinfer.protocol.truncation import TO_FIT
 from jaxinfer.protocol.validate import (
     MAX_BAD_WORD_CHARS,
     MAX_BAD_WORDS,
     MAX_LOGIT_BIAS,
+    MAX_SALT_CHARS,
     MAX_STOP_CHARS,
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
@@ -87,6 +89,8 @@ def _by_name(vocab_size: int) -> dict[str, Schema]:
             ]
         },
         "tokens": ids | {"minItems": 0},
+        "cache_salt": {"type": "string", "pattern": r"^[^@/\\\u0000]+$", "maxLength": MAX_SALT_CHARS},
+        "truncate_prompt_tokens": {"anyOf": [{"const": TO_FIT}, {"type": "integer", "minimum": 1}]},
         "best_of": {"type": "integer", "description": "n, or left out"},
         "stop": {"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MAX_STOP_STRINGS}]},
         "stop_token_ids": ids | {"minItems": 0, "maxItems": MAX_STOP_TOKEN_IDS},

@@ -5,6 +5,7 @@ Every refusal is an InvalidRequest that says what must hold, what was given and 
 
 import dataclasses
 import numbers
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ MAX_LOGIT_BIAS = 300
 MAX_LOGPROBS = 20  # unless the server says otherwise
 MAX_BAD_WORDS = 32  # each may be spelt in two ways
 MAX_BAD_WORD_CHARS = 256
+MAX_SALT_CHARS = 128
+CACHE_SALT = re.compile(rf"[^@/\\\x00]{{1,{MAX_SALT_CHARS}}}", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

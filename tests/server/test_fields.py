@@ -75,12 +75,9 @@ REFUSED: dict[str, Any] = {
     "json_schema": "{}",
     "grammar": "root ::= a",
     "stream_interval": 2,
-    "truncate_prompt_tokens": 5,
-    "truncation_side": "left",
     "request_id": "x",
     "rid": "x",
     "session_id": "x",
-    "cache_salt": "x",
     "return_token_ids": True,
     "return_tokens_as_token_ids": True,
     "return_prompt_text": True,
@@ -166,6 +163,13 @@ SHARED = {
     "model": ({"model": "org/tiny-1B"}, lambda llm, response: response.json()["model"], "org/tiny-1B"),
     "priority": ({"priority": -3}, lambda llm, _: llm.calls[0].priority, -3),
     "stream": ({"stream": True}, lambda _, response: response.headers["content-type"][:17], "text/event-stream"),
+    "cache_salt": ({"cache_salt": "x"}, lambda llm, _: llm.calls[0].salt, "/x"),
+    "truncate_prompt_tokens": ({"truncate_prompt_tokens": 2}, lambda llm, _: len(llm.calls[0].prompt_ids), 2),
+    "truncation_side": (
+        {"truncate_prompt_tokens": 1, "truncation_side": "right", "add_special_tokens": False},
+        lambda llm, _: llm.calls[0].prompt in ("u", "a"),  # of user: and of ab
+        True,
+    ),
     "stream_options": (STREAM, lambda _, response: usage_frames(response)[-2:], [False, True]),
 }
 OF_CHAT = {

@@ -247,7 +247,38 @@ def ids_that_do_not_exist(server: Server) -> None:
     assert server.complete([width - 1], max_tokens=1)
 
 
+def truncate_prompt_tokens(server: Server) -> None:
+    """Plain tokens of what the template wrote, from the side asked for; an echo shows what is left."""
+    ids = server.post("/tokenize", messages=USER).json()["tokens"]
+    sampling = LONG | {"seed": 3, "max_tokens": 12}
+    for fields, left in (
+        ({"truncate_prompt_tokens": 5}, ids[-5:]),
+        ({"truncate_prompt_tokens": 5, "truncation_side": "right"}, ids[:5]),
+        ({"truncate_prompt_tokens": len(ids)}, ids),
+    ):
+        expected = server.complete(left, **sampling)
+        answer = server.chat(**fields, **sampling)
+        assert texts_of(answer) == texts_of(expected)
+        assert answer["usage"]["prompt_tokens"] == len(left)
+    long = [5 + i % 50 for i in range(3 * ROOM)]
+    fitting = server.complete(long, truncate_prompt_tokens=-1, echo=True, **sampling)
+    assert fitting["usage"]["prompt_tokens"] == ROOM - 12
+    left = server.post("/detokenize", tokens=long[12 - ROOM :]).json()["prompt"]
+    assert fitting["choices"][0]["text"].startswith(left)
+    too_much = server.post(COMPLETIONS, prompt=long, truncate_prompt_tokens=-1, max_tokens=ROOM)
+    assert (too_much.status_code, error_of(too_much)["code"]) == (400, "context_length_exceeded")
+
+
 # ---- pages ----
+
+
+def prefix_cache_and_cache_salt(server: Server) -> None:
+    prompt = [11 + i % 40 for i in range(64)]
+    cached = []
+    for salt in ("one", "two", "one", None, "two", None):
+        answer = server.complete(prompt, max_tokens=1, cache_salt=salt)
+        cached.append(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+    assert cached == [0, 0, 48, 0, 48, 48]
 
 
 def abort_and_shared_prefix(server: Server) -> None:
@@ -313,8 +344,9 @@ CELLS: dict[str, Callable[[Server], None]] = {
     "seed x chunked prefill": seed_and_chunked_prefill,
     "seed x restart": seed_and_restart,
     "continue_final_message": continue_final_message,
-    "truncate_prompt_tokens x chat template": refused("truncate_prompt_tokens", truncate_prompt_tokens=5),
-    "LoRA x prefix cache x cache_salt": refused("cache_salt", COMPLETIONS, cache_salt="x", lora_path="x"),
+    "truncate_prompt_tokens x chat template": truncate_prompt_tokens,
+    "prefix cache x cache_salt": prefix_cache_and_cache_salt,
+    "LoRA x prefix cache x cache_salt": refused("lora_path", COMPLETIONS, cache_salt="x", lora_path="x"),
     "abort x shared prefix": abort_and_shared_prefix,
     "priority x preemption": priority_and_preemption,
     "max_model_len edge": at_the_end_of_the_context,

@@ -36,6 +36,7 @@ NEEDS = {
     "max_tokens": "max_tokens",  # the context's length
     "max_completion_tokens": "max_tokens",
     "min_tokens": "min_tokens",  # max_tokens
+    "truncate_prompt_tokens": "truncate_prompt_tokens",  # the same
     "add_special_tokens": "add_special_tokens",
     "continue_final_message": "continue_final_message",
     "chat_template_kwargs": "chat_template_kwargs",  # only some names
@@ -63,7 +64,10 @@ def values(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
             low = schema.get("minimum", schema.get("exclusiveMinimum"))
             return st.floats(low, schema["maximum"], exclude_min="exclusiveMinimum" in schema, allow_nan=False)
         case "string":
-            text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
+            letters = st.characters(codec="utf-8", exclude_characters="\0")
+            if "pattern" in schema:
+                return st.from_regex(schema["pattern"], alphabet=letters).filter(lambda text: len(text) <= 20)
+            text = st.text(letters, max_size=20)
             return text.filter(lambda value: len(value) >= schema.get("minLength", 0))
         case "array":
             least = schema.get("minItems", 0)
