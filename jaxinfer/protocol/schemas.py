@@ -32,6 +32,7 @@ from jaxinfer.protocol.validate import (
 
 Schema = dict[str, Any]
 
+NO_EFFECT, NOT_SUPPORTED = "accepted without effect", "not supported; "  # how the descriptions of such fields begin
 _NOTHING: Schema = {"enum": [None]}
 _TEXT: Schema = {"type": "string", "minLength": 1}
 _STOP: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
@@ -134,7 +135,7 @@ def _body(
 ) -> Schema:
     """A route's own fields win over what a table says for all routes; unknown ones are accepted with a warning."""
     wired = {field.name: _field(wire, field.name, known) for field in msgspec.structs.fields(wire)}
-    ignored: dict[str, Schema] = {name: {"description": "accepted without effect"} for name in sorted(IGNORED)}
+    ignored: dict[str, Schema] = {name: {"description": NO_EFFECT} for name in sorted(IGNORED)}
     neutral = {name: _of_refusal(refusal) for name, refusal in refused.items() if name not in wired}
     properties = {**ignored, **sampling, **neutral, **wired}
     nullable = {name: _or_null(schema) if name not in required else schema for name, schema in properties.items()}
@@ -160,7 +161,7 @@ def _of_range(allowed: Range) -> Schema:
 
 
 def _of_refusal(refusal: Refusal) -> Schema:
-    return {"enum": [*refusal.neutral, None], "description": f"not supported; {refusal.cure}"}
+    return {"enum": [*refusal.neutral, None], "description": NOT_SUPPORTED + refusal.cure}
 
 
 def _or_null(schema: Schema) -> Schema:

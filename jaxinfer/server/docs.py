@@ -14,9 +14,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from jaxinfer.protocol.schemas import NO_EFFECT, NOT_SUPPORTED, Schema
 from jaxinfer.server.openapi import document_for
-
-Schema = dict[str, Any]
 
 _STYLE = files("jaxinfer.server").joinpath("docs.css").read_text()
 _STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
@@ -29,7 +28,6 @@ HEADERS = {
     "referrer-policy": "no-referrer",
 }
 _WORDS = {"string": "text", "boolean": "true or false", "null": "null", "object": "object"}
-_NOBODY_READS = "accepted without effect"
 
 
 async def docs(request: Request) -> Response:
@@ -86,7 +84,7 @@ def _fields(body: Schema) -> Iterator[str]:
     ignored: list[str] = []
     for name, schema in body["properties"].items():
         described = schema.get("description", "")
-        group = refused if described.startswith("not supported") else ignored if described == _NOBODY_READS else read
+        group = refused if described.startswith(NOT_SUPPORTED) else ignored if described == NO_EFFECT else read
         group.append(name)
     yield '<h3>Fields</h3><div class="scroll"><table><tr><th>name</th><th>what it may be</th><th>meaning</th></tr>'
     for name in sorted(read, key=lambda name: (name not in body["required"], name)):

@@ -14,7 +14,7 @@ from jaxinfer.protocol.fields import GENERATING
 from tests.server.fakes import FakeLLM
 from tests.server.http import CHAT, COMPLETIONS, USER, error_of, events, post
 
-# The reference's own list, row by row; what follows the blank line is of one route alone.
+# The names that the reference of these APIs lists, in its order.
 SHARED_FIELDS = """
 model max_tokens n temperature top_p top_k min_p presence_penalty frequency_penalty repetition_penalty seed stop
 stop_token_ids include_stop_str_in_output ignore_eos min_tokens logprobs prompt_logprobs logprob_token_ids logit_bias

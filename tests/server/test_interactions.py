@@ -1,6 +1,6 @@
 """Pairs of fields and events in which most servers' bugs live, cell by cell, over the engine process of a dry run: real
 scheduler, pages, text side and wire; a token is a hash of all tokens before it as the page table finds them, so a page
-too many, too few or mixed up changes the text. Streaming of tools, reasoning and grammars comes with those fields.
+too many, too few or mixed up changes the text. Cells of tools, reasoning, grammars and speculation come with those.
 """
 
 import asyncio
