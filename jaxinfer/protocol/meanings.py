@@ -16,7 +16,7 @@ MEANINGS = {
     "top_p": "draw from the likeliest tokens that together have this probability",
     "top_k": "draw from this many of the likeliest tokens",
     "min_p": "draw from tokens at least this likely, compared with the likeliest",
-    "seed": "the same seed, prompt and fields give the same answer",
+    "seed": "the same seed, prompt and fields draw the same way",
     "stop": "the answer ends before the first of these texts",
     "stop_token_ids": "the answer ends at any of these tokens",
     "include_stop_str_in_output": "the answer ends with the stop text, not before it",

@@ -92,7 +92,7 @@ def _by_name(vocab_size: int) -> dict[str, Schema]:
         "tokens": ids | {"minItems": 0},
         "cache_salt": {"type": "string", "pattern": r"^[^@/\\\u0000]+$", "maxLength": MAX_SALT_CHARS},
         "truncate_prompt_tokens": {"anyOf": [{"const": TO_FIT}, {"type": "integer", "minimum": 1}]},
-        "best_of": {"type": "integer", "description": "n, or left out"},
+        "best_of": {"type": "integer"},
         "stop": {"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MAX_STOP_STRINGS}]},
         "stop_token_ids": ids | {"minItems": 0, "maxItems": MAX_STOP_TOKEN_IDS},
         "allowed_token_ids": ids,
