@@ -29,17 +29,24 @@ def prepare(
     chat: bool = False,
     priority: int = 0,
     salt: str = "",
+    prompt_only: bool = False,
 ) -> tuple[Request, ResolvedSampling]:
     """Validate and fill in one request.
 
     random_seed: 64 bits, used when the request names none.    encode: a text's token ids and no others, for bad words.
+    prompt_only: the one token that is drawn is not wanted, so that it needs no room.
     Raises InvalidRequest when a field is out of range, an id lies outside the logits' width, or it can never fit.
     """
     validate_sampling(params, vocab_size=info.vocab_size, max_logprobs=limits.max_logprobs)
     validate_prompt_ids(prompt_ids, vocab_size=info.vocab_size)
     sampling = resolve_sampling(params, info.defaults, random_seed=random_seed)
     max_tokens = resolve_max_tokens(
-        params, info.defaults, num_prompt_tokens=len(prompt_ids), max_model_len=info.max_model_len, chat=chat
+        params,
+        info.defaults,
+        num_prompt_tokens=len(prompt_ids),
+        max_model_len=info.max_model_len,
+        chat=chat,
+        prompt_only=prompt_only,
     )
     min_tokens = resolve_min_tokens(params, info.defaults, max_tokens=max_tokens)
     eos = frozenset() if sampling.ignore_eos else frozenset(info.eos_token_ids)

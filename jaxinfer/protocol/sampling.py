@@ -179,17 +179,25 @@ def resolve_sampling(params: SamplingParams, defaults: GenerationDefaults, *, ra
 
 
 def resolve_max_tokens(
-    params: SamplingParams, defaults: GenerationDefaults, *, num_prompt_tokens: int, max_model_len: int, chat: bool
+    params: SamplingParams,
+    defaults: GenerationDefaults,
+    *,
+    num_prompt_tokens: int,
+    max_model_len: int,
+    chat: bool,
+    prompt_only: bool = False,
 ) -> int:
-    """How many tokens the answer may have, at least 1.
+    """How many tokens the answer may have, at least 1. prompt_only: one, which is not wanted and needs no room.
 
     Raises InvalidRequest (context_length_exceeded) when the prompt leaves no room or max_tokens asks for more than
     there is. A default is cut to the room that is left; a number that the client wrote never is.
     """
     room = max_model_len - num_prompt_tokens
-    asked = params.max_tokens
-    if room < 1 or (asked is not None and asked > room):
+    asked = None if prompt_only else params.max_tokens
+    if room + prompt_only < 1 or (asked is not None and asked > room):
         raise _too_long(num_prompt_tokens, asked, max_model_len)
+    if prompt_only:
+        return 1
     if asked is not None:
         return int(asked)
     default = defaults.max_tokens or (room if chat else COMPLETION_MAX_TOKENS)

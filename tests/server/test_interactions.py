@@ -226,6 +226,14 @@ def at_the_end_of_the_context(server: Server) -> None:
     for body in ({}, {"max_tokens": 1}):
         answer = server.complete(full[1:], ignore_eos=True, **body)
         assert (answer["usage"]["completion_tokens"], answer["choices"][0]["finish_reason"]) == (1, "length")
+    for fields in ({}, {"logprobs": 0}, {"logprobs": 0, "n": 2}):
+        answer = server.complete(full, echo=True, max_tokens=0, **fields)
+        assert (answer["usage"]["prompt_tokens"], answer["usage"]["completion_tokens"]) == (ROOM, 0)
+        assert {choice["finish_reason"] for choice in answer["choices"]} == {"length"}
+        assert all(len(c["logprobs"]["tokens"]) == ROOM for c in answer["choices"] if c["logprobs"])
+    over = server.post(COMPLETIONS, prompt=[5] * (ROOM + 1), echo=True, max_tokens=0)
+    assert (over.status_code, error_of(over)["code"]) == (400, "context_length_exceeded")
+    assert f"length is {ROOM} tokens, prompt and answer together; your prompt has {ROOM + 1}. " in over.text
 
 
 def odd_conversations(server: Server) -> None:
