@@ -11,7 +11,7 @@ from jaxinfer.protocol.abort import REFUSED as ABORT_REFUSED
 from jaxinfer.protocol.abort import AbortWire
 from jaxinfer.protocol.chat import CHAT_REFUSED, ChatWire
 from jaxinfer.protocol.completions import COMPLETION_REFUSED, MAX_PROMPTS, CompletionWire
-from jaxinfer.protocol.fields import IGNORED, SAMPLING_FIELDS, Refusal
+from jaxinfer.protocol.fields import IGNORED, LEAVE_OUT, SAMPLING_FIELDS, Refusal
 from jaxinfer.protocol.meanings import MEANINGS
 from jaxinfer.protocol.messages import MAX_MESSAGES, ROLES
 from jaxinfer.protocol.sampling import SamplingParams
@@ -33,7 +33,7 @@ from jaxinfer.protocol.validate import (
 Schema = dict[str, Any]
 
 NO_EFFECT, NOT_SUPPORTED = "accepted without effect", "not supported; "  # how the descriptions of such fields begin
-_NOTHING: Schema = {"enum": [None]}
+_NOTHING: Schema = {"enum": [None], "description": NOT_SUPPORTED + LEAVE_OUT}
 _TEXT: Schema = {"type": "string", "minLength": 1}
 _STOP: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
 _BAD_WORD: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_BAD_WORD_CHARS}
@@ -140,7 +140,7 @@ def _body(
     properties = {**ignored, **sampling, **neutral, **wired}
     nullable = {name: _or_null(schema) if name not in required else schema for name, schema in properties.items()}
     for name in wired.keys() | sampling.keys():
-        nullable[name] = nullable[name] | {"description": MEANINGS[name]}
+        nullable[name] = {"description": MEANINGS[name]} | nullable[name]
     return {"type": "object", "properties": nullable, "required": required, "additionalProperties": True}
 
 
