@@ -244,7 +244,8 @@ def sequences_of(
             rank=(request.priority, arrival, index),
             tokens=[*request.prompt, *output],
             num_prompt=len(request.prompt),
-            max_length=min(len(request.prompt) + request.max_tokens, limits.max_model_len),
+            max_length=len(request.prompt)
+            + max(1, min(request.max_tokens, limits.max_model_len - len(request.prompt))),
             end_ids=request.eos_token_ids | request.stop_token_ids,
             root=root_key(request.salt),
             acknowledged=len(output),

@@ -242,11 +242,13 @@ class AsyncLLM:
         priority: int = 0,
         chat: bool = False,
         salt: str = "",
+        prompt_only: bool = False,
     ) -> AsyncIterator[Delta]:
         """Accept a request; iterate over what is returned for its deltas. Closing it early aborts the request.
 
         request_id: the caller's label, need not be unique.    priority: lower runs sooner.    chat: an unset max_tokens
         means the rest of the context.    salt: prefixes are shared only within one salt.
+        prompt_only: the one token of the answer is not wanted; the prompt may fill the context.
         Raises InvalidRequest, Overloaded or Unavailable here, never later.
         """
         request, sampling = prepare(
@@ -260,6 +262,7 @@ class AsyncLLM:
             chat=chat,
             priority=priority,
             salt=salt,
+            prompt_only=prompt_only,
         )
         self.admit(sampling.n)
         answer = Answer(request, sampling, self._model.text.tokenizer, self._post)

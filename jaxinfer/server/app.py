@@ -11,6 +11,7 @@ from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.server import about, errors
 from jaxinfer.server.completions import chat_completions, completions
 from jaxinfer.server.context import RequestContext
+from jaxinfer.server.docs import docs
 from jaxinfer.server.guard import Guard
 from jaxinfer.server.openapi import openapi
 from jaxinfer.server.running import Running, abort_request, load
@@ -38,6 +39,7 @@ def create_app(llm: AsyncLLM, settings: ServerSettings | None = None) -> Starlet
             Route("/version", about.version),
             Route("/metrics", about.metrics),
             Route("/openapi.json", openapi),
+            Route("/docs", docs),
         ],
         middleware=[Middleware(RequestContext, settings.log_requests), Middleware(Guard, settings)],
         exception_handlers={

@@ -89,6 +89,7 @@ class Generation:
                     priority=job.priority,
                     chat=job.chat,
                     salt=job.salt,
+                    prompt_only=job.echo is not None and job.echo.prompt_only,
                 )
                 generation._streams.append(stream)
         except BaseException:

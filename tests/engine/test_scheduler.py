@@ -175,7 +175,8 @@ def test_a_budget_smaller_than_the_slots_is_refused():
 @pytest.mark.parametrize(
     ("request_", "changes", "message"),
     [
-        (Request("r", tokens(128), 1), {}, "maximum context length is 128 tokens"),
+        (Request("r", tokens(129), 1), {}, "maximum context length is 128 tokens"),
+        (Request("r", tokens(128), 2), {}, "maximum context length is 128 tokens"),
         (Request("r", tokens(40), 1), {"enable_chunked_prefill": False}, "maximum context length is 32 tokens"),
         (Request("r", tokens(20), 100), {"num_pages": 11}, "maximum context length is 41 tokens"),
         (Request("r", (), 1), {}, "at least one token"),

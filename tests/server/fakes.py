@@ -111,6 +111,7 @@ class FakeLLM:
         priority: int = 0,
         chat: bool = False,
         salt: str = "",
+        prompt_only: bool = False,
     ) -> AsyncIterator[Delta]:
         if self.status == "draining":
             raise Unavailable("draining", code="draining")
@@ -122,6 +123,7 @@ class FakeLLM:
             num_prompt_tokens=len(prompt_ids),
             max_model_len=self._info.max_model_len,
             chat=chat,
+            prompt_only=prompt_only,
         )
         if request_id in self.running:
             raise InvalidRequest("request ids must differ")
