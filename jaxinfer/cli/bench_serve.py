@@ -36,6 +36,7 @@ def run(params: dict[str, Any]) -> int:
         seed=secrets.randbits(31) if params["seed"] is None else params["seed"],
         interrupt_tokens=params["interrupt_tokens"],
         interrupt_after_s=params["interrupt_after_s"],
+        stop=params["stop"],
     )
     goals = serve.Goals(params["ttft_limit_ms"], params["itl_limit_ms"])
     return publish(
@@ -85,6 +86,9 @@ command = Serve(
         _count("--vocab-size", 32000, "Ids are below this."),
         _count("--interrupt-tokens", 0, "Send one more prompt of this length and look for the gap it makes.", 0),
         _number("--interrupt-after-s", "When to send it.  [3]", 3.0),
+        click.Option(
+            ["--stop"], multiple=True, metavar="TEXT", help="A stop string of every request; may be repeated."
+        ),
         _number("--ttft-limit-ms", "Of a good request: its first token."),
         _number("--itl-limit-ms", "Of a good request: its time per token."),
         _count("--processes", 4, "Client processes."),

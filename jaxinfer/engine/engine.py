@@ -205,8 +205,9 @@ class Engine:
                     self._news += _refuse(message, refusal)
             case Abort(request_id):
                 self._news += self.scheduler.abort(request_id)
-            case Acknowledge(request_id, index, num_tokens):
-                self.scheduler.acknowledge(request_id, index, num_tokens)
+            case Acknowledge(seen):
+                for choice in seen:
+                    self.scheduler.acknowledge(*choice)
             case End(request_id, index):
                 self.scheduler.end(request_id, index)
             case Call():

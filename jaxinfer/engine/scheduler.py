@@ -37,10 +37,11 @@ _rank = attrgetter("rank")
 
 @dataclasses.dataclass(slots=True)
 class Step:
-    """A plan and, row by row, whose rows they are."""
+    """A plan and, row by row, whose rows they are. num_prompt_rows: those that are no decode rows."""
 
     plan: Plan
     sequences: list[Sequence]
+    num_prompt_rows: int = 0
 
 
 class Scheduler:
@@ -122,24 +123,30 @@ class Scheduler:
             self.in_flight += 1
             self.counters.steps += 1
             num_tokens, num_rows = step.plan.num_tokens, len(step.sequences)
-            num_decode = sum([row.tokens is None for row in step.plan.rows])
             self.counters.computed_tokens += num_tokens
-            self.counters.work.add_step(num_decode, num_rows - num_decode, num_tokens)
+            self.counters.work.add_step(num_rows - step.num_prompt_rows, step.num_prompt_rows, num_tokens)
         return step
 
     def _plan(self, *, with_decode_rows: bool) -> Step | None:
         ready = self._ready(with_decode_rows)
         budget = self.limits.max_num_batched_tokens - sum([s.decoding for s in ready])  # what is left for prompts
-        if self.in_flight and self._num_pages_wanted(ready, budget) > self.pool.num_available:
-            return None  # someone must be preempted, and for that every token must be known
+        if self.in_flight and self._must_preempt(ready, budget):
+            return None  # for that every token must be known
         step = Step(Plan([]), [])
+        add_row, add_sequence, size = step.plan.rows.append, step.sequences.append, self.limits.page_size
         preemptions = self.counters.preemptions
         for sequence in ready:  # most senior first, so the newest pay when pages run out
+            start = sequence.dispatched
+            if sequence.decoding and sequence.is_plain and start % size:  # what _add_row would do: this is most rows
+                sequence.dispatched = start + 1
+                add_row(Row(sequence.slot, start, 1, random=sequence.is_random))
+                add_sequence(sequence)
+                continue
             if sequence.state is not State.RUNNING:
                 break  # preempted by one before it, as are all after it
             count = 1
             if not sequence.decoding:
-                count = min(len(sequence.tokens) - sequence.dispatched, budget)
+                count = min(len(sequence.tokens) - start, budget)
                 budget -= count
             if count and self._make_room(sequence, count):
                 self._add_row(step, sequence, count)
@@ -157,10 +164,11 @@ class Scheduler:
             if not s.decoding or (s.dispatched + 1 < s.max_length and not (s.may_wait and s.must_wait))
         ]
 
-    def _num_pages_wanted(self, ready: list[Sequence], budget: int) -> int:
-        """New pages if every ready sequence got its row."""
-        size = self.limits.page_size
-        wanted = 0
+    def _must_preempt(self, ready: list[Sequence], budget: int) -> bool:
+        """Whether there are too few pages for every ready sequence to get its row."""
+        size, available, wanted = self.limits.page_size, self.pool.num_available, 0
+        if len(ready) + budget // size <= available:  # the most they can want
+            return False
         for sequence in ready:
             if sequence.decoding:
                 wanted += sequence.dispatched == len(sequence.page_ids) * size
@@ -168,7 +176,7 @@ class Scheduler:
                 count = min(len(sequence.tokens) - sequence.dispatched, budget)
                 budget -= count
                 wanted += -(-(sequence.dispatched + count) // size) - len(sequence.page_ids)
-        return wanted
+        return wanted > available
 
     def _make_room(self, sequence: Sequence, count: int) -> bool:
         """Grow a sequence's pages by `count` positions, preempting the newest until it fits or is itself the newest."""
@@ -269,10 +277,11 @@ class Scheduler:
             row.sampling = None if sent else sequence.sampling
             sequence.num_sent_pages = len(sequence.page_ids)
         if not sequence.decoding:
+            step.num_prompt_rows += 1
             row.tokens = sequence.tokens[start:end]
             row.sample = sequence.decoding = end == len(sequence.tokens)
-        row.random = sequence.request.temperature > 0
-        if sequence.is_full or sequence.num_to_score:
+        row.random = sequence.is_random
+        if not sequence.is_plain:
             dress_row(row, sequence)
         step.plan.rows.append(row)
         step.sequences.append(sequence)
@@ -282,30 +291,32 @@ class Scheduler:
     def commit(self, step: Step, result: StepResult) -> list[Output]:
         """Append what the oldest step in flight drew, publish the pages it filled, end what has ended."""
         outputs: list[Output] = []
-        size, num_sampled = self.limits.page_size, 0
+        size, num_sampled, ended = self.limits.page_size, 0, State.ENDED
         tokens: list[int] = result.tokens.tolist()
         finite: list[bool] = result.finite.tolist()
-        rows = zip(step.sequences, step.plan.rows, tokens, finite, strict=True)
-        for i, (sequence, row, token, good) in enumerate(rows):
+        rows = zip(range(len(tokens)), step.sequences, step.plan.rows, tokens, finite, strict=True)
+        for i, sequence, row, token, good in rows:
             if not good:
                 outputs += self._spoil(sequence)
                 continue
-            if sequence.state is State.ENDED:
+            if sequence.state is ended:
                 continue  # it ended while this step was in flight
+            end = row.start + row.count
+            is_prompt = row.tokens is not None
+            if is_prompt or not end % size:
+                self._publish(sequence, end)
+            if is_prompt:
+                if end >= sequence.num_prompt:
+                    self._admit_siblings(sequence)
+                if row.targets:
+                    read_scores(sequence, row, result.targets[i])
             if row.sample:
                 sequence.tokens.append(token)
-            end = row.start + row.count
-            if end >= (len(sequence.keys) + 1) * size:
-                self._publish(sequence, end)
-            if sequence.held and end >= sequence.num_prompt:
-                self._admit_siblings(sequence)
-            if row.targets:
-                read_scores(sequence, row, result.targets[i])
-            if row.sample:
                 output = Output(sequence.request.id, sequence.index, [token], None, None, sequence.cached_tokens)
-                if row.full or sequence.num_to_score:
+                if not sequence.is_plain:
                     read_logprobs(output, sequence, result, i)
-                output.times = sequence.new_times()
+                if is_prompt:  # no other draws a first token, or the first since a preemption
+                    output.times = sequence.new_times()
                 outputs.append(output)
                 num_sampled += 1
                 if token in sequence.end_ids or len(sequence.tokens) == sequence.max_length:

@@ -7,13 +7,15 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+import msgspec
+
 from jaxinfer.config import Limits
 from jaxinfer.engine.pages import PageKey, next_key, root_key
 from jaxinfer.runtime.plan import Controls, Sampling
 
 # A sequence with stop strings may be this many tokens ahead of the text state that looks for them: enough to hide the
-# way there and back, little enough to throw away.
-MAX_TEXT_LAG = 4
+# way there and back through two busy interpreters, little enough to throw away.
+MAX_TEXT_LAG = 16
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,8 +60,7 @@ class TokenLogprobs:
     top_logprobs: list[float]
 
 
-@dataclasses.dataclass(slots=True)
-class Times:
+class Times(msgspec.Struct, gc=False, array_like=True):
     """Of one choice in this engine. queued_s: until it was first admitted.    prefill_s: from there to its first token.
 
     preemptions: how often it was put back since.
@@ -70,8 +71,7 @@ class Times:
     preemptions: int
 
 
-@dataclasses.dataclass(slots=True)
-class Output:
+class Output(msgspec.Struct, gc=False, array_like=True, omit_defaults=True):
     """News of one choice of one request.
 
     token_ids: newly committed; an EOS or stop token that ended it is the last of them.
@@ -119,11 +119,9 @@ class Abort:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """The text state has seen the choice's first `num_tokens` output tokens."""
+    """The text states of some choices have come on. seen: (request id, index, the first so many output tokens)."""
 
-    request_id: str
-    index: int
-    num_tokens: int
+    seen: list[tuple[str, int, int]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -173,7 +171,9 @@ class Sequence:
     lookup: keys of the tokens known at the last attempt to admit it; kept so that waiting costs no hashing.
     held: siblings that wait for this sequence's prompt.
     soiled: a row of it was not finite, so that its pages may hold NaN.
-    is_full: its tokens are drawn by the full sampler.    may_wait: whether must_wait can ever hold.
+    is_full: its tokens are drawn by the full sampler.    is_random: at a temperature above 0.
+    is_plain: no logprobs are wanted of it either, so that a decode row says nothing but which token is next.
+    may_wait: whether must_wait can ever hold.
     num_to_score: prompt tokens whose logprobs are still to be put out.    scores: those that are known.
     """
 
@@ -202,6 +202,8 @@ class Sequence:
     times: Times | None = None  # as they were last put out
     soiled: bool = False
     is_full: bool = False
+    is_random: bool = False
+    is_plain: bool = True
     may_wait: bool = False
     num_to_score: int = 0
     scores: list[TokenLogprobs] = dataclasses.field(default_factory=list)
@@ -209,15 +211,17 @@ class Sequence:
     def __post_init__(self) -> None:
         controls = self.request.controls
         self.is_full = controls is not None or self.request.logprobs is not None
+        self.is_random = self.request.temperature > 0
+        self.is_plain = not self.is_full and self.request.prompt_logprobs is None
         self.may_wait = self.request.text_lag or (controls is not None and controls.needs_last_token)
 
     def new_times(self) -> Times | None:
-        """What is to be put out with the token that was just drawn; None: nothing has changed."""
+        """What is to be put out with the token that a row of known ones has just drawn; None: nothing has changed."""
         if self.times is None:
             prefill_s = time.monotonic() - self.admitted_s
             self.times = Times(self.admitted_s - self.added_s, prefill_s, self.preemptions)
         elif self.times.preemptions != self.preemptions:
-            self.times = dataclasses.replace(self.times, preemptions=self.preemptions)
+            self.times = Times(self.times.queued_s, self.times.prefill_s, self.preemptions)
         else:
             return None
         return self.times
@@ -268,7 +272,8 @@ def sequences_of(
             rank=(request.priority, arrival, index),
             tokens=[*request.prompt, *output],
             num_prompt=len(request.prompt),
-            max_length=min(len(request.prompt) + request.max_tokens, limits.max_model_len),
+            max_length=len(request.prompt)
+            + max(1, min(request.max_tokens, limits.max_model_len - len(request.prompt))),
             end_ids=request.eos_token_ids | request.stop_token_ids,
             root=root_key(request.salt),
             acknowledged=len(output),

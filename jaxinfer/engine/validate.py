@@ -50,10 +50,11 @@ def _validate_length(length: int, max_tokens: int, limits: Limits) -> None:
     def refuse(message: str) -> None:
         raise InvalidRequest(message, param="prompt", code="context_length_exceeded")
 
-    if length + 1 > limits.max_model_len:
+    # the last token drawn is never computed: if it is not wanted either, the prompt may fill the context
+    if length + (max_tokens > 1) > limits.max_model_len:
         refuse(
-            f"maximum context length is {limits.max_model_len} tokens (max_model_len), prompt and at least one token "
-            f"of answer together; the prompt has {length}; shorten it"
+            f"maximum context length is {limits.max_model_len} tokens (max_model_len), prompt and an answer of more "
+            f"than one token together; the prompt has {length}; shorten it"
         )
     if not limits.enable_chunked_prefill and length > limits.max_num_batched_tokens:
         refuse(

@@ -1,7 +1,7 @@
 """The text side of one request: engine outputs in, deltas out. Driven in token order by one thread at a time."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from jaxinfer.engine.sequence import Abort, Acknowledge, Add, End, Message, Output, Request, TokenLogprobs
 from jaxinfer.llm.types import Delta
@@ -19,6 +19,23 @@ class _Choice:
     text: TextState | NoText
     token_ids: list[int] = dataclasses.field(default_factory=list)  # all that the engine committed
     ended: bool = False
+
+
+def feed(pairs: Iterable[tuple["Answer", Output]], post: Post) -> Iterator[tuple[Output, Delta]]:
+    """Feed one step's outputs to their answers; each delta with the output that made it.
+
+    Then the engine is told, in one message for all of them, how far the texts are that it waits for.
+    """
+    seen: list[tuple[str, int, int]] = []
+    for answer, output in pairs:
+        delta = answer.feed(output)
+        if delta is None:
+            continue
+        if answer.request.text_lag and delta.finish_reason is None:
+            seen.append((output.request_id, output.index, answer.num_tokens(output.index)))
+        yield output, delta
+    if seen:
+        post(Acknowledge(seen))
 
 
 class Answer:
@@ -54,6 +71,11 @@ class Answer:
     def done(self) -> bool:
         return all(choice.ended for choice in self._choices)
 
+    @property
+    def may_lag(self) -> bool:
+        """Whether nothing is lost when several of the engine's outputs are fed as one."""
+        return not self.request.text_lag and self.request.logprobs is None
+
     def feed(self, output: Output) -> Delta | None:
         """The delta this output makes, or None: nothing to show yet, or its choice has already ended."""
         choice = self._choices[output.index]
@@ -72,15 +94,15 @@ class Answer:
         delta = Delta(
             output.index,
             text.text,
-            list(output.token_ids),
+            output.token_ids,
             output.finish_reason,
             output.stop_reason,
-            prompt_tokens=len(self.request.prompt),
-            cached_tokens=output.cached_tokens,
-            error=output.error,
-            code=output.code,
-            logprobs=None if output.logprobs is None else self._named(output.logprobs),
-            prompt_logprobs=self._prompt_logprobs if is_first else None,
+            len(self.request.prompt),
+            output.cached_tokens,
+            output.error,
+            output.code,
+            None if output.logprobs is None else self._named(output.logprobs),
+            self._prompt_logprobs if is_first else None,
         )
         if text.stop is not None:
             delta.token_ids, delta.finish_reason, delta.stop_reason = shown[: text.num_tokens], "stop", text.stop
@@ -90,8 +112,6 @@ class Answer:
                 self._post(End(self.request.id, output.index))
         elif delta.finish_reason is not None:
             delta.text += choice.text.finish()
-        elif self.request.text_lag:
-            self._post(Acknowledge(self.request.id, output.index, len(choice.token_ids)))
         choice.ended = delta.finish_reason is not None
         return delta if delta.text or delta.token_ids or choice.ended else None
 
@@ -113,11 +133,14 @@ class Answer:
         if self.done:
             return []
         outputs = tuple(None if choice.ended else tuple(choice.token_ids) for choice in self._choices)
-        seen = [Acknowledge(self.request.id, i, len(ids)) for i, ids in enumerate(outputs) if ids is not None]
         request = self.request
         if self._prompt_logprobs is not None:  # they have come
             request = dataclasses.replace(request, prompt_logprobs=None)
-        return [Add(request, outputs), *(seen if request.text_lag else [])]
+        return [Add(request, outputs)]
+
+    def num_tokens(self, index: int) -> int:
+        """How many tokens a choice was fed."""
+        return len(self._choices[index].token_ids)
 
     def _named(self, found: list[TokenLogprobs]) -> list[TokenLogprob]:
         """The engine's logprobs with the tokens' bytes."""

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from jaxinfer.config import EngineConfig, Limits
 from jaxinfer.engine.sequence import Add, Message, Output
 from jaxinfer.errors import EngineError, InvalidRequest, JaxInferError, Overloaded, Unavailable
-from jaxinfer.llm.answer import Answer
+from jaxinfer.llm.answer import Answer, feed
 from jaxinfer.llm.events import Event, OnEvent, ignore
 from jaxinfer.llm.latency import Latency, timings_of
 from jaxinfer.llm.mailbox import Mailbox
@@ -26,6 +26,7 @@ from jaxinfer.llm.process import EngineProcess
 from jaxinfer.llm.suspects import GUILTY, Suspects
 from jaxinfer.llm.text_side import TextSide, load_text
 from jaxinfer.llm.transport import Transport
+from jaxinfer.llm.turns import Turns
 from jaxinfer.llm.types import Delta, ModelInfo, Stats, Timings
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.text.chat_template import encode_chat
@@ -43,6 +44,7 @@ _WHY_NOT: dict[str, tuple[str, float]] = {
 # what clients are told; the cause may hold paths of this machine, so it goes to the log alone
 DEADLY = f"the engine ended {GUILTY} times in a row while it computed this request, which is not tried again"
 FAILED = "the engine failed and this request with it; the server's log says why"
+WOKEN_AT_ONCE = 32  # streams in a round of the event loop: about a millisecond
 MAX_FAILURES = 5  # of the engine process in a row, without one token between them
 
 
@@ -108,6 +110,7 @@ class AsyncLLM:
         self._open: dict[str, _Open] = {}
         self._posting = threading.Lock()  # held to register and post, or to change the transport: both or neither
         self._names: dict[str, set[str]] = {}  # a client's request id -> the ids we made for it
+        self._turns = Turns(WOKEN_AT_ONCE)
         self._num_active = 0  # choices accepted and not ended
         self._idle = asyncio.Event()
         self._idle.set()
@@ -243,12 +246,14 @@ class AsyncLLM:
         chat: bool = False,
         salt: str = "",
         arrived_s: float | None = None,
+        prompt_only: bool = False,
     ) -> AsyncIterator[Delta]:
         """Accept a request; iterate over what is returned for its deltas. Closing it early aborts the request.
 
         request_id: the caller's label, need not be unique.    priority: lower runs sooner.    chat: an unset max_tokens
         means the rest of the context.    salt: prefixes are shared only within one salt.
         arrived_s: when it came, by time.monotonic(), if that was before this call.
+        prompt_only: the one token of the answer is not wanted; the prompt may fill the context.
         Raises InvalidRequest, Overloaded or Unavailable here, never later.
         """
         request, sampling = prepare(
@@ -262,6 +267,7 @@ class AsyncLLM:
             chat=chat,
             priority=priority,
             salt=salt,
+            prompt_only=prompt_only,
         )
         self.admit(sampling.n)
         answer = Answer(request, sampling, self._model.text.tokenizer, self._post)
@@ -349,26 +355,23 @@ class AsyncLLM:
                 batch = item()
             else:
                 now_s = time.monotonic()
-                fed = ((output, self._feed(output, now_s)) for output in item)
-                batch = [(output.request_id, delta) for output, delta in fed if delta is not None]
+                found = [(self._open.get(output.request_id), output) for output in item]
+                fed = list(feed([(held.answer, output) for held, output in found if held], self._post))
+                came = [(self._open[output.request_id].timings[output.index], output, delta) for output, delta in fed]
+                self._model.latency.saw(came, now_s)
+                batch = [(output.request_id, delta) for output, delta in fed]
                 self._absolve(output.request_id for output in item if output.token_ids)
             self._absolve(made for made, delta in batch if delta.finish_reason is not None)
             if batch:
                 self._loop.call_soon_threadsafe(self._deliver, batch)
-
-    def _feed(self, output: Output, now_s: float) -> Delta | None:
-        held = self._open.get(output.request_id)
-        delta = held.answer.feed(output) if held else None
-        if held and delta:
-            self._model.latency.saw(held.timings[output.index], output, delta, now_s)
-        return delta
 
     def _deliver(self, batch: list[tuple[str, Delta]]) -> None:
         for made, delta in batch:
             held = self._open[made]
             if delta.finish_reason is not None:
                 delta.timings = held.timings[delta.index]
-            held.mailbox.put(delta)
+            if held.mailbox.put(delta):
+                self._turns.take(held.mailbox.wake)
             if delta.finish_reason is not None:
                 self._num_active -= 1
                 held.num_ended += 1
@@ -421,7 +424,7 @@ class AsyncLLM:
 
     def _absolve(self, requests: Iterable[str]) -> None:
         """These got a token or have ended: a suspect of having ended the engine may follow."""
-        for made in requests:
+        for made in requests if self._suspects.exist else ():
             for follower in self._suspects.got_token(made):
                 with self._posting:
                     held = self._open.get(follower)

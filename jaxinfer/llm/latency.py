@@ -1,9 +1,10 @@
 """How long requests take: of each choice its times, of all that ended well histograms, which outlive any engine."""
 
 import time
+from collections.abc import Iterable
 
 from jaxinfer.engine.histogram import Histogram
-from jaxinfer.engine.sequence import Output
+from jaxinfer.engine.sequence import Output, Times
 from jaxinfer.llm.types import Delta, Timings
 
 # as vLLM has them; and finer ones below, where those show nothing of us
@@ -45,24 +46,28 @@ class Latency:
         self._first = self.histograms["time_to_first_token"]
         self._between = self.histograms["between_tokens"]
 
-    def saw(self, timings: Timings, output: Output, delta: Delta, now_s: float) -> None:
-        """Note an output of one choice that has come at `now_s`, and the delta it made."""
-        if output.times is not None:
-            if not timings.num_tokens:  # an engine that goes on where another ended has its own idea of these
-                timings.queue_s, timings.prefill_s = output.times.queued_s, output.times.prefill_s
-            timings.preemptions = max(timings.preemptions, output.times.preemptions)
-        if output.token_ids:
-            if timings.num_tokens:
-                self._between.add(now_s - timings.last_s)
-            else:
-                timings.first_s = now_s
-                self._first.add(now_s - timings.arrived_s)
-            timings.last_s = now_s
-        timings.num_tokens += len(delta.token_ids)
-        if delta.finish_reason in ("stop", "length"):
-            self._ended(timings, delta)
+    def saw(self, came: Iterable[tuple[Timings, Output, Delta]], now_s: float) -> None:
+        """Note what a step put out and has come at `now_s`: of each output its choice's times and the delta it made."""
+        latest: dict[float, int] = {}  # when choices had their latest token: most of them with the step before
+        for timings, output, delta in came:
+            if output.times is not None:
+                _waited(timings, output.times)
+            if output.token_ids:
+                last_s, timings.last_s = timings.last_s, now_s
+                if timings.num_tokens:
+                    latest[last_s] = latest.get(last_s, 0) + 1
+                else:
+                    timings.first_s = now_s
+                    self._first.add(now_s - timings.arrived_s)
+                timings.num_tokens += len(delta.token_ids)
+            if delta.finish_reason is not None:
+                self._ended(timings, delta)
+        for last_s, number in latest.items():
+            self._between.add(now_s - last_s, number)
 
     def _ended(self, timings: Timings, delta: Delta) -> None:
+        if delta.finish_reason not in ("stop", "length"):
+            return  # of the others only the times of their tokens are told
         decode_s = timings.last_s - timings.first_s
         values: dict[str, float] = {
             "whole": timings.last_s - timings.arrived_s,
@@ -85,6 +90,12 @@ class Latency:
         self.histograms["n"].add(len(choices))
         self.histograms["max_tokens"].add(max_tokens)
         self.histograms["longest_generation"].add(max(timings.num_tokens for timings in choices))
+
+
+def _waited(timings: Timings, times: Times) -> None:
+    if not timings.num_tokens:  # an engine that goes on where another ended has its own idea of these
+        timings.queue_s, timings.prefill_s = times.queued_s, times.prefill_s
+    timings.preemptions = max(timings.preemptions, times.preemptions)
 
 
 def timings_of(num_choices: int, arrived_s: float | None) -> list[Timings]:

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from jaxinfer.config import EngineConfig, config_from_values
-from jaxinfer.engine.sequence import Add
+from jaxinfer.engine.sequence import Add, Output
 from jaxinfer.errors import EngineError, InvalidRequest
-from jaxinfer.llm.answer import Answer
+from jaxinfer.llm.answer import Answer, feed
 from jaxinfer.llm.build import start_core
 from jaxinfer.llm.core import Core
 from jaxinfer.llm.events import OnEvent, ignore
@@ -25,6 +25,8 @@ from jaxinfer.text.chat_template import encode_chat
 Prompt = str | Sequence[int] | dict[str, Any]
 Message = dict[str, Any]
 Encoded = tuple[str | None, list[int]]  # the text, where one was given, and its ids
+
+PIECE = 32  # tokens of an answer that become text together where nobody watches it grow
 
 
 class LLM:
@@ -103,7 +105,7 @@ class LLM:
         """The deltas of one prompt as they are made. Leaving the loop early aborts the request."""
         encoded = self._encode(prompt)
         answers = self._add([encoded], [sampling_params or SamplingParams()], chat=False)
-        return (delta for _, delta in self._step_until_done(answers))
+        return (delta for _, delta in self._step_until_done(answers, piece=1))
 
     def _run(self, encoded: list[Encoded], params: list[SamplingParams], *, chat: bool) -> list[RequestOutput]:
         began = time.perf_counter()
@@ -112,7 +114,7 @@ class LLM:
             answer.request.id: RequestOutput(text, ids, [CompletionOutput(i) for i in range(answer.request.n)])
             for (text, ids), answer in zip(encoded, answers.values(), strict=True)
         }
-        for request_id, delta in self._step_until_done(answers):
+        for request_id, delta in self._step_until_done(answers, piece=PIECE):
             result = results[request_id]
             result.add(delta)
             elapsed = time.perf_counter() - began
@@ -138,18 +140,20 @@ class LLM:
             self._engine.inbox.put(Add(answer.request))
         return answers
 
-    def _step_until_done(self, answers: dict[str, Answer]) -> Iterator[tuple[str, Delta]]:
+    def _step_until_done(self, answers: dict[str, Answer], piece: int) -> Iterator[tuple[str, Delta]]:
+        """The deltas of these answers, each of about `piece` tokens."""
         remaining = set(answers)
+        kept: dict[tuple[str, int], list[int]] = {}
         try:
             while remaining:
                 if not self._engine.has_work:
                     raise EngineError(f"the engine is idle although {len(remaining)} requests have not ended")
-                for output in self._engine.step():
-                    answer = answers.get(output.request_id)
-                    if answer is not None and (delta := answer.feed(output)) is not None:
-                        if answer.done:
-                            remaining.discard(output.request_id)
-                        yield output.request_id, delta
+                fed = _in_pieces(self._engine.step(), answers, kept, piece)
+                for output, delta in feed(fed, self._engine.inbox.put):
+                    request_id = output.request_id
+                    if delta.finish_reason is not None and answers[request_id].done:
+                        remaining.discard(request_id)
+                    yield request_id, delta
         finally:
             for request_id in remaining:
                 answers[request_id].abort()
@@ -177,6 +181,28 @@ class LLM:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _in_pieces(
+    outputs: list[Output], answers: dict[str, Answer], kept: dict[tuple[str, int], list[int]], piece: int
+) -> Iterator[tuple[Answer, Output]]:
+    """What answers are to be fed: a choice's first token, then pieces, unless the engine waits for its text.
+
+    kept: of each choice, the tokens that are no whole piece yet.
+    """
+    for output in outputs:
+        choice = output.request_id, output.index
+        tokens = kept.get(choice)
+        if tokens is not None:
+            tokens += output.token_ids
+            if len(tokens) < piece and output.finish_reason is None:
+                continue
+            output.token_ids, kept[choice] = tokens, []
+        answer = answers.get(output.request_id)
+        if answer is not None:
+            if tokens is None and answer.may_lag:
+                kept[choice] = []
+            yield answer, output
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

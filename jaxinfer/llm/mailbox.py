@@ -16,16 +16,22 @@ class Mailbox:
         self._waiting: dict[tuple[int, bool], Delta] = {}
         self._filled = asyncio.Event()
 
-    def put(self, delta: Delta) -> None:
+    def put(self, delta: Delta) -> bool:
+        """Returns whether it was empty: then `wake` must follow, until when more may be put."""
+        was_empty = not self._waiting
         key = (delta.index, delta.finish_reason == "error")
         if key in self._waiting:
             self._waiting[key].extend(delta)
         else:
             self._waiting[key] = delta
-            self._filled.set()
+        return was_empty
+
+    def wake(self) -> None:
+        """Let the reader have what is there."""
+        self._filled.set()
 
     async def get(self) -> Delta:
-        """The oldest; waits for it."""
+        """The oldest; waits for it and to be woken."""
         await self._filled.wait()
         delta = self._waiting.pop(next(iter(self._waiting)))
         if not self._waiting:

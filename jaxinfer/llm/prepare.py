@@ -13,7 +13,7 @@ from jaxinfer.protocol.sampling import (
     resolve_min_tokens,
     resolve_sampling,
 )
-from jaxinfer.protocol.validate import validate_prompt_ids, validate_sampling
+from jaxinfer.protocol.validate import too_long, validate_prompt_ids, validate_sampling
 from jaxinfer.runtime.plan import Controls
 
 
@@ -29,17 +29,24 @@ def prepare(
     chat: bool = False,
     priority: int = 0,
     salt: str = "",
+    prompt_only: bool = False,
 ) -> tuple[Request, ResolvedSampling]:
     """Validate and fill in one request.
 
     random_seed: 64 bits, used when the request names none.    encode: a text's token ids and no others, for bad words.
+    prompt_only: the one token that is drawn is not wanted, so that it needs no room.
     Raises InvalidRequest when a field is out of range, an id lies outside the logits' width, or it can never fit.
     """
     validate_sampling(params, vocab_size=info.vocab_size, max_logprobs=limits.max_logprobs)
     validate_prompt_ids(prompt_ids, vocab_size=info.vocab_size)
     sampling = resolve_sampling(params, info.defaults, random_seed=random_seed)
     max_tokens = resolve_max_tokens(
-        params, info.defaults, num_prompt_tokens=len(prompt_ids), max_model_len=info.max_model_len, chat=chat
+        params,
+        info.defaults,
+        num_prompt_tokens=len(prompt_ids),
+        max_model_len=info.max_model_len,
+        chat=chat,
+        prompt_only=prompt_only,
     )
     min_tokens = resolve_min_tokens(params, info.defaults, max_tokens=max_tokens)
     eos = frozenset() if sampling.ignore_eos else frozenset(info.eos_token_ids)
@@ -105,10 +112,6 @@ def _check_pool(num_tokens: int, limits: Limits) -> None:
     # the last token drawn is never computed, so it needs no page
     needed, there = -(-(num_tokens - 1) // limits.page_size), limits.num_pages - 1
     if needed > there:
-        raise InvalidRequest(
-            f"This server's maximum context length is {there * limits.page_size} tokens (its {there} pages), prompt "
-            f"and answer together; the request may need {num_tokens}. Shorten the prompt, lower max_tokens, or start "
-            "with more num_pages.",
-            param="max_tokens",
-            code="context_length_exceeded",
-        )
+        cure = "Shorten the prompt, lower max_tokens, or start with more num_pages"
+        fact = f" here ({there} pages), prompt and answer together; the request may need {num_tokens}. {cure}"
+        raise too_long(there * limits.page_size, fact, param="max_tokens")

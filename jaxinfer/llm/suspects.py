@@ -29,6 +29,11 @@ class Suspects:
         cleared = [made for made in unfinished if made not in guilty and self._ends[made] < SUSPECT]
         return cleared + self._next(), guilty
 
+    @property
+    def exist(self) -> bool:
+        """Whether an engine has ended under anyone: else there is nothing to learn from tokens."""
+        return bool(self._ends)
+
     def got_token(self, made: str) -> list[str]:
         """A request got a token, or has ended: whom the engine is given now."""
         self._ends.pop(made, None)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jaxinfer.checkpoint.resolve import DEMO_FOLDER, Part, resolve
 from jaxinfer.config import EngineConfig
-from jaxinfer.errors import InvalidRequest
+from jaxinfer.protocol.validate import too_long
 from jaxinfer.text.chat_template import ChatTemplate
 from jaxinfer.text.tokenizer import Tokenizer
 from jaxinfer.text.trial import try_template
@@ -27,12 +27,8 @@ class TextSide:
             return
         most = max_model_len * self._max_token_bytes
         if num_bytes > most:
-            raise InvalidRequest(
-                f"This model's maximum context length is {max_model_len} tokens, which are at most {most} bytes of "
-                f"text; yours has {num_bytes}. Shorten it.",
-                param=param,
-                code="context_length_exceeded",
-            )
+            fact = f", which are at most {most} bytes of text; yours has {num_bytes}. Shorten it"
+            raise too_long(max_model_len, fact, param=param)
 
     @cached_property
     def _max_token_bytes(self) -> int | None:

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import msgspec
+
 from jaxinfer.engine.histogram import Histogram as Histogram  # callers see it in a Latency
 from jaxinfer.engine.stats import Work, add_up
 from jaxinfer.protocol.logprobs import TokenLogprob
@@ -50,8 +52,7 @@ class Timings:
     preemptions: int = 0
 
 
-@dataclasses.dataclass(slots=True)
-class Delta:
+class Delta(msgspec.Struct, gc=False):
     """The next piece of one choice. A choice's last delta, and no other, has a finish_reason.
 
     token_ids: the ids that count, a deciding EOS or stop token included; text: what they add, held-back text excluded.

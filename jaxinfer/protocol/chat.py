@@ -19,6 +19,7 @@ from jaxinfer.protocol.fields import (
 )
 from jaxinfer.protocol.messages import read_messages
 from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.protocol.truncation import check_truncation
 from jaxinfer.protocol.validate import MAX_LOGPROBS, NUMBERS, Range, invalid
 
 # Switches that templates are known to read; anything else could reach into a template's own variables.
@@ -78,6 +79,7 @@ def read_chat(body: dict[str, Any], *, max_logprobs: int = MAX_LOGPROBS) -> Chat
     sampling = msgspec.structs.replace(sampling, logprobs=_num_logprobs(wire, max_logprobs))
     check_envelope(wire)
     check_stream_logprobs(wire, sampling)
+    check_truncation(wire, sampling)
     check_template_kwargs(wire.chat_template_kwargs)
     messages, unknown_in_messages = read_messages(raw_messages)
     add_generation_prompt = check_continue(messages, wire.add_generation_prompt, wire.continue_final_message)

@@ -18,6 +18,7 @@ from jaxinfer.protocol.fields import (
     required,
 )
 from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.protocol.truncation import check_truncation
 from jaxinfer.protocol.validate import Verbatim, invalid, is_unicode, validate_prompt_ids
 
 MAX_PROMPTS = 1024
@@ -63,6 +64,7 @@ def read_completion(body: dict[str, Any], *, vocab_size: int) -> CompletionReque
     sampling = read_sampling(body | {"max_tokens": 1} if prompt_only else body, refused=COMPLETION_REFUSED)
     check_envelope(wire)
     check_stream_logprobs(wire, sampling)
+    check_truncation(wire, sampling)
     if wire.best_of is not None and (isinstance(wire.best_of, bool) or wire.best_of != sampling.n):
         raise invalid("best_of", "left out or equal to n", wire.best_of)
     prompts = read_prompts(raw_prompt, vocab_size=vocab_size)

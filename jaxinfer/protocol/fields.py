@@ -4,13 +4,13 @@ A null is the same as leaving the field out, as OpenAI's clients write it.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.sampling import SamplingParams
-from jaxinfer.protocol.validate import convert, invalid, is_same, unsupported
+from jaxinfer.protocol.validate import CACHE_SALT, MAX_SALT_CHARS, convert, invalid, is_same, unsupported
 
 MAX_WARNINGS = 16
 # what a server's answer is made of is text: detokenize is for Python
@@ -38,6 +38,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """The fields that every generating route shares. model: None is the first served name.
 
     include_metrics: the answer, or a stream's last chunk, says how long its parts took.
+    cache_salt: cached prompts are found under the same one only.    truncate_prompt_tokens: see truncation.py.
+    truncation_side: where to cut.
     """
 
     model: str | None = None
@@ -45,6 +47,9 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     stream_options: StreamOptions | None = None
     include_metrics: bool = False
     priority: int = 0  # lower runs sooner
+    cache_salt: str | None = None
+    truncate_prompt_tokens: int | None = None
+    truncation_side: Literal["left", "right"] = "left"
 
 
 # They change nothing in the answer, and clients send them by habit: accepted without a warning.
@@ -62,8 +67,6 @@ REFUSED: dict[str, Refusal] = {
     "length_penalty": Refusal((1,)),
     "early_stopping": Refusal((False,)),
     "spaces_between_special_tokens": Refusal((True,)),
-    "truncate_prompt_tokens": Refusal(cure="shorten the prompt"),
-    "truncation_side": Refusal(),
     "stream_interval": Refusal((1,)),
     "detokenize": Refusal((True,)),
     "return_token_ids": Refusal((False,)),
@@ -78,7 +81,8 @@ REFUSED: dict[str, Refusal] = {
             *("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"),
             *("regex", "ebnf", "grammar", "json_schema", "stop_regex", "no_stop_trim", "logprob_token_ids"),
             *("prompt_embeds", "custom_logit_processor", "logits_processors", "kv_transfer_params", "vllm_xargs"),
-            *("cache_salt", "lora_path", "repetition_detection", "watermarking", "session_params"),
+            *("lora_path", "repetition_detection", "watermarking", "session_params"),
+            *("extra_key", "custom_labels", "bootstrap_host", "bootstrap_port", "bootstrap_room"),
             *("reasoning", "reasoning_effort", "include_reasoning", "thinking_token_budget"),
         )
     },
@@ -114,6 +118,9 @@ def check_envelope(request: Envelope) -> None:
     """The rules of the shared fields that their types do not say."""
     if not -(2**31) <= request.priority < 2**31:
         raise invalid("priority", "an integer of 32 bits, lower runs sooner", request.priority)
+    if request.cache_salt is not None and not CACHE_SALT.fullmatch(request.cache_salt):
+        law = f"1 to {MAX_SALT_CHARS} characters without @, /, \\ and NUL"
+        raise invalid("cache_salt", law, request.cache_salt)
     if request.stream_options is not None and not request.stream:
         raise InvalidRequest(
             "stream_options must come with stream set to true; set it or leave stream_options out",

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from jaxinfer.errors import CheckpointError, InvalidRequest
-from jaxinfer.protocol.validate import invalid, validate_sampling
+from jaxinfer.protocol.validate import invalid, too_long, validate_sampling
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions, also LLM.generate's
 GREEDY_BELOW = 1e-5  # a temperature this small is a division by almost zero; the answer is the greedy one
@@ -179,17 +179,25 @@ def resolve_sampling(params: SamplingParams, defaults: GenerationDefaults, *, ra
 
 
 def resolve_max_tokens(
-    params: SamplingParams, defaults: GenerationDefaults, *, num_prompt_tokens: int, max_model_len: int, chat: bool
+    params: SamplingParams,
+    defaults: GenerationDefaults,
+    *,
+    num_prompt_tokens: int,
+    max_model_len: int,
+    chat: bool,
+    prompt_only: bool = False,
 ) -> int:
-    """How many tokens the answer may have, at least 1.
+    """How many tokens the answer may have, at least 1. prompt_only: one, which is not wanted and needs no room.
 
     Raises InvalidRequest (context_length_exceeded) when the prompt leaves no room or max_tokens asks for more than
     there is. A default is cut to the room that is left; a number that the client wrote never is.
     """
     room = max_model_len - num_prompt_tokens
-    asked = params.max_tokens
-    if room < 1 or (asked is not None and asked > room):
+    asked = None if prompt_only else params.max_tokens
+    if room + prompt_only < 1 or (asked is not None and asked > room):
         raise _too_long(num_prompt_tokens, asked, max_model_len)
+    if prompt_only:
+        return 1
     if asked is not None:
         return int(asked)
     default = defaults.max_tokens or (room if chat else COMPLETION_MAX_TOKENS)
@@ -208,14 +216,10 @@ def resolve_min_tokens(params: SamplingParams, defaults: GenerationDefaults, *, 
 
 
 def _too_long(num_prompt_tokens: int, asked: int | None, max_model_len: int) -> InvalidRequest:
-    # "maximum context length is" is what clients (litellm, agents) search for before they shorten and try again
     wanted = f" and max_tokens asks for {asked}, {num_prompt_tokens + asked} in all" if asked is not None else ""
-    message = (
-        f"This model's maximum context length is {max_model_len} tokens, prompt and answer together; "
-        f"your prompt has {num_prompt_tokens}{wanted}. Shorten the prompt or ask for fewer tokens."
-    )
+    fact = f"your prompt has {num_prompt_tokens}{wanted}. Shorten the prompt or ask for fewer tokens"
     param = "prompt" if num_prompt_tokens >= max_model_len else "max_tokens"
-    return InvalidRequest(message, param=param, code="context_length_exceeded")
+    return too_long(max_model_len, f", prompt and answer together; {fact}", param=param)
 
 
 def _first(value: float | None, default: float) -> float:

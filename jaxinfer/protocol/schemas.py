@@ -1,6 +1,6 @@
 """JSON Schemas of request bodies, made from the wire types, the field tables and the validator's ranges.
 
-What only a model knows (the vocabulary, its context) is not in them. A null is the same as leaving a field out.
+Rules between fields and what fits into a context are not in them. A null is the same as leaving a field out.
 """
 
 from typing import Any
@@ -11,15 +11,18 @@ from jaxinfer.protocol.abort import REFUSED as ABORT_REFUSED
 from jaxinfer.protocol.abort import AbortWire
 from jaxinfer.protocol.chat import CHAT_REFUSED, ChatWire
 from jaxinfer.protocol.completions import COMPLETION_REFUSED, MAX_PROMPTS, CompletionWire
-from jaxinfer.protocol.fields import IGNORED, SAMPLING_FIELDS, Refusal
+from jaxinfer.protocol.fields import IGNORED, LEAVE_OUT, SAMPLING_FIELDS, Refusal
+from jaxinfer.protocol.meanings import MEANINGS
 from jaxinfer.protocol.messages import MAX_MESSAGES, ROLES
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.tokenize import REFUSED as TOKENIZE_REFUSED
 from jaxinfer.protocol.tokenize import DetokenizeWire, TokenizeWire
+from jaxinfer.protocol.truncation import TO_FIT
 from jaxinfer.protocol.validate import (
     MAX_BAD_WORD_CHARS,
     MAX_BAD_WORDS,
     MAX_LOGIT_BIAS,
+    MAX_SALT_CHARS,
     MAX_STOP_CHARS,
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
@@ -29,8 +32,8 @@ from jaxinfer.protocol.validate import (
 
 Schema = dict[str, Any]
 
-_NOTHING: Schema = {"enum": [None]}
-_IDS: Schema = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+NO_EFFECT, NOT_SUPPORTED = "accepted without effect", "not supported; "  # how the descriptions of such fields begin
+_NOTHING: Schema = {"enum": [None], "description": NOT_SUPPORTED + LEAVE_OUT}
 _TEXT: Schema = {"type": "string", "minLength": 1}
 _STOP: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
 _BAD_WORD: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_BAD_WORD_CHARS}
@@ -39,79 +42,112 @@ _PART: Schema = {
     "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
     "required": ["type", "text"],
 }
+_CONTENT: Schema = {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART, "minItems": 1}]}
 _MESSAGE: Schema = {
-    "type": "object",
-    "properties": {
-        "role": {"enum": list(ROLES)},
-        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART, "minItems": 1}, {"type": "null"}]},
-    },
-    "required": ["role"],
+    "anyOf": [
+        {
+            "type": "object",
+            "properties": {"role": {"enum": [role for role in ROLES if role != "assistant"]}, "content": _CONTENT},
+            "required": ["role", "content"],
+        },
+        {
+            "type": "object",
+            "properties": {"role": {"const": "assistant"}, "content": {"anyOf": [_CONTENT, {"type": "null"}]}},
+            "required": ["role"],
+        },
+    ]
 }
-# what the types cannot say
-_BY_NAME: dict[str, Schema] = {
-    "messages": {"type": "array", "items": _MESSAGE, "minItems": 1, "maxItems": MAX_MESSAGES},
-    "prompt": {
-        "anyOf": [
-            _TEXT,
-            _IDS,
-            {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": MAX_PROMPTS},
-            {"type": "array", "items": _IDS, "minItems": 1, "maxItems": MAX_PROMPTS},
-        ]
-    },
-    "tokens": _IDS | {"minItems": 0},
-    "best_of": {"type": "integer", "description": "n, or left out"},
-    "stop": {"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MAX_STOP_STRINGS}]},
-    "stop_token_ids": _IDS | {"minItems": 0, "maxItems": MAX_STOP_TOKEN_IDS},
-    "allowed_token_ids": _IDS,
-    "bad_words": {"type": "array", "items": _BAD_WORD, "maxItems": MAX_BAD_WORDS},
-    "logit_bias": {
-        "type": "object",
-        "propertyNames": {"pattern": "^(0|[1-9][0-9]*)$"},
-        "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
-        "maxProperties": MAX_LOGIT_BIAS,
-    },
+_EITHER: Schema = {
+    "oneOf": [
+        {"properties": {"prompt": {"type": "string"}, "messages": {"type": "null"}}, "required": ["prompt"]},
+        {
+            "properties": {
+                "messages": {"type": "array"},
+                "prompt": {"type": "null"},
+                "add_special_tokens": {"enum": [False, None]},
+            },
+            "required": ["messages"],
+        },
+    ]
 }
 
 
-def request_schemas(max_logprobs: int) -> dict[str, Schema]:
-    """The schema of each route's body, by a name for it."""
+def _by_name(vocab_size: int) -> dict[str, Schema]:
+    """What the types cannot say."""
+    ids: Schema = {
+        "type": "array",
+        "items": {"type": "integer", "minimum": 0, "maximum": vocab_size - 1},
+        "minItems": 1,
+    }
+    return {
+        "messages": {"type": "array", "items": _MESSAGE, "minItems": 1, "maxItems": MAX_MESSAGES},
+        "prompt": {
+            "anyOf": [
+                _TEXT,
+                ids,
+                {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": MAX_PROMPTS},
+                {"type": "array", "items": ids, "minItems": 1, "maxItems": MAX_PROMPTS},
+            ]
+        },
+        "tokens": ids | {"minItems": 0},
+        "cache_salt": {"type": "string", "pattern": r"^[^@/\\\u0000]+$", "maxLength": MAX_SALT_CHARS},
+        "truncate_prompt_tokens": {"anyOf": [{"const": TO_FIT}, {"type": "integer", "minimum": 1}]},
+        "best_of": {"type": "integer"},
+        "stop": {"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MAX_STOP_STRINGS}]},
+        "stop_token_ids": ids | {"minItems": 0, "maxItems": MAX_STOP_TOKEN_IDS},
+        "allowed_token_ids": ids,
+        "bad_words": {"type": "array", "items": _BAD_WORD, "maxItems": MAX_BAD_WORDS},
+        "logit_bias": {
+            "type": "object",
+            "propertyNames": {"pattern": "^(0|[1-9][0-9]*)$"},
+            "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+            "maxProperties": MAX_LOGIT_BIAS,
+        },
+    }
+
+
+def request_schemas(max_logprobs: int, vocab_size: int) -> dict[str, Schema]:
+    """The schema of each route's body, by a name for it. vocab_size: the logits' width."""
     count = Range(0, max_logprobs, f"an integer from 0 to {max_logprobs}", integer=True)
     counts = dict.fromkeys(("logprobs", "prompt_logprobs", "top_logprobs"), _of_range(count))
-    sampling = {name: _field(SamplingParams, name, counts) for name in sorted(SAMPLING_FIELDS)}
-    own_chat = counts | {"logprobs": {"type": "boolean"}, "max_completion_tokens": _of_range(NUMBERS["max_tokens"])}
+    known = _by_name(vocab_size) | counts
+    sampling = {name: _field(SamplingParams, name, known) for name in sorted(SAMPLING_FIELDS)}
+    chat = known | {"logprobs": {"type": "boolean"}, "max_completion_tokens": _of_range(NUMBERS["max_tokens"])}
+    tokenize = known | {"prompt": {"type": "string"}}
+    template = known | {"prompt": _NOTHING}
     return {
-        "ChatCompletionRequest": _body(ChatWire, own_chat, CHAT_REFUSED, sampling, required=["messages"]),
-        "CompletionRequest": _body(CompletionWire, counts, COMPLETION_REFUSED, sampling, required=["prompt"]),
-        "TokenizeRequest": _body(TokenizeWire, {"prompt": {"type": "string"}}, TOKENIZE_REFUSED, {}, required=[]),
-        "ApplyTemplateRequest": _body(TokenizeWire, {"prompt": _NOTHING}, TOKENIZE_REFUSED, {}, required=["messages"]),
-        "DetokenizeRequest": _body(DetokenizeWire, {}, {}, {}, required=["tokens"]),
+        "ChatCompletionRequest": _body(ChatWire, chat, CHAT_REFUSED, sampling, required=["messages"]),
+        "CompletionRequest": _body(CompletionWire, known, COMPLETION_REFUSED, sampling, required=["prompt"]),
+        "TokenizeRequest": _body(TokenizeWire, tokenize, TOKENIZE_REFUSED, {}, required=[]) | _EITHER,
+        "ApplyTemplateRequest": _body(TokenizeWire, template, TOKENIZE_REFUSED, {}, required=["messages"]),
+        "DetokenizeRequest": _body(DetokenizeWire, known, {}, {}, required=["tokens"]),
         "AbortRequest": _body(AbortWire, {}, ABORT_REFUSED, {}, required=["request_id"]),
     }
 
 
 def _body(
     wire: type[msgspec.Struct],
-    own: dict[str, Schema],
+    known: dict[str, Schema],
     refused: dict[str, Refusal],
     sampling: dict[str, Schema],
     *,
     required: list[str],
 ) -> Schema:
     """A route's own fields win over what a table says for all routes; unknown ones are accepted with a warning."""
-    wired = {field.name: _field(wire, field.name, own) for field in msgspec.structs.fields(wire)}
-    ignored: dict[str, Schema] = {name: {"description": "accepted without effect"} for name in sorted(IGNORED)}
+    wired = {field.name: _field(wire, field.name, known) for field in msgspec.structs.fields(wire)}
+    ignored: dict[str, Schema] = {name: {"description": NO_EFFECT} for name in sorted(IGNORED)}
     neutral = {name: _of_refusal(refusal) for name, refusal in refused.items() if name not in wired}
     properties = {**ignored, **sampling, **neutral, **wired}
     nullable = {name: _or_null(schema) if name not in required else schema for name, schema in properties.items()}
+    for name in wired.keys() | sampling.keys():
+        nullable[name] = {"description": MEANINGS[name]} | nullable[name]
     return {"type": "object", "properties": nullable, "required": required, "additionalProperties": True}
 
 
-def _field(struct: type[msgspec.Struct], name: str, own: dict[str, Schema]) -> Schema:
+def _field(struct: type[msgspec.Struct], name: str, known: dict[str, Schema]) -> Schema:
     """By name where the types cannot say it, else by the validator's range, else by the type."""
-    if name in own:
-        return own[name]
-    if name in _BY_NAME:
-        return _BY_NAME[name]
+    if name in known:
+        return known[name]
     if name in NUMBERS:
         return _of_range(NUMBERS[name])
     (field,) = [field for field in msgspec.structs.fields(struct) if field.name == name]
@@ -125,7 +161,7 @@ def _of_range(allowed: Range) -> Schema:
 
 
 def _of_refusal(refusal: Refusal) -> Schema:
-    return {"enum": [*refusal.neutral, None], "description": f"not supported; {refusal.cure}"}
+    return {"enum": [*refusal.neutral, None], "description": NOT_SUPPORTED + refusal.cure}
 
 
 def _or_null(schema: Schema) -> Schema:

@@ -5,6 +5,7 @@ Every refusal is an InvalidRequest that says what must hold, what was given and 
 
 import dataclasses
 import numbers
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ MAX_LOGIT_BIAS = 300
 MAX_LOGPROBS = 20  # unless the server says otherwise
 MAX_BAD_WORDS = 32  # each may be spelt in two ways
 MAX_BAD_WORD_CHARS = 256
+MAX_SALT_CHARS = 128
+CACHE_SALT = re.compile(rf"[^@/\\\x00]{{1,{MAX_SALT_CHARS}}}", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -162,6 +165,14 @@ def unsupported(what: str, *, cure: str = "leave it out", param: str | None = No
     """A field that we know and cannot carry out: refused by name, never ignored. param: `what`, unless given."""
     message = f"{what} is not supported by this version of jaxinfer; {cure}"
     return InvalidRequest(message, param=param or what, code="unsupported_parameter")
+
+
+def too_long(num_tokens: int, fact: str, *, param: str) -> InvalidRequest:
+    """A request beyond the context, in the words that clients search for before they shorten and try again: the first
+    ones (litellm, agents) and the code (langchain with openai 3, whose errors show the message alone).
+    """
+    message = f"This model's maximum context length is {num_tokens} tokens{fact} (context_length_exceeded)"
+    return InvalidRequest(message, param=param, code="context_length_exceeded")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 from jaxinfer.config import AttentionBackend
 from jaxinfer.errors import ConfigError
 from jaxinfer.models.config import ModelConfig
-from jaxinfer_kernels import mosaic_decode_plan, mosaic_extend, mosaic_linear_plan
+from jaxinfer_kernels import mosaic_batch_linear, mosaic_decode_plan, mosaic_extend, mosaic_linear_plan
 
 _HOPPER = "9.0"
 MOSAIC_LINEAR_ROWS = 16  # up to so many, streaming the weights by our kernels beats XLA's (benchmarks/README.md)
+MOSAIC_BATCH_ROWS = 128  # and up to so many, multiplying by gate and up together
 
 
 class Backend(enum.StrEnum):
@@ -79,5 +80,6 @@ def linears_supported(model: ModelConfig, dtype: jnp.dtype) -> bool:
     """Whether the Mosaic linear layers can run all of a model's."""
     d, f, attended = model.hidden_size, model.intermediate_size, model.num_heads * model.head_dim
     qkv = attended + 2 * model.num_kv_heads * model.head_dim
-    shapes = ((qkv, d), (d, attended), (2 * f, d), (d, f))
-    return all(mosaic_linear_plan.supported(MOSAIC_LINEAR_ROWS, *shape, dtype) for shape in shapes)
+    mlp = ((2 * f, d), (d, f))
+    few = (mosaic_linear_plan.supported(MOSAIC_LINEAR_ROWS, *shape, dtype) for shape in ((qkv, d), (d, attended), *mlp))
+    return all(few) and all(mosaic_batch_linear.supported(MOSAIC_BATCH_ROWS, *shape, dtype) for shape in mlp)

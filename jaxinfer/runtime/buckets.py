@@ -15,11 +15,11 @@ from typing import NoReturn
 
 from jaxinfer.config import ExtendBucket
 
-MAX_EXECUTABLES = 40
-_MAX_DECODE, _MAX_TOKENS = 16, 10  # of the 40; extend sizes of up to 512 tokens come twice, the rest is below
-_DECODE_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
-_FEW_ROWS = 8
-_DRAW_SIZES, _FULL_SIZES = (1, 8, 32, 128), (32,)
+MAX_EXECUTABLES = 42
+_MAX_DECODE, _MAX_TOKENS = 12, 12  # of the 42; some extend sizes come twice, the rest is below
+_DECODE_SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
+_FEW_ROWS, _MIXED_SIZES = 8, (256, 1024, 4096)
+_DRAW_SIZES, _FULL_SIZES = (1, 8, 64), (32,)
 _CONTEXTS = (512, 2048)
 MAX_TOKENS_AT_ONCE = 2**17  # batch x context without a loop; copying more costs about what the loop does
 
@@ -54,8 +54,8 @@ def decode_sizes(batches: Sequence[int], contexts: Sequence[int]) -> tuple[Decod
 def extend_buckets(max_num_batched_tokens: int, max_num_seqs: int, *, coarse: bool = False) -> tuple[ExtendBucket, ...]:
     """Sizes of the ragged step, rising in tokens; the largest carries any plan that fits the step's budget.
 
-    Where the rows of logits weigh against the tokens, a size comes twice: for a few rows, and for a step that mixes a
-    short chunk with many decode rows.
+    All come for a few rows, so that a prompt does not pay for others' logits; some also for a step that mixes chunks
+    with many decode rows.
     """
     steps = _growing(16, max_num_batched_tokens)
     if not coarse:
@@ -95,9 +95,9 @@ def pick_extend(ready: Iterable[ExtendBucket], need: ExtendBucket) -> ExtendBuck
 def _rows(tokens: int, max_num_seqs: int, coarse: bool) -> set[int]:
     many = min(tokens, max_num_seqs)
     few = min(_FEW_ROWS, many)
-    if coarse or tokens > 512:
+    if coarse:
         return {many}
-    return {few} if tokens <= 64 else {few, many}
+    return {few, many} if tokens in _MIXED_SIZES else {few}
 
 
 def _growing(first: int, end: int, factor: int = 2) -> list[int]:

@@ -182,7 +182,10 @@ def page_updates(rows: list[Row]) -> np.ndarray:
 def pack_decode(plan: Plan, batch: int) -> np.ndarray:
     """i32[batch, 3]. Of a row's new pages it carries the first; more than one must have been written beforehand."""
     out = np.zeros((batch, len(DecodeColumn)), np.int32)
-    out[: len(plan.rows)] = [(row.slot, *(row.new_pages[0] if row.new_pages else (0, 0))) for row in plan.rows]
+    out[: len(plan.rows), DecodeColumn.SLOT] = [row.slot for row in plan.rows]
+    for i, row in enumerate(plan.rows):
+        if row.new_pages:
+            out[i, DecodeColumn.PAGE_INDEX :] = row.new_pages[0]
     return out
 
 

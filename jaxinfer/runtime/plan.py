@@ -2,12 +2,16 @@
 
 A plan is a list of rows; a row brings one sequence `count` tokens further. A row without tokens is a decode row: its
 token and position live on the device, under its slot.
+
+What is made anew for each row of each step is a msgspec.Struct here and in the rooms above: it takes a quarter of the
+time that a dataclass does.
 """
 
 import dataclasses
 from collections.abc import Sequence
 from typing import Protocol
 
+import msgspec
 import numpy as np
 
 MAX_LOGIT_BIAS = 300  # ids of one request, as OpenAI has it
@@ -76,8 +80,7 @@ class History:
     end_ids: frozenset[int] = frozenset()
 
 
-@dataclasses.dataclass(slots=True)
-class Row:
+class Row(msgspec.Struct, gc=False):
     """One sequence's share of a step: positions start .. start + count - 1.
 
     slot: its row of the device state, 1 <= slot <= max_num_seqs (slot 0 belongs to padding).
@@ -115,11 +118,11 @@ class Plan:
 
     @property
     def num_tokens(self) -> int:
-        return sum(row.count for row in self.rows)
+        return sum([row.count for row in self.rows])
 
     @property
     def is_decode(self) -> bool:
-        return all(row.tokens is None for row in self.rows)
+        return all([row.tokens is None for row in self.rows])
 
     @property
     def is_full(self) -> bool:
@@ -133,7 +136,7 @@ class Plan:
 
     @property
     def has_targets(self) -> bool:
-        return any(row.targets for row in self.rows)
+        return any([row.targets for row in self.rows])
 
 
 @dataclasses.dataclass(slots=True)

@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 PAGE_UPDATES = 512  # page table entries that one call of the helper writes
 MAX_SCORED = 256  # rows of logits that one call of `score` computes
+CUBLAS_ROWS, CUBLAS_TOKENS = 192, 1024  # of decode and extend steps, from which on products are cuBLAS's
 PAGES_ZEROED = 16  # pages that one call of the helper clears
 
 
@@ -51,6 +52,7 @@ class Draw:
     full: bool
 
 
+type Options = tuple[tuple[str, str | bool], ...]  # XLA's, by name
 type Key = Decode | ExtendBucket | Draw | Helper
 
 
@@ -63,7 +65,7 @@ class Program:
     arguments: tuple[Any, ...]
     donated: tuple[int, ...]
     result: Any
-    options: tuple[tuple[str, str], ...] = ()
+    options: Options = ()
 
     @property
     def name(self) -> str:
@@ -84,7 +86,7 @@ class Program:
         except jax.errors.JaxRuntimeError as error:  # XLA's options come and go with its versions
             if not self.options or "INVALID_ARGUMENT" not in str(error):
                 raise
-            logger.warning("%s: float32 results may depend on the batch size, since XLA says: %s", self.name, error)
+            logger.warning("%s: compiled without %s, since XLA says: %s", self.name, dict(self.options), error)
             return lowered.compile()
 
     def deserialize(self, payload: bytes, device: jax.Device) -> jax.stages.Compiled:
@@ -113,7 +115,8 @@ def programs(
     """Everything a runner runs, the serving set (see `is_serving`) first. params, state, controls: arrays or avals."""
     params, state, controls = (jax.tree.map(_aval, tree) for tree in (params, state, controls))
     array = functools.partial(_upload, state.next_pos.sharding)
-    make = functools.partial(Program, options=_compiler_options(state))
+    options = _compiler_options(state)
+    make = functools.partial(Program, options=options)
     steps: dict[Key, tuple[Callable[..., Any], jax.ShapeDtypeStruct]] = {
         size: (functools.partial(step.decode, model, size.context), array(size.batch, len(DecodeColumn)))
         for size in decode_sizes(limits.decode_buckets, limits.decode_contexts)
@@ -124,7 +127,9 @@ def programs(
         steps[bucket] = (functools.partial(step.extend, model, bucket, is_largest), upload)
     shapes = {key: jax.eval_shape(function, params, state, upload)[1] for key, (function, upload) in steps.items()}
     result = [
-        make(key, function, (params, state, upload), (1,), (state, shapes[key]))
+        Program(
+            key, function, (params, state, upload), (1,), (state, shapes[key]), options + _product_options(key, state)
+        )
         for key, (function, upload) in steps.items()
     ]
     table, pages = state.page_table, (state.k, state.v)
@@ -220,7 +225,7 @@ def _upload(sharding: jax.sharding.Sharding, *shape: int) -> jax.ShapeDtypeStruc
     return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=sharding)
 
 
-def _compiler_options(state: DeviceState) -> tuple[tuple[str, str], ...]:
+def _compiler_options(state: DeviceState) -> Options:
     """In float32 on a CPU, reductions stay out of the YNN library: there the sum's order depends on the batch size.
 
     The products it does run give each row the same bits whatever the batch, so a request's tokens are its own.
@@ -229,6 +234,14 @@ def _compiler_options(state: DeviceState) -> tuple[tuple[str, str], ...]:
     if device.platform != "cpu" or state.k.dtype != jnp.float32:
         return ()
     return (("xla_cpu_experimental_ynn_fusion_type", "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"),)
+
+
+def _product_options(key: Key, state: DeviceState) -> Options:
+    """On a GPU, products of many rows are cuBLAS's: trying Triton's too takes seconds, and those it chose lost time."""
+    (device,) = state.k.sharding.device_set
+    many = isinstance(key, ExtendBucket) and key.tokens >= CUBLAS_TOKENS
+    many |= isinstance(key, Decode) and key.batch >= CUBLAS_ROWS
+    return (("xla_gpu_enable_triton_gemm", False),) if many and device.platform == "gpu" else ()
 
 
 def _machine() -> str:

@@ -110,7 +110,7 @@ class DeviceRunner:
         for row in plan.rows:
             if row.history is not None:
                 self._dispatch(Helper.SET_SLOT, packing.pack_slot(row, SlotLayout(self.limits.vocab_size)))
-        is_decode = plan.is_decode and all(row.sample for row in plan.rows)
+        is_decode = plan.is_decode and all([row.sample for row in plan.rows])
         output = self._decode(plan) if is_decode else self._extend(plan)
         scored = None if is_decode else self._score(plan, output)
         if not (plan.is_random or plan.is_full):
@@ -119,9 +119,9 @@ class DeviceRunner:
         return PendingStep(output.packed, len(plan.rows), logits_rows, self._draw(plan), scored)
 
     def _decode(self, plan: Plan) -> step.Output:
-        if any(len(row.new_pages) > 1 for row in plan.rows):
+        if any([len(row.new_pages) > 1 for row in plan.rows]):
             self._write_pages(packing.page_updates(plan.rows))
-        longest = max([row.start + row.count for row in plan.rows])
+        longest = max([row.start for row in plan.rows]) + 1
         size = buckets.pick_decode(self._decode_ready, len(plan.rows), longest)
         output: step.Output = self._dispatch(size, packing.pack_decode(plan, size.batch))
         return output

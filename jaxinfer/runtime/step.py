@@ -13,9 +13,9 @@ from flax import struct
 
 from jaxinfer.config import ExtendBucket
 from jaxinfer.models.config import ModelConfig
-from jaxinfer.models.ops import MOSAIC, XLA, Joined, Linears
+from jaxinfer.models.ops import MOSAIC, MOSAIC_BATCH, XLA, Joined, Linears
 from jaxinfer.models.registry import Family
-from jaxinfer.runtime.backends import MOSAIC_LINEAR_ROWS, XLA_ONLY, Backend, Backends
+from jaxinfer.runtime.backends import MOSAIC_BATCH_ROWS, MOSAIC_LINEAR_ROWS, XLA_ONLY, Backend, Backends
 from jaxinfer.runtime.controls import logprobs
 from jaxinfer.runtime.packing import ROW_WIDTH, DecodeColumn, ExtendLayout, PageColumn, RowColumn
 from jaxinfer.runtime.sampler import largest_id
@@ -93,7 +93,7 @@ def decode(
     run = Joined(joined) if few else attend
     hidden, (k, v) = model.family.forward(model.config, params, tokens, positions, kv, run, linears)
     slots, live, positions, hidden = (rows[:batch] for rows in (slots, live, positions, hidden))
-    logits = model.family.unembed(model.config, params, hidden)
+    logits = _logits(model, params, hidden)
     drawn = largest_id(logits)
     state = state.replace(
         k=k,
@@ -137,7 +137,8 @@ def extend(
         return run(q, *kv, index, state.page_table, slots, starts, counts, lengths), kv
 
     kv = (state.k, state.v)
-    hidden, (k, v) = model.family.forward(model.config, params, tokens, token_positions, kv, attend, XLA)
+    linears = XLA if bucket.tokens <= MOSAIC_LINEAR_ROWS else _linears(model, bucket.tokens)
+    hidden, (k, v) = model.family.forward(model.config, params, tokens, token_positions, kv, attend, linears)
     last_hidden = hidden.at[starts + jnp.maximum(counts, 1) - 1].get(mode="clip")  # [R, D]
     state = state.replace(k=k, v=v, next_pos=state.next_pos.at[slots].set(jnp.where(slots > 0, lengths, 0)))
     state, drawn = _sample_rows(model, bucket, params, state, last_hidden, slots, logits_rows)
@@ -157,8 +158,9 @@ def score(model: Model, top: int, params: Params, hidden: jax.Array, upload: jax
 
 
 def _linears(model: Model, rows: int) -> Linears:
-    few = rows <= MOSAIC_LINEAR_ROWS
-    return MOSAIC if few and model.backends.decode_linear is Backend.MOSAIC else XLA
+    if model.backends.decode_linear is not Backend.MOSAIC or rows > MOSAIC_BATCH_ROWS:
+        return XLA
+    return MOSAIC if rows <= MOSAIC_LINEAR_ROWS else MOSAIC_BATCH
 
 
 def set_pages(page_table: jax.Array, updates: jax.Array) -> jax.Array:
@@ -213,11 +215,16 @@ def _sample_rows(
         .at[jnp.where(sampling, logits_rows, bucket.logits)]
         .set(jnp.arange(bucket.rows, dtype=jnp.int32), mode="drop")
     )  # [L]; unused rows of logits repeat row 0
-    logits = model.family.unembed(model.config, params, last_hidden[row_of])
+    logits = _logits(model, params, last_hidden[row_of])
     drawn = largest_id(logits)[jnp.maximum(logits_rows, 0)]  # [R]
     kept = jnp.where(sampling, slots, 0)
     stored = state.last_token.at[kept].set(jnp.where(kept > 0, drawn, 0))
     return state.replace(last_token=stored, logits=_first_rows(state.logits, logits)), drawn
+
+
+def _logits(model: Model, params: Params, hidden: jax.Array) -> jax.Array:
+    """f32[R, V]. Computed once: XLA would rather do it a second time than copy the result into the state."""
+    return jax.lax.optimization_barrier(model.family.unembed(model.config, params, hidden))
 
 
 def _first_rows(rows: jax.Array, new: jax.Array) -> jax.Array:

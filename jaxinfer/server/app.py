@@ -13,6 +13,7 @@ from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.server import about, errors
 from jaxinfer.server.completions import chat_completions, completions
 from jaxinfer.server.context import HEALTH_PATHS, RequestContext
+from jaxinfer.server.docs import docs
 from jaxinfer.server.guard import Guard
 from jaxinfer.server.http_counts import HttpCounts
 from jaxinfer.server.openapi import openapi
@@ -40,6 +41,7 @@ ROUTES = [
     Route("/version", about.version),
     Route("/metrics", about.metrics),
     Route("/openapi.json", openapi),
+    Route("/docs", docs),
 ]
 PROBES = HEALTH_PATHS | {"/load", "/version", "/metrics"}
 PROFILE_ROUTES = [

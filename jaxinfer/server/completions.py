@@ -15,6 +15,8 @@ from jaxinfer.protocol.chat import read_chat
 from jaxinfer.protocol.completions import read_completion
 from jaxinfer.protocol.fields import Envelope, warning_text
 from jaxinfer.protocol.responses import Answer, Kind
+from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.protocol.truncation import truncated
 from jaxinfer.protocol.validate import validate_sampling
 from jaxinfer.server.body import read_json
 from jaxinfer.server.errors import unavailable
@@ -39,8 +41,7 @@ async def chat_completions(request: Request) -> Response | EventStream:
             continue_final_message=chat.wire.continue_final_message,
             template_kwargs=chat.wire.chat_template_kwargs,
         )
-        state = request.state
-        return Job([prompt], chat.sampling, chat.wire.priority, True, state.tenant.salt, state.begun_s)
+        return new_job(request, [prompt], chat.wire, chat.sampling, chat=True)
 
     return await respond(request, llm, prepare, answer, chat.wire, chat.unknown)
 
@@ -60,18 +61,28 @@ async def completions(request: Request) -> Response | EventStream:
             await llm.encode(prompt, add_special_tokens=special) if isinstance(prompt, str) else prompt
             for prompt in completion.prompts
         ]
-        state, priority = request.state, completion.wire.priority
-        job = Job(prompts, completion.sampling, priority, False, state.tenant.salt, state.begun_s)
+        job = new_job(request, prompts, completion.wire, completion.sampling, chat=False)
         if not completion.wire.echo:
             return job
         skip = completion.sampling.skip_special_tokens
         texts = [
-            prompt if isinstance(prompt, str) else await llm.decode(prompt, skip_special_tokens=skip)
-            for prompt in completion.prompts
+            given if isinstance(given, str) and left is ids else await llm.decode(left, skip_special_tokens=skip)
+            for given, ids, left in zip(completion.prompts, prompts, job.prompts, strict=True)
         ]
         return replace(job, echo=Echo(texts, completion.prompt_only, completion.wants_prompt_logprobs))
 
     return await respond(request, llm, prepare, answer, completion.wire, completion.unknown)
+
+
+def new_job(request: Request, prompts: list[list[int]], wire: Envelope, sampling: SamplingParams, *, chat: bool) -> Job:
+    """The prompts, cut if the request says so, to compute under the salt of its tenant and its own."""
+    max_model_len = request.app.state.llm.info.max_model_len
+    left = [truncated(ids, wire, sampling, max_model_len=max_model_len) for ids in prompts]
+    state = request.state
+    salt = state.tenant.salt
+    if wire.cache_salt is not None:
+        salt = f"{salt}/{wire.cache_salt}"  # neither holds a slash
+    return Job(left, sampling, wire.priority, chat=chat, salt=salt, arrived_s=state.begun_s)
 
 
 async def respond(

@@ -12,12 +12,14 @@ import uuid
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jaxinfer.errors import ApiError
+from jaxinfer.llm.turns import Turns
 from jaxinfer.protocol.responses import error_body
 from jaxinfer.server.http_counts import HttpCounts
 
 logger = logging.getLogger("jaxinfer.server")
 
 HEALTH_PATHS = frozenset({"/health", "/healthz", "/ready", "/readyz", "/live", "/livez"})
+BEGUN_AT_ONCE = 8  # in a round of the event loop: about two milliseconds; hundreds may come at the same moment
 _USABLE_ID = re.compile(rb"[A-Za-z0-9._:@/+=-]{1,128}")
 
 
@@ -32,6 +34,7 @@ class RequestContext:
         self.app = app
         self._http = http
         self._log_requests = log_requests
+        self._turns = Turns(BEGUN_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -51,6 +54,8 @@ class RequestContext:
             await send(message)
 
         try:
+            if scope["method"] == "POST":
+                await self._turns.wait()
             await self.app(scope, receive, send_with_id)
         except asyncio.CancelledError:
             # only the server's own end cancels a request, and this is the top of its task: uvicorn closes the socket

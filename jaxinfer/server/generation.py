@@ -93,6 +93,7 @@ class Generation:
                     chat=job.chat,
                     salt=job.salt,
                     arrived_s=job.arrived_s,
+                    prompt_only=job.echo is not None and job.echo.prompt_only,
                 )
                 generation._streams.append(stream)
         except BaseException:

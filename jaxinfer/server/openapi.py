@@ -6,13 +6,15 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from jaxinfer.protocol.answers import ANSWERS
 from jaxinfer.protocol.responses import encode_json
 from jaxinfer.protocol.schemas import request_schemas
 from jaxinfer.protocol.validate import MAX_LOGPROBS
 from jaxinfer.server.guard import OPEN
 from jaxinfer.version import __version__
 
-_JSON, _EVENTS, _PROMETHEUS = "application/json", "text/event-stream", "text/plain"
+MAX_VOCAB_SIZE = 2**31  # of any model: ids are int32
+_JSON, _EVENTS, _PROMETHEUS, _HTML = "application/json", "text/event-stream", "text/plain", "text/html"
 _ANY_ROUTE = (400, 401, 403, 408, 431, 500)
 _WITH_BODY = (404, 413, 415, 429, 503)
 _WHY = {
@@ -33,15 +35,16 @@ _WHY = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path. body: the name of its schema.    more: statuses beside those of every such route.
+    """One method of one path. answer, body: names of schemas.    others: the answer's other media types, as text.
 
-    changes: it is a POST without a body.
+    more: statuses beside those of every such route.    changes: it is a POST without a body.
     """
 
     path: str
     summary: str
+    answer: str = ""
     body: str = ""
-    answers: tuple[str, ...] = (_JSON,)
+    others: tuple[str, ...] = ()
     more: tuple[int, ...] = ()
     changes: bool = False
 
@@ -51,65 +54,69 @@ class Operation:
 
 
 OPERATIONS = (
-    Operation("/v1/chat/completions", "The assistant's next message", "ChatCompletionRequest", (_JSON, _EVENTS)),
-    Operation("/v1/completions", "What follows prompts", "CompletionRequest", (_JSON, _EVENTS)),
-    Operation("/v1/models", "A card per served name", more=(503,)),
-    Operation("/v1/models/{id}", "One of them", more=(404, 503)),
-    Operation("/tokenize", "Token ids of a text or of messages", "TokenizeRequest"),
-    Operation("/apply-template", "The text that the template makes of messages", "ApplyTemplateRequest"),
-    Operation("/detokenize", "The text of token ids", "DetokenizeRequest"),
-    Operation("/abort_request", "End requests by their id", "AbortRequest"),
-    Operation("/load", "How many requests are being answered or wait"),
-    *(Operation(path, "Whether requests are taken", more=(503,)) for path in sorted(OPEN)),
-    Operation("/version", "The version"),
-    Operation("/metrics", "Prometheus' text", answers=(_PROMETHEUS,)),
-    Operation("/openapi.json", "This"),
+    Operation(
+        "/v1/chat/completions", "The assistant's next message", "ChatCompletion", "ChatCompletionRequest", (_EVENTS,)
+    ),
+    Operation("/v1/completions", "What follows prompts", "Completion", "CompletionRequest", (_EVENTS,)),
+    Operation("/v1/models", "A card per served name", "Models", more=(503,)),
+    Operation("/v1/models/{id}", "One of them", "Model", more=(404, 503)),
+    Operation("/tokenize", "Token ids of a text or of messages", "Tokens", "TokenizeRequest"),
+    Operation("/apply-template", "The text that the template makes of messages", "Prompt", "ApplyTemplateRequest"),
+    Operation("/detokenize", "The text of token ids", "Prompt", "DetokenizeRequest"),
+    Operation("/abort_request", "End requests by their id", "Aborted", "AbortRequest"),
+    Operation("/load", "How many requests are being answered or wait", "Load"),
+    *(Operation(path, "Whether requests are taken", "Status", more=(503,)) for path in sorted(OPEN)),
+    Operation("/version", "The version", "Version"),
+    Operation("/metrics", "Prometheus' text", others=(_PROMETHEUS,)),
+    Operation("/openapi.json", "This document", "Document"),
+    Operation("/docs", "The same as a page", others=(_HTML,)),
 )
 PROFILING = (
-    Operation("/start_profile", "Begin a trace of the device", more=(409, 429, 503), changes=True),
-    Operation("/stop_profile", "End it and write it", more=(409, 429, 503), changes=True),
+    Operation("/start_profile", "Begin a trace of the device", "Profile", more=(409, 429, 503), changes=True),
+    Operation("/stop_profile", "End it and write it", "Profile", more=(409, 429, 503), changes=True),
 )
-_ERROR = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": ["string", "null"]},
-            },
-        }
-    },
+_CONVERSATION = {"messages": [{"role": "user", "content": "What is 7 plus 5?"}]}
+_EXAMPLES: dict[str, dict[str, Any]] = {
+    "ChatCompletionRequest": _CONVERSATION,
+    "CompletionRequest": {"prompt": "7 plus 5 is", "max_tokens": 8},
+    "TokenizeRequest": {"prompt": "7 plus 5 is"},
+    "ApplyTemplateRequest": _CONVERSATION,
+    "DetokenizeRequest": {"tokens": [65, 66]},
+    "AbortRequest": {"request_id": "an-id-of-yours"},
 }
 
 
 async def openapi(request: Request) -> Response:
-    """Answers in every status; what only a model knows is not in it."""
+    """Answers in every status."""
+    return Response(encode_json(document_for(request)), media_type=_JSON)
+
+
+def document_for(request: Request) -> dict[str, Any]:
+    """This server's document; while there is no model, it does not know how wide that is."""
     llm, settings = request.app.state.llm, request.app.state.settings
     is_there = llm.status not in ("starting", "failed")
+    widths = (llm.info.max_logprobs, llm.info.vocab_size) if is_there else (MAX_LOGPROBS, MAX_VOCAB_SIZE)
     operations = OPERATIONS if settings.profile_folder is None else OPERATIONS + PROFILING
-    most = llm.info.max_logprobs if is_there else MAX_LOGPROBS
-    document = openapi_document(most, has_keys=bool(settings.api_keys), operations=operations)
-    return Response(encode_json(document), media_type=_JSON)
+    return openapi_document(*widths, has_keys=bool(settings.api_keys), operations=operations)
 
 
 def openapi_document(
-    max_logprobs: int, *, has_keys: bool, operations: tuple[Operation, ...] = OPERATIONS
+    max_logprobs: int, vocab_size: int, *, has_keys: bool, operations: tuple[Operation, ...] = OPERATIONS
 ) -> dict[str, Any]:
     """The whole document."""
     paths: dict[str, Any] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method] = _described(operation, has_keys=has_keys)
+    answers = {"Error", *(operation.answer for operation in operations)}
     return {
         "openapi": "3.1.0",
         "info": {"title": "jaxinfer", "version": __version__},
         "paths": paths,
         "components": {
-            "schemas": {**request_schemas(max_logprobs), "Error": _ERROR},
+            "schemas": {
+                **request_schemas(max_logprobs, vocab_size),
+                **{name: schema for name, schema in ANSWERS.items() if name in answers},
+            },
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }
@@ -117,8 +124,10 @@ def openapi_document(
 
 def _described(operation: Operation, *, has_keys: bool) -> dict[str, Any]:
     statuses = sorted({*_ANY_ROUTE, *operation.more, *(_WITH_BODY if operation.body else ())})
-    error = {_JSON: {"schema": {"$ref": "#/components/schemas/Error"}}}
-    kinds = {kind: {"schema": {"type": "object" if kind == _JSON else "string"}} for kind in operation.answers}
+    error = {_JSON: {"schema": _reference("Error")}}
+    kinds: dict[str, Any] = {kind: {"schema": {"type": "string"}} for kind in operation.others}
+    if operation.answer:
+        kinds = {_JSON: {"schema": _reference(operation.answer)}} | kinds
     described: dict[str, Any] = {
         "summary": operation.summary,
         "responses": {
@@ -127,10 +136,14 @@ def _described(operation: Operation, *, has_keys: bool) -> dict[str, Any]:
         },
     }
     if operation.body:
-        schema = {"$ref": f"#/components/schemas/{operation.body}"}
-        described["requestBody"] = {"required": True, "content": {_JSON: {"schema": schema}}}
+        content = {"schema": _reference(operation.body), "example": _EXAMPLES[operation.body]}
+        described["requestBody"] = {"required": True, "content": {_JSON: content}}
     if "{id}" in operation.path:
         described["parameters"] = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}]
     if has_keys and operation.path not in OPEN:
         described["security"] = [{"key": []}]
     return described
+
+
+def _reference(name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{name}"}

@@ -4,14 +4,14 @@ Pure: fed with token ids in order, it gives the same text, the same stop and the
 cut into calls, so that a stream and a whole answer agree.
 """
 
-import dataclasses
 from collections.abc import Sequence
+
+import msgspec
 
 from jaxinfer.text.detokenizer import Detokenizer
 
 
-@dataclasses.dataclass(slots=True)
-class TextDelta:
+class TextDelta(msgspec.Struct, gc=False):
     """New text; how many of the tokens given count; the stop string that ended the sequence, if one did."""
 
     text: str
@@ -36,6 +36,8 @@ class TextState:
         self._detokenizer = detokenizer
         self._include_stop = include_stop
         self._matchers = [_Matcher(text) for text in stop]
+        self._starts = frozenset(text[0] for text in stop)
+        self._matched = 0  # of what came so far, how many characters may begin a stop string
         self._held = ""
         self._unsearched = start_after
 
@@ -67,7 +69,7 @@ class TextState:
 
     def _advance(self, new: str) -> tuple[str, str | None]:
         """Take new text, return what can be given out and the stop string that ended it."""
-        if not new or not self._matchers:
+        if not self._matched and self._starts.isdisjoint(new):
             return new, None
         ends = [(end, -len(m.stop), m.stop) for m in self._matchers if (end := m.advance(new)) is not None]
         if ends:
@@ -76,7 +78,8 @@ class TextState:
             self._held = ""
             return text if self._include_stop else text[: len(text) - len(self.stop)], self.stop
         text = self._held + new
-        keep = 0 if self._include_stop else max(m.matched for m in self._matchers)
+        self._matched = max([m.matched for m in self._matchers])
+        keep = 0 if self._include_stop else self._matched
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep], None
 

@@ -19,6 +19,7 @@ F32, I32 = jnp.float32, jnp.int32
 # swizzled, and the halves of a head then lie elsewhere than their addresses say (jax 0.11.2).
 COMPILER_PARAMS = plgpu.CompilerParams(approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Lane)
 CTAS_WANTED = 132  # one a multiprocessor of an H200
+ENOUGH = 120  # CTAs after which another split costs more in meetings than it gains (benchmarks/README.md)
 
 
 def store(ref: Ref, value: jax.Array) -> None:
@@ -37,7 +38,7 @@ class Tuning:
     """How the work is cut. Rows never differ in value, only in rounding, between tunings."""
 
     block_tokens: int = 64  # keys of one step: a multiple of 64 and of the page size, or 64 with smaller pages
-    stages: int = 0  # blocks held by one CTA, at least 2; 0: three, or two for heads of 256
+    stages: int = 0  # blocks held by one CTA, at least 2; 0: three, or two for heads of 256 and for many CTAs
     splits: int = 0  # CTAs that share a row of one kv head: 1, 2, 4 or 8; 0: so that all multiprocessors have work
     pdl: bool = False  # start fetching pages while the kernel before this one still runs
 
@@ -79,13 +80,14 @@ class Plan:
 
     @property
     def stages(self) -> int:
-        return self.tuning.stages or (2 if self.head_dim == 256 else 3)
+        many = self.batch * self.kv_heads * self.splits > CTAS_WANTED  # several on a multiprocessor
+        return self.tuning.stages or (2 if self.head_dim == 256 or many else 3)
 
     @property
     def splits(self) -> int:
-        """As given, or the fewest that give every multiprocessor a CTA; every card takes clusters of 8."""
+        """As given, or the fewest that keep the multiprocessors at work; every card takes clusters of 8."""
         rows = self.batch * self.kv_heads
-        return self.tuning.splits or next((n for n in (1, 2, 4) if rows * n >= CTAS_WANTED), 8)
+        return self.tuning.splits or next((n for n in (1, 2, 4) if rows * n >= ENOUGH), 8)
 
 
 def supported(num_heads: int, num_kv_heads: int, head_dim: int, page: int, dtype: jnp.dtype) -> bool:

@@ -16,7 +16,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jaxinfer_kernels import mosaic_decode
-from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, F32, I32, Ref, Smem, store
+from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, CTAS_WANTED, F32, I32, Ref, Smem, store
 from jaxinfer_kernels.paged_kv import page_size_of
 
 LOWEST = -1e30  # a running maximum to start from; -inf would make inf - inf = NaN
@@ -28,7 +28,7 @@ FEW_ROWS = 8  # up to so many rows, those of one token are tiles like the others
 class Tuning:
     """How the work is cut."""
 
-    warpgroups: int = 2  # that compute; a tile has 64 queries for each
+    warpgroups: int = 0  # that compute, 1 or 2; a tile has 64 queries for each; 0: as many as keep all CTAs at work
     block_tokens: int = 128  # keys of one step: a multiple of the page size
     stages: int = 2  # blocks in flight
 
@@ -97,6 +97,8 @@ def _tiled(
         raise ValueError(
             f"block_tokens must be a multiple of 64 and of the page size {page}, got {tuning.block_tokens}"
         )
+    if not tuning.warpgroups:
+        tuning = dataclasses.replace(tuning, warpgroups=1 if t // (2 * ROWS) * n < CTAS_WANTED else 2)
     tiles = _tiles(counts, t, ROWS * tuning.warpgroups)
     pages = (tuning.stages, tuning.block_tokens, h)
     per_stage = dict(num_arrivals=tuning.block_tokens // page, num_barriers=tuning.stages)

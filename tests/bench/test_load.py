@@ -26,6 +26,12 @@ def test_no_two_prompts_begin_alike_unless_they_are_to():
     assert prompt(LOAD, 3) == prompt(LOAD, 3)
 
 
+def test_stop_strings_are_sent_when_there_are_some():
+    with_stop = msgspec.structs.replace(LOAD, stop=("a", "b"))
+    assert "stop" not in msgspec.json.decode(LOAD.body(0))
+    assert msgspec.json.decode(with_stop.body(0))["stop"] == ["a", "b"]
+
+
 def test_shared_beginnings_are_shared_and_the_rest_is_not():
     load = msgspec.structs.replace(LOAD, shared_tokens=30, prefixes=2)
     prompts = [prompt(load, index) for index in range(-2, 10)]

@@ -101,7 +101,7 @@ class Client:
             answer.reason = "text"
             self.engine.inbox.put(End(*key))
         answer.acknowledged = len(seen)
-        self.engine.inbox.put(Acknowledge(*key, len(seen)))
+        self.engine.inbox.put(Acknowledge([(*key, len(seen))]))
 
     def finish(self, max_steps: int = 10_000) -> None:
         """Step until every answer has ended, text states reading at once."""

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
 import numpy as np
 from jax.errors import JaxRuntimeError
 
@@ -176,7 +177,7 @@ class FakeRunner:
         self._check(plan)
         self.plans += 1
         pending = FakePending(self)
-        uploaded = [dataclasses.replace(row, tokens=row.tokens and list(row.tokens)) for row in plan.rows]
+        uploaded = [msgspec.structs.replace(row, tokens=row.tokens and list(row.tokens)) for row in plan.rows]
 
         def execute() -> None:
             pending.result = self._execute(uploaded)

@@ -53,6 +53,7 @@ class Workload:
         self.client = Client(make_limits(**changes | fixed), Faults(cursed))
         self.prefixes = [self._tokens(rng.randint(1, 30)) for _ in range(4)]
         self.past: list[list[int]] = list(self.prefixes)
+        self.attention = rng.choice((0.5, 0.05))  # how likely a text state reads what has come, in each step
         self.quiet_until = 0
         self.num_added = 0
         self.num_refused = 0
@@ -151,7 +152,11 @@ class Workload:
 
     def _read_texts(self) -> None:
         for answer in self.unfinished():
-            if answer.request.text_lag and len(answer.tokens) > answer.acknowledged and self.rng.random() < 0.5:
+            if (
+                answer.request.text_lag
+                and len(answer.tokens) > answer.acknowledged
+                and self.rng.random() < self.attention
+            ):
                 self.client.read_text(answer, self.rng.randint(answer.acknowledged + 1, len(answer.tokens)))
                 if answer.tokens:
                     self.past[-1] = list(answer.request.prompt) + answer.tokens
@@ -260,7 +265,7 @@ def _send_fresh_pages_only(patch):
 
 
 def _preempt_with_tokens_in_flight(patch):
-    patch(Scheduler, "_num_pages_wanted", lambda self, ready, budget: 0)
+    patch(Scheduler, "_must_preempt", lambda self, ready, budget: False)
 
 
 def _run_one_token_too_far_ahead_of_the_text(patch):

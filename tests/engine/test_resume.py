@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxinfer.engine.sequence import Add, Request
+from jaxinfer.engine.sequence import MAX_TEXT_LAG, Add, Request
 from tests.engine.client import Client
 from tests.engine.device import VOCAB, alone, make_limits
 from tests.engine.test_engine import EXPECTED, requests, tokens
@@ -51,9 +51,10 @@ def test_a_resumed_request_is_not_ahead_of_its_text():
     request = Request("one", tokens(9), 30, text_lag=True)
     answer = alone(request, 0, make_limits())[0]
     client = Client(make_limits())
-    client.engine.inbox.put(Add(request, (tuple(answer[:15]),)))
+    client.engine.inbox.put(Add(request, (tuple(answer[:5]),)))
     outputs = [output for _ in range(30) for output in client.engine.step()]
-    assert [token for output in outputs for token in output.token_ids] == answer[15:19], "4 tokens, then it waits"
+    drawn = [token for output in outputs for token in output.token_ids]
+    assert drawn == answer[5 : 5 + MAX_TEXT_LAG], "so many tokens, then it waits"
 
 
 def test_the_prompt_alone_counts_as_prompt():

@@ -3,7 +3,7 @@
 import pytest
 
 from jaxinfer.engine.scheduler import Scheduler
-from jaxinfer.engine.sequence import Request, Sequence, State
+from jaxinfer.engine.sequence import MAX_TEXT_LAG, Request, Sequence, State
 from jaxinfer.errors import ConfigError, InvalidRequest
 from tests.engine.client import Client
 from tests.engine.device import VOCAB, make_limits
@@ -161,7 +161,7 @@ def test_a_sequence_with_stop_strings_waits_for_its_text():
     for _ in range(30):
         client.step()
     answer = client.answers["slow reader", 0]
-    assert len(answer.tokens) == 4
+    assert len(answer.tokens) == MAX_TEXT_LAG
     assert client.answers["other", 0].reason == "length", "nobody else waits"
     assert not client.engine.has_work, "and the loop does not spin"
     client.finish()
@@ -175,7 +175,8 @@ def test_a_budget_smaller_than_the_slots_is_refused():
 @pytest.mark.parametrize(
     ("request_", "changes", "message"),
     [
-        (Request("r", tokens(128), 1), {}, "maximum context length is 128 tokens"),
+        (Request("r", tokens(129), 1), {}, "maximum context length is 128 tokens"),
+        (Request("r", tokens(128), 2), {}, "maximum context length is 128 tokens"),
         (Request("r", tokens(40), 1), {"enable_chunked_prefill": False}, "maximum context length is 32 tokens"),
         (Request("r", tokens(20), 100), {"num_pages": 11}, "maximum context length is 41 tokens"),
         (Request("r", (), 1), {}, "at least one token"),

@@ -6,7 +6,9 @@ Run by hand, in an environment of its own (torch is no dependency of jaxinfer or
     PYTHONPATH=. /tmp/hf/bin/python tests/golden/record.py
 
 Writes tests/golden/<model>.npz: prompts of 5, 40 and 300 tokens, log-probabilities f32[T, V] at every position of each,
-and 64 greedy tokens after it; and tests/golden/rope.json: frequencies and attention factors. Float32, CPU.
+and 64 greedy tokens after it; tests/golden/long.npz: the same of a prompt of 600 tokens for one model of each family,
+with the log-probabilities of eight tokens a position; and tests/golden/rope.json: frequencies and attention factors.
+Float32, CPU.
 """
 
 import json
@@ -20,11 +22,14 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from tests.support.golden_models import (
     GOLDEN,
+    LONG,
+    LONG_LENGTH,
     MODELS,
     NUM_GREEDY,
     PROMPT_LENGTHS,
     ROPE_CASES,
     GoldenModel,
+    picked,
     tensor,
 )
 
@@ -64,18 +69,35 @@ def greedy(net: torch.nn.Module, tokens: list[int]) -> list[int] | None:
     return chosen
 
 
+def answer(
+    model: GoldenModel, net: torch.nn.Module, length: int, random: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A prompt, the log-probabilities at its positions, and the greedy tokens after it."""
+    chosen = None
+    while chosen is None:
+        tokens = random.integers(0, model.raw["vocab_size"], length).tolist()
+        chosen = greedy(net, tokens)
+    print(f"{model.name}: prompt of {length}, {len(set(chosen))} different tokens among {NUM_GREEDY} greedy ones")
+    return np.array(tokens, np.int32), log_probs(net, tokens), np.array(chosen, np.int32)
+
+
 def record_model(model: GoldenModel) -> None:
     net, arrays, random = build(model), {}, np.random.Generator(np.random.PCG64(0))
     for length in PROMPT_LENGTHS:
-        chosen = None
-        while chosen is None:
-            tokens = random.integers(0, model.raw["vocab_size"], length).tolist()
-            chosen = greedy(net, tokens)
-        arrays[f"prompt_{length}"] = np.array(tokens, np.int32)
-        arrays[f"logprobs_{length}"] = log_probs(net, tokens)
-        arrays[f"greedy_{length}"] = np.array(chosen, np.int32)
-        print(f"{model.name}: prompt of {length}, {len(set(chosen))} different tokens among {NUM_GREEDY} greedy ones")
+        found = answer(model, net, length, random)
+        arrays |= dict(zip((f"prompt_{length}", f"logprobs_{length}", f"greedy_{length}"), found, strict=True))
     np.savez_compressed(GOLDEN / f"{model.name}.npz", **arrays)
+
+
+def record_long() -> None:
+    arrays = {}
+    for model in (model for model in MODELS if model.name in LONG):
+        random = np.random.Generator(np.random.PCG64(1))
+        prompt, all_log_probs, chosen = answer(model, build(model), LONG_LENGTH, random)
+        kept = np.take_along_axis(all_log_probs, picked(prompt, model.raw["vocab_size"]), axis=-1)
+        parts = {"prompt": prompt, "logprobs": kept, "greedy": chosen}
+        arrays |= {f"{model.name}_{part}": array for part, array in parts.items()}
+    np.savez_compressed(GOLDEN / "long.npz", **arrays)
 
 
 def record_rope() -> None:
@@ -92,4 +114,5 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     for golden_model in MODELS:
         record_model(golden_model)
+    record_long()
     record_rope()

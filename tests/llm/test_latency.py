@@ -13,9 +13,8 @@ def told(latency: Latency) -> dict[str, tuple[int, float]]:
 
 def see(latency: Latency, timings: Timings, now_s: float, times: Times | None = None, end: str | None = None) -> None:
     """One token at `now_s`."""
-    latency.saw(
-        timings, Output("r", 0, [5], times=times), Delta(0, "x", [5], end, prompt_tokens=7, cached_tokens=4), now_s
-    )
+    delta = Delta(0, "x", [5], end, prompt_tokens=7, cached_tokens=4)
+    latency.saw([(timings, Output("r", 0, [5], times=times), delta)], now_s)
 
 
 def test_a_choice_that_ends_well_is_in_every_histogram():
@@ -44,6 +43,13 @@ def test_a_choice_that_ends_well_is_in_every_histogram():
     }
 
 
+def test_each_choice_of_a_step_counts_from_its_own_last_token():
+    latency, choices = Latency(100), [Timings(0.0, 0.0) for _ in range(3)]
+    for now_s, indices in ((1.0, (0, 1)), (2.0, (0, 1, 2)), (5.0, (0, 2)), (6.0, (0, 1, 2))):
+        latency.saw([(choices[i], Output("r", i, [5]), Delta(i, "x", [5])) for i in indices], now_s)
+    assert told(latency) == {"time_to_first_token": (3, 4.0), "between_tokens": (7, 2 * 1.0 + 2 * 3.0 + 2 * 1.0 + 4.0)}
+
+
 def test_another_engine_s_idea_of_the_wait_is_not_taken_and_preemptions_are():
     latency, timings = Latency(100), Timings(0.0, 0.0)
     see(latency, timings, 1.0, Times(0.1, 0.2, 0))
@@ -56,7 +62,7 @@ def test_another_engine_s_idea_of_the_wait_is_not_taken_and_preemptions_are():
 def test_of_a_choice_that_is_aborted_only_its_tokens_are_seen():
     latency, timings = Latency(100), Timings(0.0, 0.0)
     see(latency, timings, 1.0, Times(0.1, 0.2, 0))
-    latency.saw(timings, Output("r", 0, [], "abort"), Delta(0, "", [], "abort"), 2.0)
+    latency.saw([(timings, Output("r", 0, [], "abort"), Delta(0, "", [], "abort"))], 2.0)
     assert told(latency).keys() == {"time_to_first_token"}
 
 

@@ -12,8 +12,9 @@ def fetched(*deltas: Delta) -> list[Delta]:
 
     async def run() -> list[Delta]:
         mailbox, found = Mailbox(), []
-        for delta in deltas:
-            mailbox.put(delta)
+        were_empty = [mailbox.put(delta) for delta in deltas]
+        assert were_empty == [True] + [False] * (len(deltas) - 1)
+        mailbox.wake()
         while mailbox._waiting:
             found.append(await mailbox.get())
         return found
@@ -56,7 +57,8 @@ def test_a_reader_who_keeps_up_gets_each_by_itself_and_waits_for_the_next():
         reader = asyncio.create_task(read())
         for text in "abc":
             await asyncio.sleep(0)
-            mailbox.put(Delta(0, text, [1]))
+            assert mailbox.put(Delta(0, text, [1]))
+            mailbox.wake()
             await asyncio.sleep(0)
             await asyncio.sleep(0)
         await asyncio.wait_for(reader, 5)

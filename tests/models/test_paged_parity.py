@@ -6,7 +6,7 @@ import pytest
 from jaxinfer.config import ExtendBucket
 from tests.support.golden_models import MODELS, NUM_GREEDY, GoldenModel
 from tests.support.paged_logits import compute
-from tests.support.parity import answers, check, load
+from tests.support.parity import answers, check, load, long_answers
 
 QUICK = {"qwen2_bias_untied", "qwen3_tied", "llama3_rope", "qwen3_yarn_attn_factor"}  # compiling one takes seconds
 
@@ -14,12 +14,11 @@ QUICK = {"qwen2_bias_untied", "qwen3_tied", "llama3_rope", "qwen3_yarn_attn_fact
 @pytest.mark.parametrize(
     "model", [pytest.param(m, id=m.name, marks=() if m.name in QUICK else pytest.mark.slow) for m in MODELS]
 )
-def test_prompts_of_5_40_and_300_tokens_computed_together_are_answered_as_by_transformers(model: GoldenModel) -> None:
+def test_prompts_of_5_to_600_tokens_computed_together_are_answered_as_by_transformers(model: GoldenModel) -> None:
     config, params = load(model)
-    wanted = list(answers(model).values())
-    for answer, computed in zip(
-        wanted, compute(config, params, [answer.prompt for answer in wanted], NUM_GREEDY), strict=True
-    ):
+    wanted = [*answers(model).values(), *long_answers(model)]
+    prompts = [answer.prompt for answer in wanted]
+    for answer, computed in zip(wanted, compute(config, params, prompts, NUM_GREEDY), strict=True):
         check(answer, config, params, lambda *_, computed=computed: computed.logits)
         np.testing.assert_array_equal(computed.output, answer.greedy)
 

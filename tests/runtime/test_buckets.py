@@ -79,13 +79,13 @@ def test_rows_and_the_longest_of_them_choose_the_decode_step() -> None:
 
 
 def test_the_decode_sizes_on_a_gpu_are_those_of_the_design() -> None:
-    assert decode_buckets(256) == (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
-    assert decode_buckets(100) == (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 100)
+    assert decode_buckets(256) == (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
+    assert decode_buckets(100) == (1, 2, 4, 8, 16, 32, 48, 64, 96, 100)
 
 
 def test_the_samplers_come_in_few_sizes() -> None:
     plain = [draw_sizes(seqs, full=False) for seqs in (1, 16, 100, 256)]
-    assert plain == [(1,), (1, 16), (1, 8, 32, 100), (1, 8, 32, 128, 256)]
+    assert plain == [(1,), (1, 16), (1, 8, 64, 100), (1, 8, 64, 256)]
     assert [draw_sizes(seqs, full=True) for seqs in (1, 16, 100, 256)] == [(1,), (1, 16), (32, 100), (32, 256)]
 
 

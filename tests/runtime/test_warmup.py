@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import pytest
 
 from jaxinfer.config import ExtendBucket
@@ -148,7 +149,7 @@ def test_nothing_is_compiled_after_ready(cold: Start) -> None:
         for _ in range(2):
             step(runner, *crowd[:end])
     many = [(i, 100) for i in range(19)]
-    rows = [dataclasses.replace(crowd[i].row(), new_pages=many) for i in range(3)]
+    rows = [msgspec.structs.replace(crowd[i].row(), new_pages=many) for i in range(3)]
     runner.run(Plan(rows)).wait()
     runner.zero_pages(range(1, 40))
     runner.reset()

@@ -5,6 +5,8 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
+import msgspec
+
 from jaxinfer.config import EngineConfig, Limits
 from jaxinfer.errors import InvalidRequest, Overloaded, Unavailable
 from jaxinfer.llm.latency import Latency
@@ -126,6 +128,7 @@ class FakeLLM:
         chat: bool = False,
         salt: str = "",
         arrived_s: float | None = None,
+        prompt_only: bool = False,
     ) -> AsyncIterator[Delta]:
         if self.status == "draining":
             raise Unavailable("draining", code="draining")
@@ -137,6 +140,7 @@ class FakeLLM:
             num_prompt_tokens=len(prompt_ids),
             max_model_len=self._info.max_model_len,
             chat=chat,
+            prompt_only=prompt_only,
         )
         if request_id in self.running:
             raise InvalidRequest("request ids must differ")
@@ -162,7 +166,7 @@ class FakeLLM:
                 return
             else:
                 unfinished -= {step.index} if step.finish_reason else set()
-                yield dataclasses.replace(step, prompt_tokens=len(prompt_ids), cached_tokens=len(prompt_ids) // 2)
+                yield msgspec.structs.replace(step, prompt_tokens=len(prompt_ids), cached_tokens=len(prompt_ids) // 2)
         self.running.discard(request_id)
 
     async def abort(self, request_id: str) -> None:

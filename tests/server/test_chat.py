@@ -158,9 +158,7 @@ def test_messages_that_cannot_be_rendered_are_refused_before_anything_is_tokeniz
         ("prompt_embeds", "x"),
         ("custom_logit_processor", "x"),
         ("kv_transfer_params", {}),
-        ("truncate_prompt_tokens", 5),
         ("modalities", ["text", "audio"]),
-        ("cache_salt", "x"),
         ("request_id", "x"),
     ],
 )
@@ -219,6 +217,9 @@ def test_unknown_fields_are_named_in_a_header_that_no_name_can_break():
     ("fields", "param"),
     [
         ({"stream": 1}, "stream"),
+        *(({"cache_salt": bad}, "cache_salt") for bad in ("", "a/b", "a@b", "\\", "\0", "x" * 129, 5)),
+        *(({"truncate_prompt_tokens": bad}, "truncate_prompt_tokens") for bad in (0, -2, -1, 1.5, True, "5")),
+        ({"truncation_side": "middle"}, "truncation_side"),
         ({"stream": "true"}, "stream"),
         ({"model": 5}, "model"),
         ({"priority": 1.5}, "priority"),
@@ -267,7 +268,8 @@ def test_a_prompt_that_leaves_no_room_is_refused_in_the_words_that_clients_searc
     response = chat(FakeLLM(max_model_len=10))
     error = error_of(response)
     assert response.status_code == 400
-    assert "maximum context length is 10 tokens" in error["message"]
+    assert error["message"].startswith("This model's maximum context length is 10 tokens")
+    assert "context_length_exceeded" in error["message"]
     assert error["code"] == "context_length_exceeded"
     assert error_of(chat(FakeLLM(), max_tokens=10**12))["code"] == "context_length_exceeded"
 

@@ -134,9 +134,20 @@ def test_each_tenant_has_its_own_salt_whatever_its_key():
     assert len(first.salt) == 32 and first.salt != other.salt
 
 
-def test_a_client_cannot_name_a_salt():
-    response = post(FakeLLM(), COMPLETIONS, {"prompt": "x", "cache_salt": "s"}, LOCKED, **bearer(KEY))
-    assert (response.status_code, error_of(response)["param"]) == (400, "cache_salt")
+def test_a_client_s_salt_divides_its_tenant_s_and_names_no_other():
+    llm = FakeLLM()
+    with live(create_app(llm, LOCKED)) as port, httpx2.Client(base_url=f"http://127.0.0.1:{port}") as client:
+
+        def salt_of(key: str, **fields: str) -> str:
+            asked = {"prompt": "x", **fields}
+            assert client.post(COMPLETIONS, json=asked, headers=bearer(key)).status_code == 200
+            return llm.calls[-1].salt
+
+        first, other = salt_of(KEY), salt_of(OTHER)
+        assert (salt_of(KEY, cache_salt="s"), salt_of(OTHER, cache_salt="s")) == (f"{first}/s", f"{other}/s")
+        assert salt_of(KEY, cache_salt=other) == f"{first}/{other}"
+        forged = client.post(COMPLETIONS, json={"prompt": "x", "cache_salt": f"{other}/s"}, headers=bearer(KEY))
+    assert (forged.status_code, error_of(forged)["param"]) == (400, "cache_salt")
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from jaxinfer.server.tenants import ApiKey
 from tests.server.fakes import FakeLLM
 from tests.server.http import ask, error_of, post
 
-DOCUMENT = openapi_document(20, has_keys=True)
-SCHEMAS = request_schemas(20)
+DOCUMENT = openapi_document(20, 256, has_keys=True)
+SCHEMAS = request_schemas(20, 256)
 BODIES = {operation.path: operation.body for operation in OPERATIONS if operation.body}
 LEAST: dict[str, dict[str, Any]] = {
     "ChatCompletionRequest": {"messages": [{"role": "user", "content": "x"}]},
@@ -36,7 +36,7 @@ NEEDS = {
     "max_tokens": "max_tokens",  # the context's length
     "max_completion_tokens": "max_tokens",
     "min_tokens": "min_tokens",  # max_tokens
-    "messages": "messages",  # a user's without content
+    "truncate_prompt_tokens": "truncate_prompt_tokens",  # the same
     "add_special_tokens": "add_special_tokens",
     "continue_final_message": "continue_final_message",
     "chat_template_kwargs": "chat_template_kwargs",  # only some names
@@ -59,12 +59,15 @@ def values(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
         case "boolean":
             return st.booleans()
         case "integer":
-            return st.integers(schema.get("minimum", 0), min(schema.get("maximum", 255), 2**63))
+            return st.integers(schema.get("minimum", 0), min(schema.get("maximum", 2**63), 2**63))
         case "number":
             low = schema.get("minimum", schema.get("exclusiveMinimum"))
             return st.floats(low, schema["maximum"], exclude_min="exclusiveMinimum" in schema, allow_nan=False)
         case "string":
-            text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
+            letters = st.characters(codec="utf-8", exclude_characters="\0")
+            if "pattern" in schema:
+                return st.from_regex(schema["pattern"], alphabet=letters).filter(lambda text: len(text) <= 20)
+            text = st.text(letters, max_size=20)
             return text.filter(lambda value: len(value) >= schema.get("minLength", 0))
         case "array":
             least = schema.get("minItems", 0)
@@ -117,6 +120,7 @@ def test_it_is_served_and_knows_the_server_s_own_limits():
     served = ask(FakeLLM(max_logprobs=7), "GET", "/openapi.json").json()
     chat = served["components"]["schemas"]["ChatCompletionRequest"]["properties"]
     assert chat["top_logprobs"]["anyOf"][0]["maximum"] == 7
+    assert chat["stop_token_ids"]["anyOf"][0]["items"]["maximum"] == 299
     assert ask(FakeLLM(status="starting"), "GET", "/openapi.json").json()["openapi"] == "3.1.0"
     locked = ServerSettings(api_keys=(ApiKey("a", "sk-0123456789"),))
     assert ask(FakeLLM(), "GET", "/openapi.json", locked).status_code == 401

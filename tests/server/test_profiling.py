@@ -60,6 +60,9 @@ def test_a_trace_goes_into_the_operator_s_folder_under_a_name_of_ours(tmp_path):
     document = ask(llm, "GET", "/openapi.json", settings).json()
     assert document["paths"].keys() == {operation.path for operation in OPERATIONS + PROFILING}
     assert document["paths"][START]["post"]["responses"].keys() >= {"200", "409"}
+    assert document["components"]["schemas"]["Profile"]["required"] == ["profile"]
+    page = ask(llm, "GET", "/docs", settings).text
+    assert all(f"curl -X POST http://HOST:PORT{path}<" in page for path in (START, STOP))
 
 
 def test_there_is_one_at_a_time(tmp_path):

@@ -149,6 +149,14 @@ def test_an_echo_scores_the_whole_prompt_though_it_is_cached(client, max_tokens)
     )
 
 
+def test_a_prompt_that_fills_the_context_can_be_scored(client):
+    whole, short = ([5 + i % 50 for i in range(length)] for length in (256, 255))
+    ask = {"model": "", "echo": True, "logprobs": 0, "max_tokens": 0}
+    scores = [client.completions.create(prompt=prompt, **ask).choices[0].logprobs for prompt in (whole, short)]
+    assert [len(found.tokens) for found in scores] == [256, 255]
+    assert scores[0].token_logprobs[1:255] == pytest.approx(scores[1].token_logprobs[1:], abs=1e-4)
+
+
 def test_logprobs_come_with_the_tokens_that_a_stop_string_leaves(client):
     whole = client.completions.create(prompt=[5, 6, 7], **GREEDY).choices[0].text
     ask = GREEDY | {"prompt": [5, 6, 7], "stop": whole[len(whole) // 2 :][:3], "logprobs": 0}

@@ -3,6 +3,7 @@
 import pytest
 
 from jaxinfer.llm.types import Delta, Timings
+from jaxinfer.protocol.answers import ANSWERS
 from jaxinfer.server.timings import metrics_of
 from tests.server.fakes import FakeLLM
 from tests.server.http import CHAT, COMPLETIONS, USER, error_of, events, post
@@ -31,6 +32,9 @@ def timed(prompt_ids, params):
 
 def test_the_times_of_several_choices_are_one_request_s():
     assert metrics_of([SECOND, FIRST]) == metrics_of([FIRST, SECOND]) == METRICS
+    for name in ("ChatCompletion", "Completion"):
+        assert ANSWERS[name]["properties"]["metrics"]["required"] == list(METRICS)
+        assert "metrics" not in ANSWERS[name]["required"]
 
 
 def test_what_was_not_measured_is_null():

@@ -15,6 +15,9 @@ import numpy as np
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 PROMPT_LENGTHS = (5, 40, 300)
 NUM_GREEDY = 64
+LONG_LENGTH = 600
+LONG = ("qwen2_bias_untied", "qwen3_tied", "llama3_rope")  # one of each family, also given a prompt of LONG_LENGTH
+NUM_PICKED = 8
 
 _SHAPE = {
     "hidden_size": 64,
@@ -152,6 +155,12 @@ _SCALES = {
     "k_proj.bias": (0.0, 1.0),
     "v_proj.bias": (0.0, 0.5),
 }
+
+
+def picked(prompt: np.ndarray, vocab_size: int) -> np.ndarray:
+    """i32[T, NUM_PICKED]: the tokens whose log-probabilities are kept of a long prompt, the one that follows first."""
+    steps = np.arange(NUM_PICKED) * vocab_size // NUM_PICKED
+    return (np.roll(prompt, -1)[:, None] + steps) % vocab_size
 
 
 def tensor(model: GoldenModel, name: str, shape: tuple[int, ...]) -> np.ndarray:

@@ -41,7 +41,7 @@ def compute(
             "max_num_seqs": 4,
             "max_num_batched_tokens": 48,
             "page_size": 16,
-            "num_pages": 65,
+            "num_pages": 97,
             "vocab_size": config.vocab_size,
             "decode_buckets": (4,),
             "extend_buckets": (ExtendBucket(48, 4, 4),),

@@ -16,7 +16,7 @@ import numpy as np
 from jaxinfer.models import dense
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.parameters import Layout, ParamSpec
-from tests.support.golden_models import GOLDEN, NUM_GREEDY, PROMPT_LENGTHS, GoldenModel, tensor
+from tests.support.golden_models import GOLDEN, LONG, NUM_GREEDY, PROMPT_LENGTHS, GoldenModel, picked, tensor
 
 BOUND = 1e-3
 """Of |difference of log-probabilities|, float32 against float32; sums in another order move them by 1e-5 to 1e-4."""
@@ -27,11 +27,15 @@ LogitsFn = Callable[[ModelConfig, Any, np.ndarray], jax.Array | np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What transformers said: log_probs f32[T, V] after each token of prompt i32[T], then `greedy` i32[64]."""
+    """What transformers said: log_probs f32[T, V] after each token of prompt i32[T], then `greedy` i32[64].
+
+    picked: i32[T, n] if log_probs f32[T, n] are those of these tokens alone.
+    """
 
     prompt: np.ndarray
     log_probs: np.ndarray
     greedy: np.ndarray
+    picked: np.ndarray | None = None
 
     @property
     def tokens(self) -> np.ndarray:
@@ -44,6 +48,15 @@ def answers(model: GoldenModel) -> dict[int, Answer]:
     """The recorded answers by prompt length."""
     with np.load(GOLDEN / f"{model.name}.npz") as file:
         return {n: Answer(file[f"prompt_{n}"], file[f"logprobs_{n}"], file[f"greedy_{n}"]) for n in PROMPT_LENGTHS}
+
+
+def long_answers(model: GoldenModel) -> list[Answer]:
+    """The recorded answer to a prompt of LONG_LENGTH tokens, where there is one."""
+    if model.name not in LONG:
+        return []
+    with np.load(GOLDEN / "long.npz") as file:
+        prompt, log_probs, greedy = (file[f"{model.name}_{part}"] for part in ("prompt", "logprobs", "greedy"))
+    return [Answer(prompt, log_probs, greedy, picked(prompt, model.raw["vocab_size"]))]
 
 
 @functools.cache
@@ -70,9 +83,11 @@ def check(answer: Answer, config: ModelConfig, params: Any, logits_fn: LogitsFn)
 
 
 def worst_difference(answer: Answer, logits: np.ndarray) -> float:
-    """The largest |difference of log-probabilities| over the prompt's positions and all of the vocabulary."""
+    """The largest |difference of log-probabilities| over the prompt's positions and all that was recorded there."""
     logits = logits[: len(answer.prompt)].astype(np.float64)
     ours = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+    if answer.picked is not None:
+        ours = np.take_along_axis(ours, answer.picked, axis=-1)
     return float(np.abs(ours - answer.log_probs).max())
 
 

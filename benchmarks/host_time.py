@@ -1,0 +1,174 @@
+"""What the host's own Python costs: of a decode step, and of LLM.generate over many requests. No device, no model.
+
+The real scheduler, packing and text side over a DeviceRunner whose programs are never called: each dispatch hands back
+the same tokens at once. Figures are CPU time of the one thread, the least of several tries, to be compared
+on a machine that others use too. XLA's call and the transfers are not in them: `jaxinfer profile` shows those.
+
+    PYTHONPATH=.:kernels python benchmarks/host_time.py
+"""
+
+import dataclasses
+import gc
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jaxinfer.config import EngineConfig, ExtendBucket, Limits
+from jaxinfer.engine.engine import Engine
+from jaxinfer.engine.sequence import Add, Request
+from jaxinfer.llm.dry_run import start_dry_run
+from jaxinfer.llm.events import ignore
+from jaxinfer.llm.llm import LLM
+from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.runtime import buckets, step
+from jaxinfer.runtime.plan import Plan, StepResult
+from jaxinfer.runtime.programs import Key
+from jaxinfer.runtime.runner import DeviceRunner, PendingStep
+
+MAX_SEQS, MAX_TOKENS, VOCAB, STEPS, TRIES = 256, 8192, 320, 60, 12
+REQUESTS, PROMPT, OUTPUT = 512, 512, 256
+LIMITS = Limits(
+    max_model_len=16384,
+    max_num_seqs=MAX_SEQS,
+    max_num_batched_tokens=MAX_TOKENS,
+    page_size=64,
+    num_pages=MAX_SEQS * 16384 // 64 + 1,
+    vocab_size=VOCAB,
+    decode_buckets=buckets.decode_buckets(MAX_SEQS),
+    extend_buckets=(ExtendBucket(MAX_TOKENS, MAX_SEQS, MAX_SEQS),),
+    decode_contexts=(),
+)
+
+
+class Drawn:
+    """What every step draws, as if it were on a device."""
+
+    def __init__(self) -> None:
+        self._packed = np.ones((MAX_SEQS, 2), np.int32)
+        self._packed[:, 0] = 7
+
+    def copy_to_host_async(self) -> None:
+        """It is there already."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self._packed
+
+
+class NoDevice(DeviceRunner):
+    """A DeviceRunner up to the call of a program. pack_s: CPU seconds in `run`."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._decode_ready = buckets.decode_sizes(limits.decode_buckets, limits.decode_contexts)
+        self._extend_ready = limits.extend_buckets
+        self._output = step.Output(Drawn(), None)
+        self.pack_s = 0.0
+
+    def run(self, plan: Plan) -> PendingStep:
+        began_s = time.thread_time()
+        pending = super().run(plan)
+        self.pack_s += time.thread_time() - began_s
+        return pending
+
+    def _dispatch(self, key: Key, upload: np.ndarray, after: step.Output | None = None) -> step.Output:
+        return self._output
+
+    def _score(self, plan: Plan, output: step.Output) -> dict[int, Any]:
+        return {}
+
+
+class TimedEngine(Engine):
+    """An Engine whose scheduler's calls are timed."""
+
+    def __init__(self, runner: NoDevice, limits: Limits) -> None:
+        super().__init__(runner, limits)
+        self.plan_s = self.commit_s = 0.0
+        plan, commit = self.scheduler.plan, self.scheduler.commit
+
+        def timed_plan() -> Any:
+            began_s = time.thread_time()
+            found = plan()
+            self.plan_s += time.thread_time() - began_s
+            return found
+
+        def timed_commit(done: Any, result: StepResult) -> Any:
+            began_s = time.thread_time()
+            found = commit(done, result)
+            self.commit_s += time.thread_time() - began_s
+            return found
+
+        self.scheduler.plan, self.scheduler.commit = timed_plan, timed_commit  # type: ignore[method-assign]
+
+
+def least_us(call: Callable[[], object]) -> float:
+    tries = []
+    for _ in range(TRIES):
+        began_s = time.thread_time()
+        for _ in range(STEPS):
+            call()
+        tries.append((time.thread_time() - began_s) / STEPS)
+    return min(tries) * 1e6
+
+
+def start(engine: Engine, rows: int) -> None:
+    """Bring so many sequences to where each decodes."""
+    for i in range(rows):
+        engine.inbox.put(Add(Request(id=str(i), prompt=(i + 1,) * 33, max_tokens=16000)))
+    while sum(sequence.decoding for sequence in engine.scheduler.running) < rows:
+        engine.step()
+
+
+def parts_us(rows: int) -> list[float]:
+    """Of a step: plan, pack, commit; the least of TRIES."""
+    runner = NoDevice(LIMITS)
+    engine = TimedEngine(runner, LIMITS)
+    start(engine, rows)
+    found = []
+    for _ in range(TRIES):
+        engine.plan_s = engine.commit_s = runner.pack_s = 0.0
+        for _ in range(STEPS):
+            engine.step()
+        found.append((engine.plan_s, runner.pack_s, engine.commit_s))
+    return [min(column) / STEPS * 1e6 for column in zip(*found, strict=True)]
+
+
+def generate_us(prefix_caching: bool, detokenize: bool, num_tokens: int) -> float:
+    """Of one LLM.generate, for each of its requests."""
+    config = EngineConfig(model="demo")
+    limits = dataclasses.replace(LIMITS, enable_prefix_caching=prefix_caching)
+    params = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True, detokenize=detokenize)
+    core, random, tries = start_dry_run(config, ignore), np.random.default_rng(0), []
+    info = dataclasses.replace(core.info, max_model_len=limits.max_model_len)
+    for _ in range(3):
+        own = dataclasses.replace(core, engine=Engine(NoDevice(limits), limits), limits=limits, info=info)
+        prompts = [{"prompt_token_ids": random.integers(0, VOCAB, PROMPT).tolist()} for _ in range(REQUESTS)]
+        llm = LLM.over(config, own)
+        began_s = time.thread_time()
+        llm.generate(prompts, params)
+        tries.append(time.thread_time() - began_s)
+    return min(tries) / REQUESTS * 1e6
+
+
+def main() -> None:
+    gc.collect()
+    gc.freeze()
+    print("| rows of a decode step | us of the host | plan, pack, commit |")
+    print("|---|---|---|")
+    for rows in (1, 32, 64, 128, 256):
+        engine = Engine(NoDevice(LIMITS), LIMITS)
+        start(engine, rows)
+        whole, parts = least_us(engine.step), ", ".join(f"{us:.0f}" for us in parts_us(rows))
+        print(f"| {rows} | {whole:.0f} | {parts} |", flush=True)
+    print(f"\n| LLM.generate of {REQUESTS} x ({PROMPT}, {OUTPUT}) | us a request, one token | us a token after it |")
+    print("|---|---|---|")
+    for prefix_caching in (False, True):
+        for detokenize in (False, True):
+            one, all_of = (generate_us(prefix_caching, detokenize, number) for number in (1, OUTPUT))
+            name = f"{'with' if detokenize else 'no'} text, {'with' if prefix_caching else 'no'} prefix cache"
+            print(f"| {name} | {one:.0f} | {(all_of - one) / (OUTPUT - 1):.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

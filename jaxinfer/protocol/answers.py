@@ -1,0 +1,129 @@
+"""JSON Schemas of answers. Bodies are made by hand (responses.py), so these are too; tests hold one to the other.
+
+Every field named is always there unless `may` says otherwise; more may come with a later version.
+"""
+
+from typing import Any
+
+Schema = dict[str, Any]
+
+_INTEGER: Schema = {"type": "integer", "minimum": 0}
+_STRING: Schema = {"type": "string"}
+_TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
+_NUMBER_OR_NULL: Schema = {"type": ["number", "null"]}
+
+
+def _object(fields: dict[str, Schema], may: dict[str, Schema] | None = None) -> Schema:
+    return {"type": "object", "required": list(fields), "properties": fields | (may or {})}
+
+
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def _or_null(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+_TOKEN: dict[str, Schema] = {
+    "token": _STRING,
+    "logprob": {"type": "number"},
+    "bytes": _list({"type": "integer", "minimum": 0, "maximum": 255}),
+}
+_CHAT_LOGPROBS = _object({"content": _list(_object(_TOKEN | {"top_logprobs": _list(_object(_TOKEN))}))})
+_COMPLETION_LOGPROBS = _object(
+    {
+        "tokens": _list(_STRING),
+        "token_logprobs": _list(_NUMBER_OR_NULL),
+        "top_logprobs": _list(_or_null({"type": "object", "additionalProperties": _NUMBER_OR_NULL})),
+        "text_offset": _list(_INTEGER),
+    }
+)
+_BY_ID = _object({"logprob": _NUMBER_OR_NULL, "rank": {"type": ["integer", "null"]}, "decoded_token": _STRING})
+_PROMPT_LOGPROBS: dict[str, Schema] = {
+    "prompt_logprobs": _list(_or_null({"type": "object", "additionalProperties": _BY_ID}))
+}
+_END: dict[str, Schema] = {
+    "finish_reason": {"enum": ["stop", "length", "abort"]},
+    "stop_reason": {"type": ["string", "integer", "null"]},
+}
+_CHAT_CHOICE = _object(
+    {
+        "index": _INTEGER,
+        "message": _object({"role": {"const": "assistant"}, "content": _STRING, "refusal": {"type": "null"}}),
+        "logprobs": _or_null(_CHAT_LOGPROBS),
+    }
+    | _END
+)
+_COMPLETION_CHOICE = _object(
+    {"index": _INTEGER, "text": _STRING, "logprobs": _or_null(_COMPLETION_LOGPROBS)} | _END, _PROMPT_LOGPROBS
+)
+_USAGE = _object(
+    {name: _INTEGER for name in ("prompt_tokens", "completion_tokens", "total_tokens")}
+    | {"prompt_tokens_details": _object({"cached_tokens": _INTEGER})}
+)
+
+
+_METRICS: dict[str, Schema] = {
+    "metrics": _object(
+        dict.fromkeys(
+            (
+                "prepare_time_ms",
+                "queue_time_ms",
+                "prefill_time_ms",
+                "time_to_first_token_ms",
+                "generation_time_ms",
+                "mean_itl_ms",
+                "total_time_ms",
+                "tokens_per_second",
+            ),
+            _NUMBER_OR_NULL,
+        )
+        | {"preemptions": {"type": ["integer", "null"]}}
+    )
+}
+
+
+def _answer(kind: str, choice: Schema, may: dict[str, Schema]) -> Schema:
+    head: dict[str, Schema] = {"id": _STRING, "object": {"const": kind}, "created": _INTEGER, "model": _STRING}
+    return _object(head | {"system_fingerprint": _STRING, "choices": _list(choice), "usage": _USAGE}, may)
+
+
+_MODEL = _object(
+    {
+        "id": _STRING,
+        "object": {"const": "model"},
+        "created": _INTEGER,
+        "owned_by": _STRING,
+        "root": _STRING,
+        "parent": {"type": "null"},
+        "max_model_len": _INTEGER,
+        "permission": _list({"type": "object"}),
+    },
+    {"note": _STRING},
+)
+
+ANSWERS: dict[str, Schema] = {
+    "ChatCompletion": _answer("chat.completion", _CHAT_CHOICE, _PROMPT_LOGPROBS | _METRICS),
+    "Completion": _answer("text_completion", _COMPLETION_CHOICE, _METRICS),
+    "Models": _object({"object": {"const": "list"}, "data": _list(_MODEL)}),
+    "Model": _MODEL,
+    "Tokens": _object(
+        {
+            "count": _INTEGER,
+            "max_model_len": _INTEGER,
+            "tokens": _list(_INTEGER),
+            "token_strs": _or_null(_list(_STRING)),
+        }
+    ),
+    "Prompt": _object({"prompt": _STRING}),
+    "Aborted": _object({"aborted": _INTEGER}),
+    "Load": _object({"server_load": _INTEGER}),
+    "Status": _object({"status": {"enum": ["ok", "ready", "live"]}}),
+    "Version": _object({"version": _STRING}),
+    "Document": _object({"openapi": _STRING, "info": {"type": "object"}, "paths": {"type": "object"}}),
+    "Profile": _object({"profile": _STRING}),
+    "Error": _object(
+        {"error": _object({"message": _STRING, "type": _STRING, "param": _TEXT_OR_NULL, "code": _TEXT_OR_NULL})}
+    ),
+}

@@ -1,0 +1,308 @@
+"""Linear layers of up to 256 rows for Hopper (Mosaic GPU), with what comes after them: residual or gate.
+
+A tile is all rows by some columns of the result, so that every weight is read once and the tiles are as many as the
+multiprocessors. One warpgroup copies blocks of activations and weights through a ring, each other one multiplies 64
+rows. Where the columns are few, CTAs that share a tile's inner dimension form a cluster and add up through distributed
+shared memory, each some columns, in a fixed order. Gate and up of a tile have accumulators of the same layout, so that
+they meet in registers.
+Bound by memory: it must read `N * K * itemsize` bytes of weights; that is our bar. What keeps it above: each tile reads
+all activations again, from the L2.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, CTAS_WANTED, F32, I32, Ref, Smem, round_up, store
+from jaxinfer_kernels.mosaic_linear_plan import RESIDENT, operand
+
+ROWS = 64  # of one warpgroup, the wgmma's M
+MAX_ROWS = 256
+BLOCK = 64  # of the inner dimension, in one step
+MAX_STAGES = 8
+ROOM, AT_ONCE = RESIDENT[1]  # bytes of shared memory, and how many clusters of 1 to 8 CTAs run at once
+REGISTERS = {
+    1: 232,
+    2: 232,
+    3: 152,
+    4: 104,
+}  # of each warpgroup that multiplies, by their number, of the block's at launch
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """How the work is cut; 0: as the shapes suggest. Results differ between tunings in rounding only."""
+
+    columns: int = 0  # of a tile, of gate and of up each: a multiple of 8
+    splits: int = 0  # CTAs of a cluster, which share the inner dimension: 1 to 8, dividing columns / 8
+    stages: int = 0  # blocks in flight
+
+
+DEFAULT = Tuning()
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Static facts of one launch."""
+
+    rows: int  # a multiple of 8
+    depth: int
+    out: int  # columns of the result
+    dtype: jnp.dtype
+    columns: int
+    splits: int
+    stages: int
+    after: Literal["residual", "silu"]
+    interpret: plgpu.InterpretGPUParams | None
+
+    @property
+    def sides(self) -> int:
+        """Products of a tile."""
+        return 2 if self.after == "silu" else 1
+
+    @property
+    def warpgroups(self) -> int:
+        """That multiply."""
+        return -(-self.rows // ROWS)
+
+    @property
+    def tiles(self) -> int:
+        return -(-self.out // self.columns)
+
+    @property
+    def width(self) -> int:
+        """Columns of a tile that one CTA finishes."""
+        return self.columns // self.splits
+
+    @property
+    def most_stages(self) -> int:
+        """Blocks that fit the shared memory beside what else is there."""
+        rows, item = self.warpgroups * ROWS, 2
+        partial = rows * self.columns * 4 if self.splits > 1 else 0
+        room = ROOM - rows * self.width * item - partial
+        return min(room // ((rows + self.sides * self.columns) * BLOCK * item), MAX_STAGES)
+
+    def parts(self) -> Iterator[tuple[int, int]]:
+        """Each warpgroup and how many rows it has."""
+        return ((i, min(ROWS, self.rows - i * ROWS)) for i in range(self.warpgroups))
+
+
+@functools.partial(jax.jit, static_argnames=("tuning", "interpret"))
+def linear_residual(
+    x: jax.Array,
+    w: jax.Array,
+    residual: jax.Array,
+    *,
+    tuning: Tuning = DEFAULT,
+    interpret: plgpu.InterpretGPUParams | None = None,
+) -> jax.Array:
+    """residual + x @ w.T, the product summed in f32 and rounded before it is added.
+
+      x: [T, K].    w: [N, K].    residual: [T, N].
+    Returns [T, N].
+    """
+    plan = plan_launch(x, w, "residual", tuning, interpret)
+    return _launch(plan)(_padded(x), w, _padded(residual))[: len(x)]
+
+
+@functools.partial(jax.jit, static_argnames=("tuning", "interpret"))
+def gate_up(
+    x: jax.Array, w: jax.Array, *, tuning: Tuning = DEFAULT, interpret: plgpu.InterpretGPUParams | None = None
+) -> jax.Array:
+    """silu(gate) * up of x @ w.T, in f32 of the rounded products, then rounded.
+
+      x: [T, K].    w: [2F, K], the rows of gate, then of up.
+    Returns [T, F].
+    """
+    plan = plan_launch(x, w, "silu", tuning, interpret)
+    return _launch(plan)(_padded(x), w)[: len(x)]
+
+
+def supported(rows: int, out_features: int, in_features: int, dtype: jnp.dtype) -> bool:
+    """Whether these kernels can run w [out_features, in_features] on that many rows; else use linear.linear."""
+    return (
+        dtype in (jnp.bfloat16, jnp.float16)
+        and rows <= MAX_ROWS
+        and in_features % BLOCK == 0
+        and out_features % 16 == 0
+        and out_features >= 512
+    )
+
+
+def plan_launch(
+    x: jax.Array,
+    w: jax.Array,
+    after: Literal["residual", "silu"],
+    tuning: Tuning,
+    interpret: plgpu.InterpretGPUParams | None,
+) -> Plan:
+    """Raises ValueError for shapes and tunings that cannot run."""
+    fits = x.ndim == w.ndim == 2 and x.shape[1] == w.shape[1] and x.dtype == w.dtype
+    if not fits or not supported(x.shape[0], *w.shape, x.dtype):
+        raise ValueError(
+            f"the Mosaic batch linears need x [T, K] with T <= {MAX_ROWS} and w [N, K], both bf16 or f16, with "
+            f"N % 16 == 0, N >= 512 and K % {BLOCK} == 0, got {x.aval} and {w.aval}; use linear.linear"
+        )
+    (out, depth), rows = w.shape, round_up(x.shape[0], 8)
+    out //= 2 if after == "silu" else 1  # columns of the result
+    columns = tuning.columns or (round_up(-(-out // CTAS_WANTED), 8) if after == "silu" else 64)
+    tiles = -(-out // columns)
+    splits = tuning.splits or next((n for n in (4, 2) if after != "silu" and tiles <= AT_ONCE[n - 1]), 1)
+    plan = Plan(rows, depth, out, x.dtype, columns, splits, tuning.stages, after, interpret)
+    plan = dataclasses.replace(plan, stages=tuning.stages or plan.most_stages)
+    if columns % (8 * splits) or columns > out or not 2 <= plan.stages <= plan.most_stages:
+        raise ValueError(
+            "columns must be a multiple of 8 * splits and at most the result's, and two blocks and more fit the shared "
+            f"memory, got w {w.aval} and {tuning}; use the default tuning"
+        )
+    return plan
+
+
+def _padded(x: jax.Array) -> jax.Array:
+    return jnp.pad(x, ((0, -len(x) % 8), (0, 0)))
+
+
+def _launch(plan: Plan) -> Callable[..., jax.Array]:
+    warpgroups, dtype = plan.warpgroups, plan.dtype
+    smem = dict(
+        x=operand((plan.stages, warpgroups, ROWS, BLOCK), dtype),
+        w=operand((plan.stages, plan.sides, plan.columns, BLOCK), dtype),
+        out=plgpu.SMEM((warpgroups, ROWS, plan.width), dtype),
+        ready=plgpu.Barrier(num_arrivals=warpgroups + plan.sides, num_barriers=plan.stages),
+        free=plgpu.Barrier(num_arrivals=warpgroups, num_barriers=plan.stages),
+    )
+    if plan.after == "residual":
+        smem |= dict(added=plgpu.Barrier(num_arrivals=warpgroups))
+    if plan.splits > 1:
+        smem |= dict(
+            partial=plgpu.SMEM((warpgroups, ROWS, plan.columns), F32),
+            peers=plgpu.ClusterBarrier(collective_axes=("split",), num_arrivals=warpgroups),
+        )
+    return plgpu.kernel(
+        functools.partial(_kernel, plan),
+        out_type=jax.ShapeDtypeStruct((plan.rows, plan.out), dtype),
+        scratch_types=smem,
+        grid=(plan.tiles,),
+        grid_names=("tile",),
+        cluster=(plan.splits,),
+        cluster_names=("split",),
+        num_threads=warpgroups + 1,
+        thread_name="warpgroup",
+        interpret=plan.interpret,
+        compiler_params=COMPILER_PARAMS,
+    )
+
+
+def _kernel(plan: Plan, x_ref: Ref, w_ref: Ref, *rest: Ref, **smem: Ref) -> None:
+    """x [T, K], w [N, K], residual [T, N] if one is added, out [T, columns of the result]."""
+    *residual, out_ref = rest
+    tile, split, warpgroup = (lax.axis_index(name) for name in ("tile", "split", "warpgroup"))
+    start = jnp.minimum(tile * plan.columns, plan.out - plan.columns)  # the last tile repeats some columns
+    share = -(-plan.depth // BLOCK // plan.splits)  # blocks of a CTA
+    first = split * share
+    count = jnp.minimum(share, plan.depth // BLOCK - first)
+    finished = pl.ds(start + split * plan.width, plan.width)  # what this CTA stores
+
+    @pl.when(warpgroup == plan.warpgroups)
+    def _():
+        if not plan.interpret:
+            plgpu.set_max_registers(40, action="decrease")
+        for ref in residual:
+            for i, rows in plan.parts():
+                place = smem["out"].at[i, pl.ds(0, rows)]
+                plgpu.copy_gmem_to_smem(ref.at[pl.ds(i * ROWS, rows), finished], place, smem["added"])
+        lax.fori_loop(0, count, functools.partial(_copy_block, plan, smem, x_ref, w_ref, start, first), None)
+
+    @pl.when(warpgroup < plan.warpgroups)
+    def _():
+        if not plan.interpret:
+            plgpu.set_max_registers(REGISTERS[plan.warpgroups], action="increase")
+        sums = _products(plan, smem, warpgroup, count)
+        if plan.splits > 1:
+            sums = [_sum_of_peers(plan, smem, warpgroup, split, sums[0])]
+        y = _finished(plan, smem, warpgroup, [total.astype(plan.dtype) for total in sums])
+        store(smem["out"].at[warpgroup], y)
+        plgpu.commit_smem()
+        for i, rows in plan.parts():
+
+            @pl.when(warpgroup == i)
+            def _(i=i, rows=rows):
+                place = out_ref.at[pl.ds(i * ROWS, rows), finished]
+                plgpu.copy_smem_to_gmem(smem["out"].at[i, pl.ds(0, rows)], place)
+
+        plgpu.wait_smem_to_gmem(0)
+        if plan.splits > 1:
+            _meet(smem["peers"])  # a CTA that ends takes its shared memory with it
+
+
+def _copy_block(
+    plan: Plan, smem: Smem, x_ref: Ref, w_ref: Ref, start: jax.Array, first: jax.Array, i: jax.Array, _: None
+) -> None:
+    """Start copying this CTA's i-th block, once the warpgroups are done with the one before it in that stage."""
+    stage = lax.rem(i, I32(plan.stages))
+    pl.when(i >= plan.stages)(functools.partial(plgpu.barrier_wait, smem["free"].at[stage]))
+    inner, ready = pl.ds((first + i) * BLOCK, BLOCK), smem["ready"].at[stage]
+    for side in range(plan.sides):
+        source = w_ref.at[pl.ds(side * plan.out + start, plan.columns), inner]
+        plgpu.copy_gmem_to_smem(source, smem["w"].at[stage, side], ready)
+    for j, rows in plan.parts():
+        source = x_ref.at[pl.ds(j * ROWS, rows), inner]
+        plgpu.copy_gmem_to_smem(source, smem["x"].at[stage, j, pl.ds(0, rows)], ready)
+
+
+def _products(plan: Plan, smem: Smem, warpgroup: jax.Array, count: jax.Array) -> list[jax.Array]:
+    """f32[ROWS, columns] of each side, over this CTA's blocks."""
+
+    def run(*sums: Ref) -> list[jax.Array]:
+        def step(i: jax.Array, _: None) -> None:
+            stage = lax.rem(i, I32(plan.stages))
+            plgpu.barrier_wait(smem["ready"].at[stage])
+            for side, total in enumerate(sums):
+                weights = smem["w"].at[stage, side].transpose((1, 0))
+                plgpu.wgmma(total, smem["x"].at[stage, warpgroup], weights)
+            plgpu.wgmma_wait(len(sums))  # for the products of the step before
+            before = lax.rem(i + (plan.stages - 1), I32(plan.stages))
+
+            @pl.when((i > 0) & (i - 1 + plan.stages < count))
+            def _():
+                plgpu.barrier_arrive(smem["free"].at[before])
+
+        lax.fori_loop(0, count, step, None)
+        plgpu.wgmma_wait(0)
+        return [total[...] for total in sums]
+
+    return pl.run_scoped(run, *[plgpu.ACC((ROWS, plan.columns), F32)] * plan.sides)
+
+
+def _sum_of_peers(plan: Plan, smem: Smem, warpgroup: jax.Array, split: jax.Array, mine: jax.Array) -> jax.Array:
+    """This CTA's columns, f32[ROWS, width], of the sum over the cluster, in the CTAs' order."""
+    store(smem["partial"].at[warpgroup], mine)
+    plgpu.commit_smem()
+    _meet(smem["peers"])
+
+    def share(peer: int) -> jax.Array:
+        ref = plgpu.cluster_ref(smem["partial"], {"split": I32(peer)})
+        ref = ref.at[warpgroup, :, pl.ds(split * plan.width, plan.width)]
+        return plgpu.load(ref, layout=plgpu.Layout.WGMMA, optimized=False)
+
+    return functools.reduce(jnp.add, [share(i) for i in range(plan.splits)])
+
+
+def _finished(plan: Plan, smem: Smem, warpgroup: jax.Array, products: list[jax.Array]) -> jax.Array:
+    if plan.after == "silu":
+        gate, up = (product.astype(F32) for product in products)
+        return (gate / (F32(1) + jnp.exp(-gate)) * up).astype(plan.dtype)
+    plgpu.barrier_wait(smem["added"])
+    return products[0] + plgpu.load(smem["out"].at[warpgroup], layout=plgpu.Layout.WGMMA, optimized=False)
+
+
+def _meet(barrier: Ref) -> None:
+    plgpu.barrier_arrive(barrier)
+    plgpu.barrier_wait(barrier)

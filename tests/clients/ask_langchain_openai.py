@@ -1,0 +1,62 @@
+"""langchain-openai. Its argument and what it prints: see test_clients.py."""
+
+import importlib.metadata
+import json
+import sys
+from typing import Any
+
+import openai
+from langchain_core.messages import HumanMessage
+from langchain_openai import ChatOpenAI, OpenAI
+
+ASKED = json.loads(sys.argv[1])
+TO = {"base_url": ASKED["base"], "api_key": ASKED["key"], "max_retries": 0}
+SETTINGS = {name: value for name, value in ASKED["chat"].items() if name != "messages"} | TO
+QUESTION = ASKED["chat"]["messages"][0]["content"]
+
+
+def failure(changes: dict[str, Any]) -> list[Any]:
+    try:
+        ChatOpenAI(**SETTINGS | changes).invoke(QUESTION)
+    except openai.APIStatusError as error:
+        return [type(error).__name__, error.status_code, error.code, error.param]
+    return []
+
+
+def usage_of(message: Any) -> list[int]:
+    return [message.usage_metadata["input_tokens"], message.usage_metadata["output_tokens"]]
+
+
+def main() -> None:
+    client = ChatOpenAI(**SETTINGS)
+    chat = client.bind(logprobs=True, top_logprobs=2).invoke(QUESTION)
+    streamed, *chunks = client.stream(QUESTION, stream_usage=True)
+    for chunk in chunks:
+        streamed += chunk
+    (text,) = OpenAI(**SETTINGS, logprobs=2).generate([ASKED["text"]["prompt"]]).generations[0]
+    (several,) = ChatOpenAI(**SETTINGS, n=2).generate([[HumanMessage(QUESTION)]]).generations
+    stopped = client.invoke(QUESTION, stop=[ASKED["stop"]])
+    found = chat.response_metadata["logprobs"]["content"]
+    seen = {
+        "version": importlib.metadata.version("langchain-openai").split(".")[0],
+        "models": [model.id for model in client.root_client.models.list()],
+        "chat": [chat.content, chat.response_metadata["finish_reason"]],
+        "usage": usage_of(chat),
+        "logprobs": [[entry["token"], len(entry["top_logprobs"])] for entry in found],
+        "streamed": [streamed.content, streamed.response_metadata["finish_reason"]],
+        "streamed_usage": usage_of(streamed),
+        "text": [text.text, text.generation_info["finish_reason"]],
+        "text_logprobs": text.generation_info["logprobs"]["tokens"],
+        "text_streamed": "".join(OpenAI(**SETTINGS).stream(ASKED["text"]["prompt"])),
+        "n": [generation.text for generation in several],
+        "stop": [stopped.content, stopped.response_metadata["finish_reason"]],
+        "no_model": failure({"model": "gpt-9"}),
+        "bad_value": failure({"temperature": 3}),
+        "too_long": failure({"max_tokens": 10**9}),
+        "no_key": failure({"api_key": "sk-of-a-stranger"}),
+    }
+    print(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""The Mosaic linears of many rows: logic interpreted on the CPU, lowering for sm_90, numbers on a GPU."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from jaxinfer_kernels import mosaic_batch_linear
+from jaxinfer_kernels.mosaic_batch_linear import Tuning, supported
+from tests.kernels.linears import MODELS, arguments, error
+
+OPS = ["gate_up", "linear_residual"]
+
+
+def named_arguments(op: str, rows: int, out: int, depth: int) -> dict[str, jax.Array]:
+    named = arguments("linear_residual", rows, out, depth)
+    return {name: value for name, value in named.items() if op == "linear_residual" or name != "residual"}
+
+
+def run(op: str, named: dict[str, jax.Array], **settings: object) -> jax.Array:
+    return jax.block_until_ready(getattr(mosaic_batch_linear, op)(**named, **settings))
+
+
+def plain(op: str, named: dict[str, jax.Array]) -> jax.Array:
+    """The definition as XLA runs it, in the arguments' precision."""
+    x, w = named["x"], named["w"]
+    precision = jax.lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
+    y = jnp.einsum("TK,NK->TN", x, w, preferred_element_type=jnp.float32, precision=precision).astype(w.dtype)
+    if op == "linear_residual":
+        return y + named["residual"]
+    gate, up = jnp.split(y.astype(jnp.float32), 2, axis=-1)
+    return (jax.nn.silu(gate) * up).astype(w.dtype)
+
+
+def reference(op: str, named: dict[str, jax.Array]) -> np.ndarray:
+    return np.asarray(plain(op, {name: value.astype(jnp.float32) for name, value in named.items()}))
+
+
+# One warpgroup that multiplies and one that copies: interpreted, each holds one of XLA's threads, one a core.
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize(
+    ("rows", "depth", "tuning"),
+    [
+        (64, 256, Tuning(columns=128, splits=1)),
+        (19, 320, Tuning(columns=96, splits=1, stages=2)),  # the last tile repeats columns; stages are filled again
+        (8, 128, Tuning(columns=256, splits=1, stages=2)),
+    ],
+)
+def test_computes_its_definition(op, rows, depth, tuning):
+    named = named_arguments(op, rows, 512, depth)
+    interpret = plgpu.InterpretGPUParams(detect_races=True)
+    got, wanted = run(op, named, tuning=tuning, interpret=interpret), plain(op, named)
+    assert got.shape == wanted.shape
+    assert got.dtype == wanted.dtype
+    assert error(got, reference(op, named)) < 8e-3
+    assert error(got, np.asarray(wanted, np.float32)) < 3e-3  # the same but for the order of sums
+
+
+def test_padding_reaches_only_padding():
+    named = named_arguments("gate_up", 16, 512, 128)
+    named["x"] = named["x"].at[9:].set(jnp.nan)
+    out = run("gate_up", named, tuning=Tuning(columns=256), interpret=plgpu.InterpretGPUParams())
+    assert error(out[:9], reference("gate_up", named)[:9]) < 8e-3
+
+
+def layers(model: str) -> list[tuple[str, int, int]]:
+    """Op, out, depth."""
+    width, _, heads, mlp = MODELS[model]
+    return [("gate_up", 2 * mlp, width), ("linear_residual", width, mlp), ("linear_residual", width, heads)]
+
+
+@pytest.mark.parametrize("rows", [24, 128, 256])
+@pytest.mark.parametrize("model", MODELS)
+def test_lowers_for_hopper(model, rows):
+    for op, out, depth in layers(model):
+        named = jax.eval_shape(functools.partial(named_arguments, op, rows, out, depth))
+        function = getattr(mosaic_batch_linear, op)
+        text = jax.jit(lambda named, function=function: function(**named)).trace(named)
+        assert text.lower(lowering_platforms=("cuda",)).as_text().count("mosaic_gpu_v2") == 1
+
+
+def test_refuses_what_it_cannot_run():
+    x, w = jnp.zeros((8, 4096), jnp.bfloat16), jnp.zeros((1024, 4096), jnp.bfloat16)
+    with pytest.raises(ValueError, match="use linear.linear"):
+        mosaic_batch_linear.gate_up(jnp.zeros((8, 100), jnp.bfloat16), jnp.zeros((1024, 100), jnp.bfloat16))
+    for tuning in (Tuning(columns=24, splits=2), Tuning(columns=1024), Tuning(columns=64, stages=20)):
+        with pytest.raises(ValueError, match="columns must be a multiple"):
+            mosaic_batch_linear.gate_up(x, w, tuning=tuning)
+    assert not supported(257, 1024, 128, jnp.bfloat16)
+    assert not supported(8, 1024, 128, jnp.float32)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("model", "rows"), [*(("Qwen2.5-1.5B", rows) for rows in (19, 64, 128, 256)), *((model, 128) for model in MODELS)]
+)
+def test_is_as_near_to_float32_as_xla_is(model, rows):
+    for op, out, depth in layers(model):
+        named = named_arguments(op, rows, out, depth)
+        wanted = reference(op, named)
+        assert error(run(op, named), wanted) <= 2 * error(jax.jit(plain, static_argnums=0)(op, named), wanted)

@@ -1,0 +1,264 @@
+"""Every field that clients of OpenAI, vLLM, SGLang and llama.cpp know, on both routes: carried out, refused by name or
+accepted by design. A field stands in one of the tables below, or the first two tests fail.
+"""
+
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+
+from jaxinfer.protocol.chat import CHAT_REFUSED, ChatWire
+from jaxinfer.protocol.completions import COMPLETION_REFUSED, CompletionWire
+from jaxinfer.protocol.fields import GENERATING
+from tests.server.fakes import FakeLLM
+from tests.server.http import CHAT, COMPLETIONS, USER, error_of, events, post
+
+# The names that the reference of these APIs lists, in its order.
+SHARED_FIELDS = """
+model max_tokens n temperature top_p top_k min_p presence_penalty frequency_penalty repetition_penalty seed stop
+stop_token_ids include_stop_str_in_output ignore_eos min_tokens logprobs prompt_logprobs logprob_token_ids logit_bias
+allowed_token_ids bad_words skip_special_tokens spaces_between_special_tokens response_format structured_outputs
+guided_json guided_regex guided_choice guided_grammar regex ebnf json_schema grammar stream stream_options
+stream_interval truncate_prompt_tokens truncation_side priority request_id session_id cache_salt return_token_ids
+return_tokens_as_token_ids return_prompt_text user store metadata service_tier prediction safety_identifier
+prompt_cache_key verbosity use_beam_search length_penalty repetition_detection kv_transfer_params vllm_xargs
+watermarking reasoning_effort include_reasoning thinking_token_budget add_special_tokens echo best_of
+stop_regex no_stop_trim rid extra_key lora_path custom_labels custom_logit_processor session_params bootstrap_host
+bootstrap_port bootstrap_room reasoning include_metrics
+"""
+CHAT_FIELDS = """
+messages max_completion_tokens top_logprobs tools tool_choice parallel_tool_calls functions function_call modalities
+audio web_search_options chat_template chat_template_kwargs documents add_generation_prompt continue_final_message
+separate_reasoning stream_reasoning input_ids
+"""
+COMPLETION_FIELDS = "prompt suffix"
+# and what no reference names beside our own code
+OURS = {"beam_width", "early_stopping", "detokenize", "prompt_embeds", "logits_processors", "prompt_cache_retention"}
+
+LEAST: dict[str, dict[str, Any]] = {CHAT: {"messages": USER}, COMPLETIONS: {"prompt": "ab"}}
+SAMPLING: dict[str, Any] = {
+    "n": 2,
+    "temperature": 0.5,
+    "top_p": 0.25,
+    "top_k": 7,
+    "min_p": 0.125,
+    "presence_penalty": 1.5,
+    "frequency_penalty": -1.5,
+    "repetition_penalty": 1.25,
+    "seed": 11,
+    "max_tokens": 9,
+    "min_tokens": 3,
+    "stop": ["a", "b"],
+    "stop_token_ids": [5],
+    "include_stop_str_in_output": True,
+    "ignore_eos": True,
+    "skip_special_tokens": False,
+    "logit_bias": {"5": -3.5},
+    "allowed_token_ids": [5, 6],
+    "bad_words": ["x"],
+    "prompt_logprobs": 2,
+}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+REFUSED: dict[str, Any] = {
+    "logprob_token_ids": [1],
+    "spaces_between_special_tokens": False,
+    "response_format": SCHEMA,
+    "structured_outputs": {"json": {}},
+    "guided_json": {},
+    "guided_regex": "a",
+    "guided_choice": ["a"],
+    "guided_grammar": "root ::= a",
+    "regex": "a",
+    "ebnf": "root ::= a",
+    "json_schema": "{}",
+    "grammar": "root ::= a",
+    "stream_interval": 2,
+    "request_id": "x",
+    "rid": "x",
+    "session_id": "x",
+    "return_token_ids": True,
+    "return_tokens_as_token_ids": True,
+    "return_prompt_text": True,
+    "use_beam_search": True,
+    "beam_width": 2,
+    "length_penalty": 2,
+    "early_stopping": True,
+    "repetition_detection": {},
+    "kv_transfer_params": {},
+    "vllm_xargs": {},
+    "watermarking": {},
+    "reasoning": {"effort": "low"},
+    "reasoning_effort": "low",
+    "include_reasoning": False,
+    "thinking_token_budget": 5,
+    "detokenize": False,
+    "stop_regex": "a",
+    "no_stop_trim": True,
+    "extra_key": "x",
+    "lora_path": "x",
+    "custom_labels": {},
+    "custom_logit_processor": "x",
+    "logits_processors": ["x"],
+    "prompt_embeds": "x",
+    "session_params": {},
+    "bootstrap_host": "x",
+    "bootstrap_port": 1,
+    "bootstrap_room": 1,
+}
+ONLY_CHAT_REFUSED: dict[str, Any] = {
+    "best_of": 2,
+    "echo": True,
+    "add_special_tokens": True,
+    "tools": [TOOL],
+    "tool_choice": "auto",
+    "functions": [TOOL],
+    "function_call": "auto",
+    "modalities": ["audio"],
+    "audio": {},
+    "web_search_options": {},
+    "chat_template": "x",
+    "documents": [{}],
+    "separate_reasoning": True,
+    "stream_reasoning": True,
+    "input_ids": [1],
+}
+REFUSED_BY: dict[str, dict[str, Any]] = {
+    CHAT: REFUSED | ONLY_CHAT_REFUSED,
+    COMPLETIONS: REFUSED | {"suffix": "x", "best_of": 3},
+}
+# They change nothing in the answer, whatever is in them.
+ACCEPTED = {
+    "user": "u1",
+    "store": True,
+    "metadata": {"a": "b"},
+    "service_tier": "auto",
+    "prediction": {"type": "content", "content": "x"},
+    "safety_identifier": "x",
+    "prompt_cache_key": "x",
+    "prompt_cache_retention": "24h",
+}
+ACCEPTED_BY: dict[str, dict[str, Any]] = {CHAT: ACCEPTED | {"parallel_tool_calls": True}, COMPLETIONS: ACCEPTED}
+WARNED = {"verbosity": "low"}  # a wish that no open model can be held to: the answer says that nobody read it
+
+
+def carried(path: str) -> dict[str, Any]:
+    """What each field of this route does, by an example that says so: body, then what is seen of it."""
+    seen = {
+        name: ({name: value}, lambda llm, _, name=name: getattr(llm.calls[0].params, name), value)
+        for name, value in SAMPLING.items()
+    }
+    return seen | SHARED | (OF_CHAT if path == CHAT else OF_COMPLETIONS)
+
+
+def usage_frames(response: httpx2.Response) -> list[bool]:
+    return [bool(frame.get("usage")) for frame in events(response.text)]
+
+
+STREAM = {"stream": True, "stream_options": {"include_usage": True}}
+GOES_ON = {"messages": [*USER, {"role": "assistant", "content": "Once"}], "continue_final_message": True}
+SHARED = {
+    "model": ({"model": "org/tiny-1B"}, lambda llm, response: response.json()["model"], "org/tiny-1B"),
+    "priority": ({"priority": -3}, lambda llm, _: llm.calls[0].priority, -3),
+    "stream": ({"stream": True}, lambda _, response: response.headers["content-type"][:17], "text/event-stream"),
+    "include_metrics": ({"include_metrics": True}, lambda _, response: "metrics" in response.json(), True),
+    "cache_salt": ({"cache_salt": "x"}, lambda llm, _: llm.calls[0].salt, "/x"),
+    "truncate_prompt_tokens": ({"truncate_prompt_tokens": 2}, lambda llm, _: len(llm.calls[0].prompt_ids), 2),
+    "truncation_side": (
+        {"truncate_prompt_tokens": 1, "truncation_side": "right", "add_special_tokens": False},
+        lambda llm, _: llm.calls[0].prompt in ("u", "a"),  # of user: and of ab
+        True,
+    ),
+    "stream_options": (STREAM, lambda _, response: usage_frames(response)[-2:], [False, True]),
+}
+OF_CHAT = {
+    "messages": ({}, lambda llm, _: llm.rendered[0]["messages"], USER),
+    "max_completion_tokens": ({"max_completion_tokens": 9}, lambda llm, _: llm.calls[0].params.max_tokens, 9),
+    "logprobs": ({"logprobs": True}, lambda llm, _: llm.calls[0].params.logprobs, 0),
+    "top_logprobs": ({"logprobs": True, "top_logprobs": 4}, lambda llm, _: llm.calls[0].params.logprobs, 4),
+    "add_generation_prompt": ({"add_generation_prompt": False}, lambda llm, _: llm.rendered[0]["add"], False),
+    "continue_final_message": (GOES_ON, lambda llm, _: llm.rendered[0]["go_on"], True),
+    "chat_template_kwargs": (
+        {"chat_template_kwargs": {"enable_thinking": False}},
+        lambda llm, _: llm.rendered[0]["kwargs"],
+        {"enable_thinking": False},
+    ),
+}
+OF_COMPLETIONS = {
+    "prompt": ({"prompt": [[1], [2]]}, lambda llm, _: [call.prompt_ids for call in llm.calls], [[1], [2]]),
+    "logprobs": ({"logprobs": 4}, lambda llm, _: llm.calls[0].params.logprobs, 4),
+    "add_special_tokens": ({"add_special_tokens": False}, lambda llm, _: llm.calls[0].prompt_ids, [97, 98]),
+    "echo": ({"echo": True}, lambda _, response: response.json()["choices"][0]["text"], "abHello"),
+    "best_of": ({"best_of": 2, "n": 2}, lambda _, response: len(response.json()["choices"]), 2),
+}
+ROUTES = (CHAT, COMPLETIONS)
+
+
+def cases(tables: dict[str, dict[str, Any]]) -> list[Any]:
+    return [
+        pytest.param(path, name, value, id=f"{path.split('/')[2]} {name}")
+        for path in ROUTES
+        for name, value in tables[path].items()
+    ]
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_every_field_of_the_reference_is_in_a_table(path):
+    own = CHAT_FIELDS if path == CHAT else COMPLETION_FIELDS
+    listed = {*SHARED_FIELDS.split(), *own.split(), *OURS}
+    known = carried(path).keys() | REFUSED_BY[path].keys() | ACCEPTED_BY[path].keys() | WARNED.keys()
+    assert known == listed
+
+
+@pytest.mark.parametrize(
+    ("path", "wire", "refused"), [(CHAT, ChatWire, CHAT_REFUSED), (COMPLETIONS, CompletionWire, COMPLETION_REFUSED)]
+)
+def test_every_field_that_the_server_knows_is_in_a_table(path, wire, refused):
+    own = {field.name for field in msgspec.structs.fields(wire)}
+    known = carried(path).keys() | REFUSED_BY[path].keys() | ACCEPTED_BY[path].keys()
+    assert own | refused.keys() | GENERATING == known
+
+
+@pytest.mark.parametrize(("path", "name", "example"), cases({path: carried(path) for path in ROUTES}))
+def test_it_is_carried_out(path, name, example):
+    fields, seen, expected = example
+    llm = FakeLLM()
+    response = post(llm, path, LEAST[path] | fields)
+    assert response.status_code == 200, response.text
+    assert seen(llm, response) == expected
+    assert "x-jaxinfer-warnings" not in response.headers
+
+
+@pytest.mark.parametrize(("path", "name", "value"), cases(REFUSED_BY))
+def test_it_is_refused_by_name(path, name, value):
+    llm = FakeLLM()
+    response = post(llm, path, LEAST[path] | {name: value})
+    assert (response.status_code, error_of(response)["param"]) == (400, name)
+    assert name in error_of(response)["message"]
+    assert not llm.calls and not llm.rendered and not llm.encoded
+
+
+@pytest.mark.parametrize(("path", "name", "value"), cases(ACCEPTED_BY))
+def test_it_is_accepted_without_effect(path, name, value):
+    llm = FakeLLM()
+    response = post(llm, path, LEAST[path] | {name: value})
+    assert response.status_code == 200
+    assert "x-jaxinfer-warnings" not in response.headers
+    post(llm, path, LEAST[path])
+    with_it, without = llm.calls
+    assert (with_it.prompt_ids, with_it.params) == (without.prompt_ids, without.params)
+
+
+@pytest.mark.parametrize(("path", "name", "value"), cases(dict.fromkeys(ROUTES, WARNED)))
+def test_it_is_not_read_and_the_answer_says_so(path, name, value):
+    response = post(FakeLLM(), path, LEAST[path] | {name: value})
+    assert response.headers["x-jaxinfer-warnings"] == f"unknown and ignored: {name}"
+
+
+@pytest.mark.parametrize(("path", "name", "refusal"), cases({CHAT: CHAT_REFUSED, COMPLETIONS: COMPLETION_REFUSED}))
+def test_a_null_and_what_asks_for_nothing_pass(path, name, refusal):
+    for value in (None, *refusal.neutral):
+        response = post(FakeLLM(), path, LEAST[path] | {name: value})
+        assert response.status_code == 200
+        assert "x-jaxinfer-warnings" not in response.headers

@@ -1,0 +1,368 @@
+"""Pairs of fields and events in which most servers' bugs live, cell by cell, over the engine process of a dry run: real
+scheduler, pages, text side and wire; a token is a hash of all tokens before it as the page table finds them, so a page
+too many, too few or mixed up changes the text. Cells of tools, reasoning, grammars and speculation come with those.
+"""
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import httpx2
+import pytest
+
+from jaxinfer.config import EngineConfig
+from jaxinfer.llm.async_llm import AsyncLLM
+from jaxinfer.llm.dry_run import MODULE
+from jaxinfer.llm.process import EngineProcess
+from jaxinfer.server.app import create_app
+from tests.server.http import CHAT, COMPLETIONS, USER, error_of, events, live, wait_until
+from tests.server.streams import ask_all, ask_alone
+
+ROOM = 256  # max_model_len: sixteen pages, of which four sequences share thirty-nine
+USAGE = {"stream": True, "stream_options": {"include_usage": True}}
+LONG = {"ignore_eos": True, "temperature": 1}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+
+
+@pytest.fixture(scope="module")
+def llm() -> AsyncLLM:
+    config = EngineConfig(
+        model="demo", max_model_len=ROOM, max_num_seqs=4, max_num_batched_tokens=64, num_pages=40, page_size=16
+    )
+    return AsyncLLM(config, new_transport=partial(EngineProcess, child=(MODULE, "0.001")))
+
+
+@pytest.fixture(scope="module")
+def port(llm: AsyncLLM) -> Iterator[int]:
+    with live(create_app(llm), llm.start, llm.close) as port:
+        yield port
+
+
+class Server:
+    """The server as a client sees it, and its counters."""
+
+    def __init__(self, llm: AsyncLLM, port: int, client: httpx2.Client) -> None:
+        self.llm, self.port, self._client = llm, port, client
+
+    def post(self, path: str, **body: Any) -> httpx2.Response:
+        return self._client.post(path, json=body)
+
+    def chat(self, **body: Any) -> dict[str, Any]:
+        return self._ok(CHAT, {"messages": USER} | body)
+
+    def complete(self, prompt: Any = "once", **body: Any) -> dict[str, Any]:
+        return self._ok(COMPLETIONS, {"prompt": prompt} | body)
+
+    def frames(self, path: str = COMPLETIONS, **body: Any) -> list[dict[str, Any]]:
+        response = self.post(path, **USAGE | body)
+        assert response.status_code == 200, response.text
+        return events(response.text)
+
+    def preemptions(self) -> int:
+        return self.llm.stats().preemptions
+
+    def _ok(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        response = self.post(path, **body)
+        assert response.status_code == 200, response.text
+        answer: dict[str, Any] = response.json()
+        return answer
+
+
+@pytest.fixture
+def server(llm: AsyncLLM, port: int) -> Iterator[Server]:
+    with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+        yield Server(llm, port, client)
+    wait_until(lambda: (llm.stats().running, llm.stats().waiting, llm.stats().pages_owned) == (0, 0, 0))
+    stats = llm.stats()
+    assert stats.pages_free + stats.pages_cached == stats.pages_total
+
+
+def text_of(choice: dict[str, Any]) -> str:
+    if "delta" in choice:
+        return choice["delta"].get("content") or ""
+    return choice["message"]["content"] if "message" in choice else choice["text"]
+
+
+def joined(frames: list[dict[str, Any]]) -> dict[int, str]:
+    texts: dict[int, str] = {}
+    for choice in (choice for frame in frames for choice in frame["choices"]):
+        texts[choice["index"]] = texts.get(choice["index"], "") + text_of(choice)
+    return texts
+
+
+def texts_of(answer: dict[str, Any]) -> dict[int, str]:
+    return {choice["index"]: text_of(choice) for choice in answer["choices"]}
+
+
+# ---- streams ----
+
+
+def stream_and_n(server: Server) -> None:
+    asked = LONG | {"n": 3, "seed": 4, "max_tokens": 30}
+    frames = server.frames(CHAT, messages=USER, **asked)
+    ends = Counter(
+        choice["index"] for frame in frames for choice in frame["choices"] if choice["finish_reason"] is not None
+    )
+    roles = Counter(c["index"] for frame in frames for c in frame["choices"] if c["delta"].get("role"))
+    assert ends == roles == {0: 1, 1: 1, 2: 1}
+    assert [bool(frame.get("usage")) for frame in frames] == [False] * (len(frames) - 1) + [True]
+    assert frames[-1]["usage"]["completion_tokens"] == 90
+    assert joined(frames) == texts_of(server.chat(**asked))
+
+
+def stream_and_logprobs_and_stop(server: Server) -> None:
+    whole = server.complete(**LONG, seed=4, max_tokens=40)["choices"][0]["text"]
+    stop = whole[len(whole) // 2 :][:4]
+    asked = LONG | {"seed": 4, "max_tokens": 40, "stop": stop, "logprobs": 1}
+    answer = server.complete(**asked)
+    assert answer["choices"][0]["text"] == whole[: whole.index(stop)]
+    frames = server.frames(prompt="once", **asked)
+    assert joined(frames) == texts_of(answer)
+    found = [c["logprobs"] for frame in frames for c in frame["choices"] if c["logprobs"] is not None]
+    tokens = [token for piece in found for token in piece["tokens"]]
+    assert len(tokens) == frames[-1]["usage"]["completion_tokens"] == answer["usage"]["completion_tokens"] < 40
+    assert tokens == answer["choices"][0]["logprobs"]["tokens"]
+    offsets = [offset for piece in found for offset in piece["text_offset"]]
+    assert offsets == sorted(offsets) and offsets[0] == 0
+
+
+# ---- echo ----
+
+
+def echo_and_logprobs_and_prefix_cache(server: Server) -> None:
+    prompt = [7 + i % 50 for i in range(100)]
+    asked: dict[str, Any] = {"echo": True, "logprobs": 1, "max_tokens": 3, "temperature": 0}
+    first = server.complete(prompt, **asked)
+    assert server.complete(prompt, max_tokens=3)["usage"]["prompt_tokens_details"]["cached_tokens"] == 96
+    second = server.complete(prompt, **asked)
+    assert second["choices"] == first["choices"]
+    found = second["choices"][0]["logprobs"]
+    assert {len(values) for values in found.values()} == {103}
+    assert [value is None for value in found["token_logprobs"]] == [True] + [False] * 102
+
+
+def echo_and_no_tokens(server: Server) -> None:
+    for fields, expected in ({}, None), ({"logprobs": 0}, 4):
+        answer = server.complete([5, 6, 7, 8], echo=True, max_tokens=0, **fields)
+        (choice,) = answer["choices"]
+        assert choice["text"] == server.post("/detokenize", tokens=[5, 6, 7, 8]).json()["prompt"]
+        assert (choice["finish_reason"], answer["usage"]["completion_tokens"]) == ("length", 0)
+        assert (choice["logprobs"] and len(choice["logprobs"]["tokens"])) == expected
+
+
+# ---- seeds ----
+
+
+def seed_and_n(server: Server) -> None:
+    asked = LONG | {"seed": 9, "n": 4, "max_tokens": 20}
+    texts = texts_of(server.complete(**asked))
+    assert len(set(texts.values())) == 4
+    assert texts_of(server.complete(**asked)) == texts
+    greedy = texts_of(server.complete(n=2, temperature=0, max_tokens=20))
+    assert greedy[0] == greedy[1], "n without a temperature is the same answer n times"
+
+
+CROWD = [{"prompt": f"number {i}", "seed": i, "max_tokens": 180, **LONG} for i in range(6)]
+
+
+def seed_and_preemption(server: Server) -> None:
+    alone = ask_alone(server.port, CROWD)
+    before = server.preemptions()
+    assert [answer.said for answer in ask_all(server.port, CROWD)] == [answer.said for answer in alone]
+    assert server.preemptions() > before
+
+
+def seed_and_chunked_prefill(server: Server) -> None:
+    """150 tokens through steps of 64: alone, behind others' prompts, and with a prefix that is there already."""
+    asked = {"prompt": [3 + i % 70 for i in range(150)], "seed": 5, "max_tokens": 30, **LONG}
+    (alone,) = ask_alone(server.port, [asked])
+    others = [{"prompt": [i] * 90, "max_tokens": 30, **LONG} for i in range(80, 83)]
+    assert ask_all(server.port, [*others, asked])[3].said == alone.said
+    assert ask_alone(server.port, [asked])[0].said == alone.said
+
+
+def seed_and_restart(server: Server) -> None:
+    asked = {"prompt": "once", "seed": 6, "max_tokens": 200, **LONG}
+    (alone,) = ask_alone(server.port, [asked])
+    restarts = server.llm.stats().restarts
+    frames = 0
+
+    def kill_at_the_tenth_frame() -> None:
+        nonlocal frames
+        frames += 1
+        if frames == 10:
+            os.kill(server.llm._model.transport.pid, signal.SIGKILL)
+
+    (answer,) = ask_all(server.port, [asked], kill_at_the_tenth_frame)
+    assert answer.said == alone.said
+    assert server.llm.stats().restarts == restarts + 1
+
+
+# ---- prompts ----
+
+
+def continue_final_message(server: Server) -> None:
+    messages = [*USER, {"role": "assistant", "content": "Once upon"}]
+    fields = {"messages": messages, "continue_final_message": True}
+    prompt = server.post("/apply-template", **fields).json()["prompt"]
+    assert prompt.endswith("Once upon")
+    sampling = LONG | {"seed": 3, "max_tokens": 12}
+    text = text_of(server.chat(**fields, **sampling)["choices"][0])
+    assert text == text_of(server.complete(prompt, add_special_tokens=False, **sampling)["choices"][0])
+    assert not text.startswith("Once upon")
+
+
+def at_the_end_of_the_context(server: Server) -> None:
+    full = [5] * ROOM
+    for body in ({"prompt": full}, {"prompt": full, "max_tokens": 1}, {"prompt": full[1:], "max_tokens": 2}):
+        response = server.post(COMPLETIONS, **body)
+        assert (response.status_code, error_of(response)["code"]) == (400, "context_length_exceeded")
+        assert f"maximum context length is {ROOM} tokens" in error_of(response)["message"]
+    for body in ({}, {"max_tokens": 1}):
+        answer = server.complete(full[1:], ignore_eos=True, **body)
+        assert (answer["usage"]["completion_tokens"], answer["choices"][0]["finish_reason"]) == (1, "length")
+    for fields in ({}, {"logprobs": 0}, {"logprobs": 0, "n": 2}):
+        answer = server.complete(full, echo=True, max_tokens=0, **fields)
+        assert (answer["usage"]["prompt_tokens"], answer["usage"]["completion_tokens"]) == (ROOM, 0)
+        assert {choice["finish_reason"] for choice in answer["choices"]} == {"length"}
+        assert all(len(c["logprobs"]["tokens"]) == ROOM for c in answer["choices"] if c["logprobs"])
+    over = server.post(COMPLETIONS, prompt=[5] * (ROOM + 1), echo=True, max_tokens=0)
+    assert (over.status_code, error_of(over)["code"]) == (400, "context_length_exceeded")
+    assert f"length is {ROOM} tokens, prompt and answer together; your prompt has {ROOM + 1}. " in over.text
+
+
+def odd_conversations(server: Server) -> None:
+    system, assistant = {"role": "system", "content": "x"}, {"role": "assistant", "content": "x"}
+    nothing = [{"role": "user", "content": ""}]
+    for messages in ([system], [assistant], [*USER, assistant], nothing, [system, *nothing], USER * 2, [assistant] * 2):
+        assert server.chat(messages=messages, max_tokens=2)["usage"]["completion_tokens"] >= 1
+    for messages in ([], [{"role": "user"}], [{"role": "user", "content": []}]):
+        response = server.post(CHAT, messages=messages)
+        assert response.status_code == 400 and error_of(response)["param"].startswith("messages")
+
+
+def ids_that_do_not_exist(server: Server) -> None:
+    width = server.llm.info.vocab_size
+    for token in (-1, width, 2**31, 2**64):
+        for prompt in ([5, token], [[5], [token]]):
+            response = server.post(COMPLETIONS, prompt=prompt)
+            assert response.status_code == 400 and str(token) in error_of(response)["message"]
+    assert server.complete([width - 1], max_tokens=1)
+
+
+def truncate_prompt_tokens(server: Server) -> None:
+    """Plain tokens of what the template wrote, from the side asked for; an echo shows what is left."""
+    ids = server.post("/tokenize", messages=USER).json()["tokens"]
+    sampling = LONG | {"seed": 3, "max_tokens": 12}
+    for fields, left in (
+        ({"truncate_prompt_tokens": 5}, ids[-5:]),
+        ({"truncate_prompt_tokens": 5, "truncation_side": "right"}, ids[:5]),
+        ({"truncate_prompt_tokens": len(ids)}, ids),
+    ):
+        expected = server.complete(left, **sampling)
+        answer = server.chat(**fields, **sampling)
+        assert texts_of(answer) == texts_of(expected)
+        assert answer["usage"]["prompt_tokens"] == len(left)
+    long = [5 + i % 50 for i in range(3 * ROOM)]
+    fitting = server.complete(long, truncate_prompt_tokens=-1, echo=True, **sampling)
+    assert fitting["usage"]["prompt_tokens"] == ROOM - 12
+    left = server.post("/detokenize", tokens=long[12 - ROOM :]).json()["prompt"]
+    assert fitting["choices"][0]["text"].startswith(left)
+    too_much = server.post(COMPLETIONS, prompt=long, truncate_prompt_tokens=-1, max_tokens=ROOM)
+    assert (too_much.status_code, error_of(too_much)["code"]) == (400, "context_length_exceeded")
+
+
+# ---- pages ----
+
+
+def prefix_cache_and_cache_salt(server: Server) -> None:
+    prompt = [11 + i % 40 for i in range(64)]
+    cached = []
+    for salt in ("one", "two", "one", None, "two", None):
+        answer = server.complete(prompt, max_tokens=1, cache_salt=salt)
+        cached.append(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+    assert cached == [0, 0, 48, 0, 48, 48]
+
+
+def abort_and_shared_prefix(server: Server) -> None:
+    """Of two that share a prefix one is ended; the other notices nothing, and the prefix is found again."""
+    prefix = [9 + i % 60 for i in range(96)]
+    asked = {"prompt": [*prefix, 4], "seed": 8, "max_tokens": 100, **LONG}
+    (alone,) = ask_alone(server.port, [asked])
+
+    async def run() -> tuple[dict[str, Any], dict[str, Any]]:
+        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client:
+            leaving = asked | {"prompt": [*prefix, 3], "max_tokens": 150}
+            ended = asyncio.create_task(client.post(COMPLETIONS, json=leaving, headers={"x-request-id": "leaving"}))
+            stays = asyncio.create_task(client.post(COMPLETIONS, json=asked))
+            while (await client.post("/abort_request", json={"request_id": "leaving"})).json()["aborted"] == 0:
+                await asyncio.sleep(0.01)
+            return (await ended).json(), (await stays).json()
+
+    ended, stays = asyncio.run(run())
+    assert ended["choices"][0]["finish_reason"] == "abort"
+    assert texts_of(stays) == alone.texts
+    again = server.complete([*prefix, 4], max_tokens=1)
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 96
+
+
+def priority_and_preemption(server: Server) -> None:
+    """The urgent ones come last and push others out, whose streams go on without a repeat or a gap."""
+    bodies = [body | {"priority": -position} for position, body in enumerate(CROWD)]
+    alone = ask_alone(server.port, bodies)
+    before = server.preemptions()
+    assert [answer.said for answer in ask_all(server.port, bodies)] == [answer.said for answer in alone]
+    assert server.preemptions() > before
+
+
+# ---- what is refused until it is there ----
+
+
+def refused(name: str, path: str = CHAT, **fields: Any) -> Callable[[Server], None]:
+    def check(server: Server) -> None:
+        least: dict[str, Any] = {"messages": USER} if path == CHAT else {"prompt": "x"}
+        for stream in (False, True):
+            response = server.post(path, stream=stream, **least, **fields)
+            assert response.status_code == 400
+            assert (error_of(response)["param"], error_of(response)["code"]) == (name, "unsupported_parameter")
+
+    return check
+
+
+CELLS: dict[str, Callable[[Server], None]] = {
+    "stream x n>1": stream_and_n,
+    "stream x logprobs x stop": stream_and_logprobs_and_stop,
+    "echo x logprobs x prefix cache": echo_and_logprobs_and_prefix_cache,
+    "echo x max_tokens 0": echo_and_no_tokens,
+    "json_schema x reasoning": refused("reasoning_effort", response_format=SCHEMA, reasoning_effort="low"),
+    "json_schema x tools auto": refused("response_format", response_format=SCHEMA, tools=TOOLS, tool_choice="auto"),
+    "min_tokens x grammar complete": refused("structured_outputs", structured_outputs={"regex": "a"}, min_tokens=5),
+    "allowed_token_ids x grammar": refused(
+        "structured_outputs", structured_outputs={"regex": "a"}, allowed_token_ids=[1]
+    ),
+    "ignore_eos x json_schema": refused("response_format", response_format=SCHEMA, ignore_eos=True),
+    "stop x tools": refused("tools", tools=TOOLS, stop="x"),
+    "seed x n>1": seed_and_n,
+    "seed x preemption": seed_and_preemption,
+    "seed x chunked prefill": seed_and_chunked_prefill,
+    "seed x restart": seed_and_restart,
+    "continue_final_message": continue_final_message,
+    "truncate_prompt_tokens x chat template": truncate_prompt_tokens,
+    "prefix cache x cache_salt": prefix_cache_and_cache_salt,
+    "LoRA x prefix cache x cache_salt": refused("lora_path", COMPLETIONS, cache_salt="x", lora_path="x"),
+    "abort x shared prefix": abort_and_shared_prefix,
+    "priority x preemption": priority_and_preemption,
+    "max_model_len edge": at_the_end_of_the_context,
+    "empty messages, empty content, only system, assistant last": odd_conversations,
+    "huge ids": ids_that_do_not_exist,
+}
+
+
+@pytest.mark.parametrize("check", CELLS.values(), ids=CELLS)
+def test_cell(check: Callable[[Server], None], server: Server) -> None:
+    check(server)
