@@ -220,7 +220,6 @@ def _kernel(
             smem["q"][warpgroup] = plgpu.load(rows, layout=plgpu.Layout.WGMMA, optimized=False)
             plgpu.commit_smem()
             acc, row_max, row_sum = _attend(tuning, interpreted, smem, warpgroup, at, end, begun, blocks)
-            place = begin, head, shift, end - at
             row_sum = jnp.where(row_sum == 0, F32(1), row_sum)  # of a CTA without blocks
             values = [acc / lax.broadcast_in_dim(row_sum, acc.shape, [0])]
             if tuning.splits == 1:
