@@ -19,8 +19,10 @@ from jaxinfer_kernels import mosaic_decode
 from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, CTAS_WANTED, F32, I32, Ref, Smem, store
 from jaxinfer_kernels.paged_kv import page_size_of
 
+WEIGHT_COLUMNS = 8  # in which a query's weight is repeated: the fewest of a tile
 LOWEST = -1e30  # a running maximum to start from; -inf would make inf - inf = NaN
 ROWS = 64  # queries of one warpgroup
+MAX_SPLITS = 8
 FEW_ROWS = 8  # up to so many rows, those of one token are tiles like the others
 
 
@@ -31,6 +33,9 @@ class Tuning:
     warpgroups: int = 0  # that compute, 1 or 2; a tile has 64 queries for each; 0: as many as keep all CTAs at work
     block_tokens: int = 128  # keys of one step: a multiple of the page size
     stages: int = 2  # blocks in flight
+    splits: int = (
+        0  # CTAs that share a tile's keys; 0: one, or more where there is but one tile of queries for each head
+    )
 
 
 DEFAULT = Tuning()
@@ -97,8 +102,9 @@ def _tiled(
         raise ValueError(
             f"block_tokens must be a multiple of 64 and of the page size {page}, got {tuning.block_tokens}"
         )
-    if not tuning.warpgroups:
-        tuning = dataclasses.replace(tuning, warpgroups=1 if t // (2 * ROWS) * n < CTAS_WANTED else 2)
+    warpgroups = tuning.warpgroups or (1 if t // (2 * ROWS) * n < CTAS_WANTED else 2)
+    splits = tuning.splits or (max(1, min(CTAS_WANTED // n, MAX_SPLITS)) if t <= ROWS else 1)
+    tuning = dataclasses.replace(tuning, warpgroups=warpgroups, splits=splits)
     tiles = _tiles(counts, t, ROWS * tuning.warpgroups)
     pages = (tuning.stages, tuning.block_tokens, h)
     per_stage = dict(num_arrivals=tuning.block_tokens // page, num_barriers=tuning.stages)
@@ -118,18 +124,33 @@ def _tiled(
         smem |= dict(turn=plgpu.Barrier(num_arrivals=2))
     if interpret:
         smem |= dict(weights=_operand((tuning.warpgroups, ROWS, tuning.block_tokens), q.dtype))
+    out = [jax.ShapeDtypeStruct(q.shape, q.dtype)]
+    if splits > 1:
+        out = [jax.ShapeDtypeStruct((splits, t, n, width), F32) for width in (h, WEIGHT_COLUMNS)]
+        smem |= dict(
+            partial=plgpu.SMEM((warpgroups, ROWS, h), F32),
+            weight=plgpu.SMEM((warpgroups, ROWS, WEIGHT_COLUMNS), F32),
+        )
     kernel = plgpu.kernel(
         functools.partial(_kernel, tuning, interpret is not None),
-        out_type=jax.ShapeDtypeStruct(q.shape, q.dtype),
+        out_type=out,
         scratch_types=smem,
-        grid=(len(tiles), n),
-        grid_names=("tile", "head"),
+        grid=(len(tiles), n, splits),
+        grid_names=("tile", "head", "split"),
         num_threads=tuning.warpgroups + 1,
         thread_name="warpgroup",
         interpret=interpret,
         compiler_params=COMPILER_PARAMS,
     )
-    return kernel(layer.reshape(1), tiles, page_table, slots, query_starts, counts, lengths, q, k, v)
+    found = kernel(layer.reshape(1), tiles, page_table, slots, query_starts, counts, lengths, q, k, v)
+    return found[0] if splits == 1 else _combined(*found).astype(q.dtype)
+
+
+def _combined(parts: jax.Array, weights: jax.Array) -> jax.Array:
+    """f32[T, N, H] of each split's average [splits, T, N, H] and the logarithm of its weight, in the first column."""
+    logs = weights[..., :1]
+    shares = jnp.exp2(logs - logs.max(axis=0))
+    return (parts * shares).sum(axis=0) / shares.sum(axis=0)
 
 
 def _tiles(counts: jax.Array, num_tokens: int, tile: int) -> jax.Array:
@@ -159,10 +180,10 @@ def _kernel(
     q_ref,  # [T, N, H]
     k_ref,  # [L, P, K, page, H]
     v_ref,  # [L, P, K, page, H]
-    out_ref,  # [T, N, H]
+    *out_refs,  # [T, N, H]; or, if keys are split, f32[splits, T, N, H] and f32[splits, T, N, WEIGHT_COLUMNS]
     **smem,
 ) -> None:
-    tile, head, warpgroup = (lax.axis_index(name) for name in ("tile", "head", "warpgroup"))
+    tile, head, split, warpgroup = (lax.axis_index(name) for name in ("tile", "head", "split", "warpgroup"))
     tile = len(tiles_ref) - 1 - tile  # a row's last tile has the most keys: it begins first
     row, first = tiles_ref[tile, 0], tiles_ref[tile, 1]
 
@@ -172,6 +193,9 @@ def _kernel(
         position = length - count + first  # of the tile's first query
         end = position + jnp.minimum(count - first, ROWS * tuning.warpgroups)  # keys that its last query sees
         blocks = lax.div(end + (tuning.block_tokens - 1), I32(tuning.block_tokens))
+        share = lax.div(blocks + (tuning.splits - 1), I32(tuning.splits))
+        begun = jnp.minimum(split * share, blocks)  # this CTA's blocks: begun .. blocks - 1
+        blocks = jnp.minimum(begun + share, blocks)
 
         @pl.when(warpgroup == tuning.warpgroups)
         def _():
@@ -179,7 +203,7 @@ def _kernel(
                 plgpu.set_max_registers(40, action="decrease")
             kv_head = lax.div(head, I32(q_ref.shape[1] // k_ref.shape[2]))
             where = layer_ref[0], kv_head, slots_ref[row], lax.div(end - 1, I32(k_ref.shape[3]))
-            _copy_pages(tuning, smem, k_ref, v_ref, table_ref, where, blocks)
+            _copy_pages(tuning, smem, k_ref, v_ref, table_ref, where, begun, blocks)
 
         @pl.when(warpgroup < tuning.warpgroups)
         def _():
@@ -195,8 +219,16 @@ def _kernel(
             plgpu.barrier_wait(smem["rows_ready"].at[warpgroup])
             smem["q"][warpgroup] = plgpu.load(rows, layout=plgpu.Layout.WGMMA, optimized=False)
             plgpu.commit_smem()
-            out = _attend(tuning, interpreted, smem, warpgroup, at, end, blocks)
-            _store(smem, rows, out.astype(q_ref.dtype), out_ref, head, begin, shift, end - at)
+            acc, row_max, row_sum = _attend(tuning, interpreted, smem, warpgroup, at, end, begun, blocks)
+            row_sum = jnp.where(row_sum == 0, F32(1), row_sum)  # of a CTA without blocks
+            values = [acc / lax.broadcast_in_dim(row_sum, acc.shape, [0])]
+            if tuning.splits == 1:
+                staged = [(rows, values[0].astype(q_ref.dtype), out_refs[0])]
+            else:
+                values.append(lax.broadcast_in_dim(row_max + jnp.log2(row_sum), (ROWS, WEIGHT_COLUMNS), [0]))
+                places = smem["partial"].at[warpgroup], smem["weight"].at[warpgroup]
+                staged = list(zip(places, values, (ref.at[split] for ref in out_refs), strict=True))
+            _store(staged, begin, head, shift, end - at)
 
 
 def _copy_pages(
@@ -206,6 +238,7 @@ def _copy_pages(
     v_ref: Ref,
     table_ref: Ref,
     where: tuple[jax.Array, ...],  # layer, kv head, slot, the row's last page
+    begun: jax.Array,
     blocks: jax.Array,
 ) -> None:
     layer, head, slot, last_page = where
@@ -213,15 +246,15 @@ def _copy_pages(
     per_block = tuning.block_tokens // page_size
 
     def step(i: jax.Array, _: None) -> None:
-        stage = lax.rem(i, I32(tuning.stages))
+        stage = lax.rem(i - begun, I32(tuning.stages))
         pages = [table_ref[slot, jnp.minimum(i * per_block + j, last_page)] for j in range(per_block)]
         for ref, name in ((k_ref, "k"), (v_ref, "v")):
-            pl.when(i >= tuning.stages)(functools.partial(plgpu.barrier_wait, smem[f"{name}_free"].at[stage]))
+            pl.when(i - begun >= tuning.stages)(functools.partial(plgpu.barrier_wait, smem[f"{name}_free"].at[stage]))
             for j, page in enumerate(pages):
                 place = smem[name].at[stage, pl.ds(j * page_size, page_size)]
                 plgpu.copy_gmem_to_smem(ref.at[layer, page, head], place, smem[f"{name}_ready"].at[stage])
 
-    lax.fori_loop(0, blocks, step, None)
+    lax.fori_loop(begun, blocks, step, None)
 
 
 def _attend(
@@ -231,15 +264,19 @@ def _attend(
     warpgroup: jax.Array,
     position: jax.Array,
     end: jax.Array,
+    begun: jax.Array,
     blocks: jax.Array,
-) -> jax.Array:
-    """f32[ROWS, H]: the queries smem["q"], at `position` and on, over the keys before `end`."""
+) -> tuple[jax.Array, ...]:
+    """The queries smem["q"], at `position` and on, over the keys before `end` of blocks `begun` to `blocks`.
+
+    Returns weighted sums f32[ROWS, H], the largest score f32[ROWS] and the sum of the weights f32[ROWS].
+    """
     layout, block, head_dim = plgpu.Layout.WGMMA, tuning.block_tokens, smem["q"].shape[-1]
     shape, scale = (ROWS, block), F32(math.log2(math.e) * head_dim**-0.5)
 
     def step(masked: bool, i: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         acc, row_max, row_sum = carry
-        stage, start = lax.rem(i, I32(tuning.stages)), i * block
+        stage, start = lax.rem(i - begun, I32(tuning.stages)), i * block
         plgpu.barrier_wait(smem["k_ready"].at[stage])
 
         def product(scores: Ref) -> jax.Array:
@@ -252,10 +289,13 @@ def _attend(
         if masked:
             query = plgpu.broadcasted_iota(I32, shape, 0, layout=layout) + position
             key = plgpu.broadcasted_iota(I32, shape, 1, layout=layout) + start
-            scores = jnp.where(key <= query, scores, F32(LOWEST))
+            visible = key <= query
+            scores = jnp.where(visible, scores, F32(LOWEST))
         new_max = jnp.maximum(row_max, scores.max(axis=1) * scale)
         shrink = jnp.exp2(row_max - new_max)
         weights = jnp.exp2(scores * scale - lax.broadcast_in_dim(new_max, shape, [0]))
+        if masked:  # a query that sees none of these keys has no maximum to weigh them against
+            weights = jnp.where(visible, weights, F32(0))
         acc = acc * lax.broadcast_in_dim(shrink, acc.shape, [0])
         row_sum = row_sum * shrink + weights.sum(axis=1)
         weights = weights.astype(smem["v"].dtype)
@@ -273,12 +313,13 @@ def _attend(
         plgpu.layout_cast(jnp.full((ROWS,), LOWEST, F32), layout.reduce(1)),
         plgpu.layout_cast(jnp.zeros((ROWS,), F32), layout.reduce(1)),
     )
-    whole = lax.div(jnp.maximum(position + 1, 0), I32(block))  # blocks that every query sees to their end
+    # Up to here every query sees blocks to their end.
+    whole = jnp.clip(lax.div(jnp.maximum(position + 1, 0), I32(block)), begun, blocks)
     pl.when(warpgroup == 1)(functools.partial(_take_turns, smem))
-    carry = lax.fori_loop(0, whole, functools.partial(step, False), carry)
-    acc, _, row_sum = lax.fori_loop(whole, blocks, functools.partial(step, True), carry)
+    carry = lax.fori_loop(begun, whole, functools.partial(step, False), carry)
+    carry = lax.fori_loop(whole, blocks, functools.partial(step, True), carry)
     pl.when(warpgroup == 0)(functools.partial(_take_turns, smem))
-    return acc / lax.broadcast_in_dim(row_sum, acc.shape, [0])
+    return carry
 
 
 def _take_turns(smem: Smem) -> None:
@@ -315,26 +356,29 @@ def _add_values(
 
 
 def _store(
-    smem: Smem,
-    rows: Ref,
-    out: jax.Array,
-    out_ref: Ref,
-    head: jax.Array,
+    staged: list[tuple[Ref, jax.Array, Ref]],
     begin: jax.Array,
+    head: jax.Array,
     low: jax.Array,
     high: jax.Array,
 ) -> None:
-    """Store the queries `low` to `high` of out [ROWS, H], one by one if not all: those around them are other tiles'."""
-    store(rows, out)
+    """Store the queries `low` to `high` of values [ROWS, ...], one by one if not all: those around are other tiles'.
+
+    staged: shared memory, the values, and [T, N, ...] to which they go.
+    """
+    for rows, values, _ in staged:
+        store(rows, values)
     plgpu.commit_smem()
     whole = (low <= 0) & (high >= ROWS)
 
     @pl.when(whole)
     def _():
-        plgpu.copy_smem_to_gmem(rows, out_ref.at[pl.ds(begin, ROWS), head])
+        for rows, _, out_ref in staged:
+            plgpu.copy_smem_to_gmem(rows, out_ref.at[pl.ds(begin, ROWS), head])
 
     def step(i: jax.Array, _: None) -> None:
-        plgpu.copy_smem_to_gmem(rows.at[pl.ds(i, 1)], out_ref.at[pl.ds(begin + i, 1), head])
+        for rows, _, out_ref in staged:
+            plgpu.copy_smem_to_gmem(rows.at[pl.ds(i, 1)], out_ref.at[pl.ds(begin + i, 1), head])
 
     lax.fori_loop(low, jnp.where(whole, low, jnp.minimum(high, ROWS)), step, None)
     plgpu.wait_smem_to_gmem(0)

@@ -88,19 +88,23 @@ def error(out: jax.Array, chunks: Chunks) -> float:
     ("prefixes", "counts", "num_tokens", "page"),
     [([30, 0, 5, 64], [70, 40, 0, 1], 128, 64), ([0, 130], [64, 3], 80, 16)],
 )
-def test_each_chunk_sees_its_prefix_and_itself_up_to_each_query(prefixes, counts, num_tokens, page):
+@pytest.mark.parametrize("splits", [1, 3])
+def test_each_chunk_sees_its_prefix_and_itself_up_to_each_query(prefixes, counts, num_tokens, page, splits):
     chunks = make_chunks(Heads("tiny", 2, 1, 64), prefixes, counts, num_tokens, page)
     # One computing warpgroup and one that copies: interpreted, each holds one of XLA's threads, one a core.
     out = mosaic_extend.extend_attention(
-        *chunks.arguments, tuning=Tuning(warpgroups=1, block_tokens=64), interpret=plgpu.InterpretGPUParams()
+        *chunks.arguments,
+        tuning=Tuning(warpgroups=1, block_tokens=64, splits=splits),
+        interpret=plgpu.InterpretGPUParams(),
     )
     assert error(jax.block_until_ready(out), chunks) < 4e-3
 
 
+@pytest.mark.parametrize("num_tokens", [64, 128, 2048])
 @pytest.mark.parametrize("heads", [HEADS[0], HEADS[1]], ids=lambda heads: heads.model)
-def test_lowers_for_hopper(heads):
+def test_lowers_for_hopper(heads, num_tokens):
     kv = jax.ShapeDtypeStruct((LAYERS, 50, heads.kv_heads, 64, heads.head_dim), jnp.bfloat16)
-    q = jax.ShapeDtypeStruct((2048, heads.heads, heads.head_dim), jnp.bfloat16)
+    q = jax.ShapeDtypeStruct((num_tokens, heads.heads, heads.head_dim), jnp.bfloat16)
     scalars = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((), (257, 8), *((8,),) * 4)]
     text = mosaic_extend.extend_attention.trace(q, kv, kv, *scalars).lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("mosaic_gpu_v2") == 1
@@ -115,6 +119,7 @@ def test_refuses_shapes_it_cannot_run():
 FEW = ([0, 1000, 64, 4000], [300, 129, 64, 1], 512)
 MANY = ([0, 8191, 8000, 63, 64, 2047, 0, 500, 127, 4095], [65, 1, 100, 1, 64, 1, 0, 130, 2, 1], 512)
 LONG = ([6144], [2048], 2048)
+SHORT = ([8000, 0, 100], [32, 20, 7], 64)  # few queries: their keys are split
 SUPPORTED = [heads for heads in HEADS if heads.head_dim <= 128]
 
 
@@ -127,6 +132,7 @@ SUPPORTED = [heads for heads in HEADS if heads.head_dim <= 128]
         *((HEADS[1], FEW, page) for page in (8, 16, 32, 128)),
         (HEADS[1], MANY, 16),
         (HEADS[1], LONG, 64),
+        *((heads, SHORT, 64) for heads in SUPPORTED),
     ],
     ids=lambda value: getattr(value, "model", str(value)[:12]),
 )
