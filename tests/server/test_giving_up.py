@@ -29,7 +29,7 @@ def program(folder: Path, *faults: Fault) -> Iterator[tuple[subprocess.Popen[str
     """serve_faulty.py over a dry run, whose engine starts in no time; and its port. It writes `folder`/log."""
     log, told = folder / "log", folder / "faults"
     told.write_bytes(msgspec.json.encode(faults))
-    command = [sys.executable, "-m", "tests.server.serve_faulty", told, "demo", "--dry-run", "--port", "0"]
+    command = [sys.executable, "-m", "tests.server.serve_faulty", told, "", "demo", "--dry-run", "--port", "0"]
     environment = {"PYTHONPATH": f"{ROOT}:{ROOT}/kernels", "JAX_PLATFORMS": "cpu"}
     with log.open("w") as stderr, subprocess.Popen(command, stderr=stderr, env=environment, text=True) as process:
         try:
