@@ -14,7 +14,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from jaxinfer.cli.options import OTHER_ENV
 from jaxinfer.cli.protection import OPTIONS
+from jaxinfer.cli.serve import OPTIONS as SERVE_OPTIONS
 from jaxinfer.cli.serve import closing, curl
 from jaxinfer.server import serve as server
 from jaxinfer.server.settings import ServerSettings
@@ -108,6 +110,7 @@ def test_hosts_origins_and_bounds_come_from_flags_or_variables(cli, model, serve
     monkeypatch.setenv("JAXINFER_ALLOWED_HOSTS", "*")
     monkeypatch.setenv("JAXINFER_ALLOWED_ORIGINS", "https://a.example,http://b.example:3000")
     monkeypatch.setenv("JAXINFER_MAX_REQUESTS_PER_KEY", "4")
+    monkeypatch.setenv("JAXINFER_STRICT", "1")
     cli("serve", "--max-requests-per-minute-per-key", "60", "--max-body-bytes", "2M", "--ssl-certfile", str(PEM))
     assert served[0][0] == ServerSettings(allowed_hosts=("a.example", "b.example", "[::1]"), allowed_origins=("*",))
     assert served[1] == (
@@ -116,6 +119,7 @@ def test_hosts_origins_and_bounds_come_from_flags_or_variables(cli, model, serve
             max_requests_per_key=4,
             max_requests_per_minute_per_key=60,
             max_body_bytes=2 * 2**20,
+            strict=True,
         ),
         Tls(str(PEM)),
     )
@@ -130,6 +134,10 @@ def test_a_server_with_keys_is_no_open_door_and_its_line_to_paste_sends_one():
     lines = closing(INFO, "https://127.0.0.1:8000", "0.0.0.0", has_keys=True)
     assert not any(line.startswith("warning") for line in lines)
     assert "-H 'Authorization: Bearer KEY'" in curl(INFO, "https://x", has_keys=True)
+
+
+def test_every_variable_of_the_verb_is_taken_for_one():
+    assert {option.envvar for option in SERVE_OPTIONS if option.envvar} <= OTHER_ENV
 
 
 def test_every_limit_with_a_flag_is_in_the_table():

@@ -12,30 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.support.faulty_child import Orders
-from tests.support.processes import children_of
+from tests.support.processes import Footprint, children_of, footprint
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 300.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Footprint:
-    """What a process holds. kib: memory that is its own, in use or swapped out."""
-
-    pid: int
-    kib: int
-    files: int
-    threads: int
-
-
-def footprint(pid: int) -> Footprint:
-    """Raises OSError when the process has ended."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    fields = dict(re.findall(r"^(RssAnon|VmSwap|Threads):\s+(\d+)", status, re.MULTILINE))
-    if len(fields) < 3:
-        raise ProcessLookupError(f"process {pid} is being reaped")
-    kib = int(fields["RssAnon"]) + int(fields["VmSwap"])
-    return Footprint(pid, kib, len(os.listdir(f"/proc/{pid}/fd")), int(fields["Threads"]))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,8 @@ import msgspec
 
 from jaxinfer.bench.http_client import Reply, Target
 from tests.server.http import COMPLETIONS
-from tests.soak.program import Footprint, Program
+from tests.soak.program import Program
+from tests.support.processes import Footprint
 
 CONTROL_BYTES = b"x" * 2**25
 CANARY = {"prompt": "7 plus 5 is", "max_tokens": 32, "temperature": 0, "ignore_eos": True}

@@ -7,9 +7,10 @@ import pytest
 from jaxinfer.bench.http_client import Reply
 from tests.soak.__main__ import soak
 from tests.soak.crowd import Request, Tally, end_of
-from tests.soak.program import Footprint, program
+from tests.soak.program import program
 from tests.soak.sample import Sample
 from tests.soak.verdict import Slice, laws_of
+from tests.support.processes import Footprint
 
 
 @pytest.mark.slow

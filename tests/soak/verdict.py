@@ -7,8 +7,8 @@ from itertools import groupby
 from statistics import median
 
 from tests.soak.crowd import Tally
-from tests.soak.program import Footprint
 from tests.soak.sample import Sample
+from tests.support.processes import Footprint
 
 GROWTH, GROWTH_KIB = 0.01, 20 * 2**10
 PACE = 1.05
