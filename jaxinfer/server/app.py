@@ -1,5 +1,7 @@
 """The HTTP surface: which path runs which handler, and which error becomes which answer."""
 
+import asyncio
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -52,4 +54,5 @@ def create_app(llm: AsyncLLM, settings: ServerSettings | None = None) -> Starlet
     app.state.llm = llm
     app.state.settings = settings
     app.state.running = Running()
+    app.state.parsing = asyncio.Lock()
     return app

@@ -4,11 +4,6 @@ Python tells an audit hook of each; the engine is in the same process, so that t
 """
 
 import dataclasses
-import os
-import re
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,9 +11,8 @@ import httpx2
 import pytest
 
 from tests.server.http import CHAT, COMPLETIONS, USER
-from tests.support.processes import children_of, listening
+from tests.support.processes import children_of, listening, serving
 
-ROOT = Path(__file__).parents[2]
 WATCHED = r"open$|os\.(listdir|scandir|exec|posix_spawn|system|remove|rename|mkdir)|socket\.|subprocess\.|ctypes\."
 AUDITED = f"""
 import re, sys
@@ -46,19 +40,9 @@ class Program:
 def program(tmp_path_factory) -> Iterator[Program]:
     folder = tmp_path_factory.mktemp("confined")
     log, told = folder / "log", folder / "told"
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT}/kernels", "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-c", AUDITED, told, "serve", "demo", "--dry-run", "--in-process", "--port", "0"]
-    with log.open("w") as stderr, subprocess.Popen(command, stderr=stderr, env=environment) as process:
-        try:
-            deadline = time.monotonic() + 60
-            while "try it" not in log.read_text():
-                assert process.poll() is None and time.monotonic() < deadline, log.read_text()
-                time.sleep(0.02)
-            port = int(re.search(r"listen   http://\S+:(\d+)", log.read_text())[1])
-            with httpx2.Client(base_url=f"http://127.0.0.1:{port}") as client:
-                yield Program(process.pid, port, client, told)
-        finally:
-            process.kill()
+    command = "-c", AUDITED, told, "serve", "demo", "--dry-run", "--in-process", "--port", "0"
+    with serving(log, *command) as (process, port), httpx2.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        yield Program(process.pid, port, client, told)
 
 
 NAMES = ("../../../etc/passwd", "/etc/passwd", "tiny\0.txt", "t/" * 2048, "file:///etc/passwd", "http://127.0.0.1:9/x")

@@ -2,12 +2,8 @@
 
 import contextlib
 import json
-import os
 import re
 import ssl
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,11 +19,11 @@ from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tls import Tls
 from tests.server.fakes import INFO
 from tests.server.http import COMPLETIONS, error_of
+from tests.support.processes import SERVE, serving
 
 ROOT = Path(__file__).parents[2]
 PEM = ROOT / "tests" / "server" / "localhost.pem"
 KEY, OTHER = "sk-first-0123456789", "sk-other-0123456789"
-CALL = [sys.executable, "-c", "from jaxinfer.cli import main; main()"]
 
 
 @pytest.fixture
@@ -148,20 +144,10 @@ def test_every_limit_with_a_flag_is_in_the_table():
 @contextlib.contextmanager
 def program(log: Path, *arguments: str) -> Iterator[str]:
     """`jaxinfer serve --dry-run`, ready; yields its address."""
-    path = os.pathsep.join([str(ROOT), str(ROOT / "kernels")])
-    environment = {**os.environ, "PYTHONPATH": path, "JAXINFER_API_KEY": OTHER}
-    command = [*CALL, "serve", "--dry-run", "--port", "0", *arguments]
-    with log.open("w") as stderr, subprocess.Popen(command, stderr=stderr, env=environment) as process:
-        try:
-            deadline = time.monotonic() + 60
-            while "try it" not in log.read_text():
-                assert process.poll() is None and time.monotonic() < deadline, log.read_text()
-                time.sleep(0.02)
-            yield re.search(r"serving +\S+ at (https?://\S+)/v1", log.read_text())[1]
-            process.terminate()
-            assert process.wait(20) == 0
-        finally:
-            process.kill()
+    with serving(log, *SERVE, "--dry-run", "--port", "0", *arguments, JAXINFER_API_KEY=OTHER) as (process, _):
+        yield re.search(r"serving +\S+ at (https?://\S+)/v1", log.read_text())[1]
+        process.terminate()
+        assert process.wait(20) == 0
 
 
 def test_behind_a_certificate_tenants_share_no_cached_prompt(tmp_path):

@@ -1,9 +1,40 @@
-"""The processes of programs under test, by Linux's /proc."""
+"""Programs under test: starting a server, and what Linux says of its processes in /proc."""
 
+import contextlib
 import dataclasses
 import os
 import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVE = ("-c", "from jaxinfer.cli import main; main()", "serve")  # as `jaxinfer serve`, with this tree's packages
+START_S = 120.0
+
+
+@contextlib.contextmanager
+def serving(log: Path, *command: object, **environment: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A server's process and port, once it says how to try it; killed afterwards. log: takes what it prints.
+
+    command: arguments of Python's; the port must be 0.
+    """
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "kernels")])
+    env = os.environ | {"PYTHONPATH": paths, "JAX_PLATFORMS": "cpu"} | environment
+    arguments = [sys.executable, *map(str, command)]
+    with log.open("wb") as stderr, subprocess.Popen(arguments, stderr=stderr, env=env) as process:
+        try:
+            deadline = time.monotonic() + START_S
+            while "try it" not in (said := log.read_text()):
+                assert process.poll() is None and time.monotonic() < deadline, said
+                time.sleep(0.02)
+            found = re.search(r"listen +https?://\S+:(\d+)", said)
+            assert found is not None, said
+            yield process, int(found[1])
+        finally:
+            process.kill()
 
 
 def children_of(pid: int) -> set[str]:
