@@ -41,5 +41,5 @@ def program(log: Path) -> Iterator[Program]:
         faults, orders = Path(folder, "faults"), Path(folder, "orders")
         faults.write_text("[]")
         command = "-m", "tests.server.serve_faulty", faults, orders, "demo", "--port", "0"
-        with serving(log, *command) as (process, port):
-            yield Program(process, port, Orders(str(orders)))
+        with serving(log, *command) as (process, port), contextlib.closing(Orders(str(orders))) as sender:
+            yield Program(process, port, sender)
