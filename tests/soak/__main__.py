@@ -22,13 +22,13 @@ from jaxinfer.testing.faults import Fault
 from tests.soak.crowd import NUM_CLIENTS, Crowd, Tally
 from tests.soak.program import Program, program
 from tests.soak.sample import Observer, Sample
-from tests.soak.verdict import SPARE, Law, Slice, laws_of, rest_laws, table
+from tests.soak.verdict import SPARE, Law, Slice, laws_of, rest_laws, struck_law, table
 from tests.support.faulty_child import Order
 
 SLICES = 60
 MIN_BETWEEN_FAULTS_S = 6.0
 GENTLE = ("nan", "run", "wait", "exhausted", "hang")
-DEADLY = {0.07: "poison", 0.13: "kill", 0.5: "kill -9"}  # by the share of all faults that come before
+DEADLY_AT = {0.07: "poison", 0.13: "kill", 0.5: "kill -9"}  # by the share of all faults that come before
 REST_S = 2.0
 
 
@@ -68,7 +68,9 @@ async def soak(served: Program, seconds: float) -> tuple[list[Slice], list[Law]]
     }
     total = [await observer.value("kv_pages", state=state) for state in ("free", "cached", "owned")]
     rest["pages lost"] = (abs(await observer.value("kv_pages_total") - sum(total)), 0)
-    return slices, [*laws_of(slices), *rest_laws(rest)]
+    restarts = await observer.value("engine_restarts_total")
+    recoveries = await observer.value("engine_recoveries_total")
+    return slices, [*laws_of(slices), struck_law(slices, restarts, recoveries), *rest_laws(rest)]
 
 
 async def watch(served: Program, observer: Observer, crowd: Crowd, slice_s: float) -> list[Slice]:
@@ -90,10 +92,10 @@ async def watch(served: Program, observer: Observer, crowd: Crowd, slice_s: floa
 
 
 def faults(every: int) -> dict[int, str]:
-    """Which kind strikes in which slice: one in each `every` slices, the deadly ones where DEADLY says."""
+    """Which kind strikes in which slice: one in each `every` slices, the deadly ones where DEADLY_AT says."""
     numbers = range(0, SLICES, every)
     kinds = dict(zip(numbers, itertools.cycle(GENTLE), strict=False))
-    return kinds | {numbers[int(share * len(numbers))]: kind for share, kind in DEADLY.items()}
+    return kinds | {numbers[int(share * len(numbers))]: kind for share, kind in DEADLY_AT.items()}
 
 
 async def strike(served: Program, kind: str) -> None:

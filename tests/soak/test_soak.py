@@ -9,7 +9,7 @@ from tests.soak.__main__ import soak
 from tests.soak.crowd import Request, Tally, end_of
 from tests.soak.program import program
 from tests.soak.sample import Sample
-from tests.soak.verdict import Slice, laws_of
+from tests.soak.verdict import Slice, laws_of, struck_law
 from tests.support.processes import Footprint
 
 
@@ -64,6 +64,14 @@ def test_each_law_is_broken_by_what_it_forbids(law, changes):
 def test_what_the_laws_allow_is_no_fault():
     assert broken(kib=2**17 + 19 * 2**10, files=22, threads=11, seconds=0.104) == []
     assert broken(end="error non_finite", fault="nan") == []
+
+
+@pytest.mark.parametrize(
+    ("restarts", "recoveries", "holds"), [(1, 2, True), (1, 1, True), (0, 2, False), (1, 0, False)]
+)
+def test_faults_that_did_not_come_are_missed(restarts, recoveries, holds):
+    slices = [Slice([], Tally(), fault) for fault in ("kill", "run", "", "wait", "nan", "hang")]
+    assert struck_law(slices, restarts, recoveries).holds == holds
 
 
 FRAME = b'data: {"choices": [{"index": 0, "finish_reason": %s}]}\n\n'

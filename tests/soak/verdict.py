@@ -13,6 +13,7 @@ from tests.support.processes import Footprint
 GROWTH, GROWTH_KIB = 0.01, 20 * 2**10
 PACE = 1.05
 SPARE = 2  # descriptors or threads more than before
+DEADLY, FAILING = {"poison", "kill", "kill -9"}, {"run", "wait", "exhausted"}
 EXPECTED = {"whole", "left", "HTTP 429 queue_full", "stranger: HTTP 404", "glutton: HTTP 400"}
 
 
@@ -117,6 +118,14 @@ def ends_law(slices: Sequence[Slice]) -> Law:
     num_faults = sum(each.fault == "nan" for each in slices)
     text = f"{struck} requests were lost to {num_faults} rows that were not finite, and beyond that {strange or 'none'}"
     return Law("ends", text, struck <= num_faults and not strange)
+
+
+def struck_law(slices: Sequence[Slice], restarts: float, recoveries: float) -> Law:
+    """The faults did come. What a killed engine counted last is lost, so recoveries may be fewer."""
+    deadly = sum(each.fault in DEADLY for each in slices)
+    failing = sum(each.fault in FAILING for each in slices)
+    text = f"{deadly} engines were ended and {restarts:g} replaced, {failing} steps failed and {recoveries:g} recovered"
+    return Law("struck", text, restarts == deadly and failing - deadly <= recoveries <= failing)
 
 
 def rest_laws(rest: Mapping[str, tuple[float, float]]) -> list[Law]:
