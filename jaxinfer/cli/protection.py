@@ -38,6 +38,7 @@ def server_settings(params: Mapping[str, Any]) -> "ServerSettings":
         serve_early=params["serve_early"],
         stall_timeout_s=params["stall_timeout_s"],
         log_requests=params["log_requests"],
+        strict=params["strict"],
         api_keys=keys,
         allowed_hosts=_hosts(params["allowed_hosts"], is_open_at_home=params["host"] in LOOPBACK and not keys),
         allowed_origins=_origins(params["allowed_origins"]),
@@ -190,6 +191,12 @@ OPTIONS: tuple[click.Option, ...] = (
         metavar="N",
         envvar="JAXINFER_MAX_BODY_BYTES",
         help="Of one request; larger ones are refused with 413.  [16M]",
+    ),
+    _option(
+        ["--strict"],
+        is_flag=True,
+        envvar="JAXINFER_STRICT",
+        help="Refuse bodies with fields that this server does not know; else a header of the answer names them.",
     ),
     _option(
         ["--ssl-certfile"],

@@ -451,7 +451,7 @@ class AsyncLLM:
 
 def _size(text: str) -> int:
     """In bytes of UTF-8; whether it is valid is for the tokenizer to say."""
-    return len(text.encode(errors="surrogatepass"))
+    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
 
 
 class Stream:

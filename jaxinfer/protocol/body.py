@@ -1,7 +1,7 @@
 """Bytes to a JSON object, strictly: what two parsers could read in two ways is refused, and nothing here ends in a 500.
 
 Refused: a key given twice, NaN and Infinity, lone surrogates, invalid UTF-8, a byte order mark, more than MAX_DEPTH
-nested lists and objects, anything but an object at the top.
+nested lists and objects, more than MAX_VALUES values, anything but an object at the top.
 """
 
 import json
@@ -14,11 +14,15 @@ from jaxinfer.protocol.validate import is_unicode, show
 
 MAX_DEPTH = 64
 MAX_FIELDS = 256
+MAX_VALUES = 2**18  # names count too; to parse as many takes 30 ms, in which no other thread of the server runs
+_BETWEEN = (b",", b":", b"[", b"{")  # one of them is before each name and each value
+_CHUNK_BYTES = 2**16
 _SURROGATE = re.compile(rb"\\u[dD][89abcdefABCDEF]")
 
 
 def parse_body(raw: bytes) -> dict[str, Any]:
     """The request's JSON object. Raises InvalidRequest with code invalid_json."""
+    _check_size(raw)
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
@@ -40,6 +44,25 @@ def parse_body(raw: bytes) -> dict[str, Any]:
     return body
 
 
+def _check_size(raw: bytes) -> None:
+    """Count the values before they are made; what stands in strings is none. What is no JSON is found later."""
+    if _count(raw) <= MAX_VALUES:
+        return
+    plain = raw.replace(b"\\\\", b"").replace(b'\\"', b"")  # what is escaped would be taken for a string's end
+    found, is_inside = 0, False
+    for start in range(0, len(plain), _CHUNK_BYTES):
+        pieces = plain[start : start + _CHUNK_BYTES].split(b'"')
+        found += _count(b"".join(pieces[is_inside::2]))
+        is_inside ^= len(pieces) % 2 == 0
+        if found > MAX_VALUES:
+            message = f"the body must hold at most {MAX_VALUES} names and values, got more; send less at a time"
+            raise InvalidRequest(message, code="invalid_json")
+
+
+def _count(text: bytes) -> int:
+    return sum(text.count(mark) for mark in _BETWEEN)
+
+
 def _check_content(raw: bytes, body: dict[str, Any], constants: list[str]) -> None:
     if constants:
         named = (key for key, value in body.items() if isinstance(value, float) and not math.isfinite(value))
@@ -48,7 +71,8 @@ def _check_content(raw: bytes, body: dict[str, Any], constants: list[str]) -> No
         raise InvalidRequest(f"the body must have at most {MAX_FIELDS} fields, got {len(body)}", code="invalid_json")
     if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and not _is_shallow(body):
         raise _malformed(_TOO_DEEP)
-    if _SURROGATE.search(raw) and not is_unicode(json.dumps(body, ensure_ascii=False)):
+    may_hold_one = b"\\ud" in raw or b"\\uD" in raw  # six times as fast as the search alone
+    if may_hold_one and _SURROGATE.search(raw) and not is_unicode(json.dumps(body, ensure_ascii=False)):
         raise _malformed("it holds half of a surrogate pair, which is no character")
 
 

@@ -147,10 +147,22 @@ def required(body: dict[str, Any], name: str) -> Any:
     return body[name]
 
 
+def refuse_unknown(unknown: tuple[str, ...]) -> None:
+    """Raise InvalidRequest if there are fields that nobody reads."""
+    if unknown:
+        message = f"every field must be one that this server reads (--strict), got {_listed(unknown)}; leave it out"
+        raise InvalidRequest(message, param=_shown(unknown[0]), code="unknown_parameter")
+
+
 def warning_text(unknown: tuple[str, ...]) -> str:
     """One header line that names the fields nobody read; "" when there are none. Safe to send: printable ASCII."""
-    if not unknown:
-        return ""
-    names = [ascii(name)[1:-1][:40] for name in unknown[:MAX_WARNINGS]]
-    more = f" and {len(unknown) - MAX_WARNINGS} more" if len(unknown) > MAX_WARNINGS else ""
-    return f"unknown and ignored: {', '.join(names)}{more}"
+    return f"unknown and ignored: {_listed(unknown)}" if unknown else ""
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - MAX_WARNINGS} more" if len(names) > MAX_WARNINGS else ""
+    return ", ".join(map(_shown, names[:MAX_WARNINGS])) + more
+
+
+def _shown(name: str) -> str:
+    return ascii(name)[1:-1][:40]

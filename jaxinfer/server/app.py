@@ -1,5 +1,6 @@
 """The HTTP surface: which path runs which handler, and which error becomes which answer."""
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
@@ -78,6 +79,7 @@ def create_app(llm: AsyncLLM, settings: ServerSettings | None = None, tracer: "T
     app.state.http = http
     if settings.profile_folder is not None:
         app.state.profiling = Profiling(llm, settings.profile_folder)
+    app.state.parsing = asyncio.Lock()
     return app
 
 

@@ -1,4 +1,6 @@
-"""Reading a request's body: JSON by its content type, within the limit, parsed off the event loop when it is large."""
+"""Reading a request's body: JSON by its content type, within the limit, parsed off the event loop when it is large; and
+what becomes of the fields that nobody reads.
+"""
 
 import asyncio
 from typing import Any
@@ -7,6 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from jaxinfer.protocol.body import parse_body
+from jaxinfer.protocol.fields import refuse_unknown, warning_text
 
 _LARGE_BYTES = 64 * 2**10  # parses in about 1 ms; more would hold up the other streams
 
@@ -16,8 +19,17 @@ async def read_json(request: Request, max_bytes: int) -> dict[str, Any]:
     _check_headers(request)
     raw = await _read(request, max_bytes)
     if len(raw) > _LARGE_BYTES:
-        return await asyncio.to_thread(parse_body, raw)
+        async with request.app.state.parsing:  # one at a time: each holds the interpreter for 20 ms in a row
+            return await asyncio.to_thread(parse_body, raw)
     return parse_body(raw)
+
+
+def unread(request: Request, names: tuple[str, ...]) -> dict[str, str]:
+    """The header that tells of the fields nobody reads. Raises InvalidRequest where the server is strict."""
+    if request.app.state.settings.strict:
+        refuse_unknown(names)
+    warning = warning_text(names)
+    return {"x-jaxinfer-warnings": warning} if warning else {}
 
 
 def _check_headers(request: Request) -> None:

@@ -13,12 +13,12 @@ from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.types import ModelInfo
 from jaxinfer.protocol.chat import read_chat
 from jaxinfer.protocol.completions import read_completion
-from jaxinfer.protocol.fields import Envelope, warning_text
+from jaxinfer.protocol.fields import Envelope
 from jaxinfer.protocol.responses import Answer, Kind
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.truncation import truncated
 from jaxinfer.protocol.validate import validate_sampling
-from jaxinfer.server.body import read_json
+from jaxinfer.server.body import read_json, unread
 from jaxinfer.server.errors import unavailable
 from jaxinfer.server.generation import Echo, Generation, Job, while_connected
 from jaxinfer.server.stream import EventStream
@@ -94,6 +94,7 @@ async def respond(
     unknown: tuple[str, ...],
 ) -> Response | EventStream:
     """Run a job to its end or stream it; what the client leaves behind is aborted either way."""
+    headers = unread(request, unknown)
 
     async def start() -> Generation:
         generation = request.state.generation = await Generation.start(llm, await prepare())
@@ -108,8 +109,6 @@ async def respond(
         finally:
             await generation.close()
 
-    warning = warning_text(unknown)
-    headers = {"x-jaxinfer-warnings": warning} if warning else {}
     if not wire.stream:
         body = await while_connected(request.receive, run())
         return Response(body, headers=headers, media_type="application/json")

@@ -4,9 +4,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from jaxinfer.protocol.abort import read_abort
-from jaxinfer.protocol.fields import warning_text
 from jaxinfer.protocol.responses import encode_json
-from jaxinfer.server.body import read_json
+from jaxinfer.server.body import read_json, unread
 from jaxinfer.server.generation import Generation
 
 Key = tuple[str, str]  # tenant, request id
@@ -44,9 +43,8 @@ async def abort_request(request: Request) -> Response:
     """End the requests that this tenant has under way under an id; 0 of them is no error, they may have just ended."""
     state = request.app.state
     request_id, unknown = read_abort(await read_json(request, state.settings.max_body_bytes))
+    headers = unread(request, unknown)
     num_aborted = await state.running.abort((request.state.tenant.name, request_id))
-    warning = warning_text(unknown)
-    headers = {"x-jaxinfer-warnings": warning} if warning else None
     return Response(encode_json({"aborted": num_aborted}), headers=headers, media_type="application/json")
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+import sys
 from collections.abc import Awaitable, Callable
 from types import FrameType
 
@@ -17,6 +18,7 @@ from jaxinfer.server.wire import BoundedProtocol
 logger = logging.getLogger("jaxinfer.server")
 
 _LINGER_S = 2.0
+_SWITCH_S = 0.001  # until a thread that parses or tokenizes must let the event loop in; Python's own 5 ms are too long
 _FLUSH_S = 5  # after the drain: how long slow readers may take for what is already written
 
 
@@ -57,6 +59,7 @@ def run_server(
         ssl_certfile=None if tls is None else tls.certfile,
         ssl_keyfile=None if tls is None else tls.keyfile,
     )
+    sys.setswitchinterval(_SWITCH_S)
     server = _DrainingServer(config, app.state.llm, drain_timeout_s, start, until_failed)
     try:
         server.run(sockets=[listener])

@@ -6,10 +6,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from jaxinfer.llm.async_llm import AsyncLLM
-from jaxinfer.protocol.fields import warning_text
 from jaxinfer.protocol.responses import encode_json
 from jaxinfer.protocol.tokenize import TokenizeRequest, read_apply_template, read_detokenize, read_tokenize
-from jaxinfer.server.body import read_json
+from jaxinfer.server.body import read_json, unread
 from jaxinfer.server.completions import open_llm, render_chat, served_model
 
 
@@ -18,12 +17,13 @@ async def tokenize(request: Request) -> Response:
     llm = open_llm(request)
     wanted = read_tokenize(await read_json(request, request.app.state.settings.max_body_bytes))
     served_model(llm.info, wanted.wire.model)
+    headers = unread(request, wanted.unknown)
     ids = await _ids(llm, wanted)
     strings = None
     if wanted.wire.return_token_strs:
         strings = [await llm.decode([token_id], skip_special_tokens=False) for token_id in ids]
     answer = {"count": len(ids), "max_model_len": llm.info.max_model_len, "tokens": ids, "token_strs": strings}
-    return _json(answer, wanted.unknown)
+    return _json(answer, headers)
 
 
 async def apply_template(request: Request) -> Response:
@@ -31,8 +31,9 @@ async def apply_template(request: Request) -> Response:
     llm = open_llm(request)
     wanted = read_apply_template(await read_json(request, request.app.state.settings.max_body_bytes))
     served_model(llm.info, wanted.wire.model)
+    headers = unread(request, wanted.unknown)
     text = await llm.decode(await _ids(llm, wanted), skip_special_tokens=False)
-    return _json({"prompt": text}, wanted.unknown)
+    return _json({"prompt": text}, headers)
 
 
 async def _ids(llm: AsyncLLM, wanted: TokenizeRequest) -> list[int]:
@@ -53,10 +54,9 @@ async def detokenize(request: Request) -> Response:
     body = await read_json(request, request.app.state.settings.max_body_bytes)
     wire, ids, unknown = read_detokenize(body, vocab_size=llm.info.vocab_size)
     served_model(llm.info, wire.model)
-    return _json({"prompt": await llm.decode(ids, skip_special_tokens=False)}, unknown)
+    headers = unread(request, unknown)
+    return _json({"prompt": await llm.decode(ids, skip_special_tokens=False)}, headers)
 
 
-def _json(answer: dict[str, Any], unknown: tuple[str, ...]) -> Response:
-    warning = warning_text(unknown)
-    headers = {"x-jaxinfer-warnings": warning} if warning else None
+def _json(answer: dict[str, Any], headers: dict[str, str]) -> Response:
     return Response(encode_json(answer), headers=headers, media_type="application/json")

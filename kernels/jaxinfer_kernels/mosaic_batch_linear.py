@@ -132,7 +132,7 @@ def supported(rows: int, out_features: int, in_features: int, dtype: jnp.dtype) 
         and rows <= MAX_ROWS
         and in_features % BLOCK == 0
         and out_features % 16 == 0
-        and out_features >= 512
+        and out_features >= ROWS
     )
 
 
@@ -148,7 +148,7 @@ def plan_launch(
     if not fits or not supported(x.shape[0], *w.shape, x.dtype):
         raise ValueError(
             f"the Mosaic batch linears need x [T, K] with T <= {MAX_ROWS} and w [N, K], both bf16 or f16, with "
-            f"N % 16 == 0, N >= 512 and K % {BLOCK} == 0, got {x.aval} and {w.aval}; use linear.linear"
+            f"N % 16 == 0, N >= {ROWS} and K % {BLOCK} == 0, got {x.aval} and {w.aval}; use linear.linear"
         )
     (out, depth), rows = w.shape, round_up(x.shape[0], 8)
     out //= 2 if after == "silu" else 1  # columns of the result

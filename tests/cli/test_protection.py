@@ -2,30 +2,28 @@
 
 import contextlib
 import json
-import os
 import re
 import ssl
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
 import pytest
 
+from jaxinfer.cli.options import OTHER_ENV
 from jaxinfer.cli.protection import OPTIONS
+from jaxinfer.cli.serve import OPTIONS as SERVE_OPTIONS
 from jaxinfer.cli.serve import closing, curl
 from jaxinfer.server import serve as server
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tls import Tls
 from tests.server.fakes import INFO
 from tests.server.http import COMPLETIONS, error_of
+from tests.support.processes import SERVE, serving
 
 ROOT = Path(__file__).parents[2]
 PEM = ROOT / "tests" / "server" / "localhost.pem"
 KEY, OTHER = "sk-first-0123456789", "sk-other-0123456789"
-CALL = [sys.executable, "-c", "from jaxinfer.cli import main; main()"]
 
 
 @pytest.fixture
@@ -119,6 +117,7 @@ def test_hosts_origins_and_bounds_come_from_flags_or_variables(cli, model, serve
     monkeypatch.setenv("JAXINFER_ALLOWED_HOSTS", "*")
     monkeypatch.setenv("JAXINFER_ALLOWED_ORIGINS", "https://a.example,http://b.example:3000")
     monkeypatch.setenv("JAXINFER_MAX_REQUESTS_PER_KEY", "4")
+    monkeypatch.setenv("JAXINFER_STRICT", "1")
     cli("serve", "--max-requests-per-minute-per-key", "60", "--max-body-bytes", "2M", "--ssl-certfile", str(PEM))
     assert served[0][0] == ServerSettings(allowed_hosts=("a.example", "b.example", "[::1]"), allowed_origins=("*",))
     assert served[1] == (
@@ -127,6 +126,7 @@ def test_hosts_origins_and_bounds_come_from_flags_or_variables(cli, model, serve
             max_requests_per_key=4,
             max_requests_per_minute_per_key=60,
             max_body_bytes=2 * 2**20,
+            strict=True,
         ),
         Tls(str(PEM)),
     )
@@ -143,6 +143,10 @@ def test_a_server_with_keys_is_no_open_door_and_its_line_to_paste_sends_one():
     assert "-H 'Authorization: Bearer KEY'" in curl(INFO, "https://x", has_keys=True)
 
 
+def test_every_variable_of_the_verb_is_taken_for_one():
+    assert {option.envvar for option in SERVE_OPTIONS if option.envvar} <= OTHER_ENV
+
+
 def test_every_limit_with_a_flag_is_in_the_table():
     table = (ROOT / "docs" / "limits.md").read_text()
     assert [option.opts[-1] for option in OPTIONS if f"`{option.opts[-1]}" not in table] == []
@@ -151,20 +155,10 @@ def test_every_limit_with_a_flag_is_in_the_table():
 @contextlib.contextmanager
 def program(log: Path, *arguments: str) -> Iterator[str]:
     """`jaxinfer serve --dry-run`, ready; yields its address."""
-    path = os.pathsep.join([str(ROOT), str(ROOT / "kernels")])
-    environment = {**os.environ, "PYTHONPATH": path, "JAXINFER_API_KEY": OTHER}
-    command = [*CALL, "serve", "--dry-run", "--port", "0", *arguments]
-    with log.open("w") as stderr, subprocess.Popen(command, stderr=stderr, env=environment) as process:
-        try:
-            deadline = time.monotonic() + 60
-            while "try it" not in log.read_text():
-                assert process.poll() is None and time.monotonic() < deadline, log.read_text()
-                time.sleep(0.02)
-            yield re.search(r"serving +\S+ at (https?://\S+)/v1", log.read_text())[1]
-            process.terminate()
-            assert process.wait(20) == 0
-        finally:
-            process.kill()
+    with serving(log, *SERVE, "--dry-run", "--port", "0", *arguments, JAXINFER_API_KEY=OTHER) as (process, _):
+        yield re.search(r"serving +\S+ at (https?://\S+)/v1", log.read_text())[1]
+        process.terminate()
+        assert process.wait(20) == 0
 
 
 def test_behind_a_certificate_tenants_share_no_cached_prompt(tmp_path):

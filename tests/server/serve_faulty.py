@@ -1,6 +1,6 @@
-"""A program for test_giving_up.py: `jaxinfer serve` as it is, but for faults in its engine process.
+"""A program for test_giving_up.py and the soak: `jaxinfer serve` as it is, but for faults in its engine process.
 
-Arguments: a JSON file of faults, then those of `jaxinfer serve`.
+Arguments: a JSON file of faults, the path of a socket for orders or "", then those of `jaxinfer serve`.
 """
 
 import sys
@@ -17,11 +17,11 @@ from tests.support.faulty_child import MODULE
 
 
 def main() -> None:
-    faults, *arguments = sys.argv[1:]
+    faults, orders, *arguments = sys.argv[1:]
 
     def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
         base = "dry run" if params["dry_run"] else "real"
-        return serve(resolved, params, partial(EngineProcess, child=(MODULE, base, faults)))
+        return serve(resolved, params, partial(EngineProcess, child=(MODULE, base, faults, *filter(None, (orders,)))))
 
     try:
         sys.exit(EngineCommand("serve", run, OPTIONS, help="").main(arguments, standalone_mode=False))

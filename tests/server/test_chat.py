@@ -4,6 +4,7 @@ import pytest
 
 from jaxinfer.llm.types import Delta
 from jaxinfer.protocol.sampling import GenerationDefaults
+from jaxinfer.server.settings import ServerSettings
 from tests.server.fakes import FakeLLM
 from tests.server.http import CHAT, USER, chat, error_of, post
 
@@ -211,6 +212,19 @@ def test_unknown_fields_are_named_in_a_header_that_no_name_can_break():
     assert "set-cookie" not in response.headers
     many = chat(FakeLLM(), **{f"f{number}": 1 for number in range(20)})
     assert many.headers["x-jaxinfer-warnings"].endswith("f15 and 4 more")
+
+
+@pytest.mark.parametrize("path", [CHAT, "/tokenize", "/apply-template", "/detokenize", "/abort_request"])
+def test_a_strict_server_refuses_unknown_fields_by_name(path):
+    """A19"""
+    bodies = {"/detokenize": {"tokens": [65]}, "/abort_request": {"request_id": "x"}}
+    known, llm = bodies.get(path, {"messages": USER}), FakeLLM()
+    strict = ServerSettings(strict=True)
+    refused = post(llm, path, known | {"a\r\nset-cookie: x": 1, "foo": 2}, strict)
+    assert (refused.status_code, error_of(refused)["code"]) == (400, "unknown_parameter")
+    assert error_of(refused)["param"] == r"a\r\nset-cookie: x" and "foo" in error_of(refused)["message"]
+    assert not llm.calls and not llm.rendered
+    assert post(llm, path, known, strict).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,9 @@
 """More requests than fit, of every kind, over the real scheduler and text side of a dry run (A28, A40, A46)."""
 
-import asyncio
-import random
 import time
-from collections import Counter
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
-import httpx2
 import pytest
 
 from jaxinfer.config import EngineConfig
@@ -16,7 +11,8 @@ from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.dry_run import MODULE
 from jaxinfer.llm.process import EngineProcess
 from jaxinfer.server.app import create_app
-from tests.server.http import COMPLETIONS, error_of, events, live, wait_until
+from tests.server.crowd import ask_together, body_of, check_stream
+from tests.server.http import error_of, live, wait_until
 
 CAPACITY = 16  # sequences running and waiting
 
@@ -43,36 +39,6 @@ def rests(base: str, llm: AsyncLLM) -> Iterator[None]:
     assert stats.pages_free + stats.pages_cached == stats.pages_total
     assert not llm._open and not llm._names
     assert (llm._model.transport.pid, stats.restarts) == (pid, 0)
-
-
-def ask_together(base: str, bodies: list[dict[str, Any]], at_once: int, **headers: str) -> list[httpx2.Response]:
-    """The answers in the order of the bodies, at most `at_once` of them under way."""
-
-    async def ask() -> list[httpx2.Response]:
-        room = asyncio.Semaphore(at_once)
-        limits = httpx2.Limits(max_connections=None)
-        async with httpx2.AsyncClient(base_url=base, timeout=60, limits=limits, headers=headers) as client:
-
-            async def one(body: dict[str, Any]) -> httpx2.Response:
-                async with room:
-                    return await client.post(COMPLETIONS, json=body)
-
-            return await asyncio.gather(*map(one, bodies))
-
-    return asyncio.run(ask())
-
-
-def body_of(number: int) -> dict[str, Any]:
-    """One of many kinds, every fourth a mistake."""
-    choose = random.Random(number)
-    body: dict[str, Any] = {"prompt": f"number {number}", "max_tokens": choose.randint(1, 40), "seed": number}
-    body |= choose.choice([{}, {"n": 2}, {"stop": ["a", "e"]}, {"ignore_eos": True}, {"prompt": ["a", "bb", "c"]}])
-    body |= choose.choice([{}, {"logprobs": 0}, {"echo": True}, {"temperature": 1.0}])
-    return body | ({"temperature": 9} if number % 4 == 3 else {})
-
-
-def num_choices(body: dict[str, Any]) -> int:
-    return body.get("n", 1) * (len(body["prompt"]) if isinstance(body["prompt"], list) else 1)
 
 
 def test_a_burst_is_refused_where_the_queue_ends_and_everything_accepted_finishes(base):
@@ -102,20 +68,7 @@ def test_every_stream_ends_once_and_joins_to_the_answer_that_is_not_streamed(bas
     streams = ask_together(base, [body | options for body in bodies], at_once=5)
     wholes = ask_together(base, bodies, at_once=5)
     for body, stream, whole in zip(bodies, streams, wholes, strict=True):
-        assert stream.status_code == whole.status_code
-        if body.get("temperature") == 9:
-            assert (stream.status_code, error_of(stream)["param"]) == (400, "temperature")
-            continue
-        *chunks, usage = events(stream.text)
-        texts, ends = dict.fromkeys(range(num_choices(body)), ""), Counter()
-        for choice in (choice for chunk in chunks for choice in chunk["choices"]):
-            assert not ends[choice["index"]], "nothing comes after the end"
-            texts[choice["index"]] += choice["text"]
-            ends[choice["index"]] += choice["finish_reason"] is not None
-        assert ends == dict.fromkeys(texts, 1)
-        assert texts == {choice["index"]: choice["text"] for choice in whole.json()["choices"]}
-        assert usage["choices"] == [] and not any(chunk.get("usage") for chunk in chunks)
-        assert usage["usage"]["completion_tokens"] == whole.json()["usage"]["completion_tokens"]
+        assert check_stream(body, stream, whole) == ""
 
 
 def test_one_id_in_use_twice_mixes_nothing_up(base):

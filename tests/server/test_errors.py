@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from jaxinfer.protocol.body import MAX_VALUES
 from jaxinfer.server.app import create_app
 from jaxinfer.server.settings import ServerSettings
 from tests.server.fakes import FakeLLM
@@ -74,6 +75,8 @@ BAD_JSON = {
     "Infinity": b'{"temperature": -Infinity}',
     "a number of 5000 digits": b'{"seed": ' + b"9" * 5000 + b"}",
     "a control character": b'{"model": "a\nb"}',
+    "too many values": b'{"prompt": [' + b"1, " * 2**18 + b"1]}",
+    "too many lists": b'{"prompt": [' + b"[]," * 2**18 + b"1]}",
     "too many fields": json.dumps({str(number): 1 for number in range(257)}).encode(),
 }
 
@@ -104,6 +107,18 @@ def test_sixty_four_levels_and_a_whole_surrogate_pair_pass():
 def test_a_large_body_is_read_too():
     llm = FakeLLM(max_model_len=10**6)
     assert chat(llm, user="u" * 200_000).status_code == 200
+
+
+@pytest.mark.parametrize("text", ["1,2,3:[{", '","', '\\"[[', "\\\\,", '\\\\"{,\\'], ids=ascii)
+def test_what_stands_in_a_string_is_no_value(text):
+    assert post(FakeLLM(), COMPLETIONS, {"prompt": "x", "user": text * 2**18}).status_code == 200
+
+
+def test_as_many_values_as_the_limit_allows_pass():
+    raw = b'{"prompt": "x", "metadata": [%s1]}'
+    fitting = MAX_VALUES - raw.count(b":") - raw.count(b",") - raw.count(b"[") - raw.count(b"{")
+    assert post(FakeLLM(), COMPLETIONS, raw % (b"1," * fitting)).status_code == 200
+    assert post(FakeLLM(), COMPLETIONS, raw % (b"1," * (fitting + 1))).status_code == 400
 
 
 def test_a_body_over_the_limit_is_a_413():

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,29 +16,24 @@ from jaxinfer.engine.failures import STEP_FAILED
 from jaxinfer.errors import EngineError
 from jaxinfer.llm.async_llm import DEADLY, FAILED, MAX_FAILURES
 from jaxinfer.testing.faults import Fault
-from tests.server.http import error_of, wait_until
+from tests.server.http import error_of
 from tests.server.streams import ask_all
-from tests.support.processes import children_of
+from tests.support.processes import children_of, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @contextlib.contextmanager
-def program(folder: Path, *faults: Fault) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def program(folder: Path, *faults: Fault) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """serve_faulty.py over a dry run, whose engine starts in no time; and its port. It writes `folder`/log."""
-    log, told = folder / "log", folder / "faults"
+    told = folder / "faults"
     told.write_bytes(msgspec.json.encode(faults))
-    command = [sys.executable, "-m", "tests.server.serve_faulty", told, "demo", "--dry-run", "--port", "0"]
-    environment = {"PYTHONPATH": f"{ROOT}:{ROOT}/kernels", "JAX_PLATFORMS": "cpu"}
-    with log.open("w") as stderr, subprocess.Popen(command, stderr=stderr, env=environment, text=True) as process:
-        try:
-            wait_until(lambda: process.poll() is not None or "try it" in log.read_text(), timeout_s=60)
-            yield process, int(re.search(r"listen   http://\S+:(\d+)", log.read_text())[1])
-        finally:
-            process.kill()
+    command = "-m", "tests.server.serve_faulty", told, "", "demo", "--dry-run", "--port", "0"
+    with serving(folder / "log", *command) as served:
+        yield served
 
 
-def check_the_end(process: subprocess.Popen[str], port: int, folder: Path) -> None:
+def check_the_end(process: subprocess.Popen[bytes], port: int, folder: Path) -> None:
     """Everyone is refused, four more engines were tried and no more, the code and the last line say that it failed."""
     for method, path in (("GET", "/health"), ("GET", "/ready"), ("POST", "/v1/completions")):
         refused = httpx2.request(method, f"http://127.0.0.1:{port}{path}", json={"prompt": "x"})

@@ -2,11 +2,11 @@
 
 import contextlib
 import json
+import os
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from statistics import median
 
 import httpx2
@@ -17,6 +17,7 @@ from jaxinfer.server.app import create_app
 from jaxinfer.server.wire import MAX_HEADERS, BoundedProtocol
 from tests.server.fakes import FakeLLM, hello
 from tests.server.http import CHAT, USER, live, raw_request, read_until, wait_until
+from tests.support.processes import footprint
 
 REQUEST = f"POST {CHAT} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n".encode()
 BODY = json.dumps({"messages": USER}).encode()
@@ -50,12 +51,6 @@ def send(port: int, raw: bytes) -> bytes:
         return b""
 
 
-def resident_bytes() -> int:
-    """Of this process, which is the server's too."""
-    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS")]
-    return int(line.split()[1]) * 1024
-
-
 def error_code(received: bytes) -> str:
     return json.loads(received.partition(b"\r\n\r\n")[2])["error"]["code"]
 
@@ -78,10 +73,10 @@ HEADS = {
 
 @pytest.mark.parametrize("raw", HEADS.values(), ids=HEADS.keys())
 def test_a_head_without_end_is_cut_off(llm, port, raw):
-    before, num_calls = resident_bytes(), len(llm.calls)
+    before, num_calls = footprint(os.getpid()).kib, len(llm.calls)  # this process is the server's too
     received = send(port, raw)
     assert received == b"" or (received.startswith(b"HTTP/1.1 4") and error_code(received) == "head_too_large")
-    assert resident_bytes() - before < 10 * 2**20
+    assert footprint(os.getpid()).kib - before < 10 * 2**10
     assert len(llm.calls) == num_calls
     assert works(port)
 

@@ -1,8 +1,73 @@
-"""The processes of programs under test, by Linux's /proc."""
+"""Programs under test: starting a server, and what Linux says of its processes in /proc."""
 
+import contextlib
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVE = ("-c", "from jaxinfer.cli import main; main()", "serve")  # as `jaxinfer serve`, with this tree's packages
+START_S = 120.0
+
+
+@contextlib.contextmanager
+def serving(log: Path, *command: object, **environment: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A server's process and port, once it says how to try it; killed afterwards. log: takes what it prints.
+
+    command: arguments of Python's; the port must be 0.
+    """
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "kernels")])
+    env = os.environ | {"PYTHONPATH": paths, "JAX_PLATFORMS": "cpu"} | environment
+    arguments = [sys.executable, *map(str, command)]
+    with log.open("wb") as stderr, subprocess.Popen(arguments, stderr=stderr, env=env) as process:
+        try:
+            deadline = time.monotonic() + START_S
+            while "try it" not in (said := log.read_text()):
+                assert process.poll() is None and time.monotonic() < deadline, said
+                time.sleep(0.02)
+            found = re.search(r"listen +https?://\S+:(\d+)", said)
+            assert found is not None, said
+            yield process, int(found[1])
+        finally:
+            process.kill()
 
 
 def children_of(pid: int) -> set[str]:
     """Those that any of its threads has spawned."""
     return {child for file in Path(f"/proc/{pid}/task").glob("*/children") for child in file.read_text().split()}
+
+
+def listening(pid: int) -> list[str]:
+    """The addresses, as Linux writes them, at which a process accepts what comes over a network."""
+    own = {os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()}
+    found = []
+    for name, states in (("tcp", {"0A"}), ("tcp6", {"0A"}), ("udp", {"07"}), ("udp6", {"07"})):
+        for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            found += [f"{name} {local}"] if state in states and f"socket:[{inode}]" in own else []
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Footprint:
+    """What a process holds. kib: memory that is its own, in use or swapped out."""
+
+    pid: int
+    kib: int
+    files: int
+    threads: int
+
+
+def footprint(pid: int) -> Footprint:
+    """Raises OSError when the process has ended."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    fields = dict(re.findall(r"^(RssAnon|VmSwap|Threads):\s+(\d+)", status, re.MULTILINE))
+    if len(fields) < 3:
+        raise ProcessLookupError(f"process {pid} is being reaped")
+    kib = int(fields["RssAnon"]) + int(fields["VmSwap"])
+    return Footprint(pid, kib, len(os.listdir(f"/proc/{pid}/fd")), int(fields["Threads"]))

@@ -1,4 +1,4 @@
-"""A pytest plugin for `make soak`: tests that take a `seed` get random ones, Hypothesis a hundred times its examples.
+"""A pytest plugin for `make soak-laws`: random seeds for tests that take one, a hundred times as many examples.
 
 A failing seed is in the test's name; put it into the test to see it again.
 """

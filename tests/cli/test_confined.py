@@ -1,0 +1,83 @@
+"""What the whole program does not do, whatever it is asked for: open a file, a connection or a second port (A19, A21).
+
+Python tells an audit hook of each; the engine is in the same process, so that the hook sees it all.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.server.http import CHAT, COMPLETIONS, USER
+from tests.support.processes import children_of, listening, serving
+
+WATCHED = r"open$|os\.(listdir|scandir|exec|posix_spawn|system|remove|rename|mkdir)|socket\.|subprocess\.|ctypes\."
+AUDITED = f"""
+import re, sys
+told = open(sys.argv.pop(1), "a", buffering=1)
+def hook(event, args):
+    if re.match({WATCHED!r}, event) and event not in ("socket.__new__", "socket.bind"):
+        told.write(f"{{event}} {{args[:2]!r:.300}}\\n")
+sys.addaudithook(hook)
+from jaxinfer.cli import main
+main()
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """`jaxinfer serve --dry-run` under the hook. told: what the hook was told of."""
+
+    pid: int
+    port: int
+    client: httpx2.Client
+    told: Path
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory) -> Iterator[Program]:
+    folder = tmp_path_factory.mktemp("confined")
+    log, told = folder / "log", folder / "told"
+    command = "-c", AUDITED, told, "serve", "demo", "--dry-run", "--in-process", "--port", "0"
+    with serving(log, *command) as (process, port), httpx2.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        yield Program(process.pid, port, client, told)
+
+
+NAMES = ("../../../etc/passwd", "/etc/passwd", "tiny\0.txt", "t/" * 2048, "file:///etc/passwd", "http://127.0.0.1:9/x")
+FIELDS = ("model", "session_id", "lora_path", "request_id", "chat_template", "tokenizer", "prompt_embeds", "user")
+
+
+def hostile() -> Iterator[tuple[str, str, dict[str, object]]]:
+    """(method, path, body) of requests that name files and addresses."""
+    for name in NAMES:
+        for path, base in ((CHAT, {"messages": USER}), (COMPLETIONS, {"prompt": name})):
+            yield from (("POST", path, base | {"max_tokens": 1, field: name}) for field in FIELDS)
+        part = {"type": "image_url", "image_url": {"url": name}}
+        yield "POST", CHAT, {"messages": [{"role": "user", "content": [part]}]}
+        yield "POST", CHAT, {"messages": [{"role": "user", "content": f"![x]({name})"}], "max_tokens": 1}
+        yield "POST", "/tokenize", {"prompt": "x", "model": name}
+        yield "POST", "/abort_request", {"request_id": name}
+    for path in ("/v1/models/../../etc/passwd", "/v1/models/%2e%2e%2fx", "/%2e%2e/%2e%2e/etc/passwd", "/metrics/../x"):
+        yield "GET", path, {}
+
+
+def test_whatever_a_request_names_nothing_is_opened_or_started(program):
+    """A21; and A18 for the whole program."""
+    for path, body in ((CHAT, {"messages": USER}), (COMPLETIONS, {"prompt": "x"}), ("/tokenize", {"prompt": "x"})):
+        assert program.client.post(path, json=body).status_code == 200
+    assert "open" in program.told.read_text(), "the hook is told of something"
+    before = program.told.stat().st_size
+    answers = [program.client.request(method, path, json=body).status_code for method, path, body in hostile()]
+    assert set(answers) == {200, 400, 404} and len(answers) > 100
+    with program.told.open() as told:
+        told.seek(before)
+        assert told.read() == ""
+
+
+def test_one_port_is_listened_on(program):
+    """A19"""
+    (address,) = listening(program.pid)
+    assert address == f"tcp 0100007F:{program.port:04X}"
+    assert not children_of(program.pid)

@@ -1,0 +1,70 @@
+"""Requests by the hundred: completions of many kinds, and how to ask for them together."""
+
+import asyncio
+import random
+from collections import Counter
+from typing import Any
+
+import httpx2
+
+from tests.server.http import COMPLETIONS, error_of, events
+
+
+def ask_together(base: str, bodies: list[dict[str, Any]], at_once: int, **headers: str) -> list[httpx2.Response]:
+    """The answers in the order of the bodies, at most `at_once` of them under way."""
+
+    async def ask() -> list[httpx2.Response]:
+        room = asyncio.Semaphore(at_once)
+        limits = httpx2.Limits(max_connections=None)
+        async with httpx2.AsyncClient(base_url=base, timeout=60, limits=limits, headers=headers) as client:
+
+            async def one(body: dict[str, Any]) -> httpx2.Response:
+                async with room:
+                    return await client.post(COMPLETIONS, json=body)
+
+            return await asyncio.gather(*map(one, bodies))
+
+    return asyncio.run(ask())
+
+
+def body_of(number: int) -> dict[str, Any]:
+    """One of many kinds, every fourth a mistake."""
+    choose = random.Random(number)
+    body: dict[str, Any] = {"prompt": f"number {number}", "max_tokens": choose.randint(1, 40), "seed": number}
+    body |= choose.choice([{}, {"n": 2}, {"stop": ["a", "e"]}, {"ignore_eos": True}, {"prompt": ["a", "bb", "c"]}])
+    body |= choose.choice([{}, {"logprobs": 0}, {"echo": True}, {"temperature": 1.0}])
+    return body | ({"temperature": 9} if number % 4 == 3 else {})
+
+
+def num_choices(body: dict[str, Any]) -> int:
+    return body.get("n", 1) * (len(body["prompt"]) if isinstance(body["prompt"], list) else 1)
+
+
+def check_stream(body: dict[str, Any], stream: httpx2.Response, whole: httpx2.Response) -> str:
+    """Assert that a stream of body_of's ended as it must, and says what its whole answer says as far as it goes.
+
+    Returns the code of the error that ended it, "" if none did: an HTTP status before the first byte, an event later.
+    """
+    if body.get("temperature") == 9:
+        for response in (stream, whole):
+            assert (response.status_code, error_of(response)["param"]) == (400, "temperature")
+        return ""
+    assert whole.status_code == 200
+    if stream.status_code != 200:
+        return str(error_of(stream)["code"])
+    *chunks, last = events(stream.text)
+    texts, ends = dict.fromkeys(range(num_choices(body)), ""), Counter[int]()
+    for choice in (choice for chunk in chunks for choice in chunk["choices"]):
+        assert not ends[choice["index"]], "nothing comes after the end"
+        texts[choice["index"]] += choice["text"]
+        ends[choice["index"]] += choice["finish_reason"] is not None
+    expected = {choice["index"]: choice["text"] for choice in whole.json()["choices"]}
+    assert not any("error" in chunk or chunk.get("usage") for chunk in chunks)
+    if "error" in last:
+        assert all(expected[index].startswith(text) for index, text in texts.items())
+        return str(last["error"]["code"])
+    assert ends == dict.fromkeys(texts, 1)
+    assert texts == expected
+    assert last["choices"] == []
+    assert last["usage"]["completion_tokens"] == whole.json()["usage"]["completion_tokens"]
+    return ""

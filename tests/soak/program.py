@@ -1,0 +1,45 @@
+"""`jaxinfer serve` with the demo on the CPU, as it is but for faults on order, and what Linux says of its processes."""
+
+import contextlib
+import dataclasses
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.support.faulty_child import Orders
+from tests.support.processes import Footprint, children_of, footprint, serving
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A server under test. port: where it listens.    orders: to its engine process, whichever that is."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    orders: Orders
+
+    def engine_pid(self) -> int | None:
+        """None between two engines."""
+        pids = children_of(self.process.pid)
+        return int(pids.pop()) if len(pids) == 1 else None
+
+    def server(self) -> Footprint:
+        return footprint(self.process.pid)
+
+    def engine(self) -> Footprint | None:
+        pid = self.engine_pid()
+        with contextlib.suppress(OSError):  # it may end between the two looks
+            return footprint(pid) if pid else None
+        return None
+
+
+@contextlib.contextmanager
+def program(log: Path) -> Iterator[Program]:
+    """The server, ready. log: the file that takes what it prints."""
+    with tempfile.TemporaryDirectory() as folder:  # a socket's path must be short
+        faults, orders = Path(folder, "faults"), Path(folder, "orders")
+        faults.write_text("[]")
+        command = "-m", "tests.server.serve_faulty", faults, orders, "demo", "--port", "0"
+        with serving(log, *command) as (process, port), contextlib.closing(Orders(str(orders))) as sender:
+            yield Program(process, port, sender)

@@ -1,0 +1,82 @@
+"""One look at a server under load: what its processes hold, what it says of itself, and how fast the machine is."""
+
+import asyncio
+import dataclasses
+import hashlib
+import os
+import re
+import time
+
+import msgspec
+
+from jaxinfer.bench.http_client import Reply, Target
+from tests.server.http import COMPLETIONS
+from tests.soak.program import Program
+from tests.support.processes import Footprint
+
+CONTROL_BYTES = b"x" * 2**25
+CANARY = {"prompt": "7 plus 5 is", "max_tokens": 32, "temperature": 0, "ignore_eos": True}
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """at_s: since the load began.    control_s: what a fixed piece of work took, so that a slower machine shows.
+    labels_bytes: of /metrics without its values, whose digits may grow.    load: of the machine, over a minute.
+    """
+
+    at_s: float
+    server: Footprint
+    engine: Footprint | None
+    labels_bytes: int
+    control_s: float
+    load: float
+
+
+class Observer:
+    """Looks at one server."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._target = Target(f"http://127.0.0.1:{program.port}")
+        self._begun_s = time.monotonic()
+
+    async def sample(self) -> Sample:
+        page = await self.metrics()
+        control_s = await asyncio.to_thread(control)
+        return Sample(
+            at_s=time.monotonic() - self._begun_s,
+            server=self._program.server(),
+            engine=self._program.engine(),
+            labels_bytes=len("".join(line.rpartition(" ")[0] for line in page.splitlines())),
+            control_s=control_s,
+            load=os.getloadavg()[0],
+        )
+
+    async def metrics(self) -> str:
+        return (await self._ask("GET", "/metrics")).body.decode()
+
+    async def value(self, name: str, **labels: str) -> float:
+        """One value of /metrics."""
+        pattern = rf"^jaxinfer:{name}{{[^}}]*" + "".join(f'{key}="{value}"' for key, value in labels.items())
+        found = re.findall(pattern + r"[^}]*} (\S+)$", await self.metrics(), re.MULTILINE)
+        assert len(found) == 1, (name, found)
+        return float(found[0])
+
+    async def canary(self) -> str:
+        """What the model says to a fixed prompt."""
+        reply = await self._ask("POST", COMPLETIONS, msgspec.json.encode(CANARY))
+        return str(msgspec.json.decode(reply.body)["choices"][0]["text"])
+
+    async def _ask(self, method: str, path: str, body: bytes = b"") -> Reply:
+        connection = await self._target.connect()
+        try:
+            return await connection.ask(self._target.request(method, path, body))
+        finally:
+            connection.close()
+
+
+def control() -> float:
+    """Seconds for a fixed piece of work; the interpreter is free meanwhile."""
+    begun_s = time.monotonic()
+    hashlib.sha256(CONTROL_BYTES).digest()
+    return time.monotonic() - begun_s
