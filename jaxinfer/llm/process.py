@@ -116,21 +116,27 @@ class EngineProcess:
 
     def _receive(self, on_outputs: OnOutputs, on_failure: OnFailure) -> None:
         error: JaxInferError | None = None
-        while (news := self._channel.receive()) is not None:
-            self._heard_s = time.monotonic()  # there is news after each step, ten times a second at most, or when idle
-            self._stats = news.stats or self._stats
-            if news.event is not None:
-                self._on_event(news.event)
-            if news.outputs:
-                on_outputs(news.outputs)
-            if news.profiled is not None:
-                self._profiled.put(news.profiled)
-            if news.failure is not None:
-                error = news.failure.error
+        try:
+            while (news := self._channel.receive()) is not None:
+                error = self._take(news, on_outputs) or error
+        except EngineError as unreadable:
+            error = unreadable
         self._profiled.put(Profiled("the engine process has ended"))  # whoever waits need not any longer
         if not self._closing:
             died = self._end()
             on_failure(error or died)
+
+    def _take(self, news: FromEngine, on_outputs: OnOutputs) -> JaxInferError | None:
+        """Pass on what the engine says; the error if it says that it fails."""
+        self._heard_s = time.monotonic()  # there is news after each step, ten times a second at most, or when idle
+        self._stats = news.stats or self._stats
+        if news.event is not None:
+            self._on_event(news.event)
+        if news.outputs:
+            on_outputs(news.outputs)
+        if news.profiled is not None:
+            self._profiled.put(news.profiled)
+        return news.failure.error if news.failure is not None else None
 
     def _end(self) -> EngineError:
         """Close the socket and reap the child; the error says how it ended."""

@@ -14,7 +14,7 @@ import msgspec
 from jaxinfer import errors
 from jaxinfer.config import EngineConfig
 from jaxinfer.engine.sequence import Abort, Acknowledge, Add, End, Message, Output
-from jaxinfer.errors import JaxInferError
+from jaxinfer.errors import EngineError, JaxInferError
 from jaxinfer.llm.events import Event
 from jaxinfer.llm.transport import Handshake
 from jaxinfer.llm.types import Stats
@@ -122,10 +122,13 @@ class Channel[Sent: msgspec.Struct, Received: msgspec.Struct]:
         return True
 
     def receive(self) -> Received | None:
-        """The next message; None when the other end is gone."""
+        """The next message; None when the other end is gone. Raises EngineError when it is none of ours."""
         head = self._read(_LENGTH.size)
         frame = self._read(_LENGTH.unpack(head)[0]) if head else None
-        return self._decoder.decode(frame) if frame else None
+        try:
+            return self._decoder.decode(frame) if frame else None
+        except msgspec.MsgspecError as error:
+            raise EngineError(f"both processes must speak alike, a message cannot be read: {error}") from error
 
     def _read(self, size: int) -> bytes | None:
         """Exactly `size` bytes; None when they will never all come."""
