@@ -19,6 +19,7 @@ from jaxinfer.models.ops import MOSAIC, Linears
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import step
 from jaxinfer.runtime.backends import (
+    MOSAIC_BATCH_ROWS,
     MOSAIC_LINEAR_ROWS,
     XLA_ONLY,
     Backend,
@@ -153,14 +154,15 @@ def named(value: object) -> str:
     return "+".join(op for op, name in value.rows() if name == "mosaic") or "none"
 
 
-ATTENTION, LINEARS = 1, 4  # qkv, o, gate and up, down
+ATTENTION, LINEARS, BATCH = 1, 4, 3  # qkv, o, gate and up, down; all but qkv
 
 
 @pytest.mark.parametrize(
     ("backends", "rows", "kernels"),
     [
         *((ALL_MOSAIC, rows, ATTENTION + LINEARS) for rows in (1, 8, MOSAIC_LINEAR_ROWS)),
-        *((ALL_MOSAIC, rows, ATTENTION) for rows in (MOSAIC_LINEAR_ROWS + 1, 256)),
+        *((ALL_MOSAIC, rows, ATTENTION + BATCH) for rows in (MOSAIC_LINEAR_ROWS + 1, MOSAIC_BATCH_ROWS)),
+        (ALL_MOSAIC, MOSAIC_BATCH_ROWS + 1, ATTENTION),
         (Backends(decode_linear=Backend.MOSAIC), 8, LINEARS),
         (Backends(decode_attention=Backend.MOSAIC), 8, ATTENTION),
         (Backends(extend_attention=Backend.MOSAIC), 8, 0),
@@ -176,9 +178,10 @@ def test_a_decode_step_has_the_chosen_kernels(backends, rows, kernels):
 @pytest.mark.parametrize(
     ("backends", "rows", "kernels"),
     [
-        (ALL_MOSAIC, 8, 1),
-        (ALL_MOSAIC, 9, 2),  # rows of one token go together through the decode attention
-        (Backends(decode_attention=Backend.MOSAIC, decode_linear=Backend.MOSAIC), 9, 0),
+        (ALL_MOSAIC, 8, 1 + BATCH),
+        (ALL_MOSAIC, 9, 2 + BATCH),  # rows of one token go together through the decode attention
+        (Backends(decode_attention=Backend.MOSAIC, decode_linear=Backend.MOSAIC), 9, BATCH),
+        (Backends(decode_attention=Backend.MOSAIC), 9, 0),
     ],
     ids=named,
 )
