@@ -204,7 +204,7 @@ def _kernel(plan: Plan, x_ref: Ref, w_ref: Ref, *rest: Ref, **smem: Ref) -> None
     """x [T, K], w [N, K], residual [T, N] if one is added, out [T, columns of the result]."""
     *residual, out_ref = rest
     tile, split, warpgroup = (lax.axis_index(name) for name in ("tile", "split", "warpgroup"))
-    start = jnp.minimum(tile * plan.columns, plan.out - plan.columns)  # the last tile repeats some columns
+    start = jnp.minimum(tile * plan.columns, plan.out - plan.columns)  # the last tile repeats columns, and their values
     share = -(-plan.depth // BLOCK // plan.splits)  # blocks of a CTA
     first = split * share
     count = jnp.minimum(share, plan.depth // BLOCK - first)
