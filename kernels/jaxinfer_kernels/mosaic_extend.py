@@ -1,8 +1,9 @@
 """Ragged paged attention for Hopper (Mosaic GPU): prompt chunks behind their cached prefixes.
 
-FlashAttention-3 (Shah et al., arXiv:2407.08608) without its ping-pong: one warpgroup copies pages, the others each hold
-64 queries of one head. Causal from the bottom right: a row's last query sees all of the row. Bound by arithmetic,
-`4 * N * H` operations per visible pair of query and key; that is our bar.
+After FlashAttention-3 (Shah et al., arXiv:2407.08608): one warpgroup copies pages, the others each hold 64 queries of
+one head and take turns, one multiplying while the other weighs. Where queries are few, CTAs share a tile's keys. Causal
+from the bottom right: a row's last query sees all of the row. Bound by arithmetic, `4 * N * H` operations per visible
+pair of query and key; that is our bar.
 """
 
 import dataclasses
