@@ -137,6 +137,10 @@ def test_a_collector_that_is_not_there_does_not_keep_the_server_from_its_end():
             ask_app(create_app(FakeLLM(timed), tracer=tracer), "POST", CHAT, json={"messages": USER})
             ended_s = time.monotonic()
         assert time.monotonic() - ended_s < FLUSH_S + 1
+    for thread in threading.enumerate():  # it goes on trying, and draws from `random` under the tests that follow
+        if thread.name in ("jaxinfer-spans", "OtelBatchSpanRecordProcessor"):
+            thread.join(60)
+            assert not thread.is_alive()
 
 
 def test_a_server_without_a_collector_imports_none_of_it():
