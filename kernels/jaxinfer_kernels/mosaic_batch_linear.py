@@ -20,8 +20,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, CTAS_WANTED, F32, I32, Ref, Smem, round_up, store
-from jaxinfer_kernels.mosaic_linear_plan import RESIDENT, operand
+from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, CTAS_WANTED, F32, I32, Ref, Smem, meet, round_up, store
+from jaxinfer_kernels.mosaic_linear_plan import RESIDENT, operand, padded
 
 ROWS = 64  # of one warpgroup, the wgmma's M
 MAX_ROWS = 256
@@ -109,7 +109,7 @@ def linear_residual(
     Returns [T, N].
     """
     plan = plan_launch(x, w, "residual", tuning, interpret)
-    return _launch(plan)(_padded(x), w, _padded(residual))[: len(x)]
+    return _launch(plan)(padded(x), w, padded(residual))[: len(x)]
 
 
 @functools.partial(jax.jit, static_argnames=("tuning", "interpret"))
@@ -122,7 +122,7 @@ def gate_up(
     Returns [T, F].
     """
     plan = plan_launch(x, w, "silu", tuning, interpret)
-    return _launch(plan)(_padded(x), w)[: len(x)]
+    return _launch(plan)(padded(x), w)[: len(x)]
 
 
 def supported(rows: int, out_features: int, in_features: int, dtype: jnp.dtype) -> bool:
@@ -163,10 +163,6 @@ def plan_launch(
             f"memory, got w {w.aval} and {tuning}; use the default tuning"
         )
     return plan
-
-
-def _padded(x: jax.Array) -> jax.Array:
-    return jnp.pad(x, ((0, -len(x) % 8), (0, 0)))
 
 
 def _launch(plan: Plan) -> Callable[..., jax.Array]:
@@ -239,7 +235,7 @@ def _kernel(plan: Plan, x_ref: Ref, w_ref: Ref, *rest: Ref, **smem: Ref) -> None
 
         plgpu.wait_smem_to_gmem(0)
         if plan.splits > 1:
-            _meet(smem["peers"])  # a CTA that ends takes its shared memory with it
+            meet(smem["peers"])  # a CTA that ends takes its shared memory with it
 
 
 def _copy_block(
@@ -285,7 +281,7 @@ def _sum_of_peers(plan: Plan, smem: Smem, warpgroup: jax.Array, split: jax.Array
     """This CTA's columns, f32[ROWS, width], of the sum over the cluster, in the CTAs' order."""
     store(smem["partial"].at[warpgroup], mine)
     plgpu.commit_smem()
-    _meet(smem["peers"])
+    meet(smem["peers"])
 
     def share(peer: int) -> jax.Array:
         ref = plgpu.cluster_ref(smem["partial"], {"split": I32(peer)})
@@ -301,8 +297,3 @@ def _finished(plan: Plan, smem: Smem, warpgroup: jax.Array, products: list[jax.A
         return (gate / (F32(1) + jnp.exp(-gate)) * up).astype(plan.dtype)
     plgpu.barrier_wait(smem["added"])
     return products[0] + plgpu.load(smem["out"].at[warpgroup], layout=plgpu.Layout.WGMMA, optimized=False)
-
-
-def _meet(barrier: Ref) -> None:
-    plgpu.barrier_arrive(barrier)
-    plgpu.barrier_wait(barrier)

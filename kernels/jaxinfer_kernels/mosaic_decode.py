@@ -27,6 +27,7 @@ from jaxinfer_kernels.mosaic_decode_plan import (
     Ref,
     Smem,
     Tuning,
+    meet,
     plan_launch,
     store,
 )
@@ -261,7 +262,7 @@ def _kernel(
         for name, ref in zip(("acc", "row_max", "row_sum"), spill_refs, strict=False):
             plgpu.copy_smem_to_gmem(smem[name], ref.at[row, head, split])
         plgpu.wait_smem_to_gmem(0)
-        _meet(smem["peers"])
+        meet(smem["peers"])
 
     @pl.when(split == 0)
     def _():
@@ -276,12 +277,7 @@ def _kernel(
 
     plgpu.wait_smem_to_gmem(0)
     if plan.splits > 1:
-        _meet(smem["peers"])  # a CTA that ends takes its shared memory with it
-
-
-def _meet(barrier: Ref) -> None:
-    plgpu.barrier_arrive(barrier)
-    plgpu.barrier_wait(barrier)
+        meet(smem["peers"])  # a CTA that ends takes its shared memory with it
 
 
 def _nothing(plan: Plan) -> tuple[jax.Array, ...]:

@@ -22,6 +22,12 @@ CTAS_WANTED = 132  # one a multiprocessor of an H200
 ENOUGH = 120  # CTAs after which another split costs more in meetings than it gains (benchmarks/README.md)
 
 
+def meet(barrier: Ref) -> None:
+    """Wait until every CTA of the cluster has come here."""
+    plgpu.barrier_arrive(barrier)
+    plgpu.barrier_wait(barrier)
+
+
 def store(ref: Ref, value: jax.Array) -> None:
     """ref[...] = value, bank conflicts allowed: once a launch they cost nothing, and jax 0.12 refuses them unasked.
 

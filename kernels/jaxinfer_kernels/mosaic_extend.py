@@ -18,6 +18,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jaxinfer_kernels import mosaic_decode
 from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, CTAS_WANTED, F32, I32, Ref, Smem, store
+from jaxinfer_kernels.mosaic_linear_plan import operand
 from jaxinfer_kernels.paged_kv import page_size_of
 
 WEIGHT_COLUMNS = 8  # in which a query's weight is repeated: the fewest of a tile
@@ -112,9 +113,9 @@ def _tiled(
     freed = plgpu.Barrier(num_arrivals=tuning.warpgroups, num_barriers=tuning.stages)
     smem = dict(
         rows=plgpu.SMEM((tuning.warpgroups, ROWS, h), q.dtype),
-        q=_operand((tuning.warpgroups, ROWS, h), q.dtype),
-        k=_operand(pages, q.dtype),
-        v=_operand(pages, q.dtype),
+        q=operand((tuning.warpgroups, ROWS, h), q.dtype),
+        k=operand(pages, q.dtype),
+        v=operand(pages, q.dtype),
         rows_ready=plgpu.Barrier(num_barriers=tuning.warpgroups),
         k_ready=plgpu.Barrier(**per_stage),
         v_ready=plgpu.Barrier(**per_stage),
@@ -124,7 +125,7 @@ def _tiled(
     if tuning.warpgroups == 2:
         smem |= dict(turn=plgpu.Barrier(num_arrivals=2))
     if interpret:
-        smem |= dict(weights=_operand((tuning.warpgroups, ROWS, tuning.block_tokens), q.dtype))
+        smem |= dict(weights=operand((tuning.warpgroups, ROWS, tuning.block_tokens), q.dtype))
     out = [jax.ShapeDtypeStruct(q.shape, q.dtype)]
     if splits > 1:
         out = [jax.ShapeDtypeStruct((splits, t, n, width), F32) for width in (h, WEIGHT_COLUMNS)]
@@ -161,11 +162,6 @@ def _tiles(counts: jax.Array, num_tokens: int, tile: int) -> jax.Array:
     row = jnp.sum(ends[None] <= index[:, None], axis=-1, dtype=jnp.int32)
     first = index - jnp.where(row > 0, ends[jnp.maximum(row - 1, 0)], 0)
     return jnp.stack([jnp.where(row < len(counts), row, -1), first * tile], axis=-1)
-
-
-def _operand(shape: tuple[int, ...], dtype: jnp.dtype) -> object:
-    """Shared memory laid out as the wgmma wants it."""
-    return plgpu.SMEM(shape, dtype, transforms=(plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)))
 
 
 def _kernel(

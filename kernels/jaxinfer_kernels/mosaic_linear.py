@@ -22,13 +22,14 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.typing import DTypeLike
 
-from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, F32, I32, Ref, Smem, store
+from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, F32, I32, Ref, Smem, meet, store
 from jaxinfer_kernels.mosaic_linear_plan import (
     DEFAULT,
     ROWS,
     Plan,
     Tuning,
     operand,
+    padded,
     plan_launch,
     row_layout,
 )
@@ -93,10 +94,6 @@ def norm_gate_up(
     """
     plan = plan_launch(x, w, tuning, interpret, norm_eps=eps, after="silu")
     return _run(plan, x, w, layer.reshape(1), norm)
-
-
-def padded(x: jax.Array) -> jax.Array:
-    return jnp.pad(x, ((0, -len(x) % 8), (0, 0)))
 
 
 def _run(plan: Plan, x: jax.Array, *rest: jax.Array) -> jax.Array:
@@ -165,15 +162,15 @@ def _kernel(plan: Plan, *refs: Ref, **smem: Ref) -> None:
         else:
             pl.when(i < units)(functools.partial(fetch, I32(i)))
     if plan.norm_eps is not None:
-        copy_norm(plan, smem, ref, split)
+        _copy_norm(plan, smem, ref, split)
     if plan.pdl:
         plgpu.griddepcontrol_launch_dependents()
         plgpu.griddepcontrol_wait()
-    bring_x(plan, smem, ref["x"], split, functools.partial(_sum_squares, plan, smem, ref, cluster, split))
+    _bring_x(plan, smem, ref, cluster, split)
 
     def tile_step(i: jax.Array, _: None) -> None:
         tile = cluster + i * plan.cut.clusters
-        added = load_added(plan, ref, tile)
+        added = _load_added(plan, ref, tile)
 
         def product(acc: Ref) -> jax.Array:
             def step(j: jax.Array, _: None) -> None:
@@ -208,14 +205,14 @@ def _fetch(plan: Plan, smem: Smem, w_ref: Ref, cluster: jax.Array, split: jax.Ar
         plgpu.copy_gmem_to_smem(source, smem["w"].at[slot, pl.ds(i * rows, rows)], smem["w_ready"].at[slot])
 
 
-def copy_norm(plan: Plan, smem: Smem, ref: Smem, split: jax.Array) -> None:
+def _copy_norm(plan: Plan, smem: Smem, ref: Smem, split: jax.Array) -> None:
     layer, block = ref["layer"][0], plan.block
     for i in range(plan.blocks):
         source = ref["norm"].at[layer, pl.ds((split * plan.blocks + i) * block, block)]
         plgpu.copy_gmem_to_smem(source, smem["norm"].at[pl.ds(i * block, block)], smem["norm_ready"])
 
 
-def load_added(plan: Plan, ref: Smem, tile: jax.Array) -> jax.Array | None:
+def _load_added(plan: Plan, ref: Smem, tile: jax.Array) -> jax.Array | None:
     """The bias or residual of a tile, [ROWS, columns], in the registers that will need it."""
     layout = plgpu.Layout.WGMMA if plan.interpret else plgpu.Layout.WGMMA_TRANSPOSED
     rows = pl.ds(tile * ROWS, ROWS)
@@ -227,13 +224,8 @@ def load_added(plan: Plan, ref: Smem, tile: jax.Array) -> jax.Array | None:
     return None
 
 
-def bring_x(
-    plan: Plan, smem: Smem, x_ref: Ref, split: jax.Array, sum_squares: Callable[[jax.Array], jax.Array] | None = None
-) -> None:
-    """Load the split's columns of x, norm them if wanted and lay them out. The copy engine, busy, would be slower.
-
-    sum_squares: of f32[columns], over all splits.
-    """
+def _bring_x(plan: Plan, smem: Smem, ref: Smem, cluster: jax.Array, split: jax.Array) -> None:
+    """Load this CTA's columns of x, norm them if wanted and lay them out. The copy engine, busy, would be slower."""
     layout, block = row_layout(64), plan.block
     shape = (plan.columns, 64)
     pieces = [(i, j) for i in range(plan.blocks) for j in range(0, block, 64)]
@@ -244,7 +236,7 @@ def bring_x(
     for start in range(0, len(pieces), at_once):
         group = pieces[start : start + at_once]
         columns = [pl.ds((split * plan.blocks + i) * block + j, 64) for i, j in group]
-        loaded = [plgpu.load(x_ref.at[:, c], layout=layout, optimized=False) for c in columns]
+        loaded = [plgpu.load(ref["x"].at[:, c], layout=layout, optimized=False) for c in columns]
         for (i, j), x in zip(group, loaded, strict=True):
             if plan.norm_eps is not None:
                 squares = squares + x.astype(F32) * x.astype(F32)
@@ -253,7 +245,8 @@ def bring_x(
             else:
                 smem["x"][i, :, pl.ds(j, 64)] = x
     if plan.norm_eps is not None:
-        scale = lax.rsqrt(sum_squares(squares.sum(axis=1)) * F32(1 / plan.depth) + F32(plan.norm_eps))
+        total = _sum_squares(plan, smem, ref, cluster, split, squares.sum(axis=1))
+        scale = lax.rsqrt(total * F32(1 / plan.depth) + F32(plan.norm_eps))
         scale = plgpu.layout_cast(lax.broadcast_in_dim(scale, shape, [0]), layout)
         plgpu.barrier_wait(smem["norm_ready"])
         for i, j in pieces:
@@ -275,14 +268,9 @@ def _sum_squares(
     if _spills(plan):
         plgpu.copy_smem_to_gmem(smem["squares"], ref["squares"].at[cluster, split])
         plgpu.wait_smem_to_gmem(0)
-    _meet(smem["peers"])
+    meet(smem["peers"])
     spilled = ref["squares"].at[cluster] if _spills(plan) else None
     return _sum_of_peers(plan, smem["squares"], spilled, row_layout(64).reduce(1))
-
-
-def _meet(barrier: Ref) -> None:
-    plgpu.barrier_arrive(barrier)
-    plgpu.barrier_wait(barrier)
 
 
 def _sum_of_peers(plan: Plan, mine: Ref, spilled: Ref | None, layout: object) -> jax.Array:
@@ -305,7 +293,7 @@ def _finish(
         if _spills(plan):
             plgpu.copy_smem_to_gmem(smem["partial"], ref["partials"].at[tile, split])
             plgpu.wait_smem_to_gmem(0)
-        _meet(smem["peers"])
+        meet(smem["peers"])
 
     @pl.when(split == 0)
     def _():
@@ -321,7 +309,7 @@ def _finish(
             store(ref["out"].T.at[pl.ds(tile * ROWS, ROWS)], y if added is None else y + added)
 
     if plan.cut.splits > 1:
-        _meet(smem["peers"])  # a CTA that goes on overwrites its share, one that ends takes its memory with it
+        meet(smem["peers"])  # a CTA that goes on overwrites its share, one that ends takes its memory with it
 
 
 def _store_gated(plan: Plan, smem: Smem, out_ref: Ref, tile: jax.Array, y: jax.Array) -> None:

@@ -146,6 +146,11 @@ def row_layout(width: int) -> Layout:
     return plgpu.Layout.TILED(tiling, warp_dims=(-5,), lane_dims=(-2,) if lanes == 32 else (-3, -2), vector_dim=-1)
 
 
+def padded(x: jax.Array) -> jax.Array:
+    """With rows of zeros, up to a multiple of 8."""
+    return jnp.pad(x, ((0, -len(x) % 8), (0, 0)))
+
+
 def operand(shape: tuple[int, ...], dtype: jnp.dtype) -> object:
     """Shared memory laid out as the wgmma wants it."""
     return plgpu.SMEM(shape, dtype, transforms=(plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)))
