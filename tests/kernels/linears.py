@@ -24,7 +24,7 @@ def arguments(op: str, rows: int, out: int, depth: int) -> dict[str, jax.Array]:
     named = {"x": 3 * normal(keys[0], (rows, depth)), "w": depth**-0.5 * normal(keys[1], (out, depth))}
     if op == "linear_residual":
         named["residual"] = 3 * normal(keys[2], (rows, out))
-    else:
+    elif op != "gate_up":
         named["norm"] = 1 + 0.2 * normal(keys[2], (LAYERS, depth))
     if op == "norm_linear_bias":
         named["bias"] = normal(keys[3], (LAYERS, out))
@@ -43,7 +43,7 @@ def plain(op: str, named: dict[str, jax.Array]) -> jax.Array:
     if op == "logits":
         return y
     y = y.astype(w.dtype)
-    if op == "norm_gate_up":
+    if op in ("norm_gate_up", "gate_up"):
         gate, up = jnp.split(y.astype(jnp.float32), 2, axis=-1)
         return (jax.nn.silu(gate) * up).astype(w.dtype)
     return y + (named["bias"][LAYER] if "bias" in named else named.get("residual", jnp.zeros((), w.dtype)))
@@ -56,6 +56,21 @@ def reference(op: str, named: dict[str, jax.Array]) -> np.ndarray:
 def error(out: jax.Array, wanted: np.ndarray) -> float:
     """Relative to the whole; NaN where any is."""
     return float(np.linalg.norm(np.asarray(out, np.float32) - wanted) / np.linalg.norm(wanted))
+
+
+def check(op: str, named: dict[str, jax.Array], got: jax.Array) -> None:
+    """It is the definition's result but for the order of sums, and as near to the exact one as rounding lets it be."""
+    wanted = plain(op, named)
+    assert got.shape == wanted.shape
+    assert got.dtype == wanted.dtype
+    assert error(got, reference(op, named)) < 8e-3
+    assert error(got, np.asarray(wanted, np.float32)) < 3e-3
+
+
+def check_beside_xla(op: str, named: dict[str, jax.Array], got: jax.Array) -> None:
+    """It is no further from float32 than twice what XLA makes of the definition."""
+    wanted = reference(op, named)
+    assert error(got, wanted) <= 2 * error(jax.jit(plain, static_argnums=0)(op, named), wanted)
 
 
 def layer_ops(model: str) -> list[tuple[str, int, int]]:

@@ -4,13 +4,12 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jaxinfer_kernels import mosaic_linear
 from jaxinfer_kernels.mosaic_linear_plan import Tuning, supported
-from tests.kernels.linears import EPS, LAYER, MODELS, arguments, error, layer_ops, plain, reference
+from tests.kernels.linears import EPS, LAYER, MODELS, arguments, check, check_beside_xla, error, layer_ops, reference
 
 INTERPRET = plgpu.InterpretGPUParams(detect_races=True)
 OPS = ["norm_linear", "norm_linear_bias", "logits", "linear_residual", "norm_gate_up"]
@@ -39,12 +38,7 @@ TINY = [
 @pytest.mark.parametrize(("rows", "out", "depth", "tuning"), TINY)
 def test_computes_its_definition(op, rows, out, depth, tuning):
     named = arguments(op, rows, out, depth)
-    got = run(op, named, tuning=tuning, interpret=INTERPRET)
-    wanted = plain(op, named)
-    assert got.shape == wanted.shape
-    assert got.dtype == wanted.dtype
-    assert error(got, reference(op, named)) < 8e-3
-    assert error(got, np.asarray(wanted, np.float32)) < 3e-3  # the same but for the order of sums
+    check(op, named, run(op, named, tuning=tuning, interpret=INTERPRET))
 
 
 def test_padding_reaches_only_padding():
@@ -86,5 +80,4 @@ def test_is_as_near_to_float32_as_xla_is(model, rows):
     for op, out, depth in layer_ops(model):
         if rows <= 16 or supported(rows, out, depth, jnp.bfloat16):  # so many rows the engine counts on
             named = arguments(op, rows, out, depth)
-            wanted = reference(op, named)
-            assert error(run(op, named), wanted) <= 2 * error(jax.jit(plain, static_argnums=0)(op, named), wanted)
+            check_beside_xla(op, named, run(op, named))
