@@ -84,15 +84,9 @@ def _auto_device() -> str:
     return f"{device.device_kind} ({device.platform})"
 
 
-class Doctor(GroupedCommand):
-    """A verb without settings."""
-
-    def invoke(self, ctx: click.Context) -> int:
-        return run()
-
-
-command = Doctor(
+command = GroupedCommand(
     "doctor",
+    callback=run,
     params=[debug_option()],
     help="Show versions, devices, drivers, folders and whether JAX can use the GPU.",
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -80,15 +80,9 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
-class Ps(GroupedCommand):
-    """A verb without settings."""
-
-    def invoke(self, ctx: click.Context) -> int:
-        return run()
-
-
-command = Ps(
+command = GroupedCommand(
     "ps",
+    callback=run,
     params=[debug_option()],
     help="Show your running servers on this machine: where, what, since when, and how busy.",
     context_settings={"help_option_names": ["-h", "--help"]},

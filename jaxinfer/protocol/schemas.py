@@ -27,6 +27,7 @@ from jaxinfer.protocol.validate import (
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
     NUMBERS,
+    SALT_CHAR,
     Range,
 )
 
@@ -90,7 +91,7 @@ def _by_name(vocab_size: int) -> dict[str, Schema]:
             ]
         },
         "tokens": ids | {"minItems": 0},
-        "cache_salt": {"type": "string", "pattern": r"^[^@/\\\u0000]+$", "maxLength": MAX_SALT_CHARS},
+        "cache_salt": {"type": "string", "pattern": f"^{SALT_CHAR}+$", "maxLength": MAX_SALT_CHARS},
         "truncate_prompt_tokens": {"anyOf": [{"const": TO_FIT}, {"type": "integer", "minimum": 1}]},
         "best_of": {"type": "integer"},
         "stop": {"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MAX_STOP_STRINGS}]},

@@ -25,7 +25,8 @@ MAX_LOGPROBS = 20  # unless the server says otherwise
 MAX_BAD_WORDS = 32  # each may be spelt in two ways
 MAX_BAD_WORD_CHARS = 256
 MAX_SALT_CHARS = 128
-CACHE_SALT = re.compile(rf"[^@/\\\x00]{{1,{MAX_SALT_CHARS}}}", re.DOTALL)
+SALT_CHAR = r"[^@/\\\u0000]"  # as JSON Schema writes it too
+CACHE_SALT = re.compile(f"{SALT_CHAR}{{1,{MAX_SALT_CHARS}}}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

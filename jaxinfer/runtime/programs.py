@@ -115,8 +115,7 @@ def programs(
     """Everything a runner runs, the serving set (see `is_serving`) first. params, state, controls: arrays or avals."""
     params, state, controls = (jax.tree.map(_aval, tree) for tree in (params, state, controls))
     array = functools.partial(_upload, state.next_pos.sharding)
-    options = _compiler_options(state)
-    make = functools.partial(Program, options=options)
+    make = functools.partial(Program, options=_options(state))
     steps: dict[Key, tuple[Callable[..., Any], jax.ShapeDtypeStruct]] = {
         size: (functools.partial(step.decode, model, size.context), array(size.batch, len(DecodeColumn)))
         for size in decode_sizes(limits.decode_buckets, limits.decode_contexts)
@@ -127,9 +126,7 @@ def programs(
         steps[bucket] = (functools.partial(step.extend, model, bucket, is_largest), upload)
     shapes = {key: jax.eval_shape(function, params, state, upload)[1] for key, (function, upload) in steps.items()}
     result = [
-        Program(
-            key, function, (params, state, upload), (1,), (state, shapes[key]), options + _product_options(key, state)
-        )
+        Program(key, function, (params, state, upload), (1,), (state, shapes[key]), _options(state, key))
         for key, (function, upload) in steps.items()
     ]
     table, pages = state.page_table, (state.k, state.v)
@@ -144,7 +141,7 @@ def programs(
 def _draw_programs(limits: Limits, state: DeviceState, controls: ControlState) -> list[Program]:
     """Both samplers at their sizes."""
     array = functools.partial(_upload, state.next_pos.sharding)
-    make = functools.partial(Program, options=_compiler_options(state))
+    make = functools.partial(Program, options=_options(state))
     fully, last = functools.partial(draw_full, num_top(limits)), state.last_token
     result = []
     after = (state.next_pos, state.sampling, state.logits)
@@ -167,7 +164,7 @@ def _full_programs(
 ) -> list[Program]:
     """What the full sampler needs beside its draws. largest: the output of the largest extend step."""
     array = functools.partial(_upload, state.next_pos.sharding)
-    make = functools.partial(Program, options=_compiler_options(state))
+    make = functools.partial(Program, options=_options(state))
     result = [
         make(
             Helper.SET_SLOT,
@@ -225,20 +222,17 @@ def _upload(sharding: jax.sharding.Sharding, *shape: int) -> jax.ShapeDtypeStruc
     return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=sharding)
 
 
-def _compiler_options(state: DeviceState) -> Options:
-    """In float32 on a CPU, reductions stay out of the YNN library: there the sum's order depends on the batch size.
+def _options(state: DeviceState, key: Key | None = None) -> Options:
+    """What XLA is told of one program. key: of a step; products are what its size is for.
 
-    The products it does run give each row the same bits whatever the batch, so a request's tokens are its own.
+    In float32 on a CPU, reductions stay out of the YNN library: there the sum's order depends on the batch size. The
+    products it does run give each row the same bits whatever the batch, so a request's tokens are its own.
+
+    On a GPU, products of many rows are cuBLAS's: trying Triton's too takes seconds, and those it chose lost time.
     """
     (device,) = state.k.sharding.device_set
-    if device.platform != "cpu" or state.k.dtype != jnp.float32:
-        return ()
-    return (("xla_cpu_experimental_ynn_fusion_type", "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"),)
-
-
-def _product_options(key: Key, state: DeviceState) -> Options:
-    """On a GPU, products of many rows are cuBLAS's: trying Triton's too takes seconds, and those it chose lost time."""
-    (device,) = state.k.sharding.device_set
+    if device.platform == "cpu" and state.k.dtype == jnp.float32:
+        return (("xla_cpu_experimental_ynn_fusion_type", "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"),)
     many = isinstance(key, ExtendBucket) and key.tokens >= CUBLAS_TOKENS
     many |= isinstance(key, Decode) and key.batch >= CUBLAS_ROWS
     return (("xla_gpu_enable_triton_gemm", False),) if many and device.platform == "gpu" else ()

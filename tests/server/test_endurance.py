@@ -8,14 +8,12 @@ import itertools
 import random
 import socket
 import struct
-import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -31,17 +29,15 @@ from jaxinfer.server.app import create_app
 from jaxinfer.testing.faults import Fault
 from tests.server.crowd import ask_together, body_of, check_stream
 from tests.server.http import COMPLETIONS, error_of, live, raw_request, wait_until
-from tests.support.faulty_child import MODULE, Order, Orders
+from tests.support.faulty_child import Order, Orders, faultless
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def child() -> Iterator[tuple[str, ...]]:
-    with tempfile.TemporaryDirectory() as folder:  # pytest's own paths are too long for a socket
-        faults = Path(folder, "faults")
-        faults.write_text("[]")
-        yield MODULE, "dry run", str(faults), str(Path(folder, "orders"))
+    with faultless("dry run") as child:
+        yield child
 
 
 @pytest.fixture(scope="module")

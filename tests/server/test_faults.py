@@ -8,7 +8,6 @@ import math
 import os
 import random
 import signal
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -29,7 +28,7 @@ from tests.server.http import CHAT, COMPLETIONS, USER, error_of, live, wait_unti
 from tests.server.streams import Answer, ask_all, ask_alone, strict_json
 from tests.support.checkpoints import write_checkpoint
 from tests.support.engines import small_config
-from tests.support.faulty_child import MODULE, Order, Orders
+from tests.support.faulty_child import Order, Orders, faultless
 
 VOCAB = 384  # of the tiny checkpoint; the ids from 327 on belong to no token
 NEVER_SAID = 383  # by `crowd`, so that faults can be meant for a prompt that holds it
@@ -42,11 +41,8 @@ def config(tmp_path_factory, executables):
 
 @pytest.fixture(scope="module")
 def child() -> Iterator[tuple[str, ...]]:
-    """The engine process: without faults, until it gets orders."""
-    with tempfile.TemporaryDirectory() as folder:  # pytest's own paths are too long for a socket
-        faults = Path(folder, "faults")
-        faults.write_text("[]")
-        yield MODULE, "real", str(faults), str(Path(folder, "orders"))
+    with faultless("real") as child:
+        yield child
 
 
 @pytest.fixture(scope="module")

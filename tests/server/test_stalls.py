@@ -1,11 +1,9 @@
 """A hung step is told by the health checks, and nothing else is taken for one (A44); the engine is a dry run's."""
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 
 import httpx2
 import pytest
@@ -18,7 +16,7 @@ from jaxinfer.server.settings import ServerSettings
 from jaxinfer.testing.faults import Fault
 from tests.server.fakes import FakeLLM
 from tests.server.http import COMPLETIONS, ask, error_of, live
-from tests.support.faulty_child import MODULE, Order, Orders
+from tests.support.faulty_child import Order, Orders, faultless
 
 LIMIT_S, HANG_S = 0.8, 1.8
 CHECKS = ("/health", "/ready", "/live", "/healthz", "/readyz", "/livez")
@@ -26,10 +24,8 @@ CHECKS = ("/health", "/ready", "/live", "/healthz", "/readyz", "/livez")
 
 @pytest.fixture(scope="module")
 def child() -> Iterator[tuple[str, ...]]:
-    with tempfile.TemporaryDirectory() as folder:  # pytest's own paths are too long for a socket
-        faults = Path(folder, "faults")
-        faults.write_text("[]")
-        yield MODULE, "dry run", str(faults), str(Path(folder, "orders"))
+    with faultless("dry run") as child:
+        yield child
 
 
 @pytest.fixture(scope="module")

@@ -3,11 +3,10 @@
 import contextlib
 import dataclasses
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.faulty_child import Orders
+from tests.support.faulty_child import Orders, faultless
 from tests.support.processes import Footprint, children_of, footprint, serving
 
 
@@ -37,9 +36,7 @@ class Program:
 @contextlib.contextmanager
 def program(log: Path) -> Iterator[Program]:
     """The server, ready. log: the file that takes what it prints."""
-    with tempfile.TemporaryDirectory() as folder:  # a socket's path must be short
-        faults, orders = Path(folder, "faults"), Path(folder, "orders")
-        faults.write_text("[]")
+    with faultless("real") as (*_, faults, orders):
         command = "-m", "tests.server.serve_faulty", faults, orders, "demo", "--port", "0"
-        with serving(log, *command) as (process, port), contextlib.closing(Orders(str(orders))) as sender:
+        with serving(log, *command) as (process, port), contextlib.closing(Orders(orders)) as sender:
             yield Program(process, port, sender)

@@ -4,9 +4,12 @@ BASE: "real", or "dry run", which starts in no time and takes 5 ms a step.    FA
 starts with.    PATH: of a datagram socket on which it takes orders while it runs. Nothing in jaxinfer leads here.
 """
 
+import contextlib
 import dataclasses
 import socket
 import sys
+import tempfile
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,15 @@ from jaxinfer.runtime.plan import Pending, Plan
 from jaxinfer.testing.faults import Fault, Faults, FaultyRunner
 
 MODULE = "tests.support.faulty_child"
+
+
+@contextlib.contextmanager
+def faultless(base: str) -> Iterator[tuple[str, ...]]:
+    """The module and arguments of a child without faults until it gets orders, on the last of them."""
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own paths are too long for a socket
+        faults = Path(folder, "faults")
+        faults.write_text("[]")
+        yield MODULE, base, str(faults), str(Path(folder, "orders"))
 
 
 class Order(msgspec.Struct):
