@@ -114,7 +114,7 @@ class ExtendBucket:
 class Limits:
     """The engine's concrete numbers, fixed before anything is allocated.
 
-    num_pages counts page 0, the null page that padding writes to; the pool hands out 1 .. num_pages - 1.
+    num_pages counts page 0, the null page that padding reads; the pool hands out 1 .. num_pages - 1.
     vocab_size is the width of the logits, which may exceed the tokenizer's.
     decode_contexts: rising lengths of row for which decode steps are compiled besides the one for any length.
     """

@@ -4,7 +4,7 @@ A page is in exactly one of three places: free (blank), cached (nobody's, but ma
 one or more page tables). Invariants, recomputed from nothing by `check`: free + cached + owned = total; a page's
 reference count is the number of tables that name it; free pages have no key, cached pages have one.
 
-Page 0 is the null page that padding reads and writes; the pool never hands it out.
+Page 0 is the null page that padding reads; the pool never hands it out.
 """
 
 import dataclasses

@@ -12,7 +12,7 @@ from jaxinfer_kernels.paged_kv import kv_shape
 
 
 class DeviceState(struct.PyTreeNode):
-    """Pages, and one row per slot. Slot 0 and page 0 belong to padding: written at will, never read for a result.
+    """Pages, and one row per slot. Slot 0 and page 0 belong to padding: no result depends on what they hold.
 
     k, v: the pages, in the layout of jaxinfer_kernels.paged_kv.
     page_table: i32[slots + 1, M], the pages of each slot's sequence in order; stale beyond its length.
