@@ -18,6 +18,7 @@ VERBS = {
     "warmup": "Compile every step of a model into the cache.",
     "plan": "Show what a model needs of a device, from its config.json alone.",
     "bench": "Measure engines, servers and kernels.",
+    "ppl": "Measure how well a model foretells texts.",
     "profile": "Trace steps of a model: device time by kernel, host time by phase.",
     "ps": "Show your running servers.",
     "doctor": "Show what jaxinfer finds on this machine.",

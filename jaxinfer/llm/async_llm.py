@@ -194,11 +194,15 @@ class AsyncLLM:
                 retry_after_s=RETRY_BUSY_S,
             )
 
-    async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text; control tokens spelt in it are parsed. Raises InvalidRequest when it can never fit."""
+    async def encode(self, text: str, *, add_special_tokens: bool = True, must_fit: bool = True) -> list[int]:
+        """Token ids of a text; control tokens spelt in it are parsed.
+
+        must_fit: raise InvalidRequest, before they are counted, when they can never fit into the context.
+        """
 
         def encode() -> list[int]:
-            self._model.text.check_fits(_size(text), self.info.max_model_len, "prompt")
+            if must_fit:
+                self._model.text.check_fits(_size(text), self.info.max_model_len, "prompt")
             return self._model.text.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
         return await self._in_pool(encode)

@@ -7,7 +7,8 @@ Run by hand, in an environment of its own (torch is no dependency of jaxinfer or
 
 Writes tests/golden/<model>.npz: prompts of 5, 40 and 300 tokens, log-probabilities f32[T, V] at every position of each,
 and 64 greedy tokens after it; tests/golden/long.npz: the same of a prompt of 600 tokens for one model of each family,
-with the log-probabilities of eight tokens a position; and tests/golden/rope.json: frequencies and attention factors.
+with the log-probabilities of eight tokens a position; tests/golden/windows.npz: those of its own tokens, read in
+windows; and tests/golden/rope.json: frequencies and attention factors.
 Float32, CPU.
 """
 
@@ -28,6 +29,8 @@ from tests.support.golden_models import (
     NUM_GREEDY,
     PROMPT_LENGTHS,
     ROPE_CASES,
+    STRIDE,
+    WINDOW,
     GoldenModel,
     picked,
     tensor,
@@ -100,6 +103,21 @@ def record_long() -> None:
     np.savez_compressed(GOLDEN / "long.npz", **arrays)
 
 
+def record_windows() -> None:
+    """Each window is a forward pass of its own and answers for the tokens that the one before it did not reach."""
+    arrays = {}
+    for model in (model for model in MODELS if model.name in LONG):
+        tokens, net, scored, end = np.load(GOLDEN / "long.npz")[f"{model.name}_prompt"], build(model), [], 1
+        for begin in range(0, LONG_LENGTH, STRIDE):
+            window = tokens[begin : begin + WINDOW]
+            own = np.take_along_axis(log_probs(net, window.tolist())[:-1], window[1:, None], axis=-1)[:, 0]
+            scored.append(own[end - begin - 1 :])
+            if (end := begin + len(window)) == LONG_LENGTH:
+                break
+        arrays[model.name] = np.concatenate(scored)
+    np.savez_compressed(GOLDEN / "windows.npz", **arrays)
+
+
 def record_rope() -> None:
     shape = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "head_dim": 128}
     answers = {}
@@ -115,4 +133,5 @@ if __name__ == "__main__":
     for golden_model in MODELS:
         record_model(golden_model)
     record_long()
+    record_windows()
     record_rope()

@@ -96,7 +96,7 @@ class FakeLLM:
         if len(self.running) + num_choices > self._max_running:
             raise Overloaded("the queue is full", code="queue_full", retry_after_s=2.2)
 
-    async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+    async def encode(self, text: str, *, add_special_tokens: bool = True, must_fit: bool = True) -> list[int]:
         self.encoded.append(text)
         return ([256] if add_special_tokens else []) + list(text.encode())
 

@@ -13,6 +13,8 @@ import ml_dtypes
 import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from tests.support.golden_models import GoldenModel, tensor
+
 CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 """Special: left out of decoded text. Ids 320, 321, 322."""
 
@@ -93,6 +95,15 @@ def write_checkpoint(
     _write_json(folder / "generation_config.json", generation)
     write_tokenizer(folder, template_file=template_file)
     write_shards(folder, random_tensors(config, weights_dtype=weights_dtype, seed=seed), num_shards=num_shards)
+    return folder
+
+
+def write_golden(folder: Path, model: GoldenModel) -> Path:
+    """Write one of the models that transformers answered for; the tokenizer knows more ids than it does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_json(folder / "config.json", dict(model.raw))
+    write_tokenizer(folder)
+    write_shards(folder, {name: tensor(model, name, shape) for name, shape in tensor_shapes(model.raw).items()})
     return folder
 
 

@@ -17,6 +17,7 @@ PROMPT_LENGTHS = (5, 40, 300)
 NUM_GREEDY = 64
 LONG_LENGTH = 600
 LONG = ("qwen2_bias_untied", "qwen3_tied", "llama3_rope")  # one of each family, also given a prompt of LONG_LENGTH
+WINDOW, STRIDE = 128, 48  # that prompt is also read in windows
 NUM_PICKED = 8
 
 _SHAPE = {

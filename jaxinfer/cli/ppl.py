@@ -1,0 +1,128 @@
+"""`jaxinfer ppl`: how well a model foretells the texts of files."""
+
+import contextlib
+import csv
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jaxinfer.cli.options import EngineCommand
+from jaxinfer.cli.session import started
+from jaxinfer.config import Resolved
+from jaxinfer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jaxinfer.llm.async_llm import AsyncLLM
+    from jaxinfer.offline.perplexity import Fit
+    from jaxinfer.protocol.logprobs import TokenLogprob
+
+HEAD = ("file", "texts", "tokens scored", "nats/token", "+-", "perplexity", "+-", "bits/byte")
+TOKEN_HEAD = ("file", "text", "position", "token_id", "token", "logprob")
+
+type OnText = Callable[[Path, int, Sequence[TokenLogprob]], None]
+
+
+def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
+    """Read every text and print a line for each file."""
+    from jaxinfer.offline.perplexity import Fit
+    from jaxinfer.offline.texts import check_text_file
+
+    paths: list[Path] = list(params["files"])
+    for path in paths:
+        check_text_file(path)
+    with started(resolved, sys.stderr) as (runner, llm), token_table(params["csv_file"]) as on_text:
+        width, stride = window_of(params, llm.info.max_model_len)
+        rows = [runner.run(fit_of(llm, path, params["column"], width, stride, on_text)) for path in paths]
+        click.echo(f"windows of {width} tokens, {stride} apart; each text's first token is not scored")
+    lines = [line_of(path.name, *row) for path, row in zip(paths, rows, strict=True)]
+    if len(rows) > 1:
+        lines.append(line_of("all", sum(count for count, _ in rows), sum((fit for _, fit in rows), Fit())))
+    for cells in (HEAD, ["---"] * len(HEAD), *lines):
+        click.echo("| " + " | ".join(cells) + " |")
+    return 0
+
+
+def window_of(params: Mapping[str, Any], max_model_len: int) -> tuple[int, int]:
+    """Tokens of a window, and between the beginnings of two. Raises ConfigError."""
+    width = params["window"] or max_model_len
+    stride = params["stride"] or max(1, width // 2)
+    if not 2 <= width <= max_model_len:
+        raise ConfigError(f"--window must be 2 to {max_model_len}, the model's context, got {width}")
+    if not stride < width:
+        fact = f"got {stride} of {width}"
+        raise ConfigError(f"--stride must be less than the window, or tokens would have nothing before them, {fact}")
+    return width, stride
+
+
+async def fit_of(
+    llm: "AsyncLLM", path: Path, column: str, width: int, stride: int, on_text: OnText
+) -> tuple[int, "Fit"]:
+    """How many texts a file has, and how well they were foretold."""
+    from jaxinfer.offline.perplexity import Fit, Reader
+    from jaxinfer.offline.texts import read_texts
+
+    reader, count, fit = Reader(llm, width, stride, 2 * llm.limits.max_num_seqs), 0, Fit()
+    for count, text in enumerate(read_texts(path, column), 1):
+        entries = await reader.read(await llm.encode(text, must_fit=False))
+        fit += Fit.of([entry.logprob for entry in entries if entry.logprob is not None], len(text.encode()))
+        on_text(path, count, entries)
+    return count, fit
+
+
+@contextlib.contextmanager
+def token_table(target: Path | None) -> Iterator[OnText]:
+    """What writes every scored token into `target`, if there is one. Raises ConfigError."""
+    from jaxinfer.protocol.logprobs import token_text
+
+    if target is None:
+        yield lambda *_: None
+        return
+    try:
+        file = target.open("x", encoding="utf-8", newline="")
+    except OSError as error:
+        raise ConfigError(f"--csv must name a new file in a folder that exists, got {target}: {error}") from error
+    with file:
+        writer = csv.writer(file)
+        writer.writerow(TOKEN_HEAD)
+
+        def write(path: Path, number: int, entries: Sequence["TokenLogprob"]) -> None:
+            for position, entry in enumerate(entries, 1):
+                said = entry.token_id, token_text(entry.token), f"{entry.logprob:.6f}"
+                writer.writerow((path.name, number, position, *said))
+
+        yield write
+
+
+def line_of(name: str, num_texts: int, fit: "Fit") -> list[str]:
+    """One row under HEAD; the error of a perplexity follows from that of the mean."""
+    error = fit.perplexity * fit.standard_error
+    figures = (fit.mean, fit.standard_error, fit.perplexity, error, fit.bits_per_byte)
+    return [name, f"{num_texts:,}", f"{fit.num_tokens:,}", *(f"{value:.4f}" for value in figures)]
+
+
+command = EngineCommand(
+    "ppl",
+    run,
+    [
+        click.Argument(["files"], nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."),
+        click.Option(
+            ["--window"], type=click.IntRange(2), metavar="N", help="Tokens read together.  [the model's context]"
+        ),
+        click.Option(
+            ["--stride"], type=click.IntRange(1), metavar="N", help="Tokens between two windows.  [half a window]"
+        ),
+        click.Option(["--column"], default="text", metavar="NAME", help="Of the texts in .jsonl and .csv.  [text]"),
+        click.Option(
+            ["csv_file", "--csv"],
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Write each token's log-probability there.",
+        ),
+    ],
+    model_argument=False,
+    help="Measure how well the model of -m, by default the bundled demo, foretells the texts of .txt, .jsonl and .csv "
+    "files: mean negative log-likelihood and perplexity with standard errors, bits per byte.",
+)

@@ -1,0 +1,69 @@
+"""`jaxinfer ppl`: a line for each file, each token's share if asked for."""
+
+import csv
+import math
+
+import pytest
+
+from jaxinfer.llm.types import Delta
+from jaxinfer.protocol.logprobs import TokenLogprob
+
+
+@pytest.fixture
+def even(model):
+    """A model to which each token is one of four."""
+
+    def script(prompt_ids, params):
+        assert params.prompt_logprobs == 0
+        first, *later = prompt_ids
+        entries = [TokenLogprob(i, bytes([i]), -math.log(4), 1, []) for i in later]
+        yield Delta(0, "", [1], "length", prompt_logprobs=[TokenLogprob(first, b"", None, None, []), *entries])
+
+    model.script = script
+    return model
+
+
+def test_a_line_for_each_file_and_one_for_all(cli, even, tmp_path):
+    (tmp_path / "a.txt").write_text("x" * 40)
+    (tmp_path / "b.jsonl").write_text('{"body": "abc"}\n{"body": "de"}\n')
+    outcome = cli("ppl", str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl"), "--column", "body", "--window", "8")
+    assert outcome.code == 0
+    said, head, _, *lines = outcome.out.splitlines()
+    assert said == "windows of 8 tokens, 4 apart; each text's first token is not scored"
+    assert head.startswith("| file | texts | tokens scored | nats/token | +- | perplexity |")
+    assert [line.split(" | ")[:7] for line in lines] == [
+        ["| a.txt", "1", "40", "1.3863", "0.0000", "4.0000", "0.0000"],
+        ["| b.jsonl", "2", "5", "1.3863", "0.0000", "4.0000", "0.0000"],
+        ["| all", "3", "45", "1.3863", "0.0000", "4.0000", "0.0000"],
+    ]
+
+
+def test_every_scored_token_is_written_with_its_place(cli, even, tmp_path):
+    (tmp_path / "b.jsonl").write_text('{"text": "a,c"}\n{"text": "de"}\n')
+    assert cli("ppl", str(tmp_path / "b.jsonl"), "--csv", str(tmp_path / "out.csv")).code == 0
+    with (tmp_path / "out.csv").open(newline="") as file:
+        rows = [tuple(row.values()) for row in csv.DictReader(file)]
+    assert rows == [
+        ("b.jsonl", text, position, str(ord(char)), char, "-1.386294")
+        for text, position, char in zip("11122", "12312", "a,cde", strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--window", "9999"], "error: --window must be 2 to "),
+        (["--window", "8", "--stride", "8"], "error: --stride must be less than the window"),
+        (["--csv", "there/is/none.csv"], "error: --csv must name a new file in a folder that exists"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(cli, even, tmp_path, arguments, says):
+    (tmp_path / "a.txt").write_text("xyz")
+    outcome = cli("ppl", str(tmp_path / "a.txt"), *arguments)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.last_line.startswith(says)
+
+
+def test_a_file_that_is_not_there_is_refused_before_the_model_starts(cli, even, tmp_path):
+    assert cli("ppl", str(tmp_path / "a.txt")).last_line.startswith("error: texts must be in a file that exists")
+    assert not even.made
