@@ -25,12 +25,16 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """facts: (what, which) of the machine and the run.    notes: sentences that a reader must know."""
+    """facts: (what, which) of the machine and the run.    notes: sentences that a reader must know.
+
+    holds: nothing that was checked is wrong.
+    """
 
     verb: str
     facts: Sequence[tuple[str, str]]
     tables: Sequence[Table]
     notes: Sequence[str] = ()
+    holds: bool = True
 
     def as_json(self) -> str:
         tables = {table.title: table.as_dicts() for table in self.tables}

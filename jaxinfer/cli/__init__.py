@@ -19,6 +19,7 @@ VERBS = {
     "plan": "Show what a model needs of a device, from its config.json alone.",
     "bench": "Measure engines, servers and kernels.",
     "ppl": "Measure how well a model foretells texts.",
+    "sanity": "Load models, ask each something, time it and check it.",
     "profile": "Trace steps of a model: device time by kernel, host time by phase.",
     "ps": "Show your running servers.",
     "doctor": "Show what jaxinfer finds on this machine.",

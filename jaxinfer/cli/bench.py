@@ -27,7 +27,10 @@ REPORT_OPTIONS: tuple[click.Option, ...] = (
 
 
 def publish(make: "Callable[[], Report]", params: Mapping[str, Any]) -> int:
-    """Make a report and give it to standard output and to where REPORT_OPTIONS say; a bad file is refused first."""
+    """Make a report and give it to standard output and to where REPORT_OPTIONS say; a bad file is refused first.
+
+    Returns 1 when something that was checked does not hold.
+    """
     from jaxinfer.bench.report import read_json
 
     old = read_json(params["compare"]) if params["compare"] else None
@@ -38,7 +41,7 @@ def publish(make: "Callable[[], Report]", params: Mapping[str, Any]) -> int:
     click.echo(report.as_markdown(old), nl=False)
     if target is not None:
         target.write_text(report.as_json(), encoding="utf-8")
-    return 0
+    return 0 if report.holds else 1
 
 
 class Counts(click.ParamType[list[tuple[int, ...]]]):

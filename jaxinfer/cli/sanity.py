@@ -1,0 +1,34 @@
+"""`jaxinfer sanity`: are models what they should be on this machine?"""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from jaxinfer.cli.bench import REPORT_OPTIONS, publish
+from jaxinfer.cli.checklist import Checklist, screen_for
+from jaxinfer.cli.options import EngineCommand
+from jaxinfer.config import Resolved
+
+
+def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
+    """Print a row for each model; 1 when one cannot be run or a check does not hold."""
+    from jaxinfer.bench import sanity
+
+    models = params["models"] or (resolved.config.model,)
+    with Checklist(screen_for(sys.stderr)) as checklist:
+        return publish(lambda: sanity.run(resolved, models, params["prompt"], checklist, checklist.say), params)
+
+
+command = EngineCommand(
+    "sanity",
+    run,
+    [
+        click.Argument(["models"], nargs=-1, metavar="[MODEL]..."),
+        click.Option(["--prompt"], default="Hello! Who are you?", metavar="TEXT", help="What each is asked."),
+        *REPORT_OPTIONS,
+    ],
+    model_argument=False,
+    help="Load each MODEL, by default the bundled demo: time to ready, prefill and decode, an answer, and checks.",
+)
