@@ -11,6 +11,7 @@ RUN pip install --no-cache-dir --no-deps --require-hashes -r requirements.lock \
 COPY pyproject.toml README.md LICENSE ./
 COPY jaxinfer jaxinfer
 COPY kernels kernels
+COPY configs configs
 RUN pip install --no-cache-dir --no-deps --no-build-isolation .
 
 # Downloads and compiled steps outlive the container in this volume; the compile cache must be its user's own.

@@ -355,11 +355,24 @@ def _read_file(file: str) -> dict[str, Any]:
     import tomllib  # here, since most commands read no file and `--help` must be quick
 
     try:
-        return tomllib.loads(Path(file).read_text(encoding="utf-8"))
+        return tomllib.loads(_config_path(file).read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file} must be TOML, one `name = value` to a line, got {error}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the config file must be readable text, got {file}: {error}; check the path") from error
+
+
+def _config_path(file: str) -> Path:
+    """A file, or one of configs/ by its name alone: "qwen3-8b-h200". Raises ConfigError for a name that is neither."""
+    path = Path(file)
+    if path.exists() or path.name != file or path.suffix:
+        return path
+    room = Path(__file__).parent
+    folders = room / "configs", room.parent / "configs"  # of a wheel, of a checkout
+    presets = {preset.stem: preset for folder in folders for preset in folder.glob("*.toml")}
+    if file not in presets:
+        raise ConfigError(unknown_name(file, presets, "preset"))
+    return presets[file]
 
 
 def _read_env(env: Mapping[str, str], other_env: Collection[str]) -> dict[str, str]:

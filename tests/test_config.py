@@ -147,6 +147,15 @@ def test_a_value_outside_its_law_is_refused_in_python_too(name, value):
         EngineConfig(**{name: value})
 
 
+def test_a_preset_goes_by_its_name_and_a_file_of_that_name_wins(tmp_path, monkeypatch):
+    assert config_from_sources("demo-cpu").config.model == "demo"
+    with pytest.raises(ConfigError, match="unknown preset 'demo-cpus', did you mean 'demo-cpu'?"):
+        config_from_sources("demo-cpus")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo-cpu").write_text("seed = 7")
+    assert config_from_sources("demo-cpu").config.seed == 7
+
+
 def test_a_broken_file_is_named(tmp_path, preset):
     with pytest.raises(ConfigError, match="must be TOML, one `name = value` to a line, got .*line 1"):
         config_from_sources(preset("seed 3"))

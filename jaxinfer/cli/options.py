@@ -100,7 +100,9 @@ class EngineCommand(GroupedCommand):
         help: str,  # noqa: A002 click's word
     ) -> None:
         model = [click.Argument(["model_argument"], required=False, metavar="[MODEL]")] if model_argument else []
-        config = click.Option(["config_file", "--config"], metavar="FILE.toml", help="Settings by name; see configs/.")
+        config = click.Option(
+            ["config_file", "--config"], metavar="FILE.toml|NAME", help="Settings by name; a NAME is one of configs/."
+        )
         super().__init__(
             name,
             params=[*model, *params, config, debug_option(), *(_option(setting) for setting in SETTINGS.values())],
