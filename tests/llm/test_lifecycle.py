@@ -158,7 +158,7 @@ def test_an_interrupted_start_ends_the_engine_process_at_once():
         with pytest.raises(asyncio.CancelledError):
             await starting
         assert child.poll() is not None
-        assert time.monotonic() - began_s < 2
+        assert time.monotonic() - began_s < 5, "a whole start takes longer, also on a machine that others use"
         await llm.close()
 
     asyncio.run(test())
