@@ -54,6 +54,7 @@ class Engine:
         self._last_step = time.monotonic()
         self._mark = self._busy_from = 0.0  # see _spent; when the device had been read last, or was idle no longer
         self._num_failed_in_a_row = 0
+        self.on_step: Callable[[Step], None] | None = None  # told of each step that the device has been given
 
     def step(self) -> list[Output]:
         """Bring the work one step further. Returns what was committed, which may be nothing.
@@ -122,6 +123,8 @@ class Engine:
             self._busy_from = self._busy_from if flying else self._mark
             self._in_flight.append((step, self._on_device([*flying, step], self._runner.run, step.plan)))
             self._spent("dispatch")
+            if self.on_step is not None:
+                self.on_step(step)
         self._stalled = not self._in_flight
         ahead = 0 if self.scheduler.isolation.active else self.limits.run_ahead
         if self._in_flight and (step is None or len(self._in_flight) > ahead):

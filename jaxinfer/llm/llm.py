@@ -1,5 +1,6 @@
 """LLM: the engine in the caller's own thread, for notebooks and scripts. No event loop, no extra threads."""
 
+import contextlib
 import dataclasses
 import itertools
 import random
@@ -17,6 +18,7 @@ from jaxinfer.llm.core import Core
 from jaxinfer.llm.events import OnEvent, ignore
 from jaxinfer.llm.outputs import CompletionOutput, RequestOutput
 from jaxinfer.llm.prepare import prepare
+from jaxinfer.llm.recording import Recording
 from jaxinfer.llm.text_side import load_text
 from jaxinfer.llm.types import Delta, Stats
 from jaxinfer.protocol.sampling import SamplingParams
@@ -63,6 +65,16 @@ class LLM:
 
     def stats(self) -> Stats:
         return self._core.stats()
+
+    @contextlib.contextmanager
+    def record(self) -> Iterator[Recording]:
+        """Note what each step of the calls inside is made of."""
+        recording = Recording(self._engine.scheduler)
+        self._engine.on_step = recording.note
+        try:
+            yield recording
+        finally:
+            self._engine.on_step = None
 
     def generate(
         self,
