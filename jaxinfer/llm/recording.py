@@ -98,6 +98,9 @@ class Recording:
     def __len__(self) -> int:
         return len(self.steps)
 
+    def __repr__(self) -> str:
+        return f"Recording of {len(self)} steps"
+
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{name}</th>" for name in ("step", "ms", "rows", "tokens", "running", "waiting", "pages"))
         lines = [_line(number, step) for number, step in enumerate(self.steps[:SHOWN])]
