@@ -15,10 +15,13 @@ COPY configs configs
 RUN pip install --no-cache-dir --no-deps --no-build-isolation .
 
 # Downloads and compiled steps outlive the container in this volume; the compile cache must be its user's own.
-RUN useradd --create-home jaxinfer && install -d -o jaxinfer -m 700 /cache
+RUN useradd --uid 10001 --create-home jaxinfer && install -d -o 10001 -m 700 /cache
 ENV HF_HOME=/cache/huggingface XDG_CACHE_HOME=/cache PYTHONUNBUFFERED=1
 VOLUME /cache
-USER jaxinfer
+USER 10001
 EXPOSE 8000
+# Ready is another question: GET /ready, for whoever sends it traffic.
+HEALTHCHECK --start-period=10m --interval=15s --timeout=5s \
+    CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8000/live', timeout=4)"]
 ENTRYPOINT ["jaxinfer"]
 CMD ["serve", "--host", "0.0.0.0"]
