@@ -124,3 +124,14 @@ def test_ctrl_c_ends_without_a_traceback_and_closes_the_model(cli, model):
     assert outcome.code == 130
     assert "Traceback" not in outcome.err
     assert model.closed == 1
+
+
+def test_a_shell_can_complete_verbs_and_flags():
+    def completed(words: str, place: int) -> list[str]:
+        asked = {"_JAXINFER_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(place)}
+        program = "from jaxinfer.cli import main; main()"
+        done = subprocess.run([sys.executable, "-c", program], env=PATH | asked, capture_output=True, text=True)
+        return done.stdout.split()
+
+    assert completed("jaxinfer ser", 1) == ["plain,serve"]
+    assert "plain,--max-model-len" in completed("jaxinfer serve --max", 2)

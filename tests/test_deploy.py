@@ -1,0 +1,58 @@
+"""docs/deploy says nothing that the program does not do: flags, paths, presets, metrics, times."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from jaxinfer.cli.serve import command as serve
+from jaxinfer.config import config_from_sources
+from tests.server.fakes import FakeLLM
+from tests.server.http import ask
+
+ROOT = Path(__file__).resolve().parents[1]
+DEPLOY = ROOT / "docs" / "deploy"
+
+
+@pytest.fixture(scope="module")
+def parts() -> dict[str, Any]:
+    return {part["kind"]: part for part in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())}
+
+
+@pytest.fixture(scope="module")
+def pod(parts) -> dict[str, Any]:
+    return parts["Deployment"]["spec"]["template"]["spec"]
+
+
+def test_the_command_is_one_that_serve_takes(pod):
+    verb, *args = pod["containers"][0]["args"]
+    assert verb == "serve"
+    params = serve.make_context("serve", list(args)).params
+    assert config_from_sources(params["config_file"]).config.model == params["model_argument"]
+    sleep_s = pod["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert pod["terminationGracePeriodSeconds"] > params["drain_timeout_s"] + sleep_s
+
+
+@pytest.mark.parametrize("probe", ["startupProbe", "readinessProbe", "livenessProbe"])
+def test_a_probe_asks_a_path_that_is_open_and_well(pod, probe):
+    path = pod["containers"][0][probe]["httpGet"]["path"]
+    assert ask(FakeLLM(), "GET", path).status_code == 200
+
+
+def test_pods_are_added_by_a_metric_that_there_is(parts):
+    (metric,) = parts["HorizontalPodAutoscaler"]["spec"]["metrics"]
+    name = metric["pods"]["metric"]["name"]
+    assert re.search(rf"^{name}{{", ask(FakeLLM(), "GET", "/metrics").text, re.MULTILINE)
+
+
+def test_the_user_is_the_image_s_and_each_volume_is_defined(pod):
+    assert f"USER {pod['securityContext']['runAsUser']}\n" in (ROOT / "Dockerfile").read_text()
+    mounted = {mount["name"] for mount in pod["containers"][0]["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in pod["volumes"]}
+
+
+def test_the_workflow_runs_what_a_change_must_pass():
+    steps = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]["run"]["steps"]
+    assert steps[-1] == {"run": ".ci/run"}
