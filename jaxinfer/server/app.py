@@ -20,6 +20,7 @@ from jaxinfer.server.http_counts import HttpCounts
 from jaxinfer.server.openapi import openapi
 from jaxinfer.server.profiling import Profiling, start_profile, stop_profile
 from jaxinfer.server.running import Running, abort_request, load
+from jaxinfer.server.sessions import Sessions, delete_session, get_session, list_sessions
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tokenize import apply_template, detokenize, tokenize
 
@@ -31,6 +32,9 @@ ROUTES = [
     Route("/v1/models/{id:path}", about.get_model),
     Route("/v1/chat/completions", chat_completions, methods=["POST"]),
     Route("/v1/completions", completions, methods=["POST"]),
+    Route("/v1/sessions", list_sessions),
+    Route("/v1/sessions/{id}", get_session),
+    Route("/v1/sessions/{id}", delete_session, methods=["DELETE"]),
     Route("/tokenize", tokenize, methods=["POST"]),
     Route("/apply-template", apply_template, methods=["POST"]),
     Route("/detokenize", detokenize, methods=["POST"]),
@@ -76,6 +80,7 @@ def create_app(llm: AsyncLLM, settings: ServerSettings | None = None, tracer: "T
     app.state.llm = llm
     app.state.settings = settings
     app.state.running = Running()
+    app.state.sessions = Sessions(llm, settings.max_sessions_per_key, settings.max_session_idle_s)
     app.state.http = http
     if settings.profile_folder is not None:
         app.state.profiling = Profiling(llm, settings.profile_folder)
