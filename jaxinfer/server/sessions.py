@@ -99,27 +99,37 @@ class Sessions:
     """The sessions of all tenants; belongs to one event loop.
 
     Invariants: a session has one turn at most; one without a recorded turn is there only while its first is under way;
-    of a tenant's there are at most `most`, and none is idle for longer than `max_idle_s`.
+    of a tenant's at most `most` are busy, and at most `most` are recorded, a further one taking the place of the one
+    idle for longest; none is idle for longer than `max_idle_s`.
     """
 
     def __init__(self, llm: AsyncLLM, most: int, max_idle_s: float) -> None:
         self._llm = llm
         self._most = most
         self._max_idle_s = max_idle_s
-        self._by_tenant: dict[str, OrderedDict[str, Session]] = {}  # those used least recently first
+        self._by_tenant: dict[str, OrderedDict[str, Session]] = {}  # those idle for longest first
 
     def begin(self, tenant: str, session_id: str) -> Turn:
-        """Begin a turn of a session, a new one if need be. Raises Conflict or Overloaded."""
-        session = self._own(tenant).get(session_id) or self._new(tenant, session_id)
+        """Begin a turn of a session, which is a new one if nothing is known of it. Raises Conflict or Overloaded."""
+        session = self._own(tenant).get(session_id) or Session(session_id, tenant)
         if session.turn is not None:
             raise Conflict(
                 f"a session must have one turn at a time, {session_id} has one under way; wait for its end",
                 code="session_busy",
             )
+        num_busy = sum(other.turn is not None for other in self._own(tenant).values())
+        if num_busy == self._most:
+            raise Overloaded(
+                f"at most {self._most} sessions may be there (--max-sessions-per-key), as many of yours are busy; try "
+                "again when a turn has ended",
+                code="too_many_sessions",
+            )
         if session.expiry is not None:
             session.expiry.cancel()
-        self._by_tenant[tenant].move_to_end(session_id)
         session.turn = Turn(self, session)
+        own = self._by_tenant.setdefault(tenant, OrderedDict())
+        own[session_id] = session
+        own.move_to_end(session_id)
         return session.turn
 
     def record(self, session: Session, history: Messages | None, tokens: list[int], salt: str) -> None:
@@ -128,6 +138,10 @@ class Sessions:
             session.turns += 1
             session.tokens, session.history = len(tokens), history
             self._llm.keep(session.key, salt, tokens)
+            own = self._own(session.tenant)
+            idle = [other for other in own.values() if other.turn is None]
+            for other in idle[: max(0, len(own) - self._most)]:
+                self._let_go(other)
 
     def end(self, session: Session) -> None:
         """The turn under way is over."""
@@ -135,6 +149,7 @@ class Sessions:
         session.last_used_s = time.monotonic()
         if not self._is_there(session):
             return
+        self._by_tenant[session.tenant].move_to_end(session.id)
         if session.turns:
             loop = asyncio.get_running_loop()
             session.expiry = loop.call_later(self._max_idle_s, self._let_go, session)
@@ -161,22 +176,6 @@ class Sessions:
         """By state, of all tenants."""
         busy = [session.turn is not None for own in self._by_tenant.values() for session in own.values()]
         return {"busy": sum(busy), "idle": len(busy) - sum(busy)}
-
-    def _new(self, tenant: str, session_id: str) -> Session:
-        """In the place of the idle one that was used least recently, where there are as many as there may be."""
-        own = self._own(tenant)
-        if len(own) >= self._most:
-            idle = next((session for session in own.values() if session.turn is None), None)
-            if idle is None:
-                raise Overloaded(
-                    f"at most {self._most} sessions may be there (--max-sessions-per-key), and all of yours are busy; "
-                    "try again when a turn has ended",
-                    code="too_many_sessions",
-                )
-            self._let_go(idle)
-        session = Session(session_id, tenant)
-        self._by_tenant.setdefault(tenant, OrderedDict())[session_id] = session
-        return session
 
     def _let_go(self, session: Session) -> None:
         """Drop an idle one; its pages stay cached like any other's."""

@@ -320,90 +320,6 @@ def priority_and_preemption(server: Server) -> None:
     assert server.preemptions() > before
 
 
-# ---- sessions ----
-
-
-def session_of(server: Server, session: str) -> dict[str, Any]:
-    found = httpx2.get(f"http://127.0.0.1:{server.port}/v1/sessions/{session}")
-    return found.json() if found.status_code == 200 else {}
-
-
-def cached_of(answer: dict[str, Any]) -> int:
-    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
-
-
-def session_and_restart(server: Server) -> None:
-    """The engine ends in the midst of a turn: it is recorded as ever, its pages too, and only those before are gone."""
-    asked = {"prompt": [3 + i % 90 for i in range(100)], "seed": 6, "max_tokens": 60, **LONG}
-    (alone,) = ask_alone(server.port, [asked | {"cache_salt": "alone"}])
-    server.complete(asked["prompt"], session_id="goes-on", max_tokens=1)
-    frames = 0
-
-    def kill_at_the_tenth_frame() -> None:
-        nonlocal frames
-        frames += 1
-        if frames == 10:
-            os.kill(server.llm._model.transport.pid, signal.SIGKILL)
-
-    (answer,) = ask_all(server.port, [asked | {"session_id": "goes-on"}], kill_at_the_tenth_frame)
-    assert answer.said == alone.said
-    wait_until(lambda: session_of(server, "goes-on")["pages"] == 9, timeout_s=10)
-    found = session_of(server, "goes-on")
-    assert (found["turns"], found["tokens"], found["status"]) == (2, 160, "idle")
-    text = answer.texts[0]
-    again = server.complete(asked["prompt"], **LONG, seed=6, max_tokens=60, session_id="goes-on")
-    assert (text_of(again["choices"][0]), cached_of(again)) == (text, 96)
-
-
-def session_and_leaving(server: Server) -> None:
-    """Who leaves in the midst of a turn leaves the session as it was; the next turn is as without one (A49)."""
-    messages = [*USER]
-    for turn in range(3):
-        with httpx2.stream(
-            "POST",
-            f"http://127.0.0.1:{server.port}{CHAT}",
-            json={"messages": messages, "session_id": "left", "stream": True, "max_tokens": 150, **LONG},
-        ) as stream:
-            lines = stream.iter_lines()
-            next(lines)
-            assert session_of(server, "left")["status"] == "busy"
-        wait_until(lambda turn=turn: session_of(server, "left").get("turns", 0) == turn)
-        wait_until(lambda: session_of(server, "left").get("status", "idle") == "idle")
-        asked = {"messages": messages, "seed": turn, "max_tokens": 12, **LONG}
-        alone = server.chat(**asked, cache_salt=f"alone {turn}")
-        answer = server.chat(**asked, session_id="left")
-        assert (texts_of(answer), cached_of(alone)) == (texts_of(alone), 0)
-        messages += [{"role": "assistant", "content": texts_of(answer)[0]}, {"role": "user", "content": "and then"}]
-    assert session_of(server, "left")["turns"] == 3
-
-
-def session_and_preemption(server: Server) -> None:
-    """Six conversations where four sequences share thirty-nine pages."""
-    bodies = [body | {"session_id": f"crowd-{position}"} for position, body in enumerate(CROWD)]
-    alone = ask_alone(server.port, CROWD)
-    before = server.preemptions()
-    for _ in range(2):
-        assert [answer.said for answer in ask_all(server.port, bodies)] == [answer.said for answer in alone]
-    assert server.preemptions() > before
-    assert 0 < server.llm.stats().pages_kept <= 20
-
-
-def session_and_deletion(server: Server) -> None:
-    """Its pages are blank at once: nothing of it is found again, and what others had is."""
-    prompt = [8 + i % 70 for i in range(96)]
-    first = server.complete([*prompt, 1], max_tokens=1, session_id="goes", cache_salt="deleted")
-    stays = server.complete([*prompt, 1], max_tokens=1, session_id="stays", cache_salt="kept")
-    assert (cached_of(first), cached_of(stays)) == (0, 0)
-    wait_until(lambda: session_of(server, "goes")["pages"] == session_of(server, "stays")["pages"] == 6)
-    free, kept = server.llm.stats().pages_free, server.llm.stats().pages_kept
-    with httpx2.Client(base_url=f"http://127.0.0.1:{server.port}/v1/sessions") as client:
-        assert client.delete("goes").json()["deleted"] and client.delete("goes").status_code == 404
-    wait_until(lambda: server.llm.stats().pages_free == free + 6)
-    assert server.llm.stats().pages_kept == kept - 6
-    assert cached_of(server.complete([*prompt, 1], max_tokens=1, cache_salt="deleted")) == 0
-    assert cached_of(server.complete([*prompt, 1], max_tokens=1, cache_salt="kept")) == 96
-
-
 # ---- what is refused until it is there ----
 
 
@@ -435,10 +351,6 @@ CELLS: dict[str, Callable[[Server], None]] = {
     "seed x preemption": seed_and_preemption,
     "seed x chunked prefill": seed_and_chunked_prefill,
     "seed x restart": seed_and_restart,
-    "session x restart": session_and_restart,
-    "session x leaving": session_and_leaving,
-    "session x preemption": session_and_preemption,
-    "session x deletion": session_and_deletion,
     "continue_final_message": continue_final_message,
     "truncate_prompt_tokens x chat template": truncate_prompt_tokens,
     "prefix cache x cache_salt": prefix_cache_and_cache_salt,

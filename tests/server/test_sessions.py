@@ -281,6 +281,17 @@ def test_of_too_many_sessions_the_one_used_least_recently_goes():
     run(test, settings=ServerSettings(max_sessions_per_key=3))
 
 
+def test_a_turn_that_comes_to_nothing_takes_nobody_s_place():
+    async def test(client: Client) -> None:
+        for session in "ab":
+            await client.chat(session)
+        assert (await client.chat("c", session_append=True)).status_code == 404
+        assert (await client.chat("d", max_tokens=10_000)).status_code == 400
+        assert await client.ids() == ["b", "a"]
+
+    run(test, settings=ServerSettings(max_sessions_per_key=2))
+
+
 def test_where_all_sessions_are_busy_a_further_one_waits():
     gate = Gate()
 
