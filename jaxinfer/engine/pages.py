@@ -156,7 +156,7 @@ class PagePool:
         return known if known is not None and same_chain(known, key) else key
 
     def release(self, page_ids: list[int]) -> list[int]:
-        """Empty a table: the one place where pages are freed. Returns the pages that are now blank.
+        """Empty a table: the one place where pages lose an owner. Returns the pages that are now blank.
 
         The last pages of a prefix are worth least, so they are the first to be reused.
         """
@@ -247,6 +247,11 @@ class PagePool:
         assert all(self._keys[page] for page in self._keepers), "a kept page has no key"
         assert self._keepers.keys() >= self._kept.keys(), "a page is kept by no session"
         assert self._keepers.keys().isdisjoint(self._cached), "a kept page is reused like any other"
+        for pages in self._kept_by.values():
+            keys = [self._keys[page] for page in pages]
+            parents = [key.parent for key in keys if key]
+            assert parents[0] is not None and parents[0].parent is None, "a session does not keep its beginning"
+            assert all(map(same_chain, parents[1:], keys)), "a session keeps what cannot be found"
         published = {key.digest: page for page, key in enumerate(self._keys) if key}
         assert published == self._page_of, "the published pages and the index of digests differ"
 

@@ -136,7 +136,7 @@ class End:
 class Keep:
     """A session keeps the full pages of these tokens that are found, instead of what it kept; no tokens, no pages.
 
-    They are reused after all other pages that nobody owns, and not at all while there are others.
+    They are reused only where no other page is left that nobody owns.
     """
 
     session: str

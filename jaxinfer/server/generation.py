@@ -136,12 +136,12 @@ class Generation:
         async with aclosing(_merge(self._streams)) as merged:
             async for position, delta in merged:
                 index = position * num_samples + delta.index
+                if self.job.turn is not None:  # before the client sees how it ended, and may begin the next
+                    self.job.turn.add(delta, self.job.prompts[0], self.job.salt)
                 if delta.finish_reason == "error" or index in ended:
                     raise ApiError(
                         delta.error or "the engine failed on this request", code=delta.code or "engine_error"
                     )
-                if self.job.turn is not None:
-                    self.job.turn.add(delta, self.job.prompts[0], self.job.salt)
                 if self.job.echo is not None:
                     self.job.echo.put_before(delta, position, is_first=index not in begun)
                     begun.add(index)

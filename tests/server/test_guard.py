@@ -234,7 +234,7 @@ def test_a_browser_that_asks_first_needs_no_key_and_gets_no_further():
     response = preflight(named, "https://app.example", **{"access-control-request-headers": wanted})
     assert response.status_code == 204
     assert response.headers["access-control-allow-headers"] == wanted
-    assert response.headers["access-control-allow-methods"] == "GET, POST"
+    assert response.headers["access-control-allow-methods"] == "GET, POST, DELETE"
     refused = preflight(named, "https://evil.example")
     assert (refused.status_code, error_of(refused)["code"]) == (403, "origin_not_allowed")
     strange = preflight(named, "https://app.example", **{"access-control-request-headers": "a\tb"})
