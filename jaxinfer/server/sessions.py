@@ -255,7 +255,7 @@ def _answer(body: dict[str, Any]) -> Response:
 
 def _not_found(session_id: str) -> NotFound:
     return NotFound(
-        f"there is no session {ascii(session_id)[:200]} of yours here, or no more; send the whole conversation",
+        f"there is no session {ascii(session_id)[:200]} of yours here, or no more; a whole conversation begins it",
         param="session_id",
         code="session_not_found",
     )
