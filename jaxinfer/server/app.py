@@ -20,7 +20,7 @@ from jaxinfer.server.http_counts import HttpCounts
 from jaxinfer.server.openapi import openapi
 from jaxinfer.server.profiling import Profiling, start_profile, stop_profile
 from jaxinfer.server.running import Running, abort_request, load
-from jaxinfer.server.sessions import Sessions, delete_session, get_session, list_sessions
+from jaxinfer.server.sessions import Sessions, list_sessions, one_session
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tokenize import apply_template, detokenize, tokenize
 
@@ -33,8 +33,7 @@ ROUTES = [
     Route("/v1/chat/completions", chat_completions, methods=["POST"]),
     Route("/v1/completions", completions, methods=["POST"]),
     Route("/v1/sessions", list_sessions),
-    Route("/v1/sessions/{id}", get_session),
-    Route("/v1/sessions/{id}", delete_session, methods=["DELETE"]),
+    Route("/v1/sessions/{id}", one_session, methods=["GET", "DELETE"]),
     Route("/tokenize", tokenize, methods=["POST"]),
     Route("/apply-template", apply_template, methods=["POST"]),
     Route("/detokenize", detokenize, methods=["POST"]),

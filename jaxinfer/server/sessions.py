@@ -217,17 +217,14 @@ async def list_sessions(request: Request) -> Response:
     return _answer({"object": "list", "data": [_shown(session, _pages(request)) for session in found]})
 
 
-async def get_session(request: Request) -> Response:
-    """One of them, or 404."""
-    session = request.app.state.sessions.find(request.state.tenant.name, request.path_params["id"])
-    return _answer(_shown(session, _pages(request)))
-
-
-async def delete_session(request: Request) -> Response:
-    """End one of them, or 404."""
-    sessions, session_id = request.app.state.sessions, request.path_params["id"]
-    sessions.delete(sessions.find(request.state.tenant.name, session_id))
-    return _answer({"id": session_id, "object": "session", "deleted": True})
+async def one_session(request: Request) -> Response:
+    """Show one of them, or end it; another tenant's is a 404."""
+    sessions: Sessions = request.app.state.sessions
+    session = sessions.find(request.state.tenant.name, request.path_params["id"])
+    if request.method != "DELETE":
+        return _answer(_shown(session, _pages(request)))
+    sessions.delete(session)
+    return _answer({"id": session.id, "object": "session", "deleted": True})
 
 
 def _pages(request: Request) -> dict[str, int]:
