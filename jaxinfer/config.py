@@ -41,6 +41,7 @@ class EngineConfig:
     kv_cache_memory_bytes: for the pages alone; overrides the share.    run_ahead: steps in flight beyond the one
     being committed, 0 or 1.    compile_cache_dir: None is the user's cache directory, "" is off.
     max_logprobs: the most likely tokens that a request may ask for at each position.
+    max_session_pages: that sessions may keep while others want pages; auto is half of the pool.
     scheduling: static starts sequences only when none runs.    kv_layout: contiguous gives each sequence consecutive
     pages for all of max_model_len, and shares none. attention_backend: mosaic is our kernels for Hopper; auto takes
     them where they run.    cuda_graphs: launch each step as one graph. These four are there to be compared with.
@@ -69,6 +70,7 @@ class EngineConfig:
     cuda_graphs: bool = True
     run_ahead: int = 1
     max_num_queued_seqs: int | None = None
+    max_session_pages: int | None = None
     max_logprobs: int = 20
     generation_config: Literal["auto", "none"] = "auto"
     download_dir: str | None = None
@@ -98,6 +100,7 @@ _KEPT_IN_LIMITS = (
     "run_ahead",
     "max_logprobs",
     "max_num_queued_seqs",
+    "max_session_pages",
 )
 
 
@@ -134,7 +137,13 @@ class Limits:
     kv_layout: KvLayout = "paged"
     run_ahead: int = 1
     max_num_queued_seqs: int = 256
+    max_session_pages: int | None = None
     max_logprobs: int = 20
+
+    @property
+    def most_session_pages(self) -> int:
+        """How many pages all sessions together may keep."""
+        return self.num_pages // 2 if self.max_session_pages is None else self.max_session_pages
 
     @property
     def max_pages_per_seq(self) -> int:
@@ -241,6 +250,7 @@ _BOUNDS: dict[str, tuple[int, int | None]] = {
     "kv_cache_memory_bytes": (1, None),
     "run_ahead": (0, 1),
     "max_num_queued_seqs": (0, None),
+    "max_session_pages": (0, None),
     "max_logprobs": (1, 100),
 }
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from jaxinfer.protocol import body, completions, messages, validate
+from jaxinfer.protocol import body, completions, messages, session, validate
 from jaxinfer.server import profiling, wire
 from jaxinfer.server.guard import OPEN
 from jaxinfer.server.settings import ServerSettings
 
 TEXT = (Path(__file__).parents[1] / "docs" / "limits.md").read_text()
 ROWS = re.findall(r"^\|[^|]*\|([^|]*)\| fixed, `([A-Z_]+)` \|", TEXT, re.MULTILINE)
-MODULES = (body, completions, messages, profiling, validate, wire)
+MODULES = (body, completions, messages, profiling, session, validate, wire)
 
 
 @pytest.mark.parametrize(("given", "name"), ROWS, ids=[name for _, name in ROWS])
@@ -31,4 +31,6 @@ def test_every_fixed_limit_is_in_the_table():
 def test_the_other_facts_are_true():
     assert "| body | 16 MiB |" in TEXT
     assert ServerSettings().max_body_bytes == 16 * 2**20
+    assert "| sessions of a tenant | 100 |" in TEXT and "| a session without a turn | 30 minutes |" in TEXT
+    assert (ServerSettings().max_sessions_per_key, ServerSettings().max_session_idle_s) == (100, 30 * 60)
     assert all(f"`{path}`" in TEXT for path in OPEN)

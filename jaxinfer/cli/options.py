@@ -18,6 +18,7 @@ OTHER_ENV = frozenset(
         *("STALL_TIMEOUT_S", "LOG_FORMAT", "LOG_REQUESTS", "PROFILE_DIR", "OTLP_TRACES_ENDPOINT"),
         *("API_KEY", "API_KEY_FILE", "ALLOWED_HOSTS", "ALLOWED_ORIGINS", "SSL_CERTFILE", "SSL_KEYFILE"),
         *("MAX_REQUESTS_PER_KEY", "MAX_REQUESTS_PER_MINUTE_PER_KEY", "MAX_BODY_BYTES", "STRICT"),
+        *("MAX_SESSIONS_PER_KEY", "MAX_SESSION_IDLE_S"),
     )
 )
 
@@ -54,6 +55,7 @@ FLAGS: dict[str, Flag] = {
     "max_num_seqs": Flag("Scheduling", "Sequences computed together."),
     "max_num_batched_tokens": Flag("Scheduling", "Tokens per step."),
     "max_num_queued_seqs": Flag("Scheduling", "Sequences that may wait before requests are refused with 429."),
+    "max_session_pages": Flag("Scheduling", "KV pages that idle sessions may keep; auto: half of them."),
     "max_logprobs": Flag("Scheduling", "Most likely tokens that a request may ask for at each position."),
     "enable_prefix_caching": Flag("Scheduling", "Reuse the pages of shared beginnings."),
     "enable_chunked_prefill": Flag("Scheduling", "Compute long prompts in pieces, between other sequences' tokens."),

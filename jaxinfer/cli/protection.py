@@ -31,7 +31,10 @@ def server_settings(params: Mapping[str, Any]) -> "ServerSettings":
     keys = tuple(read_keys(params))
     given = {
         name: params[name]
-        for name in ("max_body_bytes", "max_requests_per_key", "max_requests_per_minute_per_key")
+        for name in (
+            *("max_body_bytes", "max_requests_per_key", "max_requests_per_minute_per_key"),
+            *("max_sessions_per_key", "max_session_idle_s"),
+        )
         if params[name] is not None
     }
     return ServerSettings(
@@ -184,6 +187,20 @@ OPTIONS: tuple[click.Option, ...] = (
         metavar="N",
         envvar="JAXINFER_MAX_REQUESTS_PER_MINUTE_PER_KEY",
         help="Requests that one tenant may begin in a minute; more are refused with 429.",
+    ),
+    _option(
+        ["--max-sessions-per-key"],
+        type=_COUNT,
+        metavar="N",
+        envvar="JAXINFER_MAX_SESSIONS_PER_KEY",
+        help="Sessions of one tenant; a further one takes the place of the one idle for longest.  [100]",
+    ),
+    _option(
+        ["--max-session-idle-s"],
+        type=click.FloatRange(0.0, min_open=True),
+        metavar="X",
+        envvar="JAXINFER_MAX_SESSION_IDLE_S",
+        help="How long a session may be idle before it is dropped.  [1800]",
     ),
     _option(
         ["--max-body-bytes"],

@@ -20,7 +20,7 @@ from jaxinfer.config import Limits
 from jaxinfer.engine.failures import is_sticky
 from jaxinfer.engine.invariants import check_scheduler
 from jaxinfer.engine.scheduler import Scheduler, Step
-from jaxinfer.engine.sequence import Abort, Acknowledge, Add, Call, End, Message, Output
+from jaxinfer.engine.sequence import Abort, Acknowledge, Add, Call, End, Forget, Keep, Message, Output
 from jaxinfer.engine.stats import EngineStats
 from jaxinfer.errors import DeviceLost, EngineError, InvalidRequest
 from jaxinfer.runtime.plan import Pending, Plan, Row, Runner, Sampling
@@ -105,6 +105,8 @@ class Engine:
             pages_cached=cached,
             pages_owned=pool.num_total - free - cached,
             pages_total=pool.num_total,
+            pages_kept=pool.num_kept,
+            pages_kept_by=pool.num_kept_by,
             last_step_age_s=time.monotonic() - self._last_step,
             **{field.name: getattr(counters, field.name) for field in dataclasses.fields(counters)},
         )
@@ -213,6 +215,10 @@ class Engine:
                     self.scheduler.acknowledge(*choice)
             case End(request_id, index):
                 self.scheduler.end(request_id, index)
+            case Keep(session, salt, tokens):
+                self.scheduler.keep(session, salt, tokens)
+            case Forget(session):
+                self.scheduler.pool.forget(session)
             case Call():
                 _answer(message)
 

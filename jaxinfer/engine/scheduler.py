@@ -25,7 +25,7 @@ from jaxinfer.engine.departures import Departures
 from jaxinfer.engine.failures import NOT_FINITE, STEP_FAILED
 from jaxinfer.engine.full import dress_row, read_logprobs, read_scores
 from jaxinfer.engine.isolation import Isolation
-from jaxinfer.engine.pages import PagePool, next_key
+from jaxinfer.engine.pages import PagePool, chain, next_key, root_key
 from jaxinfer.engine.sequence import Output, Request, Sequence, State, sequences_of
 from jaxinfer.engine.stats import Counters
 from jaxinfer.engine.validate import validate_limits, validate_outputs, validate_request
@@ -104,6 +104,12 @@ class Scheduler:
         sequence = self.live.get(request_id, {}).get(index)
         if sequence is not None:
             sequence.acknowledged = max(sequence.acknowledged, num_tokens)
+
+    def keep(self, session: str, salt: str, tokens: tuple[int, ...]) -> None:
+        """Let a session keep what there is of these tokens' pages (see Keep)."""
+        root, limits = root_key(salt), self.limits
+        found = self.pool.match(root, chain(root, tokens, limits.page_size))
+        self.pool.keep(session, found, limits.most_session_pages)
 
     @property
     def num_unfinished(self) -> int:

@@ -133,6 +133,25 @@ class End:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Keep:
+    """A session keeps the full pages of these tokens that are found, instead of what it kept; no tokens, no pages.
+
+    They are reused only where no other page is left that nobody owns.
+    """
+
+    session: str
+    salt: str
+    tokens: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Forget:
+    """A session has ended: its pages are free at once, but for those that others use or keep."""
+
+    session: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Call:
     """Run `function` on the engine's thread, between two steps, and put what it returns or raises into `future`."""
 
@@ -140,7 +159,7 @@ class Call:
     future: "Future[Any]"
 
 
-Message = Add | Abort | Acknowledge | End | Call
+Message = Add | Abort | Acknowledge | End | Keep | Forget | Call
 
 
 class State(enum.Enum):

@@ -75,8 +75,9 @@ class Counters:
 class EngineStats:
     """A look at the engine. running, waiting: sequences; waiting includes those held for a sibling's prompt.
 
-    held: how many those are.    pages_*: of the pool; free + cached + owned = total. The rest are Counters, from the
-    start of this engine.
+    held: how many those are.    pages_*: of the pool; free + cached + owned = total.    pages_kept: of those cached or
+    owned, the ones that sessions keep.    pages_kept_by: by session; a page may have several. The rest are Counters,
+    from the start of this engine.
     """
 
     running: int
@@ -86,6 +87,8 @@ class EngineStats:
     pages_cached: int
     pages_owned: int
     pages_total: int
+    pages_kept: int
+    pages_kept_by: dict[str, int]
     prompt_tokens: int
     cached_tokens: int
     generated_tokens: int

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jaxinfer.config import EngineConfig, Limits
-from jaxinfer.engine.sequence import Add, Message, Output
+from jaxinfer.engine.sequence import Add, Forget, Keep, Message, Output
 from jaxinfer.errors import EngineError, InvalidRequest, JaxInferError, Overloaded, Unavailable
 from jaxinfer.llm.answer import Answer, feed
 from jaxinfer.llm.events import Event, OnEvent, ignore
@@ -296,6 +296,15 @@ class AsyncLLM:
         if made in self._open:
             answer = self._open[made].answer
             self._outputs.put(lambda: [(made, delta) for delta in answer.abort(error)])
+
+    def keep(self, session: str, salt: str, tokens: Sequence[int]) -> None:
+        """Keep the pages of these tokens from being reused as long as there are others, instead of what this session
+        kept before; without tokens it keeps nothing. A new engine has none of them: their tokens are computed again."""
+        self._post(Keep(session, salt, tuple(tokens)))
+
+    def forget(self, session: str) -> None:
+        """Free what a session keeps, but for what others use or keep."""
+        self._post(Forget(session))
 
     async def drain(self, timeout_s: float) -> None:
         """Accept nothing more, wait for what runs, abort what is left after `timeout_s`."""

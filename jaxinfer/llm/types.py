@@ -92,7 +92,8 @@ class Delta(msgspec.Struct, gc=False):
 class Stats:
     """The engine's counters and gauges at one moment. Pages exclude the null page; counters count since the start.
 
-    held: of the waiting, those that wait for a sibling's prompt.    restarts: how often a new engine went on where one
+    held: of the waiting, those that wait for a sibling's prompt.    pages_kept: by sessions, cached or owned;
+    pages_kept_by: by each of them.    restarts: how often a new engine went on where one
     had ended.
     """
 
@@ -103,6 +104,8 @@ class Stats:
     pages_cached: int = 0
     pages_owned: int = 0
     pages_total: int = 0
+    pages_kept: int = 0
+    pages_kept_by: dict[str, int] = dataclasses.field(default_factory=dict)
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0

@@ -13,7 +13,7 @@ import msgspec
 
 from jaxinfer import errors
 from jaxinfer.config import EngineConfig
-from jaxinfer.engine.sequence import Abort, Acknowledge, Add, End, Message, Output
+from jaxinfer.engine.sequence import Abort, Acknowledge, Add, End, Forget, Keep, Message, Output
 from jaxinfer.errors import EngineError, JaxInferError
 from jaxinfer.llm.events import Event
 from jaxinfer.llm.transport import Handshake
@@ -50,6 +50,8 @@ class ToEngine(msgspec.Struct, omit_defaults=True):
     abort: Abort | None = None
     acknowledge: Acknowledge | None = None
     end: End | None = None
+    keep: Keep | None = None
+    forget: Forget | None = None
     profile: Profile | None = None
 
     @classmethod
@@ -63,11 +65,15 @@ class ToEngine(msgspec.Struct, omit_defaults=True):
                 return cls(acknowledge=message)
             case End():
                 return cls(end=message)
-        raise ValueError(f"{type(message).__name__} cannot leave its process; send one of Add, Abort, Acknowledge, End")
+            case Keep():
+                return cls(keep=message)
+            case Forget():
+                return cls(forget=message)
+        raise ValueError(f"{type(message).__name__} cannot leave its process; only the others can")
 
     @property
     def message(self) -> Message:
-        message = self.add or self.abort or self.acknowledge or self.end
+        message = self.add or self.abort or self.acknowledge or self.end or self.keep or self.forget
         if message is None:
             raise ValueError("an engine is started once, and then given messages")
         return message

@@ -103,11 +103,19 @@ _MODEL = _object(
     {"note": _STRING},
 )
 
+_SESSION = _object(
+    {"id": _STRING, "object": {"const": "session"}, "created": _INTEGER, "status": {"enum": ["idle", "busy"]}}
+    | {"turns": _INTEGER, "tokens": _INTEGER, "pages": _INTEGER, "idle_s": {"type": "number"}}
+)
+
 ANSWERS: dict[str, Schema] = {
     "ChatCompletion": _answer("chat.completion", _CHAT_CHOICE, _PROMPT_LOGPROBS | _METRICS),
     "Completion": _answer("text_completion", _COMPLETION_CHOICE, _METRICS),
     "Models": _object({"object": {"const": "list"}, "data": _list(_MODEL)}),
     "Model": _MODEL,
+    "Sessions": _object({"object": {"const": "list"}, "data": _list(_SESSION)}),
+    "Session": _SESSION,
+    "SessionDeleted": _object({"id": _STRING, "object": {"const": "session"}, "deleted": {"const": True}}),
     "Tokens": _object(
         {
             "count": _INTEGER,

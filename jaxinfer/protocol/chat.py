@@ -54,6 +54,7 @@ class ChatWire(Envelope, frozen=True, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] = {}
+    session_append: bool = False  # messages are those since the session's last answer
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

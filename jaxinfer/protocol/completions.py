@@ -25,6 +25,7 @@ MAX_PROMPTS = 1024
 COMPLETION_REFUSED = {
     **{name: refusal for name, refusal in REFUSED.items() if name != "best_of"},
     "suffix": Refusal(("",)),
+    "session_append": Refusal((False,), cure="send the whole text, or messages to /v1/chat/completions"),
 }
 
 

@@ -39,7 +39,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
     include_metrics: the answer, or a stream's last chunk, says how long its parts took.
     cache_salt: cached prompts are found under the same one only.    truncate_prompt_tokens: see truncation.py.
-    truncation_side: where to cut.
+    truncation_side: where to cut.    session_id: see session.py; the header says it as well.
     """
 
     model: str | None = None
@@ -50,6 +50,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     cache_salt: str | None = None
     truncate_prompt_tokens: int | None = None
     truncation_side: Literal["left", "right"] = "left"
+    session_id: str | None = None
 
 
 # They change nothing in the answer, and clients send them by habit: accepted without a warning.
@@ -74,14 +75,14 @@ REFUSED: dict[str, Refusal] = {
     "return_prompt_text": Refusal((False,)),
     "request_id": Refusal(cure="send it as the header x-request-id"),
     "rid": Refusal(cure="send it as the header x-request-id"),
-    "session_id": Refusal(),
+    "session_params": Refusal(cure="send session_id"),
     **{
         name: Refusal()
         for name in (
             *("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"),
             *("regex", "ebnf", "grammar", "json_schema", "stop_regex", "no_stop_trim", "logprob_token_ids"),
             *("prompt_embeds", "custom_logit_processor", "logits_processors", "kv_transfer_params", "vllm_xargs"),
-            *("lora_path", "repetition_detection", "watermarking", "session_params"),
+            *("lora_path", "repetition_detection", "watermarking"),
             *("extra_key", "custom_labels", "bootstrap_host", "bootstrap_port", "bootstrap_room"),
             *("reasoning", "reasoning_effort", "include_reasoning", "thinking_token_budget"),
         )

@@ -38,6 +38,8 @@ MEANINGS = {
     "cache_salt": "cached prompts are found again under the same salt only, beside the tenant's own",
     "truncate_prompt_tokens": "leave so many tokens of the prompt, its template's included; -1: what leaves max_tokens",
     "truncation_side": "which side of it goes",
+    "session_id": "the conversation that this is a turn of, whose pages stay cached; X-Session-ID says it as well",
+    "session_append": "messages are those since the session's last answer, not the whole conversation",
     "add_special_tokens": "begin with the tokens that the model's tokenizer puts before a text",
     "add_generation_prompt": "let the template open the assistant's turn; not with continue_final_message",
     "continue_final_message": "go on with the last message, the assistant's, instead of a new one",

@@ -15,6 +15,7 @@ from jaxinfer.protocol.fields import IGNORED, LEAVE_OUT, SAMPLING_FIELDS, Refusa
 from jaxinfer.protocol.meanings import MEANINGS
 from jaxinfer.protocol.messages import MAX_MESSAGES, ROLES
 from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.protocol.session import SESSION_ID
 from jaxinfer.protocol.tokenize import REFUSED as TOKENIZE_REFUSED
 from jaxinfer.protocol.tokenize import DetokenizeWire, TokenizeWire
 from jaxinfer.protocol.truncation import TO_FIT
@@ -92,6 +93,7 @@ def _by_name(vocab_size: int) -> dict[str, Schema]:
         },
         "tokens": ids | {"minItems": 0},
         "cache_salt": {"type": "string", "pattern": f"^{SALT_CHAR}+$", "maxLength": MAX_SALT_CHARS},
+        "session_id": {"type": "string", "pattern": f"^{SESSION_ID.pattern}$"},
         "truncate_prompt_tokens": {"anyOf": [{"const": TO_FIT}, {"type": "integer", "minimum": 1}]},
         "best_of": {"type": "integer"},
         "stop": {"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MAX_STOP_STRINGS}]},

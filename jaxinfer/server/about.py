@@ -64,7 +64,7 @@ async def version(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     """Prometheus text; answers in every status."""
     state = request.app.state
-    page = render_metrics(state.llm, state.http)
+    page = render_metrics(state.llm, state.http, state.sessions)
     return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

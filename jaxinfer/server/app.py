@@ -20,6 +20,7 @@ from jaxinfer.server.http_counts import HttpCounts
 from jaxinfer.server.openapi import openapi
 from jaxinfer.server.profiling import Profiling, start_profile, stop_profile
 from jaxinfer.server.running import Running, abort_request, load
+from jaxinfer.server.sessions import Sessions, list_sessions, one_session
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tokenize import apply_template, detokenize, tokenize
 
@@ -31,6 +32,8 @@ ROUTES = [
     Route("/v1/models/{id:path}", about.get_model),
     Route("/v1/chat/completions", chat_completions, methods=["POST"]),
     Route("/v1/completions", completions, methods=["POST"]),
+    Route("/v1/sessions", list_sessions),
+    Route("/v1/sessions/{id}", one_session, methods=["GET", "DELETE"]),
     Route("/tokenize", tokenize, methods=["POST"]),
     Route("/apply-template", apply_template, methods=["POST"]),
     Route("/detokenize", detokenize, methods=["POST"]),
@@ -76,6 +79,7 @@ def create_app(llm: AsyncLLM, settings: ServerSettings | None = None, tracer: "T
     app.state.llm = llm
     app.state.settings = settings
     app.state.running = Running()
+    app.state.sessions = Sessions(llm, settings.max_sessions_per_key, settings.max_session_idle_s)
     app.state.http = http
     if settings.profile_folder is not None:
         app.state.profiling = Profiling(llm, settings.profile_folder)

@@ -16,11 +16,13 @@ from jaxinfer.protocol.completions import read_completion
 from jaxinfer.protocol.fields import Envelope
 from jaxinfer.protocol.responses import Answer, Kind
 from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.protocol.session import read_session_id
 from jaxinfer.protocol.truncation import truncated
 from jaxinfer.protocol.validate import validate_sampling
 from jaxinfer.server.body import read_json, unread
 from jaxinfer.server.errors import unavailable
 from jaxinfer.server.generation import Echo, Generation, Job, while_connected
+from jaxinfer.server.sessions import beginning
 from jaxinfer.server.stream import EventStream
 
 
@@ -31,17 +33,20 @@ async def chat_completions(request: Request) -> Response | EventStream:
     chat = read_chat(body, max_logprobs=llm.info.max_logprobs)
     answer = new_answer("chat", request, served_model(llm.info, chat.wire.model))
     validate_sampling(chat.sampling, vocab_size=llm.info.vocab_size, max_logprobs=llm.info.max_logprobs)
+    header, is_appended = request.headers.get("x-session-id"), chat.wire.session_append
+    session_id = read_session_id(chat.wire, header, chat.sampling.n, is_appended=is_appended)
 
     async def prepare() -> Job:
         llm.admit(chat.sampling.n)  # a full queue is no reason to render first
-        prompt = await render_chat(
-            llm,
-            chat.messages,
-            add_generation_prompt=chat.add_generation_prompt,
-            continue_final_message=chat.wire.continue_final_message,
-            template_kwargs=chat.wire.chat_template_kwargs,
-        )
-        return new_job(request, [prompt], chat.wire, chat.sampling, chat=True)
+        with beginning(request, session_id) as turn:
+            prompt = await render_chat(
+                llm,
+                chat.messages if turn is None else turn.conversation(chat),
+                add_generation_prompt=chat.add_generation_prompt,
+                continue_final_message=chat.wire.continue_final_message,
+                template_kwargs=chat.wire.chat_template_kwargs,
+            )
+            return replace(new_job(request, [prompt], chat.wire, chat.sampling, chat=True), turn=turn)
 
     return await respond(request, llm, prepare, answer, chat.wire, chat.unknown)
 
@@ -53,23 +58,26 @@ async def completions(request: Request) -> Response | EventStream:
     completion = read_completion(body, vocab_size=llm.info.vocab_size)
     answer = new_answer("completion", request, served_model(llm.info, completion.wire.model))
     validate_sampling(completion.sampling, vocab_size=llm.info.vocab_size, max_logprobs=llm.info.max_logprobs)
+    num_answers = len(completion.prompts) * completion.sampling.n
+    session_id = read_session_id(completion.wire, request.headers.get("x-session-id"), num_answers)
 
     async def prepare() -> Job:
-        llm.admit(len(completion.prompts) * completion.sampling.n)
+        llm.admit(num_answers)
         special = completion.wire.add_special_tokens
         prompts = [
             await llm.encode(prompt, add_special_tokens=special) if isinstance(prompt, str) else prompt
             for prompt in completion.prompts
         ]
         job = new_job(request, prompts, completion.wire, completion.sampling, chat=False)
-        if not completion.wire.echo:
-            return job
-        skip = completion.sampling.skip_special_tokens
-        texts = [
-            given if isinstance(given, str) and left is ids else await llm.decode(left, skip_special_tokens=skip)
-            for given, ids, left in zip(completion.prompts, prompts, job.prompts, strict=True)
-        ]
-        return replace(job, echo=Echo(texts, completion.prompt_only, completion.wants_prompt_logprobs))
+        if completion.wire.echo:
+            skip = completion.sampling.skip_special_tokens
+            texts = [
+                given if isinstance(given, str) and left is ids else await llm.decode(left, skip_special_tokens=skip)
+                for given, ids, left in zip(completion.prompts, prompts, job.prompts, strict=True)
+            ]
+            job = replace(job, echo=Echo(texts, completion.prompt_only, completion.wants_prompt_logprobs))
+        with beginning(request, session_id) as turn:
+            return replace(job, turn=turn)
 
     return await respond(request, llm, prepare, answer, completion.wire, completion.unknown)
 

@@ -50,7 +50,7 @@ class Cors:
                 " start the server with it",
                 code="origin_not_allowed",
             )
-        headers = {"access-control-allow-methods": "GET, POST", "access-control-max-age": "600"}
+        headers = {"access-control-allow-methods": "GET, POST, DELETE", "access-control-max-age": "600"}
         if _HEADER_NAMES.fullmatch(wanted):
             headers["access-control-allow-headers"] = wanted.decode()
         return Response(status_code=204, headers=headers)

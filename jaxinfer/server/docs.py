@@ -52,7 +52,7 @@ def page(document: dict[str, Any]) -> Iterator[str]:
 
 
 def _operation(path: str, method: str, operation: dict[str, Any], schemas: dict[str, Schema]) -> Iterator[str]:
-    yield f'<details id="{escape(path)}"><summary><span class="method">{method.upper()}</span> '
+    yield f'<details id="{method}-{escape(path)}"><summary><span class="method">{method.upper()}</span> '
     yield f'<h2><code>{escape(path)}</code></h2> <span class="quiet">{escape(operation["summary"])}</span></summary>'
     yield f"<pre>{escape(_curl(path, method, operation))}</pre>"
     if "requestBody" in operation:
@@ -72,7 +72,7 @@ def _curl(path: str, method: str, operation: dict[str, Any]) -> str:
     key = " -H 'Authorization: Bearer KEY'" if "security" in operation else ""
     call = f"curl{key} http://HOST:PORT{path}"
     if "requestBody" not in operation:
-        return call.replace("curl", "curl -X POST", 1) if method == "post" else call
+        return call if method == "get" else call.replace("curl", f"curl -X {method.upper()}", 1)
     example = json.dumps(operation["requestBody"]["content"]["application/json"]["example"])
     return f"{call} \\\n  -H 'Content-Type: application/json' -d '{example}'"
 

@@ -16,6 +16,7 @@ from jaxinfer.llm.types import Delta, Timings
 from jaxinfer.protocol.logprobs import TokenLogprob
 from jaxinfer.protocol.responses import Choice, Metrics, Usage
 from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.server.sessions import Turn
 from jaxinfer.server.timings import metrics_of
 
 
@@ -49,6 +50,7 @@ class Job:
     """What to generate: `sampling.n` choices of each prompt; choice index = prompt position * n + sample.
 
     salt: the tenant's; cached prompts are found under their own salt only.    arrived_s: by time.monotonic().
+    turn: of a session, which then has one prompt and one choice.
     """
 
     prompts: list[list[int]]
@@ -58,6 +60,7 @@ class Job:
     salt: str
     arrived_s: float
     echo: Echo | None = None
+    turn: Turn | None = None
 
 
 class Generation:
@@ -105,6 +108,8 @@ class Generation:
         """Abort what has not ended; by id, since a stream that nobody began to read cannot notice being dropped."""
         while self._open:
             await self._llm.abort(self._open.pop())
+        if self.job.turn is not None:
+            self.job.turn.end()
         if self.on_close is not None:
             self.on_close()
 
@@ -131,6 +136,8 @@ class Generation:
         async with aclosing(_merge(self._streams)) as merged:
             async for position, delta in merged:
                 index = position * num_samples + delta.index
+                if self.job.turn is not None:  # before the client sees how it ended, and may begin the next
+                    self.job.turn.add(delta, self.job.prompts[0], self.job.salt)
                 if delta.finish_reason == "error" or index in ended:
                     raise ApiError(
                         delta.error or "the engine failed on this request", code=delta.code or "engine_error"

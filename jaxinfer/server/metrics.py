@@ -14,16 +14,17 @@ from jaxinfer.llm.latency import Latency
 from jaxinfer.llm.types import Stats
 from jaxinfer.server.families import Labels, by_label, counter, gauge, histogram
 from jaxinfer.server.http_counts import HttpCounts
+from jaxinfer.server.sessions import Sessions
 from jaxinfer.server.vllm_metrics import vllm_metrics
 from jaxinfer.version import __version__
 
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 
-def render_metrics(llm: AsyncLLM, http: HttpCounts) -> bytes:
+def render_metrics(llm: AsyncLLM, http: HttpCounts, sessions: Sessions) -> bytes:
     """The page, in Prometheus' text format."""
     registry = CollectorRegistry()
-    registry.register(_Snapshot(llm, http))
+    registry.register(_Snapshot(llm, http, sessions))
     ProcessCollector(registry=registry)
     return generate_latest(registry)
 
@@ -31,9 +32,10 @@ def render_metrics(llm: AsyncLLM, http: HttpCounts) -> bytes:
 class _Snapshot:
     """The server at one moment, as prometheus-client collects it."""
 
-    def __init__(self, llm: AsyncLLM, http: HttpCounts) -> None:
+    def __init__(self, llm: AsyncLLM, http: HttpCounts, sessions: Sessions) -> None:
         self._llm = llm
         self._http = http
+        self._sessions = sessions
 
     def collect(self) -> Iterator[Metric]:
         llm, status = self._llm, self._llm.status
@@ -41,6 +43,7 @@ class _Snapshot:
         statuses = by_label({}, "status", {name: name == status for name in STATUSES})
         yield gauge("jaxinfer:status", "1 for the status the server is in", statuses)
         yield from self._http.families()
+        yield gauge("jaxinfer:sessions", "Sessions by state", by_label({}, "state", self._sessions.counts()))
         if status not in ("starting", "failed"):
             labels, stats = {"model_name": llm.info.served_names[0]}, llm.stats()
             text = "How long the engine has had work and taken no step"
@@ -57,6 +60,7 @@ def _state(stats: Stats, labels: Labels) -> Iterator[Metric]:
     pages = {"free": stats.pages_free, "cached": stats.pages_cached, "owned": stats.pages_owned}
     yield gauge("jaxinfer:kv_pages", "KV pages by state", by_label(labels, "state", pages))
     yield gauge("jaxinfer:kv_pages_total", "KV pages in the pool", [(labels, stats.pages_total)])
+    yield gauge("jaxinfer:session_pages", "KV pages that sessions keep, cached or owned", [(labels, stats.pages_kept)])
     states = {"running": stats.running, "waiting": stats.waiting}
     yield gauge("jaxinfer:requests", "Sequences by state", by_label(labels, "state", states))
     yield gauge("jaxinfer:last_step_age_seconds", "Time since the last step", [(labels, stats.last_step_age_s)])

@@ -21,7 +21,7 @@ _WHY = {
     400: "a field, the JSON or the HTTP is at fault",
     401: "no API key of this server",
     403: "a host name that this server does not answer to",
-    404: "no such model",
+    404: "no such model, or session of yours",
     409: "something under way stands against it",
     408: "the request came too slowly",
     413: "the body is too large",
@@ -38,6 +38,7 @@ class Operation:
     """One method of one path. answer, body: names of schemas.    others: the answer's other media types, as text.
 
     more: statuses beside those of every such route.    changes: it is a POST without a body.
+    deletes: it is a DELETE.
     """
 
     path: str
@@ -47,19 +48,28 @@ class Operation:
     others: tuple[str, ...] = ()
     more: tuple[int, ...] = ()
     changes: bool = False
+    deletes: bool = False
 
     @property
     def method(self) -> str:
-        return "post" if self.body or self.changes else "get"
+        return "delete" if self.deletes else "post" if self.body or self.changes else "get"
 
 
 OPERATIONS = (
     Operation(
-        "/v1/chat/completions", "The assistant's next message", "ChatCompletion", "ChatCompletionRequest", (_EVENTS,)
+        "/v1/chat/completions",
+        "The assistant's next message",
+        "ChatCompletion",
+        "ChatCompletionRequest",
+        (_EVENTS,),
+        (409,),
     ),
-    Operation("/v1/completions", "What follows prompts", "Completion", "CompletionRequest", (_EVENTS,)),
+    Operation("/v1/completions", "What follows prompts", "Completion", "CompletionRequest", (_EVENTS,), (409,)),
     Operation("/v1/models", "A card per served name", "Models", more=(503,)),
     Operation("/v1/models/{id}", "One of them", "Model", more=(404, 503)),
+    Operation("/v1/sessions", "Your conversations whose pages stay cached", "Sessions"),
+    Operation("/v1/sessions/{id}", "One of them", "Session", more=(404,)),
+    Operation("/v1/sessions/{id}", "End it and free its pages", "SessionDeleted", more=(404,), deletes=True),
     Operation("/tokenize", "Token ids of a text or of messages", "Tokens", "TokenizeRequest"),
     Operation("/apply-template", "The text that the template makes of messages", "Prompt", "ApplyTemplateRequest"),
     Operation("/detokenize", "The text of token ids", "Prompt", "DetokenizeRequest"),

@@ -18,6 +18,8 @@ class ServerSettings:
     allowed_hosts: names the Host header may hold, in lower case; none: any.    allowed_origins: sites whose pages may
     read answers, "*" being all.    max_requests_per_key, max_requests_per_minute_per_key: POSTs of one tenant running
     together, and begun in a minute; without keys all clients are one tenant.
+    max_sessions_per_key: of one tenant; a further one takes the place of the idle one used least recently.
+    max_session_idle_s: how long one may be idle before it is dropped.
     profile_folder: where traces of the device go; None: nobody may ask for any.
     """
 
@@ -35,4 +37,6 @@ class ServerSettings:
     allowed_origins: tuple[str, ...] = ()
     max_requests_per_key: int | None = None
     max_requests_per_minute_per_key: int | None = None
+    max_sessions_per_key: int = 100
+    max_session_idle_s: float = 1800.0
     profile_folder: Path | None = None

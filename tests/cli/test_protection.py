@@ -80,6 +80,8 @@ def test_keys_come_from_flags_the_variable_and_a_file(cli, model, served, monkey
         (("--allowed-hosts", "http://x"), None, "--allowed-hosts must be names without port"),
         (("--allowed-origins", "app.example"), None, "--allowed-origins must be *, or scheme://host"),
         (("--max-requests-per-key", "0"), None, "--max-requests-per-key"),
+        (("--max-sessions-per-key", "0"), None, "--max-sessions-per-key"),
+        (("--max-session-idle-s", "0"), None, "--max-session-idle-s"),
         (("--max-body-bytes", "0"), None, "--max-body-bytes must be a number of bytes"),
         (("--max-body-bytes", "1.5"), None, "--max-body-bytes must be a number of bytes"),
         (("--ssl-keyfile", "x"), None, "--ssl-keyfile needs --ssl-certfile"),
@@ -117,8 +119,10 @@ def test_hosts_origins_and_bounds_come_from_flags_or_variables(cli, model, serve
     monkeypatch.setenv("JAXINFER_ALLOWED_HOSTS", "*")
     monkeypatch.setenv("JAXINFER_ALLOWED_ORIGINS", "https://a.example,http://b.example:3000")
     monkeypatch.setenv("JAXINFER_MAX_REQUESTS_PER_KEY", "4")
+    monkeypatch.setenv("JAXINFER_MAX_SESSION_IDLE_S", "0.5")
     monkeypatch.setenv("JAXINFER_STRICT", "1")
-    cli("serve", "--max-requests-per-minute-per-key", "60", "--max-body-bytes", "2M", "--ssl-certfile", str(PEM))
+    bounds = ("--max-requests-per-minute-per-key", "60", "--max-body-bytes", "2M", "--max-sessions-per-key", "7")
+    cli("serve", *bounds, "--ssl-certfile", str(PEM))
     assert served[0][0] == ServerSettings(allowed_hosts=("a.example", "b.example", "[::1]"), allowed_origins=("*",))
     assert served[1] == (
         ServerSettings(
@@ -126,6 +130,8 @@ def test_hosts_origins_and_bounds_come_from_flags_or_variables(cli, model, serve
             max_requests_per_key=4,
             max_requests_per_minute_per_key=60,
             max_body_bytes=2 * 2**20,
+            max_sessions_per_key=7,
+            max_session_idle_s=0.5,
             strict=True,
         ),
         Tls(str(PEM)),

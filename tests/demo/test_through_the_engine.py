@@ -24,6 +24,20 @@ def test_the_engine_gives_the_golden_answer(llm, golden):
 
 
 @pytest.mark.slow
+def test_a_conversation_extends_its_own_tokens_so_that_a_turn_computes_what_is_new(llm):
+    """What the model drew is what its template and tokenizer make of the answer in the next turn's prompt."""
+    messages, told = [], []
+    for said in ("What is 7 plus 5?", "Tell me a story.", "Who are you?", "Spell cat backwards.", "Thank you."):
+        messages.append({"role": "user", "content": said})
+        (result,) = llm.chat(messages, SamplingParams(max_tokens=40, temperature=0.8, seed=len(messages)))
+        prompt = result.prompt_token_ids
+        assert prompt[: len(told)] == told
+        assert len(prompt) - result.metrics.cached_tokens <= len(prompt) - len(told) + 16
+        told = prompt + result.outputs[0].token_ids
+        messages.append({"role": "assistant", "content": result.outputs[0].text})
+
+
+@pytest.mark.slow
 def test_goldens_asked_together_give_the_same_answers(llm):
     plain = [golden for golden in GOLDENS if not golden.tools and not golden.thinking]
     results = llm.chat([golden.messages for golden in plain], SamplingParams(max_tokens=128))

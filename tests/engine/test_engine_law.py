@@ -1,8 +1,9 @@
 """Random workloads against the laws: every invariant after every step, every answer equal to its request running alone.
 
 Each seed draws an engine (page size, pool, slots, budget, switches) and then, step by step, new requests, shared
-prefixes, conversations that go on, aborts, stop strings found late, token ids that break the numbers or the steps they
-are in, steps that fail, rows that are not finite, engines that die. Pools are small enough that preemption is the rule.
+prefixes, conversations that go on, sessions that keep pages and let them go, aborts, stop strings found late, token ids
+that break the numbers or the steps they are in, steps that fail, rows that are not finite, engines that die. Pools are
+small enough that preemption is the rule.
 """
 
 import random
@@ -15,7 +16,7 @@ from jaxinfer.engine.engine import Engine
 from jaxinfer.engine.isolation import Isolation
 from jaxinfer.engine.pages import PageKey, PagePool
 from jaxinfer.engine.scheduler import Scheduler
-from jaxinfer.engine.sequence import Request, Sequence, State
+from jaxinfer.engine.sequence import Forget, Keep, Request, Sequence, State
 from jaxinfer.engine.validate import validate_request
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.runtime.plan import Controls
@@ -48,6 +49,7 @@ class Workload:
             "scheduling": "static" if rng.random() < 0.15 else "continuous",
             "kv_layout": "contiguous" if contiguous else "paged",
             "run_ahead": 1,
+            "max_session_pages": rng.choice((None, 3, 1000)),
         }
         cursed = Fault(rng.choice(("run", "wait", "exhausted")), times=None, token=CURSED)
         self.client = Client(make_limits(**changes | fixed), Faults(cursed))
@@ -57,6 +59,7 @@ class Workload:
         self.quiet_until = 0
         self.num_added = 0
         self.num_refused = 0
+        self.num_kept = 0
 
     def run(self, num_steps: int) -> None:
         rng, client = self.rng, self.client
@@ -69,6 +72,8 @@ class Workload:
                 self._add_fault()
             if rng.random() < 0.003:
                 client.restart()
+            if rng.random() < 0.1:
+                self._keep_or_forget()
             self._read_texts()
             client.step()
             if step % 100 == 0:
@@ -83,6 +88,17 @@ class Workload:
             step = self.client.device.num_steps + self.rng.randint(0, 2)
             self.client.faults.add(Fault(kind, step, row=self.rng.randint(0, 3) if kind == "nan" else 0))
             self.quiet_until = step + 2  # by then it has been read
+
+    def _keep_or_forget(self) -> None:
+        """In the name of a session, what an answer has so far, whether its pages are there or not."""
+        rng, answers = self.rng, list(self.client.answers.values())
+        message: Keep | Forget = Forget(rng.choice("abc"))
+        if answers and rng.random() < 0.8:
+            answer = rng.choice(answers)
+            tokens = (*answer.request.prompt, *answer.tokens)
+            message = Keep(rng.choice("abc"), answer.request.salt, tokens if rng.random() < 0.9 else ())
+        self.client.engine.inbox.put(message)
+        self.num_kept = max(self.num_kept, self.client.engine.scheduler.pool.num_kept)
 
     def unfinished(self) -> list[Answer]:
         return [answer for answer in self.client.answers.values() if answer.reason is None]
@@ -181,11 +197,13 @@ def test_the_laws_hold_at_depth_0(seed):
 
 
 def test_the_workloads_reach_what_they_are_meant_to_reach():
-    clients = []
+    clients, num_kept = [], 0
     for seed in range(10):
         workload = Workload(seed)
         workload.run(300)
         clients.append(workload.client)
+        num_kept += workload.num_kept
+    assert num_kept > 20
     counters = [engine for client in clients for engine in client.counters]
     assert sum(c.preemptions for c in counters) > 50
     assert sum(c.cached_tokens for c in counters) > 500

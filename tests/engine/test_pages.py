@@ -172,3 +172,120 @@ def test_any_order_of_calls_keeps_the_invariants(seed):
                 publish(pool, table, tokens)
             pool.release(table)
         pool.check(table for table, _ in tables)
+
+
+# ---- what sessions keep ----
+
+
+def kept(pool: PagePool, session: str, tokens: list[int], most: int = 99, salt: str = "") -> list[int]:
+    """What a session that has just held a turn of these tokens keeps."""
+    found = pool.match(root_key(salt), chain(tokens, salt))
+    pool.keep(session, found, most)
+    pool.check([])
+    return found
+
+
+def computed(pool: PagePool, tokens: list[int]) -> list[int]:
+    """Pages that hold these tokens, and that nobody owns any more; those that were found already among them."""
+    table: list[int] = []
+    hit = pool.match(root_key(""), chain(tokens))
+    assert pool.share(table, hit, len(tokens) // SIZE - len(hit), 0)
+    publish(pool, table, tokens)
+    pages = list(table)
+    pool.release(table)
+    return pages
+
+
+A, B, C = ([letter] * 12 for letter in (1, 2, 3))
+
+
+def test_kept_pages_are_reused_after_all_others_but_before_anybody_waits():
+    pool = PagePool(10)
+    computed(pool, A)
+    assert len(kept(pool, "a", A)) == 3
+    computed(pool, B)
+    computed(pool, C)
+    table: list[int] = []
+    assert pool.grow(table, 6)
+    assert [len(pool.match(root_key(""), chain(tokens))) for tokens in (A, B, C)] == [3, 0, 0]
+    assert pool.num_available == 3 and pool.grow(table, 2)
+    assert pool.num_kept_by == {"a": 1}, "the end of a conversation goes first"
+    pool.check([table])
+    assert pool.grow(table, 1) and not pool.grow(table, 1)
+    assert (pool.num_kept, pool.num_kept_by) == (0, {})
+    pool.check([table])
+
+
+def test_an_ended_session_s_pages_are_blank_at_once_but_for_what_others_have():
+    pool = PagePool(20)
+    for tokens in (A, A + B, C):
+        computed(pool, tokens)
+    kept(pool, "a", A)
+    kept(pool, "b", A + B)
+    kept(pool, "c", C)
+    table: list[int] = []
+    pool.share(table, pool.match(root_key(""), chain(C)), 0, 0)
+    before = pool.num_free
+    pool.forget("b")
+    assert (pool.num_free, pool.num_kept_by) == (before + 3, {"a": 3, "c": 3})
+    assert len(pool.match(root_key(""), chain(A + B))) == 3
+    pool.forget("c")
+    assert pool.num_free == before + 3, "a running sequence has them"
+    pool.release(table)
+    pool.forget("a")
+    pool.forget("never there")
+    assert (pool.num_free, pool.num_cached, pool.num_kept) == (16, 3, 0)
+    pool.check([])
+
+
+def test_a_session_keeps_its_last_turn_alone():
+    pool = PagePool(20)
+    computed(pool, A + B)
+    kept(pool, "a", A + B)
+    computed(pool, A + C)
+    pages = kept(pool, "a", A + C)
+    assert pool.num_kept_by == {"a": 6} and pool.num_kept == 6
+    assert pool.match(root_key(""), chain(A + B))[:3] == pages[:3], "what was edited away is cached like any other"
+    table: list[int] = []
+    pool.grow(table, 13)
+    assert len(pool.match(root_key(""), chain(A + C))) == 6 and len(pool.match(root_key(""), chain(A + B))) == 3
+    pool.release(table)
+    kept(pool, "a", [])
+    assert (pool.num_kept, pool.num_cached) == (0, 6)
+
+
+def test_together_sessions_keep_so_many_pages_and_the_oldest_lose_their_ends():
+    pool = PagePool(20)
+    for session, tokens in (("a", A), ("b", B), ("c", C)):
+        computed(pool, tokens)
+        kept(pool, session, tokens, most=5)
+    assert pool.num_kept_by == {"b": 2, "c": 3}
+    assert pool.num_cached == 9, "they stay cached until somebody wants them"
+    kept(pool, "d", A + B + C, most=5)
+    assert pool.num_kept <= 5
+    kept(pool, "c", C, most=0)
+    assert pool.num_kept == 0
+
+
+def test_random_sessions_keep_the_invariants():
+    rng, pool = random.Random(11), PagePool(25)
+    running: list[list[int]] = []
+    said = {name: [] for name in "abcde"}
+    for _ in range(3000):
+        name = rng.choice("abcde")
+        match rng.randrange(6):
+            case 0 | 1:
+                tokens = said[name][: rng.randrange(len(said[name]) + 1)]
+                said[name] = (tokens + [rng.randrange(3) for _ in range(rng.randint(1, 12))])[:40]
+                hit = pool.match(root_key(""), chain(said[name]))
+                table: list[int] = []
+                if pool.share(table, hit, len(said[name]) // SIZE - len(hit), 0):
+                    publish(pool, table, said[name][: len(table) * SIZE])
+                    running.append(table)
+            case 2 | 3 if running:
+                pool.release(running.pop(rng.randrange(len(running))))
+            case 4:
+                pool.keep(name, pool.match(root_key(""), chain(said[name])), rng.choice((0, 6, 12, 30)))
+            case 5 if rng.random() < 0.3:
+                pool.forget(name)
+        pool.check(running)

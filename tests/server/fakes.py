@@ -78,6 +78,8 @@ class FakeLLM:
         self.encoded: list[str] = []
         self.rendered: list[dict[str, Any]] = []
         self.running: set[str] = set()
+        self.kept: dict[str, tuple[str, list[int]]] = {}  # salt and tokens by the engine's name of a session
+        self.forgotten: list[str] = []
         self.stalled_s = 0.0
         self.config = EngineConfig()
         self.limits = SMALL
@@ -173,6 +175,15 @@ class FakeLLM:
         self.aborts.append(request_id)
         self.running.discard(request_id)
 
+    def keep(self, session: str, salt: str, tokens: list[int]) -> None:
+        self.kept[session] = salt, list(tokens)
+        if not tokens:
+            del self.kept[session]
+
+    def forget(self, session: str) -> None:
+        self.forgotten.append(session)
+        self.kept.pop(session, None)
+
     async def until_failed(self) -> None:
         await asyncio.Event().wait()
 
@@ -190,6 +201,8 @@ class FakeLLM:
             pages_free=10 - num_running,
             pages_owned=num_running,
             pages_total=10,
+            pages_kept=len(self.kept),
+            pages_kept_by={session: len(tokens) // 16 for session, (_, tokens) in self.kept.items()},
             prompt_tokens=100,
             cached_tokens=40,
             generated_tokens=7,

@@ -30,18 +30,22 @@ def test_the_page_names_every_route_field_status_and_answer():
     document = ask(FakeLLM(), "GET", "/openapi.json").json()
     text = ask(FakeLLM(), "GET", "/docs").text
     sections = dict(re.findall(r'<details id="([^"]+)">(.*?)</details>', text, re.DOTALL))
-    assert sections.keys() == document["paths"].keys()
+    operations = {
+        f"{method}-{path}": operation
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    }
+    assert sections.keys() == operations.keys()
     schemas = document["components"]["schemas"]
-    for path, methods in document["paths"].items():
-        (operation,) = methods.values()
-        named = set(re.findall(r"<code>([^<]+)</code>", sections[path]))
+    for name, operation in operations.items():
+        named = set(re.findall(r"<code>([^<]+)</code>", sections[name]))
         assert operation["responses"].keys() <= named
         content = operation.get("requestBody", {}).get("content", {}).values()
         answers = operation["responses"]["200"]["content"].values()
         for schema in (found["schema"] for found in (*content, *answers)):
             fields = schemas[schema["$ref"].rpartition("/")[2]]["properties"] if "$ref" in schema else {}
             assert fields.keys() <= named
-    assert "an integer from 1 to 16" in sections["/v1/chat/completions"]
+    assert "an integer from 1 to 16" in sections["post-/v1/chat/completions"]
 
 
 def test_each_example_is_a_body_that_the_server_takes():

@@ -65,6 +65,32 @@ def test_a_prompt_seen_before_is_found_in_the_cache(client):
     assert cached == [0, 64]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_session_s_next_turn_finds_the_one_before(client, stream):
+    def turn(messages: list[dict[str, str]], **extra: object) -> tuple[str, object]:
+        ask = GREEDY | {"messages": messages, "extra_body": {"ignore_eos": True, **extra}}
+        if not stream:
+            answer = client.chat.completions.create(**ask)
+            return answer.choices[0].message.content, answer.usage
+        *chunks, last = client.chat.completions.create(stream=True, stream_options={"include_usage": True}, **ask)
+        return "".join(chunk.choices[0].delta.content for chunk in chunks), last.usage
+
+    session = {"session_id": f"of-openai-{stream}"}
+    messages = [{"role": "user", "content": "one two three four"}]
+    text, first = turn(messages, **session)
+    messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "five"}]
+    told = turn(messages, **session)
+    assert told[1].prompt_tokens_details.cached_tokens >= first.prompt_tokens // 16 * 16
+    assert told[0] == turn(messages, cache_salt="alone")[0]
+    client.delete(f"/sessions/{session['session_id']}", cast_to=dict)
+    text, _ = turn(messages[:1], **session)
+    appended = turn(messages[2:], **session, session_append=True)
+    assert text == messages[1]["content"] and appended[0] == told[0]
+    shown = client.get("/sessions", cast_to=dict)["data"][0]
+    assert (shown["id"], shown["turns"]) == (session["session_id"], 2)
+    assert client.delete(f"/sessions/{session['session_id']}", cast_to=dict)["deleted"]
+
+
 def test_a_seed_repeats_n_different_answers(client):
     def answers() -> list[str]:
         choices = client.completions.create(model="", prompt="once", n=3, seed=5, max_tokens=20, temperature=1)

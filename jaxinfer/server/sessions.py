@@ -1,0 +1,258 @@
+"""Sessions: conversations whose pages stay cached, and the routes that list, show and delete them.
+
+A session is a tenant's id for a conversation. Each turn is an ordinary request; when its answer has ended well, the
+engine keeps the pages of prompt and answer in the session's name until the next turn's take their place. What the next
+prompt has in common with them, token by token from the start, is not computed again, whatever was edited behind it.
+Where pages are short, or an engine was replaced, a session's are gone and computed again: no answer depends on them.
+"""
+
+import asyncio
+import dataclasses
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from jaxinfer.errors import Conflict, InvalidRequest, NotFound, Overloaded
+from jaxinfer.llm.async_llm import AsyncLLM
+from jaxinfer.llm.types import Delta
+from jaxinfer.protocol.chat import ChatRequest
+from jaxinfer.protocol.responses import encode_json
+
+Messages = list[dict[str, str]]
+RECORDED = ("stop", "length")  # how an answer ends that becomes part of its session
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Session:
+    """A conversation. key: its name in the engine, never used again.    turns, tokens: recorded, and how long it is.
+
+    history: all its messages, which a turn may be appended to; None when its last turn was no chat.
+    turn: under way.    last_used_s: by time.monotonic().    expiry: set while it is idle.
+    """
+
+    id: str
+    tenant: str
+    key: str = dataclasses.field(default_factory=lambda: secrets.token_hex(8))
+    created: int = dataclasses.field(default_factory=lambda: int(time.time()))
+    turns: int = 0
+    tokens: int = 0
+    history: Messages | None = None
+    turn: "Turn | None" = None
+    last_used_s: float = dataclasses.field(default_factory=time.monotonic)
+    expiry: asyncio.TimerHandle | None = None
+
+
+class Turn:
+    """One request of a session. Invariant: it is recorded whole, at its answer's last delta, or as if never begun."""
+
+    def __init__(self, sessions: "Sessions", session: Session) -> None:
+        self._messages: Messages | None = None  # that the answer follows, if it is a message of its own
+        self._sessions = sessions
+        self._session = session
+        self._text: list[str] = []
+        self._token_ids: list[int] = []
+
+    def conversation(self, chat: ChatRequest) -> Messages:
+        """All of it: what was sent, or the session's history and that. Raises NotFound or InvalidRequest."""
+        whole = self._history() + chat.messages if chat.wire.session_append else chat.messages
+        self._messages = whole if chat.add_generation_prompt else None
+        return whole
+
+    def _history(self) -> Messages:
+        session = self._session
+        if not session.turns:
+            raise _not_found(session.id)
+        if session.history is None:
+            raise InvalidRequest(
+                "session_append must follow a turn of whole messages, the last one was a completion or was continued; "
+                "send the whole conversation",
+                param="session_append",
+                code="invalid_value",
+            )
+        return session.history
+
+    def add(self, delta: Delta, prompt: list[int], salt: str) -> None:
+        """The answer's next piece; the last one ends the turn."""
+        self._text.append(delta.text)
+        self._token_ids += delta.token_ids
+        if delta.finish_reason in RECORDED:
+            history = None
+            if self._messages is not None:
+                history = [*self._messages, {"role": "assistant", "content": "".join(self._text)}]
+            self._sessions.record(self._session, history, [*prompt, *self._token_ids], salt)
+        if delta.finish_reason is not None:
+            self.end()
+
+    def end(self) -> None:
+        """The session is idle again; nothing to do if it is, or has another turn."""
+        if self._session.turn is self:
+            self._sessions.end(self._session)
+
+
+class Sessions:
+    """The sessions of all tenants; belongs to one event loop.
+
+    Invariants: a session has one turn at most; one without a recorded turn is there only while its first is under way;
+    of a tenant's at most `most` are busy, and at most `most` are recorded, a further one taking the place of the one
+    idle for longest; none is idle for longer than `max_idle_s`.
+    """
+
+    def __init__(self, llm: AsyncLLM, most: int, max_idle_s: float) -> None:
+        self._llm = llm
+        self._most = most
+        self._max_idle_s = max_idle_s
+        self._by_tenant: dict[str, OrderedDict[str, Session]] = {}  # those idle for longest first
+
+    def begin(self, tenant: str, session_id: str) -> Turn:
+        """Begin a turn of a session, which is a new one if nothing is known of it. Raises Conflict or Overloaded."""
+        session = self._own(tenant).get(session_id) or Session(session_id, tenant)
+        if session.turn is not None:
+            raise Conflict(
+                f"a session must have one turn at a time, {session_id} has one under way; wait for its end",
+                code="session_busy",
+            )
+        num_busy = sum(other.turn is not None for other in self._own(tenant).values())
+        if num_busy == self._most:
+            raise Overloaded(
+                f"at most {self._most} sessions may be there (--max-sessions-per-key), as many of yours are busy; try "
+                "again when a turn has ended",
+                code="too_many_sessions",
+            )
+        if session.expiry is not None:
+            session.expiry.cancel()
+        session.turn = Turn(self, session)
+        own = self._by_tenant.setdefault(tenant, OrderedDict())
+        own[session_id] = session
+        own.move_to_end(session_id)
+        return session.turn
+
+    def record(self, session: Session, history: Messages | None, tokens: list[int], salt: str) -> None:
+        """A turn has ended well. Of a session that was deleted meanwhile nothing is recorded."""
+        if self._is_there(session):
+            session.turns += 1
+            session.tokens, session.history = len(tokens), history
+            self._llm.keep(session.key, salt, tokens)
+            own = self._own(session.tenant)
+            idle = [other for other in own.values() if other.turn is None]
+            for other in idle[: max(0, len(own) - self._most)]:
+                self._let_go(other)
+
+    def end(self, session: Session) -> None:
+        """The turn under way is over."""
+        session.turn = None
+        session.last_used_s = time.monotonic()
+        if not self._is_there(session):
+            return
+        self._by_tenant[session.tenant].move_to_end(session.id)
+        if session.turns:
+            loop = asyncio.get_running_loop()
+            session.expiry = loop.call_later(self._max_idle_s, self._let_go, session)
+        else:
+            self._remove(session)
+
+    def of(self, tenant: str) -> list[Session]:
+        """A tenant's, those used last first."""
+        return list(reversed(self._own(tenant).values()))
+
+    def find(self, tenant: str, session_id: str) -> Session:
+        """Raises NotFound, as for another tenant's."""
+        session = self._own(tenant).get(session_id)
+        if session is None:
+            raise _not_found(session_id)
+        return session
+
+    def delete(self, session: Session) -> None:
+        """Free its pages now. A turn under way goes on, and is not recorded."""
+        self._remove(session)
+        self._llm.forget(session.key)
+
+    def counts(self) -> dict[str, int]:
+        """By state, of all tenants."""
+        busy = [session.turn is not None for own in self._by_tenant.values() for session in own.values()]
+        return {"busy": sum(busy), "idle": len(busy) - sum(busy)}
+
+    def _let_go(self, session: Session) -> None:
+        """Drop an idle one; its pages stay cached like any other's."""
+        self._remove(session)
+        self._llm.keep(session.key, "", ())
+
+    def _remove(self, session: Session) -> None:
+        if session.expiry is not None:
+            session.expiry.cancel()
+        own = self._by_tenant[session.tenant]
+        del own[session.id]
+        if not own:
+            del self._by_tenant[session.tenant]
+
+    def _own(self, tenant: str) -> OrderedDict[str, Session]:
+        return self._by_tenant.get(tenant, OrderedDict())
+
+    def _is_there(self, session: Session) -> bool:
+        return self._own(session.tenant).get(session.id) is session
+
+
+@contextmanager
+def beginning(request: Request, session_id: str | None) -> Iterator[Turn | None]:
+    """The turn that a request begins, if it belongs to a session; ended at once if what is under this fails."""
+    if session_id is None:
+        yield None
+        return
+    turn = request.app.state.sessions.begin(request.state.tenant.name, session_id)
+    try:
+        yield turn
+    except BaseException:
+        turn.end()
+        raise
+
+
+async def list_sessions(request: Request) -> Response:
+    """The tenant's, those used last first."""
+    found = request.app.state.sessions.of(request.state.tenant.name)
+    return _answer({"object": "list", "data": [_shown(session, _pages(request)) for session in found]})
+
+
+async def one_session(request: Request) -> Response:
+    """Show one of them, or end it; another tenant's is a 404."""
+    sessions: Sessions = request.app.state.sessions
+    session = sessions.find(request.state.tenant.name, request.path_params["id"])
+    if request.method != "DELETE":
+        return _answer(_shown(session, _pages(request)))
+    sessions.delete(session)
+    return _answer({"id": session.id, "object": "session", "deleted": True})
+
+
+def _pages(request: Request) -> dict[str, int]:
+    llm: AsyncLLM = request.app.state.llm
+    return {} if llm.status in ("starting", "failed") else llm.stats().pages_kept_by
+
+
+def _shown(session: Session, pages: dict[str, int]) -> dict[str, Any]:
+    """pages: kept now, by the engine's names of sessions."""
+    return {
+        "id": session.id,
+        "object": "session",
+        "created": session.created,
+        "status": "idle" if session.turn is None else "busy",
+        "turns": session.turns,
+        "tokens": session.tokens,
+        "pages": pages.get(session.key, 0),
+        "idle_s": 0.0 if session.turn is not None else round(time.monotonic() - session.last_used_s, 3),
+    }
+
+
+def _answer(body: dict[str, Any]) -> Response:
+    return Response(encode_json(body), media_type="application/json")
+
+
+def _not_found(session_id: str) -> NotFound:
+    return NotFound(
+        f"there is no session {ascii(session_id)[:200]} of yours here, or no more; a whole conversation begins it",
+        param="session_id",
+        code="session_not_found",
+    )
