@@ -10,10 +10,11 @@ from typing import Any, Literal
 import msgspec
 
 from jaxinfer.errors import ApiError
-from jaxinfer.protocol.logprobs import LogprobsWriter, TokenLogprob, prompt_logprobs
+from jaxinfer.protocol.fields import StreamOptions
+from jaxinfer.protocol.forms import Choice, Metrics, Piece, Progress, Usage
+from jaxinfer.protocol.logprobs import LogprobsWriter, prompt_logprobs
 
 Kind = Literal["chat", "completion"]
-Metrics = dict[str, float | None]  # how long the parts of a request took
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"  # a comment: clients skip it, proxies see traffic
 _END = b"\n\n"
@@ -23,55 +24,32 @@ _LINE_ENDS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\
 encode_json = msgspec.json.Encoder().encode
 
 
-@dataclasses.dataclass(slots=True)
-class Usage:
-    """prompt_tokens: each prompt once, however many choices.    completion_tokens: of all choices together."""
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
-        }
-
-
-@dataclasses.dataclass(slots=True)
-class Choice:
-    """One finished choice. finish_reason: stop, length or abort.    stop_reason: the stop string or stop token id."""
-
-    index: int
-    text: str
-    finish_reason: str
-    stop_reason: int | str | None
-    logprobs: list[TokenLogprob] | None = None
-    prompt_logprobs: list[TokenLogprob] | None = None
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """What all bodies and chunks of one request share. created: seconds since 1970."""
+    """What all bodies and chunks of one request share. created: seconds since 1970.    options: of its stream."""
 
     kind: Kind
     id: str
     created: int
     model: str
     fingerprint: str
+    options: StreamOptions = StreamOptions()
+    include_metrics: bool = False
 
-    def body(self, choices: list[Choice], usage: Usage, metrics: Metrics | None = None) -> bytes:
+    def body(self, choices: list[Choice], progress: Progress) -> bytes:
         """The whole answer, not streamed."""
         shape = _chat_choice if self.kind == "chat" else _completion_choice
         name = "chat.completion" if self.kind == "chat" else "text_completion"
-        rest: dict[str, Any] = {"choices": [shape(choice) for choice in choices], "usage": usage.as_dict()}
+        rest: dict[str, Any] = {"choices": [shape(choice) for choice in choices], "usage": progress.usage.as_dict()}
         if self.kind == "chat" and choices and choices[0].prompt_logprobs is not None:
             rest["prompt_logprobs"] = prompt_logprobs(choices[0].prompt_logprobs)
-        if metrics is not None:
-            rest["metrics"] = metrics
+        if self.include_metrics:
+            rest["metrics"] = progress.metrics
         return encode_json(self._head(name) | rest)
+
+    def events(self, progress: Progress) -> "Chunks":
+        """The answer, streamed."""
+        return Chunks(self, progress)
 
     def frames(self) -> "Frames":
         """The frames of this answer, streamed."""
@@ -136,6 +114,38 @@ class Frames:
         if metrics is not None:
             parts.append(b'"metrics":' + encode_json(metrics))
         return self.head + b"]," + b",".join(parts) + b"}" + _END if parts else b""
+
+
+class Chunks:
+    """The frames of one streamed answer, in the order of its deltas."""
+
+    ping = PING
+
+    def __init__(self, answer: Answer, progress: Progress) -> None:
+        self._answer = answer
+        self._progress = progress
+        self._frames = answer.frames()
+        self._writers: dict[int, LogprobsWriter] = {}  # of the choices that have begun
+
+    def piece(self, index: int, piece: Piece) -> bytes:
+        """Its frame, after the choice's first one if it is a chat's; one without text, logprobs and end has none."""
+        frames = b""
+        if index not in self._writers:
+            self._writers[index] = LogprobsWriter(self._answer.kind)
+            frames = self._frames.role(index) if self._answer.kind == "chat" else b""
+        if piece.text or piece.logprobs or piece.finish_reason is not None:
+            usage = self._progress.usage if self._answer.options.continuous_usage_stats else None
+            logprobs = None if piece.logprobs is None else self._writers[index].write(piece.logprobs)
+            frames += self._frames.text(index, piece.text, piece.finish_reason, piece.stop_reason, usage, logprobs)
+        return frames
+
+    def end(self) -> bytes:
+        usage = self._progress.usage if self._answer.options.include_usage else None
+        metrics = self._progress.metrics if self._answer.include_metrics else None
+        return self._frames.last(usage, metrics) + DONE
+
+    def failed(self, error: ApiError) -> bytes:
+        return error_frame(error) + DONE
 
 
 def error_body(error: ApiError) -> bytes:

@@ -1,5 +1,6 @@
 """Bodies and frames parse back to what went in; the golden traces are in tests/server/test_stream.py."""
 
+import dataclasses
 import json
 
 import pytest
@@ -7,10 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxinfer.errors import InvalidRequest, Overloaded
-from jaxinfer.protocol.responses import DONE, PING, Answer, Choice, Usage, error_body, error_frame
+from jaxinfer.protocol.forms import Choice, Metrics, Usage
+from jaxinfer.protocol.responses import DONE, PING, Answer, error_body, error_frame
 
 CHAT = Answer("chat", "chatcmpl-1", 5, 'a "name"', "fp")
 COMPLETION = Answer("completion", "cmpl-1", 5, "m", "fp")
+
+
+@dataclasses.dataclass
+class Ended:
+    """A request's progress at its end."""
+
+    usage: Usage
+    metrics: Metrics = dataclasses.field(default_factory=dict)
 
 
 def data(frame: bytes):
@@ -56,7 +66,8 @@ def test_all_frames_of_an_answer_share_their_head():
 
 
 def test_the_whole_body_has_the_choices_in_order():
-    body = json.loads(COMPLETION.body([Choice(0, "a", "stop", None), Choice(1, "b", "length", 7)], Usage(1, 0, 2)))
+    choices = [Choice(0, "a", "stop", None), Choice(1, "b", "length", 7)]
+    body = json.loads(COMPLETION.body(choices, Ended(Usage(1, 0, 2))))
     assert body["object"] == "text_completion"
     assert [(choice["text"], choice["stop_reason"]) for choice in body["choices"]] == [("a", None), ("b", 7)]
 
