@@ -93,13 +93,13 @@ class Frames:
         logprobs: dict[str, Any] | None = None,
     ) -> bytes:
         """The next piece of a choice's text; its last one has the finish_reason. logprobs: of a LogprobsWriter."""
-        encoded = _encode_in_frame(text)
+        encoded = encode_text(text)
         middle = b'null,"finish_reason":'
         if logprobs is not None:
-            middle = _escape_line_ends(encode_json(logprobs)) + b',"finish_reason":'
+            middle = encode_line(logprobs) + b',"finish_reason":'
         end = b"null}]"
         if finish_reason is not None:
-            reason = _encode_in_frame(stop_reason) if isinstance(stop_reason, str) else encode_json(stop_reason)
+            reason = encode_text(stop_reason) if isinstance(stop_reason, str) else encode_json(stop_reason)
             end = encode_json(finish_reason) + b',"stop_reason":' + reason + b"}]"
         if usage is not None:
             end += b',"usage":' + encode_json(usage.as_dict())
@@ -158,7 +158,18 @@ def error_frame(error: ApiError) -> bytes:
     return b"data: " + error_body(error) + _END
 
 
-def _encode_in_frame(text: str) -> bytes:
+def event_frame(kind: str, fields: dict[str, Any]) -> bytes:
+    """An event of the APIs that name them, in the frame and in its object."""
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), encode_line({"type": kind} | fields))
+
+
+def encode_line(value: Any) -> bytes:
+    """JSON without what may end a line."""
+    return _escape_line_ends(encode_json(value))
+
+
+def encode_text(text: str) -> bytes:
+    """A text as JSON on one line."""
     encoded = encode_json(text)
     return encoded if text.isascii() else _escape_line_ends(encoded)
 

@@ -111,7 +111,7 @@ async def respond(
 
     async def start() -> Generation:
         generation = request.state.generation = await Generation.start(llm, await prepare())
-        request.app.state.running.track((request.state.tenant.name, request.state.request_id), generation)
+        request.app.state.running.track(request.state.tenant.name, request.state.request_id, generation, form)
         return generation
 
     async def run() -> bytes:
