@@ -60,7 +60,7 @@ def error_of(response: httpx2.Response) -> dict[str, Any]:
     """The error object, after checking that it has OpenAI's shape, or below /v1/messages Anthropic's."""
     assert response.headers["content-type"] == "application/json"
     body = response.json()
-    if response.request.url.path.startswith(MESSAGES):
+    if f"{response.request.url.path}/".startswith(f"{MESSAGES}/"):
         error = body.pop("error")
         assert body == {"type": "error", "request_id": response.headers["request-id"]}
         assert error.keys() == {"type", "message"} and error["message"]
