@@ -18,7 +18,7 @@ from jaxinfer.server.context import HEALTH_PATHS, RequestContext
 from jaxinfer.server.docs import docs
 from jaxinfer.server.guard import Guard
 from jaxinfer.server.http_counts import HttpCounts
-from jaxinfer.server.open_responses import cancel_response, create_response, delete_response, get_response
+from jaxinfer.server.open_responses import cancel_response, create_response, stored_response
 from jaxinfer.server.openapi import openapi
 from jaxinfer.server.profiling import Profiling, start_profile, stop_profile
 from jaxinfer.server.response_store import ResponseStore
@@ -38,8 +38,7 @@ ROUTES = [
     Route("/v1/sessions", list_sessions),
     Route("/v1/sessions/{id}", one_session, methods=["GET", "DELETE"]),
     Route("/v1/responses", create_response, methods=["POST"]),
-    Route("/v1/responses/{id}", get_response, methods=["GET"]),
-    Route("/v1/responses/{id}", delete_response, methods=["DELETE"]),
+    Route("/v1/responses/{id}", stored_response, methods=["GET", "DELETE"]),
     Route("/v1/responses/{id}/cancel", cancel_response, methods=["POST"]),
     Route("/v1/messages", create_message, methods=["POST"]),
     Route("/v1/messages/count_tokens", count_tokens, methods=["POST"]),

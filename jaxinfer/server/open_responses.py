@@ -48,21 +48,16 @@ async def create_response(request: Request) -> Response | EventStream:
         return await answer_chat(request, llm, wanted.chat, form)
 
 
-async def get_response(request: Request) -> Response:
-    """A response that has ended and is still held."""
+async def stored_response(request: Request) -> Response:
+    """A response that has ended and is still held; or forget it."""
+    stored, response_id = _stored(request), request.path_params["id"]
+    if request.method == "DELETE":
+        request.app.state.responses.forget(request.state.tenant.name, response_id)
+        deleted = {"id": response_id, "object": "response", "deleted": True}
+        return Response(encode_json(deleted), media_type="application/json")
     if request.query_params.get("stream", "false") != "false":
         raise unsupported("stream", cure="ask for the whole response")
-    stored = _stored(request)
     return Response(stored.body, media_type="application/json")
-
-
-async def delete_response(request: Request) -> Response:
-    """Forget one."""
-    _stored(request)
-    response_id = request.path_params["id"]
-    request.app.state.responses.forget(request.state.tenant.name, response_id)
-    deleted = {"id": response_id, "object": "response", "deleted": True}
-    return Response(encode_json(deleted), media_type="application/json")
 
 
 async def cancel_response(request: Request) -> Response:
