@@ -37,8 +37,8 @@ def speaking_of(names: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except InvalidRequest as error:
-        name = names.get(error.param or "")
-        if name is None:
-            raise
-        message = re.sub(rf"\b{error.param}\b", name, str(error))
-        raise InvalidRequest(message, param=name, code=error.code) from error
+        message, param = str(error), error.param or ""
+        for chat_s, own in names.items():
+            begins = "" if "_" in chat_s else "^"  # elsewhere in a message it is a word like others
+            message = re.sub(rf"{begins}\b{chat_s}\b", own, message)
+        raise InvalidRequest(message, param=names.get(param, error.param), code=error.code) from error
