@@ -11,7 +11,7 @@ MEANINGS = {
     "include": "what the answer brings along, of which there are only the log-probabilities of its text",
     "prompt": "what to go on from",
     "tokens": "token ids",
-    "request_id": "what the answer's x-request-id header says, or will say when the client sent that header",
+    "request_id": "what the answer's x-request-id header says, or will say when the client sent it, or the answer's id",
     "stream": "send the answer piece by piece, as server-sent events",
     "stream_options": "with stream. include_usage: a last event with the usage; continuous_usage_stats: on every event",
     "n": "choices for each prompt, which is computed once",

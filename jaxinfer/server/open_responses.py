@@ -62,9 +62,10 @@ async def stored_response(request: Request) -> Response:
 
 async def cancel_response(request: Request) -> Response:
     """End one that is under way; its own answer, or stream, ends with what there is."""
-    key = request.state.tenant.name, request.path_params["id"]
-    for generation, form in await request.app.state.running.abort(key):
-        if isinstance(form, ResponseForm):
+    tenant, response_id = request.state.tenant.name, request.path_params["id"]
+    for generation, form in request.app.state.running.known_as((tenant, response_id)):
+        if isinstance(form, ResponseForm) and form.id == response_id:  # not a client's own id that looks like one
+            await generation.abort()
             body = form.object("cancelled", [], generation.usage)
             return Response(encode_json(body), media_type="application/json")
     _stored(request)

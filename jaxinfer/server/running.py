@@ -41,21 +41,23 @@ class Running:
             if not self._by_key[key]:
                 del self._by_key[key]
 
-    async def abort(self, key: Key) -> list[Entry]:
-        """End their choices with finish_reason "abort"; which requests those are."""
-        found = self._by_key.get(key, [])[:]
-        for generation, _ in found:
-            await generation.abort()
-        return found
+    def known_as(self, key: Key) -> list[Entry]:
+        """Those under way that the tenant knows by that id."""
+        return self._by_key.get(key, [])[:]
 
 
 async def abort_request(request: Request) -> Response:
-    """End the requests that this tenant has under way under an id; 0 of them is no error, they may have just ended."""
+    """End the requests that this tenant has under way under an id, or the one whose answer has it.
+
+    None of them is no error: they may have just ended.
+    """
     state = request.app.state
     request_id, unknown = read_abort(await read_json(request, state.settings.max_body_bytes))
     headers = unread(request, unknown)
-    aborted = await state.running.abort((request.state.tenant.name, request_id))
-    return Response(encode_json({"aborted": len(aborted)}), headers=headers, media_type="application/json")
+    found = state.running.known_as((request.state.tenant.name, request_id))
+    for generation, _ in found:
+        await generation.abort()
+    return Response(encode_json({"aborted": len(found)}), headers=headers, media_type="application/json")
 
 
 async def load(request: Request) -> Response:

@@ -1,6 +1,5 @@
 """Bodies and frames parse back to what went in; the golden traces are in tests/server/test_stream.py."""
 
-import dataclasses
 import json
 
 import pytest
@@ -8,19 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxinfer.errors import InvalidRequest, Overloaded
-from jaxinfer.protocol.forms import Choice, Metrics, Usage
+from jaxinfer.protocol.forms import Choice, Usage
 from jaxinfer.protocol.responses import DONE, PING, Answer, error_body, error_frame
+from tests.protocol.test_forms import Ended
 
 CHAT = Answer("chat", "chatcmpl-1", 5, 'a "name"', "fp")
 COMPLETION = Answer("completion", "cmpl-1", 5, "m", "fp")
-
-
-@dataclasses.dataclass
-class Ended:
-    """A request's progress at its end."""
-
-    usage: Usage
-    metrics: Metrics = dataclasses.field(default_factory=dict)
 
 
 def data(frame: bytes):

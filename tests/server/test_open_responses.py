@@ -14,7 +14,9 @@ from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tenants import ApiKey
 from tests.server.fakes import FakeLLM, hello
 from tests.server.http import (
+    CHAT,
     RESPONSES,
+    USER,
     ask_app,
     error_of,
     live,
@@ -278,12 +280,26 @@ def test_nobody_reads_goes_on_from_forgets_or_cancels_what_is_another_s():
     assert ask_app(app, "GET", path, headers=ALICE).json() == given
 
 
-def test_a_response_under_way_is_cancelled_by_its_own_tenant_alone():
-    def endless(ids: list[int], params: Any) -> Any:
-        while True:
-            yield Delta(0, "x", [1])
-            yield 0.01
+def endless(ids: list[int], params: Any) -> Any:
+    while True:
+        yield Delta(0, "x", [1])
+        yield 0.01
 
+
+@pytest.mark.parametrize(("path", "body"), [(RESPONSES, {"input": "hi"}), (CHAT, {"messages": USER})])
+def test_what_only_its_client_calls_so_is_not_cancelled(path, body):
+    llm = FakeLLM(endless)
+    with (
+        live(create_app(llm)) as port,
+        raw_request(port, path, body | {"stream": True}, x_request_id="resp_1") as connection,
+    ):
+        connection.recv(1)
+        url = f"http://127.0.0.1:{port}{RESPONSES}/resp_1/cancel"
+        assert error_of(httpx2.post(url))["code"] == "response_not_found"
+        assert len(llm.running) == 1 and not llm.aborts
+
+
+def test_a_response_under_way_is_cancelled_by_its_own_tenant_alone():
     llm = FakeLLM(endless)
     app = create_app(llm, ServerSettings(api_keys=KEYS, max_requests_per_key=1))
     with live(app) as port, httpx2.Client(base_url=f"http://127.0.0.1:{port}") as client:
