@@ -34,6 +34,7 @@ diagnostics speed user_profile_id workspace_id
 EVERYWHERE: dict[str, Any] = {
     "n": 2,
     "prompt_logprobs": 1,
+    "session_append": True,
     "tools": [TOOL],
     "functions": [TOOL],
     "function_call": "auto",
@@ -151,6 +152,7 @@ def test_a_sampling_field_is_carried_out(path, name, value):
     ("fields", "seen", "expected"),
     [
         ({"model": "org/tiny-1B"}, lambda llm, response: response.json()["model"], "org/tiny-1B"),
+        ({"session_id": "s"}, lambda llm, _: len(llm.kept), 1),
         ({"priority": -3}, lambda llm, _: llm.calls[0].priority, -3),
         ({"cache_salt": "x"}, lambda llm, _: llm.calls[0].salt, "/x"),
         ({"truncate_prompt_tokens": 2}, lambda llm, _: llm.calls[0].prompt, "t:"),
