@@ -33,4 +33,7 @@ def test_the_other_facts_are_true():
     assert ServerSettings().max_body_bytes == 16 * 2**20
     assert "| sessions of a tenant | 100 |" in TEXT and "| a session without a turn | 30 minutes |" in TEXT
     assert (ServerSettings().max_sessions_per_key, ServerSettings().max_session_idle_s) == (100, 30 * 60)
+    assert "| 1000 | `--max-stored-responses` |" in TEXT and ServerSettings().max_stored_responses == 1000
+    assert "| 64 MiB | `--max-stored-bytes` |" in TEXT and ServerSettings().max_stored_bytes == 64 * 2**20
+    assert "| 24 hours | `--max-stored-age-s` |" in TEXT and ServerSettings().max_stored_age_s == 24 * 3600
     assert all(f"`{path}`" in TEXT for path in OPEN)

@@ -34,6 +34,7 @@ def server_settings(params: Mapping[str, Any]) -> "ServerSettings":
         for name in (
             *("max_body_bytes", "max_requests_per_key", "max_requests_per_minute_per_key"),
             *("max_sessions_per_key", "max_session_idle_s"),
+            *("max_stored_responses", "max_stored_bytes", "max_stored_age_s"),
         )
         if params[name] is not None
     }
@@ -208,6 +209,27 @@ OPTIONS: tuple[click.Option, ...] = (
         metavar="N",
         envvar="JAXINFER_MAX_BODY_BYTES",
         help="Of one request; larger ones are refused with 413.  [16M]",
+    ),
+    _option(
+        ["--max-stored-responses"],
+        type=click.IntRange(0),
+        metavar="N",
+        envvar="JAXINFER_MAX_STORED_RESPONSES",
+        help="Responses kept for previous_response_id and /v1/responses/ID, of all tenants.  [1000]",
+    ),
+    _option(
+        ["--max-stored-bytes"],
+        callback=size,
+        metavar="N",
+        envvar="JAXINFER_MAX_STORED_BYTES",
+        help="What they may take together, with their conversations.  [64M]",
+    ),
+    _option(
+        ["--max-stored-age-s"],
+        type=click.FloatRange(0.0, min_open=True),
+        metavar="X",
+        envvar="JAXINFER_MAX_STORED_AGE_S",
+        help="How long they are kept.  [86400]",
     ),
     _option(
         ["--strict"],

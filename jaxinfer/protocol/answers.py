@@ -107,8 +107,89 @@ _SESSION = _object(
     {"id": _STRING, "object": {"const": "session"}, "created": _INTEGER, "status": {"enum": ["idle", "busy"]}}
     | {"turns": _INTEGER, "tokens": _INTEGER, "pages": _INTEGER, "idle_s": {"type": "number"}}
 )
+_TEXT_PART = _object(
+    {
+        "type": {"const": "output_text"},
+        "text": _STRING,
+        "annotations": _list({"type": "object"}),
+        "logprobs": _list(_object(_TOKEN | {"top_logprobs": _list(_object(_TOKEN))})),
+    }
+)
+_OUTPUT = _object(
+    {
+        "id": _STRING,
+        "type": {"const": "message"},
+        "status": {"enum": ["completed", "incomplete"]},
+        "role": {"const": "assistant"},
+        "content": _list(_TEXT_PART),
+    }
+)
+_RESPONSE_USAGE = _object(
+    {name: _INTEGER for name in ("input_tokens", "output_tokens", "total_tokens")}
+    | {
+        "input_tokens_details": _object({"cached_tokens": _INTEGER, "cache_write_tokens": _INTEGER}),
+        "output_tokens_details": _object({"reasoning_tokens": _INTEGER}),
+    }
+)
+_NUMBER: Schema = {"type": "number"}
+_RESPONSE = _object(
+    {
+        "id": _STRING,
+        "object": {"const": "response"},
+        "created_at": _INTEGER,
+        "completed_at": {"type": ["integer", "null"]},
+        "status": {"enum": ["completed", "incomplete", "cancelled"]},
+        "model": _STRING,
+        "output": _list(_OUTPUT),
+        "usage": _RESPONSE_USAGE,
+        "error": {"type": "null"},
+        "incomplete_details": _or_null(_object({"reason": _STRING})),
+        "instructions": _TEXT_OR_NULL,
+        "previous_response_id": _TEXT_OR_NULL,
+        "store": {"type": "boolean"},
+        "metadata": {"type": "object", "additionalProperties": _STRING},
+        "user": _TEXT_OR_NULL,
+        "safety_identifier": _TEXT_OR_NULL,
+        "prompt_cache_key": _TEXT_OR_NULL,
+        "max_output_tokens": {"type": ["integer", "null"]},
+        "top_logprobs": _INTEGER,
+        "temperature": _NUMBER,
+        "top_p": _NUMBER,
+        "presence_penalty": _NUMBER,
+        "frequency_penalty": _NUMBER,
+        "tools": _list({"type": "object"}),
+        "tool_choice": {"enum": ["auto", "none"]},
+        "parallel_tool_calls": {"type": "boolean"},
+        "max_tool_calls": {"type": "null"},
+        "truncation": {"const": "disabled"},
+        "background": {"const": False},
+        "service_tier": {"const": "default"},
+        "text": _object({"format": _object({"type": {"const": "text"}})}),
+        "reasoning": _object({"effort": {"type": "null"}, "summary": {"type": "null"}}),
+    }
+)
+_MESSAGE = _object(
+    {
+        "id": _STRING,
+        "type": {"const": "message"},
+        "role": {"const": "assistant"},
+        "model": _STRING,
+        "content": _list(_object({"type": {"const": "text"}, "text": _STRING})),
+        "stop_reason": {"enum": ["end_turn", "max_tokens", "stop_sequence", None]},
+        "stop_sequence": _TEXT_OR_NULL,
+        "usage": _object(
+            dict.fromkeys(
+                ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens"), _INTEGER
+            )
+        ),
+    }
+)
 
 ANSWERS: dict[str, Schema] = {
+    "Response": _RESPONSE,
+    "DeletedResponse": _object({"id": _STRING, "object": {"const": "response"}, "deleted": {"const": True}}),
+    "Message": _MESSAGE,
+    "TokenCount": _object({"input_tokens": _INTEGER}),
     "ChatCompletion": _answer("chat.completion", _CHAT_CHOICE, _PROMPT_LOGPROBS | _METRICS),
     "Completion": _answer("text_completion", _COMPLETION_CHOICE, _METRICS),
     "Models": _object({"object": {"const": "list"}, "data": _list(_MODEL)}),
@@ -133,5 +214,12 @@ ANSWERS: dict[str, Schema] = {
     "Profile": _object({"profile": _STRING}),
     "Error": _object(
         {"error": _object({"message": _STRING, "type": _STRING, "param": _TEXT_OR_NULL, "code": _TEXT_OR_NULL})}
+    ),
+    "AnthropicError": _object(
+        {
+            "type": {"const": "error"},
+            "error": _object({"type": _STRING, "message": _STRING}),
+            "request_id": _TEXT_OR_NULL,
+        }
     ),
 }

@@ -9,7 +9,7 @@ from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.fields import (
     GENERATING,
     REFUSED,
-    Envelope,
+    OpenAIEnvelope,
     Refusal,
     check_envelope,
     check_stream_logprobs,
@@ -44,7 +44,7 @@ CHAT_REFUSED = {
 }
 
 
-class ChatWire(Envelope, frozen=True, kw_only=True):
+class ChatWire(OpenAIEnvelope, frozen=True, kw_only=True):
     """The fields of a chat request beside SamplingParams'."""
 
     messages: Any = None

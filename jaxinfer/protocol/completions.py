@@ -9,7 +9,7 @@ from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.fields import (
     GENERATING,
     REFUSED,
-    Envelope,
+    OpenAIEnvelope,
     Refusal,
     check_envelope,
     check_stream_logprobs,
@@ -29,7 +29,7 @@ COMPLETION_REFUSED = {
 }
 
 
-class CompletionWire(Envelope, frozen=True, kw_only=True):
+class CompletionWire(OpenAIEnvelope, frozen=True, kw_only=True):
     """The fields of a completion request beside SamplingParams'. best_of: n or nothing.
 
     echo: the answer begins with the prompt, its logprobs too if there are any.

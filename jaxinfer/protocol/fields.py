@@ -35,22 +35,28 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields that every generating route shares. model: None is the first served name.
+    """The fields that every generating route of every API shares. model: None is the first served name.
 
-    include_metrics: the answer, or a stream's last chunk, says how long its parts took.
     cache_salt: cached prompts are found under the same one only.    truncate_prompt_tokens: see truncation.py.
     truncation_side: where to cut.    session_id: see session.py; the header says it as well.
     """
 
     model: str | None = None
     stream: bool = False
-    stream_options: StreamOptions | None = None
-    include_metrics: bool = False
     priority: int = 0  # lower runs sooner
     cache_salt: str | None = None
     truncate_prompt_tokens: int | None = None
     truncation_side: Literal["left", "right"] = "left"
     session_id: str | None = None
+
+
+class OpenAIEnvelope(Envelope, frozen=True, kw_only=True):
+    """Those of chat and of completions. include_metrics: the answer, or a stream's last chunk, says how long its parts
+    took.
+    """
+
+    stream_options: StreamOptions | None = None
+    include_metrics: bool = False
 
 
 # They change nothing in the answer, and clients send them by habit: accepted without a warning.
@@ -115,7 +121,7 @@ def check_refused(name: str, value: Any, refusal: Refusal) -> None:
         raise unsupported(name, cure=refusal.cure)
 
 
-def check_envelope(request: Envelope) -> None:
+def check_envelope(request: OpenAIEnvelope) -> None:
     """The rules of the shared fields that their types do not say."""
     if not -(2**31) <= request.priority < 2**31:
         raise invalid("priority", "an integer of 32 bits, lower runs sooner", request.priority)

@@ -10,10 +10,11 @@ from typing import Any, Literal
 import msgspec
 
 from jaxinfer.errors import ApiError
-from jaxinfer.protocol.logprobs import LogprobsWriter, TokenLogprob, prompt_logprobs
+from jaxinfer.protocol.fields import StreamOptions
+from jaxinfer.protocol.forms import Choice, Metrics, Piece, Progress, Usage
+from jaxinfer.protocol.logprobs import LogprobsWriter, prompt_logprobs
 
 Kind = Literal["chat", "completion"]
-Metrics = dict[str, float | None]  # how long the parts of a request took
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"  # a comment: clients skip it, proxies see traffic
 _END = b"\n\n"
@@ -23,55 +24,32 @@ _LINE_ENDS = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\
 encode_json = msgspec.json.Encoder().encode
 
 
-@dataclasses.dataclass(slots=True)
-class Usage:
-    """prompt_tokens: each prompt once, however many choices.    completion_tokens: of all choices together."""
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
-        }
-
-
-@dataclasses.dataclass(slots=True)
-class Choice:
-    """One finished choice. finish_reason: stop, length or abort.    stop_reason: the stop string or stop token id."""
-
-    index: int
-    text: str
-    finish_reason: str
-    stop_reason: int | str | None
-    logprobs: list[TokenLogprob] | None = None
-    prompt_logprobs: list[TokenLogprob] | None = None
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """What all bodies and chunks of one request share. created: seconds since 1970."""
+    """What all bodies and chunks of one request share. created: seconds since 1970.    options: of its stream."""
 
     kind: Kind
     id: str
     created: int
     model: str
     fingerprint: str
+    options: StreamOptions = StreamOptions()
+    include_metrics: bool = False
 
-    def body(self, choices: list[Choice], usage: Usage, metrics: Metrics | None = None) -> bytes:
+    def body(self, choices: list[Choice], progress: Progress) -> bytes:
         """The whole answer, not streamed."""
         shape = _chat_choice if self.kind == "chat" else _completion_choice
         name = "chat.completion" if self.kind == "chat" else "text_completion"
-        rest: dict[str, Any] = {"choices": [shape(choice) for choice in choices], "usage": usage.as_dict()}
+        rest: dict[str, Any] = {"choices": [shape(choice) for choice in choices], "usage": progress.usage.as_dict()}
         if self.kind == "chat" and choices and choices[0].prompt_logprobs is not None:
             rest["prompt_logprobs"] = prompt_logprobs(choices[0].prompt_logprobs)
-        if metrics is not None:
-            rest["metrics"] = metrics
+        if self.include_metrics:
+            rest["metrics"] = progress.metrics
         return encode_json(self._head(name) | rest)
+
+    def events(self, progress: Progress) -> "Chunks":
+        """The answer, streamed."""
+        return Chunks(self, progress)
 
     def frames(self) -> "Frames":
         """The frames of this answer, streamed."""
@@ -115,13 +93,13 @@ class Frames:
         logprobs: dict[str, Any] | None = None,
     ) -> bytes:
         """The next piece of a choice's text; its last one has the finish_reason. logprobs: of a LogprobsWriter."""
-        encoded = _encode_in_frame(text)
+        encoded = encode_text(text)
         middle = b'null,"finish_reason":'
         if logprobs is not None:
-            middle = _escape_line_ends(encode_json(logprobs)) + b',"finish_reason":'
+            middle = encode_line(logprobs) + b',"finish_reason":'
         end = b"null}]"
         if finish_reason is not None:
-            reason = _encode_in_frame(stop_reason) if isinstance(stop_reason, str) else encode_json(stop_reason)
+            reason = encode_text(stop_reason) if isinstance(stop_reason, str) else encode_json(stop_reason)
             end = encode_json(finish_reason) + b',"stop_reason":' + reason + b"}]"
         if usage is not None:
             end += b',"usage":' + encode_json(usage.as_dict())
@@ -138,6 +116,38 @@ class Frames:
         return self.head + b"]," + b",".join(parts) + b"}" + _END if parts else b""
 
 
+class Chunks:
+    """The frames of one streamed answer, in the order of its deltas."""
+
+    ping = PING
+
+    def __init__(self, answer: Answer, progress: Progress) -> None:
+        self._answer = answer
+        self._progress = progress
+        self._frames = answer.frames()
+        self._writers: dict[int, LogprobsWriter] = {}  # of the choices that have begun
+
+    def piece(self, index: int, piece: Piece) -> bytes:
+        """Its frame, after the choice's first one if it is a chat's; one without text, logprobs and end has none."""
+        frames = b""
+        if index not in self._writers:
+            self._writers[index] = LogprobsWriter(self._answer.kind)
+            frames = self._frames.role(index) if self._answer.kind == "chat" else b""
+        if piece.text or piece.logprobs or piece.finish_reason is not None:
+            usage = self._progress.usage if self._answer.options.continuous_usage_stats else None
+            logprobs = None if piece.logprobs is None else self._writers[index].write(piece.logprobs)
+            frames += self._frames.text(index, piece.text, piece.finish_reason, piece.stop_reason, usage, logprobs)
+        return frames
+
+    def end(self) -> bytes:
+        usage = self._progress.usage if self._answer.options.include_usage else None
+        metrics = self._progress.metrics if self._answer.include_metrics else None
+        return self._frames.last(usage, metrics) + DONE
+
+    def failed(self, error: ApiError) -> bytes:
+        return error_frame(error) + DONE
+
+
 def error_body(error: ApiError) -> bytes:
     """OpenAI's error object; its code is a string or null."""
     return encode_json({"error": {"message": str(error), "type": error.type, "param": error.param, "code": error.code}})
@@ -148,7 +158,18 @@ def error_frame(error: ApiError) -> bytes:
     return b"data: " + error_body(error) + _END
 
 
-def _encode_in_frame(text: str) -> bytes:
+def event_frame(kind: str, fields: dict[str, Any]) -> bytes:
+    """An event of the APIs that name them, in the frame and in its object."""
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), encode_line({"type": kind} | fields))
+
+
+def encode_line(value: Any) -> bytes:
+    """JSON without what may end a line."""
+    return _escape_line_ends(encode_json(value))
+
+
+def encode_text(text: str) -> bytes:
+    """A text as JSON on one line."""
     encoded = encode_json(text)
     return encoded if text.isascii() else _escape_line_ends(encoded)
 

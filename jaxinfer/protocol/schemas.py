@@ -9,11 +9,15 @@ import msgspec
 
 from jaxinfer.protocol.abort import REFUSED as ABORT_REFUSED
 from jaxinfer.protocol.abort import AbortWire
+from jaxinfer.protocol.anthropic import DIALECT as ANTHROPIC
+from jaxinfer.protocol.anthropic import MESSAGES_IGNORED, MESSAGES_REFUSED, CountTokensWire, MessagesWire
 from jaxinfer.protocol.chat import CHAT_REFUSED, ChatWire
 from jaxinfer.protocol.completions import COMPLETION_REFUSED, MAX_PROMPTS, CompletionWire
 from jaxinfer.protocol.fields import IGNORED, LEAVE_OUT, SAMPLING_FIELDS, Refusal
 from jaxinfer.protocol.meanings import MEANINGS
-from jaxinfer.protocol.messages import MAX_MESSAGES, ROLES
+from jaxinfer.protocol.messages import CHAT, MAX_MESSAGES, Dialect
+from jaxinfer.protocol.open_responses import DIALECT as RESPONSES
+from jaxinfer.protocol.open_responses import RESPONSE_REFUSED, ResponseWire
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.session import SESSION_ID
 from jaxinfer.protocol.tokenize import REFUSED as TOKENIZE_REFUSED
@@ -39,26 +43,6 @@ _NOTHING: Schema = {"enum": [None], "description": NOT_SUPPORTED + LEAVE_OUT}
 _TEXT: Schema = {"type": "string", "minLength": 1}
 _STOP: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
 _BAD_WORD: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_BAD_WORD_CHARS}
-_PART: Schema = {
-    "type": "object",
-    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-    "required": ["type", "text"],
-}
-_CONTENT: Schema = {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART, "minItems": 1}]}
-_MESSAGE: Schema = {
-    "anyOf": [
-        {
-            "type": "object",
-            "properties": {"role": {"enum": [role for role in ROLES if role != "assistant"]}, "content": _CONTENT},
-            "required": ["role", "content"],
-        },
-        {
-            "type": "object",
-            "properties": {"role": {"const": "assistant"}, "content": {"anyOf": [_CONTENT, {"type": "null"}]}},
-            "required": ["role"],
-        },
-    ]
-}
 _EITHER: Schema = {
     "oneOf": [
         {"properties": {"prompt": {"type": "string"}, "messages": {"type": "null"}}, "required": ["prompt"]},
@@ -74,6 +58,29 @@ _EITHER: Schema = {
 }
 
 
+def _content(dialect: Dialect) -> Schema:
+    part: Schema = {
+        "type": "object",
+        "properties": {"type": {"enum": list(dialect.text_parts)}, "text": {"type": "string"}},
+        "required": ["type", "text"],
+    }
+    return {"anyOf": [{"type": "string"}, {"type": "array", "items": part, "minItems": 1}]}
+
+
+def _messages(dialect: Dialect) -> Schema:
+    content = _content(dialect)
+    kind: Schema = {"type": {"enum": ["message", None]}} if dialect is RESPONSES else {}
+    others = {"role": {"enum": [role for role in dialect.roles if role != "assistant"]}, "content": content}
+    own = {"role": {"const": "assistant"}, "content": _or_null(content)}
+    message: Schema = {
+        "anyOf": [
+            {"type": "object", "properties": kind | others, "required": ["role", "content"]},
+            {"type": "object", "properties": kind | own, "required": ["role"]},
+        ]
+    }
+    return {"type": "array", "items": message, "minItems": 1, "maxItems": MAX_MESSAGES}
+
+
 def _by_name(vocab_size: int) -> dict[str, Schema]:
     """What the types cannot say."""
     ids: Schema = {
@@ -82,7 +89,10 @@ def _by_name(vocab_size: int) -> dict[str, Schema]:
         "minItems": 1,
     }
     return {
-        "messages": {"type": "array", "items": _MESSAGE, "minItems": 1, "maxItems": MAX_MESSAGES},
+        "messages": _messages(CHAT),
+        "input": {"anyOf": [{"type": "string"}, _messages(RESPONSES)]},
+        "system": _content(ANTHROPIC),
+        "max_output_tokens": _of_range(NUMBERS["max_tokens"]),
         "prompt": {
             "anyOf": [
                 _TEXT,
@@ -97,6 +107,7 @@ def _by_name(vocab_size: int) -> dict[str, Schema]:
         "truncate_prompt_tokens": {"anyOf": [{"const": TO_FIT}, {"type": "integer", "minimum": 1}]},
         "best_of": {"type": "integer"},
         "stop": {"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MAX_STOP_STRINGS}]},
+        "stop_sequences": {"type": "array", "items": _STOP, "maxItems": MAX_STOP_STRINGS},
         "stop_token_ids": ids | {"minItems": 0, "maxItems": MAX_STOP_TOKEN_IDS},
         "allowed_token_ids": ids,
         "bad_words": {"type": "array", "items": _BAD_WORD, "maxItems": MAX_BAD_WORDS},
@@ -116,11 +127,24 @@ def request_schemas(max_logprobs: int, vocab_size: int) -> dict[str, Schema]:
     known = _by_name(vocab_size) | counts
     sampling = {name: _field(SamplingParams, name, known) for name in sorted(SAMPLING_FIELDS)}
     chat = known | {"logprobs": {"type": "boolean"}, "max_completion_tokens": _of_range(NUMBERS["max_tokens"])}
+    anthropic = known | {"messages": _messages(ANTHROPIC)}
     tokenize = known | {"prompt": {"type": "string"}}
     template = known | {"prompt": _NOTHING}
     return {
         "ChatCompletionRequest": _body(ChatWire, chat, CHAT_REFUSED, sampling, required=["messages"]),
         "CompletionRequest": _body(CompletionWire, known, COMPLETION_REFUSED, sampling, required=["prompt"]),
+        "ResponseRequest": _body(ResponseWire, known, RESPONSE_REFUSED, sampling, required=["input"]),
+        "MessageRequest": _body(
+            MessagesWire,
+            anthropic,
+            MESSAGES_REFUSED,
+            sampling,
+            required=["messages", "max_tokens"],
+            ignored=MESSAGES_IGNORED,
+        ),
+        "CountTokensRequest": _body(
+            CountTokensWire, anthropic, MESSAGES_REFUSED, {}, required=["messages"], ignored=MESSAGES_IGNORED
+        ),
         "TokenizeRequest": _body(TokenizeWire, tokenize, TOKENIZE_REFUSED, {}, required=[]) | _EITHER,
         "ApplyTemplateRequest": _body(TokenizeWire, template, TOKENIZE_REFUSED, {}, required=["messages"]),
         "DetokenizeRequest": _body(DetokenizeWire, known, {}, {}, required=["tokens"]),
@@ -135,12 +159,13 @@ def _body(
     sampling: dict[str, Schema],
     *,
     required: list[str],
+    ignored: frozenset[str] = IGNORED,
 ) -> Schema:
     """A route's own fields win over what a table says for all routes; unknown ones are accepted with a warning."""
     wired = {field.name: _field(wire, field.name, known) for field in msgspec.structs.fields(wire)}
-    ignored: dict[str, Schema] = {name: {"description": NO_EFFECT} for name in sorted(IGNORED)}
+    without_effect: dict[str, Schema] = {name: {"description": NO_EFFECT} for name in sorted(ignored)}
     neutral = {name: _of_refusal(refusal) for name, refusal in refused.items() if name not in wired}
-    properties = {**ignored, **sampling, **neutral, **wired}
+    properties = {**without_effect, **sampling, **neutral, **wired}
     nullable = {name: _or_null(schema) if name not in required else schema for name, schema in properties.items()}
     for name in wired.keys() | sampling.keys():
         nullable[name] = {"description": MEANINGS[name]} | nullable[name]

@@ -12,13 +12,16 @@ from starlette.routing import Route
 from jaxinfer.errors import ApiError
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.server import about, errors
+from jaxinfer.server.anthropic import count_tokens, create_message
 from jaxinfer.server.completions import chat_completions, completions
 from jaxinfer.server.context import HEALTH_PATHS, RequestContext
 from jaxinfer.server.docs import docs
 from jaxinfer.server.guard import Guard
 from jaxinfer.server.http_counts import HttpCounts
+from jaxinfer.server.open_responses import cancel_response, create_response, stored_response
 from jaxinfer.server.openapi import openapi
 from jaxinfer.server.profiling import Profiling, start_profile, stop_profile
+from jaxinfer.server.response_store import ResponseStore
 from jaxinfer.server.running import Running, abort_request, load
 from jaxinfer.server.sessions import Sessions, list_sessions, one_session
 from jaxinfer.server.settings import ServerSettings
@@ -34,6 +37,11 @@ ROUTES = [
     Route("/v1/completions", completions, methods=["POST"]),
     Route("/v1/sessions", list_sessions),
     Route("/v1/sessions/{id}", one_session, methods=["GET", "DELETE"]),
+    Route("/v1/responses", create_response, methods=["POST"]),
+    Route("/v1/responses/{id}", stored_response, methods=["GET", "DELETE"]),
+    Route("/v1/responses/{id}/cancel", cancel_response, methods=["POST"]),
+    Route("/v1/messages", create_message, methods=["POST"]),
+    Route("/v1/messages/count_tokens", count_tokens, methods=["POST"]),
     Route("/tokenize", tokenize, methods=["POST"]),
     Route("/apply-template", apply_template, methods=["POST"]),
     Route("/detokenize", detokenize, methods=["POST"]),
@@ -80,6 +88,9 @@ def create_app(llm: AsyncLLM, settings: ServerSettings | None = None, tracer: "T
     app.state.settings = settings
     app.state.running = Running()
     app.state.sessions = Sessions(llm, settings.max_sessions_per_key, settings.max_session_idle_s)
+    app.state.responses = ResponseStore(
+        settings.max_stored_responses, settings.max_stored_bytes, settings.max_stored_age_s
+    )
     app.state.http = http
     if settings.profile_folder is not None:
         app.state.profiling = Profiling(llm, settings.profile_folder)

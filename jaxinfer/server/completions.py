@@ -11,9 +11,10 @@ from starlette.responses import Response
 from jaxinfer.errors import InvalidRequest, NotFound
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.types import ModelInfo
-from jaxinfer.protocol.chat import read_chat
+from jaxinfer.protocol.chat import ChatRequest, read_chat
 from jaxinfer.protocol.completions import read_completion
-from jaxinfer.protocol.fields import Envelope
+from jaxinfer.protocol.fields import Envelope, OpenAIEnvelope, StreamOptions
+from jaxinfer.protocol.forms import Form
 from jaxinfer.protocol.responses import Answer, Kind
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.session import read_session_id
@@ -31,7 +32,11 @@ async def chat_completions(request: Request) -> Response | EventStream:
     llm = open_llm(request)
     body = await read_json(request, request.app.state.settings.max_body_bytes)
     chat = read_chat(body, max_logprobs=llm.info.max_logprobs)
-    answer = new_answer("chat", request, served_model(llm.info, chat.wire.model))
+    return await answer_chat(request, llm, chat, new_answer("chat", request, chat.wire))
+
+
+async def answer_chat(request: Request, llm: AsyncLLM, chat: ChatRequest, form: Form) -> Response | EventStream:
+    """The one way from a conversation to an answer, whatever API it came by."""
     validate_sampling(chat.sampling, vocab_size=llm.info.vocab_size, max_logprobs=llm.info.max_logprobs)
     header, is_appended = request.headers.get("x-session-id"), chat.wire.session_append
     session_id = read_session_id(chat.wire, header, chat.sampling.n, is_appended=is_appended)
@@ -48,7 +53,7 @@ async def chat_completions(request: Request) -> Response | EventStream:
             )
             return replace(new_job(request, [prompt], chat.wire, chat.sampling, chat=True), turn=turn)
 
-    return await respond(request, llm, prepare, answer, chat.wire, chat.unknown)
+    return await respond(request, llm, prepare, form, chat.wire.stream, chat.unknown)
 
 
 async def completions(request: Request) -> Response | EventStream:
@@ -56,7 +61,7 @@ async def completions(request: Request) -> Response | EventStream:
     llm = open_llm(request)
     body = await read_json(request, request.app.state.settings.max_body_bytes)
     completion = read_completion(body, vocab_size=llm.info.vocab_size)
-    answer = new_answer("completion", request, served_model(llm.info, completion.wire.model))
+    answer = new_answer("completion", request, completion.wire)
     validate_sampling(completion.sampling, vocab_size=llm.info.vocab_size, max_logprobs=llm.info.max_logprobs)
     num_answers = len(completion.prompts) * completion.sampling.n
     session_id = read_session_id(completion.wire, request.headers.get("x-session-id"), num_answers)
@@ -79,7 +84,7 @@ async def completions(request: Request) -> Response | EventStream:
         with beginning(request, session_id) as turn:
             return replace(job, turn=turn)
 
-    return await respond(request, llm, prepare, answer, completion.wire, completion.unknown)
+    return await respond(request, llm, prepare, answer, completion.wire.stream, completion.unknown)
 
 
 def new_job(request: Request, prompts: list[list[int]], wire: Envelope, sampling: SamplingParams, *, chat: bool) -> Job:
@@ -97,8 +102,8 @@ async def respond(
     request: Request,
     llm: AsyncLLM,
     prepare: Callable[[], Awaitable[Job]],
-    answer: Answer,
-    wire: Envelope,
+    form: Form,
+    stream: bool,
     unknown: tuple[str, ...],
 ) -> Response | EventStream:
     """Run a job to its end or stream it; what the client leaves behind is aborted either way."""
@@ -106,23 +111,23 @@ async def respond(
 
     async def start() -> Generation:
         generation = request.state.generation = await Generation.start(llm, await prepare())
-        request.app.state.running.track((request.state.tenant.name, request.state.request_id), generation)
+        request.app.state.running.track(request.state.tenant.name, request.state.request_id, generation, form)
         return generation
 
     async def run() -> bytes:
         generation = await start()
         try:
             choices = await generation.collect()
-            return answer.body(choices, generation.usage, generation.metrics if wire.include_metrics else None)
+            return form.body(choices, generation)
         finally:
             await generation.close()
 
-    if not wire.stream:
+    if not stream:
         body = await while_connected(request.receive, run())
         return Response(body, headers=headers, media_type="application/json")
     generation = await while_connected(request.receive, start())
     interval_s = request.app.state.settings.ping_interval_s
-    return EventStream(generation, answer, wire, headers, interval_s)
+    return EventStream(generation, form, headers, interval_s)
 
 
 async def render_chat(
@@ -169,7 +174,10 @@ def served_model(info: ModelInfo, name: str | None) -> str:
     return name
 
 
-def new_answer(kind: Kind, request: Request, model: str) -> Answer:
-    prefix = "chatcmpl" if kind == "chat" else "cmpl"
-    fingerprint = request.app.state.llm.info.fingerprint
-    return Answer(kind, f"{prefix}-{request.state.request_id}", int(time.time()), model, fingerprint)
+def new_answer(kind: Kind, request: Request, wire: OpenAIEnvelope) -> Answer:
+    """Raises NotFound for a model that is not served."""
+    info = request.app.state.llm.info
+    model = served_model(info, wire.model)
+    options = wire.stream_options or StreamOptions()
+    answer_id = f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{request.state.request_id}"
+    return Answer(kind, answer_id, int(time.time()), model, info.fingerprint, options, wire.include_metrics)

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jaxinfer.errors import ApiError
 from jaxinfer.llm.turns import Turns
-from jaxinfer.protocol.responses import error_body
+from jaxinfer.server.errors import body_for, is_anthropic
 from jaxinfer.server.http_counts import HttpCounts
 
 logger = logging.getLogger("jaxinfer.server")
@@ -43,14 +43,16 @@ class RequestContext:
         request_id = _request_id(scope)
         begun_s = time.monotonic()
         scope["state"] = {**scope.get("state", {}), "request_id": request_id, "begun_s": begun_s}
-        header = (b"x-request-id", request_id.encode())
+        headers = [(b"x-request-id", request_id.encode())]
+        if is_anthropic(scope["path"]):
+            headers.append((b"request-id", request_id.encode()))  # the name that Anthropic's clients look for
         status = 0  # until an answer begins
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message.get("headers", ()), header]}
+                message = {**message, "headers": [*message.get("headers", ()), *headers]}
             await send(message)
 
         try:
@@ -66,7 +68,7 @@ class RequestContext:
             logger.exception("request %s to %s failed", request_id, path, extra={"request_id": request_id})
             if status:
                 raise
-            await _send_internal_error(send_with_id, request_id)
+            await _send_internal_error(send_with_id, scope["path"], request_id)
         finally:
             seconds = time.monotonic() - begun_s
             self._http.add(scope["path"], scope["method"], status, seconds)
@@ -95,8 +97,8 @@ def _request_id(scope: Scope) -> str:
     return uuid.uuid4().hex
 
 
-async def _send_internal_error(send: Send, request_id: str) -> None:
-    body = error_body(internal_error(request_id))
+async def _send_internal_error(send: Send, path: str, request_id: str) -> None:
+    body = body_for(internal_error(request_id), 500, path, request_id)
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": 500, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -14,7 +14,7 @@ from jaxinfer.errors import Forbidden
 
 ANY = "*"
 _HEADER_NAMES = re.compile(rb"[A-Za-z0-9-]+( ?, ?[A-Za-z0-9-]+){0,63}")
-_EXPOSED = b"x-request-id, x-jaxinfer-warnings, retry-after"
+_EXPOSED = b"x-request-id, request-id, x-jaxinfer-warnings, retry-after"
 
 
 class Cors:

@@ -1,26 +1,41 @@
-"""Every answer that is not a 2xx has OpenAI's error object as its body; which status means what is decided here."""
+"""Every answer that is not a 2xx has OpenAI's error object as its body, or below /v1/messages Anthropic's; which status
+means what is decided here.
+"""
 
 import math
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
-from jaxinfer.errors import ApiError, Overloaded, Unauthorized, Unavailable
-from jaxinfer.protocol.responses import encode_json, error_body
+from jaxinfer.errors import ApiError, InvalidRequest, Overloaded, Unauthorized, Unavailable
+from jaxinfer.protocol.anthropic_message import anthropic_error_body
+from jaxinfer.protocol.responses import error_body
 from jaxinfer.server.settings import ServerSettings
 
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large", 415: "unsupported_media_type"}
 
 
-def error_response(error: ApiError, settings: ServerSettings) -> Response:
+def error_response(error: ApiError, settings: ServerSettings, scope: Scope) -> Response:
     """An ApiError as a response; a 429 or 503 always says when to come back, a 401 what is asked for."""
     headers = {}
     if isinstance(error, Unauthorized):
         headers["www-authenticate"] = "Bearer"
     if isinstance(error, Overloaded | Unavailable):
         headers["retry-after"] = str(max(1, math.ceil(_retry_after_s(error, settings))))
-    return Response(error_body(error), error.status, headers, "application/json")
+    body = body_for(error, error.status, scope["path"], scope["state"]["request_id"])
+    return Response(body, error.status, headers, "application/json")
+
+
+def body_for(error: ApiError, status: int, path: str, request_id: str | None) -> bytes:
+    """The error object in the form of the API that the path belongs to."""
+    return anthropic_error_body(error, status, request_id) if is_anthropic(path) else error_body(error)
+
+
+def is_anthropic(path: str) -> bool:
+    """Whether its clients expect what Anthropic's answers look like."""
+    return path == "/v1/messages" or path.startswith("/v1/messages/")
 
 
 def _retry_after_s(error: ApiError, settings: ServerSettings) -> float:
@@ -34,7 +49,7 @@ def _retry_after_s(error: ApiError, settings: ServerSettings) -> float:
 async def render_api_error(request: Request, error: Exception) -> Response:
     """Starlette's hook for what handlers raise on purpose."""
     assert isinstance(error, ApiError)
-    return error_response(error, request.app.state.settings)
+    return error_response(error, request.app.state.settings, request.scope)
 
 
 async def render_http_error(request: Request, error: Exception) -> Response:
@@ -46,9 +61,9 @@ async def render_http_error(request: Request, error: Exception) -> Response:
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "another method")
         message = f"this route takes {allowed}, got {ascii(request.method)[1:-1][:20]}"
-    code = _HTTP_CODES.get(error.status_code)
-    body = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
-    return Response(encode_json({"error": body}), error.status_code, error.headers, "application/json")
+    fault = InvalidRequest(message, code=_HTTP_CODES.get(error.status_code))
+    body = body_for(fault, error.status_code, request.scope["path"], request.state.request_id)
+    return Response(body, error.status_code, error.headers, "application/json")
 
 
 async def render_disconnect(request: Request, error: Exception) -> Response:

@@ -13,8 +13,8 @@ from starlette.types import Receive
 from jaxinfer.errors import ApiError
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.types import Delta, Timings
+from jaxinfer.protocol.forms import Choice, Metrics, Usage
 from jaxinfer.protocol.logprobs import TokenLogprob
-from jaxinfer.protocol.responses import Choice, Metrics, Usage
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.server.sessions import Turn
 from jaxinfer.server.timings import metrics_of

@@ -17,7 +17,7 @@ from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tenants import EVERYBODY, Tenant, Tenants
 
 OPEN = HEALTH_PATHS
-UNCOUNTED = "/abort_request"  # who has too much under way must be able to end some of it
+UNCOUNTED = ("/abort_request", "/cancel")  # who has too much under way must be able to end some of it
 _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 
 
@@ -45,11 +45,11 @@ class Guard:
                 await self._cors.preflight(origin, wanted)(scope, receive, send)
                 return
             tenant = scope["state"]["tenant"] = self._tenant(scope)
-            is_counted = scope["method"] == "POST" and scope["path"] != UNCOUNTED
+            is_counted = scope["method"] == "POST" and not scope["path"].endswith(UNCOUNTED)
             if is_counted:
                 self._quota.take(tenant)
         except ApiError as error:
-            await error_response(error, self._settings)(scope, receive, send)
+            await error_response(error, self._settings, scope)(scope, receive, send)
             return
         try:
             await self.app(scope, receive, send)
@@ -78,16 +78,26 @@ class Guard:
         """Who asks. Raises Unauthorized."""
         if self._tenants is None or scope["path"] in OPEN:
             return EVERYBODY
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        scheme, _, secret = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
-        tenant = self._tenants.of(secret.strip()) if scheme.lower() == b"bearer" else None
+        given = {secret for name, value in scope["headers"] if (secret := _secret(name, value)) is not None}
+        tenant = self._tenants.of(next(iter(given))) if len(given) == 1 else None
         if tenant is None:
-            fault = "an unknown key" if scheme else "none" if not given else "several"
+            fault = "an unknown key" if len(given) == 1 else "several" if given else "none"
             raise Unauthorized(
-                f"this server asks for an API key, got {fault}; send it as the header Authorization: Bearer KEY",
+                f"this server asks for an API key, got {fault}; send it as the header Authorization: Bearer KEY, or as "
+                "x-api-key",
                 code="invalid_api_key",
             )
         return tenant
+
+
+def _secret(name: bytes, value: bytes) -> bytes | None:
+    """What a header holds of a key, perhaps nothing; None for headers that hold none."""
+    if name == b"x-api-key":  # Anthropic's
+        return value.strip()
+    if name != b"authorization":
+        return None
+    scheme, _, secret = value.partition(b" ")
+    return secret.strip() if scheme.lower() == b"bearer" else b""
 
 
 def _is_preflight(scope: Scope) -> bool:

@@ -11,14 +11,14 @@ from prometheus_client.core import Metric
 from jaxinfer.llm.types import Histogram
 from jaxinfer.server.families import counter, histogram
 
-METHODS = frozenset({"GET", "POST", "HEAD", "OPTIONS"})
+METHODS = frozenset({"GET", "POST", "DELETE", "HEAD", "OPTIONS"})
 OTHER = "other"
 LEFT = 499  # the client left before an answer began
 BOUNDS = (0.1, 0.5, 1.0)  # as vLLM has them
 
 
 class HttpCounts:
-    """paths: of the routes; one that ends in {id:path} stands for all that begin like it.    probes: those of them that
+    """paths: of the routes; one with a parameter stands for all that begin like it.    probes: those of them that
     vLLM's names leave out, lest they hide the rest.
     """
 

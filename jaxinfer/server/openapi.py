@@ -37,8 +37,7 @@ _WHY = {
 class Operation:
     """One method of one path. answer, body: names of schemas.    others: the answer's other media types, as text.
 
-    more: statuses beside those of every such route.    changes: it is a POST without a body.
-    deletes: it is a DELETE.
+    more: statuses beside those of every such route.    verb: of one without a body.    error: name of its schema.
     """
 
     path: str
@@ -47,12 +46,12 @@ class Operation:
     body: str = ""
     others: tuple[str, ...] = ()
     more: tuple[int, ...] = ()
-    changes: bool = False
-    deletes: bool = False
+    verb: str = "get"
+    error: str = "Error"
 
     @property
     def method(self) -> str:
-        return "delete" if self.deletes else "post" if self.body or self.changes else "get"
+        return "post" if self.body else self.verb
 
 
 OPERATIONS = (
@@ -65,11 +64,31 @@ OPERATIONS = (
         (409,),
     ),
     Operation("/v1/completions", "What follows prompts", "Completion", "CompletionRequest", (_EVENTS,), (409,)),
+    Operation("/v1/responses", "What follows a text or messages", "Response", "ResponseRequest", (_EVENTS,), (409,)),
+    Operation("/v1/responses/{id}", "A stored response", "Response", more=(404,)),
+    Operation("/v1/responses/{id}", "Forget one", "DeletedResponse", more=(404,), verb="delete"),
+    Operation("/v1/responses/{id}/cancel", "End one that is under way", "Response", more=(404,), verb="post"),
+    Operation(
+        "/v1/messages",
+        "The assistant's next message, in Anthropic's API",
+        "Message",
+        "MessageRequest",
+        (_EVENTS,),
+        (409,),
+        error="AnthropicError",
+    ),
+    Operation(
+        "/v1/messages/count_tokens",
+        "How many tokens such messages have",
+        "TokenCount",
+        "CountTokensRequest",
+        error="AnthropicError",
+    ),
     Operation("/v1/models", "A card per served name", "Models", more=(503,)),
     Operation("/v1/models/{id}", "One of them", "Model", more=(404, 503)),
     Operation("/v1/sessions", "Your conversations whose pages stay cached", "Sessions"),
     Operation("/v1/sessions/{id}", "One of them", "Session", more=(404,)),
-    Operation("/v1/sessions/{id}", "End it and free its pages", "SessionDeleted", more=(404,), deletes=True),
+    Operation("/v1/sessions/{id}", "End it and free its pages", "SessionDeleted", more=(404,), verb="delete"),
     Operation("/tokenize", "Token ids of a text or of messages", "Tokens", "TokenizeRequest"),
     Operation("/apply-template", "The text that the template makes of messages", "Prompt", "ApplyTemplateRequest"),
     Operation("/detokenize", "The text of token ids", "Prompt", "DetokenizeRequest"),
@@ -82,13 +101,16 @@ OPERATIONS = (
     Operation("/docs", "The same as a page", others=(_HTML,)),
 )
 PROFILING = (
-    Operation("/start_profile", "Begin a trace of the device", "Profile", more=(409, 429, 503), changes=True),
-    Operation("/stop_profile", "End it and write it", "Profile", more=(409, 429, 503), changes=True),
+    Operation("/start_profile", "Begin a trace of the device", "Profile", more=(409, 429, 503), verb="post"),
+    Operation("/stop_profile", "End it and write it", "Profile", more=(409, 429, 503), verb="post"),
 )
 _CONVERSATION = {"messages": [{"role": "user", "content": "What is 7 plus 5?"}]}
 _EXAMPLES: dict[str, dict[str, Any]] = {
     "ChatCompletionRequest": _CONVERSATION,
     "CompletionRequest": {"prompt": "7 plus 5 is", "max_tokens": 8},
+    "ResponseRequest": {"input": "What is 7 plus 5?"},
+    "MessageRequest": _CONVERSATION | {"max_tokens": 32},
+    "CountTokensRequest": _CONVERSATION,
     "TokenizeRequest": {"prompt": "7 plus 5 is"},
     "ApplyTemplateRequest": _CONVERSATION,
     "DetokenizeRequest": {"tokens": [65, 66]},
@@ -117,7 +139,7 @@ def openapi_document(
     paths: dict[str, Any] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method] = _described(operation, has_keys=has_keys)
-    answers = {"Error", *(operation.answer for operation in operations)}
+    answers = {name for operation in operations for name in (operation.answer, operation.error)}
     return {
         "openapi": "3.1.0",
         "info": {"title": "jaxinfer", "version": __version__},
@@ -127,14 +149,17 @@ def openapi_document(
                 **request_schemas(max_logprobs, vocab_size),
                 **{name: schema for name, schema in ANSWERS.items() if name in answers},
             },
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer"},
+                "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
         },
     }
 
 
 def _described(operation: Operation, *, has_keys: bool) -> dict[str, Any]:
     statuses = sorted({*_ANY_ROUTE, *operation.more, *(_WITH_BODY if operation.body else ())})
-    error = {_JSON: {"schema": _reference("Error")}}
+    error = {_JSON: {"schema": _reference(operation.error)}}
     kinds: dict[str, Any] = {kind: {"schema": {"type": "string"}} for kind in operation.others}
     if operation.answer:
         kinds = {_JSON: {"schema": _reference(operation.answer)}} | kinds
@@ -151,7 +176,7 @@ def _described(operation: Operation, *, has_keys: bool) -> dict[str, Any]:
     if "{id}" in operation.path:
         described["parameters"] = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}]
     if has_keys and operation.path not in OPEN:
-        described["security"] = [{"key": []}]
+        described["security"] = [{"key": []}, {"x-api-key": []}]
     return described
 
 

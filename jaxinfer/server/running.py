@@ -4,48 +4,60 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from jaxinfer.protocol.abort import read_abort
+from jaxinfer.protocol.forms import Form
 from jaxinfer.protocol.responses import encode_json
 from jaxinfer.server.body import read_json, unread
 from jaxinfer.server.generation import Generation
 
-Key = tuple[str, str]  # tenant, request id
+Key = tuple[str, str]  # tenant, and the request's id or its answer's
+Entry = tuple[Generation, Form]
 
 
 class Running:
     """Generations by who asked and under which id, which several may share. Those that are closed are not here."""
 
     def __init__(self) -> None:
-        self._by_key: dict[Key, set[Generation]] = {}
+        self._by_key: dict[Key, list[Entry]] = {}
+        self._all: set[Generation] = set()
 
     def __len__(self) -> int:
-        return sum(map(len, self._by_key.values()))
+        return len(self._all)
 
-    def track(self, key: Key, generation: Generation) -> None:
-        """Know this one until it is closed."""
-        self._by_key.setdefault(key, set()).add(generation)
-        generation.on_close = lambda: self._forget(key, generation)
+    def track(self, tenant: str, request_id: str, generation: Generation, form: Form) -> None:
+        """Know this one by both ids until it is closed."""
+        keys = {(tenant, request_id), (tenant, form.id)}
+        entry = generation, form
+        for key in keys:
+            self._by_key.setdefault(key, []).append(entry)
+        self._all.add(generation)
+        generation.on_close = lambda: self._forget(keys, entry)
 
-    def _forget(self, key: Key, generation: Generation) -> None:
-        same = self._by_key.get(key, set())
-        same.discard(generation)
-        if not same:
-            self._by_key.pop(key, None)
+    def _forget(self, keys: set[Key], entry: Entry) -> None:
+        if entry[0] not in self._all:
+            return
+        self._all.remove(entry[0])
+        for key in keys:
+            self._by_key[key].remove(entry)
+            if not self._by_key[key]:
+                del self._by_key[key]
 
-    async def abort(self, key: Key) -> int:
-        """End their choices with finish_reason "abort"; how many requests that were."""
-        found = tuple(self._by_key.get(key, ()))
-        for generation in found:
-            await generation.abort()
-        return len(found)
+    def known_as(self, key: Key) -> list[Entry]:
+        """Those under way that the tenant knows by that id."""
+        return self._by_key.get(key, [])[:]
 
 
 async def abort_request(request: Request) -> Response:
-    """End the requests that this tenant has under way under an id; 0 of them is no error, they may have just ended."""
+    """End the requests that this tenant has under way under an id, or the one whose answer has it.
+
+    None of them is no error: they may have just ended.
+    """
     state = request.app.state
     request_id, unknown = read_abort(await read_json(request, state.settings.max_body_bytes))
     headers = unread(request, unknown)
-    num_aborted = await state.running.abort((request.state.tenant.name, request_id))
-    return Response(encode_json({"aborted": num_aborted}), headers=headers, media_type="application/json")
+    found = state.running.known_as((request.state.tenant.name, request_id))
+    for generation, _ in found:
+        await generation.abort()
+    return Response(encode_json({"aborted": len(found)}), headers=headers, media_type="application/json")
 
 
 async def load(request: Request) -> Response:

@@ -20,6 +20,7 @@ class ServerSettings:
     together, and begun in a minute; without keys all clients are one tenant.
     max_sessions_per_key: of one tenant; a further one takes the place of the idle one used least recently.
     max_session_idle_s: how long one may be idle before it is dropped.
+    max_stored_responses, max_stored_bytes, max_stored_age_s: what /v1/responses keeps of all tenants together.
     profile_folder: where traces of the device go; None: nobody may ask for any.
     """
 
@@ -39,4 +40,7 @@ class ServerSettings:
     max_requests_per_minute_per_key: int | None = None
     max_sessions_per_key: int = 100
     max_session_idle_s: float = 1800.0
+    max_stored_responses: int = 1000
+    max_stored_bytes: int = 64 * 2**20
+    max_stored_age_s: float = 24 * 3600.0
     profile_folder: Path | None = None

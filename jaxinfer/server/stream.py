@@ -7,10 +7,7 @@ from contextlib import aclosing
 from starlette.types import Receive, Scope, Send
 
 from jaxinfer.errors import ApiError
-from jaxinfer.llm.types import Delta
-from jaxinfer.protocol.fields import Envelope, StreamOptions
-from jaxinfer.protocol.logprobs import LogprobsWriter
-from jaxinfer.protocol.responses import DONE, PING, Answer, error_frame
+from jaxinfer.protocol.forms import Form
 from jaxinfer.server.context import internal_error
 from jaxinfer.server.generation import Generation, disconnected, stop
 
@@ -29,17 +26,12 @@ class EventStream:
     def __init__(
         self,
         generation: Generation,
-        answer: Answer,
-        wire: Envelope,
+        form: Form,
         headers: dict[str, str],
         ping_interval_s: float,
     ) -> None:
         self._generation = generation
-        self._frames = answer.frames()
-        self._is_chat = answer.kind == "chat"
-        self._writers = [LogprobsWriter(answer.kind) for _ in range(generation.num_choices)]
-        self._options = wire.stream_options or StreamOptions()
-        self._include_metrics = wire.include_metrics
+        self._events = form.events(generation)
         self._headers = HEADERS + [(name.encode(), value.encode()) for name, value in headers.items()]
         self._ping_interval_s = ping_interval_s
         self._is_begun = self._is_ended = False
@@ -64,34 +56,22 @@ class EventStream:
 
     async def _send_answer(self, send: Send, request_id: str) -> None:
         try:
-            await self._send_deltas(send)
-            generation = self._generation
-            usage = generation.usage if self._options.include_usage else None
-            last = self._frames.last(usage, generation.metrics if self._include_metrics else None)
+            await self._send_pieces(send)
+            last = self._events.end()
         except Exception as error:
             if not self._is_begun:
                 raise
             if not isinstance(error, ApiError):
                 logger.exception("stream %s failed", request_id, extra={"request_id": request_id})
                 error = internal_error(request_id)
-            last = error_frame(error)
-        await self._send(send, last + DONE, is_last=True)
+            last = self._events.failed(error)
+        await self._send(send, last, is_last=True)
 
-    async def _send_deltas(self, send: Send) -> None:
-        is_begun = [False] * self._generation.num_choices
+    async def _send_pieces(self, send: Send) -> None:
         async with aclosing(self._generation.deltas()) as deltas:
             async for index, delta in deltas:
-                frames = self._frames.role(index) if self._is_chat and not is_begun[index] else b""
-                is_begun[index] = True
-                if delta.text or delta.logprobs or delta.finish_reason is not None:
-                    frames += self._text_frame(index, delta)
-                if frames:
+                if frames := self._events.piece(index, delta):
                     await self._send(send, frames)
-
-    def _text_frame(self, index: int, delta: Delta) -> bytes:
-        usage = self._generation.usage if self._options.continuous_usage_stats else None
-        logprobs = None if delta.logprobs is None else self._writers[index].write(delta.logprobs)
-        return self._frames.text(index, delta.text, delta.finish_reason, delta.stop_reason, usage, logprobs)
 
     async def _send(self, send: Send, frames: bytes, *, is_last: bool = False) -> None:
         async with self._sending:
@@ -105,11 +85,11 @@ class EventStream:
             await send({"type": "http.response.body", "body": frames, "more_body": not is_last})
 
     async def _ping(self, send: Send) -> None:
-        """A comment line in each silence, lest a proxy takes a long prompt for a dead connection. Never returns."""
+        """A frame in each silence, lest a proxy takes a long prompt for a dead connection. Never returns."""
         loop = asyncio.get_running_loop()
         while True:
             silent_s = loop.time() - self._last_sent_s
             if silent_s >= self._ping_interval_s:
-                await self._send(send, PING)
+                await self._send(send, self._events.ping)
                 silent_s = 0.0
             await asyncio.sleep(self._ping_interval_s - silent_s)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from jaxinfer.llm.types import Timings
-from jaxinfer.protocol.responses import Metrics
+from jaxinfer.protocol.forms import Metrics
 
 
 def metrics_of(choices: Sequence[Timings]) -> Metrics:

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from jaxinfer.errors import InvalidRequest
-from jaxinfer.protocol.responses import error_body
+from jaxinfer.server.errors import body_for
 
 logger = logging.getLogger("jaxinfer.server")
 MAX_HEAD_BYTES = 64 * 2**10
@@ -33,6 +33,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.url = b""  # until one comes
         self._head_bytes = 0  # of names, values and the URL, as parsed
         self._unparsed_bytes = 0  # received since the parser last told of something
         self._recent_bytes = 0
@@ -144,7 +145,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message, "head_too_large")
 
     def _refuse(self, status: HTTPStatus, message: str, code: str) -> None:
-        body = error_body(InvalidRequest(message, code=code))
+        path = self.url.partition(b"?")[0].decode("latin-1")
+        body = body_for(InvalidRequest(message, code=code), status, path, None)
         head = (
             f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\nconnection: close\r\n"
             f"content-length: {len(body)}\r\n\r\n"

@@ -121,8 +121,10 @@ def test_hosts_origins_and_bounds_come_from_flags_or_variables(cli, model, serve
     monkeypatch.setenv("JAXINFER_MAX_REQUESTS_PER_KEY", "4")
     monkeypatch.setenv("JAXINFER_MAX_SESSION_IDLE_S", "0.5")
     monkeypatch.setenv("JAXINFER_STRICT", "1")
+    monkeypatch.setenv("JAXINFER_MAX_STORED_RESPONSES", "0")
+    monkeypatch.setenv("JAXINFER_MAX_STORED_AGE_S", "2.5")
     bounds = ("--max-requests-per-minute-per-key", "60", "--max-body-bytes", "2M", "--max-sessions-per-key", "7")
-    cli("serve", *bounds, "--ssl-certfile", str(PEM))
+    cli("serve", *bounds, "--max-stored-bytes", "3M", "--ssl-certfile", str(PEM))
     assert served[0][0] == ServerSettings(allowed_hosts=("a.example", "b.example", "[::1]"), allowed_origins=("*",))
     assert served[1] == (
         ServerSettings(
@@ -132,6 +134,9 @@ def test_hosts_origins_and_bounds_come_from_flags_or_variables(cli, model, serve
             max_body_bytes=2 * 2**20,
             max_sessions_per_key=7,
             max_session_idle_s=0.5,
+            max_stored_responses=0,
+            max_stored_bytes=3 * 2**20,
+            max_stored_age_s=2.5,
             strict=True,
         ),
         Tls(str(PEM)),

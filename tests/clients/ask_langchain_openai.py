@@ -5,9 +5,9 @@ import json
 import sys
 from typing import Any
 
-import openai
 from langchain_core.messages import HumanMessage
 from langchain_openai import ChatOpenAI, OpenAI
+from told import STRANGER, refusals
 
 ASKED = json.loads(sys.argv[1])
 TO = {"base_url": ASKED["base"], "api_key": ASKED["key"], "max_retries": 0}
@@ -15,12 +15,8 @@ SETTINGS = {name: value for name, value in ASKED["chat"].items() if name != "mes
 QUESTION = ASKED["chat"]["messages"][0]["content"]
 
 
-def failure(changes: dict[str, Any]) -> list[Any]:
-    try:
-        ChatOpenAI(**SETTINGS | changes).invoke(QUESTION)
-    except openai.APIStatusError as error:
-        return [type(error).__name__, error.status_code, error.code, error.param]
-    return []
+def ask_with(changes: dict[str, Any]) -> Any:
+    return ChatOpenAI(**SETTINGS | changes).invoke(QUESTION)
 
 
 def usage_of(message: Any) -> list[int]:
@@ -50,10 +46,7 @@ def main() -> None:
         "text_streamed": "".join(OpenAI(**SETTINGS).stream(ASKED["text"]["prompt"])),
         "n": [generation.text for generation in several],
         "stop": [stopped.content, stopped.response_metadata["finish_reason"]],
-        "no_model": failure({"model": "gpt-9"}),
-        "bad_value": failure({"temperature": 3}),
-        "too_long": failure({"max_tokens": 10**9}),
-        "no_key": failure({"api_key": "sk-of-a-stranger"}),
+        **refusals(ask_with, lambda: ask_with({"api_key": STRANGER}), "gpt-9"),
     }
     print(json.dumps(seen))
 

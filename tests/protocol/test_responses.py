@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxinfer.errors import InvalidRequest, Overloaded
-from jaxinfer.protocol.responses import DONE, PING, Answer, Choice, Usage, error_body, error_frame
+from jaxinfer.protocol.forms import Choice, Usage
+from jaxinfer.protocol.responses import DONE, PING, Answer, error_body, error_frame
+from tests.protocol.test_forms import Ended
 
 CHAT = Answer("chat", "chatcmpl-1", 5, 'a "name"', "fp")
 COMPLETION = Answer("completion", "cmpl-1", 5, "m", "fp")
@@ -56,7 +58,8 @@ def test_all_frames_of_an_answer_share_their_head():
 
 
 def test_the_whole_body_has_the_choices_in_order():
-    body = json.loads(COMPLETION.body([Choice(0, "a", "stop", None), Choice(1, "b", "length", 7)], Usage(1, 0, 2)))
+    choices = [Choice(0, "a", "stop", None), Choice(1, "b", "length", 7)]
+    body = json.loads(COMPLETION.body(choices, Ended(Usage(1, 0, 2))))
     assert body["object"] == "text_completion"
     assert [(choice["text"], choice["stop_reason"]) for choice in body["choices"]] == [("a", None), ("b", 7)]
 

@@ -22,6 +22,8 @@ from tests.server.fakes import FakeLLM
 USER = [{"role": "user", "content": "hi"}]
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
+RESPONSES = "/v1/responses"
+MESSAGES = "/v1/messages"
 
 
 def ask(
@@ -55,9 +57,14 @@ def chat(llm: FakeLLM, **fields: Any) -> httpx2.Response:
 
 
 def error_of(response: httpx2.Response) -> dict[str, Any]:
-    """The error object, after checking that it has OpenAI's shape."""
+    """The error object, after checking that it has OpenAI's shape, or below /v1/messages Anthropic's."""
     assert response.headers["content-type"] == "application/json"
     body = response.json()
+    if f"{response.request.url.path}/".startswith(f"{MESSAGES}/"):
+        error = body.pop("error")
+        assert body == {"type": "error", "request_id": response.headers["request-id"]}
+        assert error.keys() == {"type", "message"} and error["message"]
+        return error | {"param": None, "code": None}
     assert body.keys() == {"error"}
     error = body["error"]
     assert error.keys() == {"message", "type", "param", "code"}
@@ -76,6 +83,17 @@ def events(text: str) -> list[Any]:
 
 
 Step = Callable[[], Awaitable[None]]
+
+
+def named_events(text: str) -> list[dict[str, Any]]:
+    """The object of each event of the APIs that name them, pings left out."""
+    frames = [frame for frame in text.split("\n\n") if frame and not frame.startswith((":", "event: ping\n"))]
+    found = []
+    for frame in frames:
+        event, data = frame.split("\n")
+        found.append(json.loads(data.removeprefix("data: ")))
+        assert event == f"event: {found[-1]['type']}"
+    return found
 
 
 class _Server(uvicorn.Server):

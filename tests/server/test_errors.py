@@ -23,7 +23,9 @@ def test_an_unknown_path_is_a_404(path):
 
 
 @pytest.mark.parametrize(
-    ("method", "path"), [("GET", CHAT), ("PUT", COMPLETIONS), ("POST", "/v1/models"), ("DELETE", "/health")]
+    ("method", "path"),
+    [("GET", CHAT), ("PUT", COMPLETIONS), ("POST", "/v1/models"), ("DELETE", "/health")]
+    + [("PUT", "/v1/responses/x"), ("GET", "/v1/responses")],
 )
 def test_another_method_is_a_405_that_names_the_right_ones(method, path):
     response = ask(FakeLLM(), method, path)

@@ -16,14 +16,14 @@ from jaxinfer.server.quota import Quota
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tenants import ApiKey, Tenant, Tenants
 from tests.server.fakes import FakeLLM
-from tests.server.http import CHAT, COMPLETIONS, USER, ask, error_of, live, post, raw_request, read_until
+from tests.server.http import CHAT, COMPLETIONS, MESSAGES, USER, ask, error_of, live, post, raw_request, read_until
 
 KEY, OTHER, SPARE = "sk-first-0123456789", "sk-other-0123456789", "sk-spare-0123456789"
 KEYS = (ApiKey("first", KEY), ApiKey("other", OTHER), ApiKey("first", SPARE))
 LOCKED = ServerSettings(api_keys=KEYS)
 AT_HOME = ServerSettings(allowed_hosts=("localhost", "127.0.0.1", "[::1]"))
 ROUTES = sorted(
-    (method, route.path.replace("{id:path}", "tiny"))
+    (method, route.path.replace("{id:path}", "tiny").replace("{id}", "tiny"))
     for route in create_app(FakeLLM()).routes
     if isinstance(route, Route)
     for method in (route.methods or ())
@@ -62,7 +62,12 @@ def test_the_routes_are_found():
         [("authorization", f"Bearer {KEY}\u00fc".encode())],
         [("authorization", f"Bearer {KEY.upper()}")],
         [("authorization", f"Bearer {KEY}"), ("authorization", "Bearer x")],
-        [("x-api-key", KEY), ("cookie", f"authorization=Bearer {KEY}")],
+        [("x-api-key", f"{KEY}x")],
+        [("x-api-key", "")],
+        [("x-api-key", KEY), ("x-api-key", OTHER)],
+        [("x-api-key", KEY), ("authorization", f"Bearer {OTHER}")],
+        [("x-api-key", KEY), ("authorization", f"Basic {KEY}")],
+        [("api-key", KEY), ("cookie", f"authorization=Bearer {KEY}")],
     ],
 )
 def test_every_route_but_the_open_ones_asks_for_a_key(given):
@@ -75,16 +80,26 @@ def test_every_route_but_the_open_ones_asks_for_a_key(given):
         assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer"), path
         if method != "HEAD":
             error = error_of(response)
-            assert (error["type"], error["code"]) == ("authentication_error", "invalid_api_key")
+            code = None if path.startswith(MESSAGES) else "invalid_api_key"
+            assert (error["type"], error["code"]) == ("authentication_error", code)
             assert KEY not in response.text
     assert not llm.calls and not llm.encoded and not llm.rendered
 
 
-@pytest.mark.parametrize("header", [f"Bearer {KEY}", f"bearer  {OTHER}", f"BEARER {SPARE} "])
-def test_each_key_opens_every_route(header):
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": f"Bearer {KEY}"},
+        {"authorization": f"bearer  {OTHER}"},
+        {"authorization": f"BEARER {SPARE} "},
+        {"x-api-key": KEY},
+        {"x-api-key": OTHER, "authorization": f"Bearer {OTHER}"},
+    ],
+)
+def test_each_key_opens_every_route(headers):
     for method, path in ROUTES:
-        response = ask(FakeLLM(), method, path, LOCKED, headers={"authorization": header}, content=b"{}")
-        assert response.status_code in ((404,) if path == "/v1/sessions/{id}" else (200, 415)), path
+        response = ask(FakeLLM(), method, path, LOCKED, headers=headers, content=b"{}")
+        assert response.status_code in ((404,) if path.startswith(("/v1/responses/", "/v1/sessions/")) else (200, 415))
 
 
 def test_unknown_paths_and_methods_tell_strangers_nothing():

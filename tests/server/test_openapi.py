@@ -15,7 +15,7 @@ from jaxinfer.server.openapi import OPERATIONS, openapi_document
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tenants import ApiKey
 from tests.server.fakes import FakeLLM
-from tests.server.http import ask, error_of, post
+from tests.server.http import RESPONSES, ask, ask_app, error_of, post
 
 DOCUMENT = openapi_document(20, 256, has_keys=True)
 SCHEMAS = request_schemas(20, 256)
@@ -23,6 +23,9 @@ BODIES = {operation.path: operation.body for operation in OPERATIONS if operatio
 LEAST: dict[str, dict[str, Any]] = {
     "ChatCompletionRequest": {"messages": [{"role": "user", "content": "x"}]},
     "CompletionRequest": {"prompt": "x"},
+    "ResponseRequest": {"input": "x"},
+    "MessageRequest": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 5},
+    "CountTokensRequest": {"messages": [{"role": "user", "content": "x"}]},
     "TokenizeRequest": {"prompt": "x"},
     "ApplyTemplateRequest": {"messages": [{"role": "user", "content": "x"}]},
     "DetokenizeRequest": {"tokens": [65]},
@@ -35,6 +38,8 @@ NEEDS = {
     "best_of": "best_of",  # n
     "max_tokens": "max_tokens",  # the context's length
     "max_completion_tokens": "max_tokens",
+    "max_output_tokens": "max_output_tokens",
+    "previous_response_id": "previous_response_id",  # one that is stored
     "min_tokens": "min_tokens",  # max_tokens
     "truncate_prompt_tokens": "truncate_prompt_tokens",  # the same
     "add_special_tokens": "add_special_tokens",
@@ -104,12 +109,16 @@ def check_documented(path: str, body: Any) -> None:
 
 
 def test_every_route_is_in_the_document_and_nothing_else():
-    routes = {route.path.replace(":path", "") for route in create_app(FakeLLM()).routes if isinstance(route, Route)}
+    app = create_app(FakeLLM())
+    routes = {route.path.replace(":path", "") for route in app.routes if isinstance(route, Route)}
     assert set(DOCUMENT["paths"]) == routes
     for path, methods in DOCUMENT["paths"].items():
         for method, operation in methods.items():
-            answer = ask(FakeLLM(), method.upper(), path.replace("{id}", "tiny"), content=b"{}")
-            assert answer.status_code in ((404,) if path == "/v1/sessions/{id}" else (200, 415))
+            stored = ask_app(app, "POST", RESPONSES, json={"input": "x"}).json()["id"]
+            named = path.replace("{id}", stored if path.startswith(RESPONSES) else "tiny")
+            answer = ask_app(app, method.upper(), named, content=b"{}")
+            expected = {"/v1/sessions/{id}": (404,), "/v1/responses/{id}/cancel": (400,)}  # it has ended
+            assert answer.status_code in expected.get(path, (200, 415))
             assert ("security" in operation) == (path not in OPEN)
 
 

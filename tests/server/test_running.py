@@ -49,7 +49,7 @@ def test_a_request_is_ended_by_its_own_tenant_and_under_its_own_id_alone():
             assert frames.count(b'"finish_reason":"abort"') == 1 and b"data: [DONE]" in frames
             assert b'"error"' not in frames
         wait_until(lambda: load() == 2)
-        assert (abort("two", ALICE), abort("one", BOB)) == (1, 1)
+        assert (abort("cmpl-two", ALICE), abort("one", BOB)) == (1, 1)
         wait_until(lambda: load() == 0 and not llm.running)
         for stream in streams:
             stream.close()

@@ -15,7 +15,7 @@ from jaxinfer.llm.process import EngineProcess
 from jaxinfer.server.app import create_app
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tenants import ApiKey
-from tests.server.http import live, wait_until
+from tests.server.http import CHAT, COMPLETIONS, MESSAGES, RESPONSES, live, wait_until
 
 KEY = ApiKey("a", "sk-0123456789")
 # The document leaves out rules between two fields, and what fits into a model's context: such a body may be a 400.
@@ -49,6 +49,6 @@ def test_schemathesis_finds_nothing_undocumented_and_no_5xx(llm, port, tmp_path)
     assert found["test_cases"]["generated"] >= LEAST_CASES
     assert found["operations"]["tested"] == found["operations"]["total"]
     rates = found["valid_rates"]
-    assert all(rates[f"POST {path}"]["fuzzing"]["accepted"] for path in ("/v1/chat/completions", "/v1/completions"))
+    assert all(rates[f"POST {path}"]["fuzzing"]["accepted"] for path in (CHAT, COMPLETIONS, RESPONSES, MESSAGES))
     wait_until(lambda: (llm.stats().running, llm.stats().waiting, llm.stats().pages_owned) == (0, 0, 0))
     assert llm.stats().restarts == 0

@@ -1,0 +1,118 @@
+"""Anthropic's message object, the events of its stream, and its error object."""
+
+import dataclasses
+from typing import Any
+
+from jaxinfer.errors import ApiError
+from jaxinfer.protocol.forms import Choice, Piece, Progress, Usage
+from jaxinfer.protocol.responses import encode_json, encode_text, event_frame
+
+_ERROR_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
+}
+_DELTA = (
+    b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
+    b'"delta":{"type":"text_delta","text":%b}}\n\n'
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Message:
+    """What all events of one answer share."""
+
+    id: str
+    model: str
+    request_id: str
+
+    def body(self, choices: list[Choice], progress: Progress) -> bytes:
+        """The whole answer, not streamed."""
+        (choice,) = choices
+        content = [{"type": "text", "text": choice.text}]
+        return encode_json(self.head(content, progress.usage) | _end(choice.finish_reason, choice.stop_reason))
+
+    def head(self, content: list[dict[str, Any]], usage: Usage) -> dict[str, Any]:
+        """The message object, not ended."""
+        return {
+            "id": self.id,
+            "type": "message",
+            "role": "assistant",
+            "model": self.model,
+            "content": content,
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": _usage(usage),
+        }
+
+    def events(self, progress: Progress) -> "MessageEvents":
+        """The answer, streamed."""
+        return MessageEvents(self, progress)
+
+
+class MessageEvents:
+    """The events of one streamed answer: one block of text."""
+
+    ping = b'event: ping\ndata: {"type":"ping"}\n\n'
+
+    def __init__(self, message: Message, progress: Progress) -> None:
+        self._message = message
+        self._progress = progress
+        self._is_begun = False
+
+    def piece(self, index: int, piece: Piece) -> bytes:
+        """A delta of the block, if it has text; what opens it first, what closes it last."""
+        frames = b"" if self._is_begun else self._opening()
+        self._is_begun = True
+        if piece.text:
+            frames += _DELTA % encode_text(piece.text)
+        return frames if piece.finish_reason is None else frames + self._closing(piece)
+
+    def _opening(self) -> bytes:
+        block = {"type": "text", "text": ""}
+        return (
+            event_frame("message_start", {"message": self._message.head([], self._progress.usage)})
+            + event_frame("content_block_start", {"index": 0, "content_block": block})
+            + self.ping
+        )
+
+    def _closing(self, piece: Piece) -> bytes:
+        delta = _end(piece.finish_reason, piece.stop_reason)
+        usage = _usage(self._progress.usage)
+        stop = event_frame("content_block_stop", {"index": 0})
+        return stop + event_frame("message_delta", {"delta": delta, "usage": usage})
+
+    def end(self) -> bytes:
+        return event_frame("message_stop", {})
+
+    def failed(self, error: ApiError) -> bytes:
+        return b"event: error\ndata: %b\n\n" % anthropic_error_body(error, error.status, self._message.request_id)
+
+
+def anthropic_error_body(error: ApiError, status: int, request_id: str | None) -> bytes:
+    """Anthropic's error object. status: of the answer."""
+    kind = _ERROR_TYPES.get(status, "invalid_request_error")
+    return encode_json({"type": "error", "error": {"type": kind, "message": str(error)}, "request_id": request_id})
+
+
+def _end(finish_reason: str | None, stop_reason: int | str | None) -> dict[str, str | None]:
+    """An answer that was aborted has neither reason."""
+    if isinstance(stop_reason, str):
+        return {"stop_reason": "stop_sequence", "stop_sequence": stop_reason}
+    reasons = {"stop": "end_turn", "length": "max_tokens"}
+    return {"stop_reason": reasons.get(finish_reason or ""), "stop_sequence": None}
+
+
+def _usage(usage: Usage) -> dict[str, int]:
+    """Anthropic counts what was found in the cache apart from the rest of the input."""
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+    }

@@ -1,0 +1,44 @@
+"""What every API's request has in common with a chat's, into which it is translated: one reader, one validator, one
+answer. Errors then name what the client wrote.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from jaxinfer.errors import InvalidRequest
+from jaxinfer.protocol.fields import REFUSED, SAMPLING_FIELDS, Envelope, Refusal
+
+# Refused under every name by which the APIs' clients may know it
+OTHERS_REFUSED: dict[str, Refusal] = {
+    **REFUSED,
+    "n": Refusal((1,), cure="ask again for another answer"),
+    "prompt_logprobs": Refusal(cure="send the prompt to /v1/completions"),
+    "session_append": Refusal((False,), cure="send the whole conversation"),
+    "functions": Refusal(),
+    "function_call": Refusal(("none",)),
+    "modalities": Refusal((["text"],)),
+}
+_ENVELOPE = frozenset(field.name for field in msgspec.structs.fields(Envelope))
+
+
+def carried(body: Mapping[str, Any], refused: Mapping[str, Refusal]) -> dict[str, Any]:
+    """The fields that mean in a chat what they mean here."""
+    same = (SAMPLING_FIELDS | _ENVELOPE | {"chat_template_kwargs"}) - refused.keys()
+    return {name: value for name, value in body.items() if name in same}
+
+
+@contextlib.contextmanager
+def speaking_of(names: Mapping[str, str]) -> Iterator[None]:
+    """Let what is refused within name fields as this API does. names: chat's word for a field, and this API's."""
+    try:
+        yield
+    except InvalidRequest as error:
+        message, param = str(error), error.param or ""
+        for chat_s, own in names.items():
+            begins = "" if "_" in chat_s else "^"  # elsewhere in a message it is a word like others
+            message = re.sub(rf"{begins}\b{chat_s}\b", own, message)
+        raise InvalidRequest(message, param=names.get(param, error.param), code=error.code) from error

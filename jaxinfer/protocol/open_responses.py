@@ -1,0 +1,157 @@
+"""POST /v1/responses, OpenAI's newer API and Open Responses: the request, translated into chat's."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from jaxinfer.protocol.carried import OTHERS_REFUSED, carried, speaking_of
+from jaxinfer.protocol.chat import ChatRequest, read_chat
+from jaxinfer.protocol.fields import GENERATING, Envelope, Refusal, read_wire, required
+from jaxinfer.protocol.messages import Dialect, read_messages
+from jaxinfer.protocol.sampling import GenerationDefaults
+from jaxinfer.protocol.validate import MAX_LOGPROBS, Range, invalid, show, unsupported
+
+Messages = list[dict[str, str]]
+Key = Annotated[str, msgspec.Meta(max_length=64)]
+Metadata = Annotated[dict[Key, Annotated[str, msgspec.Meta(max_length=512)]], msgspec.Meta(max_length=16)]
+# What an answer may bring along. All but the first are parts of what tools and reasoning bring, and there are none.
+Include = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+]
+LOGPROBS = "message.output_text.logprobs"
+DIALECT = Dialect(
+    "input",
+    text_parts=("input_text", "output_text"),
+    ignored=frozenset({"type", "id", "status", "phase"}),
+)
+NAMES = {"max_tokens": "max_output_tokens", "messages": "input", "prompt": "input"}
+_PLAIN_TEXT = {"format": {"type": "text"}}
+RESPONSE_REFUSED: dict[str, Refusal] = {
+    **OTHERS_REFUSED,
+    "tools": Refusal(([],)),
+    "tool_choice": Refusal(("auto", "none")),
+    "max_tool_calls": Refusal(),
+    "text": Refusal((_PLAIN_TEXT, {}, {"verbosity": "medium"}, {**_PLAIN_TEXT, "verbosity": "medium"})),
+    "reasoning": Refusal(({}, {"effort": None}, {"effort": None, "summary": None})),
+    "truncation": Refusal(("disabled",), cure="set truncate_prompt_tokens"),
+    "background": Refusal((False,)),
+    "conversation": Refusal(cure="set previous_response_id"),
+    "prompt": Refusal(cure="send input"),
+    "messages": Refusal(cure="send input"),
+    "context_management": Refusal(([],)),
+    "moderation": Refusal(),
+    "image": Refusal(),
+    "access_programs": Refusal(),
+    "prompt_cache_options": Refusal(),
+    "max_tokens": Refusal(cure="set max_output_tokens"),
+    "max_completion_tokens": Refusal(cure="set max_output_tokens"),
+    "logprobs": Refusal(cure=f"set include to [{LOGPROBS}]"),
+}
+
+
+class ResponseStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What chat's are, but for the usage, which always comes."""
+
+    include_obfuscation: bool | None = None
+
+
+class ResponseWire(Envelope, frozen=True, kw_only=True):
+    """The fields of a request beside SamplingParams'. store: keep the answer, for clients to come back to."""
+
+    input: Any = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    store: bool = True
+    max_output_tokens: Any = None
+    top_logprobs: Any = None
+    include: list[Include] = []
+    parallel_tool_calls: bool = True
+    metadata: Metadata = {}
+    stream_options: ResponseStreamOptions | None = None
+    chat_template_kwargs: dict[str, Any] = {}
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ResponseRequest:
+    """conversation: what a next response goes on from, but for this one's answer; instructions are no part of it."""
+
+    wire: ResponseWire
+    chat: ChatRequest
+    conversation: Messages
+    tool_choice: str
+
+    def settings(self, defaults: GenerationDefaults) -> dict[str, Any]:
+        """What the answer repeats of the request, with the values that were used where it left some out."""
+        wire, sampling = self.wire, self.chat.sampling
+        return {
+            "instructions": wire.instructions,
+            "previous_response_id": wire.previous_response_id,
+            "store": wire.store,
+            "tool_choice": self.tool_choice,
+            "parallel_tool_calls": wire.parallel_tool_calls,
+            "metadata": wire.metadata,
+            "user": wire.user,
+            "safety_identifier": wire.safety_identifier,
+            "prompt_cache_key": wire.prompt_cache_key,
+            "max_output_tokens": sampling.max_tokens,
+            "top_logprobs": sampling.logprobs or 0,
+            "temperature": defaults.temperature if sampling.temperature is None else sampling.temperature,
+            "top_p": defaults.top_p if sampling.top_p is None else sampling.top_p,
+            "presence_penalty": sampling.presence_penalty or 0.0,
+            "frequency_penalty": sampling.frequency_penalty or 0.0,
+        }
+
+
+def read_response_request(
+    body: dict[str, Any], history_of: Callable[[str], Messages], *, max_logprobs: int = MAX_LOGPROBS
+) -> ResponseRequest:
+    """Read a request's JSON object. history_of: the conversation up to a response's end. Raises InvalidRequest."""
+    required(body, "input")
+    wire, unknown = read_wire(body, ResponseWire, refused=RESPONSE_REFUSED, also_known=GENERATING)
+    messages, unknown_in_items = read_messages(_items(wire.input), DIALECT)
+    own: dict[str, Any] = {"max_tokens": wire.max_output_tokens, "top_logprobs": _top_logprobs(wire, max_logprobs)}
+    own["logprobs"] = LOGPROBS in wire.include
+    before = [] if wire.previous_response_id is None else history_of(wire.previous_response_id)
+    conversation = [*before, *messages]
+    if wire.instructions is not None:
+        messages = [{"role": "system", "content": wire.instructions}, *conversation]
+    else:
+        messages = conversation
+    with speaking_of(NAMES):
+        chat = read_chat(carried(body, RESPONSE_REFUSED) | own | {"messages": messages}, max_logprobs=max_logprobs)
+    chat = dataclasses.replace(chat, unknown=unknown + unknown_in_items)
+    return ResponseRequest(wire, chat, conversation, body.get("tool_choice") or "auto")
+
+
+def _items(raw: Any) -> Any:
+    """The input as messages; a text is the user's."""
+    if isinstance(raw, str):
+        return [{"role": "user", "content": raw}]
+    for position, item in enumerate(raw if isinstance(raw, list) else ()):
+        kind = item.get("type") if isinstance(item, dict) else None
+        if kind not in (None, "message"):
+            what = f"{DIALECT.name}[{position}]"
+            raise unsupported(f"{what} of type {show(kind)}", cure="send messages", param=f"{what}.type")
+    return raw
+
+
+def _top_logprobs(wire: ResponseWire, most: int) -> Any:
+    top = wire.top_logprobs
+    allowed = Range(0, most, f"an integer from 0 to {most} (max_logprobs)", integer=True)
+    if top is not None and not allowed.allows(top):
+        raise invalid("top_logprobs", allowed.law, top)
+    if top and LOGPROBS not in wire.include:
+        raise invalid("top_logprobs", f"0 or come with {LOGPROBS} in include", top, cure="put that into include")
+    return top

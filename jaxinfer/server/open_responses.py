@@ -1,0 +1,87 @@
+"""POST /v1/responses and what has become of them: chat's path with another form, and a store."""
+
+import secrets
+import time
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from jaxinfer.errors import InvalidRequest, NotFound
+from jaxinfer.protocol.carried import speaking_of
+from jaxinfer.protocol.open_responses import NAMES, Messages, read_response_request
+from jaxinfer.protocol.response_object import ResponseForm
+from jaxinfer.protocol.responses import encode_json
+from jaxinfer.protocol.validate import show, unsupported
+from jaxinfer.server.body import read_json
+from jaxinfer.server.completions import answer_chat, open_llm, served_model
+from jaxinfer.server.response_store import ResponseStore, Stored
+from jaxinfer.server.stream import EventStream
+
+
+async def create_response(request: Request) -> Response | EventStream:
+    """A text or messages in, the assistant's next message out; it may go on from an earlier response."""
+    llm = open_llm(request)
+    body = await read_json(request, request.app.state.settings.max_body_bytes)
+    store: ResponseStore = request.app.state.responses
+    tenant, response_id = request.state.tenant.name, f"resp_{secrets.token_hex(24)}"
+
+    def history_of(previous_id: str) -> Messages:
+        stored = store.get(tenant, previous_id)
+        if stored is None:
+            message = f"previous_response_id must name {_held(store)}, got {show(previous_id)}; send all of it as input"
+            raise InvalidRequest(message, param="previous_response_id", code="previous_response_not_found")
+        history: Messages = msgspec.json.decode(stored.history)
+        return history
+
+    wanted = read_response_request(body, history_of, max_logprobs=llm.info.max_logprobs)
+
+    def keep(response: dict[str, Any], text: str) -> None:
+        if wanted.wire.store:
+            history = [*wanted.conversation, {"role": "assistant", "content": text}]
+            store.put(tenant, response_id, encode_json(response), encode_json(history))
+
+    model = served_model(llm.info, wanted.wire.model)
+    form = ResponseForm(response_id, int(time.time()), model, wanted.settings(llm.info.defaults), keep)
+    with speaking_of(NAMES):
+        return await answer_chat(request, llm, wanted.chat, form)
+
+
+async def stored_response(request: Request) -> Response:
+    """A response that has ended and is still held; or forget it."""
+    stored, response_id = _stored(request), request.path_params["id"]
+    if request.method == "DELETE":
+        request.app.state.responses.forget(request.state.tenant.name, response_id)
+        deleted = {"id": response_id, "object": "response", "deleted": True}
+        return Response(encode_json(deleted), media_type="application/json")
+    if request.query_params.get("stream", "false") != "false":
+        raise unsupported("stream", cure="ask for the whole response")
+    return Response(stored.body, media_type="application/json")
+
+
+async def cancel_response(request: Request) -> Response:
+    """End one that is under way; its own answer, or stream, ends with what there is."""
+    tenant, response_id = request.state.tenant.name, request.path_params["id"]
+    for generation, form in request.app.state.running.known_as((tenant, response_id)):
+        if isinstance(form, ResponseForm) and form.id == response_id:  # not a client's own id that looks like one
+            await generation.abort()
+            body = form.object("cancelled", [], generation.usage)
+            return Response(encode_json(body), media_type="application/json")
+    _stored(request)
+    raise InvalidRequest("a response must be under way to be cancelled, this one has ended", code="invalid_value")
+
+
+def _stored(request: Request) -> Stored:
+    store: ResponseStore = request.app.state.responses
+    response_id = request.path_params["id"]
+    stored = store.get(request.state.tenant.name, response_id)
+    if stored is None:
+        message = f"there is no response {show(response_id)} here; the id must name {_held(store)}"
+        raise NotFound(message, param="id", code="response_not_found")
+    return stored
+
+
+def _held(store: ResponseStore) -> str:
+    limits = f"{store.max_responses} responses, {store.max_bytes} bytes and {store.max_age_s:g} s"
+    return f"a stored response of yours that is still held (at most {limits})"

@@ -1,0 +1,77 @@
+"""What /v1/responses keeps for clients to come back to."""
+
+import dataclasses
+import time
+from collections import defaultdict
+from collections.abc import Callable
+
+ENTRY_BYTES = 512  # what Python needs for an entry beside its bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stored:
+    """body: the response object.    history: the conversation up to its end, as JSON.    stored_s: when."""
+
+    body: bytes
+    history: bytes
+    stored_s: float
+
+    @property
+    def num_bytes(self) -> int:
+        return len(self.body) + len(self.history) + ENTRY_BYTES
+
+
+class ResponseStore:
+    """Responses by tenant and id. Invariant: after each call at most max_responses are held, of max_bytes together, and
+    none older than max_age_s.
+
+    When there are too many, the tenant who holds most gives up its oldest one: nobody can drive out another's by
+    asking more often.
+    """
+
+    def __init__(
+        self, max_responses: int, max_bytes: int, max_age_s: float, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.max_responses = max_responses
+        self.max_bytes = max_bytes
+        self.max_age_s = max_age_s
+        self._now_s = now_s
+        self._held: dict[str, dict[str, Stored]] = {}  # oldest first
+        self._num_bytes: defaultdict[str, int] = defaultdict(int)
+
+    def put(self, tenant: str, response_id: str, body: bytes, history: bytes) -> None:
+        """Keep a response, as long as there is room."""
+        stored = Stored(body, history, self._now_s())
+        self._held.setdefault(tenant, {})[response_id] = stored
+        self._num_bytes[tenant] += stored.num_bytes
+        self._forget_old()
+        while sum(map(len, self._held.values())) > self.max_responses:
+            self._forget_oldest(max(self._held, key=lambda name: len(self._held[name])))
+        while sum(self._num_bytes.values()) > self.max_bytes:
+            self._forget_oldest(max(self._num_bytes, key=self._num_bytes.__getitem__))
+
+    def get(self, tenant: str, response_id: str) -> Stored | None:
+        """This tenant's response of that id."""
+        self._forget_old()
+        return self._held.get(tenant, {}).get(response_id)
+
+    def forget(self, tenant: str, response_id: str) -> bool:
+        """Whether there was such a response; there no longer is."""
+        is_there = self.get(tenant, response_id) is not None
+        if is_there:
+            self._drop(tenant, response_id)
+        return is_there
+
+    def _forget_old(self) -> None:
+        since_s = self._now_s() - self.max_age_s
+        for tenant in tuple(self._held):
+            while tenant in self._held and next(iter(self._held[tenant].values())).stored_s < since_s:
+                self._forget_oldest(tenant)
+
+    def _forget_oldest(self, tenant: str) -> None:
+        self._drop(tenant, next(iter(self._held[tenant])))
+
+    def _drop(self, tenant: str, response_id: str) -> None:
+        self._num_bytes[tenant] -= self._held[tenant].pop(response_id).num_bytes
+        if not self._held[tenant]:
+            del self._held[tenant], self._num_bytes[tenant]
