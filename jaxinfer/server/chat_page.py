@@ -12,22 +12,12 @@ from starlette.responses import Response
 
 from jaxinfer.server.html import UTF8, headers, source
 
-SCRIPTS = (
-    "markdown.js",
-    "tree.js",
-    "store.js",
-    "api.js",
-    "view.js",
-    "message.js",
-    "settings.js",
-    "sidebar.js",
-    "chat.js",
-)
+SCRIPTS = ("markdown", "tree", "store", "api", "view", "message", "settings", "sidebar", "chat")
 LOCAL = "http://localhost:* http://127.0.0.1:*"  # whom a page from a file may ask; the served one asks its server alone
 
 _FOLDER = files("jaxinfer.server") / "web"
 _STYLE = (_FOLDER / "chat.css").read_text()
-_SCRIPT = "\n'use strict';\n{\n" + "".join((_FOLDER / name).read_text() for name in SCRIPTS) + "}\n"
+_SCRIPT = "\n'use strict';\n{\n" + "".join((_FOLDER / f"{name}.js").read_text() for name in SCRIPTS) + "}\n"
 
 
 def policy(connect: str) -> str:

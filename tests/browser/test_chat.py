@@ -312,7 +312,7 @@ def test_a_reader_is_left_where_it_is_and_can_go_to_the_end(chat, says):
     says.answers["Long"] = ["line\n\n" * 60, gate, "line\n\n" * 60, "end"]
     chat.send("Long")
     chat.waits_for(".assistant .text", "line")
-    gap = "(() => { const s = document.getElementById('scroller'); return s.scrollHeight - s.scrollTop - s.clientHeight })()"
+    gap = "(s => s.scrollHeight - s.scrollTop - s.clientHeight)(document.getElementById('scroller'))"
     wait_until(lambda: chat.page.evaluate(gap) < 2)
     chat.page.evaluate("document.getElementById('scroller').scrollTop = 10")
     chat.waits_for("#to-end")

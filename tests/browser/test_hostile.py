@@ -52,10 +52,12 @@ def check_nothing_ran(chat: Chat) -> None:
     """The page's own elements are divs, text blocks, buttons and their icons; what the model said made no other."""
     assert chat.page.evaluate("window.pwned") is None
     assert chat.page.url == chat.server + "/"
-    bad = "script, img, iframe, object, embed, form, input, style, link, meta, base, math, template, h1[id], [style], [src]"
+    bad = (
+        "script, img, iframe, object, embed, form, input, style, link, meta, base, math, template, [id], [style], [src]"
+    )
     assert elements(chat, f"#log :is({bad})") == 0
-    handlers = "[...document.querySelectorAll('#log *')].flatMap((e) => e.getAttributeNames()).filter((n) => n.startsWith('on'))"
-    assert chat.page.evaluate(handlers) == []
+    attributes = chat["#log *"].evaluate_all("(all) => all.flatMap((element) => element.getAttributeNames())")
+    assert not [name for name in attributes if name.startswith("on")]
     hrefs = chat["#log a"].evaluate_all("(all) => all.map((a) => a.protocol)")
     assert set(hrefs) <= {"https:", "http:", "mailto:"}
     assert elements(chat, "#log svg:not(.icon > svg)") == 0
@@ -136,12 +138,8 @@ def test_a_megabyte_is_shown_and_the_page_stays_usable(chat, says):
         "prose": "Some **bold** and `coded` words in a sentence.\n\n" * 5_000,
         "line": "word " * 40_000,
         "code": "```\n" + "x = [1, 2, 3]  # a line of code\n" * 20_000 + "```",
-        "nesting": "> " * 3_000
-        + "- " * 3_000
-        + "*a " * 20_000
-        + "a* " * 20_000
-        + "[" * 20_000
-        + "](https://x.example)" * 5_000,
+        "blocks": "> " * 3_000 + "- " * 3_000,
+        "nesting": "*a " * 20_000 + "a* " * 20_000 + "[" * 20_000 + "](https://x.example)" * 5_000,
     }
     for name, text in texts.items():
         says.answers[name] = [text[at : at + 4_000] for at in range(0, len(text), 4_000)]

@@ -56,7 +56,7 @@ def test_script_and_style_run_by_their_hash_and_nothing_else_does():
 
 def test_no_script_of_it_makes_markup_of_text():
     (script,) = re.findall(r"<script>(.*?)</script>", TEXT, re.DOTALL)
-    dangers = r"\.(inner|outer)HTML|insertAdjacentHTML|document\.write|DOMParser|\beval\(|new Function|srcdoc|javascript:|import\("
+    dangers = r"\.(inner|outer)HTML|insertAdjacentHTML|document\.write|DOMParser|\beval\(|Function\(|srcdoc|import\("
     assert re.findall(dangers, script) == []
     assert all(f"class {name}" in script for name in ("MarkdownView", "Store", "Server", "Page"))
     assert len(set(SCRIPTS)) == len(SCRIPTS)

@@ -9,7 +9,7 @@
 const MAX_DEPTH = 12;
 const CHUNK_LINES = 200; // of code in one element: what grows stays small
 
-const FENCE = /^ {0,3}(`{3,}|~{3,})[ \t]*([^`\s]*)/;
+const FENCE = /^ {0,3}(?:(`{3,})(?=[^`]*$)|(~{3,}))[ \t]*(\S*)/;
 const HEADING = /^ {0,3}(#{1,6})(?:[ \t]|$)/;
 const RULE = /^ {0,3}([-*_])(?:[ \t]*\1){2,}[ \t]*$/;
 const QUOTE = /^ {0,3}> ?/;
@@ -207,7 +207,7 @@ function readBlock(lines, at, depth) {
   return readParagraph(lines, at, depth);
 }
 
-function readFence(lines, at, [, fence, language]) {
+function readFence(lines, at, [, ticks, fence = ticks, language]) {
   const block = { kind: "fence", fence, language, indent: indentOf(lines[at]), isClosed: false };
   let to = at + 1;
   while (to < lines.length && !closes(lines[to], block)) to++;
