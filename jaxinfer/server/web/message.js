@@ -39,6 +39,13 @@ class MessageView {
     return this.conversation.nodes[this.at];
   }
 
+  /** What went wrong, if anything did: an answer without an end is one whose page was closed. */
+  get error() {
+    const { end, error } = this.node;
+    if (this.isUser || end || error || this.page.isRunning(this.conversation, this.at)) return error;
+    return { message: CUT };
+  }
+
   makeAnswer() {
     this.summary = element("summary");
     const thinking = element("div");
@@ -84,8 +91,8 @@ class MessageView {
   }
 
   showEnd() {
-    const isOpen = this.page.isRunning(this.conversation, this.at);
-    const { end, error = end || isOpen ? undefined : { message: CUT } } = this.node; // the page was closed
+    const { end } = this.node;
+    const { error } = this;
     this.end.hidden = !error && !ENDS[end];
     this.end.className = error ? "end error" : "end";
     this.end.replaceChildren(error?.message ?? ENDS[end] ?? "");
@@ -120,7 +127,7 @@ class MessageView {
     if (!isOpen && this.node.text) made.push(copy);
     if (this.isUser) made.push(iconButton("edit", "Edit", () => this.edit()));
     else if (!isOpen) {
-      made.push(iconButton("again", "Regenerate", () => this.page.regenerate(this.at)));
+      if (!this.error) made.push(iconButton("again", "Regenerate", () => this.page.regenerate(this.at)));
       if (this.node.stats?.tokens) made.push(this.factsButton());
     }
     for (const button of made) if (isBusy && ["Edit", "Regenerate"].includes(button.title)) button.disabled = true;
@@ -143,6 +150,7 @@ class MessageView {
   /** Let a message be written again; what is sent becomes a new version of it. */
   edit() {
     const area = element("textarea");
+    area.rows = 1;
     area.value = this.node.text;
     area.setAttribute("aria-label", "Edit the message");
     const send = element("button", "Send");
