@@ -56,7 +56,7 @@ class Chat:
 
     def ended(self) -> str:
         """The last answer's text, once no answer is under way."""
-        self["#log[aria-busy=false] .assistant:last-child .actions button"].first.wait_for()
+        self["#log[aria-busy=false] .assistant:last-child"].wait_for()
         return self.last
 
     @property

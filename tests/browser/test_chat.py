@@ -42,7 +42,7 @@ def f():
 
 def test_an_answer_streams_and_shows_its_measures(chat, says, llm):
     gate = asyncio.Event()
-    says.answers["Hello"] = ["One ", "two ", gate, "three"]
+    says.answers["Hello"] = ["One ", "two ", gate, "three", 0.5, ""]
     chat.send("Hello")
     chat.waits_for(".assistant .text", "One two")
     assert chat["#log"].get_attribute("aria-busy") == "true"
@@ -57,12 +57,12 @@ def test_an_answer_streams_and_shows_its_measures(chat, says, llm):
     chat.waits_for("#meter [data-name=pages]", "0 / 10 pages")
     chat["button[title='Measures of this answer']"].click()
     facts = chat[".facts"].inner_text()
-    assert "4 tokens" in facts and "tiny" in facts
+    assert "5 tokens" in facts and "tiny" in facts
     assert (chat["#title"].inner_text(), chat["#model"].inner_text()) == ("Hello", "tiny")
 
 
 def test_what_a_server_measures_is_shown_when_it_is_asked_for(chat, says):
-    metrics = '"metrics":{"queue_time_ms":1.5,"prefill_time_ms":20.25,"preemptions":2}'
+    metrics = '"metrics":{"queue_time_ms":1.5,"prefill_time_ms":20.25,"mean_itl_ms":4,"preemptions":2}'
     head = '{"id":"a","object":"chat.completion.chunk","created":1,"model":"tiny",'
     choice = '"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":"stop"}]'
     usage = '"usage":{"prompt_tokens":9,"completion_tokens":2}'
@@ -72,7 +72,7 @@ def test_what_a_server_measures_is_shown_when_it_is_asked_for(chat, says):
     chat.ask("x")
     chat["button[title='Measures of this answer']"].click()
     facts = chat[".facts"].inner_text()
-    assert all(shown in facts for shown in ("2 ms", "20 ms", "2 times", "9 tokens"))
+    assert all(shown in facts for shown in ("1.5 ms", "20 ms", "2 times", "9 tokens", "250 tok/s"))
 
 
 def test_stop_ends_the_request_in_the_server_and_keeps_what_came(chat, says, llm):

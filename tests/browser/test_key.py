@@ -39,7 +39,7 @@ def test_a_key_is_asked_for_and_goes_into_a_header_alone(chat):
     chat["#key"].press("Enter")
     chat.waits_for("#model", "tiny")
     chat.page.wait_for_selector("#banner", state="hidden")
-    chat.button("Regenerate").click()
+    chat.button("Try again").click()
     assert chat.ended() == "Answer 1 to: Early"
     chat.page.reload()
     chat.waits_for("#model", "tiny")

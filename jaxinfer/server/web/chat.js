@@ -5,6 +5,7 @@ const RETRY_S = 2;
 const POLL_MS = 1000;
 const SAVE_MS = 2000;
 const METER_MS = 250;
+const RATED_MS = 200; // what comes in less has come at once
 const NEAR_END_PX = 48;
 
 /** Invariant: at most one answer of a conversation is under way, and `runs` holds it until its last state is stored. */
@@ -216,9 +217,10 @@ class Page {
       stats.promptTokens = chunk.usage.prompt_tokens;
       stats.cachedTokens = chunk.usage.prompt_tokens_details?.cached_tokens;
       stats.tokens = chunk.usage.completion_tokens;
-      if (choice && stats.tokens > 1 && nowMs > run.firstMs) stats.tokensPerS = (1000 * (stats.tokens - 1)) / (nowMs - run.firstMs);
+      if (choice && nowMs - run.firstMs > RATED_MS) stats.tokensPerS = (1000 * (stats.tokens - 1)) / (nowMs - run.firstMs);
     }
     Object.assign(stats, chunk.metrics);
+    if (stats.mean_itl_ms) stats.tokensPerS = 1000 / stats.mean_itl_ms; // as the engine made them, not as they came
     if (nowMs - run.savedMs > SAVE_MS) {
       run.savedMs = nowMs;
       this.save(run.conversation);
@@ -377,12 +379,7 @@ class Page {
       byId("to-end").hidden = this.follows;
     }, { passive: true });
     byId("to-end").addEventListener("click", () => this.toEnd());
-    for (const text of EXAMPLES) {
-      const button = element("button", text);
-      button.type = "button";
-      button.addEventListener("click", () => this.send(text));
-      byId("examples").append(button);
-    }
+    byId("examples").append(...EXAMPLES.map((text) => textButton(text, () => this.send(text))));
     this.listenToDialogs();
     document.addEventListener("keydown", (event) => this.key(event));
     addEventListener("pagehide", () => {

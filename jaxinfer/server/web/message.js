@@ -8,12 +8,12 @@ const ENDS = {
 const FACTS = {
   model: ["Model", String],
   promptTokens: ["Prompt", (n) => `${number.format(n)} tokens`],
-  cachedTokens: ["of it cached", (n) => `${number.format(n)} tokens`],
+  cachedTokens: ["Cached", (n) => `${number.format(n)} tokens`],
   tokens: ["Answer", (n) => `${number.format(n)} tokens`],
   tokensPerS: ["Speed", rate],
   firstMs: ["First token", seconds],
-  queue_time_ms: ["waiting in the server", seconds],
-  prefill_time_ms: ["reading the prompt", seconds],
+  queue_time_ms: ["Queue", seconds],
+  prefill_time_ms: ["Prefill", seconds],
   mean_itl_ms: ["Between tokens", seconds],
   total_time_ms: ["In the server", seconds],
   preemptions: ["Preempted", (n) => `${n} times`],
@@ -97,15 +97,13 @@ class MessageView {
     this.end.className = error ? "end error" : "end";
     this.end.replaceChildren(error?.message ?? ENDS[end] ?? "");
     if (!error) return;
-    const button = element("button", error.isKey ? "Enter a key" : "Try again");
-    button.type = "button";
-    button.addEventListener("click", () => (error.isKey ? this.page.askForKey() : this.page.regenerate(this.at)));
-    this.end.append(button);
+    if (error.isKey) this.end.append(textButton("Enter a key", () => this.page.askForKey()));
+    this.end.append(textButton("Try again", () => this.page.regenerate(this.at)));
   }
 
   showFacts() {
     const stats = this.node.stats ?? {};
-    const rows = Object.entries(FACTS).filter(([name]) => stats[name] !== undefined && stats[name] !== null);
+    const rows = Object.entries(FACTS).filter(([name]) => (stats[name] ?? 0) !== 0);
     this.facts.replaceChildren(...rows.flatMap(([name, [label, shown]]) => [element("dt", label), element("dd", shown(stats[name]))]));
   }
 
@@ -153,16 +151,7 @@ class MessageView {
     area.rows = 1;
     area.value = this.node.text;
     area.setAttribute("aria-label", "Edit the message");
-    const send = element("button", "Send");
-    send.type = "button";
-    send.className = "main";
-    const cancel = element("button", "Cancel");
-    cancel.type = "button";
-    cancel.className = "quiet";
-    const buttons = element("div", cancel, send);
-    buttons.className = "buttons";
     this.element.classList.add("editing");
-    this.body.replaceChildren(area, buttons);
     this.actions.replaceChildren();
     const close = () => {
       this.element.classList.remove("editing");
@@ -182,8 +171,9 @@ class MessageView {
       if (event.key === "Escape") close();
       else submit();
     });
-    cancel.addEventListener("click", close);
-    send.addEventListener("click", submit);
+    const buttons = element("div", textButton("Cancel", close, "quiet"), textButton("Send", submit, "main"));
+    buttons.className = "buttons";
+    this.body.replaceChildren(area, buttons);
     fit(area);
     area.focus();
     area.setSelectionRange(area.value.length, area.value.length);

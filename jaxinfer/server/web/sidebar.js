@@ -80,14 +80,12 @@ class Sidebar {
   }
 
   item(conversation) {
-    const open = element("button", conversation.title);
-    open.type = "button";
-    open.className = "open";
-    open.title = conversation.title;
-    open.addEventListener("click", () => {
+    const show = () => {
       this.closeIfNarrow();
       this.page.open(conversation);
-    });
+    };
+    const open = textButton(conversation.title, show, "open");
+    open.title = conversation.title;
     const rename = iconButton("edit", `Rename ${conversation.title}`, () => this.rename(item, conversation));
     const remove = iconButton("bin", `Delete ${conversation.title}`, () => this.page.remove(conversation));
     open.addEventListener("keydown", (event) => {

@@ -22,6 +22,14 @@ function iconButton(name, label, onClick) {
   return button;
 }
 
+function textButton(label, onClick, kind = "") {
+  const button = element("button", label);
+  button.type = "button";
+  button.className = kind;
+  button.addEventListener("click", onClick);
+  return button;
+}
+
 const NOTICE_MS = 8000;
 let noticeTimer = 0;
 
@@ -76,11 +84,12 @@ function copyTheOldWay(text) {
 const number = new Intl.NumberFormat("en");
 
 function seconds(ms) {
+  if (ms < 9.95) return `${ms.toFixed(1)} ms`;
   return ms < 995 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(ms < 9950 ? 2 : 1)} s`;
 }
 
 function rate(tokensPerS) {
-  return `${tokensPerS < 10 ? tokensPerS.toFixed(1) : Math.round(tokensPerS)} tok/s`;
+  return `${tokensPerS < 10 ? tokensPerS.toFixed(1) : number.format(Math.round(tokensPerS))} tok/s`;
 }
 
 /** A text field as high as what it holds. */
