@@ -28,6 +28,10 @@ def test_a_setting_that_the_server_refuses_is_named(chat):
     chat.page.keyboard.press("Escape")
     chat.ask("Hi")
     assert "temperature must be" in chat.waits_for(".error").inner_text()
+    chat["#chosen"].click()
+    chat.button("Back to the model’s own").click()
+    chat.page.keyboard.press("Escape")
+    assert chat.ask("And now?") == "Answer 1 to: And now?", "an answer that never came is in nobody's way"
 
 
 def test_a_failure_in_the_middle_keeps_what_came(chat, says, llm):

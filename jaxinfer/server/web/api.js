@@ -19,7 +19,9 @@ class Server {
   constructor() {
     const page = document.documentElement.dataset.server; // written there when the page is saved
     this.isOwn = location.protocol.startsWith("http");
-    this.address = this.isOwn ? location.origin : prefs.getItem("server") || page || "http://127.0.0.1:8000";
+    this.pref = `server ${page}`; // pages from files share what the browser keeps
+    this.address = this.isOwn ? new URL(".", location.href).href : prefs.getItem(this.pref) || page || "http://127.0.0.1:8000";
+    this.address = this.address.replace(/\/$/, "");
     this.key = session.getItem("api-key") || prefs.getItem("api-key") || "";
     this.models = [];
   }
@@ -33,7 +35,7 @@ class Server {
 
   setAddress(address) {
     this.address = address.replace(/\/+$/, "");
-    remember(prefs, "server", this.address);
+    remember(prefs, this.pref, this.address);
   }
 
   /** The answer to a request, if it is a good one. Raises Refusal, Unreachable, or AbortError. */

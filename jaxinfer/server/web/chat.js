@@ -6,6 +6,7 @@ const POLL_MS = 1000;
 const SAVE_MS = 2000;
 const METER_MS = 250;
 const RATED_MS = 200; // what comes in less has come at once
+const THINK_CHARS = "</think>".length;
 const NEAR_END_PX = 48;
 
 /** Invariant: at most one answer of a conversation is under way, and `runs` holds it until its last state is stored. */
@@ -175,7 +176,7 @@ class Page {
   async answer(conversation, parent) {
     const messages = messagesFor(conversation, parent);
     const at = addMessage(conversation, parent, { role: "assistant", text: "" });
-    const run = { conversation, at, controller: new AbortController(), beganMs: performance.now(), firstMs: null, savedMs: 0 };
+    const run = { conversation, at, controller: new AbortController(), beganMs: performance.now(), firstMs: null, savedMs: 0, tail: "" };
     this.runs.set(conversation.id, run);
     const polling = setInterval(() => this.poll(), POLL_MS);
     this.follows = true;
@@ -208,10 +209,7 @@ class Page {
       run.firstMs = nowMs;
       stats.firstMs = nowMs - run.beganMs;
     }
-    node.text += choice?.delta?.content ?? "";
-    if (choice?.delta?.reasoning_content) node.thinking = (node.thinking ?? "") + choice.delta.reasoning_content;
-    if (node.thoughtMs === undefined && splitThinking(node).isThinking) run.isThinking = true;
-    else if (run.isThinking && node.thoughtMs === undefined) node.thoughtMs = nowMs - run.firstMs;
+    if (choice) this.append(run, node, choice.delta);
     if (choice?.finish_reason) node.end = choice.finish_reason;
     if (chunk.usage) {
       stats.promptTokens = chunk.usage.prompt_tokens;
@@ -226,6 +224,16 @@ class Page {
       this.save(run.conversation);
     }
     this.paint(run);
+  }
+
+  /** Add what was said, and see when the thinking ends. The text is not read: it may be long, and pieces are many. */
+  append(run, node, { content = "", reasoning_content: thought = "" }) {
+    if (thought) node.thinking = (node.thinking ?? "") + thought;
+    node.text += content;
+    run.tail = (run.tail + content).slice(-THINK_CHARS - content.length);
+    if (node.thoughtMs === undefined && (run.tail.includes("</think>") || (node.thinking && content)))
+      node.thoughtMs = performance.now() - run.firstMs;
+    run.tail = run.tail.slice(-THINK_CHARS);
   }
 
   fail(node, error) {
@@ -418,9 +426,9 @@ class Page {
 
   /** The page as a file that asks this server, when it is opened from wherever it lies. */
   async savePage() {
-    const page = await (await fetch(location.origin + "/")).text();
+    const page = await (await fetch(location.pathname)).text();
     const saved = page
-      .replace('data-server=""', `data-server="${location.origin}"`)
+      .replace('data-server=""', `data-server="${this.server.address}"`)
       .replace("connect-src 'self'", `connect-src ${location.origin}`);
     const anchor = element("a");
     anchor.href = URL.createObjectURL(new Blob([saved], { type: "text/html" }));
