@@ -108,7 +108,7 @@ def test_a_model_s_name_and_note_are_text(open_chat, llm):
     evil = MARKUP[1]
     llm._info = dataclasses.replace(llm.info, served_names=(evil,), note=evil)
     chat = open_chat()
-    assert chat["#model"].inner_text() == evil and evil in chat["#empty-facts"].inner_text()
+    assert chat["#model"].inner_text() == evil and evil in chat["#empty-note"].inner_text()
     check_nothing_ran(chat)
 
 

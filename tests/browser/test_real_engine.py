@@ -40,7 +40,7 @@ def without_end(route: Any) -> None:
 def test_stop_frees_the_pages_and_the_next_turn_reuses_them(chat, engine):
     llm, _ = engine
     chat.page.route("**/v1/chat/completions", without_end)
-    assert "made up" in chat["#empty-facts"].inner_text()
+    assert "made up" in chat["#empty-note"].inner_text()
     chat.send("Count for as long as you can, " + "please " * 40)
     chat.waits_for("#meter [data-name=rate]")
     wait_until(lambda: llm.stats().pages_owned > 0)

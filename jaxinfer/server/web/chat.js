@@ -304,11 +304,12 @@ class Page {
     const host = new URL(this.server.address).host;
     byId("model").textContent = byId("empty-model").textContent = model?.id ?? "";
     byId("model").title = model ? `${model.root}, at ${host}` : "";
-    const facts = model && [`${number.format(model.max_model_len)} tokens of context`, `at ${host}`, model.note];
-    byId("empty-facts").textContent = facts ? facts.filter(Boolean).join(" \u00b7 ") : "";
+    const facts = model && `${number.format(model.max_model_len)} tokens of context \u00b7 at ${host}`;
+    byId("empty-facts").textContent = facts ?? "";
+    byId("empty-note").textContent = model?.note ?? "";
     byId("examples").hidden = !model;
     const kept = prefs.getItem("api-key") ? "an API key is remembered in this browser" : this.server.key ? "with an API key" : "";
-    byId("server-facts").textContent = [...(facts ?? [`not reached, at ${host}`]), kept].filter(Boolean).join(" \u00b7 ");
+    byId("server-facts").textContent = [facts ?? `not reached, at ${host}`, kept].filter(Boolean).join(" \u00b7 ");
   }
 
   showSend() {
