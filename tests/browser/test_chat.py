@@ -296,6 +296,19 @@ def test_everything_can_be_done_with_keys(chat, llm):
         assert any(name in (label or "") for label in seen), name
 
 
+@pytest.mark.parametrize("where", [".assistant [title=Copy]", "#conversations .open"])
+def test_the_focus_stays_where_it_is_when_an_answer_ends(chat, says, where):
+    gate = asyncio.Event()
+    says.answers["Later"] = ["Now ", gate, "done"]
+    chat.ask("First")
+    chat.send("Later")
+    chat.waits_for(".text", "Now")
+    chat[where].first.focus()
+    gate.set()
+    assert chat.ended() == "Now done"
+    assert chat.page.evaluate("(where) => document.activeElement.matches(where)", where)
+
+
 def test_an_input_method_s_enter_sends_nothing(chat, says):
     chat["#input"].fill("ni")
     chat["#input"].dispatch_event("keydown", {"key": "Enter", "isComposing": True, "bubbles": True})

@@ -1,4 +1,4 @@
-"""The page against the real scheduler and engine process, whose model is made up: what stop frees, what a turn reuses."""
+"""The page against the real scheduler and engine process, its model made up: what stop frees, what a turn reuses."""
 
 import json
 import re

@@ -9,7 +9,7 @@ const RATED_MS = 200; // what comes in less has come at once
 const THINK_CHARS = "</think>".length;
 const NEAR_END_PX = 48;
 
-/** Invariant: at most one answer of a conversation is under way, and `runs` holds it until its last state is stored. */
+/** Invariant: at most one answer of a conversation is under way, and `runs` holds it as long. */
 class Page {
   constructor() {
     this.server = new Server();
@@ -156,7 +156,9 @@ class Page {
   }
 
   regenerate(at) {
-    if (!this.isRunning(this.current)) this.answer(this.current, this.current.nodes[at].parent);
+    if (this.isRunning(this.current)) return;
+    this.answer(this.current, this.current.nodes[at].parent);
+    this.focusInput();
   }
 
   choose(at, step) {
@@ -195,7 +197,7 @@ class Page {
       this.runs.delete(conversation.id);
       conversation.changed = Date.now();
       if (this.conversations.has(conversation.id)) this.save(conversation);
-      this.finish(conversation, at);
+      this.finish(conversation);
     }
   }
 
@@ -230,10 +232,10 @@ class Page {
   append(run, node, { content = "", reasoning_content: thought = "" }) {
     if (thought) node.thinking = (node.thinking ?? "") + thought;
     node.text += content;
-    run.tail = (run.tail + content).slice(-THINK_CHARS - content.length);
-    if (node.thoughtMs === undefined && (run.tail.includes("</think>") || (node.thinking && content)))
+    const tail = run.tail + content;
+    if (node.thoughtMs === undefined && (tail.includes("</think>") || (node.thinking && content)))
       node.thoughtMs = performance.now() - run.firstMs;
-    run.tail = run.tail.slice(-THINK_CHARS);
+    run.tail = tail.slice(-THINK_CHARS);
   }
 
   fail(node, error) {
@@ -244,10 +246,10 @@ class Page {
       node.error = { message: `This page failed: ${error.message}` };
       throw error;
     }
-    if (node.error && node.error.isKey) this.connect();
+    if (node.error?.isKey) this.connect();
   }
 
-  finish(conversation, at) {
+  finish(conversation) {
     if (conversation === this.current) {
       this.show();
       this.keepAtEnd();

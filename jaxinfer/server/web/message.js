@@ -129,7 +129,7 @@ class MessageView {
       if (this.node.stats?.tokens) made.push(this.factsButton());
     }
     for (const button of made) if (isBusy && ["Edit", "Regenerate"].includes(button.title)) button.disabled = true;
-    this.actions.replaceChildren(...made);
+    replaceFocused(this.actions, ...made);
   }
 
   factsButton() {

@@ -76,7 +76,7 @@ class Sidebar {
       groups.get(name).push(this.item(conversation));
     }
     const parts = [...groups].flatMap(([name, items]) => [element("h2", name), element("ul", ...items)]);
-    byId("conversations").replaceChildren(...parts);
+    replaceFocused(byId("conversations"), ...parts);
   }
 
   item(conversation) {

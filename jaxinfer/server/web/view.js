@@ -30,6 +30,14 @@ function textButton(label, onClick, kind = "") {
   return button;
 }
 
+/** Put other children into `parent`; the focus stays on the one of the same name. */
+function replaceFocused(parent, ...children) {
+  const name = (node) => node.getAttribute("aria-label") || node.textContent;
+  const focused = parent.contains(document.activeElement) ? name(document.activeElement) : null;
+  parent.replaceChildren(...children);
+  if (focused !== null) [...parent.querySelectorAll("button")].find((button) => name(button) === focused)?.focus();
+}
+
 const NOTICE_MS = 8000;
 let noticeTimer = 0;
 
