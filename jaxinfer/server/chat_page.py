@@ -16,8 +16,8 @@ SCRIPTS = ("markdown", "tree", "store", "api", "view", "message", "settings", "s
 LOCAL = "http://localhost:* http://127.0.0.1:*"  # whom a page from a file may ask; the served one asks its server alone
 
 _FOLDER = files("jaxinfer.server") / "web"
-_STYLE = (_FOLDER / "chat.css").read_text()
-_SCRIPT = "\n'use strict';\n{\n" + "".join((_FOLDER / f"{name}.js").read_text() for name in SCRIPTS) + "}\n"
+_STYLE = (_FOLDER / "chat.css").read_text("utf-8")
+_SCRIPT = "\n'use strict';\n{\n" + "".join((_FOLDER / f"{name}.js").read_text("utf-8") for name in SCRIPTS) + "}\n"
 
 
 def policy(connect: str) -> str:
@@ -31,7 +31,7 @@ def policy(connect: str) -> str:
 
 def assemble() -> bytes:
     """The page. Each mark stands in chat.html once."""
-    page = (_FOLDER / "chat.html").read_text()
+    page = (_FOLDER / "chat.html").read_text("utf-8")
     for mark, content in (("{policy}", policy(f"'self' {LOCAL}")), ("{style}", _STYLE), ("{script}", _SCRIPT)):
         before, _, after = page.partition(mark)
         page = before + content + after

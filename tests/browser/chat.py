@@ -1,11 +1,19 @@
 """The chat page as a person uses it."""
 
+from collections.abc import Callable
 from typing import Any
+
+from tests.server.http import wait_until
 
 WATCH = """
 window.broken = [];
 addEventListener("securitypolicyviolation", (event) => broken.push(`${event.violatedDirective} ${event.blockedURI}`));
 """
+
+
+def soon(condition: Callable[[], bool]) -> None:
+    """Fail unless the condition holds in time, on a machine that has more to do."""
+    wait_until(condition, timeout_s=20)
 
 
 class Chat:

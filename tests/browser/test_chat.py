@@ -5,9 +5,8 @@ import re
 
 import pytest
 
-from tests.browser.chat import Chat
+from tests.browser.chat import Chat, soon
 from tests.browser.scripted import endless
-from tests.server.http import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +81,7 @@ def test_stop_ends_the_request_in_the_server_and_keeps_what_came(chat, says, llm
         chat.waits_for(".assistant:last-child .text", "word word")
         assert llm.running
         stop()
-        wait_until(lambda: not llm.running)
+        soon(lambda: not llm.running)
         assert chat.ended().startswith("word word")
         assert chat.waits_for(".assistant:last-child .end").inner_text() == "Stopped."
         chat.button("New chat").click()
@@ -156,7 +155,7 @@ def test_another_tab_hears_of_a_change(chat):
     chat.ask("Again")
     other.locator(".text", has_text="Answer 1 to: Again").wait_for()
     chat.button("Delete From here").click()
-    wait_until(lambda: other.locator("#conversations .open").count() == 0)
+    soon(lambda: other.locator("#conversations .open").count() == 0)
 
 
 def test_markdown_is_shown_as_what_it_means(chat, says):
@@ -193,7 +192,7 @@ def test_code_and_messages_can_be_copied(open_chat, says):
     assert chat.page.evaluate(clipboard) == "Code"
     chat.page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")  # as pages of plain HTTP
     chat[".copy-code"].click()
-    wait_until(lambda: chat.page.evaluate("document.activeElement.className") == "copy-code copied")
+    soon(lambda: chat.page.evaluate("document.activeElement.className") == "copy-code copied")
 
 
 @pytest.mark.parametrize("begun", ["<think>\n", ""])
@@ -326,14 +325,14 @@ def test_a_reader_is_left_where_it_is_and_can_go_to_the_end(chat, says):
     chat.send("Long")
     chat.waits_for(".assistant .text", "line")
     gap = "(s => s.scrollHeight - s.scrollTop - s.clientHeight)(document.getElementById('scroller'))"
-    wait_until(lambda: chat.page.evaluate(gap) < 2)
+    soon(lambda: chat.page.evaluate(gap) < 2)
     chat.page.evaluate("document.getElementById('scroller').scrollTop = 10")
     chat.waits_for("#to-end")
     gate.set()
     chat.ended()
     assert chat.page.evaluate("document.getElementById('scroller').scrollTop") == 10
     chat["#to-end"].click()
-    wait_until(lambda: chat.page.evaluate(gap) < 2)
+    soon(lambda: chat.page.evaluate(gap) < 2)
 
 
 def colours(chat: Chat) -> tuple[int, int]:

@@ -6,8 +6,7 @@ import time
 import pytest
 
 from jaxinfer.errors import InvalidRequest
-from tests.browser.chat import Chat
-from tests.server.http import wait_until
+from tests.browser.chat import Chat, soon
 
 pytestmark = pytest.mark.slow
 
@@ -125,7 +124,7 @@ def test_the_policy_stops_what_the_page_itself_would_never_do(chat):
     }
     for name, code in tries.items():
         page.evaluate(f"() => {{ try {{ {code} }} catch (error) {{ console.info(error) }} }}")
-        wait_until(lambda: page.evaluate("window.broken.splice(0).length") > 0)
+        soon(lambda: page.evaluate("window.broken.splice(0).length") > 0)
         assert page.evaluate("window.pwned") is None, name
     page.locator("body").click(position={"x": 5, "y": 300})
     chat.asked.clear()  # of what the browser refused to ask

@@ -13,7 +13,8 @@ from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.dry_run import MODULE
 from jaxinfer.llm.process import EngineProcess
 from jaxinfer.server.app import create_app
-from tests.server.http import live, wait_until
+from tests.browser.chat import soon
+from tests.server.http import live
 
 pytestmark = pytest.mark.slow
 
@@ -43,10 +44,10 @@ def test_stop_frees_the_pages_and_the_next_turn_reuses_them(chat, engine):
     assert "made up" in chat["#empty-note"].inner_text()
     chat.send("Count for as long as you can, " + "please " * 40)
     chat.waits_for("#meter [data-name=rate]")
-    wait_until(lambda: llm.stats().pages_owned > 0)
+    soon(lambda: llm.stats().pages_owned > 0)
     assert re.fullmatch(r"\d+ / [\d,]+ pages", chat.waits_for("#meter [data-name=pages]").inner_text())
     chat.page.keyboard.press("Escape")
-    wait_until(lambda: llm.stats().pages_owned == 0 and not llm.stats().running)
+    soon(lambda: llm.stats().pages_owned == 0 and not llm.stats().running)
     chat.ended()
     assert llm.stats().finished.get("abort") == 1
     chat.send("And now?")
