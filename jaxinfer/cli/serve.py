@@ -157,7 +157,7 @@ def closing(info: "ModelInfo", base: str, host: str, *, has_keys: bool = False) 
         lines.append(f"warning  {host} can be reached from other machines and nothing asks for a key")
     return [
         *lines,
-        f"serving  {', '.join(info.served_names)} at {base}/v1",
+        f"serving  {', '.join(info.served_names)} at {base}/v1, a chat page at {base}",
         "try it   " + curl(info, base, has_keys=has_keys),
     ]
 

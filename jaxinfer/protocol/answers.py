@@ -207,7 +207,7 @@ ANSWERS: dict[str, Schema] = {
     ),
     "Prompt": _object({"prompt": _STRING}),
     "Aborted": _object({"aborted": _INTEGER}),
-    "Load": _object({"server_load": _INTEGER}),
+    "Load": _object({"server_load": _INTEGER}, dict.fromkeys(("pages_owned", "pages_cached", "pages_total"), _INTEGER)),
     "Status": _object({"status": {"enum": ["ok", "ready", "live"]}}),
     "Version": _object({"version": _STRING}),
     "Document": _object({"openapi": _STRING, "info": {"type": "object"}, "paths": {"type": "object"}}),

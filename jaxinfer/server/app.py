@@ -13,6 +13,7 @@ from jaxinfer.errors import ApiError
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.server import about, errors
 from jaxinfer.server.anthropic import count_tokens, create_message
+from jaxinfer.server.chat_page import chat_page
 from jaxinfer.server.completions import chat_completions, completions
 from jaxinfer.server.context import HEALTH_PATHS, RequestContext
 from jaxinfer.server.docs import docs
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from jaxinfer.server.tracing import Tracer
 
 ROUTES = [
+    Route("/", chat_page),
     Route("/v1/models", about.list_models),
     Route("/v1/models/{id:path}", about.get_model),
     Route("/v1/chat/completions", chat_completions, methods=["POST"]),

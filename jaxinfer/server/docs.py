@@ -3,8 +3,6 @@
 What it shows comes from that document alone, and every piece of it is escaped.
 """
 
-import base64
-import hashlib
 import json
 from collections.abc import Iterator
 from html import escape
@@ -15,24 +13,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from jaxinfer.protocol.schemas import NO_EFFECT, NOT_SUPPORTED, Schema
+from jaxinfer.server.html import UTF8, headers, source
 from jaxinfer.server.openapi import document_for
 
 _STYLE = files("jaxinfer.server").joinpath("docs.css").read_text()
-_STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-HEADERS = {
-    "content-security-policy": (
-        f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'none'"
-    ),
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-}
+HEADERS = headers(f"default-src 'none'; style-src {source(_STYLE)}; base-uri 'none'; form-action 'none'")
 _WORDS = {"string": "text", "boolean": "true or false", "null": "null", "object": "object"}
 
 
 async def docs(request: Request) -> Response:
     """Answers in every status, like the document."""
-    return Response("".join(page(document_for(request))), headers=HEADERS, media_type="text/html; charset=utf-8")
+    return Response("".join(page(document_for(request))), headers=HEADERS, media_type=UTF8)
 
 
 def page(document: dict[str, Any]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from jaxinfer.server.quota import Quota
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tenants import EVERYBODY, Tenant, Tenants
 
-OPEN = HEALTH_PATHS
+OPEN = HEALTH_PATHS | {"/"}  # the chat page is the same for everybody
 UNCOUNTED = ("/abort_request", "/cancel")  # who has too much under way must be able to end some of it
 _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 

@@ -10,6 +10,7 @@ from jaxinfer.protocol.answers import ANSWERS
 from jaxinfer.protocol.responses import encode_json
 from jaxinfer.protocol.schemas import request_schemas
 from jaxinfer.protocol.validate import MAX_LOGPROBS
+from jaxinfer.server.context import HEALTH_PATHS
 from jaxinfer.server.guard import OPEN
 from jaxinfer.version import __version__
 
@@ -93,12 +94,13 @@ OPERATIONS = (
     Operation("/apply-template", "The text that the template makes of messages", "Prompt", "ApplyTemplateRequest"),
     Operation("/detokenize", "The text of token ids", "Prompt", "DetokenizeRequest"),
     Operation("/abort_request", "End requests by their id", "Aborted", "AbortRequest"),
-    Operation("/load", "How many requests are being answered or wait", "Load"),
-    *(Operation(path, "Whether requests are taken", "Status", more=(503,)) for path in sorted(OPEN)),
+    Operation("/load", "How many requests are being answered or wait, and the pages in use", "Load"),
+    *(Operation(path, "Whether requests are taken", "Status", more=(503,)) for path in sorted(HEALTH_PATHS)),
     Operation("/version", "The version", "Version"),
     Operation("/metrics", "Prometheus' text", others=(_PROMETHEUS,)),
     Operation("/openapi.json", "This document", "Document"),
     Operation("/docs", "The same as a page", others=(_HTML,)),
+    Operation("/", "A chat in the browser", others=(_HTML,)),
 )
 PROFILING = (
     Operation("/start_profile", "Begin a trace of the device", "Profile", more=(409, 429, 503), verb="post"),

@@ -61,5 +61,14 @@ async def abort_request(request: Request) -> Response:
 
 
 async def load(request: Request) -> Response:
-    """How many requests are being answered, waiting ones included; answers in every status."""
-    return Response(encode_json({"server_load": len(request.app.state.running)}), media_type="application/json")
+    """How many requests are being answered, waiting ones included, and the pages in use; answers in every status."""
+    llm = request.app.state.llm
+    answer = {"server_load": len(request.app.state.running)}
+    if llm.status not in ("starting", "failed"):
+        stats = llm.stats()
+        answer |= {
+            "pages_owned": stats.pages_owned,
+            "pages_cached": stats.pages_cached,
+            "pages_total": stats.pages_total,
+        }
+    return Response(encode_json(answer), media_type="application/json")

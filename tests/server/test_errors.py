@@ -14,7 +14,7 @@ SMALL = ServerSettings(max_body_bytes=1000)
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/v1", "/v2/models", "/v1/models/", "/health/", "//v1/models", "/v1/chat/completions/x"]
+    "path", ["/index.html", "/v1", "/v2/models", "/v1/models/", "/health/", "//v1/models", "/v1/chat/completions/x"]
 )
 def test_an_unknown_path_is_a_404(path):
     response = ask(FakeLLM(), "GET", path)

@@ -103,7 +103,13 @@ def test_each_key_opens_every_route(headers):
 
 
 def test_unknown_paths_and_methods_tell_strangers_nothing():
-    for method, path in [("GET", "/nowhere"), ("GET", "/"), ("PUT", CHAT), ("OPTIONS", CHAT), ("GET", "/debug/pprof")]:
+    for method, path in [
+        ("GET", "/nowhere"),
+        ("GET", "/index.html"),
+        ("PUT", CHAT),
+        ("OPTIONS", CHAT),
+        ("GET", "/debug/pprof"),
+    ]:
         assert ask(FakeLLM(), method, path, LOCKED).status_code == 401
         assert ask(FakeLLM(), method, path, LOCKED, headers=bearer(KEY)).status_code in (404, 405)
 

@@ -10,7 +10,7 @@ from jaxinfer.server.app import create_app
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tenants import ApiKey
 from tests.server.fakes import FakeLLM
-from tests.server.http import CHAT, COMPLETIONS, error_of, events, live, post, raw_request, read_until, wait_until
+from tests.server.http import CHAT, COMPLETIONS, ask, error_of, events, live, post, raw_request, read_until, wait_until
 
 ALICE, BOB = {"authorization": "Bearer sk-alice-0123"}, {"authorization": "Bearer sk-bob-012345"}
 LOCKED = ServerSettings(
@@ -92,3 +92,10 @@ def test_what_has_ended_is_forgotten():
         assert refused.status_code == 400
         wait_until(lambda: len(app.state.running) == 0)
     assert app.state.running._by_key == {}
+
+
+def test_load_tells_of_the_pages_once_there_are_any():
+    loaded = ask(FakeLLM(), "GET", "/load").json()
+    assert loaded == {"server_load": 0, "pages_owned": 0, "pages_cached": 0, "pages_total": 10}
+    for status in ("starting", "failed"):
+        assert ask(FakeLLM(status=status), "GET", "/load").json() == {"server_load": 0}

@@ -1,0 +1,51 @@
+"""GET /: a chat, as one page put together from the files in web/. It loads nothing, from here or from elsewhere.
+
+Its policy names script and style by hash and is in the page as well, so that the page keeps to it when it is opened
+from a file. Source: Content Security Policy Level 3, https://www.w3.org/TR/CSP3/.
+"""
+
+import hashlib
+from importlib.resources import files
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from jaxinfer.server.html import UTF8, headers, source
+
+SCRIPTS = ("markdown", "tree", "store", "api", "view", "message", "settings", "sidebar", "chat")
+LOCAL = "http://localhost:* http://127.0.0.1:*"  # whom a page from a file may ask; the served one asks its server alone
+
+_FOLDER = files("jaxinfer.server") / "web"
+_STYLE = (_FOLDER / "chat.css").read_text("utf-8")
+_SCRIPT = "\n'use strict';\n{\n" + "".join((_FOLDER / f"{name}.js").read_text("utf-8") for name in SCRIPTS) + "}\n"
+
+
+def policy(connect: str) -> str:
+    """Trusted types: what turns text into elements or scripts throws, in browsers that know them."""
+    return (
+        f"default-src 'none'; script-src {source(_SCRIPT)}; style-src {source(_STYLE)}; img-src data:; "
+        f"connect-src {connect}; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; "
+        "trusted-types 'none'"
+    )
+
+
+def assemble() -> bytes:
+    """The page. Each mark stands in chat.html once."""
+    page = (_FOLDER / "chat.html").read_text("utf-8")
+    for mark, content in (("{policy}", policy(f"'self' {LOCAL}")), ("{style}", _STYLE), ("{script}", _SCRIPT)):
+        before, _, after = page.partition(mark)
+        page = before + content + after
+    return page.encode()
+
+
+PAGE = assemble()
+ETAG = f'"{hashlib.sha256(PAGE).hexdigest()[:32]}"'
+HEADERS = headers(policy("'self'")) | {"etag": ETAG, "cache-control": "no-cache"}
+
+
+async def chat_page(request: Request) -> Response:
+    """Answers in every status, and without a key: there is nothing in it but what everybody can install."""
+    known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
+    if ETAG in known:
+        return Response(status_code=304, headers=HEADERS)
+    return Response(PAGE, headers=HEADERS, media_type=UTF8)

@@ -1,0 +1,99 @@
+// Asking the server.
+
+/** What the server refused, in its own words. */
+class Refusal extends Error {
+  constructor(status, { message, code }, retryAfterS) {
+    super(message);
+    this.status = status;
+    this.code = code;
+    this.retryAfterS = retryAfterS;
+  }
+}
+
+/** There was no answer at all, or it may not be read. */
+class Unreachable extends Error {}
+
+const CUT = "The connection ended before the answer did.";
+
+class Server {
+  constructor() {
+    const page = document.documentElement.dataset.server; // written there when the page is saved
+    this.isOwn = location.protocol.startsWith("http");
+    this.pref = `server ${page}`; // pages from files share what the browser keeps
+    this.address = this.isOwn ? new URL(".", location.href).href : prefs.getItem(this.pref) || page || "http://127.0.0.1:8000";
+    this.address = this.address.replace(/\/$/, "");
+    this.key = session.getItem("api-key") || prefs.getItem("api-key") || "";
+    this.models = [];
+  }
+
+  /** A key is kept for this tab, and for good only when that was asked for. It goes into a header and nowhere else. */
+  setKey(key, isKept) {
+    this.key = key;
+    remember(session, "api-key", isKept ? "" : key);
+    remember(prefs, "api-key", isKept ? key : "");
+  }
+
+  setAddress(address) {
+    this.address = address.replace(/\/+$/, "");
+    remember(prefs, this.pref, this.address);
+  }
+
+  /** The answer to a request, if it is a good one. Raises Refusal, Unreachable, or AbortError. */
+  async ask(path, body, signal) {
+    const headers = { ...(body && { "content-type": "application/json" }), ...(this.key && { authorization: `Bearer ${this.key}` }) };
+    const options = { method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body), signal, cache: "no-store" };
+    let response;
+    try {
+      response = await fetch(this.address + path, options);
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      const cure = this.isOwn ? "" : " A page from a file may ask it only if it was started with --allowed-origins null.";
+      throw new Unreachable(`No answer from ${this.address}. Is the server running?${cure}`);
+    }
+    if (response.ok) return response;
+    const text = await response.text();
+    throw new Refusal(response.status, errorIn(text, response.status), Number(response.headers.get("retry-after")) || 0);
+  }
+
+  async json(path) {
+    return (await this.ask(path)).json();
+  }
+
+  /** The chunks of a streamed answer. */
+  async *stream(body, signal) {
+    const response = await this.ask("/v1/chat/completions", body, signal);
+    for await (const data of events(response.body)) {
+      if (data === "[DONE]") return;
+      const chunk = JSON.parse(data);
+      if (chunk.error) throw new Refusal(200, chunk.error, 0);
+      yield chunk;
+    }
+    throw new Unreachable(CUT);
+  }
+}
+
+/** A proxy's answer may have another shape. */
+function errorIn(text, status) {
+  try {
+    const { error } = JSON.parse(text);
+    if (typeof error?.message === "string") return error;
+  } catch (error) {
+    console.info(`the answer was no JSON: ${error.message}`);
+  }
+  return { message: `HTTP ${status}: ${text.slice(0, 500)}`, code: null };
+}
+
+/** The data of server-sent events. Source: the HTML standard, 9.2.6; our server writes a line of data an event. */
+async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read().catch((error) => {
+      throw error.name === "AbortError" ? error : new Unreachable(CUT);
+    });
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) if (line.startsWith("data: ")) yield line.slice(6).trimEnd();
+  }
+}

@@ -1,0 +1,463 @@
+// The page: its conversations, the answers under way, and what the keys and buttons do.
+
+const EXAMPLES = ["What is 7 plus 5?", "Tell me a short story.", "Spell the word \u201cpepper\u201d."];
+const RETRY_S = 2;
+const POLL_MS = 1000;
+const SAVE_MS = 2000;
+const METER_MS = 250;
+const RATED_MS = 200; // what comes in less has come at once
+const THINK_CHARS = "</think>".length;
+const NEAR_END_PX = 48;
+
+/** Invariant: at most one answer of a conversation is under way, and `runs` holds it as long. */
+class Page {
+  constructor() {
+    this.server = new Server();
+    this.troubles = { server: null, store: null };
+    this.store = new Store((text) => this.trouble("store", text && { text }));
+    this.settings = new SettingsDialog((name, value) => this.set(name, value));
+    this.sidebar = new Sidebar(this);
+    this.conversations = new Map();
+    this.runs = new Map();
+    this.views = new Map();
+    this.pages = null;
+    this.follows = true;
+    this.isPainting = false;
+    this.restUntil = 0;
+    this.current = newConversation({});
+  }
+
+  async start() {
+    this.listen();
+    this.sidebar.listen();
+    this.show();
+    const connected = this.connect();
+    for (const found of await this.store.open((id) => this.reload(id))) this.conversations.set(found.id, found);
+    const last = this.conversations.get(session.getItem("conversation"));
+    this.open(last ?? this.current);
+    await connected;
+  }
+
+  // The server
+
+  async connect() {
+    clearTimeout(this.retryTimer);
+    try {
+      const { data } = await this.server.json("/v1/models");
+      this.server.models = data;
+      this.trouble("server", null);
+      await this.poll();
+    } catch (error) {
+      if (!(error instanceof Refusal || error instanceof Unreachable)) throw error;
+      const isKey = error.status === 401;
+      this.trouble("server", { text: error.message, ...(isKey && { action: "Enter a key", onClick: () => this.askForKey() }) });
+      if (!isKey) this.retryTimer = setTimeout(() => this.connect(), 1000 * Math.max(RETRY_S, error.retryAfterS ?? 0));
+    }
+    this.showModel();
+  }
+
+  /** How many pages are in use. It may fail while the server ends; the answer under way then says so itself. */
+  async poll() {
+    const load = await this.server.json("/load").catch((error) => console.info(error.message));
+    this.pages = load?.pages_total ? load : null;
+    this.showMeter();
+  }
+
+  askForKey() {
+    byId("key").value = this.server.key;
+    byId("keep-key").checked = prefs.getItem("api-key") !== null;
+    byId("key-dialog").showModal();
+    byId("key").select();
+  }
+
+  trouble(kind, trouble) {
+    this.troubles[kind] = trouble || null;
+    const shown = this.troubles.server ?? this.troubles.store;
+    const banner = byId("banner");
+    const [said, button] = banner.children;
+    banner.hidden = !shown;
+    if (shown && said.textContent !== shown.text) said.textContent = shown.text;
+    button.hidden = !shown?.action;
+    button.textContent = shown?.action ?? "";
+    button.onclick = shown?.onClick ?? null;
+  }
+
+  // Conversations
+
+  open(conversation) {
+    this.current = conversation;
+    this.views.clear();
+    byId("log").replaceChildren();
+    this.follows = true;
+    this.show();
+    this.toEnd();
+    this.focusInput();
+  }
+
+  newChat() {
+    this.open(newConversation(this.current.settings));
+    this.sidebar.closeIfNarrow();
+  }
+
+  async save(conversation) {
+    if (conversation.nodes.length === 1) return;
+    this.conversations.set(conversation.id, conversation);
+    if (conversation === this.current) remember(session, "conversation", conversation.id);
+    await this.store.put(conversation);
+  }
+
+  /** Another tab has changed a conversation. */
+  async reload(id) {
+    if (this.runs.has(id)) return;
+    const found = await this.store.get(id);
+    if (found) this.conversations.set(id, found);
+    else this.conversations.delete(id);
+    if (found && id === this.current.id && !byId("log").querySelector(".editing")) this.open(found);
+    else this.sidebar.show();
+  }
+
+  remove(conversation) {
+    this.runs.get(conversation.id)?.controller.abort();
+    this.conversations.delete(conversation.id);
+    this.store.remove(conversation.id);
+    if (conversation === this.current) this.open(newConversation(conversation.settings));
+    else this.sidebar.show();
+    notify(`Deleted \u201c${conversation.title}\u201d.`, "Undo", () => {
+      this.save(conversation);
+      this.open(conversation);
+    });
+  }
+
+  rename(conversation, title) {
+    if (!title.trim()) return;
+    Object.assign(conversation, { title: title.trim(), isNamed: true });
+    this.save(conversation);
+    this.show();
+  }
+
+  set(name, value) {
+    this.current.settings[name] = value;
+    this.save(this.current);
+    this.showChosen();
+  }
+
+  // Messages
+
+  isRunning(conversation, at) {
+    const run = this.runs.get(conversation.id);
+    return run !== undefined && (at === undefined || run.at === at);
+  }
+
+  /** Say something after message `parent`; its newest version, if there was one already. */
+  send(text, parent = pathOf(this.current).at(-1) ?? 0) {
+    if (this.isRunning(this.current) || !text.trim()) return;
+    const at = addMessage(this.current, parent, { role: "user", text: text.trim() });
+    this.answer(this.current, at);
+  }
+
+  regenerate(at) {
+    if (this.isRunning(this.current)) return;
+    this.answer(this.current, this.current.nodes[at].parent);
+    this.focusInput();
+  }
+
+  choose(at, step) {
+    const conversation = this.current;
+    chooseVersion(conversation, at, step);
+    this.save(conversation);
+    this.show();
+    const { children, chosen } = conversation.nodes[conversation.nodes[at].parent];
+    const buttons = this.views.get(children[chosen]).actions.querySelectorAll("button:not(:disabled)");
+    (buttons[step > 0 && buttons[1]?.title === "Next version" ? 1 : 0] ?? byId("input")).focus();
+  }
+
+  stop() {
+    this.runs.get(this.current.id)?.controller.abort();
+  }
+
+  async answer(conversation, parent) {
+    const messages = messagesFor(conversation, parent);
+    const at = addMessage(conversation, parent, { role: "assistant", text: "" });
+    const run = { conversation, at, controller: new AbortController(), beganMs: performance.now(), firstMs: null, savedMs: 0, tail: "" };
+    this.runs.set(conversation.id, run);
+    const polling = setInterval(() => this.poll(), POLL_MS);
+    this.follows = true;
+    this.show();
+    this.toEnd();
+    this.save(conversation);
+    try {
+      const model = this.server.models[0]?.id;
+      const body = { model, messages, ...fieldsOf(conversation.settings), stream: true, include_metrics: true };
+      body.stream_options = { include_usage: true, continuous_usage_stats: true };
+      for await (const chunk of this.server.stream(body, run.controller.signal)) this.take(run, chunk);
+    } catch (error) {
+      this.fail(conversation.nodes[at], error);
+    } finally {
+      clearInterval(polling);
+      this.runs.delete(conversation.id);
+      conversation.changed = Date.now();
+      if (this.conversations.has(conversation.id)) this.save(conversation);
+      this.finish(conversation);
+    }
+  }
+
+  /** A piece of an answer. */
+  take(run, chunk) {
+    const node = run.conversation.nodes[run.at];
+    const nowMs = performance.now();
+    const stats = (node.stats ??= { model: chunk.model });
+    const [choice] = chunk.choices;
+    if (choice && run.firstMs === null) {
+      run.firstMs = nowMs;
+      stats.firstMs = nowMs - run.beganMs;
+    }
+    if (choice) this.append(run, node, choice.delta);
+    if (choice?.finish_reason) node.end = choice.finish_reason;
+    if (chunk.usage) {
+      stats.promptTokens = chunk.usage.prompt_tokens;
+      stats.cachedTokens = chunk.usage.prompt_tokens_details?.cached_tokens;
+      stats.tokens = chunk.usage.completion_tokens;
+      if (choice && nowMs - run.firstMs > RATED_MS) stats.tokensPerS = (1000 * (stats.tokens - 1)) / (nowMs - run.firstMs);
+    }
+    Object.assign(stats, chunk.metrics);
+    if (stats.mean_itl_ms) stats.tokensPerS = 1000 / stats.mean_itl_ms; // as the engine made them, not as they came
+    if (nowMs - run.savedMs > SAVE_MS) {
+      run.savedMs = nowMs;
+      this.save(run.conversation);
+    }
+    this.paint(run);
+  }
+
+  /** Add what was said, and see when the thinking ends. The text is not read: it may be long, and pieces are many. */
+  append(run, node, { content = "", reasoning_content: thought = "" }) {
+    if (thought) node.thinking = (node.thinking ?? "") + thought;
+    node.text += content;
+    const tail = run.tail + content;
+    if (node.thoughtMs === undefined && (tail.includes("</think>") || (node.thinking && content)))
+      node.thoughtMs = performance.now() - run.firstMs;
+    run.tail = tail.slice(-THINK_CHARS);
+  }
+
+  fail(node, error) {
+    if (error.name === "AbortError") node.end = "stopped";
+    else if (error instanceof Refusal || error instanceof Unreachable)
+      node.error = { message: error.message, isKey: error.status === 401 };
+    else {
+      node.error = { message: `This page failed: ${error.message}` };
+      throw error;
+    }
+    if (node.error?.isKey) this.connect();
+  }
+
+  finish(conversation) {
+    if (conversation === this.current) {
+      this.show();
+      this.keepAtEnd();
+    } else this.sidebar.show();
+    this.poll();
+  }
+
+  /** Show what has come, in the next frame; after a slow one not at once, so that the page has time for its user. */
+  paint(run) {
+    if (this.isPainting || run.conversation !== this.current) return;
+    this.isPainting = true;
+    const draw = () => {
+      this.isPainting = false;
+      if (run.conversation !== this.current || !this.runs.has(run.conversation.id)) return;
+      const beganMs = performance.now();
+      this.views.get(run.at)?.showText();
+      this.keepAtEnd();
+      if (beganMs - (this.meteredMs ?? 0) > METER_MS) this.showMeter();
+      this.restUntil = performance.now() + Math.min(1000, 6 * (performance.now() - beganMs));
+    };
+    setTimeout(() => requestAnimationFrame(draw), Math.max(0, this.restUntil - performance.now()));
+  }
+
+  // What is shown
+
+  /** Show the current conversation as it is now; messages that stay keep their elements. */
+  show() {
+    const path = pathOf(this.current);
+    const log = byId("log");
+    const isRunning = this.isRunning(this.current);
+    const shown = path.map((at) => this.views.get(at) ?? new MessageView(this.current, at, this));
+    shown.forEach((view, i) => {
+      if (log.children[i] === view.element) return;
+      while (log.children[i]) log.lastChild.remove();
+      log.append(view.element);
+    });
+    while (log.children.length > shown.length) log.lastChild.remove();
+    this.views = new Map(path.map((at, i) => [at, shown[i]]));
+    for (const view of shown) if (!view.element.classList.contains("editing")) view.refresh();
+    log.setAttribute("aria-busy", String(isRunning));
+    byId("empty").hidden = path.length > 0;
+    byId("title").textContent = path.length ? this.current.title : "";
+    document.title = path.length ? `${this.current.title} \u00b7 jaxinfer` : "jaxinfer";
+    byId("send").hidden = isRunning;
+    byId("stop").hidden = !isRunning;
+    this.showSend();
+    this.showChosen();
+    this.showMeter();
+    this.sidebar.show();
+  }
+
+  showModel() {
+    const [model] = this.server.models;
+    const host = new URL(this.server.address).host;
+    byId("model").textContent = byId("empty-model").textContent = model?.id ?? "";
+    byId("model").title = model ? `${model.root}, at ${host}` : "";
+    const facts = model && `${number.format(model.max_model_len)} tokens of context \u00b7 at ${host}`;
+    byId("empty-facts").textContent = facts ?? "";
+    byId("empty-note").textContent = model?.note ?? "";
+    byId("examples").hidden = !model;
+    const kept = prefs.getItem("api-key") ? "an API key is remembered in this browser" : this.server.key ? "with an API key" : "";
+    byId("server-facts").textContent = [facts ?? `not reached, at ${host}`, kept].filter(Boolean).join(" \u00b7 ");
+  }
+
+  showSend() {
+    byId("send").disabled = !byId("input").value.trim();
+  }
+
+  showChosen() {
+    const text = describe(this.current.settings);
+    byId("chosen").hidden = !text;
+    byId("chosen").textContent = text;
+  }
+
+  /** The measures of the answer under way or of the last one, and the server's pages. */
+  showMeter() {
+    this.meteredMs = performance.now();
+    const last = this.current.nodes[pathOf(this.current).at(-1)];
+    const { tokensPerS, firstMs, promptTokens, cachedTokens } = last?.stats ?? {};
+    const parts = [
+      [tokensPerS, () => rate(tokensPerS), "Tokens of the answer a second", "rate"],
+      [firstMs, () => `first token ${seconds(firstMs)}`, "From the request to the answer's first token", "first"],
+      [promptTokens, () => `${number.format(cachedTokens ?? 0)} / ${number.format(promptTokens)} cached`, "Tokens of the prompt that were cached", "cached"],
+      [this.pages, () => `${number.format(this.pages.pages_owned)} / ${number.format(this.pages.pages_total)} pages`, "Pages of the server's cache in use", "pages"],
+    ];
+    const spans = parts.filter(([value]) => value !== undefined && value !== null).map(([, text, title, name]) => {
+      const span = element("span", text());
+      span.title = title;
+      span.dataset.name = name;
+      return span;
+    });
+    byId("meter").replaceChildren(...spans);
+  }
+
+  keepAtEnd() {
+    if (this.follows) this.toEnd();
+    byId("to-end").hidden = this.follows;
+  }
+
+  toEnd() {
+    const scroller = byId("scroller");
+    scroller.scrollTop = scroller.scrollHeight;
+  }
+
+  focusInput() {
+    if (matchMedia("(hover: hover)").matches) byId("input").focus(); // a phone would open its keyboard
+  }
+
+  // Keys and buttons
+
+  listen() {
+    const input = byId("input");
+    const submit = () => {
+      if (this.isRunning(this.current) || !input.value.trim()) return;
+      const text = input.value;
+      input.value = "";
+      fit(input);
+      this.send(text);
+    };
+    byId("composer").addEventListener("submit", (event) => {
+      event.preventDefault();
+      submit();
+    });
+    input.addEventListener("input", () => {
+      fit(input);
+      this.showSend();
+    });
+    input.addEventListener("keydown", (event) => {
+      if (isSending(event)) {
+        event.preventDefault();
+        submit();
+      } else if (event.key === "ArrowUp" && !input.value) this.editLast(event);
+    });
+    byId("stop").addEventListener("click", () => this.stop());
+    byId("scroller").addEventListener("scroll", () => {
+      const { scrollHeight, scrollTop, clientHeight } = byId("scroller");
+      this.follows = scrollHeight - scrollTop - clientHeight < NEAR_END_PX;
+      byId("to-end").hidden = this.follows;
+    }, { passive: true });
+    byId("to-end").addEventListener("click", () => this.toEnd());
+    byId("examples").append(...EXAMPLES.map((text) => textButton(text, () => this.send(text))));
+    this.listenToDialogs();
+    document.addEventListener("keydown", (event) => this.key(event));
+    addEventListener("pagehide", () => {
+      for (const { conversation } of this.runs.values()) this.save(conversation);
+    });
+  }
+
+  listenToDialogs() {
+    for (const id of ["chosen", "open-settings"]) byId(id).addEventListener("click", () => this.openSettings());
+    byId("change-key").addEventListener("click", () => this.askForKey());
+    byId("address-row").hidden = this.server.isOwn;
+    byId("save-page").hidden = !this.server.isOwn;
+    byId("save-page").addEventListener("click", () => this.savePage());
+    byId("s-address").addEventListener("change", ({ target }) => {
+      if (!URL.canParse(target.value)) return;
+      this.server.setAddress(target.value);
+      this.connect();
+    });
+    byId("key-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.server.setKey(byId("key").value.trim(), byId("keep-key").checked);
+      byId("key-dialog").close();
+      this.connect();
+    });
+    for (const dialog of document.querySelectorAll("dialog")) {
+      dialog.querySelector(".close").addEventListener("click", () => dialog.close());
+      dialog.addEventListener("click", ({ target }) => target === dialog && dialog.close());
+      dialog.addEventListener("close", () => this.focusInput());
+    }
+  }
+
+  openSettings() {
+    byId("s-address").value = this.server.address;
+    this.settings.open(this.current.settings);
+  }
+
+  /** The page as a file that asks this server, when it is opened from wherever it lies. */
+  async savePage() {
+    const page = await (await fetch(location.pathname)).text();
+    const saved = page
+      .replace('data-server=""', `data-server="${this.server.address}"`)
+      .replace("connect-src 'self'", `connect-src ${location.origin}`);
+    const anchor = element("a");
+    anchor.href = URL.createObjectURL(new Blob([saved], { type: "text/html" }));
+    anchor.download = "jaxinfer-chat.html";
+    anchor.click();
+    URL.revokeObjectURL(anchor.href);
+    notify("Saved. The server lets a page from a file ask it when it is started with --allowed-origins null.");
+  }
+
+  editLast(event) {
+    const at = pathOf(this.current).findLast((number) => this.current.nodes[number].role === "user");
+    if (at === undefined || this.isRunning(this.current)) return;
+    event.preventDefault();
+    this.views.get(at).edit();
+  }
+
+  key(event) {
+    if (document.querySelector("dialog[open]")) return;
+    const pressed = event.ctrlKey || event.metaKey ? event.key.toLowerCase() : event.key;
+    const actions = { k: () => this.newChat(), b: () => this.sidebar.toggle(), ",": () => this.openSettings() };
+    if (event.key === "Escape" && !this.sidebar.closeIfNarrow()) this.stop();
+    else if ((event.ctrlKey || event.metaKey) && !event.shiftKey && !event.altKey && actions[pressed]) {
+      event.preventDefault();
+      actions[pressed]();
+    }
+  }
+}
+
+new Page().start();

@@ -1,0 +1,181 @@
+// How a message looks, and what can be done with it.
+
+const ENDS = {
+  length: "Ended at the token limit.",
+  abort: "Ended by the server.",
+  stopped: "Stopped.",
+};
+const FACTS = {
+  model: ["Model", String],
+  promptTokens: ["Prompt", (n) => `${number.format(n)} tokens`],
+  cachedTokens: ["Cached", (n) => `${number.format(n)} tokens`],
+  tokens: ["Answer", (n) => `${number.format(n)} tokens`],
+  tokensPerS: ["Speed", rate],
+  firstMs: ["First token", seconds],
+  queue_time_ms: ["Queue", seconds],
+  prefill_time_ms: ["Prefill", seconds],
+  mean_itl_ms: ["Between tokens", seconds],
+  total_time_ms: ["In the server", seconds],
+  preemptions: ["Preempted", (n) => `${n} times`],
+};
+
+/** One message. `page` is told what its buttons ask for: edit, regenerate, choose, send, askForKey. */
+class MessageView {
+  constructor(conversation, at, page) {
+    Object.assign(this, { conversation, at, page });
+    this.isUser = this.node.role === "user";
+    this.body = element("div");
+    this.body.className = "body";
+    this.actions = element("div");
+    this.actions.className = "actions";
+    this.element = element("article", this.body, this.actions);
+    this.element.className = this.isUser ? "message user" : "message assistant";
+    this.element.setAttribute("aria-label", this.isUser ? "You" : "Answer");
+    if (!this.isUser) this.makeAnswer();
+    this.refresh();
+  }
+
+  get node() {
+    return this.conversation.nodes[this.at];
+  }
+
+  /** What went wrong, if anything did: an answer without an end is one whose page was closed. */
+  get error() {
+    const { end, error } = this.node;
+    if (this.isUser || end || error || this.page.isRunning(this.conversation, this.at)) return error;
+    return { message: CUT };
+  }
+
+  makeAnswer() {
+    this.summary = element("summary");
+    const thinking = element("div");
+    thinking.className = "text";
+    this.thinking = element("details", this.summary, thinking);
+    this.thinking.className = "thinking";
+    this.thinking.addEventListener("toggle", () => this.showText());
+    this.thoughts = new MarkdownView(thinking);
+    const answer = element("div");
+    answer.className = "text";
+    this.answer = new MarkdownView(answer);
+    this.end = element("p");
+    this.end.className = "end";
+    this.facts = element("dl");
+    this.facts.className = "facts";
+    this.facts.hidden = true;
+    this.body.append(this.thinking, answer, this.end);
+    this.element.append(this.facts);
+  }
+
+  /** Show all of it anew. */
+  refresh() {
+    if (this.isUser) this.body.replaceChildren(this.node.text);
+    else {
+      this.showText();
+      this.showEnd();
+      this.showFacts();
+    }
+    this.showActions();
+  }
+
+  /** Show the text there is so far. */
+  showText() {
+    const isOpen = this.page.isRunning(this.conversation, this.at);
+    const { thinking, answer, isThinking } = splitThinking(this.node);
+    this.thinking.hidden = !thinking;
+    this.summary.textContent = isThinking && isOpen ? "Thinking" : this.node.thoughtMs ? `Thought for ${seconds(this.node.thoughtMs)}` : "Thoughts";
+    this.summary.classList.toggle("busy", isThinking && isOpen);
+    if (this.thinking.open) this.thoughts.update(thinking, isOpen && isThinking);
+    this.answer.update(answer, isOpen);
+    this.element.classList.toggle("waiting", isOpen && !thinking && !answer);
+    this.element.classList.toggle("running", isOpen);
+  }
+
+  showEnd() {
+    const { end } = this.node;
+    const { error } = this;
+    this.end.hidden = !error && !ENDS[end];
+    this.end.className = error ? "end error" : "end";
+    this.end.replaceChildren(error?.message ?? ENDS[end] ?? "");
+    if (!error) return;
+    if (error.isKey) this.end.append(textButton("Enter a key", () => this.page.askForKey()));
+    this.end.append(textButton("Try again", () => this.page.regenerate(this.at)));
+  }
+
+  showFacts() {
+    const stats = this.node.stats ?? {};
+    const rows = Object.entries(FACTS).filter(([name]) => (stats[name] ?? 0) !== 0);
+    this.facts.replaceChildren(...rows.flatMap(([name, [label, shown]]) => [element("dt", label), element("dd", shown(stats[name]))]));
+  }
+
+  showActions() {
+    const isOpen = this.page.isRunning(this.conversation, this.at);
+    const isBusy = this.page.isRunning(this.conversation);
+    const { index, count } = versionOf(this.conversation, this.at);
+    const made = [];
+    if (count > 1) {
+      const before = iconButton("before", "Previous version", () => this.page.choose(this.at, -1));
+      const after = iconButton("after", "Next version", () => this.page.choose(this.at, 1));
+      before.disabled = isBusy || index === 0;
+      after.disabled = isBusy || index === count - 1;
+      const shown = element("span", `${index + 1} / ${count}`);
+      shown.className = "version";
+      made.push(before, shown, after);
+    }
+    const copy = iconButton("copy", "Copy", () => copyText(this.isUser ? this.node.text : splitThinking(this.node).answer, copy));
+    if (!isOpen && this.node.text) made.push(copy);
+    if (this.isUser) made.push(iconButton("edit", "Edit", () => this.edit()));
+    else if (!isOpen) {
+      if (!this.error) made.push(iconButton("again", "Regenerate", () => this.page.regenerate(this.at)));
+      if (this.node.stats?.tokens) made.push(this.factsButton());
+    }
+    for (const button of made) if (isBusy && ["Edit", "Regenerate"].includes(button.title)) button.disabled = true;
+    replaceFocused(this.actions, ...made);
+  }
+
+  factsButton() {
+    const { tokens, tokensPerS } = this.node.stats;
+    const button = iconButton("facts", "Measures of this answer", () => {
+      this.facts.hidden = !this.facts.hidden;
+      button.setAttribute("aria-expanded", String(!this.facts.hidden));
+    });
+    button.setAttribute("aria-expanded", String(!this.facts.hidden));
+    const short = element("span", `${number.format(tokens)} tokens${tokensPerS ? `, ${rate(tokensPerS)}` : ""}`);
+    short.className = "short";
+    button.append(short);
+    return button;
+  }
+
+  /** Let a message be written again; what is sent becomes a new version of it. */
+  edit() {
+    const area = element("textarea");
+    area.rows = 1;
+    area.value = this.node.text;
+    area.setAttribute("aria-label", "Edit the message");
+    this.element.classList.add("editing");
+    this.actions.replaceChildren();
+    const close = () => {
+      this.element.classList.remove("editing");
+      this.refresh();
+      this.page.focusInput();
+    };
+    const submit = () => {
+      if (!area.value.trim()) return;
+      close();
+      this.page.send(area.value, this.node.parent);
+    };
+    area.addEventListener("input", () => fit(area));
+    area.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape" && !isSending(event)) return;
+      event.preventDefault();
+      event.stopPropagation();
+      if (event.key === "Escape") close();
+      else submit();
+    });
+    const buttons = element("div", textButton("Cancel", close, "quiet"), textButton("Send", submit, "main"));
+    buttons.className = "buttons";
+    this.body.replaceChildren(area, buttons);
+    fit(area);
+    area.focus();
+    area.setSelectionRange(area.value.length, area.value.length);
+  }
+}

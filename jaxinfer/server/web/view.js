@@ -1,0 +1,113 @@
+// Small things that every part of the page uses.
+
+const byId = (id) => document.getElementById(id);
+
+function icon(name) {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  const use = document.createElementNS("http://www.w3.org/2000/svg", "use");
+  use.setAttribute("href", `#i-${name}`);
+  svg.setAttribute("aria-hidden", "true");
+  svg.append(use);
+  return svg;
+}
+
+/** A button that shows an icon and is called `label`. */
+function iconButton(name, label, onClick) {
+  const button = element("button", icon(name));
+  button.type = "button";
+  button.className = "icon";
+  button.title = label;
+  button.setAttribute("aria-label", label);
+  button.addEventListener("click", onClick);
+  return button;
+}
+
+function textButton(label, onClick, kind = "") {
+  const button = element("button", label);
+  button.type = "button";
+  button.className = kind;
+  button.addEventListener("click", onClick);
+  return button;
+}
+
+/** Put other children into `parent`; the focus stays on the one of the same name. */
+function replaceFocused(parent, ...children) {
+  const name = (node) => node.getAttribute("aria-label") || node.textContent;
+  const focused = parent.contains(document.activeElement) ? name(document.activeElement) : null;
+  parent.replaceChildren(...children);
+  if (focused !== null) [...parent.querySelectorAll("button")].find((button) => name(button) === focused)?.focus();
+}
+
+const NOTICE_MS = 8000;
+let noticeTimer = 0;
+
+/** Say something in passing, perhaps with something to do about it. */
+function notify(text, action, onClick) {
+  const notice = byId("notice");
+  const [said, button] = notice.children;
+  said.textContent = text;
+  button.hidden = !action;
+  button.textContent = action ?? "";
+  button.onclick = () => {
+    notice.classList.remove("shown");
+    onClick();
+  };
+  notice.classList.add("shown");
+  clearTimeout(noticeTimer);
+  noticeTimer = setTimeout(() => notice.classList.remove("shown"), NOTICE_MS);
+}
+
+/** Put a text on the clipboard, and say so on the button. Pages of plain HTTP have the old way alone. */
+async function copyText(text, button) {
+  try {
+    if (navigator.clipboard) await navigator.clipboard.writeText(text);
+    else copyTheOldWay(text);
+  } catch (error) {
+    notify(`The browser did not copy it: ${error.message}`);
+    return;
+  }
+  const before = [...button.childNodes];
+  if (button.classList.contains("copied")) return;
+  button.classList.add("copied");
+  button.replaceChildren(...(button.classList.contains("icon") ? [icon("done")] : ["Copied"]));
+  setTimeout(() => {
+    button.classList.remove("copied");
+    button.replaceChildren(...before);
+  }, 1500);
+}
+
+function copyTheOldWay(text) {
+  const area = element("textarea");
+  area.value = text;
+  area.className = "offscreen";
+  const focused = document.activeElement;
+  document.body.append(area);
+  area.select();
+  const isCopied = document.execCommand("copy");
+  area.remove();
+  focused?.focus();
+  if (!isCopied) throw new Error("copying is not allowed");
+}
+
+const number = new Intl.NumberFormat("en");
+
+function seconds(ms) {
+  if (ms < 9.95) return `${ms.toFixed(1)} ms`;
+  return ms < 995 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(ms < 9950 ? 2 : 1)} s`;
+}
+
+function rate(tokensPerS) {
+  return `${tokensPerS < 10 ? tokensPerS.toFixed(1) : number.format(Math.round(tokensPerS))} tok/s`;
+}
+
+/** A text field as high as what it holds. */
+function fit(area) {
+  area.style.height = "auto";
+  area.style.height = `${area.scrollHeight}px`;
+}
+
+/** Enter that sends, rather than ending a word of an input method or, on a phone, a line. */
+function isSending(event) {
+  const isTouch = matchMedia("(hover: none) and (pointer: coarse)").matches;
+  return event.key === "Enter" && !event.shiftKey && !event.isComposing && !isTouch;
+}

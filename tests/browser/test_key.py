@@ -1,0 +1,73 @@
+"""A server that asks for an API key, and where the page keeps it."""
+
+import json
+
+import pytest
+
+from jaxinfer.server.settings import ServerSettings
+from jaxinfer.server.tenants import ApiKey
+from tests.browser.chat import Chat
+
+pytestmark = pytest.mark.slow
+
+KEY = "sk-hidden-0123456789"
+
+
+@pytest.fixture
+def settings() -> ServerSettings:
+    return ServerSettings(api_keys=(ApiKey("a", KEY),))
+
+
+def kept(chat: Chat) -> tuple[str, str]:
+    """All that localStorage and sessionStorage hold."""
+    local, session = chat.page.evaluate("[JSON.stringify(localStorage), JSON.stringify(sessionStorage)]")
+    return local, session
+
+
+def test_a_key_is_asked_for_and_goes_into_a_header_alone(chat):
+    sent: list[dict[str, str]] = []
+    chat.page.on("request", lambda request: sent.append(request.headers))
+    assert "this server asks for an API key, got none" in chat.waits_for("#banner").inner_text()
+    assert chat.ask("Early").strip() == ""
+    assert "this server asks for an API key" in chat.waits_for(".error").inner_text()
+    chat["#banner"].get_by_text("Enter a key").click()
+    chat["#key"].fill("sk-wrong-0123456789")
+    chat["#key"].press("Enter")
+    chat.waits_for("#banner", "got an unknown key")
+    chat["#banner"].get_by_text("Enter a key").click()
+    chat["#key"].fill(KEY)
+    chat["#key"].press("Enter")
+    chat.waits_for("#model", "tiny")
+    chat.page.wait_for_selector("#banner", state="hidden")
+    chat.button("Try again").click()
+    assert chat.ended() == "Answer 1 to: Early"
+    chat.page.reload()
+    chat.waits_for("#model", "tiny")
+    local, session = kept(chat)
+    assert KEY in session and KEY not in local
+    assert any(KEY in headers.get("authorization", "") for headers in sent)
+    assert all(KEY not in json.dumps({**headers, "authorization": ""}) for headers in sent)
+    assert all(KEY not in url for url in chat.asked)
+    assert KEY not in chat.page.content()
+    other = chat.new_page(chat.server)
+    assert other.locator("#banner").is_visible(), "another tab is asked again"
+
+
+def test_a_key_is_remembered_when_that_is_asked_for_and_can_be_forgotten(chat):
+    chat["#banner"].get_by_text("Enter a key").click()
+    chat["#key"].fill(KEY)
+    chat["#keep-key"].check()
+    chat.button("Use this key").click()
+    chat.waits_for("#model", "tiny")
+    assert KEY in kept(chat)[0] and KEY not in kept(chat)[1]
+    other = chat.new_page(chat.server)
+    assert other.locator("#model").inner_text() == "tiny"
+    other.close()
+    chat.page.keyboard.press("Control+,")
+    assert "an API key is remembered in this browser" in chat["#server-facts"].inner_text()
+    chat.button("API key…").click()
+    chat["#key"].fill("")
+    chat["#keep-key"].uncheck()
+    chat.button("Use this key").click()
+    chat.waits_for("#banner", "got none")
+    assert KEY not in "".join(kept(chat))
