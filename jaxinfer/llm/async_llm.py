@@ -31,6 +31,8 @@ from jaxinfer.llm.turns import Turns
 from jaxinfer.llm.types import Delta, ModelInfo, Stats, Timings
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.text.chat_template import encode_chat
+from jaxinfer.text.reading import Reading
+from jaxinfer.text.tools.reader import ToolUse
 
 NewTransport = Callable[[EngineConfig, OnEvent], Transport]
 Status = Literal["starting", "serving", "ready", "draining", "failed"]
@@ -156,7 +158,7 @@ class AsyncLLM:
     def _start(self, transport: Transport) -> None:
         handshake = transport.start(self._put_outputs, self._fail)
         text = load_text(self.config, Path(handshake.folder))
-        info = dataclasses.replace(handshake.info, has_chat_template=text.template.exists)
+        info = text.facts_for(handshake.info)
         with self._posting:
             self._started = _Started(transport, info, handshake.limits, text, Latency(info.max_model_len))
         if self._early_failure is not None:
@@ -238,6 +240,10 @@ class AsyncLLM:
 
         return await self._in_pool(render)
 
+    def reading(self, prompt_ids: Sequence[int], tools: ToolUse | None) -> Reading | None:
+        """How the answer to a rendered prompt is to be read, so that its deltas hold thoughts and calls apart."""
+        return self._model.text.reading(prompt_ids, tools)
+
     async def _in_pool[T](self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
@@ -252,6 +258,7 @@ class AsyncLLM:
         salt: str = "",
         arrived_s: float | None = None,
         prompt_only: bool = False,
+        reading: Reading | None = None,
     ) -> AsyncIterator[Delta]:
         """Accept a request; iterate over what is returned for its deltas. Closing it early aborts the request.
 
@@ -259,6 +266,7 @@ class AsyncLLM:
         means the rest of the context.    salt: prefixes are shared only within one salt.
         arrived_s: when it came, by time.monotonic(), if that was before this call.
         prompt_only: the one token of the answer is not wanted; the prompt may fill the context.
+        reading: how the text is taken apart (see `reading`); None leaves it whole.
         Raises InvalidRequest, Overloaded or Unavailable here, never later.
         """
         request, sampling = prepare(
@@ -275,7 +283,7 @@ class AsyncLLM:
             prompt_only=prompt_only,
         )
         self.admit(sampling.n)
-        answer = Answer(request, sampling, self._model.text.tokenizer, self._post)
+        answer = Answer(request, sampling, self._model.text.tokenizer, self._post, reading)
         mailbox = Mailbox()
         self._names.setdefault(request_id, set()).add(request.id)
         self._num_active += sampling.n

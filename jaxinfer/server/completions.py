@@ -19,7 +19,7 @@ from jaxinfer.protocol.responses import Answer, Kind
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.session import read_session_id
 from jaxinfer.protocol.truncation import truncated
-from jaxinfer.protocol.validate import validate_sampling
+from jaxinfer.protocol.validate import invalid, validate_sampling
 from jaxinfer.server.body import read_json, unread
 from jaxinfer.server.errors import unavailable
 from jaxinfer.server.generation import Echo, Generation, Job, while_connected
@@ -32,28 +32,50 @@ async def chat_completions(request: Request) -> Response | EventStream:
     llm = open_llm(request)
     body = await read_json(request, request.app.state.settings.max_body_bytes)
     chat = read_chat(body, max_logprobs=llm.info.max_logprobs)
-    return await answer_chat(request, llm, chat, new_answer("chat", request, chat.wire))
+    return await answer_chat(request, llm, chat, new_answer("chat", request, chat.wire), apart=True)
 
 
-async def answer_chat(request: Request, llm: AsyncLLM, chat: ChatRequest, form: Form) -> Response | EventStream:
-    """The one way from a conversation to an answer, whatever API it came by."""
+async def answer_chat(
+    request: Request, llm: AsyncLLM, chat: ChatRequest, form: Form, *, apart: bool = False
+) -> Response | EventStream:
+    """The one way from a conversation to an answer, whatever API it came by.
+
+    apart: the form shows thoughts and tool calls beside the text; otherwise they stay in it.
+    """
     validate_sampling(chat.sampling, vocab_size=llm.info.vocab_size, max_logprobs=llm.info.max_logprobs)
     header, is_appended = request.headers.get("x-session-id"), chat.wire.session_append
     session_id = read_session_id(chat.wire, header, chat.sampling.n, is_appended=is_appended)
 
     async def prepare() -> Job:
         llm.admit(chat.sampling.n)  # a full queue is no reason to render first
+        check_abilities(llm.info, chat)
         with beginning(request, session_id) as turn:
             prompt = await render_chat(
                 llm,
                 chat.messages if turn is None else turn.conversation(chat),
                 add_generation_prompt=chat.add_generation_prompt,
                 continue_final_message=chat.wire.continue_final_message,
-                template_kwargs=chat.wire.chat_template_kwargs,
+                template_kwargs=chat.template_kwargs,
+                tools=None if chat.tools is None else chat.tools.shown,
             )
-            return replace(new_job(request, [prompt], chat.wire, chat.sampling, chat=True), turn=turn)
+            job = replace(new_job(request, [prompt], chat.wire, chat.sampling, chat=True), turn=turn)
+            reading = llm.reading(job.prompts[0], None if chat.tools is None else chat.tools.use) if apart else None
+            if chat.wire.reasoning_effort == "none" and reading is not None and reading.start == "thinking":
+                raise invalid("reasoning_effort", "above none for this model, which always thinks", "none")
+            return replace(job, reading=reading)
 
     return await respond(request, llm, prepare, form, chat.wire.stream, chat.unknown)
+
+
+def check_abilities(info: ModelInfo, chat: ChatRequest) -> None:
+    """Raise InvalidRequest for tools or thinking that the served model does not know."""
+    if chat.tools is not None and info.tool_format is None:
+        cure = "leave them out, or start the server with --tool-call-parser where the chat template shows tools"
+        message = f"tools need a model that is known to write tool calls, {info.root} is not; {cure}"
+        raise InvalidRequest(message, param="tools", code="unsupported_parameter")
+    if chat.wire.reasoning_effort not in (None, "none") and not info.has_thinking:
+        message = f"reasoning_effort needs a model that thinks, {info.root} does not; leave it out"
+        raise InvalidRequest(message, param="reasoning_effort", code="unsupported_parameter")
 
 
 async def completions(request: Request) -> Response | EventStream:
@@ -132,11 +154,12 @@ async def respond(
 
 async def render_chat(
     llm: AsyncLLM,
-    messages: list[dict[str, str]],
+    messages: list[dict[str, Any]],
     *,
     add_generation_prompt: bool,
     continue_final_message: bool,
     template_kwargs: dict[str, Any],
+    tools: list[dict[str, Any]] | None = None,
 ) -> list[int]:
     """The prompt's ids. Raises InvalidRequest for a model that has no chat template."""
     if not llm.info.has_chat_template:
@@ -144,6 +167,7 @@ async def render_chat(
         raise InvalidRequest(message, param="messages", code="unsupported_parameter")
     return await llm.render(
         messages,
+        tools=tools,
         add_generation_prompt=add_generation_prompt,
         continue_final_message=continue_final_message,
         template_kwargs=template_kwargs,

@@ -18,6 +18,8 @@ from jaxinfer.protocol.logprobs import TokenLogprob
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.server.sessions import Turn
 from jaxinfer.server.timings import metrics_of
+from jaxinfer.text.reading import Reading
+from jaxinfer.text.tools.reader import WholeCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class Echo:
 class Job:
     """What to generate: `sampling.n` choices of each prompt; choice index = prompt position * n + sample.
 
+    reading: how the answers are taken apart.
     salt: the tenant's; cached prompts are found under their own salt only.    arrived_s: by time.monotonic().
     turn: of a session, which then has one prompt and one choice.
     """
@@ -61,6 +64,7 @@ class Job:
     arrived_s: float
     echo: Echo | None = None
     turn: Turn | None = None
+    reading: Reading | None = None
 
 
 class Generation:
@@ -78,6 +82,7 @@ class Generation:
         self._prompt_tokens = [0] * len(job.prompts)
         self._cached_tokens = [0] * len(job.prompts)
         self._completion_tokens = 0
+        self._thinking_tokens = 0 if job.reading is not None and job.reading.thinking is not None else None
         self.timings: list[Timings] = []  # of the choices that have ended
         self.on_close: Callable[[], None] | None = None
 
@@ -97,6 +102,7 @@ class Generation:
                     salt=job.salt,
                     arrived_s=job.arrived_s,
                     prompt_only=job.echo is not None and job.echo.prompt_only,
+                    reading=job.reading,
                 )
                 generation._streams.append(stream)
         except BaseException:
@@ -121,7 +127,7 @@ class Generation:
     @property
     def usage(self) -> Usage:
         """The tokens so far."""
-        return Usage(sum(self._prompt_tokens), sum(self._cached_tokens), self._completion_tokens)
+        return Usage(sum(self._prompt_tokens), sum(self._cached_tokens), self._completion_tokens, self._thinking_tokens)
 
     @property
     def metrics(self) -> Metrics:
@@ -148,6 +154,8 @@ class Generation:
                 self._prompt_tokens[position] = delta.prompt_tokens
                 self._cached_tokens[position] = delta.cached_tokens
                 self._completion_tokens += len(delta.token_ids)
+                if self._thinking_tokens is not None:
+                    self._thinking_tokens += delta.thinking_tokens
                 if delta.timings is not None:
                     self.timings.append(delta.timings)
                 if delta.finish_reason is not None:
@@ -160,19 +168,23 @@ class Generation:
     async def collect(self) -> list[Choice]:
         """All choices, whole."""
         texts: list[list[str]] = [[] for _ in range(self.num_choices)]
+        thoughts: list[list[str]] = [[] for _ in range(self.num_choices)]
+        calls = [WholeCalls() for _ in range(self.num_choices)]
         logprobs: list[list[TokenLogprob] | None] = [None] * self.num_choices
         prompts: list[list[TokenLogprob] | None] = [None] * self.num_choices
         choices: list[Choice | None] = [None] * self.num_choices
         async with aclosing(self.deltas()) as deltas:
             async for index, delta in deltas:
-                texts[index].append(delta.text)
+                texts[index].append(calls[index].add(delta.calls, delta.text) if delta.calls else delta.text)
+                thoughts[index].append(delta.reasoning)
                 prompts[index] = prompts[index] or delta.prompt_logprobs
                 if delta.logprobs is not None:
                     logprobs[index] = (logprobs[index] or []) + delta.logprobs
                 if delta.finish_reason is not None:
                     text = "".join(texts[index])
                     found = logprobs[index], prompts[index]
-                    choices[index] = Choice(index, text, delta.finish_reason, delta.stop_reason, *found)
+                    beside = "".join(thoughts[index]), calls[index].calls
+                    choices[index] = Choice(index, text, delta.finish_reason, delta.stop_reason, *found, *beside)
         return [choice for choice in choices if choice is not None]
 
 

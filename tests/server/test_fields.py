@@ -91,7 +91,6 @@ REFUSED: dict[str, Any] = {
     "vllm_xargs": {},
     "watermarking": {},
     "reasoning": {"effort": "low"},
-    "reasoning_effort": "low",
     "include_reasoning": False,
     "thinking_token_budget": 5,
     "detokenize": False,
@@ -112,8 +111,6 @@ ONLY_CHAT_REFUSED: dict[str, Any] = {
     "best_of": 2,
     "echo": True,
     "add_special_tokens": True,
-    "tools": [TOOL],
-    "tool_choice": "auto",
     "functions": [TOOL],
     "function_call": "auto",
     "modalities": ["audio"],
@@ -121,13 +118,13 @@ ONLY_CHAT_REFUSED: dict[str, Any] = {
     "web_search_options": {},
     "chat_template": "x",
     "documents": [{}],
-    "separate_reasoning": True,
-    "stream_reasoning": True,
+    "separate_reasoning": False,
+    "stream_reasoning": False,
     "input_ids": [1],
 }
 REFUSED_BY: dict[str, dict[str, Any]] = {
     CHAT: REFUSED | ONLY_CHAT_REFUSED,
-    COMPLETIONS: REFUSED | {"suffix": "x", "best_of": 3, "session_append": True},
+    COMPLETIONS: REFUSED | {"suffix": "x", "best_of": 3, "session_append": True, "reasoning_effort": "low"},
 }
 # They change nothing in the answer, whatever is in them.
 ACCEPTED = {
@@ -140,7 +137,7 @@ ACCEPTED = {
     "prompt_cache_key": "x",
     "prompt_cache_retention": "24h",
 }
-ACCEPTED_BY: dict[str, dict[str, Any]] = {CHAT: ACCEPTED | {"parallel_tool_calls": True}, COMPLETIONS: ACCEPTED}
+ACCEPTED_BY: dict[str, dict[str, Any]] = {CHAT: ACCEPTED, COMPLETIONS: ACCEPTED}
 WARNED = {"verbosity": "low"}  # a wish that no open model can be held to: the answer says that nobody read it
 
 
@@ -189,6 +186,18 @@ OF_CHAT = {
         {"chat_template_kwargs": {"enable_thinking": False}},
         lambda llm, _: llm.rendered[0]["kwargs"],
         {"enable_thinking": False},
+    ),
+    "reasoning_effort": (
+        {"reasoning_effort": "none"},
+        lambda llm, _: llm.rendered[0]["kwargs"],
+        {"enable_thinking": False},
+    ),
+    "tools": ({"tools": [TOOL]}, lambda llm, _: llm.rendered[0]["tools"], [TOOL]),
+    "tool_choice": ({"tools": [TOOL], "tool_choice": "none"}, lambda llm, _: llm.uses[0], None),
+    "parallel_tool_calls": (
+        {"tools": [TOOL], "parallel_tool_calls": False},
+        lambda llm, _: llm.uses[0].parallel,
+        False,
     ),
 }
 OF_COMPLETIONS = {

@@ -48,6 +48,9 @@ NEEDS = {
     "priority": "priority",
     "session_append": "session_append",  # session_id
     "model": "model",
+    "tool_choice": "tool_choice",  # tools
+    "tools": "tools",  # different names
+    "reasoning_effort": "reasoning_effort",  # a model that thinks
     "/tokenize prompt": "prompt",  # null
     "/tokenize messages": ("messages", "prompt"),  # not both
 }

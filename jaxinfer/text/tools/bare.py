@@ -134,7 +134,10 @@ class PythonicCalls:
         if calls is None:
             return self._give_up(raw + rest)
         self._stage = "text"
-        return [event for name, arguments in calls for event in (Begin(name), Arguments(arguments), End())] + [rest]
+        events: list[Event] = []
+        for name, arguments in calls:
+            events += [Begin(name), Arguments(arguments), End()]
+        return [*events, rest]
 
     def _give_up(self, raw: str) -> list[Event]:
         self._stage = "text"

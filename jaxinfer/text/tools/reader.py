@@ -48,6 +48,7 @@ class ToolReader:
         self._num_begun = self._num_whole = self._num_dropped = 0
         self._after_call = False  # nothing but white space since
         self._space: list[str] = []  # held back: a call may follow
+        self._before = ""  # what of it stood before the last call
 
     @property
     def has_calls(self) -> bool:
@@ -78,6 +79,7 @@ class ToolReader:
         index = self._num_begun - 1
         match event:
             case Begin(name):
+                self._before = "" if self._after_call else "".join(self._space)
                 self._space, self._after_call = [], True
                 self._num_begun += 1
                 calls.append(CallDelta(index + 1, f"chatcmpl-tool-{secrets.token_hex(12)}", name))
@@ -89,7 +91,7 @@ class ToolReader:
             case Dropped(raw):
                 self._num_dropped += 1
                 self._after_call = False
-                calls.append(CallDelta(index, dropped=raw, at=sum(map(len, content))))
+                calls.append(CallDelta(index, dropped=self._before + raw, at=sum(map(len, content))))
 
     def _trimmed(self, text: str) -> str:
         """The text but for white space after a call, or at its end, where a call may follow."""

@@ -1,4 +1,4 @@
-"""Calls between tags, with free text around them: <tool_call> ... </tool_call>, in Hermes' JSON or Qwen3-Coder's XML."""
+"""Calls between tags, with free text around them: <tool_call> ... </tool_call>. Hermes' JSON or Qwen3-Coder's XML."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -22,9 +22,7 @@ class Body(Protocol):
 
 
 class TaggedCalls:
-    """A Parser. new_body: called with the opening tag, for each one.    bare: what opens a body without a tag before it,
-    "" for nothing.
-    """
+    """A Parser. new_body: called with each opening tag.    bare: what opens a body without a tag, or "" for nothing."""
 
     def __init__(self, new_body: Callable[[str], Body], bare: str = "") -> None:
         self._new_body = new_body
@@ -38,10 +36,11 @@ class TaggedCalls:
         text, self._held = self._held + text, ""
         while text:
             if self._body is not None:
-                found, text = self._body.feed(text)
+                body = self._body
+                found, text = body.feed(text)
                 events += found
-                if not self._body.is_open:
-                    self._body, self._closing = None, not self._body.failed
+                if not body.is_open:
+                    self._body, self._closing = None, not body.failed
             elif self._closing:
                 text = self._close(text)
             else:

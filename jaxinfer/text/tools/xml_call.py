@@ -78,7 +78,8 @@ class XmlCall:
     def _take_value(self, text: str, events: list[Event]) -> str:
         at = text.find(END_PARAMETER)
         if at < 0:
-            keep = next((n for n in range(len(END_PARAMETER) - 1, 0, -1) if END_PARAMETER.startswith(text[-n:])), 0)
+            most = min(len(END_PARAMETER) - 1, len(text))
+            keep = next((n for n in range(most, 0, -1) if END_PARAMETER.startswith(text[-n:])), 0)
             self._value.append(text[: len(text) - keep])
             self._held = text[len(text) - keep :]
             return ""
