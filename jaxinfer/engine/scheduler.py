@@ -325,6 +325,8 @@ class Scheduler:
                     output.times = sequence.new_times()
                 outputs.append(output)
                 num_sampled += 1
+                if sequence.may_wait:
+                    num_sampled += self._close_thoughts(sequence, output, token)
                 if token in sequence.end_ids or len(sequence.tokens) == sequence.max_length:
                     self._finish(sequence, output, token)
         self.counters.generated_tokens += num_sampled
@@ -333,6 +335,19 @@ class Scheduler:
         if self.isolation.active:
             self._withdraw_cleared(step)
         return outputs
+
+    def _close_thoughts(self, sequence: Sequence, output: Output, token: int) -> bool:
+        """End thoughts that are as long as they may be, by a token that nobody drew: the next row computes it."""
+        sequence.follow_thoughts(token, len(sequence.tokens))
+        limit = sequence.request.thoughts
+        if limit is None or len(sequence.tokens) != sequence.close_at or token in sequence.end_ids:
+            return False
+        if len(sequence.tokens) == sequence.max_length:
+            return False
+        sequence.tokens.append(limit.close_id)
+        output.token_ids.append(limit.close_id)
+        sequence.close_at, sequence.decoding = None, False
+        return True
 
     def _finish(self, sequence: Sequence, output: Output, token: int) -> None:
         """End a sequence by its last token, for "stop" rather than "length" when both hold."""

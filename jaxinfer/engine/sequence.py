@@ -16,6 +16,20 @@ from jaxinfer.runtime.plan import Controls, Sampling
 # A sequence with stop strings may be this many tokens ahead of the text state that looks for them: enough to hide the
 # way there and back through two busy interpreters, little enough to throw away.
 MAX_TEXT_LAG = 16
+MAX_LEAD = 4  # tokens of an output among which its thoughts may begin: a line end may come first
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ThoughtLimit:
+    """At most so many tokens of thoughts, then close_id follows, whatever the model would draw. budget: at least 1.
+
+    is_open: the prompt has begun them; otherwise open_id does, among the output's first MAX_LEAD tokens.
+    """
+
+    open_id: int
+    close_id: int
+    budget: int
+    is_open: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,6 +42,7 @@ class Request:
     text_lag: has stop strings, so it waits for Acknowledge rather than run more than MAX_TEXT_LAG tokens ahead.
     controls: penalties, bias, masks.
     logprobs, prompt_logprobs: how many of the most likely tokens come with each of the answer's, the prompt's; or None.
+    thoughts: how long they may be; not with logprobs, since a forced token has none.
     """
 
     id: str
@@ -47,6 +62,7 @@ class Request:
     controls: Controls | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    thoughts: ThoughtLimit | None = None
 
 
 @dataclasses.dataclass(slots=True)
@@ -193,6 +209,7 @@ class Sequence:
     is_full: its tokens are drawn by the full sampler.    is_random: at a temperature above 0.
     is_plain: no logprobs are wanted of it either, so that a decode row says nothing but which token is next.
     may_wait: whether must_wait can ever hold.
+    close_at: len(tokens) at which its thoughts are closed; None when none are open.
     num_to_score: prompt tokens whose logprobs are still to be put out.    scores: those that are known.
     """
 
@@ -226,13 +243,22 @@ class Sequence:
     may_wait: bool = False
     num_to_score: int = 0
     scores: list[TokenLogprobs] = dataclasses.field(default_factory=list)
+    close_at: int | None = None
 
     def __post_init__(self) -> None:
         controls = self.request.controls
         self.is_full = controls is not None or self.request.logprobs is not None
         self.is_random = self.request.temperature > 0
         self.is_plain = not self.is_full and self.request.prompt_logprobs is None
-        self.may_wait = self.request.text_lag or (controls is not None and controls.needs_last_token)
+        self.may_wait = (
+            self.request.text_lag
+            or self.request.thoughts is not None
+            or (controls is not None and controls.needs_last_token)
+        )
+        if self.request.thoughts is not None and self.request.thoughts.is_open:
+            self.close_at = self.num_prompt + self.request.thoughts.budget
+        for length in range(self.num_prompt + 1, len(self.tokens) + 1):
+            self.follow_thoughts(self.tokens[length - 1], length)
 
     def new_times(self) -> Times | None:
         """What is to be put out with the token that a row of known ones has just drawn; None: nothing has changed."""
@@ -261,7 +287,18 @@ class Sequence:
         """Whether a decoding sequence must see more of its tokens, here or in its text state, before the next."""
         controls = self.request.controls
         reads_back = controls is not None and controls.needs_last_token
+        reads_back = reads_back or (self.close_at is not None and self.dispatched + 1 >= self.close_at)
         return (reads_back and self.dispatched >= len(self.tokens)) or self.must_wait_for_text
+
+    def follow_thoughts(self, token: int, length: int) -> None:
+        """A token has been committed, the sequence's `length`th."""
+        thoughts = self.request.thoughts
+        if thoughts is None:
+            return
+        if token == thoughts.close_id:
+            self.close_at = None
+        elif token == thoughts.open_id and not thoughts.is_open and length - self.num_prompt <= MAX_LEAD:
+            self.close_at = length + thoughts.budget
 
     @property
     def must_wait_for_text(self) -> bool:

@@ -281,6 +281,7 @@ class AsyncLLM:
             priority=priority,
             salt=salt,
             prompt_only=prompt_only,
+            reading=reading,
         )
         self.admit(sampling.n)
         answer = Answer(request, sampling, self._model.text.tokenizer, self._post, reading)

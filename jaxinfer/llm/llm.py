@@ -157,6 +157,7 @@ class LLM:
                 random_seed=self._random.getrandbits(64),
                 encode=partial(self._text.tokenizer.encode, add_special_tokens=False, plain=True),
                 chat=chat,
+                reading=reading,
             )
             answers[request.id] = Answer(request, sampling, self._text.tokenizer, self._engine.inbox.put, reading)
         for answer in answers.values():  # all of them are valid, so all may start

@@ -27,7 +27,7 @@ from jaxinfer.protocol.validate import MAX_LOGPROBS, NUMBERS, Range, invalid
 TEMPLATE_SWITCHES = ("enable_thinking", "thinking", "date_string")
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 CHAT_REFUSED = {
-    **{name: refusal for name, refusal in REFUSED.items() if name != "reasoning_effort"},
+    **{name: refusal for name, refusal in REFUSED.items() if name not in ("reasoning_effort", "thinking_token_budget")},
     "include_reasoning": Refusal((True,)),
     "functions": Refusal(),
     "function_call": Refusal(("none",)),

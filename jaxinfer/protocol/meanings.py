@@ -41,7 +41,7 @@ MEANINGS = {
     "user": "repeated in the answer",
     "safety_identifier": "repeated in the answer",
     "prompt_cache_key": "repeated in the answer",
-    "parallel_tool_calls": "false: of several calls in an answer only the first; without effect where there are no tools",
+    "parallel_tool_calls": "false: of several calls only the first; without tools, repeated at most",
     "top_logprobs": "with logprobs: of how many of the likeliest tokens at each place",
     "prompt_logprobs": "the same for the prompt's tokens; without stream",
     "echo": "the answer begins with the prompt; with max_tokens 0 it ends there",
@@ -59,6 +59,7 @@ MEANINGS = {
     "chat_template_kwargs": "switches that the template reads: enable_thinking, thinking, date_string",
     "tools": "functions that the model may call, each with a name and the JSON schema of its parameters",
     "tool_choice": "auto, or none: the tools are shown, and nothing is taken for a call",
+    "thinking_token_budget": "thoughts end after so many tokens, if not before; without logprobs",
     "reasoning_effort": "none turns thinking off, all else turns it on, as enable_thinking does",
     "return_token_strs": "the tokens' texts too",
 }

@@ -1,4 +1,4 @@
-"""The bundled model over HTTP, asked by the official openai client: it calls a tool right and passes on what came back."""
+"""The bundled model over HTTP, asked by the official openai client: it calls a tool and passes on what came back."""
 
 import json
 from collections.abc import Iterator

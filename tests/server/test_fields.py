@@ -92,7 +92,6 @@ REFUSED: dict[str, Any] = {
     "watermarking": {},
     "reasoning": {"effort": "low"},
     "include_reasoning": False,
-    "thinking_token_budget": 5,
     "detokenize": False,
     "stop_regex": "a",
     "no_stop_trim": True,
@@ -122,9 +121,10 @@ ONLY_CHAT_REFUSED: dict[str, Any] = {
     "stream_reasoning": False,
     "input_ids": [1],
 }
+ONLY_OF_CHATS = {"reasoning_effort": "low", "thinking_token_budget": 5}
 REFUSED_BY: dict[str, dict[str, Any]] = {
     CHAT: REFUSED | ONLY_CHAT_REFUSED,
-    COMPLETIONS: REFUSED | {"suffix": "x", "best_of": 3, "session_append": True, "reasoning_effort": "low"},
+    COMPLETIONS: REFUSED | {"suffix": "x", "best_of": 3, "session_append": True} | ONLY_OF_CHATS,
 }
 # They change nothing in the answer, whatever is in them.
 ACCEPTED = {
@@ -186,6 +186,11 @@ OF_CHAT = {
         {"chat_template_kwargs": {"enable_thinking": False}},
         lambda llm, _: llm.rendered[0]["kwargs"],
         {"enable_thinking": False},
+    ),
+    "thinking_token_budget": (
+        {"thinking_token_budget": 5},
+        lambda llm, _: llm.calls[0].params.thinking_token_budget,
+        5,
     ),
     "reasoning_effort": (
         {"reasoning_effort": "none"},

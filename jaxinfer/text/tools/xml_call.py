@@ -108,7 +108,7 @@ class XmlCall:
 def typed_value(text: str, schema: Any) -> Any:
     """What a parameter's text stands for: a string, unless the schema allows other types and the text is one."""
     text = text.removeprefix("\n").removesuffix("\n")
-    types = _types(schema)
+    types = types_of(schema)
     if types <= {"string"}:
         return text
     spelt = {"True": "true", "False": "false", "None": "null"}.get(text.strip(), text)
@@ -119,7 +119,7 @@ def typed_value(text: str, schema: Any) -> Any:
     return value if _type_of(value) in types or (_type_of(value) == "integer" and "number" in types) else text
 
 
-def _types(schema: Any) -> set[str]:
+def types_of(schema: Any) -> set[str]:
     """The types that a schema names, itself or in its alternatives."""
     if not isinstance(schema, dict):
         return set()
@@ -129,7 +129,7 @@ def _types(schema: Any) -> set[str]:
         alternatives = schema.get(key)
         for alternative in alternatives if isinstance(alternatives, list) else ():
             if isinstance(alternative, dict):
-                types |= _types({"type": alternative.get("type", [])})
+                types |= types_of({"type": alternative.get("type", [])})
     if isinstance(values := schema.get("enum"), list):
         types |= {_type_of(value) for value in values}
     return types
