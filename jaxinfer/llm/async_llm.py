@@ -8,7 +8,7 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -226,8 +226,8 @@ class AsyncLLM:
         """Token ids of a conversation under the model's chat template. Raises InvalidRequest."""
 
         def render() -> list[int]:
-            contents = [content for message in messages if isinstance(content := message.get("content"), str)]
-            self._model.text.check_fits(sum(map(_size, contents)), self.info.max_model_len, "messages")
+            num_bytes = sum(_size(text) for message in messages for text in _texts(message))
+            self._model.text.check_fits(num_bytes, self.info.max_model_len, "messages")
             return encode_chat(
                 self._model.text.tokenizer,
                 self._model.text.template,
@@ -470,6 +470,14 @@ class AsyncLLM:
         self._loop.call_soon_threadsafe(self._failed.set)
         self._loop.call_soon_threadsafe(self._ready.set)  # nobody needs to wait any longer
         self._outputs.put(end)
+
+
+def _texts(message: dict[str, Any]) -> Iterator[str]:
+    """What a message brings to the prompt: its content and the arguments of its calls, where they are text."""
+    calls = message.get("tool_calls")
+    functions = [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    texts = [message.get("content"), *(given.get("arguments") for given in functions if isinstance(given, dict))]
+    return (text for text in texts if isinstance(text, str))
 
 
 def _size(text: str) -> int:
