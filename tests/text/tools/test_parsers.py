@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 
 import pytest
 from hypothesis import given
@@ -247,6 +248,17 @@ def test_a_megabyte_of_brackets_in_small_pieces_is_content_in_linear_time(form):
     events = [event for piece in pieces for event in parser.feed(piece)] + parser.finish()
     kept = "".join(e if isinstance(e, str) else e.raw for e in events if isinstance(e, str | Dropped))
     assert kept == "".join(pieces)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("text", ["[{(" * 333_333, "<tool_call>" + "[" * 1_000_000, "[now(a='" + "x" * 1_000_000])
+def test_a_megabyte_at_once_takes_less_than_a_tenth_of_a_second(form, text):
+    def seconds() -> float:
+        begun = time.thread_time()
+        read(form, text)
+        return time.thread_time() - begun
+
+    assert min(seconds() for _ in range(3)) < 0.1
 
 
 @pytest.mark.parametrize("form", FORMATS)
