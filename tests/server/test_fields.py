@@ -91,7 +91,9 @@ REFUSED: dict[str, Any] = {
     "vllm_xargs": {},
     "watermarking": {},
     "reasoning": {"effort": "low"},
+    "reasoning_effort": "low",
     "include_reasoning": False,
+    "thinking_token_budget": 5,
     "detokenize": False,
     "stop_regex": "a",
     "no_stop_trim": True,
@@ -121,10 +123,10 @@ ONLY_CHAT_REFUSED: dict[str, Any] = {
     "stream_reasoning": False,
     "input_ids": [1],
 }
-ONLY_OF_CHATS = {"reasoning_effort": "low", "thinking_token_budget": 5}
+ONLY_OF_CHATS = {"reasoning_effort", "thinking_token_budget"}
 REFUSED_BY: dict[str, dict[str, Any]] = {
-    CHAT: REFUSED | ONLY_CHAT_REFUSED,
-    COMPLETIONS: REFUSED | {"suffix": "x", "best_of": 3, "session_append": True} | ONLY_OF_CHATS,
+    CHAT: {name: value for name, value in REFUSED.items() if name not in ONLY_OF_CHATS} | ONLY_CHAT_REFUSED,
+    COMPLETIONS: REFUSED | {"suffix": "x", "best_of": 3, "session_append": True},
 }
 # They change nothing in the answer, whatever is in them.
 ACCEPTED = {
