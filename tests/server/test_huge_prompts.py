@@ -24,7 +24,6 @@ from tests.support.attempts import assert_below
 from tests.support.processes import SERVE, serving
 
 SIZE = 8 * 2**20
-LATE_S = 0.05
 KINDS = {
     "text": (COMPLETIONS, lambda text: {"prompt": text}),
     "chat": (CHAT, lambda text: {"messages": [{"role": "user", "content": text}]}),
@@ -134,7 +133,7 @@ def dry_server(log: Path) -> Iterator[tuple[int, httpx2.Client]]:
 
 @pytest.mark.slow
 def test_tails_of_checks_and_streams_beside_four_of_them(tmp_path, text):
-    """A47. To parse one body holds the interpreter for 20 ms in a row, so a frame may come 50 ms late.
+    """A47: a check takes 50 ms at most, a gap 1.5 times as long, and 20 ms for what is not done piece by piece.
 
     The control is a second server, which gets no such bodies and shares the processors with the first.
     """
@@ -159,12 +158,11 @@ def test_tails_of_checks_and_streams_beside_four_of_them(tmp_path, text):
                 asker.result()
         assert len(checks) > 50
         return max(
-            p99(checks) / (p99(control_checks) + LATE_S),
-            p99(stream.result()) / (1.5 * p99(control.result()) + LATE_S),
+            p99(checks) / (p99(control_checks) + 0.05), p99(stream.result()) / (1.5 * p99(control.result()) + 0.02)
         )
 
     with (
         dry_server(tmp_path / "log") as (port, client),
         dry_server(tmp_path / "control") as (control_port, control_client),
     ):
-        assert_below(1, share_of_what_is_allowed, "of a check, of 1.5 times a gap, and 50 ms each")
+        assert_below(1, share_of_what_is_allowed, "of a check and 50 ms, of 1.5 times a gap and 20 ms")
