@@ -37,6 +37,7 @@ Status = Literal["starting", "serving", "ready", "draining", "failed"]
 log = logging.getLogger(__name__)
 
 RETRY_STARTING_S, RETRY_BUSY_S = 5.0, 1.0
+_PIECE = 2**15  # characters
 _WHY_NOT: dict[str, tuple[str, float]] = {
     "starting": ("the model is still being loaded; try again shortly", RETRY_STARTING_S),
     "draining": ("the server is shutting down; send the request elsewhere", RETRY_BUSY_S),
@@ -465,4 +466,7 @@ class AsyncLLM:
 
 def _size(text: str) -> int:
     """In bytes of UTF-8; whether it is valid is for the tokenizer to say."""
-    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
+    if text.isascii():
+        return len(text)
+    pieces = (text[i : i + _PIECE] for i in range(0, len(text), _PIECE))  # one at a time, for other threads' sake
+    return sum(len(piece.encode(errors="surrogatepass")) for piece in pieces)
