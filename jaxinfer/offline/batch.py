@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import itertools
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -105,7 +106,7 @@ class OpenBatch:
         plan = Plan(
             form=self._form, ordered=batch.ordered, window=batch.window, seed=batch.seed, defaults=batch.defaults
         )
-        self.tally = dataclasses.replace(self.tally, began_s=Tally().began_s)
+        self.tally.began_s = time.monotonic()
         await BatchRun(llm, plan, sink, self.tally).run(self._source.rows)
 
     def publish(self) -> None:

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 from jaxinfer.errors import BatchError, InvalidRequest
 from jaxinfer.offline.cells import check_names, from_text
@@ -12,10 +12,14 @@ from jaxinfer.offline.records import COLUMNS, Record
 from jaxinfer.offline.rows import MAX_ROW_BYTES, Raw
 
 
-def read_csv(stream: BinaryIO) -> Iterator[Raw]:
-    """Raises BatchError for a header that cannot be one. A cell of a wrong encoding is its row's fault."""
+def open_text(stream: BinaryIO) -> io.TextIOWrapper:
+    """The characters of a CSV file; bytes that are none stay in their cell, and are its row's fault."""
+    return io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
+
+
+def read_csv(text: TextIO) -> Iterator[Raw]:
+    """Raises BatchError for a header that cannot be one."""
     csv.field_size_limit(MAX_ROW_BYTES)  # the module's own is 128 KiB
-    text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
     reader = csv.reader(text, strict=True)
     try:
         header = next(reader, [])

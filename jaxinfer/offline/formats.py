@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from jaxinfer.errors import BatchError
-from jaxinfer.offline.csv_table import read_csv, write_csv
+from jaxinfer.offline.csv_table import open_text, read_csv, write_csv
 from jaxinfer.offline.jsonl import read_jsonl, write_jsonl
 from jaxinfer.offline.names import Format, check_stream
 from jaxinfer.offline.parquet import ParquetRows, write_parquet
@@ -41,7 +41,12 @@ def open_source(path: Path, kind: Format) -> Source:
         return Source(iter(rows), rows.share, rows.close)
     size = os.fstat(file.fileno()).st_size or 1
     if kind == "csv":
-        return Source(read_csv(file), lambda: file.tell() / size, file.close)
+        text = open_text(file)
+        try:
+            return Source(read_csv(text), lambda: file.tell() / size, text.close)
+        except BatchError:
+            text.close()
+            raise
     lines = _unpacked(file, path) if kind == "jsonl.gz" else read_jsonl(file)
     return Source(lines, lambda: file.tell() / size, file.close)
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from jaxinfer.errors import ApiError, EngineError, Overloaded, Unavailable
+from jaxinfer.errors import ApiError, EngineError, JaxInferError, Overloaded, Unavailable
 from jaxinfer.llm.asked import Asked, read_asked
 from jaxinfer.llm.async_llm import RETRY_BUSY_S, AsyncLLM
 from jaxinfer.llm.generation import Generation, Job
@@ -84,6 +84,8 @@ class BatchRun:
             if self._llm.status == "failed":
                 raise EngineError(str(error)) from error
             record = self._refuse(row, error)
+        except JaxInferError:
+            raise
         except Exception:
             log.exception("row %d failed", row.number)
             record = self._refuse(row, ApiError("an error of ours, the log has it", code="internal_error"))
