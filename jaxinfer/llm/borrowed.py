@@ -36,7 +36,7 @@ def run_over(config: EngineConfig, core: Core, work: Work) -> None:
 
 
 def _in_thread(work: Coroutine[None, None, None]) -> None:
-    loop, failures = asyncio.new_event_loop(), list[BaseException]()
+    loop, failures, ended = asyncio.new_event_loop(), list[BaseException](), threading.Event()
     task = loop.create_task(work)
 
     def run() -> None:
@@ -45,15 +45,16 @@ def _in_thread(work: Coroutine[None, None, None]) -> None:
         except BaseException as error:
             failures.append(error)
         finally:
-            loop.close()
+            ended.set()
 
-    thread = threading.Thread(target=run, name="jaxinfer-batch")
-    thread.start()
+    threading.Thread(target=run, name="jaxinfer-batch").start()
     try:
-        thread.join()
+        ended.wait()  # an interrupted Thread.join takes the thread for ended (Python 3.12)
     except BaseException:
         loop.call_soon_threadsafe(task.cancel)
-        thread.join()
+        ended.wait()
         raise
+    finally:
+        loop.close()
     if failures:
         raise failures[0]
