@@ -1,8 +1,9 @@
-"""How much sooner is a file answered by `jaxinfer batch` than by asking `jaxinfer serve` for the same rows?
+"""How much sooner, and for how much less work, is a file answered by `jaxinfer batch` than by asking `jaxinfer serve`?
 
-The same bodies, settings and model, both from the moment the model is loaded: the batch until its last row is kept, the
-server until a client that keeps so many whole (not streamed) requests under way has read its last answer. The two take
-turns, so that whatever else the machine does falls on both alike. Prints a line per round and the ratio of the medians.
+The same bodies, settings and model. The batch: until its output is there. The server: until a client that keeps so many
+whole (not streamed) requests under way has read its last answer; it takes requests as early as the batch does
+(--serve-early). Seconds are from the start of the program, CPU seconds those of all processes, the client's too. They
+take turns, so that whatever else the machine does falls on both alike; where it does much, CPU seconds tell most.
 
     PYTHONPATH=.:kernels python benchmarks/batch_file.py [--dry-run] [--rows 2000] [--rounds 3] [-- FLAGS OF BOTH]
 """
@@ -11,12 +12,15 @@ import argparse
 import asyncio
 import json
 import re
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from jaxinfer.bench.http_client import Target
 
@@ -30,27 +34,40 @@ def bodies(count: int, max_tokens: int) -> list[dict[str, object]]:
     return [{"messages": [{"role": "user", "content": text}], "seed": i, **fixed} for i, text in enumerate(questions)]
 
 
-def batch_s(rows: Path, flags: list[str]) -> float:
-    """Seconds from the loaded model to the last row, as the summary has them."""
+class Cost(NamedTuple):
+    seconds: float
+    cpu_s: float
+
+    @classmethod
+    def of(cls, work: Callable[[], None]) -> "Cost":
+        """Of this process and those that it waits for."""
+        began, cpu = time.perf_counter(), cpu_s()
+        work()
+        return cls(time.perf_counter() - began, cpu_s() - cpu)
+
+
+def cpu_s() -> float:
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+def run_batch(rows: Path, flags: list[str]) -> None:
     command = [*CALL, "batch", "-i", str(rows), "-o", str(rows.with_suffix(".out.jsonl")), "--overwrite", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = re.search(r"rows in ([\d.]+) s", done.stderr)
-    assert found is not None, done.stderr
-    return float(found[1])
+    subprocess.run(command, capture_output=True, check=True)
 
 
-def server_s(asked: list[dict[str, object]], at_once: int, flags: list[str]) -> float:
-    """Seconds from the first request to the last answer."""
-    with subprocess.Popen([*CALL, "serve", "--port", "0", *flags], stderr=subprocess.PIPE, text=True) as server:
+def run_server(asked: list[dict[str, object]], at_once: int, flags: list[str]) -> None:
+    command = [*CALL, "serve", "--port", "0", "--serve-early", *flags]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         try:
             assert server.stderr is not None
             base = next(match[1] for line in server.stderr if (match := re.search(r" at (http\S+)/v1$", line)))
-            return asyncio.run(ask_all(Target(base), [json.dumps(body).encode() for body in asked], at_once))
+            asyncio.run(ask_all(Target(base), [json.dumps(body).encode() for body in asked], at_once))
         finally:
-            server.kill()
+            server.terminate()  # not killed: its engine's CPU seconds count too
 
 
-async def ask_all(target: Target, asked: list[bytes], at_once: int) -> float:
+async def ask_all(target: Target, asked: list[bytes], at_once: int) -> None:
     waiting = iter(asked)
     connections = [await target.connect() for _ in range(at_once)]
 
@@ -60,9 +77,7 @@ async def ask_all(target: Target, asked: list[bytes], at_once: int) -> float:
             assert not reply.error, reply.error
             json.loads(reply.body)["choices"][0]["message"]["content"]
 
-    began = time.perf_counter()
     await asyncio.gather(*(lane(number) for number in range(at_once)))
-    return time.perf_counter() - began
 
 
 def main() -> None:
@@ -80,14 +95,16 @@ def main() -> None:
         rows = Path(folder) / "rows.jsonl"
         named = ({"custom_id": str(i), "method": "POST", "url": URL, "body": body} for i, body in enumerate(asked))
         rows.write_text("".join(json.dumps(row) + "\n" for row in named))
-        times = []
+        costs = []
         for _ in range(arguments.rounds):
-            times.append((batch_s(rows, flags), server_s(asked, arguments.at_once, flags)))
-            print(f"batch {times[-1][0]:.2f} s, server {times[-1][1]:.2f} s for {arguments.rows} rows")
-    batch, server = (statistics.median(column) for column in zip(*times, strict=True))
-    print(
-        f"batch {arguments.rows / batch:.0f} rows/s, server {arguments.rows / server:.0f}; ratio {server / batch:.2f}"
-    )
+            batch = Cost.of(lambda: run_batch(rows, flags))
+            server = Cost.of(lambda: run_server(asked, arguments.at_once, flags))
+            costs.append((batch, server))
+            print(f"batch {batch.seconds:.2f} s, {batch.cpu_s:.2f} of CPU; ", end="")
+            print(f"server {server.seconds:.2f} s, {server.cpu_s:.2f} of CPU")
+    for position, name in enumerate(Cost._fields):
+        own, other = (statistics.median(cost[position] for cost in column) for column in zip(*costs, strict=True))
+        print(f"{name}: {arguments.rows} rows, batch {own:.2f}, server {other:.2f}, ratio {other / own:.2f}")
 
 
 if __name__ == "__main__":
