@@ -1,5 +1,6 @@
 """The journal: whatever moment a process ends at, each row is answered or not, and nobody else writes."""
 
+import fcntl
 import multiprocessing
 import os
 
@@ -73,6 +74,29 @@ def test_garbage_behind_the_last_record_is_cut(output, written):
         assert (again.num_done, again.num_cut_bytes) == (3, len(tail))
         again.close()
         assert path.read_bytes() == written
+
+
+def test_a_last_line_that_ends_in_another_byte_is_not_whole(output, written):
+    output.with_name("out.jsonl.partial").write_bytes(written[:-1] + b"X")
+    again = journal(output, resume=True)
+    assert again.num_done == 2
+    again.close()
+
+
+def test_a_journal_that_its_job_takes_away_while_it_is_opened_is_not_written_to(output, written, monkeypatch):
+    path, lock, taken = output.with_name("out.jsonl.partial"), fcntl.flock, []
+
+    def lock_late(file, how):
+        if not taken:  # the job that had it ends between our open and our lock
+            taken.append(path.rename(path.with_name("gone")))
+            output.write_text("all")
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock_late)
+    again = journal(output, resume=True)
+    assert again.is_finished and taken
+    again.close()
+    assert taken[0].read_bytes() == written
 
 
 def test_nothing_is_overwritten_without_a_flag(output, written):

@@ -102,6 +102,22 @@ def test_neighbours_start_one_after_another():
     asyncio.run(test())
 
 
+def test_rows_that_sort_before_do_not_come_between_neighbours():
+    async def test() -> None:
+        rows = Rows(most=1)
+        low, high = sorted((LONG, [*reversed(LONG)]), key=lambda ids: rows.starts.chain(ids, ""))
+        for row, ids in enumerate([high, high, low, high]):
+            rows.add(row, [*ids, row])
+            await rows.settle()
+        for _ in range(4):
+            row = (await rows.settle())[-1]
+            rows.starts.computed(row)
+            rows.starts.end(row, 1)
+        assert rows.started == [0, 1, 3, 2]
+
+    asyncio.run(test())
+
+
 def test_short_prompts_start_in_the_order_of_the_rows():
     async def test() -> None:
         rows = Rows(most=1)
