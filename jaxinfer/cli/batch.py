@@ -29,7 +29,13 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
         if batch.is_finished:
             click.echo(f"done     {params['output']} is there and nothing is left of its job to resume", err=True)
             return 0
-        answer(resolved, params, batch)
+        try:
+            answer(resolved, params, batch)
+        except KeyboardInterrupt:
+            if batch.journal is not None:
+                kept = f"{batch.journal.num_done:,} answers are in {batch.journal.path}"
+                click.echo(f"stopped  {kept}; the same command with --resume goes on", err=True)
+            raise
         batch.publish()
         for line in batch.tally.lines(params["output"]):
             click.echo(line, err=True)

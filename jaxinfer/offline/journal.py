@@ -65,6 +65,7 @@ class Journal:
 
     def describe(self, facts: Facts) -> None:
         """Say what the job is, or check that it is the one resumed. Raises BatchError."""
+        facts = json.loads(json.dumps(facts))  # as they will be read
         if self.facts is None:
             self.facts = facts
             self._write(Record(0, 0, json.dumps(facts).encode()))

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -69,6 +70,21 @@ def test_exit_codes_tell_the_ends_apart(tmp_path):
     assert batch("-i", tmp_path / "none.jsonl", "-o", tmp_path / "new.jsonl").returncode == 6
     assert (tmp_path / "out.jsonl").read_bytes() == written
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path):
+    source, output, journal = (tmp_path / name for name in ("in.jsonl", "out.jsonl", "out.jsonl.partial"))
+    source.write_bytes(jsonl(rows(1000, 0)))
+    command = [*CALL, *DRY, "--dry-run-step-ms", "10", "-i", str(source), "-o", str(output)]
+    with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE) as process:
+        while not journal.exists() or journal.read_bytes().count(b"\n") < 20:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and not output.exists()
+    assert re.search(rb"stopped  \d+ answers are in \S+out.jsonl.partial; the same command with --resume", said), said
+    again = batch("-i", source, "-o", output, "--resume")
+    assert again.returncode == 0 and b"resumed  " in again.stderr
 
 
 def table(path: Path, *columns: str) -> list[list[object]]:
