@@ -41,13 +41,13 @@ OPTIONS: tuple[click.Option, ...] = (
         ["--in-process"],
         is_flag=True,
         envvar="JAXINFER_IN_PROCESS",
-        help="Run the engine in a thread of the server, for debugging: slower, and a crash ends both.",
+        help="Run the engine in a thread of this process, for debugging: slower, and a crash ends both.",
     ),
     click.Option(
         ["--dry-run"],
         is_flag=True,
         envvar="JAXINFER_DRY_RUN",
-        help="Make answers up: no weights, no device, no JAX; the rest of the server is real.",
+        help="Make answers up: no weights, no device, no JAX; the rest is real.",
     ),
     click.Option(
         ["--dry-run-step-ms"],
