@@ -36,6 +36,9 @@ def check_row(asked: Asked, form: Form) -> None:
     """Raise InvalidRequest for what a row cannot be answered with."""
     if asked.wire.stream:
         raise invalid("stream", "false in a batch, where an answer is one row", True)
+    if asked.wire.session_id is not None or asked.is_appended:
+        law = "left out in a batch, whose rows know nothing of each other"
+        raise invalid("session_id", law, asked.wire.session_id)
     if form == "plain":
         if asked.num_choices > 1:
             fact = Verbatim(f"{asked.num_choices} choices")

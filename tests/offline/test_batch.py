@@ -192,6 +192,14 @@ def test_a_stream_is_no_row(dry, tmp_path):
     assert read(tmp_path / "out.jsonl")[0]["error"]["message"].startswith("stream must be false in a batch")
 
 
+def test_a_session_s_turn_is_no_row(dry, tmp_path):
+    bodies = [(CHAT, {"messages": [USER]} | more) for more in ({"session_id": "a"}, {"session_append": True})]
+    source = write(tmp_path / "in.jsonl", openai_rows(bodies))
+    do(dry, Batch(input=str(source), output=str(tmp_path / "out.jsonl")))
+    said = [row["error"]["message"] for row in read(tmp_path / "out.jsonl")]
+    assert all(message.startswith("session_id must be left out in a batch") for message in said)
+
+
 def test_what_nobody_reads_is_named_in_the_summary(dry, tmp_path):
     source = write(tmp_path / "in.jsonl", [{"prompt": "hi", "temprature": 1}] * 3)
     tally = do(dry, Batch(input=str(source), output=str(tmp_path / "out.jsonl")))
