@@ -117,9 +117,7 @@ class BatchRun:
         generation = await self._start(job)
         try:
             choices = await generation.collect(lambda: self._starts.computed(row.number))
-            metrics = generation.metrics if asked.wire.include_metrics else None
-            answer = asked.answer(self._llm.info, request_id(row))
-            record = answered(row, self._plan.form, answer, choices, generation.usage, metrics)
+            record = answered(row, self._plan.form, asked.answer(self._llm.info, request_id(row)), choices, generation)
             self._tally.answered(generation.usage)
             return record
         finally:

@@ -8,7 +8,8 @@ import msgspec
 from jaxinfer.errors import ApiError
 from jaxinfer.llm.asked import Asked
 from jaxinfer.offline.rows import Form, Row
-from jaxinfer.protocol.responses import Answer, Choice, Metrics, Usage, encode_json, error_body
+from jaxinfer.protocol.forms import Choice, Progress
+from jaxinfer.protocol.responses import Answer, encode_json, error_body
 from jaxinfer.protocol.validate import Verbatim, invalid
 
 COLUMNS: dict[str, type] = {
@@ -46,20 +47,18 @@ def check_row(asked: Asked, form: Form) -> None:
         for name in ("logprobs", "prompt_logprobs"):
             if (value := getattr(asked.sampling, name)) is not None:
                 raise invalid(name, "left out where an answer is a row of columns", value, cure=OTHER_FORM)
-        if asked.wire.include_metrics:
+        if asked.request.wire.include_metrics:
             raise invalid("include_metrics", "false where an answer is a row of columns", True, cure=OTHER_FORM)
 
 
 OTHER_FORM = "leave it out, or write the row in OpenAI's form and the answers as JSONL"
 
 
-def answered(
-    row: Row, form: Form, answer: Answer, choices: list[Choice], usage: Usage, metrics: Metrics | None
-) -> Record:
+def answered(row: Row, form: Form, answer: Answer, choices: list[Choice], progress: Progress) -> Record:
     if form == "openai":
-        body = msgspec.Raw(answer.body(choices, usage, metrics))
+        body = msgspec.Raw(answer.body(choices, progress))
         return Record(row.number, 200, encode_json(_openai(row, 200, body, None)))
-    choice = choices[0]
+    choice, usage = choices[0], progress.usage
     columns = {
         "row": row.number,
         "custom_id": row.custom_id,

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 
 from jaxinfer.errors import ApiError
-from jaxinfer.protocol.responses import Usage
+from jaxinfer.protocol.forms import Usage
 
 MAX_NAMES = 16  # of columns nobody reads
 HAD_ERRORS = 7  # the exit code of a job that is done and has rows that could not be answered
