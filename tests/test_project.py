@@ -70,7 +70,10 @@ def test_every_package_that_is_imported_is_a_dependency():
     declared = {name.replace("-", "_") for name in names(PYPROJECT["project"]["dependencies"])}
     known = declared | {"jaxinfer", "jaxinfer_kernels"} | sys.stdlib_module_names
     development = {name.replace("-", "_") for name in names(PYPROJECT["dependency-groups"]["dev"])}
-    optional = {ROOT / "jaxinfer" / "server" / "tracing.py": {"opentelemetry"}}  # the extra otel
+    optional = {  # the extras otel and parquet
+        ROOT / "jaxinfer" / "server" / "tracing.py": {"opentelemetry"},
+        ROOT / "jaxinfer" / "offline" / "parquet.py": {"pyarrow"},
+    }
     missing = set()
     for path in [*(ROOT / "jaxinfer").rglob("*.py"), *(ROOT / "kernels").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):

@@ -253,6 +253,7 @@ class AsyncLLM:
         salt: str = "",
         arrived_s: float | None = None,
         prompt_only: bool = False,
+        random_seed: int | None = None,
     ) -> AsyncIterator[Delta]:
         """Accept a request; iterate over what is returned for its deltas. Closing it early aborts the request.
 
@@ -260,6 +261,7 @@ class AsyncLLM:
         means the rest of the context.    salt: prefixes are shared only within one salt.
         arrived_s: when it came, by time.monotonic(), if that was before this call.
         prompt_only: the one token of the answer is not wanted; the prompt may fill the context.
+        random_seed: 64 bits for a request that names no seed, instead of fresh ones.
         Raises InvalidRequest, Overloaded or Unavailable here, never later.
         """
         request, sampling = prepare(
@@ -268,7 +270,7 @@ class AsyncLLM:
             request_id=f"{request_id}#{next(self._numbers)}",
             info=self.info,
             limits=self._model.limits,
-            random_seed=secrets.randbits(64),
+            random_seed=secrets.randbits(64) if random_seed is None else random_seed,
             encode=partial(self._model.text.tokenizer.encode, add_special_tokens=False, plain=True),
             chat=chat,
             priority=priority,

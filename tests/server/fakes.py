@@ -131,6 +131,7 @@ class FakeLLM:
         salt: str = "",
         arrived_s: float | None = None,
         prompt_only: bool = False,
+        random_seed: int | None = None,
     ) -> AsyncIterator[Delta]:
         if self.status == "draining":
             raise Unavailable("draining", code="draining")
