@@ -6,6 +6,7 @@ JaxInferError
   DeviceError        a device that is missing, unusable or too small       exit code 4
   EngineError        the engine failed and cannot go on                    exit code 5
     DeviceLost       nothing in this process can use the device again
+  BatchError         a batch file that cannot be read, written or resumed   exit code 6
   ApiError           a request refused: the client's fault, or our load
     InvalidRequest   400, also a ValueError for Python callers
     Unauthorized     401
@@ -49,6 +50,12 @@ class EngineError(JaxInferError):
 
 class DeviceLost(EngineError):
     """The device's context is poisoned: this process cannot use it again, a new one can go on."""
+
+
+class BatchError(JaxInferError):
+    """A batch file that cannot be read or written, or a job on it that must not begin or go on."""
+
+    exit_code = 6
 
 
 class ApiError(JaxInferError):

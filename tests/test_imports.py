@@ -41,6 +41,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "jaxinfer.engine.scheduler": {"jaxinfer.engine", "jaxinfer.runtime.plan"},
     "jaxinfer.testing": {"jaxinfer.runtime.plan"},
     "jaxinfer.llm": LLM_AND_BELOW | {"jaxinfer.protocol", "jaxinfer.text"},
+    # LLM.generate_file is a batch over its own engine: the one arrow up
+    "jaxinfer.llm.llm": LLM_AND_BELOW | {"jaxinfer.offline", "jaxinfer.protocol", "jaxinfer.text"},
     "jaxinfer.server": {"jaxinfer.llm", "jaxinfer.protocol", "jaxinfer.text"},
     "jaxinfer.offline": {"jaxinfer.llm", "jaxinfer.protocol", "jaxinfer.text"},
     "jaxinfer.bench": LLM_AND_BELOW | {"jaxinfer.protocol"},

@@ -15,6 +15,7 @@ VERBS = {
     "serve": "Serve a model over an OpenAI-compatible HTTP API.",
     "chat": "Talk to a model in the terminal.",
     "run": "Answer one prompt and exit.",
+    "batch": "Answer every row of a file: JSONL, CSV or Parquet.",
     "warmup": "Compile every step of a model into the cache.",
     "plan": "Show what a model needs of a device, from its config.json alone.",
     "bench": "Measure engines, servers and kernels.",

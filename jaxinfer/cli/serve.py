@@ -9,11 +9,12 @@ from urllib.parse import urlsplit
 
 import click
 
-from jaxinfer.cli import protection
+from jaxinfer.cli import protection, transport
 from jaxinfer.cli.checklist import Checklist, LogScreen
 from jaxinfer.cli.options import EngineCommand
 from jaxinfer.cli.protection import LOOPBACK, server_settings, tls
 from jaxinfer.cli.session import opening, start_until_serving
+from jaxinfer.cli.transport import transport_for
 from jaxinfer.config import Resolved
 from jaxinfer.errors import ConfigError
 
@@ -26,31 +27,6 @@ if TYPE_CHECKING:
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     return serve(resolved, params, transport_for(params))
-
-
-def transport_for(params: Mapping[str, Any]) -> "NewTransport":
-    """Where the engine runs and whether it has a model, as --in-process and --dry-run say. Raises ConfigError."""
-    from functools import partial
-
-    from jaxinfer.llm.process import CHILD, EngineProcess
-
-    dry_run, step_ms = params["dry_run"], params["dry_run_step_ms"]
-    if step_ms is not None and not dry_run:
-        raise ConfigError(f"--dry-run-step-ms needs --dry-run, got {step_ms:g} without it; add it or drop this one")
-    step_s = (step_ms or 0.0) / 1000
-    if not params["in_process"]:
-        from jaxinfer.llm.dry_run import MODULE
-
-        return partial(EngineProcess, child=(MODULE, str(step_s)) if dry_run else (CHILD,))
-    from jaxinfer.llm.thread import EngineThread
-
-    if dry_run:
-        from jaxinfer.llm.dry_run import start_dry_run
-
-        return partial(EngineThread, start_core=partial(start_dry_run, step_s=step_s))
-    from jaxinfer.llm.build import start_core
-
-    return partial(EngineThread, start_core=start_core)
 
 
 def serve(resolved: Resolved, params: Mapping[str, Any], new_transport: "NewTransport") -> int:
@@ -248,25 +224,7 @@ OPTIONS: tuple[click.Option, ...] = (
         envvar="JAXINFER_PROFILE_DIR",
         help="Let clients trace the device with /start_profile and /stop_profile, into this folder.",
     ),
-    click.Option(
-        ["--in-process"],
-        is_flag=True,
-        envvar="JAXINFER_IN_PROCESS",
-        help="Run the engine in a thread of the server, for debugging: slower, and a crash ends both.",
-    ),
-    click.Option(
-        ["--dry-run"],
-        is_flag=True,
-        envvar="JAXINFER_DRY_RUN",
-        help="Make answers up: no weights, no device, no JAX; the rest of the server is real.",
-    ),
-    click.Option(
-        ["--dry-run-step-ms"],
-        type=click.FloatRange(0.0),
-        metavar="X",
-        envvar="JAXINFER_DRY_RUN_STEP_MS",
-        help="How long a step of a dry run takes.  [0]",
-    ),
+    *transport.OPTIONS,
     *protection.OPTIONS,
 )
 

@@ -18,7 +18,7 @@ from jaxinfer.version import __version__
 if TYPE_CHECKING:
     import asyncio
 
-    from jaxinfer.llm.async_llm import AsyncLLM
+    from jaxinfer.llm.async_llm import AsyncLLM, NewTransport
     from jaxinfer.protocol.sampling import SamplingParams
 
 REQUEST_ID = "cli"
@@ -69,17 +69,23 @@ async def start_until_serving(llm: "AsyncLLM", checklist: Checklist) -> "asyncio
 
 
 @contextlib.contextmanager
-def started(resolved: Resolved, notes: TextIO) -> Iterator[tuple["asyncio.Runner", "AsyncLLM"]]:
-    """A model that can answer and the event loop it lives in; `notes` gets the checklist. Closes both."""
+def started(
+    resolved: Resolved, notes: TextIO, new_transport: "NewTransport | None" = None
+) -> Iterator[tuple["asyncio.Runner", "AsyncLLM"]]:
+    """A model that can answer and the event loop it lives in; `notes` gets the checklist. Closes both.
+
+    new_transport: where the engine runs; None is a process of its own.
+    """
     import asyncio
 
     from jaxinfer.llm.async_llm import AsyncLLM
+    from jaxinfer.llm.process import EngineProcess
 
     with asyncio.Runner() as runner:
         with Checklist(screen_for(notes)) as checklist:
             for line in opening(resolved):
                 checklist.say(line)
-            llm = AsyncLLM(resolved.config, on_event=checklist)
+            llm = AsyncLLM(resolved.config, checklist, new_transport or EngineProcess)
             try:
                 starting = runner.run(start_until_serving(llm, checklist))
             except BaseException:

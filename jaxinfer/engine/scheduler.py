@@ -21,6 +21,7 @@ from bisect import bisect_left, insort
 from operator import attrgetter
 
 from jaxinfer.config import Limits
+from jaxinfer.engine.budget import Budget
 from jaxinfer.engine.departures import Departures
 from jaxinfer.engine.failures import NOT_FINITE, STEP_FAILED
 from jaxinfer.engine.full import dress_row, read_logprobs, read_scores
@@ -135,7 +136,8 @@ class Scheduler:
 
     def _plan(self, *, with_decode_rows: bool) -> Step | None:
         ready = self._ready(with_decode_rows)
-        budget = self.limits.max_num_batched_tokens - sum([s.decoding for s in ready])  # what is left for prompts
+        num_decoding = sum([s.decoding for s in ready])
+        budget = Budget(self.limits.max_num_batched_tokens - num_decoding, self._short(ready, num_decoding))
         if self.in_flight and self._must_preempt(ready, budget):
             return None  # for that every token must be known
         step = Step(Plan([]), [])
@@ -152,8 +154,8 @@ class Scheduler:
                 break  # preempted by one before it, as are all after it
             count = 1
             if not sequence.decoding:
-                count = min(len(sequence.tokens) - start, budget)
-                budget -= count
+                count = budget.chunk(len(sequence.tokens) - start)
+                budget.take(count, sequence)
             if count and self._make_room(sequence, count):
                 self._add_row(step, sequence, count)
         if preemptions == self.counters.preemptions:
@@ -170,17 +172,42 @@ class Scheduler:
             if not s.decoding or (s.dispatched + 1 < s.max_length and not (s.may_wait and s.must_wait))
         ]
 
-    def _must_preempt(self, ready: list[Sequence], budget: int) -> bool:
+    def _short(self, ready: list[Sequence], num_decoding: int) -> dict[Sequence, int]:
+        """The waiting prompts that may overtake others of their priority, and how many tokens each needs: this step
+        computes them whole, and has a quarter for them and the decode rows together."""
+        if not self.waiting:
+            return {}
+        limits, num_slots = self.limits, len(self.free_slots)
+        share = limits.max_num_batched_tokens // 4 - num_decoding
+        in_order = limits.scheduling == "static" or not limits.enable_chunked_prefill or self.isolation.active
+        if in_order or not num_slots or share <= 0:
+            return {}
+        priority = self.waiting[0].rank[0]
+        if num_decoding < len(ready) and next(s for s in ready if not s.decoding).rank[0] < priority:
+            return {}
+        found: dict[Sequence, int] = {}
+        for sequence in self.waiting:
+            if sequence.rank[0] != priority or len(found) == num_slots:
+                break
+            if len(sequence.tokens) > share:
+                num_slots = len(self.free_slots) - 1  # the last one is for the first whom they overtake
+            elif not sequence.must_wait_for_text:
+                found[sequence] = len(sequence.tokens) - len(self._hit(sequence)) * limits.page_size
+                share -= found[sequence]
+        return found
+
+    def _must_preempt(self, ready: list[Sequence], budget: Budget) -> bool:
         """Whether there are too few pages for every ready sequence to get its row."""
         size, available, wanted = self.limits.page_size, self.pool.num_available, 0
-        if len(ready) + budget // size <= available:  # the most they can want
+        if len(ready) + budget.left // size <= available:  # the most they can want
             return False
+        budget = Budget(budget.left, budget.short)
         for sequence in ready:
             if sequence.decoding:
                 wanted += sequence.dispatched == len(sequence.page_ids) * size
             else:
-                count = min(len(sequence.tokens) - sequence.dispatched, budget)
-                budget -= count
+                count = budget.chunk(len(sequence.tokens) - sequence.dispatched)
+                budget.take(count, sequence)
                 wanted += -(-(sequence.dispatched + count) // size) - len(sequence.page_ids)
         return wanted > available
 
@@ -212,22 +239,26 @@ class Scheduler:
         sequence.state = State.WAITING
         insort(self.waiting, sequence, key=_rank)
 
-    def _admit(self, step: Step, budget: int, with_decode_rows: bool) -> None:
+    def _admit(self, step: Step, budget: Budget, with_decode_rows: bool) -> None:
         """Start waiting sequences in order of rank while slots, tokens and pages last. None overtakes another, except
-        that a preempted one whose text is behind steps aside."""
+        that a preempted one whose text is behind steps aside, and for short prompts who finds no tokens but theirs."""
         chosen = self._chosen()
-        i = 0
-        while budget and self.free_slots and i < len(self.waiting):
+        i = num_kept_slots = 0
+        while budget.left and len(self.free_slots) > num_kept_slots and i < len(self.waiting):
             sequence = self.waiting[i]
             if sequence.must_wait_for_text or (chosen is not None and sequence not in chosen):
                 i += 1
+                continue
+            if budget.is_kept_from(sequence):
+                i += 1
+                num_kept_slots = 1
                 continue
             count = self._start(sequence, budget, with_decode_rows)
             if not count:
                 return
             del self.waiting[i]
             self._add_row(step, sequence, count)
-            budget -= count
+            budget.take(count, sequence)
 
     def _chosen(self) -> set[Sequence] | None:
         """The only ones who may start now; None is everyone."""
@@ -240,15 +271,16 @@ class Scheduler:
             self._batch = {sequence for senior in seniors for sequence in (senior, *senior.held)}
         return self._batch
 
-    def _start(self, sequence: Sequence, budget: int, with_decode_rows: bool) -> int:
+    def _start(self, sequence: Sequence, budget: Budget, with_decode_rows: bool) -> int:
         """Give a waiting sequence a slot, its cached pages and pages for its first chunk. Returns the chunk's size, 0
         when it must wait."""
         size, limits = self.limits.page_size, self.limits
-        may_share = limits.enable_prefix_caching and not sequence.needs_scores
-        hit = self.pool.match(sequence.root, sequence.lookup_keys(size)) if may_share else []
+        hit = self._hit(sequence)
         start = len(hit) * size
         pending = len(sequence.tokens) - start
-        count = min(pending, budget)
+        count = budget.chunk(pending)
+        if not count:
+            return 0  # it was to be short, but cached pages of its own went to others in this step
         if count < pending <= limits.max_num_batched_tokens and not limits.enable_chunked_prefill:
             self._prompt_turn = with_decode_rows  # it goes whole or not at all
             return 0
@@ -264,6 +296,12 @@ class Scheduler:
         if sequence.cached_tokens < 0:
             self._count_prompt(sequence, start)
         return count
+
+    def _hit(self, sequence: Sequence) -> list[int]:
+        """The cached pages that a waiting sequence may begin with."""
+        if not self.limits.enable_prefix_caching or sequence.needs_scores:
+            return []
+        return self.pool.match(sequence.root, sequence.lookup_keys(self.limits.page_size))
 
     def _count_prompt(self, sequence: Sequence, num_cached: int) -> None:
         """A sequence was admitted for the first time; siblings count as computed once, with the first."""

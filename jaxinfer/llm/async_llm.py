@@ -39,6 +39,7 @@ Status = Literal["starting", "serving", "ready", "draining", "failed"]
 log = logging.getLogger(__name__)
 
 RETRY_STARTING_S, RETRY_BUSY_S = 5.0, 1.0
+_PIECE = 2**15  # characters
 _WHY_NOT: dict[str, tuple[str, float]] = {
     "starting": ("the model is still being loaded; try again shortly", RETRY_STARTING_S),
     "draining": ("the server is shutting down; send the request elsewhere", RETRY_BUSY_S),
@@ -259,6 +260,7 @@ class AsyncLLM:
         arrived_s: float | None = None,
         prompt_only: bool = False,
         reading: Reading | None = None,
+        random_seed: int | None = None,
     ) -> AsyncIterator[Delta]:
         """Accept a request; iterate over what is returned for its deltas. Closing it early aborts the request.
 
@@ -267,6 +269,7 @@ class AsyncLLM:
         arrived_s: when it came, by time.monotonic(), if that was before this call.
         prompt_only: the one token of the answer is not wanted; the prompt may fill the context.
         reading: how the text is taken apart (see `reading`); None leaves it whole.
+        random_seed: 64 bits for a request that names no seed, instead of fresh ones.
         Raises InvalidRequest, Overloaded or Unavailable here, never later.
         """
         request, sampling = prepare(
@@ -275,7 +278,7 @@ class AsyncLLM:
             request_id=f"{request_id}#{next(self._numbers)}",
             info=self.info,
             limits=self._model.limits,
-            random_seed=secrets.randbits(64),
+            random_seed=secrets.randbits(64) if random_seed is None else random_seed,
             encode=partial(self._model.text.tokenizer.encode, add_special_tokens=False, plain=True),
             chat=chat,
             priority=priority,
@@ -482,4 +485,7 @@ def _texts(message: dict[str, Any]) -> Iterator[str]:
 
 def _size(text: str) -> int:
     """In bytes of UTF-8; whether it is valid is for the tokenizer to say."""
-    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
+    if text.isascii():
+        return len(text)
+    pieces = (text[i : i + _PIECE] for i in range(0, len(text), _PIECE))  # one at a time, for other threads' sake
+    return sum(len(piece.encode(errors="surrogatepass")) for piece in pieces)

@@ -6,12 +6,14 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from jaxinfer.config import EngineConfig, config_from_values
 from jaxinfer.engine.sequence import Add, Output
 from jaxinfer.errors import EngineError, InvalidRequest
 from jaxinfer.llm.answer import Answer, feed
+from jaxinfer.llm.borrowed import run_over
 from jaxinfer.llm.build import start_core
 from jaxinfer.llm.core import Core
 from jaxinfer.llm.events import OnEvent, ignore
@@ -25,6 +27,9 @@ from jaxinfer.protocol.tools import read_schemas
 from jaxinfer.text.chat_template import encode_chat
 from jaxinfer.text.reading import Reading
 from jaxinfer.text.tools.reader import ToolUse
+
+if TYPE_CHECKING:
+    from jaxinfer.offline.tally import Tally
 
 Prompt = str | Sequence[int] | dict[str, Any]
 Message = dict[str, Any]
@@ -125,6 +130,44 @@ class LLM:
         encoded = self._encode(prompt)
         answers = self._add([encoded], [sampling_params or SamplingParams()], [None], chat=False)
         return (delta for _, delta in self._step_until_done(answers, piece=1))
+
+    def generate_file(
+        self,
+        input: str | Path,  # noqa: A002 the command line's word
+        output: str | Path,
+        *,
+        input_format: str | None = None,
+        output_format: str | None = None,
+        ordered: bool = True,
+        window: int | None = None,
+        resume: bool = False,
+        overwrite: bool = False,
+        defaults: dict[str, Any] | None = None,
+    ) -> "Tally":
+        """Answer every row of a JSONL, CSV or Parquet file, as `jaxinfer batch` does; see docs/batch.md.
+
+        defaults: fields of a request for the rows that do not name them.    The others: as in offline/batch.py.
+        Raises ConfigError or BatchError before anything is computed. An interrupted call can be resumed.
+        """
+        from jaxinfer.offline.batch import Batch, open_batch
+
+        batch = Batch(
+            input=str(input),
+            output=str(output),
+            input_format=input_format,
+            output_format=output_format,
+            ordered=ordered,
+            window=window,
+            resume=resume,
+            overwrite=overwrite,
+            seed=self.config.seed,
+            defaults=defaults or {},
+        )
+        with open_batch(batch) as job:
+            if not job.is_finished:
+                run_over(self.config, self._core, job.run)
+                job.publish()
+            return job.tally
 
     def _run(
         self, encoded: list[Encoded], params: list[SamplingParams], readings: list[Reading | None], *, chat: bool

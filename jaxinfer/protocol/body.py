@@ -4,12 +4,14 @@ Refused: a key given twice, NaN and Infinity, lone surrogates, invalid UTF-8, a 
 nested lists and objects, more than MAX_VALUES values, anything but an object at the top.
 """
 
+import contextlib
 import json
 import math
 import re
 from typing import Any
 
 from jaxinfer.errors import InvalidRequest
+from jaxinfer.protocol.long_strings import LONG_BYTES, put_back, take_out
 from jaxinfer.protocol.validate import is_unicode, show
 
 MAX_DEPTH = 64
@@ -22,6 +24,17 @@ _SURROGATE = re.compile(rb"\\u[dD][89abcdefABCDEF]")
 
 def parse_body(raw: bytes) -> dict[str, Any]:
     """The request's JSON object. Raises InvalidRequest with code invalid_json."""
+    if len(raw) >= LONG_BYTES:
+        skeleton, strings = take_out(raw)
+        if strings:
+            with contextlib.suppress(InvalidRequest):  # what it says of places holds for the whole only: found again
+                body: dict[str, Any] = put_back(_parse(skeleton), strings)
+                if not strings:
+                    return body
+    return _parse(raw)
+
+
+def _parse(raw: bytes) -> dict[str, Any]:
     _check_size(raw)
     try:
         text = raw.decode()

@@ -103,7 +103,7 @@ def read_wire[Wire: msgspec.Struct](
     given = {name: value for name, value in body.items() if value is not None}
     for name in sorted(given.keys() & refused.keys()):
         check_refused(name, given[name], refused[name])
-    own = {field.name for field in msgspec.structs.fields(wire)}
+    own = set(wire.__struct_fields__)
     known = own | refused.keys() | also_known
     request = convert({name: value for name, value in given.items() if name in own}, wire)
     return request, tuple(name for name in given if name not in known)

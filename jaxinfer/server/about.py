@@ -7,9 +7,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from jaxinfer.errors import Unavailable
+from jaxinfer.llm.asked import served_model
 from jaxinfer.llm.types import ModelInfo
 from jaxinfer.protocol.responses import encode_json
-from jaxinfer.server.completions import served_model
 from jaxinfer.server.errors import unavailable
 from jaxinfer.server.metrics import render_metrics
 from jaxinfer.version import __version__

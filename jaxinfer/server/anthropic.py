@@ -3,12 +3,13 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
+from jaxinfer.llm.asked import render_chat, served_model
 from jaxinfer.protocol.anthropic import NAMES, read_count_tokens, read_message_request
 from jaxinfer.protocol.anthropic_message import Message
 from jaxinfer.protocol.carried import speaking_of
 from jaxinfer.protocol.responses import encode_json
 from jaxinfer.server.body import read_json, unread
-from jaxinfer.server.completions import answer_chat, open_llm, render_chat, served_model
+from jaxinfer.server.completions import answer_chat, open_llm
 from jaxinfer.server.stream import EventStream
 
 

@@ -1,123 +1,59 @@
 """POST /v1/chat/completions and /v1/completions, as in OpenAI's reference; README.md lists what is left out."""
 
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from jaxinfer.errors import InvalidRequest, NotFound
+from jaxinfer.llm.asked import Asked, check_asked, read_asked
 from jaxinfer.llm.async_llm import AsyncLLM
-from jaxinfer.llm.types import ModelInfo
-from jaxinfer.protocol.chat import ChatRequest, read_chat
-from jaxinfer.protocol.completions import read_completion
-from jaxinfer.protocol.fields import Envelope, OpenAIEnvelope, StreamOptions
+from jaxinfer.llm.generation import Generation, Job
+from jaxinfer.protocol.chat import ChatRequest
 from jaxinfer.protocol.forms import Form
-from jaxinfer.protocol.responses import Answer, Kind
-from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.protocol.responses import Kind
 from jaxinfer.protocol.session import read_session_id
-from jaxinfer.protocol.truncation import truncated
-from jaxinfer.protocol.validate import invalid, validate_sampling
 from jaxinfer.server.body import read_json, unread
 from jaxinfer.server.errors import unavailable
-from jaxinfer.server.generation import Echo, Generation, Job, while_connected
 from jaxinfer.server.sessions import beginning
 from jaxinfer.server.stream import EventStream
+from jaxinfer.server.watch import while_connected
 
 
 async def chat_completions(request: Request) -> Response | EventStream:
     """One conversation in, the assistant's next message out."""
-    llm = open_llm(request)
-    body = await read_json(request, request.app.state.settings.max_body_bytes)
-    chat = read_chat(body, max_logprobs=llm.info.max_logprobs)
-    return await answer_chat(request, llm, chat, new_answer("chat", request, chat.wire), apart=True)
-
-
-async def answer_chat(
-    request: Request, llm: AsyncLLM, chat: ChatRequest, form: Form, *, apart: bool = False
-) -> Response | EventStream:
-    """The one way from a conversation to an answer, whatever API it came by.
-
-    apart: the form shows thoughts and tool calls beside the text; otherwise they stay in it.
-    """
-    validate_sampling(chat.sampling, vocab_size=llm.info.vocab_size, max_logprobs=llm.info.max_logprobs)
-    header, is_appended = request.headers.get("x-session-id"), chat.wire.session_append
-    session_id = read_session_id(chat.wire, header, chat.sampling.n, is_appended=is_appended)
-
-    async def prepare() -> Job:
-        llm.admit(chat.sampling.n)  # a full queue is no reason to render first
-        check_abilities(llm.info, chat)
-        with beginning(request, session_id) as turn:
-            prompt = await render_chat(
-                llm,
-                chat.messages if turn is None else turn.conversation(chat),
-                add_generation_prompt=chat.add_generation_prompt,
-                continue_final_message=chat.wire.continue_final_message,
-                template_kwargs=chat.template_kwargs,
-                tools=None if chat.tools is None else chat.tools.shown,
-            )
-            job = replace(new_job(request, [prompt], chat.wire, chat.sampling, chat=True), turn=turn)
-            reading = llm.reading(job.prompts[0], None if chat.tools is None else chat.tools.use) if apart else None
-            if chat.wire.reasoning_effort == "none" and reading is not None and reading.start == "thinking":
-                raise invalid("reasoning_effort", "above none for this model, which always thinks", "none")
-            return replace(job, reading=reading)
-
-    return await respond(request, llm, prepare, form, chat.wire.stream, chat.unknown)
-
-
-def check_abilities(info: ModelInfo, chat: ChatRequest) -> None:
-    """Raise InvalidRequest for tools or thinking that the served model does not know."""
-    if chat.tools is not None and info.tool_format is None:
-        cure = "leave them out, or start the server with --tool-call-parser where the chat template shows tools"
-        message = f"tools need a model that is known to write tool calls, {info.root} is not; {cure}"
-        raise InvalidRequest(message, param="tools", code="unsupported_parameter")
-    if chat.wire.reasoning_effort not in (None, "none") and not info.has_thinking:
-        message = f"reasoning_effort needs a model that thinks, {info.root} does not; leave it out"
-        raise InvalidRequest(message, param="reasoning_effort", code="unsupported_parameter")
+    return await _complete(request, "chat")
 
 
 async def completions(request: Request) -> Response | EventStream:
     """Prompts in, what follows them out; the prompts are part of the answer if `echo` says so."""
+    return await _complete(request, "completion")
+
+
+async def _complete(request: Request, kind: Kind) -> Response | EventStream:
     llm = open_llm(request)
     body = await read_json(request, request.app.state.settings.max_body_bytes)
-    completion = read_completion(body, vocab_size=llm.info.vocab_size)
-    answer = new_answer("completion", request, completion.wire)
-    validate_sampling(completion.sampling, vocab_size=llm.info.vocab_size, max_logprobs=llm.info.max_logprobs)
-    num_answers = len(completion.prompts) * completion.sampling.n
-    session_id = read_session_id(completion.wire, request.headers.get("x-session-id"), num_answers)
+    asked = read_asked(kind, body, llm.info)
+    return await _answer(request, llm, asked, asked.answer(llm.info, request.state.request_id))
+
+
+async def answer_chat(request: Request, llm: AsyncLLM, chat: ChatRequest, form: Form) -> Response | EventStream:
+    """The one way from a conversation to an answer, whatever API it came by."""
+    return await _answer(request, llm, check_asked(chat, llm.info), form)
+
+
+async def _answer(request: Request, llm: AsyncLLM, asked: Asked, form: Form) -> Response | EventStream:
+    header = request.headers.get("x-session-id")
+    session_id = read_session_id(asked.wire, header, asked.num_choices, is_appended=asked.is_appended)
 
     async def prepare() -> Job:
-        llm.admit(num_answers)
-        special = completion.wire.add_special_tokens
-        prompts = [
-            await llm.encode(prompt, add_special_tokens=special) if isinstance(prompt, str) else prompt
-            for prompt in completion.prompts
-        ]
-        job = new_job(request, prompts, completion.wire, completion.sampling, chat=False)
-        if completion.wire.echo:
-            skip = completion.sampling.skip_special_tokens
-            texts = [
-                given if isinstance(given, str) and left is ids else await llm.decode(left, skip_special_tokens=skip)
-                for given, ids, left in zip(completion.prompts, prompts, job.prompts, strict=True)
-            ]
-            job = replace(job, echo=Echo(texts, completion.prompt_only, completion.wants_prompt_logprobs))
+        llm.admit(asked.num_choices)  # a full queue is no reason to render first
         with beginning(request, session_id) as turn:
+            whole = asked if turn is None else asked.going_on(turn.conversation)
+            job = await whole.job(llm, salt=request.state.tenant.salt, arrived_s=request.state.begun_s)
             return replace(job, turn=turn)
 
-    return await respond(request, llm, prepare, answer, completion.wire.stream, completion.unknown)
-
-
-def new_job(request: Request, prompts: list[list[int]], wire: Envelope, sampling: SamplingParams, *, chat: bool) -> Job:
-    """The prompts, cut if the request says so, to compute under the salt of its tenant and its own."""
-    max_model_len = request.app.state.llm.info.max_model_len
-    left = [truncated(ids, wire, sampling, max_model_len=max_model_len) for ids in prompts]
-    state = request.state
-    salt = state.tenant.salt
-    if wire.cache_salt is not None:
-        salt = f"{salt}/{wire.cache_salt}"  # neither holds a slash
-    return Job(left, sampling, wire.priority, chat=chat, salt=salt, arrived_s=state.begun_s)
+    return await respond(request, llm, prepare, form, asked.wire.stream, asked.unknown)
 
 
 async def respond(
@@ -152,28 +88,6 @@ async def respond(
     return EventStream(generation, form, headers, interval_s)
 
 
-async def render_chat(
-    llm: AsyncLLM,
-    messages: list[dict[str, Any]],
-    *,
-    add_generation_prompt: bool,
-    continue_final_message: bool,
-    template_kwargs: dict[str, Any],
-    tools: list[dict[str, Any]] | None = None,
-) -> list[int]:
-    """The prompt's ids. Raises InvalidRequest for a model that has no chat template."""
-    if not llm.info.has_chat_template:
-        message = f"messages need a chat template, and {llm.info.root} has none; send a prompt to /v1/completions"
-        raise InvalidRequest(message, param="messages", code="unsupported_parameter")
-    return await llm.render(
-        messages,
-        tools=tools,
-        add_generation_prompt=add_generation_prompt,
-        continue_final_message=continue_final_message,
-        template_kwargs=template_kwargs,
-    )
-
-
 def open_llm(request: Request) -> AsyncLLM:
     """The engine, if it takes requests now. Raises Unavailable."""
     state = request.app.state
@@ -182,26 +96,3 @@ def open_llm(request: Request) -> AsyncLLM:
     if refusal is not None:
         raise refusal
     return llm
-
-
-def served_model(info: ModelInfo, name: str | None) -> str:
-    """The name to answer under: the one asked for, or the first when none was. Raises NotFound."""
-    if not name:
-        return info.served_names[0]
-    if name not in info.served_names:
-        served = ", ".join(info.served_names)
-        raise NotFound(
-            f"the model {ascii(name)[:200]} does not exist here; this server serves {served}",
-            param="model",
-            code="model_not_found",
-        )
-    return name
-
-
-def new_answer(kind: Kind, request: Request, wire: OpenAIEnvelope) -> Answer:
-    """Raises NotFound for a model that is not served."""
-    info = request.app.state.llm.info
-    model = served_model(info, wire.model)
-    options = wire.stream_options or StreamOptions()
-    answer_id = f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{request.state.request_id}"
-    return Answer(kind, answer_id, int(time.time()), model, info.fingerprint, options, wire.include_metrics)

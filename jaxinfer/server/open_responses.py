@@ -9,13 +9,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from jaxinfer.errors import InvalidRequest, NotFound
+from jaxinfer.llm.asked import served_model
 from jaxinfer.protocol.carried import speaking_of
 from jaxinfer.protocol.open_responses import NAMES, Messages, read_response_request
 from jaxinfer.protocol.response_object import ResponseForm
 from jaxinfer.protocol.responses import encode_json
 from jaxinfer.protocol.validate import show, unsupported
 from jaxinfer.server.body import read_json
-from jaxinfer.server.completions import answer_chat, open_llm, served_model
+from jaxinfer.server.completions import answer_chat, open_llm
 from jaxinfer.server.response_store import ResponseStore, Stored
 from jaxinfer.server.stream import EventStream
 

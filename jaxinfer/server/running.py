@@ -3,11 +3,11 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
+from jaxinfer.llm.generation import Generation
 from jaxinfer.protocol.abort import read_abort
 from jaxinfer.protocol.forms import Form
 from jaxinfer.protocol.responses import encode_json
 from jaxinfer.server.body import read_json, unread
-from jaxinfer.server.generation import Generation
 
 Key = tuple[str, str]  # tenant, and the request's id or its answer's
 Entry = tuple[Generation, Form]

@@ -7,9 +7,10 @@ from contextlib import aclosing
 from starlette.types import Receive, Scope, Send
 
 from jaxinfer.errors import ApiError
+from jaxinfer.llm.generation import Generation
 from jaxinfer.protocol.forms import Form
 from jaxinfer.server.context import internal_error
-from jaxinfer.server.generation import Generation, disconnected, stop
+from jaxinfer.server.watch import disconnected, stop
 
 logger = logging.getLogger("jaxinfer.server")
 

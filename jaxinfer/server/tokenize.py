@@ -5,11 +5,12 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from jaxinfer.llm.asked import render_chat, served_model
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.protocol.responses import encode_json
 from jaxinfer.protocol.tokenize import TokenizeRequest, read_apply_template, read_detokenize, read_tokenize
 from jaxinfer.server.body import read_json, unread
-from jaxinfer.server.completions import open_llm, render_chat, served_model
+from jaxinfer.server.completions import open_llm
 
 
 async def tokenize(request: Request) -> Response:

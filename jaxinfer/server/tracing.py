@@ -17,10 +17,10 @@ from opentelemetry.trace import Tracer as Tracer  # for those who hold one
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from jaxinfer.llm.generation import Generation
+from jaxinfer.llm.timings import metrics_of, spoke_first
 from jaxinfer.llm.types import Timings
-from jaxinfer.server.generation import Generation
 from jaxinfer.server.http_counts import HttpCounts
-from jaxinfer.server.timings import metrics_of, spoke_first
 from jaxinfer.version import __version__
 
 FLUSH_S = 3.0

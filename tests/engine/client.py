@@ -4,7 +4,7 @@ import dataclasses
 
 from jaxinfer.config import Limits
 from jaxinfer.engine.engine import PROBE, Engine
-from jaxinfer.engine.sequence import MAX_TEXT_LAG, Abort, Acknowledge, Add, End, Output, Request
+from jaxinfer.engine.sequence import MAX_TEXT_LAG, Abort, Acknowledge, Add, End, Output, Request, Sequence
 from jaxinfer.engine.stats import Counters
 from jaxinfer.errors import EngineError
 from jaxinfer.runtime.plan import Plan
@@ -32,6 +32,7 @@ class Client:
     """Requests in, answers out; every invariant checked after every step.
 
     An engine that dies is replaced by a new one that resumes; counters: of all of them, in order.
+    num_overtaken: steps in which a prompt was computed before one that came earlier.
     """
 
     def __init__(self, limits: Limits, faults: Faults | None = None) -> None:
@@ -40,6 +41,7 @@ class Client:
         self.answers: dict[tuple[str, int], Answer] = {}
         self.plans: list[Plan] = []
         self.counters: list[Counters] = []
+        self.num_overtaken = 0
         self._aborted: set[str] = set()
         self._num_struck = 0
         self._struck_by_nan: set[str] = set()
@@ -176,6 +178,7 @@ class Client:
             return
         self.plans.append(plan)
         tables = {s.slot: s for s in self.engine.scheduler.running}
+        self._check_overtaking(plan, tables)
         written: set[int] = set()
         for fault in self.faults.struck[self._num_struck :]:
             if fault.kind == "nan":
@@ -188,3 +191,23 @@ class Client:
             assert not pages & written, "two rows of a step write to one page"
             assert not any(self.engine.scheduler.pool.key_of(page) for page in pages), "a step writes to a shared page"
             written |= pages
+
+    def _check_overtaking(self, plan: Plan, tables: dict[int, Sequence]) -> None:
+        """Who is computed before an older prompt is computed whole, and with the decode rows in a quarter of a step."""
+        scheduler = self.engine.scheduler
+        if scheduler.isolation.active or self.limits.scheduling == "static":
+            return  # there the order is another
+        prompts = [(row, tables[row.slot]) for row in plan.rows if row.tokens is not None]
+        started = {sequence for row, sequence in prompts if row.sampling is not None}
+        begun = [s.rank for s in scheduler.running if not s.decoding]
+        before = [s.rank for s in scheduler.running if not s.decoding and s not in started]
+        waiting = [s.rank for s in scheduler.waiting if not s.must_wait_for_text]
+        overtaking = [
+            row for row, s in prompts if min(begun + waiting if s in started else before, default=s.rank) < s.rank
+        ]
+        if not overtaking:
+            return
+        self.num_overtaken += 1
+        assert all(row.sample for row in overtaking), "a prompt overtook another in part"
+        taken = sum(row.count for row in overtaking) + len(plan.rows) - len(prompts)
+        assert taken <= self.limits.max_num_batched_tokens // 4, f"{taken} tokens of a step went to overtaking prompts"

@@ -6,6 +6,7 @@ that break the numbers or the steps they are in, steps that fail, rows that are 
 small enough that preemption is the rule.
 """
 
+import dataclasses
 import random
 
 import pytest
@@ -224,6 +225,25 @@ def test_the_workloads_reach_what_they_are_meant_to_reach():
     assert {client.limits.kv_layout for client in clients} == {"paged", "contiguous"}
 
 
+def short_beside_long(seed: int) -> Client:
+    """300 steps in which half of the prompts are short, the others longer than a step."""
+    rng = random.Random(seed)
+    client = Client(make_limits(max_num_batched_tokens=48, num_pages=rng.choice((50, 257))))
+    shared = tuple(rng.randrange(CURSED) for _ in range(5))
+    for i in range(300):
+        if rng.random() < 0.4 and sum(answer.reason is None for answer in client.answers.values()) < 20:
+            own = tuple(rng.randrange(CURSED) for _ in range(rng.choice((1, 3, 90, 110))))
+            request = Request(str(i), shared * rng.randint(0, 1) + own, rng.choice((1, 2, 8)))
+            client.add(dataclasses.replace(request, priority=rng.choice((0, 0, 0, 1))))
+        client.step()
+    client.finish()
+    return client
+
+
+def test_the_laws_hold_where_short_prompts_come_beside_long_ones():
+    assert sum(short_beside_long(seed).num_overtaken for seed in range(4)) > 60
+
+
 def test_the_laws_hold_when_every_digest_is_the_same(monkeypatch):
     monkeypatch.setattr(pages, "page_digest", lambda parent, tokens: bytes(16))
     hits = 0
@@ -303,6 +323,15 @@ def _keep_the_slot_of_a_preempted_sequence(patch):
         self.free_slots.pop()
 
     patch(Scheduler, "_preempt", preempt_and_keep)
+
+
+def _keep_half_a_step_for_short_prompts(patch):
+    def first_short(self, ready, num_decoding):
+        share = self.limits.max_num_batched_tokens // 2 - num_decoding
+        short = [s for s in self.waiting if len(s.tokens) <= share][:1]
+        return {s: len(s.tokens) for s in short}
+
+    patch(Scheduler, "_short", first_short)
 
 
 def _forget_a_sibling(patch):
@@ -392,6 +421,7 @@ FAULTS = [
     _run_one_token_too_far_ahead_of_the_text,
     _leak_a_page,
     _keep_the_slot_of_a_preempted_sequence,
+    _keep_half_a_step_for_short_prompts,
     _forget_a_sibling,
     _recompute_the_prompt_alone,
     _go_on_with_a_lost_state,

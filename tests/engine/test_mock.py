@@ -11,6 +11,7 @@ from jaxinfer.engine.sequence import Add, Output, Request
 from jaxinfer.runtime.plan import Controls
 from jaxinfer.testing.faults import Fault, Faults, FaultyRunner
 from tests.engine.device import VOCAB, make_limits
+from tests.support.attempts import assert_below
 
 WORDS, EOS = range(10, 90), 3
 
@@ -109,8 +110,13 @@ def test_logprobs_come_where_they_are_asked_for():
 def test_a_step_takes_its_time_and_steps_follow_each_other():
     limits = make_limits()
     engine = Engine(MockRunner(limits, WORDS, step_s=0.01), limits)
-    engine.inbox.put(Add(Request("0", (1,), 10)))
-    began_s = time.monotonic()
-    while engine.has_work:
-        engine.step()
-    assert 0.1 <= time.monotonic() - began_s < 1.0
+
+    def ten_steps_s() -> float:
+        engine.inbox.put(Add(Request("0", (1,), 10)))
+        began_s = time.monotonic()
+        while engine.has_work:
+            engine.step()
+        assert time.monotonic() - began_s >= 0.1
+        return time.monotonic() - began_s
+
+    assert_below(0.5, ten_steps_s, "seconds of ten steps of 10 ms")

@@ -69,6 +69,98 @@ def test_requests_are_served_in_order_of_arrival_and_lower_priority_numbers_soon
     assert order == ["soon", "a", "b", "late"]
 
 
+# ---- short prompts beside long ones ----
+
+
+def first_tokens(client: Client, num_steps: int) -> dict[str, int]:
+    """In which of the next steps each request's first token comes."""
+    found: dict[str, int] = {}
+    for step in range(1, num_steps + 1):
+        for output in client.step():
+            found.setdefault(output.request_id, step)
+    return found
+
+
+@pytest.mark.parametrize("enable_prefix_caching", [True, False])
+def test_a_short_prompt_waits_for_two_steps_at_most_whatever_long_ones_are_before_it(enable_prefix_caching):
+    """A46: alone it takes one step; here one is in flight, and one may be that which it just missed."""
+    client = Client(make_limits(enable_prefix_caching=enable_prefix_caching))
+    for i in range(6):
+        client.add(Request(f"long{i}", tokens(120, i), 1))
+    assert not first_tokens(client, 2)
+    client.add(Request("short", tokens(8, 9), 3))
+    came = first_tokens(client, 30)
+    assert came["short"] <= 3 < came["long0"]
+    client.finish()
+
+
+def test_short_prompts_without_end_cost_a_long_one_a_third_of_its_time_at_most():
+    times = []
+    for num_short in (0, 20):
+        client = Client(make_limits(max_num_batched_tokens=16, max_num_seqs=4))
+        client.add(Request("long", tokens(120), 1))
+        for i in range(num_short):
+            client.add(Request(str(i), tokens(3, i + 1), 2))
+        client.step()
+        assert len(client.engine.scheduler.waiting) == max(num_short - 1, 0), "one fits beside a decode row"
+        came = first_tokens(client, 40)
+        times.append(came["long"])
+        assert num_short == 0 or min(came[str(i)] for i in range(num_short)) < came["long"]
+        client.finish()
+    alone, beside = times
+    assert alone < beside <= -(-4 * alone // 3) + 1
+
+
+def test_short_prompts_keep_their_order():
+    client = Client(make_limits(max_num_batched_tokens=24))
+    client.add(Request("long", tokens(120), 1))
+    for i in range(8):
+        client.add(Request(str(i), tokens(4, i + 1), 1))
+    order = []
+    while client.engine.has_work:
+        order += [output.request_id for output in client.step() if output.finish_reason]
+    assert order.index("long") > 2
+    assert [name for name in order if name != "long"] == [str(i) for i in range(8)]
+
+
+def test_nothing_is_kept_from_a_long_prompt_where_no_short_one_waits():
+    client = Client(make_limits())
+    client.add(Request("long", tokens(120), 1))
+    client.add(Request("other", tokens(120, 1), 1))
+    client.finish()
+    assert [sum(row.count for row in plan.rows) for plan in client.plans[:7]] == [32] * 7
+
+
+@pytest.mark.parametrize(
+    ("changes", "priorities", "overtakes"),
+    [
+        ({}, {}, True),
+        ({}, {"long": -1}, False),
+        ({}, {"short": 1}, False),
+        ({"enable_chunked_prefill": False, "max_num_batched_tokens": 128}, {}, False),
+        ({"scheduling": "static"}, {}, False),
+        ({"max_num_seqs": 2}, {}, False),
+    ],
+    ids=[
+        "it does",
+        "a more urgent one",
+        "for a less urgent one",
+        "not where prompts go whole",
+        "nor in a batch",
+        "slot",
+    ],
+)
+def test_nobody_overtakes_a_more_urgent_prompt_or_takes_its_slot(changes, priorities, overtakes):
+    client = Client(make_limits(**changes))
+    for name in ("long", "next"):
+        client.add(Request(name, tokens(120, len(name)), 1, priority=priorities.get("long", 0)))
+    client.add(Request("short", tokens(4, 9), 1, priority=priorities.get("short", 0)))
+    came = first_tokens(client, 30)
+    assert (came["short"] < came["long"]) == overtakes
+    assert overtakes or came["next"] <= came["short"]
+    client.finish()
+
+
 def test_admission_leaves_a_watermark_while_others_run():
     scheduler = Scheduler(make_limits(num_pages=202, max_num_batched_tokens=128, max_model_len=900))
     scheduler.add(Request("first", tokens(100), 500))

@@ -141,6 +141,7 @@ class FakeLLM:
         arrived_s: float | None = None,
         prompt_only: bool = False,
         reading: Reading | None = None,
+        random_seed: int | None = None,
     ) -> AsyncIterator[Delta]:
         if self.status == "draining":
             raise Unavailable("draining", code="draining")

@@ -1,9 +1,13 @@
 """More requests than fit, of every kind, over the real scheduler and text side of a dry run (A28, A40, A46)."""
 
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from statistics import median
 
+import httpx2
 import pytest
 
 from jaxinfer.config import EngineConfig
@@ -12,7 +16,8 @@ from jaxinfer.llm.dry_run import MODULE
 from jaxinfer.llm.process import EngineProcess
 from jaxinfer.server.app import create_app
 from tests.server.crowd import ask_together, body_of, check_stream
-from tests.server.http import error_of, live, wait_until
+from tests.server.http import COMPLETIONS, error_of, live, wait_until
+from tests.support.attempts import assert_below
 
 CAPACITY = 16  # sequences running and waiting
 
@@ -60,6 +65,44 @@ def test_what_can_never_fit_is_a_400_and_not_a_place_in_the_queue(base):
     (many,) = ask_together(base, [{"prompt": ["x"] * 20}], at_once=1)
     assert (many.status_code, error_of(many)["param"]) == (400, "n")
     assert time.monotonic() - begun_s < 2
+
+
+def test_short_prompts_beside_long_ones_take_three_times_as_long_at_most():
+    """A46: one step alone; beside them two more, one that is in flight and one just missed. Steps take all the time."""
+    config = EngineConfig(model="demo", max_num_seqs=16, max_num_batched_tokens=256, enable_prefix_caching=False)
+    llm = AsyncLLM(config, new_transport=partial(EngineProcess, child=(MODULE, "0.03")))
+    done = threading.Event()
+
+    def ask(client: httpx2.Client, number: int, length: int) -> float:
+        begun_s = time.monotonic()
+        answer = client.post(COMPLETIONS, json={"prompt": [number] * length, "max_tokens": 1})
+        assert answer.status_code == 200
+        return time.monotonic() - begun_s
+
+    with (
+        live(create_app(llm), llm.start, llm.close) as port,
+        httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
+        ThreadPoolExecutor(3) as pool,
+    ):
+
+        def keep_asking(number: int) -> int:
+            count = 0
+            while not done.is_set():
+                ask(client, number, 1900)
+                count += 1
+            return count
+
+        def times_as_long() -> float:
+            done.clear()
+            alone_s = median(ask(client, number, 30) for number in range(12))
+            long = [pool.submit(keep_asking, number) for number in range(3)]
+            wait_until(lambda: llm.stats().waiting > 0)
+            beside_s = median(ask(client, number, 30) for number in range(12))
+            done.set()
+            assert sum(asker.result() for asker in long) >= 2, "the long ones go on"
+            return beside_s / alone_s
+
+        assert_below(3, times_as_long, "times what it takes alone")
 
 
 def test_every_stream_ends_once_and_joins_to_the_answer_that_is_not_streamed(base):

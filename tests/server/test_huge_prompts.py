@@ -1,14 +1,15 @@
 """Prompts of 8 MB, four at a time: refused untokenized, while health checks and streams go on (A47)."""
 
+import contextlib
 import itertools
 import json
 import random
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from statistics import median, quantiles
-from typing import NamedTuple
 
 import httpx2
 import pytest
@@ -19,10 +20,10 @@ from jaxinfer.llm.dry_run import MODULE
 from jaxinfer.llm.process import EngineProcess
 from jaxinfer.server.app import create_app
 from tests.server.http import CHAT, COMPLETIONS, error_of, live, raw_request, read_until
+from tests.support.attempts import assert_below
 from tests.support.processes import SERVE, serving
 
 SIZE = 8 * 2**20
-LATE_S, ATTEMPTS = 0.05, 5
 KINDS = {
     "text": (COMPLETIONS, lambda text: {"prompt": text}),
     "chat": (CHAT, lambda text: {"messages": [{"role": "user", "content": text}]}),
@@ -66,25 +67,30 @@ def test_a_prompt_that_can_never_fit_is_refused_at_once(client, text, kind):
 
 
 def test_four_of_them_hold_up_neither_checks_nor_streams(client, text):
+    """The client's own work shares the processors: medians, not tails."""
+
     def gaps() -> list[float]:
         body = {"prompt": "hi", "max_tokens": 200, "stream": True, "ignore_eos": True}
         with client.stream("POST", COMPLETIONS, json=body) as response:
             times = [time.monotonic() for line in response.iter_lines() if line]
         return [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
 
-    alone = gaps()
-    with ThreadPoolExecutor(6) as pool:
-        stream = pool.submit(gaps)
-        huge = [pool.submit(client.post, path, json=body(text)) for path, body in list(KINDS.values())[:4]]
-        checks = []
-        while not (all(answer.done() for answer in huge) and stream.done()):
-            begun_s = time.monotonic()
-            assert client.get("/health").status_code == 200
-            checks.append(time.monotonic() - begun_s)
-            time.sleep(0.01)
-    assert [answer.result().status_code for answer in huge] == [400] * 4
-    assert median(checks) < 0.05  # the client's own work shares the processors: medians, not tails
-    assert median(stream.result()) < 1.5 * median(alone) + 0.02  # a frame may hold several tokens when both are busy
+    def share_of_what_is_allowed() -> float:
+        alone = gaps()
+        with ThreadPoolExecutor(6) as pool:
+            stream = pool.submit(gaps)
+            huge = [pool.submit(client.post, path, json=body(text)) for path, body in list(KINDS.values())[:4]]
+            checks = []
+            while not (all(answer.done() for answer in huge) and stream.done()):
+                begun_s = time.monotonic()
+                assert client.get("/health").status_code == 200
+                checks.append(time.monotonic() - begun_s)
+                time.sleep(0.01)
+        assert [answer.result().status_code for answer in huge] == [400] * 4
+        # a frame may hold several tokens when both are busy
+        return max(median(checks) / 0.05, median(stream.result()) / (1.5 * median(alone) + 0.02))
+
+    assert_below(1, share_of_what_is_allowed, "of 50 ms a check, of 1.5 times a gap and 20 ms")
 
 
 def test_a_long_text_that_may_fit_is_tokenized(client):
@@ -112,51 +118,51 @@ def gaps_of_a_stream(port: int) -> list[float]:
     return [later - earlier for earlier, later in itertools.pairwise(times[1:])]
 
 
-class Tails(NamedTuple):
-    """Seconds that one in a hundred exceeds."""
-
-    checks: float
-    gaps: float
-    gaps_alone: float
-
-    @property
-    def hold(self) -> bool:
-        """To parse one body holds the interpreter for 20 ms in a row, so a frame may come 50 ms late."""
-        return self.checks < LATE_S and self.gaps < 1.5 * self.gaps_alone + LATE_S
+def seconds_of_a_check(client: httpx2.Client) -> float:
+    begun_s = time.monotonic()
+    assert client.get("/health").status_code == 200
+    return time.monotonic() - begun_s
 
 
-def tails(port: int, bodies: list[tuple[str, bytes]]) -> Tails:
-    """Of health checks and one stream, beside a client for each body that sends it again and again."""
-    alone = gaps_of_a_stream(port)
-    with ThreadPoolExecutor(8) as pool, httpx2.Client(base_url=f"http://127.0.0.1:{port}") as client:
-        stream = pool.submit(gaps_of_a_stream, port)
-
-        def keep_asking(path: str, raw: bytes) -> None:
-            while not stream.done():
-                with raw_request(port, path, raw, connection="close") as connection:
-                    assert read_until(connection, b"").startswith(b"HTTP/1.1 400 ")
-                time.sleep(0.5)
-
-        huge = [pool.submit(keep_asking, *body) for body in bodies]
-        checks = []
-        while not stream.done():
-            begun_s = time.monotonic()
-            assert client.get("/health").status_code == 200
-            checks.append(time.monotonic() - begun_s)
-            time.sleep(0.01)
-        for asker in huge:
-            asker.result()
-    assert len(checks) > 50
-    return Tails(p99(checks), p99(stream.result()), p99(alone))
+@contextlib.contextmanager
+def dry_server(log: Path) -> Iterator[tuple[int, httpx2.Client]]:
+    command = *SERVE, "--dry-run", "--dry-run-step-ms", "5", "--allowed-hosts", "*", "--port", "0"
+    with serving(log, *command) as (_, port), httpx2.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        yield port, client
 
 
 @pytest.mark.slow
 def test_tails_of_checks_and_streams_beside_four_of_them(tmp_path, text):
-    """A47. Others use the processors too, so the best of some attempts counts."""
+    """A47: a check takes 50 ms at most, a gap 1.5 times as long, and 20 ms for what is not done piece by piece.
+
+    The control is a second server, which gets no such bodies and shares the processors with the first.
+    """
     bodies = [(path, json.dumps(body(text)).encode()) for path, body in list(KINDS.values())[:4]]
-    command = *SERVE, "--dry-run", "--dry-run-step-ms", "5", "--allowed-hosts", "*", "--port", "0"
-    seen: list[Tails] = []
-    with serving(tmp_path / "log", *command) as (_, port):
-        while len(seen) < ATTEMPTS and not (seen and seen[-1].hold):
-            seen.append(tails(port, bodies))
-    assert seen[-1].hold, seen
+
+    def keep_asking(port: int, path: str, raw: bytes, stream: Future[list[float]]) -> None:
+        while not stream.done():
+            with raw_request(port, path, raw, connection="close") as connection:
+                assert read_until(connection, b"").startswith(b"HTTP/1.1 400 ")
+            time.sleep(0.5)
+
+    def share_of_what_is_allowed() -> float:
+        with ThreadPoolExecutor(8) as pool:
+            stream, control = (pool.submit(gaps_of_a_stream, each) for each in (port, control_port))
+            huge = [pool.submit(keep_asking, port, *body, stream) for body in bodies]
+            checks, control_checks = [], []
+            while not stream.done():
+                checks.append(seconds_of_a_check(client))
+                control_checks.append(seconds_of_a_check(control_client))
+                time.sleep(0.01)
+            for asker in huge:
+                asker.result()
+        assert len(checks) > 50
+        return max(
+            p99(checks) / (p99(control_checks) + 0.05), p99(stream.result()) / (1.5 * p99(control.result()) + 0.02)
+        )
+
+    with (
+        dry_server(tmp_path / "log") as (port, client),
+        dry_server(tmp_path / "control") as (control_port, control_client),
+    ):
+        assert_below(1, share_of_what_is_allowed, "of a check and 50 ms, of 1.5 times a gap and 20 ms")

@@ -7,11 +7,11 @@ import struct
 
 import pytest
 
+from jaxinfer.llm.generation import Generation, Job
 from jaxinfer.llm.types import Delta
 from jaxinfer.protocol.responses import Answer
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.server.app import create_app
-from jaxinfer.server.generation import Generation, Job
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.stream import EventStream
 from tests.server.fakes import FakeLLM

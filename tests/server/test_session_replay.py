@@ -14,9 +14,9 @@ import pytest
 from jaxinfer.config import EngineConfig
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.core import Core
+from jaxinfer.llm.generation import Generation, Job
 from jaxinfer.llm.thread import EngineThread
 from jaxinfer.protocol.sampling import SamplingParams
-from jaxinfer.server.generation import Generation, Job
 from jaxinfer.server.sessions import Sessions, Turn
 from tests.support.checkpoints import write_checkpoint
 from tests.support.engines import build, built_before

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from statistics import median
 
 import httpx2
 import pytest
@@ -16,6 +17,7 @@ from jaxinfer.server.settings import ServerSettings
 from jaxinfer.testing.faults import Fault
 from tests.server.fakes import FakeLLM
 from tests.server.http import COMPLETIONS, ask, error_of, live
+from tests.support.attempts import assert_below
 from tests.support.faulty_child import Order, Orders, faultless
 
 LIMIT_S, HANG_S = 0.8, 1.8
@@ -55,16 +57,20 @@ def watch(port: int, is_done: Callable[[], bool]) -> list[tuple[float, int, floa
 
 def test_a_hung_step_is_told_and_its_end_too(port, child):
     orders = Orders(child[-1])
-    orders.send(Order(add=Fault("hang", seconds=HANG_S)))
-    with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(generate, port, 20)
-        seen = watch(port, answer.done)
-        assert answer.result() == 200, "the request only waited"
+
+    def share_of_what_is_allowed() -> float:
+        orders.send(Order(add=Fault("hang", seconds=HANG_S)))
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(generate, port, 20)
+            seen = watch(port, answer.done)
+            assert answer.result() == 200, "the request only waited"
+        ill = [when_s for when_s, status, _ in seen if status == 503]
+        assert ill[0] > LIMIT_S - 0.1, "told too early"
+        late_s = max(ill[0] - LIMIT_S, abs(ill[-1] - HANG_S))
+        return max(late_s / 0.9, median(took_s for _, _, took_s in seen) / 0.05)
+
+    assert_below(1, share_of_what_is_allowed, "of 0.9 s between what is told and what was, of 50 ms a check")
     orders.close()
-    ill = [when_s for when_s, status, _ in seen if status == 503]
-    assert LIMIT_S - 0.1 < ill[0] < LIMIT_S + 0.9
-    assert HANG_S - 0.9 < ill[-1] < HANG_S + 0.9
-    assert sorted(took_s for _, _, took_s in seen)[len(seen) // 2] < 0.05
     assert [httpx2.get(f"http://127.0.0.1:{port}{path}").status_code for path in CHECKS] == [200] * 6
 
 

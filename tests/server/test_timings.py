@@ -2,9 +2,9 @@
 
 import pytest
 
+from jaxinfer.llm.timings import metrics_of
 from jaxinfer.llm.types import Delta, Timings
 from jaxinfer.protocol.answers import ANSWERS
-from jaxinfer.server.timings import metrics_of
 from tests.server.fakes import FakeLLM
 from tests.server.http import CHAT, COMPLETIONS, USER, error_of, events, post
 

@@ -1,23 +1,19 @@
-"""The token streams behind one HTTP request, and the watch over the client that asked for them."""
+"""The token streams behind one request of a generating route, as a server or a batch file has it."""
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
-
-from starlette.requests import ClientDisconnect
-from starlette.types import Receive
+from typing import Protocol
 
 from jaxinfer.errors import ApiError
 from jaxinfer.llm.async_llm import AsyncLLM
+from jaxinfer.llm.timings import metrics_of
 from jaxinfer.llm.types import Delta, Timings
 from jaxinfer.protocol.forms import Choice, Metrics, Usage
 from jaxinfer.protocol.logprobs import TokenLogprob
 from jaxinfer.protocol.sampling import SamplingParams
-from jaxinfer.server.sessions import Turn
-from jaxinfer.server.timings import metrics_of
 from jaxinfer.text.reading import Reading
 from jaxinfer.text.tools.reader import WholeCalls
 
@@ -47,6 +43,16 @@ class Echo:
             delta.prompt_logprobs = None
 
 
+class Turn(Protocol):
+    """What a request is of a session, which hears of the answer before the client does."""
+
+    def add(self, delta: Delta, prompt: list[int], salt: str) -> None:
+        """The answer's next piece; the last one ends the turn."""
+
+    def end(self) -> None:
+        """The request is over, however it ended; nothing to do if the turn has."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """What to generate: `sampling.n` choices of each prompt; choice index = prompt position * n + sample.
@@ -54,6 +60,7 @@ class Job:
     reading: how the answers are taken apart.
     salt: the tenant's; cached prompts are found under their own salt only.    arrived_s: by time.monotonic().
     turn: of a session, which then has one prompt and one choice.
+    seed: 64 bits that seed what names no seed of its own; None is a fresh one.
     """
 
     prompts: list[list[int]]
@@ -65,6 +72,7 @@ class Job:
     echo: Echo | None = None
     turn: Turn | None = None
     reading: Reading | None = None
+    seed: int | None = None
 
 
 class Generation:
@@ -91,7 +99,7 @@ class Generation:
         """Enqueue every prompt or none. Raises what AsyncLLM.generate raises."""
         generation = cls(llm, job)
         try:
-            for request_id, prompt in zip(generation._ids, job.prompts, strict=True):
+            for position, (request_id, prompt) in enumerate(zip(generation._ids, job.prompts, strict=True)):
                 generation._open.add(request_id)
                 stream = await llm.generate(
                     prompt,
@@ -103,6 +111,7 @@ class Generation:
                     arrived_s=job.arrived_s,
                     prompt_only=job.echo is not None and job.echo.prompt_only,
                     reading=job.reading,
+                    random_seed=None if job.seed is None else (job.seed + position) % 2**64,
                 )
                 generation._streams.append(stream)
         except BaseException:
@@ -165,8 +174,8 @@ class Generation:
             raise ApiError("the engine ended this request without finishing it", code="engine_error")
         self._open.clear()
 
-    async def collect(self) -> list[Choice]:
-        """All choices, whole."""
+    async def collect(self, on_first: Callable[[], None] | None = None) -> list[Choice]:
+        """All choices, whole. on_first: called at the first sign that the prompts are being answered."""
         texts: list[list[str]] = [[] for _ in range(self.num_choices)]
         thoughts: list[list[str]] = [[] for _ in range(self.num_choices)]
         calls = [WholeCalls() for _ in range(self.num_choices)]
@@ -175,6 +184,9 @@ class Generation:
         choices: list[Choice | None] = [None] * self.num_choices
         async with aclosing(self.deltas()) as deltas:
             async for index, delta in deltas:
+                if on_first is not None:
+                    on_first()
+                    on_first = None
                 texts[index].append(calls[index].add(delta.calls, delta.text) if delta.calls else delta.text)
                 thoughts[index].append(delta.reasoning)
                 prompts[index] = prompts[index] or delta.prompt_logprobs
@@ -221,28 +233,3 @@ async def _forward(
         await queue.put((position, None))
     except Exception as error:
         await queue.put((position, error))
-
-
-async def while_connected[T](receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, cancelled when the client leaves first; then raises ClientDisconnect."""
-    task, gone = asyncio.create_task(work), asyncio.create_task(disconnected(receive))
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        await stop(task, gone)
-    if task.cancelled():
-        raise ClientDisconnect
-    return task.result()
-
-
-async def disconnected(receive: Receive) -> None:
-    """Return when the client has left."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def stop(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel what still runs and wait until it has ended."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)

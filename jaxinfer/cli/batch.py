@@ -1,0 +1,102 @@
+"""`jaxinfer batch`: every row of a file answered exactly once, however often the program ends and starts again."""
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jaxinfer.cli import transport
+from jaxinfer.cli.checklist import Screen, screen_for
+from jaxinfer.cli.options import EngineCommand
+from jaxinfer.cli.session import started
+from jaxinfer.cli.transport import transport_for
+from jaxinfer.config import Resolved
+from jaxinfer.offline.names import FORMATS
+
+if TYPE_CHECKING:
+    from jaxinfer.offline.batch import Batch, OpenBatch
+
+LIVE_S, PLAIN_S = 0.5, 10.0  # between two lines of progress, on a terminal and elsewhere
+DEFAULTS = ("max_tokens", "temperature", "top_p", "top_k", "min_p")
+
+
+def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
+    """Open the files, start the model, answer, publish. Returns 0, or HAD_ERRORS when rows could not be answered."""
+    from jaxinfer.offline.batch import open_batch
+
+    with open_batch(batch_of(resolved, params)) as batch:
+        if batch.is_finished:
+            click.echo(f"done     {params['output']} is there and nothing is left of its job to resume", err=True)
+            return 0
+        try:
+            answer(resolved, params, batch)
+        except KeyboardInterrupt:
+            if batch.journal is not None:
+                kept = f"{batch.journal.num_done:,} answers are in {batch.journal.path}"
+                click.echo(f"stopped  {kept}; the same command with --resume goes on", err=True)
+            raise
+        batch.publish()
+        for line in batch.tally.lines(params["output"]):
+            click.echo(line, err=True)
+        return batch.tally.exit_code
+
+
+def batch_of(resolved: Resolved, params: Mapping[str, Any]) -> "Batch":
+    """The job that the options ask for."""
+    from jaxinfer.offline.batch import Batch
+
+    return Batch(
+        input=params["input"],
+        output=params["output"],
+        input_format=params["input_format"],
+        output_format=params["output_format"],
+        ordered=not params["unordered"],
+        window=params["window"],
+        resume=params["resume"],
+        overwrite=params["overwrite"],
+        seed=resolved.config.seed,
+        defaults={name: params[name] for name in DEFAULTS if params[name] is not None},
+    )
+
+
+def answer(resolved: Resolved, params: Mapping[str, Any], batch: "OpenBatch") -> None:
+    """Run the job over a model of its own, which is gone afterwards."""
+    from jaxinfer.offline.batch import telling
+
+    with started(resolved, sys.stderr, transport_for(params)) as (runner, llm):
+        screen: Screen = screen_for(sys.stderr)
+        every_s = LIVE_S if sys.stderr.isatty() else PLAIN_S
+        try:
+            runner.run(telling(batch.run(llm), lambda: screen.show(f"batch    {batch.progress()}"), every_s))
+        finally:
+            screen.close()
+
+
+def _format_option(name: str, what: str) -> click.Option:
+    return click.Option([f"--{name}"], type=click.Choice(FORMATS), help=f"Of {what}; else by its name's ending.")
+
+
+command = EngineCommand(
+    "batch",
+    run,
+    [
+        click.Option(["-i", "--input", "input"], required=True, metavar="FILE", help="Rows; - is JSONL from a pipe."),
+        click.Option(
+            ["-o", "--output", "output"], required=True, metavar="FILE", help="Answers; - is JSONL to a pipe."
+        ),
+        _format_option("input-format", "the input"),
+        _format_option("output-format", "the output"),
+        click.Option(["--resume"], is_flag=True, help="Go on where an earlier run ended, if one did."),
+        click.Option(["--overwrite"], is_flag=True, help="Replace the output, and what an earlier run left."),
+        click.Option(["--unordered"], is_flag=True, help="Write answers as they come, not in the order of the rows."),
+        click.Option(["--window"], type=int, metavar="N", help="Rows in memory at most.  [8 times max-num-seqs]"),
+        click.Option(["--max-tokens"], type=int, metavar="N", help="For rows that name none."),
+        click.Option(["--temperature"], type=float, metavar="X", help="For rows that name none."),
+        click.Option(["--top-p"], type=float, metavar="X", help="For rows that name none."),
+        click.Option(["--top-k"], type=int, metavar="N", help="For rows that name none."),
+        click.Option(["--min-p"], type=float, metavar="X", help="For rows that name none."),
+        *transport.OPTIONS,
+    ],
+    help="Answer every row of a JSONL, CSV or Parquet file with MODEL, by default the bundled demo.",
+)

@@ -1,0 +1,59 @@
+"""Where a verb's engine runs and whether it has a model: --in-process and --dry-run."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jaxinfer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jaxinfer.llm.async_llm import NewTransport
+
+
+def transport_for(params: Mapping[str, Any]) -> "NewTransport":
+    """Where the engine runs and whether it has a model, as --in-process and --dry-run say. Raises ConfigError."""
+    from functools import partial
+
+    from jaxinfer.llm.process import CHILD, EngineProcess
+
+    dry_run, step_ms = params["dry_run"], params["dry_run_step_ms"]
+    if step_ms is not None and not dry_run:
+        raise ConfigError(f"--dry-run-step-ms needs --dry-run, got {step_ms:g} without it; add it or drop this one")
+    step_s = (step_ms or 0.0) / 1000
+    if not params["in_process"]:
+        from jaxinfer.llm.dry_run import MODULE
+
+        return partial(EngineProcess, child=(MODULE, str(step_s)) if dry_run else (CHILD,))
+    from jaxinfer.llm.thread import EngineThread
+
+    if dry_run:
+        from jaxinfer.llm.dry_run import start_dry_run
+
+        return partial(EngineThread, start_core=partial(start_dry_run, step_s=step_s))
+    from jaxinfer.llm.build import start_core
+
+    return partial(EngineThread, start_core=start_core)
+
+
+OPTIONS: tuple[click.Option, ...] = (
+    click.Option(
+        ["--in-process"],
+        is_flag=True,
+        envvar="JAXINFER_IN_PROCESS",
+        help="Run the engine in a thread of this process, for debugging: slower, and a crash ends both.",
+    ),
+    click.Option(
+        ["--dry-run"],
+        is_flag=True,
+        envvar="JAXINFER_DRY_RUN",
+        help="Make answers up: no weights, no device, no JAX; the rest is real.",
+    ),
+    click.Option(
+        ["--dry-run-step-ms"],
+        type=click.FloatRange(0.0),
+        metavar="X",
+        envvar="JAXINFER_DRY_RUN_STEP_MS",
+        help="How long a step of a dry run takes.  [0]",
+    ),
+)

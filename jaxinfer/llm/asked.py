@@ -1,0 +1,188 @@
+"""A request of a generating route: its JSON object read and checked, its prompts made into ids, the head of its answer.
+
+The server's routes and the rows of batch files go through here alike, so that both are refused and answered alike.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+from jaxinfer.errors import InvalidRequest, NotFound
+from jaxinfer.llm.async_llm import AsyncLLM
+from jaxinfer.llm.generation import Echo, Job
+from jaxinfer.llm.types import ModelInfo
+from jaxinfer.protocol.chat import ChatRequest, read_chat
+from jaxinfer.protocol.completions import CompletionRequest, read_completion
+from jaxinfer.protocol.fields import Envelope, StreamOptions
+from jaxinfer.protocol.responses import Answer, Kind
+from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.protocol.truncation import truncated
+from jaxinfer.protocol.validate import invalid, validate_sampling
+from jaxinfer.text.reading import Reading
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Asked:
+    """A request that can be carried out, as far as can be told without its prompts' ids.
+
+    apart: the answer's form shows thoughts and tool calls beside the text; otherwise they stay in it.
+    """
+
+    request: ChatRequest | CompletionRequest
+    apart: bool = False
+
+    @property
+    def wire(self) -> Envelope:
+        return self.request.wire
+
+    @property
+    def sampling(self) -> SamplingParams:
+        return self.request.sampling
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        return self.request.unknown
+
+    @property
+    def num_choices(self) -> int:
+        num_prompts = 1 if isinstance(self.request, ChatRequest) else len(self.request.prompts)
+        return num_prompts * self.request.sampling.n
+
+    @property
+    def is_appended(self) -> bool:
+        """Whether its messages are those since a session's last answer."""
+        return isinstance(self.request, ChatRequest) and self.request.wire.session_append
+
+    def going_on(self, conversation: Callable[[ChatRequest], list[dict[str, Any]]]) -> "Asked":
+        """The same, its messages being all of a conversation that it is a turn of."""
+        if not isinstance(self.request, ChatRequest):
+            return self
+        whole = dataclasses.replace(self.request, messages=conversation(self.request))
+        return dataclasses.replace(self, request=whole)
+
+    def answer(self, info: ModelInfo, request_id: str) -> Answer:
+        """OpenAI's form of its answer, made now. Raises NotFound for a model that is not served."""
+        kind: Kind = "chat" if isinstance(self.request, ChatRequest) else "completion"
+        wire = self.request.wire
+        answer_id = f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{request_id}"
+        options, model = wire.stream_options or StreamOptions(), served_model(info, wire.model)
+        return Answer(kind, answer_id, int(time.time()), model, info.fingerprint, options, wire.include_metrics)
+
+    async def job(self, llm: AsyncLLM, *, salt: str = "", arrived_s: float) -> Job:
+        """The prompts as ids, cut if the request says so, to compute under the salt of its tenant and its own.
+
+        Raises InvalidRequest for what cannot be rendered or can never fit.
+        """
+        request = self.request
+        if self.wire.cache_salt is not None:
+            salt = f"{salt}/{self.wire.cache_salt}"  # neither holds a slash
+        if isinstance(request, ChatRequest):
+            check_abilities(llm.info, request)
+            prompts = [await _rendered(llm, request)]
+        else:
+            special = request.wire.add_special_tokens
+            prompts = [
+                await llm.encode(prompt, add_special_tokens=special) if isinstance(prompt, str) else prompt
+                for prompt in request.prompts
+            ]
+        left = [truncated(ids, self.wire, self.sampling, max_model_len=llm.info.max_model_len) for ids in prompts]
+        is_chat = isinstance(request, ChatRequest)
+        job = Job(left, self.sampling, self.wire.priority, chat=is_chat, salt=salt, arrived_s=arrived_s)
+        if isinstance(request, CompletionRequest) and request.wire.echo:
+            return dataclasses.replace(job, echo=await _echo(llm, request, prompts, left))
+        if isinstance(request, ChatRequest) and self.apart:
+            return dataclasses.replace(job, reading=_reading(llm, request, left[0]))
+        return job
+
+
+def read_asked(kind: Kind, body: dict[str, Any], info: ModelInfo) -> Asked:
+    """Read and check a request's JSON object. Raises InvalidRequest, or NotFound for another model."""
+    request: ChatRequest | CompletionRequest = (
+        read_chat(body, max_logprobs=info.max_logprobs)
+        if kind == "chat"
+        else read_completion(body, vocab_size=info.vocab_size)
+    )
+    served_model(info, request.wire.model)
+    return dataclasses.replace(check_asked(request, info), apart=kind == "chat")
+
+
+def check_asked(request: ChatRequest | CompletionRequest, info: ModelInfo) -> Asked:
+    """Raises InvalidRequest for sampling that cannot be carried out."""
+    validate_sampling(request.sampling, vocab_size=info.vocab_size, max_logprobs=info.max_logprobs)
+    return Asked(request)
+
+
+async def _rendered(llm: AsyncLLM, chat: ChatRequest) -> list[int]:
+    return await render_chat(
+        llm,
+        chat.messages,
+        add_generation_prompt=chat.add_generation_prompt,
+        continue_final_message=chat.wire.continue_final_message,
+        template_kwargs=chat.template_kwargs,
+        tools=None if chat.tools is None else chat.tools.shown,
+    )
+
+
+def _reading(llm: AsyncLLM, chat: ChatRequest, prompt: list[int]) -> Reading | None:
+    reading = llm.reading(prompt, None if chat.tools is None else chat.tools.use)
+    if chat.wire.reasoning_effort == "none" and reading is not None and reading.start == "thinking":
+        raise invalid("reasoning_effort", "above none for this model, which always thinks", "none")
+    return reading
+
+
+def check_abilities(info: ModelInfo, chat: ChatRequest) -> None:
+    """Raise InvalidRequest for tools or thinking that the served model does not know."""
+    if chat.tools is not None and info.tool_format is None:
+        cure = "leave them out, or start the server with --tool-call-parser where the chat template shows tools"
+        message = f"tools need a model that is known to write tool calls, {info.root} is not; {cure}"
+        raise InvalidRequest(message, param="tools", code="unsupported_parameter")
+    if chat.wire.reasoning_effort not in (None, "none") and not info.has_thinking:
+        message = f"reasoning_effort needs a model that thinks, {info.root} does not; leave it out"
+        raise InvalidRequest(message, param="reasoning_effort", code="unsupported_parameter")
+
+
+async def _echo(llm: AsyncLLM, request: CompletionRequest, prompts: list[list[int]], left: list[list[int]]) -> Echo:
+    """What stands before the answers: the prompts as they were given, or what is left of them."""
+    skip = request.sampling.skip_special_tokens
+    texts = [
+        given if isinstance(given, str) and cut is ids else await llm.decode(cut, skip_special_tokens=skip)
+        for given, ids, cut in zip(request.prompts, prompts, left, strict=True)
+    ]
+    return Echo(texts, request.prompt_only, request.wants_prompt_logprobs)
+
+
+async def render_chat(
+    llm: AsyncLLM,
+    messages: list[dict[str, Any]],
+    *,
+    add_generation_prompt: bool,
+    continue_final_message: bool,
+    template_kwargs: dict[str, Any],
+    tools: list[dict[str, Any]] | None = None,
+) -> list[int]:
+    """The prompt's ids. Raises InvalidRequest for a model that has no chat template."""
+    if not llm.info.has_chat_template:
+        message = f"messages need a chat template, and {llm.info.root} has none; send a prompt to /v1/completions"
+        raise InvalidRequest(message, param="messages", code="unsupported_parameter")
+    return await llm.render(
+        messages,
+        tools=tools,
+        add_generation_prompt=add_generation_prompt,
+        continue_final_message=continue_final_message,
+        template_kwargs=template_kwargs,
+    )
+
+
+def served_model(info: ModelInfo, name: str | None) -> str:
+    """The name to answer under: the one asked for, or the first when none was. Raises NotFound."""
+    if not name:
+        return info.served_names[0]
+    if name not in info.served_names:
+        served = ", ".join(info.served_names)
+        raise NotFound(
+            f"the model {ascii(name)[:200]} does not exist here; this server serves {served}",
+            param="model",
+            code="model_not_found",
+        )
+    return name

@@ -1,0 +1,180 @@
+"""A job on files: opened and checked before a model is loaded, run over one, published as a whole file at the end."""
+
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from jaxinfer.errors import ConfigError
+from jaxinfer.llm.async_llm import AsyncLLM
+from jaxinfer.offline.formats import Source, digest_of, open_source, stream_source, write_output
+from jaxinfer.offline.job import BatchRun, Plan
+from jaxinfer.offline.journal import Journal
+from jaxinfer.offline.names import Format, check_stream, format_of
+from jaxinfer.offline.records import Record
+from jaxinfer.offline.rows import Form, Raw, form_of
+from jaxinfer.offline.tally import Tally
+
+PIPE = "-"
+_LOOKED_AT = 1000  # rows read, at most, to find one that tells the form
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Batch:
+    """A job as it is asked for. input, output: files, or "-" for a pipe of JSONL.    input_format, output_format: None
+    is what the file's name ends in.    ordered: answers in the order of the rows.    resume: go on with what an earlier
+    run left.    overwrite: replace the output and what an earlier run left.    The rest: as in Plan.
+    """
+
+    input: str
+    output: str
+    input_format: str | None = None
+    output_format: str | None = None
+    ordered: bool = True
+    window: int | None = None
+    resume: bool = False
+    overwrite: bool = False
+    seed: int = 0
+    defaults: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def check(self) -> tuple[Format, Format]:
+        """The formats of input and output. Raises ConfigError for what contradicts itself."""
+        formats = (
+            format_of(self.input, self.input_format, "--input-format"),
+            format_of(self.output, self.output_format, "--output-format"),
+        )
+        if self.resume and self.overwrite:
+            raise ConfigError("a job is resumed or begun anew, got --resume and --overwrite; drop one")
+        if self.resume and PIPE in (self.input, self.output):
+            raise ConfigError("--resume needs files for input and output, got a pipe; name both")
+        if self.window is not None and self.window < 1:
+            raise ConfigError(f"--window must be at least 1, got {self.window}")
+        if self.output == PIPE:
+            check_stream(formats[1], "-o -")
+        if PIPE not in (self.input, self.output) and Path(self.input).resolve() == Path(self.output).resolve():
+            raise ConfigError(f"the output must be another file than the input, got {self.output!r} for both")
+        return formats
+
+
+class _Pipe:
+    """Records straight to a stream: nothing to resume."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def has(self, number: int) -> bool:
+        return False
+
+    def put(self, record: Record) -> None:
+        self._stream.write(record.line + b"\n")
+        self._stream.flush()
+
+
+class OpenBatch:
+    """A job whose files are open. Invariant: nobody else writes to its output."""
+
+    def __init__(
+        self, batch: Batch, source: Source, journal: Journal | None, output_format: Format, form: Form
+    ) -> None:
+        self.batch = batch
+        self.journal = journal
+        self.tally = Tally()
+        self._source = source
+        self._output_format = output_format
+        self._form = form
+        if journal is not None:
+            self.tally.num_before, self.tally.num_errors_before = journal.num_done, journal.num_errors
+            if journal.num_cut_bytes:
+                torn = f"repaired {journal.num_cut_bytes:,} bytes of an unfinished line were cut from {journal.path}"
+                self.tally.notes.append(torn)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether an earlier run has finished the job, so that there is nothing to do."""
+        return self.journal is not None and self.batch.resume and self.journal.is_finished
+
+    async def run(self, llm: AsyncLLM) -> None:
+        """Answer every row that has no answer yet. What is answered survives the end of this process at any moment."""
+        batch, sink = self.batch, self.journal or _Pipe(sys.stdout.buffer)
+        if self.journal is not None:
+            self.journal.describe(self._facts(llm))
+        plan = Plan(
+            form=self._form, ordered=batch.ordered, window=batch.window, seed=batch.seed, defaults=batch.defaults
+        )
+        self.tally.began_s = time.monotonic()
+        await BatchRun(llm, plan, sink, self.tally).run(self._source.rows)
+
+    def publish(self) -> None:
+        """Make the output of all answers. Raises BatchError, and nothing is lost."""
+        if self.journal is not None:
+            write_output(self.journal.records(), self.journal.output, self._output_format)
+            self.journal.remove()
+
+    def progress(self) -> str:
+        share = self._source.share()
+        if not self.tally.num_rows:  # what was answered before says nothing of the speed
+            self.tally.share_before = share
+        return self.tally.progress(share)
+
+    def _facts(self, llm: AsyncLLM) -> dict[str, Any]:
+        """What must not change between the runs of one job."""
+        batch = self.batch
+        return {
+            "input": None if batch.input == PIPE else digest_of(Path(batch.input)),
+            "form": self._form,
+            "ordered": batch.ordered,
+            "seed": batch.seed,
+            "defaults": batch.defaults,
+            "model": llm.info.served_names[0],
+            "fingerprint": llm.info.fingerprint,
+        }
+
+
+@contextlib.contextmanager
+def open_batch(batch: Batch) -> Iterator[OpenBatch]:
+    """Open the files of a job. Raises ConfigError or BatchError."""
+    input_format, output_format = batch.check()
+    with contextlib.ExitStack() as stack:
+        if batch.input == PIPE:
+            source = stream_source(sys.stdin.buffer, input_format)
+        else:
+            source = open_source(Path(batch.input), input_format)
+        stack.callback(source.close)
+        journal = None
+        if batch.output != PIPE:
+            journal = Journal(Path(batch.output), resume=batch.resume, overwrite=batch.overwrite)
+            stack.callback(journal.close)
+        is_table = output_format in ("csv", "parquet")
+        rows, form = _look(source.rows)
+        source = dataclasses.replace(source, rows=rows)
+        yield OpenBatch(batch, source, journal, output_format, "plain" if is_table else form)
+
+
+def _look(rows: Iterator[Raw]) -> tuple[Iterator[Raw], Form]:
+    """The rows, and the form of the first that can be read."""
+    seen: list[Raw] = []
+    for raw in itertools.islice(rows, _LOOKED_AT):
+        seen.append(raw)
+        if (form := form_of(raw)) is not None:
+            return itertools.chain(seen, rows), form
+    return itertools.chain(seen, rows), "plain"
+
+
+async def telling(work: Awaitable[None], tell: Callable[[], None], every_s: float) -> None:
+    """Do the work; tell of it again and again until it ends."""
+
+    async def go_on() -> None:
+        while True:
+            await asyncio.sleep(every_s)
+            tell()
+
+    teller = asyncio.create_task(go_on())
+    try:
+        await work
+    finally:
+        teller.cancel()

@@ -1,0 +1,100 @@
+"""A file's rows as they are read, and answers as a file, in each format."""
+
+import dataclasses
+import gzip
+import hashlib
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from jaxinfer.errors import BatchError
+from jaxinfer.offline.csv_table import open_text, read_csv, write_csv
+from jaxinfer.offline.jsonl import read_jsonl, write_jsonl
+from jaxinfer.offline.names import Format, check_stream
+from jaxinfer.offline.parquet import ParquetRows, write_parquet
+from jaxinfer.offline.records import Record
+from jaxinfer.offline.rows import Raw
+
+_ENDS_BYTES = 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """rows: to be iterated over once.    share: how much of it has been read, 0 to 1, or None if nobody can tell."""
+
+    rows: Iterator[Raw]
+    share: Callable[[], float | None]
+    close: Callable[[], None]
+
+
+def open_source(path: Path, kind: Format) -> Source:
+    """Raises BatchError, here or while its rows are read, for what is no such file."""
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise BatchError(f"the input must be a file that can be read, {path}: {error.strerror}") from error
+    if kind == "parquet":
+        file.close()
+        rows = ParquetRows(path)
+        return Source(iter(rows), rows.share, rows.close)
+    size = os.fstat(file.fileno()).st_size or 1
+    if kind == "csv":
+        text = open_text(file)
+        try:
+            return Source(read_csv(text), lambda: file.tell() / size, text.close)
+        except BatchError:
+            text.close()
+            raise
+    lines = _unpacked(file, path) if kind == "jsonl.gz" else read_jsonl(file)
+    return Source(lines, lambda: file.tell() / size, file.close)
+
+
+def stream_source(stream: BinaryIO, kind: Format) -> Source:
+    """Of a pipe. Raises ConfigError for what cannot be read without going back."""
+    check_stream(kind, "-i -")
+    return Source(read_jsonl(stream), lambda: None, lambda: None)
+
+
+def _unpacked(file: BinaryIO, path: Path) -> Iterator[Raw]:
+    try:
+        with gzip.GzipFile(fileobj=file) as unpacked:
+            yield from read_jsonl(cast(BinaryIO, unpacked))
+    except (OSError, EOFError, zlib.error) as error:
+        raise BatchError(f"{path} must be a whole gzip file, it cannot be read: {error}") from error
+
+
+def digest_of(path: Path) -> str:
+    """Of a file's size and its two ends: enough to tell that it is another, at any size."""
+    size = path.stat().st_size
+    found = hashlib.sha256(str(size).encode())
+    with path.open("rb") as file:
+        found.update(file.read(_ENDS_BYTES))
+        file.seek(max(0, size - _ENDS_BYTES))
+        found.update(file.read(_ENDS_BYTES))
+    return found.hexdigest()[:16]
+
+
+def write_output(records: Iterable[Record], path: Path, kind: Format) -> None:
+    """Make the file of all answers: it is there whole or, if this fails, as it was."""
+    new = path.with_name(path.name + ".new")
+    try:
+        with new.open("wb") as file:
+            if kind == "jsonl.gz":
+                with gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0) as packed:
+                    write_jsonl(records, cast(BinaryIO, packed))
+            else:
+                _WRITERS[kind](records, file)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except OSError as error:
+        raise BatchError(f"the output must be written, {path}: {error.strerror}; the answers are kept") from error
+
+
+_WRITERS: dict[str, Callable[[Iterable[Record], BinaryIO], None]] = {
+    "jsonl": write_jsonl,
+    "csv": write_csv,
+    "parquet": write_parquet,
+}

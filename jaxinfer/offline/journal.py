@@ -1,0 +1,163 @@
+"""The journal of a job: what it has answered so far, beside the output that it will become.
+
+OUT.partial begins with what the job is, then has one line per answered row, each with a checksum. A line is there as a
+whole or not at all: whatever follows the last good one, however the process ended, is cut off before the job goes on.
+"""
+
+import fcntl
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from jaxinfer.errors import BatchError
+from jaxinfer.offline.records import Record
+
+SUFFIX = ".partial"
+type Facts = dict[str, Any]
+
+
+class Journal:
+    """Invariant: while it is open no other process has it open, and each row has at most one record in it."""
+
+    def __init__(self, output: Path, *, resume: bool, overwrite: bool) -> None:
+        """resume: go on with what is there, if anything is.    overwrite: lose it, and the output in the end.
+
+        Raises BatchError when there is something that must not be lost, or another job has it.
+        """
+        self.output = output
+        self.path = output.with_name(output.name + SUFFIX)
+        self.facts: Facts | None = None  # of the job that is resumed
+        self.num_done = self.num_errors = self.num_cut_bytes = 0
+        self._done = bytearray()  # a bit for each row
+        self._file = _open_alone(self.path)
+        try:
+            self._begin(resume=resume, overwrite=overwrite)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, *, resume: bool, overwrite: bool) -> None:
+        if overwrite:
+            self._file.truncate(0)
+        elif self.output.exists() and not resume:
+            raise BatchError(f"the output must not be there yet, {self.output} is; move it away or add --overwrite")
+        elif os.fstat(self._file.fileno()).st_size and not resume:
+            fact = f"{self.path} has answers of one that did not end"
+            raise BatchError(f"a new job must not overwrite another, {fact}; add --resume to go on, or --overwrite")
+        end = 0
+        for record, after in _good_records(self._file):
+            end = after
+            if self.facts is None:
+                self.facts = json.loads(record.line)
+            else:
+                self._note(record)
+        self.num_cut_bytes = self._file.seek(0, os.SEEK_END) - end
+        self._file.truncate(end)
+        self._file.seek(end)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the job that is to be resumed has become its output already."""
+        return self.facts is None and self.output.exists()
+
+    def describe(self, facts: Facts) -> None:
+        """Say what the job is, or check that it is the one resumed. Raises BatchError."""
+        facts = json.loads(json.dumps(facts))  # as they will be read
+        if self.facts is None:
+            self.facts = facts
+            self._write(Record(0, 0, json.dumps(facts).encode()))
+            return
+        for name, value in facts.items():
+            if self.facts.get(name) != value:
+                fact = f"{name} was {self.facts.get(name)!r} and is {value!r}"
+                raise BatchError(f"a job must be resumed as it began, {fact}; change it back or start anew")
+
+    def has(self, number: int) -> bool:
+        byte, bit = divmod(number, 8)
+        return byte < len(self._done) and bool(self._done[byte] >> bit & 1)
+
+    def put(self, record: Record) -> None:
+        """Write it, so that it survives the end of this process."""
+        assert not self.has(record.number), f"row {record.number} was answered before"
+        self._write(record)
+        self._note(record)
+
+    def records(self) -> Iterator[Record]:
+        """All answers, in the order in which they were written."""
+        with self.path.open("rb") as file:
+            for position, (record, _) in enumerate(_good_records(file)):
+                if position:
+                    yield record
+
+    def remove(self) -> None:
+        """The output is complete; nothing is left to resume."""
+        self.path.unlink()
+
+    def close(self) -> None:
+        """Let other processes have it. An empty one leaves no trace."""
+        if self.facts is None and _is_at(self._file, self.path) and not os.fstat(self._file.fileno()).st_size:
+            self.path.unlink()
+        self._file.close()
+
+    def _note(self, record: Record) -> None:
+        byte, bit = divmod(record.number, 8)
+        if byte >= len(self._done):
+            self._done.extend(bytes(byte + 1 - len(self._done) + len(self._done) // 8))
+        self._done[byte] |= 1 << bit
+        self.num_done += 1
+        self.num_errors += record.status != 200
+
+    def _write(self, record: Record) -> None:
+        content = b"%d %d %b" % (record.number, record.status, record.line)
+        try:
+            self._file.write(b"%08x %b\n" % (zlib.crc32(content), content))
+            self._file.flush()
+        except OSError as error:
+            raise BatchError(f"answers must be written, {self.path}: {error.strerror}; make room and resume") from error
+
+
+def _open_alone(path: Path) -> BinaryIO:
+    while True:
+        try:
+            file = open(path, "a+b")  # noqa: SIM115 the journal closes it
+        except OSError as error:
+            raise BatchError(f"the output's folder must be writable, {path}: {error.strerror}") from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.close()
+            fact = f"{path} is another process's, which is still running"
+            raise BatchError(f"an output must have one job at a time, {fact}; wait for it or choose another") from error
+        if _is_at(file, path):
+            return file
+        file.close()  # the job that had it has just ended and taken it away
+
+
+def _is_at(file: BinaryIO, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _good_records(file: BinaryIO) -> Iterator[tuple[Record, int]]:
+    """Each record with where it ends, up to the first that is not whole."""
+    file.seek(0)
+    end = 0
+    for line in file:
+        record = _parse(line)
+        if record is None:
+            return
+        end += len(line)
+        yield record, end
+
+
+def _parse(line: bytes) -> Record | None:
+    checksum, _, content = line[:-1].partition(b" ")
+    if line[-1:] != b"\n" or checksum != b"%08x" % zlib.crc32(content):
+        return None
+    number, status, rest = content.split(b" ", 2)
+    return Record(int(number), int(status), rest)

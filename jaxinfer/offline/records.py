@@ -1,0 +1,91 @@
+"""What a batch answers a row with: a line of JSON in the form of the job, and the columns of the plain form."""
+
+import dataclasses
+from typing import Any
+
+import msgspec
+
+from jaxinfer.errors import ApiError
+from jaxinfer.llm.asked import Asked
+from jaxinfer.offline.rows import Form, Row
+from jaxinfer.protocol.forms import Choice, Progress
+from jaxinfer.protocol.responses import Answer, encode_json, error_body
+from jaxinfer.protocol.validate import Verbatim, invalid
+
+COLUMNS: dict[str, type] = {
+    "row": int,
+    "custom_id": str,
+    "status": int,
+    "text": str,
+    "finish_reason": str,
+    "prompt_tokens": int,
+    "completion_tokens": int,
+    "error": str,
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Record:
+    """The answer to row `number`. line: JSON without a line end.    status: as HTTP has them, 200 is an answer."""
+
+    number: int
+    status: int
+    line: bytes
+
+
+def check_row(asked: Asked, form: Form) -> None:
+    """Raise InvalidRequest for what a row cannot be answered with."""
+    if asked.wire.stream:
+        raise invalid("stream", "false in a batch, where an answer is one row", True)
+    if asked.wire.session_id is not None or asked.is_appended:
+        law = "left out in a batch, whose rows know nothing of each other"
+        raise invalid("session_id", law, asked.wire.session_id)
+    if form == "plain":
+        if asked.num_choices > 1:
+            fact = Verbatim(f"{asked.num_choices} choices")
+            raise invalid("n", "1, and the prompt one, where an answer is a row of columns", fact, cure=OTHER_FORM)
+        for name in ("logprobs", "prompt_logprobs"):
+            if (value := getattr(asked.sampling, name)) is not None:
+                raise invalid(name, "left out where an answer is a row of columns", value, cure=OTHER_FORM)
+        if asked.request.wire.include_metrics:
+            raise invalid("include_metrics", "false where an answer is a row of columns", True, cure=OTHER_FORM)
+
+
+OTHER_FORM = "leave it out, or write the row in OpenAI's form and the answers as JSONL"
+
+
+def answered(row: Row, form: Form, answer: Answer, choices: list[Choice], progress: Progress) -> Record:
+    if form == "openai":
+        body = msgspec.Raw(answer.body(choices, progress))
+        return Record(row.number, 200, encode_json(_openai(row, 200, body, None)))
+    choice, usage = choices[0], progress.usage
+    columns = {
+        "row": row.number,
+        "custom_id": row.custom_id,
+        "status": 200,
+        "text": choice.text,
+        "finish_reason": choice.finish_reason,
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "error": None,
+    }
+    return Record(row.number, 200, encode_json(columns))
+
+
+def refused(row: Row, form: Form, error: ApiError) -> Record:
+    """The row's error, as the route would have answered it, with its code and message where a reader looks first."""
+    if form == "openai":
+        body, short = msgspec.Raw(error_body(error)), {"code": error.code or error.type, "message": str(error)}
+        return Record(row.number, error.status, encode_json(_openai(row, error.status, body, short)))
+    columns = dict.fromkeys(COLUMNS) | {"row": row.number, "custom_id": row.custom_id, "status": error.status}
+    return Record(row.number, error.status, encode_json(columns | {"error": str(error)}))
+
+
+def request_id(row: Row) -> str:
+    return f"batch_req_{row.number}"
+
+
+def _openai(row: Row, status: int, body: msgspec.Raw, error: dict[str, Any] | None) -> dict[str, Any]:
+    name = request_id(row)
+    response = {"status_code": status, "request_id": name, "body": body}
+    return {"id": name, "custom_id": row.custom_id, "response": response, "error": error}

@@ -1,0 +1,101 @@
+"""What a job has done so far, and what it says at its end."""
+
+import dataclasses
+import time
+from collections import Counter
+
+from jaxinfer.errors import ApiError
+from jaxinfer.protocol.forms import Usage
+
+MAX_NAMES = 16  # of columns nobody reads
+HAD_ERRORS = 7  # the exit code of a job that is done and has rows that could not be answered
+
+
+@dataclasses.dataclass(slots=True)
+class Tally:
+    """num_before, num_errors_before: of the rows that were answered before this run began.
+
+    errors: rows by status and code.    unknown: columns and fields that nobody read, by name, the first of them.
+    """
+
+    num_before: int = 0
+    num_errors_before: int = 0
+    num_rows: int = 0
+    usage: Usage = dataclasses.field(default_factory=Usage)
+    errors: Counter[tuple[int, str]] = dataclasses.field(default_factory=Counter)
+    unknown: Counter[str] = dataclasses.field(default_factory=Counter)
+    began_s: float = dataclasses.field(default_factory=time.monotonic)
+    seconds: float = 0.0
+    share_before: float | None = None
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+    def answered(self, usage: Usage) -> None:
+        self.usage.prompt_tokens += usage.prompt_tokens
+        self.usage.cached_tokens += usage.cached_tokens
+        self.usage.completion_tokens += usage.completion_tokens
+
+    def refused(self, error: ApiError) -> None:
+        self.errors[error.status, error.code or error.type] += 1
+
+    def ignored(self, names: tuple[str, ...]) -> None:
+        for name in names:
+            if name in self.unknown or len(self.unknown) < MAX_NAMES:
+                self.unknown[name] += 1
+
+    @property
+    def num_errors(self) -> int:
+        """Of all rows, those before this run included."""
+        return self.num_errors_before + self.errors.total()
+
+    @property
+    def exit_code(self) -> int:
+        return HAD_ERRORS if self.num_errors else 0
+
+    def progress(self, share: float | None) -> str:
+        """One line. share: of the input, how much has been read."""
+        elapsed_s = time.monotonic() - self.began_s
+        rows = self.num_before + self.num_rows
+        parts = [f"{rows:,} rows", f"{_rate(self.num_rows, elapsed_s)} rows/s"]
+        parts.append(f"{_rate(self.usage.completion_tokens, elapsed_s)} tok/s")
+        if share is not None:
+            before = self.share_before or 0.0
+            left_s = elapsed_s * (1 - share) / (share - before) if share > before else None
+            parts.insert(0, f"{bar(share)} {share:4.0%}")
+            parts.append(f"{'?' if left_s is None else clock(left_s)} left")
+        if self.num_errors:
+            parts.append(f"{self.num_errors:,} errors")
+        return ", ".join(parts)
+
+    def lines(self, output: str) -> list[str]:
+        """The summary."""
+        rows, usage = self.num_before + self.num_rows, self.usage
+        lines = [
+            f"done     {rows:,} rows: {rows - self.num_errors:,} answered, {self.num_errors:,} errors",
+            f"speed    {self.num_rows:,} rows in {self.seconds:.1f} s, {_rate(self.num_rows, self.seconds)} rows/s; "
+            f"{usage.prompt_tokens:,} prompt tokens, {usage.cached_tokens:,} of them cached; "
+            f"{usage.completion_tokens:,} tokens, {_rate(usage.completion_tokens, self.seconds)} tok/s",
+        ]
+        if self.num_before:
+            before = f"{self.num_before:,} rows were answered before, {self.num_errors_before:,} of them errors"
+            lines.insert(0, f"resumed  {before}")
+        lines += [f"errors   {count:,} x {status} {code}" for (status, code), count in self.errors.most_common()]
+        if self.unknown:
+            named = ", ".join(f"{ascii(name)[1:-1][:40]} ({count:,})" for name, count in self.unknown.most_common())
+            lines.append(f"warning  nobody reads these columns or fields: {named}")
+        return [*lines, *self.notes, f"output   {output}"]
+
+
+def bar(share: float, width: int = 20) -> str:
+    full = min(width, int(share * width))
+    return f"[{'#' * full}{'.' * (width - full)}]"
+
+
+def clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _rate(count: int, seconds: float) -> str:
+    rate = count / seconds if seconds else 0.0
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}"

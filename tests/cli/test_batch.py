@@ -1,0 +1,200 @@
+"""`jaxinfer batch` from its command line: exit codes, pipes, what it says, and being killed again and again."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CLIENTS = ROOT / ".clients"
+CALL = [sys.executable, "-c", "from jaxinfer.cli import main; main()", "batch"]
+DRY = ("--dry-run", "--max-num-seqs", "16")
+NUM_ROWS, NUM_BAD, NUM_KILLS = 2000, 40, 10
+
+
+def environment() -> dict[str, str]:
+    paths = [ROOT, ROOT / "kernels", CLIENTS / "pyarrow"]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "JAX_PLATFORMS": "cpu"}
+
+
+def batch(*arguments: object, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    command = [*CALL, *DRY, *map(str, arguments)]
+    return subprocess.run(command, input=stdin, capture_output=True, env=environment(), timeout=240)
+
+
+def rows(count: int, num_bad: int) -> list[dict[str, object]]:
+    """Plain rows of drawn answers; the bad ones are spread over all, each wrong in one of four ways."""
+    bad = [{"temperature": 7}, {"prompt": None}, {"n": 3}, {"max_tokens": 10**7}]
+    found: list[dict[str, object]] = []
+    for i in range(count):
+        row: dict[str, object] = {"custom_id": f"row-{i}", "prompt": f'row {i}, "one"\nline', "max_tokens": 3}
+        is_bad = num_bad and i % (count // num_bad) == 7
+        found.append(row | (bad[i // 50 % 4] if is_bad else {"temperature": 1.0}))
+    return found
+
+
+def jsonl(found: list[dict[str, object]]) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in found)
+
+
+def test_a_pipe_in_and_a_pipe_out():
+    done = batch("-i", "-", "-o", "-", "--max-tokens", 2, stdin=jsonl(rows(5, 0)))
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0, done.stderr
+    assert [(row["row"], row["custom_id"], row["status"]) for row in answers] == [
+        (i + 1, f"row-{i}", 200) for i in range(5)
+    ]
+    assert [row["completion_tokens"] for row in answers] == [3] * 5  # a row's own word counts
+    said = done.stderr.decode()
+    assert "done     5 rows: 5 answered, 0 errors" in said and "output   -" in said
+
+
+def test_exit_codes_tell_the_ends_apart(tmp_path):
+    (tmp_path / "in.jsonl").write_bytes(jsonl(rows(50, 1)))
+    both = ("-i", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl")
+    done = batch(*both)
+    assert done.returncode == 7 and b"errors   1 x 400 invalid_value" in done.stderr
+    written = (tmp_path / "out.jsonl").read_bytes()
+    again = batch(*both)
+    assert again.returncode == 6 and b"--overwrite" in again.stderr.splitlines()[-1]
+    assert batch(*both, "--resume", "--overwrite").returncode == 2
+    resumed = batch(*both, "--resume")
+    assert resumed.returncode == 0 and b"nothing is left of its job" in resumed.stderr
+    assert batch("-i", tmp_path / "none.jsonl", "-o", tmp_path / "new.jsonl").returncode == 6
+    assert (tmp_path / "out.jsonl").read_bytes() == written
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path):
+    source, output, journal = (tmp_path / name for name in ("in.jsonl", "out.jsonl", "out.jsonl.partial"))
+    source.write_bytes(jsonl(rows(1000, 0)))
+    command = [*CALL, *DRY, "--dry-run-step-ms", "10", "-i", str(source), "-o", str(output)]
+    with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE) as process:
+        while not journal.exists() or journal.read_bytes().count(b"\n") < 20:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and not output.exists()
+    assert re.search(rb"stopped  \d+ answers are in \S+out.jsonl.partial; the same command with --resume", said), said
+    again = batch("-i", source, "-o", output, "--resume")
+    assert again.returncode == 0 and b"resumed  " in again.stderr
+
+
+def table(path: Path, *columns: str) -> list[list[object]]:
+    """Columns of an output, read in a process that may have pyarrow."""
+    code = """
+import csv, json, sys
+path, columns = sys.argv[1], sys.argv[2:]
+if path.endswith(".csv"):
+    rows = list(csv.DictReader(open(path, newline="")))
+elif path.endswith(".parquet"):
+    import pyarrow.parquet
+    rows = pyarrow.parquet.read_table(path).to_pylist()
+else:
+    rows = [json.loads(line) for line in open(path)]
+print(json.dumps([[str(row[name] or "") for name in columns] for row in rows]))
+"""
+    command = [sys.executable, "-c", code, str(path), *columns]
+    found: list[list[object]] = json.loads(subprocess.check_output(command, env=environment(), timeout=60))
+    return found
+
+
+def convert(source: Path, path: Path) -> None:
+    """The rows of a JSONL file as a table."""
+    code = """
+import csv, json, sys
+rows = [json.loads(line) for line in open(sys.argv[1])]
+names = ["custom_id", "prompt", "max_tokens", "temperature", "n"]
+if sys.argv[2].endswith(".csv"):
+    writer = csv.DictWriter(open(sys.argv[2], "w", newline=""), names)
+    writer.writeheader()
+    writer.writerows(rows)
+else:
+    import pyarrow, pyarrow.parquet
+    whole = pyarrow.table({name: [row.get(name) for row in rows] for name in names})
+    pyarrow.parquet.write_table(whole, sys.argv[2], row_group_size=300)
+"""
+    subprocess.run([sys.executable, "-c", code, str(source), str(path)], env=environment(), timeout=60, check=True)
+
+
+def killed(command: list[str], journal: Path, after: int, pause_s: float) -> bool:
+    """Run until the journal has so many lines, then a moment longer, then kill -9. Returns whether it still ran."""
+    with subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and (not journal.exists() or journal.read_bytes().count(b"\n") < after):
+            time.sleep(0.005)
+        time.sleep(pause_s)
+        process.send_signal(signal.SIGKILL)
+    return process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
+def test_killed_ten_times_and_resumed_every_row_is_there_once(tmp_path, ending):
+    assert ending != "parquet" or (CLIENTS / "pyarrow" / ".installed").exists(), "there is no pyarrow; run make clients"
+    source, whole, output = (tmp_path / f"{name}.{ending}" for name in ("in", "whole", "out"))
+    (tmp_path / "in.jsonl").write_bytes(jsonl(rows(NUM_ROWS, NUM_BAD)))
+    if ending != "jsonl":
+        convert(tmp_path / "in.jsonl", source)
+    assert batch("-i", source, "-o", whole).returncode == 7
+
+    journal, chance = tmp_path / f"out.{ending}.partial", random.Random()
+    command = [*CALL, *DRY, "--dry-run-step-ms", "2", "-i", str(source), "-o", str(output), "--resume"]
+    moments = sorted(chance.randrange(NUM_ROWS) for _ in range(NUM_KILLS))
+    num_killed = sum(killed(command, journal, after, chance.random() / 20) for after in moments)
+    assert num_killed >= NUM_KILLS - 1, f"it was there before it was killed, at {moments}"  # the last row's may be
+    done = subprocess.run(command, env=environment(), capture_output=True, timeout=240)
+    assert done.returncode == 7 or output.exists(), done.stderr
+
+    columns = ("row", "custom_id", "status", "text", "error", "finish_reason")
+    found = table(output, *columns)
+    assert [row[0] for row in found] == [str(number) for number in range(1, NUM_ROWS + 1)]
+    assert found == table(whole, *columns)
+    refused = [row for row in found if row[2] != "200"]
+    assert len(refused) == NUM_BAD and all(row[4] for row in refused)
+    assert all(row[5] and not row[4] for row in found if row[2] == "200")
+    assert len({row[3] for row in found}) > NUM_ROWS / 2  # texts worth comparing
+    assert not journal.exists()
+
+
+ROWS_OF_A_MILLION = 1_000_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_a_million_rows_take_no_more_memory_at_the_end_than_at_the_beginning(tmp_path):
+    source, output, journal = (tmp_path / name for name in ("in.jsonl", "out.jsonl", "out.jsonl.partial"))
+    with source.open("w") as file:
+        for i in range(ROWS_OF_A_MILLION):
+            file.write(f'{{"prompt": "row {i:07}", "max_tokens": 1}}\n')
+    command = [*CALL, "--dry-run", "-i", str(source), "-o", str(output)]
+    samples: list[tuple[int, int]] = []  # bytes of the journal, resident bytes of the program and its engine
+    with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE) as process:
+        while process.poll() is None:
+            if journal.exists():
+                samples.append((journal.stat().st_size, resident(process.pid)))
+            time.sleep(0.2)
+        assert process.returncode == 0, process.stderr and process.stderr.read()
+    with output.open() as file:
+        numbers = [int(line[7 : line.index(",")]) for line in file]  # {"row":N,
+    assert numbers == list(range(1, ROWS_OF_A_MILLION + 1))
+    at = [next(held for size, held in samples if size >= share * samples[-1][0]) for share in (0.01, 0.5, 0.99)]
+    assert max(at) - min(at) < 50 * 2**20, f"resident MiB at 1, 50 and 99 %: {[held // 2**20 for held in at]}"
+
+
+def resident(pid: int) -> int:
+    """Bytes of a process and its children; 0 for one that has just ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    own = next((line for line in status.splitlines() if line.startswith("VmRSS")), "VmRSS: 0 kB")
+    return int(own.split()[1]) * 1024 + sum(resident(int(child)) for child in children)

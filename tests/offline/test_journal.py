@@ -1,0 +1,163 @@
+"""The journal: whatever moment a process ends at, each row is answered or not, and nobody else writes."""
+
+import fcntl
+import multiprocessing
+import os
+
+import pytest
+
+from jaxinfer.errors import BatchError
+from jaxinfer.offline.journal import Journal
+from jaxinfer.offline.records import Record
+
+RECORDS = [Record(2, 200, b'{"row":2}'), Record(1, 400, b'{"row":1,"error":"a b\\n"}'), Record(9, 200, b"{}")]
+FACTS = {"seed": 1, "form": "plain"}
+
+
+@pytest.fixture
+def output(tmp_path):
+    return tmp_path / "out.jsonl"
+
+
+def journal(output, resume=False, overwrite=False) -> Journal:
+    return Journal(output, resume=resume, overwrite=overwrite)
+
+
+@pytest.fixture
+def written(output):
+    """The bytes of one with three records."""
+    first = journal(output)
+    first.describe(FACTS)
+    for record in RECORDS:
+        first.put(record)
+    first.close()
+    return first.path.read_bytes()
+
+
+def test_what_was_put_is_there_when_it_is_opened_again(output, written):
+    again = journal(output, resume=True)
+    assert (again.facts, again.num_done, again.num_errors, again.num_cut_bytes) == (FACTS, 3, 1, 0)
+    assert list(again.records()) == RECORDS
+    assert [again.has(number) for number in (1, 2, 3, 8, 9, 10, 10**6)] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+        False,
+        False,
+    ]
+    again.close()
+
+
+def test_cut_anywhere_it_goes_on_after_its_last_whole_record(output, written):
+    path = output.with_name("out.jsonl.partial")
+    ends = [position + 1 for position, byte in enumerate(written) if byte == 10]
+    for cut in range(len(written) + 1):
+        path.write_bytes(written[:cut])
+        again = journal(output, resume=True)
+        whole = sum(end <= cut for end in ends)
+        assert again.num_done == max(0, whole - 1), cut
+        again.describe(FACTS)
+        for record in RECORDS:
+            if not again.has(record.number):
+                again.put(record)
+        again.close()
+        assert path.read_bytes() == written, cut
+
+
+def test_garbage_behind_the_last_record_is_cut(output, written):
+    path = output.with_name("out.jsonl.partial")
+    for tail in (bytes(4096), b"deadbeef 5 200 {}\n", b"\n", b"no checksum\n"):
+        path.write_bytes(written + tail)
+        again = journal(output, resume=True)
+        assert (again.num_done, again.num_cut_bytes) == (3, len(tail))
+        again.close()
+        assert path.read_bytes() == written
+
+
+def test_a_last_line_that_ends_in_another_byte_is_not_whole(output, written):
+    output.with_name("out.jsonl.partial").write_bytes(written[:-1] + b"X")
+    again = journal(output, resume=True)
+    assert again.num_done == 2
+    again.close()
+
+
+def test_a_journal_that_its_job_takes_away_while_it_is_opened_is_not_written_to(output, written, monkeypatch):
+    path, lock, taken = output.with_name("out.jsonl.partial"), fcntl.flock, []
+
+    def lock_late(file, how):
+        if not taken:  # the job that had it ends between our open and our lock
+            taken.append(path.rename(path.with_name("gone")))
+            output.write_text("all")
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock_late)
+    again = journal(output, resume=True)
+    assert again.is_finished and taken
+    again.close()
+    assert taken[0].read_bytes() == written
+
+
+def test_nothing_is_overwritten_without_a_flag(output, written):
+    with pytest.raises(BatchError, match="--resume to go on, or --overwrite"):
+        journal(output)
+    output.write_text("precious")
+    with pytest.raises(BatchError, match="must not be there yet"):
+        journal(output)
+    assert output.with_name("out.jsonl.partial").read_bytes() == written
+    anew = journal(output, overwrite=True)
+    assert (anew.facts, anew.num_done) == (None, 0)
+    anew.close()
+    assert output.read_text() == "precious"
+
+
+def test_an_output_without_a_journal_is_a_finished_job(output):
+    output.write_text("all")
+    again = journal(output, resume=True)
+    assert again.is_finished
+    again.close()
+    assert [path.name for path in output.parent.iterdir()] == ["out.jsonl"]
+
+
+def test_another_job_is_not_resumed(output, written):
+    again = journal(output, resume=True)
+    with pytest.raises(BatchError, match="seed was 1 and is 2"):
+        again.describe(FACTS | {"seed": 2})
+    again.close()
+
+
+def test_a_row_is_answered_once(output, written):
+    again = journal(output, resume=True)
+    with pytest.raises(AssertionError, match="row 9"):
+        again.put(RECORDS[2])
+    again.close()
+
+
+def hold(output, told, done):
+    held = Journal(output, resume=True, overwrite=False)
+    told.set()
+    done.wait(60)
+    os.kill(os.getpid(), 9)
+    held.close()
+
+
+def test_a_second_process_refuses_until_the_first_has_ended_however(output, written):
+    context = multiprocessing.get_context("spawn")
+    told, done = context.Event(), context.Event()
+    first = context.Process(target=hold, args=(output, told, done))
+    first.start()
+    assert told.wait(60)
+    for flags in ({"resume": True}, {"overwrite": True}):
+        with pytest.raises(BatchError, match="one job at a time"):
+            journal(output, **flags)
+    done.set()
+    first.join(60)
+    again = journal(output, resume=True)
+    assert again.num_done == 3
+    again.close()
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    with pytest.raises(BatchError, match="must be writable"):
+        journal(tmp_path / "none" / "out.jsonl")
