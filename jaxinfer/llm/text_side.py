@@ -39,6 +39,11 @@ class TextSide:
         return _NORMALIZED * max(len(table[token_id]) for token_id in range(self.tokenizer.vocab_size))
 
 
+def num_bytes(text: str) -> int:
+    """In UTF-8; whether it is valid is for the tokenizer to say."""
+    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
+
+
 def load_text(config: EngineConfig, folder: Path) -> TextSide:
     """The tokenizer and template of a checkpoint, or of config.tokenizer. Raises CheckpointError."""
     source = _source(config, folder)

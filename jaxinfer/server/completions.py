@@ -13,7 +13,7 @@ from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.types import ModelInfo
 from jaxinfer.protocol.chat import ChatRequest, read_chat
 from jaxinfer.protocol.completions import read_completion
-from jaxinfer.protocol.fields import Envelope, OpenAIEnvelope, StreamOptions
+from jaxinfer.protocol.fields import CommonWire, OpenAIEnvelope, StreamOptions
 from jaxinfer.protocol.forms import Form
 from jaxinfer.protocol.responses import Answer, Kind
 from jaxinfer.protocol.sampling import SamplingParams
@@ -68,11 +68,7 @@ async def completions(request: Request) -> Response | EventStream:
 
     async def prepare() -> Job:
         llm.admit(num_answers)
-        special = completion.wire.add_special_tokens
-        prompts = [
-            await llm.encode(prompt, add_special_tokens=special) if isinstance(prompt, str) else prompt
-            for prompt in completion.prompts
-        ]
+        prompts = await encode_prompts(llm, completion.prompts, completion.wire.add_special_tokens)
         job = new_job(request, prompts, completion.wire, completion.sampling, chat=False)
         if completion.wire.echo:
             skip = completion.sampling.skip_special_tokens
@@ -87,7 +83,19 @@ async def completions(request: Request) -> Response | EventStream:
     return await respond(request, llm, prepare, answer, completion.wire.stream, completion.unknown)
 
 
-def new_job(request: Request, prompts: list[list[int]], wire: Envelope, sampling: SamplingParams, *, chat: bool) -> Job:
+async def encode_prompts(
+    llm: AsyncLLM, prompts: list[str | list[int]], special: bool, *, param: str = "prompt"
+) -> list[list[int]]:
+    """The ids of each. special: whether texts begin with the tokens that the tokenizer puts there."""
+    return [
+        await llm.encode(prompt, add_special_tokens=special, param=param) if isinstance(prompt, str) else prompt
+        for prompt in prompts
+    ]
+
+
+def new_job(
+    request: Request, prompts: list[list[int]], wire: CommonWire, sampling: SamplingParams, *, chat: bool
+) -> Job:
     """The prompts, cut if the request says so, to compute under the salt of its tenant and its own."""
     max_model_len = request.app.state.llm.info.max_model_len
     left = [truncated(ids, wire, sampling, max_model_len=max_model_len) for ids in prompts]

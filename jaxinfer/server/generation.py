@@ -5,7 +5,7 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
@@ -13,6 +13,7 @@ from starlette.types import Receive
 from jaxinfer.errors import ApiError
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.types import Delta, Timings
+from jaxinfer.protocol.embeddings import Pooling
 from jaxinfer.protocol.forms import Choice, Metrics, Usage
 from jaxinfer.protocol.logprobs import TokenLogprob
 from jaxinfer.protocol.sampling import SamplingParams
@@ -51,6 +52,7 @@ class Job:
 
     salt: the tenant's; cached prompts are found under their own salt only.    arrived_s: by time.monotonic().
     turn: of a session, which then has one prompt and one choice.
+    pooling: embeddings are wanted instead.
     """
 
     prompts: list[list[int]]
@@ -61,6 +63,16 @@ class Job:
     arrived_s: float
     echo: Echo | None = None
     turn: Turn | None = None
+    pooling: Pooling | None = None
+
+
+class _Rest(TypedDict):
+    """What generating and embedding are both told."""
+
+    request_id: str
+    priority: int
+    salt: str
+    arrived_s: float
 
 
 class Generation:
@@ -78,6 +90,7 @@ class Generation:
         self._prompt_tokens = [0] * len(job.prompts)
         self._cached_tokens = [0] * len(job.prompts)
         self._completion_tokens = 0
+        self.before = Usage()  # of earlier ones of the same HTTP request
         self.timings: list[Timings] = []  # of the choices that have ended
         self.on_close: Callable[[], None] | None = None
 
@@ -88,21 +101,19 @@ class Generation:
         try:
             for request_id, prompt in zip(generation._ids, job.prompts, strict=True):
                 generation._open.add(request_id)
-                stream = await llm.generate(
-                    prompt,
-                    job.sampling,
-                    request_id=request_id,
-                    priority=job.priority,
-                    chat=job.chat,
-                    salt=job.salt,
-                    arrived_s=job.arrived_s,
-                    prompt_only=job.echo is not None and job.echo.prompt_only,
-                )
-                generation._streams.append(stream)
+                generation._streams.append(await generation._ask(request_id, prompt))
         except BaseException:
             await generation.close()
             raise
         return generation
+
+    async def _ask(self, request_id: str, prompt: list[int]) -> AsyncIterator[Delta]:
+        job = self.job
+        rest = _Rest(request_id=request_id, priority=job.priority, salt=job.salt, arrived_s=job.arrived_s)
+        if job.pooling is not None:
+            return await self._llm.embed(prompt, job.pooling, **rest)
+        prompt_only = job.echo is not None and job.echo.prompt_only
+        return await self._llm.generate(prompt, job.sampling, chat=job.chat, prompt_only=prompt_only, **rest)
 
     async def close(self) -> None:
         """Abort what has not ended; by id, since a stream that nobody began to read cannot notice being dropped."""
@@ -121,7 +132,8 @@ class Generation:
     @property
     def usage(self) -> Usage:
         """The tokens so far."""
-        return Usage(sum(self._prompt_tokens), sum(self._cached_tokens), self._completion_tokens)
+        own = Usage(sum(self._prompt_tokens), sum(self._cached_tokens), self._completion_tokens)
+        return self.before.plus(own)
 
     @property
     def metrics(self) -> Metrics:
