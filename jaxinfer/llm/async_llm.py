@@ -15,21 +15,22 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jaxinfer.config import EngineConfig, Limits
-from jaxinfer.engine.sequence import Add, Forget, Keep, Message, Output
+from jaxinfer.engine.sequence import Add, Forget, Keep, Message, Output, Request
 from jaxinfer.errors import EngineError, InvalidRequest, JaxInferError, Overloaded, Unavailable
-from jaxinfer.llm.answer import Answer, feed
+from jaxinfer.llm.answer import NO_TEXT, Answer, feed
 from jaxinfer.llm.events import Event, OnEvent, ignore
 from jaxinfer.llm.latency import Latency, timings_of
 from jaxinfer.llm.mailbox import Mailbox
-from jaxinfer.llm.prepare import prepare
+from jaxinfer.llm.prepare import prepare, prepare_embedding
 from jaxinfer.llm.process import EngineProcess
 from jaxinfer.llm.stream import Stream
 from jaxinfer.llm.suspects import GUILTY, Suspects
-from jaxinfer.llm.text_side import TextSide, load_text
+from jaxinfer.llm.text_side import TextSide, load_text, num_bytes
 from jaxinfer.llm.transport import Transport
 from jaxinfer.llm.turns import Turns
 from jaxinfer.llm.types import Delta, ModelInfo, Stats, Timings
-from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.protocol.embeddings import Pooling
+from jaxinfer.protocol.sampling import ResolvedSampling, SamplingParams
 from jaxinfer.text.chat_template import encode_chat
 
 NewTransport = Callable[[EngineConfig, OnEvent], Transport]
@@ -37,7 +38,6 @@ Status = Literal["starting", "serving", "ready", "draining", "failed"]
 log = logging.getLogger(__name__)
 
 RETRY_STARTING_S, RETRY_BUSY_S = 5.0, 1.0
-_PIECE = 2**15  # characters
 _WHY_NOT: dict[str, tuple[str, float]] = {
     "starting": ("the model is still being loaded; try again shortly", RETRY_STARTING_S),
     "draining": ("the server is shutting down; send the request elsewhere", RETRY_BUSY_S),
@@ -195,15 +195,18 @@ class AsyncLLM:
                 retry_after_s=RETRY_BUSY_S,
             )
 
-    async def encode(self, text: str, *, add_special_tokens: bool = True, must_fit: bool = True) -> list[int]:
+    async def encode(
+        self, text: str, *, add_special_tokens: bool = True, must_fit: bool = True, param: str = "prompt"
+    ) -> list[int]:
         """Token ids of a text; control tokens spelt in it are parsed.
 
-        must_fit: raise InvalidRequest, before they are counted, when they can never fit into the context.
+        must_fit: raise InvalidRequest, before they are counted, when they can never fit into the context; it names
+        `param`.
         """
 
         def encode() -> list[int]:
             if must_fit:
-                self._model.text.check_fits(_size(text), self.info.max_model_len, "prompt")
+                self._model.text.check_fits(num_bytes(text), self.info.max_model_len, param)
             return self._model.text.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
         return await self._in_pool(encode)
@@ -226,7 +229,7 @@ class AsyncLLM:
 
         def render() -> list[int]:
             contents = [content for message in messages if isinstance(content := message.get("content"), str)]
-            self._model.text.check_fits(sum(map(_size, contents)), self.info.max_model_len, "messages")
+            self._model.text.check_fits(sum(map(num_bytes, contents)), self.info.max_model_len, "messages")
             return encode_chat(
                 self._model.text.tokenizer,
                 self._model.text.template,
@@ -277,6 +280,33 @@ class AsyncLLM:
             salt=salt,
             prompt_only=prompt_only,
         )
+        return self._accept(request, sampling, request_id, arrived_s)
+
+    async def embed(
+        self,
+        prompt_ids: Sequence[int],
+        pooling: Pooling,
+        *,
+        request_id: str,
+        priority: int = 0,
+        salt: str = "",
+        arrived_s: float | None = None,
+    ) -> AsyncIterator[Delta]:
+        """The same for an embedding, which comes on the only delta."""
+        request = prepare_embedding(
+            prompt_ids,
+            pooling,
+            request_id=f"{request_id}#{next(self._numbers)}",
+            info=self.info,
+            priority=priority,
+            salt=salt,
+        )
+        return self._accept(request, NO_TEXT, request_id, arrived_s)
+
+    def _accept(
+        self, request: Request, sampling: ResolvedSampling, request_id: str, arrived_s: float | None
+    ) -> AsyncIterator[Delta]:
+        """Post a request. request_id: the caller's label."""
         self.admit(sampling.n)
         answer = Answer(request, sampling, self._model.text.tokenizer, self._post)
         mailbox = Mailbox()
@@ -361,7 +391,9 @@ class AsyncLLM:
         self._model.transport.post(message)
 
     def _put_outputs(self, outputs: list[Output]) -> None:
-        if any(output.token_ids for output in outputs):  # ends alone are no sign that the device works
+        if any(
+            output.token_ids or output.embedding for output in outputs
+        ):  # ends alone are no sign that the device works
             self._failures = 0
         self._outputs.put(outputs)
 
@@ -393,7 +425,8 @@ class AsyncLLM:
                 self._num_active -= 1
                 held.num_ended += 1
                 if held.num_ended == held.answer.request.n:
-                    self._model.latency.all_ended(held.timings, held.answer.request.max_tokens)
+                    if held.answer.request.pooling is None:
+                        self._model.latency.all_ended(held.timings, held.answer.request.max_tokens)
                     self._forget(made)
 
     def _forget(self, made: str) -> None:
@@ -464,11 +497,3 @@ class AsyncLLM:
         self._loop.call_soon_threadsafe(self._failed.set)
         self._loop.call_soon_threadsafe(self._ready.set)  # nobody needs to wait any longer
         self._outputs.put(end)
-
-
-def _size(text: str) -> int:
-    """In bytes of UTF-8; whether it is valid is for the tokenizer to say."""
-    if text.isascii():
-        return len(text)
-    pieces = (text[i : i + _PIECE] for i in range(0, len(text), _PIECE))  # one at a time, for other threads' sake
-    return sum(len(piece.encode(errors="surrogatepass")) for piece in pieces)

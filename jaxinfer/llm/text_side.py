@@ -11,6 +11,7 @@ from jaxinfer.text.chat_template import ChatTemplate
 from jaxinfer.text.tokenizer import Tokenizer
 from jaxinfer.text.trial import try_template
 
+_PIECE = 2**15  # characters
 _NORMALIZED = 3  # bytes of text for one of its normal form, at most: a Hangul syllable may come as three letters
 
 
@@ -37,6 +38,14 @@ class TextSide:
         if table is None:
             return None
         return _NORMALIZED * max(len(table[token_id]) for token_id in range(self.tokenizer.vocab_size))
+
+
+def num_bytes(text: str) -> int:
+    """In UTF-8; whether it is valid is for the tokenizer to say."""
+    if text.isascii():
+        return len(text)
+    pieces = (text[i : i + _PIECE] for i in range(0, len(text), _PIECE))  # one at a time, for other threads' sake
+    return sum(len(piece.encode(errors="surrogatepass")) for piece in pieces)
 
 
 def load_text(config: EngineConfig, folder: Path) -> TextSide:

@@ -15,7 +15,8 @@ from jaxinfer.runtime.plan import DeviceFacts
 class ModelInfo:
     """The model as clients need to know it.
 
-    vocab_size: width of the logits; ids below it may be sampled.    root: the folder or hub id it came from.
+    vocab_size: width of the logits; ids below it may be sampled.    hidden_size: numbers of an embedding.
+    root: the folder or hub id it came from.
     max_logprobs: the most likely tokens that a request may ask for.
     note: said on every surface when the model is no real one (the demo, random weights), else "".
     """
@@ -24,6 +25,7 @@ class ModelInfo:
     root: str
     max_model_len: int
     vocab_size: int
+    hidden_size: int
     eos_token_ids: tuple[int, ...]
     defaults: GenerationDefaults
     fingerprint: str
@@ -60,7 +62,8 @@ class Delta(msgspec.Struct, gc=False):
     prompt_tokens, cached_tokens: of the request, on every delta.
     logprobs: one for each of token_ids, if asked for.    prompt_logprobs: one for each token of the prompt, if asked
     for, on the choice's first delta.
-    timings: on the choice's last delta, from AsyncLLM alone.
+    timings: on the choice's last delta, from AsyncLLM alone.    embedding: if asked for, on the only delta,
+    little-endian f32[D].
     """
 
     index: int
@@ -75,6 +78,7 @@ class Delta(msgspec.Struct, gc=False):
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob] | None = None
     timings: Timings | None = None
+    embedding: bytes | None = None
 
     def extend(self, later: "Delta") -> None:
         """Append the choice's next delta."""
@@ -86,6 +90,7 @@ class Delta(msgspec.Struct, gc=False):
         self.cached_tokens = later.cached_tokens
         self.finish_reason, self.stop_reason = later.finish_reason, later.stop_reason
         self.error, self.code, self.timings = later.error, later.code, later.timings
+        self.embedding = later.embedding
 
 
 @dataclasses.dataclass(slots=True)
@@ -111,6 +116,7 @@ class Stats:
     generated_tokens: int = 0
     computed_tokens: int = 0
     preemptions: int = 0
+    embeddings: int = 0
     finished: dict[str, int] = dataclasses.field(default_factory=dict)
     compiles_after_ready: int = 0
     nonfinite_rows: int = 0
@@ -135,6 +141,7 @@ _COUNTERS = (
     "generated_tokens",
     "computed_tokens",
     "preemptions",
+    "embeddings",
     "compiles_after_ready",
     "nonfinite_rows",
     "failed_steps",
