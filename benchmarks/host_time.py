@@ -22,7 +22,7 @@ from jaxinfer.llm.dry_run import start_dry_run
 from jaxinfer.llm.events import ignore
 from jaxinfer.llm.llm import LLM
 from jaxinfer.protocol.sampling import SamplingParams
-from jaxinfer.runtime import buckets, step
+from jaxinfer.runtime import buckets
 from jaxinfer.runtime.plan import Plan, StepResult
 from jaxinfer.runtime.programs import Key
 from jaxinfer.runtime.runner import DeviceRunner, PendingStep
@@ -63,7 +63,7 @@ class NoDevice(DeviceRunner):
         self.limits = limits
         self._decode_ready = buckets.decode_sizes(limits.decode_buckets, limits.decode_contexts)
         self._extend_ready = limits.extend_buckets
-        self._output = step.Output(Drawn(), None)
+        self._packed = Drawn()
         self.pack_s = 0.0
 
     def run(self, plan: Plan) -> PendingStep:
@@ -72,11 +72,8 @@ class NoDevice(DeviceRunner):
         self.pack_s += time.thread_time() - began_s
         return pending
 
-    def _dispatch(self, key: Key, upload: np.ndarray, after: step.Output | None = None) -> step.Output:
-        return self._output
-
-    def _score(self, plan: Plan, output: step.Output) -> dict[int, Any]:
-        return {}
+    def _dispatch(self, key: Key, upload: np.ndarray) -> Drawn:
+        return self._packed
 
 
 class TimedEngine(Engine):

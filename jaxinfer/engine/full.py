@@ -1,11 +1,12 @@
-"""What a sequence's rows carry for the full sampler, and what its results add to the sequence's Outputs."""
+"""What a sequence's rows carry beside their tokens, and what the full sampler's results add to its Outputs."""
 
+from jaxinfer.engine.pooled import num_pooled
 from jaxinfer.engine.sequence import Output, Sequence, TokenLogprobs
 from jaxinfer.runtime.plan import History, Logprobs, Row, StepResult
 
 
 def dress_row(row: Row, sequence: Sequence) -> None:
-    """Fill in what a row needs beside its tokens: history, bans, targets. For sequences with `is_full` or scores."""
+    """Fill in what a row needs beside its tokens: history, bans, targets, what it pools. For those not `is_plain`."""
     controls, tokens = sequence.request.controls, sequence.tokens
     row.full = sequence.is_full
     if controls is not None:
@@ -16,6 +17,8 @@ def dress_row(row: Row, sequence: Sequence) -> None:
             row.banned = controls.banned_after(tokens)
     if sequence.needs_scores:
         row.targets = tokens[row.start + 1 : min(row.start + row.count + 1, sequence.num_prompt)]
+    if sequence.is_pooled:
+        row.num_pooled = num_pooled(sequence, row)
 
 
 def read_scores(sequence: Sequence, row: Row, found: Logprobs) -> None:

@@ -1,8 +1,9 @@
 """MockRunner: a device without a model. Its tokens are made up, everything around them is real. No jax.
 
 A position's entry in the pages is a hash of every token up to there, found through the slot's page table; the next
-token is a hash of that and of the seed. So an answer depends on its prompt and sampling alone, as with a model: not on
-its neighbours, on what was preempted, or on which engine goes on with it.
+token is a hash of that and of the seed, and what an embedding pools is made of it too. So an answer depends on its
+prompt and sampling alone, as with a model: not on its neighbours, on what was preempted, or on which engine goes on
+with it.
 """
 
 import dataclasses
@@ -33,14 +34,23 @@ class MockPending:
 class MockRunner:
     """A Runner that takes `step_s` for each step, one after the other, and leaves the processor free meanwhile.
 
-    words: the ids it answers with.    end_ids: of which the first ends an answer now and then.
+    words: the ids it answers with.    end_ids: of which the first ends an answer now and then.    hidden_size: numbers
+    of an embedding.
     Of controls those that forbid are kept: allowed ids, bad words, min_tokens; penalties and biases change nothing.
     """
 
     compiles_after_ready = 0
 
-    def __init__(self, limits: Limits, words: Sequence[int], end_ids: Sequence[int] = (), step_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        words: Sequence[int],
+        end_ids: Sequence[int] = (),
+        step_s: float = 0.0,
+        hidden_size: int = 8,
+    ) -> None:
         self._limits = limits
+        self._hidden_size = hidden_size
         self._words = np.array(words, np.int32)
         self._end_ids = tuple(end_ids)
         self._step_s = step_s
@@ -66,6 +76,7 @@ class MockRunner:
         result.targets = {
             i: self._logprobs(np.array(row.targets, np.int32)) for i, row in enumerate(plan.rows) if row.targets
         }
+        result.pooled = {i: self._pool(row) for i, row in enumerate(plan.rows) if row.num_pooled}
         self._free_s = max(self._free_s, time.monotonic()) + self._step_s
         return MockPending(result, self._free_s)
 
@@ -117,6 +128,15 @@ class MockRunner:
         self._hashes[self._places(slot, positions)] = hashes
         last: np.uint64 = hashes[-1]
         return last
+
+    def _pool(self, row: Row) -> np.ndarray:
+        """f32[hidden_size]: made of the hashes at the positions that a row pools; exact, whatever the order."""
+        end = row.start + row.count
+        hashes = self._hashes[self._places(np.array([row.slot]), np.arange(end - row.num_pooled, end))]
+        keys = _mix(hashes[:, None] + np.arange(self._hidden_size, dtype=np.uint64))
+        states = (keys >> np.uint64(56)).astype(np.float32) / 128 - 1
+        total: np.ndarray = states.sum(axis=0)
+        return total
 
     def _places(self, slots: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         size = self._limits.page_size

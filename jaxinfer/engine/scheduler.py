@@ -20,6 +20,8 @@ import time
 from bisect import bisect_left, insort
 from operator import attrgetter
 
+import numpy as np
+
 from jaxinfer.config import Limits
 from jaxinfer.engine.budget import Budget
 from jaxinfer.engine.departures import Departures
@@ -27,6 +29,7 @@ from jaxinfer.engine.failures import NOT_FINITE, STEP_FAILED
 from jaxinfer.engine.full import dress_row, read_logprobs, read_scores
 from jaxinfer.engine.isolation import Isolation
 from jaxinfer.engine.pages import PagePool, chain, next_key, root_key
+from jaxinfer.engine.pooled import read_pooled
 from jaxinfer.engine.sequence import Output, Request, Sequence, State, sequences_of
 from jaxinfer.engine.stats import Counters
 from jaxinfer.engine.validate import validate_limits, validate_outputs, validate_request
@@ -291,7 +294,7 @@ class Scheduler:
         sequence.state = State.RUNNING
         sequence.dispatched = start
         sequence.keys = [key for page in hit if (key := self.pool.key_of(page))]
-        sequence.lookup = []
+        sequence.lookup, sequence.pooled = [], None
         insort(self.running, sequence, key=_rank)
         if sequence.cached_tokens < 0:
             self._count_prompt(sequence, start)
@@ -299,7 +302,7 @@ class Scheduler:
 
     def _hit(self, sequence: Sequence) -> list[int]:
         """The cached pages that a waiting sequence may begin with."""
-        if not self.limits.enable_prefix_caching or sequence.needs_scores:
+        if not self.limits.enable_prefix_caching or sequence.needs_all_rows:
             return []
         return self.pool.match(sequence.root, sequence.lookup_keys(self.limits.page_size))
 
@@ -323,7 +326,7 @@ class Scheduler:
         if not sequence.decoding:
             step.num_prompt_rows += 1
             row.tokens = sequence.tokens[start:end]
-            row.sample = sequence.decoding = end == len(sequence.tokens)
+            row.sample = sequence.decoding = end == len(sequence.tokens) and not sequence.is_pooled
         row.random = sequence.is_random
         if not sequence.is_plain:
             dress_row(row, sequence)
@@ -354,6 +357,8 @@ class Scheduler:
                     self._admit_siblings(sequence)
                 if row.targets:
                     read_scores(sequence, row, result.targets[i])
+                if row.num_pooled:
+                    outputs += self._take_pooled(sequence, row, result.pooled[i])
             if row.sample:
                 sequence.tokens.append(token)
                 output = Output(sequence.request.id, sequence.index, [token], None, None, sequence.cached_tokens)
@@ -376,11 +381,9 @@ class Scheduler:
 
     def _close_thoughts(self, sequence: Sequence, output: Output, token: int) -> bool:
         """End thoughts that are as long as they may be, by a token that nobody drew: the next row computes it."""
-        sequence.follow_thoughts(token, len(sequence.tokens))
-        limit = sequence.request.thoughts
-        if limit is None or len(sequence.tokens) != sequence.close_at or token in sequence.end_ids:
-            return False
-        if len(sequence.tokens) == sequence.max_length:
+        limit, length = sequence.request.thoughts, len(sequence.tokens)
+        sequence.follow_thoughts(token, length)
+        if limit is None or length != sequence.close_at or length == sequence.max_length or token in sequence.end_ids:
             return False
         sequence.tokens.append(limit.close_id)
         output.token_ids.append(limit.close_id)
@@ -393,6 +396,15 @@ class Scheduler:
         output.finish_reason = "stop" if stopped else "length"
         output.stop_reason = token if token in sequence.request.stop_token_ids else None
         self._end(sequence, output.finish_reason)
+
+    def _take_pooled(self, sequence: Sequence, row: Row, found: np.ndarray) -> list[Output]:
+        """End a sequence by what its last row pooled."""
+        output = read_pooled(sequence, row, found)
+        if output is None:
+            return []
+        self.counters.embeddings += 1
+        self._end(sequence, "stop")
+        return [output]
 
     def _publish(self, sequence: Sequence, end: int) -> None:
         """Make the full pages among the committed positions 0 .. end - 1 findable."""
@@ -450,6 +462,7 @@ class Scheduler:
         """Take a sequence out, wherever it stands. Its pages stay its own until its last row in flight is read."""
         if sequence.state is State.RUNNING:
             all_read = sequence.decoding and sequence.dispatched + 1 == len(sequence.tokens)
+            all_read |= sequence.is_pooled and reason == "stop"
             self._leave(sequence)
             if self.in_flight and not all_read:
                 self.departures.add(sequence, self.in_flight)

@@ -5,9 +5,10 @@ import enum
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
+import numpy as np
 
 from jaxinfer.config import Limits
 from jaxinfer.engine.pages import PageKey, next_key, root_key
@@ -17,6 +18,7 @@ from jaxinfer.runtime.plan import Controls, Sampling
 # way there and back through two busy interpreters, little enough to throw away.
 MAX_TEXT_LAG = 16
 MAX_LEAD = 4  # tokens of an output among which its thoughts may begin: a line end may come first
+Pooling = Literal["last", "mean"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class Request:
     controls: penalties, bias, masks.
     logprobs, prompt_logprobs: how many of the most likely tokens come with each of the answer's, the prompt's; or None.
     thoughts: how long they may be; not with logprobs, since a forced token has none.
+    pooling: the answer is no tokens but an embedding: the hidden state of the prompt's last token, or the mean of all.
     """
 
     id: str
@@ -63,6 +66,7 @@ class Request:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     thoughts: ThoughtLimit | None = None
+    pooling: Pooling | None = None
 
 
 @dataclasses.dataclass(slots=True)
@@ -97,7 +101,8 @@ class Output(msgspec.Struct, gc=False, array_like=True, omit_defaults=True):
       what InvalidRequest says).
     logprobs: of token_ids, if asked for.    prompt_logprobs: of the prompt's tokens but the first, if asked for: once
       per request, on its first choice's first Output with tokens.
-    times: on the choice's first Output with tokens, and on the first after it was preempted.
+    times: on the choice's first Output with tokens, and on the first after it was preempted; with an embedding too.
+    embedding: if asked for, little-endian f32[D], on the choice's last Output.
     """
 
     request_id: str
@@ -111,6 +116,7 @@ class Output(msgspec.Struct, gc=False, array_like=True, omit_defaults=True):
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
     times: Times | None = None
+    embedding: bytes | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -207,10 +213,12 @@ class Sequence:
     held: siblings that wait for this sequence's prompt.
     soiled: a row of it was not finite, so that its pages may hold NaN.
     is_full: its tokens are drawn by the full sampler.    is_random: at a temperature above 0.
-    is_plain: no logprobs are wanted of it either, so that a decode row says nothing but which token is next.
+    is_plain: nothing else is wanted of it either, so that a decode row says nothing but which token is next.
+    is_pooled: it draws no token and ends with its prompt, as an embedding.
     may_wait: whether must_wait can ever hold.
     close_at: len(tokens) at which its thoughts are closed; None when none are open.
     num_to_score: prompt tokens whose logprobs are still to be put out.    scores: those that are known.
+    pooled: f32[D], the sum of what its rows have pooled since it was admitted.
     """
 
     request: Request
@@ -240,16 +248,19 @@ class Sequence:
     is_full: bool = False
     is_random: bool = False
     is_plain: bool = True
+    is_pooled: bool = False
     may_wait: bool = False
     num_to_score: int = 0
     scores: list[TokenLogprobs] = dataclasses.field(default_factory=list)
     close_at: int | None = None
+    pooled: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         controls = self.request.controls
         self.is_full = controls is not None or self.request.logprobs is not None
         self.is_random = self.request.temperature > 0
-        self.is_plain = not self.is_full and self.request.prompt_logprobs is None
+        self.is_pooled = self.request.pooling is not None
+        self.is_plain = not (self.is_full or self.is_pooled) and self.request.prompt_logprobs is None
         self.may_wait = (
             self.request.text_lag
             or self.request.thoughts is not None
@@ -261,7 +272,7 @@ class Sequence:
             self.follow_thoughts(self.tokens[length - 1], length)
 
     def new_times(self) -> Times | None:
-        """What is to be put out with the token that a row of known ones has just drawn; None: nothing has changed."""
+        """What is to be put out with what a row of known tokens has just brought; None: nothing has changed."""
         if self.times is None:
             prefill_s = time.monotonic() - self.admitted_s
             self.times = Times(self.admitted_s - self.added_s, prefill_s, self.preemptions)
@@ -279,8 +290,13 @@ class Sequence:
 
     @property
     def needs_scores(self) -> bool:
-        """Whether logprobs of its prompt are still to be computed: from its start, so without the prefix cache."""
+        """Whether logprobs of its prompt are still to be computed."""
         return len(self.scores) < self.num_to_score
+
+    @property
+    def needs_all_rows(self) -> bool:
+        """Whether every position must be computed, none taken from the prefix cache: each adds to the answer."""
+        return self.needs_scores or self.request.pooling == "mean"
 
     @property
     def must_wait(self) -> bool:

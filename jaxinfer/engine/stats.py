@@ -52,8 +52,8 @@ def add_up[T: (int, float)](one: Mapping[str, T], other: Mapping[str, T]) -> dic
 class Counters:
     """What happened so far. computed_tokens: rows' counts, recomputed and surplus ones included.
 
-    nonfinite_rows: the first of each sequence that had one.    failed_steps: which the device did not carry out.
-    recoveries: how often its state was built anew after one.
+    embeddings: prompts that became one.    nonfinite_rows: the first of each sequence that had one.
+    failed_steps: which the device did not carry out.    recoveries: how often its state was built anew after one.
     """
 
     steps: int = 0
@@ -62,6 +62,7 @@ class Counters:
     generated_tokens: int = 0
     computed_tokens: int = 0
     preemptions: int = 0
+    embeddings: int = 0
     nonfinite_rows: int = 0
     failed_steps: int = 0
     recoveries: int = 0
@@ -94,6 +95,7 @@ class EngineStats:
     generated_tokens: int
     computed_tokens: int
     preemptions: int
+    embeddings: int
     nonfinite_rows: int
     failed_steps: int
     recoveries: int

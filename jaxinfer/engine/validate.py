@@ -43,6 +43,11 @@ def validate_request(request: Request, limits: Limits) -> None:
     for name, value in (("max_tokens", request.max_tokens), ("n", request.n)):
         if value < 1:
             raise InvalidRequest(f"{name} must be at least 1, got {value}; raise it or leave it out", param=name)
+    if request.pooling is not None and (request.n, request.max_tokens) != (1, 1):
+        raise InvalidRequest(
+            f"n and max_tokens must be 1 for an embedding, got {request.n} and {request.max_tokens}; leave them out",
+            param="n" if request.n != 1 else "max_tokens",
+        )
     _validate_length(length, request.max_tokens, limits)
 
 

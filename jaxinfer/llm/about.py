@@ -25,6 +25,9 @@ class Outline(Protocol):
     def vocab_size(self) -> int: ...
 
     @property
+    def hidden_size(self) -> int: ...
+
+    @property
     def max_position(self) -> int: ...
 
     @property
@@ -43,6 +46,7 @@ def model_info(config: EngineConfig, checkpoint: Checkpoint, model: Outline) -> 
         root=config.model,
         max_model_len=model.max_position,
         vocab_size=model.vocab_size,
+        hidden_size=model.hidden_size,
         eos_token_ids=eos_ids(checkpoint, model),
         defaults=defaults,
         fingerprint=f"jaxinfer-{__version__}-{digest}{kind}",

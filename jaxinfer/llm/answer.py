@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from jaxinfer.engine.sequence import Abort, Acknowledge, Add, End, Message, Output, Request, TokenLogprobs
 from jaxinfer.llm.types import Delta
 from jaxinfer.protocol.logprobs import TokenLogprob, TopLogprob
-from jaxinfer.protocol.sampling import ResolvedSampling
+from jaxinfer.protocol.sampling import GenerationDefaults, ResolvedSampling, SamplingParams, resolve_sampling
 from jaxinfer.text.detokenizer import Detokenizer
 from jaxinfer.text.message import MessageText
 from jaxinfer.text.reading import Reading
@@ -38,6 +38,10 @@ def feed(pairs: Iterable[tuple["Answer", Output]], post: Post) -> Iterator[tuple
         yield output, delta
     if seen:
         post(Acknowledge(seen))
+
+
+# Of an embedding there is no text.
+NO_TEXT = resolve_sampling(SamplingParams(temperature=0, detokenize=False), GenerationDefaults(), random_seed=0)
 
 
 class Answer:
@@ -113,6 +117,7 @@ class Answer:
             output.code,
             None if output.logprobs is None else self._named(output.logprobs),
             self._prompt_logprobs if is_first else None,
+            embedding=output.embedding,
         )
         if text.stop is not None:
             delta.token_ids, delta.finish_reason, delta.stop_reason = shown[: text.num_tokens], "stop", text.stop

@@ -14,7 +14,7 @@ from jaxinfer.llm.generation import Echo, Job
 from jaxinfer.llm.types import ModelInfo
 from jaxinfer.protocol.chat import ChatRequest, read_chat
 from jaxinfer.protocol.completions import CompletionRequest, read_completion
-from jaxinfer.protocol.fields import Envelope, StreamOptions
+from jaxinfer.protocol.fields import CommonWire, Envelope, StreamOptions
 from jaxinfer.protocol.responses import Answer, Kind
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.truncation import truncated
@@ -74,25 +74,17 @@ class Asked:
 
         Raises InvalidRequest for what cannot be rendered or can never fit.
         """
-        request = self.request
-        if self.wire.cache_salt is not None:
-            salt = f"{salt}/{self.wire.cache_salt}"  # neither holds a slash
+        request, is_chat = self.request, isinstance(self.request, ChatRequest)
         if isinstance(request, ChatRequest):
             check_abilities(llm.info, request)
             prompts = [await _rendered(llm, request)]
         else:
-            special = request.wire.add_special_tokens
-            prompts = [
-                await llm.encode(prompt, add_special_tokens=special) if isinstance(prompt, str) else prompt
-                for prompt in request.prompts
-            ]
-        left = [truncated(ids, self.wire, self.sampling, max_model_len=llm.info.max_model_len) for ids in prompts]
-        is_chat = isinstance(request, ChatRequest)
-        job = Job(left, self.sampling, self.wire.priority, chat=is_chat, salt=salt, arrived_s=arrived_s)
+            prompts = await encode_prompts(llm, request.prompts, request.wire.add_special_tokens)
+        job = new_job(llm, prompts, self.wire, self.sampling, chat=is_chat, salt=salt, arrived_s=arrived_s)
         if isinstance(request, CompletionRequest) and request.wire.echo:
-            return dataclasses.replace(job, echo=await _echo(llm, request, prompts, left))
+            return dataclasses.replace(job, echo=await _echo(llm, request, prompts, job.prompts))
         if isinstance(request, ChatRequest) and self.apart:
-            return dataclasses.replace(job, reading=_reading(llm, request, left[0]))
+            return dataclasses.replace(job, reading=_reading(llm, request, job.prompts[0]))
         return job
 
 
@@ -111,6 +103,33 @@ def check_asked(request: ChatRequest | CompletionRequest, info: ModelInfo) -> As
     """Raises InvalidRequest for sampling that cannot be carried out."""
     validate_sampling(request.sampling, vocab_size=info.vocab_size, max_logprobs=info.max_logprobs)
     return Asked(request)
+
+
+async def encode_prompts(
+    llm: AsyncLLM, prompts: list[str | list[int]], special: bool, *, param: str = "prompt"
+) -> list[list[int]]:
+    """The ids of each. special: whether texts begin with the tokens that the tokenizer puts there."""
+    return [
+        await llm.encode(prompt, add_special_tokens=special, param=param) if isinstance(prompt, str) else prompt
+        for prompt in prompts
+    ]
+
+
+def new_job(
+    llm: AsyncLLM,
+    prompts: list[list[int]],
+    wire: CommonWire,
+    sampling: SamplingParams,
+    *,
+    chat: bool,
+    salt: str,
+    arrived_s: float,
+) -> Job:
+    """The prompts, cut if the request says so, to compute under the salt of its tenant and its own."""
+    left = [truncated(ids, wire, sampling, max_model_len=llm.info.max_model_len) for ids in prompts]
+    if wire.cache_salt is not None:
+        salt = f"{salt}/{wire.cache_salt}"  # neither holds a slash
+    return Job(left, sampling, wire.priority, chat=chat, salt=salt, arrived_s=arrived_s)
 
 
 async def _rendered(llm: AsyncLLM, chat: ChatRequest) -> list[int]:

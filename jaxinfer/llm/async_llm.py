@@ -8,28 +8,30 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from jaxinfer.config import EngineConfig, Limits
-from jaxinfer.engine.sequence import Add, Forget, Keep, Message, Output
+from jaxinfer.engine.sequence import Add, Forget, Keep, Message, Output, Request
 from jaxinfer.errors import EngineError, InvalidRequest, JaxInferError, Overloaded, Unavailable
-from jaxinfer.llm.answer import Answer, feed
+from jaxinfer.llm.answer import NO_TEXT, Answer, feed
 from jaxinfer.llm.events import Event, OnEvent, ignore
 from jaxinfer.llm.latency import Latency, timings_of
 from jaxinfer.llm.mailbox import Mailbox
-from jaxinfer.llm.prepare import prepare
+from jaxinfer.llm.prepare import prepare, prepare_embedding
 from jaxinfer.llm.process import EngineProcess
+from jaxinfer.llm.started import Started
 from jaxinfer.llm.stream import Stream
 from jaxinfer.llm.suspects import GUILTY, Suspects
-from jaxinfer.llm.text_side import TextSide, load_text
+from jaxinfer.llm.text_side import load_text, num_bytes, texts_of
 from jaxinfer.llm.transport import Transport
 from jaxinfer.llm.turns import Turns
 from jaxinfer.llm.types import Delta, ModelInfo, Stats, Timings
-from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.protocol.embeddings import Pooling
+from jaxinfer.protocol.sampling import ResolvedSampling, SamplingParams
 from jaxinfer.text.chat_template import encode_chat
 from jaxinfer.text.reading import Reading
 from jaxinfer.text.tools.reader import ToolUse
@@ -39,7 +41,6 @@ Status = Literal["starting", "serving", "ready", "draining", "failed"]
 log = logging.getLogger(__name__)
 
 RETRY_STARTING_S, RETRY_BUSY_S = 5.0, 1.0
-_PIECE = 2**15  # characters
 _WHY_NOT: dict[str, tuple[str, float]] = {
     "starting": ("the model is still being loaded; try again shortly", RETRY_STARTING_S),
     "draining": ("the server is shutting down; send the request elsewhere", RETRY_BUSY_S),
@@ -50,27 +51,6 @@ DEADLY = f"the engine ended {GUILTY} times in a row while it computed this reque
 FAILED = "the engine failed and this request with it; the server's log says why"
 WOKEN_AT_ONCE = 32  # streams in a round of the event loop: about a millisecond
 MAX_FAILURES = 5  # of the engine process in a row, without one token between them
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Started:
-    """What there is once the engine is ready. past: the counters of the engines before this transport's."""
-
-    transport: Transport
-    info: ModelInfo
-    limits: Limits
-    text: TextSide
-    latency: Latency
-    past: Stats = dataclasses.field(default_factory=Stats)
-
-    def stats(self) -> Stats:
-        return self.transport.stats().after(self.past)
-
-    def with_new(self, transport: Transport) -> "_Started":
-        """The same with a new engine."""
-        past = self.stats()
-        past.restarts += 1
-        return dataclasses.replace(self, transport=transport, past=past)
 
 
 @dataclasses.dataclass(slots=True)
@@ -107,7 +87,7 @@ class AsyncLLM:
         self._closing = False
         self._failures = 0  # since an engine last put out a token
         self._suspects = Suspects()  # the text thread's
-        self._started: _Started | None = None
+        self._started: Started | None = None
         self._early_failure: BaseException | None = None  # of an engine that ended before all else was there
         self._starting: Transport | None = None  # the newest, whose start may be under way
         self._busy_since_s = 0.0  # when `_open` was last empty
@@ -161,7 +141,7 @@ class AsyncLLM:
         text = load_text(self.config, Path(handshake.folder))
         info = text.facts_for(handshake.info)
         with self._posting:
-            self._started = _Started(transport, info, handshake.limits, text, Latency(info.max_model_len))
+            self._started = Started(transport, info, handshake.limits, text, Latency(info.max_model_len))
         if self._early_failure is not None:
             self._fail(self._early_failure)
 
@@ -170,7 +150,7 @@ class AsyncLLM:
         return self._model.info
 
     @property
-    def _model(self) -> _Started:
+    def _model(self) -> Started:
         if self._started is None:
             message, retry_after_s = _WHY_NOT["starting"]
             raise Unavailable(message, code="starting", retry_after_s=retry_after_s)
@@ -197,15 +177,18 @@ class AsyncLLM:
                 retry_after_s=RETRY_BUSY_S,
             )
 
-    async def encode(self, text: str, *, add_special_tokens: bool = True, must_fit: bool = True) -> list[int]:
+    async def encode(
+        self, text: str, *, add_special_tokens: bool = True, must_fit: bool = True, param: str = "prompt"
+    ) -> list[int]:
         """Token ids of a text; control tokens spelt in it are parsed.
 
-        must_fit: raise InvalidRequest, before they are counted, when they can never fit into the context.
+        must_fit: raise InvalidRequest, before they are counted, when they can never fit into the context; it names
+        `param`.
         """
 
         def encode() -> list[int]:
             if must_fit:
-                self._model.text.check_fits(_size(text), self.info.max_model_len, "prompt")
+                self._model.text.check_fits(num_bytes(text), self.info.max_model_len, param)
             return self._model.text.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
         return await self._in_pool(encode)
@@ -227,8 +210,8 @@ class AsyncLLM:
         """Token ids of a conversation under the model's chat template. Raises InvalidRequest."""
 
         def render() -> list[int]:
-            num_bytes = sum(_size(text) for message in messages for text in _texts(message))
-            self._model.text.check_fits(num_bytes, self.info.max_model_len, "messages")
+            size = sum(num_bytes(text) for message in messages for text in texts_of(message))
+            self._model.text.check_fits(size, self.info.max_model_len, "messages")
             return encode_chat(
                 self._model.text.tokenizer,
                 self._model.text.template,
@@ -286,6 +269,38 @@ class AsyncLLM:
             prompt_only=prompt_only,
             reading=reading,
         )
+        return self._accept(request, sampling, request_id, arrived_s, reading)
+
+    async def embed(
+        self,
+        prompt_ids: Sequence[int],
+        pooling: Pooling,
+        *,
+        request_id: str,
+        priority: int = 0,
+        salt: str = "",
+        arrived_s: float | None = None,
+    ) -> AsyncIterator[Delta]:
+        """The same for an embedding, which comes on the only delta."""
+        request = prepare_embedding(
+            prompt_ids,
+            pooling,
+            request_id=f"{request_id}#{next(self._numbers)}",
+            info=self.info,
+            priority=priority,
+            salt=salt,
+        )
+        return self._accept(request, NO_TEXT, request_id, arrived_s)
+
+    def _accept(
+        self,
+        request: Request,
+        sampling: ResolvedSampling,
+        request_id: str,
+        arrived_s: float | None,
+        reading: Reading | None = None,
+    ) -> AsyncIterator[Delta]:
+        """Post a request. request_id: the caller's label."""
         self.admit(sampling.n)
         answer = Answer(request, sampling, self._model.text.tokenizer, self._post, reading)
         mailbox = Mailbox()
@@ -370,7 +385,9 @@ class AsyncLLM:
         self._model.transport.post(message)
 
     def _put_outputs(self, outputs: list[Output]) -> None:
-        if any(output.token_ids for output in outputs):  # ends alone are no sign that the device works
+        if any(
+            output.token_ids or output.embedding for output in outputs
+        ):  # ends alone are no sign that the device works
             self._failures = 0
         self._outputs.put(outputs)
 
@@ -402,7 +419,8 @@ class AsyncLLM:
                 self._num_active -= 1
                 held.num_ended += 1
                 if held.num_ended == held.answer.request.n:
-                    self._model.latency.all_ended(held.timings, held.answer.request.max_tokens)
+                    if held.answer.request.pooling is None:
+                        self._model.latency.all_ended(held.timings, held.answer.request.max_tokens)
                     self._forget(made)
 
     def _forget(self, made: str) -> None:
@@ -473,19 +491,3 @@ class AsyncLLM:
         self._loop.call_soon_threadsafe(self._failed.set)
         self._loop.call_soon_threadsafe(self._ready.set)  # nobody needs to wait any longer
         self._outputs.put(end)
-
-
-def _texts(message: dict[str, Any]) -> Iterator[str]:
-    """What a message brings to the prompt: its content and the arguments of its calls, where they are text."""
-    calls = message.get("tool_calls")
-    functions = [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
-    texts = [message.get("content"), *(given.get("arguments") for given in functions if isinstance(given, dict))]
-    return (text for text in texts if isinstance(text, str))
-
-
-def _size(text: str) -> int:
-    """In bytes of UTF-8; whether it is valid is for the tokenizer to say."""
-    if text.isascii():
-        return len(text)
-    pieces = (text[i : i + _PIECE] for i in range(0, len(text), _PIECE))  # one at a time, for other threads' sake
-    return sum(len(piece.encode(errors="surrogatepass")) for piece in pieces)

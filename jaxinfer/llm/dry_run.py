@@ -36,6 +36,7 @@ class Outline:
     """What a dry run needs of a config.json."""
 
     vocab_size: int
+    hidden_size: int
     max_position: int
     eos_token_ids: tuple[int, ...]
 
@@ -53,7 +54,7 @@ def start_dry_run(config: EngineConfig, on_event: OnEvent, *, step_s: float = 0.
         info, max_model_len=limits.max_model_len, fingerprint=f"{info.fingerprint}-dry-run", note=NOTE
     )
     words = _words(load_tokenizer(config, checkpoint.folder), limits.vocab_size)
-    runner = MockRunner(limits, words, info.eos_token_ids, step_s)
+    runner = MockRunner(limits, words, info.eos_token_ids, step_s, info.hidden_size)
     warming: Future[None] = Future()
     warming.set_result(None)
     on_event(Event("ready"))
@@ -63,7 +64,10 @@ def start_dry_run(config: EngineConfig, on_event: OnEvent, *, step_s: float = 0.
 def _outline(raw: dict[str, object]) -> Outline:
     config = HFConfig(raw)
     outline = Outline(
-        config.integer("vocab_size"), config.integer("max_position_embeddings"), token_ids(config, "eos_token_id")
+        config.integer("vocab_size"),
+        config.integer("hidden_size"),
+        config.integer("max_position_embeddings"),
+        token_ids(config, "eos_token_id"),
     )
     raise_faults("a dry run", config.faults)
     return outline

@@ -5,12 +5,13 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 from jaxinfer.errors import ApiError
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.timings import metrics_of
 from jaxinfer.llm.types import Delta, Timings
+from jaxinfer.protocol.embeddings import Pooling
 from jaxinfer.protocol.forms import Choice, Metrics, Usage
 from jaxinfer.protocol.logprobs import TokenLogprob
 from jaxinfer.protocol.sampling import SamplingParams
@@ -61,6 +62,7 @@ class Job:
     salt: the tenant's; cached prompts are found under their own salt only.    arrived_s: by time.monotonic().
     turn: of a session, which then has one prompt and one choice.
     seed: 64 bits that seed what names no seed of its own; None is a fresh one.
+    pooling: embeddings are wanted instead.
     """
 
     prompts: list[list[int]]
@@ -73,6 +75,16 @@ class Job:
     turn: Turn | None = None
     reading: Reading | None = None
     seed: int | None = None
+    pooling: Pooling | None = None
+
+
+class _Rest(TypedDict):
+    """What generating and embedding are both told."""
+
+    request_id: str
+    priority: int
+    salt: str
+    arrived_s: float
 
 
 class Generation:
@@ -91,6 +103,7 @@ class Generation:
         self._cached_tokens = [0] * len(job.prompts)
         self._completion_tokens = 0
         self._thinking_tokens = 0 if job.reading is not None and job.reading.thinking is not None else None
+        self.before = Usage()  # of earlier ones of the same HTTP request
         self.timings: list[Timings] = []  # of the choices that have ended
         self.on_close: Callable[[], None] | None = None
 
@@ -101,23 +114,26 @@ class Generation:
         try:
             for position, (request_id, prompt) in enumerate(zip(generation._ids, job.prompts, strict=True)):
                 generation._open.add(request_id)
-                stream = await llm.generate(
-                    prompt,
-                    job.sampling,
-                    request_id=request_id,
-                    priority=job.priority,
-                    chat=job.chat,
-                    salt=job.salt,
-                    arrived_s=job.arrived_s,
-                    prompt_only=job.echo is not None and job.echo.prompt_only,
-                    reading=job.reading,
-                    random_seed=None if job.seed is None else (job.seed + position) % 2**64,
-                )
-                generation._streams.append(stream)
+                generation._streams.append(await generation._ask(request_id, position, prompt))
         except BaseException:
             await generation.close()
             raise
         return generation
+
+    async def _ask(self, request_id: str, position: int, prompt: list[int]) -> AsyncIterator[Delta]:
+        job = self.job
+        rest = _Rest(request_id=request_id, priority=job.priority, salt=job.salt, arrived_s=job.arrived_s)
+        if job.pooling is not None:
+            return await self._llm.embed(prompt, job.pooling, **rest)
+        return await self._llm.generate(
+            prompt,
+            job.sampling,
+            chat=job.chat,
+            prompt_only=job.echo is not None and job.echo.prompt_only,
+            reading=job.reading,
+            random_seed=None if job.seed is None else (job.seed + position) % 2**64,
+            **rest,
+        )
 
     async def close(self) -> None:
         """Abort what has not ended; by id, since a stream that nobody began to read cannot notice being dropped."""
@@ -136,7 +152,8 @@ class Generation:
     @property
     def usage(self) -> Usage:
         """The tokens so far."""
-        return Usage(sum(self._prompt_tokens), sum(self._cached_tokens), self._completion_tokens, self._thinking_tokens)
+        counted = sum(self._prompt_tokens), sum(self._cached_tokens), self._completion_tokens, self._thinking_tokens
+        return self.before.plus(Usage(*counted))
 
     @property
     def metrics(self) -> Metrics:

@@ -61,6 +61,8 @@ class Latency:
                     self._first.add(now_s - timings.arrived_s)
                 timings.num_tokens += len(delta.token_ids)
             if delta.finish_reason is not None:
+                if output.embedding is not None:
+                    timings.last_s = now_s
                 self._ended(timings, delta)
         for last_s, number in latest.items():
             self._between.add(now_s - last_s, number)
@@ -68,20 +70,23 @@ class Latency:
     def _ended(self, timings: Timings, delta: Delta) -> None:
         if delta.finish_reason not in ("stop", "length", "tool_calls"):
             return  # of the others only the times of their tokens are told
-        decode_s = timings.last_s - timings.first_s
+        decode_s = timings.last_s - timings.first_s if timings.num_tokens else 0.0
         values: dict[str, float] = {
             "whole": timings.last_s - timings.arrived_s,
             "prepare": timings.accepted_s - timings.arrived_s,
             "queue": timings.queue_s,
             "prefill": timings.prefill_s,
-            "decode": decode_s,
             "inference": timings.prefill_s + decode_s,
             "prompt_tokens": delta.prompt_tokens,
             "computed_prompt_tokens": delta.prompt_tokens - delta.cached_tokens,
-            "generation_tokens": timings.num_tokens,
             "preemptions": timings.preemptions,
-            "per_output_token": decode_s / max(1, timings.num_tokens - 1),  # 0 of a single token, as vLLM has it
         }
+        if timings.num_tokens:  # an embedding has none
+            values |= {
+                "decode": decode_s,
+                "generation_tokens": timings.num_tokens,
+                "per_output_token": decode_s / max(1, timings.num_tokens - 1),  # 0 of a single token, as vLLM has it
+            }
         for name, value in values.items():
             self.histograms[name].add(value)
 

@@ -12,16 +12,24 @@ from typing import TYPE_CHECKING, Any
 from jaxinfer.config import EngineConfig, config_from_values
 from jaxinfer.engine.sequence import Add, Output
 from jaxinfer.errors import EngineError, InvalidRequest
-from jaxinfer.llm.answer import Answer, feed
+from jaxinfer.llm.answer import NO_TEXT, Answer, feed
 from jaxinfer.llm.borrowed import run_over
 from jaxinfer.llm.build import start_core
 from jaxinfer.llm.core import Core
 from jaxinfer.llm.events import OnEvent, ignore
-from jaxinfer.llm.outputs import CompletionOutput, RequestOutput
-from jaxinfer.llm.prepare import prepare
+from jaxinfer.llm.outputs import (
+    CompletionOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    RequestOutput,
+    ScoringOutput,
+    ScoringRequestOutput,
+)
+from jaxinfer.llm.prepare import prepare, prepare_embedding
 from jaxinfer.llm.recording import Recording
 from jaxinfer.llm.text_side import load_text
 from jaxinfer.llm.types import Delta, Stats
+from jaxinfer.protocol.embeddings import Pooling, check_dimensions, check_pairs, paired, shaped, similarity
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.tools import read_schemas
 from jaxinfer.text.chat_template import encode_chat
@@ -125,6 +133,44 @@ class LLM:
         readings = [self._text.reading(ids, use) for _, ids in encoded]
         return self._run(encoded, _per_prompt(sampling_params, len(encoded)), readings, chat=True)
 
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling: Pooling = "last",
+        normalize: bool = True,
+        dimensions: int | None = None,
+    ) -> list[EmbeddingRequestOutput]:
+        """Each prompt's hidden state after the final norm: of its last token, or the mean of all tokens'.
+
+        dimensions: keep so many of its numbers.    normalize: then bring it to length 1.
+        Raises InvalidRequest before anything is computed.
+        """
+        check_dimensions(dimensions, self.info.hidden_size)
+        encoded = [self._encode(prompt) for prompt in _as_list(prompts)]
+        vectors = (
+            shaped(raw, normalize=normalize, dimensions=dimensions).tolist() for raw in self._embed(encoded, pooling)
+        )
+        return [
+            EmbeddingRequestOutput(text, ids, EmbeddingOutput(vector))
+            for (text, ids), vector in zip(encoded, vectors, strict=True)
+        ]
+
+    def score(
+        self,
+        first: Prompt | Sequence[Prompt],
+        second: Prompt | Sequence[Prompt],
+        *,
+        pooling: Pooling = "last",
+    ) -> list[ScoringRequestOutput]:
+        """The cosine of the embeddings of each pair; one prompt is compared with all of the other side's."""
+        sides = [[self._encode(prompt) for prompt in _as_list(prompts)] for prompts in (first, second)]
+        check_pairs(*map(len, sides), param="first")
+        found = self._embed([*sides[0], *sides[1]], pooling)
+        raw = [(ids, vector) for (_, ids), vector in zip([*sides[0], *sides[1]], found, strict=True)]
+        pairs = paired(raw[: len(sides[0])], raw[len(sides[0]) :])
+        return [ScoringRequestOutput(a + b, ScoringOutput(similarity(one, other))) for (a, one), (b, other) in pairs]
+
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[Delta]:
         """The deltas of one prompt as they are made. Leaving the loop early aborts the request."""
         encoded = self._encode(prompt)
@@ -186,6 +232,22 @@ class LLM:
             result.metrics.total_s, result.metrics.cached_tokens = elapsed, delta.cached_tokens
         return list(results.values())
 
+    def _embed(self, encoded: list[Encoded], pooling: Pooling) -> list[bytes]:
+        """Embeddings as the engine gives them."""
+        made = [
+            prepare_embedding(ids, pooling, request_id=str(next(self._numbers)), info=self.info) for _, ids in encoded
+        ]
+        answers = {
+            request.id: Answer(request, NO_TEXT, self._text.tokenizer, self._engine.inbox.put) for request in made
+        }
+        self._start(answers)
+        found = {}
+        for request_id, delta in self._step_until_done(answers, piece=1):
+            if delta.embedding is None:
+                raise EngineError(delta.error or "the engine ended an embedding without giving it")
+            found[request_id] = delta.embedding
+        return [found[request.id] for request in made]
+
     def _add(
         self, encoded: list[Encoded], params: list[SamplingParams], readings: list[Reading | None], *, chat: bool
     ) -> dict[str, Answer]:
@@ -203,9 +265,13 @@ class LLM:
                 reading=reading,
             )
             answers[request.id] = Answer(request, sampling, self._text.tokenizer, self._engine.inbox.put, reading)
-        for answer in answers.values():  # all of them are valid, so all may start
-            self._engine.inbox.put(Add(answer.request))
+        self._start(answers)
         return answers
+
+    def _start(self, answers: dict[str, Answer]) -> None:
+        """All of them are valid, so all may start."""
+        for answer in answers.values():
+            self._engine.inbox.put(Add(answer.request))
 
     def _step_until_done(self, answers: dict[str, Answer], piece: int) -> Iterator[tuple[str, Delta]]:
         """The deltas of these answers, each of about `piece` tokens."""

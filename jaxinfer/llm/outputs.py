@@ -1,4 +1,4 @@
-"""What LLM.generate and LLM.chat return."""
+"""What LLM's methods return."""
 
 import dataclasses
 import html
@@ -96,6 +96,33 @@ class RequestOutput:
         )
         head = "<tr><th></th><th>text</th><th>tokens</th><th>finish</th></tr>"
         return f"<div><b>{prompt}</b><table>{head}{rows}</table></div>"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EmbeddingOutput:
+    embedding: list[float]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EmbeddingRequestOutput:
+    """One prompt's embedding."""
+
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: EmbeddingOutput
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScoringOutput:
+    score: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScoringRequestOutput:
+    """How alike the prompts of one pair are. prompt_token_ids: of both, one after the other."""
+
+    prompt_token_ids: list[int]
+    outputs: ScoringOutput
 
 
 def _by_id(entry: TokenLogprob) -> dict[int, Logprob]:

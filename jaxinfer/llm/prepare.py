@@ -6,6 +6,7 @@ from jaxinfer.config import Limits
 from jaxinfer.engine.sequence import Request, ThoughtLimit
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.llm.types import ModelInfo
+from jaxinfer.protocol.embeddings import POOLINGS, Pooling, check_input_length
 from jaxinfer.protocol.sampling import (
     ResolvedSampling,
     SamplingParams,
@@ -88,6 +89,23 @@ def _thoughts(budget: int | None, reading: Reading | None) -> ThoughtLimit | Non
         return None
     tags = reading.thinking
     return ThoughtLimit(tags.open_id, tags.close_id, budget, reading.start == "thinking")
+
+
+def prepare_embedding(
+    prompt_ids: Sequence[int],
+    pooling: Pooling,
+    *,
+    request_id: str,
+    info: ModelInfo,
+    priority: int = 0,
+    salt: str = "",
+) -> Request:
+    """Validate one request for an embedding. Raises InvalidRequest."""
+    if pooling not in POOLINGS:
+        raise invalid("pooling", f"one of {', '.join(POOLINGS)}", pooling)
+    validate_prompt_ids(prompt_ids, vocab_size=info.vocab_size, param="input")
+    check_input_length(len(prompt_ids), info.max_model_len, param="input")
+    return Request(request_id, tuple(prompt_ids), max_tokens=1, priority=priority, salt=salt, pooling=pooling)
 
 
 def _controls(sampling: ResolvedSampling, min_tokens: int, bad_words: tuple[tuple[int, ...], ...]) -> Controls:

@@ -1,9 +1,10 @@
 """The text side of a model: no jax, so that another process than the engine's can own it."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from jaxinfer.checkpoint.resolve import DEMO_FOLDER, Part, resolve
 from jaxinfer.config import EngineConfig
@@ -17,6 +18,7 @@ from jaxinfer.text.tools.formats import Format, format_of
 from jaxinfer.text.tools.reader import ToolUse
 from jaxinfer.text.trial import try_template
 
+_PIECE = 2**15  # characters
 _NORMALIZED = 3  # bytes of text for one of its normal form, at most: a Hangul syllable may come as three letters
 
 
@@ -61,6 +63,22 @@ class TextSide:
         if table is None:
             return None
         return _NORMALIZED * max(len(table[token_id]) for token_id in range(self.tokenizer.vocab_size))
+
+
+def texts_of(message: dict[str, Any]) -> Iterator[str]:
+    """What a message brings to the prompt: its content and the arguments of its calls, where they are text."""
+    calls = message.get("tool_calls")
+    functions = [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    texts = [message.get("content"), *(given.get("arguments") for given in functions if isinstance(given, dict))]
+    return (text for text in texts if isinstance(text, str))
+
+
+def num_bytes(text: str) -> int:
+    """In UTF-8; whether it is valid is for the tokenizer to say."""
+    if text.isascii():
+        return len(text)
+    pieces = (text[i : i + _PIECE] for i in range(0, len(text), _PIECE))  # one at a time, for other threads' sake
+    return sum(len(piece.encode(errors="surrogatepass")) for piece in pieces)
 
 
 def load_text(config: EngineConfig, folder: Path) -> TextSide:

@@ -16,7 +16,8 @@ from jaxinfer.text.tools.reader import CallDelta, merged
 class ModelInfo:
     """The model as clients need to know it.
 
-    vocab_size: width of the logits; ids below it may be sampled.    root: the folder or hub id it came from.
+    vocab_size: width of the logits; ids below it may be sampled.    hidden_size: numbers of an embedding.
+    root: the folder or hub id it came from.
     max_logprobs: the most likely tokens that a request may ask for.
     tool_format: how the model writes tool calls, None if its template takes no tools or their form is unknown.
     has_thinking: whether it writes its thoughts between tags.
@@ -27,6 +28,7 @@ class ModelInfo:
     root: str
     max_model_len: int
     vocab_size: int
+    hidden_size: int
     eos_token_ids: tuple[int, ...]
     defaults: GenerationDefaults
     fingerprint: str
@@ -67,6 +69,7 @@ class Delta(msgspec.Struct, gc=False):
     logprobs: one for each of token_ids, if asked for.    prompt_logprobs: one for each token of the prompt, if asked
     for, on the choice's first delta.
     timings: on the choice's last delta, from AsyncLLM alone.
+    embedding: if asked for, on the only delta, little-endian f32[D].
     reasoning, calls: what the text holds beside the content, where a Reading was asked for; neither is in `text`.
     thinking_tokens: how many of token_ids are thoughts.
     """
@@ -86,6 +89,7 @@ class Delta(msgspec.Struct, gc=False):
     reasoning: str = ""
     calls: list[CallDelta] | None = None
     thinking_tokens: int = 0
+    embedding: bytes | None = None
 
     def extend(self, later: "Delta") -> None:
         """Append the choice's next delta."""
@@ -103,6 +107,7 @@ class Delta(msgspec.Struct, gc=False):
         self.cached_tokens = later.cached_tokens
         self.finish_reason, self.stop_reason = later.finish_reason, later.stop_reason
         self.error, self.code, self.timings = later.error, later.code, later.timings
+        self.embedding = later.embedding
 
 
 @dataclasses.dataclass(slots=True)
@@ -128,6 +133,7 @@ class Stats:
     generated_tokens: int = 0
     computed_tokens: int = 0
     preemptions: int = 0
+    embeddings: int = 0
     finished: dict[str, int] = dataclasses.field(default_factory=dict)
     compiles_after_ready: int = 0
     nonfinite_rows: int = 0
@@ -152,6 +158,7 @@ _COUNTERS = (
     "generated_tokens",
     "computed_tokens",
     "preemptions",
+    "embeddings",
     "compiles_after_ready",
     "nonfinite_rows",
     "failed_steps",

@@ -96,6 +96,13 @@ def _answer(kind: str, choice: Schema, may: dict[str, Schema]) -> Schema:
     return _object(head | {"system_fingerprint": _STRING, "choices": _list(choice), "usage": _USAGE}, may)
 
 
+def _list_of(item: dict[str, Schema]) -> Schema:
+    return _object(
+        {"id": _STRING, "object": {"const": "list"}, "created": _INTEGER, "model": _STRING}
+        | {"data": _list(_object({"index": _INTEGER} | item)), "usage": _USAGE}
+    )
+
+
 _MODEL = _object(
     {
         "id": _STRING,
@@ -199,6 +206,10 @@ ANSWERS: dict[str, Schema] = {
     "TokenCount": _object({"input_tokens": _INTEGER}),
     "ChatCompletion": _answer("chat.completion", _CHAT_CHOICE, _PROMPT_LOGPROBS | _METRICS),
     "Completion": _answer("text_completion", _COMPLETION_CHOICE, _METRICS),
+    "Embeddings": _list_of(
+        {"object": {"const": "embedding"}, "embedding": {"anyOf": [_list({"type": "number"}), _STRING]}}
+    ),
+    "Scores": _list_of({"object": {"const": "score"}, "score": {"type": "number", "minimum": -1, "maximum": 1}}),
     "Models": _object({"object": {"const": "list"}, "data": _list(_MODEL)}),
     "Model": _MODEL,
     "Sessions": _object({"object": {"const": "list"}, "data": _list(_SESSION)}),

@@ -79,22 +79,23 @@ def _is_zero(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value == 0
 
 
-def read_prompts(raw: Any, *, vocab_size: int) -> list[str | list[int]]:
-    """The prompts of a str, [str], [int] or [[int]]."""
+def read_prompts(raw: Any, *, vocab_size: int, param: str = "prompt", most: int = MAX_PROMPTS) -> list[str | list[int]]:
+    """The prompts of a str, [str], [int] or [[int]], at most so many."""
     if isinstance(raw, str):
-        return [_read_text(raw, "prompt")]
+        return [_read_text(raw, param)]
     if not isinstance(raw, list):
-        raise invalid("prompt", "a string, a list of strings, token ids or a list of those", raw)
+        raise invalid(param, "a string, a list of strings, token ids or a list of those", raw)
     if not raw:
-        raise InvalidRequest("prompt must not be empty, got []", param="prompt", code="invalid_value")
+        raise InvalidRequest(f"{param} must not be empty, got []", param=param, code="invalid_value")
     if not isinstance(raw[0], str | list):
-        return [validate_prompt_ids(raw, vocab_size=vocab_size)]
-    if len(raw) > MAX_PROMPTS:
-        raise invalid("prompt", f"a list of at most {MAX_PROMPTS} prompts", Verbatim(f"{len(raw)} of them"))
+        return [validate_prompt_ids(raw, vocab_size=vocab_size, param=param)]
+    if len(raw) > most:
+        raise invalid(param, f"a list of at most {most} texts or lists of ids", Verbatim(f"{len(raw)} of them"))
     if isinstance(raw[0], str):
-        return [_read_text(text, f"prompt[{position}]") for position, text in enumerate(raw)]
+        return [_read_text(text, f"{param}[{position}]") for position, text in enumerate(raw)]
     return [
-        validate_prompt_ids(ids, vocab_size=vocab_size, param=f"prompt[{position}]") for position, ids in enumerate(raw)
+        validate_prompt_ids(ids, vocab_size=vocab_size, param=f"{param}[{position}]")
+        for position, ids in enumerate(raw)
     ]
 
 

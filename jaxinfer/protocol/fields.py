@@ -34,19 +34,27 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     include_obfuscation: bool | None = None  # OpenAI pads chunks to hide their length; asks for nothing here
 
 
-class Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields that every generating route of every API shares. model: None is the first served name.
+class CommonWire(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields that every route shares that computes. model: None is the first served name.
 
     cache_salt: cached prompts are found under the same one only.    truncate_prompt_tokens: see truncation.py.
-    truncation_side: where to cut.    session_id: see session.py; the header says it as well.
+    truncation_side: where to cut.
     """
 
     model: str | None = None
-    stream: bool = False
     priority: int = 0  # lower runs sooner
     cache_salt: str | None = None
     truncate_prompt_tokens: int | None = None
     truncation_side: Literal["left", "right"] = "left"
+
+
+class Envelope(CommonWire, frozen=True, kw_only=True):
+    """The fields that every generating route of every API shares.
+
+    session_id: see session.py; the header says it as well.
+    """
+
+    stream: bool = False
     session_id: str | None = None
 
 
@@ -121,13 +129,18 @@ def check_refused(name: str, value: Any, refusal: Refusal) -> None:
         raise unsupported(name, cure=refusal.cure)
 
 
-def check_envelope(request: OpenAIEnvelope) -> None:
+def check_common(request: CommonWire) -> None:
     """The rules of the shared fields that their types do not say."""
     if not -(2**31) <= request.priority < 2**31:
         raise invalid("priority", "an integer of 32 bits, lower runs sooner", request.priority)
     if request.cache_salt is not None and not CACHE_SALT.fullmatch(request.cache_salt):
         law = f"1 to {MAX_SALT_CHARS} characters without @, /, \\ and NUL"
         raise invalid("cache_salt", law, request.cache_salt)
+
+
+def check_envelope(request: OpenAIEnvelope) -> None:
+    """The same of chat's and completions' fields."""
+    check_common(request)
     if request.stream_options is not None and not request.stream:
         raise InvalidRequest(
             "stream_options must come with stream set to true; set it or leave stream_options out",

@@ -21,6 +21,15 @@ class Usage:
     completion_tokens: int = 0
     reasoning_tokens: int | None = None  # of these, for a model that thinks
 
+    def plus(self, other: "Usage") -> "Usage":
+        thoughts = [n for n in (self.reasoning_tokens, other.reasoning_tokens) if n is not None]
+        return Usage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.completion_tokens + other.completion_tokens,
+            sum(thoughts) if thoughts else None,
+        )
+
     def as_dict(self) -> dict[str, Any]:
         details: dict[str, Any] = {}
         if self.reasoning_tokens is not None:

@@ -13,6 +13,7 @@ from jaxinfer.protocol.anthropic import DIALECT as ANTHROPIC
 from jaxinfer.protocol.anthropic import MESSAGES_IGNORED, MESSAGES_REFUSED, CountTokensWire, MessagesWire
 from jaxinfer.protocol.chat import CHAT_REFUSED, ChatWire
 from jaxinfer.protocol.completions import COMPLETION_REFUSED, MAX_PROMPTS, CompletionWire
+from jaxinfer.protocol.embeddings import EMBEDDING_REFUSED, MAX_INPUTS, SCORE_REFUSED, EmbeddingWire, ScoreWire
 from jaxinfer.protocol.fields import IGNORED, LEAVE_OUT, SAMPLING_FIELDS, Refusal
 from jaxinfer.protocol.meanings import MEANINGS
 from jaxinfer.protocol.messages import CHAT, MAX_CALLS, MAX_MESSAGES, Dialect
@@ -122,6 +123,11 @@ def _messages(dialect: Dialect) -> Schema:
     return {"type": "array", "items": message, "minItems": 1, "maxItems": MAX_MESSAGES}
 
 
+def _texts(ids: Schema, most: int) -> Schema:
+    lists = ({"type": "array", "items": items, "minItems": 1, "maxItems": most} for items in (_TEXT, ids))
+    return {"anyOf": [_TEXT, ids, *lists]}
+
+
 def _by_name(vocab_size: int) -> dict[str, Schema]:
     """What the types cannot say."""
     ids: Schema = {
@@ -134,14 +140,9 @@ def _by_name(vocab_size: int) -> dict[str, Schema]:
         "input": {"anyOf": [{"type": "string"}, _messages(RESPONSES)]},
         "system": _content(ANTHROPIC),
         "max_output_tokens": _of_range(NUMBERS["max_tokens"]),
-        "prompt": {
-            "anyOf": [
-                _TEXT,
-                ids,
-                {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": MAX_PROMPTS},
-                {"type": "array", "items": ids, "minItems": 1, "maxItems": MAX_PROMPTS},
-            ]
-        },
+        "prompt": _texts(ids, MAX_PROMPTS),
+        **dict.fromkeys(("text_1", "text_2"), _texts(ids, MAX_INPUTS // 2)),
+        "dimensions": {"type": "integer", "minimum": 1},
         "tools": {"type": "array", "items": _TOOL, "maxItems": MAX_TOOLS},
         "tool_choice": {"enum": CHOICES},
         "tokens": ids | {"minItems": 0},
@@ -171,6 +172,8 @@ def request_schemas(max_logprobs: int, vocab_size: int) -> dict[str, Schema]:
     sampling = {name: _field(SamplingParams, name, known) for name in sorted(SAMPLING_FIELDS)}
     chat = known | {"logprobs": {"type": "boolean"}, "max_completion_tokens": _of_range(NUMBERS["max_tokens"])}
     anthropic = known | {"messages": _messages(ANTHROPIC)}
+    inputs = _texts(known["tokens"] | {"minItems": 1}, MAX_INPUTS) | {"description": "text or token ids, one or a list"}
+    embedding = known | {"input": inputs}
     tokenize = known | {"prompt": {"type": "string"}}
     template = known | {"prompt": _NOTHING}
     return {
@@ -188,6 +191,8 @@ def request_schemas(max_logprobs: int, vocab_size: int) -> dict[str, Schema]:
         "CountTokensRequest": _body(
             CountTokensWire, anthropic, MESSAGES_REFUSED, {}, required=["messages"], ignored=MESSAGES_IGNORED
         ),
+        "EmbeddingRequest": _body(EmbeddingWire, embedding, EMBEDDING_REFUSED, {}, required=["input"]),
+        "ScoreRequest": _body(ScoreWire, known, SCORE_REFUSED, {}, required=["text_1", "text_2"]),
         "TokenizeRequest": _body(TokenizeWire, tokenize, TOKENIZE_REFUSED, {}, required=[]) | _EITHER,
         "ApplyTemplateRequest": _body(TokenizeWire, template, TOKENIZE_REFUSED, {}, required=["messages"]),
         "DetokenizeRequest": _body(DetokenizeWire, known, {}, {}, required=["tokens"]),

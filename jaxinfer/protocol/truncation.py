@@ -1,14 +1,14 @@
 """A prompt cut to length, since the request says so; nothing else ever cuts one. A template's tokens go as well."""
 
 from jaxinfer.errors import InvalidRequest
-from jaxinfer.protocol.fields import Envelope
+from jaxinfer.protocol.fields import CommonWire
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.validate import invalid
 
 TO_FIT = -1  # of truncate_prompt_tokens: as much as leaves room for max_tokens
 
 
-def check_truncation(request: Envelope, sampling: SamplingParams) -> None:
+def check_truncation(request: CommonWire, sampling: SamplingParams) -> None:
     """Raise InvalidRequest unless it says what is to be left."""
     wanted = request.truncate_prompt_tokens
     if wanted is not None and wanted != TO_FIT and wanted < 1:
@@ -21,7 +21,7 @@ def check_truncation(request: Envelope, sampling: SamplingParams) -> None:
         )
 
 
-def truncated(ids: list[int], request: Envelope, sampling: SamplingParams, *, max_model_len: int) -> list[int]:
+def truncated(ids: list[int], request: CommonWire, sampling: SamplingParams, *, max_model_len: int) -> list[int]:
     """The same list, or what is left of it. max_tokens that leave no room are refused later, in their own words."""
     wanted = request.truncate_prompt_tokens
     if wanted == TO_FIT:

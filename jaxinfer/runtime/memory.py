@@ -119,6 +119,7 @@ def plan_for(
     weights = weight_bytes(family.parameters(model), itemsize)
     at_once = gathered_bytes(model, itemsize, decode_sizes(decode, contexts))
     temporaries = max(temporary_bytes(model, extend[-1]), at_once) + control_bytes(model.vocab_size, seqs)
+    temporaries += batched * model.hidden_size * itemsize  # the hidden states that a step leaves
     per_token = model.kv_bytes_per_token(itemsize)
     room = _room_for_pages(config, platform, free, weights, temporaries)
     pages = config.num_pages or _page_count(config, model, room // (per_token * page_size), page_size, seqs, platform)

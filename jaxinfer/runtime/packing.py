@@ -86,6 +86,13 @@ class PageColumn(enum.IntEnum):
     PAGE_ID = 2
 
 
+class PieceColumn(enum.IntEnum):
+    """Tokens that follow each other in one row of an extend step, to be pooled. START: in the step. Zeros: padding."""
+
+    START = 0
+    COUNT = 1
+
+
 ROW_WIDTH = len(RowColumn) + len(SamplingColumn)
 DRAW_WIDTH = len(DrawColumn) + MAX_BANNED
 NO_ID = 2**31 - 1  # beyond every vocabulary: a scatter drops it
@@ -242,6 +249,17 @@ def pack_draw(plan: Plan, size: int, *, full: bool) -> np.ndarray:
         out[i, DrawColumn.SLOT] = row.slot
         out[i, len(DrawColumn) : len(DrawColumn) + len(row.banned)] = row.banned
     return out
+
+
+def pieces(plan: Plan, width: int) -> tuple[np.ndarray, list[int]]:
+    """i32[n, len(PieceColumn)]: what is to be pooled, cut from each row's first such token on, and whose row it is."""
+    found, owners, end = [], [], 0
+    for i, row in enumerate(plan.rows):
+        end += row.count
+        for start in range(end - row.num_pooled, end, width):
+            found.append((start, min(width, end - start)))
+            owners.append(i)
+    return np.array(found, np.int32).reshape(-1, len(PieceColumn)), owners
 
 
 def unpack_logprobs(columns: np.ndarray) -> Logprobs:

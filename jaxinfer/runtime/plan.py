@@ -94,6 +94,7 @@ class Row(msgspec.Struct, gc=False):
     full: the token is to be drawn by the full sampler: the slot's sampling has controls or wants logprobs.
     banned: ids that must not be drawn in this step, at most MAX_BANNED; only where `full`.
     targets: the tokens that follow the row's first positions, whose logprobs are wanted; at most `count`.
+    num_pooled: the sum of the hidden states of so many of the row's last positions is wanted.
     """
 
     slot: int
@@ -108,6 +109,7 @@ class Row(msgspec.Struct, gc=False):
     full: bool = False
     banned: Sequence[int] = ()
     targets: Sequence[int] = ()
+    num_pooled: int = 0
 
 
 @dataclasses.dataclass(slots=True)
@@ -134,10 +136,6 @@ class Plan:
         """Whether some row's token is not simply its most likely one."""
         return any([row.random and row.sample for row in self.rows])
 
-    @property
-    def has_targets(self) -> bool:
-        return any([row.targets for row in self.rows])
-
 
 @dataclasses.dataclass(slots=True)
 class Logprobs:
@@ -157,16 +155,17 @@ class Logprobs:
 class StepResult:
     """What a step drew, by row of its plan: tokens i32[rows], finite bool[rows].
 
-    `tokens[i]` means nothing where row i did not sample. `finite[i]` is False when the row's last hidden state held a
-    NaN or an infinity: its token must not be used.
+    `tokens[i]` means nothing where row i did not sample. `finite[i]` is False when the row's last hidden state, or what
+    was pooled of it, held a NaN or an infinity: nothing of it may be used.
     logprobs: of `tokens`, by row, when the plan is full; they mean nothing in rows without `full`.
-    targets: the logprobs of each row's targets, by the row's index.
+    targets: the logprobs of each row's targets, by the row's index.    pooled: f32[D] of each that pools, likewise.
     """
 
     tokens: np.ndarray
     finite: np.ndarray
     logprobs: Logprobs | None = None
     targets: dict[int, Logprobs] = dataclasses.field(default_factory=dict)
+    pooled: dict[int, np.ndarray] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -23,7 +23,15 @@ from jaxinfer.models import dense
 from jaxinfer.runtime import step
 from jaxinfer.runtime.buckets import Decode, decode_sizes, draw_sizes
 from jaxinfer.runtime.controls import draw_full, set_slot
-from jaxinfer.runtime.packing import DRAW_WIDTH, DecodeColumn, DrawColumn, ExtendLayout, PageColumn, SlotLayout
+from jaxinfer.runtime.packing import (
+    DRAW_WIDTH,
+    DecodeColumn,
+    DrawColumn,
+    ExtendLayout,
+    PageColumn,
+    PieceColumn,
+    SlotLayout,
+)
 from jaxinfer.runtime.sampler import draw_plain
 from jaxinfer.runtime.state import ControlState, DeviceState
 
@@ -31,17 +39,19 @@ logger = logging.getLogger(__name__)
 
 PAGE_UPDATES = 512  # page table entries that one call of the helper writes
 MAX_SCORED = 256  # rows of logits that one call of `score` computes
+PIECES, PIECE_TOKENS = 8, 256  # that one call of `pool` adds up, and how long each may be
 CUBLAS_ROWS, CUBLAS_TOKENS = 192, 1024  # of decode and extend steps, from which on products are cuBLAS's
 PAGES_ZEROED = 16  # pages that one call of the helper clears
 
 
 class Helper(enum.StrEnum):
-    """Small programs of one size, run at admission and recovery only, or (SCORE) for the logprobs of prompts."""
+    """Small programs of one size, run at admission and recovery only, or for the logprobs of prompts and embeddings."""
 
     SET_PAGES = "set_pages"
     ZERO_PAGES = "zero_pages"
     SET_SLOT = "set_slot"
     SCORE = "score"
+    POOL = "pool"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -122,11 +132,16 @@ def programs(
     }
     for bucket in limits.extend_buckets:
         upload = array(ExtendLayout.of(bucket, limits.page_size).size)
-        is_largest = bucket == limits.extend_buckets[-1]
-        steps[bucket] = (functools.partial(step.extend, model, bucket, is_largest), upload)
-    shapes = {key: jax.eval_shape(function, params, state, upload)[1] for key, (function, upload) in steps.items()}
+        steps[bucket] = (functools.partial(step.extend, model, bucket), upload)
     result = [
-        Program(key, function, (params, state, upload), (1,), (state, shapes[key]), _options(state, key))
+        Program(
+            key,
+            function,
+            (params, state, upload),
+            (1,),
+            jax.eval_shape(function, params, state, upload),
+            _options(state, key),
+        )
         for key, (function, upload) in steps.items()
     ]
     table, pages = state.page_table, (state.k, state.v)
@@ -134,7 +149,9 @@ def programs(
     result.append(make(Helper.SET_PAGES, step.set_pages, (table, updates), (0,), table))
     result.append(make(Helper.ZERO_PAGES, step.zero_pages, (*pages, array(PAGES_ZEROED)), (0, 1), pages))
     result += _draw_programs(limits, state, controls)
-    result += _full_programs(model, limits, params, state, controls, shapes[limits.extend_buckets[-1]])
+    result += _full_programs(model, limits, params, state, controls)
+    pool = functools.partial(step.pool, min(PIECE_TOKENS, limits.extend_buckets[-1].tokens))
+    result.append(make(Helper.POOL, pool, (state.hidden, array(PIECES, len(PieceColumn))), (), array()))
     return sorted(result, key=lambda program: (not is_serving(program.key, limits), not _is_of_full_set(program.key)))
 
 
@@ -160,9 +177,8 @@ def _full_programs(
     params: step.Params,
     state: DeviceState,
     controls: ControlState,
-    largest: step.Output,
 ) -> list[Program]:
-    """What the full sampler needs beside its draws. largest: the output of the largest extend step."""
+    """What the full sampler needs beside its draws."""
     array = functools.partial(_upload, state.next_pos.sharding)
     make = functools.partial(Program, options=_options(state))
     result = [
@@ -174,11 +190,9 @@ def _full_programs(
             controls,
         )
     ]
-    assert largest.hidden is not None
-    hidden = jax.ShapeDtypeStruct(largest.hidden.shape, largest.hidden.dtype, sharding=state.next_pos.sharding)
     targets = array(1 + min(MAX_SCORED, limits.extend_buckets[-1].logits))
     score = functools.partial(step.score, model, num_top(limits))
-    result.append(make(Helper.SCORE, score, (params, hidden, targets), (), array()))
+    result.append(make(Helper.SCORE, score, (params, state.hidden, targets), (), array()))
     return result
 
 
@@ -194,7 +208,7 @@ def is_serving(key: Key, limits: Limits) -> bool:
 
 
 def _is_of_full_set(key: Key) -> bool:
-    return (isinstance(key, Draw) and key.full) or key in (Helper.SET_SLOT, Helper.SCORE)
+    return (isinstance(key, Draw) and key.full) or key in (Helper.SET_SLOT, Helper.SCORE, Helper.POOL)
 
 
 def fingerprint(model: step.Model, device: jax.Device) -> str:

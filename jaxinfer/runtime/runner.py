@@ -18,12 +18,13 @@ from jaxinfer.runtime.cache import ExecutableCache
 from jaxinfer.runtime.packing import ExtendLayout, SlotLayout
 from jaxinfer.runtime.plan import DeviceFacts, Plan, StepResult
 from jaxinfer.runtime.pool import keep_small_arrays_apart
-from jaxinfer.runtime.programs import PAGE_UPDATES, PAGES_ZEROED, Draw, Helper, Key, Program
+from jaxinfer.runtime.programs import PAGE_UPDATES, PAGES_ZEROED, PIECE_TOKENS, PIECES, Draw, Helper, Key, Program
 from jaxinfer.runtime.state import ControlState, DeviceState, init_controls, init_state
 from jaxinfer.runtime.trace import trace
 from jaxinfer.runtime.warmup import Built, CompileCounter, OnProgress, build, build_all
 
 type Scored = tuple[int, list[jax.Array]]
+type Pooled = tuple[list[int], list[jax.Array]]
 
 
 class PendingStep:
@@ -31,6 +32,7 @@ class PendingStep:
 
     drawn: what a sampler made of it, by rows of logits.
     scored: of each row with targets, their number and blocks of logprobs.
+    pooled: the row of each piece that was added up, and blocks of their sums.
     """
 
     def __init__(
@@ -40,10 +42,12 @@ class PendingStep:
         logits_rows: Sequence[int] = (),
         drawn: jax.Array | None = None,
         scored: dict[int, Scored] | None = None,
+        pooled: Pooled = ([], []),
     ) -> None:
         self._packed, self._num_rows = packed, num_rows
-        self._logits_rows, self._drawn, self._scored = logits_rows, drawn, scored or {}
-        for array in (packed, drawn, *(block for _, blocks in self._scored.values() for block in blocks)):
+        self._logits_rows, self._drawn, self._scored, self._pooled = logits_rows, drawn, scored or {}, pooled
+        blocks = [block for _, blocks in (*self._scored.values(), pooled) for block in blocks]
+        for array in (packed, drawn, *blocks):
             if array is not None:
                 array.copy_to_host_async()
 
@@ -58,6 +62,9 @@ class PendingStep:
         for row, (count, blocks) in self._scored.items():
             columns = np.concatenate([np.asarray(block) for block in blocks])
             result.targets[row] = packing.unpack_logprobs(columns[:count])
+        owners, blocks = self._pooled
+        if owners:
+            _add_up(result, owners, np.concatenate([np.asarray(block) for block in blocks])[: len(owners)])
         return result
 
 
@@ -82,7 +89,7 @@ class DeviceRunner:
         self._params = params
         self._device = device
         dtype = jax.tree.leaves(params)[0].dtype
-        make = functools.partial(init_state, limits, config.num_layers, config.num_kv_heads, config.head_dim, dtype)
+        make = functools.partial(init_state, limits, config, dtype)
         self._init = jax.jit(make, out_shardings=jax.sharding.SingleDeviceSharding(device))
         self._state: DeviceState = self._init()
         make_controls = functools.partial(init_controls, limits)
@@ -111,34 +118,32 @@ class DeviceRunner:
             if row.history is not None:
                 self._dispatch(Helper.SET_SLOT, packing.pack_slot(row, SlotLayout(self.limits.vocab_size)))
         is_decode = plan.is_decode and all([row.sample for row in plan.rows])
-        output = self._decode(plan) if is_decode else self._extend(plan)
-        scored = None if is_decode else self._score(plan, output)
-        if not (plan.is_random or plan.is_full):
-            return PendingStep(output.packed, len(plan.rows), scored=scored)
-        logits_rows = np.maximum(np.cumsum([row.sample for row in plan.rows]) - 1, 0)
-        return PendingStep(output.packed, len(plan.rows), logits_rows, self._draw(plan), scored)
+        packed = self._decode(plan) if is_decode else self._extend(plan)
+        scored, pooled = (None, ([], [])) if is_decode else (self._score(plan), self._pool(plan))
+        logits_rows, drawn = (), None
+        if plan.is_random or plan.is_full:
+            logits_rows = np.maximum(np.cumsum([row.sample for row in plan.rows]) - 1, 0)
+            drawn = self._draw(plan)
+        return PendingStep(packed, len(plan.rows), logits_rows, drawn, scored, pooled)
 
-    def _decode(self, plan: Plan) -> step.Output:
+    def _decode(self, plan: Plan) -> jax.Array:
         if any([len(row.new_pages) > 1 for row in plan.rows]):
             self._write_pages(packing.page_updates(plan.rows))
         longest = max([row.start for row in plan.rows]) + 1
         size = buckets.pick_decode(self._decode_ready, len(plan.rows), longest)
-        output: step.Output = self._dispatch(size, packing.pack_decode(plan, size.batch))
-        return output
+        packed: jax.Array = self._dispatch(size, packing.pack_decode(plan, size.batch))
+        return packed
 
-    def _extend(self, plan: Plan) -> step.Output:
+    def _extend(self, plan: Plan) -> jax.Array:
         need = ExtendBucket(plan.num_tokens, len(plan.rows), sum(row.sample for row in plan.rows))
-        sizes = self._extend_ready
-        if plan.has_targets:
-            sizes = sizes[-1:]  # the one that keeps its hidden states
-        bucket = buckets.pick_extend(sizes, need)
+        bucket = buckets.pick_extend(self._extend_ready, need)
         layout = ExtendLayout.of(bucket, self.limits.page_size)
         updates = packing.page_updates(plan.rows)
         if len(updates) > layout.updates:
             self._write_pages(updates)
             updates = updates[:0]
-        output: step.Output = self._dispatch(bucket, packing.pack_extend(plan, layout, updates))
-        return output
+        packed: jax.Array = self._dispatch(bucket, packing.pack_extend(plan, layout, updates))
+        return packed
 
     def _draw(self, plan: Plan) -> jax.Array:
         """Let a sampler look at the logits that a step has left."""
@@ -147,7 +152,7 @@ class DeviceRunner:
         drawn: jax.Array = self._dispatch(Draw(rows, full), packing.pack_draw(plan, rows, full=full))
         return drawn
 
-    def _score(self, plan: Plan, output: step.Output) -> dict[int, Scored]:
+    def _score(self, plan: Plan) -> dict[int, Scored]:
         """Logprobs of the rows' targets, in blocks of `score`'s size."""
         scored: dict[int, Scored] = {}
         size, start = self._programs[Helper.SCORE].arguments[-1].shape[0] - 1, 0
@@ -156,10 +161,15 @@ class DeviceRunner:
                 upload = np.zeros(1 + size, np.int32)
                 block = row.targets[first : first + size]
                 upload[0], upload[1 : 1 + len(block)] = start + first, block
-                found = self._dispatch(Helper.SCORE, upload, output)
+                found = self._dispatch(Helper.SCORE, upload)
                 scored.setdefault(index, (len(row.targets), []))[1].append(found)
             start += row.count
         return scored
+
+    def _pool(self, plan: Plan) -> Pooled:
+        """Sums of the hidden states of the rows that pool."""
+        pieces, owners = packing.pieces(plan, PIECE_TOKENS)
+        return owners, [self._dispatch(Helper.POOL, chunk) for chunk in _chunks(pieces, PIECES)]
 
     def zero_pages(self, page_ids: Sequence[int]) -> None:
         """Overwrite these pages' keys and values with zeros, after every step already dispatched."""
@@ -214,13 +224,7 @@ class DeviceRunner:
 
     def _run_on_padding(self, program: Program) -> None:
         """The first run loads the code."""
-        after = None
-        if program.key is Helper.SCORE:
-            after = step.Output(self._zeros(program.arguments[-1]), self._zeros(program.arguments[-2]))
-        self._dispatch(program.key, np.zeros(program.arguments[-1].shape, np.int32), after)
-
-    def _zeros(self, aval: jax.ShapeDtypeStruct) -> jax.Array:
-        return jax.device_put(np.zeros(aval.shape, aval.dtype), self._device)
+        self._dispatch(program.key, np.zeros(program.arguments[-1].shape, np.int32))
 
     @property
     def is_serving(self) -> bool:
@@ -265,11 +269,8 @@ class DeviceRunner:
         with self._lock:
             self._delete_state()
 
-    def _dispatch(self, key: Key, upload: np.ndarray, after: step.Output | None = None) -> Any:
-        """Run one program on the state. Returns a step's Output, or the array that another made or changed.
-
-        after: the step that a score follows.
-        """
+    def _dispatch(self, key: Key, upload: np.ndarray) -> Any:
+        """Run one program on the state. Returns the array that it made, or one that it changed."""
         executable = self._executables.get(key) or self._build(key)
         with self._lock:
             state = self._state
@@ -286,8 +287,9 @@ class DeviceRunner:
                     self._controls = executable(self._controls, upload)
                     return self._controls.columns
                 case Helper.SCORE:
-                    assert after is not None
-                    return executable(self._params, after.hidden, upload)
+                    return executable(self._params, state.hidden, upload)
+                case Helper.POOL:
+                    return executable(state.hidden, upload)
                 case Draw():
                     parts = (state.next_pos, state.sampling, state.logits, upload)
                     if key.full:
@@ -297,8 +299,8 @@ class DeviceRunner:
                     self._state = state.replace(last_token=last)
                     return drawn
                 case _:
-                    self._state, output = executable(self._params, state, upload)
-                    return output
+                    self._state, packed = executable(self._params, state, upload)
+                    return packed
 
     def _build(self, key: Key) -> jax.stages.Compiled:
         """A program that is needed before warm-up came to it, or without one."""
@@ -313,6 +315,14 @@ class DeviceRunner:
         for leaf in jax.tree.leaves((self._state, self._controls)):
             if not leaf.is_deleted():
                 leaf.delete()
+
+
+def _add_up(result: StepResult, owners: Sequence[int], sums: np.ndarray) -> None:
+    """Put the sums of rows' pieces, f32[pieces, D], into a result; a row whose sum is not finite is not finite."""
+    for row, found in zip(owners, sums, strict=True):
+        result.pooled[row] = result.pooled[row] + found if row in result.pooled else found
+    for row, total in result.pooled.items():
+        result.finite[row] &= bool(np.isfinite(total).all())
 
 
 def _nbytes(arrays: Any) -> int:

@@ -6,6 +6,7 @@ from flax import struct
 from jax.typing import DTypeLike
 
 from jaxinfer.config import Limits
+from jaxinfer.models.config import ModelConfig
 from jaxinfer.runtime.packing import ControlColumn, SamplingColumn, SlotLayout
 from jaxinfer.runtime.plan import MAX_LOGIT_BIAS
 from jaxinfer_kernels.paged_kv import kv_shape
@@ -19,6 +20,8 @@ class DeviceState(struct.PyTreeNode):
     last_token, next_pos: i32[slots + 1], the token a decode row feeds and its position.
     logits: f32[slots, V], in its first rows those of the step before, for the samplers. Here because what a step leaves
       must lie where it lay before: a new address makes the driver update the step's whole CUDA graph.
+    hidden: [T, D] for the largest T, in its first rows those of the last extend step, after the final norm, for the
+      logprobs of prompts and for embeddings.
     sampling: i32[slots + 1, len(SamplingColumn)].
     """
 
@@ -28,12 +31,13 @@ class DeviceState(struct.PyTreeNode):
     last_token: jax.Array
     next_pos: jax.Array
     logits: jax.Array
+    hidden: jax.Array
     sampling: jax.Array
 
 
-def init_state(limits: Limits, num_layers: int, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> DeviceState:
+def init_state(limits: Limits, model: ModelConfig, dtype: DTypeLike) -> DeviceState:
     """A state of zeros."""
-    shape = kv_shape(num_layers, limits.num_pages, limits.page_size, num_kv_heads, head_dim)
+    shape = kv_shape(model.num_layers, limits.num_pages, limits.page_size, model.num_kv_heads, model.head_dim)
     slots = limits.max_num_seqs + 1
     return DeviceState(
         k=jnp.zeros(shape, dtype),
@@ -42,6 +46,7 @@ def init_state(limits: Limits, num_layers: int, num_kv_heads: int, head_dim: int
         last_token=jnp.zeros(slots, jnp.int32),
         next_pos=jnp.zeros(slots, jnp.int32),
         logits=jnp.zeros((limits.max_num_seqs, limits.vocab_size), jnp.float32),
+        hidden=jnp.zeros((limits.extend_buckets[-1].tokens, model.hidden_size), dtype),
         sampling=jnp.zeros((slots, len(SamplingColumn)), jnp.int32),
     )
 

@@ -2,14 +2,15 @@
 
 decode  one token per row; everything it needs but the rows' slots lies on the device already.
 extend  T tokens of R rows, L of which sample: prompt chunks and decode rows together.
-Both take one int32 array (columns in runtime.packing) and return the new state and an Output.
+Both take one int32 array (columns in runtime.packing) and return the new state and i32[R, 2]: each row's token, and
+whether its last hidden state was finite. That is all that goes to the host; `score` and `pool` look at the rest of what
+an extend step has left in the state.
 """
 
 import dataclasses
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from jaxinfer.config import ExtendBucket
 from jaxinfer.models.config import ModelConfig
@@ -17,7 +18,7 @@ from jaxinfer.models.ops import MOSAIC, MOSAIC_BATCH, XLA, Joined, Linears
 from jaxinfer.models.registry import Family
 from jaxinfer.runtime.backends import MOSAIC_BATCH_ROWS, MOSAIC_LINEAR_ROWS, XLA_ONLY, Backend, Backends
 from jaxinfer.runtime.controls import logprobs
-from jaxinfer.runtime.packing import ROW_WIDTH, DecodeColumn, ExtendLayout, PageColumn, RowColumn
+from jaxinfer.runtime.packing import ROW_WIDTH, DecodeColumn, ExtendLayout, PageColumn, PieceColumn, RowColumn
 from jaxinfer.runtime.sampler import largest_id
 from jaxinfer.runtime.state import DeviceState
 from jaxinfer_kernels import mosaic_decode, mosaic_extend
@@ -27,17 +28,6 @@ from jaxinfer_kernels.paged_kv import page_size_of, write_kv
 
 type Params = object  # the family's own pytree
 type Pages = tuple[jax.Array, jax.Array]
-
-
-class Output(struct.PyTreeNode):
-    """What a step leaves besides the state; only `packed` goes to the host.
-
-    packed: i32[R, 2], each row's token, and whether its last hidden state was finite.
-    hidden: [T, D] of all tokens of the largest extend step, for the logprobs of prompts; else None.
-    """
-
-    packed: jax.Array
-    hidden: jax.Array | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +41,7 @@ class Model:
 
 def decode(
     model: Model, context: int | None, params: Params, state: DeviceState, upload: jax.Array
-) -> tuple[DeviceState, Output]:
+) -> tuple[DeviceState, jax.Array]:
     """Bring each row one token further.
 
     context: no row is longer afterwards (XLA's attention then has no loop); None is any length.
@@ -103,15 +93,15 @@ def decode(
         next_pos=state.next_pos.at[slots].set(jnp.where(live, positions + 1, 0)),
         logits=_first_rows(state.logits, logits),
     )
-    return state, Output(_pack(drawn, hidden))
+    return state, _pack(drawn, hidden)
 
 
 def extend(
-    model: Model, bucket: ExtendBucket, keep_hidden: bool, params: Params, state: DeviceState, upload: jax.Array
-) -> tuple[DeviceState, Output]:
+    model: Model, bucket: ExtendBucket, params: Params, state: DeviceState, upload: jax.Array
+) -> tuple[DeviceState, jax.Array]:
     """Bring each row `count` tokens further and take the most likely next token of the rows that sample.
 
-    keep_hidden: whether the output has it.    upload: i32[ExtendLayout.of(bucket, page_size).size].
+    upload: i32[ExtendLayout.of(bucket, page_size).size].
     """
     page_size = page_size_of(state.k)
     layout = ExtendLayout.of(bucket, page_size)
@@ -140,21 +130,39 @@ def extend(
     linears = XLA if bucket.tokens <= MOSAIC_LINEAR_ROWS else _linears(model, bucket.tokens)
     hidden, (k, v) = model.family.forward(model.config, params, tokens, token_positions, kv, attend, linears)
     last_hidden = hidden.at[starts + jnp.maximum(counts, 1) - 1].get(mode="clip")  # [R, D]
-    state = state.replace(k=k, v=v, next_pos=state.next_pos.at[slots].set(jnp.where(slots > 0, lengths, 0)))
+    state = state.replace(
+        k=k,
+        v=v,
+        next_pos=state.next_pos.at[slots].set(jnp.where(slots > 0, lengths, 0)),
+        hidden=_first_rows(state.hidden, hidden),
+    )
     state, drawn = _sample_rows(model, bucket, params, state, last_hidden, slots, logits_rows)
-    return state, Output(_pack(drawn, last_hidden), hidden if keep_hidden else None)
+    return state, _pack(drawn, last_hidden)
 
 
 def score(model: Model, top: int, params: Params, hidden: jax.Array, upload: jax.Array) -> jax.Array:
     """Logprobs of given tokens after some of a step's: the LM head in a block of n rows.
 
-    top: K.    hidden: [T, D] of the step.    upload: i32[1 + n], the first token's index in T, then the n that follow.
+    top: K.    hidden: state.hidden after the step.    upload: i32[1 + n], the first token's index in T, then the n that
+    follow.
     Returns i32[n, 2 + 2 K], as controls.logprobs.
     """
     targets = upload[1:]
     places = upload[0] + jnp.arange(len(targets), dtype=jnp.int32)
     logits = model.family.unembed(model.config, params, hidden.at[places].get(mode="clip"))
     return logprobs(logits, targets, top)
+
+
+def pool(width: int, hidden: jax.Array, upload: jax.Array) -> jax.Array:
+    """Sums of hidden states: f32[n, D], of up to `width` tokens each.
+
+    hidden: state.hidden after the step.    upload: i32[n, len(PieceColumn)].
+    A piece is added up in the same order wherever it stands, and what is not finite beside it stays out of it.
+    """
+    offsets = jnp.arange(width, dtype=jnp.int32)
+    found = hidden.at[upload[:, PieceColumn.START, None] + offsets].get(mode="clip")  # [n, width, D]
+    inside = offsets < upload[:, PieceColumn.COUNT, None]
+    return jnp.sum(jnp.where(inside[..., None], found.astype(jnp.float32), 0), axis=1)
 
 
 def _linears(model: Model, rows: int) -> Linears:

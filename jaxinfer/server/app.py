@@ -17,6 +17,7 @@ from jaxinfer.server.chat_page import chat_page
 from jaxinfer.server.completions import chat_completions, completions
 from jaxinfer.server.context import HEALTH_PATHS, RequestContext
 from jaxinfer.server.docs import docs
+from jaxinfer.server.embeddings import embeddings, score
 from jaxinfer.server.guard import Guard
 from jaxinfer.server.http_counts import HttpCounts
 from jaxinfer.server.open_responses import cancel_response, create_response, stored_response
@@ -37,6 +38,8 @@ ROUTES = [
     Route("/v1/models/{id:path}", about.get_model),
     Route("/v1/chat/completions", chat_completions, methods=["POST"]),
     Route("/v1/completions", completions, methods=["POST"]),
+    Route("/v1/embeddings", embeddings, methods=["POST"]),
+    Route("/score", score, methods=["POST"]),
     Route("/v1/sessions", list_sessions),
     Route("/v1/sessions/{id}", one_session, methods=["GET", "DELETE"]),
     Route("/v1/responses", create_response, methods=["POST"]),

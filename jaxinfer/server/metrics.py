@@ -74,6 +74,7 @@ def _counters(stats: Stats, labels: Labels) -> Iterator[Metric]:
         ("generated_tokens", "Tokens generated", stats.generated_tokens),
         ("computed_tokens", "Tokens computed, what was computed again or in vain included", stats.computed_tokens),
         ("preemptions", "Sequences preempted", stats.preemptions),
+        ("embeddings", "Prompts that became an embedding", stats.embeddings),
         ("failed_steps", "Steps that raised", stats.failed_steps),
         ("engine_recoveries", "Times the engine went on after a failed step", stats.recoveries),
         ("engine_restarts", "Times a new engine process went on where one had ended", stats.restarts),

@@ -1,16 +1,26 @@
 """The requests under way, and POST /abort_request and GET /load, which speak of them."""
 
+from typing import Protocol
+
 from starlette.requests import Request
 from starlette.responses import Response
 
 from jaxinfer.llm.generation import Generation
 from jaxinfer.protocol.abort import read_abort
-from jaxinfer.protocol.forms import Form
 from jaxinfer.protocol.responses import encode_json
 from jaxinfer.server.body import read_json, unread
 
 Key = tuple[str, str]  # tenant, and the request's id or its answer's
-Entry = tuple[Generation, Form]
+
+
+class Answer(Protocol):
+    """Of which nothing but what the client will know it by counts here."""
+
+    @property
+    def id(self) -> str: ...
+
+
+Entry = tuple[Generation, Answer]
 
 
 class Running:
@@ -23,10 +33,10 @@ class Running:
     def __len__(self) -> int:
         return len(self._all)
 
-    def track(self, tenant: str, request_id: str, generation: Generation, form: Form) -> None:
+    def track(self, tenant: str, request_id: str, generation: Generation, answer: Answer) -> None:
         """Know this one by both ids until it is closed."""
-        keys = {(tenant, request_id), (tenant, form.id)}
-        entry = generation, form
+        keys = {(tenant, request_id), (tenant, answer.id)}
+        entry = generation, answer
         for key in keys:
             self._by_key.setdefault(key, []).append(entry)
         self._all.add(generation)

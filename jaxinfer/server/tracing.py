@@ -89,7 +89,8 @@ class Tracing:
 
     def _describe(self, span: Span, generation: Generation, clock_ns: int) -> None:
         usage = generation.usage
-        span.set_attribute("gen_ai.operation.name", "chat" if generation.job.chat else "text_completion")
+        kind = "chat" if generation.job.chat else "embeddings" if generation.job.pooling else "text_completion"
+        span.set_attribute("gen_ai.operation.name", kind)
         span.set_attribute("gen_ai.usage.input_tokens", usage.prompt_tokens)
         span.set_attribute("gen_ai.usage.output_tokens", usage.completion_tokens)
         for name, value in metrics_of(generation.timings).items():

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from langchain_core.messages import HumanMessage
-from langchain_openai import ChatOpenAI, OpenAI
+from langchain_openai import ChatOpenAI, OpenAI, OpenAIEmbeddings
 from told import STRANGER, refusals
 
 ASKED = json.loads(sys.argv[1])
@@ -33,6 +33,9 @@ def main() -> None:
     (several,) = ChatOpenAI(**SETTINGS, n=2).generate([[HumanMessage(QUESTION)]]).generations
     stopped = client.invoke(QUESTION, stop=[ASKED["stop"]])
     found = chat.response_metadata["logprobs"]["content"]
+    embedder = OpenAIEmbeddings(model=ASKED["embedding"]["model"], check_embedding_ctx_length=False, **TO)
+    packed = embedder.embed_documents(ASKED["embedding"]["input"])
+    told = [embedder.embed_query(text) for text in ASKED["embedding"]["input"]]
     seen = {
         "version": importlib.metadata.version("langchain-openai").split(".")[0],
         "models": [model.id for model in client.root_client.models.list()],
@@ -46,6 +49,7 @@ def main() -> None:
         "text_streamed": "".join(OpenAI(**SETTINGS).stream(ASKED["text"]["prompt"])),
         "n": [generation.text for generation in several],
         "stop": [stopped.content, stopped.response_metadata["finish_reason"]],
+        "embedded": [packed, told],
         **refusals(ask_with, lambda: ask_with({"api_key": STRANGER}), "gpt-9"),
     }
     print(json.dumps(seen))

@@ -29,6 +29,9 @@ def main() -> None:
         stranger=lambda: ask(**CHAT | {"api_key": STRANGER}),
         no_model="openai/gpt-9",
     )
+    embedding = ASKED["embedding"] | TO | {"model": "openai/" + ASKED["embedding"]["model"]}
+    answered = [litellm.embedding(**embedding), litellm.embedding(**embedding, encoding_format="float")]
+    told["embedded"] = [[item["embedding"] for item in answer.data] for answer in answered]
     where = {"api_key": ASKED["key"], "api_base": ASKED["base"]}
     models = litellm.get_valid_models(check_provider_endpoint=True, custom_llm_provider="openai", **where)
     version = importlib.metadata.version("litellm").split(".")[0]

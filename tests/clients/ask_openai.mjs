@@ -32,6 +32,8 @@ const chunks = await all(await ask({ stream: true, stream_options: { include_usa
 const last = chunks.pop();
 const text = (await write({ logprobs: 2 })).choices[0];
 const pieces = await all(await write({ stream: true }));
+const embedded = [await client.embeddings.create(asked.embedding)]; // which asks for base64
+embedded.push(await client.embeddings.create({ ...asked.embedding, encoding_format: "float" }));
 const seen = {
   version: JSON.parse(readFileSync(`${process.argv[3]}/node_modules/openai/package.json`)).version.split(".")[0],
   models: (await all(await client.models.list())).map((model) => model.id),
@@ -45,6 +47,7 @@ const seen = {
   text_streamed: pieces.map((piece) => piece.choices[0].text).join(""),
   n: (await ask({ n: 2 })).choices.map((choice) => choice.message.content),
   stop: endOf((await ask({ stop: [asked.stop] })).choices[0]),
+  embedded: embedded.map(({ data }) => data.map((item) => item.embedding)),
   no_model: await failure(client, { model: "gpt-9" }),
   bad_value: await failure(client, { temperature: 3 }),
   too_long: await failure(client, { max_tokens: 10 ** 9 }),

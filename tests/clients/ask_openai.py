@@ -7,7 +7,7 @@ import openai
 from told import STRANGER, answers, refusals
 
 ASKED = json.loads(sys.argv[1])
-CHAT, TEXT = ASKED["chat"], ASKED["text"]
+CHAT, TEXT, EMBEDDING = ASKED["chat"], ASKED["text"], ASKED["embedding"]
 
 
 def connect(key: str) -> openai.OpenAI:
@@ -30,6 +30,9 @@ def main() -> None:
         stranger=lambda: connect(STRANGER).chat.completions.create(**CHAT),
         no_model="gpt-9",
     )
+    packed = client.embeddings.create(**EMBEDDING)  # these clients ask for base64 unless told otherwise
+    plain = client.embeddings.create(**EMBEDDING, encoding_format="float")
+    told["embedded"] = [[item.embedding for item in answer.data] for answer in (packed, plain)]
     models = [model.id for model in client.models.list()]
     print(json.dumps({"version": openai.__version__.split(".")[0], "models": models, **told, **refused}))
 

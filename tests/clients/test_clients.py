@@ -1,9 +1,9 @@
 """Clients that people use, each a program with packages of its own, see what the bytes on the wire say.
 
 `make clients` puts them into .clients, as `make test-full` does before it starts; without them these tests fail.
-Each program is given one JSON object: base, key, chat, text, response and message (bodies to send), stop (a text to
-stop at), next (what to say next) and system (what to say first). It prints one with everything that it saw. All APIs
-are asked the same, so all clients must be answered the same.
+Each program is given one JSON object: base, key, chat, text, embedding, response and message (bodies to send), stop (a
+text to stop at), next (what to say next) and system (what to say first). It prints one with everything that it saw. All
+APIs are asked the same, so all clients must be answered the same.
 """
 
 import json
@@ -25,7 +25,7 @@ from jaxinfer.llm.process import EngineProcess
 from jaxinfer.server.app import create_app
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tenants import ApiKey
-from tests.server.http import CHAT, COMPLETIONS, live
+from tests.server.http import CHAT, COMPLETIONS, EMBEDDINGS, live
 
 HERE = Path(__file__).parent
 CLIENTS = HERE.parents[1] / ".clients"
@@ -39,6 +39,7 @@ RESPONSE_BODY: dict[str, Any] = {"model": "demo", "max_output_tokens": 12, "inpu
 RESPONSE_BODY |= {"extra_body": {"seed": 3}}
 MESSAGE_BODY: dict[str, Any] = {"model": "demo", "max_tokens": 12, "messages": CHAT_BODY["messages"]}
 MESSAGE_BODY |= {"extra_body": {"seed": 3, "temperature": 0.7}}
+EMBEDDING_BODY = {"model": "demo", "input": ["7 plus 5 is", "a tiny story"]}
 FAILURES = {
     "no_model": ["NotFoundError", 404, "model_not_found", "model"],
     "bad_value": ["BadRequestError", 400, "invalid_value", "temperature"],
@@ -95,6 +96,7 @@ def truth(base: str) -> dict[str, Any]:
 
         chat, text = first(CHAT, logprobs=True, top_logprobs=2), first(COMPLETIONS, logprobs=2)
         content = chat["message"]["content"]
+        embeddings = [item["embedding"] for item in http.post(EMBEDDINGS, json=EMBEDDING_BODY).json()["data"]]
         several = http.post(CHAT, json=CHAT_BODY | {"n": 2}).json()["choices"]
     usage = [chat["usage"]["prompt_tokens"], chat["usage"]["completion_tokens"]]
     said = [content, chat["finish_reason"]]
@@ -109,6 +111,7 @@ def truth(base: str) -> dict[str, Any]:
         "text": [text["text"], text["finish_reason"]],
         "text_logprobs": text["logprobs"]["tokens"],
         "text_streamed": text["text"],
+        "embedded": [embeddings, embeddings],
         "n": [choice["message"]["content"] for choice in several],
         "stop": [content[: content.index(stop)], "stop"],
         **FAILURES,
@@ -206,6 +209,7 @@ def seen_by(client: str, command: list[str], base: str, stop: str) -> dict[str, 
         "key": KEY.secret,
         "chat": CHAT_BODY,
         "text": TEXT_BODY,
+        "embedding": EMBEDDING_BODY,
         "response": RESPONSE_BODY,
         "message": MESSAGE_BODY,
         "stop": stop,

@@ -9,7 +9,7 @@ from jaxinfer.engine.stats import Counters
 from jaxinfer.errors import EngineError
 from jaxinfer.runtime.plan import Plan
 from jaxinfer.testing.faults import Faults
-from tests.engine.device import CURSED, Device, FakeRunner, alone, histories, logprob
+from tests.engine.device import CURSED, Device, FakeRunner, alone, embedding, histories, logprob
 
 
 @dataclasses.dataclass
@@ -26,6 +26,7 @@ class Answer:
     cached_tokens: int = 0
     logprobs: list[float] = dataclasses.field(default_factory=list)
     prompt_logprobs: list[float] | None = None
+    embedding: bytes | None = None
 
 
 class Client:
@@ -141,6 +142,8 @@ class Client:
         else:
             assert (answer.tokens, answer.reason) == (expected, reason)
         self._check_logprobs(answer)
+        is_whole = answer.request.pooling is not None and answer.reason == "stop"
+        assert answer.embedding == (embedding(answer.request) if is_whole else None)
 
     def _check_logprobs(self, answer: Answer) -> None:
         """One for each token, of the answer and, once, of the prompt; those of the model after what came before."""
@@ -169,6 +172,7 @@ class Client:
             assert answer.prompt_logprobs is None, "the logprobs of a prompt came twice"
             answer.prompt_logprobs = [found.logprob for found in output.prompt_logprobs]
         answer.reason, answer.code = output.finish_reason, output.code
+        answer.embedding = output.embedding
         answer.cached_tokens = output.cached_tokens
         if answer.request.text_lag:
             assert len(answer.tokens) - answer.acknowledged <= MAX_TEXT_LAG, "too far ahead of the text state"

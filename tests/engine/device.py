@@ -92,6 +92,18 @@ def logprob(history: int, token: int) -> float:
     return -float(mix(history, token, 3) % 1024)
 
 
+def hidden(history: int) -> np.ndarray:
+    """What stands for a position's hidden state: f32[2] of small integers, whose sums are exact in any order."""
+    return np.array([mix(history, 4) % 1024, mix(history, 5) % 1024], np.float32)
+
+
+def embedding(request: Request) -> bytes:
+    """The oracle of an embedding."""
+    states = np.stack([hidden(history) for history in histories(request.prompt)])
+    pooled = states.sum(axis=0) / np.float32(len(states)) if request.pooling == "mean" else states[-1]
+    return pooled.tobytes()
+
+
 def histories(tokens: Sequence[int]) -> list[int]:
     """The fold up to each position, that position included."""
     found, history = [], 0
@@ -117,6 +129,8 @@ def alone(request: Request, index: int, limits: Limits) -> tuple[list[int], str]
             history = (history + value_of(tokens[position], position, history) * weight) & MASK
         if BAD in tokens[values:]:
             return output, "error"
+        if request.pooling is not None:
+            return [], "stop"
         values = len(tokens)
         banned = list(completes_a_bad_word(controls, tokens)) if controls else []
         token = draw(history, values - 1, sampling, Seen(list(request.prompt), output, ends, banned))
@@ -227,6 +241,7 @@ class FakeRunner:
                 assert [i for i, _ in row.new_pages] == list(range(len(row.new_pages)))
                 assert (row.history is None) == (row.sampling.controls is None), "controls without their history"
             assert len(row.targets) <= row.count and not (row.targets and row.tokens is None)
+            assert row.num_pooled <= row.count and not (row.num_pooled and row.sample)
 
     def _execute(self, rows: list[Row]) -> StepResult:
         for row in rows:  # uploads first, then all keys and values, then all reads, as on the device
@@ -258,7 +273,15 @@ class FakeRunner:
                 scores[i] = logprob(history, int(tokens[i]))
                 self.last_token[row.slot] = tokens[i]
         is_full = any(row.full and row.sample for row in rows)
-        return StepResult(tokens, finite, _logprobs(scores) if is_full else None, targets)
+        pooled = {i: self._pool(row) for i, row in enumerate(rows) if row.num_pooled}
+        return StepResult(tokens, finite, _logprobs(scores) if is_full else None, targets, pooled)
+
+    def _pool(self, row: Row) -> np.ndarray:
+        """The sum of what stands for the hidden states of a row's last positions."""
+        end = row.start + row.count
+        histories = [fold(self._visible(self.kv, row.slot, i + 1)) for i in range(end - row.num_pooled, end)]
+        total: np.ndarray = np.sum([hidden(history) for history in histories], axis=0, dtype=np.float32)
+        return total
 
     def _score(self, row: Row) -> Logprobs:
         """The logprobs of a row's targets."""

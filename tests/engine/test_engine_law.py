@@ -1,9 +1,9 @@
 """Random workloads against the laws: every invariant after every step, every answer equal to its request running alone.
 
-Each seed draws an engine (page size, pool, slots, budget, switches) and then, step by step, new requests, shared
-prefixes, conversations that go on, sessions that keep pages and let them go, aborts, stop strings found late, token ids
-that break the numbers or the steps they are in, steps that fail, rows that are not finite, engines that die. Pools are
-small enough that preemption is the rule.
+Each seed draws an engine (page size, pool, slots, budget, switches) and then, step by step, new requests, embeddings
+among them, shared prefixes, conversations that go on, sessions that keep pages and let them go, aborts, stop strings
+found late, token ids that break the numbers or the steps they are in, steps that fail, rows that are not finite,
+engines that die. Pools are small enough that preemption is the rule.
 """
 
 import dataclasses
@@ -65,7 +65,7 @@ class Workload:
     def run(self, num_steps: int) -> None:
         rng, client = self.rng, self.client
         for step in range(num_steps):
-            if len(self.unfinished()) < 14 and rng.random() < 0.4:
+            if len(self.unfinished()) < 14 and rng.random() < 0.5:
                 self._add()
             if rng.random() < 0.04 and (running := self.unfinished()):
                 client.abort(rng.choice(running).request.id)
@@ -141,11 +141,29 @@ class Workload:
         prompt += self._tokens(rng.choice((0, 1, 5, 20)))
         if rng.random() < 0.05:
             prompt.append(rng.choice((BAD, BAD, CURSED)))
-        text_lag = rng.random() < 0.25
         self.num_added += 1
-        request = Request(
+        prompt = prompt or [0]
+        if rng.random() < 0.25:
+            prompt += self._tokens(rng.choice((0, 30)))
+            request = Request(str(self.num_added), tuple(prompt), 1, pooling=rng.choice(("last", "mean")))
+        else:
+            request = self._generation(prompt)
+        self._send(request)
+
+    def _send(self, request: Request) -> None:
+        try:
+            validate_request(request, self.client.limits)
+        except InvalidRequest:
+            self.num_refused += 1
+            return
+        self.client.add(request, text_stop=self.rng.randrange(VOCAB // 4) if request.text_lag else None)
+        self.past = [*self.past[-8:], list(request.prompt)]
+
+    def _generation(self, prompt: list[int]) -> Request:
+        rng = self.rng
+        return Request(
             id=str(self.num_added),
-            prompt=tuple(prompt) or (0,),
+            prompt=tuple(prompt),
             max_tokens=rng.choice((1, 2, 8, 30, 80)),
             n=rng.choice((1, 1, 1, 2, 4)),
             temperature=rng.choice((0.0, 1.0, 2.0)),
@@ -154,18 +172,11 @@ class Workload:
             stop_token_ids=frozenset(self._tokens(rng.choice((0, 0, 1)))),
             priority=rng.choice((0, 0, 0, -1, 5)),
             salt=rng.choice(("", "", "", "tenant")),
-            text_lag=text_lag,
+            text_lag=rng.random() < 0.25,
             controls=self._controls() if rng.random() < 0.3 else None,
             logprobs=rng.choice((None, None, None, 0, 2)),
             prompt_logprobs=rng.choice((None, None, None, None, 1)),
         )
-        try:
-            validate_request(request, self.client.limits)
-        except InvalidRequest:
-            self.num_refused += 1
-            return
-        self.client.add(request, text_stop=rng.randrange(VOCAB // 4) if text_lag else None)
-        self.past = [*self.past[-8:], prompt]
 
     def _read_texts(self) -> None:
         for answer in self.unfinished():
@@ -221,6 +232,12 @@ def test_the_workloads_reach_what_they_are_meant_to_reach():
     assert sum(plan.is_full for plan in plans) > 100 and not all(plan.is_full for plan in plans)
     assert any(row.banned for plan in plans for row in plan.rows)
     assert any(answer.prompt_logprobs for client in clients for answer in client.answers.values())
+    embedded = [answer for client in clients for answer in client.answers.values() if answer.embedding]
+    assert {answer.request.pooling for answer in embedded} == {"last", "mean"}
+    assert any(answer.cached_tokens for answer in embedded)
+    chunks = [row for plan in plans for row in plan.rows if row.num_pooled]
+    assert any(row.num_pooled > 1 and row.start for row in chunks), "a mean over several chunks"
+    assert sum(c.embeddings for c in counters) == len(embedded) > 60
     assert {client.limits.scheduling for client in clients} == {"static", "continuous"}
     assert {client.limits.kv_layout for client in clients} == {"paged", "contiguous"}
 
@@ -410,7 +427,25 @@ def _scatter_contiguous_pages(patch):
     patch(PagePool, "release", release_in_order)
 
 
+def _leave_cached_tokens_out_of_a_mean(patch):
+    patch(Sequence, "needs_all_rows", property(lambda self: self.needs_scores))
+
+
+def _keep_what_was_pooled_before_a_preemption(patch):
+    start = Scheduler._start
+
+    def start_and_keep(self, s, *rest):
+        pooled = s.pooled
+        count = start(self, s, *rest)
+        s.pooled = pooled
+        return count
+
+    patch(Scheduler, "_start", start_and_keep)
+
+
 FAULTS = [
+    _leave_cached_tokens_out_of_a_mean,
+    _keep_what_was_pooled_before_a_preemption,
     _publish_early,
     _trust_digests,
     _keep_the_key_of_an_evicted_page,

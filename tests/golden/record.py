@@ -8,8 +8,8 @@ Run by hand, in an environment of its own (torch is no dependency of jaxinfer or
 Writes tests/golden/<model>.npz: prompts of 5, 40 and 300 tokens, log-probabilities f32[T, V] at every position of each,
 and 64 greedy tokens after it; tests/golden/long.npz: the same of a prompt of 600 tokens for one model of each family,
 with the log-probabilities of eight tokens a position; tests/golden/windows.npz: those of its own tokens, read in
-windows; and tests/golden/rope.json: frequencies and attention factors.
-Float32, CPU.
+windows; tests/golden/embeddings.npz: of all these models and their prompts the last token's hidden state after the
+final norm, and the mean of all; and tests/golden/rope.json: frequencies and attention factors. Float32, CPU.
 """
 
 import json
@@ -118,6 +118,20 @@ def record_windows() -> None:
     np.savez_compressed(GOLDEN / "windows.npz", **arrays)
 
 
+@torch.no_grad()
+def record_embeddings() -> None:
+    arrays = {}
+    for model in MODELS:
+        net = build(model).model
+        with np.load(GOLDEN / f"{model.name}.npz") as file:
+            prompts = {length: file[f"prompt_{length}"] for length in PROMPT_LENGTHS}
+        for length, prompt in prompts.items():
+            hidden = net(torch.tensor(prompt[None].astype(np.int64)), use_cache=False).last_hidden_state[0]
+            arrays[f"{model.name}_last_{length}"] = hidden[-1].numpy()
+            arrays[f"{model.name}_mean_{length}"] = hidden.mean(dim=0).numpy()
+    np.savez_compressed(GOLDEN / "embeddings.npz", **arrays)
+
+
 def record_rope() -> None:
     shape = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "head_dim": 128}
     answers = {}
@@ -134,4 +148,5 @@ if __name__ == "__main__":
         record_model(golden_model)
     record_long()
     record_windows()
+    record_embeddings()
     record_rope()

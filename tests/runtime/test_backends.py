@@ -136,9 +136,8 @@ def limits(rows: int) -> Limits:
 
 def avals(rows: int) -> tuple[object, DeviceState]:
     """Of the parameters and of the state."""
-    shape = (MODEL.num_layers, MODEL.num_kv_heads, MODEL.head_dim, "bfloat16")
     make = functools.partial(dummy_params, dense.parameters(MODEL), "bfloat16", 0, jax.devices("cpu")[0])
-    return jax.eval_shape(make), jax.eval_shape(functools.partial(init_state, limits(rows), *shape))
+    return jax.eval_shape(make), jax.eval_shape(functools.partial(init_state, limits(rows), MODEL, "bfloat16"))
 
 
 def kernels_of(function: object, *arguments: object) -> int:
@@ -187,7 +186,7 @@ def test_a_decode_step_has_the_chosen_kernels(backends, rows, kernels):
 )
 def test_an_extend_step_has_the_chosen_kernels(backends, rows, kernels):
     (bucket,) = limits(rows).extend_buckets
-    extend = functools.partial(step.extend, step.Model(MODEL, dense, backends), bucket, True)
+    extend = functools.partial(step.extend, step.Model(MODEL, dense, backends), bucket)
     upload = jax.ShapeDtypeStruct((ExtendLayout.of(bucket, 64).size,), jnp.int32)
     assert kernels_of(extend, *avals(rows), upload) == kernels
 
@@ -216,15 +215,15 @@ def test_few_rows_are_padded_for_the_linears_and_padding_leaves_no_trace():
 
     cpu = jax.devices("cpu")[0]
     params = dummy_params(dense.parameters(model), "bfloat16", 0, cpu)
-    state = init_state(limits(3), model.num_layers, model.num_kv_heads, model.head_dim, "bfloat16")
+    state = init_state(limits(3), model, "bfloat16")
     state = state.replace(last_token=jnp.arange(4, dtype=jnp.int32) * 7, next_pos=jnp.array([0, 1, 9, 0], jnp.int32))
     state = state.replace(k=state.k + jnp.bfloat16(1), v=state.v + jnp.bfloat16(1), page_table=state.page_table + 5)
     upload = jnp.array([[2, 0, 3], [3, 0, 4], [0, 0, 0]], jnp.int32)
     padded = step.Model(model, dataclasses.replace(dense, forward=forward), Backends(decode_linear=Backend.MOSAIC))
     wanted, expected = step.decode(step.Model(model, dense), None, params, state, upload)
-    got, output = jax.block_until_ready(step.decode(padded, None, params, state, upload))
+    got, drawn = jax.block_until_ready(step.decode(padded, None, params, state, upload))
     assert seen == [8]
-    np.testing.assert_array_equal(output.packed[:2], expected.packed[:2])
+    np.testing.assert_array_equal(drawn[:2], expected[:2])
     np.testing.assert_allclose(got.logits[:2], wanted.logits[:2], atol=0.05)
     for name in ("page_table", "last_token", "next_pos", "sampling"):
         np.testing.assert_array_equal(getattr(got, name)[1:], getattr(wanted, name)[1:])

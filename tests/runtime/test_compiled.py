@@ -23,7 +23,9 @@ HLO_TYPES = {"float32": "f32", "bfloat16": "bf16", "int32": "s32", "uint32": "u3
 # What makes a new array of its result's shape; updates in place are dynamic-update-slice, scatter, or fusions of them.
 COPIES = "copy|copy-start|transpose"
 MAKERS = f"{COPIES}|convert|broadcast|select|concatenate|pad"
-LOGITS = f"f32[{LIMITS.max_num_seqs},{LIMITS.vocab_size}]"  # the largest step computes with arrays of that shape
+# the largest step computes with arrays of the shapes of the logits and of the hidden states that it leaves
+_HIDDEN = f"[{LIMITS.extend_buckets[-1].tokens},{TINY.hidden_size}]"
+COMPUTED = (f"f32[{LIMITS.max_num_seqs},{LIMITS.vocab_size}]", f"f32{_HIDDEN}", f"bf16{_HIDDEN}")
 # With every op in our kernels: a decode step of few rows and one of many, and an extend step of each kind.
 MOSAIC_TINY = dataclasses.replace(
     TINY, hidden_size=128, num_heads=2, num_kv_heads=1, head_dim=64, intermediate_size=128, dtype="bfloat16"
@@ -52,7 +54,7 @@ def donated_leaves(program: Program) -> dict[int, jax.ShapeDtypeStruct]:
 
 
 def faults_of(
-    compiled: jax.stages.Compiled, state: dict[int, jax.ShapeDtypeStruct], computed: Collection[str] = (LOGITS,)
+    compiled: jax.stages.Compiled, state: dict[int, jax.ShapeDtypeStruct], computed: Collection[str] = COMPUTED
 ) -> list[str]:
     """What a compiled program does to its state other than updating it in place.
 
@@ -70,7 +72,7 @@ def faults_of(
     return faults
 
 
-def check_all(runner: DeviceRunner, computed: Collection[str] = (LOGITS,)) -> None:
+def check_all(runner: DeviceRunner, computed: Collection[str] = COMPUTED) -> None:
     faults = {
         program.name: found
         for key, program in runner._programs.items()

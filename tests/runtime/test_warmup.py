@@ -225,13 +225,6 @@ class TestDigest:
         models = [step_functions.Model(TINY, dense, b) for b in (XLA_ONLY, Backends(decode_attention=Backend.MOSAIC))]
         assert len({programs.fingerprint(model, device) for model in models}) == 2
 
-    def test_the_largest_step_and_one_of_its_size_that_is_not_the_largest_do_not(self) -> None:
-        """The largest alone returns its hidden states."""
-        runners = [
-            make_runner(limits=dataclasses.replace(LIMITS, extend_buckets=b)) for b in ((SMALL,), (SMALL, LARGE))
-        ]
-        assert len({runner._programs[SMALL].digest("") for runner in runners}) == 2
-
     def test_other_code_does_not(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         before = self.digest()
         plug_in = tmp_path / "family.py"

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from jaxinfer.config import EngineConfig, Limits
 from jaxinfer.errors import InvalidRequest, Overloaded, Unavailable
@@ -25,6 +26,7 @@ INFO = ModelInfo(
     root="org/tiny-1B",
     max_model_len=512,
     vocab_size=300,
+    hidden_size=4,
     eos_token_ids=(257,),
     defaults=GenerationDefaults(),
     has_chat_template=True,
@@ -46,7 +48,7 @@ SMALL = Limits(
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """One generate()."""
+    """One generate(), or one embed(), which has a pooling."""
 
     prompt_ids: list[int]
     params: SamplingParams
@@ -54,6 +56,7 @@ class Call:
     priority: int
     chat: bool
     salt: str
+    pooling: str | None = None
 
     @property
     def prompt(self) -> str:
@@ -67,6 +70,11 @@ def hello(prompt_ids: list[int], params: SamplingParams) -> Iterable[Step]:
     for index in range(params.n):
         yield Delta(index, "", [3])
         yield Delta(index, "lo", [4, 257], "stop")
+
+
+def vector(prompt_ids: list[int]) -> np.ndarray:
+    """The embedding of a prompt, f32[4]."""
+    return np.array([len(prompt_ids), prompt_ids[0], -prompt_ids[-1], 0.5], np.float32)
 
 
 class FakeLLM:
@@ -102,7 +110,9 @@ class FakeLLM:
         if len(self.running) + num_choices > self._max_running:
             raise Overloaded("the queue is full", code="queue_full", retry_after_s=2.2)
 
-    async def encode(self, text: str, *, add_special_tokens: bool = True, must_fit: bool = True) -> list[int]:
+    async def encode(
+        self, text: str, *, add_special_tokens: bool = True, must_fit: bool = True, param: str = "prompt"
+    ) -> list[int]:
         self.encoded.append(text)
         return ([256] if add_special_tokens else []) + list(text.encode())
 
@@ -155,13 +165,33 @@ class FakeLLM:
             chat=chat,
             prompt_only=prompt_only,
         )
-        if request_id in self.running:
+        return self._accept(Call(prompt_ids, params, request_id, priority, chat, salt), self._script)
+
+    async def embed(
+        self,
+        prompt_ids: list[int],
+        pooling: str,
+        *,
+        request_id: str,
+        priority: int = 0,
+        salt: str = "",
+        arrived_s: float | None = None,
+    ) -> AsyncIterator[Delta]:
+        """Scripts other than `hello` say what comes instead of an embedding."""
+        assert self.status != "draining" and len(prompt_ids) <= self._info.max_model_len
+        call = Call(prompt_ids, SamplingParams(), request_id, priority, False, salt, pooling)
+        whole = Delta(0, "", [], "stop", embedding=vector(prompt_ids).tobytes())
+        return self._accept(call, (lambda *_: [whole]) if self._script is hello else self._script)
+
+    def _accept(self, call: Call, script: Script) -> AsyncIterator[Delta]:
+        if call.request_id in self.running:
             raise InvalidRequest("request ids must differ")
         if len(self.running) >= self._max_running - self._stolen:
             raise Overloaded("the queue is full", code="queue_full", retry_after_s=2.2)
-        self.calls.append(Call(prompt_ids, params, request_id, priority, chat, salt))
-        self.running.add(request_id)
-        return self._stream(request_id, prompt_ids, self._script(prompt_ids, params), set(range(params.n)))
+        self.calls.append(call)
+        self.running.add(call.request_id)
+        steps = script(call.prompt_ids, call.params)
+        return self._stream(call.request_id, call.prompt_ids, steps, set(range(call.params.n)))
 
     async def _stream(
         self, request_id: str, prompt_ids: list[int], script: Iterable[Step], unfinished: set[int]

@@ -24,6 +24,8 @@ CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 RESPONSES = "/v1/responses"
 MESSAGES = "/v1/messages"
+EMBEDDINGS = "/v1/embeddings"
+SCORE = "/score"
 
 
 def ask(

@@ -11,6 +11,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from jaxinfer.llm.events import ignore
 from jaxinfer.llm.process import EngineProcess
 from jaxinfer.server.app import create_app
 from jaxinfer.testing.faults import Fault
-from tests.server.http import CHAT, COMPLETIONS, USER, error_of, live, wait_until
+from tests.server.http import CHAT, COMPLETIONS, EMBEDDINGS, USER, error_of, live, wait_until
 from tests.server.streams import Answer, ask_all, ask_alone, strict_json
 from tests.support.checkpoints import write_checkpoint
 from tests.support.engines import small_config
@@ -296,6 +297,25 @@ def test_what_a_row_that_is_not_finite_computed_is_not_found_again(port, order):
     found = [post(port, {"prompt": prompt, "max_tokens": 4, "temperature": 0}).json() for _ in range(2)]
     assert [body["usage"]["prompt_tokens_details"]["cached_tokens"] for body in found] == [0, 32]
     assert found[0]["choices"] == found[1]["choices"]
+
+
+@pytest.mark.parametrize("kind", ["run", "wait", "kill"])
+def test_an_engine_that_fails_under_embeddings_and_streams_costs_none_of_them(port, order, alone, kind):
+    """Computed again in the same process, or in a new one."""
+    inputs = [[(i * 31 + k * 11) % 320 for k in range(20 + 12 * i)] for i in range(16)]
+    asked = {"input": inputs, "pooling": "mean", "normalize": False}
+
+    def embed() -> list[float]:
+        return [number for item in post(port, asked, EMBEDDINGS).json()["data"] for number in item["embedding"]]
+
+    expected, before = embed(), counters(port)
+    with ThreadPoolExecutor() as pool:
+        found = pool.submit(embed)
+        order(add=Fault(kind, step=10))
+        assert said(ask_all(port, crowd())) == said(alone)
+        assert found.result() == pytest.approx(expected, abs=1e-4)
+    name = "engine_restarts_total" if kind == "kill" else "engine_recoveries_total"
+    wait_until(lambda: grown(port, before, name) == 1)
 
 
 # ---- the engine process dies ----

@@ -1,5 +1,5 @@
-"""Every field that clients of OpenAI, vLLM, SGLang and llama.cpp know, on both routes: carried out, refused by name or
-accepted by design. A field stands in one of the tables below, or the first two tests fail.
+"""Every field that clients of OpenAI, vLLM, SGLang and llama.cpp know, on each route that computes: carried out,
+refused by name or accepted by design. A field stands in one of the tables below, or the first two tests fail.
 """
 
 from typing import Any
@@ -10,9 +10,10 @@ import pytest
 
 from jaxinfer.protocol.chat import CHAT_REFUSED, ChatWire
 from jaxinfer.protocol.completions import COMPLETION_REFUSED, CompletionWire
-from jaxinfer.protocol.fields import GENERATING
+from jaxinfer.protocol.embeddings import EMBEDDING_REFUSED, SCORE_REFUSED, EmbeddingWire, ScoreWire
+from jaxinfer.protocol.fields import GENERATING, IGNORED, Refusal
 from tests.server.fakes import Call, FakeLLM
-from tests.server.http import CHAT, COMPLETIONS, USER, error_of, events, post
+from tests.server.http import CHAT, COMPLETIONS, EMBEDDINGS, SCORE, USER, error_of, events, post
 
 # The names that the reference of these APIs lists, in its order.
 SHARED_FIELDS = """
@@ -33,12 +34,25 @@ audio web_search_options chat_template chat_template_kwargs documents add_genera
 separate_reasoning stream_reasoning input_ids
 """
 COMPLETION_FIELDS = "prompt suffix"
+POOLED_FIELDS = """
+model pooling add_special_tokens truncate_prompt_tokens truncation_side priority cache_salt request_id rid
+use_activation session_id lora_path user store metadata service_tier prediction safety_identifier prompt_cache_key
+verbosity
+"""
+EMBEDDING_FIELDS = "input encoding_format dimensions normalize messages embed_dtype endianness task prompt_embeds"
+SCORE_FIELDS = "text_1 text_2 queries documents instruction"
 # and what no reference names beside our own code
 OURS = {"beam_width", "early_stopping", "detokenize", "prompt_embeds", "logits_processors", "prompt_cache_retention"}
 OURS |= {"session_append"}
-ELSEWHERE = {CHAT: {"session_append"}, COMPLETIONS: set()}  # it needs a turn before it: test_sessions.py
+ELSEWHERE = {CHAT: {"session_append"}}  # it needs a turn before it: test_sessions.py
 
-LEAST: dict[str, dict[str, Any]] = {CHAT: {"messages": USER}, COMPLETIONS: {"prompt": "ab"}}
+LEAST: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": USER},
+    COMPLETIONS: {"prompt": "ab"},
+    EMBEDDINGS: {"input": "ab"},
+    SCORE: {"text_1": "ab", "text_2": "cd"},
+}
+GENERATES = (CHAT, COMPLETIONS)
 SAMPLING: dict[str, Any] = {
     "n": 2,
     "temperature": 0.5,
@@ -124,9 +138,20 @@ ONLY_CHAT_REFUSED: dict[str, Any] = {
     "input_ids": [1],
 }
 ONLY_OF_CHATS = {"reasoning_effort", "thinking_token_budget"}
+POOLED_REFUSED: dict[str, Any] = {"use_activation": False, "request_id": "x", "rid": "x", "lora_path": "x"}
+POOLED_REFUSED |= {"session_id": "x"}
+ONLY_EMBEDDINGS_REFUSED: dict[str, Any] = {
+    "messages": USER,
+    "embed_dtype": "float16",
+    "endianness": "big",
+    "task": "classify",
+    "prompt_embeds": "x",
+}
 REFUSED_BY: dict[str, dict[str, Any]] = {
     CHAT: {name: value for name, value in REFUSED.items() if name not in ONLY_OF_CHATS} | ONLY_CHAT_REFUSED,
     COMPLETIONS: REFUSED | {"suffix": "x", "best_of": 3, "session_append": True},
+    EMBEDDINGS: POOLED_REFUSED | ONLY_EMBEDDINGS_REFUSED,
+    SCORE: POOLED_REFUSED | {"queries": "x", "documents": ["x"], "instruction": "x"},
 }
 # They change nothing in the answer, whatever is in them.
 ACCEPTED = {
@@ -139,17 +164,19 @@ ACCEPTED = {
     "prompt_cache_key": "x",
     "prompt_cache_retention": "24h",
 }
-ACCEPTED_BY: dict[str, dict[str, Any]] = {CHAT: ACCEPTED, COMPLETIONS: ACCEPTED}
+ACCEPTED_BY: dict[str, dict[str, Any]] = dict.fromkeys((CHAT, COMPLETIONS, EMBEDDINGS, SCORE), ACCEPTED)
 WARNED = {"verbosity": "low"}  # a wish that no open model can be held to: the answer says that nobody read it
 
 
 def carried(path: str) -> dict[str, Any]:
     """What each field of this route does, by an example that says so: body, then what is seen of it."""
+    if path not in GENERATES:
+        return COMMON | POOLED | (OF_EMBEDDINGS if path == EMBEDDINGS else OF_SCORE)
     seen = {
         name: ({name: value}, lambda llm, _, name=name: getattr(llm.calls[0].params, name), value)
         for name, value in SAMPLING.items()
     }
-    return seen | SHARED | (OF_CHAT if path == CHAT else OF_COMPLETIONS)
+    return seen | COMMON | SHARED | (OF_CHAT if path == CHAT else OF_COMPLETIONS)
 
 
 def kept_of(call: Call) -> list[int]:
@@ -162,19 +189,21 @@ def usage_frames(response: httpx2.Response) -> list[bool]:
 
 STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 GOES_ON = {"messages": [*USER, {"role": "assistant", "content": "Once"}], "continue_final_message": True}
-SHARED = {
+COMMON = {
     "model": ({"model": "org/tiny-1B"}, lambda llm, response: response.json()["model"], "org/tiny-1B"),
     "priority": ({"priority": -3}, lambda llm, _: llm.calls[0].priority, -3),
-    "stream": ({"stream": True}, lambda _, response: response.headers["content-type"][:17], "text/event-stream"),
-    "include_metrics": ({"include_metrics": True}, lambda _, response: "metrics" in response.json(), True),
     "cache_salt": ({"cache_salt": "x"}, lambda llm, _: llm.calls[0].salt, "/x"),
-    "session_id": ({"session_id": "x"}, lambda llm, _: list(llm.kept.values())[0][1] == kept_of(llm.calls[0]), True),
     "truncate_prompt_tokens": ({"truncate_prompt_tokens": 2}, lambda llm, _: len(llm.calls[0].prompt_ids), 2),
     "truncation_side": (
         {"truncate_prompt_tokens": 1, "truncation_side": "right", "add_special_tokens": False},
         lambda llm, _: llm.calls[0].prompt in ("u", "a"),  # of user: and of ab
         True,
     ),
+}
+SHARED = {
+    "session_id": ({"session_id": "x"}, lambda llm, _: list(llm.kept.values())[0][1] == kept_of(llm.calls[0]), True),
+    "stream": ({"stream": True}, lambda _, response: response.headers["content-type"][:17], "text/event-stream"),
+    "include_metrics": ({"include_metrics": True}, lambda _, response: "metrics" in response.json(), True),
     "stream_options": (STREAM, lambda _, response: usage_frames(response)[-2:], [False, True]),
 }
 OF_CHAT = {
@@ -214,12 +243,44 @@ OF_COMPLETIONS = {
     "echo": ({"echo": True}, lambda _, response: response.json()["choices"][0]["text"], "abHello"),
     "best_of": ({"best_of": 2, "n": 2}, lambda _, response: len(response.json()["choices"]), 2),
 }
-ROUTES = (CHAT, COMPLETIONS)
+POOLED = {
+    "pooling": ({"pooling": "mean"}, lambda llm, _: {call.pooling for call in llm.calls}, {"mean"}),
+    "add_special_tokens": ({"add_special_tokens": False}, lambda llm, _: llm.calls[0].prompt_ids, [97, 98]),
+}
+
+
+def embedding(response: httpx2.Response) -> Any:
+    return response.json()["data"][0]["embedding"]
+
+
+OF_EMBEDDINGS = {
+    "input": ({"input": [[1], [2]]}, lambda llm, _: [call.prompt_ids for call in llm.calls], [[1], [2]]),
+    "encoding_format": ({"encoding_format": "base64"}, lambda _, response: type(embedding(response)), str),
+    "dimensions": ({"dimensions": 2}, lambda _, response: len(embedding(response)), 2),
+    "normalize": ({"normalize": False}, lambda _, response: embedding(response), [3, 256, -98, 0.5]),
+}
+OF_SCORE = {
+    "text_1": ({"text_1": [[1]]}, lambda llm, _: llm.calls[0].prompt_ids, [1]),
+    "text_2": ({"text_2": ["a", "b"]}, lambda _, response: len(response.json()["data"]), 2),
+}
+ROUTES = tuple(LEAST)
+NAMES = {
+    CHAT: {*SHARED_FIELDS.split(), *CHAT_FIELDS.split(), *OURS},
+    COMPLETIONS: {*SHARED_FIELDS.split(), *COMPLETION_FIELDS.split(), *OURS},
+    EMBEDDINGS: {*POOLED_FIELDS.split(), *EMBEDDING_FIELDS.split(), "prompt_cache_retention"},
+    SCORE: {*POOLED_FIELDS.split(), *SCORE_FIELDS.split(), "prompt_cache_retention"},
+}
+TYPES: dict[str, tuple[type[msgspec.Struct], dict[str, Refusal]]] = {
+    CHAT: (ChatWire, CHAT_REFUSED),
+    COMPLETIONS: (CompletionWire, COMPLETION_REFUSED),
+    EMBEDDINGS: (EmbeddingWire, EMBEDDING_REFUSED),
+    SCORE: (ScoreWire, SCORE_REFUSED),
+}
 
 
 def cases(tables: dict[str, dict[str, Any]]) -> list[Any]:
     return [
-        pytest.param(path, name, value, id=f"{path.split('/')[2]} {name}")
+        pytest.param(path, name, value, id=f"{path.split('/')[-1]} {name}")
         for path in ROUTES
         for name, value in tables[path].items()
     ]
@@ -227,19 +288,17 @@ def cases(tables: dict[str, dict[str, Any]]) -> list[Any]:
 
 @pytest.mark.parametrize("path", ROUTES)
 def test_every_field_of_the_reference_is_in_a_table(path):
-    own = CHAT_FIELDS if path == CHAT else COMPLETION_FIELDS
-    listed = {*SHARED_FIELDS.split(), *own.split(), *OURS}
     known = carried(path).keys() | REFUSED_BY[path].keys() | ACCEPTED_BY[path].keys() | WARNED.keys()
-    assert known | ELSEWHERE[path] == listed
+    assert known | ELSEWHERE.get(path, set()) == NAMES[path]
 
 
-@pytest.mark.parametrize(
-    ("path", "wire", "refused"), [(CHAT, ChatWire, CHAT_REFUSED), (COMPLETIONS, CompletionWire, COMPLETION_REFUSED)]
-)
-def test_every_field_that_the_server_knows_is_in_a_table(path, wire, refused):
+@pytest.mark.parametrize("path", ROUTES)
+def test_every_field_that_the_server_knows_is_in_a_table(path):
+    wire, refused = TYPES[path]
     own = {field.name for field in msgspec.structs.fields(wire)}
     known = carried(path).keys() | REFUSED_BY[path].keys() | ACCEPTED_BY[path].keys()
-    assert own | refused.keys() | GENERATING == known | ELSEWHERE[path]
+    law = own | refused.keys() | (GENERATING if path in GENERATES else IGNORED)
+    assert law == known | ELSEWHERE.get(path, set())
 
 
 @pytest.mark.parametrize(("path", "name", "example"), cases({path: carried(path) for path in ROUTES}))
@@ -268,8 +327,8 @@ def test_it_is_accepted_without_effect(path, name, value):
     assert response.status_code == 200
     assert "x-jaxinfer-warnings" not in response.headers
     post(llm, path, LEAST[path])
-    with_it, without = llm.calls
-    assert (with_it.prompt_ids, with_it.params) == (without.prompt_ids, without.params)
+    asked = [(call.prompt_ids, call.params) for call in llm.calls]
+    assert asked[: len(asked) // 2] == asked[len(asked) // 2 :]
 
 
 @pytest.mark.parametrize(("path", "name", "value"), cases(dict.fromkeys(ROUTES, WARNED)))
@@ -278,7 +337,7 @@ def test_it_is_not_read_and_the_answer_says_so(path, name, value):
     assert response.headers["x-jaxinfer-warnings"] == f"unknown and ignored: {name}"
 
 
-@pytest.mark.parametrize(("path", "name", "refusal"), cases({CHAT: CHAT_REFUSED, COMPLETIONS: COMPLETION_REFUSED}))
+@pytest.mark.parametrize(("path", "name", "refusal"), cases({path: refused for path, (_, refused) in TYPES.items()}))
 def test_a_null_and_what_asks_for_nothing_pass(path, name, refusal):
     for value in (None, *refusal.neutral):
         response = post(FakeLLM(), path, LEAST[path] | {name: value})

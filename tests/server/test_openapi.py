@@ -26,6 +26,8 @@ LEAST: dict[str, dict[str, Any]] = {
     "ResponseRequest": {"input": "x"},
     "MessageRequest": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 5},
     "CountTokensRequest": {"messages": [{"role": "user", "content": "x"}]},
+    "EmbeddingRequest": {"input": "x"},
+    "ScoreRequest": {"text_1": "x", "text_2": "y"},
     "TokenizeRequest": {"prompt": "x"},
     "ApplyTemplateRequest": {"messages": [{"role": "user", "content": "x"}]},
     "DetokenizeRequest": {"tokens": [65]},
@@ -47,6 +49,8 @@ NEEDS = {
     "chat_template_kwargs": "chat_template_kwargs",  # only some names
     "priority": "priority",
     "session_append": "session_append",  # session_id
+    "dimensions": "dimensions",  # the model's hidden size
+    "/score text_1": "text_1",  # as many as text_2
     "model": "model",
     "tool_choice": "tool_choice",  # tools
     "tools": "tools",  # different names

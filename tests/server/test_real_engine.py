@@ -4,15 +4,18 @@ import asyncio
 import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
+import numpy as np
 import openai
 import pytest
 
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.thread import EngineThread
 from jaxinfer.server.app import create_app
-from tests.server.http import CHAT, USER, live, raw_request, wait_until
+from tests.server.http import CHAT, EMBEDDINGS, USER, live, raw_request, wait_until
 from tests.support.checkpoints import write_checkpoint
 from tests.support.engines import build, built_before
 
@@ -156,6 +159,45 @@ def test_completion_logprobs_count_characters(client):
     chunks = [chunk.choices[0].logprobs for chunk in client.completions.create(stream=True, **ask)]
     for name in ("tokens", "text_offset", "token_logprobs", "top_logprobs"):
         assert [item for chunk in chunks if chunk for item in getattr(chunk, name)] == getattr(found, name)
+
+
+def test_embeddings_are_the_same_as_numbers_and_as_base64_beside_answers_and_alone(client):
+    inputs = [[5, 6, 7], list(range(130)), [9]]
+
+    def ask(given: list[list[int]], **fields: Any) -> np.ndarray:
+        answer = client.embeddings.create(model="", input=given, **fields)
+        assert answer.usage.prompt_tokens == answer.usage.total_tokens == sum(map(len, given))
+        return np.array([item.embedding for item in answer.data], np.float32)
+
+    with ThreadPoolExecutor() as pool:
+        beside = pool.submit(client.completions.create, prompt=[5, 6], **GREEDY | {"max_tokens": 100})
+        packed = ask(inputs)  # the client asks for base64 unless told otherwise
+        told = ask(inputs, encoding_format="float")
+        assert beside.result().usage.completion_tokens == 100
+    alone = np.concatenate([ask([given]) for given in inputs])
+    assert packed.shape == (3, 64)
+    np.testing.assert_allclose(told, packed, atol=1e-5)
+    np.testing.assert_allclose(alone, packed, atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(packed, axis=1), 1, rtol=1e-6)
+    short = ask(inputs, dimensions=8)
+    cut = packed[:, :8]
+    np.testing.assert_allclose(short, cut / np.linalg.norm(cut, axis=1, keepdims=True), atol=1e-5)
+
+
+def test_a_score_tells_texts_apart_and_knows_the_same(client):
+    body = {"text_1": "once upon", "text_2": ["once upon", "twice"], "pooling": "mean"}
+    same, other = (item["score"] for item in client.post("../score", body=body, cast_to=dict)["data"])
+    assert same == pytest.approx(1, abs=1e-6)
+    assert -1 <= other < 0.999
+
+
+@pytest.mark.parametrize("pooling", ["last", "mean"])
+def test_a_client_that_leaves_its_embeddings_frees_their_pages(llm, port, pooling):
+    asked = {"input": [[i] * 250 for i in range(40)], "pooling": pooling}
+    with raw_request(port, EMBEDDINGS, asked):
+        wait_until(lambda: llm.stats().pages_owned > 0)
+    wait_until(lambda: llm.stats().pages_owned == 0)
+    assert llm.stats().finished["abort"] > 0
 
 
 @pytest.mark.parametrize("max_tokens", [0, 2])

@@ -19,7 +19,7 @@ from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tenants import ApiKey
 from jaxinfer.server.tracing import FLUSH_S, exporting
 from tests.server.fakes import FakeLLM
-from tests.server.http import CHAT, COMPLETIONS, USER, ask_app
+from tests.server.http import CHAT, COMPLETIONS, EMBEDDINGS, USER, ask_app
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
@@ -62,6 +62,12 @@ def test_a_request_is_a_span_below_its_caller_s_with_its_phases_below_it(stream)
     lengths_s = [(phase.end_time - phase.start_time) / 1e9 for phase in phases]
     assert lengths_s == pytest.approx([0.001, 0.1, 0.399, 1.0], abs=1e-6)
     assert [phase.start_time for phase in phases[1:]] == pytest.approx([p.end_time for p in phases[:-1]], abs=1000)
+
+
+def test_all_inputs_of_embeddings_are_counted_in_one_span():
+    (span,) = spans_of(FakeLLM(), EMBEDDINGS, json={"input": [[5, 6]] * 20})  # three lots of at most eight
+    wanted = {"gen_ai.operation.name": "embeddings", "gen_ai.usage.input_tokens": 40, "gen_ai.usage.output_tokens": 0}
+    assert wanted.items() <= span.attributes.items()
 
 
 def test_without_a_caller_s_trace_each_request_begins_one_and_a_broken_header_is_none():

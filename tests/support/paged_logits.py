@@ -73,7 +73,7 @@ class LogitsRunner:
         self._params = params
         self._limits = limits
         dtype = jax.tree.leaves(params)[0].dtype
-        self._state = init_state(limits, config.num_layers, config.num_kv_heads, config.head_dim, dtype)
+        self._state = init_state(limits, config, dtype)
         self._step = jax.jit(_step_with_logits, static_argnums=(0, 1), donate_argnums=3)
         self._steps: list[tuple[Plan, jax.Array]] = []
 
@@ -128,13 +128,13 @@ def _step_with_logits(
 
     model = step.Model(config, dataclasses.replace(dense, forward=forward))
     run = _decode if bucket is None else functools.partial(_extend, bucket)
-    state, output = run(model, params, state, upload)
-    return state, output.packed, dense.unembed(config, params, hidden[0])
+    state, packed = run(model, params, state, upload)
+    return state, packed, dense.unembed(config, params, hidden[0])
 
 
-def _decode(model: step.Model, *args: Any) -> tuple[DeviceState, step.Output]:
+def _decode(model: step.Model, *args: Any) -> tuple[DeviceState, jax.Array]:
     return step.decode(model, None, *args)
 
 
-def _extend(bucket: ExtendBucket, model: step.Model, *args: Any) -> tuple[DeviceState, step.Output]:
-    return step.extend(model, bucket, False, *args)
+def _extend(bucket: ExtendBucket, model: step.Model, *args: Any) -> tuple[DeviceState, jax.Array]:
+    return step.extend(model, bucket, *args)

@@ -80,7 +80,7 @@ class Forced:
         self, model: step.Model, params: Params, limits: Limits, sequences: Sequence[np.ndarray], device: jax.Device
     ) -> None:
         config, dtype = model.config, jax.tree.leaves(params)[0].dtype
-        state = init_state(limits, config.num_layers, config.num_kv_heads, config.head_dim, dtype)
+        state = init_state(limits, config, dtype)
         state = state.replace(k=jnp.full_like(state.k, jnp.nan), v=jnp.full_like(state.v, jnp.nan))
         self.state: DeviceState = jax.device_put(state, device)
         self.logits: list[list[np.ndarray]] = [[] for _ in sequences]
@@ -141,10 +141,10 @@ def _step(
     """A step as it ships, fed with last_token i32[slots + 1], and the logits of all its tokens."""
     state = state.replace(last_token=last_token)
     if bucket is None:
-        state, output = step.decode(model, None, params, state, upload)
-        return state, output.packed, state.logits[: len(upload)]
-    state, output = step.extend(model, bucket, True, params, state, upload)
-    return state, output.packed, model.family.unembed(model.config, params, output.hidden)
+        state, packed = step.decode(model, None, params, state, upload)
+        return state, packed, state.logits[: len(upload)]
+    state, packed = step.extend(model, bucket, params, state, upload)
+    return state, packed, model.family.unembed(model.config, params, state.hidden[: bucket.tokens])
 
 
 def give(run: Forced, counts: Sequence[int], budget: int) -> None:

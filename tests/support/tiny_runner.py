@@ -55,6 +55,12 @@ def make_runner(model: ModelConfig = TINY, limits: Limits = LIMITS, seed: int = 
 def dense_logits(model: ModelConfig, tokens: Sequence[int], seed: int = 0) -> np.ndarray:
     """f32[T, V] of the whole sequence at once, with plain attention and no pages."""
     params = dummy_params(dense.parameters(model), model.dtype, seed, jax.devices("cpu")[0])
+    return np.asarray(dense.unembed(model, params, jnp.asarray(dense_hidden(model, tokens, seed))))
+
+
+def dense_hidden(model: ModelConfig, tokens: Sequence[int], seed: int = 0) -> np.ndarray:
+    """[T, D], likewise."""
+    params = dummy_params(dense.parameters(model), model.dtype, seed, jax.devices("cpu")[0])
 
     def attend(layer: int, q: jax.Array, k: jax.Array, v: jax.Array, kv: None) -> tuple[jax.Array, None]:
         grouped = q.reshape(len(q), k.shape[1], -1, q.shape[-1])
@@ -64,7 +70,7 @@ def dense_logits(model: ModelConfig, tokens: Sequence[int], seed: int = 0) -> np
 
     positions = jnp.arange(len(tokens), dtype=jnp.int32)
     hidden, _ = dense.forward(model, params, jnp.asarray(tokens, jnp.int32), positions, None, attend)
-    return np.asarray(dense.unembed(model, params, hidden))
+    return np.asarray(hidden)
 
 
 @dataclasses.dataclass
