@@ -203,15 +203,17 @@ class Client:
             return  # there the order is another
         prompts = [(row, tables[row.slot]) for row in plan.rows if row.tokens is not None]
         started = {sequence for row, sequence in prompts if row.sampling is not None}
-        begun = [s.rank for s in scheduler.running if not s.decoding]
-        before = [s.rank for s in scheduler.running if not s.decoding and s not in started]
+        partial = [s for s in scheduler.running if not s.decoding and s.dispatched < len(s.tokens)]
+        begun = [s.rank for s in partial]
+        before = [s.rank for s in partial if s not in started]
         waiting = [s.rank for s in scheduler.waiting if not s.must_wait_for_text]
         overtaking = [
-            row for row, s in prompts if min(begun + waiting if s in started else before, default=s.rank) < s.rank
+            (row, s) for row, s in prompts if min(begun + waiting if s in started else before, default=s.rank) < s.rank
         ]
         if not overtaking:
             return
         self.num_overtaken += 1
-        assert all(row.sample for row in overtaking), "a prompt overtook another in part"
-        taken = sum(row.count for row in overtaking) + len(plan.rows) - len(prompts)
+        is_whole = [row.start + row.count == len(s.tokens) for row, s in overtaking]
+        assert all(is_whole), "a prompt overtook another in part"
+        taken = sum(row.count for row, _ in overtaking) + len(plan.rows) - len(prompts)
         assert taken <= self.limits.max_num_batched_tokens // 4, f"{taken} tokens of a step went to overtaking prompts"
