@@ -14,6 +14,7 @@ import pytest
 
 from tests.server.fakes import FakeLLM
 from tests.server.http import CHAT, COMPLETIONS, USER, ask, error_of, post
+from tests.support.attempts import assert_below
 from tests.support.processes import footprint
 
 LEAKS = ("Traceback", 'File "', "/home", "site-packages", " at 0x", "jaxinfer.", "secret")
@@ -89,11 +90,16 @@ def test_it_is_refused_by_name_and_costs_nothing(path, name, value, caplog):
 
 
 def quickly(llm: FakeLLM, path: str, raw: bytes) -> httpx2.Response:
-    """The answer, in time: seconds of a processor, which says the same while others use it too."""
-    begun_s = time.process_time()
-    response = post(llm, path, raw)
-    assert time.process_time() - begun_s < (0.1 if len(raw) < 100_000 else 0.2)
-    return response
+    """The answer, in time: seconds of a processor, more of which pass while others use it or garbage is collected."""
+    responses = []
+
+    def processor_s() -> float:
+        begun_s = time.process_time()
+        responses.append(post(llm, path, raw))
+        return time.process_time() - begun_s
+
+    assert_below(0.1 if len(raw) < 100_000 else 0.2, processor_s, "a refusal's processor time")
+    return responses[-1]
 
 
 def test_numbers_of_choices_that_are_refused_cost_no_memory():
