@@ -42,6 +42,7 @@ class EngineConfig:
     being committed, 0 or 1.    compile_cache_dir: None is the user's cache directory, "" is off.
     max_logprobs: the most likely tokens that a request may ask for at each position.
     max_session_pages: that sessions may keep while others want pages; auto is half of the pool.
+    tool_call_parser: how the model writes tool calls; auto: as its chat template says.
     scheduling: static starts sequences only when none runs.    kv_layout: contiguous gives each sequence consecutive
     pages for all of max_model_len, and shares none. attention_backend: mosaic is our kernels for Hopper; auto takes
     them where they run.    cuda_graphs: launch each step as one graph. These four are there to be compared with.
@@ -73,6 +74,7 @@ class EngineConfig:
     max_session_pages: int | None = None
     max_logprobs: int = 20
     generation_config: Literal["auto", "none"] = "auto"
+    tool_call_parser: Literal["auto", "hermes", "qwen3_coder", "llama3_json", "pythonic"] = "auto"
     download_dir: str | None = None
     compile_cache_dir: str | None = None
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from jaxinfer.protocol import body, completions, embeddings, messages, session, validate
+from jaxinfer.protocol import body, completions, embeddings, messages, session, tools, validate
 from jaxinfer.server import profiling, wire
 from jaxinfer.server.guard import OPEN
 from jaxinfer.server.settings import ServerSettings
 
 TEXT = (Path(__file__).parents[1] / "docs" / "limits.md").read_text()
 ROWS = re.findall(r"^\|[^|]*\|([^|]*)\| fixed, `([A-Z_]+)` \|", TEXT, re.MULTILINE)
-MODULES = (body, completions, embeddings, messages, profiling, session, validate, wire)
+MODULES = (body, completions, embeddings, messages, profiling, session, tools, validate, wire)
 
 
 @pytest.mark.parametrize(("given", "name"), ROWS, ids=[name for _, name in ROWS])

@@ -41,6 +41,7 @@ FLAGS: dict[str, Flag] = {
     "dtype": Flag("Model", "Of weights and KV pages; auto is the checkpoint's."),
     "load_format": Flag("Model", "dummy: random weights from config.json alone."),
     "generation_config": Flag("Model", "auto: unset sampling fields take generation_config.json's values."),
+    "tool_call_parser": Flag("Model", "How the model writes tool calls; auto: as its chat template says."),
     "download_dir": Flag("Model", "Where downloads go instead of Hugging Face's cache."),
     "device": Flag("Device and memory", "auto: the first NVIDIA GPU if there is a driver, else the CPU."),
     "gpu_memory_utilization": Flag(

@@ -368,6 +368,8 @@ class Scheduler:
                     output.times = sequence.new_times()
                 outputs.append(output)
                 num_sampled += 1
+                if sequence.may_wait:
+                    num_sampled += self._close_thoughts(sequence, output, token)
                 if token in sequence.end_ids or len(sequence.tokens) == sequence.max_length:
                     self._finish(sequence, output, token)
         self.counters.generated_tokens += num_sampled
@@ -376,6 +378,17 @@ class Scheduler:
         if self.isolation.active:
             self._withdraw_cleared(step)
         return outputs
+
+    def _close_thoughts(self, sequence: Sequence, output: Output, token: int) -> bool:
+        """End thoughts that are as long as they may be, by a token that nobody drew: the next row computes it."""
+        limit, length = sequence.request.thoughts, len(sequence.tokens)
+        sequence.follow_thoughts(token, length)
+        if limit is None or length != sequence.close_at or length == sequence.max_length or token in sequence.end_ids:
+            return False
+        sequence.tokens.append(limit.close_id)
+        output.token_ids.append(limit.close_id)
+        sequence.close_at, sequence.decoding = None, False
+        return True
 
     def _finish(self, sequence: Sequence, output: Output, token: int) -> None:
         """End a sequence by its last token, for "stop" rather than "length" when both hold."""

@@ -17,8 +17,21 @@ from jaxinfer.runtime.plan import Controls, Sampling
 # A sequence with stop strings may be this many tokens ahead of the text state that looks for them: enough to hide the
 # way there and back through two busy interpreters, little enough to throw away.
 MAX_TEXT_LAG = 16
-
+MAX_LEAD = 4  # tokens of an output among which its thoughts may begin: a line end may come first
 Pooling = Literal["last", "mean"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ThoughtLimit:
+    """At most so many tokens of thoughts, then close_id follows, whatever the model would draw. budget: at least 1.
+
+    is_open: the prompt has begun them; otherwise open_id does, among the output's first MAX_LEAD tokens.
+    """
+
+    open_id: int
+    close_id: int
+    budget: int
+    is_open: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,6 +44,7 @@ class Request:
     text_lag: has stop strings, so it waits for Acknowledge rather than run more than MAX_TEXT_LAG tokens ahead.
     controls: penalties, bias, masks.
     logprobs, prompt_logprobs: how many of the most likely tokens come with each of the answer's, the prompt's; or None.
+    thoughts: how long they may be; not with logprobs, since a forced token has none.
     pooling: the answer is no tokens but an embedding: the hidden state of the prompt's last token, or the mean of all.
     """
 
@@ -51,6 +65,7 @@ class Request:
     controls: Controls | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    thoughts: ThoughtLimit | None = None
     pooling: Pooling | None = None
 
 
@@ -201,6 +216,7 @@ class Sequence:
     is_plain: nothing else is wanted of it either, so that a decode row says nothing but which token is next.
     is_pooled: it draws no token and ends with its prompt, as an embedding.
     may_wait: whether must_wait can ever hold.
+    close_at: len(tokens) at which its thoughts are closed; None when none are open.
     num_to_score: prompt tokens whose logprobs are still to be put out.    scores: those that are known.
     pooled: f32[D], the sum of what its rows have pooled since it was admitted.
     """
@@ -236,6 +252,7 @@ class Sequence:
     may_wait: bool = False
     num_to_score: int = 0
     scores: list[TokenLogprobs] = dataclasses.field(default_factory=list)
+    close_at: int | None = None
     pooled: np.ndarray | None = None
 
     def __post_init__(self) -> None:
@@ -244,7 +261,15 @@ class Sequence:
         self.is_random = self.request.temperature > 0
         self.is_pooled = self.request.pooling is not None
         self.is_plain = not (self.is_full or self.is_pooled) and self.request.prompt_logprobs is None
-        self.may_wait = self.request.text_lag or (controls is not None and controls.needs_last_token)
+        self.may_wait = (
+            self.request.text_lag
+            or self.request.thoughts is not None
+            or (controls is not None and controls.needs_last_token)
+        )
+        if self.request.thoughts is not None and self.request.thoughts.is_open:
+            self.close_at = self.num_prompt + self.request.thoughts.budget
+        for length in range(self.num_prompt + 1, len(self.tokens) + 1):
+            self.follow_thoughts(self.tokens[length - 1], length)
 
     def new_times(self) -> Times | None:
         """What is to be put out with what a row of known tokens has just brought; None: nothing has changed."""
@@ -278,7 +303,18 @@ class Sequence:
         """Whether a decoding sequence must see more of its tokens, here or in its text state, before the next."""
         controls = self.request.controls
         reads_back = controls is not None and controls.needs_last_token
+        reads_back = reads_back or (self.close_at is not None and self.dispatched + 1 >= self.close_at)
         return (reads_back and self.dispatched >= len(self.tokens)) or self.must_wait_for_text
+
+    def follow_thoughts(self, token: int, length: int) -> None:
+        """A token has been committed, the sequence's `length`th."""
+        thoughts = self.request.thoughts
+        if thoughts is None:
+            return
+        if token == thoughts.close_id:
+            self.close_at = None
+        elif token == thoughts.open_id and not thoughts.is_open and length - self.num_prompt <= MAX_LEAD:
+            self.close_at = length + thoughts.budget
 
     @property
     def must_wait_for_text(self) -> bool:

@@ -8,6 +8,8 @@ from jaxinfer.llm.types import Delta
 from jaxinfer.protocol.logprobs import TokenLogprob, TopLogprob
 from jaxinfer.protocol.sampling import GenerationDefaults, ResolvedSampling, SamplingParams, resolve_sampling
 from jaxinfer.text.detokenizer import Detokenizer
+from jaxinfer.text.message import MessageText
+from jaxinfer.text.reading import Reading
 from jaxinfer.text.state import NoText, TextState
 from jaxinfer.text.tokenizer import Tokenizer
 
@@ -16,7 +18,7 @@ Post = Callable[[Message], None]
 
 @dataclasses.dataclass(slots=True)
 class _Choice:
-    text: TextState | NoText
+    text: TextState | NoText | MessageText
     token_ids: list[int] = dataclasses.field(default_factory=list)  # all that the engine committed
     ended: bool = False
 
@@ -48,7 +50,15 @@ class Answer:
     Invariant: each choice gets exactly one delta with a finish_reason, and none after it.
     """
 
-    def __init__(self, request: Request, sampling: ResolvedSampling, tokenizer: Tokenizer, post: Post) -> None:
+    def __init__(
+        self,
+        request: Request,
+        sampling: ResolvedSampling,
+        tokenizer: Tokenizer,
+        post: Post,
+        reading: Reading | None = None,
+    ) -> None:
+        """reading: how the text is taken apart; None leaves it whole."""
         self.request = request
         self._include_stop = sampling.include_stop_str_in_output
         self._post = post
@@ -57,19 +67,19 @@ class Answer:
         self._prompt_logprobs: list[TokenLogprob] | None = None
         if request.prompt_logprobs is not None and len(request.prompt) == 1:
             self._prompt_logprobs = [self._unscored(request.prompt[0])]  # the engine has nothing to say of it
-        self._choices = [
-            _Choice(
-                TextState(
-                    Detokenizer(tokenizer, skip_special_tokens=sampling.skip_special_tokens),
-                    stop=sampling.stop,
-                    include_stop=sampling.include_stop_str_in_output,
-                    start_after=request.controls.min_tokens if request.controls else 0,
-                )
-                if sampling.detokenize
-                else NoText()
+        self._choices = [_Choice(self._new_text(sampling, reading)) for _ in range(sampling.n)]
+
+    def _new_text(self, sampling: ResolvedSampling, reading: Reading | None) -> TextState | NoText | MessageText:
+        if not sampling.detokenize:
+            return NoText()
+        stop, include_stop, skip = sampling.stop, self._include_stop, sampling.skip_special_tokens
+        start_after = self.request.controls.min_tokens if self.request.controls else 0
+        if reading is not None:
+            return reading.new_text(
+                self._tokenizer, stop=stop, include_stop=include_stop, start_after=start_after, skip=skip
             )
-            for _ in range(sampling.n)
-        ]
+        detokenizer = Detokenizer(self._tokenizer, skip_special_tokens=skip)
+        return TextState(detokenizer, stop=stop, include_stop=include_stop, start_after=start_after)
 
     @property
     def done(self) -> bool:
@@ -117,6 +127,7 @@ class Answer:
                 self._post(End(self.request.id, output.index))
         elif delta.finish_reason is not None:
             delta.text += choice.text.finish()
+        _add_parts(delta, choice.text)
         choice.ended = delta.finish_reason is not None
         return delta if delta.text or delta.token_ids or choice.ended else None
 
@@ -128,7 +139,9 @@ class Answer:
                 choice.ended = True
                 text, reason = choice.text.finish(), "abort" if error is None else "error"
                 num_prompt = len(self.request.prompt)
-                ended.append(Delta(index, text, [], reason, None, num_prompt, self._cached_tokens, error))
+                delta = Delta(index, text, [], reason, None, num_prompt, self._cached_tokens, error)
+                _add_parts(delta, choice.text)
+                ended.append(delta)
         if ended:
             self._post(Abort(self.request.id))
         return ended
@@ -169,3 +182,12 @@ class Answer:
         if table is not None:
             return table[token_id]
         return self._tokenizer.decode([token_id], skip_special_tokens=False).encode()
+
+
+def _add_parts(delta: Delta, text: TextState | NoText | MessageText) -> None:
+    """What the text holds beside its content; an answer that ends with calls ends because of them."""
+    if isinstance(text, MessageText):
+        parts = text.take()
+        delta.reasoning, delta.calls, delta.thinking_tokens = parts.reasoning, parts.calls or None, parts.num_thinking
+        if delta.finish_reason == "stop" and text.stop is None and text.has_calls:
+            delta.finish_reason = "tool_calls"

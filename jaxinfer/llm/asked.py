@@ -18,14 +18,19 @@ from jaxinfer.protocol.fields import CommonWire, Envelope, StreamOptions
 from jaxinfer.protocol.responses import Answer, Kind
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.truncation import truncated
-from jaxinfer.protocol.validate import validate_sampling
+from jaxinfer.protocol.validate import invalid, validate_sampling
+from jaxinfer.text.reading import Reading
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Asked:
-    """A request that can be carried out, as far as can be told without its prompts' ids."""
+    """A request that can be carried out, as far as can be told without its prompts' ids.
+
+    apart: the answer's form shows thoughts and tool calls beside the text; otherwise they stay in it.
+    """
 
     request: ChatRequest | CompletionRequest
+    apart: bool = False
 
     @property
     def wire(self) -> Envelope:
@@ -49,7 +54,7 @@ class Asked:
         """Whether its messages are those since a session's last answer."""
         return isinstance(self.request, ChatRequest) and self.request.wire.session_append
 
-    def going_on(self, conversation: Callable[[ChatRequest], list[dict[str, str]]]) -> "Asked":
+    def going_on(self, conversation: Callable[[ChatRequest], list[dict[str, Any]]]) -> "Asked":
         """The same, its messages being all of a conversation that it is a turn of."""
         if not isinstance(self.request, ChatRequest):
             return self
@@ -71,12 +76,15 @@ class Asked:
         """
         request, is_chat = self.request, isinstance(self.request, ChatRequest)
         if isinstance(request, ChatRequest):
+            check_abilities(llm.info, request)
             prompts = [await _rendered(llm, request)]
         else:
             prompts = await encode_prompts(llm, request.prompts, request.wire.add_special_tokens)
         job = new_job(llm, prompts, self.wire, self.sampling, chat=is_chat, salt=salt, arrived_s=arrived_s)
         if isinstance(request, CompletionRequest) and request.wire.echo:
             return dataclasses.replace(job, echo=await _echo(llm, request, prompts, job.prompts))
+        if isinstance(request, ChatRequest) and self.apart:
+            return dataclasses.replace(job, reading=_reading(llm, request, job.prompts[0]))
         return job
 
 
@@ -88,7 +96,7 @@ def read_asked(kind: Kind, body: dict[str, Any], info: ModelInfo) -> Asked:
         else read_completion(body, vocab_size=info.vocab_size)
     )
     served_model(info, request.wire.model)
-    return check_asked(request, info)
+    return dataclasses.replace(check_asked(request, info), apart=kind == "chat")
 
 
 def check_asked(request: ChatRequest | CompletionRequest, info: ModelInfo) -> Asked:
@@ -130,8 +138,27 @@ async def _rendered(llm: AsyncLLM, chat: ChatRequest) -> list[int]:
         chat.messages,
         add_generation_prompt=chat.add_generation_prompt,
         continue_final_message=chat.wire.continue_final_message,
-        template_kwargs=chat.wire.chat_template_kwargs,
+        template_kwargs=chat.template_kwargs,
+        tools=None if chat.tools is None else chat.tools.shown,
     )
+
+
+def _reading(llm: AsyncLLM, chat: ChatRequest, prompt: list[int]) -> Reading | None:
+    reading = llm.reading(prompt, None if chat.tools is None else chat.tools.use)
+    if chat.wire.reasoning_effort == "none" and reading is not None and reading.start == "thinking":
+        raise invalid("reasoning_effort", "above none for this model, which always thinks", "none")
+    return reading
+
+
+def check_abilities(info: ModelInfo, chat: ChatRequest) -> None:
+    """Raise InvalidRequest for tools or thinking that the served model does not know."""
+    if chat.tools is not None and info.tool_format is None:
+        cure = "leave them out, or start the server with --tool-call-parser where the chat template shows tools"
+        message = f"tools need a model that is known to write tool calls, {info.root} is not; {cure}"
+        raise InvalidRequest(message, param="tools", code="unsupported_parameter")
+    if chat.wire.reasoning_effort not in (None, "none") and not info.has_thinking:
+        message = f"reasoning_effort needs a model that thinks, {info.root} does not; leave it out"
+        raise InvalidRequest(message, param="reasoning_effort", code="unsupported_parameter")
 
 
 async def _echo(llm: AsyncLLM, request: CompletionRequest, prompts: list[list[int]], left: list[list[int]]) -> Echo:
@@ -146,11 +173,12 @@ async def _echo(llm: AsyncLLM, request: CompletionRequest, prompts: list[list[in
 
 async def render_chat(
     llm: AsyncLLM,
-    messages: list[dict[str, str]],
+    messages: list[dict[str, Any]],
     *,
     add_generation_prompt: bool,
     continue_final_message: bool,
     template_kwargs: dict[str, Any],
+    tools: list[dict[str, Any]] | None = None,
 ) -> list[int]:
     """The prompt's ids. Raises InvalidRequest for a model that has no chat template."""
     if not llm.info.has_chat_template:
@@ -158,6 +186,7 @@ async def render_chat(
         raise InvalidRequest(message, param="messages", code="unsupported_parameter")
     return await llm.render(
         messages,
+        tools=tools,
         add_generation_prompt=add_generation_prompt,
         continue_final_message=continue_final_message,
         template_kwargs=template_kwargs,

@@ -23,15 +23,18 @@ from jaxinfer.llm.latency import Latency, timings_of
 from jaxinfer.llm.mailbox import Mailbox
 from jaxinfer.llm.prepare import prepare, prepare_embedding
 from jaxinfer.llm.process import EngineProcess
+from jaxinfer.llm.started import Started
 from jaxinfer.llm.stream import Stream
 from jaxinfer.llm.suspects import GUILTY, Suspects
-from jaxinfer.llm.text_side import TextSide, load_text, num_bytes
+from jaxinfer.llm.text_side import load_text, num_bytes, texts_of
 from jaxinfer.llm.transport import Transport
 from jaxinfer.llm.turns import Turns
 from jaxinfer.llm.types import Delta, ModelInfo, Stats, Timings
 from jaxinfer.protocol.embeddings import Pooling
 from jaxinfer.protocol.sampling import ResolvedSampling, SamplingParams
 from jaxinfer.text.chat_template import encode_chat
+from jaxinfer.text.reading import Reading
+from jaxinfer.text.tools.reader import ToolUse
 
 NewTransport = Callable[[EngineConfig, OnEvent], Transport]
 Status = Literal["starting", "serving", "ready", "draining", "failed"]
@@ -48,27 +51,6 @@ DEADLY = f"the engine ended {GUILTY} times in a row while it computed this reque
 FAILED = "the engine failed and this request with it; the server's log says why"
 WOKEN_AT_ONCE = 32  # streams in a round of the event loop: about a millisecond
 MAX_FAILURES = 5  # of the engine process in a row, without one token between them
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Started:
-    """What there is once the engine is ready. past: the counters of the engines before this transport's."""
-
-    transport: Transport
-    info: ModelInfo
-    limits: Limits
-    text: TextSide
-    latency: Latency
-    past: Stats = dataclasses.field(default_factory=Stats)
-
-    def stats(self) -> Stats:
-        return self.transport.stats().after(self.past)
-
-    def with_new(self, transport: Transport) -> "_Started":
-        """The same with a new engine."""
-        past = self.stats()
-        past.restarts += 1
-        return dataclasses.replace(self, transport=transport, past=past)
 
 
 @dataclasses.dataclass(slots=True)
@@ -105,7 +87,7 @@ class AsyncLLM:
         self._closing = False
         self._failures = 0  # since an engine last put out a token
         self._suspects = Suspects()  # the text thread's
-        self._started: _Started | None = None
+        self._started: Started | None = None
         self._early_failure: BaseException | None = None  # of an engine that ended before all else was there
         self._starting: Transport | None = None  # the newest, whose start may be under way
         self._busy_since_s = 0.0  # when `_open` was last empty
@@ -157,9 +139,9 @@ class AsyncLLM:
     def _start(self, transport: Transport) -> None:
         handshake = transport.start(self._put_outputs, self._fail)
         text = load_text(self.config, Path(handshake.folder))
-        info = dataclasses.replace(handshake.info, has_chat_template=text.template.exists)
+        info = text.facts_for(handshake.info)
         with self._posting:
-            self._started = _Started(transport, info, handshake.limits, text, Latency(info.max_model_len))
+            self._started = Started(transport, info, handshake.limits, text, Latency(info.max_model_len))
         if self._early_failure is not None:
             self._fail(self._early_failure)
 
@@ -168,7 +150,7 @@ class AsyncLLM:
         return self._model.info
 
     @property
-    def _model(self) -> _Started:
+    def _model(self) -> Started:
         if self._started is None:
             message, retry_after_s = _WHY_NOT["starting"]
             raise Unavailable(message, code="starting", retry_after_s=retry_after_s)
@@ -228,8 +210,8 @@ class AsyncLLM:
         """Token ids of a conversation under the model's chat template. Raises InvalidRequest."""
 
         def render() -> list[int]:
-            contents = [content for message in messages if isinstance(content := message.get("content"), str)]
-            self._model.text.check_fits(sum(map(num_bytes, contents)), self.info.max_model_len, "messages")
+            size = sum(num_bytes(text) for message in messages for text in texts_of(message))
+            self._model.text.check_fits(size, self.info.max_model_len, "messages")
             return encode_chat(
                 self._model.text.tokenizer,
                 self._model.text.template,
@@ -241,6 +223,10 @@ class AsyncLLM:
             )
 
         return await self._in_pool(render)
+
+    def reading(self, prompt_ids: Sequence[int], tools: ToolUse | None) -> Reading | None:
+        """How the answer to a rendered prompt is to be read, so that its deltas hold thoughts and calls apart."""
+        return self._model.text.reading(prompt_ids, tools)
 
     async def _in_pool[T](self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
@@ -256,6 +242,7 @@ class AsyncLLM:
         salt: str = "",
         arrived_s: float | None = None,
         prompt_only: bool = False,
+        reading: Reading | None = None,
         random_seed: int | None = None,
     ) -> AsyncIterator[Delta]:
         """Accept a request; iterate over what is returned for its deltas. Closing it early aborts the request.
@@ -264,6 +251,7 @@ class AsyncLLM:
         means the rest of the context.    salt: prefixes are shared only within one salt.
         arrived_s: when it came, by time.monotonic(), if that was before this call.
         prompt_only: the one token of the answer is not wanted; the prompt may fill the context.
+        reading: how the text is taken apart (see `reading`); None leaves it whole.
         random_seed: 64 bits for a request that names no seed, instead of fresh ones.
         Raises InvalidRequest, Overloaded or Unavailable here, never later.
         """
@@ -279,8 +267,9 @@ class AsyncLLM:
             priority=priority,
             salt=salt,
             prompt_only=prompt_only,
+            reading=reading,
         )
-        return self._accept(request, sampling, request_id, arrived_s)
+        return self._accept(request, sampling, request_id, arrived_s, reading)
 
     async def embed(
         self,
@@ -304,11 +293,16 @@ class AsyncLLM:
         return self._accept(request, NO_TEXT, request_id, arrived_s)
 
     def _accept(
-        self, request: Request, sampling: ResolvedSampling, request_id: str, arrived_s: float | None
+        self,
+        request: Request,
+        sampling: ResolvedSampling,
+        request_id: str,
+        arrived_s: float | None,
+        reading: Reading | None = None,
     ) -> AsyncIterator[Delta]:
         """Post a request. request_id: the caller's label."""
         self.admit(sampling.n)
-        answer = Answer(request, sampling, self._model.text.tokenizer, self._post)
+        answer = Answer(request, sampling, self._model.text.tokenizer, self._post, reading)
         mailbox = Mailbox()
         self._names.setdefault(request_id, set()).add(request.id)
         self._num_active += sampling.n

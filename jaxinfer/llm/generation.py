@@ -15,6 +15,8 @@ from jaxinfer.protocol.embeddings import Pooling
 from jaxinfer.protocol.forms import Choice, Metrics, Usage
 from jaxinfer.protocol.logprobs import TokenLogprob
 from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.text.reading import Reading
+from jaxinfer.text.tools.reader import WholeCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class Turn(Protocol):
 class Job:
     """What to generate: `sampling.n` choices of each prompt; choice index = prompt position * n + sample.
 
+    reading: how the answers are taken apart.
     salt: the tenant's; cached prompts are found under their own salt only.    arrived_s: by time.monotonic().
     turn: of a session, which then has one prompt and one choice.
     seed: 64 bits that seed what names no seed of its own; None is a fresh one.
@@ -70,6 +73,7 @@ class Job:
     arrived_s: float
     echo: Echo | None = None
     turn: Turn | None = None
+    reading: Reading | None = None
     seed: int | None = None
     pooling: Pooling | None = None
 
@@ -98,6 +102,7 @@ class Generation:
         self._prompt_tokens = [0] * len(job.prompts)
         self._cached_tokens = [0] * len(job.prompts)
         self._completion_tokens = 0
+        self._thinking_tokens = 0 if job.reading is not None and job.reading.thinking is not None else None
         self.before = Usage()  # of earlier ones of the same HTTP request
         self.timings: list[Timings] = []  # of the choices that have ended
         self.on_close: Callable[[], None] | None = None
@@ -125,6 +130,7 @@ class Generation:
             job.sampling,
             chat=job.chat,
             prompt_only=job.echo is not None and job.echo.prompt_only,
+            reading=job.reading,
             random_seed=None if job.seed is None else (job.seed + position) % 2**64,
             **rest,
         )
@@ -146,8 +152,8 @@ class Generation:
     @property
     def usage(self) -> Usage:
         """The tokens so far."""
-        own = Usage(sum(self._prompt_tokens), sum(self._cached_tokens), self._completion_tokens)
-        return self.before.plus(own)
+        counted = sum(self._prompt_tokens), sum(self._cached_tokens), self._completion_tokens, self._thinking_tokens
+        return self.before.plus(Usage(*counted))
 
     @property
     def metrics(self) -> Metrics:
@@ -174,6 +180,8 @@ class Generation:
                 self._prompt_tokens[position] = delta.prompt_tokens
                 self._cached_tokens[position] = delta.cached_tokens
                 self._completion_tokens += len(delta.token_ids)
+                if self._thinking_tokens is not None:
+                    self._thinking_tokens += delta.thinking_tokens
                 if delta.timings is not None:
                     self.timings.append(delta.timings)
                 if delta.finish_reason is not None:
@@ -186,6 +194,8 @@ class Generation:
     async def collect(self, on_first: Callable[[], None] | None = None) -> list[Choice]:
         """All choices, whole. on_first: called at the first sign that the prompts are being answered."""
         texts: list[list[str]] = [[] for _ in range(self.num_choices)]
+        thoughts: list[list[str]] = [[] for _ in range(self.num_choices)]
+        calls = [WholeCalls() for _ in range(self.num_choices)]
         logprobs: list[list[TokenLogprob] | None] = [None] * self.num_choices
         prompts: list[list[TokenLogprob] | None] = [None] * self.num_choices
         choices: list[Choice | None] = [None] * self.num_choices
@@ -194,14 +204,16 @@ class Generation:
                 if on_first is not None:
                     on_first()
                     on_first = None
-                texts[index].append(delta.text)
+                texts[index].append(calls[index].add(delta.calls, delta.text) if delta.calls else delta.text)
+                thoughts[index].append(delta.reasoning)
                 prompts[index] = prompts[index] or delta.prompt_logprobs
                 if delta.logprobs is not None:
                     logprobs[index] = (logprobs[index] or []) + delta.logprobs
                 if delta.finish_reason is not None:
                     text = "".join(texts[index])
                     found = logprobs[index], prompts[index]
-                    choices[index] = Choice(index, text, delta.finish_reason, delta.stop_reason, *found)
+                    beside = "".join(thoughts[index]), calls[index].calls
+                    choices[index] = Choice(index, text, delta.finish_reason, delta.stop_reason, *found, *beside)
         return [choice for choice in choices if choice is not None]
 
 

@@ -68,7 +68,7 @@ class Latency:
             self._between.add(now_s - last_s, number)
 
     def _ended(self, timings: Timings, delta: Delta) -> None:
-        if delta.finish_reason not in ("stop", "length"):
+        if delta.finish_reason not in ("stop", "length", "tool_calls"):
             return  # of the others only the times of their tokens are told
         decode_s = timings.last_s - timings.first_s if timings.num_tokens else 0.0
         values: dict[str, float] = {

@@ -1,7 +1,6 @@
 """LLM: the engine in the caller's own thread, for notebooks and scripts. No event loop, no extra threads."""
 
 import contextlib
-import dataclasses
 import itertools
 import random
 import time
@@ -32,7 +31,10 @@ from jaxinfer.llm.text_side import load_text
 from jaxinfer.llm.types import Delta, Stats
 from jaxinfer.protocol.embeddings import Pooling, check_dimensions, check_pairs, paired, shaped, similarity
 from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.protocol.tools import read_schemas
 from jaxinfer.text.chat_template import encode_chat
+from jaxinfer.text.reading import Reading
+from jaxinfer.text.tools.reader import ToolUse
 
 if TYPE_CHECKING:
     from jaxinfer.offline.tally import Tally
@@ -72,7 +74,7 @@ class LLM:
         self._core = core
         self._engine = core.engine
         self._text = load_text(config, core.folder)
-        self.info = dataclasses.replace(core.info, has_chat_template=self._text.template.exists)
+        self.info = self._text.facts_for(core.info)
         self._numbers = itertools.count()
         self._random = random.Random(config.seed)
 
@@ -99,7 +101,7 @@ class LLM:
         One SamplingParams for all, or one per prompt. Raises InvalidRequest before anything is computed.
         """
         encoded = [self._encode(prompt) for prompt in _as_list(prompts)]
-        return self._run(encoded, _per_prompt(sampling_params, len(encoded)), chat=False)
+        return self._run(encoded, _per_prompt(sampling_params, len(encoded)), [None] * len(encoded), chat=False)
 
     def chat(
         self,
@@ -109,7 +111,11 @@ class LLM:
         tools: list[dict[str, Any]] | None = None,
         template_kwargs: dict[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """Answer one conversation, or a list of them, under the model's chat template."""
+        """Answer one conversation, or a list of them, under the model's chat template.
+
+        tools: functions that the model may call, as in OpenAI's API. Thoughts and calls come apart from the text.
+        """
+        use = None if tools is None or self.info.tool_format is None else ToolUse(read_schemas(tools))
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
         encoded: list[Encoded] = [
             (
@@ -124,7 +130,8 @@ class LLM:
             )
             for conversation in conversations
         ]
-        return self._run(encoded, _per_prompt(sampling_params, len(encoded)), chat=True)
+        readings = [self._text.reading(ids, use) for _, ids in encoded]
+        return self._run(encoded, _per_prompt(sampling_params, len(encoded)), readings, chat=True)
 
     def embed(
         self,
@@ -167,7 +174,7 @@ class LLM:
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[Delta]:
         """The deltas of one prompt as they are made. Leaving the loop early aborts the request."""
         encoded = self._encode(prompt)
-        answers = self._add([encoded], [sampling_params or SamplingParams()], chat=False)
+        answers = self._add([encoded], [sampling_params or SamplingParams()], [None], chat=False)
         return (delta for _, delta in self._step_until_done(answers, piece=1))
 
     def generate_file(
@@ -208,9 +215,11 @@ class LLM:
                 job.publish()
             return job.tally
 
-    def _run(self, encoded: list[Encoded], params: list[SamplingParams], *, chat: bool) -> list[RequestOutput]:
+    def _run(
+        self, encoded: list[Encoded], params: list[SamplingParams], readings: list[Reading | None], *, chat: bool
+    ) -> list[RequestOutput]:
         began = time.perf_counter()
-        answers = self._add(encoded, params, chat=chat)
+        answers = self._add(encoded, params, readings, chat=chat)
         results = {
             answer.request.id: RequestOutput(text, ids, [CompletionOutput(i) for i in range(answer.request.n)])
             for (text, ids), answer in zip(encoded, answers.values(), strict=True)
@@ -239,9 +248,11 @@ class LLM:
             found[request_id] = delta.embedding
         return [found[request.id] for request in made]
 
-    def _add(self, encoded: list[Encoded], params: list[SamplingParams], *, chat: bool) -> dict[str, Answer]:
+    def _add(
+        self, encoded: list[Encoded], params: list[SamplingParams], readings: list[Reading | None], *, chat: bool
+    ) -> dict[str, Answer]:
         answers = {}
-        for (_, ids), sampling_params in zip(encoded, params, strict=True):
+        for (_, ids), sampling_params, reading in zip(encoded, params, readings, strict=True):
             request, sampling = prepare(
                 ids,
                 sampling_params,
@@ -251,8 +262,9 @@ class LLM:
                 random_seed=self._random.getrandbits(64),
                 encode=partial(self._text.tokenizer.encode, add_special_tokens=False, plain=True),
                 chat=chat,
+                reading=reading,
             )
-            answers[request.id] = Answer(request, sampling, self._text.tokenizer, self._engine.inbox.put)
+            answers[request.id] = Answer(request, sampling, self._text.tokenizer, self._engine.inbox.put, reading)
         self._start(answers)
         return answers
 

@@ -5,6 +5,7 @@ import html
 
 from jaxinfer.llm.types import Delta
 from jaxinfer.protocol.logprobs import TokenLogprob, token_text
+from jaxinfer.text.tools.reader import WholeCalls
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -16,10 +17,20 @@ class Logprob:
     decoded_token: str
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class ToolCall:
+    """arguments: a JSON object, as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
 @dataclasses.dataclass(slots=True)
 class CompletionOutput:
-    """One choice. finish_reason: "stop", "length", "abort" or "error"; error says why in the last case.
+    """One choice. finish_reason: "stop", "length", "tool_calls", "abort" or "error"; error says why in the last case.
 
+    reasoning, tool_calls: of a chat, what the model thought and which tools it calls; `text` holds neither.
     logprobs: one dict per token, if asked for, by id: the token itself and the most likely ones.
     """
 
@@ -30,9 +41,16 @@ class CompletionOutput:
     stop_reason: int | str | None = None
     error: str | None = None
     logprobs: list[dict[int, Logprob]] | None = None
+    reasoning: str = ""
+    _calls: WholeCalls = dataclasses.field(default_factory=WholeCalls, repr=False)
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        return [ToolCall(call.id or "", call.name or "", call.arguments) for call in self._calls.calls]
 
     def add(self, delta: Delta) -> None:
-        self.text += delta.text
+        self.text += self._calls.add(delta.calls, delta.text) if delta.calls else delta.text
+        self.reasoning += delta.reasoning
         self.token_ids += delta.token_ids
         if delta.logprobs is not None:
             self.logprobs = self.logprobs or []

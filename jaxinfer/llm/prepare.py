@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from jaxinfer.config import Limits
-from jaxinfer.engine.sequence import Request
+from jaxinfer.engine.sequence import Request, ThoughtLimit
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.llm.types import ModelInfo
 from jaxinfer.protocol.embeddings import POOLINGS, Pooling, check_input_length
@@ -16,6 +16,7 @@ from jaxinfer.protocol.sampling import (
 )
 from jaxinfer.protocol.validate import invalid, too_long, validate_prompt_ids, validate_sampling
 from jaxinfer.runtime.plan import Controls
+from jaxinfer.text.reading import Reading
 
 
 def prepare(
@@ -31,10 +32,12 @@ def prepare(
     priority: int = 0,
     salt: str = "",
     prompt_only: bool = False,
+    reading: Reading | None = None,
 ) -> tuple[Request, ResolvedSampling]:
     """Validate and fill in one request.
 
     random_seed: 64 bits, used when the request names none.    encode: a text's token ids and no others, for bad words.
+    reading: how the answer is taken apart.
     prompt_only: the one token that is drawn is not wanted, so that it needs no room.
     Raises InvalidRequest when a field is out of range, an id lies outside the logits' width, or it can never fit.
     """
@@ -72,8 +75,20 @@ def prepare(
         controls=None if controls == Controls() else controls,
         logprobs=sampling.logprobs,
         prompt_logprobs=sampling.prompt_logprobs,
+        thoughts=_thoughts(sampling.thinking_token_budget, reading),
     )
     return request, sampling
+
+
+def _thoughts(budget: int | None, reading: Reading | None) -> ThoughtLimit | None:
+    if budget is None:
+        return None
+    if reading is None or reading.thinking is None:
+        raise invalid("thinking_token_budget", "left out but for a chat with a model that thinks", budget)
+    if reading.start == "answering":
+        return None
+    tags = reading.thinking
+    return ThoughtLimit(tags.open_id, tags.close_id, budget, reading.start == "thinking")
 
 
 def prepare_embedding(

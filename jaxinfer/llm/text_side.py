@@ -1,14 +1,21 @@
 """The text side of a model: no jax, so that another process than the engine's can own it."""
 
 import dataclasses
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from jaxinfer.checkpoint.resolve import DEMO_FOLDER, Part, resolve
 from jaxinfer.config import EngineConfig
+from jaxinfer.llm.types import ModelInfo
 from jaxinfer.protocol.validate import too_long
 from jaxinfer.text.chat_template import ChatTemplate
+from jaxinfer.text.reading import Reading
+from jaxinfer.text.thinking import Thinking
 from jaxinfer.text.tokenizer import Tokenizer
+from jaxinfer.text.tools.formats import Format, format_of
+from jaxinfer.text.tools.reader import ToolUse
 from jaxinfer.text.trial import try_template
 
 _PIECE = 2**15  # characters
@@ -21,6 +28,24 @@ class TextSide:
 
     tokenizer: Tokenizer
     template: ChatTemplate
+    tool_format: Format | None = None
+    thinking: Thinking | None = None
+
+    def reading(self, prompt_ids: Sequence[int], tools: ToolUse | None) -> Reading | None:
+        """How the answer to a rendered prompt is to be read; None: as plain text."""
+        if self.thinking is None and tools is None:
+            return None
+        start = "answering" if self.thinking is None else self.thinking.start(prompt_ids)
+        return Reading(self.thinking, start, self.tool_format, tools)
+
+    def facts_for(self, info: ModelInfo) -> ModelInfo:
+        """The model with what only its text side knows."""
+        return dataclasses.replace(
+            info,
+            has_chat_template=self.template.exists,
+            tool_format=self.tool_format,
+            has_thinking=self.thinking is not None,
+        )
 
     def check_fits(self, num_bytes: int, max_model_len: int, param: str) -> None:
         """Raise InvalidRequest for a text that cannot fit, whatever its tokens: to count them could take a minute."""
@@ -40,6 +65,14 @@ class TextSide:
         return _NORMALIZED * max(len(table[token_id]) for token_id in range(self.tokenizer.vocab_size))
 
 
+def texts_of(message: dict[str, Any]) -> Iterator[str]:
+    """What a message brings to the prompt: its content and the arguments of its calls, where they are text."""
+    calls = message.get("tool_calls")
+    functions = [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    texts = [message.get("content"), *(given.get("arguments") for given in functions if isinstance(given, dict))]
+    return (text for text in texts if isinstance(text, str))
+
+
 def num_bytes(text: str) -> int:
     """In UTF-8; whether it is valid is for the tokenizer to say."""
     if text.isascii():
@@ -53,7 +86,18 @@ def load_text(config: EngineConfig, folder: Path) -> TextSide:
     source = _source(config, folder)
     if source != DEMO_FOLDER:  # what strangers wrote is tried in a child with limits before it is run here
         try_template(source)
-    return TextSide(Tokenizer.from_folder(source), ChatTemplate.from_folder(source))
+    tokenizer, template = Tokenizer.from_folder(source), ChatTemplate.from_folder(source)
+    texts = "\n".join(template.sources.values())
+    return TextSide(tokenizer, template, _tool_format(config, template), Thinking.of(tokenizer, texts))
+
+
+def _tool_format(config: EngineConfig, template: ChatTemplate) -> Format | None:
+    """None for a template that shows no tools: the model would never hear of them."""
+    if not template.reads_tools:
+        return None
+    if config.tool_call_parser != "auto":
+        return config.tool_call_parser
+    return format_of(template.sources.get("tool_use", template.sources.get("default", "")))
 
 
 def load_tokenizer(config: EngineConfig, folder: Path) -> Tokenizer:

@@ -9,6 +9,7 @@ from jaxinfer.engine.stats import Work, add_up
 from jaxinfer.protocol.logprobs import TokenLogprob
 from jaxinfer.protocol.sampling import GenerationDefaults
 from jaxinfer.runtime.plan import DeviceFacts
+from jaxinfer.text.tools.reader import CallDelta, merged
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,6 +19,8 @@ class ModelInfo:
     vocab_size: width of the logits; ids below it may be sampled.    hidden_size: numbers of an embedding.
     root: the folder or hub id it came from.
     max_logprobs: the most likely tokens that a request may ask for.
+    tool_format: how the model writes tool calls, None if its template takes no tools or their form is unknown.
+    has_thinking: whether it writes its thoughts between tags.
     note: said on every surface when the model is no real one (the demo, random weights), else "".
     """
 
@@ -33,6 +36,8 @@ class ModelInfo:
     has_chat_template: bool = False
     is_demo: bool = False
     max_logprobs: int = 20
+    tool_format: str | None = None
+    has_thinking: bool = False
     note: str = ""
 
 
@@ -58,12 +63,15 @@ class Delta(msgspec.Struct, gc=False):
     """The next piece of one choice. A choice's last delta, and no other, has a finish_reason.
 
     token_ids: the ids that count, a deciding EOS or stop token included; text: what they add, held-back text excluded.
-    finish_reason: None, "stop", "length", "abort" or "error".    stop_reason: the stop string or stop token id.
+    finish_reason: None, "stop", "length", "tool_calls", "abort" or "error".
+    stop_reason: the stop string or stop token id.
     prompt_tokens, cached_tokens: of the request, on every delta.
     logprobs: one for each of token_ids, if asked for.    prompt_logprobs: one for each token of the prompt, if asked
     for, on the choice's first delta.
-    timings: on the choice's last delta, from AsyncLLM alone.    embedding: if asked for, on the only delta,
-    little-endian f32[D].
+    timings: on the choice's last delta, from AsyncLLM alone.
+    embedding: if asked for, on the only delta, little-endian f32[D].
+    reasoning, calls: what the text holds beside the content, where a Reading was asked for; neither is in `text`.
+    thinking_tokens: how many of token_ids are thoughts.
     """
 
     index: int
@@ -78,11 +86,20 @@ class Delta(msgspec.Struct, gc=False):
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob] | None = None
     timings: Timings | None = None
+    reasoning: str = ""
+    calls: list[CallDelta] | None = None
+    thinking_tokens: int = 0
     embedding: bytes | None = None
 
     def extend(self, later: "Delta") -> None:
         """Append the choice's next delta."""
+        if later.calls:
+            for call in later.calls:
+                call.at += len(self.text)
+            self.calls = merged([*(self.calls or ()), *later.calls])
         self.text += later.text
+        self.reasoning += later.reasoning
+        self.thinking_tokens += later.thinking_tokens
         self.token_ids += later.token_ids
         if later.logprobs is not None:
             self.logprobs = (self.logprobs or []) + later.logprobs

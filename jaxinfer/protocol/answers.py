@@ -44,13 +44,19 @@ _PROMPT_LOGPROBS: dict[str, Schema] = {
     "prompt_logprobs": _list(_or_null({"type": "object", "additionalProperties": _BY_ID}))
 }
 _END: dict[str, Schema] = {
-    "finish_reason": {"enum": ["stop", "length", "abort"]},
+    "finish_reason": {"enum": ["stop", "length", "tool_calls", "abort"]},
     "stop_reason": {"type": ["string", "integer", "null"]},
 }
+_CALL = _object(
+    {"id": _STRING, "type": {"const": "function"}, "function": _object({"name": _STRING, "arguments": _STRING})}
+)
 _CHAT_CHOICE = _object(
     {
         "index": _INTEGER,
-        "message": _object({"role": {"const": "assistant"}, "content": _STRING, "refusal": {"type": "null"}}),
+        "message": _object(
+            {"role": {"const": "assistant"}, "content": _TEXT_OR_NULL, "refusal": {"type": "null"}},
+            {"reasoning": _STRING, "reasoning_content": _STRING, "tool_calls": _list(_CALL)},
+        ),
         "logprobs": _or_null(_CHAT_LOGPROBS),
     }
     | _END
@@ -60,7 +66,8 @@ _COMPLETION_CHOICE = _object(
 )
 _USAGE = _object(
     {name: _INTEGER for name in ("prompt_tokens", "completion_tokens", "total_tokens")}
-    | {"prompt_tokens_details": _object({"cached_tokens": _INTEGER})}
+    | {"prompt_tokens_details": _object({"cached_tokens": _INTEGER})},
+    {"completion_tokens_details": _object({"reasoning_tokens": _INTEGER})},
 )
 
 

@@ -1,7 +1,7 @@
 """POST /v1/chat/completions: the request."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -19,16 +19,16 @@ from jaxinfer.protocol.fields import (
 )
 from jaxinfer.protocol.messages import read_messages
 from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.protocol.tools import Tools, read_tools
 from jaxinfer.protocol.truncation import check_truncation
 from jaxinfer.protocol.validate import MAX_LOGPROBS, NUMBERS, Range, invalid
 
 # Switches that templates are known to read; anything else could reach into a template's own variables.
 TEMPLATE_SWITCHES = ("enable_thinking", "thinking", "date_string")
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 CHAT_REFUSED = {
-    **REFUSED,
-    "tools": Refusal(),
-    "tool_choice": Refusal(("none",)),
-    "parallel_tool_calls": Refusal((True, False)),
+    **{name: refusal for name, refusal in REFUSED.items() if name not in ("reasoning_effort", "thinking_token_budget")},
+    "include_reasoning": Refusal((True,)),
     "functions": Refusal(),
     "function_call": Refusal(("none",)),
     "modalities": Refusal((["text"],)),
@@ -38,8 +38,8 @@ CHAT_REFUSED = {
     "documents": Refusal(),
     "echo": Refusal((False,)),
     "add_special_tokens": Refusal((False,)),
-    "separate_reasoning": Refusal(),
-    "stream_reasoning": Refusal(),
+    "separate_reasoning": Refusal((True,)),
+    "stream_reasoning": Refusal((True,)),
     "input_ids": Refusal(cure="send token ids to /v1/completions"),
 }
 
@@ -55,6 +55,10 @@ class ChatWire(OpenAIEnvelope, frozen=True, kw_only=True):
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] = {}
     session_append: bool = False  # messages are those since the session's last answer
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool = True
+    reasoning_effort: Effort | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,13 +66,16 @@ class ChatRequest:
     """A chat request that can be carried out, but for its sampling, which validate_sampling checks.
 
     messages: role, content and what else a template reads.    unknown: names nobody reads, for the warning header.
+    template_kwargs: its switches.
     """
 
     wire: ChatWire
-    messages: list[dict[str, str]]
+    messages: list[dict[str, Any]]
     sampling: SamplingParams
     add_generation_prompt: bool
     unknown: tuple[str, ...]
+    tools: Tools | None = None
+    template_kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def read_chat(body: dict[str, Any], *, max_logprobs: int = MAX_LOGPROBS) -> ChatRequest:
@@ -82,12 +89,14 @@ def read_chat(body: dict[str, Any], *, max_logprobs: int = MAX_LOGPROBS) -> Chat
     check_stream_logprobs(wire, sampling)
     check_truncation(wire, sampling)
     check_template_kwargs(wire.chat_template_kwargs)
+    tools = read_tools(wire.tools, wire.tool_choice, wire.parallel_tool_calls)
     messages, unknown_in_messages = read_messages(raw_messages)
     add_generation_prompt = check_continue(messages, wire.add_generation_prompt, wire.continue_final_message)
-    return ChatRequest(wire, messages, sampling, add_generation_prompt, unknown + unknown_in_messages)
+    unknown += unknown_in_messages
+    return ChatRequest(wire, messages, sampling, add_generation_prompt, unknown, tools, _template_kwargs(wire))
 
 
-def check_continue(messages: list[dict[str, str]], add_generation_prompt: bool | None, continue_final: bool) -> bool:
+def check_continue(messages: list[dict[str, Any]], add_generation_prompt: bool | None, continue_final: bool) -> bool:
     """Whether a generation prompt is added: unless said otherwise, yes, but not when the last message goes on."""
     if not continue_final:
         return add_generation_prompt is not False
@@ -115,6 +124,16 @@ def check_template_kwargs(kwargs: dict[str, Any]) -> None:
             )
         if not isinstance(value, str if name == "date_string" else bool):
             raise invalid(param, "a string" if name == "date_string" else "true or false", value)
+
+
+def _template_kwargs(wire: ChatWire) -> dict[str, Any]:
+    """The template's switches, of which reasoning_effort is another spelling: none is off, all else is on."""
+    if wire.reasoning_effort is None:
+        return wire.chat_template_kwargs
+    wanted = wire.reasoning_effort != "none"
+    if wire.chat_template_kwargs.get("enable_thinking", wanted) != wanted:
+        raise invalid("reasoning_effort", "in accord with enable_thinking", wire.reasoning_effort, cure="leave one out")
+    return {**wire.chat_template_kwargs, "enable_thinking": wanted}
 
 
 def _num_logprobs(wire: ChatWire, most: int) -> int | None:

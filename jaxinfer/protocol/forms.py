@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from jaxinfer.errors import ApiError
 from jaxinfer.protocol.logprobs import TokenLogprob
+from jaxinfer.text.tools.reader import CallDelta
 
 Metrics = dict[str, float | None]  # how long the parts of a request took
 
@@ -18,26 +19,35 @@ class Usage:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    reasoning_tokens: int | None = None  # of these, for a model that thinks
 
     def plus(self, other: "Usage") -> "Usage":
+        thoughts = [n for n in (self.reasoning_tokens, other.reasoning_tokens) if n is not None]
         return Usage(
             self.prompt_tokens + other.prompt_tokens,
             self.cached_tokens + other.cached_tokens,
             self.completion_tokens + other.completion_tokens,
+            sum(thoughts) if thoughts else None,
         )
 
     def as_dict(self) -> dict[str, Any]:
+        details: dict[str, Any] = {}
+        if self.reasoning_tokens is not None:
+            details = {"completion_tokens_details": {"reasoning_tokens": self.reasoning_tokens}}
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
-        }
+        } | details
 
 
 @dataclasses.dataclass(slots=True)
 class Choice:
-    """One finished choice. finish_reason: stop, length or abort.    stop_reason: the stop string or stop token id."""
+    """One finished choice. finish_reason: stop, length, tool_calls or abort.
+
+    stop_reason: the stop string or stop token id.    reasoning, calls: beside the text, where they are wanted.
+    """
 
     index: int
     text: str
@@ -45,6 +55,8 @@ class Choice:
     stop_reason: int | str | None
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob] | None = None
+    reasoning: str = ""
+    calls: list[CallDelta] = dataclasses.field(default_factory=list)
 
 
 class Progress(Protocol):
@@ -71,6 +83,12 @@ class Piece(Protocol):
 
     @property
     def logprobs(self) -> list[TokenLogprob] | None: ...
+
+    @property
+    def reasoning(self) -> str: ...
+
+    @property
+    def calls(self) -> list[CallDelta] | None: ...
 
 
 class Events(Protocol):

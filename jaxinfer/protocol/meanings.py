@@ -47,7 +47,7 @@ MEANINGS = {
     "user": "repeated in the answer",
     "safety_identifier": "repeated in the answer",
     "prompt_cache_key": "repeated in the answer",
-    "parallel_tool_calls": "repeated in the answer; there are no tools",
+    "parallel_tool_calls": "false: of several calls only the first; without tools, repeated at most",
     "top_logprobs": "with logprobs: of how many of the likeliest tokens at each place",
     "prompt_logprobs": "the same for the prompt's tokens; without stream",
     "echo": "the answer begins with the prompt; with max_tokens 0 it ends there",
@@ -63,5 +63,9 @@ MEANINGS = {
     "add_generation_prompt": "let the template open the assistant's turn; not with continue_final_message",
     "continue_final_message": "go on with the last message, the assistant's, instead of a new one",
     "chat_template_kwargs": "switches that the template reads: enable_thinking, thinking, date_string",
+    "tools": "functions that the model may call, each with a name and the JSON schema of its parameters",
+    "tool_choice": "auto, or none: the tools are shown, and nothing is taken for a call",
+    "thinking_token_budget": "thoughts end after so many tokens, if not before; without logprobs",
+    "reasoning_effort": "none turns thinking off, all else turns it on, as enable_thinking does",
     "return_token_strs": "the tokens' texts too",
 }

@@ -9,14 +9,14 @@ from jaxinfer.protocol.validate import Verbatim, invalid, show, unsupported
 
 MAX_MESSAGES = 4096
 ROLES = ("system", "developer", "user", "assistant")
+MAX_CALLS = 128  # of one message
 _LATER_ROLES = ("tool", "function")
 _TEMPLATE_FIELDS = ("name", "reasoning_content")
 _REFUSED = {
-    "tool_calls": Refusal(([],)),
     "function_call": Refusal(),
-    "tool_call_id": Refusal(),
     "audio": Refusal(),
 }
+_TOOLS_REFUSED = {"tool_calls": Refusal(([],)), "tool_call_id": Refusal()}  # where a dialect has no role tool
 # What our own answers and OpenAI's carry beside the text; clients send their history back as they got it.
 _IGNORED = frozenset({"refusal", "annotations", "reasoning"})
 _LATER_PARTS = frozenset(
@@ -38,17 +38,17 @@ class Dialect:
     ignored: frozenset[str] = _IGNORED
 
 
-CHAT = Dialect()
+CHAT = Dialect(roles=(*ROLES, "tool"))
 
 
-def read_messages(raw: Any, dialect: Dialect = CHAT) -> tuple[list[dict[str, str]], tuple[str, ...]]:
+def read_messages(raw: Any, dialect: Dialect = CHAT) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
     """The messages to render, and the names of unknown fields as `messages[i].name`."""
     if not isinstance(raw, list):
         raise invalid(dialect.name, "a list of messages", raw)
     if not 1 <= len(raw) <= MAX_MESSAGES:
         raise invalid(dialect.name, f"a list of 1 to {MAX_MESSAGES} messages", Verbatim(str(len(raw))))
     messages, unknown = [], []
-    known = {"role", "content", *dialect.ignored, *_REFUSED, *_TEMPLATE_FIELDS}
+    known = {"role", "content", *dialect.ignored, *_REFUSED, *_TOOLS_REFUSED, *_TEMPLATE_FIELDS}
     for position, message in enumerate(raw):
         path = f"{dialect.name}[{position}]"
         if not isinstance(message, dict):
@@ -58,9 +58,9 @@ def read_messages(raw: Any, dialect: Dialect = CHAT) -> tuple[list[dict[str, str
     return messages, tuple(unknown)
 
 
-def _read_message(message: dict[str, Any], path: str, dialect: Dialect) -> dict[str, str]:
+def _read_message(message: dict[str, Any], path: str, dialect: Dialect) -> dict[str, Any]:
     role = message.get("role")
-    if role in _LATER_ROLES:
+    if role in _LATER_ROLES and role not in dialect.roles:
         raise InvalidRequest(
             f"{path}.role {show(role)} is not supported by this version of jaxinfer; put its text in a user message",
             param=f"{path}.role",
@@ -68,10 +68,12 @@ def _read_message(message: dict[str, Any], path: str, dialect: Dialect) -> dict[
         )
     if role not in dialect.roles:
         raise invalid(f"{path}.role", f"one of {', '.join(dialect.roles)}", role)
-    for name, refusal in _REFUSED.items():
+    has_tools = "tool" in dialect.roles
+    for name, refusal in (_REFUSED if has_tools else _REFUSED | _TOOLS_REFUSED).items():
         if message.get(name) is not None:
             check_refused(f"{path}.{name}", message[name], refusal)
-    read = {"role": "system" if role == "developer" else role}  # OpenAI's newer name; no open template knows it
+    # developer is OpenAI's newer name; no open template knows it
+    read: dict[str, Any] = {"role": "system" if role == "developer" else role}
     content = message.get("content")
     if content is None and role == "assistant":
         content = ""
@@ -82,7 +84,40 @@ def _read_message(message: dict[str, Any], path: str, dialect: Dialect) -> dict[
             if not isinstance(value, str):
                 raise invalid(f"{path}.{name}", "a string", value)
             read[name] = value
-    return read
+    return read | _read_tool_fields(message, role, path) if has_tools else read
+
+
+def _read_tool_fields(message: dict[str, Any], role: Any, path: str) -> dict[str, Any]:
+    """An assistant's calls, and which of them a tool's message answers."""
+    calls, call_id = message.get("tool_calls"), message.get("tool_call_id")
+    if role == "tool":
+        if not isinstance(call_id, str):
+            raise invalid(f"{path}.tool_call_id", "the id of the call that it answers", call_id)
+        return {"tool_call_id": call_id}
+    if call_id is not None:
+        raise invalid(f"{path}.tool_call_id", "left out but for role tool", call_id)
+    if not calls:
+        if calls not in (None, []):
+            raise invalid(f"{path}.tool_calls", "a list of calls", calls)
+        return {}
+    if role != "assistant" or not isinstance(calls, list) or len(calls) > MAX_CALLS:
+        given = Verbatim(f"{len(calls)} of role {show(role)}") if isinstance(calls, list) else calls
+        raise invalid(f"{path}.tool_calls", f"a list of at most {MAX_CALLS} calls of the assistant", given)
+    return {"tool_calls": [_read_call(call, f"{path}.tool_calls[{i}]") for i, call in enumerate(calls)]}
+
+
+def _read_call(call: Any, path: str) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or call.get("type", "function") != "function":
+        raise invalid(path, 'an object, {"id": ..., "type": "function", "function": {...}}', call)
+    name, arguments = function.get("name"), function.get("arguments", "{}")
+    if not isinstance(name, str) or not name:
+        raise invalid(f"{path}.function.name", "a string", name)
+    if not isinstance(arguments, str | dict):
+        raise invalid(f"{path}.function.arguments", "the text of a JSON object", arguments)
+    if not isinstance(call.get("id", ""), str):
+        raise invalid(f"{path}.id", "a string", call["id"])
+    return {"id": call.get("id", ""), "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def read_content(content: Any, path: str, dialect: Dialect = CHAT) -> str:

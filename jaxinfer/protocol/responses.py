@@ -13,6 +13,7 @@ from jaxinfer.errors import ApiError
 from jaxinfer.protocol.fields import StreamOptions
 from jaxinfer.protocol.forms import Choice, Metrics, Piece, Progress, Usage
 from jaxinfer.protocol.logprobs import LogprobsWriter, prompt_logprobs
+from jaxinfer.text.tools.reader import CallDelta
 
 Kind = Literal["chat", "completion"]
 DONE = b"data: [DONE]\n\n"
@@ -93,7 +94,37 @@ class Frames:
         logprobs: dict[str, Any] | None = None,
     ) -> bytes:
         """The next piece of a choice's text; its last one has the finish_reason. logprobs: of a LogprobsWriter."""
-        encoded = encode_text(text)
+        delta = self.text_key + encode_text(text) + self.text_end
+        return self._frame(index, delta, finish_reason, stop_reason, usage, logprobs)
+
+    def reasoning(self, index: int, text: str) -> bytes:
+        """The next piece of a chat's thoughts, under both of the names that clients read."""
+        return self._beside(index, {"reasoning": text, "reasoning_content": text})
+
+    def call(self, index: int, call: CallDelta) -> bytes:
+        """The next piece of a chat's tool call: first its name alone."""
+        frames = b""
+        if call.name is not None:
+            function = {"name": call.name, "arguments": ""}
+            begin = {"index": call.index, "id": call.id, "type": "function", "function": function}
+            frames = self._beside(index, {"tool_calls": [begin]})
+        if call.arguments:
+            piece = {"index": call.index, "function": {"arguments": call.arguments}}
+            frames += self._beside(index, {"tool_calls": [piece]})
+        return frames
+
+    def _beside(self, index: int, delta: dict[str, Any]) -> bytes:
+        return self._frame(index, b',"delta":' + encode_line(delta) + b',"logprobs":')
+
+    def _frame(
+        self,
+        index: int,
+        delta: bytes,
+        finish_reason: str | None = None,
+        stop_reason: int | str | None = None,
+        usage: Usage | None = None,
+        logprobs: dict[str, Any] | None = None,
+    ) -> bytes:
         middle = b'null,"finish_reason":'
         if logprobs is not None:
             middle = encode_line(logprobs) + b',"finish_reason":'
@@ -103,8 +134,7 @@ class Frames:
             end = encode_json(finish_reason) + b',"stop_reason":' + reason + b"}]"
         if usage is not None:
             end += b',"usage":' + encode_json(usage.as_dict())
-        parts = (self.choice_head, index, self.text_key, encoded, self.text_end, middle, end)
-        return b"%b%d%b%b%b%b%b}\n\n" % parts
+        return b"%b%d%b%b%b}\n\n" % (self.choice_head, index, delta, middle, end)
 
     def last(self, usage: Usage | None, metrics: Metrics | None) -> bytes:
         """The chunk after the last choice's end that include_usage and include_metrics ask for; none, if neither."""
@@ -133,11 +163,26 @@ class Chunks:
         if index not in self._writers:
             self._writers[index] = LogprobsWriter(self._answer.kind)
             frames = self._frames.role(index) if self._answer.kind == "chat" else b""
-        if piece.text or piece.logprobs or piece.finish_reason is not None:
-            usage = self._progress.usage if self._answer.options.continuous_usage_stats else None
-            logprobs = None if piece.logprobs is None else self._writers[index].write(piece.logprobs)
-            frames += self._frames.text(index, piece.text, piece.finish_reason, piece.stop_reason, usage, logprobs)
-        return frames
+        if piece.reasoning:
+            frames += self._frames.reasoning(index, piece.reasoning)
+        if not piece.calls:
+            return frames + self._text(index, piece) if _is_shown(piece) else frames
+        if piece.text or piece.logprobs:
+            frames += self._text(index, piece, is_last=False)
+        frames += b"".join(self._frames.call(index, call) for call in piece.calls)
+        if piece.finish_reason is None:
+            return frames
+        return frames + self._frames.text(index, "", piece.finish_reason, piece.stop_reason, self._usage)
+
+    @property
+    def _usage(self) -> Usage | None:
+        return self._progress.usage if self._answer.options.continuous_usage_stats else None
+
+    def _text(self, index: int, piece: Piece, *, is_last: bool = True) -> bytes:
+        """The piece's content, and its end if nothing of it follows."""
+        logprobs = None if piece.logprobs is None else self._writers[index].write(piece.logprobs)
+        end = (piece.finish_reason, piece.stop_reason) if is_last else (None, None)
+        return self._frames.text(index, piece.text, *end, self._usage, logprobs)
 
     def end(self) -> bytes:
         usage = self._progress.usage if self._answer.options.include_usage else None
@@ -146,6 +191,10 @@ class Chunks:
 
     def failed(self, error: ApiError) -> bytes:
         return error_frame(error) + DONE
+
+
+def _is_shown(piece: Piece) -> bool:
+    return bool(piece.text or piece.logprobs or piece.finish_reason is not None)
 
 
 def error_body(error: ApiError) -> bytes:
@@ -184,10 +233,22 @@ def _logprobs(choice: Choice, kind: Kind) -> dict[str, Any] | None:
     return None if choice.logprobs is None else LogprobsWriter(kind).write(choice.logprobs)
 
 
+def shown_call(call: CallDelta) -> dict[str, Any]:
+    """A whole call, as a message holds it."""
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
 def _chat_choice(choice: Choice) -> dict[str, Any]:
+    has_parts = choice.calls or choice.reasoning
+    message: dict[str, Any] = {"role": "assistant", "content": choice.text or ("" if not has_parts else None)}
+    message["refusal"] = None
+    if choice.reasoning:
+        message |= {"reasoning": choice.reasoning, "reasoning_content": choice.reasoning}
+    if choice.calls:
+        message["tool_calls"] = [shown_call(call) for call in choice.calls]
     return {
         "index": choice.index,
-        "message": {"role": "assistant", "content": choice.text, "refusal": None},
+        "message": message,
         "logprobs": _logprobs(choice, "chat"),
         "finish_reason": choice.finish_reason,
         "stop_reason": choice.stop_reason,

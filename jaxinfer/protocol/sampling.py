@@ -24,6 +24,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     logit_bias: added to these tokens' logits; an id may be its decimal string.    allowed_token_ids: draw no others.
     bad_words: texts that the answer will not hold, at a word's start or within.    min_tokens: before it may end.
     logprobs, prompt_logprobs: how many of the most likely tokens to name with each token of the answer, of the prompt.
+    thinking_token_budget: of a chat with a model that thinks: thoughts end after so many tokens, if not before.
     detokenize: False leaves the text empty, for callers that want ids alone; Python only, and not with stop.
     Nothing is checked here: validate_sampling is the one validator, whoever built the params.
     """
@@ -50,6 +51,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     min_tokens: int | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    thinking_token_budget: int | None = None
 
 
 class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,6 +149,7 @@ class ResolvedSampling(msgspec.Struct, frozen=True, kw_only=True):
     bad_words: tuple[str, ...]
     logprobs: int | None
     prompt_logprobs: int | None
+    thinking_token_budget: int | None
 
 
 def resolve_sampling(params: SamplingParams, defaults: GenerationDefaults, *, random_seed: int) -> ResolvedSampling:
@@ -175,6 +178,7 @@ def resolve_sampling(params: SamplingParams, defaults: GenerationDefaults, *, ra
         bad_words=tuple(params.bad_words or ()),
         logprobs=None if params.logprobs is None else int(params.logprobs),
         prompt_logprobs=None if params.prompt_logprobs is None else int(params.prompt_logprobs),
+        thinking_token_budget=None if params.thinking_token_budget is None else int(params.thinking_token_budget),
     )
 
 

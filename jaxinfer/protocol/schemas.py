@@ -16,13 +16,14 @@ from jaxinfer.protocol.completions import COMPLETION_REFUSED, MAX_PROMPTS, Compl
 from jaxinfer.protocol.embeddings import EMBEDDING_REFUSED, MAX_INPUTS, SCORE_REFUSED, EmbeddingWire, ScoreWire
 from jaxinfer.protocol.fields import IGNORED, LEAVE_OUT, SAMPLING_FIELDS, Refusal
 from jaxinfer.protocol.meanings import MEANINGS
-from jaxinfer.protocol.messages import CHAT, MAX_MESSAGES, Dialect
+from jaxinfer.protocol.messages import CHAT, MAX_CALLS, MAX_MESSAGES, Dialect
 from jaxinfer.protocol.open_responses import DIALECT as RESPONSES
 from jaxinfer.protocol.open_responses import RESPONSE_REFUSED, ResponseWire
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.session import SESSION_ID
 from jaxinfer.protocol.tokenize import REFUSED as TOKENIZE_REFUSED
 from jaxinfer.protocol.tokenize import DetokenizeWire, TokenizeWire
+from jaxinfer.protocol.tools import CHOICES, MAX_TOOL_NAME_CHARS, MAX_TOOLS, TOOL_NAME_CHAR
 from jaxinfer.protocol.truncation import TO_FIT
 from jaxinfer.protocol.validate import (
     MAX_BAD_WORD_CHARS,
@@ -44,6 +45,40 @@ _NOTHING: Schema = {"enum": [None], "description": NOT_SUPPORTED + LEAVE_OUT}
 _TEXT: Schema = {"type": "string", "minLength": 1}
 _STOP: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
 _BAD_WORD: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_BAD_WORD_CHARS}
+_OTHERS = ("assistant", "tool")
+_CALL: Schema = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "type": {"const": "function"},
+        "function": {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "minLength": 1},
+                "arguments": {"anyOf": [{"type": "string"}, {"type": "object"}]},
+            },
+            "required": ["name"],
+        },
+    },
+    "required": ["function"],
+}
+_TOOL_NAME: Schema = {"type": "string", "pattern": f"^{TOOL_NAME_CHAR}+$", "maxLength": MAX_TOOL_NAME_CHARS}
+_TOOL: Schema = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "function"},
+        "function": {
+            "type": "object",
+            "properties": {
+                "name": _TOOL_NAME,
+                "description": {"type": "string"},
+                "parameters": {"type": "object", "description": "a JSON schema of type object"},
+            },
+            "required": ["name"],
+        },
+    },
+    "required": ["type", "function"],
+}
 _EITHER: Schema = {
     "oneOf": [
         {"properties": {"prompt": {"type": "string"}, "messages": {"type": "null"}}, "required": ["prompt"]},
@@ -71,10 +106,16 @@ def _content(dialect: Dialect) -> Schema:
 def _messages(dialect: Dialect) -> Schema:
     content = _content(dialect)
     kind: Schema = {"type": {"enum": ["message", None]}} if dialect is RESPONSES else {}
-    others = {"role": {"enum": [role for role in dialect.roles if role != "assistant"]}, "content": content}
+    others = {"role": {"enum": [role for role in dialect.roles if role not in _OTHERS]}, "content": content}
     own = {"role": {"const": "assistant"}, "content": _or_null(content)}
+    tools: list[Schema] = []
+    if "tool" in dialect.roles:
+        own["tool_calls"] = {"type": "array", "items": _CALL, "maxItems": MAX_CALLS}
+        result = {"role": {"const": "tool"}, "content": content, "tool_call_id": {"type": "string"}}
+        tools = [{"type": "object", "properties": result, "required": ["role", "content", "tool_call_id"]}]
     message: Schema = {
         "anyOf": [
+            *tools,
             {"type": "object", "properties": kind | others, "required": ["role", "content"]},
             {"type": "object", "properties": kind | own, "required": ["role"]},
         ]
@@ -102,6 +143,8 @@ def _by_name(vocab_size: int) -> dict[str, Schema]:
         "prompt": _texts(ids, MAX_PROMPTS),
         **dict.fromkeys(("text_1", "text_2"), _texts(ids, MAX_INPUTS // 2)),
         "dimensions": {"type": "integer", "minimum": 1},
+        "tools": {"type": "array", "items": _TOOL, "maxItems": MAX_TOOLS},
+        "tool_choice": {"enum": CHOICES},
         "tokens": ids | {"minItems": 0},
         "cache_salt": {"type": "string", "pattern": f"^{SALT_CHAR}+$", "maxLength": MAX_SALT_CHARS},
         "session_id": {"type": "string", "pattern": f"^{SESSION_ID.pattern}$"},

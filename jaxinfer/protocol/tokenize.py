@@ -9,9 +9,10 @@ from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.chat import CHAT_REFUSED, check_continue, check_template_kwargs
 from jaxinfer.protocol.fields import read_wire, required
 from jaxinfer.protocol.messages import read_messages
+from jaxinfer.protocol.tools import read_tools
 from jaxinfer.protocol.validate import invalid, validate_prompt_ids
 
-REFUSED = {name: CHAT_REFUSED[name] for name in ("tools", "chat_template", "documents")}
+REFUSED = {name: CHAT_REFUSED[name] for name in ("chat_template", "documents")}
 
 
 class TokenizeWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +26,7 @@ class TokenizeWire(msgspec.Struct, frozen=True, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] = {}
+    tools: Any = None
 
 
 class DetokenizeWire(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +42,7 @@ class TokenizeRequest:
 
     wire: TokenizeWire
     prompt: str | None
-    messages: list[dict[str, str]] | None
+    messages: list[dict[str, Any]] | None
     add_generation_prompt: bool
     unknown: tuple[str, ...]
 
@@ -58,6 +60,7 @@ def read_tokenize(body: dict[str, Any]) -> TokenizeRequest:
     if wire.add_special_tokens:
         raise invalid("add_special_tokens", "false or left out for messages, whose template writes them", True)
     check_template_kwargs(wire.chat_template_kwargs)
+    read_tools(wire.tools, None, True)
     messages, unknown_in_messages = read_messages(wire.messages)
     add_generation_prompt = check_continue(messages, wire.add_generation_prompt, wire.continue_final_message)
     return TokenizeRequest(wire, None, messages, add_generation_prompt, unknown + unknown_in_messages)

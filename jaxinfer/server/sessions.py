@@ -22,10 +22,11 @@ from jaxinfer.errors import Conflict, InvalidRequest, NotFound, Overloaded
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.types import Delta
 from jaxinfer.protocol.chat import ChatRequest
-from jaxinfer.protocol.responses import encode_json
+from jaxinfer.protocol.responses import encode_json, shown_call
+from jaxinfer.text.tools.reader import WholeCalls
 
-Messages = list[dict[str, str]]
-RECORDED = ("stop", "length")  # how an answer ends that becomes part of its session
+Messages = list[dict[str, Any]]
+RECORDED = ("stop", "length", "tool_calls")  # how an answer ends that becomes part of its session
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -56,6 +57,8 @@ class Turn:
         self._sessions = sessions
         self._session = session
         self._text: list[str] = []
+        self._thoughts: list[str] = []
+        self._calls = WholeCalls()
         self._token_ids: list[int] = []
 
     def conversation(self, chat: ChatRequest) -> Messages:
@@ -79,15 +82,25 @@ class Turn:
 
     def add(self, delta: Delta, prompt: list[int], salt: str) -> None:
         """The answer's next piece; the last one ends the turn."""
-        self._text.append(delta.text)
+        self._text.append(self._calls.add(delta.calls, delta.text) if delta.calls else delta.text)
+        self._thoughts.append(delta.reasoning)
         self._token_ids += delta.token_ids
         if delta.finish_reason in RECORDED:
             history = None
             if self._messages is not None:
-                history = [*self._messages, {"role": "assistant", "content": "".join(self._text)}]
+                history = [*self._messages, self._message()]
             self._sessions.record(self._session, history, [*prompt, *self._token_ids], salt)
         if delta.finish_reason is not None:
             self.end()
+
+    def _message(self) -> dict[str, Any]:
+        """The answer, as a client would send it back."""
+        message: dict[str, Any] = {"role": "assistant", "content": "".join(self._text)}
+        if any(self._thoughts):
+            message["reasoning_content"] = "".join(self._thoughts)
+        if calls := self._calls.calls:
+            message["tool_calls"] = [shown_call(call) for call in calls]
+        return message
 
     def end(self) -> None:
         """The session is idle again; nothing to do if it is, or has another turn."""

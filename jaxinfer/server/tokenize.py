@@ -46,6 +46,7 @@ async def _ids(llm: AsyncLLM, wanted: TokenizeRequest) -> list[int]:
         add_generation_prompt=wanted.add_generation_prompt,
         continue_final_message=wanted.wire.continue_final_message,
         template_kwargs=wanted.wire.chat_template_kwargs,
+        tools=wanted.wire.tools or None,
     )
 
 

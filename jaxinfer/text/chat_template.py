@@ -16,7 +16,14 @@ import jinja2
 import jinja2.meta
 
 from jaxinfer.errors import CheckpointError, InvalidRequest
-from jaxinfer.text.messages import ContentFormat, format_content, plain_data, plain_messages, plain_objects
+from jaxinfer.text.messages import (
+    ContentFormat,
+    format_content,
+    plain_data,
+    plain_messages,
+    plain_objects,
+    with_text_arguments,
+)
 from jaxinfer.text.sandbox import MAX_CHARS, ChatEnvironment, LimitExceeded
 from jaxinfer.text.tokenizer import Tokenizer, read_json_object, read_tokenizer_config, token_text
 
@@ -41,7 +48,8 @@ class ChatTemplate:
     """A checkpoint's chat template, or its absence (`exists` is false and rendering is refused).
 
     source: the template, or templates by name ("default", and "tool_use" for requests with tools).
-    variables: what `template_kwargs` may set.    now: the clock of `strftime_now`.
+    variables: what `template_kwargs` may set.    reads_tools: it shows tools to the model.
+       now: the clock of `strftime_now`.
     max_render_s: processor time that one rendering may take.
     Raises CheckpointError when a template is no valid Jinja.
     """
@@ -64,8 +72,10 @@ class ChatTemplate:
         self._max_render_s = max_render_s
         self._compiled = {name: self._compile(name, text) for name, text in self.sources.items()}
         names = {n for text in self.sources.values() for n in self._names_in(text)}
+        self.reads_tools = "tools" in names
         self.variables = frozenset(names | _COMMON_VARIABLES) - _RESERVED - self.special_tokens.keys()
         self._formats: dict[str, ContentFormat] = {}
+        self._text_arguments: dict[str, bool] = {}
 
     @classmethod
     def from_folder(cls, path: str | Path) -> "ChatTemplate":
@@ -123,8 +133,11 @@ class ChatTemplate:
         variables = self._checked_variables(template_kwargs or {})
         plain_tools = None if tools is None else plain_objects(tools, "tools")
         content_format = self._content_format(self._name(plain_tools))
+        plain = format_content(plain_messages(messages), content_format)
+        if any(message.get("tool_calls") for message in plain) and self._wants_text_arguments(self._name(plain_tools)):
+            plain = with_text_arguments(plain)
         return ChatInput(
-            format_content(plain_messages(messages), content_format),
+            plain,
             plain_tools,
             variables,
             add_generation_prompt,
@@ -183,6 +196,29 @@ class ChatTemplate:
             else:
                 self._formats[name] = "text"
         return self._formats[name]
+
+    def _wants_text_arguments(self, name: str) -> bool:
+        """Tried out once: whether a template joins a call's arguments to its text instead of writing them as JSON."""
+        if name not in self._text_arguments:
+            as_object, as_text = (self._probe_call(name, given) for given in ({"jaxinfer": 1}, '{"jaxinfer": 1}'))
+            self._text_arguments[name] = as_text and not as_object
+        return self._text_arguments[name]
+
+    def _probe_call(self, name: str, arguments: Any) -> bool:
+        """Whether a call with these arguments is shown with them as JSON."""
+        call = {"id": "call00001", "type": "function", "function": {"name": "f", "arguments": arguments}}
+        messages: list[dict[str, Any]] = [
+            {"role": "user", "content": "x"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+        ]
+        tools: list[dict[str, Any]] | None = [] if name == "tool_use" else None
+        try:
+            rendered = self._run(ChatInput(messages, tools, {}, False, False))
+        except InvalidRequest as refusal:
+            if isinstance(refusal.__cause__, LimitExceeded):
+                raise
+            return False
+        return '{"jaxinfer": 1}' in rendered or '{"jaxinfer":1}' in rendered
 
     def _probe(self, name: str, content: Any) -> str | None:
         tools: list[dict[str, Any]] | None = [] if name == "tool_use" else None

@@ -13,7 +13,7 @@ from typing import Any
 
 # A model's own tags, such as <think> or </tool_call>: what an assistant said and what the system prompt explains may
 # hold them. Tokens that begin or end a turn look different or are special.
-_TAG = re.compile(r"</?\w+>")
+TAG = re.compile(r"</?\w+>")
 _TRUSTED_ROLES = ("system", "developer", "assistant")
 
 
@@ -21,7 +21,7 @@ class ControlGuard:
     """Finds and breaks the spellings of a tokenizer's control tokens."""
 
     def __init__(self, control_tokens: dict[str, int], special_ids: frozenset[int]) -> None:
-        tags = {t for t, token_id in control_tokens.items() if token_id not in special_ids and _TAG.fullmatch(t)}
+        tags = {t for t, token_id in control_tokens.items() if token_id not in special_ids and TAG.fullmatch(t)}
         self._all = _Spellings(control_tokens)
         self._turns = _Spellings(control_tokens.keys() - tags)
 

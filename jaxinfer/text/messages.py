@@ -69,6 +69,16 @@ def format_content(messages: list[dict[str, Any]], wanted: ContentFormat) -> lis
     return formatted
 
 
+def with_text_arguments(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages with the arguments of their tool calls as JSON text; the calls are changed in place."""
+    for message in messages:
+        for call in message.get("tool_calls", []):
+            function = call.get("function", call)
+            if isinstance(function.get("arguments"), dict):
+                function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
+    return messages
+
+
 def _plain_message(given: Any, i: int) -> dict[str, Any]:
     if not isinstance(given, dict) or not isinstance(given.get("role"), str):
         raise InvalidRequest(

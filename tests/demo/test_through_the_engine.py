@@ -19,8 +19,13 @@ def test_the_engine_gives_the_golden_answer(llm, golden):
     (result,) = llm.chat(
         golden.messages, params, tools=list(golden.tools), template_kwargs={"enable_thinking": golden.thinking}
     )
-    assert result.outputs[0].text == golden.answer
-    assert result.outputs[0].finish_reason == "stop"
+    output = result.outputs[0]
+    calls = [
+        f'<tool_call>\n{{"name": "{c.name}", "arguments": {c.arguments}}}\n</tool_call>' for c in output.tool_calls
+    ]
+    thoughts = f"<think>\n{output.reasoning}\n</think>\n\n" if golden.thinking else ""
+    assert thoughts + "\n".join(filter(None, [output.text, *calls])) == golden.answer
+    assert output.finish_reason == ("tool_calls" if calls else "stop")
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ import numpy as np
 from jax.errors import JaxRuntimeError
 
 from jaxinfer.config import ExtendBucket, Limits
-from jaxinfer.engine.sequence import Request
+from jaxinfer.engine.sequence import Request, ThoughtLimit
 from jaxinfer.runtime.plan import Controls, History, Logprobs, Pending, Plan, Row, Sampling, StepResult
 from jaxinfer.testing.faults import Fault, FaultStruck, FaultyRunner
 
@@ -134,12 +134,22 @@ def alone(request: Request, index: int, limits: Limits) -> tuple[list[int], str]
         values = len(tokens)
         banned = list(completes_a_bad_word(controls, tokens)) if controls else []
         token = draw(history, values - 1, sampling, Seen(list(request.prompt), output, ends, banned))
+        if closes_thoughts(request.thoughts, output):
+            token = request.thoughts.close_id
         tokens.append(token)
         output.append(token)
         if token in ends:
             return output, "stop"
         if len(output) == request.max_tokens or len(tokens) == limits.max_model_len:
             return output, "length"
+
+
+def closes_thoughts(limit: ThoughtLimit | None, output: list[int]) -> bool:
+    """Whether the thoughts are as long as they may be, so that the next token must close them."""
+    if limit is None:
+        return False
+    begins = [0] if limit.is_open else [i + 1 for i, token in enumerate(output[:4]) if token == limit.open_id][-1:]
+    return any(len(output) == at + limit.budget and limit.close_id not in output[at:] for at in begins)
 
 
 @dataclasses.dataclass

@@ -28,6 +28,8 @@ class Piece:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     logprobs: None = None
+    reasoning: str = ""
+    calls: Any = None
 
 
 def objects(frames: bytes) -> list[dict[str, Any]]:

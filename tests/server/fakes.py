@@ -15,6 +15,8 @@ from jaxinfer.llm.types import Delta, ModelInfo, Stats
 from jaxinfer.protocol.sampling import GenerationDefaults, SamplingParams, resolve_max_tokens
 from jaxinfer.protocol.validate import validate_prompt_ids, validate_sampling
 from jaxinfer.runtime.plan import DeviceFacts
+from jaxinfer.text.reading import Reading
+from jaxinfer.text.tools.reader import ToolUse
 
 Step = Delta | float | asyncio.Event | Exception  # a delta; seconds or an event to wait for; what to raise
 Script = Callable[[list[int], SamplingParams], Iterable[Step]]
@@ -30,6 +32,7 @@ INFO = ModelInfo(
     has_chat_template=True,
     fingerprint="jaxinfer-test",
     created=1_700_000_000,
+    tool_format="hermes",
 )
 SMALL = Limits(
     max_model_len=512,
@@ -85,6 +88,7 @@ class FakeLLM:
         self.aborts: list[str] = []
         self.encoded: list[str] = []
         self.rendered: list[dict[str, Any]] = []
+        self.uses: list[ToolUse | None] = []
         self.running: set[str] = set()
         self.kept: dict[str, tuple[str, list[int]]] = {}  # salt and tokens by the engine's name of a session
         self.forgotten: list[str] = []
@@ -127,8 +131,13 @@ class FakeLLM:
     ) -> list[int]:
         self.rendered.append({"messages": messages, "add": add_generation_prompt, "go_on": continue_final_message})
         self.rendered[-1]["kwargs"] = template_kwargs
+        self.rendered[-1]["tools"] = tools
         text = "".join(f"{message['role']}:{message['content']}\n" for message in messages)
         return list((text + ("assistant:" if add_generation_prompt else "")).encode())
+
+    def reading(self, prompt_ids: list[int], tools: ToolUse | None) -> Reading | None:
+        self.uses.append(tools)
+        return None  # the scripted deltas are apart already
 
     async def generate(
         self,
@@ -141,6 +150,7 @@ class FakeLLM:
         salt: str = "",
         arrived_s: float | None = None,
         prompt_only: bool = False,
+        reading: Reading | None = None,
         random_seed: int | None = None,
     ) -> AsyncIterator[Delta]:
         if self.status == "draining":

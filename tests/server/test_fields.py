@@ -126,8 +126,6 @@ ONLY_CHAT_REFUSED: dict[str, Any] = {
     "best_of": 2,
     "echo": True,
     "add_special_tokens": True,
-    "tools": [TOOL],
-    "tool_choice": "auto",
     "functions": [TOOL],
     "function_call": "auto",
     "modalities": ["audio"],
@@ -135,10 +133,11 @@ ONLY_CHAT_REFUSED: dict[str, Any] = {
     "web_search_options": {},
     "chat_template": "x",
     "documents": [{}],
-    "separate_reasoning": True,
-    "stream_reasoning": True,
+    "separate_reasoning": False,
+    "stream_reasoning": False,
     "input_ids": [1],
 }
+ONLY_OF_CHATS = {"reasoning_effort", "thinking_token_budget"}
 POOLED_REFUSED: dict[str, Any] = {"use_activation": False, "request_id": "x", "rid": "x", "lora_path": "x"}
 POOLED_REFUSED |= {"session_id": "x"}
 ONLY_EMBEDDINGS_REFUSED: dict[str, Any] = {
@@ -149,7 +148,7 @@ ONLY_EMBEDDINGS_REFUSED: dict[str, Any] = {
     "prompt_embeds": "x",
 }
 REFUSED_BY: dict[str, dict[str, Any]] = {
-    CHAT: REFUSED | ONLY_CHAT_REFUSED,
+    CHAT: {name: value for name, value in REFUSED.items() if name not in ONLY_OF_CHATS} | ONLY_CHAT_REFUSED,
     COMPLETIONS: REFUSED | {"suffix": "x", "best_of": 3, "session_append": True},
     EMBEDDINGS: POOLED_REFUSED | ONLY_EMBEDDINGS_REFUSED,
     SCORE: POOLED_REFUSED | {"queries": "x", "documents": ["x"], "instruction": "x"},
@@ -165,8 +164,7 @@ ACCEPTED = {
     "prompt_cache_key": "x",
     "prompt_cache_retention": "24h",
 }
-ACCEPTED_BY: dict[str, dict[str, Any]] = dict.fromkeys((COMPLETIONS, EMBEDDINGS, SCORE), ACCEPTED)
-ACCEPTED_BY |= {CHAT: ACCEPTED | {"parallel_tool_calls": True}}
+ACCEPTED_BY: dict[str, dict[str, Any]] = dict.fromkeys((CHAT, COMPLETIONS, EMBEDDINGS, SCORE), ACCEPTED)
 WARNED = {"verbosity": "low"}  # a wish that no open model can be held to: the answer says that nobody read it
 
 
@@ -219,6 +217,23 @@ OF_CHAT = {
         {"chat_template_kwargs": {"enable_thinking": False}},
         lambda llm, _: llm.rendered[0]["kwargs"],
         {"enable_thinking": False},
+    ),
+    "thinking_token_budget": (
+        {"thinking_token_budget": 5},
+        lambda llm, _: llm.calls[0].params.thinking_token_budget,
+        5,
+    ),
+    "reasoning_effort": (
+        {"reasoning_effort": "none"},
+        lambda llm, _: llm.rendered[0]["kwargs"],
+        {"enable_thinking": False},
+    ),
+    "tools": ({"tools": [TOOL]}, lambda llm, _: llm.rendered[0]["tools"], [TOOL]),
+    "tool_choice": ({"tools": [TOOL], "tool_choice": "none"}, lambda llm, _: llm.uses[0], None),
+    "parallel_tool_calls": (
+        {"tools": [TOOL], "parallel_tool_calls": False},
+        lambda llm, _: llm.uses[0].parallel,
+        False,
     ),
 }
 OF_COMPLETIONS = {

@@ -52,6 +52,9 @@ NEEDS = {
     "dimensions": "dimensions",  # the model's hidden size
     "/score text_1": "text_1",  # as many as text_2
     "model": "model",
+    "tool_choice": "tool_choice",  # tools
+    "tools": "tools",  # different names
+    "reasoning_effort": "reasoning_effort",  # a model that thinks
     "/tokenize prompt": "prompt",  # null
     "/tokenize messages": ("messages", "prompt"),  # not both
 }

@@ -44,7 +44,7 @@ def test_unknown_fields_are_named_a_sampling_field_too():
         ("/tokenize", {"prompt": "a", "add_special_tokens": 1}, "add_special_tokens"),
         ("/tokenize", {"messages": USER, "add_special_tokens": True}, "add_special_tokens"),
         ("/tokenize", {"messages": []}, "messages"),
-        ("/tokenize", {"messages": USER, "tools": []}, "tools"),
+        ("/tokenize", {"messages": USER, "tools": [{}]}, "tools[0].type"),
         ("/tokenize", {"messages": USER, "chat_template_kwargs": {"x": 1}}, "chat_template_kwargs"),
         ("/tokenize", {"prompt": "a", "model": "nope"}, "model"),
         ("/detokenize", {}, "tokens"),

@@ -227,3 +227,23 @@ def test_a_template_that_reads_parts_only_gets_parts() -> None:
 def test_refusals_and_bare_strings_are_parts_too() -> None:
     content = ["I", {"type": "refusal", "refusal": "won't"}]
     assert "I\nwon't<|im_end|>" in ChatTemplate(CHATML).render([{"role": "assistant", "content": content}])
+
+
+CALLS = "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ WHAT }}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("what", "shown"),
+    [
+        ("c.function.arguments | tojson", '{"a": 1}'),
+        ("'x' + c.function.arguments", 'x{"a": 1}'),
+        ("c.function.arguments", '{"a": 1}'),
+    ],
+)
+def test_arguments_of_calls_are_objects_or_text_as_the_template_wants(what, shown):
+    template = ChatTemplate(CALLS.replace("WHAT", what))
+    for arguments in ('{"a": 1}', {"a": 1}):
+        call = {"id": "x", "type": "function", "function": {"name": "f", "arguments": arguments}}
+        messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        assert template.render(messages) == shown
+        assert call["function"]["arguments"] == arguments

@@ -1,0 +1,30 @@
+"""Started: what an AsyncLLM works with once its engine is ready."""
+
+import dataclasses
+
+from jaxinfer.config import Limits
+from jaxinfer.llm.latency import Latency
+from jaxinfer.llm.text_side import TextSide
+from jaxinfer.llm.transport import Transport
+from jaxinfer.llm.types import ModelInfo, Stats
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Started:
+    """past: the counters of the engines before this transport's."""
+
+    transport: Transport
+    info: ModelInfo
+    limits: Limits
+    text: TextSide
+    latency: Latency
+    past: Stats = dataclasses.field(default_factory=Stats)
+
+    def stats(self) -> Stats:
+        return self.transport.stats().after(self.past)
+
+    def with_new(self, transport: Transport) -> "Started":
+        """The same with a new engine."""
+        past = self.stats()
+        past.restarts += 1
+        return dataclasses.replace(self, transport=transport, past=past)

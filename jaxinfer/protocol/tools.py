@@ -1,0 +1,105 @@
+"""Tools of a chat request: which functions the model may call, and whether it may."""
+
+import dataclasses
+import re
+from typing import Any
+
+import msgspec
+
+from jaxinfer.errors import InvalidRequest
+from jaxinfer.protocol.validate import Verbatim, invalid, unsupported
+from jaxinfer.text.tools.reader import ToolUse
+
+MAX_TOOLS = 128
+MAX_TOOL_BYTES = 262144
+MAX_TOOL_NAME_CHARS = 64
+TOOL_NAME_CHAR = r"[A-Za-z0-9_.-]"  # as JSON Schema writes it too
+TOOL_NAME = re.compile(f"{TOOL_NAME_CHAR}{{1,{MAX_TOOL_NAME_CHARS}}}")
+CHOICES = ("none", "auto")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tools:
+    """What a request offers. shown: for the template.    use: what is a call in the answer; None: nothing is."""
+
+    shown: list[dict[str, Any]]
+    use: ToolUse | None
+
+
+def read_tools(tools: Any, choice: Any, parallel: bool) -> Tools | None:
+    """The fields tools, tool_choice and parallel_tool_calls; None without tools. Raises InvalidRequest."""
+    if not tools:
+        if tools not in (None, []):
+            raise invalid("tools", "a list of tools", tools)
+        if choice not in (None, "none"):
+            raise invalid("tool_choice", "left out without tools", choice, cure="send tools or leave it out")
+        return None
+    schemas = read_schemas(tools)
+    wanted = _read_choice("auto" if choice is None else choice, schemas)
+    return Tools(tools, None if wanted == "none" else ToolUse(schemas, parallel))
+
+
+def read_schemas(tools: Any) -> dict[str, dict[str, Any]]:
+    """Each tool's name and its parameters' schema. Raises InvalidRequest."""
+    if not isinstance(tools, list) or len(tools) > MAX_TOOLS:
+        given = Verbatim(f"{len(tools)} of them") if isinstance(tools, list) else tools
+        raise invalid("tools", f"a list of at most {MAX_TOOLS} tools", given)
+    schemas: dict[str, dict[str, Any]] = {}
+    for position, tool in enumerate(tools):
+        name, schema = _read_tool(tool, f"tools[{position}]")
+        if name in schemas:
+            raise invalid(f"tools[{position}].function.name", "the name of one tool alone", name)
+        schemas[name] = schema
+    size = len(msgspec.json.encode(tools))
+    if size > MAX_TOOL_BYTES:
+        raise invalid("tools", f"at most {MAX_TOOL_BYTES} bytes of JSON", Verbatim(f"{size}"), cure="send fewer tools")
+    return schemas
+
+
+def _read_tool(tool: Any, path: str) -> tuple[str, dict[str, Any]]:
+    if not isinstance(tool, dict):
+        raise invalid(path, 'an object, {"type": "function", "function": {"name": ...}}', tool)
+    if tool.get("type") != "function":
+        if isinstance(kind := tool.get("type"), str):
+            raise unsupported(f"{path}.type {kind[:40]}", cure="tools are functions", param=f"{path}.type")
+        raise invalid(f"{path}.type", "function", kind)
+    function = tool.get("function")
+    if not isinstance(function, dict):
+        raise invalid(f"{path}.function", "an object with a name", function)
+    name, schema = function.get("name"), function.get("parameters")
+    if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
+        law = f"1 to {MAX_TOOL_NAME_CHARS} letters, digits, underscores, dots and dashes"
+        raise invalid(f"{path}.function.name", law, name)
+    if not isinstance(function.get("description", ""), str | None):
+        raise invalid(f"{path}.function.description", "a string", function["description"])
+    return name, _read_parameters({} if schema is None else schema, f"{path}.function.parameters")
+
+
+def _read_parameters(schema: Any, path: str) -> dict[str, Any]:
+    """A tool's arguments are a JSON object, so that is what their schema must describe."""
+    if not isinstance(schema, dict):
+        raise invalid(path, "a JSON schema, an object", schema)
+    if schema.get("type", "object") != "object":
+        raise invalid(f"{path}.type", "object: arguments have names", schema["type"])
+    if not isinstance(schema.get("properties", {}), dict):
+        raise invalid(f"{path}.properties", "an object of schemas by name", schema["properties"])
+    return schema
+
+
+def _read_choice(choice: Any, schemas: dict[str, Any]) -> str:
+    if choice in CHOICES:
+        return str(choice)
+    if choice == "required":
+        raise unsupported("tool_choice required", cure="send auto", param="tool_choice")
+    function = choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str):
+        law = f'{", ".join(CHOICES)}, required or {{"type": "function", "function": {{"name": ...}}}}'
+        raise invalid("tool_choice", law, choice)
+    if name not in schemas:
+        raise InvalidRequest(
+            f"tool_choice must name one of tools, got {ascii(name)[:80]}; they are {', '.join(schemas)[:400]}",
+            param="tool_choice",
+            code="invalid_value",
+        )
+    raise unsupported("tool_choice with a name", cure="send auto", param="tool_choice")

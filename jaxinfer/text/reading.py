@@ -1,0 +1,30 @@
+"""Reading: how an answer's text is taken apart, decided once for a request."""
+
+import dataclasses
+from functools import partial
+
+from jaxinfer.text.message import MessageText
+from jaxinfer.text.thinking import Start, Thinking
+from jaxinfer.text.tokenizer import Tokenizer
+from jaxinfer.text.tools.formats import Format
+from jaxinfer.text.tools.reader import ToolReader, ToolUse
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reading:
+    """thinking: the model's tags, None if it has none.    start: what the prompt has begun.
+    form, tools: what is a call; both or none.
+    """
+
+    thinking: Thinking | None = None
+    start: Start = "answering"
+    form: Format | None = None
+    tools: ToolUse | None = None
+
+    def new_text(
+        self, tokenizer: Tokenizer, *, stop: tuple[str, ...], include_stop: bool, start_after: int, skip: bool
+    ) -> MessageText:
+        """The text of one choice. skip: leave special tokens out."""
+        make = partial(MessageText, tokenizer, stop=stop, include_stop=include_stop, start_after=start_after)
+        tools = None if self.form is None or self.tools is None else ToolReader(self.form, self.tools)
+        return make(skip_special_tokens=skip, thinking=self.thinking, start=self.start, tools=tools)

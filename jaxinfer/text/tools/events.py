@@ -1,0 +1,58 @@
+"""What a parser finds in a model's text, in order. A plain `str` among them is content."""
+
+import dataclasses
+from typing import Protocol
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Begin:
+    """A call of a tool that was offered."""
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Arguments:
+    """The next piece of the call's arguments, which so far are the beginning of a JSON object."""
+
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class End:
+    """The arguments are whole: a JSON object."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Dropped:
+    """What had begun is no call after all. raw: its text so far, which is content instead."""
+
+    raw: str
+
+
+Event = str | Begin | Arguments | End | Dropped
+
+
+class Parser(Protocol):
+    """Fed with a text in pieces; however it is cut, the same is found. Never raises, and loses nothing but what a
+    format writes around its calls.
+    """
+
+    def feed(self, text: str) -> list[Event]: ...
+
+    def finish(self) -> list[Event]:
+        """What was held back, at the end of the text."""
+
+
+def simplified(events: list[Event]) -> list[Event]:
+    """The same with neighbouring pieces joined."""
+    joined: list[Event] = []
+    for event in events:
+        last = joined[-1] if joined else None
+        if isinstance(event, str) and isinstance(last, str):
+            joined[-1] = last + event
+        elif isinstance(event, Arguments) and isinstance(last, Arguments):
+            joined[-1] = Arguments(last.text + event.text)
+        elif event not in ("", Arguments("")):
+            joined.append(event)
+    return joined

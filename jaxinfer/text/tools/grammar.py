@@ -1,0 +1,138 @@
+"""The grammar of answers with tool calls, in llguidance's Lark: from the tools' schemas, for each format.
+
+Where a call is due, the answer is calls and nothing else; otherwise text is free, and what follows a call's opening is
+a call of one of the tools with arguments of its schema.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from jaxinfer.text.tools.formats import Format
+from jaxinfer.text.tools.reader import ToolUse
+from jaxinfer.text.tools.tagged import CLOSE, OPEN
+from jaxinfer.text.tools.xml_call import END_FUNCTION, END_PARAMETER, FUNCTION, PARAMETER, types_of
+
+_TEXT = r"TEXT: /(.|\n)*/"
+_VALUE = f"value[lazy]: /(.|\\n)*\\n{END_PARAMETER.replace('/', chr(92) + '/')}\\n/"
+
+
+def tool_grammar(
+    form: Format, use: ToolUse, *, due: bool, control_tokens: Mapping[str, int], only: str | None = None
+) -> str | None:
+    """due: the answer must be calls.    only: of this tool.    control_tokens: strings that are one token each.
+
+    None where nothing can be said: a format without an opening of its own is free text unless a call is due.
+    """
+    names = [only] if only is not None else list(use.schemas)
+    tagged = form in ("hermes", "qwen3_coder")
+    if not due and not tagged:
+        return None
+    rules = _Rules(control_tokens)
+    calls = [rules.call(form, name, use.schemas[name]) for name in names]
+    one = rules.add("call", " | ".join(calls))
+    parallel = use.parallel and only is None
+    match form:
+        case "hermes" | "qwen3_coder":
+            rules.start(one, due=due, parallel=parallel)
+        case "llama3_json":
+            more = f' ("; " {one})*' if parallel else ""
+            rules.lines.insert(1, f"start: {one}{more}")
+        case "pythonic":
+            more = f' (", " {one})*' if parallel else ""
+            rules.lines.insert(1, f'start: "[" {one}{more} "]"')
+    return "\n".join(rules.lines)
+
+
+class _Rules:
+    """Lines of a grammar. Invariant: each rule's name is used once."""
+
+    def __init__(self, control_tokens: Mapping[str, int]) -> None:
+        self.lines = ["%llguidance {}"]
+        self._control_tokens = control_tokens
+        self._count = 0
+
+    def add(self, kind: str, body: str) -> str:
+        """A new rule; returns its name."""
+        name = f"{kind}_{self._count}"
+        self._count += 1
+        self.lines.append(f"{name}: {body}")
+        return name
+
+    def call(self, form: Format, name: str, schema: dict[str, Any]) -> str:
+        spelt = json.dumps(name)
+        match form:
+            case "hermes":
+                head, tail = f'\n{{"name": {spelt}, "arguments": ', "}\n"
+                return self.add("tool", f"{_quoted(head)} {self.value(_object(schema))} {_quoted(tail)}")
+            case "llama3_json":
+                head = f'{{"name": {spelt}, "parameters": '
+                return self.add("tool", f'{_quoted(head)} {self.value(_object(schema))} "}}"')
+            case "qwen3_coder":
+                parameters = self.sequence(schema, self.xml_parameter, separator="")
+                head, tail = f"\n{FUNCTION}{name}>\n", f"{END_FUNCTION}\n"
+                return self.add("tool", f"{_quoted(head)} {parameters} {_quoted(tail)}")
+            case "pythonic":
+                parameters = self.sequence(schema, self.keyword, separator=", ")
+                return self.add("tool", f'{_quoted(f"{name}(")} {parameters} ")"')
+
+    def value(self, schema: Any) -> str:
+        return self.add("value", f"%json {json.dumps(schema)}")
+
+    def keyword(self, name: str, schema: Any) -> str:
+        return self.add("keyword", f"{_quoted(f'{name}=')} {self.value(schema)}")
+
+    def xml_parameter(self, name: str, schema: Any) -> str:
+        head = _quoted(f"{PARAMETER}{name}>\n")
+        if types_of(schema) <= {"string"} and not (isinstance(schema, dict) and "enum" in schema):
+            if _VALUE not in self.lines:
+                self.lines.append(_VALUE)
+            return self.add("parameter", f"{head} value")
+        tail = _quoted(f"\n{END_PARAMETER}\n")
+        options = schema.get("enum") if isinstance(schema, dict) else None
+        if isinstance(options, list) and options and all(isinstance(option, str) for option in options):
+            return self.add("parameter", f"{head} ({' | '.join(map(_quoted, options))}) {tail}")
+        return self.add("parameter", f"{head} {self.value(schema)} {tail}")
+
+    def sequence(self, schema: dict[str, Any], parameter: Any, *, separator: str) -> str:
+        """The schema's properties in their order, those that are not required or left out."""
+        properties = schema.get("properties") or {}
+        required = schema.get("required") or ()
+        # of the properties from here on: `first` when none stands before them, `later` when one does
+        first = later = self.add("end", '""')
+        for name, inner in reversed(properties.items()):
+            one = parameter(name, inner)
+            mark = f"{_quoted(separator)} " if separator else ""
+            skipped_first, skipped_later = ("", "") if name in required else (f" | {first}", f" | {later}")
+            first, later = (
+                self.add("first", f"{one} {later}{skipped_first}"),
+                self.add("later", f"{mark}{one} {later}{skipped_later}"),
+            )
+        return first
+
+    def start(self, call: str, *, due: bool, parallel: bool) -> None:
+        """Calls between tags, with free text around them unless they are due."""
+        close = self.token(CLOSE)
+        if due:
+            tagged = self.add("tagged", f"{self.token(OPEN)} {call} {close}")
+            more = f' ("\\n" {tagged})*' if parallel else ""
+            self.lines.insert(1, f"start: {tagged}{more}")
+            return
+        self.lines.append(_TEXT)
+        if OPEN in self._control_tokens:
+            tagged = self.add("tagged", f"TEXT {self.token(OPEN)} {call} {close}")
+        else:
+            self.lines.append(f"opening[lazy]: TEXT {_quoted(OPEN)}")
+            tagged = self.add("tagged", f"opening {call} {close}")
+        self.lines[1:1] = [f"start: {tagged}{'*' if parallel else '?'} tail", "tail: TEXT"]
+
+    def token(self, text: str) -> str:
+        return f"<[{self._control_tokens[text]}]>" if text in self._control_tokens else _quoted(text)
+
+
+def _object(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", **schema}
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text)

@@ -1,0 +1,121 @@
+"""JsonCall: a call written as a JSON object, {"name": ..., "arguments": {...}}, in any order of its keys.
+
+Arguments are passed on as the model wrote them, piece by piece, as soon as the name before them is known. Written in
+another order, or as a string, they come in one piece when the object is whole.
+"""
+
+import json
+import re
+from collections.abc import Container
+from typing import Any
+
+from jaxinfer.text.tools.events import Arguments, Begin, Dropped, End, Event
+from jaxinfer.text.tools.json_scanner import JsonScanner
+
+HEAD_CHARS = 1024  # in which the name and the arguments' key must stand for these to be streamed
+_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\\x00-\x1f]*)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)')
+
+
+class JsonCall:
+    """One call. opening: what stood before it and is content again if it is none.    names: the tools offered.
+
+    is_open: until the object has ended or turned out to be no call.    failed: the latter.
+    """
+
+    def __init__(self, opening: str, names: Container[str]) -> None:
+        self.is_open, self.failed = True, False
+        self._names = names
+        self._raw = [opening]
+        self._head = ""
+        self._stage = "head"
+        self._scanner = JsonScanner()
+
+    def feed(self, text: str) -> tuple[list[Event], str]:
+        """What was found, and the rest of the text once it is not open any more."""
+        events: list[Event] = []
+        if self._stage == "head":
+            text = self._feed_head(text, events)
+        if self._stage == "whole":
+            text = self._feed_whole(text, events)
+        if self._stage == "arguments":
+            text = self._feed_arguments(text, events)
+        if self._stage == "tail":  # what stands behind the arguments changes nothing
+            text = text[self._scanner.feed(text, 0, 0) :]
+            self.is_open = not (self._scanner.bad or self._scanner.has_ended)
+        return events, text
+
+    def finish(self) -> list[Event]:
+        """At the end of the text, which came while it was open."""
+        if self._stage == "tail":
+            return []
+        return [Dropped("".join(self._raw)) if self._stage == "arguments" else "".join(self._raw)]
+
+    def _feed_head(self, text: str, events: list[Event]) -> str:
+        """Look for the name and the arguments' key before the scanner goes on."""
+        known = len(self._head)
+        self._head += text[: HEAD_CHARS - known]
+        found = _HEAD.match(self._head)
+        if found is None or found[1] not in self._names:
+            if found is not None or len(self._head) == HEAD_CHARS:
+                self._stage = "whole"
+            return self._feed_whole(text, events) if self._stage == "head" else text
+        at = found.end() - known  # the brace there is new, or it had been found before
+        self._scanner.feed(text[:at], 0, -1)
+        self._raw.append(text[:at])
+        self._stage = "arguments"
+        events.append(Begin(found[1]))
+        return text[at:]
+
+    def _feed_whole(self, text: str, events: list[Event]) -> str:
+        at = self._scanner.feed(text, 0, 0)
+        self._raw.append(text[:at])
+        if self._scanner.bad:
+            self._fail(events)
+        elif self._scanner.has_ended:
+            self._end_whole(events)
+        return text[at:]
+
+    def _end_whole(self, events: list[Event]) -> None:
+        call = call_of("".join(self._raw[1:]), self._names)
+        if call is None:
+            self._fail(events)
+        else:
+            name, arguments = call
+            events += [Begin(name), Arguments(arguments), End()]
+            self._stage, self.is_open = "done", False
+
+    def _feed_arguments(self, text: str, events: list[Event]) -> str:
+        at = self._scanner.feed(text, 0, 1)
+        self._raw.append(text[:at])
+        events.append(Arguments(text[:at]))
+        if self._scanner.bad:
+            events.append(Dropped("".join(self._raw)))
+            self.is_open, self.failed, self._stage = False, True, "failed"
+        elif at and self._scanner.depth == 1:
+            events.append(End())
+            self._stage = "tail"
+        return text[at:]
+
+    def _fail(self, events: list[Event]) -> None:
+        events.append("".join(self._raw))
+        self.is_open, self.failed, self._stage = False, True, "failed"
+
+
+def call_of(text: str, names: Container[str]) -> tuple[str, str] | None:
+    """The name and the arguments of a whole call as JSON text, None if it is no call of these tools."""
+    try:
+        call = json.loads(text, parse_constant=_refuse)
+        if not isinstance(call, dict) or not isinstance(name := call.get("name"), str) or name not in names:
+            return None
+        arguments = call.get("arguments", call.get("parameters"))
+        if isinstance(arguments, str):
+            return (name, arguments) if isinstance(json.loads(arguments, parse_constant=_refuse), dict) else None
+        if arguments is None:
+            return name, "{}"
+        return (name, json.dumps(arguments, ensure_ascii=False)) if isinstance(arguments, dict) else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"JSON has no {constant}")

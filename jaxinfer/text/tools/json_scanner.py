@@ -1,0 +1,109 @@
+"""JsonScanner: follows one JSON object through a text that comes in pieces, in constant memory, without building it."""
+
+import re
+
+MAX_DEPTH = 64
+MAX_LITERAL_CHARS = 400
+_SPACE = re.compile(r"[ \t\n\r]*")
+_STRING_BODY = re.compile(r'[^"\\\x00-\x1f]*')
+_LITERAL_BODY = re.compile(r"[-+.0-9A-Za-z]*")
+_LITERAL = re.compile(r"true|false|null|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_ESCAPE = re.compile(r'["\\/bfnrt]|u[0-9a-fA-F]{4}')
+_OPEN_ESCAPE = re.compile(r"u[0-9a-fA-F]{0,3}")
+_CLOSERS = {"{": "}", "[": "]"}
+
+
+class JsonScanner:
+    """What it was fed and took is always the beginning of a JSON object (RFC 8259), in which nothing is deeper than
+    MAX_DEPTH; `bad` once the text cannot be one, and then it takes nothing more.
+    """
+
+    def __init__(self) -> None:
+        self.bad = False
+        self._open: list[str] = []  # the closers that are due
+        self._wants = "object"
+        self._part = ""  # of a literal or an escape
+        self._in_key = False
+
+    @property
+    def has_ended(self) -> bool:
+        return self._wants == "next" and not self._open
+
+    @property
+    def depth(self) -> int:
+        return len(self._open)
+
+    def feed(self, text: str, start: int, floor: int) -> int:
+        """Take text[start:] up to where a closer brings the depth down to `floor`. The place after what was taken."""
+        at = start
+        while at < len(text) and not self.bad:
+            before = len(self._open)
+            at = self._take(text, at)
+            if len(self._open) < before and len(self._open) == floor:
+                break
+        return at
+
+    def _take(self, text: str, at: int) -> int:
+        match self._wants:
+            case "string":
+                return self._take_string(text, at)
+            case "escape":
+                return self._take_escape(text[at], at)
+            case "literal":
+                return self._take_literal(text, at)
+        past = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches the empty string
+        return past if past > at else self._take_mark(text[at], at)
+
+    def _take_mark(self, char: str, at: int) -> int:
+        """One character between strings and literals."""
+        wants = self._wants
+        if char == '"' and wants in ("value", "first value", "key", "first key"):
+            self._in_key, self._wants = wants in ("key", "first key"), "string"
+        elif char in _CLOSERS and wants in ("value", "first value", "object") and (char == "{" or wants != "object"):
+            self._open.append(_CLOSERS[char])
+            self._wants = "first key" if char == "{" else "first value"
+            self.bad = len(self._open) > MAX_DEPTH
+        elif self._open and char == self._open[-1] and wants in ("next", "first key", "first value"):
+            self._open.pop()
+            self._wants = "next"
+        elif char == "," and wants == "next" and self._open:
+            self._wants = "key" if self._open[-1] == "}" else "value"
+        elif char == ":" and wants == "colon":
+            self._wants = "value"
+        elif wants in ("value", "first value") and _LITERAL_BODY.fullmatch(char):
+            self._part, self._wants = "", "literal"
+            return at
+        else:
+            self.bad = True
+        return at if self.bad else at + 1
+
+    def _take_string(self, text: str, at: int) -> int:
+        past = _STRING_BODY.match(text, at).end()  # type: ignore[union-attr]  # it matches the empty string
+        if past > at:
+            return past
+        if text[at] == '"':
+            self._wants = "colon" if self._in_key else "next"
+        elif text[at] == "\\":
+            self._part, self._wants = "", "escape"
+        else:
+            self.bad = True
+            return at
+        return at + 1
+
+    def _take_escape(self, char: str, at: int) -> int:
+        self._part += char
+        if _ESCAPE.fullmatch(self._part):
+            self._wants = "string"
+        elif not _OPEN_ESCAPE.fullmatch(self._part):
+            self.bad = True
+            return at
+        return at + 1
+
+    def _take_literal(self, text: str, at: int) -> int:
+        past = _LITERAL_BODY.match(text, at).end()  # type: ignore[union-attr]  # it matches the empty string
+        self._part += text[at:past][: MAX_LITERAL_CHARS + 1]
+        if past < len(text):
+            self._wants = "next"
+            self.bad = not _LITERAL.fullmatch(self._part)
+        self.bad = self.bad or len(self._part) > MAX_LITERAL_CHARS
+        return past

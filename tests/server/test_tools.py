@@ -1,0 +1,242 @@
+"""Tool calls and thoughts over HTTP: scripted answers through the text side and the wire, whole and in pieces."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.server.fakes import FakeLLM
+from tests.server.http import CHAT, USER, chat, error_of, events, post
+from tests.server.scripted import ScriptedLLM
+
+WEATHER = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOLS = [
+    {"type": "function", "function": {"name": "weather", "description": "Of a city.", "parameters": WEATHER}},
+    {"type": "function", "function": {"name": "now"}},
+]
+PARIS = '{"city": "Paris"}'
+CALL = f'<tool_call>\n{{"name": "weather", "arguments": {PARIS}}}\n</tool_call>'
+NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+HALF = '<tool_call>\n{"name": "weather", "arguments": {"city": "Pa'
+PIECES = (1, 2, 3, 7, 1000)
+
+
+def whole(llm: FakeLLM, **fields: Any) -> list[dict[str, Any]]:
+    response = chat(llm, **fields)
+    assert response.status_code == 200, response.text
+    choices: list[dict[str, Any]] = response.json()["choices"]
+    for choice in choices:
+        for call in choice["message"].get("tool_calls", ()):
+            assert isinstance(json.loads(call["function"]["arguments"]), dict)
+    return choices
+
+
+def streamed(llm: FakeLLM, **fields: Any) -> list[dict[str, Any]]:
+    """The choices of a stream, put together as clients do."""
+    choices: dict[int, dict[str, Any]] = {}
+    for frame in events(chat(llm, stream=True, **fields).text):
+        for piece in frame["choices"]:
+            choice = choices.setdefault(piece["index"], {"message": {"content": ""}, "finish_reason": None})
+            assert choice["finish_reason"] is None, "nothing comes after the end"
+            message, delta = choice["message"], piece["delta"]
+            message["content"] += delta.get("content") or ""
+            for name in ("reasoning", "reasoning_content"):
+                if name in delta:
+                    message[name] = message.get(name, "") + delta[name]
+            for part in delta.get("tool_calls", ()):
+                add_call(message.setdefault("tool_calls", {}), part)
+            choice["finish_reason"] = piece["finish_reason"]
+    for choice in choices.values():
+        message = choice["message"]
+        if "tool_calls" in message:
+            message["tool_calls"] = list(message["tool_calls"].values())
+        message["content"] = message["content"] or (None if len(message) > 1 else "")
+    return [choices[index] for index in sorted(choices)]
+
+
+def add_call(calls: dict[int, dict[str, Any]], part: dict[str, Any]) -> None:
+    if part["index"] not in calls:
+        assert part.keys() == {"index", "id", "type", "function"} and part["function"]["arguments"] == ""
+        calls[part["index"]] = {"id": part["id"], "type": "function", "function": dict(part["function"])}
+    else:
+        assert part.keys() == {"index", "function"} and part["function"].keys() == {"arguments"}
+        calls[part["index"]]["function"]["arguments"] += part["function"]["arguments"]
+
+
+def said(choice: dict[str, Any]) -> dict[str, Any]:
+    """What must be the same whole and streamed."""
+    message = choice["message"]
+    calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())]
+    thoughts = message.get("reasoning")
+    assert thoughts == message.get("reasoning_content")
+    return {"content": message["content"], "calls": calls, "reasoning": thoughts, "finish": choice["finish_reason"]}
+
+
+def answer(content: str | None, calls: Any = (), reasoning: str | None = None, finish: str = "stop") -> dict[str, Any]:
+    return {"content": content, "calls": list(calls), "reasoning": reasoning, "finish": finish}
+
+
+ONE = [("weather", PARIS)]
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "one call": (CALL, {}, answer(None, ONE, finish="tool_calls")),
+    "text before it": (f"I look.\n{CALL}", {}, answer("I look.", ONE, finish="tool_calls")),
+    "two calls": (f"{CALL}\n{NOW}", {}, answer(None, [*ONE, ("now", "{}")], finish="tool_calls")),
+    "not parallel": (f"{CALL}\n{NOW}", {"parallel_tool_calls": False}, answer(None, ONE, finish="tool_calls")),
+    "none": (CALL, {"tool_choice": "none"}, answer(CALL)),
+    "no call": ("Hello\n", {}, answer("Hello\n")),
+    "not a tool": (CALL.replace("weather", "other"), {}, answer(CALL.replace("weather", "other"))),
+    "not JSON": ("<tool_call>\nhm\n</tool_call>", {}, answer("<tool_call>\nhm\n</tool_call>")),
+    "thoughts and a call": (
+        f"<think>\nThe tool fits.\n</think>\n\n{CALL}",
+        {"reasoning_effort": "low"},
+        answer(None, ONE, "The tool fits.", "tool_calls"),
+    ),
+    "a call within thoughts": (
+        f"<think>\n{CALL}\n</think>\n\nNo.",
+        {"reasoning_effort": "low"},
+        answer("No.", reasoning=CALL),
+    ),
+    "stop string in the thoughts and after them": (
+        "<think>\nOne, two\n</think>\n\nOne, two",
+        {"reasoning_effort": "low", "stop": [", two", "\n\n"]},
+        answer("One", reasoning="One, two"),
+    ),
+    "spelt tags": ("a <thi" + "nk> b", {}, answer("a <think> b")),
+    "thinking off": ("a\n</think>\nb", {"reasoning_effort": "none"}, answer("a\n</think>\nb")),
+}
+
+
+@pytest.mark.parametrize(("says", "fields", "expected"), CASES.values(), ids=CASES)
+def test_an_answer_is_taken_apart_whole_and_in_every_piece(says, fields, expected):
+    for piece in PIECES:
+        assert said(whole(ScriptedLLM(says, piece=piece), tools=TOOLS, **fields)[0]) == expected
+        assert said(streamed(ScriptedLLM(says, piece=piece), tools=TOOLS, **fields)[0]) == expected
+
+
+@pytest.mark.parametrize(("finish", "fields"), [("length", {}), ("stop", {"stop": "Pa"}), ("stop", {})])
+def test_half_a_call_is_no_call(finish, fields):
+    """Its text is the content of a whole answer; a stream has shown some of it as arguments."""
+    for piece in PIECES:
+        (choice,) = whole(ScriptedLLM(f"So {HALF}", piece=piece, finish=finish), tools=TOOLS, **fields)
+        text = f"So {HALF}".removesuffix("Pa") if fields else f"So {HALF}"
+        assert said(choice) == answer(text, finish=finish)
+        (choice,) = streamed(ScriptedLLM(f"So {HALF}", piece=piece, finish=finish), tools=TOOLS, **fields)
+        assert choice["finish_reason"] == finish
+        (call,) = choice["message"]["tool_calls"]
+        assert text.endswith(call["function"]["arguments"])
+
+
+def test_a_call_that_goes_wrong_leaves_its_text_where_it_stood():
+    text = '<tool_call>\n{"name": "weather", "arguments": {"city": oops}}\n</tool_call> sorry'
+    for piece in PIECES:
+        assert said(whole(ScriptedLLM("a " + text, piece=piece), tools=TOOLS)[0]) == answer("a " + text)
+
+
+def test_each_choice_has_a_parser_of_its_own():
+    texts = (CALL, "<think>\nhm\n</think>\n\nno", f"x {NOW}")
+    for read in (whole, streamed):
+        choices = read(ScriptedLLM(*texts), tools=TOOLS, n=3, reasoning_effort="high")
+        assert [said(choice) for choice in choices] == [
+            answer(None, ONE, finish="tool_calls"),
+            answer("no", reasoning="hm"),
+            answer("x", [("now", "{}")], finish="tool_calls"),
+        ]
+
+
+def test_thoughts_cut_short_are_thoughts_alone():
+    for read in (whole, streamed):
+        (choice,) = read(ScriptedLLM("<think>\nTens: 1", finish="length"), reasoning_effort="low")
+        assert said(choice) == answer(None, reasoning="Tens: 1", finish="length")
+
+
+def test_a_prompt_that_ends_within_thoughts_begins_with_them():
+    llm = ScriptedLLM(" 1\n</think>\n\nDone.")
+    ids = llm.text.tokenizer.encode("<|im_start|>assistant\n<think>\nTens:", add_special_tokens=False)
+    assert llm.text.reading(ids, None).start == "thinking"
+    assert llm.text.reading([*ids, *llm.text.tokenizer.encode("</think>")], None).start == "answering"
+    assert llm.text.reading(llm.text.tokenizer.encode("<|im_start|>assistant\n"), None).start == "either"
+    assert llm.text.reading([*ids, *llm.text.tokenizer.encode("<|im_end|>\n")], None).start == "either"
+
+
+def test_usage_tells_how_many_tokens_were_thoughts():
+    llm = ScriptedLLM("<think>\nhm\n</think>\n\nno")
+    usage = chat(llm, reasoning_effort="low").json()["usage"]
+    thoughts = llm.text.tokenizer.encode("<think>\nhm\n</think>")
+    assert usage["completion_tokens_details"] == {"reasoning_tokens": len(thoughts)}
+    frames = events(chat(llm, reasoning_effort="low", stream=True, stream_options={"include_usage": True}).text)
+    assert frames[-1]["usage"] == usage
+    assert chat(ScriptedLLM("no"), reasoning_effort="none").json()["usage"]["completion_tokens_details"] == {
+        "reasoning_tokens": 0
+    }
+    assert "completion_tokens_details" not in chat(FakeLLM()).json()["usage"]
+
+
+def test_tools_and_their_results_are_shown_to_the_model():
+    called = {"role": "assistant", "content": None}
+    called["tool_calls"] = [{"id": "c1", "type": "function", "function": {"name": "weather", "arguments": PARIS}}]
+    messages = [*USER, called, {"role": "tool", "tool_call_id": "c1", "content": "sunny"}]
+    llm = ScriptedLLM("It is sunny.")
+    assert post(llm, CHAT, {"messages": messages, "tools": TOOLS}).status_code == 200
+    rendered = llm.text.template.render(llm.rendered[0]["messages"], tools=llm.rendered[0]["tools"])
+    assert CALL in rendered and "<tool_response>\nsunny\n</tool_response>" in rendered
+    assert llm.rendered[0]["tools"] == TOOLS
+
+
+BAD_TOOLS: list[tuple[Any, str]] = [
+    ("x", "tools"),
+    ({}, "tools"),
+    ([5], "tools[0]"),
+    ([{}], "tools[0].type"),
+    ([{"type": "retrieval"}], "tools[0].type"),
+    ([{"type": "function"}], "tools[0].function"),
+    ([{"type": "function", "function": {}}], "tools[0].function.name"),
+    ([{"type": "function", "function": {"name": "a b"}}], "tools[0].function.name"),
+    ([{"type": "function", "function": {"name": "x" * 65}}], "tools[0].function.name"),
+    ([{"type": "function", "function": {"name": "a", "parameters": []}}], "tools[0].function.parameters"),
+    (
+        [{"type": "function", "function": {"name": "a", "parameters": {"type": "string"}}}],
+        "tools[0].function.parameters.type",
+    ),
+    (
+        [{"type": "function", "function": {"name": "a", "parameters": {"properties": []}}}],
+        "tools[0].function.parameters.properties",
+    ),
+    ([*TOOLS, TOOLS[0]], "tools[2].function.name"),
+    ([TOOLS[0]] * 129, "tools"),
+    ([{"type": "function", "function": {"name": "a", "description": "x" * 262144}}], "tools"),
+]
+
+
+@pytest.mark.parametrize(("tools", "param"), BAD_TOOLS)
+def test_a_tool_that_is_none_is_refused_by_its_place(tools, param):
+    llm = FakeLLM()
+    response = chat(llm, tools=tools)
+    assert (response.status_code, error_of(response)["param"]) == (400, param)
+    assert not llm.rendered
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tool_choice": "auto"},
+        {"tool_choice": "required", "tools": TOOLS},
+        {"tool_choice": {"type": "function", "function": {"name": "weather"}}, "tools": TOOLS},
+        {"tool_choice": {"type": "function", "function": {"name": "nobody"}}, "tools": TOOLS},
+        {"tool_choice": {"type": "function"}, "tools": TOOLS},
+        {"tool_choice": 5, "tools": TOOLS},
+        {"tool_choice": ["auto"], "tools": TOOLS},
+    ],
+)
+def test_a_choice_that_cannot_be_kept_is_refused(fields):
+    response = chat(FakeLLM(), **fields)
+    assert (response.status_code, error_of(response)["param"]) == (400, "tool_choice")
+
+
+def test_what_the_model_does_not_know_is_refused():
+    response = chat(FakeLLM(tool_format=None), tools=TOOLS)
+    assert (response.status_code, error_of(response)["param"]) == (400, "tools")
+    assert "--tool-call-parser" in error_of(response)["message"]
+    response = chat(FakeLLM(), reasoning_effort="low")
+    assert (response.status_code, error_of(response)["param"]) == (400, "reasoning_effort")
+    response = chat(ScriptedLLM("x"), reasoning_effort="low", chat_template_kwargs={"enable_thinking": False})
+    assert (response.status_code, error_of(response)["param"]) == (400, "reasoning_effort")

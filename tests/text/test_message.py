@@ -1,0 +1,74 @@
+"""MessageText: thoughts, content and calls of an answer, the same however its tokens are cut into calls."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxinfer.checkpoint.resolve import DEMO_FOLDER
+from jaxinfer.text.chat_template import ChatTemplate
+from jaxinfer.text.message import MessageText
+from jaxinfer.text.thinking import Thinking
+from jaxinfer.text.tokenizer import Tokenizer
+from jaxinfer.text.tools.reader import ToolReader, ToolUse, WholeCalls
+
+TOKENIZER = Tokenizer.from_folder(DEMO_FOLDER)
+TEMPLATE = ChatTemplate.from_folder(DEMO_FOLDER)
+THINKING = Thinking.of(TOKENIZER, TEMPLATE.sources["default"])
+CALL = '<tool_call>\n{"name": "now", "arguments": {"a": 1}}\n</tool_call>'
+PIECES = ["<think>", "</think>", "\n", "\n\n", " ", "One two", "🙂", "STOP", CALL, CALL[:40], "<tool_call>", "x"]
+
+
+def read(ids: list[int], cuts: list[int], start: str, stop: tuple[str, ...], after: int) -> tuple:
+    """What the answer is: content, thoughts, calls, the stop string, tokens that count, tokens of thoughts."""
+    text = MessageText(
+        TOKENIZER,
+        stop=stop,
+        start_after=after,
+        thinking=THINKING,
+        start=start,
+        tools=ToolReader("hermes", ToolUse({"now": {}})),
+    )
+    content, reasoning, num_tokens, num_thinking, calls = "", "", 0, 0, WholeCalls()
+    edges = [0, *sorted(min(cut, len(ids)) for cut in cuts), len(ids)]
+    for begin, end in zip(edges, edges[1:], strict=False):
+        delta = text.feed(ids[begin:end])
+        said = delta.text + (text.finish() if end == len(ids) and delta.stop is None else "")
+        parts = text.take()
+        content += calls.add(parts.calls, said)
+        reasoning, num_thinking = reasoning + parts.reasoning, num_thinking + parts.num_thinking
+        num_tokens += delta.num_tokens
+        if delta.stop is not None or end == len(ids):
+            break
+    return content, reasoning, [(c.name, c.arguments) for c in calls.calls], text.stop, num_tokens, num_thinking
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    texts=st.lists(st.sampled_from(PIECES), max_size=14),
+    cuts=st.lists(st.integers(0, 120), max_size=10),
+    start=st.sampled_from(["thinking", "answering", "either"]),
+    stop=st.sampled_from([(), ("STOP",), ("\n\n",), ("two",)]),
+    after=st.sampled_from([0, 0, 3, 20]),
+)
+def test_every_way_of_cutting_reads_the_same(texts, cuts, start, stop, after):
+    ids = TOKENIZER.encode("".join(texts), add_special_tokens=False)
+    whole = read(ids, [], start, stop, after)
+    assert read(ids, cuts, start, stop, after) == whole
+    assert read(ids, list(range(len(ids))), start, stop, after) == whole
+    content, reasoning, calls, _, num_tokens, num_thinking = whole
+    assert num_thinking <= num_tokens <= len(ids)
+    if start == "answering":
+        assert (reasoning, num_thinking) == ("", 0)
+    if not stop and not calls and start == "answering":
+        assert content == "".join(texts)
+
+
+def test_the_tags_are_found_by_their_tokens_alone():
+    """The same characters, encoded as ordinary text, are text."""
+    ids = TOKENIZER.encode("<think>a</think>b", add_special_tokens=False, plain=True)
+    assert read(ids, [], "either", (), 0)[:2] == ("<think>a</think>b", "")
+    ids = TOKENIZER.encode("<think>a</think>b", add_special_tokens=False)
+    assert read(ids, [], "either", (), 0)[:2] == ("b", "a")
+
+
+def test_a_model_without_tags_or_thoughts_in_its_template_does_not_think():
+    assert Thinking.of(TOKENIZER, "{{ messages }}") is None

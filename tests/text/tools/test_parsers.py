@@ -1,0 +1,286 @@
+"""Tool calls found in text: the formats of model cards in our own words, and laws over every way of cutting it."""
+
+import json
+import random
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxinfer.text.tools.events import Arguments, Begin, Dropped, End, Event, simplified
+from jaxinfer.text.tools.formats import FORMATS, Format, format_of, new_parser
+
+WEATHER = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
+SCHEMAS = {"weather": WEATHER, "now": {"type": "object"}, "a.b-c_1": {}}
+LONG = json.dumps({"city": "x" * 3000})
+
+
+def read(form: Format, text: str, cuts: list[int] | None = None) -> list[Event]:
+    parser, events = new_parser(form, SCHEMAS), []
+    edges = [0, *sorted(min(cut, len(text)) for cut in cuts or []), len(text)]
+    for start, end in zip(edges, edges[1:], strict=False):
+        events += parser.feed(text[start:end])
+    return simplified([*events, *parser.finish()])
+
+
+def call(name: str, arguments: str) -> list[Event]:
+    return [Begin(name), Arguments(arguments), End()]
+
+
+PARIS = '{"city": "Paris", "days": 2}'
+GOOD: dict[Format, list[tuple[str, list[Event]]]] = {
+    "hermes": [
+        ("Hello.", ["Hello."]),
+        (f'<tool_call>\n{{"name": "weather", "arguments": {PARIS}}}\n</tool_call>', call("weather", PARIS)),
+        (
+            'Let me see.\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>\n'
+            '<tool_call>\n{"name":"weather","arguments":{"city":"<tool_call>"}}\n</tool_call>',
+            ["Let me see.\n", *call("now", "{}"), "\n", *call("weather", '{"city":"<tool_call>"}')],
+        ),
+        (f'<tool_call>{{"arguments": {PARIS}, "name": "weather"}}</tool_call>', call("weather", PARIS)),
+        ('<tool_call>{"name": "now"}</tool_call>!', [*call("now", "{}"), "!"]),
+        ('<tool_call>{"name": "now", "arguments": null}</tool_call>', call("now", "{}")),
+        ('<tool_call>{"name": "now", "arguments": "{\\"a\\": 1}"}</tool_call>', call("now", '{"a": 1}')),
+        ('<tool_call>{"name": "now", "arguments": {"a": 1}, "id": "7"}</tool_call>', call("now", '{"a": 1}')),
+        ('<tool_call>{"name": "now", "arguments": {"a": 1}}', call("now", '{"a": 1}')),
+        (f'<tool_call>{{"name": "weather", "arguments": {LONG}}}</tool_call>', call("weather", LONG)),
+    ],
+    "qwen3_coder": [
+        (
+            "I look.\n<tool_call>\n<function=weather>\n<parameter=city>\nPa<ris>\n</parameter>\n<parameter=days>\n2\n"
+            "</parameter>\n</function>\n</tool_call>",
+            ["I look.\n", *call("weather", '{"city": "Pa<ris>", "days": 2}')],
+        ),
+        ("<tool_call>\n<function=now>\n</function>\n</tool_call>", call("now", "{}")),
+        ("<function=now>\n</function>", call("now", "{}")),
+        (
+            "<tool_call><function=weather><parameter=city>\n12\n</parameter></function></tool_call>",
+            call("weather", '{"city": "12"}'),
+        ),
+        (
+            "<tool_call><function=weather><parameter=days>many</parameter></function></tool_call>",
+            call("weather", '{"days": "many"}'),
+        ),
+    ],
+    "llama3_json": [
+        ('{"name": "weather", "parameters": {"city": "Paris"}}', call("weather", '{"city": "Paris"}')),
+        ('<|python_tag|>{"name": "now", "parameters": {}}', call("now", "{}")),
+        (
+            '{"name": "now", "parameters": {}}; {"name": "weather", "parameters": {"days": 1}}',
+            [*call("now", "{}"), *call("weather", '{"days": 1}')],
+        ),
+        ('  {"type": "function", "name": "now", "parameters": {"a": [1]}}', call("now", '{"a": [1]}')),
+        ('He said {"name": "now", "parameters": {}}', ['He said {"name": "now", "parameters": {}}']),
+        ('{"answer": 42}', ['{"answer": 42}']),
+    ],
+    "pythonic": [
+        ("[weather(city='Paris', days=-2)]", call("weather", '{"city": "Paris", "days": -2}')),
+        (
+            "[now(), weather(city=\"a)]\", days=None), now(a=[1, {'b': true}])]",
+            [
+                *call("now", "{}"),
+                *call("weather", '{"city": "a)]", "days": null}'),
+                *call("now", '{"a": [1, {"b": true}]}'),
+            ],
+        ),
+        ("[1, 2] is a list", ["[1, 2] is a list"]),
+        ("Text [now()]", ["Text [now()]"]),
+    ],
+}
+# what a model may write by mistake, or a stranger make it write; the last of each pair is whether a call had begun
+BROKEN: dict[Format, list[str]] = {
+    "hermes": [
+        '<tool_call>{"name": "other", "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "weather", "arguments": [1]}</tool_call>',
+        '<tool_call>{"name": 7}</tool_call>',
+        "<tool_call>not json</tool_call> and more",
+        "<tool_call>",
+        "<tool_ca",
+        "</tool_call>",
+        '<tool_call>{"name": "wea',
+        "<tool_call>" + "[" * 2000,
+        "<tool_call>" + '{"a":' * 2000,
+        '<tool_call>{"name": "now", "arguments": "__import__(\'os\').system(\'true\')"}</tool_call>',
+    ],
+    "qwen3_coder": [
+        "<tool_call><function=other></function></tool_call>",
+        "<tool_call><function=weather",
+        "<function=other></function>",
+        "<tool_call>text</tool_call>",
+        "<tool_call><function=" + "x" * 3000,
+    ],
+    "llama3_json": [
+        '{"name": "other", "parameters": {}}',
+        '{"name": "now", "parameters": 1}',
+        "{",
+        '{"name"',
+        "[" * 2000,
+    ],
+    "pythonic": [
+        "[other()]",
+        "[now(1)]",
+        "[now(a=__import__('os').system('true'))]",
+        "[now(a=b'x')]",
+        "[now(a=1e999)]",
+        "[now(",
+        "[now(a=" + "[" * 2000,
+        "[now(a=1, a=2)]",
+        "[now(**{'a': 1})]",
+        "[now(a=f'{1}')]",
+    ],
+}
+HALVES: dict[Format, str] = {
+    "hermes": 'So: <tool_call>{"name": "weather", "arguments": {"city": "Par',
+    "qwen3_coder": "So: <tool_call><function=weather><parameter=city>Par",
+    "llama3_json": '{"name": "weather", "parameters": {"city": "Par',
+}
+
+
+def cases(table):
+    return [pytest.param(form, given, id=f"{form} {i}") for form, many in table.items() for i, given in enumerate(many)]
+
+
+@pytest.mark.parametrize(("form", "case"), cases(GOOD))
+def test_calls_are_found(form, case):
+    text, expected = case
+    assert read(form, text) == expected
+
+
+@pytest.mark.parametrize(("form", "text"), cases(BROKEN))
+def test_what_is_no_call_is_content(form, text):
+    assert read(form, text) == [text]
+
+
+@pytest.mark.parametrize(("form", "text"), HALVES.items(), ids=HALVES)
+def test_half_a_call_is_dropped_and_its_text_kept(form, text):
+    events = read(form, text)
+    *before, begin, last, dropped = events if isinstance(events[-2], Arguments) else [*events[:-1], None, events[-1]]
+    assert isinstance(begin, Begin) and isinstance(dropped, Dropped)
+    assert "".join(before) + dropped.raw == text
+    assert last is None or last.text in text
+
+
+def test_a_call_that_goes_wrong_is_dropped_and_the_text_goes_on():
+    events = read("hermes", '<tool_call>{"name": "now", "arguments": {"a": oops}}</tool_call> sorry')
+    assert events[:2] == [Begin("now"), Arguments('{"a": oops')]
+    assert events[2:] == [Dropped('<tool_call>{"name": "now", "arguments": {"a": oops'), "}}</tool_call> sorry"]
+
+
+PIECES = {
+    "hermes": [
+        "<tool_call>",
+        "</tool_call>",
+        '{"name": "weather", "arguments": ',
+        '{"name":"now"',
+        "{",
+        "}",
+        '"',
+        "\\",
+        ":",
+    ]
+    + [PARIS, "\n", " ", "a", ",", "[", "1", "}}\n</tool_call>", '"arguments":', "{}", "<", "\\u12", "é"],
+    "qwen3_coder": [
+        "<tool_call>",
+        "</tool_call>",
+        "<function=weather>",
+        "<function=x>",
+        "</function>",
+        "<parameter=city>",
+    ]
+    + ["<parameter=days>", "</parameter>", "\n", "2", "a", "<", ">", "<function="],
+    "llama3_json": [
+        '{"name": "weather", "parameters": ',
+        PARIS,
+        "{}",
+        "{",
+        "}",
+        ";",
+        " ",
+        "<|python_tag|>",
+        '"',
+        "a",
+        "1",
+    ],
+    "pythonic": ["[", "]", "now(", "weather(city=", "'x'", ")", ",", " ", "now()", "1", "{", "}", "\\", "a=", "\n"],
+}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@given(data=st.data())
+def test_every_way_of_cutting_finds_the_same_and_nothing_is_lost(form, data):
+    text = "".join(data.draw(st.lists(st.sampled_from(PIECES[form]), max_size=25)))
+    whole = read(form, text)
+    cuts = data.draw(st.lists(st.integers(0, max(len(text), 1)), max_size=12))
+    assert read(form, text, cuts) == whole
+    assert read(form, text, list(range(len(text)))) == whole
+    check_events(whole)
+    if not any(isinstance(event, End) for event in whole):
+        assert "".join(e if isinstance(e, str) else e.raw for e in whole if isinstance(e, str | Dropped)) == text
+
+
+def check_events(events: list[Event]) -> None:
+    """Each call is Begin, Arguments, End, and its arguments an object; or Begin ... Dropped."""
+    arguments = None
+    for event in events:
+        match event:
+            case Begin(name):
+                assert arguments is None and name in SCHEMAS
+                arguments = ""
+            case Arguments(text):
+                arguments += text
+            case End():
+                assert isinstance(json.loads(arguments), dict)
+                arguments = None
+            case Dropped():
+                assert arguments is not None
+                arguments = None
+            case str():
+                assert arguments is None
+    assert arguments is None
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_megabyte_of_brackets_in_small_pieces_is_content_in_linear_time(form):
+    opening = {"hermes": "<tool_call>", "qwen3_coder": "<tool_call><function=now><parameter=a>"}.get(form, "")
+    pieces = [opening, *["[{(" * 100] * 3500]
+    parser = new_parser(form, SCHEMAS)
+    events = [event for piece in pieces for event in parser.feed(piece)] + parser.finish()
+    kept = "".join(e if isinstance(e, str) else e.raw for e in events if isinstance(e, str | Dropped))
+    assert kept == "".join(pieces)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("text", ["[{(" * 333_333, "<tool_call>" + "[" * 1_000_000, "[now(a='" + "x" * 1_000_000])
+def test_a_megabyte_at_once_takes_less_than_a_tenth_of_a_second(form, text):
+    def seconds() -> float:
+        begun = time.thread_time()
+        read(form, text)
+        return time.thread_time() - begun
+
+    assert min(seconds() for _ in range(3)) < 0.1
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_random_text_is_content(form):
+    draw = random.Random(4)
+    for _ in range(50):
+        text = "".join(draw.choices("<>tool_cal/{}[]\"':,n= \\", k=200))
+        assert read(form, text) == [text]
+
+
+@pytest.mark.parametrize(
+    ("template", "form"),
+    [
+        ("{%- for call in message.tool_calls %}<tool_call>\n", "hermes"),
+        ("<tool_call>\n<function=example>\n<parameter=one>", "qwen3_coder"),
+        (
+            'Respond in the format {"name": function name, "parameters": dictionary of argument name and its value}',
+            "llama3_json",
+        ),
+        ("[func_name1(params_name1=params_value1)]", "pythonic"),
+        ("{{ messages[0].content }}", None),
+    ],
+)
+def test_the_format_is_read_off_the_template(template, form):
+    assert format_of(template) == form
