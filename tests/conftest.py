@@ -1,6 +1,7 @@
 """What all tests share: no implicit dtype promotion, and one folder for what their engines compile."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,3 +17,9 @@ def executables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "executables"
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C be one: a shell starts what it runs in the background with SIGINT ignored, and children inherit it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
