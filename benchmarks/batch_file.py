@@ -61,7 +61,9 @@ def run_server(asked: list[dict[str, object]], at_once: int, flags: list[str]) -
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         try:
             assert server.stderr is not None
-            base = next(match[1] for line in server.stderr if (match := re.search(r" at (http\S+)/v1$", line)))
+            base = next(
+                match[1] for line in server.stderr if (match := re.match(r"serving .* at (http\S+)/v1\b", line))
+            )
             asyncio.run(ask_all(Target(base), [json.dumps(body).encode() for body in asked], at_once))
         finally:
             server.terminate()  # not killed: its engine's CPU seconds count too
@@ -101,7 +103,7 @@ def main() -> None:
             server = Cost.of(lambda: run_server(asked, arguments.at_once, flags))
             costs.append((batch, server))
             print(f"batch {batch.seconds:.2f} s, {batch.cpu_s:.2f} of CPU; ", end="")
-            print(f"server {server.seconds:.2f} s, {server.cpu_s:.2f} of CPU")
+            print(f"server {server.seconds:.2f} s, {server.cpu_s:.2f} of CPU", flush=True)
     for position, name in enumerate(Cost._fields):
         own, other = (statistics.median(cost[position] for cost in column) for column in zip(*costs, strict=True))
         print(f"{name}: {arguments.rows} rows, batch {own:.2f}, server {other:.2f}, ratio {other / own:.2f}")

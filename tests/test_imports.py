@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "jaxinfer.llm": LLM_AND_BELOW | {"jaxinfer.protocol", "jaxinfer.text"},
     # LLM.generate_file is a batch over its own engine: the one arrow up
     "jaxinfer.llm.llm": LLM_AND_BELOW | {"jaxinfer.offline", "jaxinfer.protocol", "jaxinfer.text"},
-    "jaxinfer.server": {"jaxinfer.llm", "jaxinfer.protocol", "jaxinfer.text"},
+    "jaxinfer.server": {"jaxinfer.llm", "jaxinfer.offline", "jaxinfer.protocol", "jaxinfer.text"},
     "jaxinfer.offline": {"jaxinfer.llm", "jaxinfer.protocol", "jaxinfer.text"},
     "jaxinfer.bench": LLM_AND_BELOW | {"jaxinfer.protocol"},
     "jaxinfer.cli": LLM_AND_BELOW
@@ -54,10 +54,14 @@ MAY_IMPORT: dict[str, set[str]] = {
 # These never import jax, nor what brings it in.
 NO_JAX = {
     "jaxinfer",
+    "jaxinfer.bench.chart",
     "jaxinfer.bench.client",
+    "jaxinfer.bench.compare",
     "jaxinfer.bench.http_client",
     "jaxinfer.bench.load",
     "jaxinfer.bench.mock_server",
+    "jaxinfer.bench.page",
+    "jaxinfer.bench.program",
     "jaxinfer.bench.report",
     "jaxinfer.bench.serve",
     "jaxinfer.cli",
@@ -169,7 +173,7 @@ def test_the_files_are_found():
         pytest.param("jaxinfer.models.dense", "from ..engine import pages", id="upward, relative"),
         pytest.param("jaxinfer.models.dense", "from jaxinfer import engine", id="upward, from the package"),
         pytest.param("jaxinfer.models.dense", "import jaxinfer", id="the package itself"),
-        pytest.param("jaxinfer.server.app", "from jaxinfer.offline import jsonl", id="sideways"),
+        pytest.param("jaxinfer.server.app", "from jaxinfer.bench import report", id="sideways"),
         pytest.param("jaxinfer.engine.pages", "from jaxinfer.engine import scheduler", id="sideways in a room"),
         pytest.param("jaxinfer_kernels.linear", "from jaxinfer.errors import ConfigError", id="kernels import ours"),
         pytest.param("jaxinfer.server.app", "import jax", id="jax in the server"),

@@ -5,20 +5,40 @@ from pathlib import Path
 
 import pytest
 
-from jaxinfer.protocol import body, completions, embeddings, messages, session, tools, validate
-from jaxinfer.server import profiling, wire
+from jaxinfer.llm import structure
+from jaxinfer.offline import batches, survey
+from jaxinfer.offline.files import KeptLimits
+from jaxinfer.offline.rows import MAX_ROW_BYTES
+from jaxinfer.protocol import body, completions, embeddings, messages, session, structured, tools, validate
+from jaxinfer.protocol.batches import WINDOW_S
+from jaxinfer.server import body as server_body
+from jaxinfer.server import multipart, profiling, wire
 from jaxinfer.server.guard import OPEN
 from jaxinfer.server.settings import ServerSettings
+from jaxinfer.text.grammar import trial
 
 TEXT = (Path(__file__).parents[1] / "docs" / "limits.md").read_text()
 ROWS = re.findall(r"^\|[^|]*\|([^|]*)\| fixed, `([A-Z_]+)` \|", TEXT, re.MULTILINE)
-MODULES = (body, completions, embeddings, messages, profiling, session, tools, validate, wire)
+MODULES = (
+    *(batches, body, completions, embeddings, messages, multipart, profiling, server_body, session, survey, tools),
+    *(structured, validate, wire),
+)
 
 
-@pytest.mark.parametrize(("given", "name"), ROWS, ids=[name for _, name in ROWS])
+OF_GRAMMARS = ("MAX_TEXT_CHARS", "MAX_WAITING_TRIALS")
+
+
+@pytest.mark.parametrize(("given", "name"), [row for row in ROWS if row[1] not in OF_GRAMMARS], ids=str)
 def test_a_fixed_limit_is_what_the_table_says(given, name):
     (value,) = {vars(module)[name] for module in MODULES if name in vars(module)}
     assert float(re.search(r"\d+", given)[0]) == value
+
+
+def test_the_limits_of_grammars_are_in_the_table():
+    values = trial.MAX_TEXT_CHARS, structure.MAX_WAITING_TRIALS
+    assert {name: int(given) for given, name in ROWS if name in OF_GRAMMARS} == dict(
+        zip(OF_GRAMMARS, values, strict=True)
+    )
 
 
 def test_every_fixed_limit_is_in_the_table():
@@ -36,4 +56,21 @@ def test_the_other_facts_are_true():
     assert "| 1000 | `--max-stored-responses` |" in TEXT and ServerSettings().max_stored_responses == 1000
     assert "| 64 MiB | `--max-stored-bytes` |" in TEXT and ServerSettings().max_stored_bytes == 64 * 2**20
     assert "| 24 hours | `--max-stored-age-s` |" in TEXT and ServerSettings().max_stored_age_s == 24 * 3600
+    assert "| time for a step while there is work | 10 s;" in TEXT and ServerSettings().stall_timeout_s == 10
+    assert ServerSettings().ping_interval_s == 15  # A41: what proxies take for a sign of life
     assert all(f"`{path}`" in TEXT for path in OPEN)
+
+
+def test_the_facts_of_what_is_kept_are_true():
+    kept = KeptLimits()
+    for flag, given, value in (
+        ("--max-file-bytes", "200 MiB", kept.max_file_bytes / 2**20),
+        ("--max-files-per-key", "1000", kept.max_files),
+        ("--max-files-bytes-per-key", "4 GiB", kept.max_bytes / 2**30),
+        ("--max-batches-per-key", "100", kept.max_batches),
+        ("--max-batch-rows", "50000", kept.max_rows),
+        ("--max-file-age-s", "30 days", kept.max_age_s / 86400),
+    ):
+        assert f"| {given} | `{flag}` |" in TEXT and float(given.split()[0]) == value
+    assert "| bytes of a row | less than 16 MiB |" in TEXT and MAX_ROW_BYTES == 16 * 2**20
+    assert "| time for a batch | 24 hours |" in TEXT and WINDOW_S == 24 * 3600

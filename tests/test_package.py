@@ -13,18 +13,25 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.docs.pages import blocks
+from tests.docs.reader import Reader, program, with_path
 from tests.server.http import CHAT
 from tests.support.dockerfile import replay
+from tests.support.fake_hub import running_hub
 from tests.support.processes import serving
 
 ROOT = Path(__file__).resolve().parents[1]
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
 def run(*command: object, cwd: Path) -> str:
     done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-2000:])
     return done.stdout
+
+
+def pinned(lock: Path) -> list[str]:
+    return re.findall(r"^\S+==\S+", lock.read_text(), re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -51,17 +58,51 @@ def test_a_wheel_holds_all_that_is_tracked_of_its_packages_and_nothing_else(whee
 
 def test_the_wheel_alone_answers_serves_and_knows_its_presets(wheel, tmp_path):
     venv.create(tmp_path / "venv", with_pip=True)
-    python, program = tmp_path / "venv" / "bin" / "python", tmp_path / "venv" / "bin" / "jaxinfer"
-    pins = re.findall(r"^\S+==\S+", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    python, ours = tmp_path / "venv" / "bin" / "python", tmp_path / "venv" / "bin" / "jaxinfer"
+    pins = pinned(ROOT / "requirements.lock")
     (tmp_path / "pins").write_text("\n".join(pins))  # versions as tested; which packages is for the wheel to say
     run(python, "-m", "pip", "install", "--quiet", "--constraint", tmp_path / "pins", wheel, cwd=tmp_path)
     run(python, "-m", "pip", "check", cwd=tmp_path)
-    assert run(program, "run", "--config", "demo-cpu", "What is 7 plus 5?", cwd=tmp_path) == "7 + 5 = 12.\n"
-    serve = f"import os; os.execv({str(program)!r}, ['jaxinfer', 'serve', '--port', '0'])"
+    assert run(ours, "run", "--config", "demo-cpu", "What is 7 plus 5?", cwd=tmp_path) == "7 + 5 = 12.\n"
+    serve = f"import os; os.execv({str(ours)!r}, ['jaxinfer', 'serve', '--port', '0'])"
     with serving(tmp_path / "log", "-c", serve, PYTHONPATH="") as (_, port):
         body = {"messages": [{"role": "user", "content": "What is 7 plus 5?"}]}
         answer = httpx2.post(f"http://127.0.0.1:{port}{CHAT}", json=body, timeout=60).json()
     assert answer["choices"][0]["message"]["content"] == "7 + 5 = 12."
+
+
+def test_the_quick_start_can_be_followed_word_for_word_by_somebody_who_has_the_wheel_alone(
+    wheel, tmp_path, executables
+):
+    """docs/quickstart.md from first to last: install, chat, serve, batch, Python, notebook, benchmark."""
+    page = "docs/quickstart.md"
+    home = tmp_path / "home"
+    home.mkdir()
+    shutil.copy(wheel, home)
+    shutil.copy(ROOT / "docs" / "notebooks" / "1-first-steps.ipynb", home)  # the site offers it there
+    pins = [pinned(ROOT / "requirements.lock"), pinned(ROOT / "tests" / "clients" / "notebook.lock")]
+    (tmp_path / "pins").write_text("\n".join({pin for lock in pins for pin in lock}))
+    python = program(tmp_path / "bin", "python3", f'"{sys.executable}"')
+    with running_hub() as hub:
+        hub.folders = {"Qwen/Qwen3-0.6B": ROOT / "jaxinfer" / "demo" / "checkpoint"}
+        environment = with_path(
+            python.parent,
+            PYTHONPATH="",
+            PIP_CONSTRAINT=str(tmp_path / "pins"),
+            JAX_PLATFORMS="cpu",
+            JAXINFER_COMPILE_CACHE_DIR=str(executables),  # what other tests have compiled
+            HF_ENDPOINT=hub.url,
+            HF_HOME=str(tmp_path / "hub"),
+        )
+        reader = Reader(home, environment)
+        try:
+            for block in blocks(page):
+                reader.reads(block)
+            reader.leave()
+        finally:
+            reader.kill()
+    assert len((home / "answers.jsonl").read_text().splitlines()) == 2
+    assert {block.language for block in blocks(page)} == {"sh", "python"}
 
 
 def test_the_dockerfile_is_what_its_linter_wants():
@@ -73,8 +114,8 @@ def test_the_steps_of_the_dockerfile_make_a_server_that_is_healthy_and_not_root_
     image = replay(ROOT / "Dockerfile", ROOT, tmp_path / "root")
     assert f"jaxinfer:x:{image.user}:" in (image.root / "etc" / "passwd").read_text()
     assert stat.S_IMODE((image.root / "cache").stat().st_mode) == 0o700
-    program = shutil.which(image.command[0], path=image.environment["PATH"])
-    serve = f"import os; os.execv({program!r}, {[*image.command, '--port', '0', '--serve-early']!r})"
+    entry = shutil.which(image.command[0], path=image.environment["PATH"])
+    serve = f"import os; os.execv({entry!r}, {[*image.command, '--port', '0', '--serve-early']!r})"
     with serving(tmp_path / "log", "-c", serve, PYTHONPATH="", **image.environment) as (_, port):
         check = [word.replace(":8000/", f":{port}/") for word in image.health]
         assert subprocess.run(check, env=image.environment, timeout=30).returncode == 0

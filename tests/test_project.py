@@ -94,12 +94,25 @@ def test_the_version_stands_in_one_place():
     assert f"## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text()
 
 
+def test_importing_jaxinfer_takes_less_than_50_ms_and_brings_no_jax():
+    code = (
+        "import sys, time; began = time.process_time(); import jaxinfer; took = time.process_time() - began\n"
+        "assert not {'jax', 'numpy', 'msgspec'} & sys.modules.keys(); print(took)"
+    )
+
+    def processor_s() -> float:
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
+        return float(done.stdout)
+
+    assert_below(0.05, processor_s, "processor seconds of `import jaxinfer`")
+
+
 @pytest.mark.parametrize("preset", sorted((ROOT / "configs").glob("*.toml")), ids=lambda path: path.name)
 def test_a_preset_holds_settings_and_names_its_model(preset):
     assert "model" in config_from_sources(str(preset)).sources
 
 
-@pytest.mark.parametrize("page", ["README.md", "jaxinfer/README.md"])
+@pytest.mark.parametrize("page", ["README.md", "jaxinfer/README.md", "docs/suites.md"])
 def test_the_pages_link_to_files_that_exist(page):
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / page).read_text())
     assert links

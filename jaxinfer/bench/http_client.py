@@ -139,9 +139,10 @@ class _Usage(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
-    """token_ids, delta: of servers that send them. Whatever is in it, a choice is a piece of the answer."""
+    """Whatever is in it, a choice is a piece of the answer."""
 
     finish_reason: str | None = None
+    text: str | None = None
 
 
 class _Event(msgspec.Struct):
@@ -188,6 +189,16 @@ def read_stream(reply: Reply) -> Outcome:
         outcome.error = "the stream ended without [DONE]"
     outcome.tokens = outcome.tokens or len(outcome.times_s)
     return outcome
+
+
+def read_text(reply: Reply) -> str:
+    """All text of a streamed completion that `read_stream` finds nothing wrong with."""
+    found = []
+    for line in reply.body.split(b"\n"):
+        payload = line.removeprefix(b"data:").strip()
+        if line.startswith(b"data:") and payload != b"[DONE]":
+            found += [choice.text or "" for choice in msgspec.json.decode(payload, type=_Event).choices]
+    return "".join(found)
 
 
 def _take(outcome: Outcome, event: _Event, now_s: float) -> None:

@@ -75,10 +75,8 @@ def tuning_of(text: str) -> Tuning:
 def run(device: str, tuning: Tuning, say: Say) -> Report:
     """Time every kernel at every shape of jaxinfer_kernels.cases that this device can hold. tuning: of the decode."""
     limits = machine.measure_limits(device)
-    chosen = select_device(device)
-    is_gpu = chosen.platform == "gpu"
-    is_hopper = is_gpu and str(getattr(chosen, "compute_capability", "")) == HOPPER
-    place = Place(is_gpu, is_hopper, limits)
+    chosen, place = place_of(device, limits)
+    is_hopper = place.is_hopper
     notes = list(NOTES)
     if not is_hopper:
         notes.append(f"{chosen.device_kind} is no Hopper GPU: XLA's versions alone are timed, the smaller cases only.")
@@ -91,6 +89,13 @@ def run(device: str, tuning: Tuning, say: Say) -> Report:
         ]
     facts = [*machine.facts(limits), ("decode tuning", str(tuning)), ("pages", f"{PAGE} tokens, bfloat16")]
     return Report("jaxinfer bench kernels", facts, tables, notes)
+
+
+def place_of(device: str, limits: Limits) -> tuple[jax.Device, Place]:
+    """EngineConfig.device's device and what it is. Raises DeviceError."""
+    chosen = select_device(device)
+    is_gpu = chosen.platform == "gpu"
+    return chosen, Place(is_gpu, is_gpu and str(getattr(chosen, "compute_capability", "")) == HOPPER, limits)
 
 
 NOTES = (

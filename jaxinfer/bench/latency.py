@@ -9,6 +9,8 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from jaxinfer.bench import machine
 from jaxinfer.bench.machine import Limits
 from jaxinfer.bench.prompts import Prompts
@@ -25,6 +27,7 @@ from jaxinfer.protocol.sampling import SamplingParams
 DECODED = 128
 TRIES_ALONE, TRIES_TOGETHER, TRIES_DECODE = 6, 3, 3
 NEW_AFTER_CACHED = 32
+GREEDY = SamplingParams(temperature=0.0)
 
 type Say = Callable[[str], None]
 
@@ -102,9 +105,11 @@ NOTES = (
 )
 
 
-def generate(llm: LLM, prompts: list[list[int]], num_tokens: int) -> tuple[float, list[RequestOutput]]:
-    """Seconds of one generate call, and what it returned."""
-    params = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True, detokenize=False)
+def generate(
+    llm: LLM, prompts: list[list[int]], num_tokens: int, drawn: SamplingParams = GREEDY
+) -> tuple[float, list[RequestOutput]]:
+    """Seconds of one generate call, and what it returned. drawn: how, whatever it says of lengths."""
+    params = msgspec.structs.replace(drawn, max_tokens=num_tokens, ignore_eos=True, detokenize=False)
     began = time.perf_counter()
     outputs = llm.generate([{"prompt_token_ids": ids} for ids in prompts], params)
     seconds = time.perf_counter() - began

@@ -2,7 +2,20 @@
 
 import msgspec
 
+from jaxinfer.bench.http_client import Target
 from jaxinfer.bench.prompts import Prompts
+
+
+class Ask(msgspec.Struct, frozen=True, array_like=True):
+    """One request of a workload that lists them. after_s: from the start, at the earliest.
+
+    shared_tokens: the first of the prompt's, the same in all requests of the workload.
+    """
+
+    after_s: float
+    input_tokens: int
+    output_tokens: int
+    shared_tokens: int = 0
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -11,6 +24,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: requests at once, 0 for no limit.    rate: requests per second on average, 0 for as fast as allowed.
     shared_tokens: the first tokens of each prompt are one of `prefixes` beginnings.    interrupt_tokens: of one more
     prompt, sent interrupt_after_s after the start and counted apart; 0 for none.    stop: strings of every request.
+    asks: each request by itself; then rate, input_tokens and output_tokens are of warm-up requests alone.
     """
 
     url: str
@@ -28,12 +42,20 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     interrupt_tokens: int = 0
     interrupt_after_s: float = 0.0
     stop: tuple[str, ...] = ()
+    asks: tuple[Ask, ...] = ()
+    ignore_eos: bool = True
+
+    @property
+    def target(self) -> Target:
+        return Target(self.url, self.key)
 
     def at_once(self) -> int:
         return min(self.concurrency or self.requests, self.requests)
 
     def starts_s(self) -> list[float]:
         """When each request may be sent at the earliest, from the start: gaps of a Poisson process, or all at 0."""
+        if self.asks:
+            return [ask.after_s for ask in self.asks]
         if not self.rate:
             return [0.0] * self.requests
         import numpy as np
@@ -44,18 +66,23 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     def body(self, index: int) -> bytes:
         """The JSON of request `index`; -1, -2, ... are warm-up requests, which no other request shares more with."""
-        shared = self._ids(0, index % self.prefixes, self.shared_tokens)
-        return self._json(shared + self._ids(1, index + 2**20, self.input_tokens - len(shared)), self.output_tokens)
+        ask = self.asks[index] if self.asks and index >= 0 else self._ask()
+        shared = self._ids(0, index % self.prefixes, ask.shared_tokens)
+        return self._json(shared + self._ids(1, index + 2**20, ask.input_tokens - len(shared)), ask.output_tokens)
 
     def interruption(self) -> bytes:
         return self._json(self._ids(2, 0, self.interrupt_tokens), 1)
+
+    def _ask(self) -> Ask:
+        return Ask(0.0, self.input_tokens, self.output_tokens, self.shared_tokens)
 
     def _ids(self, kind: int, index: int, length: int) -> list[int]:
         """The lengths take part in the seed, so that no two loads of one seed share beginnings."""
         return Prompts(self.vocab_size, (self.seed, self.input_tokens, self.requests, kind, index)).one(length)
 
     def _json(self, prompt: list[int], num_tokens: int) -> bytes:
-        body = {"model": self.model, "prompt": prompt, "max_tokens": num_tokens, "temperature": 0, "ignore_eos": True}
+        body = {"model": self.model, "prompt": prompt, "max_tokens": num_tokens, "temperature": 0}
+        body |= {"ignore_eos": True} if self.ignore_eos else {}
         body |= {"stop": self.stop} if self.stop else {}
         return msgspec.json.encode(body | {"stream": True, "stream_options": {"include_usage": True}})
 

@@ -42,8 +42,8 @@ class Goals:
 def run(load: Load, processes: int, warm_up: int, goals: Goals, check_client: bool) -> Report:
     """Load a server and describe it. Raises EngineError when no request was answered."""
     if not load.model:
-        load = msgspec.structs.replace(load, model=first_model(load))
-    warmed = [asyncio.run(ask(load, "POST", PATH, load.body(-1 - number))) for number in range(warm_up)]
+        load = msgspec.structs.replace(load, model=first_model(load.target))
+    warmed = [asyncio.run(ask(load.target, "POST", PATH, load.body(-1 - number))) for number in range(warm_up)]
     results = drive(shares(load, processes))
     good = [outcome for outcome in results.outcomes if not outcome.error]
     failed = [reply.error for reply in warmed if reply.error] + [one.error for one in results.outcomes if one.error]
@@ -84,25 +84,24 @@ def label(load: Load) -> str:
     return f"{at_once}:{shared or load.input_tokens}:{load.output_tokens}:{load.requests}"
 
 
-def first_model(load: Load) -> str:
+def first_model(target: Target) -> str:
     """The first name that the server serves. Raises EngineError."""
-    reply = asyncio.run(ask(load, "GET", "/v1/models"))
+    reply = asyncio.run(ask(target, "GET", "/v1/models"))
     try:
         if reply.error:
             raise ValueError(reply.error)
         return str(msgspec.json.decode(reply.body)["data"][0]["id"])
     except (ValueError, LookupError, TypeError) as error:
-        law = f"{load.url}/v1/models must name a model"
+        law = f"{target.base}/v1/models must name a model"
         raise EngineError(f"{law}, the answer was: {error}; check --url, or give --model") from error
 
 
-async def ask(load: Load, method: str, path: str, body: bytes = b"") -> Reply:
+async def ask(target: Target, method: str, path: str, body: bytes = b"") -> Reply:
     """One request on a connection of its own."""
-    target = Target(load.url, load.key)
     try:
         connection = await target.connect()
     except OSError as error:
-        return Reply(error=f"no connection to {load.url}: {error}")
+        return Reply(error=f"no connection to {target.base}: {error}")
     reply = await connection.ask(target.request(method, path, body))
     connection.close()
     return reply
@@ -231,16 +230,20 @@ def _times(good: Sequence[Outcome]) -> Table:
 
 
 def _interruption(name: str, one: Outcome, good: Sequence[Outcome]) -> Table:
-    """The longest gap of the other streams that lay, in part at least, between the prompt and its first token."""
+    columns = ("while running", "prompt", "its first token ms", "longest gap of the others ms")
+    first = ttft_s(one) * 1e3 if one.times_s else None
+    return Table("interruption", columns, [(name, one.prompt_tokens, first, longest_gap_s(one, good) * 1e3)])
+
+
+def longest_gap_s(one: Outcome, others: Sequence[Outcome]) -> float:
+    """The longest gap of other streams that lay, in part at least, between a prompt and its first token."""
     until_s = one.times_s[0] if one.times_s else one.sent_s
     longest = 0.0
-    for outcome in good:
+    for outcome in others:
         for early, late in zip(outcome.times_s, outcome.times_s[1:], strict=False):
             if early < until_s and late > one.sent_s:
                 longest = max(longest, late - early)
-    columns = ("while running", "prompt", "its first token ms", "longest gap of the others ms")
-    first = ttft_s(one) * 1e3 if one.times_s else None
-    return Table("interruption", columns, [(name, one.prompt_tokens, first, longest * 1e3)])
+    return longest
 
 
 def _client(load: Load, processes: int, rate: float, name: str) -> Table:

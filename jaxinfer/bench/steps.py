@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from jaxinfer.config import EngineConfig, Limits
 from jaxinfer.engine.engine import Engine
 from jaxinfer.engine.sequence import Output
@@ -111,6 +113,9 @@ class TimedPending:
 
     def __init__(self, pending: Pending, log: StepLog) -> None:
         self._pending, self._log = pending, log
+
+    def draw(self, masks: np.ndarray) -> None:
+        self._pending.draw(masks)
 
     def wait(self) -> StepResult:
         step = self._log.now

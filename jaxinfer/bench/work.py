@@ -22,6 +22,7 @@ class Work:
     head_params: int
     kv_bytes_per_token: int
     attention_flops: int  # of one query and one key, all layers
+    vocab_size: int
 
     def decode_bytes(self, batch: int, context: float) -> float:
         """Of one step."""
@@ -59,4 +60,5 @@ def work_of(config: EngineConfig) -> Work:
         head_params=embedding,
         kv_bytes_per_token=model.kv_bytes_per_token(itemsize),
         attention_flops=4 * model.num_layers * model.num_heads * model.head_dim,
+        vocab_size=model.vocab_size,
     )

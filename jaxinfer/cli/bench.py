@@ -16,6 +16,8 @@ VERBS = {
     "latency": "Time single batches through LLM.generate: first token, prefill and decode rates, host time.",
     "throughput": "Time one LLM.generate call over many requests.",
     "serve": "Load any OpenAI-compatible server from several processes.",
+    "compare": "Ask two servers, or two settings, the same in turns: times in pairs, texts equal or not.",
+    "suite": "Make the tables of other engines' documents, and switch each optimisation off and on.",
     "kernels": "Time each kernel alone, cold, beside XLA's own version.",
 }
 

@@ -74,7 +74,8 @@ def read_keys(params: Mapping[str, Any], env: Mapping[str, str] = os.environ) ->
         pairs += _pairs_of(params["api_key_file"])
     if len({secret for _, secret in pairs}) != len(pairs):
         raise ConfigError("each API key must be given once, one is given twice; drop one of the two")
-    return (ApiKey(tenant, secret) for tenant, secret in pairs)
+    # a name is one word; what has none is called by its place, in two
+    return (ApiKey(tenant, secret, is_named=" " not in tenant) for tenant, secret in pairs)
 
 
 def _pairs_of(file: str) -> list[tuple[str, str]]:

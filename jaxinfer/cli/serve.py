@@ -1,15 +1,17 @@
 """`jaxinfer serve`: start the engine behind its HTTP server and say how to talk to it."""
 
+import contextlib
 import json
 import logging
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
 
-from jaxinfer.cli import protection, transport
+from jaxinfer.cli import protection, storage, transport
 from jaxinfer.cli.checklist import Checklist, LogScreen
 from jaxinfer.cli.options import EngineCommand
 from jaxinfer.cli.protection import LOOPBACK, server_settings, tls
@@ -42,6 +44,7 @@ def serve(resolved: Resolved, params: Mapping[str, Any], new_transport: "NewTran
     from jaxinfer.server.serve import run_server
 
     settings, certificate = server_settings(params), tls(params)
+    settings = replace(settings, files_folder=storage.files_folder(params), kept=storage.kept_limits(params))
     start_log(params["log_format"])
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its news of starting and stopping is ours to tell
     address: list[str] = []
@@ -66,11 +69,16 @@ def serve(resolved: Resolved, params: Mapping[str, Any], new_transport: "NewTran
             tasks.append(starting)
             if not params["serve_early"]:
                 await starting
+            if app.state.storage is not None:
+                tasks.append(asyncio.create_task(app.state.storage.batches.run()))
             for line in closing(llm.info, address[0], params["host"], has_keys=bool(settings.api_keys)):
                 checklist.say(line)
 
         patience_s = params["drain_timeout_s"]
-        return run_server(app, params["host"], params["port"], patience_s, start, bound, llm.until_failed, certificate)
+        with nullcontext() if app.state.storage is None else contextlib.closing(app.state.storage):
+            return run_server(
+                app, params["host"], params["port"], patience_s, start, bound, llm.until_failed, certificate
+            )
 
 
 def tracer_for(endpoint: str | None) -> "AbstractContextManager[Tracer | None]":
@@ -226,6 +234,7 @@ OPTIONS: tuple[click.Option, ...] = (
     ),
     *transport.OPTIONS,
     *protection.OPTIONS,
+    *storage.OPTIONS,
 )
 
 command = EngineCommand(

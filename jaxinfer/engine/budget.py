@@ -1,7 +1,9 @@
-"""Budget: how the tokens of a step are shared among prompts, so that a short one need not wait for long ones."""
+"""How the tokens of a step are shared, among prompts and between them and decode rows."""
 
 import dataclasses
+import itertools
 
+from jaxinfer.config import Limits
 from jaxinfer.engine.sequence import Sequence
 
 
@@ -33,3 +35,22 @@ class Budget:
     def is_kept_from(self, sequence: Sequence) -> bool:
         """Whether all that is left is kept, and not enough of it for this waiting prompt."""
         return self.left == self.kept and self.short.get(sequence, self.left + 1) > self.left
+
+
+def prompts_fill(limits: Limits, running: list[Sequence], waiting: list[Sequence], num_slots: int) -> bool:
+    """Whether prompts alone fill a step, and nobody minds that the decode rows pause for it.
+
+    waiting: by rank; num_slots of them can start. A decode row beside prompts costs about what it does in a step of its
+    own, and rows that begin together end together: fewer steps with few rows. Prompts of which nothing will be decoded
+    do not count: they leave their slots to others at once, and could go on for ever.
+    """
+    if not waiting or not num_slots or limits.scheduling == "static":
+        return False
+    num_tokens = limits.max_num_batched_tokens
+    for sequence in running:
+        if not sequence.decoding:
+            num_tokens -= (len(sequence.tokens) - sequence.dispatched) * sequence.will_decode
+        elif not sequence.request.bulk:
+            return False
+    startable = (s for s in waiting if s.will_decode and not s.may_not_start)
+    return num_tokens <= sum(len(sequence.tokens) for sequence in itertools.islice(startable, num_slots))

@@ -15,15 +15,30 @@ import queue
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from jaxinfer.config import Limits
 from jaxinfer.engine.failures import is_sticky
 from jaxinfer.engine.invariants import check_scheduler
 from jaxinfer.engine.scheduler import Scheduler, Step
-from jaxinfer.engine.sequence import Abort, Acknowledge, Add, Call, End, Forget, Keep, Message, Output
+from jaxinfer.engine.sequence import (
+    Abort,
+    Acknowledge,
+    Add,
+    Call,
+    Compiled,
+    End,
+    Forget,
+    Keep,
+    Message,
+    Output,
+    Request,
+)
 from jaxinfer.engine.stats import EngineStats
+from jaxinfer.engine.structured import masks_of
 from jaxinfer.errors import DeviceLost, EngineError, InvalidRequest
 from jaxinfer.runtime.plan import Pending, Plan, Row, Runner, Sampling
+from jaxinfer.text.grammar.compiler import Grammar, Grammars
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +58,14 @@ class _StepFailed(Exception):
 class Engine:
     """A scheduler, a runner and the steps in flight between them."""
 
-    def __init__(self, runner: Runner, limits: Limits) -> None:
+    def __init__(self, runner: Runner, limits: Limits, grammars: Grammars | None = None) -> None:
+        """grammars: what compiles them; without, a request that needs one is refused."""
         self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.limits = limits
         self.scheduler = Scheduler(limits)
+        self.grammars = grammars
         self._runner = runner
+        self._num_compiling = 0
         self._in_flight: deque[tuple[Step, Pending]] = deque()
         self._news: list[Output] = []  # outputs of messages, for the next step to return
         self._stalled = False  # nothing can be computed until a message comes
@@ -91,6 +109,11 @@ class Engine:
             return True
         return not self._stalled and self.scheduler.num_unfinished > 0
 
+    @property
+    def awaits_grammar(self) -> bool:
+        """Whether a message will come from a thread that compiles: `wait` for it when there is no work."""
+        return self._num_compiling > 0
+
     def stats(self) -> EngineStats:
         """Counters and gauges; safe from any thread, and then not all from the same instant."""
         scheduler, pool = self.scheduler, self.scheduler.pool
@@ -127,10 +150,23 @@ class Engine:
             self._spent("dispatch")
             if self.on_step is not None:
                 self.on_step(step)
+            if step.plan.is_masked:
+                self._draw(step)
         self._stalled = not self._in_flight
         ahead = 0 if self.scheduler.isolation.active else self.limits.run_ahead
         if self._in_flight and (step is None or len(self._in_flight) > ahead):
             self._commit()
+
+    def _draw(self, step: Step) -> None:
+        """Let the step just dispatched draw: while it computes, the tokens before it tell what its rows may draw."""
+        while len(self._in_flight) > 1:
+            self._commit()
+        assert self.grammars is not None, "a row is masked by a grammar"
+        masks, failed = masks_of(step, self.grammars, self.limits.vocab_size)
+        for sequence, reason in failed:
+            self._news += self.scheduler.fail(sequence.request.id, reason, "no_token_left")
+        self._on_device([step], self._in_flight[-1][1].draw, masks)
+        self._spent("masks")
 
     def _commit(self) -> None:
         """Read the oldest step in flight."""
@@ -196,6 +232,30 @@ class Engine:
             raise _end(error) from error
         self._num_failed_in_a_row = 0
 
+    def _compile(self, request: Request) -> None:
+        """Have a request's grammar compiled, by threads that will say so in the inbox."""
+        if request.structure is None:
+            return
+        if self.grammars is None:
+            self._news += self.scheduler.fail(request.id, "grammars need an engine with a tokenizer", "no_grammars")
+            return
+        self._num_compiling += 1
+        future = self.grammars.compile(request.structure.text)
+        future.add_done_callback(lambda done: self.inbox.put(Compiled(request.id, done)))
+
+    def _begin_grammar(self, request_id: str, grammar: "Future[Grammar]") -> None:
+        self._num_compiling -= 1
+        try:
+            found = grammar.result()
+        except InvalidRequest as refusal:
+            self._news += self.scheduler.fail(request_id, str(refusal), "invalid_grammar")
+        except Exception:  # a fault of the library costs the one request that met it
+            log.exception("the grammar of %s could not be compiled", request_id)
+            message = "the grammar must be one that can be compiled; why it is not stands in the server's log"
+            self._news += self.scheduler.fail(request_id, message, "invalid_grammar")
+        else:
+            self.scheduler.begin_grammar(request_id, found)
+
     def _drain_inbox(self) -> None:
         while not self.inbox.empty():
             self._handle(self.inbox.get())
@@ -208,6 +268,10 @@ class Engine:
                     self.scheduler.add(request, outputs)
                 except InvalidRequest as refusal:
                     self._news += _refuse(message, refusal)
+                else:
+                    self._compile(request)
+            case Compiled(request_id, grammar):
+                self._begin_grammar(request_id, grammar)
             case Abort(request_id):
                 self._news += self.scheduler.abort(request_id)
             case Acknowledge(seen):

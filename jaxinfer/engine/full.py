@@ -9,12 +9,12 @@ def dress_row(row: Row, sequence: Sequence) -> None:
     """Fill in what a row needs beside its tokens: history, bans, targets, what it pools. For those not `is_plain`."""
     controls, tokens = sequence.request.controls, sequence.tokens
     row.full = sequence.is_full
-    if controls is not None:
-        if row.sampling is not None:
-            prompt, output = tokens[: sequence.num_prompt], tokens[sequence.num_prompt :]
-            row.history = History(prompt, output, sequence.end_ids)
-        if row.sample and controls.needs_last_token:
-            row.banned = controls.banned_after(tokens)
+    if row.sampling is not None and (controls is not None or sequence.structured is not None):
+        prompt, output = tokens[: sequence.num_prompt], tokens[sequence.num_prompt :]
+        row.history = History(prompt, output, sequence.end_ids)
+    row.masked = row.sample and sequence.structured is not None
+    if controls is not None and row.sample and controls.needs_last_token:
+        row.banned = controls.banned_after(tokens)
     if sequence.needs_scores:
         row.targets = tokens[row.start + 1 : min(row.start + row.count + 1, sequence.num_prompt)]
     if sequence.is_pooled:

@@ -8,7 +8,8 @@ with it.
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -25,6 +26,10 @@ class MockPending:
 
     result: StepResult
     ready_s: float
+    on_masks: Callable[[np.ndarray], None]
+
+    def draw(self, masks: np.ndarray) -> None:
+        self.on_masks(masks)
 
     def wait(self) -> StepResult:
         time.sleep(max(0.0, self.ready_s - time.monotonic()))
@@ -78,7 +83,18 @@ class MockRunner:
         }
         result.pooled = {i: self._pool(row) for i, row in enumerate(plan.rows) if row.num_pooled}
         self._free_s = max(self._free_s, time.monotonic()) + self._step_s
-        return MockPending(result, self._free_s)
+        return MockPending(result, self._free_s, partial(self._draw_masked, plan, tokens))
+
+    def _draw_masked(self, plan: Plan, tokens: np.ndarray, masks: np.ndarray) -> None:
+        """Draw the masked rows anew: an end wherever one may come."""
+        masked = [i for i, row in enumerate(plan.rows) if row.masked]
+        for i, mask in zip(masked, masks, strict=True):
+            slot = plan.rows[i].slot
+            allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
+            ends = sorted(self._ends[slot].intersection(allowed.tolist()))
+            key = _mix(np.array([tokens[i]], np.uint64) + self._seeds[slot])
+            tokens[i] = ends[0] if ends else allowed[int(key[0] % np.uint64(len(allowed)))]
+            self._last_token[slot] = tokens[i]
 
     def zero_pages(self, page_ids: Sequence[int]) -> None:
         self._hashes[list(page_ids)] = 0

@@ -116,13 +116,16 @@ class PagePool:
             parent = known
         return pages
 
+    def num_unowned(self, page_ids: Iterable[int]) -> int:
+        """How many of these pages nobody owns, so that they count as available."""
+        return sum(1 for page in page_ids if not self._references[page])
+
     def share(self, page_ids: list[int], hit: Sequence[int], num_fresh: int, reserve: int) -> bool:
         """Give the empty table `page_ids` the matched pages `hit` and `num_fresh` blank ones, leaving `reserve` pages.
 
         Changes nothing when it says False.
         """
-        revived = sum(1 for page in hit if not self._references[page])
-        if self.num_available - revived < num_fresh + reserve:
+        if self.num_available - self.num_unowned(hit) < num_fresh + reserve:
             return False
         for page in hit:
             if not self._references[page]:

@@ -6,9 +6,9 @@ device, under the sequence's slot.
 
 Invariants (engine.invariants, after every step in tests): a sequence is held, waiting or running, never two of them; a
 running one owns a slot and exactly the pages that cover `dispatched` (contiguous: those of max_model_len), the others
-own nothing; a step holds at most `max_num_batched_tokens` tokens; the most senior running sequence always gets its row;
-every decoding sequence gets its token in one of any two consecutive steps (in each step, with chunked prefill);
-published pages are full and committed.
+own nothing; a step holds at most `max_num_batched_tokens` tokens; the most senior running sequence always gets its row,
+and every decoding one its token in one of any two consecutive steps (with chunked prefill in each), but that `bulk`
+ones pause while prompts fill steps; published pages are full and committed.
 
 Why a slot can be released at commit while a later step that names it is in flight: the device runs steps in the order
 given, and the next owner's first step rewrites all that belongs to the slot. Pages wait (engine.departures): what is
@@ -23,15 +23,18 @@ from operator import attrgetter
 import numpy as np
 
 from jaxinfer.config import Limits
-from jaxinfer.engine.budget import Budget
+from jaxinfer.engine.budget import Budget, prompts_fill
 from jaxinfer.engine.departures import Departures
 from jaxinfer.engine.failures import NOT_FINITE, STEP_FAILED
 from jaxinfer.engine.full import dress_row, read_logprobs, read_scores
 from jaxinfer.engine.isolation import Isolation
 from jaxinfer.engine.pages import PagePool, chain, next_key, root_key
 from jaxinfer.engine.pooled import read_pooled
+from jaxinfer.engine.precedence import must_yield
 from jaxinfer.engine.sequence import Output, Request, Sequence, State, sequences_of
 from jaxinfer.engine.stats import Counters
+from jaxinfer.engine.structured import Grammar
+from jaxinfer.engine.thoughts import close_thoughts
 from jaxinfer.engine.validate import validate_limits, validate_outputs, validate_request
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.runtime.plan import Plan, Row, StepResult
@@ -70,8 +73,8 @@ class Scheduler:
         self.isolation = Isolation()
         self._arrivals = 0
         contiguous = limits.kv_layout == "contiguous"
-        self._reserved = limits.max_pages_per_seq if contiguous else 0  # pages that a sequence gets at admission
-        self._watermark = 0 if contiguous else -(-self.pool.num_total // 100)
+        self.reserved = limits.max_pages_per_seq if contiguous else 0  # pages that a sequence gets at admission
+        self.watermark = 0 if contiguous else -(-self.pool.num_total // 100)
         self._batch: set[Sequence] = set()  # of static scheduling: who may start until all of it has ended
         self._prompt_turn = False  # the next step leaves decode rows out: a whole prompt waits for the budget
 
@@ -99,14 +102,12 @@ class Scheduler:
 
     def end(self, request_id: str, index: int) -> None:
         """End one choice whose text is complete; ignored when it has ended already."""
-        sequence = self.live.get(request_id, {}).get(index)
-        if sequence is not None:
+        if (sequence := self.live.get(request_id, {}).get(index)) is not None:
             self._end(sequence, "stop")
 
     def acknowledge(self, request_id: str, index: int, num_tokens: int) -> None:
         """The text state of a choice has seen its first `num_tokens` output tokens."""
-        sequence = self.live.get(request_id, {}).get(index)
-        if sequence is not None:
+        if (sequence := self.live.get(request_id, {}).get(index)) is not None:
             sequence.acknowledged = max(sequence.acknowledged, num_tokens)
 
     def keep(self, session: str, salt: str, tokens: tuple[int, ...]) -> None:
@@ -114,6 +115,15 @@ class Scheduler:
         root, limits = root_key(salt), self.limits
         found = self.pool.match(root, chain(root, tokens, limits.page_size))
         self.pool.keep(session, found, limits.most_session_pages)
+
+    def begin_grammar(self, request_id: str, grammar: Grammar) -> None:
+        """A request's grammar is compiled: its choices may start, each with a copy of its own."""
+        for sequence in self.live.get(request_id, {}).values():
+            sequence.begin_grammar(grammar.copy(), self.limits.vocab_size)
+
+    def fail(self, request_id: str, error: str, code: str) -> list[Output]:
+        """End a request that cannot go on, alone."""
+        return self._end_request(request_id, "error", error, code)
 
     @property
     def num_unfinished(self) -> int:
@@ -124,8 +134,8 @@ class Scheduler:
 
     def plan(self) -> Step | None:
         """Choose the next step. None: there is nothing to do before the step in flight is committed, or at all."""
-        step = None
-        if self._prompt_turn:
+        step, num_slots = None, 0 if self.isolation.active else len(self.free_slots)
+        if self._prompt_turn or prompts_fill(self.limits, self.running, self.waiting, num_slots):
             self._prompt_turn = False
             step = self._plan(with_decode_rows=False)
         step = step or self._plan(with_decode_rows=True)
@@ -138,11 +148,15 @@ class Scheduler:
         return step
 
     def _plan(self, *, with_decode_rows: bool) -> Step | None:
+        while must_yield(self):
+            if self.in_flight:
+                return None  # for that every token must be known
+            self._preempt(self.running[-1])
         ready = self._ready(with_decode_rows)
         num_decoding = sum([s.decoding for s in ready])
         budget = Budget(self.limits.max_num_batched_tokens - num_decoding, self._short(ready, num_decoding))
         if self.in_flight and self._must_preempt(ready, budget):
-            return None  # for that every token must be known
+            return None
         step = Step(Plan([]), [])
         add_row, add_sequence, size = step.plan.rows.append, step.sequences.append, self.limits.page_size
         preemptions = self.counters.preemptions
@@ -194,8 +208,8 @@ class Scheduler:
                 break
             if len(sequence.tokens) > share:
                 num_slots = len(self.free_slots) - 1  # the last one is for the first whom they overtake
-            elif not sequence.must_wait_for_text:
-                found[sequence] = len(sequence.tokens) - len(self._hit(sequence)) * limits.page_size
+            elif not sequence.may_not_start:
+                found[sequence] = len(sequence.tokens) - len(self.hit(sequence)) * limits.page_size
                 share -= found[sequence]
         return found
 
@@ -249,7 +263,7 @@ class Scheduler:
         i = num_kept_slots = 0
         while budget.left and len(self.free_slots) > num_kept_slots and i < len(self.waiting):
             sequence = self.waiting[i]
-            if sequence.must_wait_for_text or (chosen is not None and sequence not in chosen):
+            if sequence.may_not_start or (chosen is not None and sequence not in chosen):
                 i += 1
                 continue
             if budget.is_kept_from(sequence):
@@ -270,25 +284,24 @@ class Scheduler:
         if self.limits.scheduling == "continuous":
             return None
         if not self.running:
-            seniors = self.waiting[: self.limits.max_num_seqs]
-            self._batch = {sequence for senior in seniors for sequence in (senior, *senior.held)}
+            self._batch = {s for senior in self.waiting[: self.limits.max_num_seqs] for s in (senior, *senior.held)}
         return self._batch
 
     def _start(self, sequence: Sequence, budget: Budget, with_decode_rows: bool) -> int:
         """Give a waiting sequence a slot, its cached pages and pages for its first chunk. Returns the chunk's size, 0
         when it must wait."""
         size, limits = self.limits.page_size, self.limits
-        hit = self._hit(sequence)
+        hit = self.hit(sequence)
         start = len(hit) * size
         pending = len(sequence.tokens) - start
         count = budget.chunk(pending)
-        if not count:
+        if not count or (count < pending and sequence in budget.short):
             return 0  # it was to be short, but cached pages of its own went to others in this step
         if count < pending <= limits.max_num_batched_tokens and not limits.enable_chunked_prefill:
             self._prompt_turn = with_decode_rows  # it goes whole or not at all
             return 0
-        num_fresh = self._reserved or -(-(start + count) // size) - len(hit)
-        if not self.pool.share(sequence.page_ids, hit, num_fresh, self._watermark if self.running else 0):
+        num_fresh = self.reserved or -(-(start + count) // size) - len(hit)
+        if not self.pool.share(sequence.page_ids, hit, num_fresh, self.watermark if self.running else 0):
             return 0
         sequence.slot = self.free_slots.pop()
         sequence.state = State.RUNNING
@@ -300,11 +313,10 @@ class Scheduler:
             self._count_prompt(sequence, start)
         return count
 
-    def _hit(self, sequence: Sequence) -> list[int]:
+    def hit(self, sequence: Sequence) -> list[int]:
         """The cached pages that a waiting sequence may begin with."""
-        if not self.limits.enable_prefix_caching or sequence.needs_all_rows:
-            return []
-        return self.pool.match(sequence.root, sequence.lookup_keys(self.limits.page_size))
+        usable = self.limits.enable_prefix_caching and not sequence.needs_all_rows
+        return self.pool.match(sequence.root, sequence.lookup_keys(self.limits.page_size)) if usable else []
 
     def _count_prompt(self, sequence: Sequence, num_cached: int) -> None:
         """A sequence was admitted for the first time; siblings count as computed once, with the first."""
@@ -360,7 +372,7 @@ class Scheduler:
                 if row.num_pooled:
                     outputs += self._take_pooled(sequence, row, result.pooled[i])
             if row.sample:
-                sequence.tokens.append(token)
+                sequence.append(token)
                 output = Output(sequence.request.id, sequence.index, [token], None, None, sequence.cached_tokens)
                 if not sequence.is_plain:
                     read_logprobs(output, sequence, result, i)
@@ -369,7 +381,7 @@ class Scheduler:
                 outputs.append(output)
                 num_sampled += 1
                 if sequence.may_wait:
-                    num_sampled += self._close_thoughts(sequence, output, token)
+                    num_sampled += close_thoughts(sequence, output, token)
                 if token in sequence.end_ids or len(sequence.tokens) == sequence.max_length:
                     self._finish(sequence, output, token)
         self.counters.generated_tokens += num_sampled
@@ -378,17 +390,6 @@ class Scheduler:
         if self.isolation.active:
             self._withdraw_cleared(step)
         return outputs
-
-    def _close_thoughts(self, sequence: Sequence, output: Output, token: int) -> bool:
-        """End thoughts that are as long as they may be, by a token that nobody drew: the next row computes it."""
-        limit, length = sequence.request.thoughts, len(sequence.tokens)
-        sequence.follow_thoughts(token, length)
-        if limit is None or length != sequence.close_at or length == sequence.max_length or token in sequence.end_ids:
-            return False
-        sequence.tokens.append(limit.close_id)
-        output.token_ids.append(limit.close_id)
-        sequence.close_at, sequence.decoding = None, False
-        return True
 
     def _finish(self, sequence: Sequence, output: Output, token: int) -> None:
         """End a sequence by its last token, for "stop" rather than "length" when both hold."""

@@ -12,7 +12,9 @@ import numpy as np
 
 from jaxinfer.config import Limits
 from jaxinfer.engine.pages import PageKey, next_key, root_key
+from jaxinfer.engine.structured import Structured
 from jaxinfer.runtime.plan import Controls, Sampling
+from jaxinfer.text.grammar.compiler import Grammar
 
 # A sequence with stop strings may be this many tokens ahead of the text state that looks for them: enough to hide the
 # way there and back through two busy interpreters, little enough to throw away.
@@ -35,16 +37,33 @@ class ThoughtLimit:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Structure:
+    """The answer is one of a grammar. text: as llguidance reads it.    end_ids: the model's ends, also where they are
+    otherwise ignored: when the grammar is complete, so is the answer.
+
+    close_id: the grammar begins after this token, which ends thoughts.    open_id: begins them; unless the answer
+    begins with it, the grammar begins at once. Both None: there are no thoughts.
+    """
+
+    text: str
+    end_ids: frozenset[int]
+    open_id: int | None = None
+    close_id: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Request:
     """One prompt and how to continue it, `n` times. Every value is concrete and in range (protocol/validate.py).
 
     id: unique among unfinished requests.    max_tokens: of each answer; it also ends where the context is full.
     eos_token_ids: empty when EOS is to be ignored.    priority: a lower number runs sooner.
     salt: requests with different salts share no cached pages.
+    bulk: nobody reads the answer before it is whole, so that it may pause while prompts fill steps.
     text_lag: has stop strings, so it waits for Acknowledge rather than run more than MAX_TEXT_LAG tokens ahead.
     controls: penalties, bias, masks.
     logprobs, prompt_logprobs: how many of the most likely tokens come with each of the answer's, the prompt's; or None.
     thoughts: how long they may be; not with logprobs, since a forced token has none.
+    structure: what the answer must be.
     pooling: the answer is no tokens but an embedding: the hidden state of the prompt's last token, or the mean of all.
     """
 
@@ -61,11 +80,13 @@ class Request:
     stop_token_ids: frozenset[int] = frozenset()
     priority: int = 0
     salt: str = ""
+    bulk: bool = False
     text_lag: bool = False
     controls: Controls | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     thoughts: ThoughtLimit | None = None
+    structure: Structure | None = None
     pooling: Pooling | None = None
 
 
@@ -181,7 +202,15 @@ class Call:
     future: "Future[Any]"
 
 
-Message = Add | Abort | Acknowledge | End | Keep | Forget | Call
+@dataclasses.dataclass(frozen=True, slots=True)
+class Compiled:
+    """A request's grammar is there, or can never be: from the threads that compile them."""
+
+    request_id: str
+    grammar: "Future[Grammar]"
+
+
+Message = Add | Abort | Acknowledge | End | Keep | Forget | Call | Compiled
 
 
 class State(enum.Enum):
@@ -219,6 +248,7 @@ class Sequence:
     close_at: len(tokens) at which its thoughts are closed; None when none are open.
     num_to_score: prompt tokens whose logprobs are still to be put out.    scores: those that are known.
     pooled: f32[D], the sum of what its rows have pooled since it was admitted.
+    structured: where it stands in its grammar; until that is compiled, the sequence waits.
     """
 
     request: Request
@@ -254,10 +284,11 @@ class Sequence:
     scores: list[TokenLogprobs] = dataclasses.field(default_factory=list)
     close_at: int | None = None
     pooled: np.ndarray | None = None
+    structured: Structured | None = None
 
     def __post_init__(self) -> None:
         controls = self.request.controls
-        self.is_full = controls is not None or self.request.logprobs is not None
+        self.is_full = controls is not None or self.request.logprobs is not None or self.request.structure is not None
         self.is_random = self.request.temperature > 0
         self.is_pooled = self.request.pooling is not None
         self.is_plain = not (self.is_full or self.is_pooled) and self.request.prompt_logprobs is None
@@ -285,8 +316,36 @@ class Sequence:
     @property
     def sampling(self) -> Sampling:
         r = self.request
-        has_logprobs = r.logprobs is not None
-        return Sampling(r.temperature, r.top_k, r.top_p, r.min_p, r.seed, self.index, r.controls, has_logprobs)
+        has_logprobs, masked, controls = r.logprobs is not None, r.structure is not None, r.controls
+        if masked and controls is not None:  # the masks say when it may end
+            controls = dataclasses.replace(controls, min_tokens=0)
+        return Sampling(r.temperature, r.top_k, r.top_p, r.min_p, r.seed, self.index, controls, has_logprobs, masked)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state is State.ENDED
+
+    @property
+    def will_decode(self) -> bool:
+        """Whether it goes on after its next token."""
+        return not self.is_pooled and len(self.tokens) + 1 < self.max_length
+
+    @property
+    def may_not_start(self) -> bool:
+        """Whether a waiting sequence must see its grammar, or more of its text, first."""
+        return (self.request.structure is not None and self.structured is None) or self.must_wait_for_text
+
+    def append(self, token: int) -> None:
+        """A token has been committed."""
+        self.tokens.append(token)
+        if self.structured is not None:
+            self.structured.follow(token)
+
+    def begin_grammar(self, grammar: Grammar, vocab_size: int) -> None:
+        """It is compiled; follow it to where the sequence is."""
+        self.structured = Structured(grammar, self.request, vocab_size)
+        for token in self.tokens[self.num_prompt :]:
+            self.structured.follow(token)
 
     @property
     def needs_scores(self) -> bool:
@@ -346,7 +405,9 @@ def sequences_of(
             num_prompt=len(request.prompt),
             max_length=len(request.prompt)
             + max(1, min(request.max_tokens, limits.max_model_len - len(request.prompt))),
-            end_ids=request.eos_token_ids | request.stop_token_ids,
+            end_ids=request.eos_token_ids
+            | request.stop_token_ids
+            | (request.structure.end_ids if request.structure else frozenset()),
             root=root_key(request.salt),
             acknowledged=len(output),
         )

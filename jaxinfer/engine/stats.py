@@ -7,7 +7,7 @@ from jaxinfer.engine.histogram import Histogram
 
 ROW_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 TOKEN_BOUNDS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-PHASES = ("plan", "dispatch", "wait", "commit")
+PHASES = ("plan", "dispatch", "masks", "wait", "commit")
 
 
 @dataclasses.dataclass(slots=True)
@@ -15,7 +15,8 @@ class Work:
     """What the steps were made of and where their time went.
 
     decode_rows, prompt_rows: rows of all steps by kind.    rows, tokens: of each step.
-    phase_s: by phase; plan is the inbox too, dispatch packs and hands over, wait is for the device, commit the rest.
+    phase_s: by phase; plan is the inbox too, dispatch packs and hands over, masks is what grammars take, wait is for
+    the device, commit the rest.
     busy_s: with a step given to the device and not yet read: at least as long as the device has worked.
     """
 

@@ -1,6 +1,7 @@
 """The text side of one request: engine outputs in, deltas out. Driven in token order by one thread at a time."""
 
 import dataclasses
+import logging
 from collections.abc import Callable, Iterable, Iterator
 
 from jaxinfer.engine.sequence import Abort, Acknowledge, Add, End, Message, Output, Request, TokenLogprobs
@@ -14,6 +15,9 @@ from jaxinfer.text.state import NoText, TextState
 from jaxinfer.text.tokenizer import Tokenizer
 
 Post = Callable[[Message], None]
+log = logging.getLogger(__name__)
+# the cause may hold what the model said, so it goes to the log alone
+UNREADABLE = "the server failed to read what the model answered; its log says why"
 
 
 @dataclasses.dataclass(slots=True)
@@ -91,10 +95,28 @@ class Answer:
         return not self.request.text_lag and self.request.logprobs is None
 
     def feed(self, output: Output) -> Delta | None:
-        """The delta this output makes, or None: nothing to show yet, or its choice has already ended."""
+        """The delta this output makes, or None: nothing to show yet, or its choice has already ended.
+
+        A bug in reading it ends its choice with an error: other requests' texts go through the same thread.
+        """
         choice = self._choices[output.index]
         if choice.ended:
             return None
+        try:
+            return self._read(choice, output)
+        except Exception:
+            choice.ended = True
+            if output.finish_reason is None:
+                self._post(End(self.request.id, output.index))
+            return self._unreadable(output.index)
+
+    def _unreadable(self, index: int) -> Delta:
+        """The end of a choice in whose text there is a bug, which is being handled."""
+        log.exception("the answer to request %s cannot be read", self.request.id)
+        num_prompt = len(self.request.prompt)
+        return Delta(index, "", [], "error", None, num_prompt, self._cached_tokens, UNREADABLE, "internal")
+
+    def _read(self, choice: _Choice, output: Output) -> Delta | None:
         # the EOS or stop token that ended the sequence is counted but not shown, unless it was asked for
         hidden = output.finish_reason == "stop" and not (self._include_stop and output.stop_reason is not None)
         shown = output.token_ids[:-1] if hidden else output.token_ids
@@ -137,14 +159,19 @@ class Answer:
         for index, choice in enumerate(self._choices):
             if not choice.ended:
                 choice.ended = True
-                text, reason = choice.text.finish(), "abort" if error is None else "error"
-                num_prompt = len(self.request.prompt)
-                delta = Delta(index, text, [], reason, None, num_prompt, self._cached_tokens, error)
-                _add_parts(delta, choice.text)
-                ended.append(delta)
+                ended.append(self._cut_short(index, choice.text, error))
         if ended:
             self._post(Abort(self.request.id))
         return ended
+
+    def _cut_short(self, index: int, text: TextState | NoText | MessageText, error: str | None) -> Delta:
+        reason, num_prompt = "abort" if error is None else "error", len(self.request.prompt)
+        try:
+            delta = Delta(index, text.finish(), [], reason, None, num_prompt, self._cached_tokens, error)
+            _add_parts(delta, text)
+        except Exception:
+            return self._unreadable(index)
+        return delta
 
     def resumption(self) -> list[Message]:
         """What another engine must be told to go on where this one ended."""

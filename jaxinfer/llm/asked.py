@@ -82,10 +82,11 @@ class Asked:
             prompts = await encode_prompts(llm, request.prompts, request.wire.add_special_tokens)
         job = new_job(llm, prompts, self.wire, self.sampling, chat=is_chat, salt=salt, arrived_s=arrived_s)
         if isinstance(request, CompletionRequest) and request.wire.echo:
-            return dataclasses.replace(job, echo=await _echo(llm, request, prompts, job.prompts))
+            job = dataclasses.replace(job, echo=await _echo(llm, request, prompts, job.prompts))
         if isinstance(request, ChatRequest) and self.apart:
-            return dataclasses.replace(job, reading=_reading(llm, request, job.prompts[0]))
-        return job
+            job = dataclasses.replace(job, reading=_reading(llm, request, job.prompts[0]))
+        form = await llm.forms.check(self.sampling, job.reading)
+        return job if form is None else dataclasses.replace(job, warnings=form.warnings)
 
 
 def read_asked(kind: Kind, body: dict[str, Any], info: ModelInfo) -> Asked:

@@ -9,7 +9,6 @@ import secrets
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -19,14 +18,16 @@ from jaxinfer.engine.sequence import Add, Forget, Keep, Message, Output, Request
 from jaxinfer.errors import EngineError, InvalidRequest, JaxInferError, Overloaded, Unavailable
 from jaxinfer.llm.answer import NO_TEXT, Answer, feed
 from jaxinfer.llm.events import Event, OnEvent, ignore
+from jaxinfer.llm.lanes import Lanes
 from jaxinfer.llm.latency import Latency, timings_of
 from jaxinfer.llm.mailbox import Mailbox
 from jaxinfer.llm.prepare import prepare, prepare_embedding
 from jaxinfer.llm.process import EngineProcess
 from jaxinfer.llm.started import Started
 from jaxinfer.llm.stream import Stream
+from jaxinfer.llm.structure import Forms
 from jaxinfer.llm.suspects import GUILTY, Suspects
-from jaxinfer.llm.text_side import load_text, num_bytes, texts_of
+from jaxinfer.llm.text_side import load_text, num_bytes, num_chars, texts_of
 from jaxinfer.llm.transport import Transport
 from jaxinfer.llm.turns import Turns
 from jaxinfer.llm.types import Delta, ModelInfo, Stats, Timings
@@ -102,7 +103,7 @@ class AsyncLLM:
         self._outputs: queue.SimpleQueue[list[Output] | Callable[[], list[tuple[str, Delta]]] | None]
         self._outputs = queue.SimpleQueue()
         self._text_thread = threading.Thread(target=self._run_text, name="jaxinfer-text", daemon=True)
-        self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="jaxinfer-tokenize")
+        self._lanes = Lanes()
 
     async def start(self) -> None:
         """Resolve, load, compile: "serving" when any request can be carried, and back here when all is compiled.
@@ -139,9 +140,8 @@ class AsyncLLM:
     def _start(self, transport: Transport) -> None:
         handshake = transport.start(self._put_outputs, self._fail)
         text = load_text(self.config, Path(handshake.folder))
-        info = text.facts_for(handshake.info)
         with self._posting:
-            self._started = Started(transport, info, handshake.limits, text, Latency(info.max_model_len))
+            self._started = Started.of(transport, handshake, text)
         if self._early_failure is not None:
             self._fail(self._early_failure)
 
@@ -191,12 +191,11 @@ class AsyncLLM:
                 self._model.text.check_fits(num_bytes(text), self.info.max_model_len, param)
             return self._model.text.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
-        return await self._in_pool(encode)
+        return await self._lanes.run(encode, len(text))
 
     async def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        return await self._in_pool(
-            partial(self._model.text.tokenizer.decode, ids, skip_special_tokens=skip_special_tokens)
-        )
+        decode = partial(self._model.text.tokenizer.decode, ids, skip_special_tokens=skip_special_tokens)
+        return await self._lanes.run(decode, len(ids))
 
     async def render(
         self,
@@ -222,14 +221,11 @@ class AsyncLLM:
                 template_kwargs=template_kwargs,
             )
 
-        return await self._in_pool(render)
+        return await self._lanes.run(render, num_chars(messages))
 
     def reading(self, prompt_ids: Sequence[int], tools: ToolUse | None) -> Reading | None:
         """How the answer to a rendered prompt is to be read, so that its deltas hold thoughts and calls apart."""
         return self._model.text.reading(prompt_ids, tools)
-
-    async def _in_pool[T](self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     async def generate(
         self,
@@ -244,6 +240,7 @@ class AsyncLLM:
         prompt_only: bool = False,
         reading: Reading | None = None,
         random_seed: int | None = None,
+        bulk: bool = False,
     ) -> AsyncIterator[Delta]:
         """Accept a request; iterate over what is returned for its deltas. Closing it early aborts the request.
 
@@ -253,6 +250,7 @@ class AsyncLLM:
         prompt_only: the one token of the answer is not wanted; the prompt may fill the context.
         reading: how the text is taken apart (see `reading`); None leaves it whole.
         random_seed: 64 bits for a request that names no seed, instead of fresh ones.
+        bulk: nobody reads the answer before it is whole.
         Raises InvalidRequest, Overloaded or Unavailable here, never later.
         """
         request, sampling = prepare(
@@ -262,12 +260,14 @@ class AsyncLLM:
             info=self.info,
             limits=self._model.limits,
             random_seed=secrets.randbits(64) if random_seed is None else random_seed,
+            bulk=bulk,
             encode=partial(self._model.text.tokenizer.encode, add_special_tokens=False, plain=True),
             chat=chat,
             priority=priority,
             salt=salt,
             prompt_only=prompt_only,
             reading=reading,
+            structure=await self._model.forms.structure(params, reading, prompt_ids, chat=chat),
         )
         return self._accept(request, sampling, request_id, arrived_s, reading)
 
@@ -357,7 +357,8 @@ class AsyncLLM:
             await asyncio.to_thread(self._text_thread.join)
             if self._started.transport is not transport:  # a restart was just done
                 await asyncio.to_thread(self._started.transport.close)
-        self._pool.shutdown()
+            await asyncio.to_thread(self._started.forms.close)
+        self._lanes.close()
 
     def stats(self) -> Stats:
         return self._model.stats()
@@ -365,6 +366,10 @@ class AsyncLLM:
     async def profile(self, folder: str | None) -> None:
         """Begin a trace of the engine's device into `folder`; None ends it. One call at a time. Raises EngineError."""
         await asyncio.to_thread(self._model.transport.profile, folder)
+
+    @property
+    def forms(self) -> Forms:
+        return self._model.forms
 
     @property
     def limits(self) -> Limits:

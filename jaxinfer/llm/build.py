@@ -14,6 +14,7 @@ from jaxinfer.engine.engine import Engine
 from jaxinfer.llm.about import model_info
 from jaxinfer.llm.core import Core
 from jaxinfer.llm.events import Event, OnEvent
+from jaxinfer.llm.text_side import new_compiler
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import Family, family_for
 from jaxinfer.runtime.cache import ExecutableCache, open_cache
@@ -44,11 +45,13 @@ def start_core(config: EngineConfig, on_event: OnEvent) -> Core:
     device = select_device(config.device, config.gpu_memory_utilization, cuda_graphs=config.cuda_graphs)
     plan = plan_memory(config, model, family, device)
     on_event(Event("plan", str(device), rows=plan.rows()))
+    grammars = new_compiler(config, checkpoint.folder, plan.limits.vocab_size, info.eos_token_ids)
     params = _load(config, checkpoint, family, model, device, on_event)
     runner = DeviceRunner(model, family, params, plan.limits, device, plan.backends)
     warming = _warm_up(runner, cache, on_event, began)
     info = dataclasses.replace(info, max_model_len=plan.limits.max_model_len)
-    return Core(Engine(runner, plan.limits), runner, info, plan.limits, checkpoint.folder, warming)
+    engine = Engine(runner, plan.limits, grammars)
+    return Core(engine, runner, info, plan.limits, checkpoint.folder, warming, grammars)
 
 
 def _warm_up(runner: DeviceRunner, cache: ExecutableCache | None, on_event: OnEvent, began: float) -> "Future[None]":

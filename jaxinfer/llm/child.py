@@ -63,12 +63,16 @@ def _warmed(channel: Channel[FromEngine, ToEngine], warming: "Future[None]") -> 
 
 
 def _receive(channel: Channel[FromEngine, ToEngine], built: "Future[Core]") -> None:
-    while (received := channel.receive()) is not None:
-        core = built.result()
-        if received.profile is None:
-            core.engine.inbox.put(received.message)
-        else:  # to write a trace takes seconds
-            threading.Thread(target=_profile, args=(channel, core, received.profile.folder), daemon=True).start()
+    try:
+        while (received := channel.receive()) is not None:
+            core = built.result()
+            if received.profile is None:
+                core.engine.inbox.put(received.message)
+            else:  # to write a trace takes seconds
+                threading.Thread(target=_profile, args=(channel, core, received.profile.folder), daemon=True).start()
+    except Exception as error:  # deaf, it would look well and answer nobody; the server starts another
+        channel.send(FromEngine(failure=Failure.of(error)))
+        os._exit(EngineError.exit_code)
     os._exit(0)  # the server is gone: there is nobody to compute for and nothing to save
 
 

@@ -11,6 +11,7 @@ from jaxinfer.engine.engine import Engine
 from jaxinfer.llm.events import OnEvent
 from jaxinfer.llm.types import ModelInfo, Stats
 from jaxinfer.runtime.plan import DeviceFacts, Runner
+from jaxinfer.text.grammar.compiler import Compiler
 
 
 class OwnedRunner(Runner, Protocol):
@@ -39,6 +40,7 @@ class Core:
     limits: Limits
     folder: Path  # of the checkpoint
     warming: "Future[None]"  # done when every step is compiled and nothing will be compiled any more
+    grammars: Compiler | None = None  # the engine's, if it has one
 
     def stats(self) -> Stats:
         """Safe from any thread; the numbers need not be of one instant."""
@@ -51,6 +53,8 @@ class Core:
     def close(self) -> None:
         """Free the device memory."""
         self.runner.close()
+        if self.grammars is not None:
+            self.grammars.close()
 
 
 # Builds an engine that can carry any plan. Raises CheckpointError, ConfigError or DeviceError.

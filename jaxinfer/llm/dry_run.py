@@ -20,7 +20,7 @@ from jaxinfer.llm import child
 from jaxinfer.llm.about import model_info
 from jaxinfer.llm.core import Core
 from jaxinfer.llm.events import Event, OnEvent
-from jaxinfer.llm.text_side import load_tokenizer
+from jaxinfer.llm.text_side import load_tokenizer, new_compiler
 from jaxinfer.models.config import HFConfig, raise_faults, token_ids
 from jaxinfer.text.tokenizer import Tokenizer
 
@@ -58,7 +58,8 @@ def start_dry_run(config: EngineConfig, on_event: OnEvent, *, step_s: float = 0.
     warming: Future[None] = Future()
     warming.set_result(None)
     on_event(Event("ready"))
-    return Core(Engine(runner, limits), runner, info, limits, checkpoint.folder, warming)
+    grammars = new_compiler(config, checkpoint.folder, limits.vocab_size, info.eos_token_ids)
+    return Core(Engine(runner, limits, grammars), runner, info, limits, checkpoint.folder, warming, grammars)
 
 
 def _outline(raw: dict[str, object]) -> Outline:

@@ -62,7 +62,8 @@ class Job:
     salt: the tenant's; cached prompts are found under their own salt only.    arrived_s: by time.monotonic().
     turn: of a session, which then has one prompt and one choice.
     seed: 64 bits that seed what names no seed of its own; None is a fresh one.
-    pooling: embeddings are wanted instead.
+    bulk: nobody reads the answers before they are whole.    pooling: embeddings are wanted instead.
+    warnings: what of the request could not be carried out, for the client.
     """
 
     prompts: list[list[int]]
@@ -75,7 +76,9 @@ class Job:
     turn: Turn | None = None
     reading: Reading | None = None
     seed: int | None = None
+    bulk: bool = False
     pooling: Pooling | None = None
+    warnings: tuple[str, ...] = ()
 
 
 class _Rest(TypedDict):
@@ -131,6 +134,7 @@ class Generation:
             chat=job.chat,
             prompt_only=job.echo is not None and job.echo.prompt_only,
             reading=job.reading,
+            bulk=job.bulk,
             random_seed=None if job.seed is None else (job.seed + position) % 2**64,
             **rest,
         )

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import logging
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,7 @@ from jaxinfer.llm.outputs import (
 )
 from jaxinfer.llm.prepare import prepare, prepare_embedding
 from jaxinfer.llm.recording import Recording
+from jaxinfer.llm.structure import check_here, constraint_for, structure_of
 from jaxinfer.llm.text_side import load_text
 from jaxinfer.llm.types import Delta, Stats
 from jaxinfer.protocol.embeddings import Pooling, check_dimensions, check_pairs, paired, shaped, similarity
@@ -38,6 +40,8 @@ from jaxinfer.text.tools.reader import ToolUse
 
 if TYPE_CHECKING:
     from jaxinfer.offline.tally import Tally
+
+log = logging.getLogger(__name__)
 
 Prompt = str | Sequence[int] | dict[str, Any]
 Message = dict[str, Any]
@@ -174,7 +178,7 @@ class LLM:
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[Delta]:
         """The deltas of one prompt as they are made. Leaving the loop early aborts the request."""
         encoded = self._encode(prompt)
-        answers = self._add([encoded], [sampling_params or SamplingParams()], [None], chat=False)
+        answers = self._add([encoded], [sampling_params or SamplingParams()], [None], chat=False, bulk=False)
         return (delta for _, delta in self._step_until_done(answers, piece=1))
 
     def generate_file(
@@ -219,7 +223,7 @@ class LLM:
         self, encoded: list[Encoded], params: list[SamplingParams], readings: list[Reading | None], *, chat: bool
     ) -> list[RequestOutput]:
         began = time.perf_counter()
-        answers = self._add(encoded, params, readings, chat=chat)
+        answers = self._add(encoded, params, readings, chat=chat, bulk=True)
         results = {
             answer.request.id: RequestOutput(text, ids, [CompletionOutput(i) for i in range(answer.request.n)])
             for (text, ids), answer in zip(encoded, answers.values(), strict=True)
@@ -249,10 +253,18 @@ class LLM:
         return [found[request.id] for request in made]
 
     def _add(
-        self, encoded: list[Encoded], params: list[SamplingParams], readings: list[Reading | None], *, chat: bool
+        self,
+        encoded: list[Encoded],
+        params: list[SamplingParams],
+        readings: list[Reading | None],
+        *,
+        chat: bool,
+        bulk: bool,
     ) -> dict[str, Answer]:
         answers = {}
         for (_, ids), sampling_params, reading in zip(encoded, params, readings, strict=True):
+            form = self._form(sampling_params, reading)
+            end_ids = self.info.eos_token_ids
             request, sampling = prepare(
                 ids,
                 sampling_params,
@@ -262,11 +274,24 @@ class LLM:
                 random_seed=self._random.getrandbits(64),
                 encode=partial(self._text.tokenizer.encode, add_special_tokens=False, plain=True),
                 chat=chat,
+                bulk=bulk,
                 reading=reading,
+                structure=None if form is None else structure_of(form, self._text, ids, end_ids, chat=chat),
             )
             answers[request.id] = Answer(request, sampling, self._text.tokenizer, self._engine.inbox.put, reading)
         self._start(answers)
         return answers
+
+    def _form(self, params: SamplingParams, reading: Reading | None) -> str | None:
+        """The grammar of what an answer must be. Raises InvalidRequest."""
+        control_tokens = self._text.tokenizer.control_tokens
+        constraint = constraint_for(params, reading, control_tokens)
+        if constraint is None:
+            return None
+        tried = check_here(self._core.grammars, constraint, control_tokens)
+        for warning in tried.warnings:
+            log.warning("%s: %s", constraint.param, warning)
+        return tried.text
 
     def _start(self, answers: dict[str, Answer]) -> None:
         """All of them are valid, so all may start."""
@@ -280,6 +305,9 @@ class LLM:
         try:
             while remaining:
                 if not self._engine.has_work:
+                    if self._engine.awaits_grammar:
+                        self._engine.wait(1.0)
+                        continue
                     raise EngineError(f"the engine is idle although {len(remaining)} requests have not ended")
                 fed = _in_pieces(self._engine.step(), answers, kept, piece)
                 for output, delta in feed(fed, self._engine.inbox.put):

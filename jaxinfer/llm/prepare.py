@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from jaxinfer.config import Limits
-from jaxinfer.engine.sequence import Request, ThoughtLimit
+from jaxinfer.engine.sequence import Request, Structure, ThoughtLimit
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.llm.types import ModelInfo
 from jaxinfer.protocol.embeddings import POOLINGS, Pooling, check_input_length
@@ -32,26 +32,22 @@ def prepare(
     priority: int = 0,
     salt: str = "",
     prompt_only: bool = False,
+    bulk: bool = False,
     reading: Reading | None = None,
+    structure: Structure | None = None,
 ) -> tuple[Request, ResolvedSampling]:
     """Validate and fill in one request.
 
     random_seed: 64 bits, used when the request names none.    encode: a text's token ids and no others, for bad words.
-    reading: how the answer is taken apart.
+    reading: how the answer is taken apart.    structure: what it must be.    bulk: nobody reads it before it is whole.
     prompt_only: the one token that is drawn is not wanted, so that it needs no room.
     Raises InvalidRequest when a field is out of range, an id lies outside the logits' width, or it can never fit.
     """
     validate_sampling(params, vocab_size=info.vocab_size, max_logprobs=limits.max_logprobs)
-    validate_prompt_ids(prompt_ids, vocab_size=info.vocab_size)
     sampling = resolve_sampling(params, info.defaults, random_seed=random_seed)
-    max_tokens = resolve_max_tokens(
-        params,
-        info.defaults,
-        num_prompt_tokens=len(prompt_ids),
-        max_model_len=info.max_model_len,
-        chat=chat,
-        prompt_only=prompt_only,
-    )
+    lengths = dict(num_prompt_tokens=len(prompt_ids), max_model_len=info.max_model_len)
+    max_tokens = resolve_max_tokens(params, info.defaults, **lengths, chat=chat, prompt_only=prompt_only)
+    validate_prompt_ids(prompt_ids, vocab_size=info.vocab_size)  # now, since of millions it would take a second
     min_tokens = resolve_min_tokens(params, info.defaults, max_tokens=max_tokens)
     eos = frozenset() if sampling.ignore_eos else frozenset(info.eos_token_ids)
     controls = _controls(sampling, min_tokens, tuple(_spellings(sampling.bad_words, info.vocab_size, encode)))
@@ -71,11 +67,13 @@ def prepare(
         stop_token_ids=sampling.stop_token_ids,
         priority=priority,
         salt=salt,
+        bulk=bulk,
         text_lag=bool(sampling.stop),
         controls=None if controls == Controls() else controls,
         logprobs=sampling.logprobs,
         prompt_logprobs=sampling.prompt_logprobs,
         thoughts=_thoughts(sampling.thinking_token_budget, reading),
+        structure=structure,
     )
     return request, sampling
 

@@ -11,6 +11,7 @@ from jaxinfer.config import EngineConfig
 from jaxinfer.llm.types import ModelInfo
 from jaxinfer.protocol.validate import too_long
 from jaxinfer.text.chat_template import ChatTemplate
+from jaxinfer.text.grammar.compiler import Compiler
 from jaxinfer.text.reading import Reading
 from jaxinfer.text.thinking import Thinking
 from jaxinfer.text.tokenizer import Tokenizer
@@ -18,6 +19,7 @@ from jaxinfer.text.tools.formats import Format, format_of
 from jaxinfer.text.tools.reader import ToolUse
 from jaxinfer.text.trial import try_template
 
+TOKENIZER_FILE = "tokenizer.json"
 _PIECE = 2**15  # characters
 _NORMALIZED = 3  # bytes of text for one of its normal form, at most: a Hangul syllable may come as three letters
 
@@ -28,6 +30,7 @@ class TextSide:
 
     tokenizer: Tokenizer
     template: ChatTemplate
+    folder: Path  # where both come from
     tool_format: Format | None = None
     thinking: Thinking | None = None
 
@@ -73,6 +76,15 @@ def texts_of(message: dict[str, Any]) -> Iterator[str]:
     return (text for text in texts if isinstance(text, str))
 
 
+def num_chars(value: Any) -> int:
+    """Of all texts in a JSON value, names too."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(num_chars(name) + num_chars(below) for name, below in value.items())
+    return sum(map(num_chars, value)) if isinstance(value, list) else 0
+
+
 def num_bytes(text: str) -> int:
     """In UTF-8; whether it is valid is for the tokenizer to say."""
     if text.isascii():
@@ -88,7 +100,7 @@ def load_text(config: EngineConfig, folder: Path) -> TextSide:
         try_template(source)
     tokenizer, template = Tokenizer.from_folder(source), ChatTemplate.from_folder(source)
     texts = "\n".join(template.sources.values())
-    return TextSide(tokenizer, template, _tool_format(config, template), Thinking.of(tokenizer, texts))
+    return TextSide(tokenizer, template, source, _tool_format(config, template), Thinking.of(tokenizer, texts))
 
 
 def _tool_format(config: EngineConfig, template: ChatTemplate) -> Format | None:
@@ -98,6 +110,11 @@ def _tool_format(config: EngineConfig, template: ChatTemplate) -> Format | None:
     if config.tool_call_parser != "auto":
         return config.tool_call_parser
     return format_of(template.sources.get("tool_use", template.sources.get("default", "")))
+
+
+def new_compiler(config: EngineConfig, folder: Path, vocab_size: int, end_ids: Sequence[int]) -> Compiler:
+    """What compiles grammars over a checkpoint's tokenizer. vocab_size: the logits' width."""
+    return Compiler((_source(config, folder) / TOKENIZER_FILE).read_text, vocab_size, end_ids)
 
 
 def load_tokenizer(config: EngineConfig, folder: Path) -> Tokenizer:

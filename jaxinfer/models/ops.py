@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxinfer_kernels import linear, mosaic_batch_linear, mosaic_linear
+from jaxinfer_kernels import linear, mosaic_batch_linear, mosaic_gate_up, mosaic_linear
 
 type Attend[Kv] = Callable[[int, jax.Array, jax.Array, jax.Array, Kv], tuple[jax.Array, Kv]]
 
@@ -52,8 +52,14 @@ def _batch_gate_up(x: jax.Array, norm: jax.Array, w: jax.Array, layer: int, *, e
     return mosaic_batch_linear.gate_up(linear.rms_norm(x, norm[layer], eps), w)
 
 
+def _many_gate_up(x: jax.Array, norm: jax.Array, w: jax.Array, layer: int, *, eps: float) -> jax.Array:
+    return mosaic_gate_up.gate_up(linear.rms_norm(x, norm[layer], eps), w)
+
+
 XLA = Linears(linear.norm_linear, linear.linear_residual, linear.norm_gate_up)
 # The layer comes as an operand: then all layers share one kernel.
 MOSAIC = Linears(_norm_linear, mosaic_linear.linear_residual, _norm_gate_up)
 # For more rows: the products with what follows them; norms stay XLA's.
 MOSAIC_BATCH = Linears(linear.norm_linear, mosaic_batch_linear.linear_residual, _batch_gate_up)
+# For prompts: the product whose result is large, with what makes it small.
+MOSAIC_MANY = Linears(linear.norm_linear, linear.linear_residual, _many_gate_up)

@@ -63,6 +63,11 @@ class Journal:
         """Whether the job that is to be resumed has become its output already."""
         return self.facts is None and self.output.exists()
 
+    @property
+    def num_bytes(self) -> int:
+        """Of what is in it."""
+        return os.fstat(self._file.fileno()).st_size
+
     def describe(self, facts: Facts) -> None:
         """Say what the job is, or check that it is the one resumed. Raises BatchError."""
         facts = json.loads(json.dumps(facts))  # as they will be read

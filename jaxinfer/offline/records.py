@@ -6,8 +6,10 @@ from typing import Any
 import msgspec
 
 from jaxinfer.errors import ApiError
-from jaxinfer.llm.asked import Asked
+from jaxinfer.llm.asked import Asked, served_model
+from jaxinfer.llm.types import ModelInfo
 from jaxinfer.offline.rows import Form, Row
+from jaxinfer.protocol.embeddings import EmbeddingRequest, read_embedding
 from jaxinfer.protocol.forms import Choice, Progress
 from jaxinfer.protocol.responses import Answer, encode_json, error_body
 from jaxinfer.protocol.validate import Verbatim, invalid
@@ -51,6 +53,17 @@ def check_row(asked: Asked, form: Form) -> None:
             raise invalid("include_metrics", "false where an answer is a row of columns", True, cure=OTHER_FORM)
 
 
+def read_embedding_row(row: Row, form: Form, info: ModelInfo) -> EmbeddingRequest:
+    """The request of a row for embeddings. Raises InvalidRequest, or NotFound for another model."""
+    if form == "plain":
+        raise invalid(
+            "url", "another than /v1/embeddings where an answer is a row of columns", row.url, cure=OTHER_FORM
+        )
+    asked = read_embedding(row.body, vocab_size=info.vocab_size, hidden_size=info.hidden_size)
+    served_model(info, asked.wire.model)
+    return asked
+
+
 OTHER_FORM = "leave it out, or write the row in OpenAI's form and the answers as JSONL"
 
 
@@ -72,6 +85,11 @@ def answered(row: Row, form: Form, answer: Answer, choices: list[Choice], progre
     return Record(row.number, 200, encode_json(columns))
 
 
+def embedded(row: Row, body: bytes) -> Record:
+    """The answer to a row for embeddings."""
+    return Record(row.number, 200, encode_json(_openai(row, 200, msgspec.Raw(body), None)))
+
+
 def refused(row: Row, form: Form, error: ApiError) -> Record:
     """The row's error, as the route would have answered it, with its code and message where a reader looks first."""
     if form == "openai":
@@ -79,6 +97,13 @@ def refused(row: Row, form: Form, error: ApiError) -> Record:
         return Record(row.number, error.status, encode_json(_openai(row, error.status, body, short)))
     columns = dict.fromkeys(COLUMNS) | {"row": row.number, "custom_id": row.custom_id, "status": error.status}
     return Record(row.number, error.status, encode_json(columns | {"error": str(error)}))
+
+
+def out_of_time(row: Row) -> Record:
+    """Of a row that its batch had no time for."""
+    short = {"code": "batch_expired", "message": "this row had no turn before its batch's completion window was over"}
+    line = {"id": request_id(row), "custom_id": row.custom_id, "response": None, "error": short}
+    return Record(row.number, 408, encode_json(line))
 
 
 def request_id(row: Row) -> str:

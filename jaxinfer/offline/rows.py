@@ -14,9 +14,14 @@ from jaxinfer.protocol.responses import Kind
 from jaxinfer.protocol.validate import invalid, is_unicode
 
 Form = Literal["openai", "plain"]
+type Route = Kind | Literal["embedding"]
 
 MAX_ROW_BYTES = 16 * 2**20  # what the server takes as a body
-ROUTES: dict[str, Kind] = {"/v1/chat/completions": "chat", "/v1/completions": "completion"}
+ROUTES: dict[str, Route] = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "completion",
+    "/v1/embeddings": "embedding",
+}
 OPENAI_COLUMNS = frozenset({"custom_id", "method", "url", "body"})
 PLAIN_COLUMNS = ("prompt", "messages")
 
@@ -34,11 +39,14 @@ class Raw:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """body: of the request, as the route of its kind takes it.    unknown: names outside of it that nobody reads."""
+    """body: of the request, as the route of its kind takes it.    unknown: names outside of it that nobody reads.
+    url: as it was given, "" in the plain form.
+    """
 
     number: int
     custom_id: str | None = None
-    kind: Kind = "completion"
+    url: str = ""
+    kind: Route = "completion"
     body: dict[str, Any] = dataclasses.field(default_factory=dict)
     unknown: tuple[str, ...] = ()
     fault: ApiError | None = None
@@ -53,12 +61,12 @@ def form_of(raw: Raw) -> Form | None:
     return "openai" if _is_openai(columns) else "plain"
 
 
-def read_row(raw: Raw, defaults: dict[str, Any]) -> Row:
-    """defaults: fields of a body for the rows that do not name them."""
+def read_row(raw: Raw, defaults: dict[str, Any], form: Form | None = None) -> Row:
+    """defaults: fields of a body for the rows that do not name them.    form: the only one that is taken."""
     columns: dict[str, Any] = {}
     try:
         columns = _columns(raw)
-        if _is_openai(columns):
+        if form == "openai" or (form is None and _is_openai(columns)):
             return _openai_row(raw.number, columns, defaults)
         return _plain_row(raw.number, columns, defaults)
     except ApiError as fault:
@@ -88,7 +96,8 @@ def _openai_row(number: int, columns: dict[str, Any], defaults: dict[str, Any]) 
     if not isinstance(body, dict):
         raise invalid("body", "an object", body)
     unknown = tuple(name for name in columns if name not in OPENAI_COLUMNS)
-    return Row(number, custom_id, ROUTES[url], defaults | body, unknown)
+    kind = ROUTES[url]
+    return Row(number, custom_id, url, kind, body if kind == "embedding" else defaults | body, unknown)
 
 
 def _plain_row(number: int, columns: dict[str, Any], defaults: dict[str, Any]) -> Row:
@@ -97,9 +106,8 @@ def _plain_row(number: int, columns: dict[str, Any], defaults: dict[str, Any]) -
         fact = "both" if given else "neither"
         raise InvalidRequest(f"a row must have a prompt or messages, got {fact}; give one", param="prompt")
     body = {name: value for name, value in columns.items() if name != "custom_id"}
-    return Row(
-        number, _plain_id(columns.get("custom_id")), "chat" if given == ["messages"] else "completion", defaults | body
-    )
+    kind: Kind = "chat" if given == ["messages"] else "completion"
+    return Row(number, _plain_id(columns.get("custom_id")), kind=kind, body=defaults | body)
 
 
 def _plain_id(value: Any) -> str | None:

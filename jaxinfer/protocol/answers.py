@@ -199,7 +199,52 @@ _MESSAGE = _object(
     }
 )
 
+_FILE = _object(
+    {
+        "id": _STRING,
+        "object": {"const": "file"},
+        **dict.fromkeys(("bytes", "created_at", "expires_at"), _INTEGER),
+        "filename": _STRING,
+        "purpose": {"enum": ["batch", "batch_output"]},
+        "status": {"const": "processed"},
+        "status_details": {"type": "null"},
+    }
+)
+_FAULT = _object(
+    {"code": _STRING, "message": _STRING, "param": _TEXT_OR_NULL, "line": {"type": ["integer", "null"]}},
+)
+_BATCH_ENDS = ("completed", "failed", "expired", "cancelled")
+_BATCH_STATUSES = ("in_progress", "finalizing", "cancelling", *_BATCH_ENDS)
+_BATCH = _object(
+    {
+        "id": _STRING,
+        "object": {"const": "batch"},
+        "endpoint": _STRING,
+        "errors": _or_null(_object({"object": {"const": "list"}, "data": _list(_FAULT)})),
+        "input_file_id": _STRING,
+        "completion_window": _STRING,
+        "status": {"enum": ["validating", *_BATCH_STATUSES]},
+        "output_file_id": _TEXT_OR_NULL,
+        "error_file_id": _TEXT_OR_NULL,
+        **dict.fromkeys(("created_at", "expires_at"), _INTEGER),
+        **{f"{name}_at": {"type": ["integer", "null"]} for name in _BATCH_STATUSES},
+        "request_counts": _object(dict.fromkeys(("total", "completed", "failed"), _INTEGER)),
+        "metadata": {"type": "object", "additionalProperties": _STRING},
+    }
+)
+
+
+def _page_of(item: Schema) -> Schema:
+    ends = {"first_id": _TEXT_OR_NULL, "last_id": _TEXT_OR_NULL, "has_more": {"type": "boolean"}}
+    return _object({"object": {"const": "list"}, "data": _list(item)} | ends)
+
+
 ANSWERS: dict[str, Schema] = {
+    "File": _FILE,
+    "Files": _page_of(_FILE),
+    "FileDeleted": _object({"id": _STRING, "object": {"const": "file"}, "deleted": {"const": True}}),
+    "Batch": _BATCH,
+    "Batches": _page_of(_BATCH),
     "Response": _RESPONSE,
     "DeletedResponse": _object({"id": _STRING, "object": {"const": "response"}, "deleted": {"const": True}}),
     "Message": _MESSAGE,

@@ -9,6 +9,7 @@ from jaxinfer.protocol.carried import OTHERS_REFUSED, carried, speaking_of
 from jaxinfer.protocol.chat import ChatRequest, check_template_kwargs, read_chat
 from jaxinfer.protocol.fields import SAMPLING_FIELDS, Envelope, Refusal, read_wire, required
 from jaxinfer.protocol.messages import Dialect, read_content, read_messages
+from jaxinfer.protocol.structured import STRUCTURED
 
 DIALECT = Dialect(roles=("user", "assistant", "system"), ignored=frozenset())
 NAMES = {"stop": "stop_sequences"}
@@ -67,7 +68,7 @@ def read_message_request(body: dict[str, Any]) -> ChatRequest:
     """Read a /v1/messages request's JSON object. Raises InvalidRequest."""
     required(body, "max_tokens")
     required(body, "messages")
-    known = MESSAGES_IGNORED | MESSAGES_SAMPLING
+    known = MESSAGES_IGNORED | MESSAGES_SAMPLING | STRUCTURED
     wire, unknown = read_wire(body, MessagesWire, refused=MESSAGES_REFUSED, also_known=known)
     conversation = _read_conversation(wire.messages, wire.system)
     own = {

@@ -11,12 +11,14 @@ import msgspec
 
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.fields import REFUSED, SAMPLING_FIELDS, Envelope, Refusal
+from jaxinfer.protocol.structured import STRUCTURED
 
 # Refused under every name by which the APIs' clients may know it
 OTHERS_REFUSED: dict[str, Refusal] = {
     **REFUSED,
     "n": Refusal((1,), cure="ask again for another answer"),
     "prompt_logprobs": Refusal(cure="send the prompt to /v1/completions"),
+    "session_history": Refusal((True,)),
     "session_append": Refusal((False,), cure="send the whole conversation"),
     "functions": Refusal(),
     "function_call": Refusal(("none",)),
@@ -27,7 +29,7 @@ _ENVELOPE = frozenset(field.name for field in msgspec.structs.fields(Envelope))
 
 def carried(body: Mapping[str, Any], refused: Mapping[str, Refusal]) -> dict[str, Any]:
     """The fields that mean in a chat what they mean here."""
-    same = (SAMPLING_FIELDS | _ENVELOPE | {"chat_template_kwargs"}) - refused.keys()
+    same = (SAMPLING_FIELDS | STRUCTURED | _ENVELOPE | {"chat_template_kwargs"}) - refused.keys()
     return {name: value for name, value in body.items() if name in same}
 
 

@@ -34,6 +34,8 @@ CHAT_REFUSED = {
     "modalities": Refusal((["text"],)),
     "audio": Refusal(),
     "web_search_options": Refusal(),
+    "moderation": Refusal(),
+    "prompt_cache_options": Refusal(),
     "chat_template": Refusal(cure="the model's own template is used"),
     "documents": Refusal(),
     "echo": Refusal((False,)),
@@ -55,6 +57,7 @@ class ChatWire(OpenAIEnvelope, frozen=True, kw_only=True):
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] = {}
     session_append: bool = False  # messages are those since the session's last answer
+    session_history: bool = True  # false: nothing can be appended, so the server keeps no text
     tools: Any = None
     tool_choice: Any = None
     parallel_tool_calls: bool = True

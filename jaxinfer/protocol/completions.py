@@ -19,12 +19,13 @@ from jaxinfer.protocol.fields import (
 )
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.truncation import check_truncation
-from jaxinfer.protocol.validate import Verbatim, invalid, is_unicode, validate_prompt_ids
+from jaxinfer.protocol.validate import Verbatim, invalid, validate_prompt_ids
 
 MAX_PROMPTS = 1024
 COMPLETION_REFUSED = {
     **{name: refusal for name, refusal in REFUSED.items() if name != "best_of"},
     "suffix": Refusal(("",)),
+    "session_history": Refusal((False,), cure="leave it out, a completion's session keeps no text"),
     "session_append": Refusal((False,), cure="send the whole text, or messages to /v1/chat/completions"),
 }
 
@@ -100,6 +101,7 @@ def read_prompts(raw: Any, *, vocab_size: int, param: str = "prompt", most: int 
 
 
 def _read_text(text: Any, param: str) -> str:
-    if not isinstance(text, str) or not text or not is_unicode(text):
+    """Whether it is valid Unicode is for the tokenizer to say: a long text is looked at there, off the event loop."""
+    if not isinstance(text, str) or not text:
         raise invalid(param, "a string of at least one character", text)
     return text

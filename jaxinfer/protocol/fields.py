@@ -10,6 +10,7 @@ import msgspec
 
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.protocol.structured import STRUCTURED, read_structured
 from jaxinfer.protocol.validate import CACHE_SALT, MAX_SALT_CHARS, convert, invalid, is_same, unsupported
 
 MAX_WARNINGS = 16
@@ -72,10 +73,9 @@ IGNORED = frozenset(
     {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
     | {"prediction"}
 )
-GENERATING = IGNORED | SAMPLING_FIELDS
+GENERATING = IGNORED | SAMPLING_FIELDS | STRUCTURED
 # Known from OpenAI, vLLM, SGLang or llama.cpp, for chat and completions alike.
 REFUSED: dict[str, Refusal] = {
-    "response_format": Refusal(({"type": "text"},)),
     "use_beam_search": Refusal((False,)),
     "best_of": Refusal(cure="set n"),
     "beam_width": Refusal(),
@@ -93,8 +93,7 @@ REFUSED: dict[str, Refusal] = {
     **{
         name: Refusal()
         for name in (
-            *("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"),
-            *("regex", "ebnf", "grammar", "json_schema", "stop_regex", "no_stop_trim", "logprob_token_ids"),
+            *("stop_regex", "no_stop_trim", "logprob_token_ids"),
             *("prompt_embeds", "custom_logit_processor", "logits_processors", "kv_transfer_params", "vllm_xargs"),
             *("lora_path", "repetition_detection", "watermarking"),
             *("extra_key", "custom_labels", "bootstrap_host", "bootstrap_port", "bootstrap_room"),
@@ -120,7 +119,9 @@ def read_wire[Wire: msgspec.Struct](
 def read_sampling(body: dict[str, Any], *, refused: dict[str, Refusal]) -> SamplingParams:
     """A body's sampling parameters as they were written; validate_sampling comes next."""
     names = SAMPLING_FIELDS - refused.keys()
-    return SamplingParams(**{name: value for name, value in body.items() if name in names and value is not None})
+    given = {name: value for name, value in body.items() if name in names and value is not None}
+    structured = {name: value for name, value in body.items() if name not in refused}
+    return SamplingParams(**given | read_structured(structured))
 
 
 def check_refused(name: str, value: Any, refusal: Refusal) -> None:

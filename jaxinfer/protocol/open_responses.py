@@ -33,14 +33,12 @@ DIALECT = Dialect(
     text_parts=("input_text", "output_text"),
     ignored=frozenset({"type", "id", "status", "phase"}),
 )
-NAMES = {"max_tokens": "max_output_tokens", "messages": "input", "prompt": "input"}
-_PLAIN_TEXT = {"format": {"type": "text"}}
+NAMES = {"response_format": "text.format", "max_tokens": "max_output_tokens", "messages": "input", "prompt": "input"}
 RESPONSE_REFUSED: dict[str, Refusal] = {
     **OTHERS_REFUSED,
     "tools": Refusal(([],)),
     "tool_choice": Refusal(("auto", "none")),
     "max_tool_calls": Refusal(),
-    "text": Refusal((_PLAIN_TEXT, {}, {"verbosity": "medium"}, {**_PLAIN_TEXT, "verbosity": "medium"})),
     "reasoning": Refusal(({}, {"effort": None}, {"effort": None, "summary": None})),
     "truncation": Refusal(("disabled",), cure="set truncate_prompt_tokens"),
     "background": Refusal((False,)),
@@ -77,6 +75,7 @@ class ResponseWire(Envelope, frozen=True, kw_only=True):
     parallel_tool_calls: bool = True
     metadata: Metadata = {}
     stream_options: ResponseStreamOptions | None = None
+    text: dict[str, Any] = {}
     chat_template_kwargs: dict[str, Any] = {}
     user: str | None = None
     safety_identifier: str | None = None
@@ -102,6 +101,7 @@ class ResponseRequest:
             "tool_choice": self.tool_choice,
             "parallel_tool_calls": wire.parallel_tool_calls,
             "metadata": wire.metadata,
+            "text": {"format": wire.text.get("format") or {"type": "text"}},
             "user": wire.user,
             "safety_identifier": wire.safety_identifier,
             "prompt_cache_key": wire.prompt_cache_key,
@@ -123,6 +123,8 @@ def read_response_request(
     messages, unknown_in_items = read_messages(_items(wire.input), DIALECT)
     own: dict[str, Any] = {"max_tokens": wire.max_output_tokens, "top_logprobs": _top_logprobs(wire, max_logprobs)}
     own["logprobs"] = LOGPROBS in wire.include
+    if (form := _format(wire.text)) is not None:
+        own["response_format"] = form
     before = [] if wire.previous_response_id is None else history_of(wire.previous_response_id)
     conversation = [*before, *messages]
     if wire.instructions is not None:
@@ -133,6 +135,17 @@ def read_response_request(
         chat = read_chat(carried(body, RESPONSE_REFUSED) | own | {"messages": messages}, max_logprobs=max_logprobs)
     chat = dataclasses.replace(chat, unknown=unknown + unknown_in_items)
     return ResponseRequest(wire, chat, conversation, body.get("tool_choice") or "auto")
+
+
+def _format(text: dict[str, Any]) -> dict[str, Any] | None:
+    """What the answer must be."""
+    for name in text.keys() - {"format"}:
+        if name != "verbosity" or text[name] not in (None, "medium"):
+            raise unsupported(f"text.{name[:40]}", param="text")
+    form = text.get("format")
+    if form is not None and not isinstance(form, dict):
+        raise invalid("text.format", "an object", form)
+    return form
 
 
 def _items(raw: Any) -> Any:

@@ -25,6 +25,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     bad_words: texts that the answer will not hold, at a word's start or within.    min_tokens: before it may end.
     logprobs, prompt_logprobs: how many of the most likely tokens to name with each token of the answer, of the prompt.
     thinking_token_budget: of a chat with a model that thinks: thoughts end after so many tokens, if not before.
+    json_schema, regex, choice, grammar, structural_tag: what the answer must be, one of them at most: JSON of a schema
+    (a dict, its JSON, a pydantic model or a type that msgspec knows), a text that a pattern matches whole, one of these
+    texts, a text of a grammar (Lark, or llama.cpp's EBNF), free text with JSON between tags.
+    strict_schema: what of the schema cannot be enforced is refused, not left out with a warning.
     detokenize: False leaves the text empty, for callers that want ids alone; Python only, and not with stop.
     Nothing is checked here: validate_sampling is the one validator, whoever built the params.
     """
@@ -52,6 +56,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     thinking_token_budget: int | None = None
+    json_schema: Any = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    structural_tag: Any = None
+    strict_schema: bool = False
 
 
 class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,7 +209,7 @@ def resolve_max_tokens(
     room = max_model_len - num_prompt_tokens
     asked = None if prompt_only else params.max_tokens
     if room + prompt_only < 1 or (asked is not None and asked > room):
-        raise _too_long(num_prompt_tokens, asked, max_model_len)
+        raise _too_long(num_prompt_tokens, asked, max_model_len, "messages" if chat else "prompt")
     if prompt_only:
         return 1
     if asked is not None:
@@ -219,10 +229,11 @@ def resolve_min_tokens(params: SamplingParams, defaults: GenerationDefaults, *, 
     return int(params.min_tokens)
 
 
-def _too_long(num_prompt_tokens: int, asked: int | None, max_model_len: int) -> InvalidRequest:
+def _too_long(num_prompt_tokens: int, asked: int | None, max_model_len: int, prompt: str) -> InvalidRequest:
+    """prompt: the field that holds it."""
     wanted = f" and max_tokens asks for {asked}, {num_prompt_tokens + asked} in all" if asked is not None else ""
     fact = f"your prompt has {num_prompt_tokens}{wanted}. Shorten the prompt or ask for fewer tokens"
-    param = "prompt" if num_prompt_tokens >= max_model_len else "max_tokens"
+    param = prompt if num_prompt_tokens >= max_model_len else "max_tokens"
     return too_long(max_model_len, f", prompt and answer together; {fact}", param=param)
 
 

@@ -11,6 +11,7 @@ from jaxinfer.protocol.abort import REFUSED as ABORT_REFUSED
 from jaxinfer.protocol.abort import AbortWire
 from jaxinfer.protocol.anthropic import DIALECT as ANTHROPIC
 from jaxinfer.protocol.anthropic import MESSAGES_IGNORED, MESSAGES_REFUSED, CountTokensWire, MessagesWire
+from jaxinfer.protocol.batches import BATCH_REFUSED, FILE_UPLOAD, BatchWire
 from jaxinfer.protocol.chat import CHAT_REFUSED, ChatWire
 from jaxinfer.protocol.completions import COMPLETION_REFUSED, MAX_PROMPTS, CompletionWire
 from jaxinfer.protocol.embeddings import EMBEDDING_REFUSED, MAX_INPUTS, SCORE_REFUSED, EmbeddingWire, ScoreWire
@@ -21,6 +22,7 @@ from jaxinfer.protocol.open_responses import DIALECT as RESPONSES
 from jaxinfer.protocol.open_responses import RESPONSE_REFUSED, ResponseWire
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.session import SESSION_ID
+from jaxinfer.protocol.structured import MAX_CHOICES, OTHER_NAMES, STRUCTURED
 from jaxinfer.protocol.tokenize import REFUSED as TOKENIZE_REFUSED
 from jaxinfer.protocol.tokenize import DetokenizeWire, TokenizeWire
 from jaxinfer.protocol.tools import CHOICES, MAX_TOOL_NAME_CHARS, MAX_TOOLS, TOOL_NAME_CHAR
@@ -71,11 +73,20 @@ _TOOL: Schema = {
             "type": "object",
             "properties": {
                 "name": _TOOL_NAME,
-                "description": {"type": "string"},
+                "description": {"type": ["string", "null"]},
                 "parameters": {"type": "object", "description": "a JSON schema of type object"},
+                "strict": {"type": "boolean", "description": "arguments are of the schema, or the request is refused"},
             },
             "required": ["name"],
         },
+    },
+    "required": ["type", "function"],
+}
+_NAMED: Schema = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "function"},
+        "function": {"type": "object", "properties": {"name": _TOOL_NAME}, "required": ["name"]},
     },
     "required": ["type", "function"],
 }
@@ -123,6 +134,37 @@ def _messages(dialect: Dialect) -> Schema:
     return {"type": "array", "items": message, "minItems": 1, "maxItems": MAX_MESSAGES}
 
 
+def _forms() -> dict[str, Schema]:
+    """What an answer must be, under all its names."""
+    schema: Schema = {"anyOf": [{"type": "object"}, {"type": "string", "minLength": 2}, {"const": True}]}
+    text: Schema = {"type": "string", "minLength": 1}
+    choice: Schema = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_CHOICES}
+    tag: Schema = {
+        "type": "object",
+        "properties": {"begin": text, "schema": {"type": "object"}, "end": {"type": "string"}},
+        "required": ["begin", "schema", "end"],
+    }
+    tags: Schema = {
+        "type": "object",
+        "properties": {
+            "structures": {"type": "array", "items": tag, "minItems": 1},
+            "triggers": {"type": "array", "items": text, "minItems": 1},
+        },
+        "required": ["structures", "triggers"],
+    }
+    kinds = {"json_schema": schema, "regex": text, "choice": choice, "grammar": text, "structural_tag": tags}
+    form: Schema = {
+        "type": "object",
+        "properties": {"type": {"enum": ["text", "json_object", "json_schema", "structural_tag"]}},
+        "required": ["type"],
+    }
+    inner = {"json": schema, **{name: kind for name, kind in kinds.items() if name != "json_schema"}}
+    outputs: Schema = {"type": "object", "properties": {**inner, "json_object": {"type": "boolean"}}}
+    others = {name: kinds[kind] for name, kind in OTHER_NAMES.items()}
+    whole = {"response_format": form, "structured_outputs": outputs, "guided_json_object": {"type": "boolean"}}
+    return {**kinds, **others, **whole}
+
+
 def _texts(ids: Schema, most: int) -> Schema:
     lists = ({"type": "array", "items": items, "minItems": 1, "maxItems": most} for items in (_TEXT, ids))
     return {"anyOf": [_TEXT, ids, *lists]}
@@ -144,7 +186,8 @@ def _by_name(vocab_size: int) -> dict[str, Schema]:
         **dict.fromkeys(("text_1", "text_2"), _texts(ids, MAX_INPUTS // 2)),
         "dimensions": {"type": "integer", "minimum": 1},
         "tools": {"type": "array", "items": _TOOL, "maxItems": MAX_TOOLS},
-        "tool_choice": {"enum": CHOICES},
+        "tool_choice": {"anyOf": [{"enum": [*CHOICES]}, _NAMED]},
+        **_forms(),
         "tokens": ids | {"minItems": 0},
         "cache_salt": {"type": "string", "pattern": f"^{SALT_CHAR}+$", "maxLength": MAX_SALT_CHARS},
         "session_id": {"type": "string", "pattern": f"^{SESSION_ID.pattern}$"},
@@ -170,6 +213,7 @@ def request_schemas(max_logprobs: int, vocab_size: int) -> dict[str, Schema]:
     counts = dict.fromkeys(("logprobs", "prompt_logprobs", "top_logprobs"), _of_range(count))
     known = _by_name(vocab_size) | counts
     sampling = {name: _field(SamplingParams, name, known) for name in sorted(SAMPLING_FIELDS)}
+    sampling |= {name: known[name] for name in sorted(STRUCTURED)}
     chat = known | {"logprobs": {"type": "boolean"}, "max_completion_tokens": _of_range(NUMBERS["max_tokens"])}
     anthropic = known | {"messages": _messages(ANTHROPIC)}
     inputs = _texts(known["tokens"] | {"minItems": 1}, MAX_INPUTS) | {"description": "text or token ids, one or a list"}
@@ -197,6 +241,15 @@ def request_schemas(max_logprobs: int, vocab_size: int) -> dict[str, Schema]:
         "ApplyTemplateRequest": _body(TokenizeWire, template, TOKENIZE_REFUSED, {}, required=["messages"]),
         "DetokenizeRequest": _body(DetokenizeWire, known, {}, {}, required=["tokens"]),
         "AbortRequest": _body(AbortWire, {}, ABORT_REFUSED, {}, required=["request_id"]),
+        "BatchRequest": _body(
+            BatchWire,
+            known,
+            BATCH_REFUSED,
+            {},
+            required=["input_file_id", "endpoint", "completion_window"],
+            ignored=frozenset(),
+        ),
+        "FileUpload": FILE_UPLOAD,
     }
 
 

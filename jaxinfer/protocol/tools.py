@@ -15,7 +15,7 @@ MAX_TOOL_BYTES = 262144
 MAX_TOOL_NAME_CHARS = 64
 TOOL_NAME_CHAR = r"[A-Za-z0-9_.-]"  # as JSON Schema writes it too
 TOOL_NAME = re.compile(f"{TOOL_NAME_CHAR}{{1,{MAX_TOOL_NAME_CHARS}}}")
-CHOICES = ("none", "auto")
+CHOICES = ("none", "auto", "required")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,8 +35,13 @@ def read_tools(tools: Any, choice: Any, parallel: bool) -> Tools | None:
             raise invalid("tool_choice", "left out without tools", choice, cure="send tools or leave it out")
         return None
     schemas = read_schemas(tools)
-    wanted = _read_choice("auto" if choice is None else choice, schemas)
-    return Tools(tools, None if wanted == "none" else ToolUse(schemas, parallel))
+    strict = frozenset(name for name, tool in zip(schemas, tools, strict=True) if tool["function"].get("strict"))
+    wanted = "auto" if choice is None else choice
+    if wanted in CHOICES:
+        use = ToolUse(schemas, parallel, due=wanted == "required", strict=strict)
+        return Tools(tools, None if wanted == "none" else use)
+    name = _read_name(choice, schemas)
+    return Tools(tools, ToolUse({name: schemas[name]}, False, named=True, due=True, strict=strict & {name}))
 
 
 def read_schemas(tools: Any) -> dict[str, dict[str, Any]]:
@@ -72,6 +77,8 @@ def _read_tool(tool: Any, path: str) -> tuple[str, dict[str, Any]]:
         raise invalid(f"{path}.function.name", law, name)
     if not isinstance(function.get("description", ""), str | None):
         raise invalid(f"{path}.function.description", "a string", function["description"])
+    if not isinstance(function.get("strict", False), bool | None):
+        raise invalid(f"{path}.function.strict", "true or false", function["strict"])
     return name, _read_parameters({} if schema is None else schema, f"{path}.function.parameters")
 
 
@@ -86,15 +93,12 @@ def _read_parameters(schema: Any, path: str) -> dict[str, Any]:
     return schema
 
 
-def _read_choice(choice: Any, schemas: dict[str, Any]) -> str:
-    if choice in CHOICES:
-        return str(choice)
-    if choice == "required":
-        raise unsupported("tool_choice required", cure="send auto", param="tool_choice")
+def _read_name(choice: Any, schemas: dict[str, Any]) -> str:
+    """Of the tool that must be called."""
     function = choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str):
-        law = f'{", ".join(CHOICES)}, required or {{"type": "function", "function": {{"name": ...}}}}'
+        law = f'{", ".join(CHOICES)} or {{"type": "function", "function": {{"name": ...}}}}'
         raise invalid("tool_choice", law, choice)
     if name not in schemas:
         raise InvalidRequest(
@@ -102,4 +106,4 @@ def _read_choice(choice: Any, schemas: dict[str, Any]) -> str:
             param="tool_choice",
             code="invalid_value",
         )
-    raise unsupported("tool_choice with a name", cure="send auto", param="tool_choice")
+    return name

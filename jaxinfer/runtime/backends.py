@@ -9,11 +9,12 @@ import jax.numpy as jnp
 from jaxinfer.config import AttentionBackend
 from jaxinfer.errors import ConfigError
 from jaxinfer.models.config import ModelConfig
-from jaxinfer_kernels import mosaic_batch_linear, mosaic_decode_plan, mosaic_extend, mosaic_linear_plan
+from jaxinfer_kernels import mosaic_batch_linear, mosaic_decode_plan, mosaic_extend, mosaic_gate_up, mosaic_linear_plan
 
 _HOPPER = "9.0"
 MOSAIC_LINEAR_ROWS = 16  # up to so many, streaming the weights by our kernels beats XLA's (benchmarks/README.md)
 MOSAIC_BATCH_ROWS = 128  # and up to so many, multiplying by gate and up together
+MOSAIC_MANY_ROWS = 1024  # and from so many on, gate and up with what follows them
 
 
 class Backend(enum.StrEnum):
@@ -30,6 +31,7 @@ class Backends:
     decode_attention: Backend = Backend.XLA
     extend_attention: Backend = Backend.XLA
     decode_linear: Backend = Backend.XLA
+    extend_linear: Backend = Backend.XLA
 
     def rows(self) -> tuple[tuple[str, str], ...]:
         """(op, implementation), for people."""
@@ -72,12 +74,13 @@ def choose_backends(
             "pages of 8 to 128 tokens, head_dim 64 or 128 and at most 64 query heads per kv head, "
             f"got {fact}; set attention_backend to auto"
         )
-    linear = hopper and linears_supported(model, kind)
-    return Backends(*(Backend.MOSAIC if can else Backend.XLA for can in (decode, extend, linear)))
+    few = hopper and linears_supported(model, kind)
+    many = hopper and mosaic_gate_up.supported(MOSAIC_MANY_ROWS, 2 * model.intermediate_size, model.hidden_size, kind)
+    return Backends(*(Backend.MOSAIC if can else Backend.XLA for can in (decode, extend, few, many)))
 
 
 def linears_supported(model: ModelConfig, dtype: jnp.dtype) -> bool:
-    """Whether the Mosaic linear layers can run all of a model's."""
+    """Whether the Mosaic linear layers of few rows can run all of a model's."""
     d, f, attended = model.hidden_size, model.intermediate_size, model.num_heads * model.head_dim
     qkv = attended + 2 * model.num_kv_heads * model.head_dim
     mlp = ((2 * f, d), (d, f))

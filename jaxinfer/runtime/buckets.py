@@ -15,8 +15,8 @@ from typing import NoReturn
 
 from jaxinfer.config import ExtendBucket
 
-MAX_EXECUTABLES = 43
-_MAX_DECODE, _MAX_TOKENS = 12, 12  # of the 43; some extend sizes come twice, the rest is below
+MAX_EXECUTABLES = 45
+_MAX_DECODE, _MAX_TOKENS = 12, 12  # of the 45; some extend sizes come twice, the rest is below
 _DECODE_SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
 _FEW_ROWS, _MIXED_SIZES = 8, (256, 1024, 4096)
 _DRAW_SIZES, _FULL_SIZES = (1, 8, 64), (32,)

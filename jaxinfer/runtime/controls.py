@@ -102,6 +102,14 @@ def set_slot(controls: ControlState, upload: jax.Array) -> ControlState:
     )
 
 
+def set_masks(bits: jax.Array, upload: jax.Array) -> jax.Array:
+    """Write what may be drawn in some slots: bits u32[S, 2, ceil(V / 32)], upload i32[n, 1 + ceil(V / 32)].
+
+    Columns as packing.pack_masks lays them out; slot 0 is padding.
+    """
+    return bits.at[upload[:, 0], 0].set(jax.lax.bitcast_convert_type(upload[:, 1:], jnp.uint32))
+
+
 def _biased(logits: jax.Array, bias: jax.Array, slots: jax.Array, flags: jax.Array) -> jax.Array:
     ids, values = bias[slots, 0], jax.lax.bitcast_convert_type(bias[slots, 1], jnp.float32)
     ids = jnp.where(flags & Flag.BIAS != 0, ids, logits.shape[-1])

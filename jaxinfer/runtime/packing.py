@@ -2,7 +2,7 @@
 
 import dataclasses
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -154,14 +154,14 @@ class SlotLayout:
 
 def flags_of(sampling: Sampling) -> Flag:
     flags = Flag.LOGPROBS if sampling.logprobs else Flag(0)
-    controls = sampling.controls
-    if controls is None:
+    if sampling.controls is None and not sampling.masked:
         return flags
+    controls = sampling.controls or Controls()
     single = any(len(word) == 1 for word in controls.bad_words)
     used = {
         Flag.PENALTIES: controls.penalize,
         Flag.BIAS: bool(controls.logit_bias),
-        Flag.ALLOWED: controls.allowed_token_ids is not None or single,
+        Flag.ALLOWED: controls.allowed_token_ids is not None or single or sampling.masked,
         Flag.MIN_TOKENS: controls.min_tokens > 0,
         Flag.BANNED: controls.needs_last_token,
     }
@@ -232,8 +232,8 @@ def pack_slot(row: Row, layout: SlotLayout) -> np.ndarray:
     biases = np.array([value for _, value in controls.logit_bias], np.float32)
     values[: len(biases)] = biases.view(np.int32)
     allowed, ends = out[layout.bits_start : layout.counts_start].reshape(2, -1)
-    allowed[:] = _bits(_allowed(controls, layout.vocab_size))
-    ends[:] = _bits(_marked(list(history.end_ids), layout.vocab_size))
+    allowed[:] = bits_of(allowed_by(controls, layout.vocab_size))
+    ends[:] = bits_of(marked(history.end_ids, layout.vocab_size))
     counts = out[layout.counts_start :].view(np.uint16)[: layout.vocab_size]
     used = np.bincount(np.asarray(history.output, np.int64), minlength=layout.vocab_size)
     counts[:] = np.minimum(used, MOST_COUNTED)
@@ -248,6 +248,14 @@ def pack_draw(plan: Plan, size: int, *, full: bool) -> np.ndarray:
     for i, row in enumerate(row for row in plan.rows if row.sample):
         out[i, DrawColumn.SLOT] = row.slot
         out[i, len(DrawColumn) : len(DrawColumn) + len(row.banned)] = row.banned
+    return out
+
+
+def pack_masks(plan: Plan, masks: np.ndarray, size: int) -> np.ndarray:
+    """i32[size, 1 + ceil(V / 32)]: slots and what may be drawn there. masks: of the masked rows, in their order."""
+    out = np.zeros((size, 1 + masks.shape[1]), np.int32)
+    out[: len(masks), 0] = [row.slot for row in plan.rows if row.masked]
+    out[: len(masks), 1:] = masks
     return out
 
 
@@ -270,22 +278,23 @@ def unpack_logprobs(columns: np.ndarray) -> Logprobs:
     return Logprobs(floats[:, 0], columns[:, 1], columns[:, 2 : 2 + top], floats[:, 2 + top :])
 
 
-def _allowed(controls: Controls, vocab_size: int) -> np.ndarray:
+def allowed_by(controls: Controls, vocab_size: int) -> np.ndarray:
     """bool[V]: what may ever be drawn."""
     ids = controls.allowed_token_ids
-    allowed = np.ones(vocab_size, bool) if ids is None else _marked(ids, vocab_size)
+    allowed = np.ones(vocab_size, bool) if ids is None else marked(ids, vocab_size)
     allowed[[word[0] for word in controls.bad_words if len(word) == 1]] = False
     return allowed
 
 
-def _marked(ids: Sequence[int], vocab_size: int) -> np.ndarray:
-    marked = np.zeros(vocab_size, bool)
-    marked[list(ids)] = True
-    return marked
+def marked(ids: Iterable[int], vocab_size: int) -> np.ndarray:
+    """bool[V]: True at these ids."""
+    found = np.zeros(vocab_size, bool)
+    found[list(ids)] = True
+    return found
 
 
-def _bits(marked: np.ndarray) -> np.ndarray:
+def bits_of(flags: np.ndarray) -> np.ndarray:
     """bool[V] as i32 words, the lowest bit first."""
-    padded = np.zeros(-(-len(marked) // 32) * 32, bool)
-    padded[: len(marked)] = marked
+    padded = np.zeros(-(-len(flags) // 32) * 32, bool)
+    padded[: len(flags)] = flags
     return np.packbits(padded, bitorder="little").view(np.int32)

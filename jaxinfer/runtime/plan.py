@@ -59,6 +59,7 @@ class Sampling:
     seed: any 64-bit pattern, as 0 <= seed < 2**64. sample_index: which of the request's n choices this is.
     A step takes the largest logit; where a temperature is above 0 the plain sampler draws again, and where there are
     controls or logprobs, which it cannot do, the full one does.
+    masked: rows that draw bring masks of what may be drawn (see Pending.draw).
     """
 
     temperature: float = 0.0
@@ -69,6 +70,7 @@ class Sampling:
     sample_index: int = 0
     controls: Controls | None = None
     logprobs: bool = False
+    masked: bool = False
 
 
 @dataclasses.dataclass(slots=True)
@@ -91,7 +93,8 @@ class Row(msgspec.Struct, gc=False):
     sampling: set on the first row after admission, which (re)writes the slot's sampling state; None afterwards.
     history: set with `sampling` when that has controls; every token is committed then.
     random: the slot's sampling has a temperature above 0, so that a sampler must draw.
-    full: the token is to be drawn by the full sampler: the slot's sampling has controls or wants logprobs.
+    full: the token is to be drawn by the full sampler: the slot's sampling has controls, masks or wants logprobs.
+    masked: what may be drawn is said once the tokens before are known (see Pending.draw).
     banned: ids that must not be drawn in this step, at most MAX_BANNED; only where `full`.
     targets: the tokens that follow the row's first positions, whose logprobs are wanted; at most `count`.
     num_pooled: the sum of the hidden states of so many of the row's last positions is wanted.
@@ -107,6 +110,7 @@ class Row(msgspec.Struct, gc=False):
     history: History | None = None
     random: bool = False
     full: bool = False
+    masked: bool = False
     banned: Sequence[int] = ()
     targets: Sequence[int] = ()
     num_pooled: int = 0
@@ -130,6 +134,11 @@ class Plan:
     def is_full(self) -> bool:
         """Whether the full sampler must draw for some row."""
         return any([row.full and row.sample for row in self.rows])
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether some row waits for a mask of what may be drawn."""
+        return any([row.masked for row in self.rows])
 
     @property
     def is_random(self) -> bool:
@@ -196,6 +205,13 @@ class DeviceFacts:
 class Pending(Protocol):
     """A step under way on the device."""
 
+    def draw(self, masks: np.ndarray) -> None:
+        """Dispatch the draws of a masked plan: once, and before the next step is run.
+
+        masks: i32[masked rows, ceil(V / 32)], in the order of the rows: a bit for each token that may be drawn, the
+        lowest first.
+        """
+
     def wait(self) -> StepResult:
         """Block until the step's results are on the host."""
 
@@ -204,7 +220,7 @@ class Runner(Protocol):
     """The device side as the engine sees it. Steps run in the order they were given."""
 
     def run(self, plan: Plan) -> Pending:
-        """Dispatch one step without waiting for it."""
+        """Dispatch one step without waiting for it. A masked plan waits for Pending.draw before it draws."""
 
     def zero_pages(self, page_ids: Sequence[int]) -> None:
         """Overwrite these pages' keys and values with zeros, after every step already dispatched."""

@@ -22,7 +22,7 @@ from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.models import dense
 from jaxinfer.runtime import step
 from jaxinfer.runtime.buckets import Decode, decode_sizes, draw_sizes
-from jaxinfer.runtime.controls import draw_full, set_slot
+from jaxinfer.runtime.controls import draw_full, set_masks, set_slot
 from jaxinfer.runtime.packing import (
     DRAW_WIDTH,
     DecodeColumn,
@@ -55,6 +55,13 @@ class Helper(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Masks:
+    """What grammars allow, for so many rows of the full sampler."""
+
+    rows: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Draw:
     """The plain or the full sampler, for so many rows of logits."""
 
@@ -63,7 +70,7 @@ class Draw:
 
 
 type Options = tuple[tuple[str, str | bool], ...]  # XLA's, by name
-type Key = Decode | ExtendBucket | Draw | Helper
+type Key = Decode | ExtendBucket | Draw | Masks | Helper
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +91,8 @@ class Program:
             return str(self.key)
         if isinstance(self.key, ExtendBucket):
             return f"extend {self.key.tokens} x {self.key.rows} x {self.key.logits}"
+        if isinstance(self.key, Masks):
+            return f"masks {self.key.rows}"
         if isinstance(self.key, Draw):
             return f"draw {self.key.rows}{' full' if self.key.full else ''}"
         return f"decode {self.key.batch}" + (f" x {self.key.context}" if self.key.context else "")
@@ -190,6 +199,9 @@ def _full_programs(
             controls,
         )
     ]
+    words = SlotLayout(limits.vocab_size).words
+    for rows in draw_sizes(limits.max_num_seqs, full=True):
+        result.append(make(Masks(rows), set_masks, (controls.bits, array(rows, 1 + words)), (0,), controls.bits))
     targets = array(1 + min(MAX_SCORED, limits.extend_buckets[-1].logits))
     score = functools.partial(step.score, model, num_top(limits))
     result.append(make(Helper.SCORE, score, (params, state.hidden, targets), (), array()))
@@ -208,7 +220,8 @@ def is_serving(key: Key, limits: Limits) -> bool:
 
 
 def _is_of_full_set(key: Key) -> bool:
-    return (isinstance(key, Draw) and key.full) or key in (Helper.SET_SLOT, Helper.SCORE, Helper.POOL)
+    is_full = isinstance(key, Masks) or (isinstance(key, Draw) and key.full)
+    return is_full or key in (Helper.SET_SLOT, Helper.SCORE, Helper.POOL)
 
 
 def fingerprint(model: step.Model, device: jax.Device) -> str:

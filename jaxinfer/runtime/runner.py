@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -18,7 +18,17 @@ from jaxinfer.runtime.cache import ExecutableCache
 from jaxinfer.runtime.packing import ExtendLayout, SlotLayout
 from jaxinfer.runtime.plan import DeviceFacts, Plan, StepResult
 from jaxinfer.runtime.pool import keep_small_arrays_apart
-from jaxinfer.runtime.programs import PAGE_UPDATES, PAGES_ZEROED, PIECE_TOKENS, PIECES, Draw, Helper, Key, Program
+from jaxinfer.runtime.programs import (
+    PAGE_UPDATES,
+    PAGES_ZEROED,
+    PIECE_TOKENS,
+    PIECES,
+    Draw,
+    Helper,
+    Key,
+    Masks,
+    Program,
+)
 from jaxinfer.runtime.state import ControlState, DeviceState, init_controls, init_state
 from jaxinfer.runtime.trace import trace
 from jaxinfer.runtime.warmup import Built, CompileCounter, OnProgress, build, build_all
@@ -30,7 +40,6 @@ type Pooled = tuple[list[int], list[jax.Array]]
 class PendingStep:
     """A dispatched step; its results are already on their way to the host.
 
-    drawn: what a sampler made of it, by rows of logits.
     scored: of each row with targets, their number and blocks of logprobs.
     pooled: the row of each piece that was added up, and blocks of their sums.
     """
@@ -39,17 +48,27 @@ class PendingStep:
         self,
         packed: jax.Array,
         num_rows: int,
-        logits_rows: Sequence[int] = (),
-        drawn: jax.Array | None = None,
         scored: dict[int, Scored] | None = None,
         pooled: Pooled = ([], []),
     ) -> None:
         self._packed, self._num_rows = packed, num_rows
-        self._logits_rows, self._drawn, self._scored, self._pooled = logits_rows, drawn, scored or {}, pooled
+        self._logits_rows: Sequence[int] = ()
+        self._drawn: jax.Array | None = None
+        self._scored, self._pooled = scored or {}, pooled
+        self.on_masks: Callable[[np.ndarray], None] | None = None  # of a masked plan: what draws
         blocks = [block for _, blocks in (*self._scored.values(), pooled) for block in blocks]
-        for array in (packed, drawn, *blocks):
-            if array is not None:
-                array.copy_to_host_async()
+        for array in (packed, *blocks):
+            array.copy_to_host_async()
+
+    def draw(self, masks: np.ndarray) -> None:
+        """Dispatch the draws of a masked plan."""
+        assert self.on_masks is not None, "only a masked plan waits for masks"
+        self.on_masks(masks)
+
+    def take(self, logits_rows: Sequence[int], drawn: jax.Array) -> None:
+        """What a sampler made of it, by rows of logits, and each row's row of logits."""
+        self._logits_rows, self._drawn = logits_rows, drawn
+        drawn.copy_to_host_async()
 
     def wait(self) -> StepResult:
         packed = np.asarray(self._packed)[: self._num_rows]
@@ -104,9 +123,10 @@ class DeviceRunner:
         self._decode_ready = self._decode_sizes
         self._extend_ready = limits.extend_buckets
         self._draw_sizes = self._ready_draws()
+        self._mask_sizes = self._ready_masks()
         self._cache: ExecutableCache | None = None
         self._common = ""  # what all keys of the cache share
-        self._counter = CompileCounter()
+        self._counter = CompileCounter(self)
         backends_by_op = {op: str(backend) for op, backend in dataclasses.asdict(backends).items()}
         self._facts = DeviceFacts(self._arrays_bytes(), backends_by_op)
 
@@ -120,11 +140,17 @@ class DeviceRunner:
         is_decode = plan.is_decode and all([row.sample for row in plan.rows])
         packed = self._decode(plan) if is_decode else self._extend(plan)
         scored, pooled = (None, ([], [])) if is_decode else (self._score(plan), self._pool(plan))
-        logits_rows, drawn = (), None
-        if plan.is_random or plan.is_full:
-            logits_rows = np.maximum(np.cumsum([row.sample for row in plan.rows]) - 1, 0)
-            drawn = self._draw(plan)
-        return PendingStep(packed, len(plan.rows), logits_rows, drawn, scored, pooled)
+        pending = PendingStep(packed, len(plan.rows), scored, pooled)
+        if plan.is_masked:
+            pending.on_masks = functools.partial(self._draw_masked, plan, pending)
+        elif plan.is_random or plan.is_full:
+            self._draw(plan, pending)
+        return pending
+
+    def _draw_masked(self, plan: Plan, pending: PendingStep, masks: np.ndarray) -> None:
+        rows = buckets.pick_size(self._mask_sizes, len(masks))
+        self._dispatch(Masks(rows), packing.pack_masks(plan, masks, rows))
+        self._draw(plan, pending)
 
     def _decode(self, plan: Plan) -> jax.Array:
         if any([len(row.new_pages) > 1 for row in plan.rows]):
@@ -145,12 +171,12 @@ class DeviceRunner:
         packed: jax.Array = self._dispatch(bucket, packing.pack_extend(plan, layout, updates))
         return packed
 
-    def _draw(self, plan: Plan) -> jax.Array:
+    def _draw(self, plan: Plan, pending: PendingStep) -> None:
         """Let a sampler look at the logits that a step has left."""
         full = plan.is_full
         rows = buckets.pick_size(self._draw_sizes[full], sum(row.sample for row in plan.rows))
         drawn: jax.Array = self._dispatch(Draw(rows, full), packing.pack_draw(plan, rows, full=full))
-        return drawn
+        pending.take(np.maximum(np.cumsum([row.sample for row in plan.rows]) - 1, 0), drawn)
 
     def _score(self, plan: Plan) -> dict[int, Scored]:
         """Logprobs of the rows' targets, in blocks of `score`'s size."""
@@ -195,12 +221,13 @@ class DeviceRunner:
         todo = list(self._programs.values())
         for done, built in enumerate(build_all(todo, self._device, cache, self._common), start=1):
             self._keep(built)
-            for _ in range(2 if self._device.platform == "gpu" else 1):  # the second run makes the CUDA graph
-                self._run_on_padding(built.program)
+            self._run_on_padding(built.program)
             self._decode_ready = tuple(size for size in self._decode_sizes if size in self._executables)
             self._extend_ready = tuple(b for b in self.limits.extend_buckets if b in self._executables)
-            self._draw_sizes = self._ready_draws()
+            self._draw_sizes, self._mask_sizes = self._ready_draws(), self._ready_masks()
             on_progress(built.program.name, done, len(todo), built.seconds, built.cached)
+        if self._device.platform == "gpu":
+            self._make_graphs(todo)
         self._state.next_pos.block_until_ready()
         memory_bytes = self._facts.memory_bytes | {"temporaries": self.temporary_bytes()}
         self._facts = dataclasses.replace(self._facts, memory_bytes=memory_bytes)
@@ -222,9 +249,24 @@ class DeviceRunner:
         ready = {full: tuple(rows for rows in sizes[full] if Draw(rows, full) in self._executables) for full in sizes}
         return {full: ready[full] or sizes[full] for full in sizes}
 
+    def _ready_masks(self) -> tuple[int, ...]:
+        """The sizes of masks that are there; all while none is."""
+        sizes = buckets.draw_sizes(self.limits.max_num_seqs, full=True)
+        return tuple(rows for rows in sizes if Masks(rows) in self._executables) or sizes
+
     def _run_on_padding(self, program: Program) -> None:
         """The first run loads the code."""
         self._dispatch(program.key, np.zeros(program.arguments[-1].shape, np.int32))
+
+    def _make_graphs(self, loaded: list[Program]) -> None:
+        """Run each program as often as XLA needs to make its CUDA graph.
+
+        Whenever XLA loads a program it drops the graphs of all others. The next run then launches kernel by kernel, and
+        the one after it makes the graph: 5 to 9 ms of host time each (H200, 28 layers), in the middle of an answer.
+        """
+        for program in loaded:
+            for _ in range(2):
+                self._run_on_padding(program)
 
     @property
     def is_serving(self) -> bool:
@@ -236,7 +278,7 @@ class DeviceRunner:
 
     @property
     def compiles_after_ready(self) -> int:
-        """Compilations in this process since warm_up returned; each is a fault."""
+        """Compilations for this runner since warm_up returned; each is a fault."""
         return self._counter.count
 
     def facts(self) -> DeviceFacts:
@@ -286,6 +328,10 @@ class DeviceRunner:
                 case Helper.SET_SLOT:
                     self._controls = executable(self._controls, upload)
                     return self._controls.columns
+                case Masks():
+                    bits = executable(self._controls.bits, upload)
+                    self._controls = self._controls.replace(bits=bits)
+                    return bits
                 case Helper.SCORE:
                     return executable(self._params, state.hidden, upload)
                 case Helper.POOL:

@@ -14,14 +14,21 @@ import jax.numpy as jnp
 
 from jaxinfer.config import ExtendBucket
 from jaxinfer.models.config import ModelConfig
-from jaxinfer.models.ops import MOSAIC, MOSAIC_BATCH, XLA, Joined, Linears
+from jaxinfer.models.ops import MOSAIC, MOSAIC_BATCH, MOSAIC_MANY, XLA, Joined, Linears
 from jaxinfer.models.registry import Family
-from jaxinfer.runtime.backends import MOSAIC_BATCH_ROWS, MOSAIC_LINEAR_ROWS, XLA_ONLY, Backend, Backends
+from jaxinfer.runtime.backends import (
+    MOSAIC_BATCH_ROWS,
+    MOSAIC_LINEAR_ROWS,
+    MOSAIC_MANY_ROWS,
+    XLA_ONLY,
+    Backend,
+    Backends,
+)
 from jaxinfer.runtime.controls import logprobs
 from jaxinfer.runtime.packing import ROW_WIDTH, DecodeColumn, ExtendLayout, PageColumn, PieceColumn, RowColumn
 from jaxinfer.runtime.sampler import largest_id
 from jaxinfer.runtime.state import DeviceState
-from jaxinfer_kernels import mosaic_decode, mosaic_extend
+from jaxinfer_kernels import mosaic_decode, mosaic_extend, mosaic_gate_up
 from jaxinfer_kernels.decode_attention import decode_attention
 from jaxinfer_kernels.extend_attention import extend_attention
 from jaxinfer_kernels.paged_kv import page_size_of, write_kv
@@ -166,6 +173,9 @@ def pool(width: int, hidden: jax.Array, upload: jax.Array) -> jax.Array:
 
 
 def _linears(model: Model, rows: int) -> Linears:
+    if rows >= MOSAIC_MANY_ROWS:
+        many = model.backends.extend_linear is Backend.MOSAIC and rows % mosaic_gate_up.TILE_ROWS == 0
+        return MOSAIC_MANY if many else XLA
     if model.backends.decode_linear is not Backend.MOSAIC or rows > MOSAIC_BATCH_ROWS:
         return XLA
     return MOSAIC if rows <= MOSAIC_LINEAR_ROWS else MOSAIC_BATCH

@@ -3,7 +3,9 @@
 import dataclasses
 import logging
 import os
+import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
@@ -64,10 +66,15 @@ def build(program: Program, device: jax.Device, cache: ExecutableCache | None, c
 
 
 class CompileCounter:
-    """Counts every compilation of this process from `start` on; none is expected then. `close` stops listening."""
+    """Counts what is compiled on its owner's behalf from `start` on; none is expected then. `close` stops listening.
 
-    def __init__(self) -> None:
+    A notebook's own programs are compiled in the same process, and in the same thread: what is not compiled within a
+    call of the owner's methods is nobody's fault.
+    """
+
+    def __init__(self, owner: object) -> None:
         self.count = 0
+        self._owner = weakref.ref(owner)  # JAX holds the listener, and must not hold the owner's arrays with it
         self._listening = False
 
     def start(self) -> None:
@@ -82,6 +89,15 @@ class CompileCounter:
             self._listening = False
 
     def _on_event(self, event: str, seconds: float, **_: str | int) -> None:
-        if event == _COMPILE_EVENT:
+        if event == _COMPILE_EVENT and self._is_owners():
             self.count += 1
             logger.warning("compiled after ready, in %.2f s: a shape that warm-up does not know", seconds)
+
+    def _is_owners(self) -> bool:
+        """Whether a method of the owner's waits for what was just compiled; JAX tells of it in the same thread."""
+        owner, frame = self._owner(), sys._getframe()
+        while owner is not None and frame.f_back is not None:
+            frame = frame.f_back
+            if frame.f_code.co_varnames[:1] == ("self",) and frame.f_locals.get("self") is owner:
+                return True
+        return False

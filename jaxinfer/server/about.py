@@ -11,7 +11,7 @@ from jaxinfer.llm.asked import served_model
 from jaxinfer.llm.types import ModelInfo
 from jaxinfer.protocol.responses import encode_json
 from jaxinfer.server.errors import unavailable
-from jaxinfer.server.metrics import render_metrics
+from jaxinfer.server.metrics import Kept, render_metrics
 from jaxinfer.version import __version__
 
 
@@ -64,7 +64,8 @@ async def version(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     """Prometheus text; answers in every status."""
     state = request.app.state
-    page = render_metrics(state.llm, state.http, state.sessions)
+    kept = Kept(state.sessions, state.responses, state.storage)
+    page = render_metrics(state.llm, state.http, kept)
     return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

@@ -13,11 +13,14 @@ from jaxinfer.errors import ApiError
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.server import about, errors
 from jaxinfer.server.anthropic import count_tokens, create_message
+from jaxinfer.server.batches import batches, cancel_batch, one_batch
+from jaxinfer.server.body import LargeBodies
 from jaxinfer.server.chat_page import chat_page
 from jaxinfer.server.completions import chat_completions, completions
 from jaxinfer.server.context import HEALTH_PATHS, RequestContext
 from jaxinfer.server.docs import docs
 from jaxinfer.server.embeddings import embeddings, score
+from jaxinfer.server.files import file_content, files, one_file
 from jaxinfer.server.guard import Guard
 from jaxinfer.server.http_counts import HttpCounts
 from jaxinfer.server.open_responses import cancel_response, create_response, stored_response
@@ -27,6 +30,8 @@ from jaxinfer.server.response_store import ResponseStore
 from jaxinfer.server.running import Running, abort_request, load
 from jaxinfer.server.sessions import Sessions, list_sessions, one_session
 from jaxinfer.server.settings import ServerSettings
+from jaxinfer.server.storage import Storage, open_storage
+from jaxinfer.server.tenants import EVERYBODY, Tenants
 from jaxinfer.server.tokenize import apply_template, detokenize, tokenize
 
 if TYPE_CHECKING:
@@ -61,6 +66,14 @@ ROUTES = [
     Route("/docs", docs),
 ]
 PROBES = HEALTH_PATHS | {"/load", "/version", "/metrics"}
+STORAGE_ROUTES = [
+    Route("/v1/files", files, methods=["GET", "POST"]),
+    Route("/v1/files/{id}", one_file, methods=["GET", "DELETE"]),
+    Route("/v1/files/{id}/content", file_content),
+    Route("/v1/batches", batches, methods=["GET", "POST"]),
+    Route("/v1/batches/{id}", one_batch),
+    Route("/v1/batches/{id}/cancel", cancel_batch, methods=["POST"]),
+]
 PROFILE_ROUTES = [
     Route("/start_profile", start_profile, methods=["POST"]),
     Route("/stop_profile", stop_profile, methods=["POST"]),
@@ -70,17 +83,21 @@ PROFILE_ROUTES = [
 def create_app(llm: AsyncLLM, settings: ServerSettings | None = None, tracer: "Tracer | None" = None) -> Starlette:
     """The server of one model. It may be served while `llm` is still starting: it then answers 503.
 
-    tracer: OpenTelemetry's, for a span of each request (tracing.exporting).
+    tracer: OpenTelemetry's, for a span of each request (tracing.exporting). Batches are carried out while somebody runs
+    `app.state.storage.batches.run()`, once the model is there. Raises ConfigError or BatchError for a folder of files
+    that cannot be used.
     """
     settings = settings or ServerSettings()
+    tenants = Tenants(settings.api_keys) if settings.api_keys else None
     routes = ROUTES if settings.profile_folder is None else [*ROUTES, *PROFILE_ROUTES]
+    routes = routes if settings.files_folder is None else [*routes, *STORAGE_ROUTES]
     http = HttpCounts([route.path for route in routes], PROBES)
     app = Starlette(
         routes=routes,
         middleware=[
             Middleware(RequestContext, http, settings.log_requests),
             *_tracing(tracer, http),
-            Middleware(Guard, settings),
+            Middleware(Guard, settings, tenants),
         ],
         exception_handlers={
             ApiError: errors.render_api_error,
@@ -96,11 +113,19 @@ def create_app(llm: AsyncLLM, settings: ServerSettings | None = None, tracer: "T
     app.state.responses = ResponseStore(
         settings.max_stored_responses, settings.max_stored_bytes, settings.max_stored_age_s
     )
+    app.state.storage = _storage(llm, settings, tenants)
     app.state.http = http
     if settings.profile_folder is not None:
         app.state.profiling = Profiling(llm, settings.profile_folder)
     app.state.parsing = asyncio.Lock()
+    app.state.large_bodies = LargeBodies()
     return app
+
+
+def _storage(llm: AsyncLLM, settings: ServerSettings, tenants: Tenants | None) -> Storage | None:
+    if settings.files_folder is None:
+        return None
+    return open_storage(settings.files_folder, settings.kept, llm, tenants.all if tenants else (EVERYBODY,))
 
 
 def _tracing(tracer: "Tracer | None", http: HttpCounts) -> list[Middleware]:

@@ -13,7 +13,7 @@ from jaxinfer.protocol.chat import ChatRequest
 from jaxinfer.protocol.forms import Form
 from jaxinfer.protocol.responses import Kind
 from jaxinfer.protocol.session import read_session_id
-from jaxinfer.server.body import read_json, unread
+from jaxinfer.server.body import read_json, unread, warned
 from jaxinfer.server.errors import unavailable
 from jaxinfer.server.sessions import beginning
 from jaxinfer.server.stream import EventStream
@@ -69,6 +69,7 @@ async def respond(
 
     async def start() -> Generation:
         generation = request.state.generation = await Generation.start(llm, await prepare())
+        request.state.held_body.release()
         request.app.state.running.track(request.state.tenant.name, request.state.request_id, generation, form)
         return generation
 
@@ -76,6 +77,7 @@ async def respond(
         generation = await start()
         try:
             choices = await generation.collect()
+            headers.update(warned(generation.job.warnings, headers))
             return form.body(choices, generation)
         finally:
             await generation.close()
@@ -84,6 +86,7 @@ async def respond(
         body = await while_connected(request.receive, run())
         return Response(body, headers=headers, media_type="application/json")
     generation = await while_connected(request.receive, start())
+    headers.update(warned(generation.job.warnings, headers))
     interval_s = request.app.state.settings.ping_interval_s
     return EventStream(generation, form, headers, interval_s)
 

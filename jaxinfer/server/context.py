@@ -70,6 +70,8 @@ class RequestContext:
                 raise
             await _send_internal_error(send_with_id, scope["path"], request_id)
         finally:
+            if "held_body" in scope["state"]:
+                scope["state"]["held_body"].release()
             seconds = time.monotonic() - begun_s
             self._http.add(scope["path"], scope["method"], status, seconds)
             if self._log_requests and not (status == 200 and scope["path"] in HEALTH_PATHS):

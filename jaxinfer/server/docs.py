@@ -47,7 +47,8 @@ def _operation(path: str, method: str, operation: dict[str, Any], schemas: dict[
     yield f'<h2><code>{escape(path)}</code></h2> <span class="quiet">{escape(operation["summary"])}</span></summary>'
     yield f"<pre>{escape(_curl(path, method, operation))}</pre>"
     if "requestBody" in operation:
-        yield from _fields(_resolved(operation["requestBody"]["content"]["application/json"]["schema"], schemas))
+        (content,) = operation["requestBody"]["content"].values()
+        yield from _fields(_resolved(content["schema"], schemas))
     yield "<h3>Answers</h3>"
     for status, response in operation["responses"].items():
         if status == "200":
@@ -64,24 +65,33 @@ def _curl(path: str, method: str, operation: dict[str, Any]) -> str:
     call = f"curl{key} http://HOST:PORT{path}"
     if "requestBody" not in operation:
         return call if method == "get" else call.replace("curl", f"curl -X {method.upper()}", 1)
-    example = json.dumps(operation["requestBody"]["content"]["application/json"]["example"])
+    ((media, content),) = operation["requestBody"]["content"].items()
+    if media == "multipart/form-data":
+        return " ".join([call, *(f"-F {name}={value}" for name, value in content["example"].items())])
+    example = json.dumps(content["example"])
     return f"{call} \\\n  -H 'Content-Type: application/json' -d '{example}'"
+
+
+def fields_of(body: Schema) -> tuple[list[str], list[str], list[str]]:
+    """The fields that are carried out, the required ones first; that have no effect; that are refused by name."""
+    read: list[str] = []
+    ignored: list[str] = []
+    refused: list[str] = []
+    for name in sorted(body["properties"]):
+        described = body["properties"][name].get("description", "")
+        group = refused if described.startswith(NOT_SUPPORTED) else ignored if described == NO_EFFECT else read
+        group.append(name)
+    return sorted(read, key=lambda name: name not in body["required"]), ignored, refused
 
 
 def _fields(body: Schema) -> Iterator[str]:
     """A table of what is carried out, and the names of the rest."""
-    read: list[str] = []
-    refused: list[str] = []
-    ignored: list[str] = []
-    for name, schema in body["properties"].items():
-        described = schema.get("description", "")
-        group = refused if described.startswith(NOT_SUPPORTED) else ignored if described == NO_EFFECT else read
-        group.append(name)
+    read, ignored, refused = fields_of(body)
     yield '<h3>Fields</h3><div class="scroll"><table><tr><th>name</th><th>what it may be</th><th>meaning</th></tr>'
-    for name in sorted(read, key=lambda name: (name not in body["required"], name)):
+    for name in read:
         schema = body["properties"][name]
         needed = ", required" if name in body["required"] else ""
-        yield f"<tr><td><code>{escape(name)}</code></td><td>{escape(_kind(schema) + needed)}</td>"
+        yield f"<tr><td><code>{escape(name)}</code></td><td>{escape(allowed(schema) + needed)}</td>"
         yield f"<td>{escape(schema.get('description', ''))}</td></tr>"
     yield "</table></div>"
     for names, what in (
@@ -89,41 +99,41 @@ def _fields(body: Schema) -> Iterator[str]:
         (refused, "Known, and refused by name unless it asks for nothing"),
     ):
         if names:
-            listed = ", ".join(f"<code>{escape(name)}</code>" for name in sorted(names))
+            listed = ", ".join(f"<code>{escape(name)}</code>" for name in names)
             yield f'<p class="quiet">{what}: {listed}</p>'
 
 
 def _tree(schema: Schema, schemas: dict[str, Schema]) -> str:
     """An answer's fields, those of objects below them."""
-    below = _object_in(_resolved(schema, schemas))
+    below = object_in(_resolved(schema, schemas))
     if below is None:
         return ""
     rows = (
-        f"<li><code>{escape(name)}</code> {escape(_kind(inner))}{_tree(inner, schemas)}</li>"
+        f"<li><code>{escape(name)}</code> {escape(allowed(inner))}{_tree(inner, schemas)}</li>"
         for name, inner in below["properties"].items()
     )
     return f"<ul>{''.join(rows)}</ul>"
 
 
-def _object_in(schema: Schema) -> Schema | None:
+def object_in(schema: Schema) -> Schema | None:
     """The object that a schema is, or holds a list of, if it names that object's fields."""
     inner = [schema, schema.get("items", {}), *schema.get("anyOf", ())]
     return next((found for found in inner if "properties" in found), None)
 
 
-def _kind(schema: Schema) -> str:
+def allowed(schema: Schema) -> str:
     """What a value may be, in a few words; null goes without saying."""
     if "anyOf" in schema:
-        kinds = [_kind(inner) for inner in schema["anyOf"] if inner.get("type") != "null"]
+        kinds = [allowed(inner) for inner in schema["anyOf"] if inner.get("type") != "null"]
         return " or ".join(dict.fromkeys(kinds))
     if "enum" in schema or "const" in schema:
         values = schema.get("enum", [schema.get("const")])
         return " or ".join(json.dumps(value) for value in values if value is not None or len(values) == 1)
     if isinstance(schema.get("type"), list):
-        return " or ".join(_kind({**schema, "type": kind}) for kind in schema["type"] if kind != "null")
+        return " or ".join(allowed({**schema, "type": kind}) for kind in schema["type"] if kind != "null")
     if schema.get("type") == "array":
         most = f" of at most {schema['maxItems']}" if "maxItems" in schema else ""
-        return f"list{most}, each {_kind(schema['items'])}"
+        return f"list{most}, each {allowed(schema['items'])}"
     if schema.get("type") in ("integer", "number"):
         return str(schema.get("description") or _range(schema))
     return _WORDS.get(schema.get("type", ""), "anything")

@@ -2,22 +2,19 @@
 
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from jaxinfer.errors import Unavailable
-from jaxinfer.llm.asked import encode_prompts, new_job, served_model
+from jaxinfer.llm.asked import served_model
 from jaxinfer.llm.async_llm import AsyncLLM
+from jaxinfer.llm.embedding import Render, embed_all, embedding_job
 from jaxinfer.llm.generation import Generation, Job
 from jaxinfer.protocol.embeddings import (
-    NO_ANSWER,
     Head,
     PooledWire,
-    check_input_length,
     embedding_item,
     list_body,
     paired,
@@ -75,49 +72,20 @@ async def _respond(
 
 
 async def _job(request: Request, llm: AsyncLLM, inputs: list[Any], wire: PooledWire, param: str) -> Job:
-    """The inputs as ids, all of which fit."""
     llm.admit(1)  # a full queue is no reason to tokenize first
-    prompts = await encode_prompts(llm, inputs, wire.add_special_tokens, param=param)
     state = request.state
-    job = new_job(llm, prompts, wire, NO_ANSWER, chat=False, salt=state.tenant.salt, arrived_s=state.begun_s)
-    job = replace(job, pooling=wire.pooling)
-    for position, ids in enumerate(job.prompts):
-        check_input_length(len(ids), llm.info.max_model_len, param=f"{param}[{position}]")
-    return job
+    return await embedding_job(llm, inputs, wire, param, salt=state.tenant.salt, arrived_s=state.begun_s)
 
 
-async def _embed(
-    request: Request, llm: AsyncLLM, job: Job, head: Head, render: Callable[[int, bytes], bytes]
-) -> tuple[list[bytes], Usage]:
-    """What `render` makes of each prompt's embedding, and the tokens.
-
-    As many at a time as run together, so that the number of inputs does not depend on how many may wait.
-    """
-    found: list[bytes] = []
-    usage = Usage()
-    state, at_once = request.state, llm.limits.max_num_seqs
-    for first in range(0, len(job.prompts), at_once):
-        generation = await Generation.start(llm, replace(job, prompts=job.prompts[first : first + at_once]))
-        state.generation, generation.before = generation, usage
+async def _embed(request: Request, llm: AsyncLLM, job: Job, head: Head, render: Render) -> tuple[list[bytes], Usage]:
+    async def start(part: Job, before: Usage) -> Generation:
+        generation = await Generation.start(llm, part)
+        state = request.state
+        state.generation, generation.before = generation, before
         request.app.state.running.track(state.tenant.name, state.request_id, generation, head)
-        try:
-            found += await _collect(generation, first, render)
-            usage = generation.usage
-        finally:
-            await generation.close()
-    return found, usage
+        return generation
 
-
-async def _collect(generation: Generation, first: int, render: Callable[[int, bytes], bytes]) -> list[bytes]:
-    found: dict[int, bytes] = {}
-    async with aclosing(generation.deltas()) as deltas:
-        async for index, delta in deltas:
-            if delta.embedding is not None:
-                found[index] = render(first + index, delta.embedding)
-            elif delta.finish_reason == "abort":
-                message = "the request was aborted, by /abort_request or by a server that stops; send it again"
-                raise Unavailable(message, code="aborted")
-    return [found[index] for index in range(generation.num_choices)]
+    return await embed_all(llm, job, render, start)
 
 
 def _head(prefix: str, request: Request, model: str) -> Head:

@@ -3,6 +3,7 @@ means what is decided here.
 """
 
 import math
+import re
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -14,6 +15,7 @@ from jaxinfer.protocol.anthropic_message import anthropic_error_body
 from jaxinfer.protocol.responses import error_body
 from jaxinfer.server.settings import ServerSettings
 
+_KEPT = re.compile(r"/v1/(files|batches)(/|$)")
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large", 415: "unsupported_media_type"}
 
 
@@ -61,7 +63,11 @@ async def render_http_error(request: Request, error: Exception) -> Response:
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "another method")
         message = f"this route takes {allowed}, got {ascii(request.method)[1:-1][:20]}"
-    fault = InvalidRequest(message, code=_HTTP_CODES.get(error.status_code))
+    code = _HTTP_CODES.get(error.status_code)
+    if error.status_code == 404 and request.app.state.storage is None and _KEPT.match(request.scope["path"]):
+        message = "files and batches need a folder to be kept in, this server has none; start it with --files-dir"
+        code = "files_disabled"
+    fault = InvalidRequest(message, code=code)
     body = body_for(fault, error.status_code, request.scope["path"], request.state.request_id)
     return Response(body, error.status_code, error.headers, "application/json")
 

@@ -24,10 +24,11 @@ _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 class Guard:
     """Lets a request through with `tenant` in its state, or answers it."""
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+    def __init__(self, app: ASGIApp, settings: ServerSettings, tenants: Tenants | None) -> None:
+        """tenants: None is everybody."""
         self.app = app
         self._settings = settings
-        self._tenants = Tenants(settings.api_keys) if settings.api_keys else None
+        self._tenants = tenants
         self._cors = Cors(settings.allowed_origins)
         self._quota = Quota(settings.max_requests_per_key, settings.max_requests_per_minute_per_key)
 

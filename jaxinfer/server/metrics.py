@@ -3,6 +3,7 @@
 No label holds what a client sent: routes, statuses, states and reasons are from lists of ours.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from typing import get_args
 
@@ -14,17 +15,40 @@ from jaxinfer.llm.latency import Latency
 from jaxinfer.llm.types import Stats
 from jaxinfer.server.families import Labels, by_label, counter, gauge, histogram
 from jaxinfer.server.http_counts import HttpCounts
+from jaxinfer.server.response_store import ResponseStore
 from jaxinfer.server.sessions import Sessions
+from jaxinfer.server.storage import Storage
 from jaxinfer.server.vllm_metrics import vllm_metrics
 from jaxinfer.version import __version__
 
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 
-def render_metrics(llm: AsyncLLM, http: HttpCounts, sessions: Sessions) -> bytes:
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """What the server keeps for clients. storage: None where it keeps no files."""
+
+    sessions: Sessions
+    responses: ResponseStore
+    storage: Storage | None
+
+    def families(self) -> Iterator[Metric]:
+        yield gauge("jaxinfer:sessions", "Sessions by state", by_label({}, "state", self.sessions.counts()))
+        number, num_bytes = self.responses.counts()
+        yield gauge("jaxinfer:stored_responses", "Responses kept for clients", [({}, number)])
+        text = "What they take, with their conversations"
+        yield gauge("jaxinfer:stored_response_bytes", text, [({}, num_bytes)])
+        states = {"running": 0, "waiting": 0} if self.storage is None else self.storage.batches.counts()
+        yield gauge("jaxinfer:batches", "Batches that have not ended, by state", by_label({}, "state", states))
+        number, num_bytes = (0, 0) if self.storage is None else self.storage.files.counts()
+        yield gauge("jaxinfer:files", "Files kept for clients", [({}, number)])
+        yield gauge("jaxinfer:file_bytes", "What they take, with answers of batches", [({}, num_bytes)])
+
+
+def render_metrics(llm: AsyncLLM, http: HttpCounts, kept: Kept) -> bytes:
     """The page, in Prometheus' text format."""
     registry = CollectorRegistry()
-    registry.register(_Snapshot(llm, http, sessions))
+    registry.register(_Snapshot(llm, http, kept))
     ProcessCollector(registry=registry)
     return generate_latest(registry)
 
@@ -32,10 +56,10 @@ def render_metrics(llm: AsyncLLM, http: HttpCounts, sessions: Sessions) -> bytes
 class _Snapshot:
     """The server at one moment, as prometheus-client collects it."""
 
-    def __init__(self, llm: AsyncLLM, http: HttpCounts, sessions: Sessions) -> None:
+    def __init__(self, llm: AsyncLLM, http: HttpCounts, kept: Kept) -> None:
         self._llm = llm
         self._http = http
-        self._sessions = sessions
+        self._kept = kept
 
     def collect(self) -> Iterator[Metric]:
         llm, status = self._llm, self._llm.status
@@ -43,7 +67,7 @@ class _Snapshot:
         statuses = by_label({}, "status", {name: name == status for name in STATUSES})
         yield gauge("jaxinfer:status", "1 for the status the server is in", statuses)
         yield from self._http.families()
-        yield gauge("jaxinfer:sessions", "Sessions by state", by_label({}, "state", self._sessions.counts()))
+        yield from self._kept.families()
         if status not in ("starting", "failed"):
             labels, stats = {"model_name": llm.info.served_names[0]}, llm.stats()
             text = "How long the engine has had work and taken no step"

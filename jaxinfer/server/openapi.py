@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from jaxinfer.protocol.answers import ANSWERS
+from jaxinfer.protocol.batches import MOST_LISTED
 from jaxinfer.protocol.responses import encode_json
 from jaxinfer.protocol.schemas import request_schemas
 from jaxinfer.protocol.validate import MAX_LOGPROBS
@@ -16,6 +17,7 @@ from jaxinfer.version import __version__
 
 MAX_VOCAB_SIZE = 2**31  # of any model: ids are int32
 _JSON, _EVENTS, _PROMETHEUS, _HTML = "application/json", "text/event-stream", "text/plain", "text/html"
+_BYTES, _FORM = "application/octet-stream", "multipart/form-data"
 _ANY_ROUTE = (400, 401, 403, 408, 431, 500)
 _WITH_BODY = (404, 413, 415, 429, 503)
 _WHY = {
@@ -39,6 +41,7 @@ class Operation:
     """One method of one path. answer, body: names of schemas.    others: the answer's other media types, as text.
 
     more: statuses beside those of every such route.    verb: of one without a body.    error: name of its schema.
+    is_form: the body is multipart/form-data.    pages: it lists part by part.
     """
 
     path: str
@@ -49,6 +52,8 @@ class Operation:
     more: tuple[int, ...] = ()
     verb: str = "get"
     error: str = "Error"
+    is_form: bool = False
+    pages: bool = False
 
     @property
     def method(self) -> str:
@@ -104,10 +109,25 @@ OPERATIONS = (
     Operation("/docs", "The same as a page", others=(_HTML,)),
     Operation("/", "A chat in the browser", others=(_HTML,)),
 )
+STORAGE = (
+    Operation("/v1/files", "Put a file here", "File", "FileUpload", is_form=True),
+    Operation("/v1/files", "Your files, the newest first", "Files", pages=True),
+    Operation("/v1/files/{id}", "One of them", "File", more=(404,)),
+    Operation("/v1/files/{id}", "Forget it", "FileDeleted", more=(404,), verb="delete"),
+    Operation("/v1/files/{id}/content", "Its bytes", others=(_BYTES,), more=(404,)),
+    Operation("/v1/batches", "Answer the rows of a file, after all other requests", "Batch", "BatchRequest"),
+    Operation("/v1/batches", "Your batches, the newest first", "Batches", pages=True),
+    Operation("/v1/batches/{id}", "How far one is", "Batch", more=(404,)),
+    Operation("/v1/batches/{id}/cancel", "End one; what was answered stays", "Batch", more=(404,), verb="post"),
+)
 PROFILING = (
     Operation("/start_profile", "Begin a trace of the device", "Profile", more=(409, 429, 503), verb="post"),
     Operation("/stop_profile", "End it and write it", "Profile", more=(409, 429, 503), verb="post"),
 )
+_PAGES = [
+    {"name": "after", "in": "query", "schema": {"type": "string"}},
+    {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": MOST_LISTED}},
+]
 _CONVERSATION = {"messages": [{"role": "user", "content": "What is 7 plus 5?"}]}
 _EXAMPLES: dict[str, dict[str, Any]] = {
     "ChatCompletionRequest": _CONVERSATION,
@@ -121,6 +141,8 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
     "ApplyTemplateRequest": _CONVERSATION,
     "DetokenizeRequest": {"tokens": [65, 66]},
     "AbortRequest": {"request_id": "an-id-of-yours"},
+    "FileUpload": {"purpose": "batch", "file": "@rows.jsonl"},
+    "BatchRequest": {"input_file_id": "file-ID", "endpoint": "/v1/chat/completions", "completion_window": "24h"},
 }
 
 
@@ -135,6 +157,7 @@ def document_for(request: Request) -> dict[str, Any]:
     is_there = llm.status not in ("starting", "failed")
     widths = (llm.info.max_logprobs, llm.info.vocab_size) if is_there else (MAX_LOGPROBS, MAX_VOCAB_SIZE)
     operations = OPERATIONS if settings.profile_folder is None else OPERATIONS + PROFILING
+    operations = operations if settings.files_folder is None else operations + STORAGE
     return openapi_document(*widths, has_keys=bool(settings.api_keys), operations=operations)
 
 
@@ -145,16 +168,14 @@ def openapi_document(
     paths: dict[str, Any] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method] = _described(operation, has_keys=has_keys)
-    answers = {name for operation in operations for name in (operation.answer, operation.error)}
+    named = {name for operation in operations for name in (operation.answer, operation.body, operation.error)}
+    schemas = request_schemas(max_logprobs, vocab_size) | ANSWERS
     return {
         "openapi": "3.1.0",
         "info": {"title": "jaxinfer", "version": __version__},
         "paths": paths,
         "components": {
-            "schemas": {
-                **request_schemas(max_logprobs, vocab_size),
-                **{name: schema for name, schema in ANSWERS.items() if name in answers},
-            },
+            "schemas": {name: schema for name, schema in schemas.items() if name in named},
             "securitySchemes": {
                 "key": {"type": "http", "scheme": "bearer"},
                 "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -178,9 +199,12 @@ def _described(operation: Operation, *, has_keys: bool) -> dict[str, Any]:
     }
     if operation.body:
         content = {"schema": _reference(operation.body), "example": _EXAMPLES[operation.body]}
-        described["requestBody"] = {"required": True, "content": {_JSON: content}}
+        media = _FORM if operation.is_form else _JSON
+        described["requestBody"] = {"required": True, "content": {media: content}}
     if "{id}" in operation.path:
         described["parameters"] = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}]
+    if operation.pages:
+        described["parameters"] = _PAGES
     if has_keys and operation.path not in OPEN:
         described["security"] = [{"key": []}, {"x-api-key": []}]
     return described

@@ -62,6 +62,11 @@ class ResponseStore:
             self._drop(tenant, response_id)
         return is_there
 
+    def counts(self) -> tuple[int, int]:
+        """How many are held, and their bytes."""
+        self._forget_old()
+        return sum(map(len, self._held.values())), sum(self._num_bytes.values())
+
     def _forget_old(self) -> None:
         since_s = self._now_s() - self.max_age_s
         for tenant in tuple(self._held):

@@ -1,6 +1,7 @@
 """Serving an app on a port until SIGTERM or Ctrl-C, letting running answers finish first."""
 
 import asyncio
+import contextlib
 import logging
 import socket
 import sys
@@ -20,6 +21,7 @@ logger = logging.getLogger("jaxinfer.server")
 _LINGER_S = 2.0
 _SWITCH_S = 0.001  # until a thread that parses or tokenizes must let the event loop in; Python's own 5 ms are too long
 _FLUSH_S = 5  # after the drain: how long slow readers may take for what is already written
+_HURRY_S = 1.0  # after a second signal: how long running answers may take for their last event
 
 
 def run_server(
@@ -91,7 +93,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class _DrainingServer(uvicorn.Server):
-    """uvicorn, but the first signal drains and goes on answering 503; the second ends at once."""
+    """uvicorn, but the first signal drains and goes on answering 503; the second ends every answer, and a third all."""
 
     def __init__(
         self,
@@ -111,6 +113,7 @@ class _DrainingServer(uvicorn.Server):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
+        self._hurrying: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -145,7 +148,20 @@ class _DrainingServer(uvicorn.Server):
     def _on_signal(self) -> None:
         if self._draining is None:
             self._draining = asyncio.create_task(self._drain())
+        elif self._hurrying is None:
+            self._hurrying = asyncio.create_task(self._hurry())
         else:
+            self.should_exit = self.force_exit = True
+
+    async def _hurry(self) -> None:
+        """Abort what runs and let each stream say so."""
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_HURRY_S):
+                    await self._llm.drain(0.0)
+                    while self.server_state.tasks:
+                        await asyncio.sleep(0.01)
+        finally:
             self.should_exit = self.force_exit = True
 
     async def _drain(self) -> None:

@@ -64,7 +64,7 @@ class Turn:
     def conversation(self, chat: ChatRequest) -> Messages:
         """All of it: what was sent, or the session's history and that. Raises NotFound or InvalidRequest."""
         whole = self._history() + chat.messages if chat.wire.session_append else chat.messages
-        self._messages = whole if chat.add_generation_prompt else None
+        self._messages = whole if chat.add_generation_prompt and chat.wire.session_history else None
         return whole
 
     def _history(self) -> Messages:
@@ -73,8 +73,8 @@ class Turn:
             raise _not_found(session.id)
         if session.history is None:
             raise InvalidRequest(
-                "session_append must follow a turn of whole messages, the last one was a completion or was continued; "
-                "send the whole conversation",
+                "session_append must follow a turn of whole messages whose text was kept, the last one was a "
+                "completion, was continued or had session_history false; send the whole conversation",
                 param="session_append",
                 code="invalid_value",
             )

@@ -3,6 +3,7 @@
 import dataclasses
 from pathlib import Path
 
+from jaxinfer.offline.files import KeptLimits
 from jaxinfer.server.tenants import ApiKey
 
 
@@ -21,6 +22,7 @@ class ServerSettings:
     max_sessions_per_key: of one tenant; a further one takes the place of the idle one used least recently.
     max_session_idle_s: how long one may be idle before it is dropped.
     max_stored_responses, max_stored_bytes, max_stored_age_s: what /v1/responses keeps of all tenants together.
+    files_folder: where files and batches are kept; None: nobody may have any.    kept: how much of them.
     profile_folder: where traces of the device go; None: nobody may ask for any.
     """
 
@@ -43,4 +45,6 @@ class ServerSettings:
     max_stored_responses: int = 1000
     max_stored_bytes: int = 64 * 2**20
     max_stored_age_s: float = 24 * 3600.0
+    files_folder: Path | None = None
+    kept: KeptLimits = KeptLimits()
     profile_folder: Path | None = None

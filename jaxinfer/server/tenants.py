@@ -13,10 +13,14 @@ _KEY = re.compile(r"[!-~]{8,512}")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A secret that may ask in a tenant's name. Two keys of one tenant share its limits and its cached prompts."""
+    """A secret that may ask in a tenant's name. Two keys of one tenant share its limits and its cached prompts.
+
+    is_named: the tenant's name is a person's choice, not a key's place in a list, which may be another tomorrow.
+    """
 
     tenant: str
     secret: str = dataclasses.field(repr=False)
+    is_named: bool = True
 
     def __post_init__(self) -> None:
         if not _KEY.fullmatch(self.secret):
@@ -26,10 +30,14 @@ class ApiKey:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tenant:
-    """salt: cached prompts are found under their own salt only; made at each start, so that no client can name it."""
+    """salt: cached prompts are found under their own salt only; made at each start, so that no client can name it.
+
+    lasting: the same at each start: the name it was given, or its key. Never to be written or shown as it is.
+    """
 
     name: str
     salt: str = dataclasses.field(repr=False)
+    lasting: str = dataclasses.field(repr=False, default="")
 
 
 EVERYBODY = Tenant("", "")  # without keys
@@ -39,7 +47,13 @@ class Tenants:
     """The tenants of the keys. How long a look-up takes does not depend on how much of a key is right, or on which."""
 
     def __init__(self, keys: Sequence[ApiKey]) -> None:
-        tenants = {key.tenant: Tenant(key.tenant, secrets.token_hex(16)) for key in keys}
+        tenants = {
+            key.tenant: Tenant(
+                key.tenant, secrets.token_hex(16), f"name {key.tenant}" if key.is_named else f"key {key.secret}"
+            )
+            for key in keys
+        }
+        self.all = tuple(tenants.values())
         self._hmac_key = secrets.token_bytes(32)
         self._known = [(self._digest(key.secret.encode()), tenants[key.tenant]) for key in keys]
 

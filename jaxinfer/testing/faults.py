@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
 from jax.errors import JaxRuntimeError
 
 from jaxinfer.runtime.plan import Pending, Plan, Runner, StepResult
@@ -134,6 +135,9 @@ class FaultyPending:
         self._runner = runner
         self._inner = inner
         self._fault = fault
+
+    def draw(self, masks: np.ndarray) -> None:
+        self._inner.draw(masks)
 
     def wait(self) -> StepResult:
         """Block until the step's results are on the host, or its fault strikes."""

@@ -100,6 +100,14 @@ def _limit(timeout_s: float, memory_bytes: int) -> None:
 
         seconds = int(resource.getrusage(resource.RUSAGE_SELF).ru_utime + timeout_s) + 1
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    limit_memory(memory_bytes)
+
+
+def limit_memory(memory_bytes: int) -> None:
+    """Beyond what this process has mapped, as far as the system knows such a limit."""
+    with contextlib.suppress(ImportError):
+        import resource
+
         mapped = Path("/proc/self/statm")
         if mapped.exists():
             bytes_now = int(mapped.read_text().split()[0]) * resource.getpagesize()

@@ -20,7 +20,18 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, CTAS_WANTED, F32, I32, Ref, Smem, meet, round_up, store
+from jaxinfer_kernels.mosaic_decode_plan import (
+    COMPILER_PARAMS,
+    CTAS_WANTED,
+    F32,
+    I32,
+    Ref,
+    Smem,
+    meet,
+    named,
+    round_up,
+    store,
+)
 from jaxinfer_kernels.mosaic_linear_plan import RESIDENT, operand, padded
 
 ROWS = 64  # of one warpgroup, the wgmma's M
@@ -182,7 +193,7 @@ def _launch(plan: Plan) -> Callable[..., jax.Array]:
             peers=plgpu.ClusterBarrier(collective_axes=("split",), num_arrivals=warpgroups),
         )
     return plgpu.kernel(
-        functools.partial(_kernel, plan),
+        named(f"batch_linear_{plan.after}", functools.partial(_kernel, plan)),
         out_type=jax.ShapeDtypeStruct((plan.rows, plan.out), dtype),
         scratch_types=smem,
         grid=(plan.tiles,),

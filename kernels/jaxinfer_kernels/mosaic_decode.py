@@ -28,6 +28,7 @@ from jaxinfer_kernels.mosaic_decode_plan import (
     Smem,
     Tuning,
     meet,
+    named,
     plan_launch,
     store,
 )
@@ -151,7 +152,7 @@ def _launch(plan: Plan) -> Callable[..., list[jax.Array]]:
     if splits > 1:
         smem |= dict(peers=plgpu.ClusterBarrier(collective_axes=("split",)))
     return plgpu.kernel(
-        functools.partial(_kernel, plan),
+        named("decode_attention", functools.partial(_kernel, plan)),
         out_type=out,
         scratch_types=smem,
         grid=(plan.kv_heads, plan.batch),

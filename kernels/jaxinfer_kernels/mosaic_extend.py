@@ -17,7 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jaxinfer_kernels import mosaic_decode
-from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, CTAS_WANTED, F32, I32, Ref, Smem, store
+from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, CTAS_WANTED, F32, I32, Ref, Smem, named, store
 from jaxinfer_kernels.mosaic_linear_plan import operand
 from jaxinfer_kernels.paged_kv import page_size_of
 
@@ -134,7 +134,7 @@ def _tiled(
             weight=plgpu.SMEM((warpgroups, ROWS, WEIGHT_COLUMNS), F32),
         )
     kernel = plgpu.kernel(
-        functools.partial(_kernel, tuning, interpret is not None),
+        named("extend_attention", functools.partial(_kernel, tuning, interpret is not None)),
         out_type=out,
         scratch_types=smem,
         grid=(len(tiles), n, splits),

@@ -22,7 +22,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.typing import DTypeLike
 
-from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, F32, I32, Ref, Smem, meet, store
+from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, F32, I32, Ref, Smem, meet, named, store
 from jaxinfer_kernels.mosaic_linear_plan import (
     DEFAULT,
     ROWS,
@@ -133,7 +133,7 @@ def _launch(plan: Plan) -> Callable[..., list[jax.Array]]:
         smem |= dict(partial=plgpu.SMEM((ROWS, columns), F32), peers=plgpu.ClusterBarrier(collective_axes=("split",)))
         smem |= {} if plan.norm_eps is None else dict(squares=plgpu.SMEM((columns,), F32))
     return plgpu.kernel(
-        functools.partial(_kernel, plan),
+        named(f"linear_{plan.after}", functools.partial(_kernel, plan)),
         out_type=out,
         scratch_types=smem,
         grid=(plan.cut.clusters,),

@@ -1,4 +1,4 @@
-"""benchmarks/: the targets' rows, their verdicts, and the model folders without weights."""
+"""benchmarks/: the targets' rows, their verdicts, the model folders without weights, files against the server."""
 
 import json
 import os
@@ -84,3 +84,12 @@ def test_the_shapes_have_a_text_for_every_token(tmp_path):
     assert all(tokenizer.decode([token_id]) for token_id in range(2048))
     assert tokenizer.decode(tokenizer.encode("hi there")) == "hi there"
     assert (tmp_path / "8b" / "model.safetensors").stat().st_size > 2 * 2048 * 64
+
+
+@pytest.mark.slow
+def test_files_and_the_server_are_held_against_each_other():
+    done = program("batch_file.py", "--dry-run", "--rows", "20", "--rounds", "1")
+    assert re.search(r"^seconds: 20 rows, batch [\d.]+, server [\d.]+, ratio [\d.]+$", done.stdout, re.MULTILINE), (
+        done.stderr
+    )
+    assert re.search(r"^cpu_s: 20 rows, .* ratio [\d.]+$", done.stdout, re.MULTILINE)

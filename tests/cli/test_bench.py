@@ -78,6 +78,15 @@ def compared(cli, file) -> str:
         (["serve", "--url", "localhost:80"], "--url must begin with http:// or https://, got 'localhost:80'"),
         (["serve", "--api-key-env", "NO_SUCH_KEY"], "--api-key-env must name a variable that holds a key, NO_SUCH_KEY"),
         (["serve", "--shared-prefix-tokens", "512"], "--shared-prefix-tokens must be less than --input-tokens"),
+        (["suite", "emacs"], "'emacs' is not one of 'zedinfer', 'paladin', 'mini-infer', 'vllm', 'toggles'"),
+        (["suite", "vllm", "--html", "/no/such/file"], "--html must name a file in a folder that exists"),
+        (["compare", "--a", "run_ahead=0"], "missing option '--b'"),
+        (["compare", "--a", "run_ahead=0", "--b", "fast"], "a side must be a URL or name=value,name=value, got 'fast'"),
+        (["compare", "--a", "", "--b", "", "--prompts", "/no/such"], "--prompts must name a file of lines"),
+        (
+            ["compare", "--a", "http://h:1", "--b", "http://h:2", "--max-num-seqs", "4"],
+            "settings must be of a server that is started here, got two that run already and --max-num-seqs; drop them",
+        ),
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_runs(cli, asked, arguments, last_line):

@@ -1,9 +1,13 @@
-"""What the whole program does not do, whatever it is asked for: open a file, a connection or a second port (A19, A21).
+"""What the whole program does not do, whatever it is asked for: open a file, a connection or a second port (A18, A19,
+A21).
 
 Python tells an audit hook of each; the engine is in the same process, so that the hook sees it all.
 """
 
 import dataclasses
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +15,7 @@ import httpx2
 import pytest
 
 from tests.server.http import CHAT, COMPLETIONS, USER
-from tests.support.processes import children_of, listening, serving
+from tests.support.processes import children_of, environment, listening, serving
 
 WATCHED = r"open$|os\.(listdir|scandir|exec|posix_spawn|system|remove|rename|mkdir)|socket\.|subprocess\.|ctypes\."
 AUDITED = f"""
@@ -81,3 +85,24 @@ def test_one_port_is_listened_on(program):
     (address,) = listening(program.pid)
     assert address == f"tcp 0100007F:{program.port:04X}"
     assert not children_of(program.pid)
+
+
+def test_a_batch_row_that_names_addresses_is_refused_and_nobody_is_asked(tmp_path):
+    """A18"""
+    url = "http://127.0.0.1:9/x"
+    parts = [
+        {"type": "image_url", "image_url": {"url": url}},
+        {"type": "file", "file": {"file_url": url}},
+        {"type": "input_audio", "input_audio": {"data": url, "format": "wav"}},
+    ]
+    rows = [{"messages": [{"role": "user", "content": [part]}], "max_tokens": 1} for part in parts]
+    rows += [{"messages": USER, "max_tokens": 1, "file_url": url}, {"prompt": f"![x]({url})", "max_tokens": 1}]
+    told = tmp_path / "told"
+    command = [sys.executable, "-c", AUDITED, told, "batch", "-i", "-", "-o", "-", "--dry-run"]
+    given = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    done = subprocess.run(command, input=given, capture_output=True, env=environment(), timeout=120)
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [answer["status"] for answer in answers] == [400, 400, 400, 200, 200], done.stderr.decode()
+    assert all("is not supported" in answer["error"] for answer in answers[:3]), answers[:3]
+    asked = [line for line in told.read_text().splitlines() if line.startswith("socket.") and "127.0.0.1" in line]
+    assert asked == [] and "open" in told.read_text()

@@ -6,6 +6,8 @@ text to stop at), next (what to say next) and system (what to say first). It pri
 APIs are asked the same, so all clients must be answered the same.
 """
 
+import asyncio
+import contextlib
 import json
 import os
 import subprocess
@@ -68,6 +70,15 @@ MESSAGE_FAILURES = {
     "too_long": ["BadRequestError", 400, "invalid_request_error", True],
     "no_key": ["AuthenticationError", 401, "authentication_error", True],
 }
+BATCH = {
+    "file": ["rows.jsonl", True, "batch", True],
+    "batch": ["completed", {"a": "b"}, 2, 1, 1],
+    "refusal": ["bad", 400, "invalid_value"],
+    "listed": [True, True],
+    "deleted": True,
+    "forgotten": ["NotFoundError", 404, "file_not_found", "id"],
+    "too_late": ["BadRequestError", 400, "invalid_value", None],
+}
 RESPONSE_EVENTS = """
 response.created response.in_progress response.output_item.added response.content_part.added response.output_text.delta
 response.output_text.done response.content_part.done response.output_item.done
@@ -78,10 +89,21 @@ message_start content_block_start content_block_delta content_block_stop message
 
 
 @pytest.fixture(scope="module")
-def base() -> Iterator[str]:
+def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     config = EngineConfig(model="demo")
     llm = AsyncLLM(config, new_transport=partial(EngineProcess, child=(MODULE, "0")))
-    with live(create_app(llm, ServerSettings(api_keys=(KEY,))), llm.start, llm.close) as port:
+    app = create_app(llm, ServerSettings(api_keys=(KEY,), files_folder=tmp_path_factory.mktemp("files")))
+    tasks: list[asyncio.Task[None]] = []
+
+    async def begin() -> None:
+        await llm.start()
+        tasks.append(asyncio.create_task(app.state.storage.batches.run()))
+
+    async def close() -> None:
+        tasks[0].cancel()
+        await llm.close()
+
+    with contextlib.closing(app.state.storage), live(app, begin, close) as port:
         yield f"http://127.0.0.1:{port}"
 
 
@@ -198,6 +220,13 @@ RESPONSE_CASES: list[Case] = [
     ("openai-node", [*NODE, "ask_responses.mjs"], {"version": "7"}),
 ]
 
+BATCH_CASES: list[Case] = [
+    ("openai-1", [*PYTHON, "ask_batches.py"], {"version": "1"}),
+    ("openai-2", [*PYTHON, "ask_batches.py"], {"version": "2"}),
+    ("openai-3", [sys.executable, "ask_batches.py"], {"version": "3"}),
+    ("openai-node", [*NODE, "ask_batches.mjs"], {"version": "7"}),
+]
+
 
 def seen_by(client: str, command: list[str], base: str, stop: str) -> dict[str, Any]:
     """What the program prints, run with its own packages alone."""
@@ -234,6 +263,12 @@ def test_a_client_sees_what_the_wire_says(base, truth, client, command, own):
 @pytest.mark.parametrize(("client", "command", "own"), RESPONSE_CASES, ids=[client for client, _, _ in RESPONSE_CASES])
 def test_a_client_of_responses_sees_what_chat_says(base, truth, response_truth, client, command, own):
     assert seen_by(client, command, base, truth["chat"][0][4:7]) == response_truth | own
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("client", "command", "own"), BATCH_CASES, ids=[client for client, _, _ in BATCH_CASES])
+def test_a_client_of_batches_gets_what_chat_says(base, truth, client, command, own):
+    assert seen_by(client, command, base, truth["chat"][0][4:7]) == BATCH | {"answer": ["good", *truth["chat"]]} | own
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from jaxinfer.errors import EngineError
 from jaxinfer.runtime.plan import Plan
 from jaxinfer.testing.faults import Faults
 from tests.engine.device import CURSED, Device, FakeRunner, alone, embedding, histories, logprob
+from tests.engine.grammars import HashGrammars
 
 
 @dataclasses.dataclass
@@ -52,7 +53,8 @@ class Client:
         self.runner = FakeRunner(self.limits, self._see_plan)
         self.device = Device(self.runner, self.faults)
         self.device.num_steps = num_steps
-        self.engine = Engine(self.device, self.limits)
+        self.grammars = HashGrammars()
+        self.engine = Engine(self.device, self.limits, self.grammars)
         self.counters.append(self.engine.scheduler.counters)
 
     def add(self, request: Request, text_stop: int | None = None) -> None:
@@ -113,7 +115,9 @@ class Client:
                 if answer.request.text_lag and answer.reason is None and len(answer.tokens) > answer.acknowledged:
                     self.read_text(answer, len(answer.tokens))
             if not self.engine.has_work:
-                break
+                if not self.engine.awaits_grammar:
+                    break
+                self.grammars.release()
             self.step()
         assert all(answer.reason for answer in self.answers.values()), "a request was lost"
         self.engine.check()
@@ -206,7 +210,7 @@ class Client:
         partial = [s for s in scheduler.running if not s.decoding and s.dispatched < len(s.tokens)]
         begun = [s.rank for s in partial]
         before = [s.rank for s in partial if s not in started]
-        waiting = [s.rank for s in scheduler.waiting if not s.must_wait_for_text]
+        waiting = [s.rank for s in scheduler.waiting if not s.may_not_start]
         overtaking = [
             (row, s) for row, s in prompts if min(begun + waiting if s in started else before, default=s.rank) < s.rank
         ]

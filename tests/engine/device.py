@@ -20,12 +20,10 @@ from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.engine.sequence import Request, ThoughtLimit
 from jaxinfer.runtime.plan import Controls, History, Logprobs, Pending, Plan, Row, Sampling, StepResult
 from jaxinfer.testing.faults import Fault, FaultStruck, FaultyRunner
+from tests.engine.grammars import bits_to_ids, permitted
+from tests.engine.numbers import BAD, CURSED, MASK, VOCAB, completes_a_bad_word, mix
 
-MASK = (1 << 64) - 1
 WEIGHTS = np.random.default_rng(0).integers(1, MASK, 4096, np.uint64, endpoint=True) | np.uint64(1)
-VOCAB = 97
-BAD = VOCAB - 1  # this token's hidden state is not finite
-CURSED = VOCAB - 2  # workloads have steps fail whose upload holds this token
 
 
 def make_limits(**changes) -> Limits:
@@ -41,15 +39,6 @@ def make_limits(**changes) -> Limits:
         "extend_buckets": (ExtendBucket(32, 8, 8),),
     }
     return Limits(**values | changes)
-
-
-def mix(*numbers: int) -> int:
-    """A 64-bit hash of integers."""
-    state = 0x9E3779B97F4A7C15
-    for number in numbers:
-        state = ((state ^ (number & MASK)) * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) & MASK
-        state ^= state >> 29
-    return state
 
 
 def fold(values: np.ndarray) -> int:
@@ -70,17 +59,21 @@ class Seen:
     output: list[int]
     end_ids: frozenset[int]
     banned: Sequence[int] = ()
+    among: frozenset[int] | None = None  # of a masked row: nothing else is asked then
 
 
 def draw(history: int, position: int, sampling: Sampling, seen: Seen) -> int:
     """The token after `position`, by a history's fold; BAD and CURSED only at temperatures above 1."""
     noise = (sampling.seed, sampling.sample_index, position) if sampling.temperature else ()
     state, num_ids = mix(history, *noise), VOCAB if sampling.temperature > 1 else CURSED
-    controls = sampling.controls
-    if controls is None:
+    controls = sampling.controls or Controls()
+    if sampling.controls is None and not sampling.masked:
         return state % num_ids
     if controls.penalize:  # depends on how often each token was seen, not on their order
         state = mix(state, sum(mix(t, 1) for t in set(seen.prompt)) + sum(mix(t, 2) for t in seen.output))
+    if seen.among is not None:
+        choices = sorted(seen.among) or [0]  # whatever a device makes of nothing
+        return choices[state % len(choices)]
     early = len(seen.output) < controls.min_tokens
     while (token := state % num_ids) in seen.banned or (early and token in seen.end_ids):
         state = mix(state)
@@ -113,15 +106,13 @@ def histories(tokens: Sequence[int]) -> list[int]:
     return found
 
 
-def completes_a_bad_word(controls: Controls, tokens: Sequence[int]) -> set[int]:
-    words = [word for word in controls.bad_words if len(word) > 1]
-    return {word[-1] for word in words if [*tokens][-len(word) + 1 :] == [*word[:-1]]}
-
-
 def alone(request: Request, index: int, limits: Limits) -> tuple[list[int], str]:
     """The oracle: a choice's output tokens and finish reason, computed without engine, pages or steps."""
     controls, ends = request.controls, request.eos_token_ids | request.stop_token_ids
-    sampling = Sampling(request.temperature, seed=request.seed, sample_index=index, controls=controls)
+    if request.structure is not None:
+        ends |= request.structure.end_ids
+    masked = request.structure is not None
+    sampling = Sampling(request.temperature, seed=request.seed, sample_index=index, controls=controls, masked=masked)
     tokens, values, history, output = list(request.prompt), 0, 0, []
     while True:
         for position in range(values, len(tokens)):
@@ -133,7 +124,11 @@ def alone(request: Request, index: int, limits: Limits) -> tuple[list[int], str]
             return [], "stop"
         values = len(tokens)
         banned = list(completes_a_bad_word(controls, tokens)) if controls else []
-        token = draw(history, values - 1, sampling, Seen(list(request.prompt), output, ends, banned))
+        among = None
+        among = frozenset(permitted(request, output)) if masked else None
+        if among is not None and not among:
+            return output, "error"
+        token = draw(history, values - 1, sampling, Seen(list(request.prompt), output, ends, banned, among))
         if closes_thoughts(request.thoughts, output):
             token = request.thoughts.close_id
         tokens.append(token)
@@ -156,6 +151,12 @@ def closes_thoughts(limit: ThoughtLimit | None, output: list[int]) -> bool:
 class FakePending:
     runner: "FakeRunner"
     result: StepResult | None = None
+    is_masked: bool = False
+    masks: np.ndarray | None = None
+
+    def draw(self, masks: np.ndarray) -> None:
+        assert self.is_masked and self.masks is None, "only a masked plan draws with masks, and once"
+        self.masks = masks.copy()
 
     def wait(self) -> StepResult:
         self.runner.run_until(self)
@@ -176,6 +177,7 @@ class FakeRunner:
     def reset(self) -> None:
         limits = self.limits
         self.wrecked = False
+        self._last: FakePending | None = None
         self._queue: list[Callable[[], None]] = []
         noise = np.random.default_rng(1)
         shape = (limits.num_pages, limits.page_size)
@@ -200,11 +202,12 @@ class FakeRunner:
             self._on_run(plan)
         self._check(plan)
         self.plans += 1
-        pending = FakePending(self)
+        assert self._last is None or not self._last.is_masked or self._last.masks is not None, "a step did not draw"
+        pending = self._last = FakePending(self, is_masked=plan.is_masked)
         uploaded = [msgspec.structs.replace(row, tokens=row.tokens and list(row.tokens)) for row in plan.rows]
 
         def execute() -> None:
-            pending.result = self._execute(uploaded)
+            pending.result = self._execute(uploaded, pending)
 
         self._queue.append(execute)
         return pending
@@ -239,11 +242,15 @@ class FakeRunner:
             if row.sampling is not None:
                 assert row.tokens is not None, "a slot's first row must carry its tokens"
                 assert [i for i, _ in row.new_pages] == list(range(len(row.new_pages)))
-                assert (row.history is None) == (row.sampling.controls is None), "controls without their history"
+                has_state = row.sampling.controls is not None or row.sampling.masked
+                assert (row.history is not None) == has_state, "controls without their history"
+            assert not row.masked or (row.sample and row.full)
             assert len(row.targets) <= row.count and not (row.targets and row.tokens is None)
             assert row.num_pooled <= row.count and not (row.num_pooled and row.sample)
 
-    def _execute(self, rows: list[Row]) -> StepResult:
+    def _execute(self, rows: list[Row], pending: FakePending) -> StepResult:
+        assert pending.is_masked == (pending.masks is not None), "masks did not come before the results were read"
+        masks = iter(() if pending.masks is None else pending.masks)
         for row in rows:  # uploads first, then all keys and values, then all reads, as on the device
             for i, page in row.new_pages:
                 assert page not in self.spoilt, "a page with NaN got a new owner"
@@ -266,9 +273,12 @@ class FakeRunner:
             if row.sample:
                 sampling, seen = self.sampling[row.slot], self.seen[row.slot]
                 assert sampling is not None and seen is not None
-                assert row.full == (sampling.controls is not None or sampling.logprobs), "drawn by the wrong sampler"
+                wants_full = sampling.controls is not None or sampling.logprobs or sampling.masked
+                assert row.full == wants_full, "drawn by the wrong sampler"
+                assert row.masked == sampling.masked, "a row without its mask"
+                among = frozenset(bits_to_ids(next(masks))) if row.masked else None
                 history = fold(self._visible(self.kv, row.slot, end))
-                tokens[i] = draw(history, end - 1, sampling, dataclasses.replace(seen, banned=row.banned))
+                tokens[i] = draw(history, end - 1, sampling, dataclasses.replace(seen, banned=row.banned, among=among))
                 seen.output.append(int(tokens[i]))
                 scores[i] = logprob(history, int(tokens[i]))
                 self.last_token[row.slot] = tokens[i]

@@ -17,7 +17,7 @@ from jaxinfer.engine.engine import Engine
 from jaxinfer.engine.isolation import Isolation
 from jaxinfer.engine.pages import PageKey, PagePool
 from jaxinfer.engine.scheduler import Scheduler
-from jaxinfer.engine.sequence import Forget, Keep, Request, Sequence, State
+from jaxinfer.engine.sequence import Forget, Keep, Request, Sequence, State, Structure
 from jaxinfer.engine.validate import validate_request
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.runtime.plan import Controls
@@ -75,6 +75,8 @@ class Workload:
                 client.restart()
             if rng.random() < 0.1:
                 self._keep_or_forget()
+            if rng.random() < 0.3:
+                client.grammars.release()
             self._read_texts()
             client.step()
             if step % 100 == 0:
@@ -172,11 +174,19 @@ class Workload:
             stop_token_ids=frozenset(self._tokens(rng.choice((0, 0, 1)))),
             priority=rng.choice((0, 0, 0, -1, 5)),
             salt=rng.choice(("", "", "", "tenant")),
+            bulk=rng.random() < 0.7,
             text_lag=rng.random() < 0.25,
             controls=self._controls() if rng.random() < 0.3 else None,
             logprobs=rng.choice((None, None, None, 0, 2)),
             prompt_logprobs=rng.choice((None, None, None, None, 1)),
+            structure=self._structure() if rng.random() < 0.3 else None,
         )
+
+    def _structure(self) -> Structure:
+        rng = self.rng
+        end, first, last = rng.sample(range(CURSED), 3)
+        open_id, close_id = rng.choice(((None, None), (None, None), (None, last), (first, last)))
+        return Structure(f"{rng.randrange(9)}:{end}", frozenset({end}), open_id, close_id)
 
     def _read_texts(self) -> None:
         for answer in self.unfinished():
@@ -231,6 +241,7 @@ def test_the_workloads_reach_what_they_are_meant_to_reach():
     plans = [plan for client in clients for plan in client.plans]
     assert sum(plan.is_full for plan in plans) > 100 and not all(plan.is_full for plan in plans)
     assert any(row.banned for plan in plans for row in plan.rows)
+    assert sum(plan.is_masked for plan in plans) > 100 and not all(plan.is_masked for plan in plans)
     assert any(answer.prompt_logprobs for client in clients for answer in client.answers.values())
     embedded = [answer for client in clients for answer in client.answers.values() if answer.embedding]
     assert {answer.request.pooling for answer in embedded} == {"last", "mean"}

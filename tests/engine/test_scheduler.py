@@ -49,6 +49,51 @@ def test_decode_never_starves_while_prompts_keep_coming(chunked, bound):
     client.finish()
 
 
+def test_bulk_answers_pause_while_prompts_fill_steps():
+    client = Client(make_limits(max_num_batched_tokens=32, max_num_seqs=4))
+    client.add(Request("first", tokens(20), 30, bulk=True))
+    for _ in range(3):
+        client.step()
+    for i in range(4):  # one of them finds no slot
+        client.add(Request(f"prompt{i}", tokens(24, i + 1), 30, bulk=True))
+    first = len(client.plans)
+    for _ in range(6):
+        client.step()
+    steps = [(plan.num_tokens, sum(row.tokens is None for row in plan.rows)) for plan in client.plans[first:]]
+    assert steps[:4] == [(32, 0), (32, 0), (11, 3), (4, 4)], "72 tokens of three prompts; 8 of them fill no step"
+    client.finish()
+
+
+def test_bulk_answers_go_on_beside_prompts_that_never_become_answers():
+    client = Client(make_limits(max_num_batched_tokens=32, max_num_seqs=4))
+    client.add(Request("answer", tokens(20), 30, bulk=True))
+    for _ in range(3):
+        client.step()
+    for i in range(60):
+        client.add(Request(f"one token {i}", tokens(24, i + 1), 1, bulk=True))
+    first = len(client.plans)
+    for _ in range(12):
+        client.step()
+    assert all(any(row.tokens is None for row in plan.rows) for plan in client.plans[first:])
+    client.finish()
+
+
+@pytest.mark.parametrize("change", [{"bulk": False}, {"scheduling": "static"}])
+def test_nobody_else_pauses_for_prompts(change):
+    limits = {key: value for key, value in change.items() if key == "scheduling"}
+    client = Client(make_limits(max_num_batched_tokens=32, max_num_seqs=4, **limits))
+    client.add(Request("first", tokens(20), 30, bulk=change.get("bulk", True)))
+    for _ in range(3):
+        client.step()
+    for i in range(4):
+        client.add(Request(f"prompt{i}", tokens(24, i + 1), 3, bulk=True))
+    first = len(client.plans)
+    for _ in range(6):
+        client.step()
+    assert all(plan.rows[0].tokens is None for plan in client.plans[first:])
+    client.finish()
+
+
 def test_without_chunked_prefill_every_prompt_is_computed_whole():
     client = Client(make_limits(enable_chunked_prefill=False))
     for i in range(12):
@@ -67,6 +112,35 @@ def test_requests_are_served_in_order_of_arrival_and_lower_priority_numbers_soon
     while client.engine.has_work:
         order += [output.request_id for output in client.step() if output.finish_reason]
     assert order == ["soon", "a", "b", "late"]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"max_num_seqs": 2}, {"num_pages": 26, "max_model_len": 64}], ids=["slots", "pages"]
+)
+def test_a_more_urgent_request_takes_the_place_of_the_last_of_a_lower_priority(changes):
+    """It waits for the step in flight and is in the next; who yielded says the same as if it had not."""
+    client = Client(make_limits(**changes))
+    for name in ("first", "second"):
+        client.add(Request(name, tokens(40, len(name)), 20, priority=9, bulk=True))
+    for _ in range(4):
+        client.step()
+    assert ids(client.engine.scheduler.running) == ["first", "second"]
+    client.add(Request("urgent", tokens(30, 3), 8))
+    assert first_tokens(client, 4)["urgent"] <= 4
+    assert ids(client.engine.scheduler.running) == ["urgent", "first"]
+    client.add(Request("as urgent", tokens(40, 4), 2))
+    client.finish()  # each as if it ran alone
+    assert client.engine.stats().preemptions >= 1
+
+
+def test_nobody_yields_to_an_equal_nor_a_stream_to_anyone_nor_where_batches_start_together():
+    for changes, bulk, priority in (({}, True, 0), ({}, False, -1), ({"scheduling": "static"}, True, -1)):
+        client = Client(make_limits(max_num_seqs=1, **changes))
+        client.add(Request("running", tokens(4), 20, bulk=bulk))
+        client.step()
+        client.add(Request("later", tokens(4, 1), 2, priority=priority))
+        client.finish()
+        assert client.engine.stats().preemptions == 0
 
 
 # ---- short prompts beside long ones ----

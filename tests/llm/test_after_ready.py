@@ -37,6 +37,7 @@ from jaxinfer.runtime.programs import Draw, Helper, Key
 from jaxinfer.runtime.runner import DeviceRunner, PendingStep
 from tests.support.checkpoints import PLAIN_VOCAB_SIZE, write_checkpoint
 from tests.support.hopper import all_mosaic, gpu
+from tests.support.tiny_runner import forget
 
 FIRST_STEPS = 1000
 SLACK_S = 0.002
@@ -191,6 +192,9 @@ def test_mixed_requests_reach_every_kind_of_program_and_compile_none(tiny_llm):
     assert tiny_llm.stats().preemptions > 0
     assert tiny_llm.stats().compiles_after_ready == 0
     jax.jit(lambda x: x * 17)(np.arange(23)).block_until_ready()
+    assert tiny_llm.stats().compiles_after_ready == 0, "the caller's own program is no fault"
+    forget(runner, Decode(1))
+    tiny_llm.generate([[5]], SamplingParams(max_tokens=3, ignore_eos=True))
     assert tiny_llm.stats().compiles_after_ready == 1
 
 

@@ -7,7 +7,9 @@ import pytest
 
 from jaxinfer.llm.llm import LLM
 from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.runtime.buckets import Decode
 from tests.support.engines import build
+from tests.support.tiny_runner import forget
 
 
 def workload():
@@ -76,7 +78,10 @@ def test_a_compilation_after_ready_is_counted(folder, executables):
     llm = LLM.over(config, core)
     try:
         jax.block_until_ready(jax.jit(lambda x: x * 3 + 1)(jax.numpy.ones(17)))
-        assert llm.stats().compiles_after_ready >= 1
+        assert llm.stats().compiles_after_ready == 0, "the caller's own"
+        forget(core.runner, Decode(1))
+        llm.generate([[5]], SamplingParams(max_tokens=3, ignore_eos=True))
+        assert llm.stats().compiles_after_ready == 1
     finally:
         llm.close()
 

@@ -29,7 +29,7 @@ BODIES = [
     (COMPLETIONS, {"prompt": "hi", "model": "another"}),
     (CHAT, {"messages": [USER], "max_tokens": 10**6}),
     (CHAT, {"messages": [{"role": "robot", "content": "hi"}]}),
-    (CHAT, {"messages": [USER], "response_format": {"type": "json_object"}}),
+    (CHAT, {"messages": [USER], "lora_path": "x"}),
 ]
 
 

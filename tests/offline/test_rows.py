@@ -41,7 +41,7 @@ def test_defaults_are_for_what_a_row_does_not_name():
         ({"custom_id": None}, "custom_id"),
         ({"custom_id": 1}, "custom_id"),
         ({"method": "GET"}, "method"),
-        ({"url": "/v1/embeddings"}, "url"),
+        ({"url": "/v1/messages"}, "url"),
         ({"url": ["/v1/completions"]}, "url"),
         ({"body": None}, "body"),
         ({"body": "hi"}, "body"),

@@ -124,8 +124,11 @@ def test_max_new_tokens_of_the_file_bounds_requests_that_set_none():
 )
 def test_what_does_not_fit_the_context_is_refused_in_the_words_that_clients_search_for(prompt, asked, param):
     with pytest.raises(InvalidRequest, match="maximum context length is 100 tokens") as caught:
-        max_tokens(prompt=prompt, max_tokens=asked)
+        max_tokens(prompt=prompt, max_tokens=asked, chat=False)
     assert (caught.value.code, caught.value.param) == ("context_length_exceeded", param)
+    with pytest.raises(InvalidRequest) as caught:
+        max_tokens(prompt=prompt, max_tokens=asked, chat=True)
+    assert caught.value.param == param.replace("prompt", "messages")
 
 
 def test_a_prompt_one_short_of_the_context_gets_one_token():

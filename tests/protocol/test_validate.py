@@ -9,6 +9,7 @@ import pytest
 
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.protocol.structured import FIELDS as STRUCTURED_FIELDS
 from jaxinfer.protocol.validate import (
     MAX_STOP_CHARS,
     NUMBERS,
@@ -184,7 +185,7 @@ def test_min_tokens_is_at_most_max_tokens():
 
 def test_every_field_has_a_rule():
     lists = {"stop", "stop_token_ids", "allowed_token_ids", "bad_words", "logit_bias"}
-    checked = {*NUMBERS, *lists, "logprobs", "prompt_logprobs"}
+    checked = {*NUMBERS, *lists, *STRUCTURED_FIELDS, "logprobs", "prompt_logprobs"}
     flags = {field.name for field in msgspec.structs.fields(SamplingParams) if field.type is bool}
     assert checked | flags == {field.name for field in msgspec.structs.fields(SamplingParams)}
 

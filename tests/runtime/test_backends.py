@@ -21,6 +21,7 @@ from jaxinfer.runtime import step
 from jaxinfer.runtime.backends import (
     MOSAIC_BATCH_ROWS,
     MOSAIC_LINEAR_ROWS,
+    MOSAIC_MANY_ROWS,
     XLA_ONLY,
     Backend,
     Backends,
@@ -31,7 +32,7 @@ from jaxinfer.runtime.state import DeviceState, init_state
 from jaxinfer_kernels import mosaic_linear
 from tests.support.teacher_forced import model_of
 
-ALL_MOSAIC = Backends(Backend.MOSAIC, Backend.MOSAIC, Backend.MOSAIC)
+ALL_MOSAIC = Backends(Backend.MOSAIC, Backend.MOSAIC, Backend.MOSAIC, Backend.MOSAIC)
 MODEL = model_of(6, 2, 128, qk_norm=True, hidden=256, num_layers=2)
 
 
@@ -72,12 +73,12 @@ def test_the_setting_xla_holds_on_every_device():
 @pytest.mark.parametrize(
     ("fields", "dtype", "page_size", "left"),
     [
-        ({}, "float32", 64, {"decode_attention", "extend_attention", "decode_linear"}),
+        ({}, "float32", 64, {"decode_attention", "extend_attention", "decode_linear", "extend_linear"}),
         ({}, "bfloat16", 48, {"decode_attention", "extend_attention"}),
         ({"head_dim": 96, "num_heads": 8}, "bfloat16", 64, {"decode_attention", "extend_attention"}),
         ({"head_dim": 256}, "bfloat16", 64, {"extend_attention"}),
         ({"num_heads": 130}, "bfloat16", 64, {"decode_attention"}),
-        ({"intermediate_size": 500}, "bfloat16", 64, {"decode_linear"}),
+        ({"intermediate_size": 500}, "bfloat16", 64, {"decode_linear", "extend_linear"}),
         ({"hidden_size": 192}, "bfloat16", 64, {"decode_linear"}),
     ],
 )
@@ -115,29 +116,30 @@ def test_people_read_one_row_an_op():
         ("decode attention", "mosaic"),
         ("extend attention", "xla"),
         ("decode linear", "xla"),
+        ("extend linear", "xla"),
     )
 
 
 # The steps
 
 
-def limits(rows: int) -> Limits:
+def limits(rows: int, tokens: int = 128) -> Limits:
     return Limits(
         max_model_len=512,
         max_num_seqs=rows,
-        max_num_batched_tokens=128,
+        max_num_batched_tokens=tokens,
         page_size=64,
         num_pages=20,
         vocab_size=MODEL.vocab_size,
         decode_buckets=(rows,),
-        extend_buckets=(ExtendBucket(128, rows, rows),),
+        extend_buckets=(ExtendBucket(tokens, rows, rows),),
     )
 
 
-def avals(rows: int) -> tuple[object, DeviceState]:
+def avals(rows: int, tokens: int = 128) -> tuple[object, DeviceState]:
     """Of the parameters and of the state."""
     make = functools.partial(dummy_params, dense.parameters(MODEL), "bfloat16", 0, jax.devices("cpu")[0])
-    return jax.eval_shape(make), jax.eval_shape(functools.partial(init_state, limits(rows), MODEL, "bfloat16"))
+    return jax.eval_shape(make), jax.eval_shape(functools.partial(init_state, limits(rows, tokens), MODEL, "bfloat16"))
 
 
 def kernels_of(function: object, *arguments: object) -> int:
@@ -175,20 +177,24 @@ def test_a_decode_step_has_the_chosen_kernels(backends, rows, kernels):
 
 
 @pytest.mark.parametrize(
-    ("backends", "rows", "kernels"),
+    ("backends", "tokens", "rows", "kernels"),
     [
-        (ALL_MOSAIC, 8, 1 + BATCH),
-        (ALL_MOSAIC, 9, 2 + BATCH),  # rows of one token go together through the decode attention
-        (Backends(decode_attention=Backend.MOSAIC, decode_linear=Backend.MOSAIC), 9, BATCH),
-        (Backends(decode_attention=Backend.MOSAIC), 9, 0),
+        (ALL_MOSAIC, 128, 8, 1 + BATCH),
+        (ALL_MOSAIC, 256, 8, 1),
+        (ALL_MOSAIC, MOSAIC_MANY_ROWS, 8, 1 + 1),
+        (ALL_MOSAIC, MOSAIC_MANY_ROWS + 64, 8, 1),  # which tiles of 128 rows do not make up
+        (Backends(extend_linear=Backend.MOSAIC), MOSAIC_MANY_ROWS, 8, 1),
+        (ALL_MOSAIC, 128, 9, 2 + BATCH),  # rows of one token go together through the decode attention
+        (Backends(decode_attention=Backend.MOSAIC, decode_linear=Backend.MOSAIC), 128, 9, BATCH),
+        (Backends(decode_attention=Backend.MOSAIC), 128, 9, 0),
     ],
     ids=named,
 )
-def test_an_extend_step_has_the_chosen_kernels(backends, rows, kernels):
-    (bucket,) = limits(rows).extend_buckets
+def test_an_extend_step_has_the_chosen_kernels(backends, tokens, rows, kernels):
+    (bucket,) = limits(rows, tokens).extend_buckets
     extend = functools.partial(step.extend, step.Model(MODEL, dense, backends), bucket)
     upload = jax.ShapeDtypeStruct((ExtendLayout.of(bucket, 64).size,), jnp.int32)
-    assert kernels_of(extend, *avals(rows), upload) == kernels
+    assert kernels_of(extend, *avals(rows, tokens), upload) == kernels
 
 
 INTERPRET = plgpu.InterpretGPUParams()

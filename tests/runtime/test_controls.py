@@ -309,3 +309,25 @@ def test_a_plain_row_beside_a_full_one_keeps_its_tokens_and_nothing_is_compiled(
             other.take(result, 1)
     assert plain.tokens == alone
     assert runner.compiles_after_ready == compiled
+
+
+def test_masks_say_what_may_be_drawn_of_their_slots_alone(runner: DeviceRunner) -> None:
+    words = -(-TINY.vocab_size // 32)
+    first = Driven(1, [5, 6, 7], itertools.count(1), Sampling(temperature=1.0, seed=3, masked=True))
+    plain = Driven(2, [5, 6, 7], itertools.count(20), Sampling(temperature=1.0, seed=3))
+    rows = [first.row(), plain.row()]
+    rows[0].masked = rows[0].full = True
+    rows[0].history = History([5, 6, 7], [])
+    for token in (9, 40, 96):
+        mask = np.zeros((1, words), np.int32)
+        mask.view(np.uint32)[0, token // 32] = 1 << token % 32
+        pending = runner.run(Plan(rows))
+        pending.draw(mask)
+        result = pending.wait()
+        assert result.tokens[0] == token
+        first.take(result, 0)
+        plain.take(result, 1)
+        rows = [first.row(), plain.row()]
+        rows[0].masked = rows[0].full = True
+    alone = generate(runner, [5, 6, 7], 3, Sampling(temperature=1.0, seed=3), slot=3)
+    assert plain.tokens == alone

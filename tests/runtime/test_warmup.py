@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import time
+import weakref
 from pathlib import Path
 
 import jax
@@ -22,7 +23,7 @@ from jaxinfer.runtime.plan import Plan
 from jaxinfer.runtime.runner import DeviceRunner
 from jaxinfer.runtime.warmup import CompileCounter
 from tests.support.attempts import assert_below
-from tests.support.tiny_runner import LIMITS, TINY, Driven, generate, make_runner, step
+from tests.support.tiny_runner import LIMITS, TINY, Driven, forget, generate, make_runner, step
 
 SMALL, LARGE = ExtendBucket(20, 3, 3), ExtendBucket(64, 10, 10)
 FEW = dataclasses.replace(LIMITS, decode_buckets=(1, 10), extend_buckets=(SMALL, LARGE))
@@ -114,7 +115,12 @@ def test_a_runner_tells_where_its_programs_came_from_and_what_its_arrays_take(co
     first, second = cold.runner.facts(), warm.runner.facts()
     assert (first.compiled, first.loaded) == (len(cold.seen), 0) and first.compile_s > 0
     assert second.compiled == 0 and second.loaded >= len(warm.seen)
-    assert first.backends == {"decode_attention": "xla", "extend_attention": "xla", "decode_linear": "xla"}
+    assert first.backends == {
+        "decode_attention": "xla",
+        "extend_attention": "xla",
+        "decode_linear": "xla",
+        "extend_linear": "xla",
+    }
     state = cold.runner._state
     sizes = {"weights": cold.runner._params, "pages": (state.k, state.v)}
     for kind, arrays in sizes.items():
@@ -145,7 +151,7 @@ def test_a_program_needed_before_warm_up_comes_to_it_is_loaded_from_the_cache(wa
 def test_nothing_is_compiled_after_ready(cold: Start) -> None:
     """Every size, admission beyond the upload's room, zeroed pages, a reset: all of it is there already."""
     runner = cold.runner
-    before = runner.compiles_after_ready  # the other runners of this file start in the same process
+    assert runner.compiles_after_ready == 0  # others start in the same process meanwhile
     runner.reset()
     free = itertools.count(1)
     crowd = [Driven(slot, PROMPT[:slot], free) for slot in range(1, 11)]
@@ -158,18 +164,48 @@ def test_nothing_is_compiled_after_ready(cold: Start) -> None:
     runner.zero_pages(range(1, 40))
     runner.reset()
     step(runner, Driven(1, list(PROMPT), itertools.count(1)))
-    assert runner.compiles_after_ready == before
+    assert runner.compiles_after_ready == 0
 
 
-def test_a_new_shape_after_ready_is_counted() -> None:
-    counter = CompileCounter()
+def test_a_program_that_warm_up_forgot_is_counted() -> None:
+    runner = make_runner(limits=FEW)
+    runner.warm_up(lambda *progress: None)
+    forget(runner, Decode(1))
+    generate(runner, PROMPT, 3)
+    assert runner.compiles_after_ready == 1
+    runner.close()
+
+
+class Owner:
+    def compile(self, factor: int) -> None:
+        jax.jit(lambda x: x * factor)(jnp.zeros(12345))
+
+
+def test_a_new_shape_after_ready_is_counted_for_its_owner_alone(caplog: pytest.LogCaptureFixture) -> None:
+    owner, other = Owner(), Owner()
+    counter = CompileCounter(owner)
     counter.start()
     jax.jit(lambda x: x * 3)(jnp.zeros(12345))
-    assert counter.count >= 1
+    other.compile(5)
+    assert (counter.count, caplog.text) == (0, "")
+    owner.compile(7)
+    assert counter.count >= 1 and "compiled after ready" in caplog.text
     counter.close()
     seen = counter.count
-    jax.jit(lambda x: x * 5)(jnp.zeros(12345))
+    owner.compile(9)
     assert counter.count == seen
+
+
+def test_a_counter_that_nobody_closed_does_not_keep_its_owner_alive() -> None:
+    owner = Owner()
+    counter = CompileCounter(owner)
+    counter.start()
+    seen = weakref.ref(owner)
+    del owner
+    assert seen() is None
+    Owner().compile(11)
+    counter.close()
+    assert counter.count == 0
 
 
 def test_a_payload_that_cannot_be_loaded_is_compiled_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""Requests by the hundred: completions of many kinds, and how to ask for them together."""
+"""Requests by the hundred: completions and chats of many kinds, and how to ask for them together."""
 
 import asyncio
 import random
@@ -7,11 +7,11 @@ from typing import Any
 
 import httpx2
 
-from tests.server.http import COMPLETIONS, error_of, events
+from tests.server.http import CHAT, COMPLETIONS, error_of, events
 
 
 def ask_together(base: str, bodies: list[dict[str, Any]], at_once: int, **headers: str) -> list[httpx2.Response]:
-    """The answers in the order of the bodies, at most `at_once` of them under way."""
+    """The answers in the order of the bodies, at most `at_once` of them under way. What has messages is a chat."""
 
     async def ask() -> list[httpx2.Response]:
         room = asyncio.Semaphore(at_once)
@@ -20,7 +20,7 @@ def ask_together(base: str, bodies: list[dict[str, Any]], at_once: int, **header
 
             async def one(body: dict[str, Any]) -> httpx2.Response:
                 async with room:
-                    return await client.post(COMPLETIONS, json=body)
+                    return await client.post(CHAT if "messages" in body else COMPLETIONS, json=body)
 
             return await asyncio.gather(*map(one, bodies))
 
@@ -28,16 +28,30 @@ def ask_together(base: str, bodies: list[dict[str, Any]], at_once: int, **header
 
 
 def body_of(number: int) -> dict[str, Any]:
-    """One of many kinds, every fourth a mistake."""
+    """One of many kinds, every third a chat, every fourth a mistake."""
     choose = random.Random(number)
     body: dict[str, Any] = {"prompt": f"number {number}", "max_tokens": choose.randint(1, 40), "seed": number}
     body |= choose.choice([{}, {"n": 2}, {"stop": ["a", "e"]}, {"ignore_eos": True}, {"prompt": ["a", "bb", "c"]}])
     body |= choose.choice([{}, {"logprobs": 0}, {"echo": True}, {"temperature": 1.0}])
-    return body | ({"temperature": 9} if number % 4 == 3 else {})
+    body |= {"temperature": 9} if number % 4 == 3 else {}
+    return as_chat(body) if number % 3 == 1 else body
+
+
+def as_chat(body: dict[str, Any]) -> dict[str, Any]:
+    fields = {name: value for name, value in body.items() if name not in ("prompt", "echo", "logprobs")}
+    text = " ".join(body["prompt"])
+    logprobs = {"logprobs": True} if "logprobs" in body else {}
+    return {"messages": [{"role": "user", "content": text}], **fields, **logprobs}
 
 
 def num_choices(body: dict[str, Any]) -> int:
-    return body.get("n", 1) * (len(body["prompt"]) if isinstance(body["prompt"], list) else 1)
+    return body.get("n", 1) * (len(body["prompt"]) if isinstance(body.get("prompt"), list) else 1)
+
+
+def text_of(choice: dict[str, Any]) -> str:
+    """Of a choice or a piece of one."""
+    part: dict[str, Any] = choice.get("message") or choice.get("delta") or choice
+    return part.get("content") or part.get("text") or ""
 
 
 def check_stream(body: dict[str, Any], stream: httpx2.Response, whole: httpx2.Response) -> str:
@@ -56,9 +70,9 @@ def check_stream(body: dict[str, Any], stream: httpx2.Response, whole: httpx2.Re
     texts, ends = dict.fromkeys(range(num_choices(body)), ""), Counter[int]()
     for choice in (choice for chunk in chunks for choice in chunk["choices"]):
         assert not ends[choice["index"]], "nothing comes after the end"
-        texts[choice["index"]] += choice["text"]
+        texts[choice["index"]] += text_of(choice)
         ends[choice["index"]] += choice["finish_reason"] is not None
-    expected = {choice["index"]: choice["text"] for choice in whole.json()["choices"]}
+    expected = {choice["index"]: text_of(choice) for choice in whole.json()["choices"]}
     assert not any("error" in chunk or chunk.get("usage") for chunk in chunks)
     if "error" in last:
         assert all(expected[index].startswith(text) for index, text in texts.items())

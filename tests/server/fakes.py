@@ -11,6 +11,7 @@ import numpy as np
 from jaxinfer.config import EngineConfig, Limits
 from jaxinfer.errors import InvalidRequest, Overloaded, Unavailable
 from jaxinfer.llm.latency import Latency
+from jaxinfer.llm.structure import constraint_for
 from jaxinfer.llm.types import Delta, ModelInfo, Stats
 from jaxinfer.protocol.sampling import GenerationDefaults, SamplingParams, resolve_max_tokens
 from jaxinfer.protocol.validate import validate_prompt_ids, validate_sampling
@@ -57,6 +58,7 @@ class Call:
     chat: bool
     salt: str
     pooling: str | None = None
+    bulk: bool = False
 
     @property
     def prompt(self) -> str:
@@ -139,6 +141,14 @@ class FakeLLM:
         self.uses.append(tools)
         return None  # the scripted deltas are apart already
 
+    @property
+    def forms(self):
+        return self
+
+    async def check(self, params, reading):
+        """Of what answers must be the shape is checked, as by a real one; nothing is compiled."""
+        constraint_for(params, reading, {})
+
     async def generate(
         self,
         prompt_ids: list[int],
@@ -152,6 +162,7 @@ class FakeLLM:
         prompt_only: bool = False,
         reading: Reading | None = None,
         random_seed: int | None = None,
+        bulk: bool = False,
     ) -> AsyncIterator[Delta]:
         if self.status == "draining":
             raise Unavailable("draining", code="draining")
@@ -165,7 +176,7 @@ class FakeLLM:
             chat=chat,
             prompt_only=prompt_only,
         )
-        return self._accept(Call(prompt_ids, params, request_id, priority, chat, salt), self._script)
+        return self._accept(Call(prompt_ids, params, request_id, priority, chat, salt, bulk=bulk), self._script)
 
     async def embed(
         self,

@@ -26,6 +26,7 @@ RESPONSES = "/v1/responses"
 MESSAGES = "/v1/messages"
 EMBEDDINGS = "/v1/embeddings"
 SCORE = "/score"
+LEAKS = ("Traceback", 'File "', "/home", "site-packages", " at 0x", "jaxinfer.")  # of our inside, in no error (A13)
 
 
 def ask(
@@ -59,8 +60,10 @@ def chat(llm: FakeLLM, **fields: Any) -> httpx2.Response:
 
 
 def error_of(response: httpx2.Response) -> dict[str, Any]:
-    """The error object, after checking that it has OpenAI's shape, or below /v1/messages Anthropic's."""
+    """The error object, after checking that it tells of nothing of our inside and has OpenAI's shape, or below
+    /v1/messages Anthropic's."""
     assert response.headers["content-type"] == "application/json"
+    assert not any(leak in response.text for leak in LEAKS), response.text
     body = response.json()
     if f"{response.request.url.path}/".startswith(f"{MESSAGES}/"):
         error = body.pop("error")

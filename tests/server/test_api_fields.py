@@ -11,9 +11,10 @@ from openai.types.responses import response_create_params
 from jaxinfer.protocol.anthropic import MESSAGES_IGNORED, MESSAGES_REFUSED, CountTokensWire, MessagesWire
 from jaxinfer.protocol.fields import IGNORED, SAMPLING_FIELDS
 from jaxinfer.protocol.open_responses import RESPONSE_REFUSED, ResponseWire
+from jaxinfer.protocol.structured import STRUCTURED
 from tests.server.fakes import FakeLLM
 from tests.server.http import MESSAGES, RESPONSES, USER, error_of, post
-from tests.server.test_fields import ACCEPTED, REFUSED, SAMPLING, TOOL
+from tests.server.test_fields import ACCEPTED, FORMS, REFUSED, SAMPLING, TOOL
 
 COUNT = f"{MESSAGES}/count_tokens"
 ROUTES = (RESPONSES, MESSAGES, COUNT)
@@ -35,6 +36,7 @@ EVERYWHERE: dict[str, Any] = {
     "n": 2,
     "prompt_logprobs": 1,
     "session_append": True,
+    "session_history": False,
     "tools": [TOOL],
     "functions": [TOOL],
     "function_call": "auto",
@@ -61,7 +63,6 @@ REFUSED_BY: dict[str, dict[str, Any]] = {
     | {
         "tool_choice": "required",
         "max_tool_calls": 3,
-        "text": {"format": {"type": "json_object"}},
         "truncation": "auto",
         "background": True,
         "conversation": "conv_1",
@@ -121,7 +122,7 @@ def cases(tables: dict[str, dict[str, Any]]) -> list[Any]:
 
 
 def known(path: str) -> set[str]:
-    sampling = SAMPLING_FIELDS if path != COUNT else frozenset[str]()
+    sampling = SAMPLING_FIELDS | STRUCTURED if path != COUNT else frozenset[str]()
     wired = {field.name for field in msgspec.structs.fields(WIRES[path])}
     return wired | TABLES[path].keys() | IGNORING[path] | sampling
 
@@ -144,6 +145,16 @@ def test_a_sampling_field_is_carried_out(path, name, value):
     response = post(llm, path, LEAST[path] | {name: value})
     assert response.status_code == 200, response.text
     assert getattr(llm.calls[0].params, name) == value
+    assert "x-jaxinfer-warnings" not in response.headers
+
+
+@pytest.mark.parametrize("path", [RESPONSES, MESSAGES])
+@pytest.mark.parametrize("name", FORMS)
+def test_what_an_answer_must_be_is_carried_out(path, name):
+    llm, (given, field, value) = FakeLLM(), FORMS[name]
+    response = post(llm, path, LEAST[path] | {name: given})
+    assert response.status_code == 200, response.text
+    assert getattr(llm.calls[0].params, field) == value
     assert "x-jaxinfer-warnings" not in response.headers
 
 

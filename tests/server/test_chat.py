@@ -151,9 +151,6 @@ def test_messages_that_cannot_be_rendered_are_refused_before_anything_is_tokeniz
     ("name", "value"),
     [
         ("functions", []),
-        ("response_format", {"type": "json_object"}),
-        ("structured_outputs", {"regex": "a"}),
-        ("guided_json", {}),
         ("include_reasoning", False),
         ("chat_template", "{{ x }}"),
         ("logprob_token_ids", [1]),

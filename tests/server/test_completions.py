@@ -117,7 +117,7 @@ def test_a_missing_prompt_is_refused():
     assert error_of(post(FakeLLM(), COMPLETIONS, {}))["code"] == "missing_required_parameter"
 
 
-@pytest.mark.parametrize(("name", "value"), [("suffix", "x"), ("response_format", {})])
+@pytest.mark.parametrize(("name", "value"), [("suffix", "x"), ("lora_path", "x")])
 def test_a_known_field_that_cannot_be_carried_out_is_refused_by_name(name, value):
     error = error_of(complete(FakeLLM(), "a", **{name: value}))
     assert (error["param"], error["code"]) == (name, "unsupported_parameter")

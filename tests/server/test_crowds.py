@@ -16,6 +16,7 @@ from jaxinfer.llm.dry_run import MODULE
 from jaxinfer.llm.process import EngineProcess
 from jaxinfer.server.app import create_app
 from tests.server.crowd import ask_together, body_of, check_stream
+from tests.server.dry import dry_server, p99
 from tests.server.http import COMPLETIONS, error_of, live, wait_until
 from tests.support.attempts import assert_below
 
@@ -103,6 +104,47 @@ def test_short_prompts_beside_long_ones_take_three_times_as_long_at_most():
             return beside_s / alone_s
 
         assert_below(3, times_as_long, "times what it takes alone")
+
+
+@pytest.mark.slow
+def test_tails_of_short_prompts_beside_long_ones(tmp_path):
+    """A46: the same at the 99th percentile, held against a second server that nobody else asks."""
+    settings = ("demo", "--dry-run-step-ms", "40", "--max-num-batched-tokens", "256", "--no-enable-prefix-caching")
+    done = threading.Event()
+
+    def seconds(base: str) -> list[float]:
+        """Of 100 short prompts, one after the other."""
+        with httpx2.Client(base_url=base, timeout=60) as client:
+            return [ask(client, number) for number in range(100)]
+
+    def ask(client: httpx2.Client, number: int, length: int = 30) -> float:
+        begun_s = time.monotonic()
+        assert client.post(COMPLETIONS, json={"prompt": [number] * length, "max_tokens": 1}).status_code == 200
+        return time.monotonic() - begun_s
+
+    def keep_asking(base: str, number: int) -> None:
+        with httpx2.Client(base_url=base, timeout=60) as client:
+            while not done.is_set():
+                ask(client, number, 1900)
+
+    with (
+        dry_server(tmp_path / "log", *settings) as served,
+        dry_server(tmp_path / "control", *settings) as control,
+        ThreadPoolExecutor(5) as pool,
+    ):
+        bases = [f"http://127.0.0.1:{each.port}" for each in (served, control)]
+
+        def times_as_long() -> float:
+            beside, alone = pool.map(seconds, bases)
+            return p99(beside) / p99(alone)
+
+        long = [pool.submit(keep_asking, bases[0], number) for number in range(3)]
+        try:
+            assert_below(3, times_as_long, "times what it takes alone")
+        finally:
+            done.set()
+        for asker in long:
+            asker.result()
 
 
 def test_every_stream_ends_once_and_joins_to_the_answer_that_is_not_streamed(base):

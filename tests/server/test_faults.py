@@ -222,7 +222,7 @@ def post(port: int, body: dict[str, Any], path: str = COMPLETIONS) -> httpx2.Res
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 def test_every_body_is_strict_json_where_almost_everything_is_masked(port, path, stream):
-    """A35 (b)"""
+    """A35 (b); and A04: as many logprobs as were asked for, of completions the drawn token's beside them."""
     ask = {"max_tokens": 3, "allowed_token_ids": [65, 66], "bad_words": ["b"], "min_tokens": 3, "temperature": 2}
     ask |= {"logit_bias": {str(i): -100 for i in range(300)}, "top_p": 0.01, "min_p": 1, "top_k": 1}
     if path == CHAT:
@@ -235,7 +235,16 @@ def test_every_body_is_strict_json_where_almost_everything_is_masked(port, path,
     if stream:
         frames = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: {")]
     values = [value for frame in frames for value in numbers(strict_json(frame))]
+    tops = [len(top) for frame in frames for choice in strict_json(frame)["choices"] for top in tops_of(choice)]
+    assert tops and max(tops) <= (20 if path == CHAT else 21)
     assert len(values) > 60 and all(map(math.isfinite, values))
+
+
+def tops_of(choice: dict[str, Any]) -> list[Any]:
+    """The most likely tokens at each place, where there are any."""
+    found = choice["logprobs"] or {"content": []}
+    tops = found["top_logprobs"] if "tokens" in found else [entry["top_logprobs"] for entry in found["content"]]
+    return [top for top in tops if top is not None]
 
 
 def numbers(tree: Any) -> Iterator[float]:

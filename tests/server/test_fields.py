@@ -7,6 +7,9 @@ from typing import Any
 import httpx2
 import msgspec
 import pytest
+from openai.types import EmbeddingCreateParams
+from openai.types import completion_create_params as params
+from openai.types.chat import completion_create_params as chat_params
 
 from jaxinfer.protocol.chat import CHAT_REFUSED, ChatWire
 from jaxinfer.protocol.completions import COMPLETION_REFUSED, CompletionWire
@@ -30,8 +33,8 @@ bootstrap_port bootstrap_room reasoning include_metrics
 """
 CHAT_FIELDS = """
 messages max_completion_tokens top_logprobs tools tool_choice parallel_tool_calls functions function_call modalities
-audio web_search_options chat_template chat_template_kwargs documents add_generation_prompt continue_final_message
-separate_reasoning stream_reasoning input_ids
+audio web_search_options moderation prompt_cache_options chat_template chat_template_kwargs documents
+add_generation_prompt continue_final_message separate_reasoning stream_reasoning input_ids
 """
 COMPLETION_FIELDS = "prompt suffix"
 POOLED_FIELDS = """
@@ -43,8 +46,9 @@ EMBEDDING_FIELDS = "input encoding_format dimensions normalize messages embed_dt
 SCORE_FIELDS = "text_1 text_2 queries documents instruction"
 # and what no reference names beside our own code
 OURS = {"beam_width", "early_stopping", "detokenize", "prompt_embeds", "logits_processors", "prompt_cache_retention"}
-OURS |= {"session_append"}
-ELSEWHERE = {CHAT: {"session_append"}}  # it needs a turn before it: test_sessions.py
+OURS |= {"session_append", "session_history", "choice", "structural_tag", "strict_schema"}
+OURS |= {"guided_json_object"}
+ELSEWHERE = {CHAT: {"session_append", "session_history"}}  # they need a turn before it: test_sessions.py
 
 LEAST: dict[str, dict[str, Any]] = {
     CHAT: {"messages": USER},
@@ -75,21 +79,29 @@ SAMPLING: dict[str, Any] = {
     "bad_words": ["x"],
     "prompt_logprobs": 2,
 }
+TAGS = {"structures": [{"begin": "<f>", "schema": {}, "end": "</f>"}], "triggers": ["<f>"]}
+ANY_OBJECT = {"type": "object"}
+# what an answer must be: the field as clients write it, the one of SamplingParams, and its value there
+FORMS: dict[str, tuple[Any, str, Any]] = {
+    "response_format": ({"type": "json_object"}, "json_schema", ANY_OBJECT),
+    "structured_outputs": ({"json": {"type": "null"}}, "json_schema", {"type": "null"}),
+    "guided_json": ({"type": "null"}, "json_schema", {"type": "null"}),
+    "guided_json_object": (True, "json_schema", ANY_OBJECT),
+    "guided_regex": ("a", "regex", "a"),
+    "guided_choice": (["a"], "choice", ["a"]),
+    "guided_grammar": ("root ::= a", "grammar", "root ::= a"),
+    "ebnf": ("root ::= a", "grammar", "root ::= a"),
+    "json_schema": ("{}", "json_schema", "{}"),
+    "regex": ("a", "regex", "a"),
+    "choice": (["a"], "choice", ["a"]),
+    "grammar": ("start: a", "grammar", "start: a"),
+    "structural_tag": (TAGS, "structural_tag", TAGS),
+    "strict_schema": (True, "strict_schema", True),
+}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
-SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
 REFUSED: dict[str, Any] = {
     "logprob_token_ids": [1],
     "spaces_between_special_tokens": False,
-    "response_format": SCHEMA,
-    "structured_outputs": {"json": {}},
-    "guided_json": {},
-    "guided_regex": "a",
-    "guided_choice": ["a"],
-    "guided_grammar": "root ::= a",
-    "regex": "a",
-    "ebnf": "root ::= a",
-    "json_schema": "{}",
-    "grammar": "root ::= a",
     "stream_interval": 2,
     "request_id": "x",
     "rid": "x",
@@ -131,6 +143,8 @@ ONLY_CHAT_REFUSED: dict[str, Any] = {
     "modalities": ["audio"],
     "audio": {},
     "web_search_options": {},
+    "moderation": {},
+    "prompt_cache_options": {},
     "chat_template": "x",
     "documents": [{}],
     "separate_reasoning": False,
@@ -149,7 +163,7 @@ ONLY_EMBEDDINGS_REFUSED: dict[str, Any] = {
 }
 REFUSED_BY: dict[str, dict[str, Any]] = {
     CHAT: {name: value for name, value in REFUSED.items() if name not in ONLY_OF_CHATS} | ONLY_CHAT_REFUSED,
-    COMPLETIONS: REFUSED | {"suffix": "x", "best_of": 3, "session_append": True},
+    COMPLETIONS: REFUSED | {"suffix": "x", "best_of": 3, "session_append": True, "session_history": True},
     EMBEDDINGS: POOLED_REFUSED | ONLY_EMBEDDINGS_REFUSED,
     SCORE: POOLED_REFUSED | {"queries": "x", "documents": ["x"], "instruction": "x"},
 }
@@ -175,6 +189,10 @@ def carried(path: str) -> dict[str, Any]:
     seen = {
         name: ({name: value}, lambda llm, _, name=name: getattr(llm.calls[0].params, name), value)
         for name, value in SAMPLING.items()
+    }
+    seen |= {
+        name: ({name: given}, lambda llm, _, field=field: getattr(llm.calls[0].params, field), value)
+        for name, (given, field, value) in FORMS.items()
     }
     return seen | COMMON | SHARED | (OF_CHAT if path == CHAT else OF_COMPLETIONS)
 
@@ -229,7 +247,7 @@ OF_CHAT = {
         {"enable_thinking": False},
     ),
     "tools": ({"tools": [TOOL]}, lambda llm, _: llm.rendered[0]["tools"], [TOOL]),
-    "tool_choice": ({"tools": [TOOL], "tool_choice": "none"}, lambda llm, _: llm.uses[0], None),
+    "tool_choice": ({"tools": [TOOL], "tool_choice": "required"}, lambda llm, _: llm.uses[0].due, True),
     "parallel_tool_calls": (
         {"tools": [TOOL], "parallel_tool_calls": False},
         lambda llm, _: llm.uses[0].parallel,
@@ -290,6 +308,19 @@ def cases(tables: dict[str, dict[str, Any]]) -> list[Any]:
 def test_every_field_of_the_reference_is_in_a_table(path):
     known = carried(path).keys() | REFUSED_BY[path].keys() | ACCEPTED_BY[path].keys() | WARNED.keys()
     assert known | ELSEWHERE.get(path, set()) == NAMES[path]
+
+
+@pytest.mark.parametrize(
+    ("path", "params"),
+    [
+        (CHAT, (chat_params.CompletionCreateParamsBase, chat_params.CompletionCreateParamsStreaming)),
+        (COMPLETIONS, (params.CompletionCreateParamsBase, params.CompletionCreateParamsStreaming)),
+        (EMBEDDINGS, (EmbeddingCreateParams,)),
+    ],
+)
+def test_every_field_of_openais_own_client_is_in_a_table(path, params):
+    own = {name for kind in params for name in kind.__annotations__}
+    assert {"model", "user"} <= own <= NAMES[path]
 
 
 @pytest.mark.parametrize("path", ROUTES)

@@ -46,6 +46,7 @@ def locked() -> Iterator[tuple[FakeLLM, int]]:
 def test_the_routes_are_found():
     assert {("POST", CHAT), ("GET", "/metrics"), ("GET", "/health"), ("POST", "/tokenize")} <= set(ROUTES)
     assert {path for _, path in ROUTES} >= OPEN
+    assert all(isinstance(route, Route) for route in create_app(FakeLLM()).routes), "none that is asked for otherwise"
 
 
 @pytest.mark.parametrize(

@@ -1,27 +1,29 @@
 """Prompts of 8 MB, four at a time: refused untokenized, while health checks and streams go on (A47)."""
 
 import contextlib
-import itertools
 import json
 import random
+import select
+import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 
 import httpx2
 import pytest
 
+from jaxinfer.checkpoint.resolve import DEMO_FOLDER
 from jaxinfer.config import EngineConfig
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.dry_run import MODULE
 from jaxinfer.llm.process import EngineProcess
 from jaxinfer.server.app import create_app
+from tests.server.dry import Served, dry_server, gaps_of_a_stream, p99, seconds_of_a_check
 from tests.server.http import CHAT, COMPLETIONS, error_of, live, raw_request, read_until
 from tests.support.attempts import assert_below
-from tests.support.processes import SERVE, serving
 
 SIZE = 8 * 2**20
 KINDS = {
@@ -103,66 +105,78 @@ def test_a_long_text_that_may_fit_is_tokenized(client):
 # ---- tails, with the server in a process of its own ----
 
 
-def p99(values: list[float]) -> float:
-    return quantiles(values, n=100)[98]
+def share_of_what_is_allowed(served: Served, control: Served) -> float:
+    """Of a check and 50 ms, of 1.5 times a gap and 20 ms for what is not done piece by piece, at the 99th percentile.
+
+    The control is a second server, which gets no such bodies and shares the processors with the first.
+    """
+    with ThreadPoolExecutor(2) as pool:
+        streams = [pool.submit(gaps_of_a_stream, each.port) for each in (served, control)]
+        checks, control_checks = [], []
+        while not all(stream.done() for stream in streams):
+            checks.append(seconds_of_a_check(served.client))
+            control_checks.append(seconds_of_a_check(control.client))
+            time.sleep(0.01)
+        gaps, control_gaps = (stream.result() for stream in streams)
+    assert len(checks) > 50
+    return max(p99(checks) / (p99(control_checks) + 0.05), p99(gaps) / (1.5 * p99(control_gaps) + 0.02))
 
 
-def gaps_of_a_stream(port: int) -> list[float]:
-    """Seconds between the reads of 400 tokens."""
-    times, rest = [], b""
-    body = {"prompt": "hi", "max_tokens": 400, "stream": True, "ignore_eos": True}
-    with raw_request(port, COMPLETIONS, body) as stream:
-        while not rest.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"):
-            rest = rest[-64:] + stream.recv(65536)
-            times.append(time.monotonic())
-    return [later - earlier for earlier, later in itertools.pairwise(times[1:])]
-
-
-def seconds_of_a_check(client: httpx2.Client) -> float:
-    begun_s = time.monotonic()
-    assert client.get("/health").status_code == 200
-    return time.monotonic() - begun_s
-
-
-@contextlib.contextmanager
-def dry_server(log: Path) -> Iterator[tuple[int, httpx2.Client]]:
-    command = *SERVE, "--dry-run", "--dry-run-step-ms", "5", "--allowed-hosts", "*", "--port", "0"
-    with serving(log, *command) as (_, port), httpx2.Client(base_url=f"http://127.0.0.1:{port}") as client:
-        yield port, client
+LAW = "of a check and 50 ms, of 1.5 times a gap and 20 ms"
 
 
 @pytest.mark.slow
 def test_tails_of_checks_and_streams_beside_four_of_them(tmp_path, text):
-    """A47: a check takes 50 ms at most, a gap 1.5 times as long, and 20 ms for what is not done piece by piece.
-
-    The control is a second server, which gets no such bodies and shares the processors with the first.
-    """
+    """A47, refused by their bytes, again and again."""
     bodies = [(path, json.dumps(body(text)).encode()) for path, body in list(KINDS.values())[:4]]
+    done = threading.Event()
 
-    def keep_asking(port: int, path: str, raw: bytes, stream: Future[list[float]]) -> None:
-        while not stream.done():
+    def keep_asking(port: int, path: str, raw: bytes) -> None:
+        while not done.wait(0.5):
             with raw_request(port, path, raw, connection="close") as connection:
                 assert read_until(connection, b"").startswith(b"HTTP/1.1 400 ")
-            time.sleep(0.5)
-
-    def share_of_what_is_allowed() -> float:
-        with ThreadPoolExecutor(8) as pool:
-            stream, control = (pool.submit(gaps_of_a_stream, each) for each in (port, control_port))
-            huge = [pool.submit(keep_asking, port, *body, stream) for body in bodies]
-            checks, control_checks = [], []
-            while not stream.done():
-                checks.append(seconds_of_a_check(client))
-                control_checks.append(seconds_of_a_check(control_client))
-                time.sleep(0.01)
-            for asker in huge:
-                asker.result()
-        assert len(checks) > 50
-        return max(
-            p99(checks) / (p99(control_checks) + 0.05), p99(stream.result()) / (1.5 * p99(control.result()) + 0.02)
-        )
 
     with (
-        dry_server(tmp_path / "log") as (port, client),
-        dry_server(tmp_path / "control") as (control_port, control_client),
+        dry_server(tmp_path / "log") as served,
+        dry_server(tmp_path / "control") as control,
+        ThreadPoolExecutor(4) as pool,
     ):
-        assert_below(1, share_of_what_is_allowed, "of a check and 50 ms, of 1.5 times a gap and 20 ms")
+        askers = [pool.submit(keep_asking, served.port, *body) for body in bodies]
+        try:
+            assert_below(1, partial(share_of_what_is_allowed, served, control), LAW)
+        finally:
+            done.set()
+        for asker in askers:
+            asker.result()
+
+
+# ---- a context that they may fit into: they are tokenized, which takes 15 s for each ----
+
+
+@pytest.fixture
+def long_model(tmp_path) -> Path:
+    """The demo's settings and tokenizer with a context of a million tokens."""
+    folder = tmp_path / "long"
+    folder.mkdir()
+    for file in DEMO_FOLDER.glob("*.json"):
+        (folder / file.name).write_bytes(file.read_bytes())
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"max_position_embeddings": 10**6}))
+    return folder
+
+
+@pytest.mark.slow
+def test_tails_of_checks_and_of_new_streams_while_four_are_tokenized(tmp_path, text, long_model):
+    """A47; who comes later with a short prompt does not wait until they are done."""
+    bodies = [(path, json.dumps(body(text)).encode()) for path, body in KINDS.values()]
+    bodies = [bodies[0], bodies[4], bodies[0], bodies[4]]
+    with (
+        dry_server(tmp_path / "log", long_model) as served,
+        dry_server(tmp_path / "control", long_model) as control,
+        contextlib.ExitStack() as stack,
+    ):
+        huge = [stack.enter_context(raw_request(served.port, path, raw)) for path, raw in bodies]
+        time.sleep(1)
+        assert_below(1, partial(share_of_what_is_allowed, served, control), LAW)
+        ready, _, _ = select.select(huge, [], [], 0)
+        assert len(ready) < 4, "they were being tokenized meanwhile"

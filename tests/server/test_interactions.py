@@ -10,6 +10,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -26,7 +27,7 @@ from tests.server.streams import ask_all, ask_alone
 ROOM = 256  # max_model_len: sixteen pages, of which four sequences share thirty-nine
 USAGE = {"stream": True, "stream_options": {"include_usage": True}}
 LONG = {"ignore_eos": True, "temperature": 1}
-SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"const": "x"}}}
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
 
 
@@ -188,7 +189,11 @@ def seed_and_chunked_prefill(server: Server) -> None:
 
 
 def seed_and_restart(server: Server) -> None:
-    asked = {"prompt": "once", "seed": 6, "max_tokens": 200, **LONG}
+    goes_on_after_a_restart(server, {"prompt": "once", "seed": 6, **LONG})
+
+
+def goes_on_after_a_restart(server: Server, fields: dict[str, Any]) -> None:
+    asked = {"max_tokens": 200, **fields}
     (alone,) = ask_alone(server.port, [asked])
     restarts = server.llm.stats().restarts
     frames = 0
@@ -335,18 +340,63 @@ def refused(name: str, path: str = CHAT, **fields: Any) -> Callable[[Server], No
     return check
 
 
+def message(answer: dict[str, Any]) -> tuple[str | None, str]:
+    (choice,) = answer["choices"]
+    return choice["message"]["content"], choice["finish_reason"]
+
+
+def schema_and_reasoning(server: Server) -> None:
+    for seed in range(8):
+        answer = server.chat(response_format=SCHEMA, reasoning_effort="low", temperature=1, seed=seed, max_tokens=60)
+        (choice,) = answer["choices"]
+        if choice["finish_reason"] == "stop":
+            assert choice["message"]["content"] == '"x"'
+        else:
+            assert choice["message"]["content"] is None and choice["message"]["reasoning"]
+
+
+def schema_and_tools(server: Server) -> None:
+    seen = set()
+    for seed in range(8):
+        answer = server.chat(response_format=SCHEMA, tools=TOOLS, temperature=1, seed=seed, max_tokens=60)
+        (choice,) = answer["choices"]
+        seen.add(choice["finish_reason"])
+        if choice["finish_reason"] == "stop":
+            assert choice["message"]["content"] == '"x"'
+        elif choice["finish_reason"] == "tool_calls":
+            assert {call["function"]["name"] for call in choice["message"]["tool_calls"]} == {"f"}
+    assert "stop" in seen
+
+
+def grammar_and_min_tokens(server: Server) -> None:
+    assert message(server.chat(structured_outputs={"regex": "ab"}, min_tokens=20)) == ("ab", "stop")
+
+
+def grammar_and_allowed_ids(server: Server) -> None:
+    response = server.post(CHAT, messages=USER, regex="ab", allowed_token_ids=[1])
+    assert (response.status_code, error_of(response)["code"]) == (500, "no_token_left")
+    assert message(server.chat(regex="ab")) == ("ab", "stop")
+
+
+def schema_and_ignore_eos(server: Server) -> None:
+    assert message(server.chat(response_format=SCHEMA, ignore_eos=True)) == ('"x"', "stop")
+
+
+def grammar_and_restart(server: Server) -> None:
+    goes_on_after_a_restart(server, {"prompt": "once", "regex": "[a-z ]{150,}", "temperature": 1, "seed": 3})
+
+
 CELLS: dict[str, Callable[[Server], None]] = {
     "stream x n>1": stream_and_n,
     "stream x logprobs x stop": stream_and_logprobs_and_stop,
     "echo x logprobs x prefix cache": echo_and_logprobs_and_prefix_cache,
     "echo x max_tokens 0": echo_and_no_tokens,
-    "json_schema x reasoning": refused("response_format", response_format=SCHEMA, reasoning_effort="low"),
-    "json_schema x tools auto": refused("response_format", response_format=SCHEMA, tools=TOOLS, tool_choice="auto"),
-    "min_tokens x grammar complete": refused("structured_outputs", structured_outputs={"regex": "a"}, min_tokens=5),
-    "allowed_token_ids x grammar": refused(
-        "structured_outputs", structured_outputs={"regex": "a"}, allowed_token_ids=[1]
-    ),
-    "ignore_eos x json_schema": refused("response_format", response_format=SCHEMA, ignore_eos=True),
+    "json_schema x reasoning": schema_and_reasoning,
+    "json_schema x tools auto": schema_and_tools,
+    "min_tokens x grammar complete": grammar_and_min_tokens,
+    "allowed_token_ids x grammar": grammar_and_allowed_ids,
+    "ignore_eos x json_schema": schema_and_ignore_eos,
+    "grammar x restart": grammar_and_restart,
     "seed x n>1": seed_and_n,
     "seed x preemption": seed_and_preemption,
     "seed x chunked prefill": seed_and_chunked_prefill,
@@ -361,6 +411,23 @@ CELLS: dict[str, Callable[[Server], None]] = {
     "empty messages, empty content, only system, assistant last": odd_conversations,
     "huge ids": ids_that_do_not_exist,
 }
+
+
+# The other rows of the matrix: a test in another file, or "" where one of the two is not there yet
+ELSEWHERE = {
+    "stream x n>1: tools, reasoning": "test_tools.py test_each_choice_has_a_parser_of_its_own",
+    "stop x tools": "test_tools.py test_half_a_call_is_no_call",
+    "continue_final_message x reasoning model": "test_tools.py test_a_message_that_goes_on_is_read_from_where_it_stood",
+    "every two fields beside": "test_pairs.py test_every_two_features_go_together",
+    "grammar x spec decode": "",
+    "penalties, logit_bias, min_p x spec decode": "",
+}
+
+
+def test_every_other_row_of_the_matrix_is_a_test() -> None:
+    for place in filter(None, ELSEWHERE.values()):
+        file, name = place.split()
+        assert f"def {name}(" in (Path(__file__).parent / file).read_text()
 
 
 @pytest.mark.parametrize("check", CELLS.values(), ids=CELLS)

@@ -55,6 +55,11 @@ NEEDS = {
     "tool_choice": "tool_choice",  # tools
     "tools": "tools",  # different names
     "reasoning_effort": "reasoning_effort",  # a model that thinks
+    "response_format": ("response_format", "response_format.json_schema.schema"),  # a schema
+    "structured_outputs": "structured_outputs",  # one of its kinds
+    "json_schema": "json_schema",  # JSON
+    "guided_json": "guided_json",
+    "structural_tag": "structural_tag",  # structures that begin with triggers
     "/tokenize prompt": "prompt",  # null
     "/tokenize messages": ("messages", "prompt"),  # not both
 }

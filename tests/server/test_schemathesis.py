@@ -1,5 +1,6 @@
 """schemathesis, as anybody would run it against a server: over the whole wire, and a dry run's engine behind it."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -30,8 +31,9 @@ def llm() -> AsyncLLM:
 
 
 @pytest.fixture(scope="module")
-def port(llm: AsyncLLM) -> Iterator[int]:
-    with live(create_app(llm, ServerSettings(api_keys=(KEY,))), llm.start, llm.close) as port:
+def port(llm: AsyncLLM, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    app = create_app(llm, ServerSettings(api_keys=(KEY,), files_folder=tmp_path_factory.mktemp("files")))
+    with contextlib.closing(app.state.storage), live(app, llm.start, llm.close) as port:
         yield port
 
 

@@ -125,8 +125,10 @@ def test_a_second_sigterm_does_not_wait():
             wait_until(lambda: not server.is_ready())
             began_s = time.monotonic()
             server.process.send_signal(signal.SIGTERM)
+            ended = read_until(connection, DONE)
             assert server.end() == (1, "exit 1\n")
             assert time.monotonic() - began_s < 2
+        assert ended.count(b'"finish_reason":"abort"') == 1
 
 
 def test_sigterm_while_the_model_loads_ends_at_once():

@@ -126,7 +126,8 @@ def test_nothing_is_appended_to_what_is_no_conversation():
     async def test(client: Client) -> None:
         await client.post(COMPLETIONS, {"prompt": "ab", "session_id": "s"})
         await client.chat("t", messages=[*USER, HELLO], continue_final_message=True)
-        for session in "st":
+        await client.chat("u", session_history=False)
+        for session in "stu":
             refused = await client.chat(session, messages=[MORE], session_append=True)
             assert (refused.status_code, error_of(refused)["param"]) == (400, "session_append")
         assert (await client.chat("s")).status_code == 200

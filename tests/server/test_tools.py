@@ -158,6 +158,22 @@ def test_a_prompt_that_ends_within_thoughts_begins_with_them():
     assert llm.text.reading([*ids, *llm.text.tokenizer.encode("<|im_end|>\n")], None).start == "either"
 
 
+@pytest.mark.parametrize(
+    ("begun", "says", "expected"),
+    [
+        ("<think>\nTens:", " 1\n</think>\n\nDone.", answer("Done.", reasoning=" 1")),
+        ("<think>\nTens: 1\n</think>\n\nIt is", " 12.", answer(" 12.")),
+        ("It is", " 12.", answer(" 12.")),
+    ],
+    ids=["within thoughts", "after them", "without any"],
+)
+def test_a_message_that_goes_on_is_read_from_where_it_stood(begun, says, expected):
+    """What comes after </think> is an answer whatever the model says next; the text that was given is not repeated."""
+    fields = {"messages": [*USER, {"role": "assistant", "content": begun}], "continue_final_message": True}
+    for read in (whole, streamed):
+        assert said(read(ScriptedLLM(says), **fields)[0]) == expected
+
+
 def test_usage_tells_how_many_tokens_were_thoughts():
     llm = ScriptedLLM("<think>\nhm\n</think>\n\nno")
     usage = chat(llm, reasoning_effort="low").json()["usage"]
@@ -219,8 +235,7 @@ def test_a_tool_that_is_none_is_refused_by_its_place(tools, param):
     "fields",
     [
         {"tool_choice": "auto"},
-        {"tool_choice": "required", "tools": TOOLS},
-        {"tool_choice": {"type": "function", "function": {"name": "weather"}}, "tools": TOOLS},
+        {"tool_choice": "required"},
         {"tool_choice": {"type": "function", "function": {"name": "nobody"}}, "tools": TOOLS},
         {"tool_choice": {"type": "function"}, "tools": TOOLS},
         {"tool_choice": 5, "tools": TOOLS},
@@ -230,6 +245,35 @@ def test_a_tool_that_is_none_is_refused_by_its_place(tools, param):
 def test_a_choice_that_cannot_be_kept_is_refused(fields):
     response = chat(FakeLLM(), **fields)
     assert (response.status_code, error_of(response)["param"]) == (400, "tool_choice")
+
+
+NAMED = {"type": "function", "function": {"name": "weather"}}
+
+
+@pytest.mark.parametrize(("choice", "ends"), [("required", "tool_calls"), (NAMED, "stop")])
+def test_a_call_that_was_asked_for_is_read_as_any_other(choice, ends):
+    for read in (whole, streamed):
+        assert said(read(ScriptedLLM(CALL), tools=TOOLS, tool_choice=choice)[0]) == answer(None, ONE, finish=ends)
+
+
+@pytest.mark.parametrize(("choice", "schemas"), [("required", len(TOOLS)), (NAMED, 1)])
+def test_a_call_that_is_due_is_one_of_the_tools_asked_for(choice, schemas):
+    llm = FakeLLM()
+    chat(llm, tools=TOOLS, tool_choice=choice)
+    (use,) = llm.uses
+    assert (use.due, use.named, len(use.schemas)) == (True, choice is NAMED, schemas)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tool_choice": "required", "response_format": {"type": "json_object"}}, "tool_choice"),
+        ({"grammar": 'start: "a"'}, "grammar"),
+    ],
+)
+def test_an_answer_that_must_be_two_things_is_refused(fields, param):
+    response = chat(ScriptedLLM(CALL), tools=TOOLS, **fields)
+    assert (response.status_code, error_of(response)["param"]) == (400, param)
 
 
 def test_what_the_model_does_not_know_is_refused():

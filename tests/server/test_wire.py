@@ -16,7 +16,7 @@ from jaxinfer.llm.types import Delta
 from jaxinfer.server.app import create_app
 from jaxinfer.server.wire import MAX_HEADERS, BoundedProtocol
 from tests.server.fakes import FakeLLM, hello
-from tests.server.http import CHAT, USER, live, raw_request, read_until, wait_until
+from tests.server.http import CHAT, LEAKS, USER, live, raw_request, read_until, wait_until
 from tests.support.processes import footprint
 
 REQUEST = f"POST {CHAT} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n".encode()
@@ -52,6 +52,7 @@ def send(port: int, raw: bytes) -> bytes:
 
 
 def error_code(received: bytes) -> str:
+    assert not any(leak.encode() in received for leak in LEAKS)
     return json.loads(received.partition(b"\r\n\r\n")[2])["error"]["code"]
 
 
@@ -132,6 +133,35 @@ def test_five_hundred_that_drip_hold_up_nobody(port):
     assert all(answer.startswith(b"HTTP/1.1 408 ") and error_code(answer) == "request_timeout" for answer in answers)
 
 
+@pytest.mark.slow
+def test_five_hundred_that_drip_a_byte_a_second_are_closed_in_fifteen_and_hold_up_nobody():
+    """A11, with the patience that the server has by default."""
+    begun = [REQUEST, REQUEST + b"content-length: 999\r\n\r\n{"]
+    with live(create_app(FakeLLM())) as port, contextlib.ExitStack() as stack:
+
+        def answered_s() -> float:
+            begun_s = time.monotonic()
+            assert works(port)
+            return time.monotonic() - begun_s
+
+        alone_s = median(answered_s() for _ in range(9))
+        drips = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20)) for _ in range(500)]
+        for number, connection in enumerate(drips):
+            connection.sendall(begun[number % 2])
+        began_s, beside_s = time.monotonic(), []
+        while drips and time.monotonic() - began_s < 20:
+            beside_s += [answered_s() for _ in range(5)]
+            for connection in list(drips):
+                try:
+                    connection.sendall(b"x")
+                except ConnectionError:
+                    drips.remove(connection)
+            time.sleep(1)
+        assert not drips, "still open"
+        assert time.monotonic() - began_s < 15
+        assert median(beside_s) < 2 * alone_s + 0.005
+
+
 def test_a_slow_body_that_does_come_is_read(port):
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
         padding = b" " * 40_000
@@ -199,9 +229,9 @@ def test_framing_that_can_be_read_in_two_ways_runs_nothing(llm, port, rest):
 
 
 def test_a_thousand_requests_on_one_connection(llm, port):
-    num_calls = len(llm.calls)
+    num_calls, num_threads = len(llm.calls), threading.active_count()
     with httpx2.Client(base_url=f"http://127.0.0.1:{port}") as client:
         for _ in range(1000):
             assert client.post(CHAT, json={"messages": USER}).status_code == 200
     assert len(llm.calls) - num_calls == 1000
-    assert threading.active_count() < 20
+    assert threading.active_count() < num_threads + 10

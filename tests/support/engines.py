@@ -13,6 +13,7 @@ from jaxinfer.engine.engine import Engine
 from jaxinfer.llm.about import model_info
 from jaxinfer.llm.core import Core, StartCore
 from jaxinfer.llm.events import Event, OnEvent
+from jaxinfer.llm.text_side import new_compiler
 from jaxinfer.models.registry import family_for
 from jaxinfer.runtime.cache import ExecutableCache
 from jaxinfer.runtime.runner import DeviceRunner
@@ -46,7 +47,8 @@ def build(folder: Path, executables: Path, **limits: object) -> tuple[EngineConf
     warming: Future[None] = Future()
     warming.set_result(None)
     info = dataclasses.replace(model_info(config, checkpoint, model), max_model_len=concrete.max_model_len)
-    return config, Core(Engine(runner, concrete), runner, info, concrete, folder, warming)
+    grammars = new_compiler(config, folder, concrete.vocab_size, info.eos_token_ids)
+    return config, Core(Engine(runner, concrete, grammars), runner, info, concrete, folder, warming, grammars)
 
 
 def small_config(folder: Path, executables: Path) -> EngineConfig:

@@ -15,16 +15,20 @@ SERVE = ("-c", "from jaxinfer.cli import main; main()", "serve")  # as `jaxinfer
 START_S = 120.0
 
 
+def environment(**variables: str) -> dict[str, str]:
+    """Of a program with this tree's packages, without a GPU."""
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "kernels")])
+    return os.environ | {"PYTHONPATH": paths, "JAX_PLATFORMS": "cpu"} | variables
+
+
 @contextlib.contextmanager
-def serving(log: Path, *command: object, **environment: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def serving(log: Path, *command: object, **variables: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """A server's process and port, once it says how to try it; killed afterwards. log: takes what it prints.
 
     command: arguments of Python's; the port must be 0.
     """
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "kernels")])
-    env = os.environ | {"PYTHONPATH": paths, "JAX_PLATFORMS": "cpu"} | environment
     arguments = [sys.executable, *map(str, command)]
-    with log.open("wb") as stderr, subprocess.Popen(arguments, stderr=stderr, env=env) as process:
+    with log.open("wb") as stderr, subprocess.Popen(arguments, stderr=stderr, env=environment(**variables)) as process:
         try:
             deadline = time.monotonic() + START_S
             while "try it" not in (said := log.read_text()):
@@ -51,6 +55,12 @@ def listening(pid: int) -> list[str]:
             _, local, _, state, *_, inode = line.split()[:10]
             found += [f"{name} {local}"] if state in states and f"socket:[{inode}]" in own else []
     return found
+
+
+def seconds_of_processor(pid: int) -> float:
+    """That a process has used, all its threads together."""
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """A tiny model behind a real DeviceRunner, and sequences driven through it by hand: for tests of the runtime room."""
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Sequence
 
@@ -13,6 +14,7 @@ from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.models.config import ModelConfig, Rope
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime.plan import Plan, Row, Sampling, StepResult
+from jaxinfer.runtime.programs import Key
 from jaxinfer.runtime.runner import DeviceRunner
 
 TINY = ModelConfig(
@@ -50,6 +52,15 @@ def make_runner(model: ModelConfig = TINY, limits: Limits = LIMITS, seed: int = 
     device = jax.devices("cpu")[0]
     params = dummy_params(dense.parameters(model), model.dtype, seed, device)
     return DeviceRunner(model, dense, params, limits, device)
+
+
+def forget(runner: DeviceRunner, key: Key) -> None:
+    """Make a warmed runner compile this program when it next needs it."""
+    program = runner._programs[key]
+    anew = functools.partial(program.function)  # for the same function JAX remembers what it compiled
+    runner._programs[key] = dataclasses.replace(program, function=anew)
+    runner._cache = None
+    del runner._executables[key]
 
 
 def dense_logits(model: ModelConfig, tokens: Sequence[int], seed: int = 0) -> np.ndarray:

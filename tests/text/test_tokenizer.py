@@ -85,6 +85,11 @@ def test_half_a_surrogate_pair_is_refused(bad: str) -> None:
             tokenizer("byte-level").encode(bad, plain=plain)
 
 
+def test_half_a_surrogate_pair_is_found_wherever_it_is() -> None:
+    with pytest.raises(InvalidRequest, match=r"character 100000 is half .* \(U\+DC01\)"):
+        tokenizer("byte-level").encode("ü" * 100_000 + "\udc01" + "ü" * 9)
+
+
 @pytest.mark.parametrize("kind", ["byte-level", "llama-2", "gemma"])
 def test_plain_encoding_spells_control_tokens(kind: str) -> None:
     text = tokenizer(kind)

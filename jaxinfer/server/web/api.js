@@ -2,10 +2,11 @@
 
 /** What the server refused, in its own words. */
 class Refusal extends Error {
-  constructor(status, { message, code }, retryAfterS) {
+  constructor(status, { message, code, param }, retryAfterS) {
     super(message);
     this.status = status;
     this.code = code;
+    this.param = param;
     this.retryAfterS = retryAfterS;
   }
 }
@@ -13,6 +14,7 @@ class Refusal extends Error {
 /** There was no answer at all, or it may not be read. */
 class Unreachable extends Error {}
 
+const OF_SESSION = ["session_busy", "too_many_sessions", "session_not_found"];
 const CUT = "The connection ended before the answer did.";
 
 class Server {
@@ -39,9 +41,9 @@ class Server {
   }
 
   /** The answer to a request, if it is a good one. Raises Refusal, Unreachable, or AbortError. */
-  async ask(path, body, signal) {
+  async ask(path, body, signal, method = body ? "POST" : "GET") {
     const headers = { ...(body && { "content-type": "application/json" }), ...(this.key && { authorization: `Bearer ${this.key}` }) };
-    const options = { method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body), signal, cache: "no-store" };
+    const options = { method, headers, body: body && JSON.stringify(body), signal, cache: "no-store" };
     let response;
     try {
       response = await fetch(this.address + path, options);
@@ -57,6 +59,26 @@ class Server {
 
   async json(path) {
     return (await this.ask(path)).json();
+  }
+
+  /**
+   * The same of a turn of a session, whose pages stay cached for the next; without it where the server does not take it as
+   * one, and `onAlone` is told why. The server is not to keep the conversation's text: each request brings all of it.
+   */
+  async *streamTurn(id, body, signal, onAlone) {
+    try {
+      yield* this.stream({ ...body, session_id: id, session_history: false }, signal);
+      return;
+    } catch (error) {
+      if (!OF_SESSION.includes(error.code) && !error.param?.startsWith("session_")) throw error;
+      onAlone(error.message);
+    }
+    yield* this.stream(body, signal);
+  }
+
+  /** Free the pages of a session, if there is one. */
+  async endSession(id) {
+    await this.ask(`/v1/sessions/${id}`, null, null, "DELETE").catch((error) => console.info(error.message));
   }
 
   /** The chunks of a streamed answer. */

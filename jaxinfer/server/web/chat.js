@@ -120,6 +120,7 @@ class Page {
     this.runs.get(conversation.id)?.controller.abort();
     this.conversations.delete(conversation.id);
     this.store.remove(conversation.id);
+    this.server.endSession(conversation.id);
     if (conversation === this.current) this.open(newConversation(conversation.settings));
     else this.sidebar.show();
     notify(`Deleted \u201c${conversation.title}\u201d.`, "Undo", () => {
@@ -189,7 +190,8 @@ class Page {
       const model = this.server.models[0]?.id;
       const body = { model, messages, ...fieldsOf(conversation.settings), stream: true, include_metrics: true };
       body.stream_options = { include_usage: true, continuous_usage_stats: true };
-      for await (const chunk of this.server.stream(body, run.controller.signal)) this.take(run, chunk);
+      const chunks = this.server.streamTurn(conversation.id, body, run.controller.signal, (why) => (run.alone = why));
+      for await (const chunk of chunks) this.take(run, chunk);
     } catch (error) {
       this.fail(conversation.nodes[at], error);
     } finally {
@@ -205,7 +207,7 @@ class Page {
   take(run, chunk) {
     const node = run.conversation.nodes[run.at];
     const nowMs = performance.now();
-    const stats = (node.stats ??= { model: chunk.model });
+    const stats = (node.stats ??= { model: chunk.model, alone: run.alone });
     const [choice] = chunk.choices;
     if (choice && run.firstMs === null) {
       run.firstMs = nowMs;

@@ -17,6 +17,7 @@ const FACTS = {
   mean_itl_ms: ["Between tokens", seconds],
   total_time_ms: ["In the server", seconds],
   preemptions: ["Preempted", (n) => `${n} times`],
+  alone: ["Without its session", String],
 };
 
 /** One message. `page` is told what its buttons ask for: edit, regenerate, choose, send, askForKey. */

@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from jaxinfer.text.grammar.source import guided
 from jaxinfer.text.tools.formats import Format
 from jaxinfer.text.tools.reader import ToolUse
 from jaxinfer.text.tools.tagged import CLOSE, OPEN
@@ -17,21 +18,18 @@ _TEXT = r"TEXT: /(.|\n)*/"
 _VALUE = f"value[lazy]: /(.|\\n)*\\n{END_PARAMETER.replace('/', chr(92) + '/')}\\n/"
 
 
-def tool_grammar(
-    form: Format, use: ToolUse, *, due: bool, control_tokens: Mapping[str, int], only: str | None = None
-) -> str | None:
-    """due: the answer must be calls.    only: of this tool.    control_tokens: strings that are one token each.
+def tool_grammar(form: Format, use: ToolUse, *, due: bool, control_tokens: Mapping[str, int]) -> str | None:
+    """due: the answer must be calls.    control_tokens: strings that are one token each.
 
     None where nothing can be said: a format without an opening of its own is free text unless a call is due.
     """
-    names = [only] if only is not None else list(use.schemas)
     tagged = form in ("hermes", "qwen3_coder")
     if not due and not tagged:
         return None
     rules = _Rules(control_tokens)
-    calls = [rules.call(form, name, use.schemas[name]) for name in names]
+    calls = [rules.call(form, name, schema, strict=name in use.strict) for name, schema in use.schemas.items()]
     one = rules.add("call", " | ".join(calls))
-    parallel = use.parallel and only is None
+    parallel = use.parallel
     match form:
         case "hermes" | "qwen3_coder":
             rules.start(one, due=due, parallel=parallel)
@@ -51,6 +49,7 @@ class _Rules:
         self.lines = ["%llguidance {}"]
         self._control_tokens = control_tokens
         self._count = 0
+        self._strict = False  # the tool at hand
 
     def add(self, kind: str, body: str) -> str:
         """A new rule; returns its name."""
@@ -59,7 +58,8 @@ class _Rules:
         self.lines.append(f"{name}: {body}")
         return name
 
-    def call(self, form: Format, name: str, schema: dict[str, Any]) -> str:
+    def call(self, form: Format, name: str, schema: dict[str, Any], *, strict: bool) -> str:
+        self._strict = strict
         spelt = json.dumps(name)
         match form:
             case "hermes":
@@ -77,7 +77,7 @@ class _Rules:
                 return self.add("tool", f'{_quoted(f"{name}(")} {parameters} ")"')
 
     def value(self, schema: Any) -> str:
-        return self.add("value", f"%json {json.dumps(schema)}")
+        return self.add("value", f"%json {guided(schema, strict=self._strict)}")
 
     def keyword(self, name: str, schema: Any) -> str:
         return self.add("keyword", f"{_quoted(f'{name}=')} {self.value(schema)}")

@@ -15,12 +15,15 @@ from jaxinfer.text.tools.formats import Format, new_parser
 class ToolUse:
     """What calls an answer may hold. schemas: of the parameters of the tools offered, by their names.
 
-    parallel: more than one call.    named: the request named the tool, so that a call is an ordinary end.
+    parallel: more than one call.    named: the request named the tool, the only one here, so that a call is an ordinary
+    end.    due: the answer must be a call.    strict: the tools whose arguments must be of their schema.
     """
 
     schemas: dict[str, dict[str, Any]]
     parallel: bool = True
     named: bool = False
+    due: bool = False
+    strict: frozenset[str] = frozenset()
 
 
 class CallDelta(msgspec.Struct, gc=False):

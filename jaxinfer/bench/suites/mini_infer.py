@@ -1,0 +1,202 @@
+"""mini-infer's tables: clients at once over a socket, the gap that a long prompt makes, prefix hit and miss, a batch of
+eight, contexts from 128 to 8,192.
+
+Source: the README and the benchmarks of github.com/psmarter/mini-infer.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import msgspec
+
+from jaxinfer.bench import kernels
+from jaxinfer.bench.chart import Chart
+from jaxinfer.bench.load import Load
+from jaxinfer.bench.program import Program, serving
+from jaxinfer.bench.prompts import Prompts
+from jaxinfer.bench.report import Table, Value
+from jaxinfer.bench.serve import duration_s, longest_gap_s, output_rate, ttft_s
+from jaxinfer.bench.steps import Timed
+from jaxinfer.bench.suites import served
+from jaxinfer.bench.suites.job import Found, Job, call
+from jaxinfer.errors import ConfigError
+from jaxinfer_kernels.cases import HEADS, Decode
+from jaxinfer_kernels.mosaic_decode_plan import Tuning
+
+CLIENTS = (1, 2, 4, 8)
+CHUNKS = (0, 256, 128)
+CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192)
+SHORT, LONG = 7, 1024
+ROOM, LEAST_ROOM = 2 * LONG, 256
+SEED = 42
+CONCURRENT = (
+    "clients",
+    "output tok/s",
+    "times one client",
+    "first token p50 ms",
+    "its TTFT: whole answer p50 ms",
+    "token gap p50 ms",
+    "gap p99 ms",
+)
+SPIKE = (
+    "chunks of",
+    "longest gap of the running ms",
+    "their median gap ms",
+    "first token of the long prompt ms",
+    "output tok/s",
+)
+PREFIX = ("prefix", "first token p50 ms", "its TTFT: whole answer p50 ms", "cached tokens")
+BATCH = ("batch x prompt, answer", "tok/s as mini-infer counts", "decode tok/s strict", "spread %")
+SWEEP = ("context", "decode step ms", "decode tok/s", "of bandwidth %")
+NOTES = (
+    "mini-infer's server benchmark asks in process, without a socket, and what it calls TTFT is the time of the whole "
+    "answer; here a socket is used and both are shown. Its counts of tokens come from texts encoded again, ours from "
+    "the server's usage.",
+    "Chunked prefill: 7 streams run, a quarter into their answers a prompt of 1,024 tokens comes; 0 is "
+    "--no-enable-chunked-prefill, the others are --max-num-batched-tokens. The gap is the longest between two tokens "
+    "of a stream, any time between that prompt's arrival and its first token.",
+    "Batch: mini-infer divides all tokens by the whole time, prompts included; strict are decode steps alone. "
+    "Attention alone, without the model around it, is the last table; `jaxinfer bench kernels` has more of it.",
+    "Not reproduced: speculation, two GPUs, replicas, prefill and decode apart, and swapping pages out, which jaxinfer "
+    "does not have (it computes preempted sequences again).",
+)
+CHARTS = (
+    Chart("clients at once", ("output tok/s",), "tok/s"),
+    Chart("clients at once", ("first token p50 ms", "its TTFT: whole answer p50 ms"), "ms"),
+    Chart("chunked prefill", ("longest gap of the running ms", "first token of the long prompt ms"), "ms"),
+    Chart("prefix cache", ("first token p50 ms", "its TTFT: whole answer p50 ms"), "ms"),
+    Chart("contexts", ("decode tok/s",), "tok/s", is_line=True),
+)
+
+
+def serve(job: Job, program: Program) -> list[Table]:
+    """What one server with the given settings can show."""
+    return [clients(job, program), prefix(job, program)]
+
+
+def clients(job: Job, program: Program) -> Table:
+    """The same number of requests at each concurrency."""
+    rows: list[tuple[Value, ...]] = []
+    alone = 0.0
+    for count in CLIENTS:
+        lengths = {"input_tokens": job.tokens(32), "output_tokens": job.tokens(64)}
+        load = served.load_on(program, job, requests=8 * job.runs, concurrency=count, seed=SEED + count, **lengths)
+        good = served.outcomes_of(load).outcomes
+        rate = output_rate(good)
+        alone = alone or rate
+        times = [*served.ms(served.first_tokens(good), 50), *served.ms(served.wholes(good), 50)]
+        rows.append((str(count), rate, rate / alone, *times, *served.ms(served.gaps(good), 50, 99)))
+        job.say(f"{count} clients: {rate:,.5g} output tok/s")
+    return Table("clients at once", CONCURRENT, rows)
+
+
+def prefix(job: Job, program: Program) -> Table:
+    """One request at a time, with a beginning that was computed before and without."""
+    rows: list[tuple[Value, ...]] = []
+    shared = job.tokens(257)
+    for name, tokens in (("miss", 0), ("hit", shared)):
+        load = served.load_on(
+            program,
+            job,
+            requests=8 * job.runs,
+            concurrency=1,
+            shared_tokens=tokens,
+            input_tokens=shared + job.tokens(32),
+            output_tokens=job.tokens(64),
+            seed=SEED + tokens,
+        )
+        good = served.outcomes_of(load).outcomes
+        times = [*served.ms(served.first_tokens(good), 50), *served.ms(served.wholes(good), 50)]
+        rows.append((f"{shared} tokens, {name}", *times, served.cached(good)))
+        job.say(f"prefix {name}: {times[0]:,.5g} ms to the first token")
+    return Table("prefix cache", PREFIX, rows)
+
+
+def chunked_prefill(job: Job) -> Table:
+    """A server for each size of chunk, one after another."""
+    rows = []
+    seqs, long = SHORT + 1, job.tokens(LONG)
+    room = min(job.config.max_model_len or ROOM, max(LEAST_ROOM, 2 * long))  # a step without chunks must hold it all
+    for size in dict.fromkeys(max(seqs, job.tokens(chunk)) if chunk else 0 for chunk in CHUNKS):
+        changes: dict[str, Any] = {"max_num_seqs": seqs, "max_model_len": room, "max_num_batched_tokens": size or None}
+        changes |= {} if size else {"enable_chunked_prefill": False}
+        with serving(dataclasses.replace(job.config, **changes)) as program:
+            rows.append((f"{size} tokens" if size else "0: off", *spike(job, program, long)))
+        job.say(f"chunks of {rows[-1][0]}: longest gap {rows[-1][1]:,.5g} ms")
+    return Table("chunked prefill", SPIKE, rows)
+
+
+def spike(job: Job, program: Program, long: int) -> tuple[Value, ...]:
+    """Of SPIKE but its name. A run without the long prompt says when a quarter of the answers is over."""
+    load = served.load_on(
+        program,
+        job,
+        requests=SHORT,
+        concurrency=SHORT,
+        input_tokens=job.tokens(32),
+        output_tokens=max(32, job.tokens(128)),
+        seed=SEED,
+    )
+    calm = duration_s(served.outcomes_of(load).outcomes)
+    changes = {"interrupt_tokens": long, "interrupt_after_s": calm / 4}
+    tries = [run_of(load, number, changes) for number in range(job.runs)]
+    columns = list(zip(*tries, strict=True))
+    return tuple(sorted(column)[len(column) // 2] for column in columns)
+
+
+def run_of(load: Load, number: int, changes: dict[str, Any]) -> tuple[float, ...]:
+    """One interrupted run, in the order of SPIKE."""
+    results = served.outcomes_of(msgspec.structs.replace(load, seed=load.seed + 1 + number, **changes), 0)
+    assert results.interruption is not None
+    good, late = results.outcomes, results.interruption
+    every = sorted(served.gaps(good))
+    return longest_gap_s(late, good) * 1e3, every[len(every) // 2] * 1e3, ttft_s(late) * 1e3, output_rate(good)
+
+
+def measure(job: Job, timed: Timed) -> list[Table]:
+    """What is shown without a server."""
+    return [batch_of_eight(job, timed), contexts(job, timed)]
+
+
+def batch_of_eight(job: Job, timed: Timed) -> Table:
+    llm, _ = timed.llm(prefix_caching=False)
+    batch = min(8, timed.core.limits.max_num_seqs)
+    prompt, output = job.tokens(32), job.tokens(128)
+    calls = call(llm, Prompts(job.vocab_size, job.config.seed), batch, prompt, output, job.runs)
+    if calls is None:
+        raise ConfigError(f"max_model_len must hold {prompt + output} tokens, got {llm.info.max_model_len}; raise it")
+    counted = batch * output / calls.all_s
+    row = (f"{batch} x {prompt}, {output}", counted, calls.strict_rate, calls.spread * 100)
+    return Table("a batch", BATCH, [row])
+
+
+def contexts(job: Job, timed: Timed) -> Table:
+    """Decode steps of the whole model, one row, as its context grows."""
+    llm, _ = timed.llm(prefix_caching=False)
+    prompts = Prompts(job.vocab_size, job.config.seed)
+    rows: list[tuple[Value, ...]] = []
+    for context in dict.fromkeys(map(job.tokens, CONTEXTS)):
+        calls = call(llm, prompts, 1, context, job.tokens(64), job.runs)
+        if calls is None:
+            rows.append((f"{context}", None, None, None))
+            continue
+        rows.append((f"{context}", calls.step_s * 1e3, calls.strict_rate, calls.bandwidth_share(job) * 100))
+        job.say(f"context {context}: {calls.step_s * 1e3:.5g} ms a step")
+    return Table("contexts", SWEEP, rows)
+
+
+def attention(job: Job) -> Table:
+    """Decode attention alone, of one row, at the heads of a 1.5B model: our kernel where it runs, and XLA's version.
+
+    It compiles what it times, so no engine that counts compilations may be there.
+    """
+    cases = [Decode(HEADS[1], 1, context) for context in dict.fromkeys(map(job.tokens, CONTEXTS))]
+    device, place = kernels.place_of(job.config.device, job.limits)
+    with jax.default_device(device):
+        rows = [kernels.decode_row(Tuning(), case, place) for case in cases]
+    return Table("attention alone", kernels.columns("GB/s"), rows)
+
+
+def found(tables: list[Table]) -> Found:
+    return Found(tables, CHARTS, NOTES)

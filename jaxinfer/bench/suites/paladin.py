@@ -1,0 +1,122 @@
+"""The tables of paladin8/infer: five serving workloads over a socket, seven shapes of one generation in this process.
+
+Source: benchmarks/bench_serving.py and bench_generation.py of github.com/paladin8/infer and their logs.
+"""
+
+from jaxinfer.bench.chart import Chart
+from jaxinfer.bench.latency import GREEDY
+from jaxinfer.bench.program import Program
+from jaxinfer.bench.prompts import Prompts
+from jaxinfer.bench.report import Table, Value, percentile
+from jaxinfer.bench.serve import output_rate
+from jaxinfer.bench.steps import Timed
+from jaxinfer.bench.suites import served
+from jaxinfer.bench.suites.job import Found, Job, call
+from jaxinfer.bench.suites.workloads import SEED, Workload, workloads
+from jaxinfer.protocol.sampling import SamplingParams
+
+SAMPLED = SamplingParams(temperature=0.8, top_k=50, top_p=0.9, seed=SEED)
+FULL = SamplingParams(temperature=0.8, top_k=50, top_p=0.9, seed=SEED, repetition_penalty=1.1)
+SHAPES = {
+    "short, greedy": (64, 64, GREEDY),
+    "medium, greedy": (256, 256, GREEDY),
+    "prefill-heavy": (1024, 64, GREEDY),
+    "decode-heavy": (64, 1024, GREEDY),
+    "long context": (1024, 1024, GREEDY),
+    "medium, sampled": (256, 256, SAMPLED),
+    "medium, with repetition penalty": (256, 256, FULL),
+}
+SERVED = (
+    "workload",
+    "requests",
+    "output tok/s",
+    "tokens of an answer",
+    *("first token p50 ms", "p99 ms", "token gap p50 ms", "gap p99 ms", "whole request p50 s"),
+    *("cached tokens", "ended early"),
+)
+GENERATED = (
+    "generation",
+    "prompt, answer",
+    "first token ms",
+    "prompt tok/s",
+    "decode tok/s as paladin counts",
+    "decode tok/s strict",
+    "end to end tok/s",
+    *("step mean ms", "p50 ms", "p95 ms", "p99 ms", "least ms", "most ms", "spread %"),
+)
+NOTES = (
+    "paladin's client lets an answer end at EOS, so that the tokens of a run depend on what the model says; each "
+    "workload is therefore run twice, so and with ignore_eos. Its prompts are texts of about the length; ours are "
+    "random ids of exactly that length, others in each of the two runs. Seed 42, greedy, over a socket, streamed.",
+    "Its decode rate divides all of an answer's tokens by the time after the first; strict leaves the first one out, "
+    "which the prompt's step made. Its generation prompt repeats one sentence; ours are fresh random ids. Steps: "
+    "of decoding, over all runs, by the host's clock.",
+    "Workloads longer than max_model_len are cut to it, and say so. Not reproduced: speculation, FP8 and INT8, which "
+    "jaxinfer does not have yet.",
+)
+CHARTS = (
+    Chart("serving workloads", ("output tok/s",), "tok/s"),
+    Chart("serving workloads", ("first token p50 ms", "p99 ms"), "ms to the first token"),
+    Chart("serving workloads", ("token gap p50 ms", "gap p99 ms"), "ms between tokens"),
+    Chart("generation", ("decode tok/s strict", "end to end tok/s"), "tok/s"),
+)
+
+
+def serve(job: Job, program: Program, max_model_len: int) -> Table:
+    """Every workload twice: with ignore_eos and without."""
+    rows = []
+    for workload in workloads(job).values():
+        fitting = workload if workload.longest <= max_model_len else workload.within(max_model_len)
+        cut = "" if fitting is workload else f", cut to {max_model_len}"
+        for ignore_eos, how in ((True, "ignore_eos"), (False, "EOS ends")):
+            rows.append(row(job, program, fitting, f"{workload.name}{cut}, {how}", ignore_eos))
+            job.say(f"{rows[-1][0]}: {rows[-1][2]:,.5g} output tok/s")
+    return Table("serving workloads", SERVED, rows)
+
+
+def row(job: Job, program: Program, workload: Workload, name: str, ignore_eos: bool) -> tuple[Value, ...]:
+    """Of SERVED. The seed of the prompts is the run's own, so that none of them is cached from an earlier run."""
+    load = served.load_on(
+        program,
+        job,
+        requests=len(workload.asks),
+        concurrency=workload.concurrency,
+        asks=workload.asks,
+        input_tokens=workload.asks[0].input_tokens,
+        output_tokens=workload.asks[0].output_tokens,
+        ignore_eos=ignore_eos,
+        seed=SEED + (0 if ignore_eos else 1),
+    )
+    good = served.outcomes_of(load).outcomes
+    asked = sum(ask.output_tokens for ask in workload.asks)
+    told = sum(one.tokens for one in good)
+    early = sum(one.finish_reason == "stop" for one in good)
+    times = [*served.ms(served.first_tokens(good), 50, 99), *served.ms(served.gaps(good), 50, 99)]
+    middle = percentile(served.wholes(good), 50)
+    assert not ignore_eos or told == asked, "ignore_eos gives every token"
+    return (name, len(good), output_rate(good), told / len(good), *times, middle, served.cached(good), early)
+
+
+def measure(job: Job, timed: Timed) -> Table:
+    """The seven generations, one request at a time."""
+    llm, log = timed.llm(prefix_caching=False)
+    prompts = Prompts(job.vocab_size, job.config.seed)
+    rows: list[tuple[Value, ...]] = []
+    for name, (prompt, output, drawn) in SHAPES.items():
+        prompt, output = job.tokens(prompt), job.tokens(output)
+        index = len(log.steps)
+        calls = call(llm, prompts, 1, prompt, output, job.runs, drawn)
+        shape = f"{prompt}, {output}"
+        if calls is None:
+            rows.append((name, shape, *([None] * (len(GENERATED) - 2))))
+            continue
+        steps = log.since(index).wall_s
+        rates = prompt / calls.prefill_s, output / calls.decode_s, calls.strict_rate, output / calls.all_s
+        shown = [sum(steps) / len(steps) * 1e3, *served.ms(steps, 50, 95, 99), min(steps) * 1e3, max(steps) * 1e3]
+        rows.append((name, shape, calls.prefill_s * 1e3, *rates, *shown, calls.spread * 100))
+        job.say(f"{name}: {calls.strict_rate:,.5g} decode tok/s")
+    return Table("generation", GENERATED, rows)
+
+
+def found(tables: list[Table]) -> Found:
+    return Found(tables, CHARTS, NOTES)

@@ -1,0 +1,93 @@
+"""`jaxinfer bench compare`: two settings or two servers, asked the same in turns."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jaxinfer.cli.bench import REPORT_OPTIONS, publish
+from jaxinfer.cli.bench_serve import key_of
+from jaxinfer.cli.checklist import screen_for
+from jaxinfer.cli.options import EngineCommand
+from jaxinfer.config import Resolved
+from jaxinfer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jaxinfer.bench.compare import Prompt
+
+VOCAB_SIZE = 32000  # below which ids are, where no model here says how many there are
+
+
+def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
+    """Compare --a with --b and print the report."""
+    from jaxinfer.bench import compare
+
+    whats = params["a"], params["b"]
+    flags = [source for source in resolved.sources.values() if source.startswith("--")]
+    if all(map(compare.is_url, whats)) and flags:
+        law = "settings must be of a server that is started here"
+        raise ConfigError(f"{law}, got two that run already and {', '.join(flags)}; drop them")
+    for what in whats:
+        if not compare.is_url(what):
+            compare.changed(resolved.config, what)  # refused before anything starts
+    wanted = compare.Wanted(prompts_of(resolved, params), params["output_tokens"], params["at_once"])
+    screen = screen_for(sys.stderr)
+    try:
+        key = key_of(params["api_key_env"])
+        return publish(lambda: compare.run(resolved, whats, key, wanted, screen.say), params)
+    finally:
+        screen.close()
+
+
+def prompts_of(resolved: Resolved, params: Mapping[str, Any]) -> "list[Prompt]":
+    """The lines of --prompts, or random ids. Raises ConfigError."""
+    from jaxinfer.bench.compare import is_url
+    from jaxinfer.bench.prompts import Prompts
+
+    if params["prompts"] is not None:
+        try:
+            lines = Path(params["prompts"]).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--prompts must name a file of lines, got {params['prompts']}: {error}") from error
+        texts = [line for line in lines if line.strip()]
+        if not texts:
+            raise ConfigError(f"--prompts must name a file of lines, {params['prompts']} has none; write one a prompt")
+        return [*texts]
+    vocab_size = params["vocab_size"]
+    if vocab_size is None:
+        vocab_size = VOCAB_SIZE
+        if not all(map(is_url, (params["a"], params["b"]))):
+            from jaxinfer.bench.work import work_of
+
+            vocab_size = work_of(resolved.config).vocab_size
+    prompts = Prompts(vocab_size, resolved.config.seed)
+    return [*prompts.many(params["requests"], params["input_tokens"])]
+
+
+def _count(name: str, default: int | None, help: str) -> click.Option:  # noqa: A002 click's word
+    shown = "" if default is None else f"  [{default}]"
+    return click.Option([name], type=click.IntRange(1), default=default, metavar="N", help=help + shown)
+
+
+SIDE = "A URL of a running server, or settings of one to start here: name=value,name=value; '' is the given ones."
+
+command = EngineCommand(
+    "compare",
+    run,
+    [
+        click.Option(["--a"], required=True, metavar="URL|SETTINGS", help=SIDE),
+        click.Option(["--b"], required=True, metavar="URL|SETTINGS", help="The other side."),
+        _count("--requests", 32, "Prompts, each asked of both."),
+        _count("--input-tokens", 128, "Of each prompt, random ids."),
+        _count("--output-tokens", 64, "Of each answer."),
+        _count("--at-once", 1, "Prompts that a side gets together in its turn."),
+        click.Option(["--prompts"], metavar="FILE", help="A prompt a line, instead of random ids."),
+        _count("--vocab-size", None, "Ids are below this; else of the model, or 32000 for two URLs."),
+        click.Option(["--api-key-env"], metavar="NAME", help="Variable that holds the key of servers that run."),
+        *REPORT_OPTIONS,
+    ],
+    help="Ask two servers, or MODEL (by default the bundled demo) with two settings, the same in turns: times in "
+    "pairs, and whether the texts are equal.",
+)

@@ -1,0 +1,68 @@
+"""`jaxinfer bench suite`: another system's tables, made again on this machine."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jaxinfer.cli.bench import REPORT_OPTIONS, publish
+from jaxinfer.cli.checklist import Checklist, screen_for
+from jaxinfer.cli.options import EngineCommand
+from jaxinfer.config import Resolved
+from jaxinfer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jaxinfer.bench.chart import Chart
+    from jaxinfer.bench.report import Report
+
+SUITES = ("zedinfer", "paladin", "mini-infer", "vllm", "toggles")
+
+
+def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
+    """Make the suite's tables, print them, and write the page."""
+    from jaxinfer.bench import suite
+
+    page = Path(params["html_file"]) if params["html_file"] else None
+    if page is not None and not page.absolute().parent.is_dir():
+        raise ConfigError(f"--html must name a file in a folder that exists, got {page}; make the folder")
+
+    def make() -> "Report":
+        counts = params["shrink"], params["runs"]
+        report, charts = suite.run(params["suite"], resolved, *counts, checklist, checklist.say)
+        if page is not None:
+            _write(page, report, charts)
+        return report
+
+    with Checklist(screen_for(sys.stderr)) as checklist:
+        return publish(make, params)
+
+
+def _write(page: Path, report: "Report", charts: "Sequence[Chart]") -> None:
+    from jaxinfer.bench.page import as_html
+
+    page.write_text(as_html(report, charts), encoding="utf-8")
+
+
+command = EngineCommand(
+    "suite",
+    run,
+    [
+        click.Argument(["suite"], type=click.Choice(SUITES), metavar="zedinfer|paladin|mini-infer|vllm|toggles"),
+        click.Argument(["model_argument"], required=False, metavar="[MODEL]"),
+        click.Option(
+            ["--shrink"],
+            type=click.IntRange(1),
+            default=1,
+            metavar="N",
+            help="Divide every length and number of requests by N, for a look on a slow machine.  [1]",
+        ),
+        click.Option(["--runs"], type=click.IntRange(1), default=3, metavar="N", help="Of each figure.  [3]"),
+        click.Option(["html_file", "--html"], metavar="FILE", help="Write a page with charts there, too."),
+        *REPORT_OPTIONS,
+    ],
+    model_argument=False,  # it comes after the suite
+    help="Make another engine's published tables with MODEL, by default the bundled demo, or switch each optimisation "
+    "off and on (toggles).",
+)

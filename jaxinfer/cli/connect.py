@@ -1,0 +1,121 @@
+"""`jaxinfer connect`: settings for clients of a running server, made from what it says of itself."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jaxinfer.cli.bench_serve import key_of
+from jaxinfer.cli.options import GroupedCommand, debug_option
+from jaxinfer.cli.snippets import CLIENTS, Server
+from jaxinfer.errors import ConfigError, EngineError
+
+if TYPE_CHECKING:
+    from jaxinfer.bench.http_client import Reply
+
+REFUSED = 401
+
+
+def run(params: dict[str, Any]) -> int:
+    """Ask the server, print each client's settings; one client's alone, without a heading, where one is named."""
+    if not params["url"].startswith(("http://", "https://")):
+        raise ConfigError(f"--url must begin with http:// or https://, got {params['url']!r}")
+    server = asked(params["url"].rstrip("/").removesuffix("/v1"), params["model"], params["api_key_env"])
+    if name := params["client"]:
+        if not server.offers(CLIENTS[name].route):
+            raise EngineError(f"{name} needs {CLIENTS[name].route}, {server.base} does not offer it")
+        click.echo(CLIENTS[name].settings(server))
+        return 0
+    click.echo(f"{server.model} at {server.v1}; {about_key(server)}")
+    for name, client in CLIENTS.items():
+        click.echo(f"\n## {client.title} (`jaxinfer connect {name}`)\n")
+        if server.offers(client.route):
+            click.echo(f"```{client.kind}\n{client.settings(server)}\n```")
+        else:
+            click.echo(f"needs {client.route}, which this server does not offer")
+    return 0
+
+
+def about_key(server: Server) -> str:
+    return f"it asks for a key, read from ${server.key_env}" if server.key_env else "it asks for no key"
+
+
+def asked(base: str, model: str | None, key_env: str | None) -> Server:
+    """What a server says. Raises EngineError when it does not answer, ConfigError when it wants a key or has no such
+    model.
+    """
+    reply = get(base, "", "/v1/models")
+    needs_key = reply.status == REFUSED
+    key = ""
+    if needs_key:
+        if key_env is None:
+            raise ConfigError(f"{base} asks for a key; name the variable that holds it, as in --api-key-env MY_KEY")
+        key = key_of(key_env)
+        reply = get(base, key, "/v1/models")
+    cards = models_of(base, reply)
+    names = [card["id"] for card in cards]
+    if model is not None and model not in names:
+        raise ConfigError(f"--model must be one that {base} serves, {', '.join(names)}; got {model!r}")
+    card = cards[names.index(model) if model else 0]
+    variable = key_env if needs_key and key_env else ""
+    length = card.get("max_model_len")
+    return Server(base, card["id"], variable, routes(base, key), length if isinstance(length, int) else None)
+
+
+def get(base: str, key: str, path: str) -> "Reply":
+    import asyncio
+
+    from jaxinfer.bench.http_client import Target
+    from jaxinfer.bench.serve import ask
+
+    return asyncio.run(ask(Target(base, key), "GET", path))
+
+
+def models_of(base: str, reply: "Reply") -> list[dict[str, Any]]:
+    """The cards of /v1/models. Raises EngineError."""
+    import msgspec
+
+    try:
+        if reply.error:
+            raise ValueError(reply.error)
+        cards: list[dict[str, Any]] = msgspec.json.decode(reply.body)["data"]
+        if not cards or not all(isinstance(card["id"], str) for card in cards):
+            raise ValueError("it names none")
+        return cards
+    except (ValueError, LookupError, TypeError) as error:
+        law = f"{base}/v1/models must name a model"
+        raise EngineError(f"{law}, the answer was: {error}; check --url, or see `jaxinfer ps`") from error
+
+
+def routes(base: str, key: str) -> frozenset[str] | None:
+    """The paths of /openapi.json; None where there is none."""
+    import msgspec
+
+    reply = get(base, key, "/openapi.json")
+    if reply.error:
+        return None
+    try:
+        return frozenset(msgspec.json.decode(reply.body)["paths"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise EngineError(f"{base}/openapi.json must list paths, reading it failed with: {error}") from error
+
+
+class Connect(GroupedCommand):
+    """A verb without an engine."""
+
+    def invoke(self, ctx: click.Context) -> int:
+        return run(ctx.params)
+
+
+command = Connect(
+    "connect",
+    params=[
+        click.Argument(["client"], required=False, type=click.Choice(list(CLIENTS)), metavar="[CLIENT]"),
+        click.Option(["--url"], default="http://127.0.0.1:8000", help="Of the server.  [http://127.0.0.1:8000]"),
+        click.Option(["--model"], metavar="NAME", help="Its name there; else the first of /v1/models."),
+        click.Option(["--api-key-env"], metavar="NAME", help="Variable that holds the server's key."),
+        debug_option(),
+    ],
+    help=f"Print settings for clients of a running server, ready to paste. CLIENT: {', '.join(CLIENTS)}; else all. "
+    "Keys are never printed.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)

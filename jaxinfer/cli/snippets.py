@@ -1,0 +1,186 @@
+"""What a client needs to use one server, ready to paste. No key is ever in it, only the name of its variable."""
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Callable
+
+QUESTION = "What is 7 plus 5?"
+LONG_PROMPTS = 32_768  # tokens of context below which a coding agent's own instructions leave little room
+NO_KEY = "none"  # clients insist on one; a server without keys reads none
+
+
+@dataclasses.dataclass(frozen=True)
+class Server:
+    """One that answers. base: without /v1.    key_env: the variable that holds its key, "" where it asks for none.
+
+    routes: the paths it says it offers; None where it does not say.
+    """
+
+    base: str
+    model: str
+    key_env: str = ""
+    routes: frozenset[str] | None = None
+    max_model_len: int | None = None
+
+    def offers(self, route: str) -> bool:
+        return self.routes is None or route in self.routes
+
+    @property
+    def v1(self) -> str:
+        return f"{self.base}/v1"
+
+    @property
+    def shell_key(self) -> str:
+        return f'"${self.key_env}"' if self.key_env else NO_KEY
+
+    @property
+    def python_key(self) -> str:
+        return f'os.environ["{self.key_env}"]' if self.key_env else f'"{NO_KEY}"'
+
+    def python(self, *lines: str) -> str:
+        """A program, which reads the key from its variable."""
+        return "\n".join([*(["import os", ""] if self.key_env else []), *lines])
+
+
+@dataclasses.dataclass(frozen=True)
+class Client:
+    """A client of one route. kind: of file that its settings are, as Markdown names it."""
+
+    title: str
+    kind: str
+    route: str
+    settings: Callable[[Server], str]
+
+
+def messages() -> str:
+    return json.dumps([{"role": "user", "content": QUESTION}])
+
+
+def curl(server: Server) -> str:
+    body = {"model": server.model, "messages": [{"role": "user", "content": QUESTION}], "stream": True}
+    key = f' -H "Authorization: Bearer ${server.key_env}"' if server.key_env else ""
+    head = f"curl -N {shlex.quote(server.v1 + '/chat/completions')} -H 'Content-Type: application/json'{key}"
+    return f"{head} \\\n  -d {shlex.quote(json.dumps(body))}"
+
+
+def openai_python(server: Server) -> str:
+    return server.python(
+        "from openai import OpenAI",
+        "",
+        f"client = OpenAI(base_url={json.dumps(server.v1)}, api_key={server.python_key})",
+        f"answer = client.chat.completions.create(model={json.dumps(server.model)}, messages={messages()})",
+        "print(answer.choices[0].message.content)",
+    )
+
+
+def openai_node(server: Server) -> str:
+    key = f"process.env.{server.key_env}" if server.key_env else json.dumps(NO_KEY)
+    return "\n".join(
+        (
+            'import OpenAI from "openai";',
+            "",
+            f"const client = new OpenAI({{ baseURL: {json.dumps(server.v1)}, apiKey: {key} }});",
+            "const answer = await client.chat.completions.create({",
+            f"  model: {json.dumps(server.model)},",
+            f"  messages: {messages()},",
+            "});",
+            "console.log(answer.choices[0].message.content);",
+        )
+    )
+
+
+def anthropic_python(server: Server) -> str:
+    return server.python(
+        "from anthropic import Anthropic",
+        "",
+        f"client = Anthropic(base_url={json.dumps(server.base)}, api_key={server.python_key})",
+        f"answer = client.messages.create(model={json.dumps(server.model)}, max_tokens=64, messages={messages()})",
+        "print(answer.content[0].text)",
+    )
+
+
+def langchain(server: Server) -> str:
+    return server.python(
+        "from langchain_openai import ChatOpenAI",
+        "",
+        f"model = ChatOpenAI(model={json.dumps(server.model)}, base_url={json.dumps(server.v1)}, "
+        f"api_key={server.python_key})",
+        f"print(model.invoke({json.dumps(QUESTION)}).content)",
+    )
+
+
+def litellm(server: Server) -> str:
+    return server.python(
+        "import litellm",
+        "",
+        f"answer = litellm.completion(model={json.dumps('openai/' + server.model)}, "
+        f"api_base={json.dumps(server.v1)}, api_key={server.python_key},",
+        f"                            messages={messages()})",
+        "print(answer.choices[0].message.content)",
+    )
+
+
+def open_webui(server: Server) -> str:
+    return "\n".join(
+        (
+            f"export OPENAI_API_BASE_URL={shlex.quote(server.v1)}",
+            f"export OPENAI_API_KEY={server.shell_key}",
+            "open-webui serve",
+        )
+    )
+
+
+def claude_code(server: Server) -> str:
+    model = shlex.quote(server.model)
+    sizes = [f"export ANTHROPIC_DEFAULT_{size}_MODEL={model}" for size in ("OPUS", "SONNET", "HAIKU")]
+    return "\n".join(
+        (
+            *agent_note(server),
+            f"export ANTHROPIC_BASE_URL={shlex.quote(server.base)}",
+            f"export ANTHROPIC_AUTH_TOKEN={server.shell_key}",
+            f"export ANTHROPIC_MODEL={model}",
+            *sizes,
+            "claude",
+        )
+    )
+
+
+def codex(server: Server) -> str:
+    key = [f"env_key = {json.dumps(server.key_env)}"] if server.key_env else []
+    return "\n".join(
+        (
+            *agent_note(server),
+            "# ~/.codex/config.toml",
+            f"model = {json.dumps(server.model)}",
+            'model_provider = "jaxinfer"',
+            "",
+            "[model_providers.jaxinfer]",
+            'name = "jaxinfer"',
+            f"base_url = {json.dumps(server.v1)}",
+            *key,
+            'wire_api = "responses"',
+        )
+    )
+
+
+def agent_note(server: Server) -> list[str]:
+    """A comment where the context is too short for what coding agents send."""
+    length = server.max_model_len
+    if length is None or length >= LONG_PROMPTS:
+        return []
+    return [f"# coding agents send long prompts; this server's max_model_len is {length:,}, and few of theirs will fit"]
+
+
+CHAT = "/v1/chat/completions"
+CLIENTS = {
+    "curl": Client("curl", "sh", CHAT, curl),
+    "openai-python": Client("OpenAI's SDK, Python", "python", CHAT, openai_python),
+    "openai-node": Client("OpenAI's SDK, npm", "js", CHAT, openai_node),
+    "anthropic-python": Client("Anthropic's SDK, Python", "python", "/v1/messages", anthropic_python),
+    "langchain": Client("LangChain", "python", CHAT, langchain),
+    "litellm": Client("LiteLLM", "python", CHAT, litellm),
+    "open-webui": Client("Open WebUI", "sh", CHAT, open_webui),
+    "claude-code": Client("Claude Code", "sh", "/v1/messages", claude_code),
+    "codex": Client("Codex", "toml", "/v1/responses", codex),
+}

@@ -1,0 +1,110 @@
+"""Structured output: where a sequence stands in its grammar, and what may be drawn next.
+
+A grammar begins after the thoughts, if there are any. Until then nothing may end the sequence, so that an answer that
+stops by itself is always one of the grammar's.
+"""
+
+from collections.abc import Sequence as Ids
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from jaxinfer.runtime.packing import allowed_by, bits_of, marked
+from jaxinfer.runtime.plan import Controls
+from jaxinfer.text.grammar.compiler import Grammar as Grammar  # the scheduler sees it
+from jaxinfer.text.grammar.compiler import Grammars
+
+if TYPE_CHECKING:
+    from jaxinfer.engine.scheduler import Step
+    from jaxinfer.engine.sequence import Request, Sequence
+
+EMPTY = (
+    "a grammar and allowed_token_ids, bad_words and min_tokens must leave a token that may be drawn, here they leave "
+    "none; allow more"
+)
+BROKEN = "an answer must stay within its grammar, which this one cannot any more: "
+
+
+class Structured:
+    """One sequence in its grammar. Invariant: every committed output token has been followed."""
+
+    def __init__(self, grammar: Grammar, request: "Request", vocab_size: int) -> None:
+        assert request.structure is not None, "a grammar comes with a request for one"
+        self.grammar = grammar
+        self._structure = request.structure
+        self._end_ids = request.eos_token_ids | request.stop_token_ids | request.structure.end_ids
+        controls = request.controls or Controls()
+        self._banned_after = controls.banned_after
+        self._min_length = len(request.prompt) + controls.min_tokens
+        self._ignored_ends = bits_of(marked(request.structure.end_ids - request.eos_token_ids, vocab_size))
+        self._ends = bits_of(marked(self._end_ids, vocab_size))
+        self._allowed = None
+        if controls.allowed_token_ids is not None or controls.bad_words:
+            self._allowed = bits_of(allowed_by(controls, vocab_size))
+        self._is_thinking = self._structure.close_id is not None and self._structure.open_id is None
+        self._may_think = self._structure.open_id is not None
+
+    @property
+    def is_thinking(self) -> bool:
+        """Whether the grammar says nothing yet of the next token."""
+        return self._is_thinking
+
+    def follow(self, token: int) -> None:
+        """The next token of the output."""
+        if self._is_thinking:
+            self._is_thinking = token != self._structure.close_id
+        elif self._may_think and token == self._structure.open_id:
+            self._is_thinking = True
+        elif token not in self._end_ids:
+            self.grammar.accept(token)
+        self._may_think = False
+
+    def narrow(self, mask: np.ndarray, tokens: Ids[int]) -> bool:
+        """From what the grammar allows, i32[ceil(V / 32)], take what else is forbidden after these tokens, in place.
+
+        An end that comes too early is forbidden only if something else is left: a grammar's end wins.
+        Returns whether anything is.
+        """
+        if self._is_thinking:
+            mask &= ~self._ends
+        if self._may_think:
+            assert self._structure.open_id is not None
+            _set(mask, self._structure.open_id)
+        if self._allowed is not None:
+            mask &= self._allowed
+        for token in self._banned_after(tokens):
+            _clear(mask, token)
+        unwanted = self._ends if len(tokens) < self._min_length else self._ignored_ends
+        rest = mask & ~unwanted
+        if rest.any():
+            mask[:] = rest
+        return bool(mask.any())
+
+
+def masks_of(step: "Step", grammars: Grammars, vocab_size: int) -> tuple[np.ndarray, list[tuple["Sequence", str]]]:
+    """What the masked rows of a step may draw (as Pending.draw wants it), once all tokens before it are committed, and
+    the sequences for which nothing is left, with the reason."""
+    pairs = zip(step.sequences, step.plan.rows, strict=True)
+    sequences = [sequence for sequence, row in pairs if row.masked]
+    masks = np.full((len(sequences), -(-vocab_size // 32)), -1, np.int32)
+    live = [(i, s, s.structured) for i, s in enumerate(sequences) if s.structured is not None and not s.has_ended]
+    asked = [(i, structured.grammar) for i, _, structured in live if not structured.is_thinking]
+    if asked:
+        filled = np.empty((len(asked), masks.shape[1]), np.int32)
+        grammars.fill([grammar for _, grammar in asked], filled)
+        masks[[i for i, _ in asked]] = filled
+    failed = []
+    for i, sequence, structured in live:
+        if error := structured.grammar.error:
+            failed.append((sequence, BROKEN + error))
+        elif not structured.narrow(masks[i], sequence.tokens):
+            failed.append((sequence, EMPTY))
+    return masks, failed
+
+
+def _set(mask: np.ndarray, token: int) -> None:
+    mask.view(np.uint32)[token // 32] |= np.uint32(1 << token % 32)
+
+
+def _clear(mask: np.ndarray, token: int) -> None:
+    mask.view(np.uint32)[token // 32] &= np.uint32(~(1 << token % 32) & 0xFFFFFFFF)

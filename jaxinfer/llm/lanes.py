@@ -1,0 +1,29 @@
+"""Lanes: the threads that tokenize and render, one of them for long texts, so that short ones wait for none of those.
+
+A text of 8 MB takes fifteen seconds; two threads for all would let every other request wait behind two such texts.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+LONG_CHARS = 2**16  # a tenth of a second of tokenizing
+_THREADS = 2  # of the short lane
+
+
+class Lanes:
+    """Invariant: what is short never waits for what is long. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._short = ThreadPoolExecutor(_THREADS, thread_name_prefix="jaxinfer-tokenize")
+        self._long = ThreadPoolExecutor(1, thread_name_prefix="jaxinfer-tokenize-long")
+
+    async def run[T](self, work: Callable[[], T], size: int) -> T:
+        """Do it in a thread. size: characters or ids that it is about."""
+        lane = self._long if size >= LONG_CHARS else self._short
+        return await asyncio.get_running_loop().run_in_executor(lane, work)
+
+    def close(self) -> None:
+        """Wait for what is under way, and do nothing of what waits."""
+        self._short.shutdown(cancel_futures=True)
+        self._long.shutdown(cancel_futures=True)

@@ -1,0 +1,107 @@
+"""From what a request says of its answer's form to what the engine is told."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from jaxinfer.engine.sequence import Structure
+from jaxinfer.errors import InvalidRequest, Overloaded
+from jaxinfer.llm.text_side import TOKENIZER_FILE, TextSide
+from jaxinfer.llm.types import ModelInfo
+from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.protocol.structured import constraint_of
+from jaxinfer.protocol.validate import unsupported
+from jaxinfer.text.grammar.compiler import Compiler
+from jaxinfer.text.grammar.source import Constraint
+from jaxinfer.text.grammar.trial import MEMORY_BYTES, Setting, Trial, Tried, refuse, try_one
+from jaxinfer.text.reading import Reading
+from jaxinfer.text.tools.grammar import tool_grammar
+
+MAX_WAITING_TRIALS = 16  # of new grammars, which are tried one after another
+
+
+def constraint_for(
+    params: SamplingParams, reading: Reading | None, control_tokens: Mapping[str, int]
+) -> Constraint | None:
+    """What an answer must be, tool calls included; None: anything. Raises InvalidRequest."""
+    asked = constraint_of(params)
+    if reading is None or reading.form is None or reading.tools is None:
+        return asked
+    form, use = reading.form, reading.tools
+    if use.due:
+        if asked is not None:
+            message = f"tool_choice required or by name must come without {asked.kind}; leave one of them out"
+            raise InvalidRequest(message, param="tool_choice", code="invalid_value")
+        calls = tool_grammar(form, use, due=True, control_tokens=control_tokens)
+        return Constraint("tools", calls=calls, param="tools", strict=bool(use.strict))
+    if asked is not None:
+        if asked.kind in ("grammar", "structural_tag"):
+            cure = 'leave it out, or send tool_choice "none"'
+            raise unsupported(f"{asked.kind} beside tools", cure=cure, param=asked.kind)
+        calls = tool_grammar(form, use, due=True, control_tokens=control_tokens)
+        return Constraint(asked.kind, asked.value, asked.strict, calls, asked.param)
+    calls = tool_grammar(form, use, due=False, control_tokens=control_tokens) if use.strict else None
+    return None if calls is None else Constraint("tools", calls=calls, param="tools", strict=True)
+
+
+def structure_of(
+    text: str, side: TextSide, prompt_ids: Sequence[int], end_ids: Sequence[int], *, chat: bool
+) -> Structure:
+    """text: of the grammar.    end_ids: the model's.    chat: the prompt is a rendered conversation, so that thoughts
+    may come before the answer.
+    """
+    thinking = side.thinking if chat else None
+    if thinking is None or (start := thinking.start(prompt_ids)) == "answering":
+        return Structure(text, frozenset(end_ids))
+    open_id = thinking.open_id if start == "either" else None
+    return Structure(text, frozenset(end_ids), open_id, thinking.close_id)
+
+
+class Forms:
+    """What answers must be, tried in a child over a model's tokenizer that is started when the first one comes."""
+
+    def __init__(self, side: TextSide, info: ModelInfo) -> None:
+        self._side, self._end_ids = side, info.eos_token_ids
+        file, control_tokens = str(side.folder / TOKENIZER_FILE), side.tokenizer.control_tokens
+        self._trial = Trial(Setting(file, info.vocab_size, list(info.eos_token_ids), control_tokens, MEMORY_BYTES))
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="jaxinfer-trial")
+        self._num_waiting = 0
+
+    async def check(self, params: SamplingParams, reading: Reading | None) -> Tried | None:
+        """The grammar of what the answer must be, tried; None: it may be anything.
+
+        Raises InvalidRequest, and Overloaded when too many wait for theirs.
+        """
+        constraint = constraint_for(params, reading, self._side.tokenizer.control_tokens)
+        if constraint is None:
+            return None
+        if (tried := self._trial.known(constraint)) is not None:
+            return tried
+        if self._num_waiting >= MAX_WAITING_TRIALS:
+            law = f"at most {MAX_WAITING_TRIALS} requests may wait for new grammars to be tried, and as many do"
+            raise Overloaded(f"{law}; try again shortly", code="grammars_full", retry_after_s=1.0)
+        self._num_waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._trial.check, constraint)
+        finally:
+            self._num_waiting -= 1
+
+    async def structure(
+        self, params: SamplingParams, reading: Reading | None, prompt_ids: Sequence[int], *, chat: bool
+    ) -> Structure | None:
+        """The same for the engine."""
+        form = await self.check(params, reading)
+        return None if form is None else structure_of(form.text, self._side, prompt_ids, self._end_ids, chat=chat)
+
+    def close(self) -> None:
+        """End the child."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._trial.close()
+        self._thread.shutdown()
+
+
+def check_here(compiler: Compiler | None, constraint: Constraint, control_tokens: Mapping[str, int]) -> Tried:
+    """What a Trial does, in this process: for callers who write their own grammars. Raises InvalidRequest."""
+    if compiler is None:
+        raise unsupported(constraint.kind)
+    return refuse(try_one(compiler.vocabulary, constraint, control_tokens), constraint)

@@ -1,0 +1,155 @@
+"""Compiled grammars: which tokens may come next. llguidance behind the little that the rooms above need of it."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from jaxinfer.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from llguidance import LLExecutor, LLMatcher, LLTokenizer
+
+MAX_COMPILED, MAX_COMPILED_CHARS = 64, 4 << 20  # grammars that are kept; compiled, a text takes up to 100 times itself
+MAX_LEXER_STATES = 50_000  # a kilobyte or two each
+# Of one mask, and of one token: about 10 ms on the engine's thread. With the library's own 50,000 items a grammar of 40
+# bytes takes more than a second after 50 tokens; 3,000 still do for an enum of 3,000 and an anyOf of 500 objects.
+_MAX_FUEL, _MAX_ITEMS = 200_000, 3_000
+
+
+class Grammar(Protocol):
+    """Where one answer stands in its grammar."""
+
+    def copy(self) -> "Grammar":
+        """Another that goes its own way from here."""
+
+    def accept(self, token_id: int) -> None:
+        """The answer's next token. One that may not come makes it a grammar with an `error`."""
+
+    @property
+    def error(self) -> str:
+        """Why nothing can be said any more; "" while all is well."""
+
+
+class Grammars(Protocol):
+    """Compiles grammars and asks many of them at once."""
+
+    def compile(self, text: str) -> "Future[Grammar]":
+        """One at its beginning, at once if it is known. Raises, through the future, InvalidRequest."""
+
+    def fill(self, grammars: Sequence[Grammar], masks: np.ndarray) -> None:
+        """Set the bits of the tokens that may come next: masks i32[len(grammars), ceil(V / 32)], lowest bit first."""
+
+
+def new_vocabulary(tokenizer_json: str, vocab_size: int, eos_token_ids: Sequence[int]) -> "LLTokenizer":
+    """llguidance's view of a tokenizer. Holds the interpreter for a second where the vocabulary is large.
+
+    Raises InvalidRequest for a tokenizer that it cannot use.
+    """
+    from llguidance import LLTokenizer
+
+    try:
+        return LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=list(eos_token_ids) or None)
+    except Exception as error:  # the library raises nothing more specific
+        message = f"structured output needs a tokenizer that llguidance can read, and of this model's it says: {error}"
+        raise InvalidRequest(message[:400], code="unsupported_parameter") from error
+
+
+def new_matcher(vocabulary: "LLTokenizer", text: str) -> "LLMatcher":
+    """A matcher. Raises InvalidRequest with llguidance's reason."""
+    from llguidance import LLMatcher, LLParserLimits
+
+    limits = LLParserLimits(
+        max_lexer_states=MAX_LEXER_STATES, step_lexer_fuel=_MAX_FUEL, step_max_items=_MAX_ITEMS, verbose_errors=False
+    )
+    matcher = LLMatcher(vocabulary, text, log_level=0, limits=limits)
+    if matcher.is_error():
+        raise InvalidRequest(reason_of(matcher.get_error()))
+    return matcher
+
+
+def reason_of(error: str) -> str:
+    """The line of llguidance's error that says what is wrong, without the place in a text that is ours."""
+    line = next((line for line in error.splitlines() if line.strip()), "it cannot be compiled")
+    return line.removeprefix("at ").partition(": ")[2] if line.startswith("at ") else line
+
+
+def warnings_of(matcher: "LLMatcher") -> list[str]:
+    """What of its schemas is left out."""
+    return [warning[:200] for warning in matcher.get_grammar_warnings()]
+
+
+class _Matcher:
+    """A Grammar."""
+
+    def __init__(self, matcher: "LLMatcher") -> None:
+        self.matcher = matcher
+
+    def copy(self) -> "_Matcher":
+        return _Matcher(self.matcher.deep_copy())
+
+    def accept(self, token_id: int) -> None:
+        self.matcher.consume_token(token_id)
+
+    @property
+    def error(self) -> str:
+        return reason_of(self.matcher.get_error()) if self.matcher.is_error() else ""
+
+
+class Compiler:
+    """Grammars, compiled in threads and kept by their text, the least recently used ones forgotten.
+
+    The vocabulary is read in the first thread at once, so that no request waits for it later.
+    """
+
+    def __init__(self, read_tokenizer: Callable[[], str], vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+        """read_tokenizer: the text of tokenizer.json."""
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="jaxinfer-grammar")
+        self._known: OrderedDict[str, Future[Grammar]] = OrderedDict()
+        self._known_chars = 0
+        self._lock = threading.Lock()
+        self._vocabulary = self._pool.submit(lambda: new_vocabulary(read_tokenizer(), vocab_size, eos_token_ids))
+        self._executor = self._pool.submit(_new_executor)
+
+    @property
+    def vocabulary(self) -> "LLTokenizer":
+        """Waits until it is read."""
+        return self._vocabulary.result()
+
+    def compile(self, text: str) -> "Future[Grammar]":
+        with self._lock:
+            found = self._known.get(text)
+            if found is None:
+                found = self._known[text] = self._pool.submit(self._compile, text)
+                self._known_chars += len(text)
+                while (
+                    len(self._known) > MAX_COMPILED or len(self._known) > 1 and self._known_chars > MAX_COMPILED_CHARS
+                ):
+                    self._known_chars -= len(self._known.popitem(last=False)[0])
+            else:
+                self._known.move_to_end(text)
+            return found
+
+    def _compile(self, text: str) -> Grammar:
+        matcher = _Matcher(new_matcher(self.vocabulary, text))
+        # the first mask costs most: what it finds out is kept for all copies
+        self.fill([matcher], np.zeros((1, -(-self.vocabulary.vocab_size // 32)), np.int32))
+        return matcher
+
+    def fill(self, grammars: Sequence[Grammar], masks: np.ndarray) -> None:
+        from llguidance.numpy import fill_next_token_bitmask_par
+
+        pairs = [(grammar.matcher, index) for index, grammar in enumerate(grammars) if isinstance(grammar, _Matcher)]
+        fill_next_token_bitmask_par(self._executor.result(), pairs, masks)
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+def _new_executor() -> "LLExecutor":
+    from llguidance import LLExecutor
+
+    return LLExecutor()

@@ -1,0 +1,109 @@
+"""What an answer must be, as a client says it, and the text that llguidance compiles: its dialect of Lark."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+Kind = Literal["json_schema", "regex", "choice", "grammar", "structural_tag", "tools"]
+_SPACE = r"[\x20\x0A\x0D\x09]{1,8}"  # more, and a model that is lost fills its answer with it
+_TEXT = r"TEXT: /(.|\n)*/"
+
+
+class Constraint(msgspec.Struct, frozen=True):
+    """What an answer must be.
+
+    value: JSON for json_schema, choice (a list of texts) and structural_tag; the pattern or grammar itself otherwise.
+    strict: whatever of a schema cannot be enforced is refused; otherwise it is left out with a warning.
+    calls: grammar of the tool calls that the answer may be instead, or must be where the kind is tools.
+    param: the client's name for it.
+    """
+
+    kind: Kind
+    value: str = ""
+    strict: bool = False
+    calls: str | None = None
+    param: str = ""
+
+
+def source_of(constraint: Constraint, control_tokens: Mapping[str, int]) -> str:
+    """The grammar's text. control_tokens: spellings that are one token each.
+
+    Raises ValueError (or RecursionError) for what cannot be written as one; whether it compiles is not known yet.
+    """
+    match constraint.kind:
+        case "tools":
+            assert constraint.calls is not None, "tools come as the grammar of their calls"
+            return constraint.calls
+        case "grammar":
+            return _as_lark(constraint.value)
+        case "structural_tag":
+            return _tags(json.loads(constraint.value), constraint.strict, control_tokens)
+    body = _body(constraint)
+    if constraint.calls is None:
+        return f"%llguidance {{}}\nstart: {body}"
+    calls = constraint.calls.replace("\nstart: ", "\ncalls: ", 1)
+    return f"{calls}\nstart: calls | answer\nanswer: {body}"
+
+
+def guided(schema: Any, *, strict: bool) -> str:
+    """A schema as JSON with our way of reading it: bounded white space, and unless strict what can be kept of it."""
+    if isinstance(schema, bool):
+        schema = {} if schema else {"not": {}}
+    how = {"whitespace_pattern": _SPACE, "coerce_one_of": not strict, "lenient": not strict}
+    return json.dumps({**schema, "x-guidance": how}, ensure_ascii=False)
+
+
+def quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # which llguidance's lexer refuses
+
+
+def _body(constraint: Constraint) -> str:
+    if constraint.kind == "json_schema":
+        return f"%json {guided(json.loads(constraint.value), strict=constraint.strict)}"
+    if constraint.kind == "choice":
+        return " | ".join(quoted(option) for option in json.loads(constraint.value))
+    from llguidance import regex_to_lark
+
+    return f"/{regex_to_lark(constraint.value, 'd')}/"
+
+
+def _as_lark(text: str) -> str:
+    """Lark as it is, or the EBNF of llama.cpp (GBNF), whose rules are written with ::=."""
+    if "::=" not in text:
+        return text
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    try:
+        return str(any_to_lark(text))
+    except Exception as error:  # the converter's own kinds
+        raise ValueError(str(error)) from error
+
+
+def _tags(asked: dict[str, Any], strict: bool, control_tokens: Mapping[str, int]) -> str:
+    """Free text; what follows a trigger is one of the structures that begin with it. As vLLM and SGLang have it."""
+    lines = ["%llguidance {}", _TEXT, "tail: TEXT"]
+    names = []
+    for number, trigger in enumerate(asked["triggers"]):
+        if trigger in control_tokens:
+            opening = f"TEXT <[{control_tokens[trigger]}]>"
+        else:
+            lines.append(f"opening_{number}[lazy]: TEXT {quoted(trigger)}")
+            opening = f"opening_{number}"
+        structures = [one for one in asked["structures"] if one["begin"].startswith(trigger)]
+        bodies = [
+            f"{_spelt(one['begin'][len(trigger) :], control_tokens)} %json {guided(one['schema'], strict=strict)} "
+            f"{_spelt(one['end'], control_tokens)}"
+            for one in structures
+        ]
+        lines.append(f"tag_{number}: {opening} ({' | '.join(bodies)})")
+        names.append(f"tag_{number}")
+    lines.insert(1, f"start: ({' | '.join(names)})* tail")
+    return "\n".join(lines)
+
+
+def _spelt(text: str, control_tokens: Mapping[str, int]) -> str:
+    if text in control_tokens:
+        return f"<[{control_tokens[text]}]>"
+    return quoted(text) if text else ""

@@ -1,0 +1,221 @@
+"""Tries a grammar in a process that can be killed, before the engine compiles it.
+
+`python -m jaxinfer.text.grammar.trial FD` is that process: it reads a tokenizer, then makes each grammar that comes
+into text, compiles it and asks for its first mask. It starts with the first grammar and goes on until it hangs, dies or
+is closed; the next grammar then gets a new one. Imports no jax.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+import jaxinfer.text
+from jaxinfer.errors import EngineError, InvalidRequest
+from jaxinfer.text.grammar.compiler import new_matcher, new_vocabulary, warnings_of
+from jaxinfer.text.grammar.source import Constraint, source_of
+from jaxinfer.text.trial import limit_memory
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
+
+TIMEOUT_S = 2.0
+START_S = 60.0  # Python's start and a large vocabulary, on a busy machine
+MEMORY_BYTES = 512 << 20  # beyond what it has mapped when the vocabulary is there
+MAX_KNOWN, MAX_KNOWN_BYTES = 256, 16 << 20  # of what was tried before
+MAX_TEXT_CHARS = 2 << 20  # of a grammar as it is compiled: structural tags can be written many times
+
+
+class Setting(msgspec.Struct):
+    """The first message: what the trial needs of a model. control_tokens: spellings that are one token each."""
+
+    tokenizer: str
+    vocab_size: int
+    eos_token_ids: list[int]
+    control_tokens: dict[str, int]
+    memory_bytes: int
+
+
+class Tried(msgspec.Struct, frozen=True):
+    """The answer. text: what llguidance compiles.    warnings: what of a schema is left out.
+
+    error: why it is refused.
+    """
+
+    text: str = ""
+    warnings: tuple[str, ...] = ()
+    error: str = ""
+
+
+def try_one(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapping[str, int]) -> Tried:
+    """Compile it here. Raises nothing for a grammar's faults."""
+    try:
+        text = source_of(constraint, control_tokens)
+        if len(text) > MAX_TEXT_CHARS:
+            return Tried(error=f"written as a grammar it may have {MAX_TEXT_CHARS} characters, it has {len(text)}")
+        matcher = new_matcher(vocabulary, text)
+        matcher.compute_bitmask()
+    except InvalidRequest as refusal:
+        return Tried(error=str(refusal))
+    except (ValueError, RecursionError, MemoryError) as error:
+        return Tried(error=f"{type(error).__name__}: {error}"[:400])
+    if matcher.is_error():
+        return Tried(error=matcher.get_error()[:400])
+    return Tried(text, tuple(warnings_of(matcher)))
+
+
+def refuse(tried: Tried, constraint: Constraint) -> Tried:
+    """Raise InvalidRequest, in the client's words, for what cannot be enforced."""
+    if tried.error:
+        cure = "; leave that out, or set strict to false" if constraint.strict and "nimplemented" in tried.error else ""
+        message = f"{constraint.param} must be something that an answer can be held to: {tried.error[:400]}{cure}"
+        raise InvalidRequest(message, param=constraint.param, code="invalid_grammar")
+    return tried
+
+
+class Trial:
+    """The child, and what it has said. Any thread may try; one at a time does.
+
+    Invariant: a child that did not answer is dead before another is asked.
+    """
+
+    def __init__(self, setting: Setting, timeout_s: float = TIMEOUT_S) -> None:
+        self._setting = setting
+        self._timeout_s = timeout_s
+        self._known: OrderedDict[Constraint, Tried] = OrderedDict()
+        self._known_bytes = 0
+        self._reading = threading.Lock()  # held for `_known`
+        self._asking = threading.Lock()  # held for the child
+        self._child: subprocess.Popen[bytes] | None = None
+        self._closed = False
+
+    def known(self, constraint: Constraint) -> Tried | None:
+        """What was said of it before; raises InvalidRequest if it was refused."""
+        with self._reading:
+            found = self._known.get(constraint)
+            if found is not None:
+                self._known.move_to_end(constraint)
+        return None if found is None else refuse(found, constraint)
+
+    def check(self, constraint: Constraint) -> Tried:
+        """Try a grammar, for as long as that takes. Raises InvalidRequest."""
+        if (found := self.known(constraint)) is not None:
+            return found
+        with self._asking:
+            if (found := self.known(constraint)) is None:
+                found = self._ask(constraint)
+                if self._child is not None:  # it has said so; its silence may be the machine's fault
+                    self._keep(constraint, found)
+        return refuse(found, constraint)
+
+    def close(self) -> None:
+        """End the child."""
+        with self._asking:
+            self._closed = True
+            self._kill()
+
+    def _keep(self, constraint: Constraint, tried: Tried) -> None:
+        with self._reading:
+            self._known[constraint] = tried
+            self._known_bytes += _size(constraint, tried)
+            while len(self._known) > MAX_KNOWN or self._known_bytes > MAX_KNOWN_BYTES:
+                self._known_bytes -= _size(*self._known.popitem(last=False))
+
+    def _ask(self, constraint: Constraint) -> Tried:
+        """The child's answer; a refusal if it gives none."""
+        if self._closed:
+            raise EngineError("the engine is being closed")
+        if self._child is None:
+            self._start()
+        try:
+            _send(self._socket, msgspec.json.encode(constraint))
+            self._socket.settimeout(self._timeout_s)
+            answer = _receive(self._socket)
+        except OSError as error:
+            self._kill()
+            said = f"it takes more than {self._timeout_s:g} s" if isinstance(error, TimeoutError) else "it is too much"
+            return Tried(error=f"{said} to compile")
+        return msgspec.json.decode(answer, type=Tried)
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        package_root = str(Path(jaxinfer.text.__path__[0]).parent.parent)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([package_root, *filter(None, sys.path)])}
+        command = [sys.executable, "-P", "-m", "jaxinfer.text.grammar.trial", str(theirs.fileno())]
+        with theirs:
+            self._child = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment
+            )
+        self._socket = ours
+        self._socket.settimeout(START_S)
+        try:
+            _send(self._socket, msgspec.json.encode(self._setting))
+            ready = msgspec.json.decode(_receive(self._socket), type=Tried)
+        except OSError as error:
+            self._kill()
+            raise EngineError(f"a grammar's trial must start, it did not: {error or type(error).__name__}") from error
+        if ready.error:
+            self._kill()
+            raise InvalidRequest(ready.error, code="unsupported_parameter")
+
+    def _kill(self) -> None:
+        if self._child is not None:
+            self._socket.close()
+            self._child.kill()
+            self._child.wait()
+            self._child = None
+
+
+def _size(constraint: Constraint, tried: Tried) -> int:
+    return len(constraint.value) + len(constraint.calls or "") + len(tried.text)
+
+
+def _send(end: socket.socket, message: bytes) -> None:
+    end.sendall(len(message).to_bytes(4) + message)
+
+
+def _receive(end: socket.socket) -> bytes:
+    """The next message. Raises OSError when none comes."""
+    return _read(end, int.from_bytes(_read(end, 4)))
+
+
+def _read(end: socket.socket, size: int) -> bytes:
+    parts = []
+    while size:
+        part = end.recv(min(size, 1 << 20))
+        if not part:
+            raise ConnectionError("the other end is gone")
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server's to handle, which then closes the socket
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    end = socket.socket(fileno=int(sys.argv[1]))
+    with contextlib.suppress(ConnectionError):
+        setting = msgspec.json.decode(_receive(end), type=Setting)
+        text = Path(setting.tokenizer).read_text()
+        try:
+            vocabulary = new_vocabulary(text, setting.vocab_size, setting.eos_token_ids)
+        except InvalidRequest as refusal:
+            return _send(end, msgspec.json.encode(Tried(error=str(refusal))))
+        limit_memory(setting.memory_bytes)
+        _send(end, msgspec.json.encode(Tried()))
+        while True:
+            constraint = msgspec.json.decode(_receive(end), type=Constraint)
+            _send(end, msgspec.json.encode(try_one(vocabulary, constraint, setting.control_tokens)))
+
+
+if __name__ == "__main__":
+    _main()

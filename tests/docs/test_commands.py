@@ -1,0 +1,214 @@
+"""What the documentation says to type works: each command and block of Python is run, page by page, by a reader with an
+empty folder; what cannot be run here is named below, with the reason, and held to what the program knows.
+"""
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+
+from jaxinfer.cli.options import OTHER_ENV
+from jaxinfer.config import SETTINGS, config_from_sources
+from tests.docs.pages import ROOT, blocks, flags, invocations, pages, parse, spans, words
+from tests.docs.reader import Reader, program, with_path
+from tests.support.fake_hub import running_hub
+
+DEMO = ROOT / "jaxinfer" / "demo" / "checkpoint"
+CLIENTS = ROOT / ".clients"
+LANGUAGES = {"", "sh", "python", "diff", "yaml", "toml", "json"}
+DOCKER = "there is no Docker engine here: tests/test_package.py replays the Dockerfile and starts what it makes"
+ITSELF = "it is what this test is a part of"
+
+NOT_RUN = {
+    "make test": ITSELF,
+    "make test-full": ITSELF,
+    "make lint": "the first step of .ci/run, which runs before this test",
+    ".ci/run": ITSELF,
+    "make soak": "an hour: tests/soak/test_soak.py runs two minutes of it",
+    "make site": "tests/docs/test_site.py builds it",
+    "benchmarks/h200.sh 1.5b": "it needs an H200",
+    "curl http://127.0.0.1:8000/v1/files": "the ids are the server's: tests/server/test_batches.py",
+    "curl http://127.0.0.1:8000/v1/batches": "the ids are the server's: tests/server/test_batches.py makes them",
+    "curl http://127.0.0.1:8000/v1/files/file-.../content": "the same",
+    "curl http://127.0.0.1:8000/v1/batches/batch_...": "the same",
+    "docker build": DOCKER,
+    "docker run": DOCKER,
+}
+
+# Typed by the reader in the place of what the page says: as a person does who fills in MODEL, has installed everything
+# with one make, or has not a quarter of an hour.
+INSTEAD = {
+    "make serve": "jaxinfer serve --serve-early",  # as the Makefile does once all is installed
+    "jaxinfer bench latency MODEL": "jaxinfer bench latency demo --prompt-lengths 64 --batch-sizes 1 --first-steps 0",
+    "jaxinfer bench throughput MODEL": "jaxinfer bench throughput demo --loads 4:32:16",
+    "jaxinfer bench serve --url URL": "jaxinfer bench serve --url http://127.0.0.1:8000 --requests 4 --input-tokens 32 "
+    "--output-tokens 16 --vocab-size 1500",
+    "jaxinfer profile MODEL": "jaxinfer profile demo --steps 4",
+}
+
+# Flags of other programs that the pages name
+ELSEWHERE = {"--no-deps", "--build-arg", "--gpus", "--host"}
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+\w")
+SCRIPT = re.compile(r"^(?:python )?((?:benchmarks|scripts|\.ci)/[\w/-]+(?:\.py|\.sh)?)(?= |$)")
+HUB_ID = re.compile(r"\b(?:Qwen|deepseek-ai|meta-llama)/[\w.-]+")
+# A page with its own test: tests/test_package.py follows it in an environment with nothing else
+BY_PACKAGE = "docs/quickstart.md"
+
+
+def reason(command: str) -> str | None:
+    """Why a command is not run, or None when it is."""
+    return next((why for begins, why in NOT_RUN.items() if f"{command} ".startswith(f"{begins} ")), None)
+
+
+def commands(page: str) -> list[str]:
+    return [command for block in blocks(page) for command in block.commands]
+
+
+def is_runnable(page: str) -> bool:
+    return any(block.language == "python" or any(not reason(line) for line in block.commands) for block in blocks(page))
+
+
+READ = [page for page in pages() if is_runnable(page) and page != BY_PACKAGE]
+
+
+@pytest.fixture
+def reader(tmp_path, executables) -> Iterator[Reader]:
+    """With files such as the pages speak of, and a hub where the demo has every name that they mention."""
+    (tmp_path / "home").mkdir()
+    _write_rows(tmp_path / "home")
+    for name, code in (("python", ""), ("jaxinfer", " -c 'from jaxinfer.cli import main; main()'")):
+        bin_folder = program(tmp_path / "bin", name, f'"{sys.executable}"{code}').parent
+    presence = tmp_path / "run"
+    presence.mkdir(mode=0o700)
+    packages = [ROOT, ROOT / "kernels", CLIENTS / "pyarrow"]
+    with running_hub() as hub:
+        hub.folders = {name: DEMO for page in pages() for name in HUB_ID.findall((ROOT / page).read_text())}
+        environment = with_path(
+            bin_folder,
+            PYTHONPATH=os.pathsep.join(map(str, packages)),
+            JAX_PLATFORMS="cpu",
+            JAXINFER_COMPILE_CACHE_DIR=str(executables),
+            HF_ENDPOINT=hub.url,
+            HF_HOME=str(tmp_path / "hub"),
+            XDG_RUNTIME_DIR=str(presence),
+        )
+        found = Reader(tmp_path / "home", environment)
+        try:
+            yield found
+        finally:
+            found.kill()
+
+
+def _write_rows(folder: Path) -> None:
+    rows = [{"prompt": "7 plus 5 is", "max_tokens": 8}, {"prompt": "8 plus 5 is", "max_tokens": 8}]
+    for name in ("questions.jsonl", "rows.jsonl"):
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "rows.csv").write_text("prompt\n7 plus 5 is\n8 plus 5 is\n")
+    table = "pyarrow.table({'prompt': ['7 plus 5 is']})"
+    script = f"import pyarrow, pyarrow.parquet; pyarrow.parquet.write_table({table}, 'rows.parquet')"
+    environment = os.environ | {"PYTHONPATH": str(CLIENTS / "pyarrow")}
+    subprocess.run([sys.executable, "-c", script], cwd=folder, env=environment, check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("page", READ)
+def test_a_reader_who_does_what_a_page_says_succeeds(page, reader):
+    """`make clients` puts pyarrow into .clients."""
+    for block in blocks(page):
+        if block.language == "python" or any(not reason(line) for line in block.commands):
+            reader.reads(block, INSTEAD, leaving_out=reason)
+    reader.leave()
+
+
+def test_the_blocks_are_of_languages_that_this_test_knows_and_commands_are_in_those_of_the_shell():
+    for page in pages():
+        for block in blocks(page):
+            assert block.language in LANGUAGES, (page, block.language)
+            first = block.text.split(maxsplit=1)[0] if block.text.strip() else ""
+            is_program = first in {"jaxinfer", "make", "curl", "pip", "python", "python3", "docker", "kubectl"}
+            assert block.language == "sh" or not is_program, f"{page}: a command outside of ```sh: {block.text}"
+
+
+@pytest.mark.parametrize("page", pages())
+def test_jaxinfer_knows_every_verb_and_option_that_a_page_gives_it(page):
+    typed = [line for line in commands(page) + spans(page) if "jaxinfer" in line and not line.startswith("[")]
+    for command in typed:
+        try:
+            given = list(invocations(command))
+        except ValueError:  # a span of code with a quote in it is no command
+            assert command not in commands(page), command
+            continue
+        for arguments in given:
+            parse(arguments)
+
+
+@pytest.mark.parametrize("page", pages())
+def test_the_flags_variables_targets_scripts_and_extras_that_a_page_names_are_there(page):
+    named = [ROOT / name for span in commands(page) + spans(page) for name in SCRIPT.findall(span)]
+    known = flags() | ELSEWHERE | {flag for path in named for flag in FLAG.findall(path.read_text())}
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for span in commands(page) + spans(page):
+        if not span.startswith("python -m"):
+            assert set(FLAG.findall(span)) <= known, (page, span)
+        assert set(re.findall(r"\bJAXINFER_\w+", span)) <= {
+            *OTHER_ENV,
+            *(f"JAXINFER_{name.upper()}" for name in SETTINGS),
+        }
+        assert set(re.findall(r"jaxinfer\[(\w+)\]", span)) <= extras.keys(), (page, span)
+        if made := re.match(r"make ([a-z-]+)\b", span):
+            assert made[1] in targets, (page, span)
+        if module := re.match(r"python -m (jaxinfer[\w.]*)", span):
+            path = (ROOT / module[1].replace(".", "/")).with_suffix(".py")
+            assert set(FLAG.findall(span)) <= set(FLAG.findall(path.read_text())), (page, span)
+
+
+def test_what_is_not_run_or_typed_otherwise_is_in_a_page():
+    shown = [f"{command} " for page in pages() for command in commands(page)]
+    for begins in (*NOT_RUN, *INSTEAD):
+        assert any(command.startswith(f"{begins} ") for command in shown), f"no page has {begins!r}: drop it from here"
+    assert "jaxinfer serve --serve-early" in (ROOT / "Makefile").read_text()
+
+
+def test_python_yaml_toml_and_json_in_the_pages_can_be_read(tmp_path):
+    for block in (block for page in pages() for block in blocks(page)):
+        if block.language == "python":
+            ast.parse(block.text)
+        elif block.language == "yaml":
+            assert yaml.safe_load(block.text)
+        elif block.language == "json":
+            json.loads(block.text)
+        elif block.language == "toml":
+            (tmp_path / "settings.toml").write_text(block.text)
+            config_from_sources(str(tmp_path / "settings.toml"))
+
+
+def test_the_quick_start_is_followed_by_the_test_of_the_package():
+    assert BY_PACKAGE in pages() and is_runnable(BY_PACKAGE)
+    assert BY_PACKAGE in (ROOT / "tests" / "test_package.py").read_text()
+
+
+@pytest.mark.parametrize(
+    "command", ["jaxinfer serve --prot 1", "jaxinfer bench latnecy", "cat x | jaxinfer batch -i - --ouput -"]
+)
+def test_a_planted_slip_is_found(command):
+    with pytest.raises(click.UsageError):
+        parse(next(invocations(command)))
+
+
+def test_words_are_those_of_a_shell():
+    assert words("a 'b c' | d; e") == ["a", "b c", "|", "d", ";", "e"]
+    assert list(invocations("X=1 .venv/bin/jaxinfer plan demo > out && docker run jaxinfer serve --port 1")) == [
+        ["plan", "demo"],
+        ["serve", "--port", "1"],
+    ]

@@ -1,0 +1,60 @@
+"""Requests that wait for their grammars, and what a long message is."""
+
+import asyncio
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from jaxinfer.errors import Overloaded
+from jaxinfer.llm.structure import MAX_WAITING_TRIALS, Forms
+from jaxinfer.llm.text_side import num_chars
+from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.text.grammar.trial import Tried
+
+
+class SlowTrial:
+    """Says of every grammar that it is good, once it may."""
+
+    def __init__(self) -> None:
+        self.may = threading.Event()
+
+    def known(self, constraint):
+        return None
+
+    def check(self, constraint):
+        assert self.may.wait(20)
+        return Tried(constraint.value)
+
+    def close(self):
+        self.may.set()
+
+
+def test_new_grammars_wait_for_each_other_but_not_without_end():
+    asyncio.run(wait_for_each_other())
+
+
+async def wait_for_each_other() -> None:
+    side = SimpleNamespace(folder=Path("nowhere"), tokenizer=SimpleNamespace(control_tokens={}))
+    forms = Forms(side, SimpleNamespace(vocab_size=8, eos_token_ids=(0,)))
+    forms._trial = trial = SlowTrial()
+    try:
+        asked = [SamplingParams(regex=f"a{i}") for i in range(MAX_WAITING_TRIALS + 1)]
+        waiting = [asyncio.create_task(forms.check(params, None)) for params in asked[:-1]]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded) as refusal:
+            await forms.check(asked[-1], None)
+        assert (refusal.value.code, refusal.value.retry_after_s) == ("grammars_full", 1.0)
+        trial.may.set()
+        assert [tried.text for tried in await asyncio.gather(*waiting)] == [params.regex for params in asked[:-1]]
+        assert (await forms.check(asked[-1], None)).text == asked[-1].regex
+    finally:
+        forms.close()
+
+
+def test_all_that_a_message_holds_makes_it_long():
+    call = {"function": {"name": "f" * 3, "arguments": {"a": ["b" * 5, 1, None]}}}
+    message = {"role": "assistant", "content": "x" * 7, "reasoning_content": "y" * 11, "tool_calls": [call]}
+    named = len("roleassistantcontentreasoning_contenttool_callsfunctionnameargumentsa")
+    assert num_chars([message]) == 3 + 5 + 7 + 11 + named

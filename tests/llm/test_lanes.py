@@ -1,0 +1,37 @@
+"""Tokenizing of short texts goes on while long ones take their time."""
+
+import asyncio
+import threading
+
+from jaxinfer.llm.lanes import LONG_CHARS, Lanes
+
+
+def test_what_is_short_does_not_wait_for_what_is_long():
+    async def run() -> None:
+        lanes, gate = Lanes(), threading.Event()
+        long = [asyncio.create_task(lanes.run(gate.wait, LONG_CHARS)) for _ in range(4)]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            assert [await lanes.run(lambda: i, LONG_CHARS - 1) for i in range(8)] == list(range(8))  # noqa: B023
+        assert not any(task.done() for task in long)
+        gate.set()
+        assert await asyncio.gather(*long) == [True] * 4
+        lanes.close()
+
+    asyncio.run(run())
+
+
+def test_what_is_given_up_before_its_turn_is_not_done():
+    async def run() -> None:
+        lanes, gate, done = Lanes(), threading.Event(), []
+        first = asyncio.create_task(lanes.run(gate.wait, LONG_CHARS))
+        left = asyncio.create_task(lanes.run(lambda: done.append(1), LONG_CHARS))
+        await asyncio.sleep(0)
+        left.cancel()
+        await asyncio.wait([left])
+        gate.set()
+        await first
+        lanes.close()
+        assert done == []
+
+    asyncio.run(run())

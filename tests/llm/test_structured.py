@@ -1,0 +1,254 @@
+"""Answers that must be of a grammar, over an engine with random weights: at temperature 1 each draws what it may."""
+
+import json
+import random
+import re
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from jaxinfer.errors import InvalidRequest
+from jaxinfer.llm.llm import LLM
+from jaxinfer.llm.structure import check_here, constraint_for
+from jaxinfer.protocol.sampling import SamplingParams
+from tests.llm.test_async_llm import collect
+from tests.llm.test_equalities import WAYS
+from tests.support import grammars
+from tests.support.engines import build
+
+PROMPT = [5, 6, 7, 5, 6, 7, 8]
+DRAWN = SamplingParams(temperature=1, max_tokens=60, seed=1)
+PERSON: dict[str, Any] = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 6}, "age": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+KINDS = {
+    "json_schema": lambda draw: grammars.root_schema(draw),
+    "regex": lambda draw: grammars.pattern(draw),
+    "grammar": lambda draw: grammars.grammar(draw),
+}
+
+
+@pytest.fixture
+def llm(engine):
+    return LLM.over(*engine)
+
+
+def answer(llm, prompt=PROMPT, **fields):
+    return llm.generate([prompt], replace(DRAWN, **fields))[0].outputs[0]
+
+
+def check_answers(llm, kind, count, seed):
+    """Each answer that stops is of its grammar, each that is cut off begins one; returns how many stopped."""
+    draw = random.Random(seed)
+    made = [KINDS[kind](draw) for _ in range(count)]
+    params = [replace(DRAWN, **{kind: source}, n=4, seed=i) for i, (source, _) in enumerate(made)]
+    stopped = 0
+    for (source, judge), own, output in zip(made, params, llm.generate([PROMPT] * count, params), strict=True):
+        for choice in output.outputs:
+            assert choice.finish_reason in ("stop", "length"), (source, choice)
+            if choice.finish_reason == "stop":
+                stopped += 1
+                assert judge(choice.text), (source, choice.text)
+            else:
+                assert is_prefix(llm, own, choice.token_ids), (source, choice.text)
+    return stopped
+
+
+def is_prefix(llm, params, token_ids):
+    compiler = llm._core.grammars
+    text = check_here(compiler, constraint_for(params, None, {}), {}).text
+    grammar = compiler.compile(text).result().copy()
+    for token_id in token_ids:
+        grammar.accept(token_id)
+    return not grammar.error
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_stops_is_of_its_grammar(llm, kind):
+    """A37"""
+    assert check_answers(llm, kind, 8, seed=3) > 16
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("kind", "count"), [("json_schema", 500), ("regex", 300), ("grammar", 100)])
+def test_hundreds_of_answers_are_of_their_grammars(llm, kind, count):
+    """A37"""
+    assert check_answers(llm, kind, count, seed=11) > 3 * count
+
+
+def test_a_choice_is_one_of_the_texts(llm):
+    texts = ["red", "green and blue", "", "é\n\"'"]
+    outputs = llm.generate([PROMPT], replace(DRAWN, choice=texts, n=16))[0].outputs
+    assert {choice.finish_reason for choice in outputs} == {"stop"}
+    assert len({choice.text for choice in outputs}) > 1
+    assert {choice.text for choice in outputs} <= set(texts)
+
+
+def test_ebnf_is_taken_as_lark_is(llm):
+    choice = answer(llm, grammar='root ::= "a" [0-9]{2} tail\ntail ::= "x" | "yz"')
+    assert choice.finish_reason == "stop" and re.fullmatch("a[0-9][0-9](x|yz)", choice.text)
+
+
+def test_free_text_may_hold_structures_between_tags(llm):
+    tags = {
+        "triggers": ["~"],
+        "structures": [{"begin": "~f>", "schema": {"type": "integer", "maximum": 9, "minimum": 0}, "end": "</f>"}],
+    }
+    (tilde,) = llm._text.tokenizer.encode("~")
+    choice = answer(llm, structural_tag=tags, logit_bias={tilde: 5.0}, max_tokens=80)
+    begun = choice.text.count("~")
+    assert begun > 1 and choice.text.replace("~", ""), choice.text
+    assert len(re.findall(r"~f>[0-9]</f>", choice.text)) >= begun - 1, choice.text
+
+
+def test_python_types_are_schemas(llm):
+    class Person(msgspec.Struct, forbid_unknown_fields=True):
+        name: str
+        is_old: bool
+
+    class Model:
+        @staticmethod
+        def model_json_schema():
+            return PERSON
+
+    for form in (Person, Model, json.dumps(PERSON)):
+        begun = answer(llm, json_schema=form, max_tokens=40).text
+        assert begun.lstrip("{ \n\r\t").startswith('"name"'), begun
+
+
+FAULTS = {
+    "a lookbehind": {"regex": "(?<=x)y"},
+    "an unclosed group": {"regex": "(a"},
+    "a rule that is not there": {"grammar": "start: nobody"},
+    "a keyword that cannot be enforced": {"json_schema": {"not": {"type": "null"}}, "strict_schema": True},
+    "another document": {"json_schema": {"$ref": "http://127.0.0.1:9/x"}},
+    "an unknown type": {"json_schema": {"type": "foo"}},
+    "no schema": {"json_schema": 7},
+    "no choice": {"choice": []},
+    "two ways": {"regex": "a", "choice": ["a"]},
+    "a tag without a trigger": {"structural_tag": {"triggers": ["x"], "structures": []}},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_cannot_be_held_to_is_refused_by_name(llm, fault):
+    fields = FAULTS[fault]
+    with pytest.raises(InvalidRequest) as refusal:
+        answer(llm, **fields)
+    assert refusal.value.param in fields
+    if "strict_schema" in fields:
+        assert '"not"' in str(refusal.value)
+
+
+def test_what_is_not_strict_is_kept_as_far_as_it_can_be(llm, caplog):
+    choice = answer(llm, json_schema={**PERSON, "not": {"type": "null"}}, max_tokens=100)
+    assert choice.text.lstrip().startswith("{")
+    assert 'Unimplemented keys: ["not"]' in caplog.text
+
+
+def workload():
+    draw = random.Random(5)
+    prompts, params = [], []
+    for i in range(10):
+        prompts.append([draw.randrange(320) for _ in range(draw.randint(1, 60))])
+        kind = draw.choice(["json_schema", "regex", None])
+        source = {} if kind is None else {kind: KINDS[kind](draw)[0]}
+        own = replace(DRAWN, seed=i, max_tokens=40, n=3 if i == 4 else 1, **source)
+        params.append(replace(own, presence_penalty=1.0, logit_bias={17: 3.0}) if i % 3 == 0 else own)
+    return prompts, params
+
+
+def tokens_of(llm, prompts, params):
+    return [[choice.token_ids for choice in output.outputs] for output in llm.generate(prompts, params)]
+
+
+@pytest.fixture(scope="module")
+def alone(engine):
+    llm = LLM.over(*engine)
+    return [tokens_of(llm, [prompt], [own])[0] for prompt, own in zip(*workload(), strict=True)]
+
+
+@pytest.mark.parametrize(
+    "way",
+    ["together", "read before the next step", pytest.param("in a pool that is too small", marks=pytest.mark.slow)],
+)
+def test_tokens_are_the_same_however_they_are_scheduled(engine, folder, executables, alone, way):
+    """A31 with grammars, seeds, penalties and n."""
+    changes = WAYS[way] | ({"num_pages": 11} if "small" in way else {})
+    config, core = build(folder, executables, **changes) if changes else engine
+    llm, compiled = LLM.over(config, core), core.stats().compiles_after_ready
+    assert tokens_of(llm, *workload()) == alone
+    if "small" in way:
+        assert core.stats().preemptions > 0
+    assert core.stats().compiles_after_ready == compiled
+    if core is not engine[1]:
+        llm.close()
+
+
+def test_a_grammars_end_wins_over_min_tokens_and_ignore_eos(llm):
+    for fields in ({"min_tokens": 30}, {"ignore_eos": True}, {"ignore_eos": True, "min_tokens": 30}):
+        choice = answer(llm, choice=["red"], **fields)
+        assert (choice.text, choice.finish_reason) == ("red", "stop")
+    longer = answer(llm, regex="[ab]+", min_tokens=20)
+    assert len(longer.token_ids) > 20
+    endless = answer(llm, regex="[ab]+", ignore_eos=True, max_tokens=40)
+    assert (len(endless.token_ids), endless.finish_reason) == (40, "length")
+
+
+def test_a_request_with_nothing_left_to_draw_fails_alone(llm):
+    prompts = [PROMPT] * 3
+    params = [replace(DRAWN, choice=["red"], allowed_token_ids=[5]), replace(DRAWN, choice=["red"]), DRAWN]
+    first, second, third = (output.outputs[0] for output in llm.generate(prompts, params))
+    assert first.finish_reason == "error" and "allowed_token_ids" in first.error
+    assert (second.text, second.finish_reason) == ("red", "stop")
+    assert third.token_ids == answer(llm).token_ids
+
+
+def test_controls_narrow_a_grammar_further(llm):
+    letters = llm._text.tokenizer.encode("a")
+    only = answer(llm, regex="[a-z]{3}", allowed_token_ids=[*letters, *llm.info.eos_token_ids])
+    assert (only.text, only.finish_reason) == ("aaa", "stop")
+    for seed in range(4):
+        assert "ab" not in answer(llm, regex="[ab]{12}", bad_words=["ab"], seed=seed).text
+
+
+def test_logprobs_are_the_models_own(llm):
+    free = answer(llm, logprobs=3, max_tokens=1)
+    held = answer(llm, regex="[0-9]+", logprobs=3, max_tokens=4)
+    assert len(held.logprobs) == len(held.token_ids)
+    tops = [set(position) - {token} for position, token in zip(held.logprobs, held.token_ids, strict=True)]
+    assert tops[0] & set(free.logprobs[0])
+
+
+def test_a_stop_string_ends_an_answer_early(llm):
+    choice = answer(llm, regex="[a-z]{50}", stop=["e", "a"], max_tokens=60)
+    assert choice.finish_reason == "stop" and not set("ea") & set(choice.text)
+
+
+def test_streams_of_both_transports_join_to_what_the_grammar_allows(served):
+    async def test(llm):
+        params = replace(DRAWN, json_schema=PERSON, max_tokens=120, n=4)
+        return await collect(llm, PROMPT, params)
+
+    deltas = served.run(test)
+    for index in range(4):
+        own = [delta for delta in deltas if delta.index == index]
+        assert own[-1].finish_reason in ("stop", "length")
+        if own[-1].finish_reason == "stop":
+            assert jsonschema_rs.is_valid(PERSON, json.loads("".join(delta.text for delta in own)))
+
+
+def test_a_request_that_waits_for_its_grammar_can_be_aborted(served):
+    async def test(llm):
+        stream = await llm.generate(PROMPT, replace(DRAWN, json_schema=PERSON), request_id="a")
+        await llm.abort("a")
+        return [delta async for delta in stream]
+
+    assert served.run(test)[-1].finish_reason in ("abort", "stop", "length")

@@ -1,0 +1,166 @@
+"""Grammars that strangers wrote: each is compiled or refused, in time, in a process that can be killed."""
+
+import json
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from jaxinfer.errors import InvalidRequest
+from jaxinfer.text.grammar import trial
+from jaxinfer.text.grammar.source import Constraint
+from jaxinfer.text.grammar.trial import MEMORY_BYTES, Setting, Trial
+from tests.support.checkpoints import write_checkpoint
+from tests.support.processes import children_of
+
+GOOD = Constraint("regex", "a[0-9]+", param="regex")
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory):
+    folder = write_checkpoint(tmp_path_factory.mktemp("grammars") / "tiny")
+    return Setting(str(folder / "tokenizer.json"), 352, [322], {"<tool_call>": 323}, MEMORY_BYTES)
+
+
+@pytest.fixture(scope="module")
+def tried(setting):
+    trial = Trial(setting)
+    yield trial
+    trial.close()
+
+
+def schema(value, **fields):
+    return Constraint("json_schema", value if isinstance(value, str) else json.dumps(value), param="x", **fields)
+
+
+def nested(depth):
+    return '{"items":' * depth + "{}" + "}" * depth
+
+
+BAD = {
+    "a lookbehind without an end": Constraint("regex", "(?<=x)*", param="x"),
+    "an unclosed group": Constraint("regex", "(" * 1000, param="x"),
+    "a schema of 10,000 levels": schema(nested(10_000)),
+    "an unknown type": schema({"type": "foo"}),
+    "a pattern that is none": schema({"type": "string", "pattern": "("}),
+    "another document": schema({"$ref": "http://127.0.0.1:9/x.json"}),
+    "what can never be": schema({"type": "integer", "minimum": 3, "maximum": 2}, strict=True),
+    "a Lark of 20,000 parentheses": Constraint("grammar", "start: " + "(" * 20_000, param="x"),
+    "EBNF of 20,000 parentheses": Constraint("grammar", "root ::= " + "(" * 20_000, param="x"),
+    "a rule that is itself": Constraint("grammar", "start: start", param="x"),
+    "a token that is not there": Constraint("grammar", "start: <[99999]>", param="x"),
+}
+EITHER = {
+    "a repetition of repetitions": Constraint("regex", "(a{1,300}){300}", param="x"),
+    "plus on plus on plus": Constraint("regex", "((a+)+)+", param="x"),
+    "100 kB of pattern": Constraint("regex", "ab|" * 33_000 + "c", param="x"),
+    "a schema that is itself": schema({"$ref": "#"}),
+    "70,000 options": schema({"enum": [f"x{i}" for i in range(70_000)]}),
+    "a billion items": schema({"type": "array", "items": {"type": "null"}, "minItems": 10**9}),
+    "a string of a billion characters": schema({"type": "string", "minLength": 10**9}),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_compiled_is_refused(tried, name):
+    """A24, A25"""
+    tried.check(GOOD)
+    began = time.monotonic()
+    with pytest.raises(InvalidRequest) as refusal:
+        tried.check(BAD[name])
+    assert (refusal.value.param, refusal.value.code) == ("x", "invalid_grammar")
+    assert len(str(refusal.value)) < 700
+    assert time.monotonic() - began < 3 * trial.TIMEOUT_S
+    assert tried.check(GOOD).text
+
+
+@pytest.mark.parametrize("name", EITHER)
+def test_what_is_large_is_compiled_in_time_or_refused(tried, name):
+    """A24, A25"""
+    tried.check(GOOD)
+    began = time.monotonic()
+    try:
+        tried.check(EITHER[name])
+    except InvalidRequest as refusal:
+        assert refusal.code == "invalid_grammar"
+    assert time.monotonic() - began < 3 * trial.TIMEOUT_S
+    assert tried.check(GOOD).text
+
+
+def test_a_child_that_takes_too_long_is_killed_and_replaced(setting):
+    slow = Trial(setting, timeout_s=30)
+    slow.check(GOOD)
+    child = slow._child.pid
+    slow._timeout_s = 0.2
+    os.kill(child, signal.SIGSTOP)
+    with pytest.raises(InvalidRequest, match=r"more than 0\.2 s"):
+        slow.check(Constraint("regex", "b", param="regex"))
+    slow._timeout_s = 30
+    assert slow.check(Constraint("regex", "c", param="regex")).text
+    again = slow._child.pid
+    slow.close()
+    assert not {str(child), str(again)} & children_of(os.getpid())
+
+
+def test_a_child_that_dies_refuses_one_grammar_and_no_other(setting):
+    own = Trial(setting, timeout_s=30)
+    own.check(GOOD)
+    os.kill(own._child.pid, signal.SIGKILL)
+    with pytest.raises(InvalidRequest, match="too much"):
+        own.check(Constraint("regex", "b", param="regex"))
+    assert own.check(Constraint("regex", "c", param="regex")).text
+    own.close()
+
+
+def test_what_was_tried_is_not_tried_again(setting):
+    own = Trial(setting, timeout_s=30)
+    first = own.check(GOOD)
+    with pytest.raises(InvalidRequest):
+        own.check(BAD["an unclosed group"])
+    own.close()
+    assert own.check(GOOD) is first
+    with pytest.raises(InvalidRequest):
+        own.check(BAD["an unclosed group"])
+
+
+def test_what_is_kept_is_bounded(tried):
+    threads = [
+        threading.Thread(target=lambda n=n: [tried.check(schema({"const": f"{n} {i}"})) for i in range(100)])
+        for n in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(tried._known) == trial.MAX_KNOWN and tried._known_bytes < trial.MAX_KNOWN_BYTES
+
+
+def test_what_is_left_out_of_a_schema_is_named_unless_it_is_strict(tried):
+    unusual = {"type": "array", "uniqueItems": True}
+    assert "uniqueItems" in " ".join(tried.check(schema(unusual)).warnings)
+    with pytest.raises(InvalidRequest, match=r"uniqueItems.*set strict to false"):
+        tried.check(schema(unusual, strict=True))
+
+
+def test_a_tokenizer_that_cannot_be_used_refuses_every_grammar(setting, tmp_path):
+    (tmp_path / "tokenizer.json").write_text('{"model": {"type": "Nobody"}}')
+    own = Trial(Setting(str(tmp_path / "tokenizer.json"), 352, [322], {}, MEMORY_BYTES))
+    for _ in range(2):
+        with pytest.raises(InvalidRequest, match="needs a tokenizer that llguidance can read"):
+            own.check(GOOD)
+    own.close()
+
+
+def test_a_text_that_grows_as_it_is_written_is_refused_by_its_size(tried):
+    triggers = ["<" * (i + 1) for i in range(40)]
+    schema = {"type": "string", "description": "x" * 20_000}
+    structures = [{"begin": "<" * 40, "schema": schema, "end": ">"}] * 40
+    asked = Constraint("structural_tag", json.dumps({"triggers": triggers, "structures": structures}), param="x")
+    with pytest.raises(InvalidRequest, match=f"may have {trial.MAX_TEXT_CHARS} characters"):
+        tried.check(asked)
+
+
+def test_a_character_that_json_leaves_alone_may_be_chosen(tried):
+    assert tried.check(Constraint("choice", json.dumps(["a\x7fb"]), param="x")).text
