@@ -3,10 +3,9 @@
 import logging
 import threading
 import time
-from concurrent.futures import Future
 
 from jaxinfer.config import EngineConfig
-from jaxinfer.engine.sequence import Call, Message
+from jaxinfer.engine.sequence import Message
 from jaxinfer.errors import EngineError
 from jaxinfer.llm.core import Core, StartCore
 from jaxinfer.llm.events import OnEvent
@@ -27,6 +26,7 @@ class EngineThread:
         self._start_core = start_core
         self._core: Core | None = None
         self._thread: threading.Thread | None = None
+        self._wake = threading.Event()
         self._closing = False
 
     def start(self, on_outputs: OnOutputs, on_failure: OnFailure, *, whole: bool = False) -> Handshake:
@@ -43,6 +43,7 @@ class EngineThread:
     def post(self, message: Message) -> None:
         assert self._core is not None, "a transport is posted to only once it has started"
         self._core.engine.inbox.put(message)
+        self._wake.set()
 
     def stats(self) -> Stats:
         assert self._core is not None, "a transport is asked only once it has started"
@@ -60,17 +61,22 @@ class EngineThread:
 
     def close(self) -> None:
         self._closing = True
+        self._wake.set()
         if self._thread is not None:
-            self.post(Call(lambda: None, Future()))  # it may be waiting for one
             self._thread.join()
 
     def _run(self, core: Core, on_outputs: OnOutputs, on_failure: OnFailure) -> None:
         try:
             while not self._closing or core.engine.has_work:
+                self._wake.clear()  # before the inbox is read: a message that arrives later sets it again
                 if outputs := core.engine.step():
                     on_outputs(outputs)
-                if not (core.engine.has_work or self._closing):
-                    core.engine.wait(timeout_s=1.0)  # threads that compile grammars put messages too
+                if core.engine.has_work or self._closing:
+                    continue
+                if core.engine.awaits_grammar:
+                    core.engine.wait(timeout_s=1.0)
+                else:
+                    self._wake.wait()
         except Exception as error:
             log.exception("the engine failed")
             on_failure(error)
