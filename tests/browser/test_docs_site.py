@@ -74,11 +74,16 @@ def luminance(colour: str) -> float:
 
 
 def test_the_search_finds_a_setting_and_leads_to_it(open_page):
+    from playwright.sync_api import expect  # there once there is a browser
+
     page = open_page("docs/deploy/index.html", viewport=DESK)
     page.keyboard.press("/")
     page.keyboard.type("max num batched tokens")
     found = page.locator("#found a", has_text="Settings").first
+    leads = re.compile(r"docs/reference/settings\.html#scheduling$")
+    expect(found).to_have_attribute("href", leads)  # before, each key typed was a search of its own
     found.click()
-    assert page.url.endswith("docs/reference/settings.html#scheduling")
+    page.wait_for_url("**/docs/reference/settings.html#scheduling")
     page.locator("#search").fill("no such words anywhere at all")
+    page.locator("#found li.none").wait_for()
     assert page.locator("#found").inner_text() == "Nothing has all of these words."
