@@ -17,9 +17,10 @@ import msgspec
 from jaxinfer.bench import machine
 from jaxinfer.bench.client import PATH
 from jaxinfer.bench.http_client import Connection, Outcome, Target, read_stream, read_text
+from jaxinfer.bench.outcomes import first_tokens, mean_cached, paces, per_token_s, ttft_s, whole_s, wholes
 from jaxinfer.bench.program import serving
 from jaxinfer.bench.report import Report, Table, Value, percentile
-from jaxinfer.bench.serve import first_model, per_token_s, ttft_s
+from jaxinfer.bench.serve import first_model
 from jaxinfer.config import SETTINGS, EngineConfig, Resolved, unknown_name
 from jaxinfer.errors import ConfigError, EngineError
 from jaxinfer.runtime import nvidia
@@ -169,12 +170,15 @@ async def one(side: Side, connection: Connection, body: bytes) -> Answer:
 def of_side(side: Side, told: Sequence[Answer]) -> tuple[Value, ...]:
     """Of SIDES. The rate is of its turns alone: its tokens by the time that they took, one after another."""
     outcomes = [answer.outcome for answer in told]
-    firsts = [ttft_s(outcome) * 1e3 for outcome in outcomes]
-    paces = [pace * 1e3 for outcome in outcomes if (pace := per_token_s(outcome)) is not None]
-    whole = [(outcome.times_s[-1] - outcome.sent_s) * 1e3 for outcome in outcomes]
-    cached = [outcome.cached_tokens for outcome in outcomes if outcome.cached_tokens is not None]
-    times = percentile(firsts, 50), percentile(firsts, 90), percentile(paces, 50), percentile(whole, 50)
-    return side.name, busy_rate(outcomes), *times, sum(cached) / len(cached) if cached else None
+    firsts = first_tokens(outcomes)
+    times = (
+        percentile(firsts, 50),
+        percentile(firsts, 90),
+        percentile(paces(outcomes), 50),
+        percentile(wholes(outcomes), 50),
+    )
+    ms = [None if seconds is None else seconds * 1e3 for seconds in times]
+    return side.name, busy_rate(outcomes), *ms, mean_cached(outcomes)
 
 
 def busy_rate(outcomes: Sequence[Outcome]) -> float:
@@ -191,7 +195,7 @@ def pairs(first: Sequence[Answer], second: Sequence[Answer]) -> list[tuple[Value
     kinds: dict[str, Callable[[Outcome], float | None]] = {
         "first token ms": ttft_s,
         "ms a token": per_token_s,
-        "whole request ms": lambda outcome: outcome.times_s[-1] - outcome.sent_s,
+        "whole request ms": whole_s,
     }
     rows: list[tuple[Value, ...]] = []
     for kind, value in kinds.items():

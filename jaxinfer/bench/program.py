@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from jaxinfer.bench.http_client import Target
 from jaxinfer.config import SETTINGS, EngineConfig
 from jaxinfer.errors import EngineError
 
@@ -25,6 +26,10 @@ class Program:
 
     url: str
     ready_s: float
+
+    @property
+    def target(self) -> Target:
+        return Target(self.url, "")
 
 
 @contextlib.contextmanager

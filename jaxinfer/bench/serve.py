@@ -18,6 +18,18 @@ from jaxinfer.bench import machine
 from jaxinfer.bench.client import PATH, Results
 from jaxinfer.bench.http_client import Outcome, Reply, Target
 from jaxinfer.bench.load import Load, Share, shares
+from jaxinfer.bench.outcomes import (
+    duration_s,
+    first_tokens,
+    gaps,
+    longest_gap_s,
+    mean_cached,
+    output_rate,
+    paces,
+    per_token_s,
+    ttft_s,
+    wholes,
+)
 from jaxinfer.bench.report import Report, Table, Value, percentile
 from jaxinfer.errors import EngineError
 
@@ -43,7 +55,7 @@ def run(load: Load, processes: int, warm_up: int, goals: Goals, check_client: bo
     """Load a server and describe it. Raises EngineError when no request was answered."""
     if not load.model:
         load = msgspec.structs.replace(load, model=first_model(load.target))
-    warmed = [asyncio.run(ask(load.target, "POST", PATH, load.body(-1 - number))) for number in range(warm_up)]
+    warmed = [ask_once(load.target, "POST", PATH, load.body(-1 - number)) for number in range(warm_up)]
     results = drive(shares(load, processes))
     good = [outcome for outcome in results.outcomes if not outcome.error]
     failed = [reply.error for reply in warmed if reply.error] + [one.error for one in results.outcomes if one.error]
@@ -86,14 +98,36 @@ def label(load: Load) -> str:
 
 def first_model(target: Target) -> str:
     """The first name that the server serves. Raises EngineError."""
-    reply = asyncio.run(ask(target, "GET", "/v1/models"))
+    return models_of(target, ask_once(target, "GET", "/v1/models"))[0].id
+
+
+class Card(msgspec.Struct):
+    """A model as a server describes it."""
+
+    id: str
+    max_model_len: int | None = None
+
+
+class _Cards(msgspec.Struct):
+    data: list[Card]
+
+
+def models_of(target: Target, reply: Reply) -> list[Card]:
+    """The models in an answer of /v1/models, one at least. Raises EngineError."""
     try:
         if reply.error:
             raise ValueError(reply.error)
-        return str(msgspec.json.decode(reply.body)["data"][0]["id"])
-    except (ValueError, LookupError, TypeError) as error:
+        if cards := msgspec.json.decode(reply.body, type=_Cards).data:
+            return cards
+        raise ValueError("it names none")
+    except ValueError as error:
         law = f"{target.base}/v1/models must name a model"
-        raise EngineError(f"{law}, the answer was: {error}; check --url, or give --model") from error
+        raise EngineError(f"{law}, the answer was: {error}; check --url, or see `jaxinfer ps`; or give --model") from error
+
+
+def ask_once(target: Target, method: str, path: str, body: bytes = b"") -> Reply:
+    """The same as `ask`, where no event loop runs."""
+    return asyncio.run(ask(target, method, path, body))
 
 
 async def ask(target: Target, method: str, path: str, body: bytes = b"") -> Reply:
@@ -165,28 +199,6 @@ def _line(process: subprocess.Popen[bytes]) -> bytes:
 # What the outcomes say
 
 
-def ttft_s(outcome: Outcome) -> float:
-    return outcome.times_s[0] - outcome.sent_s
-
-
-def per_token_s(outcome: Outcome) -> float | None:
-    spread = outcome.times_s[-1] - outcome.times_s[0]
-    return spread / (outcome.tokens - 1) if outcome.tokens > 1 else None
-
-
-def gaps_s(outcome: Outcome) -> list[float]:
-    return [late - early for early, late in zip(outcome.times_s, outcome.times_s[1:], strict=False)]
-
-
-def output_rate(outcomes: Sequence[Outcome]) -> float:
-    """Tokens per second from the first request to the last piece."""
-    return sum(outcome.tokens for outcome in outcomes) / duration_s(outcomes)
-
-
-def duration_s(outcomes: Sequence[Outcome]) -> float:
-    return max(one.times_s[-1] for one in outcomes) - min(one.sent_s for one in outcomes)
-
-
 RATES = (
     "load",
     "seconds",
@@ -205,20 +217,18 @@ type Rows = tuple[tuple[str, ...], list[tuple[Value, ...]]]
 def _rates(name: str, load: Load, good: Sequence[Outcome], asked: int, goals: Goals) -> Rows:
     seconds = duration_s(good)
     met = sum(goals.are_met(outcome) for outcome in good)
-    cached = [one.cached_tokens for one in good if one.cached_tokens is not None]
     short = sum(one.tokens != load.output_tokens for one in good)
-    longest = max((gap for one in good for gap in gaps_s(one)), default=0.0)
+    longest = max(gaps(good), default=0.0)
     row: tuple[Value, ...] = (name, seconds, output_rate(good), len(good) / seconds, met / seconds, longest * 1e3)
-    mean_cached = sum(cached) / len(cached) if cached else None
-    return RATES, [(*row, asked - len(good), short, mean_cached)]
+    return RATES, [(*row, asked - len(good), short, mean_cached(good))]
 
 
 def _times(good: Sequence[Outcome]) -> Table:
     kinds = {
-        "first token": [ttft_s(one) for one in good],
-        "token gap": [gap for one in good for gap in gaps_s(one)],
-        "time per token": [each for one in good if (each := per_token_s(one)) is not None],
-        "whole request": [one.times_s[-1] - one.sent_s for one in good],
+        "first token": first_tokens(good),
+        "token gap": gaps(good),
+        "time per token": paces(good),
+        "whole request": wholes(good),
     }
     columns = ("ms", "mean", *(f"p{percent}" for percent in PERCENTS), "most")
     rows: list[tuple[Value, ...]] = []
@@ -233,17 +243,6 @@ def _interruption(name: str, one: Outcome, good: Sequence[Outcome]) -> Table:
     columns = ("while running", "prompt", "its first token ms", "longest gap of the others ms")
     first = ttft_s(one) * 1e3 if one.times_s else None
     return Table("interruption", columns, [(name, one.prompt_tokens, first, longest_gap_s(one, good) * 1e3)])
-
-
-def longest_gap_s(one: Outcome, others: Sequence[Outcome]) -> float:
-    """The longest gap of other streams that lay, in part at least, between a prompt and its first token."""
-    until_s = one.times_s[0] if one.times_s else one.sent_s
-    longest = 0.0
-    for outcome in others:
-        for early, late in zip(outcome.times_s, outcome.times_s[1:], strict=False):
-            if early < until_s and late > one.sent_s:
-                longest = max(longest, late - early)
-    return longest
 
 
 def _client(load: Load, processes: int, rate: float, name: str) -> Table:

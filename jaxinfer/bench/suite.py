@@ -36,9 +36,8 @@ class Stage:
         """What `measure` finds on a server with these settings changed; its second argument is max_model_len."""
         with serving(dataclasses.replace(self.job.config, **changes)) as program:  # type: ignore[arg-type]
             self.job.say(f"server ready after {program.ready_s:.1f} s")
-            load = served.load_on(program, self.job, requests=1, input_tokens=1, output_tokens=1)
-            found = measure(program, served.max_model_len(load))
-            compiled = served.compilations(program, load)
+            found = measure(program, served.max_model_len(program.target))
+            compiled = served.compilations(program.target)
         self.facts += [("server ready after", f"{program.ready_s:.1f} s, with imports")]
         self.facts += [("server's compiles after ready", str(compiled))]
         return found

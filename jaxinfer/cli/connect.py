@@ -10,7 +10,7 @@ from jaxinfer.cli.snippets import CLIENTS, Server
 from jaxinfer.errors import ConfigError, EngineError
 
 if TYPE_CHECKING:
-    from jaxinfer.bench.http_client import Reply
+    from jaxinfer.bench.http_client import Target
 
 REFUSED = 401
 
@@ -43,60 +43,39 @@ def asked(base: str, model: str | None, key_env: str | None) -> Server:
     """What a server says. Raises EngineError when it does not answer, ConfigError when it wants a key or has no such
     model.
     """
-    reply = get(base, "", "/v1/models")
+    from jaxinfer.bench.http_client import Target
+    from jaxinfer.bench.serve import ask_once, models_of
+
+    target = Target(base, "")
+    reply = ask_once(target, "GET", "/v1/models")
     needs_key = reply.status == REFUSED
-    key = ""
     if needs_key:
         if key_env is None:
             raise ConfigError(f"{base} asks for a key; name the variable that holds it, as in --api-key-env MY_KEY")
-        key = key_of(key_env)
-        reply = get(base, key, "/v1/models")
-    cards = models_of(base, reply)
-    names = [card["id"] for card in cards]
+        target = Target(base, key_of(key_env))
+        reply = ask_once(target, "GET", "/v1/models")
+    cards = models_of(target, reply)
+    names = [card.id for card in cards]
     if model is not None and model not in names:
         raise ConfigError(f"--model must be one that {base} serves, {', '.join(names)}; got {model!r}")
     card = cards[names.index(model) if model else 0]
     variable = key_env if needs_key and key_env else ""
-    length = card.get("max_model_len")
-    return Server(base, card["id"], variable, routes(base, key), length if isinstance(length, int) else None)
+    return Server(base, card.id, variable, routes(target), card.max_model_len)
 
 
-def get(base: str, key: str, path: str) -> "Reply":
-    import asyncio
-
-    from jaxinfer.bench.http_client import Target
-    from jaxinfer.bench.serve import ask
-
-    return asyncio.run(ask(Target(base, key), "GET", path))
-
-
-def models_of(base: str, reply: "Reply") -> list[dict[str, Any]]:
-    """The cards of /v1/models. Raises EngineError."""
-    import msgspec
-
-    try:
-        if reply.error:
-            raise ValueError(reply.error)
-        cards: list[dict[str, Any]] = msgspec.json.decode(reply.body)["data"]
-        if not cards or not all(isinstance(card["id"], str) for card in cards):
-            raise ValueError("it names none")
-        return cards
-    except (ValueError, LookupError, TypeError) as error:
-        law = f"{base}/v1/models must name a model"
-        raise EngineError(f"{law}, the answer was: {error}; check --url, or see `jaxinfer ps`") from error
-
-
-def routes(base: str, key: str) -> frozenset[str] | None:
+def routes(target: "Target") -> frozenset[str] | None:
     """The paths of /openapi.json; None where there is none."""
     import msgspec
 
-    reply = get(base, key, "/openapi.json")
+    from jaxinfer.bench.serve import ask_once
+
+    reply = ask_once(target, "GET", "/openapi.json")
     if reply.error:
         return None
     try:
         return frozenset(msgspec.json.decode(reply.body)["paths"])
     except (ValueError, LookupError, TypeError) as error:
-        raise EngineError(f"{base}/openapi.json must list paths, reading it failed with: {error}") from error
+        raise EngineError(f"{target.base}/openapi.json must list paths, reading it failed with: {error}") from error
 
 
 class Connect(GroupedCommand):

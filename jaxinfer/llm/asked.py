@@ -85,8 +85,7 @@ class Asked:
             job = dataclasses.replace(job, echo=await _echo(llm, request, prompts, job.prompts))
         if isinstance(request, ChatRequest) and self.apart:
             job = dataclasses.replace(job, reading=_reading(llm, request, job.prompts[0]))
-        form = await llm.forms.check(self.sampling, job.reading)
-        return job if form is None else dataclasses.replace(job, warnings=form.warnings)
+        return dataclasses.replace(job, form=await llm.forms.check(self.sampling, job.reading))
 
 
 def read_asked(kind: Kind, body: dict[str, Any], info: ModelInfo) -> Asked:

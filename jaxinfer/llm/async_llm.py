@@ -34,6 +34,7 @@ from jaxinfer.llm.types import Delta, ModelInfo, Stats, Timings
 from jaxinfer.protocol.embeddings import Pooling
 from jaxinfer.protocol.sampling import ResolvedSampling, SamplingParams
 from jaxinfer.text.chat_template import encode_chat
+from jaxinfer.text.grammar.trial import Tried
 from jaxinfer.text.reading import Reading
 from jaxinfer.text.tools.reader import ToolUse
 
@@ -241,6 +242,7 @@ class AsyncLLM:
         reading: Reading | None = None,
         random_seed: int | None = None,
         bulk: bool = False,
+        form: Tried | None = None,
     ) -> AsyncIterator[Delta]:
         """Accept a request; iterate over what is returned for its deltas. Closing it early aborts the request.
 
@@ -250,7 +252,7 @@ class AsyncLLM:
         prompt_only: the one token of the answer is not wanted; the prompt may fill the context.
         reading: how the text is taken apart (see `reading`); None leaves it whole.
         random_seed: 64 bits for a request that names no seed, instead of fresh ones.
-        bulk: nobody reads the answer before it is whole.
+        bulk: nobody reads the answer before it is whole.    form: what `forms.check` said of params, if it was asked.
         Raises InvalidRequest, Overloaded or Unavailable here, never later.
         """
         request, sampling = prepare(
@@ -267,7 +269,7 @@ class AsyncLLM:
             salt=salt,
             prompt_only=prompt_only,
             reading=reading,
-            structure=await self._model.forms.structure(params, reading, prompt_ids, chat=chat),
+            structure=self.forms.structure(form or await self.forms.check(params, reading), prompt_ids, chat=chat),
         )
         return self._accept(request, sampling, request_id, arrived_s, reading)
 

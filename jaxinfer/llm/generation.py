@@ -15,6 +15,7 @@ from jaxinfer.protocol.embeddings import Pooling
 from jaxinfer.protocol.forms import Choice, Metrics, Usage
 from jaxinfer.protocol.logprobs import TokenLogprob
 from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.text.grammar.trial import Tried
 from jaxinfer.text.reading import Reading
 from jaxinfer.text.tools.reader import WholeCalls
 
@@ -63,7 +64,7 @@ class Job:
     turn: of a session, which then has one prompt and one choice.
     seed: 64 bits that seed what names no seed of its own; None is a fresh one.
     bulk: nobody reads the answers before they are whole.    pooling: embeddings are wanted instead.
-    warnings: what of the request could not be carried out, for the client.
+    form: what the answers must be, tried.
     """
 
     prompts: list[list[int]]
@@ -78,7 +79,12 @@ class Job:
     seed: int | None = None
     bulk: bool = False
     pooling: Pooling | None = None
-    warnings: tuple[str, ...] = ()
+    form: Tried | None = None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What of the request cannot be carried out, for the client."""
+        return () if self.form is None else self.form.warnings
 
 
 class _Rest(TypedDict):
@@ -135,6 +141,7 @@ class Generation:
             prompt_only=job.echo is not None and job.echo.prompt_only,
             reading=job.reading,
             bulk=job.bulk,
+            form=job.form,
             random_seed=None if job.seed is None else (job.seed + position) % 2**64,
             **rest,
         )

@@ -35,6 +35,8 @@ from jaxinfer.protocol.embeddings import Pooling, check_dimensions, check_pairs,
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.tools import read_schemas
 from jaxinfer.text.chat_template import encode_chat
+from jaxinfer.text.grammar.source import Constraint
+from jaxinfer.text.grammar.trial import Tried
 from jaxinfer.text.reading import Reading
 from jaxinfer.text.tools.reader import ToolUse
 
@@ -261,9 +263,10 @@ class LLM:
         chat: bool,
         bulk: bool,
     ) -> dict[str, Answer]:
-        answers = {}
+        answers: dict[str, Answer] = {}
+        tried: dict[Constraint, Tried] = {}  # many prompts, as a rule, have one form
         for (_, ids), sampling_params, reading in zip(encoded, params, readings, strict=True):
-            form = self._form(sampling_params, reading)
+            form = self._form(sampling_params, reading, tried)
             end_ids = self.info.eos_token_ids
             request, sampling = prepare(
                 ids,
@@ -282,16 +285,17 @@ class LLM:
         self._start(answers)
         return answers
 
-    def _form(self, params: SamplingParams, reading: Reading | None) -> str | None:
-        """The grammar of what an answer must be. Raises InvalidRequest."""
+    def _form(self, params: SamplingParams, reading: Reading | None, tried: dict[Constraint, Tried]) -> str | None:
+        """The grammar of what an answer must be. tried: those that were before. Raises InvalidRequest."""
         control_tokens = self._text.tokenizer.control_tokens
         constraint = constraint_for(params, reading, control_tokens)
         if constraint is None:
             return None
-        tried = check_here(self._core.grammars, constraint, control_tokens)
-        for warning in tried.warnings:
-            log.warning("%s: %s", constraint.param, warning)
-        return tried.text
+        if constraint not in tried:
+            tried[constraint] = check_here(self._core.grammars, constraint, control_tokens)
+            for warning in tried[constraint].warnings:
+                log.warning("%s: %s", constraint.param, warning)
+        return tried[constraint].text
 
     def _start(self, answers: dict[str, Answer]) -> None:
         """All of them are valid, so all may start."""

@@ -86,11 +86,8 @@ class Forms:
         finally:
             self._num_waiting -= 1
 
-    async def structure(
-        self, params: SamplingParams, reading: Reading | None, prompt_ids: Sequence[int], *, chat: bool
-    ) -> Structure | None:
-        """The same for the engine."""
-        form = await self.check(params, reading)
+    def structure(self, form: Tried | None, prompt_ids: Sequence[int], *, chat: bool) -> Structure | None:
+        """The same for the engine, for one prompt."""
         return None if form is None else structure_of(form.text, self._side, prompt_ids, self._end_ids, chat=chat)
 
     def close(self) -> None:

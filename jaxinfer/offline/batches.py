@@ -121,7 +121,7 @@ class Batches:
             raise InvalidRequest(f"{law} {age}, and as many are; wait", code="too_many_batches")
         now = int(time.time())
         batch = BatchRecord(
-            id=new_id("batch"),
+            id=new_id("batch_"),
             owner=owner,
             endpoint=wire.endpoint,
             input_file_id=wire.input_file_id,
@@ -260,7 +260,7 @@ class Batches:
     async def _decide(self, batch: BatchRecord, outcome: Outcome) -> None:
         """How it ends is certain from here on, and the names of its files."""
         batch.outcome = outcome
-        batch.output_file_id, batch.error_file_id = new_id("file"), new_id("file")
+        batch.output_file_id, batch.error_file_id = new_id("file-"), new_id("file-")
         if outcome == "completed":
             batch.enter("finalizing")
         await self._save(batch)

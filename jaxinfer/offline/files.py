@@ -176,7 +176,7 @@ class Upload:
     """A file under way. Invariant: its bytes are counted before they are written, and no longer once it is closed."""
 
     def __init__(self, store: FileStore, owner: str, folder: Path) -> None:
-        self.id = new_id("file")
+        self.id = new_id("file-")
         self._store = store
         self._owner = owner
         self._file: BinaryIO = (folder / f"{self.id}{CONTENT}").open("wb")
@@ -220,7 +220,7 @@ class Upload:
 
 
 def new_id(prefix: str) -> str:
-    return f"{prefix}-{secrets.token_hex(12)}" if prefix == "file" else f"{prefix}_{secrets.token_hex(12)}"
+    return f"{prefix}{secrets.token_hex(12)}"
 
 
 def _read(path: Path) -> StoredFile:

@@ -27,6 +27,7 @@ from jaxinfer.offline.rows import Form, Raw, Row, read_row
 from jaxinfer.offline.starts import Starts
 from jaxinfer.offline.tally import Tally
 from jaxinfer.offline.window import Window
+from jaxinfer.protocol.body import LARGE_BYTES
 from jaxinfer.protocol.embeddings import EmbeddingRequest, Head, embedding_item, list_body
 from jaxinfer.protocol.forms import Usage
 from jaxinfer.protocol.validate import invalid
@@ -35,7 +36,6 @@ log = logging.getLogger(__name__)
 AHEAD = 2  # times max_num_seqs that may be with the engine: it need not wait for us
 WINDOW = 8  # times max_num_seqs that may be between being read and being written, unless said otherwise
 _BREATH = 1024  # rows passed over before others may run
-_LARGE_BYTES = 64 * 2**10  # parses in about 1 ms; more would hold up whoever shares the event loop
 
 
 class Sink(Protocol):
@@ -146,7 +146,7 @@ class BatchRun:
         return refused(row, self._plan.form, error)
 
     async def _read(self, raw: Raw) -> Row:
-        if raw.num_bytes > _LARGE_BYTES:
+        if raw.num_bytes > LARGE_BYTES:
             return await asyncio.to_thread(read_row, raw, self._plan.defaults)
         return read_row(raw, self._plan.defaults)
 

@@ -14,6 +14,7 @@ from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.long_strings import LONG_BYTES, put_back, take_out
 from jaxinfer.protocol.validate import is_unicode, show
 
+LARGE_BYTES = 64 * 2**10  # parses in about 1 ms; more is for a thread, or it would hold up the event loop's streams
 MAX_DEPTH = 64
 MAX_FIELDS = 256
 MAX_VALUES = 2**18  # names count too; to parse as many takes 30 ms, in which no other thread of the server runs

@@ -9,11 +9,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from jaxinfer.errors import Overloaded
-from jaxinfer.protocol.body import parse_body
+from jaxinfer.protocol.body import LARGE_BYTES, parse_body
 from jaxinfer.protocol.fields import refuse_unknown, warning_text
 
 WARNINGS = "x-jaxinfer-warnings"
-_LARGE_BYTES = 64 * 2**10  # parses in about 1 ms; more would hold up the other streams
 MAX_LARGE_BODIES_MIB = 256  # of all requests that have not been queued yet, large ones only
 
 
@@ -34,10 +33,10 @@ class Held:
     def grow(self, size: int) -> None:
         """Its body has so many bytes by now. Raises Overloaded; small bodies are never refused."""
         more = size - self._num_bytes
-        if size <= _LARGE_BYTES:
+        if size <= LARGE_BYTES:
             return
         if self._of.num_bytes + more > MAX_LARGE_BODIES_MIB * 2**20:
-            law = f"bodies of more than {_LARGE_BYTES} bytes may have at most {MAX_LARGE_BODIES_MIB} MiB together"
+            law = f"bodies of more than {LARGE_BYTES} bytes may have at most {MAX_LARGE_BODIES_MIB} MiB together"
             raise Overloaded(f"{law} until they are queued; try again shortly", code="bodies_full", retry_after_s=1.0)
         self._of.num_bytes += more
         self._num_bytes = size
@@ -51,7 +50,7 @@ async def read_json(request: Request, max_bytes: int) -> dict[str, Any]:
     """The body's JSON object. Raises HTTPException 413 or 415, Overloaded, or InvalidRequest."""
     _check_headers(request)
     raw = await _read(request, max_bytes)
-    if len(raw) > _LARGE_BYTES:
+    if len(raw) > LARGE_BYTES:
         async with request.app.state.parsing:  # one at a time: many numbers hold the interpreter for 30 ms in a row
             return await asyncio.to_thread(parse_body, raw)
     return parse_body(raw)

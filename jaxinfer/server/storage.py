@@ -2,6 +2,7 @@
 
 import dataclasses
 import hmac
+import os
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
@@ -54,7 +55,7 @@ def storage_of(request: Request) -> Storage:
 def _key_in(path: Path) -> bytes:
     if not path.exists():
         with replacing(path) as file:
-            path.with_name(path.name + ".new").chmod(0o600)
+            os.fchmod(file.fileno(), 0o600)
             file.write(secrets.token_bytes(_KEY_BYTES))
     return path.read_bytes()
 

@@ -16,6 +16,7 @@ from jaxinfer.llm.types import Delta, ModelInfo, Stats
 from jaxinfer.protocol.sampling import GenerationDefaults, SamplingParams, resolve_max_tokens
 from jaxinfer.protocol.validate import validate_prompt_ids, validate_sampling
 from jaxinfer.runtime.plan import DeviceFacts
+from jaxinfer.text.grammar.trial import Tried
 from jaxinfer.text.reading import Reading
 from jaxinfer.text.tools.reader import ToolUse
 
@@ -163,6 +164,7 @@ class FakeLLM:
         reading: Reading | None = None,
         random_seed: int | None = None,
         bulk: bool = False,
+        form: Tried | None = None,
     ) -> AsyncIterator[Delta]:
         if self.status == "draining":
             raise Unavailable("draining", code="draining")

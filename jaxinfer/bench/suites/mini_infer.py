@@ -13,10 +13,19 @@ import msgspec
 from jaxinfer.bench import kernels
 from jaxinfer.bench.chart import Chart
 from jaxinfer.bench.load import Load
+from jaxinfer.bench.outcomes import (
+    duration_s,
+    first_tokens,
+    gaps,
+    longest_gap_s,
+    mean_cached,
+    output_rate,
+    ttft_s,
+    wholes,
+)
 from jaxinfer.bench.program import Program, serving
 from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.report import Table, Value
-from jaxinfer.bench.serve import duration_s, longest_gap_s, output_rate, ttft_s
 from jaxinfer.bench.steps import Timed
 from jaxinfer.bench.suites import served
 from jaxinfer.bench.suites.job import Found, Job, call
@@ -85,8 +94,8 @@ def clients(job: Job, program: Program) -> Table:
         good = served.outcomes_of(load).outcomes
         rate = output_rate(good)
         alone = alone or rate
-        times = [*served.ms(served.first_tokens(good), 50), *served.ms(served.wholes(good), 50)]
-        rows.append((str(count), rate, rate / alone, *times, *served.ms(served.gaps(good), 50, 99)))
+        times = [*served.ms(first_tokens(good), 50), *served.ms(wholes(good), 50)]
+        rows.append((str(count), rate, rate / alone, *times, *served.ms(gaps(good), 50, 99)))
         job.say(f"{count} clients: {rate:,.5g} output tok/s")
     return Table("clients at once", CONCURRENT, rows)
 
@@ -107,8 +116,8 @@ def prefix(job: Job, program: Program) -> Table:
             seed=SEED + tokens,
         )
         good = served.outcomes_of(load).outcomes
-        times = [*served.ms(served.first_tokens(good), 50), *served.ms(served.wholes(good), 50)]
-        rows.append((f"{shared} tokens, {name}", *times, served.cached(good)))
+        times = [*served.ms(first_tokens(good), 50), *served.ms(wholes(good), 50)]
+        rows.append((f"{shared} tokens, {name}", *times, mean_cached(good)))
         job.say(f"prefix {name}: {times[0]:,.5g} ms to the first token")
     return Table("prefix cache", PREFIX, rows)
 
@@ -150,7 +159,7 @@ def run_of(load: Load, number: int, changes: dict[str, Any]) -> tuple[float, ...
     results = served.outcomes_of(msgspec.structs.replace(load, seed=load.seed + 1 + number, **changes), 0)
     assert results.interruption is not None
     good, late = results.outcomes, results.interruption
-    every = sorted(served.gaps(good))
+    every = sorted(gaps(good))
     return longest_gap_s(late, good) * 1e3, every[len(every) // 2] * 1e3, ttft_s(late) * 1e3, output_rate(good)
 
 

@@ -5,10 +5,10 @@ Source: benchmarks/bench_serving.py and bench_generation.py of github.com/paladi
 
 from jaxinfer.bench.chart import Chart
 from jaxinfer.bench.latency import GREEDY
+from jaxinfer.bench.outcomes import first_tokens, gaps, mean_cached, output_rate, wholes
 from jaxinfer.bench.program import Program
 from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.report import Table, Value, percentile
-from jaxinfer.bench.serve import output_rate
 from jaxinfer.bench.steps import Timed
 from jaxinfer.bench.suites import served
 from jaxinfer.bench.suites.job import Found, Job, call
@@ -91,10 +91,10 @@ def row(job: Job, program: Program, workload: Workload, name: str, ignore_eos: b
     asked = sum(ask.output_tokens for ask in workload.asks)
     told = sum(one.tokens for one in good)
     early = sum(one.finish_reason == "stop" for one in good)
-    times = [*served.ms(served.first_tokens(good), 50, 99), *served.ms(served.gaps(good), 50, 99)]
-    middle = percentile(served.wholes(good), 50)
+    times = [*served.ms(first_tokens(good), 50, 99), *served.ms(gaps(good), 50, 99)]
+    middle = percentile(wholes(good), 50)
     assert not ignore_eos or told == asked, "ignore_eos gives every token"
-    return (name, len(good), output_rate(good), told / len(good), *times, middle, served.cached(good), early)
+    return (name, len(good), output_rate(good), told / len(good), *times, middle, mean_cached(good), early)
 
 
 def measure(job: Job, timed: Timed) -> Table:

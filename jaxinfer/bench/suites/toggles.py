@@ -18,12 +18,11 @@ from jaxinfer.bench.arrivals import drive
 from jaxinfer.bench.chart import Chart
 from jaxinfer.bench.http_client import Outcome
 from jaxinfer.bench.load import Ask
+from jaxinfer.bench.outcomes import first_tokens, gaps, output_rate
 from jaxinfer.bench.program import CALL, settings_of, without_ours
 from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.report import Table, Value, percentile
-from jaxinfer.bench.serve import output_rate
 from jaxinfer.bench.steps import StepLog, Timed, TimedEngine
-from jaxinfer.bench.suites import served
 from jaxinfer.bench.suites.job import Found, Job
 from jaxinfer.bench.suites.workloads import Workload, workloads
 from jaxinfer.config import Limits
@@ -136,9 +135,9 @@ def figures(rounds: list[Round]) -> tuple[Value, ...]:
     cells: list[Value] = [statistics.median(side) for side in zip(*rates, strict=True)]
     cells += [statistics.median(ratios), f"{min(ratios):.3f}, {max(ratios):.3f}"]
     for side in range(2):
-        cells.append(statistics.median(percentile(served.first_tokens(one[side]), 50) or 0.0 for one in rounds) * 1e3)
+        cells.append(statistics.median(percentile(first_tokens(one[side]), 50) or 0.0 for one in rounds) * 1e3)
     for side in range(2):
-        cells.append(statistics.median(max(served.gaps(one[side]), default=0.0) for one in rounds) * 1e3)
+        cells.append(statistics.median(max(gaps(one[side]), default=0.0) for one in rounds) * 1e3)
     return tuple(cells)
 
 

@@ -5,10 +5,10 @@ Source: vllm/benchmarks/latency.py, throughput.py and serve.py of github.com/vll
 
 from jaxinfer.bench import throughput
 from jaxinfer.bench.chart import Chart
+from jaxinfer.bench.outcomes import duration_s, first_tokens, gaps, mean_cached, output_rate, paces, wholes
 from jaxinfer.bench.program import Program
 from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.report import Table, Value, percentile
-from jaxinfer.bench.serve import duration_s, output_rate
 from jaxinfer.bench.steps import Timed
 from jaxinfer.bench.suites import served
 from jaxinfer.bench.suites.job import Found, Job, call
@@ -89,12 +89,12 @@ def row(
     good = served.outcomes_of(load).outcomes
     seconds = duration_s(good)
     cells: list[Value] = [count / seconds, output_rate(good), count * (prompt + output) / seconds]
-    for values in (served.first_tokens(good), served.paces(good), served.gaps(good)):
+    for values in (first_tokens(good), paces(good), gaps(good)):
         cells += [sum(values) / len(values) * 1e3, *served.ms(values, 50, 99)]
-    wholes = served.wholes(good)
+    whole = wholes(good)
     job.say(f"{name}: {cells[1]:,.5g} output tok/s")
     label = f"{name}, {count}x({prompt},{output})" + (f", {rate:.3g} a second" if rate else "")
-    return (label, *cells, sum(wholes) / count * 1e3, *served.ms(wholes, 99), served.cached(good))
+    return (label, *cells, sum(whole) / count * 1e3, *served.ms(whole, 99), mean_cached(good))
 
 
 def measure(job: Job, timed: Timed) -> list[Table]:

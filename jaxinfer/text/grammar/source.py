@@ -8,7 +8,7 @@ import msgspec
 
 Kind = Literal["json_schema", "regex", "choice", "grammar", "structural_tag", "tools"]
 _SPACE = r"[\x20\x0A\x0D\x09]{1,8}"  # more, and a model that is lost fills its answer with it
-_TEXT = r"TEXT: /(.|\n)*/"
+ANY_TEXT = r"TEXT: /(.|\n)*/"
 
 
 class Constraint(msgspec.Struct, frozen=True):
@@ -83,7 +83,7 @@ def _as_lark(text: str) -> str:
 
 def _tags(asked: dict[str, Any], strict: bool, control_tokens: Mapping[str, int]) -> str:
     """Free text; what follows a trigger is one of the structures that begin with it. As vLLM and SGLang have it."""
-    lines = ["%llguidance {}", _TEXT, "tail: TEXT"]
+    lines = ["%llguidance {}", ANY_TEXT, "tail: TEXT"]
     names = []
     for number, trigger in enumerate(asked["triggers"]):
         if trigger in control_tokens:

@@ -8,13 +8,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from jaxinfer.text.grammar.source import guided
+from jaxinfer.text.grammar.source import ANY_TEXT, guided, quoted
 from jaxinfer.text.tools.formats import Format
 from jaxinfer.text.tools.reader import ToolUse
 from jaxinfer.text.tools.tagged import CLOSE, OPEN
 from jaxinfer.text.tools.xml_call import END_FUNCTION, END_PARAMETER, FUNCTION, PARAMETER, types_of
 
-_TEXT = r"TEXT: /(.|\n)*/"
 _VALUE = f"value[lazy]: /(.|\\n)*\\n{END_PARAMETER.replace('/', chr(92) + '/')}\\n/"
 
 
@@ -64,34 +63,34 @@ class _Rules:
         match form:
             case "hermes":
                 head, tail = f'\n{{"name": {spelt}, "arguments": ', "}\n"
-                return self.add("tool", f"{_quoted(head)} {self.value(_object(schema))} {_quoted(tail)}")
+                return self.add("tool", f"{quoted(head)} {self.value(_object(schema))} {quoted(tail)}")
             case "llama3_json":
                 head = f'{{"name": {spelt}, "parameters": '
-                return self.add("tool", f'{_quoted(head)} {self.value(_object(schema))} "}}"')
+                return self.add("tool", f'{quoted(head)} {self.value(_object(schema))} "}}"')
             case "qwen3_coder":
                 parameters = self.sequence(schema, self.xml_parameter, separator="")
                 head, tail = f"\n{FUNCTION}{name}>\n", f"{END_FUNCTION}\n"
-                return self.add("tool", f"{_quoted(head)} {parameters} {_quoted(tail)}")
+                return self.add("tool", f"{quoted(head)} {parameters} {quoted(tail)}")
             case "pythonic":
                 parameters = self.sequence(schema, self.keyword, separator=", ")
-                return self.add("tool", f'{_quoted(f"{name}(")} {parameters} ")"')
+                return self.add("tool", f'{quoted(f"{name}(")} {parameters} ")"')
 
     def value(self, schema: Any) -> str:
         return self.add("value", f"%json {guided(schema, strict=self._strict)}")
 
     def keyword(self, name: str, schema: Any) -> str:
-        return self.add("keyword", f"{_quoted(f'{name}=')} {self.value(schema)}")
+        return self.add("keyword", f"{quoted(f'{name}=')} {self.value(schema)}")
 
     def xml_parameter(self, name: str, schema: Any) -> str:
-        head = _quoted(f"{PARAMETER}{name}>\n")
+        head = quoted(f"{PARAMETER}{name}>\n")
         if types_of(schema) <= {"string"} and not (isinstance(schema, dict) and "enum" in schema):
             if _VALUE not in self.lines:
                 self.lines.append(_VALUE)
             return self.add("parameter", f"{head} value")
-        tail = _quoted(f"\n{END_PARAMETER}\n")
+        tail = quoted(f"\n{END_PARAMETER}\n")
         options = schema.get("enum") if isinstance(schema, dict) else None
         if isinstance(options, list) and options and all(isinstance(option, str) for option in options):
-            return self.add("parameter", f"{head} ({' | '.join(map(_quoted, options))}) {tail}")
+            return self.add("parameter", f"{head} ({' | '.join(map(quoted, options))}) {tail}")
         return self.add("parameter", f"{head} {self.value(schema)} {tail}")
 
     def sequence(self, schema: dict[str, Any], parameter: Any, *, separator: str) -> str:
@@ -102,7 +101,7 @@ class _Rules:
         first = later = self.add("end", '""')
         for name, inner in reversed(properties.items()):
             one = parameter(name, inner)
-            mark = f"{_quoted(separator)} " if separator else ""
+            mark = f"{quoted(separator)} " if separator else ""
             skipped_first, skipped_later = ("", "") if name in required else (f" | {first}", f" | {later}")
             first, later = (
                 self.add("first", f"{one} {later}{skipped_first}"),
@@ -118,21 +117,17 @@ class _Rules:
             more = f' ("\\n" {tagged})*' if parallel else ""
             self.lines.insert(1, f"start: {tagged}{more}")
             return
-        self.lines.append(_TEXT)
+        self.lines.append(ANY_TEXT)
         if OPEN in self._control_tokens:
             tagged = self.add("tagged", f"TEXT {self.token(OPEN)} {call} {close}")
         else:
-            self.lines.append(f"opening[lazy]: TEXT {_quoted(OPEN)}")
+            self.lines.append(f"opening[lazy]: TEXT {quoted(OPEN)}")
             tagged = self.add("tagged", f"opening {call} {close}")
         self.lines[1:1] = [f"start: {tagged}{'*' if parallel else '?'} tail", "tail: TEXT"]
 
     def token(self, text: str) -> str:
-        return f"<[{self._control_tokens[text]}]>" if text in self._control_tokens else _quoted(text)
+        return f"<[{self._control_tokens[text]}]>" if text in self._control_tokens else quoted(text)
 
 
 def _object(schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", **schema}
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text)
