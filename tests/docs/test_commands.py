@@ -36,10 +36,6 @@ NOT_RUN = {
     "make soak": "an hour: tests/soak/test_soak.py runs two minutes of it",
     "make site": "tests/docs/test_site.py builds it",
     "benchmarks/h200.sh 1.5b": "it needs an H200",
-    "curl http://127.0.0.1:8000/v1/files": "the ids are the server's: tests/server/test_batches.py",
-    "curl http://127.0.0.1:8000/v1/batches": "the ids are the server's: tests/server/test_batches.py makes them",
-    "curl http://127.0.0.1:8000/v1/files/file-.../content": "the same",
-    "curl http://127.0.0.1:8000/v1/batches/batch_...": "the same",
     "docker build": DOCKER,
     "docker run": DOCKER,
 }
