@@ -27,6 +27,7 @@ def checks_of(report: Report, name: str) -> str:
     return str(rows_of(report.tables[0])[name]["checks"])
 
 
+@pytest.mark.slow
 def test_a_model_with_random_weights_on_purpose_is_well_and_one_that_has_them_by_accident_is_not(config):
     fine = report_on(dataclasses.replace(config, load_format="dummy"))
     assert fine.holds

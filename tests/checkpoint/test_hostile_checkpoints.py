@@ -36,6 +36,7 @@ def test_a_sound_checkpoint_with_python_files_beside_it_loads_and_runs_none_of_t
     assert not (tmp_path / SENTINEL).exists()
 
 
+@pytest.mark.slow
 def test_every_spoiled_checkpoint_is_refused_alike_without_assertions(tmp_path: Path) -> None:
     script = """
 import sys, tempfile

@@ -69,6 +69,7 @@ def peak_beyond_params(folder: Path, layout: str, chunk_bytes: int) -> tuple[int
     return params_bytes, peak
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["stacked", "per_layer"])
 def test_small_chunks_keep_the_peak_far_below_the_model(layout: str, tmp_path: Path) -> None:
     write_large_checkpoint(tmp_path, hidden_size=1024, intermediate_size=4096, num_hidden_layers=20, vocab_size=60_000)

@@ -261,6 +261,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_each_device_of_a_mesh_holds_its_slice(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "qwen2", num_shards=2, tie_word_embeddings=False)
     result = subprocess.run(

@@ -140,6 +140,7 @@ def test_tool_calls_with_arguments_as_text_and_as_an_object_render_alike():
     assert "<|im_start|>user\n<tool_response>\nsunny\n</tool_response><|im_end|>" in text
 
 
+@pytest.mark.slow
 def test_greedy_answers_are_the_goldens(model, backend):
     template = ChatTemplate.from_folder(CHECKPOINT)
     prompts = [
@@ -153,7 +154,9 @@ def test_greedy_answers_are_the_goldens(model, backend):
     assert [backend.decode(answer) for answer in answers] == [g.answer for g in GOLDENS]
 
 
-@pytest.mark.parametrize("task", evaluate.BARS)
+@pytest.mark.parametrize(
+    "task", [pytest.param(task, marks=() if task == "sums" else pytest.mark.slow) for task in evaluate.BARS]
+)
 def test_held_out_questions_are_answered_right(task, model, backend):
     _check_bar(task, 40, model, backend)
 

@@ -64,6 +64,7 @@ def test_packing_leaves_out_what_is_longer_than_a_row():
     assert (pack(encoded, written, 16).documents > 0).sum() == 5 + 3
 
 
+@pytest.mark.slow
 def test_neighbours_in_a_row_do_not_change_a_documents_loss():
     config = dense.config_from_hf(TINY)
     params = weights.init_params(config, seed=1)
@@ -84,6 +85,7 @@ def _on_device(rows: Rows) -> Rows:
     return jax.tree.map(jnp.asarray, rows)
 
 
+@pytest.mark.slow
 def test_a_few_steps_lower_the_loss():
     config = dense.config_from_hf(TINY)
     encoded, written = _documents(3, (14, 15, 16, 13))
@@ -93,6 +95,7 @@ def test_a_few_steps_lower_the_loss():
     assert losses[-1] < 0.7 * losses[0]
 
 
+@pytest.mark.slow
 def test_saved_weights_are_read_back_to_the_bit(tmp_path):
     config = dense.config_from_hf(TINY)
     params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), weights.init_params(config, 5))

@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 LAYER, LAYERS, EPS = 1, 2, 1e-6
 # Model width, rows of qkv, query heads times head_dim, MLP width
@@ -15,6 +16,7 @@ MODELS = {
     "Qwen2.5-0.5B": (896, 1152, 896, 4864),
     "Llama-3.2-1B": (2048, 3072, 2048, 8192),
 }
+QUICK_FIRST = [pytest.param(name, marks=pytest.mark.slow if i else ()) for i, name in enumerate(MODELS)]
 
 
 def arguments(op: str, rows: int, out: int, depth: int) -> dict[str, jax.Array]:

@@ -9,7 +9,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jaxinfer_kernels import mosaic_batch_linear
 from jaxinfer_kernels.mosaic_batch_linear import Tuning, supported
-from tests.kernels.linears import MODELS, arguments, check, check_beside_xla, error, reference
+from tests.kernels.linears import MODELS, QUICK_FIRST, arguments, check, check_beside_xla, error, reference
 
 OPS = ["gate_up", "linear_residual"]
 
@@ -49,7 +49,7 @@ def layers(model: str) -> list[tuple[str, int, int]]:
 
 
 @pytest.mark.parametrize("rows", [24, 128, 256])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", QUICK_FIRST)
 def test_lowers_for_hopper(model, rows):
     for op, out, depth in layers(model):
         named = jax.eval_shape(functools.partial(arguments, op, rows, out, depth))

@@ -219,7 +219,9 @@ def test_fused_does_what_bias_norm_rotation_write_and_attention_do(bias, norm):
 
 
 @pytest.mark.parametrize(
-    ("heads", "batch"), [*((heads, 1) for heads in HEADS), (HEADS[1], 256)], ids=lambda x: getattr(x, "model", x)
+    ("heads", "batch"),
+    [(HEADS[1], 256), *(pytest.param(heads, 1, marks=pytest.mark.slow) for heads in HEADS)],
+    ids=lambda x: getattr(x, "model", x),
 )
 def test_lowers_for_hopper(heads, batch):
     kv = jax.ShapeDtypeStruct((LAYERS, 50, heads.kv_heads, 64, heads.head_dim), jnp.bfloat16)

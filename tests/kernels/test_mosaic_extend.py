@@ -86,7 +86,7 @@ def error(out: jax.Array, chunks: Chunks) -> float:
 @pytest.mark.filterwarnings("ignore:invalid value encountered in matmul")  # scores of NaN keys, masked afterwards
 @pytest.mark.parametrize(
     ("prefixes", "counts", "num_tokens", "page"),
-    [([30, 0, 5, 64], [70, 40, 0, 1], 128, 64), ([0, 130], [64, 3], 80, 16)],
+    [pytest.param([30, 0, 5, 64], [70, 40, 0, 1], 128, 64, marks=pytest.mark.slow), ([0, 130], [64, 3], 80, 16)],
 )
 @pytest.mark.parametrize("splits", [1, 3])
 def test_each_chunk_sees_its_prefix_and_itself_up_to_each_query(prefixes, counts, num_tokens, page, splits):

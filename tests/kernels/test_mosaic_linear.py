@@ -9,7 +9,18 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jaxinfer_kernels import mosaic_linear
 from jaxinfer_kernels.mosaic_linear_plan import Tuning, supported
-from tests.kernels.linears import EPS, LAYER, MODELS, arguments, check, check_beside_xla, error, layer_ops, reference
+from tests.kernels.linears import (
+    EPS,
+    LAYER,
+    MODELS,
+    QUICK_FIRST,
+    arguments,
+    check,
+    check_beside_xla,
+    error,
+    layer_ops,
+    reference,
+)
 
 INTERPRET = plgpu.InterpretGPUParams(detect_races=True)
 OPS = ["norm_linear", "norm_linear_bias", "logits", "linear_residual", "norm_gate_up"]
@@ -27,10 +38,10 @@ def run(op: str, named: dict[str, jax.Array], **settings: object) -> jax.Array:
 # At most two splits: peers that wait for each other each hold one of XLA's threads, of which there is one a core.
 TINY = [
     # rows, out, depth, tuning
-    (8, 128, 256, Tuning(splits=1)),
     (3, 128, 256, Tuning(splits=2, block=64, stages=1)),
-    (16, 192, 256, Tuning(splits=1, clusters=2, block=64, stages=3)),
-    (8, 192, 256, Tuning(splits=2, clusters=1, stages=2)),
+    pytest.param(8, 128, 256, Tuning(splits=1), marks=pytest.mark.slow),
+    pytest.param(16, 192, 256, Tuning(splits=1, clusters=2, block=64, stages=3), marks=pytest.mark.slow),
+    pytest.param(8, 192, 256, Tuning(splits=2, clusters=1, stages=2), marks=pytest.mark.slow),
 ]
 
 
@@ -49,7 +60,7 @@ def test_padding_reaches_only_padding():
 
 
 @pytest.mark.parametrize("rows", [1, 16])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", QUICK_FIRST)
 def test_lowers_for_hopper(model, rows):
     for op, out, depth in layer_ops(model):
         named = jax.eval_shape(lambda op=op, out=out, depth=depth: arguments(op, rows, out, depth))

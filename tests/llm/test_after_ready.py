@@ -182,6 +182,7 @@ def tiny_llm(folder: Path, executables: Path) -> Iterator[LLM]:
         yield llm
 
 
+@pytest.mark.slow
 def test_mixed_requests_reach_every_kind_of_program_and_compile_none(tiny_llm):
     send(tiny_llm, 60, 90, (1, 2, 3, 6))
     runner = recorded(tiny_llm)

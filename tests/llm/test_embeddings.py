@@ -85,7 +85,9 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=pytest.mark.slow if "too small" in way else ()) for way in WAYS]
+)
 def test_embeddings_beside_answers_do_not_depend_on_how_they_were_scheduled(folder, executables, alone, way):
     _, core = build(folder, executables, **WAYS[way])
     try:

@@ -56,8 +56,10 @@ WAYS = {
     "in a pool that is too small": {"num_pages": 18},
 }
 
+LONG = ("in decode steps by context", "in a pool that is too small")  # which compile steps of their own
 
-@pytest.mark.parametrize("way", WAYS)
+
+@pytest.mark.parametrize("way", [pytest.param(way, marks=pytest.mark.slow if way in LONG else ()) for way in WAYS])
 def test_answers_do_not_depend_on_how_they_were_scheduled(folder, executables, alone, way):
     config, core = build(folder, executables, **WAYS[way])
     llm = LLM.over(config, core)
@@ -86,6 +88,7 @@ def test_a_compilation_after_ready_is_counted(folder, executables):
         llm.close()
 
 
+@pytest.mark.slow
 def test_a_thousand_requests_of_every_kind_compile_nothing(engine):
     draw = random.Random(3)
     llm = LLM.over(*engine)

@@ -50,6 +50,7 @@ def test_drawn_answers_are_the_same_in_every_run_and_inside_a_running_loop(llm, 
     assert len(set(texts(tmp_path / "first.jsonl"))) > 20
 
 
+@pytest.mark.slow
 def test_an_interrupted_call_leaves_the_engine_idle_and_is_resumed(llm, source, tmp_path):
     whole, output = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
     journal = tmp_path / "out.jsonl.partial"

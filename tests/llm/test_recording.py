@@ -43,6 +43,7 @@ def test_pages_say_who_has_them_what_is_shared_and_what_is_kept(engine):
     assert all(len(step.pages) == llm.stats().pages_total for step in again)
 
 
+@pytest.mark.slow
 def test_a_pool_that_is_too_small_shows_its_preemptions(folder, executables):
     llm = LLM.over(*build(folder, executables, num_pages=13))
     with llm.record() as recording:

@@ -35,9 +35,8 @@ def test_each_token_but_the_first_is_scored_once_with_a_windows_past(num_tokens,
         assert window.begin == before.begin + stride
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == "qwen3_tied" else pytest.mark.slow) for name in LONG]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LONG)
 def test_windows_of_600_tokens_are_foretold_as_by_transformers(tmp_path, executables, name):
     model = next(model for model in MODELS if model.name == name)
     config, core = build(write_golden(tmp_path, model), executables, max_model_len=WINDOW)

@@ -209,6 +209,7 @@ INTERPRETED = Linears(
 )
 
 
+@pytest.mark.slow
 def test_few_rows_are_padded_for_the_linears_and_padding_leaves_no_trace():
     """Three rows through kernels that take eight: interpreted, beside the same step of plain operations."""
     model = dataclasses.replace(model_of(2, 1, 64, qk_norm=True, hidden=128, num_layers=1), intermediate_size=128)

@@ -93,6 +93,7 @@ def test_float32_programs_update_every_state_buffer_in_place(warm_runner: Device
     check_all(warm_runner)
 
 
+@pytest.mark.slow
 def test_programs_without_a_loop_update_every_state_buffer_in_place(by_context: DeviceRunner) -> None:
     check_all(by_context)
 
@@ -117,7 +118,7 @@ def test_mosaic_programs_update_every_state_buffer_in_place() -> None:
     runner.close()
 
 
-@pytest.mark.parametrize("key", [Decode(4), Decode(4, 64)], ids=str)
+@pytest.mark.parametrize("key", [Decode(4), pytest.param(Decode(4, 64), marks=pytest.mark.slow)], ids=str)
 def test_temporaries_do_not_grow_with_the_pool(key: Decode) -> None:
     def temporaries(num_pages: int) -> int:
         runner = make_runner(limits=dataclasses.replace(LIMITS, num_pages=num_pages, decode_contexts=(64,)))

@@ -14,6 +14,8 @@ from jaxinfer.runtime.programs import Key
 from jaxinfer.runtime.runner import DeviceRunner
 from tests.support.tiny_runner import GREEDY, LIMITS, Driven, generate, make_runner, step
 
+pytestmark = pytest.mark.slow
+
 PROMPT = [(7 * i * i + 3 * i) % 97 for i in range(70)]
 DRAWN = Sampling(temperature=1.0, seed=2**63 + 5)
 

@@ -132,6 +132,7 @@ def by_decode(tiny_params: Params, cpu: jax.Device) -> list[np.ndarray]:
     return forced_logits(step.Model(TINY, dense), tiny_params, SMALL, "decode", cpu)
 
 
+@pytest.mark.slow
 def test_float32_steps_are_the_dense_pass(tiny_params, dense_answer, cpu):
     for way in ("whole", "pieces"):
         got = forced_logits(step.Model(TINY, dense), in_float32(tiny_params), SMALL, way, cpu)
@@ -139,10 +140,12 @@ def test_float32_steps_are_the_dense_pass(tiny_params, dense_answer, cpu):
             np.testing.assert_allclose(mine, wanted, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_weights_make_clear_winners(dense_answer):
     assert clear_share(np.concatenate(dense_answer)) >= 0.8
 
 
+@pytest.mark.slow
 def test_another_way_in_the_same_precision_passes(tiny_params, dense_answer, by_decode, cpu):
     pieces = forced_logits(step.Model(TINY, dense), tiny_params, SMALL, "pieces", cpu)
     assert all_faults(pieces, by_decode, dense_answer) == {}
@@ -169,12 +172,14 @@ def feed_a_neighbour_s_tokens(run: Forced) -> None:
     run._sequences = [run._sequences[i][: len(own)] for i, own in zip((0, 2, 2), run._sequences, strict=True)]
 
 
+@pytest.mark.slow
 def test_a_wrong_scale_is_found(tiny_params, dense_answer, by_decode, cpu):
     wrong = step.Model(TINY, dataclasses.replace(dense, forward=scaled_forward))
     got = forced_logits(wrong, tiny_params, SMALL, "decode", cpu)
     assert all_faults(got, by_decode, dense_answer).keys() == {0, 1, 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoil", "where"),
     [(take_a_page_of_a_neighbour, {2}), (leave_a_page_unwritten, {2}), (feed_a_neighbour_s_tokens, {1})],
@@ -185,6 +190,7 @@ def test_a_mix_up_is_found_where_it_is(tiny_params, dense_answer, by_decode, cpu
     assert all_faults(got, by_decode, dense_answer).keys() == where
 
 
+@pytest.mark.slow
 def test_a_page_that_no_one_wrote_is_not_finite(tiny_params, cpu):
     def lose_a_page(run: Forced) -> None:
         run.state = run.state.replace(page_table=run.state.page_table.at[3, 2].set(0))

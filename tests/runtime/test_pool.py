@@ -62,6 +62,7 @@ def test_a_row_whose_sum_is_not_finite_is_not_finite_though_its_last_token_is(ba
     assert result.finite.tolist() == [True, False]
 
 
+@pytest.mark.slow
 def test_a_step_pools_more_rows_than_one_call_takes(warm_runner: DeviceRunner) -> None:
     free = itertools.count(1)
     rows, prompts = [], [[i, 2 * i, 3 * i, 5][: 2 + i % 3] for i in range(1, 11)]

@@ -81,7 +81,7 @@ def test_steps_dispatched_ahead_of_their_results_give_the_same_tokens(runner: De
 @pytest.mark.parametrize(
     "buckets",
     [
-        {"decode_buckets": (10,), "extend_buckets": (ExtendBucket(64, 10, 10),)},
+        pytest.param({"decode_buckets": (10,), "extend_buckets": (ExtendBucket(64, 10, 10),)}, marks=pytest.mark.slow),
         {"decode_buckets": (2, 10), "extend_buckets": (ExtendBucket(33, 1, 1), ExtendBucket(64, 10, 10))},
     ],
     ids=str,

@@ -167,6 +167,7 @@ def test_nothing_is_compiled_after_ready(cold: Start) -> None:
     assert runner.compiles_after_ready == 0
 
 
+@pytest.mark.slow
 def test_a_program_that_warm_up_forgot_is_counted() -> None:
     runner = make_runner(limits=FEW)
     runner.warm_up(lambda *progress: None)

@@ -199,6 +199,7 @@ def test_a_seed_gives_the_same_alone_in_a_crowd_and_after_a_restart_and_none_giv
     assert ask_all(port, [seeded])[0].said == expected.said
 
 
+@pytest.mark.slow
 def test_draws_follow_the_models_probabilities(port):
     """A35 (a): 10,000 draws over HTTP pass a chi-square test at one in a million."""
     ask = {"prompt": [3, 1, 4], "max_tokens": 1, "top_k": 8, "temperature": 1, "logprobs": 8}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx2
 import msgspec
+import pytest
 
 from jaxinfer.engine.failures import STEP_FAILED
 from jaxinfer.errors import EngineError
@@ -20,6 +21,7 @@ from tests.server.http import error_of
 from tests.server.streams import ask_all
 from tests.support.processes import children_of, serving
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -21,6 +21,8 @@ from jaxinfer.server.sessions import Sessions, Turn
 from tests.support.checkpoints import write_checkpoint
 from tests.support.engines import build, built_before
 
+pytestmark = pytest.mark.slow
+
 NUM_TURNS = 20
 SIZE = 16
 Messages = list[dict[str, str]]

@@ -136,6 +136,7 @@ def test_spans_reach_the_collector_when_the_server_ends():
     assert b"jaxinfer" in sent and b"prefill" in sent and f"POST {CHAT}".encode() in sent
 
 
+@pytest.mark.slow
 def test_a_collector_that_is_not_there_does_not_keep_the_server_from_its_end():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and never listens
