@@ -2,15 +2,31 @@
 
 import contextlib
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 import pytest
 
+from jaxinfer.llm.types import Delta
+from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.server import body
 from jaxinfer.server.app import create_app
-from tests.server.fakes import FakeLLM
-from tests.server.http import CHAT, COMPLETIONS, USER, error_of, live, raw_request, read_until, wait_until
+from tests.server.fakes import FakeLLM, Step, vector
+from tests.server.http import (
+    CHAT,
+    COMPLETIONS,
+    EMBEDDINGS,
+    MESSAGES,
+    RESPONSES,
+    SCORE,
+    USER,
+    error_of,
+    live,
+    raw_request,
+    read_until,
+    wait_until,
+)
 
 SIZE = 900_000
 LARGE = json.dumps({"messages": USER, "user": "u" * SIZE}).encode()
@@ -41,15 +57,44 @@ def test_a_second_large_body_is_refused_while_the_first_is_held_and_small_ones_p
         assert post(LARGE).status_code == 200
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_what_is_queued_is_held_no_longer(stream):
-    llm = FakeLLM(lambda ids, params: [60.0])
-    app = create_app(llm)
+QUEUED: dict[str, tuple[str, dict[str, Any]]] = {
+    "whole": (COMPLETIONS, {"prompt": "x", "user": "u" * SIZE}),
+    "streamed": (COMPLETIONS, {"prompt": "x", "user": "u" * SIZE, "stream": True}),
+    "response": (RESPONSES, {"input": "x", "user": "u" * SIZE}),
+    "messages": (MESSAGES, {"messages": USER, "max_tokens": 1, "system": "s" * SIZE}),
+    "embedding": (EMBEDDINGS, {"input": "x", "user": "u" * SIZE}),
+    "score": (SCORE, {"text_1": "x", "text_2": "y", "user": "u" * SIZE}),
+}
+
+
+@pytest.mark.parametrize("kind", QUEUED)
+def test_what_is_queued_is_held_no_longer(kind):
+    llm = FakeLLM(lambda ids, params: [60.0], max_model_len=2 * SIZE)
+    app, (path, asked) = create_app(llm), QUEUED[kind]
     with live(app) as port, contextlib.ExitStack() as stack:
         for number in range(1, 4):
-            asked: dict[str, Any] = {"prompt": "x", "user": "u" * SIZE, "stream": stream}
-            stack.enter_context(raw_request(port, COMPLETIONS, asked))
-            wait_until(lambda: len(llm.calls) == number and app.state.large_bodies.num_bytes == 0)  # noqa: B023
+            stack.enter_context(raw_request(port, path, asked))
+            num_calls = 2 * number if kind == "score" else number
+            wait_until(lambda: len(llm.calls) == num_calls and app.state.large_bodies.num_bytes == 0)  # noqa: B023
+
+
+def test_inputs_that_wait_for_others_of_their_request_are_held():
+    """As many are queued together as run together; the rest is ours until then."""
+    may_end: list[bool] = []
+
+    def script(ids: list[int], params: SamplingParams) -> Iterator[Step]:
+        while len(may_end) < (2 if len(llm.calls) > 8 else 1):
+            yield 0.01
+        yield Delta(0, "", [], "stop", embedding=vector([1]).tobytes())
+
+    llm = FakeLLM(script)
+    app = create_app(llm)
+    with live(app) as port, raw_request(port, EMBEDDINGS, {"input": ["x"] * 9, "user": "u" * SIZE}):
+        wait_until(lambda: len(llm.calls) == 8)
+        assert app.state.large_bodies.num_bytes > SIZE
+        may_end.append(True)
+        wait_until(lambda: len(llm.calls) == 9 and app.state.large_bodies.num_bytes == 0)
+        may_end.append(True)
 
 
 @pytest.mark.parametrize("raw", [LARGE[:-1], LARGE.replace(b'"messages"', b'"message"')], ids=["no JSON", "refused"])
