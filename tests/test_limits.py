@@ -11,8 +11,7 @@ from jaxinfer.offline.files import KeptLimits
 from jaxinfer.offline.rows import MAX_ROW_BYTES
 from jaxinfer.protocol import body, completions, embeddings, messages, session, structured, tools, validate
 from jaxinfer.protocol.batches import WINDOW_S
-from jaxinfer.server import body as server_body
-from jaxinfer.server import multipart, profiling, wire
+from jaxinfer.server import large_bodies, multipart, profiling, wire
 from jaxinfer.server.guard import OPEN
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.text.grammar import trial
@@ -20,7 +19,7 @@ from jaxinfer.text.grammar import trial
 TEXT = (Path(__file__).parents[1] / "docs" / "limits.md").read_text()
 ROWS = re.findall(r"^\|[^|]*\|([^|]*)\| fixed, `([A-Z_]+)` \|", TEXT, re.MULTILINE)
 MODULES = (
-    *(batches, body, completions, embeddings, messages, multipart, profiling, server_body, session, survey, tools),
+    *(batches, body, completions, embeddings, large_bodies, messages, multipart, profiling, session, survey, tools),
     *(structured, validate, wire),
 )
 

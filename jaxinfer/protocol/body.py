@@ -8,6 +8,7 @@ import contextlib
 import json
 import math
 import re
+from collections import Counter
 from typing import Any
 
 from jaxinfer.errors import InvalidRequest
@@ -103,8 +104,7 @@ def _is_shallow(body: dict[str, Any]) -> bool:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
         message = f"the body must name each field once, got {show(twice)} twice; keep one of them"
         raise InvalidRequest(message, param=_as_param(twice), code="invalid_json")
     return found

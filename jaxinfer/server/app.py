@@ -14,7 +14,6 @@ from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.server import about, errors
 from jaxinfer.server.anthropic import count_tokens, create_message
 from jaxinfer.server.batches import batches, cancel_batch, one_batch
-from jaxinfer.server.body import LargeBodies
 from jaxinfer.server.chat_page import chat_page
 from jaxinfer.server.completions import chat_completions, completions
 from jaxinfer.server.context import HEALTH_PATHS, RequestContext
@@ -23,6 +22,7 @@ from jaxinfer.server.embeddings import embeddings, score
 from jaxinfer.server.files import file_content, files, one_file
 from jaxinfer.server.guard import Guard
 from jaxinfer.server.http_counts import HttpCounts
+from jaxinfer.server.large_bodies import LargeBodies
 from jaxinfer.server.open_responses import cancel_response, create_response, stored_response
 from jaxinfer.server.openapi import openapi
 from jaxinfer.server.profiling import Profiling, start_profile, stop_profile

@@ -8,42 +8,11 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from jaxinfer.errors import Overloaded
 from jaxinfer.protocol.body import LARGE_BYTES, parse_body
 from jaxinfer.protocol.fields import refuse_unknown, warning_text
+from jaxinfer.server.large_bodies import Held
 
 WARNINGS = "x-jaxinfer-warnings"
-MAX_LARGE_BODIES_MIB = 256  # of all requests that have not been queued yet, large ones only
-
-
-class LargeBodies:
-    """How much of large bodies is held at once: read, parsed, tokenized, and not yet in the engine's bounded queue."""
-
-    def __init__(self) -> None:
-        self.num_bytes = 0
-
-
-class Held:
-    """What one request holds of it. Invariant: given back once, whoever does it."""
-
-    def __init__(self, of: LargeBodies) -> None:
-        self._of = of
-        self._num_bytes = 0
-
-    def grow(self, size: int) -> None:
-        """Its body has so many bytes by now. Raises Overloaded; small bodies are never refused."""
-        more = size - self._num_bytes
-        if size <= LARGE_BYTES:
-            return
-        if self._of.num_bytes + more > MAX_LARGE_BODIES_MIB * 2**20:
-            law = f"bodies of more than {LARGE_BYTES} bytes may have at most {MAX_LARGE_BODIES_MIB} MiB together"
-            raise Overloaded(f"{law} until they are queued; try again shortly", code="bodies_full", retry_after_s=1.0)
-        self._of.num_bytes += more
-        self._num_bytes = size
-
-    def release(self) -> None:
-        self._of.num_bytes -= self._num_bytes
-        self._num_bytes = 0
 
 
 async def read_json(request: Request, max_bytes: int) -> dict[str, Any]:
@@ -87,13 +56,15 @@ async def _read(request: Request, max_bytes: int) -> bytes:
     if announced.isdecimal() and int(announced[:20]) > max_bytes:
         raise _too_large(max_bytes, f"{announced[:20]} bytes")
     chunks, size = [], 0
-    held = request.state.held_body = Held(request.app.state.large_bodies)  # until it is queued, or the request ends
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > max_bytes:
-            raise _too_large(max_bytes, "more")
-        held.grow(size)
-        chunks.append(chunk)
+    held = Held(request.app.state.large_bodies, request.state.tenant.name)
+    request.state.held_body = held  # until it is queued, or the request ends
+    async with held.reading():
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > max_bytes:
+                raise _too_large(max_bytes, "more")
+            held.grow(size)
+            chunks.append(chunk)
     return b"".join(chunks)
 
 

@@ -78,9 +78,14 @@ async def _job(request: Request, llm: AsyncLLM, inputs: list[Any], wire: PooledW
 
 
 async def _embed(request: Request, llm: AsyncLLM, job: Job, head: Head, render: Render) -> tuple[list[bytes], Usage]:
+    state, num_waiting = request.state, len(job.prompts)
+
     async def start(part: Job, before: Usage) -> Generation:
+        nonlocal num_waiting
         generation = await Generation.start(llm, part)
-        state = request.state
+        num_waiting -= len(part.prompts)
+        if not num_waiting:  # until then we hold the others, and nothing else bounds them
+            state.held_body.release()
         state.generation, generation.before = generation, before
         request.app.state.running.track(state.tenant.name, state.request_id, generation, head)
         return generation

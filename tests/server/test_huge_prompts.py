@@ -1,6 +1,7 @@
-"""Prompts of 8 MB, four at a time: refused untokenized, while health checks and streams go on (A47)."""
+"""Prompts of 8 MB, four at a time: refused untokenized, while health checks and streams go on (A47); lists of ids."""
 
 import contextlib
+import itertools
 import json
 import random
 import select
@@ -22,7 +23,7 @@ from jaxinfer.llm.dry_run import MODULE
 from jaxinfer.llm.process import EngineProcess
 from jaxinfer.server.app import create_app
 from tests.server.dry import Served, dry_server, gaps_of_a_stream, p99, seconds_of_a_check
-from tests.server.http import CHAT, COMPLETIONS, error_of, live, raw_request, read_until
+from tests.server.http import CHAT, COMPLETIONS, EMBEDDINGS, error_of, live, raw_request, read_until
 from tests.support.attempts import assert_below
 
 SIZE = 8 * 2**20
@@ -105,11 +106,8 @@ def test_a_long_text_that_may_fit_is_tokenized(client):
 # ---- tails, with the server in a process of its own ----
 
 
-def share_of_what_is_allowed(served: Served, control: Served) -> float:
-    """Of a check and 50 ms, of 1.5 times a gap and 20 ms for what is not done piece by piece, at the 99th percentile.
-
-    The control is a second server, which gets no such bodies and shares the processors with the first.
-    """
+def waits_beside(served: Served, control: Served) -> list[tuple[list[float], list[float]]]:
+    """Seconds of checks and between a stream's tokens, of both."""
     with ThreadPoolExecutor(2) as pool:
         streams = [pool.submit(gaps_of_a_stream, each.port) for each in (served, control)]
         checks, control_checks = [], []
@@ -119,6 +117,15 @@ def share_of_what_is_allowed(served: Served, control: Served) -> float:
             time.sleep(0.01)
         gaps, control_gaps = (stream.result() for stream in streams)
     assert len(checks) > 50
+    return [(checks, gaps), (control_checks, control_gaps)]
+
+
+def share_of_what_is_allowed(served: Served, control: Served) -> float:
+    """Of a check and 50 ms, of 1.5 times a gap and 20 ms for what is not done piece by piece, at the 99th percentile.
+
+    The control is a second server, which gets no such bodies and shares the processors with the first.
+    """
+    (checks, gaps), (control_checks, control_gaps) = waits_beside(served, control)
     return max(p99(checks) / (p99(control_checks) + 0.05), p99(gaps) / (1.5 * p99(control_gaps) + 0.02))
 
 
@@ -148,6 +155,59 @@ def test_tails_of_checks_and_streams_beside_four_of_them(tmp_path, text):
             done.set()
         for asker in askers:
             asker.result()
+
+
+def of_ids(path: str, name: str, num_ids: int) -> tuple[str, bytes]:
+    return path, b'{"%b": [%b]}' % (name.encode(), b",".join([b"1"] * num_ids))
+
+
+LISTS = {
+    "millions for an answer": of_ids(COMPLETIONS, "prompt", 6_000_000),
+    "millions for a vector": of_ids(EMBEDDINGS, "input", 6_000_000),
+    "millions for a text": of_ids("/detokenize", "tokens", 6_000_000),
+    "as many as a body may hold": of_ids(COMPLETIONS, "prompt", 262_000),
+    "the last is none": (COMPLETIONS, of_ids(COMPLETIONS, "prompt", 262_000)[1].replace(b"]", b",1000000]")),
+}
+CODES = {"as many as a body may hold": "context_length_exceeded", "the last is none": "invalid_value"}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_list_of_ids_that_can_never_fit_is_refused_at_once(client, name):
+    path, raw = LISTS[name]
+    begun_s = time.monotonic()
+    response = client.post(path, content=raw, headers={"content-type": "application/json"})
+    assert response.status_code == 400
+    assert error_of(response)["code"] == CODES.get(name, "invalid_json")
+    assert time.monotonic() - begun_s < 2.0
+
+
+@pytest.mark.slow
+def test_lists_of_ids_hold_up_neither_checks_nor_streams(tmp_path):
+    """No check and no gap of a stream beside them takes 100 ms longer than the longest where there are none."""
+    done = threading.Event()
+
+    def keep_asking(port: int) -> None:
+        for path, raw in itertools.cycle(LISTS.values()):
+            if done.wait(0.3):
+                return
+            with raw_request(port, path, raw, connection="close") as connection:
+                assert read_until(connection, b"").startswith(b"HTTP/1.1 400 ")
+
+    def longest() -> float:
+        (checks, gaps), (control_checks, control_gaps) = waits_beside(served, control)
+        return max(max(checks) / (max(control_checks) + 0.1), max(gaps) / (max(control_gaps) + 0.1))
+
+    with (
+        dry_server(tmp_path / "log") as served,
+        dry_server(tmp_path / "control") as control,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        asker = pool.submit(keep_asking, served.port)
+        try:
+            assert_below(1, longest, "of what it takes without them and 100 ms")
+        finally:
+            done.set()
+        asker.result()
 
 
 # ---- a context that they may fit into: they are tokenized, which takes 15 s for each ----

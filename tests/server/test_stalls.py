@@ -15,6 +15,7 @@ from jaxinfer.llm.process import EngineProcess
 from jaxinfer.server.app import create_app
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.testing.faults import Fault
+from tests.server.dry import p99
 from tests.server.fakes import FakeLLM
 from tests.server.http import COMPLETIONS, ask, error_of, live
 from tests.support.attempts import assert_below
@@ -89,6 +90,37 @@ def test_a_full_queue_is_no_hang(port):
     assert [answer.result() for answer in answers] == [200] * 64
     assert seen[-1][0] > LIMIT_S, "long enough for a false alarm"
     assert {status for _, status, _ in seen} == {200}
+
+
+@pytest.mark.slow
+def test_a_hang_is_told_with_the_limit_that_is_the_default_whatever_the_clock_says(child, monkeypatch):
+    """A44 to its letter; the clock on the wall jumps by a day, back while it hangs and on while it is idle."""
+    limit_s, clock = ServerSettings().stall_timeout_s, time.time
+    llm = AsyncLLM(EngineConfig(model="demo"), new_transport=partial(EngineProcess, child=child))
+    orders = Orders(child[-1])
+
+    def share_of_what_is_allowed() -> float:
+        orders.send(Order(add=Fault("hang", seconds=limit_s + 3)))
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(generate, port, 20)
+            monkeypatch.setattr(time, "time", lambda: clock() - 86400)
+            seen = watch(port, answer.done)
+            assert answer.result() == 200, "the request only waited"
+        first_s = next(when_s for when_s, status, _ in seen if status == 503)
+        assert first_s > limit_s - 0.2, "told too early"
+        assert {status for when_s, status, _ in seen if when_s > first_s and when_s < limit_s + 2} == {503}
+        return max((first_s - limit_s) / 0.9, p99([took_s for _, _, took_s in seen]) / 0.05)
+
+    with live(create_app(llm), llm.start, llm.close) as port:
+        assert_below(1, share_of_what_is_allowed, "of 0.9 s beyond the limit, of 50 ms a check at the 99th percentile")
+        begun_s = time.monotonic()
+        monkeypatch.setattr(time, "time", lambda: clock() + 86400)
+        seen = watch(port, lambda: time.monotonic() > begun_s + 1.5 * limit_s)
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(generate, port, 50)
+            seen += watch(port, answer.done)
+        assert {status for _, status, _ in seen} == {200} and llm.stats().restarts == 0
+    orders.close()
 
 
 @pytest.mark.parametrize("path", CHECKS)
