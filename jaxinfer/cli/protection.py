@@ -26,9 +26,13 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 
 def server_settings(params: Mapping[str, Any]) -> "ServerSettings":
     """What the options of `jaxinfer serve` ask for. Raises ConfigError."""
+    from jaxinfer.server.large_bodies import MAX_LARGE_BODIES_MIB_PER_KEY
     from jaxinfer.server.settings import ServerSettings
 
     keys = tuple(read_keys(params))
+    if (params["max_body_bytes"] or 0) > MAX_LARGE_BODIES_MIB_PER_KEY * 2**20:
+        most = f"{MAX_LARGE_BODIES_MIB_PER_KEY}M, what large bodies of one key may have together"
+        raise ConfigError(f"--max-body-bytes must be at most {most}, got {params['max_body_bytes']}")
     given = {
         name: params[name]
         for name in (

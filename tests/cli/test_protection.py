@@ -83,6 +83,7 @@ def test_keys_come_from_flags_the_variable_and_a_file(cli, model, served, monkey
         (("--max-sessions-per-key", "0"), None, "--max-sessions-per-key"),
         (("--max-session-idle-s", "0"), None, "--max-session-idle-s"),
         (("--max-body-bytes", "0"), None, "--max-body-bytes must be a number of bytes"),
+        (("--max-body-bytes", "129M"), None, "--max-body-bytes must be at most 128M"),
         (("--max-body-bytes", "1.5"), None, "--max-body-bytes must be a number of bytes"),
         (("--ssl-keyfile", "x"), None, "--ssl-keyfile needs --ssl-certfile"),
         (("--ssl-certfile", "/nowhere"), None, "--ssl-certfile and --ssl-keyfile must be a certificate chain"),
