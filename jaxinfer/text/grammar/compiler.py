@@ -72,9 +72,13 @@ def new_matcher(vocabulary: "LLTokenizer", text: str) -> "LLMatcher":
 
 
 def reason_of(error: str) -> str:
-    """The line of llguidance's error that says what is wrong, without the place in a text that is ours."""
-    line = next((line for line in error.splitlines() if line.strip()), "it cannot be compiled")
-    return line.removeprefix("at ").partition(": ")[2] if line.startswith("at ") else line
+    """What of llguidance's error says what is wrong, without the place in a text that is ours."""
+    line, *more = [line for line in error.splitlines() if line.strip()] or ["it cannot be compiled"]
+    reason = line.removeprefix("at ").partition(": ")[2] if line.startswith("at ") else line
+    why = next((line.removeprefix("error: ") for line in more if line.startswith("error: ")), "")
+    if why and reason.endswith(":"):  # of a regular expression, which comes between
+        return f"{reason} {why}: {more[0].strip()}"
+    return reason.partition(". Enable 'coerce_one_of'")[0]  # which clients call strict
 
 
 def warnings_of(matcher: "LLMatcher") -> list[str]:

@@ -32,6 +32,8 @@ TIMEOUT_S = 2.0
 START_S = 60.0  # Python's start and a large vocabulary, on a busy machine
 MEMORY_BYTES = 512 << 20  # beyond what it has mapped when the vocabulary is there
 MAX_KNOWN, MAX_KNOWN_BYTES = 256, 16 << 20  # of what was tried before
+# llguidance's words for what strict alone refuses
+_LEFT_OUT = "Unimplemented keys", "Unknown format", "oneOf constraints", "min/maxProperties only"
 MAX_TEXT_CHARS = 2 << 20  # of a grammar as it is compiled: structural tags can be written many times
 
 
@@ -76,7 +78,8 @@ def try_one(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: M
 def refuse(tried: Tried, constraint: Constraint) -> Tried:
     """Raise InvalidRequest, in the client's words, for what cannot be enforced."""
     if tried.error:
-        cure = "; leave that out, or set strict to false" if constraint.strict and "nimplemented" in tried.error else ""
+        left_out = constraint.strict and any(words in tried.error for words in _LEFT_OUT)
+        cure = "; leave that out, or set strict to false" if left_out else ""
         message = f"{constraint.param} must be something that an answer can be held to: {tried.error[:400]}{cure}"
         raise InvalidRequest(message, param=constraint.param, code="invalid_grammar")
     return tried
