@@ -9,8 +9,8 @@ from jaxinfer.engine.sequence import Sequence
 
 @dataclasses.dataclass(slots=True)
 class Budget:
-    """The tokens of a step that are left for prompts, given out by rank: a prompt gets all it needs if that is there,
-    else all but what is kept.
+    """The tokens of a step that are left for prompts, given out by rank: a prompt gets all but what is kept for others,
+    also where a little more would end it. It needs a step more then, and those others are not held up by two.
 
     left: not given yet.    short: the waiting prompts that overtake if need be, and how many tokens each needs.
     kept: what is left for them.
@@ -23,9 +23,9 @@ class Budget:
     def __post_init__(self) -> None:
         self.kept = sum(self.short.values())
 
-    def chunk(self, pending: int) -> int:
+    def chunk(self, pending: int, sequence: Sequence) -> int:
         """How many of its pending tokens a prompt gets."""
-        return pending if pending <= self.left else self.left - self.kept
+        return min(pending, self.left - max(0, self.kept - self.short.get(sequence, 0)))
 
     def take(self, count: int, sequence: Sequence) -> None:
         """Give a prompt so many: from what is kept if that is for it, or if nothing else is left."""

@@ -171,7 +171,7 @@ class Scheduler:
                 break  # preempted by one before it, as are all after it
             count = 1
             if not sequence.decoding:
-                count = budget.chunk(len(sequence.tokens) - start)
+                count = budget.chunk(len(sequence.tokens) - start, sequence)
                 budget.take(count, sequence)
             if count and self._make_room(sequence, count):
                 self._add_row(step, sequence, count)
@@ -223,7 +223,7 @@ class Scheduler:
             if sequence.decoding:
                 wanted += sequence.dispatched == len(sequence.page_ids) * size
             else:
-                count = budget.chunk(len(sequence.tokens) - sequence.dispatched)
+                count = budget.chunk(len(sequence.tokens) - sequence.dispatched, sequence)
                 budget.take(count, sequence)
                 wanted += -(-(sequence.dispatched + count) // size) - len(sequence.page_ids)
         return wanted > available
@@ -294,7 +294,7 @@ class Scheduler:
         hit = self.hit(sequence)
         start = len(hit) * size
         pending = len(sequence.tokens) - start
-        count = budget.chunk(pending)
+        count = budget.chunk(pending, sequence)
         if not count or (count < pending and sequence in budget.short):
             return 0  # it was to be short, but cached pages of its own went to others in this step
         if count < pending <= limits.max_num_batched_tokens and not limits.enable_chunked_prefill:

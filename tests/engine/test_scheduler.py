@@ -367,3 +367,14 @@ def test_the_largest_requests_that_fit_are_served():
         client.add(Request("r", tokens(prompt), max_tokens))
         client.finish()
         assert client.answers["r", 0].reason == "length"
+
+
+def test_a_prompt_that_would_end_with_all_of_a_step_leaves_a_short_one_its_part():
+    client = Client(make_limits(max_num_batched_tokens=32, max_num_seqs=4))
+    client.add(Request("long", tokens(62), 1))
+    client.step()
+    client.add(Request("short", tokens(6, 1), 1))
+    first = len(client.plans)
+    client.step()
+    assert [row.count for row in client.plans[first].rows] == [26, 6], "30 of the long one's are left, 32 are there"
+    client.finish()
