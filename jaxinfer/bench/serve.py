@@ -122,7 +122,9 @@ def models_of(target: Target, reply: Reply) -> list[Card]:
         raise ValueError("it names none")
     except ValueError as error:
         law = f"{target.base}/v1/models must name a model"
-        raise EngineError(f"{law}, the answer was: {error}; check --url, or see `jaxinfer ps`; or give --model") from error
+        raise EngineError(
+            f"{law}, the answer was: {error}; check --url, or see `jaxinfer ps`; or give --model"
+        ) from error
 
 
 def ask_once(target: Target, method: str, path: str, body: bytes = b"") -> Reply:
