@@ -240,7 +240,7 @@ class Engine:
             self._news += self.scheduler.fail(request.id, "grammars need an engine with a tokenizer", "no_grammars")
             return
         self._num_compiling += 1
-        future = self.grammars.compile(request.structure.text)
+        future = self.grammars.compile(request.structure.text, closes=request.structure.closes)
         future.add_done_callback(lambda done: self.inbox.put(Compiled(request.id, done)))
 
     def _begin_grammar(self, request_id: str, grammar: "Future[Grammar]") -> None:

@@ -43,12 +43,14 @@ class Structure:
 
     close_id: the grammar begins after this token, which ends thoughts.    open_id: begins them; unless the answer
     begins with it, the grammar begins at once. Both None: there are no thoughts.
+    closes: as max_tokens nears, the answer is led to its grammar's end.
     """
 
     text: str
     end_ids: frozenset[int]
     open_id: int | None = None
     close_id: int | None = None
+    closes: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -343,7 +345,7 @@ class Sequence:
 
     def begin_grammar(self, grammar: Grammar, vocab_size: int) -> None:
         """It is compiled; follow it to where the sequence is."""
-        self.structured = Structured(grammar, self.request, vocab_size)
+        self.structured = Structured(grammar, self.request, vocab_size, self.max_length - self.num_prompt)
         for token in self.tokens[self.num_prompt :]:
             self.structured.follow(token)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jaxinfer.engine.closing import Closer
 from jaxinfer.runtime.packing import allowed_by, bits_of, marked
 from jaxinfer.runtime.plan import Controls
 from jaxinfer.text.grammar.compiler import Grammar as Grammar  # the scheduler sees it
@@ -28,7 +29,8 @@ BROKEN = "an answer must stay within its grammar, which this one cannot any more
 class Structured:
     """One sequence in its grammar. Invariant: every committed output token has been followed."""
 
-    def __init__(self, grammar: Grammar, request: "Request", vocab_size: int) -> None:
+    def __init__(self, grammar: Grammar, request: "Request", vocab_size: int, max_tokens: int) -> None:
+        """max_tokens: of the whole output."""
         assert request.structure is not None, "a grammar comes with a request for one"
         self.grammar = grammar
         self._structure = request.structure
@@ -43,6 +45,11 @@ class Structured:
             self._allowed = bits_of(allowed_by(controls, vocab_size))
         self._is_thinking = self._structure.close_id is not None and self._structure.open_id is None
         self._may_think = self._structure.open_id is not None
+        self._closer: Closer | None = None
+        if self._structure.closes:
+            usable = ~self._ends if self._allowed is None else self._allowed & ~self._ends
+            ends = self._ends if self._allowed is None else self._allowed & self._ends
+            self._closer = Closer(grammar, max_tokens, usable, ends)
 
     @property
     def is_thinking(self) -> bool:
@@ -51,13 +58,16 @@ class Structured:
 
     def follow(self, token: int) -> None:
         """The next token of the output."""
+        is_answer = False
         if self._is_thinking:
             self._is_thinking = token != self._structure.close_id
         elif self._may_think and token == self._structure.open_id:
             self._is_thinking = True
-        elif token not in self._end_ids:
+        elif is_answer := token not in self._end_ids:
             self.grammar.accept(token)
         self._may_think = False
+        if self._closer is not None:
+            self._closer.follow(token if is_answer else None)
 
     def narrow(self, mask: np.ndarray, tokens: Ids[int]) -> bool:
         """From what the grammar allows, i32[ceil(V / 32)], take what else is forbidden after these tokens, in place.
@@ -76,9 +86,22 @@ class Structured:
             _clear(mask, token)
         unwanted = self._ends if len(tokens) < self._min_length else self._ignored_ends
         rest = mask & ~unwanted
-        if rest.any():
+        if self._closer is not None:
+            mask[:] = self._closing(self._closer, rest if rest.any() else mask, mask)
+        elif rest.any():
             mask[:] = rest
         return bool(mask.any())
+
+    def _closing(self, closer: Closer, rest: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """Of the rest of a mask what leads to the grammar's end in time. The thoughts have to end for it too."""
+        spare, close_id, open_id = closer.spare, self._structure.close_id, self._structure.open_id
+        if self._is_thinking:
+            assert close_id is not None
+            return _only(close_id, rest) if spare is not None and spare < 2 and _has(rest, close_id) else rest
+        kept = closer.narrowed(rest, mask)
+        if self._may_think and open_id is not None and _has(rest, open_id) and (spare is None or spare >= 2):
+            _set(kept, open_id)
+        return kept
 
 
 def masks_of(step: "Step", grammars: Grammars, vocab_size: int) -> tuple[np.ndarray, list[tuple["Sequence", str]]]:
@@ -108,3 +131,13 @@ def _set(mask: np.ndarray, token: int) -> None:
 
 def _clear(mask: np.ndarray, token: int) -> None:
     mask.view(np.uint32)[token // 32] &= np.uint32(~(1 << token % 32) & 0xFFFFFFFF)
+
+
+def _has(mask: np.ndarray, token: int) -> bool:
+    return bool(mask[token // 32] >> token % 32 & 1)
+
+
+def _only(token: int, mask: np.ndarray) -> np.ndarray:
+    found = np.zeros_like(mask)
+    _set(found, token)
+    return found

@@ -269,7 +269,7 @@ class AsyncLLM:
             salt=salt,
             prompt_only=prompt_only,
             reading=reading,
-            structure=self.forms.structure(form or await self.forms.check(params, reading), prompt_ids, chat=chat),
+            structure=await self.forms.structure(params, reading, form, prompt_ids, chat=chat),
         )
         return self._accept(request, sampling, request_id, arrived_s, reading)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxinfer.config import EngineConfig, config_from_values
-from jaxinfer.engine.sequence import Add, Output
+from jaxinfer.engine.sequence import Add, Output, Structure
 from jaxinfer.errors import EngineError, InvalidRequest
 from jaxinfer.llm.answer import NO_TEXT, Answer, feed
 from jaxinfer.llm.borrowed import run_over
@@ -267,7 +267,6 @@ class LLM:
         tried: dict[Constraint, Tried] = {}  # many prompts, as a rule, have one form
         for (_, ids), sampling_params, reading in zip(encoded, params, readings, strict=True):
             form = self._form(sampling_params, reading, tried)
-            end_ids = self.info.eos_token_ids
             request, sampling = prepare(
                 ids,
                 sampling_params,
@@ -279,7 +278,7 @@ class LLM:
                 chat=chat,
                 bulk=bulk,
                 reading=reading,
-                structure=None if form is None else structure_of(form, self._text, ids, end_ids, chat=chat),
+                structure=self._structure(form, ids, sampling_params, chat=chat),
             )
             answers[request.id] = Answer(request, sampling, self._text.tokenizer, self._engine.inbox.put, reading)
         self._start(answers)
@@ -296,6 +295,11 @@ class LLM:
             for warning in tried[constraint].warnings:
                 log.warning("%s: %s", constraint.param, warning)
         return tried[constraint].text
+
+    def _structure(self, form: str | None, ids: list[int], params: SamplingParams, *, chat: bool) -> Structure | None:
+        if form is None:
+            return None
+        return structure_of(form, self._text, ids, self.info.eos_token_ids, params, chat=chat)
 
     def _start(self, answers: dict[str, Answer]) -> None:
         """All of them are valid, so all may start."""

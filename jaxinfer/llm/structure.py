@@ -45,16 +45,23 @@ def constraint_for(
 
 
 def structure_of(
-    text: str, side: TextSide, prompt_ids: Sequence[int], end_ids: Sequence[int], *, chat: bool
+    text: str,
+    side: TextSide,
+    prompt_ids: Sequence[int],
+    end_ids: Sequence[int],
+    params: SamplingParams,
+    *,
+    chat: bool,
 ) -> Structure:
     """text: of the grammar.    end_ids: the model's.    chat: the prompt is a rendered conversation, so that thoughts
     may come before the answer.
     """
+    closes = params.close_within_max_tokens
     thinking = side.thinking if chat else None
     if thinking is None or (start := thinking.start(prompt_ids)) == "answering":
-        return Structure(text, frozenset(end_ids))
+        return Structure(text, frozenset(end_ids), closes=closes)
     open_id = thinking.open_id if start == "either" else None
-    return Structure(text, frozenset(end_ids), open_id, thinking.close_id)
+    return Structure(text, frozenset(end_ids), open_id, thinking.close_id, closes)
 
 
 class Forms:
@@ -86,9 +93,20 @@ class Forms:
         finally:
             self._num_waiting -= 1
 
-    def structure(self, form: Tried | None, prompt_ids: Sequence[int], *, chat: bool) -> Structure | None:
-        """The same for the engine, for one prompt."""
-        return None if form is None else structure_of(form.text, self._side, prompt_ids, self._end_ids, chat=chat)
+    async def structure(
+        self,
+        params: SamplingParams,
+        reading: Reading | None,
+        form: Tried | None,
+        prompt_ids: Sequence[int],
+        *,
+        chat: bool,
+    ) -> Structure | None:
+        """The same for the engine, for one prompt. form: what `check` said, if it was asked."""
+        form = form or await self.check(params, reading)
+        if form is None:
+            return None
+        return structure_of(form.text, self._side, prompt_ids, self._end_ids, params, chat=chat)
 
     def close(self) -> None:
         """End the child."""

@@ -72,6 +72,7 @@ MEANINGS = {
     "structured_outputs": "the same as vLLM has it: one of json, regex, choice, grammar, json_object, structural_tag",
     "json_schema": "the answer is JSON of this schema, an object or its JSON",
     "strict_schema": "what of the schema cannot be enforced is refused, not left out with a warning",
+    "close_within_max_tokens": "an answer that must be of a form is led to its end as max_tokens nears; else no effect",
     "regex": "the answer is a text that this matches whole; without look-around",
     "choice": "the answer is one of these texts",
     "grammar": "the answer is of this grammar: Lark, or EBNF as llama.cpp has it",

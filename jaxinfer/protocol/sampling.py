@@ -29,6 +29,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     (a dict, its JSON, a pydantic model or a type that msgspec knows), a text that a pattern matches whole, one of these
     texts, a text of a grammar (Lark, or llama.cpp's EBNF), free text with JSON between tags.
     strict_schema: what of the schema cannot be enforced is refused, not left out with a warning.
+    close_within_max_tokens: such an answer is led to its end as max_tokens nears; without effect on others.
     detokenize: False leaves the text empty, for callers that want ids alone; Python only, and not with stop.
     Nothing is checked here: validate_sampling is the one validator, whoever built the params.
     """
@@ -62,6 +63,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     grammar: str | None = None
     structural_tag: Any = None
     strict_schema: bool = False
+    close_within_max_tokens: bool = False
 
 
 class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):

@@ -61,7 +61,14 @@ NUMBERS = {
     "thinking_token_budget": Range(1, 2**31 - 1, "an integer of at least 1", integer=True),
     "min_tokens": Range(0, 2**63 - 1, "an integer of at least 0", integer=True),
 }
-FLAGS = ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "detokenize", "strict_schema")
+FLAGS = (
+    "ignore_eos",
+    "include_stop_str_in_output",
+    "skip_special_tokens",
+    "detokenize",
+    "strict_schema",
+    "close_within_max_tokens",
+)
 
 
 def validate_sampling(params: "SamplingParams", *, vocab_size: int, max_logprobs: int = MAX_LOGPROBS) -> None:

@@ -39,7 +39,7 @@ class HashGrammars:
     def __init__(self) -> None:
         self.waiting: list[tuple[str, Future[HashGrammar]]] = []
 
-    def compile(self, text: str) -> "Future[HashGrammar]":
+    def compile(self, text: str, *, closes: bool = False) -> "Future[HashGrammar]":
         future: Future[HashGrammar] = Future()
         self.waiting.append((text, future))
         return future

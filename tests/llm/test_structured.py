@@ -43,11 +43,11 @@ def answer(llm, prompt=PROMPT, **fields):
     return llm.generate([prompt], replace(DRAWN, **fields))[0].outputs[0]
 
 
-def check_answers(llm, kind, count, seed):
+def check_answers(llm, kind, count, seed, **fields):
     """Each answer that stops is of its grammar, each that is cut off begins one; returns how many stopped."""
     draw = random.Random(seed)
     made = [KINDS[kind](draw) for _ in range(count)]
-    params = [replace(DRAWN, **{kind: source}, n=4, seed=i) for i, (source, _) in enumerate(made)]
+    params = [replace(DRAWN, **{kind: source}, n=4, seed=i, **fields) for i, (source, _) in enumerate(made)]
     stopped = 0
     for (source, judge), own, output in zip(made, params, llm.generate([PROMPT] * count, params), strict=True):
         for choice in output.outputs:
@@ -81,6 +81,62 @@ def test_what_stops_is_of_its_grammar(llm, kind):
 def test_hundreds_of_answers_are_of_their_grammars(llm, kind, count):
     """A37"""
     assert check_answers(llm, kind, count, seed=11) > 3 * count
+
+
+# so few that many answers, left alone, are cut off
+FEW_TOKENS = {"json_schema": 24, "regex": 20, "grammar": 20}
+
+
+def check_closing(llm, kind, count, seed):
+    """Led to their ends, nearly all answers stop, and each that does is of its grammar; returns how many more."""
+    free = check_answers(llm, kind, count, seed, max_tokens=FEW_TOKENS[kind])
+    closed = check_answers(llm, kind, count, seed, max_tokens=FEW_TOKENS[kind], close_within_max_tokens=True)
+    assert closed >= 0.95 * 4 * count, (closed, free)
+    return closed - free
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_close_within_max_tokens(llm, kind):
+    check_closing(llm, kind, 12, seed=11)  # of so few, all may fit by themselves
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("kind", "count"), [("json_schema", 500), ("regex", 300), ("grammar", 100)])
+def test_hundreds_of_answers_close_within_max_tokens(llm, kind, count):
+    assert check_closing(llm, kind, count, seed=11) > 0
+
+
+def test_closing_goes_with_what_else_narrows_an_answer(llm):
+    """A37"""
+    closing = replace(DRAWN, close_within_max_tokens=True)
+    most, texts = 24, {}
+    for name, fields in {
+        "nothing": {},
+        "min_tokens": {"min_tokens": 20},
+        "min_tokens of all": {"min_tokens": most},
+        "ignore_eos": {"ignore_eos": True},
+        "bad_words": {"bad_words": ["yz"]},
+        "logit_bias": {"logit_bias": {llm._text.tokenizer.encode("x")[0]: 100.0}},
+    }.items():
+        params = replace(closing, regex="[a-z0-9 ]*(x|yz)", max_tokens=most, n=8, **fields)
+        for choice in llm.generate([PROMPT], params)[0].outputs:
+            assert choice.finish_reason == "stop" and len(choice.token_ids) <= most, (name, choice)
+            assert re.fullmatch("[a-z0-9 ]*(x|yz)", choice.text), (name, choice)
+            texts.setdefault(name, []).append(choice)
+    assert all(len(choice.token_ids) > 20 for choice in texts["min_tokens"])
+    assert all(len(choice.token_ids) == most for choice in texts["ignore_eos"] + texts["min_tokens of all"])
+    assert not any("yz" in choice.text for choice in texts["bad_words"])
+
+
+def test_what_cannot_be_closed_is_cut_off_as_ever(llm):
+    fields = {"regex": "[a-z]{60}", "max_tokens": 8, "n": 4}
+    free, closed = (answer(llm, **fields, close_within_max_tokens=closes) for closes in (False, True))
+    assert closed.finish_reason == "length" and closed.token_ids == free.token_ids
+
+
+def test_an_answer_without_a_form_is_not_closed(llm):
+    assert answer(llm, close_within_max_tokens=True).token_ids == answer(llm).token_ids
 
 
 def test_a_choice_is_one_of_the_texts(llm):
@@ -161,6 +217,7 @@ def workload():
         kind = draw.choice(["json_schema", "regex", None])
         source = {} if kind is None else {kind: KINDS[kind](draw)[0]}
         own = replace(DRAWN, seed=i, max_tokens=40, n=3 if i == 4 else 1, **source)
+        own = replace(own, close_within_max_tokens=i % 2 == 0)
         params.append(replace(own, presence_penalty=1.0, logit_bias={17: 3.0}) if i % 3 == 0 else own)
     return prompts, params
 
@@ -243,6 +300,18 @@ def test_streams_of_both_transports_join_to_what_the_grammar_allows(served):
         assert own[-1].finish_reason in ("stop", "length")
         if own[-1].finish_reason == "stop":
             assert jsonschema_rs.is_valid(PERSON, json.loads("".join(delta.text for delta in own)))
+
+
+def test_streams_of_both_transports_close(served):
+    async def test(llm):
+        params = replace(DRAWN, json_schema=PERSON, max_tokens=22, n=8, close_within_max_tokens=True)
+        return await collect(llm, PROMPT, params)
+
+    deltas = served.run(test)
+    for index in range(8):
+        own = [delta for delta in deltas if delta.index == index]
+        assert own[-1].finish_reason == "stop"
+        assert jsonschema_rs.is_valid(PERSON, json.loads("".join(delta.text for delta in own)))
 
 
 def test_a_request_that_waits_for_its_grammar_can_be_aborted(served):

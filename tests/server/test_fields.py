@@ -46,7 +46,7 @@ EMBEDDING_FIELDS = "input encoding_format dimensions normalize messages embed_dt
 SCORE_FIELDS = "text_1 text_2 queries documents instruction"
 # and what no reference names beside our own code
 OURS = {"beam_width", "early_stopping", "detokenize", "prompt_embeds", "logits_processors", "prompt_cache_retention"}
-OURS |= {"session_append", "session_history", "choice", "structural_tag", "strict_schema"}
+OURS |= {"session_append", "session_history", "choice", "structural_tag", "strict_schema", "close_within_max_tokens"}
 OURS |= {"guided_json_object"}
 ELSEWHERE = {CHAT: {"session_append", "session_history"}}  # they need a turn before it: test_sessions.py
 
@@ -97,6 +97,7 @@ FORMS: dict[str, tuple[Any, str, Any]] = {
     "grammar": ("start: a", "grammar", "start: a"),
     "structural_tag": (TAGS, "structural_tag", TAGS),
     "strict_schema": (True, "strict_schema", True),
+    "close_within_max_tokens": (True, "close_within_max_tokens", True),
 }
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 REFUSED: dict[str, Any] = {

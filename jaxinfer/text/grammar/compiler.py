@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from jaxinfer.errors import InvalidRequest
+from jaxinfer.text.grammar.endings import Endings
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher, LLTokenizer
@@ -33,12 +34,27 @@ class Grammar(Protocol):
     def error(self) -> str:
         """Why nothing can be said any more; "" while all is well."""
 
+    @property
+    def words(self) -> np.ndarray:
+        """i32[ceil(V / 32)], the bits of tokens of letters and spaces alone. This and what follows it: if compiled to
+        close."""
+
+    def ending(self, usable: np.ndarray, max_tokens: int, after: int | None = None) -> tuple[int, ...] | None:
+        """Up to max_tokens tokens of usable (bits) after which the answer may end, short as a rule; None: none are
+        known. after: a token that comes before them; then the search is a short one."""
+
+    def may_end(self, tokens: Sequence[int]) -> bool:
+        """Whether these may come, and then the end."""
+
 
 class Grammars(Protocol):
     """Compiles grammars and asks many of them at once."""
 
-    def compile(self, text: str) -> "Future[Grammar]":
-        """One at its beginning, at once if it is known. Raises, through the future, InvalidRequest."""
+    def compile(self, text: str, *, closes: bool = False) -> "Future[Grammar]":
+        """One at its beginning, at once if it is known. Raises, through the future, InvalidRequest.
+
+        closes: its endings will be asked for.
+        """
 
     def fill(self, grammars: Sequence[Grammar], masks: np.ndarray) -> None:
         """Set the bits of the tokens that may come next: masks i32[len(grammars), ceil(V / 32)], lowest bit first."""
@@ -89,11 +105,12 @@ def warnings_of(matcher: "LLMatcher") -> list[str]:
 class _Matcher:
     """A Grammar."""
 
-    def __init__(self, matcher: "LLMatcher") -> None:
+    def __init__(self, matcher: "LLMatcher", endings: Endings | None = None) -> None:
         self.matcher = matcher
+        self._endings = endings
 
     def copy(self) -> "_Matcher":
-        return _Matcher(self.matcher.deep_copy())
+        return _Matcher(self.matcher.deep_copy(), self._endings)
 
     def accept(self, token_id: int) -> None:
         self.matcher.consume_token(token_id)
@@ -101,6 +118,25 @@ class _Matcher:
     @property
     def error(self) -> str:
         return reason_of(self.matcher.get_error()) if self.matcher.is_error() else ""
+
+    @property
+    def endings(self) -> Endings:
+        assert self._endings is not None, "compiled to close"
+        return self._endings
+
+    @property
+    def words(self) -> np.ndarray:
+        return self.endings.words
+
+    def ending(self, usable: np.ndarray, max_tokens: int, after: int | None = None) -> tuple[int, ...] | None:
+        if after is None:
+            return self.endings.find(self.matcher, usable, max_tokens)
+        at = self.matcher.deep_copy()
+        return self.endings.find(at, usable, max_tokens, wide=False) if at.consume_token(after) else None
+
+    def may_end(self, tokens: Sequence[int]) -> bool:
+        at = self.matcher.deep_copy()  # what is too much for a copy must not break the answer
+        return bool(at.consume_tokens(list(tokens)) and at.is_accepting())
 
 
 class Compiler:
@@ -112,36 +148,46 @@ class Compiler:
     def __init__(self, read_tokenizer: Callable[[], str], vocab_size: int, eos_token_ids: Sequence[int]) -> None:
         """read_tokenizer: the text of tokenizer.json."""
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="jaxinfer-grammar")
-        self._known: OrderedDict[str, Future[Grammar]] = OrderedDict()
+        self._known: OrderedDict[tuple[str, bool], Future[Grammar]] = OrderedDict()
         self._known_chars = 0
         self._lock = threading.Lock()
         self._vocabulary = self._pool.submit(lambda: new_vocabulary(read_tokenizer(), vocab_size, eos_token_ids))
         self._executor = self._pool.submit(_new_executor)
+        self._endings: Endings | None = None
+        self._endings_lock = threading.Lock()
 
     @property
     def vocabulary(self) -> "LLTokenizer":
         """Waits until it is read."""
         return self._vocabulary.result()
 
-    def compile(self, text: str) -> "Future[Grammar]":
+    def compile(self, text: str, *, closes: bool = False) -> "Future[Grammar]":
+        key = (text, closes)
         with self._lock:
-            found = self._known.get(text)
+            found = self._known.get(key)
             if found is None:
-                found = self._known[text] = self._pool.submit(self._compile, text)
+                found = self._known[key] = self._pool.submit(self._compile, text, closes)
                 self._known_chars += len(text)
                 while (
                     len(self._known) > MAX_COMPILED or len(self._known) > 1 and self._known_chars > MAX_COMPILED_CHARS
                 ):
-                    self._known_chars -= len(self._known.popitem(last=False)[0])
+                    self._known_chars -= len(self._known.popitem(last=False)[0][0])
             else:
-                self._known.move_to_end(text)
+                self._known.move_to_end(key)
             return found
 
-    def _compile(self, text: str) -> Grammar:
-        matcher = _Matcher(new_matcher(self.vocabulary, text))
+    def _compile(self, text: str, closes: bool) -> Grammar:
+        matcher = _Matcher(new_matcher(self.vocabulary, text), self._read_endings() if closes else None)
         # the first mask costs most: what it finds out is kept for all copies
         self.fill([matcher], np.zeros((1, -(-self.vocabulary.vocab_size // 32)), np.int32))
         return matcher
+
+    def _read_endings(self) -> Endings:
+        """Made for the first grammar that wants them, in its thread."""
+        with self._endings_lock:
+            if self._endings is None:
+                self._endings = Endings(self.vocabulary)
+            return self._endings
 
     def fill(self, grammars: Sequence[Grammar], masks: np.ndarray) -> None:
         from llguidance.numpy import fill_next_token_bitmask_par
