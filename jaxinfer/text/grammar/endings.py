@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 _CLOSERS = "}])>"  # of them and '"' an ending is made wherever they may come
 _LINKS = (b":", b",")
 _OPENERS = b"([{<-+\\"  # which begin something
-MAX_WIDE = 160  # tokens tried in a wide search: 2 ms
+MAX_WIDE, MAX_PLACES = 160, 16  # tokens tried in a wide search, at so many places
+MAX_CHOSEN = 48  # tokens of an ending that nothing forces: each costs a mask, up to 1.3 ms where 152,000 tokens are
+_FIRST, _SHORTEST = 256, 4096  # of a vocabulary, by rank and by length: all of a large one take a millisecond
 MAX_GUESSED = 6
 _PLAIN = frozenset(b" abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _SPACES = frozenset(b" \t\r\n")
@@ -30,9 +32,13 @@ class Endings:
         self._width = -(-len(texts) // 32)
         self._outside = _ranks(texts, f'{_CLOSERS}"')
         self._in_text = _ranks(texts, f'"{_CLOSERS}')
+        self._first_outside, self._first_in_text = (
+            np.argsort(ranks)[:_FIRST] for ranks in (self._outside, self._in_text)
+        )
         self._never_tires = np.array([_is_closer(text) or text in _LINKS for text in texts])
         # of a wide search: single letters and signs, which tell states apart, before long tokens
-        self._short = np.argsort([(len(text) or 99) + 99 * (not text.isascii()) for text in texts], kind="stable")
+        order = np.argsort([(len(text) or 99) + 99 * (not text.isascii()) for text in texts], kind="stable")
+        self._short = order[:_SHORTEST]
         self.words = _bits([bool(text) and _PLAIN.issuperset(text) for text in texts], self._width)
         self._num_words = _count(self.words)
 
@@ -54,9 +60,13 @@ class Endings:
         """Each step takes what is forced, or the best token by an order of our own, and never goes back. Also how many
         tokens were neither forced nor such as lead to an end."""
         at, found, used, num_guessed = matcher.deep_copy(), list[int](), Counter[int](), 0
+        num_chosen = 0
         while not (at.is_accepting() or at.is_error()) and len(found) < max_tokens:
             tokens = self._forced(at, usable)
             if not tokens:
+                num_chosen += 1
+                if num_chosen > MAX_CHOSEN:
+                    return None, num_guessed
                 tokens = self._best(at, usable, used)
                 num_guessed += sum(not self._never_tires[token] for token in tokens)
             if not tokens or at.try_consume_tokens(tokens) < len(tokens):
@@ -70,7 +80,7 @@ class Endings:
         """Breadth first among places whose masks differ, MAX_WIDE tokens in all."""
         places = deque([(matcher.deep_copy(), ())])
         seen, num_tried = set[bytes](), 0
-        while places:
+        while places and len(seen) < MAX_PLACES:
             at, found = places.popleft()
             mask = self._mask(at, usable)
             if mask.tobytes() in seen or len(found) >= max_tokens:
@@ -104,7 +114,11 @@ class Endings:
     def _best(self, at: "LLMatcher", usable: np.ndarray, used: Counter[int]) -> list[int]:
         mask = self._mask(at, usable)
         is_text = 4 * _count(mask & self.words) > self._num_words  # where a brace closes nothing
-        ranks = self._in_text if is_text else self._outside
+        ranks, first = (self._in_text, self._first_in_text) if is_text else (self._outside, self._first_outside)
+        may_come = (mask[first // 32] >> first % 32 & 1).astype(bool)
+        for token in first[may_come].tolist():  # as a rule it is one of these: no need to look at all of them
+            if not used[token] or self._never_tires[token]:
+                return [token]
         allowed = np.flatnonzero(_flags(mask)[: len(ranks)])
         if not len(allowed):
             return []
