@@ -87,6 +87,7 @@ class EngineProcess:
         with self._spawning:
             self._closing = True
         if self._child is not None:
+            self._child.terminate()  # for one that still imports: it reads no socket yet; later it ignores this
             self._end()
         if self._thread is not None:
             self._thread.join()
