@@ -97,7 +97,7 @@ def test_the_size_of_a_chunk_does_not_change_what_is_loaded(layout: str, chunk_b
 
 
 @pytest.mark.parametrize("stored", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
 def test_values_are_converted_to_the_dtype_asked_for(stored: str, dtype: str, tmp_path: Path) -> None:
     write_checkpoint(tmp_path, weights_dtype=stored)
     params = open_checkpoint(tmp_path, dtype=dtype, chunk_bytes=60_000)  # some leaves whole, some in parts

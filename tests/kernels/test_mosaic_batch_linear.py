@@ -23,7 +23,7 @@ def run(op: str, named: dict[str, jax.Array], **settings: object) -> jax.Array:
 @pytest.mark.parametrize(
     ("rows", "depth", "tuning"),
     [
-        (64, 256, Tuning(columns=128, splits=1)),
+        pytest.param(64, 256, Tuning(columns=128, splits=1), marks=pytest.mark.slow),
         (19, 320, Tuning(columns=96, splits=1, stages=2)),  # the last tile repeats columns; stages are filled again
         (8, 128, Tuning(columns=256, splits=1, stages=2)),
     ],

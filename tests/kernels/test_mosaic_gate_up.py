@@ -22,9 +22,9 @@ def run(named: dict[str, jax.Array], **settings: object) -> jax.Array:
 @pytest.mark.parametrize(
     ("rows", "out", "depth", "ctas", "settings"),
     [
-        (128, 512, 192, 132, {"stages": 2}),
-        (384, 256, 64, 132, {"stages": 4, "group": 2}),
         (384, 768, 128, 2, {"stages": 3}),
+        pytest.param(128, 512, 192, 132, {"stages": 2}, marks=pytest.mark.slow),
+        pytest.param(384, 256, 64, 132, {"stages": 4, "group": 2}, marks=pytest.mark.slow),
     ],
 )
 def test_computes_its_definition_with_one_rounding(monkeypatch, rows, out, depth, ctas, settings):

@@ -83,7 +83,7 @@ def in_thread(engine) -> AsyncLLM:
     return AsyncLLM(config, new_transport=partial(EngineThread, start_core=built_before(core)))
 
 
-@pytest.fixture(scope="session", params=["thread", "process"])
+@pytest.fixture(scope="session", params=["thread", pytest.param("process", marks=pytest.mark.slow)])
 def served(request, engine):
     """One AsyncLLM per transport: whatever holds for one must hold for the other."""
     own = in_thread(engine) if request.param == "thread" else AsyncLLM(request.getfixturevalue("process_config"))

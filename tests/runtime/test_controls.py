@@ -115,6 +115,7 @@ def draw(top, *args):
     return full.draw_full(top, *args)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("controls", [CASES[2], CASES[4], CASES[6], CASES[8], CASES[13]], ids=str)
 def test_draws_follow_the_oracles_probabilities(controls: Controls) -> None:
     sampling = Sampling(temperature=0.8, top_k=30, top_p=0.95, min_p=0.001, seed=5, controls=controls)

@@ -172,6 +172,7 @@ def test_what_neighbours_say_and_pages_hold_changes_no_bit(port, order):
 # ---- a small pool, seeds ----
 
 
+@pytest.mark.slow
 def test_a_pool_that_is_too_small_for_all_changes_no_answer(port):
     """A31: preempted and computed again, streamed without a gap or a repeat, and counted once."""
     bodies = [
@@ -186,6 +187,7 @@ def test_a_pool_that_is_too_small_for_all_changes_no_answer(port):
     assert all(answer.usage["completion_tokens"] == 200 * len(answer.texts) for answer in expected)
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_alone_in_a_crowd_and_after_a_restart_and_none_gives_others(llm, port):
     """A35 (a); for preemption see above."""
     seeded = {"prompt": [3, 1, 4], "max_tokens": 30, "temperature": 1.3, "seed": 77, "n": 3}
