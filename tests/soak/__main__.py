@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,13 +22,15 @@ from jaxinfer.testing.faults import Fault
 from tests.soak.crowd import NUM_CLIENTS, Crowd, Tally
 from tests.soak.program import Program, program
 from tests.soak.sample import Observer, Sample
-from tests.soak.verdict import SPARE, Law, Slice, laws_of, rest_laws, struck_law, table
+from tests.soak.verdict import DEADLY, SPARE, Law, Slice, laws_of, rest_laws, struck_law, table
 from tests.support.faulty_child import Order
 
 SLICES = 60
 MIN_BETWEEN_FAULTS_S = 6.0
 GENTLE = ("nan", "run", "wait", "exhausted", "hang")
 DEADLY_AT = {0.07: "poison", 0.13: "kill", 0.5: "kill -9"}  # by the share of all faults that come before
+STEP_OF_A_FAULT = 3  # counted from the order
+STEPS_OF_A_FAULT = 10  # run before the next order: it has struck by then, and what it failed was taken again
 REST_S = 2.0
 
 
@@ -74,14 +76,23 @@ async def soak(served: Program, seconds: float) -> tuple[list[Slice], list[Law]]
 
 
 async def watch(served: Program, observer: Observer, crowd: Crowd, slice_s: float) -> list[Slice]:
-    """Send the faults and look, for SLICES times `slice_s`."""
-    slices = []
+    """Send the faults and look, for SLICES times `slice_s`.
+
+    A fault waits until the one before it is over, or a machine that starts engines slowly would lose one with the
+    engine that another ends.
+    """
+    slices, due = [], deque[str]()
     kinds = faults(-int(-MIN_BETWEEN_FAULTS_S // slice_s))
+    restarts, steps = 0, 0.0
     begun_s = time.monotonic()
     for number in range(SLICES):
         crowd.tally = Tally()
-        fault = kinds.get(number, "")
-        if fault:
+        due.extend([kinds[number]] if number in kinds else [])
+        fault = ""
+        if due and number <= max(kinds) and await is_over(observer, restarts, steps):
+            fault = due.popleft()
+            restarts += fault in DEADLY
+            steps = STEPS_OF_A_FAULT + await observer.value("steps_total")
             await strike(served, fault)
         samples: list[Sample] = []
         while (left_s := begun_s + (number + 1) * slice_s - time.monotonic()) > 0 or not samples:
@@ -98,6 +109,11 @@ def faults(every: int) -> dict[int, str]:
     return kinds | {numbers[int(share * len(numbers))]: kind for share, kind in DEADLY_AT.items()}
 
 
+async def is_over(observer: Observer, restarts: int, steps: float) -> bool:
+    """Whether the engine has gone on after every fault so far, with that many restarts and at least as many steps."""
+    return await observer.value("engine_restarts_total") == restarts and await observer.value("steps_total") >= steps
+
+
 async def strike(served: Program, kind: str) -> None:
     """Order a fault for one of the next steps; an engine that is just starting gets it when it can."""
     if kind == "kill -9":
@@ -107,7 +123,7 @@ async def strike(served: Program, kind: str) -> None:
         return None
     while True:
         try:
-            return served.orders.send(Order(add=Fault(kind, step=3, seconds=2.0)))
+            return served.orders.send(Order(add=Fault(kind, step=STEP_OF_A_FAULT, seconds=2.0)))
         except (FileNotFoundError, ConnectionRefusedError):
             await asyncio.sleep(0.1)
 

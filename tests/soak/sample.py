@@ -21,7 +21,8 @@ CANARY = {"prompt": "7 plus 5 is", "max_tokens": 32, "temperature": 0, "ignore_e
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """at_s: since the load began.    control_s: what a fixed piece of work took, so that a slower machine shows.
+    """at_s: since the load began.    engine: the one that serves, None while another starts.    control_s: what a
+      fixed piece of work took, so that a slower machine shows.
     labels_bytes: of /metrics without its values, whose digits may grow, and without RARE.    load: over a minute.
     """
 
@@ -40,14 +41,18 @@ class Observer:
         self._program = program
         self._target = Target(f"http://127.0.0.1:{program.port}")
         self._begun_s = time.monotonic()
+        self._serving = (0.0, program.engine_pid())  # how often an engine was replaced, and the one since
 
     async def sample(self) -> Sample:
         page = await self.metrics()
+        if (restarts := value_in(page, "engine_restarts_total")) != self._serving[0]:
+            self._serving = restarts, self._program.engine_pid()
+        engine = self._program.engine()
         control_s = await asyncio.to_thread(control)
         return Sample(
             at_s=time.monotonic() - self._begun_s,
             server=self._program.server(),
-            engine=self._program.engine(),
+            engine=engine if engine is not None and engine.pid == self._serving[1] else None,
             labels_bytes=len("".join(line.rpartition(" ")[0] for line in page.splitlines() if not RARE.search(line))),
             control_s=control_s,
             load=os.getloadavg()[0],
@@ -58,10 +63,7 @@ class Observer:
 
     async def value(self, name: str, **labels: str) -> float:
         """One value of /metrics."""
-        pattern = rf"^jaxinfer:{name}{{[^}}]*" + "".join(f'{key}="{value}"' for key, value in labels.items())
-        found = re.findall(pattern + r"[^}]*} (\S+)$", await self.metrics(), re.MULTILINE)
-        assert len(found) == 1, (name, found)
-        return float(found[0])
+        return value_in(await self.metrics(), name, **labels)
 
     async def canary(self) -> str:
         """What the model says to a fixed prompt."""
@@ -74,6 +76,14 @@ class Observer:
             return await connection.ask(self._target.request(method, path, body))
         finally:
             connection.close()
+
+
+def value_in(page: str, name: str, **labels: str) -> float:
+    """One value of a page of metrics."""
+    pattern = rf"^jaxinfer:{name}{{[^}}]*" + "".join(f'{key}="{value}"' for key, value in labels.items())
+    found = re.findall(pattern + r"[^}]*} (\S+)$", page, re.MULTILINE)
+    assert len(found) == 1, (name, found)
+    return float(found[0])
 
 
 def control() -> float:

@@ -1,6 +1,7 @@
 """Two minutes of the hour that `make soak` runs, and the verdict itself on runs that were not good (A50)."""
 
 import asyncio
+import math
 
 import pytest
 
@@ -52,6 +53,7 @@ def broken(**changes: object) -> list[str]:
         ("threads", {"threads": 12}),
         ("metrics", {"labels_bytes": 4001}),
         ("pace", {"seconds": 0.106}),
+        ("pace", {"seconds": math.nan}),
         ("ends", {"end": "HTTP 500 step_failed"}),
         ("ends", {"end": "error non_finite"}),
         ("ends", {"end": "broken: no usage"}),

@@ -1,6 +1,7 @@
 """What an hour must not have changed, law by law, and the report that says so."""
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
@@ -70,10 +71,10 @@ def engine_laws(samples: Sequence[Sample], settle_s: float, window_s: float) -> 
 
 
 def pace_law(first: Sequence[Slice], last: Sequence[Slice]) -> Law:
-    """The median of what came whole; the control says how much of a change is the machine's."""
+    """The median of what came whole, if anything did; the control says how much of a change is the machine's."""
 
     def p50(slices: Sequence[Slice]) -> float:
-        return median(seconds for each in slices for seconds in each.tally.seconds)
+        return median([seconds for each in slices for seconds in each.tally.seconds] or [math.nan])
 
     def control(slices: Sequence[Slice]) -> float:
         return median(sample.control_s for each in slices for sample in each.samples)
