@@ -27,7 +27,8 @@ from jaxinfer.server import openapi
 from jaxinfer.server.docs import allowed, fields_of, object_in
 from jaxinfer.server.openapi import MAX_VOCAB_SIZE, Operation, openapi_document
 
-ROOMS = ("protocol", "server", "llm", "engine", "offline")
+ROOMS = ("protocol", "server", "text", "llm", "engine", "offline")
+CODE_AT = {"fail": 2, "_end_request": 3, "fault": 0}  # which argument of these is a code without its name
 PACKAGE = Path(error_classes.__file__).parent
 
 
@@ -141,20 +142,26 @@ def errors() -> str:
 def _codes(statuses: dict[str, int]) -> Iterator[tuple[str, str]]:
     """(status, code) of each error that the code makes; the status is empty where only the place would tell."""
     texts = [path.read_text() for room in ROOMS for path in (PACKAGE / room).rglob("*.py")]
-    for text in (text for text in texts if re.search(r"\bcode ?=", text)):  # reading a tree takes long
+    telling = re.compile(r'\bcode ?=|"code":|\b(' + "|".join(CODE_AT) + r")\(")
+    for text in (text for text in texts if telling.search(text)):  # reading a tree takes long
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Call):  # Kind(..., code="..."), or wire.py's of broken HTTP
-                status = str(statuses.get(ast.unparse(node.func).rpartition(".")[2], ""))
+                name = ast.unparse(node.func).rpartition(".")[2]
+                status = str(statuses.get(name, ""))
                 given = [keyword.value for keyword in node.keywords if keyword.arg == "code"]
                 if node.args and ast.unparse(node.args[0]).startswith("HTTPStatus."):
                     status = str(HTTPStatus[ast.unparse(node.args[0]).partition(".")[2]].value)
                     given = node.args[-1:]
+                elif len(node.args) > CODE_AT.get(name, len(node.args)):
+                    given = [node.args[CODE_AT[name]]]
                 yield from ((status, code) for value in given for code in _texts(value))
             elif isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["code"]:
                 yield from (("", code) for code in _texts(node.value))
-            elif isinstance(node, ast.Dict):  # a table of statuses
+            elif isinstance(node, ast.Dict):  # an error as it is written, or a table of statuses
                 for key, value in zip(node.keys, node.values, strict=True):
-                    if isinstance(key, ast.Constant) and isinstance(key.value, int) and key.value >= 400:
+                    if isinstance(key, ast.Constant) and key.value == "code":
+                        yield from (("", code) for code in _texts(value))
+                    elif isinstance(key, ast.Constant) and isinstance(key.value, int) and key.value >= 400:
                         yield from ((str(key.value), code) for code in _texts(value))
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import enum
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any, Literal
 
@@ -385,13 +385,17 @@ class Sequence:
         known = self.dispatched + 1 if self.decoding else len(self.tokens)
         return known - self.num_prompt - self.acknowledged >= MAX_TEXT_LAG
 
-    def lookup_keys(self, page_size: int) -> list[PageKey]:
-        """Keys of all full pages but one: at least one token must be computed for there to be logits."""
+    def lookup_keys(self, page_size: int) -> Iterator[PageKey]:
+        """Keys of all full pages but one: at least one token must be computed for there to be logits.
+
+        Each is made once, when it is asked for: who finds nothing of a long prompt has made one.
+        """
         keys = self.lookup
-        for i in range(len(keys), (len(self.tokens) - 1) // page_size):
-            parent = keys[-1] if keys else self.root
-            keys.append(next_key(parent, self.tokens[i * page_size : (i + 1) * page_size]))
-        return keys
+        for i in range((len(self.tokens) - 1) // page_size):
+            if i == len(keys):
+                parent = keys[-1] if keys else self.root
+                keys.append(next_key(parent, self.tokens[i * page_size : (i + 1) * page_size]))
+            yield keys[i]
 
 
 def sequences_of(

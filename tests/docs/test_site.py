@@ -102,7 +102,12 @@ def test_every_code_status_and_kind_of_an_error_is_in_the_reference():
     package = ROOT / "jaxinfer"
     text = "".join(path.read_text() for room in ROOMS for path in (package / room).rglob("*.py"))
     codes = set(re.findall(r'\bcode ?= ?"(\w+)"', text))
-    assert codes > {"queue_full"} and {code for code in codes if f"`{code}`" not in page} == set()
+    for room in ("server", "llm", "engine"):  # what clients get and are told
+        tests = "".join(path.read_text() for path in (ROOT / "tests" / room).glob("*.py"))
+        codes |= set(re.findall(r'(?:\["code"\]|error\.code|output\.code) == "(\w+)"', tests))
+    codes |= set(re.findall(r"(?:[45]\d\d|fails:) `(\w+)`", (ROOT / "docs" / "limits.md").read_text()))
+    assert codes > {"queue_full", "non_finite", "invalid_grammar", "too_many_rows"}
+    assert {code for code in codes if f"`{code}`" not in page} == set()
     assert {"`head_too_large` | 431", "`body_too_large` | 400, 413"} <= set(re.findall(r"`\w+` \| [\d, ]*\d", page))
     for error in vars(jaxinfer.errors).values():
         if isinstance(error, type) and issubclass(error, jaxinfer.errors.ApiError):

@@ -155,6 +155,14 @@ def first_tokens(client: Client, num_steps: int) -> dict[str, int]:
     return found
 
 
+def test_who_finds_nothing_of_a_long_prompt_has_made_one_page_s_key():
+    """All keys of 260,000 tokens take 50 to 70 ms, in which every stream would wait."""
+    scheduler = Scheduler(make_limits())
+    scheduler.add(Request("long", tokens(120), 1))
+    (sequence,) = scheduler.waiting
+    assert scheduler.hit(sequence) == [] and len(sequence.lookup) == 1
+
+
 @pytest.mark.parametrize("enable_prefix_caching", [True, False])
 def test_a_short_prompt_waits_for_two_steps_at_most_whatever_long_ones_are_before_it(enable_prefix_caching):
     """A46: alone it takes one step; here one is in flight, and one may be that which it just missed."""
