@@ -12,6 +12,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY jaxinfer jaxinfer
 COPY kernels kernels
 COPY configs configs
+COPY docs/notebooks docs/notebooks
 RUN pip install --no-cache-dir --no-deps --no-build-isolation .
 
 # Downloads and compiled steps outlive the container in this volume; the compile cache must be its user's own.

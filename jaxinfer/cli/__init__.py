@@ -22,6 +22,7 @@ VERBS = {
     "ppl": "Measure how well a model foretells texts.",
     "sanity": "Load models, ask each something, time it and check it.",
     "profile": "Trace steps of a model: device time by kernel, host time by phase.",
+    "notebooks": "Put the notebooks about jaxinfer into a folder.",
     "connect": "Print settings for clients of a running server.",
     "ps": "Show your running servers.",
     "doctor": "Show what jaxinfer finds on this machine.",
