@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from jaxinfer.engine.sequence import Request, Structure
+from jaxinfer.engine.stats import Counters
 from jaxinfer.engine.structured import Grammar, Structured, masks_of
 from jaxinfer.text.grammar.compiler import Compiler
 from jaxinfer.text.grammar.source import Constraint, source_of
@@ -97,7 +98,7 @@ def run(grammar: Grammar, grammars: Any, num_rows: int, *, closes: bool, drawn: 
         if not live:
             break
         began = time.perf_counter(), time.thread_time()
-        masks, failed = masks_of(planned, grammars, VOCAB)
+        masks, failed = masks_of(planned, grammars, VOCAB, Counters())
         spent = [time.perf_counter() - began[0], time.thread_time() - began[1]]
         assert not failed
         for i, mask in zip(live, masks, strict=True):

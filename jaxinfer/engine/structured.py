@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxinfer.engine.closing import Closer
+from jaxinfer.engine.stats import Counters
 from jaxinfer.runtime.packing import allowed_by, bits_of, marked
 from jaxinfer.runtime.plan import Controls
 from jaxinfer.text.grammar.compiler import Grammar as Grammar  # the scheduler sees it
@@ -28,7 +29,10 @@ BROKEN = "an answer must stay within its grammar, which this one cannot any more
 
 
 class Structured:
-    """One sequence in its grammar. Invariant: every committed output token has been followed."""
+    """One sequence in its grammar. Invariant: every committed output token has been followed.
+
+    is_led: whether what may be drawn has been narrowed for it to end within max_tokens.
+    """
 
     def __init__(self, grammar: Grammar, request: "Request", vocab_size: int, max_tokens: int) -> None:
         """max_tokens: of the whole output."""
@@ -46,6 +50,7 @@ class Structured:
             self._allowed = bits_of(allowed_by(controls, vocab_size))
         self._is_thinking = self._structure.close_id is not None and self._structure.open_id is None
         self._may_think = self._structure.open_id is not None
+        self.is_led = False
         self._closer: Closer | None = None
         if self._structure.closes:
             usable = ~self._ends if self._allowed is None else self._allowed & ~self._ends
@@ -99,7 +104,9 @@ class Structured:
         unwanted = self._ends if len(tokens) < self._min_length else self._ignored_ends
         rest = mask & ~unwanted
         if self._closer is not None:
-            mask[:] = self._closing(self._closer, rest if rest.any() else mask, mask)
+            rest = rest if rest.any() else mask.copy()
+            mask[:] = self._closing(self._closer, rest, mask)
+            self.is_led = self.is_led or (self.is_closing and not np.array_equal(mask, rest))
         elif rest.any():
             mask[:] = rest
         return bool(mask.any())
@@ -116,7 +123,9 @@ class Structured:
         return kept
 
 
-def masks_of(step: "Step", grammars: Grammars, vocab_size: int) -> tuple[np.ndarray, list[tuple["Sequence", str]]]:
+def masks_of(
+    step: "Step", grammars: Grammars, vocab_size: int, counters: Counters
+) -> tuple[np.ndarray, list[tuple["Sequence", str]]]:
     """What the masked rows of a step may draw (as Pending.draw wants it), once all tokens before it are committed, and
     the sequences for which nothing is left, with the reason.
 
@@ -129,11 +138,15 @@ def masks_of(step: "Step", grammars: Grammars, vocab_size: int) -> tuple[np.ndar
     closing = [one for one in live if one[2].is_closing]  # as it is now, before they look
     others = [one for one in live if not one[2].is_closing]
     fill = partial(_fill, grammars, masks)
+    num_led = sum(structured.is_led for _, _, structured in closing)
     shares = grammars.spread(fill, closing)
     reasons = fill(others)
     for share in shares:
         reasons |= share.result()
-    return masks, [(sequence, reasons[i]) for i, sequence, _ in live if reasons[i]]
+    counters.closing_answers += sum(structured.is_led for _, _, structured in closing) - num_led
+    failed = [(sequence, reasons[i]) for i, sequence, _ in live if reasons[i]]
+    counters.masked_tokens += len(live) - len(failed)
+    return masks, failed
 
 
 def _fill(grammars: Grammars, masks: np.ndarray, rows: list[tuple[int, "Sequence", Structured]]) -> dict[int, str]:

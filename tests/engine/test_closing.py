@@ -9,6 +9,7 @@ import pytest
 
 from jaxinfer.engine.closing import FROM, MARGIN, Closer
 from jaxinfer.engine.sequence import Request, Structure
+from jaxinfer.engine.stats import Counters
 from jaxinfer.engine.structured import Structured, masks_of
 
 WIDTH, A, OPEN, CLOSE, END, THINK, THOUGHT = 2, 1, 2, 3, 40, 41, 42
@@ -180,7 +181,7 @@ def test_a_row_that_closes_is_masked_once_and_beside_the_others():
     step = SimpleNamespace(sequences=rows, plan=SimpleNamespace(rows=[SimpleNamespace(masked=True)] * 2))
     grammars = Asked()
     assert near.is_closing and not far.is_closing
-    masks, failed = masks_of(step, grammars, WIDTH * 32)
+    masks, failed = masks_of(step, grammars, WIDTH * 32, Counters())
     assert not near.is_closing and not failed
     assert grammars.shares == [1] and grammars.filled == [near.grammar, far.grammar]
     assert [ids_of(mask) for mask in masks] == [[A, OPEN, END]] * 2

@@ -1,7 +1,9 @@
 """Compiled grammars: which tokens may come next. llguidance behind the little that the rooms above need of it."""
 
+import dataclasses
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -147,6 +149,21 @@ class _Matcher:
         return bool(at.validate_tokens([*tokens, self.endings.eos_id]) > len(tokens))
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Compiles:
+    """How many grammars a Compiler was asked for, those that failed included, and how many of them it had already.
+
+    seconds: of its threads, for the others.
+    """
+
+    asked: int = 0
+    known: int = 0
+    seconds: float = 0.0
+
+    def plus(self, other: "Compiles") -> "Compiles":
+        return Compiles(self.asked + other.asked, self.known + other.known, self.seconds + other.seconds)
+
+
 class Compiler:
     """Grammars, compiled in threads and kept by their text, the least recently used ones forgotten.
 
@@ -161,6 +178,7 @@ class Compiler:
         self._asking = ThreadPoolExecutor(self._num_asking, thread_name_prefix="jaxinfer-closing")
         self._known: OrderedDict[tuple[str, bool], Future[Grammar]] = OrderedDict()
         self._known_chars = 0
+        self._counts = Compiles()
         self._lock = threading.Lock()
         self._vocabulary = self._pool.submit(lambda: new_vocabulary(read_tokenizer(), vocab_size, eos_token_ids))
         self._executor = self._pool.submit(_new_executor)
@@ -176,6 +194,7 @@ class Compiler:
         key = (text, closes)
         with self._lock:
             found = self._known.get(key)
+            self._counts = self._counts.plus(Compiles(1, found is not None))
             if found is None:
                 found = self._known[key] = self._pool.submit(self._compile, text, closes)
                 self._known_chars += len(text)
@@ -187,7 +206,19 @@ class Compiler:
                 self._known.move_to_end(key)
             return found
 
+    def counts(self) -> Compiles:
+        """Safe from any thread."""
+        return self._counts
+
     def _compile(self, text: str, closes: bool) -> Grammar:
+        began = time.monotonic()
+        try:
+            return self._compiled(text, closes)
+        finally:
+            with self._lock:
+                self._counts = self._counts.plus(Compiles(seconds=time.monotonic() - began))
+
+    def _compiled(self, text: str, closes: bool) -> Grammar:
         matcher = _Matcher(new_matcher(self.vocabulary, text), self._read_endings() if closes else None)
         # the first mask costs most: what it finds out is kept for all copies
         self.fill([matcher], np.zeros((1, -(-self.vocabulary.vocab_size // 32)), np.int32))
