@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MAX_COMPILED, MAX_COMPILED_CHARS = 64, 4 << 20  # grammars that are kept; compiled, a text takes up to 100 times itself
 MAX_LEXER_STATES = 50_000  # a kilobyte or two each
-MAX_ASKING = 4  # threads; the interpreter lets one at a time do what is not a mask
+MAX_ASKING = 8  # threads, of which the interpreter lets one at a time do what is not a mask
 # Of one mask, and of one token: about 10 ms on the engine's thread. With the library's own 50,000 items a grammar of 40
 # bytes takes more than a second after 50 tokens; 3,000 still do for an enum of 3,000 and an anyOf of 500 objects.
 _MAX_FUEL, _MAX_ITEMS = 200_000, 3_000
