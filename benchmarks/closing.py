@@ -115,7 +115,7 @@ def run(grammar: Grammar, grammars: Any, num_rows: int, *, closes: bool, drawn: 
 
 def main() -> None:
     compiler = Compiler(tokenizer, VOCAB, [END])
-    print(f"{len(os.sched_getaffinity(0))} processors, load {os.getloadavg()[0]:.1f}; ms of a step, clock / processor")
+    print(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}; ms of a step, clock / processor")
     for name, form in FORMS.items():
         grammar = compiler.compile(source_of(form, {}), closes=True).result()
         for num_rows in map(int, sys.argv[1:] or ("1", "16", "64")):

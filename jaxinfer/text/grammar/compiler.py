@@ -174,7 +174,7 @@ class Compiler:
         """read_tokenizer: the text of tokenizer.json."""
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="jaxinfer-grammar")
         # apart from those that compile, for which a step would have to wait
-        self._num_asking = min(MAX_ASKING, len(os.sched_getaffinity(0)))
+        self._num_asking = min(MAX_ASKING, os.cpu_count() or 1)
         self._asking = ThreadPoolExecutor(self._num_asking, thread_name_prefix="jaxinfer-closing")
         self._known: OrderedDict[tuple[str, bool], Future[Grammar]] = OrderedDict()
         self._known_chars = 0
@@ -211,6 +211,7 @@ class Compiler:
         return self._counts
 
     def _compile(self, text: str, closes: bool) -> Grammar:
+        self._vocabulary.exception()  # waits: to read it is no compiling
         began = time.monotonic()
         try:
             return self._compiled(text, closes)
