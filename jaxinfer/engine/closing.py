@@ -21,9 +21,10 @@ _SAMPLE = 3  # words that speak for all: what may follow one, as a rule, may fol
 class Closer:
     """What is known of one answer's ending. A function of the answer's tokens alone, however it was scheduled.
 
-    A look costs a mask for each token of the ending that nothing forces: 0.4 to 8 ms with a vocabulary of 152,000, and
-    about 40 where a mask takes the millisecond that hard regexes do (benchmarks/README.md). Far from the end there are
-    few looks, and none while what is known remains an ending.
+    `look` comes after each token for which `is_due`, before the grammar goes on, from whichever thread. A look costs a
+    mask for each token of the ending that nothing forces: 0.4 to 8 ms with a vocabulary of 152,000, and about 40 where
+    a mask takes the millisecond that hard regexes do (benchmarks/README.md). Far from the end there are few looks, and
+    none while what is known remains an ending.
     """
 
     def __init__(self, grammar: Grammar, remaining: int, usable: np.ndarray, ends: np.ndarray) -> None:
@@ -35,7 +36,6 @@ class Closer:
         self._ending: tuple[int, ...] | None = None
         self._is_sure = False  # that it is still one
         self._look_at = FROM  # tokens left
-        self._look()
 
     def follow(self, token: int | None) -> None:
         """A token has come, which the grammar has taken; None: another, before it begins."""
@@ -44,7 +44,11 @@ class Closer:
             self._ending = self._ending[1:]
         elif token is not None:
             self._is_sure = False
-        self._look()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next mask takes time: a look, or tokens to be tried."""
+        return self._must_look or self.spare is not None
 
     @property
     def spare(self) -> int | None:
@@ -68,8 +72,13 @@ class Closer:
         kept: np.ndarray = self._kept(mask, self._ending) | (first & mask)
         return kept if kept.any() else mask
 
-    def _look(self) -> None:
-        if self._remaining > self._look_at or self._remaining < 1:
+    @property
+    def _must_look(self) -> bool:
+        return 1 <= self._remaining <= self._look_at
+
+    def look(self) -> None:
+        """Find out what is to be known after this token, if that has not been done."""
+        if not self._must_look:
             return
         if not self._is_sure:
             self._ending = self._renewed(self._ending)

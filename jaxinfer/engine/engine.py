@@ -124,6 +124,7 @@ class Engine:
             running=running,
             waiting=scheduler.num_unfinished - running,
             held=sum(len(sequence.held) for sequence in scheduler.waiting.copy() + scheduler.running.copy()),
+            awaiting_grammar=self._num_compiling,
             pages_free=free,
             pages_cached=cached,
             pages_owned=pool.num_total - free - cached,
@@ -162,7 +163,7 @@ class Engine:
         while len(self._in_flight) > 1:
             self._commit()
         assert self.grammars is not None, "a row is masked by a grammar"
-        masks, failed = masks_of(step, self.grammars, self.limits.vocab_size)
+        masks, failed = masks_of(step, self.grammars, self.limits.vocab_size, self.scheduler.counters)
         for sequence, reason in failed:
             self._news += self.scheduler.fail(sequence.request.id, reason, "no_token_left")
         self._on_device([step], self._in_flight[-1][1].draw, masks)

@@ -55,6 +55,7 @@ class Counters:
 
     embeddings: prompts that became one.    nonfinite_rows: the first of each sequence that had one.
     failed_steps: which the device did not carry out.    recoveries: how often its state was built anew after one.
+    masked_tokens: that grammars had a say in.    closing_answers: whose tokens closing within max_tokens has narrowed.
     """
 
     steps: int = 0
@@ -67,6 +68,8 @@ class Counters:
     nonfinite_rows: int = 0
     failed_steps: int = 0
     recoveries: int = 0
+    masked_tokens: int = 0
+    closing_answers: int = 0
     finished: dict[str, int] = dataclasses.field(
         default_factory=lambda: dict.fromkeys(("stop", "length", "abort", "error"), 0)
     )
@@ -77,14 +80,15 @@ class Counters:
 class EngineStats:
     """A look at the engine. running, waiting: sequences; waiting includes those held for a sibling's prompt.
 
-    held: how many those are.    pages_*: of the pool; free + cached + owned = total.    pages_kept: of those cached or
-    owned, the ones that sessions keep.    pages_kept_by: by session; a page may have several. The rest are Counters,
-    from the start of this engine.
+    held: how many those are.    awaiting_grammar: requests whose grammar is being compiled.    pages_*: of the pool;
+    free + cached + owned = total.    pages_kept: of those cached or owned, the ones that sessions keep.
+    pages_kept_by: by session; a page may have several. The rest are Counters, from the start of this engine.
     """
 
     running: int
     waiting: int
     held: int
+    awaiting_grammar: int
     pages_free: int
     pages_cached: int
     pages_owned: int
@@ -100,6 +104,8 @@ class EngineStats:
     nonfinite_rows: int
     failed_steps: int
     recoveries: int
+    masked_tokens: int
+    closing_answers: int
     finished: dict[str, int]
     steps: int
     work: Work

@@ -5,11 +5,13 @@ stops by itself is always one of the grammar's.
 """
 
 from collections.abc import Sequence as Ids
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from jaxinfer.engine.closing import Closer
+from jaxinfer.engine.stats import Counters
 from jaxinfer.runtime.packing import allowed_by, bits_of, marked
 from jaxinfer.runtime.plan import Controls
 from jaxinfer.text.grammar.compiler import Grammar as Grammar  # the scheduler sees it
@@ -27,7 +29,10 @@ BROKEN = "an answer must stay within its grammar, which this one cannot any more
 
 
 class Structured:
-    """One sequence in its grammar. Invariant: every committed output token has been followed."""
+    """One sequence in its grammar. Invariant: every committed output token has been followed.
+
+    is_led: whether what may be drawn has been narrowed for it to end within max_tokens.
+    """
 
     def __init__(self, grammar: Grammar, request: "Request", vocab_size: int, max_tokens: int) -> None:
         """max_tokens: of the whole output."""
@@ -45,6 +50,7 @@ class Structured:
             self._allowed = bits_of(allowed_by(controls, vocab_size))
         self._is_thinking = self._structure.close_id is not None and self._structure.open_id is None
         self._may_think = self._structure.open_id is not None
+        self.is_led = False
         self._closer: Closer | None = None
         if self._structure.closes:
             usable = ~self._ends if self._allowed is None else self._allowed & ~self._ends
@@ -56,8 +62,14 @@ class Structured:
         """Whether the grammar says nothing yet of the next token."""
         return self._is_thinking
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether its next mask takes so long that it should be made beside others'."""
+        return self._closer is not None and self._closer.is_due
+
     def follow(self, token: int) -> None:
         """The next token of the output."""
+        self.look()  # where tokens of before a restart are followed, no mask has asked for it
         is_answer = False
         if self._is_thinking:
             self._is_thinking = token != self._structure.close_id
@@ -68,6 +80,11 @@ class Structured:
         self._may_think = False
         if self._closer is not None:
             self._closer.follow(token if is_answer else None)
+
+    def look(self) -> None:
+        """Let what closes the answer see where it stands, which has to come before its mask."""
+        if self._closer is not None:
+            self._closer.look()
 
     def narrow(self, mask: np.ndarray, tokens: Ids[int]) -> bool:
         """From what the grammar allows, i32[ceil(V / 32)], take what else is forbidden after these tokens, in place.
@@ -87,7 +104,9 @@ class Structured:
         unwanted = self._ends if len(tokens) < self._min_length else self._ignored_ends
         rest = mask & ~unwanted
         if self._closer is not None:
-            mask[:] = self._closing(self._closer, rest if rest.any() else mask, mask)
+            rest = rest if rest.any() else mask.copy()
+            mask[:] = self._closing(self._closer, rest, mask)
+            self.is_led = self.is_led or (self.is_closing and not np.array_equal(mask, rest))
         elif rest.any():
             mask[:] = rest
         return bool(mask.any())
@@ -104,25 +123,48 @@ class Structured:
         return kept
 
 
-def masks_of(step: "Step", grammars: Grammars, vocab_size: int) -> tuple[np.ndarray, list[tuple["Sequence", str]]]:
+def masks_of(
+    step: "Step", grammars: Grammars, vocab_size: int, counters: Counters
+) -> tuple[np.ndarray, list[tuple["Sequence", str]]]:
     """What the masked rows of a step may draw (as Pending.draw wants it), once all tokens before it are committed, and
-    the sequences for which nothing is left, with the reason."""
+    the sequences for which nothing is left, with the reason.
+
+    Those that close are done by threads of the grammars', beside the others.
+    """
     pairs = zip(step.sequences, step.plan.rows, strict=True)
     sequences = [sequence for sequence, row in pairs if row.masked]
     masks = np.full((len(sequences), -(-vocab_size // 32)), -1, np.int32)
     live = [(i, s, s.structured) for i, s in enumerate(sequences) if s.structured is not None and not s.has_ended]
-    asked = [(i, structured.grammar) for i, _, structured in live if not structured.is_thinking]
+    closing = [one for one in live if one[2].is_closing]  # as it is now, before they look
+    others = [one for one in live if not one[2].is_closing]
+    fill = partial(_fill, grammars, masks)
+    num_led = sum(structured.is_led for _, _, structured in closing)
+    shares = grammars.spread(fill, closing)
+    reasons = fill(others)
+    for share in shares:
+        reasons |= share.result()
+    counters.closing_answers += sum(structured.is_led for _, _, structured in closing) - num_led
+    failed = [(sequence, reasons[i]) for i, sequence, _ in live if reasons[i]]
+    counters.masked_tokens += len(live) - len(failed)
+    return masks, failed
+
+
+def _fill(grammars: Grammars, masks: np.ndarray, rows: list[tuple[int, "Sequence", Structured]]) -> dict[int, str]:
+    """Set the masks of these rows. Returns for each why nothing is left; "" if something is."""
+    for _, _, structured in rows:
+        structured.look()
+    asked = [(i, structured.grammar) for i, _, structured in rows if not structured.is_thinking]
     if asked:
         filled = np.empty((len(asked), masks.shape[1]), np.int32)
         grammars.fill([grammar for _, grammar in asked], filled)
         masks[[i for i, _ in asked]] = filled
-    failed = []
-    for i, sequence, structured in live:
-        if error := structured.grammar.error:
-            failed.append((sequence, BROKEN + error))
-        elif not structured.narrow(masks[i], sequence.tokens):
-            failed.append((sequence, EMPTY))
-    return masks, failed
+    return {i: _narrow(structured, masks[i], sequence.tokens) for i, sequence, structured in rows}
+
+
+def _narrow(structured: Structured, mask: np.ndarray, tokens: Ids[int]) -> str:
+    if error := structured.grammar.error:
+        return BROKEN + error
+    return "" if structured.narrow(mask, tokens) else EMPTY
 
 
 def _set(mask: np.ndarray, token: int) -> None:

@@ -11,7 +11,7 @@ from jaxinfer.engine.engine import Engine
 from jaxinfer.llm.events import OnEvent
 from jaxinfer.llm.types import ModelInfo, Stats
 from jaxinfer.runtime.plan import DeviceFacts, Runner
-from jaxinfer.text.grammar.compiler import Compiler
+from jaxinfer.text.grammar.compiler import Compiler, Compiles
 
 
 class OwnedRunner(Runner, Protocol):
@@ -47,8 +47,9 @@ class Core:
         engine = self.engine.stats()
         names = {field.name for field in dataclasses.fields(Stats)} & {f.name for f in dataclasses.fields(engine)}
         shared = {name: getattr(engine, name) for name in names}
-        runner = self.runner
-        return Stats(**shared, compiles_after_ready=runner.compiles_after_ready, device=runner.facts())
+        runner, grammars = self.runner, Compiles() if self.grammars is None else self.grammars.counts()
+        compiled = runner.compiles_after_ready
+        return Stats(**shared, compiles_after_ready=compiled, device=runner.facts(), grammars=grammars)
 
     def close(self) -> None:
         """Free the device memory."""

@@ -9,6 +9,7 @@ from jaxinfer.engine.stats import Work, add_up
 from jaxinfer.protocol.logprobs import TokenLogprob
 from jaxinfer.protocol.sampling import GenerationDefaults
 from jaxinfer.runtime.plan import DeviceFacts
+from jaxinfer.text.grammar.compiler import Compiles
 from jaxinfer.text.tools.reader import CallDelta, merged
 
 
@@ -114,14 +115,16 @@ class Delta(msgspec.Struct, gc=False):
 class Stats:
     """The engine's counters and gauges at one moment. Pages exclude the null page; counters count since the start.
 
-    held: of the waiting, those that wait for a sibling's prompt.    pages_kept: by sessions, cached or owned;
-    pages_kept_by: by each of them.    restarts: how often a new engine went on where one
-    had ended.
+    held: of the waiting, those that wait for a sibling's prompt.    awaiting_grammar: requests, until theirs is
+    compiled.    pages_kept: by sessions, cached or owned; pages_kept_by: by each of them.    masked_tokens: that
+    grammars had a say in.    closing_answers: whose tokens closing has narrowed.    restarts: how often a new engine
+    went on where one had ended.
     """
 
     running: int = 0
     waiting: int = 0
     held: int = 0
+    awaiting_grammar: int = 0
     pages_free: int = 0
     pages_cached: int = 0
     pages_owned: int = 0
@@ -139,17 +142,21 @@ class Stats:
     nonfinite_rows: int = 0
     failed_steps: int = 0
     recoveries: int = 0
+    masked_tokens: int = 0
+    closing_answers: int = 0
     steps: int = 0
     restarts: int = 0
     last_step_age_s: float = 0.0
     work: Work = dataclasses.field(default_factory=Work)
     device: DeviceFacts = dataclasses.field(default_factory=DeviceFacts)
+    grammars: Compiles = dataclasses.field(default_factory=Compiles)
 
     def after(self, past: "Stats") -> "Stats":
         """These gauges, and the counters of this engine and of those before it."""
         sums = {name: getattr(past, name) + getattr(self, name) for name in _COUNTERS}
-        finished, work = add_up(past.finished, self.finished), past.work.plus(self.work)
-        return dataclasses.replace(self, finished=finished, work=work, device=self.device.after(past.device), **sums)
+        sums["finished"], sums["work"] = add_up(past.finished, self.finished), past.work.plus(self.work)
+        device, grammars = self.device.after(past.device), past.grammars.plus(self.grammars)
+        return dataclasses.replace(self, device=device, grammars=grammars, **sums)
 
 
 _COUNTERS = (
@@ -163,6 +170,8 @@ _COUNTERS = (
     "nonfinite_rows",
     "failed_steps",
     "recoveries",
+    "masked_tokens",
+    "closing_answers",
     "steps",
     "restarts",
 )

@@ -87,6 +87,8 @@ def _state(stats: Stats, labels: Labels) -> Iterator[Metric]:
     yield gauge("jaxinfer:session_pages", "KV pages that sessions keep, cached or owned", [(labels, stats.pages_kept)])
     states = {"running": stats.running, "waiting": stats.waiting}
     yield gauge("jaxinfer:requests", "Sequences by state", by_label(labels, "state", states))
+    text = "Requests that wait for their grammar to be compiled"
+    yield gauge("jaxinfer:requests_awaiting_grammar", text, [(labels, stats.awaiting_grammar)])
     yield gauge("jaxinfer:last_step_age_seconds", "Time since the last step", [(labels, stats.last_step_age_s)])
 
 
@@ -105,6 +107,11 @@ def _counters(stats: Stats, labels: Labels) -> Iterator[Metric]:
         ("nonfinite_rows", "Requests ended because their numbers were not finite", stats.nonfinite_rows),
         ("compilations_after_ready", "Compilations since ready; 0 or a bug", stats.compiles_after_ready),
         ("compilations", "Programs that were compiled", stats.device.compiled),
+        ("grammars", "Grammars that requests asked the engine for", stats.grammars.asked),
+        ("grammar_cache_hits", "Of those, the ones that it had compiled or was compiling", stats.grammars.known),
+        ("grammar_compile_seconds", "Time for the others, summed over threads", stats.grammars.seconds),
+        ("masked_tokens", "Tokens drawn under a grammar's mask", stats.masked_tokens),
+        ("closing_answers", "Answers that closing within max_tokens has led", stats.closing_answers),
         ("executables_loaded", "Programs that came from the cache", stats.device.loaded),
         ("compile_seconds", "Time for both, summed over threads", stats.device.compile_s),
     ):

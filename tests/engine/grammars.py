@@ -50,6 +50,12 @@ class HashGrammars:
         for text, future in waiting:
             future.set_result(HashGrammar(text))
 
+    def spread(self, call, items):
+        futures = [Future() for _ in items]
+        for future, item in zip(futures, items, strict=True):
+            future.set_result(call([item]))
+        return futures
+
     def fill(self, grammars: Sequence[HashGrammar], masks: np.ndarray) -> None:
         for grammar, mask in zip(grammars, masks, strict=True):
             bits = np.zeros(len(mask) * 32, bool)

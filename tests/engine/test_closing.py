@@ -1,13 +1,16 @@
 """When an answer is led to its end: the known ending, the tokens that are left, and what may be drawn in between."""
 
 import random
+from concurrent.futures import Future
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from jaxinfer.engine.closing import FROM, MARGIN, Closer
 from jaxinfer.engine.sequence import Request, Structure
-from jaxinfer.engine.structured import Structured
+from jaxinfer.engine.stats import Counters
+from jaxinfer.engine.structured import Structured, masks_of
 
 WIDTH, A, OPEN, CLOSE, END, THINK, THOUGHT = 2, 1, 2, 3, 40, 41, 42
 USABLE = ~np.array([0, 1 << END - 32], np.int32)
@@ -64,6 +67,7 @@ def draw_answer(rng, max_tokens, cost=1, **fields):
     tokens, kept = [], []
     while len(tokens) < max_tokens and END not in tokens:
         mask = np.full(WIDTH, -1, np.int32) if structured.is_thinking else structured.grammar.mask()
+        structured.look()
         assert structured.narrow(mask, [5, *tokens])
         allowed = [token for token in ids_of(mask) if token in (A, OPEN, CLOSE, END, THINK, THOUGHT)]
         kept.append(allowed)
@@ -87,9 +91,13 @@ def test_far_from_the_end_anything_may_be_drawn_and_nothing_is_looked_for():
     for _ in range(99):
         closer.follow(A)
     mask = grammar.mask()
+    assert not closer.is_due
     assert grammar.num_asked == 0 and closer.spare is None
     assert closer.narrowed(mask, mask) is mask
     closer.follow(A)
+    assert closer.is_due
+    closer.look()
+    closer.look()
     assert grammar.num_asked == 1
 
 
@@ -97,7 +105,9 @@ def test_looks_are_few_while_there_is_room():
     grammar = Brackets()
     closer = Closer(grammar, FROM, USABLE, ENDS)
     for _ in range(FROM - MARGIN - 2):
+        closer.look()
         closer.follow(A)
+    closer.look()
     assert grammar.num_asked == 1
 
 
@@ -110,6 +120,7 @@ def test_what_opens_too_much_is_left_out_near_the_end():
 def test_an_answer_that_cannot_end_in_time_is_left_alone():
     grammar = Brackets(depth=30)
     closer = Closer(grammar, 20, USABLE, ENDS)
+    closer.look()
     mask = grammar.mask()
     assert closer.spare is None and closer.narrowed(mask, mask) is mask
 
@@ -136,5 +147,41 @@ def test_what_is_known_is_a_function_of_the_tokens():
         for token in tokens[:cut]:
             again.follow(token)
         mask = again.grammar.mask()
+        again.look()
         again.narrow(mask, [5, *tokens[:cut]])
         assert ids_of(mask) == kept[cut]
+
+
+class Asked:
+    """Grammars that note how many rows each share has; a share is done at once."""
+
+    def __init__(self):
+        self.shares, self.filled = [], []
+
+    def spread(self, call, items):
+        self.shares.append(len(items))
+        future = Future()
+        future.set_result(call(items))
+        return [future]
+
+    def fill(self, grammars, masks):
+        self.filled += grammars
+        masks[:] = [grammar.mask() for grammar in grammars]
+
+
+def test_a_row_that_closes_is_masked_once_and_beside_the_others():
+    """Also where its look is the last for a while, after which it closes no more."""
+    near, far = (
+        Structured(
+            Brackets(), Request("a", (5,), FROM, eos_token_ids=frozenset({END}), structure=form), WIDTH * 32, FROM
+        )
+        for form in (Structure("", frozenset({END}), closes=True), Structure("", frozenset({END})))
+    )
+    rows = [SimpleNamespace(structured=row, has_ended=False, tokens=[5]) for row in (near, far)]
+    step = SimpleNamespace(sequences=rows, plan=SimpleNamespace(rows=[SimpleNamespace(masked=True)] * 2))
+    grammars = Asked()
+    assert near.is_closing and not far.is_closing
+    masks, failed = masks_of(step, grammars, WIDTH * 32, Counters())
+    assert not near.is_closing and not failed
+    assert grammars.shares == [1] and grammars.filled == [near.grammar, far.grammar]
+    assert [ids_of(mask) for mask in masks] == [[A, OPEN, END]] * 2

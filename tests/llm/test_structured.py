@@ -118,6 +118,10 @@ def test_closing_goes_with_what_else_narrows_an_answer(llm):
         "ignore_eos": {"ignore_eos": True},
         "bad_words": {"bad_words": ["yz"]},
         "logit_bias": {"logit_bias": {llm._text.tokenizer.encode("x")[0]: 100.0}},
+        "a bias against the end": {"logit_bias": {llm._text.tokenizer.encode(end)[0]: -100.0 for end in "xz"}},
+        "penalties": {"presence_penalty": 2.0, "frequency_penalty": 2.0, "repetition_penalty": 1.5},
+        "logprobs": {"logprobs": 3},
+        "no temperature": {"temperature": 0.0},
     }.items():
         params = replace(closing, regex="[a-z0-9 ]*(x|yz)", max_tokens=most, n=8, **fields)
         for choice in llm.generate([PROMPT], params)[0].outputs:
@@ -127,6 +131,37 @@ def test_closing_goes_with_what_else_narrows_an_answer(llm):
     assert all(len(choice.token_ids) > 20 for choice in texts["min_tokens"])
     assert all(len(choice.token_ids) == most for choice in texts["ignore_eos"] + texts["min_tokens of all"])
     assert not any("yz" in choice.text for choice in texts["bad_words"])
+    assert all(len(choice.logprobs) == len(choice.token_ids) for choice in texts["logprobs"])
+
+
+@pytest.mark.parametrize("budget", [None, 5])
+def test_thoughts_end_in_time_for_the_shortest_answer(llm, budget):
+    """Of a model that wants to think for ever; a budget of its own leaves the answer more room."""
+    opens, closes, x = (llm._text.tokenizer.encode(text)[0] for text in ("<think>", "</think>", "x"))
+    params = replace(
+        DRAWN,
+        regex="[a-z0-9 ]*(x|yz)",
+        max_tokens=30,
+        n=8,
+        close_within_max_tokens=True,
+        logit_bias={opens: 100.0, closes: -100.0, x: -100.0},
+        thinking_token_budget=budget,
+    )
+    for choice in llm.chat([{"role": "user", "content": "hi"}], params)[0].outputs:
+        assert choice.finish_reason == "stop" and re.fullmatch("[a-z0-9 ]*(x|yz)", choice.text), choice
+        assert choice.token_ids[0] == opens and len(choice.token_ids) <= 30
+        if budget is None:
+            assert choice.token_ids[27:-1] == [closes, x]
+        else:
+            assert choice.token_ids.index(closes) < 15 and len(choice.text) > 1
+
+
+def test_thoughts_go_on_where_no_answer_is_known_that_fits(llm):
+    opens, closes = (llm._text.tokenizer.encode(text)[0] for text in ("<think>", "</think>"))
+    bias = {opens: 100.0, closes: -100.0}
+    fields = {"regex": "[a-z]{60}", "max_tokens": 20, "logit_bias": bias, "close_within_max_tokens": True}
+    choice = llm.chat([{"role": "user", "content": "hi"}], replace(DRAWN, **fields))[0].outputs[0]
+    assert (choice.finish_reason, choice.text) == ("length", "") and closes not in choice.token_ids
 
 
 def test_what_cannot_be_closed_is_cut_off_as_ever(llm):

@@ -194,6 +194,27 @@ def test_the_steps_rows_and_times_add_up(port, llm):
     assert busy_s >= phases["wait"]
 
 
+def test_grammars_and_what_is_drawn_under_them_are_counted(port, llm):
+    before = settled(port, llm)
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+    form = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
+    body = {"prompt": "once", "max_tokens": 20, "temperature": 1, "seed": 2}
+    num_tokens = 0
+    for fields in ({}, form, form, form | {"close_within_max_tokens": True}, form | {"close_within_max_tokens": True}):
+        answer = httpx2.post(f"http://127.0.0.1:{port}{COMPLETIONS}", json=body | fields).raise_for_status().json()
+        num_tokens += answer["usage"]["completion_tokens"] if fields else 0
+    after = settled(port, llm)
+
+    def grown(name: str) -> float:
+        return value(after, f"jaxinfer:{name}_total") - value(before, f"jaxinfer:{name}_total")
+
+    assert (grown("grammars"), grown("grammar_cache_hits")) == (4, 2), "one that closes is compiled for that"
+    assert 0 < grown("grammar_compile_seconds") < 60
+    assert grown("masked_tokens") == num_tokens > 0
+    assert grown("closing_answers") == 2
+    assert value(after, "jaxinfer:requests_awaiting_grammar") == 0
+
+
 def falling(before: str, after: str) -> list[Key]:
     """Counters and buckets that have fallen or are gone."""
     rising = re.compile(r"(jaxinfer:|vllm:|http_).*(_total|_bucket|_count|_sum)")

@@ -1,6 +1,9 @@
 """Compiled grammars: which tokens may come next. llguidance behind the little that the rooms above need of it."""
 
+import dataclasses
+import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 
 MAX_COMPILED, MAX_COMPILED_CHARS = 64, 4 << 20  # grammars that are kept; compiled, a text takes up to 100 times itself
 MAX_LEXER_STATES = 50_000  # a kilobyte or two each
+MAX_ASKING = 8  # threads, of which the interpreter lets one at a time do what is not a mask
 # Of one mask, and of one token: about 10 ms on the engine's thread. With the library's own 50,000 items a grammar of 40
 # bytes takes more than a second after 50 tokens; 3,000 still do for an enum of 3,000 and an anyOf of 500 objects.
 _MAX_FUEL, _MAX_ITEMS = 200_000, 3_000
@@ -58,6 +62,9 @@ class Grammars(Protocol):
 
     def fill(self, grammars: Sequence[Grammar], masks: np.ndarray) -> None:
         """Set the bits of the tokens that may come next: masks i32[len(grammars), ceil(V / 32)], lowest bit first."""
+
+    def spread[T, R](self, call: Callable[[list[T]], R], items: list[T]) -> "list[Future[R]]":
+        """Have it called with all of these in a few shares, in threads: for what asks one grammar many things."""
 
 
 def new_vocabulary(tokenizer_json: str, vocab_size: int, eos_token_ids: Sequence[int]) -> "LLTokenizer":
@@ -136,7 +143,25 @@ class _Matcher:
 
     def may_end(self, tokens: Sequence[int]) -> bool:
         at = self.matcher.deep_copy()  # what is too much for a copy must not break the answer
-        return bool(at.consume_tokens(list(tokens)) and at.is_accepting())
+        if not tokens or self.endings.eos_id is None:
+            return bool(at.consume_tokens(list(tokens)) and at.is_accepting())
+        # without going there: 3 us instead of 60, where nothing but the end may come after them
+        return bool(at.validate_tokens([*tokens, self.endings.eos_id]) > len(tokens))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Compiles:
+    """How many grammars a Compiler was asked for, those that failed included, and how many of them it had already.
+
+    seconds: of its threads, for the others.
+    """
+
+    asked: int = 0
+    known: int = 0
+    seconds: float = 0.0
+
+    def plus(self, other: "Compiles") -> "Compiles":
+        return Compiles(self.asked + other.asked, self.known + other.known, self.seconds + other.seconds)
 
 
 class Compiler:
@@ -148,8 +173,12 @@ class Compiler:
     def __init__(self, read_tokenizer: Callable[[], str], vocab_size: int, eos_token_ids: Sequence[int]) -> None:
         """read_tokenizer: the text of tokenizer.json."""
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="jaxinfer-grammar")
+        # apart from those that compile, for which a step would have to wait
+        self._num_asking = min(MAX_ASKING, os.cpu_count() or 1)
+        self._asking = ThreadPoolExecutor(self._num_asking, thread_name_prefix="jaxinfer-closing")
         self._known: OrderedDict[tuple[str, bool], Future[Grammar]] = OrderedDict()
         self._known_chars = 0
+        self._counts = Compiles()
         self._lock = threading.Lock()
         self._vocabulary = self._pool.submit(lambda: new_vocabulary(read_tokenizer(), vocab_size, eos_token_ids))
         self._executor = self._pool.submit(_new_executor)
@@ -165,6 +194,7 @@ class Compiler:
         key = (text, closes)
         with self._lock:
             found = self._known.get(key)
+            self._counts = self._counts.plus(Compiles(1, found is not None))
             if found is None:
                 found = self._known[key] = self._pool.submit(self._compile, text, closes)
                 self._known_chars += len(text)
@@ -176,7 +206,20 @@ class Compiler:
                 self._known.move_to_end(key)
             return found
 
+    def counts(self) -> Compiles:
+        """Safe from any thread."""
+        return self._counts
+
     def _compile(self, text: str, closes: bool) -> Grammar:
+        self._vocabulary.exception()  # waits: to read it is no compiling
+        began = time.monotonic()
+        try:
+            return self._compiled(text, closes)
+        finally:
+            with self._lock:
+                self._counts = self._counts.plus(Compiles(seconds=time.monotonic() - began))
+
+    def _compiled(self, text: str, closes: bool) -> Grammar:
         matcher = _Matcher(new_matcher(self.vocabulary, text), self._read_endings() if closes else None)
         # the first mask costs most: what it finds out is kept for all copies
         self.fill([matcher], np.zeros((1, -(-self.vocabulary.vocab_size // 32)), np.int32))
@@ -195,8 +238,13 @@ class Compiler:
         pairs = [(grammar.matcher, index) for index, grammar in enumerate(grammars) if isinstance(grammar, _Matcher)]
         fill_next_token_bitmask_par(self._executor.result(), pairs, masks)
 
+    def spread[T, R](self, call: Callable[[list[T]], R], items: list[T]) -> "list[Future[R]]":
+        num_shares = min(self._num_asking, len(items))
+        return [self._asking.submit(call, items[share::num_shares]) for share in range(num_shares)]
+
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
+        self._asking.shutdown(cancel_futures=True)
 
 
 def _new_executor() -> "LLExecutor":

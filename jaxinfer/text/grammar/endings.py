@@ -28,6 +28,7 @@ class Endings:
     def __init__(self, vocabulary: "LLTokenizer") -> None:
         """Takes a fraction of a second where the vocabulary is large."""
         self._vocabulary = vocabulary
+        self.eos_id = vocabulary.eos_token if 0 <= vocabulary.eos_token < vocabulary.vocab_size else None
         texts = [vocabulary.decode_bytes([token]) for token in range(vocabulary.vocab_size)]
         self._width = -(-len(texts) // 32)
         self._outside = _ranks(texts, f'{_CLOSERS}"')
