@@ -164,6 +164,7 @@ class FakeLLM:
         reading: Reading | None = None,
         random_seed: int | None = None,
         bulk: bool = False,
+        session: bool = False,
         form: Tried | None = None,
     ) -> AsyncIterator[Delta]:
         if self.status == "draining":
