@@ -183,7 +183,7 @@ class End:
 class Keep:
     """A session keeps the full pages of these tokens that are found, instead of what it kept; no tokens, no pages.
 
-    They are reused only where no other page is left that nobody owns.
+    They are reused only where no other page is left that nobody owns, and then their content goes to the host.
     """
 
     session: str
@@ -193,7 +193,7 @@ class Keep:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Forget:
-    """A session has ended: its pages are free at once, but for those that others use or keep."""
+    """A session has ended: its pages are free at once, on the host too, but for those that others use or keep."""
 
     session: str
 

@@ -190,6 +190,7 @@ class FakeRunner:
         shape = (limits.num_pages, limits.page_size)
         self.kv = noise.integers(0, MASK, shape, np.uint64)  # what nobody wrote is noise, not zero
         self.bad = np.ones(shape, bool)
+        self.loading = 0  # pages that are to be loaded when their turn comes
         self.spoilt: set[int] = set()  # pages that NaN was written to, until they are zeroed
         slots = limits.max_num_seqs + 1
         self.page_table = noise.integers(0, limits.num_pages, (slots, limits.max_pages_per_seq))
@@ -245,11 +246,13 @@ class FakeRunner:
 
     def load_pages(self, page_ids: Sequence[int], contents: Sequence[object]) -> None:
         assert not self.wrecked, "pages of a state that was lost"
+        self.loading += len(page_ids)
 
         def execute() -> None:
             for page, content in zip(page_ids, contents, strict=True):
                 assert isinstance(content, FakeSaved) and content.kv is not None, "loaded before it was saved"
                 self.kv[page], self.bad[page] = content.kv, content.bad
+            self.loading -= len(page_ids)
 
         self._queue.append(execute)
 

@@ -115,7 +115,7 @@ class Workload:
             if page.content.kv is not None:  # else it is still on its way
                 assert page.content.kv.tolist() == self._values(page.key)[-self.client.limits.page_size :]
         for page in range(1, pool.num_total + 1):
-            if (key := pool.key_of(page)) is not None:
+            if (key := pool.key_of(page)) is not None and not runner.loading:
                 values = self._values(key)
                 assert runner.kv[page].tolist() == values[-self.client.limits.page_size :]
                 assert not runner.bad[page].any()
