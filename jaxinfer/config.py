@@ -42,6 +42,8 @@ class EngineConfig:
     being committed, 0 or 1.    compile_cache_dir: None is the user's cache directory, "" is off.
     max_logprobs: the most likely tokens that a request may ask for at each position.
     max_session_pages: that sessions may keep while others want pages; auto is half of the pool.
+    kv_offloading_bytes: of host memory, for sessions' pages whose places were taken; 0 is off; auto is 2 GiB, on a CPU
+    at most an eighth of the free memory.
     tool_call_parser: how the model writes tool calls; auto: as its chat template says.
     scheduling: static starts sequences only when none runs.    kv_layout: contiguous gives each sequence consecutive
     pages for all of max_model_len, and shares none. attention_backend: mosaic is our kernels for Hopper; auto takes
@@ -72,6 +74,7 @@ class EngineConfig:
     run_ahead: int = 1
     max_num_queued_seqs: int | None = None
     max_session_pages: int | None = None
+    kv_offloading_bytes: int | None = None
     max_logprobs: int = 20
     generation_config: Literal["auto", "none"] = "auto"
     tool_call_parser: Literal["auto", "hermes", "qwen3_coder", "llama3_json", "pythonic"] = "auto"
@@ -121,6 +124,7 @@ class Limits:
 
     num_pages counts page 0, the null page that padding reads; the pool hands out 1 .. num_pages - 1.
     vocab_size is the width of the logits, which may exceed the tokenizer's.
+    num_host_pages: of sessions, that host memory may hold beside the pool.
     decode_contexts: rising lengths of row for which decode steps are compiled besides the one for any length.
     """
 
@@ -140,6 +144,7 @@ class Limits:
     run_ahead: int = 1
     max_num_queued_seqs: int = 256
     max_session_pages: int | None = None
+    num_host_pages: int = 0
     max_logprobs: int = 20
 
     @property

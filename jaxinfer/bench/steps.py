@@ -142,6 +142,12 @@ class TimedRunner:
     def zero_pages(self, page_ids: Sequence[int]) -> None:
         self._runner.zero_pages(page_ids)
 
+    def save_pages(self, page_ids: Sequence[int]) -> Sequence[object]:
+        return self._runner.save_pages(page_ids)
+
+    def load_pages(self, page_ids: Sequence[int], contents: Sequence[object]) -> None:
+        self._runner.load_pages(page_ids, contents)
+
     def reset(self) -> None:
         self._runner.reset()
 

@@ -50,6 +50,9 @@ FLAGS: dict[str, Flag] = {
         "Device and memory", "Share of the free device memory to use.", ("--mem-fraction-static",)
     ),
     "kv_cache_memory_bytes": Flag("Device and memory", "Of the KV pages alone, as in 2G; overrides the share."),
+    "kv_offloading_bytes": Flag(
+        "Device and memory", "Host memory for sessions' KV pages that the pool has no room for, as in 8G; 0: none."
+    ),
     "page_size": Flag("Device and memory", "Tokens per KV page.", ("--block-size",)),
     "num_pages": Flag("Device and memory", "KV pages, instead of as many as fit."),
     "compile_cache_dir": Flag("Device and memory", "Where compiled steps are kept; '' keeps none."),

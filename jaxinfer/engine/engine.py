@@ -131,6 +131,8 @@ class Engine:
             pages_total=pool.num_total,
             pages_kept=pool.num_kept,
             pages_kept_by=pool.num_kept_by,
+            host_pages=len(pool.host),
+            host_pages_by=pool.host.num_by,
             last_step_age_s=time.monotonic() - self._last_step,
             **{field.name: getattr(counters, field.name) for field in dataclasses.fields(counters)},
         )
@@ -138,12 +140,15 @@ class Engine:
     def check(self) -> None:
         """Recompute every invariant of scheduler and pages; AssertionError names the one that does not hold."""
         assert self.scheduler.in_flight == len(self._in_flight), "a step in flight was lost"
+        host = self.scheduler.pool.host
+        assert not (host.saves or host.loads), "a page's content was not moved before its place was reused"
         check_scheduler(self.scheduler)
 
     def _advance(self) -> None:
         """Dispatch the next step and read the oldest one that is due."""
         step = self.scheduler.plan()
         self._spent("plan")
+        self._move_pages()
         if step is not None:
             flying = [earlier for earlier, _ in self._in_flight]
             self._busy_from = self._busy_from if flying else self._mark
@@ -157,6 +162,22 @@ class Engine:
         ahead = 0 if self.scheduler.isolation.active else self.limits.run_ahead
         if self._in_flight and (step is None or len(self._in_flight) > ahead):
             self._commit()
+
+    def _move_pages(self) -> None:
+        """Save what the plan just made lets go, then load what it found on the host: before the step that reuses it."""
+        host, counters = self.scheduler.pool.host, self.scheduler.counters
+        flying = [step for step, _ in self._in_flight]
+        if host.saves:
+            contents = self._on_device(flying, self._runner.save_pages, list(host.saves.values()))
+            for page, content in zip(host.saves, contents, strict=True):
+                page.content = content
+            counters.pages_saved += len(host.saves)
+            host.saves.clear()
+        if host.loads:
+            contents = [page.content for page in host.loads]
+            self._on_device(flying, self._runner.load_pages, list(host.loads.values()), contents)
+            counters.pages_loaded += len(host.loads)
+            host.loads.clear()
 
     def _draw(self, step: Step) -> None:
         """Let the step just dispatched draw: while it computes, the tokens before it tell what its rows may draw."""

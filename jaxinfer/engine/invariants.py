@@ -1,6 +1,6 @@
 """The scheduler's invariants, recomputed from nothing: run after every step in tests, and when idle."""
 
-from jaxinfer.engine.pages import next_key, same_chain
+from jaxinfer.engine.page_keys import next_key, same_chain
 from jaxinfer.engine.scheduler import Scheduler
 from jaxinfer.engine.sequence import Sequence, State
 

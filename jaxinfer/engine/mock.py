@@ -10,6 +10,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -98,6 +99,13 @@ class MockRunner:
 
     def zero_pages(self, page_ids: Sequence[int]) -> None:
         self._hashes[list(page_ids)] = 0
+
+    def save_pages(self, page_ids: Sequence[int]) -> list[np.ndarray]:
+        return list(self._hashes[list(page_ids)])
+
+    def load_pages(self, page_ids: Sequence[int], contents: Sequence[Any]) -> None:
+        for page, content in zip(page_ids, contents, strict=True):
+            self._hashes[page] = content
 
     def reset(self) -> None:
         limits = self._limits

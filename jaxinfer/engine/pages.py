@@ -2,70 +2,39 @@
 
 A page is in exactly one of three places: free (blank), cached (nobody's, but matchable by its key) or owned (named by
 one or more page tables). Sessions may keep published pages: while nobody owns those they are cached, and reused after
-all other cached ones, so that a running sequence never waits for a session. Invariants, recomputed from nothing by
-`check`: free + cached + owned = total; a page's reference count is the number of tables that name it; free pages have
-no key, cached and kept pages have one.
+all other cached ones, so that a running sequence never waits for a session. What is reused of their conversations goes
+to host memory (HostPages), and comes back when its prefix is hit. Invariants, recomputed from nothing by `check`:
+free + cached + owned = total; a page's reference count is the number of tables that name it; free pages have no key,
+cached and kept pages have one; no content is on the device and on the host.
 
 Page 0 is the null page that padding reads; the pool never hands it out.
 """
 
 import dataclasses
-from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
-from hashlib import blake2b
+from collections.abc import Iterable, Sequence
+from itertools import islice, tee
+
+from jaxinfer.engine.host_pages import HostPage, HostPages
+from jaxinfer.engine.page_keys import PageKey, same_chain
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class PageKey:
-    """What a full page holds: its tokens and, through `parent`, every token before them, down to the salt.
+@dataclasses.dataclass(slots=True)
+class Hit:
+    """What a prompt begins with: pages of the device, and behind them pages of the host that are to be loaded."""
 
-    digest: 128 bits over the whole chain. Digests find candidates; `same_chain` decides, since a digest may collide.
-    tokens: the page's ids as native int32 bytes; the salt's bytes in a root, whose parent is None.
-    """
+    pages: list[int] = dataclasses.field(default_factory=list)
+    loads: list[HostPage] = dataclasses.field(default_factory=list)
 
-    digest: bytes
-    tokens: bytes
-    parent: "PageKey | None"
-
-
-def page_digest(parent: bytes, tokens: bytes) -> bytes:
-    return blake2b(tokens, key=parent, digest_size=16).digest()
-
-
-def root_key(salt: str) -> PageKey:
-    """The start of a chain. Equal prefixes under different salts share nothing."""
-    content = salt.encode()
-    return PageKey(page_digest(b"", content), content, None)
-
-
-def next_key(parent: PageKey, tokens: Sequence[int]) -> PageKey:
-    """The key of the full page of `tokens` that follows `parent`."""
-    content = array("i", tokens).tobytes()
-    return PageKey(page_digest(parent.digest, content), content, parent)
-
-
-def chain(root: PageKey, tokens: Sequence[int], page_size: int) -> Iterator[PageKey]:
-    """The keys of all full pages of `tokens`."""
-    parent = root
-    for end in range(page_size, len(tokens) + 1, page_size):
-        parent = next_key(parent, tokens[end - page_size : end])
-        yield parent
-
-
-def same_chain(a: PageKey | None, b: PageKey | None) -> bool:
-    """Whether two keys stand for the same salt and the same tokens from position 0; almost always by identity."""
-    while a is not b:
-        if a is None or b is None or a.tokens != b.tokens:
-            return False
-        a, b = a.parent, b.parent
-    return True
+    def __len__(self) -> int:
+        return len(self.pages) + len(self.loads)
 
 
 class PagePool:
     """Hands out pages 1 .. num_pages - 1 and remembers what the freed ones hold until they are reused."""
 
-    def __init__(self, num_pages: int) -> None:
+    def __init__(self, num_pages: int, num_host_pages: int = 0) -> None:
+        self.host = HostPages(num_host_pages)
         self.num_total = num_pages - 1
         self._free = list(range(num_pages - 1, 0, -1))  # blank, used last in, first out
         self._cached: OrderedDict[int, None] = OrderedDict()  # nobody's but matchable, the next to be reused first
@@ -75,6 +44,7 @@ class PagePool:
         self._references = [0] * num_pages
         self._keys: list[PageKey | None] = [None] * num_pages
         self._page_of: dict[bytes, int] = {}
+        self._of_turns: set[int] = set()  # published by turns of sessions that may yet be recorded
 
     @property
     def num_free(self) -> int:
@@ -116,23 +86,38 @@ class PagePool:
             parent = known
         return pages
 
+    def find(self, root: PageKey, keys: Iterable[PageKey]) -> Hit:
+        """The longest run of pages as `match` finds it, and what the host has behind it; takes none of them."""
+        keys, again = tee(keys)
+        pages = self.match(root, keys)
+        parent = self._keys[pages[-1]] if pages else root
+        assert parent is not None
+        return Hit(pages, self.host.find(parent, islice(again, len(pages), None)))
+
     def num_unowned(self, page_ids: Iterable[int]) -> int:
         """How many of these pages nobody owns, so that they count as available."""
         return sum(1 for page in page_ids if not self._references[page])
 
-    def share(self, page_ids: list[int], hit: Sequence[int], num_fresh: int, reserve: int) -> bool:
-        """Give the empty table `page_ids` the matched pages `hit` and `num_fresh` blank ones, leaving `reserve` pages.
+    def share(self, page_ids: list[int], hit: Hit, num_fresh: int, reserve: int) -> bool:
+        """Give the empty table `page_ids` the pages found and `num_fresh` blank ones, leaving `reserve` pages.
 
-        Changes nothing when it says False.
+        What is to be loaded is published at once. Changes nothing when it says False.
         """
-        if self.num_available - self.num_unowned(hit) < num_fresh + reserve:
+        pages, loads = hit.pages, hit.loads
+        if self.num_available - self.num_unowned(pages) < len(loads) + num_fresh + reserve:
             return False
-        for page in hit:
+        for page in pages:
             if not self._references[page]:
                 del self._place_of(page)[page]
             self._references[page] += 1
-        page_ids.extend(hit)
-        return self.grow(page_ids, num_fresh)
+        page_ids.extend(pages)
+        for found in loads:  # before pages are reused, of which one could take its place
+            self.host.take(found)
+        self.grow(page_ids, len(loads) + num_fresh)
+        for found, page in zip(loads, page_ids[len(pages) : len(hit)], strict=True):
+            self.host.loads[found] = page
+            self.publish(page, found.key, of_turn=not self.host.remembers(found.key))
+        return True
 
     def grow(self, page_ids: list[int], count: int) -> bool:
         """Append `count` pages with no content to a table. Changes nothing when it says False."""
@@ -144,14 +129,18 @@ class PagePool:
             page_ids.append(page)
         return True
 
-    def publish(self, page: int, key: PageKey) -> PageKey:
+    def publish(self, page: int, key: PageKey, of_turn: bool = False) -> PageKey:
         """Make an owned page findable by `key`; all of its positions are computed, committed and known to be finite.
 
-        The first copy of a content stays the findable one; a second stays private. Returns the key to go on from:
-        the first copy's when there is one.
+        The first copy of a content stays the findable one; a second stays private, but for one on the host, which it
+        replaces. Returns the key to go on from: the first copy's when there is one. of_turn: a session's turn may yet
+        be recorded with it.
         """
         first = self._page_of.get(key.digest)
+        if of_turn:
+            self._of_turns.add(page if first is None else first)
         if first is None:
+            self.host.drop(key.digest)
             self._page_of[key.digest] = page
             self._keys[page] = key
             return key
@@ -197,8 +186,17 @@ class PagePool:
             oldest, pages = next(iter(self._kept_by.items()))
             self._cut(oldest, len(pages) - 1)
 
+    def remember(self, session: str, root: PageKey, keys: Sequence[PageKey], most: int) -> None:
+        """These are the full pages of a session's conversation, wherever they are. It keeps those that are matched
+        (most: see `keep`); whatever of them is reused goes to the host."""
+        self.keep(session, self.match(root, keys), most)
+        self._of_turns.difference_update(self._page_of.get(key.digest, 0) for key in keys)
+        self.host.remember(session, keys)
+
     def forget(self, session: str) -> None:
-        """End a session: what only it kept and nobody owns is blank at once, and is found by nobody any more."""
+        """End a session: what only it kept and nobody owns is blank at once, and is found by nobody any more; what only
+        it has on the host is dropped."""
+        self.host.remember(session, ())
         for page in reversed(self._kept_by.pop(session, [])):
             keepers = self._keepers[page]
             keepers.discard(session)
@@ -257,10 +255,16 @@ class PagePool:
             assert all(map(same_chain, parents[1:], keys)), "a session keeps what cannot be found"
         published = {key.digest: page for page, key in enumerate(self._keys) if key}
         assert published == self._page_of, "the published pages and the index of digests differ"
+        assert all(self._keys[page] for page in self._of_turns), "a turn's page has no key"
+        self.host.check(published)
 
     def _evict(self) -> int:
-        """Forget the least recently used cached page; one that a session keeps only if there is no other."""
+        """Forget the least recently used cached page; one that a session keeps only if there is no other. What is of a
+        conversation goes to the host."""
         page, _ = (self._cached or self._kept).popitem(last=False)
+        key = self._keys[page]
+        if key is not None and (page in self._of_turns or self.host.remembers(key)):
+            self.host.put(key, page)
         for session in sorted(self._keepers.get(page, ())):
             self._cut(session, self._kept_by[session].index(page))
         self._unpublish(page)
@@ -271,3 +275,4 @@ class PagePool:
         assert key is not None
         del self._page_of[key.digest]
         self._keys[page] = None
+        self._of_turns.discard(page)

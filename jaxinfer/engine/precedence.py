@@ -33,4 +33,4 @@ def _num_pages_to_start(scheduler: "Scheduler", sequence: Sequence) -> int:
     hit, limits = scheduler.hit(sequence), scheduler.limits
     count = min(len(sequence.tokens) - len(hit) * limits.page_size, limits.max_num_batched_tokens)
     fresh = scheduler.reserved or -(-count // limits.page_size)
-    return fresh + scheduler.pool.num_unowned(hit) + scheduler.watermark
+    return fresh + scheduler.pool.num_unowned(hit.pages) + len(hit.loads) + scheduler.watermark

@@ -28,7 +28,8 @@ from jaxinfer.engine.departures import Departures
 from jaxinfer.engine.failures import NOT_FINITE, STEP_FAILED
 from jaxinfer.engine.full import dress_row, read_logprobs, read_scores
 from jaxinfer.engine.isolation import Isolation
-from jaxinfer.engine.pages import PagePool, chain, next_key, root_key
+from jaxinfer.engine.page_keys import chain, next_key, root_key
+from jaxinfer.engine.pages import Hit, PagePool
 from jaxinfer.engine.pooled import read_pooled
 from jaxinfer.engine.precedence import must_yield
 from jaxinfer.engine.sequence import Output, Request, Sequence, State, sequences_of
@@ -61,7 +62,7 @@ class Scheduler:
     def __init__(self, limits: Limits) -> None:
         validate_limits(limits)
         self.limits = limits
-        self.pool = PagePool(limits.num_pages)
+        self.pool = PagePool(limits.num_pages, limits.num_host_pages)
         self.counters = Counters()
         self.in_flight = 0
         self.waiting: list[Sequence] = []  # by rank
@@ -112,9 +113,9 @@ class Scheduler:
 
     def keep(self, session: str, salt: str, tokens: tuple[int, ...]) -> None:
         """Let a session keep what there is of these tokens' pages (see Keep)."""
-        root, limits = root_key(salt), self.limits
-        found = self.pool.match(root, chain(root, tokens, limits.page_size))
-        self.pool.keep(session, found, limits.most_session_pages)
+        root = root_key(salt)
+        keys = list(chain(root, tokens, self.limits.page_size))
+        self.pool.remember(session, root, keys, self.limits.most_session_pages)
 
     def begin_grammar(self, request_id: str, grammar: Grammar) -> None:
         """A request's grammar is compiled: its choices may start, each with a copy of its own."""
@@ -304,19 +305,18 @@ class Scheduler:
         if not self.pool.share(sequence.page_ids, hit, num_fresh, self.watermark if self.running else 0):
             return 0
         sequence.slot = self.free_slots.pop()
-        sequence.state = State.RUNNING
-        sequence.dispatched = start
-        sequence.keys = [key for page in hit if (key := self.pool.key_of(page))]
+        sequence.state, sequence.dispatched = State.RUNNING, start
+        sequence.keys = [key for page in sequence.page_ids[: len(hit)] if (key := self.pool.key_of(page))]
         sequence.lookup, sequence.pooled = [], None
         insort(self.running, sequence, key=_rank)
         if sequence.cached_tokens < 0:
             self._count_prompt(sequence, start)
         return count
 
-    def hit(self, sequence: Sequence) -> list[int]:
+    def hit(self, sequence: Sequence) -> Hit:
         """The cached pages that a waiting sequence may begin with."""
         usable = self.limits.enable_prefix_caching and not sequence.needs_all_rows
-        return self.pool.match(sequence.root, sequence.lookup_keys(self.limits.page_size)) if usable else []
+        return self.pool.find(sequence.root, sequence.lookup_keys(self.limits.page_size)) if usable else Hit()
 
     def _count_prompt(self, sequence: Sequence, num_cached: int) -> None:
         """A sequence was admitted for the first time; siblings count as computed once, with the first."""
@@ -414,7 +414,7 @@ class Scheduler:
         size, keys = self.limits.page_size, sequence.keys
         for i in range(len(keys), end // size):
             key = next_key(keys[-1] if keys else sequence.root, sequence.tokens[i * size : (i + 1) * size])
-            keys.append(self.pool.publish(sequence.page_ids[i], key))
+            keys.append(self.pool.publish(sequence.page_ids[i], key, sequence.request.session))
 
     # ---- failed steps ----
 
@@ -425,7 +425,7 @@ class Scheduler:
         self.in_flight = 0
         for sequence in self.running[::-1]:
             self._withdraw(sequence)
-        self.pool = PagePool(self.limits.num_pages)
+        self.pool = PagePool(self.limits.num_pages, self.limits.num_host_pages)
         self.departures, self.pages_to_zero = Departures(), []
         culprit = self.isolation.blame(suspects)
         return [] if culprit is None else self._end_request(culprit, "error", STEP_FAILED, "step_failed")

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from jaxinfer.config import Limits
-from jaxinfer.engine.pages import PageKey, next_key, root_key
+from jaxinfer.engine.page_keys import PageKey, next_key, root_key
 from jaxinfer.engine.structured import Structured
 from jaxinfer.runtime.plan import Controls, Sampling
 from jaxinfer.text.grammar.compiler import Grammar
@@ -61,6 +61,7 @@ class Request:
     eos_token_ids: empty when EOS is to be ignored.    priority: a lower number runs sooner.
     salt: requests with different salts share no cached pages.
     bulk: nobody reads the answer before it is whole, so that it may pause while prompts fill steps.
+    session: it is a turn of one, so that its pages are worth saving where others take their place.
     text_lag: has stop strings, so it waits for Acknowledge rather than run more than MAX_TEXT_LAG tokens ahead.
     controls: penalties, bias, masks.
     logprobs, prompt_logprobs: how many of the most likely tokens come with each of the answer's, the prompt's; or None.
@@ -83,6 +84,7 @@ class Request:
     priority: int = 0
     salt: str = ""
     bulk: bool = False
+    session: bool = False
     text_lag: bool = False
     controls: Controls | None = None
     logprobs: int | None = None
@@ -181,7 +183,7 @@ class End:
 class Keep:
     """A session keeps the full pages of these tokens that are found, instead of what it kept; no tokens, no pages.
 
-    They are reused only where no other page is left that nobody owns.
+    They are reused only where no other page is left that nobody owns, and then their content goes to the host.
     """
 
     session: str
@@ -191,7 +193,7 @@ class Keep:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Forget:
-    """A session has ended: its pages are free at once, but for those that others use or keep."""
+    """A session has ended: its pages are free at once, on the host too, but for those that others use or keep."""
 
     session: str
 

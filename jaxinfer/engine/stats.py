@@ -53,7 +53,8 @@ def add_up[T: (int, float)](one: Mapping[str, T], other: Mapping[str, T]) -> dic
 class Counters:
     """What happened so far. computed_tokens: rows' counts, recomputed and surplus ones included.
 
-    embeddings: prompts that became one.    nonfinite_rows: the first of each sequence that had one.
+    embeddings: prompts that became one.    pages_saved, pages_loaded: to and from host memory.
+    nonfinite_rows: the first of each sequence that had one.
     failed_steps: which the device did not carry out.    recoveries: how often its state was built anew after one.
     masked_tokens: that grammars had a say in.    closing_answers: whose tokens closing within max_tokens has narrowed.
     """
@@ -65,6 +66,8 @@ class Counters:
     computed_tokens: int = 0
     preemptions: int = 0
     embeddings: int = 0
+    pages_saved: int = 0
+    pages_loaded: int = 0
     nonfinite_rows: int = 0
     failed_steps: int = 0
     recoveries: int = 0
@@ -82,7 +85,8 @@ class EngineStats:
 
     held: how many those are.    awaiting_grammar: requests whose grammar is being compiled.    pages_*: of the pool;
     free + cached + owned = total.    pages_kept: of those cached or owned, the ones that sessions keep.
-    pages_kept_by: by session; a page may have several. The rest are Counters, from the start of this engine.
+    pages_kept_by: by session; a page may have several.    host_pages: in host memory.    host_pages_by: by session,
+    likewise. The rest are Counters, from the start of this engine.
     """
 
     running: int
@@ -95,12 +99,16 @@ class EngineStats:
     pages_total: int
     pages_kept: int
     pages_kept_by: dict[str, int]
+    host_pages: int
+    host_pages_by: dict[str, int]
     prompt_tokens: int
     cached_tokens: int
     generated_tokens: int
     computed_tokens: int
     preemptions: int
     embeddings: int
+    pages_saved: int
+    pages_loaded: int
     nonfinite_rows: int
     failed_steps: int
     recoveries: int

@@ -73,10 +73,7 @@ class AsyncLLM:
     """
 
     def __init__(
-        self,
-        config: EngineConfig,
-        on_event: OnEvent = ignore,
-        new_transport: NewTransport = EngineProcess,
+        self, config: EngineConfig, on_event: OnEvent = ignore, new_transport: NewTransport = EngineProcess
     ) -> None:
         """new_transport: EngineProcess, or one that makes thread.EngineThread, for an engine in this process."""
         self.config = config
@@ -242,6 +239,7 @@ class AsyncLLM:
         reading: Reading | None = None,
         random_seed: int | None = None,
         bulk: bool = False,
+        session: bool = False,
         form: Tried | None = None,
     ) -> AsyncIterator[Delta]:
         """Accept a request; iterate over what is returned for its deltas. Closing it early aborts the request.
@@ -252,7 +250,8 @@ class AsyncLLM:
         prompt_only: the one token of the answer is not wanted; the prompt may fill the context.
         reading: how the text is taken apart (see `reading`); None leaves it whole.
         random_seed: 64 bits for a request that names no seed, instead of fresh ones.
-        bulk: nobody reads the answer before it is whole.    form: what `forms.check` said of params, if it was asked.
+        bulk: nobody reads the answer before it is whole.    session: it is a turn of one (see `keep`).
+        form: what `forms.check` said of params, if it was asked.
         Raises InvalidRequest, Overloaded or Unavailable here, never later.
         """
         request, sampling = prepare(
@@ -263,6 +262,7 @@ class AsyncLLM:
             limits=self._model.limits,
             random_seed=secrets.randbits(64) if random_seed is None else random_seed,
             bulk=bulk,
+            session=session,
             encode=partial(self._model.text.tokenizer.encode, add_special_tokens=False, plain=True),
             chat=chat,
             priority=priority,

@@ -86,16 +86,18 @@ def _limits(config: EngineConfig, outline: Outline) -> Limits:
     size = config.page_size or PAGE_SIZE
     per_seq = -(-longest // size)
     least = seqs if config.enable_chunked_prefill else max(seqs, longest)
+    pages = config.num_pages or max(per_seq, min(seqs * per_seq, MAX_POOL_TOKENS // size)) + 1
     return Limits(
         max_model_len=longest,
         max_num_seqs=seqs,
         max_num_batched_tokens=config.max_num_batched_tokens or max(MAX_NUM_BATCHED_TOKENS, least),
         page_size=size,
-        num_pages=config.num_pages or max(per_seq, min(seqs * per_seq, MAX_POOL_TOKENS // size)) + 1,
+        num_pages=pages,
         vocab_size=outline.vocab_size,
         decode_buckets=(),
         extend_buckets=(),
         decode_contexts=(),
+        num_host_pages=pages if config.enable_prefix_caching and config.kv_offloading_bytes != 0 else 0,
         **config.kept_in_limits(),
     )
 

@@ -141,6 +141,7 @@ class Generation:
             prompt_only=job.echo is not None and job.echo.prompt_only,
             reading=job.reading,
             bulk=job.bulk,
+            session=job.turn is not None,
             form=job.form,
             random_seed=None if job.seed is None else (job.seed + position) % 2**64,
             **rest,

@@ -33,6 +33,7 @@ def prepare(
     salt: str = "",
     prompt_only: bool = False,
     bulk: bool = False,
+    session: bool = False,
     reading: Reading | None = None,
     structure: Structure | None = None,
 ) -> tuple[Request, ResolvedSampling]:
@@ -40,6 +41,7 @@ def prepare(
 
     random_seed: 64 bits, used when the request names none.    encode: a text's token ids and no others, for bad words.
     reading: how the answer is taken apart.    structure: what it must be.    bulk: nobody reads it before it is whole.
+    session: it is a turn of one.
     prompt_only: the one token that is drawn is not wanted, so that it needs no room.
     Raises InvalidRequest when a field is out of range, an id lies outside the logits' width, or it can never fit.
     """
@@ -68,6 +70,7 @@ def prepare(
         priority=priority,
         salt=salt,
         bulk=bulk,
+        session=session,
         text_lag=bool(sampling.stop),
         controls=None if controls == Controls() else controls,
         logprobs=sampling.logprobs,

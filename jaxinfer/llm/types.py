@@ -116,9 +116,10 @@ class Stats:
     """The engine's counters and gauges at one moment. Pages exclude the null page; counters count since the start.
 
     held: of the waiting, those that wait for a sibling's prompt.    awaiting_grammar: requests, until theirs is
-    compiled.    pages_kept: by sessions, cached or owned; pages_kept_by: by each of them.    masked_tokens: that
-    grammars had a say in.    closing_answers: whose tokens closing has narrowed.    restarts: how often a new engine
-    went on where one had ended.
+    compiled.    pages_kept: by sessions, cached or owned; pages_kept_by: by each of them.    host_pages, host_pages_by:
+    of sessions, in host memory.    pages_saved, pages_loaded: to there, and back.    masked_tokens: that grammars had a
+    say in.    closing_answers: whose tokens closing has narrowed.    restarts: how often a new engine went on where one
+    had ended.
     """
 
     running: int = 0
@@ -131,12 +132,16 @@ class Stats:
     pages_total: int = 0
     pages_kept: int = 0
     pages_kept_by: dict[str, int] = dataclasses.field(default_factory=dict)
+    host_pages: int = 0
+    host_pages_by: dict[str, int] = dataclasses.field(default_factory=dict)
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
     computed_tokens: int = 0
     preemptions: int = 0
     embeddings: int = 0
+    pages_saved: int = 0
+    pages_loaded: int = 0
     finished: dict[str, int] = dataclasses.field(default_factory=dict)
     compiles_after_ready: int = 0
     nonfinite_rows: int = 0
@@ -166,6 +171,8 @@ _COUNTERS = (
     "computed_tokens",
     "preemptions",
     "embeddings",
+    "pages_saved",
+    "pages_loaded",
     "compiles_after_ready",
     "nonfinite_rows",
     "failed_steps",

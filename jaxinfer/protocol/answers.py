@@ -119,7 +119,7 @@ _MODEL = _object(
 
 _SESSION = _object(
     {"id": _STRING, "object": {"const": "session"}, "created": _INTEGER, "status": {"enum": ["idle", "busy"]}}
-    | {"turns": _INTEGER, "tokens": _INTEGER, "pages": _INTEGER, "idle_s": {"type": "number"}}
+    | {"turns": _INTEGER, "tokens": _INTEGER, "pages": _INTEGER, "host_pages": _INTEGER, "idle_s": {"type": "number"}}
 )
 _TEXT_PART = _object(
     {

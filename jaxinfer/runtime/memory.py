@@ -23,12 +23,14 @@ from jaxinfer.runtime.buckets import (
     extend_buckets,
 )
 from jaxinfer.runtime.device import usable_memory_bytes
+from jaxinfer.runtime.moving import staged_bytes
 from jaxinfer.runtime.packing import ControlColumn
 from jaxinfer.runtime.plan import MAX_LOGIT_BIAS
 
 GIB = 2**30
 ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
 _CPU_SHARE, _CPU_MOST = 1 / 4, 4 * GIB  # of the free memory for pages, so that the machine stays usable
+_HOST_BYTES, _CPU_HOST_SHARE = 2 * GIB, 1 / 8  # for pages that the pool has no room for; of a CPU's free memory at most
 _GPU_RESERVE = GIB // 2  # CUDA graphs, the collective and library workspaces inside JAX's pool
 
 
@@ -61,6 +63,10 @@ class MemoryPlan:
     def pages(self) -> int:
         return self.limits.num_pages * self.limits.page_size * self.kv_bytes_per_token
 
+    @property
+    def host_pages(self) -> int:
+        return self.limits.num_host_pages * self.limits.page_size * self.kv_bytes_per_token
+
     def rows(self) -> tuple[tuple[str, str], ...]:
         """(what, how much), for people."""
         limits = self.limits
@@ -71,6 +77,7 @@ class MemoryPlan:
         return (
             ("weights", _size(self.weights)),
             ("pages", f"{_size(self.pages)}: {limits.num_pages - 1:,} pages of {limits.page_size}, {tokens:,} tokens"),
+            ("host pages", f"up to {_size(self.host_pages)}: {limits.num_host_pages:,} pages of sessions"),
             ("temporaries", f"{_size(self.temporaries)}, estimated"),
             ("free before", _size(self.free)),
             ("max_model_len", f"{limits.max_model_len:,} tokens"),
@@ -121,6 +128,9 @@ def plan_for(
     temporaries = max(temporary_bytes(model, extend[-1]), at_once) + control_bytes(model.vocab_size, seqs)
     temporaries += batched * model.hidden_size * itemsize  # the hidden states that a step leaves
     per_token = model.kv_bytes_per_token(itemsize)
+    host_pages = _host_bytes(config, platform, free) // (per_token * page_size)
+    if host_pages and platform != "cpu":
+        temporaries += staged_bytes(per_token * page_size)
     room = _room_for_pages(config, platform, free, weights, temporaries)
     pages = config.num_pages or _page_count(config, model, room // (per_token * page_size), page_size, seqs, platform)
     _check_pages(config, model, pages, page_size, per_token, room)
@@ -135,9 +145,19 @@ def plan_for(
         decode_buckets=decode,
         extend_buckets=extend,
         decode_contexts=decode_contexts(longest) if by_context else (),
+        num_host_pages=host_pages,
         **config.kept_in_limits(),
     )
     return MemoryPlan(limits, weights, per_token, temporaries, free, backends)
+
+
+def _host_bytes(config: EngineConfig, platform: str, free: int) -> int:
+    """For pages in host memory, taken as they are needed."""
+    if not config.enable_prefix_caching:
+        return 0
+    if config.kv_offloading_bytes is not None:
+        return config.kv_offloading_bytes
+    return min(_HOST_BYTES, int(free * _CPU_HOST_SHARE)) if platform == "cpu" else _HOST_BYTES
 
 
 def weight_bytes(specs: Any, itemsize: int) -> int:

@@ -225,5 +225,12 @@ class Runner(Protocol):
     def zero_pages(self, page_ids: Sequence[int]) -> None:
         """Overwrite these pages' keys and values with zeros, after every step already dispatched."""
 
+    def save_pages(self, page_ids: Sequence[int]) -> Sequence[object]:
+        """Copy these pages to host memory, after every step already dispatched: what `load_pages` takes, page by page,
+        at once and also while the copies are still on their way."""
+
+    def load_pages(self, page_ids: Sequence[int], contents: Sequence[object]) -> None:
+        """Overwrite these pages with what was saved, after every step already dispatched."""
+
     def reset(self) -> None:
         """Drop the device state and allocate it anew; every page and slot loses its content."""

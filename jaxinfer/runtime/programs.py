@@ -23,6 +23,7 @@ from jaxinfer.models import dense
 from jaxinfer.runtime import step
 from jaxinfer.runtime.buckets import Decode, decode_sizes, draw_sizes
 from jaxinfer.runtime.controls import draw_full, set_masks, set_slot
+from jaxinfer.runtime.moving import PAGES_MOVED
 from jaxinfer.runtime.packing import (
     DRAW_WIDTH,
     DecodeColumn,
@@ -49,6 +50,8 @@ class Helper(enum.StrEnum):
 
     SET_PAGES = "set_pages"
     ZERO_PAGES = "zero_pages"
+    SAVE_PAGES = "save_pages"
+    LOAD_PAGES = "load_pages"
     SET_SLOT = "set_slot"
     SCORE = "score"
     POOL = "pool"
@@ -157,11 +160,28 @@ def programs(
     updates = array(PAGE_UPDATES, len(PageColumn))
     result.append(make(Helper.SET_PAGES, step.set_pages, (table, updates), (0,), table))
     result.append(make(Helper.ZERO_PAGES, step.zero_pages, (*pages, array(PAGES_ZEROED)), (0, 1), pages))
+    result += _move_programs(limits, state)
     result += _draw_programs(limits, state, controls)
     result += _full_programs(model, limits, params, state, controls)
     pool = functools.partial(step.pool, min(PIECE_TOKENS, limits.extend_buckets[-1].tokens))
     result.append(make(Helper.POOL, pool, (state.hidden, array(PIECES, len(PieceColumn))), (), array()))
     return sorted(result, key=lambda program: (not is_serving(program.key, limits), not _is_of_full_set(program.key)))
+
+
+def _move_programs(limits: Limits, state: DeviceState) -> list[Program]:
+    """What takes pages to host memory and back, if any may be there."""
+    if not limits.num_host_pages:
+        return []
+    make = functools.partial(Program, options=_options(state))
+    pages, ids = (state.k, state.v), _upload(state.next_pos.sharding, PAGES_MOVED)
+    saved = tuple(
+        tuple(jax.ShapeDtypeStruct(p.shape, p.dtype, sharding=ids.sharding) for p in pair)
+        for pair in jax.eval_shape(step.save_pages, *pages, ids)
+    )
+    return [
+        make(Helper.SAVE_PAGES, step.save_pages, (*pages, ids), (), saved),
+        make(Helper.LOAD_PAGES, step.load_pages, (*pages, saved, ids), (0, 1), (*pages, ids)),
+    ]
 
 
 def _draw_programs(limits: Limits, state: DeviceState, controls: ControlState) -> list[Program]:
@@ -216,7 +236,8 @@ def num_top(limits: Limits) -> int:
 def is_serving(key: Key, limits: Limits) -> bool:
     """Whether the key is of the smallest set that can carry any plain plan: the largest steps and the helpers."""
     decode, extend = Decode(limits.decode_buckets[-1]), limits.extend_buckets[-1]
-    return key in (Helper.SET_PAGES, Helper.ZERO_PAGES, decode, extend, Draw(limits.max_num_seqs, False))
+    helpers = Helper.SET_PAGES, Helper.ZERO_PAGES, Helper.SAVE_PAGES, Helper.LOAD_PAGES
+    return key in (*helpers, decode, extend, Draw(limits.max_num_seqs, False))
 
 
 def _is_of_full_set(key: Key) -> bool:

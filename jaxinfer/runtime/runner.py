@@ -15,6 +15,7 @@ from jaxinfer.models.registry import Family
 from jaxinfer.runtime import buckets, packing, programs, step
 from jaxinfer.runtime.backends import XLA_ONLY, Backends
 from jaxinfer.runtime.cache import ExecutableCache
+from jaxinfer.runtime.moving import PAGES_MOVED, Staging
 from jaxinfer.runtime.packing import ExtendLayout, SlotLayout
 from jaxinfer.runtime.plan import DeviceFacts, Plan, StepResult
 from jaxinfer.runtime.pool import keep_small_arrays_apart
@@ -116,6 +117,11 @@ class DeviceRunner:
         self._controls: ControlState = self._init_controls()
         self._fences = keep_small_arrays_apart(device) if device.platform == "gpu" else []
         self._lock = threading.Lock()
+        self._on_host = jax.sharding.SingleDeviceSharding(device, memory_kind="pinned_host")
+        k = self._state.k
+        blank = jax.device_put(np.zeros((k.shape[0], *k.shape[2:]), dtype), k.sharding)
+        self._blank_page = (blank, blank)
+        self._saving, self._loading = (Staging(_nbytes(self._blank_page)) for _ in range(2))
         listed = programs.programs(self._model, limits, params, self._state, self._controls)
         self._programs: dict[Key, Program] = {program.key: program for program in listed}
         self._executables: dict[Key, jax.stages.Compiled] = {}
@@ -202,8 +208,27 @@ class DeviceRunner:
         for chunk in _chunks(np.asarray(page_ids, np.int32), PAGES_ZEROED):
             self._dispatch(Helper.ZERO_PAGES, chunk)
 
+    def save_pages(self, page_ids: Sequence[int]) -> list[step.Pages]:
+        """Copy these pages to host memory, after every step already dispatched; the arrays are ready once they are."""
+        contents: list[step.Pages] = []
+        for chunk in _chunks(np.asarray(page_ids, np.int32), PAGES_MOVED):
+            self._saving.make_room()
+            copies = self._dispatch(Helper.SAVE_PAGES, chunk)[: len(page_ids) - len(contents)]
+            contents += jax.device_put(copies, self._on_host)
+            self._saving.add(contents[-len(copies) :])
+        return contents
+
+    def load_pages(self, page_ids: Sequence[int], contents: Sequence[Any]) -> None:
+        """Overwrite these pages with what was saved, after every step already dispatched."""
+        for start, chunk in enumerate(_chunks(np.asarray(page_ids, np.int32), PAGES_MOVED)):
+            self._loading.make_room()
+            wanted = contents[start * PAGES_MOVED : (start + 1) * PAGES_MOVED]
+            self._loading.add(self._dispatch(Helper.LOAD_PAGES, chunk, wanted))
+
     def reset(self) -> None:
         """Drop the device state and allocate it anew; every page and slot loses its content."""
+        self._saving.clear()
+        self._loading.clear()
         with self._lock:
             self._delete_state()
             self._state, self._controls = self._init(), self._init_controls()
@@ -255,8 +280,15 @@ class DeviceRunner:
         return tuple(rows for rows in sizes if Masks(rows) in self._executables) or sizes
 
     def _run_on_padding(self, program: Program) -> None:
-        """The first run loads the code."""
-        self._dispatch(program.key, np.zeros(program.arguments[-1].shape, np.int32))
+        """The first run loads the code; of what moves pages, by way of the host's memory too."""
+        upload = np.zeros(program.arguments[-1].shape, np.int32)
+        match program.key:
+            case Helper.SAVE_PAGES:
+                jax.block_until_ready(jax.device_put(self._dispatch(program.key, upload), self._on_host))
+            case Helper.LOAD_PAGES:
+                self._dispatch(program.key, upload, [jax.device_put(self._blank_page, self._on_host)])
+            case _:
+                self._dispatch(program.key, upload)
 
     def _make_graphs(self, loaded: list[Program]) -> None:
         """Run each program as often as XLA needs to make its CUDA graph.
@@ -311,8 +343,8 @@ class DeviceRunner:
         with self._lock:
             self._delete_state()
 
-    def _dispatch(self, key: Key, upload: np.ndarray) -> Any:
-        """Run one program on the state. Returns the array that it made, or one that it changed."""
+    def _dispatch(self, key: Key, upload: np.ndarray, pages: Sequence[step.Pages] = ()) -> Any:
+        """Run one program on the state. Returns the array that it made, or one that it changed. pages: to be loaded."""
         executable = self._executables.get(key) or self._build(key)
         with self._lock:
             state = self._state
@@ -325,6 +357,14 @@ class DeviceRunner:
                     k, v = executable(state.k, state.v, upload)
                     self._state = state.replace(k=k, v=v)
                     return k
+                case Helper.SAVE_PAGES:
+                    return executable(state.k, state.v, upload)
+                case Helper.LOAD_PAGES:
+                    blank = [self._blank_page] * (len(upload) - len(pages))
+                    whole = tuple(jax.device_put([*pages, *blank], state.k.sharding))
+                    k, v, done = executable(state.k, state.v, whole, upload)
+                    self._state = state.replace(k=k, v=v)
+                    return done
                 case Helper.SET_SLOT:
                     self._controls = executable(self._controls, upload)
                     return self._controls.columns

@@ -8,6 +8,7 @@ an extend step has left in the state.
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -191,6 +192,23 @@ def set_pages(page_table: jax.Array, updates: jax.Array) -> jax.Array:
 def zero_pages(k: jax.Array, v: jax.Array, page_ids: jax.Array) -> Pages:
     """Overwrite pages with zeros: page_ids i32[n]; 0 is padding."""
     return k.at[:, page_ids].set(0), v.at[:, page_ids].set(0)
+
+
+def save_pages(k: jax.Array, v: jax.Array, page_ids: jax.Array) -> tuple[Pages, ...]:
+    """Copies of pages, (k, v) of each as arrays of their own, so that each can be let go alone: page_ids i32[n]."""
+    copy = functools.partial(jax.lax.dynamic_index_in_dim, axis=1, keepdims=False)
+    return tuple((copy(k, page), copy(v, page)) for page in page_ids)
+
+
+def load_pages(
+    k: jax.Array, v: jax.Array, contents: tuple[Pages, ...], page_ids: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Overwrite pages with what `save_pages` made of them: page_ids i32[n]; 0 is padding. Returns also a small array
+    to wait for, since k and v are the next step's."""
+    for page, (keys, values) in zip(page_ids, contents, strict=True):
+        k = jax.lax.dynamic_update_index_in_dim(k, keys, page, 1)
+        v = jax.lax.dynamic_update_index_in_dim(v, values, page, 1)
+    return k, v, page_ids + 0
 
 
 def _admit(state: DeviceState, rows: jax.Array) -> DeviceState:

@@ -85,6 +85,8 @@ def _state(stats: Stats, labels: Labels) -> Iterator[Metric]:
     yield gauge("jaxinfer:kv_pages", "KV pages by state", by_label(labels, "state", pages))
     yield gauge("jaxinfer:kv_pages_total", "KV pages in the pool", [(labels, stats.pages_total)])
     yield gauge("jaxinfer:session_pages", "KV pages that sessions keep, cached or owned", [(labels, stats.pages_kept)])
+    text = "KV pages of sessions in host memory"
+    yield gauge("jaxinfer:host_pages", text, [(labels, stats.host_pages)])
     states = {"running": stats.running, "waiting": stats.waiting}
     yield gauge("jaxinfer:requests", "Sequences by state", by_label(labels, "state", states))
     text = "Requests that wait for their grammar to be compiled"
@@ -100,6 +102,8 @@ def _counters(stats: Stats, labels: Labels) -> Iterator[Metric]:
         ("generated_tokens", "Tokens generated", stats.generated_tokens),
         ("computed_tokens", "Tokens computed, what was computed again or in vain included", stats.computed_tokens),
         ("preemptions", "Sequences preempted", stats.preemptions),
+        ("pages_saved", "KV pages that went to host memory", stats.pages_saved),
+        ("pages_loaded", "KV pages that came back from host memory", stats.pages_loaded),
         ("embeddings", "Prompts that became an embedding", stats.embeddings),
         ("failed_steps", "Steps that raised", stats.failed_steps),
         ("engine_recoveries", "Times the engine went on after a failed step", stats.recoveries),

@@ -3,7 +3,8 @@
 A session is a tenant's id for a conversation. Each turn is an ordinary request; when its answer has ended well, the
 engine keeps the pages of prompt and answer in the session's name until the next turn's take their place. What the next
 prompt has in common with them, token by token from the start, is not computed again, whatever was edited behind it.
-Where pages are short, or an engine was replaced, a session's are gone and computed again: no answer depends on them.
+Where pages are short, a session's go to host memory and come back; where that is full too, or an engine was replaced,
+they are gone and computed again: no answer depends on them.
 """
 
 import asyncio
@@ -227,7 +228,8 @@ def beginning(request: Request, session_id: str | None) -> Iterator[Turn | None]
 async def list_sessions(request: Request) -> Response:
     """The tenant's, those used last first."""
     found = request.app.state.sessions.of(request.state.tenant.name)
-    return _answer({"object": "list", "data": [_shown(session, _pages(request)) for session in found]})
+    pages = _pages(request)
+    return _answer({"object": "list", "data": [_shown(session, *pages) for session in found]})
 
 
 async def one_session(request: Request) -> Response:
@@ -235,18 +237,21 @@ async def one_session(request: Request) -> Response:
     sessions: Sessions = request.app.state.sessions
     session = sessions.find(request.state.tenant.name, request.path_params["id"])
     if request.method != "DELETE":
-        return _answer(_shown(session, _pages(request)))
+        return _answer(_shown(session, *_pages(request)))
     sessions.delete(session)
     return _answer({"id": session.id, "object": "session", "deleted": True})
 
 
-def _pages(request: Request) -> dict[str, int]:
+def _pages(request: Request) -> tuple[dict[str, int], dict[str, int]]:
+    """Kept by each session now, by the engine's names of them: in the pool, and in host memory."""
     llm: AsyncLLM = request.app.state.llm
-    return {} if llm.status in ("starting", "failed") else llm.stats().pages_kept_by
+    if llm.status in ("starting", "failed"):
+        return {}, {}
+    stats = llm.stats()
+    return stats.pages_kept_by, stats.host_pages_by
 
 
-def _shown(session: Session, pages: dict[str, int]) -> dict[str, Any]:
-    """pages: kept now, by the engine's names of sessions."""
+def _shown(session: Session, pages: dict[str, int], host_pages: dict[str, int]) -> dict[str, Any]:
     return {
         "id": session.id,
         "object": "session",
@@ -255,6 +260,7 @@ def _shown(session: Session, pages: dict[str, int]) -> dict[str, Any]:
         "turns": session.turns,
         "tokens": session.tokens,
         "pages": pages.get(session.key, 0),
+        "host_pages": host_pages.get(session.key, 0),
         "idle_s": 0.0 if session.turn is not None else round(time.monotonic() - session.last_used_s, 3),
     }
 

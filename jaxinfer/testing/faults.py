@@ -8,7 +8,7 @@ import dataclasses
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -23,7 +23,10 @@ POISONED = (
     "access was encountered [executable_name='jit_step']"
 )
 
-Kind = Literal["run", "exhausted", "wait", "nan", "hang", "poison", "kill"]
+Kind = Literal["run", "exhausted", "wait", "nan", "hang", "poison", "kill", "save_pages", "load_pages"]
+
+
+MOVES = ("save_pages", "load_pages")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,6 +36,7 @@ class Fault:
     kind: "run": the dispatch raises and the device does nothing.    "exhausted": the device takes the step, then has no
       memory for it.    "wait": the results cannot be read.    "nan": row `row` is not finite.    "hang": reading the
       results takes `seconds`.    "poison": the device is lost to this process from now on.    "kill": kill -9.
+      "save_pages", "load_pages": moving pages raises, before the step.
     step: the first step it may strike.    times: how many it strikes; None is every one.
     token: only steps in which the host sends this id (a prompt's, or a recomputed sequence's).
     """
@@ -45,7 +49,7 @@ class Fault:
     seconds: float = 3600.0
 
     def strikes(self, step: int, plan: Plan) -> bool:
-        if step < self.step or self.row >= len(plan.rows):
+        if self.kind in MOVES or step < self.step or self.row >= len(plan.rows):
             return False
         return self.token is None or any(self.token in (row.tokens or ()) for row in plan.rows)
 
@@ -66,8 +70,15 @@ class Faults:
 
     def strike(self, step: int, plan: Plan) -> Fault | None:
         """The fault of this step, if one has come to it."""
+        return self._first(lambda fault: fault.strikes(step, plan))
+
+    def strike_move(self, step: int, kind: Kind) -> Fault | None:
+        """The fault of moving pages before this step, likewise."""
+        return self._first(lambda fault: fault.kind == kind and step >= fault.step)
+
+    def _first(self, strikes: Callable[[Fault], bool]) -> Fault | None:
         for fault in self._armed:
-            if fault.strikes(step, plan):
+            if strikes(fault):
                 self.struck.append(fault)
                 if fault.times is not None and self.struck.count(fault) >= fault.times:
                     self._armed.remove(fault)
@@ -102,9 +113,22 @@ class FaultyRunner:
         self._use()
         self.inner.zero_pages(page_ids)
 
+    def save_pages(self, page_ids: Sequence[int]) -> Sequence[object]:
+        self._move("save_pages")
+        return self.inner.save_pages(page_ids)
+
+    def load_pages(self, page_ids: Sequence[int], contents: Sequence[object]) -> None:
+        self._move("load_pages")
+        self.inner.load_pages(page_ids, contents)
+
     def reset(self) -> None:
         self._use()
         self.inner.reset()
+
+    def _move(self, kind: Kind) -> None:
+        self._use()
+        if self.faults.strike_move(self.num_steps, kind):
+            raise FaultStruck("a fault was asked for in moving pages")
 
     def _use(self) -> None:
         if self.lost:

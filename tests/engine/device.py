@@ -164,6 +164,13 @@ class FakePending:
         return self.result
 
 
+class FakeSaved:
+    """A page on its way to the host, and there once the device has come to it."""
+
+    kv: np.ndarray | None = None
+    bad: np.ndarray | None = None
+
+
 class FakeRunner:
     """The Runner protocol over numpy arrays. `on_run` sees each plan as it is dispatched."""
 
@@ -183,6 +190,7 @@ class FakeRunner:
         shape = (limits.num_pages, limits.page_size)
         self.kv = noise.integers(0, MASK, shape, np.uint64)  # what nobody wrote is noise, not zero
         self.bad = np.ones(shape, bool)
+        self.loading = 0  # pages that are to be loaded when their turn comes
         self.spoilt: set[int] = set()  # pages that NaN was written to, until they are zeroed
         slots = limits.max_num_seqs + 1
         self.page_table = noise.integers(0, limits.num_pages, (slots, limits.max_pages_per_seq))
@@ -221,6 +229,30 @@ class FakeRunner:
             self.kv[pages] = 0
             self.bad[pages] = False
             self.spoilt.difference_update(pages)
+
+        self._queue.append(execute)
+
+    def save_pages(self, page_ids: Sequence[int]) -> list["FakeSaved"]:
+        assert not self.wrecked, "pages of a state that was lost"
+        saved = [FakeSaved() for _ in page_ids]
+
+        def execute() -> None:
+            for page, content in zip(page_ids, saved, strict=True):
+                assert page not in self.spoilt, "a page with NaN was saved"
+                content.kv, content.bad = self.kv[page].copy(), self.bad[page].copy()
+
+        self._queue.append(execute)
+        return saved
+
+    def load_pages(self, page_ids: Sequence[int], contents: Sequence[object]) -> None:
+        assert not self.wrecked, "pages of a state that was lost"
+        self.loading += len(page_ids)
+
+        def execute() -> None:
+            for page, content in zip(page_ids, contents, strict=True):
+                assert isinstance(content, FakeSaved) and content.kv is not None, "loaded before it was saved"
+                self.kv[page], self.bad[page] = content.kv, content.bad
+            self.loading -= len(page_ids)
 
         self._queue.append(execute)
 
@@ -346,6 +378,14 @@ class Device(FaultyRunner):
     def zero_pages(self, page_ids: Sequence[int]) -> None:
         with self._watched():
             super().zero_pages(page_ids)
+
+    def save_pages(self, page_ids: Sequence[int]) -> Sequence[object]:
+        with self._watched():
+            return super().save_pages(page_ids)
+
+    def load_pages(self, page_ids: Sequence[int], contents: Sequence[object]) -> None:
+        with self._watched():
+            super().load_pages(page_ids, contents)
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:

@@ -11,11 +11,12 @@ import random
 
 import pytest
 
-from jaxinfer.engine import pages, scheduler, sequence
+from jaxinfer.engine import host_pages, page_keys, pages, scheduler, sequence
 from jaxinfer.engine.departures import Departures
 from jaxinfer.engine.engine import Engine
 from jaxinfer.engine.isolation import Isolation
-from jaxinfer.engine.pages import PageKey, PagePool
+from jaxinfer.engine.page_keys import PageKey
+from jaxinfer.engine.pages import PagePool
 from jaxinfer.engine.scheduler import Scheduler
 from jaxinfer.engine.sequence import Forget, Keep, Request, Sequence, State, Structure
 from jaxinfer.engine.validate import validate_request
@@ -51,6 +52,7 @@ class Workload:
             "kv_layout": "contiguous" if contiguous else "paged",
             "run_ahead": 1,
             "max_session_pages": rng.choice((None, 3, 1000)),
+            "num_host_pages": rng.choice((0, 5, 1000)),
         }
         cursed = Fault(rng.choice(("run", "wait", "exhausted")), times=None, token=CURSED)
         self.client = Client(make_limits(**changes | fixed), Faults(cursed))
@@ -107,10 +109,13 @@ class Workload:
         return [answer for answer in self.client.answers.values() if answer.reason is None]
 
     def check_published(self) -> None:
-        """Each findable page holds on the device what its key says."""
+        """Each findable page holds what its key says, on the device or on the host."""
         pool, runner = self.client.engine.scheduler.pool, self.client.runner
+        for page in pool.host:
+            if page.content.kv is not None:  # else it is still on its way
+                assert page.content.kv.tolist() == self._values(page.key)[-self.client.limits.page_size :]
         for page in range(1, pool.num_total + 1):
-            if (key := pool.key_of(page)) is not None:
+            if (key := pool.key_of(page)) is not None and not runner.loading:
                 values = self._values(key)
                 assert runner.kv[page].tolist() == values[-self.client.limits.page_size :]
                 assert not runner.bad[page].any()
@@ -175,6 +180,7 @@ class Workload:
             priority=rng.choice((0, 0, 0, -1, 5)),
             salt=rng.choice(("", "", "", "tenant")),
             bulk=rng.random() < 0.7,
+            session=rng.random() < 0.4,
             text_lag=rng.random() < 0.25,
             controls=self._controls() if rng.random() < 0.3 else None,
             logprobs=rng.choice((None, None, None, 0, 2)),
@@ -227,6 +233,7 @@ def test_the_workloads_reach_what_they_are_meant_to_reach():
         num_kept += workload.num_kept
     assert num_kept > 20
     counters = [engine for client in clients for engine in client.counters]
+    assert sum(c.pages_saved for c in counters) > 100 and sum(c.pages_loaded for c in counters) > 30
     assert sum(c.preemptions for c in counters) > 50
     assert sum(c.cached_tokens for c in counters) > 500
     for reason in ("stop", "length", "abort", "error"):
@@ -273,7 +280,7 @@ def test_the_laws_hold_where_short_prompts_come_beside_long_ones():
 
 
 def test_the_laws_hold_when_every_digest_is_the_same(monkeypatch):
-    monkeypatch.setattr(pages, "page_digest", lambda parent, tokens: bytes(16))
+    monkeypatch.setattr(page_keys, "page_digest", lambda parent, tokens: bytes(16))
     hits = 0
     for seed in range(4):
         workload = Workload(seed, enable_prefix_caching=True)
@@ -288,8 +295,9 @@ def _publish_early(patch):
 
 
 def _trust_digests(patch):
-    patch(pages, "page_digest", lambda parent, tokens: bytes(16))
+    patch(page_keys, "page_digest", lambda parent, tokens: bytes(16))
     patch(pages, "same_chain", lambda a, b: True)
+    patch(host_pages, "same_chain", lambda a, b: True)
 
 
 def _keep_the_key_of_an_evicted_page(patch):
@@ -303,7 +311,7 @@ def _share_a_page_that_is_written(patch):
 def _keys(s, size):
     key = s.root
     for i in range(len(s.tokens) // size):
-        key = pages.next_key(key, s.tokens[i * size : (i + 1) * size])
+        key = page_keys.next_key(key, s.tokens[i * size : (i + 1) * size])
         yield key
 
 

@@ -4,8 +4,9 @@ import random
 
 import pytest
 
-from jaxinfer.engine import pages
-from jaxinfer.engine.pages import PageKey, PagePool, next_key, root_key
+from jaxinfer.engine import page_keys
+from jaxinfer.engine.page_keys import PageKey, next_key, root_key
+from jaxinfer.engine.pages import Hit, PagePool
 
 SIZE = 4
 
@@ -50,7 +51,7 @@ def test_a_refused_share_changes_nothing():
     pool, table = filled(6, list(range(12)))
     hit = list(table)
     pool.release(table)
-    assert not pool.share(table, hit, num_fresh=2, reserve=1)
+    assert not pool.share(table, Hit(hit), num_fresh=2, reserve=1)
     assert (table, pool.num_cached, pool.num_free) == ([], 3, 2)
     pool.check([])
 
@@ -88,7 +89,7 @@ def test_a_hit_makes_a_page_young_again():
         pool.grow(table, 1)
         publish(pool, table, tokens)
         pool.release(table)
-    pool.share(first, pool.match(root_key(""), chain([1, 2, 3, 4])), 0, 0)
+    pool.share(first, pool.find(root_key(""), chain([1, 2, 3, 4])), 0, 0)
     pool.release(first)
     pool.grow(second, 1)
     assert pool.match(root_key(""), chain([1, 2, 3, 4]))
@@ -98,7 +99,7 @@ def test_a_hit_makes_a_page_young_again():
 def test_a_shared_page_is_freed_by_its_last_owner():
     pool, table = filled(4, list(range(8)))
     other: list[int] = []
-    pool.share(other, table, num_fresh=0, reserve=0)
+    pool.share(other, Hit(list(table)), num_fresh=0, reserve=0)
     pool.release(table)
     pool.check([other])
     assert pool.num_cached == 0
@@ -128,7 +129,7 @@ def test_salts_share_nothing():
 
 
 def test_tokens_are_compared_when_digests_collide(monkeypatch):
-    monkeypatch.setattr(pages, "page_digest", lambda parent, tokens: bytes(16))
+    monkeypatch.setattr(page_keys, "page_digest", lambda parent, tokens: bytes(16))
     pool, table = filled(6, [1, 2, 3, 4])
     assert pool.match(root_key(""), chain([1, 2, 3, 4])) == table
     assert pool.match(root_key(""), chain([1, 2, 3, 5])) == []
@@ -161,8 +162,8 @@ def test_any_order_of_calls_keeps_the_invariants(seed):
     for _ in range(1000):
         if rng.random() < 0.5:
             tokens = list(rng.choice(texts)[: SIZE * rng.randint(1, 6)])
-            hit = pool.match(root_key(""), chain(tokens))
-            assert [pool.key_of(page).tokens for page in hit] == [key.tokens for key in chain(tokens)[: len(hit)]]
+            hit = pool.find(root_key(""), chain(tokens))
+            assert [pool.key_of(page).tokens for page in hit.pages] == [key.tokens for key in chain(tokens)[: len(hit)]]
             table: list[int] = []
             if pool.share(table, hit, len(tokens) // SIZE - len(hit), reserve=0):
                 tables.append((table, tokens))
@@ -188,7 +189,7 @@ def kept(pool: PagePool, session: str, tokens: list[int], most: int = 99, salt: 
 def computed(pool: PagePool, tokens: list[int]) -> list[int]:
     """Pages that hold these tokens, and that nobody owns any more; those that were found already among them."""
     table: list[int] = []
-    hit = pool.match(root_key(""), chain(tokens))
+    hit = pool.find(root_key(""), chain(tokens))
     assert pool.share(table, hit, len(tokens) // SIZE - len(hit), 0)
     publish(pool, table, tokens)
     pages = list(table)
@@ -224,7 +225,7 @@ def test_an_ended_session_s_pages_are_blank_at_once_but_for_what_others_have():
     kept(pool, "b", A + B)
     kept(pool, "c", C)
     table: list[int] = []
-    pool.share(table, pool.match(root_key(""), chain(C)), 0, 0)
+    pool.share(table, pool.find(root_key(""), chain(C)), 0, 0)
     before = pool.num_free
     pool.forget("b")
     assert (pool.num_free, pool.num_kept_by) == (before + 3, {"a": 3, "c": 3})
@@ -277,7 +278,7 @@ def test_random_sessions_keep_the_invariants():
             case 0 | 1:
                 tokens = said[name][: rng.randrange(len(said[name]) + 1)]
                 said[name] = (tokens + [rng.randrange(3) for _ in range(rng.randint(1, 12))])[:40]
-                hit = pool.match(root_key(""), chain(said[name]))
+                hit = pool.find(root_key(""), chain(said[name]))
                 table: list[int] = []
                 if pool.share(table, hit, len(said[name]) // SIZE - len(hit), 0):
                     publish(pool, table, said[name][: len(table) * SIZE])

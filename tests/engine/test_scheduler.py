@@ -160,7 +160,7 @@ def test_who_finds_nothing_of_a_long_prompt_has_made_one_page_s_key():
     scheduler = Scheduler(make_limits())
     scheduler.add(Request("long", tokens(120), 1))
     (sequence,) = scheduler.waiting
-    assert scheduler.hit(sequence) == [] and len(sequence.lookup) == 1
+    assert not scheduler.hit(sequence) and len(sequence.lookup) == 1
 
 
 @pytest.mark.parametrize("enable_prefix_caching", [True, False])

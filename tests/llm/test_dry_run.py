@@ -89,6 +89,13 @@ def test_settings_of_the_host_are_kept(outline):
     limits = start_dry_run(config, ignore).limits
     assert (limits.num_pages, limits.max_num_queued_seqs, limits.run_ahead) == (4 * 13 + 1, 7, 0)
     assert (limits.scheduling, limits.kv_layout, limits.max_model_len) == ("static", "contiguous", 100)
+    assert limits.num_host_pages == 0, "contiguous pages are not found again"
+
+
+@pytest.mark.parametrize(("size", "most"), [(None, 21), (2**30, 21), (0, 0)])
+def test_a_dry_run_has_host_memory_for_as_many_pages_as_its_pool(outline, size, most):
+    config = EngineConfig(model=str(outline), max_model_len=100, num_pages=21, kv_offloading_bytes=size)
+    assert start_dry_run(config, ignore).limits.num_host_pages == most
 
 
 def test_there_is_no_device_to_trace(outline, tmp_path):

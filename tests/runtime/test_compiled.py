@@ -99,7 +99,9 @@ def test_programs_without_a_loop_update_every_state_buffer_in_place(by_context: 
 
 
 @pytest.mark.parametrize(
-    "key", [Decode(1), Decode(10), Decode(10, 64), LIMITS.extend_buckets[-1], Helper.ZERO_PAGES], ids=str
+    "key",
+    [Decode(1), Decode(10), Decode(10, 64), LIMITS.extend_buckets[-1], Helper.ZERO_PAGES, Helper.LOAD_PAGES],
+    ids=str,
 )
 def test_bfloat16_programs_update_every_state_buffer_in_place(bfloat16_runner: DeviceRunner, key: Key) -> None:
     program = bfloat16_runner._programs[key]

@@ -12,6 +12,7 @@ from jaxinfer.models.registry import dense
 from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends
 from jaxinfer.runtime.buckets import MAX_EXECUTABLES, Decode, decode_sizes, draw_sizes
 from jaxinfer.runtime.memory import GIB, MemoryPlan, gathered_bytes, grid_floor, plan_for, temporary_bytes
+from jaxinfer.runtime.moving import staged_bytes
 from jaxinfer.runtime.programs import Helper
 from tests.support.tiny_runner import TINY
 
@@ -110,6 +111,22 @@ def test_settings_are_taken_as_they_are() -> None:
     assert {name: getattr(limits, name) for name in given} == given
     assert (limits.run_ahead, limits.enable_prefix_caching, limits.max_num_queued_seqs) == (0, False, 9)
     assert limits.max_pages_per_seq == 94
+
+
+def test_the_host_s_pages_take_what_they_are_given_and_no_more_than_a_machine_has() -> None:
+    page = 16 * plan().kv_bytes_per_token
+    assert plan(free=64 * GIB).limits.num_host_pages == 2 * GIB // page
+    assert plan(free=4 * GIB).limits.num_host_pages == GIB // 2 // page, "an eighth of what is free"
+    assert plan(kv_offloading_bytes=8 * GIB).limits.num_host_pages == 8 * GIB // page
+    assert plan(kv_offloading_bytes=0).limits.num_host_pages == 0
+    assert plan(enable_prefix_caching=False).limits.num_host_pages == 0
+    assert ("host pages", f"up to 2.00 GiB: {2 * GIB // page:,} pages of sessions") in plan(free=64 * GIB).rows()
+
+
+def test_a_gpu_has_room_for_pages_on_their_way_to_the_host() -> None:
+    on, off = (plan("gpu", free=125 * GIB, kv_offloading_bytes=size) for size in (2 * GIB, 0))
+    assert on.limits.num_host_pages == 2 * GIB // (64 * on.kv_bytes_per_token)
+    assert on.temporaries - off.temporaries == staged_bytes(64 * on.kv_bytes_per_token) > 0
 
 
 def test_a_little_more_or_less_free_memory_gives_the_same_executables() -> None:

@@ -164,6 +164,7 @@ class FakeLLM:
         reading: Reading | None = None,
         random_seed: int | None = None,
         bulk: bool = False,
+        session: bool = False,
         form: Tried | None = None,
     ) -> AsyncIterator[Delta]:
         if self.status == "draining":
@@ -257,6 +258,7 @@ class FakeLLM:
             pages_total=10,
             pages_kept=len(self.kept),
             pages_kept_by={session: len(tokens) // 16 for session, (_, tokens) in self.kept.items()},
+            host_pages_by=dict.fromkeys(self.kept, 2),
             prompt_tokens=100,
             cached_tokens=40,
             generated_tokens=7,

@@ -82,6 +82,7 @@ def server(llm: AsyncLLM, port: int) -> Iterator[Server]:
         for session in client.get(SESSIONS).json()["data"]:
             assert client.delete(f"{SESSIONS}/{session['id']}").status_code == 200
     wait_until(lambda: (llm.stats().running, llm.stats().pages_owned, llm.stats().pages_kept) == (0, 0, 0))
+    wait_until(lambda: llm.stats().host_pages_by == {})
     stats = llm.stats()
     assert stats.pages_free + stats.pages_cached == stats.pages_total
 
@@ -164,6 +165,24 @@ def test_running_sequences_take_the_pages_of_sessions_and_no_answer_changes(serv
     assert server.llm.stats().preemptions > before
     wait_until(lambda: server.llm.stats().running == 0)
     assert 0 < server.llm.stats().pages_kept <= 32
+
+
+def test_conversations_that_take_turns_find_in_host_memory_what_the_pool_had_no_room_for(server):
+    """Six of 18 pages, where there are 64."""
+    first = [[i + 1, *((7 * i + 3 * j) % 90 for j in range(279))] for i in range(6)]
+    for i, prompt in enumerate(first):
+        assert server.ask(COMPLETIONS, prompt=prompt, max_tokens=8, session_id=f"taking-turns-{i}")[1] == 0
+    wait_until(lambda: server.session("taking-turns-0")["host_pages"] == 17)
+    before = server.llm.stats().pages_loaded
+    for i, prompt in enumerate(first):
+        asked = {"prompt": [*prompt, 7, 8, 9], "max_tokens": 8, "seed": 5}
+        text, cached = server.ask(COMPLETIONS, **asked, session_id=f"taking-turns-{i}")
+        assert cached == 272
+        assert text == server.replay(COMPLETIONS, **asked)
+    wait_until(lambda: server.llm.stats().pages_loaded >= before + 18)
+    assert server.session("taking-turns-5")["host_pages"] == 0
+    assert server.client.delete(f"{SESSIONS}/taking-turns-0").json()["deleted"]
+    assert server.ask(COMPLETIONS, prompt=first[0], max_tokens=1)[1] == 0
 
 
 def test_a_deleted_session_s_pages_are_blank_at_once_and_found_by_nobody(server):

@@ -115,6 +115,13 @@ def engine(tmp_path_factory: pytest.TempPathFactory, executables: Path) -> tuple
     return build(folder, executables, max_model_len=1024, num_pages=81)
 
 
+@pytest.fixture(scope="module")
+def offloading(tmp_path_factory: pytest.TempPathFactory, executables: Path) -> tuple[EngineConfig, Core]:
+    """The same with host memory for more than anybody says."""
+    folder = write_checkpoint(tmp_path_factory.mktemp("checkpoints") / "tiny", max_position_embeddings=1024)
+    return build(folder, executables, max_model_len=1024, num_pages=81, num_host_pages=1000)
+
+
 async def talk(engine: tuple[EngineConfig, Core], num_people: int) -> tuple[int, list[Conversation]]:
     """Let so many people talk at the same time, then delete their sessions and replay. Returns preemptions too."""
     config, core = engine
@@ -134,6 +141,7 @@ async def talk(engine: tuple[EngineConfig, Core], num_people: int) -> tuple[int,
         await asyncio.gather(*(person.replay() for person in people))
         stats = llm.stats()
         assert (stats.pages_kept, stats.pages_kept_by, stats.pages_owned) == (0, {}, 0)
+        assert (stats.host_pages, stats.host_pages_by) == (0, {})
         core.engine.check()
         return preemptions, people
     finally:
@@ -152,3 +160,16 @@ def test_eight_conversations_in_a_quarter_of_the_pages_they_need_are_as_without_
     preemptions, people = asyncio.run(talk(engine, 8))
     assert sum(person.num_pages for person in people) >= 4 * 80
     assert preemptions > 0
+
+
+def test_eight_conversations_in_a_quarter_of_the_pages_they_need_compute_what_is_new_where_the_host_has_the_rest(
+    offloading,
+):
+    _, people = asyncio.run(talk(offloading, 8))
+    assert sum(person.num_pages for person in people) >= 4 * 80
+    for person in people:
+        person.check_computed()
+    _, core = offloading
+    counters = core.engine.scheduler.counters
+    assert counters.pages_saved > 1000 < counters.pages_loaded
+    assert core.runner.compiles_after_ready == 0

@@ -80,7 +80,7 @@ def test_a_turn_keeps_its_prompt_and_answer_and_is_shown():
         assert (await client.get()).json()["data"][0].keys() == shown.keys()
         assert shown.pop("created") > 0 and 0 <= shown.pop("idle_s") < 5
         pages = len(tokens) // 16
-        state = {"status": "idle", "turns": 2, "tokens": len(tokens), "pages": pages}
+        state = {"status": "idle", "turns": 2, "tokens": len(tokens), "pages": pages, "host_pages": 2}
         assert shown == {"id": "s", "object": "session", **state}
 
     run(test)

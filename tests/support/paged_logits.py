@@ -93,6 +93,12 @@ class LogitsRunner:
     def zero_pages(self, page_ids: Sequence[int]) -> None:
         raise AssertionError("no row of these models is non-finite")
 
+    def save_pages(self, page_ids: Sequence[int]) -> Sequence[object]:
+        raise AssertionError("these limits have no host pages")
+
+    def load_pages(self, page_ids: Sequence[int], contents: Sequence[object]) -> None:
+        raise AssertionError("these limits have no host pages")
+
     def reset(self) -> None:
         raise AssertionError("no step of these fails")
 

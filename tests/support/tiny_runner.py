@@ -41,6 +41,7 @@ LIMITS = Limits(
     max_num_batched_tokens=64,
     page_size=16,
     num_pages=120,
+    num_host_pages=120,
     vocab_size=TINY.vocab_size,
     decode_buckets=(1, 4, 10),
     extend_buckets=(ExtendBucket(20, 3, 3), ExtendBucket(64, 10, 10)),

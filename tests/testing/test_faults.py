@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -31,6 +32,13 @@ class GoodRunner:
 
     def zero_pages(self, page_ids: object) -> None:
         self.calls.append("zero_pages")
+
+    def save_pages(self, page_ids: Sequence[int]) -> list[object]:
+        self.calls.append("save_pages")
+        return list(page_ids)
+
+    def load_pages(self, page_ids: object, contents: object) -> None:
+        self.calls.append("load_pages")
 
     def reset(self) -> None:
         self.calls.append("reset")
@@ -80,8 +88,9 @@ def test_without_faults_the_runner_inside_does_everything():
     runner = FaultyRunner(inner, Faults())
     runner.run(PLAN).wait()
     runner.zero_pages([1])
+    runner.load_pages([2], runner.save_pages([1]))
     runner.reset()
-    assert inner.calls == ["run", "zero_pages", "reset"]
+    assert inner.calls == ["run", "zero_pages", "save_pages", "load_pages", "reset"]
 
 
 def test_out_of_memory_comes_after_the_device_took_the_step_and_a_failed_dispatch_before():
@@ -96,7 +105,8 @@ def test_nothing_works_on_a_poisoned_device_not_even_a_reset():
     runner = FaultyRunner(GoodRunner(), Faults(Fault("poison")))
     pending = runner.run(PLAN)
     behind = runner.run(PLAN)
-    for call in (pending.wait, behind.wait, runner.reset, lambda: runner.zero_pages([1])):
+    moves = (lambda: runner.zero_pages([1]), lambda: runner.save_pages([1]), lambda: runner.load_pages([1], [1]))
+    for call in (pending.wait, behind.wait, runner.reset, *moves):
         with pytest.raises(JaxRuntimeError, match="ILLEGAL_ADDRESS"):
             call()
 
