@@ -43,7 +43,7 @@ class EngineConfig:
     max_logprobs: the most likely tokens that a request may ask for at each position.
     max_session_pages: that sessions may keep while others want pages; auto is half of the pool.
     kv_offloading_bytes: of host memory, for sessions' pages whose places were taken; 0 is off; auto is 2 GiB, on a CPU
-    at most an eighth of the free memory.
+    at most an eighth of the free memory, on a GPU none where there is room for less than about 4 GiB of pages.
     tool_call_parser: how the model writes tool calls; auto: as its chat template says.
     scheduling: static starts sequences only when none runs.    kv_layout: contiguous gives each sequence consecutive
     pages for all of max_model_len, and shares none. attention_backend: mosaic is our kernels for Hopper; auto takes

@@ -31,6 +31,7 @@ GIB = 2**30
 ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
 _CPU_SHARE, _CPU_MOST = 1 / 4, 4 * GIB  # of the free memory for pages, so that the machine stays usable
 _HOST_BYTES, _CPU_HOST_SHARE = 2 * GIB, 1 / 8  # for pages that the pool has no room for; of a CPU's free memory at most
+_STAGED_SHARE = 1 / 16  # of a GPU's room for pages, that those on their way may take where nobody asked for them
 _GPU_RESERVE = GIB // 2  # CUDA graphs, the collective and library workspaces inside JAX's pool
 
 
@@ -128,10 +129,11 @@ def plan_for(
     temporaries = max(temporary_bytes(model, extend[-1]), at_once) + control_bytes(model.vocab_size, seqs)
     temporaries += batched * model.hidden_size * itemsize  # the hidden states that a step leaves
     per_token = model.kv_bytes_per_token(itemsize)
-    host_pages = _host_bytes(config, platform, free) // (per_token * page_size)
+    room = _room_for_pages(config, platform, free, weights, temporaries)
+    host_pages = _host_bytes(config, platform, free, room, per_token * page_size) // (per_token * page_size)
     if host_pages and platform != "cpu":
         temporaries += staged_bytes(per_token * page_size)
-    room = _room_for_pages(config, platform, free, weights, temporaries)
+        room = _room_for_pages(config, platform, free, weights, temporaries)
     pages = config.num_pages or _page_count(config, model, room // (per_token * page_size), page_size, seqs, platform)
     _check_pages(config, model, pages, page_size, per_token, room)
     longest = config.max_model_len or min(model.max_position, (pages - 1) * page_size)
@@ -151,13 +153,15 @@ def plan_for(
     return MemoryPlan(limits, weights, per_token, temporaries, free, backends)
 
 
-def _host_bytes(config: EngineConfig, platform: str, free: int) -> int:
-    """For pages in host memory, taken as they are needed."""
+def _host_bytes(config: EngineConfig, platform: str, free: int, room: int, page_bytes: int) -> int:
+    """For pages in host memory, taken as they are needed. room: for those on the device."""
     if not config.enable_prefix_caching:
         return 0
     if config.kv_offloading_bytes is not None:
         return config.kv_offloading_bytes
-    return min(_HOST_BYTES, int(free * _CPU_HOST_SHARE)) if platform == "cpu" else _HOST_BYTES
+    if platform == "cpu":
+        return min(_HOST_BYTES, int(free * _CPU_HOST_SHARE))
+    return _HOST_BYTES if staged_bytes(page_bytes) <= room * _STAGED_SHARE else 0
 
 
 def weight_bytes(specs: Any, itemsize: int) -> int:

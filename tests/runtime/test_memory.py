@@ -127,6 +127,8 @@ def test_a_gpu_has_room_for_pages_on_their_way_to_the_host() -> None:
     on, off = (plan("gpu", free=125 * GIB, kv_offloading_bytes=size) for size in (2 * GIB, 0))
     assert on.limits.num_host_pages == 2 * GIB // (64 * on.kv_bytes_per_token)
     assert on.temporaries - off.temporaries == staged_bytes(64 * on.kv_bytes_per_token) > 0
+    small = plan("gpu", free=4 * GIB, max_num_batched_tokens=512, max_num_seqs=8, max_model_len=4096)
+    assert small.limits.num_host_pages == 0, "copies under way would take what the pool needs"
 
 
 def test_a_little_more_or_less_free_memory_gives_the_same_executables() -> None:
