@@ -42,8 +42,8 @@ class EngineConfig:
     being committed, 0 or 1.    compile_cache_dir: None is the user's cache directory, "" is off.
     max_logprobs: the most likely tokens that a request may ask for at each position.
     max_session_pages: that sessions may keep while others want pages; auto is half of the pool.
-    kv_offloading_bytes: of host memory, for sessions' pages whose places were taken; 0 is off; auto is 2 GiB, on a CPU
-    at most an eighth of the free memory.
+    kv_offloading_bytes: of host memory, for sessions' pages whose places were taken; 0 is off; auto is 2 GiB on a CPU,
+    of its free memory an eighth at most, and none on a GPU.
     tool_call_parser: how the model writes tool calls; auto: as its chat template says.
     scheduling: static starts sequences only when none runs.    kv_layout: contiguous gives each sequence consecutive
     pages for all of max_model_len, and shares none. attention_backend: mosaic is our kernels for Hopper; auto takes

@@ -30,7 +30,7 @@ from jaxinfer.runtime.plan import MAX_LOGIT_BIAS
 GIB = 2**30
 ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
 _CPU_SHARE, _CPU_MOST = 1 / 4, 4 * GIB  # of the free memory for pages, so that the machine stays usable
-_HOST_BYTES, _CPU_HOST_SHARE = 2 * GIB, 1 / 8  # for pages that the pool has no room for; of a CPU's free memory at most
+_HOST_BYTES, _CPU_HOST_SHARE = 2 * GIB, 1 / 8  # for pages that the pool has no room for; at most of a CPU's free memory
 _GPU_RESERVE = GIB // 2  # CUDA graphs, the collective and library workspaces inside JAX's pool
 
 
@@ -152,12 +152,12 @@ def plan_for(
 
 
 def _host_bytes(config: EngineConfig, platform: str, free: int) -> int:
-    """For pages in host memory, taken as they are needed."""
+    """For pages in host memory, taken as they are needed. A GPU has none unasked: it has not run there yet."""
     if not config.enable_prefix_caching:
         return 0
     if config.kv_offloading_bytes is not None:
         return config.kv_offloading_bytes
-    return min(_HOST_BYTES, int(free * _CPU_HOST_SHARE)) if platform == "cpu" else _HOST_BYTES
+    return min(_HOST_BYTES, int(free * _CPU_HOST_SHARE)) if platform == "cpu" else 0
 
 
 def weight_bytes(specs: Any, itemsize: int) -> int:

@@ -117,11 +117,12 @@ class DeviceRunner:
         self._controls: ControlState = self._init_controls()
         self._fences = keep_small_arrays_apart(device) if device.platform == "gpu" else []
         self._lock = threading.Lock()
-        self._on_host = jax.sharding.SingleDeviceSharding(device, memory_kind="pinned_host")
-        k = self._state.k
-        blank = jax.device_put(np.zeros((k.shape[0], *k.shape[2:]), dtype), k.sharding)
-        self._blank_page = (blank, blank)
-        self._saving, self._loading = (Staging(_nbytes(self._blank_page)) for _ in range(2))
+        if limits.num_host_pages:
+            self._on_host = jax.sharding.SingleDeviceSharding(device, memory_kind="pinned_host")
+            k = self._state.k
+            blank = jax.device_put(np.zeros((k.shape[0], *k.shape[2:]), dtype), k.sharding)
+            self._blank_page = (blank, blank)
+            self._saving, self._loading = (Staging(_nbytes(self._blank_page)) for _ in range(2))
         listed = programs.programs(self._model, limits, params, self._state, self._controls)
         self._programs: dict[Key, Program] = {program.key: program for program in listed}
         self._executables: dict[Key, jax.stages.Compiled] = {}
@@ -227,8 +228,9 @@ class DeviceRunner:
 
     def reset(self) -> None:
         """Drop the device state and allocate it anew; every page and slot loses its content."""
-        self._saving.clear()
-        self._loading.clear()
+        if self.limits.num_host_pages:
+            self._saving.clear()
+            self._loading.clear()
         with self._lock:
             self._delete_state()
             self._state, self._controls = self._init(), self._init_controls()
