@@ -27,14 +27,16 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
 
     with open_batch(batch_of(resolved, params)) as batch:
         if batch.is_finished:
-            click.echo(f"done     {params['output']} is there and nothing is left of its job to resume", err=True)
+            left = "nothing is left of its job to resume; --overwrite instead of --resume begins anew"
+            click.echo(f"done     {params['output']} is there and {left}", err=True)
             return 0
         try:
             answer(resolved, params, batch)
         except KeyboardInterrupt:
             if batch.journal is not None:
                 kept = f"{batch.journal.num_done:,} answers are in {batch.journal.path}"
-                click.echo(f"stopped  {kept}; the same command with --resume goes on", err=True)
+                instead = " instead of --overwrite" if params["overwrite"] else ""
+                click.echo(f"stopped  {kept}; the same command with --resume{instead} goes on", err=True)
             raise
         batch.publish()
         for line in batch.tally.lines(params["output"]):

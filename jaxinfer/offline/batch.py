@@ -49,7 +49,8 @@ class Batch:
             format_of(self.output, self.output_format, "--output-format"),
         )
         if self.resume and self.overwrite:
-            raise ConfigError("a job is resumed or begun anew, got --resume and --overwrite; drop one")
+            cure = "drop one: --resume alone goes on with a job that --overwrite began"
+            raise ConfigError(f"a job is resumed or begun anew, got --resume and --overwrite; {cure}")
         if self.resume and PIPE in (self.input, self.output):
             raise ConfigError("--resume needs files for input and output, got a pipe; name both")
         if self.window is not None and self.window < 1:

@@ -11,6 +11,7 @@ from typing import BinaryIO, cast
 
 from jaxinfer.errors import BatchError
 from jaxinfer.offline.csv_table import open_text, read_csv, write_csv
+from jaxinfer.offline.disk import replacing
 from jaxinfer.offline.jsonl import read_jsonl, write_jsonl
 from jaxinfer.offline.names import Format, check_stream
 from jaxinfer.offline.parquet import ParquetRows, write_parquet
@@ -78,17 +79,13 @@ def digest_of(path: Path) -> str:
 
 def write_output(records: Iterable[Record], path: Path, kind: Format) -> None:
     """Make the file of all answers: it is there whole or, if this fails, as it was."""
-    new = path.with_name(path.name + ".new")
     try:
-        with new.open("wb") as file:
+        with replacing(path) as file:
             if kind == "jsonl.gz":
                 with gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0) as packed:
                     write_jsonl(records, cast(BinaryIO, packed))
             else:
                 _WRITERS[kind](records, file)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
     except OSError as error:
         raise BatchError(f"the output must be written, {path}: {error.strerror}; the answers are kept") from error
 
