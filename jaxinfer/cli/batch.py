@@ -27,9 +27,10 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
 
     with open_batch(batch_of(resolved, params)) as batch:
         if batch.is_finished:
-            left = "nothing is left of its job to resume; --overwrite instead of --resume begins anew"
-            click.echo(f"done     {params['output']} is there and {left}", err=True)
-            return 0
+            batch.look_back()
+            for line in batch.tally.lines_looking_back(params["output"]):
+                click.echo(line, err=True)
+            return batch.tally.exit_code
         try:
             answer(resolved, params, batch)
         except KeyboardInterrupt:

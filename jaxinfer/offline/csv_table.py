@@ -54,6 +54,18 @@ def _rows(reader: "Iterator[list[str]]", header: list[str]) -> Iterator[Raw]:
         yield Raw(number, columns, sum(map(len, cells)))
 
 
+def read_column(text: TextIO, name: str) -> Iterator[str]:
+    """One column of what write_csv wrote. Raises ValueError for what it did not."""
+    csv.field_size_limit(MAX_ROW_BYTES)
+    reader = csv.reader(text, strict=True)
+    try:
+        place = next(reader, []).index(name)
+        for cells in reader:
+            yield cells[place]
+    except (csv.Error, IndexError) as error:
+        raise ValueError(str(error)) from error
+
+
 def write_csv(records: Iterable[Record], stream: BinaryIO) -> None:
     text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
     writer = csv.writer(text)

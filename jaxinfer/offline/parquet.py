@@ -46,6 +46,17 @@ class ParquetRows:
         self._file.close()
 
 
+def read_column(path: Path, name: str) -> Iterator[Any]:
+    """One column of what write_parquet wrote. Raises ValueError for what it did not."""
+    arrow, parquet = _pyarrow()
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(ROWS_WRITTEN, columns=[name]):
+                yield from batch.column(name).to_pylist()
+    except (arrow.ArrowException, KeyError) as error:
+        raise ValueError(str(error)) from error
+
+
 def write_parquet(records: Iterable[Record], stream: BinaryIO) -> None:
     arrow, parquet = _pyarrow()
     types = {int: arrow.int64(), str: arrow.string()}
