@@ -56,6 +56,12 @@ def test_bad_csv_rows_are_rows_and_do_not_shift_the_others():
     assert {content.code for _, content in found if isinstance(content, InvalidRequest)} == {"invalid_csv"}
 
 
+def test_nan_in_a_csv_cell_is_a_gap_but_where_text_is_meant():
+    (_, first), (_, second) = table(b'prompt,seed,top_p,stop,logit_bias\nNaN,nan,NaN,nan,"{""5"": NaN}"\na,1,0.5,,\n')
+    assert (first["prompt"], first["stop"], second) == ("NaN", "nan", {"prompt": "a", "seed": 1, "top_p": 0.5})
+    assert set(first) == {"prompt", "stop", "logit_bias"}  # whose NaN is its row's fault
+
+
 def test_bytes_that_are_no_utf_8_cost_one_row():
     (_, first), (_, second) = table(b"\xef\xbb\xbfprompt\n\xff\xfe\nb\n")
     assert not first["prompt"].isascii() and second == {"prompt": "b"}
