@@ -1,12 +1,15 @@
 """`jaxinfer batch` from its command line: exit codes, pipes, what it says, and being killed again and again."""
 
+import contextlib
 import json
 import os
+import pty
 import random
 import re
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -71,6 +74,38 @@ def test_exit_codes_tell_the_ends_apart(tmp_path):
     assert batch("-i", tmp_path / "none.jsonl", "-o", tmp_path / "new.jsonl").returncode == 6
     assert (tmp_path / "out.jsonl").read_bytes() == written
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
+
+
+def shown_on_a_terminal(command: list[str]) -> tuple[int, str]:
+    """The exit code, and all that a terminal of 100 columns got from standard error."""
+    ours, theirs = pty.openpty()
+    try:
+        termios.tcsetwinsize(theirs, (30, 100))
+        plain = {"TERM": "xterm", "PYTHONUNBUFFERED": "1"}
+        with subprocess.Popen(command, env=environment() | plain, stdout=subprocess.DEVNULL, stderr=theirs) as process:
+            os.close(theirs)
+            shown = b""
+            with contextlib.suppress(OSError):  # EIO: nobody has the terminal any more
+                while piece := os.read(ours, 65536):
+                    shown += piece
+        return process.returncode, shown.decode()
+    finally:
+        os.close(ours)
+
+
+def test_a_terminal_shows_how_far_it_is_how_fast_and_for_how_long_still(tmp_path):
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_bytes(jsonl(rows(600, 0)))  # 3 tokens each, 16 at a time: more than a second of steps
+    command = [*CALL, *DRY, "--dry-run-step-ms", "15", "--window", "32", "-i", str(source), "-o", str(output)]
+    returncode, shown = shown_on_a_terminal(command)
+    assert returncode == 0, shown
+    line = r"batch    \[([#.]{20})\] +(\d+)%, ([\d,]+) rows, ([\d,.]+) rows/s, [\d,.]+ tok/s, (\d+:\d\d|\?) left"
+    found = re.findall(line, shown)
+    between = [(int(share), float(rate.replace(",", "")), left) for _, share, _, rate, left in found]
+    assert any(0 < share < 100 and rate > 0 and left != "?" for share, rate, left in between), shown
+    assert all(abs(5 * bar.count("#") - int(share)) <= 5 for bar, share, *_ in found)
+    assert "\x1b[" in shown  # it is drawn over, not a line each time
+    assert "done     600 rows: 600 answered, 0 errors" in shown
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path):
