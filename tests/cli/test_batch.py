@@ -200,6 +200,59 @@ def test_killed_ten_times_and_resumed_every_row_is_there_once(tmp_path, ending):
     assert not journal.exists()
 
 
+def openai_rows(count: int) -> list[dict[str, object]]:
+    """Chats and completions of drawn answers by turns, every tenth of which is bad."""
+    bodies = [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "n": 2}),
+        ("/v1/completions", {"prompt": "7 plus 5 is", "logprobs": 1}),
+    ]
+    found: list[dict[str, object]] = []
+    for i in range(count):
+        url, body = bodies[i % 2]
+        more = {"max_tokens": 4, "temperature": 7 if i % 10 == 3 else 1.0}
+        found.append({"custom_id": f"row-{i}", "method": "POST", "url": url, "body": body | more})
+    return found
+
+
+def openai_answers(path: Path) -> dict[str, tuple[object, ...]]:
+    """By custom_id, which is there once: what the same row is always answered."""
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    answers = {
+        row["custom_id"]: (
+            row["id"],
+            row["response"]["status_code"],
+            row["response"]["body"].get("choices"),
+            row["error"],
+        )
+        for row in found
+    }
+    assert len(answers) == len(found)
+    return answers
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_killed_while_the_model_is_loaded_and_later_openai_s_rows_are_answered_once_in_any_order(tmp_path):
+    source, whole, output = (tmp_path / name for name in ("in.jsonl", "whole.jsonl", "out.jsonl"))
+    journal = tmp_path / "out.jsonl.partial"
+    source.write_bytes(jsonl(openai_rows(600)))
+    assert batch("-i", source, "-o", whole).returncode == 7
+    output.write_text("of an older job\n")
+    command = [*CALL, *DRY, "--dry-run-step-ms", "5", "-i", str(source), "-o", str(output), "--unordered"]
+    with subprocess.Popen([*command, "--overwrite"], env=environment(), stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and not journal.exists():
+            time.sleep(0.001)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL and journal.read_bytes() == b""
+    assert killed([*command, "--resume"], journal, 200, 0)
+    assert output.read_text() == "of an older job\n" and journal.read_bytes().count(b"\n") < 600
+    done = subprocess.run([*command, "--resume"], env=environment(), capture_output=True, timeout=240)
+    assert done.returncode == 7 and b"resumed  " in done.stderr, done.stderr
+    assert b"done     600 rows: 540 answered, 60 errors" in done.stderr
+    assert openai_answers(output) == openai_answers(whole) and len(openai_answers(whole)) == 600
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl", "whole.jsonl"]
+
+
 ROWS_OF_A_MILLION = 1_000_000
 
 
