@@ -27,14 +27,17 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
 
     with open_batch(batch_of(resolved, params)) as batch:
         if batch.is_finished:
-            click.echo(f"done     {params['output']} is there and nothing is left of its job to resume", err=True)
-            return 0
+            batch.look_back()
+            for line in batch.tally.lines_looking_back(params["output"]):
+                click.echo(line, err=True)
+            return batch.tally.exit_code
         try:
             answer(resolved, params, batch)
         except KeyboardInterrupt:
             if batch.journal is not None:
                 kept = f"{batch.journal.num_done:,} answers are in {batch.journal.path}"
-                click.echo(f"stopped  {kept}; the same command with --resume goes on", err=True)
+                instead = " instead of --overwrite" if params["overwrite"] else ""
+                click.echo(f"stopped  {kept}; the same command with --resume{instead} goes on", err=True)
             raise
         batch.publish()
         for line in batch.tally.lines(params["output"]):

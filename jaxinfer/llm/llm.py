@@ -216,7 +216,9 @@ class LLM:
             defaults=defaults or {},
         )
         with open_batch(batch) as job:
-            if not job.is_finished:
+            if job.is_finished:
+                job.look_back()
+            else:
                 run_over(self.config, self._core, job.run)
                 job.publish()
             return job.tally

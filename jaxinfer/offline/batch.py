@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from jaxinfer.errors import ConfigError
 from jaxinfer.llm.async_llm import AsyncLLM
-from jaxinfer.offline.formats import Source, digest_of, open_source, stream_source, write_output
+from jaxinfer.offline.formats import Source, count_statuses, digest_of, open_source, stream_source, write_output
 from jaxinfer.offline.job import BatchRun, Plan
 from jaxinfer.offline.journal import Journal
 from jaxinfer.offline.names import Format, check_stream, format_of
@@ -49,7 +49,8 @@ class Batch:
             format_of(self.output, self.output_format, "--output-format"),
         )
         if self.resume and self.overwrite:
-            raise ConfigError("a job is resumed or begun anew, got --resume and --overwrite; drop one")
+            cure = "drop one: --resume alone goes on with a job that --overwrite began"
+            raise ConfigError(f"a job is resumed or begun anew, got --resume and --overwrite; {cure}")
         if self.resume and PIPE in (self.input, self.output):
             raise ConfigError("--resume needs files for input and output, got a pipe; name both")
         if self.window is not None and self.window < 1:
@@ -97,6 +98,12 @@ class OpenBatch:
     def is_finished(self) -> bool:
         """Whether an earlier run has finished the job, so that there is nothing to do."""
         return self.journal is not None and self.batch.resume and self.journal.is_finished
+
+    def look_back(self) -> None:
+        """Count what the finished job has answered: its verdict is still its verdict. Raises BatchError."""
+        statuses = count_statuses(Path(self.batch.output), self._output_format)
+        self.tally.num_before = statuses.total()
+        self.tally.num_errors_before = statuses.total() - statuses[200]
 
     async def run(self, llm: AsyncLLM) -> None:
         """Answer every row that has no answer yet. What is answered survives the end of this process at any moment."""

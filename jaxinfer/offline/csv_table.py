@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO, TextIO
 
 from jaxinfer.errors import BatchError, InvalidRequest
-from jaxinfer.offline.cells import check_names, from_text
+from jaxinfer.offline.cells import check_names, from_text, present
 from jaxinfer.offline.records import COLUMNS, Record
 from jaxinfer.offline.rows import MAX_ROW_BYTES, Raw
 
@@ -51,7 +51,19 @@ def _rows(reader: "Iterator[list[str]]", header: list[str]) -> Iterator[Raw]:
             )
             continue
         columns = {name: from_text(name, cell) for name, cell in zip(header, cells, strict=True) if cell}
-        yield Raw(number, columns, sum(map(len, cells)))
+        yield Raw(number, present(columns), sum(map(len, cells)))
+
+
+def read_column(text: TextIO, name: str) -> Iterator[str]:
+    """One column of what write_csv wrote. Raises ValueError for what it did not."""
+    csv.field_size_limit(MAX_ROW_BYTES)
+    reader = csv.reader(text, strict=True)
+    try:
+        place = next(reader, []).index(name)
+        for cells in reader:
+            yield cells[place]
+    except (csv.Error, IndexError) as error:
+        raise ValueError(str(error)) from error
 
 
 def write_csv(records: Iterable[Record], stream: BinaryIO) -> None:

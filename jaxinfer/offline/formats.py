@@ -5,13 +5,16 @@ import gzip
 import hashlib
 import os
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from jaxinfer.errors import BatchError
+from jaxinfer.offline import csv_table, parquet
 from jaxinfer.offline.csv_table import open_text, read_csv, write_csv
-from jaxinfer.offline.jsonl import read_jsonl, write_jsonl
+from jaxinfer.offline.disk import replacing
+from jaxinfer.offline.jsonl import read_jsonl, read_statuses, write_jsonl
 from jaxinfer.offline.names import Format, check_stream
 from jaxinfer.offline.parquet import ParquetRows, write_parquet
 from jaxinfer.offline.records import Record
@@ -76,19 +79,33 @@ def digest_of(path: Path) -> str:
     return found.hexdigest()[:16]
 
 
+def count_statuses(path: Path, kind: Format) -> Counter[int]:
+    """Of the answers in an output, all of which is read. Raises BatchError for what a batch has not written."""
+    found: Counter[int] = Counter()
+    try:
+        if kind == "parquet":
+            found.update(map(int, parquet.read_column(path, "status")))
+        elif kind == "csv":
+            with open_text(path.open("rb")) as text:
+                found.update(map(int, csv_table.read_column(text, "status")))
+        else:
+            with gzip.open(path) if kind == "jsonl.gz" else path.open("rb") as file:
+                found.update(read_statuses(file))
+    except (OSError, EOFError, zlib.error, ValueError, TypeError) as error:
+        fact = f"after {found.total():,} of them it cannot be read: {error}"
+        raise BatchError(f"{path} must be a batch's answers, {fact}; move it away or begin anew") from error
+    return found
+
+
 def write_output(records: Iterable[Record], path: Path, kind: Format) -> None:
     """Make the file of all answers: it is there whole or, if this fails, as it was."""
-    new = path.with_name(path.name + ".new")
     try:
-        with new.open("wb") as file:
+        with replacing(path) as file:
             if kind == "jsonl.gz":
                 with gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0) as packed:
                     write_jsonl(records, cast(BinaryIO, packed))
             else:
                 _WRITERS[kind](records, file)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
     except OSError as error:
         raise BatchError(f"the output must be written, {path}: {error.strerror}; the answers are kept") from error
 

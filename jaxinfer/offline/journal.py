@@ -2,6 +2,9 @@
 
 OUT.partial begins with what the job is, then has one line per answered row, each with a checksum. A line is there as a
 whole or not at all: whatever follows the last good one, however the process ended, is cut off before the job goes on.
+
+While OUT.partial is there, even an empty one, the job is not finished, and an output beside it is what it replaces. So
+it is there before anything else is done, and goes when the output is in its place, or when there is none.
 """
 
 import fcntl
@@ -13,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from jaxinfer.errors import BatchError
+from jaxinfer.offline.disk import sync_folder
 from jaxinfer.offline.records import Record
 
 SUFFIX = ".partial"
@@ -31,22 +35,46 @@ class Journal:
         self.path = output.with_name(output.name + SUFFIX)
         self.facts: Facts | None = None  # of the job that is resumed
         self.num_done = self.num_errors = self.num_cut_bytes = 0
+        self._open_file: BinaryIO | None = None
         self._done = bytearray()  # a bit for each row
-        self._file = _open_alone(self.path)
+        self.is_finished = False  # whether the job that is to be resumed has become its output already
+        self._may_replace = resume or overwrite  # an output that is there
+        file = None
+        while file is None:
+            if not self._may_replace:
+                self._check_output()
+            if resume and not self.path.exists() and output.exists():
+                self.is_finished = True
+                return
+            file = _open_alone(self.path)
+        self._open_file = file
         try:
             self._begin(resume=resume, overwrite=overwrite)
         except BaseException:
             self.close()
             raise
 
+    @property
+    def _file(self) -> BinaryIO:
+        assert self._open_file is not None, "a finished job has no journal"
+        return self._open_file
+
+    def _check_output(self) -> None:
+        if not self.output.exists():
+            return
+        if self.path.exists():
+            fact = f"{self.output} is, and {self.path} is of a job that is to replace it"
+            raise BatchError(f"the output must not be there yet, {fact}; add --resume to go on, or --overwrite")
+        raise BatchError(f"the output must not be there yet, {self.output} is; move it away or add --overwrite")
+
     def _begin(self, *, resume: bool, overwrite: bool) -> None:
         if overwrite:
-            self._file.truncate(0)
-        elif self.output.exists() and not resume:
-            raise BatchError(f"the output must not be there yet, {self.output} is; move it away or add --overwrite")
-        elif os.fstat(self._file.fileno()).st_size and not resume:
-            fact = f"{self.path} has answers of one that did not end"
-            raise BatchError(f"a new job must not overwrite another, {fact}; add --resume to go on, or --overwrite")
+            self._empty()
+        elif not resume:
+            self._check_output()  # that no other job has made it meanwhile
+            if self.num_bytes:
+                fact = f"{self.path} has answers of one that did not end"
+                raise BatchError(f"a new job must not overwrite another, {fact}; add --resume to go on, or --overwrite")
         end = 0
         for record, after in _good_records(self._file):
             end = after
@@ -58,10 +86,13 @@ class Journal:
         self._file.truncate(end)
         self._file.seek(end)
 
-    @property
-    def is_finished(self) -> bool:
-        """Whether the job that is to be resumed has become its output already."""
-        return self.facts is None and self.output.exists()
+    def _empty(self) -> None:
+        try:
+            self._file.truncate(0)
+            os.fsync(self._file.fileno())
+            sync_folder(self.path.parent)  # a power cut, too, must not make an older output pass for this job's
+        except OSError as error:
+            raise BatchError(f"a job must be begun on disk, {self.path}: {error.strerror}; make room") from error
 
     @property
     def num_bytes(self) -> int:
@@ -102,8 +133,11 @@ class Journal:
         self.path.unlink()
 
     def close(self) -> None:
-        """Let other processes have it. An empty one leaves no trace."""
-        if self.facts is None and _is_at(self._file, self.path) and not os.fstat(self._file.fileno()).st_size:
+        """Let other processes have it. An empty one goes, unless it says that an output is to be replaced."""
+        if self._open_file is None:
+            return
+        is_needed = self.num_bytes or (self._may_replace and self.output.exists())
+        if not is_needed and _is_at(self._file, self.path):
             self.path.unlink()
         self._file.close()
 
@@ -124,21 +158,22 @@ class Journal:
             raise BatchError(f"answers must be written, {self.path}: {error.strerror}; make room and resume") from error
 
 
-def _open_alone(path: Path) -> BinaryIO:
-    while True:
-        try:
-            file = open(path, "a+b")  # noqa: SIM115 the journal closes it
-        except OSError as error:
-            raise BatchError(f"the output's folder must be writable, {path}: {error.strerror}") from error
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            file.close()
-            fact = f"{path} is another process's, which is still running"
-            raise BatchError(f"an output must have one job at a time, {fact}; wait for it or choose another") from error
-        if _is_at(file, path):
-            return file
-        file.close()  # the job that had it has just ended and taken it away
+def _open_alone(path: Path) -> BinaryIO | None:
+    """None: the job that had it has just ended and taken it away."""
+    try:
+        file = open(path, "a+b")  # noqa: SIM115 the journal closes it
+    except OSError as error:
+        raise BatchError(f"the output's folder must be writable, {path}: {error.strerror}") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        fact = f"{path} is another process's, which is still running"
+        raise BatchError(f"an output must have one job at a time, {fact}; wait for it or choose another") from error
+    if _is_at(file, path):
+        return file
+    file.close()
+    return None
 
 
 def _is_at(file: BinaryIO, path: Path) -> bool:

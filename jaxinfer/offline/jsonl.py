@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
+import msgspec
+
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.offline.records import Record
 from jaxinfer.offline.rows import MAX_ROW_BYTES, Raw
@@ -33,6 +35,31 @@ def too_large() -> InvalidRequest:
 def _skip_line(stream: BinaryIO) -> None:
     while (piece := stream.readline(_CHUNK_BYTES)) and not piece.endswith(b"\n"):
         continue
+
+
+class _Response(msgspec.Struct):
+    status_code: int
+
+
+class _Answer(msgspec.Struct):
+    """What an answer in either form says of its status; the rest of it is passed over."""
+
+    status: int | None = None
+    response: _Response | None = None
+
+
+def read_statuses(stream: Iterable[bytes]) -> Iterator[int]:
+    """Of the answers that write_jsonl wrote. Raises ValueError for what is none."""
+    decode = msgspec.json.Decoder(_Answer).decode
+    for line in stream:
+        try:
+            answer = decode(line)
+        except msgspec.DecodeError as error:
+            raise ValueError(str(error)) from error
+        status = answer.response.status_code if answer.response is not None else answer.status
+        if status is None:
+            raise ValueError("it has no status")
+        yield status
 
 
 def write_jsonl(records: Iterable[Record], stream: BinaryIO) -> None:

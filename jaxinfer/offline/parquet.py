@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from jaxinfer.errors import BatchError, ConfigError
-from jaxinfer.offline.cells import check_names, whole
+from jaxinfer.offline.cells import Unreadable, check_names, present, whole
 from jaxinfer.offline.records import COLUMNS, Record
 from jaxinfer.offline.rows import Raw
 
@@ -35,15 +35,40 @@ class ParquetRows:
         try:
             for batch in self._file.iter_batches(ROWS_READ):
                 num_bytes = batch.nbytes // (batch.num_rows or 1)
-                for columns in batch.to_pylist():
+                for columns in self._rows(batch):
                     self._num_read += 1
-                    yield Raw(self._num_read, whole(columns), num_bytes)
+                    yield Raw(self._num_read, present(whole(columns)), num_bytes)
         except self._arrow.ArrowException as error:
             fault = f"it cannot be read after row {self._num_read}: {error}"
             raise BatchError(f"the input must be a whole Parquet file, {fault}") from error
 
+    def _rows(self, batch: Any) -> list[dict[str, Any]]:
+        try:
+            rows: list[dict[str, Any]] = batch.to_pylist()
+        except (ValueError, OverflowError, self._arrow.ArrowException):  # one cell among them: the others are good
+            names = batch.schema.names
+            rows = [dict(zip(names, map(self._cell, row), strict=True)) for row in zip(*batch.columns, strict=True)]
+        return rows
+
+    def _cell(self, scalar: Any) -> Any:
+        try:
+            return scalar.as_py()
+        except (ValueError, OverflowError, self._arrow.ArrowException):
+            return Unreadable(str(scalar.type))
+
     def close(self) -> None:
         self._file.close()
+
+
+def read_column(path: Path, name: str) -> Iterator[Any]:
+    """One column of what write_parquet wrote. Raises ValueError for what it did not."""
+    arrow, parquet = _pyarrow()
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(ROWS_WRITTEN, columns=[name]):
+                yield from batch.column(name).to_pylist()
+    except (arrow.ArrowException, KeyError) as error:
+        raise ValueError(str(error)) from error
 
 
 def write_parquet(records: Iterable[Record], stream: BinaryIO) -> None:

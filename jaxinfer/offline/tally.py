@@ -66,11 +66,23 @@ class Tally:
             parts.append(f"{self.num_errors:,} errors")
         return ", ".join(parts)
 
+    def lines_looking_back(self, output: str) -> list[str]:
+        """The summary of a job that an earlier run has finished."""
+        left = (
+            f"{output} is there and nothing is left of its job to resume; --overwrite instead of --resume begins anew"
+        )
+        return [self._done, f"finished {left}"]
+
+    @property
+    def _done(self) -> str:
+        rows = self.num_before + self.num_rows
+        return f"done     {rows:,} rows: {rows - self.num_errors:,} answered, {self.num_errors:,} errors"
+
     def lines(self, output: str) -> list[str]:
         """The summary."""
-        rows, usage = self.num_before + self.num_rows, self.usage
+        usage = self.usage
         lines = [
-            f"done     {rows:,} rows: {rows - self.num_errors:,} answered, {self.num_errors:,} errors",
+            self._done,
             f"speed    {self.num_rows:,} rows in {self.seconds:.1f} s, {_rate(self.num_rows, self.seconds)} rows/s; "
             f"{usage.prompt_tokens:,} prompt tokens, {usage.cached_tokens:,} of them cached; "
             f"{usage.completion_tokens:,} tokens, {_rate(usage.completion_tokens, self.seconds)} tok/s",

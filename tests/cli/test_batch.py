@@ -1,12 +1,15 @@
 """`jaxinfer batch` from its command line: exit codes, pipes, what it says, and being killed again and again."""
 
+import contextlib
 import json
 import os
+import pty
 import random
 import re
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -66,10 +69,43 @@ def test_exit_codes_tell_the_ends_apart(tmp_path):
     assert again.returncode == 6 and b"--overwrite" in again.stderr.splitlines()[-1]
     assert batch(*both, "--resume", "--overwrite").returncode == 2
     resumed = batch(*both, "--resume")
-    assert resumed.returncode == 0 and b"nothing is left of its job" in resumed.stderr
+    assert resumed.returncode == 7 and b"nothing is left of its job" in resumed.stderr
+    assert b"done     50 rows: 49 answered, 1 errors" in resumed.stderr
     assert batch("-i", tmp_path / "none.jsonl", "-o", tmp_path / "new.jsonl").returncode == 6
     assert (tmp_path / "out.jsonl").read_bytes() == written
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
+
+
+def shown_on_a_terminal(command: list[str]) -> tuple[int, str]:
+    """The exit code, and all that a terminal of 100 columns got from standard error."""
+    ours, theirs = pty.openpty()
+    try:
+        termios.tcsetwinsize(theirs, (30, 100))
+        plain = {"TERM": "xterm", "PYTHONUNBUFFERED": "1"}
+        with subprocess.Popen(command, env=environment() | plain, stdout=subprocess.DEVNULL, stderr=theirs) as process:
+            os.close(theirs)
+            shown = b""
+            with contextlib.suppress(OSError):  # EIO: nobody has the terminal any more
+                while piece := os.read(ours, 65536):
+                    shown += piece
+        return process.returncode, shown.decode()
+    finally:
+        os.close(ours)
+
+
+def test_a_terminal_shows_how_far_it_is_how_fast_and_for_how_long_still(tmp_path):
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_bytes(jsonl(rows(600, 0)))  # 3 tokens each, 16 at a time: more than a second of steps
+    command = [*CALL, *DRY, "--dry-run-step-ms", "15", "--window", "32", "-i", str(source), "-o", str(output)]
+    returncode, shown = shown_on_a_terminal(command)
+    assert returncode == 0, shown
+    line = r"batch    \[([#.]{20})\] +(\d+)%, ([\d,]+) rows, ([\d,.]+) rows/s, [\d,.]+ tok/s, (\d+:\d\d|\?) left"
+    found = re.findall(line, shown)
+    between = [(int(share), float(rate.replace(",", "")), left) for _, share, _, rate, left in found]
+    assert any(0 < share < 100 and rate > 0 and left != "?" for share, rate, left in between), shown
+    assert all(abs(5 * bar.count("#") - int(share)) <= 5 for bar, share, *_ in found)
+    assert "\x1b[" in shown  # it is drawn over, not a line each time
+    assert "done     600 rows: 600 answered, 0 errors" in shown
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path):
@@ -151,7 +187,7 @@ def test_killed_ten_times_and_resumed_every_row_is_there_once(tmp_path, ending):
     num_killed = sum(killed(command, journal, after, chance.random() / 20) for after in moments)
     assert num_killed >= NUM_KILLS - 1, f"it was there before it was killed, at {moments}"  # the last row's may be
     done = subprocess.run(command, env=environment(), capture_output=True, timeout=240)
-    assert done.returncode == 7 or output.exists(), done.stderr
+    assert done.returncode == 7, done.stderr  # also if the last kill came after its end
 
     columns = ("row", "custom_id", "status", "text", "error", "finish_reason")
     found = table(output, *columns)
@@ -162,6 +198,59 @@ def test_killed_ten_times_and_resumed_every_row_is_there_once(tmp_path, ending):
     assert all(row[5] and not row[4] for row in found if row[2] == "200")
     assert len({row[3] for row in found}) > NUM_ROWS / 2  # texts worth comparing
     assert not journal.exists()
+
+
+def openai_rows(count: int) -> list[dict[str, object]]:
+    """Chats and completions of drawn answers by turns, every tenth of which is bad."""
+    bodies = [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "n": 2}),
+        ("/v1/completions", {"prompt": "7 plus 5 is", "logprobs": 1}),
+    ]
+    found: list[dict[str, object]] = []
+    for i in range(count):
+        url, body = bodies[i % 2]
+        more = {"max_tokens": 4, "temperature": 7 if i % 10 == 3 else 1.0}
+        found.append({"custom_id": f"row-{i}", "method": "POST", "url": url, "body": body | more})
+    return found
+
+
+def openai_answers(path: Path) -> dict[str, tuple[object, ...]]:
+    """By custom_id, which is there once: what the same row is always answered."""
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    answers = {
+        row["custom_id"]: (
+            row["id"],
+            row["response"]["status_code"],
+            row["response"]["body"].get("choices"),
+            row["error"],
+        )
+        for row in found
+    }
+    assert len(answers) == len(found)
+    return answers
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_killed_while_the_model_is_loaded_and_later_openai_s_rows_are_answered_once_in_any_order(tmp_path):
+    source, whole, output = (tmp_path / name for name in ("in.jsonl", "whole.jsonl", "out.jsonl"))
+    journal = tmp_path / "out.jsonl.partial"
+    source.write_bytes(jsonl(openai_rows(600)))
+    assert batch("-i", source, "-o", whole).returncode == 7
+    output.write_text("of an older job\n")
+    command = [*CALL, *DRY, "--dry-run-step-ms", "5", "-i", str(source), "-o", str(output), "--unordered"]
+    with subprocess.Popen([*command, "--overwrite"], env=environment(), stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and not journal.exists():
+            time.sleep(0.001)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL and journal.read_bytes() == b""
+    assert killed([*command, "--resume"], journal, 200, 0)
+    assert output.read_text() == "of an older job\n" and journal.read_bytes().count(b"\n") < 600
+    done = subprocess.run([*command, "--resume"], env=environment(), capture_output=True, timeout=240)
+    assert done.returncode == 7 and b"resumed  " in done.stderr, done.stderr
+    assert b"done     600 rows: 540 answered, 60 errors" in done.stderr
+    assert openai_answers(output) == openai_answers(whole) and len(openai_answers(whole)) == 600
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl", "whole.jsonl"]
 
 
 ROWS_OF_A_MILLION = 1_000_000

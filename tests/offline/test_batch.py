@@ -153,6 +153,18 @@ def test_a_finished_job_is_left_alone_when_it_is_resumed(dry, tmp_path):
     assert output.read_text() == "done"
 
 
+@pytest.mark.parametrize("ending", ["jsonl", "jsonl.gz", "csv"])
+@pytest.mark.parametrize("rows", [plain_rows(20), openai_rows(), plain_rows(3)])
+def test_a_finished_job_keeps_its_verdict_when_it_is_resumed(dry, tmp_path, ending, rows):
+    source, output = write(tmp_path / "in.jsonl", rows), tmp_path / f"out.{ending}"
+    first = do(dry, Batch(input=str(source), output=str(output)))
+    with open_batch(Batch(input=str(source), output=str(output), resume=True)) as again:
+        assert again.is_finished
+        again.look_back()
+    assert (again.tally.num_before, again.tally.num_errors) == (first.num_rows, first.num_errors)
+    assert again.tally.exit_code == first.exit_code == (0 if len(rows) == 3 else HAD_ERRORS)
+
+
 def test_a_job_whose_input_has_changed_is_not_resumed(dry, tmp_path):
     source, output = write(tmp_path / "in.jsonl", plain_rows(9)), tmp_path / "out.jsonl"
     with open_batch(Batch(input=str(source), output=str(output))) as job:

@@ -5,13 +5,14 @@ import gzip
 import io
 import json
 import sys
+from collections import Counter
 
 import pytest
 
 from jaxinfer.errors import BatchError, ConfigError, InvalidRequest
 from jaxinfer.offline import jsonl
 from jaxinfer.offline.csv_table import open_text, read_csv
-from jaxinfer.offline.formats import digest_of, open_source, write_output
+from jaxinfer.offline.formats import count_statuses, digest_of, open_source, write_output
 from jaxinfer.offline.jsonl import read_jsonl
 from jaxinfer.offline.names import format_of
 from jaxinfer.offline.records import COLUMNS, Record
@@ -55,6 +56,12 @@ def test_bad_csv_rows_are_rows_and_do_not_shift_the_others():
     assert {content.code for _, content in found if isinstance(content, InvalidRequest)} == {"invalid_csv"}
 
 
+def test_nan_in_a_csv_cell_is_a_gap_but_where_text_is_meant():
+    (_, first), (_, second) = table(b'prompt,seed,top_p,stop,logit_bias\nNaN,nan,NaN,nan,"{""5"": NaN}"\na,1,0.5,,\n')
+    assert (first["prompt"], first["stop"], second) == ("NaN", "nan", {"prompt": "a", "seed": 1, "top_p": 0.5})
+    assert set(first) == {"prompt", "stop", "logit_bias"}  # whose NaN is its row's fault
+
+
 def test_bytes_that_are_no_utf_8_cost_one_row():
     (_, first), (_, second) = table(b"\xef\xbb\xbfprompt\n\xff\xfe\nb\n")
     assert not first["prompt"].isascii() and second == {"prompt": "b"}
@@ -96,6 +103,30 @@ def test_answers_are_written_whole_in_each_format(tmp_path):
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["text"] for row in rows] == [AWKWARD, ""] and [row["error"] for row in rows] == ["", "no"]
+
+
+def test_statuses_are_counted_in_each_format(tmp_path):
+    path = tmp_path / "out"
+    openai = Record(3, 404, b'{"id":"a","custom_id":null,"response":{"status_code":404,"body":{"status":200}}}')
+    for kind, records in (("jsonl", [*RECORDS, openai]), ("jsonl.gz", [*RECORDS, openai]), ("csv", RECORDS)):
+        write_output(iter(records), path, kind)
+        assert count_statuses(path, kind) == Counter(record.status for record in records)
+        write_output(iter([]), path, kind)
+        assert not count_statuses(path, kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [("jsonl", b"precious"), ("jsonl", b'{"prompt": "hi"}\n'), ("jsonl", b'{"status": "200"}\n'), ("jsonl", b"{}\n\n")]
+    + [("jsonl.gz", b"{}"), ("jsonl.gz", gzip.compress(b'{"status":200}\n')[:-9])]
+    + [("csv", b""), ("csv", b"row\n1\n"), ("csv", b"row,status\n1\n"), ("csv", b"row,status\n1,good\n")]
+    + [("csv", b'row,status\n1,"200\n')],
+)
+def test_what_is_no_batch_s_output_is_not_taken_for_one(tmp_path, kind, content):
+    path = tmp_path / "out"
+    path.write_bytes(content)
+    with pytest.raises(BatchError, match="must be a batch's answers"):
+        count_statuses(path, kind)
 
 
 def test_an_output_that_cannot_be_written_stays_as_it_was(tmp_path):

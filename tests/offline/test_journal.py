@@ -120,6 +120,27 @@ def test_an_output_without_a_journal_is_a_finished_job(output):
     assert [path.name for path in output.parent.iterdir()] == ["out.jsonl"]
 
 
+def test_an_empty_journal_beside_an_output_is_a_job_that_has_just_begun(output):
+    output.write_text("old")
+    for begin in ({"overwrite": True}, {"resume": True}):  # each is ended before it can say what it is
+        begun = journal(output, **begin)
+        assert not begun.is_finished
+        begun.close()
+        with pytest.raises(BatchError, match="of a job that is to replace it; add --resume to go on"):
+            journal(output)
+    again = journal(output, resume=True)
+    again.describe(FACTS)
+    again.put(RECORDS[0])
+    again.close()
+    assert output.read_text() == "old"
+
+
+def test_a_job_that_ends_before_it_says_what_it_is_leaves_nothing_where_there_is_no_output(output):
+    for flags in ({}, {"resume": True}, {"overwrite": True}):
+        journal(output, **flags).close()
+        assert list(output.parent.iterdir()) == []
+
+
 def test_another_job_is_not_resumed(output, written):
     again = journal(output, resume=True)
     with pytest.raises(BatchError, match="seed was 1 and is 2"):
