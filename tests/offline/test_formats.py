@@ -118,7 +118,7 @@ def test_statuses_are_counted_in_each_format(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "content"),
     [("jsonl", b"precious"), ("jsonl", b'{"prompt": "hi"}\n'), ("jsonl", b'{"status": "200"}\n'), ("jsonl", b"{}\n\n")]
-    + [("jsonl.gz", b"{}"), ("jsonl.gz", gzip.compress(b'{"status":200}\n')[:-9])]
+    + [("jsonl.gz", b"{}"), ("jsonl.gz", gzip.compress(b'{"status":200}\n', mtime=0)[:-9])]
     + [("csv", b""), ("csv", b"row\n1\n"), ("csv", b"row,status\n1\n"), ("csv", b"row,status\n1,good\n")]
     + [("csv", b'row,status\n1,"200\n')],
 )

@@ -125,6 +125,7 @@ def test_the_host_s_pages_take_what_they_are_given_and_no_more_than_a_machine_ha
 
 def test_a_gpu_has_room_for_pages_on_their_way_to_the_host() -> None:
     on, off = (plan("gpu", free=125 * GIB, kv_offloading_bytes=size) for size in (2 * GIB, 0))
+    assert plan("gpu", free=125 * GIB).limits.num_host_pages == 0, "unasked it has none: it has not run there"
     assert on.limits.num_host_pages == 2 * GIB // (64 * on.kv_bytes_per_token)
     assert on.temporaries - off.temporaries == staged_bytes(64 * on.kv_bytes_per_token) > 0
 
