@@ -97,7 +97,8 @@ class Tally:
         return [*lines, *self.notes, f"output   {output}"]
 
 
-def bar(share: float, width: int = 20) -> str:
+def bar(share: float, width: int = 10) -> str:
+    """So wide that a line of it and what follows fits into 80 columns."""
     full = min(width, int(share * width))
     return f"[{'#' * full}{'.' * (width - full)}]"
 
