@@ -24,13 +24,9 @@ from jaxinfer.text.reading import Reading
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Asked:
-    """A request that can be carried out, as far as can be told without its prompts' ids.
-
-    apart: the answer's form shows thoughts and tool calls beside the text; otherwise they stay in it.
-    """
+    """A request that can be carried out, as far as can be told without its prompts' ids."""
 
     request: ChatRequest | CompletionRequest
-    apart: bool = False
 
     @property
     def wire(self) -> Envelope:
@@ -83,7 +79,7 @@ class Asked:
         job = new_job(llm, prompts, self.wire, self.sampling, chat=is_chat, salt=salt, arrived_s=arrived_s)
         if isinstance(request, CompletionRequest) and request.wire.echo:
             job = dataclasses.replace(job, echo=await _echo(llm, request, prompts, job.prompts))
-        if isinstance(request, ChatRequest) and self.apart:
+        if isinstance(request, ChatRequest):
             job = dataclasses.replace(job, reading=_reading(llm, request, job.prompts[0]))
         return dataclasses.replace(job, form=await llm.forms.check(self.sampling, job.reading))
 
@@ -96,7 +92,7 @@ def read_asked(kind: Kind, body: dict[str, Any], info: ModelInfo) -> Asked:
         else read_completion(body, vocab_size=info.vocab_size)
     )
     served_model(info, request.wire.model)
-    return dataclasses.replace(check_asked(request, info), apart=kind == "chat")
+    return check_asked(request, info)
 
 
 def check_asked(request: ChatRequest | CompletionRequest, info: ModelInfo) -> Asked:
