@@ -17,6 +17,7 @@ from jaxinfer.protocol.completions import CompletionRequest, read_completion
 from jaxinfer.protocol.fields import CommonWire, Envelope, StreamOptions
 from jaxinfer.protocol.responses import Answer, Kind
 from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.protocol.tools import unknown_form
 from jaxinfer.protocol.truncation import truncated
 from jaxinfer.protocol.validate import invalid, validate_sampling
 from jaxinfer.text.reading import Reading
@@ -149,9 +150,7 @@ def _reading(llm: AsyncLLM, chat: ChatRequest, prompt: list[int]) -> Reading | N
 def check_abilities(info: ModelInfo, chat: ChatRequest) -> None:
     """Raise InvalidRequest for tools or thinking that the served model does not know."""
     if chat.tools is not None and info.tool_format is None:
-        cure = "leave them out, or start the server with --tool-call-parser where the chat template shows tools"
-        message = f"tools need a model that is known to write tool calls, {info.root} is not; {cure}"
-        raise InvalidRequest(message, param="tools", code="unsupported_parameter")
+        raise unknown_form(info.root)
     if chat.wire.reasoning_effort not in (None, "none") and not info.has_thinking:
         message = f"reasoning_effort needs a model that thinks, {info.root} does not; leave it out"
         raise InvalidRequest(message, param="reasoning_effort", code="unsupported_parameter")
