@@ -25,7 +25,7 @@ from jaxinfer.protocol.validate import MAX_LOGPROBS, NUMBERS, Range, invalid
 
 # Switches that templates are known to read; anything else could reach into a template's own variables.
 TEMPLATE_SWITCHES = ("enable_thinking", "thinking", "date_string")
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 CHAT_REFUSED = {
     **{name: refusal for name, refusal in REFUSED.items() if name not in ("reasoning_effort", "thinking_token_budget")},
     "include_reasoning": Refusal((True,)),
