@@ -17,6 +17,7 @@ from jaxinfer.protocol.completions import CompletionRequest, read_completion
 from jaxinfer.protocol.fields import CommonWire, Envelope, StreamOptions
 from jaxinfer.protocol.responses import Answer, Kind
 from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.protocol.tools import unknown_form
 from jaxinfer.protocol.truncation import truncated
 from jaxinfer.protocol.validate import invalid, validate_sampling
 from jaxinfer.text.reading import Reading
@@ -24,13 +25,9 @@ from jaxinfer.text.reading import Reading
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Asked:
-    """A request that can be carried out, as far as can be told without its prompts' ids.
-
-    apart: the answer's form shows thoughts and tool calls beside the text; otherwise they stay in it.
-    """
+    """A request that can be carried out, as far as can be told without its prompts' ids."""
 
     request: ChatRequest | CompletionRequest
-    apart: bool = False
 
     @property
     def wire(self) -> Envelope:
@@ -83,7 +80,7 @@ class Asked:
         job = new_job(llm, prompts, self.wire, self.sampling, chat=is_chat, salt=salt, arrived_s=arrived_s)
         if isinstance(request, CompletionRequest) and request.wire.echo:
             job = dataclasses.replace(job, echo=await _echo(llm, request, prompts, job.prompts))
-        if isinstance(request, ChatRequest) and self.apart:
+        if isinstance(request, ChatRequest):
             job = dataclasses.replace(job, reading=_reading(llm, request, job.prompts[0]))
         return dataclasses.replace(job, form=await llm.forms.check(self.sampling, job.reading))
 
@@ -96,7 +93,7 @@ def read_asked(kind: Kind, body: dict[str, Any], info: ModelInfo) -> Asked:
         else read_completion(body, vocab_size=info.vocab_size)
     )
     served_model(info, request.wire.model)
-    return dataclasses.replace(check_asked(request, info), apart=kind == "chat")
+    return check_asked(request, info)
 
 
 def check_asked(request: ChatRequest | CompletionRequest, info: ModelInfo) -> Asked:
@@ -153,9 +150,7 @@ def _reading(llm: AsyncLLM, chat: ChatRequest, prompt: list[int]) -> Reading | N
 def check_abilities(info: ModelInfo, chat: ChatRequest) -> None:
     """Raise InvalidRequest for tools or thinking that the served model does not know."""
     if chat.tools is not None and info.tool_format is None:
-        cure = "leave them out, or start the server with --tool-call-parser where the chat template shows tools"
-        message = f"tools need a model that is known to write tool calls, {info.root} is not; {cure}"
-        raise InvalidRequest(message, param="tools", code="unsupported_parameter")
+        raise unknown_form(info.root)
     if chat.wire.reasoning_effort not in (None, "none") and not info.has_thinking:
         message = f"reasoning_effort needs a model that thinks, {info.root} does not; leave it out"
         raise InvalidRequest(message, param="reasoning_effort", code="unsupported_parameter")

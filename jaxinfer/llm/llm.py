@@ -33,12 +33,11 @@ from jaxinfer.llm.text_side import load_text
 from jaxinfer.llm.types import Delta, Stats
 from jaxinfer.protocol.embeddings import Pooling, check_dimensions, check_pairs, paired, shaped, similarity
 from jaxinfer.protocol.sampling import SamplingParams
-from jaxinfer.protocol.tools import read_schemas
+from jaxinfer.protocol.tools import read_tools, unknown_form
 from jaxinfer.text.chat_template import encode_chat
 from jaxinfer.text.grammar.source import Constraint
 from jaxinfer.text.grammar.trial import Tried
 from jaxinfer.text.reading import Reading
-from jaxinfer.text.tools.reader import ToolUse
 
 if TYPE_CHECKING:
     from jaxinfer.offline.tally import Tally
@@ -115,13 +114,17 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         tools: list[dict[str, Any]] | None = None,
+        tool_choice: str | dict[str, Any] | None = None,
+        parallel_tool_calls: bool = True,
         template_kwargs: dict[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation, or a list of them, under the model's chat template.
 
-        tools: functions that the model may call, as in OpenAI's API. Thoughts and calls come apart from the text.
+        tools, tool_choice, parallel_tool_calls: as in OpenAI's API. Thoughts and calls come apart from the text.
         """
-        use = None if tools is None or self.info.tool_format is None else ToolUse(read_schemas(tools))
+        offered = read_tools(tools, tool_choice, parallel_tool_calls)
+        if offered is not None and self.info.tool_format is None:
+            raise unknown_form(self.info.root)
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
         encoded: list[Encoded] = [
             (
@@ -130,13 +133,13 @@ class LLM:
                     self._text.tokenizer,
                     self._text.template,
                     list(conversation),
-                    tools=tools,
+                    tools=None if offered is None else offered.shown,
                     template_kwargs=template_kwargs,
                 ),
             )
             for conversation in conversations
         ]
-        readings = [self._text.reading(ids, use) for _, ids in encoded]
+        readings = [self._text.reading(ids, None if offered is None else offered.use) for _, ids in encoded]
         return self._run(encoded, _per_prompt(sampling_params, len(encoded)), readings, chat=True)
 
     def embed(

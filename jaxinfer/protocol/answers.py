@@ -129,15 +129,24 @@ _TEXT_PART = _object(
         "logprobs": _list(_object(_TOKEN | {"top_logprobs": _list(_object(_TOKEN))})),
     }
 )
-_OUTPUT = _object(
-    {
-        "id": _STRING,
-        "type": {"const": "message"},
-        "status": {"enum": ["completed", "incomplete"]},
-        "role": {"const": "assistant"},
-        "content": _list(_TEXT_PART),
-    }
-)
+_ITEM_STATUS: Schema = {"enum": ["completed", "incomplete"]}
+_OUTPUT: Schema = {
+    "anyOf": [
+        _object(
+            {"id": _STRING, "type": {"const": "message"}, "status": _ITEM_STATUS, "role": {"const": "assistant"}}
+            | {"content": _list(_TEXT_PART)}
+        ),
+        _object(
+            {
+                "id": _STRING,
+                "type": {"const": "reasoning"},
+                "status": _ITEM_STATUS,
+                "summary": _list({"type": "object"}),
+            }
+            | {"content": _list(_object({"type": {"const": "reasoning_text"}, "text": _STRING}))}
+        ),
+    ]
+}
 _RESPONSE_USAGE = _object(
     {name: _INTEGER for name in ("input_tokens", "output_tokens", "total_tokens")}
     | {
@@ -179,16 +188,22 @@ _RESPONSE = _object(
         "background": {"const": False},
         "service_tier": {"const": "default"},
         "text": _object({"format": _object({"type": {"const": "text"}})}),
-        "reasoning": _object({"effort": {"type": "null"}, "summary": {"type": "null"}}),
+        "reasoning": _object({"effort": _TEXT_OR_NULL, "summary": {"type": "null"}}),
     }
 )
+_BLOCK: Schema = {
+    "anyOf": [
+        _object({"type": {"const": "text"}, "text": _STRING}),
+        _object({"type": {"const": "thinking"}, "thinking": _STRING, "signature": _STRING}),
+    ]
+}
 _MESSAGE = _object(
     {
         "id": _STRING,
         "type": {"const": "message"},
         "role": {"const": "assistant"},
         "model": _STRING,
-        "content": _list(_object({"type": {"const": "text"}, "text": _STRING})),
+        "content": _list(_BLOCK),
         "stop_reason": {"enum": ["end_turn", "max_tokens", "stop_sequence", None]},
         "stop_sequence": _TEXT_OR_NULL,
         "usage": _object(

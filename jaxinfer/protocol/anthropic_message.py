@@ -18,7 +18,7 @@ _ERROR_TYPES = {
     503: "overloaded_error",
 }
 _DELTA = (
-    b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
+    b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,'
     b'"delta":{"type":"text_delta","text":%b}}\n\n'
 )
 
@@ -34,7 +34,9 @@ class Message:
     def body(self, choices: list[Choice], progress: Progress) -> bytes:
         """The whole answer, not streamed."""
         (choice,) = choices
-        content = [{"type": "text", "text": choice.text}]
+        content = [_thoughts(choice.reasoning)] if choice.reasoning else []
+        if choice.text or not content:
+            content.append(_text(choice.text))
         return encode_json(self.head(content, progress.usage) | _end(choice.finish_reason, choice.stop_reason))
 
     def head(self, content: list[dict[str, Any]], usage: Usage) -> dict[str, Any]:
@@ -56,7 +58,7 @@ class Message:
 
 
 class MessageEvents:
-    """The events of one streamed answer: one block of text."""
+    """The events of one streamed answer: a block of thoughts, if any, then one of text."""
 
     ping = b'event: ping\ndata: {"type":"ping"}\n\n'
 
@@ -64,28 +66,39 @@ class MessageEvents:
         self._message = message
         self._progress = progress
         self._is_begun = False
+        self._index = -1  # of the block that is open
+        self._is_text = False  # what is open
 
     def piece(self, index: int, piece: Piece) -> bytes:
-        """A delta of the block, if it has text; what opens it first, what closes it last."""
+        """Its deltas, of thoughts and of text; what opens message and blocks first, what closes them last."""
         frames = b"" if self._is_begun else self._opening()
         self._is_begun = True
+        if piece.reasoning:
+            frames += b"" if self._index >= 0 else self._begin(_thoughts(""))
+            delta = {"type": "thinking_delta", "thinking": piece.reasoning}
+            frames += event_frame("content_block_delta", {"index": self._index, "delta": delta})
+        if not self._is_text and (piece.text or (piece.finish_reason is not None and self._index < 0)):
+            frames += self._stop() + self._begin(_text(""))
+            self._is_text = True
         if piece.text:
-            frames += _DELTA % encode_text(piece.text)
+            frames += _DELTA % (self._index, encode_text(piece.text))
         return frames if piece.finish_reason is None else frames + self._closing(piece)
 
     def _opening(self) -> bytes:
-        block = {"type": "text", "text": ""}
-        return (
-            event_frame("message_start", {"message": self._message.head([], self._progress.usage)})
-            + event_frame("content_block_start", {"index": 0, "content_block": block})
-            + self.ping
-        )
+        return event_frame("message_start", {"message": self._message.head([], self._progress.usage)})
+
+    def _begin(self, block: dict[str, Any]) -> bytes:
+        self._index += 1
+        frame = event_frame("content_block_start", {"index": self._index, "content_block": block})
+        return frame if self._index else frame + self.ping  # where Anthropic has its first
+
+    def _stop(self) -> bytes:
+        return b"" if self._index < 0 else event_frame("content_block_stop", {"index": self._index})
 
     def _closing(self, piece: Piece) -> bytes:
         delta = _end(piece.finish_reason, piece.stop_reason)
         usage = _usage(self._progress.usage)
-        stop = event_frame("content_block_stop", {"index": 0})
-        return stop + event_frame("message_delta", {"delta": delta, "usage": usage})
+        return self._stop() + event_frame("message_delta", {"delta": delta, "usage": usage})
 
     def end(self) -> bytes:
         return event_frame("message_stop", {})
@@ -98,6 +111,15 @@ def anthropic_error_body(error: ApiError, status: int, request_id: str | None) -
     """Anthropic's error object. status: of the answer."""
     kind = _ERROR_TYPES.get(status, "invalid_request_error")
     return encode_json({"type": "error", "error": {"type": kind, "message": str(error)}, "request_id": request_id})
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _thoughts(text: str) -> dict[str, Any]:
+    """The signature is Anthropic's alone to give; clients want the field."""
+    return {"type": "thinking", "thinking": text, "signature": ""}
 
 
 def _end(finish_reason: str | None, stop_reason: int | str | None) -> dict[str, str | None]:

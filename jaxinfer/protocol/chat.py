@@ -25,7 +25,7 @@ from jaxinfer.protocol.validate import MAX_LOGPROBS, NUMBERS, Range, invalid
 
 # Switches that templates are known to read; anything else could reach into a template's own variables.
 TEMPLATE_SWITCHES = ("enable_thinking", "thinking", "date_string")
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 CHAT_REFUSED = {
     **{name: refusal for name, refusal in REFUSED.items() if name not in ("reasoning_effort", "thinking_token_budget")},
     "include_reasoning": Refusal((True,)),
@@ -96,7 +96,15 @@ def read_chat(body: dict[str, Any], *, max_logprobs: int = MAX_LOGPROBS) -> Chat
     messages, unknown_in_messages = read_messages(raw_messages)
     add_generation_prompt = check_continue(messages, wire.add_generation_prompt, wire.continue_final_message)
     unknown += unknown_in_messages
-    return ChatRequest(wire, messages, sampling, add_generation_prompt, unknown, tools, _template_kwargs(wire))
+    return ChatRequest(
+        wire,
+        messages,
+        sampling,
+        add_generation_prompt,
+        unknown,
+        tools,
+        switched(wire.chat_template_kwargs, wire.reasoning_effort),
+    )
 
 
 def check_continue(messages: list[dict[str, Any]], add_generation_prompt: bool | None, continue_final: bool) -> bool:
@@ -129,14 +137,14 @@ def check_template_kwargs(kwargs: dict[str, Any]) -> None:
             raise invalid(param, "a string" if name == "date_string" else "true or false", value)
 
 
-def _template_kwargs(wire: ChatWire) -> dict[str, Any]:
+def switched(kwargs: dict[str, Any], effort: Effort | None) -> dict[str, Any]:
     """The template's switches, of which reasoning_effort is another spelling: none is off, all else is on."""
-    if wire.reasoning_effort is None:
-        return wire.chat_template_kwargs
-    wanted = wire.reasoning_effort != "none"
-    if wire.chat_template_kwargs.get("enable_thinking", wanted) != wanted:
-        raise invalid("reasoning_effort", "in accord with enable_thinking", wire.reasoning_effort, cure="leave one out")
-    return {**wire.chat_template_kwargs, "enable_thinking": wanted}
+    if effort is None:
+        return kwargs
+    wanted = effort != "none"
+    if kwargs.get("enable_thinking", wanted) != wanted:
+        raise invalid("reasoning_effort", "in accord with enable_thinking", effort, cure="leave one out")
+    return {**kwargs, "enable_thinking": wanted}
 
 
 def _num_logprobs(wire: ChatWire, most: int) -> int | None:

@@ -88,5 +88,7 @@ MEANINGS = {
     "endpoint": "the url of all its rows",
     "completion_window": "how long it may take; rows that have had no turn by then fail",
     "reasoning_effort": "none turns thinking off, all else turns it on, as enable_thinking does",
+    "reasoning": "effort: none turns thinking off, all else on; summary has no effect, the thoughts come whole",
+    "thinking": "disabled turns it off, enabled on, adaptive neither; budget_tokens: it ends after so many at most",
     "return_token_strs": "the tokens' texts too",
 }

@@ -7,13 +7,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from jaxinfer.protocol.carried import OTHERS_REFUSED, carried, speaking_of
-from jaxinfer.protocol.chat import ChatRequest, read_chat
+from jaxinfer.protocol.chat import ChatRequest, Effort, read_chat
 from jaxinfer.protocol.fields import GENERATING, Envelope, Refusal, read_wire, required
 from jaxinfer.protocol.messages import Dialect, read_messages
 from jaxinfer.protocol.sampling import GenerationDefaults
 from jaxinfer.protocol.validate import MAX_LOGPROBS, Range, invalid, show, unsupported
 
-Messages = list[dict[str, str]]
+Messages = list[dict[str, Any]]
 Key = Annotated[str, msgspec.Meta(max_length=64)]
 Metadata = Annotated[dict[Key, Annotated[str, msgspec.Meta(max_length=512)]], msgspec.Meta(max_length=16)]
 # What an answer may bring along. All but the first are parts of what tools and reasoning bring, and there are none.
@@ -27,19 +27,25 @@ Include = Literal[
     "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
 ]
+THOUGHTS = ("reasoning", "thinking_token_budget")
 LOGPROBS = "message.output_text.logprobs"
 DIALECT = Dialect(
     "input",
     text_parts=("input_text", "output_text"),
     ignored=frozenset({"type", "id", "status", "phase"}),
 )
-NAMES = {"response_format": "text.format", "max_tokens": "max_output_tokens", "messages": "input", "prompt": "input"}
+NAMES = {
+    "response_format": "text.format",
+    "max_tokens": "max_output_tokens",
+    "messages": "input",
+    "prompt": "input",
+    "reasoning_effort": "reasoning.effort",
+}
 RESPONSE_REFUSED: dict[str, Refusal] = {
-    **OTHERS_REFUSED,
+    **{name: refusal for name, refusal in OTHERS_REFUSED.items() if name not in THOUGHTS},
     "tools": Refusal(([],)),
     "tool_choice": Refusal(("auto", "none")),
     "max_tool_calls": Refusal(),
-    "reasoning": Refusal(({}, {"effort": None}, {"effort": None, "summary": None})),
     "truncation": Refusal(("disabled",), cure="set truncate_prompt_tokens"),
     "background": Refusal((False,)),
     "conversation": Refusal(cure="set previous_response_id"),
@@ -62,6 +68,14 @@ class ResponseStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     include_obfuscation: bool | None = None
 
 
+class Reasoning(msgspec.Struct, frozen=True, kw_only=True):
+    """effort: as chat's reasoning_effort.    summary: how a client wants them told; none is made, the thoughts come."""
+
+    effort: Effort | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+
+
 class ResponseWire(Envelope, frozen=True, kw_only=True):
     """The fields of a request beside SamplingParams'. store: keep the answer, for clients to come back to."""
 
@@ -76,6 +90,7 @@ class ResponseWire(Envelope, frozen=True, kw_only=True):
     metadata: Metadata = {}
     stream_options: ResponseStreamOptions | None = None
     text: dict[str, Any] = {}
+    reasoning: Reasoning | None = None
     chat_template_kwargs: dict[str, Any] = {}
     user: str | None = None
     safety_identifier: str | None = None
@@ -102,6 +117,7 @@ class ResponseRequest:
             "parallel_tool_calls": wire.parallel_tool_calls,
             "metadata": wire.metadata,
             "text": {"format": wire.text.get("format") or {"type": "text"}},
+            "reasoning": {"effort": wire.reasoning and wire.reasoning.effort, "summary": None},
             "user": wire.user,
             "safety_identifier": wire.safety_identifier,
             "prompt_cache_key": wire.prompt_cache_key,
@@ -123,6 +139,7 @@ def read_response_request(
     messages, unknown_in_items = read_messages(_items(wire.input), DIALECT)
     own: dict[str, Any] = {"max_tokens": wire.max_output_tokens, "top_logprobs": _top_logprobs(wire, max_logprobs)}
     own["logprobs"] = LOGPROBS in wire.include
+    own["reasoning_effort"] = wire.reasoning and wire.reasoning.effort
     if (form := _format(wire.text)) is not None:
         own["response_format"] = form
     before = [] if wire.previous_response_id is None else history_of(wire.previous_response_id)
@@ -149,15 +166,39 @@ def _format(text: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _items(raw: Any) -> Any:
-    """The input as messages; a text is the user's."""
+    """The input as messages; a text is the user's. Thoughts become part of the message behind them."""
     if isinstance(raw, str):
         return [{"role": "user", "content": raw}]
-    for position, item in enumerate(raw if isinstance(raw, list) else ()):
+    if not isinstance(raw, list):
+        return raw
+    messages: list[Any] = []
+    thoughts = ""
+    for position, item in enumerate(raw):
         kind = item.get("type") if isinstance(item, dict) else None
+        what = f"{DIALECT.name}[{position}]"
+        if kind == "reasoning":
+            thoughts += _thoughts(item, what)
+            continue
         if kind not in (None, "message"):
-            what = f"{DIALECT.name}[{position}]"
             raise unsupported(f"{what} of type {show(kind)}", cure="send messages", param=f"{what}.type")
-    return raw
+        if thoughts and isinstance(item, dict) and item.get("role") == "assistant":
+            item = {"reasoning_content": thoughts} | item
+        messages.append(item)
+        thoughts = ""
+    return messages
+
+
+def _thoughts(item: dict[str, Any], what: str) -> str:
+    """Of an answer of ours that a client sends back; other servers' may be encrypted, or told as a summary alone."""
+    parts = item.get("content")
+    if parts is None:
+        return ""
+    texts = (
+        [part.get("text") if isinstance(part, dict) else None for part in parts] if isinstance(parts, list) else [None]
+    )
+    if not all(isinstance(text, str) for text in texts):
+        raise invalid(f"{what}.content", 'a list of {"type": "reasoning_text", "text": "..."}', parts)
+    return "".join(map(str, texts))
 
 
 def _top_logprobs(wire: ResponseWire, most: int) -> Any:

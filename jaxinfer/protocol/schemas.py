@@ -105,21 +105,48 @@ _EITHER: Schema = {
 }
 
 
-def _content(dialect: Dialect) -> Schema:
+_THOUGHTS: Schema = {  # an item of /v1/responses
+    "type": "object",
+    "properties": {
+        "type": {"const": "reasoning"},
+        "content": {
+            "type": ["array", "null"],
+            "items": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
+        },
+    },
+    "required": ["type"],
+}
+_THINKING_BLOCK: Schema = {  # of Anthropic's
+    "type": "object",
+    "properties": {"type": {"const": "thinking"}, "thinking": {"type": "string"}},
+    "required": ["type", "thinking"],
+}
+
+
+def _content(dialect: Dialect, *others: Schema) -> Schema:
     part: Schema = {
         "type": "object",
         "properties": {"type": {"enum": list(dialect.text_parts)}, "text": {"type": "string"}},
         "required": ["type", "text"],
     }
-    return {"anyOf": [{"type": "string"}, {"type": "array", "items": part, "minItems": 1}]}
+    parts = {"anyOf": [part, *others]} if others else part
+    return {"anyOf": [{"type": "string"}, {"type": "array", "items": parts, "minItems": 1}]}
+
+
+def _thinking() -> Schema:
+    """Anthropic's field."""
+    budget = {"anyOf": [_of_range(NUMBERS["thinking_token_budget"]), {"type": "null"}]}
+    properties = {"type": {"enum": ["enabled", "adaptive", "disabled"]}, "budget_tokens": budget}
+    return {"type": "object", "properties": properties, "required": ["type"]}
 
 
 def _messages(dialect: Dialect) -> Schema:
     content = _content(dialect)
     kind: Schema = {"type": {"enum": ["message", None]}} if dialect is RESPONSES else {}
     others = {"role": {"enum": [role for role in dialect.roles if role not in _OTHERS]}, "content": content}
-    own = {"role": {"const": "assistant"}, "content": _or_null(content)}
-    tools: list[Schema] = []
+    thoughts = [_THINKING_BLOCK] if dialect is ANTHROPIC else []
+    own = {"role": {"const": "assistant"}, "content": _or_null(_content(dialect, *thoughts))}
+    tools: list[Schema] = [_THOUGHTS] if dialect is RESPONSES else []
     if "tool" in dialect.roles:
         own["tool_calls"] = {"type": "array", "items": _CALL, "maxItems": MAX_CALLS}
         result = {"role": {"const": "tool"}, "content": content, "tool_call_id": {"type": "string"}}
@@ -181,6 +208,7 @@ def _by_name(vocab_size: int) -> dict[str, Schema]:
         "messages": _messages(CHAT),
         "input": {"anyOf": [{"type": "string"}, _messages(RESPONSES)]},
         "system": _content(ANTHROPIC),
+        "thinking": _thinking(),
         "max_output_tokens": _of_range(NUMBERS["max_tokens"]),
         "prompt": _texts(ids, MAX_PROMPTS),
         **dict.fromkeys(("text_1", "text_2"), _texts(ids, MAX_INPUTS // 2)),

@@ -44,6 +44,13 @@ def read_tools(tools: Any, choice: Any, parallel: bool) -> Tools | None:
     return Tools(tools, ToolUse({name: schemas[name]}, False, named=True, due=True, strict=strict & {name}))
 
 
+def unknown_form(model: str) -> InvalidRequest:
+    """What there is to say where a model's calls could not be told from its text."""
+    cure = "leave them out, or set tool_call_parser (--tool-call-parser) where the chat template shows tools"
+    message = f"tools need a model that is known to write tool calls, {model} is not; {cure}"
+    return InvalidRequest(message, param="tools", code="unsupported_parameter")
+
+
 def read_schemas(tools: Any) -> dict[str, dict[str, Any]]:
     """Each tool's name and its parameters' schema. Raises InvalidRequest."""
     if not isinstance(tools, list) or len(tools) > MAX_TOOLS:

@@ -7,6 +7,7 @@ from jaxinfer.llm.asked import render_chat, served_model
 from jaxinfer.protocol.anthropic import NAMES, read_count_tokens, read_message_request
 from jaxinfer.protocol.anthropic_message import Message
 from jaxinfer.protocol.carried import speaking_of
+from jaxinfer.protocol.chat import switched
 from jaxinfer.protocol.responses import encode_json
 from jaxinfer.server.body import read_json, unread
 from jaxinfer.server.completions import answer_chat, open_llm
@@ -34,6 +35,6 @@ async def count_tokens(request: Request) -> Response:
         conversation.messages,
         add_generation_prompt=not conversation.goes_on,
         continue_final_message=conversation.goes_on,
-        template_kwargs=wire.chat_template_kwargs,
+        template_kwargs=switched(wire.chat_template_kwargs, None if wire.thinking is None else wire.thinking.effort),
     )
     return Response(encode_json({"input_tokens": len(ids)}), headers=headers, media_type="application/json")

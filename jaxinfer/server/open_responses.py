@@ -12,7 +12,7 @@ from jaxinfer.errors import InvalidRequest, NotFound
 from jaxinfer.llm.asked import served_model
 from jaxinfer.protocol.carried import speaking_of
 from jaxinfer.protocol.open_responses import NAMES, Messages, read_response_request
-from jaxinfer.protocol.response_object import ResponseForm
+from jaxinfer.protocol.response_object import ResponseForm, Said
 from jaxinfer.protocol.responses import encode_json
 from jaxinfer.protocol.validate import show, unsupported
 from jaxinfer.server.body import read_json
@@ -38,9 +38,10 @@ async def create_response(request: Request) -> Response | EventStream:
 
     wanted = read_response_request(body, history_of, max_logprobs=llm.info.max_logprobs)
 
-    def keep(response: dict[str, Any], text: str) -> None:
+    def keep(response: dict[str, Any], said: Said) -> None:
         if wanted.wire.store:
-            history = [*wanted.conversation, {"role": "assistant", "content": text}]
+            thoughts = {"reasoning_content": said.reasoning} if said.reasoning else {}
+            history = [*wanted.conversation, {"role": "assistant", "content": said.text} | thoughts]
             store.put(tenant, response_id, encode_json(response), encode_json(history))
 
     model = served_model(llm.info, wanted.wire.model)

@@ -11,11 +11,12 @@ import asyncio
 import dataclasses
 import secrets
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -27,6 +28,7 @@ from jaxinfer.protocol.responses import encode_json, shown_call
 from jaxinfer.text.tools.reader import WholeCalls
 
 Messages = list[dict[str, Any]]
+MAX_SESSION_TEXT_MIB = 64  # of all tenants' conversations together
 RECORDED = ("stop", "length", "tool_calls")  # how an answer ends that becomes part of its session
 
 
@@ -34,7 +36,8 @@ RECORDED = ("stop", "length", "tool_calls")  # how an answer ends that becomes p
 class Session:
     """A conversation. key: its name in the engine, never used again.    turns, tokens: recorded, and how long it is.
 
-    history: all its messages, which a turn may be appended to; None when its last turn was no chat.
+    history: all its messages as JSON, which a turn may be appended to; None when its last turn was no chat, or the text
+    of later ones has taken its room.
     turn: under way.    last_used_s: by time.monotonic().    expiry: set while it is idle.
     """
 
@@ -44,7 +47,7 @@ class Session:
     created: int = dataclasses.field(default_factory=lambda: int(time.time()))
     turns: int = 0
     tokens: int = 0
-    history: Messages | None = None
+    history: bytes | None = None
     turn: "Turn | None" = None
     last_used_s: float = dataclasses.field(default_factory=time.monotonic)
     expiry: asyncio.TimerHandle | None = None
@@ -74,12 +77,14 @@ class Turn:
             raise _not_found(session.id)
         if session.history is None:
             raise InvalidRequest(
-                "session_append must follow a turn of whole messages whose text was kept, the last one was a "
-                "completion, was continued or had session_history false; send the whole conversation",
+                "session_append must follow a turn of whole messages whose text is still kept, the last one was a "
+                f"completion, was continued, had session_history false, or what all sessions keep was more than "
+                f"{MAX_SESSION_TEXT_MIB} MiB; send the whole conversation",
                 param="session_append",
                 code="invalid_value",
             )
-        return session.history
+        history: Messages = msgspec.json.decode(session.history)
+        return history
 
     def add(self, delta: Delta, prompt: list[int], salt: str) -> None:
         """The answer's next piece; the last one ends the turn."""
@@ -87,9 +92,7 @@ class Turn:
         self._thoughts.append(delta.reasoning)
         self._token_ids += delta.token_ids
         if delta.finish_reason in RECORDED:
-            history = None
-            if self._messages is not None:
-                history = [*self._messages, self._message()]
+            history = None if self._messages is None else encode_json([*self._messages, self._message()])
             self._sessions.record(self._session, history, [*prompt, *self._token_ids], salt)
         if delta.finish_reason is not None:
             self.end()
@@ -114,7 +117,8 @@ class Sessions:
 
     Invariants: a session has one turn at most; one without a recorded turn is there only while its first is under way;
     of a tenant's at most `most` are busy, and at most `most` are recorded, a further one taking the place of the one
-    idle for longest; none is idle for longer than `max_idle_s`.
+    idle for longest; none is idle for longer than `max_idle_s`. Their text is MAX_SESSION_TEXT_MIB at most: beyond, the
+    tenant who has most gives up the one used least recently, and sends that conversation whole again.
     """
 
     def __init__(self, llm: AsyncLLM, most: int, max_idle_s: float) -> None:
@@ -122,6 +126,7 @@ class Sessions:
         self._most = most
         self._max_idle_s = max_idle_s
         self._by_tenant: dict[str, OrderedDict[str, Session]] = {}  # those idle for longest first
+        self._text_bytes: Counter[str] = Counter()  # of histories, by tenant
 
     def begin(self, tenant: str, session_id: str) -> Turn:
         """Begin a turn of a session, which is a new one if nothing is known of it. Raises Conflict or Overloaded."""
@@ -146,11 +151,12 @@ class Sessions:
         own.move_to_end(session_id)
         return session.turn
 
-    def record(self, session: Session, history: Messages | None, tokens: list[int], salt: str) -> None:
+    def record(self, session: Session, history: bytes | None, tokens: list[int], salt: str) -> None:
         """A turn has ended well. Of a session that was deleted meanwhile nothing is recorded."""
         if self._is_there(session):
             session.turns += 1
-            session.tokens, session.history = len(tokens), history
+            session.tokens = len(tokens)
+            self._hold(session, history)
             self._llm.keep(session.key, salt, tokens)
             own = self._own(session.tenant)
             idle = [other for other in own.values() if other.turn is None]
@@ -191,6 +197,16 @@ class Sessions:
         busy = [session.turn is not None for own in self._by_tenant.values() for session in own.values()]
         return {"busy": sum(busy), "idle": len(busy) - sum(busy)}
 
+    def _hold(self, session: Session, history: bytes | None) -> None:
+        """Keep a session's text, or none, as long as there is room."""
+        self._text_bytes[session.tenant] += len(history or b"") - len(session.history or b"")
+        session.history = history
+        while self._text_bytes.total() > MAX_SESSION_TEXT_MIB * 2**20:
+            ((tenant, _),) = self._text_bytes.most_common(1)
+            self._hold(next(each for each in self._own(tenant).values() if each.history), None)
+        if not self._text_bytes[session.tenant]:
+            del self._text_bytes[session.tenant]
+
     def _let_go(self, session: Session) -> None:
         """Drop an idle one; its pages stay cached like any other's."""
         self._remove(session)
@@ -199,6 +215,7 @@ class Sessions:
     def _remove(self, session: Session) -> None:
         if session.expiry is not None:
             session.expiry.cancel()
+        self._hold(session, None)
         own = self._by_tenant[session.tenant]
         del own[session.id]
         if not own:

@@ -1,7 +1,10 @@
 """The bundled checkpoint through the engine: paged attention, batching and the prefix cache give the goldens too."""
 
+import json
+
 import pytest
 
+from jaxinfer.errors import InvalidRequest
 from jaxinfer.llm.llm import LLM
 from jaxinfer.protocol.sampling import SamplingParams
 from tests.demo.goldens import GOLDENS
@@ -47,3 +50,32 @@ def test_goldens_asked_together_give_the_same_answers(llm):
     plain = [golden for golden in GOLDENS if not golden.tools and not golden.thinking]
     results = llm.chat([golden.messages for golden in plain], SamplingParams(max_tokens=128))
     assert [result.outputs[0].text for result in results] == [golden.answer for golden in plain]
+
+
+WEATHER = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
+ASKED = [{"role": "user", "content": "What is the weather in Paris?"}]
+
+
+def called(llm, **fields):
+    (result,) = llm.chat(ASKED, SamplingParams(max_tokens=64), template_kwargs={"enable_thinking": False}, **fields)
+    output = result.outputs[0]
+    return [(call.name, json.loads(call.arguments)) for call in output.tool_calls], output.finish_reason
+
+
+@pytest.mark.slow
+def test_a_call_is_taken_made_or_left_as_the_choice_says(llm):
+    city = {"type": "object", "properties": {"city": {"enum": ["Rome"]}}, "required": ["city"]}
+    rome = {"type": "function", "function": {"name": "in_rome", "parameters": city}}
+    calls, reason = called(llm, tools=[rome], tool_choice="required")
+    assert (calls[0], reason) == (("in_rome", {"city": "Rome"}), "tool_calls")
+    named = {"type": "function", "function": {"name": "in_rome"}}
+    assert called(llm, tools=[WEATHER, rome], tool_choice=named) == ([("in_rome", {"city": "Rome"})], "stop")
+    calls, reason = called(llm, tools=[rome], tool_choice="required", parallel_tool_calls=False)
+    assert len(calls) == 1
+    assert called(llm, tools=[WEATHER], tool_choice="none")[0] == []
+
+
+@pytest.mark.slow
+def test_a_choice_of_a_tool_that_is_not_there_is_refused(llm):
+    with pytest.raises(InvalidRequest, match="tool_choice must name one of tools"):
+        called(llm, tools=[WEATHER], tool_choice={"type": "function", "function": {"name": "other"}})

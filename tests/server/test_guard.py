@@ -1,5 +1,6 @@
 """Who is let in: keys, host names, origins and quotas (A14, A15, A16), and what a client is told who is not."""
 
+import dataclasses
 import random
 import statistics
 import time
@@ -72,10 +73,13 @@ def test_the_routes_are_found():
         [("api-key", KEY), ("cookie", f"authorization=Bearer {KEY}")],
     ],
 )
-def test_every_route_but_the_open_ones_asks_for_a_key(given):
+def test_every_route_but_the_open_ones_asks_for_a_key(given, tmp_path):
     llm = FakeLLM()
-    for method, path in ROUTES:
-        response = ask(llm, method, path, LOCKED, headers=given, content=b"{}")
+    locked = dataclasses.replace(LOCKED, profile_folder=tmp_path)  # which brings routes of its own
+    profiling = [("POST", "/start_profile"), ("POST", "/stop_profile")]
+    assert {path for _, path in profiling} <= {getattr(route, "path", "") for route in create_app(llm, locked).routes}
+    for method, path in (*ROUTES, *profiling):
+        response = ask(llm, method, path, locked, headers=given, content=b"{}")
         if path in OPEN:
             assert response.status_code == 200
             continue

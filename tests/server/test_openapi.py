@@ -55,6 +55,8 @@ NEEDS = {
     "tool_choice": "tool_choice",  # tools
     "tools": "tools",  # different names
     "reasoning_effort": "reasoning_effort",  # a model that thinks
+    "reasoning": "reasoning.effort",
+    "thinking": "thinking",
     "response_format": ("response_format", "response_format.json_schema.schema"),  # a schema
     "structured_outputs": "structured_outputs",  # one of its kinds
     "json_schema": "json_schema",  # JSON

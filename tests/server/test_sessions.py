@@ -8,6 +8,7 @@ import httpx2
 import pytest
 
 from jaxinfer.llm.types import Delta
+from jaxinfer.server import sessions
 from jaxinfer.server.app import create_app
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tenants import ApiKey
@@ -339,3 +340,35 @@ def test_hundreds_of_sessions_leave_as_many_as_may_be_there():
         assert len(await client.ids()) == len(client.llm.kept) == 100
 
     run(test)
+
+
+def test_the_text_of_all_sessions_is_bounded_and_who_has_most_gives_up_the_oldest(monkeypatch):
+    monkeypatch.setattr(sessions, "MAX_SESSION_TEXT_MIB", 0.01)  # 10,485 bytes
+
+    async def test(client: Client) -> None:
+        async def say(session: str, who: dict[str, str], size: int) -> None:
+            long = [USER[0] | {"name": "x" * size}]  # which no template has to show
+            assert (await client.chat(session, who, messages=long)).status_code == 200
+
+        async def goes_on(session: str, who: dict[str, str]) -> bool:
+            response = await client.chat(session, who, messages=[MORE], session_append=True, max_tokens=1)
+            if response.status_code == 200:
+                return True
+            assert (response.status_code, error_of(response)["param"]) == (400, "session_append")
+            assert "send the whole conversation" in error_of(response)["message"]
+            return False
+
+        await say("bob", BOB, 3000)
+        for session in "abc":
+            await say(session, ALICE, 3000)  # the third is too much, and Alice has most
+        assert [await goes_on(session, ALICE) for session in "abc"] == [False, True, True]
+        assert await goes_on("bob", BOB)
+        await say("d", ALICE, 11_000)  # alone too much
+        assert not await goes_on("d", ALICE)
+        assert await client.ids(ALICE) != [], "the sessions are still there, and their pages"
+        for session in await client.ids(BOB):
+            await client.delete(session, BOB)
+        await say("e", ALICE, 9000)  # what was given up has made room
+        assert await goes_on("e", ALICE)
+
+    run(test, settings=LOCKED)

@@ -8,12 +8,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from jaxinfer.errors import InvalidRequest
 from jaxinfer.text.grammar.source import ANY_TEXT, guided, quoted
 from jaxinfer.text.tools.formats import Format
 from jaxinfer.text.tools.reader import ToolUse
 from jaxinfer.text.tools.tagged import CLOSE, OPEN
-from jaxinfer.text.tools.xml_call import END_FUNCTION, END_PARAMETER, FUNCTION, PARAMETER, types_of
+from jaxinfer.text.tools.xml_call import END_FUNCTION, END_PARAMETER, FUNCTION, PARAMETER, referred, types_of
 
+_OF_TEXTS = frozenset({"pattern", "format", "minLength", "maxLength"})
 _VALUE = f"value[lazy]: /(.|\\n)*\\n{END_PARAMETER.replace('/', chr(92) + '/')}\\n/"
 
 
@@ -79,28 +81,41 @@ class _Rules:
         return self.add("value", f"%json {guided(schema, strict=self._strict)}")
 
     def keyword(self, name: str, schema: Any) -> str:
+        """An argument, name=value."""
         return self.add("keyword", f"{quoted(f'{name}=')} {self.value(schema)}")
 
     def xml_parameter(self, name: str, schema: Any) -> str:
+        """An argument between its tags: a text as it is, everything else as JSON."""
         head = quoted(f"{PARAMETER}{name}>\n")
-        if types_of(schema) <= {"string"} and not (isinstance(schema, dict) and "enum" in schema):
+        known = referred(schema, schema)  # it has the definitions of the whole
+        options = _options(known)
+        if types_of(schema, schema) <= {"string"} and options is None:
+            self._check_text(name, known)
             if _VALUE not in self.lines:
                 self.lines.append(_VALUE)
             return self.add("parameter", f"{head} value")
         tail = quoted(f"\n{END_PARAMETER}\n")
-        options = schema.get("enum") if isinstance(schema, dict) else None
         if isinstance(options, list) and options and all(isinstance(option, str) for option in options):
             return self.add("parameter", f"{head} ({' | '.join(map(quoted, options))}) {tail}")
         return self.add("parameter", f"{head} {self.value(schema)} {tail}")
 
+    def _check_text(self, name: str, schema: Any) -> None:
+        """Nothing but its end is asked of a text that stands there as it is; strict must not promise more."""
+        unkept = sorted(_OF_TEXTS & schema.keys()) if isinstance(schema, dict) else []
+        if self._strict and unkept:
+            fact = f"{unkept[0]} of {ascii(name)[:80]} is not, in the form in which this model writes calls"
+            message = f"a strict tool's schema must be one that can be enforced, {fact}; leave it out"
+            raise InvalidRequest(message, param="tools", code="invalid_grammar")
+
     def sequence(self, schema: dict[str, Any], parameter: Any, *, separator: str) -> str:
         """The schema's properties in their order, those that are not required or left out."""
         properties = schema.get("properties") or {}
+        definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
         required = schema.get("required") or ()
         # of the properties from here on: `first` when none stands before them, `later` when one does
         first = later = self.add("end", '""')
         for name, inner in reversed(properties.items()):
-            one = parameter(name, inner)
+            one = parameter(name, {**definitions, **inner} if isinstance(inner, dict) else inner)
             mark = f"{quoted(separator)} " if separator else ""
             skipped_first, skipped_later = ("", "") if name in required else (f" | {first}", f" | {later}")
             first, later = (
@@ -127,6 +142,16 @@ class _Rules:
 
     def token(self, text: str) -> str:
         return f"<[{self._control_tokens[text]}]>" if text in self._control_tokens else quoted(text)
+
+
+def _options(schema: Any) -> list[Any] | None:
+    """The values that a schema lists, if it does."""
+    if not isinstance(schema, dict):
+        return None
+    if "const" in schema:
+        return [schema["const"]]
+    options = schema.get("enum")
+    return options if isinstance(options, list) else None
 
 
 def _object(schema: dict[str, Any]) -> dict[str, Any]:

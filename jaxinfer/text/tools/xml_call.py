@@ -12,6 +12,7 @@ from jaxinfer.text.tools.events import Arguments, Begin, Dropped, End, Event
 FUNCTION, PARAMETER = "<function=", "<parameter="
 END_FUNCTION, END_PARAMETER = "</function>", "</parameter>"
 MAX_NAME_CHARS = 256
+MAX_DEPTH = 16  # of references and alternatives that are followed
 
 
 class XmlCall:
@@ -86,10 +87,11 @@ class XmlCall:
         value = "".join([*self._value, text[:at]])
         self._raw += [value, END_PARAMETER]
         self._value, self._stage = [], "tag"
-        properties = self._schemas[self._tool].get("properties")
+        whole = self._schemas[self._tool]
+        properties = whole.get("properties")
         schema = properties.get(self._parameter) if isinstance(properties, dict) else None
         key = json.dumps(self._parameter, ensure_ascii=False)
-        typed = json.dumps(typed_value(value, schema), ensure_ascii=False)
+        typed = json.dumps(typed_value(value, schema, whole), ensure_ascii=False)
         events.append(Arguments(f"{', ' if self._num_parameters else '{'}{key}: {typed}"))
         self._num_parameters += 1
         return text[at + len(END_PARAMETER) :]
@@ -105,10 +107,13 @@ class XmlCall:
         return text[taken:]
 
 
-def typed_value(text: str, schema: Any) -> Any:
-    """What a parameter's text stands for: a string, unless the schema allows other types and the text is one."""
+def typed_value(text: str, schema: Any, whole: Any = None) -> Any:
+    """What a parameter's text stands for: a string, unless the schema allows other types and the text is one.
+
+    whole: the schema that it is a part of.
+    """
     text = text.removeprefix("\n").removesuffix("\n")
-    types = types_of(schema)
+    types = types_of(schema, whole)
     if types <= {"string"}:
         return text
     spelt = {"True": "true", "False": "false", "None": "null"}.get(text.strip(), text)
@@ -119,20 +124,37 @@ def typed_value(text: str, schema: Any) -> Any:
     return value if _type_of(value) in types or (_type_of(value) == "integer" and "number" in types) else text
 
 
-def types_of(schema: Any) -> set[str]:
-    """The types that a schema names, itself or in its alternatives."""
-    if not isinstance(schema, dict):
+def types_of(schema: Any, whole: Any = None, depth: int = 0) -> set[str]:
+    """The types that a schema names, itself, in its alternatives or where it refers to; none where it names none."""
+    schema = referred(schema, whole)
+    if not isinstance(schema, dict) or depth > MAX_DEPTH:
         return set()
     named = schema.get("type", [])
     types = {named} if isinstance(named, str) else {kind for kind in named if isinstance(kind, str)}
-    for key in ("anyOf", "oneOf"):
+    for key in ("anyOf", "oneOf", "allOf"):
         alternatives = schema.get(key)
         for alternative in alternatives if isinstance(alternatives, list) else ():
-            if isinstance(alternative, dict):
-                types |= types_of({"type": alternative.get("type", [])})
+            types |= types_of(alternative, whole, depth + 1)
     if isinstance(values := schema.get("enum"), list):
         types |= {_type_of(value) for value in values}
+    if "const" in schema:
+        types.add(_type_of(schema["const"]))
     return types
+
+
+def referred(schema: Any, whole: Any) -> Any:
+    """What a schema refers to within the one that it is a part of, else itself."""
+    for _ in range(MAX_DEPTH):
+        reference = schema.get("$ref") if isinstance(schema, dict) else None
+        if not isinstance(reference, str) or not reference.startswith("#/"):
+            break
+        found = whole
+        for step in reference[2:].split("/"):
+            found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
+        if found is None:
+            break
+        schema = found
+    return schema
 
 
 def _type_of(value: Any) -> str:
