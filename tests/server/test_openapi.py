@@ -57,6 +57,7 @@ NEEDS = {
     "reasoning_effort": "reasoning_effort",  # a model that thinks
     "reasoning": "reasoning.effort",
     "thinking": "thinking",
+    "/v1/responses input": "input",  # a message among its items
     "response_format": ("response_format", "response_format.json_schema.schema"),  # a schema
     "structured_outputs": "structured_outputs",  # one of its kinds
     "json_schema": "json_schema",  # JSON
