@@ -8,6 +8,7 @@ import msgspec
 
 Kind = Literal["json_schema", "regex", "choice", "grammar", "structural_tag", "tools"]
 _SPACE = r"[\x20\x0A\x0D\x09]{1,8}"  # more, and a model that is lost fills its answer with it
+MAX_TEXT_CHARS = 2 << 20  # of a grammar as it is compiled: structural tags and definitions can be written many times
 ANY_TEXT = r"TEXT: /(.|\n)*/"
 
 

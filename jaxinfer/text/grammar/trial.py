@@ -22,7 +22,7 @@ import msgspec
 import jaxinfer.text
 from jaxinfer.errors import EngineError, InvalidRequest
 from jaxinfer.text.grammar.compiler import new_matcher, new_vocabulary, warnings_of
-from jaxinfer.text.grammar.source import Constraint, source_of
+from jaxinfer.text.grammar.source import MAX_TEXT_CHARS, Constraint, source_of
 from jaxinfer.text.trial import limit_memory
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ MEMORY_BYTES = 512 << 20  # beyond what it has mapped when the vocabulary is the
 MAX_KNOWN, MAX_KNOWN_BYTES = 256, 16 << 20  # of what was tried before
 # llguidance's words for what strict alone refuses
 _LEFT_OUT = "Unimplemented keys", "Unknown format", "oneOf constraints", "min/maxProperties only"
-MAX_TEXT_CHARS = 2 << 20  # of a grammar as it is compiled: structural tags can be written many times
 
 
 class Setting(msgspec.Struct):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxinfer.errors import InvalidRequest
-from jaxinfer.text.grammar.source import ANY_TEXT, guided, quoted
+from jaxinfer.text.grammar.source import ANY_TEXT, MAX_TEXT_CHARS, guided, quoted
 from jaxinfer.text.tools.formats import Format
 from jaxinfer.text.tools.reader import ToolUse
 from jaxinfer.text.tools.tagged import CLOSE, OPEN
@@ -49,13 +49,18 @@ class _Rules:
     def __init__(self, control_tokens: Mapping[str, int]) -> None:
         self.lines = ["%llguidance {}"]
         self._control_tokens = control_tokens
-        self._count = 0
+        self._count = self._num_chars = 0
         self._strict = False  # the tool at hand
 
     def add(self, kind: str, body: str) -> str:
         """A new rule; returns its name."""
         name = f"{kind}_{self._count}"
         self._count += 1
+        self._num_chars += len(body)
+        if self._num_chars > MAX_TEXT_CHARS:  # a tool's definitions stand with each argument that refers to them
+            law = f"written as a grammar of at most {MAX_TEXT_CHARS} characters"
+            message = f"tools must be {law}, these need more; shorten their schemas"
+            raise InvalidRequest(message, param="tools", code="invalid_grammar")
         self.lines.append(f"{name}: {body}")
         return name
 
@@ -115,7 +120,8 @@ class _Rules:
         # of the properties from here on: `first` when none stands before them, `later` when one does
         first = later = self.add("end", '""')
         for name, inner in reversed(properties.items()):
-            one = parameter(name, {**definitions, **inner} if isinstance(inner, dict) else inner)
+            refers = isinstance(inner, dict) and '"$ref"' in json.dumps(inner)
+            one = parameter(name, {**definitions, **inner} if refers else inner)
             mark = f"{quoted(separator)} " if separator else ""
             skipped_first, skipped_later = ("", "") if name in required else (f" | {first}", f" | {later}")
             first, later = (

@@ -12,7 +12,7 @@ from jaxinfer.text.tools.events import Arguments, Begin, Dropped, End, Event
 FUNCTION, PARAMETER = "<function=", "<parameter="
 END_FUNCTION, END_PARAMETER = "</function>", "</parameter>"
 MAX_NAME_CHARS = 256
-MAX_DEPTH = 16  # of references and alternatives that are followed
+MAX_REFERENCES = 16  # of one to the next that are followed
 
 
 class XmlCall:
@@ -124,27 +124,31 @@ def typed_value(text: str, schema: Any, whole: Any = None) -> Any:
     return value if _type_of(value) in types or (_type_of(value) == "integer" and "number" in types) else text
 
 
-def types_of(schema: Any, whole: Any = None, depth: int = 0) -> set[str]:
+def types_of(schema: Any, whole: Any = None) -> set[str]:
     """The types that a schema names, itself, in its alternatives or where it refers to; none where it names none."""
-    schema = referred(schema, whole)
-    if not isinstance(schema, dict) or depth > MAX_DEPTH:
-        return set()
-    named = schema.get("type", [])
-    types = {named} if isinstance(named, str) else {kind for kind in named if isinstance(kind, str)}
-    for key in ("anyOf", "oneOf", "allOf"):
-        alternatives = schema.get(key)
-        for alternative in alternatives if isinstance(alternatives, list) else ():
-            types |= types_of(alternative, whole, depth + 1)
-    if isinstance(values := schema.get("enum"), list):
-        types |= {_type_of(value) for value in values}
-    if "const" in schema:
-        types.add(_type_of(schema["const"]))
+    types: set[str] = set()
+    seen: set[int] = set()  # alternatives may refer to each other, and to themselves
+    left = [schema]
+    while left:
+        each = referred(left.pop(), whole)
+        if not isinstance(each, dict) or id(each) in seen:
+            continue
+        seen.add(id(each))
+        named = each.get("type", [])
+        types |= {named} if isinstance(named, str) else {kind for kind in named if isinstance(kind, str)}
+        for key in ("anyOf", "oneOf", "allOf"):
+            alternatives = each.get(key)
+            left += alternatives if isinstance(alternatives, list) else ()
+        if isinstance(values := each.get("enum"), list):
+            types |= {_type_of(value) for value in values}
+        if "const" in each:
+            types.add(_type_of(each["const"]))
     return types
 
 
 def referred(schema: Any, whole: Any) -> Any:
     """What a schema refers to within the one that it is a part of, else itself."""
-    for _ in range(MAX_DEPTH):
+    for _ in range(MAX_REFERENCES):
         reference = schema.get("$ref") if isinstance(schema, dict) else None
         if not isinstance(reference, str) or not reference.startswith("#/"):
             break

@@ -12,6 +12,7 @@ from jaxinfer.text.grammar.compiler import new_matcher, new_vocabulary
 from jaxinfer.text.tokenizer import Tokenizer
 from jaxinfer.text.tools.grammar import tool_grammar
 from jaxinfer.text.tools.reader import ToolReader, ToolUse
+from jaxinfer.text.tools.xml_call import types_of
 from tests.support.checkpoints import write_checkpoint
 from tests.support.schemas.tools import TOOLS
 
@@ -102,3 +103,18 @@ def test_calls_of_the_schema_pass_and_are_read_again_and_others_do_not(form, nam
         text = written(form, name, ordered)
         if read(form, use, text) == [(name, ordered)] and not (form == "qwen3_coder" and name in OF_TEXTS):
             assert not takes(matcher, tokenizer, text), text
+
+
+@pytest.mark.parametrize("form", BY_NAME)
+def test_definitions_that_stand_with_each_argument_are_not_written_without_end(form):
+    """Tools of 250 KB would be a grammar of half a gigabyte."""
+    properties = {f"p{i}": {"$ref": "#/$defs/x"} for i in range(4000)}
+    schema = {"type": "object", "properties": properties, "$defs": {"x": {"type": "object", "title": "x" * 130_000}}}
+    with pytest.raises(InvalidRequest, match="written as a grammar of at most"):
+        tool_grammar(form, ToolUse({"f": schema}, due=True), due=True, control_tokens={})
+
+
+def test_alternatives_that_refer_to_themselves_are_looked_at_once():
+    own = {"$ref": "#/$defs/x"}
+    whole = {"$defs": {"x": {"anyOf": [*[own] * 9, {"type": "integer"}, {"const": "a"}]}}}
+    assert types_of(own, whole) == {"integer", "string"}
