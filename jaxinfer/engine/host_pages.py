@@ -13,7 +13,7 @@ import dataclasses
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 
-from jaxinfer.engine.page_keys import PageKey, same_chain
+from jaxinfer.engine.page_keys import PageKey, stands_for
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -52,7 +52,7 @@ class HostPages:
         found: list[HostPage] = []
         for key in keys:
             page = self._held.get(key.digest)
-            if page is None or page.key.tokens != key.tokens or not same_chain(page.key.parent, parent):
+            if page is None or not stands_for(page.key, key, parent):
                 break
             found.append(page)
             parent = page.key

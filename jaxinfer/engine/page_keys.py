@@ -43,6 +43,11 @@ def chain(root: PageKey, tokens: Sequence[int], page_size: int) -> Iterator[Page
         yield parent
 
 
+def stands_for(known: PageKey, key: PageKey, parent: PageKey | None) -> bool:
+    """Whether what is known under `key`'s digest is its page, the one that follows `parent`."""
+    return known.tokens == key.tokens and same_chain(known.parent, parent)
+
+
 def same_chain(a: PageKey | None, b: PageKey | None) -> bool:
     """Whether two keys stand for the same salt and the same tokens from position 0; almost always by identity."""
     while a is not b:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice, tee
 
 from jaxinfer.engine.host_pages import HostPage, HostPages
-from jaxinfer.engine.page_keys import PageKey, same_chain
+from jaxinfer.engine.page_keys import PageKey, same_chain, stands_for
 
 
 @dataclasses.dataclass(slots=True)
@@ -80,7 +80,7 @@ class PagePool:
         for key in keys:
             page = self._page_of.get(key.digest)
             known = None if page is None else self._keys[page]
-            if page is None or known is None or known.tokens != key.tokens or not same_chain(known.parent, parent):
+            if page is None or known is None or not stands_for(known, key, parent):
                 break
             pages.append(page)
             parent = known

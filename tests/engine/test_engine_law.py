@@ -11,7 +11,7 @@ import random
 
 import pytest
 
-from jaxinfer.engine import host_pages, page_keys, pages, scheduler, sequence
+from jaxinfer.engine import page_keys, pages, scheduler, sequence
 from jaxinfer.engine.departures import Departures
 from jaxinfer.engine.engine import Engine
 from jaxinfer.engine.isolation import Isolation
@@ -297,7 +297,7 @@ def _publish_early(patch):
 def _trust_digests(patch):
     patch(page_keys, "page_digest", lambda parent, tokens: bytes(16))
     patch(pages, "same_chain", lambda a, b: True)
-    patch(host_pages, "same_chain", lambda a, b: True)
+    patch(page_keys, "same_chain", lambda a, b: True)
 
 
 def _keep_the_key_of_an_evicted_page(patch):

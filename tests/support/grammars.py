@@ -120,3 +120,10 @@ def grammar(draw: random.Random) -> tuple[str, Judge]:
 
     start, body = rule(3)
     return "\n".join([f"start: {start}", *lines]), lambda answer: re.fullmatch(body, answer) is not None
+
+
+def takes(matcher: Any, tokenizer: Any, text: str) -> bool:
+    """Whether the tokens of this text are an answer from its beginning to its end."""
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    matcher = matcher.deep_copy()
+    return matcher.try_consume_tokens(ids) == len(ids) and bool(matcher.is_accepting())

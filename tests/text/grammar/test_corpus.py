@@ -11,11 +11,10 @@ import jsonschema_rs
 import pytest
 
 from jaxinfer.errors import InvalidRequest
-from jaxinfer.text.grammar.compiler import new_matcher, new_vocabulary, warnings_of
+from jaxinfer.text.grammar.compiler import new_matcher, warnings_of
 from jaxinfer.text.grammar.source import Constraint, source_of
 from jaxinfer.text.grammar.trial import refuse, try_one
-from jaxinfer.text.tokenizer import Tokenizer
-from tests.support.checkpoints import write_checkpoint
+from tests.support.grammars import takes
 from tests.support.schemas.corpus import LEAST_INVALID, LEAST_VALID, accepted, corpus, left_through, rejected
 
 CORPUS = corpus()
@@ -24,30 +23,8 @@ COMPILED = [case for case in CORPUS if not case.refused]
 TENTH = random.Random(7).sample(COMPILED, len(CORPUS) // 10)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_checkpoint(tmp_path_factory.mktemp("schemas") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def vocabulary(folder):
-    return new_vocabulary((folder / "tokenizer.json").read_text(), 352, [322])
-
-
-@pytest.fixture(scope="module")
-def tokenizer(folder):
-    return Tokenizer.from_folder(folder)
-
-
 def constraint(case, strict):
     return Constraint("json_schema", json.dumps(case.schema), strict, param="response_format")
-
-
-def takes(matcher, tokenizer, text):
-    """Whether the tokens of this text are an answer from its beginning to its end."""
-    ids = tokenizer.encode(text, add_special_tokens=False)
-    matcher = matcher.deep_copy()
-    return matcher.try_consume_tokens(ids) == len(ids) and bool(matcher.is_accepting())
 
 
 def faults(case, strict, vocabulary, tokenizer):

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from jaxinfer.errors import InvalidRequest
-from jaxinfer.text.grammar.compiler import new_matcher, new_vocabulary
-from jaxinfer.text.tokenizer import Tokenizer
+from jaxinfer.text.grammar.compiler import new_matcher
 from jaxinfer.text.tools.grammar import tool_grammar
 from jaxinfer.text.tools.reader import ToolReader, ToolUse
 from jaxinfer.text.tools.xml_call import types_of
-from tests.support.checkpoints import write_checkpoint
+from tests.support.grammars import takes
 from tests.support.schemas.tools import TOOLS
 
 FORMS = ("hermes", "llama3_json", "qwen3_coder", "pythonic")
@@ -25,21 +24,6 @@ OF_TEXTS = {
     for inner in schema.get("properties", {}).values()
     if inner.keys() & {"pattern", "format", "minLength", "maxLength"}
 }
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_checkpoint(tmp_path_factory.mktemp("tools") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def vocabulary(folder):
-    return new_vocabulary((folder / "tokenizer.json").read_text(), 352, [322])
-
-
-@pytest.fixture(scope="module")
-def tokenizer(folder):
-    return Tokenizer.from_folder(folder)
 
 
 def written(form: str, name: str, arguments: dict[str, Any]) -> str:
@@ -58,12 +42,6 @@ def written(form: str, name: str, arguments: dict[str, Any]) -> str:
 
 def in_order(schema: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
     return {key: arguments[key] for key in schema.get("properties", {}) if key in arguments}
-
-
-def takes(matcher, tokenizer, text):
-    ids = tokenizer.encode(text, add_special_tokens=False)
-    matcher = matcher.deep_copy()
-    return matcher.try_consume_tokens(ids) == len(ids) and bool(matcher.is_accepting())
 
 
 def read(form: str, use: ToolUse, text: str) -> list[tuple[str, Any]]:
