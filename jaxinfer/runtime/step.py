@@ -81,7 +81,8 @@ def decode(
 
     def joined(layer: int, qkv: jax.Array, cos_sin: Pages, norms: Pages | None, kv: Pages) -> tuple[jax.Array, Pages]:
         rest = dict(norms=norms, norm_eps=model.config.norm_eps)
-        out, *kv = mosaic_decode.decode_attention_fused(qkv, cos_sin, *kv, jnp.int32(layer), *where, **rest)
+        rows = page_table, slots[:batch], lengths[:batch]  # more CTAs for each than if padding took its share
+        out, *kv = mosaic_decode.decode_attention_fused(qkv, cos_sin, *kv, jnp.int32(layer), *rows, **rest)
         return out, tuple(kv)
 
     tokens = state.last_token[slots]

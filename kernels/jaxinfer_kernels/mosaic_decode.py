@@ -99,7 +99,8 @@ def decode_attention_fused(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """All that lies between the qkv product and the output product of a decode step, in one launch.
 
-      qkv:     [B, (N + 2K) * H], the product's result: queries, keys, values.
+      qkv:     [B, (N + 2K) * H], the product's result: queries, keys, values. Rows beyond those of slots and lengths
+               are padding: nothing is launched for them, and what comes out of them is anything.
       cos_sin: f32[B, H / 2] each, of the newest token's position.
       bias:    [layers, (N + 2K) * H], added first.
       norms:   [layers, H] each, the scales of queries and keys, with norm_eps: RMS norm over each head before rotating.
@@ -108,7 +109,8 @@ def decode_attention_fused(
     kv_heads, h = k.shape[2], k.shape[4]
     heads = qkv.shape[1] // h - 2 * kv_heads
     fused = dict(write=True, joined=True, rotated=False, biased=bias is not None)
-    plan = plan_launch(len(qkv), heads, k, qkv.dtype, tuning, interpret, norm_eps=norm_eps if norms else None, **fused)
+    fused |= dict(padded=len(qkv), norm_eps=norm_eps if norms else None)
+    plan = plan_launch(len(slots), heads, k, qkv.dtype, tuning, interpret, **fused)
     extra = [qkv.reshape(len(qkv), -1, h), *cos_sin]
     extra += [] if bias is None else [bias.reshape(len(bias), -1, h)]
     extra += norms or ()
@@ -119,7 +121,7 @@ def decode_attention_fused(
 
 def _launch(plan: Plan) -> Callable[..., list[jax.Array]]:
     h, columns, splits = plan.head_dim, plan.columns, plan.splits
-    out = [jax.ShapeDtypeStruct((plan.batch, plan.heads, h), plan.dtype)]
+    out = [jax.ShapeDtypeStruct((plan.padded or plan.batch, plan.heads, h), plan.dtype)]
     if _spills(plan):
         cells = (plan.batch, plan.kv_heads, splits)
         out += [jax.ShapeDtypeStruct((*cells, *shape), F32) for shape in ((h, columns), (columns,), (columns,))]

@@ -76,6 +76,7 @@ class Plan:
     biased: bool = False
     norm_eps: float | None = None  # norm queries and keys
     rotated: bool = True  # false: rotate queries and keys
+    padded: int = 0  # rows of q and of the result, of which the first `batch` count; 0: as many as count
 
     @property
     def groups(self) -> int:
@@ -120,7 +121,7 @@ def plan_launch(
     dtype: jnp.dtype,
     tuning: Tuning,
     interpret: plgpu.InterpretGPUParams | None,
-    **fused: bool | float | None,
+    **fused: bool | int | float | None,
 ) -> Plan:
     """Raises ValueError for shapes and tunings that cannot run."""
     kv_heads, page, head_dim = k.shape[2], page_size_of(k), k.shape[4]

@@ -180,10 +180,16 @@ def fused_and_wanted(
     tuning: Tuning,
     interpret: plgpu.InterpretGPUParams | None,
     context: int = 0,
+    padding: int = 0,
 ) -> tuple[Step, tuple[jax.Array, ...]]:
-    """The step that the fused op ought to have done, and (out, k, v) of what it did."""
+    """The step that the fused op ought to have done, and (out, k, v) of what it did.
+
+    padding: rows of NaN behind those that count.
+    """
     step = make_step(heads, lengths, page, context)
     qkv, cos_sin, optional = fused_arguments(heads, len(lengths))
+    padded = jnp.pad(qkv, ((0, padding), (0, 0)), constant_values=jnp.nan)
+    angles = tuple(jnp.pad(x, ((0, padding), (0, 0)), constant_values=jnp.nan) for x in cos_sin)
     q, *new = unfused(heads, qkv, cos_sin, optional)
     layer, table, slots, sizes = step.rest
     rows = np.flatnonzero(np.asarray(sizes))
@@ -192,13 +198,14 @@ def fused_and_wanted(
         pages.at[LAYER, places, :, (sizes[rows] - 1) % page].set(token[rows])
         for pages, token in zip(step.before, new, strict=True)
     ]
-    finished((after, qkv, cos_sin, optional))
-    got = finished(
+    finished((after, padded, angles, optional))
+    out, *got = finished(
         mosaic_decode.decode_attention_fused(
-            qkv, cos_sin, *step.before, *step.rest, **optional, tuning=tuning, interpret=interpret
+            padded, angles, *step.before, *step.rest, **optional, tuning=tuning, interpret=interpret
         )
     )
-    return dataclasses.replace(step, q=q, new=tuple(new), after=tuple(after)), got
+    assert len(out) == len(lengths) + padding
+    return dataclasses.replace(step, q=q, new=tuple(new), after=tuple(after)), (out[: len(lengths)], *got)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +217,7 @@ def fused_and_wanted(
 )
 def test_fused_does_what_bias_norm_rotation_write_and_attention_do(bias, norm):
     heads = Heads("tiny", 6, 2, 64, bias=bias, norm=norm)
-    step, (out, *pages) = fused_and_wanted(heads, [70, 0], 64, Tuning(splits=2, stages=2), INTERPRET)
+    step, (out, *pages) = fused_and_wanted(heads, [70, 0], 64, Tuning(splits=2, stages=2), INTERPRET, padding=1)
     for got, wanted in zip(pages, step.after, strict=True):
         got, wanted = (np.asarray(a, np.float32) for a in (got, wanted))
         np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
@@ -262,7 +269,7 @@ MANY = [round(2048 ** (i / 143)) for i in range(144)]  # enough rows for one CTA
 
 def assert_as_near_as_xla(heads: Heads, lengths: list[int], page: int, context: int) -> None:
     """Fused, storing first, and attending alone: all of them do the same step."""
-    step, (fused, *_) = fused_and_wanted(heads, lengths, page, Tuning(), None, context)
+    step, (fused, *_) = fused_and_wanted(heads, lengths, page, Tuning(), None, context, padding=-len(lengths) % 8)
     alone = mosaic_decode.decode_attention(step.q, *step.after, *step.rest)
     stored, *pages = mosaic_decode.decode_attention_write(step.q, *step.new, *step.before, *step.rest)
     assert_same_pages(pages, step.after)

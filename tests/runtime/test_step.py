@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from jaxinfer.config import ExtendBucket
+from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.plan import Plan, Row, Sampling
+from jaxinfer.runtime.programs import Key
 from jaxinfer.runtime.runner import DeviceRunner
 from tests.support.tiny_runner import GREEDY, LIMITS, TINY, Driven, dense_logits, generate, make_runner, step
 
@@ -138,6 +140,32 @@ def test_a_decode_row_may_bring_several_pages(runner: DeviceRunner) -> None:
     runner.run(Plan([Row(2, 0, len(PROMPT), PROMPT, new_pages=pages, sampling=GREEDY)]))
     drawn = runner.run(Plan([Row(2, len(PROMPT), 1, new_pages=[(4, 60), (5, 61)])])).wait()
     assert int(drawn.tokens[0]) == expected[len(PROMPT) + 1]
+
+
+def test_a_decode_step_uploads_only_what_the_one_before_did_not(
+    runner: DeviceRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = generate(runner, PROMPT, 24)
+    runner.reset()
+    brought, dispatch = [], runner._dispatch
+
+    def note(key: Key, upload: np.ndarray | jax.Array, *rest: object) -> object:
+        if isinstance(key, Decode):
+            brought.append(upload)
+        return dispatch(key, upload, *rest)
+
+    monkeypatch.setattr(runner, "_dispatch", note)
+    assert generate(runner, PROMPT, 24) == expected
+    opens_page = [len(PROMPT) + i for i in range(23) if (len(PROMPT) + i) % LIMITS.page_size == 0]
+    assert len(opens_page) == 2
+    # On the host: the first, each that opens a page, and the one after it, which brings none. Then one array stays.
+    on_host = [isinstance(upload, np.ndarray) for upload in brought]
+    assert len(on_host) == 23
+    assert sum(on_host) == 1 + 2 * len(opens_page)
+    runs = [
+        list(run) for is_host, run in itertools.groupby(brought, lambda x: isinstance(x, np.ndarray)) if not is_host
+    ]
+    assert [len({id(upload) for upload in run}) for run in runs] == [1] * len(runs)
 
 
 def test_a_chunk_of_one_token_that_ends_a_prompt_is_no_decode_row(runner: DeviceRunner) -> None:
