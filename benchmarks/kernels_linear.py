@@ -14,6 +14,7 @@ the projections themselves, so it is as deep as they are wide.
 import argparse
 import functools
 import os
+import pathlib
 import tempfile
 import time
 from collections.abc import Callable, Mapping
