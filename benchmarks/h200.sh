@@ -61,7 +61,7 @@ load() { # MODEL NAME OPTIONS...
 http() { # MODEL REQUESTS64 REQUESTS256
     log=$work/$1-serve.log
     # shellcheck disable=SC2086
-    "$python" -c 'from jaxinfer.cli import main; main()' serve "$work/models/$1" $flags --port 0 2>"$log" &
+    "$python" -c 'from jaxinfer.cli import main; main()' serve "$work/models/$1" $flags --served-model-name "$1" --port 0 2>"$log" &
     server=$!
     until grep -q 'try it' "$log"; do
         kill -0 $server 2>/dev/null || { cat "$log"; exit 1; }
