@@ -35,7 +35,7 @@ def check_scheduler(scheduler: Scheduler) -> None:
 
 
 def _check_tokens(scheduler: Scheduler, sequence: Sequence) -> None:
-    in_flight = sequence.dispatched + 1 - len(sequence.tokens)
+    in_flight = sequence.dispatched + 1 - len(sequence.known)
     assert not sequence.decoding or 0 <= in_flight <= scheduler.in_flight, f"{in_flight} tokens of a sequence in flight"
     assert sequence.decoding or in_flight <= sequence.is_pooled, "a position without a token was dispatched"
     assert len(sequence.tokens) < sequence.max_length, "a sequence outlived its length"

@@ -253,6 +253,7 @@ class Sequence:
     num_to_score: prompt tokens whose logprobs are still to be put out.    scores: those that are known.
     pooled: f32[D], the sum of what its rows have pooled since it was admitted.
     structured: where it stands in its grammar; until that is compiled, the sequence waits.
+    forced: what its row in flight draws and what follows, both known beforehand; until that row is committed.
     """
 
     request: Request
@@ -289,6 +290,7 @@ class Sequence:
     close_at: int | None = None
     pooled: np.ndarray | None = None
     structured: Structured | None = None
+    forced: list[int] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
         controls = self.request.controls
@@ -324,6 +326,11 @@ class Sequence:
         if masked and controls is not None:  # the masks say when it may end
             controls = dataclasses.replace(controls, min_tokens=0)
         return Sampling(r.temperature, r.top_k, r.top_p, r.min_p, r.seed, self.index, controls, has_logprobs, masked)
+
+    @property
+    def known(self) -> list[int]:
+        """The tokens that it has, or is certain to have once its row in flight is committed."""
+        return self.tokens + self.forced if self.forced else self.tokens
 
     @property
     def has_ended(self) -> bool:

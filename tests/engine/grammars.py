@@ -1,5 +1,6 @@
 """Grammars without llguidance: which tokens may come is a hash of those that came. Compiled when a test says so."""
 
+import functools
 from collections.abc import Sequence
 from concurrent.futures import Future
 
@@ -11,7 +12,8 @@ from tests.engine.numbers import CURSED, VOCAB, completes_a_bad_word, mix
 
 
 class HashGrammar:
-    """text: "seed:end". Of the tokens that break nothing about a quarter may come next, and now and then the end."""
+    """text: "seed:end". Of the tokens that break nothing about a quarter may come next, and now and then the end; after
+    every third token only one may, which is not the end."""
 
     def __init__(self, text: str, state: int | None = None) -> None:
         seed, end = map(int, text.split(":"))
@@ -28,9 +30,24 @@ class HashGrammar:
             self.error = f"{token_id} may not come"
         self._state = mix(self._state, token_id)
 
-    def allowed(self) -> set[int]:
-        found = {token for token in range(CURSED) if mix(self._state, token) % 4 == 0 and token != self._end}
-        return found | ({self._end} if mix(self._state, 7) % 6 == 0 or not found else set())
+    def forced(self) -> list[int]:
+        ahead, found = self.copy(), []
+        while len(allowed := ahead.allowed()) == 1 and self._end not in allowed:
+            found += allowed
+            ahead.accept(found[-1])
+        return found
+
+    def allowed(self) -> frozenset[int]:
+        return _allowed(self._state, self._end)
+
+
+@functools.lru_cache(1 << 14)
+def _allowed(state: int, end: int) -> frozenset[int]:
+    if mix(state, 5) % 3 == 0:
+        only = mix(state, 6) % CURSED
+        return frozenset({only if only != end else (only + 1) % CURSED})
+    found = {token for token in range(CURSED) if mix(state, token) % 4 == 0 and token != end}
+    return frozenset(found | ({end} if mix(state, 7) % 6 == 0 or not found else set()))
 
 
 class HashGrammars:

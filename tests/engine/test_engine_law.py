@@ -255,6 +255,8 @@ def test_the_workloads_reach_what_they_are_meant_to_reach():
     assert any(answer.cached_tokens for answer in embedded)
     chunks = [row for plan in plans for row in plan.rows if row.num_pooled]
     assert any(row.num_pooled > 1 and row.start for row in chunks), "a mean over several chunks"
+    assert sum(c.forwarded_tokens for c in counters) > 40
+    assert any(row.history and row.start >= len(row.history.prompt) for plan in plans for row in plan.rows)
     assert sum(c.embeddings for c in counters) == len(embedded) > 60
     assert {client.limits.scheduling for client in clients} == {"static", "continuous"}
     assert {client.limits.kv_layout for client in clients} == {"paged", "contiguous"}
@@ -367,7 +369,7 @@ def _keep_half_a_step_for_short_prompts(patch):
         short = [s for s in self.waiting if len(s.tokens) <= share][:1]
         return {s: len(s.tokens) for s in short}
 
-    patch(Scheduler, "_short", first_short)
+    patch(scheduler, "short_prompts", first_short)
 
 
 def _forget_a_sibling(patch):
