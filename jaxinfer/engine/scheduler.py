@@ -29,6 +29,7 @@ from jaxinfer.engine.failures import NOT_FINITE, STEP_FAILED
 from jaxinfer.engine.fast_forward import append_forced
 from jaxinfer.engine.full import dress_row, read_logprobs, read_scores
 from jaxinfer.engine.isolation import Isolation
+from jaxinfer.engine.late import begin_late
 from jaxinfer.engine.page_keys import chain, next_key, root_key
 from jaxinfer.engine.pages import Hit, PagePool
 from jaxinfer.engine.pooled import read_pooled
@@ -338,6 +339,9 @@ class Scheduler:
                 continue
             if sequence.state is ended:
                 continue  # it ended while this step was in flight
+            if sequence.num_stale:
+                sequence.num_stale -= 1
+                continue
             end = row.start + row.count
             is_prompt = row.tokens is not None
             if is_prompt or not end % size:
@@ -362,6 +366,8 @@ class Scheduler:
                     num_sampled += self._take_forced(sequence, output)
                 if sequence.may_wait:
                     num_sampled += close_thoughts(sequence, output, token)
+                if token == sequence.opens:
+                    begin_late(sequence, self.limits.vocab_size)
                 if token in sequence.end_ids or len(sequence.tokens) == sequence.max_length:
                     self._finish(sequence, output, token)
         self.counters.generated_tokens += num_sampled
@@ -477,7 +483,7 @@ class Scheduler:
         del self.running[bisect_left(self.running, sequence.rank, key=_rank)]
         self.free_slots.append(sequence.slot)
         sequence.slot = sequence.dispatched = sequence.num_sent_pages = 0
-        sequence.decoding, sequence.forced = False, []
+        sequence.decoding, sequence.forced, sequence.num_stale = False, [], 0
 
     def _admit_siblings(self, first: Sequence) -> None:
         """The first choice's prompt pages are published (or will never be): queue the other choices."""

@@ -49,8 +49,9 @@ class Structured:
         if controls.allowed_token_ids is not None or controls.bad_words:
             self._allowed = bits_of(allowed_by(controls, vocab_size))
         self._needs_draws = request.logprobs is not None or self._allowed is not None
-        self._is_thinking = self._structure.close_id is not None and self._structure.open_id is None
-        self._may_think = self._structure.open_id is not None
+        thinks = self._structure.after is None and self._structure.close_id is not None  # else that is over
+        self._is_thinking = thinks and self._structure.open_id is None
+        self._may_think = thinks and self._structure.open_id is not None
         self.is_led = False
         self._closer: Closer | None = None
         if self._structure.closes:
