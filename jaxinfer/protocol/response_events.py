@@ -43,9 +43,10 @@ class ResponseEvents:
     def piece(self, index: int, piece: Piece) -> bytes:
         """Its deltas, each in an item of its kind; what opens response and items first, what closes them last."""
         frames = [b"" if self._num_events else self._opening()]
-        self._all_thoughts.append(piece.reasoning)
-        self._all_texts.append(self._calls.add(piece.calls, piece.text) if piece.calls else piece.text)
+        if text := self._calls.add(piece.calls, piece.text) if piece.calls else piece.text:
+            self._all_texts.append(text)
         if piece.reasoning:
+            self._all_thoughts.append(piece.reasoning)
             frames.append(self._thinking(piece.reasoning))
         self._held += written(piece.logprobs)
         for one in in_order(piece, is_calling=self._open == "function_call"):
