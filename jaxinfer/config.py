@@ -47,7 +47,8 @@ class EngineConfig:
     tool_call_parser: how the model writes tool calls; auto: as its chat template says.
     scheduling: static starts sequences only when none runs.    kv_layout: contiguous gives each sequence consecutive
     pages for all of max_model_len, and shares none. attention_backend: mosaic is our kernels for Hopper; auto takes
-    them where they run.    cuda_graphs: launch each step as one graph. These four are there to be compared with.
+    them where they run.    cuda_graphs: launch each step as one graph.    enable_fast_forward: tokens that a grammar
+    forces take no steps of their own. These five are there to be compared with.
     """
 
     model: str = "demo"
@@ -71,6 +72,7 @@ class EngineConfig:
     kv_layout: KvLayout = "paged"
     attention_backend: AttentionBackend = "auto"
     cuda_graphs: bool = True
+    enable_fast_forward: bool = True
     run_ahead: int = 1
     max_num_queued_seqs: int | None = None
     max_session_pages: int | None = None
@@ -102,6 +104,7 @@ _KEPT_IN_LIMITS = (
     "enable_chunked_prefill",
     "scheduling",
     "kv_layout",
+    "enable_fast_forward",
     "run_ahead",
     "max_logprobs",
     "max_num_queued_seqs",
@@ -141,6 +144,7 @@ class Limits:
     enable_chunked_prefill: bool = True
     scheduling: Scheduling = "continuous"
     kv_layout: KvLayout = "paged"
+    enable_fast_forward: bool = True
     run_ahead: int = 1
     max_num_queued_seqs: int = 256
     max_session_pages: int | None = None

@@ -70,6 +70,9 @@ FLAGS: dict[str, Flag] = {
     "kv_layout": Flag("Scheduling", "contiguous: reserve max_model_len for each sequence; for comparison."),
     "attention_backend": Flag("Device and memory", "mosaic: our kernels for Hopper, or fail; auto: where they run."),
     "cuda_graphs": Flag("Device and memory", "Launch a GPU step as one graph; off, kernel by kernel, for comparison."),
+    "enable_fast_forward": Flag(
+        "Scheduling", "Tokens that a grammar forces take no steps of their own; off, for comparison."
+    ),
     "run_ahead": Flag("Scheduling", "Steps in flight beyond the one being read, 0 or 1."),
     "seed": Flag("Scheduling", "Of random weights, and of answers whose request names no seed (run, chat)."),
 }

@@ -2,9 +2,13 @@
 
 import dataclasses
 import itertools
+from typing import TYPE_CHECKING
 
 from jaxinfer.config import Limits
 from jaxinfer.engine.sequence import Sequence
+
+if TYPE_CHECKING:
+    from jaxinfer.engine.scheduler import Scheduler
 
 
 @dataclasses.dataclass(slots=True)
@@ -49,8 +53,33 @@ def prompts_fill(limits: Limits, running: list[Sequence], waiting: list[Sequence
     num_tokens = limits.max_num_batched_tokens
     for sequence in running:
         if not sequence.decoding:
-            num_tokens -= (len(sequence.tokens) - sequence.dispatched) * sequence.will_decode
+            num_tokens -= (len(sequence.known) - sequence.dispatched) * sequence.will_decode
         elif not sequence.request.bulk:
             return False
     startable = (s for s in waiting if s.will_decode and not s.may_not_start)
     return num_tokens <= sum(len(sequence.tokens) for sequence in itertools.islice(startable, num_slots))
+
+
+def short_prompts(scheduler: "Scheduler", ready: list[Sequence], num_decoding: int) -> dict[Sequence, int]:
+    """The waiting prompts that may overtake others of their priority, and how many tokens each needs: this step
+    computes them whole, and has a quarter for them and the decode rows together."""
+    if not scheduler.waiting:
+        return {}
+    limits, num_slots = scheduler.limits, len(scheduler.free_slots)
+    share = limits.max_num_batched_tokens // 4 - num_decoding
+    in_order = limits.scheduling == "static" or not limits.enable_chunked_prefill or scheduler.isolation.active
+    if in_order or not num_slots or share <= 0:
+        return {}
+    priority = scheduler.waiting[0].rank[0]
+    if num_decoding < len(ready) and next(s for s in ready if not s.decoding).rank[0] < priority:
+        return {}
+    found: dict[Sequence, int] = {}
+    for sequence in scheduler.waiting:
+        if sequence.rank[0] != priority or len(found) == num_slots:
+            break
+        if len(sequence.tokens) > share:
+            num_slots = len(scheduler.free_slots) - 1  # the last one is for the first whom they overtake
+        elif not sequence.may_not_start:
+            found[sequence] = len(sequence.tokens) - len(scheduler.hit(sequence)) * limits.page_size
+            share -= found[sequence]
+    return found

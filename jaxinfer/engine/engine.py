@@ -19,6 +19,7 @@ from concurrent.futures import Future
 
 from jaxinfer.config import Limits
 from jaxinfer.engine.failures import is_sticky
+from jaxinfer.engine.fast_forward import look_ahead
 from jaxinfer.engine.invariants import check_scheduler
 from jaxinfer.engine.scheduler import Scheduler, Step
 from jaxinfer.engine.sequence import (
@@ -188,6 +189,8 @@ class Engine:
         for sequence, reason in failed:
             self._news += self.scheduler.fail(sequence.request.id, reason, "no_token_left")
         self._on_device([step], self._in_flight[-1][1].draw, masks)
+        if self.limits.enable_fast_forward:
+            look_ahead(step, masks)
         self._spent("masks")
 
     def _commit(self) -> None:

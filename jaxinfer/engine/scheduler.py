@@ -23,11 +23,13 @@ from operator import attrgetter
 import numpy as np
 
 from jaxinfer.config import Limits
-from jaxinfer.engine.budget import Budget, prompts_fill
+from jaxinfer.engine.budget import Budget, prompts_fill, short_prompts
 from jaxinfer.engine.departures import Departures
 from jaxinfer.engine.failures import NOT_FINITE, STEP_FAILED
+from jaxinfer.engine.fast_forward import append_forced
 from jaxinfer.engine.full import dress_row, read_logprobs, read_scores
 from jaxinfer.engine.isolation import Isolation
+from jaxinfer.engine.late import begin_late
 from jaxinfer.engine.page_keys import chain, next_key, root_key
 from jaxinfer.engine.pages import Hit, PagePool
 from jaxinfer.engine.pooled import read_pooled
@@ -155,7 +157,7 @@ class Scheduler:
             self._preempt(self.running[-1])
         ready = self._ready(with_decode_rows)
         num_decoding = sum([s.decoding for s in ready])
-        budget = Budget(self.limits.max_num_batched_tokens - num_decoding, self._short(ready, num_decoding))
+        budget = Budget(self.limits.max_num_batched_tokens - num_decoding, short_prompts(self, ready, num_decoding))
         if self.in_flight and self._must_preempt(ready, budget):
             return None
         step = Step(Plan([]), [])
@@ -172,7 +174,7 @@ class Scheduler:
                 break  # preempted by one before it, as are all after it
             count = 1
             if not sequence.decoding:
-                count = budget.chunk(len(sequence.tokens) - start, sequence)
+                count = budget.chunk(len(sequence.known) - start, sequence)
                 budget.take(count, sequence)
             if count and self._make_room(sequence, count):
                 self._add_row(step, sequence, count)
@@ -190,30 +192,6 @@ class Scheduler:
             if not s.decoding or (s.dispatched + 1 < s.max_length and not (s.may_wait and s.must_wait))
         ]
 
-    def _short(self, ready: list[Sequence], num_decoding: int) -> dict[Sequence, int]:
-        """The waiting prompts that may overtake others of their priority, and how many tokens each needs: this step
-        computes them whole, and has a quarter for them and the decode rows together."""
-        if not self.waiting:
-            return {}
-        limits, num_slots = self.limits, len(self.free_slots)
-        share = limits.max_num_batched_tokens // 4 - num_decoding
-        in_order = limits.scheduling == "static" or not limits.enable_chunked_prefill or self.isolation.active
-        if in_order or not num_slots or share <= 0:
-            return {}
-        priority = self.waiting[0].rank[0]
-        if num_decoding < len(ready) and next(s for s in ready if not s.decoding).rank[0] < priority:
-            return {}
-        found: dict[Sequence, int] = {}
-        for sequence in self.waiting:
-            if sequence.rank[0] != priority or len(found) == num_slots:
-                break
-            if len(sequence.tokens) > share:
-                num_slots = len(self.free_slots) - 1  # the last one is for the first whom they overtake
-            elif not sequence.may_not_start:
-                found[sequence] = len(sequence.tokens) - len(self.hit(sequence)) * limits.page_size
-                share -= found[sequence]
-        return found
-
     def _must_preempt(self, ready: list[Sequence], budget: Budget) -> bool:
         """Whether there are too few pages for every ready sequence to get its row."""
         size, available, wanted = self.limits.page_size, self.pool.num_available, 0
@@ -224,7 +202,7 @@ class Scheduler:
             if sequence.decoding:
                 wanted += sequence.dispatched == len(sequence.page_ids) * size
             else:
-                count = budget.chunk(len(sequence.tokens) - sequence.dispatched, sequence)
+                count = budget.chunk(len(sequence.known) - sequence.dispatched, sequence)
                 budget.take(count, sequence)
                 wanted += -(-(sequence.dispatched + count) // size) - len(sequence.page_ids)
         return wanted > available
@@ -337,8 +315,9 @@ class Scheduler:
             sequence.num_sent_pages = len(sequence.page_ids)
         if not sequence.decoding:
             step.num_prompt_rows += 1
-            row.tokens = sequence.tokens[start:end]
-            row.sample = sequence.decoding = end == len(sequence.tokens) and not sequence.is_pooled
+            known = sequence.known
+            row.tokens = known[start:end]
+            row.sample = sequence.decoding = end == len(known) and not sequence.is_pooled
         row.random = sequence.is_random
         if not sequence.is_plain:
             dress_row(row, sequence)
@@ -360,6 +339,9 @@ class Scheduler:
                 continue
             if sequence.state is ended:
                 continue  # it ended while this step was in flight
+            if sequence.num_stale:
+                sequence.num_stale -= 1
+                continue
             end = row.start + row.count
             is_prompt = row.tokens is not None
             if is_prompt or not end % size:
@@ -380,8 +362,12 @@ class Scheduler:
                     output.times = sequence.new_times()
                 outputs.append(output)
                 num_sampled += 1
+                if sequence.forced:
+                    num_sampled += self._take_forced(sequence, output)
                 if sequence.may_wait:
                     num_sampled += close_thoughts(sequence, output, token)
+                if token == sequence.opens:
+                    begin_late(sequence, self.limits.vocab_size)
                 if token in sequence.end_ids or len(sequence.tokens) == sequence.max_length:
                     self._finish(sequence, output, token)
         self.counters.generated_tokens += num_sampled
@@ -390,6 +376,13 @@ class Scheduler:
         if self.isolation.active:
             self._withdraw_cleared(step)
         return outputs
+
+    def _take_forced(self, sequence: Sequence, output: Output) -> int:
+        """Commit what the grammar forces after the token just committed. Returns how many."""
+        num_forced = append_forced(sequence, output)
+        self.counters.masked_tokens += num_forced
+        self.counters.forwarded_tokens += num_forced
+        return num_forced
 
     def _finish(self, sequence: Sequence, output: Output, token: int) -> None:
         """End a sequence by its last token, for "stop" rather than "length" when both hold."""
@@ -490,7 +483,7 @@ class Scheduler:
         del self.running[bisect_left(self.running, sequence.rank, key=_rank)]
         self.free_slots.append(sequence.slot)
         sequence.slot = sequence.dispatched = sequence.num_sent_pages = 0
-        sequence.decoding = False
+        sequence.decoding, sequence.forced, sequence.num_stale = False, [], 0
 
     def _admit_siblings(self, first: Sequence) -> None:
         """The first choice's prompt pages are published (or will never be): queue the other choices."""

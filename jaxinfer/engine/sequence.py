@@ -4,6 +4,7 @@ import dataclasses
 import enum
 import time
 from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Ids
 from concurrent.futures import Future
 from typing import Any, Literal
 
@@ -44,6 +45,7 @@ class Structure:
     close_id: the grammar begins after this token, which ends thoughts.    open_id: begins them; unless the answer
     begins with it, the grammar begins at once. Both None: there are no thoughts.
     closes: as max_tokens nears, the answer is led to its grammar's end.
+    after: the grammar begins after this token, but for one among thoughts; until it comes, if it does, there is none.
     """
 
     text: str
@@ -51,6 +53,20 @@ class Structure:
     open_id: int | None = None
     close_id: int | None = None
     closes: bool = False
+    after: int | None = None
+
+    def is_begun(self, output: Ids[int]) -> bool:
+        """Whether the grammar has something to say of an answer that begins with these tokens."""
+        return self.after is None or self.beginning(output) is not None
+
+    def beginning(self, output: Ids[int]) -> int | None:
+        """Where in an answer the grammar begins that comes after a token; None: not yet."""
+        start = 0
+        if self.close_id is not None and (self.open_id is None or self.open_id in output[:1]):
+            if self.close_id not in output:
+                return None
+            start = output.index(self.close_id)
+        return output.index(self.after, start) + 1 if self.after in output[start:] else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -253,6 +269,9 @@ class Sequence:
     num_to_score: prompt tokens whose logprobs are still to be put out.    scores: those that are known.
     pooled: f32[D], the sum of what its rows have pooled since it was admitted.
     structured: where it stands in its grammar; until that is compiled, the sequence waits.
+    forced: what its row in flight draws and what follows, both known beforehand; until that row is committed.
+    grammar: compiled, for a structure that has not begun.    num_stale: rows in flight whose tokens it does not take.
+    is_held: its structure says what may be drawn.    opens: the token that begins one that has not begun; -1: none can.
     """
 
     request: Request
@@ -289,13 +308,19 @@ class Sequence:
     close_at: int | None = None
     pooled: np.ndarray | None = None
     structured: Structured | None = None
+    forced: list[int] = dataclasses.field(default_factory=list)
+    grammar: Grammar | None = None
+    num_stale: int = 0
+    is_held: bool = False
+    opens: int = -1
 
     def __post_init__(self) -> None:
-        controls = self.request.controls
-        self.is_full = controls is not None or self.request.logprobs is not None or self.request.structure is not None
+        controls, structure = self.request.controls, self.request.structure
+        self.hold(structure is not None and structure.is_begun(self.tokens[self.num_prompt :]))
+        if structure is not None and structure.after is not None:
+            self.opens = structure.after
         self.is_random = self.request.temperature > 0
         self.is_pooled = self.request.pooling is not None
-        self.is_plain = not (self.is_full or self.is_pooled) and self.request.prompt_logprobs is None
         self.may_wait = (
             self.request.text_lag
             or self.request.thoughts is not None
@@ -305,6 +330,15 @@ class Sequence:
             self.close_at = self.num_prompt + self.request.thoughts.budget
         for length in range(self.num_prompt + 1, len(self.tokens) + 1):
             self.follow_thoughts(self.tokens[length - 1], length)
+
+    def hold(self, is_held: bool) -> None:
+        """Whether its structure says from now on what may be drawn."""
+        structure, request = self.request.structure, self.request
+        self.is_held = is_held
+        self.is_full = request.controls is not None or request.logprobs is not None or is_held
+        self.is_plain = not self.is_full and request.pooling is None and request.prompt_logprobs is None
+        if structure is not None and is_held:
+            self.end_ids |= structure.end_ids
 
     def new_times(self) -> Times | None:
         """What is to be put out with what a row of known tokens has just brought; None: nothing has changed."""
@@ -320,10 +354,15 @@ class Sequence:
     @property
     def sampling(self) -> Sampling:
         r = self.request
-        has_logprobs, masked, controls = r.logprobs is not None, r.structure is not None, r.controls
+        has_logprobs, masked, controls = r.logprobs is not None, self.is_held, r.controls
         if masked and controls is not None:  # the masks say when it may end
             controls = dataclasses.replace(controls, min_tokens=0)
         return Sampling(r.temperature, r.top_k, r.top_p, r.min_p, r.seed, self.index, controls, has_logprobs, masked)
+
+    @property
+    def known(self) -> list[int]:
+        """The tokens that it has, or is certain to have once its row in flight is committed."""
+        return self.tokens + self.forced if self.forced else self.tokens
 
     @property
     def has_ended(self) -> bool:
@@ -337,7 +376,8 @@ class Sequence:
     @property
     def may_not_start(self) -> bool:
         """Whether a waiting sequence must see its grammar, or more of its text, first."""
-        return (self.request.structure is not None and self.structured is None) or self.must_wait_for_text
+        is_compiled = self.grammar is not None or self.structured is not None
+        return (self.request.structure is not None and not is_compiled) or self.must_wait_for_text
 
     def append(self, token: int) -> None:
         """A token has been committed."""
@@ -346,9 +386,15 @@ class Sequence:
             self.structured.follow(token)
 
     def begin_grammar(self, grammar: Grammar, vocab_size: int) -> None:
-        """It is compiled; follow it to where the sequence is."""
-        self.structured = Structured(grammar, self.request, vocab_size, self.max_length - self.num_prompt)
-        for token in self.tokens[self.num_prompt :]:
+        """It is compiled; follow it to where the sequence is, if it has begun there."""
+        self.grammar, structure = grammar, self.request.structure
+        if not self.is_held or structure is None:
+            return
+        start = self.num_prompt
+        if structure.after is not None:
+            start += structure.beginning(self.tokens[start:]) or 0
+        self.structured = Structured(grammar, self.request, vocab_size, self.max_length - start)
+        for token in self.tokens[start:]:
             self.structured.follow(token)
 
     @property
@@ -413,9 +459,7 @@ def sequences_of(
             num_prompt=len(request.prompt),
             max_length=len(request.prompt)
             + max(1, min(request.max_tokens, limits.max_model_len - len(request.prompt))),
-            end_ids=request.eos_token_ids
-            | request.stop_token_ids
-            | (request.structure.end_ids if request.structure else frozenset()),
+            end_ids=request.eos_token_ids | request.stop_token_ids,
             root=root_key(request.salt),
             acknowledged=len(output),
         )

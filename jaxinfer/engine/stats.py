@@ -56,7 +56,8 @@ class Counters:
     embeddings: prompts that became one.    pages_saved, pages_loaded: to and from host memory.
     nonfinite_rows: the first of each sequence that had one.
     failed_steps: which the device did not carry out.    recoveries: how often its state was built anew after one.
-    masked_tokens: that grammars had a say in.    closing_answers: whose tokens closing within max_tokens has narrowed.
+    masked_tokens: that grammars had a say in.    forwarded_tokens: of those, that took no step of their own.
+    closing_answers: whose tokens closing within max_tokens has narrowed.
     """
 
     steps: int = 0
@@ -72,6 +73,7 @@ class Counters:
     failed_steps: int = 0
     recoveries: int = 0
     masked_tokens: int = 0
+    forwarded_tokens: int = 0
     closing_answers: int = 0
     finished: dict[str, int] = dataclasses.field(
         default_factory=lambda: dict.fromkeys(("stop", "length", "abort", "error"), 0)
@@ -113,6 +115,7 @@ class EngineStats:
     failed_steps: int
     recoveries: int
     masked_tokens: int
+    forwarded_tokens: int
     closing_answers: int
     finished: dict[str, int]
     steps: int

@@ -48,8 +48,10 @@ class Structured:
         self._allowed = None
         if controls.allowed_token_ids is not None or controls.bad_words:
             self._allowed = bits_of(allowed_by(controls, vocab_size))
-        self._is_thinking = self._structure.close_id is not None and self._structure.open_id is None
-        self._may_think = self._structure.open_id is not None
+        self._needs_draws = request.logprobs is not None or self._allowed is not None
+        thinks = self._structure.after is None and self._structure.close_id is not None  # else that is over
+        self._is_thinking = thinks and self._structure.open_id is None
+        self._may_think = thinks and self._structure.open_id is not None
         self.is_led = False
         self._closer: Closer | None = None
         if self._structure.closes:
@@ -66,6 +68,11 @@ class Structured:
     def is_closing(self) -> bool:
         """Whether its next mask takes so long that it should be made beside others'."""
         return self._closer is not None and self._closer.is_due
+
+    @property
+    def may_forward(self) -> bool:
+        """Whether tokens that the grammar forces may be taken without a draw of each."""
+        return not (self._needs_draws or self._is_thinking or self._may_think)
 
     def follow(self, token: int) -> None:
         """The next token of the output."""

@@ -17,7 +17,7 @@ from jaxinfer.protocol.completions import CompletionRequest, read_completion
 from jaxinfer.protocol.fields import CommonWire, Envelope, StreamOptions
 from jaxinfer.protocol.responses import Answer, Kind
 from jaxinfer.protocol.sampling import SamplingParams
-from jaxinfer.protocol.tools import unknown_form
+from jaxinfer.protocol.tools import Tools, unknown_form
 from jaxinfer.protocol.truncation import truncated
 from jaxinfer.protocol.validate import invalid, validate_sampling
 from jaxinfer.text.reading import Reading
@@ -149,11 +149,16 @@ def _reading(llm: AsyncLLM, chat: ChatRequest, prompt: list[int]) -> Reading | N
 
 def check_abilities(info: ModelInfo, chat: ChatRequest) -> None:
     """Raise InvalidRequest for tools or thinking that the served model does not know."""
-    if chat.tools is not None and info.tool_format is None:
-        raise unknown_form(info.root)
+    check_tools(info, chat.tools)
     if chat.wire.reasoning_effort not in (None, "none") and not info.has_thinking:
         message = f"reasoning_effort needs a model that thinks, {info.root} does not; leave it out"
         raise InvalidRequest(message, param="reasoning_effort", code="unsupported_parameter")
+
+
+def check_tools(info: ModelInfo, tools: Tools | None) -> None:
+    """Raise InvalidRequest for tools that the served model cannot be shown."""
+    if tools is not None and info.tool_format is None:
+        raise unknown_form(info.root)
 
 
 async def _echo(llm: AsyncLLM, request: CompletionRequest, prompts: list[list[int]], left: list[list[int]]) -> Echo:

@@ -289,7 +289,7 @@ class LLM:
         self._start(answers)
         return answers
 
-    def _form(self, params: SamplingParams, reading: Reading | None, tried: dict[Constraint, Tried]) -> str | None:
+    def _form(self, params: SamplingParams, reading: Reading | None, tried: dict[Constraint, Tried]) -> Tried | None:
         """The grammar of what an answer must be. tried: those that were before. Raises InvalidRequest."""
         control_tokens = self._text.tokenizer.control_tokens
         constraint = constraint_for(params, reading, control_tokens)
@@ -299,9 +299,9 @@ class LLM:
             tried[constraint] = check_here(self._core.grammars, constraint, control_tokens)
             for warning in tried[constraint].warnings:
                 log.warning("%s: %s", constraint.param, warning)
-        return tried[constraint].text
+        return tried[constraint]
 
-    def _structure(self, form: str | None, ids: list[int], params: SamplingParams, *, chat: bool) -> Structure | None:
+    def _structure(self, form: Tried | None, ids: list[int], params: SamplingParams, *, chat: bool) -> Structure | None:
         if form is None:
             return None
         return structure_of(form, self._text, ids, self.info.eos_token_ids, params, chat=chat)

@@ -1,11 +1,12 @@
 """From what a request says of its answer's form to what the engine is told."""
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from jaxinfer.engine.sequence import Structure
-from jaxinfer.errors import InvalidRequest, Overloaded
+from jaxinfer.errors import ApiError, InvalidRequest, Overloaded
 from jaxinfer.llm.text_side import TOKENIZER_FILE, TextSide
 from jaxinfer.llm.types import ModelInfo
 from jaxinfer.protocol.sampling import SamplingParams
@@ -15,7 +16,9 @@ from jaxinfer.text.grammar.compiler import Compiler
 from jaxinfer.text.grammar.source import Constraint
 from jaxinfer.text.grammar.trial import MEMORY_BYTES, Setting, Trial, Tried, refuse, try_one
 from jaxinfer.text.reading import Reading
-from jaxinfer.text.tools.grammar import tool_grammar
+from jaxinfer.text.tools.grammar import opening_id, tool_grammar
+
+log = logging.getLogger(__name__)
 
 MAX_WAITING_TRIALS = 16  # of new grammars, which are tried one after another
 
@@ -40,28 +43,39 @@ def constraint_for(
             raise unsupported(f"{asked.kind} beside tools", cure=cure, param=asked.kind)
         calls = tool_grammar(form, use, due=True, control_tokens=control_tokens)
         return Constraint(asked.kind, asked.value, asked.strict, calls, asked.param)
-    calls = tool_grammar(form, use, due=False, control_tokens=control_tokens) if use.strict else None
-    return None if calls is None else Constraint("tools", calls=calls, param="tools", strict=True)
+    if use.strict:
+        calls = tool_grammar(form, use, due=False, control_tokens=control_tokens)
+        return None if calls is None else Constraint("tools", calls=calls, param="tools", strict=True)
+    if (after := opening_id(form, control_tokens)) is None:
+        return None
+    try:
+        calls = tool_grammar(form, use, due=False, control_tokens=control_tokens, begun=True)
+    except InvalidRequest as refusal:
+        log.warning("tools: arguments are not held to their schemas: %s", refusal)
+        return None
+    return Constraint("tools", calls=calls, param="tools", after=after)
 
 
 def structure_of(
-    text: str,
+    form: Tried,
     side: TextSide,
     prompt_ids: Sequence[int],
     end_ids: Sequence[int],
     params: SamplingParams,
     *,
     chat: bool,
-) -> Structure:
-    """text: of the grammar.    end_ids: the model's.    chat: the prompt is a rendered conversation, so that thoughts
-    may come before the answer.
+) -> Structure | None:
+    """form: what was said of the grammar.    end_ids: the model's.    chat: the prompt is a rendered conversation, so
+    that thoughts may come before the answer.
     """
-    closes = params.close_within_max_tokens
+    text, closes = form.text, params.close_within_max_tokens
+    if not text:
+        return None
     thinking = side.thinking if chat else None
     if thinking is None or (start := thinking.start(prompt_ids)) == "answering":
-        return Structure(text, frozenset(end_ids), closes=closes)
+        return Structure(text, frozenset(end_ids), closes=closes, after=form.after)
     open_id = thinking.open_id if start == "either" else None
-    return Structure(text, frozenset(end_ids), open_id, thinking.close_id, closes)
+    return Structure(text, frozenset(end_ids), open_id, thinking.close_id, closes, form.after)
 
 
 class Forms:
@@ -82,8 +96,12 @@ class Forms:
         constraint = constraint_for(params, reading, self._side.tokenizer.control_tokens)
         if constraint is None:
             return None
-        if (tried := self._trial.known(constraint)) is not None:
-            return tried
+        try:
+            return self._trial.known(constraint) or await self._check(constraint)
+        except ApiError as refusal:
+            return _left_free(constraint, refusal)
+
+    async def _check(self, constraint: Constraint) -> Tried:
         if self._num_waiting >= MAX_WAITING_TRIALS:
             law = f"at most {MAX_WAITING_TRIALS} requests may wait for new grammars to be tried, and as many do"
             raise Overloaded(f"{law}; try again shortly", code="grammars_full", retry_after_s=1.0)
@@ -106,7 +124,7 @@ class Forms:
         form = form or await self.check(params, reading)
         if form is None:
             return None
-        return structure_of(form.text, self._side, prompt_ids, self._end_ids, params, chat=chat)
+        return structure_of(form, self._side, prompt_ids, self._end_ids, params, chat=chat)
 
     def close(self) -> None:
         """End the child."""
@@ -117,6 +135,16 @@ class Forms:
 
 def check_here(compiler: Compiler | None, constraint: Constraint, control_tokens: Mapping[str, int]) -> Tried:
     """What a Trial does, in this process: for callers who write their own grammars. Raises InvalidRequest."""
-    if compiler is None:
-        raise unsupported(constraint.kind)
-    return refuse(try_one(compiler.vocabulary, constraint, control_tokens), constraint)
+    try:
+        if compiler is None:
+            raise unsupported(constraint.kind)
+        return refuse(try_one(compiler.vocabulary, constraint, control_tokens), constraint)
+    except InvalidRequest as refusal:
+        return _left_free(constraint, refusal)
+
+
+def _left_free(constraint: Constraint, refusal: ApiError) -> Tried:
+    """What nobody asked for is left free, with a warning, where it cannot be had; else raises the refusal."""
+    if constraint.after is None:
+        raise refusal
+    return Tried(warnings=(f"arguments of {constraint.param} are not held to their schemas: {refusal}"[:200],))

@@ -118,8 +118,8 @@ class Stats:
     held: of the waiting, those that wait for a sibling's prompt.    awaiting_grammar: requests, until theirs is
     compiled.    pages_kept: by sessions, cached or owned; pages_kept_by: by each of them.    host_pages, host_pages_by:
     of sessions, in host memory.    pages_saved, pages_loaded: to there, and back.    masked_tokens: that grammars had a
-    say in.    closing_answers: whose tokens closing has narrowed.    restarts: how often a new engine went on where one
-    had ended.
+    say in.    forwarded_tokens: of those, that took no step.    closing_answers: whose tokens closing has narrowed.
+    restarts: how often a new engine went on where one had ended.
     """
 
     running: int = 0
@@ -148,6 +148,7 @@ class Stats:
     failed_steps: int = 0
     recoveries: int = 0
     masked_tokens: int = 0
+    forwarded_tokens: int = 0
     closing_answers: int = 0
     steps: int = 0
     restarts: int = 0
@@ -178,6 +179,7 @@ _COUNTERS = (
     "failed_steps",
     "recoveries",
     "masked_tokens",
+    "forwarded_tokens",
     "closing_answers",
     "steps",
     "restarts",

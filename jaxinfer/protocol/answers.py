@@ -145,6 +145,10 @@ _OUTPUT: Schema = {
             }
             | {"content": _list(_object({"type": {"const": "reasoning_text"}, "text": _STRING}))}
         ),
+        _object(
+            {"id": _STRING, "type": {"const": "function_call"}, "status": _ITEM_STATUS}
+            | dict.fromkeys(("call_id", "name", "arguments"), _STRING)
+        ),
     ]
 }
 _RESPONSE_USAGE = _object(
@@ -180,8 +184,18 @@ _RESPONSE = _object(
         "top_p": _NUMBER,
         "presence_penalty": _NUMBER,
         "frequency_penalty": _NUMBER,
-        "tools": _list({"type": "object"}),
-        "tool_choice": {"enum": ["auto", "none"]},
+        "tools": _list(
+            _object(
+                {"type": {"const": "function"}, "name": _STRING, "description": _TEXT_OR_NULL}
+                | {"parameters": {"type": ["object", "null"]}, "strict": {"type": "boolean"}}
+            )
+        ),
+        "tool_choice": {
+            "anyOf": [
+                {"enum": ["auto", "none", "required"]},
+                _object({"type": {"const": "function"}, "name": _STRING}),
+            ]
+        },
         "parallel_tool_calls": {"type": "boolean"},
         "max_tool_calls": {"type": "null"},
         "truncation": {"const": "disabled"},
@@ -195,6 +209,7 @@ _BLOCK: Schema = {
     "anyOf": [
         _object({"type": {"const": "text"}, "text": _STRING}),
         _object({"type": {"const": "thinking"}, "thinking": _STRING, "signature": _STRING}),
+        _object({"type": {"const": "tool_use"}, "id": _STRING, "name": _STRING, "input": {"type": "object"}}),
     ]
 }
 _MESSAGE = _object(
@@ -204,7 +219,7 @@ _MESSAGE = _object(
         "role": {"const": "assistant"},
         "model": _STRING,
         "content": _list(_BLOCK),
-        "stop_reason": {"enum": ["end_turn", "max_tokens", "stop_sequence", None]},
+        "stop_reason": {"enum": ["end_turn", "max_tokens", "stop_sequence", "tool_use", None]},
         "stop_sequence": _TEXT_OR_NULL,
         "usage": _object(
             dict.fromkeys(

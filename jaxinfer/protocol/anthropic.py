@@ -5,19 +5,24 @@ from typing import Any, Literal
 
 import msgspec
 
+from jaxinfer.protocol.anthropic_blocks import Conversation, read_conversation
 from jaxinfer.protocol.carried import OTHERS_REFUSED, carried, speaking_of
 from jaxinfer.protocol.chat import ChatRequest, Effort, check_template_kwargs, read_chat
 from jaxinfer.protocol.fields import SAMPLING_FIELDS, Envelope, Refusal, read_wire, required
-from jaxinfer.protocol.messages import Dialect, read_content, read_messages
+from jaxinfer.protocol.flat_tools import ANTHROPIC, named, nested
 from jaxinfer.protocol.structured import STRUCTURED
+from jaxinfer.protocol.tools import Tools, read_tools
 from jaxinfer.protocol.validate import invalid
 
-DIALECT = Dialect(roles=("user", "assistant", "system"), ignored=frozenset())
-NAMES = {"stop": "stop_sequences", "reasoning_effort": "thinking", "thinking_token_budget": "thinking.budget_tokens"}
+NAMES = {
+    "stop": "stop_sequences",
+    "reasoning_effort": "thinking",
+    "thinking_token_budget": "thinking.budget_tokens",
+    "parameters": "input_schema",
+}
+CHOICES = {"auto": "auto", "any": "required", "none": "none"}  # Anthropic's words for chat's
 MESSAGES_REFUSED: dict[str, Refusal] = {
     **{name: refusal for name, refusal in OTHERS_REFUSED.items() if name != "thinking_token_budget"},
-    "tools": Refusal(([],)),
-    "tool_choice": Refusal(({"type": "auto"}, {"type": "none"})),
     "stop": Refusal(cure="set stop_sequences"),
     "logprobs": Refusal(cure="send the conversation to /v1/chat/completions"),
     "container": Refusal(),
@@ -47,12 +52,22 @@ class Thinking(msgspec.Struct, frozen=True, kw_only=True):
         return efforts.get(self.type)
 
 
+class ToolChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """any: the answer is calls.    tool: one call of that name."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
 class MessagesWire(Envelope, frozen=True, kw_only=True):
     """The fields of a request beside SamplingParams'."""
 
     messages: Any = None
     system: Any = None
     stop_sequences: list[str] | None = None
+    tools: Any = None
+    tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     chat_template_kwargs: dict[str, Any] = {}
 
@@ -63,20 +78,20 @@ class CountTokensWire(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     messages: Any = None
     system: Any = None
+    tools: Any = None
+    tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     chat_template_kwargs: dict[str, Any] = {}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Conversation:
-    """goes_on: its last message is the assistant's, and the answer goes on with it.    unknown: names nobody reads."""
+class CountTokens:
+    """A conversation whose tokens are to be counted. tools: what it offers."""
 
-    messages: list[dict[str, Any]]
+    wire: CountTokensWire
+    conversation: Conversation
+    tools: Tools | None
     unknown: tuple[str, ...]
-
-    @property
-    def goes_on(self) -> bool:
-        return bool(self.messages[-1]["role"] == "assistant")
 
 
 def read_message_request(body: dict[str, Any]) -> ChatRequest:
@@ -85,11 +100,13 @@ def read_message_request(body: dict[str, Any]) -> ChatRequest:
     required(body, "messages")
     known = MESSAGES_IGNORED | MESSAGES_SAMPLING | STRUCTURED
     wire, unknown = read_wire(body, MessagesWire, refused=MESSAGES_REFUSED, also_known=known)
-    conversation = _read_conversation(wire.messages, wire.system)
+    conversation = read_conversation(wire.messages, wire.system)
+    tools, unknown_in_tools = _read_tools(wire)
     own: dict[str, Any] = {
         "messages": conversation.messages,
         "stop": wire.stop_sequences,
         "continue_final_message": conversation.goes_on,
+        **tools,
     }
     if wire.thinking is not None:
         own["reasoning_effort"] = wire.thinking.effort
@@ -97,41 +114,36 @@ def read_message_request(body: dict[str, Any]) -> ChatRequest:
             own["thinking_token_budget"] = wire.thinking.budget_tokens
     with speaking_of(NAMES):
         chat = read_chat(carried(body, MESSAGES_REFUSED) | own)
-    return dataclasses.replace(chat, unknown=unknown + conversation.unknown)
+    return dataclasses.replace(chat, unknown=unknown + conversation.unknown + unknown_in_tools)
 
 
-def read_count_tokens(body: dict[str, Any]) -> tuple[CountTokensWire, Conversation]:
+def read_count_tokens(body: dict[str, Any]) -> CountTokens:
     """Read a /v1/messages/count_tokens request's JSON object. Raises InvalidRequest."""
     required(body, "messages")
     wire, unknown = read_wire(body, CountTokensWire, refused=MESSAGES_REFUSED, also_known=MESSAGES_IGNORED)
     check_template_kwargs(wire.chat_template_kwargs)
-    conversation = _read_conversation(wire.messages, wire.system)
-    return wire, dataclasses.replace(conversation, unknown=unknown + conversation.unknown)
+    conversation = read_conversation(wire.messages, wire.system)
+    asked, unknown_in_tools = _read_tools(wire)
+    with speaking_of(NAMES):
+        tools = read_tools(asked["tools"], asked["tool_choice"], asked["parallel_tool_calls"])
+    return CountTokens(wire, conversation, tools, unknown + conversation.unknown + unknown_in_tools)
 
 
-def _read_conversation(raw: Any, system: Any) -> Conversation:
-    if isinstance(raw, list):
-        raw = [_with_thoughts_apart(message, f"messages[{i}].content") for i, message in enumerate(raw)]
-    messages, unknown = read_messages(raw, DIALECT)
-    if system is not None:
-        messages.insert(0, {"role": "system", "content": read_content(system, "system", DIALECT)})
-    return Conversation(messages, unknown)
-
-
-def _with_thoughts_apart(message: Any, path: str) -> Any:
-    """An answer that a client sends back, its blocks of thoughts in a field as templates read it."""
-    content = message.get("content") if isinstance(message, dict) and message.get("role") == "assistant" else None
-    if not isinstance(content, list):
-        return message
-    thoughts, rest = "", []
-    for position, block in enumerate(content):
-        kind = block.get("type") if isinstance(block, dict) else None
-        if kind == "thinking":
-            if not isinstance(block.get("thinking"), str):
-                raise invalid(f"{path}[{position}].thinking", "a string", block.get("thinking"))
-            thoughts += block["thinking"]
-        elif kind != "redacted_thinking":  # another server's, which nobody else can read
-            rest.append(block)
-    if len(rest) == len(content):
-        return message
-    return message | {"content": rest or ""} | ({"reasoning_content": thoughts} if thoughts else {})
+def _read_tools(wire: MessagesWire | CountTokensWire) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Chat's three fields of tools, and the names of fields that nobody reads."""
+    tools, unknown = nested(wire.tools, ANTHROPIC)
+    for position, tool in enumerate(tools if isinstance(tools, list) else ()):
+        if "parameters" not in tool["function"]:
+            raise invalid(f"tools[{position}].input_schema", "a JSON schema, an object", None)
+    choice = wire.tool_choice
+    asked: Any = None if choice is None else CHOICES.get(choice.type)
+    if choice is not None and choice.type == "tool":
+        if choice.name is None:
+            raise invalid("tool_choice.name", "the name of a tool, with type tool", None)
+        asked = named(choice.name)
+    parallel = choice is None or not choice.disable_parallel_tool_use
+    if not tools and choice is not None:
+        if choice.type in ("any", "tool"):
+            raise invalid("tool_choice", "left out without tools", choice.type, cure="send tools or leave it out")
+        asked = None
+    return {"tools": tools, "tool_choice": asked, "parallel_tool_calls": parallel}, unknown

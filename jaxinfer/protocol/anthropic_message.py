@@ -3,9 +3,12 @@
 import dataclasses
 from typing import Any
 
+import msgspec
+
 from jaxinfer.errors import ApiError
 from jaxinfer.protocol.forms import Choice, Piece, Progress, Usage
-from jaxinfer.protocol.responses import encode_json, encode_text, event_frame
+from jaxinfer.protocol.responses import encode_json, encode_text, event_frame, in_order, own_id
+from jaxinfer.text.tools.reader import CallDelta
 
 _ERROR_TYPES = {
     401: "authentication_error",
@@ -35,9 +38,11 @@ class Message:
         """The whole answer, not streamed."""
         (choice,) = choices
         content = [_thoughts(choice.reasoning)] if choice.reasoning else []
-        if choice.text or not content:
+        if choice.text or not (content or choice.calls):
             content.append(_text(choice.text))
-        return encode_json(self.head(content, progress.usage) | _end(choice.finish_reason, choice.stop_reason))
+        content += [_call(call, msgspec.Raw(call.arguments.encode())) for call in choice.calls]
+        end = _end(choice.finish_reason, choice.stop_reason, has_calls=bool(choice.calls))
+        return encode_json(self.head(content, progress.usage) | end)
 
     def head(self, content: list[dict[str, Any]], usage: Usage) -> dict[str, Any]:
         """The message object, not ended."""
@@ -58,7 +63,7 @@ class Message:
 
 
 class MessageEvents:
-    """The events of one streamed answer: a block of thoughts, if any, then one of text."""
+    """The events of one streamed answer: blocks one after another, of thoughts, of text and of calls."""
 
     ping = b'event: ping\ndata: {"type":"ping"}\n\n'
 
@@ -67,36 +72,55 @@ class MessageEvents:
         self._progress = progress
         self._is_begun = False
         self._index = -1  # of the block that is open
-        self._is_text = False  # what is open
+        self._open = ""  # its type, if one is
+        self._has_calls = False  # one is whole
 
     def piece(self, index: int, piece: Piece) -> bytes:
-        """Its deltas, of thoughts and of text; what opens message and blocks first, what closes them last."""
+        """Its deltas, each in a block of its kind; what opens message and blocks first, what closes them last."""
         frames = b"" if self._is_begun else self._opening()
         self._is_begun = True
         if piece.reasoning:
-            frames += b"" if self._index >= 0 else self._begin(_thoughts(""))
-            delta = {"type": "thinking_delta", "thinking": piece.reasoning}
-            frames += event_frame("content_block_delta", {"index": self._index, "delta": delta})
-        if not self._is_text and (piece.text or (piece.finish_reason is not None and self._index < 0)):
-            frames += self._stop() + self._begin(_text(""))
-            self._is_text = True
-        if piece.text:
-            frames += _DELTA % (self._index, encode_text(piece.text))
-        return frames if piece.finish_reason is None else frames + self._closing(piece)
+            frames += self._begin_unless_open(_thoughts(""))
+            frames += self._delta({"type": "thinking_delta", "thinking": piece.reasoning})
+        for part in in_order(piece, is_calling=self._open == "tool_use"):
+            frames += self._say(part) if isinstance(part, str) else self._call(part)
+        if piece.finish_reason is None:
+            return frames
+        return frames + (self._begin(_text("")) if self._index < 0 else b"") + self._closing(piece)
+
+    def _say(self, text: str) -> bytes:
+        return self._begin_unless_open(_text("")) + _DELTA % (self._index, encode_text(text))
+
+    def _call(self, call: CallDelta) -> bytes:
+        """The next piece of a call. One that turns out to be none is left as it stands; the rest of it is text."""
+        frames = b"" if call.name is None else self._begin(_call(call, {}))
+        if call.arguments:
+            frames += self._delta({"type": "input_json_delta", "partial_json": call.arguments})
+        self._has_calls = self._has_calls or call.is_whole
+        return frames + (self._stop() if call.is_whole or call.dropped is not None else b"")
 
     def _opening(self) -> bytes:
         return event_frame("message_start", {"message": self._message.head([], self._progress.usage)})
 
+    def _begin_unless_open(self, block: dict[str, Any]) -> bytes:
+        return b"" if self._open == block["type"] else self._begin(block)
+
     def _begin(self, block: dict[str, Any]) -> bytes:
+        frames = self._stop()
         self._index += 1
-        frame = event_frame("content_block_start", {"index": self._index, "content_block": block})
-        return frame if self._index else frame + self.ping  # where Anthropic has its first
+        self._open = block["type"]
+        frames += event_frame("content_block_start", {"index": self._index, "content_block": block})
+        return frames if self._index else frames + self.ping  # where Anthropic has its first
+
+    def _delta(self, delta: dict[str, str]) -> bytes:
+        return event_frame("content_block_delta", {"index": self._index, "delta": delta})
 
     def _stop(self) -> bytes:
-        return b"" if self._index < 0 else event_frame("content_block_stop", {"index": self._index})
+        was_open, self._open = self._open, ""
+        return event_frame("content_block_stop", {"index": self._index}) if was_open else b""
 
     def _closing(self, piece: Piece) -> bytes:
-        delta = _end(piece.finish_reason, piece.stop_reason)
+        delta = _end(piece.finish_reason, piece.stop_reason, has_calls=self._has_calls)
         usage = _usage(self._progress.usage)
         return self._stop() + event_frame("message_delta", {"delta": delta, "usage": usage})
 
@@ -122,11 +146,16 @@ def _thoughts(text: str) -> dict[str, Any]:
     return {"type": "thinking", "thinking": text, "signature": ""}
 
 
-def _end(finish_reason: str | None, stop_reason: int | str | None) -> dict[str, str | None]:
-    """An answer that was aborted has neither reason."""
+def _call(call: CallDelta, arguments: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": own_id(call, "toolu_"), "name": call.name, "input": arguments}
+
+
+def _end(finish_reason: str | None, stop_reason: int | str | None, *, has_calls: bool) -> dict[str, str | None]:
+    """An answer that was aborted has neither reason. With a call, also of a tool by name, clients wait for tool_use."""
     if isinstance(stop_reason, str):
         return {"stop_reason": "stop_sequence", "stop_sequence": stop_reason}
-    reasons = {"stop": "end_turn", "length": "max_tokens"}
+    ended = "tool_use" if has_calls else "end_turn"
+    reasons = {"stop": ended, "tool_calls": ended, "length": "max_tokens"}
     return {"stop_reason": reasons.get(finish_reason or ""), "stop_sequence": None}
 
 

@@ -24,6 +24,8 @@ OTHERS_REFUSED: dict[str, Refusal] = {
     "function_call": Refusal(("none",)),
     "modalities": Refusal((["text"],)),
 }
+# chat's tools have a level more than those of the other APIs
+_TOOL_PATH = re.compile(r"(tools\[\d+\])\.function(\.parameters)?\b")
 _ENVELOPE = frozenset(field.name for field in msgspec.structs.fields(Envelope))
 
 
@@ -35,12 +37,19 @@ def carried(body: Mapping[str, Any], refused: Mapping[str, Refusal]) -> dict[str
 
 @contextlib.contextmanager
 def speaking_of(names: Mapping[str, str]) -> Iterator[None]:
-    """Let what is refused within name fields as this API does. names: chat's word for a field, and this API's."""
+    """Let what is refused within name fields as this API does. names: chat's word for a field, and this API's;
+    `parameters`: that of a tool.
+    """
+
+    def flat(path: re.Match[str]) -> str:
+        return path[1] + (f".{names.get('parameters', 'parameters')}" if path[2] else "")
+
     try:
         yield
     except InvalidRequest as error:
-        message, param = str(error), error.param or ""
+        message, param = (_TOOL_PATH.sub(flat, text) for text in (str(error), error.param or ""))
         for chat_s, own in names.items():
             begins = "" if "_" in chat_s else "^"  # elsewhere in a message it is a word like others
             message = re.sub(rf"{begins}\b{chat_s}\b", own, message)
-        raise InvalidRequest(message, param=names.get(param, error.param), code=error.code) from error
+        own_param = error.param and names.get(param, param)
+        raise InvalidRequest(message, param=own_param, code=error.code) from error

@@ -48,17 +48,23 @@ def read_messages(raw: Any, dialect: Dialect = CHAT) -> tuple[list[dict[str, Any
     if not 1 <= len(raw) <= MAX_MESSAGES:
         raise invalid(dialect.name, f"a list of 1 to {MAX_MESSAGES} messages", Verbatim(str(len(raw))))
     messages, unknown = [], []
-    known = {"role", "content", *dialect.ignored, *_REFUSED, *_TOOLS_REFUSED, *_TEMPLATE_FIELDS}
     for position, message in enumerate(raw):
         path = f"{dialect.name}[{position}]"
-        if not isinstance(message, dict):
-            raise invalid(path, "an object with role and content", message)
-        messages.append(_read_message(message, path, dialect))
-        unknown += [f"{path}.{name}" for name in message if name not in known]
+        messages.append(read_message(message, path, dialect))
+        unknown += unknown_in(message, path, dialect)
     return messages, tuple(unknown)
 
 
-def _read_message(message: dict[str, Any], path: str, dialect: Dialect) -> dict[str, Any]:
+def unknown_in(message: dict[str, Any], path: str, dialect: Dialect) -> list[str]:
+    """The names of fields that nobody reads."""
+    known = {"role", "content", *dialect.ignored, *_REFUSED, *_TOOLS_REFUSED, *_TEMPLATE_FIELDS}
+    return [f"{path}.{name}" for name in message if name not in known]
+
+
+def read_message(message: Any, path: str, dialect: Dialect) -> dict[str, Any]:
+    """The message to render. path: its place in the request. Raises InvalidRequest."""
+    if not isinstance(message, dict):
+        raise invalid(path, "an object with role and content", message)
     role = message.get("role")
     if role in _LATER_ROLES and role not in dialect.roles:
         raise InvalidRequest(
@@ -127,11 +133,12 @@ def read_content(content: Any, path: str, dialect: Dialect = CHAT) -> str:
     if not isinstance(content, list) or not content:
         raise invalid(path, "a string or a list of text parts", content)
     # vLLM's way for templates that take a string: a line to each part
-    parts = [_read_part(part, f"{path}[{position}]", dialect) for position, part in enumerate(content)]
+    parts = [read_part(part, f"{path}[{position}]", dialect) for position, part in enumerate(content)]
     return "\n".join(parts)
 
 
-def _read_part(part: Any, path: str, dialect: Dialect) -> str:
+def read_part(part: Any, path: str, dialect: Dialect) -> str:
+    """The text of one part."""
     kind = part.get("type") if isinstance(part, dict) else None
     if isinstance(kind, str) and kind in _LATER_PARTS:
         raise unsupported(f"{path} of type {kind}", cure="this server reads text only", param=path)

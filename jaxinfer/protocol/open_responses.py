@@ -9,14 +9,14 @@ import msgspec
 from jaxinfer.protocol.carried import OTHERS_REFUSED, carried, speaking_of
 from jaxinfer.protocol.chat import ChatRequest, Effort, read_chat
 from jaxinfer.protocol.fields import GENERATING, Envelope, Refusal, read_wire, required
-from jaxinfer.protocol.messages import Dialect, read_messages
+from jaxinfer.protocol.flat_tools import RESPONSES, flat, nested, nested_choice
+from jaxinfer.protocol.response_items import Messages, read_input
 from jaxinfer.protocol.sampling import GenerationDefaults
-from jaxinfer.protocol.validate import MAX_LOGPROBS, Range, invalid, show, unsupported
+from jaxinfer.protocol.validate import MAX_LOGPROBS, Range, invalid, unsupported
 
-Messages = list[dict[str, Any]]
 Key = Annotated[str, msgspec.Meta(max_length=64)]
 Metadata = Annotated[dict[Key, Annotated[str, msgspec.Meta(max_length=512)]], msgspec.Meta(max_length=16)]
-# What an answer may bring along. All but the first are parts of what tools and reasoning bring, and there are none.
+# What an answer may bring along. All but the first are parts of what a server's own tools bring, and there are none.
 Include = Literal[
     "message.output_text.logprobs",
     "reasoning.encrypted_content",
@@ -29,11 +29,6 @@ Include = Literal[
 ]
 THOUGHTS = ("reasoning", "thinking_token_budget")
 LOGPROBS = "message.output_text.logprobs"
-DIALECT = Dialect(
-    "input",
-    text_parts=("input_text", "output_text"),
-    ignored=frozenset({"type", "id", "status", "phase"}),
-)
 NAMES = {
     "response_format": "text.format",
     "max_tokens": "max_output_tokens",
@@ -43,8 +38,6 @@ NAMES = {
 }
 RESPONSE_REFUSED: dict[str, Refusal] = {
     **{name: refusal for name, refusal in OTHERS_REFUSED.items() if name not in THOUGHTS},
-    "tools": Refusal(([],)),
-    "tool_choice": Refusal(("auto", "none")),
     "max_tool_calls": Refusal(),
     "truncation": Refusal(("disabled",), cure="set truncate_prompt_tokens"),
     "background": Refusal((False,)),
@@ -86,6 +79,8 @@ class ResponseWire(Envelope, frozen=True, kw_only=True):
     max_output_tokens: Any = None
     top_logprobs: Any = None
     include: list[Include] = []
+    tools: Any = None
+    tool_choice: Any = None
     parallel_tool_calls: bool = True
     metadata: Metadata = {}
     stream_options: ResponseStreamOptions | None = None
@@ -104,7 +99,6 @@ class ResponseRequest:
     wire: ResponseWire
     chat: ChatRequest
     conversation: Messages
-    tool_choice: str
 
     def settings(self, defaults: GenerationDefaults) -> dict[str, Any]:
         """What the answer repeats of the request, with the values that were used where it left some out."""
@@ -113,7 +107,8 @@ class ResponseRequest:
             "instructions": wire.instructions,
             "previous_response_id": wire.previous_response_id,
             "store": wire.store,
-            "tool_choice": self.tool_choice,
+            "tools": [] if self.chat.tools is None else flat(self.chat.tools.shown),
+            "tool_choice": wire.tool_choice or "auto",
             "parallel_tool_calls": wire.parallel_tool_calls,
             "metadata": wire.metadata,
             "text": {"format": wire.text.get("format") or {"type": "text"}},
@@ -136,8 +131,11 @@ def read_response_request(
     """Read a request's JSON object. history_of: the conversation up to a response's end. Raises InvalidRequest."""
     required(body, "input")
     wire, unknown = read_wire(body, ResponseWire, refused=RESPONSE_REFUSED, also_known=GENERATING)
-    messages, unknown_in_items = read_messages(_items(wire.input), DIALECT)
+    messages, unknown_in_items = read_input(wire.input)
+    tools, unknown_in_tools = nested(wire.tools, RESPONSES)
     own: dict[str, Any] = {"max_tokens": wire.max_output_tokens, "top_logprobs": _top_logprobs(wire, max_logprobs)}
+    own |= {"tools": tools, "tool_choice": nested_choice(wire.tool_choice, tools)}
+    own["parallel_tool_calls"] = wire.parallel_tool_calls
     own["logprobs"] = LOGPROBS in wire.include
     own["reasoning_effort"] = wire.reasoning and wire.reasoning.effort
     if (form := _format(wire.text)) is not None:
@@ -150,8 +148,11 @@ def read_response_request(
         messages = conversation
     with speaking_of(NAMES):
         chat = read_chat(carried(body, RESPONSE_REFUSED) | own | {"messages": messages}, max_logprobs=max_logprobs)
-    chat = dataclasses.replace(chat, unknown=unknown + unknown_in_items)
-    return ResponseRequest(wire, chat, conversation, body.get("tool_choice") or "auto")
+    if chat.tools is not None and chat.tools.use is not None and LOGPROBS in wire.include:
+        law = f"without {LOGPROBS} beside tools: the tokens of a call have no place in a text"
+        raise invalid("include", law, wire.include, cure="leave it out, or set tool_choice to none")
+    chat = dataclasses.replace(chat, unknown=unknown + unknown_in_items + unknown_in_tools)
+    return ResponseRequest(wire, chat, conversation)
 
 
 def _format(text: dict[str, Any]) -> dict[str, Any] | None:
@@ -163,42 +164,6 @@ def _format(text: dict[str, Any]) -> dict[str, Any] | None:
     if form is not None and not isinstance(form, dict):
         raise invalid("text.format", "an object", form)
     return form
-
-
-def _items(raw: Any) -> Any:
-    """The input as messages; a text is the user's. Thoughts become part of the message behind them."""
-    if isinstance(raw, str):
-        return [{"role": "user", "content": raw}]
-    if not isinstance(raw, list):
-        return raw
-    messages: list[Any] = []
-    thoughts = ""
-    for position, item in enumerate(raw):
-        kind = item.get("type") if isinstance(item, dict) else None
-        what = f"{DIALECT.name}[{position}]"
-        if kind == "reasoning":
-            thoughts += _thoughts(item, what)
-            continue
-        if kind not in (None, "message"):
-            raise unsupported(f"{what} of type {show(kind)}", cure="send messages", param=f"{what}.type")
-        if thoughts and isinstance(item, dict) and item.get("role") == "assistant":
-            item = {"reasoning_content": thoughts} | item
-        messages.append(item)
-        thoughts = ""
-    return messages
-
-
-def _thoughts(item: dict[str, Any], what: str) -> str:
-    """Of an answer of ours that a client sends back; other servers' may be encrypted, or told as a summary alone."""
-    parts = item.get("content")
-    if parts is None:
-        return ""
-    texts = (
-        [part.get("text") if isinstance(part, dict) else None for part in parts] if isinstance(parts, list) else [None]
-    )
-    if not all(isinstance(text, str) for text in texts):
-        raise invalid(f"{what}.content", 'a list of {"type": "reasoning_text", "text": "..."}', parts)
-    return "".join(map(str, texts))
 
 
 def _top_logprobs(wire: ResponseWire, most: int) -> Any:

@@ -238,6 +238,20 @@ def shown_call(call: CallDelta) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
+def own_id(call: CallDelta, prefix: str) -> str:
+    """A call's id as another API writes it."""
+    return prefix + (call.id or "").rpartition("-")[2]
+
+
+def in_order(piece: Piece, *, is_calling: bool) -> list[str | CallDelta]:
+    """What a piece brings of text and calls, for APIs that send one after the other. Text that comes with a call's
+    beginning stands before it; the end of a call that is under way comes first.
+    """
+    calls = piece.calls or []
+    num_first = next((n for n, call in enumerate(calls) if call.name is not None), len(calls)) if is_calling else 0
+    return [*calls[:num_first], *([piece.text] if piece.text else []), *calls[num_first:]]
+
+
 def _chat_choice(choice: Choice) -> dict[str, Any]:
     has_parts = choice.calls or choice.reasoning
     message: dict[str, Any] = {"role": "assistant", "content": choice.text or ("" if not has_parts else None)}

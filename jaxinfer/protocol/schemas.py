@@ -9,8 +9,8 @@ import msgspec
 
 from jaxinfer.protocol.abort import REFUSED as ABORT_REFUSED
 from jaxinfer.protocol.abort import AbortWire
-from jaxinfer.protocol.anthropic import DIALECT as ANTHROPIC
 from jaxinfer.protocol.anthropic import MESSAGES_IGNORED, MESSAGES_REFUSED, CountTokensWire, MessagesWire
+from jaxinfer.protocol.anthropic_blocks import DIALECT as ANTHROPIC
 from jaxinfer.protocol.batches import BATCH_REFUSED, FILE_UPLOAD, BatchWire
 from jaxinfer.protocol.chat import CHAT_REFUSED, ChatWire
 from jaxinfer.protocol.completions import COMPLETION_REFUSED, MAX_PROMPTS, CompletionWire
@@ -18,8 +18,8 @@ from jaxinfer.protocol.embeddings import EMBEDDING_REFUSED, MAX_INPUTS, SCORE_RE
 from jaxinfer.protocol.fields import IGNORED, LEAVE_OUT, SAMPLING_FIELDS, Refusal
 from jaxinfer.protocol.meanings import MEANINGS
 from jaxinfer.protocol.messages import CHAT, MAX_CALLS, MAX_MESSAGES, Dialect
-from jaxinfer.protocol.open_responses import DIALECT as RESPONSES
 from jaxinfer.protocol.open_responses import RESPONSE_REFUSED, ResponseWire
+from jaxinfer.protocol.response_items import DIALECT as RESPONSES
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.session import SESSION_ID
 from jaxinfer.protocol.structured import MAX_CHOICES, OTHER_NAMES, STRUCTURED
@@ -82,6 +82,30 @@ _TOOL: Schema = {
     },
     "required": ["type", "function"],
 }
+_FUNCTION: dict[str, Schema] = _TOOL["properties"]["function"]["properties"]
+_FLAT_TOOL: Schema = {  # of /v1/responses
+    "type": "object",
+    "properties": {"type": {"const": "function"}, **_FUNCTION},
+    "required": ["type", "name"],
+}
+_ANTHROPIC_TOOL: Schema = {
+    "type": "object",
+    "properties": {
+        "type": {"enum": ["custom", None]},
+        **{name: schema for name, schema in _FUNCTION.items() if name != "parameters"},
+        "input_schema": _FUNCTION["parameters"],
+    },
+    "required": ["name", "input_schema"],
+}
+_ANTHROPIC_CHOICE: Schema = {
+    "type": "object",
+    "properties": {
+        "type": {"enum": ["auto", "any", "tool", "none"]},
+        "name": {"anyOf": [_TOOL_NAME, {"type": "null"}], "description": "of the tool, with type tool"},
+        "disable_parallel_tool_use": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
+    },
+    "required": ["type"],
+}
 _NAMED: Schema = {
     "type": "object",
     "properties": {
@@ -89,6 +113,11 @@ _NAMED: Schema = {
         "function": {"type": "object", "properties": {"name": _TOOL_NAME}, "required": ["name"]},
     },
     "required": ["type", "function"],
+}
+_FLAT_NAMED: Schema = {
+    "type": "object",
+    "properties": {"type": {"const": "function"}, "name": _TOOL_NAME},
+    "required": ["type", "name"],
 }
 _EITHER: Schema = {
     "oneOf": [
@@ -116,6 +145,26 @@ _THOUGHTS: Schema = {  # an item of /v1/responses
     },
     "required": ["type"],
 }
+_CALL_ITEM: Schema = {  # the same
+    "type": "object",
+    "properties": {
+        "type": {"const": "function_call"},
+        "call_id": {"type": "string", "minLength": 1},
+        "name": {"type": "string", "minLength": 1},
+        "arguments": {"type": "string"},
+    },
+    "required": ["type", "call_id", "name", "arguments"],
+}
+_CALL_BLOCK: Schema = {  # of Anthropic's
+    "type": "object",
+    "properties": {
+        "type": {"const": "tool_use"},
+        "id": {"type": "string", "minLength": 1},
+        "name": {"type": "string", "minLength": 1},
+        "input": {"type": "object"},
+    },
+    "required": ["type", "id", "name", "input"],
+}
 _THINKING_BLOCK: Schema = {  # of Anthropic's
     "type": "object",
     "properties": {"type": {"const": "thinking"}, "thinking": {"type": "string"}},
@@ -140,13 +189,37 @@ def _thinking() -> Schema:
     return {"type": "object", "properties": properties, "required": ["type"]}
 
 
+def _result_item() -> Schema:
+    """What a call of /v1/responses has brought."""
+    properties = {
+        "type": {"const": "function_call_output"},
+        "call_id": {"type": "string"},
+        "output": _content(RESPONSES),
+    }
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def _result_block() -> Schema:
+    """The same of Anthropic's."""
+    properties = {
+        "type": {"const": "tool_result"},
+        "tool_use_id": {"type": "string"},
+        "content": _or_null(_content(ANTHROPIC)),
+        "is_error": _or_null({"type": "boolean"}),
+    }
+    return {"type": "object", "properties": properties, "required": ["type", "tool_use_id"]}
+
+
 def _messages(dialect: Dialect) -> Schema:
     content = _content(dialect)
     kind: Schema = {"type": {"enum": ["message", None]}} if dialect is RESPONSES else {}
     others = {"role": {"enum": [role for role in dialect.roles if role not in _OTHERS]}, "content": content}
-    thoughts = [_THINKING_BLOCK] if dialect is ANTHROPIC else []
+    thoughts = [_THINKING_BLOCK, _CALL_BLOCK] if dialect is ANTHROPIC else []
     own = {"role": {"const": "assistant"}, "content": _or_null(_content(dialect, *thoughts))}
-    tools: list[Schema] = [_THOUGHTS] if dialect is RESPONSES else []
+    tools: list[Schema] = [_THOUGHTS, _CALL_ITEM, _result_item()] if dialect is RESPONSES else []
+    if dialect is ANTHROPIC:
+        answered = {"role": {"const": "user"}, "content": _content(dialect, _result_block())}
+        tools = [{"type": "object", "properties": answered, "required": ["role", "content"]}]
     if "tool" in dialect.roles:
         own["tool_calls"] = {"type": "array", "items": _CALL, "maxItems": MAX_CALLS}
         result = {"role": {"const": "tool"}, "content": content, "tool_call_id": {"type": "string"}}
@@ -243,7 +316,10 @@ def request_schemas(max_logprobs: int, vocab_size: int) -> dict[str, Schema]:
     sampling = {name: _field(SamplingParams, name, known) for name in sorted(SAMPLING_FIELDS)}
     sampling |= {name: known[name] for name in sorted(STRUCTURED)}
     chat = known | {"logprobs": {"type": "boolean"}, "max_completion_tokens": _of_range(NUMBERS["max_tokens"])}
-    anthropic = known | {"messages": _messages(ANTHROPIC)}
+    anthropic = known | {"messages": _messages(ANTHROPIC), "tool_choice": _ANTHROPIC_CHOICE}
+    anthropic["tools"] = {"type": "array", "items": _ANTHROPIC_TOOL, "maxItems": MAX_TOOLS}
+    responses = known | {"tool_choice": {"anyOf": [{"enum": [*CHOICES]}, _FLAT_NAMED]}}
+    responses["tools"] = {"type": "array", "items": _FLAT_TOOL, "maxItems": MAX_TOOLS}
     inputs = _texts(known["tokens"] | {"minItems": 1}, MAX_INPUTS) | {"description": "text or token ids, one or a list"}
     embedding = known | {"input": inputs}
     tokenize = known | {"prompt": {"type": "string"}}
@@ -251,7 +327,7 @@ def request_schemas(max_logprobs: int, vocab_size: int) -> dict[str, Schema]:
     return {
         "ChatCompletionRequest": _body(ChatWire, chat, CHAT_REFUSED, sampling, required=["messages"]),
         "CompletionRequest": _body(CompletionWire, known, COMPLETION_REFUSED, sampling, required=["prompt"]),
-        "ResponseRequest": _body(ResponseWire, known, RESPONSE_REFUSED, sampling, required=["input"]),
+        "ResponseRequest": _body(ResponseWire, responses, RESPONSE_REFUSED, sampling, required=["input"]),
         "MessageRequest": _body(
             MessagesWire,
             anthropic,

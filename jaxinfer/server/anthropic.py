@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from jaxinfer.llm.asked import render_chat, served_model
+from jaxinfer.llm.asked import check_tools, render_chat, served_model
 from jaxinfer.protocol.anthropic import NAMES, read_count_tokens, read_message_request
 from jaxinfer.protocol.anthropic_message import Message
 from jaxinfer.protocol.carried import speaking_of
@@ -27,14 +27,17 @@ async def create_message(request: Request) -> Response | EventStream:
 async def count_tokens(request: Request) -> Response:
     """How many tokens such a conversation has."""
     llm = open_llm(request)
-    wire, conversation = read_count_tokens(await read_json(request, request.app.state.settings.max_body_bytes))
+    wanted = read_count_tokens(await read_json(request, request.app.state.settings.max_body_bytes))
+    wire, conversation = wanted.wire, wanted.conversation
     served_model(llm.info, wire.model)
-    headers = unread(request, conversation.unknown)
+    check_tools(llm.info, wanted.tools)
+    headers = unread(request, wanted.unknown)
     ids = await render_chat(
         llm,
         conversation.messages,
         add_generation_prompt=not conversation.goes_on,
         continue_final_message=conversation.goes_on,
+        tools=None if wanted.tools is None else wanted.tools.shown,
         template_kwargs=switched(wire.chat_template_kwargs, None if wire.thinking is None else wire.thinking.effort),
     )
     return Response(encode_json({"input_tokens": len(ids)}), headers=headers, media_type="application/json")

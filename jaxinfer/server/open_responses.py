@@ -11,8 +11,10 @@ from starlette.responses import Response
 from jaxinfer.errors import InvalidRequest, NotFound
 from jaxinfer.llm.asked import served_model
 from jaxinfer.protocol.carried import speaking_of
-from jaxinfer.protocol.open_responses import NAMES, Messages, read_response_request
-from jaxinfer.protocol.response_object import ResponseForm, Said
+from jaxinfer.protocol.open_responses import NAMES, read_response_request
+from jaxinfer.protocol.response_items import Messages
+from jaxinfer.protocol.response_object import ResponseForm
+from jaxinfer.protocol.response_output import Said
 from jaxinfer.protocol.responses import encode_json
 from jaxinfer.protocol.validate import show, unsupported
 from jaxinfer.server.body import read_json
@@ -40,8 +42,7 @@ async def create_response(request: Request) -> Response | EventStream:
 
     def keep(response: dict[str, Any], said: Said) -> None:
         if wanted.wire.store:
-            thoughts = {"reasoning_content": said.reasoning} if said.reasoning else {}
-            history = [*wanted.conversation, {"role": "assistant", "content": said.text} | thoughts]
+            history = [*wanted.conversation, said.message()]
             store.put(tenant, response_id, encode_json(response), encode_json(history))
 
     model = served_model(llm.info, wanted.wire.model)

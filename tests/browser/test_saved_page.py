@@ -30,6 +30,7 @@ def walk(chat: Chat) -> None:
 def test_saved_by_its_button_it_asks_the_server_that_it_came_from(open_chat, tmp_path):
     served = open_chat()
     served.page.keyboard.press("Control+,")
+    served.waits_for("#save-hint", "when it is started with --allowed-origins null")
     with served.page.expect_download() as download:
         served.button("Save this page").click()
     path = tmp_path / download.value.suggested_filename
@@ -43,7 +44,7 @@ def test_saved_by_the_browser_it_is_told_where_the_server_is(open_chat, address,
     path.write_bytes(httpx2.get(address).content)
     chat = open_chat(path.as_uri())
     chat.asked.clear()  # of the port that it supposes
-    chat.waits_for("#banner", "Is the server running?")
+    assert "--allowed-origins" not in chat.waits_for("#banner", "Is the server running?").inner_text()
     chat.page.keyboard.press("Control+,")
     chat["#s-address"].fill(address)
     chat["#s-address"].press("Tab")
@@ -58,6 +59,11 @@ def test_a_server_that_allows_no_file_is_not_asked_and_the_page_says_what_to_do(
     path = Path(tmp_path, "page.html")
     path.write_text(httpx2.get(served.server).text.replace('data-server=""', f'data-server="{served.server}"', 1))
     chat = open_chat(path.as_uri())
-    chat.waits_for("#banner", "only if it was started with --allowed-origins null")
+    refusal = (
+        f"The server at {served.server} is running, but a page from a file may ask it only if it was started with "
+    )
+    refusal += "--allowed-origins null. Start it so, then try again."
+    assert refusal in chat.waits_for("#banner", "--allowed-origins null").inner_text()
     chat.ask("Hello")
+    assert refusal in chat.waits_for(".assistant .error", "--allowed-origins null").inner_text()
     assert says.asked == []

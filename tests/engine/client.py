@@ -207,7 +207,7 @@ class Client:
             return  # there the order is another
         prompts = [(row, tables[row.slot]) for row in plan.rows if row.tokens is not None]
         started = {sequence for row, sequence in prompts if row.sampling is not None}
-        partial = [s for s in scheduler.running if not s.decoding and s.dispatched < len(s.tokens)]
+        partial = [s for s in scheduler.running if not s.decoding and s.dispatched < len(s.known)]
         begun = [s.rank for s in partial]
         before = [s.rank for s in partial if s not in started]
         waiting = [s.rank for s in scheduler.waiting if not s.may_not_start]
@@ -217,7 +217,7 @@ class Client:
         if not overtaking:
             return
         self.num_overtaken += 1
-        is_whole = [row.start + row.count == len(s.tokens) for row, s in overtaking]
+        is_whole = [row.start + row.count == len(s.known) for row, s in overtaking]
         assert all(is_whole), "a prompt overtook another in part"
         taken = sum(row.count for row, _ in overtaking) + len(plan.rows) - len(prompts)
         assert taken <= self.limits.max_num_batched_tokens // 4, f"{taken} tokens of a step went to overtaking prompts"

@@ -20,7 +20,7 @@ from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.engine.sequence import Request, ThoughtLimit
 from jaxinfer.runtime.plan import Controls, History, Logprobs, Pending, Plan, Row, Sampling, StepResult
 from jaxinfer.testing.faults import Fault, FaultStruck, FaultyRunner
-from tests.engine.grammars import bits_to_ids, permitted
+from tests.engine.grammars import begins, bits_to_ids, permitted
 from tests.engine.numbers import BAD, CURSED, MASK, VOCAB, completes_a_bad_word, mix
 
 WEIGHTS = np.random.default_rng(0).integers(1, MASK, 4096, np.uint64, endpoint=True) | np.uint64(1)
@@ -109,10 +109,7 @@ def histories(tokens: Sequence[int]) -> list[int]:
 def alone(request: Request, index: int, limits: Limits) -> tuple[list[int], str]:
     """The oracle: a choice's output tokens and finish reason, computed without engine, pages or steps."""
     controls, ends = request.controls, request.eos_token_ids | request.stop_token_ids
-    if request.structure is not None:
-        ends |= request.structure.end_ids
-    masked = request.structure is not None
-    sampling = Sampling(request.temperature, seed=request.seed, sample_index=index, controls=controls, masked=masked)
+    masked = False
     tokens, values, history, output = list(request.prompt), 0, 0, []
     while True:
         for position in range(values, len(tokens)):
@@ -124,7 +121,11 @@ def alone(request: Request, index: int, limits: Limits) -> tuple[list[int], str]
             return [], "stop"
         values = len(tokens)
         banned = list(completes_a_bad_word(controls, tokens)) if controls else []
-        among = None
+        if request.structure is not None and not masked and begins(request.structure, output) is not None:
+            masked, ends = True, ends | request.structure.end_ids
+        sampling = Sampling(
+            request.temperature, seed=request.seed, sample_index=index, controls=controls, masked=masked
+        )
         among = frozenset(permitted(request, output)) if masked else None
         if among is not None and not among:
             return output, "error"

@@ -1,17 +1,19 @@
 """Grammars without llguidance: which tokens may come is a hash of those that came. Compiled when a test says so."""
 
+import functools
 from collections.abc import Sequence
 from concurrent.futures import Future
 
 import numpy as np
 
-from jaxinfer.engine.sequence import Request
+from jaxinfer.engine.sequence import Request, Structure
 from jaxinfer.runtime.plan import Controls
 from tests.engine.numbers import CURSED, VOCAB, completes_a_bad_word, mix
 
 
 class HashGrammar:
-    """text: "seed:end". Of the tokens that break nothing about a quarter may come next, and now and then the end."""
+    """text: "seed:end". Of the tokens that break nothing about a quarter may come next, and now and then the end; after
+    every third token only one may, which is not the end."""
 
     def __init__(self, text: str, state: int | None = None) -> None:
         seed, end = map(int, text.split(":"))
@@ -28,9 +30,24 @@ class HashGrammar:
             self.error = f"{token_id} may not come"
         self._state = mix(self._state, token_id)
 
-    def allowed(self) -> set[int]:
-        found = {token for token in range(CURSED) if mix(self._state, token) % 4 == 0 and token != self._end}
-        return found | ({self._end} if mix(self._state, 7) % 6 == 0 or not found else set())
+    def forced(self) -> list[int]:
+        ahead, found = self.copy(), []
+        while len(allowed := ahead.allowed()) == 1 and self._end not in allowed:
+            found += allowed
+            ahead.accept(found[-1])
+        return found
+
+    def allowed(self) -> frozenset[int]:
+        return _allowed(self._state, self._end)
+
+
+@functools.lru_cache(1 << 14)
+def _allowed(state: int, end: int) -> frozenset[int]:
+    if mix(state, 5) % 3 == 0:
+        only = mix(state, 6) % CURSED
+        return frozenset({only if only != end else (only + 1) % CURSED})
+    found = {token for token in range(CURSED) if mix(state, token) % 4 == 0 and token != end}
+    return frozenset(found | ({end} if mix(state, 7) % 6 == 0 or not found else set()))
 
 
 class HashGrammars:
@@ -63,21 +80,41 @@ class HashGrammars:
             mask[:] = np.packbits(bits, bitorder="little").view(np.int32)
 
 
+def begins(structure: Structure, output: list[int]) -> int | None:
+    """Where in an answer its grammar begins, thoughts left to it; None: it has not."""
+    if structure.after is None:
+        return 0
+    thinks = structure.close_id is not None and (structure.open_id is None or output[:1] == [structure.open_id])
+    for i, token in enumerate(output):
+        if thinks:
+            thinks = token != structure.close_id
+        elif token == structure.after:
+            return i + 1
+    return None
+
+
 def permitted(request: Request, output: list[int]) -> set[int]:
     """The oracle: what may be drawn after this output."""
     structure, controls = request.structure, request.controls or Controls()
     assert structure is not None
+    begun = begins(structure, output)
+    assert begun is not None
     ends = request.eos_token_ids | request.stop_token_ids | structure.end_ids
     unwanted = ends if len(output) < controls.min_tokens else structure.end_ids - request.eos_token_ids
     thinks = structure.close_id is not None and (structure.open_id is None or output[:1] == [structure.open_id])
+    if structure.after is not None:
+        thinks = False
+    elif thinks:
+        begun = output.index(structure.close_id) + 1 if structure.close_id in output else 0
+    may_think = structure.open_id is not None and structure.after is None and not output
     if thinks and structure.close_id not in output:
         found = set(range(VOCAB)) - ends
     else:
         grammar = HashGrammar(structure.text)
-        for token in output[output.index(structure.close_id) + 1 if thinks else 0 :]:
+        for token in output[begun:]:
             grammar.accept(token)
         assert not grammar.error
-        found = grammar.allowed() | ({structure.open_id} if structure.open_id is not None and not output else set())
+        found = grammar.allowed() | ({structure.open_id} if may_think else set())
     found -= completes_a_bad_word(controls, [*request.prompt, *output])
     return found - unwanted or found
 

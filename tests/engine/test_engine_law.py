@@ -192,7 +192,8 @@ class Workload:
         rng = self.rng
         end, first, last = rng.sample(range(CURSED), 3)
         open_id, close_id = rng.choice(((None, None), (None, None), (None, last), (first, last)))
-        return Structure(f"{rng.randrange(9)}:{end}", frozenset({end}), open_id, close_id)
+        after = rng.choice((None, None, rng.randrange(CURSED)))
+        return Structure(f"{rng.randrange(9)}:{end}", frozenset({end}), open_id, close_id, after=after)
 
     def _read_texts(self) -> None:
         for answer in self.unfinished():
@@ -234,8 +235,7 @@ def test_the_workloads_reach_what_they_are_meant_to_reach():
     assert num_kept > 20
     counters = [engine for client in clients for engine in client.counters]
     assert sum(c.pages_saved for c in counters) > 100 and sum(c.pages_loaded for c in counters) > 30
-    assert sum(c.preemptions for c in counters) > 50
-    assert sum(c.cached_tokens for c in counters) > 500
+    assert sum(c.preemptions for c in counters) > 50 and sum(c.cached_tokens for c in counters) > 500
     for reason in ("stop", "length", "abort", "error"):
         assert sum(c.finished[reason] for c in counters) > 5, reason
     assert any(client.runner.zeroed for client in clients)
@@ -255,6 +255,8 @@ def test_the_workloads_reach_what_they_are_meant_to_reach():
     assert any(answer.cached_tokens for answer in embedded)
     chunks = [row for plan in plans for row in plan.rows if row.num_pooled]
     assert any(row.num_pooled > 1 and row.start for row in chunks), "a mean over several chunks"
+    assert sum(c.forwarded_tokens for c in counters) > 40
+    assert any(row.history and row.start >= len(row.history.prompt) for plan in plans for row in plan.rows)
     assert sum(c.embeddings for c in counters) == len(embedded) > 60
     assert {client.limits.scheduling for client in clients} == {"static", "continuous"}
     assert {client.limits.kv_layout for client in clients} == {"paged", "contiguous"}
@@ -367,7 +369,7 @@ def _keep_half_a_step_for_short_prompts(patch):
         short = [s for s in self.waiting if len(s.tokens) <= share][:1]
         return {s: len(s.tokens) for s in short}
 
-    patch(Scheduler, "_short", first_short)
+    patch(scheduler, "short_prompts", first_short)
 
 
 def _forget_a_sibling(patch):

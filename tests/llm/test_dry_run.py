@@ -1,6 +1,7 @@
 """A dry run needs config.json and a tokenizer, and answers alike in process and in a process of its own."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from jaxinfer.errors import CheckpointError, ConfigError, EngineError
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.dry_run import MODULE, NOTE, start_dry_run
 from jaxinfer.llm.events import ignore
+from jaxinfer.llm.llm import LLM
 from jaxinfer.llm.process import EngineProcess
 from jaxinfer.llm.thread import EngineThread
 from jaxinfer.protocol.sampling import SamplingParams
@@ -28,6 +30,23 @@ def outline(tmp_path_factory):
     for file in folder.glob("*.safetensors*"):
         file.unlink()
     return folder
+
+
+def test_what_a_schema_forces_takes_no_steps_here_either(outline):
+    schema = {"type": "object", "properties": {"kind": {"const": "known " * 9}}, "required": ["kind"]}
+    params = SamplingParams(
+        temperature=1, seed=1, max_tokens=200, json_schema={**schema, "additionalProperties": False}
+    )
+    found = []
+    for forwards in (True, False):
+        config = EngineConfig(model=str(outline), enable_fast_forward=forwards)
+        llm = LLM.over(config, start_dry_run(config, ignore))
+        (choice,) = llm.generate(["one"], params)[0].outputs
+        found.append((choice.token_ids, llm.stats().steps))
+        llm.close()
+    (tokens, few), (same, many) = found
+    assert tokens == same and json.loads(choice.text) == {"kind": "known " * 9}
+    assert few < len(tokens) // 2 < many
 
 
 TRANSPORTS = {

@@ -13,6 +13,7 @@ from jaxinfer.engine.sequence import Add, Request
 from jaxinfer.errors import DeviceLost, InvalidRequest
 from jaxinfer.llm.llm import LLM
 from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.runtime.plan import Pending, Plan, Runner
 from jaxinfer.testing.faults import Fault, Faults, FaultyRunner
 from tests.llm.conftest import settled
 from tests.support.engines import build
@@ -35,11 +36,13 @@ def workload() -> list[Request]:
     return requests
 
 
-def serve(engine: Engine, requests: list[Request]) -> tuple[dict[str, np.ndarray], dict[str, list[int]]]:
-    """Embeddings and tokens by request."""
+def serve(
+    engine: Engine, requests: list[Request], begun: dict[str, list[int]] | None = None
+) -> tuple[dict[str, np.ndarray], dict[str, list[int]]]:
+    """Embeddings and tokens by request. begun: the tokens so far of those that are under way."""
     for request in requests:
         engine.inbox.put(Add(request))
-    vectors, tokens = {}, {request.id: [] for request in requests if request.pooling is None}
+    vectors, tokens = {}, (begun or {}) | {request.id: [] for request in requests if request.pooling is None}
     while engine.has_work:
         for output in engine.step():
             assert output.finish_reason in (None, "stop", "length"), output
@@ -100,6 +103,50 @@ def test_embeddings_beside_answers_do_not_depend_on_how_they_were_scheduled(fold
         assert stats.pages_free + stats.pages_cached == stats.pages_total
     finally:
         core.close()
+
+
+class Watched(FaultyRunner):
+    """Notes the steps that were planned."""
+
+    def __init__(self, runner: Runner) -> None:
+        super().__init__(runner, Faults())
+        self.plans: list[Plan] = []
+
+    def run(self, plan: Plan) -> Pending:
+        self.plans.append(plan)
+        return super().run(plan)
+
+
+def test_one_step_pools_embeddings_and_draws_the_next_tokens_of_answers(engine):
+    """Two answers are under way when embeddings come, one of them longer than a step has room for."""
+    runner = engine[1].runner
+    draw = random.Random(5)
+    prompts = {name: tuple(draw.randrange(320) for _ in range(n)) for name, n in {"last": 20, "mean": 150}.items()}
+    answers = [Request(f"answer {i}", tuple(draw.randrange(320) for _ in range(9)), 40) for i in range(2)]
+    pooled = [Request(pooling, prompt, 1, pooling=pooling) for pooling, prompt in prompts.items()]
+    runner.reset()
+    vectors, tokens = {}, {}
+    for request in (*answers, *pooled):
+        found = serve(Engine(runner, runner.limits), [request])
+        vectors, tokens = vectors | found[0], tokens | found[1]
+        runner.reset()
+    watched = Watched(runner)
+    beside = Engine(watched, runner.limits)
+    drawn: dict[str, list[int]] = {request.id: [] for request in answers}
+    for request in answers:
+        beside.inbox.put(Add(request))
+    while not any(plan.is_decode for plan in watched.plans):
+        for output in beside.step():
+            drawn[output.request_id] += output.token_ids
+    num_before = len(watched.plans)
+    found = serve(beside, pooled, drawn)
+    mixed = [plan for plan in watched.plans[num_before:] if any(row.num_pooled for row in plan.rows)]
+    assert len(mixed) >= 3, "a mean over several chunks"
+    for plan in mixed:
+        assert [row.sample for row in plan.rows if row.tokens is None] == [True, True], "no answer waits"
+        assert not any(row.sample for row in plan.rows if row.num_pooled)
+    assert any(len([row for row in plan.rows if row.num_pooled]) == 2 for plan in mixed), "both in one step"
+    check_same(found, (vectors, tokens))
 
 
 @pytest.mark.parametrize("kind", ["run", "wait", "exhausted"])

@@ -7,11 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from jaxinfer.errors import Overloaded
+from jaxinfer.errors import InvalidRequest, Overloaded
 from jaxinfer.llm.structure import MAX_WAITING_TRIALS, Forms
 from jaxinfer.llm.text_side import num_chars
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.text.grammar.trial import Tried
+from jaxinfer.text.reading import Reading
+from jaxinfer.text.tools.reader import ToolUse
 
 
 class SlowTrial:
@@ -58,3 +60,40 @@ def test_all_that_a_message_holds_makes_it_long():
     message = {"role": "assistant", "content": "x" * 7, "reasoning_content": "y" * 11, "tool_calls": [call]}
     named = len("roleassistantcontentreasoning_contenttool_callsfunctionnameargumentsa")
     assert num_chars([message]) == 3 + 5 + 7 + 11 + named
+
+
+class NoTrial(SlowTrial):
+    """Cannot use the tokenizer, and says so in its own time."""
+
+    def check(self, constraint):
+        assert self.may.wait(20)
+        raise InvalidRequest("a tokenizer that nobody can read", code="unsupported_parameter")
+
+
+def test_calls_that_nobody_demanded_are_left_free_where_their_grammar_cannot_be_had():
+    asyncio.run(are_left_free())
+
+
+async def are_left_free() -> None:
+    control_tokens = {"<tool_call>": 5, "</tool_call>": 6}
+    side = SimpleNamespace(folder=Path("nowhere"), tokenizer=SimpleNamespace(control_tokens=control_tokens))
+    forms = Forms(side, SimpleNamespace(vocab_size=8, eos_token_ids=(0,)))
+    forms._trial = trial = NoTrial()
+    try:
+        readings = [
+            Reading(form="hermes", tools=ToolUse({f"f{i}": {"type": "object"}})) for i in range(MAX_WAITING_TRIALS + 1)
+        ]
+        waiting = [asyncio.create_task(forms.check(SamplingParams(), reading)) for reading in readings[:-1]]
+        await asyncio.sleep(0)
+        found = [await forms.check(SamplingParams(), readings[-1])]
+        assert "try again shortly" in found[0].warnings[0]
+        trial.may.set()
+        found += await asyncio.gather(*waiting)
+        assert "nobody can read" in found[1].warnings[0]
+        assert all(tried.text == "" and len(tried.warnings) == 1 for tried in found)
+        assert await forms.structure(SamplingParams(), readings[0], found[1], [1], chat=True) is None
+        strict = Reading(form="hermes", tools=ToolUse({"f": {}}, strict=frozenset({"f"})))
+        with pytest.raises(InvalidRequest, match="nobody can read"):
+            await forms.check(SamplingParams(), strict)
+    finally:
+        forms.close()

@@ -267,21 +267,54 @@ def alone(engine):
     return [tokens_of(llm, [prompt], [own])[0] for prompt, own in zip(*workload(), strict=True)]
 
 
+BY_STEPS = "each token by a step"
+
+
 @pytest.mark.parametrize(
     "way",
-    ["together", "read before the next step", pytest.param("in a pool that is too small", marks=pytest.mark.slow)],
+    [
+        "together",
+        "read before the next step",
+        BY_STEPS,
+        pytest.param("in a pool that is too small", marks=pytest.mark.slow),
+    ],
 )
 def test_tokens_are_the_same_however_they_are_scheduled(engine, folder, executables, alone, way):
     """A31 with grammars, seeds, penalties and n."""
-    changes = WAYS[way] | ({"num_pages": 11} if "small" in way else {})
+    changes = {**WAYS, BY_STEPS: {"enable_fast_forward": False}}[way] | ({"num_pages": 11} if "small" in way else {})
     config, core = build(folder, executables, **changes) if changes else engine
     llm, compiled = LLM.over(config, core), core.stats().compiles_after_ready
+    forwarded = core.stats().forwarded_tokens
     assert tokens_of(llm, *workload()) == alone
+    assert (core.stats().forwarded_tokens > forwarded) == (way != BY_STEPS)
     if "small" in way:
         assert core.stats().preemptions > 0
     assert core.stats().compiles_after_ready == compiled
     if core is not engine[1]:
         llm.close()
+
+
+def test_names_and_constants_of_a_schema_take_no_steps(llm):
+    names = ["first_name", "family_name", "date_of_birth"]
+    schema = {
+        "type": "object",
+        "properties": {name: {"type": "boolean"} for name in names} | {"kind": {"const": "one known beforehand"}},
+        "required": [*names, "kind"],
+        "additionalProperties": False,
+    }
+    for fields in ({}, {"temperature": 0}, {"presence_penalty": 1.0, "min_tokens": 10}, {"stop": ["zz"]}):
+        before = llm.stats()
+        choice = answer(llm, json_schema=schema, max_tokens=200, **fields)
+        after, num_tokens = llm.stats(), len(choice.token_ids)
+        assert choice.finish_reason == "stop" and list(json.loads(choice.text)) == [*names, "kind"], fields
+        forwarded = after.forwarded_tokens - before.forwarded_tokens
+        assert after.masked_tokens - before.masked_tokens == num_tokens
+        assert forwarded > 30
+        # one more is in flight when the last is read
+        assert num_tokens - forwarded <= after.steps - before.steps <= num_tokens - forwarded + 1
+    told = answer(llm, json_schema=schema, max_tokens=200, logprobs=1)
+    assert len(told.logprobs) == len(told.token_ids)
+    assert llm.stats().forwarded_tokens == after.forwarded_tokens
 
 
 def test_a_grammars_end_wins_over_min_tokens_and_ignore_eos(llm):

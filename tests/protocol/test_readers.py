@@ -7,10 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxinfer.errors import InvalidRequest
+from jaxinfer.protocol.anthropic import CountTokensWire, MessagesWire, read_count_tokens, read_message_request
 from jaxinfer.protocol.body import parse_body
 from jaxinfer.protocol.chat import CHAT_REFUSED, ChatWire, read_chat
 from jaxinfer.protocol.completions import COMPLETION_REFUSED, CompletionWire, read_completion
 from jaxinfer.protocol.fields import IGNORED, SAMPLING_FIELDS, warning_text
+from jaxinfer.protocol.open_responses import ResponseWire, read_response_request
 from jaxinfer.protocol.tokenize import DetokenizeWire, TokenizeWire, read_detokenize, read_tokenize
 from jaxinfer.protocol.validate import validate_sampling
 
@@ -36,7 +38,45 @@ MESSAGES = st.lists(
     max_size=3,
 )
 PROMPTS = st.text() | st.lists(st.integers(-1, VOCAB)) | st.lists(st.text()) | VALUES
-KNOWN = {"messages": MESSAGES | VALUES, "prompt": PROMPTS, "tokens": PROMPTS}
+PART_KEYS = st.sampled_from(
+    [
+        "type",
+        "role",
+        "content",
+        "text",
+        "id",
+        "name",
+        "input",
+        "tool_use_id",
+        "is_error",
+        "call_id",
+        "arguments",
+        "output",
+    ]
+)
+PART_TYPES = ["text", "input_text", "thinking", "tool_use", "tool_result", "function_call", "function_call_output"]
+PARTS = st.fixed_dictionaries(
+    {"type": st.sampled_from(PART_TYPES)}, optional={"role": st.just("user")}
+) | st.dictionaries(PART_KEYS, VALUES | st.sampled_from(PART_TYPES), max_size=5)
+ITEMS = st.lists(
+    PARTS
+    | st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]), "content": st.lists(PARTS, max_size=3)}),
+    min_size=1,
+    max_size=3,
+)
+TOOLS = st.lists(
+    st.dictionaries(
+        st.sampled_from(["type", "name", "function", "parameters", "input_schema", "description", "strict"]),
+        VALUES | st.sampled_from(["function", "custom", "f"]) | st.just({"type": "object"}) | st.just({"name": "f"}),
+        max_size=6,
+    ),
+    max_size=2,
+)
+KNOWN = {"messages": MESSAGES | ITEMS | VALUES, "prompt": PROMPTS, "tokens": PROMPTS, "input": ITEMS | VALUES}
+KNOWN |= {"tools": TOOLS | VALUES, "max_tokens": st.just(5) | VALUES}
+KNOWN["tool_choice"] = VALUES | st.dictionaries(
+    st.sampled_from(["type", "name"]), st.sampled_from(["function", "auto", "any", "tool", "none", "f"]), max_size=2
+)
 
 
 def names(*wires: type) -> list[str]:
@@ -46,7 +86,7 @@ def names(*wires: type) -> list[str]:
     )
 
 
-EVERY_NAME = names(ChatWire, CompletionWire, TokenizeWire, DetokenizeWire)
+EVERY_NAME = names(ChatWire, CompletionWire, TokenizeWire, DetokenizeWire, ResponseWire, MessagesWire, CountTokensWire)
 BODIES = st.builds(
     lambda known, rest: {**rest, **known},
     st.fixed_dictionaries({}, optional=KNOWN),
@@ -55,6 +95,9 @@ BODIES = st.builds(
 READERS = {
     "chat": read_chat,
     "completion": lambda body: read_completion(body, vocab_size=VOCAB),
+    "response": lambda body: read_response_request(body, lambda _: []).chat,
+    "message": read_message_request,
+    "count": read_count_tokens,
     "tokenize": read_tokenize,
     "detokenize": lambda body: read_detokenize(body, vocab_size=VOCAB),
 }
@@ -66,7 +109,7 @@ READERS = {
 def test_a_reader_returns_or_refuses_whatever_the_fields_hold(reader, body):
     try:
         request = reader(body)
-        if reader in (READERS["chat"], READERS["completion"]):
+        if reader in [READERS[name] for name in ("chat", "completion", "response", "message")]:
             validate_sampling(request.sampling, vocab_size=VOCAB)
     except InvalidRequest as error:
         assert error.param

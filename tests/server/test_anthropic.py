@@ -161,7 +161,10 @@ def test_a_silence_is_broken_by_a_ping_of_theirs():
         ({"messages": None}, "messages must be given"),
         ({"messages": []}, "messages must be a list of 1 to"),
         ({"messages": [said("user", [{"type": "image"}])]}, "messages[0].content[0] of type image is not supported"),
-        ({"messages": [said("user", [{"type": "tool_result"}])]}, "messages[0].content[0] of type tool_result is not"),
+        (
+            {"messages": [said("system", [{"type": "tool_result"}])]},
+            "messages[0].content[0] of type tool_result is not",
+        ),
         ({"messages": [said("developer", "x")]}, "messages[0].role must be one of user, assistant, system"),
         ({"system": 5}, "system must be"),
         ({"system": [{"type": "image"}]}, "system[0] of type image is not supported"),

@@ -37,14 +37,12 @@ EVERYWHERE: dict[str, Any] = {
     "prompt_logprobs": 1,
     "session_append": True,
     "session_history": False,
-    "tools": [TOOL],
     "functions": [TOOL],
     "function_call": "auto",
     "modalities": ["audio"],
     "best_of": 2,
 }
 OF_MESSAGES: dict[str, Any] = {
-    "tool_choice": {"type": "any"},
     "stop": ["x"],
     "logprobs": True,
     "container": "x",
@@ -61,7 +59,6 @@ REFUSED_BY: dict[str, dict[str, Any]] = {
     RESPONSES: {name: value for name, value in REFUSED.items() if name not in THOUGHTS}
     | EVERYWHERE
     | {
-        "tool_choice": "required",
         "max_tool_calls": 3,
         "truncation": "auto",
         "background": True,

@@ -5,6 +5,7 @@ model's words, are in test_tools.py; cells of grammars and speculation come with
 """
 
 import asyncio
+import json
 import os
 import signal
 from collections import Counter
@@ -21,7 +22,18 @@ from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.dry_run import MODULE
 from jaxinfer.llm.process import EngineProcess
 from jaxinfer.server.app import create_app
-from tests.server.http import CHAT, COMPLETIONS, USER, error_of, events, live, wait_until
+from tests.server.http import (
+    CHAT,
+    COMPLETIONS,
+    MESSAGES,
+    RESPONSES,
+    USER,
+    error_of,
+    events,
+    live,
+    named_events,
+    wait_until,
+)
 from tests.server.streams import ask_all, ask_alone
 
 ROOM = 256  # max_model_len: sixteen pages, of which four sequences share thirty-nine
@@ -55,10 +67,10 @@ class Server:
         return self._client.post(path, json=body)
 
     def chat(self, **body: Any) -> dict[str, Any]:
-        return self._ok(CHAT, {"messages": USER} | body)
+        return self.ok(CHAT, {"messages": USER} | body)
 
     def complete(self, prompt: Any = "once", **body: Any) -> dict[str, Any]:
-        return self._ok(COMPLETIONS, {"prompt": prompt} | body)
+        return self.ok(COMPLETIONS, {"prompt": prompt} | body)
 
     def frames(self, path: str = COMPLETIONS, **body: Any) -> list[dict[str, Any]]:
         response = self.post(path, **USAGE | body)
@@ -68,7 +80,7 @@ class Server:
     def preemptions(self) -> int:
         return self.llm.stats().preemptions
 
-    def _ok(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def ok(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         response = self.post(path, **body)
         assert response.status_code == 200, response.text
         answer: dict[str, Any] = response.json()
@@ -386,6 +398,37 @@ def grammar_and_restart(server: Server) -> None:
     goes_on_after_a_restart(server, {"prompt": "once", "regex": "[a-z ]{150,}", "temperature": 1, "seed": 3})
 
 
+def calls_and_other_apis(server: Server) -> None:
+    """Calls that must be are of their schemas over each API, streamed as whole, and come back in a session."""
+    schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}
+    flat = [{"type": "function", "name": name, "parameters": schema, "strict": True} for name in ("f", "g")]
+    blocks = [{"name": name, "input_schema": schema, "strict": True} for name in ("f", "g")]
+    most = {"temperature": 1, "close_within_max_tokens": True, "parallel_tool_calls": False}
+    for seed, (choice, wanted) in enumerate((("required", "fg"), ({"type": "function", "name": "g"}, "g")) * 2):
+        asked = {"input": "hi", "tools": flat, "tool_choice": choice, "seed": seed, "max_output_tokens": 40} | most
+        (item,) = server.ok(RESPONSES, asked | {"session_id": f"calls-{seed}"})["output"]
+        assert item["name"] in wanted and json.loads(item["arguments"])["n"] in (1, 2)
+        last = named_events(server.post(RESPONSES, **asked, stream=True).text)[-1]["response"]
+        assert [(made["name"], made["arguments"]) for made in last["output"]] == [(item["name"], item["arguments"])]
+        result = {"type": "function_call_output", "call_id": item["call_id"], "output": "7"}
+        sent = [{"role": "user", "content": "hi"}, item, result]
+        turn = {**asked, "input": sent, "tool_choice": "auto", "max_output_tokens": 1, "session_id": f"calls-{seed}"}
+        assert server.ok(RESPONSES, turn)["usage"]["input_tokens_details"]["cached_tokens"] >= 16
+        kind: dict[str, Any] = {"type": "any"} if choice == "required" else {"type": "tool", "name": "g"}
+        kind["disable_parallel_tool_use"] = True
+        body = {"messages": USER, "tools": blocks, "tool_choice": kind, "seed": seed, "max_tokens": 40} | most
+        del body["parallel_tool_calls"]
+        whole = server.post(MESSAGES, **body)
+        (call,) = whole.json()["content"]
+        assert (call["type"], whole.json()["stop_reason"]) == ("tool_use", "tool_use")
+        assert call["name"] in wanted and call["input"]["n"] in (1, 2)
+        frames = named_events(server.post(MESSAGES, **body, stream=True).text)
+        deltas = [frame["delta"] for frame in frames if frame["type"] == "content_block_delta"]
+        arguments = "".join(delta["partial_json"] for delta in deltas)
+        assert f'"input":{arguments}}}' in whole.text, "byte for byte"
+        assert server._client.delete(f"/v1/sessions/calls-{seed}").status_code == 200
+
+
 CELLS: dict[str, Callable[[Server], None]] = {
     "stream x n>1": stream_and_n,
     "stream x logprobs x stop": stream_and_logprobs_and_stop,
@@ -393,6 +436,7 @@ CELLS: dict[str, Callable[[Server], None]] = {
     "echo x max_tokens 0": echo_and_no_tokens,
     "json_schema x reasoning": schema_and_reasoning,
     "json_schema x tools auto": schema_and_tools,
+    "tools required, by name x other APIs": calls_and_other_apis,
     "min_tokens x grammar complete": grammar_and_min_tokens,
     "allowed_token_ids x grammar": grammar_and_allowed_ids,
     "ignore_eos x json_schema": schema_and_ignore_eos,

@@ -211,6 +211,7 @@ def test_grammars_and_what_is_drawn_under_them_are_counted(port, llm):
     assert (grown("grammars"), grown("grammar_cache_hits")) == (4, 2), "one that closes is compiled for that"
     assert 0 < grown("grammar_compile_seconds") < 60
     assert grown("masked_tokens") == num_tokens > 0
+    assert 0 <= grown("forwarded_tokens") < num_tokens
     assert grown("closing_answers") == 2
     assert value(after, "jaxinfer:requests_awaiting_grammar") == 0
 

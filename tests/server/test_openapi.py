@@ -57,7 +57,9 @@ NEEDS = {
     "reasoning_effort": "reasoning_effort",  # a model that thinks
     "reasoning": "reasoning.effort",
     "thinking": "thinking",
+    **dict.fromkeys(("/v1/messages messages", "/v1/messages/count_tokens messages"), "messages"),  # calls' results
     "/v1/responses input": "input",  # a message among its items
+    "/v1/responses response_format": ("response_format", "text.format"),  # a schema
     "response_format": ("response_format", "response_format.json_schema.schema"),  # a schema
     "structured_outputs": "structured_outputs",  # one of its kinds
     "json_schema": "json_schema",  # JSON

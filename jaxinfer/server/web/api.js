@@ -15,6 +15,7 @@ class Refusal extends Error {
 class Unreachable extends Error {}
 
 const OF_SESSION = ["session_busy", "too_many_sessions", "session_not_found"];
+const THERE_MS = 3000;
 const CUT = "The connection ended before the answer did.";
 
 class Server {
@@ -49,12 +50,24 @@ class Server {
       response = await fetch(this.address + path, options);
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      const cure = this.isOwn ? "" : " A page from a file may ask it only if it was started with --allowed-origins null.";
-      throw new Unreachable(`No answer from ${this.address}. Is the server running?${cure}`);
+      if (this.isOwn || !(await this.isThere())) throw new Unreachable(`No answer from ${this.address}. Is the server running?`);
+      const law = "a page from a file may ask it only if it was started with --allowed-origins null";
+      throw new Unreachable(`The server at ${this.address} is running, but ${law}. Start it so, then try again.`);
     }
     if (response.ok) return response;
     const text = await response.text();
     throw new Refusal(response.status, errorIn(text, response.status), Number(response.headers.get("retry-after")) || 0);
+  }
+
+  /** Whether somebody answers at all, if only what this page may not read. */
+  async isThere() {
+    try {
+      await fetch(`${this.address}/live`, { mode: "no-cors", cache: "no-store", signal: AbortSignal.timeout(THERE_MS) });
+      return true;
+    } catch (error) {
+      console.info(error.message);
+      return false;
+    }
   }
 
   async json(path) {

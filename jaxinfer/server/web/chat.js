@@ -404,7 +404,7 @@ class Page {
     for (const id of ["chosen", "open-settings"]) byId(id).addEventListener("click", () => this.openSettings());
     byId("change-key").addEventListener("click", () => this.askForKey());
     byId("address-row").hidden = this.server.isOwn;
-    byId("save-page").hidden = !this.server.isOwn;
+    byId("save-page").hidden = byId("save-hint").hidden = !this.server.isOwn;
     byId("save-page").addEventListener("click", () => this.savePage());
     byId("s-address").addEventListener("change", ({ target }) => {
       if (!URL.canParse(target.value)) return;
@@ -440,7 +440,6 @@ class Page {
     anchor.download = "jaxinfer-chat.html";
     anchor.click();
     URL.revokeObjectURL(anchor.href);
-    notify("Saved. The server lets a page from a file ask it when it is started with --allowed-origins null.");
   }
 
   editLast(event) {

@@ -7,9 +7,9 @@ const ENDS = {
 };
 const FACTS = {
   model: ["Model", String],
-  promptTokens: ["Prompt", (n) => `${number.format(n)} tokens`],
-  cachedTokens: ["Cached", (n) => `${number.format(n)} tokens`],
-  tokens: ["Answer", (n) => `${number.format(n)} tokens`],
+  promptTokens: ["Prompt", numTokens],
+  cachedTokens: ["Cached", numTokens],
+  tokens: ["Answer", numTokens],
   tokensPerS: ["Speed", rate],
   firstMs: ["First token", seconds],
   queue_time_ms: ["Queue", seconds],
@@ -140,7 +140,7 @@ class MessageView {
       button.setAttribute("aria-expanded", String(!this.facts.hidden));
     });
     button.setAttribute("aria-expanded", String(!this.facts.hidden));
-    const short = element("span", `${number.format(tokens)} tokens${tokensPerS ? `, ${rate(tokensPerS)}` : ""}`);
+    const short = element("span", `${numTokens(tokens)}${tokensPerS ? `, ${rate(tokensPerS)}` : ""}`);
     short.className = "short";
     button.append(short);
     return button;

@@ -96,6 +96,10 @@ function seconds(ms) {
   return ms < 995 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(ms < 9950 ? 2 : 1)} s`;
 }
 
+function numTokens(count) {
+  return `${number.format(count)} ${count === 1 ? "token" : "tokens"}`;
+}
+
 function rate(tokensPerS) {
   return `${tokensPerS < 10 ? tokensPerS.toFixed(1) : number.format(Math.round(tokensPerS))} tok/s`;
 }

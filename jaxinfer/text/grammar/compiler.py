@@ -38,6 +38,10 @@ class Grammar(Protocol):
     def error(self) -> str:
         """Why nothing can be said any more; "" while all is well."""
 
+    def forced(self) -> list[int]:
+        """The tokens that come next whatever the model says: of each the mask is that token alone. None where the next
+        is open, or the end."""
+
     @property
     def words(self) -> np.ndarray:
         """i32[ceil(V / 32)], the bits of tokens of letters and spaces alone. This and what follows it: if compiled to
@@ -125,6 +129,9 @@ class _Matcher:
     @property
     def error(self) -> str:
         return reason_of(self.matcher.get_error()) if self.matcher.is_error() else ""
+
+    def forced(self) -> list[int]:
+        return list(self.matcher.compute_ff_tokens())
 
     @property
     def endings(self) -> Endings:

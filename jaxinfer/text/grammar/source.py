@@ -19,6 +19,8 @@ class Constraint(msgspec.Struct, frozen=True):
     strict: whatever of a schema cannot be enforced is refused; otherwise it is left out with a warning.
     calls: grammar of the tool calls that the answer may be instead, or must be where the kind is tools.
     param: the client's name for it.
+    after: it begins after this token, and only if that comes: of calls that need not be made. What cannot be held to
+    is left free then, and nothing is refused.
     """
 
     kind: Kind
@@ -26,6 +28,7 @@ class Constraint(msgspec.Struct, frozen=True):
     strict: bool = False
     calls: str | None = None
     param: str = ""
+    after: int | None = None
 
 
 def source_of(constraint: Constraint, control_tokens: Mapping[str, int]) -> str:

@@ -6,7 +6,9 @@ is closed; the next grammar then gets a new one. Imports no jax.
 """
 
 import contextlib
+import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -22,7 +24,7 @@ import msgspec
 import jaxinfer.text
 from jaxinfer.errors import EngineError, InvalidRequest
 from jaxinfer.text.grammar.compiler import new_matcher, new_vocabulary, warnings_of
-from jaxinfer.text.grammar.source import MAX_TEXT_CHARS, Constraint, source_of
+from jaxinfer.text.grammar.source import MAX_TEXT_CHARS, Constraint, guided, source_of
 from jaxinfer.text.trial import limit_memory
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ TIMEOUT_S = 2.0
 START_S = 60.0  # Python's start and a large vocabulary, on a busy machine
 MEMORY_BYTES = 512 << 20  # beyond what it has mapped when the vocabulary is there
 MAX_KNOWN, MAX_KNOWN_BYTES = 256, 16 << 20  # of what was tried before
+_TOOL = re.compile(r'"name": ("(?:[^"\\]|\\.)*")|<function=(.*)>')  # as the rules of calls between tags begin
 # llguidance's words for what strict alone refuses
 _LEFT_OUT = "Unimplemented keys", "Unknown format", "oneOf constraints", "min/maxProperties only"
 
@@ -47,18 +50,51 @@ class Setting(msgspec.Struct):
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """The answer. text: what llguidance compiles.    warnings: what of a schema is left out.
+    """The answer. text: what llguidance compiles; "": nothing.    warnings: what of a schema is left out.
 
-    error: why it is refused.
+    error: why it is refused.    after: as the Constraint's.
     """
 
     text: str = ""
     warnings: tuple[str, ...] = ()
     error: str = ""
+    after: int | None = None
 
 
 def try_one(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapping[str, int]) -> Tried:
     """Compile it here. Raises nothing for a grammar's faults."""
+    tried = _try(vocabulary, constraint, control_tokens)
+    if not tried.error or constraint.after is None or constraint.calls is None:
+        return tried
+    lines, left_out = constraint.calls.splitlines(), []
+    for i, line in enumerate(lines):
+        rule, schema, _ = line.partition(": %json ")
+        if schema and (error := _try(vocabulary, _alone(line, constraint), control_tokens).error):
+            head = next(line for line in lines[i:] if line.startswith("tool_"))  # what belongs to a tool is before it
+            free = {"type": "object"} if f" {rule} " in head else {}  # all of the arguments, or one
+            lines[i] = f"{rule}: %json {guided(free, strict=False)}"
+            left_out.append(f"arguments of {_name_in(head)} are not held to their schema: {error}"[:200])
+    if not left_out:
+        return tried
+    rest = msgspec.structs.replace(constraint, calls="\n".join(lines))
+    tried = _try(vocabulary, rest, control_tokens)
+    return msgspec.structs.replace(tried, warnings=(*left_out, *tried.warnings))
+
+
+def _alone(line: str, constraint: Constraint) -> Constraint:
+    """One schema of a tool's, as a grammar of its own."""
+    return msgspec.structs.replace(constraint, calls=f"%llguidance {{}}\nstart{line[line.index(':') :]}")
+
+
+def _name_in(head: str) -> str:
+    """The name of the tool whose rule this is, as it is spelt there."""
+    text, _ = json.JSONDecoder().raw_decode(head.partition(": ")[2])
+    found = _TOOL.search(text)
+    assert found is not None, "a tool's rule begins with its name"
+    return found[1] or found[2]
+
+
+def _try(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapping[str, int]) -> Tried:
     try:
         text = source_of(constraint, control_tokens)
         if len(text) > MAX_TEXT_CHARS:
@@ -71,11 +107,14 @@ def try_one(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: M
         return Tried(error=f"{type(error).__name__}: {error}"[:400])
     if matcher.is_error():
         return Tried(error=matcher.get_error()[:400])
-    return Tried(text, tuple(warnings_of(matcher)))
+    return Tried(text, tuple(warnings_of(matcher)), after=constraint.after)
 
 
 def refuse(tried: Tried, constraint: Constraint) -> Tried:
-    """Raise InvalidRequest, in the client's words, for what cannot be enforced."""
+    """Raise InvalidRequest, in the client's words, for what cannot be enforced and must be."""
+    if tried.error and constraint.after is not None:
+        why = f"arguments of {constraint.param} are not held to their schemas: {tried.error}"
+        return Tried(warnings=(*tried.warnings, why[:200]))
     if tried.error:
         left_out = constraint.strict and any(words in tried.error for words in _LEFT_OUT)
         cure = "; leave that out, or set strict to false" if left_out else ""

@@ -19,8 +19,16 @@ _OF_TEXTS = frozenset({"pattern", "format", "minLength", "maxLength"})
 _VALUE = f"value[lazy]: /(.|\\n)*\\n{END_PARAMETER.replace('/', chr(92) + '/')}\\n/"
 
 
-def tool_grammar(form: Format, use: ToolUse, *, due: bool, control_tokens: Mapping[str, int]) -> str | None:
-    """due: the answer must be calls.    control_tokens: strings that are one token each.
+def opening_id(form: Format, control_tokens: Mapping[str, int]) -> int | None:
+    """The token after which there is nothing but a call, where a format has one."""
+    return control_tokens.get(OPEN) if form in ("hermes", "qwen3_coder") else None
+
+
+def tool_grammar(
+    form: Format, use: ToolUse, *, due: bool, control_tokens: Mapping[str, int], begun: bool = False
+) -> str | None:
+    """due: the answer must be calls.    control_tokens: strings that are one token each.    begun: only of what follows
+    the first opening_id.
 
     None where nothing can be said: a format without an opening of its own is free text unless a call is due.
     """
@@ -33,7 +41,7 @@ def tool_grammar(form: Format, use: ToolUse, *, due: bool, control_tokens: Mappi
     parallel = use.parallel
     match form:
         case "hermes" | "qwen3_coder":
-            rules.start(one, due=due, parallel=parallel)
+            rules.start(one, due=due, parallel=parallel, begun=begun)
         case "llama3_json":
             more = f' ("; " {one})*' if parallel else ""
             rules.lines.insert(1, f"start: {one}{more}")
@@ -130,7 +138,7 @@ class _Rules:
             )
         return first
 
-    def start(self, call: str, *, due: bool, parallel: bool) -> None:
+    def start(self, call: str, *, due: bool, parallel: bool, begun: bool) -> None:
         """Calls between tags, with free text around them unless they are due."""
         close = self.token(CLOSE)
         if due:
@@ -144,7 +152,9 @@ class _Rules:
         else:
             self.lines.append(f"opening[lazy]: TEXT {quoted(OPEN)}")
             tagged = self.add("tagged", f"opening {call} {close}")
-        self.lines[1:1] = [f"start: {tagged}{'*' if parallel else '?'} tail", "tail: TEXT"]
+        first = f"{call} {close} " if begun else ""
+        more = f"{tagged}* " if parallel else "" if begun else f"{tagged}? "
+        self.lines[1:1] = [f"start: {first}{more}tail", "tail: TEXT"]
 
     def token(self, text: str) -> str:
         return f"<[{self._control_tokens[text]}]>" if text in self._control_tokens else quoted(text)

@@ -70,3 +70,11 @@ def test_only_a_strict_tools_schema_is_kept_to_the_letter():
     use = ToolUse({"weather": CITY, "now": {}}, strict=frozenset({"now"}))
     grammar = tool_grammar("hermes", use, due=True, control_tokens=CONTROL)
     assert [line.count('"lenient": false') for line in grammar.splitlines() if "%json" in line] == [0, 1]
+
+
+def test_a_call_that_has_begun_goes_before_free_text_and_other_calls():
+    grammar = tool_grammar("hermes", ToolUse({"now": {}}), due=False, control_tokens=CONTROL, begun=True)
+    assert grammar.splitlines()[1:3] == ["start: call_2 <[8]> tagged_3* tail", "tail: TEXT"]
+    one = ToolUse({"now": {}}, parallel=False)
+    grammar = tool_grammar("hermes", one, due=False, control_tokens=CONTROL, begun=True)
+    assert grammar.splitlines()[1] == "start: call_2 <[8]> tail"

@@ -1,0 +1,53 @@
+"""Fast-forward: tokens that a grammar forces come to an answer without a step of their own.
+
+Where a mask leaves one token, llguidance says which others must follow it. The row in flight draws the first; all of
+them are in the next step, in one row that computes them as a prompt's are computed and draws what comes after. Each is
+the token that would have been drawn, at the position at which it would have been: the answer is the same.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from jaxinfer.engine.sequence import MAX_TEXT_LAG, Output, Sequence
+
+if TYPE_CHECKING:
+    from jaxinfer.engine.scheduler import Step
+
+MIN_FORCED = 2  # the first is drawn anyway
+
+
+def look_ahead(step: "Step", masks: np.ndarray) -> None:
+    """Of the step that has just been told to draw by these masks: which of its rows' sequences have tokens forced."""
+    masked = [sequence for sequence, row in zip(step.sequences, step.plan.rows, strict=True) if row.masked]
+    for sequence, mask in zip(masked, masks, strict=True):
+        if np.count_nonzero(mask) != 1 or sequence.has_ended:  # words of 32 tokens: most masks have many
+            continue
+        forced = _forced(sequence)
+        if len(forced) < MIN_FORCED or np.bitwise_count(mask).sum() != 1:
+            continue
+        sequence.forced, sequence.decoding = forced, False
+        if sequence.request.controls is not None and sequence.request.controls.penalize:
+            sequence.num_sent_pages = 0  # its slot is written anew, since nobody draws what penalties are to count
+
+
+def _forced(sequence: Sequence) -> list[int]:
+    """The tokens that the grammar forces, but for what has to be drawn as ever: one that ends the answer, the last
+    before the limit of length, one that its text state must see first."""
+    structured, length = sequence.structured, len(sequence.tokens)
+    if structured is None or not structured.may_forward:
+        return []
+    most = sequence.max_length - 1 - length
+    if sequence.request.text_lag:  # the token after them comes without being asked for
+        most = min(most, MAX_TEXT_LAG - 1 - (length - sequence.num_prompt - sequence.acknowledged))
+    tokens = structured.grammar.forced()[: max(0, most)]
+    return tokens[: next((i for i, token in enumerate(tokens) if token in sequence.end_ids), len(tokens))]
+
+
+def append_forced(sequence: Sequence, output: Output) -> int:
+    """After the first of them has been committed, the others. Returns how many."""
+    others, sequence.forced = sequence.forced[1:], []
+    for token in others:
+        sequence.append(token)
+    output.token_ids += others
+    return len(others)

@@ -1,0 +1,94 @@
+"""Grammars that begin after a token of the answer: nothing is masked before it, everything after it.
+
+Every answer is held against its request running alone, token by token (tests/engine/client.py)."""
+
+import dataclasses
+
+import pytest
+
+from jaxinfer.engine.sequence import Request, Structure
+from jaxinfer.runtime.plan import Controls
+from jaxinfer.testing.faults import Fault, Faults
+from tests.engine.client import Client
+from tests.engine.device import make_limits
+from tests.engine.grammars import begins
+
+END, OPENING = 50, 7
+
+
+def asked(**fields) -> list[Request]:
+    """Some of them come to the token that opens, others do not."""
+    structure = Structure(f"3:{END}", frozenset({END}), after=OPENING)
+    request = Request("", tuple(range(9)), 60, temperature=1.0, structure=structure)
+    return [dataclasses.replace(request, **{"id": str(i), "seed": i, **fields}) for i in range(8)]
+
+
+def run(requests: list[Request], faults: Faults | None = None, **changes) -> Client:
+    client = Client(make_limits(**changes), faults)
+    for request in requests:
+        client.add(request)
+    client.finish()
+    return client
+
+
+@pytest.mark.parametrize("run_ahead", [0, 1])
+@pytest.mark.parametrize(
+    ("fields", "changes"),
+    [
+        pytest.param({}, {}, id="alone"),
+        pytest.param({"n": 2}, {}, id="several choices"),
+        pytest.param({"eos_token_ids": frozenset({END})}, {}, id="ends"),
+        pytest.param({"controls": Controls(frequency_penalty=1.0, min_tokens=30)}, {}, id="penalties and min_tokens"),
+        pytest.param({"controls": Controls(bad_words=((1, 2),))}, {}, id="bad words"),
+        pytest.param({"logprobs": 1}, {}, id="logprobs"),
+        pytest.param({"text_lag": True}, {}, id="stop strings"),
+        pytest.param({}, {"page_size": 1}, id="pages of one token"),
+        pytest.param({}, {"max_num_batched_tokens": 8}, id="small steps"),
+        pytest.param({}, {"num_pages": 40}, id="preempted"),
+        pytest.param({}, {"enable_fast_forward": False}, id="without fast-forward"),
+    ],
+)
+def test_a_grammar_begins_after_its_token(fields, changes, run_ahead):
+    client = run(asked(**fields), run_ahead=run_ahead, **changes)
+    begun = [begins(answer.request.structure, answer.tokens) is not None for answer in client.answers.values()]
+    assert any(begun) and not all(begun)
+    assert sum(counters.masked_tokens for counters in client.counters) > 10
+
+
+def test_before_that_token_no_step_waits_for_a_mask():
+    requests = [dataclasses.replace(one, structure=dataclasses.replace(one.structure, after=96)) for one in asked()]
+    client = run(requests)
+    assert not any(plan.is_masked or plan.is_full for plan in client.plans)
+    assert all(answer.reason == "length" for answer in client.answers.values())
+
+
+def test_a_token_among_thoughts_begins_nothing():
+    thoughts = {"open_id": 1, "close_id": 2}
+    requests = [
+        dataclasses.replace(one, structure=dataclasses.replace(one.structure, **which))
+        for which in (thoughts, {"close_id": 2})
+        for one in asked()
+    ]
+    requests = [dataclasses.replace(one, id=str(i)) for i, one in enumerate(requests)]
+    client = run(requests, max_num_seqs=16)
+    thinking = [answer for answer in client.answers.values() if OPENING in answer.tokens and 2 not in answer.tokens]
+    assert any(answer.request.structure.open_id is None for answer in thinking)
+
+
+@pytest.mark.parametrize("kind", ["run", "wait", "nan"])
+def test_a_failed_step_may_come_between(kind):
+    for step in range(2, 40, 3):
+        assert run(asked(), Faults(Fault(kind, step))).faults.struck
+
+
+def test_an_engine_that_dies_is_resumed_on_both_sides_of_it():
+    for num_steps in range(4, 50, 5):
+        client = Client(make_limits())
+        for request in asked():
+            client.add(request)
+        client.step()
+        client.grammars.release()
+        for _ in range(num_steps):
+            client.step()
+        client.restart()
+        client.finish()
