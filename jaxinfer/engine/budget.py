@@ -60,13 +60,16 @@ def prompts_fill(limits: Limits, running: list[Sequence], waiting: list[Sequence
     return num_tokens <= sum(len(sequence.tokens) for sequence in itertools.islice(startable, num_slots))
 
 
-def short_prompts(scheduler: "Scheduler", ready: list[Sequence], num_decoding: int) -> dict[Sequence, int]:
+def short_prompts(scheduler: "Scheduler", ready: list[Sequence], num_decoding: int, left: int) -> dict[Sequence, int]:
     """The waiting prompts that may overtake others of their priority, and how many tokens each needs: this step
-    computes them whole, and has a quarter for them and the decode rows together."""
+    computes them whole, and has a quarter for them and the decode rows together.
+
+    left: the tokens that prompts can have.
+    """
     if not scheduler.waiting:
         return {}
     limits, num_slots = scheduler.limits, len(scheduler.free_slots)
-    share = limits.max_num_batched_tokens // 4 - num_decoding
+    share = (left + num_decoding) // 4 - num_decoding
     in_order = limits.scheduling == "static" or not limits.enable_chunked_prefill or scheduler.isolation.active
     if in_order or not num_slots or share <= 0:
         return {}

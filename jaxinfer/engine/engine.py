@@ -199,8 +199,9 @@ class Engine:
         result = self._on_device([step], pending.wait)
         self._in_flight.popleft()
         self._spent("wait")
-        self.scheduler.counters.work.busy_s += self._mark - self._busy_from
-        self._busy_from = self._mark
+        busy_s, self._busy_from = self._mark - self._busy_from, self._mark
+        self.scheduler.counters.work.busy_s += busy_s
+        self.scheduler.pace.add(step.plan.num_tokens, busy_s)
         self._news += self.scheduler.commit(step, result)
         self._num_failed_in_a_row = 0
         if self.scheduler.pages_to_zero:

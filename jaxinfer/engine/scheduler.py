@@ -30,6 +30,7 @@ from jaxinfer.engine.fast_forward import append_forced
 from jaxinfer.engine.full import dress_row, read_logprobs, read_scores
 from jaxinfer.engine.isolation import Isolation
 from jaxinfer.engine.late import begin_late
+from jaxinfer.engine.pace import Pace
 from jaxinfer.engine.page_keys import chain, next_key, root_key
 from jaxinfer.engine.pages import Hit, PagePool
 from jaxinfer.engine.pooled import read_pooled
@@ -74,6 +75,7 @@ class Scheduler:
         self.free_slots = list(range(limits.max_num_seqs, 0, -1))
         self.departures = Departures()
         self.isolation = Isolation()
+        self.pace = Pace(limits)
         self._arrivals = 0
         contiguous = limits.kv_layout == "contiguous"
         self.reserved = limits.max_pages_per_seq if contiguous else 0  # pages that a sequence gets at admission
@@ -157,7 +159,8 @@ class Scheduler:
             self._preempt(self.running[-1])
         ready = self._ready(with_decode_rows)
         num_decoding = sum([s.decoding for s in ready])
-        budget = Budget(self.limits.max_num_batched_tokens - num_decoding, short_prompts(self, ready, num_decoding))
+        left = self.pace.for_prompts(ready, self.waiting, num_decoding)
+        budget = Budget(left, short_prompts(self, ready, num_decoding, left))
         if self.in_flight and self._must_preempt(ready, budget):
             return None
         step = Step(Plan([]), [])

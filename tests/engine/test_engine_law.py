@@ -364,7 +364,7 @@ def _keep_the_slot_of_a_preempted_sequence(patch):
 
 
 def _keep_half_a_step_for_short_prompts(patch):
-    def first_short(self, ready, num_decoding):
+    def first_short(self, ready, num_decoding, left):
         share = self.limits.max_num_batched_tokens // 2 - num_decoding
         short = [s for s in self.waiting if len(s.tokens) <= share][:1]
         return {s: len(s.tokens) for s in short}

@@ -1,0 +1,57 @@
+"""How many tokens a step may hold while somebody waits for those it draws."""
+
+import collections
+
+from jaxinfer.config import Limits
+from jaxinfer.engine.sequence import Sequence
+
+_LONGEST_S = 0.055  # a step that answers wait for, which somebody reads
+_LEAST_TOKENS = 512  # with fewer a device has too little to do
+_UNKNOWN_TOKENS = 2048  # until a step was timed
+
+
+class Pace:
+    """Times steps with prompts, and says how large one may be.
+
+    A large model computes the longest step in 0.2 s: then every stream stands still, and prompts that came together
+    all wait for the last of them. Smaller steps compute as many tokens a second.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._sizes = sorted({b.tokens for b in limits.extend_buckets if b.tokens >= _LEAST_TOKENS})
+        self._recent: collections.deque[float] = collections.deque(maxlen=4)  # s for each token
+
+    def add(self, num_tokens: int, seconds: float) -> None:
+        """A step of so many tokens took the device so long."""
+        if num_tokens >= _LEAST_TOKENS:
+            computed = next((size for size in self._sizes if size >= num_tokens), num_tokens)
+            self._recent.append(seconds / computed)
+
+    @property
+    def num_tokens(self) -> int:
+        """Of the largest step that ends in time. The fastest of those timed counts: something else slowed the rest."""
+        most = self._limits.max_num_batched_tokens
+        fit = _UNKNOWN_TOKENS
+        if self._recent:
+            fit = int(min(_LONGEST_S / max(min(self._recent), 1e-9), most))
+        fit = max([size for size in self._sizes if size <= fit], default=fit)
+        return min(most, max(fit, _LEAST_TOKENS))
+
+    def for_prompts(self, ready: list[Sequence], waiting: list[Sequence], num_decoding: int) -> int:
+        """The tokens of the next step that prompts can have.
+
+        ready: the step's running sequences, num_decoding of them decode rows.    waiting: by rank.
+        All there are, unless a step as large would hold up somebody who reads along: any stream that runs, or one of
+        several that begin.
+        """
+        limits, num_prompts = self._limits, len(ready) - num_decoding + len(waiting)
+        left = limits.max_num_batched_tokens - num_decoding
+        in_whole = not limits.enable_chunked_prefill or limits.scheduling == "static"
+        if in_whole or not num_prompts or limits.max_num_batched_tokens <= _LEAST_TOKENS:
+            return left
+        held_up = [s for s in ready if s.decoding] if num_prompts == 1 else [*ready, *waiting[:2]]
+        if all([s.request.bulk for s in held_up]):
+            return left
+        paced = self.num_tokens
+        return min(max(paced - num_decoding, paced // 2), left)
