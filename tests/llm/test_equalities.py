@@ -90,6 +90,7 @@ def test_a_compilation_after_ready_is_counted(folder, executables):
 
 @pytest.mark.slow
 def test_a_thousand_requests_of_every_kind_compile_nothing(engine):
+    """A34 with grammars."""
     draw = random.Random(3)
     llm = LLM.over(*engine)
     compiled = llm.stats().compiles_after_ready
@@ -109,6 +110,7 @@ def test_a_thousand_requests_of_every_kind_compile_nothing(engine):
                 bad_words=draw.choice([None, None, None, ["a b c", "q"]]),
                 logprobs=draw.choice([None, None, None, 5]),
                 prompt_logprobs=draw.choice([None, None, None, 2]),
+                **draw.choice([{}, {}, {}, {"regex": "[a-z]{2,9}"}, {"json_schema": {"enum": ["a text", 7, None]}}]),
             )
             for _ in prompts
         ]

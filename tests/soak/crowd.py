@@ -5,11 +5,13 @@ import contextlib
 import dataclasses
 import json
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
+import jsonschema_rs
 import msgspec
 
 from jaxinfer.bench.http_client import Connection, Reply, Target
@@ -20,6 +22,13 @@ THINK_S = 0.25  # between two requests of one client, on average: the server is 
 LEAVING = 0.38  # of whom some have their answer before
 PATIENCE_S = 0.25  # of those who leave: anything up to this
 PHRASES = ("the horse looked at five friends", "it rained all day", "seven plus five is", "a river", "spells the word")
+REGEX = "[a-z]{3,9}( [a-z]{2,9}){0,3}"
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 8}, "is_old": {"type": "boolean"}},
+    "required": ["name", "is_old"],
+    "additionalProperties": False,
+}
 EXTRAS: tuple[dict[str, Any], ...] = (
     {},
     {"n": 3},
@@ -29,7 +38,10 @@ EXTRAS: tuple[dict[str, Any], ...] = (
     {"logit_bias": {"5": -100, "17": 3.5}, "bad_words": ["horse"]},
     {"min_tokens": 4, "top_k": 20, "top_p": 0.9, "min_p": 0.01},
     {"ignore_eos": True, "max_tokens": 200},
+    {"structured_outputs": {"regex": REGEX}},
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": PERSON}}, "n": 2},
 )
+TOOLS = [{"type": "function", "function": {"name": "meet", "parameters": PERSON}}]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +65,8 @@ def draw_request(draw: random.Random, user: str) -> Request:
     wants_logprobs = draw.random() < 0.2
     if draw.random() < 0.5:
         body["messages"] = [{"role": "user", "content": text}]
+        if draw.random() < 0.25 and not body.keys() & {"structured_outputs", "response_format", "stop"}:
+            body |= {"tools": TOOLS, "tool_choice": draw.choice(("auto", "required"))}
         return Request(CHAT, body | ({"logprobs": True, "top_logprobs": 5} if wants_logprobs else {}))
     return Request(COMPLETIONS, body | {"prompt": text} | ({"logprobs": 5, "echo": True} if wants_logprobs else {}))
 
@@ -73,7 +87,41 @@ def end_of(reply: Reply, request: Request) -> str:
     ended = [choice["index"] for event in events for choice in event["choices"] if choice["finish_reason"]]
     if sorted(ended) != list(range(request.num_choices)):
         return f"broken: of {request.num_choices} choices these ended: {ended}"
+    if fault := form_fault(events, request.body):
+        return f"broken: {fault}"
     return "whole" if events[-1].get("usage") else "broken: no usage"
+
+
+def form_fault(events: list[dict[str, Any]], body: dict[str, Any]) -> str:
+    """What is wrong with an answer that ended by itself and must be of a form; "" if nothing is."""
+    said, calls, ends = dict[int, str](), dict[tuple[int, int], str](), dict[int, str]()
+    for choice in (choice for event in events for choice in event["choices"]):
+        index, part = choice["index"], choice.get("message") or choice.get("delta") or choice
+        said[index] = said.get(index, "") + (part.get("content") or part.get("text") or "")
+        for number, call in enumerate(part.get("tool_calls") or ()):
+            key = index, call.get("index", number)
+            calls[key] = calls.get(key, "") + (call["function"].get("arguments") or "")
+        ends[index] = choice["finish_reason"] or ends.get(index, "")
+    prompt = body.get("prompt", "") if body.get("echo") else ""
+    for index, text in said.items():
+        form = text.removeprefix(prompt)
+        if ends[index] != "stop":
+            continue
+        if "structured_outputs" in body and not re.fullmatch(REGEX, form):
+            return f"{form!r} is no match"
+        if "response_format" in body and not is_person(form):
+            return f"{form!r} is not of its schema"
+        if body.get("tool_choice") == "required":
+            return f"{form!r} is no call"
+    wrong = (text for (index, _), text in calls.items() if ends[index] == "tool_calls" and not is_person(text))
+    return next((f"the arguments {text!r} are not of their schema" for text in wrong), "")
+
+
+def is_person(text: str) -> bool:
+    try:
+        return bool(jsonschema_rs.is_valid(PERSON, json.loads(text)))
+    except ValueError:
+        return False
 
 
 @dataclasses.dataclass

@@ -7,7 +7,7 @@ import pytest
 
 from jaxinfer.bench.http_client import Reply
 from tests.soak.__main__ import soak
-from tests.soak.crowd import Request, Tally, end_of
+from tests.soak.crowd import Request, Tally, end_of, form_fault
 from tests.soak.program import program
 from tests.soak.sample import Sample
 from tests.soak.verdict import Slice, laws_of, struck_law
@@ -96,3 +96,21 @@ DONE = b"data: [DONE]\n\n"
 def test_how_a_stream_ended_is_seen(sent, end):
     reply = Reply(status=200, reads=[(0.0, sent)])
     assert end_of(reply, Request("", {"stream": True})).startswith(end)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message", "ends", "fault"),
+    [
+        ({"structured_outputs": {}}, {"content": "some words"}, "stop", ""),
+        ({"structured_outputs": {}}, {"content": "Some words"}, "stop", "no match"),
+        ({"structured_outputs": {}}, {"content": "Some words"}, "length", ""),
+        ({"response_format": {}}, {"content": '{"name": "x", "is_old": true}'}, "stop", ""),
+        ({"response_format": {}}, {"content": '{"name": "x"}'}, "stop", "not of its schema"),
+        ({"tool_choice": "required"}, {"content": "no call"}, "stop", "no call"),
+        ({}, {"tool_calls": [{"function": {"arguments": '{"name": "x", "is_old": false}'}}]}, "tool_calls", ""),
+        ({}, {"tool_calls": [{"function": {"arguments": '{"name": 7}'}}]}, "tool_calls", "the arguments"),
+    ],
+)
+def test_an_answer_that_is_not_of_its_form_is_broken(fields, message, ends, fault):
+    event = {"choices": [{"index": 0, "message": message, "finish_reason": ends}]}
+    assert fault in form_fault([event], fields) and bool(fault) == bool(form_fault([event], fields))

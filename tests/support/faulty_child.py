@@ -135,7 +135,7 @@ def main() -> None:
             orders.bind(path[0])
             orders.setblocking(False)
         armed = Faults(*msgspec.json.decode(Path(faults).read_bytes(), type=list[Fault]))
-        core.engine = Engine(OrderedRunner(core, armed, orders), core.limits)
+        core.engine = Engine(OrderedRunner(core, armed, orders), core.limits, core.grammars)
         return core
 
     child.main(start)
