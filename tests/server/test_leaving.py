@@ -4,7 +4,9 @@ import asyncio
 import json
 import socket
 import struct
+import time
 
+import httpx2
 import pytest
 
 from jaxinfer.llm.generation import Generation, Job
@@ -57,6 +59,21 @@ def test_leaving_before_the_first_token_aborts_it(reset, stream):
         leave(connection, reset=reset)
         wait_until(lambda: not llm.running)
     assert set(llm.aborts) == {call.request_id for call in llm.calls}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_leaving_aborts_what_runs_also_when_another_request_waits_behind_it_on_the_connection(stream):
+    llm = FakeLLM(endless)
+    with live(create_app(llm)) as port:
+        connection = raw_request(port, CHAT, {"messages": USER, "stream": stream})
+        wait_until(lambda: len(llm.running) == 1)
+        connection.sendall(b"GET /version HTTP/1.1\r\nhost: test\r\n\r\n")
+        time.sleep(0.1)
+        leave(connection, reset=True)
+        wait_until(lambda: not llm.running)
+        page = httpx2.get(f"http://127.0.0.1:{port}/metrics").text
+        assert 'jaxinfer:aborted_requests_total{reason="client_left"} 1.0' in page
+    assert llm.aborts == [llm.calls[0].request_id]
 
 
 def test_leaving_an_answer_that_is_not_streamed_aborts_it():
