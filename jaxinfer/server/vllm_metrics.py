@@ -89,5 +89,9 @@ def _counters(stats: Stats, labels: Labels) -> Iterator[Metric]:
     computed = stats.prompt_tokens - stats.cached_tokens
     sources = {"local_compute": computed, "local_cache_hit": stats.cached_tokens, "external_kv_transfer": 0}
     yield counter("vllm:prompt_tokens_by_source", "Prompt tokens by source", by_label(labels, "source", sources))
+    host = stats.host_cached_tokens
+    tiers = {"device": stats.cached_tokens - host, "host": host, "disk": 0, "p2p": 0, "external_unspecified": 0}
+    text = "Prompt tokens found in the prefix cache, by where they were"
+    yield counter("vllm:prompt_tokens_cached_by_source", text, by_label(labels, "source", tiers))
     finished = by_label(labels, "finished_reason", dict(sorted(stats.finished.items())))
     yield counter("vllm:request_success", "Sequences finished, by reason", finished)

@@ -39,6 +39,7 @@ OF_HISTOGRAMS = (
 DASHBOARDS = {
     "vllm:engine_sleep_state": {"model_name", "sleep_state"},
     "vllm:prompt_tokens_cached_total": {"model_name"},
+    "vllm:prompt_tokens_cached_by_source_total": {"model_name", "source"},
     "vllm:cache_config_info": {
         *("num_gpu_blocks", "num_cpu_blocks", "block_size", "cache_dtype", "gpu_memory_utilization"),
         "enable_prefix_caching",
@@ -63,9 +64,9 @@ DASHBOARDS = {
     "http_request_duration_seconds_count": {"handler"},
 }
 # What they ask beyond that: of features that a vLLM has only where they are switched on, and this server has not. Their
-# panels are empty, as those of a vLLM are without them; the first is of all vLLMs, and its panel has no data.
+# panels are empty, as those of a vLLM are without them.
 ABSENT = (
-    *("prompt_tokens_cached_by_source", "lora_requests_info", "estimated_flops_per_gpu", "nixl_", "mm_cache_"),
+    *("lora_requests_info", "estimated_flops_per_gpu", "nixl_", "mm_cache_"),
     *("estimated_read_bytes_per_gpu", "estimated_write_bytes_per_gpu", "spec_decode_", "external_prefix_cache_"),
     *("sleep_mode_operation_duration_seconds", "rl_weight_update_operation_duration_seconds", "kv_block_"),
     "num_requests_kv_fetch_by_stage",
@@ -80,6 +81,7 @@ SELECTED = {
     ),
     "vllm:num_requests_waiting_by_reason": ("reason", {"capacity", "deferred"}),
     "vllm:prompt_tokens_by_source_total": ("source", {"local_compute", "local_cache_hit", "external_kv_transfer"}),
+    "vllm:prompt_tokens_cached_by_source_total": ("source", {"device", "host", "disk", "p2p", "external_unspecified"}),
     "vllm:request_success_total": ("finished_reason", {"stop", "length", "abort", "error"}),
     "http_requests_total": ("status", {"2xx", "4xx"}),
 }
