@@ -55,6 +55,9 @@ class BoundedProtocol(HttpToolsProtocol):
                 cycle.disconnected = True
                 cycle.message_event.set()
         super().connection_lost(exc)
+        if self.timeout_keep_alive_task is not None:  # of one that was reset uvicorn leaves it, and with it all of this
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
 
     def pause_writing(self) -> None:
         """The connection holds as much as it may: whoever writes waits, its request's pages too."""
