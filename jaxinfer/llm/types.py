@@ -115,11 +115,12 @@ class Delta(msgspec.Struct, gc=False):
 class Stats:
     """The engine's counters and gauges at one moment. Pages exclude the null page; counters count since the start.
 
+    host_cached_tokens: of the cached ones, those found in host memory.
     held: of the waiting, those that wait for a sibling's prompt.    awaiting_grammar: requests, until theirs is
     compiled.    pages_kept: by sessions, cached or owned; pages_kept_by: by each of them.    host_pages, host_pages_by:
-    of sessions, in host memory.    pages_saved, pages_loaded: to there, and back.    host_cached_tokens: of the cached
-    ones, those found there.    masked_tokens: that grammars had a say in.    closing_answers: whose tokens closing has
-    narrowed.    restarts: how often a new engine went on where one had ended.
+    of sessions, in host memory.    pages_saved, pages_loaded: to there, and back.    masked_tokens: that grammars had a
+    say in.    closing_answers: whose tokens closing has narrowed.    restarts: how often a new engine went on where one
+    had ended.
     """
 
     running: int = 0
