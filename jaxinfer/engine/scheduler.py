@@ -291,7 +291,7 @@ class Scheduler:
         sequence.lookup, sequence.pooled = [], None
         insort(self.running, sequence, key=_rank)
         if sequence.cached_tokens < 0:
-            self._count_prompt(sequence, start)
+            self._count_prompt(sequence, start, len(hit.loads) * size)
         return count
 
     def hit(self, sequence: Sequence) -> Hit:
@@ -299,13 +299,12 @@ class Scheduler:
         usable = self.limits.enable_prefix_caching and not sequence.needs_all_rows
         return self.pool.find(sequence.root, sequence.lookup_keys(self.limits.page_size)) if usable else Hit()
 
-    def _count_prompt(self, sequence: Sequence, num_cached: int) -> None:
+    def _count_prompt(self, sequence: Sequence, num_cached: int, num_on_host: int) -> None:
         """A sequence was admitted for the first time; siblings count as computed once, with the first."""
         sequence.admitted_s = time.monotonic()
         sequence.cached_tokens = min(num_cached, sequence.num_prompt)  # of a resumed one, output may be cached too
         if sequence.index == 0:
-            self.counters.prompt_tokens += sequence.num_prompt
-            self.counters.cached_tokens += sequence.cached_tokens
+            self.counters.count_prompt(sequence.num_prompt, sequence.cached_tokens, num_on_host)
 
     def _add_row(self, step: Step, sequence: Sequence, count: int) -> None:
         """Append a running sequence's row of `count` tokens and move its `dispatched`."""

@@ -53,6 +53,7 @@ def add_up[T: (int, float)](one: Mapping[str, T], other: Mapping[str, T]) -> dic
 class Counters:
     """What happened so far. computed_tokens: rows' counts, recomputed and surplus ones included.
 
+    host_cached_tokens: of the cached ones, found in host memory.
     embeddings: prompts that became one.    pages_saved, pages_loaded: to and from host memory.
     nonfinite_rows: the first of each sequence that had one.
     failed_steps: which the device did not carry out.    recoveries: how often its state was built anew after one.
@@ -63,6 +64,7 @@ class Counters:
     steps: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    host_cached_tokens: int = 0
     generated_tokens: int = 0
     computed_tokens: int = 0
     preemptions: int = 0
@@ -79,6 +81,12 @@ class Counters:
         default_factory=lambda: dict.fromkeys(("stop", "length", "abort", "error"), 0)
     )
     work: Work = dataclasses.field(default_factory=Work)
+
+    def count_prompt(self, num_tokens: int, num_cached: int, num_on_host: int) -> None:
+        """One that was admitted for the first time."""
+        self.prompt_tokens += num_tokens
+        self.cached_tokens += num_cached
+        self.host_cached_tokens += min(num_on_host, num_cached)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,6 +113,7 @@ class EngineStats:
     host_pages_by: dict[str, int]
     prompt_tokens: int
     cached_tokens: int
+    host_cached_tokens: int
     generated_tokens: int
     computed_tokens: int
     preemptions: int

@@ -115,6 +115,7 @@ class Delta(msgspec.Struct, gc=False):
 class Stats:
     """The engine's counters and gauges at one moment. Pages exclude the null page; counters count since the start.
 
+    host_cached_tokens: of the cached ones, those found in host memory.
     held: of the waiting, those that wait for a sibling's prompt.    awaiting_grammar: requests, until theirs is
     compiled.    pages_kept: by sessions, cached or owned; pages_kept_by: by each of them.    host_pages, host_pages_by:
     of sessions, in host memory.    pages_saved, pages_loaded: to there, and back.    masked_tokens: that grammars had a
@@ -136,6 +137,7 @@ class Stats:
     host_pages_by: dict[str, int] = dataclasses.field(default_factory=dict)
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    host_cached_tokens: int = 0
     generated_tokens: int = 0
     computed_tokens: int = 0
     preemptions: int = 0
@@ -168,6 +170,7 @@ class Stats:
 _COUNTERS = (
     "prompt_tokens",
     "cached_tokens",
+    "host_cached_tokens",
     "generated_tokens",
     "computed_tokens",
     "preemptions",

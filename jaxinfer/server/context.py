@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from jaxinfer.errors import ApiError
 from jaxinfer.llm.turns import Turns
 from jaxinfer.server.errors import body_for, is_anthropic
-from jaxinfer.server.http_counts import HttpCounts
+from jaxinfer.server.http_counts import GONE, HttpCounts
 
 logger = logging.getLogger("jaxinfer.server")
 
@@ -46,19 +46,27 @@ class RequestContext:
         headers = [(b"x-request-id", request_id.encode())]
         if is_anthropic(scope["path"]):
             headers.append((b"request-id", request_id.encode()))  # the name that Anthropic's clients look for
-        status = 0  # until an answer begins
+        status, is_whole = 0, False  # until an answer begins, until it ends
 
         async def send_with_id(message: Message) -> None:
-            nonlocal status
+            nonlocal status, is_whole
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message = {**message, "headers": [*message.get("headers", ()), *headers]}
+            elif not message.get("more_body", False):
+                is_whole = True
             await send(message)
+
+        async def receive_or_note() -> Message:
+            message = await receive()
+            if message["type"] == "http.disconnect" and not is_whole:
+                scope["state"].setdefault("gone", GONE)
+            return message
 
         try:
             if scope["method"] == "POST":
                 await self._turns.wait()
-            await self.app(scope, receive, send_with_id)
+            await self.app(scope, receive_or_note, send_with_id)
         except asyncio.CancelledError:
             # only the server's own end cancels a request, and this is the top of its task: uvicorn closes the socket
             logger.warning("request %s was cut off, the server ends", request_id, extra={"request_id": request_id})
@@ -72,6 +80,8 @@ class RequestContext:
         finally:
             if "held_body" in scope["state"]:
                 scope["state"]["held_body"].release()
+            if "gone" in scope["state"]:
+                self._http.abort(scope["state"]["gone"])
             seconds = time.monotonic() - begun_s
             self._http.add(scope["path"], scope["method"], status, seconds)
             if self._log_requests and not (status == 200 and scope["path"] in HEALTH_PATHS):

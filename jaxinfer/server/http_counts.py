@@ -9,11 +9,12 @@ from collections.abc import Collection, Iterator
 from prometheus_client.core import Metric
 
 from jaxinfer.llm.types import Histogram
-from jaxinfer.server.families import counter, histogram
+from jaxinfer.server.families import by_label, counter, histogram
 
 METHODS = frozenset({"GET", "POST", "DELETE", "HEAD", "OPTIONS"})
 OTHER = "other"
 LEFT = 499  # the client left before an answer began
+GONE, SLOW, ASKED = "client_left", "slow_client", "abort_request"  # why an answer was not waited for
 BOUNDS = (0.1, 0.5, 1.0)  # as vLLM has them
 
 
@@ -26,6 +27,7 @@ class HttpCounts:
         self._answers: Counter[tuple[str, str]] = Counter()
         self._requests: Counter[tuple[str, str, str]] = Counter()
         self._seconds: dict[tuple[str, str], Histogram] = defaultdict(lambda: Histogram(BOUNDS))
+        self._aborted: Counter[str] = Counter({reason: 0 for reason in (GONE, SLOW, ASKED)})
         self._exact = {path for path in paths if "{" not in path}
         self._prefixes = [path[: path.index("{")] for path in paths if "{" in path]
         self._probes = frozenset(probes)
@@ -39,6 +41,10 @@ class HttpCounts:
             self._requests[handler, named, f"{status // 100}xx"] += 1
             self._seconds[handler, named].add(seconds)
 
+    def abort(self, reason: str, count: int = 1) -> None:
+        """Requests whose answers somebody did not want to their end."""
+        self._aborted[reason] += count
+
     def handler(self, path: str) -> str:
         """Of all paths one of a few names."""
         if path in self._exact:
@@ -47,6 +53,8 @@ class HttpCounts:
 
     def families(self) -> Iterator[Metric]:
         """The last two under vLLM's names and with its labels."""
+        text = "HTTP requests that ended before their answer did, by reason"
+        yield counter("jaxinfer:aborted_requests", text, by_label({}, "reason", self._aborted))
         answers = [({"handler": handler, "status": status}, n) for (handler, status), n in self._answers.items()]
         yield counter("jaxinfer:http_answers", "HTTP answers by route and status", answers)
         requests = [({"handler": h, "method": m, "status": kind}, n) for (h, m, kind), n in self._requests.items()]

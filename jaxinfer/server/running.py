@@ -9,6 +9,7 @@ from jaxinfer.llm.generation import Generation
 from jaxinfer.protocol.abort import read_abort
 from jaxinfer.protocol.responses import encode_json
 from jaxinfer.server.body import read_json, unread
+from jaxinfer.server.http_counts import ASKED
 
 Key = tuple[str, str]  # tenant, and the request's id or its answer's
 
@@ -67,6 +68,7 @@ async def abort_request(request: Request) -> Response:
     found = state.running.known_as((request.state.tenant.name, request_id))
     for generation, _ in found:
         await generation.abort()
+    state.http.abort(ASKED, len(found))
     return Response(encode_json({"aborted": len(found)}), headers=headers, media_type="application/json")
 
 

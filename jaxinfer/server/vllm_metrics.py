@@ -1,6 +1,7 @@
 """The metrics of /metrics that have vLLM's names, types, labels and buckets, so that what reads a vLLM reads us.
 
-Not here is what belongs to features that are not: LoRA, speculation, sleep, caches beside the pages.
+Not here is what belongs to features that are not: LoRA, speculation, caches beside the pages. An engine never sleeps,
+and says so: vLLM's board of services takes one that says nothing for one that is down.
 """
 
 from collections.abc import Iterator
@@ -54,6 +55,8 @@ def _gauges(stats: Stats, labels: Labels) -> Iterator[Metric]:
     ):
         yield gauge(f"vllm:{name}", text, [(labels, value)])
     reasons = {"capacity": stats.waiting - stats.held, "deferred": stats.held}
+    states = {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
+    yield gauge("vllm:engine_sleep_state", "1 for the state the engine is in", by_label(labels, "sleep_state", states))
     text = "Sequences waiting for a slot and pages, or for a sibling's prompt"
     yield gauge("vllm:num_requests_waiting_by_reason", text, by_label(labels, "reason", reasons))
 
@@ -66,6 +69,7 @@ def _cache_config(llm: AsyncLLM) -> Metric:
         "enable_prefix_caching": str(limits.enable_prefix_caching),
         "gpu_memory_utilization": str(config.gpu_memory_utilization),
         "num_gpu_blocks": str(limits.num_pages - 1),
+        "num_cpu_blocks": str(limits.num_host_pages),
         "engine": "0",
     }
     return gauge("vllm:cache_config_info", "1, with the settings of the KV cache", [(labels, 1)])
@@ -85,5 +89,9 @@ def _counters(stats: Stats, labels: Labels) -> Iterator[Metric]:
     computed = stats.prompt_tokens - stats.cached_tokens
     sources = {"local_compute": computed, "local_cache_hit": stats.cached_tokens, "external_kv_transfer": 0}
     yield counter("vllm:prompt_tokens_by_source", "Prompt tokens by source", by_label(labels, "source", sources))
+    host = stats.host_cached_tokens
+    tiers = {"device": stats.cached_tokens - host, "host": host, "disk": 0, "p2p": 0, "external_unspecified": 0}
+    text = "Prompt tokens found in the prefix cache, by where they were"
+    yield counter("vllm:prompt_tokens_cached_by_source", text, by_label(labels, "source", tiers))
     finished = by_label(labels, "finished_reason", dict(sorted(stats.finished.items())))
     yield counter("vllm:request_success", "Sequences finished, by reason", finished)

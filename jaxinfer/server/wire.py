@@ -8,16 +8,18 @@ import asyncio
 import logging
 from http import HTTPStatus
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.server.errors import body_for
+from jaxinfer.server.http_counts import SLOW
 
 logger = logging.getLogger("jaxinfer.server")
 MAX_HEAD_BYTES = 64 * 2**10
 MAX_HEADERS = 128
 PATIENCE_S = 10.0  # for a head, and for each MIN_BODY_BYTES of a body
 MIN_BODY_BYTES = 16 * 2**10
+READ_AHEAD = 8  # requests that wait for an answer before theirs on one connection
 SLOW_READER_S = 60.0  # for a client to read what its connection holds of an answer, some 64 KiB
 
 
@@ -38,6 +40,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unparsed_bytes = 0  # received since the parser last told of something
         self._recent_bytes = 0
         self._in_body = False
+        self._unanswered: list[RequestResponseCycle] = []  # the first is being answered, the others wait behind it
         self._timer: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         # until the first byte, like between two requests; uvicorn itself would wait for ever
@@ -47,7 +50,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_timer()
         if self._unread is not None:
             self._unread.cancel()
+        for cycle in self._unanswered:  # uvicorn tells the newest alone, which may still wait behind another
+            if not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
         super().connection_lost(exc)
+        if self.timeout_keep_alive_task is not None:  # of one that was reset uvicorn leaves it, and with it all of this
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
 
     def pause_writing(self) -> None:
         """The connection holds as much as it may: whoever writes waits, its request's pages too."""
@@ -61,8 +71,13 @@ class BoundedProtocol(HttpToolsProtocol):
             self._unread = None
 
     def _abandon(self) -> None:
-        """Drop the connection with what it holds; its request then ends as when a client leaves."""
-        logger.warning("a client was dropped, it read nothing of its answer for %g s", self.slow_reader_s)
+        """Drop the connection with what it holds; its request then ends as when a client leaves, but for the reason."""
+        answering = next((cycle for cycle in self._unanswered if not cycle.response_complete), None)
+        if answering is not None:  # else all of the answer is in the connection's own memory
+            answering.scope["state"]["gone"] = SLOW
+        request_id = "" if answering is None else answering.scope["state"].get("request_id", "")
+        said = "a client was dropped (%s), it read nothing of its answer for %g s, request %s"
+        logger.warning(said, SLOW, self.slow_reader_s, request_id, extra={"request_id": request_id, "reason": SLOW})
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -99,6 +114,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_body = True
         super().on_headers_complete()
+        if 0 < len(self.pipeline) <= READ_AHEAD:
+            self.flow.resume_reading()  # uvicorn stops, and would not notice that the client leaves
+        self._unanswered = [cycle for cycle in self._unanswered if not cycle.response_complete] + [self.cycle]
 
     def on_body(self, body: bytes) -> None:
         self._unparsed_bytes = 0

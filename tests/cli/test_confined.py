@@ -6,16 +6,19 @@ Python tells an audit hook of each; the engine is in the same process, so that t
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
 import pytest
 
 from tests.server.http import CHAT, COMPLETIONS, USER
-from tests.support.processes import children_of, environment, listening, serving
+from tests.server.rest import Place, ends_at_rest
+from tests.support.processes import SERVE, children_of, environment, family, listening, serving, sockets
 
 WATCHED = r"open$|os\.(listdir|scandir|exec|posix_spawn|system|remove|rename|mkdir)|socket\.|subprocess\.|ctypes\."
 AUDITED = f"""
@@ -69,6 +72,11 @@ def hostile() -> Iterator[tuple[str, str, dict[str, object]]]:
 
 def test_whatever_a_request_names_nothing_is_opened_or_started(program):
     """A21; and A18 for the whole program."""
+    with ends_at_rest(Place(str(program.client.base_url), program.pid)):
+        ask_all_that_is_hostile(program)
+
+
+def ask_all_that_is_hostile(program: Program) -> None:
     for path, body in ((CHAT, {"messages": USER}), (COMPLETIONS, {"prompt": "x"}), ("/tokenize", {"prompt": "x"})):
         assert program.client.post(path, json=body).status_code == 200
     assert "open" in program.told.read_text(), "the hook is told of something"
@@ -85,6 +93,30 @@ def test_one_port_is_listened_on(program):
     (address,) = listening(program.pid)
     assert address == f"tcp 0100007F:{program.port:04X}"
     assert not children_of(program.pid)
+
+
+def test_its_processes_listen_at_one_port_and_connect_to_nobody_whatever_is_asked(tmp_path):
+    """A19 from outside, for the program as it is: its own process, the engine's and that which tries grammars."""
+    command = *SERVE, "demo", "--dry-run", "--port", "0"
+    with (
+        serving(tmp_path / "log", *command) as (process, port),
+        httpx2.Client(base_url=f"http://127.0.0.1:{port}") as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        form = {"prompt": "x", "max_tokens": 1, "structured_outputs": {"regex": "a+"}}
+        assert client.post(COMPLETIONS, json=form).status_code == 200
+        asking = pool.submit(lambda: [client.request(method, path, json=body) for method, path, body in hostile()])
+        seen = []
+        while not asking.done():
+            seen.append({found for pid in family(process.pid) for found in sockets(pid)})
+        assert {answer.status_code for answer in asking.result()} == {200, 400, 404}
+        assert len(family(process.pid)) == 3 and len(seen) > 10
+        served = f"0100007F:{port:04X}"
+        assert set.union(*seen) == {("tcp", served, True), ("tcp", served, False)}, (
+            "its port, and clients who came to it"
+        )
+        assert ("tcp", served) not in [found[:2] for found in sockets(os.getpid())], "ours goes out from another"
+        assert sockets(os.getpid())
 
 
 def test_a_batch_row_that_names_addresses_is_refused_and_nobody_is_asked(tmp_path):

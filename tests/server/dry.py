@@ -8,11 +8,12 @@ import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
 
 import httpx2
 
 from tests.server.http import COMPLETIONS, raw_request
+from tests.server.rest import Place
 from tests.support.processes import SERVE, serving
 
 
@@ -23,6 +24,10 @@ class Served:
     pid: int
     port: int
     client: httpx2.Client
+
+    @property
+    def place(self) -> Place:
+        return Place(f"http://127.0.0.1:{self.port}", self.pid)
 
 
 @contextlib.contextmanager
@@ -40,10 +45,20 @@ def p99(values: list[float]) -> float:
     return quantiles(values, n=100)[98]
 
 
-def gaps_of_a_stream(port: int) -> list[float]:
-    """Seconds between the reads of 400 tokens."""
+PACED = ("--dry-run-step-ms", "20")  # long enough that half of it more is no noise
+PACE = "of 1.5 times the gaps of a stream that is left in peace, in the middle and at the 99th percentile"
+
+
+def share_of_the_pace(gaps: list[float], control_gaps: list[float]) -> float:
+    """1 is how much slower a stream of a PACED server may be than one of another at the same time."""
+    assert median(control_gaps) > 0.018, "it is paced by its steps"
+    return max(median(gaps) / median(control_gaps), p99(gaps) / p99(control_gaps)) / 1.5
+
+
+def gaps_of_a_stream(port: int, num_tokens: int = 200) -> list[float]:
+    """Seconds between the reads of its tokens."""
     times, rest = [], b""
-    body = {"prompt": "hi", "max_tokens": 400, "stream": True, "ignore_eos": True}
+    body = {"prompt": "hi", "max_tokens": num_tokens, "stream": True, "ignore_eos": True}
     with raw_request(port, COMPLETIONS, body) as stream:
         while not rest.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"):
             rest = rest[-64:] + stream.recv(65536)

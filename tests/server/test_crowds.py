@@ -1,5 +1,6 @@
 """More requests than fit, of every kind, over the real scheduler and text side of a dry run (A28, A40, A46)."""
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from jaxinfer.server.app import create_app
 from tests.server.crowd import ask_together, body_of, check_stream
 from tests.server.dry import dry_server, p99
 from tests.server.http import COMPLETIONS, error_of, live, wait_until
+from tests.server.rest import Place, ends_at_rest
 from tests.support.attempts import assert_below
 
 CAPACITY = 16  # sequences running and waiting
@@ -37,14 +39,11 @@ def base(llm: AsyncLLM) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def rests(base: str, llm: AsyncLLM) -> Iterator[None]:
-    """Within 2 s of the last answer nothing runs, nothing is owned and no page is missing."""
     pid = llm._model.transport.pid
-    yield
-    wait_until(lambda: (llm.stats().running, llm.stats().waiting, llm.stats().pages_owned) == (0, 0, 0), timeout_s=2)
-    stats = llm.stats()
-    assert stats.pages_free + stats.pages_cached == stats.pages_total
+    with ends_at_rest(Place(base, os.getpid())):
+        yield
     assert not llm._open and not llm._names
-    assert (llm._model.transport.pid, stats.restarts) == (pid, 0)
+    assert (llm._model.transport.pid, llm.stats().restarts) == (pid, 0)
 
 
 def test_a_burst_is_refused_where_the_queue_ends_and_everything_accepted_finishes(base):

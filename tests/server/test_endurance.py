@@ -30,8 +30,8 @@ from jaxinfer.server.app import create_app
 from jaxinfer.testing.faults import Fault
 from tests.server.crowd import ask_together, body_of, check_stream
 from tests.server.http import COMPLETIONS, error_of, live, raw_request, wait_until
+from tests.server.rest import Place, ends_at_rest
 from tests.support.faulty_child import Order, Orders, faultless
-from tests.support.processes import footprint
 
 pytestmark = pytest.mark.slow
 
@@ -61,29 +61,11 @@ def rests(llm: AsyncLLM) -> None:
     assert not llm._open and not llm._names
 
 
-CANARY = {"prompt": "7 plus 5 is", "max_tokens": 32, "temperature": 0, "ignore_eos": True}
-
-
-def said(base: str) -> str:
-    text: str = httpx2.post(f"{base}{COMPLETIONS}", json=CANARY, timeout=60).json()["choices"][0]["text"]
-    return text
-
-
 @contextlib.contextmanager
-def ends_as_it_began(llm: AsyncLLM, base: str) -> Iterator[None]:
-    """The rest of what a server at rest is held to: no thread and no file more, the same engine, the same answer."""
-    answer, stats, here = said(base), llm.stats(), footprint(os.getpid())
-    yield
+def ends_as_it_began(llm: AsyncLLM, base: str, *, engine_may_restart: bool = False) -> Iterator[None]:
+    with ends_at_rest(Place(base, os.getpid()), engine_may_restart=engine_may_restart):
+        yield
     rests(llm)
-    now = llm.stats()
-    assert (now.restarts, now.compiles_after_ready) == (stats.restarts, stats.compiles_after_ready)
-    assert said(base) == answer
-
-    def more() -> int:
-        now = footprint(os.getpid())
-        return max(abs(now.files - here.files), abs(now.threads - here.threads))
-
-    wait_until(lambda: more() <= 2, timeout_s=2)
 
 
 KINDS = ("run", "nan", "wait", "hang", "exhausted", "kill", "nan", "poison")
@@ -107,7 +89,7 @@ def test_a_thousand_streams_under_faults_end_once_and_say_what_they_would_have_s
     wholes = ask_together(faulty_base, bodies, at_once=24)
     options = {"stream": True, "stream_options": {"include_usage": True}}
     done, struck = threading.Event(), Counter[str]()
-    with ThreadPoolExecutor(1) as pool:
+    with ends_as_it_began(faulty, faulty_base, engine_may_restart=True), ThreadPoolExecutor(1) as pool:
         faults = pool.submit(strike_until, done, child[-1], struck)
         streams = ask_together(faulty_base, [body | options for body in bodies], at_once=24)
         done.set()
@@ -116,7 +98,6 @@ def test_a_thousand_streams_under_faults_end_once_and_say_what_they_would_have_s
     assert set(codes) <= {"", "non_finite"} and codes["non_finite"] <= struck["nan"]
     assert set(struck) == set(KINDS) and codes["non_finite"] > 0, (struck, codes)
     assert faulty.stats().restarts > 0 and faulty.stats().recoveries > 0
-    rests(faulty)
 
 
 def test_a_minute_of_a_full_queue_raises_no_alarm(faulty, faulty_base):
@@ -218,7 +199,11 @@ def test_ten_times_what_the_queue_holds_is_refused_at_once_and_no_more_are_held_
     """A46"""
     body = {"prompt": "x", "max_tokens": 400, "ignore_eos": True}
     held, took_s = [], []
-    with ThreadPoolExecutor(1) as pool, httpx2.Client(base_url=small_base, timeout=60) as client:
+    with (
+        ends_as_it_began(small, small_base),
+        ThreadPoolExecutor(1) as pool,
+        httpx2.Client(base_url=small_base, timeout=60) as client,
+    ):
         burst = pool.submit(ask_together, small_base, [body] * 640, 640)
         wait_until(lambda: small._num_active == 64, timeout_s=20)
         while small._num_active == 64:  # the burst is over, what was accepted has not ended
@@ -234,7 +219,6 @@ def test_ten_times_what_the_queue_holds_is_refused_at_once_and_no_more_are_held_
     accepted = [answer for answer in answers if answer.status_code == 200]
     assert len(accepted) >= 64 and all(answer.json()["usage"]["completion_tokens"] == 400 for answer in accepted)
     assert {answer.status_code for answer in answers} == {200, 429}
-    rests(small)
 
 
 def test_a_pool_full_of_growers_moves_on_every_second_for_a_minute(small, small_base):
@@ -253,7 +237,7 @@ def test_a_pool_full_of_growers_moves_on_every_second_for_a_minute(small, small_
                 assert answer.json()["usage"]["completion_tokens"] == 1000
 
     tokens, free, before = [], [], small.stats().preemptions
-    with ThreadPoolExecutor(32) as pool:
+    with ends_as_it_began(small, small_base), ThreadPoolExecutor(32) as pool:
         askers = [pool.submit(keep_asking, number) for number in range(32)]
         while time.monotonic() < ended_s:
             tokens.append(small.stats().generated_tokens)
@@ -264,4 +248,3 @@ def test_a_pool_full_of_growers_moves_on_every_second_for_a_minute(small, small_
     assert all(later > earlier for earlier, later in itertools.pairwise(tokens[1:])), tokens
     assert median(free) < 26 and small.stats().preemptions > before + 10, "it was full"
     assert max(longest_s) < 10 * median(longest_s), "the oldest wait is bounded"
-    rests(small)

@@ -1,10 +1,14 @@
 """Clients that leave: over a real socket, whatever was running for them is aborted, streamed or not."""
 
 import asyncio
+import gc
 import json
 import socket
 import struct
+import time
+import weakref
 
+import httpx2
 import pytest
 
 from jaxinfer.llm.generation import Generation, Job
@@ -14,6 +18,7 @@ from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.server.app import create_app
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.stream import EventStream
+from jaxinfer.server.wire import BoundedProtocol
 from tests.server.fakes import FakeLLM
 from tests.server.http import CHAT, COMPLETIONS, USER, live, raw_request, read_until, wait_until
 
@@ -57,6 +62,38 @@ def test_leaving_before_the_first_token_aborts_it(reset, stream):
         leave(connection, reset=reset)
         wait_until(lambda: not llm.running)
     assert set(llm.aborts) == {call.request_id for call in llm.calls}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_leaving_aborts_what_runs_also_when_another_request_waits_behind_it_on_the_connection(stream):
+    llm = FakeLLM(endless)
+    with live(create_app(llm)) as port:
+        connection = raw_request(port, CHAT, {"messages": USER, "stream": stream})
+        wait_until(lambda: len(llm.running) == 1)
+        connection.sendall(b"GET /version HTTP/1.1\r\nhost: test\r\n\r\n")
+        time.sleep(0.1)
+        leave(connection, reset=True)
+        wait_until(lambda: not llm.running)
+        page = httpx2.get(f"http://127.0.0.1:{port}/metrics").text
+        assert 'jaxinfer:aborted_requests_total{reason="client_left"} 1.0' in page
+    assert llm.aborts == [llm.calls[0].request_id]
+
+
+def test_nothing_is_kept_of_a_connection_that_was_reset():
+    known = weakref.WeakSet()
+
+    class Known(BoundedProtocol):
+        def connection_made(self, transport):
+            known.add(self)
+            super().connection_made(transport)
+
+    with live(create_app(FakeLLM()), protocol=Known) as port:
+        for _ in range(3):
+            connection = raw_request(port, "/version", b"", method="GET")
+            read_until(connection, b"}")
+            assert known
+            leave(connection, reset=True)
+        wait_until(lambda: gc.collect() >= 0 and not known, timeout_s=2)  # an idle connection is closed after five
 
 
 def test_leaving_an_answer_that_is_not_streamed_aborts_it():

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -25,16 +26,26 @@ from tests.server.fakes import FakeLLM
 from tests.server.http import CHAT, COMPLETIONS, USER, ask, live, wait_until
 from tests.server.streams import ask_all
 
-# What vLLM's dashboards (examples/observability: prometheus_grafana/grafana.json and, in dashboards/grafana,
-# performance_statistics.json, query_statistics.json, vllm_overview.json) ask of a server, with the labels they select
-# or sum by. What the last asks of external and multimodal caches is empty of a server without them, and so it is here.
+# What vLLM's dashboards ask of a server, with the labels they select or sum by: examples/observability of its
+# repository, prometheus_grafana/grafana.json (commit 4b5c627) and, in dashboards/grafana, performance_statistics
+# (5961e8d), query_statistics (030ea52), vllm_overview (8aed4e5), vllm_service_status (712d754), vllm_instances
+# (0b9faa4), vllm_kv_cache (5836216) and vllm_speculative_decoding (8aed4e5).
 OF_HISTOGRAMS = (
     *("e2e_request_latency_seconds", "inter_token_latency_seconds", "time_to_first_token_seconds"),
     *("request_time_per_output_token_seconds", "request_queue_time_seconds", "request_prefill_time_seconds"),
     *("request_decode_time_seconds", "request_prompt_tokens", "request_generation_tokens"),
-    *("request_max_num_generation_tokens", "iteration_tokens_total"),
+    *("request_max_num_generation_tokens", "iteration_tokens_total", "request_prefill_kv_computed_tokens"),
 )
 DASHBOARDS = {
+    "vllm:engine_sleep_state": {"model_name", "sleep_state"},
+    "vllm:prompt_tokens_cached_total": {"model_name"},
+    "vllm:prompt_tokens_cached_by_source_total": {"model_name", "source"},
+    "vllm:cache_config_info": {
+        *("num_gpu_blocks", "num_cpu_blocks", "block_size", "cache_dtype", "gpu_memory_utilization"),
+        "enable_prefix_caching",
+    },
+    **dict.fromkeys(("process_start_time_seconds", "process_cpu_seconds_total", "process_open_fds"), set()),
+    **dict.fromkeys(("process_resident_memory_bytes", "process_max_fds"), set()),
     **{f"vllm:{name}_bucket": {"model_name", "le"} for name in OF_HISTOGRAMS},
     **{f"vllm:{name}_{part}": {"model_name"} for name in OF_HISTOGRAMS for part in ("sum", "count")},
     "vllm:generation_tokens_total": {"model_name"},
@@ -52,8 +63,17 @@ DASHBOARDS = {
     "http_request_duration_seconds_sum": {"handler"},
     "http_request_duration_seconds_count": {"handler"},
 }
+# What they ask beyond that: of features that a vLLM has only where they are switched on, and this server has not. Their
+# panels are empty, as those of a vLLM are without them.
+ABSENT = (
+    *("lora_requests_info", "estimated_flops_per_gpu", "nixl_", "mm_cache_"),
+    *("estimated_read_bytes_per_gpu", "estimated_write_bytes_per_gpu", "spec_decode_", "external_prefix_cache_"),
+    *("sleep_mode_operation_duration_seconds", "rl_weight_update_operation_duration_seconds", "kv_block_"),
+    "num_requests_kv_fetch_by_stage",
+)
 # and the values that it selects by, which must be spelt alike
 SELECTED = {
+    "vllm:engine_sleep_state": ("sleep_state", {"awake", "discard_all"}),
     "vllm:time_to_first_token_seconds_bucket": ("le", {"0.1", "0.25", "0.5", "0.75", "1.0", "2.5", "5.0", "10.0"}),
     "vllm:request_time_per_output_token_seconds_bucket": (
         "le",
@@ -61,6 +81,7 @@ SELECTED = {
     ),
     "vllm:num_requests_waiting_by_reason": ("reason", {"capacity", "deferred"}),
     "vllm:prompt_tokens_by_source_total": ("source", {"local_compute", "local_cache_hit", "external_kv_transfer"}),
+    "vllm:prompt_tokens_cached_by_source_total": ("source", {"device", "host", "disk", "p2p", "external_unspecified"}),
     "vllm:request_success_total": ("finished_reason", {"stop", "length", "abort", "error"}),
     "http_requests_total": ("status", {"2xx", "4xx"}),
 }
@@ -133,6 +154,16 @@ def test_vllm_s_dashboards_find_every_metric_with_its_labels(port):
         there.setdefault(name, set()).update(label for label, _ in labels)
     assert {name: labels for name, labels in DASHBOARDS.items() if not labels <= there.get(name, set())} == {}
     assert all("engine" in there[name] for name in DASHBOARDS if name.startswith("vllm:"))
+    assert not [name for name in there if name.startswith(tuple(f"vllm:{absent}" for absent in ABSENT))], "not ABSENT"
+
+
+def test_their_board_of_services_shows_that_this_one_is_up(port):
+    """Which takes the largest value of an engine awake for it."""
+    page = scrape(port)
+    states = {s: value(page, "vllm:engine_sleep_state", engine="0", sleep_state=s) for s in ("awake", "discard_all")}
+    assert states == {"awake": 1, "discard_all": 0}
+    started_s = samples(page)["process_start_time_seconds", frozenset()]
+    assert 0 < time.time() - started_s < 24 * 3600, "uptime is shown from it"
 
 
 def test_what_the_dashboards_select_by_is_spelt_as_they_do(port):

@@ -12,8 +12,9 @@ import pytest
 
 from jaxinfer.checkpoint.resolve import DEMO_FOLDER
 from jaxinfer.errors import CheckpointError
-from tests.server.dry import dry_server, gaps_of_a_stream, p99, seconds_of_a_check
+from tests.server.dry import PACE, PACED, dry_server, gaps_of_a_stream, p99, seconds_of_a_check, share_of_the_pace
 from tests.server.http import CHAT, error_of
+from tests.server.rest import ends_at_rest
 from tests.support.attempts import assert_below
 from tests.support.processes import SERVE, children_of, environment, footprint, seconds_of_processor
 
@@ -54,7 +55,11 @@ def test_a_server_does_not_start_with_a_template_that_leaves_the_sandbox(tmp_pat
 
 @pytest.mark.slow
 def test_a_template_that_runs_away_for_a_message_costs_that_request_alone(tmp_path, model):
-    with dry_server(tmp_path / "log", model) as served, dry_server(tmp_path / "control") as control:
+    with (
+        dry_server(tmp_path / "log", model, *PACED) as served,
+        dry_server(tmp_path / "control", "demo", *PACED) as control,
+        ends_at_rest(served.place),
+    ):
 
         def ask(content: str) -> int:
             body = {"messages": [{"role": "user", "content": content}], "max_tokens": 1}
@@ -70,7 +75,7 @@ def test_a_template_that_runs_away_for_a_message_costs_that_request_alone(tmp_pa
         def share_of_what_is_allowed() -> tuple[float, float, float]:
             checks, control_checks, processor_s = [], [], []
             with ThreadPoolExecutor(3) as pool:
-                streams = [pool.submit(gaps_of_a_stream, each.port) for each in (served, control)]
+                streams = [pool.submit(gaps_of_a_stream, each.port, 500) for each in (served, control)]
                 for name in WAYS:
                     begun_s = seconds_of_processor(served.pid)
                     refused = pool.submit(ask, name)
@@ -82,9 +87,9 @@ def test_a_template_that_runs_away_for_a_message_costs_that_request_alone(tmp_pa
                     assert refused.result() == 400, name
                 gaps, control_gaps = (stream.result() for stream in streams)
             of_checks = p99(checks) / (p99(control_checks) + 0.05)
-            return max(processor_s) / 3, of_checks, p99(gaps) / (1.5 * p99(control_gaps) + 0.02)
+            return max(processor_s) / 3, of_checks, share_of_the_pace(gaps, control_gaps)
 
-        law = "of three seconds of the server's processors for two of the template's, of a check and 50 ms, of 1.5 gaps"
+        law = f"of three seconds of the server's processors for two of the template's, of a check and 50 ms, {PACE}"
         assert_below(1, lambda: max(share_of_what_is_allowed()), law)
         assert ask("hello") == 200
         assert footprint(served.pid).kib - before < 256 * 2**10

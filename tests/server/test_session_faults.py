@@ -4,6 +4,7 @@ run, with real scheduler, pages and wire, every answer against the same request 
 
 import os
 import random
+import re
 import signal
 from collections.abc import Iterator
 from functools import partial
@@ -173,13 +174,19 @@ def test_conversations_that_take_turns_find_in_host_memory_what_the_pool_had_no_
     for i, prompt in enumerate(first):
         assert server.ask(COMPLETIONS, prompt=prompt, max_tokens=8, session_id=f"taking-turns-{i}")[1] == 0
     wait_until(lambda: server.session("taking-turns-0")["host_pages"] == 17)
-    before = server.llm.stats().pages_loaded
+    wait_until(lambda: server.llm.stats().running == 0)
+    before, was = server.llm.stats().pages_loaded, server.llm.stats()
     for i, prompt in enumerate(first):
         asked = {"prompt": [*prompt, 7, 8, 9], "max_tokens": 8, "seed": 5}
         text, cached = server.ask(COMPLETIONS, **asked, session_id=f"taking-turns-{i}")
         assert cached == 272
         assert text == server.replay(COMPLETIONS, **asked)
     wait_until(lambda: server.llm.stats().pages_loaded >= before + 18)
+    now = server.llm.stats()
+    assert now.host_cached_tokens >= was.host_cached_tokens + 18 * 16, "pages of 16 tokens"
+    assert now.cached_tokens - now.host_cached_tokens >= was.cached_tokens - was.host_cached_tokens
+    page = server.client.get("/metrics").text
+    assert re.search(r'vllm:prompt_tokens_cached_by_source_total\{.*source="host"\} [1-9]', page)
     assert server.session("taking-turns-5")["host_pages"] == 0
     assert server.client.delete(f"{SESSIONS}/taking-turns-0").json()["deleted"]
     assert server.ask(COMPLETIONS, prompt=first[0], max_tokens=1)[1] == 0

@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.server.dry import dry_server, gaps_of_a_stream, p99
+from tests.server.dry import PACE, PACED, dry_server, gaps_of_a_stream, share_of_the_pace
 from tests.server.http import COMPLETIONS, wait_until
+from tests.server.rest import ends_at_rest
 from tests.support.attempts import assert_below
 from tests.support.processes import footprint
 
@@ -29,20 +30,24 @@ def never_read(port: int) -> socket.socket:
 
 @pytest.mark.slow
 def test_readers_that_never_read_are_dropped_and_cost_others_nothing(tmp_path):
-    with dry_server(tmp_path / "log") as served, dry_server(tmp_path / "control") as control:
+    with (
+        dry_server(tmp_path / "log", "demo", *PACED) as served,
+        dry_server(tmp_path / "control", "demo", *PACED) as control,
+        ends_at_rest(served.place),
+    ):
 
-        def share_of_the_pace() -> float:
+        def share() -> float:
             with ThreadPoolExecutor(2) as pool:
-                gaps, control_gaps = pool.map(gaps_of_a_stream, (served.port, control.port))
-            return p99(gaps) / (1.5 * p99(control_gaps) + 0.02)
+                return share_of_the_pace(*pool.map(gaps_of_a_stream, (served.port, control.port)))
 
-        gaps_of_a_stream(served.port)
         before = footprint(served.pid).kib
         readers = [never_read(served.port) for _ in range(NUM_READERS)]
         log = tmp_path / "log"
-        assert_below(1, share_of_the_pace, "of 1.5 times a gap and 20 ms")
-        wait_until(lambda: log.read_text().count("a client was dropped") == NUM_READERS, timeout_s=DROPPED_S)
+        assert_below(1, share, PACE)
+        wait_until(lambda: log.read_text().count("a client was dropped (slow_client)") == NUM_READERS, DROPPED_S)
         assert footprint(served.pid).kib - before < MOST_MIB * 2**10
+        counted = f'jaxinfer:aborted_requests_total{{reason="slow_client"}} {NUM_READERS:.1f}'
+        wait_until(lambda: counted in served.client.get("/metrics").text)
 
         def load() -> tuple[int, int]:
             told = served.client.get("/load").json()

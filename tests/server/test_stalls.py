@@ -1,5 +1,6 @@
 """A hung step is told by the health checks, and nothing else is taken for one (A44); the engine is a dry run's."""
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from jaxinfer.testing.faults import Fault
 from tests.server.dry import p99
 from tests.server.fakes import FakeLLM
 from tests.server.http import COMPLETIONS, ask, error_of, live
+from tests.server.rest import Place, ends_at_rest
 from tests.support.attempts import assert_below
 from tests.support.faulty_child import Order, Orders, faultless
 
@@ -58,6 +60,7 @@ def watch(port: int, is_done: Callable[[], bool]) -> list[tuple[float, int, floa
 
 def test_a_hung_step_is_told_and_its_end_too(port, child):
     orders = Orders(child[-1])
+    place = Place(f"http://127.0.0.1:{port}", os.getpid())
 
     def share_of_what_is_allowed() -> float:
         orders.send(Order(add=Fault("hang", seconds=HANG_S)))
@@ -70,7 +73,8 @@ def test_a_hung_step_is_told_and_its_end_too(port, child):
         late_s = max(ill[0] - LIMIT_S, abs(ill[-1] - HANG_S))
         return max(late_s / 0.9, median(took_s for _, _, took_s in seen) / 0.05)
 
-    assert_below(1, share_of_what_is_allowed, "of 0.9 s between what is told and what was, of 50 ms a check")
+    with ends_at_rest(place):
+        assert_below(1, share_of_what_is_allowed, "of 0.9 s between what is told and what was, of 50 ms a check")
     orders.close()
     assert [httpx2.get(f"http://127.0.0.1:{port}{path}").status_code for path in CHECKS] == [200] * 6
 
@@ -84,7 +88,7 @@ def test_an_idle_engine_is_well(port):
 
 
 def test_a_full_queue_is_no_hang(port):
-    with ThreadPoolExecutor(64) as pool:
+    with ends_at_rest(Place(f"http://127.0.0.1:{port}", os.getpid())), ThreadPoolExecutor(64) as pool:
         answers = [pool.submit(generate, port, 20) for _ in range(64)]
         seen = watch(port, lambda: all(answer.done() for answer in answers))
     assert [answer.result() for answer in answers] == [200] * 64
@@ -111,7 +115,10 @@ def test_a_hang_is_told_with_the_limit_that_is_the_default_whatever_the_clock_sa
         assert {status for when_s, status, _ in seen if when_s > first_s and when_s < limit_s + 2} == {503}
         return max((first_s - limit_s) / 0.9, p99([took_s for _, _, took_s in seen]) / 0.05)
 
-    with live(create_app(llm), llm.start, llm.close) as port:
+    with (
+        live(create_app(llm), llm.start, llm.close) as port,
+        ends_at_rest(Place(f"http://127.0.0.1:{port}", os.getpid())),
+    ):
         assert_below(1, share_of_what_is_allowed, "of 0.9 s beyond the limit, of 50 ms a check at the 99th percentile")
         begun_s = time.monotonic()
         monkeypatch.setattr(time, "time", lambda: clock() + 86400)

@@ -46,15 +46,33 @@ def children_of(pid: int) -> set[str]:
     return {child for file in Path(f"/proc/{pid}/task").glob("*/children") for child in file.read_text().split()}
 
 
-def listening(pid: int) -> list[str]:
-    """The addresses, as Linux writes them, at which a process accepts what comes over a network."""
-    own = {os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()}
+def family(pid: int) -> list[int]:
+    """A process, its children and theirs."""
+    return [pid, *(each for child in children_of(pid) for each in family(int(child)))]
+
+
+LISTENS = {"tcp": "0A", "tcp6": "0A", "udp": "07", "udp6": "07"}
+
+
+def sockets(pid: int) -> list[tuple[str, str, bool]]:
+    """Those of a process by which something may come or go over a network: the protocol, its own address as Linux
+    writes it, and whether it takes what anybody sends there. Raises OSError when the process has ended.
+    """
+    own = set()
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed since
+            own.add(os.readlink(path))
     found = []
-    for name, states in (("tcp", {"0A"}), ("tcp6", {"0A"}), ("udp", {"07"}), ("udp6", {"07"})):
+    for name, listens in LISTENS.items():
         for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]:
             _, local, _, state, *_, inode = line.split()[:10]
-            found += [f"{name} {local}"] if state in states and f"socket:[{inode}]" in own else []
+            found += [(name, local, state == listens)] if f"socket:[{inode}]" in own else []
     return found
+
+
+def listening(pid: int) -> list[str]:
+    """The addresses, as Linux writes them, at which a process accepts what comes over a network."""
+    return [f"{name} {local}" for name, local, listens in sockets(pid) if listens]
 
 
 def seconds_of_processor(pid: int) -> float:
