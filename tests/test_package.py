@@ -21,6 +21,13 @@ from tests.support.fake_hub import running_hub
 from tests.support.processes import serving
 
 ROOT = Path(__file__).resolve().parents[1]
+# What other pages have their reader type in the same environment, each with something that needs what it installed
+AFTERWARDS = (
+    "pip install 'jaxinfer[parquet]'",
+    "jaxinfer batch -i questions.jsonl -o answers.parquet",
+    "pip install 'jaxinfer[otel]'",
+    "python -c 'import opentelemetry.exporter.otlp.proto.http.trace_exporter'",
+)
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
@@ -32,6 +39,10 @@ def run(*command: object, cwd: Path) -> str:
 
 def pinned(lock: Path) -> list[str]:
     return re.findall(r"^\S+==\S+", lock.read_text(), re.MULTILINE)
+
+
+def contents(wheel: Path) -> set[str]:
+    return set(zipfile.ZipFile(wheel).namelist())
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +66,7 @@ def test_a_wheel_holds_all_that_is_tracked_of_its_packages_and_nothing_else(whee
     for name in tracked.splitlines():
         place = next((place for place in moved if name.startswith(place)), "")
         wanted.add(moved.get(place, "") + name.removeprefix(place))
-    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert names == wanted
+    assert {name for name in contents(wheel) if ".dist-info/" not in name} == wanted
 
 
 def test_the_wheel_alone_answers_serves_and_knows_its_presets(wheel, tmp_path):
@@ -82,7 +92,11 @@ def test_the_quick_start_can_be_followed_word_for_word_by_somebody_who_has_the_w
     home = tmp_path / "home"
     home.mkdir()
     shutil.copy(wheel, home)
-    pins = [pinned(ROOT / "requirements.lock"), pinned(ROOT / "tests" / "clients" / "notebook.lock")]
+    locks = [
+        ROOT / "requirements.lock",
+        *(ROOT / "tests" / "clients" / f"{name}.lock" for name in ("notebook", "pyarrow")),
+    ]
+    pins = map(pinned, locks)
     (tmp_path / "pins").write_text("\n".join({pin for lock in pins for pin in lock}))
     python = program(tmp_path / "bin", "python3", f'"{sys.executable}"')
     with running_hub() as hub:
@@ -101,9 +115,14 @@ def test_the_quick_start_can_be_followed_word_for_word_by_somebody_who_has_the_w
             for block in blocks(page):
                 reader.reads(block)
             reader.leave()
+            for command in AFTERWARDS:
+                reader.does(command)
+            (checkout,) = (wheel.parent / "source").iterdir()
+            reader.does(f"(cd {checkout} && pip wheel --no-deps .)")
         finally:
             reader.kill()
     assert len((home / "answers.jsonl").read_text().splitlines()) == 2
+    assert contents(checkout / wheel.name) == contents(wheel)
     assert {block.language for block in blocks(page)} == {"sh", "python"}
 
 

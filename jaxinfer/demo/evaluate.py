@@ -126,13 +126,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=CHECKPOINT)
     parser.add_argument("--share", type=float, default=1.0, help="of the held-out questions to ask")
+    parser.add_argument("--task", action="append", help="one of the table's names, given once or more: these alone")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="float32")
     parser.add_argument("--wrong", type=int, default=5, help="wrong answers to show for each task")
     arguments = parser.parse_args()
     config, params = load(arguments.folder, jnp.dtype(arguments.dtype))
     tokenizer = Tokenizer.from_file(str(arguments.folder / "tokenizer.json"))
-    outcomes = evaluate(config, params, tokenizer, all_questions(arguments.share), arguments.batch)
+    asked = all_questions(arguments.share)
+    tasks = arguments.task or [question.task for question in asked]
+    if unknown := set(tasks) - {question.task for question in asked}:
+        parser.error(f"--task must be one of {', '.join(dict.fromkeys(one.task for one in asked))}, got {unknown}")
+    asked = [question for question in asked if question.task in tasks]
+    outcomes = evaluate(config, params, tokenizer, asked, arguments.batch)
     print(markdown(summary(outcomes)))
     print(wrong_answers(outcomes, arguments.wrong))
 

@@ -23,6 +23,7 @@ from jaxinfer.llm.outputs import (
     EmbeddingOutput,
     EmbeddingRequestOutput,
     RequestOutput,
+    Results,
     ScoringOutput,
     ScoringRequestOutput,
 )
@@ -160,10 +161,10 @@ class LLM:
         vectors = (
             shaped(raw, normalize=normalize, dimensions=dimensions).tolist() for raw in self._embed(encoded, pooling)
         )
-        return [
+        return Results(
             EmbeddingRequestOutput(text, ids, EmbeddingOutput(vector))
             for (text, ids), vector in zip(encoded, vectors, strict=True)
-        ]
+        )
 
     def score(
         self,
@@ -178,7 +179,9 @@ class LLM:
         found = self._embed([*sides[0], *sides[1]], pooling)
         raw = [(ids, vector) for (_, ids), vector in zip([*sides[0], *sides[1]], found, strict=True)]
         pairs = paired(raw[: len(sides[0])], raw[len(sides[0]) :])
-        return [ScoringRequestOutput(a + b, ScoringOutput(similarity(one, other))) for (a, one), (b, other) in pairs]
+        return Results(
+            ScoringRequestOutput(a + b, ScoringOutput(similarity(one, other))) for (a, one), (b, other) in pairs
+        )
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[Delta]:
         """The deltas of one prompt as they are made. Leaving the loop early aborts the request."""
@@ -241,7 +244,7 @@ class LLM:
             elapsed = time.perf_counter() - began
             result.metrics.time_to_first_token_s = result.metrics.time_to_first_token_s or elapsed
             result.metrics.total_s, result.metrics.cached_tokens = elapsed, delta.cached_tokens
-        return list(results.values())
+        return Results(results.values())
 
     def _embed(self, encoded: list[Encoded], pooling: Pooling) -> list[bytes]:
         """Embeddings as the engine gives them."""

@@ -2,10 +2,20 @@
 
 import dataclasses
 import html
+from typing import Protocol
 
 from jaxinfer.llm.types import Delta
 from jaxinfer.protocol.logprobs import TokenLogprob, token_text
 from jaxinfer.text.tools.reader import WholeCalls
+
+SHOWN = 50  # of a list of results
+BEGIN = 4  # numbers of an embedding
+
+
+class Shown(Protocol):
+    """What a notebook shows in its own way."""
+
+    def _repr_html_(self) -> str: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,7 +98,7 @@ class RequestOutput:
         self.outputs[delta.index].add(delta)
 
     def _repr_html_(self) -> str:
-        prompt = html.escape(self.prompt or f"{len(self.prompt_token_ids)} tokens")
+        prompt = _named(self.prompt, self.prompt_token_ids)
         rows = "".join(
             f"<tr><td>{choice.index}</td><td style='white-space:pre-wrap;text-align:left'>{html.escape(choice.text)}"
             f"</td><td>{len(choice.token_ids)}</td><td>{choice.finish_reason}</td></tr>"
@@ -102,6 +112,15 @@ class RequestOutput:
 class EmbeddingOutput:
     embedding: list[float]
 
+    def _repr_html_(self) -> str:
+        return f"<div>{self.summary}</div>"
+
+    @property
+    def summary(self) -> str:
+        """Its length and where it begins."""
+        begin = ", ".join(f"{value:.4f}" for value in self.embedding[:BEGIN])
+        return f"{len(self.embedding):,} numbers: {begin}{', ...' if len(self.embedding) > BEGIN else ''}"
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EmbeddingRequestOutput:
@@ -110,6 +129,9 @@ class EmbeddingRequestOutput:
     prompt: str | None
     prompt_token_ids: list[int]
     outputs: EmbeddingOutput
+
+    def _repr_html_(self) -> str:
+        return f"<div><b>{_named(self.prompt, self.prompt_token_ids)}</b> {self.outputs.summary}</div>"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -123,6 +145,22 @@ class ScoringRequestOutput:
 
     prompt_token_ids: list[int]
     outputs: ScoringOutput
+
+    def _repr_html_(self) -> str:
+        return f"<div><b>{self.outputs.score:.4f}</b> of {len(self.prompt_token_ids):,} tokens</div>"
+
+
+class Results[T: Shown](list[T]):
+    """A list that a notebook shows as its items show themselves, the first SHOWN of them."""
+
+    def _repr_html_(self) -> str:
+        more = f"<p>and {len(self) - SHOWN:,} more</p>" if len(self) > SHOWN else ""
+        return "".join(item._repr_html_() for item in self[:SHOWN]) + more
+
+
+def _named(prompt: str | None, token_ids: list[int]) -> str:
+    """A prompt in HTML."""
+    return html.escape(prompt or f"{len(token_ids)} tokens")
 
 
 def _by_id(entry: TokenLogprob) -> dict[int, Logprob]:

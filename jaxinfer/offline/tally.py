@@ -1,6 +1,7 @@
 """What a job has done so far, and what it says at its end."""
 
 import dataclasses
+import html
 import time
 from collections import Counter
 
@@ -95,6 +96,24 @@ class Tally:
             named = ", ".join(f"{ascii(name)[1:-1][:40]} ({count:,})" for name, count in self.unknown.most_common())
             lines.append(f"warning  nobody reads these columns or fields: {named}")
         return [*lines, *self.notes, f"output   {output}"]
+
+    def _repr_html_(self) -> str:
+        """The summary, as a notebook shows it."""
+        usage = self.usage
+        cells = {
+            "rows": self.num_before + self.num_rows,
+            "answered before": self.num_before,
+            "errors": self.num_errors,
+            "prompt tokens": usage.prompt_tokens,
+            "cached": usage.cached_tokens,
+            "tokens": usage.completion_tokens,
+            "seconds": round(self.seconds, 1),
+        }
+        rows = [*cells.items(), *((f"{status} {code}", count) for (status, code), count in self.errors.most_common())]
+        rows += [(f"nobody reads {name}", count) for name, count in self.unknown.most_common()]
+        lines = "".join(f"<tr><th>{html.escape(name)}</th><td>{count:,}</td></tr>" for name, count in rows)
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        return f"<div><table>{lines}</table>{notes}</div>"
 
 
 def bar(share: float, width: int = 10) -> str:

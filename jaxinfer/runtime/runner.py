@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,6 +34,8 @@ from jaxinfer.runtime.programs import (
 from jaxinfer.runtime.state import ControlState, DeviceState, init_controls, init_state
 from jaxinfer.runtime.trace import trace
 from jaxinfer.runtime.warmup import Built, CompileCounter, OnProgress, build, build_all
+
+UNDRAWN_S = 0.01  # between two looks at whether a step has been drawn from
 
 type Scored = tuple[int, list[jax.Array]]
 type Pooled = tuple[list[int], list[jax.Array]]
@@ -91,8 +94,9 @@ class PendingStep:
 class DeviceRunner:
     """Owns the device state; every call is dispatched at once and runs in the order of the calls.
 
-    Invariant: only `_dispatch` touches the state, under the lock, so warm-up may go on in another thread while steps
-    run. Without `warm_up` each program is compiled when it is first needed.
+    Invariant: only `_dispatch` touches the state, under the lock, and nothing runs on padding between a step and what
+    reads its logits, so warm-up may go on in another thread while steps run. Without `warm_up` each program is compiled
+    when it is first needed.
     """
 
     def __init__(
@@ -118,6 +122,8 @@ class DeviceRunner:
         self._fences = keep_small_arrays_apart(device) if device.platform == "gpu" else []
         self._lock = threading.Lock()
         self._uploaded: tuple[bytes, jax.Array | None] = b"", None  # the last decode step's
+        self._turn = threading.Condition()  # a step with its draw, or one run on padding
+        self._undrawn: Callable[[], PendingStep | None] = lambda: None  # the newest step, if it waits for its masks
         if limits.num_host_pages:
             self._on_host = jax.sharding.SingleDeviceSharding(device, memory_kind="pinned_host")
             k = self._state.k
@@ -142,6 +148,11 @@ class DeviceRunner:
 
     def run(self, plan: Plan) -> PendingStep:
         """Dispatch one step without waiting for it."""
+        with self._turn:
+            return self._run(plan)
+
+    def _run(self, plan: Plan) -> PendingStep:
+        self._undrawn = lambda: None  # its logits are overwritten
         for row in plan.rows:
             if row.history is not None:
                 self._dispatch(Helper.SET_SLOT, packing.pack_slot(row, SlotLayout(self.limits.vocab_size)))
@@ -150,15 +161,18 @@ class DeviceRunner:
         scored, pooled = (None, ([], [])) if is_decode else (self._score(plan), self._pool(plan))
         pending = PendingStep(packed, len(plan.rows), scored, pooled)
         if plan.is_masked:
-            pending.on_masks = functools.partial(self._draw_masked, plan, pending)
+            pending.on_masks = functools.partial(self._draw_masked, plan, weakref.proxy(pending))
+            self._undrawn = weakref.ref(pending)
         elif plan.is_random or plan.is_full:
             self._draw(plan, pending)
         return pending
 
     def _draw_masked(self, plan: Plan, pending: PendingStep, masks: np.ndarray) -> None:
-        rows = buckets.pick_size(self._mask_sizes, len(masks))
-        self._dispatch(Masks(rows), packing.pack_masks(plan, masks, rows))
-        self._draw(plan, pending)
+        with self._turn:
+            rows = buckets.pick_size(self._mask_sizes, len(masks))
+            self._dispatch(Masks(rows), packing.pack_masks(plan, masks, rows))
+            self._draw(plan, pending)
+            self._undrawn = lambda: None
 
     def _decode(self, plan: Plan) -> jax.Array:
         if any([len(row.new_pages) > 1 for row in plan.rows]):
@@ -251,6 +265,7 @@ class DeviceRunner:
             self._saving.clear()
             self._loading.clear()
         self._uploaded = b"", None
+        self._undrawn = lambda: None
         with self._lock:
             self._delete_state()
             self._state, self._controls = self._init(), self._init_controls()
@@ -302,7 +317,16 @@ class DeviceRunner:
         return tuple(rows for rows in sizes if Masks(rows) in self._executables) or sizes
 
     def _run_on_padding(self, program: Program) -> None:
-        """The first run loads the code; of what moves pages, by way of the host's memory too."""
+        """The first run loads the code; of what moves pages, by way of the host's memory too.
+
+        Steps leave logits where a plan's would be: not before that plan has been drawn from.
+        """
+        with self._turn:
+            while self._undrawn() is not None:
+                self._turn.wait(UNDRAWN_S)
+            self._on_padding(program)
+
+    def _on_padding(self, program: Program) -> None:
         upload = np.zeros(program.arguments[-1].shape, np.int32)
         match program.key:
             case Helper.SAVE_PAGES:
@@ -362,6 +386,7 @@ class DeviceRunner:
     def close(self) -> None:
         """Free the device state; the runner cannot be used afterwards."""
         self._counter.close()
+        self._undrawn = lambda: None
         with self._lock:
             self._delete_state()
 

@@ -12,7 +12,7 @@ from jaxinfer.bench.program import Program, settings_of
 from jaxinfer.bench.steps import StepLog, TimedEngine
 from jaxinfer.bench.suites import mini_infer, paladin, served, toggles, vllm, zedinfer
 from jaxinfer.bench.suites.job import Calls, Job
-from jaxinfer.bench.suites.workloads import workloads
+from jaxinfer.bench.suites.workloads import Workload, workloads
 from jaxinfer.config import EngineConfig, config_from_sources
 from jaxinfer.errors import EngineError
 from tests.bench.conftest import LIMITS, rows_of
@@ -34,6 +34,22 @@ def test_a_rate_is_counted_as_its_authors_count_and_strictly():
     assert together.strict_rate == pytest.approx(4 * 10 / 2)
     assert zedinfer.times(together, alone) == pytest.approx((2.0, 4.0))
     assert alone.spread == pytest.approx(0.5)
+
+
+def test_shares_are_of_what_the_machine_was_measured_to_do(job):
+    calls = Calls(2, 100, 11, first_s=(0.5,), whole_s=(2.5,), cached_tokens=0)
+    assert calls.matmul_share(job) * 0.5 * LIMITS.flops == pytest.approx(job.work.prefill_flops(2, 100))
+    assert calls.bandwidth_share(job) * 0.2 * LIMITS.bytes_per_s == pytest.approx(job.work.decode_bytes(2, 105.5))
+
+
+def test_a_workload_takes_at_least_its_steps_and_its_sums_unless_arrivals_decide(job):
+    one_by_one = Workload("x", (Ask(0.0, 10, 4), Ask(0.0, 20, 8)), concurrency=1)
+    together = dataclasses.replace(one_by_one, concurrency=0)
+    apart_s, together_s = paladin.roof_s(job, one_by_one), paladin.roof_s(job, together)
+    assert apart_s - together_s == pytest.approx((12 - 8) * job.work.read_bytes / LIMITS.bytes_per_s)
+    alone = Workload("x", (Ask(0.0, 10, 4),), concurrency=1)
+    assert paladin.roof_s(job, alone) == pytest.approx(job.work.offline_s(LIMITS, 1, 10, 4, 1))
+    assert paladin.roof_s(job, Workload("x", (Ask(0.0, 10, 4), Ask(0.1, 10, 4)))) is None
 
 
 @pytest.mark.slow  # an engine is compiled for them
@@ -120,6 +136,7 @@ def test_a_workload_is_sent_as_it_is_listed_and_its_answers_counted(job):
         row = paladin.row(few, Program(url, 0.0), workload, "x", ignore_eos=True)
     told = dict(zip(paladin.SERVED, row, strict=True))
     assert (told["requests"], told["tokens of an answer"], told["ended early"]) == (2, 4, 0)
+    assert told["of the serial roof %"] is None  # its requests come one after another
     assert told["first token p50 ms"] < told["whole request p50 s"] * 1e3
 
 
@@ -131,8 +148,10 @@ def test_a_server_is_measured_through_the_client_of_bench_serve(job):
         workload = rows_of(paladin.serve(few, program, 10**6))
         assert len(workload) == 10
         assert workload["baseline, ignore_eos"]["tokens of an answer"] == 4
+        assert workload["baseline, ignore_eos"]["of the serial roof %"] > 0
+        assert workload["baseline, EOS ends"]["of the serial roof %"] is None
         clients = rows_of(mini_infer.clients(few, program))
-        assert list(clients) == ["1", "2", "4", "8"]
+        assert list(clients) == ["1", "2", "4", "8"] and all(row["of bandwidth %"] > 0 for row in clients.values())
         assert clients["1"]["times one client"] == 1
         assert clients["4"]["first token p50 ms"] < clients["4"]["its TTFT: whole answer p50 ms"]
         load = rows_of(vllm.serve(few, program, 10**6))

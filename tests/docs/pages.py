@@ -1,6 +1,7 @@
 """What the documentation shows: its pages, their blocks of code, and the commands in them and between them."""
 
 import dataclasses
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -18,6 +19,24 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$\n?", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`]+)`")
 COMMENT = re.compile(r"\s+#\s.*$")
 OPERATOR = {"|", "||", "&&", ";", "&", ">", "<", ">>"}
+PROGRAMS = (
+    "jaxinfer",
+    "make",
+    "curl",
+    "pip",
+    "python",
+    "python3",
+    "docker",
+    "kubectl",
+    "pytest",
+    "eval",
+    "jupyter",
+    "sh",
+)
+TYPED = re.compile(
+    rf"(?:[A-Z_]+=\S+ )*(?:(?:\.venv/bin/)?(?:{'|'.join(PROGRAMS)})|(?:benchmarks|scripts|\.ci)/[\w./-]+) "
+)
+PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +60,10 @@ class Block:
         return [
             line for raw in text.splitlines() if (line := COMMENT.sub("", raw).strip()) and not line.startswith("#")
         ]
+
+
+def notebooks() -> list[str]:
+    return sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 
 def pages() -> list[str]:
@@ -67,6 +90,21 @@ def blocks(page: str) -> list[Block]:
 def spans(page: str) -> list[str]:
     """The pieces of code between words."""
     return [" ".join(span.split()) for span in INLINE.findall(FENCE.sub("", (ROOT / page).read_text()))]
+
+
+def sentences(page: str) -> list[str]:
+    """The commands between words, those with something behind the program's name; a notebook's too."""
+    if not page.endswith(".ipynb"):
+        return [span for span in spans(page) if TYPED.match(span)]
+    cells = json.loads((ROOT / page).read_text())["cells"]
+    text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    return [span for span in map(" ".join, map(str.split, INLINE.findall(text))) if TYPED.match(span)]
+
+
+def does(typed: str, command: str) -> bool:
+    """Whether what is typed is, or begins with, a page's command; MODEL, FOLDER, URL stand for any one word."""
+    pattern = PLACEHOLDER.sub(r"\\S+", re.escape(command))
+    return bool(re.match(rf"{pattern}(?:\s|$)", typed.removeprefix(".venv/bin/")))
 
 
 def words(command: str) -> list[str]:

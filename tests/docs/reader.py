@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from tests.docs.pages import Block
 
-SERVE = re.compile(r"jaxinfer serve\b")
+SERVE = re.compile(r"jaxinfer serve\b(?!.* --help)")
 STATE = ".state"  # what one command leaves in the environment for the next, as a terminal does
 # As a shell in which a refusal over HTTP and a failure inside a pipe count as failures
 SHELL = f"""set -o pipefail
@@ -25,11 +25,11 @@ START_S, COMMAND_S, DRAIN_S = 400.0, 500.0, 60.0
 
 
 class Reader:
-    """Invariant: servers that were started run until `leave`; the first has the port that stands for the page's."""
+    """Invariant: servers that were started run until `leave`; the n-th has a port that stands for the page's 800n."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self.folder = folder
-        self.port = _free_port()
+        self._ports = [_free_port() for _ in range(2)]
         self._environment = dict(environment)
         self._servers: list[subprocess.Popen[bytes]] = []
 
@@ -50,7 +50,9 @@ class Reader:
 
     def does(self, command: str) -> str:
         """One command; what it printed. A server is left running."""
-        command = command.replace(":8000", f":{self.port}").removeprefix(".venv/bin/")
+        command = command.removeprefix(".venv/bin/")
+        for number, port in enumerate(self._ports):
+            command = command.replace(f":800{number}", f":{port}")
         began = time.monotonic()
         typed = "What is 7 plus 5?\n" if command.startswith("jaxinfer chat") else ""
         said = self._serves(command) if SERVE.match(command) else self._runs(command, typed)
@@ -87,7 +89,7 @@ class Reader:
 
     def _serves(self, command: str) -> str:
         log = self.folder / f"server-{len(self._servers)}.log"
-        port = "0" if self._servers else str(self.port)
+        port = dict(enumerate(self._ports)).get(len(self._servers), 0)
         script = f"{SHELL}export JAXINFER_PORT={port}; exec {command.removesuffix('&')}"
         with log.open("wb") as taken:
             server = subprocess.Popen(["bash", "-c", script], cwd=self.folder, env=self._environment, stderr=taken)

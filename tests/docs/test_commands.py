@@ -4,13 +4,8 @@ empty folder; what cannot be run here is named below, with the reason, and held 
 
 import ast
 import json
-import os
 import re
-import subprocess
-import sys
 import tomllib
-from collections.abc import Iterator
-from pathlib import Path
 
 import click
 import pytest
@@ -18,12 +13,8 @@ import yaml
 
 from jaxinfer.cli.options import OTHER_ENV
 from jaxinfer.config import SETTINGS, config_from_sources
-from tests.docs.pages import ROOT, blocks, flags, invocations, pages, parse, spans, words
-from tests.docs.reader import Reader, program, with_path
-from tests.support.fake_hub import running_hub
+from tests.docs.pages import PROGRAMS, ROOT, blocks, flags, invocations, pages, parse, spans, words
 
-DEMO = ROOT / "jaxinfer" / "demo" / "checkpoint"
-CLIENTS = ROOT / ".clients"
 LANGUAGES = {"", "sh", "python", "diff", "yaml", "toml", "json"}
 DOCKER = "there is no Docker engine here: tests/test_package.py replays the Dockerfile and starts what it makes"
 ITSELF = "it is what this test is a part of"
@@ -55,7 +46,6 @@ INSTEAD = {
 ELSEWHERE = {"--no-deps", "--build-arg", "--gpus", "--host"}
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+\w")
 SCRIPT = re.compile(r"^(?:python )?((?:benchmarks|scripts|\.ci)/[\w/-]+(?:\.py|\.sh)?)(?= |$)")
-HUB_ID = re.compile(r"\b(?:Qwen|deepseek-ai|meta-llama)/[\w.-]+")
 # A page with its own test: tests/test_package.py follows it in an environment with nothing else
 BY_PACKAGE = "docs/quickstart.md"
 
@@ -76,45 +66,6 @@ def is_runnable(page: str) -> bool:
 READ = [page for page in pages() if is_runnable(page) and page != BY_PACKAGE]
 
 
-@pytest.fixture
-def reader(tmp_path, executables) -> Iterator[Reader]:
-    """With files such as the pages speak of, and a hub where the demo has every name that they mention."""
-    (tmp_path / "home").mkdir()
-    _write_rows(tmp_path / "home")
-    for name, code in (("python", ""), ("jaxinfer", " -c 'from jaxinfer.cli import main; main()'")):
-        bin_folder = program(tmp_path / "bin", name, f'"{sys.executable}"{code}').parent
-    presence = tmp_path / "run"
-    presence.mkdir(mode=0o700)
-    packages = [ROOT, ROOT / "kernels", CLIENTS / "pyarrow"]
-    with running_hub() as hub:
-        hub.folders = {name: DEMO for page in pages() for name in HUB_ID.findall((ROOT / page).read_text())}
-        environment = with_path(
-            bin_folder,
-            PYTHONPATH=os.pathsep.join(map(str, packages)),
-            JAX_PLATFORMS="cpu",
-            JAXINFER_COMPILE_CACHE_DIR=str(executables),
-            HF_ENDPOINT=hub.url,
-            HF_HOME=str(tmp_path / "hub"),
-            XDG_RUNTIME_DIR=str(presence),
-        )
-        found = Reader(tmp_path / "home", environment)
-        try:
-            yield found
-        finally:
-            found.kill()
-
-
-def _write_rows(folder: Path) -> None:
-    rows = [{"prompt": "7 plus 5 is", "max_tokens": 8}, {"prompt": "8 plus 5 is", "max_tokens": 8}]
-    for name in ("questions.jsonl", "rows.jsonl"):
-        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "rows.csv").write_text("prompt\n7 plus 5 is\n8 plus 5 is\n")
-    table = "pyarrow.table({'prompt': ['7 plus 5 is']})"
-    script = f"import pyarrow, pyarrow.parquet; pyarrow.parquet.write_table({table}, 'rows.parquet')"
-    environment = os.environ | {"PYTHONPATH": str(CLIENTS / "pyarrow")}
-    subprocess.run([sys.executable, "-c", script], cwd=folder, env=environment, check=True)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("page", READ)
@@ -131,7 +82,7 @@ def test_the_blocks_are_of_languages_that_this_test_knows_and_commands_are_in_th
         for block in blocks(page):
             assert block.language in LANGUAGES, (page, block.language)
             first = block.text.split(maxsplit=1)[0] if block.text.strip() else ""
-            is_program = first in {"jaxinfer", "make", "curl", "pip", "python", "python3", "docker", "kubectl"}
+            is_program = first in PROGRAMS
             assert block.language == "sh" or not is_program, f"{page}: a command outside of ```sh: {block.text}"
 
 

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.llm.llm import LLM
+from jaxinfer.llm.outputs import SHOWN, Results
 from jaxinfer.protocol.sampling import SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
@@ -161,3 +162,18 @@ def test_results_show_themselves_escaped(llm):
     output = llm.generate("<b>hi</b>", GREEDY)[0]
     assert "&lt;b&gt;hi&lt;/b&gt;" in output._repr_html_()
     assert "<b>hi" not in output._repr_html_()
+
+
+def test_lists_of_results_embeddings_and_scores_show_themselves_escaped(llm):
+    hostile = "<script>x</script>"
+    answers, embeddings = llm.generate([hostile, "hello"], GREEDY), llm.embed([hostile, "hello"])
+    for shown in (answers._repr_html_(), embeddings._repr_html_(), embeddings[0]._repr_html_()):
+        assert "&lt;script&gt;x&lt;/script&gt;" in shown and "<script" not in shown
+    first = embeddings[0].outputs
+    assert first._repr_html_().startswith(f"<div>{len(first.embedding)} numbers: {first.embedding[0]:.4f}, ")
+    assert answers._repr_html_() == "".join(answer._repr_html_() for answer in answers)
+    scores = llm.score("hello", ["hello", hostile])
+    assert scores._repr_html_().count("<div>") == 2 and "<b>1.0000</b>" in scores._repr_html_()
+    assert isinstance(answers, list) and answers == list(answers)
+    many = Results(answers * 30)._repr_html_()
+    assert many.count("<table>") == SHOWN and many.endswith("<p>and 10 more</p>")

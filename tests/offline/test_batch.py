@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from jaxinfer.errors import BatchError, ConfigError, EngineError
+from jaxinfer.errors import BatchError, ConfigError, EngineError, InvalidRequest
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.offline.batch import Batch, OpenBatch, open_batch
 from jaxinfer.offline.job import BatchRun, Plan
@@ -305,3 +305,12 @@ def test_progress_says_how_much_is_left():
     tally.began_s -= 10
     assert tally.progress(0.75) == "[#######...]  75%, 500 rows, 50.0 rows/s, 0.0 tok/s, 0:10 left"
     assert tally.progress(None).startswith("500 rows, 50.0 rows/s")
+
+
+def test_a_tally_shows_itself_escaped():
+    tally = Tally(num_rows=3, notes=["<i>a note</i>"])
+    tally.refused(InvalidRequest("no", code="<b>"))
+    tally.ignored(("<script>",))
+    shown = tally._repr_html_()
+    assert "<tr><th>rows</th><td>3</td></tr>" in shown and "<tr><th>errors</th><td>1</td></tr>" in shown
+    assert "<th>400 &lt;b&gt;</th>" in shown and "nobody reads &lt;script&gt;" in shown and "&lt;i&gt;a note" in shown

@@ -3,13 +3,16 @@
 import dataclasses
 import functools
 import itertools
+import threading
 import time
 import weakref
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import msgspec
+import numpy as np
 import pytest
 
 from jaxinfer.config import ExtendBucket
@@ -19,8 +22,8 @@ from jaxinfer.runtime import step as step_functions
 from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends
 from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.cache import ExecutableCache
-from jaxinfer.runtime.plan import Plan
-from jaxinfer.runtime.runner import DeviceRunner
+from jaxinfer.runtime.plan import History, Plan, Sampling
+from jaxinfer.runtime.runner import DeviceRunner, PendingStep
 from jaxinfer.runtime.warmup import CompileCounter
 from tests.support.attempts import assert_below
 from tests.support.tiny_runner import LIMITS, TINY, Driven, forget, generate, make_runner, step
@@ -98,6 +101,48 @@ def test_a_runner_serves_any_plan_before_it_is_ready(cache: ExecutableCache, col
 
     runner.warm_up(tell, cache)
     assert drawn == [expected]
+
+
+def test_what_is_run_on_padding_waits_until_a_step_has_been_drawn_from(runner, monkeypatch) -> None:
+    """Or the draw would look at the logits of padding, which other rows' steps leave in the same place."""
+    hot = Sampling(temperature=1.0, seed=7)
+    expected = generate(runner, PROMPT, 6, hot)
+    runner.reset()
+    draw, threads = runner._draw, []
+
+    def late(*arguments: Any) -> None:
+        thread = threading.Thread(target=runner._run_on_padding, args=(runner._programs[Decode(1)],))
+        threads.append(thread)
+        thread.start()
+        thread.join(0.1)  # as slow as the thread of the steps may be
+        draw(*arguments)
+
+    monkeypatch.setattr(runner, "_draw", late)
+    assert generate(runner, PROMPT, 6, hot) == expected
+    for thread in threads:
+        thread.join()
+
+
+def test_what_is_run_on_padding_waits_for_masks_and_for_no_step_that_is_given_up(runner) -> None:
+    def masked() -> tuple[PendingStep, threading.Thread]:
+        row = Driven(1, list(PROMPT), itertools.count(1), Sampling(masked=True)).row()
+        row.masked = row.full = True
+        row.history = History(PROMPT, [])
+        pending = runner.run(Plan([row]))
+        thread = threading.Thread(target=runner._run_on_padding, args=(runner._programs[Decode(1)],))
+        thread.start()
+        thread.join(0.2)
+        assert thread.is_alive()
+        return pending, thread
+
+    pending, thread = masked()
+    pending.draw(np.full((1, -(-LIMITS.vocab_size // 32)), 2**32 - 1, np.uint32).view(np.int32))
+    thread.join(30)
+    assert not thread.is_alive()
+    pending, thread = masked()
+    del pending
+    thread.join(30)
+    assert not thread.is_alive()
 
 
 def test_a_warm_start_takes_a_third_of_the_time(cold: Start, cache: ExecutableCache) -> None:

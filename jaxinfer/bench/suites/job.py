@@ -86,6 +86,10 @@ class Calls:
         """Tokens per second that decode steps made: the first token of each answer was its prompt's."""
         return self.batch / self.step_s
 
+    def matmul_share(self, job: Job) -> float:
+        """Of the prompts' own work, by the time until the last of them had a token."""
+        return job.work.prefill_flops(self.batch, self.prompt) / self.prefill_s / job.limits.flops
+
     def bandwidth_share(self, job: Job) -> float:
         read = job.work.decode_bytes(self.batch, self.prompt + self.output / 2)
         return read / self.step_s / job.limits.bytes_per_s

@@ -25,7 +25,7 @@ from jaxinfer.bench.outcomes import (
 )
 from jaxinfer.bench.program import Program, serving
 from jaxinfer.bench.prompts import Prompts
-from jaxinfer.bench.report import Table, Value
+from jaxinfer.bench.report import Table, Value, percentile
 from jaxinfer.bench.steps import Timed
 from jaxinfer.bench.suites import served
 from jaxinfer.bench.suites.job import Found, Job, call
@@ -46,6 +46,7 @@ CONCURRENT = (
     "first token p50 ms",
     "its TTFT: whole answer p50 ms",
     "token gap p50 ms",
+    "of bandwidth %",
     "gap p99 ms",
 )
 SPIKE = (
@@ -55,8 +56,8 @@ SPIKE = (
     "first token of the long prompt ms",
     "output tok/s",
 )
-PREFIX = ("prefix", "first token p50 ms", "its TTFT: whole answer p50 ms", "cached tokens")
-BATCH = ("batch x prompt, answer", "tok/s as mini-infer counts", "decode tok/s strict", "spread %")
+PREFIX = ("prefix", "first token p50 ms", "of matmul %", "its TTFT: whole answer p50 ms", "cached tokens")
+BATCH = ("batch x prompt, answer", "tok/s as mini-infer counts", "decode tok/s strict", "of bandwidth %", "spread %")
 SWEEP = ("context", "decode step ms", "decode tok/s", "of bandwidth %")
 NOTES = (
     "mini-infer's server benchmark asks in process, without a socket, and what it calls TTFT is the time of the whole "
@@ -67,6 +68,8 @@ NOTES = (
     "of a stream, any time between that prompt's arrival and its first token.",
     "Batch: mini-infer divides all tokens by the whole time, prompts included; strict are decode steps alone. "
     "Attention alone, without the model around it, is the last table; `jaxinfer bench kernels` has more of it.",
+    "Shares: decode steps of the measured bandwidth, clients by the median gap between tokens as if all of them were "
+    "in each step; prompts of the measured matmul rate. A gap behind a long prompt, and a hit, have no such limit.",
     "Not reproduced: speculation, two GPUs, replicas, prefill and decode apart, and swapping pages out, which jaxinfer "
     "does not have (it computes preempted sequences again).",
 )
@@ -95,7 +98,11 @@ def clients(job: Job, program: Program) -> Table:
         rate = output_rate(good)
         alone = alone or rate
         times = [*served.ms(first_tokens(good), 50), *served.ms(wholes(good), 50)]
-        rows.append((str(count), rate, rate / alone, *times, *served.ms(gaps(good), 50, 99)))
+        middle, last = (percentile(gaps(good), percent) for percent in (50, 99))
+        assert middle is not None and last is not None
+        read = job.work.decode_bytes(count, lengths["input_tokens"] + lengths["output_tokens"] / 2)
+        share = 100 * read / middle / job.limits.bytes_per_s
+        rows.append((str(count), rate, rate / alone, *times, middle * 1e3, share, last * 1e3))
         job.say(f"{count} clients: {rate:,.5g} output tok/s")
     return Table("clients at once", CONCURRENT, rows)
 
@@ -116,9 +123,12 @@ def prefix(job: Job, program: Program) -> Table:
             seed=SEED + tokens,
         )
         good = served.outcomes_of(load).outcomes
-        times = [*served.ms(first_tokens(good), 50), *served.ms(wholes(good), 50)]
-        rows.append((f"{shared} tokens, {name}", *times, mean_cached(good)))
-        job.say(f"prefix {name}: {times[0]:,.5g} ms to the first token")
+        first, whole = (percentile(values, 50) for values in (first_tokens(good), wholes(good)))
+        assert first is not None and whole is not None
+        flops = job.work.prefill_flops(1, load.shared_tokens + load.input_tokens)
+        share = None if tokens else 100 * flops / first / job.limits.flops  # of a hit nearly nothing is computed
+        rows.append((f"{shared} tokens, {name}", first * 1e3, share, whole * 1e3, mean_cached(good)))
+        job.say(f"prefix {name}: {first * 1e3:,.5g} ms to the first token")
     return Table("prefix cache", PREFIX, rows)
 
 
@@ -176,7 +186,13 @@ def batch_of_eight(job: Job, timed: Timed) -> Table:
     if calls is None:
         raise ConfigError(f"max_model_len must hold {prompt + output} tokens, got {llm.info.max_model_len}; raise it")
     counted = batch * output / calls.all_s
-    row = (f"{batch} x {prompt}, {output}", counted, calls.strict_rate, calls.spread * 100)
+    row = (
+        f"{batch} x {prompt}, {output}",
+        counted,
+        calls.strict_rate,
+        calls.bandwidth_share(job) * 100,
+        calls.spread * 100,
+    )
     return Table("a batch", BATCH, [row])
 
 

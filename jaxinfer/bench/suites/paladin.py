@@ -5,7 +5,7 @@ Source: benchmarks/bench_serving.py and bench_generation.py of github.com/paladi
 
 from jaxinfer.bench.chart import Chart
 from jaxinfer.bench.latency import GREEDY
-from jaxinfer.bench.outcomes import first_tokens, gaps, mean_cached, output_rate, wholes
+from jaxinfer.bench.outcomes import duration_s, first_tokens, gaps, mean_cached, output_rate, wholes
 from jaxinfer.bench.program import Program
 from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.report import Table, Value, percentile
@@ -30,6 +30,7 @@ SERVED = (
     "workload",
     "requests",
     "output tok/s",
+    "of the serial roof %",
     "tokens of an answer",
     *("first token p50 ms", "p99 ms", "token gap p50 ms", "gap p99 ms", "whole request p50 s"),
     *("cached tokens", "ended early"),
@@ -39,8 +40,10 @@ GENERATED = (
     "prompt, answer",
     "first token ms",
     "prompt tok/s",
+    "of matmul %",
     "decode tok/s as paladin counts",
     "decode tok/s strict",
+    "of bandwidth %",
     "end to end tok/s",
     *("step mean ms", "p50 ms", "p95 ms", "p99 ms", "least ms", "most ms", "spread %"),
 )
@@ -51,6 +54,9 @@ NOTES = (
     "Its decode rate divides all of an answer's tokens by the time after the first; strict leaves the first one out, "
     "which the prompt's step made. Its generation prompt repeats one sentence; ours are fresh random ids. Steps: "
     "of decoding, over all runs, by the host's clock.",
+    "Shares: prompts of the measured matmul rate, decode steps of the measured bandwidth, whole workloads of the time "
+    "to read and to multiply what the workload must, one after the other, where all requests are there at once or one "
+    "by one and answers have all their tokens.",
     "Workloads longer than max_model_len are cut to it, and say so. Not reproduced: speculation, FP8 and INT8, which "
     "jaxinfer does not have yet.",
 )
@@ -94,7 +100,23 @@ def row(job: Job, program: Program, workload: Workload, name: str, ignore_eos: b
     times = [*served.ms(first_tokens(good), 50, 99), *served.ms(gaps(good), 50, 99)]
     middle = percentile(wholes(good), 50)
     assert not ignore_eos or told == asked, "ignore_eos gives every token"
-    return (name, len(good), output_rate(good), told / len(good), *times, middle, mean_cached(good), early)
+    least_s = roof_s(job, workload) if ignore_eos else None
+    share = None if least_s is None else 100 * least_s / duration_s(good)
+    return (name, len(good), output_rate(good), share, told / len(good), *times, middle, mean_cached(good), early)
+
+
+def roof_s(job: Job, workload: Workload) -> float | None:
+    """What the workload takes at least, reading and multiplying one after the other; None where arrivals decide."""
+    if any(ask.after_s for ask in workload.asks):
+        return None
+    shapes = [(ask.input_tokens, ask.output_tokens) for ask in workload.asks]
+    steps = sum(output for _, output in shapes) if workload.concurrency == 1 else max(output for _, output in shapes)
+    work, read, flops = job.work, float(steps * job.work.read_bytes), 0.0
+    for prompt, output in shapes:
+        context = prompt + output / 2
+        read += output * context * work.kv_bytes_per_token
+        flops += work.prefill_flops(1, prompt) + work.decode_flops(output, context)
+    return read / job.limits.bytes_per_s + flops / job.limits.flops
 
 
 def measure(job: Job, timed: Timed) -> Table:
@@ -111,9 +133,12 @@ def measure(job: Job, timed: Timed) -> Table:
             rows.append((name, shape, *([None] * (len(GENERATED) - 2))))
             continue
         steps = log.since(index).wall_s
-        rates = prompt / calls.prefill_s, output / calls.decode_s, calls.strict_rate, output / calls.all_s
+        prefill = prompt / calls.prefill_s, calls.matmul_share(job) * 100
+        decode = output / calls.decode_s, calls.strict_rate, calls.bandwidth_share(job) * 100
         shown = [sum(steps) / len(steps) * 1e3, *served.ms(steps, 50, 95, 99), min(steps) * 1e3, max(steps) * 1e3]
-        rows.append((name, shape, calls.prefill_s * 1e3, *rates, *shown, calls.spread * 100))
+        rows.append(
+            (name, shape, calls.prefill_s * 1e3, *prefill, *decode, output / calls.all_s, *shown, calls.spread * 100)
+        )
         job.say(f"{name}: {calls.strict_rate:,.5g} decode tok/s")
     return Table("generation", GENERATED, rows)
 

@@ -21,14 +21,17 @@ LATENCY = (
     "mean s, as vLLM counts",
     *(f"p{percent} s" for percent in (10, 25, 50, 75, 90, 99)),
     "first token ms",
+    "of matmul %",
     "decode step ms",
     "decode tok/s strict",
+    "of bandwidth %",
 )
 SERVED = (
     "load",
     "requests/s",
     "output tok/s",
     "total tok/s",
+    "of the serial roof %",
     *("TTFT mean ms", "TTFT p50 ms", "TTFT p99 ms"),
     *("TPOT mean ms", "TPOT p50 ms", "TPOT p99 ms"),
     *("ITL mean ms", "ITL p50 ms", "ITL p99 ms"),
@@ -40,6 +43,8 @@ NOTES = (
     "decode step took. Its server benchmark sends all requests at once by default, so that its TTFT is mostly a "
     "queue's; the same load with 64 at once and at half the rate it reached shows what a request waits where there is "
     "none. The queue of the server is made long enough for all of them (--max-num-queued-seqs).",
+    "Shares: first tokens of the measured matmul rate, decode steps of the measured bandwidth, whole runs of the time "
+    "to read and to multiply what they must, one after the other, with as many together as the load has at once.",
     "TPOT: of one request, (last token - first) / (tokens - 1). ITL: between two pieces of one stream, over all "
     "streams. E2EL: a whole request. Random ids, ignore_eos; output tokens are the server's usage.",
     "Files against the server at equal work: `python benchmarks/batch_file.py`, docs/batch.md.",
@@ -88,7 +93,9 @@ def row(
     )
     good = served.outcomes_of(load).outcomes
     seconds = duration_s(good)
-    cells: list[Value] = [count / seconds, output_rate(good), count * (prompt + output) / seconds]
+    roof_s = job.work.offline_s(job.limits, count, prompt, output, concurrency or count)
+    share = None if rate else 100 * roof_s / seconds  # where arrivals decide there is none
+    cells: list[Value] = [count / seconds, output_rate(good), count * (prompt + output) / seconds, share]
     for values in (first_tokens(good), paces(good), gaps(good)):
         cells += [sum(values) / len(values) * 1e3, *served.ms(values, 50, 99)]
     whole = wholes(good)
@@ -117,7 +124,8 @@ def latency(job: Job, timed: Timed) -> Table:
     if calls is None:
         return Table("latency", LATENCY, [(shape, *([None] * (len(LATENCY) - 1)))])
     spread = [percentile(calls.whole_s, percent) for percent in (10, 25, 50, 75, 90, 99)]
-    strict = calls.prefill_s * 1e3, calls.step_s * 1e3, calls.strict_rate
+    prefill = calls.prefill_s * 1e3, calls.matmul_share(job) * 100
+    strict = *prefill, calls.step_s * 1e3, calls.strict_rate, calls.bandwidth_share(job) * 100
     job.say(f"{shape}: {calls.all_s:.5g} s")
     return Table("latency", LATENCY, [(shape, calls.all_s, *spread, *strict)])
 

@@ -23,8 +23,9 @@ PLANS = {  # requests, prompt, answer, runs
     "MU-D": (4, 2048, 128, 3),
 }
 RATES = ("decode tok/s as ZedInfer counts", "decode tok/s strict", "step ms", "of bandwidth %", "spread %", "cached")
-SINGLE = ("prompt = answer", "prefill tok/s", *RATES)
-BATCH = ("batch x length", "prefill tok/s", *RATES, "times single, as counted", "times single, strict")
+PREFILL = ("prefill tok/s", "of matmul %")
+SINGLE = ("prompt = answer", *PREFILL, *RATES)
+BATCH = ("batch x length", *PREFILL, *RATES, "times single, as counted", "times single, strict")
 NOTES = (
     "ZedInfer's decode rate of a single request divides the answer's length L by the time of L - 1 steps; strict "
     "divides what those steps made. Its rate of a batch divides all tokens of the answers by the whole time, prompts "
@@ -48,18 +49,18 @@ def measure(job: Job, timed: Timed) -> Found:
     for length in dict.fromkeys(map(job.tokens, LENGTHS)):
         calls = call(llm, prompts, 1, length, length, job.runs)
         single.append((str(length), *figures(job, calls)))
-        job.say(f"{length}: {single[-1][3] or 0:.5g} tok/s")
+        job.say(f"{length}: {single[-1][4] or 0:.5g} tok/s")
         if calls is not None:
             alone[length] = calls
     together: list[tuple[Value, ...]] = []
     for batch, length in dict.fromkeys((batch, job.tokens(length)) for batch, length in TOGETHER):
         calls = call(llm, prompts, batch, length, length, job.runs) if batch <= timed.core.limits.max_num_seqs else None
         together.append((f"{batch} x {length}", *figures(job, calls), *times(calls, alone.get(length))))
-        job.say(f"{batch} x {length}: {together[-1][3] or 0:.5g} tok/s")
+        job.say(f"{batch} x {length}: {together[-1][4] or 0:.5g} tok/s")
     tables = [
         Table("single request", SINGLE, single),
         Table("requests together", BATCH, together),
-        Table("plans", ("plan", "batch x prompt, answer", "prefill tok/s", *RATES), plans(job, timed, prompts)),
+        Table("plans", ("plan", "batch x prompt, answer", *PREFILL, *RATES), plans(job, timed, prompts)),
     ]
     return Found(tables, CHARTS, NOTES)
 
@@ -73,16 +74,16 @@ def plans(job: Job, timed: Timed, prompts: Prompts) -> list[tuple[Value, ...]]:
         fits = batch <= timed.core.limits.max_num_seqs
         calls = call(llm, prompts, batch, prompt, output, min(runs, job.runs)) if fits else None
         rows.append((name, f"{batch} x {prompt}, {output}", *figures(job, calls)))
-        job.say(f"plan {name}: {rows[-1][4] or 0:.5g} tok/s")
+        job.say(f"plan {name}: {rows[-1][5] or 0:.5g} tok/s")
     return rows
 
 
 def figures(job: Job, calls: Calls | None) -> tuple[Value, ...]:
-    """Prefill and RATES; nothing of what did not fit."""
+    """PREFILL and RATES; nothing of what did not fit."""
     if calls is None:
-        return (None,) * (1 + len(RATES))
+        return (None,) * (len(PREFILL) + len(RATES))
     prefill = calls.batch * calls.prompt / calls.prefill_s
-    rates = (prefill, counted(calls), calls.strict_rate, calls.step_s * 1e3)
+    rates = (prefill, calls.matmul_share(job) * 100, counted(calls), calls.strict_rate, calls.step_s * 1e3)
     return (*rates, calls.bandwidth_share(job) * 100, calls.spread * 100, calls.cached_tokens)
 
 
