@@ -3,6 +3,8 @@
 VENV := .venv
 STAMP := $(VENV)/.installed
 PYTHON := $(VENV)/bin/python
+# scripts/install leaves it to Python to keep what it compiles of packages: else each process compiles them anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Test processes side by side; a file stays in one of them, so that its engines are built once.
 JOBS ?= 2
 PYTEST := $(PYTHON) -m pytest -n $(JOBS) --dist loadfile
