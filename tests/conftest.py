@@ -11,11 +11,13 @@ os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
 
 
 @pytest.fixture(scope="session")
-def executables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the engines of this run keep what they compiled, for the files and processes that come after them."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "executables"
-    folder.mkdir(mode=0o700, exist_ok=True)
+def executables() -> Path:
+    """Where the engines of tests keep what they compiled, for the files, processes and runs that come after them.
+
+    It stays for the next run, which finds nothing if its code, machine or versions are others: the keys hold them.
+    """
+    folder = Path(__file__).resolve().parents[1] / ".pytest_cache" / "executables"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 
 
