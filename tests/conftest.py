@@ -1,4 +1,4 @@
-"""What all tests share: no implicit dtype promotion, and one folder for what their engines compile."""
+"""What all tests share: no implicit dtype promotion, one folder for what their engines compile, who goes first."""
 
 import os
 import signal
@@ -10,6 +10,19 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
 
 
+LONG = (
+    "cli/test_batch.py",
+    "test_package.py",
+    "docs/test_commands.py",
+    "test_notebooks.py",
+    "llm/test_structured.py",
+    "clients/test_clients.py",
+    "server/test_endurance.py",
+    "soak/test_soak.py",
+)
+"""Files that take minutes, begun before all others, so that none keeps one process busy alone at the end."""
+
+
 @pytest.fixture(scope="session")
 def executables() -> Path:
     """Where the engines of tests keep what they compiled, for the files, processes and runs that come after them.
@@ -19,6 +32,12 @@ def executables() -> Path:
     folder = Path(__file__).resolve().parents[1] / ".pytest_cache" / "executables"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    rank = {here / name: number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: rank.get(item.path, len(LONG)))
 
 
 def pytest_configure() -> None:

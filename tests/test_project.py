@@ -14,6 +14,7 @@ import pytest
 
 from jaxinfer.config import config_from_sources
 from jaxinfer.version import __version__
+from tests.conftest import LONG
 from tests.support.attempts import assert_below
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -203,12 +204,16 @@ def test_make_takes_the_first_python_that_is_new_enough(machine, pythons, chosen
 
 
 def test_python_keeps_what_it_compiles_whatever_the_environment_says(machine):
-    """Each of a thousand processes of `make test-full` takes seconds to compile what it imports."""
+    """A process of the tests that compiles all that it imports takes seconds longer to start."""
     (machine.checkout / ".venv" / "bin").mkdir(parents=True)
     machine.program("python", 'echo "[$PYTHONDONTWRITEBYTECODE]"')
     shutil.copy(machine.bin / "python", machine.checkout / ".venv" / "bin" / "python")
     (machine.checkout / STAMP).touch()
     assert machine.make("test", PYTHONDONTWRITEBYTECODE="1").stdout == "[]\n"
+
+
+def test_the_tests_that_go_first_exist():
+    assert [name for name in LONG if not (ROOT / "tests" / name).exists()] == []
 
 
 def test_without_uv_a_python_without_venv_gets_its_cure(machine):
