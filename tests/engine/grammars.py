@@ -1,6 +1,7 @@
 """Grammars without llguidance: which tokens may come is a hash of those that came. Compiled when a test says so."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Sequence, Set
 from concurrent.futures import Future
 
 import numpy as np
@@ -28,9 +29,14 @@ class HashGrammar:
             self.error = f"{token_id} may not come"
         self._state = mix(self._state, token_id)
 
-    def allowed(self) -> set[int]:
-        found = {token for token in range(CURSED) if mix(self._state, token) % 4 == 0 and token != self._end}
-        return found | ({self._end} if mix(self._state, 7) % 6 == 0 or not found else set())
+    def allowed(self) -> Set[int]:
+        return allowed(self._state, self._end)
+
+
+@functools.lru_cache(2**14)  # the engine and the oracle come through the same states again and again
+def allowed(state: int, end: int) -> Set[int]:
+    found = frozenset(token for token in range(CURSED) if mix(state, token) % 4 == 0 and token != end)
+    return found | ({end} if mix(state, 7) % 6 == 0 or not found else set())
 
 
 class HashGrammars:
@@ -63,7 +69,7 @@ class HashGrammars:
             mask[:] = np.packbits(bits, bitorder="little").view(np.int32)
 
 
-def permitted(request: Request, output: list[int]) -> set[int]:
+def permitted(request: Request, output: list[int]) -> Set[int]:
     """The oracle: what may be drawn after this output."""
     structure, controls = request.structure, request.controls or Controls()
     assert structure is not None
@@ -71,14 +77,14 @@ def permitted(request: Request, output: list[int]) -> set[int]:
     unwanted = ends if len(output) < controls.min_tokens else structure.end_ids - request.eos_token_ids
     thinks = structure.close_id is not None and (structure.open_id is None or output[:1] == [structure.open_id])
     if thinks and structure.close_id not in output:
-        found = set(range(VOCAB)) - ends
+        found: Set[int] = set(range(VOCAB)) - ends
     else:
         grammar = HashGrammar(structure.text)
         for token in output[output.index(structure.close_id) + 1 if thinks else 0 :]:
             grammar.accept(token)
         assert not grammar.error
         found = grammar.allowed() | ({structure.open_id} if structure.open_id is not None and not output else set())
-    found -= completes_a_bad_word(controls, [*request.prompt, *output])
+    found = found - completes_a_bad_word(controls, [*request.prompt, *output])
     return found - unwanted or found
 
 
