@@ -39,7 +39,7 @@ def test_schemathesis_finds_nothing_undocumented_and_no_5xx(llm, port, tmp_path)
     report = tmp_path / "report.json"
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"http://127.0.0.1:{port}/openapi.json"]
     command += ["--header", f"Authorization: Bearer {KEY.secret}", "--checks", "all", "--exclude-checks", EXCLUDED]
-    command += ["--seed", "1", "--generation-deterministic", "--max-examples", "50", "--continue-on-failure"]
+    command += ["--seed", "1", "--generation-deterministic", "--max-examples", "20", "--continue-on-failure"]
     command += ["--report", "json", "--report-json-path", str(report), "--no-color"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
