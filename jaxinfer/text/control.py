@@ -6,6 +6,7 @@ of PlainEncoder, the markers are removed, and the whole text is encoded at once,
 is tokenized as ever.
 """
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -36,7 +37,7 @@ class ControlGuard:
         used = set().union(*texts)
         marker = next(
             char
-            for char in map(chr, (*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE)))
+            for char in map(chr, itertools.chain(range(0xE000, 0xF900), range(0xF0000, 0xFFFFE)))
             if char not in used and not any(_escaped(char) in text for text in texts)
         )
         marked = [_map(message, partial(self._of(message).broken, marker=marker)) for message in messages]

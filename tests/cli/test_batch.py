@@ -281,7 +281,8 @@ def test_a_million_rows_take_no_more_memory_at_the_end_than_at_the_beginning(tmp
     with source.open("w") as file:
         for i in range(ROWS_OF_A_MILLION):
             file.write(f'{{"prompt": "row {i:07}", "max_tokens": 1}}\n')
-    command = [*CALL, "--dry-run", "-i", str(source), "-o", str(output)]
+    # steps as long as a device's: those that take no time are of a row or two, and cost as much as steps of hundreds
+    command = [*CALL, "--dry-run", "--dry-run-step-ms", "20", "-i", str(source), "-o", str(output)]
     samples: list[tuple[int, int]] = []  # bytes of the journal, resident bytes of the program and its engine
     with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE) as process:
         while process.poll() is None:

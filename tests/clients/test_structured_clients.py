@@ -17,6 +17,7 @@ from jaxinfer.config import EngineConfig
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.server.app import create_app
 from tests.server.http import live
+from tests.support.engines import DEMO
 
 HERE = Path(__file__).parent
 CLIENTS = HERE.parents[1] / ".clients"
@@ -33,8 +34,8 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def base() -> Iterator[str]:
-    llm = AsyncLLM(EngineConfig(device="cpu", max_model_len=1024, max_num_seqs=2, max_num_batched_tokens=256))
+def base(executables) -> Iterator[str]:
+    llm = AsyncLLM(EngineConfig(**DEMO, compile_cache_dir=str(executables)))
     with live(create_app(llm), llm.start, llm.close) as port:
         yield f"http://127.0.0.1:{port}/v1"
 

@@ -8,11 +8,12 @@ from jaxinfer.errors import InvalidRequest
 from jaxinfer.llm.llm import LLM
 from jaxinfer.protocol.sampling import SamplingParams
 from tests.demo.goldens import GOLDENS
+from tests.support.engines import DEMO
 
 
 @pytest.fixture(scope="module")
-def llm() -> LLM:
-    return LLM("demo", device="cpu", max_model_len=512, max_num_seqs=4, max_num_batched_tokens=128)
+def llm(executables) -> LLM:
+    return LLM("demo", **DEMO, compile_cache_dir=str(executables))
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ def test_pages_say_who_has_them_what_is_shared_and_what_is_kept(engine):
 
 @pytest.mark.slow
 def test_a_pool_that_is_too_small_shows_its_preemptions(folder, executables):
-    llm = LLM.over(*build(folder, executables, num_pages=13))
+    llm = LLM.over(*build(folder, executables, num_pages=11))
     with llm.record() as recording:
         llm.generate([[i, 3] for i in range(8)], SamplingParams(temperature=0, max_tokens=60, ignore_eos=True))
     counts = [step.preemptions for step in recording]

@@ -213,9 +213,9 @@ def test_nothing_is_compiled_after_ready(cold: Start) -> None:
 
 
 @pytest.mark.slow
-def test_a_program_that_warm_up_forgot_is_counted() -> None:
+def test_a_program_that_warm_up_forgot_is_counted(cache: ExecutableCache, cold: Start) -> None:
     runner = make_runner(limits=FEW)
-    runner.warm_up(lambda *progress: None)
+    runner.warm_up(lambda *progress: None, cache)
     forget(runner, Decode(1))
     generate(runner, PROMPT, 3)
     assert runner.compiles_after_ready == 1

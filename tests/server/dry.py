@@ -1,5 +1,5 @@
-"""The server in a process of its own over a dry run, and how long clients wait: for tests of tails, which hold it
-against a second one that is left in peace.
+"""Dry runs to ask: an engine process for a server of the test's own; and servers in processes of their own, with how
+long their clients wait, for tests of tails, which hold one against a second that is left in peace.
 """
 
 import contextlib
@@ -7,14 +7,28 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Any
 
 import httpx2
 
+from jaxinfer.config import EngineConfig
+from jaxinfer.llm.async_llm import AsyncLLM
+from jaxinfer.llm.dry_run import MODULE
+from jaxinfer.llm.process import EngineProcess
 from tests.server.http import COMPLETIONS, raw_request
 from tests.server.rest import Place
 from tests.support.processes import SERVE, serving
+
+
+def dry_llm(step_s: float, **settings: Any) -> AsyncLLM:
+    """Not started. The demo's text and a process that makes its tokens up; a step takes `step_s`.
+
+    settings: fields of EngineConfig.
+    """
+    return AsyncLLM(EngineConfig(**settings), new_transport=partial(EngineProcess, child=(MODULE, str(step_s))))
 
 
 @dataclasses.dataclass(frozen=True)

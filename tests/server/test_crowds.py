@@ -5,19 +5,15 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from statistics import median
 
 import httpx2
 import pytest
 
-from jaxinfer.config import EngineConfig
 from jaxinfer.llm.async_llm import AsyncLLM
-from jaxinfer.llm.dry_run import MODULE
-from jaxinfer.llm.process import EngineProcess
 from jaxinfer.server.app import create_app
 from tests.server.crowd import ask_together, body_of, check_stream
-from tests.server.dry import dry_server, p99
+from tests.server.dry import dry_llm, dry_server, p99
 from tests.server.http import COMPLETIONS, error_of, live, wait_until
 from tests.server.rest import Place, ends_at_rest
 from tests.support.attempts import assert_below
@@ -27,8 +23,7 @@ CAPACITY = 16  # sequences running and waiting
 
 @pytest.fixture(scope="module")
 def llm() -> AsyncLLM:
-    config = EngineConfig(model="demo", max_num_seqs=4, max_num_queued_seqs=CAPACITY - 4, num_pages=40, page_size=16)
-    return AsyncLLM(config, new_transport=partial(EngineProcess, child=(MODULE, "0.001")))
+    return dry_llm(0.001, max_num_seqs=4, max_num_queued_seqs=CAPACITY - 4, num_pages=40, page_size=16)
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +64,7 @@ def test_what_can_never_fit_is_a_400_and_not_a_place_in_the_queue(base):
 
 def test_short_prompts_beside_long_ones_take_three_times_as_long_at_most():
     """A46: one step alone; beside them two more, one that is in flight and one just missed. Steps take all the time."""
-    config = EngineConfig(model="demo", max_num_seqs=16, max_num_batched_tokens=256, enable_prefix_caching=False)
-    llm = AsyncLLM(config, new_transport=partial(EngineProcess, child=(MODULE, "0.03")))
+    llm = dry_llm(0.03, max_num_seqs=16, max_num_batched_tokens=256, enable_prefix_caching=False)
     done = threading.Event()
 
     def ask(client: httpx2.Client, number: int, length: int) -> float:

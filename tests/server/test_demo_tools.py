@@ -13,6 +13,7 @@ from jaxinfer.config import EngineConfig
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.server.app import create_app
 from tests.server.http import live
+from tests.support.engines import DEMO
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER = {"name": "get_weather", "description": "Get the weather of a city.", "parameters": SCHEMA}
@@ -21,9 +22,8 @@ USER: Any = [{"role": "user", "content": "What is the weather in Paris?"}]
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[openai.OpenAI]:
-    config = EngineConfig(device="cpu", max_model_len=1024, max_num_seqs=2, max_num_batched_tokens=256)
-    llm = AsyncLLM(config)
+def client(executables) -> Iterator[openai.OpenAI]:
+    llm = AsyncLLM(EngineConfig(**DEMO, compile_cache_dir=str(executables)))
     with (
         live(create_app(llm), llm.start, llm.close) as port,
         openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as client,

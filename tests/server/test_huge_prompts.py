@@ -17,15 +17,12 @@ import httpx2
 import pytest
 
 from jaxinfer.checkpoint.resolve import DEMO_FOLDER
-from jaxinfer.config import EngineConfig
-from jaxinfer.llm.async_llm import AsyncLLM
-from jaxinfer.llm.dry_run import MODULE
-from jaxinfer.llm.process import EngineProcess
 from jaxinfer.server.app import create_app
 from tests.server.dry import (
     PACE,
     PACED,
     Served,
+    dry_llm,
     dry_server,
     gaps_of_a_stream,
     p99,
@@ -54,8 +51,7 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx2.Client]:
-    child = (MODULE, "0.005")
-    llm = AsyncLLM(EngineConfig(model="demo"), new_transport=partial(EngineProcess, child=child))
+    llm = dry_llm(0.005)
     with (
         live(create_app(llm), llm.start, llm.close) as port,
         httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,

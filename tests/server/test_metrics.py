@@ -9,7 +9,6 @@ import re
 import signal
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import httpx2
@@ -17,11 +16,9 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from jaxinfer.config import EngineConfig
 from jaxinfer.llm.async_llm import AsyncLLM
-from jaxinfer.llm.dry_run import MODULE
-from jaxinfer.llm.process import EngineProcess
 from jaxinfer.server.app import create_app
+from tests.server.dry import dry_llm
 from tests.server.fakes import FakeLLM
 from tests.server.http import CHAT, COMPLETIONS, USER, ask, live, wait_until
 from tests.server.streams import ask_all
@@ -104,8 +101,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 @pytest.fixture(scope="module")
 def llm() -> AsyncLLM:
-    config = EngineConfig(served_model_name=("made-up",), max_num_seqs=4)
-    return AsyncLLM(config, new_transport=partial(EngineProcess, child=(MODULE, "0.002")))
+    return dry_llm(0.002, served_model_name=("made-up",), max_num_seqs=4)
 
 
 @pytest.fixture(scope="module")
@@ -270,8 +266,7 @@ def test_nothing_that_counts_falls_when_the_engine_process_is_killed(port, llm):
 
 def test_a_preempted_request_says_so():
     """32 pages for 4 sequences of up to 200 tokens, some of whose pages are taken on the way."""
-    config = EngineConfig(served_model_name=("made-up",), max_num_seqs=4, max_model_len=208, page_size=16, num_pages=33)
-    llm = AsyncLLM(config, new_transport=partial(EngineProcess, child=(MODULE, "0")))
+    llm = dry_llm(0, served_model_name=("made-up",), max_num_seqs=4, max_model_len=208, page_size=16, num_pages=33)
     with live(create_app(llm), llm.start, llm.close) as port:
         ask_all(port, some(8, max_tokens=180))
         page = settled(port, llm)

@@ -11,7 +11,6 @@ pool is too small for all that ask at once, is held to the same laws:
 import itertools
 import re
 from collections.abc import Iterator
-from functools import partial
 from json import loads
 from typing import Any
 
@@ -19,12 +18,10 @@ import httpx2
 import jsonschema_rs
 import pytest
 
-from jaxinfer.config import EngineConfig
 from jaxinfer.llm.async_llm import AsyncLLM
-from jaxinfer.llm.dry_run import MODULE
-from jaxinfer.llm.process import EngineProcess
 from jaxinfer.server.app import create_app
 from tests.server.crowd import ask_together
+from tests.server.dry import dry_llm
 from tests.server.http import CHAT, COMPLETIONS, error_of, events, live, wait_until
 
 PROMPT = "the horse looked at five friends"
@@ -108,10 +105,7 @@ REFUSED = {
 
 @pytest.fixture(scope="module")
 def llm() -> AsyncLLM:
-    config = EngineConfig(
-        model="demo", max_model_len=232, max_num_seqs=12, max_num_batched_tokens=64, num_pages=30, page_size=8
-    )
-    return AsyncLLM(config, new_transport=partial(EngineProcess, child=(MODULE, "0")))
+    return dry_llm(0, max_model_len=232, max_num_seqs=12, max_num_batched_tokens=64, num_pages=30, page_size=8)
 
 
 @pytest.fixture(scope="module")

@@ -5,17 +5,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
 
-from jaxinfer.config import EngineConfig
 from jaxinfer.llm.async_llm import AsyncLLM
-from jaxinfer.llm.dry_run import MODULE
-from jaxinfer.llm.process import EngineProcess
 from jaxinfer.server.app import create_app
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tenants import ApiKey
+from tests.server.dry import dry_llm
 from tests.server.http import CHAT, COMPLETIONS, MESSAGES, RESPONSES, live, wait_until
 
 KEY = ApiKey("a", "sk-0123456789")
@@ -27,7 +24,7 @@ LEAST_CASES = 2000
 
 @pytest.fixture(scope="module")
 def llm() -> AsyncLLM:
-    return AsyncLLM(EngineConfig(model="demo"), new_transport=partial(EngineProcess, child=(MODULE, "0")))
+    return dry_llm(0)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +39,7 @@ def test_schemathesis_finds_nothing_undocumented_and_no_5xx(llm, port, tmp_path)
     report = tmp_path / "report.json"
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"http://127.0.0.1:{port}/openapi.json"]
     command += ["--header", f"Authorization: Bearer {KEY.secret}", "--checks", "all", "--exclude-checks", EXCLUDED]
-    command += ["--seed", "1", "--generation-deterministic", "--max-examples", "50", "--continue-on-failure"]
+    command += ["--seed", "1", "--generation-deterministic", "--max-examples", "20", "--continue-on-failure"]
     command += ["--report", "json", "--report-json-path", str(report), "--no-color"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -7,17 +7,14 @@ import random
 import re
 import signal
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import httpx2
 import pytest
 
-from jaxinfer.config import EngineConfig
 from jaxinfer.llm.async_llm import AsyncLLM
-from jaxinfer.llm.dry_run import MODULE
-from jaxinfer.llm.process import EngineProcess
 from jaxinfer.server.app import create_app
+from tests.server.dry import dry_llm
 from tests.server.http import CHAT, COMPLETIONS, USER, live, wait_until
 from tests.server.streams import ask_all, ask_alone
 
@@ -63,10 +60,7 @@ class Server:
 
 @pytest.fixture(scope="module")
 def llm() -> AsyncLLM:
-    config = EngineConfig(
-        model="demo", max_model_len=512, max_num_seqs=4, max_num_batched_tokens=64, num_pages=65, page_size=16
-    )
-    return AsyncLLM(config, new_transport=partial(EngineProcess, child=(MODULE, "0.001")))
+    return dry_llm(0.001, max_model_len=512, max_num_seqs=4, max_num_batched_tokens=64, num_pages=65, page_size=16)
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,8 @@ SMALL = Limits(
     decode_buckets=(1, 4, 8),
     extend_buckets=(ExtendBucket(16, 8, 8), ExtendBucket(64, 8, 8)),
 )
+DEMO = {"device": "cpu", "max_num_seqs": 4, "max_num_batched_tokens": 64}
+"""Settings of the bundled model, as the docs' commands have them (tests/docs/reader.py): all share its executables."""
 
 
 def build(folder: Path, executables: Path, **limits: object) -> tuple[EngineConfig, Core]:
