@@ -15,17 +15,23 @@ if TYPE_CHECKING:
     from jaxinfer.engine.scheduler import Step
 
 MIN_FORCED = 2  # the first is drawn anyway
+ROWS_A_TOKEN = 2  # of a step that may become longer for each draw that is saved
 
 
 def look_ahead(step: "Step", masks: np.ndarray) -> None:
     """Of the step that has just been told to draw by these masks: which of its rows' sequences have tokens forced."""
     masked = [sequence for sequence, row in zip(step.sequences, step.plan.rows, strict=True) if row.masked]
+    found = []
     for sequence, mask in zip(masked, masks, strict=True):
         if np.count_nonzero(mask) != 1 or sequence.has_ended:  # words of 32 tokens: most masks have many
             continue
         forced = _forced(sequence)
-        if len(forced) < MIN_FORCED or np.bitwise_count(mask).sum() != 1:
-            continue
+        if len(forced) >= MIN_FORCED and np.bitwise_count(mask).sum() == 1:
+            found.append((sequence, forced))
+    # The next step is then one for prompts, which takes longer for every row beside.
+    if ROWS_A_TOKEN * sum(len(forced) - 1 for _, forced in found) < len(step.plan.rows):
+        return
+    for sequence, forced in found:
         sequence.forced, sequence.decoding = forced, False
         if sequence.request.controls is not None and sequence.request.controls.penalize:
             sequence.num_sent_pages = 0  # its slot is written anew, since nobody draws what penalties are to count

@@ -42,6 +42,13 @@ def forwarded(client: Client) -> int:
     return sum(counters.forwarded_tokens for counters in client.counters)
 
 
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward also where it would not be worth it."""
+    monkeypatch.setattr(fast_forward, "ROWS_A_TOKEN", 100)
+
+
+@pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("run_ahead", [0, 1])
 @pytest.mark.parametrize(
     ("fields", "changes"),
@@ -89,6 +96,23 @@ def test_forced_tokens_are_one_row_and_take_no_step_each(run_ahead):
     assert [(row.start, row.count) for plan in client.plans for row in plan.rows] == [(0, 9), (9, count)]
     assert (client.engine.stats().steps, forwarded(client)) == (2, count - 1)
     assert client.engine.stats().masked_tokens == client.engine.stats().generated_tokens == count + 1
+
+
+@pytest.mark.parametrize(("beside", "is_worth_it"), [(0, True), (1, False)])
+def test_many_rows_take_no_longer_step_for_a_few_draws(beside, is_worth_it):
+    request, count = longest(held()[0])
+    rows = fast_forward.ROWS_A_TOKEN * (count - 1) + beside - 1
+    client = Client(make_limits(max_num_seqs=rows + 1, num_pages=400))
+    for i in range(rows):
+        client.add(Request(f"free{i}", (i + 1, 2, 3), 60))
+    for _ in range(4):
+        client.step()
+    client.add(dataclasses.replace(request, max_tokens=count + 1))
+    client.step()
+    client.grammars.release()
+    client.finish()
+    assert bool(forwarded(client)) == is_worth_it
+    assert len(client.answers["0", 0].tokens) == count + 1
 
 
 def test_the_limit_of_length_may_fall_among_forced_tokens():
