@@ -8,7 +8,6 @@ A step that fails costs no answer: the device's state is built anew, and the run
 their committed tokens, in halves, until the request at fault, if it is one, has failed alone (engine.isolation).
 """
 
-import copy
 import dataclasses
 import logging
 import queue
@@ -118,7 +117,7 @@ class Engine:
     def stats(self) -> EngineStats:
         """Counters and gauges; safe from any thread, and then not all from the same instant."""
         scheduler, pool = self.scheduler, self.scheduler.pool
-        counters = copy.deepcopy(scheduler.counters)
+        counters = scheduler.counters.copy()
         running = len(scheduler.running)
         free, cached = pool.num_free, pool.num_cached
         return EngineStats(

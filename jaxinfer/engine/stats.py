@@ -43,6 +43,9 @@ class Work:
             self.busy_s + other.busy_s,
         )
 
+    def copy(self) -> "Work":
+        return self.plus(Work())
+
 
 def add_up[T: (int, float)](one: Mapping[str, T], other: Mapping[str, T]) -> dict[str, T]:
     """The sums by name; a name that is missing counts nothing."""
@@ -87,6 +90,10 @@ class Counters:
         self.prompt_tokens += num_tokens
         self.cached_tokens += num_cached
         self.host_cached_tokens += min(num_on_host, num_cached)
+
+    def copy(self) -> "Counters":
+        """One that counts no further."""
+        return dataclasses.replace(self, finished=dict(self.finished), work=self.work.copy())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
