@@ -10,13 +10,16 @@ from jaxinfer.engine.sequence import Sequence
 if TYPE_CHECKING:
     from jaxinfer.engine.scheduler import Scheduler
 
+_MOST_KEPT = 64  # tokens for one answer: what a grammar forces, a thought that is closed
+_QUESTION = 512  # tokens
+
 
 @dataclasses.dataclass(slots=True)
 class Budget:
     """The tokens of a step that are left for prompts, given out by rank: a prompt gets all but what is kept for others,
     also where a little more would end it. It needs a step more then, and those others are not held up by two.
 
-    left: not given yet.    short: the waiting prompts that overtake if need be, and how many tokens each needs.
+    left: not given yet.    short: who may overtake if need be (see kept_tokens), and how many tokens each needs.
     kept: what is left for them.
     """
 
@@ -60,21 +63,37 @@ def prompts_fill(limits: Limits, running: list[Sequence], waiting: list[Sequence
     return num_tokens <= sum(len(sequence.tokens) for sequence in itertools.islice(startable, num_slots))
 
 
+def kept_tokens(scheduler: "Scheduler", ready: list[Sequence], num_decoding: int, left: int) -> dict[Sequence, int]:
+    """What of the tokens that prompts can have, `left`, is kept for whom: for answers first, which would be decode rows
+    but for a few tokens known beforehand, so that no prompt holds them up; then for short prompts.
+    """
+    kept: dict[Sequence, int] = {}
+    if num_decoding < len(ready):
+        for sequence in ready:
+            if not sequence.decoding and sequence.dispatched >= sequence.num_prompt and left > 0:
+                pending = len(sequence.known) - sequence.dispatched
+                kept[sequence] = min(pending, _MOST_KEPT, left)
+                left -= kept[sequence]
+    return kept | short_prompts(scheduler, ready, num_decoding + len(kept), left)
+
+
 def short_prompts(scheduler: "Scheduler", ready: list[Sequence], num_decoding: int, left: int) -> dict[Sequence, int]:
     """The waiting prompts that may overtake others of their priority, and how many tokens each needs: this step
-    computes them whole, and has a quarter for them and the decode rows together.
+    computes them whole, and has a quarter of the largest one for them and the decode rows together; where that is more
+    than a quarter of what is left for prompts, such a quarter or what an ordinary question needs.
 
-    left: the tokens that prompts can have.
+    num_decoding: of the answers that go on in the step.
     """
     if not scheduler.waiting:
         return {}
     limits, num_slots = scheduler.limits, len(scheduler.free_slots)
-    share = (left + num_decoding) // 4 - num_decoding
+    share = min(limits.max_num_batched_tokens // 4 - num_decoding, max(left // 4, min(left // 2, _QUESTION)))
     in_order = limits.scheduling == "static" or not limits.enable_chunked_prefill or scheduler.isolation.active
     if in_order or not num_slots or share <= 0:
         return {}
     priority = scheduler.waiting[0].rank[0]
-    if num_decoding < len(ready) and next(s for s in ready if not s.decoding).rank[0] < priority:
+    first = next((s for s in ready if not s.decoding and s.dispatched < s.num_prompt), None)
+    if first is not None and first.rank[0] < priority:
         return {}
     found: dict[Sequence, int] = {}
     for sequence in scheduler.waiting:

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import cast
 
 from jaxinfer.config import Limits
 from jaxinfer.engine.failures import is_sticky
@@ -35,7 +36,7 @@ from jaxinfer.engine.sequence import (
     Request,
 )
 from jaxinfer.engine.stats import EngineStats
-from jaxinfer.engine.structured import masks_of
+from jaxinfer.engine.structured import NoGrammar, masks_of
 from jaxinfer.errors import DeviceLost, EngineError, InvalidRequest
 from jaxinfer.runtime.plan import Pending, Plan, Row, Runner, Sampling
 from jaxinfer.text.grammar.compiler import Grammar, Grammars
@@ -200,7 +201,8 @@ class Engine:
         self._spent("wait")
         busy_s, self._busy_from = self._mark - self._busy_from, self._mark
         self.scheduler.counters.work.busy_s += busy_s
-        self.scheduler.pace.add(step.plan.num_tokens, busy_s)
+        if step.num_prompt_rows:
+            self.scheduler.pace.add(step.plan.num_tokens, busy_s)
         self._news += self.scheduler.commit(step, result)
         self._num_failed_in_a_row = 0
         if self.scheduler.pages_to_zero:
@@ -271,15 +273,19 @@ class Engine:
     def _begin_grammar(self, request_id: str, grammar: "Future[Grammar]") -> None:
         self._num_compiling -= 1
         try:
-            found = grammar.result()
+            self.scheduler.begin_grammar(request_id, grammar.result())
+            return
         except InvalidRequest as refusal:
-            self._news += self.scheduler.fail(request_id, str(refusal), "invalid_grammar")
+            message = str(refusal)
         except Exception:  # a fault of the library costs the one request that met it
             log.exception("the grammar of %s could not be compiled", request_id)
             message = "the grammar must be one that can be compiled; why it is not stands in the server's log"
-            self._news += self.scheduler.fail(request_id, message, "invalid_grammar")
+        choices = self.scheduler.live.get(request_id, {}).values()
+        if any(s.request.structure is not None and s.request.structure.after is not None for s in choices):
+            # Nobody has asked to be held to it: the answer goes on without.
+            self.scheduler.begin_grammar(request_id, cast(Grammar, NoGrammar(message)))
         else:
-            self.scheduler.begin_grammar(request_id, found)
+            self._news += self.scheduler.fail(request_id, message, "invalid_grammar")
 
     def _drain_inbox(self) -> None:
         while not self.inbox.empty():

@@ -26,7 +26,7 @@ def look_ahead(step: "Step", masks: np.ndarray) -> None:
         if np.count_nonzero(mask) != 1 or sequence.has_ended:  # words of 32 tokens: most masks have many
             continue
         forced = _forced(sequence)
-        if len(forced) >= MIN_FORCED and np.bitwise_count(mask).sum() == 1:
+        if len(forced) >= MIN_FORCED and np.bitwise_count(mask.view(np.uint32)).sum() == 1:
             found.append((sequence, forced))
     # The next step is then one for prompts, which takes longer for every row beside.
     if ROWS_A_TOKEN * sum(len(forced) - 1 for _, forced in found) < len(step.plan.rows):

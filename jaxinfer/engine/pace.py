@@ -23,7 +23,7 @@ class Pace:
         self._recent: collections.deque[float] = collections.deque(maxlen=4)  # s for each token
 
     def add(self, num_tokens: int, seconds: float) -> None:
-        """A step of so many tokens took the device so long."""
+        """A step with prompts, of so many tokens in all, took the device so long."""
         if num_tokens >= _LEAST_TOKENS:
             computed = next((size for size in self._sizes if size >= num_tokens), num_tokens)
             self._recent.append(seconds / computed)
@@ -41,16 +41,18 @@ class Pace:
     def for_prompts(self, ready: list[Sequence], waiting: list[Sequence], num_decoding: int) -> int:
         """The tokens of the next step that prompts can have.
 
-        ready: the step's running sequences, num_decoding of them decode rows.    waiting: by rank.
+        ready: the step's running sequences, num_decoding of them decode rows.    waiting: by rank, those for whom there
+        are slots.
         All there are, unless a step as large would hold up somebody who reads along: any stream that runs, or one of
         several that begin.
         """
-        limits, num_prompts = self._limits, len(ready) - num_decoding + len(waiting)
+        starting = [s for s in waiting[:2] if not s.may_not_start]  # more than one: how many makes no difference
+        limits, num_prompts = self._limits, len(ready) - num_decoding + len(starting)
         left = limits.max_num_batched_tokens - num_decoding
         in_whole = not limits.enable_chunked_prefill or limits.scheduling == "static"
         if in_whole or not num_prompts or limits.max_num_batched_tokens <= _LEAST_TOKENS:
             return left
-        held_up = [s for s in ready if s.decoding] if num_prompts == 1 else [*ready, *waiting[:2]]
+        held_up = [s for s in ready if s.decoding] if num_prompts == 1 else [*ready, *starting]
         if all([s.request.bulk for s in held_up]):
             return left
         paced = self.num_tokens

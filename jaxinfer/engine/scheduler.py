@@ -5,10 +5,11 @@ tokens; one pending token *is* decode. The last token of a decoding sequence may
 device, under the sequence's slot.
 
 Invariants (engine.invariants, after every step in tests): a sequence is held, waiting or running, never two of them; a
-running one owns a slot and exactly the pages that cover `dispatched` (contiguous: those of max_model_len), the others
-own nothing; a step holds at most `max_num_batched_tokens` tokens; the most senior running sequence always gets its row,
-and every decoding one its token in one of any two consecutive steps (with chunked prefill in each), but that `bulk`
-ones pause while prompts fill steps; published pages are full and committed.
+running one owns a slot and exactly the pages that cover `dispatched` (contiguous: those of max_model_len; one whose
+grammar has just begun late: one more at most), the others own nothing; a step holds at most `max_num_batched_tokens`
+tokens; the most senior running sequence always gets its row, and every decoding one its token in one of any two
+consecutive steps (with chunked prefill in each), but that `bulk` ones pause while prompts fill steps; published pages
+are full and committed.
 
 Why a slot can be released at commit while a later step that names it is in flight: the device runs steps in the order
 given, and the next owner's first step rewrites all that belongs to the slot. Pages wait (engine.departures): what is
@@ -23,7 +24,7 @@ from operator import attrgetter
 import numpy as np
 
 from jaxinfer.config import Limits
-from jaxinfer.engine.budget import Budget, prompts_fill, short_prompts
+from jaxinfer.engine.budget import Budget, kept_tokens, prompts_fill
 from jaxinfer.engine.departures import Departures
 from jaxinfer.engine.failures import NOT_FINITE, STEP_FAILED
 from jaxinfer.engine.fast_forward import append_forced
@@ -159,8 +160,8 @@ class Scheduler:
             self._preempt(self.running[-1])
         ready = self._ready(with_decode_rows)
         num_decoding = sum([s.decoding for s in ready])
-        left = self.pace.for_prompts(ready, self.waiting, num_decoding)
-        budget = Budget(left, short_prompts(self, ready, num_decoding, left))
+        left = self.pace.for_prompts(ready, self.waiting[: len(self.free_slots)], num_decoding)
+        budget = Budget(left, kept_tokens(self, ready, num_decoding, left))
         if self.in_flight and self._must_preempt(ready, budget):
             return None
         step = Step(Plan([]), [])
@@ -207,7 +208,7 @@ class Scheduler:
             else:
                 count = budget.chunk(len(sequence.known) - sequence.dispatched, sequence)
                 budget.take(count, sequence)
-                wanted += -(-(sequence.dispatched + count) // size) - len(sequence.page_ids)
+                wanted += max(0, -(-(sequence.dispatched + count) // size) - len(sequence.page_ids))
         return wanted > available
 
     def _make_room(self, sequence: Sequence, count: int) -> bool:

@@ -271,7 +271,7 @@ class Sequence:
     structured: where it stands in its grammar; until that is compiled, the sequence waits.
     forced: what its row in flight draws and what follows, both known beforehand; until that row is committed.
     grammar: compiled, for a structure that has not begun.    num_stale: rows in flight whose tokens it does not take.
-    is_held: its structure says what may be drawn.    opens: the token that begins one that has not begun; -1: none can.
+    is_held: its structure says what may be drawn.    opens: the token after which it may begin; -1: none.
     """
 
     request: Request

@@ -4,6 +4,7 @@ A grammar begins after the thoughts, if there are any. Until then nothing may en
 stops by itself is always one of the grammar's.
 """
 
+import logging
 from collections.abc import Sequence as Ids
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from jaxinfer.engine.scheduler import Step
     from jaxinfer.engine.sequence import Request, Sequence
 
+log = logging.getLogger(__name__)
+
 EMPTY = (
     "a grammar and allowed_token_ids, bad_words and min_tokens must leave a token that may be drawn, here they leave "
     "none; allow more"
@@ -28,14 +31,31 @@ EMPTY = (
 BROKEN = "an answer must stay within its grammar, which this one cannot any more: "
 
 
+class NoGrammar:
+    """In the place of one that could not be compiled, where an answer goes on without: of one with an `error` nothing
+    else is asked.
+    """
+
+    def __init__(self, error: str) -> None:
+        self.error = error
+
+    def copy(self) -> "NoGrammar":
+        return self
+
+    def accept(self, token_id: int) -> None:
+        """Any token may come."""
+
+
 class Structured:
-    """One sequence in its grammar. Invariant: every committed output token has been followed.
+    """One sequence in its grammar. Invariant: every committed output token since it began has been followed.
 
     is_led: whether what may be drawn has been narrowed for it to end within max_tokens.
+    is_free: what the grammar says does not count any more. Of one that begins in the middle of an answer: nobody has
+    asked for it, so that nothing fails because of it.
     """
 
     def __init__(self, grammar: Grammar, request: "Request", vocab_size: int, max_tokens: int) -> None:
-        """max_tokens: of the whole output."""
+        """max_tokens: of the output from where the grammar begins."""
         assert request.structure is not None, "a grammar comes with a request for one"
         self.grammar = grammar
         self._structure = request.structure
@@ -52,9 +72,9 @@ class Structured:
         thinks = self._structure.after is None and self._structure.close_id is not None  # else that is over
         self._is_thinking = thinks and self._structure.open_id is None
         self._may_think = thinks and self._structure.open_id is not None
-        self.is_led = False
+        self.is_led = self.is_free = False
         self._closer: Closer | None = None
-        if self._structure.closes:
+        if self._structure.closes and not grammar.error:
             usable = ~self._ends if self._allowed is None else self._allowed & ~self._ends
             ends = self._ends if self._allowed is None else self._allowed & self._ends
             self._closer = Closer(grammar, max_tokens, usable, ends)
@@ -72,7 +92,14 @@ class Structured:
     @property
     def may_forward(self) -> bool:
         """Whether tokens that the grammar forces may be taken without a draw of each."""
-        return not (self._needs_draws or self._is_thinking or self._may_think)
+        return not (self._needs_draws or self._is_thinking or self._may_think or self.is_free)
+
+    def let_free(self) -> bool:
+        """Go on without the grammar, if that may be and has not happened yet."""
+        may = self._structure.after is not None and not self.is_free
+        if may:
+            self.is_free, self._closer = True, None
+        return may
 
     def follow(self, token: int) -> None:
         """The next token of the output."""
@@ -82,7 +109,7 @@ class Structured:
             self._is_thinking = token != self._structure.close_id
         elif self._may_think and token == self._structure.open_id:
             self._is_thinking = True
-        elif is_answer := token not in self._end_ids:
+        elif is_answer := token not in self._end_ids and not self.is_free:
             self.grammar.accept(token)
         self._may_think = False
         if self._closer is not None:
@@ -160,7 +187,8 @@ def _fill(grammars: Grammars, masks: np.ndarray, rows: list[tuple[int, "Sequence
     """Set the masks of these rows. Returns for each why nothing is left; "" if something is."""
     for _, _, structured in rows:
         structured.look()
-    asked = [(i, structured.grammar) for i, _, structured in rows if not structured.is_thinking]
+    silent = [structured.is_thinking or structured.is_free or structured.grammar.error for _, _, structured in rows]
+    asked = [(i, one.grammar) for (i, _, one), says_nothing in zip(rows, silent, strict=True) if not says_nothing]
     if asked:
         filled = np.empty((len(asked), masks.shape[1]), np.int32)
         grammars.fill([grammar for _, grammar in asked], filled)
@@ -169,9 +197,15 @@ def _fill(grammars: Grammars, masks: np.ndarray, rows: list[tuple[int, "Sequence
 
 
 def _narrow(structured: Structured, mask: np.ndarray, tokens: Ids[int]) -> str:
-    if error := structured.grammar.error:
-        return BROKEN + error
-    return "" if structured.narrow(mask, tokens) else EMPTY
+    if structured.is_free or not (error := structured.grammar.error):
+        reason = "" if structured.narrow(mask, tokens) else EMPTY
+    else:
+        reason = BROKEN + error
+    if reason and structured.let_free():
+        log.warning("a call is not held to its tools' schemas any more: %s", reason)
+        mask[:] = -1
+        return _narrow(structured, mask, tokens)
+    return reason
 
 
 def _set(mask: np.ndarray, token: int) -> None:

@@ -91,7 +91,7 @@ class Row(msgspec.Struct, gc=False):
     new_pages: (index in the sequence's page table, page id) of each page first used by this step or, on the first row
       after admission, of every page the sequence owns, cached ones included.
     sampling: set on the first row after admission, which (re)writes the slot's sampling state; None afterwards.
-    history: set with `sampling` when that has controls; every token is committed then.
+    history: set with `sampling` when that has controls; every token is known then.
     random: the slot's sampling has a temperature above 0, so that a sampler must draw.
     full: the token is to be drawn by the full sampler: the slot's sampling has controls, masks or wants logprobs.
     masked: what may be drawn is said once the tokens before are known (see Pending.draw).

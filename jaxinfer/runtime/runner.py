@@ -173,6 +173,7 @@ class DeviceRunner:
             self._dispatch(Masks(rows), packing.pack_masks(plan, masks, rows))
             self._draw(plan, pending)
             self._undrawn = lambda: None
+            self._turn.notify_all()
 
     def _decode(self, plan: Plan) -> jax.Array:
         if any([len(row.new_pages) > 1 for row in plan.rows]):

@@ -206,6 +206,8 @@ class Client:
         if scheduler.isolation.active or self.limits.scheduling == "static":
             return  # there the order is another
         prompts = [(row, tables[row.slot]) for row in plan.rows if row.tokens is not None]
+        # An answer goes on beside every prompt, also with a few tokens at once that were known beforehand.
+        prompts = [(row, s) for row, s in prompts if row.start < s.num_prompt or row.sampling is not None]
         started = {sequence for row, sequence in prompts if row.sampling is not None}
         partial = [s for s in scheduler.running if not s.decoding and s.dispatched < len(s.known)]
         begun = [s.rank for s in partial]

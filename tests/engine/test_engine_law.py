@@ -11,7 +11,7 @@ import random
 
 import pytest
 
-from jaxinfer.engine import page_keys, pages, scheduler, sequence
+from jaxinfer.engine import budget, page_keys, pages, scheduler, sequence
 from jaxinfer.engine.departures import Departures
 from jaxinfer.engine.engine import Engine
 from jaxinfer.engine.isolation import Isolation
@@ -369,7 +369,7 @@ def _keep_half_a_step_for_short_prompts(patch):
         short = [s for s in self.waiting if len(s.tokens) <= share][:1]
         return {s: len(s.tokens) for s in short}
 
-    patch(scheduler, "short_prompts", first_short)
+    patch(budget, "short_prompts", first_short)
 
 
 def _forget_a_sibling(patch):

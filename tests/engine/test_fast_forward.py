@@ -115,6 +115,34 @@ def test_many_rows_take_no_longer_step_for_a_few_draws(beside, is_worth_it):
     assert len(client.answers["0", 0].tokens) == count + 1
 
 
+def steps_to_the_first(request: Request, client: Client) -> int:
+    """How many steps it takes until tokens of the request's, alone, have been forwarded."""
+    client.add(request)
+    client.step()
+    client.grammars.release()
+    while not forwarded(client) and not client.answers["0", 0].reason:
+        client.step()
+    return client.engine.stats().steps
+
+
+def test_forced_tokens_do_not_wait_for_a_senior_prompt():
+    requests = [dataclasses.replace(one, id="0", max_tokens=30) for one in held()]
+    limits = make_limits(max_num_batched_tokens=16, max_model_len=2048, num_pages=600)
+    request, steps = next((r, n) for r in requests if 5 < (n := steps_to_the_first(r, Client(limits))) < 20)
+    client = Client(limits)
+    client.add(request)
+    client.step()
+    client.grammars.release()
+    while client.engine.stats().steps < steps - 3:
+        client.step()
+    client.add(Request("long", tuple(i % 90 for i in range(1200)), 5, priority=-1))
+    for _ in range(40):
+        client.step()
+    assert forwarded(client) and client.answers["0", 0].reason
+    long = next(s for s in client.engine.scheduler.running if s.request.id == "long")
+    assert 0 < long.dispatched < long.num_prompt
+
+
 def test_the_limit_of_length_may_fall_among_forced_tokens():
     request, count = longest(held()[0])
     for most in range(1, count + 2):

@@ -3,15 +3,20 @@
 Every answer is held against its request running alone, token by token (tests/engine/client.py)."""
 
 import dataclasses
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from jaxinfer.engine.sequence import Request, Structure
+from jaxinfer.engine.structured import NoGrammar, Structured, _fill
+from jaxinfer.errors import InvalidRequest
 from jaxinfer.runtime.plan import Controls
 from jaxinfer.testing.faults import Fault, Faults
 from tests.engine.client import Client
 from tests.engine.device import make_limits
 from tests.engine.grammars import begins
+from tests.engine.numbers import VOCAB
 
 END, OPENING = 50, 7
 
@@ -92,3 +97,36 @@ def test_an_engine_that_dies_is_resumed_on_both_sides_of_it():
             client.step()
         client.restart()
         client.finish()
+
+
+@pytest.mark.parametrize("error", [InvalidRequest("it cannot be compiled"), OSError("the tokenizer is gone")], ids=str)
+def test_one_that_cannot_be_compiled_leaves_the_answer_as_it_is(error):
+    never = dataclasses.replace(asked()[0].structure, after=96)  # not drawn by this answer
+    client = Client(make_limits())
+    client.add(dataclasses.replace(asked()[0], structure=never))
+    client.step()
+    ((_, future),) = client.grammars.waiting
+    client.grammars.waiting.clear()
+    future.set_exception(error)
+    client.finish()
+    assert client.answers["0", 0].reason == "length"
+
+
+class AllowAll:
+    def fill(self, grammars, masks):
+        masks[:] = -1
+
+
+@pytest.mark.parametrize("after", [OPENING, None])
+def test_a_grammar_that_breaks_fails_only_who_asked_for_it(after, caplog):
+    request = dataclasses.replace(asked()[0], structure=Structure("3", frozenset({END}), after=after))
+    structured = Structured(NoGrammar("too many items"), request, VOCAB, 40)
+    masks = np.zeros((1, -(-VOCAB // 32)), np.int32)
+    reasons = _fill(AllowAll(), masks, [(0, SimpleNamespace(tokens=[1, 2, 3]), structured)])
+    assert structured.is_free == (after is not None)
+    if after is None:
+        assert "too many items" in reasons[0]
+    else:
+        assert reasons == {0: ""} and "too many items" in caplog.text
+        assert np.bitwise_count(masks.view(np.uint32)).sum() >= VOCAB - 1  # but for an end that is to be ignored
+        assert not structured.may_forward

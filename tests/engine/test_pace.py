@@ -103,6 +103,33 @@ def test_where_prompts_are_not_cut_steps_are_not_either(change):
     assert steps == [8000]
 
 
+def test_an_ordinary_question_overtakes_long_prompts_also_beside_many_streams():
+    client = Client(large(max_num_seqs=128, num_pages=4096))
+    pace = client.engine.scheduler.pace
+    pace.add(8192, 0.205)
+    pace.add = lambda *timed: None
+    for i in range(100):
+        client.add(Request(f"stream{i}", prompt(4, i), 60))
+    for _ in range(4):
+        client.step()
+    for i in range(4):
+        client.add(Request(f"long{i}", prompt(4000, 200 + i), 1))
+    client.step()
+    client.step()
+    client.add(Request("question", prompt(450, 300), 1))
+    for _ in range(4):
+        client.step()
+    assert client.answers["question", 0].reason == "length"
+    assert not client.answers["long3", 0].reason, "it would be computed long before otherwise"
+    client.finish()
+
+
+def test_a_prompt_for_which_there_is_no_slot_makes_no_step_smaller():
+    prompts = [Request(str(i), prompt(3000, i), 40, bulk=True) for i in range(2)]
+    steps = play(large(max_num_seqs=2), *prompts, Request("waits", prompt(9, 7), 1), stream=False)
+    assert steps[0] == 6000
+
+
 def test_small_steps_stay_as_they_are():
     limits = large(max_num_batched_tokens=512, extend_buckets=(ExtendBucket(512, 8, 8),))
     assert max(play(limits, Request("long", prompt(2000, 1), 1), stream=True)) == 512
