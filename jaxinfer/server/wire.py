@@ -143,13 +143,14 @@ class BoundedProtocol(HttpToolsProtocol):
             self._timer = None
 
     def _lose_patience(self) -> None:
-        """Close a connection whose request comes too slowly, unless it is us who do not read."""
+        """Close a connection whose request comes too slowly, unless it is us who do not read, or answer another."""
         self._timer = None
         cycle = self.cycle
         is_answering = cycle is not None and not cycle.response_complete and not cycle.more_body
         if self.transport.is_closing() or is_answering:
             return  # a line end behind a whole request, say
-        if self.flow.read_paused or (self._in_body and self._recent_bytes >= MIN_BODY_BYTES):
+        is_behind = any(other is not cycle and not other.response_complete for other in self._unanswered)
+        if self.flow.read_paused or is_behind or (self._in_body and self._recent_bytes >= MIN_BODY_BYTES):
             self._recent_bytes = 0
             self._timer = self.loop.call_later(self.patience_s, self._lose_patience)
         elif self._in_body and cycle.response_started:  # it was answered without its body

@@ -189,6 +189,23 @@ def test_a_line_end_behind_a_request_does_not_end_a_slow_answer():
         assert read_until(connection, b"}").startswith(b"HTTP/1.1 200 ")
 
 
+def test_a_body_that_stalls_behind_a_running_answer_does_not_cut_that_off():
+    def steady(ids, params):
+        for _ in range(12):
+            yield from (Delta(0, "x", [1]), 0.1)
+        yield Delta(0, "", [2], "stop")
+
+    with (
+        live(create_app(FakeLLM(steady)), protocol=Hasty) as port,
+        raw_request(port, CHAT, {"messages": USER, "stream": True}) as connection,
+    ):
+        begun = read_until(connection, b"\n\n\r\n")
+        connection.sendall(REQUEST + b"content-length: 1000\r\n\r\n{")
+        answer, status, refusal = (begun + read_until(connection, b"")).partition(b"HTTP/1.1 408 ")
+    assert answer.count(b'"content":"x"') == 12 and answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+    assert error_code(status + refusal) == "request_timeout"  # in its turn
+
+
 def test_who_sends_too_many_requests_before_it_has_an_answer_is_closed():
     longest = 0
 
