@@ -70,7 +70,7 @@ async def respond(
     async def start() -> Generation:
         generation = request.state.generation = await Generation.start(llm, await prepare())
         request.state.held_body.release()
-        request.app.state.running.track(request.state.tenant.name, request.state.request_id, generation, form)
+        request.app.state.running.track(request.scope["state"], generation, form)
         return generation
 
     async def run() -> bytes:

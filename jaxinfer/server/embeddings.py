@@ -87,7 +87,7 @@ async def _embed(request: Request, llm: AsyncLLM, job: Job, head: Head, render: 
         if not num_waiting:  # until then we hold the others, and nothing else bounds them
             state.held_body.release()
         state.generation, generation.before = generation, before
-        request.app.state.running.track(state.tenant.name, state.request_id, generation, head)
+        request.app.state.running.track(request.scope["state"], generation, head)
         return generation
 
     return await embed_all(llm, job, render, start)

@@ -41,9 +41,9 @@ class HttpCounts:
             self._requests[handler, named, f"{status // 100}xx"] += 1
             self._seconds[handler, named].add(seconds)
 
-    def abort(self, reason: str, count: int = 1) -> None:
-        """Requests whose answers somebody did not want to their end."""
-        self._aborted[reason] += count
+    def abort(self, reason: str) -> None:
+        """A request whose answer somebody did not want to its end."""
+        self._aborted[reason] += 1
 
     def handler(self, path: str) -> str:
         """Of all paths one of a few names."""

@@ -20,6 +20,7 @@ from jaxinfer.protocol.validate import show, unsupported
 from jaxinfer.server.body import read_json
 from jaxinfer.server.completions import answer_chat, open_llm
 from jaxinfer.server.response_store import ResponseStore, Stored
+from jaxinfer.server.running import end
 from jaxinfer.server.stream import EventStream
 
 
@@ -66,9 +67,10 @@ async def stored_response(request: Request) -> Response:
 async def cancel_response(request: Request) -> Response:
     """End one that is under way; its own answer, or stream, ends with what there is."""
     tenant, response_id = request.state.tenant.name, request.path_params["id"]
-    for generation, form in request.app.state.running.known_as((tenant, response_id)):
+    for entry in request.app.state.running.known_as((tenant, response_id)):
+        generation, form, _ = entry
         if isinstance(form, ResponseForm) and form.id == response_id:  # not a client's own id that looks like one
-            await generation.abort()
+            await end(entry)
             body = form.object("cancelled", [], generation.usage)
             return Response(encode_json(body), media_type="application/json")
     _stored(request)

@@ -1,6 +1,7 @@
 """The requests under way, and POST /abort_request and GET /load, which speak of them."""
 
-from typing import Protocol
+from collections.abc import MutableMapping
+from typing import Any, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,7 +22,8 @@ class Answer(Protocol):
     def id(self) -> str: ...
 
 
-Entry = tuple[Generation, Answer]
+State = MutableMapping[str, Any]  # of its HTTP request, as RequestContext has it
+Entry = tuple[Generation, Answer, State]
 
 
 class Running:
@@ -34,10 +36,11 @@ class Running:
     def __len__(self) -> int:
         return len(self._all)
 
-    def track(self, tenant: str, request_id: str, generation: Generation, answer: Answer) -> None:
+    def track(self, state: State, generation: Generation, answer: Answer) -> None:
         """Know this one by both ids until it is closed."""
-        keys = {(tenant, request_id), (tenant, answer.id)}
-        entry = generation, answer
+        tenant = state["tenant"].name
+        keys = {(tenant, state["request_id"]), (tenant, answer.id)}
+        entry = generation, answer, state
         for key in keys:
             self._by_key.setdefault(key, []).append(entry)
         self._all.add(generation)
@@ -57,6 +60,13 @@ class Running:
         return self._by_key.get(key, [])[:]
 
 
+async def end(entry: Entry) -> None:
+    """Abort this one because somebody asked for it. Its request is counted once however often that is."""
+    generation, _, state = entry
+    state.setdefault("gone", ASKED)
+    await generation.abort()
+
+
 async def abort_request(request: Request) -> Response:
     """End the requests that this tenant has under way under an id, or the one whose answer has it.
 
@@ -66,9 +76,8 @@ async def abort_request(request: Request) -> Response:
     request_id, unknown = read_abort(await read_json(request, state.settings.max_body_bytes))
     headers = unread(request, unknown)
     found = state.running.known_as((request.state.tenant.name, request_id))
-    for generation, _ in found:
-        await generation.abort()
-    state.http.abort(ASKED, len(found))
+    for entry in found:
+        await end(entry)
     return Response(encode_json({"aborted": len(found)}), headers=headers, media_type="application/json")
 
 

@@ -6,6 +6,7 @@ Invariant: beside its body, at most MAX_HEAD_BYTES and one read of the socket ar
 
 import asyncio
 import logging
+from collections import deque
 from http import HTTPStatus
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -19,12 +20,17 @@ MAX_HEAD_BYTES = 64 * 2**10
 MAX_HEADERS = 128
 PATIENCE_S = 10.0  # for a head, and for each MIN_BODY_BYTES of a body
 MIN_BODY_BYTES = 16 * 2**10
-READ_AHEAD = 8  # requests that wait for an answer before theirs on one connection
+READ_AHEAD = 8  # requests that wait for an answer before theirs on one connection, while more is read
+MAX_PIPELINED = 128  # such requests, or the connection is closed: one read of the socket holds thousands
 SLOW_READER_S = 60.0  # for a client to read what its connection holds of an answer, some 64 KiB
 
 
 class _HeadTooLarge(Exception):
     """Leaves the parser's callback; uvicorn then asks for a 400."""
+
+
+class _TooManyPipelined(Exception):
+    """As well, and that alone keeps the parser from the rest of what was read."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -40,7 +46,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unparsed_bytes = 0  # received since the parser last told of something
         self._recent_bytes = 0
         self._in_body = False
-        self._unanswered: list[RequestResponseCycle] = []  # the first is being answered, the others wait behind it
+        self._unanswered: deque[RequestResponseCycle] = deque()  # the first is being answered, the others wait
         self._timer: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         # until the first byte, like between two requests; uvicorn itself would wait for ever
@@ -116,7 +122,11 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if 0 < len(self.pipeline) <= READ_AHEAD:
             self.flow.resume_reading()  # uvicorn stops, and would not notice that the client leaves
-        self._unanswered = [cycle for cycle in self._unanswered if not cycle.response_complete] + [self.cycle]
+        while self._unanswered and self._unanswered[0].response_complete:
+            self._unanswered.popleft()
+        self._unanswered.append(self.cycle)
+        if len(self.pipeline) > MAX_PIPELINED:
+            raise _TooManyPipelined
 
     def on_body(self, body: bytes) -> None:
         self._unparsed_bytes = 0
@@ -133,13 +143,14 @@ class BoundedProtocol(HttpToolsProtocol):
             self._timer = None
 
     def _lose_patience(self) -> None:
-        """Close a connection whose request comes too slowly, unless it is us who do not read."""
+        """Close a connection whose request comes too slowly, unless it is us who do not read, or answer another."""
         self._timer = None
         cycle = self.cycle
         is_answering = cycle is not None and not cycle.response_complete and not cycle.more_body
         if self.transport.is_closing() or is_answering:
             return  # a line end behind a whole request, say
-        if self.flow.read_paused or (self._in_body and self._recent_bytes >= MIN_BODY_BYTES):
+        is_behind = any(other is not cycle and not other.response_complete for other in self._unanswered)
+        if self.flow.read_paused or is_behind or (self._in_body and self._recent_bytes >= MIN_BODY_BYTES):
             self._recent_bytes = 0
             self._timer = self.loop.call_later(self.patience_s, self._lose_patience)
         elif self._in_body and cycle.response_started:  # it was answered without its body
@@ -152,7 +163,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """What is no HTTP, and what our own callbacks have raised at."""
-        if self._head_bytes > MAX_HEAD_BYTES or len(self.headers or ()) > MAX_HEADERS:
+        if len(self.pipeline) > MAX_PIPELINED:
+            self.transport.close()  # an error would come in the middle of the answers that are due
+        elif self._head_bytes > MAX_HEAD_BYTES or len(self.headers or ()) > MAX_HEADERS:
             self._refuse_head()
         else:
             self._refuse(HTTPStatus.BAD_REQUEST, f"the request must be HTTP/1.1: {msg}", "invalid_http")

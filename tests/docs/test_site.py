@@ -62,6 +62,11 @@ def test_the_links_of_a_page_lead_to_files_and_headings_that_are_there(page):
             assert anchor in anchors or "made by:" in source, f"{page} links to {file}#{anchor}"
 
 
+@pytest.mark.parametrize("page", all_pages())
+def test_every_row_of_a_page_is_in_a_table(page):
+    assert "<p>|" not in render((ROOT / page).read_text(), page).html  # a blank line ends one
+
+
 def test_every_setting_is_in_the_reference():
     page = settings()
     for field in dataclasses.fields(EngineConfig):

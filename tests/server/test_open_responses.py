@@ -313,6 +313,8 @@ def test_a_response_under_way_is_cancelled_by_its_own_tenant_alone():
         assert (cancelled.status_code, cancelled.json()["status"]) == (200, "cancelled")
         assert rest.count(b"event: response.incomplete") == 1 and b'"status":"cancelled"' in rest
         wait_until(lambda: not llm.running and len(app.state.running) == 0)
+        counted = 'jaxinfer:aborted_requests_total{reason="abort_request"} 1.0\n'
+        wait_until(lambda: counted in client.get("/metrics", headers=ALICE).text)
         ended = client.post(path, headers=ALICE)
         assert (ended.status_code, error_of(ended)["code"]) == (400, "invalid_value")
     assert app.state.running._by_key == {}

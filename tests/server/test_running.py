@@ -1,5 +1,7 @@
 """/abort_request and /load: what is under way, and ending it by the id that the client knows."""
 
+import re
+import threading
 from typing import Any
 
 import httpx2
@@ -53,6 +55,31 @@ def test_a_request_is_ended_by_its_own_tenant_and_under_its_own_id_alone():
         wait_until(lambda: load() == 0 and not llm.running)
         for stream in streams:
             stream.close()
+
+
+def test_a_request_that_is_ended_twice_is_counted_once():
+    is_let = threading.Event()
+
+    def until_let(ids: list[int], params: Any) -> Any:
+        while not is_let.is_set():
+            yield 0.01
+        yield Delta(0, "x", [1])
+
+    llm = FakeLLM(until_let)
+    with (
+        live(create_app(llm)) as port,
+        httpx2.Client(base_url=f"http://127.0.0.1:{port}") as client,
+        raw_request(port, COMPLETIONS, {"prompt": ["a", "b"]}, x_request_id="one", connection="close") as connection,
+    ):
+        wait_until(lambda: len(llm.running) == 2)
+        for _ in range(2):
+            assert client.post("/abort_request", json={"request_id": "one"}).json() == {"aborted": 1}
+        is_let.set()
+        assert read_until(connection, b"").count(b'"finish_reason":"abort"') == 2
+        wait_until(lambda: 'aborted_requests_total{reason="abort_request"} 0.0' not in client.get("/metrics").text)
+        page = client.get("/metrics").text
+    counted = re.findall(r'^jaxinfer:aborted_requests_total{reason="(\w+)"} (.*)$', page, re.MULTILINE)
+    assert dict(counted) == {"client_left": "0.0", "slow_client": "0.0", "abort_request": "1.0"}
 
 
 def test_an_answer_that_is_not_streamed_ends_too_with_what_there_is():

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import socket
 import threading
 import time
@@ -14,7 +15,7 @@ import pytest
 
 from jaxinfer.llm.types import Delta
 from jaxinfer.server.app import create_app
-from jaxinfer.server.wire import MAX_HEADERS, BoundedProtocol
+from jaxinfer.server.wire import MAX_HEADERS, MAX_PIPELINED, BoundedProtocol
 from tests.server.dry import dry_server
 from tests.server.fakes import FakeLLM, hello
 from tests.server.http import CHAT, LEAKS, USER, live, raw_request, read_until, wait_until
@@ -186,6 +187,57 @@ def test_a_line_end_behind_a_request_does_not_end_a_slow_answer():
         time.sleep(0.1)
         connection.sendall(b"\r\n")
         assert read_until(connection, b"}").startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_body_that_stalls_behind_a_running_answer_does_not_cut_that_off():
+    def steady(ids, params):
+        for _ in range(12):
+            yield from (Delta(0, "x", [1]), 0.1)
+        yield Delta(0, "", [2], "stop")
+
+    with (
+        live(create_app(FakeLLM(steady)), protocol=Hasty) as port,
+        raw_request(port, CHAT, {"messages": USER, "stream": True}) as connection,
+    ):
+        begun = read_until(connection, b"\n\n\r\n")
+        connection.sendall(REQUEST + b"content-length: 1000\r\n\r\n{")
+        answer, status, refusal = (begun + read_until(connection, b"")).partition(b"HTTP/1.1 408 ")
+    assert answer.count(b'"content":"x"') == 12 and answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+    assert error_code(status + refusal) == "request_timeout"  # in its turn
+
+
+def test_who_sends_too_many_requests_before_it_has_an_answer_is_closed():
+    longest = 0
+
+    class Counting(BoundedProtocol):
+        def on_headers_complete(self):
+            nonlocal longest
+            try:
+                super().on_headers_complete()
+            finally:
+                longest = max(longest, len(self.pipeline))
+
+    llm, ahead = FakeLLM(lambda ids, params: [60.0]), b"GET /version HTTP/1.1\r\nhost: test\r\n\r\n"
+    with live(create_app(llm), protocol=Counting) as port, raw_request(port, CHAT, {"messages": USER}) as connection:
+        wait_until(lambda: len(llm.running) == 1)
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(ahead * 4000)
+        with contextlib.suppress(ConnectionError):
+            assert read_until(connection, b"") == b""
+        wait_until(lambda: not llm.running)
+        assert longest == MAX_PIPELINED + 1  # whatever else the same read held
+    assert len(llm.calls) == 1
+
+
+def test_as_many_requests_as_may_wait_are_answered_in_their_order():
+    slow = FakeLLM(lambda ids, params: [0.3, *hello(ids, params)])
+    with live(create_app(slow)) as port, raw_request(port, CHAT, {"messages": USER}) as connection:
+        wait_until(lambda: len(slow.running) == 1)
+        heads = [b"GET /version HTTP/1.1\r\nhost: test\r\nx-request-id: %d\r\n" % i for i in range(MAX_PIPELINED)]
+        connection.sendall(b"\r\n".join(heads) + b"connection: close\r\n\r\n")
+        received = read_until(connection, b"")
+    assert b'"Hello"' in received.partition(b"}HTTP/1.1 ")[0]
+    assert re.findall(rb"x-request-id: (\d+)\r", received) == [b"%d" % number for number in range(MAX_PIPELINED)]
 
 
 def test_who_never_reads_is_dropped_for_that_reason_and_others_notice_nothing(caplog):
