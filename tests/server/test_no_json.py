@@ -1,4 +1,4 @@
-"""What a model writes that JSON or UTF-8 cannot carry: numbers beyond a float, halves of a character."""
+"""What a model writes that JSON or UTF-8 cannot carry: numbers beyond a float, halves of a character, None."""
 
 import json
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from jaxinfer.text.tools.formats import Format
 from tests.server.http import named_events as events
 from tests.server.scripted import ScriptedLLM
-from tests.server.test_tools import answer, said, streamed, whole
+from tests.server.test_tools import PIECES, answer, said, streamed, whole
 from tests.server.test_tools_of_others import (
     blocks_of,
     message,
@@ -65,3 +65,11 @@ def test_a_message_tells_it_as_text(form, says, parts):
     assert body.status_code == 200 and parts_of_message(body.json()) == parts
     frames = events(message(ScriptedLLM(says, form=form), tools=[BLOCK], stream=True).text)
     assert frames[-1]["type"] == "message_stop" and blocks_of(frames) == parts
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_what_a_stream_has_shown_of_a_call_is_the_beginning_of_json(piece):
+    """Anthropic's own client raises for what is not."""
+    says = '{"name": "measure", "parameters": {"n": None}}'
+    frames = events(message(ScriptedLLM(says, piece=piece, form="llama3_json"), tools=[BLOCK], stream=True).text)
+    assert sorted(map(str, blocks_of(frames))) == sorted(["None}}", str(("measure", '{"n": '))])
