@@ -10,6 +10,8 @@ DIALECT = Dialect(
     "input",
     text_parts=("input_text", "output_text"),
     ignored=frozenset({"type", "id", "status", "phase"}),
+    result_cure="send a function_call_output",
+    block_cure="calls are items function_call, results function_call_output",
 )
 _CALL_FIELDS = frozenset({"type", "id", "status", "call_id", "name", "arguments"})
 _RESULT_FIELDS = frozenset({"type", "id", "status", "call_id", "output"})
