@@ -153,7 +153,9 @@ class Trial:
         with self._asking:
             if (found := self.known(constraint)) is None:
                 found = self._ask(constraint)
-                if self._child is not None:  # it has said so; its silence may be the machine's fault
+                # the child has said so, or nothing: that may be the machine's fault, so that what is refused is tried
+                # again; what is left free costs each turn of a chat no trial, nor those who wait for theirs
+                if self._child is not None or constraint.after is not None:
                     self._keep(constraint, found)
         return refuse(found, constraint)
 

@@ -200,3 +200,23 @@ def test_a_property_may_be_named_like_a_rule(tried):
     found = tried.check(free_calls({"odd": odd, "bad": an_object(wrong=WRONG)}, "qwen3_coder"))
     (warning,) = found.warnings
     assert "of bad are" in warning and '"type": "integer"' in found.text
+
+
+@pytest.mark.parametrize(("fault", "said"), [(signal.SIGSTOP, "more than 0.2 s"), (signal.SIGKILL, "too much")])
+def test_silence_is_kept_of_calls_that_are_left_free_alone(setting, fault, said):
+    own = Trial(setting, timeout_s=30)
+    for constraint in (free_calls({"f": an_object()}), Constraint("regex", "b", param="regex")):
+        own.check(Constraint("regex", f"{constraint.kind}+", param="regex"))  # so that there is a child
+        own._timeout_s = 0.2
+        os.kill(own._child.pid, fault)
+        if constraint.after is None:
+            with pytest.raises(InvalidRequest, match=said):
+                own.check(constraint)
+            assert own.known(constraint) is None
+        else:
+            first = own.check(constraint)
+            assert first.text == "" and said in first.warnings[0]
+            assert own.check(constraint) == own.known(constraint) == first
+            assert own._child is None, "the second time nobody was asked"
+        own._timeout_s = 30
+    own.close()
