@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from jaxinfer.engine.sequence import Structure
-from jaxinfer.errors import ApiError, InvalidRequest, Overloaded
+from jaxinfer.errors import ApiError, EngineError, InvalidRequest, Overloaded
 from jaxinfer.llm.text_side import TOKENIZER_FILE, TextSide
 from jaxinfer.llm.types import ModelInfo
 from jaxinfer.protocol.sampling import SamplingParams
@@ -91,14 +91,14 @@ class Forms:
     async def check(self, params: SamplingParams, reading: Reading | None) -> Tried | None:
         """The grammar of what the answer must be, tried; None: it may be anything.
 
-        Raises InvalidRequest, and Overloaded when too many wait for theirs.
+        Raises InvalidRequest, Overloaded when too many wait for theirs, and EngineError when the child cannot start.
         """
         constraint = constraint_for(params, reading, self._side.tokenizer.control_tokens)
         if constraint is None:
             return None
         try:
             return self._trial.known(constraint) or await self._check(constraint)
-        except ApiError as refusal:
+        except (ApiError, EngineError) as refusal:  # the latter: the child cannot start
             return _left_free(constraint, refusal)
 
     async def _check(self, constraint: Constraint) -> Tried:
@@ -143,7 +143,7 @@ def check_here(compiler: Compiler | None, constraint: Constraint, control_tokens
         return _left_free(constraint, refusal)
 
 
-def _left_free(constraint: Constraint, refusal: ApiError) -> Tried:
+def _left_free(constraint: Constraint, refusal: ApiError | EngineError) -> Tried:
     """What nobody asked for is left free, with a warning, where it cannot be had; else raises the refusal."""
     if constraint.after is None:
         raise refusal

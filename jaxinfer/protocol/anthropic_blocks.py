@@ -15,7 +15,12 @@ from jaxinfer.protocol.messages import (
 from jaxinfer.protocol.validate import Verbatim, invalid
 
 Messages = list[dict[str, Any]]
-DIALECT = Dialect(roles=("user", "assistant", "system"), ignored=frozenset())
+DIALECT = Dialect(
+    roles=("user", "assistant", "system"),
+    ignored=frozenset(),
+    result_cure="send a tool_result block in a user message",
+    block_cure="blocks tool_use are the assistant's, tool_result the user's",
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

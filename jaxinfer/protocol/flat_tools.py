@@ -87,6 +87,8 @@ def nested_choice(choice: Any, tools: Any) -> Any:
     if isinstance(choice, dict):
         kind, name = choice.get("type"), choice.get("name")
         if kind == "function" and isinstance(name, str):
+            if tools in (None, []):  # refused here, in the words of this API
+                raise invalid("tool_choice", "left out without tools", choice, cure="send tools or leave it out")
             return named(name)
         if isinstance(kind, str) and kind != "function":
             raise unsupported(f"tool_choice of type {show(kind)}", cure="name a function", param="tool_choice")

@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any
 
-from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.fields import Refusal, check_refused
 from jaxinfer.protocol.validate import Verbatim, invalid, show, unsupported
 
@@ -29,13 +28,16 @@ _LATER_PARTS = frozenset(
 class Dialect:
     """How an API writes a conversation. name: the field's.    text_parts: types of parts that are text.
 
-    ignored: fields of a message, beside those that are read, which ask for nothing.
+    ignored: fields of a message, beside those that are read, which ask for nothing.    result_cure, block_cure: what to
+    do instead of a role of a tool's, and of a call or a result among the parts.
     """
 
     name: str = "messages"
     roles: tuple[str, ...] = ROLES
     text_parts: tuple[str, ...] = ("text",)
     ignored: frozenset[str] = _IGNORED
+    result_cure: str = "send a message of role tool"
+    block_cure: str = "calls are an assistant's tool_calls, results messages of role tool"
 
 
 CHAT = Dialect(roles=(*ROLES, "tool"))
@@ -67,11 +69,7 @@ def read_message(message: Any, path: str, dialect: Dialect) -> dict[str, Any]:
         raise invalid(path, "an object with role and content", message)
     role = message.get("role")
     if role in _LATER_ROLES and role not in dialect.roles:
-        raise InvalidRequest(
-            f"{path}.role {show(role)} is not supported by this version of jaxinfer; put its text in a user message",
-            param=f"{path}.role",
-            code="unsupported_parameter",
-        )
+        raise unsupported(f"{path}.role {show(role)}", cure=dialect.result_cure, param=f"{path}.role")
     if role not in dialect.roles:
         raise invalid(f"{path}.role", f"one of {', '.join(dialect.roles)}", role)
     has_tools = "tool" in dialect.roles
@@ -141,7 +139,8 @@ def read_part(part: Any, path: str, dialect: Dialect) -> str:
     """The text of one part."""
     kind = part.get("type") if isinstance(part, dict) else None
     if isinstance(kind, str) and kind in _LATER_PARTS:
-        raise unsupported(f"{path} of type {kind}", cure="this server reads text only", param=path)
+        cure = dialect.block_cure if kind in ("tool_use", "tool_result") else "this server reads text only"
+        raise unsupported(f"{path} of type {kind}", cure=cure, param=path)
     if kind not in dialect.text_parts or not isinstance(part.get("text"), str):
         raise invalid(path, f'a text part, {{"type": "{dialect.text_parts[0]}", "text": "..."}}', part)
     text: str = part["text"]

@@ -10,6 +10,8 @@ DIALECT = Dialect(
     "input",
     text_parts=("input_text", "output_text"),
     ignored=frozenset({"type", "id", "status", "phase"}),
+    result_cure="send a function_call_output",
+    block_cure="calls are items function_call, results function_call_output",
 )
 _CALL_FIELDS = frozenset({"type", "id", "status", "call_id", "name", "arguments"})
 _RESULT_FIELDS = frozenset({"type", "id", "status", "call_id", "output"})
@@ -32,7 +34,9 @@ def read_input(raw: Any) -> tuple[Messages, tuple[str, ...]]:
 
 
 class _Reader:
-    """Invariant: `_answer` is the last message while that is the assistant's, so that calls may join it."""
+    """Invariant: `_answer` is the last message while that is the assistant's, so that calls, and text behind them, may
+    join it.
+    """
 
     def __init__(self) -> None:
         self.messages: Messages = []
@@ -61,7 +65,10 @@ class _Reader:
         is_answer = message["role"] == "assistant"
         if is_answer and self._thoughts:
             message = {"reasoning_content": self._thoughts} | message
-        self._put(message, is_answer=is_answer)
+        if is_answer and self._answer and "tool_calls" in self._answer and message.keys() == {"role", "content"}:
+            self._answer["content"] += message["content"]  # a stream has text behind a call in an item of its own
+        else:
+            self._put(message, is_answer=is_answer)
 
     def _add_call(self, item: dict[str, Any], path: str) -> None:
         for name in ("call_id", "name", "arguments"):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jaxinfer.errors import InvalidRequest, Overloaded
+from jaxinfer.errors import EngineError, InvalidRequest, Overloaded
 from jaxinfer.llm.structure import MAX_WAITING_TRIALS, Forms
 from jaxinfer.llm.text_side import num_chars
 from jaxinfer.protocol.sampling import SamplingParams
@@ -95,5 +95,22 @@ async def are_left_free() -> None:
         strict = Reading(form="hermes", tools=ToolUse({"f": {}}, strict=frozenset({"f"})))
         with pytest.raises(InvalidRequest, match="nobody can read"):
             await forms.check(SamplingParams(), strict)
+    finally:
+        forms.close()
+
+
+def test_calls_that_nobody_demanded_are_left_free_where_no_grammar_can_be_tried():
+    asyncio.run(are_left_free_without_a_child())
+
+
+async def are_left_free_without_a_child() -> None:
+    """The child ends at once: its tokenizer is not there."""
+    side = SimpleNamespace(folder=Path("nowhere"), tokenizer=SimpleNamespace(control_tokens={"<tool_call>": 5}))
+    forms = Forms(side, SimpleNamespace(vocab_size=8, eos_token_ids=(0,)))
+    try:
+        found = await forms.check(SamplingParams(), Reading(form="hermes", tools=ToolUse({"f": {"type": "object"}})))
+        assert found.text == "" and "a grammar's trial must start, it did not" in found.warnings[0]
+        with pytest.raises(EngineError, match="must start"):
+            await forms.check(SamplingParams(regex="a"), None)
     finally:
         forms.close()

@@ -11,6 +11,7 @@ from jaxinfer.llm.text_side import TextSide, load_text
 from jaxinfer.llm.types import Delta
 from jaxinfer.protocol.sampling import GenerationDefaults, SamplingParams, resolve_sampling
 from jaxinfer.text.reading import Reading
+from jaxinfer.text.tools.formats import Format
 from jaxinfer.text.tools.reader import ToolUse
 from tests.server.fakes import INFO, FakeLLM
 
@@ -18,10 +19,10 @@ EOS = 1529  # <|im_end|>
 
 
 class ScriptedLLM(FakeLLM):
-    """Each choice is one of `says`, `piece` tokens at a time, and ends as `finish` says."""
+    """Each choice is one of `says`, `piece` tokens at a time, and ends as `finish` says. form: of its calls."""
 
-    def __init__(self, *says: str, piece: int = 1, finish: str = "stop") -> None:
-        self.text: TextSide = load_text(EngineConfig(), DEMO_FOLDER)
+    def __init__(self, *says: str, piece: int = 1, finish: str = "stop", form: Format = "hermes") -> None:
+        self.text: TextSide = load_text(EngineConfig(tool_call_parser=form), DEMO_FOLDER)
         facts = self.text.facts_for(INFO)
         super().__init__(tool_format=facts.tool_format, has_thinking=facts.has_thinking)
         self._says, self._piece, self._finish = says, piece, finish

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.server.fakes import FakeLLM
-from tests.server.http import MESSAGES, RESPONSES, USER, error_of, post
+from tests.server.http import CHAT, MESSAGES, RESPONSES, USER, error_of, post
 from tests.server.scripted import ScriptedLLM
 from tests.server.test_tools import BAD_TOOLS
 from tests.server.test_tools_of_others import FLAT, NAMED_NOW, message, respond
@@ -143,3 +143,38 @@ def test_what_a_response_cannot_carry_out_is_refused_where_it_stands(fields, par
 def test_what_a_message_cannot_carry_out_is_refused_where_it_stands(fields, named):
     answer = message(ScriptedLLM("x"), **fields)
     assert answer.status_code == 400 and error_of(answer)["message"].startswith(named), answer.text
+
+
+RESULT = {"role": "tool", "tool_call_id": "c", "content": "x"}
+BLOCK = {"type": "tool_result", "tool_use_id": "c", "content": "x"}
+OWNERS = "blocks tool_use are the assistant's, tool_result the user's"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "cure"),
+    [
+        (CHAT, {"messages": [{"role": "function", "name": "f", "content": "x"}]}, "send a message of role tool"),
+        (RESPONSES, {"input": [*USER, RESULT]}, "send a function_call_output"),
+        (MESSAGES, {"messages": [*USER, RESULT]}, "send a tool_result block in a user message"),
+        (MESSAGES, {"messages": [*USER, {"role": "assistant", "content": [BLOCK]}]}, OWNERS),
+        (MESSAGES, {"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "c"}]}]}, OWNERS),
+        (RESPONSES, {"input": [{"role": "user", "content": [BLOCK]}]}, "results function_call_output"),
+        (CHAT, {"messages": [{"role": "user", "content": [BLOCK]}]}, "results messages of role tool"),
+        (MESSAGES, {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "this server reads text only"),
+    ],
+)
+def test_a_result_in_the_wrong_place_is_told_its_place(path, fields, cure):
+    due = {"max_tokens": 9} if path == MESSAGES else {}
+    answer = post(FakeLLM(), path, due | fields)
+    assert answer.status_code == 400
+    message = error_of(answer)["message"]
+    assert "is not supported by this version of jaxinfer; " in message and message.endswith(cure)
+
+
+@pytest.mark.parametrize("tools", [None, []])
+def test_a_choice_by_name_without_tools_is_shown_as_it_was_sent(tools):
+    choice = {"type": "function", "name": "now"}
+    answer = respond(FakeLLM(), tools=tools, tool_choice=choice)
+    assert answer.status_code == 400
+    law = "tool_choice must be left out without tools, got {'type': 'function', 'name': 'now'}"
+    assert error_of(answer)["message"].startswith(law)

@@ -362,6 +362,41 @@ def test_a_next_response_goes_on_from_calls_with_their_results_alone():
         ]
 
 
+BEHIND = [f"a {CALL} b", f"{CALL} b {NOW} c", f"<think>\nHm.\n</think>\n\na {CALL}{NOW} b"]
+
+
+@pytest.mark.parametrize("says", BEHIND, ids=["one call", "two calls", "thoughts"])
+def test_a_streamed_answer_sent_back_is_the_conversation_that_its_id_stands_for(says):
+    llm = ScriptedLLM(says)
+    app = create_app(llm)
+    asked = {"input": USER, "tools": FLAT, "reasoning": {"effort": "low"}}
+    first = events(ask_app(app, "POST", RESPONSES, json=asked | {"stream": True}).text)[-1]["response"]
+    calls = [item for item in first["output"] if item["type"] == "function_call"]
+    assert first["output"][-1]["type"] == "message" and calls
+    results = [{"type": "function_call_output", "call_id": call["call_id"], "output": "x"} for call in calls]
+    by_id = asked | {"input": results, "previous_response_id": first["id"]}
+    for body in (by_id, asked | {"input": [*USER, *first["output"], *results]}):
+        assert ask_app(app, "POST", RESPONSES, json=body).status_code == 200
+    kept, sent = (asked["messages"] for asked in llm.rendered[-2:])
+    assert [message["role"] for message in sent] == ["user", "assistant", *["tool"] * len(calls)]
+    assert sent == kept
+
+
+def test_messages_that_are_not_one_answer_s_stay_apart():
+    llm = FakeLLM()
+    call = {"type": "function_call", "call_id": "c", "name": "now", "arguments": "{}"}
+    thoughts = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}]}
+    answers = [{"role": "assistant", "content": text} for text in "abc"]
+    sent = [*USER, answers[0], call, thoughts, answers[1], answers[2]]
+    assert respond(llm, input=sent, reasoning=None).status_code == 200
+    read = llm.rendered[0]["messages"][1:]
+    assert [(each["content"], "tool_calls" in each, "reasoning_content" in each) for each in read] == [
+        ("a", True, False),
+        ("b", False, True),
+        ("c", False, False),
+    ]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("ask", [respond, message])
 def test_a_turn_with_calls_is_one_of_its_session(ask, stream):

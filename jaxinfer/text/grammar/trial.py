@@ -66,10 +66,10 @@ def try_one(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: M
     tried = _try(vocabulary, constraint, control_tokens)
     if not tried.error or constraint.after is None or constraint.calls is None:
         return tried
-    lines, left_out = constraint.calls.splitlines(), []
+    lines, left_out = constraint.calls.split("\n"), []  # a text in a schema may hold other line ends as they are
     for i, line in enumerate(lines):
-        rule, schema, _ = line.partition(": %json ")
-        if schema and (error := _try(vocabulary, _alone(line, constraint), control_tokens).error):
+        rule, _, body = line.partition(": ")
+        if body.startswith("%json ") and (error := _try(vocabulary, _alone(line, constraint), control_tokens).error):
             head = next(line for line in lines[i:] if line.startswith("tool_"))  # what belongs to a tool is before it
             free = {"type": "object"} if f" {rule} " in head else {}  # all of the arguments, or one
             lines[i] = f"{rule}: %json {guided(free, strict=False)}"
@@ -87,11 +87,10 @@ def _alone(line: str, constraint: Constraint) -> Constraint:
 
 
 def _name_in(head: str) -> str:
-    """The name of the tool whose rule this is, as it is spelt there."""
+    """The name of the tool whose rule this is, as it is spelt there, if it is."""
     text, _ = json.JSONDecoder().raw_decode(head.partition(": ")[2])
     found = _TOOL.search(text)
-    assert found is not None, "a tool's rule begins with its name"
-    return found[1] or found[2]
+    return (found[1] or found[2]) if found is not None else "a tool"
 
 
 def _try(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapping[str, int]) -> Tried:
@@ -154,7 +153,9 @@ class Trial:
         with self._asking:
             if (found := self.known(constraint)) is None:
                 found = self._ask(constraint)
-                if self._child is not None:  # it has said so; its silence may be the machine's fault
+                # the child has said so, or nothing: that may be the machine's fault, so that what is refused is tried
+                # again; what is left free costs each turn of a chat no trial, nor those who wait for theirs
+                if self._child is not None or constraint.after is not None:
                     self._keep(constraint, found)
         return refuse(found, constraint)
 

@@ -1,13 +1,13 @@
 """Calls that are the whole answer: Llama 3's JSON objects, one or several with ; between, and pythonic lists."""
 
 import ast
-import json
 import re
 from collections.abc import Container
 from typing import Any
 
 from jaxinfer.text.tools.events import Arguments, Begin, End, Event
 from jaxinfer.text.tools.json_call import JsonCall
+from jaxinfer.text.tools.strict_json import dumped
 
 PYTHON_TAG = "<|python_tag|>"  # a special token: seen only where these are shown
 MAX_LIST_CHARS, MAX_DEPTH, MAX_SPACES = 1 << 18, 64, 256
@@ -161,7 +161,7 @@ def _pythonic_call(node: ast.expr, names: Container[str]) -> tuple[str, str]:
     arguments = {str(keyword.arg): _literal(keyword.value) for keyword in node.keywords if keyword.arg is not None}
     if len(arguments) != len(node.keywords):
         raise ValueError("arguments that are spread or repeated")
-    return name, json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    return name, dumped(arguments)
 
 
 def _literal(node: ast.expr) -> Any:

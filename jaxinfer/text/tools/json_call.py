@@ -4,13 +4,12 @@ Arguments are passed on as the model wrote them, piece by piece, as soon as the 
 another order, or as a string, they come in one piece when the object is whole.
 """
 
-import json
 import re
 from collections.abc import Container
-from typing import Any
 
 from jaxinfer.text.tools.events import Arguments, Begin, Dropped, End, Event
 from jaxinfer.text.tools.json_scanner import JsonScanner
+from jaxinfer.text.tools.strict_json import dumped, loaded
 
 HEAD_CHARS = 1024  # in which the name and the arguments' key must stand for these to be streamed
 _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\\x00-\x1f]*)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)')
@@ -104,18 +103,15 @@ class JsonCall:
 def call_of(text: str, names: Container[str]) -> tuple[str, str] | None:
     """The name and the arguments of a whole call as JSON text, None if it is no call of these tools."""
     try:
-        call = json.loads(text, parse_constant=_refuse)
+        call = loaded(text)
         if not isinstance(call, dict) or not isinstance(name := call.get("name"), str) or name not in names:
             return None
         arguments = call.get("arguments", call.get("parameters"))
         if isinstance(arguments, str):
-            return (name, arguments) if isinstance(json.loads(arguments, parse_constant=_refuse), dict) else None
+            arguments.encode()  # raises for a lone surrogate
+            return (name, arguments) if isinstance(loaded(arguments), dict) else None
         if arguments is None:
             return name, "{}"
-        return (name, json.dumps(arguments, ensure_ascii=False)) if isinstance(arguments, dict) else None
+        return (name, dumped(arguments)) if isinstance(arguments, dict) else None
     except (ValueError, RecursionError):
         return None
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"JSON has no {constant}")

@@ -6,8 +6,12 @@ MAX_DEPTH = 64
 MAX_LITERAL_CHARS = 400
 _SPACE = re.compile(r"[ \t\n\r]*")
 _STRING_BODY = re.compile(r'[^"\\\x00-\x1f]*')
-_LITERAL_BODY = re.compile(r"[-+.0-9A-Za-z]*")
 _LITERAL = re.compile(r"true|false|null|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_OPEN_EXPONENT = r"[eE][-+]?[0-9]*"
+_OPEN_LITERAL = re.compile(  # the longest beginning of one
+    r"t(r(ue?)?)?|f(a(l(se?)?)?)?|n(u(ll?)?)?"
+    rf"|-?((0|[1-9][0-9]*)(\.([0-9]+({_OPEN_EXPONENT})?)?|{_OPEN_EXPONENT})?)?"
+)
 _ESCAPE = re.compile(r'["\\/bfnrt]|u[0-9a-fA-F]{4}')
 _OPEN_ESCAPE = re.compile(r"u[0-9a-fA-F]{0,3}")
 _CLOSERS = {"{": "}", "[": "]"}
@@ -70,7 +74,7 @@ class JsonScanner:
             self._wants = "key" if self._open[-1] == "}" else "value"
         elif char == ":" and wants == "colon":
             self._wants = "value"
-        elif wants in ("value", "first value") and _LITERAL_BODY.fullmatch(char):
+        elif wants in ("value", "first value"):
             self._part, self._wants = "", "literal"
             return at
         else:
@@ -100,10 +104,11 @@ class JsonScanner:
         return at + 1
 
     def _take_literal(self, text: str, at: int) -> int:
-        past = _LITERAL_BODY.match(text, at).end()  # type: ignore[union-attr]  # it matches the empty string
-        self._part += text[at:past][: MAX_LITERAL_CHARS + 1]
-        if past < len(text):
+        known = len(self._part)
+        new = text[at : at + MAX_LITERAL_CHARS - known]
+        self._part = _OPEN_LITERAL.match(self._part + new)[0]  # type: ignore[index]  # it matches the empty string
+        past = at + len(self._part) - known
+        if past < len(text):  # what goes on with a literal is no mark
             self._wants = "next"
             self.bad = not _LITERAL.fullmatch(self._part)
-        self.bad = self.bad or len(self._part) > MAX_LITERAL_CHARS
         return past

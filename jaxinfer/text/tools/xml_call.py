@@ -3,11 +3,11 @@
 Values stand there as plain text; the tool's schema says what they are. Each parameter is passed on when it is whole.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from jaxinfer.text.tools.events import Arguments, Begin, Dropped, End, Event
+from jaxinfer.text.tools.strict_json import dumped, loaded
 
 FUNCTION, PARAMETER = "<function=", "<parameter="
 END_FUNCTION, END_PARAMETER = "</function>", "</parameter>"
@@ -90,8 +90,8 @@ class XmlCall:
         whole = self._schemas[self._tool]
         properties = whole.get("properties")
         schema = properties.get(self._parameter) if isinstance(properties, dict) else None
-        key = json.dumps(self._parameter, ensure_ascii=False)
-        typed = json.dumps(typed_value(value, schema, whole), ensure_ascii=False)
+        key = dumped(self._parameter)
+        typed = dumped(typed_value(value, schema, whole))
         events.append(Arguments(f"{', ' if self._num_parameters else '{'}{key}: {typed}"))
         self._num_parameters += 1
         return text[at + len(END_PARAMETER) :]
@@ -118,7 +118,8 @@ def typed_value(text: str, schema: Any, whole: Any = None) -> Any:
         return text
     spelt = {"True": "true", "False": "false", "None": "null"}.get(text.strip(), text)
     try:
-        value = json.loads(spelt, parse_constant=_refuse)
+        value = loaded(spelt)
+        dumped(value)  # what cannot be is no such value
     except (ValueError, RecursionError):
         return text
     return value if _type_of(value) in types or (_type_of(value) == "integer" and "number" in types) else text
@@ -176,7 +177,3 @@ def _type_of(value: Any) -> str:
         case list():
             return "array"
     return "object"
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"JSON has no {constant}")

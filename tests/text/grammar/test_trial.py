@@ -12,6 +12,8 @@ from jaxinfer.errors import InvalidRequest
 from jaxinfer.text.grammar import trial
 from jaxinfer.text.grammar.source import Constraint
 from jaxinfer.text.grammar.trial import MEMORY_BYTES, Setting, Trial
+from jaxinfer.text.tools.grammar import tool_grammar
+from jaxinfer.text.tools.reader import ToolUse
 from tests.support.checkpoints import write_checkpoint
 from tests.support.processes import children_of
 
@@ -164,3 +166,57 @@ def test_a_text_that_grows_as_it_is_written_is_refused_by_its_size(tried):
 
 def test_a_character_that_json_leaves_alone_may_be_chosen(tried):
     assert tried.check(Constraint("choice", json.dumps(["a\x7fb"]), param="x")).text
+
+
+def free_calls(schemas, form="hermes"):
+    """Calls that need not be made."""
+    calls = tool_grammar(form, ToolUse(schemas), due=False, control_tokens={"<tool_call>": 323}, begun=True)
+    return Constraint("tools", calls=calls, param="tools", after=323)
+
+
+def an_object(**properties):
+    return {"type": "object", "properties": properties}
+
+
+WRONG = {"type": "array", "items": {"type": "string", "pattern": "("}}
+
+
+ODD = ["a\u2028b", "a\u2029b", "a\x85b", "z\u2028tool_x", "z\u2028tool_x: 5", "value_0: %json {}"]
+
+
+@pytest.mark.parametrize("form", ["hermes", "qwen3_coder"])
+@pytest.mark.parametrize("text", ODD)
+def test_a_bad_schema_is_left_free_alone_whatever_the_others_say(tried, form, text):
+    good = an_object(kept={"type": "integer", "description": text})
+    bad = {"type": "object", "description": text, "properties": {"wrong": WRONG}}
+    found = tried.check(free_calls({"good": good, "bad": bad}, form))
+    (warning,) = found.warnings
+    assert "unclosed group" in warning and ("of bad are" in warning or 'of "bad" are' in warning)
+    assert '"type": "integer"' in found.text and '"pattern"' not in found.text
+
+
+def test_a_property_may_be_named_like_a_rule(tried):
+    odd = an_object(**{"x: %json {}": {"type": "string"}, "kept": {"type": "integer"}})
+    found = tried.check(free_calls({"odd": odd, "bad": an_object(wrong=WRONG)}, "qwen3_coder"))
+    (warning,) = found.warnings
+    assert "of bad are" in warning and '"type": "integer"' in found.text
+
+
+@pytest.mark.parametrize(("fault", "said"), [(signal.SIGSTOP, "more than 0.2 s"), (signal.SIGKILL, "too much")])
+def test_silence_is_kept_of_calls_that_are_left_free_alone(setting, fault, said):
+    own = Trial(setting, timeout_s=30)
+    for constraint in (free_calls({"f": an_object()}), Constraint("regex", "b", param="regex")):
+        own.check(Constraint("regex", f"{constraint.kind}+", param="regex"))  # so that there is a child
+        own._timeout_s = 0.2
+        os.kill(own._child.pid, fault)
+        if constraint.after is None:
+            with pytest.raises(InvalidRequest, match=said):
+                own.check(constraint)
+            assert own.known(constraint) is None
+        else:
+            first = own.check(constraint)
+            assert first.text == "" and said in first.warnings[0]
+            assert own.check(constraint) == own.known(constraint) == first
+            assert own._child is None, "the second time nobody was asked"
+        own._timeout_s = 30
+    own.close()

@@ -12,7 +12,8 @@ from jaxinfer.text.tools.events import Arguments, Begin, Dropped, End, Event, si
 from jaxinfer.text.tools.formats import FORMATS, Format, format_of, new_parser
 
 WEATHER = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
-SCHEMAS = {"weather": WEATHER, "now": {"type": "object"}, "a.b-c_1": {}}
+MEASURE = {"type": "object", "properties": {"n": {"type": "number"}, "all": {"type": ["array", "number"]}}}
+SCHEMAS = {"weather": WEATHER, "measure": MEASURE, "now": {"type": "object"}, "a.b-c_1": {}}
 LONG = json.dumps({"city": "x" * 3000})
 
 
@@ -62,6 +63,14 @@ GOOD: dict[Format, list[tuple[str, list[Event]]]] = {
             "<tool_call><function=weather><parameter=days>many</parameter></function></tool_call>",
             call("weather", '{"days": "many"}'),
         ),
+        (
+            "<tool_call><function=measure><parameter=n>1e999</parameter><parameter=all>-1e999</parameter></function>",
+            call("measure", '{"n": "1e999", "all": "-1e999"}'),
+        ),
+        (
+            '<function=measure><parameter=all>["\\ud800"]</parameter><parameter=n>1e99</parameter></function>',
+            call("measure", '{"all": "[\\"\\\\ud800\\"]", "n": 1e+99}'),
+        ),
     ],
     "llama3_json": [
         ('{"name": "weather", "parameters": {"city": "Paris"}}', call("weather", '{"city": "Paris"}')),
@@ -102,6 +111,9 @@ BROKEN: dict[Format, list[str]] = {
         "<tool_call>" + "[" * 2000,
         "<tool_call>" + '{"a":' * 2000,
         '<tool_call>{"name": "now", "arguments": "__import__(\'os\').system(\'true\')"}</tool_call>',
+        '<tool_call>{"arguments": {"a": 1e999}, "name": "now"}</tool_call>',
+        '<tool_call>{"arguments": {"a": "\\ud800"}, "name": "now"}</tool_call>',
+        '<tool_call>{"name": "now", "arguments": "{\\"a\\": \\"\\ud800\\"}"}</tool_call>',
     ],
     "qwen3_coder": [
         "<tool_call><function=other></function></tool_call>",
@@ -123,6 +135,8 @@ BROKEN: dict[Format, list[str]] = {
         "[now(a=__import__('os').system('true'))]",
         "[now(a=b'x')]",
         "[now(a=1e999)]",
+        "[now(a='\\ud800')]",
+        "[now(a={'\\ud800': 1})]",
         "[now(",
         "[now(a=" + "[" * 2000,
         "[now(a=1, a=2)]",
@@ -163,8 +177,8 @@ def test_half_a_call_is_dropped_and_its_text_kept(form, text):
 
 def test_a_call_that_goes_wrong_is_dropped_and_the_text_goes_on():
     events = read("hermes", '<tool_call>{"name": "now", "arguments": {"a": oops}}</tool_call> sorry')
-    assert events[:2] == [Begin("now"), Arguments('{"a": oops')]
-    assert events[2:] == [Dropped('<tool_call>{"name": "now", "arguments": {"a": oops'), "}}</tool_call> sorry"]
+    assert events[:2] == [Begin("now"), Arguments('{"a": ')]
+    assert events[2:] == [Dropped('<tool_call>{"name": "now", "arguments": {"a": '), "oops}}</tool_call> sorry"]
 
 
 PIECES = {
