@@ -369,10 +369,10 @@ class Scheduler:
                     num_sampled += self._take_forced(sequence, output)
                 if sequence.may_wait:
                     num_sampled += close_thoughts(sequence, output, token)
-                if token == sequence.opens:
-                    begin_late(sequence, self.limits.vocab_size)
                 if token in sequence.end_ids or len(sequence.tokens) == sequence.max_length:
                     self._finish(sequence, output, token)
+                elif token == sequence.opens:  # a grammar's end may be spelt as its beginning
+                    begin_late(sequence, self.limits.vocab_size)
         self.counters.generated_tokens += num_sampled
         self.in_flight -= 1
         self._release(self.departures.step_committed())
