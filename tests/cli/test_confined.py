@@ -105,7 +105,8 @@ def test_its_processes_listen_at_one_port_and_connect_to_nobody_whatever_is_aske
     ):
         form = {"prompt": "x", "max_tokens": 1, "structured_outputs": {"regex": "a+"}}
         assert client.post(COMPLETIONS, json=form).status_code == 200
-        asking = pool.submit(lambda: [client.request(method, path, json=body) for method, path, body in hostile()])
+        again = (one for _ in range(5) for one in hostile())  # long enough to be looked at often
+        asking = pool.submit(lambda: [client.request(method, path, json=body) for method, path, body in again])
         seen = []
         while not asking.done():
             seen.append({found for pid in family(process.pid) for found in sockets(pid)})

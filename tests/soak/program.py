@@ -20,8 +20,8 @@ class Program:
 
     def engine_pid(self) -> int | None:
         """None between two engines."""
-        pids = children_of(self.process.pid)
-        return int(pids.pop()) if len(pids) == 1 else None
+        engines = [int(pid) for pid in children_of(self.process.pid) if not _tries_grammars(pid)]
+        return engines[0] if len(engines) == 1 else None
 
     def server(self) -> Footprint:
         return footprint(self.process.pid)
@@ -31,6 +31,14 @@ class Program:
         with contextlib.suppress(OSError):  # it may end between the two looks
             return footprint(pid) if pid else None
         return None
+
+
+def _tries_grammars(pid: int | str) -> bool:
+    """Whether this child is the one that grammars are tried in, or gone."""
+    try:
+        return b"jaxinfer.text.grammar.trial" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return True
 
 
 @contextlib.contextmanager
