@@ -54,10 +54,10 @@ def test_a_step_without_grammars_is_the_same_whether_others_use_them(sampling, m
         if grammars:
             assert use_grammars(runner) == [9, 40, 96]
             assert {Helper.SET_SLOT} < set(keys) and any(isinstance(key, Masks) for key in keys)
-            keys.clear()
-            for key, program in runner._programs.items():  # or JAX would hand out what it compiled for the other
-                runner._programs[key] = dataclasses.replace(program, function=functools.partial(program.function))
-            runner._executables.clear()
+        keys.clear()
+        for key, program in runner._programs.items():  # or JAX would hand out what it compiled for another
+            runner._programs[key] = dataclasses.replace(program, function=functools.partial(program.function))
+        runner._executables.clear()
         tokens = generate(runner, PROMPT, 6, sampling)
         texts = {key: runner._executables[key].as_text() for key in keys}
         found.append((tokens, list(keys), texts))
