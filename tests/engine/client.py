@@ -108,6 +108,15 @@ class Client:
         answer.acknowledged = len(seen)
         self.engine.inbox.put(Acknowledge([(*key, len(seen))]))
 
+    def begin(self, requests: list[Request], num_steps: int) -> None:
+        """Add them, have their grammars compiled once they wait for them, and take so many steps."""
+        for request in requests:
+            self.add(request)
+        self.step()
+        self.grammars.release()
+        for _ in range(num_steps):
+            self.step()
+
     def finish(self, max_steps: int = 10_000) -> None:
         """Step until every answer has ended, text states reading at once."""
         for _ in range(max_steps):

@@ -189,12 +189,7 @@ def test_what_was_forced_but_not_committed_is_forced_again_after_a_failed_step(k
 def test_an_answer_may_be_aborted_between_a_forced_draw_and_its_commit():
     for num_steps in range(2, 12):
         client = Client(make_limits())
-        for request in held():
-            client.add(request)
-        client.step()
-        client.grammars.release()
-        for _ in range(num_steps):
-            client.step()
+        client.begin(held(), num_steps)
         on_their_way = [s.request.id for s in client.engine.scheduler.running if s.forced]
         for request_id in on_their_way:
             client.abort(request_id)

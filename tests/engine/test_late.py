@@ -89,12 +89,7 @@ def test_a_failed_step_may_come_between(kind):
 def test_an_engine_that_dies_is_resumed_on_both_sides_of_it():
     for num_steps in range(4, 50, 5):
         client = Client(make_limits())
-        for request in asked():
-            client.add(request)
-        client.step()
-        client.grammars.release()
-        for _ in range(num_steps):
-            client.step()
+        client.begin(asked(), num_steps)
         client.restart()
         client.finish()
 
