@@ -14,7 +14,7 @@ from jaxinfer.protocol.structured import constraint_of
 from jaxinfer.protocol.validate import unsupported
 from jaxinfer.text.grammar.compiler import Compiler
 from jaxinfer.text.grammar.source import Constraint
-from jaxinfer.text.grammar.trial import MEMORY_BYTES, Setting, Trial, Tried, refuse, try_one
+from jaxinfer.text.grammar.trial import MEMORY_BYTES, Setting, Trial, Tried, left_free, refuse, try_one
 from jaxinfer.text.reading import Reading
 from jaxinfer.text.tools.grammar import opening_id, tool_grammar
 
@@ -147,4 +147,4 @@ def _left_free(constraint: Constraint, refusal: ApiError | EngineError) -> Tried
     """What nobody asked for is left free, with a warning, where it cannot be had; else raises the refusal."""
     if constraint.after is None:
         raise refusal
-    return Tried(warnings=(f"arguments of {constraint.param} are not held to their schemas: {refusal}"[:200],))
+    return left_free(constraint, str(refusal))

@@ -109,11 +109,15 @@ def _try(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapp
     return Tried(text, tuple(warnings_of(matcher)), after=constraint.after)
 
 
+def left_free(constraint: Constraint, why: str, warnings: tuple[str, ...] = ()) -> Tried:
+    """What nobody asked for is not held to, with one warning more."""
+    return Tried(warnings=(*warnings, f"arguments of {constraint.param} are not held to their schemas: {why}"[:200]))
+
+
 def refuse(tried: Tried, constraint: Constraint) -> Tried:
     """Raise InvalidRequest, in the client's words, for what cannot be enforced and must be."""
     if tried.error and constraint.after is not None:
-        why = f"arguments of {constraint.param} are not held to their schemas: {tried.error}"
-        return Tried(warnings=(*tried.warnings, why[:200]))
+        return left_free(constraint, tried.error, tried.warnings)
     if tried.error:
         left_out = constraint.strict and any(words in tried.error for words in _LEFT_OUT)
         cure = "; leave that out, or set strict to false" if left_out else ""
