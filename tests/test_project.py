@@ -11,6 +11,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from jaxinfer.config import config_from_sources
 from jaxinfer.version import __version__
@@ -22,6 +24,13 @@ LOCKS = sorted(ROOT.glob("requirements*.lock"))
 CLIENT_LOCKS = sorted(ROOT.glob("tests/clients/*.lock"))
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PINNED = re.compile(r"([a-z0-9][a-z0-9.-]*)==([^ ;]+)( ; [^\\]+)? \\")
+# The first versions in which what a client's request or a user's file could reach was mended, by advisory
+MENDED = {
+    "jinja2": "3.1.6",  # CVE-2025-27516: a template leaves the sandbox
+    "pyarrow": "23.0.1",  # CVE-2026-25087: memory used after it was freed, in a file that is read
+    "python-multipart": "0.0.32",  # nine advisories, of versions to 0.0.31
+    "starlette": "1.3.1",  # CVE-2026-48710 and four later: a Host that passes for a path, forms without limits
+}
 HASH = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
 
 
@@ -51,6 +60,19 @@ def test_the_lock_pins_jax_and_covers_every_dependency():
     assert (locked["jax"], locked["jaxlib"]) == ("0.11.2", "0.11.2")
     wanted = names(PYPROJECT["project"]["dependencies"]) | names(PYPROJECT["dependency-groups"]["dev"])
     assert wanted <= set(locked)
+
+
+@pytest.mark.parametrize("name", MENDED)
+def test_no_version_with_a_known_hole_can_be_installed_beside_us(name):
+    project, groups = PYPROJECT["project"], PYPROJECT["dependency-groups"]
+    lists = (project["dependencies"], *project["optional-dependencies"].values(), *groups.values())
+    named = [spec for spec in map(Requirement, (line for found in lists for line in found)) if spec.name == name]
+    assert named
+    for spec in named:
+        floors = [Version(part.version) for part in spec.specifier if part.operator == ">="]
+        assert floors and min(floors) >= Version(MENDED[name]), f"{spec} lets in what {MENDED[name]} mended"
+    locked = [pins(lock)[name] for lock in LOCKS + CLIENT_LOCKS if name in pins(lock)]
+    assert locked and min(map(Version, locked)) >= Version(MENDED[name])
 
 
 def test_every_client_group_is_locked_and_npm_s_names_no_place():

@@ -9,10 +9,10 @@ import json
 import os
 import platform
 import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 
+from jaxinfer import children
 from jaxinfer.config import EngineConfig, Resolved
 from jaxinfer.errors import DeviceError
 from jaxinfer.runtime import nvidia
@@ -42,9 +42,8 @@ class Limits:
 
 def measure_limits(device: str) -> Limits:
     """The limits of EngineConfig.device's device, in about ten seconds. Raises DeviceError."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    command = [sys.executable, "-P", "-m", "jaxinfer.bench.limits", device]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    command = children.python("-m", "jaxinfer.bench.limits", device)
+    done = subprocess.run(command, capture_output=True, text=True, env=children.environment())
     if done.returncode:
         last = done.stderr.strip().rpartition("\n")[2]
         raise DeviceError(f"the device's limits must be measurable, the program for it said: {last}")

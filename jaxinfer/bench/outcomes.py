@@ -1,5 +1,7 @@
 """What the outcomes of requests say: rates, times to the first token, gaps, all in seconds. No jax."""
 
+import itertools
+from collections import defaultdict
 from collections.abc import Sequence
 
 from jaxinfer.bench.http_client import Outcome
@@ -53,6 +55,22 @@ def output_rate(outcomes: Sequence[Outcome]) -> float:
 
 def duration_s(outcomes: Sequence[Outcome]) -> float:
     return max(one.times_s[-1] for one in outcomes) - min(one.sent_s for one in outcomes)
+
+
+def most_at_once(outcomes: Sequence[Outcome]) -> int:
+    """Requests under way, from sent to their last piece, where they were most."""
+    changes = sorted([(one.sent_s, 1) for one in outcomes] + [(one.times_s[-1], -1) for one in outcomes])
+    return max(itertools.accumulate(change for _, change in changes))
+
+
+def most_in_a_second(outcomes: Sequence[Outcome]) -> float:
+    """Tokens that came in one of the seconds since the first request, where they were most."""
+    began = min(one.sent_s for one in outcomes)
+    seconds: dict[int, float] = defaultdict(float)
+    for one in outcomes:
+        for at_s in one.times_s:
+            seconds[int(at_s - began)] += one.tokens / len(one.times_s)
+    return max(seconds.values())
 
 
 def longest_gap_s(one: Outcome, others: Sequence[Outcome]) -> float:

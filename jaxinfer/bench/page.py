@@ -8,7 +8,7 @@ from jaxinfer.bench.report import Report, shown
 
 STYLE = """
 :root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }
-body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+body { max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; display: block; overflow-x: auto; margin: 1rem 0; }
 th, td { padding: .25rem .6rem; border-bottom: 1px solid #8884; text-align: right; vertical-align: top; }
 th { border-bottom-width: 2px; }

@@ -2,15 +2,14 @@
 
 import contextlib
 import dataclasses
-import os
 import re
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from jaxinfer import children
 from jaxinfer.bench.http_client import Target
 from jaxinfer.config import SETTINGS, EngineConfig
 from jaxinfer.errors import EngineError
@@ -38,7 +37,7 @@ def serving(config: EngineConfig, *flags: str) -> Iterator[Program]:
 
     Raises EngineError with its last line when it cannot serve.
     """
-    command = [sys.executable, "-P", "-c", CALL, "serve", "--port", "0", *flags]
+    command = children.python("-c", CALL, "serve", "--port", "0", *flags)
     environment = without_ours() | settings_of(config)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
@@ -53,8 +52,7 @@ def serving(config: EngineConfig, *flags: str) -> Iterator[Program]:
 
 def without_ours() -> dict[str, str]:
     """This process's environment for one that imports what it does, without any setting of jaxinfer's."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
-    return kept | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    return {name: value for name, value in children.environment().items() if not name.startswith(OURS)}
 
 
 def settings_of(config: EngineConfig) -> dict[str, str]:

@@ -6,14 +6,13 @@ The same client can be held against mock servers in the same run: a figure near 
 import asyncio
 import contextlib
 import dataclasses
-import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from jaxinfer import children
 from jaxinfer.bench import machine
 from jaxinfer.bench.client import PATH, Results
 from jaxinfer.bench.http_client import Outcome, Reply, Target
@@ -174,8 +173,7 @@ def client_rate(load: Load, processes: int) -> float:
 @contextlib.contextmanager
 def program(name: str) -> Iterator[subprocess.Popen[bytes]]:
     """A program of this room with pipes to it; killed at the end if it still runs."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    command = [sys.executable, "-P", "-m", f"jaxinfer.bench.{name}"]
+    command, environment = children.python("-m", f"jaxinfer.bench.{name}"), children.environment()
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
         try:
             yield process

@@ -23,6 +23,7 @@ from jaxinfer.runtime.plan import Pending, Plan, Runner, StepResult
 if TYPE_CHECKING:
     from jaxinfer.llm.core import Core
 
+COMPILING = "compiling took"  # a fact of a start, in seconds
 PHASES = ("drain and plan", "pack and dispatch", "wait for the device", "commit", "text, between steps")
 
 
@@ -155,8 +156,9 @@ class TimedRunner:
 class TimedEngine(Engine):
     """An Engine that notes when its steps begin and end."""
 
-    def __init__(self, runner: Runner, limits: Limits, log: StepLog) -> None:
-        super().__init__(TimedRunner(runner, log), limits)
+    def __init__(self, core: "Core", limits: Limits, log: StepLog) -> None:
+        """Another host side of a started core's device state, with its own limits."""
+        super().__init__(TimedRunner(core.runner, log), limits, core.grammars)
         self._log = log
 
     def step(self) -> list[Output]:
@@ -183,7 +185,8 @@ class Timed:
             events.append(event)
             on_event(event)
 
-        timed = cls(config, start_core(config, listen))
+        core = start_core(config, listen)
+        timed = cls(config, core)
         compiled = [event for event in events if event.kind == "compile" and event.detail]
         cached = sum(event.cached for event in compiled)
         for event in events:
@@ -191,13 +194,14 @@ class Timed:
             if event.kind in ("serving", "ready"):
                 timed.facts.append((f"{event.kind} after", f"{event.seconds:.1f} s, without imports"))
         timed.facts.append(("compiled", f"{len(compiled)} steps, {cached} of them from the cache"))
+        timed.facts.append((COMPILING, f"{core.stats().device.compile_s:.1f} s, of several at once each counted"))
         return timed
 
     def llm(self, *, prefix_caching: bool) -> tuple[LLM, StepLog]:
         """An LLM over a new host side of the same device state; what an earlier one cached is forgotten."""
         log = StepLog()
         limits = dataclasses.replace(self.core.limits, enable_prefix_caching=prefix_caching)
-        engine = TimedEngine(self.core.runner, limits, log)
+        engine = TimedEngine(self.core, limits, log)
         return LLM.over(self.config, dataclasses.replace(self.core, engine=engine, limits=limits)), log
 
     def __enter__(self) -> "Timed":

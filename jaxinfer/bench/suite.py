@@ -13,7 +13,7 @@ from jaxinfer.bench.latency import Say
 from jaxinfer.bench.program import Program, serving
 from jaxinfer.bench.report import Report
 from jaxinfer.bench.steps import Timed
-from jaxinfer.bench.suites import mini_infer, paladin, served, toggles, vllm, zedinfer
+from jaxinfer.bench.suites import mini_infer, paladin, scheduler_trace, served, toggles, vllm, zedinfer
 from jaxinfer.bench.suites.job import Found, Job
 from jaxinfer.bench.work import work_of
 from jaxinfer.config import Resolved
@@ -58,21 +58,21 @@ def _zedinfer(stage: Stage) -> Found:
 def _paladin(stage: Stage) -> Found:
     job = stage.job
     workloads = stage.on_server(lambda program, most: paladin.serve(job, program, most))
-    return paladin.found([workloads, stage.in_process(lambda timed: paladin.measure(job, timed))])
+    return paladin.found([*workloads, stage.in_process(lambda timed: paladin.measure(job, timed))])
 
 
 def _mini_infer(stage: Stage) -> Found:
     job = stage.job
     tables = [*stage.on_server(lambda program, most: mini_infer.serve(job, program)), mini_infer.chunked_prefill(job)]
     tables += stage.in_process(lambda timed: mini_infer.measure(job, timed))
-    return mini_infer.found([*tables, mini_infer.attention(job)])
+    return mini_infer.found([*tables, mini_infer.attention(job), scheduler_trace.table()])
 
 
 def _vllm(stage: Stage) -> Found:
     job = stage.job
     queue = {"max_num_queued_seqs": max(256, vllm.REQUESTS)}
     server = stage.on_server(lambda program, most: vllm.serve(job, program, most), **queue)
-    return vllm.found([server, *stage.in_process(lambda timed: vllm.measure(job, timed))])
+    return vllm.found([*server, *stage.in_process(lambda timed: vllm.measure(job, timed))])
 
 
 def _toggles(stage: Stage) -> Found:
@@ -106,8 +106,8 @@ def run(
         facts.append(("shrunk", f"every length and number of requests divided by {shrink}"))
         notes.insert(0, SHRUNK.format(shrink))
     notes.append(
-        "A row without figures does not fit max_num_seqs or max_model_len (see the facts). Other engines' figures were "
-        "taken on other cards and are not beside ours; shares of the bandwidth measured in this run are what compares."
+        "A row without figures does not fit max_num_seqs or max_model_len (see the facts). Figures that other engines "
+        "took on other cards are not beside ours; shares of the bandwidth measured in this run are what compares."
     )
     return Report(f"jaxinfer bench suite {name}", facts, found.tables, notes), found.charts
 

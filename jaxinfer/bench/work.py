@@ -15,6 +15,7 @@ class Work:
     """One model's work. read_bytes: of the weights, once a step; an untied embedding is looked up, not read through.
 
     layer_params: of the matrices that every token meets.    head_params: of the last one, which sampled tokens meet.
+    outline: layers, hidden size, heads, kv heads, intermediate size and dtype: others' figures may be of the same.
     """
 
     read_bytes: int
@@ -23,6 +24,7 @@ class Work:
     kv_bytes_per_token: int
     attention_flops: int  # of one query and one key, all layers
     vocab_size: int
+    outline: tuple[int | str, ...] = ()
 
     def decode_bytes(self, batch: int, context: float) -> float:
         """Of one step."""
@@ -51,7 +53,9 @@ def work_of(config: EngineConfig) -> Work:
     checkpoint = resolve(config.model, revision=config.revision, download_dir=config.download_dir, needs=needs)
     family = family_for(checkpoint.config)
     model: ModelConfig = family.config_from_hf(checkpoint.config)
-    itemsize = ITEMSIZE[config.dtype_for(model.dtype)]
+    dtype = config.dtype_for(model.dtype)
+    itemsize = ITEMSIZE[dtype]
+    heads = model.num_heads, model.num_kv_heads
     embedding = model.vocab_size * model.hidden_size
     beside = 0 if model.tie_embeddings else embedding * itemsize
     return Work(
@@ -61,4 +65,5 @@ def work_of(config: EngineConfig) -> Work:
         kv_bytes_per_token=model.kv_bytes_per_token(itemsize),
         attention_flops=4 * model.num_layers * model.num_heads * model.head_dim,
         vocab_size=model.vocab_size,
+        outline=(model.num_layers, model.hidden_size, *heads, model.intermediate_size, dtype),
     )

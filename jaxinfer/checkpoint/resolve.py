@@ -58,10 +58,6 @@ class Checkpoint:
     def is_demo(self) -> bool:
         return self.folder == DEMO_FOLDER
 
-    @property
-    def weight_bytes(self) -> int:
-        return sum(path.stat().st_size for path in self.weight_files)
-
 
 def resolve(
     model: str,

@@ -10,7 +10,7 @@ import click
 from jaxinfer.cli.bench import REPORT_OPTIONS, publish
 from jaxinfer.cli.bench_serve import key_of
 from jaxinfer.cli.checklist import screen_for
-from jaxinfer.cli.options import EngineCommand
+from jaxinfer.cli.options import EngineCommand, count_option
 from jaxinfer.config import Resolved
 from jaxinfer.errors import ConfigError
 
@@ -66,11 +66,6 @@ def prompts_of(resolved: Resolved, params: Mapping[str, Any]) -> "list[Prompt]":
     return [*prompts.many(params["requests"], params["input_tokens"])]
 
 
-def _count(name: str, default: int | None, help: str) -> click.Option:  # noqa: A002 click's word
-    shown = "" if default is None else f"  [{default}]"
-    return click.Option([name], type=click.IntRange(1), default=default, metavar="N", help=help + shown)
-
-
 SIDE = "A URL of a running server, or settings of one to start here: name=value,name=value; '' is the given ones."
 
 command = EngineCommand(
@@ -79,12 +74,12 @@ command = EngineCommand(
     [
         click.Option(["--a"], required=True, metavar="URL|SETTINGS", help=SIDE),
         click.Option(["--b"], required=True, metavar="URL|SETTINGS", help="The other side."),
-        _count("--requests", 32, "Prompts, each asked of both."),
-        _count("--input-tokens", 128, "Of each prompt, random ids."),
-        _count("--output-tokens", 64, "Of each answer."),
-        _count("--at-once", 1, "Prompts that a side gets together in its turn."),
+        count_option("--requests", 32, "Prompts, each asked of both."),
+        count_option("--input-tokens", 128, "Of each prompt, random ids."),
+        count_option("--output-tokens", 64, "Of each answer."),
+        count_option("--at-once", 1, "Prompts that a side gets together in its turn."),
         click.Option(["--prompts"], metavar="FILE", help="A prompt a line, instead of random ids."),
-        _count("--vocab-size", None, "Ids are below this; else of the model, or 32000 for two URLs."),
+        count_option("--vocab-size", None, "Ids are below this; else of the model, or 32000 for two URLs."),
         click.Option(["--api-key-env"], metavar="NAME", help="Variable that holds the key of servers that run."),
         *REPORT_OPTIONS,
     ],

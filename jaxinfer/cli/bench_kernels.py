@@ -5,10 +5,10 @@ from typing import Any
 import click
 
 from jaxinfer.cli.bench import REPORT_OPTIONS, publish
-from jaxinfer.cli.options import GroupedCommand, debug_option
+from jaxinfer.cli.options import GroupedCommand
 
 
-def run(params: dict[str, Any]) -> int:
+def run(**params: Any) -> int:
     """Time the kernels and print the report."""
     from jaxinfer.bench import kernels
 
@@ -16,16 +16,10 @@ def run(params: dict[str, Any]) -> int:
     return publish(lambda: kernels.run(params["device"], tuning, lambda line: click.echo(line, err=True)), params)
 
 
-class Kernels(GroupedCommand):
-    """A verb without an engine."""
-
-    def invoke(self, ctx: click.Context) -> int:
-        return run(ctx.params)
-
-
-command = Kernels(
+command = GroupedCommand(
     "kernels",
-    params=[
+    run,
+    [
         click.Option(
             ["--device"],
             type=click.Choice(["auto", "cpu", "cuda"]),
@@ -37,8 +31,6 @@ command = Kernels(
             ["--tuning"], default="", metavar="NAME=N,...", help="Of Mosaic's decode attention, as in stages=2."
         ),
         *REPORT_OPTIONS,
-        debug_option(),
     ],
     help="Time each kernel at real shapes, cold, beside XLA's own version.",
-    context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from jaxinfer.cli.bench import REPORT_OPTIONS, publish
-from jaxinfer.cli.options import GroupedCommand, debug_option
+from jaxinfer.cli.options import GroupedCommand, count_option
 from jaxinfer.errors import ConfigError
 
 
-def run(params: dict[str, Any]) -> int:
+def run(**params: Any) -> int:
     """Load the server and print the report."""
     from jaxinfer.bench import serve
     from jaxinfer.bench.load import Load
@@ -53,51 +53,38 @@ def key_of(variable: str | None) -> str:
     return os.environ[variable]
 
 
-class Serve(GroupedCommand):
-    """A verb without an engine."""
-
-    def invoke(self, ctx: click.Context) -> int:
-        return run(ctx.params)
-
-
-def _count(name: str, default: int | None, help: str, least: int = 1) -> click.Option:  # noqa: A002 click's word
-    shown = "" if default is None else f"  [{default}]"
-    return click.Option([name], type=click.IntRange(least), default=default, metavar="N", help=help + shown)
-
-
 def _number(name: str, help: str, default: float | None = None) -> click.Option:  # noqa: A002 click's word
     kind = click.FloatRange(0, min_open=default is None)
     return click.Option([name], type=kind, default=default, metavar="X", help=help)
 
 
-command = Serve(
+command = GroupedCommand(
     "serve",
-    params=[
+    run,
+    [
         click.Option(["--url"], default="http://127.0.0.1:8000", help="Of the server.  [http://127.0.0.1:8000]"),
         click.Option(["--model"], metavar="NAME", help="Its name there; else the first of /v1/models."),
         click.Option(["--api-key-env"], metavar="NAME", help="Variable that holds the server's key."),
-        _count("--concurrency", None, "Requests at once; all of them if neither this nor --rate is given."),
+        count_option("--concurrency", None, "Requests at once; all of them if neither this nor --rate is given."),
         _number("--rate", "Requests per second on average, as a Poisson process."),
-        _count("--requests", 64, "How many."),
-        _count("--input-tokens", 512, "Of each prompt, random ids."),
-        _count("--output-tokens", 128, "Of each answer."),
-        _count("--shared-prefix-tokens", 0, "So many of the first input tokens are the same in all.", 0),
-        _count("--shared-prefixes", 1, "Different beginnings among them."),
-        _count("--vocab-size", 32000, "Ids are below this."),
-        _count("--interrupt-tokens", 0, "Send one more prompt of this length and look for the gap it makes.", 0),
+        count_option("--requests", 64, "How many."),
+        count_option("--input-tokens", 512, "Of each prompt, random ids."),
+        count_option("--output-tokens", 128, "Of each answer."),
+        count_option("--shared-prefix-tokens", 0, "So many of the first input tokens are the same in all.", 0),
+        count_option("--shared-prefixes", 1, "Different beginnings among them."),
+        count_option("--vocab-size", 32000, "Ids are below this."),
+        count_option("--interrupt-tokens", 0, "Send one more prompt of this length and look for the gap it makes.", 0),
         _number("--interrupt-after-s", "When to send it.  [3]", 3.0),
         click.Option(
             ["--stop"], multiple=True, metavar="TEXT", help="A stop string of every request; may be repeated."
         ),
         _number("--ttft-limit-ms", "Of a good request: its first token."),
         _number("--itl-limit-ms", "Of a good request: its time per token."),
-        _count("--processes", 4, "Client processes."),
-        _count("--warm-up", 2, "Requests before the clock starts, one after the other.", 0),
+        count_option("--processes", 4, "Client processes."),
+        count_option("--warm-up", 2, "Requests before the clock starts, one after the other.", 0),
         click.Option(["--check-client"], is_flag=True, help="Show what the same clients read from mock servers."),
         click.Option(["--seed"], type=click.IntRange(0), metavar="N", help="Of prompts and arrivals; else a new one."),
         *REPORT_OPTIONS,
-        debug_option(),
     ],
     help="Load any OpenAI-compatible server from several processes.",
-    context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -132,9 +132,6 @@ class Checklist:
         with self._lock:
             if self._closed.is_set():
                 return
-            if event.kind in {"info", "warning"}:
-                self._screen.say(f"{event.kind:<8} {event.detail}")
-                return
             if event.kind == "serving":  # in the middle of compiling, which goes on
                 self._screen.say(f"serving  in {event.seconds:.1f} s, in some sizes only; the rest is on its way")
                 return

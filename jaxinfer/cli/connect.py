@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxinfer.cli.bench_serve import key_of
-from jaxinfer.cli.options import GroupedCommand, debug_option
+from jaxinfer.cli.options import GroupedCommand
 from jaxinfer.cli.snippets import CLIENTS, Server
 from jaxinfer.errors import ConfigError, EngineError
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 REFUSED = 401
 
 
-def run(params: dict[str, Any]) -> int:
+def run(**params: Any) -> int:
     """Ask the server, print each client's settings; one client's alone, without a heading, where one is named."""
     if not params["url"].startswith(("http://", "https://")):
         raise ConfigError(f"--url must begin with http:// or https://, got {params['url']!r}")
@@ -78,23 +78,15 @@ def routes(target: "Target") -> frozenset[str] | None:
         raise EngineError(f"{target.base}/openapi.json must list paths, reading it failed with: {error}") from error
 
 
-class Connect(GroupedCommand):
-    """A verb without an engine."""
-
-    def invoke(self, ctx: click.Context) -> int:
-        return run(ctx.params)
-
-
-command = Connect(
+command = GroupedCommand(
     "connect",
-    params=[
+    run,
+    [
         click.Argument(["client"], required=False, type=click.Choice(list(CLIENTS)), metavar="[CLIENT]"),
         click.Option(["--url"], default="http://127.0.0.1:8000", help="Of the server.  [http://127.0.0.1:8000]"),
         click.Option(["--model"], metavar="NAME", help="Its name there; else the first of /v1/models."),
         click.Option(["--api-key-env"], metavar="NAME", help="Variable that holds the server's key."),
-        debug_option(),
     ],
     help=f"Print settings for clients of a running server, ready to paste. CLIENT: {', '.join(CLIENTS)}; else all. "
     "Keys are never printed.",
-    context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from jaxinfer.cli.checklist import table
-from jaxinfer.cli.options import GroupedCommand, debug_option
+from jaxinfer.cli.options import GroupedCommand
 from jaxinfer.errors import DeviceError
 from jaxinfer.version import __version__
 
@@ -86,8 +86,6 @@ def _auto_device() -> str:
 
 command = GroupedCommand(
     "doctor",
-    callback=run,
-    params=[debug_option()],
+    run,
     help="Show versions, devices, drivers, folders and whether JAX can use the GPU.",
-    context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from jaxinfer.cli.options import GroupedCommand, debug_option
+from jaxinfer.cli.options import GroupedCommand
 from jaxinfer.errors import ConfigError
 
 ROOM = Path(__file__).parents[1]
@@ -31,12 +31,8 @@ def run(folder: Path) -> int:
 
 command = GroupedCommand(
     "notebooks",
-    callback=run,
-    params=[
-        click.Argument(["folder"], required=False, default=".", type=click.Path(file_okay=False, path_type=Path)),
-        debug_option(),
-    ],
+    run,
+    [click.Argument(["folder"], required=False, default=".", type=click.Path(file_okay=False, path_type=Path))],
     help="Put notebooks into FOLDER, by default the current one: first steps, what happens in a step, benchmarking, a "
     "new model. What is there already stays.",
-    context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -84,8 +84,50 @@ class GroupedOption(click.Option):
     group = "Options"
 
 
+COUNT: dict[str, Any] = {"type": click.IntRange(1), "metavar": "N"}
+SECONDS: dict[str, Any] = {"type": click.FloatRange(0.0, min_open=True), "metavar": "X"}
+
+
+def server_option(
+    flag: str,
+    help: str,  # noqa: A002 click's word
+    group: str = "Options",
+    name: str = "",
+    **settings: Any,
+) -> GroupedOption:
+    """An option of serve that is a variable too: --max-body-bytes is JAXINFER_MAX_BODY_BYTES. name: its parameter's."""
+    variable = f"JAXINFER_{flag.removeprefix('--').replace('-', '_').upper()}"
+    option = GroupedOption([*filter(None, [name]), flag], help=help, **{"envvar": variable} | settings)
+    option.group = group
+    return option
+
+
+def count_option(flag: str, default: int | None, help: str, least: int = 1) -> click.Option:  # noqa: A002 click's word
+    """An option that is a number of at least `least`."""
+    shown = "" if default is None else f"  [{default}]"
+    return click.Option([flag], type=click.IntRange(least), default=default, metavar="N", help=help + shown)
+
+
 class GroupedCommand(click.Command):
-    """A command whose --help lists its options under their headings."""
+    """A verb whose --help lists its options under their headings. run: called with their values by name."""
+
+    def __init__(
+        self,
+        name: str,
+        run: Callable[..., int] | None,
+        params: Sequence[click.Parameter] = (),
+        *,
+        help: str,  # noqa: A002 click's word
+        epilog: str | None = None,
+    ) -> None:
+        super().__init__(
+            name,
+            callback=run,
+            params=[*params, debug_option()],
+            help=help,
+            epilog=epilog,
+            context_settings={"help_option_names": ["-h", "--help"]},
+        )
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -115,13 +157,8 @@ class EngineCommand(GroupedCommand):
         config = click.Option(
             ["config_file", "--config"], metavar="FILE.toml|NAME", help="Settings by name; a NAME is one of configs/."
         )
-        super().__init__(
-            name,
-            params=[*model, *params, config, debug_option(), *(_option(setting) for setting in SETTINGS.values())],
-            help=help,
-            epilog=EPILOG,
-            context_settings={"help_option_names": ["-h", "--help"]},
-        )
+        super().__init__(name, None, [*model, *params, config], help=help, epilog=EPILOG)
+        self.params += [_option(setting) for setting in SETTINGS.values()]
         self.params.sort(key=_help_order)
         self._run = run
         self._own = [param.name for param in params if param.name]

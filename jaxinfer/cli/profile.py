@@ -8,7 +8,7 @@ import click
 
 from jaxinfer.cli.bench import REPORT_OPTIONS, publish
 from jaxinfer.cli.checklist import Checklist, screen_for
-from jaxinfer.cli.options import EngineCommand
+from jaxinfer.cli.options import EngineCommand, count_option
 from jaxinfer.config import Resolved
 
 
@@ -21,17 +21,13 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
         return publish(lambda: profile.run(resolved, wanted, params["trace"], checklist, checklist.say), params)
 
 
-def _count(name: str, default: int, help: str) -> click.Option:  # noqa: A002 click's word
-    return click.Option([name], type=click.IntRange(1), default=default, metavar="N", help=f"{help}  [{default}]")
-
-
 command = EngineCommand(
     "profile",
     run,
     [
-        _count("--batch-size", 1, "Requests together."),
-        _count("--prompt-length", 128, "Tokens of each prompt."),
-        _count("--steps", 32, "Decode steps to trace, or calls with --prefill."),
+        count_option("--batch-size", 1, "Requests together."),
+        count_option("--prompt-length", 128, "Tokens of each prompt."),
+        count_option("--steps", 32, "Decode steps to trace, or calls with --prefill."),
         click.Option(["--prefill"], is_flag=True, help="Trace the computing of prompts instead of decoding."),
         click.Option(["--trace"], metavar="FOLDER", help="Keep the trace there, for XProf or Perfetto."),
         *REPORT_OPTIONS,

@@ -3,12 +3,13 @@
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxinfer.cli.options import GroupedOption
+from jaxinfer.cli.options import COUNT, SECONDS, server_option
 from jaxinfer.config import parse_int
 from jaxinfer.errors import ConfigError
 
@@ -145,113 +146,61 @@ def size(ctx: click.Context, param: click.Parameter, value: str | None) -> int |
     return parsed
 
 
-def _option(declarations: list[str], **settings: Any) -> GroupedOption:
-    option = GroupedOption(declarations, **settings)
-    option.group = "Protection"
-    return option
-
-
-_COUNT = click.IntRange(1)
+_option = partial(server_option, group="Protection")
+SIZE: dict[str, Any] = {"callback": size, "metavar": "N"}
 
 OPTIONS: tuple[click.Option, ...] = (
     _option(
-        ["api_keys", "--api-key"],
+        "--api-key",
+        f"Ask every request for one of these; other users of the machine see it here, not in {KEY_VARIABLE}.",
+        name="api_keys",
+        envvar=None,  # read apart: it may hold several
         multiple=True,
         metavar="KEY",
-        help=f"Ask every request for one of these; other users of the machine see it here, not in {KEY_VARIABLE}.",
     ),
     _option(
-        ["--api-key-file"],
+        "--api-key-file",
+        "Lines of KEY, or TENANT KEY; keys of one tenant share limits and cached prompts.",
         metavar="FILE",
-        envvar="JAXINFER_API_KEY_FILE",
-        help="Lines of KEY, or TENANT KEY; keys of one tenant share limits and cached prompts.",
     ),
     _option(
-        ["--allowed-hosts"],
+        "--allowed-hosts",
+        "Host headers to answer to.  [*; on loopback without a key: localhost]",
         multiple=True,
         metavar="NAMES",
-        envvar="JAXINFER_ALLOWED_HOSTS",
-        help="Host headers to answer to.  [*; on loopback without a key: localhost]",
     ),
     _option(
-        ["--allowed-origins"],
+        "--allowed-origins",
+        "Sites whose pages may read answers (CORS), or *.  [none]",
         multiple=True,
         metavar="ORIGINS",
-        envvar="JAXINFER_ALLOWED_ORIGINS",
-        help="Sites whose pages may read answers (CORS), or *.  [none]",
+    ),
+    _option("--max-requests-per-key", "Requests of one tenant running at once; more are refused with 429.", **COUNT),
+    _option(
+        "--max-requests-per-minute-per-key",
+        "Requests that one tenant may begin in a minute; more are refused with 429.",
+        **COUNT,
     ),
     _option(
-        ["--max-requests-per-key"],
-        type=_COUNT,
-        metavar="N",
-        envvar="JAXINFER_MAX_REQUESTS_PER_KEY",
-        help="Requests of one tenant running at once; more are refused with 429.",
+        "--max-sessions-per-key",
+        "Sessions of one tenant; a further one takes the place of the one idle for longest.  [100]",
+        **COUNT,
     ),
+    _option("--max-session-idle-s", "How long a session may be idle before it is dropped.  [1800]", **SECONDS),
+    _option("--max-body-bytes", "Of one request; larger ones are refused with 413.  [16M]", **SIZE),
     _option(
-        ["--max-requests-per-minute-per-key"],
-        type=_COUNT,
-        metavar="N",
-        envvar="JAXINFER_MAX_REQUESTS_PER_MINUTE_PER_KEY",
-        help="Requests that one tenant may begin in a minute; more are refused with 429.",
-    ),
-    _option(
-        ["--max-sessions-per-key"],
-        type=_COUNT,
-        metavar="N",
-        envvar="JAXINFER_MAX_SESSIONS_PER_KEY",
-        help="Sessions of one tenant; a further one takes the place of the one idle for longest.  [100]",
-    ),
-    _option(
-        ["--max-session-idle-s"],
-        type=click.FloatRange(0.0, min_open=True),
-        metavar="X",
-        envvar="JAXINFER_MAX_SESSION_IDLE_S",
-        help="How long a session may be idle before it is dropped.  [1800]",
-    ),
-    _option(
-        ["--max-body-bytes"],
-        callback=size,
-        metavar="N",
-        envvar="JAXINFER_MAX_BODY_BYTES",
-        help="Of one request; larger ones are refused with 413.  [16M]",
-    ),
-    _option(
-        ["--max-stored-responses"],
+        "--max-stored-responses",
+        "Responses kept for previous_response_id and /v1/responses/ID, of all tenants.  [1000]",
         type=click.IntRange(0),
         metavar="N",
-        envvar="JAXINFER_MAX_STORED_RESPONSES",
-        help="Responses kept for previous_response_id and /v1/responses/ID, of all tenants.  [1000]",
     ),
+    _option("--max-stored-bytes", "What they may take together, with their conversations.  [64M]", **SIZE),
+    _option("--max-stored-age-s", "How long they are kept.  [86400]", **SECONDS),
     _option(
-        ["--max-stored-bytes"],
-        callback=size,
-        metavar="N",
-        envvar="JAXINFER_MAX_STORED_BYTES",
-        help="What they may take together, with their conversations.  [64M]",
-    ),
-    _option(
-        ["--max-stored-age-s"],
-        type=click.FloatRange(0.0, min_open=True),
-        metavar="X",
-        envvar="JAXINFER_MAX_STORED_AGE_S",
-        help="How long they are kept.  [86400]",
-    ),
-    _option(
-        ["--strict"],
+        "--strict",
+        "Refuse bodies with fields that this server does not know; else a header of the answer names them.",
         is_flag=True,
-        envvar="JAXINFER_STRICT",
-        help="Refuse bodies with fields that this server does not know; else a header of the answer names them.",
     ),
-    _option(
-        ["--ssl-certfile"],
-        metavar="FILE",
-        envvar="JAXINFER_SSL_CERTFILE",
-        help="Certificate chain in PEM: serve over HTTPS.",
-    ),
-    _option(
-        ["--ssl-keyfile"],
-        metavar="FILE",
-        envvar="JAXINFER_SSL_KEYFILE",
-        help="Its private key, if not in the same file.",
-    ),
+    _option("--ssl-certfile", "Certificate chain in PEM: serve over HTTPS.", metavar="FILE"),
+    _option("--ssl-keyfile", "Its private key, if not in the same file.", metavar="FILE"),
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jaxinfer.cli.options import GroupedCommand, debug_option
+from jaxinfer.cli.options import GroupedCommand
 
 if TYPE_CHECKING:
     from jaxinfer.server.presence import Presence
@@ -82,8 +82,6 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 command = GroupedCommand(
     "ps",
-    callback=run,
-    params=[debug_option()],
+    run,
     help="Show your running servers on this machine: where, what, since when, and how busy.",
-    context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -13,7 +13,7 @@ import click
 
 from jaxinfer.cli import protection, storage, transport
 from jaxinfer.cli.checklist import Checklist, LogScreen
-from jaxinfer.cli.options import EngineCommand
+from jaxinfer.cli.options import EngineCommand, server_option
 from jaxinfer.cli.protection import LOOPBACK, server_settings, tls
 from jaxinfer.cli.session import opening, start_until_serving
 from jaxinfer.cli.transport import transport_for
@@ -176,61 +176,43 @@ def port(ctx: click.Context, param: click.Parameter, value: str) -> int:
 DEFAULT_PORT = 8000
 
 OPTIONS: tuple[click.Option, ...] = (
-    click.Option(["--host"], default="127.0.0.1", envvar="JAXINFER_HOST", help="Address to listen on.  [127.0.0.1]"),
-    click.Option(
-        ["--port"],
-        default=str(DEFAULT_PORT),
-        callback=port,
-        metavar="N",
-        envvar="JAXINFER_PORT",
-        help=f"0 takes a free one.  [{DEFAULT_PORT}]",
+    server_option("--host", "Address to listen on.  [127.0.0.1]", default="127.0.0.1"),
+    server_option(
+        "--port", f"0 takes a free one.  [{DEFAULT_PORT}]", default=str(DEFAULT_PORT), callback=port, metavar="N"
     ),
-    click.Option(
-        ["--drain-timeout-s"],
+    server_option(
+        "--drain-timeout-s",
+        "How long running answers may take after SIGTERM.  [30]",
         default=30.0,
         type=click.FloatRange(0.0),
         metavar="X",
-        envvar="JAXINFER_DRAIN_TIMEOUT_S",
-        help="How long running answers may take after SIGTERM.  [30]",
     ),
-    click.Option(
-        ["--stall-timeout-s"],
+    server_option(
+        "--stall-timeout-s",
+        "Say 503 to health checks when the engine has work and takes no step for this long.  [10]",
         default=10.0,
         type=click.FloatRange(0.1),
         metavar="X",
-        envvar="JAXINFER_STALL_TIMEOUT_S",
-        help="Say 503 to health checks when the engine has work and takes no step for this long.  [10]",
     ),
-    click.Option(
-        ["--serve-early"],
-        is_flag=True,
-        envvar="JAXINFER_SERVE_EARLY",
-        help="Take requests when the smallest set of steps is compiled.",
-    ),
-    click.Option(
-        ["--log-format"],
+    server_option("--serve-early", "Take requests when the smallest set of steps is compiled.", is_flag=True),
+    server_option(
+        "--log-format",
+        "json: an object a line, with request ids, never with prompts or keys.  [text]",
         type=click.Choice(["text", "json"]),
         default="text",
-        envvar="JAXINFER_LOG_FORMAT",
-        help="json: an object a line, with request ids, never with prompts or keys.  [text]",
     ),
-    click.Option(
-        ["--log-requests"],
-        is_flag=True,
-        envvar="JAXINFER_LOG_REQUESTS",
-        help="A line in the log for each request, but for health checks that went well.",
+    server_option(
+        "--log-requests", "A line in the log for each request, but for health checks that went well.", is_flag=True
     ),
-    click.Option(
-        ["--otlp-traces-endpoint"],
+    server_option(
+        "--otlp-traces-endpoint",
+        "Send a trace of each request to this OpenTelemetry collector (OTLP over HTTP; needs jaxinfer[otel]).",
         metavar="URL",
-        envvar="JAXINFER_OTLP_TRACES_ENDPOINT",
-        help="Send a trace of each request to this OpenTelemetry collector (OTLP over HTTP; needs jaxinfer[otel]).",
     ),
-    click.Option(
-        ["--profile-dir"],
+    server_option(
+        "--profile-dir",
+        "Let clients trace the device with /start_profile and /stop_profile, into this folder.",
         metavar="DIR",
-        envvar="JAXINFER_PROFILE_DIR",
-        help="Let clients trace the device with /start_profile and /stop_profile, into this folder.",
     ),
     *transport.OPTIONS,
     *protection.OPTIONS,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 QUESTION = "What is 7 plus 5?"
 LONG_PROMPTS = 32_768  # tokens of context below which a coding agent's own instructions leave little room
+AGENT_S_ANSWER = 32_000  # tokens that Claude Code leaves for an answer unless told otherwise
 NO_KEY = "none"  # clients insist on one; a server without keys reads none
 
 
@@ -134,6 +135,11 @@ def open_webui(server: Server) -> str:
 def claude_code(server: Server) -> str:
     model = shlex.quote(server.model)
     sizes = [f"export ANTHROPIC_DEFAULT_{size}_MODEL={model}" for size in ("OPUS", "SONNET", "HAIKU")]
+    lengths = []
+    if server.max_model_len is not None:  # the prompt and what is left for the answer must fit together
+        room = max(1, min(AGENT_S_ANSWER, server.max_model_len // 4))
+        lengths = [f"export CLAUDE_CODE_MAX_OUTPUT_TOKENS={room}"]
+        lengths += [f"export CLAUDE_CODE_AUTO_COMPACT_WINDOW={server.max_model_len}"]
     return "\n".join(
         (
             *agent_note(server),
@@ -141,6 +147,9 @@ def claude_code(server: Server) -> str:
             f"export ANTHROPIC_AUTH_TOKEN={server.shell_key}",
             f"export ANTHROPIC_MODEL={model}",
             *sizes,
+            "# else a line that differs in each conversation comes first, and nothing behind it is found in the cache",
+            "export CLAUDE_CODE_ATTRIBUTION_HEADER=0",
+            *lengths,
             "claude",
         )
     )
@@ -148,12 +157,15 @@ def claude_code(server: Server) -> str:
 
 def codex(server: Server) -> str:
     key = [f"env_key = {json.dumps(server.key_env)}"] if server.key_env else []
+    length = [] if server.max_model_len is None else [f"model_context_window = {server.max_model_len}"]
     return "\n".join(
         (
             *agent_note(server),
             "# ~/.codex/config.toml",
             f"model = {json.dumps(server.model)}",
             'model_provider = "jaxinfer"',
+            'web_search = "disabled"  # the one that Codex means is OpenAI\'s own',
+            *length,
             "",
             "[model_providers.jaxinfer]",
             'name = "jaxinfer"',

@@ -1,13 +1,14 @@
 """The options of `jaxinfer serve` for what it keeps on disk: files and batches."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxinfer.cli.options import GroupedOption
-from jaxinfer.cli.protection import size
+from jaxinfer.cli.options import COUNT, SECONDS, server_option
+from jaxinfer.cli.protection import SIZE
 from jaxinfer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,37 +32,29 @@ def files_folder(params: Mapping[str, Any]) -> Path | None:
     return None if params["files_dir"] is None else Path(params["files_dir"]).absolute()
 
 
-def _option(declarations: list[str], env: str, help: str, **settings: Any) -> GroupedOption:  # noqa: A002 click's word
-    option = GroupedOption(declarations, envvar=f"JAXINFER_{env}", help=help, **settings)
-    option.group = "Files and batches"
-    return option
-
-
-_COUNT: dict[str, Any] = {"type": click.IntRange(1), "metavar": "N"}
-_SIZE: dict[str, Any] = {"callback": size, "metavar": "N"}
+_option = partial(server_option, group="Files and batches")
 
 OPTIONS: tuple[click.Option, ...] = (
-    _option(["--files-dir"], "FILES_DIR", "Take /v1/files and /v1/batches, and keep them here.", metavar="DIR"),
-    _option(["max_file_bytes", "--max-file-bytes"], "MAX_FILE_BYTES", "Of one upload.  [200M]", **_SIZE),
-    _option(["max_files", "--max-files-per-key"], "MAX_FILES_PER_KEY", "Files of one tenant.  [1000]", **_COUNT),
+    _option("--files-dir", "Take /v1/files and /v1/batches, and keep them here.", metavar="DIR"),
+    _option("--max-file-bytes", "Of one upload.  [200M]", **SIZE),
+    _option("--max-files-per-key", "Files of one tenant.  [1000]", name="max_files", **COUNT),
     _option(
-        ["max_bytes", "--max-files-bytes-per-key"],
-        "MAX_FILES_BYTES_PER_KEY",
+        "--max-files-bytes-per-key",
         "Of them together, with what its batches have answered.  [4G]",
-        **_SIZE,
+        name="max_bytes",
+        **SIZE,
     ),
     _option(
-        ["max_batches", "--max-batches-per-key"],
-        "MAX_BATCHES_PER_KEY",
+        "--max-batches-per-key",
         "Batches of one tenant, those that have ended included.  [100]",
-        **_COUNT,
+        name="max_batches",
+        **COUNT,
     ),
-    _option(["max_rows", "--max-batch-rows"], "MAX_BATCH_ROWS", "Of one batch.  [50000]", **_COUNT),
+    _option("--max-batch-rows", "Of one batch.  [50000]", name="max_rows", **COUNT),
     _option(
-        ["max_age_s", "--max-file-age-s"],
-        "MAX_FILE_AGE_S",
+        "--max-file-age-s",
         "How long files, and batches that have ended, are kept.  [2592000]",
-        type=click.FloatRange(0.0, min_open=True),
-        metavar="X",
+        name="max_age_s",
+        **SECONDS,
     ),
 )

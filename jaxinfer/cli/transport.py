@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jaxinfer.cli.options import server_option
 from jaxinfer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,23 +38,13 @@ def transport_for(params: Mapping[str, Any]) -> "NewTransport":
 
 
 OPTIONS: tuple[click.Option, ...] = (
-    click.Option(
-        ["--in-process"],
+    server_option(
+        "--in-process",
+        "Run the engine in a thread of this process, for debugging: slower, and a crash ends both.",
         is_flag=True,
-        envvar="JAXINFER_IN_PROCESS",
-        help="Run the engine in a thread of this process, for debugging: slower, and a crash ends both.",
     ),
-    click.Option(
-        ["--dry-run"],
-        is_flag=True,
-        envvar="JAXINFER_DRY_RUN",
-        help="Make answers up: no weights, no device, no JAX; the rest is real.",
-    ),
-    click.Option(
-        ["--dry-run-step-ms"],
-        type=click.FloatRange(0.0),
-        metavar="X",
-        envvar="JAXINFER_DRY_RUN_STEP_MS",
-        help="How long a step of a dry run takes.  [0]",
+    server_option("--dry-run", "Make answers up: no weights, no device, no JAX; the rest is real.", is_flag=True),
+    server_option(
+        "--dry-run-step-ms", "How long a step of a dry run takes.  [0]", type=click.FloatRange(0.0), metavar="X"
     ),
 )

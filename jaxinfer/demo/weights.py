@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from safetensors.flax import load_file, save_file
 
 from jaxinfer.demo.tokenizer import VOCAB_SIZE
 from jaxinfer.models import dense
@@ -67,38 +68,21 @@ def _init(spec: ParamSpec, key: jax.Array) -> jax.Array:
 
 def save(path: Path, config: ModelConfig, params: Params) -> None:
     """Write the parameters, rounded to bfloat16, under Hugging Face's names."""
-    tensors: dict[str, np.ndarray] = {}
+    tensors: dict[str, jax.Array] = {}
     for spec, leaf in zip(jax.tree.leaves(dense.parameters(config)), jax.tree.leaves(params), strict=True):
-        array = np.asarray(leaf.astype(jnp.bfloat16)).view(np.uint16)
+        array = leaf.astype(jnp.bfloat16)
         for group, part in zip(spec.sources, array if spec.stacked else array[None], strict=True):
-            tensors.update(zip(group, np.split(part, np.cumsum(spec.rows)[:-1]), strict=True))
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    offset = 0
-    for name in sorted(tensors):
-        size = tensors[name].nbytes
-        header[name] = {"dtype": "BF16", "shape": tensors[name].shape, "data_offsets": [offset, offset + size]}
-        offset += size
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for name in sorted(tensors):
-            file.write(np.ascontiguousarray(tensors[name]).tobytes())
+            tensors.update(zip(group, jnp.split(part, np.cumsum(spec.rows)[:-1]), strict=True))
+    save_file(tensors, path, metadata={"format": "pt"})
 
 
 def load(folder: Path, dtype: jnp.dtype) -> tuple[ModelConfig, Params]:
     """Read a checkpoint that `save` wrote, its weights cast to `dtype`."""
     config = dense.config_from_hf(json.loads((folder / "config.json").read_text()))
-    data = (folder / "model.safetensors").read_bytes()
-    start = 8 + int.from_bytes(data[:8], "little")
-    header = json.loads(data[8:start])
-
-    def tensor(name: str) -> np.ndarray:
-        first, last = header[name]["data_offsets"]
-        return np.frombuffer(data[start + first : start + last], jnp.bfloat16).reshape(header[name]["shape"])
+    tensors = load_file(folder / "model.safetensors")
 
     def leaf(spec: ParamSpec) -> jax.Array:
-        groups = [np.concatenate([tensor(name) for name in group]) for group in spec.sources]
-        return jnp.asarray(np.stack(groups) if spec.stacked else groups[0], dtype)
+        groups = [jnp.concatenate([tensors[name] for name in group]) for group in spec.sources]
+        return (jnp.stack(groups) if spec.stacked else groups[0]).astype(dtype)
 
     return config, jax.tree.map(leaf, dense.parameters(config))

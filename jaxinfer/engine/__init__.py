@@ -1,1 +1,1 @@
-"""The host side: the loop, the scheduler, pages and sequences. scheduler and pages import no jax."""
+"""The host side: the loop, the scheduler, pages and sequences. No jax but through runtime."""

@@ -20,6 +20,7 @@ from typing import cast
 from jaxinfer.config import Limits
 from jaxinfer.engine.failures import is_sticky
 from jaxinfer.engine.fast_forward import look_ahead
+from jaxinfer.engine.interrupts import interrupts_held
 from jaxinfer.engine.invariants import check_scheduler
 from jaxinfer.engine.scheduler import Scheduler, Step
 from jaxinfer.engine.sequence import (
@@ -81,17 +82,18 @@ class Engine:
         Raises:
           DeviceLost: nothing in this process can use the device again; a new engine elsewhere can resume (see Add).
           EngineError: the device carries out no step at all.
-        After these two, and after a Ctrl-C, the host's side is whole: requests can be aborted, or resumed elsewhere.
-        Any other exception is a bug of ours.
+        After these two the host's side is whole: requests can be aborted, or resumed elsewhere. A Ctrl-C is heard when
+        the step is, and what it committed comes with the next. Any other exception is a bug of ours.
         """
-        self._mark = time.perf_counter()
-        self._drain_inbox()
-        try:
-            self._advance()
-        except _StepFailed as failure:
-            self._recover(failure)
-        self._spent("commit")
-        self._last_step = time.monotonic()
+        with interrupts_held():
+            self._mark = time.perf_counter()
+            self._drain_inbox()
+            try:
+                self._advance()
+            except _StepFailed as failure:
+                self._recover(failure)
+            self._spent("commit")
+            self._last_step = time.monotonic()
         news, self._news = self._news, []
         return news
 
@@ -101,7 +103,8 @@ class Engine:
             message = self.inbox.get(timeout=timeout_s)
         except queue.Empty:
             return
-        self._handle(message)
+        with interrupts_held():
+            self._handle(message)
 
     @property
     def has_work(self) -> bool:
@@ -202,7 +205,7 @@ class Engine:
         busy_s, self._busy_from = self._mark - self._busy_from, self._mark
         self.scheduler.counters.work.busy_s += busy_s
         if step.num_prompt_rows:
-            self.scheduler.pace.add(step.plan.num_tokens, busy_s)
+            self.scheduler.pace.add(step.plan.num_tokens, len(step.plan.rows), busy_s)
         self._news += self.scheduler.commit(step, result)
         self._num_failed_in_a_row = 0
         if self.scheduler.pages_to_zero:
@@ -220,7 +223,7 @@ class Engine:
         """What the runner raises is a failed step; all other exceptions are bugs of the host, which nobody may hide."""
         try:
             return call(*args)
-        except BaseException as error:  # Ctrl-C too: the device's state may be lost to it, and must be built anew
+        except BaseException as error:  # what a signal's handler raises too: the device's state may be lost to it
             raise _StepFailed(steps) from error
 
     def _recover(self, failure: _StepFailed) -> None:
@@ -281,8 +284,8 @@ class Engine:
             log.exception("the grammar of %s could not be compiled", request_id)
             message = "the grammar must be one that can be compiled; why it is not stands in the server's log"
         choices = self.scheduler.live.get(request_id, {}).values()
-        if any(s.request.structure is not None and s.request.structure.after is not None for s in choices):
-            # Nobody has asked to be held to it: the answer goes on without.
+        if any(s.request.structure is not None and s.request.structure.may_be_left for s in choices):
+            # the answer goes on without
             self.scheduler.begin_grammar(request_id, cast(Grammar, NoGrammar(message)))
         else:
             self._news += self.scheduler.fail(request_id, message, "invalid_grammar")

@@ -32,9 +32,8 @@ def look_ahead(step: "Step", masks: np.ndarray) -> None:
     if ROWS_A_TOKEN * sum(len(forced) - 1 for _, forced in found) < len(step.plan.rows):
         return
     for sequence, forced in found:
-        sequence.forced, sequence.decoding = forced, False
-        if sequence.request.controls is not None and sequence.request.controls.penalize:
-            sequence.num_sent_pages = 0  # its slot is written anew, since nobody draws what penalties are to count
+        sequence.forced = forced
+        sequence.stop_decoding()
 
 
 def _forced(sequence: Sequence) -> list[int]:

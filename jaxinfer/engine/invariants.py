@@ -47,7 +47,7 @@ def _check_pages(scheduler: Scheduler, sequence: Sequence) -> None:
     if limits.kv_layout == "contiguous":
         assert owned == list(range(owned[0], owned[0] + limits.max_pages_per_seq)), "contiguous pages are scattered"
     else:
-        most = max(needed, -(-len(sequence.tokens) // limits.page_size)) if sequence.opens >= 0 else needed
+        most = max(needed, -(-len(sequence.tokens) // limits.page_size)) if sequence.watch is not None else needed
         assert needed <= len(owned) <= most, f"{len(owned)} pages for {sequence.dispatched} positions"
     expected = sequence.root
     for i, page in enumerate(owned[:needed]):

@@ -92,6 +92,8 @@ class MockRunner:
         for i, mask in zip(masked, masks, strict=True):
             slot = plan.rows[i].slot
             allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
+            if not len(allowed):
+                continue  # its request has failed, and nobody takes its token
             ends = sorted(self._ends[slot].intersection(allowed.tolist()))
             key = _mix(np.array([tokens[i]], np.uint64) + self._seeds[slot])
             tokens[i] = ends[0] if ends else allowed[int(key[0] % np.uint64(len(allowed)))]

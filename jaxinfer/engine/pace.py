@@ -19,24 +19,28 @@ class Pace:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._sizes = sorted({b.tokens for b in limits.extend_buckets if b.tokens >= _LEAST_TOKENS})
+        self._sizes = sorted((b.tokens, b.rows) for b in limits.extend_buckets if b.tokens >= _LEAST_TOKENS)
         self._recent: collections.deque[float] = collections.deque(maxlen=4)  # s for each token
 
-    def add(self, num_tokens: int, seconds: float) -> None:
-        """A step with prompts, of so many tokens in all, took the device so long."""
+    def add(self, num_tokens: int, num_rows: int, seconds: float) -> None:
+        """A step with prompts, of so many tokens and rows in all, took the device so long."""
         if num_tokens >= _LEAST_TOKENS:
-            computed = next((size for size in self._sizes if size >= num_tokens), num_tokens)
+            computed = next((size for size in self._holding(num_rows) if size >= num_tokens), num_tokens)
             self._recent.append(seconds / computed)
 
-    @property
-    def num_tokens(self) -> int:
-        """Of the largest step that ends in time. The fastest of those timed counts: something else slowed the rest."""
+    def num_tokens(self, num_rows: int) -> int:
+        """Of the largest step of so many rows that ends in time. The fastest of those timed counts: something else
+        slowed the rest."""
         most = self._limits.max_num_batched_tokens
         fit = _UNKNOWN_TOKENS
         if self._recent:
             fit = int(min(_LONGEST_S / max(min(self._recent), 1e-9), most))
-        fit = max([size for size in self._sizes if size <= fit], default=fit)
+        fit = max([size for size in self._holding(num_rows) if size <= fit], default=fit)
         return min(most, max(fit, _LEAST_TOKENS))
+
+    def _holding(self, num_rows: int) -> list[int]:
+        """The tokens of the compiled steps that hold so many rows: what a step has less of, it computes as padding."""
+        return [tokens for tokens, rows in self._sizes if rows >= num_rows]
 
     def for_prompts(self, ready: list[Sequence], waiting: list[Sequence], num_decoding: int) -> int:
         """The tokens of the next step that prompts can have.
@@ -55,5 +59,5 @@ class Pace:
         held_up = [s for s in ready if s.decoding] if num_prompts == 1 else [*ready, *starting]
         if all([s.request.bulk for s in held_up]):
             return left
-        paced = self.num_tokens
+        paced = self.num_tokens(num_decoding + num_prompts)
         return min(max(paced - num_decoding, paced // 2), left)

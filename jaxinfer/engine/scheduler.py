@@ -39,7 +39,7 @@ from jaxinfer.engine.precedence import must_yield
 from jaxinfer.engine.sequence import Output, Request, Sequence, State, sequences_of
 from jaxinfer.engine.stats import Counters
 from jaxinfer.engine.structured import Grammar
-from jaxinfer.engine.thoughts import close_thoughts
+from jaxinfer.engine.thoughts import close_thoughts, take_token
 from jaxinfer.engine.validate import validate_limits, validate_outputs, validate_request
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.runtime.plan import Plan, Row, StepResult
@@ -357,7 +357,10 @@ class Scheduler:
                 if row.num_pooled:
                     outputs += self._take_pooled(sequence, row, result.pooled[i])
             if row.sample:
-                sequence.append(token)
+                if sequence.may_wait:
+                    token = take_token(sequence, token)
+                else:
+                    sequence.append(token)
                 output = Output(sequence.request.id, sequence.index, [token], None, None, sequence.cached_tokens)
                 if not sequence.is_plain:
                     read_logprobs(output, sequence, result, i)
@@ -369,9 +372,9 @@ class Scheduler:
                     num_sampled += self._take_forced(sequence, output)
                 if sequence.may_wait:
                     num_sampled += close_thoughts(sequence, output, token)
-                if token in sequence.end_ids or len(sequence.tokens) == sequence.max_length:
-                    self._finish(sequence, output, token)
-                elif token == sequence.opens:  # a grammar's end may be spelt as its beginning
+                if (last := sequence.tokens[-1]) in sequence.end_ids or len(sequence.tokens) == sequence.max_length:
+                    self._finish(sequence, output, last)
+                elif token in sequence.opens:  # a grammar's end may be spelt as its beginning
                     begin_late(sequence, self.limits.vocab_size)
         self.counters.generated_tokens += num_sampled
         self.in_flight -= 1

@@ -3,8 +3,7 @@
 import dataclasses
 import enum
 import time
-from collections.abc import Callable, Iterator
-from collections.abc import Sequence as Ids
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from typing import Any, Literal
 
@@ -14,21 +13,23 @@ import numpy as np
 from jaxinfer.config import Limits
 from jaxinfer.engine.page_keys import PageKey, next_key, root_key
 from jaxinfer.engine.structured import Structured
+from jaxinfer.engine.watch import Watch
 from jaxinfer.runtime.plan import Controls, Sampling
 from jaxinfer.text.grammar.compiler import Grammar
+from jaxinfer.text.thinking import MAX_LEAD, Start, Thoughts
+from jaxinfer.text.tools.opening import Opening
 
 # A sequence with stop strings may be this many tokens ahead of the text state that looks for them: enough to hide the
 # way there and back through two busy interpreters, little enough to throw away.
 MAX_TEXT_LAG = 16
-MAX_LEAD = 4  # tokens of an output among which its thoughts may begin: a line end may come first
 Pooling = Literal["last", "mean"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ThoughtLimit:
-    """At most so many tokens of thoughts, then close_id follows, whatever the model would draw. budget: at least 1.
+    """At most so many tokens of thoughts, then close_id follows, whatever the model would draw. budget: at least 0.
 
-    is_open: the prompt has begun them; otherwise open_id does, among the output's first MAX_LEAD tokens.
+    is_open: the prompt has begun them; otherwise open_id does, as text.thinking has it.
     """
 
     open_id: int
@@ -42,10 +43,11 @@ class Structure:
     """The answer is one of a grammar. text: as llguidance reads it.    end_ids: the model's ends, also where they are
     otherwise ignored: when the grammar is complete, so is the answer.
 
-    close_id: the grammar begins after this token, which ends thoughts.    open_id: begins them; unless the answer
-    begins with it, the grammar begins at once. Both None: there are no thoughts.
+    close_id: the grammar begins after this token, which ends thoughts.    open_id: begins them; None: the prompt has.
+    An answer that is held from its first token on thinks if that is open_id. Both None: there are no thoughts.
     closes: as max_tokens nears, the answer is led to its grammar's end.
-    after: the grammar begins after this token, but for one among thoughts; until it comes, if it does, there is none.
+    after: the grammar begins after this token or text, but not among thoughts; until it comes, if it does, there is
+    none.    strict: it has been asked for all the same, so that an answer which cannot be held to it fails.
     """
 
     text: str
@@ -53,20 +55,18 @@ class Structure:
     open_id: int | None = None
     close_id: int | None = None
     closes: bool = False
-    after: int | None = None
+    after: int | Opening | None = None
+    strict: bool = False
 
-    def is_begun(self, output: Ids[int]) -> bool:
-        """Whether the grammar has something to say of an answer that begins with these tokens."""
-        return self.after is None or self.beginning(output) is not None
+    @property
+    def may_be_left(self) -> bool:
+        """Whether nobody has asked for it."""
+        return self.after is not None and not self.strict
 
-    def beginning(self, output: Ids[int]) -> int | None:
-        """Where in an answer the grammar begins that comes after a token; None: not yet."""
-        start = 0
-        if self.close_id is not None and (self.open_id is None or self.open_id in output[:1]):
-            if self.close_id not in output:
-                return None
-            start = output.index(self.close_id)
-        return output.index(self.after, start) + 1 if self.after in output[start:] else None
+    def thoughts(self) -> Thoughts:
+        """Those of an answer, at its beginning."""
+        start: Start = "answering" if self.close_id is None else "thinking" if self.open_id is None else "either"
+        return Thoughts(start, self.open_id, self.close_id, 1 if self.after is None else MAX_LEAD)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -265,13 +265,14 @@ class Sequence:
     is_plain: nothing else is wanted of it either, so that a decode row says nothing but which token is next.
     is_pooled: it draws no token and ends with its prompt, as an embedding.
     may_wait: whether must_wait can ever hold.
+    thoughts: whether it thinks, where that is limited.
     close_at: len(tokens) at which its thoughts are closed; None when none are open.
     num_to_score: prompt tokens whose logprobs are still to be put out.    scores: those that are known.
     pooled: f32[D], the sum of what its rows have pooled since it was admitted.
     structured: where it stands in its grammar; until that is compiled, the sequence waits.
     forced: what its row in flight draws and what follows, both known beforehand; until that row is committed.
     grammar: compiled, for a structure that has not begun.    num_stale: rows in flight whose tokens it does not take.
-    is_held: its structure says what may be drawn.    opens: the token after which it may begin; -1: none.
+    is_held: its structure says what may be drawn.    watch: looks for where it begins, after one of `opens` at best.
     """
 
     request: Request
@@ -305,6 +306,7 @@ class Sequence:
     may_wait: bool = False
     num_to_score: int = 0
     scores: list[TokenLogprobs] = dataclasses.field(default_factory=list)
+    thoughts: Thoughts | None = None
     close_at: int | None = None
     pooled: np.ndarray | None = None
     structured: Structured | None = None
@@ -312,13 +314,12 @@ class Sequence:
     grammar: Grammar | None = None
     num_stale: int = 0
     is_held: bool = False
-    opens: int = -1
+    watch: Watch | None = None
+    opens: Collection[int] = ()
 
     def __post_init__(self) -> None:
         controls, structure = self.request.controls, self.request.structure
-        self.hold(structure is not None and structure.is_begun(self.tokens[self.num_prompt :]))
-        if structure is not None and structure.after is not None:
-            self.opens = structure.after
+        self.hold(structure is not None and structure.after is None)
         self.is_random = self.request.temperature > 0
         self.is_pooled = self.request.pooling is not None
         self.may_wait = (
@@ -326,8 +327,10 @@ class Sequence:
             or self.request.thoughts is not None
             or (controls is not None and controls.needs_last_token)
         )
-        if self.request.thoughts is not None and self.request.thoughts.is_open:
-            self.close_at = self.num_prompt + self.request.thoughts.budget
+        if (limit := self.request.thoughts) is not None:
+            lead = MAX_LEAD if structure is None or structure.after is not None else 1
+            self.thoughts = Thoughts("thinking" if limit.is_open else "either", limit.open_id, limit.close_id, lead)
+            self.close_at = self.num_prompt + limit.budget if limit.is_open else None
         for length in range(self.num_prompt + 1, len(self.tokens) + 1):
             self.follow_thoughts(self.tokens[length - 1], length)
 
@@ -385,14 +388,26 @@ class Sequence:
         if self.structured is not None:
             self.structured.follow(token)
 
+    def stop_decoding(self) -> None:
+        """Its next row computes tokens that the device has not drawn."""
+        self.decoding = False
+        if self.request.controls is not None and self.request.controls.penalize:
+            self.num_sent_pages = 0  # its slot is written anew: the device counted what it drew, penalties count these
+
     def begin_grammar(self, grammar: Grammar, vocab_size: int) -> None:
-        """It is compiled; follow it to where the sequence is, if it has begun there."""
+        """It is compiled; follow it to where the sequence is, if it has begun by then."""
         self.grammar, structure = grammar, self.request.structure
-        if not self.is_held or structure is None:
-            return
+        assert structure is not None, "a grammar comes with a request for one"
         start = self.num_prompt
         if structure.after is not None:
-            start += structure.beginning(self.tokens[start:]) or 0
+            self.watch = self.watch or Watch(structure, grammar, start)
+            found = self.watch.look(self.tokens)
+            self.opens = self.watch.worth_a_look if found is None else ()
+            if found is None:
+                return
+            start, head = found
+            grammar.accept_text(head)
+            self.hold(True)
         self.structured = Structured(grammar, self.request, vocab_size, self.max_length - start)
         for token in self.tokens[start:]:
             self.structured.follow(token)
@@ -413,17 +428,24 @@ class Sequence:
         controls = self.request.controls
         reads_back = controls is not None and controls.needs_last_token
         reads_back = reads_back or (self.close_at is not None and self.dispatched + 1 >= self.close_at)
+        reads_back = reads_back or self.may_close_at_once
         return (reads_back and self.dispatched >= len(self.tokens)) or self.must_wait_for_text
+
+    @property
+    def may_close_at_once(self) -> bool:
+        """Whether the next token may begin thoughts that may have none."""
+        limit, thoughts = self.request.thoughts, self.thoughts
+        return limit is not None and thoughts is not None and limit.budget == 0 and thoughts.may_begin
 
     def follow_thoughts(self, token: int, length: int) -> None:
         """A token has been committed, the sequence's `length`th."""
-        thoughts = self.request.thoughts
-        if thoughts is None:
+        limit, thoughts = self.request.thoughts, self.thoughts
+        if limit is None or thoughts is None:
             return
-        if token == thoughts.close_id:
-            self.close_at = None
-        elif token == thoughts.open_id and not thoughts.is_open and length - self.num_prompt <= MAX_LEAD:
-            self.close_at = length + thoughts.budget
+        were_on = thoughts.are_on
+        thoughts.follow(token)
+        if thoughts.are_on != were_on:
+            self.close_at = length + limit.budget if thoughts.are_on else None
 
     @property
     def must_wait_for_text(self) -> bool:

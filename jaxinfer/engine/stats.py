@@ -96,44 +96,27 @@ class Counters:
         return dataclasses.replace(self, finished=dict(self.finished), work=self.work.copy())
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class EngineStats:
-    """A look at the engine. running, waiting: sequences; waiting includes those held for a sibling's prompt.
+@dataclasses.dataclass(slots=True)
+class EngineStats(Counters):
+    """A look at the engine: what it counted since its start, and what is now.
 
-    held: how many those are.    awaiting_grammar: requests whose grammar is being compiled.    pages_*: of the pool;
+    running, waiting: sequences; waiting includes those held for a sibling's prompt.    held: how many those are.
+    awaiting_grammar: requests whose grammar is being compiled.    pages_*: of the pool, without the null page;
     free + cached + owned = total.    pages_kept: of those cached or owned, the ones that sessions keep.
     pages_kept_by: by session; a page may have several.    host_pages: in host memory.    host_pages_by: by session,
-    likewise. The rest are Counters, from the start of this engine.
+    likewise.
     """
 
-    running: int
-    waiting: int
-    held: int
-    awaiting_grammar: int
-    pages_free: int
-    pages_cached: int
-    pages_owned: int
-    pages_total: int
-    pages_kept: int
-    pages_kept_by: dict[str, int]
-    host_pages: int
-    host_pages_by: dict[str, int]
-    prompt_tokens: int
-    cached_tokens: int
-    host_cached_tokens: int
-    generated_tokens: int
-    computed_tokens: int
-    preemptions: int
-    embeddings: int
-    pages_saved: int
-    pages_loaded: int
-    nonfinite_rows: int
-    failed_steps: int
-    recoveries: int
-    masked_tokens: int
-    forwarded_tokens: int
-    closing_answers: int
-    finished: dict[str, int]
-    steps: int
-    work: Work
-    last_step_age_s: float
+    running: int = 0
+    waiting: int = 0
+    held: int = 0
+    awaiting_grammar: int = 0
+    pages_free: int = 0
+    pages_cached: int = 0
+    pages_owned: int = 0
+    pages_total: int = 0
+    pages_kept: int = 0
+    pages_kept_by: dict[str, int] = dataclasses.field(default_factory=dict)
+    host_pages: int = 0
+    host_pages_by: dict[str, int] = dataclasses.field(default_factory=dict)
+    last_step_age_s: float = 0.0

@@ -17,6 +17,7 @@ from jaxinfer.runtime.packing import allowed_by, bits_of, marked
 from jaxinfer.runtime.plan import Controls
 from jaxinfer.text.grammar.compiler import Grammar as Grammar  # the scheduler sees it
 from jaxinfer.text.grammar.compiler import Grammars
+from jaxinfer.text.thinking import Thoughts
 
 if TYPE_CHECKING:
     from jaxinfer.engine.scheduler import Step
@@ -45,13 +46,20 @@ class NoGrammar:
     def accept(self, token_id: int) -> None:
         """Any token may come."""
 
+    def accept_text(self, text: bytes) -> None:
+        """And any text."""
+
+    def spell(self, token_id: int) -> bytes:
+        """Nothing, so that no text begins it."""
+        return b""
+
 
 class Structured:
     """One sequence in its grammar. Invariant: every committed output token since it began has been followed.
 
     is_led: whether what may be drawn has been narrowed for it to end within max_tokens.
-    is_free: what the grammar says does not count any more. Of one that begins in the middle of an answer: nobody has
-    asked for it, so that nothing fails because of it.
+    is_free: what the grammar says does not count any more. Of one that nobody has asked for: nothing fails because of
+    it.
     """
 
     def __init__(self, grammar: Grammar, request: "Request", vocab_size: int, max_tokens: int) -> None:
@@ -69,9 +77,8 @@ class Structured:
         if controls.allowed_token_ids is not None or controls.bad_words:
             self._allowed = bits_of(allowed_by(controls, vocab_size))
         self._needs_draws = request.logprobs is not None or self._allowed is not None
-        thinks = self._structure.after is None and self._structure.close_id is not None  # else that is over
-        self._is_thinking = thinks and self._structure.open_id is None
-        self._may_think = thinks and self._structure.open_id is not None
+        is_late = self._structure.after is not None  # then they are over
+        self._thoughts = Thoughts("answering", None, None) if is_late else self._structure.thoughts()
         self.is_led = self.is_free = False
         self._closer: Closer | None = None
         if self._structure.closes and not grammar.error:
@@ -82,7 +89,7 @@ class Structured:
     @property
     def is_thinking(self) -> bool:
         """Whether the grammar says nothing yet of the next token."""
-        return self._is_thinking
+        return self._thoughts.are_on
 
     @property
     def is_closing(self) -> bool:
@@ -92,11 +99,11 @@ class Structured:
     @property
     def may_forward(self) -> bool:
         """Whether tokens that the grammar forces may be taken without a draw of each."""
-        return not (self._needs_draws or self._is_thinking or self._may_think or self.is_free)
+        return not (self._needs_draws or self._thoughts.are_on or self._thoughts.may_begin or self.is_free)
 
     def let_free(self) -> bool:
         """Go on without the grammar, if that may be and has not happened yet."""
-        may = self._structure.after is not None and not self.is_free
+        may = self._structure.may_be_left and not self.is_free
         if may:
             self.is_free, self._closer = True, None
         return may
@@ -104,14 +111,9 @@ class Structured:
     def follow(self, token: int) -> None:
         """The next token of the output."""
         self.look()  # where tokens of before a restart are followed, no mask has asked for it
-        is_answer = False
-        if self._is_thinking:
-            self._is_thinking = token != self._structure.close_id
-        elif self._may_think and token == self._structure.open_id:
-            self._is_thinking = True
-        elif is_answer := token not in self._end_ids and not self.is_free:
+        is_answer = not (self._thoughts.follow(token) or token in self._end_ids or self.is_free)
+        if is_answer:
             self.grammar.accept(token)
-        self._may_think = False
         if self._closer is not None:
             self._closer.follow(token if is_answer else None)
 
@@ -126,9 +128,9 @@ class Structured:
         An end that comes too early is forbidden only if something else is left: a grammar's end wins.
         Returns whether anything is.
         """
-        if self._is_thinking:
+        if self._thoughts.are_on:
             mask &= ~self._ends
-        if self._may_think:
+        if self._thoughts.may_begin:
             assert self._structure.open_id is not None
             _set(mask, self._structure.open_id)
         if self._allowed is not None:
@@ -148,11 +150,11 @@ class Structured:
     def _closing(self, closer: Closer, rest: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """Of the rest of a mask what leads to the grammar's end in time. The thoughts have to end for it too."""
         spare, close_id, open_id = closer.spare, self._structure.close_id, self._structure.open_id
-        if self._is_thinking:
+        if self._thoughts.are_on:
             assert close_id is not None
             return _only(close_id, rest) if spare is not None and spare < 2 and _has(rest, close_id) else rest
         kept = closer.narrowed(rest, mask)
-        if self._may_think and open_id is not None and _has(rest, open_id) and (spare is None or spare >= 2):
+        if self._thoughts.may_begin and open_id is not None and _has(rest, open_id) and (spare is None or spare >= 2):
             _set(kept, open_id)
         return kept
 

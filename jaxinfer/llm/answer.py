@@ -61,8 +61,12 @@ class Answer:
         tokenizer: Tokenizer,
         post: Post,
         reading: Reading | None = None,
+        *,
+        chat: bool = True,
     ) -> None:
-        """reading: how the text is taken apart; None leaves it whole."""
+        """reading: how the text is taken apart; None leaves it whole.    chat: it is one by itself, not the prompt's
+        that goes on.
+        """
         self.request = request
         self._include_stop = sampling.include_stop_str_in_output
         self._post = post
@@ -71,9 +75,12 @@ class Answer:
         self._prompt_logprobs: list[TokenLogprob] | None = None
         if request.prompt_logprobs is not None and len(request.prompt) == 1:
             self._prompt_logprobs = [self._unscored(request.prompt[0])]  # the engine has nothing to say of it
-        self._choices = [_Choice(self._new_text(sampling, reading)) for _ in range(sampling.n)]
+        goes_on = not chat and not tokenizer.special_ids.issuperset(request.prompt)
+        self._choices = [_Choice(self._new_text(sampling, reading, goes_on)) for _ in range(sampling.n)]
 
-    def _new_text(self, sampling: ResolvedSampling, reading: Reading | None) -> TextState | NoText | MessageText:
+    def _new_text(
+        self, sampling: ResolvedSampling, reading: Reading | None, goes_on: bool
+    ) -> TextState | NoText | MessageText:
         if not sampling.detokenize:
             return NoText()
         stop, include_stop, skip = sampling.stop, self._include_stop, sampling.skip_special_tokens
@@ -82,7 +89,7 @@ class Answer:
             return reading.new_text(
                 self._tokenizer, stop=stop, include_stop=include_stop, start_after=start_after, skip=skip
             )
-        detokenizer = Detokenizer(self._tokenizer, skip_special_tokens=skip)
+        detokenizer = Detokenizer(self._tokenizer, skip_special_tokens=skip, goes_on=goes_on)
         return TextState(detokenizer, stop=stop, include_stop=include_stop, start_after=start_after)
 
     @property

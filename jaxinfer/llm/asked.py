@@ -3,24 +3,29 @@
 The server's routes and the rows of batch files go through here alike, so that both are refused and answered alike.
 """
 
+import asyncio
 import dataclasses
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from jaxinfer.errors import InvalidRequest, NotFound
 from jaxinfer.llm.async_llm import AsyncLLM
+from jaxinfer.llm.dropping import render_to_fit
 from jaxinfer.llm.generation import Echo, Job
 from jaxinfer.llm.types import ModelInfo
 from jaxinfer.protocol.chat import ChatRequest, read_chat
 from jaxinfer.protocol.completions import CompletionRequest, read_completion
 from jaxinfer.protocol.fields import CommonWire, Envelope, StreamOptions
 from jaxinfer.protocol.responses import Answer, Kind
-from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.protocol.sampling import COMPLETION_MAX_TOKENS, SamplingParams
 from jaxinfer.protocol.tools import Tools, unknown_form
 from jaxinfer.protocol.truncation import truncated
 from jaxinfer.protocol.validate import invalid, validate_sampling
 from jaxinfer.text.reading import Reading
+
+_BREATH = 8  # prompts, some of them tokenized here and now, before others may run
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,17 +76,19 @@ class Asked:
 
         Raises InvalidRequest for what cannot be rendered or can never fit.
         """
-        request, is_chat = self.request, isinstance(self.request, ChatRequest)
+        request, is_chat, num_dropped = self.request, isinstance(self.request, ChatRequest), 0
         if isinstance(request, ChatRequest):
             check_abilities(llm.info, request)
-            prompts = [await _rendered(llm, request)]
+            ids, num_dropped = await _rendered(llm, request)
+            prompts = [ids]
         else:
             prompts = await encode_prompts(llm, request.prompts, request.wire.add_special_tokens)
         job = new_job(llm, prompts, self.wire, self.sampling, chat=is_chat, salt=salt, arrived_s=arrived_s)
         if isinstance(request, CompletionRequest) and request.wire.echo:
             job = dataclasses.replace(job, echo=await _echo(llm, request, prompts, job.prompts))
         if isinstance(request, ChatRequest):
-            job = dataclasses.replace(job, reading=_reading(llm, request, job.prompts[0]))
+            reading, hides = _reading(llm, request, job.prompts[0]), not request.wire.include_reasoning
+            job = dataclasses.replace(job, num_dropped=num_dropped, reading=reading, hides_thoughts=hides)
         return dataclasses.replace(job, form=await llm.forms.check(self.sampling, job.reading))
 
 
@@ -106,10 +113,14 @@ async def encode_prompts(
     llm: AsyncLLM, prompts: list[str | list[int]], special: bool, *, param: str = "prompt"
 ) -> list[list[int]]:
     """The ids of each. special: whether texts begin with the tokens that the tokenizer puts there."""
-    return [
-        await llm.encode(prompt, add_special_tokens=special, param=param) if isinstance(prompt, str) else prompt
-        for prompt in prompts
-    ]
+    found: list[list[int]] = []
+    for position, prompt in enumerate(prompts, 1):
+        if isinstance(prompt, str):
+            prompt = await llm.encode(prompt, add_special_tokens=special, param=param)
+        found.append(prompt)
+        if position % _BREATH == 0:
+            await asyncio.sleep(0)
+    return found
 
 
 def new_job(
@@ -123,21 +134,27 @@ def new_job(
     arrived_s: float,
 ) -> Job:
     """The prompts, cut if the request says so, to compute under the salt of its tenant and its own."""
-    left = [truncated(ids, wire, sampling, max_model_len=llm.info.max_model_len) for ids in prompts]
+    room = COMPLETION_MAX_TOKENS if sampling.max_tokens is None else sampling.max_tokens
+    left = [truncated(ids, wire, room, max_model_len=llm.info.max_model_len) for ids in prompts]
     if wire.cache_salt is not None:
         salt = f"{salt}/{wire.cache_salt}"  # neither holds a slash
     return Job(left, sampling, wire.priority, chat=chat, salt=salt, arrived_s=arrived_s)
 
 
-async def _rendered(llm: AsyncLLM, chat: ChatRequest) -> list[int]:
-    return await render_chat(
+async def _rendered(llm: AsyncLLM, chat: ChatRequest) -> tuple[list[int], int]:
+    """The prompt's ids, and how many messages are left out of it."""
+    render = partial(
+        render_chat,
         llm,
-        chat.messages,
         add_generation_prompt=chat.add_generation_prompt,
         continue_final_message=chat.wire.continue_final_message,
         template_kwargs=chat.template_kwargs,
         tools=None if chat.tools is None else chat.tools.shown,
     )
+    if not chat.drops_oldest:
+        return await render(chat.messages), 0
+    room = llm.info.max_model_len - (chat.sampling.max_tokens or 1)
+    return await render_to_fit(render, chat.messages, room)
 
 
 def _reading(llm: AsyncLLM, chat: ChatRequest, prompt: list[int]) -> Reading | None:

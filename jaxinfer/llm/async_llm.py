@@ -11,14 +11,15 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from jaxinfer.config import EngineConfig, Limits
-from jaxinfer.engine.sequence import Add, Forget, Keep, Message, Output, Request
-from jaxinfer.errors import EngineError, InvalidRequest, JaxInferError, Overloaded, Unavailable
+from jaxinfer.engine.sequence import Add, Forget, Keep, Message, Output
+from jaxinfer.errors import EngineError, JaxInferError
+from jaxinfer.llm.admission import Status, check_room, check_status, unavailable
 from jaxinfer.llm.answer import NO_TEXT, Answer, feed
 from jaxinfer.llm.events import Event, OnEvent, ignore
-from jaxinfer.llm.lanes import Lanes
+from jaxinfer.llm.lanes import AT_ONCE_CHARS, Lanes
 from jaxinfer.llm.latency import Latency, timings_of
 from jaxinfer.llm.mailbox import Mailbox
 from jaxinfer.llm.prepare import prepare, prepare_embedding
@@ -32,27 +33,21 @@ from jaxinfer.llm.transport import Transport
 from jaxinfer.llm.turns import Turns
 from jaxinfer.llm.types import Delta, ModelInfo, Stats, Timings
 from jaxinfer.protocol.embeddings import Pooling
-from jaxinfer.protocol.sampling import ResolvedSampling, SamplingParams
+from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.text.chat_template import encode_chat
 from jaxinfer.text.grammar.trial import Tried
 from jaxinfer.text.reading import Reading
 from jaxinfer.text.tools.reader import ToolUse
 
 NewTransport = Callable[[EngineConfig, OnEvent], Transport]
-Status = Literal["starting", "serving", "ready", "draining", "failed"]
 log = logging.getLogger(__name__)
 
-RETRY_STARTING_S, RETRY_BUSY_S = 5.0, 1.0
-_WHY_NOT: dict[str, tuple[str, float]] = {
-    "starting": ("the model is still being loaded; try again shortly", RETRY_STARTING_S),
-    "draining": ("the server is shutting down; send the request elsewhere", RETRY_BUSY_S),
-    "failed": ("the engine has failed; the server must be restarted", RETRY_STARTING_S),
-}
 # what clients are told; the cause may hold paths of this machine, so it goes to the log alone
 DEADLY = f"the engine ended {GUILTY} times in a row while it computed this request, which is not tried again"
 FAILED = "the engine failed and this request with it; the server's log says why"
 WOKEN_AT_ONCE = 32  # streams in a round of the event loop: about a millisecond
 MAX_FAILURES = 5  # of the engine process in a row, without one token between them
+PAUSE_S = 1.0  # before the next start, where the system refused a process or a socket
 
 
 @dataclasses.dataclass(slots=True)
@@ -95,6 +90,7 @@ class AsyncLLM:
         self._names: dict[str, set[str]] = {}  # a client's request id -> the ids we made for it
         self._turns = Turns(WOKEN_AT_ONCE)
         self._num_active = 0  # choices accepted and not ended
+        self.beginning = asyncio.Lock()  # of one request of several prompts at a time: two halves would both be refused
         self._idle = asyncio.Event()
         self._idle.set()
         self._numbers = itertools.count()
@@ -131,7 +127,10 @@ class AsyncLLM:
         raise self._failure
 
     def _hear(self, event: Event) -> None:
-        self._on_event(event)
+        try:
+            self._on_event(event)
+        except Exception:  # as of a terminal that is gone: no reason for the thread that hears of an engine to end
+            log.exception("an event cannot be passed on")
         if event.kind == "ready":
             self._loop.call_soon_threadsafe(self._ready.set)
 
@@ -150,38 +149,20 @@ class AsyncLLM:
     @property
     def _model(self) -> Started:
         if self._started is None:
-            message, retry_after_s = _WHY_NOT["starting"]
-            raise Unavailable(message, code="starting", retry_after_s=retry_after_s)
+            raise unavailable("starting")
         return self._started
 
     def admit(self, num_choices: int = 1) -> None:
         """Raise Unavailable or Overloaded if a request for that many choices would be refused now."""
-        if self.status in _WHY_NOT:
-            message, retry_after_s = _WHY_NOT[self.status]
-            raise Unavailable(message, code=self.status, retry_after_s=retry_after_s)
-        limits = self._model.limits
-        capacity = limits.max_num_seqs + limits.max_num_queued_seqs
-        if num_choices > capacity:
-            raise InvalidRequest(
-                f"a request may have at most {capacity} choices here (max_num_seqs + max_num_queued_seqs), it asks for "
-                f"{num_choices}; send fewer prompts or a smaller n at a time",
-                param="n",
-            )
-        if num_choices > capacity - self._num_active:
-            raise Overloaded(
-                f"at most {limits.max_num_queued_seqs} sequences may wait (max_num_queued_seqs), there is room for "
-                f"{capacity - self._num_active} and the request needs {num_choices}; try again shortly",
-                code="queue_full",
-                retry_after_s=RETRY_BUSY_S,
-            )
+        check_status(self.status)
+        check_room(self._model.limits, self._num_active, num_choices)
 
     async def encode(
         self, text: str, *, add_special_tokens: bool = True, must_fit: bool = True, param: str = "prompt"
     ) -> list[int]:
         """Token ids of a text; control tokens spelt in it are parsed.
 
-        must_fit: raise InvalidRequest, before they are counted, when they can never fit into the context; it names
-        `param`.
+        must_fit: raise InvalidRequest of `param`, before they are counted, when they can never fit into the context.
         """
 
         def encode() -> list[int]:
@@ -189,11 +170,16 @@ class AsyncLLM:
                 self._model.text.check_fits(num_bytes(text), self.info.max_model_len, param)
             return self._model.text.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
-        return await self._lanes.run(encode, len(text))
+        return encode() if len(text) <= AT_ONCE_CHARS else await self._lanes.run(encode, len(text))
 
     async def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         decode = partial(self._model.text.tokenizer.decode, ids, skip_special_tokens=skip_special_tokens)
         return await self._lanes.run(decode, len(ids))
+
+    async def decode_each(self, ids: Sequence[int]) -> list[str]:
+        """The text of each token by itself, special tokens included."""
+        decode = partial(self._model.text.tokenizer.decode, skip_special_tokens=False)
+        return await self._lanes.run(lambda: [decode((token_id,)) for token_id in ids], len(ids))
 
     async def render(
         self,
@@ -245,13 +231,11 @@ class AsyncLLM:
         """Accept a request; iterate over what is returned for its deltas. Closing it early aborts the request.
 
         request_id: the caller's label, need not be unique.    priority: lower runs sooner.    chat: an unset max_tokens
-        means the rest of the context.    salt: prefixes are shared only within one salt.
-        arrived_s: when it came, by time.monotonic(), if that was before this call.
-        prompt_only: the one token of the answer is not wanted; the prompt may fill the context.
-        reading: how the text is taken apart (see `reading`); None leaves it whole.
-        random_seed: 64 bits for a request that names no seed, instead of fresh ones.
-        bulk: nobody reads the answer before it is whole.    session: it is a turn of one (see `keep`).
-        form: what `forms.check` said of params, if it was asked.
+        means the rest of the context.    salt: prefixes are shared only within one salt.    arrived_s: when it came,
+        by time.monotonic(), if that was before this call.    prompt_only: the one token of the answer is not wanted;
+        the prompt may fill the context.    reading: how the text is taken apart (see `reading`); None leaves it whole.
+        random_seed: 64 bits for a request that names no seed, instead of fresh ones.    bulk: nobody reads the answer
+        before it is whole.    session: it is a turn of one (see `keep`).    form: what `forms.check` said, if asked.
         Raises InvalidRequest, Overloaded or Unavailable here, never later.
         """
         request, sampling = prepare(
@@ -271,7 +255,8 @@ class AsyncLLM:
             reading=reading,
             structure=await self.forms.structure(params, reading, form, prompt_ids, chat=chat),
         )
-        return self._accept(request, sampling, request_id, arrived_s, reading)
+        answer = Answer(request, sampling, self._model.text.tokenizer, self._post, reading, chat=chat)
+        return self._accept(answer, request_id, arrived_s)
 
     async def embed(
         self,
@@ -292,29 +277,21 @@ class AsyncLLM:
             priority=priority,
             salt=salt,
         )
-        return self._accept(request, NO_TEXT, request_id, arrived_s)
+        return self._accept(Answer(request, NO_TEXT, self._model.text.tokenizer, self._post), request_id, arrived_s)
 
-    def _accept(
-        self,
-        request: Request,
-        sampling: ResolvedSampling,
-        request_id: str,
-        arrived_s: float | None,
-        reading: Reading | None = None,
-    ) -> AsyncIterator[Delta]:
-        """Post a request. request_id: the caller's label."""
-        self.admit(sampling.n)
-        answer = Answer(request, sampling, self._model.text.tokenizer, self._post, reading)
-        mailbox = Mailbox()
+    def _accept(self, answer: Answer, request_id: str, arrived_s: float | None) -> AsyncIterator[Delta]:
+        """Post its request. request_id: the caller's label."""
+        request, mailbox = answer.request, Mailbox()
+        self.admit(request.n)
         self._names.setdefault(request_id, set()).add(request.id)
-        self._num_active += sampling.n
+        self._num_active += request.n
         self._idle.clear()
         if not self._open:
             self._busy_since_s = time.monotonic()
         with self._posting:
-            self._open[request.id] = _Open(answer, mailbox, timings_of(sampling.n, arrived_s))
+            self._open[request.id] = _Open(answer, mailbox, timings_of(request.n, arrived_s))
             self._post(Add(request))
-        return Stream(mailbox, sampling.n, partial(self._abort, request.id))
+        return Stream(mailbox, request.n, partial(self._abort, request.id))
 
     async def abort(self, request_id: str) -> None:
         """End every request that was accepted under this label; its streams get finish_reason "abort"."""
@@ -392,28 +369,36 @@ class AsyncLLM:
         self._model.transport.post(message)
 
     def _put_outputs(self, outputs: list[Output]) -> None:
-        if any(
-            output.token_ids or output.embedding for output in outputs
-        ):  # ends alone are no sign that the device works
+        if any(output.token_ids or output.embedding for output in outputs):  # ends are no sign that the device works
             self._failures = 0
         self._outputs.put(outputs)
 
     def _run_text(self) -> None:
         """The text thread: whatever one step put out becomes at most one wake-up of the event loop."""
         while (item := self._outputs.get()) is not None:
-            if callable(item):
-                batch = item()
-            else:
-                now_s = time.monotonic()
-                found = [(self._open.get(output.request_id), output) for output in item]
-                fed = list(feed([(held.answer, output) for held, output in found if held], self._post))
-                came = [(self._open[output.request_id].timings[output.index], output, delta) for output, delta in fed]
-                self._model.latency.saw(came, now_s)
-                batch = [(output.request_id, delta) for output, delta in fed]
-                self._absolve(output.request_id for output in item if output.token_ids)
-            self._absolve(made for made, delta in batch if delta.finish_reason is not None)
+            batch: list[tuple[str, Delta]] = []
+            try:
+                if callable(item):
+                    batch = item()
+                else:
+                    self._read(item, batch)
+                self._absolve(made for made, delta in batch if delta.finish_reason is not None)
+            except Exception as error:  # a bug of ours: without this thread all would look well and nobody be answered
+                log.exception("what the engine puts out cannot be read")
+                self._end_all(error)
             if batch:
                 self._loop.call_soon_threadsafe(self._deliver, batch)
+
+    def _read(self, outputs: list[Output], batch: list[tuple[str, Delta]]) -> None:
+        """Append the deltas of one step; what is there when this raises is still to be delivered."""
+        now_s = time.monotonic()
+        found = [(self._open.get(output.request_id), output) for output in outputs]
+        came = []
+        for output, delta in feed([(held.answer, output) for held, output in found if held], self._post):
+            batch.append((output.request_id, delta))
+            came.append((self._open[output.request_id].timings[output.index], output, delta))
+        self._model.latency.saw(came, now_s)
+        self._absolve(output.request_id for output in outputs if output.token_ids)
 
     def _deliver(self, batch: list[tuple[str, Delta]]) -> None:
         for made, delta in batch:
@@ -457,9 +442,12 @@ class AsyncLLM:
                 transport.start(self._put_outputs, self._fail, whole=has_cache)
             except JaxInferError as failure:
                 error = failure
-                continue
-            self._outputs.put(partial(self._resume, transport))
-            return
+            except Exception as failure:  # the system has no process, socket or memory left for it
+                error = failure
+                time.sleep(PAUSE_S)
+            else:
+                self._outputs.put(partial(self._resume, transport))
+                return
 
     def _resume(self, transport: Transport) -> list[tuple[str, Delta]]:
         """On the text thread, behind all outputs of the old engine: give the new one everything that is unfinished."""
@@ -489,7 +477,7 @@ class AsyncLLM:
     def _end_all(self, error: BaseException) -> None:
         def end() -> list[tuple[str, Delta]]:
             with self._posting:
-                answers = [(made, held.answer) for made, held in self._open.items()]
+                answers = [(made, held.answer) for made, held in list(self._open.items())]
             return [(made, delta) for made, answer in answers for delta in answer.abort(FAILED)]
 
         log.error("the engine has failed for good: %s", error)

@@ -45,8 +45,7 @@ class Core:
     def stats(self) -> Stats:
         """Safe from any thread; the numbers need not be of one instant."""
         engine = self.engine.stats()
-        names = {field.name for field in dataclasses.fields(Stats)} & {f.name for f in dataclasses.fields(engine)}
-        shared = {name: getattr(engine, name) for name in names}
+        shared = {field.name: getattr(engine, field.name) for field in dataclasses.fields(engine)}
         runner, grammars = self.runner, Compiles() if self.grammars is None else self.grammars.counts()
         compiled = runner.compiles_after_ready
         return Stats(**shared, compiles_after_ready=compiled, device=runner.facts(), grammars=grammars)

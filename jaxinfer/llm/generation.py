@@ -3,12 +3,13 @@
 import asyncio
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
 from typing import Protocol, TypedDict
 
-from jaxinfer.errors import ApiError
+from jaxinfer.errors import ApiError, Unavailable
 from jaxinfer.llm.async_llm import AsyncLLM
+from jaxinfer.llm.hidden import HiddenThoughts
 from jaxinfer.llm.timings import metrics_of
 from jaxinfer.llm.types import Delta, Timings
 from jaxinfer.protocol.embeddings import Pooling
@@ -64,7 +65,8 @@ class Job:
     turn: of a session, which then has one prompt and one choice.
     seed: 64 bits that seed what names no seed of its own; None is a fresh one.
     bulk: nobody reads the answers before they are whole.    pooling: embeddings are wanted instead.
-    form: what the answers must be, tried.
+    form: what the answers must be, tried.    hides_thoughts: neither they nor their logprobs are put out.
+    num_dropped: messages that were left out so that the prompt fits.
     """
 
     prompts: list[list[int]]
@@ -80,11 +82,14 @@ class Job:
     bulk: bool = False
     pooling: Pooling | None = None
     form: Tried | None = None
+    hides_thoughts: bool = False
+    num_dropped: int = 0
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What of the request cannot be carried out, for the client."""
-        return () if self.form is None else self.form.warnings
+        """What of the request is not carried out as it stands, for the client."""
+        dropped = (f"truncation: the oldest {self.num_dropped} messages are left out",) if self.num_dropped else ()
+        return dropped + (() if self.form is None else self.form.warnings)
 
 
 class _Rest(TypedDict):
@@ -114,16 +119,21 @@ class Generation:
         self._thinking_tokens = 0 if job.reading is not None and job.reading.thinking is not None else None
         self.before = Usage()  # of earlier ones of the same HTTP request
         self.timings: list[Timings] = []  # of the choices that have ended
+        self.is_cut_off = False  # by a server that ends: an abort is an error then
         self.on_close: Callable[[], None] | None = None
 
     @classmethod
     async def start(cls, llm: AsyncLLM, job: Job) -> "Generation":
-        """Enqueue every prompt or none. Raises what AsyncLLM.generate raises."""
+        """Enqueue every prompt or none; others get their turns in between. Raises what AsyncLLM.generate raises."""
         generation = cls(llm, job)
         try:
-            for position, (request_id, prompt) in enumerate(zip(generation._ids, job.prompts, strict=True)):
-                generation._open.add(request_id)
-                generation._streams.append(await generation._ask(request_id, position, prompt))
+            async with llm.beginning if len(job.prompts) > 1 else nullcontext():
+                llm.admit(generation.num_choices)
+                for position, (request_id, prompt) in enumerate(zip(generation._ids, job.prompts, strict=True)):
+                    if position:
+                        await asyncio.sleep(0)  # a prompt may take 15 ms: of many allowed_token_ids, or bad_words
+                    generation._open.add(request_id)
+                    generation._streams.append(await generation._ask(request_id, position, prompt))
         except BaseException:
             await generation.close()
             raise
@@ -173,10 +183,12 @@ class Generation:
         return metrics_of(self.timings)
 
     async def deltas(self) -> AsyncGenerator[tuple[int, Delta]]:
-        """Each delta with its choice's index, as they come. Raises ApiError (500) when a choice fails."""
+        """Each delta with its choice's index, as they come. Raises ApiError (500) when a choice fails, Unavailable
+        when it is cut off."""
         begun: set[int] = set()
         ended: set[int] = set()
         num_samples = self.job.sampling.n
+        hidden = HiddenThoughts.of(self.job.reading) if self.job.hides_thoughts else None
         async with aclosing(_merge(self._streams)) as merged:
             async for position, delta in merged:
                 index = position * num_samples + delta.index
@@ -186,6 +198,9 @@ class Generation:
                     raise ApiError(
                         delta.error or "the engine failed on this request", code=delta.code or "engine_error"
                     )
+                if delta.finish_reason == "abort" and self.is_cut_off:
+                    message = "the server was told to end at once, before this answer was whole; send it to another"
+                    raise Unavailable(message, code="draining")
                 if self.job.echo is not None:
                     self.job.echo.put_before(delta, position, is_first=index not in begun)
                     begun.add(index)
@@ -194,6 +209,8 @@ class Generation:
                 self._completion_tokens += len(delta.token_ids)
                 if self._thinking_tokens is not None:
                     self._thinking_tokens += delta.thinking_tokens
+                if hidden is not None:
+                    hidden.take_out(index, delta)
                 if delta.timings is not None:
                     self.timings.append(delta.timings)
                 if delta.finish_reason is not None:

@@ -1,12 +1,14 @@
 """Lanes: the threads that tokenize and render, one of them for long texts, so that short ones wait for none of those.
 
-A text of 8 MB takes fifteen seconds; two threads for all would let every other request wait behind two such texts.
+A text of 8 MB takes fifteen seconds; two threads for all would let every other request wait behind two such texts. A
+text of a few words needs no thread: it would take longer to hand it over and to be woken than to tokenize it.
 """
 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+AT_ONCE_CHARS = 128  # a fifth of a millisecond of tokenizing; only of that: a template may run for as long as it likes
 LONG_CHARS = 2**16  # a tenth of a second of tokenizing
 _THREADS = 2  # of the short lane
 

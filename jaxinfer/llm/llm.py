@@ -1,18 +1,20 @@
 """LLM: the engine in the caller's own thread, for notebooks and scripts. No event loop, no extra threads."""
 
 import contextlib
+import dataclasses
 import itertools
 import logging
 import random
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxinfer.config import EngineConfig, config_from_values
-from jaxinfer.engine.sequence import Add, Output, Structure
-from jaxinfer.errors import EngineError, InvalidRequest
+from jaxinfer.engine.sequence import Add, Forget, Keep, Output, Structure
+from jaxinfer.errors import BatchError, EngineError, InvalidRequest
 from jaxinfer.llm.answer import NO_TEXT, Answer, feed
 from jaxinfer.llm.borrowed import run_over
 from jaxinfer.llm.build import start_core
@@ -52,10 +54,25 @@ Encoded = tuple[str | None, list[int]]  # the text, where one was given, and its
 PIECE = 32  # tokens of an answer that become text together where nobody watches it grow
 
 
+@dataclasses.dataclass(slots=True)
+class _Call:
+    """What is under way: its requests, and the deltas that other calls' steps have brought it too.
+
+    pieces: of each choice, the tokens that are no whole piece yet.
+    """
+
+    answers: dict[str, Answer]
+    piece: int  # tokens of a delta, about
+    unfinished: set[str]
+    pieces: dict[tuple[str, int], list[int]] = dataclasses.field(default_factory=dict)
+    deltas: deque[tuple[str, Delta]] = dataclasses.field(default_factory=deque)
+
+
 class LLM:
     """A loaded model. `generate`, `chat` and `stream` step the engine until their own requests have ended.
 
-    Invariant: between two calls the engine holds no request of ours, so an interrupted call leaves nothing behind.
+    Invariant: between two calls the engine holds no request but those of streams that are being read, so an interrupted
+    call leaves nothing behind.
     """
 
     def __init__(self, model: str = "demo", *, on_event: OnEvent = ignore, **settings: Any) -> None:
@@ -83,6 +100,7 @@ class LLM:
         self.info = self._text.facts_for(core.info)
         self._numbers = itertools.count()
         self._random = random.Random(config.seed)
+        self._calls: dict[str, _Call] = {}  # those under way, by request
 
     def stats(self) -> Stats:
         return self._core.stats()
@@ -96,6 +114,17 @@ class LLM:
             yield recording
         finally:
             self._engine.on_step = None
+
+    def keep(self, session: str, token_ids: Sequence[int]) -> None:
+        """Keep the pages of a conversation for its next turn, instead of what this session kept before.
+
+        Where others need their places they go to host memory (`kv_offloading_bytes`), and come back with that turn.
+        """
+        self._tell(Keep(session, "", tuple(token_ids)))
+
+    def forget(self, session: str) -> None:
+        """Free what a session keeps, but for what others keep."""
+        self._tell(Forget(session))
 
     def generate(
         self,
@@ -123,7 +152,7 @@ class LLM:
 
         tools, tool_choice, parallel_tool_calls: as in OpenAI's API. Thoughts and calls come apart from the text.
         """
-        offered = read_tools(tools, tool_choice, parallel_tool_calls)
+        offered = read_tools(None if tools == [] else tools, tool_choice, parallel_tool_calls)
         if offered is not None and self.info.tool_format is None:
             raise unknown_form(self.info.root)
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
@@ -184,9 +213,12 @@ class LLM:
         )
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[Delta]:
-        """The deltas of one prompt as they are made. Leaving the loop early aborts the request."""
+        """The deltas of one prompt as they are made. Leaving the loop early aborts the request.
+
+        It starts when the first is asked for. Other calls, and other streams, may be made inside the loop.
+        """
         encoded = self._encode(prompt)
-        answers = self._add([encoded], [sampling_params or SamplingParams()], [None], chat=False, bulk=False)
+        answers = self._prepare([encoded], [sampling_params or SamplingParams()], [None], chat=False, bulk=False)
         return (delta for _, delta in self._step_until_done(answers, piece=1))
 
     def generate_file(
@@ -205,10 +237,14 @@ class LLM:
         """Answer every row of a JSONL, CSV or Parquet file, as `jaxinfer batch` does; see docs/batch.md.
 
         defaults: fields of a request for the rows that do not name them.    The others: as in offline/batch.py.
-        Raises ConfigError or BatchError before anything is computed. An interrupted call can be resumed.
+        Raises ConfigError, or BatchError, also while a stream is open, before anything is computed. An interrupted call
+        can be resumed.
         """
         from jaxinfer.offline.batch import Batch, open_batch
 
+        if self._calls:
+            count = "1 stream is" if len(self._calls) == 1 else f"{len(self._calls)} streams are"
+            raise BatchError(f"a batch must have the engine to itself, but {count} open; read to the end or close them")
         batch = Batch(
             input=str(input),
             output=str(output),
@@ -233,7 +269,7 @@ class LLM:
         self, encoded: list[Encoded], params: list[SamplingParams], readings: list[Reading | None], *, chat: bool
     ) -> list[RequestOutput]:
         began = time.perf_counter()
-        answers = self._add(encoded, params, readings, chat=chat, bulk=True)
+        answers = self._prepare(encoded, params, readings, chat=chat, bulk=True)
         results = {
             answer.request.id: RequestOutput(text, ids, [CompletionOutput(i) for i in range(answer.request.n)])
             for (text, ids), answer in zip(encoded, answers.values(), strict=True)
@@ -254,7 +290,6 @@ class LLM:
         answers = {
             request.id: Answer(request, NO_TEXT, self._text.tokenizer, self._engine.inbox.put) for request in made
         }
-        self._start(answers)
         found = {}
         for request_id, delta in self._step_until_done(answers, piece=1):
             if delta.embedding is None:
@@ -262,7 +297,7 @@ class LLM:
             found[request_id] = delta.embedding
         return [found[request.id] for request in made]
 
-    def _add(
+    def _prepare(
         self,
         encoded: list[Encoded],
         params: list[SamplingParams],
@@ -288,8 +323,9 @@ class LLM:
                 reading=reading,
                 structure=self._structure(form, ids, sampling_params, chat=chat),
             )
-            answers[request.id] = Answer(request, sampling, self._text.tokenizer, self._engine.inbox.put, reading)
-        self._start(answers)
+            answers[request.id] = Answer(
+                request, sampling, self._text.tokenizer, self._engine.inbox.put, reading, chat=chat
+            )
         return answers
 
     def _form(self, params: SamplingParams, reading: Reading | None, tried: dict[Constraint, Tried]) -> Tried | None:
@@ -309,33 +345,45 @@ class LLM:
             return None
         return structure_of(form, self._text, ids, self.info.eos_token_ids, params, chat=chat)
 
-    def _start(self, answers: dict[str, Answer]) -> None:
-        """All of them are valid, so all may start."""
-        for answer in answers.values():
-            self._engine.inbox.put(Add(answer.request))
+    def _tell(self, message: Keep | Forget) -> None:
+        """What needs no step of the device and is done at once."""
+        self._engine.inbox.put(message)
+        self._step()
 
     def _step_until_done(self, answers: dict[str, Answer], piece: int) -> Iterator[tuple[str, Delta]]:
-        """The deltas of these answers, each of about `piece` tokens."""
-        remaining = set(answers)
-        kept: dict[tuple[str, int], list[int]] = {}
+        """The deltas of these answers, each of about `piece` tokens. They start together with the first."""
+        call = _Call(answers, piece, set(answers))
+        self._calls |= dict.fromkeys(answers, call)
         try:
-            while remaining:
-                if not self._engine.has_work:
-                    if self._engine.awaits_grammar:
-                        self._engine.wait(1.0)
-                        continue
-                    raise EngineError(f"the engine is idle although {len(remaining)} requests have not ended")
-                fed = _in_pieces(self._engine.step(), answers, kept, piece)
-                for output, delta in feed(fed, self._engine.inbox.put):
-                    request_id = output.request_id
-                    if delta.finish_reason is not None and answers[request_id].done:
-                        remaining.discard(request_id)
-                    yield request_id, delta
+            for answer in answers.values():
+                self._engine.inbox.put(Add(answer.request))
+            while call.deltas or call.unfinished:
+                if call.deltas:
+                    yield call.deltas.popleft()
+                elif self._engine.has_work:
+                    self._step()
+                elif self._engine.awaits_grammar:
+                    self._engine.wait(1.0)
+                else:
+                    raise EngineError(f"the engine is idle although {len(call.unfinished)} requests have not ended")
         finally:
-            for request_id in remaining:
-                answers[request_id].abort()
-            while self._engine.has_work:
-                self._engine.step()
+            for request_id, answer in answers.items():
+                answer.abort()
+                del self._calls[request_id]
+            while self._engine.has_work and not (self._calls and self._has_left(answers)):
+                self._step()
+
+    def _has_left(self, answers: dict[str, Answer]) -> bool:
+        """Whether the engine holds none of these any longer."""
+        return self._engine.inbox.empty() and self._engine.scheduler.live.keys().isdisjoint(answers)
+
+    def _step(self) -> None:
+        """Step the engine once, and let each call have what is its own."""
+        for output, delta in feed(_in_pieces(self._engine.step(), self._calls), self._engine.inbox.put):
+            call = self._calls[output.request_id]
+            call.deltas.append((output.request_id, delta))
+            if delta.finish_reason is not None and call.answers[output.request_id].done:
+                call.unfinished.discard(output.request_id)
 
     def _encode(self, prompt: Prompt) -> Encoded:
         if isinstance(prompt, dict):
@@ -360,26 +408,26 @@ class LLM:
         self.close()
 
 
-def _in_pieces(
-    outputs: list[Output], answers: dict[str, Answer], kept: dict[tuple[str, int], list[int]], piece: int
-) -> Iterator[tuple[Answer, Output]]:
+def _in_pieces(outputs: list[Output], calls: dict[str, _Call]) -> Iterator[tuple[Answer, Output]]:
     """What answers are to be fed: a choice's first token, then pieces, unless the engine waits for its text.
 
-    kept: of each choice, the tokens that are no whole piece yet.
+    calls: by request.
     """
     for output in outputs:
+        call = calls.get(output.request_id)
+        if call is None:
+            continue
         choice = output.request_id, output.index
-        tokens = kept.get(choice)
+        tokens = call.pieces.get(choice)
         if tokens is not None:
             tokens += output.token_ids
-            if len(tokens) < piece and output.finish_reason is None:
+            if len(tokens) < call.piece and output.finish_reason is None:
                 continue
-            output.token_ids, kept[choice] = tokens, []
-        answer = answers.get(output.request_id)
-        if answer is not None:
-            if tokens is None and answer.may_lag:
-                kept[choice] = []
-            yield answer, output
+            output.token_ids, call.pieces[choice] = tokens, []
+        answer = call.answers[output.request_id]
+        if tokens is None and answer.may_lag:
+            call.pieces[choice] = []
+        yield answer, output
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -1,14 +1,13 @@
 """The engine in a process of its own: what `serve` uses. A crash there is an on_failure here, and nothing else."""
 
-import os
 import queue
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
 
+from jaxinfer import children
 from jaxinfer.config import EngineConfig
 from jaxinfer.engine.sequence import Message
 from jaxinfer.errors import DeviceLost, EngineError, JaxInferError
@@ -46,15 +45,16 @@ class EngineProcess:
                 raise _interrupted()
             self._spawn()
         try:
-            self._channel.send(ToEngine(start=Start(self._config, whole)))
+            self._channel.post(ToEngine(start=Start(self._config, whole)))
             handshake = self._wait_until_ready()
+            thread = threading.Thread(
+                target=self._receive, args=(on_outputs, on_failure), name="jaxinfer-outputs", daemon=True
+            )
+            thread.start()
         except BaseException:
             self._end()
             raise
-        self._thread = threading.Thread(
-            target=self._receive, args=(on_outputs, on_failure), name="jaxinfer-outputs", daemon=True
-        )
-        self._thread.start()
+        self._thread = thread
         return handshake
 
     @property
@@ -64,14 +64,14 @@ class EngineProcess:
         return self._child.pid
 
     def post(self, message: Message) -> None:
-        self._channel.send(ToEngine.of(message))
+        self._channel.post(ToEngine.of(message))
 
     def stats(self) -> Stats:
         return self._stats
 
     def profile(self, folder: str | None) -> None:
         self._profiled = queue.Queue()  # an answer that came too late is none to this question
-        if not self._channel.send(ToEngine(profile=Profile(folder))):
+        if not self._channel.post(ToEngine(profile=Profile(folder))):
             raise EngineError("the engine process has ended")
         try:
             answer = self._profiled.get(timeout=PROFILE_S)
@@ -94,14 +94,15 @@ class EngineProcess:
 
     def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
-        # -P: what lies in the current folder is nobody's module
-        command = [sys.executable, "-P", "-m", self._module, str(theirs.fileno()), *self._arguments]
-        # the child must find the same packages, also in a tree that was never installed
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        command = children.python("-m", self._module, str(theirs.fileno()), *self._arguments)
         with theirs:
-            self._child = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment
-            )
+            try:
+                self._child = subprocess.Popen(
+                    command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=children.environment()
+                )
+            except BaseException:
+                ours.close()
+                raise
         self._channel: Channel[ToEngine, FromEngine] = Channel(ours, FromEngine)
 
     def _wait_until_ready(self) -> Handshake:
@@ -118,8 +119,8 @@ class EngineProcess:
     def _receive(self, on_outputs: OnOutputs, on_failure: OnFailure) -> None:
         error: JaxInferError | None = None
         try:
-            while (news := self._channel.receive()) is not None:
-                error = self._take(news, on_outputs) or error
+            while error is None and (news := self._channel.receive()) is not None:
+                error = self._take(news, on_outputs)  # its last message, though it may take minutes to end
         except EngineError as unreadable:
             error = unreadable
         self._profiled.put(Profiled("the engine process has ended"))  # whoever waits need not any longer

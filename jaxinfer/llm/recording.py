@@ -31,12 +31,14 @@ class StepRow:
 class RecordedStep:
     """at_s: since the recording began.    pages: of each page but the null page, who has it: a name as in StepRow, or
     SHARED by several, CACHED for whoever asks for its tokens, BLANK.    running, waiting: sequences.
+    host_pages: of what sessions keep, in host memory since others took their places.
     preemptions: of sequences, since the recording began.
     """
 
     at_s: float
     rows: list[StepRow]
     pages: list[str]
+    host_pages: int
     running: int
     waiting: int
     preemptions: int
@@ -73,6 +75,7 @@ class Recording:
                 time.monotonic() - self._began_s,
                 rows,
                 self._pages(),
+                len(scheduler.pool.host),
                 len(scheduler.running),
                 scheduler.num_unfinished - len(scheduler.running),
                 scheduler.counters.preemptions - self._preemptions,

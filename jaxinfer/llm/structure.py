@@ -16,7 +16,8 @@ from jaxinfer.text.grammar.compiler import Compiler
 from jaxinfer.text.grammar.source import Constraint
 from jaxinfer.text.grammar.trial import MEMORY_BYTES, Setting, Trial, Tried, left_free, refuse, try_one
 from jaxinfer.text.reading import Reading
-from jaxinfer.text.tools.grammar import opening_id, tool_grammar
+from jaxinfer.text.tools.grammar import loosened, tool_grammar
+from jaxinfer.text.tools.opening import opening_of
 
 log = logging.getLogger(__name__)
 
@@ -31,29 +32,31 @@ def constraint_for(
     if reading is None or reading.form is None or reading.tools is None:
         return asked
     form, use = reading.form, reading.tools
+    warnings = loosened(form, use)
     if use.due:
         if asked is not None:
-            message = f"tool_choice required or by name must come without {asked.kind}; leave one of them out"
+            message = f"tool_choice required or by name must come without {asked.param}; leave one of them out"
             raise InvalidRequest(message, param="tool_choice", code="invalid_value")
         calls = tool_grammar(form, use, due=True, control_tokens=control_tokens)
-        return Constraint("tools", calls=calls, param="tools", strict=bool(use.strict))
+        return Constraint("tools", calls=calls, param="tools", strict=bool(use.strict), warnings=warnings)
     if asked is not None:
         if asked.kind in ("grammar", "structural_tag"):
             cure = 'leave it out, or send tool_choice "none"'
-            raise unsupported(f"{asked.kind} beside tools", cure=cure, param=asked.kind)
+            raise unsupported(f"{asked.param} beside tools", cure=cure, param=asked.param)
         calls = tool_grammar(form, use, due=True, control_tokens=control_tokens)
-        return Constraint(asked.kind, asked.value, asked.strict, calls, asked.param)
-    if use.strict:
-        calls = tool_grammar(form, use, due=False, control_tokens=control_tokens)
-        return None if calls is None else Constraint("tools", calls=calls, param="tools", strict=True)
-    if (after := opening_id(form, control_tokens)) is None:
-        return None
+        return Constraint(asked.kind, asked.value, asked.strict, calls, asked.param, warnings=warnings, frees=True)
+    strict = bool(use.strict)
+    if strict and (calls := tool_grammar(form, use, due=False, control_tokens=control_tokens)) is not None:
+        return Constraint("tools", calls=calls, param="tools", strict=True, warnings=warnings, frees=True)
+    after = opening_of(form, use.schemas, control_tokens)
     try:
         calls = tool_grammar(form, use, due=False, control_tokens=control_tokens, begun=True)
     except InvalidRequest as refusal:
+        if strict:
+            raise
         log.warning("tools: arguments are not held to their schemas: %s", refusal)
         return None
-    return Constraint("tools", calls=calls, param="tools", after=after)
+    return Constraint("tools", calls=calls, param="tools", strict=strict, after=after, warnings=warnings, frees=True)
 
 
 def structure_of(
@@ -73,9 +76,9 @@ def structure_of(
         return None
     thinking = side.thinking if chat else None
     if thinking is None or (start := thinking.start(prompt_ids)) == "answering":
-        return Structure(text, frozenset(end_ids), closes=closes, after=form.after)
+        return Structure(text, frozenset(end_ids), closes=closes, after=form.after, strict=form.strict)
     open_id = thinking.open_id if start == "either" else None
-    return Structure(text, frozenset(end_ids), open_id, thinking.close_id, closes, form.after)
+    return Structure(text, frozenset(end_ids), open_id, thinking.close_id, closes, form.after, form.strict)
 
 
 class Forms:
@@ -145,6 +148,6 @@ def check_here(compiler: Compiler | None, constraint: Constraint, control_tokens
 
 def _left_free(constraint: Constraint, refusal: ApiError | EngineError) -> Tried:
     """What nobody asked for is left free, with a warning, where it cannot be had; else raises the refusal."""
-    if constraint.after is None:
+    if not constraint.may_be_left:
         raise refusal
     return left_free(constraint, str(refusal))

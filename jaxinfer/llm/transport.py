@@ -30,7 +30,9 @@ class Transport(Protocol):
     restartable: bool
 
     def start(self, on_outputs: OnOutputs, on_failure: OnFailure, *, whole: bool = False) -> Handshake:
-        """Build the engine and let it run; blocks until it can carry any plan. Raises JaxInferError.
+        """Build the engine and let it run; blocks until it can carry any plan.
+
+        Raises JaxInferError, or OSError where the system refuses it a process or a socket.
 
         whole: until all is compiled, as for an engine that goes on where another ended: its executables are cached, and
         a plan that needs one before it is loaded would wait for a compilation.

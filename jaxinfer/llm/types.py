@@ -5,7 +5,7 @@ import dataclasses
 import msgspec
 
 from jaxinfer.engine.histogram import Histogram as Histogram  # callers see it in a Latency
-from jaxinfer.engine.stats import Work, add_up
+from jaxinfer.engine.stats import Counters, EngineStats, add_up
 from jaxinfer.protocol.logprobs import TokenLogprob
 from jaxinfer.protocol.sampling import GenerationDefaults
 from jaxinfer.runtime.plan import DeviceFacts
@@ -112,50 +112,14 @@ class Delta(msgspec.Struct, gc=False):
 
 
 @dataclasses.dataclass(slots=True)
-class Stats:
-    """The engine's counters and gauges at one moment. Pages exclude the null page; counters count since the start.
+class Stats(EngineStats):
+    """An engine's counters and gauges at one moment; counters go on from those of the engines before it.
 
-    host_cached_tokens: of the cached ones, those found in host memory.
-    held: of the waiting, those that wait for a sibling's prompt.    awaiting_grammar: requests, until theirs is
-    compiled.    pages_kept: by sessions, cached or owned; pages_kept_by: by each of them.    host_pages, host_pages_by:
-    of sessions, in host memory.    pages_saved, pages_loaded: to there, and back.    masked_tokens: that grammars had a
-    say in.    forwarded_tokens: of those, that took no step.    closing_answers: whose tokens closing has narrowed.
     restarts: how often a new engine went on where one had ended.
     """
 
-    running: int = 0
-    waiting: int = 0
-    held: int = 0
-    awaiting_grammar: int = 0
-    pages_free: int = 0
-    pages_cached: int = 0
-    pages_owned: int = 0
-    pages_total: int = 0
-    pages_kept: int = 0
-    pages_kept_by: dict[str, int] = dataclasses.field(default_factory=dict)
-    host_pages: int = 0
-    host_pages_by: dict[str, int] = dataclasses.field(default_factory=dict)
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    host_cached_tokens: int = 0
-    generated_tokens: int = 0
-    computed_tokens: int = 0
-    preemptions: int = 0
-    embeddings: int = 0
-    pages_saved: int = 0
-    pages_loaded: int = 0
-    finished: dict[str, int] = dataclasses.field(default_factory=dict)
     compiles_after_ready: int = 0
-    nonfinite_rows: int = 0
-    failed_steps: int = 0
-    recoveries: int = 0
-    masked_tokens: int = 0
-    forwarded_tokens: int = 0
-    closing_answers: int = 0
-    steps: int = 0
     restarts: int = 0
-    last_step_age_s: float = 0.0
-    work: Work = dataclasses.field(default_factory=Work)
     device: DeviceFacts = dataclasses.field(default_factory=DeviceFacts)
     grammars: Compiles = dataclasses.field(default_factory=Compiles)
 
@@ -167,23 +131,8 @@ class Stats:
         return dataclasses.replace(self, device=device, grammars=grammars, **sums)
 
 
+# the numbers that only grow
 _COUNTERS = (
-    "prompt_tokens",
-    "cached_tokens",
-    "host_cached_tokens",
-    "generated_tokens",
-    "computed_tokens",
-    "preemptions",
-    "embeddings",
-    "pages_saved",
-    "pages_loaded",
-    "compiles_after_ready",
-    "nonfinite_rows",
-    "failed_steps",
-    "recoveries",
-    "masked_tokens",
-    "forwarded_tokens",
-    "closing_answers",
-    "steps",
-    "restarts",
+    *(field.name for field in dataclasses.fields(Counters) if field.name not in ("finished", "work")),
+    *("compiles_after_ready", "restarts"),
 )

@@ -8,6 +8,7 @@ import contextlib
 import socket
 import struct
 import threading
+from collections import deque
 
 import msgspec
 
@@ -109,23 +110,61 @@ class FromEngine(msgspec.Struct, omit_defaults=True):
 
 
 class Channel[Sent: msgspec.Struct, Received: msgspec.Struct]:
-    """One end of the socket pair. Any thread may send; one thread receives."""
+    """One end of the socket pair. Any thread may send, or at an end that must never wait, post; one thread receives.
+
+    Invariant: a thread sends what could not be posted at once, if and only if there is some; else no thread does.
+    """
 
     def __init__(self, end: socket.socket, received: type[Received]) -> None:
         self._socket = end
         self._sending = threading.Lock()
+        self._unsent: deque[bytes] = deque()
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(received)
 
     def send(self, message: Sent) -> bool:
-        """False when the other end is gone."""
+        """Wait until the other end has room for it. False when that is gone."""
         with self._sending:
-            frame = self._encoder.encode(message)
+            assert not self._unsent, "an end sends or posts, not both"
             try:
-                self._socket.sendall(_LENGTH.pack(len(frame)) + frame)
+                self._socket.sendall(self._frame(message))
             except OSError:
                 return False
         return True
+
+    def post(self, message: Sent) -> bool:
+        """The same without waiting: what the other end, wedged perhaps, has no room for is kept here until it has.
+
+        That takes as much memory as is posted meanwhile: of a server, up to 5 bytes for each token of the prompts that
+        come, also of those whose clients leave again.
+        """
+        with self._sending:
+            frame, num_sent = self._frame(message), 0
+            if not self._unsent:
+                try:
+                    num_sent = self._socket.send(frame, socket.MSG_DONTWAIT)
+                except BlockingIOError:
+                    num_sent = 0
+                except OSError:
+                    return False
+            if num_sent < len(frame):
+                self._unsent.append(frame[num_sent:])
+                if len(self._unsent) == 1:
+                    threading.Thread(target=self._send_unsent, name="jaxinfer-unsent", daemon=True).start()
+        return True
+
+    def _send_unsent(self) -> None:
+        while True:
+            with contextlib.suppress(OSError):  # when the other end is gone, all that is left goes nowhere
+                self._socket.sendall(self._unsent[0])
+            with self._sending:
+                self._unsent.popleft()
+                if not self._unsent:
+                    return
+
+    def _frame(self, message: Sent) -> bytes:
+        frame = self._encoder.encode(message)
+        return _LENGTH.pack(len(frame)) + frame
 
     def receive(self) -> Received | None:
         """The next message; None when the other end is gone. Raises EngineError when it is none of ours."""

@@ -18,11 +18,11 @@ from jaxinfer.errors import CheckpointError
 from jaxinfer.models import rope
 from jaxinfer.models.config import CHECK, HFConfig, ModelConfig, checkpoint_dtype, raise_faults, token_ids
 from jaxinfer.models.ops import XLA, Attend, Joined, Linears
-from jaxinfer.models.parameters import Layout, matrices, single, stacked
+from jaxinfer.models.parameters import matrices, single, stacked
 from jaxinfer_kernels import linear
 from jaxinfer_kernels.linear import rms_norm
 
-PerLayer = tuple[jax.Array, ...] | jax.Array  # a tuple of arrays, or one array with a leading layer axis
+PerLayer = tuple[jax.Array, ...]
 
 
 class Layers(flax.struct.PyTreeNode):
@@ -166,8 +166,8 @@ def _refuse_sliding_windows(config: HFConfig) -> None:
         config.refuse("layer_types", f"must have num_hidden_layers ({num_layers}) entries", CHECK)
 
 
-def parameters(config: ModelConfig, layout: Layout = "per_layer") -> Params:
-    """The tree of ParamSpec with Params' structure. layout: how the big matrices of the layers are held."""
+def parameters(config: ModelConfig) -> Params:
+    """The tree of ParamSpec with Params' structure."""
     d, h = config.hidden_size, config.head_dim
     q, kv = config.num_heads * h, config.num_kv_heads * h
     split_out, split_in, whole = PartitionSpec("tensor", None), PartitionSpec(None, "tensor"), PartitionSpec(None)
@@ -182,14 +182,14 @@ def parameters(config: ModelConfig, layout: Layout = "per_layer") -> Params:
         embed=single("model.embed_tokens.weight", (config.vocab_size, d), split_out),
         layers=Layers(
             attention_norm=stacked(groups("input_layernorm.weight"), (d,), (), whole, "ones"),
-            qkv=matrices(weights, (q, kv, kv), d, split_out, layout),
+            qkv=matrices(weights, (q, kv, kv), d, split_out),
             qkv_bias=stacked(biases, (q, kv, kv), (), PartitionSpec("tensor"), "zeros") if config.qkv_bias else None,
             q_norm=stacked(groups("self_attn.q_norm.weight"), (h,), (), whole, "ones") if config.qk_norm else None,
             k_norm=stacked(groups("self_attn.k_norm.weight"), (h,), (), whole, "ones") if config.qk_norm else None,
-            o=matrices(groups("self_attn.o_proj.weight"), (d,), q, split_in, layout),
+            o=matrices(groups("self_attn.o_proj.weight"), (d,), q, split_in),
             mlp_norm=stacked(groups("post_attention_layernorm.weight"), (d,), (), whole, "ones"),
-            gate_up=matrices(mlp, (config.intermediate_size,) * 2, d, split_out, layout),
-            down=matrices(groups("mlp.down_proj.weight"), (d,), config.intermediate_size, split_in, layout),
+            gate_up=matrices(mlp, (config.intermediate_size,) * 2, d, split_out),
+            down=matrices(groups("mlp.down_proj.weight"), (d,), config.intermediate_size, split_in),
         ),
         final_norm=single("model.norm.weight", (d,), whole, "ones"),
         unembed=None if config.tie_embeddings else single("lm_head.weight", (config.vocab_size, d), split_out),
@@ -225,8 +225,12 @@ def forward[Kv](
 
 def unembed(config: ModelConfig, params: Params, hidden: jax.Array) -> jax.Array:
     """Logits f32[L, V] of the rows `hidden` [L, D] of forward's result."""
-    matrix = params.embed if params.unembed is None else params.unembed
-    return linear.linear(hidden, matrix, out_dtype=jnp.float32)
+    return linear.linear(hidden, head(params), out_dtype=jnp.float32)
+
+
+def head(params: Params) -> jax.Array:
+    """The matrix [V, D] whose product with hidden states the logits are."""
+    return params.embed if params.unembed is None else params.unembed
 
 
 def _attended[Kv](

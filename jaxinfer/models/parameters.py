@@ -5,7 +5,6 @@ from typing import Literal
 
 from jax.sharding import PartitionSpec
 
-Layout = Literal["per_layer", "stacked"]
 Init = Literal["normal", "ones", "zeros"]
 
 
@@ -62,13 +61,7 @@ def stacked(
 
 
 def matrices(
-    groups: tuple[tuple[str, ...], ...],
-    rows: tuple[int, ...],
-    columns: int,
-    partition: PartitionSpec,
-    layout: Layout,
-) -> ParamSpec | tuple[ParamSpec, ...]:
-    """One matrix per layer: a tuple of leaves, or one stacked leaf; both are indexed by layer."""
-    if layout == "stacked":
-        return stacked(groups, rows, (columns,), partition)
+    groups: tuple[tuple[str, ...], ...], rows: tuple[int, ...], columns: int, partition: PartitionSpec
+) -> tuple[ParamSpec, ...]:
+    """One leaf [sum(rows), columns] per layer (decision 0003)."""
     return tuple(ParamSpec((sum(rows), columns), (group,), rows, partition) for group in groups)

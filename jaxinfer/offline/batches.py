@@ -5,6 +5,7 @@ ended, however it ended: a batch's answers are in its journal, and its files are
 """
 
 import asyncio
+import hashlib
 import itertools
 import logging
 import time
@@ -270,7 +271,13 @@ class Batches:
         if batch.status == "cancelling":
             return "cancelled"
         info, stop = self._llm.info, self._stops[batch.id]
-        plan = Plan(form="openai", ordered=False, salt=self._salt_of(batch.owner) or "", priority=LOWEST)
+        plan = Plan(
+            form="openai",
+            ordered=False,
+            seed=int.from_bytes(hashlib.blake2b(batch.id.encode(), digest_size=8).digest()),  # over restarts the same
+            salt=self._salt_of(batch.owner) or "",
+            priority=LOWEST,
+        )
         try:
             source = open_source(path, "jsonl")
             facts = {"input": digest_of(path), "model": info.served_names[0], "fingerprint": info.fingerprint}
@@ -291,7 +298,9 @@ class Batches:
             if tasks[0] in done:
                 tasks[0].result()
                 return "completed"
-            return "cancelled" if tasks[1] in done else "expired"
+            if tasks[1] in done:
+                return "cancelled"
+            return "completed" if journal.num_done == batch.total else "expired"
         except InvalidRequest as error:  # no room for its answers
             batch.errors = [fault(error.code or error.type, str(error), error.param)]
             return "failed"

@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
 from jaxinfer.errors import ApiError, EngineError, JaxInferError, Overloaded, Unavailable
+from jaxinfer.llm.admission import RETRY_BUSY_S
 from jaxinfer.llm.asked import Asked, read_asked, served_model
-from jaxinfer.llm.async_llm import RETRY_BUSY_S, AsyncLLM
+from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.embedding import embed_all, embedding_job
 from jaxinfer.llm.generation import Generation, Job
 from jaxinfer.offline.records import (

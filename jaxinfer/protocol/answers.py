@@ -10,6 +10,7 @@ Schema = dict[str, Any]
 _INTEGER: Schema = {"type": "integer", "minimum": 0}
 _STRING: Schema = {"type": "string"}
 _TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
+_FORMS: Schema = {"enum": ["text", "json_object", "json_schema", "structural_tag"]}
 _NUMBER_OR_NULL: Schema = {"type": ["number", "null"]}
 
 
@@ -198,10 +199,10 @@ _RESPONSE = _object(
         },
         "parallel_tool_calls": {"type": "boolean"},
         "max_tool_calls": {"type": "null"},
-        "truncation": {"const": "disabled"},
+        "truncation": {"enum": ["auto", "disabled"]},
         "background": {"const": False},
         "service_tier": {"const": "default"},
-        "text": _object({"format": _object({"type": {"const": "text"}})}),
+        "text": _object({"format": _object({"type": _FORMS})}),
         "reasoning": _object({"effort": _TEXT_OR_NULL, "summary": {"type": "null"}}),
     }
 )

@@ -9,11 +9,12 @@ from jaxinfer.protocol.anthropic_blocks import Conversation, read_conversation
 from jaxinfer.protocol.carried import OTHERS_REFUSED, carried, speaking_of
 from jaxinfer.protocol.chat import ChatRequest, Effort, check_template_kwargs, read_chat
 from jaxinfer.protocol.fields import SAMPLING_FIELDS, Envelope, Refusal, read_wire, required
-from jaxinfer.protocol.flat_tools import ANTHROPIC, named, nested
+from jaxinfer.protocol.flat_tools import ANTHROPIC, Offered, named, nested
 from jaxinfer.protocol.structured import STRUCTURED
 from jaxinfer.protocol.tools import Tools, read_tools
-from jaxinfer.protocol.validate import invalid
+from jaxinfer.protocol.validate import Verbatim, invalid, is_same
 
+FORMAT = "output_config.format"
 NAMES = {
     "stop": "stop_sequences",
     "reasoning_effort": "thinking",
@@ -27,15 +28,18 @@ MESSAGES_REFUSED: dict[str, Refusal] = {
     "logprobs": Refusal(cure="send the conversation to /v1/chat/completions"),
     "container": Refusal(),
     "mcp_servers": Refusal(([],)),
-    "context_management": Refusal(),
-    "output_config": Refusal(({},)),
-    "output_format": Refusal(),
     "inference_geo": Refusal(),
     "diagnostics": Refusal(),
     "speed": Refusal(("standard",)),
 }
 # They change nothing in the answer; shared beginnings are found again without being marked.
 MESSAGES_IGNORED = frozenset({"metadata", "service_tier", "cache_control", "user_profile_id", "workspace_id"})
+# Hints, and the values that ask for nothing: an agent that sends more of one by habit is told that nobody reads it.
+HINTS: dict[str, tuple[Any, ...]] = {
+    "context_management": ({}, {"edits": []}, {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}),
+    "output_config.effort": ("high",),
+    "output_config.task_budget": (),
+}
 MESSAGES_SAMPLING = SAMPLING_FIELDS - MESSAGES_REFUSED.keys()
 
 
@@ -60,6 +64,14 @@ class ToolChoice(msgspec.Struct, frozen=True, kw_only=True):
     disable_parallel_tool_use: bool | None = None
 
 
+class OutputConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """format: what the answer must be.    effort, task_budget: hints of how much it may take, which nobody reads."""
+
+    format: dict[str, Any] | None = None
+    effort: Any = None
+    task_budget: Any = None
+
+
 class MessagesWire(Envelope, frozen=True, kw_only=True):
     """The fields of a request beside SamplingParams'."""
 
@@ -69,6 +81,9 @@ class MessagesWire(Envelope, frozen=True, kw_only=True):
     tools: Any = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
+    context_management: dict[str, Any] | None = None
+    output_config: OutputConfig = OutputConfig()
+    output_format: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] = {}
 
 
@@ -81,6 +96,9 @@ class CountTokensWire(msgspec.Struct, frozen=True, kw_only=True):
     tools: Any = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
+    context_management: dict[str, Any] | None = None
+    output_config: OutputConfig = OutputConfig()
+    output_format: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] = {}
 
 
@@ -101,20 +119,23 @@ def read_message_request(body: dict[str, Any]) -> ChatRequest:
     known = MESSAGES_IGNORED | MESSAGES_SAMPLING | STRUCTURED
     wire, unknown = read_wire(body, MessagesWire, refused=MESSAGES_REFUSED, also_known=known)
     conversation = read_conversation(wire.messages, wire.system)
-    tools, unknown_in_tools = _read_tools(wire)
+    tools, offered = _read_tools(wire)
     own: dict[str, Any] = {
         "messages": conversation.messages,
         "stop": wire.stop_sequences,
         "continue_final_message": conversation.goes_on,
         **tools,
     }
+    form = _format(wire, body.get("response_format"))
+    if form is not None:
+        own["response_format"] = form
     if wire.thinking is not None:
         own["reasoning_effort"] = wire.thinking.effort
         if wire.thinking.budget_tokens is not None:
             own["thinking_token_budget"] = wire.thinking.budget_tokens
-    with speaking_of(NAMES):
+    with speaking_of(NAMES if form is None else NAMES | {"response_format": FORMAT}, offered.places):
         chat = read_chat(carried(body, MESSAGES_REFUSED) | own)
-    return dataclasses.replace(chat, unknown=unknown + conversation.unknown + unknown_in_tools)
+    return dataclasses.replace(chat, unknown=unknown + _unread_hints(wire) + conversation.unknown + offered.unread)
 
 
 def read_count_tokens(body: dict[str, Any]) -> CountTokens:
@@ -123,27 +144,50 @@ def read_count_tokens(body: dict[str, Any]) -> CountTokens:
     wire, unknown = read_wire(body, CountTokensWire, refused=MESSAGES_REFUSED, also_known=MESSAGES_IGNORED)
     check_template_kwargs(wire.chat_template_kwargs)
     conversation = read_conversation(wire.messages, wire.system)
-    asked, unknown_in_tools = _read_tools(wire)
-    with speaking_of(NAMES):
+    asked, offered = _read_tools(wire)
+    with speaking_of(NAMES, offered.places):
         tools = read_tools(asked["tools"], asked["tool_choice"], asked["parallel_tool_calls"])
-    return CountTokens(wire, conversation, tools, unknown + conversation.unknown + unknown_in_tools)
+    return CountTokens(wire, conversation, tools, unknown + _unread_hints(wire) + conversation.unknown + offered.unread)
 
 
-def _read_tools(wire: MessagesWire | CountTokensWire) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Chat's three fields of tools, and the names of fields that nobody reads."""
-    tools, unknown = nested(wire.tools, ANTHROPIC)
-    for position, tool in enumerate(tools if isinstance(tools, list) else ()):
+def _format(wire: MessagesWire, others: Any) -> dict[str, Any] | None:
+    """What the answer must be, as chat's response_format. output_format: its name in the beta.    others: chat's."""
+    given = [form for form in (wire.output_config.format, wire.output_format, others) if form is not None]
+    if len(given) > 1:
+        raise invalid(FORMAT, "the only field that says what the answer must be", Verbatim(f"{len(given)} of them"))
+    form = wire.output_config.format if wire.output_format is None else wire.output_format
+    if form is not None and form.get("type") != "json_schema":
+        raise invalid(f"{FORMAT}.type", "json_schema", form.get("type"))
+    return form
+
+
+def _unread_hints(wire: MessagesWire | CountTokensWire) -> tuple[str, ...]:
+    config = wire.output_config
+    given = dict(zip(HINTS, (wire.context_management, config.effort, config.task_budget), strict=True))
+    return tuple(
+        name
+        for name, value in given.items()
+        if value is not None and not any(is_same(value, neutral) for neutral in HINTS[name])
+    )
+
+
+def _read_tools(wire: MessagesWire | CountTokensWire) -> tuple[dict[str, Any], Offered]:
+    """Chat's three fields of tools, and what is offered."""
+    offered = nested(wire.tools, ANTHROPIC)
+    tools = offered.tools
+    for place, tool in zip(offered.places, tools if offered.places else (), strict=True):
         if "parameters" not in tool["function"]:
-            raise invalid(f"tools[{position}].input_schema", "a JSON schema, an object", None)
+            raise invalid(f"tools[{place}].input_schema", "a JSON schema, an object", None)
     choice = wire.tool_choice
     asked: Any = None if choice is None else CHOICES.get(choice.type)
     if choice is not None and choice.type == "tool":
         if choice.name is None:
             raise invalid("tool_choice.name", "the name of a tool, with type tool", None)
+        offered.check_name(choice.name)
         asked = named(choice.name)
     parallel = choice is None or not choice.disable_parallel_tool_use
     if not tools and choice is not None:
         if choice.type in ("any", "tool"):
             raise invalid("tool_choice", "left out without tools", choice.type, cure="send tools or leave it out")
         asked = None
-    return {"tools": tools, "tool_choice": asked, "parallel_tool_calls": parallel}, unknown
+    return {"tools": None if tools == [] else tools, "tool_choice": asked, "parallel_tool_calls": parallel}, offered

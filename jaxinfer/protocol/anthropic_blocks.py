@@ -45,9 +45,14 @@ def read_conversation(raw: Any, system: Any) -> Conversation:
     unknown: list[str] = []
     if system is not None:
         messages.append({"role": "system", "content": read_content(system, "system", DIALECT)})
+    call_ids: set[str] = set()  # of the assistant's last turn, to which alone results belong
     for position, message in enumerate(raw):
         path = f"messages[{position}]"
-        messages += _read_message(message, path)
+        found = _read_message(message, path, call_ids)
+        if found[0]["role"] == "assistant":
+            before = call_ids if messages and messages[-1]["role"] == "assistant" else set()
+            call_ids = before | {call["id"] for call in found[0].get("tool_calls", ())}
+        messages += found
         unknown += unknown_in(message, path, DIALECT)
     if messages[-1].get("tool_calls"):
         law = "followed by a message of the user with the tool_result of each of its calls"
@@ -55,14 +60,14 @@ def read_conversation(raw: Any, system: Any) -> Conversation:
     return Conversation(messages, tuple(unknown))
 
 
-def _read_message(message: Any, path: str) -> Messages:
-    """A message of the user's is several of chat's where it holds results of calls."""
+def _read_message(message: Any, path: str, call_ids: set[str]) -> Messages:
+    """A message of the user's is several of chat's where it holds results of calls. call_ids: that they may answer."""
     content = message.get("content") if isinstance(message, dict) else None
     role = message.get("role") if isinstance(message, dict) else None
     if not isinstance(content, list) or not content or role not in ("user", "assistant"):
         return [read_message(message, path, DIALECT)]
-    read = _read_answer if role == "assistant" else _read_turn
-    found = read(content, f"{path}.content")
+    at = f"{path}.content"
+    found = _read_answer(content, at) if role == "assistant" else _read_turn(content, at, call_ids)
     rest = read_message(message | {"content": ""}, path, DIALECT)
     return [rest | one for one in found]
 
@@ -103,13 +108,13 @@ def _read_call(block: dict[str, Any], path: str) -> dict[str, Any]:
     return {"id": block["id"], "type": "function", "function": function}
 
 
-def _read_turn(blocks: list[Any], path: str) -> Messages:
+def _read_turn(blocks: list[Any], path: str, call_ids: set[str]) -> Messages:
     """What the user says and what tools said, in the order in which they stand; texts side by side are one message."""
     found: Messages = []
     for position, block in enumerate(blocks):
         at = f"{path}[{position}]"
         if isinstance(block, dict) and block.get("type") == "tool_result":
-            found.append(_read_result(block, at))
+            found.append(_read_result(block, at, call_ids))
             continue
         text = read_part(block, at, DIALECT)
         if found and found[-1].get("role") != "tool":
@@ -119,12 +124,15 @@ def _read_turn(blocks: list[Any], path: str) -> Messages:
     return found
 
 
-def _read_result(block: dict[str, Any], path: str) -> dict[str, Any]:
+def _read_result(block: dict[str, Any], path: str, call_ids: set[str]) -> dict[str, Any]:
     call_id, content, failed = block.get("tool_use_id"), block.get("content"), block.get("is_error")
     if not isinstance(call_id, str):
         raise invalid(f"{path}.tool_use_id", "the id of the tool_use that it answers", call_id)
     if not isinstance(failed, bool | None):
         raise invalid(f"{path}.is_error", "true or false", failed)
     text = "" if content in (None, []) else read_content(content, f"{path}.content", DIALECT)
+    if call_id not in call_ids:
+        law, cure = "that of a tool_use in the assistant's message before it", "send that message with all its blocks"
+        raise invalid(f"{path}.tool_use_id", law, call_id, cure=cure)
     # no template has a place for it, and a model that takes an error for a result goes wrong
     return {"role": "tool", "tool_call_id": call_id, "content": f"Error: {text}" if failed else text}

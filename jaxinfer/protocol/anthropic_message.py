@@ -82,7 +82,7 @@ class MessageEvents:
         if piece.reasoning:
             frames += self._begin_unless_open(_thoughts(""))
             frames += self._delta({"type": "thinking_delta", "thinking": piece.reasoning})
-        for part in in_order(piece, is_calling=self._open == "tool_use"):
+        for part in in_order(piece):
             frames += self._say(part) if isinstance(part, str) else self._call(part)
         if piece.finish_reason is None:
             return frames

@@ -4,7 +4,7 @@ answer. Errors then name what the client wrote.
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -25,7 +25,7 @@ OTHERS_REFUSED: dict[str, Refusal] = {
     "modalities": Refusal((["text"],)),
 }
 # chat's tools have a level more than those of the other APIs
-_TOOL_PATH = re.compile(r"(tools\[\d+\])\.function(\.parameters)?\b")
+_TOOL_PATH = re.compile(r"tools\[(\d{1,3})\]\.function(\.parameters)?\b")
 _ENVELOPE = frozenset(field.name for field in msgspec.structs.fields(Envelope))
 
 
@@ -36,13 +36,14 @@ def carried(body: Mapping[str, Any], refused: Mapping[str, Refusal]) -> dict[str
 
 
 @contextlib.contextmanager
-def speaking_of(names: Mapping[str, str]) -> Iterator[None]:
+def speaking_of(names: Mapping[str, str], places: Sequence[int] = ()) -> Iterator[None]:
     """Let what is refused within name fields as this API does. names: chat's word for a field, and this API's;
-    `parameters`: that of a tool.
+    `parameters`: that of a tool.    places: where chat's tools stood in the request.
     """
 
     def flat(path: re.Match[str]) -> str:
-        return path[1] + (f".{names.get('parameters', 'parameters')}" if path[2] else "")
+        place = places[int(path[1])] if int(path[1]) < len(places) else path[1]
+        return f"tools[{place}]" + (f".{names.get('parameters', 'parameters')}" if path[2] else "")
 
     try:
         yield

@@ -26,9 +26,9 @@ from jaxinfer.protocol.validate import MAX_LOGPROBS, NUMBERS, Range, invalid
 # Switches that templates are known to read; anything else could reach into a template's own variables.
 TEMPLATE_SWITCHES = ("enable_thinking", "thinking", "date_string")
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+THOUGHTS = ("reasoning_effort", "thinking_token_budget", "include_reasoning")
 CHAT_REFUSED = {
-    **{name: refusal for name, refusal in REFUSED.items() if name not in ("reasoning_effort", "thinking_token_budget")},
-    "include_reasoning": Refusal((True,)),
+    **{name: refusal for name, refusal in REFUSED.items() if name not in THOUGHTS},
     "functions": Refusal(),
     "function_call": Refusal(("none",)),
     "modalities": Refusal((["text"],)),
@@ -62,6 +62,7 @@ class ChatWire(OpenAIEnvelope, frozen=True, kw_only=True):
     tool_choice: Any = None
     parallel_tool_calls: bool = True
     reasoning_effort: Effort | None = None
+    include_reasoning: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class ChatRequest:
     """A chat request that can be carried out, but for its sampling, which validate_sampling checks.
 
     messages: role, content and what else a template reads.    unknown: names nobody reads, for the warning header.
-    template_kwargs: its switches.
+    template_kwargs: its switches.    drops_oldest: turns may be left out so that the rest fits.
     """
 
     wire: ChatWire
@@ -79,6 +80,7 @@ class ChatRequest:
     unknown: tuple[str, ...]
     tools: Tools | None = None
     template_kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
+    drops_oldest: bool = False
 
 
 def read_chat(body: dict[str, Any], *, max_logprobs: int = MAX_LOGPROBS) -> ChatRequest:
@@ -90,7 +92,7 @@ def read_chat(body: dict[str, Any], *, max_logprobs: int = MAX_LOGPROBS) -> Chat
     sampling = msgspec.structs.replace(sampling, logprobs=_num_logprobs(wire, max_logprobs))
     check_envelope(wire)
     check_stream_logprobs(wire, sampling)
-    check_truncation(wire, sampling)
+    check_truncation(wire)
     check_template_kwargs(wire.chat_template_kwargs)
     tools = read_tools(wire.tools, wire.tool_choice, wire.parallel_tool_calls)
     messages, unknown_in_messages = read_messages(raw_messages)
@@ -142,8 +144,9 @@ def switched(kwargs: dict[str, Any], effort: Effort | None) -> dict[str, Any]:
     if effort is None:
         return kwargs
     wanted = effort != "none"
-    if kwargs.get("enable_thinking", wanted) != wanted:
-        raise invalid("reasoning_effort", "in accord with enable_thinking", effort, cure="leave one out")
+    for name in ("enable_thinking", "thinking"):
+        if kwargs.get(name, wanted) != wanted:
+            raise invalid("reasoning_effort", f"in accord with {name}", effort, cure="leave one out")
     return {**kwargs, "enable_thinking": wanted}
 
 

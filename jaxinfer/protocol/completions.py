@@ -66,9 +66,9 @@ def read_completion(body: dict[str, Any], *, vocab_size: int) -> CompletionReque
     sampling = read_sampling(body | {"max_tokens": 1} if prompt_only else body, refused=COMPLETION_REFUSED)
     check_envelope(wire)
     check_stream_logprobs(wire, sampling)
-    check_truncation(wire, sampling)
-    if wire.best_of is not None and (isinstance(wire.best_of, bool) or wire.best_of != sampling.n):
-        raise invalid("best_of", "left out or equal to n", wire.best_of)
+    check_truncation(wire)
+    if wire.best_of is not None and (type(wire.best_of) is not int or wire.best_of != sampling.n):
+        raise invalid("best_of", "left out or equal to n, an integer", wire.best_of)
     prompts = read_prompts(raw_prompt, vocab_size=vocab_size)
     asked = sampling.prompt_logprobs is not None
     if wire.echo and sampling.logprobs is not None and not asked:

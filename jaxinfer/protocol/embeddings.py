@@ -100,7 +100,7 @@ def read_embedding(body: dict[str, Any], *, vocab_size: int, hidden_size: int) -
     raw = required(body, "input")
     wire, unknown = read_wire(body, EmbeddingWire, refused=EMBEDDING_REFUSED)
     check_common(wire)
-    check_truncation(wire, NO_ANSWER)
+    check_truncation(wire)
     check_dimensions(wire.dimensions, hidden_size)
     return EmbeddingRequest(wire, read_prompts(raw, vocab_size=vocab_size, param="input", most=MAX_INPUTS), unknown)
 
@@ -110,7 +110,7 @@ def read_score(body: dict[str, Any], *, vocab_size: int) -> ScoreRequest:
     raw_first, raw_second = required(body, "text_1"), required(body, "text_2")
     wire, unknown = read_wire(body, ScoreWire, refused=SCORE_REFUSED)
     check_common(wire)
-    check_truncation(wire, NO_ANSWER)
+    check_truncation(wire)
     first = read_prompts(raw_first, vocab_size=vocab_size, param="text_1", most=MAX_INPUTS // 2)
     second = read_prompts(raw_second, vocab_size=vocab_size, param="text_2", most=MAX_INPUTS // 2)
     check_pairs(len(first), len(second), param="text_1")

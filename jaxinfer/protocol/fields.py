@@ -4,6 +4,7 @@ A null is the same as leaving the field out, as OpenAI's clients write it.
 """
 
 import dataclasses
+import re
 from typing import Any, Literal
 
 import msgspec
@@ -15,8 +16,13 @@ from jaxinfer.protocol.validate import CACHE_SALT, MAX_SALT_CHARS, convert, inva
 
 MAX_WARNINGS = 16
 # what a server's answer is made of is text: detokenize is for Python
-SAMPLING_FIELDS = frozenset(field.name for field in msgspec.structs.fields(SamplingParams)) - {"detokenize"}
+SAMPLING_FIELDS = frozenset(field.name for field in msgspec.structs.fields(SamplingParams)) - {
+    "detokenize",
+    "form_field",
+}
 LEAVE_OUT = "leave it out"
+PRIORITY_LAW = "an integer of 32 bits, lower runs sooner"
+_PRIORITY = re.compile(r"-?[0-9]{1,10}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -133,10 +139,17 @@ def check_refused(name: str, value: Any, refusal: Refusal) -> None:
 def check_common(request: CommonWire) -> None:
     """The rules of the shared fields that their types do not say."""
     if not -(2**31) <= request.priority < 2**31:
-        raise invalid("priority", "an integer of 32 bits, lower runs sooner", request.priority)
+        raise invalid("priority", PRIORITY_LAW, request.priority)
     if request.cache_salt is not None and not CACHE_SALT.fullmatch(request.cache_salt):
         law = f"1 to {MAX_SALT_CHARS} characters without @, /, \\ and NUL"
         raise invalid("cache_salt", law, request.cache_salt)
+
+
+def read_priority(header: str) -> int:
+    """What the header X-Vllm-Priority says, which counts for more than the field. Raises InvalidRequest."""
+    if not _PRIORITY.fullmatch(header) or not -(2**31) <= int(header) < 2**31:
+        raise invalid("priority", f"{PRIORITY_LAW}, in the header x-vllm-priority too", header)
+    return int(header)
 
 
 def check_envelope(request: OpenAIEnvelope) -> None:

@@ -30,34 +30,63 @@ RESPONSES = ToolShape("function", True, "parameters")
 ANTHROPIC = ToolShape("custom", False, "input_schema", frozenset({"cache_control"}))
 
 
-def nested(tools: Any, shape: ToolShape) -> tuple[Any, tuple[str, ...]]:
-    """Chat's tools, and the names of fields that nobody reads. What is no list is left to chat's reader."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Offered:
+    """What a request offers that a model can be shown. tools: chat's.    places: where each stood in the request.
+
+    unread: fields that nobody reads, and tools that are left out.    left_out: their names, or types if they have none,
+    and where each stands.
+    """
+
+    tools: Any
+    places: tuple[int, ...] = ()
+    unread: tuple[str, ...] = ()
+    left_out: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def check_name(self, name: str) -> None:
+        """Raise InvalidRequest if a tool is to be called that is left out."""
+        if name in self.left_out and all(tool["function"].get("name") != name for tool in self.tools):
+            cure = "choose a tool that you carry out yourself, or leave it out"
+            raise unsupported(f"tool_choice {show(name)}, {self.left_out[name]},", cure=cure, param="tool_choice")
+
+
+def nested(tools: Any, shape: ToolShape) -> Offered:
+    """Chat's tools. What is no list is left to chat's reader. Those that a server would carry out itself, or whose form
+    only another server's models know, cannot be offered; nobody has to call them, so agents that send them by habit are
+    answered without.
+    """
     if not isinstance(tools, list):
-        return tools, ()
+        return Offered(tools)
     names = {"name": "name", "description": "description", shape.schema: "parameters", "strict": "strict"}
-    found: list[Tool] = []
-    unknown: list[str] = []
+    known = names.keys() | {"type"} | shape.ignored
+    found: dict[int, Tool] = {}
+    unread: list[str] = []
+    left_out: dict[str, str] = {}
     for position, tool in enumerate(tools):
         path = f"tools[{position}]"
-        _check_kind(tool, path, shape)
+        if not _can_be_offered(tool, path, shape):
+            kind, name = tool["type"], tool.get("name")
+            unread.append(f"{path} of type {kind}")
+            left_out[name if isinstance(name, str) else kind] = f"{path} of type {show(kind)}"
+            continue
         function = {own: tool[name] for name, own in names.items() if tool.get(name) is not None}
-        found.append({"type": "function", "function": function})
-        known = names.keys() | {"type"} | shape.ignored
-        unknown += [f"{path}.{name}" for name, value in tool.items() if name not in known and value is not None]
-    return found, tuple(unknown)
+        found[position] = {"type": "function", "function": function}
+        unread += [f"{path}.{name}" for name, value in tool.items() if name not in known and value is not None]
+    return Offered([*found.values()], tuple(found), tuple(unread), left_out)
 
 
-def _check_kind(tool: Any, path: str, shape: ToolShape) -> None:
-    """Only functions are tools here; those that a server would carry out itself are refused by name."""
+def _can_be_offered(tool: Any, path: str, shape: ToolShape) -> bool:
+    """Raises InvalidRequest for what is no tool, and for a function written as another API has it."""
     if not isinstance(tool, dict):
         raise invalid(path, shape.example, tool)
     kind = tool.get("type")
     if kind == shape.kind or (kind is None and not shape.kind_is_due):
-        return
+        return True
     if not isinstance(kind, str):
         raise invalid(f"{path}.type", shape.kind, kind)
-    cure = f'send functions of your own, with "type": "{shape.kind}"'
-    raise unsupported(f"{path}.type {show(kind)}", cure=cure, param=f"{path}.type")
+    if kind == "function":
+        raise unsupported(f"{path}.type {show(kind)}", cure=f"send {shape.example}", param=f"{path}.type")
+    return False
 
 
 def flat(tools: list[Tool]) -> list[Tool]:
@@ -80,14 +109,15 @@ def named(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name}}
 
 
-def nested_choice(choice: Any, tools: Any) -> Any:
+def nested_choice(choice: Any, offered: Offered) -> Any:
     """Chat's tool_choice of a response's. Without tools, what asks for no call asks for nothing."""
     if choice is None or (isinstance(choice, str) and choice in CHOICES):
-        return None if not tools and choice != "required" else choice
+        return None if not offered.tools and choice != "required" else choice
     if isinstance(choice, dict):
         kind, name = choice.get("type"), choice.get("name")
         if kind == "function" and isinstance(name, str):
-            if tools in (None, []):  # refused here, in the words of this API
+            offered.check_name(name)
+            if offered.tools in (None, []):  # refused here, in the words of this API
                 raise invalid("tool_choice", "left out without tools", choice, cure="send tools or leave it out")
             return named(name)
         if isinstance(kind, str) and kind != "function":

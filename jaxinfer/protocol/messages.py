@@ -82,8 +82,8 @@ def read_message(message: Any, path: str, dialect: Dialect) -> dict[str, Any]:
     if content is None and role == "assistant":
         content = ""
     read["content"] = read_content(content, f"{path}.content", dialect)
-    reasoning = {"reasoning_content": message["reasoning"]} if message.get("reasoning") is not None else {}
-    for name, value in {**reasoning, **message}.items():
+    given = {name: value for name, value in message.items() if value is not None}
+    for name, value in {"reasoning_content": given.get("reasoning"), **given}.items():
         if name in _TEMPLATE_FIELDS and value is not None:
             if not isinstance(value, str):
                 raise invalid(f"{path}.{name}", "a string", value)

@@ -39,7 +39,6 @@ NAMES = {
 RESPONSE_REFUSED: dict[str, Refusal] = {
     **{name: refusal for name, refusal in OTHERS_REFUSED.items() if name not in THOUGHTS},
     "max_tool_calls": Refusal(),
-    "truncation": Refusal(("disabled",), cure="set truncate_prompt_tokens"),
     "background": Refusal((False,)),
     "conversation": Refusal(cure="set previous_response_id"),
     "prompt": Refusal(cure="send input"),
@@ -90,6 +89,7 @@ class ResponseWire(Envelope, frozen=True, kw_only=True):
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    truncation: Literal["auto", "disabled"] = "disabled"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -110,6 +110,7 @@ class ResponseRequest:
             "tools": [] if self.chat.tools is None else flat(self.chat.tools.shown),
             "tool_choice": wire.tool_choice or "auto",
             "parallel_tool_calls": wire.parallel_tool_calls,
+            "truncation": wire.truncation,
             "metadata": wire.metadata,
             "text": {"format": wire.text.get("format") or {"type": "text"}},
             "reasoning": {"effort": wire.reasoning and wire.reasoning.effort, "summary": None},
@@ -131,27 +132,32 @@ def read_response_request(
     """Read a request's JSON object. history_of: the conversation up to a response's end. Raises InvalidRequest."""
     required(body, "input")
     wire, unknown = read_wire(body, ResponseWire, refused=RESPONSE_REFUSED, also_known=GENERATING)
-    messages, unknown_in_items = read_input(wire.input)
-    tools, unknown_in_tools = nested(wire.tools, RESPONSES)
+    before = [] if wire.previous_response_id is None else history_of(wire.previous_response_id)
+    messages, unknown_in_items = read_input(wire.input, before)
+    offered = nested(wire.tools, RESPONSES)
     own: dict[str, Any] = {"max_tokens": wire.max_output_tokens, "top_logprobs": _top_logprobs(wire, max_logprobs)}
-    own |= {"tools": tools, "tool_choice": nested_choice(wire.tool_choice, tools)}
+    own["tools"] = None if offered.tools == [] else offered.tools
+    own["tool_choice"] = nested_choice(wire.tool_choice, offered)
     own["parallel_tool_calls"] = wire.parallel_tool_calls
     own["logprobs"] = LOGPROBS in wire.include
     own["reasoning_effort"] = wire.reasoning and wire.reasoning.effort
     if (form := _format(wire.text)) is not None:
         own["response_format"] = form
-    before = [] if wire.previous_response_id is None else history_of(wire.previous_response_id)
     conversation = [*before, *messages]
     if wire.instructions is not None:
         messages = [{"role": "system", "content": wire.instructions}, *conversation]
     else:
         messages = conversation
-    with speaking_of(NAMES):
+    with speaking_of(NAMES, offered.places):
         chat = read_chat(carried(body, RESPONSE_REFUSED) | own | {"messages": messages}, max_logprobs=max_logprobs)
     if chat.tools is not None and chat.tools.use is not None and LOGPROBS in wire.include:
         law = f"without {LOGPROBS} beside tools: the tokens of a call have no place in a text"
         raise invalid("include", law, wire.include, cure="leave it out, or set tool_choice to none")
-    chat = dataclasses.replace(chat, unknown=unknown + unknown_in_items + unknown_in_tools)
+    drops_oldest = wire.truncation == "auto"
+    if drops_oldest and wire.truncate_prompt_tokens is not None:
+        raise invalid("truncation", "disabled beside truncate_prompt_tokens", "auto", cure="leave one of them out")
+    unknown += unknown_in_items + offered.unread
+    chat = dataclasses.replace(chat, unknown=unknown, drops_oldest=drops_oldest)
     return ResponseRequest(wire, chat, conversation)
 
 

@@ -49,7 +49,7 @@ class ResponseEvents:
             self._all_thoughts.append(piece.reasoning)
             frames.append(self._thinking(piece.reasoning))
         self._held += written(piece.logprobs)
-        for one in in_order(piece, is_calling=self._open == "function_call"):
+        for one in in_order(piece):
             frames.append(self._saying(one) if isinstance(one, str) else self._calling(one))
         is_last = piece.finish_reason is not None
         if (self._held and self._open == "message") or (is_last and not (self._done or self._open)):

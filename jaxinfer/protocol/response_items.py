@@ -17,15 +17,17 @@ _CALL_FIELDS = frozenset({"type", "id", "status", "call_id", "name", "arguments"
 _RESULT_FIELDS = frozenset({"type", "id", "status", "call_id", "output"})
 
 
-def read_input(raw: Any) -> tuple[Messages, tuple[str, ...]]:
-    """The messages, and the names of fields that nobody reads; a text is the user's. Raises InvalidRequest."""
+def read_input(raw: Any, before: Messages) -> tuple[Messages, tuple[str, ...]]:
+    """The messages, and the names of fields that nobody reads; a text is the user's. before: the conversation that they
+    go on with. Raises InvalidRequest.
+    """
     if isinstance(raw, str):
         return [{"role": "user", "content": raw}], ()
     if not isinstance(raw, list):
         raise invalid("input", "a text or a list of items", raw)
     if not 1 <= len(raw) <= MAX_MESSAGES:
         raise invalid("input", f"a list of 1 to {MAX_MESSAGES} items", Verbatim(str(len(raw))))
-    reader = _Reader()
+    reader = _Reader({call["id"] for message in before for call in message.get("tool_calls", ())})
     for position, item in enumerate(raw):
         reader.add(item, f"input[{position}]")
     if not reader.messages:
@@ -35,10 +37,11 @@ def read_input(raw: Any) -> tuple[Messages, tuple[str, ...]]:
 
 class _Reader:
     """Invariant: `_answer` is the last message while that is the assistant's, so that calls, and text behind them, may
-    join it.
+    join it. call_ids: of the calls so far, one of which a result must name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, call_ids: set[str]) -> None:
+        self._call_ids = call_ids
         self.messages: Messages = []
         self.unknown: list[str] = []
         self._thoughts = ""  # of the assistant's message that comes next
@@ -75,15 +78,18 @@ class _Reader:
             if not isinstance(item.get(name), str) or (name != "arguments" and not item[name]):
                 raise invalid(f"{path}.{name}", "a string", item.get(name))
         self.unknown += [f"{path}.{name}" for name in item if name not in _CALL_FIELDS]
-        if self._answer is None or self._thoughts:
-            thoughts = {"reasoning_content": self._thoughts} if self._thoughts else {}
-            self._put({"role": "assistant", "content": ""} | thoughts, is_answer=True)
+        thoughts, self._thoughts = self._thoughts, ""
+        if self._answer is None:
+            self._put({"role": "assistant", "content": ""}, is_answer=True)
         assert self._answer is not None
+        if thoughts:
+            self._answer["reasoning_content"] = self._answer.get("reasoning_content", "") + thoughts
         calls = self._answer.setdefault("tool_calls", [])
         if len(calls) == MAX_CALLS:
             raise invalid(path, f"one of at most {MAX_CALLS} calls in a row", Verbatim("one more"))
         function = {"name": item["name"], "arguments": item["arguments"]}
         calls.append({"id": item["call_id"], "type": "function", "function": function})
+        self._call_ids.add(item["call_id"])
 
     def _add_result(self, item: dict[str, Any], path: str) -> None:
         call_id = item.get("call_id")
@@ -91,6 +97,12 @@ class _Reader:
             raise invalid(f"{path}.call_id", "the id of the call that it answers", call_id)
         self.unknown += [f"{path}.{name}" for name in item if name not in _RESULT_FIELDS]
         output = read_content(item.get("output"), f"{path}.output", DIALECT)
+        if call_id not in self._call_ids:
+            law, cure = (
+                "that of a function_call before it",
+                "send that too, or previous_response_id",
+            )
+            raise invalid(f"{path}.call_id", law, call_id, cure=cure)
         self._put({"role": "tool", "tool_call_id": call_id, "content": output}, is_answer=False)
 
     def _put(self, message: dict[str, Any], *, is_answer: bool) -> None:

@@ -13,10 +13,8 @@ from jaxinfer.protocol.responses import encode_json
 
 _ALWAYS: dict[str, Any] = {
     "max_tool_calls": None,
-    "truncation": "disabled",
     "background": False,
     "service_tier": "default",
-    "text": {"format": {"type": "text"}},
 }
 
 

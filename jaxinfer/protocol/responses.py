@@ -79,10 +79,9 @@ class Frames:
     text_key: bytes
     text_end: bytes
 
-    def role(self, index: int) -> bytes:
+    def role(self, index: int, usage: Usage | None = None) -> bytes:
         """Chat's first chunk of a choice."""
-        delta = b',"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}'
-        return b"%b%d%b%b" % (self.choice_head, index, delta, _END)
+        return self._frame(index, b',"delta":{"role":"assistant","content":""},"logprobs":', usage=usage)
 
     def text(
         self,
@@ -97,24 +96,24 @@ class Frames:
         delta = self.text_key + encode_text(text) + self.text_end
         return self._frame(index, delta, finish_reason, stop_reason, usage, logprobs)
 
-    def reasoning(self, index: int, text: str) -> bytes:
+    def reasoning(self, index: int, text: str, usage: Usage | None = None) -> bytes:
         """The next piece of a chat's thoughts, under both of the names that clients read."""
-        return self._beside(index, {"reasoning": text, "reasoning_content": text})
+        return self._beside(index, {"reasoning": text, "reasoning_content": text}, usage)
 
-    def call(self, index: int, call: CallDelta) -> bytes:
+    def call(self, index: int, call: CallDelta, usage: Usage | None = None) -> bytes:
         """The next piece of a chat's tool call: first its name alone."""
         frames = b""
         if call.name is not None:
             function = {"name": call.name, "arguments": ""}
             begin = {"index": call.index, "id": call.id, "type": "function", "function": function}
-            frames = self._beside(index, {"tool_calls": [begin]})
+            frames = self._beside(index, {"tool_calls": [begin]}, usage)
         if call.arguments:
             piece = {"index": call.index, "function": {"arguments": call.arguments}}
-            frames += self._beside(index, {"tool_calls": [piece]})
+            frames += self._beside(index, {"tool_calls": [piece]}, usage)
         return frames
 
-    def _beside(self, index: int, delta: dict[str, Any]) -> bytes:
-        return self._frame(index, b',"delta":' + encode_line(delta) + b',"logprobs":')
+    def _beside(self, index: int, delta: dict[str, Any], usage: Usage | None) -> bytes:
+        return self._frame(index, b',"delta":' + encode_line(delta) + b',"logprobs":', usage=usage)
 
     def _frame(
         self,
@@ -162,27 +161,38 @@ class Chunks:
         frames = b""
         if index not in self._writers:
             self._writers[index] = LogprobsWriter(self._answer.kind)
-            frames = self._frames.role(index) if self._answer.kind == "chat" else b""
+            frames = self._frames.role(index, self._usage) if self._answer.kind == "chat" else b""
         if piece.reasoning:
-            frames += self._frames.reasoning(index, piece.reasoning)
+            frames += self._frames.reasoning(index, piece.reasoning, self._usage)
         if not piece.calls:
             return frames + self._text(index, piece) if _is_shown(piece) else frames
-        if piece.text or piece.logprobs:
-            frames += self._text(index, piece, is_last=False)
-        frames += b"".join(self._frames.call(index, call) for call in piece.calls)
+        frames += self._in_order(index, piece)
         if piece.finish_reason is None:
             return frames
         return frames + self._frames.text(index, "", piece.finish_reason, piece.stop_reason, self._usage)
+
+    def _in_order(self, index: int, piece: Piece) -> bytes:
+        """A piece's content and calls; the logprobs of all of it come with the first text, if only an empty one."""
+        logprobs = self._writers[index].write(piece.logprobs) if piece.logprobs else None
+        parts = in_order(piece)
+        if logprobs is not None and not isinstance(parts[0], str):
+            parts.insert(0, "")
+        frames = b""
+        for part in parts:
+            if isinstance(part, str):
+                frames += self._frames.text(index, part, usage=self._usage, logprobs=logprobs)
+                logprobs = None
+            else:
+                frames += self._frames.call(index, part, self._usage)
+        return frames
 
     @property
     def _usage(self) -> Usage | None:
         return self._progress.usage if self._answer.options.continuous_usage_stats else None
 
-    def _text(self, index: int, piece: Piece, *, is_last: bool = True) -> bytes:
-        """The piece's content, and its end if nothing of it follows."""
+    def _text(self, index: int, piece: Piece) -> bytes:
         logprobs = None if piece.logprobs is None else self._writers[index].write(piece.logprobs)
-        end = (piece.finish_reason, piece.stop_reason) if is_last else (None, None)
-        return self._frames.text(index, piece.text, *end, self._usage, logprobs)
+        return self._frames.text(index, piece.text, piece.finish_reason, piece.stop_reason, self._usage, logprobs)
 
     def end(self) -> bytes:
         usage = self._progress.usage if self._answer.options.include_usage else None
@@ -243,13 +253,14 @@ def own_id(call: CallDelta, prefix: str) -> str:
     return prefix + (call.id or "").rpartition("-")[2]
 
 
-def in_order(piece: Piece, *, is_calling: bool) -> list[str | CallDelta]:
-    """What a piece brings of text and calls, for APIs that send one after the other. Text that comes with a call's
-    beginning stands before it; the end of a call that is under way comes first.
-    """
-    calls = piece.calls or []
-    num_first = next((n for n, call in enumerate(calls) if call.name is not None), len(calls)) if is_calling else 0
-    return [*calls[:num_first], *([piece.text] if piece.text else []), *calls[num_first:]]
+def in_order(piece: Piece) -> list[str | CallDelta]:
+    """What a piece brings of text and calls, as it was said."""
+    parts: list[str | CallDelta] = []
+    start = 0
+    for call in piece.calls or ():
+        parts += [piece.text[start : call.at], call]
+        start = call.at
+    return [part for part in (*parts, piece.text[start:]) if part]
 
 
 def _chat_choice(choice: Choice) -> dict[str, Any]:

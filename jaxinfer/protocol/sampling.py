@@ -24,11 +24,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     logit_bias: added to these tokens' logits; an id may be its decimal string.    allowed_token_ids: draw no others.
     bad_words: texts that the answer will not hold, at a word's start or within.    min_tokens: before it may end.
     logprobs, prompt_logprobs: how many of the most likely tokens to name with each token of the answer, of the prompt.
-    thinking_token_budget: of a chat with a model that thinks: thoughts end after so many tokens, if not before.
+    thinking_token_budget: of a chat with a model that thinks: thoughts end after so many tokens, if not before;
+    -1 is the same as unset.
     json_schema, regex, choice, grammar, structural_tag: what the answer must be, one of them at most: JSON of a schema
     (a dict, its JSON, a pydantic model or a type that msgspec knows), a text that a pattern matches whole, one of these
     texts, a text of a grammar (Lark, or llama.cpp's EBNF), free text with JSON between tags.
     strict_schema: what of the schema cannot be enforced is refused, not left out with a warning.
+    form_field: the name under which a client has sent one of these five, for refusals; Python has no use for it.
     close_within_max_tokens: such an answer is led to its end as max_tokens nears; without effect on others.
     detokenize: False leaves the text empty, for callers that want ids alone; Python only, and not with stop.
     Nothing is checked here: validate_sampling is the one validator, whoever built the params.
@@ -63,6 +65,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     grammar: str | None = None
     structural_tag: Any = None
     strict_schema: bool = False
+    form_field: str | None = None
     close_within_max_tokens: bool = False
 
 
@@ -168,6 +171,7 @@ def resolve_sampling(params: SamplingParams, defaults: GenerationDefaults, *, ra
     """Fill what a validated request left unset. `random_seed` (64 bits) is used when it names no seed."""
     temperature = float(_first(params.temperature, defaults.temperature))
     seed = params.seed if params.seed not in (None, -1) else random_seed
+    budget = params.thinking_token_budget
     stop = (params.stop,) if isinstance(params.stop, str) else tuple(params.stop or ())
     return ResolvedSampling(
         n=int(params.n),
@@ -190,7 +194,7 @@ def resolve_sampling(params: SamplingParams, defaults: GenerationDefaults, *, ra
         bad_words=tuple(params.bad_words or ()),
         logprobs=None if params.logprobs is None else int(params.logprobs),
         prompt_logprobs=None if params.prompt_logprobs is None else int(params.prompt_logprobs),
-        thinking_token_budget=None if params.thinking_token_budget is None else int(params.thinking_token_budget),
+        thinking_token_budget=None if budget in (None, -1) else int(budget),
     )
 
 

@@ -22,7 +22,7 @@ from jaxinfer.protocol.open_responses import RESPONSE_REFUSED, ResponseWire
 from jaxinfer.protocol.response_items import DIALECT as RESPONSES
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.session import SESSION_ID
-from jaxinfer.protocol.structured import MAX_CHOICES, OTHER_NAMES, STRUCTURED
+from jaxinfer.protocol.structured import MAX_CHOICES, MAX_TAGS, OTHER_NAMES, STRUCTURED
 from jaxinfer.protocol.tokenize import REFUSED as TOKENIZE_REFUSED
 from jaxinfer.protocol.tokenize import DetokenizeWire, TokenizeWire
 from jaxinfer.protocol.tools import CHOICES, MAX_TOOL_NAME_CHARS, MAX_TOOLS, TOOL_NAME_CHAR
@@ -105,6 +105,11 @@ _ANTHROPIC_CHOICE: Schema = {
         "disable_parallel_tool_use": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
     },
     "required": ["type"],
+}
+_ANTHROPIC_FORMAT: Schema = {
+    "type": "object",
+    "properties": {"type": {"const": "json_schema"}, "schema": {"type": "object"}},
+    "required": ["type", "schema"],
 }
 _NAMED: Schema = {
     "type": "object",
@@ -247,8 +252,8 @@ def _forms() -> dict[str, Schema]:
     tags: Schema = {
         "type": "object",
         "properties": {
-            "structures": {"type": "array", "items": tag, "minItems": 1},
-            "triggers": {"type": "array", "items": text, "minItems": 1},
+            "structures": {"type": "array", "items": tag, "minItems": 1, "maxItems": MAX_TAGS},
+            "triggers": {"type": "array", "items": text, "minItems": 1, "maxItems": MAX_TAGS},
         },
         "required": ["structures", "triggers"],
     }
@@ -286,7 +291,7 @@ def _by_name(vocab_size: int) -> dict[str, Schema]:
         "prompt": _texts(ids, MAX_PROMPTS),
         **dict.fromkeys(("text_1", "text_2"), _texts(ids, MAX_INPUTS // 2)),
         "dimensions": {"type": "integer", "minimum": 1},
-        "tools": {"type": "array", "items": _TOOL, "maxItems": MAX_TOOLS},
+        "tools": {"type": "array", "items": _TOOL, "minItems": 1, "maxItems": MAX_TOOLS},
         "tool_choice": {"anyOf": [{"enum": [*CHOICES]}, _NAMED]},
         **_forms(),
         "tokens": ids | {"minItems": 0},
@@ -318,6 +323,8 @@ def request_schemas(max_logprobs: int, vocab_size: int) -> dict[str, Schema]:
     chat = known | {"logprobs": {"type": "boolean"}, "max_completion_tokens": _of_range(NUMBERS["max_tokens"])}
     anthropic = known | {"messages": _messages(ANTHROPIC), "tool_choice": _ANTHROPIC_CHOICE}
     anthropic["tools"] = {"type": "array", "items": _ANTHROPIC_TOOL, "maxItems": MAX_TOOLS}
+    anthropic["output_format"] = _ANTHROPIC_FORMAT
+    anthropic["output_config"] = {"type": "object", "properties": {"format": _or_null(_ANTHROPIC_FORMAT)}}
     responses = known | {"tool_choice": {"anyOf": [{"enum": [*CHOICES]}, _FLAT_NAMED]}}
     responses["tools"] = {"type": "array", "items": _FLAT_TOOL, "maxItems": MAX_TOOLS}
     inputs = _texts(known["tokens"] | {"minItems": 1}, MAX_INPUTS) | {"description": "text or token ids, one or a list"}

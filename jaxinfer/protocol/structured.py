@@ -12,6 +12,7 @@ from jaxinfer.text.grammar.source import Constraint, Kind
 
 MAX_GRAMMAR_BYTES = 1048576
 MAX_CHOICES = 1024
+MAX_TAGS = 128  # structures, and triggers, each of which is looked for in each of those
 FIELDS: tuple[Kind, ...] = ("json_schema", "regex", "choice", "grammar", "structural_tag")
 ANY_OBJECT = {"type": "object"}
 # vLLM's older names and SGLang's
@@ -45,6 +46,7 @@ def read_structured(body: dict[str, Any]) -> dict[str, Any]:
         for kind in FIELDS:
             if kind in read:
                 _value(kind, read[kind], name)  # refused under the client's name for it
+                found["form_field"] = name
     return found
 
 
@@ -112,12 +114,16 @@ def constraint_of(params: SamplingParams) -> Constraint | None:
         message = f"an answer may be constrained in one way, got {', '.join(given)}; keep one of them"
         raise InvalidRequest(message, param=given[1], code="invalid_value")
     (kind,) = given
-    return Constraint(kind, _value(kind, getattr(params, kind), kind), params.strict_schema, param=kind)
+    name = params.form_field or kind
+    return Constraint(kind, _value(kind, getattr(params, kind), name), params.strict_schema, param=name)
 
 
 def _value(kind: Kind, given: Any, name: str) -> str:
     """Constraint.value of a field that the client calls `name`."""
-    value = _READERS[kind](given, name)
+    return _bounded(_READERS[kind](given, name), name)
+
+
+def _bounded(value: str, name: str) -> str:
     if not is_unicode(value):
         raise invalid(name, "valid Unicode", Verbatim("half of a surrogate pair"))
     size = len(value.encode())
@@ -189,13 +195,17 @@ def _structural_tag(given: Any, name: str) -> str:
         raise invalid(name, f"an object with structures and triggers ({error})", given) from error
     if not tags.triggers or not all(tags.triggers) or not tags.structures:
         raise invalid(name, "made of at least one structure and trigger, none empty", given)
+    if max(len(tags.triggers), len(tags.structures)) > MAX_TAGS:
+        got = Verbatim(f"{len(tags.structures)} and {len(tags.triggers)}")
+        raise invalid(name, f"made of at most {MAX_TAGS} structures and as many triggers", got)
+    text = _bounded(msgspec.json.encode(tags).decode(), name)
     for tag in tags.structures:
         if not any(tag.begin.startswith(trigger) for trigger in tags.triggers):
             raise invalid(name, "made of structures that begin with a trigger", tag.begin)
     for trigger in tags.triggers:
         if not any(tag.begin.startswith(trigger) for tag in tags.structures):
             raise invalid(name, "made of triggers that begin a structure", trigger)
-    return msgspec.json.encode(tags).decode()
+    return text
 
 
 _READERS: dict[str, Callable[[Any, str], str]] = {

@@ -12,7 +12,7 @@ from jaxinfer.text.tools.reader import ToolUse
 
 MAX_TOOLS = 128
 MAX_TOOL_BYTES = 262144
-MAX_TOOL_NAME_CHARS = 64
+MAX_TOOL_NAME_CHARS = 128  # as Anthropic allows; agents name a tool by its server too: mcp__server__tool
 TOOL_NAME_CHAR = r"[A-Za-z0-9_.-]"  # as JSON Schema writes it too
 TOOL_NAME = re.compile(f"{TOOL_NAME_CHAR}{{1,{MAX_TOOL_NAME_CHARS}}}")
 CHOICES = ("none", "auto", "required")
@@ -28,9 +28,7 @@ class Tools:
 
 def read_tools(tools: Any, choice: Any, parallel: bool) -> Tools | None:
     """The fields tools, tool_choice and parallel_tool_calls; None without tools. Raises InvalidRequest."""
-    if not tools:
-        if tools not in (None, []):
-            raise invalid("tools", "a list of tools", tools)
+    if tools is None:
         if choice not in (None, "none"):
             raise invalid("tool_choice", "left out without tools", choice, cure="send tools or leave it out")
         return None
@@ -53,9 +51,9 @@ def unknown_form(model: str) -> InvalidRequest:
 
 def read_schemas(tools: Any) -> dict[str, dict[str, Any]]:
     """Each tool's name and its parameters' schema. Raises InvalidRequest."""
-    if not isinstance(tools, list) or len(tools) > MAX_TOOLS:
+    if not isinstance(tools, list) or not 1 <= len(tools) <= MAX_TOOLS:
         given = Verbatim(f"{len(tools)} of them") if isinstance(tools, list) else tools
-        raise invalid("tools", f"a list of at most {MAX_TOOLS} tools", given)
+        raise invalid("tools", f"a list of 1 to {MAX_TOOLS} tools", given, cure="leave it out to offer none")
     schemas: dict[str, dict[str, Any]] = {}
     for position, tool in enumerate(tools):
         name, schema = _read_tool(tool, f"tools[{position}]")
@@ -95,8 +93,15 @@ def _read_parameters(schema: Any, path: str) -> dict[str, Any]:
         raise invalid(path, "a JSON schema, an object", schema)
     if schema.get("type", "object") != "object":
         raise invalid(f"{path}.type", "object: arguments have names", schema["type"])
-    if not isinstance(schema.get("properties", {}), dict):
-        raise invalid(f"{path}.properties", "an object of schemas by name", schema["properties"])
+    properties, required = schema.get("properties", {}), schema.get("required")
+    if not isinstance(properties, dict):
+        raise invalid(f"{path}.properties", "an object of schemas by name", properties)
+    for name, inner in properties.items():
+        if not isinstance(inner, dict | bool):
+            raise invalid(f"{path}.properties.{name[:80]}", "a JSON schema, an object", inner)
+    names = [] if required is None else required
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise invalid(f"{path}.required", "a list of names", required)
     return schema
 
 

@@ -58,7 +58,7 @@ NUMBERS = {
     "frequency_penalty": Range(-2, 2, "a number from -2 to 2"),
     # a logit divided by less, or multiplied by more, could leave the range of a float32
     "repetition_penalty": Range(1e-6, 1e6, "a number from 1e-6 to 1e6, 1 being off"),
-    "thinking_token_budget": Range(1, 2**31 - 1, "an integer of at least 1", integer=True),
+    "thinking_token_budget": Range(-1, 2**31 - 1, "an integer of at least 0, or -1 for off", integer=True),
     "min_tokens": Range(0, 2**63 - 1, "an integer of at least 0", integer=True),
 }
 FLAGS = (
@@ -83,6 +83,8 @@ def validate_sampling(params: "SamplingParams", *, vocab_size: int, max_logprobs
     for name in FLAGS:
         if not isinstance(getattr(params, name), bool):
             raise invalid(name, "true or false", getattr(params, name))
+    if params.form_field is not None and not isinstance(params.form_field, str):
+        raise invalid("form_field", "the name of a field", params.form_field)
     _check_stop(params.stop)
     if params.stop and not params.detokenize:
         raise invalid("stop", "left out without detokenize, since there is no text to find it in", params.stop)
@@ -96,7 +98,7 @@ def validate_sampling(params: "SamplingParams", *, vocab_size: int, max_logprobs
         allowed = Range(0, max_logprobs, f"an integer from 0 to {max_logprobs} (max_logprobs)", integer=True)
         if (value := getattr(params, name)) is not None and not allowed.allows(value):
             raise invalid(name, allowed.law, value)
-    if params.thinking_token_budget is not None and params.logprobs is not None:
+    if params.thinking_token_budget not in (None, -1) and params.logprobs is not None:
         law = "left out with logprobs, since a token that nobody drew has none"
         raise invalid("thinking_token_budget", law, params.thinking_token_budget)
     if params.min_tokens and params.max_tokens is not None and params.min_tokens > params.max_tokens:

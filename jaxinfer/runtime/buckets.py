@@ -18,7 +18,7 @@ from jaxinfer.config import ExtendBucket
 MAX_EXECUTABLES = 45
 _MAX_DECODE, _MAX_TOKENS = 12, 12  # of the 45; some extend sizes come twice, the rest is below
 _DECODE_SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
-_FEW_ROWS, _MIXED_SIZES = 8, (256, 1024, 4096)
+_FEW_ROWS, _MIXED_SIZES = 8, (256, 1024, 2048, 4096)
 _DRAW_SIZES, _FULL_SIZES = (1, 8, 64), (32,)
 _CONTEXTS = (512, 2048)
 MAX_TOKENS_AT_ONCE = 2**17  # batch x context without a loop; copying more costs about what the loop does
@@ -97,7 +97,8 @@ def _rows(tokens: int, max_num_seqs: int, coarse: bool) -> set[int]:
     few = min(_FEW_ROWS, many)
     if coarse:
         return {many}
-    return {few, many} if tokens in _MIXED_SIZES else {few}
+    mixed = tokens in _MIXED_SIZES and 2 * tokens >= max_num_seqs  # smaller ones hold too few of so many rows
+    return {few, many} if mixed else {few}
 
 
 def _growing(first: int, end: int, factor: int = 2) -> list[int]:

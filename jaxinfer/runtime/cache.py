@@ -9,6 +9,7 @@ import logging
 import os
 import stat
 import tempfile
+import time
 from pathlib import Path
 
 from jaxinfer.errors import ConfigError
@@ -17,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 _DIGEST_BYTES = 32
 _SUFFIX = ".executable"
+_PARTIAL = f"{_SUFFIX}.partial"  # of a file that is being written
+PARTIAL_S = 86400.0  # then whoever wrote it was killed
 MAX_BYTES = 4 * 2**30
 
 
@@ -56,9 +59,10 @@ class ExecutableCache:
     def store(self, key: str, payload: bytes) -> None:
         """Keep the payload; a disk that will not take it costs a warning and the next start's time, nothing else."""
         try:
-            with tempfile.NamedTemporaryFile(dir=self.directory, delete=False) as file:
+            with tempfile.NamedTemporaryFile(dir=self.directory, suffix=_PARTIAL, delete_on_close=False) as file:
                 file.write(hashlib.sha256(payload).digest() + payload)
-            os.replace(file.name, self._path(key))
+                file.close()
+                os.replace(file.name, self._path(key))  # what has its name no longer stays; else it goes
             self._prune()
         except OSError as error:
             logger.warning("compile cache: %s cannot be written (%s); the next start compiles again", key, error)
@@ -67,6 +71,9 @@ class ExecutableCache:
         return self.directory / f"{key}{_SUFFIX}"
 
     def _prune(self) -> None:
+        for partial in self.directory.glob(f"*{_PARTIAL}"):
+            if time.time() - partial.stat().st_mtime > PARTIAL_S:
+                partial.unlink(missing_ok=True)
         files = [(path.stat(), path) for path in self.directory.glob(f"*{_SUFFIX}")]
         files.sort(key=lambda item: item[0].st_mtime)
         excess = sum(status.st_size for status, _ in files) - self._max_bytes

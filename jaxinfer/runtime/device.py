@@ -11,7 +11,6 @@ from importlib import metadata
 
 import jax
 
-from jaxinfer.checkpoint.memory import available_device_bytes
 from jaxinfer.errors import DeviceError
 from jaxinfer.runtime import nvidia
 
@@ -36,20 +35,6 @@ def select_device(name: str, memory_utilization: float = 0.9, *, cuda_graphs: bo
         return _first("cuda", "cuda,cpu")
     except RuntimeError as error:
         raise DeviceError(_why_no_gpu(error)) from error
-
-
-def free_memory_bytes(device: jax.Device) -> int:
-    """Bytes that arrays can still take: of JAX's pool on a GPU, of the machine or the container on the CPU."""
-    return available_device_bytes(device)
-
-
-def usable_memory_bytes(device: jax.Device, memory_utilization: float) -> int:
-    """Bytes that weights, pages and temporaries may take together.
-
-    On a GPU that is what is left of JAX's pool, since `select_device` sized it; on the CPU the share of what is free.
-    """
-    free = free_memory_bytes(device)
-    return free if device.platform == "gpu" else int(free * memory_utilization)
 
 
 def device_rows() -> list[tuple[str, str]]:

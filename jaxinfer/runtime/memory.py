@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from jaxinfer.checkpoint.memory import available_host_bytes
+from jaxinfer.checkpoint.memory import available_device_bytes
 from jaxinfer.config import EngineConfig, ExtendBucket, Limits
 from jaxinfer.errors import ConfigError, DeviceError
 from jaxinfer.models.config import ModelConfig
@@ -22,7 +22,6 @@ from jaxinfer.runtime.buckets import (
     draw_sizes,
     extend_buckets,
 )
-from jaxinfer.runtime.device import usable_memory_bytes
 from jaxinfer.runtime.moving import staged_bytes
 from jaxinfer.runtime.packing import ControlColumn
 from jaxinfer.runtime.plan import MAX_LOGIT_BIAS
@@ -90,10 +89,7 @@ class MemoryPlan:
 def plan_memory(config: EngineConfig, model: ModelConfig, family: Family, device: jax.Device) -> MemoryPlan:
     """The plan for what is free on a device now. Raises ConfigError or DeviceError, naming a value that works."""
     backends = backends_for(config, model, device)
-    if device.platform == "cpu":
-        free = available_host_bytes()
-    else:
-        free = usable_memory_bytes(device, config.gpu_memory_utilization)
+    free = available_device_bytes(device)  # of a GPU what is left of JAX's pool, which `select_device` sized
     return plan_for(config, model, family, platform=device.platform, free=free, backends=backends)
 
 

@@ -42,6 +42,7 @@ PAGE_UPDATES = 512  # page table entries that one call of the helper writes
 MAX_SCORED = 256  # rows of logits that one call of `score` computes
 PIECES, PIECE_TOKENS = 8, 256  # that one call of `pool` adds up, and how long each may be
 CUBLAS_ROWS, CUBLAS_TOKENS = 192, 1024  # of decode and extend steps, from which on products are cuBLAS's
+PINNED_HOST = "pinned_host"  # the kind of memory that a device copies to and from by itself
 PAGES_ZEROED = 16  # pages that one call of the helper clears
 
 
@@ -78,7 +79,12 @@ type Key = Decode | ExtendBucket | Draw | Masks | Helper
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """One function at one size. `arguments` and `result` are pytrees of avals; `donated` indexes arguments."""
+    """One function at one size. `arguments` and `result` are pytrees of avals; `donated` indexes arguments.
+
+    to_host: the last result is written to the host's memory. On a device it would lie elsewhere than the step before's,
+    which is still read, and XLA, which keeps other values where a result will be, updates all of a CUDA graph that
+    touches them: 0.07 to 0.25 ms of each step, and copying it afterwards took longer (journal, 2026-11-22).
+    """
 
     key: Key
     function: Callable[..., Any]
@@ -86,6 +92,7 @@ class Program:
     donated: tuple[int, ...]
     result: Any
     options: Options = ()
+    to_host: bool = False
 
     @property
     def name(self) -> str:
@@ -102,7 +109,8 @@ class Program:
 
     def compile(self) -> jax.stages.Compiled:
         """Trace, lower and compile."""
-        lowered = jax.jit(self.function, donate_argnums=self.donated).lower(*self.arguments)
+        where = self._out_shardings()
+        lowered = jax.jit(self.function, donate_argnums=self.donated, out_shardings=where).lower(*self.arguments)
         try:
             return lowered.compile(compiler_options=dict(self.options))
         except jax.errors.JaxRuntimeError as error:  # XLA's options come and go with its versions
@@ -110,6 +118,14 @@ class Program:
                 raise
             logger.warning("%s: compiled without %s, since XLA says: %s", self.name, dict(self.options), error)
             return lowered.compile()
+
+    def _out_shardings(self) -> Any:
+        """Where each result goes; None: where the arguments are."""
+        if not self.to_host:
+            return None
+        device = self.arguments[-1].sharding
+        host = device.with_memory_kind(PINNED_HOST)
+        return (*[device] * (len(self.result) - 1), host) if isinstance(self.result, tuple) else host
 
     def deserialize(self, payload: bytes, device: jax.Device) -> jax.stages.Compiled:
         """The executable that `serialize` made of it, without tracing. Runs whatever the payload holds."""
@@ -153,6 +169,7 @@ def programs(
             (1,),
             jax.eval_shape(function, params, state, upload),
             _options(state, key),
+            to_host=True,
         )
         for key, (function, upload) in steps.items()
     ]
@@ -164,7 +181,7 @@ def programs(
     result += _draw_programs(limits, state, controls)
     result += _full_programs(model, limits, params, state, controls)
     pool = functools.partial(step.pool, min(PIECE_TOKENS, limits.extend_buckets[-1].tokens))
-    result.append(make(Helper.POOL, pool, (state.hidden, array(PIECES, len(PieceColumn))), (), array()))
+    result.append(make(Helper.POOL, pool, (state.hidden, array(PIECES, len(PieceColumn))), (), array(), to_host=True))
     return sorted(result, key=lambda program: (not is_serving(program.key, limits), not _is_of_full_set(program.key)))
 
 
@@ -193,10 +210,10 @@ def _draw_programs(limits: Limits, state: DeviceState, controls: ControlState) -
     after = (state.next_pos, state.sampling, state.logits)
     for rows in draw_sizes(limits.max_num_seqs, full=False):
         arguments = (last, *after, array(rows, len(DrawColumn)))
-        result.append(make(Draw(rows, False), draw_plain, arguments, (0,), (last, array(rows, 1))))
+        result.append(make(Draw(rows, False), draw_plain, arguments, (0,), (last, array(rows, 1)), to_host=True))
     for rows in draw_sizes(limits.max_num_seqs, full=True):
         arguments = (last, controls, *after, array(rows, DRAW_WIDTH))
-        result.append(make(Draw(rows, True), fully, arguments, (0, 1), (last, controls, array(rows))))
+        result.append(make(Draw(rows, True), fully, arguments, (0, 1), (last, controls, array(rows)), to_host=True))
     return result
 
 
@@ -224,7 +241,7 @@ def _full_programs(
         result.append(make(Masks(rows), set_masks, (controls.bits, array(rows, 1 + words)), (0,), controls.bits))
     targets = array(1 + min(MAX_SCORED, limits.extend_buckets[-1].logits))
     score = functools.partial(step.score, model, num_top(limits))
-    result.append(make(Helper.SCORE, score, (params, state.hidden, targets), (), array()))
+    result.append(make(Helper.SCORE, score, (params, state.hidden, targets), (), array(), to_host=True))
     return result
 
 

@@ -25,6 +25,7 @@ from jaxinfer.runtime.programs import (
     PAGES_ZEROED,
     PIECE_TOKENS,
     PIECES,
+    PINNED_HOST,
     Draw,
     Helper,
     Key,
@@ -42,7 +43,7 @@ type Pooled = tuple[list[int], list[jax.Array]]
 
 
 class PendingStep:
-    """A dispatched step; its results are already on their way to the host.
+    """A dispatched step, whose results the device writes to the host's memory.
 
     scored: of each row with targets, their number and blocks of logprobs.
     pooled: the row of each piece that was added up, and blocks of their sums.
@@ -60,9 +61,6 @@ class PendingStep:
         self._drawn: jax.Array | None = None
         self._scored, self._pooled = scored or {}, pooled
         self.on_masks: Callable[[np.ndarray], None] | None = None  # of a masked plan: what draws
-        blocks = [block for _, blocks in (*self._scored.values(), pooled) for block in blocks]
-        for array in (packed, *blocks):
-            array.copy_to_host_async()
 
     def draw(self, masks: np.ndarray) -> None:
         """Dispatch the draws of a masked plan."""
@@ -72,7 +70,6 @@ class PendingStep:
     def take(self, logits_rows: Sequence[int], drawn: jax.Array) -> None:
         """What a sampler made of it, by rows of logits, and each row's row of logits."""
         self._logits_rows, self._drawn = logits_rows, drawn
-        drawn.copy_to_host_async()
 
     def wait(self) -> StepResult:
         packed = np.asarray(self._packed)[: self._num_rows]
@@ -125,7 +122,7 @@ class DeviceRunner:
         self._turn = threading.Condition()  # a step with its draw, or one run on padding
         self._undrawn: Callable[[], PendingStep | None] = lambda: None  # the newest step, if it waits for its masks
         if limits.num_host_pages:
-            self._on_host = jax.sharding.SingleDeviceSharding(device, memory_kind="pinned_host")
+            self._on_host = jax.sharding.SingleDeviceSharding(device, memory_kind=PINNED_HOST)
             k = self._state.k
             blank = jax.device_put(np.zeros((k.shape[0], *k.shape[2:]), dtype), k.sharding)
             self._blank_page = (blank, blank)
@@ -307,15 +304,19 @@ class DeviceRunner:
         )
 
     def _ready_draws(self) -> dict[bool, tuple[int, ...]]:
-        """The sizes of the plain (False) and the full sampler that are there; all of one's while none is."""
+        """The sizes of the plain (False) and the full sampler that are there; all of one's until its largest is."""
         sizes = {full: buckets.draw_sizes(self.limits.max_num_seqs, full=full) for full in (False, True)}
-        ready = {full: tuple(rows for rows in sizes[full] if Draw(rows, full) in self._executables) for full in sizes}
-        return {full: ready[full] or sizes[full] for full in sizes}
+        return {full: self._ready([Draw(rows, full) for rows in sizes[full]]) for full in sizes}
 
     def _ready_masks(self) -> tuple[int, ...]:
-        """The sizes of masks that are there; all while none is."""
-        sizes = buckets.draw_sizes(self.limits.max_num_seqs, full=True)
-        return tuple(rows for rows in sizes if Masks(rows) in self._executables) or sizes
+        """The sizes of masks that are there; all until the largest is."""
+        return self._ready([Masks(rows) for rows in buckets.draw_sizes(self.limits.max_num_seqs, full=True)])
+
+    def _ready(self, keys: Sequence[Draw] | Sequence[Masks]) -> tuple[int, ...]:
+        """The rows of those that are there. keys: rising; only the last can carry any plan, so all until it is."""
+        if keys[-1] not in self._executables:
+            return tuple(key.rows for key in keys)
+        return tuple(key.rows for key in keys if key in self._executables)
 
     def _run_on_padding(self, program: Program) -> None:
         """The first run loads the code; of what moves pages, by way of the host's memory too.

@@ -19,6 +19,7 @@ from jaxinfer.models.ops import MOSAIC, MOSAIC_BATCH, MOSAIC_MANY, XLA, Joined, 
 from jaxinfer.models.registry import Family
 from jaxinfer.runtime.backends import (
     MOSAIC_BATCH_ROWS,
+    MOSAIC_HEAD_ROWS,
     MOSAIC_LINEAR_ROWS,
     MOSAIC_MANY_ROWS,
     XLA_ONLY,
@@ -29,7 +30,7 @@ from jaxinfer.runtime.controls import logprobs
 from jaxinfer.runtime.packing import ROW_WIDTH, DecodeColumn, ExtendLayout, PageColumn, PieceColumn, RowColumn
 from jaxinfer.runtime.sampler import largest_id
 from jaxinfer.runtime.state import DeviceState
-from jaxinfer_kernels import mosaic_decode, mosaic_extend, mosaic_gate_up
+from jaxinfer_kernels import mosaic_decode, mosaic_extend, mosaic_gate_up, mosaic_head
 from jaxinfer_kernels.decode_attention import decode_attention
 from jaxinfer_kernels.extend_attention import extend_attention
 from jaxinfer_kernels.paged_kv import page_size_of, write_kv
@@ -92,17 +93,16 @@ def decode(
     run = Joined(joined) if few else attend
     hidden, (k, v) = model.family.forward(model.config, params, tokens, positions, kv, run, linears)
     slots, live, positions, hidden = (rows[:batch] for rows in (slots, live, positions, hidden))
-    logits = _logits(model, params, hidden)
-    drawn = largest_id(logits)
+    stored, drawn = _head(model, params, state.logits, hidden)
     state = state.replace(
         k=k,
         v=v,
         page_table=page_table,
         last_token=state.last_token.at[slots].set(jnp.where(live, drawn, 0)),
         next_pos=state.next_pos.at[slots].set(jnp.where(live, positions + 1, 0)),
-        logits=_first_rows(state.logits, logits),
+        logits=stored,
     )
-    return state, _pack(drawn, hidden)
+    return _with_result(state, ("last_token", "next_pos"), drawn, hidden)
 
 
 def extend(
@@ -146,7 +146,7 @@ def extend(
         hidden=_first_rows(state.hidden, hidden),
     )
     state, drawn = _sample_rows(model, bucket, params, state, last_hidden, slots, logits_rows)
-    return state, _pack(drawn, last_hidden)
+    return _with_result(state, ("last_token", "next_pos", "hidden"), drawn, last_hidden)
 
 
 def score(model: Model, top: int, params: Params, hidden: jax.Array, upload: jax.Array) -> jax.Array:
@@ -252,16 +252,26 @@ def _sample_rows(
         .at[jnp.where(sampling, logits_rows, bucket.logits)]
         .set(jnp.arange(bucket.rows, dtype=jnp.int32), mode="drop")
     )  # [L]; unused rows of logits repeat row 0
-    logits = _logits(model, params, last_hidden[row_of])
-    drawn = largest_id(logits)[jnp.maximum(logits_rows, 0)]  # [R]
+    stored, largest = _head(model, params, state.logits, last_hidden[row_of])
+    drawn = largest[jnp.maximum(logits_rows, 0)]  # [R]
     kept = jnp.where(sampling, slots, 0)
-    stored = state.last_token.at[kept].set(jnp.where(kept > 0, drawn, 0))
-    return state.replace(last_token=stored, logits=_first_rows(state.logits, logits)), drawn
+    last_token = state.last_token.at[kept].set(jnp.where(kept > 0, drawn, 0))
+    return state.replace(last_token=last_token, logits=stored), drawn
 
 
-def _logits(model: Model, params: Params, hidden: jax.Array) -> jax.Array:
-    """f32[R, V]. Computed once: XLA would rather do it a second time than copy the result into the state."""
-    return jax.lax.optimization_barrier(model.family.unembed(model.config, params, hidden))
+def _head(model: Model, params: Params, kept: jax.Array, hidden: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """kept f32[L, V] with the logits of hidden [R, D] as its first rows, and where each is largest, i32[R]."""
+    family = model.family
+    if model.backends.head is Backend.MOSAIC and family.head and len(hidden) <= MOSAIC_HEAD_ROWS:
+        matrix = family.head(params)
+        if mosaic_head.supported(len(hidden), len(kept), *matrix.shape, hidden.dtype):
+            return mosaic_head.head(hidden, matrix, kept)
+    # Computed once: XLA would rather do it a second time than copy the result into the state.
+    logits = jax.lax.optimization_barrier(family.unembed(model.config, params, hidden))
+    # Beside what follows, XLA would copy them while it computes tokens, and no CUDA graph could hold the end of the
+    # step: the copy would end only after the tokens' way to the host, which no graph holds.
+    stored = jax.lax.optimization_barrier(_first_rows(kept, logits))
+    return stored, largest_id(stored[: len(logits)])
 
 
 def _first_rows(rows: jax.Array, new: jax.Array) -> jax.Array:
@@ -269,6 +279,14 @@ def _first_rows(rows: jax.Array, new: jax.Array) -> jax.Array:
     return jax.lax.dynamic_update_slice(rows, new, (0, 0))
 
 
-def _pack(tokens: jax.Array, hidden: jax.Array) -> jax.Array:
+def _with_result(
+    state: DeviceState, changed: tuple[str, ...], tokens: jax.Array, hidden: jax.Array
+) -> tuple[DeviceState, jax.Array]:
+    """The state and what goes to the host, i32[R, 2]: the last thing of a step, after all that has `changed`.
+
+    No CUDA graph holds the copy to the host: what XLA does beside it, it launches kernel by kernel.
+    """
     finite = jnp.all(jnp.isfinite(hidden), axis=-1)
-    return jnp.stack([tokens, finite.astype(jnp.int32)], axis=-1)
+    packed = jnp.stack([tokens, finite.astype(jnp.int32)], axis=-1)
+    fields, packed = jax.lax.optimization_barrier(({name: getattr(state, name) for name in changed}, packed))
+    return state.replace(**fields), packed

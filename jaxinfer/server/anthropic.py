@@ -9,7 +9,7 @@ from jaxinfer.protocol.anthropic_message import Message
 from jaxinfer.protocol.carried import speaking_of
 from jaxinfer.protocol.chat import switched
 from jaxinfer.protocol.responses import encode_json
-from jaxinfer.server.body import read_json, unread
+from jaxinfer.server.body import read_json, read_ranked, unread
 from jaxinfer.server.completions import answer_chat, open_llm
 from jaxinfer.server.stream import EventStream
 
@@ -17,7 +17,7 @@ from jaxinfer.server.stream import EventStream
 async def create_message(request: Request) -> Response | EventStream:
     """One conversation in, the assistant's next message out."""
     llm = open_llm(request)
-    chat = read_message_request(await read_json(request, request.app.state.settings.max_body_bytes))
+    chat = read_message_request(await read_ranked(request))
     request_id = request.state.request_id
     message = Message(f"msg_{request_id}", served_model(llm.info, chat.wire.model), request_id)
     with speaking_of(NAMES):

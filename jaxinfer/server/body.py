@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from jaxinfer.protocol.body import LARGE_BYTES, parse_body
-from jaxinfer.protocol.fields import refuse_unknown, warning_text
+from jaxinfer.protocol.fields import read_priority, refuse_unknown, warning_text
 from jaxinfer.server.large_bodies import Held
 
 WARNINGS = "x-jaxinfer-warnings"
@@ -23,6 +23,13 @@ async def read_json(request: Request, max_bytes: int) -> dict[str, Any]:
         async with request.app.state.parsing:  # one at a time: many numbers hold the interpreter for 30 ms in a row
             return await asyncio.to_thread(parse_body, raw)
     return parse_body(raw)
+
+
+async def read_ranked(request: Request) -> dict[str, Any]:
+    """The same of a route that computes, its priority being the one of the header if there is one, as vLLM has it."""
+    body = await read_json(request, request.app.state.settings.max_body_bytes)
+    header = request.headers.get("x-vllm-priority")
+    return body if header is None else {**body, "priority": read_priority(header)}
 
 
 def unread(request: Request, names: tuple[str, ...]) -> dict[str, str]:

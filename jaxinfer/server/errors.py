@@ -11,21 +11,22 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from jaxinfer.errors import ApiError, InvalidRequest, Overloaded, Unauthorized, Unavailable
+from jaxinfer.llm.admission import RETRY_BUSY_S, RETRY_STARTING_S
 from jaxinfer.protocol.anthropic_message import anthropic_error_body
 from jaxinfer.protocol.responses import error_body
-from jaxinfer.server.settings import ServerSettings
 
 _KEPT = re.compile(r"/v1/(files|batches)(/|$)")
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large", 415: "unsupported_media_type"}
 
 
-def error_response(error: ApiError, settings: ServerSettings, scope: Scope) -> Response:
+def error_response(error: ApiError, scope: Scope) -> Response:
     """An ApiError as a response; a 429 or 503 always says when to come back, a 401 what is asked for."""
     headers = {}
     if isinstance(error, Unauthorized):
         headers["www-authenticate"] = "Bearer"
     if isinstance(error, Overloaded | Unavailable):
-        headers["retry-after"] = str(max(1, math.ceil(_retry_after_s(error, settings))))
+        usual_s = RETRY_BUSY_S if isinstance(error, Overloaded) else RETRY_STARTING_S
+        headers["retry-after"] = str(max(1, math.ceil(usual_s if error.retry_after_s is None else error.retry_after_s)))
     body = body_for(error, error.status, scope["path"], scope["state"]["request_id"])
     return Response(body, error.status, headers, "application/json")
 
@@ -40,18 +41,10 @@ def is_anthropic(path: str) -> bool:
     return path == "/v1/messages" or path.startswith("/v1/messages/")
 
 
-def _retry_after_s(error: ApiError, settings: ServerSettings) -> float:
-    if error.retry_after_s is not None:
-        return error.retry_after_s
-    if isinstance(error, Overloaded):
-        return settings.overloaded_retry_s
-    return settings.draining_retry_s if error.code == "draining" else settings.starting_retry_s
-
-
 async def render_api_error(request: Request, error: Exception) -> Response:
     """Starlette's hook for what handlers raise on purpose."""
     assert isinstance(error, ApiError)
-    return error_response(error, request.app.state.settings, request.scope)
+    return error_response(error, request.scope)
 
 
 async def render_http_error(request: Request, error: Exception) -> Response:
@@ -85,9 +78,4 @@ def unavailable(status: str, *, serve_early: bool = False) -> Unavailable | None
         return Unavailable("the server is shutting down and takes no new requests; ask another", code="draining")
     if status == "ready" or (status == "serving" and serve_early):
         return None
-    return starting()
-
-
-def starting() -> Unavailable:
-    """The refusal while the model loads or the engine compiles."""
     return Unavailable("the model is still loading; try again, or wait for GET /ready to answer 200", code="starting")

@@ -50,7 +50,7 @@ class Guard:
             if is_counted:
                 self._quota.take(tenant)
         except ApiError as error:
-            await error_response(error, self._settings, scope)(scope, receive, send)
+            await error_response(error, scope)(scope, receive, send)
             return
         try:
             await self.app(scope, receive, send)

@@ -10,7 +10,8 @@ from typing import get_args
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import Metric
 
-from jaxinfer.llm.async_llm import AsyncLLM, Status
+from jaxinfer.llm.admission import Status
+from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.latency import Latency
 from jaxinfer.llm.types import Stats
 from jaxinfer.server.families import Labels, by_label, counter, gauge, histogram

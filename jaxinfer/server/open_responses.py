@@ -17,7 +17,7 @@ from jaxinfer.protocol.response_object import ResponseForm
 from jaxinfer.protocol.response_output import Said
 from jaxinfer.protocol.responses import encode_json
 from jaxinfer.protocol.validate import show, unsupported
-from jaxinfer.server.body import read_json
+from jaxinfer.server.body import read_ranked
 from jaxinfer.server.completions import answer_chat, open_llm
 from jaxinfer.server.response_store import ResponseStore, Stored
 from jaxinfer.server.running import end
@@ -27,7 +27,7 @@ from jaxinfer.server.stream import EventStream
 async def create_response(request: Request) -> Response | EventStream:
     """A text or messages in, the assistant's next message out; it may go on from an earlier response."""
     llm = open_llm(request)
-    body = await read_json(request, request.app.state.settings.max_body_bytes)
+    body = await read_ranked(request)
     store: ResponseStore = request.app.state.responses
     tenant, response_id = request.state.tenant.name, f"resp_{secrets.token_hex(24)}"
 

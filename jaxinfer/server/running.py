@@ -55,6 +55,11 @@ class Running:
             if not self._by_key[key]:
                 del self._by_key[key]
 
+    def cut_off(self) -> None:
+        """The server ends: let all of them that are aborted from now on say so by an error."""
+        for generation in self._all:
+            generation.is_cut_off = True
+
     def known_as(self, key: Key) -> list[Entry]:
         """Those under way that the tenant knows by that id."""
         return self._by_key.get(key, [])[:]

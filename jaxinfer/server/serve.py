@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 
 from jaxinfer.errors import ConfigError, JaxInferError
 from jaxinfer.llm.async_llm import AsyncLLM
+from jaxinfer.server.running import Running
 from jaxinfer.server.tls import Tls
 from jaxinfer.server.wire import BoundedProtocol
 
@@ -62,7 +63,7 @@ def run_server(
         ssl_keyfile=None if tls is None else tls.keyfile,
     )
     sys.setswitchinterval(_SWITCH_S)
-    server = _DrainingServer(config, app.state.llm, drain_timeout_s, start, until_failed)
+    server = _DrainingServer(config, app.state.llm, app.state.running, drain_timeout_s, start, until_failed)
     try:
         server.run(sockets=[listener])
     finally:
@@ -99,6 +100,7 @@ class _DrainingServer(uvicorn.Server):
         self,
         config: uvicorn.Config,
         llm: AsyncLLM,
+        running: Running,
         drain_timeout_s: float,
         start: Callable[[], Awaitable[None]] | None,
         until_failed: Callable[[], Awaitable[None]] | None,
@@ -106,6 +108,7 @@ class _DrainingServer(uvicorn.Server):
         super().__init__(config)
         self.start_error: BaseException | None = None
         self._llm = llm
+        self._running = running
         self._drain_timeout_s = drain_timeout_s
         self._start = start
         self._until_failed = until_failed
@@ -154,10 +157,11 @@ class _DrainingServer(uvicorn.Server):
             self.should_exit = self.force_exit = True
 
     async def _hurry(self) -> None:
-        """Abort what runs and let each stream say so."""
+        """Abort what runs and let each answer say so, by an error."""
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_HURRY_S):
+                    self._running.cut_off()
                     await self._llm.drain(0.0)
                     while self.server_state.tasks:
                         await asyncio.sleep(0.01)

@@ -14,7 +14,6 @@ class ServerSettings:
     stall_timeout_s: how long the engine may have work and take no step before the server says that it is ill.
     log_requests: a line in the log for each request, without what it asked and what it was answered.
     strict: refuse a body with fields that nobody reads; else the answer names them in a header.
-    starting_retry_s, draining_retry_s, overloaded_retry_s: the Retry-After of a 503 or 429 that brings none itself.
     api_keys: one of them must come with a request; none: nobody is asked.
     allowed_hosts: names the Host header may hold, in lower case; none: any.    allowed_origins: sites whose pages may
     read answers, "*" being all.    max_requests_per_key, max_requests_per_minute_per_key: POSTs of one tenant running
@@ -32,9 +31,6 @@ class ServerSettings:
     stall_timeout_s: float = 10.0
     log_requests: bool = False
     strict: bool = False
-    starting_retry_s: float = 5.0
-    draining_retry_s: float = 5.0
-    overloaded_retry_s: float = 1.0
     api_keys: tuple[ApiKey, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()

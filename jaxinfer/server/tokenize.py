@@ -11,6 +11,9 @@ from jaxinfer.protocol.responses import encode_json
 from jaxinfer.protocol.tokenize import TokenizeRequest, read_apply_template, read_detokenize, read_tokenize
 from jaxinfer.server.body import read_json, unread
 from jaxinfer.server.completions import open_llm
+from jaxinfer.server.watch import while_connected
+
+_IDS_AT_ONCE = 4096  # some hundredths of a second
 
 
 async def tokenize(request: Request) -> Response:
@@ -19,12 +22,13 @@ async def tokenize(request: Request) -> Response:
     wanted = read_tokenize(await read_json(request, request.app.state.settings.max_body_bytes))
     served_model(llm.info, wanted.wire.model)
     headers = unread(request, wanted.unknown)
-    ids = await _ids(llm, wanted)
-    strings = None
-    if wanted.wire.return_token_strs:
-        strings = [await llm.decode([token_id], skip_special_tokens=False) for token_id in ids]
-    answer = {"count": len(ids), "max_model_len": llm.info.max_model_len, "tokens": ids, "token_strs": strings}
-    return _json(answer, headers)
+
+    async def run() -> dict[str, Any]:
+        ids = await _ids(llm, wanted)
+        strings = await _each(llm, ids) if wanted.wire.return_token_strs else None
+        return {"count": len(ids), "max_model_len": llm.info.max_model_len, "tokens": ids, "token_strs": strings}
+
+    return _json(await while_connected(request.receive, run()), headers)
 
 
 async def apply_template(request: Request) -> Response:
@@ -48,6 +52,14 @@ async def _ids(llm: AsyncLLM, wanted: TokenizeRequest) -> list[int]:
         template_kwargs=wanted.wire.chat_template_kwargs,
         tools=wanted.wire.tools or None,
     )
+
+
+async def _each(llm: AsyncLLM, ids: list[int]) -> list[str]:
+    """The text of each, so many at a time that other requests, and a client that leaves, need not wait for all."""
+    found: list[str] = []
+    for start in range(0, len(ids), _IDS_AT_ONCE):
+        found += await llm.decode_each(ids[start : start + _IDS_AT_ONCE])
+    return found
 
 
 async def detokenize(request: Request) -> Response:

@@ -30,7 +30,8 @@ from jaxinfer.text.tokenizer import Tokenizer, read_json_object, read_tokenizer_
 # Set by the request itself; template_kwargs may not override them.
 _RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message"})
 # Clients send these to every model; a template that does not read them has nothing to switch.
-_COMMON_VARIABLES = frozenset({"documents", "enable_thinking", "thinking"})
+_THINKING = ("enable_thinking", "thinking")  # one switch: each template reads the one or the other
+_COMMON_VARIABLES = frozenset({"documents", *_THINKING})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +50,7 @@ class ChatTemplate:
 
     source: the template, or templates by name ("default", and "tool_use" for requests with tools).
     variables: what `template_kwargs` may set.    reads_tools: it shows tools to the model.
-       now: the clock of `strftime_now`.
-    max_render_s: processor time that one rendering may take.
+    now: the clock of `strftime_now`.    max_render_s: processor time that one rendering may take.
     Raises CheckpointError when a template is no valid Jinja.
     """
 
@@ -253,6 +253,9 @@ class ChatTemplate:
                     param="chat_template_kwargs",
                 )
         variables: dict[str, Any] = plain_data(template_kwargs, "chat_template_kwargs")
+        wanted = [variables[name] for name in _THINKING if name in variables]
+        if len(wanted) == 1:
+            variables |= dict.fromkeys(_THINKING, wanted[0])
         if variables.get("documents") is not None:
             plain_objects(variables["documents"], "documents")
         return variables

@@ -1,7 +1,8 @@
 """Detokenizer: token ids in, text out, as soon as it is certain.
 
-For every way of cutting the ids into calls, joined `feed`s + `flush` == Tokenizer.decode(all ids). What was given out
-is never taken back, half a character is held back, and the cost of a token does not depend on what came before it.
+For every way of cutting the ids into calls, joined `feed`s + `flush` == Tokenizer.decode(all ids), or what these add to
+a text that goes on. What was given out is never taken back, half a character is held back, and the cost of a token does
+not depend on what came before it.
 """
 
 import codecs
@@ -17,12 +18,15 @@ if TYPE_CHECKING:
 
 
 class Detokenizer:
-    """The text of one sequence. skip_special_tokens: leave tokens like `<|im_end|>` out of the text."""
+    """The text of one sequence. skip_special_tokens: leave tokens like `<|im_end|>` out of the text.    goes_on: text
+    stands before it, so that a space in front is kept; a decoder that does not work token by token may drop it.
+    """
 
-    def __init__(self, tokenizer: "Tokenizer", *, skip_special_tokens: bool = True) -> None:
-        table = tokenizer.piece_table(skip_special_tokens)
+    def __init__(self, tokenizer: "Tokenizer", *, skip_special_tokens: bool = True, goes_on: bool = False) -> None:
         self._inner = (
-            _Stream(tokenizer, skip_special_tokens) if table is None else _Bytes(tokenizer, skip_special_tokens)
+            _Stream(tokenizer, skip_special_tokens)
+            if tokenizer.piece_table(skip_special_tokens) is None
+            else _Bytes(tokenizer, skip_special_tokens, goes_on)
         )
 
     def feed(self, ids: Sequence[int]) -> str:
@@ -37,13 +41,13 @@ class Detokenizer:
 class _Bytes:
     """Joins the tokens' bytes; UTF-8 itself says where a character ends."""
 
-    def __init__(self, tokenizer: "Tokenizer", skip_special_tokens: bool) -> None:
+    def __init__(self, tokenizer: "Tokenizer", skip_special_tokens: bool, goes_on: bool) -> None:
         table, pieces = tokenizer.piece_table(skip_special_tokens), tokenizer.pieces
         assert table is not None and pieces is not None
         self._table = table
         self._utf8 = codecs.getincrementaldecoder("utf-8")(pieces.errors)
-        self._strip = pieces.strip  # spaces still to be dropped from the start
-        self._at_start = pieces.first_differs
+        self._strip = 0 if goes_on else pieces.strip  # spaces still to be dropped from the start
+        self._at_start = pieces.first_differs and not goes_on
 
     def feed(self, ids: Sequence[int]) -> str:
         if self._at_start:

@@ -10,7 +10,7 @@ from functools import partial
 
 from jaxinfer.text.detokenizer import Detokenizer
 from jaxinfer.text.state import TextDelta, TextState
-from jaxinfer.text.thinking import CLOSE, Start, Thinking
+from jaxinfer.text.thinking import CLOSE, Start, Thinking, Thoughts
 from jaxinfer.text.tokenizer import Tokenizer
 from jaxinfer.text.tools.reader import CallDelta, ToolReader, merged
 
@@ -48,6 +48,7 @@ class MessageText:
         self._thinking = thinking
         self._tools = tools
         self._state: Start = "answering" if thinking is None else start
+        self._thoughts = None if thinking is None else Thoughts(start, thinking.open_id, thinking.close_id)
         self._num_tokens = 0
         self._text = self._new_text(start_after=start_after)
         self._lead = ""  # white space before it is known whether thoughts follow
@@ -85,6 +86,7 @@ class MessageText:
             elif self._after_thoughts and self._is_line_end(token_ids[at]):
                 count = 1
                 self._detokenizer.feed((token_ids[at],))
+                self._text.skip()
             else:
                 found = self._text.feed(token_ids[at:])
                 count = found.num_tokens
@@ -107,15 +109,15 @@ class MessageText:
         return self._answer(text) + self._end_tools()
 
     def _begin(self, token_id: int, content: list[str]) -> int:
-        """A token where thoughts or content may begin; the first that is not blank decides."""
-        assert self._thinking is not None
-        if token_id == self._thinking.open_id:
+        """A token where thoughts or content may begin; the first that is not blank decides, or the last that may."""
+        assert self._thoughts is not None
+        if self._thoughts.follow(token_id):
             self._detokenizer.feed((token_id,))
             self._parts.num_thinking += 1
             self._lead, self._state = "", "thinking"
             return 1
         self._lead += self._text.feed((token_id,)).text
-        if self._lead.strip():
+        if self._lead.strip() or not self._thoughts.may_begin:
             lead, self._lead, self._state = self._lead, "", "answering"
             content.append(self._answer(lead))
         return 1

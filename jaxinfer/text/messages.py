@@ -1,10 +1,12 @@
 """Messages as chat templates expect them, from messages as clients send them. The caller's objects stay untouched."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from jaxinfer.errors import InvalidRequest
+from jaxinfer.text.tools.strict_json import dumped, loaded
 
 # How a template reads `content`: as a string, as a list of {"type": "text"} parts, or either.
 ContentFormat = Literal["text", "parts", "either"]
@@ -29,6 +31,8 @@ def plain_messages(messages: Any) -> list[dict[str, Any]]:
 
 def plain_data(value: Any, name: str) -> Any:
     """A deep copy made of None, bool, int, float, str, list and dict alone: a template must not get hold of objects."""
+    if type(value) is float and not math.isfinite(value):
+        raise InvalidRequest(f"{name} must be plain JSON data, which has no {value}.", param=name)
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, str):  # an enum, say
@@ -111,8 +115,9 @@ def _plain_message(given: Any, i: int) -> dict[str, Any]:
 def _arguments(text: str) -> Any:
     """OpenAI sends arguments as a JSON string, templates write them with `tojson`, which would quote them twice."""
     try:
-        parsed = json.loads(text or "{}")
-    except (ValueError, RecursionError):  # what a model wrote may be no JSON: show it as it is
+        parsed = loaded(text or "{}")
+        dumped(parsed)
+    except (ValueError, RecursionError):  # what a model wrote may be no JSON, or hold 1e999: show it as it is
         return text
     return parsed if isinstance(parsed, dict) else text
 

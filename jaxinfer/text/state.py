@@ -59,6 +59,10 @@ class TextState:
                 return TextDelta("".join(parts), count, stop)
         return TextDelta("".join(parts), len(token_ids))
 
+    def skip(self) -> None:
+        """Count a token whose text is not part of this one."""
+        self._unsearched = max(self._unsearched - 1, 0)
+
     def finish(self) -> str:
         """The text still held back, once the sequence has ended; nothing after a stop string."""
         if self.stop is not None:

@@ -7,7 +7,6 @@ or reaches for what the sandbox hides is not. Imports no jax.
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 from jinja2.exceptions import SecurityError
 
-import jaxinfer.text
+from jaxinfer import children
 from jaxinfer.errors import CheckpointError, InvalidRequest
 from jaxinfer.text.chat_template import ChatTemplate
 from jaxinfer.text.sandbox import LimitExceeded
@@ -40,15 +39,13 @@ _TRIALS: tuple[dict[str, Any], ...] = (
 def try_template(folder: str | Path, *, timeout_s: float = TIMEOUT_S, memory_bytes: int = MEMORY_BYTES) -> None:
     """Run the trial of the template in a checkpoint's folder. Raises CheckpointError when the template is not fit."""
     given = json.dumps({"folder": str(folder), "timeout_s": timeout_s, "memory_bytes": memory_bytes})
-    package_root = str(Path(jaxinfer.text.__path__[0]).parent.parent)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([package_root, os.environ.get("PYTHONPATH", "")])}
     try:
         child = subprocess.run(
-            [sys.executable, "-m", "jaxinfer.text.trial"],
+            children.python("-m", "jaxinfer.text.trial"),
             input=given,
             capture_output=True,
             text=True,
-            env=environment,
+            env=children.environment(),
             timeout=timeout_s + 10,  # Python's own start, on a busy machine
         )
     except subprocess.TimeoutExpired:

@@ -36,6 +36,8 @@ def write_kv(
       page_ids:     i32[T]; padding tokens name page P, which is not there.    offsets: i32[T], the place in the page.
     Returns k, v; in place where the caller donates them.
     """
+    if len(page_ids) == 1:
+        return _write_one(k, layer, new_k, page_ids, offsets), _write_one(v, layer, new_v, page_ids, offsets)
     # Padding is dropped, and no two places are the same. Where they may be, a GPU takes turns at every element of them:
     # with the padding all in one page that was 58 % of the time of four prompts of 8,000 tokens.
     how = {"mode": "drop", "unique_indices": True}
@@ -43,6 +45,17 @@ def write_kv(
         k.at[layer, page_ids, :, offsets].set(new_k, **how),
         v.at[layer, page_ids, :, offsets].set(new_v, **how),
     )
+
+
+def _write_one(
+    pages: jax.Array, layer: jax.Array, new: jax.Array, page_ids: jax.Array, offsets: jax.Array
+) -> jax.Array:
+    """One token: a scatter that may drop it would read what was there first, in a kernel of its own.
+
+    Padding goes to page 0, which is nobody's.
+    """
+    page = jnp.where(page_ids[0] < pages.shape[1], page_ids[0], 0)
+    return jax.lax.dynamic_update_slice(pages, new[None, :, :, None], (layer, page, 0, offsets[0], 0))
 
 
 def gather_pages(pages: jax.Array, layer: jax.Array, page_ids: jax.Array) -> jax.Array:

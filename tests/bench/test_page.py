@@ -1,5 +1,7 @@
 """The page of a report: whole, readable without anything else, charts beneath the tables they are of."""
 
+import dataclasses
+import math
 import re
 from html.parser import HTMLParser
 
@@ -56,3 +58,25 @@ def test_a_line_has_a_point_for_each_figure_and_rows_without_are_left_out():
     svg = as_svg(LINE, TABLE)
     assert svg.count("<circle") == 2 and svg.count("<polyline") == 1
     assert as_svg(LINE, Table("speed", TABLE.columns, [("8", None, None)])) == ""
+
+
+def test_what_a_chart_counts_in_stands_between_its_legend_and_its_figures_where_no_name_is():
+    table = Table("speed", TABLE.columns, [(f"a name too long for its place {i}", 1.0, 1.0) for i in range(9)])
+    svg = as_svg(dataclasses.replace(BARS, unit="longest ms"), table)
+    y = {text: float(at) for at, text in re.findall(r'y="([\d.]+)"[^>]*>([^<]+)</text>', svg)}
+    top = min(float(at) for at in re.findall(r'<line x1="[\d.]+" y1="([\d.]+)"', svg))
+    assert y["tok/s"] < y["longest ms"] < top < y["a name too long for its place 0"]
+
+
+def test_names_that_are_turned_aside_are_whole():
+    """Whatever a name reaches of the picture is in it: 7 a letter, from its end to its beginning, down and left."""
+    for names in (["short", "b"], ["a name too long for its place " * 2, "b", *(f"row {i}" for i in range(9))]):
+        svg = as_svg(BARS, Table("speed", TABLE.columns, [(name, 1.0, 1.0) for name in names]))
+        left, top, width, height = map(float, re.search(r'viewBox="([^"]+)"', svg)[1].split())
+        assert (left, top, left + width) == (min(left, 0), 0, 760)
+        turned = re.findall(r'rotate\(-18 ([\d.]+) ([\d.]+)\)">([^<]+)<', svg)
+        assert len(turned) == (0 if len(names) == 2 else len(names))  # all or none
+        assert (left < 0) == (len(names) > 2)
+        for x, y, text in turned:
+            assert float(x) - 7 * len(text) * math.cos(math.radians(18)) >= left - 1
+            assert float(y) + 7 * len(text) * math.sin(math.radians(18)) <= height

@@ -40,6 +40,7 @@ def test_a_model_with_random_weights_on_purpose_is_well_and_one_that_has_them_by
     assert "nats a token, guessing has 5.95**, repeats itself, rests" in checks_of(bad, config.model)
 
 
+@pytest.mark.slow
 def test_numbers_that_are_not_finite_end_the_questions(config):
     tensors = random_tensors(model_config("qwen3"))
     tensors["model.norm.weight"][0] = np.nan

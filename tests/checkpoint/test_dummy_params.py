@@ -15,14 +15,13 @@ from tests.support.checkpoints import model_config
 CPU = jax.devices("cpu")[0]
 
 
-def specs(family: str, layout: str = "stacked", **overrides: object) -> object:
+def specs(family: str, **overrides: object) -> object:
     raw = model_config(family, **overrides)
-    return family_for(raw).parameters(family_for(raw).config_from_hf(raw), layout)
+    return family_for(raw).parameters(family_for(raw).config_from_hf(raw))
 
 
-@pytest.mark.parametrize("layout", ["stacked", "per_layer"])
-def test_the_arrays_have_the_specs_structure_shapes_and_dtype(layout: str) -> None:
-    tree = specs("qwen2", layout)
+def test_the_arrays_have_the_specs_structure_shapes_and_dtype() -> None:
+    tree = specs("qwen2")
     params = dummy_params(tree, "bfloat16", 0, CPU)
     assert jax.tree.structure(params) == jax.tree.structure(tree)
     assert [leaf.shape for leaf in jax.tree.leaves(params)] == [spec.shape for spec in jax.tree.leaves(tree)]
@@ -43,8 +42,8 @@ def test_matrices_are_nearly_normal_norms_are_one_and_biases_zero() -> None:
 
 def test_rows_columns_layers_and_leaves_are_unlike_each_other() -> None:
     params = dummy_params(specs("qwen3", hidden_size=256, vocab_size=512, num_hidden_layers=3), "float32", 0, CPU)
-    rows = [*np.asarray(params.embed), *np.asarray(params.layers.qkv).reshape(-1, 256)]
-    rows += [*np.asarray(params.layers.gate_up).reshape(-1, 256)]
+    rows = [*np.asarray(params.embed), *np.concatenate(params.layers.qkv)]
+    rows += [*np.concatenate(params.layers.gate_up)]
     likeness = np.corrcoef(np.stack(rows)) - np.eye(len(rows))
     assert np.abs(likeness).max() < 0.4  # six sigma for 256 values
     columns = np.corrcoef(np.asarray(params.embed).T) - np.eye(256)
@@ -56,14 +55,6 @@ def test_the_seed_decides_every_value() -> None:
     first, again, other = (dummy_params(tree, "float32", seed, CPU) for seed in (0, 0, 1))
     jax.tree.map(np.testing.assert_array_equal, first, again)
     assert float((first.embed == other.embed).mean()) < 0.05
-
-
-def test_both_layouts_work_with_the_same_number_of_values() -> None:
-    sizes = [
-        sum(leaf.size for leaf in jax.tree.leaves(dummy_params(specs("llama", layout), "float16", 0, CPU)))
-        for layout in ("stacked", "per_layer")
-    ]
-    assert sizes[0] == sizes[1]
 
 
 def test_a_model_beyond_the_memory_is_refused() -> None:

@@ -33,7 +33,7 @@ def library_tensors(folder: Path) -> dict[str, np.ndarray]:
     }
 
 
-def expected_params(tensors: dict[str, np.ndarray], layout: str) -> dict[str, Any]:
+def expected_params(tensors: dict[str, np.ndarray]) -> dict[str, Any]:
     """What the dense family's parameters must be, by field, built the plain way."""
     num_layers = 1 + max(int(name.split(".")[2]) for name in tensors if name.startswith("model.layers."))
 
@@ -43,16 +43,15 @@ def expected_params(tensors: dict[str, np.ndarray], layout: str) -> dict[str, An
         ]
         return np.stack(per_layer) if stack else per_layer
 
-    stack = layout == "stacked"
     params = {
         "embed": tensors["model.embed_tokens.weight"],
         "final_norm": tensors["model.norm.weight"],
         "attention_norm": kind("input_layernorm.weight"),
         "mlp_norm": kind("post_attention_layernorm.weight"),
-        "qkv": kind(*(f"self_attn.{name}_proj.weight" for name in "qkv"), stack=stack),
-        "o": kind("self_attn.o_proj.weight", stack=stack),
-        "gate_up": kind("mlp.gate_proj.weight", "mlp.up_proj.weight", stack=stack),
-        "down": kind("mlp.down_proj.weight", stack=stack),
+        "qkv": kind(*(f"self_attn.{name}_proj.weight" for name in "qkv"), stack=False),
+        "o": kind("self_attn.o_proj.weight", stack=False),
+        "gate_up": kind("mlp.gate_proj.weight", "mlp.up_proj.weight", stack=False),
+        "down": kind("mlp.down_proj.weight", stack=False),
     }
     if "lm_head.weight" in tensors:
         params["unembed"] = tensors["lm_head.weight"]
@@ -74,26 +73,22 @@ def assert_loaded(params: Any, expected: dict[str, Any]) -> None:
             np.testing.assert_array_equal(np.asarray(one), other, err_msg=key)
 
 
-@pytest.mark.parametrize("layout", ["stacked", "per_layer"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_arrays_equal_the_librarys_whether_tied_or_not_in_one_file_or_three(
-    family: str, layout: str, tmp_path: Path
-) -> None:
+def test_arrays_equal_the_librarys_whether_tied_or_not_in_one_file_or_three(family: str, tmp_path: Path) -> None:
     for tied, num_shards in ((True, 1), (False, 3)):
         folder = tmp_path / f"{tied}"
         write_checkpoint(folder, family, num_shards=num_shards, tie_word_embeddings=tied)
-        params = open_checkpoint(folder, layout=layout)
+        params = open_checkpoint(folder)
         assert (params.unembed is None) == tied
-        assert_loaded(params, expected_params(library_tensors(folder), layout))
+        assert_loaded(params, expected_params(library_tensors(folder)))
 
 
 # One row at a time; a few rows; whole layers and most leaves at once.
 @pytest.mark.parametrize("chunk_bytes", [1, 3000, 40_000])
-@pytest.mark.parametrize("layout", ["stacked", "per_layer"])
-def test_the_size_of_a_chunk_does_not_change_what_is_loaded(layout: str, chunk_bytes: int, tmp_path: Path) -> None:
+def test_the_size_of_a_chunk_does_not_change_what_is_loaded(chunk_bytes: int, tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "qwen2", num_shards=2, num_hidden_layers=3, hidden_size=32, vocab_size=40)
-    params = open_checkpoint(tmp_path, layout=layout, chunk_bytes=chunk_bytes)
-    assert_loaded(params, expected_params(library_tensors(tmp_path), layout))
+    params = open_checkpoint(tmp_path, chunk_bytes=chunk_bytes)
+    assert_loaded(params, expected_params(library_tensors(tmp_path)))
 
 
 @pytest.mark.parametrize("stored", ["float32", "bfloat16", "float16"])
@@ -104,7 +99,7 @@ def test_values_are_converted_to_the_dtype_asked_for(stored: str, dtype: str, tm
     target = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
     tensors = {name: array.astype(target) for name, array in library_tensors(tmp_path).items()}
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype(target)}
-    assert_loaded(params, expected_params(tensors, "stacked"))
+    assert_loaded(params, expected_params(tensors))
 
 
 def test_sources_of_one_leaf_may_be_stored_in_different_dtypes(tmp_path: Path) -> None:
@@ -114,7 +109,7 @@ def test_sources_of_one_leaf_may_be_stored_in_different_dtypes(tmp_path: Path) -
     tensors[key] = tensors[key].astype(ml_dtypes.bfloat16)
     write_safetensors(tmp_path / "model.safetensors", tensors)
     tensors[key] = tensors[key].astype(np.float32)
-    assert_loaded(open_checkpoint(tmp_path), expected_params(tensors, "stacked"))
+    assert_loaded(open_checkpoint(tmp_path), expected_params(tensors))
 
 
 def test_values_beyond_float16_are_refused_not_made_infinite(tmp_path: Path) -> None:
@@ -124,7 +119,7 @@ def test_values_beyond_float16_are_refused_not_made_infinite(tmp_path: Path) -> 
     write_safetensors(tmp_path / "model.safetensors", tensors)
     with pytest.raises(CheckpointError, match="down_proj.weight.* must fit in float16"):
         open_checkpoint(tmp_path, dtype="float16")
-    assert_loaded(open_checkpoint(tmp_path, dtype="float32"), expected_params(tensors, "stacked"))
+    assert_loaded(open_checkpoint(tmp_path, dtype="float32"), expected_params(tensors))
 
 
 def test_a_few_values_that_are_not_finite_do_not_keep_a_tensor_out(tmp_path: Path) -> None:
@@ -144,7 +139,7 @@ def test_known_leftovers_are_let_pass_and_not_loaded(tmp_path: Path) -> None:
         "lm_head.weight": tensors["model.embed_tokens.weight"],
     }
     write_safetensors(tmp_path / "model.safetensors", tensors | leftovers)
-    assert_loaded(open_checkpoint(tmp_path), expected_params(tensors, "stacked"))
+    assert_loaded(open_checkpoint(tmp_path), expected_params(tensors))
 
 
 def test_all_faults_of_the_tensors_are_named_at_once(tmp_path: Path) -> None:
@@ -237,10 +232,10 @@ def slice_of(rank, whole, spec):
     sources = np.split(whole, np.cumsum(rows)[:-1], axis=axis)
     return np.concatenate([np.split(source, 2, axis=axis)[rank] for source in sources], axis=axis)
 
-for layout, chunk_bytes in (("stacked", 2**26), ("stacked", 9000), ("per_layer", 9000)):
-    specs = specs_of(resolve(folder), layout)
-    alone = open_checkpoint(folder, layout=layout)
-    spread = open_checkpoint(folder, layout=layout, placement=mesh, chunk_bytes=chunk_bytes)
+for chunk_bytes in (2**26, 9000):
+    specs = specs_of(resolve(folder))
+    alone = open_checkpoint(folder)
+    spread = open_checkpoint(folder, placement=mesh, chunk_bytes=chunk_bytes)
     for spec, whole, array in zip(flat(specs), flat(alone), flat(spread), strict=True):
         assert array.sharding == NamedSharding(mesh, spec.partition), (array.sharding, spec)
         for shard in array.addressable_shards:

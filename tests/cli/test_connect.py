@@ -118,7 +118,22 @@ def test_codex_reads_toml_and_learns_when_its_prompts_will_not_fit():
     server = Server("http://127.0.0.1:1", "m", VARIABLE, max_model_len=LONG_PROMPTS - 1)
     assert "max_model_len is 32,767" in codex(server)
     settings = tomllib.loads(codex(server))
-    provider = settings["model_providers"][settings["model_provider"]]
+    provider = settings.pop("model_providers")[settings.pop("model_provider")]
     assert provider == {"name": "jaxinfer", "base_url": server.v1, "env_key": VARIABLE, "wire_api": "responses"}
+    assert settings == {"model": "m", "web_search": "disabled", "model_context_window": LONG_PROMPTS - 1}
     plain = codex(Server("http://127.0.0.1:1", "m", max_model_len=LONG_PROMPTS))
     assert "env_key" not in plain and "prompts" not in plain
+    assert "model_context_window" not in codex(Server("http://127.0.0.1:1", "m"))
+
+
+@pytest.mark.parametrize(("length", "answer"), [(40_960, "10240"), (262_144, "32000"), (None, "")])
+def test_claude_code_leaves_an_answer_that_fits_and_begins_all_conversations_alike(tmp_path, length, answer):
+    (tmp_path / "claude").write_text("#!/bin/sh\nenv\n")
+    (tmp_path / "claude").chmod(0o755)
+    settings = CLIENTS["claude-code"].settings(Server("http://127.0.0.1:1", "m", max_model_len=length))
+    environment = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-c", settings], env=environment, capture_output=True, text=True, check=True)
+    seen = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    assert seen["CLAUDE_CODE_ATTRIBUTION_HEADER"] == "0"
+    assert seen.get("CLAUDE_CODE_MAX_OUTPUT_TOKENS", "") == answer
+    assert seen.get("CLAUDE_CODE_AUTO_COMPACT_WINDOW", "") == ("" if length is None else str(length))

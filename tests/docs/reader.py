@@ -1,5 +1,6 @@
 """Somebody who does what a page says, line by line, in a folder of their own."""
 
+import contextlib
 import os
 import re
 import signal
@@ -11,8 +12,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from tests.docs.pages import Block
+from tests.support.processes import children_of, family
 
-SERVE = re.compile(r"jaxinfer serve\b(?!.* --help)")
+SERVE = re.compile(r"(?:make|(?:\.venv/bin/)?jaxinfer) serve\b(?!.* --help)")
 STATE = ".state"  # what one command leaves in the environment for the next, as a terminal does
 # As a shell in which a refusal over HTTP and a failure inside a pipe count as failures
 SHELL = f"""set -o pipefail
@@ -33,6 +35,11 @@ class Reader:
         self._environment = dict(environment)
         self._servers: list[subprocess.Popen[bytes]] = []
 
+    def enters(self, folder: Path, **variables: str) -> None:
+        """Go on in another folder."""
+        self.folder = folder
+        self._environment |= variables
+
     def reads(
         self,
         block: Block,
@@ -50,7 +57,8 @@ class Reader:
 
     def does(self, command: str) -> str:
         """One command; what it printed. A server is left running."""
-        command = command.removeprefix(".venv/bin/")
+        if not (self.folder / ".venv").exists():
+            command = command.removeprefix(".venv/bin/")
         for number, port in enumerate(self._ports):
             command = command.replace(f":800{number}", f":{port}")
         began = time.monotonic()
@@ -60,15 +68,18 @@ class Reader:
         return said
 
     def leave(self) -> None:
-        """End the servers as Ctrl-C and a supervisor do, which they must survive well."""
+        """End the servers as a supervisor does, which they must survive well; one that make runs is its child."""
         for server in self._servers:
-            server.send_signal(signal.SIGTERM)
+            is_make_s = server.args[-1].endswith("exec make serve")
+            os.kill(int(*children_of(server.pid)) if is_make_s else server.pid, signal.SIGTERM)
         codes = [server.wait(DRAIN_S) for server in self._servers]
         assert not any(codes), codes
 
     def kill(self) -> None:
         for server in self._servers:
-            server.kill()
+            for pid in reversed(family(server.pid)):
+                with contextlib.suppress(ProcessLookupError):  # it went with those below it
+                    os.kill(pid, signal.SIGKILL)
             server.wait()
 
     def _runs(self, command: str, given: str = "") -> str:

@@ -4,6 +4,7 @@ empty folder; what cannot be run here is named below, with the reason, and held 
 
 import ast
 import json
+import os
 import re
 import tomllib
 
@@ -13,7 +14,7 @@ import yaml
 
 from jaxinfer.cli.options import OTHER_ENV
 from jaxinfer.config import SETTINGS, config_from_sources
-from tests.docs.pages import PROGRAMS, ROOT, blocks, flags, invocations, pages, parse, spans, words
+from tests.docs.pages import OPERATOR, PROGRAMS, ROOT, blocks, flags, invocations, pages, parse, spans, words
 
 LANGUAGES = {"", "sh", "python", "diff", "yaml", "toml", "json"}
 DOCKER = "there is no Docker engine here: tests/test_package.py replays the Dockerfile and starts what it makes"
@@ -31,10 +32,8 @@ NOT_RUN = {
     "docker run": DOCKER,
 }
 
-# Typed by the reader in the place of what the page says: as a person does who fills in MODEL, has installed everything
-# with one make, or has not a quarter of an hour.
+# Typed by the reader in the place of what the page says: as one who fills in MODEL, or has not a quarter of an hour.
 INSTEAD = {
-    "make serve": "jaxinfer serve --serve-early",  # as the Makefile does once all is installed
     "jaxinfer bench latency MODEL": "jaxinfer bench latency demo --prompt-lengths 64 --batch-sizes 1 --first-steps 0",
     "jaxinfer bench throughput MODEL": "jaxinfer bench throughput demo --loads 4:32:16",
     "jaxinfer bench serve --url URL": "jaxinfer bench serve --url http://127.0.0.1:8000 --requests 4 --input-tokens 32 "
@@ -69,8 +68,11 @@ READ = [page for page in pages() if is_runnable(page) and page != BY_PACKAGE]
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("page", READ)
-def test_a_reader_who_does_what_a_page_says_succeeds(page, reader):
-    """`make clients` puts pyarrow into .clients."""
+def test_a_reader_who_does_what_a_page_says_succeeds(page, reader, request):
+    """`make clients` puts pyarrow into .clients. Who types `make serve` is in a checkout."""
+    if "make serve" in commands(page):
+        folder = request.getfixturevalue("checkout")
+        reader.enters(folder, PYTHONPATH=os.pathsep.join(map(str, (folder, folder / "kernels"))))
     for block in blocks(page):
         if block.language == "python" or any(not reason(line) for line in block.commands):
             reader.reads(block, INSTEAD, leaving_out=reason)
@@ -124,7 +126,6 @@ def test_what_is_not_run_or_typed_otherwise_is_in_a_page():
     shown = [f"{command} " for page in pages() for command in commands(page)]
     for begins in (*NOT_RUN, *INSTEAD):
         assert any(command.startswith(f"{begins} ") for command in shown), f"no page has {begins!r}: drop it from here"
-    assert "jaxinfer serve --serve-early" in (ROOT / "Makefile").read_text()
 
 
 def test_python_yaml_toml_and_json_in_the_pages_can_be_read(tmp_path):
@@ -143,6 +144,25 @@ def test_python_yaml_toml_and_json_in_the_pages_can_be_read(tmp_path):
 def test_the_quick_start_is_followed_by_the_test_of_the_package():
     assert BY_PACKAGE in pages() and is_runnable(BY_PACKAGE)
     assert BY_PACKAGE in (ROOT / "tests" / "test_package.py").read_text()
+
+
+def test_the_quick_start_takes_one_command_for_each_thing():
+    taken = [block.commands for block in blocks(BY_PACKAGE) if block.language == "sh"]
+    assert [len(block) for block in taken] == [1] * len(taken), taken
+    things = (
+        "pip install",
+        "jaxinfer run",
+        "jaxinfer chat",
+        "jaxinfer serve",
+        "curl",
+        "jaxinfer plan",
+        "jaxinfer batch",
+    )
+    things += ("jaxinfer notebooks", "jupyter execute", "jaxinfer bench")
+    for thing in things:
+        assert sum(command.startswith(f"{thing} ") or command == thing for (command,) in taken) == 1, thing
+    chained = [command for (command,) in taken if OPERATOR & {*words(command)} and not command.startswith("printf")]
+    assert chained == ["python3 -m venv jaxinfer-venv && . jaxinfer-venv/bin/activate"]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ NEVER = {
     "benchmarks/h200.sh 8b": "it needs an H200",
     "pytest -m gpu": "it needs an H200",
     "CUDA_VISIBLE_DEVICES=1 jaxinfer serve": "it needs a second GPU",
+    "kubectl get --raw": "it needs a cluster",
     "python -m jaxinfer.demo.train --out FOLDER": "hours without a GPU: tests/demo/test_training.py takes its steps",
 }
 
@@ -46,6 +47,7 @@ TYPED = {
 # Run by another test, which has the words that stand here
 ELSEWHERE = {
     "pip wheel --no-deps .": ("tests/test_package.py", "pip wheel --no-deps ."),
+    "pip install 'jaxinfer[notebook]'": ("tests/test_package.py", "pip install 'jaxinfer[notebook]'"),
     "pip install 'jaxinfer[parquet]'": ("tests/test_package.py", "pip install 'jaxinfer[parquet]'"),
     "pip install 'jaxinfer[otel]'": ("tests/test_package.py", "pip install 'jaxinfer[otel]'"),
     "python benchmarks/batch_file.py": ("tests/bench/test_targets.py", '"batch_file.py"'),

@@ -144,7 +144,7 @@ def closes_thoughts(limit: ThoughtLimit | None, output: list[int]) -> bool:
     """Whether the thoughts are as long as they may be, so that the next token must close them."""
     if limit is None:
         return False
-    begins = [0] if limit.is_open else [i + 1 for i, token in enumerate(output[:4]) if token == limit.open_id][-1:]
+    begins = [0] if limit.is_open else [i + 1 for i, token in enumerate(output[:4]) if token == limit.open_id][:1]
     return any(len(output) == at + limit.budget and limit.close_id not in output[at:] for at in begins)
 
 

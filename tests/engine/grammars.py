@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxinfer.engine.sequence import Request, Structure
 from jaxinfer.runtime.plan import Controls
+from jaxinfer.text.tools.opening import Opening
 from tests.engine.numbers import CURSED, VOCAB, completes_a_bad_word, mix
 
 
@@ -30,6 +31,12 @@ class HashGrammar:
             self.error = f"{token_id} may not come"
         self._state = mix(self._state, token_id)
 
+    def accept_text(self, text: bytes) -> None:
+        self._state = mix(self._state, *text) if text else self._state
+
+    def spell(self, token_id: int) -> bytes:
+        return spelt(token_id)
+
     def forced(self) -> list[int]:
         ahead, found = self.copy(), []
         while len(allowed := ahead.allowed()) == 1 and self._end not in allowed:
@@ -39,6 +46,15 @@ class HashGrammar:
 
     def allowed(self) -> frozenset[int]:
         return _allowed(self._state, self._end)
+
+
+def spelt(token_id: int) -> bytes:
+    """None to two of three letters, so that a text is spelt in many ways."""
+    return bytes(b"ab "[token_id // 3 ** (i + 1) % 3] for i in range(token_id % 3))
+
+
+# A text that may come anywhere, and one with which an answer begins or not
+OPENINGS = Opening((("abba", "h"),)), Opening((("a", "h"),), is_first=True, firsts="a")
 
 
 @functools.lru_cache(1 << 14)
@@ -80,16 +96,26 @@ class HashGrammars:
             mask[:] = np.packbits(bits, bitorder="little").view(np.int32)
 
 
-def begins(structure: Structure, output: list[int]) -> int | None:
-    """Where in an answer its grammar begins, thoughts left to it; None: it has not."""
+def begins(structure: Structure, output: list[int]) -> tuple[int, bytes] | None:
+    """Where in an answer its grammar begins, thoughts left to it, and what it has read there; None: it has not."""
     if structure.after is None:
-        return 0
-    thinks = structure.close_id is not None and (structure.open_id is None or output[:1] == [structure.open_id])
+        return 0, b""
+    text = b""
+    thinks = structure.close_id is not None and structure.open_id is None
+    may_think = structure.close_id is not None
     for i, token in enumerate(output):
-        if thinks:
+        if not thinks and may_think and i < 4 and token == structure.open_id:
+            thinks, may_think = True, False
+        elif thinks:
             thinks = token != structure.close_id
         elif token == structure.after:
-            return i + 1
+            return i + 1, b""
+        elif isinstance(structure.after, Opening):
+            text += spelt(token)
+            for pattern, head in structure.after.patterns:
+                at = text.find(pattern.encode())
+                if at == 0 or (at > 0 and not structure.after.is_first):
+                    return i + 1, head.encode() + text[at + len(pattern) :]
     return None
 
 
@@ -97,8 +123,9 @@ def permitted(request: Request, output: list[int]) -> set[int]:
     """The oracle: what may be drawn after this output."""
     structure, controls = request.structure, request.controls or Controls()
     assert structure is not None
-    begun = begins(structure, output)
-    assert begun is not None
+    found = begins(structure, output)
+    assert found is not None
+    begun, head = found
     ends = request.eos_token_ids | request.stop_token_ids | structure.end_ids
     unwanted = ends if len(output) < controls.min_tokens else structure.end_ids - request.eos_token_ids
     thinks = structure.close_id is not None and (structure.open_id is None or output[:1] == [structure.open_id])
@@ -111,6 +138,7 @@ def permitted(request: Request, output: list[int]) -> set[int]:
         found = set(range(VOCAB)) - ends
     else:
         grammar = HashGrammar(structure.text)
+        grammar.accept_text(head)
         for token in output[begun:]:
             grammar.accept(token)
         assert not grammar.error

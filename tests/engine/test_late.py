@@ -1,4 +1,4 @@
-"""Grammars that begin after a token of the answer: nothing is masked before it, everything after it.
+"""Grammars that begin after a token or a text of the answer: nothing is masked before it, everything after it.
 
 Every answer is held against its request running alone, token by token (tests/engine/client.py)."""
 
@@ -14,8 +14,8 @@ from jaxinfer.errors import InvalidRequest
 from jaxinfer.runtime.plan import Controls
 from jaxinfer.testing.faults import Fault, Faults
 from tests.engine.client import Client
-from tests.engine.device import make_limits
-from tests.engine.grammars import begins
+from tests.engine.device import alone, make_limits
+from tests.engine.grammars import OPENINGS, begins
 from tests.engine.numbers import VOCAB
 
 END, OPENING = 50, 7
@@ -23,7 +23,7 @@ END, OPENING = 50, 7
 
 def asked(**fields) -> list[Request]:
     """Some of them come to the token that opens, others do not."""
-    structure = Structure(f"3:{END}", frozenset({END}), after=OPENING)
+    structure = Structure(f"3:{END}", frozenset({END}), after=fields.pop("after", OPENING))
     request = Request("", tuple(range(9)), 60, temperature=1.0, structure=structure)
     return [dataclasses.replace(request, **{"id": str(i), "seed": i, **fields}) for i in range(8)]
 
@@ -60,6 +60,35 @@ def test_a_grammar_begins_after_its_token(fields, changes, run_ahead):
     assert sum(counters.masked_tokens for counters in client.counters) > 10
 
 
+@pytest.mark.parametrize("run_ahead", [0, 1])
+@pytest.mark.parametrize("after", OPENINGS, ids=["anywhere", "at the beginning"])
+@pytest.mark.parametrize(
+    ("fields", "changes"),
+    [
+        pytest.param({}, {}, id="alone"),
+        pytest.param({"n": 2, "text_lag": True}, {}, id="choices and stop strings"),
+        pytest.param({"controls": Controls(bad_words=((1, 2),))}, {"page_size": 1}, id="bad words"),
+        pytest.param({}, {"num_pages": 40}, id="preempted"),
+    ],
+)
+def test_a_grammar_begins_after_its_text_however_that_is_cut(fields, changes, after, run_ahead):
+    client = run(asked(**fields, after=after), run_ahead=run_ahead, **changes)
+    begun = [begins(answer.request.structure, answer.tokens) for answer in client.answers.values()]
+    assert any(begun) and not all(begun)
+    assert {len(found[1]) for found in begun if found} == {1, 2}, "with and without more letters in its last token"
+    assert sum(counters.masked_tokens for counters in client.counters) > 10
+
+
+def test_an_answer_that_does_not_begin_with_its_text_is_not_looked_at_any_more():
+    client = Client(make_limits())
+    client.begin(asked(after=OPENINGS[1]), 20)
+    sequences = client.engine.scheduler.running
+    begun = [begins(s.request.structure, s.tokens[s.num_prompt :]) is not None for s in sequences]
+    assert any(begun) and not all(begun)
+    assert [(s.is_held, s.opens) for s in sequences] == [(is_begun, ()) for is_begun in begun]
+    client.finish()
+
+
 def test_before_that_token_no_step_waits_for_a_mask():
     requests = [dataclasses.replace(one, structure=dataclasses.replace(one.structure, after=96)) for one in asked()]
     client = run(requests)
@@ -80,31 +109,48 @@ def test_a_token_among_thoughts_begins_nothing():
     assert any(answer.request.structure.open_id is None for answer in thinking)
 
 
+def test_thoughts_may_begin_after_a_line_end():
+    """As far into an answer as where their length is counted from there."""
+    structure = dataclasses.replace(asked()[0].structure, open_id=1, close_id=96)
+    for seed in range(4000):
+        request = dataclasses.replace(asked()[0], seed=seed, max_tokens=30, structure=structure)
+        tokens, _ = alone(request, 0, make_limits())
+        if 1 in tokens[1:4] and OPENING in tokens[4:] and 96 not in tokens and OPENING not in tokens[:4]:
+            client = run([request])
+            assert sum(counters.masked_tokens for counters in client.counters) == 0
+            return
+    raise AssertionError("no seed was found")
+
+
 @pytest.mark.parametrize("kind", ["run", "wait", "nan"])
 def test_a_failed_step_may_come_between(kind):
     for step in range(2, 40, 3):
         assert run(asked(), Faults(Fault(kind, step))).faults.struck
 
 
-def test_an_engine_that_dies_is_resumed_on_both_sides_of_it():
+@pytest.mark.parametrize("after", [OPENING, *OPENINGS], ids=["token", "anywhere", "at the beginning"])
+def test_an_engine_that_dies_is_resumed_on_both_sides_of_it(after):
     for num_steps in range(4, 50, 5):
         client = Client(make_limits())
-        client.begin(asked(), num_steps)
+        client.begin(asked(after=after), num_steps)
         client.restart()
         client.finish()
 
 
 @pytest.mark.parametrize("error", [InvalidRequest("it cannot be compiled"), OSError("the tokenizer is gone")], ids=str)
-def test_one_that_cannot_be_compiled_leaves_the_answer_as_it_is(error):
-    never = dataclasses.replace(asked()[0].structure, after=96)  # not drawn by this answer
+@pytest.mark.parametrize("strict", [False, True], ids=["", "strict"])
+def test_one_that_cannot_be_compiled_leaves_the_answer_as_it_is_unless_it_is_strict(error, strict):
+    never = dataclasses.replace(asked()[0].structure, after=96, strict=strict)  # not drawn by this answer
     client = Client(make_limits())
     client.add(dataclasses.replace(asked()[0], structure=never))
     client.step()
     ((_, future),) = client.grammars.waiting
     client.grammars.waiting.clear()
     future.set_exception(error)
-    client.finish()
-    assert client.answers["0", 0].reason == "length"
+    while client.engine.has_work:
+        client.step()
+    answer = client.answers["0", 0]
+    assert (answer.reason, answer.code) == (("error", "invalid_grammar") if strict else ("length", None))
 
 
 class AllowAll:
@@ -112,14 +158,15 @@ class AllowAll:
         masks[:] = -1
 
 
-@pytest.mark.parametrize("after", [OPENING, None])
-def test_a_grammar_that_breaks_fails_only_who_asked_for_it(after, caplog):
-    request = dataclasses.replace(asked()[0], structure=Structure("3", frozenset({END}), after=after))
+@pytest.mark.parametrize(("after", "strict"), [(OPENING, False), (None, False), (OPENING, True)])
+def test_a_grammar_that_breaks_fails_only_who_asked_for_it(after, strict, caplog):
+    structure = Structure("3", frozenset({END}), after=after, strict=strict)
+    request = dataclasses.replace(asked()[0], structure=structure)
     structured = Structured(NoGrammar("too many items"), request, VOCAB, 40)
     masks = np.zeros((1, -(-VOCAB // 32)), np.int32)
     reasons = _fill(AllowAll(), masks, [(0, SimpleNamespace(tokens=[1, 2, 3]), structured)])
-    assert structured.is_free == (after is not None)
-    if after is None:
+    assert structured.is_free == (after is not None and not strict)
+    if after is None or strict:
         assert "too many items" in reasons[0]
     else:
         assert reasons == {0: ""} and "too many items" in caplog.text

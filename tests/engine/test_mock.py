@@ -7,10 +7,11 @@ import pytest
 
 from jaxinfer.engine.engine import Engine
 from jaxinfer.engine.mock import END_EVERY, MockRunner
-from jaxinfer.engine.sequence import Add, Output, Request
+from jaxinfer.engine.sequence import Add, Output, Request, Structure
 from jaxinfer.runtime.plan import Controls
 from jaxinfer.testing.faults import Fault, Faults, FaultyRunner
 from tests.engine.device import VOCAB, make_limits
+from tests.engine.grammars import HashGrammar, HashGrammars
 from tests.support.attempts import assert_below
 
 WORDS, EOS = range(10, 90), 3
@@ -96,6 +97,22 @@ def test_what_controls_forbid_is_not_said():
     answer = tokens(serve(Request("0", (1,), 30, eos_token_ids=frozenset({EOS}), controls=controls))["0", 0])
     assert len(answer) == 30 and set(answer) == {21, 22}
     assert (21, 21) not in set(zip(answer, answer[1:], strict=False))
+
+
+def test_a_request_whose_grammar_and_controls_leave_no_token_fails_alone():
+    limits, grammars, structure = make_limits(), HashGrammars(), Structure("3:50", frozenset({50}))
+    engine = Engine(MockRunner(limits, WORDS), limits, grammars)
+    forbidden = Controls(allowed_token_ids=tuple(set(range(VOCAB)) - HashGrammar(structure.text).allowed()))
+    engine.inbox.put(Add(Request("stuck", (1,), 5, structure=structure, controls=forbidden)))
+    engine.inbox.put(Add(Request("other", (2,), 5, structure=structure)))
+    engine.step()
+    grammars.release()
+    ends = {}
+    while engine.has_work:
+        ends |= {output.request_id: output.code for output in engine.step() if output.finish_reason}
+        engine.check()
+    assert ends == {"stuck": "no_token_left", "other": None}
+    assert engine.stats().failed_steps == 0
 
 
 def test_logprobs_come_where_they_are_asked_for():

@@ -39,23 +39,35 @@ def prompt(count: int, start: int = 0) -> tuple[int, ...]:
 def test_a_step_is_as_large_as_what_was_timed_lets_it_end_in_time(steps, tokens):
     pace = Pace(large())
     for num_tokens, seconds in steps:
-        pace.add(num_tokens, seconds)
-    assert pace.num_tokens == tokens
+        pace.add(num_tokens, 8, seconds)
+    assert pace.num_tokens(8) == tokens
+
+
+def test_a_step_of_many_rows_is_as_large_as_one_that_was_compiled_for_them():
+    """Steps of 2,048 tokens with 64 rows ran as steps of 4,096, half of them padding."""
+    buckets = [ExtendBucket(size, 8, 8) for size in SIZES] + [ExtendBucket(size, 256, 256) for size in (1024, 4096)]
+    pace = Pace(large(extend_buckets=tuple(buckets)))
+    pace.add(8192, 8, 0.205)
+    assert pace.num_tokens(8) == 2048
+    assert pace.num_tokens(9) == 1024
+    for _ in range(4):
+        pace.add(2048, 9, 0.09)  # computed as 4,096: 22 us a token
+    assert pace.num_tokens(8) == 2048
 
 
 def test_without_sizes_a_step_has_the_tokens_that_fit():
     pace = Pace(large(extend_buckets=()))
-    pace.add(8192, 0.22)
-    assert pace.num_tokens == 2048
-    pace.add(8192, 0.0)  # a dry run
-    assert pace.num_tokens == 8192
+    pace.add(8192, 8, 0.22)
+    assert pace.num_tokens(8) == 2048
+    pace.add(8192, 8, 0.0)  # a dry run
+    assert pace.num_tokens(8) == 8192
 
 
 def play(limits: Limits, *prompts: Request, stream: bool) -> list[int]:
     """The tokens of each step from when the prompts come until all are computed, beside a running stream or alone."""
     client = Client(limits)
     pace = client.engine.scheduler.pace
-    pace.add(8192, 0.205)
+    pace.add(8192, 8, 0.205)
     pace.add = lambda *timed: None  # the fake device takes no time
     if stream:
         client.add(Request("stream", prompt(4), 200))
@@ -106,7 +118,7 @@ def test_where_prompts_are_not_cut_steps_are_not_either(change):
 def test_an_ordinary_question_overtakes_long_prompts_also_beside_many_streams():
     client = Client(large(max_num_seqs=128, num_pages=4096))
     pace = client.engine.scheduler.pace
-    pace.add(8192, 0.205)
+    pace.add(8192, 8, 0.205)
     pace.add = lambda *timed: None
     for i in range(100):
         client.add(Request(f"stream{i}", prompt(4, i), 60))

@@ -8,9 +8,18 @@ import jsonschema_rs
 import pytest
 from msgspec.structs import replace
 
+from jaxinfer.engine.sequence import Add, Request, Structure
+from jaxinfer.errors import InvalidRequest
+from jaxinfer.llm import structure
 from jaxinfer.llm.llm import LLM
+from jaxinfer.llm.structure import check_here, constraint_for, structure_of
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.text.chat_template import ChatTemplate
+from jaxinfer.text.reading import Reading
+from jaxinfer.text.tools.formats import FORMATS
+from jaxinfer.text.tools.opening import opening_of
+from jaxinfer.text.tools.reader import ToolUse
+from tests.text.tools.test_tool_grammars import read
 
 ASK = [{"role": "user", "content": "hi"}]
 SCHEMAS = {
@@ -40,13 +49,20 @@ def tools_of(schemas, **fields):
     ]
 
 
-@pytest.fixture(params=["hermes", "qwen3_coder"])
-def llm(engine, request):
+def with_tools(engine, form):
     """With a template of a few tokens: this vocabulary has letters, and tools are long."""
     llm = LLM.over(*engine)
-    llm._text = dataclasses.replace(llm._text, template=ChatTemplate("{{ tools|length }}"), tool_format=request.param)
-    llm.info = dataclasses.replace(llm.info, tool_format=request.param)
+    llm._text = dataclasses.replace(llm._text, template=ChatTemplate("{{ tools|length }}"), tool_format=form)
+    llm.info = dataclasses.replace(llm.info, tool_format=form)
     return llm
+
+
+@pytest.fixture(params=["hermes", "qwen3_coder", "hermes, looked for as a text"])
+def llm(engine, request, monkeypatch):
+    form, _, as_text = request.param.partition(", ")
+    if as_text:
+        monkeypatch.setattr(structure, "opening_of", lambda form, names, _: opening_of(form, names, {}))
+    return with_tools(engine, form)
 
 
 @pytest.fixture
@@ -85,3 +101,82 @@ def test_a_schema_that_cannot_be_compiled_is_left_free_alone_and_said(llm, eager
     assert {call.name for call in calls} == {*SCHEMAS, "bad"}
     schemas = {**SCHEMAS, "bad": {"type": "object"}}
     assert all(jsonschema_rs.is_valid(schemas[call.name], json.loads(call.arguments)) for call in calls)
+
+
+BEGUN = {"llama3_json": '{"name": "weather", "parameters":', "pythonic": "[weather("}
+
+
+@pytest.mark.parametrize("form", BEGUN)
+def test_a_call_without_an_opening_token_goes_on_as_its_schema_has_it(engine, form):
+    """Of a model that has come so far; random weights would not."""
+    llm, use = with_tools(engine, form), ToolUse(SCHEMAS)
+    tried = check_here(llm._core.grammars, constraint_for(SamplingParams(), Reading(form=form, tools=use), {}), {})
+    ends = frozenset(llm.info.eos_token_ids)
+    held = Structure(tried.text, ends, after=tried.after)
+    begun, texts = tuple(llm._text.tokenizer.encode(BEGUN[form])), []
+    for seed in range(6):
+        request = Request(
+            f"{form} {seed}", (5, 6, 7), 220, temperature=1.0, seed=seed, eos_token_ids=ends, structure=held
+        )
+        llm._engine.inbox.put(Add(request, (begun,)))
+        outputs = []
+        while llm._engine.has_work or not any(output.finish_reason for output in outputs):
+            outputs += llm._engine.step()
+            if not (llm._engine.has_work or outputs):
+                llm._engine.wait(10)  # for its grammar
+        tokens = [*begun, *(token for output in outputs for token in output.token_ids)]
+        assert outputs[-1].finish_reason in ("stop", "length"), outputs
+        if outputs[-1].finish_reason == "stop":
+            texts.append(llm._text.tokenizer.decode(tokens))
+    calls = [call for text in texts for call in read(form, use, text)]
+    assert len(calls) >= len(texts) > 0
+    assert all(jsonschema_rs.is_valid(SCHEMAS[name], arguments) for name, arguments in calls)
+
+
+@pytest.mark.parametrize("form", ["qwen3_coder", "pythonic"])
+@pytest.mark.parametrize("fields", [{}, {"due": True}])
+def test_what_a_form_cannot_hold_of_a_schema_is_said_and_leaves_the_others_held(engine, form, fields):
+    llm = with_tools(engine, form)
+    use = ToolUse({**SCHEMAS, "any": {"minProperties": 1}}, **fields)
+    tried = check_here(llm._core.grammars, constraint_for(SamplingParams(), Reading(form=form, tools=use), {}), {})
+    (said,) = tried.warnings
+    assert said.startswith("arguments of any are not held to their schema: minProperties cannot be") and tried.text
+    assert '"celsius"' in tried.text.replace("\\", "")
+
+
+@pytest.mark.parametrize("form", BEGUN)
+def test_a_strict_tool_is_refused_where_its_arguments_cannot_be_held(engine, form):
+    llm = with_tools(engine, form)
+    with pytest.raises(InvalidRequest, match="unclosed group"):
+        llm.chat(ASK, SamplingParams(max_tokens=4), tools=tools_of({**SCHEMAS, "bad": BAD}, strict=True))
+    (answer,) = llm.chat(ASK, SamplingParams(max_tokens=4), tools=tools_of(SCHEMAS, strict=True))
+    assert answer.outputs[0].finish_reason == "length"
+
+
+@pytest.mark.parametrize("form", ["llama3_json", "pythonic"])
+def test_the_engine_knows_of_a_call_that_need_not_be_made_whether_it_is_strict(engine, form):
+    llm = with_tools(engine, form)
+    for strict in (frozenset(), frozenset({"now"})):
+        reading = Reading(form=form, tools=ToolUse(SCHEMAS, strict=strict))
+        tried = check_here(llm._core.grammars, constraint_for(SamplingParams(), reading, {}), {})
+        held = structure_of(tried, llm._text, [5], [0], SamplingParams(), chat=True)
+        assert held.after is not None and held.strict == bool(strict) != held.may_be_left
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(json_schema=SCHEMAS["now"])], ids=["", "beside"])
+def test_only_a_tool_s_own_schema_decides_whether_it_is_held(engine, form, params):
+    llm = with_tools(engine, form)
+
+    def tried(**fields):
+        reading = Reading(form=form, tools=ToolUse({**SCHEMAS, "bad": BAD}, **fields))
+        return check_here(llm._core.grammars, constraint_for(params, reading, {}), {})
+
+    for strict in ((), ("weather",)):
+        (warning,) = tried(strict=frozenset(strict)).warnings
+        assert re.fullmatch('arguments of "?bad"? are not held to their schema: .*unclosed group.*', warning)
+    with pytest.raises(InvalidRequest, match='^tools must be .*: arguments of "?bad"?: .*unclosed group'):
+        tried(strict=frozenset({"bad"}))
+    if params.json_schema is None:
+        with pytest.raises(InvalidRequest, match='^tools must be .*: arguments of "?bad"?: .*unclosed group'):
+            tried(due=True)

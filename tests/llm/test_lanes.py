@@ -3,7 +3,7 @@
 import asyncio
 import threading
 
-from jaxinfer.llm.lanes import LONG_CHARS, Lanes
+from jaxinfer.llm.lanes import AT_ONCE_CHARS, LONG_CHARS, Lanes
 
 
 def test_what_is_short_does_not_wait_for_what_is_long():
@@ -19,6 +19,25 @@ def test_what_is_short_does_not_wait_for_what_is_long():
         lanes.close()
 
     asyncio.run(run())
+
+
+def test_a_few_words_wait_for_no_thread_and_get_the_same_ids(served):
+    async def run(llm) -> None:
+        gate, text = threading.Event(), "a" * AT_ONCE_CHARS
+        busy = [asyncio.create_task(llm._lanes.run(gate.wait, LONG_CHARS - 1)) for _ in range(8)]
+        await asyncio.sleep(0)
+        try:
+            async with asyncio.timeout(10):
+                ids = await llm.encode(text)
+            waits = asyncio.create_task(llm.encode(text + "a"))
+            await asyncio.sleep(0.05)
+            assert not waits.done(), "one more goes to a thread"
+        finally:
+            gate.set()
+            await asyncio.gather(*busy)
+        assert (await waits)[: len(ids) // 2] == ids[: len(ids) // 2]
+
+    served.run(run)
 
 
 def test_what_is_given_up_before_its_turn_is_not_done():

@@ -55,6 +55,25 @@ def test_a_pool_that_is_too_small_shows_its_preemptions(folder, executables):
     )
 
 
+@pytest.mark.slow
+def test_what_a_session_keeps_is_seen_to_go_to_host_memory_and_to_come_back(folder, executables):
+    llm = LLM.over(*build(folder, executables, num_pages=11, num_host_pages=20))
+    said = llm.generate([list(range(30, 130))], GREEDY)[0]
+    talk = said.prompt_token_ids + said.outputs[0].token_ids
+    llm.keep("talk", talk)
+    assert llm.stats().pages_kept == 5, "half of the pool, of six full pages of 16"
+    others = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+    with llm.record() as recording:
+        llm.generate([[i, 3] for i in range(2)], others)
+        assert recording.steps[-1].host_pages == llm.stats().host_pages > 0
+        back = llm.generate([[*talk, 7, 8]], GREEDY)[0]
+    assert back.metrics.cached_tokens == 96 and recording.steps[-1].host_pages == 0
+    llm.generate([[i, 4] for i in range(2)], others)
+    assert llm.stats().host_pages > 0
+    llm.forget("talk")
+    assert (llm.stats().host_pages, llm.stats().pages_kept) == (0, 0)
+
+
 def test_it_shows_itself_in_a_notebook(engine):
     with LLM.over(*engine).record() as recording:
         LLM.over(*engine).generate([[1, 2, 3]], SamplingParams(max_tokens=60, ignore_eos=True))

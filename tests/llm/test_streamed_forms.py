@@ -28,7 +28,7 @@ def streamed(served, engine, kind, count, **fields):
 
         return await asyncio.gather(*map(one, params))
 
-    reasons = []
+    reasons, judging = [], LLM.over(*engine)  # once: it starts a process, which tries the template
     for (source, judge), own, deltas in zip(made, params, served.run(ask), strict=True):
         for index in range(4):
             pieces = [delta for delta in deltas if delta.index == index]
@@ -38,7 +38,7 @@ def streamed(served, engine, kind, count, **fields):
                 assert judge(text), (source, text)
             else:
                 tokens = [token for delta in pieces for token in delta.token_ids]
-                assert reason == "length" and is_prefix(LLM.over(*engine), own, tokens), (source, text)
+                assert reason == "length" and is_prefix(judging, own, tokens), (source, text)
             reasons.append(reason)
     return reasons.count("stop"), reasons.count("length")
 

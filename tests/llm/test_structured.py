@@ -294,6 +294,43 @@ def test_tokens_are_the_same_however_they_are_scheduled(engine, folder, executab
         llm.close()
 
 
+def test_a_stop_string_ends_an_answer_wherever_it_lies_among_forced_tokens(llm):
+    """A38: of a text that is known beforehand, every stop string of one to five characters, streamed and whole."""
+    told = "the quick brown fox jumps"
+    stops = sorted({told[i : i + size] for i in range(len(told)) for size in range(1, 6)})
+    before = llm.stats().forwarded_tokens
+    held = replace(DRAWN, regex=told)
+    params = [
+        replace(held, stop=[stop], include_stop_str_in_output=include) for stop in stops for include in (False, True)
+    ]
+    outputs = llm.generate([PROMPT] * len(params), params)
+    assert llm.stats().forwarded_tokens > before + len(stops), "tokens were forced"
+    for own, output in zip(params, outputs, strict=True):
+        (stop,), (choice,) = own.stop, output.outputs
+        end = told.index(stop) + len(stop) * own.include_stop_str_in_output
+        assert (choice.text, choice.finish_reason, choice.stop_reason) == (told[:end], "stop", stop)
+        assert "".join(delta.text for delta in llm.stream(PROMPT, own)) == choice.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("caching", [True, False])
+def test_the_prefix_cache_changes_no_answer_of_a_form(engine, folder, executables, caching):
+    """A30: sixteen with one beginning and four forms, submitted together; alone, first and again from the cache."""
+    draw = random.Random(30)
+    shared = [draw.randrange(320) for _ in range(70)]
+    prompts = [[*shared, *(draw.randrange(320) for _ in range(1 + i))] for i in range(16)]
+    forms = [{kind: KINDS[kind](draw)[0]} for kind in ("json_schema", "regex", "grammar", "regex")]
+    params = [replace(DRAWN, seed=i, max_tokens=30, **forms[i % 4]) for i in range(16)]
+    alone = [tokens_of(LLM.over(*engine), [one], [own])[0] for one, own in zip(prompts, params, strict=True)]
+    config, core = engine if caching else build(folder, executables, enable_prefix_caching=False)
+    llm, before = LLM.over(config, core), core.stats().cached_tokens
+    for _ in range(2):
+        assert tokens_of(llm, prompts, params) == alone
+    assert (core.stats().cached_tokens - before > 16 * 64) == caching
+    if not caching:
+        llm.close()
+
+
 def test_names_and_constants_of_a_schema_take_no_steps(llm):
     names = ["first_name", "family_name", "date_of_birth"]
     schema = {

@@ -19,10 +19,9 @@ TOKENS = np.array([3, 1, 4, 1, 5, 9])
 
 
 @pytest.mark.parametrize("model", MODELS, ids=str)
-@pytest.mark.parametrize("layout", ["per_layer", "stacked"])
-def test_specs_have_the_structure_and_count_of_the_parameters(model: GoldenModel, layout: Any) -> None:
-    config, params = load(model, layout)
-    specs = dense.parameters(config, layout)
+def test_specs_have_the_structure_and_count_of_the_parameters(model: GoldenModel) -> None:
+    config, params = load(model)
+    specs = dense.parameters(config)
     assert jax.tree.structure(specs) == jax.tree.structure(params)
     assert all(spec.shape == leaf.shape for spec, leaf in zip(*map(jax.tree.leaves, (specs, params)), strict=True))
     assert sum(np.prod(spec.shape) for spec in jax.tree.leaves(specs)) == config.num_params
@@ -31,30 +30,29 @@ def test_specs_have_the_structure_and_count_of_the_parameters(model: GoldenModel
 
 def test_each_tensor_of_a_checkpoint_is_named_once_with_its_shape() -> None:
     config, _ = load(NAMED["qwen2_bias_untied"])
-    for layout in ("per_layer", "stacked"):
-        shapes: dict[str, tuple[int, ...]] = {}
-        for spec in jax.tree.leaves(dense.parameters(config, layout)):
-            for group in spec.sources:
-                assert not shapes.keys() & set(group)
-                shapes |= {name: spec.source_shape(i) for i, name in enumerate(group)}
-        assert {name: shape for name, shape in shapes.items() if ".layers." not in name or ".layers.2." in name} == {
-            "model.embed_tokens.weight": (97, 64),
-            "model.layers.2.input_layernorm.weight": (64,),
-            "model.layers.2.mlp.down_proj.weight": (64, 96),
-            "model.layers.2.mlp.gate_proj.weight": (96, 64),
-            "model.layers.2.mlp.up_proj.weight": (96, 64),
-            "model.layers.2.post_attention_layernorm.weight": (64,),
-            "model.layers.2.self_attn.k_proj.bias": (16,),
-            "model.layers.2.self_attn.k_proj.weight": (16, 64),
-            "model.layers.2.self_attn.o_proj.weight": (64, 64),
-            "model.layers.2.self_attn.q_proj.bias": (64,),
-            "model.layers.2.self_attn.q_proj.weight": (64, 64),
-            "model.layers.2.self_attn.v_proj.bias": (16,),
-            "model.layers.2.self_attn.v_proj.weight": (16, 64),
-            "model.norm.weight": (64,),
-            "lm_head.weight": (97, 64),
-        }
-        assert len(shapes) == 3 + 3 * 12
+    shapes: dict[str, tuple[int, ...]] = {}
+    for spec in jax.tree.leaves(dense.parameters(config)):
+        for group in spec.sources:
+            assert not shapes.keys() & set(group)
+            shapes |= {name: spec.source_shape(i) for i, name in enumerate(group)}
+    assert {name: shape for name, shape in shapes.items() if ".layers." not in name or ".layers.2." in name} == {
+        "model.embed_tokens.weight": (97, 64),
+        "model.layers.2.input_layernorm.weight": (64,),
+        "model.layers.2.mlp.down_proj.weight": (64, 96),
+        "model.layers.2.mlp.gate_proj.weight": (96, 64),
+        "model.layers.2.mlp.up_proj.weight": (96, 64),
+        "model.layers.2.post_attention_layernorm.weight": (64,),
+        "model.layers.2.self_attn.k_proj.bias": (16,),
+        "model.layers.2.self_attn.k_proj.weight": (16, 64),
+        "model.layers.2.self_attn.o_proj.weight": (64, 64),
+        "model.layers.2.self_attn.q_proj.bias": (64,),
+        "model.layers.2.self_attn.q_proj.weight": (64, 64),
+        "model.layers.2.self_attn.v_proj.bias": (16,),
+        "model.layers.2.self_attn.v_proj.weight": (16, 64),
+        "model.norm.weight": (64,),
+        "lm_head.weight": (97, 64),
+    }
+    assert len(shapes) == 3 + 3 * 12
 
 
 def test_a_spec_whose_rows_do_not_fill_its_shape_is_a_bug() -> None:

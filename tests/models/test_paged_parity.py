@@ -27,7 +27,7 @@ def test_prompts_of_5_to_600_tokens_computed_together_are_answered_as_by_transfo
 @pytest.mark.parametrize("run_ahead", [0, 1])
 def test_a_whole_prompt_in_one_step_is_answered_as_by_transformers(run_ahead: int) -> None:
     model = next(model for model in MODELS if model.name == "qwen3_yarn_attn_factor")
-    config, params = load(model, "stacked")
+    config, params = load(model)
     answer = answers(model)[300]
     (computed,) = compute(
         config,

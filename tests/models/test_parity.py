@@ -25,13 +25,6 @@ def test_a_dense_forward_pass_gives_the_log_probabilities_of_transformers(model:
     check(answers(model)[40], *load(model), dense_logits)
 
 
-def test_stacked_parameters_give_the_bits_of_per_layer_ones() -> None:
-    model = NAMED["qwen2_bias_untied"]
-    tokens = answers(model)[40].tokens
-    per_layer, stacked = (dense_logits(*load(model, layout), tokens) for layout in ("per_layer", "stacked"))
-    np.testing.assert_array_equal(per_layer, stacked)
-
-
 @pytest.mark.parametrize(("dtype", "rounding"), [(jnp.bfloat16, 2**-8), (jnp.float16, 2**-11)])
 def test_half_precision_stays_near_float32(dtype: jnp.dtype, rounding: float) -> None:
     model = NAMED["qwen3_untied"]

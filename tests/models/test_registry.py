@@ -35,7 +35,7 @@ def test_a_config_must_name_one_architecture(names: object) -> None:
 
 
 def test_an_architecture_can_be_registered_and_then_belongs_to_its_family() -> None:
-    mine = dataclasses.replace(dense, parameters=lambda config, layout: None)
+    mine = dataclasses.replace(dense, parameters=lambda config: None)
     register("MineForCausalLM", mine)
     register("MineForCausalLM", mine)
     assert family_for({"architectures": ["MineForCausalLM"]}) is mine

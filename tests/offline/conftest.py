@@ -1,7 +1,9 @@
-"""A dry run's engine for batches: the real one but for its tokens, which depend on the request alone."""
+"""A dry run's engine for batches: the real one but for its tokens, which depend on the request alone; and pyarrow."""
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,19 @@ from jaxinfer.llm.thread import EngineThread
 from tests.llm.conftest import Served
 
 CONFIG = EngineConfig(model="demo", max_num_seqs=8, page_size=16, num_pages=257)
+PYARROW = Path(__file__).parents[2] / ".clients" / "pyarrow"
+
+
+@pytest.fixture(scope="module")
+def arrow() -> Iterator[Any]:
+    """`make clients` puts it into .clients: there for the full tier only."""
+    assert (PYARROW / ".installed").exists(), "there is no pyarrow; run make clients"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(PYARROW)
+        import pyarrow
+        import pyarrow.parquet
+
+        yield pyarrow
 
 
 @pytest.fixture(scope="session")

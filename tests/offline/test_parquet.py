@@ -1,7 +1,6 @@
 """Parquet: columns of any type become rows or a row's own fault, and never end the job. pyarrow: `make clients`."""
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -17,19 +16,7 @@ from jaxinfer.offline.rows import form_of
 from tests.offline.test_batch import do, read
 
 pytestmark = pytest.mark.slow  # not that they were: pyarrow is there for the full tier only
-PYARROW = Path(__file__).parents[2] / ".clients" / "pyarrow"
 SAID = [{"role": "user", "content": "hi", "name": None}]
-
-
-@pytest.fixture(scope="module")
-def arrow() -> Iterator[Any]:
-    assert (PYARROW / ".installed").exists(), "there is no pyarrow; run make clients"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(PYARROW)
-        import pyarrow
-        import pyarrow.parquet
-
-        yield pyarrow
 
 
 @pytest.fixture

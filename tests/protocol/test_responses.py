@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxinfer.errors import InvalidRequest, Overloaded
+from jaxinfer.llm.types import Delta
 from jaxinfer.protocol.forms import Choice, Usage
 from jaxinfer.protocol.responses import DONE, PING, Answer, error_body, error_frame
+from jaxinfer.text.tools.reader import CallDelta
 from tests.protocol.test_forms import Ended
 
 CHAT = Answer("chat", "chatcmpl-1", 5, 'a "name"', "fp")
@@ -55,6 +57,18 @@ def test_all_frames_of_an_answer_share_their_head():
         }
     assert data(all_frames[2])["usage"] == data(all_frames[3])["usage"] == usage.as_dict()
     assert usage.as_dict()["total_tokens"] == 7
+
+
+def test_a_chats_text_and_calls_are_streamed_as_they_were_said_however_much_comes_at_once():
+    piece = Delta(0, "I look.", [1], calls=[CallDelta(0, "a", "f", "{}", is_whole=True, at=7)], finish_reason=None)
+    piece.extend(Delta(0, "Or so.", [2], calls=[CallDelta(1, "b", "g", '{"x":1}', is_whole=True, at=3)]))
+    frames = CHAT.events(Ended(Usage(1, 0, 2))).piece(0, piece).split(b"\n\n")[1:-1]  # but for the role's
+    said = []
+    for frame in frames:
+        delta = data(frame + b"\n\n")["choices"][0]["delta"]
+        function = delta["tool_calls"][0]["function"] if "tool_calls" in delta else {}
+        said.append(delta.get("content") or function.get("name") or function["arguments"])
+    assert said == ["I look.", "f", "{}", "Or ", "g", '{"x":1}', "so."]
 
 
 def test_the_whole_body_has_the_choices_in_order():

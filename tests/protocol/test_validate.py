@@ -63,6 +63,7 @@ def test_an_integer_is_neither_a_float_nor_huge(name, value):
         ("presence_penalty", [-2.1, 2.0001, 10**400], [-2, 2, 0, 0.5, None]),
         ("frequency_penalty", [-2.1, 2.0001, 10**400], [-2, 2, 0, 0.5, None]),
         ("repetition_penalty", [0, -1, 1e-7, 1e7, 10**400], [1e-6, 1, 1.0, 1e6, None]),
+        ("thinking_token_budget", [-2, 2**31], [-1, 0, 1, 2**31 - 1, None]),
         ("min_tokens", [-1, 2**63], [0, 10**12, None]),
     ],
 )
@@ -84,6 +85,11 @@ def test_a_flag_is_a_boolean(name):
     for value in (1, 0, "true", None, []):
         refused(**{name: value})
     check(**{name: True})
+
+
+def test_the_name_that_a_client_has_for_a_form_is_a_text():
+    assert refused(form_field=5).startswith("form_field must be the name of a field")
+    check(form_field="guided_json")
 
 
 @pytest.mark.parametrize(
@@ -179,6 +185,13 @@ def test_logprobs_are_as_many_as_the_server_allows(name):
     validate_sampling(SamplingParams(**{name: 50}), vocab_size=VOCAB, max_logprobs=50)
 
 
+def test_a_budget_of_thoughts_comes_without_logprobs_unless_it_is_off():
+    """A token that nobody drew has none."""
+    for budget in (0, 5):
+        assert refused(thinking_token_budget=budget, logprobs=0).startswith("thinking_token_budget must be left out")
+    check(thinking_token_budget=-1, logprobs=0)
+
+
 def test_min_tokens_is_at_most_max_tokens():
     assert refused(min_tokens=6, max_tokens=5) == "min_tokens must be at most max_tokens, 5, got 6"
     check(min_tokens=5, max_tokens=5)
@@ -187,7 +200,7 @@ def test_min_tokens_is_at_most_max_tokens():
 
 def test_every_field_has_a_rule():
     lists = {"stop", "stop_token_ids", "allowed_token_ids", "bad_words", "logit_bias"}
-    checked = {*NUMBERS, *lists, *STRUCTURED_FIELDS, "logprobs", "prompt_logprobs"}
+    checked = {*NUMBERS, *lists, *STRUCTURED_FIELDS, "form_field", "logprobs", "prompt_logprobs"}
     flags = {field.name for field in msgspec.structs.fields(SamplingParams) if field.type is bool}
     assert checked | flags == {field.name for field in msgspec.structs.fields(SamplingParams)}
 

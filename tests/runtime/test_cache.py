@@ -1,5 +1,6 @@
 """The cache on disk: private, whole or not there, bounded."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -65,6 +66,27 @@ def test_a_disk_that_takes_nothing_costs_a_warning(tmp_path: Path, caplog: pytes
     cache.store("a", b"payload")
     assert cache.load("a") is None
     assert "cannot be written" in caplog.text
+
+
+def test_a_full_disk_keeps_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    cache = ExecutableCache(tmp_path / "cache")
+    monkeypatch.setattr(os, "replace", full)
+    cache.store("a", b"payload")
+    assert list(cache.directory.iterdir()) == []
+
+
+def test_what_a_killed_process_left_half_written_leaves_after_a_day_and_nothing_else_does(tmp_path: Path) -> None:
+    cache = ExecutableCache(tmp_path / "cache")
+    old, new, foreign = (cache.directory / name for name in ("x.executable.partial", "y.executable.partial", "tmp_z"))
+    for path in (old, new, foreign):
+        path.write_bytes(b"half")
+    for path in (old, foreign):
+        os.utime(path, (0, 0))
+    cache.store("a", b"payload")
+    assert set(cache.directory.iterdir()) == {new, foreign, cache.directory / "a.executable"}
 
 
 class TestOpen:

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from pathlib import Path
 
 import jax
 import pytest
@@ -52,13 +51,6 @@ def test_the_cpu_is_there_on_every_machine(machine):
     machine(None)
     assert device.select_device("cpu").platform == "cpu"
     assert device.select_device("auto").platform == "cpu"
-
-
-def test_free_memory_is_what_the_machine_has_left():
-    cpu = device.select_device("cpu")
-    total = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
-    assert 0 < device.free_memory_bytes(cpu) <= int(total.split()[1]) * 1024
-    assert device.usable_memory_bytes(cpu, 0.5) < device.free_memory_bytes(cpu)
 
 
 def test_cuda_without_a_driver_is_an_error(machine, platforms):

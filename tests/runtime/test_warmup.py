@@ -103,6 +103,27 @@ def test_a_runner_serves_any_plan_before_it_is_ready(cache: ExecutableCache, col
     assert drawn == [expected]
 
 
+@pytest.mark.parametrize("masked", [False, True], ids=["logprobs", "masked"])
+def test_rows_that_the_full_samplers_small_size_does_not_hold_are_carried_before_the_large_one_is_there(
+    warm: Start, monkeypatch: pytest.MonkeyPatch, *, masked: bool
+) -> None:
+    runner, prompt, late = warm.runner, PROMPT[:9], {programs.Draw(10, True), programs.Masks(10)}
+    expected = generate(runner, prompt, 1)[-1]
+    runner.reset()
+    there = {key: executable for key, executable in runner._executables.items() if key not in late}
+    monkeypatch.setattr(runner, "_executables", there)
+    monkeypatch.setattr(runner, "_draw_sizes", runner._ready_draws())
+    monkeypatch.setattr(runner, "_mask_sizes", runner._ready_masks())
+    sampling, free = Sampling(logprobs=True, masked=masked), itertools.count(1)
+    rows = [Driven(slot, prompt, free, sampling).row() for slot in (1, 2)]
+    for row in rows:
+        row.full, row.masked, row.history = True, masked, History(prompt, [])
+    pending = runner.run(Plan(rows))
+    if masked:
+        pending.draw(np.full((2, -(-LIMITS.vocab_size // 32)), -1, np.int32))
+    assert pending.wait().tokens.tolist() == [expected] * 2
+
+
 def test_what_is_run_on_padding_waits_until_a_step_has_been_drawn_from(runner, monkeypatch) -> None:
     """Or the draw would look at the logits of padding, which other rows' steps leave in the same place."""
     hot = Sampling(temperature=1.0, seed=7)
@@ -165,6 +186,7 @@ def test_a_runner_tells_where_its_programs_came_from_and_what_its_arrays_take(co
         "extend_attention": "xla",
         "decode_linear": "xla",
         "extend_linear": "xla",
+        "head": "xla",
     }
     state = cold.runner._state
     sizes = {"weights": cold.runner._params, "pages": (state.k, state.v)}

@@ -37,6 +37,43 @@ def body_of(number: int) -> dict[str, Any]:
     return as_chat(body) if number % 3 == 1 else body
 
 
+PARTS = {"age": {"enum": [7, 42]}, "is": {"enum": ["x", "héé🙂", None]}}
+AGE = {"type": "object", "properties": PARTS, "required": ["age"], "additionalProperties": False}
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": AGE}}]
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": AGE}}
+FORMS: tuple[dict[str, Any], ...] = (
+    {"response_format": SCHEMA, "n": 2},
+    {"response_format": SCHEMA, "close_within_max_tokens": True, "max_tokens": 9},
+    {"structured_outputs": {"regex": "[a-z ]+(yes|no)[a-z]*"}, "logprobs": 0},
+    {"structured_outputs": {"grammar": 'start: ("red " | "blue" /[0-9]+/)+'}},
+)
+CHAT_FORMS: tuple[dict[str, Any], ...] = (
+    {"tools": TOOLS, "tool_choice": "required", "close_within_max_tokens": True},
+    {"tools": TOOLS},
+    {"reasoning_effort": "low", "thinking_token_budget": 5, "max_tokens": 20},
+    {"reasoning_effort": "low", "response_format": SCHEMA, "thinking_token_budget": 3, "n": 2},
+    {
+        "reasoning_effort": "low",
+        "tools": TOOLS,
+        "tool_choice": "required",
+        "close_within_max_tokens": True,
+        "max_tokens": 90,
+    },
+)
+
+
+def stream_of(number: int) -> dict[str, Any]:
+    """One of many kinds that all begin to stream: every third must be of a form, calls tools or thinks."""
+    body = body_of(number // 3 * 4 + number % 3)
+    if number % 3:
+        return body
+    base = {"seed": number, "temperature": number % 2, "max_tokens": 80}
+    if number % 2:
+        return base | {"prompt": f"number {number}"} | FORMS[number // 6 % len(FORMS)]
+    said = [{"role": "user", "content": f"number {number}"}]
+    return base | {"messages": said} | CHAT_FORMS[number // 6 % len(CHAT_FORMS)]
+
+
 def as_chat(body: dict[str, Any]) -> dict[str, Any]:
     fields = {name: value for name, value in body.items() if name not in ("prompt", "echo", "logprobs")}
     text = " ".join(body["prompt"])
@@ -48,10 +85,14 @@ def num_choices(body: dict[str, Any]) -> int:
     return body.get("n", 1) * (len(body["prompt"]) if isinstance(body.get("prompt"), list) else 1)
 
 
-def text_of(choice: dict[str, Any]) -> str:
-    """Of a choice or a piece of one."""
+def parts_of(choice: dict[str, Any]) -> dict[str, str]:
+    """The texts of a choice or a piece of one: what it answers, thinks and calls."""
     part: dict[str, Any] = choice.get("message") or choice.get("delta") or choice
-    return part.get("content") or part.get("text") or ""
+    parts = {"text": part.get("content") or part.get("text") or "", "thoughts": part.get("reasoning") or ""}
+    for place, call in enumerate(part.get("tool_calls") or ()):
+        function = call["function"]
+        parts[f"call {call.get('index', place)}"] = (function.get("name") or "") + function["arguments"]
+    return {name: text for name, text in parts.items() if text}
 
 
 def check_stream(body: dict[str, Any], stream: httpx2.Response, whole: httpx2.Response) -> str:
@@ -67,15 +108,19 @@ def check_stream(body: dict[str, Any], stream: httpx2.Response, whole: httpx2.Re
     if stream.status_code != 200:
         return str(error_of(stream)["code"])
     *chunks, last = events(stream.text)
-    texts, ends = dict.fromkeys(range(num_choices(body)), ""), Counter[int]()
+    texts: dict[int, dict[str, str]] = {index: {} for index in range(num_choices(body))}
+    ends = Counter[int]()
     for choice in (choice for chunk in chunks for choice in chunk["choices"]):
         assert not ends[choice["index"]], "nothing comes after the end"
-        texts[choice["index"]] += text_of(choice)
+        for name, text in parts_of(choice).items():
+            texts[choice["index"]][name] = texts[choice["index"]].get(name, "") + text
         ends[choice["index"]] += choice["finish_reason"] is not None
-    expected = {choice["index"]: text_of(choice) for choice in whole.json()["choices"]}
+    expected = {choice["index"]: parts_of(choice) for choice in whole.json()["choices"]}
     assert not any("error" in chunk or chunk.get("usage") for chunk in chunks)
     if "error" in last:
-        assert all(expected[index].startswith(text) for index, text in texts.items())
+        assert all(
+            expected[index].get(name, "").startswith(text) for index, own in texts.items() for name, text in own.items()
+        )
         return str(last["error"]["code"])
     assert ends == dict.fromkeys(texts, 1)
     assert texts == expected

@@ -60,6 +60,7 @@ class Call:
     salt: str
     pooling: str | None = None
     bulk: bool = False
+    random_seed: int | None = None
 
     @property
     def prompt(self) -> str:
@@ -99,6 +100,7 @@ class FakeLLM:
         self.config = EngineConfig()
         self.limits = SMALL
         self.latency = Latency(INFO.max_model_len)
+        self.beginning = asyncio.Lock()
         self._script = script
         self._max_running = max_running
         self._stolen = stolen  # room that others take between admit() and generate()
@@ -122,6 +124,9 @@ class FakeLLM:
     async def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
         names = {} if skip_special_tokens else {256: b"<bos>", 257: b"<eos>"}
         return b"".join(bytes((i,)) if i < 256 else names.get(i, b"") for i in ids).decode(errors="replace")
+
+    async def decode_each(self, ids: list[int]) -> list[str]:
+        return [await self.decode([token_id], skip_special_tokens=False) for token_id in ids]
 
     async def render(
         self,
@@ -179,7 +184,8 @@ class FakeLLM:
             chat=chat,
             prompt_only=prompt_only,
         )
-        return self._accept(Call(prompt_ids, params, request_id, priority, chat, salt, bulk=bulk), self._script)
+        asked = {"bulk": bulk, "random_seed": random_seed}
+        return self._accept(Call(prompt_ids, params, request_id, priority, chat, salt, **asked), self._script)
 
     async def embed(
         self,

@@ -1,4 +1,4 @@
-"""Many completions at once, each streamed, as a client sees them: what came, when, and how it ended."""
+"""Many completions and chats at once, each streamed, as a client sees them: what came, when, and how it ended."""
 
 import asyncio
 import dataclasses
@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx2
 
-from tests.server.http import COMPLETIONS
+from tests.server.http import CHAT, COMPLETIONS
 
 
 def strict_json(text: str | bytes) -> Any:
@@ -24,8 +24,9 @@ def strict_json(text: str | bytes) -> Any:
 
 @dataclasses.dataclass
 class Answer:
-    """One streamed completion. texts, reasons: by choice.    tokens, logprobs: if they were asked for.
+    """One streamed completion, or a chat with its calls as they are written.
 
+    texts, reasons: by choice.    tokens, logprobs: if they were asked for.
     longest_gap_s: between two frames.
     """
 
@@ -52,12 +53,19 @@ class Answer:
         for choice in frame["choices"]:
             index = choice["index"]
             assert index not in self.reasons, "a choice went on after its end"
-            self.texts[index] = self.texts.get(index, "") + choice["text"]
-            if found := choice["logprobs"]:
+            self.texts[index] = self.texts.get(index, "") + text_of(choice)
+            if found := choice.get("logprobs"):
                 self.tokens += found["tokens"]
                 self.logprobs += found["token_logprobs"]
             if choice["finish_reason"]:
                 self.reasons[index] = choice["finish_reason"]
+
+
+def text_of(choice: dict[str, Any]) -> str:
+    if "text" in choice:
+        return str(choice["text"])
+    calls = [call["function"] for call in choice["delta"].get("tool_calls") or ()]
+    return (choice["delta"].get("content") or "") + "".join((c.get("name") or "") + c["arguments"] for c in calls)
 
 
 OnFrame = Callable[[], None]
@@ -68,7 +76,7 @@ async def stream(client: httpx2.AsyncClient, body: dict[str, Any], on_frame: OnF
     if asked["stream"]:
         asked["stream_options"] = {"include_usage": True}
     answer, last_s = Answer(), math.inf
-    async with client.stream("POST", COMPLETIONS, json=asked) as response:
+    async with client.stream("POST", CHAT if "messages" in body else COMPLETIONS, json=asked) as response:
         answer.status = response.status_code
         if response.status_code != 200:
             answer.error = strict_json(await response.aread())["error"]

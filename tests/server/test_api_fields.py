@@ -47,9 +47,6 @@ OF_MESSAGES: dict[str, Any] = {
     "logprobs": True,
     "container": "x",
     "mcp_servers": [{}],
-    "context_management": {},
-    "output_config": {"effort": "low"},
-    "output_format": {"type": "json_schema"},
     "inference_geo": "eu",
     "diagnostics": {},
     "speed": "fast",
@@ -60,7 +57,6 @@ REFUSED_BY: dict[str, dict[str, Any]] = {
     | EVERYWHERE
     | {
         "max_tool_calls": 3,
-        "truncation": "auto",
         "background": True,
         "conversation": "conv_1",
         "prompt": {"id": "x"},
@@ -102,6 +98,7 @@ ECHOED: dict[str, Any] = {
     "parallel_tool_calls": False,
     "tool_choice": "none",
     "store": False,
+    "truncation": "auto",
     "max_output_tokens": 9,
     "temperature": 0.5,
     "top_p": 0.25,

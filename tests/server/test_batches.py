@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from jaxinfer.errors import BatchError, ConfigError
+from jaxinfer.errors import BatchError, ConfigError, EngineError
 from jaxinfer.llm.types import Delta
-from jaxinfer.offline.batches import LOWEST, MAX_RUNNING_BATCHES
+from jaxinfer.offline import job
+from jaxinfer.offline.batches import LOWEST, MAX_RUNNING_BATCHES, Batches
 from jaxinfer.offline.files import KeptLimits
 from jaxinfer.offline.journal import Journal
 from jaxinfer.server.app import create_app
@@ -137,6 +138,22 @@ def test_rows_that_had_no_turn_in_time_fail_as_expired(tmp_path):
     assert {(row["response"], row["error"]["code"]) for row in late} == {(None, "batch_expired")}
 
 
+def test_a_batch_that_was_answered_in_time_is_completed_however_late_its_server_starts_again(tmp_path, monkeypatch):
+    async def killed(self, batch, outcome):
+        raise EngineError("killed before it wrote down that all is answered")
+
+    with serving(FakeLLM(), tmp_path) as base, client_of(base) as client, monkeypatch.context() as patched:
+        patched.setattr(Batches, "_decide", killed)
+        batch_id = client.begin(chat_rows(4))
+        wait_until(lambda: client.batch(batch_id)["request_counts"]["completed"] == 4)
+    path = tmp_path / "batches" / f"{batch_id}.json"
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | {"expires_at": 1}))
+    monkeypatch.setattr(job, "_BREATH", 2)  # rows passed over before the time that is left is looked at
+    with serving(FakeLLM(), tmp_path) as base, client_of(base) as client:
+        batch = client.ended(batch_id)
+    assert batch["status"] == "completed" and batch["request_counts"] == {"total": 4, "completed": 4, "failed": 0}
+
+
 def test_a_server_that_starts_again_answers_only_what_is_left(tmp_path):
     first, second = FakeLLM(Gate(5)), FakeLLM()
     with serving(first, tmp_path) as base, client_of(base) as client:
@@ -149,6 +166,20 @@ def test_a_server_that_starts_again_answers_only_what_is_left(tmp_path):
     assert found == Counter(f"row {i}" for i in range(20))
     assert len(second.calls) == 15
     assert not list((tmp_path / "batches").glob("*.partial"))
+
+
+def test_each_batch_draws_its_own_answers_and_goes_on_with_them_after_a_restart(tmp_path):
+    first, second, other = FakeLLM(Gate(2)), FakeLLM(), FakeLLM()
+    with serving(first, tmp_path) as base, client_of(base) as client:
+        batch_id = client.begin(chat_rows(6))
+        wait_until(lambda: client.batch(batch_id)["request_counts"]["completed"] == 2 and len(first.calls) == 6)
+    with serving(second, tmp_path) as base, client_of(base) as client:
+        client.ended(batch_id)
+    with serving(other, tmp_path) as base, client_of(base) as client:
+        client.ended(client.begin(chat_rows(6)))
+    begun, resumed, others = ({call.prompt: call.random_seed for call in llm.calls} for llm in (first, second, other))
+    assert len(resumed) == 4 and resumed.items() <= begun.items()
+    assert others.keys() == begun.keys() and len({*begun.values(), *others.values()}) == 12
 
 
 def test_another_model_does_not_go_on_with_a_batch(tmp_path):

@@ -109,6 +109,24 @@ def test_content_may_be_text_parts_and_an_assistants_may_be_null():
 
 
 @pytest.mark.parametrize(
+    "thoughts",
+    [
+        {"reasoning": "hm"},
+        {"reasoning_content": "hm"},
+        {"reasoning": "hm", "reasoning_content": None},
+        {"reasoning_content": None, "reasoning": "hm"},
+        {"reasoning": None, "reasoning_content": "hm"},
+        {"reasoning": "hm", "reasoning_content": "hm"},
+    ],
+)
+def test_an_assistants_thoughts_are_read_under_either_name_whatever_the_other_s_null(thoughts):
+    llm = FakeLLM()
+    messages = [*USER, {"role": "assistant", "content": "a", **thoughts}, *USER]
+    assert post(llm, CHAT, {"messages": messages}).status_code == 200
+    assert llm.rendered[0]["messages"][1] == {"role": "assistant", "content": "a", "reasoning_content": "hm"}
+
+
+@pytest.mark.parametrize(
     ("messages", "param"),
     [
         (None, "messages"),
@@ -151,7 +169,6 @@ def test_messages_that_cannot_be_rendered_are_refused_before_anything_is_tokeniz
     ("name", "value"),
     [
         ("functions", []),
-        ("include_reasoning", False),
         ("chat_template", "{{ x }}"),
         ("logprob_token_ids", [1]),
         ("use_beam_search", True),
@@ -183,7 +200,6 @@ def test_a_known_field_that_cannot_be_carried_out_is_refused_by_name(name, value
         ("logit_bias", {}),
         ("modalities", ["text"]),
         ("tools", None),
-        ("tools", []),
         ("stop", None),
         ("n", None),
         ("stream", None),
@@ -232,8 +248,9 @@ def test_a_strict_server_refuses_unknown_fields_by_name(path):
     [
         ({"stream": 1}, "stream"),
         *(({"cache_salt": bad}, "cache_salt") for bad in ("", "a/b", "a@b", "\\", "\0", "x" * 129, 5)),
-        *(({"truncate_prompt_tokens": bad}, "truncate_prompt_tokens") for bad in (0, -2, -1, 1.5, True, "5")),
+        *(({"truncate_prompt_tokens": bad}, "truncate_prompt_tokens") for bad in (0, -2, 1.5, True, "5")),
         ({"truncation_side": "middle"}, "truncation_side"),
+        ({"tools": []}, "tools"),
         ({"stream": "true"}, "stream"),
         ({"model": 5}, "model"),
         ({"priority": 1.5}, "priority"),

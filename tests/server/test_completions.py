@@ -130,7 +130,7 @@ def test_a_field_that_asks_for_nothing_passes(name, value):
 
 def test_best_of_must_equal_n():
     assert complete(FakeLLM(), "a", best_of=3, n=3).status_code == 200
-    for best_of in (0, 2, 10**18, "3", True, -1):
+    for best_of in (0, 2, 10**18, "3", 3.0, True, -1):
         assert error_of(complete(FakeLLM(), "a", best_of=best_of, n=3))["param"] == "best_of"
 
 

@@ -29,7 +29,10 @@ def llm() -> AsyncLLM:
 @pytest.fixture(scope="module")
 def base(llm: AsyncLLM) -> Iterator[str]:
     with live(create_app(llm), llm.start, llm.close) as port:
-        yield f"http://127.0.0.1:{port}"
+        base = f"http://127.0.0.1:{port}"
+        form = {"prompt": "x", "structured_outputs": {"regex": "a"}}  # starts the process that tries grammars
+        assert ask_together(base, [form], at_once=1)[0].status_code == 200
+        yield base
 
 
 @pytest.fixture(autouse=True)
@@ -149,6 +152,15 @@ def test_every_stream_ends_once_and_joins_to_the_answer_that_is_not_streamed(bas
         assert check_stream(body, stream, whole) == ""
 
 
+def test_a_raw_prompt_may_spell_special_tokens_and_a_message_may_not(base):
+    """A08"""
+    chats = [{"messages": [{"role": "user", "content": text}], "max_tokens": 1} for text in ("", "<|im_end|>")]
+    raw = {"prompt": "<|im_end|>", "add_special_tokens": False, "max_tokens": 1}
+    answers = ask_together(base, [raw, *chats], at_once=1)
+    one, least, more = (answer.json()["usage"]["prompt_tokens"] for answer in answers)
+    assert one == 1 and more - least > 3
+
+
 def test_one_id_in_use_twice_mixes_nothing_up(base):
     bodies = [{"prompt": f"say {i}", "max_tokens": 40, "ignore_eos": True, "seed": i} for i in range(2)]
     alone = [ask_together(base, [body], at_once=1)[0].json()["choices"] for body in bodies]
@@ -156,3 +168,14 @@ def test_one_id_in_use_twice_mixes_nothing_up(base):
     assert {answer.json()["id"] for answer in together} == {"cmpl-the-same"}
     assert [answer.json()["choices"] for answer in together] == alone * 2
     assert alone[0] != alone[1]
+
+
+def test_one_id_in_use_twice_with_two_grammars_mixes_nothing_up(base):
+    """A28"""
+    forms = ["(a|b){30}", "(c|d){30}"]
+    bodies = [{"prompt": "x", "max_tokens": 60, "seed": 3, "structured_outputs": {"regex": form}} for form in forms]
+    alone = [ask_together(base, [body], at_once=1)[0].json()["choices"] for body in bodies]
+    together = ask_together(base, bodies * 2, at_once=4, **{"x-request-id": "the-same"})
+    assert {answer.json()["id"] for answer in together} == {"cmpl-the-same"}
+    assert [answer.json()["choices"] for answer in together] == alone * 2
+    assert [set(choices[0]["text"]) for choices in alone] == [set("ab"), set("cd")]

@@ -28,8 +28,8 @@ from jaxinfer.llm.process import EngineProcess
 from jaxinfer.llm.thread import EngineThread
 from jaxinfer.server.app import create_app
 from jaxinfer.testing.faults import Fault
-from tests.server.crowd import ask_together, body_of, check_stream
-from tests.server.http import COMPLETIONS, error_of, live, raw_request, wait_until
+from tests.server.crowd import ask_together, body_of, check_stream, parts_of, stream_of
+from tests.server.http import CHAT, COMPLETIONS, error_of, live, raw_request, wait_until
 from tests.server.rest import Place, ends_at_rest
 from tests.support.faulty_child import Order, Orders, faultless
 
@@ -83,17 +83,37 @@ def strike_until(done: threading.Event, path: str, struck: Counter[str]) -> None
     orders.close()
 
 
+def leave_until(done: threading.Event, port: int) -> int:
+    """Clients that leave streams of every kind in the middle, one after the other. Returns how many."""
+    for number in itertools.count():
+        if done.is_set():
+            return number
+        body = stream_of(number) | {"stream": True, "max_tokens": 200, "ignore_eos": True}
+        connection = raw_request(port, CHAT if "messages" in body else COMPLETIONS, body)
+        connection.recv(16)
+        reset(connection)
+        time.sleep(0.02)
+    raise AssertionError("there is no last number")
+
+
 def test_a_thousand_streams_under_faults_end_once_and_say_what_they_would_have_said(faulty, faulty_base, child):
-    """A40"""
-    bodies = [body_of(number) for number in range(1000)]
+    """A40: a thousand that begin to stream, of every kind, beside clients that leave and requests that are refused."""
+    bodies = [stream_of(number) for number in range(1000)] + [body_of(number) for number in range(3, 400, 4)]
+    ask_together(faulty_base, bodies[:60], at_once=1)  # so that every grammar is known: few new ones may wait at once
     wholes = ask_together(faulty_base, bodies, at_once=24)
     options = {"stream": True, "stream_options": {"include_usage": True}}
     done, struck = threading.Event(), Counter[str]()
-    with ends_as_it_began(faulty, faulty_base, engine_may_restart=True), ThreadPoolExecutor(1) as pool:
+    with ends_as_it_began(faulty, faulty_base, engine_may_restart=True), ThreadPoolExecutor(2) as pool:
+        leavers = pool.submit(leave_until, done, int(faulty_base.rpartition(":")[2]))
         faults = pool.submit(strike_until, done, child[-1], struck)
         streams = ask_together(faulty_base, [body | options for body in bodies], at_once=24)
         done.set()
         faults.result()
+        assert leavers.result() > 50
+    assert Counter(answer.status_code for answer in streams[1000:]) == {400: 100}
+    assert [answer.status_code for answer in wholes[:1000]] == [200] * 1000
+    said = [name for answer in wholes[:1000] for choice in answer.json()["choices"] for name in parts_of(choice)]
+    assert min(Counter(said)[name] for name in ("text", "thoughts", "call 0")) > 10, Counter(said)
     codes = Counter(map(check_stream, bodies, streams, wholes))
     assert set(codes) <= {"", "non_finite"} and codes["non_finite"] <= struck["nan"]
     assert set(struck) == set(KINDS) and codes["non_finite"] > 0, (struck, codes)
@@ -102,20 +122,23 @@ def test_a_thousand_streams_under_faults_end_once_and_say_what_they_would_have_s
 
 def test_a_minute_of_a_full_queue_raises_no_alarm(faulty, faulty_base):
     """A44"""
-    ended_s, seen = time.monotonic() + 60, list[tuple[int, float, int]]()
+    ended_s, seen, statuses = time.monotonic() + 60, list[tuple[int, float, int]](), Counter[int]()
 
     def keep_asking() -> None:
         with httpx2.Client(base_url=faulty_base, timeout=60) as client:
             while time.monotonic() < ended_s:
                 body = {"prompt": "x", "max_tokens": 100, "ignore_eos": True}
-                assert client.post(COMPLETIONS, json=body).status_code == 200
+                answer = client.post(COMPLETIONS, json=body)
+                assert answer.status_code == 200 or error_of(answer)["code"] == "queue_full"
+                statuses[answer.status_code] += 1
+                time.sleep(0 if answer.status_code == 200 else 0.5)
 
     with (
         ends_as_it_began(faulty, faulty_base),
-        ThreadPoolExecutor(128) as pool,
+        ThreadPoolExecutor(160) as pool,
         httpx2.Client(base_url=faulty_base) as client,
     ):
-        askers = [pool.submit(keep_asking) for _ in range(100)]
+        askers = [pool.submit(keep_asking) for _ in range(160)]
         while time.monotonic() < ended_s:
             begun_s = time.monotonic()
             status = client.get("/health").status_code
@@ -124,8 +147,9 @@ def test_a_minute_of_a_full_queue_raises_no_alarm(faulty, faulty_base):
         for asker in askers:
             asker.result()
     assert {status for status, _, _ in seen} == {200}
-    assert median(took_s for _, took_s, _ in seen) < 0.05, "a hundred clients share the processors: no tails"
-    assert median(waiting for _, _, waiting in seen) > 50, "the queue was full"
+    assert median(took_s for _, took_s, _ in seen) < 0.05, "160 clients share the processors: no tails"
+    assert median(waiting for _, _, waiting in seen) > 100, "of 112 places"
+    assert min(statuses[200], statuses[429]) > 100, "it was so full that others were refused"
 
 
 # ---- clients that leave ----

@@ -3,6 +3,7 @@
 The checks are those of the acceptance list: A05, A27, A31, A35, A42, A43, and kill -9.
 """
 
+import dataclasses
 import itertools
 import math
 import os
@@ -37,7 +38,8 @@ NEVER_SAID = 383  # by `crowd`, so that faults can be meant for a prompt that ho
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory, executables):
-    return small_config(write_checkpoint(tmp_path_factory.mktemp("checkpoints") / "tiny"), executables)
+    folder = write_checkpoint(tmp_path_factory.mktemp("checkpoints") / "tiny")
+    return dataclasses.replace(small_config(folder, executables), tool_call_parser="hermes")
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +103,21 @@ def counters(port: int) -> dict[str, float]:
     return {name: metric(port, name) for name in names}
 
 
+AGE = {"type": "object", "properties": {"age": {"type": "integer"}, "is": {"enum": ["x", None]}}, "required": ["age"]}
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": AGE}}]
+CALLING = {"messages": [{"role": "user", "content": "x"}], "tools": TOOLS}
+OPENING = "323"  # <tool_call>
+FORMS: dict[int, dict[str, Any]] = {
+    2: {"structured_outputs": {"json": AGE}, "close_within_max_tokens": True, "ignore_eos": False},
+    4: CALLING | {"logit_bias": {OPENING: 8, str(NEVER_SAID): -100}},
+    5: {"structured_outputs": {"regex": "[a-z ]+(yes|no)[a-z]*"}},
+    6: CALLING | {"tool_choice": "required", "ignore_eos": False},
+    7: {"structured_outputs": {"grammar": 'start: ("red " | "blue" /[0-9]+/)+'}},
+}
+
+
 def crowd(count: int = 8, max_tokens: int = 60) -> list[dict[str, Any]]:
-    """Different requests of every kind; none of them ever says NEVER_SAID."""
+    """Different requests of every kind, with and without a form; none of them ever says NEVER_SAID."""
     bodies = []
     for i in range(count):
         prompt = [(i * 29 + k * 7) % 320 for k in range(6 + 5 * i)]
@@ -110,6 +125,10 @@ def crowd(count: int = 8, max_tokens: int = 60) -> list[dict[str, Any]]:
         body["logit_bias"] = {str(NEVER_SAID): -100}
         if i % 3 == 1:
             body |= {"logprobs": 0, "frequency_penalty": 0.5, "presence_penalty": 0.3}
+        body |= FORMS.get(i % 8, {})
+        if "messages" in body:
+            del body["prompt"]
+            body.pop("logprobs", None)
         bodies.append(body)
     return bodies
 
@@ -118,7 +137,10 @@ def crowd(count: int = 8, max_tokens: int = 60) -> list[dict[str, Any]]:
 def alone(port: int) -> list[Answer]:
     """The crowd's answers, each asked for when nothing else ran."""
     answers = ask_alone(port, crowd())
-    assert all(answer.reasons and set(answer.reasons.values()) == {"length"} for answer in answers)
+    ends = [set(answer.reasons.values()) for answer in answers]
+    assert [end for i, end in enumerate(ends) if i not in FORMS] == [{"length"}] * (8 - len(FORMS))
+    assert all(end and end <= {"length", "stop", "tool_calls"} for end in ends)
+    assert metric(port, "masked_tokens_total") > 100
     assert len({str(answer.said) for answer in answers}) == 8
     return answers
 
@@ -154,19 +176,31 @@ def test_ids_that_do_not_exist_are_refused_and_a_neighbour_notices_nothing(port)
         assert (answer.status, answer.error["param"]) == (400, named[0]), body
 
 
-def test_what_neighbours_say_and_pages_hold_changes_no_bit(port, order):
-    """A27: 200 trials; before every admission the pages that nobody owns, and page 0, are filled with NaN."""
+MASKED = {"structured_outputs": {"regex": "[a-z ]+(yes|no)[a-z ]*"}}
+
+
+@pytest.mark.parametrize(
+    "form", [pytest.param({}, id="free"), pytest.param(MASKED, id="masked", marks=pytest.mark.slow)]
+)
+def test_what_neighbours_say_and_pages_hold_changes_no_bit(port, order, form):
+    """A27: 200 trials; before every admission the pages that nobody owns, and page 0, are filled with NaN. Where the
+    target is masked, all its neighbours are too.
+    """
     order(poison=True)
-    draw = random.Random(27)
+    draw, masked = random.Random(27), metric(port, "masked_tokens_total")
     found = set()
     for _ in range(50):
         neighbours = [[draw.randrange(VOCAB) for _ in range(length)] for length in (9, 40, 17)]
         prompts = [[5, 6, 7] * 7, neighbours[0], [5, 6, 7] * 7, *neighbours[1:], [5, 6, 7] * 7, [5, 6, 7] * 7]
         body = {"prompt": prompts, "max_tokens": 6, "temperature": 1, "seed": 9, "logprobs": 3, "ignore_eos": True}
+        body |= form
         response = httpx2.post(f"http://127.0.0.1:{port}{COMPLETIONS}", json=body, timeout=60)
         choices = strict_json(response.content)["choices"]
         found |= {str((choices[i]["text"], choices[i]["logprobs"])) for i in (0, 2, 5, 6)}
+        others = {choices[i]["text"] for i in (1, 3, 4)}
+        assert len(others) > 1, "the neighbours say this and that"
     assert len(found) == 1
+    assert (metric(port, "masked_tokens_total") > masked) == bool(form)
 
 
 # ---- a small pool, seeds ----
@@ -174,10 +208,11 @@ def test_what_neighbours_say_and_pages_hold_changes_no_bit(port, order):
 
 @pytest.mark.slow
 def test_a_pool_that_is_too_small_for_all_changes_no_answer(port):
-    """A31: preempted and computed again, streamed without a gap or a repeat, and counted once."""
+    """A31: preempted and computed again, streamed without a gap or a repeat, and counted once; forms or none."""
     bodies = [
         {"prompt": [i, 7], "max_tokens": 200, "seed": i, "n": 1 + (i == 2), "logprobs": 0 if i % 2 else None}
         | ({"frequency_penalty": 0.4, "min_tokens": 9} if i % 3 else {"stop": ["zqx"]})
+        | ({"structured_outputs": {"regex": "([a-z0-9 ]|known)+"}} if i % 4 > 1 else {})
         for i in range(12)
     ]
     expected = ask_alone(port, bodies)
@@ -295,6 +330,20 @@ def test_a_row_that_is_not_finite_ends_its_request_alone(port, order, alone):
     (failed,) = [i for i, answer in enumerate(answers) if answer.error]
     assert answers[failed].error["code"] == "non_finite"
     assert all(answers[i].said == alone[i].said for i in range(8) if i != failed)
+    wait_until(lambda: grown(port, before, "nonfinite_rows_total") == 1)
+    for i, text in answers[failed].texts.items():
+        assert alone[failed].texts[i].startswith(text), "what came before it was right"
+
+
+def test_a_masked_row_that_is_not_finite_ends_its_request_alone(port, order, alone):
+    """A43 where every row of the step is masked."""
+    masked, before = [2, 5, 6, 7], counters(port)
+    order(add=Fault("nan", step=8, row=1))
+    bodies = crowd()
+    answers = dict(zip(masked, ask_all(port, [bodies[i] for i in masked]), strict=True))
+    (failed,) = [i for i, answer in answers.items() if answer.error]
+    assert answers[failed].error["code"] == "non_finite"
+    assert all(answers[i].said == alone[i].said for i in masked if i != failed)
     wait_until(lambda: grown(port, before, "nonfinite_rows_total") == 1)
     for i, text in answers[failed].texts.items():
         assert alone[failed].texts[i].startswith(text), "what came before it was right"

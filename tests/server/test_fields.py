@@ -16,7 +16,7 @@ from jaxinfer.protocol.completions import COMPLETION_REFUSED, CompletionWire
 from jaxinfer.protocol.embeddings import EMBEDDING_REFUSED, SCORE_REFUSED, EmbeddingWire, ScoreWire
 from jaxinfer.protocol.fields import GENERATING, IGNORED, Refusal
 from tests.server.fakes import Call, FakeLLM
-from tests.server.http import CHAT, COMPLETIONS, EMBEDDINGS, SCORE, USER, error_of, events, post
+from tests.server.http import CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES, SCORE, USER, error_of, events, post
 
 # The names that the reference of these APIs lists, in its order.
 SHARED_FIELDS = """
@@ -152,7 +152,7 @@ ONLY_CHAT_REFUSED: dict[str, Any] = {
     "stream_reasoning": False,
     "input_ids": [1],
 }
-ONLY_OF_CHATS = {"reasoning_effort", "thinking_token_budget"}
+ONLY_OF_CHATS = {"reasoning_effort", "thinking_token_budget", "include_reasoning"}
 POOLED_REFUSED: dict[str, Any] = {"use_activation": False, "request_id": "x", "rid": "x", "lora_path": "x"}
 POOLED_REFUSED |= {"session_id": "x"}
 ONLY_EMBEDDINGS_REFUSED: dict[str, Any] = {
@@ -247,6 +247,11 @@ OF_CHAT = {
         lambda llm, _: llm.rendered[0]["kwargs"],
         {"enable_thinking": False},
     ),
+    "include_reasoning": (
+        {"include_reasoning": False},
+        lambda _, response: response.status_code,
+        200,
+    ),  # and test_thoughts
     "tools": ({"tools": [TOOL]}, lambda llm, _: llm.rendered[0]["tools"], [TOOL]),
     "tool_choice": ({"tools": [TOOL], "tool_choice": "required"}, lambda llm, _: llm.uses[0].due, True),
     "parallel_tool_calls": (
@@ -341,6 +346,17 @@ def test_it_is_carried_out(path, name, example):
     assert response.status_code == 200, response.text
     assert seen(llm, response) == expected
     assert "x-jaxinfer-warnings" not in response.headers
+
+
+@pytest.mark.parametrize("path", [*ROUTES, RESPONSES, MESSAGES])
+def test_the_header_of_vllm_counts_for_more_than_the_field_priority(path):
+    llm = FakeLLM()
+    body = LEAST.get(path, {"input": "ab"} if path == RESPONSES else {"messages": USER, "max_tokens": 5})
+    assert post(llm, path, body | {"priority": 7}, x_vllm_priority="-5").status_code == 200
+    assert {call.priority for call in llm.calls} == {-5}
+    for header in ("", "1.5", "+1", "high", "1_0", "2147483648", "9" * 5000):
+        response = post(llm, path, body, x_vllm_priority=header)
+        assert response.status_code == 400 and "x-vllm-priority" in error_of(response)["message"]
 
 
 @pytest.mark.parametrize(("path", "name", "value"), cases(REFUSED_BY))

@@ -9,27 +9,54 @@ from typing import Any
 
 import httpx2
 import pytest
+from starlette.applications import Starlette
 from starlette.routing import Route
 
-from jaxinfer.server.app import create_app
+from jaxinfer.server.app import PROFILE_ROUTES, STORAGE_ROUTES, create_app
+from jaxinfer.server.app import ROUTES as APP_ROUTES
 from jaxinfer.server.guard import OPEN
 from jaxinfer.server.quota import Quota
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tenants import ApiKey, Tenant, Tenants
 from tests.server.fakes import FakeLLM
-from tests.server.http import CHAT, COMPLETIONS, MESSAGES, USER, ask, error_of, live, post, raw_request, read_until
+from tests.server.http import (
+    CHAT,
+    COMPLETIONS,
+    MESSAGES,
+    USER,
+    ask,
+    ask_app,
+    error_of,
+    live,
+    post,
+    raw_request,
+    read_until,
+)
 from tests.support.attempts import assert_below
 
 KEY, OTHER, SPARE = "sk-first-0123456789", "sk-other-0123456789", "sk-spare-0123456789"
 KEYS = (ApiKey("first", KEY), ApiKey("other", OTHER), ApiKey("first", SPARE))
 LOCKED = ServerSettings(api_keys=KEYS)
 AT_HOME = ServerSettings(allowed_hosts=("localhost", "127.0.0.1", "[::1]"))
-ROUTES = sorted(
-    (method, route.path.replace("{id:path}", "tiny").replace("{id}", "tiny"))
-    for route in create_app(FakeLLM()).routes
-    if isinstance(route, Route)
-    for method in (route.methods or ())
-)
+
+
+def paths(routes: list[Route]) -> set[tuple[str, str]]:
+    """The method and a path of each."""
+    named = ((route, route.path.replace("{id:path}", "tiny").replace("{id}", "tiny")) for route in routes)
+    return {(method, path) for route, path in named for method in (route.methods or ())}
+
+
+ROUTES = sorted(paths(APP_ROUTES))
+STORING, PROFILING = paths(STORAGE_ROUTES), paths(PROFILE_ROUTES)
+NAMING = ("/v1/responses/", "/v1/sessions/", "/v1/files/", "/v1/batches/")  # what there is none of here
+
+
+@pytest.fixture
+def whole(tmp_path) -> Iterator[Starlette]:
+    """An app with keys, and with all that brings routes of its own. One for many requests: the folder is its own."""
+    app = create_app(FakeLLM(), dataclasses.replace(LOCKED, profile_folder=tmp_path, files_folder=tmp_path / "files"))
+    yield app
+    app.state.storage.close()
 
 
 def bearer(key: str) -> dict[str, str]:
@@ -46,8 +73,13 @@ def locked() -> Iterator[tuple[FakeLLM, int]]:
 
 def test_the_routes_are_found():
     assert {("POST", CHAT), ("GET", "/metrics"), ("GET", "/health"), ("POST", "/tokenize")} <= set(ROUTES)
+    assert {("POST", "/v1/files"), ("GET", "/v1/files/tiny/content"), ("POST", "/v1/batches/tiny/cancel")} <= STORING
     assert {path for _, path in ROUTES} >= OPEN
-    assert all(isinstance(route, Route) for route in create_app(FakeLLM()).routes), "none that is asked for otherwise"
+
+
+def test_an_app_with_all_that_may_be_switched_on_has_no_other_routes(whole):
+    assert all(isinstance(route, Route) for route in whole.routes), "none that is asked for otherwise"
+    assert paths(whole.routes) == {*ROUTES, *STORING, *PROFILING}
 
 
 @pytest.mark.parametrize(
@@ -73,13 +105,11 @@ def test_the_routes_are_found():
         [("api-key", KEY), ("cookie", f"authorization=Bearer {KEY}")],
     ],
 )
-def test_every_route_but_the_open_ones_asks_for_a_key(given, tmp_path):
-    llm = FakeLLM()
-    locked = dataclasses.replace(LOCKED, profile_folder=tmp_path)  # which brings routes of its own
-    profiling = [("POST", "/start_profile"), ("POST", "/stop_profile")]
-    assert {path for _, path in profiling} <= {getattr(route, "path", "") for route in create_app(llm, locked).routes}
-    for method, path in (*ROUTES, *profiling):
-        response = ask(llm, method, path, locked, headers=given, content=b"{}")
+def test_every_route_but_the_open_ones_asks_for_a_key(given, whole, tmp_path):
+    """A14"""
+    llm, before = whole.state.llm, sorted(tmp_path.rglob("*"))
+    for method, path in (*ROUTES, *sorted(STORING | PROFILING)):
+        response = ask_app(whole, method, path, headers=given, content=b"{}")
         if path in OPEN:
             assert response.status_code == 200
             continue
@@ -90,6 +120,7 @@ def test_every_route_but_the_open_ones_asks_for_a_key(given, tmp_path):
             assert (error["type"], error["code"]) == ("authentication_error", code)
             assert KEY not in response.text
     assert not llm.calls and not llm.encoded and not llm.rendered
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize(
@@ -102,10 +133,10 @@ def test_every_route_but_the_open_ones_asks_for_a_key(given, tmp_path):
         {"x-api-key": OTHER, "authorization": f"Bearer {OTHER}"},
     ],
 )
-def test_each_key_opens_every_route(headers):
-    for method, path in ROUTES:
-        response = ask(FakeLLM(), method, path, LOCKED, headers=headers, content=b"{}")
-        assert response.status_code in ((404,) if path.startswith(("/v1/responses/", "/v1/sessions/")) else (200, 415))
+def test_each_key_opens_every_route(headers, whole):
+    for method, path in (*ROUTES, *sorted(STORING)):
+        response = ask_app(whole, method, path, headers=headers, content=b"{}")
+        assert response.status_code in ((404,) if path.startswith(NAMING) else (200, 415)), path
 
 
 def test_unknown_paths_and_methods_tell_strangers_nothing():

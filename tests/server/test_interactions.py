@@ -1,7 +1,7 @@
 """Pairs of fields and events in which most servers' bugs live, cell by cell, over the engine process of a dry run: real
 scheduler, pages, text side and wire; a token is a hash of all tokens before it as the page table finds them, so a page
 too many, too few or mixed up changes the text. Tools and thoughts, whose cells need a
-model's words, are in test_tools.py; cells of grammars and speculation come with those.
+model's words, are in test_tools.py; cells of speculation come with that.
 """
 
 import asyncio
@@ -285,6 +285,13 @@ def truncate_prompt_tokens(server: Server) -> None:
     assert fitting["usage"]["prompt_tokens"] == ROOM - 12
     left = server.post("/detokenize", tokens=long[12 - ROOM :]).json()["prompt"]
     assert fitting["choices"][0]["text"].startswith(left)
+    told = USER[0] | {"content": "hi " * 3 * ROOM}
+    for answer in (
+        server.complete(long, truncate_prompt_tokens=-1),
+        server.chat(messages=[told], truncate_prompt_tokens=-1),
+    ):
+        assert answer["usage"]["prompt_tokens"] == ROOM - 16
+        assert 1 <= answer["usage"]["completion_tokens"] <= 16
     too_much = server.post(COMPLETIONS, prompt=long, truncate_prompt_tokens=-1, max_tokens=ROOM)
     assert (too_much.status_code, error_of(too_much)["code"]) == (400, "context_length_exceeded")
 
@@ -352,26 +359,37 @@ def message(answer: dict[str, Any]) -> tuple[str | None, str]:
 
 
 def schema_and_reasoning(server: Server) -> None:
-    for seed in range(8):
-        answer = server.chat(response_format=SCHEMA, reasoning_effort="low", temperature=1, seed=seed, max_tokens=60)
-        (choice,) = answer["choices"]
+    """The answer at once, thoughts alone, and thoughts that end: each has come."""
+    seen = set()
+    for number in range(16):
+        most = {"thinking_token_budget": 9} if number % 2 else {}
+        asked = {"reasoning_effort": "low", "temperature": 1, "seed": number // 2, "max_tokens": 60} | most
+        (choice,) = server.chat(response_format=SCHEMA, **asked)["choices"]
+        thoughts, content = choice["message"].get("reasoning"), choice["message"]["content"]
+        seen.add((choice["finish_reason"], bool(thoughts)))
         if choice["finish_reason"] == "stop":
-            assert choice["message"]["content"] == '"x"'
+            assert content == '"x"'
         else:
-            assert choice["message"]["content"] is None and choice["message"]["reasoning"]
+            assert content is None and thoughts and not most
+    assert seen == {("stop", False), ("stop", True), ("length", True)}
 
 
 def schema_and_tools(server: Server) -> None:
+    """The schema's answer, a call, and half a call: each has come."""
     seen = set()
-    for seed in range(8):
+    for seed in range(16):
         answer = server.chat(response_format=SCHEMA, tools=TOOLS, temperature=1, seed=seed, max_tokens=60)
         (choice,) = answer["choices"]
         seen.add(choice["finish_reason"])
         if choice["finish_reason"] == "stop":
             assert choice["message"]["content"] == '"x"'
         elif choice["finish_reason"] == "tool_calls":
-            assert {call["function"]["name"] for call in choice["message"]["tool_calls"]} == {"f"}
-    assert "stop" in seen
+            (call,) = choice["message"]["tool_calls"]
+            assert call["function"]["name"] == "f" and isinstance(json.loads(call["function"]["arguments"]), dict)
+            assert choice["message"]["content"] is None
+        else:
+            assert choice["message"]["content"].startswith('<tool_call>\n{"name": "f", "arguments": {')
+    assert seen == {"stop", "tool_calls", "length"}
 
 
 def grammar_and_min_tokens(server: Server) -> None:

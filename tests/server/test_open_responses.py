@@ -1,5 +1,6 @@
-"""/v1/responses: Open Responses' text cases, the events in their order, what is stored and for whom, and refusals."""
+"""/v1/responses: Open Responses' cases of texts and functions, the order of events, what is stored, refusals."""
 
+import json
 from typing import Any
 
 import httpx2
@@ -8,6 +9,7 @@ import pytest
 
 from jaxinfer.errors import ApiError
 from jaxinfer.llm.types import Delta
+from jaxinfer.protocol.answers import ANSWERS
 from jaxinfer.protocol.logprobs import TokenLogprob, TopLogprob
 from jaxinfer.server.app import create_app
 from jaxinfer.server.settings import ServerSettings
@@ -26,6 +28,8 @@ from tests.server.http import (
     read_until,
     wait_until,
 )
+from tests.server.open_responses import WEATHER, check_call_events, check_response, valid_events
+from tests.server.scripted import ScriptedLLM
 
 ORDER = """
 created in_progress output_item.added content_part.added output_text.delta output_text.delta output_text.done
@@ -40,86 +44,7 @@ def stream(llm: FakeLLM, **fields: Any) -> list[dict[str, Any]]:
     response = post(llm, RESPONSES, {"input": "hi", "stream": True, **fields})
     assert response.status_code == 200, response.text
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
-    found = named_events(response.text)
-    assert [event["sequence_number"] for event in found] == list(range(len(found)))
-    for event in found:
-        assert_valid(event, EVENT_FIELDS[event["type"].removeprefix("response.")] | {"sequence_number": INTEGER})
-        if "response" in event:
-            assert_valid(event["response"], RESPONSE_FIELDS)
-    return found
-
-
-# What Open Responses' specification (openresponses.org, 2026-04-24) asks of the objects that a text server sends
-STRING, INTEGER, NUMBER, BOOLEAN = ({"type": kind} for kind in ("string", "integer", "number", "boolean"))
-TEXT_OR_NULL, INTEGER_OR_NULL = {"type": ["string", "null"]}, {"type": ["integer", "null"]}
-
-
-def of(fields: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": fields, "required": list(fields)}
-
-
-def assert_valid(value: Any, fields: dict[str, Any]) -> None:
-    jsonschema_rs.validate(of(fields), value)
-
-
-LOGPROB = of({"token": STRING, "logprob": NUMBER, "bytes": {"type": "array", "items": INTEGER}})
-PART = of(
-    {
-        "type": {"const": "output_text"},
-        "text": STRING,
-        "annotations": {"type": "array"},
-        "logprobs": {"type": "array", "items": LOGPROB},
-    }
-)
-ITEM = of(
-    {
-        "type": {"const": "message"},
-        "id": STRING,
-        "status": {"enum": ["in_progress", "completed", "incomplete"]},
-        "role": {"const": "assistant"},
-        "content": {"type": "array", "items": PART},
-    }
-)
-USAGE = of(
-    {
-        **dict.fromkeys(("input_tokens", "output_tokens", "total_tokens"), INTEGER),
-        "input_tokens_details": of({"cached_tokens": INTEGER}),
-        "output_tokens_details": of({"reasoning_tokens": INTEGER}),
-    }
-)
-RESPONSE_FIELDS: dict[str, Any] = {
-    "id": STRING,
-    "object": {"const": "response"},
-    "created_at": INTEGER,
-    "completed_at": INTEGER_OR_NULL,
-    "status": STRING,
-    "incomplete_details": {"anyOf": [of({"reason": STRING}), {"type": "null"}]},
-    "model": STRING,
-    "output": {"type": "array", "items": ITEM},
-    "error": {"anyOf": [of({"code": STRING, "message": STRING}), {"type": "null"}]},
-    "tools": {"type": "array"},
-    "tool_choice": {"enum": ["none", "auto", "required"]},
-    "truncation": {"enum": ["auto", "disabled"]},
-    "text": of({"format": of({"type": {"const": "text"}})}),
-    "reasoning": of({"effort": TEXT_OR_NULL, "summary": TEXT_OR_NULL}),
-    "usage": {"anyOf": [USAGE, {"type": "null"}]},
-    "metadata": {"type": "object"},
-    "service_tier": STRING,
-    **dict.fromkeys(("previous_response_id", "instructions", "safety_identifier", "prompt_cache_key"), TEXT_OR_NULL),
-    **dict.fromkeys(("top_p", "presence_penalty", "frequency_penalty", "temperature"), NUMBER),
-    **dict.fromkeys(("parallel_tool_calls", "store", "background"), BOOLEAN),
-    **dict.fromkeys(("max_output_tokens", "max_tool_calls"), INTEGER_OR_NULL),
-    "top_logprobs": INTEGER,
-}
-PLACE = {"item_id": STRING, "output_index": INTEGER, "content_index": INTEGER}
-ENTRIES = {"logprobs": {"type": "array", "items": LOGPROB}}
-EVENT_FIELDS: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("created", "in_progress", "completed", "incomplete", "failed"), {"response": {"type": "object"}}),
-    **dict.fromkeys(("output_item.added", "output_item.done"), {"output_index": INTEGER, "item": ITEM}),
-    **dict.fromkeys(("content_part.added", "content_part.done"), PLACE | {"part": PART}),
-    "output_text.delta": PLACE | ENTRIES | {"delta": STRING},
-    "output_text.done": PLACE | ENTRIES | {"text": STRING},
-}
+    return valid_events(response.text)
 
 
 def said(role: str, content: Any, **more: Any) -> dict[str, Any]:
@@ -161,9 +86,32 @@ def test_the_text_cases_of_open_responses(items, rendered, streamed):
         answer = post(llm, RESPONSES, {"model": "tiny", "input": items})
         assert answer.status_code == 200 and "x-jaxinfer-warnings" not in answer.headers
         response = answer.json()
-    assert_valid(response, RESPONSE_FIELDS)
+    check_response(response)
     assert response["status"] == "completed" and response["output"][0]["content"][0]["text"] == "Hello"
     assert [f"{message['role']}:{message['content']}" for message in llm.rendered[0]["messages"]] == rendered
+
+
+@pytest.mark.parametrize("thinks", [False, True])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_tool_cases_of_open_responses(thinks, streamed):
+    thoughts = "<think>\nHm.\n</think>\n\n" if thinks else ""
+    call = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "San Francisco, CA"}}\n</tool_call>'
+    llm = ScriptedLLM(f"{thoughts}I look.\n{call}", piece=2)
+    asked = {"input": [said("user", "What is the weather in San Francisco?")], "tools": [WEATHER], "model": "tiny"}
+    asked |= {"reasoning": {"effort": "low"}} if thinks else {}
+    if streamed:
+        found = stream(llm, **asked)
+        check_call_events(found)
+        response = found[-1]["response"]
+    else:
+        response = post(llm, RESPONSES, asked).json()
+        check_response(response)
+    assert response["status"] == "completed"
+    kinds = [item["type"] for item in response["output"]]
+    assert kinds == [*(["reasoning"] if thinks else []), "message", "function_call"]
+    called = response["output"][-1]
+    assert (called["name"], json.loads(called["arguments"])) == ("get_weather", {"city": "San Francisco, CA"})
+    assert called["status"] == "completed" and response["tools"][0]["parameters"] == WEATHER["parameters"]
 
 
 def test_the_events_come_in_their_order_and_say_what_the_whole_answer_says():
@@ -215,6 +163,14 @@ def test_a_failure_after_a_silence_still_begins_with_what_clients_wait_for():
     assert response.text.startswith(": ping\n\n")
     found = [event["type"] for event in named_events(response.text)]
     assert (found[0], found[-1]) == ("response.created", "response.failed")
+
+
+def test_a_response_says_which_form_its_text_had_to_have():
+    form = {"type": "json_schema", "name": "city", "schema": {"type": "object"}}
+    answer = post(FakeLLM(), RESPONSES, {"input": "hi", "text": {"format": form}}).json()
+    assert {name: answer["text"]["format"][name] for name in form} == form
+    check_response(answer)
+    jsonschema_rs.validate(ANSWERS["Response"], answer)
 
 
 def test_logprobs_come_with_the_text_when_they_are_asked_for():
@@ -337,7 +293,7 @@ def test_a_response_under_way_is_cancelled_by_its_own_tenant_alone():
         ({"max_output_tokens": 600}, "max_output_tokens", "context_length_exceeded"),
         ({"input": "x" * 600}, "input", "context_length_exceeded"),
         ({"min_tokens": 7, "max_output_tokens": 5}, "min_tokens", "invalid_value"),
-        ({"truncate_prompt_tokens": -1}, "truncate_prompt_tokens", "invalid_value"),
+        ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens", "invalid_value"),
         ({"temperature": 3}, "temperature", "invalid_value"),
         ({"top_logprobs": 2}, "top_logprobs", "invalid_value"),
         ({"top_logprobs": 21, "include": ["message.output_text.logprobs"]}, "top_logprobs", "invalid_value"),
@@ -364,6 +320,49 @@ def test_texts_of_any_kind_never_cut_an_event():
     assert len(response.text.splitlines()) == 3 * len(named_events(response.text))
     assert named_events(response.text)[4]["delta"] == text
     assert named_events(response.text)[-1]["response"]["metadata"] == {"a": text}
+
+
+LONG = [said("user" if i % 2 == 0 else "assistant", f"{i:03}" + "x" * 97) for i in range(9)]  # 900 bytes for 512 tokens
+
+
+def test_the_oldest_turns_are_left_out_where_a_request_says_so():
+    llm = FakeLLM()
+    app = create_app(llm)
+    asked = {"input": LONG, "instructions": "Be brief.", "truncation": "auto", "max_output_tokens": 30}
+    answer = ask_app(app, "POST", RESPONSES, json=asked)
+    assert answer.headers["x-jaxinfer-warnings"] == "truncation: the oldest 6 messages are left out"
+    first = answer.json()
+    assert first["truncation"] == "auto" and first["usage"]["input_tokens"] <= 482
+    read = [line[:20].rstrip("x") for line in llm.calls[0].prompt.splitlines()]
+    assert read == ["system:Be brief.", "user:006", "assistant:007", "user:008", "assistant:"]
+    streamed = stream(FakeLLM(), **asked)[-1]["response"]
+    assert (streamed["truncation"], streamed["usage"]) == ("auto", first["usage"])
+    more = {"input": "hm", "previous_response_id": first["id"], "truncation": "auto", "max_output_tokens": 400}
+    assert ask_app(app, "POST", RESPONSES, json=more).status_code == 200  # from the whole, which is stored
+    assert llm.calls[-1].prompt == "user:hm\nassistant:"
+    assert len(max((one["messages"] for one in llm.rendered), key=len)) == 11
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "code"),
+    [
+        ({"truncation": "disabled"}, "input", "context_length_exceeded"),
+        ({"truncation": "auto", "input": "x" * 600}, "input", "context_length_exceeded"),
+        ({"truncation": "auto", "max_output_tokens": 512}, "max_output_tokens", "context_length_exceeded"),
+        ({"truncation": "auto", "truncate_prompt_tokens": 9}, "truncation", "invalid_value"),
+        ({"truncation": "left"}, "truncation", "invalid_type"),
+    ],
+)
+def test_what_cannot_be_made_to_fit_is_refused(fields, param, code):
+    answer = post(FakeLLM(), RESPONSES, {"input": LONG} | fields)
+    assert (answer.status_code, error_of(answer)["param"], error_of(answer)["code"]) == (400, param, code), answer.text
+
+
+def test_what_fits_is_left_as_it_is():
+    llm = FakeLLM()
+    answer = post(llm, RESPONSES, {"input": LONG[:3], "truncation": "auto"})
+    assert answer.status_code == 200 and "x-jaxinfer-warnings" not in answer.headers
+    assert len(llm.rendered) == 1 and len(llm.rendered[0]["messages"]) == 3
 
 
 def test_what_is_sent_is_what_chat_sends():

@@ -103,8 +103,8 @@ def test_usage_comes_last_and_only_when_asked_for():
 
 def test_continuous_usage_grows_to_the_final_one():
     chunks = events(stream(FakeLLM(), stream_options={**USAGE, "continuous_usage_stats": True}).text)
-    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks if "usage" in chunk]
-    assert counts == [2, 5, 5]
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == [2, 2, 5, 5]  # the role's chunk comes with the first text
 
 
 def test_a_delta_whose_text_is_held_back_sends_no_chunk():

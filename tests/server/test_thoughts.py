@@ -1,16 +1,20 @@
 """Thoughts in /v1/responses and /v1/messages: apart from the answer, whole and in pieces, and sent back by clients."""
 
+import dataclasses
 import itertools
+from collections.abc import AsyncIterator
 from typing import Any
 from unittest.mock import ANY
 
 import pytest
 
+from jaxinfer.llm.answer import Answer
 from jaxinfer.llm.types import Delta
 from jaxinfer.protocol.logprobs import TokenLogprob
 from jaxinfer.server.app import create_app
 from tests.server.fakes import FakeLLM
-from tests.server.http import MESSAGES, RESPONSES, USER, ask_app, error_of, post
+from tests.server.http import CHAT, MESSAGES, RESPONSES, USER, ask_app, error_of, post
+from tests.server.http import events as chunks
 from tests.server.http import named_events as events
 from tests.server.scripted import ScriptedLLM
 
@@ -124,6 +128,41 @@ def test_the_message_has_the_logprobs_of_all_tokens_those_of_thoughts_before_it_
     assert [e["token"] for e in whole[1]["content"][0]["logprobs"]] == ["<think>", "hm", "</think>", "a", "b"]
     deltas = [frame["logprobs"] for frame in frames if frame["type"] == "response.output_text.delta"]
     assert [len(logprobs) for logprobs in deltas] == [4, 1]
+
+
+class WithLogprobs(ScriptedLLM):
+    """Each of its tokens has a logprob."""
+
+    async def _answer(self, answer: Answer, num_choices: int) -> AsyncIterator[Delta]:
+        async for delta in super()._answer(answer, num_choices):
+            spelt = [(token, await self.decode([token], skip_special_tokens=False)) for token in delta.token_ids]
+            delta.logprobs = [dataclasses.replace(entry(text), token_id=token) for token, text in spelt]
+            yield delta
+
+    async def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
+        return self.text.tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+
+
+@pytest.mark.parametrize("piece", PIECES)
+@pytest.mark.parametrize("said", [SAID, "\n" + SAID, ANSWER])
+def test_a_chat_may_leave_its_thoughts_out_with_their_logprobs(said, piece):
+    fields = {"messages": USER, "logprobs": True, "reasoning_effort": "low", "n": 2}
+    llm = WithLogprobs(said, piece=piece)
+    shown, whole = (post(llm, CHAT, fields | {"include_reasoning": show}).json() for show in (True, False))
+    assert whole["usage"] == shown["usage"]
+    frames = chunks(post(llm, CHAT, fields | {"include_reasoning": False, "stream": True}).text)
+    for index, (choice, other) in enumerate(zip(whole["choices"], shown["choices"], strict=True)):
+        assert choice["message"] == {"role": "assistant", "content": ANSWER, "refusal": None}
+        assert other["message"].get("reasoning", "") == (THOUGHTS if said != ANSWER else "")
+        own, every = ([e["token"] for e in c["logprobs"]["content"]] for c in (choice, other))
+        assert "".join(own).split("<|im_end|>")[0].strip() == ANSWER
+        thoughts = every[every.index("<think>") : every.index("</think>") + 1] if said != ANSWER else []
+        assert sorted(own + thoughts) == sorted(every)
+        deltas = [frame["choices"][0] for frame in frames if frame["choices"][0]["index"] == index]
+        assert not any("reasoning" in delta["delta"] for delta in deltas)
+        assert "".join(delta["delta"].get("content", "") for delta in deltas) == ANSWER
+        sent = [e["token"] for delta in deltas for e in (delta["logprobs"] or {"content": []})["content"]]
+        assert sent == own and [delta["finish_reason"] for delta in deltas if delta["finish_reason"]] == ["stop"]
 
 
 def entry(token: str) -> TokenLogprob:

@@ -1,9 +1,12 @@
 """POST /tokenize, /apply-template and /detokenize."""
 
+import asyncio
+
 import pytest
 
+from jaxinfer.server.app import create_app
 from tests.server.fakes import FakeLLM
-from tests.server.http import USER, error_of, post
+from tests.server.http import USER, error_of, live, post, raw_request, wait_until
 
 
 def test_a_prompt_becomes_ids_with_the_models_special_tokens():
@@ -16,6 +19,38 @@ def test_special_tokens_can_be_left_out_and_the_pieces_shown():
     body = post(FakeLLM(), "/tokenize", request).json()
     assert (body["tokens"], body["token_strs"]) == ([97, 98], ["a", "b"])
     assert post(FakeLLM(), "/tokenize", {"prompt": ""}).json()["tokens"] == [256]
+
+
+def test_the_pieces_of_a_long_prompt_take_few_calls_and_are_all_there():
+    sizes = []
+
+    class Counting(FakeLLM):
+        async def decode_each(self, ids):
+            sizes.append(len(ids))
+            return await super().decode_each(ids)
+
+    strings = post(Counting(), "/tokenize", {"prompt": "abc" * 3000, "return_token_strs": True}).json()["token_strs"]
+    assert strings == ["<bos>", *"abc" * 3000]
+    assert sum(sizes) == 9001 and len(sizes) == 3
+
+
+def test_a_client_that_leaves_ends_the_making_of_the_pieces():
+    steps = []
+
+    class Slow(FakeLLM):
+        async def decode_each(self, ids):
+            try:
+                steps.append("begun")
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                steps.append("ended")
+                raise
+
+    with live(create_app(Slow())) as port:
+        connection = raw_request(port, "/tokenize", {"prompt": "ab", "return_token_strs": True})
+        wait_until(lambda: steps == ["begun"])
+        connection.close()
+        wait_until(lambda: steps == ["begun", "ended"])
 
 
 def test_messages_are_rendered_first():

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from jaxinfer.text.tools.formats import Format
 from tests.server.fakes import FakeLLM
-from tests.server.http import CHAT, USER, chat, error_of, events, post
+from tests.server.http import CHAT, MESSAGES, USER, chat, error_of, events, post
 from tests.server.scripted import ScriptedLLM
 
 WEATHER = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -187,6 +188,16 @@ def test_usage_tells_how_many_tokens_were_thoughts():
     assert "completion_tokens_details" not in chat(FakeLLM()).json()["usage"]
 
 
+def test_continuous_usage_is_on_every_chunk_of_thoughts_and_calls_too():
+    said = f"<think>\nThe tool fits.\n</think>\n\nI look.\n{CALL}"
+    fields = {"reasoning_effort": "low", "tools": TOOLS, "stream_options": {"continuous_usage_stats": True}}
+    chunks = events(chat(ScriptedLLM(said), stream=True, **fields).text)
+    shown = {name for chunk in chunks for name in chunk["choices"][0]["delta"]}
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert shown >= {"role", "reasoning", "content", "tool_calls"}
+    assert counts == sorted(counts) and len(set(counts)) > 4
+
+
 def test_tools_and_their_results_are_shown_to_the_model():
     called = {"role": "assistant", "content": None}
     called["tool_calls"] = [{"id": "c1", "type": "function", "function": {"name": "weather", "arguments": PARIS}}]
@@ -207,7 +218,7 @@ BAD_TOOLS: list[tuple[Any, str]] = [
     ([{"type": "function"}], "tools[0].function"),
     ([{"type": "function", "function": {}}], "tools[0].function.name"),
     ([{"type": "function", "function": {"name": "a b"}}], "tools[0].function.name"),
-    ([{"type": "function", "function": {"name": "x" * 65}}], "tools[0].function.name"),
+    ([{"type": "function", "function": {"name": "x" * 129}}], "tools[0].function.name"),
     ([{"type": "function", "function": {"name": "a", "parameters": []}}], "tools[0].function.parameters"),
     (
         [{"type": "function", "function": {"name": "a", "parameters": {"type": "string"}}}],
@@ -217,10 +228,42 @@ BAD_TOOLS: list[tuple[Any, str]] = [
         [{"type": "function", "function": {"name": "a", "parameters": {"properties": []}}}],
         "tools[0].function.parameters.properties",
     ),
+    (
+        [{"type": "function", "function": {"name": "a", "parameters": {"properties": {"x": "string"}}}}],
+        "tools[0].function.parameters.properties.x",
+    ),
+    (
+        [{"type": "function", "function": {"name": "a", "parameters": {"properties": {"x": {}}, "required": 5}}}],
+        "tools[0].function.parameters.required",
+    ),
     ([*TOOLS, TOOLS[0]], "tools[2].function.name"),
     ([TOOLS[0]] * 129, "tools"),
     ([{"type": "function", "function": {"name": "a", "description": "x" * 262144}}], "tools"),
 ]
+
+
+LONG = f"mcp__{'s' * 100}__look-up"
+SPELT: dict[Format, str] = {
+    "hermes": f'<tool_call>\n{{"name": "{LONG}", "arguments": {{"city": "Paris"}}}}\n</tool_call>',
+    "qwen3_coder": f"<tool_call>\n<function={LONG}>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>",
+    "llama3_json": f'{{"name": "{LONG}", "parameters": {{"city": "Paris"}}}}',
+    "pythonic": f'[{LONG.replace("-", "_")}(city="Paris")]',
+}
+
+
+@pytest.mark.parametrize("form", SPELT)
+def test_a_tool_s_name_may_be_as_long_as_agents_make_them(form):
+    name = LONG.replace("-", "_") if form == "pythonic" else LONG
+    tools = [{"type": "function", "function": {"name": name.ljust(128, "x"), "parameters": WEATHER}}]
+    tools.append({"type": "function", "function": {"name": name, "parameters": WEATHER}})
+    expected = answer(None, [(name, PARIS)], finish="tool_calls")
+    assert said(whole(ScriptedLLM(SPELT[form], form=form), tools=tools)[0]) == expected
+    for piece in PIECES:
+        assert said(streamed(ScriptedLLM(SPELT[form], piece=piece, form=form), tools=tools)[0]) == expected
+    flat = [{"name": tool["function"]["name"], "input_schema": WEATHER} for tool in tools]
+    sent = {"messages": USER, "max_tokens": 500, "tools": flat}
+    (block,) = post(ScriptedLLM(SPELT[form], form=form), MESSAGES, sent).json()["content"]
+    assert (block["name"], block["input"]) == (name, {"city": "Paris"})
 
 
 @pytest.mark.parametrize(("tools", "param"), BAD_TOOLS)
@@ -282,5 +325,6 @@ def test_what_the_model_does_not_know_is_refused():
     assert "--tool-call-parser" in error_of(response)["message"]
     response = chat(FakeLLM(), reasoning_effort="low")
     assert (response.status_code, error_of(response)["param"]) == (400, "reasoning_effort")
-    response = chat(ScriptedLLM("x"), reasoning_effort="low", chat_template_kwargs={"enable_thinking": False})
-    assert (response.status_code, error_of(response)["param"]) == (400, "reasoning_effort")
+    for switch in ("enable_thinking", "thinking"):
+        response = chat(ScriptedLLM("x"), reasoning_effort="low", chat_template_kwargs={switch: False})
+        assert (response.status_code, error_of(response)["param"]) == (400, "reasoning_effort")

@@ -180,15 +180,26 @@ def test_a_call_that_was_asked_for_ends_as_each_api_has_it(choice):
         assert body["stop_reason"] == "tool_use"
 
 
-def test_text_after_a_call_is_an_item_and_a_block_of_its_own_in_a_stream():
+AMONG_CALLS: dict[str, list[Any]] = {
+    f"{CALL} Done.": [("weather", PARIS), "Done."],
+    f"a {CALL} b {NOW} c": ["a", ("weather", PARIS), "b", ("now", "{}"), "c"],
+    f"<think>\nHm.\n</think>\n\n{CALL}{NOW} b": [["Hm."], ("weather", PARIS), ("now", "{}"), "b"],
+}
+
+
+@pytest.mark.parametrize("piece", PIECES)
+@pytest.mark.parametrize(("says", "parts"), AMONG_CALLS.items(), ids=["behind", "between", "behind two"])
+def test_text_around_calls_is_items_and_blocks_of_its_own_in_a_stream(says, parts, piece):
+    """However much of it comes at once."""
+    frames = events(respond(ScriptedLLM(says, piece=piece), stream=True).text)
+    assert put_together(frames) and parts_of_response(frames[-1]["response"]) == parts
+    assert blocks_of(events(message(ScriptedLLM(says, piece=piece), stream=True).text)) == parts
+
+
+def test_text_around_calls_is_one_item_before_them_in_a_whole_answer():
     says = f"{CALL} Done."
-    items = put_together(events(respond(ScriptedLLM(says), stream=True).text))
-    assert [item["type"] for item in items] == ["function_call", "message"]
-    assert blocks_of(events(message(ScriptedLLM(says), stream=True).text)) == [("weather", PARIS), "Done."]
     assert parts_of_response(respond(ScriptedLLM(says)).json()) == ["Done.", ("weather", PARIS)]
-    between = f"a {CALL} b {NOW} c"
-    items = put_together(events(respond(ScriptedLLM(between), stream=True).text))
-    assert [item["type"] for item in items] == ["message", "function_call"] * 2 + ["message"]
+    assert parts_of_message(message(ScriptedLLM(says)).json()) == ["Done.", ("weather", PARIS)]
 
 
 @pytest.mark.parametrize("piece", PIECES)
@@ -240,7 +251,8 @@ def test_a_response_repeats_its_tools():
     assert (body["tool_choice"], body["parallel_tool_calls"]) == ("none", False)
     body = respond(ScriptedLLM("x"), tools=[FLAT[0] | {"strict": True}]).json()
     assert (body["tools"][0]["strict"], body["tool_choice"], body["parallel_tool_calls"]) == (True, "auto", True)
-    assert respond(ScriptedLLM("x"), tools=None, tool_choice="auto").json()["tools"] == []
+    for none in (None, []):  # only a chat's list may not be empty
+        assert respond(ScriptedLLM("x"), tools=none, tool_choice="auto").json()["tools"] == []
 
 
 CHOICES = ["auto", "none", "required", {"type": "function", "name": "weather"}]
@@ -362,6 +374,7 @@ def test_a_next_response_goes_on_from_calls_with_their_results_alone():
         ]
 
 
+B = [{"role": "user", "content": "b"}]
 BEHIND = [f"a {CALL} b", f"{CALL} b {NOW} c", f"<think>\nHm.\n</think>\n\na {CALL}{NOW} b"]
 
 
@@ -395,6 +408,29 @@ def test_messages_that_are_not_one_answer_s_stay_apart():
         ("b", False, True),
         ("c", False, False),
     ]
+
+
+def thinking(text: str) -> Delta:
+    return Delta(0, "", [1], reasoning=text)
+
+
+def calling(index: int, name: str) -> Delta:
+    return Delta(0, "", [1], calls=[CallDelta(index, f"chatcmpl-tool-{index}", name, "{}", is_whole=True)])
+
+
+def test_thoughts_between_the_parts_of_an_answer_are_its_own_when_it_is_sent_back():
+    says = [thinking("hm"), Delta(0, "So:", [1]), thinking(" or"), calling(0, "now"), thinking("!"), calling(1, "now")]
+    script = [*says, Delta(0, "", [1], "tool_calls")]
+    llm = FakeLLM(lambda *_: script)
+    app = create_app(llm)
+    first = events(ask_app(app, "POST", RESPONSES, json={"input": USER, "tools": FLAT, "stream": True}).text)[-1]
+    output = first["response"]["output"]
+    kinds = ["reasoning", "message", "reasoning", "function_call", "reasoning", "function_call"]
+    assert [item["type"] for item in output] == kinds
+    for asked in ({"input": "b", "previous_response_id": first["response"]["id"]}, {"input": [*USER, *output, *B]}):
+        assert ask_app(app, "POST", RESPONSES, json=asked).status_code == 200
+    kept, sent = (asked["messages"] for asked in llm.rendered[-2:])
+    assert sent == kept and kept[1]["reasoning_content"] == "hm or!" and len(kept[1]["tool_calls"]) == 2
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -13,7 +13,9 @@ import shutil
 import subprocess
 import sys
 import venv
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 ACCOUNTS = ("passwd", "group", "shadow", "gshadow")
 SHIMS = {
@@ -53,9 +55,18 @@ def instructions(text: str) -> list[tuple[str, str]]:
     ]
 
 
-def replay(dockerfile: Path, context: Path, root: Path) -> Image:
-    """Carry out every instruction. Raises CalledProcessError with what a step said, ValueError for an unknown one."""
-    image = _base(root)
+def replay(
+    dockerfile: Path,
+    context: Path,
+    root: Path,
+    given: Mapping[str, str] = MappingProxyType({}),
+    programs: Mapping[str, str] = MappingProxyType({}),
+) -> Image:
+    """Carry out every instruction. given: as --build-arg has it.    programs: scripts in the place of programs.
+
+    Raises CalledProcessError with what a step said, ValueError for an unknown one.
+    """
+    image = _base(root, programs)
     entrypoint: list[str] = []
     arguments: dict[str, str] = {}
     for name, rest in instructions(dockerfile.read_text()):
@@ -64,7 +75,7 @@ def replay(dockerfile: Path, context: Path, root: Path) -> Image:
                 assert rest == f"python:{sys.version_info[0]}.{sys.version_info[1]}-slim", rest
             case "ARG":
                 key, _, value = rest.partition("=")
-                arguments[key] = value.strip('"')
+                arguments[key] = given.get(key, value.strip('"'))
             case "WORKDIR":
                 image.workdir = _inside(root, rest)
                 image.workdir.mkdir(parents=True)
@@ -90,14 +101,14 @@ def replay(dockerfile: Path, context: Path, root: Path) -> Image:
     return image
 
 
-def _base(root: Path) -> Image:
-    venv.create(root / "usr", with_pip=True)
+def _base(root: Path, programs: Mapping[str, str]) -> Image:
+    venv.create(root / "usr", with_pip="pip" not in programs)
     (root / "etc").mkdir()
     for name in ACCOUNTS:
         (root / "etc" / name).write_text("")
     shims = root / "shims"
     shims.mkdir()
-    for name, text in SHIMS.items():
+    for name, text in {**SHIMS, **programs}.items():
         filled = text.format(root=root, python=sys.executable, useradd=shutil.which("useradd"))
         (shims / name).write_text(f"#!/bin/sh\n{filled}\n")
         (shims / name).chmod(0o755)

@@ -11,21 +11,20 @@ from jaxinfer.checkpoint.resolve import Checkpoint, resolve
 from jaxinfer.models.registry import family_for
 
 
-def specs_of(checkpoint: Checkpoint, layout: str = "stacked") -> Any:
+def specs_of(checkpoint: Checkpoint) -> Any:
     """The parameter specs of a checkpoint's model."""
     family = family_for(checkpoint.config)
-    return family.parameters(family.config_from_hf(checkpoint.config), layout)
+    return family.parameters(family.config_from_hf(checkpoint.config))
 
 
 def open_checkpoint(
     folder: Path,
     *,
-    layout: str = "stacked",
     dtype: str = "float32",
     placement: Placement | None = None,
     chunk_bytes: int = 2**26,
 ) -> Any:
     """Resolve, check and load a folder onto the first device, or wherever `placement` says."""
     checkpoint = resolve(str(folder))
-    specs = specs_of(checkpoint, layout)
+    specs = specs_of(checkpoint)
     return load_params(checkpoint, specs, dtype, placement or jax.devices()[0], chunk_bytes=chunk_bytes)

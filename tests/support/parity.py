@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxinfer.models import dense
 from jaxinfer.models.config import ModelConfig
-from jaxinfer.models.parameters import Layout, ParamSpec
+from jaxinfer.models.parameters import ParamSpec
 from tests.support.golden_models import GOLDEN, LONG, NUM_GREEDY, PROMPT_LENGTHS, GoldenModel, picked, tensor
 
 BOUND = 1e-3
@@ -60,7 +60,7 @@ def long_answers(model: GoldenModel) -> list[Answer]:
 
 
 @functools.cache
-def load(model: GoldenModel, layout: Layout = "per_layer") -> tuple[ModelConfig, dense.Params]:
+def load(model: GoldenModel) -> tuple[ModelConfig, dense.Params]:
     """Our reading of its config.json, and its parameters put together as their specs say, in float32."""
 
     def build(spec: ParamSpec) -> jax.Array:
@@ -71,7 +71,7 @@ def load(model: GoldenModel, layout: Layout = "per_layer") -> tuple[ModelConfig,
         return jnp.asarray(np.stack(groups) if spec.stacked else groups[0])
 
     config = dense.config_from_hf(model.raw)
-    return config, jax.tree.map(build, dense.parameters(config, layout))
+    return config, jax.tree.map(build, dense.parameters(config))
 
 
 def check(answer: Answer, config: ModelConfig, params: Any, logits_fn: LogitsFn) -> None:

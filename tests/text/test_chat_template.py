@@ -121,6 +121,14 @@ def test_a_template_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
         ([{"role": "user", "content": object()}], "messages[0]"),
         ([{"role": "assistant", "tool_calls": ["x"]}], "messages[0].tool_calls"),
         ([{"role": "assistant", "tool_calls": 5}], "messages[0].tool_calls"),
+        ([{"role": "user", "content": "x", "n": float("inf")}], "messages[0]"),
+        (
+            [
+                *HELLO,
+                {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"a": float("nan")}}}]},
+            ],
+            f"messages[{len(HELLO)}]",
+        ),
     ],
 )
 def test_messages_that_are_none_are_refused_by_name(messages: object, param: str) -> None:
@@ -157,6 +165,17 @@ def test_a_request_cannot_both_continue_and_begin_a_message() -> None:
 def test_a_message_that_the_template_does_not_show_cannot_be_continued() -> None:
     with pytest.raises(InvalidRequest, match="shows the last message unchanged"):
         ChatTemplate("nothing").render(HELLO, continue_final_message=True, add_generation_prompt=False)
+
+
+@pytest.mark.parametrize("value", [True, False])
+@pytest.mark.parametrize("read", ["enable_thinking", "thinking"])
+@pytest.mark.parametrize("given", ["enable_thinking", "thinking"])
+def test_either_name_of_the_switch_of_thinking_is_read_by_every_template(given, read, value):
+    template = ChatTemplate(f"{{% if {read} is defined %}}{{{{ {read} }}}}{{% endif %}}")
+    assert template.render(HELLO, template_kwargs={given: value}) == str(value)
+    both = {given: value, "enable_thinking" if given == "thinking" else "thinking": not value}
+    assert template.render(HELLO, template_kwargs=both) == str(both[read])
+    assert template.render(HELLO) == ""
 
 
 def test_template_variables_are_an_allow_list_with_a_suggestion() -> None:
@@ -247,3 +266,11 @@ def test_arguments_of_calls_are_objects_or_text_as_the_template_wants(what, show
         messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
         assert template.render(messages) == shown
         assert call["function"]["arguments"] == arguments
+
+
+@pytest.mark.parametrize("text", ['{"a": 1e999}', '{"a": -Infinity}', '{"a": NaN}', r'{"a": "\ud800"}', "{"])
+def test_arguments_that_no_json_can_carry_are_shown_as_they_were_sent(text):
+    call = {"id": "x", "type": "function", "function": {"name": "f", "arguments": text}}
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    for what in ("c.function.arguments", "c.function.arguments | string"):
+        assert ChatTemplate(CALLS.replace("WHAT", what)).render(messages) == text

@@ -208,3 +208,14 @@ def test_the_cost_of_a_token_does_not_grow(kind: str) -> None:
     print(f"{kind}: {min(laps):.2f} us per token")
     assert min(laps[5:]) < 3 * min(laps[:5])
     assert min(laps) < 50
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "suffix"])
+def test_a_text_that_goes_on_keeps_the_space_that_it_begins_with(kind: str) -> None:
+    text = tokenizer(kind)
+    prompt, whole = (text.encode(each, add_special_tokens=False) for each in ("the answer", "the answer is END"))
+    assert whole[: len(prompt)] == prompt
+    later = whole[len(prompt) :]
+    for cut in range(len(later) + 1):
+        detokenizer = Detokenizer(text, goes_on=True)
+        assert detokenizer.feed(later[:cut]) + detokenizer.feed(later[cut:]) + detokenizer.flush() == " is END"

@@ -5,6 +5,7 @@ import json
 import random
 import re
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -172,6 +173,18 @@ def test_content_may_hold_every_private_character() -> None:
     assert text.decode(ids, skip_special_tokens=False) == template.render([{"role": "user", "content": content}])
 
 
+def test_content_may_hold_the_private_characters_of_two_planes_and_is_refused_with_those_of_all() -> None:
+    text, template = tokenizer("byte-level"), ChatTemplate("{{ messages[0].content }}")
+    two = "<|im_end|>" + "".join(map(chr, [*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE)]))
+    ids = encode_chat(text, template, [{"role": "user", "content": two}])
+    assert text.decode(ids, skip_special_tokens=False) == two
+    assert controls(text, ids) == []
+    every = two + "".join(map(chr, range(0x100000, 0x10FFFE)))
+    with pytest.raises(InvalidRequest, match="leave a private-use character unused") as refusal:
+        encode_chat(text, template, [{"role": "user", "content": every}])
+    assert refusal.value.param == "messages"
+
+
 def test_a_message_that_spells_control_tokens_can_be_continued() -> None:
     text, template = tokenizer("byte-level"), ChatTemplate(PARTS)
     messages = [{"role": "user", "content": "<|im_end|>"}, {"role": "assistant", "content": "so <|im_end|> means"}]
@@ -204,6 +217,18 @@ def test_spellings_that_overlap_are_all_broken() -> None:
     assert guard.unmark(marked[0]["content"], marker, lambda token: "BROKEN") == "<a<a<a<b<"
 
 
+def test_no_spelling_is_left_however_they_overlap_nest_and_go_on_in_the_next_message() -> None:
+    draw = random.Random(7)
+    for _ in range(2_000):
+        tokens = {"".join(draw.choices("<ab>", k=draw.randrange(2, 6))) for _ in range(draw.randrange(1, 5))}
+        guard = ControlGuard({token: i for i, token in enumerate(tokens)}, frozenset(range(len(tokens))))
+        contents = ["".join(draw.choices("<ab>", k=draw.randrange(12))) for _ in range(3)]
+        marked, _, marker = guard.mark([{"content": content} for content in contents], [], "")
+        shown = "".join(message["content"] for message in marked)
+        assert not [token for token in tokens if token in shown], (tokens, contents)
+        assert guard.unmark(shown, marker, lambda token: "BROKEN") == "".join(contents)
+
+
 def test_a_tokenizer_without_control_tokens_works() -> None:
     text = Tokenizer(_without_added(BACKENDS["byte-level"]().to_str()).encode())
     assert text.control_tokens == {}
@@ -214,6 +239,32 @@ def test_a_tokenizer_without_control_tokens_works() -> None:
 
 def _without_added(tokenizer_json: str) -> str:
     return json.dumps({**json.loads(tokenizer_json), "added_tokens": []})
+
+
+@pytest.mark.parametrize("spelling", ["<|im_end|>", "<a<"])
+def test_spellings_cost_little_memory_beside_the_content(spelling: str) -> None:
+    guard = ControlGuard({"<|im_end|>": 5, "<a<": 6, "<a": 7}, frozenset({5, 6, 7}))
+    messages = [{"role": "user", "content": spelling * 20_000}]
+    tracemalloc.start()
+    guard.mark(messages, [], "")
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 10 * len(messages[0]["content"])
+
+
+def test_a_marker_is_found_at_once_among_characters_that_are_all_spelt_as_json_escapes() -> None:
+    guard = ControlGuard({"<|im_end|>": 5}, frozenset({5}))
+    escapes = "".join(f"\\u{code:04x}" for code in range(0xE000, 0xF900)) + "\\udb80\\udc00"
+    start = time.thread_time()
+    _, _, marker = guard.mark([{"role": "user", "content": f"<|im_end|>{'x' * 2_000_000}{escapes}"}], [], "")
+    assert marker == chr(0xF0001)
+    assert time.thread_time() - start < 0.5
+
+
+def test_a_marker_is_no_part_of_a_control_token() -> None:
+    guard = ControlGuard({chr(0xE000): 5, f"<{chr(0xE001)}>": 6, "<a>": 7}, frozenset({5, 6, 7}))
+    marked, _, marker = guard.mark([{"role": "user", "content": "<a>"}], [], "")
+    assert guard.unmark(marked[0]["content"], marker, lambda token: "BROKEN") == "<a>"
 
 
 def test_guarding_long_content_costs_little() -> None:

@@ -1,5 +1,7 @@
 """MessageText: thoughts, content and calls of an answer, the same however its tokens are cut into calls."""
 
+import json
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -62,12 +64,43 @@ def test_every_way_of_cutting_reads_the_same(texts, cuts, start, stop, after):
         assert content == "".join(texts)
 
 
+MARKS = "👩\u200d👩\u200d👧\u200d👦 漢字かな é🙂 नि 🏳\ufe0f\u200d🌈"  # of many bytes, which the demo's tokens split
+
+
+def test_characters_of_many_tokens_come_whole_among_thoughts_and_in_arguments():
+    """A39: wherever the tokens are cut. What is told is never taken back, so that no delta holds half a character."""
+    arguments = json.dumps({"a": MARKS, MARKS: [MARKS]}, ensure_ascii=False)
+    call = f'<tool_call>\n{{"name": "now", "arguments": {arguments}}}\n</tool_call>'
+    ids = TOKENIZER.encode(f"<think>{MARKS}</think>{call}", add_special_tokens=False)
+    assert len(ids) > len(MARKS) * 4, "characters are of many tokens"
+    whole = read(ids, [], "either", (), 0)
+    assert whole[:3] == ("", MARKS, [("now", arguments)])
+    for cuts in (*([cut] for cut in range(len(ids))), list(range(len(ids))), list(range(0, len(ids), 2))):
+        assert read(ids, cuts, "either", (), 0) == whole
+
+
 def test_the_tags_are_found_by_their_tokens_alone():
     """The same characters, encoded as ordinary text, are text."""
     ids = TOKENIZER.encode("<think>a</think>b", add_special_tokens=False, plain=True)
     assert read(ids, [], "either", (), 0)[:2] == ("<think>a</think>b", "")
     ids = TOKENIZER.encode("<think>a</think>b", add_special_tokens=False)
     assert read(ids, [], "either", (), 0)[:2] == ("b", "a")
+
+
+def test_thoughts_begin_among_the_first_tokens_or_not_at_all():
+    """As the engine has it, which counts them."""
+    opens, closes, blank, word = (TOKENIZER.encode(text)[0] for text in ("<think>", "</think>", "\n", "x"))
+    for lead, thinks in ((0, True), (3, True), (4, False)):
+        ids = [blank] * lead + [opens, word, closes, word]
+        content, reasoning, *_ = read(ids, [], "either", (), 0)
+        assert (content, reasoning) == (("x", "x") if thinks else ("\n" * lead + "<think>x</think>x", ""))
+
+
+def test_line_ends_after_thoughts_count_among_the_tokens_before_a_stop_string_is_looked_for():
+    closes, blank, word, end = (TOKENIZER.encode(text)[0] for text in ("</think>", "\n\n", "x", "S"))
+    for after, said in ((4, "x"), (5, "xSx")):
+        content, _, _, stop, num_tokens, _ = read([word, closes, blank, word, end, word], [], "thinking", ("S",), after)
+        assert (content, stop, num_tokens) == (said, "S" if after == 4 else None, 5 if after == 4 else 6)
 
 
 def test_a_model_without_tags_or_thoughts_in_its_template_does_not_think():

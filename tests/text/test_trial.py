@@ -29,6 +29,14 @@ def test_a_folder_without_a_template_passes(tmp_path: Path) -> None:
     try_template(tmp_path)
 
 
+def test_what_lies_beside_the_template_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("json", "jinja2", "jaxinfer", "sitecustomize"):
+        (tmp_path / f"{module}.py").write_text("raise SystemExit('code of a checkpoint ran')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    try_template(folder_with(tmp_path, (GOLDEN / "headers.jinja").read_text("utf-8")))
+
+
 @pytest.mark.parametrize(
     ("source", "reason"),
     [

@@ -1,1 +1,1 @@
-"""The tables of other engines' documents, made again on this machine: a suite a file. See docs/benchmarking.md."""
+"""The tables of other engines' documents, made again on this machine: a suite a file. See docs/suites.md."""

@@ -12,6 +12,7 @@ from jaxinfer.bench.report import Table
 from jaxinfer.bench.work import Work
 from jaxinfer.config import EngineConfig
 from jaxinfer.llm.llm import LLM
+from jaxinfer.llm.outputs import RequestOutput
 from jaxinfer.protocol.sampling import SamplingParams
 
 LEAST_TOKENS, LEAST_REQUESTS = 4, 2
@@ -96,13 +97,28 @@ class Calls:
 
 
 def call(
-    llm: LLM, prompts: Prompts, batch: int, prompt: int, output: int, runs: int, drawn: SamplingParams = GREEDY
+    llm: LLM,
+    prompts: Prompts,
+    batch: int,
+    prompt: int,
+    output: int,
+    runs: int,
+    drawn: SamplingParams = GREEDY,
+    beginning: Sequence[int] = (),
 ) -> Calls | None:
-    """Measure `runs` calls of fresh prompts after one that is not counted; None where they do not fit the context."""
+    """Measure `runs` calls of fresh prompts after one that is not counted; None where they do not fit the context.
+
+    beginning: of every prompt, the same in all calls.
+    """
     if prompt + output > llm.info.max_model_len:
         return None
-    generate(llm, prompts.many(batch, prompt), output, drawn)
-    found = [generate(llm, prompts.many(batch, prompt), output, drawn) for _ in range(runs)]
+
+    def once() -> tuple[float, list[RequestOutput]]:
+        fresh = prompts.many(batch, prompt - len(beginning))
+        return generate(llm, [[*beginning, *ids] for ids in fresh], output, drawn)
+
+    once()
+    found = [once() for _ in range(runs)]
     metrics = [[one.metrics for one in outputs] for _, outputs in found]
     return Calls(
         batch,

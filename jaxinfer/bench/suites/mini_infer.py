@@ -1,10 +1,11 @@
 """mini-infer's tables: clients at once over a socket, the gap that a long prompt makes, prefix hit and miss, a batch of
-eight, contexts from 128 to 8,192.
+eight, contexts from 128 to 8,192; its preemption and its scheduler's trace have files of their own.
 
 Source: the README and the benchmarks of github.com/psmarter/mini-infer.
 """
 
 import dataclasses
+import statistics
 from typing import Any
 
 import jax
@@ -27,7 +28,7 @@ from jaxinfer.bench.program import Program, serving
 from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.report import Table, Value, percentile
 from jaxinfer.bench.steps import Timed
-from jaxinfer.bench.suites import served
+from jaxinfer.bench.suites import preemption, scheduler_trace, served
 from jaxinfer.bench.suites.job import Found, Job, call
 from jaxinfer.errors import ConfigError
 from jaxinfer_kernels.cases import HEADS, Decode
@@ -37,6 +38,7 @@ CLIENTS = (1, 2, 4, 8)
 CHUNKS = (0, 256, 128)
 CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192)
 SHORT, LONG = 7, 1024
+PREFIX_BATCH = 4
 ROOM, LEAST_ROOM = 2 * LONG, 256
 SEED = 42
 CONCURRENT = (
@@ -53,10 +55,20 @@ SPIKE = (
     "chunks of",
     "longest gap of the running ms",
     "their median gap ms",
+    "of bandwidth %",
     "first token of the long prompt ms",
+    "of matmul %",
     "output tok/s",
 )
-PREFIX = ("prefix", "first token p50 ms", "of matmul %", "its TTFT: whole answer p50 ms", "cached tokens")
+PREFIX = (
+    "prefix",
+    "first token p50 ms",
+    "of matmul %",
+    "its TTFT: whole answer p50 ms",
+    "cached tokens",
+    "first token, times the miss's",
+    "whole answer, times the miss's, as it counts",
+)
 BATCH = ("batch x prompt, answer", "tok/s as mini-infer counts", "decode tok/s strict", "of bandwidth %", "spread %")
 SWEEP = ("context", "decode step ms", "decode tok/s", "of bandwidth %")
 NOTES = (
@@ -66,19 +78,27 @@ NOTES = (
     "Chunked prefill: 7 streams run, a quarter into their answers a prompt of 1,024 tokens comes; 0 is "
     "--no-enable-chunked-prefill, the others are --max-num-batched-tokens. The gap is the longest between two tokens "
     "of a stream, any time between that prompt's arrival and its first token.",
+    "Prefix: its gain of a hit is of the whole answer, which hides what it is for; the first token's stands beside. "
+    "Of several together the first token is the last one's, medians are of the batches, and the shares too.",
     "Batch: mini-infer divides all tokens by the whole time, prompts included; strict are decode steps alone. "
-    "Attention alone, without the model around it, is the last table; `jaxinfer bench kernels` has more of it.",
+    "Attention alone is without the model around it; `jaxinfer bench kernels` has more of it.",
     "Shares: decode steps of the measured bandwidth, clients by the median gap between tokens as if all of them were "
-    "in each step; prompts of the measured matmul rate. A gap behind a long prompt, and a hit, have no such limit.",
-    "Not reproduced: speculation, two GPUs, replicas, prefill and decode apart, and swapping pages out, which jaxinfer "
-    "does not have (it computes preempted sequences again).",
+    "in each step; prompts of the measured matmul rate, the long one as if the streams beside it took nothing of it. "
+    "The longest gap, and a hit, have no such limit.",
+    preemption.NOTE,
+    scheduler_trace.NOTE,
+    "Not reproduced: speculation, two GPUs, replicas, prefill and decode apart, MLA, W8A8 and experts, which jaxinfer "
+    "does not have; docs/suites.md names the rest.",
 )
 CHARTS = (
     Chart("clients at once", ("output tok/s",), "tok/s"),
     Chart("clients at once", ("first token p50 ms", "its TTFT: whole answer p50 ms"), "ms"),
     Chart("chunked prefill", ("longest gap of the running ms", "first token of the long prompt ms"), "ms"),
     Chart("prefix cache", ("first token p50 ms", "its TTFT: whole answer p50 ms"), "ms"),
+    Chart("prefix cache, several together", ("first token p50 ms", "its TTFT: whole answer p50 ms"), "ms"),
     Chart("contexts", ("decode tok/s",), "tok/s", is_line=True),
+    Chart("preemption", ("goes on after p50 ms", "of which a step p50 ms"), "ms"),
+    Chart("scheduler trace", ("first token p95 steps", "whole request p95 steps"), "steps"),
 )
 
 
@@ -129,7 +149,32 @@ def prefix(job: Job, program: Program) -> Table:
         share = None if tokens else 100 * flops / first / job.limits.flops  # of a hit nearly nothing is computed
         rows.append((f"{shared} tokens, {name}", first * 1e3, share, whole * 1e3, mean_cached(good)))
         job.say(f"prefix {name}: {first * 1e3:,.5g} ms to the first token")
-    return Table("prefix cache", PREFIX, rows)
+    return Table("prefix cache", PREFIX, against_the_miss(rows))
+
+
+def prefix_together(job: Job, timed: Timed) -> Table:
+    """The same where several prompts of one beginning come at once, one batch in this process after another."""
+    llm, _ = timed.llm(prefix_caching=timed.core.limits.enable_prefix_caching)
+    prompts = Prompts(job.vocab_size, job.config.seed)
+    batch, shared = min(PREFIX_BATCH, timed.core.limits.max_num_seqs), job.tokens(257)
+    rows: list[tuple[Value, ...]] = []
+    for name, beginning in (("miss", []), ("hit", prompts.one(shared))):
+        prompt, output = shared + job.tokens(32), job.tokens(64)
+        calls = call(llm, prompts, batch, prompt, output, job.runs, beginning=beginning)
+        if calls is None:
+            raise too_long(prompt + output, llm.info.max_model_len)
+        first, whole = statistics.median(calls.first_s), statistics.median(calls.whole_s)
+        share = None if beginning else 100 * job.work.prefill_flops(batch, prompt) / first / job.limits.flops
+        cached = calls.cached_tokens / (batch * job.runs)
+        rows.append((f"{batch} x {shared} tokens, {name}", first * 1e3, share, whole * 1e3, cached))
+        job.say(f"prefix of {batch} together, {name}: {first * 1e3:,.5g} ms to the last first token")
+    return Table("prefix cache, several together", PREFIX, against_the_miss(rows))
+
+
+def against_the_miss(rows: list[tuple[Value, ...]]) -> list[tuple[Value, ...]]:
+    """Rows of PREFIX whose last two columns are still missing; the first is the miss."""
+    first, whole = rows[0][1], rows[0][3]
+    return [(*row, row[1] / first, row[3] / whole) for row in rows]  # type: ignore[operator]
 
 
 def chunked_prefill(job: Job) -> Table:
@@ -160,22 +205,29 @@ def spike(job: Job, program: Program, long: int) -> tuple[Value, ...]:
     calm = duration_s(served.outcomes_of(load).outcomes)
     changes = {"interrupt_tokens": long, "interrupt_after_s": calm / 4}
     tries = [run_of(load, number, changes) for number in range(job.runs)]
-    columns = list(zip(*tries, strict=True))
-    return tuple(sorted(column)[len(column) // 2] for column in columns)
+    gap, middle, first, rate = (sorted(column)[len(column) // 2] for column in zip(*tries, strict=True))
+    read_s = job.work.decode_bytes(SHORT, load.input_tokens + load.output_tokens / 2) / job.limits.bytes_per_s
+    matmul_s = job.work.prefill_flops(1, long) / job.limits.flops
+    return gap * 1e3, middle * 1e3, 100 * read_s / middle, first * 1e3, 100 * matmul_s / first, rate
 
 
 def run_of(load: Load, number: int, changes: dict[str, Any]) -> tuple[float, ...]:
-    """One interrupted run, in the order of SPIKE."""
+    """Of one interrupted run: seconds of the longest gap, of the median one, of the long prompt's first token; rate."""
     results = served.outcomes_of(msgspec.structs.replace(load, seed=load.seed + 1 + number, **changes), 0)
     assert results.interruption is not None
     good, late = results.outcomes, results.interruption
     every = sorted(gaps(good))
-    return longest_gap_s(late, good) * 1e3, every[len(every) // 2] * 1e3, ttft_s(late) * 1e3, output_rate(good)
+    return longest_gap_s(late, good), every[len(every) // 2], ttft_s(late), output_rate(good)
 
 
 def measure(job: Job, timed: Timed) -> list[Table]:
     """What is shown without a server."""
-    return [batch_of_eight(job, timed), contexts(job, timed)]
+    tables = [prefix_together(job, timed), batch_of_eight(job, timed), contexts(job, timed)]
+    return [*tables, preemption.table(job, timed)]
+
+
+def too_long(tokens: int, max_model_len: int) -> ConfigError:
+    return ConfigError(f"max_model_len must hold {tokens} tokens, got {max_model_len}; raise it, or --shrink")
 
 
 def batch_of_eight(job: Job, timed: Timed) -> Table:
@@ -184,7 +236,7 @@ def batch_of_eight(job: Job, timed: Timed) -> Table:
     prompt, output = job.tokens(32), job.tokens(128)
     calls = call(llm, Prompts(job.vocab_size, job.config.seed), batch, prompt, output, job.runs)
     if calls is None:
-        raise ConfigError(f"max_model_len must hold {prompt + output} tokens, got {llm.info.max_model_len}; raise it")
+        raise too_long(prompt + output, llm.info.max_model_len)
     counted = batch * output / calls.all_s
     row = (
         f"{batch} x {prompt}, {output}",

@@ -3,7 +3,10 @@
 Source: benchmarks/bench_serving.py and bench_generation.py of github.com/paladin8/infer and their logs.
 """
 
+from collections.abc import Sequence
+
 from jaxinfer.bench.chart import Chart
+from jaxinfer.bench.http_client import Outcome
 from jaxinfer.bench.latency import GREEDY
 from jaxinfer.bench.outcomes import duration_s, first_tokens, gaps, mean_cached, output_rate, wholes
 from jaxinfer.bench.program import Program
@@ -32,8 +35,14 @@ SERVED = (
     "output tok/s",
     "of the serial roof %",
     "tokens of an answer",
-    *("first token p50 ms", "p99 ms", "token gap p50 ms", "gap p99 ms", "whole request p50 s"),
+    *("first token p50 ms", "first token p99 ms", "token gap p50 ms", "token gap p99 ms", "whole request p50 s"),
     *("cached tokens", "ended early"),
+)
+TIMES = (
+    "workload",
+    *(f"first token {name} ms" for name in ("mean", "p50", "p95", "p99")),
+    *(f"token gap {name} ms" for name in ("mean", "p50", "p95", "p99")),
+    *(f"whole request {name} ms" for name in ("mean", "p50", "p95", "p99")),
 )
 GENERATED = (
     "generation",
@@ -62,26 +71,29 @@ NOTES = (
 )
 CHARTS = (
     Chart("serving workloads", ("output tok/s",), "tok/s"),
-    Chart("serving workloads", ("first token p50 ms", "p99 ms"), "ms to the first token"),
-    Chart("serving workloads", ("token gap p50 ms", "gap p99 ms"), "ms between tokens"),
+    Chart("serving workloads", ("first token p50 ms", "first token p99 ms"), "ms to the first token"),
+    Chart("serving workloads", ("token gap p50 ms", "token gap p99 ms"), "ms between tokens"),
+    Chart("times of the serving workloads", ("whole request mean ms", "whole request p95 ms"), "ms of a whole request"),
     Chart("generation", ("decode tok/s strict", "end to end tok/s"), "tok/s"),
 )
 
 
-def serve(job: Job, program: Program, max_model_len: int) -> Table:
+def serve(job: Job, program: Program, max_model_len: int) -> list[Table]:
     """Every workload twice: with ignore_eos and without."""
-    rows = []
+    rows, times = [], []
     for workload in workloads(job).values():
         fitting = workload if workload.longest <= max_model_len else workload.within(max_model_len)
         cut = "" if fitting is workload else f", cut to {max_model_len}"
         for ignore_eos, how in ((True, "ignore_eos"), (False, "EOS ends")):
-            rows.append(row(job, program, fitting, f"{workload.name}{cut}, {how}", ignore_eos))
-            job.say(f"{rows[-1][0]}: {rows[-1][2]:,.5g} output tok/s")
-    return Table("serving workloads", SERVED, rows)
+            name, good = f"{workload.name}{cut}, {how}", outcomes_of(job, program, fitting, ignore_eos)
+            rows.append(row(job, fitting, name, good, ignore_eos))
+            times.append(times_row(name, good))
+            job.say(f"{name}: {rows[-1][2]:,.5g} output tok/s")
+    return [Table("serving workloads", SERVED, rows), Table("times of the serving workloads", TIMES, times)]
 
 
-def row(job: Job, program: Program, workload: Workload, name: str, ignore_eos: bool) -> tuple[Value, ...]:
-    """Of SERVED. The seed of the prompts is the run's own, so that none of them is cached from an earlier run."""
+def outcomes_of(job: Job, program: Program, workload: Workload, ignore_eos: bool) -> list[Outcome]:
+    """What every request saw. The seed of the prompts is the run's own, so that none is cached from an earlier run."""
     load = served.load_on(
         program,
         job,
@@ -93,7 +105,11 @@ def row(job: Job, program: Program, workload: Workload, name: str, ignore_eos: b
         ignore_eos=ignore_eos,
         seed=SEED + (0 if ignore_eos else 1),
     )
-    good = served.outcomes_of(load).outcomes
+    return served.outcomes_of(load).outcomes
+
+
+def row(job: Job, workload: Workload, name: str, good: Sequence[Outcome], ignore_eos: bool) -> tuple[Value, ...]:
+    """Of SERVED."""
     asked = sum(ask.output_tokens for ask in workload.asks)
     told = sum(one.tokens for one in good)
     early = sum(one.finish_reason == "stop" for one in good)
@@ -103,6 +119,14 @@ def row(job: Job, program: Program, workload: Workload, name: str, ignore_eos: b
     least_s = roof_s(job, workload) if ignore_eos else None
     share = None if least_s is None else 100 * least_s / duration_s(good)
     return (name, len(good), output_rate(good), share, told / len(good), *times, middle, mean_cached(good), early)
+
+
+def times_row(name: str, good: Sequence[Outcome]) -> tuple[Value, ...]:
+    """Of TIMES."""
+    cells: list[Value] = []
+    for values in (first_tokens(good), gaps(good), wholes(good)):
+        cells += [served.mean_ms(values), *served.ms(values, 50, 95, 99)]
+    return name, *cells
 
 
 def roof_s(job: Job, workload: Workload) -> float | None:

@@ -1,6 +1,7 @@
 """Loading a server of our own with a suite's requests, through the client that `jaxinfer bench serve` uses."""
 
 import re
+import statistics
 from collections.abc import Sequence
 
 from jaxinfer.bench.client import PATH, Results
@@ -48,6 +49,16 @@ def ms(values: Sequence[float], *percents: float) -> list[Value]:
     """Percentiles of seconds, in ms."""
     found = [percentile(values, percent) for percent in percents]
     return [None if each is None else each * 1e3 for each in found]
+
+
+def mean_ms(values: Sequence[float]) -> Value:
+    """Of seconds."""
+    return statistics.fmean(values) * 1e3 if values else None
+
+
+def std_ms(values: Sequence[float]) -> Value:
+    """Of seconds, of these values themselves (not of what they are a sample of), as numpy's std is."""
+    return statistics.pstdev(values) * 1e3 if values else None
 
 
 def max_model_len(target: Target) -> int:

@@ -8,28 +8,42 @@ import dataclasses
 import json
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from jaxinfer import children
 from jaxinfer.bench.arrivals import drive
 from jaxinfer.bench.chart import Chart
 from jaxinfer.bench.http_client import Outcome
 from jaxinfer.bench.load import Ask
-from jaxinfer.bench.outcomes import first_tokens, gaps, output_rate
+from jaxinfer.bench.outcomes import duration_s, first_tokens, gaps, output_rate
+from jaxinfer.bench.padding import Padding
 from jaxinfer.bench.program import CALL, settings_of, without_ours
 from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.report import Table, Value, percentile
-from jaxinfer.bench.steps import StepLog, Timed, TimedEngine
+from jaxinfer.bench.steps import COMPILING, StepLog, Timed, TimedEngine
+from jaxinfer.bench.suites import paladin
 from jaxinfer.bench.suites.job import Found, Job
 from jaxinfer.bench.suites.workloads import Workload, workloads
 from jaxinfer.config import Limits
+from jaxinfer.engine.sequence import Structure
 from jaxinfer.errors import EngineError
+from jaxinfer.llm.structure import check_here, constraint_for
+from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.runtime import nvidia
 
 CHUNK = 512
+STRUCTURED_REQUESTS, STRUCTURED_PROMPT, STRUCTURED_MOST = 8, 64, 256
+_SHARE = {"type": "integer", "minimum": 0, "maximum": 99}
+FIELDS = {
+    "temperature_celsius": _SHARE,
+    "chance_of_rain_percent": _SHARE,
+    "wind_direction": {"enum": ["north", "east", "south", "west"]},
+    "is_weekend": {"type": "boolean"},
+}
+SCHEMA = {"type": "object", "properties": FIELDS, "required": [*FIELDS], "additionalProperties": False}
 CONTIGUOUS_SEQUENCES = 8  # that the small pool of the paged row holds when each has max_model_len
 COLUMNS = (
     "optimisation",
@@ -38,12 +52,29 @@ COLUMNS = (
     "on tok/s",
     "on / off",
     "least, most of the rounds",
+    "off of the serial roof %",
+    "on of the serial roof %",
     "off first token p50 ms",
     "on first token p50 ms",
     "off longest gap ms",
     "on longest gap ms",
+    "off padding %",
+    "on padding %",
 )
-DEVICE_COLUMNS = ("optimisation", "shape", "off tok/s", "on tok/s", "on / off", "least, most of the rounds")
+DEVICE_COLUMNS = (
+    "optimisation",
+    "shape",
+    "off tok/s",
+    "on tok/s",
+    "on / off",
+    "least, most of the rounds",
+    "off of bandwidth %",
+    "on of bandwidth %",
+    "off compiling s",
+    "on compiling s",
+    "off compiles after ready",
+    "on compiles after ready",
+)
 NOTES = (
     "off and on differ in the named setting alone, get the same requests with the same random ids, greedy, ignore_eos, "
     "in this process, and take turns (off on, on off, ...). Rates and times are medians of the rounds; on / off is the "
@@ -51,12 +82,19 @@ NOTES = (
     "Where requests come at a fixed rate that both sides keep up with, tok/s says nothing and the first token does. "
     f"Chunked prefill: on is chunks of {CHUNK} tokens at most, off is whole prompts. Paged: both sides get a pool "
     f"that holds {CONTIGUOUS_SEQUENCES} sequences of max_model_len, fewer where requests are divided too.",
-    "The prefix cache is off in all rows but its own.",
+    "The prefix cache is off in all rows but its own. Fast-forward: answers are JSON of a schema of four fields, "
+    "which ends them; their lengths are the model's, and the same on both sides.",
+    "Padding: of the tokens that the compiled steps carried, as each step takes the smallest size that holds it. Both "
+    "sides of a row of the host share what was compiled once, in the time that the facts say; those of the device have "
+    "processes of their own, whose compiling is short where the cache had it from a run before.",
+    "Shares are of the time to read and to multiply what the workload must, one after the other, at the rates measured "
+    "in this run; where arrivals, a cache or a grammar decide how long it takes there is no such limit.",
 )
 CHARTS = (
     Chart("toggles", ("off tok/s", "on tok/s"), "tok/s"),
     Chart("toggles", ("off first token p50 ms", "on first token p50 ms"), "ms to the first token"),
     Chart("toggles", ("off longest gap ms", "on longest gap ms"), "longest ms between tokens"),
+    Chart("toggles", ("off padding %", "on padding %"), "% of what steps carried is padding"),
 )
 
 
@@ -90,36 +128,70 @@ def toggles(job: Job, limits: Limits) -> list[Toggle]:
         ),
         Toggle("prefix cache", "prefix caching", {"enable_prefix_caching": False}, {"enable_prefix_caching": True}),
         Toggle("one step ahead", "paged attention", {"run_ahead": 0}, {"run_ahead": 1}),
+        Toggle("fast-forward", "structured", {"enable_fast_forward": False}, {"enable_fast_forward": True}),
     ]
 
 
 def measure(job: Job, timed: Timed) -> Table:
     """A row for each toggle of the host."""
     rows = []
-    found = workloads(job)
+    found = workloads(job) | {"structured": structured(job)}
     common = dataclasses.replace(timed.core.limits, enable_prefix_caching=False)
     room = min(common.max_model_len, common.max_num_batched_tokens)  # a whole prompt is one step without chunks
     for toggle in toggles(job, common):
         workload = found[toggle.workload].within(room if toggle.name == "chunked prefill" else common.max_model_len)
         rounds = list(in_turns(job, timed, common, toggle, workload))
-        rows.append((toggle.name, toggle.workload, *figures(rounds)))
+        rows.append((toggle.name, toggle.workload, *figures(rounds, *least_s(job, toggle, workload))))
         job.say(f"{toggle.name}: on / off {rows[-1][4]:.3f}")
     return Table("toggles", COLUMNS, rows)
 
 
-type Round = tuple[list[Outcome], list[Outcome]]  # off and on
+def structured(job: Job) -> Workload:
+    """Requests at once for JSON of SCHEMA, whose names are forced. How long an answer may be is not divided."""
+    asks = [Ask(0.0, job.tokens(STRUCTURED_PROMPT), STRUCTURED_MOST) for _ in range(job.requests(STRUCTURED_REQUESTS))]
+    return Workload("structured", tuple(asks), schema=json.dumps(SCHEMA))
+
+
+def least_s(job: Job, toggle: Toggle, workload: Workload) -> list[float | None]:
+    """What the workload takes at least, off and on; None where something else than the device decides."""
+    if workload.schema:
+        return [None, None]
+    sides = [dataclasses.replace(workload, concurrency=side.get("max_num_seqs", 0)) for side in (toggle.off, toggle.on)]
+    return [paladin.roof_s(job, side) for side in sides]
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """What a round's requests saw of one side, and what its steps carried."""
+
+    outcomes: list[Outcome]
+    padding: Padding
+
+
+type Round = tuple[Side, Side]  # off and on
 
 
 def in_turns(job: Job, timed: Timed, common: Limits, toggle: Toggle, workload: Workload) -> Iterator[Round]:
-    """Each round's outcomes; both sides of a round get the same requests, and those of another get others."""
+    """Each round; both sides of one get the same requests, and those of another get others."""
+    structure = structure_of(workload.schema, timed) if workload.schema else None
     for number in range(job.runs):
         ids = prompts_of(workload.asks, job, number)
         sides = [("off", toggle.off), ("on", toggle.on)]
         told = {}
         for name, changes in sides if number % 2 == 0 else sides[::-1]:
-            engine = TimedEngine(timed.core.runner, dataclasses.replace(common, **changes), StepLog())
-            told[name] = drive(engine, workload.asks, ids)
+            limits = dataclasses.replace(common, **changes)
+            engine = TimedEngine(timed.core, limits, StepLog())
+            engine.on_step = padding = Padding(timed.core.limits)
+            told[name] = Side(drive(engine, workload.asks, ids, structure), padding)
         yield told["off"], told["on"]
+
+
+def structure_of(schema: str, timed: Timed) -> Structure:
+    """Raises InvalidRequest where the model's tokenizer cannot be asked for grammars."""
+    constraint = constraint_for(SamplingParams(json_schema=schema), None, {})
+    assert constraint is not None
+    tried = check_here(timed.core.grammars, constraint, {})
+    return Structure(tried.text, frozenset(timed.core.info.eos_token_ids))
 
 
 def prompts_of(asks: tuple[Ask, ...], job: Job, seed: int) -> list[list[int]]:
@@ -128,16 +200,21 @@ def prompts_of(asks: tuple[Ask, ...], job: Job, seed: int) -> list[list[int]]:
     return [shared[: ask.shared_tokens] + prompts.one(ask.input_tokens - ask.shared_tokens) for ask in asks]
 
 
-def figures(rounds: list[Round]) -> tuple[Value, ...]:
-    """Of COLUMNS, from the rate on."""
-    rates = [(output_rate(off), output_rate(on)) for off, on in rounds]
+def figures(rounds: list[Round], *least: float | None) -> tuple[Value, ...]:
+    """Of COLUMNS, from the rate on. least: seconds that the workload takes at least, off and on, if that is known."""
+    outcomes = [(off.outcomes, on.outcomes) for off, on in rounds]
+    rates = [(output_rate(off), output_rate(on)) for off, on in outcomes]
     ratios = [on / off for off, on in rates]
     cells: list[Value] = [statistics.median(side) for side in zip(*rates, strict=True)]
     cells += [statistics.median(ratios), f"{min(ratios):.3f}, {max(ratios):.3f}"]
+    for side, least_s in enumerate(least):
+        middle = statistics.median(duration_s(one[side]) for one in outcomes)
+        cells.append(None if least_s is None else 100 * least_s / middle)
     for side in range(2):
-        cells.append(statistics.median(percentile(first_tokens(one[side]), 50) or 0.0 for one in rounds) * 1e3)
+        cells.append(statistics.median(percentile(first_tokens(one[side]), 50) or 0.0 for one in outcomes) * 1e3)
     for side in range(2):
-        cells.append(statistics.median(max(gaps(one[side]), default=0.0) for one in rounds) * 1e3)
+        cells.append(statistics.median(max(gaps(one[side]), default=0.0) for one in outcomes) * 1e3)
+    cells += [statistics.median(one[side].padding.percent for one in rounds) for side in range(2)]
     return tuple(cells)
 
 
@@ -153,23 +230,51 @@ def of_the_device(job: Job) -> tuple[list[Table], list[str]]:
     for name, sides in toggles.items():
         rounds = []
         for number in range(max(2, job.runs - 1)):
-            told = [decode_rates(job, change) for change in (sides if number % 2 == 0 else sides[::-1])]
+            told = [started(job, change) for change in (sides if number % 2 == 0 else sides[::-1])]
             rounds.append(told if number % 2 == 0 else told[::-1])
-        for shape in rounds[0][0]:
-            rates = [(off[shape], on[shape]) for off, on in rounds]
-            ratios = [on / off for off, on in rates]
-            middle = [statistics.median(side) for side in zip(*rates, strict=True)]
-            rows.append((name, shape, *middle, statistics.median(ratios), f"{min(ratios):.3f}, {max(ratios):.3f}"))
+        rows += device_rows(name, rounds)
         job.say(f"{name}: on / off {rows[-1][4]:.3f}")
     return [Table("toggles of the device", DEVICE_COLUMNS, rows)], []
 
 
-def decode_rates(job: Job, change: dict[str, Any]) -> dict[str, float]:
-    """Tokens per second of decoding by shape, in a process of its own. Raises EngineError."""
+@dataclasses.dataclass(frozen=True)
+class Started:
+    """A process of its own. shapes: by batch x prompt, tokens per second of decoding and their per cent of the
+    bandwidth."""
+
+    shapes: dict[str, tuple[float, float]]
+    compiling_s: float
+    compiles_after_ready: int
+
+    @classmethod
+    def of(cls, report: dict[str, Any]) -> "Started":
+        """From the JSON of `jaxinfer bench latency`."""
+        facts, table = report["facts"], report["tables"]["speed"]
+        shapes = {row["batch x prompt"]: (row["decode tok/s"], row["of bandwidth %"]) for row in table}
+        return cls(shapes, float(facts[COMPILING].partition(" ")[0]), int(facts["compiles after ready"]))
+
+
+def device_rows(name: str, rounds: list[list[Started]]) -> list[tuple[Value, ...]]:
+    """Of DEVICE_COLUMNS. rounds: off and on of each. Compiling is the longest of the rounds: the cache helps later."""
+    rows: list[tuple[Value, ...]] = []
+    compiling = [max(one[side].compiling_s for one in rounds) for side in range(2)]
+    late = [sum(one[side].compiles_after_ready for one in rounds) for side in range(2)]
+    for shape in rounds[0][0].shapes:
+        rates = [(off.shapes[shape][0], on.shapes[shape][0]) for off, on in rounds]
+        ratios = [on / off for off, on in rates]
+        middle = [statistics.median(side) for side in zip(*rates, strict=True)]
+        cells: list[Value] = [statistics.median(ratios), f"{min(ratios):.3f}, {max(ratios):.3f}"]
+        shares = [statistics.median(one[side].shapes[shape][1] for one in rounds) for side in range(2)]
+        rows.append((name, shape, *middle, *cells, *shares, *compiling, *late))
+    return rows
+
+
+def started(job: Job, change: dict[str, Any]) -> Started:
+    """What `jaxinfer bench latency` finds with these settings changed. Raises EngineError."""
     config = dataclasses.replace(job.config, **change)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.json"
-        command = [sys.executable, "-P", "-c", CALL, "bench", "latency", "--json", str(file), "--first-steps", "0"]
+        command = children.python("-c", CALL, "bench", "latency", "--json", str(file), "--first-steps", "0")
         command += [
             "--prompt-lengths",
             str(job.tokens(128)),
@@ -181,8 +286,7 @@ def decode_rates(job: Job, change: dict[str, Any]) -> dict[str, float]:
             raise EngineError(
                 f"`jaxinfer bench latency` must run, it said: {done.stderr.strip().rpartition(chr(10))[2]}"
             )
-        table = json.loads(file.read_text(encoding="utf-8"))["tables"]["speed"]
-    return {row["batch x prompt"]: row["decode tok/s"] for row in table}
+        return Started.of(json.loads(file.read_text(encoding="utf-8")))
 
 
 def found(tables: list[Table], notes: list[str]) -> Found:

@@ -16,11 +16,12 @@ SHARED_TOKENS = 1024
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """Requests and how many may be under way, 0 for all of them."""
+    """Requests and how many may be under way, 0 for all of them. schema: of every answer, in JSON; empty for none."""
 
     name: str
     asks: tuple[Ask, ...]
     concurrency: int = 0
+    schema: str = ""
 
     @property
     def longest(self) -> int:

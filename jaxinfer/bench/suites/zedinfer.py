@@ -7,10 +7,11 @@ from jaxinfer.bench.chart import Chart
 from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.report import Table, Value
 from jaxinfer.bench.steps import Timed
+from jaxinfer.bench.suites import published
 from jaxinfer.bench.suites.job import Calls, Found, Job, call
 
 LENGTHS = (128, 256, 512, 1024)
-TOGETHER = ((4, 128), (4, 256), (4, 512), (4, 1024), (8, 128), (16, 128), (32, 128))
+TOGETHER = tuple((batch, length) for batch in (4, 8, 16, 32) for length in LENGTHS)  # its page has batch 4 alone
 PLANS = {  # requests, prompt, answer, runs
     "A": (1, 32, 256, 5),
     "B": (1, 128, 128, 5),
@@ -46,23 +47,25 @@ def measure(job: Job, timed: Timed) -> Found:
     prompts = Prompts(job.vocab_size, job.config.seed)
     alone: dict[int, Calls] = {}
     single: list[tuple[Value, ...]] = []
-    for length in dict.fromkeys(map(job.tokens, LENGTHS)):
+    lengths = tuple(dict.fromkeys(map(job.tokens, LENGTHS)))
+    for length in lengths:
         calls = call(llm, prompts, 1, length, length, job.runs)
         single.append((str(length), *figures(job, calls)))
         job.say(f"{length}: {single[-1][4] or 0:.5g} tok/s")
         if calls is not None:
             alone[length] = calls
     together: list[tuple[Value, ...]] = []
-    for batch, length in dict.fromkeys((batch, job.tokens(length)) for batch, length in TOGETHER):
+    batches = tuple(dict.fromkeys((batch, job.tokens(length)) for batch, length in TOGETHER))
+    for batch, length in batches:
         calls = call(llm, prompts, batch, length, length, job.runs) if batch <= timed.core.limits.max_num_seqs else None
         together.append((f"{batch} x {length}", *figures(job, calls), *times(calls, alone.get(length))))
         job.say(f"{batch} x {length}: {together[-1][4] or 0:.5g} tok/s")
     tables = [
-        Table("single request", SINGLE, single),
-        Table("requests together", BATCH, together),
+        published.beside(job, Table("single request", SINGLE, single), [(1, length) for length in lengths]),
+        published.beside(job, Table("requests together", BATCH, together), batches),
         Table("plans", ("plan", "batch x prompt, answer", *PREFILL, *RATES), plans(job, timed, prompts)),
     ]
-    return Found(tables, CHARTS, NOTES)
+    return Found(tables, CHARTS, (*NOTES, published.NOTE) if published.of_the_same(job) else NOTES)
 
 
 def plans(job: Job, timed: Timed, prompts: Prompts) -> list[tuple[Value, ...]]:

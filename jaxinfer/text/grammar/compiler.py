@@ -34,6 +34,12 @@ class Grammar(Protocol):
     def accept(self, token_id: int) -> None:
         """The answer's next token. One that may not come makes it a grammar with an `error`."""
 
+    def accept_text(self, text: bytes) -> None:
+        """The same of a text that has come, whatever tokens it came in."""
+
+    def spell(self, token_id: int) -> bytes:
+        """What a token adds to the answer's text."""
+
     @property
     def error(self) -> str:
         """Why nothing can be said any more; "" while all is well."""
@@ -113,18 +119,36 @@ def warnings_of(matcher: "LLMatcher") -> list[str]:
     return [warning[:200] for warning in matcher.get_grammar_warnings()]
 
 
+class _Pieces(dict[int, bytes]):
+    """What tokens add to a text, each asked for once: the library takes microseconds for one."""
+
+    def __init__(self, vocabulary: "LLTokenizer") -> None:
+        self.vocabulary = vocabulary
+
+    def __missing__(self, token_id: int) -> bytes:
+        piece = self[token_id] = bytes(self.vocabulary.decode_bytes([token_id]))
+        return piece
+
+
 class _Matcher:
     """A Grammar."""
 
-    def __init__(self, matcher: "LLMatcher", endings: Endings | None = None) -> None:
+    def __init__(self, matcher: "LLMatcher", pieces: _Pieces, endings: Endings | None = None) -> None:
         self.matcher = matcher
+        self._pieces = pieces
         self._endings = endings
 
     def copy(self) -> "_Matcher":
-        return _Matcher(self.matcher.deep_copy(), self._endings)
+        return _Matcher(self.matcher.deep_copy(), self._pieces, self._endings)
 
     def accept(self, token_id: int) -> None:
         self.matcher.consume_token(token_id)
+
+    def accept_text(self, text: bytes) -> None:
+        self.matcher.consume_tokens(self._pieces.vocabulary.tokenize_bytes(text))
+
+    def spell(self, token_id: int) -> bytes:
+        return self._pieces[token_id]
 
     @property
     def error(self) -> str:
@@ -189,6 +213,7 @@ class Compiler:
         self._lock = threading.Lock()
         self._vocabulary = self._pool.submit(lambda: new_vocabulary(read_tokenizer(), vocab_size, eos_token_ids))
         self._executor = self._pool.submit(_new_executor)
+        self._pieces: _Pieces | None = None
         self._endings: Endings | None = None
         self._endings_lock = threading.Lock()
 
@@ -227,7 +252,10 @@ class Compiler:
                 self._counts = self._counts.plus(Compiles(seconds=time.monotonic() - began))
 
     def _compiled(self, text: str, closes: bool) -> Grammar:
-        matcher = _Matcher(new_matcher(self.vocabulary, text), self._read_endings() if closes else None)
+        endings = self._read_endings() if closes else None
+        with self._lock:
+            pieces = self._pieces = self._pieces or _Pieces(self.vocabulary)
+        matcher = _Matcher(new_matcher(self.vocabulary, text), pieces, endings)
         # the first mask costs most: what it finds out is kept for all copies
         self.fill([matcher], np.zeros((1, -(-self.vocabulary.vocab_size // 32)), np.int32))
         return matcher

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from jaxinfer.text.tools.opening import Opening
+
 Kind = Literal["json_schema", "regex", "choice", "grammar", "structural_tag", "tools"]
 _SPACE = r"[\x20\x0A\x0D\x09]{1,8}"  # more, and a model that is lost fills its answer with it
 MAX_TEXT_CHARS = 2 << 20  # of a grammar as it is compiled: structural tags and definitions can be written many times
@@ -19,8 +21,10 @@ class Constraint(msgspec.Struct, frozen=True):
     strict: whatever of a schema cannot be enforced is refused; otherwise it is left out with a warning.
     calls: grammar of the tool calls that the answer may be instead, or must be where the kind is tools.
     param: the client's name for it.
-    after: it begins after this token, and only if that comes: of calls that need not be made. What cannot be held to
-    is left free then, and nothing is refused.
+    after: it begins after this token or text, and only if that comes: of calls that need not be made. What cannot be
+    held to is left free then, and nothing is refused, unless it is strict.
+    warnings: what of it is left out already.    frees: no call is due, so that a tool which is not strict is left free
+    where its schema cannot be compiled.
     """
 
     kind: Kind
@@ -28,7 +32,14 @@ class Constraint(msgspec.Struct, frozen=True):
     strict: bool = False
     calls: str | None = None
     param: str = ""
-    after: int | None = None
+    after: int | Opening | None = None
+    warnings: tuple[str, ...] = ()
+    frees: bool = False
+
+    @property
+    def may_be_left(self) -> bool:
+        """Whether nobody has asked for it."""
+        return self.after is not None and not self.strict
 
 
 def source_of(constraint: Constraint, control_tokens: Mapping[str, int]) -> str:

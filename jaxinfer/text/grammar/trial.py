@@ -7,13 +7,13 @@ is closed; the next grammar then gets a new one. Imports no jax.
 
 import contextlib
 import json
-import os
 import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-import jaxinfer.text
+from jaxinfer import children
 from jaxinfer.errors import EngineError, InvalidRequest
 from jaxinfer.text.grammar.compiler import new_matcher, new_vocabulary, warnings_of
 from jaxinfer.text.grammar.source import MAX_TEXT_CHARS, Constraint, guided, source_of
+from jaxinfer.text.tools.opening import Opening
 from jaxinfer.text.trial import limit_memory
 
 if TYPE_CHECKING:
@@ -32,9 +33,10 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 2.0
 START_S = 60.0  # Python's start and a large vocabulary, on a busy machine
+FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 64.0  # after a start that failed, and twice as long after each that follows
 MEMORY_BYTES = 512 << 20  # beyond what it has mapped when the vocabulary is there
 MAX_KNOWN, MAX_KNOWN_BYTES = 256, 16 << 20  # of what was tried before
-_TOOL = re.compile(r'"name": ("(?:[^"\\]|\\.)*")|<function=(.*)>')  # as the rules of calls between tags begin
+_TOOL = re.compile(r'"name": ("(?:[^"\\]|\\.)*")|<function=(.*)>|^([^"<]+)\($')  # as the rules of calls begin
 # llguidance's words for what strict alone refuses
 _LEFT_OUT = "Unimplemented keys", "Unknown format", "oneOf constraints", "min/maxProperties only"
 
@@ -52,25 +54,33 @@ class Setting(msgspec.Struct):
 class Tried(msgspec.Struct, frozen=True):
     """The answer. text: what llguidance compiles; "": nothing.    warnings: what of a schema is left out.
 
-    error: why it is refused.    after: as the Constraint's.
+    error: why it is refused.    param: the field to blame, if not the Constraint's.    after, strict: as there.
     """
 
     text: str = ""
     warnings: tuple[str, ...] = ()
     error: str = ""
-    after: int | None = None
+    after: int | Opening | None = None
+    strict: bool = False
+    param: str = ""
 
 
 def try_one(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapping[str, int]) -> Tried:
-    """Compile it here. Raises nothing for a grammar's faults."""
+    """Compile it here. Raises nothing for a grammar's faults, of which a tool's are told from the answer's."""
     tried = _try(vocabulary, constraint, control_tokens)
-    if not tried.error or constraint.after is None or constraint.calls is None:
+    if not tried.error or constraint.calls is None:
         return tried
+    if constraint.kind != "tools":
+        answer = _try(vocabulary, msgspec.structs.replace(constraint, calls=None), control_tokens)
+        if answer.error:
+            return answer
     lines, left_out = constraint.calls.split("\n"), []  # a text in a schema may hold other line ends as they are
     for i, line in enumerate(lines):
         rule, _, body = line.partition(": ")
-        if body.startswith("%json ") and (error := _try(vocabulary, _alone(line, constraint), control_tokens).error):
+        if body.startswith("%json ") and (error := _try(vocabulary, _alone(body), control_tokens).error):
             head = next(line for line in lines[i:] if line.startswith("tool_"))  # what belongs to a tool is before it
+            if not constraint.frees or not _is_lenient(body):
+                return Tried(error=f"arguments of {_name_in(head)}: {error}", param="tools")
             free = {"type": "object"} if f" {rule} " in head else {}  # all of the arguments, or one
             lines[i] = f"{rule}: %json {guided(free, strict=False)}"
             left_out.append(f"arguments of {_name_in(head)} are not held to their schema: {error}"[:200])
@@ -81,16 +91,21 @@ def try_one(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: M
     return msgspec.structs.replace(tried, warnings=(*left_out, *tried.warnings))
 
 
-def _alone(line: str, constraint: Constraint) -> Constraint:
+def _alone(body: str) -> Constraint:
     """One schema of a tool's, as a grammar of its own."""
-    return msgspec.structs.replace(constraint, calls=f"%llguidance {{}}\nstart{line[line.index(':') :]}")
+    return Constraint("tools", calls=f"%llguidance {{}}\nstart: {body}")
+
+
+def _is_lenient(body: str) -> bool:
+    """Whether its tool is not strict."""
+    return bool(json.loads(body.removeprefix("%json "))["x-guidance"]["lenient"])
 
 
 def _name_in(head: str) -> str:
     """The name of the tool whose rule this is, as it is spelt there, if it is."""
     text, _ = json.JSONDecoder().raw_decode(head.partition(": ")[2])
     found = _TOOL.search(text)
-    return (found[1] or found[2]) if found is not None else "a tool"
+    return (found[1] or found[2] or found[3]) if found is not None else "a tool"
 
 
 def _try(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapping[str, int]) -> Tried:
@@ -106,7 +121,7 @@ def _try(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapp
         return Tried(error=f"{type(error).__name__}: {error}"[:400])
     if matcher.is_error():
         return Tried(error=matcher.get_error()[:400])
-    return Tried(text, tuple(warnings_of(matcher)), after=constraint.after)
+    return Tried(text, (*constraint.warnings, *warnings_of(matcher)), after=constraint.after, strict=constraint.strict)
 
 
 def left_free(constraint: Constraint, why: str, warnings: tuple[str, ...] = ()) -> Tried:
@@ -116,20 +131,22 @@ def left_free(constraint: Constraint, why: str, warnings: tuple[str, ...] = ()) 
 
 def refuse(tried: Tried, constraint: Constraint) -> Tried:
     """Raise InvalidRequest, in the client's words, for what cannot be enforced and must be."""
-    if tried.error and constraint.after is not None:
+    if tried.error and constraint.may_be_left:
         return left_free(constraint, tried.error, tried.warnings)
     if tried.error:
-        left_out = constraint.strict and any(words in tried.error for words in _LEFT_OUT)
+        param = tried.param or constraint.param
+        left_out = any(words in tried.error for words in _LEFT_OUT)
         cure = "; leave that out, or set strict to false" if left_out else ""
-        message = f"{constraint.param} must be something that an answer can be held to: {tried.error[:400]}{cure}"
-        raise InvalidRequest(message, param=constraint.param, code="invalid_grammar")
+        message = f"{param} must be something that an answer can be held to: {tried.error[:400]}{cure}"
+        raise InvalidRequest(message, param=param, code="invalid_grammar")
     return tried
 
 
 class Trial:
     """The child, and what it has said. Any thread may try; one at a time does.
 
-    Invariant: a child that did not answer is dead before another is asked.
+    Invariant: a child that did not answer is dead before another is asked. Where none can start, that is tried again
+    after a while, and until then said at once; a tokenizer that cannot be used is read by one child and no other.
     """
 
     def __init__(self, setting: Setting, timeout_s: float = TIMEOUT_S) -> None:
@@ -141,6 +158,10 @@ class Trial:
         self._asking = threading.Lock()  # held for the child
         self._child: subprocess.Popen[bytes] | None = None
         self._closed = False
+        self._unusable = ""  # why no grammar can ever be tried
+        self._fault = ""  # why the last start failed
+        self._pause_s = FIRST_PAUSE_S
+        self._start_from_s = 0.0  # when one may be tried again
 
     def known(self, constraint: Constraint) -> Tried | None:
         """What was said of it before; raises InvalidRequest if it was refused."""
@@ -159,7 +180,7 @@ class Trial:
                 found = self._ask(constraint)
                 # the child has said so, or nothing: that may be the machine's fault, so that what is refused is tried
                 # again; what is left free costs each turn of a chat no trial, nor those who wait for theirs
-                if self._child is not None or constraint.after is not None:
+                if self._child is not None or constraint.may_be_left:
                     self._keep(constraint, found)
         return refuse(found, constraint)
 
@@ -193,25 +214,38 @@ class Trial:
         return msgspec.json.decode(answer, type=Tried)
 
     def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        package_root = str(Path(jaxinfer.text.__path__[0]).parent.parent)
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([package_root, *filter(None, sys.path)])}
-        command = [sys.executable, "-P", "-m", "jaxinfer.text.grammar.trial", str(theirs.fileno())]
+        """Raises EngineError when the child cannot start, InvalidRequest when it cannot use the tokenizer."""
+        if not self._unusable and time.monotonic() >= self._start_from_s:
+            self._fault = ""
+            try:
+                self._unusable = self._spawn()
+                self._pause_s = FIRST_PAUSE_S
+            except OSError as error:
+                self._fault = str(error) or type(error).__name__
+                self._start_from_s = time.monotonic() + self._pause_s
+                self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
+            if self._unusable or self._fault:
+                self._kill()
+        if self._unusable:
+            raise InvalidRequest(self._unusable, code="unsupported_parameter")
+        if self._fault:
+            raise EngineError(f"a grammar's trial must start, it did not: {self._fault}")
+
+    def _spawn(self) -> str:
+        """A new child, which has read the tokenizer; why it cannot use it. Raises OSError."""
+        self._socket, theirs = socket.socketpair()
+        command = children.python("-m", "jaxinfer.text.grammar.trial", str(theirs.fileno()))
         with theirs:
-            self._child = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment
-            )
-        self._socket = ours
+            try:
+                self._child = subprocess.Popen(
+                    command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=children.environment()
+                )
+            except OSError:
+                self._socket.close()
+                raise
         self._socket.settimeout(START_S)
-        try:
-            _send(self._socket, msgspec.json.encode(self._setting))
-            ready = msgspec.json.decode(_receive(self._socket), type=Tried)
-        except OSError as error:
-            self._kill()
-            raise EngineError(f"a grammar's trial must start, it did not: {error or type(error).__name__}") from error
-        if ready.error:
-            self._kill()
-            raise InvalidRequest(ready.error, code="unsupported_parameter")
+        _send(self._socket, msgspec.json.encode(self._setting))
+        return msgspec.json.decode(_receive(self._socket), type=Tried).error
 
     def _kill(self) -> None:
         if self._child is not None:

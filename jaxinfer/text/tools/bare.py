@@ -1,19 +1,16 @@
 """Calls that are the whole answer: Llama 3's JSON objects, one or several with ; between, and pythonic lists."""
 
-import ast
 import re
 from collections.abc import Container
-from typing import Any
 
 from jaxinfer.text.tools.events import Arguments, Begin, End, Event
 from jaxinfer.text.tools.json_call import JsonCall
-from jaxinfer.text.tools.strict_json import dumped
+from jaxinfer.text.tools.python_calls import pythonic_calls
 
 PYTHON_TAG = "<|python_tag|>"  # a special token: seen only where these are shown
 MAX_LIST_CHARS, MAX_DEPTH, MAX_SPACES = 1 << 18, 64, 256
-_LIST_HEAD = re.compile(r"\[\s*[A-Za-z_][\w.]*\s*\(")
-_OPEN_LIST_HEAD = re.compile(r"\[\s*([A-Za-z_][\w.]*\s*)?")
-_NAMES = {"true": True, "false": False, "null": None}
+_LIST_HEAD = re.compile(r"\[\s*[A-Za-z0-9_.-]+\s*\(")
+_OPEN_LIST_HEAD = re.compile(r"\[\s*([A-Za-z0-9_.-]+\s*)?")
 
 
 class JsonCalls:
@@ -142,38 +139,3 @@ class PythonicCalls:
     def _give_up(self, raw: str) -> list[Event]:
         self._stage = "text"
         return [raw]
-
-
-def pythonic_calls(text: str, names: Container[str]) -> list[tuple[str, str]] | None:
-    """Names and arguments as JSON text, None unless all are calls of these tools with literal arguments."""
-    try:
-        tree = ast.parse(text, mode="eval").body
-        if not isinstance(tree, ast.List):
-            return None
-        return [_pythonic_call(node, names) for node in tree.elts]
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # all that a parser may say of a stranger's text
-        return None
-
-
-def _pythonic_call(node: ast.expr, names: Container[str]) -> tuple[str, str]:
-    if not isinstance(node, ast.Call) or node.args or (name := ast.unparse(node.func)) not in names:
-        raise ValueError("no call of a tool")
-    arguments = {str(keyword.arg): _literal(keyword.value) for keyword in node.keywords if keyword.arg is not None}
-    if len(arguments) != len(node.keywords):
-        raise ValueError("arguments that are spread or repeated")
-    return name, dumped(arguments)
-
-
-def _literal(node: ast.expr) -> Any:
-    match node:
-        case ast.Constant(value=str() | int() | float() | None as value):
-            return value
-        case ast.Name(id=name) if name in _NAMES:
-            return _NAMES[name]
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
-            return -value
-        case ast.List(elts=items) | ast.Tuple(elts=items):
-            return [_literal(item) for item in items]
-        case ast.Dict(keys=keys, values=values) if all(isinstance(key, ast.Constant) for key in keys):
-            return {str(_literal(key)): _literal(value) for key, value in zip(keys, values, strict=True) if key}
-    raise ValueError("no literal")

@@ -42,17 +42,3 @@ class Parser(Protocol):
 
     def finish(self) -> list[Event]:
         """What was held back, at the end of the text."""
-
-
-def simplified(events: list[Event]) -> list[Event]:
-    """The same with neighbouring pieces joined."""
-    joined: list[Event] = []
-    for event in events:
-        last = joined[-1] if joined else None
-        if isinstance(event, str) and isinstance(last, str):
-            joined[-1] = last + event
-        elif isinstance(event, Arguments) and isinstance(last, Arguments):
-            joined[-1] = Arguments(last.text + event.text)
-        elif event not in ("", Arguments("")):
-            joined.append(event)
-    return joined

@@ -1,13 +1,14 @@
 """Which format a model writes its calls in, read off its chat template, and the parser of each."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Literal, get_args
 
 from jaxinfer.text.tools.bare import JsonCalls, PythonicCalls
 from jaxinfer.text.tools.events import Parser
 from jaxinfer.text.tools.json_call import JsonCall
 from jaxinfer.text.tools.tagged import TaggedCalls
-from jaxinfer.text.tools.xml_call import FUNCTION, XmlCall
+from jaxinfer.text.tools.xml_call import FUNCTION, Parameters, XmlCall
 
 Format = Literal["hermes", "qwen3_coder", "llama3_json", "pythonic"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -32,7 +33,8 @@ def new_parser(form: Format, schemas: Mapping[str, dict[str, Any]]) -> Parser:
         case "hermes":
             return TaggedCalls(lambda opening: JsonCall(opening, schemas))
         case "qwen3_coder":
-            return TaggedCalls(lambda opening: XmlCall(opening, schemas), bare=FUNCTION)
+            parameters_of = cache(lambda name: Parameters(schemas[name]))  # which calls of one tool share
+            return TaggedCalls(lambda opening: XmlCall(opening, schemas, parameters_of), bare=FUNCTION)
         case "llama3_json":
             return JsonCalls(schemas)
         case "pythonic":

@@ -5,38 +5,43 @@ a call of one of the tools with arguments of its schema.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.text.grammar.source import ANY_TEXT, MAX_TEXT_CHARS, guided, quoted
+from jaxinfer.text.tools.arguments import TOO_MUCH, Shape, Unheld, alone, by_name, shapes
 from jaxinfer.text.tools.formats import Format
+from jaxinfer.text.tools.python_calls import KEY, MAX_KEY_CHARS
 from jaxinfer.text.tools.reader import ToolUse
+from jaxinfer.text.tools.schema_types import Values, referred
 from jaxinfer.text.tools.tagged import CLOSE, OPEN
-from jaxinfer.text.tools.xml_call import END_FUNCTION, END_PARAMETER, FUNCTION, PARAMETER, referred, types_of
+from jaxinfer.text.tools.xml_call import END_FUNCTION, END_PARAMETER, FUNCTION, PARAMETER, typed_value
 
-_OF_TEXTS = frozenset({"pattern", "format", "minLength", "maxLength"})
-_VALUE = f"value[lazy]: /(.|\\n)*\\n{END_PARAMETER.replace('/', chr(92) + '/')}\\n/"
-
-
-def opening_id(form: Format, control_tokens: Mapping[str, int]) -> int | None:
-    """The token after which there is nothing but a call, where a format has one."""
-    return control_tokens.get(OPEN) if form in ("hermes", "qwen3_coder") else None
+BY_NAME = ("qwen3_coder", "pythonic")  # forms that write each argument by itself
+_OF_TEXTS = frozenset({"pattern", "format", "minLength", "maxLength", "not", "if", "$dynamicRef"})
+_KEYS = {"pythonic": KEY, "qwen3_coder": rf"[^>\n]{{1,{MAX_KEY_CHARS}}}"}  # names of arguments that can be written
+_VALUE = f"value[lazy]: /(.|\\n)*{END_PARAMETER.replace('/', chr(92) + '/')}/"  # a text ends at the first
 
 
 def tool_grammar(
     form: Format, use: ToolUse, *, due: bool, control_tokens: Mapping[str, int], begun: bool = False
 ) -> str | None:
     """due: the answer must be calls.    control_tokens: strings that are one token each.    begun: only of what follows
-    the first opening_id.
+    the first opening (opening_of); where that is the answer's beginning, of the calls as a whole.
 
-    None where nothing can be said: a format without an opening of its own is free text unless a call is due.
+    None where nothing can be said: a format without tags is free text unless a call is due or has begun.
     """
     tagged = form in ("hermes", "qwen3_coder")
-    if not due and not tagged:
+    if not (due or begun or tagged):
         return None
     rules = _Rules(control_tokens)
-    calls = [rules.call(form, name, schema, strict=name in use.strict) for name, schema in use.schemas.items()]
+    try:
+        calls = [rules.call(form, name, schema, strict=name in use.strict) for name, schema in use.schemas.items()]
+    except RecursionError as error:
+        message = "tools must have schemas that are nested less deeply than some of these; flatten them"
+        raise InvalidRequest(message, param="tools", code="invalid_grammar") from error
     one = rules.add("call", " | ".join(calls))
     parallel = use.parallel
     match form:
@@ -51,6 +56,20 @@ def tool_grammar(
     return "\n".join(rules.lines)
 
 
+def loosened(form: Format, use: ToolUse) -> tuple[str, ...]:
+    """What to warn of: the tools, none of them strict, whose arguments the form cannot hold to their schemas."""
+    if form not in BY_NAME:
+        return ()
+    warnings = []
+    for name in use.schemas.keys() - use.strict:
+        try:
+            held_shapes(form, use.schemas[name], strict=False)
+        except Unheld as keyword:
+            why = f"{keyword} cannot be, in the form in which this model writes calls"
+            warnings.append(f"arguments of {name} are not held to their schema: {why}")
+    return tuple(sorted(warnings))
+
+
 class _Rules:
     """Lines of a grammar. Invariant: each rule's name is used once."""
 
@@ -59,6 +78,10 @@ class _Rules:
         self._control_tokens = control_tokens
         self._count = self._num_chars = 0
         self._strict = False  # the tool at hand
+        self._tool = ""
+        self._whole: dict[str, Any] = {}
+        self._known: dict[str, Any] = {}  # its arguments, as they are read
+        self._values = Values({})
 
     def add(self, kind: str, body: str) -> str:
         """A new rule; returns its name."""
@@ -83,55 +106,91 @@ class _Rules:
                 head = f'{{"name": {spelt}, "parameters": '
                 return self.add("tool", f'{quoted(head)} {self.value(_object(schema))} "}}"')
             case "qwen3_coder":
-                parameters = self.sequence(schema, self.xml_parameter, separator="")
                 head, tail = f"\n{FUNCTION}{name}>\n", f"{END_FUNCTION}\n"
-                return self.add("tool", f"{quoted(head)} {parameters} {quoted(tail)}")
+                return self.add("tool", f"{quoted(head)} {self.arguments(form, name, schema)} {quoted(tail)}")
             case "pythonic":
-                parameters = self.sequence(schema, self.keyword, separator=", ")
-                return self.add("tool", f'{quoted(f"{name}(")} {parameters} ")"')
+                return self.add("tool", f'{quoted(f"{name}(")} {self.arguments(form, name, schema)} ")"')
+
+    def arguments(self, form: Format, tool: str, schema: dict[str, Any]) -> str:
+        """Each by itself, where the form can hold what the schema says; else any."""
+        self._whole = schema
+        self._tool = tool
+        try:
+            alternatives = held_shapes(form, schema, strict=self._strict)
+        except Unheld as keyword:
+            if self._strict:
+                raise self._unkept(str(keyword)) from None
+            return self.any_arguments(form)
+        self._known, self._values = by_name(alternatives), Values(schema)
+        sequences = [self.sequence(form, shape) for shape in alternatives]
+        return sequences[0] if len(sequences) == 1 else self.add("arguments", " | ".join(sequences))
+
+    def any_arguments(self, form: Format) -> str:
+        key = f"/{_KEYS[form]}/"
+        if form == "qwen3_coder":
+            end = quoted(">\n")
+            one = self.add("argument", f"{quoted(PARAMETER)} {key} {end} {self.text()}")
+            return self.add("any", f"{one}*")
+        one = self.add("argument", f'{key} "=" {self.value({})}')
+        return self.add("any", f'({one} (", " {one})*)?')
 
     def value(self, schema: Any) -> str:
         return self.add("value", f"%json {guided(schema, strict=self._strict)}")
 
-    def keyword(self, name: str, schema: Any) -> str:
-        """An argument, name=value."""
-        return self.add("keyword", f"{quoted(f'{name}=')} {self.value(schema)}")
+    def text(self) -> str:
+        """As it is, up to its tag's end."""
+        if _VALUE not in self.lines:
+            self.lines.append(_VALUE)
+        return f"value {quoted(chr(10))}"
+
+    def parameter(self, form: Format, name: str, schema: Any) -> str:
+        if form == "pythonic":
+            return self.add("keyword", f"{quoted(f'{name}=')} {self.value(alone(schema, self._whole))}")
+        return self.xml_parameter(name, schema)
 
     def xml_parameter(self, name: str, schema: Any) -> str:
         """An argument between its tags: a text as it is, everything else as JSON."""
-        head = quoted(f"{PARAMETER}{name}>\n")
-        known = referred(schema, schema)  # it has the definitions of the whole
-        options = _options(known)
-        if types_of(schema, schema) <= {"string"} and options is None:
-            self._check_text(name, known)
-            if _VALUE not in self.lines:
-                self.lines.append(_VALUE)
-            return self.add("parameter", f"{head} value")
-        tail = quoted(f"\n{END_PARAMETER}\n")
-        if isinstance(options, list) and options and all(isinstance(option, str) for option in options):
-            return self.add("parameter", f"{head} ({' | '.join(map(quoted, options))}) {tail}")
-        return self.add("parameter", f"{head} {self.value(schema)} {tail}")
+        head, tail = quoted(f"{PARAMETER}{name}>\n"), quoted(f"\n{END_PARAMETER}\n")
+        types = self._values.types(self._known[name])
+        options = self._options(name, referred(schema, self._whole))
+        if options and all(isinstance(option, str) for option in options):
+            if all(typed_value(option, types) == option for option in options):
+                return self.add("parameter", f"{head} ({' | '.join(map(quoted, options))}) {tail}")
+        elif options is None and types <= {"string"}:
+            self._check_text(name, schema)
+            return self.add("parameter", f"{head} {self.text()}")
+        return self.add("parameter", f"{head} {self.value(alone(schema, self._whole))} {tail}")
+
+    def _options(self, name: str, schema: Any) -> list[Any] | None:
+        """The values that a schema lists, if it does, but for texts that would end before their end."""
+        if not isinstance(schema, dict):
+            return None
+        options = [schema["const"]] if "const" in schema else schema.get("enum")
+        if not isinstance(options, list):
+            return None
+        kept = [option for option in options if not isinstance(option, str) or END_PARAMETER not in option]
+        if self._strict and len(kept) < len(options):
+            raise self._unkept(f"a value of {ascii(name)[:80]}")
+        return kept or None
 
     def _check_text(self, name: str, schema: Any) -> None:
         """Nothing but its end is asked of a text that stands there as it is; strict must not promise more."""
-        unkept = sorted(_OF_TEXTS & schema.keys()) if isinstance(schema, dict) else []
-        if self._strict and unkept:
-            fact = f"{unkept[0]} of {ascii(name)[:80]} is not, in the form in which this model writes calls"
-            message = f"a strict tool's schema must be one that can be enforced, {fact}; leave it out"
-            raise InvalidRequest(message, param="tools", code="invalid_grammar")
+        if self._strict and (unkept := sorted(_OF_TEXTS & self._values.keywords(schema))):
+            raise self._unkept(f"{unkept[0]} of {ascii(name)[:80]}")
 
-    def sequence(self, schema: dict[str, Any], parameter: Any, *, separator: str) -> str:
-        """The schema's properties in their order, those that are not required or left out."""
-        properties = schema.get("properties") or {}
-        definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-        required = schema.get("required") or ()
+    def _unkept(self, what: str) -> InvalidRequest:
+        fact = f"{what} in {ascii(self._tool)} is not, in the form in which this model writes calls"
+        message = f"a strict tool's schema must be one that can be enforced, {fact}; leave it out"
+        return InvalidRequest(message, param="tools", code="invalid_grammar")
+
+    def sequence(self, form: Format, shape: Shape) -> str:
+        """The properties in their order, those that are not required or left out."""
         # of the properties from here on: `first` when none stands before them, `later` when one does
         first = later = self.add("end", '""')
-        for name, inner in reversed(properties.items()):
-            refers = isinstance(inner, dict) and '"$ref"' in json.dumps(inner)
-            one = parameter(name, {**definitions, **inner} if refers else inner)
-            mark = f"{quoted(separator)} " if separator else ""
-            skipped_first, skipped_later = ("", "") if name in required else (f" | {first}", f" | {later}")
+        for name, schema in reversed(shape.properties.items()):
+            one = self.parameter(form, name, schema)
+            mark = '", " ' if form == "pythonic" else ""
+            skipped_first, skipped_later = ("", "") if name in shape.required else (f" | {first}", f" | {later}")
             first, later = (
                 self.add("first", f"{one} {later}{skipped_first}"),
                 self.add("later", f"{mark}{one} {later}{skipped_later}"),
@@ -160,14 +219,20 @@ class _Rules:
         return f"<[{self._control_tokens[text]}]>" if text in self._control_tokens else quoted(text)
 
 
-def _options(schema: Any) -> list[Any] | None:
-    """The values that a schema lists, if it does."""
-    if not isinstance(schema, dict):
-        return None
-    if "const" in schema:
-        return [schema["const"]]
-    options = schema.get("enum")
-    return options if isinstance(options, list) else None
+def held_shapes(form: Format, schema: dict[str, Any], *, strict: bool) -> list[Shape]:
+    """Of a form that writes each argument by itself. Raises Unheld."""
+    found = shapes(schema, strict=strict)
+    values = Values(schema)
+    for name, value in by_name(found).items():
+        if not re.fullmatch(_KEYS[form], name):
+            raise Unheld(f"the name {ascii(name)[:80]}")
+        if form == "qwen3_coder":  # what an argument's types are is looked for there
+            values.types(value)
+        if values.is_too_much:
+            raise Unheld(TOO_MUCH)
+    if not strict and any(shape.asks and shape.other is not False for shape in found):
+        raise Unheld("additionalProperties")
+    return found
 
 
 def _object(schema: dict[str, Any]) -> dict[str, Any]:

@@ -29,8 +29,8 @@ class ToolUse:
 class CallDelta(msgspec.Struct, gc=False):
     """The next piece of a call. id, name: on its first one only.    is_whole: its arguments are complete.
 
-    dropped: it is no call after all, and this text of it belongs to the content, `at` characters into that of the delta
-    that it comes with. What a stream has shown of it stays shown.
+    at: where it stands in the content that comes with it, in characters.    dropped: it is no call after all, and this
+    text of it belongs to the content there. What a stream has shown of it stays shown.
     """
 
     index: int
@@ -79,22 +79,22 @@ class ToolReader:
         return "".join(content), calls
 
     def _add(self, event: Begin | Arguments | End | Dropped, content: list[str], calls: list[CallDelta]) -> None:
-        index = self._num_begun - 1
+        index, at = self._num_begun - 1, sum(map(len, content))
         match event:
             case Begin(name):
                 self._before = "" if self._after_call else "".join(self._space)
                 self._space, self._after_call = [], True
                 self._num_begun += 1
-                calls.append(CallDelta(index + 1, f"chatcmpl-tool-{secrets.token_hex(12)}", name))
+                calls.append(CallDelta(index + 1, f"chatcmpl-tool-{secrets.token_hex(12)}", name, at=at))
             case Arguments(text):
-                calls.append(CallDelta(index, arguments=text))
+                calls.append(CallDelta(index, arguments=text, at=at))
             case End():
                 self._num_whole += 1
-                calls.append(CallDelta(index, is_whole=True))
+                calls.append(CallDelta(index, is_whole=True, at=at))
             case Dropped(raw):
                 self._num_dropped += 1
                 self._after_call = False
-                calls.append(CallDelta(index, dropped=self._before + raw, at=sum(map(len, content))))
+                calls.append(CallDelta(index, dropped=self._before + raw, at=at))
 
     def _trimmed(self, text: str) -> str:
         """The text but for white space after a call, or at its end, where a call may follow."""

@@ -1,34 +1,52 @@
 """XmlCall: a call as Qwen3-Coder writes it: <function=name>, <parameter=name>value</parameter> ..., </function>.
 
-Values stand there as plain text; the tool's schema says what they are. Each parameter is passed on when it is whole.
+Values stand there as plain text; the tool's schema says what they are. Each parameter is passed on when it is whole. A
+text ends at the first closing tag; one that stands within a string of JSON is part of it, unless a line begins with it.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Container
 from typing import Any
 
+from jaxinfer.text.tools.arguments import arguments_of
 from jaxinfer.text.tools.events import Arguments, Begin, Dropped, End, Event
+from jaxinfer.text.tools.schema_types import Values, type_of
 from jaxinfer.text.tools.strict_json import dumped, loaded
 
 FUNCTION, PARAMETER = "<function=", "<parameter="
 END_FUNCTION, END_PARAMETER = "</function>", "</parameter>"
 MAX_NAME_CHARS = 256
-MAX_REFERENCES = 16  # of one to the next that are followed
+_QUOTE = re.compile(r'\\.?|"', re.DOTALL)
+
+
+class Parameters:
+    """What the arguments of one tool are, which its schema says."""
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self._named, self._other = arguments_of(schema)
+        self._values = Values(schema)
+
+    def types(self, name: str) -> frozenset[str]:
+        """Of the argument with this name; none where nothing is said."""
+        return self._values.types(self._named.get(name, self._other))
 
 
 class XmlCall:
     """One call, a tagged.Body. opening: what stood before it and is content again if it is none.
-    schemas: of the parameters of the tools offered, by their names.
+    names: the tools offered.    parameters_of: called with the name of one.
     """
 
-    def __init__(self, opening: str, schemas: Mapping[str, dict[str, Any]]) -> None:
+    def __init__(self, opening: str, names: Container[str], parameters_of: Callable[[str], Parameters]) -> None:
         self.is_open, self.failed = True, False
-        self._schemas = schemas
+        self._names, self._parameters_of = names, parameters_of
         self._raw = [opening]
         self._tool = ""
         self._parameter = ""
+        self._types: frozenset[str] = frozenset()  # that it may be of
         self._stage = "tag"  # of the function or a parameter, then "value"
         self._held = ""  # of a tag, or the end of a value that may be in its closing tag
         self._value: list[str] = []
+        self._json: JsonText | None = None  # the value, where it may be JSON
         self._num_parameters = 0
 
     def feed(self, text: str) -> tuple[list[Event], str]:
@@ -65,7 +83,7 @@ class XmlCall:
         if end < 0 and len(bare) < len(tag) + MAX_NAME_CHARS:
             self._held = text
             return ""
-        if end < 0 or (tag == FUNCTION and name not in self._schemas):
+        if end < 0 or (tag == FUNCTION and name not in self._names):
             return self._fail(text, events)
         left = bare[end + 1 :]
         self._raw.append(text[: len(text) - len(left)])
@@ -74,6 +92,8 @@ class XmlCall:
             events.append(Begin(name))
         else:
             self._parameter, self._stage = name, "value"
+            self._types = self._parameters_of(self._tool).types(name)
+            self._json = None if self._types <= {"string"} else JsonText()
         return left
 
     def _take_value(self, text: str, events: list[Event]) -> str:
@@ -81,20 +101,27 @@ class XmlCall:
         if at < 0:
             most = min(len(END_PARAMETER) - 1, len(text))
             keep = next((n for n in range(most, 0, -1) if END_PARAMETER.startswith(text[-n:])), 0)
-            self._value.append(text[: len(text) - keep])
+            self._add(text[: len(text) - keep])
             self._held = text[len(text) - keep :]
             return ""
-        value = "".join([*self._value, text[:at]])
+        self._add(text[:at])
+        if self._json is not None and self._json.is_in_string and not self._value[-1].endswith("\n"):
+            self._add(END_PARAMETER)
+            return text[at + len(END_PARAMETER) :]
+        value = "".join(self._value)
         self._raw += [value, END_PARAMETER]
         self._value, self._stage = [], "tag"
-        whole = self._schemas[self._tool]
-        properties = whole.get("properties")
-        schema = properties.get(self._parameter) if isinstance(properties, dict) else None
-        key = dumped(self._parameter)
-        typed = dumped(typed_value(value, schema, whole))
+        key, typed = dumped(self._parameter), dumped(typed_value(value, self._types))
         events.append(Arguments(f"{', ' if self._num_parameters else '{'}{key}: {typed}"))
         self._num_parameters += 1
         return text[at + len(END_PARAMETER) :]
+
+    def _add(self, text: str) -> None:
+        """To the value."""
+        if text:
+            self._value.append(text)
+            if self._json is not None:
+                self._json.feed(text)
 
     def _fail(self, text: str, events: list[Event]) -> str:
         raw = "".join(self._raw)
@@ -107,13 +134,28 @@ class XmlCall:
         return text[taken:]
 
 
-def typed_value(text: str, schema: Any, whole: Any = None) -> Any:
-    """What a parameter's text stands for: a string, unless the schema allows other types and the text is one.
+class JsonText:
+    """Fed with a value in pieces. is_in_string: it has begun as JSON does, and what comes next stands in a string."""
 
-    whole: the schema that it is a part of.
-    """
+    def __init__(self) -> None:
+        self.is_in_string = False
+        self._is_json: bool | None = None  # not known yet
+        self._escapes = False
+
+    def feed(self, text: str) -> None:
+        if self._is_json is None and (begun := text.lstrip()):
+            self._is_json = begun[0] in '"[{'
+        if not self._is_json:
+            return
+        start, self._escapes = int(self._escapes), False
+        for found in _QUOTE.finditer(text, start):
+            self.is_in_string ^= found[0] == '"'
+            self._escapes = found[0] == "\\"  # the text's last character
+
+
+def typed_value(text: str, types: frozenset[str]) -> Any:
+    """What a parameter's text stands for: a string, unless it may be of other types and the text is one."""
     text = text.removeprefix("\n").removesuffix("\n")
-    types = types_of(schema, whole)
     if types <= {"string"}:
         return text
     spelt = {"True": "true", "False": "false", "None": "null"}.get(text.strip(), text)
@@ -122,58 +164,4 @@ def typed_value(text: str, schema: Any, whole: Any = None) -> Any:
         dumped(value)  # what cannot be is no such value
     except (ValueError, RecursionError):
         return text
-    return value if _type_of(value) in types or (_type_of(value) == "integer" and "number" in types) else text
-
-
-def types_of(schema: Any, whole: Any = None) -> set[str]:
-    """The types that a schema names, itself, in its alternatives or where it refers to; none where it names none."""
-    types: set[str] = set()
-    seen: set[int] = set()  # alternatives may refer to each other, and to themselves
-    left = [schema]
-    while left:
-        each = referred(left.pop(), whole)
-        if not isinstance(each, dict) or id(each) in seen:
-            continue
-        seen.add(id(each))
-        named = each.get("type", [])
-        types |= {named} if isinstance(named, str) else {kind for kind in named if isinstance(kind, str)}
-        for key in ("anyOf", "oneOf", "allOf"):
-            alternatives = each.get(key)
-            left += alternatives if isinstance(alternatives, list) else ()
-        if isinstance(values := each.get("enum"), list):
-            types |= {_type_of(value) for value in values}
-        if "const" in each:
-            types.add(_type_of(each["const"]))
-    return types
-
-
-def referred(schema: Any, whole: Any) -> Any:
-    """What a schema refers to within the one that it is a part of, else itself."""
-    for _ in range(MAX_REFERENCES):
-        reference = schema.get("$ref") if isinstance(schema, dict) else None
-        if not isinstance(reference, str) or not reference.startswith("#/"):
-            break
-        found = whole
-        for step in reference[2:].split("/"):
-            found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
-        if found is None:
-            break
-        schema = found
-    return schema
-
-
-def _type_of(value: Any) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float():
-            return "number"
-        case str():
-            return "string"
-        case list():
-            return "array"
-    return "object"
+    return value if type_of(value) in types or (type_of(value) == "integer" and "number" in types) else text

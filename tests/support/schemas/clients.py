@@ -82,7 +82,8 @@ KINDS = {
     "moment": Kind(datetime.datetime, ("2024-02-29T12:30:00Z", "1999-12-31T23:59:59+01:00") * 2, ("2024-02-29", 7)),
     "clock": Kind(datetime.time, ("12:30:00Z", "23:59:59Z", "00:00:00Z"), ("25:00:00Z", 1)),
     "span": Kind(datetime.timedelta, ("P1D", "PT5M", "P1DT1H"), ("1 day", 5)),
-    "key": Kind(uuid.UUID, ("123e4567-e89b-12d3-a456-426614174000",) * 3, ("123e4567", 1)),
+    "key": Kind(uuid.UUID, tuple(f"{part}-e89b-12d3-a456-426614174000" for part in ("123e4567", "0" * 8, "f" * 8)),
+                ("123e4567", 1)),
     "link": Kind(pydantic.HttpUrl, ("https://a.b/c", "http://x.org", "https://q.de/?a=b"), ("", 3)),
     "share": Kind(Annotated[float, Field(ge=0, le=1)], (0, 0.5, 1), (1.5, -0.1)),
     "age": Kind(Annotated[int, Field(gt=0, lt=150)], (1, 42, 149), (0, 150)),
@@ -114,7 +115,7 @@ def _models() -> Iterator[Case]:
     for name, kind in KINDS.items():
         first = kind.valid[0]
         plain = pydantic.create_model(f"Has{name.title()}", **{name: (kind.type, ...), "note": (str, "")})
-        full = tuple({name: value, "note": "n"} for value in kind.valid)
+        full = tuple({name: value, "note": "n" * number} for number, value in enumerate(kind.valid))
         wrong = (*[{name: value, "note": "n"} for value in kind.invalid], {"note": "n"}, {name: first, "note": 5})
         yield Case("a model's field", plain.model_json_schema(), (*full, {name: first}), wrong)
         several = pydantic.create_model(f"Many{name.title()}", **{"items": (list[kind.type], Field(description="all"))})

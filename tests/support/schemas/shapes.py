@@ -20,7 +20,7 @@ def optional(leaf: Case) -> Case:
     return leaf._replace(
         family=f"nullable {leaf.family}",
         schema=schema,
-        valid=(*valid, {"value": leaf.valid[0], "note": "n"}),
+        valid=(*valid, {"value": leaf.valid[0], "note": "n"}, {"value": leaf.valid[0], "note": ""}),
         invalid=(*wrong, {}, {"note": "n"}, {"value": leaf.valid[0], "note": 3}),
     )
 
@@ -150,7 +150,7 @@ def _objects() -> Iterator[Case]:
         schema = {"type": "object", "additionalProperties": {"type": "integer"}}
         schema |= {"minProperties": low, "maxProperties": high}
         sizes = [low, high, max(low, 1), high]
-        valid = tuple({f"k{i}": i for i in range(size)} for size in sizes)
+        valid = tuple({f"{name}{i}": i for i in range(size)} for name, size in zip("kxyz", sizes, strict=True))
         wrong = tuple({f"k{i}": i for i in range(size)} for size in (high + 1, high + 3))
         yield Case("count of properties", schema, valid, wrong)
     for pattern, name, other in [("^x-", "x-a", "y"), ("^[a-z]$", "q", "qq"), ("_id$", "user_id", "user")]:
@@ -281,7 +281,8 @@ def refused() -> list[Case]:
     rows: list[tuple[str, Schema, tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]] = [
         ("uniqueItems", words | {"uniqueItems": True}, ([], ["a"], ["a", "b"]), ([1], "a"), (["a", "a"],)),
         ("contains", words | {"contains": {"const": "z"}}, (["z"], ["a", "z"], ["z", "z"]), ([1], "z"), ([], ["a"])),
-        ("minContains", words | {"contains": {"const": "z"}, "minContains": 2}, (["z", "z"],) * 3, ([1], 1), (["z"],)),
+        ("minContains", words | {"contains": {"const": "z"}, "minContains": 2},
+         (["z", "z"], ["z"] * 3, ["z", "a", "z"]), ([1], 1), (["z"],)),
         ("not", word | {"not": {"const": "no"}}, ("yes", "", "n"), (1, None), ("no",)),
         ("if", word | {"if": {"minLength": 3}, "then": {"pattern": "^a"}}, ("", "ab", "abc"), (1, []), ("bbb",)),
         ("propertyNames", {"type": "object", "propertyNames": {"maxLength": 1}}, ({}, {"a": 1}, {"b": 2}), ([], 1),

@@ -15,7 +15,16 @@ from jaxinfer.text.grammar.compiler import new_matcher, warnings_of
 from jaxinfer.text.grammar.source import Constraint, source_of
 from jaxinfer.text.grammar.trial import refuse, try_one
 from tests.support.grammars import takes
-from tests.support.schemas.corpus import LEAST_INVALID, LEAST_VALID, accepted, corpus, left_through, rejected
+from tests.support.schemas.corpus import (
+    LEAST_INVALID,
+    LEAST_VALID,
+    accepted,
+    corpus,
+    least_valid,
+    left_through,
+    num_different,
+    rejected,
+)
 
 CORPUS = corpus()
 REFUSED = [case for case in CORPUS if case.refused]
@@ -50,8 +59,17 @@ def test_there_are_a_thousand_schemas_and_two_hundred_of_clients():
     of_clients = {json.dumps(case.schema) for case in CORPUS if case.client}
     assert len(different) >= 1000 and len(of_clients) >= 200
     assert len(COMPILED) >= 0.97 * len(CORPUS)
-    for case in COMPILED:
-        assert len(accepted(case)) >= LEAST_VALID and len(rejected(case)) >= LEAST_INVALID, case
+
+
+def test_of_each_there_are_three_different_values_and_two_that_are_none():
+    """But where the schema has fewer, all of them; also of what is refused, unless nothing can be said of values."""
+    for case in CORPUS:
+        if not case.always:
+            assert num_different(case.valid) >= least_valid(case.schema), case
+            assert num_different(case.invalid) >= LEAST_INVALID and len(rejected(case)) >= LEAST_INVALID, case
+            assert len(accepted(case)) >= num_different(case.valid), case
+    few = [case for case in CORPUS if not case.always and least_valid(case.schema) < LEAST_VALID]
+    assert len(few) <= 0.05 * len(CORPUS), "finite ones are the exception"
 
 
 def test_a_validator_says_the_same_of_every_text():

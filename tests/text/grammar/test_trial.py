@@ -8,10 +8,11 @@ import time
 
 import pytest
 
-from jaxinfer.errors import InvalidRequest
+from jaxinfer.errors import EngineError, InvalidRequest
 from jaxinfer.text.grammar import trial
 from jaxinfer.text.grammar.source import Constraint
 from jaxinfer.text.grammar.trial import MEMORY_BYTES, Setting, Trial
+from jaxinfer.text.tools.formats import FORMATS
 from jaxinfer.text.tools.grammar import tool_grammar
 from jaxinfer.text.tools.reader import ToolUse
 from tests.support.checkpoints import write_checkpoint
@@ -31,6 +32,19 @@ def tried(setting):
     trial = Trial(setting)
     yield trial
     trial.close()
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The children that are started meanwhile."""
+    start, found = trial.subprocess.Popen, []
+
+    def listed(*args, **fields):
+        found.append(start(*args, **fields))
+        return found[-1]
+
+    monkeypatch.setattr(trial.subprocess, "Popen", listed)
+    return found
 
 
 def schema(value, **fields):
@@ -146,12 +160,46 @@ def test_what_is_left_out_of_a_schema_is_named_unless_it_is_strict(tried):
         tried.check(schema(unusual, strict=True))
 
 
-def test_a_tokenizer_that_cannot_be_used_refuses_every_grammar(setting, tmp_path):
+def test_a_tokenizer_that_cannot_be_used_is_read_once_and_refuses_every_grammar(started, tmp_path):
     (tmp_path / "tokenizer.json").write_text('{"model": {"type": "Nobody"}}')
     own = Trial(Setting(str(tmp_path / "tokenizer.json"), 352, [322], {}, MEMORY_BYTES))
-    for _ in range(2):
+    for constraint in (GOOD, free_calls({"f": an_object()}), GOOD):
         with pytest.raises(InvalidRequest, match="needs a tokenizer that llguidance can read"):
+            own.check(constraint)
+    assert len(started) == 1
+    own.close()
+
+
+def test_where_no_child_can_start_the_next_is_tried_after_a_while_and_then_later_still(started, tmp_path, monkeypatch):
+    """Meanwhile that is said at once, and a start that succeeds ends it."""
+    place = tmp_path / "tokenizer.json"
+    own, now_s = Trial(Setting(str(place), 352, [322], {}, MEMORY_BYTES)), 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    counts = []
+    for seconds in (0, 0.5, 0.6, 1.5, 0.6, 3.9, 0.2):
+        now_s += seconds
+        with pytest.raises(EngineError, match="a grammar's trial must start, it did not: the other end is gone"):
             own.check(GOOD)
+        counts.append(len(started))
+    assert counts == [1, 1, 2, 2, 3, 3, 4]
+    write_checkpoint(tmp_path / "tiny")
+    (tmp_path / "tiny" / "tokenizer.json").rename(place)
+    with pytest.raises(EngineError):
+        own.check(GOOD)
+    now_s += 9
+    assert own.check(GOOD).text
+    assert own._pause_s == trial.FIRST_PAUSE_S
+    own.close()
+
+
+def test_a_machine_that_lets_no_child_start_is_said_so(setting, monkeypatch):
+    def refuse(*args, **fields):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(trial.subprocess, "Popen", refuse)
+    own = Trial(setting)
+    with pytest.raises(EngineError, match="must start, it did not: .*temporarily unavailable"):
+        own.check(GOOD)
     own.close()
 
 
@@ -168,10 +216,11 @@ def test_a_character_that_json_leaves_alone_may_be_chosen(tried):
     assert tried.check(Constraint("choice", json.dumps(["a\x7fb"]), param="x")).text
 
 
-def free_calls(schemas, form="hermes"):
+def free_calls(schemas, form="hermes", **fields):
     """Calls that need not be made."""
-    calls = tool_grammar(form, ToolUse(schemas), due=False, control_tokens={"<tool_call>": 323}, begun=True)
-    return Constraint("tools", calls=calls, param="tools", after=323)
+    use = ToolUse(schemas, **fields)
+    calls = tool_grammar(form, use, due=False, control_tokens={"<tool_call>": 323}, begun=True)
+    return Constraint("tools", calls=calls, param="tools", after=323, strict=bool(use.strict), frees=True)
 
 
 def an_object(**properties):
@@ -193,6 +242,38 @@ def test_a_bad_schema_is_left_free_alone_whatever_the_others_say(tried, form, te
     (warning,) = found.warnings
     assert "unclosed group" in warning and ("of bad are" in warning or 'of "bad" are' in warning)
     assert '"type": "integer"' in found.text and '"pattern"' not in found.text
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_strict_tool_changes_nothing_for_its_neighbours(tried, form):
+    good, bad = an_object(kept={"type": "integer"}), an_object(wrong=WRONG)
+    found = tried.check(free_calls({"good": good, "bad": bad}, form, strict=frozenset({"good"})))
+    (warning,) = found.warnings
+    assert "unclosed group" in warning and ("of bad are" in warning or 'of "bad" are' in warning)
+    assert '"type": "integer"' in found.text and '"pattern"' not in found.text and found.strict
+    with pytest.raises(InvalidRequest, match=r'tools must be .*: arguments of "?bad"?: .*unclosed group') as refused:
+        tried.check(free_calls({"good": good, "bad": bad}, form, strict=frozenset({"bad"})))
+    assert refused.value.param == "tools"
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_beside_a_schema_for_the_answer_each_is_blamed_for_its_own(tried, form):
+    good, bad = an_object(kept={"type": "integer"}), an_object(wrong=WRONG)
+
+    def beside(value, schemas, **fields):
+        calls = tool_grammar(form, ToolUse(schemas, **fields), due=True, control_tokens={})
+        return Constraint("json_schema", json.dumps(value), True, calls, "response_format", frees=True)
+
+    found = tried.check(beside(good, {"good": good, "bad": bad}))
+    (warning,) = found.warnings
+    assert "unclosed group" in warning and '"type": "integer"' in found.text
+    cure = "; leave that out, or set strict to false"
+    with pytest.raises(InvalidRequest, match=f'arguments of "?odd"?: .*Unimplemented keys.*not.*{cure}') as refused:
+        tried.check(beside(good, {"odd": an_object(x={"type": "integer", "not": {}})}, strict=frozenset({"odd"})))
+    assert refused.value.param == "tools"
+    with pytest.raises(InvalidRequest, match="response_format must be .* Unimplemented keys.*not") as refused:
+        tried.check(beside(an_object(x={"not": {}}), {"bad": bad}))
+    assert refused.value.param == "response_format"
 
 
 def test_a_property_may_be_named_like_a_rule(tried):

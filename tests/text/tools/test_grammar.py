@@ -32,8 +32,8 @@ value_1: %json {"type": "integer", HOW}
 parameter_2: "<parameter=days>\n" value_1 "\n</parameter>\n"
 first_3: parameter_2 end_0 | end_0
 later_4: parameter_2 end_0 | end_0
-value[lazy]: /(.|\n)*\n<\/parameter>\n/
-parameter_5: "<parameter=city>\n" value
+value[lazy]: /(.|\n)*<\/parameter>/
+parameter_5: "<parameter=city>\n" value "\n"
 first_6: parameter_5 later_4
 later_7: parameter_5 later_4
 tool_8: "\n<function=weather>\n" first_6 "</function>\n"

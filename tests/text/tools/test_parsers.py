@@ -8,13 +8,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxinfer.text.tools.events import Arguments, Begin, Dropped, End, Event, simplified
+from jaxinfer.text.tools.events import Arguments, Begin, Dropped, End, Event
 from jaxinfer.text.tools.formats import FORMATS, Format, format_of, new_parser
+from jaxinfer.text.tools.python_calls import pythonic_calls
 
 WEATHER = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
 MEASURE = {"type": "object", "properties": {"n": {"type": "number"}, "all": {"type": ["array", "number"]}}}
-SCHEMAS = {"weather": WEATHER, "measure": MEASURE, "now": {"type": "object"}, "a.b-c_1": {}}
+SCHEMAS = {"weather": WEATHER, "measure": MEASURE, "now": {"type": "object"}, "a.b-c_1": {}, "7-up": {}}
 LONG = json.dumps({"city": "x" * 3000})
+
+
+def simplified(events: list[Event]) -> list[Event]:
+    """The same with neighbouring pieces joined."""
+    joined: list[Event] = []
+    for event in events:
+        last = joined[-1] if joined else None
+        if isinstance(event, str) and isinstance(last, str):
+            joined[-1] = last + event
+        elif isinstance(event, Arguments) and isinstance(last, Arguments):
+            joined[-1] = Arguments(last.text + event.text)
+        elif event not in ("", Arguments("")):
+            joined.append(event)
+    return joined
 
 
 def read(form: Format, text: str, cuts: list[int] | None = None) -> list[Event]:
@@ -52,6 +67,11 @@ GOOD: dict[Format, list[tuple[str, list[Event]]]] = {
             "I look.\n<tool_call>\n<function=weather>\n<parameter=city>\nPa<ris>\n</parameter>\n<parameter=days>\n2\n"
             "</parameter>\n</function>\n</tool_call>",
             ["I look.\n", *call("weather", '{"city": "Pa<ris>", "days": 2}')],
+        ),
+        (
+            '<function=measure><parameter=all>\n["</parameter>", "\\"</parameter>"]\n</parameter><parameter=n>\n"1\n'
+            "</parameter></function>",
+            call("measure", '{"all": ["</parameter>", "\\"</parameter>"], "n": "\\"1"}'),
         ),
         ("<tool_call>\n<function=now>\n</function>\n</tool_call>", call("now", "{}")),
         ("<function=now>\n</function>", call("now", "{}")),
@@ -93,6 +113,27 @@ GOOD: dict[Format, list[tuple[str, list[Event]]]] = {
                 *call("now", '{"a": [1, {"b": true}]}'),
             ],
         ),
+        (
+            "[a.b-c_1(from='x', class=1, user-id=2), 7-up()]",
+            [
+                *call("a.b-c_1", '{"from": "x", "class": 1, "user-id": 2}'),
+                *call("7-up", "{}"),
+            ],
+        ),
+        (
+            """[now(a="\\ud83d\\ude00\\/\\u00e9", b='\\/\\x41\\'\\N{BULLET}', c=r"\\n",
+            d=\'\'\'x\ny\'\'\', e="a" "b")]""",
+            call("now", '{"a": "😀/é", "b": "\\\\/A\'•", "c": "\\\\n", "d": "x\\ny", "e": "ab"}'),
+        ),
+        (
+            "[now(a=1e99, b=1.50, c=0x1F, d=-.5, e=1_000, f=%s)]" % ("9" * 300),
+            call("now", '{"a": 1e99, "b": 1.50, "c": 31, "d": -0.5, "e": 1000, "f": %s}' % ("9" * 300)),
+        ),
+        (
+            "[now( a = (1, 2,), b=(3), c=(4,), d={'k': None, 2: []} ,)  ,]",
+            call("now", '{"a": [1, 2], "b": 3, "c": [4], "d": {"k": null, "2": []}}'),
+        ),
+        ("[now(a=1, a=2)]", call("now", '{"a": 2}')),
         ("[1, 2] is a list", ["[1, 2] is a list"]),
         ("Text [now()]", ["Text [now()]"]),
     ],
@@ -135,11 +176,19 @@ BROKEN: dict[Format, list[str]] = {
         "[now(a=__import__('os').system('true'))]",
         "[now(a=b'x')]",
         "[now(a=1e999)]",
+        "[now(a=+1e999)]",
+        f"[now(a={'9' * 5000})]",
+        "[now(a=007)]",
+        "[now(a=1j)]",
+        "[now(a=x.y)]",
+        "[now(a='\\x4')]",
+        "[now(a=1) or now()]",
+        "[now(a b=1)]",
+        "[now(a=1 b=2)]",
         "[now(a='\\ud800')]",
         "[now(a={'\\ud800': 1})]",
         "[now(",
         "[now(a=" + "[" * 2000,
-        "[now(a=1, a=2)]",
         "[now(**{'a': 1})]",
         "[now(a=f'{1}')]",
     ],
@@ -202,7 +251,7 @@ PIECES = {
         "</function>",
         "<parameter=city>",
     ]
-    + ["<parameter=days>", "</parameter>", "\n", "2", "a", "<", ">", "<function="],
+    + ["<parameter=days>", "</parameter>", "\n", "2", "a", "<", ">", "<function=", '"', "\\", "["],
     "llama3_json": [
         '{"name": "weather", "parameters": ',
         PARIS,
@@ -273,6 +322,15 @@ def test_a_megabyte_at_once_takes_less_than_a_tenth_of_a_second(form, text):
         return time.thread_time() - begun
 
     assert any(seconds() < 0.1 for _ in range(10)), "what others use of the machine seldom spoils ten in a row"
+
+
+@pytest.mark.parametrize(
+    "value", [" " * 100_000 + "!", "+" + " " * 100_000 + "!", "1" * 100_000 + "!", '"' + " " * 100_000]
+)
+def test_a_list_that_is_none_is_told_in_linear_time(value):
+    begun = time.thread_time()
+    assert pythonic_calls(f"[f(a={value})]", {"f"}) is None
+    assert time.thread_time() - begun < 0.1
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -3,15 +3,18 @@ others; what it lets through its reader reads as the same arguments.
 """
 
 import json
+import re
 from typing import Any
 
+import jsonschema_rs
 import pytest
 
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.text.grammar.compiler import new_matcher
-from jaxinfer.text.tools.grammar import tool_grammar
+from jaxinfer.text.tools.arguments import shapes
+from jaxinfer.text.tools.grammar import loosened, tool_grammar
 from jaxinfer.text.tools.reader import ToolReader, ToolUse
-from jaxinfer.text.tools.xml_call import types_of
+from jaxinfer.text.tools.schema_types import Values
 from tests.support.grammars import takes
 from tests.support.schemas.tools import TOOLS
 
@@ -95,4 +98,267 @@ def test_definitions_that_stand_with_each_argument_are_not_written_without_end(f
 def test_alternatives_that_refer_to_themselves_are_looked_at_once():
     own = {"$ref": "#/$defs/x"}
     whole = {"$defs": {"x": {"anyOf": [*[own] * 9, {"type": "integer"}, {"const": "a"}]}}}
-    assert types_of(own, whole) == {"integer", "string"}
+    assert Values(whole).types(own) == {"integer", "string"}
+
+
+NOT_PYTHON = {
+    "type": "object",
+    "properties": {"from": {"type": "string"}, "user-id": {"type": "integer"}, "$top": {"type": "number"}},
+    "required": ["from", "user-id", "$top"],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_call_that_is_due_is_read_whatever_its_names(form, vocabulary, tokenizer):
+    use = ToolUse({"get-weather": NOT_PYTHON, "7.up": {}}, due=True)
+    matcher = new_matcher(vocabulary, tool_grammar(form, use, due=True, control_tokens=tokenizer.control_tokens))
+    for name, arguments in (("get-weather", {"from": "e/\n", "user-id": 1, "$top": 2.5}), ("7.up", {})):
+        text = written(form, name, arguments)
+        assert takes(matcher, tokenizer, text), text
+        assert read(form, use, text) == [(name, arguments)]
+
+
+REF = {"$ref": "#/$defs/Args"}
+NODE = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "kids": {"type": "array", "items": REF}},
+    "required": ["name"],
+    "additionalProperties": False,
+}
+ALTERNATIVES = [
+    {"properties": {"kind": {"const": "a"}, "x": {"type": "integer"}}, "required": ["kind", "x"]},
+    {"properties": {"kind": {"const": "b"}, "x": {"type": "string"}}, "required": ["kind"]},
+    {"type": "null"},
+]
+POINT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"], "additionalProperties": False}
+# what stands at a schema's root beside its properties, and in what they refer to: some of its values, and of no values
+ROOTS: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
+    "a reference, as pydantic writes what is recursive": (
+        REF | {"$defs": {"Args": NODE}},
+        [{"name": "a"}, {"name": "a", "kids": [{"name": "b", "kids": []}]}],
+        [{}, {"name": "a", "kids": [{}]}, {"kids": []}],
+    ),
+    "a name that is required alone": (
+        {"properties": {"a": {"type": "integer"}}, "required": ["b"], "additionalProperties": {"type": "boolean"}},
+        [{"a": 1, "b": True}, {"b": False}],
+        [{"a": 1}, {"b": 1}],
+    ),
+    "alternatives": (
+        {"anyOf": ALTERNATIVES},
+        [{"kind": "a", "x": 1}, {"kind": "b", "x": "1"}, {"kind": "b"}],
+        [{"kind": "a", "x": "1"}, {"kind": "b", "x": 1}, {"kind": "a"}, {}],
+    ),
+    "what is required by turns": (
+        {"properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "anyOf": [
+            {"required": ["a"]}, {"required": ["b"]}
+        ]},
+        [{"a": 1}, {"b": 1}, {"a": 1, "b": 2}],
+        [{}],
+    ),
+    "parts that are all to hold": (
+        {"allOf": [POINT | {"additionalProperties": True}, {"properties": {"y": {"$ref": "#/allOf/0/properties/x"}}}]},
+        [{"x": 1}, {"x": 1, "y": 2}],
+        [{"y": 2}, {"x": 1, "y": [2]}],
+    ),
+    "a reference to the whole": (
+        POINT | {"properties": {"x": {"type": "integer"}, "more": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}},
+        [{"x": 1, "more": {"x": 2, "more": None}}, {"x": 1}],
+        [{"x": 1, "more": {}}, {"x": 1, "more": {"x": 2, "more": 5}}],
+    ),
+    "a reference to another property": (
+        POINT | {"properties": {"x": {"type": "integer"}, "y": {"items": {"$ref": "#/properties/x"}, "type": "array"}}},
+        [{"x": 1, "y": [2]}],
+        [{"x": 1, "y": ["2"]}],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", BY_NAME)
+@pytest.mark.parametrize("root", ROOTS)
+def test_a_schema_s_root_is_held_to(form, root, vocabulary, tokenizer):
+    schema, valid, invalid = ROOTS[root]
+    use = ToolUse({"f": schema}, due=True, strict=frozenset({"f"}))
+    matcher = new_matcher(vocabulary, tool_grammar(form, use, due=True, control_tokens=tokenizer.control_tokens))
+    for arguments in [*valid, *invalid]:
+        assert jsonschema_rs.is_valid({"type": "object"} | schema, arguments) == (arguments in valid)
+        text = form_of(form, schema, arguments)
+        assert takes(matcher, tokenizer, text) == (arguments in valid), text
+        assert arguments in invalid or read(form, use, text) == [("f", arguments)]
+
+
+def form_of(form: str, schema: dict[str, Any], arguments: dict[str, Any]) -> str:
+    """With JSON's quotes around a text where other types may stand in its place."""
+    by_kind = form == "qwen3_coder" and "anyOf" in schema
+    return written(form, "f", {k: json.dumps(v) if by_kind and k == "x" else v for k, v in arguments.items()})
+
+
+UNHELD: dict[str, tuple[dict[str, Any], Any]] = {
+    "minProperties": ({"minProperties": 1}, {"a": 1}),
+    "patternProperties": ({"patternProperties": {"^a": {"type": "integer"}}, "minProperties": 1}, {"a": 1}),
+    "if": ({"if": {}, "then": {"required": ["b"]}}, {"b": 2}),
+    "const": ({"const": {"a": 1}}, {"a": 1}),
+    "$ref": ({"$ref": "https://example.com/args.json"}, {"a": 1}),
+    "anyOf": ({"anyOf": [{"$ref": "#/anyOf/0"}]}, {"a": 1}),
+    "the name": ({"properties": {"a": {"type": "integer"}, "b>,": {}}, "required": ["b>,"]}, {"a": 1}),
+    "a contradiction": ({"required": ["a"], "additionalProperties": False}, {"a": 1}),
+}
+
+
+@pytest.mark.parametrize("form", BY_NAME)
+@pytest.mark.parametrize("keyword", UNHELD)
+def test_what_a_form_cannot_hold_is_left_free_with_a_warning_or_refused_by_name(form, keyword, vocabulary, tokenizer):
+    schema, arguments = UNHELD[keyword]
+    loose, strict = ToolUse({"f": schema}, due=True), ToolUse({"f": schema}, due=True, strict=frozenset("f"))
+    control_tokens = tokenizer.control_tokens
+    law = "must be one that can be enforced, " + re.escape({"anyOf": "$ref"}.get(keyword, keyword))
+    with pytest.raises(InvalidRequest, match=rf"{law}.* in 'f' is not"):
+        tool_grammar(form, strict, due=True, control_tokens=control_tokens)
+    matcher = new_matcher(vocabulary, tool_grammar(form, loose, due=True, control_tokens=control_tokens))
+    for texts in (arguments, {}, {"x-y": "a", "from": [1]}):
+        text = written(form, "f", texts)
+        assert takes(matcher, tokenizer, text), text
+        assert [name for name, _ in read(form, loose, text)] == ["f"]
+    (warning,) = loosened(form, loose)
+    assert warning.startswith("arguments of f are not held to their schema: ") and not loosened(form, strict)
+
+
+OPEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "of texts": ({"type": "object", "additionalProperties": {"type": "string"}}, {"A": "b", "C": ""}),
+    "of anything": ({"additionalProperties": True, "properties": {"a": {"type": "integer"}}}, {"a": 1, "B": "c"}),
+    "of numbers, one of which is named": (
+        {"additionalProperties": {"type": "integer"}, "properties": {"a": {"type": "string"}}, "required": ["a"]},
+        {"a": "1", "B": 2},
+    ),
+    "of what stands elsewhere": (
+        {"$ref": "#/$defs/x", "$defs": {"x": {"additionalProperties": {"$ref": "#/$defs/y"}}, "y": {"type": "number"}}},
+        {"A": 1.5},
+    ),
+    "of all alternatives": (
+        {"anyOf": [{"properties": {"a": {}}}, {"unevaluatedProperties": {"type": "boolean"}}]},
+        {"B": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("form", BY_NAME)
+@pytest.mark.parametrize("schema", OPEN)
+def test_a_tool_of_open_arguments_may_get_them(form, schema, vocabulary, tokenizer):
+    schema, arguments = OPEN[schema]
+    use = ToolUse({"f": schema}, due=True)
+    matcher = new_matcher(vocabulary, tool_grammar(form, use, due=True, control_tokens=tokenizer.control_tokens))
+    text = written(form, "f", arguments)
+    assert takes(matcher, tokenizer, text)
+    assert read(form, use, text) == [("f", arguments)]
+    assert ["additionalProperties" in warning for warning in loosened(form, use)] == [True]
+
+
+@pytest.mark.parametrize("form", BY_NAME)
+@pytest.mark.parametrize(
+    "schema", [{"properties": {"a": {}}}, {"properties": {"a": {}}, "additionalProperties": False}]
+)
+def test_a_tool_that_asks_for_no_other_arguments_is_held_to_those_it_names(form, schema, vocabulary, tokenizer):
+    use = ToolUse({"f": schema}, due=True)
+    matcher = new_matcher(vocabulary, tool_grammar(form, use, due=True, control_tokens=tokenizer.control_tokens))
+    assert takes(matcher, tokenizer, written(form, "f", {"a": 1}))
+    assert not takes(matcher, tokenizer, written(form, "f", {"B": 1})) and not loosened(form, use)
+
+
+def test_a_text_s_keywords_are_seen_wherever_they_stand():
+    inner = {"allOf": [{"type": "string"}, {"$ref": "#/$defs/x"}]}
+    schema = {"properties": {"a": inner}, "$defs": {"x": {"maxLength": 2}}}
+    use = ToolUse({"f": schema}, due=True, strict=frozenset("f"))
+    with pytest.raises(InvalidRequest, match="maxLength of 'a' in 'f' is not"):
+        tool_grammar("qwen3_coder", use, due=True, control_tokens={})
+
+
+@pytest.mark.parametrize("keyword", ["not", "if"])
+def test_a_strict_text_promises_nothing_that_is_not_kept(keyword):
+    use = ToolUse({"f": {"properties": {"a": {keyword: {}}}}}, due=True, strict=frozenset("f"))
+    with pytest.raises(InvalidRequest, match=f"{keyword} of 'a' in 'f' is not"):
+        tool_grammar("qwen3_coder", use, due=True, control_tokens={})
+
+
+def test_references_that_multiply_are_followed_once():
+    chain = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 9} for i in range(7)}
+    schema = {"$ref": "#/$defs/d0", "$defs": chain | {"d7": POINT}}
+    (shape,) = shapes(schema, strict=True)
+    assert shape.properties == {"x": {"type": "integer"}} and shape.required == {"x"}
+
+
+NO_SCHEMAS = [None, 5, "string", [], [5], {"a": 5}, -1, True, [[]], {"a": {"type": None}}, "a" * 9]
+KEYWORDS = ["type", "properties", "required", "enum", "const", "anyOf", "allOf", "oneOf", "$ref", "$defs", "pattern"]
+LIMITS = ["minProperties", "maxProperties", "additionalProperties", "unevaluatedProperties", "items", "definitions"]
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["", "strict"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_schema_that_is_none_is_refused_or_left_to_the_compiler(form, strict):
+    """Whatever stands in it, at its root, in what that refers to or in an argument."""
+    deep: Any = {"type": "integer"}
+    for _ in range(300):
+        deep = {"anyOf": [deep]}
+    inner = [{keyword: given} for keyword in KEYWORDS + LIMITS for given in NO_SCHEMAS] + [deep, deep | {"$ref": "#"}]
+    args = {"$ref": "#/$defs/a"}
+    placed = [
+        schema | {"$defs": {"a": each}}
+        for each in inner
+        for schema in ({"properties": {"a": each, "b": args}, "required": ["a"]}, args)
+    ]
+    for schema in [*inner, *placed]:
+        use = ToolUse({"f": schema}, due=True, strict=frozenset("f" if strict else ""))
+        try:
+            text = tool_grammar(form, use, due=True, control_tokens={})
+        except InvalidRequest as refusal:
+            too_deep = "nested less deeply" in str(refusal) and "anyOf" in str(schema)
+            assert too_deep or (strict and "in 'f' is not" in str(refusal)), (schema, refusal)
+        else:
+            assert text is not None
+        assert read(form, use, "<function=f><parameter=a>1</parameter></function>") or form != "qwen3_coder"
+
+
+TAGS: dict[str, Any] = {
+    "a text": {"type": "string"},
+    "a list of texts": {"type": "array", "items": {"type": "string"}},
+    "a text or none": {"type": ["string", "null"]},
+    "a choice": {"enum": ["</parameter>", "b"]},
+}
+
+
+@pytest.mark.parametrize("value", ["x</parameter>", "</parameter>\n", "x\n</parameter>\ny", '\\"</parameter>', "b"])
+@pytest.mark.parametrize("kind", TAGS)
+def test_grammar_and_reader_end_an_argument_at_the_same_tag(kind, value, vocabulary, tokenizer):
+    """What the grammar takes is read as it was meant."""
+    schema = {"properties": {"a": TAGS[kind]}, "required": ["a"]}
+    use = ToolUse({"f": schema}, due=True)
+    matcher = new_matcher(
+        vocabulary, tool_grammar("qwen3_coder", use, due=True, control_tokens=tokenizer.control_tokens)
+    )
+    meant = [value] if kind == "a list of texts" else value
+    raw = meant if kind in ("a text", "a choice") else json.dumps(meant)
+    text = written("qwen3_coder", "f", {"a": raw})
+    assert takes(matcher, tokenizer, text) == (value == "b" or kind in ("a list of texts", "a text or none"))
+    if takes(matcher, tokenizer, text):
+        assert read("qwen3_coder", use, text) == [("f", {"a": meant})]
+
+
+def test_a_strict_choice_must_be_one_that_can_be_written():
+    use = ToolUse({"f": {"properties": {"a": TAGS["a choice"]}}}, due=True, strict=frozenset("f"))
+    with pytest.raises(InvalidRequest, match="a value of 'a' in 'f' is not"):
+        tool_grammar("qwen3_coder", use, due=True, control_tokens={})
+
+
+@pytest.mark.parametrize("form", BY_NAME)
+@pytest.mark.parametrize("name", ["n" * 200, "$a/b.c:d"])
+def test_long_and_odd_names_are_read_as_they_are_written(form, name, vocabulary, tokenizer):
+    use = ToolUse({"f": {"properties": {name: {"type": "integer"}}, "required": [name]}}, due=True)
+    matcher = new_matcher(vocabulary, tool_grammar(form, use, due=True, control_tokens=tokenizer.control_tokens))
+    text = written(form, "f", {name: 1})
+    assert takes(matcher, tokenizer, text) and read(form, use, text) == [("f", {name: 1})]
+
+
+@pytest.mark.parametrize("form", BY_NAME)
+@pytest.mark.parametrize("name", ["n" * 300, "a>b", "a, b"])
+def test_a_name_that_cannot_be_written_is_refused_or_frees_its_tool(form, name):
+    use = ToolUse({"f": {"properties": {name: {}}}}, due=True)
+    can = {"qwen3_coder": ["a, b"], "pythonic": ["a>b"]}[form]
+    assert bool(loosened(form, use)) == (name not in can)

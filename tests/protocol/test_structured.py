@@ -1,0 +1,38 @@
+"""What a request says of its answer's form is refused before it costs the event loop much."""
+
+import time
+from typing import Any
+
+import pytest
+
+from jaxinfer.errors import InvalidRequest
+from jaxinfer.protocol.structured import MAX_GRAMMAR_BYTES, MAX_TAGS, read_structured
+
+
+def tags(triggers: list[str], begins: list[str]) -> dict[str, Any]:
+    structures = [{"begin": begin, "schema": {}, "end": "y"} for begin in begins]
+    return {"structural_tag": {"triggers": triggers, "structures": structures}}
+
+
+LONG = "<" * (MAX_GRAMMAR_BYTES // MAX_TAGS)
+TOO_MUCH = {
+    "more than can be compared": (tags([*["a"] * 130_000, "<x"], ["<x"] * 16_000), "at most 128 structures"),
+    "a structure too many": (tags(["<"], ["<x"] * (MAX_TAGS + 1)), "at most 128 structures"),
+    "a trigger too many": (tags(["<"] * (MAX_TAGS + 1), ["<x"]), "at most 128 structures"),
+    "texts so long": (tags([LONG + "a"] * MAX_TAGS, [LONG + "b"] * MAX_TAGS), "at most 1048576 bytes"),
+}
+
+
+@pytest.mark.parametrize("what", TOO_MUCH)
+def test_tags_that_would_take_long_to_compare_are_refused_at_once(what):
+    body, law = TOO_MUCH[what]
+    begun = time.thread_time()
+    with pytest.raises(InvalidRequest, match=law) as refusal:
+        read_structured(body)
+    assert time.thread_time() - begun < 0.2
+    assert refusal.value.param == "structural_tag"
+
+
+def test_as_many_tags_as_may_be_are_taken():
+    body = tags(["<"] * MAX_TAGS, ["<x"] * MAX_TAGS)
+    assert read_structured(body)["structural_tag"] == body["structural_tag"]
