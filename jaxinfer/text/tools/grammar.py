@@ -15,12 +15,13 @@ from jaxinfer.text.tools.arguments import TOO_MUCH, Shape, Unheld, alone, by_nam
 from jaxinfer.text.tools.formats import Format
 from jaxinfer.text.tools.python_calls import KEY, MAX_KEY_CHARS
 from jaxinfer.text.tools.reader import ToolUse
-from jaxinfer.text.tools.schema_types import Values, referred
+from jaxinfer.text.tools.schema_types import Values
 from jaxinfer.text.tools.tagged import CLOSE, OPEN
 from jaxinfer.text.tools.xml_call import END_FUNCTION, END_PARAMETER, FUNCTION, PARAMETER, typed_value
 
 BY_NAME = ("qwen3_coder", "pythonic")  # forms that write each argument by itself
 _OF_TEXTS = frozenset({"pattern", "format", "minLength", "maxLength", "not", "if", "$dynamicRef"})
+_LISTS = frozenset({"const", "enum"})
 _KEYS = {"pythonic": KEY, "qwen3_coder": rf"[^>\n]{{1,{MAX_KEY_CHARS}}}"}  # names of arguments that can be written
 _VALUE = f"value[lazy]: /(.|\\n)*{END_PARAMETER.replace('/', chr(92) + '/')}/"  # a text ends at the first
 
@@ -152,7 +153,7 @@ class _Rules:
         """An argument between its tags: a text as it is, everything else as JSON."""
         head, tail = quoted(f"{PARAMETER}{name}>\n"), quoted(f"\n{END_PARAMETER}\n")
         types = self._values.types(self._known[name])
-        options = self._options(name, referred(schema, self._whole))
+        options = self._options(name, schema)
         if options and all(isinstance(option, str) for option in options):
             if all(typed_value(option, types) == option for option in options):
                 return self.add("parameter", f"{head} ({' | '.join(map(quoted, options))}) {tail}")
@@ -163,10 +164,10 @@ class _Rules:
 
     def _options(self, name: str, schema: Any) -> list[Any] | None:
         """The values that a schema lists, if it does, but for texts that would end before their end."""
-        if not isinstance(schema, dict):
-            return None
-        options = [schema["const"]] if "const" in schema else schema.get("enum")
-        if not isinstance(options, list):
+        options = self._values.options(schema)
+        if self._strict and self._values.is_too_much:
+            raise self._unkept(TOO_MUCH)
+        if options is None:
             return None
         kept = [option for option in options if not isinstance(option, str) or END_PARAMETER not in option]
         if self._strict and len(kept) < len(options):
@@ -175,7 +176,11 @@ class _Rules:
 
     def _check_text(self, name: str, schema: Any) -> None:
         """Nothing but its end is asked of a text that stands there as it is; strict must not promise more."""
-        if self._strict and (unkept := sorted(_OF_TEXTS & self._values.keywords(schema))):
+        keywords = self._values.keywords(schema)
+        asked = _OF_TEXTS
+        if keywords & {"allOf", "oneOf"}:  # beside anyOf, a list asks nothing where another part asks nothing
+            asked |= _LISTS
+        if self._strict and (unkept := sorted(asked & keywords)):
             raise self._unkept(f"{unkept[0]} of {ascii(name)[:80]}")
 
     def _unkept(self, what: str) -> InvalidRequest:

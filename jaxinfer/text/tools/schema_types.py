@@ -29,6 +29,7 @@ class Values:
         self._under_way: set[int] = set()
         # by the identity of what is referred to, which is kept so that no other takes it
         self._known: dict[int, tuple[Any, frozenset[str], frozenset[str]]] = {}
+        self._lists: dict[int, tuple[Any, list[Any] | None]] = {}  # likewise, of alternatives
 
     @property
     def is_too_much(self) -> bool:
@@ -41,6 +42,37 @@ class Values:
     def keywords(self, schema: Any) -> frozenset[str]:
         """That it has there."""
         return self._said(schema)[2]
+
+    def options(self, schema: Any) -> list[Any] | None:
+        """The values of which one must be, where a schema lists them: itself, in the only part of its allOf, in what it
+        refers to, or in each of its alternatives. None: it does not, or it is_too_much.
+        """
+        for _ in range(MAX_REFERENCES):
+            schema = referred(schema, self._whole)
+            if (listed := _listed(schema)) is not None or not isinstance(schema, dict):
+                return listed
+            match schema.get("allOf"):
+                case [only]:
+                    schema = only
+                case _:
+                    break
+        for key in ("anyOf", "oneOf"):
+            if isinstance(parts := schema.get(key), list) and parts:
+                if id(parts) not in self._lists:
+                    self._lists[id(parts)] = parts, self._listed_by_all(parts, key)
+                return self._lists[id(parts)][1]
+        return None
+
+    def _listed_by_all(self, parts: list[Any], key: str) -> list[Any] | None:
+        found: list[Any] = []
+        for part in parts:
+            listed = _listed(referred(part, self._whole))
+            self._steps_left -= 3 + len(listed or ())
+            if listed is None or self.is_too_much:
+                return None
+            found += listed
+        once = {json.dumps(option, sort_keys=True): option for option in found}
+        return None if key == "oneOf" and len(once) < len(found) else list(once.values())
 
     def _said(self, schema: Any, depth: int = 0) -> tuple[Any, frozenset[str], frozenset[str]]:
         target = referred(schema, self._whole)
@@ -72,6 +104,13 @@ class Values:
         self._under_way.remove(id(target))
         self._known[id(target)] = target, frozenset(types), frozenset(keywords)
         return self._known[id(target)]
+
+
+def _listed(schema: Any) -> list[Any] | None:
+    if not isinstance(schema, dict):
+        return None
+    options = [schema["const"]] if "const" in schema else schema.get("enum")
+    return options if isinstance(options, list) else None
 
 
 def _types_in(part: dict[str, Any]) -> Iterator[str]:

@@ -347,6 +347,37 @@ def test_a_strict_choice_must_be_one_that_can_be_written():
         tool_grammar("qwen3_coder", use, due=True, control_tokens={})
 
 
+COLORS = {"color": {"enum": ["red", "dark blue"]}}
+CHOICES: dict[str, Any] = {
+    "the only part of all": {"allOf": [{"$ref": "#/$defs/color"}], "default": "red"},
+    "constants with titles": {"oneOf": [{"const": "red", "title": "Red"}, {"const": "dark blue", "title": "Blue"}]},
+    "lists that share a value": {"anyOf": [{"enum": ["red"]}, {"$ref": "#/$defs/color"}]},
+}
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["", "strict"])
+@pytest.mark.parametrize("kind", CHOICES)
+def test_a_choice_is_held_wherever_its_values_are_listed(kind, strict, vocabulary, tokenizer):
+    schema = {"properties": {"a": CHOICES[kind]}, "required": ["a"], "$defs": COLORS}
+    use = ToolUse({"f": schema}, due=True, strict=frozenset("f" if strict else ""))
+    grammar = tool_grammar("qwen3_coder", use, due=True, control_tokens=tokenizer.control_tokens)
+    for value, fits in (("red", True), ("dark blue", True), ("green", False), ("red or so", False)):
+        text = written("qwen3_coder", "f", {"a": value})
+        assert takes(new_matcher(vocabulary, grammar), tokenizer, text) == fits
+        assert read("qwen3_coder", use, text) == [("f", {"a": value})]
+
+
+@pytest.mark.parametrize("keyword", ["allOf", "oneOf"])
+def test_values_that_several_lists_decide_on_are_refused_if_strict_else_left_free(keyword, vocabulary, tokenizer):
+    schema = {"properties": {"a": {keyword: [{"enum": ["red", "blue"]}, {"enum": ["red", "green"]}]}}}
+    strict = ToolUse({"f": schema}, due=True, strict=frozenset("f"))
+    with pytest.raises(InvalidRequest, match="enum of 'a' in 'f' is not"):
+        tool_grammar("qwen3_coder", strict, due=True, control_tokens={})
+    loose = ToolUse({"f": schema}, due=True)
+    grammar = tool_grammar("qwen3_coder", loose, due=True, control_tokens=tokenizer.control_tokens)
+    assert takes(new_matcher(vocabulary, grammar), tokenizer, written("qwen3_coder", "f", {"a": "another"}))
+
+
 @pytest.mark.parametrize("form", BY_NAME)
 @pytest.mark.parametrize("name", ["n" * 200, "$a/b.c:d"])
 def test_long_and_odd_names_are_read_as_they_are_written(form, name, vocabulary, tokenizer):
