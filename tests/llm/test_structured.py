@@ -10,6 +10,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from jaxinfer.engine.scheduler import Scheduler
+from jaxinfer.engine.sequence import Sequence
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.llm.llm import LLM
 from jaxinfer.llm.structure import check_here, constraint_for
@@ -292,6 +294,36 @@ def test_tokens_are_the_same_however_they_are_scheduled(engine, folder, executab
     assert core.stats().compiles_after_ready == compiled
     if core is not engine[1]:
         llm.close()
+
+
+class Sweep:
+    """In the place of must_yield: every few steps, all who run are put back. seen: the sequences that ran."""
+
+    def __init__(self) -> None:
+        self.seen: set[Sequence] = set()
+        self._next_step = 0
+
+    def __call__(self, scheduler: Scheduler) -> bool:
+        self.seen |= {*scheduler.running}
+        if scheduler.counters.steps < self._next_step:
+            return False
+        if scheduler.running:
+            return True
+        self._next_step = scheduler.counters.steps + 3
+        return False
+
+
+def test_tokens_are_the_same_though_all_are_preempted_again_and_again(engine, monkeypatch):
+    """A31: every request twice at least, streams of forms and of none, with seeds, penalties, stop strings and n."""
+    prompts = [[(i * 37 + k * 11) % 320 for k in range(3 + 9 * i)] for i in range(8)]
+    params = [replace(DRAWN, seed=i, max_tokens=40, ignore_eos=True, stop=["zqx"], n=1 + (i == 4)) for i in range(8)]
+    for i in range(0, 8, 2):
+        params[i] = replace(params[i], regex="([a-z ]|known){30,60}", presence_penalty=i / 4)
+    llm, sweep = LLM.over(*engine), Sweep()
+    expected = [tokens_of(llm, [prompt], [own])[0] for prompt, own in zip(prompts, params, strict=True)]
+    monkeypatch.setattr("jaxinfer.engine.scheduler.must_yield", sweep)
+    assert tokens_of(llm, prompts, params) == expected
+    assert len(sweep.seen) == 9 and all(sequence.preemptions >= 2 for sequence in sweep.seen)
 
 
 def test_a_stop_string_ends_an_answer_wherever_it_lies_among_forced_tokens(llm):

@@ -223,9 +223,10 @@ def test_a_pool_that_is_too_small_for_all_changes_no_answer(port):
 
 
 @pytest.mark.slow
-def test_a_seed_gives_the_same_alone_in_a_crowd_and_after_a_restart_and_none_gives_others(llm, port):
+@pytest.mark.parametrize("form", [{}, MASKED], ids=["free", "masked"])
+def test_a_seed_gives_the_same_alone_in_a_crowd_and_after_a_restart_and_none_gives_others(llm, port, form):
     """A35 (a); for preemption see above."""
-    seeded = {"prompt": [3, 1, 4], "max_tokens": 30, "temperature": 1.3, "seed": 77, "n": 3}
+    seeded = {"prompt": [3, 1, 4], "max_tokens": 30, "temperature": 1.3, "seed": 77, "n": 3} | form
     (expected,) = ask_all(port, [seeded])
     assert len(set(expected.texts.values())) == 3
     assert ask_all(port, [*crowd(4), seeded, *crowd(2), seeded])[4].said == expected.said
@@ -237,12 +238,20 @@ def test_a_seed_gives_the_same_alone_in_a_crowd_and_after_a_restart_and_none_giv
 
 
 @pytest.mark.slow
-def test_draws_follow_the_models_probabilities(port):
-    """A35 (a): 10,000 draws over HTTP pass a chi-square test at one in a million."""
-    ask = {"prompt": [3, 1, 4], "max_tokens": 1, "top_k": 8, "temperature": 1, "logprobs": 8}
+@pytest.mark.parametrize("masked", [False, True], ids=["free", "masked"])
+def test_draws_follow_the_models_probabilities(port, masked):
+    """A35 (a): 10,000 draws over HTTP pass a chi-square test at one in a million; those of a form among its tokens."""
+    ask = {"prompt": [3, 1, 4], "max_tokens": 1, "temperature": 1, "logprobs": 20}
     top = post(port, ask).json()["choices"][0]["logprobs"]["top_logprobs"][0]
-    odds = {name: math.exp(value) for name, value in sorted(top.items(), key=lambda item: -item[1])[:8]}
-    assert len(odds) == 8, "eight tokens with names of their own"
+    ranked = sorted(top.items(), key=lambda item: -item[1])
+    count, limit = (5, 33.4) if masked else (8, 40.5)  # of tokens, and of chi-square with one degree of freedom less
+    if masked:
+        ranked = [(name, value) for name, value in ranked if len(name) == 1 and name.isascii() and name.isprintable()]
+        ask["structured_outputs"] = {"choice": [name for name, _ in ranked[:count]]}
+    else:
+        ask["top_k"] = 8
+    odds = {name: math.exp(value) for name, value in ranked[:count]}
+    assert len(odds) == count, "tokens with names of their own"
     counts: Counter[str] = Counter()
     while counts.total() < 10_000:
         body = ask | {"prompt": [[3, 1, 4]] * 16, "n": 16, "logprobs": 0}
@@ -250,7 +259,7 @@ def test_draws_follow_the_models_probabilities(port):
     expected = {name: counts.total() * value / sum(odds.values()) for name, value in odds.items()}
     assert counts.keys() <= expected.keys()
     chi_square = sum((counts[name] - value) ** 2 / value for name, value in expected.items())
-    assert chi_square < 40.5  # 7 degrees of freedom
+    assert chi_square < limit
 
 
 def post(port: int, body: dict[str, Any], path: str = COMPLETIONS) -> httpx2.Response:
