@@ -10,9 +10,17 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from jaxinfer.errors import ConfigError
+from jaxinfer.errors import BatchError, ConfigError
 from jaxinfer.llm.async_llm import AsyncLLM
-from jaxinfer.offline.formats import Source, count_statuses, digest_of, open_source, stream_source, write_output
+from jaxinfer.offline.formats import (
+    Source,
+    check_output,
+    count_statuses,
+    digest_of,
+    open_source,
+    stream_source,
+    write_output,
+)
 from jaxinfer.offline.job import BatchRun, Plan
 from jaxinfer.offline.journal import Journal
 from jaxinfer.offline.names import Format, check_stream, format_of
@@ -72,8 +80,13 @@ class _Pipe:
         return False
 
     def put(self, record: Record) -> None:
-        self._stream.write(record.line + b"\n")
-        self._stream.flush()
+        try:
+            self._stream.write(record.line + b"\n")
+            self._stream.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise BatchError(f"answers must be written, to a pipe: {error.strerror}; make room") from error
 
 
 class OpenBatch:
@@ -154,6 +167,7 @@ def open_batch(batch: Batch) -> Iterator[OpenBatch]:
         stack.callback(source.close)
         journal = None
         if batch.output != PIPE:
+            check_output(Path(batch.output), output_format)
             journal = Journal(Path(batch.output), resume=batch.resume, overwrite=batch.overwrite)
             stack.callback(journal.close)
         is_table = output_format in ("csv", "parquet")

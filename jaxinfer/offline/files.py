@@ -4,13 +4,13 @@ Each is two files in one folder: ID.json says what it is and is written last, ID
 ID.json was never finished and goes when the folder is opened.
 """
 
+import contextlib
 import dataclasses
 import os
 import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -129,7 +129,7 @@ class FileStore:
 
     # ---- new files ----
 
-    @contextmanager
+    @contextlib.contextmanager
     def uploading(self, owner: str) -> "Iterator[Upload]":
         """A file that comes piece by piece; gone unless it was kept."""
         self.check_new(owner)
@@ -211,7 +211,8 @@ class Upload:
         self._store.known(file)
 
     def close(self) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # of what could not be written, which `write` or `finish` has told of
+            self._file.close()
         if not self._is_kept:
             self._store.count(self._owner, -self._num_bytes)
             path = self._store.path_of(self.id)

@@ -34,6 +34,7 @@ class Source:
 
 def open_source(path: Path, kind: Format) -> Source:
     """Raises BatchError, here or while its rows are read, for what is no such file."""
+    check_regular(path, "input", "give -i - and what it has on stdin")
     try:
         file = path.open("rb")
     except OSError as error:
@@ -52,6 +53,20 @@ def open_source(path: Path, kind: Format) -> Source:
             raise
     lines = _unpacked(file, path) if kind == "jsonl.gz" else read_jsonl(file)
     return Source(lines, lambda: file.tell() / size, file.close)
+
+
+def check_regular(path: Path, what: str, cure: str) -> None:
+    """Refuse what is there and no file, which is read once or not replaced. Raises BatchError."""
+    if path.exists() and not path.is_file():
+        kind = "a folder" if path.is_dir() else "a pipe or a device"
+        raise BatchError(f"the {what} must be a file, {path} is {kind}; {cure}")
+
+
+def check_output(path: Path, kind: Format) -> None:
+    """Refuse, before anything is computed, what write_output could not make. Raises BatchError, or ConfigError."""
+    check_regular(path, "output", "name another, or -o - for a pipe")
+    if kind == "parquet":
+        parquet.check_installed()
 
 
 def stream_source(stream: BinaryIO, kind: Format) -> Source:

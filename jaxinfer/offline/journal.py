@@ -7,6 +7,7 @@ While OUT.partial is there, even an empty one, the job is not finished, and an o
 it is there before anything else is done, and goes when the output is in its place, or when there is none.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -82,9 +83,17 @@ class Journal:
                 self.facts = json.loads(record.line)
             else:
                 self._note(record)
+        if self.facts is None and self._has_line():
+            fact = f"{self.path} is none, or its first line is damaged"
+            raise BatchError(f"a job's journal must say what the job is, {fact}; move it away, or add --overwrite")
         self.num_cut_bytes = self._file.seek(0, os.SEEK_END) - end
         self._file.truncate(end)
         self._file.seek(end)
+
+    def _has_line(self) -> bool:
+        """Whether more is in it than the one that a job was writing when it ended."""
+        self._file.seek(0)
+        return self._file.readline().endswith(b"\n")
 
     def _empty(self) -> None:
         try:
@@ -139,7 +148,8 @@ class Journal:
         is_needed = self.num_bytes or (self._may_replace and self.output.exists())
         if not is_needed and _is_at(self._file, self.path):
             self.path.unlink()
-        self._file.close()
+        with contextlib.suppress(OSError):  # of what could not be written, which _write has told of
+            self._file.close()
 
     def _note(self, record: Record) -> None:
         byte, bit = divmod(record.number, 8)
@@ -166,10 +176,16 @@ def _open_alone(path: Path) -> BinaryIO | None:
         raise BatchError(f"the output's folder must be writable, {path}: {error.strerror}") from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except BlockingIOError as error:
         file.close()
         fact = f"{path} is another process's, which is still running"
         raise BatchError(f"an output must have one job at a time, {fact}; wait for it or choose another") from error
+    except OSError as error:
+        if not os.fstat(file.fileno()).st_size:
+            path.unlink()
+        file.close()
+        fact = f"that of {path} has none: {error.strerror}"
+        raise BatchError(f"the output's file system must have locks, {fact}; choose another folder") from error
     if _is_at(file, path):
         return file
     file.close()

@@ -23,7 +23,7 @@ def read_jsonl(stream: BinaryIO) -> Iterator[Raw]:
             continue
         if number == 1:
             line = line.removeprefix(BYTE_ORDER_MARK)
-        if not line.isspace():
+        if line.strip():
             yield Raw(number, line, len(line))
 
 

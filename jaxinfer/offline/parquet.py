@@ -22,7 +22,7 @@ class ParquetRows:
         self._arrow, self._parquet = _pyarrow()
         try:  # without pre_buffer, or whole row groups would be read ahead
             self._file = self._parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER_BYTES)
-        except self._arrow.ArrowException as error:
+        except (OSError, self._arrow.ArrowException) as error:
             raise BatchError(f"{path} must be a Parquet file, it cannot be read: {error}") from error
         check_names(self._file.schema_arrow.names, "a Parquet file")
         self._num_read = 0
@@ -38,7 +38,7 @@ class ParquetRows:
                 for columns in self._rows(batch):
                     self._num_read += 1
                     yield Raw(self._num_read, present(whole(columns)), num_bytes)
-        except self._arrow.ArrowException as error:
+        except (OSError, self._arrow.ArrowException) as error:
             fault = f"it cannot be read after row {self._num_read}: {error}"
             raise BatchError(f"the input must be a whole Parquet file, {fault}") from error
 
@@ -78,6 +78,11 @@ def write_parquet(records: Iterable[Record], stream: BinaryIO) -> None:
     with parquet.ParquetWriter(stream, schema) as writer:
         for batch in itertools.batched(records, ROWS_WRITTEN):
             writer.write_table(arrow.Table.from_pylist([json.loads(record.line) for record in batch], schema))
+
+
+def check_installed() -> None:
+    """Raises ConfigError."""
+    _pyarrow()
 
 
 def _pyarrow() -> tuple[Any, Any]:

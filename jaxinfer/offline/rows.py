@@ -97,7 +97,7 @@ def _openai_row(number: int, columns: dict[str, Any], defaults: dict[str, Any]) 
         raise invalid("body", "an object", body)
     unknown = tuple(name for name in columns if name not in OPENAI_COLUMNS)
     kind = ROUTES[url]
-    return Row(number, custom_id, url, kind, body if kind == "embedding" else defaults | body, unknown)
+    return Row(number, custom_id, url, kind, body if kind == "embedding" else _over(defaults, body), unknown)
 
 
 def _plain_row(number: int, columns: dict[str, Any], defaults: dict[str, Any]) -> Row:
@@ -107,7 +107,12 @@ def _plain_row(number: int, columns: dict[str, Any], defaults: dict[str, Any]) -
         raise InvalidRequest(f"a row must have a prompt or messages, got {fact}; give one", param="prompt")
     body = {name: value for name, value in columns.items() if name != "custom_id"}
     kind: Kind = "chat" if given == ["messages"] else "completion"
-    return Row(number, _plain_id(columns.get("custom_id")), kind=kind, body=defaults | body)
+    return Row(number, _plain_id(columns.get("custom_id")), kind=kind, body=_over(defaults, body))
+
+
+def _over(defaults: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
+    """A null names nothing."""
+    return defaults | {name: value for name, value in body.items() if value is not None or name not in defaults}
 
 
 def _plain_id(value: Any) -> str | None:

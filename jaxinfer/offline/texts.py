@@ -22,7 +22,7 @@ def check_text_file(path: Path) -> None:
 def read_texts(path: Path, column: str) -> Iterator[str]:
     """The texts of a file in order, one in memory at a time. column: of rows. Raises ConfigError naming the line."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             match path.suffix.lower():
                 case ".txt":
                     yield file.read()
@@ -35,6 +35,8 @@ def read_texts(path: Path, column: str) -> Iterator[str]:
                     rows = csv.DictReader(file)
                     for row in rows:
                         yield _cell(row, column, f"{path}, line {rows.line_num}")
+    except OSError as error:
+        raise ConfigError(f"texts must be in a file that can be read, {path}: {error.strerror}; mend that") from error
     except (UnicodeDecodeError, json.JSONDecodeError, csv.Error) as error:
         raise ConfigError(f"{path} must be {path.suffix.lower()[1:]} in UTF-8, {error}; mend it") from error
 

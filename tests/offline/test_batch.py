@@ -3,7 +3,9 @@
 import asyncio
 import csv
 import json
+import os
 import random
+import sys
 from pathlib import Path
 
 import httpx2
@@ -12,6 +14,7 @@ import pytest
 from jaxinfer.errors import BatchError, ConfigError, EngineError, InvalidRequest
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.offline.batch import Batch, OpenBatch, open_batch
+from jaxinfer.offline.formats import open_source
 from jaxinfer.offline.job import BatchRun, Plan
 from jaxinfer.offline.rows import Raw
 from jaxinfer.offline.tally import HAD_ERRORS, Tally
@@ -239,6 +242,22 @@ def test_what_contradicts_itself_is_refused_before_anything_is_touched(tmp_path,
     ):
         raise AssertionError("it was opened")
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+
+
+def test_an_output_that_cannot_be_made_is_refused_before_anything_is_computed(tmp_path, monkeypatch):
+    source = write(tmp_path / "in.jsonl", plain_rows(3))
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for name, overwrite in (("folder", True), ("pipe", True), ("pipe", False)):
+        asked = Batch(input=str(source), output=str(tmp_path / name), output_format="jsonl", overwrite=overwrite)
+        with pytest.raises(BatchError, match="the output must be a file"), open_batch(asked):
+            raise AssertionError("it was opened")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ConfigError, match="extra parquet"), open_batch(Batch(input=str(source), output="o.parquet")):
+        raise AssertionError("it was opened")
+    with pytest.raises(BatchError, match="the input must be a file, .* is a pipe or a device; give -i -"):
+        open_source(tmp_path / "pipe", "jsonl")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "in.jsonl", "pipe"]
 
 
 class Memory:

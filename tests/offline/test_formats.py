@@ -30,7 +30,7 @@ def table(content: bytes) -> list[tuple[int, object]]:
 
 def test_a_line_is_a_row_and_a_blank_one_is_none():
     assert lines(b'\xef\xbb\xbf{"a": 1}\n\n  \r\n{}\r\nlast') == [(1, b'{"a": 1}\n'), (4, b"{}\r\n"), (5, b"last")]
-    assert lines(b"") == []
+    assert lines(b"") == lines(b"\xef\xbb\xbf") == []
 
 
 def test_a_line_too_long_to_hold_is_one_bad_row(monkeypatch):

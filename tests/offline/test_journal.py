@@ -1,5 +1,6 @@
 """The journal: whatever moment a process ends at, each row is answered or not, and nobody else writes."""
 
+import errno
 import fcntl
 import multiprocessing
 import os
@@ -9,6 +10,7 @@ import pytest
 from jaxinfer.errors import BatchError
 from jaxinfer.offline.journal import Journal
 from jaxinfer.offline.records import Record
+from tests.support.full_disk import full_disk
 
 RECORDS = [Record(2, 200, b'{"row":2}'), Record(1, 400, b'{"row":1,"error":"a b\\n"}'), Record(9, 200, b"{}")]
 FACTS = {"seed": 1, "form": "plain"}
@@ -74,6 +76,38 @@ def test_garbage_behind_the_last_record_is_cut(output, written):
         assert (again.num_done, again.num_cut_bytes) == (3, len(tail))
         again.close()
         assert path.read_bytes() == written
+
+
+def test_what_is_no_journal_or_has_lost_its_first_line_is_not_resumed_and_stays(output, written):
+    path = output.with_name("out.jsonl.partial")
+    for content in (b"X" + written[1:], b"what somebody keeps there\n" * 1000):
+        path.write_bytes(content)
+        with pytest.raises(BatchError, match="or its first line is damaged; move it away"):
+            journal(output, resume=True)
+        assert path.read_bytes() == content
+
+
+def test_what_was_answered_before_the_disk_was_full_stays(output):
+    first = journal(output)
+    first.describe(FACTS)
+    with full_disk(2**16):
+        with pytest.raises(BatchError, match="make room and resume"):
+            for number in range(9):
+                first.put(Record(number, 200, b"x" * 20_000))
+        first.close()
+    again = journal(output, resume=True)
+    assert again.num_done == 3
+    again.close()
+
+
+def test_a_file_system_without_locks_is_named_as_such(output, monkeypatch):
+    def refused(file: object, how: int) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    with pytest.raises(BatchError, match="file system must have locks"):
+        journal(output)
+    assert list(output.parent.iterdir()) == []
 
 
 def test_a_last_line_that_ends_in_another_byte_is_not_whole(output, written):

@@ -42,6 +42,14 @@ def bodies(path: Path) -> list[Any]:
     return [raw.content for raw in found]
 
 
+def test_a_damaged_page_is_said_to_be_one(written):
+    path = written(prompt=["hi"] * 9)
+    content = path.read_bytes()
+    path.write_bytes(content[:4] + b"\xff" * 8 + content[12:])
+    with pytest.raises(BatchError, match="the input must be a whole Parquet file"):
+        bodies(path)
+
+
 def test_lists_structs_and_nulls_are_what_json_has_of_them(arrow, written):
     assert bodies(written(messages=[SAID, SAID * 2], stop=[None, ["a"]], seed=[None, 3.0])) == [
         {"messages": [{"role": "user", "content": "hi"}]},

@@ -84,10 +84,13 @@ def test_a_window_that_fails_ends_the_reading():
 def test_texts_come_from_whole_files_and_from_rows(tmp_path):
     (tmp_path / "a.txt").write_text("one\r\ntwo\n", newline="")
     (tmp_path / "b.jsonl").write_text('{"text": "x"}\n\n{"id": 3, "text": "ü"}\n')
-    (tmp_path / "c.CSV").write_text('id,story\n1,"two\nlines"\n2,' + "y" * 200_000 + "\n")
+    (tmp_path / "c.CSV").write_text('\ufeffid,story\n1,"two\nlines"\n2,' + "y" * 200_000 + "\n")
     assert list(read_texts(tmp_path / "a.txt", "text")) == ["one\r\ntwo\n"]
     assert list(read_texts(tmp_path / "b.jsonl", "text")) == ["x", "ü"]
     assert list(read_texts(tmp_path / "c.CSV", "story")) == ["two\nlines", "y" * 200_000]
+    assert list(read_texts(tmp_path / "c.CSV", "id")) == ["1", "2"], "a byte order mark is none of its name"
+    with pytest.raises(ConfigError, match="must be in a file that can be read, .*: Is a directory"):
+        list(read_texts(tmp_path, "text"))
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,8 @@ def test_the_plain_form_is_a_body_with_an_id():
 def test_defaults_are_for_what_a_row_does_not_name():
     assert read(GOOD, seed=9, max_tokens=2).body == {"prompt": "hi", "seed": 3, "max_tokens": 2}
     assert read(CHAT, max_tokens=2).body["max_tokens"] == 2
+    assert read(CHAT | {"max_tokens": None}, max_tokens=2).body["max_tokens"] == 2, "a gap in a table names nothing"
+    assert read(GOOD | {"body": {"prompt": "hi", "seed": None}}, seed=9).body["seed"] == 9
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from jaxinfer.offline.files import KeptLimits
+from jaxinfer.offline.files import FileStore, KeptLimits
 from jaxinfer.server.multipart import MAX_FORM_FIELD_BYTES, MAX_FORM_FIELDS, read_form
 from tests.server.fakes import FakeLLM
 from tests.server.http import error_of
 from tests.server.storage import FILES, Client, serving
+from tests.support.full_disk import full_disk
 
 BOUNDARY = "multipart/form-data; boundary=xx"
 
@@ -110,6 +111,16 @@ def test_files_are_bounded_one_by_one_in_number_and_together(client, tmp_path):
     client.delete(f"{FILES}/{ids[0]}")
     assert client.upload(b"x" * 1000).status_code == 200
     assert len(list((tmp_path / "files").iterdir())) == 2 * 3
+
+
+def test_what_the_disk_does_not_take_is_not_kept_and_not_counted(tmp_path):
+    store = FileStore(tmp_path / "files", KeptLimits())
+    with full_disk(2**14), pytest.raises(OSError, match="too large"), store.uploading("somebody") as upload:
+        for _ in range(9):
+            upload.take(3000)
+            upload.write(b"x" * 3000)
+    assert store.counts() == (0, 0)
+    assert list((tmp_path / "files").iterdir()) == []
 
 
 @pytest.mark.parametrize("client", [KeptLimits(max_age_s=1)], indirect=True)
