@@ -8,7 +8,7 @@ JaxInferError
     DeviceLost       nothing in this process can use the device again
   BatchError         a batch file that cannot be read, written or resumed   exit code 6
   ApiError           a request refused: the client's fault, or our load
-    InvalidRequest   400, also a ValueError for Python callers
+    InvalidRequest   400, also a ValueError for Python callers             exit code 2
     Unauthorized     401
     Forbidden        403
     NotFound         404
@@ -76,6 +76,7 @@ class ApiError(JaxInferError):
 class InvalidRequest(ApiError, ValueError):
     """The request itself is at fault; sending it again unchanged cannot help."""
 
+    exit_code = 2
     status = 400
     type = "invalid_request_error"
 

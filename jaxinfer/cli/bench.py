@@ -42,7 +42,10 @@ def publish(make: "Callable[[], Report]", params: Mapping[str, Any]) -> int:
     report = make()
     click.echo(report.as_markdown(old), nl=False)
     if target is not None:
-        target.write_text(report.as_json(), encoding="utf-8")
+        try:
+            target.write_text(report.as_json(), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--json must name a file that can be written, {target}: {error.strerror}") from error
     return 0 if report.holds else 1
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxinfer.cli.bench import REPORT_OPTIONS, publish
-from jaxinfer.cli.bench_serve import key_of
+from jaxinfer.cli.bench_serve import base_of, key_of
 from jaxinfer.cli.checklist import screen_for
 from jaxinfer.cli.options import EngineCommand, count_option
 from jaxinfer.config import Resolved
@@ -29,9 +29,11 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     if all(map(compare.is_url, whats)) and flags:
         law = "settings must be of a server that is started here"
         raise ConfigError(f"{law}, got two that run already and {', '.join(flags)}; drop them")
-    for what in whats:
-        if not compare.is_url(what):
-            compare.changed(resolved.config, what)  # refused before anything starts
+    for flag, what in zip(("--a", "--b"), whats, strict=True):  # refused before anything starts
+        if compare.is_url(what):
+            base_of(flag, what)
+        else:
+            compare.changed(resolved.config, what)
     wanted = compare.Wanted(prompts_of(resolved, params), params["output_tokens"], params["at_once"])
     screen = screen_for(sys.stderr)
     try:
@@ -78,7 +80,11 @@ command = EngineCommand(
         count_option("--input-tokens", 128, "Of each prompt, random ids."),
         count_option("--output-tokens", 64, "Of each answer."),
         count_option("--at-once", 1, "Prompts that a side gets together in its turn."),
-        click.Option(["--prompts"], metavar="FILE", help="A prompt a line, instead of random ids."),
+        click.Option(
+            ["--prompts"],
+            metavar="FILE",
+            help="A prompt a line, instead of random ids: of those are --requests, --input-tokens and --vocab-size.",
+        ),
         count_option("--vocab-size", None, "Ids are below this; else of the model, or 32000 for two URLs."),
         click.Option(["--api-key-env"], metavar="NAME", help="Variable that holds the key of servers that run."),
         *REPORT_OPTIONS,

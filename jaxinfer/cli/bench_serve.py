@@ -3,6 +3,7 @@
 import os
 import secrets
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -16,13 +17,12 @@ def run(**params: Any) -> int:
     from jaxinfer.bench import serve
     from jaxinfer.bench.load import Load
 
-    if not params["url"].startswith(("http://", "https://")):
-        raise ConfigError(f"--url must begin with http:// or https://, got {params['url']!r}")
+    base = base_of("--url", params["url"])
     if params["shared_prefix_tokens"] >= params["input_tokens"]:
         fact = f"got {params['shared_prefix_tokens']} of {params['input_tokens']}"
         raise ConfigError(f"--shared-prefix-tokens must be less than --input-tokens, {fact}; raise --input-tokens")
     load = Load(
-        url=params["url"].rstrip("/").removesuffix("/v1"),
+        url=base,
         model=params["model"] or "",
         key=key_of(params["api_key_env"]),
         requests=params["requests"],
@@ -42,6 +42,19 @@ def run(**params: Any) -> int:
     return publish(
         lambda: serve.run(load, params["processes"], params["warm_up"], goals, params["check_client"]), params
     )
+
+
+def base_of(flag: str, url: str) -> str:
+    """A server's URL, up to and without /v1. Raises ConfigError."""
+    try:
+        parts = urlsplit(url)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port, or a bracket
+        is_one = False
+    if not is_one:
+        law = f"{flag} must begin with http:// or https://, then name a host and perhaps a port"
+        raise ConfigError(f"{law}, got {url!r}")
+    return url.rstrip("/").removesuffix("/v1")
 
 
 def key_of(variable: str | None) -> str:

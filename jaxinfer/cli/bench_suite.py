@@ -28,21 +28,27 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     if page is not None and not page.absolute().parent.is_dir():
         raise ConfigError(f"--html must name a file in a folder that exists, got {page}; make the folder")
 
+    made: list[tuple[Report, Sequence[Chart]]] = []
+
     def make() -> "Report":
         counts = params["shrink"], params["runs"]
-        report, charts = suite.run(params["suite"], resolved, *counts, checklist, checklist.say)
-        if page is not None:
-            _write(page, report, charts)
-        return report
+        made.append(suite.run(params["suite"], resolved, *counts, checklist, checklist.say))
+        return made[0][0]
 
     with Checklist(screen_for(sys.stderr)) as checklist:
-        return publish(make, params)
+        code = publish(make, params)
+    if page is not None:  # after the report, which is not to be lost with it
+        _write(page, *made[0])
+    return code
 
 
 def _write(page: Path, report: "Report", charts: "Sequence[Chart]") -> None:
     from jaxinfer.bench.page import as_html
 
-    page.write_text(as_html(report, charts), encoding="utf-8")
+    try:
+        page.write_text(as_html(report, charts), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--html must name a file that can be written, {page}: {error.strerror}") from error
 
 
 command = EngineCommand(

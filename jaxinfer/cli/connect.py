@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxinfer.cli.bench_serve import key_of
+from jaxinfer.cli.bench_serve import base_of, key_of
 from jaxinfer.cli.options import GroupedCommand
 from jaxinfer.cli.snippets import CLIENTS, Server
 from jaxinfer.errors import ConfigError, EngineError
@@ -17,9 +17,7 @@ REFUSED = 401
 
 def run(**params: Any) -> int:
     """Ask the server, print each client's settings; one client's alone, without a heading, where one is named."""
-    if not params["url"].startswith(("http://", "https://")):
-        raise ConfigError(f"--url must begin with http:// or https://, got {params['url']!r}")
-    server = asked(params["url"].rstrip("/").removesuffix("/v1"), params["model"], params["api_key_env"])
+    server = asked(base_of("--url", params["url"]), params["model"], params["api_key_env"])
     if name := params["client"]:
         if not server.offers(CLIENTS[name].route):
             raise EngineError(f"{name} needs {CLIENTS[name].route}, {server.base} does not offer it")

@@ -74,7 +74,7 @@ FLAGS: dict[str, Flag] = {
         "Scheduling", "Tokens that a grammar forces take no steps of their own; off, for comparison."
     ),
     "run_ahead": Flag("Scheduling", "Steps in flight beyond the one being read, 0 or 1."),
-    "seed": Flag("Scheduling", "Of random weights, and of answers whose request names no seed (run, chat)."),
+    "seed": Flag("Scheduling", "Of random weights, and of answers whose request names no seed (run, chat, batch)."),
 }
 
 

@@ -41,12 +41,22 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
 
 
 def piped_text(stream: TextIO) -> str:
-    """What was piped or redirected into the program. Nothing is read from a terminal, a null device or a socket."""
+    """What was piped or redirected into the program. Nothing is read from a terminal, a null device or a socket.
+
+    Raises ConfigError for what is no text.
+    """
     try:
         mode = os.fstat(stream.fileno()).st_mode
     except (OSError, ValueError):  # closed, or no file at all
         return ""
-    return stream.read() if stat.S_ISFIFO(mode) or stat.S_ISREG(mode) else ""
+    if not (stat.S_ISFIFO(mode) or stat.S_ISREG(mode)):
+        return ""
+    try:
+        text = stream.read()
+        text.encode()  # in some locales bytes that are no text are kept as half characters
+    except UnicodeError as error:
+        raise ConfigError(f"what is piped in must be text in {stream.encoding}, {error}; convert it") from error
+    return text
 
 
 def full_prompt(prompt: str | None, piped: str) -> str:

@@ -81,7 +81,7 @@ def test_stats_are_shown_when_asked_for(cli, model):
 
 def test_a_refused_request_ends_in_its_cause(cli, model):
     outcome = cli("run", "x" * 600)
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert outcome.last_line.startswith("error: This model's maximum context length is 512")
     assert outcome.out == ""
 
@@ -113,6 +113,14 @@ def test_a_pipe_is_read_and_a_socket_is_not():
         assert piped_text(stream) == "text"
     with open("/dev/null") as stream:
         assert piped_text(stream) == ""
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_what_is_piped_in_and_no_text_is_refused_before_anything_starts(tmp_path, errors):
+    (tmp_path / "latin1.txt").write_bytes("für".encode("latin-1"))
+    refused = pytest.raises(ConfigError, match="what is piped in must be text in utf-8")
+    with open(tmp_path / "latin1.txt", encoding="utf-8", errors=errors) as stream, refused:
+        piped_text(stream)
 
 
 def test_the_prompt_may_come_from_both_sides():
