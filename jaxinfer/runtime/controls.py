@@ -87,6 +87,11 @@ def logprobs(logits: jax.Array, tokens: jax.Array, top: int) -> jax.Array:
     return jnp.concatenate([as_bits[:, :1], rank, ids, as_bits[:, 1:]], axis=-1)
 
 
+def logprob_width(top: int) -> int:
+    """The columns of `logprobs`."""
+    return 2 + 2 * top
+
+
 def set_slot(controls: ControlState, upload: jax.Array) -> ControlState:
     """Write one slot's row of everything: upload i32[SlotLayout.size]."""
     num_slots, vocab_size = controls.counts.shape

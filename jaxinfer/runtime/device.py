@@ -10,11 +10,13 @@ import sys
 from importlib import metadata
 
 import jax
+import numpy as np
 
-from jaxinfer.errors import DeviceError
+from jaxinfer.errors import ConfigError, DeviceError
 from jaxinfer.runtime import nvidia
 
 _OUTSIDE_POOL = 0.04  # of the free memory: CUDA graphs, cuBLAS workspaces and the context live beside JAX's pool
+_cuda_graphs: bool | None = None  # as this process's first engine has it
 _PLUGINS = {"cuda13": "jax-cuda13-plugin", "cuda12": "jax-cuda12-plugin"}
 
 
@@ -25,7 +27,10 @@ def select_device(name: str, memory_utilization: float = 0.9, *, cuda_graphs: bo
     plan cannot be overtaken by another program.    cuda_graphs: whether XLA captures what it runs.
     Where JAX was used before in this process, its settings stay.
     Raises DeviceError when a GPU was asked for, or is there, and JAX cannot use it; the message holds the command.
+    Raises ConfigError when an engine of this process has the other cuda_graphs, or in JAX's mode of 64-bit numbers.
     """
+    if jax.dtypes.canonicalize_dtype(np.int64) == np.int64:
+        raise ConfigError("JAX's mode of 64-bit numbers must be off, it is on; unset JAX_ENABLE_X64 or jax_enable_x64")
     if name == "cpu" or (name == "auto" and not _prefers_gpu()):
         return _first("cpu", "cpu")
     _check_visible()
@@ -103,7 +108,17 @@ def _take_one_gpu(memory_utilization: float) -> None:
 
 
 def _set_flags(cuda_graphs: bool) -> None:
-    """XLA reads XLA_FLAGS when JAX starts; what the user has put there stays."""
+    """XLA reads XLA_FLAGS when JAX starts, once; what the user has put there stays.
+
+    Raises ConfigError where this process has an engine that was started with the other setting.
+    """
+    global _cuda_graphs
+    if _cuda_graphs is not None:
+        if _cuda_graphs is not cuda_graphs:
+            law = "cuda_graphs must be the same for all engines of a process, since XLA reads it once"
+            raise ConfigError(f"{law}, got {cuda_graphs} after {_cuda_graphs}; start another process for it")
+        return
+    _cuda_graphs = cuda_graphs
     # Before XLA has found that every page array is updated in place, it takes a step for one that needs three pools,
     # and spends minutes in vain on making it smaller.
     wanted = {"--xla_disable_hlo_passes": "rematerialization"}

@@ -22,7 +22,7 @@ from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.models import dense
 from jaxinfer.runtime import step
 from jaxinfer.runtime.buckets import Decode, decode_sizes, draw_sizes
-from jaxinfer.runtime.controls import draw_full, set_masks, set_slot
+from jaxinfer.runtime.controls import draw_full, logprob_width, set_masks, set_slot
 from jaxinfer.runtime.moving import PAGES_MOVED
 from jaxinfer.runtime.packing import (
     DRAW_WIDTH,
@@ -213,7 +213,8 @@ def _draw_programs(limits: Limits, state: DeviceState, controls: ControlState) -
         result.append(make(Draw(rows, False), draw_plain, arguments, (0,), (last, array(rows, 1)), to_host=True))
     for rows in draw_sizes(limits.max_num_seqs, full=True):
         arguments = (last, controls, *after, array(rows, DRAW_WIDTH))
-        result.append(make(Draw(rows, True), fully, arguments, (0, 1), (last, controls, array(rows)), to_host=True))
+        drawn = array(rows, 1 + logprob_width(num_top(limits)))
+        result.append(make(Draw(rows, True), fully, arguments, (0, 1), (last, controls, drawn), to_host=True))
     return result
 
 
@@ -241,7 +242,8 @@ def _full_programs(
         result.append(make(Masks(rows), set_masks, (controls.bits, array(rows, 1 + words)), (0,), controls.bits))
     targets = array(1 + min(MAX_SCORED, limits.extend_buckets[-1].logits))
     score = functools.partial(step.score, model, num_top(limits))
-    result.append(make(Helper.SCORE, score, (params, state.hidden, targets), (), array(), to_host=True))
+    scored = array(targets.shape[0] - 1, logprob_width(num_top(limits)))
+    result.append(make(Helper.SCORE, score, (params, state.hidden, targets), (), scored, to_host=True))
     return result
 
 

@@ -288,7 +288,8 @@ class DeviceRunner:
             on_progress(built.program.name, done, len(todo), built.seconds, built.cached)
         if self._device.platform == "gpu":
             self._make_graphs(todo)
-        self._state.next_pos.block_until_ready()
+        with self._lock:  # or a step in another thread may take the array meanwhile
+            self._state.next_pos.block_until_ready()
         memory_bytes = self._facts.memory_bytes | {"temporaries": self.temporary_bytes()}
         self._facts = dataclasses.replace(self._facts, memory_bytes=memory_bytes)
         self._counter.start()

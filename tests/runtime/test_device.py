@@ -6,7 +6,7 @@ import sys
 import jax
 import pytest
 
-from jaxinfer.errors import DeviceError
+from jaxinfer.errors import ConfigError, DeviceError
 from jaxinfer.runtime import device, nvidia
 
 TABLE = """\
@@ -20,6 +20,7 @@ TABLE = """\
 def machine(monkeypatch, tmp_path):
     """A machine whose nvidia-smi prints a table; None is a machine without a driver."""
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    monkeypatch.setattr(device, "_cuda_graphs", None)
     for name in ("CUDA_VISIBLE_DEVICES", "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"):
         monkeypatch.delenv(name, raising=False)
 
@@ -127,6 +128,22 @@ def test_xla_is_told_what_to_leave_out_unless_the_user_has_spoken(
     with pytest.raises(DeviceError):
         device.select_device("cuda", cuda_graphs=graphs)
     assert os.environ["XLA_FLAGS"].split() == after
+
+
+def test_a_process_has_graphs_or_none(machine, platforms, monkeypatch):
+    """XLA would not hear of it, and what it compiles would be kept under the other's name."""
+    machine(TABLE)
+    monkeypatch.setenv("XLA_FLAGS", "")
+    for graphs, error in ((True, DeviceError), (True, DeviceError), (False, ConfigError)):
+        with pytest.raises(error):
+            device.select_device("cuda", cuda_graphs=graphs)
+    assert os.environ["XLA_FLAGS"] == NO_REMATERIALIZATION
+
+
+def test_numbers_of_64_bits_are_refused_by_name(machine):
+    machine(None)
+    with jax.enable_x64(True), pytest.raises(ConfigError, match="unset JAX_ENABLE_X64"):
+        device.select_device("auto")
 
 
 def test_the_cpu_needs_no_flags(machine, monkeypatch):

@@ -3,6 +3,9 @@
 import dataclasses
 import functools
 import itertools
+import os
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -291,6 +294,39 @@ def test_a_payload_that_cannot_be_loaded_is_compiled_again(tmp_path: Path, caplo
     assert "cannot be loaded" in caplog.text
 
 
+START = """
+import sys
+from pathlib import Path
+from jaxinfer.runtime.cache import ExecutableCache
+from tests.support.tiny_runner import make_runner, step
+runner, seen = make_runner(), []
+runner.warm_up(lambda *progress: seen.append(progress[-1]), ExecutableCache(Path(sys.argv[1])))
+print(sum(seen), len(seen))
+"""
+
+
+def started(cache: Path, **variables: str) -> tuple[int, int]:
+    """In a process with these variables: how many programs came from our cache, of how many."""
+    command = [sys.executable, "-c", START, str(cache)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | variables
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    cached, total = done.stdout.split()
+    return int(cached), int(total)
+
+
+@pytest.mark.slow
+def test_what_jax_s_own_cache_gave_is_not_kept_in_ours(tmp_path: Path) -> None:
+    """Serialized once more, it would load at the next start and not run."""
+    jax_s = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "jax"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    jax_s["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
+    cached, total = started(tmp_path / "a", **jax_s)
+    assert cached == 0
+    for _ in range(2):
+        assert started(tmp_path / "b", **jax_s) == (0, total), "each is JAX's"
+    assert started(tmp_path / "a", **jax_s) == (total, total)
+
+
 def test_an_option_that_xla_no_longer_knows_is_done_without_and_said(caplog: pytest.LogCaptureFixture) -> None:
     program = make_runner()._programs[programs.Helper.SET_PAGES]
     unknown = dataclasses.replace(program, options=(("xla_cpu_option_of_another_age", "true"),))
@@ -328,6 +364,15 @@ class TestDigest:
         device = jax.devices("cpu")[0]
         models = [step_functions.Model(TINY, dense, b) for b in (XLA_ONLY, Backends(decode_attention=Backend.MOSAIC))]
         assert len({programs.fingerprint(model, device) for model in models}) == 2
+
+    @pytest.mark.parametrize("key", [programs.Draw(10, True), programs.Helper.SCORE], ids=str)
+    def test_another_number_of_logprobs_does_not(self, key: programs.Key) -> None:
+        made = [make_runner(limits=dataclasses.replace(LIMITS, max_logprobs=k))._programs[key] for k in (5, 6)]
+        assert len({program.digest("") for program in made}) == 2
+        for program in made:
+            assert jax.eval_shape(program.function, *program.arguments) == jax.tree.map(
+                lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), program.result
+            )
 
     def test_other_code_does_not(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         before = self.digest()
