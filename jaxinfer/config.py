@@ -230,7 +230,7 @@ class Setting:
             return _BOOLS.get(text.lower(), raw)
         try:
             return parse_int(text) if self.type is int else float(text)
-        except ValueError:
+        except (ValueError, OverflowError):  # 1.0e999k
             return raw
 
 

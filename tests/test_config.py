@@ -77,6 +77,11 @@ def test_what_is_no_whole_number_is_refused(text):
         parse_int(text)
 
 
+def test_a_number_beyond_all_numbers_is_refused_as_any_other():
+    with pytest.raises(ConfigError, match="--max-model-len must be an integer"):
+        config_from_sources(None, flags={"max_model_len": "1.0e999k"})
+
+
 def test_an_unknown_key_names_the_file_and_the_nearest_key(preset):
     file = preset("max_sequences = 3")
     with pytest.raises(ConfigError) as error:

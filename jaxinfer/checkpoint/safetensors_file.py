@@ -120,7 +120,8 @@ def _header_length(path: Path, prefix: bytes, file_bytes: int) -> int:
 
 def _parse_header(path: Path, encoded: bytes) -> dict[str, Any]:
     # Counted before parsing: a million empty entries would take Python 17 s and gigabytes.
-    if encoded.count(b"{") > MAX_TENSORS + 2 or encoded.count(b"[") > 2 * MAX_TENSORS + 2:
+    most = {b"{": MAX_TENSORS + 2, b"[": 2 * MAX_TENSORS + 2, b":": 8 * MAX_TENSORS}  # a tensor has 4 of the last
+    if any(encoded.count(sign) > number for sign, number in most.items()):
         _refuse(path, f"its header must describe at most {MAX_TENSORS} tensors, it holds more")
     try:
         header = json.loads(encoded.decode("utf-8"), object_pairs_hook=_unique_keys)

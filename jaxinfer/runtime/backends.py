@@ -75,7 +75,7 @@ def choose_backends(
     hopper = capability == _HOPPER
     kind, h = jnp.dtype(dtype), model.head_dim
     decode = hopper and mosaic_decode_plan.supported(model.num_heads, model.num_kv_heads, h, page_size, kind)
-    extend = hopper and mosaic_extend.supported(h, page_size, kind)
+    extend = decode and mosaic_extend.supported(h, page_size, kind)  # which gives rows of one token to the other
     if setting == "mosaic" and not (decode and extend):
         fact = f"{dtype}, page_size {page_size}, {model.num_heads} heads of {h} over {model.num_kv_heads}"
         if not hopper:

@@ -207,6 +207,9 @@ def _batched_tokens(config: EngineConfig, model: ModelConfig, defaults: Defaults
 
 def _room_for_pages(config: EngineConfig, platform: str, free: int, weights: int, temporaries: int) -> int:
     if config.kv_cache_memory_bytes is not None:
+        if config.kv_cache_memory_bytes > (left := max(0, free - weights)):
+            fact = f"{_size(left)} are left beside the weights, got {_size(config.kv_cache_memory_bytes)}"
+            raise ConfigError(f"kv_cache_memory_bytes must fit in memory, {fact}; lower it")
         return config.kv_cache_memory_bytes
     if platform == "cpu":
         beside = free - weights
@@ -237,10 +240,11 @@ def _check_pages(
 ) -> None:
     """Refuse a pool that takes more than there is, or that cannot hold one sequence of the asked length."""
     have, fitting = max(0, pages - 1) * page_size, max(0, room) // (per_token * page_size)
-    if config.num_pages is not None and pages > fitting >= 2:
+    if config.num_pages is not None and pages > fitting:
+        cure = f"lower it to {fitting}" if fitting >= 2 else "free some memory, or choose a smaller model or dtype"
         raise ConfigError(
             f"num_pages must fit in memory, but {pages} of {page_size} tokens take "
-            f"{_size(pages * page_size * per_token)}, there is room for {_size(room)}; lower it to {fitting}"
+            f"{_size(pages * page_size * per_token)}, there is room for {_size(max(0, room))}; {cure}"
         )
     asked = config.max_model_len
     needed = asked or min(model.max_position, page_size)

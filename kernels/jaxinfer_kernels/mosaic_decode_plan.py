@@ -20,6 +20,7 @@ F32, I32 = jnp.float32, jnp.int32
 # swizzled, and the halves of a head then lie elsewhere than their addresses say (jax 0.11.2).
 COMPILER_PARAMS = plgpu.CompilerParams(approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Lane)
 CTAS_WANTED = 132  # one a multiprocessor of an H200
+SHARED_BYTES = 232_448  # that a CTA may have on Hopper
 ENOUGH = {1: 120, 2: 120, 4: 64}  # CTAs, by splits, after which more cost more in meetings than they gain (journal)
 
 
@@ -95,7 +96,8 @@ class Plan:
     @property
     def stages(self) -> int:
         many = self.batch * self.kv_heads * self.splits > CTAS_WANTED  # several on a multiprocessor
-        return self.tuning.stages or (2 if self.head_dim == 256 or many else 3)
+        few = self.head_dim == 256 or many or shared_bytes(self.columns, self.head_dim, self.block, 3) > SHARED_BYTES
+        return self.tuning.stages or (2 if few else 3)
 
     @property
     def splits(self) -> int:
@@ -106,12 +108,20 @@ class Plan:
 
 def supported(num_heads: int, num_kv_heads: int, head_dim: int, page: int, dtype: jnp.dtype) -> bool:
     """Whether these kernels can run the shape; what they cannot, the XLA version can."""
+    groups = num_heads // num_kv_heads
     return (
         head_dim in (64, 128, 256)
-        and num_heads // num_kv_heads <= 64
+        and groups <= 64
         and page in (8, 16, 32, 64, 128)
         and dtype in (jnp.bfloat16, jnp.float16)
+        and shared_bytes(round_up(groups, 8), head_dim, max(DEFAULT.block_tokens, page), 2) <= SHARED_BYTES
     )
+
+
+def shared_bytes(columns: int, head_dim: int, block: int, stages: int) -> int:
+    """What a CTA needs of shared memory, at most: keys and values, queries and sums, weights, new token, barriers."""
+    halves = 2 * stages * block * head_dim + 3 * columns * head_dim + columns * block + 2 * head_dim
+    return 2 * halves + 4 * columns * head_dim + 4096
 
 
 def plan_launch(

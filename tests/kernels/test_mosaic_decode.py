@@ -11,7 +11,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxinfer_kernels import mosaic_decode
 from jaxinfer_kernels.cases import HEADS, Heads
 from jaxinfer_kernels.decode_attention import decode_attention
-from jaxinfer_kernels.mosaic_decode_plan import Tuning
+from jaxinfer_kernels.mosaic_decode_plan import Tuning, supported
 
 LAYER, LAYERS, EPS = 1, 2, 1e-6
 INTERPRET = plgpu.InterpretGPUParams(detect_races=True)
@@ -238,6 +238,29 @@ def test_lowers_for_hopper(heads, batch):
     op = mosaic_decode.decode_attention_fused
     text = op.trace(qkv, cos_sin, kv, kv, *scalars, **optional).lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("mosaic_gpu_v2") == 1
+
+
+@pytest.mark.parametrize(
+    ("heads", "page", "batch"),
+    [
+        (Heads("wide", 32, 1, 128), 128, 1),
+        (Heads("large", 4, 1, 256), 64, 1),
+        (Heads("wide and large", 32, 1, 256), 64, 256),
+        (Heads("too large", 8, 1, 256), 128, 1),
+        (Heads("too wide", 64, 1, 256), 64, 1),
+    ],
+    ids=lambda x: getattr(x, "model", x),
+)
+def test_what_is_supported_fits_into_shared_memory(heads, page, batch):
+    kv = jax.ShapeDtypeStruct((LAYERS, 50, heads.kv_heads, page, heads.head_dim), jnp.bfloat16)
+    scalars = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((), (257, 8), (batch,), (batch,))]
+    q = jax.ShapeDtypeStruct((batch, heads.heads, heads.head_dim), jnp.bfloat16)
+    if supported(heads.heads, heads.kv_heads, heads.head_dim, page, jnp.bfloat16):
+        mosaic_decode.decode_attention.trace(q, kv, kv, *scalars).lower(lowering_platforms=("cuda",))
+    else:
+        assert heads.model.startswith("too")
+        with pytest.raises(ValueError, match="use decode_attention"):
+            mosaic_decode.decode_attention.trace(q, kv, kv, *scalars)
 
 
 def test_refuses_shapes_it_cannot_run():

@@ -166,6 +166,11 @@ REFUSED = [
     ({"num_pages": 10, "max_model_len": 1000}, "one sequence of 1000 tokens.*got 10", {"num_pages": 64}),
     ({"num_pages": 10, "max_model_len": 1000}, "or lower max_model_len to 144", {"max_model_len": 144}),
     ({"num_pages": 10**6}, "must fit in memory, but 1000000 of 16 tokens take", None),
+    (
+        {"kv_cache_memory_bytes": 10**13},
+        "kv_cache_memory_bytes must fit in memory, .* are left beside the weights",
+        {"kv_cache_memory_bytes": 10**9},
+    ),
     ({"kv_cache_memory_bytes": 10**9, "max_model_len": 40000}, "kv_cache_memory_bytes must hold one sequence", None),
     ({"max_model_len": 40960}, "the pages must hold one sequence of 40960 tokens", None),
     (
@@ -192,6 +197,13 @@ def test_a_machine_too_small_for_the_model_is_a_device_error() -> None:
     for platform in ("cpu", "gpu"):
         with pytest.raises(DeviceError, match="free some memory, choose a smaller model"):
             plan(platform, free=GIB)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_pages_beside_weights_that_leave_no_room_are_refused_too(platform: str) -> None:
+    weights = plan(platform, free=125 * GIB).weights
+    with pytest.raises(ConfigError, match="num_pages must fit in memory, .*; free some memory"):
+        plan(platform, free=weights + 1000, num_pages=10**6)
 
 
 def test_temporaries_grow_with_tokens_and_with_rows_of_logits() -> None:

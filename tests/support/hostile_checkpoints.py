@@ -250,6 +250,12 @@ VARIANTS: dict[str, Variant] = {
         lambda folder: write_raw_safetensors(folder / WEIGHTS, b"[" + b"{}," * 10**6 + b"{}]", []),
         (WEIGHTS, "at most 100000"),
     ),
+    "header of a million numbers": Variant(
+        lambda folder: write_raw_safetensors(
+            folder / WEIGHTS, b"{" + b",".join(b'"%d":1' % i for i in range(10**6)) + b"}", []
+        ),
+        (WEIGHTS, "at most 100000"),
+    ),
     "header is not JSON": Variant(
         lambda folder: write_raw_safetensors(folder / WEIGHTS, b"{'a': 1}", []), (WEIGHTS, "JSON")
     ),
