@@ -167,7 +167,12 @@ def _reading(llm: AsyncLLM, chat: ChatRequest, prompt: list[int]) -> Reading | N
 def check_abilities(info: ModelInfo, chat: ChatRequest) -> None:
     """Raise InvalidRequest for tools or thinking that the served model does not know."""
     check_tools(info, chat.tools)
-    if chat.wire.reasoning_effort not in (None, "none") and not info.has_thinking:
+    check_effort(info, chat.wire.reasoning_effort)
+
+
+def check_effort(info: ModelInfo, effort: str | None) -> None:
+    """Raise InvalidRequest for thinking that the served model does not do."""
+    if effort not in (None, "none") and not info.has_thinking:
         message = f"reasoning_effort needs a model that thinks, {info.root} does not; leave it out"
         raise InvalidRequest(message, param="reasoning_effort", code="unsupported_parameter")
 

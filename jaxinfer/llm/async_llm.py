@@ -282,13 +282,13 @@ class AsyncLLM:
     def _accept(self, answer: Answer, request_id: str, arrived_s: float | None) -> AsyncIterator[Delta]:
         """Post its request. request_id: the caller's label."""
         request, mailbox = answer.request, Mailbox()
-        self.admit(request.n)
-        self._names.setdefault(request_id, set()).add(request.id)
-        self._num_active += request.n
-        self._idle.clear()
-        if not self._open:
-            self._busy_since_s = time.monotonic()
         with self._posting:
+            self.admit(request.n)  # whoever is let in is among those that _end_all finds
+            self._names.setdefault(request_id, set()).add(request.id)
+            self._num_active += request.n
+            self._idle.clear()
+            if not self._open:
+                self._busy_since_s = time.monotonic()
             self._open[request.id] = _Open(answer, mailbox, timings_of(request.n, arrived_s))
             self._post(Add(request))
         return Stream(mailbox, request.n, partial(self._abort, request.id))

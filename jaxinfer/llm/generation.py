@@ -36,7 +36,8 @@ class Echo:
         """Change a delta of prompt `position`'s answer."""
         if self.prompt_only:
             delta.text, delta.token_ids, delta.stop_reason = "", [], None
-            delta.finish_reason = delta.finish_reason and "length"
+            if delta.finish_reason == "stop":
+                delta.finish_reason = "length"
             delta.logprobs = delta.logprobs and []
         if is_first:
             delta.text = self.texts[position] + delta.text
@@ -205,7 +206,8 @@ class Generation:
                     self.job.echo.put_before(delta, position, is_first=index not in begun)
                     begun.add(index)
                 self._prompt_tokens[position] = delta.prompt_tokens
-                self._cached_tokens[position] = delta.cached_tokens
+                if delta.index == 0:  # its siblings find what it has computed
+                    self._cached_tokens[position] = delta.cached_tokens
                 self._completion_tokens += len(delta.token_ids)
                 if self._thinking_tokens is not None:
                     self._thinking_tokens += delta.thinking_tokens

@@ -279,7 +279,9 @@ class LLM:
             result.add(delta)
             elapsed = time.perf_counter() - began
             result.metrics.time_to_first_token_s = result.metrics.time_to_first_token_s or elapsed
-            result.metrics.total_s, result.metrics.cached_tokens = elapsed, delta.cached_tokens
+            result.metrics.total_s = elapsed
+            if delta.index == 0:  # its siblings find what it has computed
+                result.metrics.cached_tokens = delta.cached_tokens
         return Results(results.values())
 
     def _embed(self, encoded: list[Encoded], pooling: Pooling) -> list[bytes]:

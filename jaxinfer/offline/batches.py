@@ -142,20 +142,21 @@ class Batches:
 
     async def cancel(self, batch: BatchRecord) -> None:
         """End it; what was answered stays. Raises InvalidRequest for one that has ended, or nearly."""
-        if batch.status in ("validating", "in_progress"):
-            batch.enter("cancelling")
-            await self._save(batch)
-            if batch.id in self._stops:
-                self._stops[batch.id].set()
-            self._still.discard(batch.id)
-            self._changed.set()
-        elif batch.status != "cancelling":
+        if batch.status not in ("validating", "in_progress", "cancelling"):
             raise wrong_state("cancelled", batch.status)
+        if batch.status != "cancelling":
+            batch.enter("cancelling")
+        await self._save(batch)  # once more, should the disk not have taken it the last time
+        if batch.id in self._stops:
+            self._stops[batch.id].set()
+        self._still.discard(batch.id)
+        self._changed.set()
 
     def counts(self) -> dict[str, int]:
         """Those of all tenants that have not ended, by state."""
         going = [batch for batch in self._batches.values() if not batch.has_ended]
-        return {"running": len(self._running), "waiting": len(going) - len(self._running)}
+        running = sum(batch.id in self._running for batch in going)
+        return {"running": running, "waiting": len(going) - running}
 
     def _uses(self, file: StoredFile) -> bool:
         return any(batch.input_file_id == file.id and not batch.has_ended for batch in self._batches.values())

@@ -9,7 +9,7 @@ from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.chat import CHAT_REFUSED, check_continue, check_template_kwargs
 from jaxinfer.protocol.fields import read_wire, required
 from jaxinfer.protocol.messages import read_messages
-from jaxinfer.protocol.tools import read_tools
+from jaxinfer.protocol.tools import Tools, read_tools
 from jaxinfer.protocol.validate import invalid, validate_prompt_ids
 
 REFUSED = {name: CHAT_REFUSED[name] for name in ("chat_template", "documents")}
@@ -43,6 +43,7 @@ class TokenizeRequest:
     wire: TokenizeWire
     prompt: str | None
     messages: list[dict[str, Any]] | None
+    tools: Tools | None
     add_generation_prompt: bool
     unknown: tuple[str, ...]
 
@@ -56,14 +57,14 @@ def read_tokenize(body: dict[str, Any]) -> TokenizeRequest:
     if wire.messages is None:
         if not isinstance(wire.prompt, str):
             raise invalid("prompt", "a string", wire.prompt)
-        return TokenizeRequest(wire, wire.prompt, None, False, unknown)
+        return TokenizeRequest(wire, wire.prompt, None, None, False, unknown)
     if wire.add_special_tokens:
         raise invalid("add_special_tokens", "false or left out for messages, whose template writes them", True)
     check_template_kwargs(wire.chat_template_kwargs)
-    read_tools(wire.tools, None, True)
+    tools = read_tools(wire.tools, None, True)
     messages, unknown_in_messages = read_messages(wire.messages)
     add_generation_prompt = check_continue(messages, wire.add_generation_prompt, wire.continue_final_message)
-    return TokenizeRequest(wire, None, messages, add_generation_prompt, unknown + unknown_in_messages)
+    return TokenizeRequest(wire, None, messages, tools, add_generation_prompt, unknown + unknown_in_messages)
 
 
 def read_apply_template(body: dict[str, Any]) -> TokenizeRequest:

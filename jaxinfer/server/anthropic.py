@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from jaxinfer.llm.asked import check_tools, render_chat, served_model
+from jaxinfer.llm.asked import check_effort, check_tools, render_chat, served_model
 from jaxinfer.protocol.anthropic import NAMES, read_count_tokens, read_message_request
 from jaxinfer.protocol.anthropic_message import Message
 from jaxinfer.protocol.carried import speaking_of
@@ -30,7 +30,10 @@ async def count_tokens(request: Request) -> Response:
     wanted = read_count_tokens(await read_json(request, request.app.state.settings.max_body_bytes))
     wire, conversation = wanted.wire, wanted.conversation
     served_model(llm.info, wire.model)
-    check_tools(llm.info, wanted.tools)
+    effort = None if wire.thinking is None else wire.thinking.effort
+    with speaking_of(NAMES):
+        check_tools(llm.info, wanted.tools)
+        check_effort(llm.info, effort)
     headers = unread(request, wanted.unknown)
     ids = await render_chat(
         llm,
@@ -38,6 +41,6 @@ async def count_tokens(request: Request) -> Response:
         add_generation_prompt=not conversation.goes_on,
         continue_final_message=conversation.goes_on,
         tools=None if wanted.tools is None else wanted.tools.shown,
-        template_kwargs=switched(wire.chat_template_kwargs, None if wire.thinking is None else wire.thinking.effort),
+        template_kwargs=switched(wire.chat_template_kwargs, effort),
     )
     return Response(encode_json({"input_tokens": len(ids)}), headers=headers, media_type="application/json")

@@ -32,8 +32,7 @@ async def completions(request: Request) -> Response | EventStream:
 
 async def _complete(request: Request, kind: Kind) -> Response | EventStream:
     llm = open_llm(request)
-    body = await read_ranked(request)
-    asked = read_asked(kind, body, llm.info)
+    asked = read_asked(kind, await read_ranked(request), llm.info)  # the body is held by nobody while it is answered
     return await _answer(request, llm, asked, asked.answer(llm.info, request.state.request_id))
 
 

@@ -32,8 +32,7 @@ from jaxinfer.server.watch import while_connected
 async def embeddings(request: Request) -> Response:
     """An embedding for each input."""
     llm = open_llm(request)
-    body = await read_ranked(request)
-    asked = read_embedding(body, vocab_size=llm.info.vocab_size, hidden_size=llm.info.hidden_size)
+    asked = read_embedding(await read_ranked(request), vocab_size=llm.info.vocab_size, hidden_size=llm.info.hidden_size)
     head = _head("embd", request, served_model(llm.info, asked.wire.model))
 
     async def run() -> bytes:
@@ -47,8 +46,7 @@ async def embeddings(request: Request) -> Response:
 async def score(request: Request) -> Response:
     """How alike the texts of each pair are: the cosine of their embeddings, from -1 to 1."""
     llm = open_llm(request)
-    body = await read_ranked(request)
-    asked = read_score(body, vocab_size=llm.info.vocab_size)
+    asked = read_score(await read_ranked(request), vocab_size=llm.info.vocab_size)
     head = _head("score", request, served_model(llm.info, asked.wire.model))
 
     async def run() -> bytes:

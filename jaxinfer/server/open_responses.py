@@ -4,7 +4,6 @@ import secrets
 import time
 from typing import Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -27,21 +26,22 @@ from jaxinfer.server.stream import EventStream
 async def create_response(request: Request) -> Response | EventStream:
     """A text or messages in, the assistant's next message out; it may go on from an earlier response."""
     llm = open_llm(request)
-    body = await read_ranked(request)
     store: ResponseStore = request.app.state.responses
     tenant, response_id = request.state.tenant.name, f"resp_{secrets.token_hex(24)}"
+    shared: list[Messages] = []  # the history it goes on from, held for all who go on from it meanwhile
 
     def history_of(previous_id: str) -> Messages:
-        stored = store.get(tenant, previous_id)
-        if stored is None:
+        history = store.history(tenant, previous_id)
+        if history is None:
             message = f"previous_response_id must name {_held(store)}, got {show(previous_id)}; send all of it as input"
             raise InvalidRequest(message, param="previous_response_id", code="previous_response_not_found")
-        history: Messages = msgspec.json.decode(stored.history)
+        shared.append(history)
         return history
 
-    wanted = read_response_request(body, history_of, max_logprobs=llm.info.max_logprobs)
+    wanted = read_response_request(await read_ranked(request), history_of, max_logprobs=llm.info.max_logprobs)
 
     def keep(response: dict[str, Any], said: Said) -> None:
+        shared.clear()
         if wanted.wire.store:
             history = [*wanted.conversation, said.message()]
             store.put(tenant, response_id, encode_json(response), encode_json(history))

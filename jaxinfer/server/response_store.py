@@ -4,6 +4,12 @@ import dataclasses
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Any
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from jaxinfer.protocol.response_items import Messages
 
 ENTRY_BYTES = 512  # what Python needs for an entry beside its bytes
 
@@ -19,6 +25,10 @@ class Stored:
     @property
     def num_bytes(self) -> int:
         return len(self.body) + len(self.history) + ENTRY_BYTES
+
+
+class _History(list[dict[str, Any]]):
+    """Messages that can be found as long as somebody has them."""
 
 
 class ResponseStore:
@@ -38,6 +48,7 @@ class ResponseStore:
         self._now_s = now_s
         self._held: dict[str, dict[str, Stored]] = {}  # oldest first
         self._num_bytes: defaultdict[str, int] = defaultdict(int)
+        self._read: WeakValueDictionary[tuple[str, str], _History] = WeakValueDictionary()
 
     def put(self, tenant: str, response_id: str, body: bytes, history: bytes) -> None:
         """Keep a response, as long as there is room."""
@@ -54,6 +65,16 @@ class ResponseStore:
         """This tenant's response of that id."""
         self._forget_old()
         return self._held.get(tenant, {}).get(response_id)
+
+    def history(self, tenant: str, response_id: str) -> Messages | None:
+        """The conversation up to a response's end, not to be changed: who asks while another has it gets the same."""
+        stored = self.get(tenant, response_id)
+        if stored is None:
+            return None
+        found = self._read.get((tenant, response_id))
+        if found is None:
+            found = self._read[tenant, response_id] = _History(msgspec.json.decode(stored.history))
+        return found
 
     def forget(self, tenant: str, response_id: str) -> bool:
         """Whether there was such a response; there no longer is."""

@@ -199,11 +199,14 @@ class Sessions:
 
     def _hold(self, session: Session, history: bytes | None) -> None:
         """Keep a session's text, or none, as long as there is room."""
-        self._text_bytes[session.tenant] += len(history or b"") - len(session.history or b"")
-        session.history = history
+        self._put_text(session, history)
         while self._text_bytes.total() > MAX_SESSION_TEXT_MIB * 2**20:
             ((tenant, _),) = self._text_bytes.most_common(1)
-            self._hold(next(each for each in self._own(tenant).values() if each.history), None)
+            self._put_text(next(each for each in self._own(tenant).values() if each.history), None)
+
+    def _put_text(self, session: Session, history: bytes | None) -> None:
+        self._text_bytes[session.tenant] += len(history or b"") - len(session.history or b"")
+        session.history = history
         if not self._text_bytes[session.tenant]:
             del self._text_bytes[session.tenant]
 

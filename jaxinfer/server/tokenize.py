@@ -5,7 +5,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from jaxinfer.llm.asked import render_chat, served_model
+from jaxinfer.llm.asked import check_tools, render_chat, served_model
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.protocol.responses import encode_json
 from jaxinfer.protocol.tokenize import TokenizeRequest, read_apply_template, read_detokenize, read_tokenize
@@ -44,6 +44,7 @@ async def apply_template(request: Request) -> Response:
 async def _ids(llm: AsyncLLM, wanted: TokenizeRequest) -> list[int]:
     if wanted.messages is None:
         return await llm.encode(wanted.prompt or "", add_special_tokens=wanted.wire.add_special_tokens is not False)
+    check_tools(llm.info, wanted.tools)
     return await render_chat(
         llm,
         wanted.messages,

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from jaxinfer.errors import Overloaded
 from jaxinfer.llm.asked import encode_prompts
 from jaxinfer.llm.generation import Generation, Job
+from jaxinfer.llm.types import Delta
 from jaxinfer.protocol.sampling import SamplingParams
 from tests.server.fakes import FakeLLM
 
@@ -42,6 +44,19 @@ def test_others_get_their_turns_between_the_prompts_of_one_request():
 
     begun, encoded = asyncio.run(run())
     assert begun >= 290 and encoded >= 30
+
+
+def test_usage_counts_what_the_first_choice_found_in_the_cache():
+    def script(ids: list[int], params: SamplingParams) -> list[Delta]:
+        return [Delta(i, "a", [1], "stop", prompt_tokens=100, cached_tokens=found) for i, found in ((0, 16), (1, 96))]
+
+    async def run() -> int:
+        one = replace(job(1), sampling=SamplingParams(n=2))
+        generation = await Generation.start(FakeLLM(script), one)
+        assert len([delta async for delta in generation.deltas()]) == 2
+        return generation.usage.cached_tokens
+
+    assert asyncio.run(run()) == 16
 
 
 def test_a_client_that_leaves_while_its_prompts_are_begun_leaves_none_of_them_behind():

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from jaxinfer.config import EngineConfig
-from jaxinfer.errors import CheckpointError, DeviceLost, Unavailable
+from jaxinfer.errors import CheckpointError, DeviceLost, EngineError, Unavailable
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.llm import LLM
 from jaxinfer.llm.thread import EngineThread
@@ -53,6 +53,37 @@ def test_draining_aborts_what_does_not_finish_in_time(llm):
         return [[delta async for delta in stream][-1].finish_reason for stream in streams]
 
     assert "abort" in llm.run(test)
+
+
+def test_who_comes_just_as_the_engine_fails_for_good_is_told(engine):
+    """It fails between the look at the status and the posting, which nothing would answer."""
+
+    async def test():
+        llm = in_thread(engine)
+        await llm.start()
+        posting, here = llm._posting, threading.get_ident()
+
+        class Late:
+            failed = False
+
+            def __enter__(self) -> None:
+                if threading.get_ident() == here and not self.failed:
+                    self.failed = True
+                    llm._end_all(EngineError("gone"))
+                    told = threading.Event()
+                    llm._outputs.put(lambda: told.set() or [])
+                    assert told.wait(10), "the text thread has told all that were open"
+                posting.acquire()
+
+            def __exit__(self, *_: object) -> None:
+                posting.release()
+
+        llm._posting = Late()
+        with pytest.raises(Unavailable):
+            await llm.generate([5, 6], LONG, request_id="r")
+        await llm.close()
+
+    asyncio.run(test())
 
 
 def test_before_the_start_every_call_says_that_it_is_starting(engine):

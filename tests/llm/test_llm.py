@@ -140,6 +140,9 @@ def test_a_second_call_finds_its_prompt_in_the_cache(llm):
     prompt = {"prompt_token_ids": [(11 * i) % 300 for i in range(100)]}
     first, second = (llm.generate(prompt, GREEDY)[0] for _ in range(2))
     assert (first.metrics.cached_tokens, second.metrics.cached_tokens) == (0, 96)
+    others = {"prompt_token_ids": [(13 * i) % 300 for i in range(100)]}
+    siblings = llm.generate(others, SamplingParams(temperature=1, max_tokens=2, n=4))[0]
+    assert siblings.metrics.cached_tokens == 0, "what the first one computes is none of the cache's"
     assert first.outputs[0].token_ids == second.outputs[0].token_ids
 
 

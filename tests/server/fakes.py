@@ -229,7 +229,8 @@ class FakeLLM:
                 return
             else:
                 unfinished -= {step.index} if step.finish_reason else set()
-                yield msgspec.structs.replace(step, prompt_tokens=len(prompt_ids), cached_tokens=len(prompt_ids) // 2)
+                cached = step.cached_tokens or len(prompt_ids) // 2
+                yield msgspec.structs.replace(step, prompt_tokens=len(prompt_ids), cached_tokens=cached)
         self.running.discard(request_id)
 
     async def abort(self, request_id: str) -> None:

@@ -169,6 +169,7 @@ def test_a_silence_is_broken_by_a_ping_of_theirs():
         ({"system": 5}, "system must be"),
         ({"system": [{"type": "image"}]}, "system[0] of type image is not supported"),
         ({"chat_template_kwargs": {"x": 1}}, "chat_template_kwargs may hold"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2}, "max_tokens": 9}, "thinking needs a model that thinks"),
     ],
 )
 def test_what_cannot_be_carried_out_is_refused_by_name(path, fields, named):

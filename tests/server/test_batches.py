@@ -1,6 +1,7 @@
 """/v1/batches: each row answered once, after all other requests, whatever ends the server; bounded; a tenant's own."""
 
 import asyncio
+import errno
 import itertools
 import json
 from collections import Counter
@@ -11,7 +12,7 @@ import pytest
 
 from jaxinfer.errors import BatchError, ConfigError, EngineError
 from jaxinfer.llm.types import Delta
-from jaxinfer.offline import job
+from jaxinfer.offline import batch_record, job
 from jaxinfer.offline.batches import LOWEST, MAX_RUNNING_BATCHES, Batches
 from jaxinfer.offline.files import KeptLimits
 from jaxinfer.offline.journal import Journal
@@ -127,6 +128,20 @@ def test_a_cancelled_batch_keeps_what_was_answered_and_nothing_of_it_runs(tmp_pa
     assert llm.running == set()
 
 
+def test_a_cancel_that_could_not_be_written_takes_effect_when_it_is_asked_for_again(tmp_path, monkeypatch):
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with serving(FakeLLM(Gate(3)), tmp_path) as base, client_of(base) as client:
+        batch_id = client.begin(chat_rows(20))
+        wait_until(lambda: client.batch(batch_id)["request_counts"]["completed"] == 3)
+        with monkeypatch.context() as patched:
+            patched.setattr(batch_record, "save", full)
+            assert client.post(f"{BATCHES}/{batch_id}/cancel").status_code >= 500
+        assert client.post(f"{BATCHES}/{batch_id}/cancel").json()["status"] in ("cancelling", "cancelled")
+        assert client.ended(batch_id)["status"] == "cancelled"
+
+
 def test_rows_that_had_no_turn_in_time_fail_as_expired(tmp_path):
     """However many have had one on a busy machine, three at most."""
     with serving(FakeLLM(Gate(3)), tmp_path, window_s=2) as base, client_of(base) as client:
@@ -228,21 +243,29 @@ def test_a_full_disk_stops_a_batch_until_the_server_starts_again(tmp_path, monke
         assert client.ended(batch_id)["request_counts"]["completed"] == 3
 
 
-def test_a_draining_server_leaves_its_batches_to_the_next(tmp_path):
+ECHO = {"prompt": "ab", "echo": True, "max_tokens": 0}
+
+
+@pytest.mark.parametrize("kind", ["chats", "echoes"])
+def test_a_draining_server_leaves_its_batches_to_the_next(tmp_path, kind):
     def aborted(*_: Any) -> list[Any]:
         llm.status = "draining"
         return [Delta(0, "Hel", [1]), Delta(0, "", [], "abort")]
 
-    llm = FakeLLM(aborted)
+    llm, rows, url = FakeLLM(aborted), chat_rows(4), CHAT
+    if kind == "echoes":
+        rows, url = [row | {"url": COMPLETIONS, "body": ECHO} for row in rows], COMPLETIONS
     with serving(llm, tmp_path) as base, client_of(base) as client:
-        batch_id = client.begin(chat_rows(4))
+        batch_id = client.begin(rows, url)
         wait_until(lambda: bool(llm.calls))
         assert client.batch(batch_id)["status"] == "in_progress"
     with serving(FakeLLM(), tmp_path) as base, client_of(base) as client:
         batch = client.ended(batch_id)
         assert batch["request_counts"] == {"total": 4, "completed": 4, "failed": 0}
         found = client.rows(batch["output_file_id"])
-    assert {row["response"]["body"]["choices"][0]["message"]["content"] for row in found} == {"Hello"}
+    choices = [row["response"]["body"]["choices"][0] for row in found]
+    said = {choice["text"] if kind == "echoes" else choice["message"]["content"] for choice in choices}
+    assert said == {"ab" if kind == "echoes" else "Hello"}
 
 
 def test_tenants_see_nothing_of_each_other_s_and_prompts_keep_their_tenant_s_salt(tmp_path):

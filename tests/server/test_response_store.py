@@ -1,5 +1,7 @@
 """What /v1/responses keeps: never more, larger or older than it may, and of each tenant its own."""
 
+import weakref
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,6 +40,17 @@ def test_who_stores_most_loses_first():
 def test_one_that_is_larger_than_all_room_is_not_kept():
     store = filled(("a", "1"), max_bytes=ONE - 1)
     assert held(store) == [] and store._num_bytes == {}
+
+
+def test_who_goes_on_from_one_meanwhile_shares_its_history():
+    store = filled()
+    store.put("a", "1", b"{}", b'[{"role": "user", "content": "hi"}]')
+    first = store.history("a", "1")
+    assert first == [{"role": "user", "content": "hi"}] and store.history("a", "1") is first
+    assert store.history("b", "1") is None and store.history("a", "2") is None
+    seen = weakref.ref(first)
+    del first
+    assert seen() is None, "nobody has it"
 
 
 def test_what_is_too_old_is_gone():

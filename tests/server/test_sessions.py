@@ -56,6 +56,22 @@ def run(test: Test, llm: FakeLLM | None = None, settings: ServerSettings | None 
     asyncio.run(whole())
 
 
+@pytest.mark.slow
+def test_one_long_text_drives_out_many_short_ones(monkeypatch):
+    """However many, and the turn itself is kept."""
+    monkeypatch.setattr(sessions, "MAX_SESSION_TEXT_MIB", 1)
+    settings = ServerSettings(max_sessions_per_key=2000)
+
+    async def test(client: Client) -> None:
+        for number in range(1100):
+            assert (await client.chat(f"s{number}")).status_code == 200
+        long = [{"role": "user", "content": "x" * (2**20 - 2000)}]
+        assert (await client.chat("long", messages=long)).status_code == 200
+        assert len(await client.ids()) == 1101
+
+    run(test, FakeLLM(max_model_len=2**21), settings)
+
+
 class Gate:
     """A script that says a piece and waits in its answer until it is let go."""
 

@@ -105,3 +105,10 @@ def test_a_template_s_text_can_be_seen():
     assert post(FakeLLM(), "/apply-template", goes_on).json()["prompt"].endswith("assistant:An\n")
     for wrong in ({}, {"prompt": "x"}, {"messages": None}):
         assert error_of(post(FakeLLM(), "/apply-template", wrong))["param"] == "messages"
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/apply-template"])
+def test_tools_that_the_model_cannot_be_shown_are_refused_as_in_a_chat(path):
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    response = post(FakeLLM(tool_format=None), path, {"messages": USER, "tools": tools})
+    assert (response.status_code, error_of(response)["param"]) == (400, "tools")
