@@ -86,7 +86,7 @@ class _Pipe:
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise BatchError(f"answers must be written, to a pipe: {error.strerror}; make room") from error
+            raise BatchError(f"answers must be written, to standard output: {error.strerror}; make room") from error
 
 
 class OpenBatch:

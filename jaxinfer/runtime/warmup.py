@@ -9,7 +9,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Self
 
 import jax
 
@@ -22,6 +21,22 @@ type OnProgress = Callable[[str, int, int, float, bool], None]  # name, done, to
 _COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 _JAX_CACHE_EVENT = "/jax/compilation_cache/cache_hits"  # of JAX's own cache, told in the thread that compiles
 _MAX_THREADS = 8  # tracing holds the GIL: more threads would only queue for it
+
+
+class _JaxCache(threading.local):
+    """hits: how many of this thread's compilations were taken from JAX's own cache (JAX_COMPILATION_CACHE_DIR)."""
+
+    hits = 0
+
+
+_jax_cache = _JaxCache()
+
+
+def _count_hit(event: str, **_: str | int) -> None:
+    _jax_cache.hits += event == _JAX_CACHE_EVENT
+
+
+jax.monitoring.register_event_listener(_count_hit)  # once: threads that come and go would lose each other's events
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,31 +77,13 @@ def build(program: Program, device: jax.Device, cache: ExecutableCache | None, c
             return Built(program, executable, time.perf_counter() - began, cached=True)
         except Exception as error:  # whatever another build of jaxlib makes of old bytes
             logger.warning("compile cache: %s cannot be loaded (%s); compiling it again", program.name, error)
-    with _JaxCacheHits() as hits:
-        executable = program.compile()
-    if cache and hits.count:  # serialized once more, its code is not in it: it would load, and not run
+    hits_before = _jax_cache.hits
+    executable = program.compile()
+    if cache and _jax_cache.hits > hits_before:  # serialized once more it would lack its code: load, and not run
         logger.info("compile cache: %s was in JAX's own cache, and is not kept in ours", program.name)
     elif cache:
         cache.store(digest, serialize(executable))
     return Built(program, executable, time.perf_counter() - began, cached=False)
-
-
-class _JaxCacheHits:
-    """count: how many of this thread's compilations were taken from JAX's own cache (JAX_COMPILATION_CACHE_DIR)."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._thread = threading.get_ident()
-
-    def __enter__(self) -> Self:
-        jax.monitoring.register_event_listener(self._on_event)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        jax.monitoring.unregister_event_listener(self._on_event)
-
-    def _on_event(self, event: str, **_: str | int) -> None:
-        self.count += event == _JAX_CACHE_EVENT and threading.get_ident() == self._thread
 
 
 class CompileCounter:
