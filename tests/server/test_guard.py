@@ -250,16 +250,8 @@ def test_on_loopback_its_own_names_are_answered_to(host):
     assert ask(FakeLLM(), "GET", "/v1/models", AT_HOME, headers={"host": host}).status_code == 200
 
 
-def test_health_checks_are_answered_whatever_address_they_ask():
-    settings = ServerSettings(allowed_hosts=("api.example",), api_keys=KEYS)
-    for path, status in (("/live", 200), ("/health", 200), ("/ready", 200), ("/v1/models", 403), ("/metrics", 403)):
-        headers = bearer(KEY) | {"host": "10.0.0.1:8000"}
-        assert ask(FakeLLM(), "GET", path, settings, headers=headers).status_code == status
-    assert ask(FakeLLM(), "GET", "/live", settings, headers={"host": "a b"}).status_code == 400
-
-
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:8000", "10.0.0.1"])
-@pytest.mark.parametrize("path", ["/v1/models", "/", "/metrics"])
+@pytest.mark.parametrize("path", ["/v1/models", "/health", "/metrics"])
 def test_a_name_that_was_bent_to_this_machine_is_a_403(path, host):
     response = ask(FakeLLM(), "GET", path, AT_HOME, headers={"host": host})
     assert response.status_code == 403
