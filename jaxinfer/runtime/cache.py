@@ -4,12 +4,14 @@ Loading an executable can run code, so the directory is ours alone: created 0700
 allowed to write to it. A file that is cut short or altered is a miss. No jax here.
 """
 
+import contextlib
 import hashlib
 import logging
 import os
 import stat
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from jaxinfer.errors import ConfigError
@@ -71,10 +73,10 @@ class ExecutableCache:
         return self.directory / f"{key}{_SUFFIX}"
 
     def _prune(self) -> None:
-        for partial in self.directory.glob(f"*{_PARTIAL}"):
-            if time.time() - partial.stat().st_mtime > PARTIAL_S:
+        for partial, status in self._files(_PARTIAL):
+            if time.time() - status.st_mtime > PARTIAL_S:
                 partial.unlink(missing_ok=True)
-        files = [(path.stat(), path) for path in self.directory.glob(f"*{_SUFFIX}")]
+        files = [(status, path) for path, status in self._files(_SUFFIX)]
         files.sort(key=lambda item: item[0].st_mtime)
         excess = sum(status.st_size for status, _ in files) - self._max_bytes
         for status, path in files:
@@ -82,6 +84,12 @@ class ExecutableCache:
                 return
             path.unlink(missing_ok=True)
             excess -= status.st_size
+
+    def _files(self, suffix: str) -> Iterator[tuple[Path, os.stat_result]]:
+        """Those that end so; what another process takes away meanwhile is none."""
+        for path in self.directory.glob(f"*{suffix}"):
+            with contextlib.suppress(FileNotFoundError):
+                yield path, path.stat()
 
 
 def open_cache(setting: str | None) -> ExecutableCache | None:

@@ -10,6 +10,7 @@ from jaxinfer.cli.checklist import SILENCE_S, Checklist, LiveScreen, PlainScreen
 from jaxinfer.errors import EngineError
 from jaxinfer.llm.events import Event
 from tests.cli.conftest import EVENTS
+from tests.server.http import wait_until
 
 
 class Clock:
@@ -76,7 +77,7 @@ def test_what_follows_the_last_byte_is_not_called_loading():
     with Checklist(PlainScreen(stream, clock), tick_s=0.01) as checklist:
         checklist(Event("load", done=10**9, total=10**9, seconds=0.5))
         clock.now = SILENCE_S
-        time.sleep(0.1)
+        wait_until(lambda: "preparing" in stream.getvalue())
     assert stream.getvalue().splitlines() == [
         "load     1.00 of 1.00 GB in 0.5 s, 2.00 GB/s",
         "compile  preparing  (0 s)",

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -56,14 +55,22 @@ def test_an_interrupted_call_leaves_the_engine_idle_and_is_resumed(llm, source, 
     journal = tmp_path / "out.jsonl.partial"
     source.write_text(source.read_text() * 20)
 
-    def interrupt() -> None:
-        while not journal.exists() or journal.read_bytes().count(b"\n") < 10:
-            time.sleep(0.001)
-        os.kill(os.getpid(), signal.SIGINT)
+    over = threading.Event()
 
-    threading.Thread(target=interrupt).start()
-    with pytest.raises(KeyboardInterrupt):
-        llm.generate_file(source, output)
+    def interrupt() -> None:
+        while not over.wait(0.001):
+            if journal.exists() and journal.read_bytes().count(b"\n") >= 10:
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate_file(source, output)
+    finally:
+        over.set()
+        thread.join()
     assert not output.exists()
     assert llm.generate("and on", SamplingParams(max_tokens=2))[0].outputs[0].finish_reason
     assert llm.generate_file(source, output, resume=True).num_before >= 9

@@ -14,13 +14,16 @@ from tests.server.fakes import FakeLLM
 
 
 def script(prompt_ids, params):
-    """Twenty tokens in a second, or for ever when the seed is 1."""
+    """So many tokens in three seconds, or for ever when the seed is 1."""
     sent = 0
-    while sent < 20 or params.seed == 1:
+    while sent < NUM_TOKENS or params.seed == 1:
         yield Delta(0, "x", [1])
         yield 0.05
         sent += 1
     yield Delta(0, "", [2], "stop")
+
+
+NUM_TOKENS = 60
 
 
 class DrainingFake(FakeLLM):

@@ -93,9 +93,11 @@ def test_short_prompts_beside_long_ones_take_three_times_as_long_at_most():
             done.clear()
             alone_s = median(ask(client, number, 30) for number in range(12))
             long = [pool.submit(keep_asking, number) for number in range(3)]
-            wait_until(lambda: llm.stats().waiting > 0)
-            beside_s = median(ask(client, number, 30) for number in range(12))
-            done.set()
+            try:
+                wait_until(lambda: llm.stats().waiting > 0)
+                beside_s = median(ask(client, number, 30) for number in range(12))
+            finally:
+                done.set()
             assert sum(asker.result() for asker in long) >= 2, "the long ones go on"
             return beside_s / alone_s
 

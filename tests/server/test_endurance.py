@@ -106,8 +106,10 @@ def test_a_thousand_streams_under_faults_end_once_and_say_what_they_would_have_s
     with ends_as_it_began(faulty, faulty_base, engine_may_restart=True), ThreadPoolExecutor(2) as pool:
         leavers = pool.submit(leave_until, done, int(faulty_base.rpartition(":")[2]))
         faults = pool.submit(strike_until, done, child[-1], struck)
-        streams = ask_together(faulty_base, [body | options for body in bodies], at_once=24)
-        done.set()
+        try:
+            streams = ask_together(faulty_base, [body | options for body in bodies], at_once=24)
+        finally:
+            done.set()
         faults.result()
         assert leavers.result() > 50
     assert Counter(answer.status_code for answer in streams[1000:]) == {400: 100}

@@ -47,6 +47,7 @@ def test_a_line_is_one_line_whatever_the_path(caplog):
     caplog.set_level(logging.INFO)
     for path in ("/%0d%0aforged%1b[31m%00", "/%22%7d", "/" + "a" * 4000):
         ask(FakeLLM(), "GET", path, LOGGED)
+    assert len(lines(caplog)) == 3
     for record in caplog.records:
         assert "\n" not in JsonLines().format(record) and "\x1b" not in record.getMessage()
     assert all(len(line["path"]) <= 200 for line in lines(caplog))

@@ -16,6 +16,7 @@ import pytest
 from jaxinfer.errors import ConfigError
 from jaxinfer.server.serve import bind
 from tests.server.http import CHAT, USER, error_of, events, raw_request, read_until, wait_until
+from tests.server.serve_fake import NUM_TOKENS
 
 ROOT = Path(__file__).resolve().parents[2]
 DONE = b"data: [DONE]\n\n\r\n0\r\n\r\n"
@@ -85,14 +86,14 @@ def test_sigterm_lets_a_running_stream_finish_and_refuses_new_ones():
         with raw_request(server.port, CHAT, {"messages": USER, "stream": True}) as connection:
             begun = connection.recv(4096)
             server.process.send_signal(signal.SIGTERM)
-            wait_until(lambda: not server.is_ready(), timeout_s=0.7)
+            wait_until(lambda: not server.is_ready(), timeout_s=2)
             refused = server.post_chat()
             assert server.get("/health").status_code == 200
             rest = read_until(connection, DONE)
         assert refused.status_code == 503
         assert error_of(refused)["code"] == "draining"
         assert "retry-after" in refused.headers
-        assert (begun + rest).count(b'"content":"x"') == 20
+        assert (begun + rest).count(b'"content":"x"') == NUM_TOKENS
         assert server.end() == (0, "exit 0\n")
 
 
@@ -109,11 +110,12 @@ def test_what_still_runs_after_the_drains_time_is_aborted_and_told_so():
     with program(drain_timeout_s=0.7) as server:
         wait_until(server.is_ready)
         with raw_request(server.port, CHAT, {"messages": USER, "stream": True, "seed": 1}) as connection:
-            connection.recv(4096)
+            begun = connection.recv(4096)
             server.process.send_signal(signal.SIGTERM)
-            time.sleep(0.1)
+            told = begun + read_until(connection, DONE)
             wait_until(lambda: server.process.poll() is not None, timeout_s=10)
         assert server.end()[0] == 0
+        assert told.count(b'"finish_reason":"abort"') == 1
 
 
 def test_a_second_sigterm_does_not_wait():
@@ -168,4 +170,4 @@ def test_events_reads_what_the_live_server_streams():
         wait_until(server.is_ready)
         body = {"messages": USER, "stream": True}
         text = httpx2.post(f"http://127.0.0.1:{server.port}{CHAT}", json=body).text
-    assert len(events(text)) == 22
+    assert len(events(text)) == NUM_TOKENS + 2

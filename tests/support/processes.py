@@ -43,7 +43,11 @@ def serving(log: Path, *command: object, **variables: str) -> Iterator[tuple[sub
 
 def children_of(pid: int) -> set[str]:
     """Those that any of its threads has spawned."""
-    return {child for file in Path(f"/proc/{pid}/task").glob("*/children") for child in file.read_text().split()}
+    found: set[str] = set()
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has just ended
+            found.update(file.read_text().split())
+    return found
 
 
 def family(pid: int) -> list[int]:
