@@ -225,12 +225,8 @@ def forward[Kv](
 
 def unembed(config: ModelConfig, params: Params, hidden: jax.Array) -> jax.Array:
     """Logits f32[L, V] of the rows `hidden` [L, D] of forward's result."""
-    return linear.linear(hidden, head(params), out_dtype=jnp.float32)
-
-
-def head(params: Params) -> jax.Array:
-    """The matrix [V, D] whose product with hidden states the logits are."""
-    return params.embed if params.unembed is None else params.unembed
+    matrix = params.embed if params.unembed is None else params.unembed
+    return linear.linear(hidden, matrix, out_dtype=jnp.float32)
 
 
 def _attended[Kv](

@@ -25,20 +25,15 @@ class Family:
     config_from_hf(raw) -> ModelConfig        parameters(config) -> tree of ParamSpec
     forward(config, params, tokens, positions, kv, attend, linears) -> (hidden, kv)
     unembed(config, params, hidden)
-    head(params)                              only where unembed is nothing but a product with this matrix: then one
-                                              kernel may compute logits and the largest of them
     """
 
     config_from_hf: Callable[[Mapping[str, Any]], ModelConfig]
     parameters: Callable[..., Any]
     forward: Callable[..., tuple[jax.Array, Any]]
     unembed: Callable[[ModelConfig, Any, jax.Array], jax.Array]
-    head: Callable[[Any], jax.Array] | None = None
 
 
-dense = Family(
-    dense_model.config_from_hf, dense_model.parameters, dense_model.forward, dense_model.unembed, dense_model.head
-)
+dense = Family(dense_model.config_from_hf, dense_model.parameters, dense_model.forward, dense_model.unembed)
 
 MODELS: dict[str, Family] = {
     "LlamaForCausalLM": dense,

@@ -14,7 +14,6 @@ from jaxinfer_kernels import (
     mosaic_decode_plan,
     mosaic_extend,
     mosaic_gate_up,
-    mosaic_head,
     mosaic_linear_plan,
 )
 
@@ -22,9 +21,6 @@ _HOPPER = "9.0"
 MOSAIC_LINEAR_ROWS = 16  # up to so many, streaming the weights by our kernels beats XLA's (benchmarks/README.md)
 MOSAIC_BATCH_ROWS = 128  # and up to so many, multiplying by gate and up together
 MOSAIC_MANY_ROWS = 1024  # and from so many on, gate and up with what follows them
-MOSAIC_HEAD_ROWS = (
-    0  # of logits, up to which our kernel finds the largest; it takes 256, and waits for its first timing
-)
 
 
 class Backend(enum.StrEnum):
@@ -42,7 +38,6 @@ class Backends:
     extend_attention: Backend = Backend.XLA
     decode_linear: Backend = Backend.XLA
     extend_linear: Backend = Backend.XLA
-    head: Backend = Backend.XLA
 
     def rows(self) -> tuple[tuple[str, str], ...]:
         """(op, implementation), for people."""
@@ -87,8 +82,7 @@ def choose_backends(
         )
     few = hopper and linears_supported(model, kind)
     many = hopper and mosaic_gate_up.supported(MOSAIC_MANY_ROWS, 2 * model.intermediate_size, model.hidden_size, kind)
-    head = bool(hopper and MOSAIC_HEAD_ROWS) and mosaic_head.supported(8, 8, model.vocab_size, model.hidden_size, kind)
-    return Backends(*(Backend.MOSAIC if can else Backend.XLA for can in (decode, extend, few, many, head)))
+    return Backends(*(Backend.MOSAIC if can else Backend.XLA for can in (decode, extend, few, many)))
 
 
 def linears_supported(model: ModelConfig, dtype: jnp.dtype) -> bool:

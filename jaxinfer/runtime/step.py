@@ -19,7 +19,6 @@ from jaxinfer.models.ops import MOSAIC, MOSAIC_BATCH, MOSAIC_MANY, XLA, Joined, 
 from jaxinfer.models.registry import Family
 from jaxinfer.runtime.backends import (
     MOSAIC_BATCH_ROWS,
-    MOSAIC_HEAD_ROWS,
     MOSAIC_LINEAR_ROWS,
     MOSAIC_MANY_ROWS,
     XLA_ONLY,
@@ -30,7 +29,7 @@ from jaxinfer.runtime.controls import logprobs
 from jaxinfer.runtime.packing import ROW_WIDTH, DecodeColumn, ExtendLayout, PageColumn, PieceColumn, RowColumn
 from jaxinfer.runtime.sampler import largest_id
 from jaxinfer.runtime.state import DeviceState
-from jaxinfer_kernels import mosaic_decode, mosaic_extend, mosaic_gate_up, mosaic_head
+from jaxinfer_kernels import mosaic_decode, mosaic_extend, mosaic_gate_up
 from jaxinfer_kernels.decode_attention import decode_attention
 from jaxinfer_kernels.extend_attention import extend_attention
 from jaxinfer_kernels.paged_kv import page_size_of, write_kv
@@ -261,13 +260,8 @@ def _sample_rows(
 
 def _head(model: Model, params: Params, kept: jax.Array, hidden: jax.Array) -> tuple[jax.Array, jax.Array]:
     """kept f32[L, V] with the logits of hidden [R, D] as its first rows, and where each is largest, i32[R]."""
-    family = model.family
-    if model.backends.head is Backend.MOSAIC and family.head and len(hidden) <= MOSAIC_HEAD_ROWS:
-        matrix = family.head(params)
-        if mosaic_head.supported(len(hidden), len(kept), *matrix.shape, hidden.dtype):
-            return mosaic_head.head(hidden, matrix, kept)
     # Computed once: XLA would rather do it a second time than copy the result into the state.
-    logits = jax.lax.optimization_barrier(family.unembed(model.config, params, hidden))
+    logits = jax.lax.optimization_barrier(model.family.unembed(model.config, params, hidden))
     # Beside what follows, XLA would copy them while it computes tokens, and no CUDA graph could hold the end of the
     # step: the copy would end only after the tokens' way to the host, which no graph holds.
     stored = jax.lax.optimization_barrier(_first_rows(kept, logits))

@@ -26,7 +26,7 @@ def arguments(op: str, rows: int, out: int, depth: int) -> dict[str, jax.Array]:
     named = {"x": 3 * normal(keys[0], (rows, depth)), "w": depth**-0.5 * normal(keys[1], (out, depth))}
     if op == "linear_residual":
         named["residual"] = 3 * normal(keys[2], (rows, out))
-    elif op not in ("gate_up", "head"):
+    elif op != "gate_up":
         named["norm"] = 1 + 0.2 * normal(keys[2], (LAYERS, depth))
     if op == "norm_linear_bias":
         named["bias"] = normal(keys[3], (LAYERS, out))
@@ -42,7 +42,7 @@ def plain(op: str, named: dict[str, jax.Array]) -> jax.Array:
         x = x * named["norm"][LAYER]
     precision = jax.lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
     y = jnp.einsum("TK,NK->TN", x, w, preferred_element_type=jnp.float32, precision=precision)
-    if op in ("logits", "head"):
+    if op == "logits":
         return y
     y = y.astype(w.dtype)
     if op in ("norm_gate_up", "gate_up"):

@@ -90,7 +90,7 @@ def test_the_setting_xla_holds_on_every_device():
 )
 def test_auto_leaves_to_xla_what_no_kernel_can_run(fields, dtype, page_size, left):
     backends = choose_backends("auto", changed(**fields), dtype, page_size, H200)
-    assert {op for op, backend in dataclasses.asdict(backends).items() if backend is Backend.XLA} == left | {"head"}
+    assert {op for op, backend in dataclasses.asdict(backends).items() if backend is Backend.XLA} == left
 
 
 LAW = (
@@ -123,7 +123,6 @@ def test_people_read_one_row_an_op():
         ("extend attention", "xla"),
         ("decode linear", "xla"),
         ("extend linear", "xla"),
-        ("head", "xla"),
     )
 
 
@@ -202,24 +201,6 @@ def test_an_extend_step_has_the_chosen_kernels(backends, tokens, rows, kernels):
     extend = functools.partial(step.extend, step.Model(MODEL, dense, backends), bucket)
     upload = jax.ShapeDtypeStruct((ExtendLayout.of(bucket, 64).size,), jnp.int32)
     assert kernels_of(extend, *avals(rows, tokens), upload) == kernels
-
-
-def test_logits_of_as_many_rows_as_the_kernel_takes_leave_it_with_their_largest(monkeypatch):
-    monkeypatch.setattr(step, "MOSAIC_HEAD_ROWS", 16)
-    for rows, kernels in ((8, 1), (16, 1), (17, 0), (3, 0)):  # 3 rows are kept: their kernel writes 8
-        decode = functools.partial(step.decode, step.Model(MODEL, dense, Backends(head=Backend.MOSAIC)), None)
-        upload = jax.ShapeDtypeStruct((rows, len(DecodeColumn)), jnp.int32)
-        assert kernels_of(decode, *avals(rows), upload) == kernels
-    (bucket,) = limits(8).extend_buckets
-    extend = functools.partial(step.extend, step.Model(MODEL, dense, Backends(head=Backend.MOSAIC)), bucket)
-    assert kernels_of(extend, *avals(8), jax.ShapeDtypeStruct((ExtendLayout.of(bucket, 64).size,), jnp.int32)) == 1
-
-
-def test_a_model_whose_logits_are_more_than_a_product_keeps_its_own(monkeypatch):
-    monkeypatch.setattr(step, "MOSAIC_HEAD_ROWS", 16)
-    capped = dataclasses.replace(dense, head=None)
-    decode = functools.partial(step.decode, step.Model(MODEL, capped, Backends(head=Backend.MOSAIC)), None)
-    assert kernels_of(decode, *avals(8), jax.ShapeDtypeStruct((8, len(DecodeColumn)), jnp.int32)) == 0
 
 
 INTERPRET = plgpu.InterpretGPUParams()

@@ -194,17 +194,21 @@ class Crowd:
 
     async def _ask(self, connection: Connection, request: Request) -> None:
         asked = self._target.request("POST", request.path, msgspec.json.encode(request.body))
-        leave = None
+        has_left, leave = asyncio.Event(), None
+
+        def go() -> None:
+            has_left.set()
+            connection.close()
+
         if self._draw.random() < LEAVING:
-            leave = asyncio.get_running_loop().call_later(self._draw.uniform(0, PATIENCE_S), connection.close)
+            leave = asyncio.get_running_loop().call_later(self._draw.uniform(0, PATIENCE_S), go)
         begun_s = time.monotonic()
         reply = await connection.ask(asked)
-        if leave is not None and not leave.cancelled():
+        if leave is not None:
             leave.cancel()
-        if leave is not None and reply.error.startswith("the connection ended early"):
-            self.tally.ends["left"] += 1
-            return
-        end = end_of(reply, request)
+        # whom the server leaves before that has not left
+        early = has_left.is_set() and reply.error.startswith("the connection ended early")
+        end = "left" if early else end_of(reply, request)
         self.tally.ends[end] += 1
         if end == "whole":
             self.tally.seconds.append(time.monotonic() - begun_s)

@@ -22,7 +22,7 @@ def test_two_minutes_of_load_and_faults_change_nothing(tmp_path):
     assert not broken, (broken, (tmp_path / "log").read_text()[-3000:])
 
 
-def run_of(**changes: object) -> list[Slice]:
+def run_of(*, unseen: bool = False, **changes: object) -> list[Slice]:
     """A run of 60 minutes that nothing can be said against, but for the last ten minutes' changes."""
     slices = []
     for minute in range(60):
@@ -30,7 +30,9 @@ def run_of(**changes: object) -> list[Slice]:
         footprint = Footprint(1, changed.get("kib", 2**17), changed.get("files", 20), changed.get("threads", 9))
         engine = Footprint(2, changed.get("engine_kib", 2**19), 5, 10)
         samples = [
-            Sample(60 * minute + 5 * i, footprint, engine, changed.get("labels_bytes", 4000), 0.03, 1.0)
+            Sample(
+                60 * minute + 5 * i, footprint, None if unseen else engine, changed.get("labels_bytes", 4000), 0.03, 1.0
+            )
             for i in range(12)
         ]
         tally = Tally()
@@ -61,6 +63,10 @@ def broken(**changes: object) -> list[str]:
 )
 def test_each_law_is_broken_by_what_it_forbids(law, changes):
     assert broken(**changes) == [law]
+
+
+def test_engines_that_nobody_saw_are_not_called_good():
+    assert [law.name for law in laws_of(run_of(unseen=True)) if not law.holds] == ["engines"]
 
 
 def test_what_the_laws_allow_is_no_fault():
