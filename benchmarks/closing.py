@@ -28,7 +28,8 @@ from jaxinfer.engine.structured import Grammar, Structured, masks_of
 from jaxinfer.text.grammar.compiler import Compiler
 from jaxinfer.text.grammar.source import Constraint, source_of
 
-VOCAB, MAX_TOKENS, END, TRIES = 152_000, 60, 151_999, 2
+VOCAB, MAX_TOKENS, TRIES = 152_000, 60, 2
+END = VOCAB - 1
 PERSON = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
@@ -60,8 +61,8 @@ class InPlace:
         return [future]
 
 
-def tokenizer() -> str:
-    """tokenizer.json of a byte-level BPE that finds each token whole."""
+def tokenizer(vocab_size: int = VOCAB) -> str:
+    """tokenizer.json of a byte-level BPE that finds each token whole; its last one ends answers."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     letters = {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
@@ -69,11 +70,11 @@ def tokenizer() -> str:
     texts += ["".join(signs) for n in (2, 3) for signs in itertools.product('{}[]":,', repeat=n)]
     draw = random.Random(7)
     words = dict.fromkeys(texts)
-    while len(words) < END:
+    while len(words) < vocab_size - 1:
         word = "".join(draw.choices(string.ascii_lowercase, k=draw.randint(2, 9)))
         words[draw.choice(["", letters[32]]) + word] = None
     vocab = {text: i for i, text in enumerate([*words, "<end>"])}
-    end = {"id": END, "content": "<end>", "special": True}
+    end = {"id": vocab_size - 1, "content": "<end>", "special": True}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     model = {"type": "BPE", "ignore_merges": True, "vocab": vocab, "merges": []}

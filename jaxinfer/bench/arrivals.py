@@ -14,11 +14,14 @@ GRAMMAR_S = 0.01  # to wait for one at a time, since requests may come meanwhile
 
 
 def drive(
-    engine: Engine, asks: Sequence[Ask], prompts: Sequence[Sequence[int]], structure: Structure | None = None
+    engine: Engine,
+    asks: Sequence[Ask],
+    prompts: Sequence[Sequence[int]],
+    structures: Sequence[Structure | None] | None = None,
 ) -> list[Outcome]:
     """Give each prompt to the engine when its time has come, greedy and without an end but its length.
 
-    asks: in the order of their times.    structure: of every answer, which then ends with its grammar.
+    asks: in the order of their times.    structures: of each answer, which then ends with its grammar; None: of none.
     Raises EngineError when one is not answered.
     """
     waiting = deque(enumerate(asks))
@@ -28,6 +31,7 @@ def drive(
         while waiting and began + waiting[0][1].after_s <= time.monotonic():
             index, ask = waiting.popleft()
             outcomes[index].sent_s, outcomes[index].prompt_tokens = began + ask.after_s, ask.input_tokens
+            structure = structures[index] if structures is not None else None
             request = Request(str(index), tuple(prompts[index]), ask.output_tokens, structure=structure)
             engine.inbox.put(Add(request))
         if engine.has_work:

@@ -173,7 +173,7 @@ type Round = tuple[Side, Side]  # off and on
 
 def in_turns(job: Job, timed: Timed, common: Limits, toggle: Toggle, workload: Workload) -> Iterator[Round]:
     """Each round; both sides of one get the same requests, and those of another get others."""
-    structure = structure_of(workload.schema, timed) if workload.schema else None
+    structures = [structure_of(workload.schema, timed)] * len(workload.asks) if workload.schema else None
     for number in range(job.runs):
         ids = prompts_of(workload.asks, job, number)
         sides = [("off", toggle.off), ("on", toggle.on)]
@@ -182,7 +182,7 @@ def in_turns(job: Job, timed: Timed, common: Limits, toggle: Toggle, workload: W
             limits = dataclasses.replace(common, **changes)
             engine = TimedEngine(timed.core, limits, StepLog())
             engine.on_step = padding = Padding(timed.core.limits)
-            told[name] = Side(drive(engine, workload.asks, ids, structure), padding)
+            told[name] = Side(drive(engine, workload.asks, ids, structures), padding)
         yield told["off"], told["on"]
 
 
