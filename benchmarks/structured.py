@@ -76,6 +76,7 @@ class Bench:
     def __init__(self, timed: Timed, vocab_size: int) -> None:
         self._timed, self._vocab_size = timed, vocab_size
         self._limits = dataclasses.replace(timed.core.limits, enable_prefix_caching=False)
+        self.phases = ""  # what the engine's thread did in each step of the last run, mean ms
 
     def structure(self, schema: dict[str, Any]) -> Structure:
         text = source_of(Constraint("json_schema", json.dumps(schema)), {})
@@ -87,11 +88,15 @@ class Bench:
         limits = dataclasses.replace(self._limits, enable_fast_forward=forwards)
         prompts = Prompts(self._vocab_size, (0, seed))
         engine = TimedEngine(self._timed.core, limits, StepLog())
-        return drive(engine, asks, [prompts.one(ask.input_tokens) for ask in asks], structures)
+        outcomes = drive(engine, asks, [prompts.one(ask.input_tokens) for ask in asks], structures)
+        counters = engine.scheduler.counters
+        phases = {name: seconds / counters.steps * 1e3 for name, seconds in counters.work.phase_s.items()}
+        self.phases = ", ".join(f"{name} {ms:.2f}" for name, ms in phases.items())
+        return outcomes
 
     def ratios(self, schema: dict[str, Any], rows: int, rounds: int, *, forwards: bool) -> None:
         """Print tokens a second, and how many times those of free answers that are as long."""
-        structure, found = self.structure(schema), list[tuple[float, float]]()
+        structure, found, phases = self.structure(schema), list[tuple[float, float]](), ""
         asks, lengths = [Ask(0.0, PROMPT, MOST)] * rows, list[int]()
         for seed in range(rounds):
             lengths = [outcome.tokens for outcome in self.run(asks, [structure] * rows, seed, forwards=forwards)]
@@ -99,17 +104,17 @@ class Bench:
             sides = [(alike, None), (asks, structure)]
             if seed % 2:
                 sides.reverse()
-            rates = {
-                form is None: output_rate(self.run(wanted, [form] * rows, seed, forwards=forwards))
-                for wanted, form in sides
-            }
+            rates = {}
+            for wanted, form in sides:
+                rates[form is None] = output_rate(self.run(wanted, [form] * rows, seed, forwards=forwards))
+                phases = self.phases if form is not None else phases
             found.append((rates[False], rates[True]))
         shares = [formed / free for formed, free in found]
         formed, free = (statistics.median(column) for column in zip(*found, strict=True))
+        way, answers = "masks and fast-forward" if forwards else "masks alone", f"{min(lengths)} to {max(lengths)}"
         print(
-            f"  {'masks and fast-forward' if forwards else 'masks alone'}: {formed:,.0f} tok/s, free {free:,.0f}: "
-            f"{statistics.median(shares):.3f} times ({min(shares):.3f} to {max(shares):.3f}), answers of {min(lengths)} "
-            f"to {max(lengths)} tokens",
+            f"  {way}: {formed:,.0f} tok/s, free {free:,.0f}: {statistics.median(shares):.3f} times "
+            f"({min(shares):.3f} to {max(shares):.3f}), answers of {answers} tokens; ms of a step with masks: {phases}",
             flush=True,
         )
 

@@ -8,7 +8,7 @@ from jaxinfer.runtime.plan import History, Logprobs, Row, StepResult
 def dress_row(row: Row, sequence: Sequence) -> None:
     """Fill in what a row needs beside its tokens: history, bans, targets, what it pools. For those not `is_plain`."""
     controls, tokens = sequence.request.controls, sequence.known
-    row.full = sequence.is_full
+    row.full, row.logprobs = controls is not None, sequence.request.logprobs is not None
     if row.sampling is not None and (controls is not None or sequence.structured is not None):
         prompt, output = tokens[: sequence.num_prompt], tokens[sequence.num_prompt :]
         row.history = History(prompt, output, sequence.end_ids)
@@ -31,7 +31,7 @@ def read_scores(sequence: Sequence, row: Row, found: Logprobs) -> None:
 def read_logprobs(output: Output, sequence: Sequence, result: StepResult, index: int) -> None:
     """Add to an Output the logprobs of its token, row `index`'s, and once those of the prompt."""
     if sequence.request.logprobs is not None:
-        assert result.logprobs is not None, "a row that wants logprobs was not in a full plan"
+        assert result.logprobs is not None, "a row that wants logprobs got none"
         output.logprobs = [_one(result.logprobs, index, output.token_ids[0], sequence.request.logprobs)]
     if sequence.num_to_score:
         output.prompt_logprobs, sequence.num_to_score, sequence.scores = sequence.scores, 0, []

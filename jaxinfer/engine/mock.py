@@ -77,7 +77,7 @@ class MockRunner:
                 hashes[i] = self._extend(row, row.tokens)
         tokens = self._draw(plan.rows, hashes)
         result = StepResult(tokens, np.ones(len(plan.rows), bool))
-        if plan.is_full:
+        if plan.wants_logprobs:
             result.logprobs = self._logprobs(tokens)
         result.targets = {
             i: self._logprobs(np.array(row.targets, np.int32)) for i, row in enumerate(plan.rows) if row.targets

@@ -261,8 +261,8 @@ class Sequence:
     lookup: keys of the tokens known at the last attempt to admit it; kept so that waiting costs no hashing.
     held: siblings that wait for this sequence's prompt.
     soiled: a row of it was not finite, so that its pages may hold NaN.
-    is_full: its tokens are drawn by the full sampler.    is_random: at a temperature above 0.
-    is_plain: nothing else is wanted of it either, so that a decode row says nothing but which token is next.
+    is_random: its tokens are drawn at a temperature above 0.
+    is_plain: nothing else is wanted of it, so that a decode row says nothing but which token is next.
     is_pooled: it draws no token and ends with its prompt, as an embedding.
     may_wait: whether must_wait can ever hold.
     thoughts: whether it thinks, where that is limited.
@@ -299,7 +299,6 @@ class Sequence:
     admitted_s: float = 0.0
     times: Times | None = None  # as they were last put out
     soiled: bool = False
-    is_full: bool = False
     is_random: bool = False
     is_plain: bool = True
     is_pooled: bool = False
@@ -338,8 +337,8 @@ class Sequence:
         """Whether its structure says from now on what may be drawn."""
         structure, request = self.request.structure, self.request
         self.is_held = is_held
-        self.is_full = request.controls is not None or request.logprobs is not None or is_held
-        self.is_plain = not self.is_full and request.pooling is None and request.prompt_logprobs is None
+        draws_plainly = request.controls is None and request.logprobs is None and not is_held
+        self.is_plain = draws_plainly and request.pooling is None and request.prompt_logprobs is None
         if structure is not None and is_held:
             self.end_ids |= structure.end_ids
 

@@ -1,15 +1,17 @@
-"""Drawing tokens on the device, *full* variant: what the plain one does, and penalties, bias, masks and logprobs.
+"""Drawing tokens on the device, *full* variant: what the plain one does, and penalties, bias and what is forbidden.
 
-`draw_full` looks at a step's logits again, as sampler.draw_plain does, for plans in which a row needs it.
+`draw_full` looks at a step's logits again, as sampler.draw_plain does, for plans in which a row needs it. What grammars
+forbid is left out before either (`mask_logits`), the logprobs of what was drawn come after (`draw_logprobs`).
 
 Order of operations, each on what the one before left:
-  logprobs     of the raw logits: their log-softmax, of the token finally drawn and of the K most likely.
+  masks        forbid (-inf) what a grammar does not allow.
   logit_bias   is added.
-  masks        forbid (-inf): what is not allowed, what would end the sequence before min_tokens, what would complete a
-               bad word.
+  forbidden    are (-inf) what is not among allowed ids, what would end the sequence before min_tokens, what would
+               complete a bad word.
   repetition   divides positive logits and multiplies others, of tokens in the prompt or the output.
   frequency    subtracts its penalty for each time a token is in the output, presence once if it is there at all.
   temperature, top_k, top_p, min_p, draw    as in runtime.sampler, with the same random numbers.
+Logprobs are of the raw logits: their log-softmax, of the token finally drawn and of the K most likely.
 """
 
 import jax
@@ -28,8 +30,25 @@ from jaxinfer.runtime.sampler import draw, float_column, store_tokens
 from jaxinfer.runtime.state import ControlState
 
 
+def mask_logits(masked: jax.Array, logits: jax.Array, upload: jax.Array) -> jax.Array:
+    """masked f32[slots, V] with the first rows of logits f32[slots, V] in its own, -inf where a bit says so.
+
+    upload: i32[n, ceil(V / 32)] of the first n rows: a bit for each token that may be drawn, the lowest first.
+    """
+    may = _unpacked(jax.lax.bitcast_convert_type(upload, jnp.uint32), logits.shape[-1])
+    return masked.at[: len(upload)].set(jnp.where(may, logits[: len(upload)], -jnp.inf))
+
+
+def draw_logprobs(top: int, last_token: jax.Array, logits: jax.Array, upload: jax.Array) -> jax.Array:
+    """What `logprobs` says of the tokens that have been drawn: i32[n, 2 + 2 K].
+
+    top: K.    upload: i32[n, len(DrawColumn)], of the first n rows of logits.    The others are parts of the state.
+    """
+    slots = upload[:, DrawColumn.SLOT]
+    return logprobs(logits[: len(slots)], last_token[slots], top)
+
+
 def draw_full(
-    top: int,
     last_token: jax.Array,
     controls: ControlState,
     next_pos: jax.Array,
@@ -37,21 +56,17 @@ def draw_full(
     logits: jax.Array,
     upload: jax.Array,
 ) -> tuple[jax.Array, ControlState, jax.Array]:
-    """Draw each row's token anew, count it, take logprobs where a row wants them.
+    """Draw each row's token anew, and count it.
 
-    top: K, how many of the most likely tokens are named.    upload: i32[n, DRAW_WIDTH], of the first n rows of logits.
-    The others are parts of the state after the step.
-    Returns last_token, controls, and i32[n, 3 + 2 K]: token, then what `logprobs` returns (zeros if no row wants it).
+    upload: i32[n, DRAW_WIDTH], of the first n rows of logits.    The others are parts of the state after the step.
+    Returns last_token, controls, and i32[n, 1], the tokens.
     """
     slots = upload[:, DrawColumn.SLOT]
     columns, positions, logits = sampling[slots], next_pos[slots], logits[: len(slots)]
     changed = controlled_logits(logits, controls, slots, columns, positions, upload[:, len(DrawColumn) :])
     tokens = draw(changed, columns, positions)
-    wanted = jnp.any(columns[:, SamplingColumn.FLAGS] & Flag.LOGPROBS != 0)
-    nothing = jnp.zeros((len(slots), 2 + 2 * top), jnp.int32)
-    extra = jax.lax.cond(wanted, lambda: logprobs(logits, tokens, top), lambda: nothing)
     controls = controls.replace(counts=_counted(controls.counts, slots, columns, tokens))
-    return store_tokens(last_token, slots, tokens), controls, jnp.concatenate([tokens[:, None], extra], axis=-1)
+    return store_tokens(last_token, slots, tokens), controls, tokens[:, None]
 
 
 def controlled_logits(
@@ -105,14 +120,6 @@ def set_slot(controls: ControlState, upload: jax.Array) -> ControlState:
         bits=controls.bits.at[slot].set(bits.reshape(2, -1)),
         counts=controls.counts.at[slot].set(counts),
     )
-
-
-def set_masks(bits: jax.Array, upload: jax.Array) -> jax.Array:
-    """Write what may be drawn in some slots: bits u32[S, 2, ceil(V / 32)], upload i32[n, 1 + ceil(V / 32)].
-
-    Columns as packing.pack_masks lays them out; slot 0 is padding.
-    """
-    return bits.at[upload[:, 0], 0].set(jax.lax.bitcast_convert_type(upload[:, 1:], jnp.uint32))
 
 
 def _biased(logits: jax.Array, bias: jax.Array, slots: jax.Array, flags: jax.Array) -> jax.Array:

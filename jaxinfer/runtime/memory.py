@@ -175,9 +175,9 @@ def gathered_bytes(model: ModelConfig, itemsize: int, sizes: Sequence[Decode]) -
 
 
 def control_bytes(vocab_size: int, max_num_seqs: int) -> int:
-    """The logits and the full sampler's state of each slot."""
+    """The logits, what masks leave of them, and the full sampler's state of each slot."""
     bits, columns = 4 * -(-vocab_size // 32), 8 * MAX_LOGIT_BIAS + 4 * len(ControlColumn)
-    per_slot = 4 * vocab_size + 2 * vocab_size + 2 * bits + columns
+    per_slot = 2 * 4 * vocab_size + 2 * vocab_size + 2 * bits + columns
     return (max_num_seqs + 1) * per_slot
 
 

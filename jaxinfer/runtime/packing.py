@@ -31,7 +31,6 @@ class Flag(enum.IntFlag):
     ALLOWED = 4
     MIN_TOKENS = 8
     BANNED = 16
-    LOGPROBS = 32
 
 
 class ControlColumn(enum.IntEnum):
@@ -153,15 +152,14 @@ class SlotLayout:
 
 
 def flags_of(sampling: Sampling) -> Flag:
-    flags = Flag.LOGPROBS if sampling.logprobs else Flag(0)
-    if sampling.controls is None and not sampling.masked:
+    flags, controls = Flag(0), sampling.controls
+    if controls is None:
         return flags
-    controls = sampling.controls or Controls()
     single = any(len(word) == 1 for word in controls.bad_words)
     used = {
         Flag.PENALTIES: controls.penalize,
         Flag.BIAS: bool(controls.logit_bias),
-        Flag.ALLOWED: controls.allowed_token_ids is not None or single or sampling.masked,
+        Flag.ALLOWED: controls.allowed_token_ids is not None or single,
         Flag.MIN_TOKENS: controls.min_tokens > 0,
         Flag.BANNED: controls.needs_last_token,
     }
@@ -183,7 +181,7 @@ def page_updates(rows: list[Row]) -> np.ndarray:
     return np.array(entries, np.int32).reshape(-1, len(PageColumn))
 
 
-# Both packers return a fresh array: on a CPU device the step may read this very memory after the call returns.
+# All packers return a fresh array: on a CPU device the step may read this very memory after the call returns.
 
 
 def pack_decode(plan: Plan, batch: int) -> np.ndarray:
@@ -220,7 +218,8 @@ def pack_extend(plan: Plan, layout: ExtendLayout, updates: np.ndarray) -> np.nda
 def pack_slot(row: Row, layout: SlotLayout) -> np.ndarray:
     """i32[layout.size]: what the full sampler must know of a sequence that enters a slot with `row`."""
     assert row.sampling is not None and row.history is not None, "set_slot is for rows that bring controls"
-    controls, history = row.sampling.controls or Controls(), row.history
+    controls, history = row.sampling.controls, row.history
+    assert controls is not None, "set_slot is for rows that bring controls"
     out = np.zeros(layout.size, np.int32)
     out[0] = row.slot
     penalties = (controls.presence_penalty, controls.frequency_penalty, controls.repetition_penalty)
@@ -252,10 +251,12 @@ def pack_draw(plan: Plan, size: int, *, full: bool) -> np.ndarray:
 
 
 def pack_masks(plan: Plan, masks: np.ndarray, size: int) -> np.ndarray:
-    """i32[size, 1 + ceil(V / 32)]: slots and what may be drawn there. masks: of the masked rows, in their order."""
-    out = np.zeros((size, 1 + masks.shape[1]), np.int32)
-    out[: len(masks), 0] = [row.slot for row in plan.rows if row.masked]
-    out[: len(masks), 1:] = masks
+    """i32[size, ceil(V / 32)]: what may be drawn in each row of logits. masks: of the masked rows, in their order; this
+    very array where they are all there are."""
+    if len(masks) == size:
+        return masks
+    out = np.full((size, masks.shape[1]), -1, np.int32)
+    out[[i for i, row in enumerate(row for row in plan.rows if row.sample) if row.masked]] = masks
     return out
 
 

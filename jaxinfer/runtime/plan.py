@@ -58,8 +58,8 @@ class Sampling:
     temperature: 0 is greedy. top_k: 0 is off. top_p: 1 is off. min_p: 0 is off.
     seed: any 64-bit pattern, as 0 <= seed < 2**64. sample_index: which of the request's n choices this is.
     A step takes the largest logit; where a temperature is above 0 the plain sampler draws again, and where there are
-    controls or logprobs, which it cannot do, the full one does.
-    masked: rows that draw bring masks of what may be drawn (see Pending.draw).
+    controls, which it cannot do, the full one does.
+    logprobs, masked: the same of the slot's rows that draw.
     """
 
     temperature: float = 0.0
@@ -91,9 +91,10 @@ class Row(msgspec.Struct, gc=False):
     new_pages: (index in the sequence's page table, page id) of each page first used by this step or, on the first row
       after admission, of every page the sequence owns, cached ones included.
     sampling: set on the first row after admission, which (re)writes the slot's sampling state; None afterwards.
-    history: set with `sampling` when that has controls; every token is known then.
+    history: set with `sampling` when that has controls or masks; every token is known then.
     random: the slot's sampling has a temperature above 0, so that a sampler must draw.
-    full: the token is to be drawn by the full sampler: the slot's sampling has controls, masks or wants logprobs.
+    full: the token is to be drawn by the full sampler: the slot's sampling has controls.
+    logprobs: those of its token are wanted.
     masked: what may be drawn is said once the tokens before are known (see Pending.draw).
     banned: ids that must not be drawn in this step, at most MAX_BANNED; only where `full`.
     targets: the tokens that follow the row's first positions, whose logprobs are wanted; at most `count`.
@@ -110,6 +111,7 @@ class Row(msgspec.Struct, gc=False):
     history: History | None = None
     random: bool = False
     full: bool = False
+    logprobs: bool = False
     masked: bool = False
     banned: Sequence[int] = ()
     targets: Sequence[int] = ()
@@ -134,6 +136,11 @@ class Plan:
     def is_full(self) -> bool:
         """Whether the full sampler must draw for some row."""
         return any([row.full and row.sample for row in self.rows])
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Of the token of some row."""
+        return any([row.logprobs and row.sample for row in self.rows])
 
     @property
     def is_masked(self) -> bool:
@@ -166,7 +173,7 @@ class StepResult:
 
     `tokens[i]` means nothing where row i did not sample. `finite[i]` is False when the row's last hidden state, or what
     was pooled of it, held a NaN or an infinity: nothing of it may be used.
-    logprobs: of `tokens`, by row, when the plan is full; they mean nothing in rows without `full`.
+    logprobs: of `tokens`, by row, when some row wants them; they mean nothing in the others.
     targets: the logprobs of each row's targets, by the row's index.    pooled: f32[D] of each that pools, likewise.
     """
 

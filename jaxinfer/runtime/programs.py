@@ -22,7 +22,7 @@ from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.models import dense
 from jaxinfer.runtime import step
 from jaxinfer.runtime.buckets import Decode, decode_sizes, draw_sizes
-from jaxinfer.runtime.controls import draw_full, logprob_width, set_masks, set_slot
+from jaxinfer.runtime.controls import draw_full, draw_logprobs, logprob_width, mask_logits, set_slot
 from jaxinfer.runtime.moving import PAGES_MOVED
 from jaxinfer.runtime.packing import (
     DRAW_WIDTH,
@@ -60,7 +60,14 @@ class Helper(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Masks:
-    """What grammars allow, for so many rows of the full sampler."""
+    """What grammars leave of so many rows of logits, for either sampler."""
+
+    rows: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tops:
+    """The logprobs of what was drawn from so many rows of logits, and of the most likely tokens."""
 
     rows: int
 
@@ -74,7 +81,7 @@ class Draw:
 
 
 type Options = tuple[tuple[str, str | bool], ...]  # XLA's, by name
-type Key = Decode | ExtendBucket | Draw | Masks | Helper
+type Key = Decode | ExtendBucket | Draw | Masks | Tops | Helper
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +110,8 @@ class Program:
             return f"extend {self.key.tokens} x {self.key.rows} x {self.key.logits}"
         if isinstance(self.key, Masks):
             return f"masks {self.key.rows}"
+        if isinstance(self.key, Tops):
+            return f"logprobs {self.key.rows}"
         if isinstance(self.key, Draw):
             return f"draw {self.key.rows}{' full' if self.key.full else ''}"
         return f"decode {self.key.batch}" + (f" x {self.key.context}" if self.key.context else "")
@@ -205,16 +214,16 @@ def _draw_programs(limits: Limits, state: DeviceState, controls: ControlState) -
     """Both samplers at their sizes."""
     array = functools.partial(_upload, state.next_pos.sharding)
     make = functools.partial(Program, options=_options(state))
-    fully, last = functools.partial(draw_full, num_top(limits)), state.last_token
-    result = []
+    last, result = state.last_token, []
     after = (state.next_pos, state.sampling, state.logits)
     for rows in draw_sizes(limits.max_num_seqs, full=False):
         arguments = (last, *after, array(rows, len(DrawColumn)))
         result.append(make(Draw(rows, False), draw_plain, arguments, (0,), (last, array(rows, 1)), to_host=True))
     for rows in draw_sizes(limits.max_num_seqs, full=True):
         arguments = (last, controls, *after, array(rows, DRAW_WIDTH))
-        drawn = array(rows, 1 + logprob_width(num_top(limits)))
-        result.append(make(Draw(rows, True), fully, arguments, (0, 1), (last, controls, drawn), to_host=True))
+        result.append(
+            make(Draw(rows, True), draw_full, arguments, (0, 1), (last, controls, array(rows, 1)), to_host=True)
+        )
     return result
 
 
@@ -225,7 +234,7 @@ def _full_programs(
     state: DeviceState,
     controls: ControlState,
 ) -> list[Program]:
-    """What the full sampler needs beside its draws."""
+    """What goes before and after draws, and what the full sampler needs beside its own."""
     array = functools.partial(_upload, state.next_pos.sharding)
     make = functools.partial(Program, options=_options(state))
     result = [
@@ -237,12 +246,16 @@ def _full_programs(
             controls,
         )
     ]
-    words = SlotLayout(limits.vocab_size).words
+    words, width = SlotLayout(limits.vocab_size).words, logprob_width(num_top(limits))
+    tops = functools.partial(draw_logprobs, num_top(limits))
     for rows in draw_sizes(limits.max_num_seqs, full=True):
-        result.append(make(Masks(rows), set_masks, (controls.bits, array(rows, 1 + words)), (0,), controls.bits))
+        masked = (state.logits, state.logits, array(rows, words))  # the first is another array of its shape
+        result.append(make(Masks(rows), mask_logits, masked, (0,), state.logits))
+        drawn = (state.last_token, state.logits, array(rows, len(DrawColumn)))
+        result.append(make(Tops(rows), tops, drawn, (), array(rows, width), to_host=True))
     targets = array(1 + min(MAX_SCORED, limits.extend_buckets[-1].logits))
     score = functools.partial(step.score, model, num_top(limits))
-    scored = array(targets.shape[0] - 1, logprob_width(num_top(limits)))
+    scored = array(targets.shape[0] - 1, width)
     result.append(make(Helper.SCORE, score, (params, state.hidden, targets), (), scored, to_host=True))
     return result
 
@@ -260,7 +273,7 @@ def is_serving(key: Key, limits: Limits) -> bool:
 
 
 def _is_of_full_set(key: Key) -> bool:
-    is_full = isinstance(key, Masks) or (isinstance(key, Draw) and key.full)
+    is_full = isinstance(key, Masks | Tops) or (isinstance(key, Draw) and key.full)
     return is_full or key in (Helper.SET_SLOT, Helper.SCORE, Helper.POOL)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxinfer.config import ExtendBucket, Limits
@@ -31,6 +32,7 @@ from jaxinfer.runtime.programs import (
     Key,
     Masks,
     Program,
+    Tops,
 )
 from jaxinfer.runtime.state import ControlState, DeviceState, init_controls, init_state
 from jaxinfer.runtime.trace import trace
@@ -59,6 +61,7 @@ class PendingStep:
         self._packed, self._num_rows = packed, num_rows
         self._logits_rows: Sequence[int] = ()
         self._drawn: jax.Array | None = None
+        self._tops: jax.Array | None = None
         self._scored, self._pooled = scored or {}, pooled
         self.on_masks: Callable[[np.ndarray], None] | None = None  # of a masked plan: what draws
 
@@ -67,18 +70,17 @@ class PendingStep:
         assert self.on_masks is not None, "only a masked plan waits for masks"
         self.on_masks(masks)
 
-    def take(self, logits_rows: Sequence[int], drawn: jax.Array) -> None:
-        """What a sampler made of it, by rows of logits, and each row's row of logits."""
-        self._logits_rows, self._drawn = logits_rows, drawn
+    def take(self, logits_rows: Sequence[int], drawn: jax.Array | None, tops: jax.Array | None) -> None:
+        """What a sampler made of it and the logprobs of that, by rows of logits, and each row's row of logits."""
+        self._logits_rows, self._drawn, self._tops = logits_rows, drawn, tops
 
     def wait(self) -> StepResult:
         packed = np.asarray(self._packed)[: self._num_rows]
         result = StepResult(tokens=packed[:, 0], finite=packed[:, 1] != 0)
         if self._drawn is not None:
-            drawn = np.asarray(self._drawn)[self._logits_rows]
-            result.tokens = drawn[:, 0]
-            if drawn.shape[1] > 1:
-                result.logprobs = packing.unpack_logprobs(drawn[:, 1:])
+            result.tokens = np.asarray(self._drawn)[self._logits_rows, 0]
+        if self._tops is not None:
+            result.logprobs = packing.unpack_logprobs(np.asarray(self._tops)[self._logits_rows])
         for row, (count, blocks) in self._scored.items():
             columns = np.concatenate([np.asarray(block) for block in blocks])
             result.targets[row] = packing.unpack_logprobs(columns[:count])
@@ -116,6 +118,10 @@ class DeviceRunner:
         make_controls = functools.partial(init_controls, limits)
         self._init_controls = jax.jit(make_controls, out_shardings=jax.sharding.SingleDeviceSharding(device))
         self._controls: ControlState = self._init_controls()
+        logits = self._state.logits
+        make_masked = functools.partial(jnp.zeros, logits.shape, logits.dtype)
+        self._init_masked = jax.jit(make_masked, out_shardings=jax.sharding.SingleDeviceSharding(device))
+        self._masked: jax.Array = self._init_masked()  # what masks leave of logits, which logprobs are still of
         self._fences = keep_small_arrays_apart(device) if device.platform == "gpu" else []
         self._lock = threading.Lock()
         self._uploaded: tuple[bytes, jax.Array | None] = b"", None  # the last decode step's
@@ -133,8 +139,7 @@ class DeviceRunner:
         self._decode_sizes = buckets.decode_sizes(limits.decode_buckets, limits.decode_contexts)
         self._decode_ready = self._decode_sizes
         self._extend_ready = limits.extend_buckets
-        self._draw_sizes = self._ready_draws()
-        self._mask_sizes = self._ready_masks()
+        self._read_draws()
         self._cache: ExecutableCache | None = None
         self._common = ""  # what all keys of the cache share
         self._counter = CompileCounter(self)
@@ -151,7 +156,7 @@ class DeviceRunner:
     def _run(self, plan: Plan) -> PendingStep:
         self._undrawn = lambda: None  # its logits are overwritten
         for row in plan.rows:
-            if row.history is not None:
+            if row.sampling is not None and row.sampling.controls is not None:
                 self._dispatch(Helper.SET_SLOT, packing.pack_slot(row, SlotLayout(self.limits.vocab_size)))
         is_decode = plan.is_decode and all([row.sample for row in plan.rows])
         packed = self._decode(plan) if is_decode else self._extend(plan)
@@ -160,13 +165,13 @@ class DeviceRunner:
         if plan.is_masked:
             pending.on_masks = functools.partial(self._draw_masked, plan, weakref.proxy(pending))
             self._undrawn = weakref.ref(pending)
-        elif plan.is_random or plan.is_full:
+        else:
             self._draw(plan, pending)
         return pending
 
     def _draw_masked(self, plan: Plan, pending: PendingStep, masks: np.ndarray) -> None:
         with self._turn:
-            rows = buckets.pick_size(self._mask_sizes, len(masks))
+            rows = buckets.pick_size(self._mask_sizes, sum([row.sample for row in plan.rows]))
             self._dispatch(Masks(rows), packing.pack_masks(plan, masks, rows))
             self._draw(plan, pending)
             self._undrawn = lambda: None
@@ -208,11 +213,20 @@ class DeviceRunner:
         return packed
 
     def _draw(self, plan: Plan, pending: PendingStep) -> None:
-        """Let a sampler look at the logits that a step has left."""
-        full = plan.is_full
-        rows = buckets.pick_size(self._draw_sizes[full], sum(row.sample for row in plan.rows))
-        drawn: jax.Array = self._dispatch(Draw(rows, full), packing.pack_draw(plan, rows, full=full))
-        pending.take(np.maximum(np.cumsum([row.sample for row in plan.rows]) - 1, 0), drawn)
+        """Let a sampler look at the logits that a step has left, if some row's token is not their largest, and take
+        the logprobs of what was drawn."""
+        masked, full, drawn, tops = plan.is_masked, plan.is_full, None, None
+        if not (masked or full or plan.is_random or plan.wants_logprobs):
+            return
+        num_rows = sum([row.sample for row in plan.rows])
+        if masked or full or plan.is_random:
+            rows = buckets.pick_size(self._draw_sizes[full], num_rows)
+            upload = packing.pack_draw(plan, rows, full=full)
+            drawn = self._dispatch(Draw(rows, full), upload, masked=masked)
+        if plan.wants_logprobs:
+            rows = buckets.pick_size(self._top_sizes, num_rows)
+            tops = self._dispatch(Tops(rows), packing.pack_draw(plan, rows, full=False))
+        pending.take(np.maximum(np.cumsum([row.sample for row in plan.rows]) - 1, 0), drawn, tops)
 
     def _score(self, plan: Plan) -> dict[int, Scored]:
         """Logprobs of the rows' targets, in blocks of `score`'s size."""
@@ -267,6 +281,7 @@ class DeviceRunner:
         with self._lock:
             self._delete_state()
             self._state, self._controls = self._init(), self._init_controls()
+            self._masked = self._init_masked()
 
     # Starting and stopping
 
@@ -284,7 +299,7 @@ class DeviceRunner:
             self._run_on_padding(built.program)
             self._decode_ready = tuple(size for size in self._decode_sizes if size in self._executables)
             self._extend_ready = tuple(b for b in self.limits.extend_buckets if b in self._executables)
-            self._draw_sizes, self._mask_sizes = self._ready_draws(), self._ready_masks()
+            self._read_draws()
             on_progress(built.program.name, done, len(todo), built.seconds, built.cached)
         if self._device.platform == "gpu":
             self._make_graphs(todo)
@@ -304,16 +319,15 @@ class DeviceRunner:
             compile_s=facts.compile_s + built.seconds,
         )
 
-    def _ready_draws(self) -> dict[bool, tuple[int, ...]]:
-        """The sizes of the plain (False) and the full sampler that are there; all of one's until its largest is."""
-        sizes = {full: buckets.draw_sizes(self.limits.max_num_seqs, full=full) for full in (False, True)}
-        return {full: self._ready([Draw(rows, full) for rows in sizes[full]]) for full in sizes}
+    def _read_draws(self) -> None:
+        """Note the sizes of the plain (False) and the full sampler, of masks and of logprobs that are there."""
+        plain, full = (buckets.draw_sizes(self.limits.max_num_seqs, full=full) for full in (False, True))
+        self._draw_sizes = {False: self._ready([Draw(rows, False) for rows in plain])}
+        self._draw_sizes[True] = self._ready([Draw(rows, True) for rows in full])
+        self._mask_sizes = self._ready([Masks(rows) for rows in full])
+        self._top_sizes = self._ready([Tops(rows) for rows in full])
 
-    def _ready_masks(self) -> tuple[int, ...]:
-        """The sizes of masks that are there; all until the largest is."""
-        return self._ready([Masks(rows) for rows in buckets.draw_sizes(self.limits.max_num_seqs, full=True)])
-
-    def _ready(self, keys: Sequence[Draw] | Sequence[Masks]) -> tuple[int, ...]:
+    def _ready(self, keys: Sequence[Draw] | Sequence[Masks] | Sequence[Tops]) -> tuple[int, ...]:
         """The rows of those that are there. keys: rising; only the last can carry any plan, so all until it is."""
         if keys[-1] not in self._executables:
             return tuple(key.rows for key in keys)
@@ -374,7 +388,7 @@ class DeviceRunner:
         """By kind; they stay as large while the runner lives."""
         pages = self._state.k, self._state.v
         pages_bytes = _nbytes(pages)
-        rest = _nbytes((self._state, self._controls)) - pages_bytes
+        rest = _nbytes((self._state, self._controls, self._masked)) - pages_bytes
         return {"weights": _nbytes(self._params), "pages": pages_bytes, "state": rest}
 
     def profile(self, folder: str | None) -> None:
@@ -393,8 +407,13 @@ class DeviceRunner:
         with self._lock:
             self._delete_state()
 
-    def _dispatch(self, key: Key, upload: np.ndarray | jax.Array, pages: Sequence[step.Pages] = ()) -> Any:
-        """Run one program on the state. Returns the array that it made, or one that it changed. pages: to be loaded."""
+    def _dispatch(
+        self, key: Key, upload: np.ndarray | jax.Array, pages: Sequence[step.Pages] = (), *, masked: bool = False
+    ) -> Any:
+        """Run one program on the state. Returns the array that it made, or one that it changed.
+
+        pages: to be loaded.    masked: to draw from what masks have left.
+        """
         executable = self._executables.get(key) or self._build(key)
         with self._lock:
             state = self._state
@@ -419,15 +438,16 @@ class DeviceRunner:
                     self._controls = executable(self._controls, upload)
                     return self._controls.columns
                 case Masks():
-                    bits = executable(self._controls.bits, upload)
-                    self._controls = self._controls.replace(bits=bits)
-                    return bits
+                    self._masked = executable(self._masked, state.logits, upload)
+                    return self._masked
+                case Tops():
+                    return executable(state.last_token, state.logits, upload)
                 case Helper.SCORE:
                     return executable(self._params, state.hidden, upload)
                 case Helper.POOL:
                     return executable(state.hidden, upload)
                 case Draw():
-                    parts = (state.next_pos, state.sampling, state.logits, upload)
+                    parts = (state.next_pos, state.sampling, self._masked if masked else state.logits, upload)
                     if key.full:
                         last, self._controls, drawn = executable(state.last_token, self._controls, *parts)
                     else:
@@ -448,7 +468,7 @@ class DeviceRunner:
             self._dispatch(Helper.SET_PAGES, chunk)
 
     def _delete_state(self) -> None:
-        for leaf in jax.tree.leaves((self._state, self._controls)):
+        for leaf in jax.tree.leaves((self._state, self._controls, self._masked)):
             if not leaf.is_deleted():
                 leaf.delete()
 

@@ -2,7 +2,7 @@
 
 A step takes each row's largest logit; `draw_plain` looks at its logits again and draws for the rows that ask for it. It
 is a program of its own, run only when there are such rows: a conditional in the step would cost every step host time.
-runtime.controls has the full variant.
+runtime.controls has the full variant, masks and logprobs.
 
 Order of operations, each on what the one before left: temperature, top-k, top-p, min-p, draw.
   temperature  0 takes the largest logit (the lowest id among equals) and ignores the rest; else logits are divided.

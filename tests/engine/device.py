@@ -277,7 +277,7 @@ class FakeRunner:
                 assert [i for i, _ in row.new_pages] == list(range(len(row.new_pages)))
                 has_state = row.sampling.controls is not None or row.sampling.masked
                 assert (row.history is not None) == has_state, "controls without their history"
-            assert not row.masked or (row.sample and row.full)
+            assert not row.masked or row.sample
             assert len(row.targets) <= row.count and not (row.targets and row.tokens is None)
             assert row.num_pooled <= row.count and not (row.num_pooled and row.sample)
 
@@ -306,8 +306,8 @@ class FakeRunner:
             if row.sample:
                 sampling, seen = self.sampling[row.slot], self.seen[row.slot]
                 assert sampling is not None and seen is not None
-                wants_full = sampling.controls is not None or sampling.logprobs or sampling.masked
-                assert row.full == wants_full, "drawn by the wrong sampler"
+                assert row.full == (sampling.controls is not None), "drawn by the wrong sampler"
+                assert row.logprobs == sampling.logprobs, "a row whose logprobs nobody takes"
                 assert row.masked == sampling.masked, "a row without its mask"
                 among = frozenset(bits_to_ids(next(masks))) if row.masked else None
                 history = fold(self._visible(self.kv, row.slot, end))
@@ -315,9 +315,9 @@ class FakeRunner:
                 seen.output.append(int(tokens[i]))
                 scores[i] = logprob(history, int(tokens[i]))
                 self.last_token[row.slot] = tokens[i]
-        is_full = any(row.full and row.sample for row in rows)
+        wanted = any(row.logprobs and row.sample for row in rows)
         pooled = {i: self._pool(row) for i, row in enumerate(rows) if row.num_pooled}
-        return StepResult(tokens, finite, _logprobs(scores) if is_full else None, targets, pooled)
+        return StepResult(tokens, finite, _logprobs(scores) if wanted else None, targets, pooled)
 
     def _pool(self, row: Row) -> np.ndarray:
         """The sum of what stands for the hidden states of a row's last positions."""

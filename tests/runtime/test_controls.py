@@ -1,7 +1,6 @@
 """The full sampler against a numpy oracle and by chi-square, and over real steps: each control changes the result."""
 
 import dataclasses
-import functools
 import itertools
 
 import jax
@@ -110,9 +109,7 @@ def test_the_logits_are_the_oracles(controls: Controls) -> None:
     assert (controls in (CASES[0], CASES[12])) == np.array_equal(np.asarray(changed), logits)  # each does something
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def draw(top, *args):
-    return full.draw_full(top, *args)
+draw = jax.jit(full.draw_full)
 
 
 @pytest.mark.slow
@@ -145,16 +142,16 @@ def test_draws_follow_the_oracles_probabilities(controls: Controls) -> None:
 def test_a_drawn_token_is_counted_where_the_row_has_penalties_only() -> None:
     slot = Slot(Sampling(controls=Controls(presence_penalty=1.0, allowed_token_ids=(7,))), 1)
     last, state, out = draw(
-        TOP, jnp.zeros(8, jnp.int32), slot.state, jnp.full(8, 12, jnp.int32), slot.columns,
+        jnp.zeros(8, jnp.int32), slot.state, jnp.full(8, 12, jnp.int32), slot.columns,
         jnp.asarray(logits_of(1)), jnp.asarray(slot.draws),
     )  # fmt: skip
     assert int(out[0, 0]) == 7
     assert last.tolist() == [0, 0, 7, 0, 0, 0, 0, 0]
     assert int(state.counts[2, 7]) == OUTPUT.count(7) + 1
     assert int(state.counts[2, 3]) == IN_PROMPT + 1
-    plain = Slot(Sampling(), 1)
+    plain = Slot(Sampling(controls=Controls()), 1)
     last, state, out = draw(
-        TOP, jnp.zeros(8, jnp.int32), plain.state, jnp.full(8, 12, jnp.int32), plain.columns,
+        jnp.zeros(8, jnp.int32), plain.state, jnp.full(8, 12, jnp.int32), plain.columns,
         jnp.asarray(logits_of(1)), jnp.asarray(plain.draws),
     )  # fmt: skip
     assert int(out[0, 0]) == int(last[2]) == int(np.argmax(logits_of(1)[0]))
@@ -169,7 +166,7 @@ def test_a_count_at_its_most_stays_and_leaves_the_prompts_bit_alone() -> None:
     slot = Slot(Sampling(controls=controls), 1)
     for _ in range(2):
         _, state, out = draw(
-            TOP, jnp.zeros(8, jnp.int32), state, jnp.full(8, 12, jnp.int32), slot.columns, jnp.asarray(logits_of(1)),
+            jnp.zeros(8, jnp.int32), state, jnp.full(8, 12, jnp.int32), slot.columns, jnp.asarray(logits_of(1)),
             jnp.asarray(slot.draws),
         )  # fmt: skip
         assert int(out[0, 0]) == 6
@@ -208,7 +205,7 @@ def drive(runner: DeviceRunner, sampling: Sampling, steps: int, slot: int = 1, o
     found = []
     for _ in range(steps):
         row = sequence.row()
-        row.full = True
+        row.full, row.logprobs = sampling.controls is not None, True
         if row.sampling is not None and sampling.controls is not None:
             row.history = History(TEXT, output, ENDS)
         row.banned = sampling.controls.banned_after(sequence.tokens) if sampling.controls else ()
@@ -317,8 +314,7 @@ def test_masks_say_what_may_be_drawn_of_their_slots_alone(runner: DeviceRunner) 
     first = Driven(1, [5, 6, 7], itertools.count(1), Sampling(temperature=1.0, seed=3, masked=True))
     plain = Driven(2, [5, 6, 7], itertools.count(20), Sampling(temperature=1.0, seed=3))
     rows = [first.row(), plain.row()]
-    rows[0].masked = rows[0].full = True
-    rows[0].history = History([5, 6, 7], [])
+    rows[0].masked = True
     for token in (9, 40, 96):
         mask = np.zeros((1, words), np.int32)
         mask.view(np.uint32)[0, token // 32] = 1 << token % 32
@@ -329,6 +325,6 @@ def test_masks_say_what_may_be_drawn_of_their_slots_alone(runner: DeviceRunner) 
         first.take(result, 0)
         plain.take(result, 1)
         rows = [first.row(), plain.row()]
-        rows[0].masked = rows[0].full = True
+        rows[0].masked = True
     alone = generate(runner, [5, 6, 7], 3, Sampling(temperature=1.0, seed=3), slot=3)
     assert plain.tokens == alone

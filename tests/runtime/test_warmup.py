@@ -25,7 +25,7 @@ from jaxinfer.runtime import step as step_functions
 from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends
 from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.cache import ExecutableCache
-from jaxinfer.runtime.plan import History, Plan, Sampling
+from jaxinfer.runtime.plan import Controls, History, Plan, Sampling
 from jaxinfer.runtime.runner import DeviceRunner, PendingStep
 from jaxinfer.runtime.warmup import CompileCounter
 from tests.support.attempts import assert_below
@@ -110,21 +110,29 @@ def test_a_runner_serves_any_plan_before_it_is_ready(cache: ExecutableCache, col
 def test_rows_that_the_full_samplers_small_size_does_not_hold_are_carried_before_the_large_one_is_there(
     warm: Start, monkeypatch: pytest.MonkeyPatch, *, masked: bool
 ) -> None:
-    runner, prompt, late = warm.runner, PROMPT[:9], {programs.Draw(10, True), programs.Masks(10)}
+    runner, prompt = warm.runner, PROMPT[:9]
+    late = {programs.Draw(10, True), programs.Masks(10), programs.Tops(10)}
     expected = generate(runner, prompt, 1)[-1]
     runner.reset()
     there = {key: executable for key, executable in runner._executables.items() if key not in late}
     monkeypatch.setattr(runner, "_executables", there)
-    monkeypatch.setattr(runner, "_draw_sizes", runner._ready_draws())
-    monkeypatch.setattr(runner, "_mask_sizes", runner._ready_masks())
-    sampling, free = Sampling(logprobs=True, masked=masked), itertools.count(1)
+    for sizes in ("_draw_sizes", "_mask_sizes", "_top_sizes"):
+        monkeypatch.setattr(runner, sizes, getattr(runner, sizes))  # as they are now, afterwards
+    runner._read_draws()
+    sampling, free = (
+        Sampling(logprobs=True, masked=masked, controls=Controls(logit_bias=((3, 0.0),))),
+        itertools.count(1),
+    )
     rows = [Driven(slot, prompt, free, sampling).row() for slot in (1, 2)]
     for row in rows:
-        row.full, row.masked, row.history = True, masked, History(prompt, [])
+        row.full = row.logprobs = True
+        row.masked, row.history = masked, History(prompt, [])
     pending = runner.run(Plan(rows))
     if masked:
         pending.draw(np.full((2, -(-LIMITS.vocab_size // 32)), -1, np.int32))
-    assert pending.wait().tokens.tolist() == [expected] * 2
+    found = pending.wait()
+    assert found.tokens.tolist() == [expected] * 2
+    assert found.logprobs is not None and found.logprobs.ranks.tolist() == [1, 1]
 
 
 def test_what_is_run_on_padding_waits_until_a_step_has_been_drawn_from(runner, monkeypatch) -> None:
@@ -150,8 +158,7 @@ def test_what_is_run_on_padding_waits_until_a_step_has_been_drawn_from(runner, m
 def test_what_is_run_on_padding_waits_for_masks_and_for_no_step_that_is_given_up(runner) -> None:
     def masked() -> tuple[PendingStep, threading.Thread]:
         row = Driven(1, list(PROMPT), itertools.count(1), Sampling(masked=True)).row()
-        row.masked = row.full = True
-        row.history = History(PROMPT, [])
+        row.masked = True
         pending = runner.run(Plan([row]))
         thread = threading.Thread(target=runner._run_on_padding, args=(runner._programs[Decode(1)],))
         thread.start()
@@ -189,7 +196,6 @@ def test_a_runner_tells_where_its_programs_came_from_and_what_its_arrays_take(co
         "extend_attention": "xla",
         "decode_linear": "xla",
         "extend_linear": "xla",
-        "head": "xla",
     }
     state = cold.runner._state
     sizes = {"weights": cold.runner._params, "pages": (state.k, state.v)}
@@ -365,7 +371,7 @@ class TestDigest:
         models = [step_functions.Model(TINY, dense, b) for b in (XLA_ONLY, Backends(decode_attention=Backend.MOSAIC))]
         assert len({programs.fingerprint(model, device) for model in models}) == 2
 
-    @pytest.mark.parametrize("key", [programs.Draw(10, True), programs.Helper.SCORE], ids=str)
+    @pytest.mark.parametrize("key", [programs.Tops(10), programs.Helper.SCORE], ids=str)
     def test_another_number_of_logprobs_does_not(self, key: programs.Key) -> None:
         made = [make_runner(limits=dataclasses.replace(LIMITS, max_logprobs=k))._programs[key] for k in (5, 6)]
         assert len({program.digest("") for program in made}) == 2
