@@ -101,8 +101,8 @@ def shares(load: Load, processes: int) -> list[Share]:
     lanes = load.at_once()
     found = []
     for process in range(min(processes, lanes)):
-        mine = [lane for lane in range(lanes) if lane % processes == process]
-        indices = [index for index in range(load.requests) if index % lanes in set(mine)]
+        indices = [index for index in range(load.requests) if index % lanes % processes == process]
+        at_once = len(range(process, lanes, processes))
         interrupts = process == 0 and load.interrupt_tokens > 0
-        found.append(Share(load=load, indices=indices, at_once=len(mine), interrupts=interrupts))
+        found.append(Share(load=load, indices=indices, at_once=at_once, interrupts=interrupts))
     return found

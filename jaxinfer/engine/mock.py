@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxinfer.config import Limits
 from jaxinfer.errors import EngineError
-from jaxinfer.runtime.plan import DeviceFacts, Logprobs, Plan, Row, Sampling, StepResult
+from jaxinfer.runtime.plan import DeviceFacts, Logprobs, Plan, Row, Sampler, Sampling, StepResult
 
 END_EVERY = 64  # an answer ends by itself after so many tokens on average
 
@@ -182,7 +182,7 @@ class MockRunner:
             ends = keys >> np.uint64(32)
             tokens = np.where(ends % np.uint64(END_EVERY) == 0, np.int32(self._end_ids[0]), tokens)
         for i, row in enumerate(rows):
-            if row.full:
+            if row.sampler is Sampler.FULL:
                 tokens[i] = self._permitted(int(tokens[i]), keys[i : i + 1], row)
         self._last_token[slots] = tokens
         self._num_drawn[slots] += [row.sample for row in rows]

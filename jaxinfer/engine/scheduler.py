@@ -171,7 +171,7 @@ class Scheduler:
             start = sequence.dispatched
             if sequence.decoding and sequence.is_plain and start % size:  # what _add_row would do: this is most rows
                 sequence.dispatched = start + 1
-                add_row(Row(sequence.slot, start, 1, random=sequence.is_random))
+                add_row(Row(sequence.slot, start, 1, sampler=sequence.sampler))
                 add_sequence(sequence)
                 continue
             if sequence.state is not State.RUNNING:
@@ -321,7 +321,7 @@ class Scheduler:
             known = sequence.known
             row.tokens = known[start:end]
             row.sample = sequence.decoding = end == len(known) and not sequence.is_pooled
-        row.random = sequence.is_random
+        row.sampler = sequence.sampler
         if not sequence.is_plain:
             dress_row(row, sequence)
         step.plan.rows.append(row)

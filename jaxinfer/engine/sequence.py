@@ -14,7 +14,7 @@ from jaxinfer.config import Limits
 from jaxinfer.engine.page_keys import PageKey, next_key, root_key
 from jaxinfer.engine.structured import Structured
 from jaxinfer.engine.watch import Watch
-from jaxinfer.runtime.plan import Controls, Sampling
+from jaxinfer.runtime.plan import Controls, Sampler, Sampling
 from jaxinfer.text.grammar.compiler import Grammar
 from jaxinfer.text.thinking import MAX_LEAD, Start, Thoughts
 from jaxinfer.text.tools.opening import Opening
@@ -261,7 +261,7 @@ class Sequence:
     lookup: keys of the tokens known at the last attempt to admit it; kept so that waiting costs no hashing.
     held: siblings that wait for this sequence's prompt.
     soiled: a row of it was not finite, so that its pages may hold NaN.
-    is_random: its tokens are drawn at a temperature above 0.
+    sampler: what draws its tokens.
     is_plain: nothing else is wanted of it, so that a decode row says nothing but which token is next.
     is_pooled: it draws no token and ends with its prompt, as an embedding.
     may_wait: whether must_wait can ever hold.
@@ -299,7 +299,7 @@ class Sequence:
     admitted_s: float = 0.0
     times: Times | None = None  # as they were last put out
     soiled: bool = False
-    is_random: bool = False
+    sampler: Sampler = Sampler.LARGEST
     is_plain: bool = True
     is_pooled: bool = False
     may_wait: bool = False
@@ -319,7 +319,7 @@ class Sequence:
     def __post_init__(self) -> None:
         controls, structure = self.request.controls, self.request.structure
         self.hold(structure is not None and structure.after is None)
-        self.is_random = self.request.temperature > 0
+        self.sampler = self.sampling.sampler
         self.is_pooled = self.request.pooling is not None
         self.may_wait = (
             self.request.text_lag

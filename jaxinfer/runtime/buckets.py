@@ -14,12 +14,13 @@ from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 from jaxinfer.config import ExtendBucket
+from jaxinfer.runtime.plan import Sampler
 
-MAX_EXECUTABLES = 45
-_MAX_DECODE, _MAX_TOKENS = 12, 12  # of the 45; some extend sizes come twice, the rest is below
+MAX_EXECUTABLES = 53
+_MAX_DECODE, _MAX_TOKENS = 12, 12  # of the 53; some extend sizes come twice, the rest is small
 _DECODE_SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
 _FEW_ROWS, _MIXED_SIZES = 8, (256, 1024, 2048, 4096)
-_DRAW_SIZES, _FULL_SIZES = (1, 8, 64), (32,)
+_DRAW_SIZES, _FEW_SIZES = (8, 64), (32,)
 _CONTEXTS = (512, 2048)
 MAX_TOKENS_AT_ONCE = 2**17  # batch x context without a loop; copying more costs about what the loop does
 
@@ -66,11 +67,11 @@ def extend_buckets(max_num_batched_tokens: int, max_num_seqs: int, *, coarse: bo
     return tuple(sorted(sizes, key=_cost))
 
 
-def draw_sizes(max_num_seqs: int, *, full: bool) -> tuple[int, ...]:
+def draw_sizes(max_num_seqs: int, sampler: Sampler) -> tuple[int, ...]:
     """How many rows of logits a sampler comes for, rising."""
-    sizes = _FULL_SIZES if full else _DRAW_SIZES
+    sizes = _FEW_SIZES if sampler > Sampler.BOUNDED else _DRAW_SIZES
     if max_num_seqs <= 32:
-        sizes = _DRAW_SIZES[:1]
+        sizes = (1,)
     return (*(size for size in sizes if size < max_num_seqs), max_num_seqs)
 
 

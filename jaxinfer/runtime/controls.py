@@ -1,6 +1,6 @@
 """Drawing tokens on the device, *full* variant: what the plain one does, and penalties, bias and what is forbidden.
 
-`draw_full` looks at a step's logits again, as sampler.draw_plain does, for plans in which a row needs it. What grammars
+`draw_full` looks at a step's logits again, as sampler.draw_rows does, for plans in which a row needs it. What grammars
 forbid is left out before either (`mask_logits`), the logprobs of what was drawn come after (`draw_logprobs`).
 
 Order of operations, each on what the one before left:
@@ -26,7 +26,8 @@ from jaxinfer.runtime.packing import (
     SamplingColumn,
     SlotLayout,
 )
-from jaxinfer.runtime.sampler import draw, float_column, store_tokens
+from jaxinfer.runtime.plan import Sampler
+from jaxinfer.runtime.sampler import PART, draw, float_column, largest_parts, store_tokens
 from jaxinfer.runtime.state import ControlState
 
 
@@ -64,7 +65,7 @@ def draw_full(
     slots = upload[:, DrawColumn.SLOT]
     columns, positions, logits = sampling[slots], next_pos[slots], logits[: len(slots)]
     changed = controlled_logits(logits, controls, slots, columns, positions, upload[:, len(DrawColumn) :])
-    tokens = draw(changed, columns, positions)
+    tokens = draw(changed, columns, positions, Sampler.FULL)
     controls = controls.replace(counts=_counted(controls.counts, slots, columns, tokens))
     return store_tokens(last_token, slots, tokens), controls, tokens[:, None]
 
@@ -97,9 +98,22 @@ def logprobs(logits: jax.Array, tokens: jax.Array, top: int) -> jax.Array:
     chosen = jnp.take_along_axis(logits, tokens[:, None], axis=-1)  # [L, 1]
     rank = 1 + jnp.sum(logits > chosen, axis=-1, dtype=jnp.int32, keepdims=True)
     total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
-    values, ids = jax.lax.top_k(logits, top)
+    values, ids = top_of(logits, top)
     as_bits = jax.lax.bitcast_convert_type(jnp.concatenate([chosen, values], axis=-1) - total, jnp.int32)
     return jnp.concatenate([as_bits[:, :1], rank, ids, as_bits[:, 1:]], axis=-1)
+
+
+def top_of(logits: jax.Array, top: int) -> tuple[jax.Array, jax.Array]:
+    """The largest values of each row of f32[L, V], falling, and their ids, lower ones first among equals: as top_k.
+
+    A GPU sorts all of a row for that: 1.3 ms for 128 rows of Qwen's vocabulary on an H200, which its parts spare it.
+    """
+    found = largest_parts(logits, top)
+    if found is None:
+        return jax.lax.top_k(logits, top)
+    values, places = jax.lax.top_k(found[0], top)
+    ids = jnp.take_along_axis(found[1], places // PART, axis=-1) * PART + places % PART
+    return values, jnp.minimum(ids, logits.shape[-1] - 1)
 
 
 def logprob_width(top: int) -> int:

@@ -24,7 +24,7 @@ from jaxinfer.runtime.buckets import (
 )
 from jaxinfer.runtime.moving import staged_bytes
 from jaxinfer.runtime.packing import ControlColumn
-from jaxinfer.runtime.plan import MAX_LOGIT_BIAS
+from jaxinfer.runtime.plan import MAX_LOGIT_BIAS, Sampler
 
 GIB = 2**30
 ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
@@ -72,7 +72,7 @@ class MemoryPlan:
         tokens = (limits.num_pages - 1) * limits.page_size
         decode = decode_sizes(limits.decode_buckets, limits.decode_contexts)
         steps = f"decode {_listed(decode)}; extend {_listed(limits.extend_buckets)}"
-        executables = f"{steps}; draw {_listed(draw_sizes(limits.max_num_seqs, full=False))}"
+        executables = f"{steps}; draw {_listed(draw_sizes(limits.max_num_seqs, Sampler.PLAIN))}"
         return (
             ("weights", _size(self.weights)),
             ("pages", f"{_size(self.pages)}: {limits.num_pages - 1:,} pages of {limits.page_size}, {tokens:,} tokens"),

@@ -8,6 +8,7 @@ time that a dataclass does.
 """
 
 import dataclasses
+import enum
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -16,6 +17,7 @@ import numpy as np
 
 MAX_LOGIT_BIAS = 300  # ids of one request, as OpenAI has it
 MAX_BANNED = 64  # tokens that bad words of several tokens may ban in one step
+MAX_BOUNDED_K = 64  # the largest top-k whose tokens are looked for among few
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,14 +53,27 @@ class Controls:
         return [word[-1] for word in words if tuple(tokens[len(tokens) - len(word) + 1 :]) == word[:-1]]
 
 
+class Sampler(enum.IntEnum):
+    """What draws a row's token, by what it can do: each all that those before it can.
+
+    LARGEST: the step itself.    PLAIN: temperature, min-p.    BOUNDED: top-k up to MAX_BOUNDED_K, with any top-p.
+    WIDE: every top-k and top-p.    FULL: controls.
+    """
+
+    LARGEST = 0
+    PLAIN = 1
+    BOUNDED = 2
+    WIDE = 3
+    FULL = 4
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sampling:
     """How one sequence's tokens are drawn; every value concrete and in range.
 
     temperature: 0 is greedy. top_k: 0 is off. top_p: 1 is off. min_p: 0 is off.
     seed: any 64-bit pattern, as 0 <= seed < 2**64. sample_index: which of the request's n choices this is.
-    A step takes the largest logit; where a temperature is above 0 the plain sampler draws again, and where there are
-    controls, which it cannot do, the full one does.
+    A step takes the largest logit; where that is not what is wanted, the least able `sampler` draws again.
     logprobs, masked: the same of the slot's rows that draw.
     """
 
@@ -71,6 +86,17 @@ class Sampling:
     controls: Controls | None = None
     logprobs: bool = False
     masked: bool = False
+
+    @property
+    def sampler(self) -> Sampler:
+        """The least that can draw so."""
+        if self.controls is not None:
+            return Sampler.FULL
+        if self.temperature == 0:
+            return Sampler.LARGEST
+        if self.top_k == 0 and self.top_p == 1:
+            return Sampler.PLAIN
+        return Sampler.BOUNDED if 0 < self.top_k <= MAX_BOUNDED_K else Sampler.WIDE
 
 
 @dataclasses.dataclass(slots=True)
@@ -92,11 +118,10 @@ class Row(msgspec.Struct, gc=False):
       after admission, of every page the sequence owns, cached ones included.
     sampling: set on the first row after admission, which (re)writes the slot's sampling state; None afterwards.
     history: set with `sampling` when that has controls or masks; every token is known then.
-    random: the slot's sampling has a temperature above 0, so that a sampler must draw.
-    full: the token is to be drawn by the full sampler: the slot's sampling has controls.
+    sampler: the slot's.
     logprobs: those of its token are wanted.
     masked: what may be drawn is said once the tokens before are known (see Pending.draw).
-    banned: ids that must not be drawn in this step, at most MAX_BANNED; only where `full`.
+    banned: ids that must not be drawn in this step, at most MAX_BANNED; only for the full sampler.
     targets: the tokens that follow the row's first positions, whose logprobs are wanted; at most `count`.
     num_pooled: the sum of the hidden states of so many of the row's last positions is wanted.
     """
@@ -109,8 +134,7 @@ class Row(msgspec.Struct, gc=False):
     new_pages: Sequence[tuple[int, int]] = ()
     sampling: Sampling | None = None
     history: History | None = None
-    random: bool = False
-    full: bool = False
+    sampler: Sampler = Sampler.LARGEST
     logprobs: bool = False
     masked: bool = False
     banned: Sequence[int] = ()
@@ -133,9 +157,10 @@ class Plan:
         return all([row.tokens is None for row in self.rows])
 
     @property
-    def is_full(self) -> bool:
-        """Whether the full sampler must draw for some row."""
-        return any([row.full and row.sample for row in self.rows])
+    def sampler(self) -> Sampler:
+        """The least that can draw for all rows."""
+        found = max([row.sampler for row in self.rows if row.sample], default=Sampler.LARGEST)
+        return max(found, Sampler.PLAIN) if self.is_masked else found
 
     @property
     def wants_logprobs(self) -> bool:
@@ -146,11 +171,6 @@ class Plan:
     def is_masked(self) -> bool:
         """Whether some row waits for a mask of what may be drawn."""
         return any([row.masked for row in self.rows])
-
-    @property
-    def is_random(self) -> bool:
-        """Whether some row's token is not simply its most likely one."""
-        return any([row.random and row.sample for row in self.rows])
 
 
 @dataclasses.dataclass(slots=True)

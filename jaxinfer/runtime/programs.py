@@ -1,4 +1,4 @@
-"""What is compiled for one model and its limits: the steps of every size, the full sampler's draws, and helpers."""
+"""What is compiled for one model and its limits: the steps of every size, samplers' draws, and helpers."""
 
 import dataclasses
 import enum
@@ -33,7 +33,8 @@ from jaxinfer.runtime.packing import (
     PieceColumn,
     SlotLayout,
 )
-from jaxinfer.runtime.sampler import draw_plain
+from jaxinfer.runtime.plan import Sampler
+from jaxinfer.runtime.sampler import draw_rows
 from jaxinfer.runtime.state import ControlState, DeviceState
 
 logger = logging.getLogger(__name__)
@@ -74,10 +75,10 @@ class Tops:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Draw:
-    """The plain or the full sampler, for so many rows of logits."""
+    """A sampler, for so many rows of logits."""
 
     rows: int
-    full: bool
+    sampler: Sampler
 
 
 type Options = tuple[tuple[str, str | bool], ...]  # XLA's, by name
@@ -113,7 +114,8 @@ class Program:
         if isinstance(self.key, Tops):
             return f"logprobs {self.key.rows}"
         if isinstance(self.key, Draw):
-            return f"draw {self.key.rows}{' full' if self.key.full else ''}"
+            kind = "" if self.key.sampler is Sampler.PLAIN else f" {self.key.sampler.name.lower()}"
+            return f"draw {self.key.rows}{kind}"
         return f"decode {self.key.batch}" + (f" x {self.key.context}" if self.key.context else "")
 
     def compile(self) -> jax.stages.Compiled:
@@ -211,19 +213,19 @@ def _move_programs(limits: Limits, state: DeviceState) -> list[Program]:
 
 
 def _draw_programs(limits: Limits, state: DeviceState, controls: ControlState) -> list[Program]:
-    """Both samplers at their sizes."""
+    """The samplers at their sizes."""
     array = functools.partial(_upload, state.next_pos.sharding)
     make = functools.partial(Program, options=_options(state))
     last, result = state.last_token, []
     after = (state.next_pos, state.sampling, state.logits)
-    for rows in draw_sizes(limits.max_num_seqs, full=False):
-        arguments = (last, *after, array(rows, len(DrawColumn)))
-        result.append(make(Draw(rows, False), draw_plain, arguments, (0,), (last, array(rows, 1)), to_host=True))
-    for rows in draw_sizes(limits.max_num_seqs, full=True):
-        arguments = (last, controls, *after, array(rows, DRAW_WIDTH))
-        result.append(
-            make(Draw(rows, True), draw_full, arguments, (0, 1), (last, controls, array(rows, 1)), to_host=True)
-        )
+    for sampler in (Sampler.PLAIN, Sampler.BOUNDED, Sampler.WIDE):
+        draw = functools.partial(draw_rows, sampler)
+        for rows in draw_sizes(limits.max_num_seqs, sampler):
+            arguments, drawn = (last, *after, array(rows, len(DrawColumn))), (last, array(rows, 1))
+            result.append(make(Draw(rows, sampler), draw, arguments, (0,), drawn, to_host=True))
+    for rows in draw_sizes(limits.max_num_seqs, Sampler.FULL):
+        arguments, drawn = (last, controls, *after, array(rows, DRAW_WIDTH)), (last, controls, array(rows, 1))
+        result.append(make(Draw(rows, Sampler.FULL), draw_full, arguments, (0, 1), drawn, to_host=True))
     return result
 
 
@@ -248,7 +250,7 @@ def _full_programs(
     ]
     words, width = SlotLayout(limits.vocab_size).words, logprob_width(num_top(limits))
     tops = functools.partial(draw_logprobs, num_top(limits))
-    for rows in draw_sizes(limits.max_num_seqs, full=True):
+    for rows in draw_sizes(limits.max_num_seqs, Sampler.FULL):
         masked = (state.logits, state.logits, array(rows, words))  # the first is another array of its shape
         result.append(make(Masks(rows), mask_logits, masked, (0,), state.logits))
         drawn = (state.last_token, state.logits, array(rows, len(DrawColumn)))
@@ -269,11 +271,12 @@ def is_serving(key: Key, limits: Limits) -> bool:
     """Whether the key is of the smallest set that can carry any plain plan: the largest steps and the helpers."""
     decode, extend = Decode(limits.decode_buckets[-1]), limits.extend_buckets[-1]
     helpers = Helper.SET_PAGES, Helper.ZERO_PAGES, Helper.SAVE_PAGES, Helper.LOAD_PAGES
-    return key in (*helpers, decode, extend, Draw(limits.max_num_seqs, False))
+    draws = [Draw(limits.max_num_seqs, one) for one in (Sampler.PLAIN, Sampler.BOUNDED, Sampler.WIDE)]
+    return key in (*helpers, decode, extend, *draws)
 
 
 def _is_of_full_set(key: Key) -> bool:
-    is_full = isinstance(key, Masks | Tops) or (isinstance(key, Draw) and key.full)
+    is_full = isinstance(key, Masks | Tops) or (isinstance(key, Draw) and key.sampler is Sampler.FULL)
     return is_full or key in (Helper.SET_SLOT, Helper.SCORE, Helper.POOL)
 
 

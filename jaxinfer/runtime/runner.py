@@ -19,7 +19,7 @@ from jaxinfer.runtime.backends import XLA_ONLY, Backends
 from jaxinfer.runtime.cache import ExecutableCache
 from jaxinfer.runtime.moving import PAGES_MOVED, Staging
 from jaxinfer.runtime.packing import ExtendLayout, SlotLayout
-from jaxinfer.runtime.plan import DeviceFacts, Plan, StepResult
+from jaxinfer.runtime.plan import DeviceFacts, Plan, Sampler, StepResult
 from jaxinfer.runtime.pool import keep_small_arrays_apart
 from jaxinfer.runtime.programs import (
     PAGE_UPDATES,
@@ -215,15 +215,15 @@ class DeviceRunner:
     def _draw(self, plan: Plan, pending: PendingStep) -> None:
         """Let a sampler look at the logits that a step has left, if some row's token is not their largest, and take
         the logprobs of what was drawn."""
-        masked, full, drawn, tops = plan.is_masked, plan.is_full, None, None
-        if not (masked or full or plan.is_random or plan.wants_logprobs):
+        sampler, wants_logprobs = plan.sampler, plan.wants_logprobs
+        if sampler is Sampler.LARGEST and not wants_logprobs:
             return
-        num_rows = sum([row.sample for row in plan.rows])
-        if masked or full or plan.is_random:
-            rows = buckets.pick_size(self._draw_sizes[full], num_rows)
-            upload = packing.pack_draw(plan, rows, full=full)
-            drawn = self._dispatch(Draw(rows, full), upload, masked=masked)
-        if plan.wants_logprobs:
+        drawn, tops, num_rows = None, None, sum([row.sample for row in plan.rows])
+        if sampler is not Sampler.LARGEST:
+            rows = buckets.pick_size(self._draw_sizes[sampler], num_rows)
+            upload = packing.pack_draw(plan, rows, full=sampler is Sampler.FULL)
+            drawn = self._dispatch(Draw(rows, sampler), upload, masked=plan.is_masked)
+        if wants_logprobs:
             rows = buckets.pick_size(self._top_sizes, num_rows)
             tops = self._dispatch(Tops(rows), packing.pack_draw(plan, rows, full=False))
         pending.take(np.maximum(np.cumsum([row.sample for row in plan.rows]) - 1, 0), drawn, tops)
@@ -320,10 +320,10 @@ class DeviceRunner:
         )
 
     def _read_draws(self) -> None:
-        """Note the sizes of the plain (False) and the full sampler, of masks and of logprobs that are there."""
-        plain, full = (buckets.draw_sizes(self.limits.max_num_seqs, full=full) for full in (False, True))
-        self._draw_sizes = {False: self._ready([Draw(rows, False) for rows in plain])}
-        self._draw_sizes[True] = self._ready([Draw(rows, True) for rows in full])
+        """Note the sizes of samplers, of masks and of logprobs that are there."""
+        sizes = {one: buckets.draw_sizes(self.limits.max_num_seqs, one) for one in Sampler if one}
+        self._draw_sizes = {one: self._ready([Draw(rows, one) for rows in sizes[one]]) for one in sizes}
+        full = sizes[Sampler.FULL]
         self._mask_sizes = self._ready([Masks(rows) for rows in full])
         self._top_sizes = self._ready([Tops(rows) for rows in full])
 
@@ -367,7 +367,7 @@ class DeviceRunner:
     def is_serving(self) -> bool:
         """Whether any plain plan can be carried without compiling, if not in the best size yet.
 
-        The full sampler comes next; a plan that needs it before has it compiled within its step.
+        What draws with controls comes next; a plan that needs it before has it compiled within its step.
         """
         return all(key in self._executables for key in self._programs if programs.is_serving(key, self.limits))
 
@@ -448,7 +448,7 @@ class DeviceRunner:
                     return executable(state.hidden, upload)
                 case Draw():
                     parts = (state.next_pos, state.sampling, self._masked if masked else state.logits, upload)
-                    if key.full:
+                    if key.sampler is Sampler.FULL:
                         last, self._controls, drawn = executable(state.last_token, self._controls, *parts)
                     else:
                         last, drawn = executable(state.last_token, *parts)

@@ -148,10 +148,10 @@ def test_both_sides_of_every_toggle_answer_all_of_the_same_requests(job, timed):
 def test_padding_is_what_the_runner_s_own_choice_of_sizes_carries(timed, monkeypatch):
     carried, dispatch = [], timed.core.runner._dispatch
 
-    def seen(program, *arguments):
+    def seen(program, *arguments, **options):
         size = program.batch if isinstance(program, Decode) else getattr(program, "tokens", 0)
         carried.append(size)
-        return dispatch(program, *arguments)
+        return dispatch(program, *arguments, **options)
 
     monkeypatch.setattr(timed.core.runner, "_dispatch", seen)
     engine = TimedEngine(timed.core, timed.core.limits, StepLog())

@@ -306,7 +306,7 @@ class FakeRunner:
             if row.sample:
                 sampling, seen = self.sampling[row.slot], self.seen[row.slot]
                 assert sampling is not None and seen is not None
-                assert row.full == (sampling.controls is not None), "drawn by the wrong sampler"
+                assert row.sampler is sampling.sampler, "drawn by the wrong one"
                 assert row.logprobs == sampling.logprobs, "a row whose logprobs nobody takes"
                 assert row.masked == sampling.masked, "a row without its mask"
                 among = frozenset(bits_to_ids(next(masks))) if row.masked else None

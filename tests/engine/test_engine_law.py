@@ -21,7 +21,7 @@ from jaxinfer.engine.scheduler import Scheduler
 from jaxinfer.engine.sequence import Forget, Keep, Request, Sequence, State, Structure
 from jaxinfer.engine.validate import validate_request
 from jaxinfer.errors import InvalidRequest
-from jaxinfer.runtime.plan import Controls
+from jaxinfer.runtime.plan import Controls, Sampler
 from jaxinfer.testing.faults import Fault, Faults
 from tests.engine.client import Answer, Client
 from tests.engine.device import BAD, CURSED, VOCAB, WEIGHTS, make_limits, value_of
@@ -246,7 +246,7 @@ def test_the_workloads_reach_what_they_are_meant_to_reach():
     for code in ("non_finite", "step_failed"):
         assert any(answer.code == code for client in clients for answer in client.answers.values()), code
     plans = [plan for client in clients for plan in client.plans]
-    assert sum(plan.is_full for plan in plans) > 100 and not all(plan.is_full for plan in plans)
+    assert 100 < sum(plan.sampler is Sampler.FULL for plan in plans) < len(plans)
     assert any(row.banned for plan in plans for row in plan.rows)
     assert sum(plan.is_masked for plan in plans) > 100 and not all(plan.is_masked for plan in plans)
     assert any(answer.prompt_logprobs for client in clients for answer in client.answers.values())

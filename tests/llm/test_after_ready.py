@@ -65,9 +65,9 @@ class RecordingRunner(DeviceRunner):
         self.num_steps += 1
         return super().run(plan)
 
-    def _dispatch(self, key: Key, upload: np.ndarray, *after: Any) -> Any:
+    def _dispatch(self, key: Key, upload: np.ndarray, *after: Any, **options: Any) -> Any:
         began = time.perf_counter()
-        result = jax.block_until_ready(super()._dispatch(key, upload, *after))
+        result = jax.block_until_ready(super()._dispatch(key, upload, *after, **options))
         self.runs.append(Run(self.num_steps, key, time.perf_counter() - began))
         return result
 

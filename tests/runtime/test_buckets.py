@@ -18,6 +18,7 @@ from jaxinfer.runtime.buckets import (
     pick_extend,
     pick_size,
 )
+from jaxinfer.runtime.plan import Sampler
 from jaxinfer.runtime.programs import Helper
 
 SEQS = [1, 2, 3, 7, 16, 17, 100, 256, 300, 1000, 4096]
@@ -44,7 +45,8 @@ def test_every_step_within_the_budget_has_a_bucket(seqs: int, tokens: int, coars
             bucket = pick_extend(extend, ExtendBucket(count, rows, rows))
             assert bucket.tokens >= count
             assert bucket.rows >= rows
-    num_draws = sum(len(draw_sizes(seqs, full=full)) for full in (False, True))
+    num_draws = sum(len(draw_sizes(seqs, sampler)) for sampler in Sampler if sampler)
+    num_draws += 2 * len(draw_sizes(seqs, Sampler.FULL))  # masks and logprobs
     assert len(decode) + len(extend) + num_draws + len(Helper) <= MAX_EXECUTABLES
 
 
@@ -84,9 +86,9 @@ def test_the_decode_sizes_on_a_gpu_are_those_of_the_design() -> None:
 
 
 def test_the_samplers_come_in_few_sizes() -> None:
-    plain = [draw_sizes(seqs, full=False) for seqs in (1, 16, 100, 256)]
-    assert plain == [(1,), (1, 16), (1, 8, 64, 100), (1, 8, 64, 256)]
-    assert [draw_sizes(seqs, full=True) for seqs in (1, 16, 100, 256)] == [(1,), (1, 16), (32, 100), (32, 256)]
+    plain = [draw_sizes(seqs, Sampler.PLAIN) for seqs in (1, 16, 100, 256)]
+    assert plain == [(1,), (1, 16), (8, 64, 100), (8, 64, 256)]
+    assert [draw_sizes(seqs, Sampler.WIDE) for seqs in (1, 16, 100, 256)] == [(1,), (1, 16), (32, 100), (32, 256)]
 
 
 def test_a_cpu_has_a_dozen_programs() -> None:

@@ -184,6 +184,16 @@ def test_logprobs_are_those_of_the_raw_logits_with_rank_and_the_most_likely() ->
     np.testing.assert_allclose(found.top_values, -np.sort(-exact, axis=-1)[:, :TOP], rtol=1e-5)
 
 
+@pytest.mark.parametrize(("width", "top"), [(3000, 20), (2561, 20), (1000, 5), (700, 20)])
+def test_the_most_likely_are_those_that_sorting_all_would_find(width: int, top: int) -> None:
+    rows = np.random.default_rng(width).integers(-40, 40, (30, width)).astype(np.float32)  # many are equal
+    rows[0] = 1.0
+    rows[1, -3:] = 90.0
+    found, wanted = full.top_of(jnp.asarray(rows), top), jax.lax.top_k(jnp.asarray(rows), top)
+    np.testing.assert_array_equal(np.asarray(found[0]), np.asarray(wanted[0]))
+    np.testing.assert_array_equal(np.asarray(found[1]), np.asarray(wanted[1]))
+
+
 def test_the_most_that_a_request_may_ask_for_fits_a_slot() -> None:
     vocab = 1000
     bias = tuple((i, float(i)) for i in range(MAX_LOGIT_BIAS))
@@ -205,7 +215,7 @@ def drive(runner: DeviceRunner, sampling: Sampling, steps: int, slot: int = 1, o
     found = []
     for _ in range(steps):
         row = sequence.row()
-        row.full, row.logprobs = sampling.controls is not None, True
+        row.logprobs = True
         if row.sampling is not None and sampling.controls is not None:
             row.history = History(TEXT, output, ENDS)
         row.banned = sampling.controls.banned_after(sequence.tokens) if sampling.controls else ()
@@ -299,7 +309,6 @@ def test_a_plain_row_beside_a_full_one_keeps_its_tokens_and_nothing_is_compiled(
         rows = [plain.row()]
         if 2 <= i < 7:  # plain, full, plain again
             rows.append(other.row())
-            rows[1].full = True
             rows[1].history = History(TEXT, [], ENDS) if rows[1].sampling else None
         result = runner.run(Plan(rows)).wait()
         plain.take(result, 0)

@@ -13,6 +13,7 @@ from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends
 from jaxinfer.runtime.buckets import MAX_EXECUTABLES, Decode, decode_sizes, draw_sizes
 from jaxinfer.runtime.memory import GIB, MemoryPlan, gathered_bytes, grid_floor, plan_for, temporary_bytes
 from jaxinfer.runtime.moving import staged_bytes
+from jaxinfer.runtime.plan import Sampler
 from jaxinfer.runtime.programs import Helper
 from tests.support.tiny_runner import TINY
 
@@ -78,7 +79,8 @@ def test_decode_steps_come_by_context_where_xla_attends_on_a_gpu(
     limits = made.limits
     assert (limits.decode_buckets, limits.decode_contexts) == (batches, contexts)
     sizes = decode_sizes(batches, contexts)
-    draws = [draw_sizes(limits.max_num_seqs, full=full) for full in (False, True)]
+    draws = [draw_sizes(limits.max_num_seqs, sampler) for sampler in Sampler if sampler]
+    draws += 2 * draws[-1:]  # masks and logprobs
     assert sum(map(len, (sizes, limits.extend_buckets, *draws))) + len(Helper) <= MAX_EXECUTABLES
     rows = dict(made.rows())
     assert rows["decode attention"] == decode

@@ -9,7 +9,7 @@ import pytest
 
 from jaxinfer.runtime import sampler
 from jaxinfer.runtime.packing import sampling_columns
-from jaxinfer.runtime.plan import Sampling
+from jaxinfer.runtime.plan import Sampler, Sampling
 from jaxinfer.runtime.sampler import gumbel_noise, kept
 
 sample = jax.jit(sampler.draw)
@@ -42,7 +42,7 @@ def oracle(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
     scaled = logits.astype(np.float64) / sampling.temperature
     probabilities = np.exp(scaled - scaled.max())
     if sampling.top_k:
-        probabilities[probabilities < np.sort(probabilities)[-min(sampling.top_k, V)]] = 0
+        probabilities[probabilities < np.sort(probabilities)[-min(sampling.top_k, len(logits))]] = 0
     if sampling.top_p < 1:
         order = np.argsort(-probabilities)
         cumulative = np.cumsum(probabilities[order]) / probabilities.sum()
@@ -119,7 +119,9 @@ def test_a_greedy_row_beside_one_that_draws_keeps_the_steps_token() -> None:
     logits, slots = jnp.asarray(logits_of(3)), 5
     sampling = jnp.zeros((slots, len(columns_of(ON)[0])), jnp.int32).at[2].set(columns_of(ON)[0])
     next_pos, upload = jnp.arange(slots, dtype=jnp.int32), jnp.asarray([[3], [2]])
-    last, tokens = jax.jit(sampler.draw_plain)(jnp.full(slots, 40), next_pos, sampling, logits, upload)
+    last, tokens = jax.jit(sampler.draw_rows, static_argnums=0)(
+        Sampler.PLAIN, jnp.full(slots, 40), next_pos, sampling, logits, upload
+    )
     greedy, drawn = int(jnp.argmax(logits[0])), int(sample(logits[1:2], columns_of(ON), next_pos[2:3])[0])
     assert tokens[:, 0].tolist() == [greedy, drawn]
     assert last.tolist() == [40, 40, drawn, greedy, 40]
@@ -127,15 +129,35 @@ def test_a_greedy_row_beside_one_that_draws_keeps_the_steps_token() -> None:
 
 def test_a_bound_by_digits_is_the_bound_by_halves() -> None:
     numbers = np.random.default_rng(5).integers(0, 2**32, (20, 300), dtype=np.uint32)
-    values, counts = jnp.asarray(numbers), jnp.arange(1, 21)
-
-    def holds(bound: jax.Array) -> jax.Array:
-        return jnp.sum(values >= bound, axis=-1) >= counts
-
-    lowest = jnp.zeros(20, jnp.uint32)
-    by_digits, by_halves = sampler._by_digits(holds, lowest), sampler._by_halves(holds, lowest)
+    given = jnp.asarray(numbers), jnp.ones(numbers.shape, jnp.int32), jnp.arange(1, 21), jnp.zeros(20, jnp.uint32)
+    by_digits, by_halves = sampler._by_digits(*given), sampler._by_halves(*given)
     np.testing.assert_array_equal(np.asarray(by_digits), np.asarray(by_halves))
     np.testing.assert_array_equal(np.asarray(by_digits), -np.sort(-numbers.astype(np.int64))[range(20), range(20)])
+
+
+def test_rows_without_bounds_are_drawn_alike_by_both() -> None:
+    logits = jnp.asarray(logits_of(32))
+    columns = columns_of(*[dataclasses.replace(ON, seed=i, min_p=0.01 * (i % 3)) for i in range(32)])
+    positions = jnp.arange(32, dtype=jnp.int32)
+    drawn = [sampler.draw(logits, columns, positions, one).tolist() for one in (Sampler.PLAIN, Sampler.WIDE)]
+    assert drawn[0] == drawn[1]
+
+
+@pytest.mark.parametrize("width", [8192, 9000])
+def test_small_bounds_are_found_among_few_as_among_all(width: int) -> None:
+    """And beside rows whose bounds are not small, where the row comes in fewer parts than it takes and in more."""
+    scaled = np.random.default_rng(width).normal(size=(24, width)).astype(np.float32) * 3
+    scaled -= scaled.max(axis=-1, keepdims=True)
+    bounds = [(20, 0.8), (1, 1.0), (64, 0.999), (0, 1.0), (65, 1.0), (0, 0.9)]
+    cases = [dataclasses.replace(ON, top_k=k, top_p=p) for k, p in bounds * 4]
+    expected = np.stack([oracle(row, case) > 0 for row, case in zip(scaled, cases, strict=True)])
+    columns = columns_of(*cases)
+    wide = np.asarray(kept(jnp.asarray(scaled), columns, jnp.ones(24, bool), Sampler.WIDE))
+    np.testing.assert_array_equal(wide, expected)
+    few = [i for i, case in enumerate(cases) if case.sampler <= Sampler.BOUNDED]
+    assert len(few) == 16
+    bounded = kept(jnp.asarray(scaled[few]), columns[jnp.asarray(few)], jnp.ones(16, bool), Sampler.BOUNDED)
+    np.testing.assert_array_equal(np.asarray(bounded), expected[few])
 
 
 def test_equal_logits_at_the_kth_place_are_all_kept() -> None:

@@ -117,9 +117,11 @@ def test_a_slot_reused_while_steps_are_in_flight_belongs_to_its_new_owner(runner
 def test_a_prefix_left_in_the_pages_is_used_without_being_computed_again(runner: DeviceRunner) -> None:
     expected = generate(runner, PROMPT, 5, DRAWN, slot=1)[len(PROMPT) :]
     shared = [(0, 1), (1, 2), (2, 3), (3, 50), (4, 51)]  # three full pages of slot 1, then its own
-    row = Row(6, 48, len(PROMPT) - 48, PROMPT[48:], new_pages=shared, sampling=DRAWN, random=True)
+    row = Row(6, 48, len(PROMPT) - 48, PROMPT[48:], new_pages=shared, sampling=DRAWN, sampler=DRAWN.sampler)
     drawn = [int(runner.run(Plan([row])).wait().tokens[0])]
-    drawn += [int(runner.run(Plan([Row(6, len(PROMPT) + i, 1, random=True)])).wait().tokens[0]) for i in range(4)]
+    drawn += [
+        int(runner.run(Plan([Row(6, len(PROMPT) + i, 1, sampler=DRAWN.sampler)])).wait().tokens[0]) for i in range(4)
+    ]
     assert drawn == expected
 
 
@@ -149,10 +151,10 @@ def test_a_decode_step_uploads_only_what_the_one_before_did_not(
     runner.reset()
     brought, dispatch = [], runner._dispatch
 
-    def note(key: Key, upload: np.ndarray | jax.Array, *rest: object) -> object:
+    def note(key: Key, upload: np.ndarray | jax.Array, *rest: object, **options: object) -> object:
         if isinstance(key, Decode):
             brought.append(upload)
-        return dispatch(key, upload, *rest)
+        return dispatch(key, upload, *rest, **options)
 
     monkeypatch.setattr(runner, "_dispatch", note)
     assert generate(runner, PROMPT, 24) == expected

@@ -25,7 +25,7 @@ from jaxinfer.runtime import step as step_functions
 from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends
 from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.cache import ExecutableCache
-from jaxinfer.runtime.plan import Controls, History, Plan, Sampling
+from jaxinfer.runtime.plan import Controls, History, Plan, Sampler, Sampling
 from jaxinfer.runtime.runner import DeviceRunner, PendingStep
 from jaxinfer.runtime.warmup import CompileCounter
 from tests.support.attempts import assert_below
@@ -111,7 +111,7 @@ def test_rows_that_the_full_samplers_small_size_does_not_hold_are_carried_before
     warm: Start, monkeypatch: pytest.MonkeyPatch, *, masked: bool
 ) -> None:
     runner, prompt = warm.runner, PROMPT[:9]
-    late = {programs.Draw(10, True), programs.Masks(10), programs.Tops(10)}
+    late = {programs.Draw(10, Sampler.FULL), programs.Masks(10), programs.Tops(10)}
     expected = generate(runner, prompt, 1)[-1]
     runner.reset()
     there = {key: executable for key, executable in runner._executables.items() if key not in late}
@@ -125,8 +125,7 @@ def test_rows_that_the_full_samplers_small_size_does_not_hold_are_carried_before
     )
     rows = [Driven(slot, prompt, free, sampling).row() for slot in (1, 2)]
     for row in rows:
-        row.full = row.logprobs = True
-        row.masked, row.history = masked, History(prompt, [])
+        row.logprobs, row.masked, row.history = True, masked, History(prompt, [])
     pending = runner.run(Plan(rows))
     if masked:
         pending.draw(np.full((2, -(-LIMITS.vocab_size // 32)), -1, np.int32))

@@ -108,7 +108,7 @@ class Driven:
         row = Row(
             self.slot, self.computed, count, known, end == len(self.tokens), new, self.sampling if first else None
         )
-        row.random = self.sampling.temperature > 0
+        row.sampler = self.sampling.sampler
         self.computed = end
         return row
 
