@@ -170,7 +170,7 @@ def client_rate(load: Load, processes: int) -> float:
             server = stack.enter_context(program("mock_server"))
             url = f"http://127.0.0.1:{int(_line(server))}"
             calm = msgspec.structs.replace(load, url=url, rate=0.0, input_tokens=8, shared_tokens=0)
-            at_once = min(part.at_once, MOST_OF_MOCKS)  # where a rate is asked for, nobody is kept from being there
+            at_once = min(part.at_once, MOST_OF_MOCKS) if load.rate else part.at_once  # a rate keeps nobody waiting
             parts.append(msgspec.structs.replace(part, load=calm, at_once=at_once, interrupts=False))
         good = [outcome for outcome in drive(parts).outcomes if not outcome.error]
         return output_rate(good) if good else 0.0

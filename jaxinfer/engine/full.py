@@ -1,4 +1,4 @@
-"""What a sequence's rows carry beside their tokens, and what the full sampler's results add to its Outputs."""
+"""What a sequence's rows carry beside their tokens, and what its logprobs add to its Outputs."""
 
 from jaxinfer.engine.pooled import num_pooled
 from jaxinfer.engine.sequence import Output, Sequence, TokenLogprobs

@@ -78,7 +78,7 @@ def controlled_logits(
     positions: jax.Array,
     banned: jax.Array,
 ) -> jax.Array:
-    """f32[L, V]: the logits after bias, masks and penalties; rows whose flags name none of them stay as they are.
+    """f32[L, V]: the logits after bias, what is forbidden, and penalties; rows whose flags name none stay as they are.
 
     slots, positions: i32[L].    columns: i32[L, len(SamplingColumn)].    banned: i32[L, n], beyond V for none.
     """

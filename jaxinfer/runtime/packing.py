@@ -181,7 +181,8 @@ def page_updates(rows: list[Row]) -> np.ndarray:
     return np.array(entries, np.int32).reshape(-1, len(PageColumn))
 
 
-# All packers return a fresh array: on a CPU device the step may read this very memory after the call returns.
+# A packer returns a fresh array, or one that is the runner's from then on (Pending.draw): on a CPU device the step may
+# read this very memory after the call returns.
 
 
 def pack_decode(plan: Plan, batch: int) -> np.ndarray:

@@ -236,7 +236,7 @@ class Pending(Protocol):
         """Dispatch the draws of a masked plan: once, and before the next step is run.
 
         masks: i32[masked rows, ceil(V / 32)], in the order of the rows: a bit for each token that may be drawn, the
-        lowest first.
+        lowest first. From then on nobody may change it.
         """
 
     def wait(self) -> StepResult:

@@ -61,7 +61,7 @@ class Helper(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Masks:
-    """What grammars leave of so many rows of logits, for either sampler."""
+    """What grammars leave of so many rows of logits, for any sampler."""
 
     rows: int
 
@@ -212,20 +212,28 @@ def _move_programs(limits: Limits, state: DeviceState) -> list[Program]:
     ]
 
 
+def samplers(platform: str) -> tuple[Sampler, ...]:
+    """Those that come, the least able first. A CPU computes one side of a conditional alone, so that the wide one does
+    what the two before it would; to compile them as well would take it seconds."""
+    return (Sampler.WIDE, Sampler.FULL) if platform == "cpu" else tuple(Sampler)[1:]
+
+
 def _draw_programs(limits: Limits, state: DeviceState, controls: ControlState) -> list[Program]:
     """The samplers at their sizes."""
     array = functools.partial(_upload, state.next_pos.sharding)
     make = functools.partial(Program, options=_options(state))
     last, result = state.last_token, []
     after = (state.next_pos, state.sampling, state.logits)
-    for sampler in (Sampler.PLAIN, Sampler.BOUNDED, Sampler.WIDE):
+    (device,) = last.sharding.device_set
+    *plainer, full = samplers(device.platform)
+    for sampler in plainer:
         draw = functools.partial(draw_rows, sampler)
         for rows in draw_sizes(limits.max_num_seqs, sampler):
             arguments, drawn = (last, *after, array(rows, len(DrawColumn))), (last, array(rows, 1))
             result.append(make(Draw(rows, sampler), draw, arguments, (0,), drawn, to_host=True))
-    for rows in draw_sizes(limits.max_num_seqs, Sampler.FULL):
+    for rows in draw_sizes(limits.max_num_seqs, full):
         arguments, drawn = (last, controls, *after, array(rows, DRAW_WIDTH)), (last, controls, array(rows, 1))
-        result.append(make(Draw(rows, Sampler.FULL), draw_full, arguments, (0, 1), drawn, to_host=True))
+        result.append(make(Draw(rows, full), draw_full, arguments, (0, 1), drawn, to_host=True))
     return result
 
 

@@ -139,6 +139,7 @@ class DeviceRunner:
         self._decode_sizes = buckets.decode_sizes(limits.decode_buckets, limits.decode_contexts)
         self._decode_ready = self._decode_sizes
         self._extend_ready = limits.extend_buckets
+        self._samplers = programs.samplers(device.platform)
         self._read_draws()
         self._cache: ExecutableCache | None = None
         self._common = ""  # what all keys of the cache share
@@ -215,11 +216,12 @@ class DeviceRunner:
     def _draw(self, plan: Plan, pending: PendingStep) -> None:
         """Let a sampler look at the logits that a step has left, if some row's token is not their largest, and take
         the logprobs of what was drawn."""
-        sampler, wants_logprobs = plan.sampler, plan.wants_logprobs
-        if sampler is Sampler.LARGEST and not wants_logprobs:
+        wanted, wants_logprobs = plan.sampler, plan.wants_logprobs
+        if wanted is Sampler.LARGEST and not wants_logprobs:
             return
         drawn, tops, num_rows = None, None, sum([row.sample for row in plan.rows])
-        if sampler is not Sampler.LARGEST:
+        if wanted is not Sampler.LARGEST:
+            sampler = next(one for one in self._draw_sizes if one >= wanted)
             rows = buckets.pick_size(self._draw_sizes[sampler], num_rows)
             upload = packing.pack_draw(plan, rows, full=sampler is Sampler.FULL)
             drawn = self._dispatch(Draw(rows, sampler), upload, masked=plan.is_masked)
@@ -321,7 +323,7 @@ class DeviceRunner:
 
     def _read_draws(self) -> None:
         """Note the sizes of samplers, of masks and of logprobs that are there."""
-        sizes = {one: buckets.draw_sizes(self.limits.max_num_seqs, one) for one in Sampler if one}
+        sizes = {one: buckets.draw_sizes(self.limits.max_num_seqs, one) for one in self._samplers}
         self._draw_sizes = {one: self._ready([Draw(rows, one) for rows in sizes[one]]) for one in sizes}
         full = sizes[Sampler.FULL]
         self._mask_sizes = self._ready([Masks(rows) for rows in full])
@@ -367,7 +369,8 @@ class DeviceRunner:
     def is_serving(self) -> bool:
         """Whether any plain plan can be carried without compiling, if not in the best size yet.
 
-        What draws with controls comes next; a plan that needs it before has it compiled within its step.
+        What draws with controls or masks comes next, and logprobs; a plan that needs them before has them compiled
+        within its step.
         """
         return all(key in self._executables for key in self._programs if programs.is_serving(key, self.limits))
 

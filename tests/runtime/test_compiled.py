@@ -12,6 +12,7 @@ from jaxinfer.checkpoint.dummy import dummy_params
 from jaxinfer.config import ExtendBucket
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import step
+from jaxinfer.runtime.backends import XLA_ONLY
 from jaxinfer.runtime.buckets import Decode, decode_sizes
 from jaxinfer.runtime.programs import Helper, Key, Program
 from jaxinfer.runtime.runner import DeviceRunner
@@ -109,11 +110,16 @@ def test_bfloat16_programs_update_every_state_buffer_in_place(bfloat16_runner: D
 
 
 @pytest.mark.gpu
-def test_mosaic_programs_update_every_state_buffer_in_place() -> None:
-    device = gpu()
-    backends = all_mosaic(MOSAIC_TINY, MOSAIC_LIMITS.page_size, device)
+@pytest.mark.parametrize("contexts", [None, (), (64,)], ids=["mosaic", "xla", "xla-by-context"])
+def test_programs_for_a_gpu_update_every_state_buffer_in_place(contexts: tuple[int, ...] | None) -> None:
+    """contexts: for which XLA's decode attention comes without a loop; None: every op is Mosaic's."""
+    device, limits, backends = gpu(), MOSAIC_LIMITS, XLA_ONLY
+    if contexts is None:
+        backends = all_mosaic(MOSAIC_TINY, limits.page_size, device)
+    else:
+        limits = dataclasses.replace(limits, decode_contexts=contexts)
     params = dummy_params(dense.parameters(MOSAIC_TINY), MOSAIC_TINY.dtype, 0, device)
-    runner = DeviceRunner(MOSAIC_TINY, dense, params, MOSAIC_LIMITS, device, backends)
+    runner = DeviceRunner(MOSAIC_TINY, dense, params, limits, device, backends)
     runner.warm_up(lambda *progress: None)
     small = {hlo_shape(leaf) for leaf in jax.tree.leaves((runner._state, runner._controls)) if leaf.ndim < 5}
     check_all(runner, small)  # of such shapes a step also computes: XLA joins them with others in its fusions

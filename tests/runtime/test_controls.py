@@ -318,12 +318,14 @@ def test_a_plain_row_beside_a_full_one_keeps_its_tokens_and_nothing_is_compiled(
     assert runner.compiles_after_ready == compiled
 
 
-def test_masks_say_what_may_be_drawn_of_their_slots_alone(runner: DeviceRunner) -> None:
+@pytest.mark.parametrize("controls", [None, Controls(frequency_penalty=1.5)], ids=["plain", "full"])
+def test_masks_say_what_may_be_drawn_of_their_slots_alone(runner: DeviceRunner, controls: Controls | None) -> None:
     words = -(-TINY.vocab_size // 32)
-    first = Driven(1, [5, 6, 7], itertools.count(1), Sampling(temperature=1.0, seed=3, masked=True))
+    masked = Sampling(temperature=1.0, seed=3, controls=controls, masked=True)
+    first = Driven(1, [5, 6, 7], itertools.count(1), masked)
     plain = Driven(2, [5, 6, 7], itertools.count(20), Sampling(temperature=1.0, seed=3))
     rows = [first.row(), plain.row()]
-    rows[0].masked = True
+    rows[0].masked, rows[0].history = True, History([5, 6, 7], [])
     for token in (9, 40, 96):
         mask = np.zeros((1, words), np.int32)
         mask.view(np.uint32)[0, token // 32] = 1 << token % 32

@@ -10,6 +10,7 @@ from jaxinfer.runtime.packing import (
     SamplingColumn,
     pack_decode,
     pack_extend,
+    pack_masks,
     page_updates,
     sampling_columns,
 )
@@ -62,3 +63,17 @@ def test_every_step_gets_memory_of_its_own() -> None:
     none = page_updates([])
     assert not np.shares_memory(pack_extend(plan, layout, none), pack_extend(plan, layout, none))
     assert not np.shares_memory(pack_decode(plan, 2), pack_decode(plan, 2))
+
+
+def test_masks_lie_where_their_rows_logits_do() -> None:
+    """A row that draws nothing has no logits; one without a mask may draw all."""
+    rows = [
+        Row(1, 0, 4, [1, 2, 3, 4], sample=False),
+        Row(2, 5, 1),
+        Row(3, 5, 1, masked=True),
+        Row(4, 5, 1, masked=True),
+    ]
+    masks = np.array([[1, 2], [3, 4]], np.int32)
+    packed = pack_masks(Plan(rows), masks, 5)
+    assert packed.tolist() == [[-1, -1], [1, 2], [3, 4], [-1, -1], [-1, -1]]
+    assert pack_masks(Plan(rows[2:]), masks, 2) is masks

@@ -127,8 +127,9 @@ def test_a_greedy_row_beside_one_that_draws_keeps_the_steps_token() -> None:
     assert last.tolist() == [40, 40, drawn, greedy, 40]
 
 
-def test_a_bound_by_digits_is_the_bound_by_halves() -> None:
-    numbers = np.random.default_rng(5).integers(0, 2**32, (20, 300), dtype=np.uint32)
+@pytest.mark.parametrize("width", [300, 9000], ids=["four bits a pass", "two"])
+def test_a_bound_by_digits_is_the_bound_by_halves(width: int) -> None:
+    numbers = np.random.default_rng(5).integers(0, 2**32, (20, width), dtype=np.uint32)
     given = jnp.asarray(numbers), jnp.ones(numbers.shape, jnp.int32), jnp.arange(1, 21), jnp.zeros(20, jnp.uint32)
     by_digits, by_halves = sampler._by_digits(*given), sampler._by_halves(*given)
     np.testing.assert_array_equal(np.asarray(by_digits), np.asarray(by_halves))

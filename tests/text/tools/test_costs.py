@@ -70,7 +70,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("strict", [False, True], ids=["", "strict"])
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_it_is_held_left_free_or_refused_in_half_a_second(name, strict, form):
+def test_it_is_held_left_free_or_refused_in_a_second(name, strict, form):
     schema = json.loads(json.dumps(SCHEMAS[name]))
     assert len(json.dumps(schema)) < MAX_TOOL_BYTES
     use = ToolUse({"f": schema}, due=True, strict=frozenset("f" if strict else ""))
@@ -85,7 +85,7 @@ def test_it_is_held_left_free_or_refused_in_half_a_second(name, strict, form):
             assert re.search("a grammar of at most" + "|more than can be looked at" * strict, str(refusal))
         return time.thread_time() - begun
 
-    assert any(seconds() < 0.5 for _ in range(3)), "what others use of the machine seldom spoils three in a row"
+    assert any(seconds() < 1 for _ in range(3)), "what others use of the machine seldom spoils three in a row"
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
