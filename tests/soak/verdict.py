@@ -56,8 +56,8 @@ def flat_law(name: str, what: str, first: Sequence[int], last: Sequence[int]) ->
 def engine_laws(samples: Sequence[Sample], settle_s: float, window_s: float) -> list[Law]:
     """Each engine process is judged from when it is `settle_s` old; those that did not live for long are not."""
     seen = [(sample.at_s, sample.engine) for sample in samples if sample.engine is not None]
-    text = f"{len(seen)} of {len(samples)} looks found an engine process; at least half"
-    laws = [Law("engines", text, 2 * len(seen) >= len(samples))]
+    text = f"{len(seen)} of {len(samples)} looks found an engine process; at least a tenth"
+    laws = [Law("engines", text, 10 * len(seen) >= len(samples))]
     for pid, life in groupby(seen, lambda pair: pair[1].pid):
         lived = list(life)
         settled = [pair for pair in lived if pair[0] >= lived[0][0] + settle_s]
