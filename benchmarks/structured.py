@@ -25,6 +25,7 @@ from jaxinfer.bench.load import Ask
 from jaxinfer.bench.outcomes import first_tokens, gaps, output_rate
 from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.steps import StepLog, Timed, TimedEngine
+from jaxinfer.bench.suites.toggles import SCHEMA as FORECAST
 from jaxinfer.config import EngineConfig
 from jaxinfer.engine.sequence import Structure
 from jaxinfer.text.grammar.source import Constraint, source_of
@@ -48,14 +49,6 @@ ORDER = record(
         "note": {"anyOf": [{"type": "string", "maxLength": 60}, {"type": "null"}]},
         "items": {"type": "array", "items": record(ITEM), "minItems": 2, "maxItems": 5},
         "address": record({"street": NAME, "city": NAME, "postal_code": {"type": "string", "pattern": "^[0-9]{5}$"}}),
-    }
-)
-FORECAST = record(
-    {
-        "temperature_celsius": {"type": "integer", "minimum": 0, "maximum": 99},
-        "chance_of_rain_percent": {"type": "integer", "minimum": 0, "maximum": 99},
-        "wind_direction": {"enum": ["north", "east", "south", "west"]},
-        "is_weekend": {"type": "boolean"},
     }
 )
 
