@@ -247,7 +247,8 @@ def pack_draw(plan: Plan, size: int, *, full: bool) -> np.ndarray:
     out[:, len(DrawColumn) :] = NO_ID
     for i, row in enumerate(row for row in plan.rows if row.sample):
         out[i, DrawColumn.SLOT] = row.slot
-        out[i, len(DrawColumn) : len(DrawColumn) + len(row.banned)] = row.banned
+        if full:  # logprobs are taken of rows that ban, too
+            out[i, len(DrawColumn) : len(DrawColumn) + len(row.banned)] = row.banned
     return out
 
 

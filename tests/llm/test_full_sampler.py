@@ -95,6 +95,17 @@ def test_a_bad_word_of_one_token_or_several_is_never_said(llm, tokenizer):
     assert answer(llm, max_tokens=30, bad_words=[one]).token_ids != plain.token_ids
 
 
+def test_logprobs_of_a_step_that_bans_several_tokens_are_those_of_what_came(llm, tokenizer):
+    plain = answer(llm, max_tokens=3).token_ids
+    words = [tokenizer.decode([*plain[:2], last]) for last in (plain[2], *range(16, 20))]
+    assert all(tokenizer.encode(word, add_special_tokens=False)[:-1] == plain[:2] for word in words)
+    found = answer(llm, bad_words=words, logprobs=2)
+    assert found.token_ids[:2] == plain[:2]
+    assert found.token_ids == answer(llm, bad_words=words).token_ids
+    assert found.token_ids[2] not in (plain[2], *range(16, 20))
+    assert [found.token_ids[i] in one for i, one in enumerate(found.logprobs)] == [True] * 12
+
+
 def test_what_leaves_nothing_to_draw_is_refused(llm, tokenizer):
     word = tokenizer.decode([50])
     ids = tokenizer.encode(word, add_special_tokens=False)

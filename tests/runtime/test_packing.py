@@ -4,11 +4,13 @@ import numpy as np
 
 from jaxinfer.config import ExtendBucket
 from jaxinfer.runtime.packing import (
+    NO_ID,
     ROW_WIDTH,
     ExtendLayout,
     RowColumn,
     SamplingColumn,
     pack_decode,
+    pack_draw,
     pack_extend,
     pack_masks,
     page_updates,
@@ -54,6 +56,14 @@ def test_an_extend_step_lies_where_its_layout_says() -> None:
     assert not rows[1:, len(RowColumn) :].any()
     pages = upload[layout.pages_start :].reshape(-1, 3)
     np.testing.assert_array_equal(pages[:4], [[2, 0, 5], [2, 1, 6], [1, 0, 9], [0, 0, 0]])
+
+
+def test_what_is_banned_travels_to_the_full_sampler_alone() -> None:
+    plan = Plan([Row(3, 10, 1, banned=[7, 9]), Row(2, 4, 1, [5], sample=False), Row(1, 16, 1)])
+    full = pack_draw(plan, 4, full=True)
+    np.testing.assert_array_equal(full[:, :3], [[3, 7, 9], [1, NO_ID, NO_ID], [0, NO_ID, NO_ID], [0, NO_ID, NO_ID]])
+    assert (full[:, 3:] == NO_ID).all()
+    np.testing.assert_array_equal(pack_draw(plan, 4, full=False), [[3], [1], [0], [0]])
 
 
 def test_every_step_gets_memory_of_its_own() -> None:
