@@ -5,7 +5,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,6 +13,8 @@ import numpy as np
 
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.text.grammar.endings import Endings
+from jaxinfer.text.grammar.known import Known
+from jaxinfer.text.grammar.places import Places, places_of
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher, LLTokenizer
@@ -131,20 +133,59 @@ class _Pieces(dict[int, bytes]):
 
 
 class _Matcher:
-    """A Grammar."""
+    """A Grammar. Of tokens that its masks allow, llguidance is told when it is asked the next time; of what is known
+    of a place it is not asked.
+    """
 
-    def __init__(self, matcher: "LLMatcher", pieces: _Pieces, endings: Endings | None = None) -> None:
-        self.matcher = matcher
+    def __init__(
+        self,
+        matcher: "LLMatcher",
+        pieces: _Pieces,
+        endings: Endings | None = None,
+        known: Known | None = None,
+        places: Places | None = None,
+    ) -> None:
+        """known, places: what is known of places, and those that its answers come to, if any can be told."""
+        self._matcher = matcher
         self._pieces = pieces
         self._endings = endings
+        self._known = known
+        self._places = places
+        self._place = None if places is None else places.start
+        self._untold: list[int] = []
+        self.mask: np.ndarray | None = None  # where it stands, once that has been asked for
+
+    @property
+    def matcher(self) -> "LLMatcher":
+        """llguidance's, told of all tokens."""
+        if self._untold:
+            self._matcher.consume_tokens(self._untold)
+            self._untold = []
+        return self._matcher
+
+    @property
+    def key(self) -> Hashable | None:
+        """The same wherever the same tokens may come; None: nothing is known of that."""
+        if self._place is None or self._places is None or (key := self._places.key(self._place)) is None:
+            return None
+        return self._places, key
 
     def copy(self) -> "_Matcher":
-        return _Matcher(self.matcher.deep_copy(), self._pieces, self._endings)
+        found = _Matcher(self.matcher.deep_copy(), self._pieces, self._endings, self._known, self._places)
+        found._place = self._place
+        return found
 
     def accept(self, token_id: int) -> None:
-        self.matcher.consume_token(token_id)
+        if self._place is not None and self._places is not None:
+            self._place = self._places.after(self._place, self._pieces[token_id])
+        mask, self.mask = self.mask, None
+        if self._place is not None and mask is not None and mask[token_id // 32] >> token_id % 32 & 1:
+            self._untold.append(token_id)
+        else:
+            self.matcher.consume_token(token_id)
 
     def accept_text(self, text: bytes) -> None:
+        self._place = self.mask = None
         self.matcher.consume_tokens(self._pieces.vocabulary.tokenize_bytes(text))
 
     def spell(self, token_id: int) -> bytes:
@@ -152,10 +193,16 @@ class _Matcher:
 
     @property
     def error(self) -> str:
-        return reason_of(self.matcher.get_error()) if self.matcher.is_error() else ""
+        return reason_of(self._matcher.get_error()) if self._matcher.is_error() else ""
 
     def forced(self) -> list[int]:
-        return list(self.matcher.compute_ff_tokens())
+        key = self.key
+        found = None if self._known is None or key is None else self._known.forced(key)
+        if found is None:
+            found = list(self.matcher.compute_ff_tokens())
+            if self._known is not None and key is not None:
+                self._known.add_forced(key, found)
+        return found
 
     @property
     def endings(self) -> Endings:
@@ -213,9 +260,11 @@ class Compiler:
         self._lock = threading.Lock()
         self._vocabulary = self._pool.submit(lambda: new_vocabulary(read_tokenizer(), vocab_size, eos_token_ids))
         self._executor = self._pool.submit(_new_executor)
+        self._longest = self._pool.submit(lambda: _longest(self.vocabulary))
         self._pieces: _Pieces | None = None
         self._endings: Endings | None = None
         self._endings_lock = threading.Lock()
+        self._at_places = Known(vocab_size)
 
     @property
     def vocabulary(self) -> "LLTokenizer":
@@ -255,7 +304,8 @@ class Compiler:
         endings = self._read_endings() if closes else None
         with self._lock:
             pieces = self._pieces = self._pieces or _Pieces(self.vocabulary)
-        matcher = _Matcher(new_matcher(self.vocabulary, text), pieces, endings)
+        compiled = new_matcher(self.vocabulary, text)
+        matcher = _Matcher(compiled, pieces, endings, self._at_places, places_of(text, self._longest.result()))
         # the first mask costs most: what it finds out is kept for all copies
         self.fill([matcher], np.zeros((1, -(-self.vocabulary.vocab_size // 32)), np.int32))
         return matcher
@@ -268,10 +318,34 @@ class Compiler:
             return self._endings
 
     def fill(self, grammars: Sequence[Grammar], masks: np.ndarray) -> None:
+        matchers = [grammar for grammar in grammars if isinstance(grammar, _Matcher)]
+        keys = [matcher.key for matcher in matchers]
+        unknown = self._at_places.fill(keys, masks)
+        if unknown:
+            self._find_out(matchers, keys, unknown, masks)
+        for matcher, mask in zip(matchers, masks, strict=True):
+            matcher.mask = mask
+
+    def _find_out(
+        self, matchers: list[_Matcher], keys: list[Hashable | None], unknown: list[int], masks: np.ndarray
+    ) -> None:
+        """Ask llguidance for these rows' masks, once where places are the same."""
+        firsts: dict[Hashable, int] = {}
+        others = [i for i in unknown if keys[i] is not None and firsts.setdefault(keys[i], i) != i]
+        asked = [i for i in unknown if keys[i] is None or firsts[keys[i]] == i]
+        self._ask(matchers, asked, masks)
+        good = [i for i in asked if not matchers[i].error]
+        self._at_places.add([keys[i] for i in good], masks[good])
+        broken = [i for i in others if matchers[firsts[keys[i]]].error]
+        self._ask(matchers, broken, masks)
+        for i in set(others).difference(broken):
+            masks[i] = masks[firsts[keys[i]]]
+
+    def _ask(self, matchers: list[_Matcher], rows: list[int], masks: np.ndarray) -> None:
         from llguidance.numpy import fill_next_token_bitmask_par
 
-        pairs = [(grammar.matcher, index) for index, grammar in enumerate(grammars) if isinstance(grammar, _Matcher)]
-        fill_next_token_bitmask_par(self._executor.result(), pairs, masks)
+        if rows:
+            fill_next_token_bitmask_par(self._executor.result(), [(matchers[i].matcher, i) for i in rows], masks)
 
     def spread[T, R](self, call: Callable[[list[T]], R], items: list[T]) -> "list[Future[R]]":
         num_shares = min(self._num_asking, len(items))
@@ -280,6 +354,11 @@ class Compiler:
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
         self._asking.shutdown(cancel_futures=True)
+
+
+def _longest(vocabulary: "LLTokenizer") -> int:
+    """Bytes of the longest token. Takes 0.1 s where the vocabulary is large."""
+    return max(len(vocabulary.decode_bytes([token])) for token in range(vocabulary.vocab_size))
 
 
 def _new_executor() -> "LLExecutor":

@@ -11,6 +11,8 @@ from jaxinfer.text.tools.opening import Opening
 Kind = Literal["json_schema", "regex", "choice", "grammar", "structural_tag", "tools"]
 _SPACE = r"[\x20\x0A\x0D\x09]{1,8}"  # more, and a model that is lost fills its answer with it
 MAX_TEXT_CHARS = 2 << 20  # of a grammar as it is compiled: structural tags and definitions can be written many times
+_START, _JSON = "%llguidance {}\nstart: ", "%json "
+JSON_SCHEMA = _START + _JSON  # with which a grammar that is one schema begins; the schema follows
 ANY_TEXT = r"TEXT: /(.|\n)*/"
 
 
@@ -57,7 +59,7 @@ def source_of(constraint: Constraint, control_tokens: Mapping[str, int]) -> str:
             return _tags(json.loads(constraint.value), constraint.strict, control_tokens)
     body = _body(constraint)
     if constraint.calls is None:
-        return f"%llguidance {{}}\nstart: {body}"
+        return f"{_START}{body}"
     calls = constraint.calls.replace("\nstart: ", "\ncalls: ", 1)
     return f"{calls}\nstart: calls | answer\nanswer: {body}"
 
@@ -76,7 +78,7 @@ def quoted(text: str) -> str:
 
 def _body(constraint: Constraint) -> str:
     if constraint.kind == "json_schema":
-        return f"%json {guided(json.loads(constraint.value), strict=constraint.strict)}"
+        return f"{_JSON}{guided(json.loads(constraint.value), strict=constraint.strict)}"
     if constraint.kind == "choice":
         return " | ".join(quoted(option) for option in json.loads(constraint.value))
     from llguidance import regex_to_lark

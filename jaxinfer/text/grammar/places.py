@@ -1,0 +1,338 @@
+"""Places of a JSON schema: two answers that stand at the same one may go on in the same ways.
+
+What may follow a value depends on what is around it, not on the value. So a place is the names and numbers of the
+objects and arrays that are open, and the text of the value that has begun; of a string that is bounded in length alone
+not even that, but how far away the bounds are.
+"""
+
+import json
+from collections.abc import Hashable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from jaxinfer.text.grammar.source import JSON_SCHEMA
+
+MAX_RAW = 64  # bytes of a value that is kept as it is: two long ones that are alike are rare
+MAX_NODES = 20_000
+MAX_FOUND = 1024  # steps from one place to another
+MAX_CHOICES = 4  # within one another
+_SPACES = b" \n\r\t"
+_CLASSES = {"string": b'"', "object": b"{", "array": b"[", "null": b"n", "boolean": b"tf"}
+_CLASSES |= dict.fromkeys(("integer", "number"), b"-0123456789")
+_NOTES = {"title", "description", "default", "examples", "deprecated", "$comment", "$schema", "$defs", "definitions"}
+_BOUNDS = {"string": ("minLength", "maxLength"), "array": ("minItems", "maxItems")}
+_KEYWORDS = {
+    "string": {"minLength", "maxLength"},
+    "object": {"properties", "required", "additionalProperties"},
+    "array": {"items", "minItems", "maxItems"},
+}
+
+
+class Node:
+    """What one part of a schema says of where an answer stands in a value of its. kind "other": nothing.
+
+    bounds: of a string's characters and of an array's items; None: there is none.    inner: of a value within, by an
+    object's names, or of all others.    by_first: which node says more, by the first byte of a value.
+    """
+
+    __slots__ = ("bounds", "by_first", "inner", "kind", "names")
+
+    def __init__(self) -> None:
+        self.kind = "other"
+        self.bounds: tuple[int, int | None] = 0, None
+        self.names: Mapping[str | int | None, Node] = {}
+        self.inner = self
+        self.by_first: Mapping[int, Node] = {}
+
+
+# What an answer is in the middle of. due: a value or an array's end comes next.    after: a value; what is around it
+# goes on.    name_due: a name or an object's end.    colon: after a name.    other: a value that is kept as it is.
+type Phase = Literal["due", "string", "other", "name_due", "name", "colon", "after"]
+
+
+class Open(NamedTuple):
+    """An object or array that is open. mark: an object's newest name, -1 for one that its schema does not list, None
+    for none; or how many of an array's items are whole."""
+
+    around: "Open | None"
+    node: Node
+    mark: str | int | None
+
+
+class Place(NamedTuple):
+    """Where an answer stands. length: white space since the last sign; of a string, its whole characters.
+
+    raw: of a name, of a value kept as it is, of a character of which bytes are missing.    node: of a string.
+    depth: brackets of a value kept as it is; -1: it has none.    quoted: 0 outside of its texts, 1 in one, 2 after a
+    backslash.    is_long: raw is not all of it.
+    """
+
+    phase: Phase
+    open: Open | None
+    length: int = 0
+    raw: bytes = b""
+    node: Node | None = None
+    depth: int = 0
+    quoted: int = 0
+    is_long: bool = False
+
+
+def places_of(text: str, longest: int) -> "Places | None":
+    """Of a grammar's text that is one schema (see source.source_of). None: of others nothing is known."""
+    if not text.startswith(JSON_SCHEMA):
+        return None
+    try:
+        schema = json.loads(text.removeprefix(JSON_SCHEMA))
+        return Places({name: part for name, part in schema.items() if name != "x-guidance"}, longest)
+    except (ValueError, RecursionError):
+        return None
+
+
+class Places:
+    """Those of one schema. longest: the most bytes of a token."""
+
+    def __init__(self, schema: Any, longest: int) -> None:
+        self._root = _Reader(schema).root
+        self._longest = longest
+        self._found: dict[tuple[Place, bytes], Place | None] = {}
+        self.start = Place("due", None)
+
+    def key(self, place: Place) -> Hashable | None:
+        """The same for places after which the same tokens may come; None: nothing is known of it."""
+        if place.is_long:
+            return None
+        if place.phase != "string":
+            return place
+        assert place.node is not None
+        least, most = place.node.bounds
+        far = self._longest
+        left = far if most is None else min(most - place.length, far)
+        return place.phase, place.open, place.raw, min(max(least - place.length, 0), far), left
+
+    def after(self, place: Place, text: bytes) -> Place | None:
+        """Where it stands after so much more; None where that is none of the schema's."""
+        if place.phase == "string" and not place.raw and _is_plain(text):
+            return Place("string", place.open, place.length + len(text), b"", place.node)
+        if (place, text) not in self._found:
+            if len(self._found) == MAX_FOUND:
+                self._found.clear()
+            now: Place | None = place
+            for byte in text:
+                now = None if now is None else self._next(now, byte)
+            self._found[place, text] = now
+        return self._found[place, text]
+
+    def _next(self, place: Place, byte: int) -> Place | None:
+        match place.phase:
+            case "string":
+                return _in_string(place, byte)
+            case "other":
+                return self._in_other(place, byte)
+            case "name":
+                return _in_name(place, byte)
+        if byte in _SPACES:
+            return place._replace(length=place.length + 1)
+        match place.phase:
+            case "due":
+                return self._begin(place, byte)
+            case "name_due":
+                if byte == ord('"'):
+                    return Place("name", place.open)
+                return _close(place, byte) if place.quoted == 0 else None
+            case "colon":
+                return Place("due", place.open) if byte == ord(":") else None
+        return _go_on(place, byte)
+
+    def _begin(self, place: Place, byte: int) -> Place | None:
+        """With the first byte of a value."""
+        around = place.open
+        if around is not None and around.node.kind == "array" and around.mark == 0 and byte == ord("]"):
+            return _close(place, byte)
+        node = self._root if around is None else around.node.inner
+        if around is not None and around.node.kind == "object":
+            node = around.node.names.get(around.mark, node)
+        for _ in range(MAX_CHOICES):
+            node = node.by_first.get(byte, node)
+        match (node.kind, chr(byte)):
+            case ("string", '"'):
+                return Place("string", around, node=node)
+            case ("object", "{"):
+                return Place("name_due", Open(around, node, None))
+            case ("array", "["):
+                return Place("due", Open(around, node, 0))
+        other = Place("other", around, depth=-1)
+        return self._in_other(other if chr(byte) not in '"{[' else other._replace(depth=0), byte)
+
+    def _in_other(self, place: Place, byte: int) -> Place | None:
+        """A value that is kept as it is ends with its last bracket or quote, or with what follows it."""
+        if place.depth < 0 and byte in b" \n\r\t,]}":
+            return self._next(_whole(place.open), byte)
+        depth, quoted = place.depth, place.quoted
+        if quoted == 2:
+            quoted = 1
+        elif quoted == 1:
+            quoted = {ord('"'): 0, ord("\\"): 2}.get(byte, 1)
+        else:
+            quoted = int(byte == ord('"'))
+            depth += (byte in b"{[") - (byte in b"}]")
+        if depth == 0 and quoted == 0:
+            return _whole(place.open)
+        is_long = place.is_long or len(place.raw) >= MAX_RAW
+        raw = b"" if is_long else place.raw + bytes([byte])
+        return Place("other", place.open, 0, raw, None, depth, quoted, is_long)
+
+
+def _is_plain(text: bytes) -> bool:
+    """Whether each byte is a character of a JSON string that stands for itself."""
+    return text.isascii() and b'"' not in text and b"\\" not in text
+
+
+def _in_string(place: Place, byte: int) -> Place | None:
+    if byte == ord('"') and not place.raw:
+        return _whole(place.open)
+    raw = place.raw + bytes([byte])
+    if raw[:1] == b"\\":
+        is_whole = len(raw) == 6 if raw[1:2] == b"u" else len(raw) == 2
+        if is_whole and raw[1:3] in (b"ud", b"uD"):  # half of a character
+            return Place("other", place.open, quoted=1, is_long=True)
+    else:
+        try:
+            is_whole = bool(raw.decode())
+        except UnicodeDecodeError as error:
+            if error.reason != "unexpected end of data":
+                return None
+            is_whole = False
+    return place._replace(length=place.length + 1, raw=b"") if is_whole else place._replace(raw=raw)
+
+
+def _in_name(place: Place, byte: int) -> Place | None:
+    if byte == ord('"') and not place.quoted:
+        assert place.open is not None
+        try:
+            name = json.loads(b'"%b"' % place.raw)
+        except ValueError:
+            return None
+        known = place.open.node.names
+        return Place("colon", place.open._replace(mark=name if name in known else -1))
+    escaped = int(byte == ord("\\") and not place.quoted)
+    return place._replace(raw=place.raw + bytes([byte]), quoted=escaped, is_long=len(place.raw) >= MAX_RAW)
+
+
+def _whole(around: Open | None) -> Place:
+    """After a value."""
+    if around is not None and around.node.kind == "array":
+        assert isinstance(around.mark, int)
+        least, most = around.node.bounds
+        around = around._replace(mark=min(around.mark + 1, max(least, most or 0, 1)))
+    return Place("after", around)
+
+
+def _go_on(place: Place, byte: int) -> Place | None:
+    """After a value, with a comma or the end of what is around it."""
+    if byte != ord(","):
+        return _close(place, byte)
+    if place.open is None:
+        return None
+    if place.open.node.kind == "array":
+        return Place("due", place.open)
+    return Place("name_due", place.open, quoted=1)
+
+
+def _close(place: Place, byte: int) -> Place | None:
+    if place.open is None or byte != ord("]" if place.open.node.kind == "array" else "}"):
+        return None
+    return _whole(place.open.around)
+
+
+def _is_schema(part: Any) -> bool:
+    """Or none, which any value is of."""
+    return part is None or isinstance(part, bool | dict)
+
+
+def _new_any() -> Node:
+    """Of every value."""
+    found, text, record, items = Node(), Node(), Node(), Node()
+    text.kind, record.kind, items.kind = "string", "object", "array"
+    record.inner = items.inner = found
+    found.by_first = {ord('"'): text, ord("{"): record, ord("["): items}
+    return found
+
+
+class _Reader:
+    """Nodes of a schema, each part of it read once."""
+
+    def __init__(self, schema: Any) -> None:
+        self._schema = schema
+        self._refs: dict[str, Node] = {}
+        self._count = 0
+        self._any = _new_any()
+        self.root = self._read(schema)
+
+    def _read(self, schema: Any) -> Node:
+        """Of one part. Its references are read once."""
+        if schema is None or isinstance(schema, bool):
+            return self._any
+        if not isinstance(schema, dict):
+            return Node()
+        if not schema.keys() - _NOTES:
+            return self._any
+        if schema.keys() - _NOTES != {"$ref"}:
+            return self._describe(Node(), schema)
+        ref = str(schema["$ref"])
+        if ref not in self._refs:
+            self._refs[ref] = Node()
+            part = self._part(ref)
+            if isinstance(part, dict) and part.keys() - _NOTES != {"$ref"}:
+                self._describe(self._refs[ref], part)
+        return self._refs[ref]
+
+    def _part(self, ref: str) -> Any:
+        """What a reference within the schema names; None: nothing."""
+        first, *names = ref.split("/")
+        part = self._schema if first == "#" else None
+        for name in names:
+            part = part.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(part, dict) else None
+        return part
+
+    def _describe(self, node: Node, schema: dict[str, Any]) -> Node:
+        kind, rest = schema.get("type"), schema.keys() - _NOTES
+        self._count += 1
+        if self._count > MAX_NODES:
+            return node
+        if rest in ({"anyOf"}, {"oneOf"}):
+            node.by_first = self._either(schema[rest.pop()])
+        if not isinstance(kind, str) or kind not in _KEYWORDS or rest - {"type"} - _KEYWORDS[kind]:
+            return node
+        if kind == "object":
+            names, required = schema.get("properties", {}), schema.get("required", [])
+            others = schema.get("additionalProperties")
+            if not (isinstance(names, dict) and isinstance(required, list) and _is_schema(others)):
+                return node
+            if any(name not in names for name in required):
+                return node
+            node.names = {name: self._read(part) for name, part in names.items()}
+            node.inner = self._read(others)
+        else:
+            least, most = (schema.get(name) for name in _BOUNDS[kind])
+            if not (isinstance(least, int | None) and isinstance(most, int | None) and _is_schema(schema.get("items"))):
+                return node
+            node.bounds = least or 0, most
+            node.inner = self._read(schema.get("items"))
+        node.kind = kind
+        return node
+
+    def _either(self, parts: list[Any]) -> dict[int, Node]:
+        """By a value's first byte the one alternative that it can be of."""
+        found: dict[int, list[Node]] = {byte: [] for byte in b'"{['}
+        for part in parts:
+            node, firsts = self._read(part), self._firsts(part)
+            for byte, nodes in found.items():
+                if byte in firsts:
+                    nodes.append(node)
+        return {byte: nodes[0] for byte, nodes in found.items() if len(nodes) == 1}
+
+    def _firsts(self, schema: Any) -> bytes:
+        """With what its values may begin, as far as somebody has said."""
+        if isinstance(schema, dict) and schema.keys() - _NOTES == {"$ref"}:
+            schema = self._part(str(schema["$ref"]))
+        kind = schema.get("type") if isinstance(schema, dict) else None
+        return _CLASSES.get(kind, b'"{[') if isinstance(kind, str) else b'"{['

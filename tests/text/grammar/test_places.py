@@ -1,0 +1,160 @@
+"""Places: wherever two answers to a schema stand at the same one, llguidance says the same of what may come next."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+from llguidance.numpy import fill_next_token_bitmask
+
+from jaxinfer.text.grammar import places as module
+from jaxinfer.text.grammar.compiler import new_matcher
+from jaxinfer.text.grammar.places import Places, places_of
+from jaxinfer.text.grammar.source import Constraint, source_of
+from tests.support.grammars import root_schema
+from tests.support.schemas.corpus import corpus
+
+MOST_TOKENS = 60
+SCHEMAS = [case.schema for case in corpus() if not case.refused]
+TENTH = random.Random(5).sample(SCHEMAS, len(SCHEMAS) // 10)
+
+
+def bits(mask):
+    return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
+
+
+def faults(schema, vocabulary, draw, answers):
+    """Where a key stood for two different sets of tokens; and how often one was met again, of how many steps."""
+    text = source_of(Constraint("json_schema", json.dumps(schema)), {})
+    places, start = places_of(text, 16), new_matcher(vocabulary, text)
+    known, found, num_met, num_steps = {}, [], 0, 0
+    for _ in range(answers):
+        matcher, place, answer = start.deep_copy(), places.start, b""
+        for _ in range(MOST_TOKENS):
+            mask = np.zeros((1, -(-vocabulary.vocab_size // 32)), np.int32)
+            fill_next_token_bitmask(matcher, mask, 0)
+            usable = bits(mask[0])
+            says = usable, matcher.compute_ff_tokens() if len(usable) == 1 else None
+            key = None if place is None else places.key(place)
+            num_steps += 1
+            if key is not None and known.setdefault(key, (says, answer))[0] != says:
+                found.append(f"{json.dumps(schema)}: {answer!r} is not {known[key][1]!r}")
+            num_met += key is not None and known[key][1] != answer
+            # signs more often than words, so that answers come to their ends
+            token = min(draw.choices(usable, k=draw.choice([1, 4])))
+            if token == vocabulary.eos_token or not matcher.consume_token(token):
+                break
+            piece = vocabulary.decode_bytes([token])
+            place, answer = None if place is None else places.after(place, piece), answer + piece
+            if place is None:
+                found.append(f"{json.dumps(schema)}: {answer!r} is at no place")
+                break
+    return found, num_met, num_steps
+
+
+def check(schemas, vocabulary, answers):
+    draw, num_met, num_steps = random.Random(3), 0, 0
+    for schema in schemas:
+        found, met, steps = faults(schema, vocabulary, draw, answers)
+        assert found == []
+        num_met, num_steps = num_met + met, num_steps + steps
+    return num_met / num_steps
+
+
+def test_the_same_tokens_may_come_at_the_same_place(vocabulary):
+    assert check(TENTH, vocabulary, 6) > 0.2
+    draw = random.Random(11)
+    assert check([root_schema(draw)[0] for _ in range(40)], vocabulary, 6) > 0.2
+
+
+@pytest.mark.slow
+def test_the_same_tokens_may_come_at_the_same_place_of_every_schema(vocabulary):
+    assert check(SCHEMAS, vocabulary, 20) > 0.3
+    draw = random.Random(12)
+    assert check([root_schema(draw)[0] for _ in range(500)], vocabulary, 20) > 0.3
+
+
+NAME = {"type": "string", "minLength": 2, "maxLength": 6}
+LIST = {"type": "array", "items": {"type": "null"}, "minItems": 2, "maxItems": 3}
+PAIR = {"type": "object", "properties": {"a": NAME, "b": LIST}, "required": ["a"], "additionalProperties": False}
+
+
+@pytest.mark.parametrize("schema", [NAME, LIST, PAIR])
+def test_who_forgets_numbers_and_names_is_found_out(vocabulary, monkeypatch, schema):
+    monkeypatch.setattr(Places, "key", lambda self, place: (place.phase, place.raw))
+    assert faults(schema, vocabulary, random.Random(3), 40)[0]
+
+
+def key(schema, text, longest=16):
+    places = Places(schema, longest)
+    place = places.after(places.start, text.encode())
+    return None if place is None else places.key(place)
+
+
+def same(schema, first, second):
+    places = Places(schema, 16)
+    keys = [places.key(places.after(places.start, text.encode())) for text in (first, second)]
+    assert None not in keys
+    return keys[0] == keys[1]
+
+
+def test_what_a_text_says_is_no_matter_but_how_long_it_is():
+    assert same(PAIR, '{"a":"xyz', '{"a":"é\\n✓')
+    assert not same(PAIR, '{"a":"xyz', '{"a":"xy')
+    assert same({"type": "string"}, '"xyz', '"')
+    assert same({"type": "string", "maxLength": 50}, '"xyz', '"')  # no token is that long
+    assert not same({"type": "string", "pattern": "x"}, '"xyz', '"xyy')
+    assert not same({"type": "string"}, '"x\\', '"x')
+    assert same(PAIR, '{"a":"xyz"', '{"a" : "ab"')
+
+
+def test_a_value_that_is_whole_is_no_matter():
+    assert same(PAIR, '{"a":"xyz","b":[', '{"a":"ab", "b": [')
+    assert not same(PAIR, '{"a":"xyz","b":[null', '{"a":"xyz","b":[null,null')
+    either = {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"enum": ["x", 2.5]}]}}
+    assert same(either, '[1,2.5,"x",', "[-17 ,3,12,")
+    assert not same(either, "[1", "[2")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "items": [{"type": "null"}, {"type": "integer"}]},
+        {"type": "array", "prefixItems": [{"type": "null"}], "items": {"type": "integer"}},
+        {"type": "array", "contains": {"type": "null"}},
+        {"type": "array", "maxItems": 3.0},
+        {"type": ["array", "null"]},
+        {"allOf": [{"type": "array"}]},
+        {"$ref": "#anchor"},
+        {"$ref": "#/$defs/missing"},
+    ],
+)
+def test_of_what_is_not_understood_the_whole_text_counts(schema):
+    assert not same(schema, "[null,null", "[null, null")
+
+
+def test_an_object_that_must_have_what_it_does_not_list_is_not_understood():
+    schema = {"type": "object", "properties": {"a": {}}, "required": ["a", "b", "c"]}
+    assert not same(schema, '{"a":1,"b":1', '{"a":2,"c":1')
+    assert same(schema | {"required": ["a"]}, '{"a":1,"b":1,"d":1,', '{"a":2,"c":2,')
+
+
+def test_long_values_that_are_kept_as_they_are_have_no_key():
+    digits = "1" * module.MAX_RAW
+    assert key({"type": "integer"}, digits) is not None
+    assert key({"type": "integer"}, digits + "1") is None
+    assert key({"type": "array", "items": {"type": "integer"}}, f"[{digits}1,") is not None
+
+
+def test_references_and_choices_lead_to_what_they_name():
+    tree = {"$defs": {"node": PAIR | {"properties": PAIR["properties"] | {"left": {"$ref": "#/$defs/node"}}}}}
+    tree["$ref"] = "#/$defs/node"
+    assert same(tree, '{"a":"xyz","left":{"a":"xy', '{"a":"abc","left":{"a":"zz')
+    assert same({"anyOf": [{"type": "null"}, NAME]}, '"xyz', '"abc')
+    assert not same({"anyOf": [{"$ref": "#"}]}, '"xyz', '"abc')  # there is no end to it
+    assert not same({"anyOf": [NAME, {"type": "string", "pattern": "x"}]}, '"xyz', '"abc')
+
+
+def test_what_is_no_schema_has_no_places():
+    assert places_of('%llguidance {}\nstart: "a"', 16) is None
+    assert places_of(source_of(Constraint("json_schema", "true"), {}), 16) is not None
