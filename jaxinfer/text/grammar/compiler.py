@@ -5,7 +5,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.text.grammar.endings import Endings
-from jaxinfer.text.grammar.known import Known
+from jaxinfer.text.grammar.known import Key, Known
 from jaxinfer.text.grammar.places import Places, places_of
 
 if TYPE_CHECKING:
@@ -150,8 +150,9 @@ class _Matcher:
         self._pieces = pieces
         self._endings = endings
         self._known = known
-        self._places = places
+        self.places = places
         self._place = None if places is None else places.start
+        self._last: int | None = None
         self._untold: list[int] = []
         self.mask: np.ndarray | None = None  # where it stands, once that has been asked for
 
@@ -164,20 +165,21 @@ class _Matcher:
         return self._matcher
 
     @property
-    def key(self) -> Hashable | None:
+    def key(self) -> Key | None:
         """The same wherever the same tokens may come; None: nothing is known of that."""
-        if self._place is None or self._places is None or (key := self._places.key(self._place)) is None:
+        if self._place is None or self.places is None or (key := self.places.key(self._place, self._last)) is None:
             return None
-        return self._places, key
+        return self.places, key
 
     def copy(self) -> "_Matcher":
-        found = _Matcher(self.matcher.deep_copy(), self._pieces, self._endings, self._known, self._places)
-        found._place = self._place
+        found = _Matcher(self.matcher.deep_copy(), self._pieces, self._endings, self._known, self.places)
+        found._place, found._last = self._place, self._last
         return found
 
     def accept(self, token_id: int) -> None:
-        if self._place is not None and self._places is not None:
-            self._place = self._places.after(self._place, self._pieces[token_id])
+        if self._place is not None and self.places is not None:
+            self._place = self.places.after(self._place, self._pieces[token_id])
+            self._last = token_id
         mask, self.mask = self.mask, None
         if self._place is not None and mask is not None and mask[token_id // 32] >> token_id % 32 & 1:
             self._untold.append(token_id)
@@ -282,10 +284,20 @@ class Compiler:
                 while (
                     len(self._known) > MAX_COMPILED or len(self._known) > 1 and self._known_chars > MAX_COMPILED_CHARS
                 ):
-                    self._known_chars -= len(self._known.popitem(last=False)[0][0])
+                    self._forget(*self._known.popitem(last=False))
             else:
                 self._known.move_to_end(key)
             return found
+
+    def _forget(self, key: tuple[str, bool], compiled: "Future[Grammar]") -> None:
+        """It was not asked for longest. Answers that are under way go on."""
+        self._known_chars -= len(key[0])
+
+        def forget(done: "Future[Grammar]") -> None:
+            if not done.cancelled() and done.exception() is None and isinstance(grammar := done.result(), _Matcher):
+                self._at_places.forget(grammar.places)
+
+        compiled.add_done_callback(forget)
 
     def counts(self) -> Compiles:
         """Safe from any thread."""
@@ -327,19 +339,20 @@ class Compiler:
             matcher.mask = mask
 
     def _find_out(
-        self, matchers: list[_Matcher], keys: list[Hashable | None], unknown: list[int], masks: np.ndarray
+        self, matchers: list[_Matcher], keys: list[Key | None], unknown: list[int], masks: np.ndarray
     ) -> None:
         """Ask llguidance for these rows' masks, once where places are the same."""
-        firsts: dict[Hashable, int] = {}
-        others = [i for i in unknown if keys[i] is not None and firsts.setdefault(keys[i], i) != i]
-        asked = [i for i in unknown if keys[i] is None or firsts[keys[i]] == i]
+        firsts: dict[Key | int, int] = {}
+        like = {i: firsts.setdefault(keys[i] or i, i) for i in unknown}
+        asked = [i for i, first in like.items() if i == first]
         self._ask(matchers, asked, masks)
-        good = [i for i in asked if not matchers[i].error]
+        broken = {i for i in asked if matchers[i].error}  # of which the others know nothing
+        good = [i for i in asked if i not in broken]
         self._at_places.add([keys[i] for i in good], masks[good])
-        broken = [i for i in others if matchers[firsts[keys[i]]].error]
-        self._ask(matchers, broken, masks)
-        for i in set(others).difference(broken):
-            masks[i] = masks[firsts[keys[i]]]
+        self._ask(matchers, [i for i, first in like.items() if i != first and first in broken], masks)
+        for i, first in like.items():
+            if i != first and first not in broken:
+                masks[i] = masks[first]
 
     def _ask(self, matchers: list[_Matcher], rows: list[int], masks: np.ndarray) -> None:
         from llguidance.numpy import fill_next_token_bitmask_par

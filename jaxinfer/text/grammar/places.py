@@ -9,9 +9,10 @@ import json
 from collections.abc import Hashable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from jaxinfer.text.grammar.source import JSON_SCHEMA
+from jaxinfer.text.grammar.source import GUIDANCE, JSON_SCHEMA
 
-MAX_RAW = 64  # bytes of a value that is kept as it is: two long ones that are alike are rare
+MAX_RAW = 64  # bytes of a name or value that is kept as it is: two long ones that are alike are rare
+MAX_OPEN = 64  # objects and arrays within one another; an answer that goes deeper is followed no further
 MAX_NODES = 20_000
 MAX_FOUND = 1024  # steps from one place to another
 MAX_CHOICES = 4  # within one another
@@ -30,8 +31,9 @@ _KEYWORDS = {
 class Node:
     """What one part of a schema says of where an answer stands in a value of its. kind "other": nothing.
 
-    bounds: of a string's characters and of an array's items; None: there is none.    inner: of a value within, by an
-    object's names, or of all others.    by_first: which node says more, by the first byte of a value.
+    bounds: of a string's characters and of an array's items; None: there is none.    names: an object's, as llguidance
+    spells them: spelt otherwise it is a name that the schema does not list.    inner: what is said of a value within
+    that has none of them.    by_first: which node says more, by the first byte of a value.
     """
 
     __slots__ = ("bounds", "by_first", "inner", "kind", "names")
@@ -39,7 +41,7 @@ class Node:
     def __init__(self) -> None:
         self.kind = "other"
         self.bounds: tuple[int, int | None] = 0, None
-        self.names: Mapping[str | int | None, Node] = {}
+        self.names: Mapping[bytes | int | None, Node] = {}
         self.inner = self
         self.by_first: Mapping[int, Node] = {}
 
@@ -51,11 +53,12 @@ type Phase = Literal["due", "string", "other", "name_due", "name", "colon", "aft
 
 class Open(NamedTuple):
     """An object or array that is open. mark: an object's newest name, -1 for one that its schema does not list, None
-    for none; or how many of an array's items are whole."""
+    for none; or how many of an array's items are whole.    depth: it is the so manieth within one another."""
 
     around: "Open | None"
     node: Node
-    mark: str | int | None
+    mark: bytes | int | None
+    depth: int
 
 
 class Place(NamedTuple):
@@ -82,44 +85,53 @@ def places_of(text: str, longest: int) -> "Places | None":
         return None
     try:
         schema = json.loads(text.removeprefix(JSON_SCHEMA))
-        return Places({name: part for name, part in schema.items() if name != "x-guidance"}, longest)
+        if not isinstance(schema, dict) or schema.pop("x-guidance", None) not in GUIDANCE:
+            return None  # a client's own, in Lark, which may read white space in its own way
+        return Places(schema, longest)
     except (ValueError, RecursionError):
         return None
 
 
 class Places:
-    """Those of one schema. longest: the most bytes of a token."""
+    """Those of one schema, for one thread. longest: the most bytes of a token."""
 
     def __init__(self, schema: Any, longest: int) -> None:
         self._root = _Reader(schema).root
         self._longest = longest
         self._found: dict[tuple[Place, bytes], Place | None] = {}
+        self.is_over = False  # its grammar has been forgotten: nothing is to be kept of it any more
         self.start = Place("due", None)
 
-    def key(self, place: Place) -> Hashable | None:
-        """The same for places after which the same tokens may come; None: nothing is known of it."""
-        if place.is_long:
+    def key(self, place: Place, last: int | None) -> Hashable | None:
+        """The same for places after which the same tokens may come; None: nothing is known of it.
+
+        last: the token that came last. Where the next byte is forced, llguidance looks for the tokens that a tokenizer
+        would go on with after it; in a string that may become longer none is.
+        """
+        if place.is_long or self.is_over:
             return None
         if place.phase != "string":
-            return place
+            return place, last
         assert place.node is not None
         least, most = place.node.bounds
         far = self._longest
         left = far if most is None else min(most - place.length, far)
-        return place.phase, place.open, place.raw, min(max(least - place.length, 0), far), left
+        needed = min(max(least - place.length, 0), far)
+        return place.open, place.raw, needed, left, None if left and not place.raw else last
 
     def after(self, place: Place, text: bytes) -> Place | None:
         """Where it stands after so much more; None where that is none of the schema's."""
         if place.phase == "string" and not place.raw and _is_plain(text):
             return Place("string", place.open, place.length + len(text), b"", place.node)
-        if (place, text) not in self._found:
+        step = place, text
+        if step not in self._found:
             if len(self._found) == MAX_FOUND:
                 self._found.clear()
             now: Place | None = place
             for byte in text:
                 now = None if now is None else self._next(now, byte)
-            self._found[place, text] = now
-        return self._found[place, text]
+            self._found[step] = now
+        return self._found[step]
 
     def _next(self, place: Place, byte: int) -> Place | None:
         match place.phase:
@@ -152,13 +164,14 @@ class Places:
             node = around.node.names.get(around.mark, node)
         for _ in range(MAX_CHOICES):
             node = node.by_first.get(byte, node)
+        depth = 1 if around is None else around.depth + 1
         match (node.kind, chr(byte)):
             case ("string", '"'):
                 return Place("string", around, node=node)
             case ("object", "{"):
-                return Place("name_due", Open(around, node, None))
+                return Place("name_due", Open(around, node, None, depth)) if depth <= MAX_OPEN else None
             case ("array", "["):
-                return Place("due", Open(around, node, 0))
+                return Place("due", Open(around, node, 0, depth)) if depth <= MAX_OPEN else None
         other = Place("other", around, depth=-1)
         return self._in_other(other if chr(byte) not in '"{[' else other._replace(depth=0), byte)
 
@@ -207,14 +220,11 @@ def _in_string(place: Place, byte: int) -> Place | None:
 def _in_name(place: Place, byte: int) -> Place | None:
     if byte == ord('"') and not place.quoted:
         assert place.open is not None
-        try:
-            name = json.loads(b'"%b"' % place.raw)
-        except ValueError:
-            return None
-        known = place.open.node.names
-        return Place("colon", place.open._replace(mark=name if name in known else -1))
+        is_listed = not place.is_long and place.raw in place.open.node.names
+        return Place("colon", place.open._replace(mark=place.raw if is_listed else -1))
     escaped = int(byte == ord("\\") and not place.quoted)
-    return place._replace(raw=place.raw + bytes([byte]), quoted=escaped, is_long=len(place.raw) >= MAX_RAW)
+    is_long = place.is_long or len(place.raw) >= MAX_RAW
+    return Place("name", place.open, raw=b"" if is_long else place.raw + bytes([byte]), quoted=escaped, is_long=is_long)
 
 
 def _whole(around: Open | None) -> Place:
@@ -286,9 +296,9 @@ class _Reader:
         return self._refs[ref]
 
     def _part(self, ref: str) -> Any:
-        """What a reference within the schema names; None: nothing."""
+        """What a reference within the schema names; None: nothing, or it is written in some other way."""
         first, *names = ref.split("/")
-        part = self._schema if first == "#" else None
+        part = self._schema if first == "#" and "%" not in ref else None
         for name in names:
             part = part.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(part, dict) else None
         return part
@@ -309,7 +319,10 @@ class _Reader:
                 return node
             if any(name not in names for name in required):
                 return node
-            node.names = {name: self._read(part) for name, part in names.items()}
+            spelt = {name: json.dumps(name, ensure_ascii=False)[1:-1].encode() for name in names}
+            if max(map(len, spelt.values()), default=0) > MAX_RAW:
+                return node
+            node.names = {spelt[name]: self._read(part) for name, part in names.items()}
             node.inner = self._read(others)
         else:
             least, most = (schema.get(name) for name in _BOUNDS[kind])

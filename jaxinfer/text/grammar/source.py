@@ -10,6 +10,9 @@ from jaxinfer.text.tools.opening import Opening
 
 Kind = Literal["json_schema", "regex", "choice", "grammar", "structural_tag", "tools"]
 _SPACE = r"[\x20\x0A\x0D\x09]{1,8}"  # more, and a model that is lost fills its answer with it
+GUIDANCE = tuple(  # how schemas are read; strict or not
+    {"whitespace_pattern": _SPACE, "coerce_one_of": not strict, "lenient": not strict} for strict in (False, True)
+)
 MAX_TEXT_CHARS = 2 << 20  # of a grammar as it is compiled: structural tags and definitions can be written many times
 _START, _JSON = "%llguidance {}\nstart: ", "%json "
 JSON_SCHEMA = _START + _JSON  # with which a grammar that is one schema begins; the schema follows
@@ -68,8 +71,7 @@ def guided(schema: Any, *, strict: bool) -> str:
     """A schema as JSON with our way of reading it: bounded white space, and unless strict what can be kept of it."""
     if isinstance(schema, bool):
         schema = {} if schema else {"not": {}}
-    how = {"whitespace_pattern": _SPACE, "coerce_one_of": not strict, "lenient": not strict}
-    return json.dumps({**schema, "x-guidance": how}, ensure_ascii=False)
+    return json.dumps({**schema, "x-guidance": GUIDANCE[strict]}, ensure_ascii=False)
 
 
 def quoted(text: str) -> str:

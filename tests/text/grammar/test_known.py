@@ -9,6 +9,7 @@ import pytest
 from jaxinfer.text.grammar import compiler as module
 from jaxinfer.text.grammar.compiler import Compiler
 from jaxinfer.text.grammar.known import Known
+from jaxinfer.text.grammar.places import Places
 from jaxinfer.text.grammar.source import Constraint, source_of
 
 VOCAB, END = 352, 322
@@ -27,6 +28,7 @@ TEXTS = [
     source_of(Constraint("json_schema", json.dumps(ORDER)), {}),
     source_of(Constraint("json_schema", json.dumps({"type": "object"})), {}),
     source_of(Constraint("regex", "[a-c]{3,12}(xx|yz)"), {}),
+    source_of(Constraint("json_schema", json.dumps({"type": "array"})), {}),
 ]
 
 
@@ -122,21 +124,53 @@ def test_what_is_broken_is_known_to_nobody(compiled, monkeypatch):
 
 def test_the_place_that_nobody_asked_for_longest_goes_first():
     known = Known(64, max_places=2)
+    a, b, c, d = ((Places({}, 8), name) for name in "abcd")
     rows = np.array([[1, 2], [3, 4], [5, 6]], np.int32)
-    known.add(["a", None, "b"], rows)
-    known.add_forced("a", [7])
+    known.add([a, None, b], rows)
+    known.add_forced(a, [7])
     masks = np.zeros((3, 2), np.int32)
-    assert known.fill(["a", None, "c"], masks) == [1, 2]
+    assert known.fill([a, None, c], masks) == [1, 2]
     assert masks.tolist() == [[1, 2], [0, 0], [0, 0]]
-    known.add(["c", "c"], rows[1:])
-    assert known.fill(["a", "c", "b"], masks) == [2]
+    known.add([c, c], rows[1:])
+    assert known.fill([a, c, b], masks) == [2]
     assert masks[:2].tolist() == [[1, 2], [3, 4]]
-    assert known.forced("a") == [7]
-    known.add(["b"], rows[2:])
-    known.add(["d"], rows[:1])
-    assert known.fill(["a", "c"], masks[:2]) == [0, 1]
-    assert known.forced("a") is None
-    known.add_forced("a", [8])
-    assert known.forced("a") is known.forced("d") is None
-    assert known.fill(["d", "b"], masks[:2]) == []
+    assert known.forced(a) == [7]
+    known.add([b], rows[2:])
+    known.add([d], rows[:1])
+    assert known.fill([a, c], masks[:2]) == [0, 1]
+    assert known.forced(a) is None
+    known.add_forced(a, [8])
+    assert known.forced(a) is known.forced(d) is None
+    assert known.fill([d, b], masks[:2]) == []
     assert masks[:2].tolist() == [[1, 2], [5, 6]]
+
+
+def test_grammars_that_are_forgotten_leave_nothing(compiled, monkeypatch):
+    monkeypatch.setattr(module, "MAX_COMPILED", 2)
+    compiled._at_places = known = Known(VOCAB, 9)
+    for number in range(30):
+        text = source_of(Constraint("json_schema", json.dumps({"type": "array", "maxItems": number})), {})
+        grammar = compiled.compile(text).result().copy()
+        masks_of(compiled, [grammar])
+        grammar.accept(compiled.vocabulary.tokenize_str("[")[0])
+        masks_of(compiled, [grammar])
+        kept = {key[0] for key in known._rows}
+        assert len(kept) <= 2 and len(known._rows) <= 4
+    assert grammar.places in kept
+    compiled._forget(*compiled._known.popitem())
+    assert grammar.places not in {key[0] for key in known._rows}
+    masks_of(compiled, [grammar])  # under way: it goes on, and leaves nothing
+    grammar.accept(compiled.vocabulary.tokenize_str("[")[0])
+    assert not grammar.error and bits(masks_of(compiled, [grammar])[0])
+    assert grammar.places not in {key[0] for key in known._rows}
+
+
+def test_an_answer_of_any_depth_goes_on(compiled):
+    grammars = [compiled.compile(TEXTS[3]).result().copy() for _ in range(2)]
+    (bracket,) = compiled.vocabulary.tokenize_str("[")
+    for _ in range(1500):
+        masks = masks_of(compiled, grammars)
+        assert bracket in bits(masks[0]) and (masks[0] == masks[1]).all()
+        for grammar in grammars:
+            grammar.accept(bracket)
+    assert not grammars[0].error

@@ -6,17 +6,41 @@ import random
 import numpy as np
 import pytest
 from llguidance.numpy import fill_next_token_bitmask
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from jaxinfer.text.grammar import places as module
-from jaxinfer.text.grammar.compiler import new_matcher
+from jaxinfer.text.grammar.compiler import new_matcher, new_vocabulary
 from jaxinfer.text.grammar.places import Places, places_of
 from jaxinfer.text.grammar.source import Constraint, source_of
 from tests.support.grammars import root_schema
-from tests.support.schemas.corpus import corpus
+from tests.support.schemas.corpus import accepted, corpus
 
 MOST_TOKENS = 60
-SCHEMAS = [case.schema for case in corpus() if not case.refused]
+CASES = [case for case in corpus() if not case.refused]
+SCHEMAS = [case.schema for case in CASES]
 TENTH = random.Random(5).sample(SCHEMAS, len(SCHEMAS) // 10)
+QWENS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+SIGNS = {"type": "object", "properties": {"_id": {"type": "string"}, "$ref": {}, "@type": {"enum": ["_a", "$"]}}}
+SIGNS |= {"required": ["_id", "$ref", "@type"], "additionalProperties": False}
+
+
+@pytest.fixture(scope="module")
+def of_json():
+    """A vocabulary learnt from JSON, split as Qwen's is: signs join with what is beside them in many ways."""
+    found = Tokenizer(models.BPE())
+    split = pre_tokenizers.Split(Regex(QWENS), behavior="isolated")
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    found.pre_tokenizer = pre_tokenizers.Sequence([split, level])
+    found.decoder = decoders.ByteLevel()
+    texts = [text for case in CASES for text in accepted(case)] + ['{"_id":"x","$ref":1,"@type":"_a"}'] * 9
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    found.train_from_iterator(
+        texts, trainers.BpeTrainer(vocab_size=1200, initial_alphabet=alphabet, show_progress=False)
+    )
+    found.add_special_tokens([AddedToken("<end>", special=True, normalized=False)])
+    return new_vocabulary(found.to_str(), found.get_vocab_size(), [found.token_to_id("<end>")])
 
 
 def bits(mask):
@@ -26,16 +50,17 @@ def bits(mask):
 def faults(schema, vocabulary, draw, answers):
     """Where a key stood for two different sets of tokens; and how often one was met again, of how many steps."""
     text = source_of(Constraint("json_schema", json.dumps(schema)), {})
-    places, start = places_of(text, 16), new_matcher(vocabulary, text)
+    longest = max(len(vocabulary.decode_bytes([token])) for token in range(vocabulary.vocab_size))
+    places, start = places_of(text, longest), new_matcher(vocabulary, text)
     known, found, num_met, num_steps = {}, [], 0, 0
     for _ in range(answers):
-        matcher, place, answer = start.deep_copy(), places.start, b""
+        matcher, place, answer, token = start.deep_copy(), places.start, b"", None
         for _ in range(MOST_TOKENS):
             mask = np.zeros((1, -(-vocabulary.vocab_size // 32)), np.int32)
             fill_next_token_bitmask(matcher, mask, 0)
             usable = bits(mask[0])
             says = usable, matcher.compute_ff_tokens() if len(usable) == 1 else None
-            key = None if place is None else places.key(place)
+            key = None if place is None else places.key(place, token)
             num_steps += 1
             if key is not None and known.setdefault(key, (says, answer))[0] != says:
                 found.append(f"{json.dumps(schema)}: {answer!r} is not {known[key][1]!r}")
@@ -61,17 +86,19 @@ def check(schemas, vocabulary, answers):
     return num_met / num_steps
 
 
-def test_the_same_tokens_may_come_at_the_same_place(vocabulary):
-    assert check(TENTH, vocabulary, 6) > 0.2
+def test_the_same_tokens_may_come_at_the_same_place(vocabulary, of_json):
     draw = random.Random(11)
-    assert check([root_schema(draw)[0] for _ in range(40)], vocabulary, 6) > 0.2
+    schemas = [SIGNS, *TENTH, *(root_schema(draw)[0] for _ in range(40))]
+    assert check(schemas, vocabulary, 6) > 0.2
+    assert check(schemas[::3], of_json, 6) > 0.2
 
 
 @pytest.mark.slow
-def test_the_same_tokens_may_come_at_the_same_place_of_every_schema(vocabulary):
-    assert check(SCHEMAS, vocabulary, 20) > 0.3
+def test_the_same_tokens_may_come_at_the_same_place_of_every_schema(vocabulary, of_json):
     draw = random.Random(12)
-    assert check([root_schema(draw)[0] for _ in range(500)], vocabulary, 20) > 0.3
+    schemas = [SIGNS, *SCHEMAS, *(root_schema(draw)[0] for _ in range(500))]
+    assert check(schemas, vocabulary, 20) > 0.3
+    assert check(schemas, of_json, 10) > 0.2
 
 
 NAME = {"type": "string", "minLength": 2, "maxLength": 6}
@@ -81,19 +108,25 @@ PAIR = {"type": "object", "properties": {"a": NAME, "b": LIST}, "required": ["a"
 
 @pytest.mark.parametrize("schema", [NAME, LIST, PAIR])
 def test_who_forgets_numbers_and_names_is_found_out(vocabulary, monkeypatch, schema):
-    monkeypatch.setattr(Places, "key", lambda self, place: (place.phase, place.raw))
+    monkeypatch.setattr(Places, "key", lambda self, place, last: (place.phase, place.raw, last))
     assert faults(schema, vocabulary, random.Random(3), 40)[0]
+
+
+def test_who_forgets_the_last_token_is_found_out(of_json, monkeypatch):
+    assert faults(SIGNS, of_json, random.Random(3), 40)[0] == []
+    monkeypatch.setattr(Places, "key", lambda self, place, last: place)
+    assert faults(SIGNS, of_json, random.Random(3), 40)[0]
 
 
 def key(schema, text, longest=16):
     places = Places(schema, longest)
     place = places.after(places.start, text.encode())
-    return None if place is None else places.key(place)
+    return None if place is None else places.key(place, 7)
 
 
 def same(schema, first, second):
     places = Places(schema, 16)
-    keys = [places.key(places.after(places.start, text.encode())) for text in (first, second)]
+    keys = [places.key(places.after(places.start, text.encode()), 7) for text in (first, second)]
     assert None not in keys
     return keys[0] == keys[1]
 
@@ -127,6 +160,7 @@ def test_a_value_that_is_whole_is_no_matter():
         {"allOf": [{"type": "array"}]},
         {"$ref": "#anchor"},
         {"$ref": "#/$defs/missing"},
+        {"$ref": "#/$defs/a%20b", "$defs": {"a%20b": {"type": "array"}}},
     ],
 )
 def test_of_what_is_not_understood_the_whole_text_counts(schema):
@@ -155,6 +189,58 @@ def test_references_and_choices_lead_to_what_they_name():
     assert not same({"anyOf": [NAME, {"type": "string", "pattern": "x"}]}, '"xyz', '"abc')
 
 
-def test_what_is_no_schema_has_no_places():
-    assert places_of('%llguidance {}\nstart: "a"', 16) is None
-    assert places_of(source_of(Constraint("json_schema", "true"), {}), 16) is not None
+def test_a_name_is_a_schemas_as_it_spells_it_and_in_no_other_way():
+    schema = {
+        "type": "object",
+        "properties": {"größe": {"type": "integer"}},
+        "additionalProperties": {"type": "string"},
+    }
+    assert not same(schema, '{"größe":', '{"gr\\u00f6\\u00dfe":')
+    assert same(schema, '{"x":', '{"gr\\u00f6\\u00dfe":')
+    long = {"type": "object", "properties": {"n" * (module.MAX_RAW + 1): {"type": "integer"}}}
+    assert not same(long, '{"a":1', '{"b":1')  # it is not understood
+
+
+def test_a_name_without_an_end_takes_no_room():
+    places = Places({"type": "object"}, 16)
+    place = places.start
+    for _ in range(3):
+        place = places.after(place, b'{"' + b"n" * 500)
+        assert places.key(place, 7) is None and len(place.raw) <= module.MAX_RAW
+        place = places.after(place, b'":')
+        assert places.key(place, 7) is not None
+
+
+def test_an_answer_that_goes_too_deep_is_followed_no_further():
+    places = Places({"type": "array"}, 16)
+    place = places.after(places.start, b"[" * module.MAX_OPEN)
+    assert place is not None and places.key(place, 7) is not None
+    assert places.after(place, b"[") is None
+    assert places.after(places.after(place, b"]"), b",[") is not None
+
+
+def test_of_a_grammar_that_is_forgotten_nothing_is_to_be_known():
+    places = Places({"type": "array"}, 16)
+    assert places.key(places.start, None) is not None
+    places.is_over = True
+    assert places.key(places.start, None) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'start: "a"',
+        "start: %json true",
+        "start: %json {}",
+        'start: %json {"x-guidance":{"whitespace_pattern":"\\n[ ]*|[ ]"}}',
+        'start: %json {"type":"null"} | "a"',
+        "start: %json " + "[" * 100_000,
+    ],
+)
+def test_what_is_no_schema_read_in_our_way_has_no_places(text):
+    assert places_of("%llguidance {}\n" + text, 16) is None
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_every_schema_has_places(strict):
+    assert places_of(source_of(Constraint("json_schema", "true", strict), {}), 16) is not None
