@@ -10,13 +10,13 @@ import time
 import msgspec
 
 from jaxinfer.bench.http_client import Reply, Target
-from tests.server.http import COMPLETIONS
+from tests.server.http import CHAT, COMPLETIONS
 from tests.soak.program import Program
 from tests.support.processes import Footprint
 
 CONTROL_BYTES = b"x" * 2**25
-RARE = re.compile('status="5')  # the first answer of a fault begins a series, whenever that fault comes
-CANARY = {"prompt": "7 plus 5 is", "max_tokens": 32, "temperature": 0, "ignore_eos": True}
+RARE = re.compile('status="[45]')  # the first client who leaves, and the first fault, begins a series whenever it comes
+CANARY = {"max_tokens": 32, "temperature": 0, "ignore_eos": True}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,10 +65,19 @@ class Observer:
         """One value of /metrics."""
         return value_in(await self.metrics(), name, **labels)
 
-    async def canary(self) -> str:
-        """What the model says to a fixed prompt."""
-        reply = await self._ask("POST", COMPLETIONS, msgspec.json.encode(CANARY))
-        return str(msgspec.json.decode(reply.body)["choices"][0]["text"])
+    async def canary(self) -> list[str]:
+        """What the model says to a fixed prompt, at both of the paths that the crowd goes to.
+
+        Asked before the crowd comes it also begins their series in /metrics: on a slow machine the first whole answer
+        of a crowd's chat can take longer than the law waits.
+        """
+        said = {"prompt": "7 plus 5 is"}, {"messages": [{"role": "user", "content": "7 plus 5 is"}]}
+        replies = [
+            await self._ask("POST", path, msgspec.json.encode(CANARY | prompt))
+            for path, prompt in zip((COMPLETIONS, CHAT), said, strict=True)
+        ]
+        completion, chat = (msgspec.json.decode(reply.body)["choices"][0] for reply in replies)
+        return [completion["text"], chat["message"]["content"]]
 
     async def _ask(self, method: str, path: str, body: bytes = b"") -> Reply:
         connection = await self._target.connect()
