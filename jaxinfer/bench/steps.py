@@ -10,14 +10,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from jaxinfer.config import EngineConfig, Limits
 from jaxinfer.engine.engine import Engine
 from jaxinfer.engine.sequence import Output
 from jaxinfer.llm.build import start_core
 from jaxinfer.llm.events import Event, OnEvent
 from jaxinfer.llm.llm import LLM
+from jaxinfer.runtime.mask_table import Masks, MaskTable
 from jaxinfer.runtime.plan import Pending, Plan, Runner, StepResult
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ class TimedPending:
     def __init__(self, pending: Pending, log: StepLog) -> None:
         self._pending, self._log = pending, log
 
-    def draw(self, masks: np.ndarray) -> None:
+    def draw(self, masks: Masks) -> None:
         self._pending.draw(masks)
 
     def wait(self) -> StepResult:
@@ -131,6 +130,10 @@ class TimedRunner:
 
     def __init__(self, runner: Runner, log: StepLog) -> None:
         self._runner, self._log = runner, log
+
+    @property
+    def mask_table(self) -> MaskTable:
+        return self._runner.mask_table
 
     def run(self, plan: Plan) -> Pending:
         step = self._log.now

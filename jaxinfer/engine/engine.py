@@ -188,12 +188,12 @@ class Engine:
         while len(self._in_flight) > 1:
             self._commit()
         assert self.grammars is not None, "a row is masked by a grammar"
-        masks, failed = masks_of(step, self.grammars, self.limits.vocab_size, self.scheduler.counters)
+        masks, failed = masks_of(step, self.grammars, self._runner.mask_table, self.scheduler.counters)
         for sequence, reason in failed:
             self._news += self.scheduler.fail(sequence.request.id, reason, "no_token_left")
         self._on_device([step], self._in_flight[-1][1].draw, masks)
         if self.limits.enable_fast_forward:
-            look_ahead(step, masks)
+            look_ahead(step, masks.rows, self._runner.mask_table.only_one)
         self._spent("masks")
 
     def _commit(self) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxinfer.engine.sequence import MAX_TEXT_LAG, Output, Sequence
+from jaxinfer.runtime.mask_table import ANY
 
 if TYPE_CHECKING:
     from jaxinfer.engine.scheduler import Step
@@ -18,15 +19,19 @@ MIN_FORCED = 2  # the first is drawn anyway
 ROWS_A_TOKEN = 2  # of a step that may become longer for each draw that is saved
 
 
-def look_ahead(step: "Step", masks: np.ndarray) -> None:
-    """Of the step that has just been told to draw by these masks: which of its rows' sequences have tokens forced."""
+def look_ahead(step: "Step", rows: np.ndarray, only_one: np.ndarray) -> None:
+    """Of the step that has just been told to draw by masks: which of its rows' sequences have tokens forced.
+
+    rows, only_one: as in plan.Masks and MaskTable.
+    """
+    may = (only_one[rows] & (rows != ANY)).nonzero()[0]
+    if not len(may):
+        return
     masked = [sequence for sequence, row in zip(step.sequences, step.plan.rows, strict=True) if row.masked]
     found = []
-    for sequence, mask in zip(masked, masks, strict=True):
-        if np.count_nonzero(mask) != 1 or sequence.has_ended:  # words of 32 tokens: most masks have many
-            continue
-        forced = _forced(sequence)
-        if len(forced) >= MIN_FORCED and np.bitwise_count(mask.view(np.uint32)).sum() == 1:
+    for sequence in [masked[i] for i in may.tolist()]:
+        forced = [] if sequence.has_ended else _forced(sequence)
+        if len(forced) >= MIN_FORCED:
             found.append((sequence, forced))
     # The next step is then one for prompts, which takes longer for every row beside.
     if ROWS_A_TOKEN * sum(len(forced) - 1 for _, forced in found) < len(step.plan.rows):

@@ -16,6 +16,7 @@ import numpy as np
 
 from jaxinfer.config import Limits
 from jaxinfer.errors import EngineError
+from jaxinfer.runtime.mask_table import ANY, Masks, MaskTable
 from jaxinfer.runtime.plan import DeviceFacts, Logprobs, Plan, Row, Sampler, Sampling, StepResult
 
 END_EVERY = 64  # an answer ends by itself after so many tokens on average
@@ -27,9 +28,9 @@ class MockPending:
 
     result: StepResult
     ready_s: float
-    on_masks: Callable[[np.ndarray], None]
+    on_masks: Callable[[Masks], None]
 
-    def draw(self, masks: np.ndarray) -> None:
+    def draw(self, masks: Masks) -> None:
         self.on_masks(masks)
 
     def wait(self) -> StepResult:
@@ -60,6 +61,7 @@ class MockRunner:
         self._words = np.array(words, np.int32)
         self._end_ids = tuple(end_ids)
         self._step_s = step_s
+        self.mask_table = MaskTable(limits.vocab_size, limits.max_num_seqs)
         self._free_s = 0.0  # when the last step given will be over
         self.reset()
 
@@ -86,12 +88,15 @@ class MockRunner:
         self._free_s = max(self._free_s, time.monotonic()) + self._step_s
         return MockPending(result, self._free_s, partial(self._draw_masked, plan, tokens))
 
-    def _draw_masked(self, plan: Plan, tokens: np.ndarray, masks: np.ndarray) -> None:
+    def _draw_masked(self, plan: Plan, tokens: np.ndarray, masks: Masks) -> None:
         """Draw the masked rows anew: an end wherever one may come."""
+        self._masks |= dict(zip(masks.news.tolist(), masks.words, strict=True))
         masked = [i for i, row in enumerate(plan.rows) if row.masked]
-        for i, mask in zip(masked, masks, strict=True):
+        for i, place in zip(masked, masks.rows.tolist(), strict=True):
+            if place == ANY:
+                continue
             slot = plan.rows[i].slot
-            allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
+            allowed = np.flatnonzero(np.unpackbits(self._masks[place].view(np.uint8), bitorder="little"))
             if not len(allowed):
                 continue  # its request has failed, and nobody takes its token
             ends = sorted(self._ends[slot].intersection(allowed.tolist()))
@@ -111,6 +116,7 @@ class MockRunner:
 
     def reset(self) -> None:
         limits = self._limits
+        self.mask_table.clear()
         slots = limits.max_num_seqs + 1
         self._hashes = np.zeros((limits.num_pages, limits.page_size), np.uint64)
         self._page_table = np.zeros((slots, limits.max_pages_per_seq), np.int64)
@@ -119,6 +125,7 @@ class MockRunner:
         self._sampling = [Sampling()] * slots
         self._num_drawn = np.zeros(slots, np.int64)  # with what other engines drew, for min_tokens
         self._ends: list[frozenset[int]] = [frozenset()] * slots
+        self._masks: dict[int, np.ndarray] = {}  # by row of the table
 
     def facts(self) -> DeviceFacts:
         """There is no device."""

@@ -5,6 +5,7 @@ stops by itself is always one of the grammar's.
 """
 
 import logging
+from collections.abc import Hashable
 from collections.abc import Sequence as Ids
 from functools import partial
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ import numpy as np
 
 from jaxinfer.engine.closing import Closer
 from jaxinfer.engine.stats import Counters
+from jaxinfer.runtime.mask_table import ANY, Masks, MaskTable
 from jaxinfer.runtime.packing import allowed_by, bits_of, marked
 from jaxinfer.runtime.plan import Controls
 from jaxinfer.text.grammar.compiler import Grammar as Grammar  # the scheduler sees it
@@ -43,7 +45,9 @@ class NoGrammar:
     def copy(self) -> "NoGrammar":
         return self
 
-    def accept(self, token_id: int) -> None:
+    spot = None
+
+    def accept(self, token_id: int, *, is_allowed: bool = False) -> None:
         """Any token may come."""
 
     def accept_text(self, text: bytes) -> None:
@@ -78,9 +82,11 @@ class Structured:
         if controls.allowed_token_ids is not None or controls.bad_words:
             self._allowed = bits_of(allowed_by(controls, vocab_size))
         self._needs_draws = request.logprobs is not None or self._allowed is not None
+        self._shares = self._allowed is None and not self._bans
         is_late = self._structure.after is not None  # then they are over
         self._thoughts = Thoughts("answering", None, None) if is_late else self._structure.thoughts()
         self.is_led = self.is_free = False
+        self.mask: np.ndarray | None = None  # what the token in flight may be, i32[ceil(V / 32)]
         self._closer: Closer | None = None
         if self._structure.closes and not grammar.error:
             usable = ~self._ends if self._allowed is None else self._allowed & ~self._ends
@@ -97,11 +103,12 @@ class Structured:
         """Whether its next mask takes so long that it should be made beside others'."""
         return self._closer is not None and self._closer.is_due
 
-    @property
-    def only_unwanted(self) -> bool:
-        """Whether its mask is the grammar's but for ends, which many can be narrowed by together."""
-        is_answer = not (self._thoughts.are_on or self._thoughts.may_begin or self.is_free)
-        return is_answer and self._closer is None and self._allowed is None and not (self._bans or self.grammar.error)
+    def key(self, length: int) -> Hashable | None:
+        """After so many tokens: one for all whose masks are the same. None: its mask is its own."""
+        if self._thoughts.are_on or self._thoughts.may_begin or not self._shares or self.is_free or self.is_closing:
+            return None
+        spot = self.grammar.spot
+        return None if spot is None else (spot, self.unwanted(length))
 
     def unwanted(self, length: int) -> tuple[int, ...]:
         """The ends that may not come after so many tokens if anything else may."""
@@ -124,7 +131,8 @@ class Structured:
         self.look()  # where tokens of before a restart are followed, no mask has asked for it
         is_answer = not (self._thoughts.follow(token) or token in self._end_ids or self.is_free)
         if is_answer:
-            self.grammar.accept(token)
+            self.grammar.accept(token, is_allowed=self.mask is not None and _has(self.mask, token))
+        self.mask = None
         if self._closer is not None:
             self._closer.follow(token if is_answer else None)
 
@@ -148,9 +156,7 @@ class Structured:
             mask &= self._allowed
         for token in self._banned_after(tokens):
             _clear(mask, token)
-        rest = mask.copy()
-        for token in self.unwanted(len(tokens)):
-            _clear(rest, token)
+        rest = _without(mask, self.unwanted(len(tokens)))
         if self._closer is not None:
             rest = rest if rest.any() else mask.copy()
             mask[:] = self._closing(self._closer, rest, mask)
@@ -171,74 +177,102 @@ class Structured:
         return kept
 
 
-def masks_of(
-    step: "Step", grammars: Grammars, vocab_size: int, counters: Counters
-) -> tuple[np.ndarray, list[tuple["Sequence", str]]]:
-    """What the masked rows of a step may draw (as Pending.draw wants it), once all tokens before it are committed, and
-    the sequences for which nothing is left, with the reason.
+# A masked row of a step: which of them it is, and whose.
+type Asked = tuple[int, "Sequence", Structured]
 
-    Those that close are done by threads of the grammars', beside the others.
+
+def masks_of(
+    step: "Step", grammars: Grammars, table: MaskTable, counters: Counters
+) -> tuple[Masks, list[tuple["Sequence", str]]]:
+    """What the masked rows of a step may draw, once all tokens before it are committed, and the sequences for which
+    nothing is left, with the reason.
     """
-    pairs = zip(step.sequences, step.plan.rows, strict=True)
-    sequences = [sequence for sequence, row in pairs if row.masked]
-    masks = np.empty((len(sequences), -(-vocab_size // 32)), np.int32)
-    live = [(i, s, s.structured) for i, s in enumerate(sequences) if s.structured is not None and not s.has_ended]
-    if len(live) < len(masks):
-        masks[[i for i, s in enumerate(sequences) if s.has_ended or s.structured is None]] = -1
-    closing = [one for one in live if one[2].is_closing]  # as it is now, before they look
-    others = [one for one in live if not one[2].is_closing]
-    fill = partial(_fill, grammars, masks)
-    num_led = sum(structured.is_led for _, _, structured in closing)
+    masked = [sequence for sequence, row in zip(step.sequences, step.plan.rows, strict=True) if row.masked]
+    rows = [ANY] * len(masked)
+    live: list[Asked] = [
+        (i, sequence, sequence.structured)
+        for i, sequence in enumerate(masked)
+        if sequence.structured is not None and not sequence.has_ended
+    ]
+    keys = [structured.key(len(sequence.tokens)) for _, sequence, structured in live]
+    found = table.begin([key for key in keys if key is not None])
+    own, unknown, places = list[Asked](), dict[Hashable, list[Asked]](), iter(found)
+    for one, key in zip(live, keys, strict=True):
+        if key is None:
+            own.append(one)
+        elif (place := next(places)) == ANY:
+            unknown.setdefault(key, []).append(one)
+        else:
+            rows[one[0]] = place
+    own += _find_out(grammars, table, rows, unknown)
+    reasons = _fill_own(grammars, table, rows, own, counters) if own else {}
+    for i, _, structured in live:
+        structured.mask = table.words[rows[i]] if rows[i] != ANY else None
+    failed = [(sequence, reasons[i]) for i, sequence, _ in own if reasons[i]]
+    counters.masked_tokens += len(live) - len(failed)
+    return table.masks(rows), failed
+
+
+def _find_out(
+    grammars: Grammars, table: MaskTable, rows: list[int], unknown: dict[Hashable, list[Asked]]
+) -> list[Asked]:
+    """Have the masks of these keys made, once each. Returns those of which none came: what is wrong is their own."""
+    if not unknown:
+        return []
+    masks = np.empty((len(unknown), table.words.shape[1]), np.int32)
+    grammars.fill([members[0][2].grammar for members in unknown.values()], masks)
+    left = list[Asked]()
+    for (key, members), mask in zip(unknown.items(), masks, strict=True):
+        _, sequence, structured = members[0]
+        rest = _without(mask, structured.unwanted(len(sequence.tokens)))
+        rest = rest if rest.any() else mask
+        if structured.grammar.error or not rest.any():
+            left += members
+            continue
+        row = table.add(key, rest)
+        for i, _, _ in members:
+            rows[i] = row
+    return left
+
+
+def _fill_own(
+    grammars: Grammars, table: MaskTable, rows: list[int], own: list[Asked], counters: Counters
+) -> dict[int, str]:
+    """Make the masks of rows that share none, those that close in threads of the grammars'.
+
+    Returns for each row why nothing is left; "" if something is.
+    """
+    masks = np.empty((len(own), table.words.shape[1]), np.int32)
+    pairs = list(zip(own, masks, strict=True))
+    closing = [pair for pair in pairs if pair[0][2].is_closing]  # as it is now, before they look
+    others = [pair for pair in pairs if not pair[0][2].is_closing]
+    num_led = sum(structured.is_led for (_, _, structured), _ in closing)
+    fill = partial(_fill, grammars)
     shares = grammars.spread(fill, closing)
     reasons = fill(others)
     for share in shares:
         reasons |= share.result()
-    counters.closing_answers += sum(structured.is_led for _, _, structured in closing) - num_led
-    failed = [(sequence, reasons[i]) for i, sequence, _ in live if reasons[i]]
-    counters.masked_tokens += len(live) - len(failed)
-    return masks, failed
+    counters.closing_answers += sum(structured.is_led for (_, _, structured), _ in closing) - num_led
+    for index, ((i, _, _), mask) in enumerate(pairs):
+        rows[i] = table.put(index, mask)
+    return reasons
 
 
-def _fill(grammars: Grammars, masks: np.ndarray, rows: list[tuple[int, "Sequence", Structured]]) -> dict[int, str]:
-    """Set the masks of these rows. Returns for each why nothing is left; "" if something is."""
+def _fill(grammars: Grammars, pairs: list[tuple[Asked, np.ndarray]]) -> dict[int, str]:
+    """Set these rows' masks. Returns for each row why nothing is left."""
     asked = []
-    for i, sequence, structured in rows:
+    for (_, _, structured), mask in pairs:
         structured.look()
         if structured.is_thinking or structured.is_free or structured.grammar.error:
-            masks[i] = -1
+            mask[:] = -1
         else:
-            asked.append((i, sequence, structured))
+            asked.append((structured.grammar, mask))
     if asked:
-        filled = masks if len(asked) == len(masks) else np.empty((len(asked), masks.shape[1]), np.int32)
-        grammars.fill([structured.grammar for _, _, structured in asked], filled)
-        if filled is not masks:
-            masks[[i for i, _, _ in asked]] = filled
-    done = _narrow_together(masks, asked)
-    return {i: "" if i in done else _narrow(structured, masks[i], sequence.tokens) for i, sequence, structured in rows}
-
-
-def _narrow_together(masks: np.ndarray, rows: list[tuple[int, "Sequence", Structured]]) -> set[int]:
-    """Narrow those of these rows that want no more than `unwanted` to be left out. Returns the rows that are done.
-
-    Row by row, arrays of a whole vocabulary cost 20 us each: 3 ms of a step of 128 rows.
-    """
-    alike: dict[tuple[int, ...], list[int]] = {}
-    for i, sequence, structured in rows:
-        if structured.only_unwanted:
-            alike.setdefault(structured.unwanted(len(sequence.tokens)), []).append(i)
-    done: set[int] = set()
-    for unwanted, members in alike.items():
-        places = np.array(members)
-        words = sorted({token // 32 for token in unwanted})
-        before = masks[np.ix_(places, words)]
-        for token in unwanted:
-            masks.view(np.uint32)[places, token // 32] &= np.uint32(~(1 << token % 32) & 0xFFFFFFFF)
-        whole = masks if len(members) == len(masks) else masks[places]
-        is_left = np.bitwise_or.reduce(whole, axis=1) != 0
-        if not is_left.all():  # an end is all there is
-            masks[np.ix_(places[~is_left], words)] = before[~is_left]
-        done.update(places[is_left].tolist())
-    return done
+        filled = np.empty((len(asked), len(asked[0][1])), np.int32)
+        grammars.fill([grammar for grammar, _ in asked], filled)
+        for (_, mask), new in zip(asked, filled, strict=True):
+            mask[:] = new
+    return {i: _narrow(structured, mask, sequence.tokens) for (i, sequence, structured), mask in pairs}
 
 
 def _narrow(structured: Structured, mask: np.ndarray, tokens: Ids[int]) -> str:
@@ -259,6 +293,14 @@ def _set(mask: np.ndarray, token: int) -> None:
 
 def _clear(mask: np.ndarray, token: int) -> None:
     mask.view(np.uint32)[token // 32] &= np.uint32(~(1 << token % 32) & 0xFFFFFFFF)
+
+
+def _without(mask: np.ndarray, tokens: Ids[int]) -> np.ndarray:
+    """Another mask."""
+    rest = mask.copy()
+    for token in tokens:
+        _clear(rest, token)
+    return rest
 
 
 def _has(mask: np.ndarray, token: int) -> bool:

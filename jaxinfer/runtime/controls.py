@@ -1,7 +1,8 @@
 """Drawing tokens on the device, *full* variant: what the plain one does, and penalties, bias and what is forbidden.
 
 `draw_full` looks at a step's logits again, as sampler.draw_rows does, for plans in which a row needs it. What grammars
-forbid is left out before either (`mask_logits`), the logprobs of what was drawn come after (`draw_logprobs`).
+forbid is left out before either (`mask_logits`, which takes the largest as a step does), the logprobs of what was drawn
+come after (`draw_logprobs`).
 
 Order of operations, each on what the one before left:
   masks        forbid (-inf) what a grammar does not allow.
@@ -17,27 +18,43 @@ Logprobs are of the raw logits: their log-softmax, of the token finally drawn an
 import jax
 import jax.numpy as jnp
 
+from jaxinfer.runtime.mask_table import ANY
 from jaxinfer.runtime.packing import (
     IN_PROMPT,
     MOST_COUNTED,
     ControlColumn,
     DrawColumn,
     Flag,
+    MaskColumn,
     SamplingColumn,
     SlotLayout,
 )
 from jaxinfer.runtime.plan import Sampler
-from jaxinfer.runtime.sampler import PART, draw, float_column, largest_parts, store_tokens
+from jaxinfer.runtime.sampler import PART, draw, float_column, largest_id, largest_parts, store_tokens
 from jaxinfer.runtime.state import ControlState
 
 
-def mask_logits(masked: jax.Array, logits: jax.Array, upload: jax.Array) -> jax.Array:
-    """masked f32[slots, V] with the first rows of logits f32[slots, V] in its own, -inf where a bit says so.
+def mask_logits(
+    left: jax.Array, last_token: jax.Array, logits: jax.Array, table: jax.Array, upload: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Leave out what masks forbid, and take each row's most likely token of what is left.
 
-    upload: i32[n, ceil(V / 32)] of the first n rows: a bit for each token that may be drawn, the lowest first.
+    left: f32[slots, V], gets the first rows of logits f32[slots, V], -inf where a bit says so.    last_token: part of
+    the state.    table: i32[rows, ceil(V / 32)], of masks: a bit for each token that may be drawn, the lowest first.
+    upload: i32[n, len(MaskColumn)], of the first n rows of logits.
+    Returns left, last_token, and the tokens i32[n, 1].
     """
-    may = _unpacked(jax.lax.bitcast_convert_type(upload, jnp.uint32), logits.shape[-1])
-    return masked.at[: len(upload)].set(jnp.where(may, logits[: len(upload)], -jnp.inf))
+    slots, rows = upload[:, MaskColumn.SLOT], upload[:, MaskColumn.MASK]
+    words = jnp.where(rows[:, None] == ANY, -1, table[jnp.maximum(rows, 0)])
+    may = _unpacked(jax.lax.bitcast_convert_type(words, jnp.uint32), logits.shape[-1])
+    allowed = jnp.where(may, logits[: len(upload)], -jnp.inf)
+    tokens = largest_id(allowed)
+    return left.at[: len(upload)].set(allowed), store_tokens(last_token, slots, tokens), tokens[:, None]
+
+
+def set_masks(table: jax.Array, upload: jax.Array) -> jax.Array:
+    """Write rows of the table of masks: upload i32[n, 1 + ceil(V / 32)], which and with what; zeros are padding."""
+    return table.at[upload[:, 0]].set(upload[:, 1:])
 
 
 def draw_logprobs(top: int, last_token: jax.Array, logits: jax.Array, upload: jax.Array) -> jax.Array:

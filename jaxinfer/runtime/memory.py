@@ -22,6 +22,7 @@ from jaxinfer.runtime.buckets import (
     draw_sizes,
     extend_buckets,
 )
+from jaxinfer.runtime.mask_table import mask_rows
 from jaxinfer.runtime.moving import staged_bytes
 from jaxinfer.runtime.packing import ControlColumn
 from jaxinfer.runtime.plan import MAX_LOGIT_BIAS, Sampler
@@ -175,10 +176,10 @@ def gathered_bytes(model: ModelConfig, itemsize: int, sizes: Sequence[Decode]) -
 
 
 def control_bytes(vocab_size: int, max_num_seqs: int) -> int:
-    """The logits, what masks leave of them, and the full sampler's state of each slot."""
+    """The logits, what masks leave of them, the full sampler's state of each slot, and the table of masks."""
     bits, columns = 4 * -(-vocab_size // 32), 8 * MAX_LOGIT_BIAS + 4 * len(ControlColumn)
     per_slot = 2 * 4 * vocab_size + 2 * vocab_size + 2 * bits + columns
-    return (max_num_seqs + 1) * per_slot
+    return (max_num_seqs + 1) * per_slot + sum(mask_rows(vocab_size, max_num_seqs)) * bits
 
 
 def _defaults(platform: str) -> Defaults:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from jaxinfer.config import ExtendBucket
+from jaxinfer.runtime.mask_table import ANY, Masks
 from jaxinfer.runtime.plan import MAX_BANNED, MAX_LOGIT_BIAS, Controls, Logprobs, Plan, Row, Sampling
 
 
@@ -52,6 +53,13 @@ class DrawColumn(enum.IntEnum):
     """
 
     SLOT = 0
+
+
+class MaskColumn(enum.IntEnum):
+    """A row of logits that a grammar has a say in, or its neighbour. MASK: a row of the table of masks, or ANY."""
+
+    SLOT = 0
+    MASK = 1
 
 
 class DecodeColumn(enum.IntEnum):
@@ -181,8 +189,7 @@ def page_updates(rows: list[Row]) -> np.ndarray:
     return np.array(entries, np.int32).reshape(-1, len(PageColumn))
 
 
-# A packer returns a fresh array, or one that is the runner's from then on (Pending.draw): on a CPU device the step may
-# read this very memory after the call returns.
+# A packer returns a fresh array: on a CPU device the step may read this very memory after the call returns.
 
 
 def pack_decode(plan: Plan, batch: int) -> np.ndarray:
@@ -252,13 +259,13 @@ def pack_draw(plan: Plan, size: int, *, full: bool) -> np.ndarray:
     return out
 
 
-def pack_masks(plan: Plan, masks: np.ndarray, size: int) -> np.ndarray:
-    """i32[size, ceil(V / 32)]: what may be drawn in each row of logits. masks: of the masked rows, in their order; this
-    very array where they are all there are."""
-    if len(masks) == size:
-        return masks
-    out = np.full((size, masks.shape[1]), -1, np.int32)
-    out[[i for i, row in enumerate(row for row in plan.rows if row.sample) if row.masked]] = masks
+def pack_masks(plan: Plan, masks: Masks, size: int) -> np.ndarray:
+    """i32[size, len(MaskColumn)]: of the rows that sample, in the order of their logits."""
+    out = np.zeros((size, len(MaskColumn)), np.int32)
+    out[:, MaskColumn.MASK] = ANY
+    rows = [row for row in plan.rows if row.sample]
+    out[: len(rows), MaskColumn.SLOT] = [row.slot for row in rows]
+    out[[i for i, row in enumerate(rows) if row.masked], MaskColumn.MASK] = masks.rows
     return out
 
 

@@ -15,6 +15,8 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
+from jaxinfer.runtime.mask_table import Masks, MaskTable
+
 MAX_LOGIT_BIAS = 300  # ids of one request, as OpenAI has it
 MAX_BANNED = 64  # tokens that bad words of several tokens may ban in one step
 MAX_BOUNDED_K = 64  # the largest top-k whose tokens are looked for among few
@@ -56,8 +58,8 @@ class Controls:
 class Sampler(enum.IntEnum):
     """What draws a row's token, by what it can do: each all that those before it can.
 
-    LARGEST: the step itself.    PLAIN: temperature, min-p.    BOUNDED: top-k up to MAX_BOUNDED_K, with any top-p.
-    WIDE: every top-k and top-p.    FULL: controls.
+    LARGEST: the step itself, or what masks its logits.    PLAIN: temperature, min-p.    BOUNDED: top-k up to
+    MAX_BOUNDED_K, with any top-p.    WIDE: every top-k and top-p.    FULL: controls.
     """
 
     LARGEST = 0
@@ -159,8 +161,7 @@ class Plan:
     @property
     def sampler(self) -> Sampler:
         """The least that can draw for all rows."""
-        found = max([row.sampler for row in self.rows if row.sample], default=Sampler.LARGEST)
-        return max(found, Sampler.PLAIN) if self.is_masked else found
+        return max([row.sampler for row in self.rows if row.sample], default=Sampler.LARGEST)
 
     @property
     def wants_logprobs(self) -> bool:
@@ -232,19 +233,21 @@ class DeviceFacts:
 class Pending(Protocol):
     """A step under way on the device."""
 
-    def draw(self, masks: np.ndarray) -> None:
-        """Dispatch the draws of a masked plan: once, and before the next step is run.
-
-        masks: i32[masked rows, ceil(V / 32)], in the order of the rows: a bit for each token that may be drawn, the
-        lowest first. From then on nobody may change it.
-        """
+    def draw(self, masks: Masks) -> None:
+        """Dispatch the draws of a masked plan: once, and before the next step is run."""
 
     def wait(self) -> StepResult:
         """Block until the step's results are on the host."""
 
 
 class Runner(Protocol):
-    """The device side as the engine sees it. Steps run in the order they were given."""
+    """The device side as the engine sees it. Steps run in the order they were given.
+
+    mask_table: the masks that its device has, for the engine that runs it.
+    """
+
+    @property
+    def mask_table(self) -> MaskTable: ...
 
     def run(self, plan: Plan) -> Pending:
         """Dispatch one step without waiting for it. A masked plan waits for Pending.draw before it draws."""

@@ -22,20 +22,21 @@ from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.models import dense
 from jaxinfer.runtime import step
 from jaxinfer.runtime.buckets import Decode, decode_sizes, draw_sizes
-from jaxinfer.runtime.controls import draw_full, draw_logprobs, logprob_width, mask_logits, set_slot
+from jaxinfer.runtime.controls import draw_full, draw_logprobs, logprob_width, mask_logits, set_masks, set_slot
 from jaxinfer.runtime.moving import PAGES_MOVED
 from jaxinfer.runtime.packing import (
     DRAW_WIDTH,
     DecodeColumn,
     DrawColumn,
     ExtendLayout,
+    MaskColumn,
     PageColumn,
     PieceColumn,
     SlotLayout,
 )
 from jaxinfer.runtime.plan import Sampler
 from jaxinfer.runtime.sampler import draw_rows
-from jaxinfer.runtime.state import ControlState, DeviceState
+from jaxinfer.runtime.state import ControlState, DeviceState, MaskState
 
 logger = logging.getLogger(__name__)
 
@@ -45,23 +46,25 @@ PIECES, PIECE_TOKENS = 8, 256  # that one call of `pool` adds up, and how long e
 CUBLAS_ROWS, CUBLAS_TOKENS = 192, 1024  # of decode and extend steps, from which on products are cuBLAS's
 PINNED_HOST = "pinned_host"  # the kind of memory that a device copies to and from by itself
 PAGES_ZEROED = 16  # pages that one call of the helper clears
+MASKS_WRITTEN = 8  # rows of the table of masks, likewise
 
 
 class Helper(enum.StrEnum):
-    """Small programs of one size, run at admission and recovery only, or for the logprobs of prompts and embeddings."""
+    """Small programs of one size: at admission and recovery, for prompts' logprobs, embeddings and new masks."""
 
     SET_PAGES = "set_pages"
     ZERO_PAGES = "zero_pages"
     SAVE_PAGES = "save_pages"
     LOAD_PAGES = "load_pages"
     SET_SLOT = "set_slot"
+    SET_MASKS = "set_masks"
     SCORE = "score"
     POOL = "pool"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Masks:
-    """What grammars leave of so many rows of logits, for any sampler."""
+class Mask:
+    """What grammars leave of so many rows of logits, for any sampler, and the most likely token of that."""
 
     rows: int
 
@@ -82,7 +85,7 @@ class Draw:
 
 
 type Options = tuple[tuple[str, str | bool], ...]  # XLA's, by name
-type Key = Decode | ExtendBucket | Draw | Masks | Tops | Helper
+type Key = Decode | ExtendBucket | Draw | Mask | Tops | Helper
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,8 +112,8 @@ class Program:
             return str(self.key)
         if isinstance(self.key, ExtendBucket):
             return f"extend {self.key.tokens} x {self.key.rows} x {self.key.logits}"
-        if isinstance(self.key, Masks):
-            return f"masks {self.key.rows}"
+        if isinstance(self.key, Mask):
+            return f"mask {self.key.rows}"
         if isinstance(self.key, Tops):
             return f"logprobs {self.key.rows}"
         if isinstance(self.key, Draw):
@@ -159,10 +162,15 @@ def serialize(compiled: jax.stages.Compiled) -> bytes:
 
 
 def programs(
-    model: step.Model, limits: Limits, params: step.Params, state: DeviceState, controls: ControlState
+    model: step.Model,
+    limits: Limits,
+    params: step.Params,
+    state: DeviceState,
+    controls: ControlState,
+    masks: MaskState,
 ) -> list[Program]:
-    """Everything a runner runs, the serving set (see `is_serving`) first. params, state, controls: arrays or avals."""
-    params, state, controls = (jax.tree.map(_aval, tree) for tree in (params, state, controls))
+    """Everything a runner runs, the serving set (see `is_serving`) first. From params on: arrays or avals."""
+    params, state, controls, masks = (jax.tree.map(_aval, tree) for tree in (params, state, controls, masks))
     array = functools.partial(_upload, state.next_pos.sharding)
     make = functools.partial(Program, options=_options(state))
     steps: dict[Key, tuple[Callable[..., Any], jax.ShapeDtypeStruct]] = {
@@ -190,7 +198,7 @@ def programs(
     result.append(make(Helper.ZERO_PAGES, step.zero_pages, (*pages, array(PAGES_ZEROED)), (0, 1), pages))
     result += _move_programs(limits, state)
     result += _draw_programs(limits, state, controls)
-    result += _full_programs(model, limits, params, state, controls)
+    result += _full_programs(model, limits, params, state, controls, masks)
     pool = functools.partial(step.pool, min(PIECE_TOKENS, limits.extend_buckets[-1].tokens))
     result.append(make(Helper.POOL, pool, (state.hidden, array(PIECES, len(PieceColumn))), (), array(), to_host=True))
     return sorted(result, key=lambda program: (not is_serving(program.key, limits), not _is_of_full_set(program.key)))
@@ -243,6 +251,7 @@ def _full_programs(
     params: step.Params,
     state: DeviceState,
     controls: ControlState,
+    masks: MaskState,
 ) -> list[Program]:
     """What goes before and after draws, and what the full sampler needs beside its own."""
     array = functools.partial(_upload, state.next_pos.sharding)
@@ -256,11 +265,14 @@ def _full_programs(
             controls,
         )
     ]
-    words, width = SlotLayout(limits.vocab_size).words, logprob_width(num_top(limits))
+    new = array(MASKS_WRITTEN, 1 + masks.table.shape[1])
+    result.append(make(Helper.SET_MASKS, set_masks, (masks.table, new), (0,), masks.table))
+    width = logprob_width(num_top(limits))
     tops = functools.partial(draw_logprobs, num_top(limits))
     for rows in draw_sizes(limits.max_num_seqs, Sampler.FULL):
-        masked = (state.logits, state.logits, array(rows, words))  # the first is another array of its shape
-        result.append(make(Masks(rows), mask_logits, masked, (0,), state.logits))
+        parts = (masks.left, state.last_token, state.logits, masks.table, array(rows, len(MaskColumn)))
+        left = (masks.left, state.last_token, array(rows, 1))
+        result.append(make(Mask(rows), mask_logits, parts, (0, 1), left, to_host=True))
         drawn = (state.last_token, state.logits, array(rows, len(DrawColumn)))
         result.append(make(Tops(rows), tops, drawn, (), array(rows, width), to_host=True))
     targets = array(1 + min(MAX_SCORED, limits.extend_buckets[-1].logits))
@@ -284,8 +296,8 @@ def is_serving(key: Key, limits: Limits) -> bool:
 
 
 def _is_of_full_set(key: Key) -> bool:
-    is_full = isinstance(key, Masks | Tops) or (isinstance(key, Draw) and key.sampler is Sampler.FULL)
-    return is_full or key in (Helper.SET_SLOT, Helper.SCORE, Helper.POOL)
+    is_full = isinstance(key, Mask | Tops) or (isinstance(key, Draw) and key.sampler is Sampler.FULL)
+    return is_full or key in (Helper.SET_SLOT, Helper.SET_MASKS, Helper.SCORE, Helper.POOL)
 
 
 def fingerprint(model: step.Model, device: jax.Device) -> str:

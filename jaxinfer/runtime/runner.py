@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxinfer.config import ExtendBucket, Limits
@@ -17,11 +16,13 @@ from jaxinfer.models.registry import Family
 from jaxinfer.runtime import buckets, packing, programs, step
 from jaxinfer.runtime.backends import XLA_ONLY, Backends
 from jaxinfer.runtime.cache import ExecutableCache
+from jaxinfer.runtime.mask_table import Masks, MaskTable
 from jaxinfer.runtime.moving import PAGES_MOVED, Staging
 from jaxinfer.runtime.packing import ExtendLayout, SlotLayout
 from jaxinfer.runtime.plan import DeviceFacts, Plan, Sampler, StepResult
 from jaxinfer.runtime.pool import keep_small_arrays_apart
 from jaxinfer.runtime.programs import (
+    MASKS_WRITTEN,
     PAGE_UPDATES,
     PAGES_ZEROED,
     PIECE_TOKENS,
@@ -30,11 +31,11 @@ from jaxinfer.runtime.programs import (
     Draw,
     Helper,
     Key,
-    Masks,
+    Mask,
     Program,
     Tops,
 )
-from jaxinfer.runtime.state import ControlState, DeviceState, init_controls, init_state
+from jaxinfer.runtime.state import ControlState, DeviceState, MaskState, init_controls, init_masks, init_state
 from jaxinfer.runtime.trace import trace
 from jaxinfer.runtime.warmup import Built, CompileCounter, OnProgress, build, build_all
 
@@ -63,9 +64,9 @@ class PendingStep:
         self._drawn: jax.Array | None = None
         self._tops: jax.Array | None = None
         self._scored, self._pooled = scored or {}, pooled
-        self.on_masks: Callable[[np.ndarray], None] | None = None  # of a masked plan: what draws
+        self.on_masks: Callable[[Masks], None] | None = None  # of a masked plan: what draws
 
-    def draw(self, masks: np.ndarray) -> None:
+    def draw(self, masks: Masks) -> None:
         """Dispatch the draws of a masked plan."""
         assert self.on_masks is not None, "only a masked plan waits for masks"
         self.on_masks(masks)
@@ -112,16 +113,14 @@ class DeviceRunner:
         self._params = params
         self._device = device
         dtype = jax.tree.leaves(params)[0].dtype
-        make = functools.partial(init_state, limits, config, dtype)
-        self._init = jax.jit(make, out_shardings=jax.sharding.SingleDeviceSharding(device))
+        made = functools.partial(jax.jit, out_shardings=jax.sharding.SingleDeviceSharding(device))
+        self._init = made(functools.partial(init_state, limits, config, dtype))
+        self._init_controls = made(functools.partial(init_controls, limits))
+        self._init_masks = made(functools.partial(init_masks, limits))
         self._state: DeviceState = self._init()
-        make_controls = functools.partial(init_controls, limits)
-        self._init_controls = jax.jit(make_controls, out_shardings=jax.sharding.SingleDeviceSharding(device))
         self._controls: ControlState = self._init_controls()
-        logits = self._state.logits
-        make_masked = functools.partial(jnp.zeros, logits.shape, logits.dtype)
-        self._init_masked = jax.jit(make_masked, out_shardings=jax.sharding.SingleDeviceSharding(device))
-        self._masked: jax.Array = self._init_masked()  # what masks leave of logits, which logprobs are still of
+        self._masks: MaskState = self._init_masks()
+        self.mask_table = MaskTable(limits.vocab_size, limits.max_num_seqs)
         self._fences = keep_small_arrays_apart(device) if device.platform == "gpu" else []
         self._lock = threading.Lock()
         self._uploaded: tuple[bytes, jax.Array | None] = b"", None  # the last decode step's
@@ -133,7 +132,7 @@ class DeviceRunner:
             blank = jax.device_put(np.zeros((k.shape[0], *k.shape[2:]), dtype), k.sharding)
             self._blank_page = (blank, blank)
             self._saving, self._loading = (Staging(_nbytes(self._blank_page)) for _ in range(2))
-        listed = programs.programs(self._model, limits, params, self._state, self._controls)
+        listed = programs.programs(self._model, limits, params, self._state, self._controls, self._masks)
         self._programs: dict[Key, Program] = {program.key: program for program in listed}
         self._executables: dict[Key, jax.stages.Compiled] = {}
         self._decode_sizes = buckets.decode_sizes(limits.decode_buckets, limits.decode_contexts)
@@ -170,11 +169,12 @@ class DeviceRunner:
             self._draw(plan, pending)
         return pending
 
-    def _draw_masked(self, plan: Plan, pending: PendingStep, masks: np.ndarray) -> None:
+    def _draw_masked(self, plan: Plan, pending: PendingStep, masks: Masks) -> None:
         with self._turn:
+            for chunk in _chunks(np.column_stack([masks.news, masks.words]), MASKS_WRITTEN):
+                self._dispatch(Helper.SET_MASKS, chunk)
             rows = buckets.pick_size(self._mask_sizes, sum([row.sample for row in plan.rows]))
-            self._dispatch(Masks(rows), packing.pack_masks(plan, masks, rows))
-            self._draw(plan, pending)
+            self._draw(plan, pending, self._dispatch(Mask(rows), packing.pack_masks(plan, masks, rows)))
             self._undrawn = lambda: None
             self._turn.notify_all()
 
@@ -213,13 +213,13 @@ class DeviceRunner:
         packed: jax.Array = self._dispatch(bucket, packing.pack_extend(plan, layout, updates))
         return packed
 
-    def _draw(self, plan: Plan, pending: PendingStep) -> None:
+    def _draw(self, plan: Plan, pending: PendingStep, drawn: jax.Array | None = None) -> None:
         """Let a sampler look at the logits that a step has left, if some row's token is not their largest, and take
-        the logprobs of what was drawn."""
+        the logprobs of what was drawn. drawn: the largest of what masks have left."""
         wanted, wants_logprobs = plan.sampler, plan.wants_logprobs
-        if wanted is Sampler.LARGEST and not wants_logprobs:
+        if wanted is Sampler.LARGEST and not wants_logprobs and drawn is None:
             return
-        drawn, tops, num_rows = None, None, sum([row.sample for row in plan.rows])
+        tops, num_rows = None, sum([row.sample for row in plan.rows])
         if wanted is not Sampler.LARGEST:
             sampler = next(one for one in self._draw_sizes if one >= wanted)
             rows = buckets.pick_size(self._draw_sizes[sampler], num_rows)
@@ -280,10 +280,10 @@ class DeviceRunner:
             self._loading.clear()
         self._uploaded = b"", None
         self._undrawn = lambda: None
+        self.mask_table.clear()
         with self._lock:
             self._delete_state()
-            self._state, self._controls = self._init(), self._init_controls()
-            self._masked = self._init_masked()
+            self._state, self._controls, self._masks = self._init(), self._init_controls(), self._init_masks()
 
     # Starting and stopping
 
@@ -326,10 +326,10 @@ class DeviceRunner:
         sizes = {one: buckets.draw_sizes(self.limits.max_num_seqs, one) for one in self._samplers}
         self._draw_sizes = {one: self._ready([Draw(rows, one) for rows in sizes[one]]) for one in sizes}
         full = sizes[Sampler.FULL]
-        self._mask_sizes = self._ready([Masks(rows) for rows in full])
+        self._mask_sizes = self._ready([Mask(rows) for rows in full])
         self._top_sizes = self._ready([Tops(rows) for rows in full])
 
-    def _ready(self, keys: Sequence[Draw] | Sequence[Masks] | Sequence[Tops]) -> tuple[int, ...]:
+    def _ready(self, keys: Sequence[Draw] | Sequence[Mask] | Sequence[Tops]) -> tuple[int, ...]:
         """The rows of those that are there. keys: rising; only the last can carry any plan, so all until it is."""
         if keys[-1] not in self._executables:
             return tuple(key.rows for key in keys)
@@ -391,7 +391,7 @@ class DeviceRunner:
         """By kind; they stay as large while the runner lives."""
         pages = self._state.k, self._state.v
         pages_bytes = _nbytes(pages)
-        rest = _nbytes((self._state, self._controls, self._masked)) - pages_bytes
+        rest = _nbytes((self._state, self._controls, self._masks)) - pages_bytes
         return {"weights": _nbytes(self._params), "pages": pages_bytes, "state": rest}
 
     def profile(self, folder: str | None) -> None:
@@ -440,9 +440,14 @@ class DeviceRunner:
                 case Helper.SET_SLOT:
                     self._controls = executable(self._controls, upload)
                     return self._controls.columns
-                case Masks():
-                    self._masked = executable(self._masked, state.logits, upload)
-                    return self._masked
+                case Mask():
+                    parts = self._masks.left, state.last_token, state.logits, self._masks.table, upload
+                    left, last, drawn = executable(*parts)
+                    self._masks, self._state = self._masks.replace(left=left), state.replace(last_token=last)
+                    return drawn
+                case Helper.SET_MASKS:
+                    self._masks = self._masks.replace(table=executable(self._masks.table, upload))
+                    return self._masks.table
                 case Tops():
                     return executable(state.last_token, state.logits, upload)
                 case Helper.SCORE:
@@ -450,7 +455,7 @@ class DeviceRunner:
                 case Helper.POOL:
                     return executable(state.hidden, upload)
                 case Draw():
-                    parts = (state.next_pos, state.sampling, self._masked if masked else state.logits, upload)
+                    parts = (state.next_pos, state.sampling, self._masks.left if masked else state.logits, upload)
                     if key.sampler is Sampler.FULL:
                         last, self._controls, drawn = executable(state.last_token, self._controls, *parts)
                     else:
@@ -471,7 +476,7 @@ class DeviceRunner:
             self._dispatch(Helper.SET_PAGES, chunk)
 
     def _delete_state(self) -> None:
-        for leaf in jax.tree.leaves((self._state, self._controls, self._masked)):
+        for leaf in jax.tree.leaves((self._state, self._controls, self._masks)):
             if not leaf.is_deleted():
                 leaf.delete()
 

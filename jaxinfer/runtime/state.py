@@ -7,6 +7,7 @@ from jax.typing import DTypeLike
 
 from jaxinfer.config import Limits
 from jaxinfer.models.config import ModelConfig
+from jaxinfer.runtime.mask_table import mask_rows
 from jaxinfer.runtime.packing import ControlColumn, SamplingColumn, SlotLayout
 from jaxinfer.runtime.plan import MAX_LOGIT_BIAS
 from jaxinfer_kernels.paged_kv import kv_shape
@@ -74,4 +75,24 @@ def init_controls(limits: Limits) -> ControlState:
         bias=jnp.zeros((slots, 2, MAX_LOGIT_BIAS), jnp.int32),
         bits=jnp.zeros((slots, 2, SlotLayout(limits.vocab_size).words), jnp.uint32),
         counts=jnp.zeros((slots, limits.vocab_size), jnp.uint16),
+    )
+
+
+class MaskState(struct.PyTreeNode):
+    """What grammars need, apart from the rest as well.
+
+    table: i32[rows, ceil(V / 32)], the masks that plan.Masks names rows of.    left: f32[slots, V], what they leave of
+    the logits in whose rows they are, which logprobs are still of.
+    """
+
+    table: jax.Array
+    left: jax.Array
+
+
+def init_masks(limits: Limits) -> MaskState:
+    """A state of zeros."""
+    rows = sum(mask_rows(limits.vocab_size, limits.max_num_seqs))
+    return MaskState(
+        table=jnp.zeros((rows, SlotLayout(limits.vocab_size).words), jnp.int32),
+        left=jnp.zeros((limits.max_num_seqs, limits.vocab_size), jnp.float32),
     )

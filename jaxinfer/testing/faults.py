@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-import numpy as np
 from jax.errors import JaxRuntimeError
 
+from jaxinfer.runtime.mask_table import Masks, MaskTable
 from jaxinfer.runtime.plan import Pending, Plan, Runner, StepResult
 
 # as JAX 0.11.2 says it on an H200 (tests/engine/lost_device.py)
@@ -95,6 +95,10 @@ class FaultyRunner:
         self.num_steps = 0
         self.lost = False
 
+    @property
+    def mask_table(self) -> MaskTable:
+        return self.inner.mask_table
+
     def run(self, plan: Plan) -> Pending:
         self._use()
         fault = self.faults.strike(self.num_steps, plan)
@@ -160,7 +164,7 @@ class FaultyPending:
         self._inner = inner
         self._fault = fault
 
-    def draw(self, masks: np.ndarray) -> None:
+    def draw(self, masks: Masks) -> None:
         self._inner.draw(masks)
 
     def wait(self) -> StepResult:

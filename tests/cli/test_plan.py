@@ -70,8 +70,8 @@ def test_settings_change_the_plan_and_are_named(cli, folder):
 def test_a_model_that_does_not_fit_ends_in_a_value_that_does(cli, folder):
     outcome = cli("plan", folder, "--for", "l4", "--max-model-len", "32K")
     assert outcome.code == 2
-    assert "lower max_model_len to 448" in outcome.last_line
-    assert cli("plan", folder, "--for", "l4", "--max-model-len", "448").code == 0
+    assert "lower max_model_len to 192" in outcome.last_line
+    assert cli("plan", folder, "--for", "l4", "--max-model-len", "192").code == 0
 
 
 def test_memory_can_be_set(cli, folder):

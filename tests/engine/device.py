@@ -18,6 +18,7 @@ from jax.errors import JaxRuntimeError
 
 from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.engine.sequence import Request, ThoughtLimit
+from jaxinfer.runtime.mask_table import ANY, Masks, MaskTable
 from jaxinfer.runtime.plan import Controls, History, Logprobs, Pending, Plan, Row, Sampling, StepResult
 from jaxinfer.testing.faults import Fault, FaultStruck, FaultyRunner
 from tests.engine.grammars import begins, bits_to_ids, permitted
@@ -153,11 +154,14 @@ class FakePending:
     runner: "FakeRunner"
     result: StepResult | None = None
     is_masked: bool = False
-    masks: np.ndarray | None = None
+    masks: list[np.ndarray | None] | None = None  # None of a row where anything may be drawn
 
-    def draw(self, masks: np.ndarray) -> None:
+    def draw(self, masks: Masks) -> None:
         assert self.is_masked and self.masks is None, "only a masked plan draws with masks, and once"
-        self.masks = masks.copy()
+        table = self.runner.masks
+        assert len({*masks.news.tolist()}) == len(masks.news), "a mask is written twice"
+        table |= {row: words.copy() for row, words in zip(masks.news.tolist(), masks.words, strict=True)}
+        self.masks = [None if row == ANY else table[row] for row in masks.rows.tolist()]
 
     def wait(self) -> StepResult:
         self.runner.run_until(self)
@@ -180,6 +184,7 @@ class FakeRunner:
         self.plans = 0
         self.zeroed: list[int] = []
         self._on_run = on_run
+        self.mask_table = MaskTable(limits.vocab_size, limits.max_num_seqs)
         self.reset()
 
     def reset(self) -> None:
@@ -199,6 +204,8 @@ class FakeRunner:
         self.next_position = np.full(slots, -1)
         self.sampling: list[Sampling | None] = [None] * slots
         self.seen: list[Seen | None] = [None] * slots
+        self.mask_table.clear()
+        self.masks: dict[int, np.ndarray] = {}  # by row of the table
 
     def wreck(self) -> None:
         """Lose the state, as a step that fails does; only `reset` brings a new one."""
@@ -309,7 +316,8 @@ class FakeRunner:
                 assert row.sampler is sampling.sampler, "drawn by the wrong one"
                 assert row.logprobs == sampling.logprobs, "a row whose logprobs nobody takes"
                 assert row.masked == sampling.masked, "a row without its mask"
-                among = frozenset(bits_to_ids(next(masks))) if row.masked else None
+                mask = next(masks) if row.masked else None
+                among = None if mask is None else frozenset(bits_to_ids(mask))
                 history = fold(self._visible(self.kv, row.slot, end))
                 tokens[i] = draw(history, end - 1, sampling, dataclasses.replace(seen, banned=row.banned, among=among))
                 seen.output.append(int(tokens[i]))

@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxinfer.engine.sequence import Request, Structure
 from jaxinfer.runtime.plan import Controls
+from jaxinfer.text.grammar.states import Spot
 from jaxinfer.text.tools.opening import Opening
 from tests.engine.numbers import CURSED, VOCAB, completes_a_bad_word, mix
 
@@ -26,7 +27,8 @@ class HashGrammar:
         assert not self.error, "a copy of what is broken"
         return HashGrammar(self._text, self._state)
 
-    def accept(self, token_id: int) -> None:
+    def accept(self, token_id: int, *, is_allowed: bool = False) -> None:
+        assert not is_allowed or token_id in self.allowed()
         if token_id not in self.allowed():
             self.error = f"{token_id} may not come"
         self._state = mix(self._state, token_id)
@@ -36,6 +38,11 @@ class HashGrammar:
 
     def spell(self, token_id: int) -> bytes:
         return spelt(token_id)
+
+    @property
+    def spot(self) -> Spot | None:
+        """Of half of them nothing is known."""
+        return None if self.error or mix(self._state, 9) % 2 else _spot(self._state, self._end)
 
     def forced(self) -> list[int]:
         ahead, found = self.copy(), []
@@ -55,6 +62,11 @@ def spelt(token_id: int) -> bytes:
 
 # A text that may come anywhere, and one with which an answer begins or not
 OPENINGS = Opening((("abba", "h"),)), Opening((("a", "h"),), is_first=True, firsts="a")
+
+
+@functools.lru_cache(1 << 8)
+def _spot(state: int, end: int) -> Spot:
+    return Spot()
 
 
 @functools.lru_cache(1 << 14)

@@ -11,6 +11,7 @@ from jaxinfer.engine.closing import FROM, MARGIN, Closer
 from jaxinfer.engine.sequence import Request, Structure
 from jaxinfer.engine.stats import Counters
 from jaxinfer.engine.structured import Structured, masks_of
+from jaxinfer.runtime.mask_table import MaskTable
 
 WIDTH, A, OPEN, CLOSE, END, THINK, THOUGHT = 2, 1, 2, 3, 40, 41, 42
 USABLE = ~np.array([0, 1 << END - 32], np.int32)
@@ -21,7 +22,7 @@ class Brackets:
     """A grammar: letters, and brackets that must all be closed. A bracket that opens needs `cost` tokens to close."""
 
     words = np.array([1 << A, 0], np.int32)
-    error = ""
+    error, spot = "", None
 
     def __init__(self, depth=0, cost=1):
         self.depth, self.cost, self.num_asked = depth, cost, 0
@@ -29,7 +30,7 @@ class Brackets:
     def copy(self):
         return Brackets(self.depth, self.cost)
 
-    def accept(self, token):
+    def accept(self, token, *, is_allowed=False):
         self.depth += {OPEN: self.cost, CLOSE: -1}.get(token, 0)
         assert self.depth >= 0 and token in (A, OPEN, CLOSE)
 
@@ -181,7 +182,8 @@ def test_a_row_that_closes_is_masked_once_and_beside_the_others():
     step = SimpleNamespace(sequences=rows, plan=SimpleNamespace(rows=[SimpleNamespace(masked=True)] * 2))
     grammars = Asked()
     assert near.is_closing and not far.is_closing
-    masks, failed = masks_of(step, grammars, WIDTH * 32, Counters())
+    table = MaskTable(WIDTH * 32, 2)
+    masks, failed = masks_of(step, grammars, table, Counters())
     assert not near.is_closing and not failed
     assert grammars.shares == [1] and grammars.filled == [near.grammar, far.grammar]
-    assert [ids_of(mask) for mask in masks] == [[A, OPEN, END]] * 2
+    assert [ids_of(table.words[row]) for row in masks.rows] == [[A, OPEN, END]] * 2

@@ -164,7 +164,7 @@ def test_a_grammar_that_breaks_fails_only_who_asked_for_it(after, strict, caplog
     request = dataclasses.replace(asked()[0], structure=structure)
     structured = Structured(NoGrammar("too many items"), request, VOCAB, 40)
     masks = np.zeros((1, -(-VOCAB // 32)), np.int32)
-    reasons = _fill(AllowAll(), masks, [(0, SimpleNamespace(tokens=[1, 2, 3]), structured)])
+    reasons = _fill(AllowAll(), [((0, SimpleNamespace(tokens=[1, 2, 3]), structured), masks[0])])
     assert structured.is_free == (after is not None and not strict)
     if after is None or strict:
         assert "too many items" in reasons[0]

@@ -25,6 +25,7 @@ from jaxinfer.runtime.plan import MAX_LOGIT_BIAS, Controls, History, Plan, Row, 
 from jaxinfer.runtime.runner import DeviceRunner
 from jaxinfer.runtime.state import init_controls
 from tests.runtime.test_sampler import V, logits_of, oracle
+from tests.support.masks import new_masks
 from tests.support.tiny_runner import LIMITS, TINY, Driven, dense_logits, generate
 
 TOP = 4
@@ -320,17 +321,14 @@ def test_a_plain_row_beside_a_full_one_keeps_its_tokens_and_nothing_is_compiled(
 
 @pytest.mark.parametrize("controls", [None, Controls(frequency_penalty=1.5)], ids=["plain", "full"])
 def test_masks_say_what_may_be_drawn_of_their_slots_alone(runner: DeviceRunner, controls: Controls | None) -> None:
-    words = -(-TINY.vocab_size // 32)
     masked = Sampling(temperature=1.0, seed=3, controls=controls, masked=True)
     first = Driven(1, [5, 6, 7], itertools.count(1), masked)
     plain = Driven(2, [5, 6, 7], itertools.count(20), Sampling(temperature=1.0, seed=3))
     rows = [first.row(), plain.row()]
     rows[0].masked, rows[0].history = True, History([5, 6, 7], [])
     for token in (9, 40, 96):
-        mask = np.zeros((1, words), np.int32)
-        mask.view(np.uint32)[0, token // 32] = 1 << token % 32
         pending = runner.run(Plan(rows))
-        pending.draw(mask)
+        pending.draw(new_masks({token}, vocab_size=TINY.vocab_size))
         result = pending.wait()
         assert result.tokens[0] == token
         first.take(result, 0)

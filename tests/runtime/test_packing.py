@@ -3,6 +3,7 @@
 import numpy as np
 
 from jaxinfer.config import ExtendBucket
+from jaxinfer.runtime.mask_table import Masks
 from jaxinfer.runtime.packing import (
     NO_ID,
     ROW_WIDTH,
@@ -83,7 +84,5 @@ def test_masks_lie_where_their_rows_logits_do() -> None:
         Row(3, 5, 1, masked=True),
         Row(4, 5, 1, masked=True),
     ]
-    masks = np.array([[1, 2], [3, 4]], np.int32)
-    packed = pack_masks(Plan(rows), masks, 5)
-    assert packed.tolist() == [[-1, -1], [1, 2], [3, 4], [-1, -1], [-1, -1]]
-    assert pack_masks(Plan(rows[2:]), masks, 2) is masks
+    masks = Masks(np.array([7, 3], np.int32), np.zeros(0, np.int32), np.zeros((0, 2), np.int32))
+    assert pack_masks(Plan(rows), masks, 5).tolist() == [[2, -1], [3, 7], [4, 3], [0, -1], [0, -1]]

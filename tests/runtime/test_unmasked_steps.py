@@ -4,12 +4,12 @@ import dataclasses
 import functools
 import itertools
 
-import numpy as np
 import pytest
 
 from jaxinfer.runtime.plan import Plan, Sampler, Sampling
-from jaxinfer.runtime.programs import Draw, Helper, Key, Masks
+from jaxinfer.runtime.programs import Draw, Helper, Key, Mask
 from jaxinfer.runtime.runner import DeviceRunner
+from tests.support.masks import new_masks
 from tests.support.tiny_runner import GREEDY, TINY, Driven, generate, make_runner
 
 PROMPT = [5, 6, 7, 8]
@@ -22,10 +22,8 @@ def use_grammars(runner: DeviceRunner) -> list[int]:
     for token in (9, 40, 96):
         row = held.row()
         row.masked = True
-        mask = np.zeros((1, -(-TINY.vocab_size // 32)), np.int32)
-        mask.view(np.uint32)[0, token // 32] = 1 << token % 32
         pending = runner.run(Plan([row]))
-        pending.draw(mask)
+        pending.draw(new_masks({token}, vocab_size=TINY.vocab_size))
         held.take(pending.wait(), 0)
     return held.tokens[len(PROMPT) :]
 
@@ -52,7 +50,9 @@ def test_a_step_without_grammars_is_the_same_whether_others_use_them(sampling, m
         keys = watched(monkeypatch, runner)
         if grammars:
             assert use_grammars(runner) == [9, 40, 96]
-            assert Helper.SET_SLOT not in keys and any(isinstance(key, Masks) for key in keys)
+            assert (
+                Helper.SET_SLOT not in keys and Helper.SET_MASKS in keys and any(isinstance(key, Mask) for key in keys)
+            )
         keys.clear()
         for key, program in runner._programs.items():  # or JAX would hand out what it compiled for another
             runner._programs[key] = dataclasses.replace(program, function=functools.partial(program.function))
@@ -60,7 +60,7 @@ def test_a_step_without_grammars_is_the_same_whether_others_use_them(sampling, m
         tokens = generate(runner, PROMPT, 6, sampling)
         texts = {key: runner._executables[key].as_text() for key in keys}
         found.append((tokens, list(keys), texts))
-        assert not any(isinstance(key, Masks) or key is Helper.SET_SLOT for key in keys)
+        assert not any(isinstance(key, Mask) or key in (Helper.SET_SLOT, Helper.SET_MASKS) for key in keys)
         assert not any(
             isinstance(key, Draw) and (key.sampler is not Sampler.WIDE or sampling is GREEDY) for key in keys
         )

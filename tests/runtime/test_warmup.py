@@ -15,7 +15,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import msgspec
-import numpy as np
 import pytest
 
 from jaxinfer.config import ExtendBucket
@@ -29,6 +28,7 @@ from jaxinfer.runtime.plan import Controls, History, Plan, Sampler, Sampling
 from jaxinfer.runtime.runner import DeviceRunner, PendingStep
 from jaxinfer.runtime.warmup import CompileCounter
 from tests.support.attempts import assert_below
+from tests.support.masks import new_masks
 from tests.support.tiny_runner import LIMITS, TINY, Driven, forget, generate, make_runner, step
 
 SMALL, LARGE = ExtendBucket(20, 3, 3), ExtendBucket(64, 10, 10)
@@ -111,7 +111,7 @@ def test_rows_that_the_full_samplers_small_size_does_not_hold_are_carried_before
     warm: Start, monkeypatch: pytest.MonkeyPatch, *, masked: bool
 ) -> None:
     runner, prompt = warm.runner, PROMPT[:9]
-    late = {programs.Draw(10, Sampler.FULL), programs.Masks(10), programs.Tops(10)}
+    late = {programs.Draw(10, Sampler.FULL), programs.Mask(10), programs.Tops(10)}
     expected = generate(runner, prompt, 1)[-1]
     runner.reset()
     there = {key: executable for key, executable in runner._executables.items() if key not in late}
@@ -128,7 +128,7 @@ def test_rows_that_the_full_samplers_small_size_does_not_hold_are_carried_before
         row.logprobs, row.masked, row.history = True, masked, History(prompt, [])
     pending = runner.run(Plan(rows))
     if masked:
-        pending.draw(np.full((2, -(-LIMITS.vocab_size // 32)), -1, np.int32))
+        pending.draw(new_masks(None, None, vocab_size=LIMITS.vocab_size))
     found = pending.wait()
     assert found.tokens.tolist() == [expected] * 2
     assert found.logprobs is not None and found.logprobs.ranks.tolist() == [1, 1]
@@ -166,7 +166,7 @@ def test_what_is_run_on_padding_waits_for_masks_and_for_no_step_that_is_given_up
         return pending, thread
 
     pending, thread = masked()
-    pending.draw(np.full((1, -(-LIMITS.vocab_size // 32)), 2**32 - 1, np.uint32).view(np.int32))
+    pending.draw(new_masks(None, vocab_size=LIMITS.vocab_size))
     thread.join(30)
     assert not thread.is_alive()
     pending, thread = masked()

@@ -13,8 +13,8 @@ import numpy as np
 
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.text.grammar.endings import Endings
-from jaxinfer.text.grammar.known import Key, Known
-from jaxinfer.text.grammar.places import Places, places_of
+from jaxinfer.text.grammar.places import places_of
+from jaxinfer.text.grammar.states import Pieces, Spot, State, States
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher, LLTokenizer
@@ -33,8 +33,11 @@ class Grammar(Protocol):
     def copy(self) -> "Grammar":
         """Another that goes its own way from here."""
 
-    def accept(self, token_id: int) -> None:
-        """The answer's next token. One that may not come makes it a grammar with an `error`."""
+    def accept(self, token_id: int, *, is_allowed: bool = False) -> None:
+        """The answer's next token. One that may not come makes it a grammar with an `error`.
+
+        is_allowed: by its mask, so that nothing has to be found out about it now.
+        """
 
     def accept_text(self, text: bytes) -> None:
         """The same of a text that has come, whatever tokens it came in."""
@@ -45,6 +48,11 @@ class Grammar(Protocol):
     @property
     def error(self) -> str:
         """Why nothing can be said any more; "" while all is well."""
+
+    @property
+    def spot(self) -> Spot | None:
+        """One for all that the same tokens may follow, and `forced` ones; None: that is not known, or there is an
+        `error`."""
 
     def forced(self) -> list[int]:
         """The tokens that come next whatever the model says: of each the mask is that token alone. None where the next
@@ -121,40 +129,24 @@ def warnings_of(matcher: "LLMatcher") -> list[str]:
     return [warning[:200] for warning in matcher.get_grammar_warnings()]
 
 
-class _Pieces(dict[int, bytes]):
-    """What tokens add to a text, each asked for once: the library takes microseconds for one."""
-
-    def __init__(self, vocabulary: "LLTokenizer") -> None:
-        self.vocabulary = vocabulary
-
-    def __missing__(self, token_id: int) -> bytes:
-        piece = self[token_id] = bytes(self.vocabulary.decode_bytes([token_id]))
-        return piece
-
-
 class _Matcher:
-    """A Grammar. Of tokens that its masks allow, llguidance is told when it is asked the next time; of what is known
-    of a place it is not asked.
-    """
+    """A Grammar. llguidance is told of tokens that a mask allowed when it is asked the next time."""
 
     def __init__(
         self,
         matcher: "LLMatcher",
-        pieces: _Pieces,
+        vocabulary: "LLTokenizer",
+        pieces: Pieces,
         endings: Endings | None = None,
-        known: Known | None = None,
-        places: Places | None = None,
+        states: States | None = None,
     ) -> None:
-        """known, places: what is known of places, and those that its answers come to, if any can be told."""
+        """states: those that its answers come to, if any can be told."""
         self._matcher = matcher
-        self._pieces = pieces
+        self._vocabulary, self._pieces = vocabulary, pieces
         self._endings = endings
-        self._known = known
-        self.places = places
-        self._place = None if places is None else places.start
-        self._last: int | None = None
+        self._states = states
+        self._state: State | None = None if states is None else states.start
         self._untold: list[int] = []
-        self.mask: np.ndarray | None = None  # where it stands, once that has been asked for
 
     @property
     def matcher(self) -> "LLMatcher":
@@ -165,46 +157,49 @@ class _Matcher:
         return self._matcher
 
     @property
-    def key(self) -> Key | None:
-        """The same wherever the same tokens may come; None: nothing is known of that."""
-        if self._place is None or self.places is None or (key := self.places.key(self._place, self._last)) is None:
-            return None
-        return self.places, key
+    def spot(self) -> Spot | None:
+        return None if self._state is None else self._state.spot
 
     def copy(self) -> "_Matcher":
-        found = _Matcher(self.matcher.deep_copy(), self._pieces, self._endings, self._known, self.places)
-        found._place, found._last = self._place, self._last
+        copied = self.matcher.deep_copy()
+        found = _Matcher(copied, self._vocabulary, self._pieces, self._endings, self._states)
+        found._state = self._state
         return found
 
-    def accept(self, token_id: int) -> None:
-        if self._place is not None and self.places is not None:
-            self._place = self.places.after(self._place, self._pieces[token_id])
-            self._last = token_id
-        mask, self.mask = self.mask, None
-        if self._place is not None and mask is not None and mask[token_id // 32] >> token_id % 32 & 1:
-            self._untold.append(token_id)
-        else:
-            self.matcher.consume_token(token_id)
+    def accept(self, token_id: int, *, is_allowed: bool = False) -> None:
+        if self._state is not None and self._states is not None:
+            self._state = self._states.after(self._state, token_id)
+            if is_allowed:
+                self._untold.append(token_id)
+                return
+        self._tell([token_id])
+
+    def _tell(self, tokens: Sequence[int]) -> None:
+        """At once."""
+        if not self.matcher.consume_tokens(list(tokens)):
+            self._state = None
 
     def accept_text(self, text: bytes) -> None:
-        self._place = self.mask = None
-        self.matcher.consume_tokens(self._pieces.vocabulary.tokenize_bytes(text))
+        self._tell(self._vocabulary.tokenize_bytes(text))
+        self._state = None
 
     def spell(self, token_id: int) -> bytes:
         return self._pieces[token_id]
 
     @property
     def error(self) -> str:
-        return reason_of(self._matcher.get_error()) if self._matcher.is_error() else ""
+        if not self._matcher.is_error():
+            return ""
+        self._state = None  # from a mask of its own, or tokens that were told late
+        return reason_of(self._matcher.get_error())
 
     def forced(self) -> list[int]:
-        key = self.key
-        found = None if self._known is None or key is None else self._known.forced(key)
-        if found is None:
-            found = list(self.matcher.compute_ff_tokens())
-            if self._known is not None and key is not None:
-                self._known.add_forced(key, found)
-        return found
+        spot = self.spot
+        if spot is None:
+            return list(self.matcher.compute_ff_tokens())
+        if spot.forced is None:
+            spot.forced = list(self.matcher.compute_ff_tokens())
+        return spot.forced
 
     @property
     def endings(self) -> Endings:
@@ -263,10 +258,9 @@ class Compiler:
         self._vocabulary = self._pool.submit(lambda: new_vocabulary(read_tokenizer(), vocab_size, eos_token_ids))
         self._executor = self._pool.submit(_new_executor)
         self._longest = self._pool.submit(lambda: _longest(self.vocabulary))
-        self._pieces: _Pieces | None = None
+        self._pieces: Pieces | None = None
         self._endings: Endings | None = None
         self._endings_lock = threading.Lock()
-        self._at_places = Known(vocab_size)
 
     @property
     def vocabulary(self) -> "LLTokenizer":
@@ -284,20 +278,10 @@ class Compiler:
                 while (
                     len(self._known) > MAX_COMPILED or len(self._known) > 1 and self._known_chars > MAX_COMPILED_CHARS
                 ):
-                    self._forget(*self._known.popitem(last=False))
+                    self._known_chars -= len(self._known.popitem(last=False)[0][0])
             else:
                 self._known.move_to_end(key)
             return found
-
-    def _forget(self, key: tuple[str, bool], compiled: "Future[Grammar]") -> None:
-        """It was not asked for longest. Answers that are under way go on."""
-        self._known_chars -= len(key[0])
-
-        def forget(done: "Future[Grammar]") -> None:
-            if not done.cancelled() and done.exception() is None and isinstance(grammar := done.result(), _Matcher):
-                self._at_places.forget(grammar.places)
-
-        compiled.add_done_callback(forget)
 
     def counts(self) -> Compiles:
         """Safe from any thread."""
@@ -315,9 +299,10 @@ class Compiler:
     def _compiled(self, text: str, closes: bool) -> Grammar:
         endings = self._read_endings() if closes else None
         with self._lock:
-            pieces = self._pieces = self._pieces or _Pieces(self.vocabulary)
-        compiled = new_matcher(self.vocabulary, text)
-        matcher = _Matcher(compiled, pieces, endings, self._at_places, places_of(text, self._longest.result()))
+            pieces = self._pieces = self._pieces or Pieces(self.vocabulary.decode_bytes)
+        places = places_of(text, self._longest.result())
+        states = None if places is None else States(places, pieces)
+        matcher = _Matcher(new_matcher(self.vocabulary, text), self.vocabulary, pieces, endings, states)
         # the first mask costs most: what it finds out is kept for all copies
         self.fill([matcher], np.zeros((1, -(-self.vocabulary.vocab_size // 32)), np.int32))
         return matcher
@@ -330,35 +315,10 @@ class Compiler:
             return self._endings
 
     def fill(self, grammars: Sequence[Grammar], masks: np.ndarray) -> None:
-        matchers = [grammar for grammar in grammars if isinstance(grammar, _Matcher)]
-        keys = [matcher.key for matcher in matchers]
-        unknown = self._at_places.fill(keys, masks)
-        if unknown:
-            self._find_out(matchers, keys, unknown, masks)
-        for matcher, mask in zip(matchers, masks, strict=True):
-            matcher.mask = mask
-
-    def _find_out(
-        self, matchers: list[_Matcher], keys: list[Key | None], unknown: list[int], masks: np.ndarray
-    ) -> None:
-        """Ask llguidance for these rows' masks, once where places are the same."""
-        firsts: dict[Key | int, int] = {}
-        like = {i: firsts.setdefault(keys[i] or i, i) for i in unknown}
-        asked = [i for i, first in like.items() if i == first]
-        self._ask(matchers, asked, masks)
-        broken = {i for i in asked if matchers[i].error}  # of which the others know nothing
-        good = [i for i in asked if i not in broken]
-        self._at_places.add([keys[i] for i in good], masks[good])
-        self._ask(matchers, [i for i, first in like.items() if i != first and first in broken], masks)
-        for i, first in like.items():
-            if i != first and first not in broken:
-                masks[i] = masks[first]
-
-    def _ask(self, matchers: list[_Matcher], rows: list[int], masks: np.ndarray) -> None:
         from llguidance.numpy import fill_next_token_bitmask_par
 
-        if rows:
-            fill_next_token_bitmask_par(self._executor.result(), [(matchers[i].matcher, i) for i in rows], masks)
+        rows = [(grammar.matcher, i) for i, grammar in enumerate(grammars) if isinstance(grammar, _Matcher)]
+        fill_next_token_bitmask_par(self._executor.result(), rows, masks)
 
     def spread[T, R](self, call: Callable[[list[T]], R], items: list[T]) -> "list[Future[R]]":
         num_shares = min(self._num_asking, len(items))

@@ -2,19 +2,19 @@
 
 What may follow a value depends on what is around it, not on the value. So a place is the names and numbers of the
 objects and arrays that are open, and the text of the value that has begun; of a string that is bounded in length alone
-not even that, but how far away the bounds are.
+or by a pattern alone not even that, but how far away the bounds are, or where in the pattern it is.
 """
 
 import json
 from collections.abc import Hashable, Mapping
 from typing import Any, Literal, NamedTuple
 
+from jaxinfer.text.grammar.patterns import PLAIN, Pattern, pattern_of
 from jaxinfer.text.grammar.source import GUIDANCE, JSON_SCHEMA
 
 MAX_RAW = 64  # bytes of a name or value that is kept as it is: two long ones that are alike are rare
 MAX_OPEN = 64  # objects and arrays within one another; an answer that goes deeper is followed no further
-MAX_NODES = 20_000
-MAX_FOUND = 1024  # steps from one place to another
+MAX_NODES, MAX_PATTERN_PLACES = 20_000, 4000
 MAX_CHOICES = 4  # within one another
 _SPACES = b" \n\r\t"
 _CLASSES = {"string": b'"', "object": b"{", "array": b"[", "null": b"n", "boolean": b"tf"}
@@ -22,7 +22,7 @@ _CLASSES |= dict.fromkeys(("integer", "number"), b"-0123456789")
 _NOTES = {"title", "description", "default", "examples", "deprecated", "$comment", "$schema", "$defs", "definitions"}
 _BOUNDS = {"string": ("minLength", "maxLength"), "array": ("minItems", "maxItems")}
 _KEYWORDS = {
-    "string": {"minLength", "maxLength"},
+    "string": {"minLength", "maxLength", "pattern"},
     "object": {"properties", "required", "additionalProperties"},
     "array": {"items", "minItems", "maxItems"},
 }
@@ -31,16 +31,18 @@ _KEYWORDS = {
 class Node:
     """What one part of a schema says of where an answer stands in a value of its. kind "other": nothing.
 
-    bounds: of a string's characters and of an array's items; None: there is none.    names: an object's, as llguidance
+    bounds: of a string's characters and of an array's items; None: there is none.    pattern: a string's, which has no
+    bounds then.    names: an object's, as llguidance
     spells them: spelt otherwise it is a name that the schema does not list.    inner: what is said of a value within
     that has none of them.    by_first: which node says more, by the first byte of a value.
     """
 
-    __slots__ = ("bounds", "by_first", "inner", "kind", "names")
+    __slots__ = ("bounds", "by_first", "inner", "kind", "names", "pattern")
 
     def __init__(self) -> None:
         self.kind = "other"
         self.bounds: tuple[int, int | None] = 0, None
+        self.pattern: Pattern | None = None
         self.names: Mapping[bytes | int | None, Node] = {}
         self.inner = self
         self.by_first: Mapping[int, Node] = {}
@@ -48,7 +50,7 @@ class Node:
 
 # What an answer is in the middle of. due: a value or an array's end comes next.    after: a value; what is around it
 # goes on.    name_due: a name or an object's end.    colon: after a name.    other: a value that is kept as it is.
-type Phase = Literal["due", "string", "other", "name_due", "name", "colon", "after"]
+type Phase = Literal["due", "string", "pattern", "other", "name_due", "name", "colon", "after"]
 
 
 class Open(NamedTuple):
@@ -62,9 +64,11 @@ class Open(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where an answer stands. length: white space since the last sign; of a string, its whole characters.
+    """Where an answer stands. length: white space since the last sign; of a string, its whole characters, or its
+    pattern's state.
 
-    raw: of a name, of a value kept as it is, of a character of which bytes are missing.    node: of a string.
+    raw: of a name, of a value kept as it is, of a character of which bytes are missing, of a string from where its
+    pattern was not followed any more.    node: of a string.
     depth: brackets of a value kept as it is; -1: it has none.    quoted: 0 outside of its texts, 1 in one, 2 after a
     backslash.    is_long: raw is not all of it.
     """
@@ -98,18 +102,17 @@ class Places:
     def __init__(self, schema: Any, longest: int) -> None:
         self._root = _Reader(schema).root
         self._longest = longest
-        self._found: dict[tuple[Place, bytes], Place | None] = {}
-        self.is_over = False  # its grammar has been forgotten: nothing is to be kept of it any more
         self.start = Place("due", None)
 
     def key(self, place: Place, last: int | None) -> Hashable | None:
-        """The same for places after which the same tokens may come; None: nothing is known of it.
+        """The same for places after which the same tokens may come; None: nothing is known of that.
 
         last: the token that came last. Where the next byte is forced, llguidance looks for the tokens that a tokenizer
         would go on with after it; in a string that may become longer none is.
         """
-        if place.is_long or self.is_over:
+        if place.is_long:
             return None
+        last = None if is_open(place) else last
         if place.phase != "string":
             return place, last
         assert place.node is not None
@@ -117,26 +120,23 @@ class Places:
         far = self._longest
         left = far if most is None else min(most - place.length, far)
         needed = min(max(least - place.length, 0), far)
-        return place.open, place.raw, needed, left, None if left and not place.raw else last
+        return place.open, place.raw, needed, left, last
 
     def after(self, place: Place, text: bytes) -> Place | None:
         """Where it stands after so much more; None where that is none of the schema's."""
-        if place.phase == "string" and not place.raw and _is_plain(text):
-            return Place("string", place.open, place.length + len(text), b"", place.node)
-        step = place, text
-        if step not in self._found:
-            if len(self._found) == MAX_FOUND:
-                self._found.clear()
-            now: Place | None = place
-            for byte in text:
-                now = None if now is None else self._next(now, byte)
-            self._found[step] = now
-        return self._found[step]
+        if place.phase == "string" and not place.raw and is_plain(text):
+            return _longer(place, len(text))
+        now: Place | None = place
+        for byte in text:
+            now = None if now is None else self._next(now, byte)
+        return now
 
     def _next(self, place: Place, byte: int) -> Place | None:
         match place.phase:
             case "string":
                 return _in_string(place, byte)
+            case "pattern":
+                return _in_pattern(place, byte)
             case "other":
                 return self._in_other(place, byte)
             case "name":
@@ -167,7 +167,7 @@ class Places:
         depth = 1 if around is None else around.depth + 1
         match (node.kind, chr(byte)):
             case ("string", '"'):
-                return Place("string", around, node=node)
+                return Place("string" if node.pattern is None else "pattern", around, node=node)
             case ("object", "{"):
                 return Place("name_due", Open(around, node, None, depth)) if depth <= MAX_OPEN else None
             case ("array", "["):
@@ -194,7 +194,25 @@ class Places:
         return Place("other", place.open, 0, raw, None, depth, quoted, is_long)
 
 
-def _is_plain(text: bytes) -> bool:
+def is_open(place: Place) -> bool:
+    """Whether it is known that several bytes may come next, so that none is forced, whatever came last."""
+    if place.raw or place.is_long or place.node is None:
+        return False
+    if place.phase == "pattern" and place.node.pattern is not None:
+        return place.node.pattern.is_open(place.length)
+    most = place.node.bounds[1]
+    return place.phase == "string" and (most is None or place.length < most)
+
+
+def _longer(place: Place, count: int) -> Place:
+    """A string after so many more characters; without a longest length they count up to the shortest."""
+    assert place.node is not None
+    least, most = place.node.bounds
+    length = place.length + count if most is not None else min(place.length + count, least)
+    return Place("string", place.open, length, b"", place.node)
+
+
+def is_plain(text: bytes) -> bool:
     """Whether each byte is a character of a JSON string that stands for itself."""
     return text.isascii() and b'"' not in text and b"\\" not in text
 
@@ -214,7 +232,20 @@ def _in_string(place: Place, byte: int) -> Place | None:
             if error.reason != "unexpected end of data":
                 return None
             is_whole = False
-    return place._replace(length=place.length + 1, raw=b"") if is_whole else place._replace(raw=raw)
+    return _longer(place, 1) if is_whole else place._replace(raw=raw)
+
+
+def _in_pattern(place: Place, byte: int) -> Place | None:
+    assert place.node is not None and place.node.pattern is not None
+    if byte == ord('"') and place.quoted != 2:
+        return _whole(place.open)
+    if not (place.raw or place.is_long) and byte in PLAIN:
+        state = place.node.pattern.after(place.length, byte)
+        if state is not None:
+            return place._replace(length=state)
+    is_long = place.is_long or len(place.raw) >= MAX_RAW
+    quoted = 2 if byte == ord("\\") and place.quoted != 2 else 1
+    return place._replace(raw=b"" if is_long else place.raw + bytes([byte]), quoted=quoted, is_long=is_long)
 
 
 def _in_name(place: Place, byte: int) -> Place | None:
@@ -273,7 +304,7 @@ class _Reader:
     def __init__(self, schema: Any) -> None:
         self._schema = schema
         self._refs: dict[str, Node] = {}
-        self._count = 0
+        self._count = self._num_places = 0
         self._any = _new_any()
         self.root = self._read(schema)
 
@@ -329,9 +360,20 @@ class _Reader:
             if not (isinstance(least, int | None) and isinstance(most, int | None) and _is_schema(schema.get("items"))):
                 return node
             node.bounds = least or 0, most
+            if "pattern" in schema:
+                node.pattern = self._pattern(schema["pattern"])
+                if node.pattern is None or rest & {"minLength", "maxLength"}:
+                    return node
             node.inner = self._read(schema.get("items"))
         node.kind = kind
         return node
+
+    def _pattern(self, text: Any) -> Pattern | None:
+        if not isinstance(text, str) or self._num_places > MAX_PATTERN_PLACES:
+            return None
+        found = pattern_of(text)
+        self._num_places += found.num_places if found else 0
+        return found
 
     def _either(self, parts: list[Any]) -> dict[int, Node]:
         """By a value's first byte the one alternative that it can be of."""

@@ -13,6 +13,7 @@ from jaxinfer.text.grammar.compiler import new_matcher, new_vocabulary
 from jaxinfer.text.grammar.places import Places, places_of
 from jaxinfer.text.grammar.source import Constraint, source_of
 from tests.support.grammars import root_schema
+from tests.support.patterns import drawn
 from tests.support.schemas.corpus import accepted, corpus
 
 MOST_TOKENS = 60
@@ -21,6 +22,12 @@ SCHEMAS = [case.schema for case in CASES]
 TENTH = random.Random(5).sample(SCHEMAS, len(SCHEMAS) // 10)
 QWENS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+PATTERNS = (
+    r"[a-z]{2,12}@[a-z]{2,12}\.(com|org)",
+    r"\d{4}-\d{2}-\d{2}(T\d\d:\d\d)?",
+    r"(\+\d{1,3} )?\d{6,12}",
+    "[A-Z]{2}-[0-9a-f]{8}",
 )
 SIGNS = {"type": "object", "properties": {"_id": {"type": "string"}, "$ref": {}, "@type": {"enum": ["_a", "$"]}}}
 SIGNS |= {"required": ["_id", "$ref", "@type"], "additionalProperties": False}
@@ -91,6 +98,16 @@ def test_the_same_tokens_may_come_at_the_same_place(vocabulary, of_json):
     schemas = [SIGNS, *TENTH, *(root_schema(draw)[0] for _ in range(40))]
     assert check(schemas, vocabulary, 6) > 0.2
     assert check(schemas[::3], of_json, 6) > 0.2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_same_tokens_may_come_at_the_same_place_of_a_pattern(vocabulary, of_json, seed):
+    draw = random.Random(seed)
+    texts = ["".join(drawn(draw) for _ in range(draw.randint(1, 4))) for _ in range(25)]
+    schemas = [{"type": "array", "items": {"type": "string", "pattern": f"^{text}$"}} for text in [*texts, *PATTERNS]]
+    assert all(Places(schema, 16)._root.inner.kind == "string" for schema in schemas)
+    assert check(schemas, vocabulary, 6) > 0.2
+    assert check(schemas, of_json, 6) > 0.2
 
 
 @pytest.mark.slow
@@ -217,13 +234,6 @@ def test_an_answer_that_goes_too_deep_is_followed_no_further():
     assert place is not None and places.key(place, 7) is not None
     assert places.after(place, b"[") is None
     assert places.after(places.after(place, b"]"), b",[") is not None
-
-
-def test_of_a_grammar_that_is_forgotten_nothing_is_to_be_known():
-    places = Places({"type": "array"}, 16)
-    assert places.key(places.start, None) is not None
-    places.is_over = True
-    assert places.key(places.start, None) is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,93 @@
+"""MaskTable: the host's side of the masks that lie on the device: a step names them instead of bringing them."""
+
+import dataclasses
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+MAX_SHARED, MAX_BYTES = 4096, 32 << 20  # masks that lie on the device for all
+ANY = -1  # in the place of a row: anything may be drawn. Row 0 is padding's
+
+
+@dataclasses.dataclass(slots=True)
+class Masks:
+    """What the masked rows of a step may draw: rows of a table that stays on the device until `reset`.
+
+    rows: i32[masked rows], in the order of the rows; -1: anything.    news: i32[n], rows of the table that are written
+    first, none twice.    words: i32[n, ceil(V / 32)], what with: a bit for each token that may be drawn, the lowest
+    first. From `draw` on nobody may change them.
+    """
+
+    rows: np.ndarray
+    news: np.ndarray
+    words: np.ndarray
+
+
+def mask_rows(vocab_size: int, max_num_seqs: int) -> tuple[int, int]:
+    """How many rows of the device's table of masks answers share, padding's included, and how many are for one step."""
+    fitting = MAX_BYTES // (4 * -(-vocab_size // 32))
+    return max(min(fitting, MAX_SHARED), max_num_seqs + 1) + 1, max_num_seqs
+
+
+class MaskTable:
+    """Masks that answers may share, by what they are of, and behind them room for one of each row's own.
+
+    words: i32[rows, ceil(V / 32)], what lies on the device once the next `Masks` has come there.    only_one:
+    bool[rows], whether a mask leaves one token. Row 0 is padding's.
+    """
+
+    def __init__(self, vocab_size: int, max_num_seqs: int) -> None:
+        num_shared, num_own = mask_rows(vocab_size, max_num_seqs)
+        rows = num_shared + num_own
+        self.words = np.empty((rows, -(-vocab_size // 32)), np.int32)  # takes no memory until it is written
+        self.only_one = np.zeros(rows, bool)
+        self._first_own = num_shared
+        self._asked = np.zeros(num_shared, np.int64)  # in which step each was asked for last
+        self._now = 0
+        self._rows: dict[Hashable, int] = {}
+        self._keys: list[Hashable | None] = [None]  # by row
+        self._news: list[int] = []
+
+    def clear(self) -> None:
+        """The device has forgotten all."""
+        self._rows.clear()
+        self._keys = [None]
+        self._news.clear()
+
+    def begin(self, keys: Sequence[Hashable]) -> list[int]:
+        """A step's first look: the rows of what is there, ANY for what is not. None of them goes before the next."""
+        find = self._rows.get
+        rows = [find(key, ANY) for key in keys]
+        self._now += 1
+        self._asked[[row for row in rows if row != ANY]] = self._now
+        return rows
+
+    def add(self, key: Hashable, mask: np.ndarray) -> int:
+        """The row of a mask that is not there, in the place of what nobody has asked for longest."""
+        row = len(self._keys)
+        if row < self._first_own:
+            self._keys.append(None)
+        else:
+            row = 1 + int(self._asked[1:].argmin())
+            assert self._asked[row] < self._now, "a step has more masks than the table"
+            del self._rows[self._keys[row]]
+        self._keys[row], self._rows[key] = key, row
+        self._asked[row] = self._now
+        self._write(row, mask)
+        return row
+
+    def put(self, index: int, mask: np.ndarray) -> int:
+        """The row of a mask that nobody shares, which is there for one step. index: of those."""
+        self._write(self._first_own + index, mask)
+        return self._first_own + index
+
+    def _write(self, row: int, mask: np.ndarray) -> None:
+        self.words[row] = mask
+        words = mask[mask != 0].view(np.uint32)
+        self.only_one[row] = len(words) == 1 and int(words[0]).bit_count() == 1
+        self._news.append(row)
+
+    def masks(self, rows: Sequence[int]) -> Masks:
+        """For the device: these, and what it does not have yet."""
+        news, self._news = self._news, []
+        return Masks(np.array(rows, np.int32), np.array(news, np.int32), self.words[news])

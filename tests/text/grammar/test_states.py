@@ -1,0 +1,133 @@
+"""States: however an answer's tokens are told, it is where llguidance would be, whatever has been forgotten."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+from llguidance.numpy import fill_next_token_bitmask
+
+from jaxinfer.text.grammar import compiler as module
+from jaxinfer.text.grammar import states as states_module
+from jaxinfer.text.grammar.compiler import Compiler
+from jaxinfer.text.grammar.source import Constraint, source_of
+
+VOCAB, END = 352, 322
+ORDER = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 2, "maxLength": 9},
+        "kind": {"enum": ["open", "paid"]},
+        "sizes": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 40}, "maxItems": 3},
+        "email": {"type": "string", "pattern": "^[a-z]{2,4}@x$"},
+    },
+    "required": ["name", "kind", "sizes"],
+    "additionalProperties": False,
+}
+TEXTS = [
+    source_of(Constraint("json_schema", json.dumps(ORDER)), {}),
+    source_of(Constraint("json_schema", json.dumps({"type": "object"})), {}),
+    source_of(Constraint("regex", "[a-c]{3,12}(xx|yz)"), {}),
+    source_of(Constraint("json_schema", json.dumps({"type": "array"})), {}),
+]
+
+
+@pytest.fixture
+def compiled(folder):
+    made = Compiler((folder / "tokenizer.json").read_text, VOCAB, [END])
+    yield made
+    made.close()
+
+
+def bits(mask):
+    return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
+
+
+def own_mask(matcher):
+    mask = np.zeros((1, VOCAB // 32), np.int32)
+    fill_next_token_bitmask(matcher, mask, 0)
+    return mask[0]
+
+
+@pytest.mark.parametrize("max_steps", [1, 7, 2048])
+def test_answers_that_are_told_late_are_where_they_would_be(compiled, vocabulary, monkeypatch, max_steps):
+    """What is known of a spot is what llguidance says there of an answer that it was told at once."""
+    monkeypatch.setattr(states_module, "MAX_STEPS", max_steps)
+    draw, known, num_masks, num_known = random.Random(max_steps), {}, 0, 0
+    starts = [compiled.compile(text).result() for text in TEXTS]
+    alone = [module.new_matcher(vocabulary, text) for text in TEXTS]
+    for _ in range(72):
+        i = draw.randrange(len(TEXTS))
+        grammar, matcher = starts[i].copy(), alone[i].deep_copy()
+        for _ in range(40):
+            mask, num_masks = own_mask(matcher), num_masks + 1
+            spot = grammar.spot
+            assert (spot is None) == (i == 2)
+            if spot in known:
+                num_known += 1
+                np.testing.assert_array_equal(known[spot], mask)
+            else:
+                found = np.zeros((1, len(mask)), np.int32)
+                compiled.fill([grammar], found)
+                np.testing.assert_array_equal(found[0], mask)
+                known |= {} if spot is None else {spot: mask}
+            if len(usable := bits(mask)) == 1:
+                assert grammar.forced() == matcher.compute_ff_tokens()
+            token = min(draw.choices(usable, k=draw.choice([1, 4])))
+            grammar = grammar.copy() if draw.random() < 0.05 else grammar
+            if token == END or not matcher.consume_token(token):
+                break
+            grammar.accept(token, is_allowed=draw.random() < 0.8)
+            assert not grammar.error
+    assert num_known > 0.3 * num_masks
+
+
+def test_a_token_that_may_not_come_is_an_error(compiled):
+    grammar = compiled.compile(TEXTS[0]).result().copy()
+    allowed = bits(own_mask(grammar.matcher))
+    grammar.accept(next(token for token in range(256) if token not in allowed))
+    assert grammar.error and grammar.spot is None
+    assert not compiled.compile(TEXTS[0]).result().error
+
+
+def test_what_llguidance_was_told_too_late_is_an_error_when_it_is_asked(compiled):
+    """Nothing but its mask says that a token is allowed; where that was wrong, the answer does not go on."""
+    grammar = compiled.compile(TEXTS[0]).result().copy()
+    (brace, wrong) = (compiled.vocabulary.tokenize_str(text)[0] for text in "{}")
+    grammar.accept(brace, is_allowed=True)
+    grammar.accept(wrong, is_allowed=True)
+    assert not grammar.error
+    compiled.fill([grammar], np.zeros((1, VOCAB // 32), np.int32))
+    assert grammar.error and grammar.spot is None
+
+
+def test_steps_of_a_schema_are_forgotten_and_spots_are_kept(compiled, monkeypatch):
+    monkeypatch.setattr(states_module, "MAX_STEPS", 50)
+    start = compiled.compile(TEXTS[1]).result()
+    states, draw = start._states, random.Random(2)
+
+    def walk(text):
+        grammar = start.copy()
+        for token in compiled.vocabulary.tokenize_str(text):
+            grammar.accept(token, is_allowed=True)
+        return grammar
+
+    kept = walk('{"a":[').spot
+    for _ in range(200):
+        walk('{"' + "".join(draw.choices("abcdefgh", k=6)) + '":1,"b":[2')
+        assert len(states._states) <= 52
+        assert sum(len(state.after) for state in (states.start, *states._states.values())) <= 52
+    assert walk('{"a":[').spot is kept
+
+
+def test_an_answer_of_any_depth_goes_on(compiled):
+    grammar = compiled.compile(TEXTS[3]).result().copy()
+    (bracket,) = compiled.vocabulary.tokenize_str("[")
+    masks = np.zeros((1, VOCAB // 32), np.int32)
+    for depth in range(1500):
+        if depth < 70 or depth % 100 == 0:
+            compiled.fill([grammar], masks)
+            assert bracket in bits(masks[0])
+        grammar.accept(bracket, is_allowed=True)
+        assert (grammar.spot is None) == (depth >= 64)
+    assert not grammar.error
