@@ -16,7 +16,7 @@ from typing import NoReturn
 from jaxinfer.config import ExtendBucket
 from jaxinfer.runtime.plan import Sampler
 
-MAX_EXECUTABLES = 54
+MAX_EXECUTABLES = 55
 _MAX_DECODE, _MAX_TOKENS = 12, 12  # of the 53; some extend sizes come twice, the rest is small
 _DECODE_SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
 _FEW_ROWS, _MIXED_SIZES = 8, (256, 1024, 2048, 4096)

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 MAX_SHARED, MAX_BYTES = 4096, 32 << 20  # masks that lie on the device for all
+MAX_KEYS = 1 << 15  # where answers have been
 ANY = -1  # in the place of a row: anything may be drawn. Row 0 is padding's
 
 
@@ -30,8 +31,9 @@ def mask_rows(vocab_size: int, max_num_seqs: int) -> tuple[int, int]:
 
 
 class MaskTable:
-    """Masks that answers may share, by what they are of, and behind them room for one of each row's own.
+    """Masks that answers may share, and behind them room for one of each row's own.
 
+    Places by the thousand have the same few masks: a key says where an answer is, its row what may come there.
     words: i32[rows, ceil(V / 32)], what lies on the device once the next `Masks` has come there.    only_one:
     bool[rows], whether a mask leaves one token. Row 0 is padding's.
     """
@@ -44,15 +46,15 @@ class MaskTable:
         self._first_own = num_shared
         self._asked = np.zeros(num_shared, np.int64)  # in which step each was asked for last
         self._now = 0
-        self._rows: dict[Hashable, int] = {}
-        self._keys: list[Hashable | None] = [None]  # by row
-        self._news: list[int] = []
+        self.clear()
 
     def clear(self) -> None:
         """The device has forgotten all."""
-        self._rows.clear()
-        self._keys = [None]
-        self._news.clear()
+        self._rows: dict[Hashable, int] = {}
+        self._same: dict[int, int] = {}  # rows by the hash of what is in them
+        self._hashes = [0]  # by row, and the keys of each
+        self._keys: list[list[Hashable]] = [[]]
+        self._news: list[int] = []
 
     def begin(self, keys: Sequence[Hashable]) -> list[int]:
         """A step's first look: the rows of what is there, ANY for what is not. None of them goes before the next."""
@@ -63,17 +65,35 @@ class MaskTable:
         return rows
 
     def add(self, key: Hashable, mask: np.ndarray) -> int:
-        """The row of a mask that is not there, in the place of what nobody has asked for longest."""
+        """The row of a key that was not there. One like it may be; else it takes the place of what nobody has asked for
+        longest."""
+        content = hash(mask.tobytes())
+        row = self._same.get(content, ANY)
+        if row == ANY or not np.array_equal(self.words[row], mask):
+            row = self._new_row()
+            self._same[content], self._hashes[row] = row, content
+            self._write(row, mask)
+        if len(self._rows) == MAX_KEYS:
+            self._rows.clear()
+            self._keys = [[] for _ in self._keys]
+        self._rows[key] = row
+        self._keys[row].append(key)
+        self._asked[row] = self._now
+        return row
+
+    def _new_row(self) -> int:
         row = len(self._keys)
         if row < self._first_own:
-            self._keys.append(None)
-        else:
-            row = 1 + int(self._asked[1:].argmin())
-            assert self._asked[row] < self._now, "a step has more masks than the table"
-            del self._rows[self._keys[row]]
-        self._keys[row], self._rows[key] = key, row
-        self._asked[row] = self._now
-        self._write(row, mask)
+            self._keys.append([])
+            self._hashes.append(0)
+            return row
+        row = 1 + int(self._asked[1:].argmin())
+        assert self._asked[row] < self._now, "a step has more masks than the table"
+        for key in self._keys[row]:
+            del self._rows[key]
+        self._keys[row] = []
+        if self._same.get(self._hashes[row]) == row:
+            del self._same[self._hashes[row]]
         return row
 
     def put(self, index: int, mask: np.ndarray) -> int:
@@ -83,8 +103,8 @@ class MaskTable:
 
     def _write(self, row: int, mask: np.ndarray) -> None:
         self.words[row] = mask
-        words = mask[mask != 0].view(np.uint32)
-        self.only_one[row] = len(words) == 1 and int(words[0]).bit_count() == 1
+        # words of 32 tokens: most masks have many
+        self.only_one[row] = np.count_nonzero(mask) == 1 and np.bitwise_count(mask.view(np.uint32)).sum() == 1
         self._news.append(row)
 
     def masks(self, rows: Sequence[int]) -> Masks:

@@ -269,6 +269,14 @@ def pack_masks(plan: Plan, masks: Masks, size: int) -> np.ndarray:
     return out
 
 
+def pack_new_masks(masks: Masks, first: int, size: int) -> np.ndarray:
+    """i32[size, 1 + ceil(V / 32)]: up to `size` new masks from `first`, each after its row of the table."""
+    ids, words = masks.news[first : first + size], masks.words[first : first + size]
+    out = np.zeros((size, 1 + words.shape[1]), np.int32)
+    out[: len(ids), 0], out[: len(ids), 1:] = ids, words
+    return out
+
+
 def pieces(plan: Plan, width: int) -> tuple[np.ndarray, list[int]]:
     """i32[n, len(PieceColumn)]: what is to be pooled, cut from each row's first such token on, and whose row it is."""
     found, owners, end = [], [], 0

@@ -46,7 +46,7 @@ PIECES, PIECE_TOKENS = 8, 256  # that one call of `pool` adds up, and how long e
 CUBLAS_ROWS, CUBLAS_TOKENS = 192, 1024  # of decode and extend steps, from which on products are cuBLAS's
 PINNED_HOST = "pinned_host"  # the kind of memory that a device copies to and from by itself
 PAGES_ZEROED = 16  # pages that one call of the helper clears
-MASKS_WRITTEN = 8  # rows of the table of masks, likewise
+MASKS_WRITTEN, MANY_MASKS_WRITTEN = 8, 64  # rows of the table of masks, likewise
 
 
 class Helper(enum.StrEnum):
@@ -58,6 +58,7 @@ class Helper(enum.StrEnum):
     LOAD_PAGES = "load_pages"
     SET_SLOT = "set_slot"
     SET_MASKS = "set_masks"
+    SET_MANY_MASKS = "set_many_masks"
     SCORE = "score"
     POOL = "pool"
 
@@ -265,8 +266,9 @@ def _full_programs(
             controls,
         )
     ]
-    new = array(MASKS_WRITTEN, 1 + masks.table.shape[1])
-    result.append(make(Helper.SET_MASKS, set_masks, (masks.table, new), (0,), masks.table))
+    for key, count in ((Helper.SET_MASKS, MASKS_WRITTEN), (Helper.SET_MANY_MASKS, MANY_MASKS_WRITTEN)):
+        new = array(count, 1 + masks.table.shape[1])
+        result.append(make(key, set_masks, (masks.table, new), (0,), masks.table))
     width = logprob_width(num_top(limits))
     tops = functools.partial(draw_logprobs, num_top(limits))
     for rows in draw_sizes(limits.max_num_seqs, Sampler.FULL):
@@ -280,6 +282,13 @@ def _full_programs(
     scored = array(targets.shape[0] - 1, width)
     result.append(make(Helper.SCORE, score, (params, state.hidden, targets), (), scored, to_host=True))
     return result
+
+
+def mask_helper(count: int) -> tuple[Helper, int]:
+    """What writes so many new masks, and how many at once."""
+    if count <= 2 * MASKS_WRITTEN:
+        return Helper.SET_MASKS, MASKS_WRITTEN
+    return Helper.SET_MANY_MASKS, MANY_MASKS_WRITTEN
 
 
 def num_top(limits: Limits) -> int:
@@ -297,7 +306,8 @@ def is_serving(key: Key, limits: Limits) -> bool:
 
 def _is_of_full_set(key: Key) -> bool:
     is_full = isinstance(key, Mask | Tops) or (isinstance(key, Draw) and key.sampler is Sampler.FULL)
-    return is_full or key in (Helper.SET_SLOT, Helper.SET_MASKS, Helper.SCORE, Helper.POOL)
+    masks = Helper.SET_MASKS, Helper.SET_MANY_MASKS
+    return is_full or key in (Helper.SET_SLOT, *masks, Helper.SCORE, Helper.POOL)
 
 
 def fingerprint(model: step.Model, device: jax.Device) -> str:

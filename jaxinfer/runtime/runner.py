@@ -22,7 +22,6 @@ from jaxinfer.runtime.packing import ExtendLayout, SlotLayout
 from jaxinfer.runtime.plan import DeviceFacts, Plan, Sampler, StepResult
 from jaxinfer.runtime.pool import keep_small_arrays_apart
 from jaxinfer.runtime.programs import (
-    MASKS_WRITTEN,
     PAGE_UPDATES,
     PAGES_ZEROED,
     PIECE_TOKENS,
@@ -171,8 +170,9 @@ class DeviceRunner:
 
     def _draw_masked(self, plan: Plan, pending: PendingStep, masks: Masks) -> None:
         with self._turn:
-            for chunk in _chunks(np.column_stack([masks.news, masks.words]), MASKS_WRITTEN):
-                self._dispatch(Helper.SET_MASKS, chunk)
+            key, size = programs.mask_helper(len(masks.news))
+            for first in range(0, len(masks.news), size):
+                self._dispatch(key, packing.pack_new_masks(masks, first, size))
             rows = buckets.pick_size(self._mask_sizes, sum([row.sample for row in plan.rows]))
             self._draw(plan, pending, self._dispatch(Mask(rows), packing.pack_masks(plan, masks, rows)))
             self._undrawn = lambda: None
@@ -445,7 +445,7 @@ class DeviceRunner:
                     left, last, drawn = executable(*parts)
                     self._masks, self._state = self._masks.replace(left=left), state.replace(last_token=last)
                     return drawn
-                case Helper.SET_MASKS:
+                case Helper.SET_MASKS | Helper.SET_MANY_MASKS:
                     self._masks = self._masks.replace(table=executable(self._masks.table, upload))
                     return self._masks.table
                 case Tops():

@@ -10,6 +10,7 @@ import pytest
 
 from jaxinfer.config import Limits
 from jaxinfer.runtime import controls as full
+from jaxinfer.runtime.mask_table import Masks
 from jaxinfer.runtime.packing import (
     DRAW_WIDTH,
     IN_PROMPT,
@@ -317,6 +318,20 @@ def test_a_plain_row_beside_a_full_one_keeps_its_tokens_and_nothing_is_compiled(
             other.take(result, 1)
     assert plain.tokens == alone
     assert runner.compiles_after_ready == compiled
+
+
+@pytest.mark.parametrize("count", [1, 8, 9, 16, 17, 100])
+def test_masks_lie_where_they_were_written_however_many_are_new(runner: DeviceRunner, count: int) -> None:
+    token_of = [9 + row % 80 for row in range(count)]
+    new = new_masks(*({token} for token in token_of), vocab_size=TINY.vocab_size)
+    for row in sorted({0, count // 2, count - 1}):
+        first = Driven(1, [5, 6, 7], itertools.count(1), Sampling(masked=True))
+        rows = [first.row()]
+        rows[0].masked, rows[0].history = True, History([5, 6, 7], [])
+        pending = runner.run(Plan(rows))
+        news = new.news if row == 0 else new.news[:0]
+        pending.draw(Masks(new.rows[row : row + 1], news, new.words[: len(news)]))
+        assert pending.wait().tokens.tolist() == [token_of[row]]
 
 
 @pytest.mark.parametrize("controls", [None, Controls(frequency_penalty=1.5)], ids=["plain", "full"])

@@ -19,17 +19,21 @@ def table(monkeypatch):
 
 
 def mask_of(key):
+    """Every seventh has the same."""
+    key = key % 7 if key < 100 else key
     return np.random.default_rng(key).integers(-(2**31), 2**31, VOCAB // 32).astype(np.int32)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_each_row_of_a_step_finds_its_mask_on_the_device(table, seed):
+def test_each_row_of_a_step_finds_its_mask_on_the_device(table, monkeypatch, seed):
     draw, device, num_new, num_asked = random.Random(seed), {}, 0, 0
+    monkeypatch.setattr(mask_table, "MAX_KEYS", draw.choice([5, 9, 1000]))
+    monkeypatch.setattr(mask_table, "hash", draw.choice([hash, lambda content: content[0] % 3]), raising=False)
     for _ in range(300):
         if draw.random() < 0.02:
             table.clear()
             device = {}
-        keys = draw.sample(range(draw.choice([4, 5, 12])), draw.randint(0, ROWS))
+        keys = draw.sample(range(draw.choice([4, 5, 40])), draw.randint(0, ROWS))
         keys += draw.choices(keys, k=ROWS - len(keys)) if keys else []  # two at the same spot
         rows = table.begin(keys)
         for i, key in enumerate(keys):
@@ -58,6 +62,16 @@ def test_what_nobody_asked_for_longest_goes_first(table):
     table.begin([0, 2])
     table.add(5, mask_of(5))
     assert [row == ANY for row in table.begin(range(6))] == [False, True, False, False, False, False]
+
+
+def test_what_is_the_same_goes_up_once_and_is_forgotten_with_all_its_keys(table):
+    table.begin([])
+    assert table.add(1, mask_of(1)) == table.add(8, mask_of(8)) == table.add(15, mask_of(15))
+    assert len(table.masks([]).news) == 1
+    for key in (2, 3, 4, 5, 6):
+        table.begin([])
+        table.add(key, mask_of(key))
+    assert table.begin([1, 8, 15, 2]) == [ANY, ANY, ANY, 2]
 
 
 def test_masks_of_one_token_are_known(table):

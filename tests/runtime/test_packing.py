@@ -14,6 +14,7 @@ from jaxinfer.runtime.packing import (
     pack_draw,
     pack_extend,
     pack_masks,
+    pack_new_masks,
     page_updates,
     sampling_columns,
 )
@@ -86,3 +87,10 @@ def test_masks_lie_where_their_rows_logits_do() -> None:
     ]
     masks = Masks(np.array([7, 3], np.int32), np.zeros(0, np.int32), np.zeros((0, 2), np.int32))
     assert pack_masks(Plan(rows), masks, 5).tolist() == [[2, -1], [3, 7], [4, 3], [0, -1], [0, -1]]
+
+
+def test_new_masks_go_up_in_blocks() -> None:
+    words = np.arange(6, dtype=np.int32).reshape(3, 2)
+    masks = Masks(np.zeros(0, np.int32), np.array([9, 4, 5], np.int32), words)
+    assert pack_new_masks(masks, 0, 2).tolist() == [[9, 0, 1], [4, 2, 3]]
+    assert pack_new_masks(masks, 2, 2).tolist() == [[5, 4, 5], [0, 0, 0]]

@@ -300,9 +300,10 @@ class Compiler:
         endings = self._read_endings() if closes else None
         with self._lock:
             pieces = self._pieces = self._pieces or Pieces(self.vocabulary.decode_bytes)
+        compiled = new_matcher(self.vocabulary, text)  # first: places are of schemas that it takes
         places = places_of(text, self._longest.result())
         states = None if places is None else States(places, pieces)
-        matcher = _Matcher(new_matcher(self.vocabulary, text), self.vocabulary, pieces, endings, states)
+        matcher = _Matcher(compiled, self.vocabulary, pieces, endings, states)
         # the first mask costs most: what it finds out is kept for all copies
         self.fill([matcher], np.zeros((1, -(-self.vocabulary.vocab_size // 32)), np.int32))
         return matcher

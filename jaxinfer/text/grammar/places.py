@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from jaxinfer.text.grammar.patterns import PLAIN, Pattern, pattern_of
-from jaxinfer.text.grammar.source import GUIDANCE, JSON_SCHEMA
+from jaxinfer.text.grammar.source import GUIDANCE, JSON_SCHEMA, MAX_SPACES
 
 MAX_RAW = 64  # bytes of a name or value that is kept as it is: two long ones that are alike are rare
 MAX_OPEN = 64  # objects and arrays within one another; an answer that goes deeper is followed no further
@@ -32,14 +32,15 @@ class Node:
     """What one part of a schema says of where an answer stands in a value of its. kind "other": nothing.
 
     bounds: of a string's characters and of an array's items; None: there is none.    pattern: a string's, which has no
-    bounds then.    names: an object's, as llguidance
-    spells them: spelt otherwise it is a name that the schema does not list.    inner: what is said of a value within
-    that has none of them.    by_first: which node says more, by the first byte of a value.
+    bounds then.    names: an object's, as llguidance spells them: spelt otherwise it is a name that the schema does not
+    list.    inner: what is said of a value within that has none of them.    by_first: which node says more, by the
+    first byte of a value.    unread: the part, until an answer comes to it.
     """
 
-    __slots__ = ("bounds", "by_first", "inner", "kind", "names", "pattern")
+    __slots__ = ("bounds", "by_first", "inner", "kind", "names", "pattern", "unread")
 
-    def __init__(self) -> None:
+    def __init__(self, unread: dict[str, Any] | None = None) -> None:
+        self.unread = unread
         self.kind = "other"
         self.bounds: tuple[int, int | None] = 0, None
         self.pattern: Pattern | None = None
@@ -100,7 +101,7 @@ class Places:
     """Those of one schema, for one thread. longest: the most bytes of a token."""
 
     def __init__(self, schema: Any, longest: int) -> None:
-        self._root = _Reader(schema).root
+        self._reader = _Reader(schema)
         self._longest = longest
         self.start = Place("due", None)
 
@@ -159,11 +160,13 @@ class Places:
         around = place.open
         if around is not None and around.node.kind == "array" and around.mark == 0 and byte == ord("]"):
             return _close(place, byte)
-        node = self._root if around is None else around.node.inner
+        node = self._reader.root if around is None else around.node.inner
         if around is not None and around.node.kind == "object":
             node = around.node.names.get(around.mark, node)
+        self._reader.read(node)
         for _ in range(MAX_CHOICES):
             node = node.by_first.get(byte, node)
+            self._reader.read(node)
         depth = 1 if around is None else around.depth + 1
         match (node.kind, chr(byte)):
             case ("string", '"'):
@@ -196,6 +199,8 @@ class Places:
 
 def is_open(place: Place) -> bool:
     """Whether it is known that several bytes may come next, so that none is forced, whatever came last."""
+    if place.phase in ("due", "name_due", "colon", "after"):
+        return place.open is not None and place.length < MAX_SPACES
     if place.raw or place.is_long or place.node is None:
         return False
     if place.phase == "pattern" and place.node.pattern is not None:
@@ -289,6 +294,13 @@ def _is_schema(part: Any) -> bool:
     return part is None or isinstance(part, bool | dict)
 
 
+def _spelt(name: str) -> bytes:
+    """As llguidance does: as JSON is written, with no more escapes than there must be."""
+    if name.isascii() and name.isidentifier():
+        return name.encode()
+    return json.dumps(name, ensure_ascii=False)[1:-1].encode(errors="surrogatepass")
+
+
 def _new_any() -> Node:
     """Of every value."""
     found, text, record, items = Node(), Node(), Node(), Node()
@@ -299,17 +311,24 @@ def _new_any() -> Node:
 
 
 class _Reader:
-    """Nodes of a schema, each part of it read once."""
+    """Nodes of a schema, each part read when an answer comes to it: 300 kB at once hold all others up for 30 ms."""
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema
         self._refs: dict[str, Node] = {}
         self._count = self._num_places = 0
         self._any = _new_any()
-        self.root = self._read(schema)
+        self.root = self._node(schema)
+        self.read(self.root)
 
-    def _read(self, schema: Any) -> Node:
-        """Of one part. Its references are read once."""
+    def read(self, node: Node) -> None:
+        """Find out what it says, if that has not been done."""
+        if node.unread is not None:
+            part, node.unread = node.unread, None
+            self._describe(node, part)
+
+    def _node(self, schema: Any) -> Node:
+        """Of one part. What is referred to has one for all references."""
         if schema is None or isinstance(schema, bool):
             return self._any
         if not isinstance(schema, dict):
@@ -317,13 +336,12 @@ class _Reader:
         if not schema.keys() - _NOTES:
             return self._any
         if schema.keys() - _NOTES != {"$ref"}:
-            return self._describe(Node(), schema)
+            return Node(schema)
         ref = str(schema["$ref"])
         if ref not in self._refs:
-            self._refs[ref] = Node()
             part = self._part(ref)
-            if isinstance(part, dict) and part.keys() - _NOTES != {"$ref"}:
-                self._describe(self._refs[ref], part)
+            is_whole = isinstance(part, dict) and part.keys() - _NOTES != {"$ref"}
+            self._refs[ref] = Node(part if is_whole else None)
         return self._refs[ref]
 
     def _part(self, ref: str) -> Any:
@@ -334,39 +352,38 @@ class _Reader:
             part = part.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(part, dict) else None
         return part
 
-    def _describe(self, node: Node, schema: dict[str, Any]) -> Node:
+    def _describe(self, node: Node, schema: dict[str, Any]) -> None:
         kind, rest = schema.get("type"), schema.keys() - _NOTES
         self._count += 1
         if self._count > MAX_NODES:
-            return node
+            return
         if rest in ({"anyOf"}, {"oneOf"}):
             node.by_first = self._either(schema[rest.pop()])
         if not isinstance(kind, str) or kind not in _KEYWORDS or rest - {"type"} - _KEYWORDS[kind]:
-            return node
+            return
         if kind == "object":
             names, required = schema.get("properties", {}), schema.get("required", [])
             others = schema.get("additionalProperties")
             if not (isinstance(names, dict) and isinstance(required, list) and _is_schema(others)):
-                return node
+                return
             if any(name not in names for name in required):
-                return node
-            spelt = {name: json.dumps(name, ensure_ascii=False)[1:-1].encode() for name in names}
+                return
+            spelt = {name: _spelt(name) for name in names}
             if max(map(len, spelt.values()), default=0) > MAX_RAW:
-                return node
-            node.names = {spelt[name]: self._read(part) for name, part in names.items()}
-            node.inner = self._read(others)
+                return
+            node.names = {spelt[name]: self._node(part) for name, part in names.items()}
+            node.inner = self._node(others)
         else:
             least, most = (schema.get(name) for name in _BOUNDS[kind])
             if not (isinstance(least, int | None) and isinstance(most, int | None) and _is_schema(schema.get("items"))):
-                return node
+                return
             node.bounds = least or 0, most
             if "pattern" in schema:
                 node.pattern = self._pattern(schema["pattern"])
                 if node.pattern is None or rest & {"minLength", "maxLength"}:
-                    return node
-            node.inner = self._read(schema.get("items"))
+                    return
+            node.inner = self._node(schema.get("items"))
         node.kind = kind
-        return node
 
     def _pattern(self, text: Any) -> Pattern | None:
         if not isinstance(text, str) or self._num_places > MAX_PATTERN_PLACES:
@@ -379,7 +396,7 @@ class _Reader:
         """By a value's first byte the one alternative that it can be of."""
         found: dict[int, list[Node]] = {byte: [] for byte in b'"{['}
         for part in parts:
-            node, firsts = self._read(part), self._firsts(part)
+            node, firsts = self._node(part), self._firsts(part)
             for byte, nodes in found.items():
                 if byte in firsts:
                     nodes.append(node)

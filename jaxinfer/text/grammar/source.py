@@ -9,7 +9,8 @@ import msgspec
 from jaxinfer.text.tools.opening import Opening
 
 Kind = Literal["json_schema", "regex", "choice", "grammar", "structural_tag", "tools"]
-_SPACE = r"[\x20\x0A\x0D\x09]{1,8}"  # more, and a model that is lost fills its answer with it
+MAX_SPACES = 8  # between two signs of JSON; more, and a model that is lost fills its answer with them
+_SPACE = rf"[\x20\x0A\x0D\x09]{{1,{MAX_SPACES}}}"
 GUIDANCE = tuple(  # how schemas are read; strict or not
     {"whitespace_pattern": _SPACE, "coerce_one_of": not strict, "lenient": not strict} for strict in (False, True)
 )
