@@ -32,9 +32,9 @@ from jaxinfer.runtime.backends import XLA_ONLY, Backends
 from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.cache import ExecutableCache
 from jaxinfer.runtime.memory import plan_memory
-from jaxinfer.runtime.plan import Plan
+from jaxinfer.runtime.plan import Pending, Plan
 from jaxinfer.runtime.programs import Draw, Helper, Key, Tops, samplers
-from jaxinfer.runtime.runner import DeviceRunner, PendingStep
+from jaxinfer.runtime.runner import DeviceRunner
 from tests.support.checkpoints import PLAIN_VOCAB_SIZE, write_checkpoint
 from tests.support.hopper import all_mosaic, gpu
 from tests.support.tiny_runner import forget
@@ -61,7 +61,7 @@ class RecordingRunner(DeviceRunner):
         self.runs: list[Run] = []
         self.num_steps = 0
 
-    def run(self, plan: Plan) -> PendingStep:
+    def run(self, plan: Plan) -> Pending:
         self.num_steps += 1
         return super().run(plan)
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from jaxinfer.runtime import packing, step
+from jaxinfer.runtime.pending import PendingStep
 from jaxinfer.runtime.plan import Plan, Row
 from jaxinfer.runtime.programs import PIECE_TOKENS, PIECES
-from jaxinfer.runtime.runner import DeviceRunner, PendingStep
+from jaxinfer.runtime.runner import DeviceRunner
 from tests.support.tiny_runner import LIMITS, TINY, Driven, dense_hidden
 
 RANDOM = np.random.default_rng(0)

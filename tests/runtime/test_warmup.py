@@ -24,8 +24,9 @@ from jaxinfer.runtime import step as step_functions
 from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends
 from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.cache import ExecutableCache
+from jaxinfer.runtime.pending import PendingStep
 from jaxinfer.runtime.plan import Controls, History, Plan, Sampler, Sampling
-from jaxinfer.runtime.runner import DeviceRunner, PendingStep
+from jaxinfer.runtime.runner import DeviceRunner
 from jaxinfer.runtime.warmup import CompileCounter
 from tests.support.attempts import assert_below
 from tests.support.masks import new_masks

@@ -15,8 +15,8 @@ from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import buckets, packing, step
 from jaxinfer.runtime.packing import ExtendLayout
+from jaxinfer.runtime.pending import PendingStep
 from jaxinfer.runtime.plan import Plan
-from jaxinfer.runtime.runner import PendingStep
 from jaxinfer.runtime.state import DeviceState, init_state
 
 
