@@ -23,9 +23,11 @@ from jaxinfer.llm.events import ignore
 from jaxinfer.llm.llm import LLM
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.runtime import buckets
+from jaxinfer.runtime.mask_table import MaskTable
+from jaxinfer.runtime.pending import PendingStep
 from jaxinfer.runtime.plan import Plan, StepResult
 from jaxinfer.runtime.programs import Key
-from jaxinfer.runtime.runner import DeviceRunner, PendingStep
+from jaxinfer.runtime.runner import DeviceRunner
 
 MAX_SEQS, MAX_TOKENS, VOCAB, STEPS, TRIES = 256, 8192, 320, 60, 12
 REQUESTS, PROMPT, OUTPUT = 512, 512, 256
@@ -63,12 +65,13 @@ class NoDevice(DeviceRunner):
         self.limits = limits
         self._decode_ready = buckets.decode_sizes(limits.decode_buckets, limits.decode_contexts)
         self._extend_ready = limits.extend_buckets
+        self.mask_table = MaskTable(limits.vocab_size, limits.max_num_seqs)
         self._packed = Drawn()
         self.pack_s = 0.0
 
     def run(self, plan: Plan) -> PendingStep:
         began_s = time.thread_time()
-        pending = super().run(plan)
+        pending = self._run(plan)
         self.pack_s += time.thread_time() - began_s
         return pending
 

@@ -22,7 +22,7 @@ ROWS_A_TOKEN = 2  # of a step that may become longer for each draw that is saved
 def look_ahead(step: "Step", rows: np.ndarray, only_one: np.ndarray) -> None:
     """Of the step that has just been told to draw by masks: which of its rows' sequences have tokens forced.
 
-    rows, only_one: as in plan.Masks and MaskTable.
+    rows, only_one: as in runtime.mask_table, of its Masks and its MaskTable.
     """
     may = (only_one[rows] & (rows != ANY)).nonzero()[0]
     if not len(may):

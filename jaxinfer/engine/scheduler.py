@@ -171,7 +171,8 @@ class Scheduler:
             start = sequence.dispatched
             if sequence.decoding and sequence.is_plain and start % size:  # what _add_row would do: this is most rows
                 sequence.dispatched = start + 1
-                add_row(Row(sequence.slot, start, 1, sampler=sequence.sampler))
+                masked = sequence.structured is not None
+                add_row(Row(sequence.slot, start, 1, sampler=sequence.sampler, masked=masked))
                 add_sequence(sequence)
                 continue
             if sequence.state is not State.RUNNING:
@@ -322,7 +323,7 @@ class Scheduler:
             row.tokens = known[start:end]
             row.sample = sequence.decoding = end == len(known) and not sequence.is_pooled
         row.sampler = sequence.sampler
-        if not sequence.is_plain:
+        if not sequence.is_plain or sequence.structured is not None:
             dress_row(row, sequence)
         step.plan.rows.append(row)
         step.sequences.append(sequence)

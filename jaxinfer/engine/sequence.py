@@ -262,7 +262,7 @@ class Sequence:
     held: siblings that wait for this sequence's prompt.
     soiled: a row of it was not finite, so that its pages may hold NaN.
     sampler: what draws its tokens.
-    is_plain: nothing else is wanted of it, so that a decode row says nothing but which token is next.
+    is_plain: nothing else is wanted of it, but for a mask.
     is_pooled: it draws no token and ends with its prompt, as an embedding.
     may_wait: whether must_wait can ever hold.
     thoughts: whether it thinks, where that is limited.
@@ -317,7 +317,9 @@ class Sequence:
     opens: Collection[int] = ()
 
     def __post_init__(self) -> None:
-        controls, structure = self.request.controls, self.request.structure
+        request, controls, structure = self.request, self.request.controls, self.request.structure
+        draws_plainly = controls is None and request.logprobs is None
+        self.is_plain = draws_plainly and request.pooling is None and request.prompt_logprobs is None
         self.hold(structure is not None and structure.after is None)
         self.sampler = self.sampling.sampler
         self.is_pooled = self.request.pooling is not None
@@ -335,10 +337,8 @@ class Sequence:
 
     def hold(self, is_held: bool) -> None:
         """Whether its structure says from now on what may be drawn."""
-        structure, request = self.request.structure, self.request
+        structure = self.request.structure
         self.is_held = is_held
-        draws_plainly = request.controls is None and request.logprobs is None and not is_held
-        self.is_plain = draws_plainly and request.pooling is None and request.prompt_logprobs is None
         if structure is not None and is_held:
             self.end_ids |= structure.end_ids
 

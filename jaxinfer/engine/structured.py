@@ -84,9 +84,9 @@ class Structured:
         self._needs_draws = request.logprobs is not None or self._allowed is not None
         self._shares = self._allowed is None and not self._bans
         is_late = self._structure.after is not None  # then they are over
-        self._thoughts = Thoughts("answering", None, None) if is_late else self._structure.thoughts()
+        self._thoughts = None if is_late else _unless_over(self._structure.thoughts())
         self.is_led = self.is_free = False
-        self.mask: np.ndarray | None = None  # what the token in flight may be, i32[ceil(V / 32)]
+        self.mask: Ids[int] | None = None  # what the token in flight may be, words of 32 bits
         self._closer: Closer | None = None
         if self._structure.closes and not grammar.error:
             usable = ~self._ends if self._allowed is None else self._allowed & ~self._ends
@@ -96,7 +96,12 @@ class Structured:
     @property
     def is_thinking(self) -> bool:
         """Whether the grammar says nothing yet of the next token."""
-        return self._thoughts.are_on
+        return self._thoughts is not None and self._thoughts.are_on
+
+    @property
+    def _may_think(self) -> bool:
+        """Whether the next token may begin thoughts."""
+        return self._thoughts is not None and self._thoughts.may_begin
 
     @property
     def is_closing(self) -> bool:
@@ -105,7 +110,7 @@ class Structured:
 
     def key(self, length: int) -> Hashable | None:
         """After so many tokens: one for all whose masks are the same. None: its mask is its own."""
-        if self._thoughts.are_on or self._thoughts.may_begin or not self._shares or self.is_free or self.is_closing:
+        if self._thoughts is not None or not self._shares or self.is_free or self.is_closing:
             return None
         spot = self.grammar.spot
         return None if spot is None else (spot, self.unwanted(length))
@@ -117,7 +122,7 @@ class Structured:
     @property
     def may_forward(self) -> bool:
         """Whether tokens that the grammar forces may be taken without a draw of each."""
-        return not (self._needs_draws or self._thoughts.are_on or self._thoughts.may_begin or self.is_free)
+        return not (self._needs_draws or self._thoughts is not None or self.is_free)
 
     def let_free(self) -> bool:
         """Go on without the grammar, if that may be and has not happened yet."""
@@ -129,7 +134,10 @@ class Structured:
     def follow(self, token: int) -> None:
         """The next token of the output."""
         self.look()  # where tokens of before a restart are followed, no mask has asked for it
-        is_answer = not (self._thoughts.follow(token) or token in self._end_ids or self.is_free)
+        is_thought = self._thoughts is not None and self._thoughts.follow(token)
+        if self._thoughts is not None:
+            self._thoughts = _unless_over(self._thoughts)
+        is_answer = not (is_thought or token in self._end_ids or self.is_free)
         if is_answer:
             self.grammar.accept(token, is_allowed=self.mask is not None and _has(self.mask, token))
         self.mask = None
@@ -147,9 +155,9 @@ class Structured:
         An end that comes too early is forbidden only if something else is left: a grammar's end wins.
         Returns whether anything is.
         """
-        if self._thoughts.are_on:
+        if self.is_thinking:
             mask &= ~self._ends
-        if self._thoughts.may_begin:
+        if self._may_think:
             assert self._structure.open_id is not None
             _set(mask, self._structure.open_id)
         if self._allowed is not None:
@@ -168,13 +176,17 @@ class Structured:
     def _closing(self, closer: Closer, rest: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """Of the rest of a mask what leads to the grammar's end in time. The thoughts have to end for it too."""
         spare, close_id, open_id = closer.spare, self._structure.close_id, self._structure.open_id
-        if self._thoughts.are_on:
+        if self.is_thinking:
             assert close_id is not None
             return _only(close_id, rest) if spare is not None and spare < 2 and _has(rest, close_id) else rest
         kept = closer.narrowed(rest, mask)
-        if self._thoughts.may_begin and open_id is not None and _has(rest, open_id) and (spare is None or spare >= 2):
+        if self._may_think and open_id is not None and _has(rest, open_id) and (spare is None or spare >= 2):
             _set(kept, open_id)
         return kept
+
+
+def _unless_over(thoughts: Thoughts) -> Thoughts | None:
+    return thoughts if thoughts.are_on or thoughts.may_begin else None
 
 
 # A masked row of a step: which of them it is, and whose.
@@ -187,27 +199,24 @@ def masks_of(
     """What the masked rows of a step may draw, once all tokens before it are committed, and the sequences for which
     nothing is left, with the reason.
     """
-    masked = [sequence for sequence, row in zip(step.sequences, step.plan.rows, strict=True) if row.masked]
-    rows = [ANY] * len(masked)
-    live: list[Asked] = [
-        (i, sequence, sequence.structured)
-        for i, sequence in enumerate(masked)
-        if sequence.structured is not None and not sequence.has_ended
-    ]
+    rows, live = list[int](), list[Asked]()
+    for sequence, row in zip(step.sequences, step.plan.rows, strict=True):
+        if row.masked:
+            if sequence.structured is not None and not sequence.has_ended:
+                live.append((len(rows), sequence, sequence.structured))
+            rows.append(ANY)
     keys = [structured.key(len(sequence.tokens)) for _, sequence, structured in live]
-    found = table.begin([key for key in keys if key is not None])
-    own, unknown, places = list[Asked](), dict[Hashable, list[Asked]](), iter(found)
-    for one, key in zip(live, keys, strict=True):
+    own, unknown = list[Asked](), dict[Hashable, list[Asked]]()
+    for one, key, place in zip(live, keys, table.begin(keys), strict=True):
+        rows[one[0]] = place
         if key is None:
             own.append(one)
-        elif (place := next(places)) == ANY:
+        elif place == ANY:
             unknown.setdefault(key, []).append(one)
-        else:
-            rows[one[0]] = place
     own += _find_out(grammars, table, rows, unknown)
     reasons = _fill_own(grammars, table, rows, own, counters) if own else {}
     for i, _, structured in live:
-        structured.mask = table.words[rows[i]] if rows[i] != ANY else None
+        structured.mask = table.views[rows[i]] if rows[i] != ANY else None
     failed = [(sequence, reasons[i]) for i, sequence, _ in own if reasons[i]]
     counters.masked_tokens += len(live) - len(failed)
     return table.masks(rows), failed
@@ -303,8 +312,8 @@ def _without(mask: np.ndarray, tokens: Ids[int]) -> np.ndarray:
     return rest
 
 
-def _has(mask: np.ndarray, token: int) -> bool:
-    return bool(mask[token // 32] >> token % 32 & 1)
+def _has(mask: Ids[int] | np.ndarray, token: int) -> bool:
+    return bool(mask[token >> 5] >> (token & 31) & 1)
 
 
 def _only(token: int, mask: np.ndarray) -> np.ndarray:

@@ -34,14 +34,16 @@ class MaskTable:
     """Masks that answers may share, and behind them room for one of each row's own.
 
     Places by the thousand have the same few masks: a key says where an answer is, its row what may come there.
-    words: i32[rows, ceil(V / 32)], what lies on the device once the next `Masks` has come there.    only_one:
-    bool[rows], whether a mask leaves one token. Row 0 is padding's.
+    words: i32[rows, ceil(V / 32)], what lies on the device once the next `Masks` has come there.    views: its rows, to
+    read one word in a fifth of numpy's time.    only_one: bool[rows], whether a mask leaves one token. Row 0 is
+    padding's.
     """
 
     def __init__(self, vocab_size: int, max_num_seqs: int) -> None:
         num_shared, num_own = mask_rows(vocab_size, max_num_seqs)
         rows = num_shared + num_own
         self.words = np.empty((rows, -(-vocab_size // 32)), np.int32)  # takes no memory until it is written
+        self.views = [memoryview(row) for row in self.words]
         self.only_one = np.zeros(rows, bool)
         self._first_own = num_shared
         self._asked = np.zeros(num_shared, np.int64)  # in which step each was asked for last
@@ -57,7 +59,7 @@ class MaskTable:
         self._news: list[int] = []
 
     def begin(self, keys: Sequence[Hashable]) -> list[int]:
-        """A step's first look: the rows of what is there, ANY for what is not. None of them goes before the next."""
+        """A step's first look: the rows of what is there, ANY for what is not, as None. None goes before the next."""
         find = self._rows.get
         rows = [find(key, ANY) for key in keys]
         self._now += 1

@@ -17,7 +17,7 @@ _LITERALS = frozenset(map(chr, PLAIN)) - frozenset("^$*+?()[]{}|.")
 _IN_CLASSES = frozenset(map(chr, PLAIN)) - frozenset("[]&~^-")
 
 
-class _Places(NamedTuple):
+class _Fragment(NamedTuple):
     """Of a part of an expression: where its texts begin and end, and what may follow each place within it."""
 
     first: int
@@ -26,13 +26,13 @@ class _Places(NamedTuple):
     may_be_empty: bool
 
 
-_NOTHING = _Places(0, 0, {}, may_be_empty=True)
+_NOTHING = _Fragment(0, 0, {}, may_be_empty=True)
 
 
 class Pattern:
     """The states of one expression, numbered; 0 is the start."""
 
-    def __init__(self, places: _Places, classes: list[frozenset[int]]) -> None:
+    def __init__(self, places: _Fragment, classes: list[frozenset[int]]) -> None:
         """classes: the bytes that each place takes."""
         self.num_places = len(classes)
         self._follow, self._last = places.follow, places.last
@@ -104,20 +104,20 @@ class _Reader:
         taken, self.left = self.left[0], self.left[1:]
         return taken
 
-    def sequence(self) -> _Places:
+    def sequence(self) -> _Fragment:
         found = _NOTHING
         while self.left and self.left[0] not in "|)":
             found = _joined(found, self._repeated())
         return found
 
-    def _choice(self) -> _Places:
+    def _choice(self) -> _Fragment:
         found = self.sequence()
         while self.left[:1] == "|":
             self._take()
             found = _either(found, self.sequence())
         return found
 
-    def _repeated(self) -> _Places:
+    def _repeated(self) -> _Fragment:
         begin = self.left
         found = self._one()
         least, most = self._times()
@@ -148,7 +148,7 @@ class _Reader:
             raise _UnknownError
         return bounds
 
-    def _one(self) -> _Places:
+    def _one(self) -> _Fragment:
         self._num_read += 1
         sign = self._take()
         if sign != "(":
@@ -164,12 +164,12 @@ class _Reader:
         self._depth -= 1
         return found
 
-    def _place(self, taken: frozenset[int]) -> _Places:
+    def _place(self, taken: frozenset[int]) -> _Fragment:
         if len(self.classes) == MAX_PLACES or not taken:
             raise _UnknownError
         self.classes.append(taken)
         place = len(self.classes) - 1
-        return _Places(1 << place, 1 << place, {place: 0}, may_be_empty=False)
+        return _Fragment(1 << place, 1 << place, {place: 0}, may_be_empty=False)
 
     def _class(self, sign: str) -> frozenset[int]:
         """The bytes of PLAIN that one sign, or what begins with it, stands for."""
@@ -216,20 +216,20 @@ class _Reader:
         return PLAIN - found if is_not else found
 
 
-def _joined(one: _Places, other: _Places) -> _Places:
+def _joined(one: _Fragment, other: _Fragment) -> _Fragment:
     """One after the other."""
     follow = one.follow | other.follow | {place: one.follow[place] | other.first for place in _bits(one.last)}
     first = one.first | other.first if one.may_be_empty else one.first
     last = one.last | other.last if other.may_be_empty else other.last
-    return _Places(first, last, follow, one.may_be_empty and other.may_be_empty)
+    return _Fragment(first, last, follow, one.may_be_empty and other.may_be_empty)
 
 
-def _either(one: _Places, other: _Places) -> _Places:
+def _either(one: _Fragment, other: _Fragment) -> _Fragment:
     empty = one.may_be_empty or other.may_be_empty
-    return _Places(one.first | other.first, one.last | other.last, one.follow | other.follow, empty)
+    return _Fragment(one.first | other.first, one.last | other.last, one.follow | other.follow, empty)
 
 
-def _times(copies: list[_Places], least: int, most: int | None) -> _Places:
+def _times(copies: list[_Fragment], least: int, most: int | None) -> _Fragment:
     """As many of these as may come; most None: the last one again and again."""
     if most is None:
         again = copies[-1]
