@@ -11,6 +11,8 @@ import re
 from collections import Counter
 from typing import Any
 
+import msgspec
+
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.long_strings import LONG_BYTES, put_back, take_out
 from jaxinfer.protocol.validate import is_unicode, show
@@ -43,6 +45,9 @@ def _parse(raw: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise _malformed(f"byte {error.start} is not UTF-8") from error
     constants: list[str] = []
+    if (numbers := _parse_numbers(raw)) is not None:
+        _check_content(raw, numbers, constants)
+        return numbers
     try:
         body = json.loads(text, object_pairs_hook=_unique, parse_constant=lambda name: _note(constants, name))
     except InvalidRequest:  # a ValueError too, from _unique
@@ -59,9 +64,29 @@ def _parse(raw: bytes) -> dict[str, Any]:
     return body
 
 
+def _parse_numbers(raw: bytes) -> dict[str, Any] | None:
+    """The object of a body that is mostly numbers, such as token ids, in a third of json.loads's time.
+
+    None where it holds more text, is refused, or may name a field twice, which msgspec does not tell: as many colons
+    as names, and no name was lost.
+    """
+    if raw.count(b",") <= raw.count(b'"'):
+        return None
+    with contextlib.suppress(msgspec.MsgspecError, RecursionError):
+        body = msgspec.json.decode(raw)
+        if isinstance(body, dict) and _num_names(body) == raw.count(b":"):
+            return body
+    return None
+
+
+def _num_names(value: dict[str, Any]) -> int:
+    """Of an object and those in it, but for what lists hold."""
+    return len(value) + sum(_num_names(child) for child in value.values() if isinstance(child, dict))
+
+
 def _check_size(raw: bytes) -> None:
     """Count the values before they are made; what stands in strings is none. What is no JSON is found later."""
-    if _count(raw) <= MAX_VALUES:
+    if len(raw) <= MAX_VALUES or _count(raw) <= MAX_VALUES:
         return
     plain = raw.replace(b"\\\\", b"").replace(b'\\"', b"")  # what is escaped would be taken for a string's end
     found, is_inside = 0, False

@@ -1,5 +1,8 @@
-"""A body whose names are many: what is wrong with it is found in a time that grows with its size, and no faster."""
+"""A body whose names are many: what is wrong with it is found in a time that grows with its size, and no faster; one
+of numbers, which is parsed by another program, says the same and is refused for the same.
+"""
 
+import json
 import time
 
 import pytest
@@ -23,3 +26,38 @@ def test_it_is_the_first_of_those_given_twice():
     with pytest.raises(InvalidRequest, match="got 'b' twice") as refusal:
         parse_body(b'{"a": 1, "b": 1, "c": 1, "c": 2, "b": 2}')
     assert refusal.value.param == "b"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"prompt": [%s], "max_tokens": 4, "temperature": 1e-3, "stream_options": {"include_usage": true}}',
+        '{"prompt": [[%s], [7, -0, -0.0, 18446744073709551616]], "note": "é \\u00e9 \\ud83d\\ude00"}',
+        '{"prompt": [%s], "metadata": {"a": {"b": "a: b"}}, "messages": [{"role": "user"}]}',
+    ],
+)
+def test_a_body_of_numbers_says_what_json_says(text):
+    raw = text % ", ".join(map(str, range(500)))
+    assert repr(parse_body(raw.encode())) == repr(json.loads(raw))
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('{"prompt": [%s], "n": 1, "n": 2}', "must name each field once, got 'n' twice"),
+        ('{"prompt": [%s], "stream_options": {"a": 1, "a": 2}}', "must name each field once, got 'a' twice"),
+        ('{"prompt": [%s], "messages": [{"a": 1, "a": 2}]}', "must name each field once, got 'a' twice"),
+        ('{"prompt": [%s], "top_p": NaN}', "NaN is not a JSON number"),
+        ('{"prompt": [%s, 01]}', "Expecting ',' delimiter"),
+        ('{"prompt": [%s, 1], "a": "\\ud800"}', "half of a surrogate pair"),
+        ('{"prompt": [%s], "a": ' + "[" * 65 + "]" * 65 + "}", "nests more than 64"),
+        ('{"prompt": [%s], "a": ' + "[" * 9000 + "]" * 9000 + "}", "nests more than 64"),
+        ('{"prompt": [%s], "a": ' + '{"a": ' * 9000 + "1" + "}" * 9000 + "}", "nests more than 64"),
+        ("[%s]", "must be a JSON object"),
+        ('{"prompt": [%s]} 1', "Extra data"),
+        ('{"prompt": [%s, ' + "9" * 5000 + "]}", "too many digits"),
+    ],
+)
+def test_a_body_of_numbers_is_refused_like_any_other(text, fault):
+    with pytest.raises(InvalidRequest, match=fault):
+        parse_body((text % ", ".join(map(str, range(20_000)))).encode())
