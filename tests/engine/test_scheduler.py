@@ -356,6 +356,7 @@ def test_a_budget_smaller_than_the_slots_is_refused():
         (Request("r", (), 1), {}, "at least one token"),
         (Request("r", (1, VOCAB), 1), {}, "token ids must lie in"),
         (Request("r", (1, -1), 1), {}, "token ids must lie in"),
+        (Request("r", (1, 2**32), 1), {}, "token ids must lie in"),
         (Request("r", (1,), 0), {}, "max_tokens must be at least 1"),
         (Request("r", (1,), 1, n=0), {}, "n must be at least 1"),
     ],
