@@ -10,7 +10,10 @@ from starlette.types import Receive
 
 async def while_connected[T](receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`, cancelled when the client leaves first; then raises ClientDisconnect."""
-    task, gone = asyncio.create_task(work), asyncio.create_task(disconnected(receive))
+    task = asyncio.Task(work, loop=asyncio.get_running_loop(), eager_start=True)
+    if task.done():  # most need not wait for anything
+        return task.result()
+    gone = asyncio.create_task(disconnected(receive))
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
     finally:
