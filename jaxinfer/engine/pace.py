@@ -8,6 +8,7 @@ from jaxinfer.engine.sequence import Sequence
 _LONGEST_S = 0.055  # a step that answers wait for, which somebody reads
 _LEAST_TOKENS = 512  # with fewer a device has too little to do
 _UNKNOWN_TOKENS = 2048  # until a step was timed
+_STEP_TOKENS = 512  # what a step costs beside its tokens, as tokens: 2.5 ms of a 1.5B model on an H200
 
 
 class Pace:
@@ -57,7 +58,20 @@ class Pace:
         if in_whole or not num_prompts or limits.max_num_batched_tokens <= _LEAST_TOKENS:
             return left
         held_up = [s for s in ready if s.decoding] if num_prompts == 1 else [*ready, *starting]
-        if all([s.request.bulk for s in held_up]):
-            return left
-        paced = self.num_tokens(num_decoding + num_prompts)
-        return min(max(paced - num_decoding, paced // 2), left)
+        if not all([s.request.bulk for s in held_up]):
+            paced = self.num_tokens(num_decoding + num_prompts)
+            left = min(max(paced - num_decoding, paced // 2), left)
+        if num_prompts == 1:
+            (prompt,) = starting or [s for s in ready if not s.decoding]
+            wanted = min(len(prompt.known) - prompt.dispatched, left)
+            left = self._unpadded(wanted + num_decoding, num_decoding + 1) - num_decoding
+        return left
+
+    def _unpadded(self, num_tokens: int, num_rows: int) -> int:
+        """Of so many tokens those of the next step: all, unless they run in a size that is so much larger that a
+        smaller one and another step for the rest compute less."""
+        sizes = self._holding(num_rows)
+        whole = next((size for size in sizes if size >= num_tokens), num_tokens)
+        most = max((size for size in sizes if size < num_tokens), default=0)
+        rest = next((size for size in sizes if size >= num_tokens - most), num_tokens)
+        return most if most and whole - most - rest >= _STEP_TOKENS else num_tokens

@@ -92,6 +92,21 @@ def test_a_long_prompt_that_nobody_waits_behind_comes_whole():
     assert play(large(), Request("long", prompt(4000, 1), 1), stream=False) == [4000]
 
 
+@pytest.mark.parametrize(
+    ("tokens", "steps"),
+    [
+        (600, [600]),  # 1,024 are computed, as 512 and 512 would be
+        (1100, [1024, 76]),
+        (2100, [2048, 52]),  # instead of 4,096
+        (2900, [2048, 852]),
+        (3500, [3500]),
+    ],
+)
+def test_a_prompt_little_longer_than_a_compiled_step_leaves_the_rest_to_another(tokens, steps):
+    assert play(large(), Request("long", prompt(tokens, 1), 1), stream=False) == steps
+    assert play(large(), Request("long", prompt(tokens, 1), 1, bulk=True), stream=False) == steps
+
+
 def test_prompts_that_come_together_answer_one_after_the_other():
     prompts = [Request(str(i), prompt(1000, i), 5) for i in range(4)]
     steps = play(large(), *prompts, stream=False)
