@@ -58,6 +58,6 @@ def append_forced(sequence: Sequence, output: Output) -> int:
     """After the first of them has been committed, the others. Returns how many."""
     others, sequence.forced = sequence.forced[1:], []
     for token in others:
-        sequence.append(token)
+        sequence.append(token, is_forced=True)
     output.token_ids += others
     return len(others)

@@ -381,11 +381,11 @@ class Sequence:
         is_compiled = self.grammar is not None or self.structured is not None
         return (self.request.structure is not None and not is_compiled) or self.must_wait_for_text
 
-    def append(self, token: int) -> None:
-        """A token has been committed."""
+    def append(self, token: int, *, is_forced: bool = False) -> None:
+        """A token has been committed. is_forced: its grammar has said that it must come."""
         self.tokens.append(token)
         if self.structured is not None:
-            self.structured.follow(token)
+            self.structured.follow(token, is_forced=is_forced)
 
     def stop_decoding(self) -> None:
         """Its next row computes tokens that the device has not drawn."""

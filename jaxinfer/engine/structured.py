@@ -131,15 +131,16 @@ class Structured:
             self.is_free, self._closer = True, None
         return may
 
-    def follow(self, token: int) -> None:
-        """The next token of the output."""
+    def follow(self, token: int, *, is_forced: bool = False) -> None:
+        """The next token of the output. is_forced: the grammar itself has said that it must come."""
         self.look()  # where tokens of before a restart are followed, no mask has asked for it
         is_thought = self._thoughts is not None and self._thoughts.follow(token)
         if self._thoughts is not None:
             self._thoughts = _unless_over(self._thoughts)
         is_answer = not (is_thought or token in self._end_ids or self.is_free)
         if is_answer:
-            self.grammar.accept(token, is_allowed=self.mask is not None and _has(self.mask, token))
+            is_allowed = is_forced or (self.mask is not None and _has(self.mask, token))
+            self.grammar.accept(token, is_allowed=is_allowed)
         self.mask = None
         if self._closer is not None:
             self._closer.follow(token if is_answer else None)
