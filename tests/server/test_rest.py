@@ -364,12 +364,13 @@ def test_who_waits_in_the_queue_hears_of_it_and_the_server_is_at_rest_after():
     app = create_app(llm, ServerSettings(ping_interval_s=0.1))
     with live(app, llm.start, llm.close) as port:
         place = Place(f"http://127.0.0.1:{port}", os.getpid())
-        bodies = [{"prompt": "x", "max_tokens": count, "stream": True, "ignore_eos": True} for count in (150, 1)]
+        body = {"prompt": "x", "max_tokens": 150, "stream": True, "ignore_eos": True}
         with ends_at_rest(place):
-            first, waited = ask_together(place.base, bodies, at_once=2)
-        assert (first.text + waited.text).count(": ping\n\n") >= 3, "one of them waited 750 ms"
-        assert len(events(first.text)) > len(events(waited.text)) > 0
-        assert (waited.headers["x-accel-buffering"], waited.headers["cache-control"]) == ("no", "no-cache")
+            answers = ask_together(place.base, [body, body], at_once=2)  # either may come first
+        assert sum(answer.text.count(": ping\n\n") for answer in answers) >= 3, "one of them waited 750 ms"
+        for answer in answers:
+            assert len(events(answer.text)) > 100
+            assert (answer.headers["x-accel-buffering"], answer.headers["cache-control"]) == ("no", "no-cache")
 
 
 PROMISED = (
