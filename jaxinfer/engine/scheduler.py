@@ -171,8 +171,7 @@ class Scheduler:
             start = sequence.dispatched
             if sequence.decoding and sequence.is_plain and start % size:  # what _add_row would do: this is most rows
                 sequence.dispatched = start + 1
-                masked = sequence.structured is not None
-                add_row(Row(sequence.slot, start, 1, sampler=sequence.sampler, masked=masked))
+                add_row(Row(sequence.slot, start, 1, sampler=sequence.sampler, masked=sequence.structured is not None))
                 add_sequence(sequence)
                 continue
             if sequence.state is not State.RUNNING:
