@@ -5,6 +5,7 @@ apart? Then --pages and --shuffled say so. STEP is decode:ROWS:CONTEXT or extend
 evenly to the rows, each behind a prefix that is in the pages already.
 
     PYTHONPATH=.:kernels python benchmarks/step.py 1.5b decode:256:1024 extend:8192:1:0 [--pages 6000] [--shuffled]
+        [--single]
 """
 
 import argparse
@@ -21,6 +22,7 @@ from jaxinfer.bench import trace
 from jaxinfer.checkpoint.dummy import dummy_params
 from jaxinfer.config import EngineConfig
 from jaxinfer.models.registry import family_for
+from jaxinfer.runtime.backends import Launches
 from jaxinfer.runtime.device import select_device
 from jaxinfer.runtime.memory import plan_memory
 from jaxinfer.runtime.plan import Plan, Row
@@ -46,7 +48,8 @@ def start(options: argparse.Namespace) -> DeviceRunner:
     plan = plan_memory(settings, model, family, device)
     params = dummy_params(family.parameters(model), "bfloat16", 0, device)
     print(f"{device.device_kind}, {options.model}, {plan.limits.num_pages} pages,", dict(plan.backends.rows()))
-    return DeviceRunner(model, family, params, plan.limits, device, plan.backends)
+    backends = dataclasses.replace(plan.backends, launches=Launches.SINGLE) if options.single else plan.backends
+    return DeviceRunner(model, family, params, plan.limits, device, backends)
 
 
 def plans(runner: DeviceRunner, spec: str, shuffled: bool) -> "itertools.chain[Plan] | itertools.repeat[Plan]":
@@ -99,6 +102,7 @@ def main() -> None:
     parser.add_argument("--max-model-len", type=int, default=8192)
     parser.add_argument("--max-num-seqs", type=int, default=256)
     parser.add_argument("--attention-backend", default="auto")
+    parser.add_argument("--single", action="store_true", help="launch kernels one by one where they could be chained")
     parser.add_argument("--layers", type=int, help="fewer than the model has")
     options = parser.parse_args()
     runner = start(options)
@@ -114,8 +118,9 @@ def show_kernels(runner: DeviceRunner, some: "itertools.islice[Plan]") -> None:
     with tempfile.TemporaryDirectory() as folder:
         with trace.trace_into(folder):
             run(runner, some)
-        found = trace.sums(trace.device_events(folder))
-    print(f"in kernels: {sum(kernel.total_ns for kernel in found) / TRACED / 1e6:.3f} ms\n")
+        events = trace.device_events(folder)
+    found = trace.sums(events)  # of a chain's kernels: with the wait for the kernel before each
+    print(f"in kernels: {trace.busy_ns(events) / TRACED / 1e6:.3f} ms\n")
     print("| kernel | a step | us a step | us each |\n|---|---|---|---|")
     for name, count, total_ns in [(kernel.name, kernel.count, kernel.total_ns) for kernel in found[:SHOWN]]:
         print(f"| {name} | {count / TRACED:.0f} | {total_ns / TRACED / 1e3:.1f} | {total_ns / count / 1e3:.1f} |")

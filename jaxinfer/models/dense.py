@@ -212,14 +212,20 @@ def forward[Kv](
     Returns (hidden [T, D] after the final norm, kv).
     """
     layers, eps = params.layers, config.norm_eps
-    x = params.embed[tokens]  # [T, D]
-    angles = rope.rotation(config.rope, config.head_dim, positions)
-    for layer in range(config.num_layers):
-        qkv = linears.norm_linear(x, layers.attention_norm, layers.qkv[layer], layer, eps=eps, bias=layers.qkv_bias)
-        attended, kv = _attended(config, layers, layer, qkv, angles, kv, attend)
-        x = linears.linear_residual(attended.reshape(len(tokens), -1), layers.o[layer], x)
-        gated = linears.norm_gate_up(x, layers.mlp_norm, layers.gate_up[layer], layer, eps=eps)
-        x = linears.linear_residual(gated, layers.down[layer], x)
+    angles = rope.rotation(config.rope, config.head_dim, positions)  # [T, 1, H / 2] each
+    if isinstance(attend, Joined):
+        angles = angles[0][:, 0], angles[1][:, 0]
+
+    def all_layers(x: jax.Array, kv: Kv) -> tuple[jax.Array, Kv]:
+        for layer in range(config.num_layers):
+            qkv = linears.norm_linear(x, layers.attention_norm, layers.qkv[layer], layer, eps=eps, bias=layers.qkv_bias)
+            attended, kv = _attended(config, layers, layer, qkv, angles, kv, attend)
+            x = linears.linear_residual(attended.reshape(len(tokens), -1), layers.o[layer], x)
+            gated = linears.norm_gate_up(x, layers.mlp_norm, layers.gate_up[layer], layer, eps=eps)
+            x = linears.linear_residual(gated, layers.down[layer], x)
+        return x, kv
+
+    x, kv = linears.together(all_layers, params.embed[tokens], kv)  # [T, D]
     return rms_norm(x, params.final_norm, eps), kv
 
 
@@ -241,8 +247,7 @@ def _attended[Kv](
     """out [T, N, H] and kv, of qkv [T, (N + 2K) * H]."""
     norms = None if layers.q_norm is None or layers.k_norm is None else (layers.q_norm, layers.k_norm)
     if isinstance(attend, Joined):
-        cos, sin = (angle[:, 0] for angle in angles)
-        return attend.attend(layer, qkv, (cos, sin), norms, kv)
+        return attend.attend(layer, qkv, angles, norms, kv)
     heads = qkv.reshape(len(qkv), -1, config.head_dim)  # [T, N + 2K, H]
     q, k, v = jnp.split(heads, (config.num_heads, config.num_heads + config.num_kv_heads), axis=1)
     if norms is not None:

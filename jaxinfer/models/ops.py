@@ -11,7 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxinfer_kernels import linear, mosaic_batch_linear, mosaic_gate_up, mosaic_linear
+from jaxinfer_kernels import linear, mosaic_batch_linear, mosaic_gate_up, mosaic_linear, mosaic_linear_plan, mosaic_norm
+from jaxinfer_kernels.chain import chained
 
 type Attend[Kv] = Callable[[int, jax.Array, jax.Array, jax.Array, Kv], tuple[jax.Array, Kv]]
 
@@ -30,18 +31,22 @@ class Joined:
 @dataclasses.dataclass(frozen=True)
 class Linears:
     """norm_linear(x, norm, w, layer, eps=, bias=)    linear_residual(x, w, residual)
-    norm_gate_up(x, norm, w, layer, eps=)
+    norm_gate_up(x, norm, w, layer, eps=)    together(f, *arguments): f(*arguments), where f is made of these and of an
+    attention that is Joined
     """
 
     norm_linear: Callable[..., jax.Array]
     linear_residual: Callable[..., jax.Array]
     norm_gate_up: Callable[..., jax.Array]
+    together: Callable[..., Any] = lambda function, *arguments: function(*arguments)
 
 
 def _norm_linear(
     x: jax.Array, norm: jax.Array, w: jax.Array, layer: int, *, eps: float, bias: jax.Array | None
 ) -> jax.Array:
-    return mosaic_linear.norm_linear(x, norm, w, jnp.int32(layer), eps=eps, bias=bias)
+    # Layer 0's is the first of a chain: it begins when all that XLA does before has ended, for itself and those after.
+    tuning = dataclasses.replace(mosaic_linear_plan.DEFAULT, pdl=layer > 0)
+    return mosaic_linear.norm_linear(x, norm, w, jnp.int32(layer), eps=eps, bias=bias, tuning=tuning)
 
 
 def _norm_gate_up(x: jax.Array, norm: jax.Array, w: jax.Array, layer: int, *, eps: float) -> jax.Array:
@@ -52,6 +57,18 @@ def _batch_gate_up(x: jax.Array, norm: jax.Array, w: jax.Array, layer: int, *, e
     return mosaic_batch_linear.gate_up(linear.rms_norm(x, norm[layer], eps), w)
 
 
+def _batch_norm_linear(
+    x: jax.Array, norm: jax.Array, w: jax.Array, layer: int, *, eps: float, bias: jax.Array | None
+) -> jax.Array:
+    index = jnp.int32(layer)
+    normed = mosaic_norm.rms_norm(x, norm, index, eps=eps, pdl=layer > 0)  # see _norm_linear
+    return mosaic_batch_linear.linear_bias(normed, w, index, bias=bias)
+
+
+def _batch_norm_gate_up(x: jax.Array, norm: jax.Array, w: jax.Array, layer: int, *, eps: float) -> jax.Array:
+    return mosaic_batch_linear.gate_up(mosaic_norm.rms_norm(x, norm, jnp.int32(layer), eps=eps), w)
+
+
 def _many_gate_up(x: jax.Array, norm: jax.Array, w: jax.Array, layer: int, *, eps: float) -> jax.Array:
     return mosaic_gate_up.gate_up(linear.rms_norm(x, norm[layer], eps), w)
 
@@ -59,7 +76,10 @@ def _many_gate_up(x: jax.Array, norm: jax.Array, w: jax.Array, layer: int, *, ep
 XLA = Linears(linear.norm_linear, linear.linear_residual, linear.norm_gate_up)
 # The layer comes as an operand: then all layers share one kernel.
 MOSAIC = Linears(_norm_linear, mosaic_linear.linear_residual, _norm_gate_up)
+CHAINED = dataclasses.replace(MOSAIC, together=chained)
 # For more rows: the products with what follows them; norms stay XLA's.
 MOSAIC_BATCH = Linears(linear.norm_linear, mosaic_batch_linear.linear_residual, _batch_gate_up)
+# In a chain, norms and the product of q, k and v are kernels of ours too.
+CHAINED_BATCH = Linears(_batch_norm_linear, mosaic_batch_linear.linear_residual, _batch_norm_gate_up, chained)
 # For prompts: the product whose result is large, with what makes it small.
 MOSAIC_MANY = Linears(linear.norm_linear, linear.linear_residual, _many_gate_up)

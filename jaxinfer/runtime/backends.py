@@ -10,6 +10,7 @@ from jaxinfer.config import AttentionBackend
 from jaxinfer.errors import ConfigError
 from jaxinfer.models.config import ModelConfig
 from jaxinfer_kernels import (
+    chain_calls,
     mosaic_batch_linear,
     mosaic_decode_plan,
     mosaic_extend,
@@ -20,6 +21,9 @@ from jaxinfer_kernels import (
 _HOPPER = "9.0"
 MOSAIC_LINEAR_ROWS = 16  # up to so many, streaming the weights by our kernels beats XLA's (benchmarks/README.md)
 MOSAIC_BATCH_ROWS = 128  # and up to so many, multiplying by gate and up together
+CHAINED_ROWS = 192  # and in a chain up to so many, where a model is as narrow as
+CHAINED_WIDTH = 2048  # this: each tile reads all rows' activations from the L2, and at 4,096 that is what binds
+CHAINED_TOKENS = 128  # of a prompt's step whose layers are one chain
 MOSAIC_MANY_ROWS = 1024  # and from so many on, gate and up with what follows them
 
 
@@ -30,14 +34,23 @@ class Backend(enum.StrEnum):
     MOSAIC = "mosaic"
 
 
+class Launches(enum.StrEnum):
+    """How the kernels of a decode step's layers are launched: each for XLA an operation of its own, or all as one, so
+    that a kernel begins while the one before it ends (jaxinfer_kernels.chain)."""
+
+    SINGLE = "one by one"
+    CHAINED = "chained"
+
+
 @dataclasses.dataclass(frozen=True)
 class Backends:
-    """One implementation per op."""
+    """One implementation per op, and how those of a decode step are launched."""
 
     decode_attention: Backend = Backend.XLA
     extend_attention: Backend = Backend.XLA
     decode_linear: Backend = Backend.XLA
     extend_linear: Backend = Backend.XLA
+    launches: Launches = Launches.SINGLE
 
     def rows(self) -> tuple[tuple[str, str], ...]:
         """(op, implementation), for people."""
@@ -82,7 +95,8 @@ def choose_backends(
         )
     few = hopper and linears_supported(model, kind)
     many = hopper and mosaic_gate_up.supported(MOSAIC_MANY_ROWS, 2 * model.intermediate_size, model.hidden_size, kind)
-    return Backends(*(Backend.MOSAIC if can else Backend.XLA for can in (decode, extend, few, many)))
+    launches = Launches.CHAINED if decode and few and chain_calls.available() else Launches.SINGLE
+    return Backends(*(Backend.MOSAIC if can else Backend.XLA for can in (decode, extend, few, many)), launches)
 
 
 def linears_supported(model: ModelConfig, dtype: jnp.dtype) -> bool:

@@ -14,7 +14,7 @@ from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import Family
 from jaxinfer.runtime import buckets, packing, programs, step
-from jaxinfer.runtime.backends import XLA_ONLY, Backends
+from jaxinfer.runtime.backends import XLA_ONLY, Backends, Launches
 from jaxinfer.runtime.cache import ExecutableCache
 from jaxinfer.runtime.mask_table import Masks, MaskTable
 from jaxinfer.runtime.moving import PAGES_MOVED, Staging
@@ -38,6 +38,7 @@ from jaxinfer.runtime.programs import (
 from jaxinfer.runtime.state import ControlState, DeviceState, MaskState, init_controls, init_masks, init_state
 from jaxinfer.runtime.trace import trace
 from jaxinfer.runtime.warmup import Built, CompileCounter, OnProgress, build, build_all
+from jaxinfer_kernels import chain_calls
 
 UNDRAWN_S = 0.01  # between two looks at whether a step has been drawn from
 
@@ -61,6 +62,8 @@ class DeviceRunner:
     ) -> None:
         self.limits = limits
         self._model = step.Model(config, family, backends)
+        if backends.launches is Launches.CHAINED:
+            chain_calls.register()
         self._params = params
         self._device = device
         dtype = jax.tree.leaves(params)[0].dtype

@@ -15,23 +15,28 @@ import jax.numpy as jnp
 
 from jaxinfer.config import ExtendBucket
 from jaxinfer.models.config import ModelConfig
-from jaxinfer.models.ops import MOSAIC, MOSAIC_BATCH, MOSAIC_MANY, XLA, Joined, Linears
+from jaxinfer.models.ops import CHAINED, CHAINED_BATCH, MOSAIC, MOSAIC_BATCH, MOSAIC_MANY, XLA, Joined, Linears
 from jaxinfer.models.registry import Family
 from jaxinfer.runtime.backends import (
+    CHAINED_ROWS,
+    CHAINED_TOKENS,
+    CHAINED_WIDTH,
     MOSAIC_BATCH_ROWS,
     MOSAIC_LINEAR_ROWS,
     MOSAIC_MANY_ROWS,
     XLA_ONLY,
     Backend,
     Backends,
+    Launches,
 )
 from jaxinfer.runtime.controls import logprobs
 from jaxinfer.runtime.packing import ROW_WIDTH, DecodeColumn, ExtendLayout, PageColumn, PieceColumn, RowColumn
 from jaxinfer.runtime.sampler import largest_id
 from jaxinfer.runtime.state import DeviceState
-from jaxinfer_kernels import mosaic_decode, mosaic_extend, mosaic_gate_up
+from jaxinfer_kernels import mosaic_decode, mosaic_extend, mosaic_gate_up, mosaic_rotate
 from jaxinfer_kernels.decode_attention import decode_attention
 from jaxinfer_kernels.extend_attention import extend_attention
+from jaxinfer_kernels.mosaic_decode_plan import DEFAULT, IN_CHAIN
 from jaxinfer_kernels.paged_kv import page_size_of, write_kv
 
 type Params = object  # the family's own pytree
@@ -55,8 +60,9 @@ def decode(
     context: no row is longer afterwards (XLA's attention then has no loop); None is any length.
     upload: i32[B, len(DecodeColumn)]; slot 0 is padding.
     """
-    batch, linears = len(upload), _linears(model, len(upload))
-    if linears is MOSAIC:  # which takes rows by the eight
+    batch, linears = len(upload), _linears(model, len(upload), model.backends.launches)
+    by_eight = linears in (MOSAIC, CHAINED, CHAINED_BATCH)  # take rows by the eight
+    if by_eight:
         upload = jnp.pad(upload, ((0, -batch % 8), (0, 0)))
     slots = upload[:, DecodeColumn.SLOT]
     live = slots > 0
@@ -70,6 +76,7 @@ def decode(
     page_ids, offsets = _places(page_table, slots, positions, state.k)
 
     where = page_table, slots, lengths
+    counted = page_table, slots[:batch], lengths[:batch]  # more CTAs for each than if padding took its share
 
     def attend(layer: int, q: jax.Array, k: jax.Array, v: jax.Array, kv: Pages) -> tuple[jax.Array, Pages]:
         index = jnp.int32(layer)
@@ -80,17 +87,16 @@ def decode(
         return decode_attention(q, *kv, index, *where, context=context), kv
 
     def joined(layer: int, qkv: jax.Array, cos_sin: Pages, norms: Pages | None, kv: Pages) -> tuple[jax.Array, Pages]:
-        rest = dict(norms=norms, norm_eps=model.config.norm_eps)
-        rows = page_table, slots[:batch], lengths[:batch]  # more CTAs for each than if padding took its share
-        out, *kv = mosaic_decode.decode_attention_fused(qkv, cos_sin, *kv, jnp.int32(layer), *rows, **rest)
+        rest = dict(norms=norms, norm_eps=model.config.norm_eps, tuning=DEFAULT if linears is MOSAIC else IN_CHAIN)
+        out, *kv = mosaic_decode.decode_attention_fused(qkv, cos_sin, *kv, jnp.int32(layer), *counted, **rest)
         return out, tuple(kv)
 
     tokens = state.last_token[slots]
     kv = (state.k, state.v)
-    # A launch saved is worth most where there is little to compute; many rows rotate faster in a kernel of XLA's.
-    few = linears is MOSAIC and model.backends.decode_attention is Backend.MOSAIC
-    run = Joined(joined) if few else attend
-    hidden, (k, v) = model.family.forward(model.config, params, tokens, positions, kv, run, linears)
+    # A launch saved is worth most where there is little to compute; outside a chain, many rows rotate faster in XLA's.
+    joins = by_eight and model.backends.decode_attention is Backend.MOSAIC
+    attention = Joined(joined) if joins else attend
+    hidden, (k, v) = model.family.forward(model.config, params, tokens, positions, kv, attention, linears)
     slots, live, positions, hidden = (rows[:batch] for rows in (slots, live, positions, hidden))
     stored, drawn = _head(model, params, state.logits, hidden)
     state = state.replace(
@@ -134,9 +140,20 @@ def extend(
         kv = write_kv(*kv, index, k, v, page_ids, offsets)
         return run(q, *kv, index, state.page_table, slots, starts, counts, lengths), kv
 
+    def joined(layer: int, qkv: jax.Array, cos_sin: Pages, norms: Pages | None, kv: Pages) -> tuple[jax.Array, Pages]:
+        index, rest = jnp.int32(layer), dict(norms=norms, norm_eps=model.config.norm_eps)
+        q, *kv = mosaic_rotate.rotate_write(qkv, cos_sin, *kv, index, page_ids, offsets, **rest)
+        where = tiles, state.page_table, slots, starts, counts, lengths
+        return mosaic_extend.extend_tiles(q, *kv, index, *where, tuning=mosaic_extend.IN_CHAIN), tuple(kv)
+
     kv = (state.k, state.v)
-    linears = XLA if bucket.tokens <= MOSAIC_LINEAR_ROWS else _linears(model, bucket.tokens)
-    hidden, (k, v) = model.family.forward(model.config, params, tokens, token_positions, kv, attend, linears)
+    if _chains(model, bucket):
+        linears, attention = CHAINED_BATCH, Joined(joined)
+        tiles = mosaic_extend.tiles_of(counts, bucket.tokens, model.config.num_heads, mosaic_extend.IN_CHAIN)
+    else:
+        linears = XLA if bucket.tokens <= MOSAIC_LINEAR_ROWS else _linears(model, bucket.tokens, Launches.SINGLE)
+        attention = attend
+    hidden, (k, v) = model.family.forward(model.config, params, tokens, token_positions, kv, attention, linears)
     last_hidden = hidden.at[starts + jnp.maximum(counts, 1) - 1].get(mode="clip")  # [R, D]
     state = state.replace(
         k=k,
@@ -173,13 +190,27 @@ def pool(width: int, hidden: jax.Array, upload: jax.Array) -> jax.Array:
     return jnp.sum(jnp.where(inside[..., None], found.astype(jnp.float32), 0), axis=1)
 
 
-def _linears(model: Model, rows: int) -> Linears:
+def _chains(model: Model, bucket: ExtendBucket) -> bool:
+    """Whether the layers of an extend step are one chain: those of a short prompt, or of a few."""
+    return (
+        model.backends.launches is Launches.CHAINED
+        and model.backends.extend_attention is Backend.MOSAIC
+        and mosaic_extend.ROWS <= bucket.tokens <= CHAINED_TOKENS
+        and bucket.tokens % 8 == 0
+        and bucket.rows <= mosaic_extend.FEW_ROWS
+    )
+
+
+def _linears(model: Model, rows: int, launches: Launches) -> Linears:
     if rows >= MOSAIC_MANY_ROWS:
         many = model.backends.extend_linear is Backend.MOSAIC and rows % mosaic_gate_up.TILE_ROWS == 0
         return MOSAIC_MANY if many else XLA
-    if model.backends.decode_linear is not Backend.MOSAIC or rows > MOSAIC_BATCH_ROWS:
+    narrow = launches is Launches.CHAINED and model.config.hidden_size <= CHAINED_WIDTH
+    most = CHAINED_ROWS if narrow else MOSAIC_BATCH_ROWS
+    if model.backends.decode_linear is not Backend.MOSAIC or rows > most:
         return XLA
-    return MOSAIC if rows <= MOSAIC_LINEAR_ROWS else MOSAIC_BATCH
+    single, chained = (MOSAIC, CHAINED) if rows <= MOSAIC_LINEAR_ROWS else (MOSAIC_BATCH, CHAINED_BATCH)
+    return chained if launches is Launches.CHAINED else single
 
 
 def set_pages(page_table: jax.Array, updates: jax.Array) -> jax.Array:

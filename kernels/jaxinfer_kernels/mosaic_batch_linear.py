@@ -1,4 +1,4 @@
-"""Linear layers of up to 256 rows for Hopper (Mosaic GPU), with what comes after them: residual or gate.
+"""Linear layers of up to 256 rows for Hopper (Mosaic GPU), with what comes after them: bias, residual or gate.
 
 A tile is all rows by some columns of the result, so that every weight is read once and the tiles are as many as the
 multiprocessors. One warpgroup copies blocks of activations and weights through a ring, each other one multiplies 64
@@ -11,7 +11,7 @@ all activations again, from the L2.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import jax
@@ -54,6 +54,7 @@ class Tuning:
     columns: int = 0  # of a tile, of gate and of up each: a multiple of 8
     splits: int = 0  # CTAs of a cluster, which share the inner dimension: 1 to 8, dividing columns / 8
     stages: int = 0  # blocks in flight
+    pdl: bool = True  # start fetching weights while the kernel before this one still runs
 
 
 DEFAULT = Tuning()
@@ -70,7 +71,8 @@ class Plan:
     columns: int
     splits: int
     stages: int
-    after: Literal["residual", "silu"]
+    after: Literal["bias", "residual", "silu"] | None
+    pdl: bool
     interpret: plgpu.InterpretGPUParams | None
 
     @property
@@ -103,6 +105,25 @@ class Plan:
     def parts(self) -> Iterator[tuple[int, int]]:
         """Each warpgroup and how many rows it has."""
         return ((i, min(ROWS, self.rows - i * ROWS)) for i in range(self.warpgroups))
+
+
+@functools.partial(jax.jit, static_argnames=("tuning", "interpret"))
+def linear_bias(
+    x: jax.Array,
+    w: jax.Array,
+    layer: jax.Array,
+    *,
+    bias: jax.Array | None = None,
+    tuning: Tuning = DEFAULT,
+    interpret: plgpu.InterpretGPUParams | None = None,
+) -> jax.Array:
+    """x @ w.T + bias, the product summed in f32 and rounded before the bias.
+
+      x: [T, K].    w: [N, K].    layer: i32[], of bias.    bias: [L, N].
+    Returns [T, N].
+    """
+    plan = plan_launch(x, w, None if bias is None else "bias", tuning, interpret)
+    return _launch(plan)(padded(x), w, *([] if bias is None else [layer.reshape(1), bias]))[: len(x)]
 
 
 @functools.partial(jax.jit, static_argnames=("tuning", "interpret"))
@@ -150,7 +171,7 @@ def supported(rows: int, out_features: int, in_features: int, dtype: jnp.dtype) 
 def plan_launch(
     x: jax.Array,
     w: jax.Array,
-    after: Literal["residual", "silu"],
+    after: Literal["bias", "residual", "silu"] | None,
     tuning: Tuning,
     interpret: plgpu.InterpretGPUParams | None,
 ) -> Plan:
@@ -166,7 +187,8 @@ def plan_launch(
     columns = tuning.columns or (round_up(-(-out // CTAS_WANTED), 8) if after == "silu" else 64)
     tiles = -(-out // columns)
     splits = tuning.splits or next((n for n in (4, 2) if after != "silu" and tiles <= AT_ONCE[n - 1]), 1)
-    plan = Plan(rows, depth, out, x.dtype, columns, splits, tuning.stages, after, interpret)
+    pdl = tuning.pdl and interpret is None  # interpret mode knows no early launch
+    plan = Plan(rows, depth, out, x.dtype, columns, splits, tuning.stages, after, pdl, interpret)
     plan = dataclasses.replace(plan, stages=tuning.stages or plan.most_stages)
     if columns % (8 * splits) or columns > out or not 2 <= plan.stages <= plan.most_stages:
         raise ValueError(
@@ -208,8 +230,9 @@ def _launch(plan: Plan) -> Callable[..., jax.Array]:
 
 
 def _kernel(plan: Plan, x_ref: Ref, w_ref: Ref, *rest: Ref, **smem: Ref) -> None:
-    """x [T, K], w [N, K], residual [T, N] if one is added, out [T, columns of the result]."""
-    *residual, out_ref = rest
+    """x [T, K], w [N, K], then residual [T, N] or layer i32[1] and bias [L, N], out [T, columns of the result]."""
+    *added, out_ref = rest
+    residual, bias = (added if plan.after == name else [] for name in ("residual", "bias"))
     tile, split, warpgroup = (lax.axis_index(name) for name in ("tile", "split", "warpgroup"))
     start = jnp.minimum(tile * plan.columns, plan.out - plan.columns)  # the last tile repeats columns, and their values
     share = -(-plan.depth // BLOCK // plan.splits)  # blocks of a CTA
@@ -221,11 +244,25 @@ def _kernel(plan: Plan, x_ref: Ref, w_ref: Ref, *rest: Ref, **smem: Ref) -> None
     def _():
         if not plan.interpret:
             plgpu.set_max_registers(40, action="decrease")
+        copy_w = functools.partial(_copy_weights, plan, smem, w_ref, start, first)
+        copy_x = functools.partial(_copy_activations, plan, smem, x_ref, first)
+        at_once = jnp.minimum(count, plan.stages)
+        lax.fori_loop(0, at_once, lambda i, _: copy_w(i), None)
+        if plan.pdl:
+            plgpu.griddepcontrol_launch_dependents()
+            plgpu.griddepcontrol_wait()
         for ref in residual:
             for i, rows in plan.parts():
                 place = smem["out"].at[i, pl.ds(0, rows)]
                 plgpu.copy_gmem_to_smem(ref.at[pl.ds(i * ROWS, rows), finished], place, smem["added"])
-        lax.fori_loop(0, count, functools.partial(_copy_block, plan, smem, x_ref, w_ref, start, first), None)
+        lax.fori_loop(0, at_once, lambda i, _: copy_x(i), None)
+
+        def refill(i: jax.Array, _: None) -> None:
+            plgpu.barrier_wait(smem["free"].at[lax.rem(i, I32(plan.stages))])
+            copy_w(i)
+            copy_x(i)
+
+        lax.fori_loop(at_once, count, refill, None)
 
     @pl.when(warpgroup < plan.warpgroups)
     def _():
@@ -234,7 +271,7 @@ def _kernel(plan: Plan, x_ref: Ref, w_ref: Ref, *rest: Ref, **smem: Ref) -> None
         sums = _products(plan, smem, warpgroup, count)
         if plan.splits > 1:
             sums = [_sum_of_peers(plan, smem, warpgroup, split, sums[0])]
-        y = _finished(plan, smem, warpgroup, [total.astype(plan.dtype) for total in sums])
+        y = _finished(plan, smem, warpgroup, [total.astype(plan.dtype) for total in sums], bias, finished)
         store(smem["out"].at[warpgroup], y)
         plgpu.commit_smem()
         for i, rows in plan.parts():
@@ -249,16 +286,17 @@ def _kernel(plan: Plan, x_ref: Ref, w_ref: Ref, *rest: Ref, **smem: Ref) -> None
             meet(smem["peers"])  # a CTA that ends takes its shared memory with it
 
 
-def _copy_block(
-    plan: Plan, smem: Smem, x_ref: Ref, w_ref: Ref, start: jax.Array, first: jax.Array, i: jax.Array, _: None
-) -> None:
-    """Start copying this CTA's i-th block, once the warpgroups are done with the one before it in that stage."""
-    stage = lax.rem(i, I32(plan.stages))
-    pl.when(i >= plan.stages)(functools.partial(plgpu.barrier_wait, smem["free"].at[stage]))
-    inner, ready = pl.ds((first + i) * BLOCK, BLOCK), smem["ready"].at[stage]
+def _copy_weights(plan: Plan, smem: Smem, w_ref: Ref, start: jax.Array, first: jax.Array, i: jax.Array) -> None:
+    """Start copying the weights of this CTA's i-th block."""
+    stage, inner = lax.rem(i, I32(plan.stages)), pl.ds((first + i) * BLOCK, BLOCK)
     for side in range(plan.sides):
         source = w_ref.at[pl.ds(side * plan.out + start, plan.columns), inner]
-        plgpu.copy_gmem_to_smem(source, smem["w"].at[stage, side], ready)
+        plgpu.copy_gmem_to_smem(source, smem["w"].at[stage, side], smem["ready"].at[stage])
+
+
+def _copy_activations(plan: Plan, smem: Smem, x_ref: Ref, first: jax.Array, i: jax.Array) -> None:
+    stage, inner = lax.rem(i, I32(plan.stages)), pl.ds((first + i) * BLOCK, BLOCK)
+    ready = smem["ready"].at[stage]
     for j, rows in plan.parts():
         source = x_ref.at[pl.ds(j * ROWS, rows), inner]
         plgpu.copy_gmem_to_smem(source, smem["x"].at[stage, j, pl.ds(0, rows)], ready)
@@ -302,9 +340,17 @@ def _sum_of_peers(plan: Plan, smem: Smem, warpgroup: jax.Array, split: jax.Array
     return functools.reduce(jnp.add, [share(i) for i in range(plan.splits)])
 
 
-def _finished(plan: Plan, smem: Smem, warpgroup: jax.Array, products: list[jax.Array]) -> jax.Array:
+def _finished(
+    plan: Plan, smem: Smem, warpgroup: jax.Array, products: list[jax.Array], bias: Sequence[Ref], columns: object
+) -> jax.Array:
     if plan.after == "silu":
         gate, up = (product.astype(F32) for product in products)
         return (gate / (F32(1) + jnp.exp(-gate)) * up).astype(plan.dtype)
+    if plan.after == "bias":
+        layer_ref, bias_ref = bias
+        added = plgpu.load(bias_ref.at[layer_ref[0], columns], layout=plgpu.Layout.WGMMA.reduce(0), optimized=False)
+        return products[0] + lax.broadcast_in_dim(added, products[0].shape, [1])
+    if plan.after is None:
+        return products[0]
     plgpu.barrier_wait(smem["added"])
     return products[0] + plgpu.load(smem["out"].at[warpgroup], layout=plgpu.Layout.WGMMA, optimized=False)

@@ -238,7 +238,8 @@ def _kernel(
 
     for i in range(stages):
         pl.when(i < count)(functools.partial(fetch, i))
-    if plan.tuning.pdl:
+    if plan.pdl:
+        plgpu.griddepcontrol_launch_dependents()
         plgpu.griddepcontrol_wait()
 
     @pl.when(count > 0)
@@ -247,8 +248,6 @@ def _kernel(
         prepare(plan, smem)
 
     acc, row_max, row_sum = lax.fori_loop(0, count, step, _nothing(plan))
-    if plan.tuning.pdl:
-        plgpu.griddepcontrol_launch_dependents()
 
     def store_newest() -> None:
         page, place = table_ref[slot, last_page], lax.rem(length - 1, I32(plan.page))

@@ -2,13 +2,28 @@
 
 import functools
 from collections.abc import Sequence
+from typing import Protocol
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jaxinfer_kernels.mosaic_decode_plan import F32, Layout, Plan, Ref, Smem
+
+
+class Turned(Protocol):
+    """What `turn` needs to know of a launch."""
+
+    @property
+    def head_dim(self) -> int: ...
+
+    @property
+    def dtype(self) -> jnp.dtype: ...
+
+    @property
+    def norm_eps(self) -> float | None: ...
 
 
 def _row_layout(width: int) -> Layout:
@@ -46,11 +61,11 @@ def prepare(plan: Plan, smem: Smem) -> None:
     """Wait for the newest token's rows, add bias, norm and rotate them where wanted, and lay the queries out."""
     plgpu.barrier_wait(smem["newest_ready"])
     if not plan.rotated:
-        turn = functools.partial(_turn, plan, smem["angles"])
+        rotate = functools.partial(turn, plan, smem["angles"])
         bias = (smem["queries_bias"], *(smem["new_bias"].at[i] for i in (0, 1))) if plan.biased else (None,) * 3
         q_norm, k_norm = (smem["norms"].at[i] for i in (0, 1)) if plan.norm_eps is not None else (None, None)
-        turn(smem["queries"], bias[0], q_norm)
-        turn(smem["new"].at[0], bias[1], k_norm)
+        rotate(smem["queries"], bias[0], q_norm)
+        rotate(smem["new"].at[0], bias[1], k_norm)
         if plan.biased:
             layout = plgpu.Layout.WGMMA.reduce(0)
             value, added = (plgpu.layout_cast(ref[...], layout) for ref in (smem["new"].at[1], bias[2]))
@@ -62,7 +77,7 @@ def prepare(plan: Plan, smem: Smem) -> None:
     plgpu.commit_smem()
 
 
-def _turn(plan: Plan, angles_ref: Ref, ref: Ref, bias_ref: Ref | None, norm_ref: Ref | None) -> None:
+def turn(plan: Turned, angles_ref: Ref, ref: Ref, bias_ref: Ref | None, norm_ref: Ref | None) -> None:
     """Add the bias to heads [rows, H] or [H], norm them and rotate them by half, in place. Rounds where models do."""
     half, dtype = plan.head_dim // 2, plan.dtype
     many = len(ref.shape) == 2

@@ -54,10 +54,11 @@ class Tuning:
     block_tokens: int = 64  # keys of one step: a multiple of 64 and of the page size, or 64 with smaller pages
     stages: int = 0  # blocks held by one CTA, at least 2; 0: three, or two for heads of 256 and for many CTAs
     splits: int = 0  # CTAs that share a row of one kv head: 1, 2, 4 or 8; 0: so that all multiprocessors have work
-    pdl: bool = False  # start fetching pages while the kernel before this one still runs
+    pdl: bool = False  # when writing, in a chain: start fetching pages while the kernel before this one still runs
 
 
 DEFAULT = Tuning()
+IN_CHAIN = Tuning(pdl=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +79,12 @@ class Plan:
     norm_eps: float | None = None  # norm queries and keys
     rotated: bool = True  # false: rotate queries and keys
     padded: int = 0  # rows of q and of the result, of which the first `batch` count; 0: as many as count
+
+    @property
+    def pdl(self) -> bool:
+        """Whether to begin early. Where another kernel stores the newest token, that may still run; and interpret mode
+        knows no early launch."""
+        return self.tuning.pdl and self.write and self.interpret is None
 
     @property
     def groups(self) -> int:

@@ -18,7 +18,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jaxinfer_kernels import mosaic_decode
 from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, CTAS_WANTED, F32, I32, Ref, Smem, named, store
-from jaxinfer_kernels.mosaic_linear_plan import operand
+from jaxinfer_kernels.mosaic_linear_plan import operand, row_layout
 from jaxinfer_kernels.paged_kv import page_size_of
 
 WEIGHT_COLUMNS = 8  # in which a query's weight is repeated: the fewest of a tile
@@ -26,6 +26,7 @@ LOWEST = -1e30  # a running maximum to start from; -inf would make inf - inf = N
 ROWS = 64  # queries of one warpgroup
 MAX_SPLITS = 8
 FEW_ROWS = 8  # up to so many rows, those of one token are tiles like the others
+COMBINED_ROWS = 8  # of queries and heads, in one CTA that adds up splits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,9 +39,11 @@ class Tuning:
     splits: int = (
         0  # CTAs that share a tile's keys; 0: one, or more where there is but one tile of queries for each head
     )
+    pdl: bool = False  # in a chain: be there when the kernel before this one ends
 
 
 DEFAULT = Tuning()
+IN_CHAIN = Tuning(pdl=True)
 
 
 @functools.partial(jax.jit, static_argnames=("tuning", "interpret"))
@@ -80,6 +83,34 @@ def extend_attention(
     return out.at[jnp.where(single, query_starts, num_tokens)].set(rows, mode="drop")
 
 
+@functools.partial(jax.jit, static_argnames=("num_tokens", "heads", "tuning"))
+def tiles_of(counts: jax.Array, num_tokens: int, heads: int, tuning: Tuning = DEFAULT) -> jax.Array:
+    """What `extend_tiles` is given of a step's counts i32[R], once for all layers: i32[tiles, 2]."""
+    return _tiles(counts, num_tokens, ROWS * _cut(tuning, num_tokens, heads).warpgroups)
+
+
+@functools.partial(jax.jit, static_argnames=("tuning", "interpret"))
+def extend_tiles(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    layer: jax.Array,
+    tiles: jax.Array,
+    page_table: jax.Array,
+    slots: jax.Array,
+    query_starts: jax.Array,
+    counts: jax.Array,
+    lengths: jax.Array,
+    *,
+    tuning: Tuning = DEFAULT,
+    interpret: plgpu.InterpretGPUParams | None = None,
+) -> jax.Array:
+    """extend_attention by kernels alone, for a chain: of at least ROWS tokens and at most FEW_ROWS rows, `tiles` from
+    `tiles_of`. The rest: see extend_attention."""
+    parts = _launch(q, k, v, layer, tiles, page_table, slots, query_starts, counts, lengths, tuning, interpret)
+    return parts[0] if len(parts) == 1 else combine(*parts, q.dtype, pdl=tuning.pdl, interpret=interpret)
+
+
 def supported(head_dim: int, page: int, dtype: jnp.dtype) -> bool:
     """Whether this kernel can run the shape; what it cannot, the XLA version can."""
     return head_dim in (64, 128) and page in (8, 16, 32, 64, 128) and dtype in (jnp.bfloat16, jnp.float16)
@@ -99,15 +130,41 @@ def _tiled(
     interpret: plgpu.InterpretGPUParams | None,
 ) -> jax.Array:
     """One launch over the tiles of all rows, T of at least ROWS."""
+    t, n, _ = q.shape
+    tiles = _tiles(counts, t, ROWS * _cut(tuning, t, n).warpgroups)
+    found = _launch(q, k, v, layer, tiles, page_table, slots, query_starts, counts, lengths, tuning, interpret)
+    return found[0] if len(found) == 1 else _combined(*found).astype(q.dtype)
+
+
+def _cut(tuning: Tuning, num_tokens: int, heads: int) -> Tuning:
+    """The tuning with what the shapes suggest."""
+    warpgroups = tuning.warpgroups or (1 if num_tokens // (2 * ROWS) * heads < CTAS_WANTED else 2)
+    splits = tuning.splits or (max(1, min(CTAS_WANTED // heads, MAX_SPLITS)) if num_tokens <= ROWS else 1)
+    return dataclasses.replace(tuning, warpgroups=warpgroups, splits=splits)
+
+
+def _launch(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    layer: jax.Array,
+    tiles: jax.Array,
+    page_table: jax.Array,
+    slots: jax.Array,
+    query_starts: jax.Array,
+    counts: jax.Array,
+    lengths: jax.Array,
+    tuning: Tuning,
+    interpret: plgpu.InterpretGPUParams | None,
+) -> list[jax.Array]:
+    """The result [T, N, H] or, if keys are split, what `_combined` takes."""
     (t, n, h), page = q.shape, page_size_of(k)
     if tuning.block_tokens % 64 or tuning.block_tokens % page:
         raise ValueError(
             f"block_tokens must be a multiple of 64 and of the page size {page}, got {tuning.block_tokens}"
         )
-    warpgroups = tuning.warpgroups or (1 if t // (2 * ROWS) * n < CTAS_WANTED else 2)
-    splits = tuning.splits or (max(1, min(CTAS_WANTED // n, MAX_SPLITS)) if t <= ROWS else 1)
-    tuning = dataclasses.replace(tuning, warpgroups=warpgroups, splits=splits)
-    tiles = _tiles(counts, t, ROWS * tuning.warpgroups)
+    tuning = _cut(dataclasses.replace(tuning, pdl=tuning.pdl and interpret is None), t, n)
+    warpgroups, splits = tuning.warpgroups, tuning.splits
     pages = (tuning.stages, tuning.block_tokens, h)
     per_stage = dict(num_arrivals=tuning.block_tokens // page, num_barriers=tuning.stages)
     freed = plgpu.Barrier(num_arrivals=tuning.warpgroups, num_barriers=tuning.stages)
@@ -144,8 +201,7 @@ def _tiled(
         interpret=interpret,
         compiler_params=COMPILER_PARAMS,
     )
-    found = kernel(layer.reshape(1), tiles, page_table, slots, query_starts, counts, lengths, q, k, v)
-    return found[0] if splits == 1 else _combined(*found).astype(q.dtype)
+    return kernel(layer.reshape(1), tiles, page_table, slots, query_starts, counts, lengths, q, k, v)
 
 
 def _combined(parts: jax.Array, weights: jax.Array) -> jax.Array:
@@ -153,6 +209,51 @@ def _combined(parts: jax.Array, weights: jax.Array) -> jax.Array:
     logs = weights[..., :1]
     shares = jnp.exp2(logs - logs.max(axis=0))
     return (parts * shares).sum(axis=0) / shares.sum(axis=0)
+
+
+@functools.partial(jax.jit, static_argnames=("dtype", "pdl", "interpret"))
+def combine(
+    parts: jax.Array,
+    weights: jax.Array,
+    dtype: jnp.dtype,
+    *,
+    pdl: bool = False,
+    interpret: plgpu.InterpretGPUParams | None = None,
+) -> jax.Array:
+    """`_combined` as a kernel, rounded to dtype."""
+    splits, t, n, h = parts.shape
+    kernel = plgpu.kernel(
+        named("combine_splits", functools.partial(_combine_kernel, splits, h, pdl and interpret is None)),
+        out_type=jax.ShapeDtypeStruct((t * n, h), dtype),
+        grid=(t * n // COMBINED_ROWS,),
+        grid_names=("tile",),
+        num_threads=1,
+        thread_name="warpgroup",
+        interpret=interpret,
+        compiler_params=COMPILER_PARAMS,
+    )
+    flat = kernel(parts.reshape(splits, t * n, h), weights.reshape(splits, t * n, WEIGHT_COLUMNS))
+    return flat.reshape(t, n, h)
+
+
+def _combine_kernel(splits: int, head_dim: int, pdl: bool, parts_ref: Ref, weights_ref: Ref, out_ref: Ref) -> None:
+    """parts f32[splits, T * N, H], weights f32[splits, T * N, WEIGHT_COLUMNS], out [T * N, H]."""
+    rows, layout = pl.ds(lax.axis_index("tile") * COMBINED_ROWS, COMBINED_ROWS), row_layout(64)
+    if pdl:
+        plgpu.griddepcontrol_launch_dependents()
+        plgpu.griddepcontrol_wait()
+    read = functools.partial(plgpu.load, layout=layout.reduce(1), optimized=False)
+    logs = [read(weights_ref.at[i, rows, 0]) for i in range(splits)]
+    highest = functools.reduce(jnp.maximum, logs)
+    shares = [jnp.exp2(log - highest) for log in logs]
+    whole = functools.reduce(jnp.add, shares)
+    for start in range(0, head_dim, 64):
+        columns, total = pl.ds(start, 64), None
+        for i, share in enumerate(shares):
+            part = plgpu.load(parts_ref.at[i, rows, columns], layout=layout, optimized=False)
+            part = part * plgpu.layout_cast(lax.broadcast_in_dim(share / whole, part.shape, [0]), layout)
+            total = part if total is None else total + part
+        out_ref[rows, columns] = total.astype(out_ref.dtype)
 
 
 def _tiles(counts: jax.Array, num_tokens: int, tile: int) -> jax.Array:
@@ -183,6 +284,9 @@ def _kernel(
     tile, head, split, warpgroup = (lax.axis_index(name) for name in ("tile", "head", "split", "warpgroup"))
     tile = len(tiles_ref) - 1 - tile  # a row's last tile has the most keys: it begins first
     row, first = tiles_ref[tile, 0], tiles_ref[tile, 1]
+    if tuning.pdl:  # also for the pages: the kernel before this one writes into them
+        plgpu.griddepcontrol_launch_dependents()
+        plgpu.griddepcontrol_wait()
 
     @pl.when(row >= 0)
     def _():

@@ -148,7 +148,7 @@ def row_layout(width: int) -> Layout:
 
 def padded(x: jax.Array) -> jax.Array:
     """With rows of zeros, up to a multiple of 8."""
-    return jnp.pad(x, ((0, -len(x) % 8), (0, 0)))
+    return jnp.pad(x, ((0, -len(x) % 8), (0, 0))) if len(x) % 8 else x
 
 
 def operand(shape: tuple[int, ...], dtype: jnp.dtype) -> object:

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 
 from jaxinfer.models.config import ModelConfig
-from jaxinfer.runtime.backends import Backend, Backends, choose_backends
+from jaxinfer.runtime.backends import Backend, Backends, Launches, choose_backends
 
 
 def gpu() -> jax.Device:
@@ -15,6 +15,8 @@ def gpu() -> jax.Device:
 def all_mosaic(model: ModelConfig, page_size: int, device: jax.Device) -> Backends:
     """What attention_backend mosaic chooses for a bf16 model; fails if any op is left to another backend."""
     backends = choose_backends("mosaic", model, "bfloat16", page_size, device)
-    others = {op: backend for op, backend in dataclasses.asdict(backends).items() if backend is not Backend.MOSAIC}
+    chosen = dataclasses.asdict(backends)
+    assert chosen.pop("launches") is Launches.CHAINED
+    others = {op: backend for op, backend in chosen.items() if backend is not Backend.MOSAIC}
     assert not others
     return backends
