@@ -160,17 +160,26 @@ def _walk(
                 made = _walk(functions, callee, takes, values, kernels)
             case "stablehlo.constant":
                 made = [values.new(_num_bytes(op.results[0].type))]
-                values.constants[made[0]] = np.array(operation.value)
+                values.constants[made[0]] = _constant(operation)
             case "stablehlo.reshape":
                 made = [values.new(values.sizes[takes[0]], takes[0])]
             case "stablehlo.custom_call" if operation.call_target_name.value == _KERNEL:
                 made = _kernel(operation, takes, values, kernels)
-            case name:
-                raise ValueError(
-                    f"a chain is made of Mosaic kernels and reshapes, got {name}; compute it outside: {op}"
-                )
+            case _:
+                raise _refusal(op)
         known |= zip(op.results, made, strict=True)
     raise AssertionError("a function ends by returning")
+
+
+def _constant(operation: Any) -> np.ndarray:
+    try:
+        return np.array(operation.value)
+    except TypeError as error:  # of bfloat16, say, which no kernel takes
+        raise _refusal(operation.operation) from error
+
+
+def _refusal(op: Any) -> ValueError:
+    return ValueError(f"a chain is made of Mosaic kernels and reshapes, got {op.name}; compute it outside: {op}")
 
 
 def _kernel(operation: Any, takes: list[int], values: _Values, kernels: list[_Kernel]) -> list[int]:

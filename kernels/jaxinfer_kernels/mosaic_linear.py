@@ -4,7 +4,7 @@ gate after.
 Products are transposed (64 rows of weights are the wgmma's M, the batch its N columns), so that a batch of 1 to 64 rows
 streams the weights once, through a ring of copies. CTAs that share a tile's inner dimension form a cluster and add up
 through distributed shared memory, in a fixed order. Weights are fetched before the wait for the kernel before this one
-(PDL): a stream honours that; in XLA's CUDA graphs it changes nothing, each kernel being a graph of its own there.
+(PDL), which a chain honours (chain.py); alone in XLA's CUDA graphs each kernel is a graph of its own.
 Bound by memory: it must read `N * K * itemsize` bytes of weights; that is our bar. Measured at 8 rows, where it is
 faster than XLA, and at 32, where it is not (benchmarks/kernels_linear.py).
 

@@ -13,6 +13,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from jaxinfer_kernels.linear import rms_norm
 from jaxinfer_kernels.mosaic_decode_newest import turn
 from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, F32, Ref, named, round_up
 
@@ -119,3 +120,31 @@ def _kernel(
                 plgpu.copy_smem_to_gmem(smem[name].at[head], ref.at[layer, page, head, offset])
 
     plgpu.wait_smem_to_gmem(0)
+
+
+def rotate_write_reference(
+    qkv: jax.Array,
+    cos_sin: tuple[jax.Array, jax.Array],
+    k: jax.Array,
+    v: jax.Array,
+    layer: int,
+    page_ids: jax.Array,
+    offsets: jax.Array,
+    *,
+    norms: tuple[jax.Array, jax.Array] | None = None,
+    norm_eps: float | None = None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The same function, to be believed rather than to be fast."""
+    kv_heads, h = k.shape[2], k.shape[4]
+    heads = qkv.reshape(len(qkv), -1, h)
+    q, new_k, new_v = jnp.split(heads, (heads.shape[1] - 2 * kv_heads, heads.shape[1] - kv_heads), axis=1)
+    if norms is not None:
+        q, new_k = (rms_norm(x, norm[layer], norm_eps) for x, norm in zip((q, new_k), norms, strict=True))
+
+    def rotated(x: jax.Array) -> jax.Array:
+        (cos, sin), (first, second) = (a[:, None] for a in cos_sin), jnp.split(x.astype(F32), 2, axis=-1)
+        return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+
+    stored = (pages.at[layer, page_ids, :, offsets] for pages in (k, v))
+    k, v = (at.set(new, mode="drop") for at, new in zip(stored, (rotated(new_k), new_v), strict=True))
+    return rotated(q), k, v

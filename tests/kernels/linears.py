@@ -26,9 +26,9 @@ def arguments(op: str, rows: int, out: int, depth: int) -> dict[str, jax.Array]:
     named = {"x": 3 * normal(keys[0], (rows, depth)), "w": depth**-0.5 * normal(keys[1], (out, depth))}
     if op == "linear_residual":
         named["residual"] = 3 * normal(keys[2], (rows, out))
-    elif op != "gate_up":
+    elif op.startswith(("norm", "logits")):
         named["norm"] = 1 + 0.2 * normal(keys[2], (LAYERS, depth))
-    if op == "norm_linear_bias":
+    if op in ("norm_linear_bias", "linear_bias"):
         named["bias"] = normal(keys[3], (LAYERS, out))
     return {name: value.astype(jnp.bfloat16) for name, value in named.items()}
 

@@ -1,6 +1,7 @@
 """The Mosaic linears of many rows: logic interpreted on the CPU, lowering for sm_90, numbers on a GPU."""
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -9,13 +10,26 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jaxinfer_kernels import mosaic_batch_linear
 from jaxinfer_kernels.mosaic_batch_linear import Tuning, supported
-from tests.kernels.linears import MODELS, QUICK_FIRST, arguments, check, check_beside_xla, error, reference
+from tests.kernels.linears import LAYER, MODELS, QUICK_FIRST, arguments, check, check_beside_xla, error, reference
 
-OPS = ["gate_up", "linear_residual"]
+OPS = ["gate_up", "linear_residual", "linear", "linear_bias"]  # linear: linear_bias without a bias
+
+
+def function(op: str, **settings: object) -> Callable[..., jax.Array]:
+    if op in ("linear", "linear_bias"):
+        return functools.partial(mosaic_batch_linear.linear_bias, layer=jnp.int32(LAYER), **settings)
+    return functools.partial(getattr(mosaic_batch_linear, op), **settings)
 
 
 def run(op: str, named: dict[str, jax.Array], **settings: object) -> jax.Array:
-    return jax.block_until_ready(getattr(mosaic_batch_linear, op)(**named, **settings))
+    return jax.block_until_ready(function(op, **settings)(**named))
+
+
+def lowered(op: str, rows: int, out: int, depth: int, **settings: object) -> str:
+    """For a GPU."""
+    named = jax.eval_shape(functools.partial(arguments, op, rows, out, depth))
+    traced = jax.jit(lambda named: function(op, **settings)(**named)).trace(named)
+    return traced.lower(lowering_platforms=("cuda",)).as_text()
 
 
 # One warpgroup that multiplies and one that copies: interpreted, each holds one of XLA's threads, one a core.
@@ -35,27 +49,38 @@ def test_computes_its_definition(op, rows, depth, tuning):
     check(op, named, run(op, named, tuning=tuning, interpret=interpret))
 
 
-def test_padding_reaches_only_padding():
-    named = arguments("gate_up", 16, 512, 128)
+@pytest.mark.parametrize("op", ["gate_up", "linear_bias"])
+def test_padding_reaches_only_padding(op):
+    named = arguments(op, 16, 512, 128)
     named["x"] = named["x"].at[9:].set(jnp.nan)
-    out = run("gate_up", named, tuning=Tuning(columns=256), interpret=plgpu.InterpretGPUParams())
-    assert error(out[:9], reference("gate_up", named)[:9]) < 8e-3
+    out = run(op, named, tuning=Tuning(columns=256, splits=1), interpret=plgpu.InterpretGPUParams())
+    assert error(out[:9], reference(op, named)[:9]) < 8e-3
 
 
 def layers(model: str) -> list[tuple[str, int, int]]:
     """Op, out, depth."""
-    width, _, heads, mlp = MODELS[model]
-    return [("gate_up", 2 * mlp, width), ("linear_residual", width, mlp), ("linear_residual", width, heads)]
+    width, qkv, heads, mlp = MODELS[model]
+    first = "linear_bias" if model.startswith("Qwen2.5") else "linear"
+    return [
+        (first, qkv, width),
+        ("linear_residual", width, heads),
+        ("gate_up", 2 * mlp, width),
+        ("linear_residual", width, mlp),
+    ]
 
 
 @pytest.mark.parametrize("rows", [24, 128, 256])
 @pytest.mark.parametrize("model", QUICK_FIRST)
 def test_lowers_for_hopper(model, rows):
     for op, out, depth in layers(model):
-        named = jax.eval_shape(functools.partial(arguments, op, rows, out, depth))
-        function = getattr(mosaic_batch_linear, op)
-        text = jax.jit(lambda named, function=function: function(**named)).trace(named)
-        assert text.lower(lowering_platforms=("cuda",)).as_text().count("mosaic_gpu_v2") == 1
+        assert lowered(op, rows, out, depth).count("mosaic_gpu_v2") == 1
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_kernel_begins_early_unless_told_otherwise(op):
+    shape = 24, 1024, 1024
+    assert "griddepcontrol" in lowered(op, *shape)
+    assert "griddepcontrol" not in lowered(op, *shape, tuning=Tuning(pdl=False))
 
 
 def test_refuses_what_it_cannot_run():

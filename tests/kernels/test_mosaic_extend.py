@@ -100,6 +100,31 @@ def test_each_chunk_sees_its_prefix_and_itself_up_to_each_query(prefixes, counts
     assert error(jax.block_until_ready(out), chunks) < 4e-3
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered in matmul")
+@pytest.mark.parametrize("splits", [1, 3])
+def test_kernels_alone_give_the_same(splits):
+    """As a chain has them: tiles are laid out before, and what splits found is added up by a kernel."""
+    chunks = make_chunks(Heads("tiny", 2, 1, 64), [0, 130], [64, 3], 80, 16)
+    q, k, v, layer, table, slots, starts, counts, lengths = chunks.arguments
+    tuning = Tuning(warpgroups=1, block_tokens=64, splits=splits)
+    tiles = mosaic_extend.tiles_of(counts, len(q), q.shape[1], tuning)
+    rows = table, slots, starts, counts, lengths
+    interpret = plgpu.InterpretGPUParams()
+    out = mosaic_extend.extend_tiles(q, k, v, layer, tiles, *rows, tuning=tuning, interpret=interpret)
+    assert error(jax.block_until_ready(out), chunks) < 4e-3
+
+
+@pytest.mark.parametrize(("num_tokens", "kernels"), [(64, 2), (128, 1)])
+def test_kernels_of_a_chain_lower_for_hopper(num_tokens, kernels):
+    heads = HEADS[0]
+    kv = jax.ShapeDtypeStruct((LAYERS, 50, heads.kv_heads, 64, heads.head_dim), jnp.bfloat16)
+    q = jax.ShapeDtypeStruct((num_tokens, heads.heads, heads.head_dim), jnp.bfloat16)
+    tiles = jax.eval_shape(lambda counts: mosaic_extend.tiles_of(counts, num_tokens, heads.heads), jnp.zeros(8, int))
+    scalars = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((), tiles.shape, (257, 8), *((8,),) * 4)]
+    traced = mosaic_extend.extend_tiles.trace(q, kv, kv, *scalars, tuning=mosaic_extend.IN_CHAIN)
+    assert traced.lower(lowering_platforms=("cuda",)).as_text().count("mosaic_gpu_v2") == kernels
+
+
 @pytest.mark.parametrize("num_tokens", [64, 128, 2048])
 @pytest.mark.parametrize("heads", [HEADS[0], HEADS[1]], ids=lambda heads: heads.model)
 def test_lowers_for_hopper(heads, num_tokens):

@@ -19,20 +19,24 @@ from jaxinfer.models.ops import MOSAIC, Linears
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import step
 from jaxinfer.runtime.backends import (
+    CHAINED_ROWS,
+    CHAINED_TOKENS,
     MOSAIC_BATCH_ROWS,
     MOSAIC_LINEAR_ROWS,
     MOSAIC_MANY_ROWS,
     XLA_ONLY,
     Backend,
     Backends,
+    Launches,
     choose_backends,
 )
 from jaxinfer.runtime.packing import DecodeColumn, ExtendLayout
 from jaxinfer.runtime.state import DeviceState, init_state
-from jaxinfer_kernels import mosaic_linear
+from jaxinfer_kernels import chain_calls, mosaic_linear
 from tests.support.teacher_forced import model_of
 
 ALL_MOSAIC = Backends(Backend.MOSAIC, Backend.MOSAIC, Backend.MOSAIC, Backend.MOSAIC)
+CHAINED = dataclasses.replace(ALL_MOSAIC, launches=Launches.CHAINED)
 MODEL = dataclasses.replace(model_of(6, 2, 128, qk_norm=True, hidden=256, num_layers=2), vocab_size=1024)
 
 
@@ -51,12 +55,24 @@ def changed(**fields: object):
     return dataclasses.replace(MODEL, **fields)
 
 
+@pytest.fixture(autouse=True)
+def plugin(monkeypatch):
+    """JAX's CUDA plugin, which these tests need not have."""
+    monkeypatch.setattr(chain_calls, "available", lambda: True)
+
+
 def test_auto_takes_every_kernel_where_it_runs():
-    assert choose_backends("auto", MODEL, "bfloat16", 64, H200) == ALL_MOSAIC
-    assert choose_backends("auto", MODEL, "float16", 8, H200) == ALL_MOSAIC
+    assert choose_backends("auto", MODEL, "bfloat16", 64, H200) == CHAINED
+    assert choose_backends("auto", MODEL, "float16", 8, H200) == CHAINED
 
 
 def test_the_setting_mosaic_is_met_or_refused():
+    assert choose_backends("mosaic", MODEL, "bfloat16", 64, H200) == CHAINED
+
+
+def test_kernels_are_launched_one_by_one_where_a_plugin_cannot_chain_them(monkeypatch):
+    monkeypatch.setattr(chain_calls, "available", lambda: False)
+    assert choose_backends("auto", MODEL, "bfloat16", 64, H200) == ALL_MOSAIC
     assert choose_backends("mosaic", MODEL, "bfloat16", 64, H200) == ALL_MOSAIC
 
 
@@ -91,6 +107,8 @@ def test_the_setting_xla_holds_on_every_device():
 def test_auto_leaves_to_xla_what_no_kernel_can_run(fields, dtype, page_size, left):
     backends = choose_backends("auto", changed(**fields), dtype, page_size, H200)
     assert {op for op, backend in dataclasses.asdict(backends).items() if backend is Backend.XLA} == left
+    whole = not left & {"decode_attention", "decode_linear"}  # what a chain is made of
+    assert backends.launches is (Launches.CHAINED if whole else Launches.SINGLE)
 
 
 LAW = (
@@ -123,7 +141,9 @@ def test_people_read_one_row_an_op():
         ("extend attention", "xla"),
         ("decode linear", "xla"),
         ("extend linear", "xla"),
+        ("launches", "one by one"),
     )
+    assert CHAINED.rows()[-1] == ("launches", "chained")
 
 
 # The steps
@@ -148,20 +168,23 @@ def avals(rows: int, tokens: int = 128) -> tuple[object, DeviceState]:
     return jax.eval_shape(make), jax.eval_shape(functools.partial(init_state, limits(rows, tokens), MODEL, "bfloat16"))
 
 
-def kernels_of(function: object, *arguments: object) -> int:
-    """How many Mosaic kernels a function has, lowered for a GPU; one that several layers call counts once."""
-    lowered = jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",))
-    return lowered.as_text().count("mosaic_gpu_v2")
+def kernels_of(function: object, *arguments: object) -> tuple[int, int]:
+    """How many Mosaic kernels and how many chains of them a function has, lowered for a GPU.
+
+    A kernel that several layers call counts once, one in a chain not at all.
+    """
+    text = jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
+    return text.count("mosaic_gpu_v2"), text.count("@jaxinfer_chain")
 
 
 def named(value: object) -> str:
-    """Backends by the ops that are Mosaic's."""
+    """Backends by the ops that are Mosaic's, and how they are launched."""
     if not isinstance(value, Backends):
         return str(value)
-    return "+".join(op for op, name in value.rows() if name == "mosaic") or "none"
+    return "+".join(op for op, name in value.rows() if name in ("mosaic", "chained")) or "none"
 
 
-ATTENTION, LINEARS, BATCH = 1, 4, 3  # qkv, o, gate and up, down; all but qkv
+ATTENTION, LINEARS, BATCH = 1, 5, 3  # qkv of the first layer and of others, o, gate and up, down; all but qkv
 
 
 @pytest.mark.parametrize(
@@ -178,8 +201,24 @@ ATTENTION, LINEARS, BATCH = 1, 4, 3  # qkv, o, gate and up, down; all but qkv
     ids=named,
 )
 def test_a_decode_step_has_the_chosen_kernels(backends, rows, kernels):
+    assert kernels_of_decode(backends, rows) == (kernels, 0)
+
+
+def kernels_of_decode(backends: Backends, rows: int) -> tuple[int, int]:
     decode = functools.partial(step.decode, step.Model(MODEL, dense, backends), None)
-    assert kernels_of(decode, *avals(rows), jax.ShapeDtypeStruct((rows, len(DecodeColumn)), jnp.int32)) == kernels
+    return kernels_of(decode, *avals(rows), jax.ShapeDtypeStruct((rows, len(DecodeColumn)), jnp.int32))
+
+
+@pytest.mark.parametrize(
+    "rows", [1, 8, MOSAIC_LINEAR_ROWS, MOSAIC_LINEAR_ROWS + 1, 24, MOSAIC_BATCH_ROWS, CHAINED_ROWS]
+)
+def test_all_layers_of_a_decode_step_are_one_chain(rows):
+    assert kernels_of_decode(CHAINED, rows) == (0, 1)
+
+
+def test_a_decode_step_of_more_rows_is_no_chain():
+    rows = CHAINED_ROWS + 1
+    assert kernels_of_decode(CHAINED, rows) == kernels_of_decode(ALL_MOSAIC, rows) == (ATTENTION, 0)
 
 
 @pytest.mark.parametrize(
@@ -193,14 +232,24 @@ def test_a_decode_step_has_the_chosen_kernels(backends, rows, kernels):
         (ALL_MOSAIC, 128, 9, 2 + BATCH),  # rows of one token go together through the decode attention
         (Backends(decode_attention=Backend.MOSAIC, decode_linear=Backend.MOSAIC), 128, 9, BATCH),
         (Backends(decode_attention=Backend.MOSAIC), 128, 9, 0),
+        (CHAINED, 2 * CHAINED_TOKENS, 8, 1),
+        (CHAINED, 128, 9, 2 + BATCH),
     ],
     ids=named,
 )
 def test_an_extend_step_has_the_chosen_kernels(backends, tokens, rows, kernels):
+    assert kernels_of_extend(backends, tokens, rows) == (kernels, 0)
+
+
+def kernels_of_extend(backends: Backends, tokens: int, rows: int) -> tuple[int, int]:
     (bucket,) = limits(rows, tokens).extend_buckets
     extend = functools.partial(step.extend, step.Model(MODEL, dense, backends), bucket)
     upload = jax.ShapeDtypeStruct((ExtendLayout.of(bucket, 64).size,), jnp.int32)
-    assert kernels_of(extend, *avals(rows, tokens), upload) == kernels
+    return kernels_of(extend, *avals(rows, tokens), upload)
+
+
+def test_all_layers_of_a_short_prompt_s_step_are_one_chain():
+    assert kernels_of_extend(CHAINED, CHAINED_TOKENS, 8) == (0, 1)
 
 
 INTERPRET = plgpu.InterpretGPUParams()
