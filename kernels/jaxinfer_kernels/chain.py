@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import jaxpr_as_fun
+from jaxlib.mlir.dialects import stablehlo
 
 TARGET = "jaxinfer_chain"
 ALIGNMENT = 256  # bytes, of each place in the scratch and the constants: what XLA gives its own buffers
@@ -69,7 +70,8 @@ def chained(function: Callable[..., Any], *arguments: Any) -> Any:
     """function(*arguments), a pytree of arrays, its Mosaic kernels launched as one operation. On a GPU, under jit.
 
     function: makes its results by kernels and reshapes alone, and may close over arrays. What it updates in place is
-    updated in place by the whole. Raises ValueError if it does anything else.
+    updated in place by the whole. Raises ValueError if it does anything else, or uses what an array was before its
+    update.
     """
     leaves, structure = jax.tree.flatten(arguments)
 
@@ -108,18 +110,31 @@ class _Kernel:
     makes: tuple[int, ...]
 
 
+type _Seen = tuple[int, int]  # an array's index, and how often it had been updated
+
+
 @dataclasses.dataclass
 class _Values:
-    """Every array of the function. alias: each value's representative, reshapes and updates in place move none."""
+    """Every array of the function that needs a place: reshapes and updates in place make none."""
 
-    sizes: list[int]  # bytes
-    constants: dict[int, np.ndarray]
-    alias: list[int]
+    sizes: list[int] = dataclasses.field(default_factory=list)  # bytes
+    updates: list[int] = dataclasses.field(default_factory=list)  # how many
+    constants: dict[int, np.ndarray] = dataclasses.field(default_factory=dict)
 
-    def new(self, num_bytes: int, alias: int | None = None) -> int:
+    def new(self, num_bytes: int) -> _Seen:
         self.sizes.append(num_bytes)
-        self.alias.append(len(self.alias) if alias is None else alias)
-        return self.alias[-1]
+        self.updates.append(0)
+        return len(self.sizes) - 1, 0
+
+    def updated(self, index: int) -> _Seen:
+        self.updates[index] += 1
+        return index, self.updates[index]
+
+    def read(self, seen: Sequence[_Seen]) -> tuple[int, ...]:
+        """The indices. Raises ValueError if one is no longer what was seen: there is one place for both."""
+        if any(self.updates[index] != times for index, times in seen):
+            raise ValueError("a chain updates arrays in place, and may not use what one was before; give it a copy")
+        return tuple(index for index, _ in seen)
 
 
 def _plan(closed: Any, operands: Sequence[jax.Array]) -> _Plan:
@@ -134,20 +149,25 @@ def _plan(closed: Any, operands: Sequence[jax.Array]) -> _Plan:
     return _placed(values, kernels, results, len(operands))
 
 
-def _read(module: Any) -> tuple[_Values, list[_Kernel], list[int]]:
+def _read(module: Any) -> tuple[_Values, list[_Kernel], tuple[int, ...]]:
     """What a lowered function is made of: its values, its kernels in order, its results."""
     functions = {op.name.value: op for op in module.body.operations}
-    values, kernels = _Values([], {}, []), []
+    values, kernels = _Values(), []
     main = functions["main"]
     arguments = [values.new(_num_bytes(one.type)) for one in main.arguments]
-    results = list(_walk(functions, main, arguments, values, kernels))
+    results = values.read(_walk(functions, main, arguments, values, kernels))
+    made = {index for kernel in kernels for index in kernel.makes}
+    if not made.issuperset(results) or len(set(results)) < len(results):
+        raise ValueError(
+            "each result of a chain must be made by one of its kernels, and returned once; drop the others"
+        )
     return values, kernels, results
 
 
 def _walk(
-    functions: dict[str, Any], function: Any, arguments: Sequence[int], values: _Values, kernels: list[_Kernel]
-) -> Sequence[int]:
-    """The indices of what a function returns."""
+    functions: dict[str, Any], function: Any, arguments: Sequence[_Seen], values: _Values, kernels: list[_Kernel]
+) -> Sequence[_Seen]:
+    """What a function returns."""
     known = dict(zip(function.arguments, arguments, strict=True))
     for operation in function.entry_block.operations:
         op = operation.operation
@@ -160,9 +180,9 @@ def _walk(
                 made = _walk(functions, callee, takes, values, kernels)
             case "stablehlo.constant":
                 made = [values.new(_num_bytes(op.results[0].type))]
-                values.constants[made[0]] = _constant(operation)
+                values.constants[made[0][0]] = _constant(operation)
             case "stablehlo.reshape":
-                made = [values.new(values.sizes[takes[0]], takes[0])]
+                made = takes
             case "stablehlo.custom_call" if operation.call_target_name.value == _KERNEL:
                 made = _kernel(operation, takes, values, kernels)
             case _:
@@ -182,25 +202,23 @@ def _refusal(op: Any) -> ValueError:
     return ValueError(f"a chain is made of Mosaic kernels and reshapes, got {op.name}; compute it outside: {op}")
 
 
-def _kernel(operation: Any, takes: list[int], values: _Values, kernels: list[_Kernel]) -> list[int]:
-    config = operation.attributes["mhlo.backend_config"]
-    aliases = _aliases(operation)
+def _kernel(operation: Any, seen: list[_Seen], values: _Values, kernels: list[_Kernel]) -> list[_Seen]:
+    takes, aliases = values.read(seen), _aliases(operation)
     made = [
-        values.new(_num_bytes(result.type), takes[aliases[i]] if i in aliases else None)
+        values.updated(takes[aliases[i]]) if i in aliases else values.new(_num_bytes(result.type))
         for i, result in enumerate(operation.operation.results)
     ]
-    kernels.append(_Kernel(config["module"].value_bytes, tuple(takes), tuple(made)))
+    module = operation.attributes["mhlo.backend_config"]["module"].value_bytes
+    kernels.append(_Kernel(module, takes, tuple(index for index, _ in made)))
     return made
 
 
 def _aliases(operation: Any) -> dict[int, int]:
     """Results that are updated arguments: the index of the argument."""
-    from jaxlib.mlir.dialects import stablehlo as hlo_dialect
-
     many = len(operation.operation.results) > 1
     found = {}
     for one in operation.output_operand_aliases:
-        one = hlo_dialect.OutputOperandAlias(one)
+        one = stablehlo.OutputOperandAlias(one)
         found[one.output_tuple_indices[0] if many else 0] = one.operand_index
     return found
 
@@ -210,15 +228,15 @@ def _num_bytes(kind: Any) -> int:
     return math.prod(kind.shape) * (bits // 8)
 
 
-def _placed(values: _Values, kernels: list[_Kernel], results: list[int], num_operands: int) -> _Plan:
+def _placed(values: _Values, kernels: Sequence[_Kernel], results: Sequence[int], num_operands: int) -> _Plan:
     """Give every value a place: arguments and results where they are, constants together, the rest in the scratch."""
     constants_buffer, first_result = num_operands, num_operands + 1
     scratch_buffer = first_result + len(results)
-    places = {value: Place(i) for i, value in enumerate(values.alias[:num_operands])}
+    places = {i: Place(i) for i in range(num_operands)}
     aliases = {}
     for i, value in enumerate(results):
-        if value in places:
-            aliases[places[value].buffer] = i
+        if value < num_operands:
+            aliases[value] = i
         else:
             places[value] = Place(first_result + i)
     constants = b""
@@ -234,7 +252,7 @@ def _placed(values: _Values, kernels: list[_Kernel], results: list[int], num_ope
     return _Plan(Chain(tuple(modules), launches), aliases, buffer, max(scratch_bytes, ALIGNMENT))
 
 
-def _place_scratch(values: _Values, kernels: list[_Kernel], places: dict[int, Place], buffer: int) -> int:
+def _place_scratch(values: _Values, kernels: Sequence[_Kernel], places: dict[int, Place], buffer: int) -> int:
     """Places for what only the chain sees, used again after their last reader. Returns the bytes of them all."""
     last_use = {value: i for i, kernel in enumerate(kernels) for value in (*kernel.takes, *kernel.makes)}
     free: dict[int, list[int]] = {}  # bytes: offsets

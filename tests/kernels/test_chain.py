@@ -183,6 +183,44 @@ def test_an_operation_that_is_no_kernel_is_refused_by_name(between, name):
         call_of(lambda *given: chained(function, *given), bf16(8, 128), bf16(128, 128))
 
 
+def twice(x: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
+    made = mosaic_linear.linear_residual(x, w, x)
+    return made, made
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        twice,
+        lambda x, w: (mosaic_linear.linear_residual(x, w, x), jnp.int32(5)),
+        lambda x, w: (mosaic_linear.linear_residual(x, w, x), w),
+    ],
+    ids=["returned twice", "a constant", "an argument"],
+)
+def test_a_result_that_no_kernel_makes_is_refused(function):
+    with pytest.raises(
+        ValueError, match="each result of a chain must be made by one of its kernels, and returned once"
+    ):
+        call_of(lambda *given: chained(function, *given), bf16(8, 128), bf16(128, 128))
+
+
+@pytest.mark.parametrize("use", ["read", "returned"])
+def test_pages_as_they_were_before_their_update_are_refused(use):
+    heads, kv = 2, bf16(2, 3, 1, 64, 64)
+    angle, rows = jax.ShapeDtypeStruct((8, 32), jnp.float32), jax.ShapeDtypeStruct((8,), jnp.int32)
+
+    def function(qkv, cos_sin, k, v, table, slots, lengths):
+        where = jnp.int32(0), table, slots, lengths
+        out, *_ = mosaic_decode.decode_attention_fused(qkv, cos_sin, k, v, *where)
+        if use == "returned":
+            return out, k
+        return out, mosaic_decode.decode_attention_fused(qkv, cos_sin, k, v, *where)
+
+    given = bf16(8, (heads + 2) * 64), (angle, angle), kv, kv, jax.ShapeDtypeStruct((9, 3), jnp.int32), rows, rows
+    with pytest.raises(ValueError, match="may not use what one was before"):
+        call_of(lambda *given: chained(function, *given), *given)
+
+
 def closing_over_an_argument(x: jax.Array, w: jax.Array, residual: jax.Array) -> jax.Array:
     return chained(lambda x: mosaic_linear.linear_residual(x, w, residual), x)
 
@@ -232,19 +270,19 @@ class Program:
 def programs(draw: st.DrawFn) -> Program:
     """Some values are updated in place, some never read, some of the same size as others."""
     sizes = st.sampled_from([4, 256, 300, 4096])
-    values = _Values([], {}, [])
-    known = [values.new(draw(sizes)) for _ in range(draw(st.integers(1, 3)))]
+    values = _Values()
+    known = [values.new(draw(sizes))[0] for _ in range(draw(st.integers(1, 3)))]
     num_arguments = len(known)
     for byte in range(draw(st.integers(0, 2))):
         size = draw(sizes)
-        known.append(values.new(size))
+        known.append(values.new(size)[0])
         values.constants[known[-1]] = np.full(size, byte + 1, np.uint8)
     kernels = []
     for _ in range(draw(st.integers(1, 12))):
         takes = draw(st.lists(st.sampled_from(known), min_size=1, max_size=4))
         changed = [value for value in dict.fromkeys(takes) if value not in values.constants and draw(st.booleans())]
-        made = [values.new(draw(sizes)) for _ in range(draw(st.integers(0 if changed else 1, 3)))]
-        made += [values.new(values.sizes[value], value) for value in changed]
+        made = [values.new(draw(sizes))[0] for _ in range(draw(st.integers(0 if changed else 1, 3)))]
+        made += changed
         known = list(dict.fromkeys([*known, *made]))
         kernels.append(_Kernel(b"", tuple(takes), tuple(made)))
     written = st.sampled_from([value for value in known if value not in values.constants])
@@ -315,9 +353,9 @@ def test_places_are_aligned_and_inside_their_buffers(program):
 
 
 def test_a_line_of_kernels_takes_two_places():
-    values, kernels = _Values([], {}, []), []
-    last = values.new(4096)
+    values, kernels = _Values(), []
+    last, _ = values.new(4096)
     for _ in range(10):
-        kernels.append(_Kernel(b"", (last,), (values.new(4096),)))
+        kernels.append(_Kernel(b"", (last,), values.new(4096)[:1]))
         (last,) = kernels[-1].makes
     assert Program(values, kernels, [last], 1).plan().scratch_bytes == 2 * 4096
