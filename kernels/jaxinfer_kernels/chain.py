@@ -12,6 +12,7 @@ Intermediate results share one scratch buffer. A kernel that begins early writes
 
 import base64
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -22,7 +23,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import jaxpr_as_fun
+from jax.extend.core import Literal, jaxpr_as_fun
 from jaxlib.mlir.dialects import stablehlo
 
 TARGET = "jaxinfer_chain"
@@ -80,7 +81,7 @@ def chained(function: Callable[..., Any], *arguments: Any) -> Any:
 
     closed, results = jax.make_jaxpr(of_leaves, return_shape=True)(*leaves)
     operands = [*closed.consts, *leaves]
-    plan = _plan(closed, operands)
+    plan = _plan(closed)
     constants = jnp.asarray(plan.constants)
     outs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in closed.out_avals]
     call = jax.ffi.ffi_call(
@@ -126,6 +127,11 @@ class _Values:
         self.updates.append(0)
         return len(self.sizes) - 1, 0
 
+    def constant(self, array: np.ndarray) -> _Seen:
+        seen = self.new(array.nbytes)
+        self.constants[seen[0]] = array
+        return seen
+
     def updated(self, index: int) -> _Seen:
         self.updates[index] += 1
         return index, self.updates[index]
@@ -137,31 +143,48 @@ class _Values:
         return tuple(index for index, _ in seen)
 
 
-def _plan(closed: Any, operands: Sequence[jax.Array]) -> _Plan:
-    avals = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands]
-    num_consts = len(closed.consts)
-
-    def flat(*operands: jax.Array) -> Any:
-        return jaxpr_as_fun(closed.replace(consts=list(operands[:num_consts])))(*operands[num_consts:])
-
-    lowered = jax.jit(flat, keep_unused=True).trace(*avals).lower(lowering_platforms=("cuda",))
-    values, kernels, results = _read(lowered.compiler_ir("stablehlo"))
-    return _placed(values, kernels, results, len(operands))
+def _plan(closed: Any) -> _Plan:
+    values, kernels, results = _read(closed.jaxpr)
+    return _placed(values, kernels, results, len(closed.jaxpr.constvars) + len(closed.jaxpr.invars))
 
 
-def _read(module: Any) -> tuple[_Values, list[_Kernel], tuple[int, ...]]:
-    """What a lowered function is made of: its values, its kernels in order, its results."""
-    functions = {op.name.value: op for op in module.body.operations}
+def _read(jaxpr: Any) -> tuple[_Values, list[_Kernel], tuple[int, ...]]:
+    """What a function is made of: its values, its kernels in order, its results."""
     values, kernels = _Values(), []
-    main = functions["main"]
-    arguments = [values.new(_num_bytes(one.type)) for one in main.arguments]
-    results = values.read(_walk(functions, main, arguments, values, kernels))
-    made = {index for kernel in kernels for index in kernel.makes}
-    if not made.issuperset(results) or len(set(results)) < len(results):
+    known = {var: values.new(_aval_bytes(var.aval)) for var in (*jaxpr.constvars, *jaxpr.invars)}
+
+    def seen(atom: Any) -> _Seen:
+        if not isinstance(atom, Literal):
+            return known[atom]
+        return values.constant(np.asarray(atom.val, atom.aval.dtype))
+
+    for equation in jaxpr.eqns:
+        name = equation.primitive.name
+        takes = [seen(atom) for atom in equation.invars]
+        if name == "reshape":
+            made: Sequence[_Seen] = takes
+        elif name == "jit":
+            module = _lowered(equation.params["jaxpr"])
+            functions = {op.name.value: op for op in module.body.operations}
+            made = _walk(functions, functions["main"], takes, values, kernels)
+        else:
+            raise _refusal(name, equation)
+        known |= zip(equation.outvars, made, strict=True)
+    results = values.read([seen(atom) for atom in jaxpr.outvars])
+    made_here = {index for kernel in kernels for index in kernel.makes}
+    if not made_here.issuperset(results) or len(set(results)) < len(results):
         raise ValueError(
             "each result of a chain must be made by one of its kernels, and returned once; drop the others"
         )
     return values, kernels, results
+
+
+@functools.lru_cache(maxsize=256)
+def _lowered(closed: Any) -> Any:
+    """A jitted function as StableHLO. Traced again with arrays like before, it is the same object: the layers of all
+    steps share what is lowered here, and lowering a kernel takes 0.2 s."""
+    traced = jax.jit(jaxpr_as_fun(closed), keep_unused=True).trace(*closed.in_avals)
+    return traced.lower(lowering_platforms=("cuda",)).compiler_ir("stablehlo")
 
 
 def _walk(
@@ -179,14 +202,13 @@ def _walk(
                 callee = functions[operation.callee.value]
                 made = _walk(functions, callee, takes, values, kernels)
             case "stablehlo.constant":
-                made = [values.new(_num_bytes(op.results[0].type))]
-                values.constants[made[0][0]] = _constant(operation)
+                made = [values.constant(_constant(operation))]
             case "stablehlo.reshape":
                 made = takes
             case "stablehlo.custom_call" if operation.call_target_name.value == _KERNEL:
                 made = _kernel(operation, takes, values, kernels)
             case _:
-                raise _refusal(op)
+                raise _refusal(op.name, op)
         known |= zip(op.results, made, strict=True)
     raise AssertionError("a function ends by returning")
 
@@ -195,11 +217,11 @@ def _constant(operation: Any) -> np.ndarray:
     try:
         return np.array(operation.value)
     except TypeError as error:  # of bfloat16, say, which no kernel takes
-        raise _refusal(operation.operation) from error
+        raise _refusal("stablehlo.constant", operation) from error
 
 
-def _refusal(op: Any) -> ValueError:
-    return ValueError(f"a chain is made of Mosaic kernels and reshapes, got {op.name}; compute it outside: {op}")
+def _refusal(name: str, what: Any) -> ValueError:
+    return ValueError(f"a chain is made of Mosaic kernels and reshapes, got {name}; compute it outside: {what}")
 
 
 def _kernel(operation: Any, seen: list[_Seen], values: _Values, kernels: list[_Kernel]) -> list[_Seen]:
@@ -224,8 +246,11 @@ def _aliases(operation: Any) -> dict[int, int]:
 
 
 def _num_bytes(kind: Any) -> int:
-    bits = getattr(kind.element_type, "width", None)
-    return math.prod(kind.shape) * (bits // 8)
+    return math.prod(kind.shape) * kind.element_type.width // 8
+
+
+def _aval_bytes(aval: Any) -> int:
+    return math.prod(aval.shape) * aval.dtype.itemsize
 
 
 def _placed(values: _Values, kernels: Sequence[_Kernel], results: Sequence[int], num_operands: int) -> _Plan:

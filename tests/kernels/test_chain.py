@@ -5,6 +5,7 @@ places gives each kernel what it takes, and results are where XLA looks for them
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxinfer_kernels import mosaic_decode, mosaic_linear
+from jaxinfer_kernels import chain, mosaic_decode, mosaic_linear
 from jaxinfer_kernels.chain import ALIGNMENT, Chain, Launch, Place, _Kernel, _placed, _Plan, _Values, chained
 
 BF16, EPS = jnp.bfloat16, 1e-6
@@ -168,12 +169,14 @@ def test_a_chain_has_its_function_s_results():
 @pytest.mark.parametrize(
     ("between", "name"),
     [
-        (lambda x: x + x, "stablehlo.add"),
-        (lambda x: x + 1, "stablehlo.constant"),
-        (lambda x: jax.lax.optimization_barrier(x), "stablehlo.optimization_barrier"),
-        (lambda x: x[::-1], "stablehlo.reverse"),
+        (lambda x: x + x, "add"),
+        (lambda x: x + 1, "add"),
+        (lambda x: jax.lax.optimization_barrier(x), "optimization_barrier"),
+        (lambda x: x[::-1], "rev"),
+        (jax.jit(lambda x: x * x), "stablehlo.multiply"),
+        (jax.jit(lambda x: x + 1), "stablehlo.constant"),
     ],
-    ids=["sum", "scalar", "barrier", "reverse"],
+    ids=["sum", "scalar", "barrier", "reverse", "in a function", "in a function, a scalar"],
 )
 def test_an_operation_that_is_no_kernel_is_refused_by_name(between, name):
     def function(x: jax.Array, w: jax.Array) -> jax.Array:
@@ -181,6 +184,18 @@ def test_an_operation_that_is_no_kernel_is_refused_by_name(between, name):
 
     with pytest.raises(ValueError, match=f"a chain is made of Mosaic kernels and reshapes, got {name}; compute it"):
         call_of(lambda *given: chained(function, *given), bf16(8, 128), bf16(128, 128))
+
+
+def test_chains_share_the_lowering_of_a_kernel():
+    def function(times: int, x: jax.Array, w: jax.Array) -> jax.Array:
+        for _ in range(times):
+            x = mosaic_linear.linear_residual(x, w, x)
+        return x
+
+    before = chain._lowered.cache_info().misses
+    for times in (1, 3):
+        call_of(functools.partial(chained, functools.partial(function, times)), bf16(8, 384), bf16(384, 384))
+    assert chain._lowered.cache_info().misses == before + 1
 
 
 def twice(x: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
