@@ -196,6 +196,7 @@ def test_a_runner_tells_where_its_programs_came_from_and_what_its_arrays_take(co
         "extend_attention": "xla",
         "decode_linear": "xla",
         "extend_linear": "xla",
+        "launches": "one by one",
     }
     state = cold.runner._state
     sizes = {"weights": cold.runner._params, "pages": (state.k, state.v)}
