@@ -21,6 +21,8 @@ from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, CTAS_WANTED, F3
 from jaxinfer_kernels.mosaic_linear_plan import operand, row_layout
 from jaxinfer_kernels.paged_kv import page_size_of
 
+type Rows = tuple[jax.Array, ...]  # page_table, slots, query_starts, counts, lengths
+
 WEIGHT_COLUMNS = 8  # in which a query's weight is repeated: the fewest of a tile
 LOWEST = -1e30  # a running maximum to start from; -inf would make inf - inf = NaN
 ROWS = 64  # queries of one warpgroup
@@ -72,21 +74,30 @@ def extend_attention(
         )
     num_tokens = len(q)
     q = jnp.pad(q, ((0, max(0, ROWS - num_tokens)), (0, 0), (0, 0)))  # a tile never reaches beyond the last token
-    args = k, v, layer, page_table, slots
+    args, where = (k, v, layer), (page_table, slots)
     if len(counts) <= FEW_ROWS or interpret:
-        return _tiled(q, *args, query_starts, counts, lengths, tuning, interpret)[:num_tokens]
+        return _tiled(q, *args, (*where, query_starts, counts, lengths), tuning, interpret)[:num_tokens]
     # Many rows: most are decode rows, each of which would waste a tile, so they go together through decode.
     single = counts == 1
-    out = _tiled(q, *args, query_starts, jnp.where(single, 0, counts), lengths, tuning, interpret)[:num_tokens]
+    several = *where, query_starts, jnp.where(single, 0, counts), lengths
+    out = _tiled(q, *args, several, tuning, interpret)[:num_tokens]
     rows = q.at[query_starts].get(mode="clip")
-    rows = mosaic_decode.decode_attention(rows, *args, jnp.where(single, lengths, 0))
+    rows = mosaic_decode.decode_attention(rows, *args, *where, jnp.where(single, lengths, 0))
     return out.at[jnp.where(single, query_starts, num_tokens)].set(rows, mode="drop")
 
 
 @functools.partial(jax.jit, static_argnames=("num_tokens", "heads", "tuning"))
 def tiles_of(counts: jax.Array, num_tokens: int, heads: int, tuning: Tuning = DEFAULT) -> jax.Array:
-    """What `extend_tiles` is given of a step's counts i32[R], once for all layers: i32[tiles, 2]."""
-    return _tiles(counts, num_tokens, ROWS * _cut(tuning, num_tokens, heads).warpgroups)
+    """Tiles of the queries of a step's rows, counts i32[R], as `extend_tiles` is given them, once for all layers.
+
+    Returns i32[tiles, 2]: each tile's row, or -1 for none, and the first of its queries in that row.
+    """
+    tile = ROWS * _cut(tuning, num_tokens, heads).warpgroups
+    ends = jnp.cumsum((counts + (tile - 1)) // tile)  # [R]
+    index = jnp.arange(num_tokens // tile + len(counts), dtype=jnp.int32)
+    row = jnp.sum(ends[None] <= index[:, None], axis=-1, dtype=jnp.int32)
+    first = index - jnp.where(row > 0, ends[jnp.maximum(row - 1, 0)], 0)
+    return jnp.stack([jnp.where(row < len(counts), row, -1), first * tile], axis=-1)
 
 
 @functools.partial(jax.jit, static_argnames=("tuning", "interpret"))
@@ -107,7 +118,7 @@ def extend_tiles(
 ) -> jax.Array:
     """extend_attention by kernels alone, for a chain: of at least ROWS tokens and at most FEW_ROWS rows, `tiles` from
     `tiles_of`. The rest: see extend_attention."""
-    parts = _launch(q, k, v, layer, tiles, page_table, slots, query_starts, counts, lengths, tuning, interpret)
+    parts = _launch(q, k, v, layer, tiles, (page_table, slots, query_starts, counts, lengths), tuning, interpret)
     return parts[0] if len(parts) == 1 else combine(*parts, q.dtype, pdl=tuning.pdl, interpret=interpret)
 
 
@@ -121,18 +132,13 @@ def _tiled(
     k: jax.Array,
     v: jax.Array,
     layer: jax.Array,
-    page_table: jax.Array,
-    slots: jax.Array,
-    query_starts: jax.Array,
-    counts: jax.Array,
-    lengths: jax.Array,
+    rows: Rows,
     tuning: Tuning,
     interpret: plgpu.InterpretGPUParams | None,
 ) -> jax.Array:
     """One launch over the tiles of all rows, T of at least ROWS."""
-    t, n, _ = q.shape
-    tiles = _tiles(counts, t, ROWS * _cut(tuning, t, n).warpgroups)
-    found = _launch(q, k, v, layer, tiles, page_table, slots, query_starts, counts, lengths, tuning, interpret)
+    tiles = tiles_of(rows[3], len(q), q.shape[1], tuning)
+    found = _launch(q, k, v, layer, tiles, rows, tuning, interpret)
     return found[0] if len(found) == 1 else _combined(*found).astype(q.dtype)
 
 
@@ -149,11 +155,7 @@ def _launch(
     v: jax.Array,
     layer: jax.Array,
     tiles: jax.Array,
-    page_table: jax.Array,
-    slots: jax.Array,
-    query_starts: jax.Array,
-    counts: jax.Array,
-    lengths: jax.Array,
+    rows: Rows,
     tuning: Tuning,
     interpret: plgpu.InterpretGPUParams | None,
 ) -> list[jax.Array]:
@@ -201,7 +203,7 @@ def _launch(
         interpret=interpret,
         compiler_params=COMPILER_PARAMS,
     )
-    return kernel(layer.reshape(1), tiles, page_table, slots, query_starts, counts, lengths, q, k, v)
+    return kernel(layer.reshape(1), tiles, *rows, q, k, v)
 
 
 def _combined(parts: jax.Array, weights: jax.Array) -> jax.Array:
@@ -254,15 +256,6 @@ def _combine_kernel(splits: int, head_dim: int, pdl: bool, parts_ref: Ref, weigh
             part = part * plgpu.layout_cast(lax.broadcast_in_dim(share / whole, part.shape, [0]), layout)
             total = part if total is None else total + part
         out_ref[rows, columns] = total.astype(out_ref.dtype)
-
-
-def _tiles(counts: jax.Array, num_tokens: int, tile: int) -> jax.Array:
-    """i32[tiles, 2]: each tile's row, or -1 for none, and the first of its queries in that row."""
-    ends = jnp.cumsum((counts + (tile - 1)) // tile)  # [R]
-    index = jnp.arange(num_tokens // tile + len(counts), dtype=jnp.int32)
-    row = jnp.sum(ends[None] <= index[:, None], axis=-1, dtype=jnp.int32)
-    first = index - jnp.where(row > 0, ends[jnp.maximum(row - 1, 0)], 0)
-    return jnp.stack([jnp.where(row < len(counts), row, -1), first * tile], axis=-1)
 
 
 def _kernel(
