@@ -174,25 +174,13 @@ def programs(
     params, state, controls, masks = (jax.tree.map(_aval, tree) for tree in (params, state, controls, masks))
     array = functools.partial(_upload, state.next_pos.sharding)
     make = functools.partial(Program, options=_options(state))
-    steps: dict[Key, tuple[Callable[..., Any], jax.ShapeDtypeStruct]] = {
-        size: (functools.partial(step.decode, model, size.context), array(size.batch, len(DecodeColumn)))
-        for size in decode_sizes(limits.decode_buckets, limits.decode_contexts)
-    }
+    result = []
+    for size in decode_sizes(limits.decode_buckets, limits.decode_contexts):
+        function = functools.partial(step.decode, model, size.context)
+        result.append(_step(size, function, params, state, array(size.batch, len(DecodeColumn)), size.batch))
     for bucket in limits.extend_buckets:
         upload = array(ExtendLayout.of(bucket, limits.page_size).size)
-        steps[bucket] = (functools.partial(step.extend, model, bucket), upload)
-    result = [
-        Program(
-            key,
-            function,
-            (params, state, upload),
-            (1,),
-            jax.eval_shape(function, params, state, upload),
-            _options(state, key),
-            to_host=True,
-        )
-        for key, (function, upload) in steps.items()
-    ]
+        result.append(_step(bucket, functools.partial(step.extend, model, bucket), params, state, upload, bucket.rows))
     table, pages = state.page_table, (state.k, state.v)
     updates = array(PAGE_UPDATES, len(PageColumn))
     result.append(make(Helper.SET_PAGES, step.set_pages, (table, updates), (0,), table))
@@ -201,8 +189,23 @@ def programs(
     result += _draw_programs(limits, state, controls)
     result += _full_programs(model, limits, params, state, controls, masks)
     pool = functools.partial(step.pool, min(PIECE_TOKENS, limits.extend_buckets[-1].tokens))
-    result.append(make(Helper.POOL, pool, (state.hidden, array(PIECES, len(PieceColumn))), (), array(), to_host=True))
+    pieces = array(PIECES, len(PieceColumn))
+    pooled = jax.ShapeDtypeStruct((PIECES, state.hidden.shape[1]), jnp.float32, sharding=pieces.sharding)
+    result.append(make(Helper.POOL, pool, (state.hidden, pieces), (), pooled, to_host=True))
     return sorted(result, key=lambda program: (not is_serving(program.key, limits), not _is_of_full_set(program.key)))
+
+
+def _step(
+    key: Key,
+    function: Callable[..., Any],
+    params: step.Params,
+    state: DeviceState,
+    upload: jax.ShapeDtypeStruct,
+    rows: int,
+) -> Program:
+    """What it results in is said and not found out: tracing all steps takes ten seconds and more, at every start."""
+    result = state, _upload(upload.sharding, rows, 2)
+    return Program(key, function, (params, state, upload), (1,), result, _options(state, key), to_host=True)
 
 
 def _move_programs(limits: Limits, state: DeviceState) -> list[Program]:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import msgspec
 import pytest
 
+from jaxinfer.checkpoint.dummy import dummy_params
 from jaxinfer.config import ExtendBucket
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import programs
@@ -346,6 +347,24 @@ class Unembed:
         return dense.unembed(*arguments)
 
 
+def makes_its_result(program: programs.Program) -> bool:
+    """Whether the function makes what the program says, which nobody looks at but to load an executable."""
+    said = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), program.result)
+    return jax.eval_shape(program.function, *program.arguments) == said
+
+
+def test_programs_say_what_their_functions_make() -> None:
+    made = make_runner()._programs.values()
+    assert [program.name for program in made if not makes_its_result(program)] == []
+
+
+def test_listing_the_programs_traces_no_step() -> None:
+    family = dataclasses.replace(dense, forward=lambda *arguments: pytest.fail("a step was traced"))
+    device = jax.devices("cpu")[0]
+    params = dummy_params(dense.parameters(TINY), TINY.dtype, 0, device)
+    assert DeviceRunner(TINY, family, params, LIMITS, device)._programs
+
+
 class TestDigest:
     def digest(self, model: object = TINY, **limits: object) -> str:
         device = jax.devices("cpu")[0]
@@ -377,9 +396,7 @@ class TestDigest:
         made = [make_runner(limits=dataclasses.replace(LIMITS, max_logprobs=k))._programs[key] for k in (5, 6)]
         assert len({program.digest("") for program in made}) == 2
         for program in made:
-            assert jax.eval_shape(program.function, *program.arguments) == jax.tree.map(
-                lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), program.result
-            )
+            assert makes_its_result(program)
 
     def test_other_code_does_not(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         before = self.digest()
