@@ -22,7 +22,7 @@ _HOPPER = "9.0"
 MOSAIC_LINEAR_ROWS = 16  # up to so many, streaming the weights by our kernels beats XLA's (benchmarks/README.md)
 MOSAIC_BATCH_ROWS = 128  # and up to so many, multiplying by gate and up together
 CHAINED_ROWS = 192  # and in a chain up to so many, where a model is as narrow as
-CHAINED_WIDTH = 2048  # this: each tile reads all rows' activations from the L2, and at 4,096 that is what binds
+CHAINED_WIDTH = 2048  # this: each tile reads all rows' activations from the L2; measured at 1,536, not at 4,096
 CHAINED_TOKENS = 128  # of a prompt's step whose layers are one chain
 MOSAIC_MANY_ROWS = 1024  # and from so many on, gate and up with what follows them
 
@@ -35,7 +35,7 @@ class Backend(enum.StrEnum):
 
 
 class Launches(enum.StrEnum):
-    """How the kernels of a decode step's layers are launched: each for XLA an operation of its own, or all as one, so
+    """How the kernels of a small step's layers are launched: each for XLA an operation of its own, or all as one, so
     that a kernel begins while the one before it ends (jaxinfer_kernels.chain)."""
 
     SINGLE = "one by one"
@@ -44,7 +44,7 @@ class Launches(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Backends:
-    """One implementation per op, and how those of a decode step are launched."""
+    """One implementation per op, and how the kernels of small steps are launched."""
 
     decode_attention: Backend = Backend.XLA
     extend_attention: Backend = Backend.XLA

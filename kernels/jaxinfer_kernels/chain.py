@@ -104,7 +104,7 @@ class _Plan:
 
 @dataclasses.dataclass(frozen=True)
 class _Kernel:
-    """A launch before its arrays have places. arrays: indices of the values it takes, then of those it makes."""
+    """A launch before its arrays have places: indices of the values it takes and of those it makes or updates."""
 
     module: bytes
     takes: tuple[int, ...]

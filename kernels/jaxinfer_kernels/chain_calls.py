@@ -80,7 +80,7 @@ _Frame = _struct(
 type Run = Callable[[int, Any], None]  # stream, pointers to arguments and results
 _compiled: dict[bytes, Future[Run]] = {}  # by module
 _chains: dict[bytes, list[tuple[Run, tuple[tuple[int, int], ...], Any]]] = {}  # by digest
-_lock = threading.Lock()  # of both, and of the pointers that a launch is given
+_lock = threading.Lock()  # of what is compiled, and of the pointers that launches are given
 
 
 def available() -> bool:
@@ -147,7 +147,7 @@ def _context() -> Iterator[None]:
 
 
 def _handle(address: int) -> int | None:
-    """What XLA calls: 0, or an error that it owns."""
+    """What XLA calls. Returns None, or the address of an error that it owns."""
     frame = ctypes.cast(address, POINTER(_Frame)).contents
     if frame.extension and _describe(frame):
         return None

@@ -257,7 +257,7 @@ def _kernel(plan: Plan, x_ref: Ref, w_ref: Ref, *rest: Ref, **smem: Ref) -> None
                 plgpu.copy_gmem_to_smem(ref.at[pl.ds(i * ROWS, rows), finished], place, smem["added"])
         lax.fori_loop(0, at_once, lambda i, _: copy_x(i), None)
 
-        def refill(i: jax.Array, _: None) -> None:
+        def refill(i: jax.Array, _: None) -> None:  # once the warpgroups are done with what the stage held
             plgpu.barrier_wait(smem["free"].at[lax.rem(i, I32(plan.stages))])
             copy_w(i)
             copy_x(i)
@@ -295,6 +295,7 @@ def _copy_weights(plan: Plan, smem: Smem, w_ref: Ref, start: jax.Array, first: j
 
 
 def _copy_activations(plan: Plan, smem: Smem, x_ref: Ref, first: jax.Array, i: jax.Array) -> None:
+    """Start copying the activations of this CTA's i-th block."""
     stage, inner = lax.rem(i, I32(plan.stages)), pl.ds((first + i) * BLOCK, BLOCK)
     ready = smem["ready"].at[stage]
     for j, rows in plan.parts():
