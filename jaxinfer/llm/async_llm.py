@@ -9,6 +9,7 @@ import secrets
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -135,8 +136,11 @@ class AsyncLLM:
             self._loop.call_soon_threadsafe(self._ready.set)
 
     def _start(self, transport: Transport) -> None:
-        handshake = transport.start(self._put_outputs, self._fail)
-        text = load_text(self.config, Path(handshake.folder))
+        folder = Path(self.config.model)
+        with ThreadPoolExecutor(1) as pool:  # beside the engine's start, where it is known already which folder it is
+            early = pool.submit(load_text, self.config, folder) if folder.is_dir() else None
+            handshake = transport.start(self._put_outputs, self._fail)
+            text = early.result() if early else load_text(self.config, Path(handshake.folder))
         with self._posting:
             self._started = Started.of(transport, handshake, text)
         if self._early_failure is not None:

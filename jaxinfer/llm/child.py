@@ -17,6 +17,7 @@ from jaxinfer.llm.core import Core, StartCore
 from jaxinfer.llm.events import Event, OnEvent
 from jaxinfer.llm.transport import Handshake
 from jaxinfer.llm.wire import Channel, Failure, FromEngine, Profiled, ToEngine
+from jaxinfer.runtime import nvidia
 
 STATS_EVERY_S = 0.1
 
@@ -102,6 +103,8 @@ def _run(channel: Channel[FromEngine, ToEngine], core: Core) -> None:
 
 
 if __name__ == "__main__":
+    nvidia.ask_early()  # while JAX is imported, which takes seconds too
+
     from jaxinfer.llm.build import start_core
 
     main(start_core)

@@ -33,8 +33,9 @@ def select_device(name: str, memory_utilization: float = 0.9, *, cuda_graphs: bo
         raise ConfigError("JAX's mode of 64-bit numbers must be off, it is on; unset JAX_ENABLE_X64 or jax_enable_x64")
     if name == "cpu" or (name == "auto" and not _prefers_gpu()):
         return _first("cpu", "cpu")
-    _check_visible()
-    _take_one_gpu(memory_utilization)
+    gpus = nvidia.list_gpus()
+    _check_visible(gpus)
+    _take_one_gpu(nvidia.visible_gpus(gpus), memory_utilization)
     _set_flags(cuda_graphs)
     try:
         return _first("cuda", "cuda,cpu")
@@ -70,9 +71,9 @@ def _may_use_gpu() -> bool:
     return not platforms or not {"cuda", "gpu"}.isdisjoint(platforms.split(","))
 
 
-def _check_visible() -> None:
+def _check_visible(gpus: list[nvidia.Gpu]) -> None:
     """Raise DeviceError if the environment leaves no GPU to use, with the variable at fault."""
-    gpus, asked = nvidia.list_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    asked = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if not _may_use_gpu():
         fact = f"JAX_PLATFORMS={jax.config.jax_platforms} hides them all"
     elif nvidia.hidden_gpus():
@@ -96,14 +97,13 @@ def _first(platform: str, platforms: str) -> jax.Device:
         raise
 
 
-def _take_one_gpu(memory_utilization: float) -> None:
+def _take_one_gpu(visible: list[nvidia.Gpu], memory_utilization: float) -> None:
     """Tell JAX, before it starts, to see the first visible GPU alone and how large its memory pool is."""
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # CUDA then numbers the GPUs as nvidia-smi does
     jax.config.update("jax_cuda_visible_devices", "0")
-    gpus = nvidia.visible_gpus(nvidia.list_gpus())
-    if not gpus or {"XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"} & set(os.environ):
+    if not visible or {"XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"} & set(os.environ):
         return
-    share = min(memory_utilization, 1 - _OUTSIDE_POOL) * gpus[0].free_bytes / gpus[0].total_bytes
+    share = min(memory_utilization, 1 - _OUTSIDE_POOL) * visible[0].free_bytes / visible[0].total_bytes
     jax.config.update("jax_pjrt_client_create_options", {"memory_fraction": share})
 
 

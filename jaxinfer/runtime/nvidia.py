@@ -1,5 +1,6 @@
 """What the NVIDIA driver says of this machine, asked without JAX and without touching a GPU."""
 
+import contextlib
 import dataclasses
 import os
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 _FIELDS = ("index", "uuid", "name", "driver_version", "memory.total", "memory.free")
 _TIMEOUT_S = 20
 _CUDA13_DRIVER = 580  # the first driver that runs CUDA 13
+_asked: "subprocess.Popen[str] | None" = None  # early
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,14 +25,32 @@ class Gpu:
     free_bytes: int
 
 
+def ask_early() -> None:
+    """Begin to ask, for the next list_gpus: nvidia-smi takes seconds where no other program holds the driver."""
+    global _asked
+    with contextlib.suppress(OSError):
+        _asked = _ask()
+
+
 def list_gpus() -> list[Gpu]:
     """The machine's GPUs; empty when there is no driver or it does not answer."""
-    command = ["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"]
+    global _asked
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
+        asked, _asked = _asked or _ask(), None
+        with asked:
+            try:
+                answer, _ = asked.communicate(timeout=_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                asked.kill()
+                raise
     except (OSError, subprocess.SubprocessError):
         return []
-    return parse_gpus(answer.stdout)
+    return parse_gpus(answer) if asked.returncode == 0 else []
+
+
+def _ask() -> "subprocess.Popen[str]":
+    command = ["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
 def parse_gpus(table: str) -> list[Gpu]:

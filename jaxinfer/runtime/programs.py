@@ -8,6 +8,7 @@ import inspect
 import json
 import logging
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from jaxinfer.runtime.packing import (
 from jaxinfer.runtime.plan import Sampler
 from jaxinfer.runtime.sampler import draw_rows
 from jaxinfer.runtime.state import ControlState, DeviceState, MaskState
+from jaxinfer_kernels import chain, chain_calls
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +49,8 @@ CUBLAS_ROWS, CUBLAS_TOKENS = 192, 1024  # of decode and extend steps, from which
 PINNED_HOST = "pinned_host"  # the kind of memory that a device copies to and from by itself
 PAGES_ZEROED = 16  # pages that one call of the helper clears
 MASKS_WRITTEN, MANY_MASKS_WRITTEN = 8, 64  # rows of the table of masks, likewise
+_CHAIN = re.compile(rf'custom_call_target="{chain.TARGET}".*chain = \\?"([^"\\]*)')  # in an executable's text
+_END = b"\0"  # of the chains before a serialized executable
 
 
 class Helper(enum.StrEnum):
@@ -144,6 +148,9 @@ class Program:
 
     def deserialize(self, payload: bytes, device: jax.Device) -> jax.stages.Compiled:
         """The executable that `serialize` made of it, without tracing. Runs whatever the payload holds."""
+        chains, _, payload = payload.partition(_END)
+        for text in chains.decode().split():
+            chain_calls.prepare(text)
         in_tree = jax.tree.structure((self.arguments, {}))
         out_tree = jax.tree.structure(self.result)
         return serialize_executable.deserialize_and_load(
@@ -158,8 +165,10 @@ class Program:
 
 
 def serialize(compiled: jax.stages.Compiled) -> bytes:
+    """The executable behind its chains, whose kernels it does not hold compiled."""
     payload, _, _ = serialize_executable.serialize(compiled)
-    return payload
+    chains: list[str] = _CHAIN.findall(compiled.as_text() or "")
+    return " ".join(chains).encode() + _END + payload
 
 
 def programs(

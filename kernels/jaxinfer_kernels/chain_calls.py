@@ -1,6 +1,6 @@
 """XLA's side of a chain: the FFI handler that launches its kernels, and where compiled kernels come from.
 
-Called when XLA makes or loads an executable, runs it outside of its CUDA graphs or records one, never when a graph is
+Called when XLA makes an executable, runs it outside of its CUDA graphs or records one, never when a graph is
 replayed: Python costs a replay nothing. Structures: xla/ffi/api/c_api.h of jaxlib's include folder. Kernels are
 compiled by MosaicGpuCompile of the CUDA plugin, with which jax itself makes them callable for PyTorch
 (jax/experimental/mosaic/gpu/core.py).
@@ -21,7 +21,7 @@ import jax
 from jaxinfer_kernels.chain import TARGET, Chain
 
 _METADATA = 1  # XLA_FFI_Extension_Metadata
-_INSTANTIATE = 0  # the stage in which an executable is compiled or loaded, in threads; all others run
+_INSTANTIATE = 0  # the stage in which an executable is compiled, in threads; all others run
 _RECORDABLE, _INTERNAL = 1, 13  # the trait of what a CUDA graph may hold; an error's code
 _PLUGINS = "jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12"
 _COMPILE = "MosaicGpuCompile"
@@ -99,6 +99,16 @@ def register() -> None:
     pointer = ctypes.cast(_handler, c_void_p).value
     stages = {stage: jax.ffi.pycapsule(pointer) for stage in ("instantiate", "execute")}
     jax.ffi.register_ffi_target(TARGET, stages, platform="CUDA", api_version=1)
+
+
+def prepare(chain: str) -> None:
+    """Compile a chain's kernels before it first runs. chain: `Chain.encode`'s text. Raises RuntimeError.
+
+    XLA asks for it (`_INSTANTIATE`) when it compiles an executable, not when it loads one.
+    """
+    with _context():
+        for module in Chain.decode(chain.encode()).modules:
+            _kernel(module)
 
 
 def _kernel(module: bytes) -> Run:

@@ -22,7 +22,6 @@ from jaxinfer_kernels.mosaic_decode_plan import (
     DEFAULT,
     F32,
     I32,
-    Layout,
     Plan,
     Ref,
     Smem,
@@ -123,8 +122,7 @@ def _launch(plan: Plan) -> Callable[..., list[jax.Array]]:
     h, columns, splits = plan.head_dim, plan.columns, plan.splits
     out = [jax.ShapeDtypeStruct((plan.padded or plan.batch, plan.heads, h), plan.dtype)]
     if _spills(plan):
-        cells = (plan.batch, plan.kv_heads, splits)
-        out += [jax.ShapeDtypeStruct((*cells, *shape), F32) for shape in ((h, columns), (columns,), (columns,))]
+        out += [jax.ShapeDtypeStruct((plan.batch, plan.kv_heads, splits, columns, h), F32)] * 2
     pages = (plan.stages, plan.block, h)
     arrivals = plan.block // plan.page
     newest = (3 if plan.write else 1) * (2 if plan.biased else 1) + (0 if plan.rotated else 2)
@@ -135,9 +133,6 @@ def _launch(plan: Plan) -> Callable[..., list[jax.Array]]:
         k=_operand(pages, plan.dtype),
         v=_operand(pages, plan.dtype),
         weights=_operand((columns, plan.block), plan.dtype),
-        acc=plgpu.SMEM((h, columns), F32),
-        row_max=plgpu.SMEM((columns,), F32),
-        row_sum=plgpu.SMEM((columns,), F32),
         out=plgpu.SMEM((columns, h), plan.dtype),
         newest_ready=plgpu.Barrier(num_arrivals=newest),
         k_ready=plgpu.Barrier(num_arrivals=arrivals, num_barriers=plan.stages),
@@ -152,6 +147,7 @@ def _launch(plan: Plan) -> Callable[..., list[jax.Array]]:
     if plan.norm_eps is not None:
         smem |= dict(norms=plgpu.SMEM((2, h), plan.dtype))
     if splits > 1:
+        smem |= dict(part=plgpu.SMEM((columns, h), F32), weight=plgpu.SMEM((columns, h), F32))
         smem |= dict(peers=plgpu.ClusterBarrier(collective_axes=("split",)))
     return plgpu.kernel(
         named("decode_attention", functools.partial(_kernel, plan)),
@@ -191,7 +187,7 @@ def _kernel(
     *refs,  # what fetch_newest and prepare take; then out [B, N, H] and, interpreted, the peers' partial results
     **smem,
 ) -> None:
-    num_spills = 3 if _spills(plan) else 0
+    num_spills = 2 if _spills(plan) else 0
     newest_refs, (out_ref, *spill_refs) = refs[: len(refs) - 1 - num_spills], refs[len(refs) - 1 - num_spills :]
     row, head, split = (lax.axis_index(name) for name in ("row", "kv_head", "split"))
     length, slot, layer = lengths_ref[row], slots_ref[row], layer_ref[0]
@@ -257,26 +253,24 @@ def _kernel(
     if plan.write:  # after the loop, which read the page that this changes
         pl.when((count > 0) & (first + count == blocks))(store_newest)
     row_sum = row_sum.sum(axis=0)
-    if plan.splits > 1:
-        for name, value in (("acc", acc), ("row_max", row_max), ("row_sum", row_sum)):
-            store(smem[name], value)
+    divisor = jnp.where(row_sum == 0, F32(1), row_sum)  # of a CTA without blocks
+    mean = acc / lax.broadcast_in_dim(divisor, acc.shape, [1])
+    first_head = head * plan.groups
+    if plan.splits == 1:
+        store(smem["out"].T, _transposed(plan, mean.astype(plan.dtype)))
         plgpu.commit_smem()
-        for name, ref in zip(("acc", "row_max", "row_sum"), spill_refs, strict=False):
+        heads = pl.ds(first_head, plan.groups)
+        plgpu.copy_smem_to_gmem(smem["out"].at[pl.ds(0, plan.groups)], out_ref.at[row, heads])
+    else:
+        weight = lax.broadcast_in_dim(row_max + jnp.log2(divisor), acc.shape, [1])
+        for name, value in (("part", mean), ("weight", weight)):
+            store(smem[name].T, _transposed(plan, value))
+        plgpu.commit_smem()
+        for name, ref in zip(("part", "weight"), spill_refs, strict=False):
             plgpu.copy_smem_to_gmem(smem[name], ref.at[row, head, split])
         plgpu.wait_smem_to_gmem(0)
         meet(smem["peers"])
-
-    @pl.when(split == 0)
-    def _():
-        total, divisor = acc, row_sum
-        if plan.splits > 1:
-            total, divisor = _combine(plan, smem, [ref.at[row, head] for ref in spill_refs])
-        divisor = lax.broadcast_in_dim(jnp.where(divisor == 0, F32(1), divisor), total.shape, [1])
-        store(smem["out"].T, _transposed(plan, (total / divisor).astype(plan.dtype)))
-        plgpu.commit_smem()
-        rows = pl.ds(head * plan.groups, plan.groups)
-        plgpu.copy_smem_to_gmem(smem["out"].at[pl.ds(0, plan.groups)], out_ref.at[row, rows])
-
+        _combine(plan, smem, [ref.at[row, head] for ref in spill_refs], split, out_ref.at[row], first_head)
     plgpu.wait_smem_to_gmem(0)
     if plan.splits > 1:
         meet(smem["peers"])  # a CTA that ends takes its shared memory with it
@@ -353,21 +347,29 @@ def _add_values(plan: Plan, smem: Smem, stage: jax.Array, acc: jax.Array) -> jax
     return acc + pl.run_scoped(alone, plgpu.ACC(acc.shape, F32))
 
 
-def _combine(plan: Plan, smem: Smem, spilled: Sequence[Ref]) -> tuple[jax.Array, jax.Array]:
-    """The sums of all peers, [H, columns], and the sum of their weights, [columns]."""
-    layout = plgpu.Layout.WGMMA
+def _combine(
+    plan: Plan, smem: Smem, spilled: Sequence[Ref], split: jax.Array, out_ref: Ref, first_head: jax.Array
+) -> None:
+    """Store the mean of all peers' parts, weighted: each CTA some heads, so that none reads all that the others have.
 
-    def read(peer: int, index: int, name: str, like: Layout) -> jax.Array:
+    out_ref: [N, H].
+    """
+    finishers = min(plan.splits, plan.groups)
+    layout = plgpu.Layout.WG_STRIDED((plan.head_dim,), 1) if plan.head_dim % 128 == 0 else plgpu.Layout.WGMMA.reduce(1)
+
+    def read(peer: int, index: int, name: str, column: jax.Array) -> jax.Array:
         ref = spilled[index].at[peer] if spilled else plgpu.cluster_ref(smem[name], {"split": I32(peer)})
-        return plgpu.load(ref, layout=like, optimized=False)
+        return plgpu.load(ref.at[column], layout=layout, optimized=False)
 
-    row_max = [read(i, 1, "row_max", layout.reduce(0)) for i in range(plan.splits)]
-    highest = functools.reduce(jnp.maximum, row_max)
-    total = divisor = None
-    for i, peer_max in enumerate(row_max):
-        shrink = jnp.exp2(peer_max - highest)
-        acc = read(i, 0, "acc", layout)
-        acc = acc * lax.broadcast_in_dim(shrink, acc.shape, [1])
-        row_sum = read(i, 2, "row_sum", layout.reduce(0)) * shrink
-        total, divisor = (acc, row_sum) if total is None else (total + acc, divisor + row_sum)
-    return total, divisor
+    def finish(column: jax.Array) -> None:
+        weights = [read(i, 1, "weight", column) for i in range(plan.splits)]
+        parts = [read(i, 0, "part", column) for i in range(plan.splits)]
+        highest = functools.reduce(jnp.maximum, weights)
+        weights = [jnp.exp2(weight - highest) for weight in weights]
+        total = functools.reduce(jnp.add, [part * weight for part, weight in zip(parts, weights, strict=True)])
+        store(smem["out"].at[column], (total / functools.reduce(jnp.add, weights)).astype(plan.dtype))
+        plgpu.commit_smem()
+        plgpu.copy_smem_to_gmem(smem["out"].at[column], out_ref.at[first_head + column])
+
+    for start in range(0, plan.groups, finishers):
+        pl.when(split < min(finishers, plan.groups - start))(functools.partial(finish, split + start))

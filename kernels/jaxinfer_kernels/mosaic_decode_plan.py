@@ -21,7 +21,7 @@ F32, I32 = jnp.float32, jnp.int32
 COMPILER_PARAMS = plgpu.CompilerParams(approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Lane)
 CTAS_WANTED = 132  # one a multiprocessor of an H200
 SHARED_BYTES = 232_448  # that a CTA may have on Hopper
-ENOUGH = {1: 120, 2: 120, 4: 64}  # CTAs, by splits, after which more cost more in meetings than they gain (journal)
+ENOUGH = {1: 120, 2: 120, 4: 64, 8: 32}  # CTAs, by splits, with which more splits cost more than they gain (journal)
 
 
 def named(name: str, body: functools.partial[None]) -> functools.partial[None]:
@@ -53,7 +53,7 @@ class Tuning:
 
     block_tokens: int = 64  # keys of one step: a multiple of 64 and of the page size, or 64 with smaller pages
     stages: int = 0  # blocks held by one CTA, at least 2; 0: three, or two for heads of 256 and for many CTAs
-    splits: int = 0  # CTAs that share a row of one kv head: 1, 2, 4 or 8; 0: so that all multiprocessors have work
+    splits: int = 0  # CTAs that share a row of one kv head: 1, 2, 4, 8 or 16; 0: so that multiprocessors have work
     pdl: bool = False  # when writing, in a chain: start fetching pages while the kernel before this one still runs
 
 
@@ -103,14 +103,20 @@ class Plan:
     @property
     def stages(self) -> int:
         many = self.batch * self.kv_heads * self.splits > CTAS_WANTED  # several on a multiprocessor
-        few = self.head_dim == 256 or many or shared_bytes(self.columns, self.head_dim, self.block, 3) > SHARED_BYTES
+        few = self.head_dim == 256 or many or self._bytes(3, self.splits) > SHARED_BYTES
         return self.tuning.stages or (2 if few else 3)
 
     @property
     def splits(self) -> int:
-        """As given, or the fewest that keep the multiprocessors at work; every card takes clusters of 8."""
+        """As given, or the fewest that keep the multiprocessors at work. Clusters of 16 are what Hopper takes at most,
+        and more than a few of them do not find room at once."""
         rows = self.batch * self.kv_heads
-        return self.tuning.splits or next((n for n, enough in ENOUGH.items() if rows * n >= enough), 8)
+        if self._bytes(2, 2) > SHARED_BYTES:
+            return 1
+        return self.tuning.splits or next((n for n, enough in ENOUGH.items() if rows * n >= enough), 16)
+
+    def _bytes(self, stages: int, splits: int) -> int:
+        return shared_bytes(self.columns, self.head_dim, self.block, stages, splits)
 
 
 def supported(num_heads: int, num_kv_heads: int, head_dim: int, page: int, dtype: jnp.dtype) -> bool:
@@ -121,14 +127,15 @@ def supported(num_heads: int, num_kv_heads: int, head_dim: int, page: int, dtype
         and groups <= 64
         and page in (8, 16, 32, 64, 128)
         and dtype in (jnp.bfloat16, jnp.float16)
-        and shared_bytes(round_up(groups, 8), head_dim, max(DEFAULT.block_tokens, page), 2) <= SHARED_BYTES
+        and shared_bytes(round_up(groups, 8), head_dim, max(DEFAULT.block_tokens, page), 2, 1) <= SHARED_BYTES
     )
 
 
-def shared_bytes(columns: int, head_dim: int, block: int, stages: int) -> int:
-    """What a CTA needs of shared memory, at most: keys and values, queries and sums, weights, new token, barriers."""
+def shared_bytes(columns: int, head_dim: int, block: int, stages: int, splits: int) -> int:
+    """What a CTA needs of shared memory, at most: keys and values, queries and results, weights, new token, barriers;
+    and what peers read, if there are any."""
     halves = 2 * stages * block * head_dim + 3 * columns * head_dim + columns * block + 2 * head_dim
-    return 2 * halves + 4 * columns * head_dim + 4096
+    return 2 * halves + (8 * columns * head_dim if splits > 1 else 0) + 4096
 
 
 def plan_launch(

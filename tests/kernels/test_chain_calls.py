@@ -147,6 +147,15 @@ def test_kernels_are_compiled_with_the_executable_and_once(gpu):
     assert gpu.compiled == [b"sum", b"other"]
 
 
+def test_kernels_prepared_beforehand_are_compiled_no_more(gpu):
+    """As of an executable from a cache, for which XLA does not ask until it runs."""
+    chain = Chain((b"sum", b"other"), (launch(0, 0, 1), launch(1, 0, 1)))
+    chain_calls.prepare(chain.encode())
+    assert (gpu.compiled, gpu.launched) == ([b"sum", b"other"], [])
+    call(chain, numbers(1), results=1)
+    assert gpu.compiled == [b"sum", b"other"]
+
+
 def test_a_chain_is_known_by_its_digest(gpu):
     """Two chains in one program, with other arrays each: neither takes the other's pointers."""
     one, other = Chain((b"sum",), (launch(0, 0, 1),)), Chain((b"sum",), (launch(0, 0, 0, 1),))

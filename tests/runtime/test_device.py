@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 
 import jax
 import pytest
@@ -46,6 +47,48 @@ def platforms(monkeypatch):
     config = Config()
     monkeypatch.setattr(jax, "config", config)
     return config, updates
+
+
+@pytest.fixture
+def nvidia_smi(monkeypatch, tmp_path):
+    """A program of that name, which prints what it is given and notes each call."""
+    calls = tmp_path / "calls"
+
+    def build(table: str, *, status: int = 0, seconds: float = 0) -> Path:
+        path = tmp_path / "nvidia-smi"
+        script = f"#!/bin/sh\necho called >>{calls}\nsleep {seconds}\ncat <<'END'\n{table}END\nexit {status}\n"
+        path.write_text(script)
+        path.chmod(0o755)
+        calls.touch()
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+        return calls
+
+    monkeypatch.setattr(nvidia, "_asked", None)
+    return build
+
+
+def test_what_was_asked_early_is_asked_once_and_what_comes_later_anew(nvidia_smi):
+    calls = nvidia_smi(TABLE)
+    nvidia.ask_early()
+    assert [gpu.name for gpu in nvidia.list_gpus()] == ["NVIDIA H200"] * 2
+    assert len(calls.read_text().split()) == 1
+    assert len(nvidia.list_gpus()) == 2
+    assert len(calls.read_text().split()) == 2
+
+
+def test_a_driver_that_fails_or_does_not_answer_has_no_gpus(nvidia_smi, monkeypatch):
+    nvidia_smi(TABLE, status=9)
+    assert nvidia.list_gpus() == []
+    nvidia_smi(TABLE, seconds=60)
+    monkeypatch.setattr(nvidia, "_TIMEOUT_S", 0.2)
+    assert nvidia.list_gpus() == []
+
+
+def test_without_nvidia_smi_there_is_nothing_to_ask(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(nvidia, "_asked", None)
+    nvidia.ask_early()
+    assert nvidia.list_gpus() == []
 
 
 def test_the_cpu_is_there_on_every_machine(machine):

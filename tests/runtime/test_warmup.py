@@ -1,5 +1,6 @@
 """Starting: what is compiled when, what comes from the cache, and that nothing is compiled afterwards."""
 
+import ctypes
 import dataclasses
 import functools
 import itertools
@@ -29,6 +30,7 @@ from jaxinfer.runtime.pending import PendingStep
 from jaxinfer.runtime.plan import Controls, History, Plan, Sampler, Sampling
 from jaxinfer.runtime.runner import DeviceRunner
 from jaxinfer.runtime.warmup import CompileCounter
+from jaxinfer_kernels import chain, chain_calls
 from tests.support.attempts import assert_below
 from tests.support.masks import new_masks
 from tests.support.tiny_runner import LIMITS, TINY, Driven, forget, generate, make_runner, step
@@ -333,6 +335,24 @@ def test_what_jax_s_own_cache_gave_is_not_kept_in_ours(tmp_path: Path) -> None:
     for _ in range(2):
         assert started(tmp_path / "b", **jax_s) == (0, total), "each is JAX's"
     assert started(tmp_path / "a", **jax_s) == (total, total)
+
+
+def test_what_comes_from_the_cache_has_the_kernels_of_its_chains_compiled_beside_it(monkeypatch) -> None:
+    """In the thread that loads it; left to the first run, they would be compiled one after the other."""
+    prepared: list[str] = []
+    monkeypatch.setattr(chain_calls, "prepare", prepared.append)
+    handler = jax.ffi.pycapsule(ctypes.cast(chain_calls._handler, ctypes.c_void_p).value)
+    jax.ffi.register_ffi_target(chain.TARGET, {"execute": handler}, platform="cpu", api_version=1)
+    plain = make_runner()._programs[programs.Helper.SET_PAGES]
+    text = chain.Chain((b"+/" * 99,), ()).encode()
+    call = jax.ffi.ffi_call(chain.TARGET, plain.result, input_output_aliases={0: 0})
+    launching = dataclasses.replace(plain, function=lambda table, _: call(table, digest="one", chain=text) + 1)
+    (device,) = plain.result.sharding.device_set
+    for program, expected in ((plain, []), (launching, [text])):
+        payload = programs.serialize(program.compile())
+        assert prepared == []
+        program.deserialize(payload, device)
+        assert prepared == expected
 
 
 def test_an_option_that_xla_no_longer_knows_is_done_without_and_said(caplog: pytest.LogCaptureFixture) -> None:

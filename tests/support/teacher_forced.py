@@ -14,9 +14,11 @@ from jaxinfer.models.config import ModelConfig, Rope
 from jaxinfer.models.dense import Params
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import buckets, packing, step
+from jaxinfer.runtime.backends import Launches
 from jaxinfer.runtime.packing import ExtendLayout
 from jaxinfer.runtime.plan import Plan, Row
 from jaxinfer.runtime.state import DeviceState, init_state
+from jaxinfer_kernels import chain_calls
 
 CLEAR = 0.1  # a gap between the two most likely tokens that no rounding may turn round
 
@@ -79,6 +81,8 @@ class Forced:
     def __init__(
         self, model: step.Model, params: Params, limits: Limits, sequences: Sequence[np.ndarray], device: jax.Device
     ) -> None:
+        if model.backends.launches is Launches.CHAINED:
+            chain_calls.register()
         config, dtype = model.config, jax.tree.leaves(params)[0].dtype
         state = init_state(limits, config, dtype)
         state = state.replace(k=jnp.full_like(state.k, jnp.nan), v=jnp.full_like(state.v, jnp.nan))
