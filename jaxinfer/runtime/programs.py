@@ -22,6 +22,7 @@ import jaxinfer_kernels.linear
 from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.models import dense
 from jaxinfer.runtime import step
+from jaxinfer.runtime.backends import Backend
 from jaxinfer.runtime.buckets import Decode, decode_sizes, draw_sizes
 from jaxinfer.runtime.controls import draw_full, draw_logprobs, logprob_width, mask_logits, set_masks, set_slot
 from jaxinfer.runtime.moving import PAGES_MOVED
@@ -45,7 +46,7 @@ logger = logging.getLogger(__name__)
 PAGE_UPDATES = 512  # page table entries that one call of the helper writes
 MAX_SCORED = 256  # rows of logits that one call of `score` computes
 PIECES, PIECE_TOKENS = 8, 256  # that one call of `pool` adds up, and how long each may be
-CUBLAS_ROWS, CUBLAS_TOKENS = 192, 1024  # of decode and extend steps, from which on products are cuBLAS's
+CUBLAS_ROWS, CUBLAS_XLA_ROWS = 8, 192  # from which on products are cuBLAS's; in decode steps whose layers are XLA's
 PINNED_HOST = "pinned_host"  # the kind of memory that a device copies to and from by itself
 PAGES_ZEROED = 16  # pages that one call of the helper clears
 MASKS_WRITTEN, MANY_MASKS_WRITTEN = 8, 64  # rows of the table of masks, likewise
@@ -183,13 +184,16 @@ def programs(
     params, state, controls, masks = (jax.tree.map(_aval, tree) for tree in (params, state, controls, masks))
     array = functools.partial(_upload, state.next_pos.sharding)
     make = functools.partial(Program, options=_options(state))
-    result = []
+    result, ours = [], model.backends.decode_linear is Backend.MOSAIC
     for size in decode_sizes(limits.decode_buckets, limits.decode_contexts):
         function = functools.partial(step.decode, model, size.context)
-        result.append(_step(size, function, params, state, array(size.batch, len(DecodeColumn)), size.batch))
+        options = _options(state, size.batch >= (CUBLAS_ROWS if ours else CUBLAS_XLA_ROWS))
+        upload = array(size.batch, len(DecodeColumn))
+        result.append(_step(size, function, params, state, upload, size.batch, options))
     for bucket in limits.extend_buckets:
+        function, options = functools.partial(step.extend, model, bucket), _options(state, bucket.logits >= CUBLAS_ROWS)
         upload = array(ExtendLayout.of(bucket, limits.page_size).size)
-        result.append(_step(bucket, functools.partial(step.extend, model, bucket), params, state, upload, bucket.rows))
+        result.append(_step(bucket, function, params, state, upload, bucket.rows, options))
     table, pages = state.page_table, (state.k, state.v)
     updates = array(PAGE_UPDATES, len(PageColumn))
     result.append(make(Helper.SET_PAGES, step.set_pages, (table, updates), (0,), table))
@@ -211,10 +215,11 @@ def _step(
     state: DeviceState,
     upload: jax.ShapeDtypeStruct,
     rows: int,
+    options: Options,
 ) -> Program:
     """What it results in is said and not found out: tracing all steps takes ten seconds and more, at every start."""
     result = state, _upload(upload.sharding, rows, 2)
-    return Program(key, function, (params, state, upload), (1,), result, _options(state, key), to_host=True)
+    return Program(key, function, (params, state, upload), (1,), result, options, to_host=True)
 
 
 def _move_programs(limits: Limits, state: DeviceState) -> list[Program]:
@@ -347,20 +352,19 @@ def _upload(sharding: jax.sharding.Sharding, *shape: int) -> jax.ShapeDtypeStruc
     return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=sharding)
 
 
-def _options(state: DeviceState, key: Key | None = None) -> Options:
-    """What XLA is told of one program. key: of a step; products are what its size is for.
+def _options(state: DeviceState, cublas: bool = False) -> Options:
+    """What XLA is told of one program. cublas: products are cuBLAS's on a GPU.
 
     In float32 on a CPU, reductions stay out of the YNN library: there the sum's order depends on the batch size. The
     products it does run give each row the same bits whatever the batch, so a request's tokens are its own.
 
-    On a GPU, products of many rows are cuBLAS's: trying Triton's too takes seconds, and those it chose lost time.
+    To try Triton's products too takes most of the time that compiling a prompt's step takes, and those it chose lost
+    (journal, 2026-11-22 and 24). Of one row alone they win: cuBLAS would have the weights in float32.
     """
     (device,) = state.k.sharding.device_set
     if device.platform == "cpu" and state.k.dtype == jnp.float32:
         return (("xla_cpu_experimental_ynn_fusion_type", "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"),)
-    many = isinstance(key, ExtendBucket) and key.tokens >= CUBLAS_TOKENS
-    many |= isinstance(key, Decode) and key.batch >= CUBLAS_ROWS
-    return (("xla_gpu_enable_triton_gemm", False),) if many and device.platform == "gpu" else ()
+    return (("xla_gpu_enable_triton_gemm", False),) if cublas and device.platform == "gpu" else ()
 
 
 def _machine() -> str:
