@@ -46,7 +46,9 @@ logger = logging.getLogger(__name__)
 PAGE_UPDATES = 512  # page table entries that one call of the helper writes
 MAX_SCORED = 256  # rows of logits that one call of `score` computes
 PIECES, PIECE_TOKENS = 8, 256  # that one call of `pool` adds up, and how long each may be
-CUBLAS_ROWS, CUBLAS_XLA_ROWS = 8, 192  # from which on products are cuBLAS's; in decode steps whose layers are XLA's
+# From which on products are cuBLAS's: of decode steps and of a prompt's logits, of decode steps whose layers are XLA's,
+# and of a prompt's tokens whatever its logits are.
+CUBLAS_ROWS, CUBLAS_XLA_ROWS, CUBLAS_TOKENS = 8, 192, 1024
 PINNED_HOST = "pinned_host"  # the kind of memory that a device copies to and from by itself
 PAGES_ZEROED = 16  # pages that one call of the helper clears
 MASKS_WRITTEN, MANY_MASKS_WRITTEN = 8, 64  # rows of the table of masks, likewise
@@ -191,7 +193,8 @@ def programs(
         upload = array(size.batch, len(DecodeColumn))
         result.append(_step(size, function, params, state, upload, size.batch, options))
     for bucket in limits.extend_buckets:
-        function, options = functools.partial(step.extend, model, bucket), _options(state, bucket.logits >= CUBLAS_ROWS)
+        function = functools.partial(step.extend, model, bucket)
+        options = _options(state, bucket.logits >= CUBLAS_ROWS or bucket.tokens >= CUBLAS_TOKENS)
         upload = array(ExtendLayout.of(bucket, limits.page_size).size)
         result.append(_step(bucket, function, params, state, upload, bucket.rows, options))
     table, pages = state.page_table, (state.k, state.v)

@@ -11,7 +11,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxinfer_kernels import mosaic_decode
 from jaxinfer_kernels.cases import HEADS, Heads
 from jaxinfer_kernels.decode_attention import decode_attention
-from jaxinfer_kernels.mosaic_decode_plan import Tuning, supported
+from jaxinfer_kernels.mosaic_decode_plan import Tuning, plan_launch, supported
 
 LAYER, LAYERS, EPS = 1, 2, 1e-6
 INTERPRET = plgpu.InterpretGPUParams(detect_races=True)
@@ -261,6 +261,15 @@ def test_what_is_supported_fits_into_shared_memory(heads, page, batch):
         assert heads.model.startswith("too")
         with pytest.raises(ValueError, match="use decode_attention"):
             mosaic_decode.decode_attention.trace(q, kv, kv, *scalars)
+
+
+@pytest.mark.parametrize(
+    ("rows", "kv_heads", "splits"),
+    [(1, 2, 16), (3, 1, 16), (2, 2, 8), (1, 8, 8), (8, 2, 4), (8, 8, 2), (60, 2, 1)],
+)
+def test_few_rows_are_split_over_as_many_ctas_as_pay(rows, kv_heads, splits):
+    pages = jax.ShapeDtypeStruct((LAYERS, 50, kv_heads, 64, 128), jnp.bfloat16)
+    assert plan_launch(rows, 4 * kv_heads, pages, pages.dtype, Tuning(), None).splits == splits
 
 
 def test_refuses_shapes_it_cannot_run():

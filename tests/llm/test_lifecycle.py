@@ -1,6 +1,7 @@
 """How an AsyncLLM starts, drains, fails, recovers and ends."""
 
 import asyncio
+import dataclasses
 import os
 import signal
 import threading
@@ -9,10 +10,13 @@ from functools import partial
 
 import pytest
 
+from jaxinfer.checkpoint.resolve import DEMO_FOLDER
 from jaxinfer.config import EngineConfig
 from jaxinfer.errors import CheckpointError, DeviceLost, EngineError, Unavailable
+from jaxinfer.llm import async_llm
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.llm import LLM
+from jaxinfer.llm.text_side import load_text
 from jaxinfer.llm.thread import EngineThread
 from jaxinfer.protocol.sampling import SamplingParams
 from tests.llm.conftest import Served, in_thread
@@ -174,6 +178,25 @@ def test_an_engine_that_dies_before_all_else_is_loaded_is_replaced(engine):
 
     deltas, restarts = served.run(test)
     assert (deltas[-1].finish_reason, restarts) == ("length", 1)
+    served.close()
+
+
+def test_a_folder_s_tokenizer_is_read_while_the_engine_starts(engine, monkeypatch):
+    config, core = engine
+    read = threading.Event()
+
+    def reading(*given):
+        read.set()
+        return load_text(*given)
+
+    class StartsAfterIt(EngineThread):
+        def start(self, *given, **named):
+            assert read.wait(30), "the engine's start is not waited for"
+            return super().start(*given, **named)
+
+    monkeypatch.setattr(async_llm, "load_text", reading)
+    config = dataclasses.replace(config, model=str(DEMO_FOLDER))
+    served = Served(AsyncLLM(config, new_transport=partial(StartsAfterIt, start_core=built_before(core))))
     served.close()
 
 

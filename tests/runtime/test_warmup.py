@@ -385,6 +385,21 @@ def test_listing_the_programs_traces_no_step() -> None:
     assert DeviceRunner(TINY, family, params, LIMITS, device)._programs
 
 
+def test_products_are_left_to_cublas_where_it_is_no_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one row, cuBLAS would have the head's weights converted; what else there is, it does as well or better."""
+    monkeypatch.setattr(programs, "_options", lambda state, cublas=False: (("cublas", cublas),))
+    limits = dataclasses.replace(LIMITS, decode_buckets=(1, 8), extend_buckets=(ExtendBucket(64, 1, 1), LARGE))
+    device = jax.devices("cpu")[0]
+    params = dummy_params(dense.parameters(TINY), TINY.dtype, 0, device)
+
+    def left(backends: Backends) -> set[programs.Key]:
+        made = DeviceRunner(TINY, dense, params, limits, device, backends)._programs
+        return {key for key, program in made.items() if dict(program.options)["cublas"]}
+
+    assert left(Backends(decode_linear=Backend.MOSAIC)) == {Decode(8), LARGE}
+    assert left(XLA_ONLY) == {LARGE}
+
+
 class TestDigest:
     def digest(self, model: object = TINY, **limits: object) -> str:
         device = jax.devices("cpu")[0]
