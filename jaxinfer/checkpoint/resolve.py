@@ -78,7 +78,7 @@ def resolve(
     Raises CheckpointError.
     """
     tell, check = on_progress or _ignore, check_config or _ignore
-    folder = _local_folder(model)
+    folder = local_folder(model)
     if folder is not None:
         if revision is not None:
             raise CheckpointError(f"a revision belongs to a hub id, got {revision!r} for a folder; leave it out")
@@ -102,8 +102,8 @@ def resolve(
     return _read_folder(model, folder, needs, repo.commit)
 
 
-def _local_folder(model: str) -> Path | None:
-    """The folder that `model` names; None when it has the form of a hub id."""
+def local_folder(model: str) -> Path | None:
+    """The folder that `model` names; None when it has the form of a hub id. Raises CheckpointError if it is neither."""
     if model == "demo":
         return DEMO_FOLDER
     if not model or "\0" in model or len(model) > 4096 or any(len(part) > 255 for part in model.split("/")):

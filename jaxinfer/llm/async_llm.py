@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from jaxinfer.checkpoint.resolve import local_folder
 from jaxinfer.config import EngineConfig, Limits
 from jaxinfer.engine.sequence import Add, Forget, Keep, Message, Output
 from jaxinfer.errors import EngineError, JaxInferError
@@ -136,9 +137,9 @@ class AsyncLLM:
             self._loop.call_soon_threadsafe(self._ready.set)
 
     def _start(self, transport: Transport) -> None:
-        folder = Path(self.config.model)
+        folder = local_folder(self.config.model)
         with ThreadPoolExecutor(1) as pool:  # beside the engine's start, where it is known already which folder it is
-            early = pool.submit(load_text, self.config, folder) if folder.is_dir() else None
+            early = pool.submit(load_text, self.config, folder) if folder else None
             handshake = transport.start(self._put_outputs, self._fail)
             text = early.result() if early else load_text(self.config, Path(handshake.folder))
         with self._posting:

@@ -2,8 +2,8 @@
 
 Flash decoding (Dao et al., 2023) over pages: a row's blocks of keys are dealt to the CTAs of one cluster, each of which
 finishes some heads through distributed shared memory, so one launch does it all. Products are transposed (keys are the
-64 rows of the wgmma, the group's queries its 8 columns): an accumulator of 8 columns costs an eighth of one padded to 64
-queries.
+64 rows of the wgmma, the group's queries its 8 columns): an accumulator of 8 columns costs an eighth of one padded to
+64 queries.
 Bound by memory: it must read `2 * sum(lengths) * K * H * itemsize` bytes; that is our bar.
 """
 

@@ -108,8 +108,10 @@ class Plan:
 
     @property
     def splits(self) -> int:
-        """As given, or the fewest that keep the multiprocessors at work. Clusters of 16 are what Hopper takes at most,
-        and more than a few of them do not find room at once."""
+        """As given, or the fewest that keep the multiprocessors at work; one where what peers read has no room.
+
+        Hopper takes clusters of 16 at most, and more than a few of them do not find room at once.
+        """
         rows = self.batch * self.kv_heads
         if self._bytes(2, 2) > SHARED_BYTES:
             return 1

@@ -1,7 +1,6 @@
 """How an AsyncLLM starts, drains, fails, recovers and ends."""
 
 import asyncio
-import dataclasses
 import os
 import signal
 import threading
@@ -10,7 +9,6 @@ from functools import partial
 
 import pytest
 
-from jaxinfer.checkpoint.resolve import DEMO_FOLDER
 from jaxinfer.config import EngineConfig
 from jaxinfer.errors import CheckpointError, DeviceLost, EngineError, Unavailable
 from jaxinfer.llm import async_llm
@@ -195,7 +193,6 @@ def test_a_folder_s_tokenizer_is_read_while_the_engine_starts(engine, monkeypatc
             return super().start(*given, **named)
 
     monkeypatch.setattr(async_llm, "load_text", reading)
-    config = dataclasses.replace(config, model=str(DEMO_FOLDER))
     served = Served(AsyncLLM(config, new_transport=partial(StartsAfterIt, start_core=built_before(core))))
     served.close()
 
