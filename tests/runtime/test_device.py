@@ -54,10 +54,10 @@ def nvidia_smi(monkeypatch, tmp_path):
     """A program of that name, which prints what it is given and notes each call."""
     calls = tmp_path / "calls"
 
-    def build(table: str, *, status: int = 0, seconds: float = 0) -> Path:
+    def build(table: str, *, status: int = 0, hangs: bool = False) -> Path:
         path = tmp_path / "nvidia-smi"
-        script = f"#!/bin/sh\necho called >>{calls}\nsleep {seconds}\ncat <<'END'\n{table}END\nexit {status}\n"
-        path.write_text(script)
+        then = "exec sleep 60" if hangs else f"cat <<'END'\n{table}END\nexit {status}"
+        path.write_text(f"#!/bin/sh\necho called >>{calls}\n{then}\n")
         path.chmod(0o755)
         calls.touch()
         monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
@@ -79,7 +79,7 @@ def test_what_was_asked_early_is_asked_once_and_what_comes_later_anew(nvidia_smi
 def test_a_driver_that_fails_or_does_not_answer_has_no_gpus(nvidia_smi, monkeypatch):
     nvidia_smi(TABLE, status=9)
     assert nvidia.list_gpus() == []
-    nvidia_smi(TABLE, seconds=60)
+    nvidia_smi(TABLE, hangs=True)
     monkeypatch.setattr(nvidia, "_TIMEOUT_S", 0.2)
     assert nvidia.list_gpus() == []
 
