@@ -1,16 +1,15 @@
 """What the NVIDIA driver says of this machine, asked without JAX and without touching a GPU."""
 
-import contextlib
 import dataclasses
 import os
 import subprocess
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 _FIELDS = ("index", "uuid", "name", "driver_version", "memory.total", "memory.free")
 _TIMEOUT_S = 20
 _CUDA13_DRIVER = 580  # the first driver that runs CUDA 13
-_asked: "subprocess.Popen[str] | None" = None  # early
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,32 +24,29 @@ class Gpu:
     free_bytes: int
 
 
+_early: "Future[list[Gpu]] | None" = None  # what was asked before it is needed
+
+
 def ask_early() -> None:
     """Begin to ask, for the next list_gpus: nvidia-smi takes seconds where no other program holds the driver."""
-    global _asked
-    with contextlib.suppress(OSError):
-        _asked = _ask()
+    global _early
+    _early = ThreadPoolExecutor(1, thread_name_prefix="jaxinfer-nvidia").submit(_ask)
 
 
 def list_gpus() -> list[Gpu]:
     """The machine's GPUs; empty when there is no driver or it does not answer."""
-    global _asked
+    global _early
+    early, _early = _early, None
+    return early.result() if early else _ask()
+
+
+def _ask() -> list[Gpu]:
+    command = ["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"]
     try:
-        asked, _asked = _asked or _ask(), None
-        with asked:
-            try:
-                answer, _ = asked.communicate(timeout=_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                asked.kill()
-                raise
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
-    return parse_gpus(answer) if asked.returncode == 0 else []
-
-
-def _ask() -> "subprocess.Popen[str]":
-    command = ["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return parse_gpus(answer.stdout)
 
 
 def parse_gpus(table: str) -> list[Gpu]:

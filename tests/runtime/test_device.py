@@ -63,7 +63,7 @@ def nvidia_smi(monkeypatch, tmp_path):
         monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
         return calls
 
-    monkeypatch.setattr(nvidia, "_asked", None)
+    monkeypatch.setattr(nvidia, "_early", None)
     return build
 
 
@@ -86,7 +86,7 @@ def test_a_driver_that_fails_or_does_not_answer_has_no_gpus(nvidia_smi, monkeypa
 
 def test_without_nvidia_smi_there_is_nothing_to_ask(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(nvidia, "_asked", None)
+    monkeypatch.setattr(nvidia, "_early", None)
     nvidia.ask_early()
     assert nvidia.list_gpus() == []
 
