@@ -21,8 +21,8 @@ from jaxinfer_kernels import (
 _HOPPER = "9.0"
 MOSAIC_LINEAR_ROWS = 16  # up to so many, streaming the weights by our kernels beats XLA's (benchmarks/README.md)
 MOSAIC_BATCH_ROWS = 128  # and up to so many, multiplying by gate and up together
-CHAINED_ROWS = 192  # and in a chain up to so many, where a model is as narrow as
-CHAINED_WIDTH = 2048  # this: each tile reads all rows' activations from the L2; measured at 1,536, not at 4,096
+CHAINED_ROWS = 256  # and in a chain up to so many, where a model is as narrow as
+CHAINED_WIDTH = 2048  # this: at 4,096 and 256 rows cuBLAS is the faster one (journal, 2026-11-24)
 CHAINED_TOKENS = 128  # of a prompt's step whose layers are one chain
 MOSAIC_MANY_ROWS = 1024  # and from so many on, gate and up with what follows them
 

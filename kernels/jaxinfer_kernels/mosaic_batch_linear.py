@@ -3,8 +3,9 @@
 A tile is all rows by some columns of the result, so that every weight is read once and the tiles are as many as the
 multiprocessors. One warpgroup copies blocks of activations and weights through a ring, each other one multiplies 64
 rows. Where the columns are few, CTAs that share a tile's inner dimension form a cluster and add up through distributed
-shared memory, each some columns, in a fixed order. Gate and up of a tile have accumulators of the same layout, so that
-they meet in registers.
+shared memory, each some columns, in a fixed order. Where the rows are many, a tile is two CTAs, each of which has half
+of the rows and fetches half of the weights for both. Gate and up of a tile have accumulators of the same layout, so
+that they meet in registers.
 Bound by memory: it must read `N * K * itemsize` bytes of weights; that is our bar. What keeps it above: each tile reads
 all activations again, from the L2.
 """
@@ -36,7 +37,9 @@ from jaxinfer_kernels.mosaic_linear_plan import RESIDENT, operand, padded
 
 ROWS = 64  # of one warpgroup, the wgmma's M
 MAX_ROWS = 256
+HALVED_ROWS = 192  # and more are shared by two CTAs
 BLOCK = 64  # of the inner dimension, in one step
+MAX_COLUMNS = 256  # the wgmma's N
 MAX_STAGES = 8
 ROOM, AT_ONCE = RESIDENT[1]  # bytes of shared memory, and how many clusters of 1 to 8 CTAs run at once
 REGISTERS = {
@@ -52,7 +55,8 @@ class Tuning:
     """How the work is cut; 0: as the shapes suggest. Results differ between tunings in rounding only."""
 
     columns: int = 0  # of a tile, of gate and of up each: a multiple of 8
-    splits: int = 0  # CTAs of a cluster, which share the inner dimension: 1 to 8, dividing columns / 8
+    splits: int = 0  # CTAs of a cluster that share the inner dimension: 1 to 8, dividing columns / 8
+    halves: int = 0  # CTAs of a cluster that share the rows, and fetch weights for each other: 1 or 2
     stages: int = 0  # blocks in flight
     pdl: bool = True  # start fetching weights while the kernel before this one still runs
 
@@ -70,6 +74,7 @@ class Plan:
     dtype: jnp.dtype
     columns: int
     splits: int
+    halves: int
     stages: int
     after: Literal["bias", "residual", "silu"] | None
     pdl: bool
@@ -81,9 +86,14 @@ class Plan:
         return 2 if self.after == "silu" else 1
 
     @property
+    def tile_rows(self) -> int:
+        """Of one CTA. Two halves of an odd number of eights have eight rows in common, and the same results for them."""
+        return round_up(self.rows // self.halves, 8)
+
+    @property
     def warpgroups(self) -> int:
         """That multiply."""
-        return -(-self.rows // ROWS)
+        return -(-self.tile_rows // ROWS)
 
     @property
     def tiles(self) -> int:
@@ -96,15 +106,17 @@ class Plan:
 
     @property
     def most_stages(self) -> int:
-        """Blocks that fit the shared memory beside what else is there."""
+        """Blocks that fit the shared memory beside what else is there at the same time."""
         rows, item = self.warpgroups * ROWS, 2
-        partial = rows * self.columns * 4 if self.splits > 1 else 0
-        room = ROOM - rows * self.width * item - partial
-        return min(room // ((rows + self.sides * self.columns) * BLOCK * item), MAX_STAGES)
+        out, partial = rows * self.width * item, rows * self.columns * 4 if self.splits > 1 else 0
+        early, late = (out, partial) if self.after == "residual" else (0, out + partial)
+        if early + late > ROOM:
+            return 0
+        return min((ROOM - early) // ((rows + self.sides * self.columns) * BLOCK * item), MAX_STAGES)
 
     def parts(self) -> Iterator[tuple[int, int]]:
         """Each warpgroup and how many rows it has."""
-        return ((i, min(ROWS, self.rows - i * ROWS)) for i in range(self.warpgroups))
+        return ((i, min(ROWS, self.tile_rows - i * ROWS)) for i in range(self.warpgroups))
 
 
 @functools.partial(jax.jit, static_argnames=("tuning", "interpret"))
@@ -184,44 +196,56 @@ def plan_launch(
         )
     (out, depth), rows = w.shape, round_up(x.shape[0], 8)
     out //= 2 if after == "silu" else 1  # columns of the result
-    columns = tuning.columns or (round_up(-(-out // CTAS_WANTED), 8) if after == "silu" else 64)
-    tiles = -(-out // columns)
-    splits = tuning.splits or next((n for n in (4, 2) if after != "silu" and tiles <= AT_ONCE[n - 1]), 1)
+    halves = tuning.halves or (2 if rows > HALVED_ROWS else 1)
+    columns, splits = _cut(out, after == "silu", halves, tuning)
     pdl = tuning.pdl and interpret is None  # interpret mode knows no early launch
-    plan = Plan(rows, depth, out, x.dtype, columns, splits, tuning.stages, after, pdl, interpret)
+    plan = Plan(rows, depth, out, x.dtype, columns, splits, halves, tuning.stages, after, pdl, interpret)
     plan = dataclasses.replace(plan, stages=tuning.stages or plan.most_stages)
-    if columns % (8 * splits) or columns > out or not 2 <= plan.stages <= plan.most_stages:
+    if columns % (8 * splits) or columns % (8 * halves) or columns > out or not 2 <= plan.stages <= plan.most_stages:
         raise ValueError(
-            "columns must be a multiple of 8 * splits and at most the result's, and two blocks and more fit the shared "
-            f"memory, got w {w.aval} and {tuning}; use the default tuning"
+            "columns must be a multiple of 8 * splits and of 8 * halves and at most the result's, and two blocks and more "
+            f"fit the shared memory, got w {w.aval} and {tuning}; use the default tuning"
         )
     return plan
 
 
+def _cut(out: int, gated: bool, halves: int, tuning: Tuning) -> tuple[int, int]:
+    """Columns of a tile, and splits: tiles of 64 columns, and of more where those would be more than multiprocessors."""
+    rounds = -(-out * halves // (CTAS_WANTED * MAX_COLUMNS))
+    all_at_once = round_up(-(-out * halves // (CTAS_WANTED * rounds)), 8 * halves)
+    columns = tuning.columns or (all_at_once if gated else max(all_at_once, 64))
+    tiles = -(-out // columns)
+    fitting = (n for n in (4, 2) if not gated and tiles <= AT_ONCE[n * halves - 1])
+    return columns, tuning.splits or next(fitting, 1)
+
+
 def _launch(plan: Plan) -> Callable[..., jax.Array]:
     warpgroups, dtype = plan.warpgroups, plan.dtype
-    smem = dict(
+    free = dict(num_arrivals=warpgroups, num_barriers=plan.stages)
+    ring = dict(
         x=operand((plan.stages, warpgroups, ROWS, BLOCK), dtype),
         w=operand((plan.stages, plan.sides, plan.columns, BLOCK), dtype),
-        out=plgpu.SMEM((warpgroups, ROWS, plan.width), dtype),
-        ready=plgpu.Barrier(num_arrivals=warpgroups + plan.sides, num_barriers=plan.stages),
-        free=plgpu.Barrier(num_arrivals=warpgroups, num_barriers=plan.stages),
     )
-    if plan.after == "residual":
-        smem |= dict(added=plgpu.Barrier(num_arrivals=warpgroups))
+    late = dict(out=plgpu.SMEM((warpgroups, ROWS, plan.width), dtype))
+    smem = dict(
+        ready=plgpu.Barrier(num_arrivals=warpgroups + plan.sides, num_barriers=plan.stages),
+        free=plgpu.ClusterBarrier(collective_axes=("half",), **free) if plan.halves > 1 else plgpu.Barrier(**free),
+        done=plgpu.Barrier(num_arrivals=warpgroups),
+    )
+    if plan.after == "residual":  # which is fetched to where the result will be
+        smem |= dict(out=late.pop("out"), added=plgpu.Barrier(num_arrivals=warpgroups))
     if plan.splits > 1:
-        smem |= dict(
-            partial=plgpu.SMEM((warpgroups, ROWS, plan.columns), F32),
-            peers=plgpu.ClusterBarrier(collective_axes=("split",), num_arrivals=warpgroups),
-        )
+        late |= dict(partial=plgpu.SMEM((warpgroups, ROWS, plan.columns), F32))
+        smem |= dict(peers=plgpu.ClusterBarrier(collective_axes=("split",), num_arrivals=warpgroups))
+    smem |= dict(ring=plgpu.RefUnion(ring, late) if late else ring)
     return plgpu.kernel(
         named(f"batch_linear_{plan.after}", functools.partial(_kernel, plan)),
         out_type=jax.ShapeDtypeStruct((plan.rows, plan.out), dtype),
         scratch_types=smem,
         grid=(plan.tiles,),
         grid_names=("tile",),
-        cluster=(plan.splits,),
-        cluster_names=("split",),
+        cluster=(plan.splits, plan.halves),
+        cluster_names=("split", "half"),
         num_threads=warpgroups + 1,
         thread_name="warpgroup",
         interpret=plan.interpret,
@@ -233,19 +257,21 @@ def _kernel(plan: Plan, x_ref: Ref, w_ref: Ref, *rest: Ref, **smem: Ref) -> None
     """x [T, K], w [N, K], then residual [T, N] or layer i32[1] and bias [L, N], out [T, columns of the result]."""
     *added, out_ref = rest
     residual, bias = (added if plan.after == name else [] for name in ("residual", "bias"))
-    tile, split, warpgroup = (lax.axis_index(name) for name in ("tile", "split", "warpgroup"))
+    smem = _apart(smem)
+    tile, split, half, warpgroup = (lax.axis_index(name) for name in ("tile", "split", "half", "warpgroup"))
     start = jnp.minimum(tile * plan.columns, plan.out - plan.columns)  # the last tile repeats columns, and their values
     share = -(-plan.depth // BLOCK // plan.splits)  # blocks of a CTA
     first = split * share
     count = jnp.minimum(share, plan.depth // BLOCK - first)
     finished = pl.ds(start + split * plan.width, plan.width)  # what this CTA stores
+    first_row = half * (plan.rows - plan.tile_rows)
 
     @pl.when(warpgroup == plan.warpgroups)
     def _():
         if not plan.interpret:
             plgpu.set_max_registers(40, action="decrease")
         copy_w = functools.partial(_copy_weights, plan, smem, w_ref, start, first)
-        copy_x = functools.partial(_copy_activations, plan, smem, x_ref, first)
+        copy_x = functools.partial(_copy_activations, plan, smem, x_ref, first_row, first)
         at_once = jnp.minimum(count, plan.stages)
         lax.fori_loop(0, at_once, lambda i, _: copy_w(i), None)
         if plan.pdl:
@@ -254,7 +280,7 @@ def _kernel(plan: Plan, x_ref: Ref, w_ref: Ref, *rest: Ref, **smem: Ref) -> None
         for ref in residual:
             for i, rows in plan.parts():
                 place = smem["out"].at[i, pl.ds(0, rows)]
-                plgpu.copy_gmem_to_smem(ref.at[pl.ds(i * ROWS, rows), finished], place, smem["added"])
+                plgpu.copy_gmem_to_smem(ref.at[pl.ds(first_row + i * ROWS, rows), finished], place, smem["added"])
         lax.fori_loop(0, at_once, lambda i, _: copy_x(i), None)
 
         def refill(i: jax.Array, _: None) -> None:  # once the warpgroups are done with what the stage held
@@ -269,6 +295,7 @@ def _kernel(plan: Plan, x_ref: Ref, w_ref: Ref, *rest: Ref, **smem: Ref) -> None
         if not plan.interpret:
             plgpu.set_max_registers(REGISTERS[plan.warpgroups], action="increase")
         sums = _products(plan, smem, warpgroup, count)
+        meet(smem["done"])  # what follows is where the ring was
         if plan.splits > 1:
             sums = [_sum_of_peers(plan, smem, warpgroup, split, sums[0])]
         y = _finished(plan, smem, warpgroup, [total.astype(plan.dtype) for total in sums], bias, finished)
@@ -278,7 +305,7 @@ def _kernel(plan: Plan, x_ref: Ref, w_ref: Ref, *rest: Ref, **smem: Ref) -> None
 
             @pl.when(warpgroup == i)
             def _(i=i, rows=rows):
-                place = out_ref.at[pl.ds(i * ROWS, rows), finished]
+                place = out_ref.at[pl.ds(first_row + i * ROWS, rows), finished]
                 plgpu.copy_smem_to_gmem(smem["out"].at[i, pl.ds(0, rows)], place)
 
         plgpu.wait_smem_to_gmem(0)
@@ -286,20 +313,29 @@ def _kernel(plan: Plan, x_ref: Ref, w_ref: Ref, *rest: Ref, **smem: Ref) -> None
             meet(smem["peers"])  # a CTA that ends takes its shared memory with it
 
 
+def _apart(smem: Smem) -> Smem:
+    """What shares memory, under names of its own."""
+    ring = smem["ring"]
+    return {**smem, **(ring if isinstance(ring, dict) else ring[0] | ring[1])}
+
+
 def _copy_weights(plan: Plan, smem: Smem, w_ref: Ref, start: jax.Array, first: jax.Array, i: jax.Array) -> None:
     """Start copying the weights of this CTA's i-th block."""
     stage, inner = lax.rem(i, I32(plan.stages)), pl.ds((first + i) * BLOCK, BLOCK)
     for side in range(plan.sides):
         source = w_ref.at[pl.ds(side * plan.out + start, plan.columns), inner]
-        plgpu.copy_gmem_to_smem(source, smem["w"].at[stage, side], smem["ready"].at[stage])
+        shared = dict(collective_axes="half") if plan.halves > 1 else {}
+        plgpu.copy_gmem_to_smem(source, smem["w"].at[stage, side], smem["ready"].at[stage], **shared)
 
 
-def _copy_activations(plan: Plan, smem: Smem, x_ref: Ref, first: jax.Array, i: jax.Array) -> None:
+def _copy_activations(
+    plan: Plan, smem: Smem, x_ref: Ref, first_row: jax.Array, first: jax.Array, i: jax.Array
+) -> None:
     """Start copying the activations of this CTA's i-th block."""
     stage, inner = lax.rem(i, I32(plan.stages)), pl.ds((first + i) * BLOCK, BLOCK)
     ready = smem["ready"].at[stage]
     for j, rows in plan.parts():
-        source = x_ref.at[pl.ds(j * ROWS, rows), inner]
+        source = x_ref.at[pl.ds(first_row + j * ROWS, rows), inner]
         plgpu.copy_gmem_to_smem(source, smem["x"].at[stage, j, pl.ds(0, rows)], ready)
 
 
