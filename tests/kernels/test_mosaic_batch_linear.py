@@ -1,6 +1,9 @@
 """The Mosaic linears of many rows: logic interpreted on the CPU, lowering for sm_90, numbers on a GPU."""
 
 import functools
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 
 import jax
@@ -49,6 +52,25 @@ def test_computes_its_definition(op, rows, depth, tuning):
     check(op, named, run(op, named, tuning=tuning, interpret=interpret))
 
 
+@pytest.mark.slow
+def test_two_ctas_share_rows_and_weights():
+    """In a process of its own: its four warpgroups each hold one of XLA's threads, and here there is one a core."""
+    env = {**os.environ, "NPROC": "8"}
+    done = subprocess.run([sys.executable, "-c", HALVED], env=env, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+
+
+HALVED = """
+from tests.kernels.test_mosaic_batch_linear import *
+
+for op in OPS:
+    for rows, depth, columns in ((16, 320, 96), (24, 256, 128)):  # 24: the halves have eight rows in common
+        named = arguments(op, rows, 512, depth)
+        tuning = Tuning(columns=columns, splits=1, stages=2, halves=2)
+        check(op, named, run(op, named, tuning=tuning, interpret=plgpu.InterpretGPUParams()))
+"""
+
+
 @pytest.mark.parametrize("op", ["gate_up", "linear_bias"])
 def test_padding_reaches_only_padding(op):
     named = arguments(op, 16, 512, 128)
@@ -87,7 +109,8 @@ def test_refuses_what_it_cannot_run():
     x, w = jnp.zeros((8, 4096), jnp.bfloat16), jnp.zeros((1024, 4096), jnp.bfloat16)
     with pytest.raises(ValueError, match="use linear.linear"):
         mosaic_batch_linear.gate_up(jnp.zeros((8, 100), jnp.bfloat16), jnp.zeros((1024, 100), jnp.bfloat16))
-    for tuning in (Tuning(columns=24, splits=2), Tuning(columns=1024), Tuning(columns=64, stages=20)):
+    wrong = Tuning(columns=24, splits=2), Tuning(columns=24, halves=2), Tuning(columns=1024)
+    for tuning in (*wrong, Tuning(columns=64, stages=20), Tuning(columns=256, stages=8)):
         with pytest.raises(ValueError, match="columns must be a multiple"):
             mosaic_batch_linear.gate_up(x, w, tuning=tuning)
     assert not supported(257, 1024, 128, jnp.bfloat16)
@@ -96,7 +119,7 @@ def test_refuses_what_it_cannot_run():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("model", "rows"), [*(("Qwen2.5-1.5B", rows) for rows in (19, 64, 128, 256)), *((model, 128) for model in MODELS)]
+    ("model", "rows"), [*(("Qwen2.5-1.5B", rows) for rows in (19, 64, 128, 192, 200, 256)), *((model, 128) for model in MODELS)]
 )
 def test_is_as_near_to_float32_as_xla_is(model, rows):
     for op, out, depth in layers(model):

@@ -15,12 +15,14 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxinfer.checkpoint.dummy import dummy_params
 from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.errors import ConfigError
+from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.ops import MOSAIC, Linears
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import step
 from jaxinfer.runtime.backends import (
     CHAINED_ROWS,
     CHAINED_TOKENS,
+    CHAINED_WIDTH,
     MOSAIC_BATCH_ROWS,
     MOSAIC_LINEAR_ROWS,
     MOSAIC_MANY_ROWS,
@@ -162,10 +164,11 @@ def limits(rows: int, tokens: int = 128) -> Limits:
     )
 
 
-def avals(rows: int, tokens: int = 128) -> tuple[object, DeviceState]:
+def avals(rows: int, tokens: int = 128, model: ModelConfig | None = None) -> tuple[object, DeviceState]:
     """Of the parameters and of the state."""
-    make = functools.partial(dummy_params, dense.parameters(MODEL), "bfloat16", 0, jax.devices("cpu")[0])
-    return jax.eval_shape(make), jax.eval_shape(functools.partial(init_state, limits(rows, tokens), MODEL, "bfloat16"))
+    model = model or MODEL
+    make = functools.partial(dummy_params, dense.parameters(model), "bfloat16", 0, jax.devices("cpu")[0])
+    return jax.eval_shape(make), jax.eval_shape(functools.partial(init_state, limits(rows, tokens), model, "bfloat16"))
 
 
 def kernels_of(function: object, *arguments: object) -> tuple[int, int]:
@@ -241,15 +244,22 @@ def test_an_extend_step_has_the_chosen_kernels(backends, tokens, rows, kernels):
     assert kernels_of_extend(backends, tokens, rows) == (kernels, 0)
 
 
-def kernels_of_extend(backends: Backends, tokens: int, rows: int) -> tuple[int, int]:
+def kernels_of_extend(
+    backends: Backends, tokens: int, rows: int, model: ModelConfig | None = None
+) -> tuple[int, int]:
     (bucket,) = limits(rows, tokens).extend_buckets
-    extend = functools.partial(step.extend, step.Model(MODEL, dense, backends), bucket)
+    extend = functools.partial(step.extend, step.Model(model or MODEL, dense, backends), bucket)
     upload = jax.ShapeDtypeStruct((ExtendLayout.of(bucket, 64).size,), jnp.int32)
-    return kernels_of(extend, *avals(rows, tokens), upload)
+    return kernels_of(extend, *avals(rows, tokens, model), upload)
 
 
 def test_all_layers_of_a_short_prompt_s_step_are_one_chain():
     assert kernels_of_extend(CHAINED, CHAINED_TOKENS, 8) == (0, 1)
+
+
+def test_a_short_prompt_s_step_of_a_wide_model_is_no_chain():
+    wide = changed(hidden_size=CHAINED_WIDTH + 256)
+    assert kernels_of_extend(CHAINED, CHAINED_TOKENS, 8, wide) == (1 + BATCH, 0)
 
 
 INTERPRET = plgpu.InterpretGPUParams()
