@@ -87,7 +87,7 @@ class Plan:
 
     @property
     def tile_rows(self) -> int:
-        """Of one CTA. Two halves of an odd number of eights have eight rows in common, and the same results for them."""
+        """Of one CTA. Halves of an odd number of eights have eight rows in common, and the same results for them."""
         return round_up(self.rows // self.halves, 8)
 
     @property
@@ -203,14 +203,14 @@ def plan_launch(
     plan = dataclasses.replace(plan, stages=tuning.stages or plan.most_stages)
     if columns % (8 * splits) or columns % (8 * halves) or columns > out or not 2 <= plan.stages <= plan.most_stages:
         raise ValueError(
-            "columns must be a multiple of 8 * splits and of 8 * halves and at most the result's, and two blocks and more "
-            f"fit the shared memory, got w {w.aval} and {tuning}; use the default tuning"
+            "columns must be a multiple of 8 * splits and of 8 * halves and at most the result's, and two blocks and "
+            f"more fit the shared memory, got w {w.aval} and {tuning}; use the default tuning"
         )
     return plan
 
 
 def _cut(out: int, gated: bool, halves: int, tuning: Tuning) -> tuple[int, int]:
-    """Columns of a tile, and splits: tiles of 64 columns, and of more where those would be more than multiprocessors."""
+    """Columns of a tile, and splits. Tiles are as many as multiprocessors, or have 64 columns if there is no gate."""
     rounds = -(-out * halves // (CTAS_WANTED * MAX_COLUMNS))
     all_at_once = round_up(-(-out * halves // (CTAS_WANTED * rounds)), 8 * halves)
     columns = tuning.columns or (all_at_once if gated else max(all_at_once, 64))
@@ -328,9 +328,7 @@ def _copy_weights(plan: Plan, smem: Smem, w_ref: Ref, start: jax.Array, first: j
         plgpu.copy_gmem_to_smem(source, smem["w"].at[stage, side], smem["ready"].at[stage], **shared)
 
 
-def _copy_activations(
-    plan: Plan, smem: Smem, x_ref: Ref, first_row: jax.Array, first: jax.Array, i: jax.Array
-) -> None:
+def _copy_activations(plan: Plan, smem: Smem, x_ref: Ref, first_row: jax.Array, first: jax.Array, i: jax.Array) -> None:
     """Start copying the activations of this CTA's i-th block."""
     stage, inner = lax.rem(i, I32(plan.stages)), pl.ds((first + i) * BLOCK, BLOCK)
     ready = smem["ready"].at[stage]

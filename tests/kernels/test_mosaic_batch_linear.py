@@ -119,7 +119,8 @@ def test_refuses_what_it_cannot_run():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("model", "rows"), [*(("Qwen2.5-1.5B", rows) for rows in (19, 64, 128, 192, 200, 256)), *((model, 128) for model in MODELS)]
+    ("model", "rows"),
+    [*(("Qwen2.5-1.5B", rows) for rows in (19, 64, 128, 192, 200, 256)), *((model, 128) for model in MODELS)],
 )
 def test_is_as_near_to_float32_as_xla_is(model, rows):
     for op, out, depth in layers(model):

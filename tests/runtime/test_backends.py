@@ -244,9 +244,7 @@ def test_an_extend_step_has_the_chosen_kernels(backends, tokens, rows, kernels):
     assert kernels_of_extend(backends, tokens, rows) == (kernels, 0)
 
 
-def kernels_of_extend(
-    backends: Backends, tokens: int, rows: int, model: ModelConfig | None = None
-) -> tuple[int, int]:
+def kernels_of_extend(backends: Backends, tokens: int, rows: int, model: ModelConfig | None = None) -> tuple[int, int]:
     (bucket,) = limits(rows, tokens).extend_buckets
     extend = functools.partial(step.extend, step.Model(model or MODEL, dense, backends), bucket)
     upload = jax.ShapeDtypeStruct((ExtendLayout.of(bucket, 64).size,), jnp.int32)
