@@ -21,6 +21,8 @@ import jax
 import jax.numpy as jnp
 from shapes import SHAPES
 
+from jaxinfer.models.config import ModelConfig
+from jaxinfer.models.registry import family_for
 from jaxinfer_kernels import chain_calls, mosaic_batch_linear, mosaic_decode, mosaic_decode_plan
 from jaxinfer_kernels.chain import chained
 
@@ -35,11 +37,10 @@ def array(*shape: int, dtype: Any = BF16) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
-def attention(model: dict[str, Any], rows: int, context: int, tuning: dict[str, int]) -> tuple[Layers, Arrays, Arrays]:
+def attention(model: ModelConfig, rows: int, context: int, tuning: dict[str, int]) -> tuple[Layers, Arrays, Arrays]:
     """Its kernel of a decode step, LAYERS times; the pages; the rest."""
-    heads, kv_heads = model["num_attention_heads"], model["num_key_value_heads"]
-    h = model.get("head_dim") or model["hidden_size"] // heads
-    width, joined, biased = -(-context // PAGE) + 1, (heads + 2 * kv_heads) * h, model["model_type"] == "qwen2"
+    kv_heads, h, biased = model.num_kv_heads, model.head_dim, model.qkv_bias
+    width, joined = -(-context // PAGE) + 1, (model.num_heads + 2 * kv_heads) * h
     pages = (array(LAYERS, rows * width + 1, kv_heads, PAGE, h),) * 2
     table = jnp.arange(-width, rows * width, dtype=jnp.int32).reshape(rows + 1, width).clip(-1) + 1
     where = table, jnp.arange(1, rows + 1, dtype=jnp.int32), jnp.full(rows, context, jnp.int32)
@@ -58,14 +59,13 @@ def attention(model: dict[str, Any], rows: int, context: int, tuning: dict[str, 
 
 
 def product(
-    op: str, model: dict[str, Any], rows: int, tuning: dict[str, int]
+    op: str, model: ModelConfig, rows: int, tuning: dict[str, int]
 ) -> tuple[Layers, Arrays, tuple[Arrays, ...]]:
     """One product of a layer of many rows, LAYERS times; nothing is updated in place."""
-    d, mlp, heads = model["hidden_size"], model["intermediate_size"], model["num_attention_heads"]
-    h = model.get("head_dim") or d // heads
+    d, mlp, h = model.hidden_size, model.intermediate_size, model.head_dim
     out, depth = {
-        "qkv": ((heads + 2 * model["num_key_value_heads"]) * h, d),
-        "o": (d, heads * h),
+        "qkv": ((model.num_heads + 2 * model.num_kv_heads) * h, d),
+        "o": (d, model.num_heads * h),
         "gate_up": (2 * mlp, d),
         "down": (d, mlp),
     }[op]
@@ -125,12 +125,13 @@ def main() -> None:
     if not options.lower:
         chain_calls.register()
         print(f"{jax.devices()[0].device_kind}, {options.model}, {options.op}, us a launch")
+    model = family_for(SHAPES[options.model]).config_from_hf(SHAPES[options.model])
     contexts = options.contexts.split(",") if options.op == "attention" else ["0"]
     for rows in map(int, options.rows.split(",")):
         for text in ["", *options.tries]:
             found = []
             for context in map(int, contexts):
-                model, tuning = SHAPES[options.model], parsed(text)
+                tuning = parsed(text)
                 if options.op == "attention":
                     parts = attention(model, rows, context, tuning)
                 else:

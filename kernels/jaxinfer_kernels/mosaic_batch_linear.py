@@ -237,7 +237,7 @@ def _launch(plan: Plan) -> Callable[..., jax.Array]:
     if plan.splits > 1:
         late |= dict(partial=plgpu.SMEM((warpgroups, ROWS, plan.columns), F32))
         smem |= dict(peers=plgpu.ClusterBarrier(collective_axes=("split",), num_arrivals=warpgroups))
-    smem |= dict(ring=plgpu.RefUnion(ring, late) if late else ring)
+    smem |= dict(shared=plgpu.RefUnion(ring, late))
     return plgpu.kernel(
         named(f"batch_linear_{plan.after}", functools.partial(_kernel, plan)),
         out_type=jax.ShapeDtypeStruct((plan.rows, plan.out), dtype),
@@ -257,7 +257,8 @@ def _kernel(plan: Plan, x_ref: Ref, w_ref: Ref, *rest: Ref, **smem: Ref) -> None
     """x [T, K], w [N, K], then residual [T, N] or layer i32[1] and bias [L, N], out [T, columns of the result]."""
     *added, out_ref = rest
     residual, bias = (added if plan.after == name else [] for name in ("residual", "bias"))
-    smem = _apart(smem)
+    ring, late = smem.pop("shared")
+    smem |= ring | late
     tile, split, half, warpgroup = (lax.axis_index(name) for name in ("tile", "split", "half", "warpgroup"))
     start = jnp.minimum(tile * plan.columns, plan.out - plan.columns)  # the last tile repeats columns, and their values
     share = -(-plan.depth // BLOCK // plan.splits)  # blocks of a CTA
@@ -313,12 +314,6 @@ def _kernel(plan: Plan, x_ref: Ref, w_ref: Ref, *rest: Ref, **smem: Ref) -> None
             meet(smem["peers"])  # a CTA that ends takes its shared memory with it
 
 
-def _apart(smem: Smem) -> Smem:
-    """What shares memory, under names of its own."""
-    ring = smem["ring"]
-    return {**smem, **(ring if isinstance(ring, dict) else ring[0] | ring[1])}
-
-
 def _copy_weights(plan: Plan, smem: Smem, w_ref: Ref, start: jax.Array, first: jax.Array, i: jax.Array) -> None:
     """Start copying the weights of this CTA's i-th block."""
     stage, inner = lax.rem(i, I32(plan.stages)), pl.ds((first + i) * BLOCK, BLOCK)
@@ -364,7 +359,6 @@ def _products(plan: Plan, smem: Smem, warpgroup: jax.Array, count: jax.Array) ->
 def _sum_of_peers(plan: Plan, smem: Smem, warpgroup: jax.Array, split: jax.Array, mine: jax.Array) -> jax.Array:
     """This CTA's columns, f32[ROWS, width], of the sum over the cluster, in the CTAs' order."""
     store(smem["partial"].at[warpgroup], mine)
-    plgpu.commit_smem()
     meet(smem["peers"])
 
     def share(peer: int) -> jax.Array:

@@ -31,7 +31,7 @@ def named(name: str, body: functools.partial[None]) -> functools.partial[None]:
 
 
 def meet(barrier: Ref) -> None:
-    """Wait until every CTA of the cluster has come here with all its warps.
+    """Commit shared memory, and wait until all whose barrier it is have come here with all their warps.
 
     A few lanes alone arrive at a cluster's barrier, each warp waits by itself. Unless the others are waited for first,
     one may still read what a peer then takes away, or wait for a meeting that has passed, and with it for ever.

@@ -264,8 +264,8 @@ def _sum_squares(
     if plan.cut.splits == 1:
         return squares
     store(smem["squares"], squares)
-    plgpu.commit_smem()
     if _spills(plan):
+        plgpu.commit_smem()
         plgpu.copy_smem_to_gmem(smem["squares"], ref["squares"].at[cluster, split])
         plgpu.wait_smem_to_gmem(0)
     meet(smem["peers"])
@@ -289,8 +289,8 @@ def _finish(
     """Add up the cluster's shares acc f32[ROWS, columns] of a tile, do what is to be done after, and store."""
     if plan.cut.splits > 1:
         store(smem["partial"], acc)
-        plgpu.commit_smem()
         if _spills(plan):
+            plgpu.commit_smem()
             plgpu.copy_smem_to_gmem(smem["partial"], ref["partials"].at[tile, split])
             plgpu.wait_smem_to_gmem(0)
         meet(smem["peers"])

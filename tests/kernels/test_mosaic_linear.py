@@ -21,6 +21,7 @@ from tests.kernels.linears import (
     layer_ops,
     reference,
 )
+from tests.support.jaxprs import equations
 
 INTERPRET = plgpu.InterpretGPUParams(detect_races=True)
 OPS = ["norm_linear", "norm_linear_bias", "logits", "linear_residual", "norm_gate_up"]
@@ -75,21 +76,10 @@ def run_shapes(op: str, named: dict[str, jax.Array]) -> jax.Array:
 def test_all_warps_of_a_cta_come_to_its_cluster_s_meetings():
     """A few lanes alone arrive there: a warp that lags behind them would wait for a meeting that has passed."""
     named = jax.eval_shape(functools.partial(arguments, "linear_residual", 8, 1536, 1536))
-    names = names_of(jax.make_jaxpr(functools.partial(mosaic_linear.linear_residual, tuning=Tuning(splits=4)))(**named))
+    traced = jax.make_jaxpr(functools.partial(mosaic_linear.linear_residual, tuning=Tuning(splits=4)))(**named)
+    names = [equation.primitive.name for equation in equations(traced)]
     before = [names[i - 1] for i, name in enumerate(names) if name == "barrier_arrive"]
     assert before == ["commit_smem"] * 2
-
-
-def names_of(jaxpr: object) -> list[str]:
-    """The primitives of a jaxpr and of those inside it, in order."""
-    if isinstance(jaxpr, list | tuple):
-        return [name for one in jaxpr for name in names_of(one)]
-    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
-    return [
-        name
-        for equation in getattr(jaxpr, "eqns", ())
-        for name in (*names_of(tuple(equation.params.values())), equation.primitive.name)
-    ]
 
 
 def test_refuses_what_it_cannot_run():

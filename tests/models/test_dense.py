@@ -1,8 +1,5 @@
 """The dense family's parameter table and forward pass, apart from its numbers (test_parity.py has those)."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +9,7 @@ from jax.sharding import PartitionSpec
 from jaxinfer.models import dense
 from jaxinfer.models.parameters import ParamSpec
 from tests.support.golden_models import MODELS, GoldenModel
+from tests.support.jaxprs import equations
 from tests.support.parity import attend_dense, dense_logits, load
 
 NAMED = {model.name: model for model in MODELS}
@@ -86,19 +84,11 @@ def test_everything_stays_in_the_dtype_of_the_weights_until_the_logits(dtype: jn
 def test_float32_products_are_computed_in_full_float32() -> None:
     config, params = load(NAMED["qwen2_bias_tied"])
     program = jax.make_jaxpr(lambda params: dense_logits(config, params, TOKENS))(params)
-    precisions = [eqn.params["precision"] for eqn in _equations(program.jaxpr) if eqn.primitive.name == "dot_general"]
+    precisions = [eqn.params["precision"] for eqn in equations(program) if eqn.primitive.name == "dot_general"]
     # qkv, scores, values, o, gate|up and down of each layer, and the logits; what goes through `linear` has a version
     # for CPUs as well
     assert len(precisions) == 3 * (2 + 2 * 4) + 2
     assert set(precisions) == {(jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)}
-
-
-def _equations(jaxpr: Any) -> Iterator[Any]:
-    for eqn in jaxpr.eqns:
-        yield eqn
-        for inner in jax.tree.leaves(list(eqn.params.values()), is_leaf=lambda x: hasattr(x, "jaxpr")):
-            if hasattr(inner, "jaxpr"):
-                yield from _equations(inner.jaxpr)
 
 
 def test_every_parameter_gets_a_gradient() -> None:

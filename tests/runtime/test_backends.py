@@ -164,9 +164,8 @@ def limits(rows: int, tokens: int = 128) -> Limits:
     )
 
 
-def avals(rows: int, tokens: int = 128, model: ModelConfig | None = None) -> tuple[object, DeviceState]:
+def avals(rows: int, tokens: int = 128, model: ModelConfig = MODEL) -> tuple[object, DeviceState]:
     """Of the parameters and of the state."""
-    model = model or MODEL
     make = functools.partial(dummy_params, dense.parameters(model), "bfloat16", 0, jax.devices("cpu")[0])
     return jax.eval_shape(make), jax.eval_shape(functools.partial(init_state, limits(rows, tokens), model, "bfloat16"))
 
@@ -244,9 +243,9 @@ def test_an_extend_step_has_the_chosen_kernels(backends, tokens, rows, kernels):
     assert kernels_of_extend(backends, tokens, rows) == (kernels, 0)
 
 
-def kernels_of_extend(backends: Backends, tokens: int, rows: int, model: ModelConfig | None = None) -> tuple[int, int]:
+def kernels_of_extend(backends: Backends, tokens: int, rows: int, model: ModelConfig = MODEL) -> tuple[int, int]:
     (bucket,) = limits(rows, tokens).extend_buckets
-    extend = functools.partial(step.extend, step.Model(model or MODEL, dense, backends), bucket)
+    extend = functools.partial(step.extend, step.Model(model, dense, backends), bucket)
     upload = jax.ShapeDtypeStruct((ExtendLayout.of(bucket, 64).size,), jnp.int32)
     return kernels_of(extend, *avals(rows, tokens, model), upload)
 
