@@ -133,26 +133,31 @@ def extend(
     token_slots, token_positions = _spread(bucket.tokens, slots, starts, counts, positions)
     page_ids, offsets = _places(state.page_table, token_slots, token_positions, state.k)
     lengths = jnp.where(counts > 0, positions + counts, 0)
-    run = mosaic_extend.extend_attention if model.backends.extend_attention is Backend.MOSAIC else extend_attention
+    mosaic, chains = model.backends.extend_attention is Backend.MOSAIC, _chains(model, bucket)
+    where = state.page_table, slots, starts, counts, lengths
+    if chains:
+        tiles = mosaic_extend.tiles_of(counts, bucket.tokens, model.config.num_heads, mosaic_extend.IN_CHAIN)
 
     def attend(layer: int, q: jax.Array, k: jax.Array, v: jax.Array, kv: Pages) -> tuple[jax.Array, Pages]:
         index = jnp.int32(layer)
         kv = write_kv(*kv, index, k, v, page_ids, offsets)
-        return run(q, *kv, index, state.page_table, slots, starts, counts, lengths), kv
+        return extend_attention(q, *kv, index, *where), kv
 
     def joined(layer: int, qkv: jax.Array, cos_sin: Pages, norms: Pages | None, kv: Pages) -> tuple[jax.Array, Pages]:
-        index, rest = jnp.int32(layer), dict(norms=norms, norm_eps=model.config.norm_eps)
+        index, rest = jnp.int32(layer), dict(norms=norms, norm_eps=model.config.norm_eps, pdl=chains)
         q, *kv = mosaic_rotate.rotate_write(qkv, cos_sin, *kv, index, page_ids, offsets, **rest)
-        where = tiles, state.page_table, slots, starts, counts, lengths
-        return mosaic_extend.extend_tiles(q, *kv, index, *where, tuning=mosaic_extend.IN_CHAIN), tuple(kv)
+        if chains:
+            out = mosaic_extend.extend_tiles(q, *kv, index, tiles, *where, tuning=mosaic_extend.IN_CHAIN)
+        else:
+            out = mosaic_extend.extend_attention(q, *kv, index, *where)
+        return out, tuple(kv)
 
     kv = (state.k, state.v)
-    if _chains(model, bucket):
-        linears, attention = CHAINED_BATCH, Joined(joined)
-        tiles = mosaic_extend.tiles_of(counts, bucket.tokens, model.config.num_heads, mosaic_extend.IN_CHAIN)
+    if chains:
+        linears = CHAINED_BATCH
     else:
         linears = XLA if bucket.tokens <= MOSAIC_LINEAR_ROWS else _linears(model, bucket.tokens, Launches.SINGLE)
-        attention = attend
+    attention = Joined(joined) if mosaic else attend
     hidden, (k, v) = model.family.forward(model.config, params, tokens, token_positions, kv, attention, linears)
     last_hidden = hidden.at[starts + jnp.maximum(counts, 1) - 1].get(mode="clip")  # [R, D]
     state = state.replace(

@@ -187,6 +187,7 @@ def named(value: object) -> str:
 
 
 ATTENTION, LINEARS, BATCH = 1, 5, 3  # qkv of the first layer and of others, o, gate and up, down; all but qkv
+EXTEND = 2  # rotation and pages, attention
 
 
 @pytest.mark.parametrize(
@@ -226,16 +227,16 @@ def test_a_decode_step_of_more_rows_is_no_chain():
 @pytest.mark.parametrize(
     ("backends", "tokens", "rows", "kernels"),
     [
-        (ALL_MOSAIC, 128, 8, 1 + BATCH),
-        (ALL_MOSAIC, 256, 8, 1),
-        (ALL_MOSAIC, MOSAIC_MANY_ROWS, 8, 1 + 1),
-        (ALL_MOSAIC, MOSAIC_MANY_ROWS + 64, 8, 1),  # which tiles of 128 rows do not make up
+        (ALL_MOSAIC, 128, 8, EXTEND + BATCH),
+        (ALL_MOSAIC, 256, 8, EXTEND),
+        (ALL_MOSAIC, MOSAIC_MANY_ROWS, 8, EXTEND + 1),
+        (ALL_MOSAIC, MOSAIC_MANY_ROWS + 64, 8, EXTEND),  # which tiles of 128 rows do not make up
         (Backends(extend_linear=Backend.MOSAIC), MOSAIC_MANY_ROWS, 8, 1),
-        (ALL_MOSAIC, 128, 9, 2 + BATCH),  # rows of one token go together through the decode attention
+        (ALL_MOSAIC, 128, 9, EXTEND + 1 + BATCH),  # rows of one token go together through the decode attention
         (Backends(decode_attention=Backend.MOSAIC, decode_linear=Backend.MOSAIC), 128, 9, BATCH),
         (Backends(decode_attention=Backend.MOSAIC), 128, 9, 0),
-        (CHAINED, 2 * CHAINED_TOKENS, 8, 1),
-        (CHAINED, 128, 9, 2 + BATCH),
+        (CHAINED, 2 * CHAINED_TOKENS, 8, EXTEND),
+        (CHAINED, 128, 9, EXTEND + 1 + BATCH),
     ],
     ids=named,
 )
@@ -256,7 +257,7 @@ def test_all_layers_of_a_short_prompt_s_step_are_one_chain():
 
 def test_a_short_prompt_s_step_of_a_wide_model_is_no_chain():
     wide = changed(hidden_size=CHAINED_WIDTH + 256)
-    assert kernels_of_extend(CHAINED, CHAINED_TOKENS, 8, wide) == (1 + BATCH, 0)
+    assert kernels_of_extend(CHAINED, CHAINED_TOKENS, 8, wide) == (EXTEND + BATCH, 0)
 
 
 INTERPRET = plgpu.InterpretGPUParams()
