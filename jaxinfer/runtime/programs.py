@@ -5,11 +5,12 @@ import enum
 import functools
 import hashlib
 import inspect
+import itertools
 import json
 import logging
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,7 @@ class Program:
     to_host: the last result is written to the host's memory. On a device it would lie elsewhere than the step before's,
     which is still read, and XLA, which keeps other values where a result will be, updates all of a CUDA graph that
     touches them: 0.07 to 0.25 ms of each step, and copying it afterwards took longer (journal, 2026-11-22).
+    is_chained: its kernels are compiled by chain_calls, beside XLA.
     """
 
     key: Key
@@ -112,6 +114,7 @@ class Program:
     result: Any
     options: Options = ()
     to_host: bool = False
+    is_chained: bool = False
 
     @property
     def name(self) -> str:
@@ -129,10 +132,13 @@ class Program:
             return f"draw {self.key.rows}{kind}"
         return f"decode {self.key.batch}" + (f" x {self.key.context}" if self.key.context else "")
 
-    def compile(self) -> jax.stages.Compiled:
-        """Trace, lower and compile."""
+    def lower(self) -> jax.stages.Lowered:
+        """Trace and lower: Python's part of compiling, under its lock."""
         where = self._out_shardings()
-        lowered = jax.jit(self.function, donate_argnums=self.donated, out_shardings=where).lower(*self.arguments)
+        return jax.jit(self.function, donate_argnums=self.donated, out_shardings=where).lower(*self.arguments)
+
+    def compile(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+        """XLA's part."""
         try:
             return lowered.compile(compiler_options=dict(self.options))
         except jax.errors.JaxRuntimeError as error:  # XLA's options come and go with its versions
@@ -148,6 +154,16 @@ class Program:
         device = self.arguments[-1].sharding
         host = device.with_memory_kind(PINNED_HOST)
         return (*[device] * (len(self.result) - 1), host) if isinstance(self.result, tuple) else host
+
+    def serialize(self, compiled: jax.stages.Compiled) -> bytes:
+        """The executable behind its chains, whose kernels it does not hold compiled.
+
+        Only a chained program's text is looked through: a long prompt's step has much more of it, and it is made under
+        Python's lock.
+        """
+        payload, _, _ = serialize_executable.serialize(compiled)
+        chains: list[str] = _CHAIN.findall(compiled.as_text() or "") if self.is_chained else []
+        return " ".join(chains).encode() + _END + payload
 
     def deserialize(self, payload: bytes, device: jax.Device) -> jax.stages.Compiled:
         """The executable that `serialize` made of it, without tracing. Runs whatever the payload holds."""
@@ -167,13 +183,6 @@ class Program:
         return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
 
-def serialize(compiled: jax.stages.Compiled) -> bytes:
-    """The executable behind its chains, whose kernels it does not hold compiled."""
-    payload, _, _ = serialize_executable.serialize(compiled)
-    chains: list[str] = _CHAIN.findall(compiled.as_text() or "")
-    return " ".join(chains).encode() + _END + payload
-
-
 def programs(
     model: step.Model,
     limits: Limits,
@@ -182,7 +191,7 @@ def programs(
     controls: ControlState,
     masks: MaskState,
 ) -> list[Program]:
-    """Everything a runner runs, the serving set (see `is_serving`) first. From params on: arrays or avals."""
+    """Everything a runner runs, in the order of `waves`. From params on: arrays or avals."""
     params, state, controls, masks = (jax.tree.map(_aval, tree) for tree in (params, state, controls, masks))
     array = functools.partial(_upload, state.next_pos.sharding)
     make = functools.partial(Program, options=_options(state))
@@ -191,12 +200,14 @@ def programs(
         function = functools.partial(step.decode, model, size.context)
         options = _options(state, size.batch >= (CUBLAS_ROWS if ours else CUBLAS_XLA_ROWS))
         upload = array(size.batch, len(DecodeColumn))
-        result.append(_step(size, function, params, state, upload, size.batch, options))
+        chained = step.is_chained(model, size.batch)
+        result.append(_step(size, function, params, state, upload, size.batch, options, chained))
     for bucket in limits.extend_buckets:
         function = functools.partial(step.extend, model, bucket)
         options = _options(state, bucket.logits >= CUBLAS_ROWS or bucket.tokens >= CUBLAS_TOKENS)
         upload = array(ExtendLayout.of(bucket, limits.page_size).size)
-        result.append(_step(bucket, function, params, state, upload, bucket.rows, options))
+        chained = step.is_chained(model, bucket)
+        result.append(_step(bucket, function, params, state, upload, bucket.rows, options, chained))
     table, pages = state.page_table, (state.k, state.v)
     updates = array(PAGE_UPDATES, len(PageColumn))
     result.append(make(Helper.SET_PAGES, step.set_pages, (table, updates), (0,), table))
@@ -208,7 +219,7 @@ def programs(
     pieces = array(PIECES, len(PieceColumn))
     pooled = jax.ShapeDtypeStruct((PIECES, state.hidden.shape[1]), jnp.float32, sharding=pieces.sharding)
     result.append(make(Helper.POOL, pool, (state.hidden, pieces), (), pooled, to_host=True))
-    return sorted(result, key=lambda program: (not is_serving(program.key, limits), not _is_of_full_set(program.key)))
+    return sorted(result, key=lambda program: (_wave(program, limits), not _is_of_full_set(program.key)))
 
 
 def _step(
@@ -219,10 +230,11 @@ def _step(
     upload: jax.ShapeDtypeStruct,
     rows: int,
     options: Options,
+    chained: bool,
 ) -> Program:
     """What it results in is said and not found out: tracing all steps takes ten seconds and more, at every start."""
     result = state, _upload(upload.sharding, rows, 2)
-    return Program(key, function, (params, state, upload), (1,), result, options, to_host=True)
+    return Program(key, function, (params, state, upload), (1,), result, options, to_host=True, is_chained=chained)
 
 
 def _move_programs(limits: Limits, state: DeviceState) -> list[Program]:
@@ -314,6 +326,20 @@ def mask_helper(count: int) -> tuple[Helper, int]:
 def num_top(limits: Limits) -> int:
     """K: how many of the most likely tokens come with each logprob."""
     return min(limits.max_logprobs, limits.vocab_size)
+
+
+def waves(listed: Sequence[Program], limits: Limits) -> list[list[Program]]:
+    """What is compiled together: the serving set, then what XLA compiles, then chains.
+
+    XLA sets options of LLVM's while it compiles, Mosaic others, and neither goes on while the other does, in any thread
+    (LLVMCommandLineOptionsLock of XLA). So chains, of which XLA has little to compile, wait for those of which it has
+    much: all at once were ready after 98 s (journal, 2026-11-25).
+    """
+    return [list(group) for _, group in itertools.groupby(listed, lambda program: _wave(program, limits))]
+
+
+def _wave(program: Program, limits: Limits) -> int:
+    return 0 if is_serving(program.key, limits) else 2 if program.is_chained else 1
 
 
 def is_serving(key: Key, limits: Limits) -> bool:

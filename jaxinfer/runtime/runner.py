@@ -251,7 +251,8 @@ class DeviceRunner:
         self._decode_ready, self._extend_ready = (), ()
         self._cache, self._common = cache, programs.fingerprint(self._model, self._device)
         todo = list(self._programs.values())
-        for done, built in enumerate(build_all(todo, self._device, cache, self._common), start=1):
+        waves = programs.waves(todo, self.limits)
+        for done, built in enumerate(build_all(waves, self._device, cache, self._common), start=1):
             self._keep(built)
             self._run_on_padding(built.program)
             self._decode_ready = tuple(size for size in self._decode_sizes if size in self._executables)

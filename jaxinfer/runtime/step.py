@@ -195,6 +195,13 @@ def pool(width: int, hidden: jax.Array, upload: jax.Array) -> jax.Array:
     return jnp.sum(jnp.where(inside[..., None], found.astype(jnp.float32), 0), axis=1)
 
 
+def is_chained(model: Model, step: int | ExtendBucket) -> bool:
+    """Whether the layers of a step, of so many decode rows or of a bucket, are one chain of kernels."""
+    if isinstance(step, ExtendBucket):
+        return _chains(model, step)
+    return _linears(model, step, model.backends.launches) in (CHAINED, CHAINED_BATCH)
+
+
 def _chains(model: Model, bucket: ExtendBucket) -> bool:
     """Whether the layers of an extend step are one chain: those of a short prompt, or of a few."""
     return (

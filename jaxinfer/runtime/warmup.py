@@ -8,19 +8,19 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
 import jax
 
 from jaxinfer.runtime.cache import ExecutableCache
-from jaxinfer.runtime.programs import Program, serialize
+from jaxinfer.runtime.programs import Program
 
 logger = logging.getLogger(__name__)
 
 type OnProgress = Callable[[str, int, int, float, bool], None]  # name, done, total, seconds, cached
 _COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 _JAX_CACHE_EVENT = "/jax/compilation_cache/cache_hits"  # of JAX's own cache, told in the thread that compiles
-_MAX_THREADS = 8  # tracing holds the GIL: more threads would only queue for it
+_MAX_THREADS = 8  # that load and compile: with more, XLA's own threads take the processor from the one that lowers
 
 
 class _JaxCache(threading.local):
@@ -50,40 +50,72 @@ class Built:
 
 
 def build_all(
-    programs: Sequence[Program], device: jax.Device, cache: ExecutableCache | None, common: str
+    waves: Sequence[Sequence[Program]], device: jax.Device, cache: ExecutableCache | None, common: str
 ) -> Iterator[Built]:
-    """Build programs in threads, about in the order given, and yield each as it is done.
+    """Build programs in threads, one wave after the other, and yield each as it is done.
 
-    common: what all keys of the cache share (programs.fingerprint). The first failure is raised.
+    common: what all keys of the cache share (programs.fingerprint). The first failure is raised. One thread traces and
+    lowers, ahead of all waves: that holds the GIL, and more threads at it would only keep each other from compiling.
     """
     threads = min(_MAX_THREADS, os.cpu_count() or 1)
     pool = ThreadPoolExecutor(threads, thread_name_prefix="compile")
+    lowering = ThreadPoolExecutor(1, thread_name_prefix="lower")
     try:
-        futures = [pool.submit(build, program, device, cache, common) for program in programs]
-        for future in as_completed(futures):
-            yield future.result()
+        listed = [program for wave in waves for program in wave]
+        loaded = [pool.submit(_load, program, device, cache, common) for program in listed]
+        begun = {one.key: lowering.submit(_begin, one, found) for one, found in zip(listed, loaded, strict=True)}
+        for wave in waves:
+            futures = [pool.submit(_finish, program, begun[program.key], cache, common) for program in wave]
+            for future in as_completed(futures):
+                yield future.result()
     finally:
-        pool.shutdown(cancel_futures=True)
+        for executor in (lowering, pool):
+            executor.shutdown(cancel_futures=True)
 
 
 def build(program: Program, device: jax.Device, cache: ExecutableCache | None, common: str) -> Built:
-    """Load one program from the cache, or compile and store it."""
+    """Load one program from the cache, or compile and store it, in the thread that calls."""
+    return _load(program, device, cache, common) or _compile(program, _lower(program), cache, common)
+
+
+type _Lowered = tuple[jax.stages.Lowered, float]  # and the seconds it took
+
+
+def _load(program: Program, device: jax.Device, cache: ExecutableCache | None, common: str) -> Built | None:
     began = time.perf_counter()
-    digest = program.digest(common)
-    payload = cache.load(digest) if cache else None
-    if payload is not None:
-        try:
-            executable = program.deserialize(payload, device)
-            return Built(program, executable, time.perf_counter() - began, cached=True)
-        except Exception as error:  # whatever another build of jaxlib makes of old bytes
-            logger.warning("compile cache: %s cannot be loaded (%s); compiling it again", program.name, error)
-    hits_before = _jax_cache.hits
-    executable = program.compile()
+    payload = cache.load(program.digest(common)) if cache else None
+    if payload is None:
+        return None
+    try:
+        executable = program.deserialize(payload, device)
+    except Exception as error:  # whatever another build of jaxlib makes of old bytes
+        logger.warning("compile cache: %s cannot be loaded (%s); compiling it again", program.name, error)
+        return None
+    return Built(program, executable, time.perf_counter() - began, cached=True)
+
+
+def _lower(program: Program) -> _Lowered:
+    began = time.perf_counter()
+    return program.lower(), time.perf_counter() - began
+
+
+def _compile(program: Program, lowered: _Lowered, cache: ExecutableCache | None, common: str) -> Built:
+    began, hits_before = time.perf_counter(), _jax_cache.hits
+    executable = program.compile(lowered[0])
     if cache and _jax_cache.hits > hits_before:  # serialized once more it would lack its code: load, and not run
         logger.info("compile cache: %s was in JAX's own cache, and is not kept in ours", program.name)
     elif cache:
-        cache.store(digest, serialize(executable))
-    return Built(program, executable, time.perf_counter() - began, cached=False)
+        cache.store(program.digest(common), program.serialize(executable))
+    return Built(program, executable, lowered[1] + time.perf_counter() - began, cached=False)
+
+
+def _begin(program: Program, loading: Future[Built | None]) -> Built | _Lowered:
+    return loading.result() or _lower(program)
+
+
+def _finish(program: Program, beginning: Future[Built | _Lowered], cache: ExecutableCache | None, common: str) -> Built:
+    begun = beginning.result()
+    return begun if isinstance(begun, Built) else _compile(program, begun, cache, common)
 
 
 class CompileCounter:

@@ -106,7 +106,7 @@ def test_programs_without_a_loop_update_every_state_buffer_in_place(by_context: 
 )
 def test_bfloat16_programs_update_every_state_buffer_in_place(bfloat16_runner: DeviceRunner, key: Key) -> None:
     program = bfloat16_runner._programs[key]
-    assert not faults_of(program.compile(), donated_leaves(program))
+    assert not faults_of(program.compile(program.lower()), donated_leaves(program))
 
 
 @pytest.mark.gpu
@@ -130,7 +130,8 @@ def test_programs_for_a_gpu_update_every_state_buffer_in_place(contexts: tuple[i
 def test_temporaries_do_not_grow_with_the_pool(key: Decode) -> None:
     def temporaries(num_pages: int) -> int:
         runner = make_runner(limits=dataclasses.replace(LIMITS, num_pages=num_pages, decode_contexts=(64,)))
-        return runner._programs[key].compile().memory_analysis().temp_size_in_bytes
+        program = runner._programs[key]
+        return program.compile(program.lower()).memory_analysis().temp_size_in_bytes
 
     assert temporaries(120) == temporaries(1200)
 

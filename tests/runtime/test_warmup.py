@@ -23,7 +23,7 @@ from jaxinfer.config import ExtendBucket
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import programs
 from jaxinfer.runtime import step as step_functions
-from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends
+from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends, Launches
 from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.cache import ExecutableCache
 from jaxinfer.runtime.pending import PendingStep
@@ -346,10 +346,12 @@ def test_what_comes_from_the_cache_has_the_kernels_of_its_chains_compiled_beside
     plain = make_runner()._programs[programs.Helper.SET_PAGES]
     text = chain.Chain((b"+/" * 99,), ()).encode()
     call = jax.ffi.ffi_call(chain.TARGET, plain.result, input_output_aliases={0: 0})
-    launching = dataclasses.replace(plain, function=lambda table, _: call(table, digest="one", chain=text) + 1)
+    launching = dataclasses.replace(
+        plain, function=lambda table, _: call(table, digest="one", chain=text) + 1, is_chained=True
+    )
     (device,) = plain.result.sharding.device_set
     for program, expected in ((plain, []), (launching, [text])):
-        payload = programs.serialize(program.compile())
+        payload = program.serialize(program.compile(program.lower()))
         assert prepared == []
         program.deserialize(payload, device)
         assert prepared == expected
@@ -358,7 +360,7 @@ def test_what_comes_from_the_cache_has_the_kernels_of_its_chains_compiled_beside
 def test_an_option_that_xla_no_longer_knows_is_done_without_and_said(caplog: pytest.LogCaptureFixture) -> None:
     program = make_runner()._programs[programs.Helper.SET_PAGES]
     unknown = dataclasses.replace(program, options=(("xla_cpu_option_of_another_age", "true"),))
-    assert unknown.compile().memory_analysis() is not None
+    assert unknown.compile(unknown.lower()).memory_analysis() is not None
     assert "compiled without" in caplog.text
 
 
@@ -398,6 +400,38 @@ def test_products_are_left_to_cublas_where_it_is_no_slower(monkeypatch: pytest.M
 
     assert left(Backends(decode_linear=Backend.MOSAIC)) == {Decode(8), LARGE}
     assert left(XLA_ONLY) == {LARGE}
+
+
+def test_chains_are_compiled_after_all_that_xla_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for those that serve: XLA and Mosaic keep each other from compiling."""
+    monkeypatch.setattr(chain_calls, "register", lambda: None)
+    limits = dataclasses.replace(LIMITS, decode_buckets=(1, 10), extend_buckets=(ExtendBucket(64, 3, 3), LARGE))
+    device, mosaic = jax.devices("cpu")[0], Backend.MOSAIC
+    params = dummy_params(dense.parameters(TINY), TINY.dtype, 0, device)
+    chained = Backends(mosaic, mosaic, mosaic, mosaic, Launches.CHAINED)
+    listed = list(DeviceRunner(TINY, dense, params, limits, device, chained)._programs.values())
+    serving, by_xla, chains = programs.waves(listed, limits)
+    assert [*serving, *by_xla, *chains] == listed
+    assert all(programs.is_serving(program.key, limits) for program in serving)
+    assert {program.key for program in serving if program.is_chained} == {Decode(10)}
+    assert not any(program.is_chained for program in by_xla)
+    assert {program.key for program in chains} == {Decode(1), ExtendBucket(64, 3, 3)}
+
+
+def test_one_thread_lowers_all_in_order_and_what_fails_there_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner, seen, lower = make_runner(limits=FEW), [], programs.Program.lower
+
+    def lowered(program: programs.Program) -> jax.stages.Lowered:
+        seen.append((program.key, threading.current_thread().name))
+        if len(seen) == 4:
+            raise RuntimeError("not the fourth")
+        return lower(program)
+
+    monkeypatch.setattr(programs.Program, "lower", lowered)
+    with pytest.raises(RuntimeError, match="not the fourth"):
+        runner.warm_up(lambda *progress: None)
+    assert [key for key, _ in seen] == list(runner._programs)[: len(seen)]
+    assert len({thread for _, thread in seen}) == 1
 
 
 class TestDigest:
