@@ -205,8 +205,7 @@ def is_chained(model: Model, step: int | ExtendBucket) -> bool:
 def _chains(model: Model, bucket: ExtendBucket) -> bool:
     """Whether the layers of an extend step are one chain: those of a short prompt, or of a few."""
     return (
-        model.config.hidden_size <= CHAINED_WIDTH
-        and model.backends.launches is Launches.CHAINED
+        model.backends.launches is Launches.CHAINED
         and model.backends.extend_attention is Backend.MOSAIC
         and mosaic_extend.ROWS <= bucket.tokens <= CHAINED_TOKENS
         and bucket.tokens % 8 == 0

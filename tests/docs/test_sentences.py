@@ -9,7 +9,6 @@ from tests.docs.test_commands import NOT_RUN, reason
 
 NEVER = {
     **NOT_RUN,
-    "benchmarks/h200.sh 8b": "it needs an H200",
     "pytest -m gpu": "it needs an H200",
     "CUDA_VISIBLE_DEVICES=1 jaxinfer serve": "it needs a second GPU",
     "kubectl get --raw": "it needs a cluster",

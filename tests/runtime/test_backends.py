@@ -251,13 +251,9 @@ def kernels_of_extend(backends: Backends, tokens: int, rows: int, model: ModelCo
     return kernels_of(extend, *avals(rows, tokens, model), upload)
 
 
-def test_all_layers_of_a_short_prompt_s_step_are_one_chain():
-    assert kernels_of_extend(CHAINED, CHAINED_TOKENS, 8) == (0, 1)
-
-
-def test_a_short_prompt_s_step_of_a_wide_model_is_no_chain():
-    wide = changed(hidden_size=CHAINED_WIDTH + 256)
-    assert kernels_of_extend(CHAINED, CHAINED_TOKENS, 8, wide) == (EXTEND + BATCH, 0)
+@pytest.mark.parametrize("width", [MODEL.hidden_size, CHAINED_WIDTH + 256])
+def test_all_layers_of_a_short_prompt_s_step_are_one_chain(width):
+    assert kernels_of_extend(CHAINED, CHAINED_TOKENS, 8, changed(hidden_size=width)) == (0, 1)
 
 
 INTERPRET = plgpu.InterpretGPUParams()
