@@ -132,10 +132,11 @@ class Program:
             return f"draw {self.key.rows}{kind}"
         return f"decode {self.key.batch}" + (f" x {self.key.context}" if self.key.context else "")
 
-    def lower(self) -> jax.stages.Lowered:
-        """Trace and lower: Python's part of compiling, under its lock."""
+    def lower(self, function: Callable[..., Any] | None = None) -> jax.stages.Lowered:
+        """Trace and lower: Python's part of compiling, under its lock. function: one that does the same."""
         where = self._out_shardings()
-        return jax.jit(self.function, donate_argnums=self.donated, out_shardings=where).lower(*self.arguments)
+        jitted = jax.jit(function or self.function, donate_argnums=self.donated, out_shardings=where)
+        return jitted.lower(*self.arguments)
 
     def compile(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
         """XLA's part."""

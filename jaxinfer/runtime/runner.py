@@ -16,6 +16,7 @@ from jaxinfer.models.registry import Family
 from jaxinfer.runtime import buckets, packing, programs, step
 from jaxinfer.runtime.backends import XLA_ONLY, Backends, Launches
 from jaxinfer.runtime.cache import ExecutableCache
+from jaxinfer.runtime.lowering import Facts, Lowerers
 from jaxinfer.runtime.mask_table import Masks, MaskTable
 from jaxinfer.runtime.moving import PAGES_MOVED, Staging
 from jaxinfer.runtime.packing import ExtendLayout, SlotLayout
@@ -37,7 +38,7 @@ from jaxinfer.runtime.programs import (
 )
 from jaxinfer.runtime.state import ControlState, DeviceState, MaskState, init_controls, init_masks, init_state
 from jaxinfer.runtime.trace import trace
-from jaxinfer.runtime.warmup import Built, CompileCounter, OnProgress, build, build_all
+from jaxinfer.runtime.warmup import Built, CompileCounter, OnProgress, build, build_all, num_lowerers
 from jaxinfer_kernels import chain_calls
 
 UNDRAWN_S = 0.01  # between two looks at whether a step has been drawn from
@@ -252,7 +253,9 @@ class DeviceRunner:
         self._cache, self._common = cache, programs.fingerprint(self._model, self._device)
         todo = list(self._programs.values())
         waves = programs.waves(todo, self.limits)
-        for done, built in enumerate(build_all(waves, self._device, cache, self._common), start=1):
+        facts = Facts.of(self._model, self.limits, self._params, self._device)
+        lowerers = Lowerers(num_lowerers(self._device), facts)
+        for done, built in enumerate(build_all(waves, self._device, cache, self._common, lowerers), start=1):
             self._keep(built)
             self._run_on_padding(built.program)
             self._decode_ready = tuple(size for size in self._decode_sizes if size in self._executables)

@@ -1,6 +1,7 @@
 """Compiling ahead of time: in threads, from the cache where it can be, and counting what is compiled afterwards."""
 
 import dataclasses
+import functools
 import logging
 import os
 import sys
@@ -12,7 +13,11 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
 import jax
 
+from jaxinfer.config import ExtendBucket
+from jaxinfer.errors import EngineError
+from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.cache import ExecutableCache
+from jaxinfer.runtime.lowering import Lowerers
 from jaxinfer.runtime.programs import Program
 
 logger = logging.getLogger(__name__)
@@ -20,6 +25,7 @@ logger = logging.getLogger(__name__)
 type OnProgress = Callable[[str, int, int, float, bool], None]  # name, done, total, seconds, cached
 _COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 _JAX_CACHE_EVENT = "/jax/compilation_cache/cache_hits"  # of JAX's own cache, told in the thread that compiles
+_MAX_LOWERERS = 5
 _MAX_THREADS = 8  # that load and compile: with more, XLA's own threads take the processor from the one that lowers
 
 
@@ -50,34 +56,54 @@ class Built:
 
 
 def build_all(
-    waves: Sequence[Sequence[Program]], device: jax.Device, cache: ExecutableCache | None, common: str
+    waves: Sequence[Sequence[Program]],
+    device: jax.Device,
+    cache: ExecutableCache | None,
+    common: str,
+    lowerers: Lowerers,
 ) -> Iterator[Built]:
     """Build programs in threads, one wave after the other, and yield each as it is done.
 
-    common: what all keys of the cache share (programs.fingerprint). The first failure is raised. One thread traces and
-    lowers, ahead of all waves: that holds the GIL, and more threads at it would only keep each other from compiling.
+    common: what all keys of the cache share (programs.fingerprint).    lowerers: ended with this. The first failure is
+    raised. The first wave is traced and lowered here, by one thread: that holds the GIL, and more threads at it would
+    only keep each other from compiling. Other steps are meanwhile by the lowerers, if there are any.
     """
     threads = min(_MAX_THREADS, os.cpu_count() or 1)
     pool = ThreadPoolExecutor(threads, thread_name_prefix="compile")
-    lowering = ThreadPoolExecutor(1, thread_name_prefix="lower")
+    here, elsewhere = (ThreadPoolExecutor(max(1, n), thread_name_prefix="lower") for n in (1, lowerers.count))
+    begun = {}
     try:
-        listed = [program for wave in waves for program in wave]
-        loaded = [pool.submit(_load, program, device, cache, common) for program in listed]
-        begun = {one.key: lowering.submit(_begin, one, found) for one, found in zip(listed, loaded, strict=True)}
+        loaded = {p.key: pool.submit(_load, p, device, cache, common) for wave in waves for p in wave}
+        for number, wave in enumerate(waves):
+            for program in wave:
+                if lowerers.count and number and isinstance(program.key, Decode | ExtendBucket):
+                    lower = functools.partial(_lower_elsewhere, lowerers, here)
+                    begun[program.key] = elsewhere.submit(_begin, program, loaded[program.key], lower)
+                else:
+                    begun[program.key] = here.submit(_begin, program, loaded[program.key], Program.lower)
         for wave in waves:
             futures = [pool.submit(_finish, program, begun[program.key], cache, common) for program in wave]
             for future in as_completed(futures):
                 yield future.result()
     finally:
-        for executor in (lowering, pool):
-            executor.shutdown(cancel_futures=True)
+        for executor in (elsewhere, here, pool):
+            executor.shutdown(wait=False, cancel_futures=True)
+        lowerers.close()  # who waits for one gives up
+        for executor in (elsewhere, here, pool):
+            executor.shutdown()
+
+
+def num_lowerers(device: jax.Device) -> int:
+    """Processes that lower for a device: on a CPU there is little to lower, and a process takes 3 s and 0.4 GB."""
+    return min(_MAX_LOWERERS, (os.cpu_count() or 1) // 3) if device.platform == "gpu" else 0
 
 
 def build(program: Program, device: jax.Device, cache: ExecutableCache | None, common: str) -> Built:
     """Load one program from the cache, or compile and store it, in the thread that calls."""
-    return _load(program, device, cache, common) or _compile(program, _lower(program), cache, common)
+    return _load(program, device, cache, common) or _compile(program, _timed(Program.lower, program), cache, common)
 
 
+type _Lower = Callable[[Program], jax.stages.Lowered]
 type _Lowered = tuple[jax.stages.Lowered, float]  # and the seconds it took
 
 
@@ -94,9 +120,17 @@ def _load(program: Program, device: jax.Device, cache: ExecutableCache | None, c
     return Built(program, executable, time.perf_counter() - began, cached=True)
 
 
-def _lower(program: Program) -> _Lowered:
+def _timed(lower: _Lower, program: Program) -> _Lowered:
     began = time.perf_counter()
-    return program.lower(), time.perf_counter() - began
+    return lower(program), time.perf_counter() - began
+
+
+def _lower_elsewhere(lowerers: Lowerers, here: ThreadPoolExecutor, program: Program) -> jax.stages.Lowered:
+    try:
+        return lowerers.lower(program)
+    except EngineError as error:
+        logger.warning("%s; it is lowered here", error)
+        return here.submit(program.lower).result()
 
 
 def _compile(program: Program, lowered: _Lowered, cache: ExecutableCache | None, common: str) -> Built:
@@ -109,8 +143,9 @@ def _compile(program: Program, lowered: _Lowered, cache: ExecutableCache | None,
     return Built(program, executable, lowered[1] + time.perf_counter() - began, cached=False)
 
 
-def _begin(program: Program, loading: Future[Built | None]) -> Built | _Lowered:
-    return loading.result() or _lower(program)
+def _begin(program: Program, loading: Future[Built | None], lower: _Lower) -> Built | _Lowered:
+    """The program as it was loaded, or lowered."""
+    return loading.result() or _timed(lower, program)
 
 
 def _finish(program: Program, beginning: Future[Built | _Lowered], cache: ExecutableCache | None, common: str) -> Built:

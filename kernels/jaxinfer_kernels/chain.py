@@ -28,7 +28,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 TARGET = "jaxinfer_chain"
 ALIGNMENT = 256  # bytes, of each place in the scratch and the constants: what XLA gives its own buffers
-_KERNEL = "mosaic_gpu_v2"
+KERNEL = "mosaic_gpu_v2"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,7 +205,7 @@ def _walk(
                 made = [values.constant(_constant(operation))]
             case "stablehlo.reshape":
                 made = takes
-            case "stablehlo.custom_call" if operation.call_target_name.value == _KERNEL:
+            case "stablehlo.custom_call" if operation.call_target_name.value == KERNEL:
                 made = _kernel(operation, takes, values, kernels)
             case _:
                 raise _refusal(op.name, op)

@@ -1,0 +1,206 @@
+"""Tracing and lowering steps in processes of their own, which hold nobody's lock.
+
+All steps of a model are a minute of Python on an H200's host, and every thread that compiles waits for Python's lock
+now and then. `python -m jaxinfer.runtime.lowering FD` is such a process. It sees no GPU, and lowers for one; JAX's
+export brings a step back, of which 0.03 s are left to do here.
+"""
+
+import functools
+import queue
+import socket
+import subprocess
+import sys
+from multiprocessing.connection import Connection
+from typing import Any
+
+import jax
+import msgspec
+from jax import export
+from jax.sharding import SingleDeviceSharding
+
+from jaxinfer import children
+from jaxinfer.config import ExtendBucket, Limits
+from jaxinfer.errors import EngineError
+from jaxinfer.models.config import DType, ModelConfig
+from jaxinfer.models.parameters import ParamSpec
+from jaxinfer.models.registry import family_for
+from jaxinfer.runtime import programs, step
+from jaxinfer.runtime.backends import Backends
+from jaxinfer.runtime.buckets import Decode
+from jaxinfer.runtime.programs import Program
+from jaxinfer.runtime.state import init_controls, init_masks, init_state
+from jaxinfer_kernels import chain
+
+MODULE = "jaxinfer.runtime.lowering"
+_DONE = b"+"  # what an answer begins with that is no error's text
+_PATIENCE_S = 120.0  # for a start on a busy machine and one step: seconds are usual
+_PLATFORMS = {"gpu": "cuda"}  # as JAX calls devices: as it calls what it lowers for
+_KERNELS = tuple(export.DisabledSafetyCheck.custom_call(name) for name in (chain.KERNEL, chain.TARGET))
+# JAX's settings that such a process does not share: which devices there are, and how much of their memory is taken
+_OF_DEVICES = frozenset(["jax_platforms", "jax_cuda_visible_devices", "jax_pjrt_client_create_options"])
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """The first message: what steps are made of. settings: JAX's, which change what a function is traced to."""
+
+    config: ModelConfig
+    limits: Limits
+    backends: Backends
+    dtype: DType
+    platform: str
+    settings: dict[str, str | bool | int | float | None]
+
+    @classmethod
+    def of(cls, model: step.Model, limits: Limits, params: step.Params, device: jax.Device) -> "Facts":
+        settings = {
+            name: value
+            for name, value in jax.config.values.items()
+            if isinstance(value, str | bool | int | float | None) and name not in _OF_DEVICES
+        }
+        platform, dtype = _PLATFORMS.get(device.platform, device.platform), str(jax.tree.leaves(params)[0].dtype)
+        return cls(model.config, limits, model.backends, dtype, platform, settings)
+
+
+class Size(msgspec.Struct, frozen=True):
+    """Every other message: a step, by its size, which is one of these."""
+
+    decode: Decode | None = None
+    extend: ExtendBucket | None = None
+
+
+class Lowerer:
+    """A process that lowers, started with the first step and ended by `close`. For one thread at a time."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+
+    def lower(self, program: Program) -> jax.stages.Lowered:
+        """As program.lower(), of a step. Raises EngineError where the process cannot do it, for whatever reason."""
+        size = Size(program.key) if isinstance(program.key, Decode) else Size(extend=program.key)  # type: ignore[arg-type]
+        try:
+            connection = self._connection or self._start()
+            connection.send_bytes(msgspec.json.encode(size))
+            if not connection.poll(_PATIENCE_S):
+                raise TimeoutError(f"no answer in {_PATIENCE_S:.0f} s")
+            answer = connection.recv_bytes()
+        except (OSError, EOFError) as error:
+            self._connection = None  # a late answer would be taken for the next one
+            self.close()
+            raise EngineError(f"a process must lower {program.name}, it did not: {error!r}") from error
+        if answer[:1] != _DONE:
+            raise EngineError(f"a process must lower {program.name}, it says: {answer[1:].decode()}")
+        exported = export.deserialize(bytearray(answer[1:]))
+        if _shapes(exported.in_avals) != _shapes(jax.tree.leaves(program.arguments)):
+            raise EngineError(f"a process must lower {program.name} for our arrays, it did for {exported.in_avals}")
+        return program.lower(functools.partial(_call, exported, program.result))
+
+    def _start(self) -> Connection:
+        ours, its = socket.socketpair()
+        with its:
+            environment = children.environment() | {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+            command = children.python("-m", MODULE, str(its.fileno()))
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, pass_fds=(its.fileno(),), env=environment
+            )
+        self._connection = Connection(ours.detach())
+        self._connection.send_bytes(msgspec.json.encode(self._facts))
+        return self._connection
+
+    def close(self) -> None:
+        """End the process, also while another thread waits for it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+class Lowerers:
+    """So many of them."""
+
+    def __init__(self, count: int, facts: Facts) -> None:
+        self.count = count
+        self._all = [Lowerer(facts) for _ in range(count)]
+        self._free: queue.SimpleQueue[Lowerer] = queue.SimpleQueue()
+        for one in self._all:
+            self._free.put(one)
+
+    def lower(self, program: Program) -> jax.stages.Lowered:
+        """By the next that is free. Raises EngineError, as there."""
+        one = self._free.get()
+        try:
+            return one.lower(program)
+        finally:
+            self._free.put(one)
+
+    def close(self) -> None:
+        for one in self._all:
+            one.close()
+
+
+def _shapes(avals: Any) -> list[tuple[tuple[int, ...], str]]:
+    return [(aval.shape, str(aval.dtype)) for aval in avals]
+
+
+def _call(exported: export.Exported, result: Any, *arguments: Any) -> Any:
+    """The function as it was lowered, whose arguments and results are leaves there."""
+    return jax.tree.unflatten(jax.tree.structure(result), exported.call(*jax.tree.leaves(arguments)))
+
+
+# What the process does
+
+
+def listed(facts: Facts) -> dict[programs.Key, Program]:
+    """The programs of a runner, without one."""
+    for name, value in facts.settings.items():
+        if jax.config.values.get(name) != value:
+            jax.config.update(name, value)
+    where = SingleDeviceSharding(jax.devices("cpu")[0])
+
+    def aval(leaf: Any) -> jax.ShapeDtypeStruct:
+        dtype = facts.dtype if isinstance(leaf, ParamSpec) else leaf.dtype
+        return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=where)
+
+    config, limits = facts.config, facts.limits
+    family = family_for({"architectures": [config.architecture]})
+    makes = (
+        functools.partial(init_state, limits, config, facts.dtype),
+        *(functools.partial(init, limits) for init in (init_controls, init_masks)),
+    )
+    kept = [jax.tree.map(aval, jax.eval_shape(make)) for make in makes]
+    params = jax.tree.map(aval, family.parameters(config), is_leaf=lambda leaf: isinstance(leaf, ParamSpec))
+    model = step.Model(config, family, facts.backends)
+    return {program.key: program for program in programs.programs(model, limits, params, *kept)}
+
+
+def exported(program: Program, platform: str) -> export.Exported:
+    """A step as a function of leaves, lowered for a platform that need not be here."""
+    leaves, structure = jax.tree.flatten(program.arguments)
+
+    def of_leaves(*leaves: jax.Array) -> list[jax.Array]:
+        return jax.tree.leaves(program.function(*jax.tree.unflatten(structure, leaves)))
+
+    return export.export(jax.jit(of_leaves), platforms=(platform,), disabled_checks=_KERNELS)(*leaves)
+
+
+def main(fd: int) -> None:
+    connection, fault, known = Connection(fd), "", {}
+    try:
+        facts = msgspec.json.decode(connection.recv_bytes(), type=Facts)
+        try:
+            known = listed(facts)
+        except Exception as error:
+            fault = repr(error)
+        while True:
+            size = msgspec.json.decode(connection.recv_bytes(), type=Size)
+            try:
+                answer = _DONE + exported(known[size.decode or size.extend], facts.platform).serialize()
+            except Exception as error:
+                answer = b"-" + (fault or repr(error)).encode()
+            connection.send_bytes(answer)
+    except EOFError:  # nothing left to do, or nobody left to do it for
+        return
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
