@@ -102,7 +102,11 @@ class Lowerer:
             environment = children.environment() | {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
             command = children.python("-m", MODULE, str(its.fileno()))
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, pass_fds=(its.fileno(),), env=environment
+                command,
+                stdin=subprocess.DEVNULL,
+                pass_fds=(its.fileno(),),
+                env=environment,
+                start_new_session=True,  # Ctrl-C is for the server, which then ends this
             )
         self._connection = Connection(ours.detach())
         self._connection.send_bytes(msgspec.json.encode(self._facts))

@@ -129,8 +129,9 @@ def _lower_elsewhere(lowerers: Lowerers, here: ThreadPoolExecutor, program: Prog
     try:
         return lowerers.lower(program)
     except EngineError as error:
+        lowered = here.submit(program.lower)  # RuntimeError once the start is given up, which ends the process too
         logger.warning("%s; it is lowered here", error)
-        return here.submit(program.lower).result()
+        return lowered.result()
 
 
 def _compile(program: Program, lowered: _Lowered, cache: ExecutableCache | None, common: str) -> Built:

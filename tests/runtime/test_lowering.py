@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import functools
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator
 
@@ -140,6 +141,12 @@ def test_a_fault_of_the_step_itself_ends_the_start(tiny: DeviceRunner) -> None:
     faulty = dataclasses.replace(tiny._programs[Decode(1)], function=lambda *arguments: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         built(unknown_model(facts_of(tiny)), tiny, faulty)
+
+
+def test_an_interrupt_of_the_terminal_is_not_the_processes(lowerer: Lowerer) -> None:
+    lowerer._start()
+    assert lowerer._process is not None
+    assert os.getsid(lowerer._process.pid) != os.getsid(0)
 
 
 def test_only_a_gpu_s_steps_are_lowered_elsewhere() -> None:
