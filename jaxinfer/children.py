@@ -1,7 +1,10 @@
 """Programs of ours beside this one. Each imports what this process does and nothing of the folder it is started in."""
 
 import os
+import socket
+import subprocess
 import sys
+from collections.abc import Mapping
 
 
 def python(*arguments: str) -> list[str]:
@@ -12,3 +15,26 @@ def python(*arguments: str) -> list[str]:
 def environment() -> dict[str, str]:
     """This process's, in which the same packages are found, also those of a tree that was never installed."""
     return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+def start(
+    module: str, *arguments: str, variables: Mapping[str, str] | None = None, new_session: bool = False
+) -> tuple["subprocess.Popen[bytes]", socket.socket]:
+    """`python -m MODULE FD ARGUMENTS...`, FD being its end of a socket pair, and our end. Raises OSError.
+
+    variables: of its environment, beside ours.    new_session: a signal of the terminal is not for it.
+    """
+    ours, theirs = socket.socketpair()
+    with theirs:
+        try:
+            process = subprocess.Popen(
+                python("-m", module, str(theirs.fileno()), *arguments),
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=environment() | dict(variables or {}),
+                start_new_session=new_session,
+            )
+        except BaseException:
+            ours.close()
+            raise
+    return process, ours

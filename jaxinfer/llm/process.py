@@ -1,7 +1,6 @@
 """The engine in a process of its own: what `serve` uses. A crash there is an on_failure here, and nothing else."""
 
 import queue
-import socket
 import subprocess
 import threading
 import time
@@ -93,16 +92,7 @@ class EngineProcess:
             self._thread.join()
 
     def _spawn(self) -> None:
-        ours, theirs = socket.socketpair()
-        command = children.python("-m", self._module, str(theirs.fileno()), *self._arguments)
-        with theirs:
-            try:
-                self._child = subprocess.Popen(
-                    command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=children.environment()
-                )
-            except BaseException:
-                ours.close()
-                raise
+        self._child, ours = children.start(self._module, *self._arguments)
         self._channel: Channel[ToEngine, FromEngine] = Channel(ours, FromEngine)
 
     def _wait_until_ready(self) -> Handshake:

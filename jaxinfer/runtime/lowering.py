@@ -5,9 +5,9 @@ now and then. `python -m jaxinfer.runtime.lowering FD` is such a process. It see
 export brings a step back, of which 0.03 s are left to do here.
 """
 
+import contextlib
 import functools
 import queue
-import socket
 import subprocess
 import sys
 from multiprocessing.connection import Connection
@@ -19,14 +19,13 @@ from jax import export
 from jax.sharding import SingleDeviceSharding
 
 from jaxinfer import children
-from jaxinfer.config import ExtendBucket, Limits
+from jaxinfer.config import Limits
 from jaxinfer.errors import EngineError
 from jaxinfer.models.config import DType, ModelConfig
 from jaxinfer.models.parameters import ParamSpec
 from jaxinfer.models.registry import family_for
 from jaxinfer.runtime import programs, step
 from jaxinfer.runtime.backends import Backends
-from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.programs import Program
 from jaxinfer.runtime.state import init_controls, init_masks, init_state
 from jaxinfer_kernels import chain
@@ -61,13 +60,6 @@ class Facts(msgspec.Struct, frozen=True):
         return cls(model.config, limits, model.backends, dtype, platform, settings)
 
 
-class Size(msgspec.Struct, frozen=True):
-    """Every other message: a step, by its size, which is one of these."""
-
-    decode: Decode | None = None
-    extend: ExtendBucket | None = None
-
-
 class Lowerer:
     """A process that lowers, started with the first step and ended by `close`. For one thread at a time."""
 
@@ -78,10 +70,9 @@ class Lowerer:
 
     def lower(self, program: Program) -> jax.stages.Lowered:
         """As program.lower(), of a step. Raises EngineError where the process cannot do it, for whatever reason."""
-        size = Size(program.key) if isinstance(program.key, Decode) else Size(extend=program.key)  # type: ignore[arg-type]
         try:
             connection = self._connection or self._start()
-            connection.send_bytes(msgspec.json.encode(size))
+            connection.send_bytes(program.name.encode())
             if not connection.poll(_PATIENCE_S):
                 raise TimeoutError(f"no answer in {_PATIENCE_S:.0f} s")
             answer = connection.recv_bytes()
@@ -97,17 +88,9 @@ class Lowerer:
         return program.lower(functools.partial(_call, exported, program.result))
 
     def _start(self) -> Connection:
-        ours, its = socket.socketpair()
-        with its:
-            environment = children.environment() | {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-            command = children.python("-m", MODULE, str(its.fileno()))
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                pass_fds=(its.fileno(),),
-                env=environment,
-                start_new_session=True,  # Ctrl-C is for the server, which then ends this
-            )
+        hidden = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+        # Ctrl-C is for the server, which then ends this
+        self._process, ours = children.start(MODULE, variables=hidden, new_session=True)
         self._connection = Connection(ours.detach())
         self._connection.send_bytes(msgspec.json.encode(self._facts))
         return self._connection
@@ -154,8 +137,8 @@ def _call(exported: export.Exported, result: Any, *arguments: Any) -> Any:
 # What the process does
 
 
-def listed(facts: Facts) -> dict[programs.Key, Program]:
-    """The programs of a runner, without one."""
+def listed(facts: Facts) -> dict[str, Program]:
+    """The programs of a runner by name, without one."""
     for name, value in facts.settings.items():
         if jax.config.values.get(name) != value:
             jax.config.update(name, value)
@@ -172,9 +155,9 @@ def listed(facts: Facts) -> dict[programs.Key, Program]:
         *(functools.partial(init, limits) for init in (init_controls, init_masks)),
     )
     kept = [jax.tree.map(aval, jax.eval_shape(make)) for make in makes]
-    params = jax.tree.map(aval, family.parameters(config), is_leaf=lambda leaf: isinstance(leaf, ParamSpec))
+    params = jax.tree.map(aval, family.parameters(config))
     model = step.Model(config, family, facts.backends)
-    return {program.key: program for program in programs.programs(model, limits, params, *kept)}
+    return {program.name: program for program in programs.programs(model, limits, params, *kept)}
 
 
 def exported(program: Program, platform: str) -> export.Exported:
@@ -188,22 +171,18 @@ def exported(program: Program, platform: str) -> export.Exported:
 
 
 def main(fd: int) -> None:
-    connection, fault, known = Connection(fd), "", {}
-    try:
+    """The facts come first, then names of steps, each of which is answered."""
+    connection = Connection(fd)
+    with contextlib.suppress(EOFError):  # nothing left to do, or nobody left to do it for
         facts = msgspec.json.decode(connection.recv_bytes(), type=Facts)
-        try:
-            known = listed(facts)
-        except Exception as error:
-            fault = repr(error)
+        known = functools.cache(lambda: listed(facts))
         while True:
-            size = msgspec.json.decode(connection.recv_bytes(), type=Size)
+            name = connection.recv_bytes().decode()
             try:
-                answer = _DONE + exported(known[size.decode or size.extend], facts.platform).serialize()
+                answer = _DONE + exported(known()[name], facts.platform).serialize()
             except Exception as error:
-                answer = b"-" + (fault or repr(error)).encode()
+                answer = b"-" + repr(error).encode()
             connection.send_bytes(answer)
-    except EOFError:  # nothing left to do, or nobody left to do it for
-        return
 
 
 if __name__ == "__main__":

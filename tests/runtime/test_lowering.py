@@ -65,7 +65,7 @@ def test_a_chain_lowered_elsewhere_has_the_same_kernels() -> None:
     backends = Backends(mosaic, mosaic, mosaic, mosaic, Launches.CHAINED)
     limits = dataclasses.replace(LIMITS, page_size=64, num_pages=20, max_model_len=256)
     sent = msgspec.json.encode(Facts(model, limits, backends, "bfloat16", "cuda", {}))
-    program = lowering.listed(msgspec.json.decode(sent, type=Facts))[Decode(4)]
+    program = lowering.listed(msgspec.json.decode(sent, type=Facts))["decode 4"]
     assert program.is_chained
     function = functools.partial(step.decode, step.Model(model, dense, backends), None)
     here = jax.jit(function).trace(*program.arguments).lower(lowering_platforms=("cuda",)).as_text()

@@ -233,16 +233,7 @@ class Trial:
 
     def _spawn(self) -> str:
         """A new child, which has read the tokenizer; why it cannot use it. Raises OSError."""
-        self._socket, theirs = socket.socketpair()
-        command = children.python("-m", "jaxinfer.text.grammar.trial", str(theirs.fileno()))
-        with theirs:
-            try:
-                self._child = subprocess.Popen(
-                    command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=children.environment()
-                )
-            except OSError:
-                self._socket.close()
-                raise
+        self._child, self._socket = children.start("jaxinfer.text.grammar.trial")
         self._socket.settimeout(START_S)
         _send(self._socket, msgspec.json.encode(self._setting))
         return msgspec.json.decode(_receive(self._socket), type=Tried).error
