@@ -205,8 +205,7 @@ class Engine:
         busy_s, self._busy_from = self._mark - self._busy_from, self._mark
         self.scheduler.counters.work.busy_s += busy_s
         if step.num_prompt_rows:
-            plan = step.plan
-            self.scheduler.pace.add(plan.num_tokens, len(plan.rows), busy_s, plan.mean_context)
+            self.scheduler.pace.add(step.plan.num_tokens, len(step.plan.rows), busy_s)
         self._news += self.scheduler.commit(step, result)
         self._num_failed_in_a_row = 0
         if self.scheduler.pages_to_zero:

@@ -5,8 +5,7 @@ import collections
 from jaxinfer.config import Limits
 from jaxinfer.engine.sequence import Sequence
 
-_LONGEST_S = 0.058  # a step that answers wait for, which somebody reads
-_ATTENTION_TOKENS = 16_000  # so many positions before a token cost as much as the token itself: 8B and 1.5B on an H200
+_LONGEST_S = 0.055  # a step that answers wait for, which somebody reads
 _LEAST_TOKENS = 512  # with fewer a device has too little to do
 _UNKNOWN_TOKENS = 2048  # until a step was timed
 _STEP_TOKENS = 512  # what a step costs beside its tokens, as tokens: 2.5 ms of a 1.5B model on an H200
@@ -22,28 +21,21 @@ class Pace:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._sizes = sorted((b.tokens, b.rows) for b in limits.extend_buckets if b.tokens >= _LEAST_TOKENS)
-        self._recent: collections.deque[float] = collections.deque(maxlen=4)  # s for each token with none before it
+        self._recent: collections.deque[float] = collections.deque(maxlen=4)  # s for each token
 
-    def add(self, num_tokens: int, num_rows: int, seconds: float, context: float = 0) -> None:
-        """A step with prompts, of so many tokens and rows in all, took the device so long.
-
-        context: the positions before each of its tokens, in the mean.
-        """
+    def add(self, num_tokens: int, num_rows: int, seconds: float) -> None:
+        """A step with prompts, of so many tokens and rows in all, took the device so long."""
         if num_tokens >= _LEAST_TOKENS:
             computed = next((size for size in self._holding(num_rows) if size >= num_tokens), num_tokens)
-            self._recent.append(seconds / (computed + num_tokens * context / _ATTENTION_TOKENS))
+            self._recent.append(seconds / computed)
 
-    def num_tokens(self, num_rows: int, start: int = 0) -> int:
+    def num_tokens(self, num_rows: int) -> int:
         """Of the largest step of so many rows that ends in time. The fastest of those timed counts: something else
-        slowed the rest.
-
-        start: where in its prompt the step begins; the further on, the more there is to attend to.
-        """
+        slowed the rest."""
         most = self._limits.max_num_batched_tokens
         fit = _UNKNOWN_TOKENS
         if self._recent:
-            alone = _LONGEST_S / max(min(self._recent), 1e-9)
-            fit = int(min(alone / (1 + (start + alone / 2) / _ATTENTION_TOKENS), most))
+            fit = int(min(_LONGEST_S / max(min(self._recent), 1e-9), most))
         fit = max([size for size in self._holding(num_rows) if size <= fit], default=fit)
         return min(most, max(fit, _LEAST_TOKENS))
 
@@ -67,8 +59,7 @@ class Pace:
             return left
         held_up = [s for s in ready if s.decoding] if num_prompts == 1 else [*ready, *starting]
         if not all([s.request.bulk for s in held_up]):
-            start = next((s.dispatched for s in ready if not s.decoding), 0)  # of the first, who gets them
-            paced = self.num_tokens(num_decoding + num_prompts, start)
+            paced = self.num_tokens(num_decoding + num_prompts)
             left = min(max(paced - num_decoding, paced // 2), left)
         if num_prompts == 1:
             (prompt,) = starting or [s for s in ready if not s.decoding]

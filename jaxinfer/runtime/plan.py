@@ -155,11 +155,6 @@ class Plan:
         return sum([row.count for row in self.rows])
 
     @property
-    def mean_context(self) -> float:
-        """How many positions lie before a token of it, in the mean."""
-        return sum([row.count * (row.start + row.count / 2) for row in self.rows]) / self.num_tokens
-
-    @property
     def is_decode(self) -> bool:
         return all([row.tokens is None for row in self.rows])
 

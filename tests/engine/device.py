@@ -24,7 +24,7 @@ from jaxinfer.testing.faults import Fault, FaultStruck, FaultyRunner
 from tests.engine.grammars import begins, bits_to_ids, permitted
 from tests.engine.numbers import BAD, CURSED, MASK, VOCAB, completes_a_bad_word, mix
 
-WEIGHTS = np.random.default_rng(0).integers(1, MASK, 8192, np.uint64, endpoint=True) | np.uint64(1)
+WEIGHTS = np.random.default_rng(0).integers(1, MASK, 4096, np.uint64, endpoint=True) | np.uint64(1)
 
 
 def make_limits(**changes) -> Limits:
