@@ -4,8 +4,10 @@ On two CPU cores jax.random takes over a minute for 0.6 B values (measured 2026-
 position takes 2 to 5 s, and gives the same values on every device and however they are spread.
 """
 
+import dataclasses
 import functools
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -18,6 +20,17 @@ from jaxinfer.models.parameters import Init, ParamSpec
 
 BYTE_SUM_MEAN = 4 * 255 / 2
 BYTE_SUM_STD = (4 * (256**2 - 1) / 12) ** 0.5  # of the sum of four independent uniform bytes
+_MAX_THREADS = 8  # that compile: a program takes up to a second (H200's host), and a model has six to ten
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+    """What leaves of one program have in common."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    init: Init
+    sharding: jax.sharding.Sharding
 
 
 def dummy_params(spec_tree: Any, dtype: jax.typing.DTypeLike, seed: int, placement: Placement) -> Any:
@@ -27,23 +40,28 @@ def dummy_params(spec_tree: Any, dtype: jax.typing.DTypeLike, seed: int, placeme
     """
     check_params_fit(spec_tree, dtype, placement)
 
-    def fill(path: tuple[Any, ...], spec: ParamSpec) -> jax.Array:
-        key = np.uint32(zlib.crc32(jax.tree_util.keystr(path).encode(), seed % 2**32))
-        return _fill(key, spec.shape, np.dtype(dtype), spec.init, sharding_for(spec.partition, placement))
+    def kind_of(spec: ParamSpec) -> _Kind:
+        return _Kind(spec.shape, np.dtype(dtype), spec.init, sharding_for(spec.partition, placement))
 
-    return jax.tree_util.tree_map_with_path(fill, spec_tree, is_leaf=lambda node: isinstance(node, ParamSpec))
-
-
-def _fill(key: np.uint32, shape: tuple[int, ...], dtype: np.dtype, init: Init, sharding: Any) -> jax.Array:
-    if init == "normal":
-        return _program(shape, dtype, sharding)(key)
-    return jnp.full(shape, 1 if init == "ones" else 0, dtype, device=sharding)
+    leaves, structure = jax.tree.flatten_with_path(spec_tree, is_leaf=lambda node: isinstance(node, ParamSpec))
+    kinds = list({kind_of(spec): None for _, spec in leaves})
+    with ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="random") as pool:
+        programs = dict(zip(kinds, pool.map(_program, kinds), strict=True))
+    keys = [np.uint32(zlib.crc32(jax.tree_util.keystr(path).encode(), seed % 2**32)) for path, _ in leaves]
+    made = [programs[kind_of(spec)](key) for key, (_, spec) in zip(keys, leaves, strict=True)]
+    return jax.tree.unflatten(structure, made)
 
 
 @functools.lru_cache(maxsize=64)
-def _program(shape: tuple[int, ...], dtype: np.dtype, sharding: Any) -> Any:
-    """One compiled program for all leaves of this shape; the key tells them apart."""
-    return jax.jit(functools.partial(_normal, shape=shape, dtype=dtype), out_shardings=sharding)
+def _program(kind: _Kind) -> jax.stages.Compiled:
+    """One compiled program for all leaves of a kind; the key u32[] tells them apart."""
+
+    def fill(key: jax.Array) -> jax.Array:
+        if kind.init == "normal":
+            return _normal(key, kind.shape, kind.dtype)
+        return jnp.full(kind.shape, 1 if kind.init == "ones" else 0, kind.dtype)
+
+    return jax.jit(fill, out_shardings=kind.sharding).lower(jax.ShapeDtypeStruct((), jnp.uint32)).compile()
 
 
 def _normal(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:

@@ -38,7 +38,7 @@ from jaxinfer.runtime.programs import (
 )
 from jaxinfer.runtime.state import ControlState, DeviceState, MaskState, init_controls, init_masks, init_state
 from jaxinfer.runtime.trace import trace
-from jaxinfer.runtime.warmup import Built, CompileCounter, OnProgress, build, build_all, num_lowerers
+from jaxinfer.runtime.warmup import Built, CompileCounter, OnProgress, build, build_all, num_chained, num_lowerers
 from jaxinfer_kernels import chain_calls
 
 UNDRAWN_S = 0.01  # between two looks at whether a step has been drawn from
@@ -255,7 +255,9 @@ class DeviceRunner:
         waves = programs.waves(todo, self.limits)
         facts = Facts.of(self._model, self.limits, self._params, self._device)
         lowerers = Lowerers(num_lowerers(self._device), facts)
-        for done, built in enumerate(build_all(waves, self._device, cache, self._common, lowerers), start=1):
+        most_chained = num_chained(self._device, self._params)
+        every = build_all(waves, self._device, cache, self._common, lowerers, most_chained)
+        for done, built in enumerate(every, start=1):
             self._keep(built)
             self._run_on_padding(built.program)
             self._decode_ready = tuple(size for size in self._decode_sizes if size in self._executables)

@@ -1,5 +1,6 @@
 """Compiling ahead of time: in threads, from the cache where it can be, and counting what is compiled afterwards."""
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -19,6 +20,7 @@ from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.cache import ExecutableCache
 from jaxinfer.runtime.lowering import Lowerers
 from jaxinfer.runtime.programs import Program
+from jaxinfer.runtime.step import Params
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +29,8 @@ _COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 _JAX_CACHE_EVENT = "/jax/compilation_cache/cache_hits"  # of JAX's own cache, told in the thread that compiles
 _MAX_LOWERERS = 5
 _MAX_THREADS = 8  # that load and compile: with more, XLA's own threads take the processor from the one that lowers
+_NO_MEMORY = "RESOURCE_EXHAUSTED"  # what the error of XLA's begins with
+_alone = threading.Lock()  # of who compiles once more what the memory did not suffice for beside others
 
 
 class _JaxCache(threading.local):
@@ -61,17 +65,19 @@ def build_all(
     cache: ExecutableCache | None,
     common: str,
     lowerers: Lowerers,
+    most_chained: int = _MAX_THREADS,
 ) -> Iterator[Built]:
     """Build programs in threads, one wave after the other, and yield each as it is done.
 
-    common: what all keys of the cache share (programs.fingerprint).    lowerers: ended with this. The first failure is
-    raised. The first wave is traced and lowered here, by one thread: that holds the GIL, and more threads at it would
-    only keep each other from compiling. Other steps are meanwhile by the lowerers, if there are any.
+    common: what all keys of the cache share (programs.fingerprint).    lowerers: ended with this.    most_chained:
+    compiled at once. The first failure is raised. The first wave is traced and lowered here, by one thread: that holds
+    the GIL, and more threads at it would only keep each other from compiling. Other steps are meanwhile by the
+    lowerers, if there are any.
     """
     threads = min(_MAX_THREADS, os.cpu_count() or 1)
     pool = ThreadPoolExecutor(threads, thread_name_prefix="compile")
     here, elsewhere = (ThreadPoolExecutor(max(1, n), thread_name_prefix="lower") for n in (1, lowerers.count))
-    begun = {}
+    begun, places = {}, threading.Semaphore(most_chained)
     try:
         loaded = {p.key: pool.submit(_load, p, device, cache, common) for wave in waves for p in wave}
         for number, wave in enumerate(waves):
@@ -82,7 +88,7 @@ def build_all(
                 else:
                     begun[program.key] = here.submit(_begin, program, loaded[program.key], Program.lower)
         for wave in waves:
-            futures = [pool.submit(_finish, program, begun[program.key], cache, common) for program in wave]
+            futures = [pool.submit(_finish, program, begun[program.key], cache, common, places) for program in wave]
             for future in as_completed(futures):
                 yield future.result()
     finally:
@@ -96,6 +102,19 @@ def build_all(
 def num_lowerers(device: jax.Device) -> int:
     """Processes that lower for a device: on a CPU there is little to lower, and a process takes 3 s and 0.4 GB."""
     return min(_MAX_LOWERERS, (os.cpu_count() or 1) // 3) if device.platform == "gpu" else 0
+
+
+def num_chained(device: jax.Device, params: Params) -> int:
+    """How many chained steps may be compiled at once.
+
+    XLA has little to compile of them, so all come to the LM head together, whose product is timed with a copy of its
+    weights: 1.2 GiB each for 8B.
+    """
+    stats = device.memory_stats() if device.platform == "gpu" else None
+    if not stats:
+        return _MAX_THREADS
+    largest = max(leaf.nbytes for leaf in jax.tree.leaves(params))
+    return max(1, min(_MAX_THREADS, (stats["bytes_limit"] - stats["bytes_in_use"]) // largest))
 
 
 def build(program: Program, device: jax.Device, cache: ExecutableCache | None, common: str) -> Built:
@@ -136,7 +155,14 @@ def _lower_elsewhere(lowerers: Lowerers, here: ThreadPoolExecutor, program: Prog
 
 def _compile(program: Program, lowered: _Lowered, cache: ExecutableCache | None, common: str) -> Built:
     began, hits_before = time.perf_counter(), _jax_cache.hits
-    executable = program.compile(lowered[0])
+    try:
+        executable = program.compile(lowered[0])
+    except jax.errors.JaxRuntimeError as error:
+        if _NO_MEMORY not in str(error):
+            raise
+        logger.warning("%s: too little memory to time its products beside others; compiling it again", program.name)
+        with _alone:
+            executable = program.compile(lowered[0])
     if cache and _jax_cache.hits > hits_before:  # serialized once more it would lack its code: load, and not run
         logger.info("compile cache: %s was in JAX's own cache, and is not kept in ours", program.name)
     elif cache:
@@ -149,9 +175,18 @@ def _begin(program: Program, loading: Future[Built | None], lower: _Lower) -> Bu
     return loading.result() or _timed(lower, program)
 
 
-def _finish(program: Program, beginning: Future[Built | _Lowered], cache: ExecutableCache | None, common: str) -> Built:
+def _finish(
+    program: Program,
+    beginning: Future[Built | _Lowered],
+    cache: ExecutableCache | None,
+    common: str,
+    places: threading.Semaphore,
+) -> Built:
     begun = beginning.result()
-    return begun if isinstance(begun, Built) else _compile(program, begun, cache, common)
+    if isinstance(begun, Built):
+        return begun
+    with places if program.is_chained else contextlib.nullcontext():
+        return _compile(program, begun, cache, common)
 
 
 class CompileCounter:

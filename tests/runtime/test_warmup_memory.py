@@ -1,0 +1,55 @@
+"""Compiling needs the device's memory too: XLA times products with copies of their weights, in all threads at once."""
+
+import types
+
+import jax
+import pytest
+
+from jaxinfer.runtime import programs, warmup
+from jaxinfer.runtime.lowering import Facts, Lowerers
+from jaxinfer.runtime.programs import Helper
+from jaxinfer.testing.faults import EXHAUSTED
+from tests.support.tiny_runner import make_runner
+
+
+def built(times: int, monkeypatch: pytest.MonkeyPatch) -> list[programs.Key]:
+    """What is built of two programs, the memory not sufficing so many times for the first."""
+    runner, compile_, left = make_runner(), programs.Program.compile, [times]
+
+    def exhausted(self: programs.Program, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+        if self.key is Helper.SET_PAGES and left[0]:
+            left[0] -= 1
+            raise jax.errors.JaxRuntimeError(EXHAUSTED)
+        return compile_(self, lowered)
+
+    monkeypatch.setattr(programs.Program, "compile", exhausted)
+    wave = [runner._programs[Helper.SET_PAGES], runner._programs[Helper.ZERO_PAGES]]
+    none = Lowerers(0, Facts.of(runner._model, runner.limits, runner._params, runner._device))
+    return [one.program.key for one in warmup.build_all([wave], runner._device, None, "", none)]
+
+
+def test_a_program_for_which_the_memory_did_not_suffice_is_compiled_once_more(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert set(built(1, monkeypatch)) == {Helper.SET_PAGES, Helper.ZERO_PAGES}
+    said = "set_pages: too little memory to time its products beside others; compiling it again"
+    assert [record.getMessage() for record in caplog.records] == [said]
+
+
+def test_a_program_for_which_it_does_not_suffice_alone_fails_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"):
+        built(2, monkeypatch)
+
+
+@pytest.mark.parametrize(("free", "at_once"), [(6.2, 5), (1.5, 1), (0.1, 1), (30.0, 8), (None, 8)])
+def test_as_many_chains_are_compiled_at_once_as_copies_of_the_largest_weights_fit(
+    free: float | None, at_once: int
+) -> None:
+    class Device:
+        platform = "gpu"
+
+        def memory_stats(self) -> dict[str, int] | None:
+            return None if free is None else {"bytes_limit": int(free * 2**30) + 9, "bytes_in_use": 9}
+
+    params = [types.SimpleNamespace(nbytes=2 * count) for count in (151936 * 4096, 4096)]  # 8B's LM head, a norm
+    assert warmup.num_chained(Device(), params) == at_once
