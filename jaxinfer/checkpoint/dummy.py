@@ -40,16 +40,16 @@ def dummy_params(spec_tree: Any, dtype: jax.typing.DTypeLike, seed: int, placeme
     """
     check_params_fit(spec_tree, dtype, placement)
 
-    def kind_of(spec: ParamSpec) -> _Kind:
-        return _Kind(spec.shape, np.dtype(dtype), spec.init, sharding_for(spec.partition, placement))
-
     leaves, structure = jax.tree.flatten_with_path(spec_tree, is_leaf=lambda node: isinstance(node, ParamSpec))
-    kinds = list({kind_of(spec): None for _, spec in leaves})
+    kinds = [_Kind(s.shape, np.dtype(dtype), s.init, sharding_for(s.partition, placement)) for _, s in leaves]
+    distinct = dict.fromkeys(kinds)
     with ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="random") as pool:
-        programs = dict(zip(kinds, pool.map(_program, kinds), strict=True))
-    keys = [np.uint32(zlib.crc32(jax.tree_util.keystr(path).encode(), seed % 2**32)) for path, _ in leaves]
-    made = [programs[kind_of(spec)](key) for key, (_, spec) in zip(keys, leaves, strict=True)]
-    return jax.tree.unflatten(structure, made)
+        programs = dict(zip(distinct, pool.map(_program, distinct), strict=True))
+
+    def made(path: tuple[Any, ...], kind: _Kind) -> jax.Array:
+        return programs[kind](np.uint32(zlib.crc32(jax.tree_util.keystr(path).encode(), seed % 2**32)))
+
+    return jax.tree.unflatten(structure, [made(path, kind) for (path, _), kind in zip(leaves, kinds, strict=True)])
 
 
 @functools.lru_cache(maxsize=64)

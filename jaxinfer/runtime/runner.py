@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxinfer.checkpoint.memory import available_device_bytes
 from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import Family
@@ -342,10 +343,9 @@ class DeviceRunner:
 
     def facts(self) -> DeviceFacts:
         """Safe from any thread. What memory is free is told of GPUs alone."""
-        found = self._device.memory_stats() if self._device.platform == "gpu" else None
-        if not found:
+        if self._device.platform != "gpu" or not self._device.memory_stats():
             return self._facts
-        free = {"free": found["bytes_limit"] - found["bytes_in_use"]}
+        free = {"free": available_device_bytes(self._device)}
         return dataclasses.replace(self._facts, memory_bytes=self._facts.memory_bytes | free)
 
     def _arrays_bytes(self) -> dict[str, int]:

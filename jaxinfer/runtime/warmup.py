@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
 import jax
 
+from jaxinfer.checkpoint.memory import available_device_bytes
 from jaxinfer.config import ExtendBucket
 from jaxinfer.errors import EngineError
 from jaxinfer.runtime.buckets import Decode
@@ -110,11 +111,10 @@ def num_chained(device: jax.Device, params: Params) -> int:
     XLA has little to compile of them, so all come to the LM head together, whose product is timed with a copy of its
     weights: 1.2 GiB each for 8B.
     """
-    stats = device.memory_stats() if device.platform == "gpu" else None
-    if not stats:
+    if device.platform != "gpu" or not device.memory_stats():
         return _MAX_THREADS
     largest = max(leaf.nbytes for leaf in jax.tree.leaves(params))
-    return max(1, min(_MAX_THREADS, (stats["bytes_limit"] - stats["bytes_in_use"]) // largest))
+    return max(1, min(_MAX_THREADS, available_device_bytes(device) // largest))
 
 
 def build(program: Program, device: jax.Device, cache: ExecutableCache | None, common: str) -> Built:
