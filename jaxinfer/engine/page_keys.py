@@ -1,13 +1,13 @@
 """PageKey: what a full page of the KV cache holds, as a hash chain, and how its pages are found again."""
 
-import dataclasses
 from array import array
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
+import msgspec
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class PageKey:
+
+class PageKey(msgspec.Struct, frozen=True, eq=False, gc=False):
     """What a full page holds: its tokens and, through `parent`, every token before them, down to the salt.
 
     digest: 128 bits over the whole chain. Digests find candidates; `same_chain` decides, since a digest may collide.

@@ -21,9 +21,8 @@ from jaxinfer_kernels import (
 _HOPPER = "9.0"
 MOSAIC_LINEAR_ROWS = 16  # up to so many, streaming the weights by our kernels beats XLA's (benchmarks/README.md)
 MOSAIC_BATCH_ROWS = 128  # and up to so many, multiplying by gate and up together
-CHAINED_ROWS = 256  # and in a chain up to so many, where a model is as narrow as
+CHAINED_ROWS = 256  # and in a chain up to so many, prompts' tokens too, where a model is as narrow as
 CHAINED_WIDTH = 2048  # this: 4,096 wide, cuBLAS is faster at 256 rows
-CHAINED_TOKENS = 128  # of a prompt's step whose layers are one chain, likewise
 MOSAIC_MANY_ROWS = 1024  # and from so many on, gate and up with what follows them
 
 

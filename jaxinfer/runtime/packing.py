@@ -63,11 +63,15 @@ class MaskColumn(enum.IntEnum):
 
 
 class DecodeColumn(enum.IntEnum):
-    """A row of the decode step. PAGE_ID 0: the row's page table stays as it is. Padding is all zeros."""
+    """A row of the decode step. PAGE_ID 0: the row's page table stays as it is. Padding is all zeros.
+
+    KEEP: in the first row, 1 if something looks at the step's logits after it.
+    """
 
     SLOT = 0
     PAGE_INDEX = 1
     PAGE_ID = 2
+    KEEP = 3
 
 
 class RowColumn(enum.IntEnum):
@@ -75,6 +79,7 @@ class RowColumn(enum.IntEnum):
 
     START: of its tokens in the step.    POSITION: of its first token, or -1 for a decode row (the device knows).
     LOGITS_ROW: which row of logits it samples from, or -1.    ADMIT: 1 if the sampling columns are to be stored.
+    KEEP: as in DecodeColumn.
     """
 
     SLOT = 0
@@ -83,6 +88,7 @@ class RowColumn(enum.IntEnum):
     POSITION = 3
     LOGITS_ROW = 4
     ADMIT = 5
+    KEEP = 6
 
 
 class PageColumn(enum.IntEnum):
@@ -102,6 +108,7 @@ class PieceColumn(enum.IntEnum):
 
 ROW_WIDTH = len(RowColumn) + len(SamplingColumn)
 DRAW_WIDTH = len(DrawColumn) + MAX_BANNED
+_MOST_PAGES = 160  # 10,240 tokens of a GPU's pages; an entry is 12 bytes of the step's upload
 NO_ID = 2**31 - 1  # beyond every vocabulary: a scatter drops it
 IN_PROMPT, MOST_COUNTED = 1 << 15, (1 << 15) - 1  # one token's count, u16: occurs in the prompt, times in the output
 
@@ -115,8 +122,9 @@ class ExtendLayout:
 
     @classmethod
     def of(cls, bucket: ExtendBucket, page_size: int) -> "ExtendLayout":
-        """Room for the pages that the step's own tokens open; a longer cached prefix goes ahead by itself."""
-        return cls(bucket, max(32, bucket.rows + bucket.tokens // page_size))
+        """Room for the pages that the step's own tokens open, and for those of some cached prefix; a longer one goes
+        ahead by itself, in a call of its own."""
+        return cls(bucket, max(_MOST_PAGES, bucket.rows + bucket.tokens // page_size))
 
     @property
     def rows_start(self) -> int:
@@ -198,7 +206,8 @@ def pack_decode(plan: Plan, batch: int) -> np.ndarray:
     out[: len(plan.rows), DecodeColumn.SLOT] = [row.slot for row in plan.rows]
     for i, row in enumerate(plan.rows):
         if row.new_pages:
-            out[i, DecodeColumn.PAGE_INDEX :] = row.new_pages[0]
+            out[i, DecodeColumn.PAGE_INDEX : DecodeColumn.PAGE_ID + 1] = row.new_pages[0]
+    out[0, DecodeColumn.KEEP] = plan.looks_at_logits
     return out
 
 
@@ -210,15 +219,16 @@ def pack_extend(plan: Plan, layout: ExtendLayout, updates: np.ndarray) -> np.nda
     for i, row in enumerate(plan.rows):
         position = -1 if row.tokens is None else row.start
         logits_row = sampled if row.sample else -1
-        columns.append((row.slot, start, row.count, position, logits_row, row.sampling is not None))
+        columns.append((row.slot, start, row.count, position, logits_row, row.sampling is not None, 0))
         if row.sampling is not None:
             rows[i, len(RowColumn) :] = sampling_columns(row.sampling)
         if row.tokens is not None:
             out[start : start + row.count] = row.tokens
         start += row.count
         sampled += row.sample
-    columns.extend([(0, start, 0, 0, -1, 0)] * (layout.bucket.rows - len(plan.rows)))
+    columns.extend([(0, start, 0, 0, -1, 0, 0)] * (layout.bucket.rows - len(plan.rows)))
     rows[:, : len(RowColumn)] = columns
+    rows[0, RowColumn.KEEP] = plan.looks_at_logits
     out[layout.pages_start : layout.pages_start + updates.size] = updates.reshape(-1)
     return out
 

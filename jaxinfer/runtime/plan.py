@@ -173,6 +173,11 @@ class Plan:
         """Whether some row waits for a mask of what may be drawn."""
         return any([row.masked for row in self.rows])
 
+    @property
+    def looks_at_logits(self) -> bool:
+        """Whether more is wanted of the logits than each row's largest."""
+        return self.sampler is not Sampler.LARGEST or self.wants_logprobs or self.is_masked
+
 
 @dataclasses.dataclass(slots=True)
 class Logprobs:

@@ -19,7 +19,6 @@ from jaxinfer.models.ops import CHAINED, CHAINED_BATCH, MOSAIC, MOSAIC_BATCH, MO
 from jaxinfer.models.registry import Family
 from jaxinfer.runtime.backends import (
     CHAINED_ROWS,
-    CHAINED_TOKENS,
     CHAINED_WIDTH,
     MOSAIC_BATCH_ROWS,
     MOSAIC_LINEAR_ROWS,
@@ -33,7 +32,7 @@ from jaxinfer.runtime.controls import logprobs
 from jaxinfer.runtime.packing import ROW_WIDTH, DecodeColumn, ExtendLayout, PageColumn, PieceColumn, RowColumn
 from jaxinfer.runtime.sampler import largest_id
 from jaxinfer.runtime.state import DeviceState
-from jaxinfer_kernels import mosaic_decode, mosaic_extend, mosaic_gate_up, mosaic_rotate
+from jaxinfer_kernels import mosaic_decode, mosaic_extend, mosaic_gate_up, mosaic_largest, mosaic_rotate
 from jaxinfer_kernels.decode_attention import decode_attention
 from jaxinfer_kernels.extend_attention import extend_attention
 from jaxinfer_kernels.mosaic_decode_plan import DEFAULT, IN_CHAIN
@@ -98,7 +97,7 @@ def decode(
     attention = Joined(joined) if joins else attend
     hidden, (k, v) = model.family.forward(model.config, params, tokens, positions, kv, attention, linears)
     slots, live, positions, hidden = (rows[:batch] for rows in (slots, live, positions, hidden))
-    stored, drawn = _head(model, params, state.logits, hidden)
+    stored, drawn = _head(model, params, state.logits, hidden, upload[0, DecodeColumn.KEEP])
     state = state.replace(
         k=k,
         v=v,
@@ -166,7 +165,8 @@ def extend(
         next_pos=state.next_pos.at[slots].set(jnp.where(slots > 0, lengths, 0)),
         hidden=_first_rows(state.hidden, hidden),
     )
-    state, drawn = _sample_rows(model, bucket, params, state, last_hidden, slots, logits_rows)
+    keep = rows[0, RowColumn.KEEP]
+    state, drawn = _sample_rows(model, bucket, params, state, last_hidden, slots, logits_rows, keep)
     return _with_result(state, ("last_token", "next_pos", "hidden"), drawn, last_hidden)
 
 
@@ -207,7 +207,7 @@ def _chains(model: Model, bucket: ExtendBucket) -> bool:
     return (
         model.backends.launches is Launches.CHAINED
         and model.backends.extend_attention is Backend.MOSAIC
-        and mosaic_extend.ROWS <= bucket.tokens <= CHAINED_TOKENS
+        and mosaic_extend.ROWS <= bucket.tokens <= _most_chained(model)
         and bucket.tokens % 8 == 0
         and bucket.rows <= mosaic_extend.FEW_ROWS
     )
@@ -217,12 +217,16 @@ def _linears(model: Model, rows: int, launches: Launches) -> Linears:
     if rows >= MOSAIC_MANY_ROWS:
         many = model.backends.extend_linear is Backend.MOSAIC and rows % mosaic_gate_up.TILE_ROWS == 0
         return MOSAIC_MANY if many else XLA
-    narrow = launches is Launches.CHAINED and model.config.hidden_size <= CHAINED_WIDTH
-    most = CHAINED_ROWS if narrow else MOSAIC_BATCH_ROWS
+    most = _most_chained(model) if launches is Launches.CHAINED else MOSAIC_BATCH_ROWS
     if model.backends.decode_linear is not Backend.MOSAIC or rows > most:
         return XLA
     single, chained = (MOSAIC, CHAINED) if rows <= MOSAIC_LINEAR_ROWS else (MOSAIC_BATCH, CHAINED_BATCH)
     return chained if launches is Launches.CHAINED else single
+
+
+def _most_chained(model: Model) -> int:
+    """Rows, or tokens of a few prompts, up to which a step's layers can be a chain."""
+    return CHAINED_ROWS if model.config.hidden_size <= CHAINED_WIDTH else MOSAIC_BATCH_ROWS
 
 
 def set_pages(page_table: jax.Array, updates: jax.Array) -> jax.Array:
@@ -286,6 +290,7 @@ def _sample_rows(
     last_hidden: jax.Array,
     slots: jax.Array,
     logits_rows: jax.Array,
+    keep: jax.Array,
 ) -> tuple[DeviceState, jax.Array]:
     """Logits for the rows that sample, a token for each, stored under its slot. Returns state, i32[R]."""
     sampling = logits_rows >= 0
@@ -294,17 +299,25 @@ def _sample_rows(
         .at[jnp.where(sampling, logits_rows, bucket.logits)]
         .set(jnp.arange(bucket.rows, dtype=jnp.int32), mode="drop")
     )  # [L]; unused rows of logits repeat row 0
-    stored, largest = _head(model, params, state.logits, last_hidden[row_of])
+    stored, largest = _head(model, params, state.logits, last_hidden[row_of], keep)
     drawn = largest[jnp.maximum(logits_rows, 0)]  # [R]
     kept = jnp.where(sampling, slots, 0)
     last_token = state.last_token.at[kept].set(jnp.where(kept > 0, drawn, 0))
     return state.replace(last_token=last_token, logits=stored), drawn
 
 
-def _head(model: Model, params: Params, kept: jax.Array, hidden: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """kept f32[L, V] with the logits of hidden [R, D] as its first rows, and where each is largest, i32[R]."""
+def _head(
+    model: Model, params: Params, kept: jax.Array, hidden: jax.Array, keep: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """kept f32[L, V] with the logits of hidden [R, D] as its first rows, and where each is largest, i32[R].
+
+    keep: i32[]; 0 if nothing looks at the logits after the step: then `kept` may stay as it is.
+    """
     # Computed once: XLA would rather do it a second time than copy the result into the state.
     logits = jax.lax.optimization_barrier(model.family.unembed(model.config, params, hidden))
+    if model.backends.decode_linear is Backend.MOSAIC and mosaic_largest.supported(*logits.shape):
+        drawn, stored = mosaic_largest.largest_id(logits, kept, keep)
+        return stored, drawn
     # Beside what follows, XLA would copy them while it computes tokens, and no CUDA graph could hold the end of the
     # step: the copy would end only after the tokens' way to the host, which no graph holds.
     stored = jax.lax.optimization_barrier(_first_rows(kept, logits))

@@ -21,7 +21,6 @@ from jaxinfer.models.registry import dense
 from jaxinfer.runtime import step
 from jaxinfer.runtime.backends import (
     CHAINED_ROWS,
-    CHAINED_TOKENS,
     CHAINED_WIDTH,
     MOSAIC_BATCH_ROWS,
     MOSAIC_LINEAR_ROWS,
@@ -39,7 +38,7 @@ from tests.support.teacher_forced import model_of
 
 ALL_MOSAIC = Backends(Backend.MOSAIC, Backend.MOSAIC, Backend.MOSAIC, Backend.MOSAIC)
 CHAINED = dataclasses.replace(ALL_MOSAIC, launches=Launches.CHAINED)
-MODEL = dataclasses.replace(model_of(6, 2, 128, qk_norm=True, hidden=256, num_layers=2), vocab_size=1024)
+MODEL = dataclasses.replace(model_of(6, 2, 128, qk_norm=True, hidden=256, num_layers=2), vocab_size=512)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,14 +150,14 @@ def test_people_read_one_row_an_op():
 # The steps
 
 
-def limits(rows: int, tokens: int = 128) -> Limits:
+def limits(rows: int, tokens: int = 128, model: ModelConfig = MODEL) -> Limits:
     return Limits(
         max_model_len=512,
         max_num_seqs=rows,
         max_num_batched_tokens=tokens,
         page_size=64,
         num_pages=20,
-        vocab_size=MODEL.vocab_size,
+        vocab_size=model.vocab_size,
         decode_buckets=(rows,),
         extend_buckets=(ExtendBucket(tokens, rows, rows),),
     )
@@ -167,7 +166,8 @@ def limits(rows: int, tokens: int = 128) -> Limits:
 def avals(rows: int, tokens: int = 128, model: ModelConfig = MODEL) -> tuple[object, DeviceState]:
     """Of the parameters and of the state."""
     make = functools.partial(dummy_params, dense.parameters(model), "bfloat16", 0, jax.devices("cpu")[0])
-    return jax.eval_shape(make), jax.eval_shape(functools.partial(init_state, limits(rows, tokens), model, "bfloat16"))
+    state = functools.partial(init_state, limits(rows, tokens, model), model, "bfloat16")
+    return jax.eval_shape(make), jax.eval_shape(state)
 
 
 def kernels_of(function: object, *arguments: object) -> tuple[int, int]:
@@ -207,9 +207,19 @@ def test_a_decode_step_has_the_chosen_kernels(backends, rows, kernels):
     assert kernels_of_decode(backends, rows) == (kernels, 0)
 
 
-def kernels_of_decode(backends: Backends, rows: int) -> tuple[int, int]:
-    decode = functools.partial(step.decode, step.Model(MODEL, dense, backends), None)
-    return kernels_of(decode, *avals(rows), jax.ShapeDtypeStruct((rows, len(DecodeColumn)), jnp.int32))
+def kernels_of_decode(backends: Backends, rows: int, model: ModelConfig = MODEL) -> tuple[int, int]:
+    decode = functools.partial(step.decode, step.Model(model, dense, backends), None)
+    return kernels_of(decode, *avals(rows, model=model), jax.ShapeDtypeStruct((rows, len(DecodeColumn)), jnp.int32))
+
+
+@pytest.mark.parametrize(
+    ("backends", "rows", "kernels"),
+    [(ALL_MOSAIC, 8, 1), (ALL_MOSAIC, 9, 0), (Backends(decode_attention=Backend.MOSAIC), 8, 0)],
+    ids=named,
+)
+def test_the_largest_of_many_logits_are_found_by_a_kernel_of_its_own(backends, rows, kernels):
+    few, _ = kernels_of_decode(backends, rows)
+    assert kernels_of_decode(backends, rows, changed(vocab_size=1024)) == (few + kernels, 0)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +245,7 @@ def test_a_decode_step_of_more_rows_is_no_chain():
         (ALL_MOSAIC, 128, 9, EXTEND + 1 + BATCH),  # rows of one token go together through the decode attention
         (Backends(decode_attention=Backend.MOSAIC, decode_linear=Backend.MOSAIC), 128, 9, BATCH),
         (Backends(decode_attention=Backend.MOSAIC), 128, 9, 0),
-        (CHAINED, 2 * CHAINED_TOKENS, 8, EXTEND),
+        (CHAINED, 2 * CHAINED_ROWS, 8, EXTEND),
         (CHAINED, 128, 9, EXTEND + 1 + BATCH),
     ],
     ids=named,
@@ -251,9 +261,16 @@ def kernels_of_extend(backends: Backends, tokens: int, rows: int, model: ModelCo
     return kernels_of(extend, *avals(rows, tokens, model), upload)
 
 
-@pytest.mark.parametrize("width", [MODEL.hidden_size, CHAINED_WIDTH + 256])
-def test_all_layers_of_a_short_prompt_s_step_are_one_chain(width):
-    assert kernels_of_extend(CHAINED, CHAINED_TOKENS, 8, changed(hidden_size=width)) == (0, 1)
+@pytest.mark.parametrize(
+    ("width", "tokens", "kernels"),
+    [
+        (MODEL.hidden_size, CHAINED_ROWS, (0, 1)),
+        (CHAINED_WIDTH + 256, MOSAIC_BATCH_ROWS, (0, 1)),
+        (CHAINED_WIDTH + 256, CHAINED_ROWS, (EXTEND, 0)),
+    ],
+)
+def test_all_layers_of_a_short_prompt_s_step_are_one_chain(width, tokens, kernels):
+    assert kernels_of_extend(CHAINED, tokens, 8, changed(hidden_size=width)) == kernels
 
 
 INTERPRET = plgpu.InterpretGPUParams()

@@ -7,6 +7,7 @@ from jaxinfer.runtime.mask_table import Masks
 from jaxinfer.runtime.packing import (
     NO_ID,
     ROW_WIDTH,
+    DecodeColumn,
     ExtendLayout,
     RowColumn,
     SamplingColumn,
@@ -35,7 +36,9 @@ def test_sampling_survives_the_bit_casts() -> None:
 
 def test_decode_rows_carry_slot_and_at_most_one_page() -> None:
     plan = Plan([Row(3, 10, 1), Row(1, 16, 1, new_pages=[(1, 44)])])
-    np.testing.assert_array_equal(pack_decode(plan, 4), [[3, 0, 0], [1, 1, 44], [0, 0, 0], [0, 0, 0]])
+    np.testing.assert_array_equal(
+        pack_decode(plan, 4)[:, : DecodeColumn.KEEP], [[3, 0, 0], [1, 1, 44], [0, 0, 0], [0, 0, 0]]
+    )
 
 
 def test_an_extend_step_lies_where_its_layout_says() -> None:
@@ -52,7 +55,7 @@ def test_an_extend_step_lies_where_its_layout_says() -> None:
     assert upload.shape == (layout.size,)
     np.testing.assert_array_equal(upload[:10], [7, 8, 9, 0, 1, 2, 0, 0, 0, 0])
     rows = upload[layout.rows_start : layout.pages_start].reshape(4, ROW_WIDTH)
-    expected = [(2, 0, 3, 16, -1, 1), (4, 3, 1, -1, 0, 0), (1, 4, 2, 0, 1, 0), (0, 6, 0, 0, -1, 0)]
+    expected = [(2, 0, 3, 16, -1, 1, 0), (4, 3, 1, -1, 0, 0, 0), (1, 4, 2, 0, 1, 0, 0), (0, 6, 0, 0, -1, 0, 0)]
     np.testing.assert_array_equal(rows[:, : len(RowColumn)], expected)
     np.testing.assert_array_equal(rows[0, len(RowColumn) :], sampling_columns(ODD))
     assert not rows[1:, len(RowColumn) :].any()

@@ -15,7 +15,7 @@ from jaxinfer.models.dense import Params
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import buckets, packing, step
 from jaxinfer.runtime.backends import Launches
-from jaxinfer.runtime.packing import ExtendLayout
+from jaxinfer.runtime.packing import DecodeColumn, ExtendLayout
 from jaxinfer.runtime.plan import Plan, Row
 from jaxinfer.runtime.state import DeviceState, init_state
 from jaxinfer_kernels import chain_calls
@@ -145,6 +145,7 @@ def _step(
     """A step as it ships, fed with last_token i32[slots + 1], and the logits of all its tokens."""
     state = state.replace(last_token=last_token)
     if bucket is None:
+        upload = upload.at[0, DecodeColumn.KEEP].set(1)
         state, packed = step.decode(model, None, params, state, upload)
         return state, packed, state.logits[: len(upload)]
     state, packed = step.extend(model, bucket, params, state, upload)
