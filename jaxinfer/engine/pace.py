@@ -5,7 +5,7 @@ import collections
 from jaxinfer.config import Limits
 from jaxinfer.engine.sequence import Sequence
 
-_LONGEST_S = 0.055  # a step that answers wait for, which somebody reads
+_LONGEST_S = 0.040  # a step that answers wait for, which somebody reads
 _LEAST_TOKENS = 512  # with fewer a device has too little to do
 _UNKNOWN_TOKENS = 2048  # until a step was timed
 _STEP_TOKENS = 512  # what a step costs beside its tokens, as tokens: 2.5 ms of a 1.5B model on an H200

@@ -8,7 +8,7 @@ from jaxinfer.engine.sequence import Request
 from tests.engine.client import Client
 from tests.engine.device import VOCAB, make_limits
 
-SIZES = (64, 256, 512, 1024, 2048, 4096, 8192)
+SIZES = (64, 256, 512, 1024, 1536, 2048, 4096, 8192)
 
 
 def large(**changes: object) -> Limits:
@@ -27,12 +27,12 @@ def prompt(count: int, start: int = 0) -> tuple[int, ...]:
     ("steps", "tokens"),
     [
         ([], 2048),
-        ([(8192, 0.205)], 2048),  # 8B on an H200: 25 us a token
+        ([(8192, 0.205)], 1536),  # 8B on an H200: 25 us a token
         ([(8192, 0.036)], 8192),  # 1.5B
         ([(8192, 1.0)], 512),
         ([(100, 5.0)], 2048),  # says nothing about large steps
-        ([(600, 0.02)], 2048),  # computed as 1,024: 20 us a token
-        ([(8192, 0.205), (2048, 4.0), (2048, 0.05)], 2048),  # one hiccup
+        ([(600, 0.018)], 2048),  # computed as 1,024: 18 us a token
+        ([(8192, 0.205), (2048, 4.0), (2048, 0.05)], 1536),  # one hiccup
         ([(8192, 0.036)] + [(2048, 0.2)] * 4, 512),  # slower for good
     ],
 )
@@ -48,17 +48,17 @@ def test_a_step_of_many_rows_is_as_large_as_one_that_was_compiled_for_them():
     buckets = [ExtendBucket(size, 8, 8) for size in SIZES] + [ExtendBucket(size, 256, 256) for size in (1024, 4096)]
     pace = Pace(large(extend_buckets=tuple(buckets)))
     pace.add(8192, 8, 0.205)
-    assert pace.num_tokens(8) == 2048
+    assert pace.num_tokens(8) == 1536
     assert pace.num_tokens(9) == 1024
     for _ in range(4):
         pace.add(2048, 9, 0.09)  # computed as 4,096: 22 us a token
-    assert pace.num_tokens(8) == 2048
+    assert pace.num_tokens(8) == 1536
 
 
 def test_without_sizes_a_step_has_the_tokens_that_fit():
     pace = Pace(large(extend_buckets=()))
     pace.add(8192, 8, 0.22)
-    assert pace.num_tokens(8) == 2048
+    assert pace.num_tokens(8) == 1489
     pace.add(8192, 8, 0.0)  # a dry run
     assert pace.num_tokens(8) == 8192
 
@@ -85,7 +85,7 @@ def play(limits: Limits, *prompts: Request, stream: bool) -> list[int]:
 
 
 def test_a_long_prompt_beside_a_stream_comes_in_short_steps():
-    assert play(large(), Request("long", prompt(4000, 1), 1), stream=True) == [2048, 1954]
+    assert play(large(), Request("long", prompt(4000, 1), 1), stream=True) == [1536, 1536, 931]
 
 
 def test_a_long_prompt_that_nobody_waits_behind_comes_whole():
@@ -96,10 +96,10 @@ def test_a_long_prompt_that_nobody_waits_behind_comes_whole():
     ("tokens", "steps"),
     [
         (600, [600]),  # 1,024 are computed, as 512 and 512 would be
-        (1100, [1024, 76]),
+        (1100, [1100]),  # in 1,536, as 1,024 and 256 would be
         (2100, [2048, 52]),  # instead of 4,096
         (2900, [2048, 852]),
-        (3500, [3500]),
+        (3600, [3600]),
     ],
 )
 def test_a_prompt_little_longer_than_a_compiled_step_leaves_the_rest_to_another(tokens, steps):
@@ -110,7 +110,7 @@ def test_a_prompt_little_longer_than_a_compiled_step_leaves_the_rest_to_another(
 def test_prompts_that_come_together_answer_one_after_the_other():
     prompts = [Request(str(i), prompt(1000, i), 5) for i in range(4)]
     steps = play(large(), *prompts, stream=False)
-    assert max(steps) == 2048
+    assert max(steps) == 1536
     assert sum(steps) >= 4000
 
 
@@ -121,7 +121,7 @@ def test_requests_that_nobody_reads_along_share_the_largest_steps():
 
 def test_a_batch_holds_up_no_stream():
     prompts = [Request(str(i), prompt(2000, i), 1, bulk=True) for i in range(4)]
-    assert max(play(large(), *prompts, stream=True)) == 2048
+    assert max(play(large(), *prompts, stream=True)) == 1536
 
 
 @pytest.mark.parametrize("change", [{"enable_chunked_prefill": False}, {"scheduling": "static"}])
