@@ -1,8 +1,8 @@
 """How long does one step take alone, outside the engine, and in which kernels?
 
-Random weights, the runner that ships, one step ahead of the host. Does the size of the pool matter, or pages that lie
-apart? Then --pages and --shuffled say so. STEP is decode:ROWS:CONTEXT or extend:TOKENS:ROWS:PREFIX, the tokens dealt
-evenly to the rows, each behind a prefix that is in the pages already.
+Random weights, keys, values and tokens, the runner that ships, one step ahead of the host. Does the size of the pool
+matter, or pages that lie apart? Then --pages and --shuffled say so. STEP is decode:ROWS:CONTEXT or
+extend:TOKENS:ROWS:PREFIX, the tokens dealt evenly to the rows, each behind a prefix that is in the pages already.
 
     PYTHONPATH=.:kernels python benchmarks/step.py 1.5b decode:256:1024 extend:8192:1:0 [--pages 6000] [--shuffled]
         [--single]
@@ -10,6 +10,7 @@ evenly to the rows, each behind a prefix that is in the pages already.
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import tempfile
 import time
@@ -66,7 +67,8 @@ def plans(runner: DeviceRunner, spec: str, shuffled: bool) -> "itertools.chain[P
 
 
 def place(runner: DeviceRunner, rows: int, position: int, length: int, shuffled: bool) -> None:
-    """Give slots 1 to `rows` pages for `length` tokens each, and decode rows their position."""
+    """Give slots 1 to `rows` pages for `length` tokens each, random keys, values and last tokens, and decode rows their
+    position. Zeros everywhere would need less power, and a card at its limit would seem faster than it is."""
     state, each = runner._state, -(-length // runner.limits.page_size)
     table, next_pos = np.zeros(state.page_table.shape, np.int32), np.zeros(state.next_pos.shape, np.int32)
     if rows * each >= runner.limits.num_pages:
@@ -76,8 +78,20 @@ def place(runner: DeviceRunner, rows: int, position: int, length: int, shuffled:
         ids = np.random.default_rng(0).permutation(ids)
     table[1 : rows + 1, :each] = ids[: rows * each].reshape(rows, each)
     next_pos[1 : rows + 1] = position
-    moved = (jax.device_put(x, state.next_pos.sharding) for x in (table, next_pos))
-    runner._state = state.replace(**dict(zip(("page_table", "next_pos"), moved, strict=True)))
+    last_token = np.random.default_rng(1).integers(0, runner.limits.vocab_size, next_pos.shape, np.int32)
+    moved = (jax.device_put(x, state.next_pos.sharding) for x in (table, next_pos, last_token))
+    found = dict(zip(("page_table", "next_pos", "last_token"), moved, strict=True))
+    runner._state = state.replace(k=randomized(state.k), v=randomized(state.v), **found)
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def randomized(pages: jax.Array) -> jax.Array:
+    """[L, P, K, page, H], the pages of a layer all alike: the memory has no room for other bits to be made at once."""
+
+    def layer(i: int, pages: jax.Array) -> jax.Array:
+        return pages.at[i].set(jax.random.normal(jax.random.key(i), pages.shape[2:], pages.dtype))
+
+    return jax.lax.fori_loop(0, len(pages), layer, pages)
 
 
 def run(runner: DeviceRunner, some: "itertools.islice[Plan]") -> float:
