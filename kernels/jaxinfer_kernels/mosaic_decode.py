@@ -199,13 +199,14 @@ def _kernel(
     count = jnp.maximum(jnp.minimum(share, blocks - first), 0)  # blocks of this CTA
     last_page = lax.div(length - 1, I32(plan.page))
 
-    def fetch(i: jax.Array | int) -> None:
+    def fetch(name: str, ref: Ref, i: jax.Array | int) -> None:
         stage = lax.rem(I32(i), I32(stages))
         for j in range(per_block):
             page = table_ref[slot, jnp.minimum((first + i) * per_block + j, last_page)]
-            for ref, name in ((k_ref, "k"), (v_ref, "v")):
-                place = smem[name].at[stage, pl.ds(j * plan.page, plan.page)]
-                plgpu.copy_gmem_to_smem(ref.at[layer, page, head], place, smem[f"{name}_ready"].at[stage])
+            place = smem[name].at[stage, pl.ds(j * plan.page, plan.page)]
+            plgpu.copy_gmem_to_smem(ref.at[layer, page, head], place, smem[f"{name}_ready"].at[stage])
+
+    fetch_keys, fetch_values = functools.partial(fetch, "k", k_ref), functools.partial(fetch, "v", v_ref)
 
     def step(i: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         stage, start = lax.rem(i, I32(stages)), (first + i) * block
@@ -218,12 +219,10 @@ def _kernel(
 
         acc, weights, row_max, row_sum = _fold_scores(plan, smem, stage, length - start, carry)
         smem["weights"].T[...] = _transposed(plan, weights)
-        plgpu.commit_smem()  # every warp is past the product of the step before, whose stage can be filled again
-
-        @pl.when((i > 0) & (i - 1 + stages < count))
-        def _():
-            fetch(i - 1 + stages)
-
+        # Every warp is past this step's product of keys and the one of values before: both stages can be filled again.
+        plgpu.commit_smem()
+        pl.when(i + stages < count)(functools.partial(fetch_keys, i + stages))
+        pl.when((i > 0) & (i - 1 + stages < count))(functools.partial(fetch_values, i - 1 + stages))
         plgpu.barrier_wait(smem["v_ready"].at[stage])
 
         @pl.when(start + block >= length)
@@ -234,7 +233,8 @@ def _kernel(
         return _add_values(plan, smem, stage, acc), row_max, row_sum
 
     for i in range(stages):
-        pl.when(i < count)(functools.partial(fetch, i))
+        pl.when(i < count)(functools.partial(fetch_keys, i))
+        pl.when(i < count)(functools.partial(fetch_values, i))
     if plan.pdl:
         plgpu.griddepcontrol_launch_dependents()
         plgpu.griddepcontrol_wait()
