@@ -10,6 +10,7 @@ Bound by memory: it must read `2 * sum(lengths) * K * H * itemsize` bytes; that 
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -199,16 +200,23 @@ def _kernel(
     count = jnp.maximum(jnp.minimum(share, blocks - first), 0)  # blocks of this CTA
     last_page = lax.div(length - 1, I32(plan.page))
 
-    def fetch(name: str, ref: Ref, i: jax.Array | int) -> None:
+    def pages_of(i: jax.Array | int) -> list[jax.Array]:
+        """A block's page ids; some page's for a block that this CTA does not have."""
+        indices = [jnp.minimum((first + i) * per_block + j, last_page) for j in range(per_block)]
+        return [table_ref[slot, index] for index in indices]
+
+    def fetch(name: str, ref: Ref, i: jax.Array | int, pages: Sequence[jax.Array]) -> None:
         stage = lax.rem(I32(i), I32(stages))
-        for j in range(per_block):
-            page = table_ref[slot, jnp.minimum((first + i) * per_block + j, last_page)]
+        for j, page in enumerate(pages):
             place = smem[name].at[stage, pl.ds(j * plan.page, plan.page)]
             plgpu.copy_gmem_to_smem(ref.at[layer, page, head], place, smem[f"{name}_ready"].at[stage])
 
     fetch_keys, fetch_values = functools.partial(fetch, "k", k_ref), functools.partial(fetch, "v", v_ref)
 
-    def step(i: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    def step(i: jax.Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        # Looked up a step before they are needed: the table's memory answers after half of a step.
+        *sums, of_values, of_keys = carry
+        following = pages_of(i + stages + 1)
         stage, start = lax.rem(i, I32(stages)), (first + i) * block
         plgpu.barrier_wait(smem["k_ready"].at[stage])
         if plan.write:
@@ -217,12 +225,12 @@ def _kernel(
             def _():
                 _patch(plan, smem["k"].at[stage], smem["new"].at[0], length - 1 - start, zeros=False)
 
-        acc, weights, row_max, row_sum = _fold_scores(plan, smem, stage, length - start, carry)
+        acc, weights, row_max, row_sum = _fold_scores(plan, smem, stage, length - start, sums)
         smem["weights"].T[...] = _transposed(plan, weights)
         # Every warp is past this step's product of keys and the one of values before: both stages can be filled again.
         plgpu.commit_smem()
-        pl.when(i + stages < count)(functools.partial(fetch_keys, i + stages))
-        pl.when((i > 0) & (i - 1 + stages < count))(functools.partial(fetch_values, i - 1 + stages))
+        pl.when(i + stages < count)(functools.partial(fetch_keys, i + stages, of_keys))
+        pl.when((i > 0) & (i - 1 + stages < count))(functools.partial(fetch_values, i - 1 + stages, of_values))
         plgpu.barrier_wait(smem["v_ready"].at[stage])
 
         @pl.when(start + block >= length)
@@ -230,11 +238,13 @@ def _kernel(
             new = smem["new"].at[1] if plan.write else None
             _patch(plan, smem["v"].at[stage], new, length - start - int(plan.write), zeros=True)
 
-        return _add_values(plan, smem, stage, acc), row_max, row_sum
+        return _add_values(plan, smem, stage, acc), row_max, row_sum, of_keys, following
 
     for i in range(stages):
-        pl.when(i < count)(functools.partial(fetch_keys, i))
-        pl.when(i < count)(functools.partial(fetch_values, i))
+        pages = pages_of(i)
+        pl.when(i < count)(functools.partial(fetch_keys, i, pages))
+        pl.when(i < count)(functools.partial(fetch_values, i, pages))
+    ahead = pages_of(stages)
     if plan.pdl:
         plgpu.griddepcontrol_launch_dependents()
         plgpu.griddepcontrol_wait()
@@ -244,7 +254,7 @@ def _kernel(
         fetch_newest(plan, smem, newest_refs, row, head, layer)
         prepare(plan, smem)
 
-    acc, row_max, row_sum = lax.fori_loop(0, count, step, _nothing(plan))
+    acc, row_max, row_sum, *_ = lax.fori_loop(0, count, step, (*_nothing(plan), ahead, ahead))
 
     def store_newest() -> None:
         page, place = table_ref[slot, last_page], lax.rem(length - 1, I32(plan.page))
@@ -310,7 +320,7 @@ def _patch(plan: Plan, tile_ref: Ref, new_ref: Ref | None, place: jax.Array, *, 
 
 
 def _fold_scores(
-    plan: Plan, smem: Smem, stage: jax.Array, visible: jax.Array, carry: tuple[jax.Array, ...]
+    plan: Plan, smem: Smem, stage: jax.Array, visible: jax.Array, carry: Sequence[jax.Array]
 ) -> tuple[jax.Array, ...]:
     """Score one block's keys, of which the first `visible` count: acc rescaled, weights, row_max, row_sum."""
     acc, row_max, row_sum = carry
