@@ -1,7 +1,6 @@
 """From an EngineConfig to a running engine: resolve, plan memory, load, compile; whatever is slow reports progress."""
 
 import dataclasses
-import gc
 import threading
 import time
 from concurrent.futures import Future
@@ -69,8 +68,6 @@ def _warm_up(runner: DeviceRunner, cache: ExecutableCache | None, on_event: OnEv
     def work() -> None:
         try:
             runner.warm_up(tell, cache)
-            gc.collect()  # the user's, in this process: what is frozen is never looked at again
-            gc.freeze()  # what a start builds stays; to look through it takes 0.1 s, in which no step is planned
         except BaseException as error:
             warming.set_exception(error)
         else:
