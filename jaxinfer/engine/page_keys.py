@@ -7,11 +7,12 @@ from hashlib import blake2b
 import msgspec
 
 
-class PageKey(msgspec.Struct, frozen=True, eq=False, gc=False):
+class PageKey(msgspec.Struct, frozen=True, eq=False):
     """What a full page holds: its tokens and, through `parent`, every token before them, down to the salt.
 
     digest: 128 bits over the whole chain. Digests find candidates; `same_chain` decides, since a digest may collide.
     tokens: the page's ids as native 32-bit integers; the salt's bytes in a root, whose parent is None.
+    No gc=False: a long chain of what the collector does not see is freed by recursion, and overflows the stack.
     """
 
     digest: bytes

@@ -1,6 +1,8 @@
 """PagePool: ownership, keys and reuse, without a scheduler."""
 
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -290,3 +292,15 @@ def test_random_sessions_keep_the_invariants():
             case 5 if rng.random() < 0.3:
                 pool.forget(name)
         pool.check(running)
+
+
+def test_the_keys_of_a_very_long_prompt_are_let_go_one_after_the_other() -> None:
+    """A chain that is freed by recursion, a key within the key after it, overflows the stack and ends the process."""
+    program = (
+        "from jaxinfer.engine.page_keys import PageKey, root_key\n"
+        "key = root_key('')\n"
+        "for _ in range(1_000_000):\n"
+        "    key = PageKey(b'', b'', key)\n"
+        "del key\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
