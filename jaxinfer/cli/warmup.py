@@ -35,6 +35,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
 
         # a compiled step depends on the shapes of the weights alone, so none are read or downloaded
         core = start_core(dataclasses.replace(resolved.config, load_format="dummy"), listen)
+        core.warming.result()
     core.close()
     for line in report(compiled):
         click.echo(line)

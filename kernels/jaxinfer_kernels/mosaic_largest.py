@@ -12,7 +12,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, F32, I32, Ref, named
+from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, F32, I32, Ref, named, store
 from jaxinfer_kernels.mosaic_linear_plan import row_layout
 
 ROWS, WIDTH = 8, 64  # of a tile, which a warpgroup holds in its registers
@@ -66,8 +66,8 @@ def _kernel(keep_ref: Ref, kept_ref: Ref, logits_ref: Ref, values_ref: Ref, ids_
         best, at = jnp.where(larger, tile, best), jnp.where(larger, ids + i * WIDTH, at)
     highest = best.max(axis=1)
     is_highest = best == plgpu.layout_cast(lax.broadcast_in_dim(highest, shape, [0]), layout)
-    values_ref[chunk, rows] = highest
-    ids_ref[chunk, rows] = jnp.where(is_highest, at, I32(width - 1)).min(axis=1)
+    store(values_ref.at[chunk, rows], highest)
+    store(ids_ref.at[chunk, rows], jnp.where(is_highest, at, I32(width - 1)).min(axis=1))
 
     @pl.when(keep_ref[0] > 0)
     def _():

@@ -298,10 +298,10 @@ def test_few_rows_are_padded_for_the_linears_and_padding_leaves_no_trace():
 
     cpu = jax.devices("cpu")[0]
     params = dummy_params(dense.parameters(model), "bfloat16", 0, cpu)
-    state = init_state(limits(3), model, "bfloat16")
+    state = init_state(limits(3, model=model), model, "bfloat16")
     state = state.replace(last_token=jnp.arange(4, dtype=jnp.int32) * 7, next_pos=jnp.array([0, 1, 9, 0], jnp.int32))
     state = state.replace(k=state.k + jnp.bfloat16(1), v=state.v + jnp.bfloat16(1), page_table=state.page_table + 5)
-    upload = jnp.array([[2, 0, 3], [3, 0, 4], [0, 0, 0]], jnp.int32)
+    upload = jnp.array([[2, 0, 3, 1], [3, 0, 4, 0], [0, 0, 0, 0]], jnp.int32)
     padded = step.Model(model, dataclasses.replace(dense, forward=forward), Backends(decode_linear=Backend.MOSAIC))
     wanted, expected = step.decode(step.Model(model, dense), None, params, state, upload)
     got, drawn = jax.block_until_ready(step.decode(padded, None, params, state, upload))
