@@ -10,7 +10,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from jaxinfer_kernels.mosaic_decode_plan import F32, Layout, Plan, Ref, Smem
+from jaxinfer_kernels.mosaic_decode_plan import F32, Plan, Ref, Smem
+from jaxinfer_kernels.mosaic_linear_plan import row_layout
 
 
 class Turned(Protocol):
@@ -24,17 +25,6 @@ class Turned(Protocol):
 
     @property
     def norm_eps(self) -> float | None: ...
-
-
-def _row_layout(width: int) -> Layout:
-    """A tile [8 n, width] spread so that a warp holds two whole rows: sums along them stay inside it.
-
-    No lane holds 32 bits of bf16: for those jax 0.11.2 turns to ldmatrix, which is made for the layouts of wgmma.
-    """
-    lanes = 16 if width == 64 else 32  # of a row; 1, 4 or 4 values a lane for 32, 64 or 128 columns
-    tiling = plgpu.Tiling(((8, width), (2, width), (width // lanes,)))
-    lane_dims = (-2,) if lanes == 32 else (-3, -2)
-    return plgpu.Layout.TILED(tiling, warp_dims=(-5,), lane_dims=lane_dims, vector_dim=-1)
 
 
 def fetch_newest(plan: Plan, smem: Smem, refs: Sequence[Ref], row: jax.Array, head: jax.Array, layer: jax.Array):
@@ -73,7 +63,7 @@ def prepare(plan: Plan, smem: Smem) -> None:
         plgpu.commit_smem()
     for i in range(0, plan.head_dim, 64):  # one tile of the operand at a time
         columns = pl.ds(i, 64)
-        smem["q"][:, columns] = plgpu.layout_cast(smem["queries"][:, columns], _row_layout(64))
+        smem["q"][:, columns] = plgpu.layout_cast(smem["queries"][:, columns], row_layout(64))
     plgpu.commit_smem()
 
 
@@ -81,7 +71,7 @@ def turn(plan: Turned, angles_ref: Ref, ref: Ref, bias_ref: Ref | None, norm_ref
     """Add the bias to heads [rows, H] or [H], norm them and rotate them by half, in place. Rounds where models do."""
     half, dtype = plan.head_dim // 2, plan.dtype
     many = len(ref.shape) == 2
-    layout = _row_layout(half) if many else plgpu.Layout.WGMMA.reduce(0)
+    layout = row_layout(half) if many else plgpu.Layout.WGMMA.reduce(0)
     shape = (ref.shape[0], half) if many else (half,)
     sides = [pl.ds(0, half), pl.ds(half, half)]
 

@@ -141,7 +141,7 @@ def row_layout(width: int) -> Layout:
 
     No lane holds 32 bits of bf16: for those jax 0.11.2 turns to ldmatrix, which is made for the layouts of wgmma.
     """
-    lanes = 16 if width == 64 else 32  # of a row; 4 values a lane of 64 columns, 1 of 32
+    lanes = 16 if width == 64 else 32  # of a row; 1, 4 or 4 values a lane for 32, 64 or 128 columns
     tiling = plgpu.Tiling(((8, width), (2, width), (width // lanes,)))
     return plgpu.Layout.TILED(tiling, warp_dims=(-5,), lane_dims=(-2,) if lanes == 32 else (-3, -2), vector_dim=-1)
 
