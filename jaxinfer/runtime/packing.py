@@ -108,7 +108,7 @@ class PieceColumn(enum.IntEnum):
 
 ROW_WIDTH = len(RowColumn) + len(SamplingColumn)
 DRAW_WIDTH = len(DrawColumn) + MAX_BANNED
-_MOST_PAGES = 160  # 10,240 tokens of a GPU's pages; an entry is 12 bytes of the step's upload
+_LEAST_UPDATES = 160  # pages: 10,240 tokens on a GPU; each is 12 bytes of a step's upload
 NO_ID = 2**31 - 1  # beyond every vocabulary: a scatter drops it
 IN_PROMPT, MOST_COUNTED = 1 << 15, (1 << 15) - 1  # one token's count, u16: occurs in the prompt, times in the output
 
@@ -124,7 +124,7 @@ class ExtendLayout:
     def of(cls, bucket: ExtendBucket, page_size: int) -> "ExtendLayout":
         """Room for the pages that the step's own tokens open, and for those of some cached prefix; a longer one goes
         ahead by itself, in a call of its own."""
-        return cls(bucket, max(_MOST_PAGES, bucket.rows + bucket.tokens // page_size))
+        return cls(bucket, max(_LEAST_UPDATES, bucket.rows + bucket.tokens // page_size))
 
     @property
     def rows_start(self) -> int:
@@ -200,19 +200,20 @@ def page_updates(rows: list[Row]) -> np.ndarray:
 # A packer returns a fresh array: on a CPU device the step may read this very memory after the call returns.
 
 
-def pack_decode(plan: Plan, batch: int) -> np.ndarray:
-    """i32[batch, 3]. Of a row's new pages it carries the first; more than one must have been written beforehand."""
+def pack_decode(plan: Plan, batch: int, *, keep: bool) -> np.ndarray:
+    """i32[batch, len(DecodeColumn)]. Of a row's new pages it carries the first; more than one must have been written
+    beforehand.    keep: something looks at the logits afterwards."""
     out = np.zeros((batch, len(DecodeColumn)), np.int32)
     out[: len(plan.rows), DecodeColumn.SLOT] = [row.slot for row in plan.rows]
     for i, row in enumerate(plan.rows):
         if row.new_pages:
             out[i, DecodeColumn.PAGE_INDEX : DecodeColumn.PAGE_ID + 1] = row.new_pages[0]
-    out[0, DecodeColumn.KEEP] = plan.looks_at_logits
+    out[0, DecodeColumn.KEEP] = keep
     return out
 
 
-def pack_extend(plan: Plan, layout: ExtendLayout, updates: np.ndarray) -> np.ndarray:
-    """i32[layout.size]; at most `layout.updates` page updates."""
+def pack_extend(plan: Plan, layout: ExtendLayout, updates: np.ndarray, *, keep: bool) -> np.ndarray:
+    """i32[layout.size]; at most `layout.updates` page updates.    keep: as in pack_decode."""
     out = np.zeros(layout.size, np.int32)
     rows = out[layout.rows_start : layout.pages_start].reshape(-1, ROW_WIDTH)
     columns, start, sampled = [], 0, 0
@@ -228,7 +229,7 @@ def pack_extend(plan: Plan, layout: ExtendLayout, updates: np.ndarray) -> np.nda
         sampled += row.sample
     columns.extend([(0, start, 0, 0, -1, 0, 0)] * (layout.bucket.rows - len(plan.rows)))
     rows[:, : len(RowColumn)] = columns
-    rows[0, RowColumn.KEEP] = plan.looks_at_logits
+    rows[0, RowColumn.KEEP] = keep
     out[layout.pages_start : layout.pages_start + updates.size] = updates.reshape(-1)
     return out
 

@@ -115,9 +115,12 @@ class DeviceRunner:
             if row.sampling is not None and row.sampling.controls is not None:
                 self._dispatch(Helper.SET_SLOT, packing.pack_slot(row, SlotLayout(self.limits.vocab_size)))
         is_decode = plan.is_decode and all([row.sample for row in plan.rows])
-        packed = self._decode(plan) if is_decode else self._extend(plan)
+        keep = plan.looks_at_logits
+        packed = self._decode(plan, keep) if is_decode else self._extend(plan, keep)
         scored, pooled = (None, ([], [])) if is_decode else (self._score(plan), self._pool(plan))
         pending = PendingStep(packed, len(plan.rows), scored, pooled)
+        if not keep:
+            return pending
         if plan.is_masked:
             pending.on_masks = functools.partial(self._draw_masked, plan, weakref.proxy(pending))
             self._undrawn = weakref.ref(pending)
@@ -135,12 +138,12 @@ class DeviceRunner:
             self._undrawn = lambda: None
             self._turn.notify_all()
 
-    def _decode(self, plan: Plan) -> jax.Array:
+    def _decode(self, plan: Plan, keep: bool) -> jax.Array:
         if any([len(row.new_pages) > 1 for row in plan.rows]):
             self._write_pages(packing.page_updates(plan.rows))
         longest = max([row.start for row in plan.rows]) + 1
         size = buckets.pick_decode(self._decode_ready, len(plan.rows), longest)
-        upload = self._again(packing.pack_decode(plan, size.batch))
+        upload = self._again(packing.pack_decode(plan, size.batch, keep=keep))
         packed: jax.Array = self._dispatch(size, upload)
         return packed
 
@@ -159,7 +162,7 @@ class DeviceRunner:
             self._uploaded = content, found
         return found
 
-    def _extend(self, plan: Plan) -> jax.Array:
+    def _extend(self, plan: Plan, keep: bool) -> jax.Array:
         need = ExtendBucket(plan.num_tokens, len(plan.rows), sum(row.sample for row in plan.rows))
         bucket = buckets.pick_extend(self._extend_ready, need)
         layout = ExtendLayout.of(bucket, self.limits.page_size)
@@ -167,15 +170,13 @@ class DeviceRunner:
         if len(updates) > layout.updates:
             self._write_pages(updates)
             updates = updates[:0]
-        packed: jax.Array = self._dispatch(bucket, packing.pack_extend(plan, layout, updates))
+        packed: jax.Array = self._dispatch(bucket, packing.pack_extend(plan, layout, updates, keep=keep))
         return packed
 
     def _draw(self, plan: Plan, pending: PendingStep, drawn: jax.Array | None = None) -> None:
-        """Let a sampler look at the logits that a step has left, if some row's token is not their largest, and take
+        """Let a sampler look at the logits that a step has kept, if some row's token is not their largest, and take
         the logprobs of what was drawn. drawn: the largest of what masks have left."""
         wanted, wants_logprobs = plan.sampler, plan.wants_logprobs
-        if wanted is Sampler.LARGEST and not wants_logprobs and drawn is None:
-            return
         tops, num_rows = None, sum([row.sample for row in plan.rows])
         if wanted is not Sampler.LARGEST:
             sampler = next(one for one in self._draw_sizes if one >= wanted)

@@ -29,7 +29,7 @@ def check(rows: int, width: int, keep: int, **settings: object) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 1])
-@pytest.mark.parametrize("width", [CHUNK, CHUNK + WIDTH, 2 * CHUNK])  # the last but one overlaps itself
+@pytest.mark.parametrize("width", [CHUNK, CHUNK + WIDTH, 2 * CHUNK])  # the second: chunks that overlap
 def test_finds_the_lowest_of_the_largest_and_stores_what_is_kept(width, keep):
     check(2 * ROWS, width, keep, interpret=INTERPRET)
 

@@ -80,12 +80,13 @@ class LogitsRunner:
     def run(self, plan: Plan) -> PendingStep:
         if plan.is_decode and all(len(row.new_pages) <= 1 for row in plan.rows):
             bucket = None
-            upload = packing.pack_decode(plan, buckets.pick_size(self._limits.decode_buckets, len(plan.rows)))
+            batch = buckets.pick_size(self._limits.decode_buckets, len(plan.rows))
+            upload = packing.pack_decode(plan, batch, keep=True)
         else:
             need = ExtendBucket(plan.num_tokens, len(plan.rows), len(plan.rows))
             bucket = buckets.pick_extend(self._limits.extend_buckets, need)
             layout = ExtendLayout.of(bucket, self._limits.page_size)
-            upload = packing.pack_extend(plan, layout, packing.page_updates(plan.rows))
+            upload = packing.pack_extend(plan, layout, packing.page_updates(plan.rows), keep=True)
         self._state, packed, logits = self._step(self._config, bucket, self._params, self._state, upload)
         self._steps.append((plan, logits))
         return PendingStep(packed, len(plan.rows))
