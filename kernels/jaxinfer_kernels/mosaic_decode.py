@@ -199,17 +199,29 @@ def _kernel(
     first = split * share
     count = jnp.maximum(jnp.minimum(share, blocks - first), 0)  # blocks of this CTA
     last_page = lax.div(length - 1, I32(plan.page))
+    # From the row's end backwards: its last page, of which only what is there is read, is then none of the loop's.
+    last = first + count - 1
 
     def pages_of(i: jax.Array | int) -> list[jax.Array]:
         """A block's page ids; some page's for a block that this CTA does not have."""
-        indices = [jnp.minimum((first + i) * per_block + j, last_page) for j in range(per_block)]
+        indices = [jnp.clip((last - i) * per_block + j, 0, last_page) for j in range(per_block)]
         return [table_ref[slot, index] for index in indices]
 
-    def fetch(name: str, ref: Ref, i: jax.Array | int, pages: Sequence[jax.Array]) -> None:
+    def fetch(name: str, ref: Ref, i: jax.Array | int, pages: Sequence[jax.Array], ends: bool = False) -> None:
         stage = lax.rem(I32(i), I32(stages))
         for j, page in enumerate(pages):
-            place = smem[name].at[stage, pl.ds(j * plan.page, plan.page)]
-            plgpu.copy_gmem_to_smem(ref.at[layer, page, head], place, smem[f"{name}_ready"].at[stage])
+
+            def copy(tokens: int, page: jax.Array = page, start: int = j * plan.page) -> None:
+                source, place = ref.at[layer, page, head, pl.ds(0, tokens)], smem[name].at[stage, pl.ds(start, tokens)]
+                plgpu.copy_gmem_to_smem(source, place, smem[f"{name}_ready"].at[stage])
+
+            if not ends or plan.piece == plan.page:
+                copy(plan.page)
+                continue
+            there = length - ((last - i) * per_block + j) * plan.page
+            pieces = jnp.clip(lax.div(there + (plan.piece - 1), I32(plan.piece)), 1, plan.page // plan.piece)
+            for n in range(1, plan.page // plan.piece + 1):
+                pl.when(pieces == n)(functools.partial(copy, n * plan.piece))
 
     fetch_keys, fetch_values = functools.partial(fetch, "k", k_ref), functools.partial(fetch, "v", v_ref)
 
@@ -217,7 +229,7 @@ def _kernel(
         # Looked up a step before they are needed: the table's memory answers after half of a step.
         *sums, of_values, of_keys = carry
         following = pages_of(i + stages + 1)
-        stage, start = lax.rem(i, I32(stages)), (first + i) * block
+        stage, start = lax.rem(i, I32(stages)), (last - i) * block
         plgpu.barrier_wait(smem["k_ready"].at[stage])
         if plan.write:
 
@@ -242,8 +254,8 @@ def _kernel(
 
     for i in range(stages):
         pages = pages_of(i)
-        pl.when(i < count)(functools.partial(fetch_keys, i, pages))
-        pl.when(i < count)(functools.partial(fetch_values, i, pages))
+        for fetch_some in (fetch_keys, fetch_values):
+            pl.when(i < count)(functools.partial(fetch_some, i, pages, ends=i == 0))
     ahead = pages_of(stages)
     if plan.pdl:
         plgpu.griddepcontrol_launch_dependents()

@@ -106,6 +106,11 @@ class Plan:
         return max(self.tuning.block_tokens, self.page)
 
     @property
+    def piece(self) -> int:
+        """Tokens: of a row's last page as many pieces are read as it has, and all of it where rows are few."""
+        return self.page if self.splits > 1 else max(min(self.page, 16), self.page // 4)
+
+    @property
     def stages(self) -> int:
         many = self.batch * self.kv_heads * self.splits > CTAS_WANTED  # several on a multiprocessor
         few = self.head_dim == 256 or many or self._bytes(3, self.splits) > SHARED_BYTES
