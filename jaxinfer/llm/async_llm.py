@@ -131,6 +131,9 @@ class AsyncLLM:
     def _hear(self, event: Event) -> None:
         try:
             self._on_event(event)
+        except EngineError:  # nobody waits for this start any more: it ends here, and what runs already goes on
+            if self._started is None:
+                raise
         except Exception:  # as of a terminal that is gone: no reason for the thread that hears of an engine to end
             log.exception("an event cannot be passed on")
         if event.kind == "ready":

@@ -173,7 +173,7 @@ def exported(program: Program, platform: str) -> export.Exported:
 def main(fd: int) -> None:
     """The facts come first, then names of steps, each of which is answered."""
     connection = Connection(fd)
-    with contextlib.suppress(EOFError):  # nothing left to do, or nobody left to do it for
+    with contextlib.suppress(EOFError, ConnectionError):  # nothing left to do, or nobody left to do it for
         facts = msgspec.json.decode(connection.recv_bytes(), type=Facts)
         known = functools.cache(lambda: listed(facts))
         while True:

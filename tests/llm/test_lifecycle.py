@@ -13,6 +13,7 @@ from jaxinfer.config import EngineConfig
 from jaxinfer.errors import CheckpointError, DeviceLost, EngineError, Unavailable
 from jaxinfer.llm import async_llm
 from jaxinfer.llm.async_llm import AsyncLLM
+from jaxinfer.llm.dry_run import start_dry_run
 from jaxinfer.llm.llm import LLM
 from jaxinfer.llm.text_side import load_text
 from jaxinfer.llm.thread import EngineThread
@@ -211,6 +212,19 @@ def test_an_interrupted_start_ends_the_engine_process_at_once():
             await starting
         assert child.poll() is not None
         assert time.monotonic() - began_s < 5, "a whole start takes longer, also on a machine that others use"
+        await llm.close()
+
+    asyncio.run(test())
+
+
+def test_an_interrupted_start_in_this_process_ends_at_its_next_event():
+    def interrupted(event):
+        raise EngineError("the start was interrupted")
+
+    async def test():
+        llm = AsyncLLM(EngineConfig(model="demo"), interrupted, partial(EngineThread, start_core=start_dry_run))
+        with pytest.raises(EngineError, match="interrupted"):
+            await llm.start()
         await llm.close()
 
     asyncio.run(test())

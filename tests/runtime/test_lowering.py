@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import functools
 import logging
+import multiprocessing
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -147,6 +148,17 @@ def test_an_interrupt_of_the_terminal_is_not_the_processes(lowerer: Lowerer) -> 
     lowerer._start()
     assert lowerer._process is not None
     assert os.getsid(lowerer._process.pid) != os.getsid(0)
+
+
+def test_a_process_whose_answer_nobody_takes_ends_without_a_word(
+    tiny: DeviceRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = multiprocessing.Pipe()
+    ours.send_bytes(msgspec.json.encode(facts_of(tiny)))
+    ours.send_bytes(b"decode 1")
+    monkeypatch.setattr(lowering, "Connection", lambda fd: theirs)
+    monkeypatch.setattr(lowering, "exported", lambda program, platform: ours.close())
+    lowering.main(0)
 
 
 def test_only_a_gpu_s_steps_are_lowered_elsewhere() -> None:
