@@ -1,7 +1,6 @@
 """Steps that fail cost no answer; requests that make them fail cost their own; a lost device ends the engine (A42)."""
 
 import logging
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 from jax.errors import JaxRuntimeError
 
+from jaxinfer import children
 from jaxinfer.engine.engine import Engine
 from jaxinfer.engine.failures import is_sticky
 from jaxinfer.engine.isolation import Isolation
@@ -303,7 +303,7 @@ def test_only_some_of_jaxs_errors_say_that_the_device_is_lost(error, sticky):
 @pytest.mark.gpu
 @pytest.mark.parametrize("fault", ["illegal_address", "launch_failed", "misaligned_address"])
 def test_jax_says_that_a_gpu_is_lost_as_the_table_has_it(fault):
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/kernels", "JAX_PLATFORMS": "cuda"}
+    environment = children.environment() | {"JAX_PLATFORMS": "cuda"}
     script = [sys.executable, str(ROOT / "tests/engine/lost_device.py"), fault]
     said = subprocess.run(script, capture_output=True, text=True, env=environment, timeout=120).stdout
     assert said.count("sticky=True") == 2, said
