@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxinfer.checkpoint.memory import check_memory
+from jaxinfer.checkpoint.memory import check_memory, take_pool
 from jaxinfer.checkpoint.placement import Placement, Shard, devices_of, shard_bytes, sharding_for, shards_of
 from jaxinfer.checkpoint.resolve import Checkpoint
 from jaxinfer.checkpoint.weights import Weights, check_tensors, leaf_specs
@@ -80,6 +80,7 @@ def load_params(
     check_tensors(spec_tree, weights)
     specs = leaf_specs(spec_tree)
     check_params_fit(spec_tree, dtype, placement)
+    take_pool(devices_of(placement))
     chunks = _chunks(weights, [shards_of(spec, placement) for spec in specs], chunk_bytes)
     with concurrent.futures.ThreadPoolExecutor(NUM_READERS, "jaxinfer-load") as readers:
         _check_finite(weights, [name for spec in specs for group in spec.sources for name in group], readers)

@@ -67,7 +67,8 @@ def answer(resolved: Resolved, params: Mapping[str, Any], batch: "OpenBatch") ->
     """Run the job over a model of its own, which is gone afterwards."""
     from jaxinfer.offline.batch import telling
 
-    with started(resolved, sys.stderr, transport_for(params)) as (runner, llm):
+    transport = transport_for(resolved.config, params)
+    with transport as new_transport, started(resolved, sys.stderr, new_transport) as (runner, llm):
         screen: Screen = screen_for(sys.stderr)
         every_s = LIVE_S if sys.stderr.isatty() else PLAIN_S
         try:

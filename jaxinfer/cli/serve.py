@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
-    return serve(resolved, params, transport_for(params))
+    with transport_for(resolved.config, params) as new_transport:
+        return serve(resolved, params, new_transport)
 
 
 def serve(resolved: Resolved, params: Mapping[str, Any], new_transport: "NewTransport") -> int:

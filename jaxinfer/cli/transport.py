@@ -1,22 +1,27 @@
 """Where a verb's engine runs and whether it has a model: --in-process and --dry-run."""
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from jaxinfer.cli.options import server_option
+from jaxinfer.config import EngineConfig
 from jaxinfer.errors import ConfigError
 
 if TYPE_CHECKING:
     from jaxinfer.llm.async_llm import NewTransport
 
 
-def transport_for(params: Mapping[str, Any]) -> "NewTransport":
-    """Where the engine runs and whether it has a model, as --in-process and --dry-run say. Raises ConfigError."""
+def transport_for(config: EngineConfig, params: Mapping[str, Any]) -> "AbstractContextManager[NewTransport]":
+    """Where the engine runs and whether it has a model, as --in-process and --dry-run say. Raises ConfigError.
+
+    While it is open: an engine of its own process starts at once, since both processes have seconds to import.
+    """
     from functools import partial
 
-    from jaxinfer.llm.process import CHILD, EngineProcess
+    from jaxinfer.llm.process import CHILD, starting
 
     dry_run, step_ms = params["dry_run"], params["dry_run_step_ms"]
     if step_ms is not None and not dry_run:
@@ -25,16 +30,16 @@ def transport_for(params: Mapping[str, Any]) -> "NewTransport":
     if not params["in_process"]:
         from jaxinfer.llm.dry_run import MODULE
 
-        return partial(EngineProcess, child=(MODULE, str(step_s)) if dry_run else (CHILD,))
+        return starting(config, (MODULE, str(step_s)) if dry_run else (CHILD,))
     from jaxinfer.llm.thread import EngineThread
 
     if dry_run:
         from jaxinfer.llm.dry_run import start_dry_run
 
-        return partial(EngineThread, start_core=partial(start_dry_run, step_s=step_s))
+        return nullcontext(partial(EngineThread, start_core=partial(start_dry_run, step_s=step_s)))
     from jaxinfer.llm.build import start_core
 
-    return partial(EngineThread, start_core=start_core)
+    return nullcontext(partial(EngineThread, start_core=start_core))
 
 
 OPTIONS: tuple[click.Option, ...] = (

@@ -6,6 +6,8 @@ import time
 from concurrent.futures import Future
 from typing import Any
 
+import jax
+
 from jaxinfer.checkpoint.dummy import dummy_params
 from jaxinfer.checkpoint.load import load_params
 from jaxinfer.checkpoint.resolve import ALL_PARTS, Checkpoint, Part, resolve
@@ -23,9 +25,10 @@ from jaxinfer.runtime.memory import plan_memory
 from jaxinfer.runtime.runner import DeviceRunner
 
 
-def start_core(config: EngineConfig, on_event: OnEvent) -> Core:
+def start_core(config: EngineConfig, on_event: OnEvent, selected: "Future[jax.Device] | None" = None) -> Core:
     """Build an engine that can carry any plan; its other sizes go on compiling in a thread (`Core.warming`).
 
+    selected: what select_device says to these settings, where somebody has asked already.
     Raises CheckpointError, ConfigError or DeviceError; whatever is refused is refused before weights are read.
     """
     began = time.perf_counter()
@@ -42,7 +45,10 @@ def start_core(config: EngineConfig, on_event: OnEvent) -> Core:
     model = family.config_from_hf(checkpoint.config)
     info = model_info(config, checkpoint, model)
     cache = open_cache(config.compile_cache_dir)
-    device = select_device(config.device, config.gpu_memory_utilization, cuda_graphs=config.cuda_graphs)
+    if selected is not None:
+        device = selected.result()
+    else:
+        device = select_device(config.device, config.gpu_memory_utilization, cuda_graphs=config.cuda_graphs)
     plan = plan_memory(config, model, family, device)
     on_event(Event("plan", str(device), rows=plan.rows()))
     grammars = new_compiler(config, checkpoint.folder, plan.limits.vocab_size, info.eos_token_ids)

@@ -10,8 +10,9 @@ import socket
 import sys
 import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 
+from jaxinfer.config import EngineConfig
 from jaxinfer.errors import EngineError, JaxInferError
 from jaxinfer.llm.core import Core, StartCore
 from jaxinfer.llm.events import Event, OnEvent
@@ -47,6 +48,19 @@ def main(start: StartCore) -> None:
     except Exception as error:
         channel.send(FromEngine(failure=Failure.of(error)))
         raise
+
+
+def _start_core(config: EngineConfig, on_event: OnEvent) -> Core:
+    """build.start_core, with the device made ready while what else that needs is imported: a second or two each."""
+    from jaxinfer.runtime.device import select_device
+
+    with ThreadPoolExecutor(1, thread_name_prefix="jaxinfer-device") as pool:
+        device = pool.submit(
+            select_device, config.device, config.gpu_memory_utilization, cuda_graphs=config.cuda_graphs
+        )
+        from jaxinfer.llm.build import start_core
+
+        return start_core(config, on_event, device)
 
 
 def _tell(channel: Channel[FromEngine, ToEngine]) -> OnEvent:
@@ -104,7 +118,4 @@ def _run(channel: Channel[FromEngine, ToEngine], core: Core) -> None:
 
 if __name__ == "__main__":
     nvidia.ask_early()  # while JAX is imported, which takes seconds too
-
-    from jaxinfer.llm.build import start_core
-
-    main(start_core)
+    main(_start_core)

@@ -1,16 +1,17 @@
 """The engine in a process of its own: what `serve` uses. A crash there is an on_failure here, and nothing else."""
 
+import contextlib
 import queue
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from jaxinfer import children
 from jaxinfer.config import EngineConfig
 from jaxinfer.engine.sequence import Message
 from jaxinfer.errors import DeviceLost, EngineError, JaxInferError
-from jaxinfer.llm.events import OnEvent
+from jaxinfer.llm.events import OnEvent, ignore
 from jaxinfer.llm.transport import Handshake, OnFailure, OnOutputs
 from jaxinfer.llm.types import Stats
 from jaxinfer.llm.wire import Channel, FromEngine, Profile, Profiled, Start, ToEngine
@@ -19,32 +20,62 @@ CHILD = "jaxinfer.llm.child"
 CLOSE_S = 5.0  # for the child to end after its socket has
 PROFILE_S = 120.0  # to write a trace
 
+Spawned = tuple["subprocess.Popen[bytes]", "Channel[ToEngine, FromEngine]"]
+
+
+@contextlib.contextmanager
+def starting(
+    config: EngineConfig, child: Sequence[str] = (CHILD,)
+) -> Iterator[Callable[[EngineConfig, OnEvent], "EngineProcess"]]:
+    """An engine of these settings that starts now, so that it imports while its owner does: the first one made has it.
+
+    child: as for EngineProcess.    Raises OSError where the system has no process or socket to give.
+    """
+    early = [_spawn(config, child)]
+
+    def new_transport(config: EngineConfig, on_event: OnEvent) -> EngineProcess:
+        return EngineProcess(config, on_event, child, early.pop() if early else None)
+
+    try:
+        yield new_transport
+    finally:
+        for unused in early:
+            EngineProcess(config, ignore, child, unused).close()
+
 
 class EngineProcess:
     """A child process with an engine. Invariant: on_failure is called at most once, and only after start returned."""
 
     restartable = True
 
-    def __init__(self, config: EngineConfig, on_event: OnEvent, child: Sequence[str] = (CHILD,)) -> None:
-        """child: the module that calls llm.child.main, and its arguments after the socket's number."""
+    def __init__(
+        self, config: EngineConfig, on_event: OnEvent, child: Sequence[str] = (CHILD,), spawned: Spawned | None = None
+    ) -> None:
+        """child: the module that calls llm.child.main, and its arguments after the socket's number.
+
+        spawned: such a child that was given config and starts already.
+        """
         self._config = config
         self._on_event = on_event
-        self._module, *self._arguments = child
+        self._arguments = child
         self._stats = Stats()
         self._heard_s = time.monotonic()
         self._profiled: queue.Queue[Profiled] = queue.Queue()
         self._spawning = threading.Lock()  # held to spawn the child or to forbid it
         self._closing = False
-        self._child: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._channel: Channel[ToEngine, FromEngine]
+        if spawned is not None:
+            self._child, self._channel = spawned
 
     def start(self, on_outputs: OnOutputs, on_failure: OnFailure, *, whole: bool = False) -> Handshake:
         with self._spawning:
             if self._closing:
                 raise _interrupted()
-            self._spawn()
+            if self._child is None:
+                self._child, self._channel = _spawn(self._config, self._arguments, whole)
         try:
-            self._channel.post(ToEngine(start=Start(self._config, whole)))
             handshake = self._wait_until_ready()
             thread = threading.Thread(
                 target=self._receive, args=(on_outputs, on_failure), name="jaxinfer-outputs", daemon=True
@@ -90,10 +121,6 @@ class EngineProcess:
             self._end()
         if self._thread is not None:
             self._thread.join()
-
-    def _spawn(self) -> None:
-        self._child, ours = children.start(self._module, *self._arguments)
-        self._channel: Channel[ToEngine, FromEngine] = Channel(ours, FromEngine)
 
     def _wait_until_ready(self) -> Handshake:
         while (news := self._channel.receive()) is not None:
@@ -143,6 +170,13 @@ class EngineProcess:
         if code < 0:  # a driver that finds its context poisoned may abort or crash where others raise
             return DeviceLost(f"the engine process must not be killed, signal {-code} ended it; {cure}")
         return EngineError(f"the engine process ended with exit code {code}; {cure}")
+
+
+def _spawn(config: EngineConfig, child: Sequence[str], whole: bool = False) -> Spawned:
+    process, ours = children.start(*child)
+    channel: Channel[ToEngine, FromEngine] = Channel(ours, FromEngine)
+    channel.post(ToEngine(start=Start(config, whole)))
+    return process, channel
 
 
 def _interrupted() -> EngineError:

@@ -96,13 +96,14 @@ def test_the_address_is_one_that_can_be_typed(host, shown):
 
 @pytest.mark.parametrize(("dry_run", "in_process"), [(False, False), (False, True), (True, False), (True, True)])
 def test_where_the_engine_runs_and_whether_it_is_real_are_two_choices(dry_run, in_process):
-    transport = transport_for({"dry_run": dry_run, "dry_run_step_ms": None, "in_process": in_process})
-    made = transport(EngineConfig(), ignore)
-    assert isinstance(made, EngineThread if in_process else EngineProcess)
-    if dry_run:
-        handshake = made.start(print, print)
+    config, where = EngineConfig(), {"dry_run": dry_run, "dry_run_step_ms": None, "in_process": in_process}
+    with transport_for(config, where) as new_transport:
+        made = new_transport(config, ignore)
+        assert isinstance(made, EngineThread if in_process else EngineProcess)
+        if dry_run:
+            handshake = made.start(print, print)
+            assert handshake.info.note == NOTE
         made.close()
-        assert handshake.info.note == NOTE
 
 
 def test_a_dry_run_says_so_from_its_first_lines_on_and_an_engine_in_the_server_too(cli, model, served):

@@ -6,12 +6,16 @@ import subprocess
 import sys
 import threading
 
+import pytest
+
+from jaxinfer import children
 from jaxinfer.config import EngineConfig
 from jaxinfer.engine.sequence import Keep, Output
-from jaxinfer.errors import DeviceLost
+from jaxinfer.errors import ConfigError, DeviceLost
 from jaxinfer.llm import process as process_module
+from jaxinfer.llm.dry_run import MODULE, NOTE
 from jaxinfer.llm.events import ignore
-from jaxinfer.llm.process import EngineProcess
+from jaxinfer.llm.process import EngineProcess, starting
 from jaxinfer.llm.wire import Channel, Failure, FromEngine, ToEngine
 
 
@@ -69,3 +73,25 @@ def test_whoever_posts_to_a_wedged_engine_does_not_wait_for_it():
         engine: Channel[FromEngine, ToEngine] = Channel(theirs, ToEngine)
         assert [engine.receive().message for _ in posted] == posted, "as soon as it goes on"
     process._channel.close()
+
+
+def test_an_engine_that_starts_early_is_the_first_one_s_and_no_other_s():
+    config = EngineConfig(model="demo")
+    with starting(config, (MODULE, "0")) as new_transport:
+        first, second = new_transport(config, ignore), new_transport(config, ignore)
+        early = first.pid
+        handshake = first.start(print, print)
+        second.start(print, print)
+    assert (first.pid, handshake.info.note) == (early, NOTE)
+    assert second.pid != early
+    for process in (first, second):
+        process.close()
+
+
+def test_an_engine_that_started_early_and_is_not_wanted_ends(monkeypatch):
+    spawned = []
+    start = children.start
+    monkeypatch.setattr(children, "start", lambda *given: spawned.append(start(*given)) or spawned[-1])
+    with pytest.raises(ConfigError), starting(EngineConfig(model="demo"), (MODULE, "0")):
+        raise ConfigError("the port is taken")
+    assert [process.poll() is None for process, _ in spawned] == [False]
