@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 
 import jax
 
@@ -20,7 +20,7 @@ from jaxinfer.errors import EngineError
 from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.cache import ExecutableCache
 from jaxinfer.runtime.lowering import Lowerers
-from jaxinfer.runtime.programs import Program
+from jaxinfer.runtime.programs import Key, Program
 from jaxinfer.runtime.step import Params
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,11 @@ def build_all(
     here, elsewhere = (ThreadPoolExecutor(max(1, n), thread_name_prefix="lower") for n in (1, lowerers.count))
     begun, places = {}, threading.Semaphore(most_chained)
     try:
-        loaded = {p.key: pool.submit(_load, p, device, cache, common) for wave in waves for p in wave}
+        loaded: dict[Key, Future[Built | None]] = {}
+        for number, wave in enumerate(waves):
+            loaded |= {p.key: pool.submit(_load, p, device, cache, common) for p in wave}
+            if not number:
+                wait(loaded.values())  # what serves first has the processors to itself
         for number, wave in enumerate(waves):
             for program in wave:
                 if lowerers.count and number and isinstance(program.key, Decode | ExtendBucket):

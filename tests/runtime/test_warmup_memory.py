@@ -1,5 +1,8 @@
-"""Compiling needs the device's memory too: XLA times products with copies of their weights, in all threads at once."""
+"""What is loaded and compiled side by side: what serves first has the processors to itself, and all threads together
+need no more of the device's memory than there is, since XLA times products with copies of their weights.
+"""
 
+import time
 import types
 
 import jax
@@ -53,3 +56,19 @@ def test_as_many_chains_are_compiled_at_once_as_copies_of_the_largest_weights_fi
 
     params = [types.SimpleNamespace(nbytes=2 * count) for count in (151936 * 4096, 4096)]  # 8B's LM head, a norm
     assert warmup.num_chained(Device(), params) == at_once
+
+
+def test_what_serves_first_is_loaded_before_anything_else_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner, loaded = make_runner(), []
+    first = runner._programs[Helper.SET_PAGES], runner._programs[Helper.ZERO_PAGES]
+    others = runner._programs[Helper.SAVE_PAGES], runner._programs[Helper.LOAD_PAGES]
+
+    def load(program: programs.Program, *rest: object) -> None:
+        time.sleep(0.05 if program in first else 0)
+        loaded.append(program)
+
+    monkeypatch.setattr(warmup.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(warmup, "_load", load)
+    none = Lowerers(0, Facts.of(runner._model, runner.limits, runner._params, runner._device))
+    assert len(list(warmup.build_all([first, others], runner._device, None, "", none))) == 4
+    assert set(loaded[:2]) == set(first)
