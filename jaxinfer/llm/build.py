@@ -6,8 +6,6 @@ import time
 from concurrent.futures import Future
 from typing import Any
 
-import jax
-
 from jaxinfer.checkpoint.dummy import dummy_params
 from jaxinfer.checkpoint.load import load_params
 from jaxinfer.checkpoint.resolve import ALL_PARTS, Checkpoint, Part, resolve
@@ -25,7 +23,7 @@ from jaxinfer.runtime.memory import plan_memory
 from jaxinfer.runtime.runner import DeviceRunner
 
 
-def start_core(config: EngineConfig, on_event: OnEvent, selected: "Future[jax.Device] | None" = None) -> Core:
+def start_core(config: EngineConfig, on_event: OnEvent, selected: "Future[Any] | None" = None) -> Core:
     """Build an engine that can carry any plan; its other sizes go on compiling in a thread (`Core.warming`).
 
     selected: what select_device says to these settings, where somebody has asked already.
