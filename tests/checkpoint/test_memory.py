@@ -1,11 +1,13 @@
 """Free memory is the machine's, or the container's when that is less."""
 
+import threading
 from pathlib import Path
 
 import jax
 import pytest
 
-from jaxinfer.checkpoint.memory import available_device_bytes, available_host_bytes, check_memory
+from jaxinfer.checkpoint import memory
+from jaxinfer.checkpoint.memory import available_device_bytes, available_host_bytes, check_memory, take_pool
 from jaxinfer.errors import DeviceError
 
 GIB = 2**30
@@ -71,3 +73,19 @@ def test_a_gpus_free_memory_counts_not_its_total() -> None:
 def test_this_machine_has_some_memory_left() -> None:
     total = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
     assert 0 < available_device_bytes(jax.devices("cpu")[0]) <= int(total.split()[1]) * 1024
+
+
+def test_the_pools_of_gpus_are_taken_in_threads_of_their_own(monkeypatch):
+    took = []
+    monkeypatch.setattr(memory, "_first_array", lambda device: lambda: took.append((device.id, threading.get_ident())))
+    take_pool([jax.devices("cpu")[0], FakeGpu()])  # type: ignore[list-item]
+    for thread in threading.enumerate():
+        if thread.name == "jaxinfer-pool":
+            thread.join()
+    assert [device for device, _ in took] == [FakeGpu.id], "a CPU has none"
+    assert took[0][1] != threading.get_ident()
+
+
+def test_a_pool_is_taken_by_an_array_of_the_device():
+    cpu = jax.devices("cpu")[0]
+    assert memory._first_array(cpu)().devices() == {cpu}
