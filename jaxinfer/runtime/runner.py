@@ -1,5 +1,6 @@
 """DeviceRunner: the device behind plan.Runner. It packs a plan, dispatches one executable and hands back a Pending."""
 
+import contextlib
 import dataclasses
 import functools
 import threading
@@ -259,13 +260,14 @@ class DeviceRunner:
         lowerers = Lowerers(num_lowerers(self._device), facts)
         most_chained = num_chained(self._device, self._params)
         every = build_all(waves, self._device, cache, self._common, lowerers, most_chained)
-        for done, built in enumerate(every, start=1):
-            self._keep(built)
-            self._run_on_padding(built.program)
-            self._decode_ready = tuple(size for size in self._decode_sizes if size in self._executables)
-            self._extend_ready = tuple(b for b in self.limits.extend_buckets if b in self._executables)
-            self._read_draws()
-            on_progress(built.program.name, done, len(todo), built.seconds, built.cached)
+        with contextlib.closing(every):  # by this thread, also if a start is given up: its threads cannot
+            for done, built in enumerate(every, start=1):
+                self._keep(built)
+                self._run_on_padding(built.program)
+                self._decode_ready = tuple(size for size in self._decode_sizes if size in self._executables)
+                self._extend_ready = tuple(b for b in self.limits.extend_buckets if b in self._executables)
+                self._read_draws()
+                on_progress(built.program.name, done, len(todo), built.seconds, built.cached)
         if self._device.platform == "gpu":
             self._make_graphs(todo)
         with self._lock:  # or a step in another thread may take the array meanwhile

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 
 import jax
@@ -67,7 +67,7 @@ def build_all(
     common: str,
     lowerers: Lowerers,
     most_chained: int = _MAX_THREADS,
-) -> Iterator[Built]:
+) -> Generator[Built, None, None]:
     """Build programs in threads, one wave after the other, and yield each as it is done.
 
     common: what all keys of the cache share (programs.fingerprint).    lowerers: ended with this.    most_chained:

@@ -2,12 +2,14 @@
 need no more of the device's memory than there is, since XLA times products with copies of their weights.
 """
 
+import threading
 import time
 import types
 
 import jax
 import pytest
 
+from jaxinfer.errors import EngineError
 from jaxinfer.runtime import programs, warmup
 from jaxinfer.runtime.lowering import Facts, Lowerers
 from jaxinfer.runtime.programs import Helper
@@ -72,3 +74,14 @@ def test_what_serves_first_is_loaded_before_anything_else_is_begun(monkeypatch: 
     none = Lowerers(0, Facts.of(runner._model, runner.limits, runner._params, runner._device))
     assert len(list(warmup.build_all([first, others], runner._device, None, "", none))) == 4
     assert set(loaded[:2]) == set(first)
+
+
+def test_a_start_that_is_given_up_leaves_no_thread_behind() -> None:
+    def given_up(*progress: object) -> None:
+        raise EngineError("the start was interrupted")
+
+    before = set(threading.enumerate())
+    with pytest.raises(EngineError, match="interrupted") as kept:  # as a future does, and with it all frames
+        make_runner().warm_up(given_up)
+    assert set(threading.enumerate()) <= before
+    assert kept.traceback
