@@ -20,7 +20,7 @@ from jaxinfer.errors import EngineError
 from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.cache import ExecutableCache
 from jaxinfer.runtime.lowering import Lowerers
-from jaxinfer.runtime.programs import Key, Program
+from jaxinfer.runtime.programs import Program
 from jaxinfer.runtime.step import Params
 
 logger = logging.getLogger(__name__)
@@ -80,18 +80,16 @@ def build_all(
     here, elsewhere = (ThreadPoolExecutor(max(1, n), thread_name_prefix="lower") for n in (1, lowerers.count))
     begun, places = {}, threading.Semaphore(most_chained)
     try:
-        loaded: dict[Key, Future[Built | None]] = {}
         for number, wave in enumerate(waves):
-            loaded |= {p.key: pool.submit(_load, p, device, cache, common) for p in wave}
-            if not number:
-                wait(loaded.values())  # what serves first has the processors to itself
-        for number, wave in enumerate(waves):
+            loaded = {p.key: pool.submit(_load, p, device, cache, common) for p in wave}
             for program in wave:
                 if lowerers.count and number and isinstance(program.key, Decode | ExtendBucket):
                     lower = functools.partial(_lower_elsewhere, lowerers, here)
                     begun[program.key] = elsewhere.submit(_begin, program, loaded[program.key], lower)
                 else:
                     begun[program.key] = here.submit(_begin, program, loaded[program.key], Program.lower)
+            if not number:
+                wait(loaded.values())  # what serves first is loaded with the processors to itself
         for wave in waves:
             futures = [pool.submit(_finish, program, begun[program.key], cache, common, places) for program in wave]
             for future in as_completed(futures):
