@@ -21,7 +21,8 @@ from jaxinfer.config import Resolved
 from jaxinfer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from jaxinfer.llm.async_llm import AsyncLLM, NewTransport
+    from jaxinfer.llm.async_llm import AsyncLLM
+    from jaxinfer.llm.transport import NewTransport
     from jaxinfer.llm.types import ModelInfo
     from jaxinfer.server.settings import ServerSettings
     from jaxinfer.server.tracing import Tracer

@@ -18,7 +18,8 @@ from jaxinfer.version import __version__
 if TYPE_CHECKING:
     import asyncio
 
-    from jaxinfer.llm.async_llm import AsyncLLM, NewTransport
+    from jaxinfer.llm.async_llm import AsyncLLM
+    from jaxinfer.llm.transport import NewTransport
     from jaxinfer.protocol.sampling import SamplingParams
 
 REQUEST_ID = "cli"

@@ -11,7 +11,7 @@ from jaxinfer.config import EngineConfig
 from jaxinfer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from jaxinfer.llm.async_llm import NewTransport
+    from jaxinfer.llm.transport import NewTransport
 
 
 def transport_for(config: EngineConfig, params: Mapping[str, Any]) -> "AbstractContextManager[NewTransport]":

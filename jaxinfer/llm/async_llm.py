@@ -31,7 +31,7 @@ from jaxinfer.llm.stream import Stream
 from jaxinfer.llm.structure import Forms
 from jaxinfer.llm.suspects import GUILTY, Suspects
 from jaxinfer.llm.text_side import load_text, num_bytes, num_chars, texts_of
-from jaxinfer.llm.transport import Transport
+from jaxinfer.llm.transport import NewTransport, Transport
 from jaxinfer.llm.turns import Turns
 from jaxinfer.llm.types import Delta, ModelInfo, Stats, Timings
 from jaxinfer.protocol.embeddings import Pooling
@@ -41,7 +41,6 @@ from jaxinfer.text.grammar.trial import Tried
 from jaxinfer.text.reading import Reading
 from jaxinfer.text.tools.reader import ToolUse
 
-NewTransport = Callable[[EngineConfig, OnEvent], Transport]
 log = logging.getLogger(__name__)
 
 # what clients are told; the cause may hold paths of this machine, so it goes to the log alone

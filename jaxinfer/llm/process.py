@@ -5,14 +5,14 @@ import queue
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from jaxinfer import children
 from jaxinfer.config import EngineConfig
 from jaxinfer.engine.sequence import Message
 from jaxinfer.errors import DeviceLost, EngineError, JaxInferError
 from jaxinfer.llm.events import OnEvent, ignore
-from jaxinfer.llm.transport import Handshake, OnFailure, OnOutputs
+from jaxinfer.llm.transport import Handshake, NewTransport, OnFailure, OnOutputs
 from jaxinfer.llm.types import Stats
 from jaxinfer.llm.wire import Channel, FromEngine, Profile, Profiled, Start, ToEngine
 
@@ -24,9 +24,7 @@ Spawned = tuple["subprocess.Popen[bytes]", "Channel[ToEngine, FromEngine]"]
 
 
 @contextlib.contextmanager
-def starting(
-    config: EngineConfig, child: Sequence[str] = (CHILD,)
-) -> Iterator[Callable[[EngineConfig, OnEvent], "EngineProcess"]]:
+def starting(config: EngineConfig, child: Sequence[str] = (CHILD,)) -> Iterator[NewTransport]:
     """An engine of these settings that starts now, so that it imports while its owner does: the first one made has it.
 
     child: as for EngineProcess.    Raises OSError where the system has no process or socket to give.

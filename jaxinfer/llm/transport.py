@@ -4,8 +4,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Protocol
 
-from jaxinfer.config import Limits
+from jaxinfer.config import EngineConfig, Limits
 from jaxinfer.engine.sequence import Message, Output
+from jaxinfer.llm.events import OnEvent
 from jaxinfer.llm.types import ModelInfo, Stats
 
 OnOutputs = Callable[[list[Output]], None]
@@ -55,3 +56,6 @@ class Transport(Protocol):
 
         While `start` runs in another thread, that ends too: at once in another process, in this one when it is built.
         """
+
+
+NewTransport = Callable[[EngineConfig, OnEvent], Transport]
