@@ -3,6 +3,7 @@
 import dataclasses
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -18,15 +19,15 @@ from jaxinfer.llm.text_side import new_compiler
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import Family, family_for
 from jaxinfer.runtime.cache import ExecutableCache, open_cache
-from jaxinfer.runtime.device import select_device
+from jaxinfer.runtime.device import device_for
 from jaxinfer.runtime.memory import plan_memory
 from jaxinfer.runtime.runner import DeviceRunner
 
 
-def start_core(config: EngineConfig, on_event: OnEvent, selected: "Future[Any] | None" = None) -> Core:
+def start_core(config: EngineConfig, on_event: OnEvent, device_for: Callable[[EngineConfig], Any] = device_for) -> Core:
     """Build an engine that can carry any plan; its other sizes go on compiling in a thread (`Core.warming`).
 
-    selected: what select_device says to these settings, where somebody has asked already.
+    device_for: as runtime.device's; another waits for one that is under way.
     Raises CheckpointError, ConfigError or DeviceError; whatever is refused is refused before weights are read.
     """
     began = time.perf_counter()
@@ -43,10 +44,7 @@ def start_core(config: EngineConfig, on_event: OnEvent, selected: "Future[Any] |
     model = family.config_from_hf(checkpoint.config)
     info = model_info(config, checkpoint, model)
     cache = open_cache(config.compile_cache_dir)
-    if selected is not None:
-        device = selected.result()
-    else:
-        device = select_device(config.device, config.gpu_memory_utilization, cuda_graphs=config.cuda_graphs)
+    device = device_for(config)
     plan = plan_memory(config, model, family, device)
     on_event(Event("plan", str(device), rows=plan.rows()))
     grammars = new_compiler(config, checkpoint.folder, plan.limits.vocab_size, info.eos_token_ids)

@@ -52,15 +52,13 @@ def main(start: StartCore) -> None:
 
 def _start_core(config: EngineConfig, on_event: OnEvent) -> Core:
     """build.start_core, with the device made ready while what else that needs is imported: a second or two each."""
-    from jaxinfer.runtime.device import select_device
+    from jaxinfer.runtime.device import device_for
 
     with ThreadPoolExecutor(1, thread_name_prefix="jaxinfer-device") as pool:
-        device = pool.submit(
-            select_device, config.device, config.gpu_memory_utilization, cuda_graphs=config.cuda_graphs
-        )
+        device = pool.submit(device_for, config)
         from jaxinfer.llm.build import start_core
 
-        return start_core(config, on_event, device)
+        return start_core(config, on_event, lambda _: device.result())
 
 
 def _tell(channel: Channel[FromEngine, ToEngine]) -> OnEvent:

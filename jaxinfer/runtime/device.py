@@ -12,6 +12,7 @@ from importlib import metadata
 import jax
 import numpy as np
 
+from jaxinfer.config import EngineConfig
 from jaxinfer.errors import ConfigError, DeviceError
 from jaxinfer.runtime import nvidia
 
@@ -41,6 +42,11 @@ def select_device(name: str, memory_utilization: float = 0.9, *, cuda_graphs: bo
         return _first("cuda", "cuda,cpu")
     except RuntimeError as error:
         raise DeviceError(_why_no_gpu(error)) from error
+
+
+def device_for(config: EngineConfig) -> jax.Device:
+    """select_device for an engine of these settings. Raises as it does."""
+    return select_device(config.device, config.gpu_memory_utilization, cuda_graphs=config.cuda_graphs)
 
 
 def device_rows() -> list[tuple[str, str]]:
