@@ -14,9 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxinfer.checkpoint.load import check_params_fit
-from jaxinfer.checkpoint.memory import take_pool
-from jaxinfer.checkpoint.placement import Placement, devices_of, sharding_for
+from jaxinfer.checkpoint.load import make_room_for
+from jaxinfer.checkpoint.placement import Placement, sharding_for
 from jaxinfer.models.parameters import Init, ParamSpec
 
 BYTE_SUM_MEAN = 4 * 255 / 2
@@ -39,8 +38,7 @@ def dummy_params(spec_tree: Any, dtype: jax.typing.DTypeLike, seed: int, placeme
 
     Raises DeviceError when they do not fit in memory.
     """
-    check_params_fit(spec_tree, dtype, placement)
-    take_pool(devices_of(placement))  # while the programs are compiled
+    make_room_for(spec_tree, dtype, placement)
 
     leaves, structure = jax.tree.flatten_with_path(spec_tree, is_leaf=lambda node: isinstance(node, ParamSpec))
     kinds = [_Kind(s.shape, np.dtype(dtype), s.init, sharding_for(s.partition, placement)) for _, s in leaves]

@@ -79,8 +79,7 @@ def load_params(
     weights = Weights(checkpoint.weight_files, checkpoint.weight_map)
     check_tensors(spec_tree, weights)
     specs = leaf_specs(spec_tree)
-    check_params_fit(spec_tree, dtype, placement)
-    take_pool(devices_of(placement))
+    make_room_for(spec_tree, dtype, placement)
     chunks = _chunks(weights, [shards_of(spec, placement) for spec in specs], chunk_bytes)
     with concurrent.futures.ThreadPoolExecutor(NUM_READERS, "jaxinfer-load") as readers:
         _check_finite(weights, [name for spec in specs for group in spec.sources for name in group], readers)
@@ -97,13 +96,17 @@ def _join(spec: ParamSpec, parts: Mapping[jax.Device, jax.Array], placement: Pla
     return jax.make_array_from_single_device_arrays(spec.shape, sharding, list(parts.values()))
 
 
-def check_params_fit(spec_tree: Any, dtype: jax.typing.DTypeLike, placement: Placement) -> None:
-    """Raise DeviceError unless every device has room for its parameters."""
+def make_room_for(spec_tree: Any, dtype: jax.typing.DTypeLike, placement: Placement) -> None:
+    """Begin to take the pools that the parameters will lie in, beside what comes before the first array.
+
+    Raises DeviceError unless every device has room for its parameters.
+    """
     per_device = params_bytes(spec_tree, dtype, placement)
     devices = devices_of(placement)
     shared = len(devices) if devices[0].platform == "cpu" else 1  # CPU devices share one memory
     for device in devices:
         check_memory(per_device * shared, device)
+    take_pool(devices)
 
 
 def params_bytes(spec_tree: Any, dtype: jax.typing.DTypeLike, placement: Placement) -> int:

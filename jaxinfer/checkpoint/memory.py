@@ -1,4 +1,4 @@
-"""How much memory this process may still take: the machine's, or less inside a container."""
+"""How much memory this process may still take: the machine's, or less inside a container; and taking a GPU's."""
 
 import threading
 from collections.abc import Callable, Iterable

@@ -5,6 +5,7 @@ need no more of the device's memory than there is, since XLA times products with
 import threading
 import time
 import types
+from collections.abc import Sequence
 
 import jax
 import pytest
@@ -13,8 +14,15 @@ from jaxinfer.errors import EngineError
 from jaxinfer.runtime import programs, warmup
 from jaxinfer.runtime.lowering import Facts, Lowerers
 from jaxinfer.runtime.programs import Helper
+from jaxinfer.runtime.runner import DeviceRunner
 from jaxinfer.testing.faults import EXHAUSTED
 from tests.support.tiny_runner import make_runner
+
+
+def build(runner: DeviceRunner, *waves: Sequence[programs.Program]) -> list[programs.Key]:
+    """Build programs in this process alone and without a cache."""
+    none = Lowerers(0, Facts.of(runner._model, runner.limits, runner._params, runner._device))
+    return [one.program.key for one in warmup.build_all(waves, runner._device, None, "", none)]
 
 
 def built(times: int, monkeypatch: pytest.MonkeyPatch) -> list[programs.Key]:
@@ -28,9 +36,7 @@ def built(times: int, monkeypatch: pytest.MonkeyPatch) -> list[programs.Key]:
         return compile_(self, lowered)
 
     monkeypatch.setattr(programs.Program, "compile", exhausted)
-    wave = [runner._programs[Helper.SET_PAGES], runner._programs[Helper.ZERO_PAGES]]
-    none = Lowerers(0, Facts.of(runner._model, runner.limits, runner._params, runner._device))
-    return [one.program.key for one in warmup.build_all([wave], runner._device, None, "", none)]
+    return build(runner, [runner._programs[Helper.SET_PAGES], runner._programs[Helper.ZERO_PAGES]])
 
 
 def test_a_program_for_which_the_memory_did_not_suffice_is_compiled_once_more(
@@ -71,8 +77,7 @@ def test_what_serves_first_is_loaded_before_anything_else_is_begun(monkeypatch: 
 
     monkeypatch.setattr(warmup.os, "cpu_count", lambda: 4)
     monkeypatch.setattr(warmup, "_load", load)
-    none = Lowerers(0, Facts.of(runner._model, runner.limits, runner._params, runner._device))
-    assert len(list(warmup.build_all([first, others], runner._device, None, "", none))) == 4
+    assert len(build(runner, first, others)) == 4
     assert set(loaded[:2]) == set(first)
 
 
