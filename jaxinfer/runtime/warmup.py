@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
 import jax
 
@@ -73,23 +73,25 @@ def build_all(
     common: what all keys of the cache share (programs.fingerprint).    lowerers: ended with this.    most_chained:
     compiled at once. The first failure is raised. The first wave is traced and lowered here, by one thread: that holds
     the GIL, and more threads at it would only keep each other from compiling. Other steps are meanwhile by the
-    lowerers, if there are any.
+    lowerers, if there are any. What of the first wave is in the cache is yielded before anything else is begun: it
+    serves, and has the processors to itself until it has run.
     """
     threads = min(_MAX_THREADS, os.cpu_count() or 1)
     pool = ThreadPoolExecutor(threads, thread_name_prefix="compile")
     here, elsewhere = (ThreadPoolExecutor(max(1, n), thread_name_prefix="lower") for n in (1, lowerers.count))
     begun, places = {}, threading.Semaphore(most_chained)
     try:
+        loaded = {p.key: pool.submit(_load, p, device, cache, common) for p in waves[0]}
+        yield from filter(None, [loading.result() for loading in loaded.values()])
+        waves = [[p for p in waves[0] if not loaded[p.key].result()], *waves[1:]]
+        loaded |= {p.key: pool.submit(_load, p, device, cache, common) for wave in waves[1:] for p in wave}
         for number, wave in enumerate(waves):
-            loaded = {p.key: pool.submit(_load, p, device, cache, common) for p in wave}
             for program in wave:
                 if lowerers.count and number and isinstance(program.key, Decode | ExtendBucket):
                     lower = functools.partial(_lower_elsewhere, lowerers, here)
                     begun[program.key] = elsewhere.submit(_begin, program, loaded[program.key], lower)
                 else:
                     begun[program.key] = here.submit(_begin, program, loaded[program.key], Program.lower)
-            if not number:
-                wait(loaded.values())  # what serves first is loaded with the processors to itself
         for wave in waves:
             futures = [pool.submit(_finish, program, begun[program.key], cache, common, places) for program in wave]
             for future in as_completed(futures):

@@ -162,6 +162,18 @@ def test_kernels_of_a_chain_are_compiled_side_by_side(gpu, monkeypatch):
     chain_calls.prepare(Chain((b"sum", b"other"), (launch(0, 0, 1), launch(1, 0, 1))).encode())
 
 
+def test_what_is_compiled_does_not_wait_for_kernels_of_other_chains(gpu, monkeypatch):
+    chain_calls._kernels([b"first"])
+    ends = threading.Event()
+    with ThreadPoolExecutor(1) as only, ThreadPoolExecutor(1) as asking:
+        monkeypatch.setattr(chain_calls, "_compilers", lambda: only)
+        only.submit(ends.wait)
+        try:
+            assert len(asking.submit(chain_calls._kernels, [b"first", b"first"]).result(timeout=10)) == 2
+        finally:
+            ends.set()
+
+
 def test_a_chain_is_known_by_its_digest(gpu):
     """Two chains in one program, with other arrays each: neither takes the other's pointers."""
     one, other = Chain((b"sum",), (launch(0, 0, 1),)), Chain((b"sum",), (launch(0, 0, 0, 1),))

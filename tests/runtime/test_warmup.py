@@ -21,7 +21,7 @@ import pytest
 from jaxinfer.checkpoint.dummy import dummy_params
 from jaxinfer.config import ExtendBucket
 from jaxinfer.models.registry import dense
-from jaxinfer.runtime import programs
+from jaxinfer.runtime import programs, warmup
 from jaxinfer.runtime import step as step_functions
 from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends, Launches
 from jaxinfer.runtime.buckets import Decode
@@ -207,6 +207,38 @@ def test_a_runner_tells_where_its_programs_came_from_and_what_its_arrays_take(co
         assert first.memory_bytes[kind] == sum(leaf.nbytes for leaf in jax.tree.leaves(arrays)) > 0
     assert first.memory_bytes.keys() == {"weights", "pages", "state", "temporaries"}
     assert first.memory_bytes["temporaries"] > 0
+
+
+def test_what_serves_first_has_run_before_anything_else_is_loaded(
+    warm: Start, cache: ExecutableCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, asked, load, before = make_runner(limits=FEW), [], warmup._load, None
+
+    def loaded(program: programs.Program, *rest: object) -> warmup.Built | None:
+        asked.append(program.key)
+        return load(program, *rest)
+
+    def tell(*progress: object) -> None:
+        nonlocal before
+        if runner.is_serving and before is None:
+            before = list(asked)
+
+    monkeypatch.setattr(warmup, "_load", loaded)
+    runner.warm_up(tell, cache)
+    assert sorted(asked, key=str) == sorted(runner._programs, key=str)
+    serving = programs.waves(list(runner._programs.values()), FEW)[0]
+    assert before is not None
+    assert set(before) == {program.key for program in serving}
+
+
+def test_a_decode_step_is_also_warmed_with_its_upload_on_the_device(warm: Start) -> None:
+    """As most steps of one conversation have it; JAX takes 4 ms for the first call with another kind of array."""
+    runner, given = warm.runner, []
+    executable = runner._executables[Decode(10)]
+    runner._executables[Decode(10)] = lambda *arguments: given.append(arguments[-1]) or executable(*arguments)
+    runner._make_graphs([runner._programs[Decode(10)]])
+    runner._executables[Decode(10)] = executable
+    assert isinstance(given[-1], jax.Array)
 
 
 def test_loaded_programs_still_update_the_state_in_place(warm: Start) -> None:
