@@ -15,6 +15,7 @@ from jaxinfer_kernels import (
     mosaic_decode_plan,
     mosaic_extend,
     mosaic_gate_up,
+    mosaic_largest,
     mosaic_linear_plan,
 )
 
@@ -49,6 +50,7 @@ class Backends:
     extend_attention: Backend = Backend.XLA
     decode_linear: Backend = Backend.XLA
     extend_linear: Backend = Backend.XLA
+    masks: Backend = Backend.XLA
     launches: Launches = Launches.SINGLE
 
     def rows(self) -> tuple[tuple[str, str], ...]:
@@ -94,8 +96,10 @@ def choose_backends(
         )
     few = hopper and linears_supported(model, kind)
     many = hopper and mosaic_gate_up.supported(MOSAIC_MANY_ROWS, 2 * model.intermediate_size, model.hidden_size, kind)
+    masks = hopper and mosaic_largest.masks_supported(model.vocab_size)
     launches = Launches.CHAINED if decode and few and chain_calls.available() else Launches.SINGLE
-    return Backends(*(Backend.MOSAIC if can else Backend.XLA for can in (decode, extend, few, many)), launches)
+    ops = (decode, extend, few, many, masks)
+    return Backends(*(Backend.MOSAIC if can else Backend.XLA for can in ops), launches)
 
 
 def linears_supported(model: ModelConfig, dtype: jnp.dtype) -> bool:

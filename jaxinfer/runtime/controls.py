@@ -18,6 +18,7 @@ Logprobs are of the raw logits: their log-softmax, of the token finally drawn an
 import jax
 import jax.numpy as jnp
 
+from jaxinfer.runtime.backends import Backend
 from jaxinfer.runtime.mask_table import ANY
 from jaxinfer.runtime.packing import (
     IN_PROMPT,
@@ -32,24 +33,34 @@ from jaxinfer.runtime.packing import (
 from jaxinfer.runtime.plan import Sampler
 from jaxinfer.runtime.sampler import PART, draw, float_column, largest_id, largest_parts, store_tokens
 from jaxinfer.runtime.state import ControlState
+from jaxinfer_kernels import mosaic_largest
 
 
 def mask_logits(
-    left: jax.Array, last_token: jax.Array, logits: jax.Array, table: jax.Array, upload: jax.Array
+    backend: Backend, left: jax.Array, last_token: jax.Array, logits: jax.Array, table: jax.Array, upload: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Leave out what masks forbid, and take each row's most likely token of what is left.
 
-    left: f32[slots, V], gets the first rows of logits f32[slots, V], -inf where a bit says so.    last_token: part of
-    the state.    table: i32[rows, ceil(V / 32)], of masks: a bit for each token that may be drawn, the lowest first.
-    upload: i32[n, len(MaskColumn)], of the first n rows of logits.
+    left: f32[slots, V], gets the first rows of logits f32[slots, V], -inf where a bit says so; unless KEEP is set it
+    may also stay as it is.    last_token: part of the state.    table: i32[rows, ceil(V / 32)], of masks: a bit for
+    each token that may be drawn, the lowest first.    upload: i32[n, len(MaskColumn)], of the first n rows of logits.
     Returns left, last_token, and the tokens i32[n, 1].
     """
-    slots, rows = upload[:, MaskColumn.SLOT], upload[:, MaskColumn.MASK]
+    slots = upload[:, MaskColumn.SLOT]
+    if backend is Backend.MOSAIC:
+        columns = dict(mask=MaskColumn.MASK, keep=MaskColumn.KEEP)
+        tokens, left = mosaic_largest.largest_allowed(logits, left, table, upload, **columns)
+    else:
+        allowed = _allowed(logits[: len(upload)], table, upload[:, MaskColumn.MASK])
+        tokens, left = largest_id(allowed), left.at[: len(upload)].set(allowed)
+    return left, store_tokens(last_token, slots, tokens), tokens[:, None]
+
+
+def _allowed(logits: jax.Array, table: jax.Array, rows: jax.Array) -> jax.Array:
+    """f32[n, V]: the logits, -inf where a row of the table says so."""
     words = jnp.where(rows[:, None] == ANY, -1, table[jnp.maximum(rows, 0)])
     may = _unpacked(jax.lax.bitcast_convert_type(words, jnp.uint32), logits.shape[-1])
-    allowed = jnp.where(may, logits[: len(upload)], -jnp.inf)
-    tokens = largest_id(allowed)
-    return left.at[: len(upload)].set(allowed), store_tokens(last_token, slots, tokens), tokens[:, None]
+    return jnp.where(may, logits, -jnp.inf)
 
 
 def set_masks(table: jax.Array, upload: jax.Array) -> jax.Array:

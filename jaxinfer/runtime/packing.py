@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxinfer.config import ExtendBucket
 from jaxinfer.runtime.mask_table import ANY, Masks
-from jaxinfer.runtime.plan import MAX_BANNED, MAX_LOGIT_BIAS, Controls, Logprobs, Plan, Row, Sampling
+from jaxinfer.runtime.plan import MAX_BANNED, MAX_LOGIT_BIAS, Controls, Logprobs, Plan, Row, Sampler, Sampling
 
 
 class SamplingColumn(enum.IntEnum):
@@ -56,10 +56,14 @@ class DrawColumn(enum.IntEnum):
 
 
 class MaskColumn(enum.IntEnum):
-    """A row of logits that a grammar has a say in, or its neighbour. MASK: a row of the table of masks, or ANY."""
+    """A row of logits that a grammar has a say in, or its neighbour. MASK: a row of the table of masks, or ANY.
+
+    KEEP: in the first row, 1 if a sampler draws from what the masks leave.
+    """
 
     SLOT = 0
     MASK = 1
+    KEEP = 2
 
 
 class DecodeColumn(enum.IntEnum):
@@ -277,6 +281,7 @@ def pack_masks(plan: Plan, masks: Masks, size: int) -> np.ndarray:
     rows = [row for row in plan.rows if row.sample]
     out[: len(rows), MaskColumn.SLOT] = [row.slot for row in rows]
     out[[i for i, row in enumerate(rows) if row.masked], MaskColumn.MASK] = masks.rows
+    out[0, MaskColumn.KEEP] = plan.sampler is not Sampler.LARGEST  # logprobs are of the raw logits
     return out
 
 

@@ -304,10 +304,11 @@ def _full_programs(
         result.append(make(key, set_masks, (masks.table, new), (0,), masks.table))
     width = logprob_width(num_top(limits))
     tops = functools.partial(draw_logprobs, num_top(limits))
+    mask = functools.partial(mask_logits, model.backends.masks)
     for rows in draw_sizes(limits.max_num_seqs, Sampler.FULL):
         parts = (masks.left, state.last_token, state.logits, masks.table, array(rows, len(MaskColumn)))
         left = (masks.left, state.last_token, array(rows, 1))
-        result.append(make(Mask(rows), mask_logits, parts, (0, 1), left, to_host=True))
+        result.append(make(Mask(rows), mask, parts, (0, 1), left, to_host=True))
         drawn = (state.last_token, state.logits, array(rows, len(DrawColumn)))
         result.append(make(Tops(rows), tops, drawn, (), array(rows, width), to_host=True))
     targets = array(1 + min(MAX_SCORED, limits.extend_buckets[-1].logits))

@@ -82,7 +82,7 @@ class MaskState(struct.PyTreeNode):
     """What grammars need, apart from the rest as well.
 
     table: i32[rows, ceil(V / 32)], the masks that plan.Masks names rows of.    left: f32[slots, V], what they leave of
-    the logits in whose rows they are, which logprobs are still of.
+    the logits in whose rows they are, which logprobs are still of; stale after a step that no sampler draws from.
     """
 
     table: jax.Array

@@ -18,7 +18,7 @@ from jaxinfer.errors import ConfigError
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.ops import MOSAIC, Linears
 from jaxinfer.models.registry import dense
-from jaxinfer.runtime import step
+from jaxinfer.runtime import programs, step
 from jaxinfer.runtime.backends import (
     CHAINED_ROWS,
     CHAINED_WIDTH,
@@ -32,11 +32,11 @@ from jaxinfer.runtime.backends import (
     choose_backends,
 )
 from jaxinfer.runtime.packing import DecodeColumn, ExtendLayout
-from jaxinfer.runtime.state import DeviceState, init_state
+from jaxinfer.runtime.state import DeviceState, init_controls, init_masks, init_state
 from jaxinfer_kernels import chain_calls, mosaic_linear
 from tests.support.teacher_forced import model_of
 
-ALL_MOSAIC = Backends(Backend.MOSAIC, Backend.MOSAIC, Backend.MOSAIC, Backend.MOSAIC)
+ALL_MOSAIC = Backends(*[Backend.MOSAIC] * 5)
 CHAINED = dataclasses.replace(ALL_MOSAIC, launches=Launches.CHAINED)
 MODEL = dataclasses.replace(model_of(6, 2, 128, qk_norm=True, hidden=256, num_layers=2), vocab_size=512)
 
@@ -103,6 +103,7 @@ def test_the_setting_xla_holds_on_every_device():
         ),
         ({"intermediate_size": 500}, "bfloat16", 64, {"decode_linear", "extend_linear"}),
         ({"hidden_size": 192}, "bfloat16", 64, {"decode_linear"}),
+        ({"vocab_size": 1000}, "bfloat16", 64, {"masks"}),  # no whole words
     ],
 )
 def test_auto_leaves_to_xla_what_no_kernel_can_run(fields, dtype, page_size, left):
@@ -142,6 +143,7 @@ def test_people_read_one_row_an_op():
         ("extend attention", "xla"),
         ("decode linear", "xla"),
         ("extend linear", "xla"),
+        ("masks", "xla"),
         ("launches", "one by one"),
     )
     assert CHAINED.rows()[-1] == ("launches", "chained")
@@ -220,6 +222,24 @@ def kernels_of_decode(backends: Backends, rows: int, model: ModelConfig = MODEL)
 def test_the_largest_of_many_logits_are_found_by_a_kernel_of_its_own(backends, rows, kernels):
     few, _ = kernels_of_decode(backends, rows)
     assert kernels_of_decode(backends, rows, changed(vocab_size=1024)) == (few + kernels, 0)
+
+
+@pytest.mark.parametrize(("masks", "kernels"), [(Backend.MOSAIC, 1), (Backend.XLA, 0)])
+@pytest.mark.parametrize("rows", [1, 10])
+def test_masks_are_left_out_by_the_chosen_kernel(rows, masks, kernels):
+    device = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
+    state, controls, mask_state = (
+        jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), jax.eval_shape(init))
+        for init in (
+            functools.partial(init_state, limits(10), MODEL, "bfloat16"),
+            functools.partial(init_controls, limits(10)),
+            functools.partial(init_masks, limits(10)),
+        )
+    )
+    model = step.Model(MODEL, dense, dataclasses.replace(XLA_ONLY, masks=masks))
+    listed = programs.programs(model, limits(10), state.k, state, controls, mask_state)
+    (program,) = [program for program in listed if program.key == programs.Mask(rows)]
+    assert kernels_of(program.function, *program.arguments) == (kernels, 0)
 
 
 @pytest.mark.parametrize(

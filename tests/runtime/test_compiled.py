@@ -12,7 +12,7 @@ from jaxinfer.checkpoint.dummy import dummy_params
 from jaxinfer.config import ExtendBucket
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import step
-from jaxinfer.runtime.backends import XLA_ONLY
+from jaxinfer.runtime.backends import XLA_ONLY, Backend
 from jaxinfer.runtime.buckets import Decode, decode_sizes
 from jaxinfer.runtime.programs import Helper, Key, Program
 from jaxinfer.runtime.runner import DeviceRunner
@@ -29,10 +29,18 @@ _HIDDEN = f"[{LIMITS.extend_buckets[-1].tokens},{TINY.hidden_size}]"
 COMPUTED = (f"f32[{LIMITS.max_num_seqs},{LIMITS.vocab_size}]", f"f32{_HIDDEN}", f"bf16{_HIDDEN}")
 # With every op in our kernels: a decode step of few rows and one of many, and an extend step of each kind.
 MOSAIC_TINY = dataclasses.replace(
-    TINY, hidden_size=128, num_heads=2, num_kv_heads=1, head_dim=64, intermediate_size=128, dtype="bfloat16"
+    TINY,
+    hidden_size=128,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=64,
+    intermediate_size=128,
+    vocab_size=512,
+    dtype="bfloat16",
 )
 MOSAIC_LIMITS = dataclasses.replace(
     LIMITS,
+    vocab_size=MOSAIC_TINY.vocab_size,
     max_num_seqs=17,
     decode_buckets=(1, 10, 17),
     extend_buckets=(ExtendBucket(20, 3, 3), ExtendBucket(64, 17, 17)),
@@ -116,6 +124,7 @@ def test_programs_for_a_gpu_update_every_state_buffer_in_place(contexts: tuple[i
     device, limits, backends = gpu(), MOSAIC_LIMITS, XLA_ONLY
     if contexts is None:
         backends = all_mosaic(MOSAIC_TINY, limits.page_size, device)
+        assert backends.masks is Backend.MOSAIC
     else:
         limits = dataclasses.replace(limits, decode_contexts=contexts)
     params = dummy_params(dense.parameters(MOSAIC_TINY), MOSAIC_TINY.dtype, 0, device)

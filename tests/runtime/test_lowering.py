@@ -63,7 +63,7 @@ def test_a_chain_lowered_elsewhere_has_the_same_kernels() -> None:
     """Said by the digest of its text, which holds them all."""
     mosaic = Backend.MOSAIC
     model = dataclasses.replace(TINY, hidden_size=512, intermediate_size=1024, head_dim=64, dtype="bfloat16")
-    backends = Backends(mosaic, mosaic, mosaic, mosaic, Launches.CHAINED)
+    backends = Backends(mosaic, mosaic, mosaic, mosaic, launches=Launches.CHAINED)
     limits = dataclasses.replace(LIMITS, page_size=64, num_pages=20, max_model_len=256)
     sent = msgspec.json.encode(Facts(model, limits, backends, "bfloat16", "cuda", {}))
     program = lowering.listed(msgspec.json.decode(sent, type=Facts))["decode 4"]

@@ -8,6 +8,7 @@ from jaxinfer.runtime.packing import (
     NO_ID,
     ROW_WIDTH,
     ExtendLayout,
+    MaskColumn,
     RowColumn,
     SamplingColumn,
     pack_decode,
@@ -88,7 +89,19 @@ def test_masks_lie_where_their_rows_logits_do() -> None:
         Row(4, 5, 1, masked=True),
     ]
     masks = Masks(np.array([7, 3], np.int32), np.zeros(0, np.int32), np.zeros((0, 2), np.int32))
-    assert pack_masks(Plan(rows), masks, 5).tolist() == [[2, -1], [3, 7], [4, 3], [0, -1], [0, -1]]
+    packed = pack_masks(Plan(rows), masks, 5)
+    assert packed[:, : MaskColumn.KEEP].tolist() == [[2, -1], [3, 7], [4, 3], [0, -1], [0, -1]]
+
+
+def test_what_masks_leave_is_kept_for_samplers_alone() -> None:
+    """A kernel leaves what was there else; logprobs are of the raw logits."""
+    masks = Masks(np.array([7], np.int32), np.zeros(0, np.int32), np.zeros((0, 2), np.int32))
+    masked = Row(2, 5, 1, masked=True, logprobs=True)
+    silent = Row(3, 0, 2, [1, 2], sample=False, sampler=Sampler.PLAIN)
+    assert not pack_masks(Plan([masked, silent]), masks, 4)[:, MaskColumn.KEEP].any()
+    for sampler in (Sampler.PLAIN, Sampler.FULL):
+        kept = pack_masks(Plan([masked, Row(1, 5, 1, sampler=sampler)]), masks, 4)[:, MaskColumn.KEEP]
+        assert kept.tolist() == [1, 0, 0, 0]
 
 
 def test_new_masks_go_up_in_blocks() -> None:

@@ -199,6 +199,7 @@ def test_a_runner_tells_where_its_programs_came_from_and_what_its_arrays_take(co
         "extend_attention": "xla",
         "decode_linear": "xla",
         "extend_linear": "xla",
+        "masks": "xla",
         "launches": "one by one",
     }
     state = cold.runner._state
@@ -440,7 +441,7 @@ def test_chains_are_compiled_after_all_that_xla_compiles(monkeypatch: pytest.Mon
     limits = dataclasses.replace(LIMITS, decode_buckets=(1, 10), extend_buckets=(ExtendBucket(64, 3, 3), LARGE))
     device, mosaic = jax.devices("cpu")[0], Backend.MOSAIC
     params = dummy_params(dense.parameters(TINY), TINY.dtype, 0, device)
-    chained = Backends(mosaic, mosaic, mosaic, mosaic, Launches.CHAINED)
+    chained = Backends(mosaic, mosaic, mosaic, mosaic, launches=Launches.CHAINED)
     listed = list(DeviceRunner(TINY, dense, params, limits, device, chained)._programs.values())
     serving, by_xla, chains = programs.waves(listed, limits)
     assert [*serving, *by_xla, *chains] == listed
