@@ -42,7 +42,8 @@ def largest_id(
     """Where each row is largest, the lowest id among equals; any id if the row holds a NaN.
 
       logits: f32[R, V], of a shape that is `supported`.    kept: f32[L, V], L >= R, updated in place where the caller
-      donates it: its first R rows become the logits if `keep`, i32[], is above 0, and stay as they are otherwise.
+      donates it: its first R rows become the logits if `keep`, i32[], is above 0, and stay as they are otherwise. With
+      L = R the logits take its place as they are, so that whoever makes them can write there.
     Returns i32[R] and kept.
     """
     rows, width = logits.shape
@@ -57,10 +58,10 @@ def largest_id(
         interpret=interpret,
         compiler_params=COMPILER_PARAMS,
     )
-    stored = jax.new_ref(kept)
-    values, ids = kernel(keep.reshape(1), stored, logits)
+    stored = [] if kept.shape == logits.shape else [jax.new_ref(kept)]
+    values, ids = kernel(logits, *([keep.reshape(1), *stored] if stored else []))
     found = jnp.min(jnp.where(values == values.max(axis=0), ids, width - 1), axis=0)
-    return found, jax.freeze(stored)
+    return found, jax.freeze(stored[0]) if stored else lax.dynamic_update_slice(kept, logits, (0, 0))
 
 
 @functools.partial(jax.jit, static_argnames=("mask", "keep", "interpret"))
@@ -117,8 +118,10 @@ def _larger(a: tuple[jax.Array, jax.Array], b: tuple[jax.Array, jax.Array]) -> t
     return jnp.where(first, a[0], b[0]), jnp.where(first, a[1], b[1])
 
 
-def _kernel(keep_ref: Ref, kept_ref: Ref, logits_ref: Ref, values_ref: Ref, ids_ref: Ref) -> None:
-    """keep i32[1], kept f32[L, V], logits f32[R, V], values f32[chunks, R] and ids i32[chunks, R]: each chunk's."""
+def _kernel(logits_ref: Ref, *rest: Ref) -> None:
+    """logits f32[R, V], perhaps keep i32[1] and kept f32[L, V], values f32[chunks, R] and ids i32[chunks, R]: each
+    chunk's."""
+    *stored, values_ref, ids_ref = rest
     chunk, layout, shape, width = lax.axis_index("chunk"), row_layout(WIDTH), (ROWS, WIDTH), logits_ref.shape[1]
     rows = pl.ds(lax.axis_index("rows") * ROWS, ROWS)
     begin = jnp.minimum(chunk * (TILES * WIDTH), width - TILES * WIDTH)  # the last one overlaps the one before it
@@ -128,11 +131,13 @@ def _kernel(keep_ref: Ref, kept_ref: Ref, logits_ref: Ref, values_ref: Ref, ids_
     highest, lowest_ids = _largest(tiles, ids, WIDTH, width - 1, layout)
     store(values_ref.at[chunk, rows], highest)
     store(ids_ref.at[chunk, rows], lowest_ids)
+    if stored:
+        keep_ref, kept_ref = stored
 
-    @pl.when(keep_ref[0] > 0)
-    def _():
-        for piece, tile in zip(pieces, tiles, strict=True):
-            kept_ref[rows, piece] = tile
+        @pl.when(keep_ref[0] > 0)
+        def _():
+            for piece, tile in zip(pieces, tiles, strict=True):
+                kept_ref[rows, piece] = tile
 
 
 def _masked_kernel(

@@ -50,6 +50,14 @@ def test_finds_the_lowest_of_the_largest_and_stores_what_is_kept(width, keep):
     check(2 * ROWS, width, keep, interpret=INTERPRET)
 
 
+@pytest.mark.parametrize("keep", [0, 1])
+def test_logits_of_as_many_rows_as_are_kept_take_their_place(keep):
+    x = logits(ROWS, CHUNK + WIDTH)
+    ids, stored = largest_id(x, jnp.full(x.shape, KEPT), jnp.int32(keep), interpret=INTERPRET)
+    np.testing.assert_array_equal(ids, np.asarray(x).argmax(axis=-1))
+    np.testing.assert_array_equal(stored, x)
+
+
 def test_a_row_with_a_nan_disturbs_no_other():
     x = logits(ROWS, CHUNK).at[5, 3].set(jnp.nan)
     ids, _ = largest_id(x, jnp.zeros((ROWS, CHUNK)), jnp.int32(1), interpret=INTERPRET)
@@ -65,10 +73,14 @@ def test_says_what_it_can_run():
     assert not supported(8, CHUNK - WIDTH)
 
 
-@pytest.mark.parametrize("rows", [8, 256])
+@pytest.mark.parametrize("rows", [8, 128, 256])
 def test_lowers_for_hopper_and_updates_in_place(rows):
-    shapes = [jax.ShapeDtypeStruct((n, 151936), jnp.float32) for n in (rows, 256)]
-    traced = jax.jit(largest_id, donate_argnums=1).trace(*shapes, jax.ShapeDtypeStruct((), jnp.int32))
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((rows, 8), (256, 151936))]
+
+    def head(hidden: jax.Array, kept: jax.Array, keep: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return largest_id(jnp.tile(hidden, 151936 // 8), kept, keep)
+
+    traced = jax.jit(head, donate_argnums=1).trace(*shapes, jax.ShapeDtypeStruct((), jnp.int32))
     text = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("mosaic_gpu_v2") == 1
     assert text.count("tf.aliasing_output") + text.count("jax.buffer_donor") == 1
