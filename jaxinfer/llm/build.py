@@ -18,10 +18,13 @@ from jaxinfer.llm.events import Event, OnEvent
 from jaxinfer.llm.text_side import new_compiler
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import Family, family_for
+from jaxinfer.runtime.backends import Launches
 from jaxinfer.runtime.cache import ExecutableCache, open_cache
 from jaxinfer.runtime.device import device_for
 from jaxinfer.runtime.memory import plan_memory
 from jaxinfer.runtime.runner import DeviceRunner
+from jaxinfer.runtime.step import Model
+from jaxinfer.runtime.warmup import prepare_kernels
 
 
 def start_core(config: EngineConfig, on_event: OnEvent, device_for: Callable[[EngineConfig], Any] = device_for) -> Core:
@@ -47,6 +50,9 @@ def start_core(config: EngineConfig, on_event: OnEvent, device_for: Callable[[En
     device = device_for(config)
     plan = plan_memory(config, model, family, device)
     on_event(Event("plan", str(device), rows=plan.rows()))
+    if cache is not None and plan.backends.launches is Launches.CHAINED:
+        facts = Model(model, family, plan.backends), plan.limits, config.dtype_for(model.dtype), device, cache
+        threading.Thread(target=prepare_kernels, args=facts, name="jaxinfer-kernels", daemon=True).start()
     grammars = new_compiler(config, checkpoint.folder, plan.limits.vocab_size, info.eos_token_ids)
     params = _load(config, checkpoint, family, model, device, on_event)
     runner = DeviceRunner(model, family, params, plan.limits, device, plan.backends)

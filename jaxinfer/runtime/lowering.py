@@ -22,12 +22,10 @@ from jaxinfer import children
 from jaxinfer.config import Limits
 from jaxinfer.errors import EngineError
 from jaxinfer.models.config import DType, ModelConfig
-from jaxinfer.models.parameters import ParamSpec
 from jaxinfer.models.registry import family_for
 from jaxinfer.runtime import programs, step
 from jaxinfer.runtime.backends import Backends
 from jaxinfer.runtime.programs import Program
-from jaxinfer.runtime.state import init_controls, init_masks, init_state
 from jaxinfer_kernels import chain
 
 MODULE = "jaxinfer.runtime.lowering"
@@ -142,22 +140,9 @@ def listed(facts: Facts) -> dict[str, Program]:
     for name, value in facts.settings.items():
         if jax.config.values.get(name) != value:
             jax.config.update(name, value)
-    where = SingleDeviceSharding(jax.devices("cpu")[0])
-
-    def aval(leaf: Any) -> jax.ShapeDtypeStruct:
-        dtype = facts.dtype if isinstance(leaf, ParamSpec) else leaf.dtype
-        return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=where)
-
-    config, limits = facts.config, facts.limits
-    family = family_for({"architectures": [config.architecture]})
-    makes = (
-        functools.partial(init_state, limits, config, facts.dtype),
-        *(functools.partial(init, limits) for init in (init_controls, init_masks)),
-    )
-    kept = [jax.tree.map(aval, jax.eval_shape(make)) for make in makes]
-    params = jax.tree.map(aval, family.parameters(config))
-    model = step.Model(config, family, facts.backends)
-    return {program.name: program for program in programs.programs(model, limits, params, *kept)}
+    family = family_for({"architectures": [facts.config.architecture]})
+    model, where = step.Model(facts.config, family, facts.backends), SingleDeviceSharding(jax.devices("cpu")[0])
+    return {program.name: program for program in programs.without_arrays(model, facts.limits, facts.dtype, where)}
 
 
 def exported(program: Program, platform: str) -> export.Exported:

@@ -22,6 +22,8 @@ from jax.experimental import serialize_executable
 import jaxinfer_kernels.linear
 from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.models import dense
+from jaxinfer.models.config import DType
+from jaxinfer.models.parameters import ParamSpec
 from jaxinfer.runtime import step
 from jaxinfer.runtime.backends import Backend
 from jaxinfer.runtime.buckets import Decode, decode_sizes, draw_sizes
@@ -39,7 +41,7 @@ from jaxinfer.runtime.packing import (
 )
 from jaxinfer.runtime.plan import Sampler
 from jaxinfer.runtime.sampler import draw_rows
-from jaxinfer.runtime.state import ControlState, DeviceState, MaskState
+from jaxinfer.runtime.state import ControlState, DeviceState, MaskState, init_controls, init_masks, init_state
 from jaxinfer_kernels import chain, chain_calls
 
 logger = logging.getLogger(__name__)
@@ -168,9 +170,7 @@ class Program:
 
     def deserialize(self, payload: bytes, device: jax.Device) -> jax.stages.Compiled:
         """The executable that `serialize` made of it, without tracing. Runs whatever the payload holds."""
-        chains, _, payload = payload.partition(_END)
-        for text in chains.decode().split():
-            chain_calls.prepare(text)
+        payload = prepare_kernels(payload)
         in_tree = jax.tree.structure((self.arguments, {}))
         out_tree = jax.tree.structure(self.result)
         return serialize_executable.deserialize_and_load(
@@ -182,6 +182,30 @@ class Program:
         avals = [f"{leaf.dtype}{leaf.shape}" for leaf in jax.tree.leaves((self.arguments, self.result))]
         facts = [common, self.name, str(self.options), *avals]
         return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+
+
+def prepare_kernels(payload: bytes) -> bytes:
+    """Have the kernels of a serialized program's chains compiled. Returns the rest of it. Raises RuntimeError."""
+    chains, _, rest = payload.partition(_END)
+    for text in chains.decode().split():
+        chain_calls.prepare(text)
+    return rest
+
+
+def without_arrays(model: step.Model, limits: Limits, dtype: DType, where: jax.sharding.Sharding) -> list[Program]:
+    """As `programs`, of arrays that are not there yet, the parameters in `dtype`."""
+
+    def aval(leaf: Any) -> jax.ShapeDtypeStruct:
+        kind = dtype if isinstance(leaf, ParamSpec) else leaf.dtype
+        return jax.ShapeDtypeStruct(leaf.shape, kind, sharding=where)
+
+    makes = (
+        functools.partial(init_state, limits, model.config, dtype),
+        *(functools.partial(init, limits) for init in (init_controls, init_masks)),
+    )
+    kept = [jax.tree.map(aval, jax.eval_shape(make)) for make in makes]
+    params = jax.tree.map(aval, model.family.parameters(model.config))
+    return programs(model, limits, params, *kept)
 
 
 def programs(

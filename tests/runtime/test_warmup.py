@@ -1,8 +1,6 @@
 """Starting: what is compiled when, what comes from the cache, and that nothing is compiled afterwards."""
 
-import ctypes
 import dataclasses
-import functools
 import itertools
 import os
 import subprocess
@@ -18,19 +16,18 @@ import jax.numpy as jnp
 import msgspec
 import pytest
 
-from jaxinfer.checkpoint.dummy import dummy_params
 from jaxinfer.config import ExtendBucket
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import programs, warmup
 from jaxinfer.runtime import step as step_functions
-from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends, Launches
+from jaxinfer.runtime.backends import Backend, Backends, Launches
 from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.cache import ExecutableCache
 from jaxinfer.runtime.pending import PendingStep
 from jaxinfer.runtime.plan import Controls, History, Plan, Sampler, Sampling
 from jaxinfer.runtime.runner import DeviceRunner
 from jaxinfer.runtime.warmup import CompileCounter
-from jaxinfer_kernels import chain, chain_calls
+from jaxinfer_kernels import chain_calls
 from tests.support.attempts import assert_below
 from tests.support.masks import new_masks
 from tests.support.tiny_runner import LIMITS, TINY, Driven, forget, generate, make_runner, step
@@ -370,85 +367,24 @@ def test_what_jax_s_own_cache_gave_is_not_kept_in_ours(tmp_path: Path) -> None:
     assert started(tmp_path / "a", **jax_s) == (total, total)
 
 
-def test_what_comes_from_the_cache_has_the_kernels_of_its_chains_compiled_beside_it(monkeypatch) -> None:
-    """In the thread that loads it; left to the first run, they would be compiled one after the other."""
+def test_kernels_of_what_serves_first_are_compiled_before_there_are_weights(monkeypatch, tmp_path: Path) -> None:
+    device, mosaic, cache = jax.devices("cpu")[0], Backend.MOSAIC, ExecutableCache(tmp_path / "cache")
+    model = step_functions.Model(TINY, dense, Backends(*[mosaic] * 5, Launches.CHAINED))
+    listed = programs.without_arrays(model, FEW, TINY.dtype, jax.sharding.SingleDeviceSharding(device))
+    common = programs.fingerprint(model, device)
+    for program in listed:
+        if program.is_chained:
+            cache.store(program.digest(common), program.name.replace(" ", "_").encode() + programs._END + b"the rest")
     prepared: list[str] = []
-    monkeypatch.setattr(chain_calls, "prepare", prepared.append)
-    handler = jax.ffi.pycapsule(ctypes.cast(chain_calls._handler, ctypes.c_void_p).value)
-    jax.ffi.register_ffi_target(chain.TARGET, {"execute": handler}, platform="cpu", api_version=1)
-    plain = make_runner()._programs[programs.Helper.SET_PAGES]
-    text = chain.Chain((b"+/" * 99,), ()).encode()
-    call = jax.ffi.ffi_call(chain.TARGET, plain.result, input_output_aliases={0: 0})
-    launching = dataclasses.replace(
-        plain, function=lambda table, _: call(table, digest="one", chain=text) + 1, is_chained=True
-    )
-    (device,) = plain.result.sharding.device_set
-    for program, expected in ((plain, []), (launching, [text])):
-        payload = program.serialize(program.compile(program.lower()))
-        assert prepared == []
-        program.deserialize(payload, device)
-        assert prepared == expected
 
+    def prepare(text: str) -> None:
+        prepared.append(text)
+        raise RuntimeError("it cannot be compiled, as who loads the program says")
 
-def test_an_option_that_xla_no_longer_knows_is_done_without_and_said(caplog: pytest.LogCaptureFixture) -> None:
-    program = make_runner()._programs[programs.Helper.SET_PAGES]
-    unknown = dataclasses.replace(program, options=(("xla_cpu_option_of_another_age", "true"),))
-    assert unknown.compile(unknown.lower()).memory_analysis() is not None
-    assert "compiled without" in caplog.text
-
-
-class Unembed:
-    def __call__(self, *arguments: object) -> jax.Array:
-        return dense.unembed(*arguments)
-
-
-def makes_its_result(program: programs.Program) -> bool:
-    """Whether the function makes what the program says, which nobody looks at but to load an executable."""
-    said = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), program.result)
-    return jax.eval_shape(program.function, *program.arguments) == said
-
-
-def test_programs_say_what_their_functions_make() -> None:
-    made = make_runner()._programs.values()
-    assert [program.name for program in made if not makes_its_result(program)] == []
-
-
-def test_listing_the_programs_traces_no_step() -> None:
-    family = dataclasses.replace(dense, forward=lambda *arguments: pytest.fail("a step was traced"))
-    device = jax.devices("cpu")[0]
-    params = dummy_params(dense.parameters(TINY), TINY.dtype, 0, device)
-    assert DeviceRunner(TINY, family, params, LIMITS, device)._programs
-
-
-def test_products_are_left_to_cublas_where_it_is_no_slower(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one row, cuBLAS would have the head's weights converted; what else there is, it does as well or better."""
-    monkeypatch.setattr(programs, "_options", lambda state, cublas=False: (("cublas", cublas),))
-    limits = dataclasses.replace(LIMITS, decode_buckets=(1, 8), extend_buckets=(ExtendBucket(64, 1, 1), LARGE))
-    device = jax.devices("cpu")[0]
-    params = dummy_params(dense.parameters(TINY), TINY.dtype, 0, device)
-
-    def left(backends: Backends) -> set[programs.Key]:
-        made = DeviceRunner(TINY, dense, params, limits, device, backends)._programs
-        return {key for key, program in made.items() if dict(program.options)["cublas"]}
-
-    assert left(Backends(decode_linear=Backend.MOSAIC)) == {Decode(8), LARGE}
-    assert left(XLA_ONLY) == {LARGE}
-
-
-def test_chains_are_compiled_after_all_that_xla_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for those that serve: XLA and Mosaic keep each other from compiling."""
-    monkeypatch.setattr(chain_calls, "register", lambda: None)
-    limits = dataclasses.replace(LIMITS, decode_buckets=(1, 10), extend_buckets=(ExtendBucket(64, 3, 3), LARGE))
-    device, mosaic = jax.devices("cpu")[0], Backend.MOSAIC
-    params = dummy_params(dense.parameters(TINY), TINY.dtype, 0, device)
-    chained = Backends(mosaic, mosaic, mosaic, mosaic, launches=Launches.CHAINED)
-    listed = list(DeviceRunner(TINY, dense, params, limits, device, chained)._programs.values())
-    serving, by_xla, chains = programs.waves(listed, limits)
-    assert [*serving, *by_xla, *chains] == listed
-    assert all(programs.is_serving(program.key, limits) for program in serving)
-    assert {program.key for program in serving if program.is_chained} == {Decode(10)}
-    assert not any(program.is_chained for program in by_xla)
-    assert {program.key for program in chains} == {Decode(1), ExtendBucket(64, 3, 3)}
+    monkeypatch.setattr(chain_calls, "prepare", prepare)
+    warmup.prepare_kernels(model, FEW, TINY.dtype, device, cache)
+    assert {program.key for program in listed if program.is_chained} == {Decode(1), Decode(10)}
+    assert prepared == ["decode_10"]
 
 
 def test_one_thread_lowers_all_in_order_and_what_fails_there_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -465,59 +401,3 @@ def test_one_thread_lowers_all_in_order_and_what_fails_there_ends_the_start(monk
         runner.warm_up(lambda *progress: None)
     assert [key for key, _ in seen] == list(runner._programs)[: len(seen)]
     assert len({thread for _, thread in seen}) == 1
-
-
-class TestDigest:
-    def digest(self, model: object = TINY, **limits: object) -> str:
-        device = jax.devices("cpu")[0]
-        runner = make_runner(model, dataclasses.replace(LIMITS, **limits))
-        return runner._programs[Decode(4)].digest(programs.fingerprint(runner._model, device))
-
-    def test_the_same_model_and_limits_share_their_executables(self) -> None:
-        assert self.digest() == self.digest()
-
-    @pytest.mark.parametrize(
-        "changes",
-        [{"num_pages": 121}, {"max_model_len": 400}, {"max_num_seqs": 11}, {"page_size": 8}],
-        ids=str,
-    )
-    def test_other_shapes_do_not(self, changes: dict[str, int]) -> None:
-        assert self.digest(**changes) != self.digest()
-
-    @pytest.mark.parametrize("changes", [{"norm_eps": 1e-5}, {"dtype": "bfloat16"}], ids=str)
-    def test_other_constants_of_the_model_do_not(self, changes: dict[str, object]) -> None:
-        assert self.digest(dataclasses.replace(TINY, **changes)) != self.digest()
-
-    def test_other_backends_do_not(self) -> None:
-        device = jax.devices("cpu")[0]
-        models = [step_functions.Model(TINY, dense, b) for b in (XLA_ONLY, Backends(decode_attention=Backend.MOSAIC))]
-        assert len({programs.fingerprint(model, device) for model in models}) == 2
-
-    @pytest.mark.parametrize("key", [programs.Tops(10), programs.Helper.SCORE], ids=str)
-    def test_another_number_of_logprobs_does_not(self, key: programs.Key) -> None:
-        made = [make_runner(limits=dataclasses.replace(LIMITS, max_logprobs=k))._programs[key] for k in (5, 6)]
-        assert len({program.digest("") for program in made}) == 2
-        for program in made:
-            assert makes_its_result(program)
-
-    def test_other_code_does_not(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        before = self.digest()
-        plug_in = tmp_path / "family.py"
-        plug_in.write_text("def forward(): pass\n")
-        real = programs.inspect.getfile
-
-        def changed(item: object) -> str:
-            return str(plug_in) if item is dense.forward else real(item)
-
-        monkeypatch.setattr(programs.inspect, "getfile", changed)
-        assert self.digest() != before
-
-    def test_a_family_may_be_made_of_partials_and_callable_objects(self) -> None:
-        family = dataclasses.replace(dense, forward=functools.partial(dense.forward), unembed=Unembed())
-        model = step_functions.Model(TINY, family)
-        assert programs.fingerprint(model, jax.devices("cpu")[0])
-
-    def test_other_flags_do_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        before = self.digest()
-        monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
-        assert self.digest() != before
