@@ -89,7 +89,8 @@ class Asked:
         if isinstance(request, ChatRequest):
             reading, hides = _reading(llm, request, job.prompts[0]), not request.wire.include_reasoning
             job = dataclasses.replace(job, num_dropped=num_dropped, reading=reading, hides_thoughts=hides)
-        return dataclasses.replace(job, form=await llm.forms.check(self.sampling, job.reading))
+        form = await llm.forms.check(self.sampling, job.reading)
+        return job if form is None else dataclasses.replace(job, form=form)
 
 
 def read_asked(kind: Kind, body: dict[str, Any], info: ModelInfo) -> Asked:
