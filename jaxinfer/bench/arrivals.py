@@ -1,6 +1,7 @@
 """Requests that come to an engine in this process while it works, and what each of them saw. No server, no threads."""
 
 import time
+from array import array
 from collections import deque
 from collections.abc import Sequence
 
@@ -32,7 +33,7 @@ def drive(
             index, ask = waiting.popleft()
             outcomes[index].sent_s, outcomes[index].prompt_tokens = began + ask.after_s, ask.input_tokens
             structure = structures[index] if structures is not None else None
-            request = Request(str(index), tuple(prompts[index]), ask.output_tokens, structure=structure)
+            request = Request(str(index), array("I", prompts[index]), ask.output_tokens, structure=structure)
             engine.inbox.put(Add(request))
         if engine.has_work:
             for output in engine.step():

@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import time
+from array import array
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from typing import Any, Literal
@@ -73,7 +74,8 @@ class Structure:
 class Request:
     """One prompt and how to continue it, `n` times. Every value is concrete and in range (protocol/validate.py).
 
-    id: unique among unfinished requests.    max_tokens: of each answer; it also ends where the context is full.
+    id: unique among unfinished requests.    prompt: u32[n].
+    max_tokens: of each answer; it also ends where the context is full.
     eos_token_ids: empty when EOS is to be ignored.    priority: a lower number runs sooner.
     salt: requests with different salts share no cached pages.
     bulk: nobody reads the answer before it is whole, so that it may pause while prompts fill steps.
@@ -87,7 +89,7 @@ class Request:
     """
 
     id: str
-    prompt: tuple[int, ...]
+    prompt: array[int]
     max_tokens: int
     n: int = 1
     temperature: float = 0.0
@@ -459,11 +461,12 @@ class Sequence:
 
         Each is made once, when it is asked for: who finds nothing of a long prompt has made one.
         """
-        keys = self.lookup
+        keys, prompt = self.lookup, self.request.prompt
         for i in range((len(self.tokens) - 1) // page_size):
             if i == len(keys):
-                parent = keys[-1] if keys else self.root
-                keys.append(next_key(parent, self.tokens[i * page_size : (i + 1) * page_size]))
+                parent, end = keys[-1] if keys else self.root, (i + 1) * page_size
+                known = prompt if end <= len(prompt) else self.tokens  # pages of an array are made in half the time
+                keys.append(next_key(parent, known[end - page_size : end]))
             yield keys[i]
 
 

@@ -6,7 +6,7 @@ The server's routes and the rows of batch files go through here alike, so that b
 import asyncio
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -80,7 +80,7 @@ class Asked:
         if isinstance(request, ChatRequest):
             check_abilities(llm.info, request)
             ids, num_dropped = await _rendered(llm, request)
-            prompts = [ids]
+            prompts: list[Sequence[int]] = [ids]
         else:
             prompts = await encode_prompts(llm, request.prompts, request.wire.add_special_tokens)
         job = new_job(llm, prompts, self.wire, self.sampling, chat=is_chat, salt=salt, arrived_s=arrived_s)
@@ -89,7 +89,8 @@ class Asked:
         if isinstance(request, ChatRequest):
             reading, hides = _reading(llm, request, job.prompts[0]), not request.wire.include_reasoning
             job = dataclasses.replace(job, num_dropped=num_dropped, reading=reading, hides_thoughts=hides)
-        return dataclasses.replace(job, form=await llm.forms.check(self.sampling, job.reading))
+        form = await llm.forms.check(self.sampling, job.reading)
+        return job if form is None else dataclasses.replace(job, form=form)
 
 
 def read_asked(kind: Kind, body: dict[str, Any], info: ModelInfo) -> Asked:
@@ -110,10 +111,10 @@ def check_asked(request: ChatRequest | CompletionRequest, info: ModelInfo) -> As
 
 
 async def encode_prompts(
-    llm: AsyncLLM, prompts: list[str | list[int]], special: bool, *, param: str = "prompt"
-) -> list[list[int]]:
+    llm: AsyncLLM, prompts: list[str | Sequence[int]], special: bool, *, param: str = "prompt"
+) -> list[Sequence[int]]:
     """The ids of each. special: whether texts begin with the tokens that the tokenizer puts there."""
-    found: list[list[int]] = []
+    found: list[Sequence[int]] = []
     for position, prompt in enumerate(prompts, 1):
         if isinstance(prompt, str):
             prompt = await llm.encode(prompt, add_special_tokens=special, param=param)
@@ -125,7 +126,7 @@ async def encode_prompts(
 
 def new_job(
     llm: AsyncLLM,
-    prompts: list[list[int]],
+    prompts: list[Sequence[int]],
     wire: CommonWire,
     sampling: SamplingParams,
     *,
@@ -157,7 +158,7 @@ async def _rendered(llm: AsyncLLM, chat: ChatRequest) -> tuple[list[int], int]:
     return await render_to_fit(render, chat.messages, room)
 
 
-def _reading(llm: AsyncLLM, chat: ChatRequest, prompt: list[int]) -> Reading | None:
+def _reading(llm: AsyncLLM, chat: ChatRequest, prompt: Sequence[int]) -> Reading | None:
     reading = llm.reading(prompt, None if chat.tools is None else chat.tools.use)
     if chat.wire.reasoning_effort == "none" and reading is not None and reading.start == "thinking":
         raise invalid("reasoning_effort", "above none for this model, which always thinks", "none")
@@ -183,7 +184,9 @@ def check_tools(info: ModelInfo, tools: Tools | None) -> None:
         raise unknown_form(info.root)
 
 
-async def _echo(llm: AsyncLLM, request: CompletionRequest, prompts: list[list[int]], left: list[list[int]]) -> Echo:
+async def _echo(
+    llm: AsyncLLM, request: CompletionRequest, prompts: list[Sequence[int]], left: list[Sequence[int]]
+) -> Echo:
     """What stands before the answers: the prompts as they were given, or what is left of them."""
     skip = request.sampling.skip_special_tokens
     texts = [

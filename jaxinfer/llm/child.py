@@ -21,6 +21,7 @@ from jaxinfer.llm.wire import Channel, Failure, FromEngine, Profiled, ToEngine
 from jaxinfer.runtime import nvidia
 
 STATS_EVERY_S = 0.1
+SETTLE_S = 0.001  # without work, before statistics are told: the server is at what a client waits for
 
 
 def main(start: StartCore) -> None:
@@ -102,12 +103,14 @@ def _run(channel: Channel[FromEngine, ToEngine], core: Core) -> None:
     told = 0.0
     try:
         while True:
-            news = FromEngine(outputs=core.engine.step())
+            if outputs := core.engine.step():
+                channel.send(FromEngine(outputs=outputs))
+            if not core.engine.has_work:
+                core.engine.wait(timeout_s=SETTLE_S)
             idle = not core.engine.has_work
             if idle or time.monotonic() - told > STATS_EVERY_S:
-                news.stats, told = core.stats(), time.monotonic()
-            if news.outputs or news.stats:
-                channel.send(news)
+                channel.send(FromEngine(stats=core.stats()))
+                told = time.monotonic()
             if idle:
                 core.engine.wait(timeout_s=1.0)  # at most, so that the age of the last step stays told
     finally:

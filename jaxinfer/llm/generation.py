@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
 from typing import Protocol, TypedDict
@@ -50,7 +50,7 @@ class Echo:
 class Turn(Protocol):
     """What a request is of a session, which hears of the answer before the client does."""
 
-    def add(self, delta: Delta, prompt: list[int], salt: str) -> None:
+    def add(self, delta: Delta, prompt: Sequence[int], salt: str) -> None:
         """The answer's next piece; the last one ends the turn."""
 
     def end(self) -> None:
@@ -70,7 +70,7 @@ class Job:
     num_dropped: messages that were left out so that the prompt fits.
     """
 
-    prompts: list[list[int]]
+    prompts: list[Sequence[int]]
     sampling: SamplingParams
     priority: int
     chat: bool
@@ -140,7 +140,7 @@ class Generation:
             raise
         return generation
 
-    async def _ask(self, request_id: str, position: int, prompt: list[int]) -> AsyncIterator[Delta]:
+    async def _ask(self, request_id: str, position: int, prompt: Sequence[int]) -> AsyncIterator[Delta]:
         job = self.job
         rest = _Rest(request_id=request_id, priority=job.priority, salt=job.salt, arrived_s=job.arrived_s)
         if job.pooling is not None:

@@ -1,5 +1,6 @@
 """From what a caller asked for to what the engine computes: one path for HTTP, Python, the CLI and batch rows."""
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 
 from jaxinfer.config import Limits
@@ -14,7 +15,7 @@ from jaxinfer.protocol.sampling import (
     resolve_min_tokens,
     resolve_sampling,
 )
-from jaxinfer.protocol.validate import invalid, too_long, validate_prompt_ids, validate_sampling
+from jaxinfer.protocol.validate import check_prompt_ids, invalid, too_long, validate_sampling
 from jaxinfer.runtime.plan import Controls
 from jaxinfer.text.reading import Reading
 
@@ -49,7 +50,7 @@ def prepare(
     sampling = resolve_sampling(params, info.defaults, random_seed=random_seed)
     lengths = dict(num_prompt_tokens=len(prompt_ids), max_model_len=info.max_model_len)
     max_tokens = resolve_max_tokens(params, info.defaults, **lengths, chat=chat, prompt_only=prompt_only)
-    validate_prompt_ids(prompt_ids, vocab_size=info.vocab_size)  # now, since of millions it would take a second
+    check_prompt_ids(prompt_ids, vocab_size=info.vocab_size)  # now, since of millions it would take a second
     min_tokens = resolve_min_tokens(params, info.defaults, max_tokens=max_tokens)
     eos = frozenset() if sampling.ignore_eos else frozenset(info.eos_token_ids)
     controls = _controls(sampling, min_tokens, tuple(_spellings(sampling.bad_words, info.vocab_size, encode)))
@@ -57,7 +58,7 @@ def prepare(
     _check_pool(len(prompt_ids) + max_tokens, limits)
     request = Request(
         id=request_id,
-        prompt=tuple(prompt_ids),
+        prompt=array("I", prompt_ids),
         max_tokens=max_tokens,
         n=sampling.n,
         temperature=sampling.temperature,
@@ -104,9 +105,9 @@ def prepare_embedding(
     """Validate one request for an embedding. Raises InvalidRequest."""
     if pooling not in POOLINGS:
         raise invalid("pooling", f"one of {', '.join(POOLINGS)}", pooling)
-    validate_prompt_ids(prompt_ids, vocab_size=info.vocab_size, param="input")
+    check_prompt_ids(prompt_ids, vocab_size=info.vocab_size, param="input")
     check_input_length(len(prompt_ids), info.max_model_len, param="input")
-    return Request(request_id, tuple(prompt_ids), max_tokens=1, priority=priority, salt=salt, pooling=pooling)
+    return Request(request_id, array("I", prompt_ids), max_tokens=1, priority=priority, salt=salt, pooling=pooling)
 
 
 def _controls(sampling: ResolvedSampling, min_tokens: int, bad_words: tuple[tuple[int, ...], ...]) -> Controls:

@@ -23,6 +23,7 @@ MAX_FIELDS = 256
 MAX_VALUES = 2**18  # names count too; to parse as many takes 30 ms, in which no other thread of the server runs
 _BETWEEN = (b",", b":", b"[", b"{")  # one of them is before each name and each value
 _CHUNK_BYTES = 2**16
+_LOOK_BYTES = 2**12  # of a body whose commas are counted; to count all of them would take a fifth as long as to read it
 _SURROGATE = re.compile(rb"\\u[dD][89abcdefABCDEF]")
 
 
@@ -70,7 +71,7 @@ def _parse_numbers(raw: bytes) -> dict[str, Any] | None:
     None where it holds more text, is refused, or may name a field twice, which msgspec does not tell: as many colons
     as names, and no name was lost.
     """
-    if raw.count(b",") <= raw.count(b'"'):
+    if raw.count(b",", 0, _LOOK_BYTES) <= raw.count(b'"'):
         return None
     with contextlib.suppress(msgspec.MsgspecError, RecursionError):
         body = msgspec.json.decode(raw)
@@ -111,7 +112,8 @@ def _check_content(raw: bytes, body: dict[str, Any], constants: list[str]) -> No
         raise InvalidRequest(f"the body must have at most {MAX_FIELDS} fields, got {len(body)}", code="invalid_json")
     if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and not _is_shallow(body):
         raise _malformed(_TOO_DEEP)
-    may_hold_one = b"\\ud" in raw or b"\\uD" in raw  # six times as fast as the search alone
+    # six times as fast as the search alone; and most have no backslash, which takes next to nothing to find out
+    may_hold_one = b"\\" in raw and (b"\\ud" in raw or b"\\uD" in raw)
     if may_hold_one and _SURROGATE.search(raw) and not is_unicode(json.dumps(body, ensure_ascii=False)):
         raise _malformed("it holds half of a surrogate pair, which is no character")
 

@@ -1,6 +1,8 @@
 """POST /v1/completions: the request. A prompt is text or token ids, one or a list of them."""
 
 import dataclasses
+from array import array
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -51,7 +53,7 @@ class CompletionRequest:
     """
 
     wire: CompletionWire
-    prompts: list[str | list[int]]
+    prompts: list[str | Sequence[int]]
     sampling: SamplingParams
     unknown: tuple[str, ...]
     prompt_only: bool = False
@@ -80,8 +82,10 @@ def _is_zero(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value == 0
 
 
-def read_prompts(raw: Any, *, vocab_size: int, param: str = "prompt", most: int = MAX_PROMPTS) -> list[str | list[int]]:
-    """The prompts of a str, [str], [int] or [[int]], at most so many."""
+def read_prompts(
+    raw: Any, *, vocab_size: int, param: str = "prompt", most: int = MAX_PROMPTS
+) -> list[str | Sequence[int]]:
+    """The prompts of a str, [str], [int] or [[int]], at most so many; ids as u32[n], as the engine gets them."""
     if isinstance(raw, str):
         return [_read_text(raw, param)]
     if not isinstance(raw, list):
@@ -89,13 +93,13 @@ def read_prompts(raw: Any, *, vocab_size: int, param: str = "prompt", most: int 
     if not raw:
         raise InvalidRequest(f"{param} must not be empty, got []", param=param, code="invalid_value")
     if not isinstance(raw[0], str | list):
-        return [validate_prompt_ids(raw, vocab_size=vocab_size, param=param)]
+        return [array("I", validate_prompt_ids(raw, vocab_size=vocab_size, param=param))]
     if len(raw) > most:
         raise invalid(param, f"a list of at most {most} texts or lists of ids", Verbatim(f"{len(raw)} of them"))
     if isinstance(raw[0], str):
         return [_read_text(text, f"{param}[{position}]") for position, text in enumerate(raw)]
     return [
-        validate_prompt_ids(ids, vocab_size=vocab_size, param=f"{param}[{position}]")
+        array("I", validate_prompt_ids(ids, vocab_size=vocab_size, param=f"{param}[{position}]"))
         for position, ids in enumerate(raw)
     ]
 

@@ -6,7 +6,7 @@ little-endian float32. Cut to `dimensions` first, then brought to length 1 (norm
 
 import base64
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -72,7 +72,7 @@ class EmbeddingRequest:
     """An embedding request that can be carried out, as far as can be told without its tokens."""
 
     wire: EmbeddingWire
-    inputs: list[str | list[int]]
+    inputs: list[str | Sequence[int]]
     unknown: tuple[str, ...]
 
 
@@ -81,8 +81,8 @@ class ScoreRequest:
     """A score request. Each of `first` belongs to one of `second`, or its only one to all."""
 
     wire: ScoreWire
-    first: list[str | list[int]]
-    second: list[str | list[int]]
+    first: list[str | Sequence[int]]
+    second: list[str | Sequence[int]]
     unknown: tuple[str, ...]
 
 

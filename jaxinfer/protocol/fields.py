@@ -116,10 +116,10 @@ def read_wire[Wire: msgspec.Struct](
     given = {name: value for name, value in body.items() if value is not None}
     for name in sorted(given.keys() & refused.keys()):
         check_refused(name, given[name], refused[name])
-    own = set(wire.__struct_fields__)
-    known = own | refused.keys() | also_known
+    own = wire.__struct_fields__
     request = convert({name: value for name, value in given.items() if name in own}, wire)
-    return request, tuple(name for name in given if name not in known)
+    others = (name for name in given if name not in own and name not in refused)
+    return request, tuple(name for name in others if name not in also_known)
 
 
 def read_sampling(body: dict[str, Any], *, refused: dict[str, Refusal]) -> SamplingParams:

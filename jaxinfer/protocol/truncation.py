@@ -1,5 +1,7 @@
 """A prompt cut to length, since the request says so; nothing else ever cuts one. A template's tokens go as well."""
 
+from collections.abc import Sequence
+
 from jaxinfer.protocol.fields import CommonWire
 from jaxinfer.protocol.validate import invalid
 
@@ -13,8 +15,8 @@ def check_truncation(request: CommonWire) -> None:
         raise invalid("truncate_prompt_tokens", f"an integer of at least 1, or {TO_FIT} for what fits", wanted)
 
 
-def truncated(ids: list[int], request: CommonWire, max_tokens: int, *, max_model_len: int) -> list[int]:
-    """The same list, or what is left of it. max_tokens that leave no room are refused later, in their own words."""
+def truncated(ids: Sequence[int], request: CommonWire, max_tokens: int, *, max_model_len: int) -> Sequence[int]:
+    """The same, or what is left of it. max_tokens that leave no room are refused later, in their own words."""
     wanted = request.truncate_prompt_tokens
     if wanted == TO_FIT:
         wanted = max_model_len - max_tokens

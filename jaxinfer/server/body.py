@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from jaxinfer.protocol.body import LARGE_BYTES, parse_body
 from jaxinfer.protocol.fields import read_priority, refuse_unknown, warning_text
@@ -62,17 +62,29 @@ async def _read(request: Request, max_bytes: int) -> bytes:
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced[:20]) > max_bytes:
         raise _too_large(max_bytes, f"{announced[:20]} bytes")
-    chunks, size = [], 0
     held = Held(request.app.state.large_bodies, request.state.tenant.name)
     request.state.held_body = held  # until it is queued, or the request ends
+    chunk, is_last = await _next_chunk(request)
+    if is_last and len(chunk) <= min(LARGE_BYTES, max_bytes):
+        return chunk  # as most come: nothing of it could give way
+    chunks, size = [chunk], len(chunk)
     async with held.reading():
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > max_bytes:
-                raise _too_large(max_bytes, "more")
+        while size <= max_bytes:
             held.grow(size)
+            if is_last:
+                return b"".join(chunks)
+            chunk, is_last = await _next_chunk(request)
             chunks.append(chunk)
-    return b"".join(chunks)
+            size += len(chunk)
+    raise _too_large(max_bytes, "more")
+
+
+async def _next_chunk(request: Request) -> tuple[bytes, bool]:
+    """What comes next of the body, and whether it is its end."""
+    message = await request.receive()
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnect
+    return message.get("body", b""), not message.get("more_body", False)
 
 
 def _too_large(max_bytes: int, given: str) -> HTTPException:

@@ -50,7 +50,7 @@ async def _answer(request: Request, llm: AsyncLLM, asked: Asked, form: Form) -> 
         with beginning(request, session_id) as turn:
             whole = asked if turn is None else asked.going_on(turn.conversation)
             job = await whole.job(llm, salt=request.state.tenant.salt, arrived_s=request.state.begun_s)
-            return replace(job, turn=turn)
+            return job if turn is None else replace(job, turn=turn)
 
     return await respond(request, llm, prepare, form, asked.wire.stream, asked.unknown)
 

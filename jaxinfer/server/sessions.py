@@ -12,7 +12,7 @@ import dataclasses
 import secrets
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -86,7 +86,7 @@ class Turn:
         history: Messages = msgspec.json.decode(session.history)
         return history
 
-    def add(self, delta: Delta, prompt: list[int], salt: str) -> None:
+    def add(self, delta: Delta, prompt: Sequence[int], salt: str) -> None:
         """The answer's next piece; the last one ends the turn."""
         self._text.append(self._calls.add(delta.calls, delta.text) if delta.calls else delta.text)
         self._thoughts.append(delta.reasoning)

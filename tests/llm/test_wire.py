@@ -2,11 +2,12 @@
 
 import socket
 import threading
+from array import array
 from collections.abc import Iterator
 
 import pytest
 
-from jaxinfer.engine.sequence import Keep
+from jaxinfer.engine.sequence import Add, Keep, Request
 from jaxinfer.llm.wire import Channel, FromEngine, ToEngine
 
 MANY = 4 * 2**20 // 50_000  # messages of 4 MiB together: far more than a socket holds
@@ -54,6 +55,16 @@ def test_a_usual_message_is_sent_without_a_thread(ends, monkeypatch):
     for number in range(20):
         assert channel.post(message(number))
         assert engine.receive() == message(number)
+
+
+def test_messages_that_come_in_pieces_or_several_at_once_are_read_as_they_were_sent(ends):
+    requests = [Request(str(size), array("I", range(size)), max_tokens=1) for size in (1, 30_000, 2, 3)]
+    channel: Channel[ToEngine, FromEngine] = Channel(ends[0], FromEngine)
+    engine: Channel[FromEngine, ToEngine] = Channel(ends[1], ToEngine)
+    for request in requests:
+        assert channel.post(ToEngine.of(Add(request)))
+    received = [engine.receive() for _ in requests]
+    assert [message.message for message in received if message] == [Add(request) for request in requests]
 
 
 def test_what_waits_for_an_end_that_goes_is_let_go(ends):

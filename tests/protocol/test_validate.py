@@ -4,6 +4,7 @@ import contextlib
 import fractions
 import math
 import time
+from array import array
 
 import msgspec
 import numpy as np
@@ -15,6 +16,7 @@ from jaxinfer.protocol.structured import FIELDS as STRUCTURED_FIELDS
 from jaxinfer.protocol.validate import (
     MAX_STOP_CHARS,
     NUMBERS,
+    check_prompt_ids,
     convert,
     is_same,
     show,
@@ -233,6 +235,13 @@ def test_the_one_bad_id_of_very_many_is_found_at_the_pace_at_which_good_ones_pas
 def test_a_bad_prompt_id_is_named_with_its_position():
     with pytest.raises(InvalidRequest, match=r"token ids from 0 to 96, got 97 at position 2"):
         validate_prompt_ids([1, 2, VOCAB], vocab_size=VOCAB)
+
+
+@pytest.mark.parametrize("ids", [array("I"), array("I", [VOCAB]), array("i", [1]), array("f", [1.0])], ids=str)
+def test_an_array_of_ids_is_held_to_the_same(ids):
+    check_prompt_ids(array("I", [0, VOCAB - 1]), vocab_size=VOCAB)
+    with pytest.raises(InvalidRequest):
+        check_prompt_ids(ids, vocab_size=VOCAB)
 
 
 def test_good_prompt_ids_come_back_as_a_list():

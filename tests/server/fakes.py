@@ -14,7 +14,7 @@ from jaxinfer.llm.latency import Latency
 from jaxinfer.llm.structure import constraint_for
 from jaxinfer.llm.types import Delta, ModelInfo, Stats
 from jaxinfer.protocol.sampling import GenerationDefaults, SamplingParams, resolve_max_tokens
-from jaxinfer.protocol.validate import validate_prompt_ids, validate_sampling
+from jaxinfer.protocol.validate import check_prompt_ids, validate_sampling
 from jaxinfer.runtime.plan import DeviceFacts
 from jaxinfer.text.grammar.trial import Tried
 from jaxinfer.text.reading import Reading
@@ -174,7 +174,7 @@ class FakeLLM:
     ) -> AsyncIterator[Delta]:
         if self.status == "draining":
             raise Unavailable("draining", code="draining")
-        validate_prompt_ids(prompt_ids, vocab_size=self._info.vocab_size)
+        check_prompt_ids(prompt_ids, vocab_size=self._info.vocab_size)
         validate_sampling(params, vocab_size=self._info.vocab_size)
         resolve_max_tokens(
             params,
@@ -185,7 +185,7 @@ class FakeLLM:
             prompt_only=prompt_only,
         )
         asked = {"bulk": bulk, "random_seed": random_seed}
-        return self._accept(Call(prompt_ids, params, request_id, priority, chat, salt, **asked), self._script)
+        return self._accept(Call(list(prompt_ids), params, request_id, priority, chat, salt, **asked), self._script)
 
     async def embed(
         self,
@@ -199,7 +199,7 @@ class FakeLLM:
     ) -> AsyncIterator[Delta]:
         """Scripts other than `hello` say what comes instead of an embedding."""
         assert self.status != "draining" and len(prompt_ids) <= self._info.max_model_len
-        call = Call(prompt_ids, SamplingParams(), request_id, priority, False, salt, pooling)
+        call = Call(list(prompt_ids), SamplingParams(), request_id, priority, False, salt, pooling)
         whole = Delta(0, "", [], "stop", embedding=vector(prompt_ids).tobytes())
         return self._accept(call, (lambda *_: [whole]) if self._script is hello else self._script)
 

@@ -6,6 +6,7 @@ benchmarks/benchmark_preemption.py of github.com/psmarter/mini-infer: 32, 256 an
 
 import dataclasses
 import time
+from array import array
 from statistics import median, median_low
 
 from jaxinfer.bench.prompts import Prompts
@@ -104,14 +105,14 @@ def trials(job: Job, timed: Timed, limits: Limits, way: Way, tokens: int) -> lis
 
 def trial(engine: Engine, prompts: Prompts, tokens: int, urgent_tokens: int, is_session: bool) -> Trial:
     """Raises EngineError when a request is not answered."""
-    prompt = tuple(prompts.one(tokens - BEFORE))
+    prompt = array("I", prompts.one(tokens - BEFORE))
     engine.inbox.put(Add(Request("long", prompt, BEFORE + AFTER, priority=1, bulk=True, session=is_session)))
     times, urgent_s, again = list[float](), 0.0, 0
     counters = engine.scheduler.counters
     preempted, loaded = counters.preemptions, counters.pages_loaded
     while len(times) < BEFORE:
         times += [time.perf_counter() for output in engine.step() if drawn(output)]
-    engine.inbox.put(Add(Request("urgent", tuple(prompts.one(urgent_tokens)), 1)))
+    engine.inbox.put(Add(Request("urgent", array("I", prompts.one(urgent_tokens)), 1)))
 
     def note(step: Step) -> None:
         nonlocal again

@@ -7,6 +7,7 @@ benchmark_scheduler_trace.py and the notes on its scheduler's policies in a fork
 import dataclasses
 import random
 import statistics
+from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -186,7 +187,7 @@ def follow(arrivals: Sequence[Arrival], policy: Policy) -> Followed:
 def request_of(index: int, one: Arrival, prompt: Sequence[int], policy: Policy) -> Request:
     priority = one.priority if policy.by_priority else 0
     bulk = policy.yields and one.priority == NORMAL
-    return Request(str(index), tuple(prompt), one.output, priority=priority, bulk=bulk)
+    return Request(str(index), array("I", prompt), one.output, priority=priority, bulk=bulk)
 
 
 def note(one: Seen, output: Output, clock: int, computed: int) -> None:
