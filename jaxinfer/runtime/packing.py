@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxinfer.config import ExtendBucket
 from jaxinfer.runtime.mask_table import ANY, Masks
-from jaxinfer.runtime.plan import MAX_BANNED, MAX_LOGIT_BIAS, Controls, Logprobs, Plan, Row, Sampler, Sampling
+from jaxinfer.runtime.plan import MAX_BANNED, MAX_LOGIT_BIAS, Controls, Keep, Logprobs, Plan, Row, Sampler, Sampling
 
 
 class SamplingColumn(enum.IntEnum):
@@ -69,7 +69,7 @@ class MaskColumn(enum.IntEnum):
 class DecodeColumn(enum.IntEnum):
     """A row of the decode step. PAGE_ID 0: the row's page table stays as it is. Padding is all zeros.
 
-    KEEP: in the first row, 1 if something looks at the step's logits after it.
+    KEEP: in the first row, a plan.Keep.
     """
 
     SLOT = 0
@@ -204,9 +204,9 @@ def page_updates(rows: list[Row]) -> np.ndarray:
 # A packer returns a fresh array: on a CPU device the step may read this very memory after the call returns.
 
 
-def pack_decode(plan: Plan, batch: int, *, keep: bool) -> np.ndarray:
+def pack_decode(plan: Plan, batch: int, keep: Keep) -> np.ndarray:
     """i32[batch, len(DecodeColumn)]. Of a row's new pages it carries the first; more than one must have been written
-    beforehand.    keep: something looks at the logits afterwards."""
+    beforehand."""
     out = np.zeros((batch, len(DecodeColumn)), np.int32)
     out[: len(plan.rows), DecodeColumn.SLOT] = [row.slot for row in plan.rows]
     for i, row in enumerate(plan.rows):
@@ -216,8 +216,8 @@ def pack_decode(plan: Plan, batch: int, *, keep: bool) -> np.ndarray:
     return out
 
 
-def pack_extend(plan: Plan, layout: ExtendLayout, updates: np.ndarray, *, keep: bool) -> np.ndarray:
-    """i32[layout.size]; at most `layout.updates` page updates.    keep: as in pack_decode."""
+def pack_extend(plan: Plan, layout: ExtendLayout, updates: np.ndarray, keep: Keep) -> np.ndarray:
+    """i32[layout.size]; at most `layout.updates` page updates."""
     out = np.zeros(layout.size, np.int32)
     rows = out[layout.rows_start : layout.pages_start].reshape(-1, ROW_WIDTH)
     columns, start, sampled = [], 0, 0

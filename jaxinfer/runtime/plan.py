@@ -69,6 +69,18 @@ class Sampler(enum.IntEnum):
     FULL = 4
 
 
+class Keep(enum.IntEnum):
+    """What becomes of a step's logits.
+
+    LARGEST: each row's largest is taken of them, and nothing else.    LOGITS: they are left as well, for what looks at
+    them afterwards.    UNSEARCHED: they are left, and what masks them takes the largest of what it leaves.
+    """
+
+    LARGEST = 0
+    LOGITS = 1
+    UNSEARCHED = 2
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sampling:
     """How one sequence's tokens are drawn; every value concrete and in range.
@@ -174,9 +186,10 @@ class Plan:
         return any([row.masked for row in self.rows])
 
     @property
-    def looks_at_logits(self) -> bool:
-        """Whether more is wanted of the logits than each row's largest."""
-        return self.sampler is not Sampler.LARGEST or self.wants_logprobs or self.is_masked
+    def keep(self) -> Keep:
+        if self.is_masked:
+            return Keep.UNSEARCHED
+        return Keep.LOGITS if self.sampler is not Sampler.LARGEST or self.wants_logprobs else Keep.LARGEST
 
 
 @dataclasses.dataclass(slots=True)

@@ -311,7 +311,7 @@ def _head(
 ) -> tuple[jax.Array, jax.Array]:
     """kept f32[L, V] with the logits of hidden [R, D] as its first rows, and where each is largest, i32[R].
 
-    keep: i32[]; 0 if nothing looks at the logits after the step: then `kept` may stay as it is.
+    keep: i32[], a plan.Keep: of LARGEST `kept` may stay as it is, of UNSEARCHED the second may be zeros.
     """
     # Computed once: XLA would rather do it a second time than copy the result into the state.
     logits = jax.lax.optimization_barrier(model.family.unembed(model.config, params, hidden))

@@ -19,6 +19,7 @@ from jaxinfer_kernels.mosaic_linear_plan import row_layout
 ROWS, WIDTH = 8, 64  # of a tile, which a warpgroup holds in its registers
 WORDS, BITS = 16, 32  # of a tile of one row, and of a mask: a bit for each token
 TILES = 16  # of a CTA, at most
+UNSEARCHED = 2  # what `keep` is where somebody else will look for the largest
 # A warp has four words, so that each lane loads one of a tile, beside the four logits that it is about.
 WORD_LAYOUT = plgpu.Layout.TILED(
     plgpu.Tiling(((WORDS, BITS), (4, BITS), (4,))), warp_dims=(-5,), lane_dims=(-3, -2), vector_dim=-1
@@ -43,8 +44,9 @@ def largest_id(
 
       logits: f32[R, V], of a shape that is `supported`.    kept: f32[L, V], L >= R, updated in place where the caller
       donates it: its first R rows become the logits if `keep`, i32[], is above 0, and stay as they are otherwise. With
-      L = R the logits take its place as they are, so that whoever makes them can write there.
-    Returns i32[R] and kept.
+      L = R the logits take its place as they are, so that whoever makes them can write there; and with a keep of
+      UNSEARCHED nothing is looked for.
+    Returns i32[R], zeros where nothing was looked for, and kept.
     """
     rows, width = logits.shape
     chunks = -(-width // (TILES * WIDTH))
@@ -59,7 +61,7 @@ def largest_id(
         compiler_params=COMPILER_PARAMS,
     )
     stored = [] if kept.shape == logits.shape else [jax.new_ref(kept)]
-    values, ids = kernel(logits, *([keep.reshape(1), *stored] if stored else []))
+    values, ids = kernel(keep.reshape(1), logits, *stored)
     found = jnp.min(jnp.where(values == values.max(axis=0), ids, width - 1), axis=0)
     return found, jax.freeze(stored[0]) if stored else lax.dynamic_update_slice(kept, logits, (0, 0))
 
@@ -118,26 +120,41 @@ def _larger(a: tuple[jax.Array, jax.Array], b: tuple[jax.Array, jax.Array]) -> t
     return jnp.where(first, a[0], b[0]), jnp.where(first, a[1], b[1])
 
 
-def _kernel(logits_ref: Ref, *rest: Ref) -> None:
-    """logits f32[R, V], perhaps keep i32[1] and kept f32[L, V], values f32[chunks, R] and ids i32[chunks, R]: each
+def _kernel(keep_ref: Ref, logits_ref: Ref, *rest: Ref) -> None:
+    """keep i32[1], logits f32[R, V], perhaps kept f32[L, V], values f32[chunks, R] and ids i32[chunks, R]: each
     chunk's."""
     *stored, values_ref, ids_ref = rest
     chunk, layout, shape, width = lax.axis_index("chunk"), row_layout(WIDTH), (ROWS, WIDTH), logits_ref.shape[1]
     rows = pl.ds(lax.axis_index("rows") * ROWS, ROWS)
     begin = jnp.minimum(chunk * (TILES * WIDTH), width - TILES * WIDTH)  # the last one overlaps the one before it
     pieces = [pl.ds(begin + i * WIDTH, WIDTH) for i in range(TILES)]
-    tiles = [plgpu.load(logits_ref.at[rows, piece], layout=layout, optimized=False) for piece in pieces]
-    ids = plgpu.broadcasted_iota(I32, shape, 1, layout=layout) + begin
-    highest, lowest_ids = _largest(tiles, ids, WIDTH, width - 1, layout)
-    store(values_ref.at[chunk, rows], highest)
-    store(ids_ref.at[chunk, rows], lowest_ids)
-    if stored:
-        keep_ref, kept_ref = stored
 
-        @pl.when(keep_ref[0] > 0)
+    def search() -> list[jax.Array]:
+        tiles = [plgpu.load(logits_ref.at[rows, piece], layout=layout, optimized=False) for piece in pieces]
+        ids = plgpu.broadcasted_iota(I32, shape, 1, layout=layout) + begin
+        highest, lowest_ids = _largest(tiles, ids, WIDTH, width - 1, layout)
+        store(values_ref.at[chunk, rows], highest)
+        store(ids_ref.at[chunk, rows], lowest_ids)
+        return tiles
+
+    if not stored:
+
+        @pl.when(keep_ref[0] != UNSEARCHED)
         def _():
-            for piece, tile in zip(pieces, tiles, strict=True):
-                kept_ref[rows, piece] = tile
+            search()
+
+        @pl.when(keep_ref[0] == UNSEARCHED)
+        def _():
+            store(values_ref.at[chunk, rows], plgpu.layout_cast(jnp.zeros(ROWS, F32), layout.reduce(1)))
+            store(ids_ref.at[chunk, rows], plgpu.layout_cast(jnp.zeros(ROWS, I32), layout.reduce(1)))
+
+        return
+    tiles, (kept_ref,) = search(), stored
+
+    @pl.when(keep_ref[0] > 0)
+    def _():
+        for piece, tile in zip(pieces, tiles, strict=True):
+            kept_ref[rows, piece] = tile
 
 
 def _masked_kernel(

@@ -13,6 +13,7 @@ from jaxinfer_kernels.mosaic_largest import (
     BITS,
     ROWS,
     TILES,
+    UNSEARCHED,
     WIDTH,
     WORDS,
     largest_allowed,
@@ -44,18 +45,22 @@ def check(rows: int, width: int, keep: int, **settings: object) -> None:
     np.testing.assert_array_equal(stored[rows:], kept[rows:])
 
 
-@pytest.mark.parametrize("keep", [0, 1])
+def check_all(rows: int, width: int, keep: int, **settings: object) -> None:
+    x = logits(rows, width)
+    ids, stored = jax.block_until_ready(largest_id(x, jnp.full(x.shape, KEPT), jnp.int32(keep), **settings))
+    np.testing.assert_array_equal(ids, 0 if keep == UNSEARCHED else np.asarray(x).argmax(axis=-1))
+    np.testing.assert_array_equal(stored, x)
+
+
+@pytest.mark.parametrize("keep", [0, 1, UNSEARCHED])  # which has no part of its own in fewer rows than are kept
 @pytest.mark.parametrize("width", [CHUNK, CHUNK + WIDTH, 2 * CHUNK])  # the second: chunks that overlap
 def test_finds_the_lowest_of_the_largest_and_stores_what_is_kept(width, keep):
     check(2 * ROWS, width, keep, interpret=INTERPRET)
 
 
-@pytest.mark.parametrize("keep", [0, 1])
+@pytest.mark.parametrize("keep", [0, 1, UNSEARCHED])
 def test_logits_of_as_many_rows_as_are_kept_take_their_place(keep):
-    x = logits(ROWS, CHUNK + WIDTH)
-    ids, stored = largest_id(x, jnp.full(x.shape, KEPT), jnp.int32(keep), interpret=INTERPRET)
-    np.testing.assert_array_equal(ids, np.asarray(x).argmax(axis=-1))
-    np.testing.assert_array_equal(stored, x)
+    check_all(ROWS, CHUNK + WIDTH, keep, interpret=INTERPRET)
 
 
 def test_a_row_with_a_nan_disturbs_no_other():
@@ -180,3 +185,9 @@ def test_masks_are_their_definition_on_a_gpu(rows, keep):
 @pytest.mark.parametrize("rows", [8, 128])
 def test_is_its_definition_on_a_gpu(rows, keep):
     check(rows, 151936, keep)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("keep", [0, 1, UNSEARCHED])
+def test_all_logits_take_their_place_on_a_gpu(keep):
+    check_all(128, 151936, keep)
