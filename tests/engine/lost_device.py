@@ -1,6 +1,6 @@
 """Lose the GPU of this process in a given way, then print what JAX says and how jaxinfer takes it.
 
-Run as `python tests/engine/lost_device.py illegal_address`; the context of this process, and nothing else, is lost.
+Run as `python -m tests.engine.lost_device illegal_address`; the context of this process, and nothing else, is lost.
 """
 
 import ctypes

@@ -300,13 +300,25 @@ def test_only_some_of_jaxs_errors_say_that_the_device_is_lost(error, sticky):
     assert is_sticky(error) == sticky
 
 
+def said_after(fault: str, platform: str) -> str:
+    """What lost_device.py prints: as a module, since its folder has names that Python's own modules have."""
+    environment = children.environment() | {"JAX_PLATFORMS": platform}
+    script = [sys.executable, "-m", "tests.engine.lost_device", fault]
+    done = subprocess.run(script, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("fault", ["illegal_address", "launch_failed", "misaligned_address"])
 def test_jax_says_that_a_gpu_is_lost_as_the_table_has_it(fault):
-    environment = children.environment() | {"JAX_PLATFORMS": "cuda"}
-    script = [sys.executable, str(ROOT / "tests/engine/lost_device.py"), fault]
-    said = subprocess.run(script, capture_output=True, text=True, env=environment, timeout=120).stdout
+    said = said_after(fault, "cuda")
     assert said.count("sticky=True") == 2, said
+
+
+def test_jax_says_that_memory_was_exhausted_and_goes_on():
+    said = said_after("exhausted", "cpu")
+    assert said.count("sticky=False") == 2 and "after it 524800" in said, said
 
 
 def test_the_plans_after_a_failure_hold_suspects_alone_and_are_not_run_ahead():
