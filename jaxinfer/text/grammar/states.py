@@ -5,7 +5,7 @@ from weakref import WeakValueDictionary
 
 from jaxinfer.text.grammar.places import Place, Places, is_open, is_plain
 
-MAX_STEPS = 4096  # from one state to another, of one schema: half a kilobyte each
+MAX_STEPS = 1 << 14  # from one state to another, of one schema: half a kilobyte each
 
 
 class Pieces(dict[int, bytes]):
