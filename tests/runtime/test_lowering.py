@@ -49,6 +49,7 @@ def operations(compiled: jax.stages.Compiled) -> collections.Counter[str]:
     return collections.Counter(re.findall(r"= (\S+ [\w-]+)\(", compiled.as_text() or ""))
 
 
+@pytest.mark.slow
 def test_steps_lowered_elsewhere_are_compiled_to_the_same(tiny: DeviceRunner, lowerer: Lowerer) -> None:
     for key in (Decode(4), SMALL):
         program = tiny._programs[key]
@@ -113,6 +114,7 @@ def other_steps(facts: Facts) -> Facts:
     return msgspec.structs.replace(facts, limits=dataclasses.replace(facts.limits, decode_buckets=(10,)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [unknown_model, other_arrays, other_steps], ids=lambda fault: fault.__name__)
 def test_what_a_process_cannot_lower_is_lowered_here_and_said(
     fault: Callable[[Facts], Facts], tiny: DeviceRunner, caplog: pytest.LogCaptureFixture

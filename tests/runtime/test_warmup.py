@@ -387,6 +387,7 @@ def test_kernels_of_what_serves_first_are_compiled_before_there_are_weights(monk
     assert prepared == ["decode_10"]
 
 
+@pytest.mark.slow
 def test_one_thread_lowers_all_in_order_and_what_fails_there_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     runner, seen, lower = make_runner(limits=FEW), [], programs.Program.lower
 
