@@ -8,7 +8,17 @@ import numpy as np
 
 from jaxinfer.config import ExtendBucket
 from jaxinfer.runtime.mask_table import ANY, Masks
-from jaxinfer.runtime.plan import MAX_BANNED, MAX_LOGIT_BIAS, Controls, Keep, Logprobs, Plan, Row, Sampler, Sampling
+from jaxinfer.runtime.plan import (
+    MAX_BANNED,
+    MAX_LOGIT_BIAS,
+    Controls,
+    KeepLogits,
+    Logprobs,
+    Plan,
+    Row,
+    Sampler,
+    Sampling,
+)
 
 
 class SamplingColumn(enum.IntEnum):
@@ -69,7 +79,7 @@ class MaskColumn(enum.IntEnum):
 class DecodeColumn(enum.IntEnum):
     """A row of the decode step. PAGE_ID 0: the row's page table stays as it is. Padding is all zeros.
 
-    KEEP: in the first row, a plan.Keep.
+    KEEP: in the first row, a plan.KeepLogits.
     """
 
     SLOT = 0
@@ -204,7 +214,7 @@ def page_updates(rows: list[Row]) -> np.ndarray:
 # A packer returns a fresh array: on a CPU device the step may read this very memory after the call returns.
 
 
-def pack_decode(plan: Plan, batch: int, keep: Keep) -> np.ndarray:
+def pack_decode(plan: Plan, batch: int, keep: KeepLogits) -> np.ndarray:
     """i32[batch, len(DecodeColumn)]. Of a row's new pages it carries the first; more than one must have been written
     beforehand."""
     out = np.zeros((batch, len(DecodeColumn)), np.int32)
@@ -216,7 +226,7 @@ def pack_decode(plan: Plan, batch: int, keep: Keep) -> np.ndarray:
     return out
 
 
-def pack_extend(plan: Plan, layout: ExtendLayout, updates: np.ndarray, keep: Keep) -> np.ndarray:
+def pack_extend(plan: Plan, layout: ExtendLayout, updates: np.ndarray, keep: KeepLogits) -> np.ndarray:
     """i32[layout.size]; at most `layout.updates` page updates."""
     out = np.zeros(layout.size, np.int32)
     rows = out[layout.rows_start : layout.pages_start].reshape(-1, ROW_WIDTH)

@@ -69,15 +69,14 @@ class Sampler(enum.IntEnum):
     FULL = 4
 
 
-class Keep(enum.IntEnum):
-    """What becomes of a step's logits.
+class KeepLogits(enum.IntEnum):
+    """Whether a step leaves its logits to what looks at them after it, or takes each row's largest and nothing else.
 
-    LARGEST: each row's largest is taken of them, and nothing else.    LOGITS: they are left as well, for what looks at
-    them afterwards.    UNSEARCHED: they are left, and what masks them takes the largest of what it leaves.
+    UNSEARCHED: it does, and not even their largest is asked of it: what masks them takes that of what it leaves.
     """
 
-    LARGEST = 0
-    LOGITS = 1
+    NO = 0
+    YES = 1
     UNSEARCHED = 2
 
 
@@ -186,10 +185,10 @@ class Plan:
         return any([row.masked for row in self.rows])
 
     @property
-    def keep(self) -> Keep:
+    def keep_logits(self) -> KeepLogits:
         if self.is_masked:
-            return Keep.UNSEARCHED
-        return Keep.LOGITS if self.sampler is not Sampler.LARGEST or self.wants_logprobs else Keep.LARGEST
+            return KeepLogits.UNSEARCHED
+        return KeepLogits.YES if self.sampler is not Sampler.LARGEST or self.wants_logprobs else KeepLogits.NO
 
 
 @dataclasses.dataclass(slots=True)

@@ -24,7 +24,7 @@ from jaxinfer.runtime.mask_table import Masks, MaskTable
 from jaxinfer.runtime.moving import PAGES_MOVED, Staging
 from jaxinfer.runtime.packing import ExtendLayout, SlotLayout
 from jaxinfer.runtime.pending import PendingStep, Pooled, Scored
-from jaxinfer.runtime.plan import DeviceFacts, Keep, Plan, Sampler
+from jaxinfer.runtime.plan import DeviceFacts, KeepLogits, Plan, Sampler
 from jaxinfer.runtime.pool import keep_small_arrays_apart
 from jaxinfer.runtime.programs import (
     PAGE_UPDATES,
@@ -117,13 +117,13 @@ class DeviceRunner:
             if row.sampling is not None and row.sampling.controls is not None:
                 self._dispatch(Helper.SET_SLOT, packing.pack_slot(row, SlotLayout(self.limits.vocab_size)))
         is_decode = plan.is_decode and all([row.sample for row in plan.rows])
-        keep = plan.keep
+        keep = plan.keep_logits
         packed = self._decode(plan, keep) if is_decode else self._extend(plan, keep)
         scored, pooled = (None, ([], [])) if is_decode else (self._score(plan), self._pool(plan))
         pending = PendingStep(packed, len(plan.rows), scored, pooled)
-        if keep is Keep.LARGEST:
+        if keep is KeepLogits.NO:
             return pending
-        if keep is Keep.UNSEARCHED:
+        if keep is KeepLogits.UNSEARCHED:
             pending.on_masks = functools.partial(self._draw_masked, plan, weakref.proxy(pending))
             self._undrawn = weakref.ref(pending)
         else:
@@ -140,7 +140,7 @@ class DeviceRunner:
             self._undrawn = lambda: None
             self._turn.notify_all()
 
-    def _decode(self, plan: Plan, keep: Keep) -> jax.Array:
+    def _decode(self, plan: Plan, keep: KeepLogits) -> jax.Array:
         if any([len(row.new_pages) > 1 for row in plan.rows]):
             self._write_pages(packing.page_updates(plan.rows))
         longest = max([row.start for row in plan.rows]) + 1
@@ -164,7 +164,7 @@ class DeviceRunner:
             self._uploaded = content, found
         return found
 
-    def _extend(self, plan: Plan, keep: Keep) -> jax.Array:
+    def _extend(self, plan: Plan, keep: KeepLogits) -> jax.Array:
         need = ExtendBucket(plan.num_tokens, len(plan.rows), sum(row.sample for row in plan.rows))
         bucket = buckets.pick_extend(self._extend_ready, need)
         layout = ExtendLayout.of(bucket, self.limits.page_size)

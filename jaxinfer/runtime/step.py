@@ -30,6 +30,7 @@ from jaxinfer.runtime.backends import (
 )
 from jaxinfer.runtime.controls import logprobs
 from jaxinfer.runtime.packing import ROW_WIDTH, DecodeColumn, ExtendLayout, PageColumn, PieceColumn, RowColumn
+from jaxinfer.runtime.plan import KeepLogits
 from jaxinfer.runtime.sampler import largest_id
 from jaxinfer.runtime.state import DeviceState
 from jaxinfer_kernels import mosaic_decode, mosaic_extend, mosaic_gate_up, mosaic_largest, mosaic_rotate
@@ -311,7 +312,7 @@ def _head(
 ) -> tuple[jax.Array, jax.Array]:
     """kept f32[L, V] with the logits of hidden [R, D] as its first rows, and where each is largest, i32[R].
 
-    keep: i32[], a plan.Keep: of LARGEST `kept` may stay as it is, of UNSEARCHED the second may be zeros.
+    keep: i32[], a plan.KeepLogits: of NO `kept` may stay as it is, of UNSEARCHED the second may be zeros.
     """
     # Computed once: XLA would rather do it a second time than copy the result into the state.
     logits = jax.lax.optimization_barrier(model.family.unembed(model.config, params, hidden))
@@ -340,3 +341,6 @@ def _with_result(
     packed = jnp.stack([tokens, finite.astype(jnp.int32)], axis=-1)
     fields, packed = jax.lax.optimization_barrier(({name: getattr(state, name) for name in changed}, packed))
     return state.replace(**fields), packed
+
+
+assert mosaic_largest.UNSEARCHED == KeepLogits.UNSEARCHED, "a step passes the plan's number on to the kernel"

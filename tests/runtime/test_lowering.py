@@ -21,10 +21,8 @@ from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.lowering import Facts, Lowerer, Lowerers
 from jaxinfer.runtime.programs import Helper
 from jaxinfer.runtime.runner import DeviceRunner
-from tests.support.tiny_runner import LIMITS, TINY, generate, make_runner
+from tests.support.tiny_runner import FEW, LIMITS, SMALL, TINY, generate, make_runner
 
-SMALL = LIMITS.extend_buckets[0]
-FEW = dataclasses.replace(LIMITS, decode_buckets=(1, 10), extend_buckets=(SMALL, LIMITS.extend_buckets[-1]))
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 

@@ -17,10 +17,7 @@ from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends, Launches
 from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.runner import DeviceRunner
 from jaxinfer_kernels import chain, chain_calls
-from tests.support.tiny_runner import LIMITS, TINY, make_runner
-
-SMALL, LARGE = ExtendBucket(20, 3, 3), ExtendBucket(64, 10, 10)
-FEW = dataclasses.replace(LIMITS, decode_buckets=(1, 10), extend_buckets=(SMALL, LARGE))
+from tests.support.tiny_runner import FEW, LARGE, LIMITS, TINY, make_runner
 
 
 def test_what_comes_from_the_cache_has_the_kernels_of_its_chains_compiled_beside_it(monkeypatch) -> None:

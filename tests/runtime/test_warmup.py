@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import msgspec
 import pytest
 
-from jaxinfer.config import ExtendBucket
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import programs, warmup
 from jaxinfer.runtime import step as step_functions
@@ -30,10 +29,8 @@ from jaxinfer.runtime.warmup import CompileCounter
 from jaxinfer_kernels import chain_calls
 from tests.support.attempts import assert_below
 from tests.support.masks import new_masks
-from tests.support.tiny_runner import LIMITS, TINY, Driven, forget, generate, make_runner, step
+from tests.support.tiny_runner import FEW, LARGE, LIMITS, SMALL, TINY, Driven, forget, generate, make_runner, step
 
-SMALL, LARGE = ExtendBucket(20, 3, 3), ExtendBucket(64, 10, 10)
-FEW = dataclasses.replace(LIMITS, decode_buckets=(1, 10), extend_buckets=(SMALL, LARGE))
 PROMPT = list(range(3, 40))
 Seen = list[tuple[str, int, int, float, bool]]
 

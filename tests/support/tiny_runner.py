@@ -35,6 +35,7 @@ TINY = ModelConfig(
     dtype="float32",
 )
 # The number of slots (11) and the table's width (19) occur in no other shape, so that compiled text can be searched.
+SMALL, LARGE = ExtendBucket(20, 3, 3), ExtendBucket(64, 10, 10)
 LIMITS = Limits(
     max_model_len=300,
     max_num_seqs=10,
@@ -44,8 +45,9 @@ LIMITS = Limits(
     num_host_pages=120,
     vocab_size=TINY.vocab_size,
     decode_buckets=(1, 4, 10),
-    extend_buckets=(ExtendBucket(20, 3, 3), ExtendBucket(64, 10, 10)),
+    extend_buckets=(SMALL, LARGE),
 )
+FEW = dataclasses.replace(LIMITS, decode_buckets=(1, 10))  # to compile
 GREEDY = Sampling()
 
 
