@@ -7,7 +7,7 @@ stops by itself is always one of the grammar's.
 import logging
 from collections.abc import Hashable
 from collections.abc import Sequence as Ids
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -77,7 +77,7 @@ class Structured:
         self._min_length = len(request.prompt) + controls.min_tokens
         self._ignored = tuple(sorted(request.structure.end_ids - request.eos_token_ids))
         self._all_ends = tuple(sorted(self._end_ids))
-        self._ends = bits_of(marked(self._end_ids, vocab_size))
+        self._vocab_size = vocab_size
         self._allowed = None
         if controls.allowed_token_ids is not None or controls.bad_words:
             self._allowed = bits_of(allowed_by(controls, vocab_size))
@@ -92,6 +92,11 @@ class Structured:
             usable = ~self._ends if self._allowed is None else self._allowed & ~self._ends
             ends = self._ends if self._allowed is None else self._allowed & self._ends
             self._closer = Closer(grammar, max_tokens, usable, ends)
+
+    @cached_property
+    def _ends(self) -> np.ndarray:
+        """As masks are. Most answers have no use for it, and it takes as long as twenty of their tokens."""
+        return bits_of(marked(self._end_ids, self._vocab_size))
 
     @property
     def is_thinking(self) -> bool:
@@ -110,10 +115,11 @@ class Structured:
 
     def key(self, length: int) -> Hashable | None:
         """After so many tokens: one for all whose masks are the same. None: its mask is its own."""
-        if self._thoughts is not None or not self._shares or self.is_free or self.is_closing:
+        closer = self._closer
+        if self._thoughts is not None or not self._shares or self.is_free or (closer is not None and closer.is_due):
             return None
         spot = self.grammar.spot
-        return None if spot is None else (spot, self.unwanted(length))
+        return None if spot is None else (spot, self._all_ends if length < self._min_length else self._ignored)
 
     def unwanted(self, length: int) -> tuple[int, ...]:
         """The ends that may not come after so many tokens if anything else may."""
@@ -133,6 +139,12 @@ class Structured:
 
     def follow(self, token: int, *, is_forced: bool = False) -> None:
         """The next token of the output. is_forced: the grammar itself has said that it must come."""
+        if self._thoughts is None and self._closer is None and not self.is_free:  # as below: this is most tokens
+            if token not in self._end_ids:
+                is_allowed = is_forced or (self.mask is not None and _has(self.mask, token))
+                self.grammar.accept(token, is_allowed=is_allowed)
+            self.mask = None
+            return
         self.look()  # where tokens of before a restart are followed, no mask has asked for it
         is_thought = self._thoughts is not None and self._thoughts.follow(token)
         if self._thoughts is not None:
@@ -200,13 +212,14 @@ def masks_of(
     """What the masked rows of a step may draw, once all tokens before it are committed, and the sequences for which
     nothing is left, with the reason.
     """
-    rows, live = list[int](), list[Asked]()
+    rows, live, keys = list[int](), list[Asked](), list[Hashable | None]()
     for sequence, row in zip(step.sequences, step.plan.rows, strict=True):
         if row.masked:
-            if sequence.structured is not None and not sequence.has_ended:
-                live.append((len(rows), sequence, sequence.structured))
+            structured = sequence.structured
+            if structured is not None and not sequence.has_ended:
+                live.append((len(rows), sequence, structured))
+                keys.append(structured.key(len(sequence.tokens)))
             rows.append(ANY)
-    keys = [structured.key(len(sequence.tokens)) for _, sequence, structured in live]
     own, unknown = list[Asked](), dict[Hashable, list[Asked]]()
     for one, key, place in zip(live, keys, table.begin(keys), strict=True):
         rows[one[0]] = place

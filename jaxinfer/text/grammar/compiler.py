@@ -141,7 +141,7 @@ class _Matcher:
         states: States | None = None,
     ) -> None:
         """states: those that its answers come to, if any can be told."""
-        self._matcher = matcher
+        self._matcher, self._is_shared = matcher, False
         self._vocabulary, self._pieces = vocabulary, pieces
         self._endings = endings
         self._states = states
@@ -150,7 +150,9 @@ class _Matcher:
 
     @property
     def matcher(self) -> "LLMatcher":
-        """llguidance's, told of all tokens."""
+        """llguidance's, told of all tokens. Copies share one until it has to be asked."""
+        if self._is_shared:
+            self._matcher, self._is_shared = self._matcher.deep_copy(), False
         if self._untold:
             self._matcher.consume_tokens(self._untold)
             self._untold = []
@@ -161,18 +163,23 @@ class _Matcher:
         return None if self._state is None else self._state.spot
 
     def copy(self) -> "_Matcher":
-        copied = self.matcher.deep_copy()
-        found = _Matcher(copied, self._vocabulary, self._pieces, self._endings, self._states)
-        found._state = self._state
+        self._is_shared = True
+        found = _Matcher(self._matcher, self._vocabulary, self._pieces, self._endings, self._states)
+        found._is_shared, found._state, found._untold = True, self._state, self._untold.copy()
         return found
 
     def accept(self, token_id: int, *, is_allowed: bool = False) -> None:
+        if is_allowed and self._state is not None:
+            self._untold.append(token_id)
+        else:
+            self._tell([token_id])
         if self._state is not None and self._states is not None:
-            self._state = self._states.after(self._state, token_id)
-            if is_allowed:
-                self._untold.append(token_id)
-                return
-        self._tell([token_id])
+            self._state = self._states.after(self._state, token_id, self)
+
+    def forced_bytes(self) -> bytes | None:
+        """As states.Asked."""
+        matcher = self.matcher
+        return None if matcher.is_error() else bytes(matcher.compute_ff_bytes())
 
     def _tell(self, tokens: Sequence[int]) -> None:
         """At once."""
@@ -299,7 +306,8 @@ class Compiler:
     def _compiled(self, text: str, closes: bool) -> Grammar:
         endings = self._read_endings() if closes else None
         with self._lock:
-            pieces = self._pieces = self._pieces or Pieces(self.vocabulary.decode_bytes)
+            pieces = self._pieces or Pieces(self.vocabulary.decode_bytes, self.vocabulary.tokenize_bytes)
+            self._pieces = pieces
         compiled = new_matcher(self.vocabulary, text)  # first: places are of schemas that it takes
         places = places_of(text, self._longest.result())
         states = None if places is None else States(places, pieces)

@@ -1,14 +1,15 @@
 """Places of a JSON schema: two answers that stand at the same one may go on in the same ways.
 
 What may follow a value depends on what is around it, not on the value. So a place is the names and numbers of the
-objects and arrays that are open, and the text of the value that has begun; of a string that is bounded in length alone
-or by a pattern alone not even that, but how far away the bounds are, or where in the pattern it is.
+objects and arrays that are open, and the text of the value that has begun; of a number, and of a string that is bounded
+in length alone or by a pattern alone not even that, but how far away the bounds are, or where in the pattern it is.
 """
 
 import json
 from collections.abc import Hashable, Mapping
 from typing import Any, Literal, NamedTuple
 
+from jaxinfer.text.grammar.digits import Digits
 from jaxinfer.text.grammar.patterns import PLAIN, Pattern, pattern_of
 from jaxinfer.text.grammar.source import GUIDANCE, JSON_SCHEMA, MAX_SPACES
 
@@ -17,6 +18,7 @@ MAX_OPEN = 64  # objects and arrays within one another; an answer that goes deep
 MAX_NODES, MAX_PATTERN_PLACES = 20_000, 4000
 MAX_CHOICES = 4  # within one another
 _SPACES = b" \n\r\t"
+_AFTER = _SPACES + b",]}"  # what may follow a value
 _CLASSES = {"string": b'"', "object": b"{", "array": b"[", "null": b"n", "boolean": b"tf"}
 _CLASSES |= dict.fromkeys(("integer", "number"), b"-0123456789")
 _NOTES = {"title", "description", "default", "examples", "deprecated", "$comment", "$schema", "$defs", "definitions"}
@@ -25,6 +27,8 @@ _KEYWORDS = {
     "string": {"minLength", "maxLength", "pattern"},
     "object": {"properties", "required", "additionalProperties"},
     "array": {"items", "minItems", "maxItems"},
+    "integer": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
+    "number": set(),
 }
 
 
@@ -32,18 +36,19 @@ class Node:
     """What one part of a schema says of where an answer stands in a value of its. kind "other": nothing.
 
     bounds: of a string's characters and of an array's items; None: there is none.    pattern: a string's, which has no
-    bounds then.    names: an object's, as llguidance spells them: spelt otherwise it is a name that the schema does not
-    list.    inner: what is said of a value within that has none of them.    by_first: which node says more, by the
-    first byte of a value.    unread: the part, until an answer comes to it.
+    bounds then.    digits: a number's.    names: an object's, as llguidance spells them: spelt otherwise it is a name
+    that the schema does not list.    inner: what is said of a value within that has none of them.    by_first: which
+    node says more, by the first byte of a value.    unread: the part, until an answer comes to it.
     """
 
-    __slots__ = ("bounds", "by_first", "inner", "kind", "names", "pattern", "unread")
+    __slots__ = ("bounds", "by_first", "digits", "inner", "kind", "names", "pattern", "unread")
 
     def __init__(self, unread: dict[str, Any] | None = None) -> None:
         self.unread = unread
         self.kind = "other"
         self.bounds: tuple[int, int | None] = 0, None
         self.pattern: Pattern | None = None
+        self.digits: Digits | None = None
         self.names: Mapping[bytes | int | None, Node] = {}
         self.inner = self
         self.by_first: Mapping[int, Node] = {}
@@ -51,7 +56,7 @@ class Node:
 
 # What an answer is in the middle of. due: a value or an array's end comes next.    after: a value; what is around it
 # goes on.    name_due: a name or an object's end.    colon: after a name.    other: a value that is kept as it is.
-type Phase = Literal["due", "string", "pattern", "other", "name_due", "name", "colon", "after"]
+type Phase = Literal["due", "string", "pattern", "number", "other", "name_due", "name", "colon", "after"]
 
 
 class Open(NamedTuple):
@@ -66,10 +71,10 @@ class Open(NamedTuple):
 
 class Place(NamedTuple):
     """Where an answer stands. length: white space since the last sign; of a string, its whole characters, or its
-    pattern's state.
+    pattern's state; of a number its state.
 
     raw: of a name, of a value kept as it is, of a character of which bytes are missing, of a string from where its
-    pattern was not followed any more.    node: of a string.
+    pattern was not followed any more.    node: of a string or a number.
     depth: brackets of a value kept as it is; -1: it has none.    quoted: 0 outside of its texts, 1 in one, 2 after a
     backslash.    is_long: raw is not all of it.
     """
@@ -105,11 +110,11 @@ class Places:
         self._longest = longest
         self.start = Place("due", None)
 
-    def key(self, place: Place, last: int | None) -> Hashable | None:
+    def key(self, place: Place, last: Hashable) -> Hashable | None:
         """The same for places after which the same tokens may come; None: nothing is known of that.
 
-        last: the token that came last. Where the next byte is forced, llguidance looks for the tokens that a tokenizer
-        would go on with after it; in a string that may become longer none is.
+        last: the token that came last, or what matters of it. Where the next byte is forced, llguidance looks for the
+        tokens that a tokenizer would go on with after it; in a string that may become longer none is.
         """
         if place.is_long:
             return None
@@ -127,6 +132,10 @@ class Places:
         """Where it stands after so much more; None where that is none of the schema's."""
         if place.phase == "string" and not place.raw and is_plain(text):
             return _longer(place, len(text))
+        if place.phase == "pattern" and not (place.raw or place.is_long):
+            assert place.node is not None and place.node.pattern is not None
+            if (state := place.node.pattern.walk(place.length, text)) is not None:
+                return Place("pattern", place.open, state, node=place.node)
         now: Place | None = place
         for byte in text:
             now = None if now is None else self._next(now, byte)
@@ -138,6 +147,8 @@ class Places:
                 return _in_string(place, byte)
             case "pattern":
                 return _in_pattern(place, byte)
+            case "number":
+                return self._in_number(place, byte)
             case "other":
                 return self._in_other(place, byte)
             case "name":
@@ -175,12 +186,22 @@ class Places:
                 return Place("name_due", Open(around, node, None, depth)) if depth <= MAX_OPEN else None
             case ("array", "["):
                 return Place("due", Open(around, node, 0, depth)) if depth <= MAX_OPEN else None
+        if node.digits is not None and byte in _CLASSES["number"]:
+            return self._in_number(Place("number", around, node=node), byte)
         other = Place("other", around, depth=-1)
         return self._in_other(other if chr(byte) not in '"{[' else other._replace(depth=0), byte)
 
+    def _in_number(self, place: Place, byte: int) -> Place | None:
+        """It ends with what follows it."""
+        assert place.node is not None and place.node.digits is not None
+        if byte in _AFTER:
+            return self._next(_whole(place.open), byte) if place.node.digits.may_end(place.length) else None
+        state = place.node.digits.after(place.length, byte)
+        return None if state is None else place._replace(length=state)
+
     def _in_other(self, place: Place, byte: int) -> Place | None:
         """A value that is kept as it is ends with its last bracket or quote, or with what follows it."""
-        if place.depth < 0 and byte in b" \n\r\t,]}":
+        if place.depth < 0 and byte in _AFTER:
             return self._next(_whole(place.open), byte)
         depth, quoted = place.depth, place.quoted
         if quoted == 2:
@@ -201,8 +222,12 @@ def is_open(place: Place) -> bool:
     """Whether it is known that several bytes may come next, so that none is forced, whatever came last."""
     if place.phase in ("due", "name_due", "colon", "after"):
         return place.open is not None and place.length < MAX_SPACES
+    if place.phase == "string" and place.raw:
+        return place.raw[0] != ord("\\") or len(place.raw) == 1  # several bytes may go on with any character
     if place.raw or place.is_long or place.node is None:
         return False
+    if place.phase == "number" and place.node.digits is not None:
+        return place.open is not None and place.node.digits.may_end(place.length)
     if place.phase == "pattern" and place.node.pattern is not None:
         return place.node.pattern.is_open(place.length)
     most = place.node.bounds[1]
@@ -236,8 +261,16 @@ def _in_string(place: Place, byte: int) -> Place | None:
         except UnicodeDecodeError as error:
             if error.reason != "unexpected end of data":
                 return None
-            is_whole = False
+            is_whole, raw = False, _begun(raw)
     return _longer(place, 1) if is_whole else place._replace(raw=raw)
+
+
+def _begun(raw: bytes) -> bytes:
+    """Of characters that have begun and may go on in the same ways one: only four first bytes bound the second."""
+    if len(raw) == 1 and raw[0] in (0xE0, 0xED, 0xF0, 0xF4):
+        return raw
+    length = 2 if raw[0] < 0xE0 else 3 if raw[0] < 0xF0 else 4
+    return {2: b"\xc3", 3: b"\xe1", 4: b"\xf1"}[length] + b"\x80" * (len(raw) - 1)
 
 
 def _in_pattern(place: Place, byte: int) -> Place | None:
@@ -301,12 +334,23 @@ def _spelt(name: str) -> bytes:
     return json.dumps(name, ensure_ascii=False)[1:-1].encode(errors="surrogatepass")
 
 
+def _digits(schema: Mapping[str, Any]) -> Digits:
+    """Of an integer whose bounds are integers."""
+    least, most = schema.get("minimum"), schema.get("maximum")
+    if (beyond := schema.get("exclusiveMinimum")) is not None:
+        least = max(beyond + 1, beyond + 1 if least is None else least)
+    if (beyond := schema.get("exclusiveMaximum")) is not None:
+        most = min(beyond - 1, beyond - 1 if most is None else most)
+    return Digits(least, most)
+
+
 def _new_any() -> Node:
     """Of every value."""
-    found, text, record, items = Node(), Node(), Node(), Node()
-    text.kind, record.kind, items.kind = "string", "object", "array"
+    found, text, record, items, number = (Node() for _ in range(5))
+    text.kind, record.kind, items.kind, number.kind = "string", "object", "array", "number"
     record.inner = items.inner = found
-    found.by_first = {ord('"'): text, ord("{"): record, ord("["): items}
+    number.digits = Digits(is_integer=False)
+    found.by_first = {ord('"'): text, ord("{"): record, ord("["): items} | dict.fromkeys(_CLASSES["number"], number)
     return found
 
 
@@ -373,6 +417,11 @@ class _Reader:
                 return
             node.names = {spelt[name]: self._node(part) for name, part in names.items()}
             node.inner = self._node(others)
+        elif kind in ("integer", "number"):
+            bounds = [schema[name] for name in _KEYWORDS["integer"] & rest]
+            if not all(type(bound) is int for bound in bounds):
+                return
+            node.digits = _digits(schema) if kind == "integer" else Digits(is_integer=False)
         else:
             least, most = (schema.get(name) for name in _BOUNDS[kind])
             if not (isinstance(least, int | None) and isinstance(most, int | None) and _is_schema(schema.get("items"))):

@@ -1,19 +1,26 @@
 """States: the places of one schema that answers have come to, so that to follow a token is to look it up."""
 
 from collections.abc import Callable, Hashable
+from typing import Protocol
 from weakref import WeakValueDictionary
 
+from jaxinfer.text.grammar.patterns import Pattern
 from jaxinfer.text.grammar.places import Place, Places, is_open, is_plain
 
 MAX_STEPS = 1 << 14  # from one state to another, of one schema: half a kilobyte each
+NO_BOUND = 1 << 30  # characters
+
+
+MAX_JOINS = 1 << 16  # a few hundred bytes each
 
 
 class Pieces(dict[int, bytes]):
     """What tokens add to a text, each asked for once: the library takes microseconds for one."""
 
-    def __init__(self, decode: Callable[[list[int]], bytes]) -> None:
+    def __init__(self, decode: Callable[[list[int]], bytes], tokenize: Callable[[bytes], list[int]]) -> None:
         self._decode = decode
         self.kinds = _Kinds(self)
+        self.joins = _Joins(self, tokenize)
 
     def __missing__(self, token_id: int) -> bytes:
         piece = self[token_id] = bytes(self._decode([token_id]))
@@ -32,6 +39,51 @@ class _Kinds(dict[int, int]):
         return kind
 
 
+class _Joins:
+    """How forced text is split behind the token before it. Where a tokenizer splits both together as that token and
+    more, llguidance forces what it makes of the rest then; else, as mostly, what it makes of the rest alone."""
+
+    def __init__(self, pieces: Pieces, tokenize: Callable[[bytes], list[int]]) -> None:
+        self._pieces, self._tokenize = pieces, tokenize
+        self._known: dict[tuple[int, bytes], tuple[int, ...] | None] = {}
+
+    def after(self, last: int, forced: bytes) -> tuple[int, ...] | None:
+        """The tokens; None: those of the rest alone, the same for all tokens before it."""
+        key = last, forced
+        if key not in self._known:
+            if len(self._known) == MAX_JOINS:
+                self._known.clear()
+            first, *rest = self._tokenize(self._pieces[last] + forced)
+            differs = first == last and rest != self._tokenize(forced)
+            self._known[key] = tuple(rest) if differs else None
+        return self._known[key]
+
+
+class Asked(Protocol):
+    """Who stands at a state."""
+
+    def forced_bytes(self) -> bytes | None:
+        """All that must come next; None: that cannot be said any more."""
+
+
+class _InPattern:
+    """Of a token that a string with a pattern may take as it stands, to which of its states it leads, less than
+    nothing; else itself, as where it is one of few that may come and the last token matters."""
+
+    def __init__(self, pieces: Pieces, pattern: Pattern, state: int) -> None:
+        self._pieces, self._pattern, self._state = pieces, pattern, state
+
+    def __getitem__(self, token_id: int) -> int:
+        end = self._pattern.walk(self._state, self._pieces[token_id])
+        return token_id if end is None or not self._pattern.is_open(end) else -1 - end
+
+
+class _KindOf(Protocol):
+    """Of tokens that lead to the same place one number, less than nothing; others are their own kind."""
+
+    def __getitem__(self, token_id: int, /) -> int: ...
+
+
 class Spot:
     """Where the same tokens may come, whatever came before: one for all answers, while anybody thinks of it.
 
@@ -45,19 +97,20 @@ class Spot:
 
 
 class State:
-    """A place, and the token that came last where that matters. spot: None: nothing is known of what may come.
+    """A place, and what of the token that came last matters. spot: None: nothing is known of what may come.
 
-    by_kind: all tokens of a kind lead to the same.    after: where those lead that have come.
+    kinds: None: each token is its own.    room: kinds of fewer characters count.    after: where kinds lead that have
+    come.
     """
 
-    __slots__ = ("after", "by_kind", "place", "spot")
+    __slots__ = ("after", "kinds", "place", "room", "spot")
 
-    def __init__(self, place: Place, spot: Spot | None, *, by_kind: bool) -> None:
-        self.place, self.spot, self.by_kind = place, spot, by_kind
+    def __init__(self, place: Place, spot: Spot | None, kinds: _KindOf | None = None, room: int = NO_BOUND) -> None:
+        self.place, self.spot, self.kinds, self.room = place, spot, kinds, room
         self.after: dict[int, State | None] = {}
 
 
-_NEW = State(Place("due", None), None, by_kind=False)  # in the place of what has not come yet
+_NEW = State(Place("due", None), None)  # in the place of what has not come yet
 
 
 class States:
@@ -67,12 +120,16 @@ class States:
         self._places, self._pieces = places, pieces
         self._states: dict[Hashable, State] = {}
         self._spots: WeakValueDictionary[Hashable, Spot] = WeakValueDictionary()
+        self._forced: dict[Place, bytes] = {}  # where it is not known that nothing is
         self._num_steps = 0
         self.start = self._state(places.start, None)
 
-    def after(self, state: State, token: int) -> State | None:
-        """Where it stands after one more; None where that is none of the schema's."""
-        kind = self._pieces.kinds[token] if state.by_kind else token
+    def after(self, state: State, token: int, asked: Asked) -> State | None:
+        """Where it stands after one more; None where that is none of the schema's, or cannot be said. asked: has had
+        the token."""
+        kind = token if state.kinds is None else state.kinds[token]
+        if -kind >= state.room:
+            kind = token  # the string's end is forced, and it matters what came last
         found = state.after.get(kind, _NEW)
         if found is not _NEW:
             return found
@@ -80,23 +137,50 @@ class States:
         if self._num_steps > MAX_STEPS:
             self._clear()
         place = self._places.after(state.place, self._pieces[token])
-        found = state.after[kind] = None if place is None else self._state(place, token)
+        if place is None:
+            state.after[kind] = None
+            return None
+        forced = self._forced_at(place, asked)
+        if forced is None:
+            return None
+        found = state.after[kind] = self._state(place, self._pieces.joins.after(token, forced) if forced else None)
         return found
 
-    def _state(self, place: Place, last: int | None) -> State:
-        key = self._places.key(place, last)
-        by_kind = place.phase == "string" and not place.raw
-        whole = place, None if is_open(place) else last
-        if whole not in self._states:
+    def _forced_at(self, place: Place, asked: Asked) -> bytes | None:
+        """What must come next at a place whose whole text is known."""
+        if place.is_long or is_open(place):
+            return b""
+        found = self._forced.get(place)
+        if found is None and (found := asked.forced_bytes()) is not None:
+            self._forced[place] = found
+        return found
+
+    def _state(self, place: Place, join: tuple[int, ...] | None) -> State:
+        key = self._places.key(place, join)
+        whole = place, join
+        found = self._states.get(whole)
+        if found is None:
             spot = None
             if key is not None and (spot := self._spots.get(key)) is None:
                 spot = self._spots[key] = Spot()
-            self._states[whole] = State(place, spot, by_kind=by_kind)
-        return self._states[whole]
+            found = self._states[whole] = State(place, spot, *self._kinds(place))
+        return found
+
+    def _kinds(self, place: Place) -> tuple[_KindOf | None, int]:
+        """A state's, and its room."""
+        if place.node is None or place.raw or place.is_long:
+            return None, NO_BOUND
+        if place.phase == "pattern" and place.node.pattern is not None:
+            return _InPattern(self._pieces, place.node.pattern, place.length), NO_BOUND
+        if place.phase != "string":
+            return None, NO_BOUND
+        most = place.node.bounds[1]
+        return self._pieces.kinds, NO_BOUND if most is None else most - place.length
 
     def _clear(self) -> None:
         """Forget how states follow each other. Answers go on from theirs, and what is known of spots stays."""
         for state in (self.start, *self._states.values()):
             state.after.clear()
         self._states.clear()
+        self._forced.clear()
         self._num_steps = 0

@@ -112,6 +112,32 @@ def test_the_same_tokens_may_come_at_the_same_place_of_a_pattern(vocabulary, of_
     assert check(schemas, of_json, 6) > 0.2
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_same_tokens_may_come_at_the_same_place_of_a_number(vocabulary, of_json, seed):
+    draw = random.Random(seed)
+    schemas = [{"type": "integer"}, {"type": "number"}]
+    for _ in range(30):
+        least, most = sorted(draw.choice([1, -1]) * draw.randint(0, 10 ** draw.randint(0, 7)) for _ in range(2))
+        bounds = {"minimum": least, "maximum": most, "exclusiveMinimum": least - 1, "exclusiveMaximum": most + 1}
+        chosen = draw.sample(sorted(bounds), draw.randint(1, 4))
+        schemas.append({"type": "integer", **{name: bounds[name] for name in chosen}})
+    schemas = [{"type": "array", "items": schema, "minItems": 2} for schema in schemas] + schemas
+    for schema in schemas:
+        places = Places(schema, 16)
+        began = places.after(places.start, b"[") if schema["type"] == "array" else places.start
+        assert any((place := places.after(began, sign)) and place.phase == "number" for sign in (b"-", b"1"))
+    assert check(schemas, vocabulary, 8) > 0.2
+    assert check(schemas, of_json, 8) > 0.2
+
+
+@pytest.mark.parametrize("most", [2, 3])
+def test_the_same_tokens_may_come_within_a_character(vocabulary, of_json, most):
+    """All that begins one of several bytes, and escapes, near a string's end."""
+    schema = {"type": "array", "items": {"type": "string", "maxLength": most}}
+    assert check([schema] * 4, vocabulary, 60) > 0.2
+    assert check([schema], of_json, 60) > 0.2
+
+
 @pytest.mark.slow
 def test_the_same_tokens_may_come_at_the_same_place_of_every_schema(vocabulary, of_json):
     draw = random.Random(12)
@@ -158,6 +184,13 @@ def test_what_a_text_says_is_no_matter_but_how_long_it_is():
     assert not same({"type": "string", "pattern": "x"}, '"xyz', '"xyy')
     assert not same({"type": "string"}, '"x\\', '"x')
     assert same(PAIR, '{"a":"xyz"', '{"a" : "ab"')
+    price = {"type": "array", "items": {"type": "number"}}
+    assert same(price, "[12.5", "[-3.25")
+    assert not same(price, "[12.5", "[12")
+    count = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 999}}
+    assert same(count, "[17", "[42")
+    assert not same(count, "[17", "[170")
+    assert not same(count, "[0", "[1")
 
 
 def test_a_value_that_is_whole_is_no_matter():
@@ -194,9 +227,10 @@ def test_an_object_that_must_have_what_it_does_not_list_is_not_understood():
 
 def test_long_values_that_are_kept_as_they_are_have_no_key():
     digits = "1" * module.MAX_RAW
-    assert key({"type": "integer"}, digits) is not None
-    assert key({"type": "integer"}, digits + "1") is None
-    assert key({"type": "array", "items": {"type": "integer"}}, f"[{digits}1,") is not None
+    even = {"type": "integer", "multipleOf": 2}
+    assert key(even, digits) is not None
+    assert key(even, digits + "1") is None
+    assert key({"type": "array", "items": even}, f"[{digits}1,") is not None
 
 
 def test_references_and_choices_lead_to_what_they_name():
