@@ -176,23 +176,34 @@ def _masked_kernel(
     every, entry = jnp.where(which < 0, I32(-1), I32(0)), jnp.maximum(which, 0)
     begin = jnp.minimum(chunk * (num_tiles * WORDS), words - num_tiles * WORDS)  # the last one overlaps, as above
     pieces = [pl.ds(begin + i * WORDS, WORDS) for i in range(num_tiles)]
-    tiles = [plgpu.load(logits_ref.at[row, piece], layout=layout, optimized=False) for piece in pieces]
     masks = [plgpu.load(table_ref.at[entry, piece], layout=layout.reduce(1), optimized=False) for piece in pieces]
-    bits = plgpu.broadcasted_iota(I32, shape, 1, layout=layout)
-    bit = jnp.left_shift(I32(1), bits)
-    for i, found in enumerate(masks):
-        spread = plgpu.layout_cast(lax.broadcast_in_dim(found | every, shape, [0]), layout)
-        tiles[i] = jnp.where(spread & bit != 0, tiles[i], -jnp.inf)
-    ids = (plgpu.broadcasted_iota(I32, shape, 0, layout=layout) + begin) * BITS + bits
-    highest, lowest_ids = _largest(tiles, ids, WORDS * BITS, words * BITS - 1, layout)
-    parts = pl.ds(chunk * WORDS, WORDS)
-    store(values_ref.at[row, parts], highest)
-    store(ids_ref.at[row, parts], lowest_ids)
+    allowed = functools.reduce(jnp.bitwise_or, masks) | every
+    parts, some = pl.ds(chunk * WORDS, WORDS), jnp.where(allowed != 0, I32(1), I32(0)).max() > 0
 
-    @pl.when(is_kept)
+    @pl.when(some | is_kept)
     def _():
-        for piece, tile in zip(pieces, tiles, strict=True):
-            left_ref[row, piece] = tile
+        tiles = [plgpu.load(logits_ref.at[row, piece], layout=layout, optimized=False) for piece in pieces]
+        bits = plgpu.broadcasted_iota(I32, shape, 1, layout=layout)
+        bit = jnp.left_shift(I32(1), bits)
+        for i, found in enumerate(masks):
+            spread = plgpu.layout_cast(lax.broadcast_in_dim(found | every, shape, [0]), layout)
+            tiles[i] = jnp.where(spread & bit != 0, tiles[i], -jnp.inf)
+        ids = (plgpu.broadcasted_iota(I32, shape, 0, layout=layout) + begin) * BITS + bits
+        highest, lowest_ids = _largest(tiles, ids, WORDS * BITS, words * BITS - 1, layout)
+        store(values_ref.at[row, parts], highest)
+        store(ids_ref.at[row, parts], lowest_ids)
+
+        @pl.when(is_kept)
+        def _():
+            for piece, tile in zip(pieces, tiles, strict=True):
+                left_ref[row, piece] = tile
+
+    @pl.when(jnp.logical_not(some | is_kept))  # most masks leave tokens of few parts
+    def _():
+        first_ids = (plgpu.broadcasted_iota(I32, (WORDS,), 0, layout=layout.reduce(1)) + begin) * BITS
+        nothing = plgpu.layout_cast(jnp.full(WORDS, -jnp.inf, F32), layout.reduce(1))
+        store(values_ref.at[row, parts], nothing)
+        store(ids_ref.at[row, parts], first_ids)
 
 
 def _largest(
