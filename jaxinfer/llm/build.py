@@ -1,6 +1,7 @@
 """From an EngineConfig to a running engine: resolve, plan memory, load, compile; whatever is slow reports progress."""
 
 import dataclasses
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -79,6 +80,7 @@ def _warm_up(runner: DeviceRunner, cache: ExecutableCache | None, on_event: OnEv
         except BaseException as error:
             warming.set_exception(error)
         else:
+            gc.freeze()  # or the collector would look through all of it in the middle of answers, 0.2 s at a time
             on_event(Event("ready", seconds=time.perf_counter() - began))
             warming.set_result(None)
         serving.set()

@@ -3,7 +3,6 @@
 It ends when its socket does, at any moment, so no server, however it died, leaves an engine behind.
 """
 
-import gc
 import os
 import signal
 import socket
@@ -70,7 +69,6 @@ def _tell(channel: Channel[FromEngine, ToEngine]) -> OnEvent:
 
 
 def _warmed(channel: Channel[FromEngine, ToEngine], warming: "Future[None]") -> None:
-    gc.freeze()  # what was built to start with stays: the collector need not look at it at every step
     if error := warming.exception():
         channel.send(FromEngine(failure=Failure.of(error)))
         os._exit(EngineError.exit_code)

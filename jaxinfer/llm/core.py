@@ -1,6 +1,7 @@
 """Core: a built engine and what it says of itself. No jax here: a dry run has a core too."""
 
 import dataclasses
+import gc
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -53,6 +54,7 @@ class Core:
     def close(self) -> None:
         """Free the device memory."""
         self.runner.close()
+        gc.unfreeze()  # what build.start_core froze
         if self.grammars is not None:
             self.grammars.close()
 
