@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxinfer.runtime.backends import Backend
+from jaxinfer.runtime.host_array import from_host
 from jaxinfer.runtime.mask_table import ANY
 from jaxinfer.runtime.packing import (
     IN_PROMPT,
@@ -43,9 +44,11 @@ def mask_logits(
 
     left: f32[slots, V], gets the first rows of logits f32[slots, V], -inf where a bit says so; unless KEEP is set it
     may also stay as it is.    last_token: part of the state.    table: i32[rows, ceil(V / 32)], of masks: a bit for
-    each token that may be drawn, the lowest first.    upload: i32[n, len(MaskColumn)], of the first n rows of logits.
+    each token that may be drawn, the lowest first.    upload: i32[n, len(MaskColumn)] in the host's memory, of the
+    first n rows of logits.
     Returns left, last_token, and the tokens i32[n, 1].
     """
+    upload = from_host(upload)
     slots = upload[:, MaskColumn.SLOT]
     if backend is Backend.MOSAIC:
         columns = dict(mask=MaskColumn.MASK, keep=MaskColumn.KEEP)

@@ -284,15 +284,14 @@ def pack_draw(plan: Plan, size: int, *, full: bool) -> np.ndarray:
     return out
 
 
-def pack_masks(plan: Plan, masks: Masks, size: int) -> np.ndarray:
-    """i32[size, len(MaskColumn)]: of the rows that sample, in the order of their logits."""
-    out = np.zeros((size, len(MaskColumn)), np.int32)
-    out[:, MaskColumn.MASK] = ANY
+def pack_masks(plan: Plan, masks: Masks, out: np.ndarray) -> None:
+    """Into i32[any, len(MaskColumn)]: of the rows that sample, in the order of their logits."""
     rows = [row for row in plan.rows if row.sample]
+    out[:] = 0
     out[: len(rows), MaskColumn.SLOT] = [row.slot for row in rows]
+    out[:, MaskColumn.MASK] = ANY
     out[[i for i, row in enumerate(rows) if row.masked], MaskColumn.MASK] = masks.rows
     out[0, MaskColumn.KEEP] = plan.sampler is not Sampler.LARGEST  # logprobs are of the raw logits
-    return out
 
 
 def pack_new_masks(masks: Masks, first: int, size: int) -> np.ndarray:

@@ -28,6 +28,7 @@ from jaxinfer.runtime import step
 from jaxinfer.runtime.backends import Backend
 from jaxinfer.runtime.buckets import Decode, decode_sizes, draw_sizes
 from jaxinfer.runtime.controls import draw_full, draw_logprobs, logprob_width, mask_logits, set_masks, set_slot
+from jaxinfer.runtime.host_array import PINNED_HOST
 from jaxinfer.runtime.moving import PAGES_MOVED
 from jaxinfer.runtime.packing import (
     DRAW_WIDTH,
@@ -52,7 +53,6 @@ PIECES, PIECE_TOKENS = 8, 256  # that one call of `pool` adds up, and how long e
 # From which on products are cuBLAS's: of decode steps and of a prompt's logits, of decode steps whose layers are XLA's,
 # and of a prompt's tokens whatever its logits are.
 CUBLAS_ROWS, CUBLAS_XLA_ROWS, CUBLAS_TOKENS = 8, 192, 1024
-PINNED_HOST = "pinned_host"  # the kind of memory that a device copies to and from by itself
 PAGES_ZEROED = 16  # pages that one call of the helper clears
 MASKS_WRITTEN, MANY_MASKS_WRITTEN = 8, 64  # rows of the table of masks, likewise
 _CHAIN = re.compile(rf'custom_call_target="{chain.TARGET}".*chain = \\?"([^"\\]*)')  # in an executable's text
@@ -154,7 +154,7 @@ class Program:
         """Where each result goes; None: where the arguments are."""
         if not self.to_host:
             return None
-        device = self.arguments[-1].sharding
+        device = jax.tree.leaves(self.arguments)[0].sharding
         host = device.with_memory_kind(PINNED_HOST)
         return (*[device] * (len(self.result) - 1), host) if isinstance(self.result, tuple) else host
 
@@ -330,7 +330,8 @@ def _full_programs(
     tops = functools.partial(draw_logprobs, num_top(limits))
     mask = functools.partial(mask_logits, model.backends.masks)
     for rows in draw_sizes(limits.max_num_seqs, Sampler.FULL):
-        parts = (masks.left, state.last_token, state.logits, masks.table, array(rows, len(MaskColumn)))
+        rows_masks = _upload(state.next_pos.sharding.with_memory_kind(PINNED_HOST), rows, len(MaskColumn))
+        parts = (masks.left, state.last_token, state.logits, masks.table, rows_masks)
         left = (masks.left, state.last_token, array(rows, 1))
         result.append(make(Mask(rows), mask, parts, (0, 1), left, to_host=True))
         drawn = (state.last_token, state.logits, array(rows, len(DrawColumn)))

@@ -19,6 +19,7 @@ from jaxinfer.runtime import buckets, packing, programs, step
 from jaxinfer.runtime.backends import XLA_ONLY, Backends, Launches
 from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.cache import ExecutableCache
+from jaxinfer.runtime.host_array import PINNED_HOST, HostArray
 from jaxinfer.runtime.lowering import Facts, Lowerers
 from jaxinfer.runtime.mask_table import Masks, MaskTable
 from jaxinfer.runtime.moving import PAGES_MOVED, Staging
@@ -31,7 +32,6 @@ from jaxinfer.runtime.programs import (
     PAGES_ZEROED,
     PIECE_TOKENS,
     PIECES,
-    PINNED_HOST,
     Draw,
     Helper,
     Key,
@@ -84,6 +84,7 @@ class DeviceRunner:
         self._uploaded: tuple[bytes, jax.Array | None] = b"", None  # the last decode step's
         self._turn = threading.Condition()  # a step with its draw, or one run on padding
         self._undrawn: Callable[[], PendingStep | None] = lambda: None  # the newest step, if it waits for its masks
+        self._mask_uploads: dict[int, HostArray] = {}  # by their rows
         if limits.num_host_pages:
             self._on_host = jax.sharding.SingleDeviceSharding(device, memory_kind=PINNED_HOST)
             k = self._state.k
@@ -136,9 +137,18 @@ class DeviceRunner:
             for first in range(0, len(masks.news), size):
                 self._dispatch(key, packing.pack_new_masks(masks, first, size))
             rows = buckets.pick_size(self._mask_sizes, sum([row.sample for row in plan.rows]))
-            self._draw(plan, pending, self._dispatch(Mask(rows), packing.pack_masks(plan, masks, rows)))
+            if rows not in self._mask_uploads:
+                self._mask_uploads[rows] = self._new_mask_upload(rows)
+            upload = self._mask_uploads[rows]
+            packing.pack_masks(plan, masks, upload.lend())
+            drawn = self._dispatch(Mask(rows), upload.array)
+            upload.read_for(drawn)
+            self._draw(plan, pending, drawn)
             self._undrawn = lambda: None
             self._turn.notify_all()
+
+    def _new_mask_upload(self, rows: int) -> HostArray:
+        return HostArray((rows, len(packing.MaskColumn)), self._device)
 
     def _decode(self, plan: Plan, keep: KeepLogits) -> jax.Array:
         if any([len(row.new_pages) > 1 for row in plan.rows]):
@@ -240,6 +250,7 @@ class DeviceRunner:
             self._loading.clear()
         self._uploaded = b"", None
         self._undrawn = lambda: None
+        self._mask_uploads.clear()
         self.mask_table.clear()
         with self._lock:
             self._delete_state()
@@ -320,6 +331,8 @@ class DeviceRunner:
                 self._dispatch(program.key, upload, [jax.device_put(self._blank_page, self._on_host)])
             case Decode():
                 self._dispatch(program.key, self._again(upload))
+            case Mask(rows):
+                self._dispatch(program.key, self._new_mask_upload(rows).array)  # its own: another thread has theirs
             case _:
                 self._dispatch(program.key, upload)
 

@@ -89,7 +89,8 @@ def test_masks_lie_where_their_rows_logits_do() -> None:
         Row(4, 5, 1, masked=True),
     ]
     masks = Masks(np.array([7, 3], np.int32), np.zeros(0, np.int32), np.zeros((0, 2), np.int32))
-    packed = pack_masks(Plan(rows), masks, 5)
+    packed = np.full((5, len(MaskColumn)), 9, np.int32)  # what the step before left
+    pack_masks(Plan(rows), masks, packed)
     assert packed[:, : MaskColumn.KEEP].tolist() == [[2, -1], [3, 7], [4, 3], [0, -1], [0, -1]]
 
 
@@ -98,10 +99,12 @@ def test_what_masks_leave_is_kept_for_samplers_alone() -> None:
     masks = Masks(np.array([7], np.int32), np.zeros(0, np.int32), np.zeros((0, 2), np.int32))
     masked = Row(2, 5, 1, masked=True, logprobs=True)
     silent = Row(3, 0, 2, [1, 2], sample=False, sampler=Sampler.PLAIN)
-    assert not pack_masks(Plan([masked, silent]), masks, 4)[:, MaskColumn.KEEP].any()
+    packed = np.zeros((4, len(MaskColumn)), np.int32)
     for sampler in (Sampler.PLAIN, Sampler.FULL):
-        kept = pack_masks(Plan([masked, Row(1, 5, 1, sampler=sampler)]), masks, 4)[:, MaskColumn.KEEP]
-        assert kept.tolist() == [1, 0, 0, 0]
+        pack_masks(Plan([masked, Row(1, 5, 1, sampler=sampler)]), masks, packed)
+        assert packed[:, MaskColumn.KEEP].tolist() == [1, 0, 0, 0]
+    pack_masks(Plan([masked, silent]), masks, packed)
+    assert not packed[:, MaskColumn.KEEP].any()
 
 
 def test_new_masks_go_up_in_blocks() -> None:
