@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jaxinfer.engine.scheduler import Step
 
 MIN_FORCED = 2  # the first is drawn anyway
-ROWS_A_TOKEN = 2  # of a step that may become longer for each draw that is saved
+TOKENS_A_ROW = 2  # of a step with forced tokens: it is one for prompts, and all its rows take twice as long
 
 
 def look_ahead(step: "Step", rows: np.ndarray, only_one: np.ndarray) -> None:
@@ -33,8 +33,8 @@ def look_ahead(step: "Step", rows: np.ndarray, only_one: np.ndarray) -> None:
         forced = [] if sequence.has_ended else _forced(sequence)
         if len(forced) >= MIN_FORCED:
             found.append((sequence, forced))
-    # The next step is then one for prompts, which takes longer for every row beside.
-    if ROWS_A_TOKEN * sum(len(forced) - 1 for _, forced in found) < len(step.plan.rows):
+    # Draws that are saved, of which the row that has them takes no steps any more.
+    if sum(len(forced) - 1 for _, forced in found) < TOKENS_A_ROW * len(step.plan.rows):
         return
     for sequence, forced in found:
         sequence.forced = forced

@@ -137,18 +137,19 @@ class DeviceRunner:
             for first in range(0, len(masks.news), size):
                 self._dispatch(key, packing.pack_new_masks(masks, first, size))
             rows = buckets.pick_size(self._mask_sizes, sum([row.sample for row in plan.rows]))
-            if rows not in self._mask_uploads:
-                self._mask_uploads[rows] = self._new_mask_upload(rows)
-            upload = self._mask_uploads[rows]
-            packing.pack_masks(plan, masks, upload.lend())
-            drawn = self._dispatch(Mask(rows), upload.array)
-            upload.read_for(drawn)
-            self._draw(plan, pending, drawn)
+            self._draw(plan, pending, self._mask(rows, functools.partial(packing.pack_masks, plan, masks)))
             self._undrawn = lambda: None
             self._turn.notify_all()
 
-    def _new_mask_upload(self, rows: int) -> HostArray:
-        return HostArray((rows, len(packing.MaskColumn)), self._device)
+    def _mask(self, rows: int, write: Callable[[np.ndarray], object]) -> jax.Array:
+        """Draw the largest of what masks leave. write: puts what they are into i32[rows, len(MaskColumn)]."""
+        if rows not in self._mask_uploads:
+            self._mask_uploads[rows] = HostArray((rows, len(packing.MaskColumn)), self._device)
+        upload = self._mask_uploads[rows]
+        write(upload.lend())
+        drawn: jax.Array = self._dispatch(Mask(rows), upload.array)
+        upload.read_for(drawn)
+        return drawn
 
     def _decode(self, plan: Plan, keep: KeepLogits) -> jax.Array:
         if any([len(row.new_pages) > 1 for row in plan.rows]):
@@ -332,7 +333,7 @@ class DeviceRunner:
             case Decode():
                 self._dispatch(program.key, self._again(upload))
             case Mask(rows):
-                self._dispatch(program.key, self._new_mask_upload(rows).array)  # its own: another thread has theirs
+                self._mask(rows, lambda masks: masks.fill(0))
             case _:
                 self._dispatch(program.key, upload)
 

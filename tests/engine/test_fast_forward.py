@@ -45,7 +45,7 @@ def forwarded(client: Client) -> int:
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward also where it would not be worth it."""
-    monkeypatch.setattr(fast_forward, "ROWS_A_TOKEN", 100)
+    monkeypatch.setattr(fast_forward, "TOKENS_A_ROW", 0)
 
 
 @pytest.mark.usefixtures("always")
@@ -101,7 +101,7 @@ def test_forced_tokens_are_one_row_and_take_no_step_each(run_ahead):
 @pytest.mark.parametrize(("beside", "is_worth_it"), [(0, True), (1, False)])
 def test_many_rows_take_no_longer_step_for_a_few_draws(beside, is_worth_it):
     request, count = longest(held()[0])
-    rows = fast_forward.ROWS_A_TOKEN * (count - 1) + beside - 1
+    rows = (count - 1) // fast_forward.TOKENS_A_ROW + beside - 1
     client = Client(make_limits(max_num_seqs=rows + 1, num_pages=400))
     for i in range(rows):
         client.add(Request(f"free{i}", (i + 1, 2, 3), 60))
@@ -125,6 +125,7 @@ def steps_to_the_first(request: Request, client: Client) -> int:
     return client.engine.stats().steps
 
 
+@pytest.mark.usefixtures("always")
 def test_forced_tokens_do_not_wait_for_a_senior_prompt():
     requests = [dataclasses.replace(one, id="0", max_tokens=30) for one in held()]
     limits = make_limits(max_num_batched_tokens=16, max_model_len=2048, num_pages=600)
@@ -143,6 +144,7 @@ def test_forced_tokens_do_not_wait_for_a_senior_prompt():
     assert 0 < long.dispatched < long.num_prompt
 
 
+@pytest.mark.usefixtures("always")
 def test_the_limit_of_length_may_fall_among_forced_tokens():
     request, count = longest(held()[0])
     for most in range(1, count + 2):
@@ -178,6 +180,7 @@ def test_where_each_token_needs_its_draw_none_is_forwarded(fields):
     assert forwarded(run(held(**fields))) == 0
 
 
+@pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("kind", ["run", "wait", "nan"])
 def test_what_was_forced_but_not_committed_is_forced_again_after_a_failed_step(kind):
     for step in range(1, 24, 2):
@@ -237,6 +240,7 @@ def _forget_all_but_the_first_forced_token(patch):
     patch(scheduler, "append_forced", append_one)
 
 
+@pytest.mark.usefixtures("always")
 @pytest.mark.parametrize(
     "fault",
     [_forget_what_penalties_count, _forward_what_ends_an_answer, _forget_all_but_the_first_forced_token],
