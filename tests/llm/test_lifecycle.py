@@ -1,6 +1,7 @@
 """How an AsyncLLM starts, drains, fails, recovers and ends."""
 
 import asyncio
+import gc
 import os
 import signal
 import threading
@@ -13,13 +14,15 @@ from jaxinfer.config import EngineConfig
 from jaxinfer.errors import CheckpointError, DeviceLost, EngineError, Unavailable
 from jaxinfer.llm import async_llm
 from jaxinfer.llm.async_llm import AsyncLLM
+from jaxinfer.llm.build import start_core
 from jaxinfer.llm.dry_run import start_dry_run
+from jaxinfer.llm.events import ignore
 from jaxinfer.llm.llm import LLM
 from jaxinfer.llm.text_side import load_text
 from jaxinfer.llm.thread import EngineThread
 from jaxinfer.protocol.sampling import SamplingParams
 from tests.llm.conftest import Served, in_thread
-from tests.support.engines import built_before
+from tests.support.engines import built_before, small_config
 
 LONG = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
 
@@ -228,3 +231,15 @@ def test_an_interrupted_start_in_this_process_ends_at_its_next_event():
         await llm.close()
 
     asyncio.run(test())
+
+
+def test_the_collector_passes_over_what_a_start_has_made(folder, executables):
+    """Until the engine is closed: to look through it takes as long as many steps do."""
+    gc.unfreeze()
+    core = start_core(small_config(folder, executables), ignore)
+    try:
+        core.warming.result()
+        assert gc.get_freeze_count() > 10_000
+    finally:
+        core.close()
+    assert gc.get_freeze_count() == 0

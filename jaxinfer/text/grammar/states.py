@@ -8,7 +8,6 @@ from jaxinfer.text.grammar.patterns import Pattern
 from jaxinfer.text.grammar.places import Place, Places, is_open, is_plain
 
 MAX_STEPS = 1 << 14  # from one state to another, of one schema: half a kilobyte each
-NO_BOUND = 1 << 30  # characters
 
 
 MAX_JOINS = 1 << 16  # a few hundred bytes each
@@ -49,6 +48,8 @@ class _Joins:
 
     def after(self, last: int, forced: bytes) -> tuple[int, ...] | None:
         """The tokens; None: those of the rest alone, the same for all tokens before it."""
+        if len(forced) < 2:
+            return None  # a byte is a token
         key = last, forced
         if key not in self._known:
             if len(self._known) == MAX_JOINS:
@@ -99,14 +100,13 @@ class Spot:
 class State:
     """A place, and what of the token that came last matters. spot: None: nothing is known of what may come.
 
-    kinds: None: each token is its own.    room: kinds of fewer characters count.    after: where kinds lead that have
-    come.
+    kinds: None: each token is its own.    after: where kinds lead that have come.
     """
 
-    __slots__ = ("after", "kinds", "place", "room", "spot")
+    __slots__ = ("after", "kinds", "place", "spot")
 
-    def __init__(self, place: Place, spot: Spot | None, kinds: _KindOf | None = None, room: int = NO_BOUND) -> None:
-        self.place, self.spot, self.kinds, self.room = place, spot, kinds, room
+    def __init__(self, place: Place, spot: Spot | None, kinds: _KindOf | None = None) -> None:
+        self.place, self.spot, self.kinds = place, spot, kinds
         self.after: dict[int, State | None] = {}
 
 
@@ -128,8 +128,6 @@ class States:
         """Where it stands after one more; None where that is none of the schema's, or cannot be said. asked: has had
         the token."""
         kind = token if state.kinds is None else state.kinds[token]
-        if -kind >= state.room:
-            kind = token  # the string's end is forced, and it matters what came last
         found = state.after.get(kind, _NEW)
         if found is not _NEW:
             return found
@@ -163,19 +161,17 @@ class States:
             spot = None
             if key is not None and (spot := self._spots.get(key)) is None:
                 spot = self._spots[key] = Spot()
-            found = self._states[whole] = State(place, spot, *self._kinds(place))
+            found = self._states[whole] = State(place, spot, self._kinds(place))
         return found
 
-    def _kinds(self, place: Place) -> tuple[_KindOf | None, int]:
-        """A state's, and its room."""
+    def _kinds(self, place: Place) -> _KindOf | None:
+        """Of a string's tokens. Where one fills it up its quote alone is forced, behind which white space may come: so
+        it does not matter which one it was."""
         if place.node is None or place.raw or place.is_long:
-            return None, NO_BOUND
+            return None
         if place.phase == "pattern" and place.node.pattern is not None:
-            return _InPattern(self._pieces, place.node.pattern, place.length), NO_BOUND
-        if place.phase != "string":
-            return None, NO_BOUND
-        most = place.node.bounds[1]
-        return self._pieces.kinds, NO_BOUND if most is None else most - place.length
+            return _InPattern(self._pieces, place.node.pattern, place.length)
+        return self._pieces.kinds if place.phase == "string" else None
 
     def _clear(self) -> None:
         """Forget how states follow each other. Answers go on from theirs, and what is known of spots stays."""

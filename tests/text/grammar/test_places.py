@@ -6,7 +6,6 @@ import random
 import numpy as np
 import pytest
 from llguidance.numpy import fill_next_token_bitmask
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from jaxinfer.text.grammar import places as module
 from jaxinfer.text.grammar.compiler import new_matcher, new_vocabulary
@@ -14,40 +13,25 @@ from jaxinfer.text.grammar.places import Places, places_of
 from jaxinfer.text.grammar.source import Constraint, source_of
 from tests.support.grammars import root_schema
 from tests.support.patterns import drawn
-from tests.support.schemas.corpus import accepted, corpus
+from tests.support.schemas.corpus import corpus
+from tests.support.schemas.signs import SIGNS
 
 MOST_TOKENS = 60
 CASES = [case for case in corpus() if not case.refused]
 SCHEMAS = [case.schema for case in CASES]
 TENTH = random.Random(5).sample(SCHEMAS, len(SCHEMAS) // 10)
-QWENS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 PATTERNS = (
     r"[a-z]{2,12}@[a-z]{2,12}\.(com|org)",
     r"\d{4}-\d{2}-\d{2}(T\d\d:\d\d)?",
     r"(\+\d{1,3} )?\d{6,12}",
     "[A-Z]{2}-[0-9a-f]{8}",
 )
-SIGNS = {"type": "object", "properties": {"_id": {"type": "string"}, "$ref": {}, "@type": {"enum": ["_a", "$"]}}}
-SIGNS |= {"required": ["_id", "$ref", "@type"], "additionalProperties": False}
 
 
 @pytest.fixture(scope="module")
-def of_json():
-    """A vocabulary learnt from JSON, split as Qwen's is: signs join with what is beside them in many ways."""
-    found = Tokenizer(models.BPE())
-    split = pre_tokenizers.Split(Regex(QWENS), behavior="isolated")
-    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    found.pre_tokenizer = pre_tokenizers.Sequence([split, level])
-    found.decoder = decoders.ByteLevel()
-    texts = [text for case in CASES for text in accepted(case)] + ['{"_id":"x","$ref":1,"@type":"_a"}'] * 9
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    found.train_from_iterator(
-        texts, trainers.BpeTrainer(vocab_size=1200, initial_alphabet=alphabet, show_progress=False)
-    )
-    found.add_special_tokens([AddedToken("<end>", special=True, normalized=False)])
-    return new_vocabulary(found.to_str(), found.get_vocab_size(), [found.token_to_id("<end>")])
+def of_json(json_tokenizer):
+    end = json_tokenizer.token_to_id("<end>")
+    return new_vocabulary(json_tokenizer.to_str(), json_tokenizer.get_vocab_size(), [end])
 
 
 def bits(mask):

@@ -11,6 +11,7 @@ from jaxinfer.text.grammar import compiler as module
 from jaxinfer.text.grammar import states as states_module
 from jaxinfer.text.grammar.compiler import Compiler
 from jaxinfer.text.grammar.source import Constraint, source_of
+from tests.support.schemas.signs import SIGNS
 
 VOCAB, END = 352, 322
 ORDER = {
@@ -39,30 +40,62 @@ def compiled(folder):
     made.close()
 
 
+@pytest.fixture
+def compiled_of_json(json_tokenizer):
+    made = Compiler(json_tokenizer.to_str, json_tokenizer.get_vocab_size(), [json_tokenizer.token_to_id("<end>")])
+    yield made
+    made.close()
+
+
 def bits(mask):
     return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
 
 
-def own_mask(matcher):
-    mask = np.zeros((1, VOCAB // 32), np.int32)
+def own_mask(matcher, vocab_size=VOCAB):
+    mask = np.zeros((1, -(-vocab_size // 32)), np.int32)
     fill_next_token_bitmask(matcher, mask, 0)
     return mask[0]
 
 
 @pytest.mark.parametrize("max_steps", [1, 7, 2048])
-def test_answers_that_are_told_late_are_where_they_would_be(compiled, vocabulary, monkeypatch, max_steps):
+def test_answers_that_are_told_late_are_where_they_would_be(compiled, monkeypatch, max_steps):
     """What is known of a spot is what llguidance says there of an answer that it was told at once."""
     monkeypatch.setattr(states_module, "MAX_STEPS", max_steps)
-    draw, known, num_masks, num_known = random.Random(max_steps), {}, 0, 0
-    starts = [compiled.compile(text).result() for text in TEXTS]
-    alone = [module.new_matcher(vocabulary, text) for text in TEXTS]
-    for _ in range(72):
-        i = draw.randrange(len(TEXTS))
+    draw = random.Random(max_steps)
+    assert check(compiled, TEXTS, draw, 72) > 0.3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_a_tokenizer_makes_of_a_token_and_forced_text_is_known(compiled_of_json, seed):
+    """It may be another than of the text alone. Strings that are full force their quote, whatever filled them."""
+    full = [
+        {"type": "array", "items": {"type": "string", "maxLength": most}, "minItems": 2, "maxItems": 2}
+        for most in (1, 2, 4)
+    ]
+    pattern = {"type": "array", "items": {"type": "string", "pattern": "^[a-c.]{2,3}_id(x|yy)$"}}
+    texts = [source_of(Constraint("json_schema", json.dumps(schema)), {}) for schema in (SIGNS, SIGNS, pattern, *full)]
+    assert check(compiled_of_json, texts, random.Random(seed), 150) > 0.3
+
+
+def test_who_leaves_that_out_is_found_out(compiled_of_json, monkeypatch):
+    monkeypatch.setattr(states_module._Joins, "after", lambda self, last, forced: None)
+    with pytest.raises(AssertionError):
+        check(compiled_of_json, [source_of(Constraint("json_schema", json.dumps(SIGNS)), {})], random.Random(0), 150)
+
+
+def check(compiled, texts, draw, answers):
+    """Of all masks, how many were known, each as llguidance says."""
+    known, num_masks, num_known = {}, 0, 0
+    vocabulary = compiled.vocabulary
+    starts = [compiled.compile(text).result() for text in texts]
+    alone = [module.new_matcher(vocabulary, text) for text in texts]
+    for _ in range(answers):
+        i = draw.randrange(len(texts))
         grammar, matcher = starts[i].copy(), alone[i].deep_copy()
         for _ in range(40):
-            mask, num_masks = own_mask(matcher), num_masks + 1
+            mask, num_masks = own_mask(matcher, vocabulary.vocab_size), num_masks + 1
             spot = grammar.spot
-            assert (spot is None) == (i == 2)
+            assert spot is None or "%json" in texts[i]
             if spot in known:
                 num_known += 1
                 np.testing.assert_array_equal(known[spot], mask)
@@ -75,11 +108,11 @@ def test_answers_that_are_told_late_are_where_they_would_be(compiled, vocabulary
                 assert grammar.forced() == matcher.compute_ff_tokens()
             token = min(draw.choices(usable, k=draw.choice([1, 4])))
             grammar = grammar.copy() if draw.random() < 0.05 else grammar
-            if token == END or not matcher.consume_token(token):
+            if token == vocabulary.eos_token or not matcher.consume_token(token):
                 break
             grammar.accept(token, is_allowed=draw.random() < 0.8)
             assert not grammar.error
-    assert num_known > 0.3 * num_masks
+    return num_known / num_masks
 
 
 def test_a_token_that_may_not_come_is_an_error(compiled):
