@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jaxinfer.engine.scheduler import Step
 
 MIN_FORCED = 2  # the first is drawn anyway
-TOKENS_A_ROW = 2  # of a step with forced tokens: it is one for prompts, and all its rows take twice as long
+TOKENS_A_ROW = 2  # that must be saved: a step with forced tokens takes all its rows twice as long (decision 0015)
 
 
 def look_ahead(step: "Step", rows: np.ndarray, only_one: np.ndarray) -> None:
@@ -33,7 +33,6 @@ def look_ahead(step: "Step", rows: np.ndarray, only_one: np.ndarray) -> None:
         forced = [] if sequence.has_ended else _forced(sequence)
         if len(forced) >= MIN_FORCED:
             found.append((sequence, forced))
-    # Draws that are saved, of which the row that has them takes no steps any more.
     if sum(len(forced) - 1 for _, forced in found) < TOKENS_A_ROW * len(step.plan.rows):
         return
     for sequence, forced in found:

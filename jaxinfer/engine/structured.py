@@ -95,7 +95,7 @@ class Structured:
 
     @cached_property
     def _ends(self) -> np.ndarray:
-        """As masks are. Most answers have no use for it, and it takes as long as twenty of their tokens."""
+        """As masks are. Most answers have no use for it."""
         return bits_of(marked(self._end_ids, self._vocab_size))
 
     @property

@@ -16,6 +16,7 @@ from jaxinfer.text.grammar.source import GUIDANCE, JSON_SCHEMA, MAX_SPACES
 MAX_RAW = 64  # bytes of a name or value that is kept as it is: two long ones that are alike are rare
 MAX_OPEN = 64  # objects and arrays within one another; an answer that goes deeper is followed no further
 MAX_NODES, MAX_PATTERN_PLACES = 20_000, 4000
+EXACT = 1 << 53  # integers above are others to llguidance, which has them as doubles
 MAX_CHOICES = 4  # within one another
 _SPACES = b" \n\r\t"
 _AFTER = _SPACES + b",]}"  # what may follow a value
@@ -419,7 +420,7 @@ class _Reader:
             node.inner = self._node(others)
         elif kind in ("integer", "number"):
             bounds = [schema[name] for name in _KEYWORDS["integer"] & rest]
-            if not all(type(bound) is int for bound in bounds):
+            if not all(type(bound) is int and abs(bound) < EXACT for bound in bounds):
                 return
             node.digits = _digits(schema) if kind == "integer" else Digits(is_integer=False)
         else:

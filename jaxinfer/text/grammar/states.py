@@ -8,9 +8,7 @@ from jaxinfer.text.grammar.patterns import Pattern
 from jaxinfer.text.grammar.places import Place, Places, is_open, is_plain
 
 MAX_STEPS = 1 << 14  # from one state to another, of one schema: half a kilobyte each
-
-
-MAX_JOINS = 1 << 16  # a few hundred bytes each
+MAX_JOINS = 1 << 16  # of tokens and forced texts, of one vocabulary: a few hundred bytes each
 
 
 class Pieces(dict[int, bytes]):

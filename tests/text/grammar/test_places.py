@@ -175,6 +175,8 @@ def test_what_a_text_says_is_no_matter_but_how_long_it_is():
     assert same(count, "[17", "[42")
     assert not same(count, "[17", "[170")
     assert not same(count, "[0", "[1")
+    huge = {"type": "array", "items": {"type": "integer", "maximum": 10**19 - 1}}
+    assert not same(huge, "[17", "[42")  # llguidance has it as 10**19
 
 
 def test_a_value_that_is_whole_is_no_matter():
