@@ -34,6 +34,12 @@ def executables() -> Path:
     return folder
 
 
+@pytest.fixture
+def forward_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take forced tokens together also where it would not be worth it, so that few rows meet what may come of it."""
+    monkeypatch.setattr("jaxinfer.engine.fast_forward.TOKENS_A_ROW", 0)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     rank = {here / name: number for number, name in enumerate(LONG)}

@@ -26,6 +26,7 @@ from jaxinfer.testing.faults import Fault, Faults
 from tests.engine.client import Answer, Client
 from tests.engine.device import BAD, CURSED, VOCAB, WEIGHTS, make_limits, value_of
 
+pytestmark = pytest.mark.usefixtures("forward_always")
 STEPS_PER_SEED = 600
 QUICK_SEEDS = 20  # 12,000 steps
 

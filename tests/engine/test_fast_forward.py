@@ -42,13 +42,7 @@ def forwarded(client: Client) -> int:
     return sum(counters.forwarded_tokens for counters in client.counters)
 
 
-@pytest.fixture
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forward also where it would not be worth it."""
-    monkeypatch.setattr(fast_forward, "TOKENS_A_ROW", 0)
-
-
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("forward_always")
 @pytest.mark.parametrize("run_ahead", [0, 1])
 @pytest.mark.parametrize(
     ("fields", "changes"),
@@ -125,7 +119,7 @@ def steps_to_the_first(request: Request, client: Client) -> int:
     return client.engine.stats().steps
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("forward_always")
 def test_forced_tokens_do_not_wait_for_a_senior_prompt():
     requests = [dataclasses.replace(one, id="0", max_tokens=30) for one in held()]
     limits = make_limits(max_num_batched_tokens=16, max_model_len=2048, num_pages=600)
@@ -144,7 +138,7 @@ def test_forced_tokens_do_not_wait_for_a_senior_prompt():
     assert 0 < long.dispatched < long.num_prompt
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("forward_always")
 def test_the_limit_of_length_may_fall_among_forced_tokens():
     request, count = longest(held()[0])
     for most in range(1, count + 2):
@@ -180,7 +174,7 @@ def test_where_each_token_needs_its_draw_none_is_forwarded(fields):
     assert forwarded(run(held(**fields))) == 0
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("forward_always")
 @pytest.mark.parametrize("kind", ["run", "wait", "nan"])
 def test_what_was_forced_but_not_committed_is_forced_again_after_a_failed_step(kind):
     for step in range(1, 24, 2):
@@ -240,7 +234,7 @@ def _forget_all_but_the_first_forced_token(patch):
     patch(scheduler, "append_forced", append_one)
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("forward_always")
 @pytest.mark.parametrize(
     "fault",
     [_forget_what_penalties_count, _forward_what_ends_an_answer, _forget_all_but_the_first_forced_token],

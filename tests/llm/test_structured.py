@@ -21,6 +21,7 @@ from tests.llm.test_equalities import WAYS
 from tests.support import grammars
 from tests.support.engines import build
 
+pytestmark = pytest.mark.usefixtures("forward_always")
 PROMPT = [5, 6, 7, 5, 6, 7, 8]
 DRAWN = SamplingParams(temperature=1, max_tokens=60, seed=1)
 PERSON: dict[str, Any] = {
