@@ -59,6 +59,8 @@ async def soak(served: Program, seconds: float) -> tuple[list[Slice], list[Law]]
         for client in clients:
             client.cancel()
     await asyncio.sleep(REST_S)
+    # Each is a look of its own: before the canary below, whose pages they might find in two states or in none.
+    total = [await observer.value("kv_pages", state=state) for state in ("free", "cached", "owned")]
     rest = {
         "files": (served.server().files, before.files + SPARE),
         "running": (await observer.value("requests", state="running"), 0),
@@ -66,10 +68,9 @@ async def soak(served: Program, seconds: float) -> tuple[list[Slice], list[Law]]
         "pages owned": (await observer.value("kv_pages", state="owned"), 0),
         "compilations after ready": (await observer.value("compilations_after_ready_total"), 0),
         "the number of servers that ended": (served.process.poll() is not None, 0),
+        "pages lost": (abs(await observer.value("kv_pages_total") - sum(total)), 0),
         "the number of words that a fixed greedy answer changed by": ((await observer.canary()) != said, 0),
     }
-    total = [await observer.value("kv_pages", state=state) for state in ("free", "cached", "owned")]
-    rest["pages lost"] = (abs(await observer.value("kv_pages_total") - sum(total)), 0)
     restarts = await observer.value("engine_restarts_total")
     recoveries = await observer.value("engine_recoveries_total")
     return slices, [*laws_of(slices), struck_law(slices, restarts, recoveries), *rest_laws(rest)]
