@@ -27,8 +27,7 @@ from tests.engine.client import Answer, Client
 from tests.engine.device import BAD, CURSED, VOCAB, WEIGHTS, make_limits, value_of
 
 pytestmark = pytest.mark.usefixtures("forward_always")
-STEPS_PER_SEED = 600
-QUICK_SEEDS = 20  # 12,000 steps
+STEPS_PER_SEED, QUICK_SEEDS = 600, 20  # 12,000 steps
 
 
 class Workload:
