@@ -115,11 +115,10 @@ class Structured:
 
     def key(self, length: int) -> Hashable | None:
         """After so many tokens: one for all whose masks are the same. None: its mask is its own."""
-        closer = self._closer
-        if self._thoughts is not None or not self._shares or self.is_free or (closer is not None and closer.is_due):
+        if self._thoughts is not None or not self._shares or self.is_free or self.is_closing:
             return None
         spot = self.grammar.spot
-        return None if spot is None else (spot, self._all_ends if length < self._min_length else self._ignored)
+        return None if spot is None else (spot, self.unwanted(length))
 
     def unwanted(self, length: int) -> tuple[int, ...]:
         """The ends that may not come after so many tokens if anything else may."""
@@ -139,12 +138,6 @@ class Structured:
 
     def follow(self, token: int, *, is_forced: bool = False) -> None:
         """The next token of the output. is_forced: the grammar itself has said that it must come."""
-        if self._thoughts is None and self._closer is None and not self.is_free:  # as below: this is most tokens
-            if token not in self._end_ids:
-                is_allowed = is_forced or (self.mask is not None and _has(self.mask, token))
-                self.grammar.accept(token, is_allowed=is_allowed)
-            self.mask = None
-            return
         self.look()  # where tokens of before a restart are followed, no mask has asked for it
         is_thought = self._thoughts is not None and self._thoughts.follow(token)
         if self._thoughts is not None:

@@ -211,7 +211,8 @@ def page_updates(rows: list[Row]) -> np.ndarray:
     return np.array(entries, np.int32).reshape(-1, len(PageColumn))
 
 
-# A packer returns a fresh array: on a CPU device the step may read this very memory after the call returns.
+# A packer returns a fresh array: on a CPU device the step may read this very memory after the call returns. Into what
+# pack_masks writes, nothing reads any more (host_array).
 
 
 def pack_decode(plan: Plan, batch: int, keep: KeepLogits) -> np.ndarray:

@@ -46,13 +46,13 @@ class Digits:
     def after(self, state: int, byte: int) -> int | None:
         """After one more sign. None: it may not come."""
         now = self._states[state]
-        found = self._after(now, byte) if isinstance(now, _Whole) else _after(now, byte)
+        found = self._whole_after(now, byte) if isinstance(now, _Whole) else _part_after(now, byte)
         if found is not None and found not in self._ids:
             self._ids[found] = len(self._states)
             self._states.append(found)
         return None if found is None else self._ids[found]
 
-    def _after(self, now: _Whole, byte: int) -> _Whole | None:
+    def _whole_after(self, now: _Whole, byte: int) -> _Whole | None:
         if byte == ord("-") and now == _Whole():
             return _Whole(is_negative=True)
         if byte not in _FIGURES or now.is_zero:
@@ -79,7 +79,7 @@ class Digits:
         return now.length > 0 and (now.length > len(least) or (now.length == len(least) and now.least >= 0))
 
 
-def _after(part: str, byte: int) -> str | None:
+def _part_after(part: str, byte: int) -> str | None:
     return _PARTS[part].get(_FIGURES.get(byte, chr(byte).lower()))
 
 

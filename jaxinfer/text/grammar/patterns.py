@@ -39,13 +39,11 @@ class Pattern:
         self._taking = {byte: _sum(i for i, taken in enumerate(classes) if byte in taken) for byte in PLAIN}
         self._ids: dict[int, int] = {}
         self._next: list[int] = []  # the places that may come next, by state
-        self._known: list[dict[int, int]] = []  # by state, where a byte leads to
         self._is_open: list[bool] = []
         self._add(places.first, may_end=places.may_be_empty)
 
     def _add(self, following: int, *, may_end: bool) -> None:
         self._next.append(following)
-        self._known.append({})
         self._is_open.append(sum(following & taking != 0 for taking in self._taking.values()) + may_end > 1)
 
     def after(self, state: int, byte: int) -> int | None:
@@ -57,10 +55,7 @@ class Pattern:
             for place in _bits(met):
                 following |= self._follow[place]
             self._add(following, may_end=met & self._last != 0)
-        found = self._ids.get(met)
-        if found is not None:
-            self._known[state][byte] = found
-        return found
+        return self._ids.get(met)
 
     def walk(self, state: int, text: bytes) -> int | None:
         """After all of these bytes. None: they are not all of PLAIN, or as above."""
@@ -68,7 +63,7 @@ class Pattern:
         for byte in text:
             if byte not in PLAIN or now is None:
                 return None
-            now = self._known[now].get(byte) or self.after(now, byte)
+            now = self.after(now, byte)
         return now
 
     def is_open(self, state: int) -> bool:

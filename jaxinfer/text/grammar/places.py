@@ -337,12 +337,9 @@ def _spelt(name: str) -> bytes:
 
 def _digits(schema: Mapping[str, Any]) -> Digits:
     """Of an integer whose bounds are integers."""
-    least, most = schema.get("minimum"), schema.get("maximum")
-    if (beyond := schema.get("exclusiveMinimum")) is not None:
-        least = max(beyond + 1, beyond + 1 if least is None else least)
-    if (beyond := schema.get("exclusiveMaximum")) is not None:
-        most = min(beyond - 1, beyond - 1 if most is None else most)
-    return Digits(least, most)
+    least = [schema[name] + more for name, more in (("minimum", 0), ("exclusiveMinimum", 1)) if name in schema]
+    most = [schema[name] - less for name, less in (("maximum", 0), ("exclusiveMaximum", 1)) if name in schema]
+    return Digits(max(least, default=None), min(most, default=None))
 
 
 def _new_any() -> Node:

@@ -47,7 +47,7 @@ class _Joins:
     def after(self, last: int, forced: bytes) -> tuple[int, ...] | None:
         """The tokens; None: those of the rest alone, the same for all tokens before it."""
         if len(forced) < 2:
-            return None  # a byte is a token
+            return None  # a byte is a token, nothing is none
         key = last, forced
         if key not in self._known:
             if len(self._known) == MAX_JOINS:
@@ -139,7 +139,7 @@ class States:
         forced = self._forced_at(place, asked)
         if forced is None:
             return None
-        found = state.after[kind] = self._state(place, self._pieces.joins.after(token, forced) if forced else None)
+        found = state.after[kind] = self._state(place, self._pieces.joins.after(token, forced))
         return found
 
     def _forced_at(self, place: Place, asked: Asked) -> bytes | None:
@@ -152,11 +152,10 @@ class States:
         return found
 
     def _state(self, place: Place, join: tuple[int, ...] | None) -> State:
-        key = self._places.key(place, join)
         whole = place, join
         found = self._states.get(whole)
         if found is None:
-            spot = None
+            key, spot = self._places.key(place, join), None
             if key is not None and (spot := self._spots.get(key)) is None:
                 spot = self._spots[key] = Spot()
             found = self._states[whole] = State(place, spot, self._kinds(place))
