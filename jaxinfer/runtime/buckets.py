@@ -16,10 +16,10 @@ from typing import NoReturn
 from jaxinfer.config import ExtendBucket
 from jaxinfer.runtime.plan import Sampler
 
-MAX_EXECUTABLES = 57
+MAX_EXECUTABLES = 58
 _MAX_DECODE, _MAX_TOKENS = 12, 12  # of these; some extend sizes come twice, the rest is small
 _DECODE_SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
-_FEW_ROWS, _MIXED_SIZES = 8, (256, 512, 1024, 1536, 2048, 4096)
+_FEW_ROWS, _MIXED_SIZES = 8, (128, 256, 512, 1024, 1536, 2048, 4096)
 _DRAW_SIZES, _FEW_SIZES = (8, 64), (32,)
 _CONTEXTS = (512, 2048)
 MAX_TOKENS_AT_ONCE = 2**17  # batch x context without a loop; copying more costs about what the loop does

@@ -229,21 +229,22 @@ def pack_decode(plan: Plan, batch: int, keep: KeepLogits) -> np.ndarray:
 
 def pack_extend(plan: Plan, layout: ExtendLayout, updates: np.ndarray, keep: KeepLogits) -> np.ndarray:
     """i32[layout.size]; at most `layout.updates` page updates."""
-    out = np.zeros(layout.size, np.int32)
+    out, num_rows = np.zeros(layout.size, np.int32), len(plan.rows)
+    counts, samples = np.array([row.count for row in plan.rows]), np.array([row.sample for row in plan.rows])
+    ends, tokens = counts.cumsum(), list[int]()
+    for row in plan.rows:
+        tokens += (0,) if row.tokens is None else row.tokens
+    out[: len(tokens)] = tokens
     rows = out[layout.rows_start : layout.pages_start].reshape(-1, ROW_WIDTH)
-    columns, start, sampled = [], 0, 0
+    rows[:, RowColumn.START], rows[:, RowColumn.LOGITS_ROW] = ends[-1], -1
+    ours = rows[:num_rows]
+    ours[:, RowColumn.SLOT] = [row.slot for row in plan.rows]
+    ours[:, RowColumn.START], ours[:, RowColumn.COUNT] = ends - counts, counts
+    ours[:, RowColumn.POSITION] = [-1 if row.tokens is None else row.start for row in plan.rows]
+    ours[:, RowColumn.LOGITS_ROW] = np.where(samples, samples.cumsum() - 1, -1)
     for i, row in enumerate(plan.rows):
-        position = -1 if row.tokens is None else row.start
-        logits_row = sampled if row.sample else -1
-        columns.append((row.slot, start, row.count, position, logits_row, row.sampling is not None, 0))
         if row.sampling is not None:
-            rows[i, len(RowColumn) :] = sampling_columns(row.sampling)
-        if row.tokens is not None:
-            out[start : start + row.count] = row.tokens
-        start += row.count
-        sampled += row.sample
-    columns.extend([(0, start, 0, 0, -1, 0, 0)] * (layout.bucket.rows - len(plan.rows)))
-    rows[:, : len(RowColumn)] = columns
+            rows[i, RowColumn.ADMIT], rows[i, len(RowColumn) :] = 1, sampling_columns(row.sampling)
     rows[0, RowColumn.KEEP] = keep
     out[layout.pages_start : layout.pages_start + updates.size] = updates.reshape(-1)
     return out
@@ -306,7 +307,7 @@ def pack_new_masks(masks: Masks, first: int, size: int) -> np.ndarray:
 def pieces(plan: Plan, width: int) -> tuple[np.ndarray, list[int]]:
     """i32[n, len(PieceColumn)]: what is to be pooled, cut from each row's first such token on, and whose row it is."""
     found, owners, end = [], [], 0
-    for i, row in enumerate(plan.rows):
+    for i, row in enumerate(plan.rows if any([row.num_pooled for row in plan.rows]) else ()):
         end += row.count
         for start in range(end - row.num_pooled, end, width):
             found.append((start, min(width, end - start)))

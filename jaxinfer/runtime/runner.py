@@ -45,6 +45,7 @@ from jaxinfer.runtime.warmup import Built, CompileCounter, OnProgress, build, bu
 from jaxinfer_kernels import chain_calls
 
 UNDRAWN_S = 0.01  # between two looks at whether a step has been drawn from
+MAX_READ_AGAIN = 2**27  # bytes that a layer of a step by token may read of pages that other tokens have read too
 
 
 class DeviceRunner:
@@ -97,6 +98,8 @@ class DeviceRunner:
         self._decode_sizes = buckets.decode_sizes(limits.decode_buckets, limits.decode_contexts)
         self._decode_ready = self._decode_sizes
         self._extend_ready = limits.extend_buckets
+        self._by_token = {size for size in limits.extend_buckets[:-1] if step.reads_by_token(self._model, size)}
+        self._max_read_again = MAX_READ_AGAIN // (2 * config.num_kv_heads * config.head_dim * dtype.itemsize)  # keys
         self._samplers = programs.samplers(device.platform)
         self._read_draws()
         self._cache: ExecutableCache | None = None
@@ -177,7 +180,10 @@ class DeviceRunner:
 
     def _extend(self, plan: Plan, keep: KeepLogits) -> jax.Array:
         need = ExtendBucket(plan.num_tokens, len(plan.rows), sum(row.sample for row in plan.rows))
-        bucket = buckets.pick_extend(self._extend_ready, need)
+        ready, again = self._extend_ready, [(row.count - 1) * (row.start + row.count) for row in plan.rows]
+        if sum(again) > self._max_read_again:
+            ready = tuple(size for size in ready if size not in self._by_token)
+        bucket = buckets.pick_extend(ready, need)
         layout = ExtendLayout.of(bucket, self.limits.page_size)
         updates = packing.page_updates(plan.rows)
         if len(updates) > layout.updates:

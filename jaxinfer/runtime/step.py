@@ -15,7 +15,17 @@ import jax.numpy as jnp
 
 from jaxinfer.config import ExtendBucket
 from jaxinfer.models.config import ModelConfig
-from jaxinfer.models.ops import CHAINED, CHAINED_BATCH, MOSAIC, MOSAIC_BATCH, MOSAIC_MANY, XLA, Joined, Linears
+from jaxinfer.models.ops import (
+    CHAINED,
+    CHAINED_BATCH,
+    MOSAIC,
+    MOSAIC_BATCH,
+    MOSAIC_MANY,
+    XLA,
+    Attend,
+    Joined,
+    Linears,
+)
 from jaxinfer.models.registry import Family
 from jaxinfer.runtime.backends import (
     CHAINED_ROWS,
@@ -131,33 +141,16 @@ def extend(
         .set(state.last_token[slots], mode="drop")
     )
     token_slots, token_positions = _spread(bucket.tokens, slots, starts, counts, positions)
-    page_ids, offsets = _places(state.page_table, token_slots, token_positions, state.k)
+    places = _places(state.page_table, token_slots, token_positions, state.k)
     lengths = jnp.where(counts > 0, positions + counts, 0)
-    mosaic, chains = model.backends.extend_attention is Backend.MOSAIC, _chains(model, bucket)
-    where = state.page_table, slots, starts, counts, lengths
-    if chains:
-        tiles = mosaic_extend.tiles_of(counts, bucket.tokens, model.config.num_heads, mosaic_extend.IN_CHAIN)
-
-    def attend(layer: int, q: jax.Array, k: jax.Array, v: jax.Array, kv: Pages) -> tuple[jax.Array, Pages]:
-        index = jnp.int32(layer)
-        kv = write_kv(*kv, index, k, v, page_ids, offsets)
-        return extend_attention(q, *kv, index, *where), kv
-
-    def joined(layer: int, qkv: jax.Array, cos_sin: Pages, norms: Pages | None, kv: Pages) -> tuple[jax.Array, Pages]:
-        index, rest = jnp.int32(layer), dict(norms=norms, norm_eps=model.config.norm_eps, pdl=chains)
-        q, *kv = mosaic_rotate.rotate_write(qkv, cos_sin, *kv, index, page_ids, offsets, **rest)
-        if chains:
-            out = mosaic_extend.extend_tiles(q, *kv, index, tiles, *where, tuning=mosaic_extend.IN_CHAIN)
-        else:
-            out = mosaic_extend.extend_attention(q, *kv, index, *where)
-        return out, tuple(kv)
-
+    rows_where = state.page_table, slots, starts, counts, lengths
+    tokens_where = state.page_table, token_slots, jnp.where(token_slots > 0, token_positions + 1, 0)
+    attention = _extend_attention(model, bucket, rows_where, tokens_where, places)
     kv = (state.k, state.v)
-    if chains:
+    if _chains(model, bucket):
         linears = CHAINED_BATCH
     else:
         linears = XLA if bucket.tokens <= MOSAIC_LINEAR_ROWS else _linears(model, bucket.tokens, Launches.SINGLE)
-    attention = Joined(joined) if mosaic else attend
     hidden, (k, v) = model.family.forward(model.config, params, tokens, token_positions, kv, attention, linears)
     last_hidden = hidden.at[starts + jnp.maximum(counts, 1) - 1].get(mode="clip")  # [R, D]
     state = state.replace(
@@ -169,6 +162,41 @@ def extend(
     keep = rows[0, RowColumn.KEEP]
     state, drawn = _sample_rows(model, bucket, params, state, last_hidden, slots, logits_rows, keep)
     return _with_result(state, ("last_token", "next_pos", "hidden"), drawn, last_hidden)
+
+
+def _extend_attention(
+    model: Model,
+    bucket: ExtendBucket,
+    rows: tuple[jax.Array, ...],
+    tokens: tuple[jax.Array, ...],
+    places: tuple[jax.Array, jax.Array],
+) -> Attend[Pages] | Joined:
+    """What stores an extend step's keys and values and attends to them.
+
+    rows: page table, and of each row slot, first token, count and length, as extend_attention takes them.
+    tokens: page table, and of each token slot and length, as decode_attention does.    places: of _places.
+    """
+    chains, by_token = _chains(model, bucket), reads_by_token(model, bucket)
+    if chains and not by_token:
+        tiles = mosaic_extend.tiles_of(rows[3], bucket.tokens, model.config.num_heads, mosaic_extend.IN_CHAIN)
+
+    def attend(layer: int, q: jax.Array, k: jax.Array, v: jax.Array, kv: Pages) -> tuple[jax.Array, Pages]:
+        index = jnp.int32(layer)
+        kv = write_kv(*kv, index, k, v, *places)
+        return extend_attention(q, *kv, index, *rows), kv
+
+    def joined(layer: int, qkv: jax.Array, cos_sin: Pages, norms: Pages | None, kv: Pages) -> tuple[jax.Array, Pages]:
+        index, rest = jnp.int32(layer), dict(norms=norms, norm_eps=model.config.norm_eps, pdl=chains)
+        q, *kv = mosaic_rotate.rotate_write(qkv, cos_sin, *kv, index, *places, **rest)
+        if by_token:
+            out = mosaic_decode.decode_attention(q, *kv, index, *tokens, tuning=IN_CHAIN)
+        elif chains:
+            out = mosaic_extend.extend_tiles(q, *kv, index, tiles, *rows, tuning=mosaic_extend.IN_CHAIN)
+        else:
+            out = mosaic_extend.extend_attention(q, *kv, index, *rows)
+        return out, tuple(kv)
+
+    return Joined(joined) if model.backends.extend_attention is Backend.MOSAIC else attend
 
 
 def score(model: Model, top: int, params: Params, hidden: jax.Array, upload: jax.Array) -> jax.Array:
@@ -203,14 +231,19 @@ def is_chained(model: Model, step: int | ExtendBucket) -> bool:
     return _linears(model, step, model.backends.launches) in (CHAINED, CHAINED_BATCH)
 
 
+def reads_by_token(model: Model, bucket: ExtendBucket) -> bool:
+    """Whether each token of an extend step reads keys for itself, as decode rows do: in small steps of many rows, of
+    which most bring one token. A chunk of a prompt is then read once for each of its tokens."""
+    return _chains(model, bucket) and bucket.rows > mosaic_extend.FEW_ROWS
+
+
 def _chains(model: Model, bucket: ExtendBucket) -> bool:
-    """Whether the layers of an extend step are one chain: those of a short prompt, or of a few."""
+    """Whether the layers of an extend step are one chain: small ones are."""
     return (
         model.backends.launches is Launches.CHAINED
         and model.backends.extend_attention is Backend.MOSAIC
         and mosaic_extend.ROWS <= bucket.tokens <= _most_chained(model)
         and bucket.tokens % 8 == 0
-        and bucket.rows <= mosaic_extend.FEW_ROWS
     )
 
 

@@ -50,7 +50,10 @@ def decode_attention(
     tuning: Tuning = DEFAULT,
     interpret: plgpu.InterpretGPUParams | None = None,
 ) -> jax.Array:
-    """decode_attention.decode_attention, same arguments and result, for bf16 and f16 and the shapes of `supported`."""
+    """decode_attention.decode_attention, same arguments and result, for bf16 and f16 and the shapes of `supported`.
+
+    A slot may have several rows, each of a length of its own.
+    """
     plan = plan_launch(q.shape[0], q.shape[1], k, q.dtype, tuning, interpret)
     return _launch(plan)(layer.reshape(1), page_table, slots, lengths, k, v, q)[0]
 
@@ -252,14 +255,15 @@ def _kernel(
 
         return _add_values(plan, smem, stage, acc), row_max, row_sum, of_keys, following
 
+    if plan.pdl and not plan.write:  # the kernel before this one stores the newest tokens
+        _begin_early()
     for i in range(stages):
         pages = pages_of(i)
         for fetch_some in (fetch_keys, fetch_values):
             pl.when(i < count)(functools.partial(fetch_some, i, pages, ends=i == 0))
     ahead = pages_of(stages)
-    if plan.pdl:
-        plgpu.griddepcontrol_launch_dependents()
-        plgpu.griddepcontrol_wait()
+    if plan.pdl and plan.write:
+        _begin_early()
 
     @pl.when(count > 0)
     def _():
@@ -297,6 +301,11 @@ def _kernel(
     plgpu.wait_smem_to_gmem(0)
     if plan.splits > 1:
         meet(smem["peers"])  # a CTA that ends takes its shared memory with it
+
+
+def _begin_early() -> None:
+    plgpu.griddepcontrol_launch_dependents()
+    plgpu.griddepcontrol_wait()
 
 
 def _nothing(plan: Plan) -> tuple[jax.Array, ...]:

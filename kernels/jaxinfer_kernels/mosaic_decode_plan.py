@@ -59,7 +59,7 @@ class Tuning:
     block_tokens: int = 64  # keys of one step: a multiple of 64 and of the page size, or 64 with smaller pages
     stages: int = 0  # blocks held by one CTA, at least 2; 0: three, or two for heads of 256 and for many CTAs
     splits: int = 0  # CTAs that share a row of one kv head: 1, 2, 4, 8 or 16; 0: so that multiprocessors have work
-    pdl: bool = False  # when writing, in a chain: start fetching pages while the kernel before this one still runs
+    pdl: bool = False  # in a chain: be there when the kernel before this one ends; when writing, with pages fetched
 
 
 DEFAULT = Tuning()
@@ -87,9 +87,8 @@ class Plan:
 
     @property
     def pdl(self) -> bool:
-        """Whether to begin early. Where another kernel stores the newest token, that may still run; and interpret mode
-        knows no early launch."""
-        return self.tuning.pdl and self.write and self.interpret is None
+        """Whether to begin early; interpret mode does not know how."""
+        return self.tuning.pdl and self.interpret is None
 
     @property
     def groups(self) -> int:

@@ -127,6 +127,18 @@ def test_attends_to_its_own_pages_only(heads, kv_heads, head_dim, lengths, page,
     assert error(out, reference(step)) < 4e-3
 
 
+def test_a_slot_may_have_several_rows_each_of_its_length():
+    """As where tokens of a sequence come together: each sees those before it, and no NaN behind it."""
+    step = make_step(Heads("tiny", 3, 1, 64), [66, 3], 64)
+    layer, table, slots, _ = step.rest
+    rows, lengths = jnp.array([0, 1, 0, 0, 1]), jnp.array([64, 3, 65, 66, 1], jnp.int32)
+    q, slots = finished((step.q[rows], slots[rows]))
+    step = dataclasses.replace(step, q=q, rest=(layer, table, slots, lengths))
+    tuning = Tuning(splits=1)
+    out = finished(mosaic_decode.decode_attention(step.q, *step.after, *step.rest, tuning=tuning, interpret=INTERPRET))
+    assert row_errors(out, reference(step)).max() < 8e-3
+
+
 @tiny
 def test_stores_the_newest_token_and_attends_to_it(heads, kv_heads, head_dim, lengths, page, tuning):
     step = make_step(Heads("tiny", heads, kv_heads, head_dim), lengths, page)

@@ -266,7 +266,7 @@ def test_a_decode_step_of_more_rows_is_no_chain():
         (Backends(decode_attention=Backend.MOSAIC, decode_linear=Backend.MOSAIC), 128, 9, BATCH),
         (Backends(decode_attention=Backend.MOSAIC), 128, 9, 0),
         (CHAINED, 2 * CHAINED_ROWS, 8, EXTEND),
-        (CHAINED, 128, 9, EXTEND + 1 + BATCH),
+        (CHAINED, 2 * CHAINED_ROWS, 9, EXTEND + 1),
     ],
     ids=named,
 )
@@ -291,6 +291,13 @@ def kernels_of_extend(backends: Backends, tokens: int, rows: int, model: ModelCo
 )
 def test_all_layers_of_a_short_prompt_s_step_are_one_chain(width, tokens, kernels):
     assert kernels_of_extend(CHAINED, tokens, 8, changed(hidden_size=width)) == kernels
+
+
+@pytest.mark.parametrize("rows", [9, 128, CHAINED_ROWS])
+def test_all_layers_of_a_small_step_of_many_rows_are_one_chain_that_reads_by_token(rows):
+    model = step.Model(MODEL, dense, CHAINED)
+    assert kernels_of_extend(CHAINED, CHAINED_ROWS, rows) == (0, 1)
+    assert [step.reads_by_token(model, ExtendBucket(CHAINED_ROWS, n, n)) for n in (8, rows)] == [False, True]
 
 
 INTERPRET = plgpu.InterpretGPUParams()

@@ -221,6 +221,7 @@ def test_only_a_close_race_may_end_otherwise():
 
 FEW = Work(prompts=(100, 1000, 4000) * 2, forced=512, page_size=64, budget=1024, decode=7, rows=8)
 MANY = dataclasses.replace(FEW, prompts=FEW.prompts + (100,) * 7 + (1000,) * 4 + (4000,), decode=20, rows=20)
+SMALL_STEPS = dataclasses.replace(MANY, budget=256)  # of many rows: each token reads by itself
 MODELS = {
     "groups of 4": model_of(8, 2, 128, qk_norm=True, hidden=512, num_layers=4),
     "groups of 6": model_of(12, 2, 128, qk_norm=False, hidden=512, num_layers=4),
@@ -241,12 +242,17 @@ def by_xla(name: str, precision: str) -> list[np.ndarray]:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("way", ["decode", "pieces"])
-@pytest.mark.parametrize("work", [FEW, MANY], ids=["few rows", "many rows"])
+@pytest.mark.parametrize(
+    ("work", "way"),
+    [(FEW, "decode"), (FEW, "pieces"), (MANY, "decode"), (MANY, "pieces"), (SMALL_STEPS, "pieces")],
+    ids=["few rows, decode", "few rows, pieces", "many rows, decode", "many rows, pieces", "small steps, pieces"],
+)
 @pytest.mark.parametrize("name", MODELS)
 def test_mosaic_is_as_near_to_float32_as_xla_is(name, work, way):
     wanted, xla = by_xla(name, "float32"), by_xla(name, "bfloat16")
     assert clear_share(np.concatenate(wanted)) >= 0.8
     model = step.Model(MODELS[name], dense, all_mosaic(MODELS[name], work.page_size, gpu()))
+    (bucket,) = work.limits(model.config.vocab_size).extend_buckets
+    assert step.reads_by_token(model, bucket) == (work is SMALL_STEPS)
     got = forced_logits(model, weights(name), work, way, gpu())
     assert all_faults(got, xla[: len(got)], wanted[: len(got)]) == {}

@@ -15,6 +15,7 @@ from jaxinfer.runtime import programs
 from jaxinfer.runtime import step as step_functions
 from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends, Launches
 from jaxinfer.runtime.buckets import Decode
+from jaxinfer.runtime.plan import KeepLogits, Plan, Row
 from jaxinfer.runtime.runner import DeviceRunner
 from jaxinfer_kernels import chain, chain_calls
 from tests.support.tiny_runner import FEW, LARGE, LIMITS, TINY, make_runner
@@ -103,9 +104,28 @@ def test_chains_are_compiled_after_all_that_xla_compiles(monkeypatch: pytest.Mon
     serving, by_xla, chains = programs.waves(listed, limits)
     assert [*serving, *by_xla, *chains] == listed
     assert all(programs.is_serving(program.key, limits) for program in serving)
-    assert {program.key for program in serving if program.is_chained} == {Decode(10)}
+    assert {program.key for program in serving if program.is_chained} == {Decode(10), LARGE}
     assert not any(program.is_chained for program in by_xla)
     assert {program.key for program in chains} == {Decode(1), ExtendBucket(64, 3, 3)}
+
+
+@pytest.mark.parametrize(
+    ("start", "count", "tokens"), [(0, 40, 64), (60_000, 2, 64), (60_000, 1, 64), (60_000, 40, 512)]
+)
+def test_a_chunk_far_back_takes_no_step_in_which_each_token_reads_for_itself(
+    start: int, count: int, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chain_calls, "register", lambda: None)
+    sizes = {size: ExtendBucket(size, 10, 10) for size in (64, 512)}
+    limits = dataclasses.replace(LIMITS, extend_buckets=tuple(sizes.values()))
+    device, mosaic = jax.devices("cpu")[0], Backend.MOSAIC
+    params = dummy_params(dense.parameters(TINY), TINY.dtype, 0, device)
+    chained = Backends(mosaic, mosaic, mosaic, mosaic, launches=Launches.CHAINED)
+    runner = DeviceRunner(TINY, dense, params, limits, device, chained)
+    taken: list[programs.Key] = []
+    monkeypatch.setattr(runner, "_dispatch", lambda key, upload: taken.append(key))
+    runner._extend(Plan([Row(1, start, count, [1] * count), Row(2, 60_000, 1)]), KeepLogits.NO)
+    assert taken == [sizes[tokens]]
 
 
 class TestDigest:
