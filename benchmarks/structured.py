@@ -146,7 +146,11 @@ def main() -> None:
         Path(folder, "config.json").write_text(json.dumps(shape))
         Path(folder, "tokenizer.json").write_text(tokenizer(shape["vocab_size"]))
         config = EngineConfig(
-            model=folder, dtype="bfloat16", load_format="dummy", max_num_seqs=options.rows, max_model_len=2048
+            model=folder,
+            dtype="bfloat16",
+            load_format="dummy",
+            max_num_seqs=options.rows if options.tiny else 256,
+            max_model_len=2048,
         )
         with Timed.start(config, lambda event: None) as timed:
             bench = Bench(timed, shape["vocab_size"])

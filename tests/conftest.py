@@ -37,7 +37,7 @@ def executables() -> Path:
 @pytest.fixture
 def forward_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take forced tokens together also where it would not be worth it, so that few rows meet what may come of it."""
-    monkeypatch.setattr("jaxinfer.engine.fast_forward.TOKENS_A_ROW", 0)
+    monkeypatch.setattr("jaxinfer.engine.fast_forward.least_saved", lambda num_rows: 0)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from jaxinfer.engine.scheduler import Step
 
 MIN_FORCED = 2  # the first is drawn anyway
-TOKENS_A_ROW = 2  # that must be saved: a step with forced tokens takes all its rows twice as long (decision 0015)
 
 
 def look_ahead(step: "Step", rows: np.ndarray, only_one: np.ndarray) -> None:
@@ -33,11 +32,16 @@ def look_ahead(step: "Step", rows: np.ndarray, only_one: np.ndarray) -> None:
         forced = [] if sequence.has_ended else _forced(sequence)
         if len(forced) >= MIN_FORCED:
             found.append((sequence, forced))
-    if sum(len(forced) - 1 for _, forced in found) < TOKENS_A_ROW * len(step.plan.rows):
+    if sum(len(forced) - 1 for _, forced in found) < least_saved(len(step.plan.rows)):
         return
     for sequence, forced in found:
         sequence.forced = forced
         sequence.stop_decoding()
+
+
+def least_saved(num_rows: int) -> float:
+    """Draws that forced tokens must save a step of so many rows, which takes longer with them (decision 0015)."""
+    return num_rows / 2 + min(num_rows, 4)
 
 
 def _forced(sequence: Sequence) -> list[int]:

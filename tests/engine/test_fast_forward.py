@@ -95,7 +95,7 @@ def test_forced_tokens_are_one_row_and_take_no_step_each(run_ahead):
 @pytest.mark.parametrize(("beside", "is_worth_it"), [(0, True), (1, False)])
 def test_many_rows_take_no_longer_step_for_a_few_draws(beside, is_worth_it):
     request, count = longest(held()[0])
-    rows = (count - 1) // fast_forward.TOKENS_A_ROW + beside - 1
+    rows = max(n for n in range(1, 100) if fast_forward.least_saved(1 + n) <= count - 1) + beside
     client = Client(make_limits(max_num_seqs=rows + 1, num_pages=400))
     for i in range(rows):
         client.add(Request(f"free{i}", (i + 1, 2, 3), 60))
