@@ -98,7 +98,8 @@ class DeviceRunner:
         self._decode_sizes = buckets.decode_sizes(limits.decode_buckets, limits.decode_contexts)
         self._decode_ready = self._decode_sizes
         self._extend_ready = limits.extend_buckets
-        self._by_token = {size for size in limits.extend_buckets[:-1] if step.reads_by_token(self._model, size)}
+        smaller = limits.extend_buckets[:-1]  # the largest has to carry any plan
+        self._by_token = {size for size in smaller if step.reads_by_token(self._model, size)}
         self._max_read_again = MAX_READ_AGAIN // (2 * config.num_kv_heads * config.head_dim * dtype.itemsize)  # keys
         self._samplers = programs.samplers(device.platform)
         self._read_draws()
