@@ -380,8 +380,8 @@ def test_kernels_of_what_serves_first_are_compiled_before_there_are_weights(monk
 
     monkeypatch.setattr(chain_calls, "prepare", prepare)
     warmup.prepare_kernels(model, FEW, TINY.dtype, device, cache)
-    assert {program.key for program in listed if program.is_chained} == {Decode(1), Decode(10)}
-    assert prepared == ["decode_10"]
+    assert {program.key for program in listed if program.is_chained} == {Decode(1), Decode(10), LARGE}
+    assert prepared == ["decode_10", "extend_64_x_10_x_10"]
 
 
 @pytest.mark.slow
