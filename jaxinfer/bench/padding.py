@@ -30,7 +30,7 @@ class Padding:
 
 
 def carried_tokens(plan: Plan, limits: Limits) -> int:
-    """Of the size that the device runs for a step."""
+    """Of the smallest size that holds a step: the device runs it, unless a chunk far back would be read by token."""
     if plan.is_decode and all(row.sample for row in plan.rows):
         longest = max(row.start for row in plan.rows) + 1
         return pick_decode(decode_sizes(limits.decode_buckets, limits.decode_contexts), len(plan.rows), longest).batch

@@ -307,7 +307,7 @@ def pack_new_masks(masks: Masks, first: int, size: int) -> np.ndarray:
 def pieces(plan: Plan, width: int) -> tuple[np.ndarray, list[int]]:
     """i32[n, len(PieceColumn)]: what is to be pooled, cut from each row's first such token on, and whose row it is."""
     found, owners, end = [], [], 0
-    for i, row in enumerate(plan.rows if any([row.num_pooled for row in plan.rows]) else ()):
+    for i, row in enumerate(plan.rows):
         end += row.count
         for start in range(end - row.num_pooled, end, width):
             found.append((start, min(width, end - start)))

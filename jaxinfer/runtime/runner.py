@@ -100,7 +100,7 @@ class DeviceRunner:
         self._extend_ready = limits.extend_buckets
         smaller = limits.extend_buckets[:-1]  # the largest has to carry any plan
         self._by_token = {size for size in smaller if step.reads_by_token(self._model, size)}
-        self._max_read_again = MAX_READ_AGAIN // (2 * config.num_kv_heads * config.head_dim * dtype.itemsize)  # keys
+        self._max_read_again = MAX_READ_AGAIN * config.num_layers // config.kv_bytes_per_token(dtype.itemsize)  # tokens
         self._samplers = programs.samplers(device.platform)
         self._read_draws()
         self._cache: ExecutableCache | None = None
@@ -181,8 +181,8 @@ class DeviceRunner:
 
     def _extend(self, plan: Plan, keep: KeepLogits) -> jax.Array:
         need = ExtendBucket(plan.num_tokens, len(plan.rows), sum(row.sample for row in plan.rows))
-        ready, again = self._extend_ready, [(row.count - 1) * (row.start + row.count) for row in plan.rows]
-        if sum(again) > self._max_read_again:
+        ready = self._extend_ready
+        if sum([(row.count - 1) * (row.start + row.count) for row in plan.rows]) > self._max_read_again:
             ready = tuple(size for size in ready if size not in self._by_token)
         bucket = buckets.pick_extend(ready, need)
         layout = ExtendLayout.of(bucket, self.limits.page_size)
@@ -226,6 +226,8 @@ class DeviceRunner:
 
     def _pool(self, plan: Plan) -> Pooled:
         """Sums of the hidden states of the rows that pool."""
+        if not any([row.num_pooled for row in plan.rows]):
+            return [], []
         pieces, owners = packing.pieces(plan, PIECE_TOKENS)
         return owners, [self._dispatch(Helper.POOL, chunk) for chunk in _chunks(pieces, PIECES)]
 

@@ -259,7 +259,7 @@ def _linears(model: Model, rows: int, launches: Launches) -> Linears:
 
 
 def _most_chained(model: Model) -> int:
-    """Rows, or tokens of a few prompts, up to which a step's layers can be a chain."""
+    """Rows, or tokens of an extend step, up to which a step's layers can be a chain."""
     return CHAINED_ROWS if model.config.hidden_size <= CHAINED_WIDTH else MOSAIC_BATCH_ROWS
 
 

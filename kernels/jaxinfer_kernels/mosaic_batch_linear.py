@@ -28,6 +28,7 @@ from jaxinfer_kernels.mosaic_decode_plan import (
     I32,
     Ref,
     Smem,
+    begin_early,
     meet,
     named,
     round_up,
@@ -276,8 +277,7 @@ def _kernel(plan: Plan, x_ref: Ref, w_ref: Ref, *rest: Ref, **smem: Ref) -> None
         at_once = jnp.minimum(count, plan.stages)
         lax.fori_loop(0, at_once, lambda i, _: copy_w(i), None)
         if plan.pdl:
-            plgpu.griddepcontrol_launch_dependents()
-            plgpu.griddepcontrol_wait()
+            begin_early()
         for ref in residual:
             for i, rows in plan.parts():
                 place = smem["out"].at[i, pl.ds(0, rows)]

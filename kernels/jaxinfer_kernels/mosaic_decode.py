@@ -28,6 +28,7 @@ from jaxinfer_kernels.mosaic_decode_plan import (
     Ref,
     Smem,
     Tuning,
+    begin_early,
     meet,
     named,
     plan_launch,
@@ -256,14 +257,14 @@ def _kernel(
         return _add_values(plan, smem, stage, acc), row_max, row_sum, of_keys, following
 
     if plan.pdl and not plan.write:  # the kernel before this one stores the newest tokens
-        _begin_early()
+        begin_early()
     for i in range(stages):
         pages = pages_of(i)
         for fetch_some in (fetch_keys, fetch_values):
             pl.when(i < count)(functools.partial(fetch_some, i, pages, ends=i == 0))
     ahead = pages_of(stages)
     if plan.pdl and plan.write:
-        _begin_early()
+        begin_early()
 
     @pl.when(count > 0)
     def _():
@@ -301,11 +302,6 @@ def _kernel(
     plgpu.wait_smem_to_gmem(0)
     if plan.splits > 1:
         meet(smem["peers"])  # a CTA that ends takes its shared memory with it
-
-
-def _begin_early() -> None:
-    plgpu.griddepcontrol_launch_dependents()
-    plgpu.griddepcontrol_wait()
 
 
 def _nothing(plan: Plan) -> tuple[jax.Array, ...]:

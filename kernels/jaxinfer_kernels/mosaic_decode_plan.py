@@ -30,6 +30,12 @@ def named(name: str, body: functools.partial[None]) -> functools.partial[None]:
     return body
 
 
+def begin_early() -> None:
+    """In a chain: let the kernel behind this one start, and wait until the one before it has ended."""
+    plgpu.griddepcontrol_launch_dependents()
+    plgpu.griddepcontrol_wait()
+
+
 def meet(barrier: Ref) -> None:
     """Commit shared memory, and wait until all whose barrier it is have come here with all their warps.
 

@@ -17,7 +17,17 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jaxinfer_kernels import mosaic_decode
-from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, CTAS_WANTED, F32, I32, Ref, Smem, named, store
+from jaxinfer_kernels.mosaic_decode_plan import (
+    COMPILER_PARAMS,
+    CTAS_WANTED,
+    F32,
+    I32,
+    Ref,
+    Smem,
+    begin_early,
+    named,
+    store,
+)
 from jaxinfer_kernels.mosaic_linear_plan import operand, row_layout
 from jaxinfer_kernels.paged_kv import page_size_of
 
@@ -242,8 +252,7 @@ def _combine_kernel(splits: int, head_dim: int, pdl: bool, parts_ref: Ref, weigh
     """parts f32[splits, T * N, H], weights f32[splits, T * N, WEIGHT_COLUMNS], out [T * N, H]."""
     rows, layout = pl.ds(lax.axis_index("tile") * COMBINED_ROWS, COMBINED_ROWS), row_layout(64)
     if pdl:
-        plgpu.griddepcontrol_launch_dependents()
-        plgpu.griddepcontrol_wait()
+        begin_early()
     read = functools.partial(plgpu.load, layout=layout.reduce(1), optimized=False)
     logs = [read(weights_ref.at[i, rows, 0]) for i in range(splits)]
     highest = functools.reduce(jnp.maximum, logs)
@@ -278,8 +287,7 @@ def _kernel(
     tile = len(tiles_ref) - 1 - tile  # a row's last tile has the most keys: it begins first
     row, first = tiles_ref[tile, 0], tiles_ref[tile, 1]
     if tuning.pdl:  # also for the pages: the kernel before this one writes into them
-        plgpu.griddepcontrol_launch_dependents()
-        plgpu.griddepcontrol_wait()
+        begin_early()
 
     @pl.when(row >= 0)
     def _():

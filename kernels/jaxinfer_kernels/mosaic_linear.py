@@ -22,7 +22,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.typing import DTypeLike
 
-from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, F32, I32, Ref, Smem, meet, named, store
+from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, F32, I32, Ref, Smem, begin_early, meet, named, store
 from jaxinfer_kernels.mosaic_linear_plan import (
     DEFAULT,
     ROWS,
@@ -164,8 +164,7 @@ def _kernel(plan: Plan, *refs: Ref, **smem: Ref) -> None:
     if plan.norm_eps is not None:
         _copy_norm(plan, smem, ref, split)
     if plan.pdl:
-        plgpu.griddepcontrol_launch_dependents()
-        plgpu.griddepcontrol_wait()
+        begin_early()
     _bring_x(plan, smem, ref, cluster, split)
 
     def tile_step(i: jax.Array, _: None) -> None:

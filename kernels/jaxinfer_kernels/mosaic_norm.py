@@ -12,7 +12,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, F32, Ref, named
+from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, F32, Ref, begin_early, named
 from jaxinfer_kernels.mosaic_linear_plan import padded, row_layout
 
 ROWS, WIDTH = 8, 64  # of a tile, which a warpgroup holds in its registers
@@ -56,8 +56,7 @@ def _kernel(eps: float, pdl: bool, x_ref: Ref, layer_ref: Ref, norm_ref: Ref, ou
     pieces = [pl.ds(start, WIDTH) for start in range(0, depth, WIDTH)]
     groups = [pieces[i : i + AT_ONCE] for i in range(0, len(pieces), AT_ONCE)]
     if pdl:
-        plgpu.griddepcontrol_launch_dependents()
-        plgpu.griddepcontrol_wait()
+        begin_early()
 
     def read(group: list[object]) -> list[jax.Array]:
         return [plgpu.load(x_ref.at[rows, piece], layout=layout, optimized=False) for piece in group]

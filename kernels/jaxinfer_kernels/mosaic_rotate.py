@@ -15,7 +15,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jaxinfer_kernels.linear import rms_norm
 from jaxinfer_kernels.mosaic_decode_newest import turn
-from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, F32, Ref, named, round_up
+from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, F32, Ref, begin_early, named, round_up
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,8 +99,7 @@ def _kernel(
         else:
             plgpu.copy_gmem_to_smem(ref.at[layer], smem["norms"].at[i - 2], ready)
     if plan.pdl:
-        plgpu.griddepcontrol_launch_dependents()
-        plgpu.griddepcontrol_wait()
+        begin_early()
     starts = dict(q=0, k=plan.heads, v=plan.heads + plan.kv_heads)
     counts = dict(q=plan.heads, k=plan.kv_heads, v=plan.kv_heads)
     for name, start in starts.items():

@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from jaxinfer.checkpoint.dummy import dummy_params
-from jaxinfer.config import ExtendBucket
+from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import programs
 from jaxinfer.runtime import step as step_functions
@@ -93,14 +93,19 @@ def test_products_are_left_to_cublas_where_it_is_no_slower(monkeypatch: pytest.M
     assert left(XLA_ONLY) == {LARGE}
 
 
-def test_chains_are_compiled_after_all_that_xla_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for those that serve: XLA and Mosaic keep each other from compiling."""
+def chained_runner(limits: Limits, monkeypatch: pytest.MonkeyPatch) -> DeviceRunner:
+    """Of programs that no GPU is there for."""
     monkeypatch.setattr(chain_calls, "register", lambda: None)
-    limits = dataclasses.replace(LIMITS, decode_buckets=(1, 10), extend_buckets=(ExtendBucket(64, 3, 3), LARGE))
     device, mosaic = jax.devices("cpu")[0], Backend.MOSAIC
     params = dummy_params(dense.parameters(TINY), TINY.dtype, 0, device)
     chained = Backends(mosaic, mosaic, mosaic, mosaic, launches=Launches.CHAINED)
-    listed = list(DeviceRunner(TINY, dense, params, limits, device, chained)._programs.values())
+    return DeviceRunner(TINY, dense, params, limits, device, chained)
+
+
+def test_chains_are_compiled_after_all_that_xla_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for those that serve: XLA and Mosaic keep each other from compiling."""
+    limits = dataclasses.replace(LIMITS, decode_buckets=(1, 10), extend_buckets=(ExtendBucket(64, 3, 3), LARGE))
+    listed = list(chained_runner(limits, monkeypatch)._programs.values())
     serving, by_xla, chains = programs.waves(listed, limits)
     assert [*serving, *by_xla, *chains] == listed
     assert all(programs.is_serving(program.key, limits) for program in serving)
@@ -115,13 +120,8 @@ def test_chains_are_compiled_after_all_that_xla_compiles(monkeypatch: pytest.Mon
 def test_a_chunk_far_back_takes_no_step_in_which_each_token_reads_for_itself(
     start: int, count: int, tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chain_calls, "register", lambda: None)
     sizes = {size: ExtendBucket(size, 10, 10) for size in (64, 512)}
-    limits = dataclasses.replace(LIMITS, extend_buckets=tuple(sizes.values()))
-    device, mosaic = jax.devices("cpu")[0], Backend.MOSAIC
-    params = dummy_params(dense.parameters(TINY), TINY.dtype, 0, device)
-    chained = Backends(mosaic, mosaic, mosaic, mosaic, launches=Launches.CHAINED)
-    runner = DeviceRunner(TINY, dense, params, limits, device, chained)
+    runner = chained_runner(dataclasses.replace(LIMITS, extend_buckets=tuple(sizes.values())), monkeypatch)
     taken: list[programs.Key] = []
     monkeypatch.setattr(runner, "_dispatch", lambda key, upload: taken.append(key))
     runner._extend(Plan([Row(1, start, count, [1] * count), Row(2, 60_000, 1)]), KeepLogits.NO)
