@@ -12,7 +12,6 @@ from jaxinfer.runtime.plan import (
     MAX_BANNED,
     MAX_LOGIT_BIAS,
     Controls,
-    KeepLogits,
     Logprobs,
     Plan,
     Row,
@@ -79,13 +78,13 @@ class MaskColumn(enum.IntEnum):
 class DecodeColumn(enum.IntEnum):
     """A row of the decode step. PAGE_ID 0: the row's page table stays as it is. Padding is all zeros.
 
-    KEEP: in the first row, a plan.KeepLogits.
+    MASKED: in the first row, 1 if masks will say which token may be drawn.
     """
 
     SLOT = 0
     PAGE_INDEX = 1
     PAGE_ID = 2
-    KEEP = 3
+    MASKED = 3
 
 
 class RowColumn(enum.IntEnum):
@@ -93,7 +92,7 @@ class RowColumn(enum.IntEnum):
 
     START: of its tokens in the step.    POSITION: of its first token, or -1 for a decode row (the device knows).
     LOGITS_ROW: which row of logits it samples from, or -1.    ADMIT: 1 if the sampling columns are to be stored.
-    KEEP: as in DecodeColumn.
+    MASKED: as in DecodeColumn.
     """
 
     SLOT = 0
@@ -102,7 +101,7 @@ class RowColumn(enum.IntEnum):
     POSITION = 3
     LOGITS_ROW = 4
     ADMIT = 5
-    KEEP = 6
+    MASKED = 6
 
 
 class PageColumn(enum.IntEnum):
@@ -215,7 +214,7 @@ def page_updates(rows: list[Row]) -> np.ndarray:
 # pack_masks writes, nothing reads any more (host_array).
 
 
-def pack_decode(plan: Plan, batch: int, keep: KeepLogits) -> np.ndarray:
+def pack_decode(plan: Plan, batch: int, *, masked: bool) -> np.ndarray:
     """i32[batch, len(DecodeColumn)]. Of a row's new pages it carries the first; more than one must have been written
     beforehand."""
     out = np.zeros((batch, len(DecodeColumn)), np.int32)
@@ -223,11 +222,11 @@ def pack_decode(plan: Plan, batch: int, keep: KeepLogits) -> np.ndarray:
     for i, row in enumerate(plan.rows):
         if row.new_pages:
             out[i, DecodeColumn.PAGE_INDEX : DecodeColumn.PAGE_ID + 1] = row.new_pages[0]
-    out[0, DecodeColumn.KEEP] = keep
+    out[0, DecodeColumn.MASKED] = masked
     return out
 
 
-def pack_extend(plan: Plan, layout: ExtendLayout, updates: np.ndarray, keep: KeepLogits) -> np.ndarray:
+def pack_extend(plan: Plan, layout: ExtendLayout, updates: np.ndarray, *, masked: bool) -> np.ndarray:
     """i32[layout.size]; at most `layout.updates` page updates."""
     out, num_rows = np.zeros(layout.size, np.int32), len(plan.rows)
     counts, samples = np.array([row.count for row in plan.rows]), np.array([row.sample for row in plan.rows])
@@ -245,7 +244,7 @@ def pack_extend(plan: Plan, layout: ExtendLayout, updates: np.ndarray, keep: Kee
     for i, row in enumerate(plan.rows):
         if row.sampling is not None:
             rows[i, RowColumn.ADMIT], rows[i, len(RowColumn) :] = 1, sampling_columns(row.sampling)
-    rows[0, RowColumn.KEEP] = keep
+    rows[0, RowColumn.MASKED] = masked
     out[layout.pages_start : layout.pages_start + updates.size] = updates.reshape(-1)
     return out
 

@@ -69,17 +69,6 @@ class Sampler(enum.IntEnum):
     FULL = 4
 
 
-class KeepLogits(enum.IntEnum):
-    """Whether a step leaves its logits to what looks at them after it, or takes each row's largest and nothing else.
-
-    UNSEARCHED: it does, and not even their largest is asked of it: what masks them takes that of what it leaves.
-    """
-
-    NO = 0
-    YES = 1
-    UNSEARCHED = 2
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sampling:
     """How one sequence's tokens are drawn; every value concrete and in range.
@@ -183,12 +172,6 @@ class Plan:
     def is_masked(self) -> bool:
         """Whether some row waits for a mask of what may be drawn."""
         return any([row.masked for row in self.rows])
-
-    @property
-    def keep_logits(self) -> KeepLogits:
-        if self.is_masked:
-            return KeepLogits.UNSEARCHED
-        return KeepLogits.YES if self.sampler is not Sampler.LARGEST or self.wants_logprobs else KeepLogits.NO
 
 
 @dataclasses.dataclass(slots=True)

@@ -328,9 +328,11 @@ def _full_programs(
         result.append(make(key, set_masks, (masks.table, new), (0,), masks.table))
     width = logprob_width(num_top(limits))
     tops = functools.partial(draw_logprobs, num_top(limits))
-    mask = functools.partial(mask_logits, model.backends.masks)
+    by_address = model.backends.masks is Backend.MOSAIC
+    on_host = state.next_pos.sharding.with_memory_kind(PINNED_HOST)
     for rows in draw_sizes(limits.max_num_seqs, Sampler.FULL):
-        rows_masks = _upload(state.next_pos.sharding.with_memory_kind(PINNED_HOST), rows, len(MaskColumn))
+        mask = functools.partial(mask_logits, model.backends.masks, rows)
+        rows_masks = array(2) if by_address else _upload(on_host, rows, len(MaskColumn))
         parts = (masks.left, state.last_token, state.logits, masks.table, rows_masks)
         left = (masks.left, state.last_token, array(rows, 1))
         result.append(make(Mask(rows), mask, parts, (0, 1), left, to_host=True))

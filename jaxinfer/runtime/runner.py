@@ -16,7 +16,7 @@ from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import Family
 from jaxinfer.runtime import buckets, packing, programs, step
-from jaxinfer.runtime.backends import XLA_ONLY, Backends, Launches
+from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends, Launches
 from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.cache import ExecutableCache
 from jaxinfer.runtime.host_array import PINNED_HOST, HostArray
@@ -25,7 +25,7 @@ from jaxinfer.runtime.mask_table import Masks, MaskTable
 from jaxinfer.runtime.moving import PAGES_MOVED, Staging
 from jaxinfer.runtime.packing import ExtendLayout, SlotLayout
 from jaxinfer.runtime.pending import PendingStep, Pooled, Scored
-from jaxinfer.runtime.plan import DeviceFacts, KeepLogits, Plan, Sampler
+from jaxinfer.runtime.plan import DeviceFacts, Plan, Sampler
 from jaxinfer.runtime.pool import keep_small_arrays_apart
 from jaxinfer.runtime.programs import (
     PAGE_UPDATES,
@@ -122,13 +122,11 @@ class DeviceRunner:
             if row.sampling is not None and row.sampling.controls is not None:
                 self._dispatch(Helper.SET_SLOT, packing.pack_slot(row, SlotLayout(self.limits.vocab_size)))
         is_decode = plan.is_decode and all([row.sample for row in plan.rows])
-        keep = plan.keep_logits
-        packed = self._decode(plan, keep) if is_decode else self._extend(plan, keep)
+        masked = plan.is_masked
+        packed = self._decode(plan, masked=masked) if is_decode else self._extend(plan, masked=masked)
         scored, pooled = (None, ([], [])) if is_decode else (self._score(plan), self._pool(plan))
         pending = PendingStep(packed, len(plan.rows), scored, pooled)
-        if keep is KeepLogits.NO:
-            return pending
-        if keep is KeepLogits.UNSEARCHED:
+        if masked:
             pending.on_masks = functools.partial(self._draw_masked, plan, weakref.proxy(pending))
             self._undrawn = weakref.ref(pending)
         else:
@@ -148,19 +146,20 @@ class DeviceRunner:
     def _mask(self, rows: int, write: Callable[[np.ndarray], object]) -> jax.Array:
         """Draw the largest of what masks leave. write: puts what they are into i32[rows, len(MaskColumn)]."""
         if rows not in self._mask_uploads:
-            self._mask_uploads[rows] = HostArray((rows, len(packing.MaskColumn)), self._device)
+            shape, by_address = (rows, len(packing.MaskColumn)), self._model.backends.masks is Backend.MOSAIC
+            self._mask_uploads[rows] = HostArray(shape, self._device, by_address=by_address)
         upload = self._mask_uploads[rows]
         write(upload.lend())
-        drawn: jax.Array = self._dispatch(Mask(rows), upload.array)
+        drawn: jax.Array = self._dispatch(Mask(rows), upload.argument)
         upload.read_for(drawn)
         return drawn
 
-    def _decode(self, plan: Plan, keep: KeepLogits) -> jax.Array:
+    def _decode(self, plan: Plan, *, masked: bool) -> jax.Array:
         if any([len(row.new_pages) > 1 for row in plan.rows]):
             self._write_pages(packing.page_updates(plan.rows))
         longest = max([row.start for row in plan.rows]) + 1
         size = buckets.pick_decode(self._decode_ready, len(plan.rows), longest)
-        upload = self._again(packing.pack_decode(plan, size.batch, keep))
+        upload = self._again(packing.pack_decode(plan, size.batch, masked=masked))
         packed: jax.Array = self._dispatch(size, upload)
         return packed
 
@@ -179,7 +178,7 @@ class DeviceRunner:
             self._uploaded = content, found
         return found
 
-    def _extend(self, plan: Plan, keep: KeepLogits) -> jax.Array:
+    def _extend(self, plan: Plan, *, masked: bool) -> jax.Array:
         need = ExtendBucket(plan.num_tokens, len(plan.rows), sum(row.sample for row in plan.rows))
         ready = self._extend_ready
         if sum([(row.count - 1) * (row.start + row.count) for row in plan.rows]) > self._max_read_again:
@@ -190,13 +189,15 @@ class DeviceRunner:
         if len(updates) > layout.updates:
             self._write_pages(updates)
             updates = updates[:0]
-        packed: jax.Array = self._dispatch(bucket, packing.pack_extend(plan, layout, updates, keep))
+        packed: jax.Array = self._dispatch(bucket, packing.pack_extend(plan, layout, updates, masked=masked))
         return packed
 
     def _draw(self, plan: Plan, pending: PendingStep, drawn: jax.Array | None = None) -> None:
         """Let a sampler look at the logits that a step has kept, if some row's token is not their largest, and take
         the logprobs of what was drawn. drawn: the largest of what masks have left."""
         wanted, wants_logprobs = plan.sampler, plan.wants_logprobs
+        if drawn is None and wanted is Sampler.LARGEST and not wants_logprobs:
+            return
         tops, num_rows = None, sum([row.sample for row in plan.rows])
         if wanted is not Sampler.LARGEST:
             sampler = next(one for one in self._draw_sizes if one >= wanted)

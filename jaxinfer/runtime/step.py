@@ -40,7 +40,6 @@ from jaxinfer.runtime.backends import (
 )
 from jaxinfer.runtime.controls import logprobs
 from jaxinfer.runtime.packing import ROW_WIDTH, DecodeColumn, ExtendLayout, PageColumn, PieceColumn, RowColumn
-from jaxinfer.runtime.plan import KeepLogits
 from jaxinfer.runtime.sampler import largest_id
 from jaxinfer.runtime.state import DeviceState
 from jaxinfer_kernels import mosaic_decode, mosaic_extend, mosaic_gate_up, mosaic_largest, mosaic_rotate
@@ -108,7 +107,7 @@ def decode(
     attention = Joined(joined) if joins else attend
     hidden, (k, v) = model.family.forward(model.config, params, tokens, positions, kv, attention, linears)
     slots, live, positions, hidden = (rows[:batch] for rows in (slots, live, positions, hidden))
-    stored, drawn = _head(model, params, state.logits, hidden, upload[0, DecodeColumn.KEEP])
+    stored, drawn = _head(model, params, state.logits, hidden, upload[0, DecodeColumn.MASKED])
     state = state.replace(
         k=k,
         v=v,
@@ -159,8 +158,8 @@ def extend(
         next_pos=state.next_pos.at[slots].set(jnp.where(slots > 0, lengths, 0)),
         hidden=_first_rows(state.hidden, hidden),
     )
-    keep = rows[0, RowColumn.KEEP]
-    state, drawn = _sample_rows(model, bucket, params, state, last_hidden, slots, logits_rows, keep)
+    masked = rows[0, RowColumn.MASKED]
+    state, drawn = _sample_rows(model, bucket, params, state, last_hidden, slots, logits_rows, masked)
     return _with_result(state, ("last_token", "next_pos", "hidden"), drawn, last_hidden)
 
 
@@ -324,7 +323,7 @@ def _sample_rows(
     last_hidden: jax.Array,
     slots: jax.Array,
     logits_rows: jax.Array,
-    keep: jax.Array,
+    masked: jax.Array,
 ) -> tuple[DeviceState, jax.Array]:
     """Logits for the rows that sample, a token for each, stored under its slot. Returns state, i32[R]."""
     sampling = logits_rows >= 0
@@ -333,7 +332,7 @@ def _sample_rows(
         .at[jnp.where(sampling, logits_rows, bucket.logits)]
         .set(jnp.arange(bucket.rows, dtype=jnp.int32), mode="drop")
     )  # [L]; unused rows of logits repeat row 0
-    stored, largest = _head(model, params, state.logits, last_hidden[row_of], keep)
+    stored, largest = _head(model, params, state.logits, last_hidden[row_of], masked)
     drawn = largest[jnp.maximum(logits_rows, 0)]  # [R]
     kept = jnp.where(sampling, slots, 0)
     last_token = state.last_token.at[kept].set(jnp.where(kept > 0, drawn, 0))
@@ -341,21 +340,22 @@ def _sample_rows(
 
 
 def _head(
-    model: Model, params: Params, kept: jax.Array, hidden: jax.Array, keep: jax.Array
+    model: Model, params: Params, kept: jax.Array, hidden: jax.Array, masked: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """kept f32[L, V] with the logits of hidden [R, D] as its first rows, and where each is largest, i32[R].
 
-    keep: i32[], a plan.KeepLogits: of NO `kept` may stay as it is, of UNSEARCHED the second may be zeros.
+    masked: i32[], the second may be zeros if it is not 0.
     """
-    # Computed once: XLA would rather do it a second time than copy the result into the state.
-    logits = jax.lax.optimization_barrier(model.family.unembed(model.config, params, hidden))
-    if model.backends.decode_linear is Backend.MOSAIC and mosaic_largest.supported(*logits.shape):
-        drawn, stored = mosaic_largest.largest_id(logits, kept, keep)
-        return stored, drawn
+    rows = len(hidden)
+    # On a GPU the product is written to where the logits are kept, as long as nothing else reads it: XLA would compute
+    # it a second time rather than copy it.
+    stored = _first_rows(kept, model.family.unembed(model.config, params, hidden))
+    if model.backends.decode_linear is Backend.MOSAIC and mosaic_largest.supported(rows, kept.shape[1]):
+        return stored, mosaic_largest.largest_id(stored, masked != 0, rows=rows)
     # Beside what follows, XLA would copy them while it computes tokens, and no CUDA graph could hold the end of the
     # step: the copy would end only after the tokens' way to the host, which no graph holds.
-    stored = jax.lax.optimization_barrier(_first_rows(kept, logits))
-    return stored, largest_id(stored[: len(logits)])
+    stored = jax.lax.optimization_barrier(stored)
+    return stored, largest_id(stored[:rows])
 
 
 def _first_rows(rows: jax.Array, new: jax.Array) -> jax.Array:
@@ -374,6 +374,3 @@ def _with_result(
     packed = jnp.stack([tokens, finite.astype(jnp.int32)], axis=-1)
     fields, packed = jax.lax.optimization_barrier(({name: getattr(state, name) for name in changed}, packed))
     return state.replace(**fields), packed
-
-
-assert mosaic_largest.UNSEARCHED == KeepLogits.UNSEARCHED, "a step passes the plan's number on to the kernel"

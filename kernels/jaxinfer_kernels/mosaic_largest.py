@@ -1,8 +1,7 @@
-"""The largest of each row of logits for Hopper (Mosaic GPU), which stores them too where they are looked at again.
+"""The largest of each row of logits for Hopper (Mosaic GPU), all of them or what masks leave, which it stores if asked.
 
 Of all logits, a CTA has eight rows of 1,024 tokens, each row spread over half a warp; of what masks leave, one row of
-8,192, four tokens of each word of its mask to a lane. Bound by memory: XLA copies all logits and then reads them once
-more, this reads them once.
+8,192, four tokens of each word of its mask to a lane. Bound by memory: the logits are read once.
 """
 
 import functools
@@ -19,7 +18,6 @@ from jaxinfer_kernels.mosaic_linear_plan import row_layout
 ROWS, WIDTH = 8, 64  # of a tile, which a warpgroup holds in its registers
 WORDS, BITS = 16, 32  # of a tile of one row, and of a mask: a bit for each token
 TILES = 16  # of a CTA, at most
-UNSEARCHED = 2  # what `keep` is where somebody else will look for the largest
 # A warp has four words, so that each lane loads one of a tile, beside the four logits that it is about.
 WORD_LAYOUT = plgpu.Layout.TILED(
     plgpu.Tiling(((WORDS, BITS), (4, BITS), (4,))), warp_dims=(-5,), lane_dims=(-3, -2), vector_dim=-1
@@ -36,19 +34,16 @@ def masks_supported(width: int) -> bool:
     return width % BITS == 0 and width >= WORDS * BITS
 
 
-@functools.partial(jax.jit, static_argnames=("interpret",))
+@functools.partial(jax.jit, static_argnames=("rows", "interpret"))
 def largest_id(
-    logits: jax.Array, kept: jax.Array, keep: jax.Array, *, interpret: plgpu.InterpretGPUParams | None = None
-) -> tuple[jax.Array, jax.Array]:
-    """Where each row is largest, the lowest id among equals; any id if the row holds a NaN.
+    logits: jax.Array, skip: jax.Array, *, rows: int, interpret: plgpu.InterpretGPUParams | None = None
+) -> jax.Array:
+    """Where each of the first rows is largest, the lowest id among equals; any id if the row holds a NaN.
 
-      logits: f32[R, V], of a shape that is `supported`.    kept: f32[L, V], L >= R, updated in place where the caller
-      donates it: its first R rows become the logits if `keep`, i32[], is above 0, and stay as they are otherwise. With
-      L = R the logits take its place as they are, so that whoever makes them can write there; and with a keep of
-      UNSEARCHED nothing is looked for.
-    Returns i32[R], zeros where nothing was looked for, and kept.
+      logits: f32[L, V], L >= rows; rows and V as `supported` says.    skip: bool[], to look for nothing.
+    Returns i32[rows], zeros where nothing was looked for.
     """
-    rows, width = logits.shape
+    width = logits.shape[1]
     chunks = -(-width // (TILES * WIDTH))
     kernel = plgpu.kernel(
         named("largest_id", functools.partial(_kernel)),
@@ -60,10 +55,8 @@ def largest_id(
         interpret=interpret,
         compiler_params=COMPILER_PARAMS,
     )
-    stored = [] if kept.shape == logits.shape else [jax.new_ref(kept)]
-    values, ids = kernel(keep.reshape(1), logits, *stored)
-    found = jnp.min(jnp.where(values == values.max(axis=0), ids, width - 1), axis=0)
-    return found, jax.freeze(stored[0]) if stored else lax.dynamic_update_slice(kept, logits, (0, 0))
+    values, ids = kernel(skip.astype(I32).reshape(1), logits)
+    return jnp.min(jnp.where(values == values.max(axis=0), ids, width - 1), axis=0)
 
 
 @functools.partial(jax.jit, static_argnames=("mask", "keep", "interpret"))
@@ -120,41 +113,25 @@ def _larger(a: tuple[jax.Array, jax.Array], b: tuple[jax.Array, jax.Array]) -> t
     return jnp.where(first, a[0], b[0]), jnp.where(first, a[1], b[1])
 
 
-def _kernel(keep_ref: Ref, logits_ref: Ref, *rest: Ref) -> None:
-    """keep i32[1], logits f32[R, V], perhaps kept f32[L, V], values f32[chunks, R] and ids i32[chunks, R]: each
-    chunk's."""
-    *stored, values_ref, ids_ref = rest
+def _kernel(skip_ref: Ref, logits_ref: Ref, values_ref: Ref, ids_ref: Ref) -> None:
+    """skip i32[1], logits f32[L, V], values f32[chunks, R] and ids i32[chunks, R]: each chunk's."""
     chunk, layout, shape, width = lax.axis_index("chunk"), row_layout(WIDTH), (ROWS, WIDTH), logits_ref.shape[1]
     rows = pl.ds(lax.axis_index("rows") * ROWS, ROWS)
     begin = jnp.minimum(chunk * (TILES * WIDTH), width - TILES * WIDTH)  # the last one overlaps the one before it
-    pieces = [pl.ds(begin + i * WIDTH, WIDTH) for i in range(TILES)]
 
-    def search() -> list[jax.Array]:
+    @pl.when(skip_ref[0] == 0)
+    def _():
+        pieces = [pl.ds(begin + i * WIDTH, WIDTH) for i in range(TILES)]
         tiles = [plgpu.load(logits_ref.at[rows, piece], layout=layout, optimized=False) for piece in pieces]
         ids = plgpu.broadcasted_iota(I32, shape, 1, layout=layout) + begin
         highest, lowest_ids = _largest(tiles, ids, WIDTH, width - 1, layout)
         store(values_ref.at[chunk, rows], highest)
         store(ids_ref.at[chunk, rows], lowest_ids)
-        return tiles
 
-    if not stored:
-
-        @pl.when(keep_ref[0] != UNSEARCHED)
-        def _():
-            search()
-
-        @pl.when(keep_ref[0] == UNSEARCHED)
-        def _():
-            store(values_ref.at[chunk, rows], plgpu.layout_cast(jnp.zeros(ROWS, F32), layout.reduce(1)))
-            store(ids_ref.at[chunk, rows], plgpu.layout_cast(jnp.zeros(ROWS, I32), layout.reduce(1)))
-
-        return
-    tiles, (kept_ref,) = search(), stored
-
-    @pl.when(keep_ref[0] > 0)
+    @pl.when(skip_ref[0] != 0)
     def _():
-        for piece, tile in zip(pieces, tiles, strict=True):
-            kept_ref[rows, piece] = tile
+        store(values_ref.at[chunk, rows], plgpu.layout_cast(jnp.zeros(ROWS, F32), layout.reduce(1)))
+        store(ids_ref.at[chunk, rows], plgpu.layout_cast(jnp.zeros(ROWS, I32), layout.reduce(1)))
 
 
 def _masked_kernel(

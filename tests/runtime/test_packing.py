@@ -19,7 +19,7 @@ from jaxinfer.runtime.packing import (
     page_updates,
     sampling_columns,
 )
-from jaxinfer.runtime.plan import KeepLogits, Plan, Row, Sampler, Sampling
+from jaxinfer.runtime.plan import Plan, Row, Sampler, Sampling
 
 ODD = Sampling(temperature=0.3, top_k=17, top_p=0.95, min_p=1e-7, seed=2**64 - 2, sample_index=3)
 
@@ -37,8 +37,8 @@ def test_sampling_survives_the_bit_casts() -> None:
 def test_decode_rows_carry_slot_and_at_most_one_page() -> None:
     plan = Plan([Row(3, 10, 1), Row(1, 16, 1, new_pages=[(1, 44)])])
     rest = [[1, 1, 44, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
-    np.testing.assert_array_equal(pack_decode(plan, 4, KeepLogits.NO), [[3, 0, 0, 0], *rest])
-    np.testing.assert_array_equal(pack_decode(plan, 4, KeepLogits.YES), [[3, 0, 0, 1], *rest])
+    np.testing.assert_array_equal(pack_decode(plan, 4, masked=False), [[3, 0, 0, 0], *rest])
+    np.testing.assert_array_equal(pack_decode(plan, 4, masked=True), [[3, 0, 0, 1], *rest])
 
 
 def test_an_extend_step_lies_where_its_layout_says() -> None:
@@ -50,7 +50,7 @@ def test_an_extend_step_lies_where_its_layout_says() -> None:
         ]
     )
     layout = ExtendLayout.of(ExtendBucket(10, 4, 4), page_size=16)
-    upload = pack_extend(plan, layout, page_updates(plan.rows), KeepLogits.YES)
+    upload = pack_extend(plan, layout, page_updates(plan.rows), masked=True)
     assert upload.dtype == np.int32
     assert upload.shape == (layout.size,)
     np.testing.assert_array_equal(upload[:10], [7, 8, 9, 0, 1, 2, 0, 0, 0, 0])
@@ -76,8 +76,8 @@ def test_every_step_gets_memory_of_its_own() -> None:
     plan = Plan([Row(1, 0, 1, [5])])
     layout = ExtendLayout.of(ExtendBucket(4, 2, 2), page_size=16)
     none = page_updates([])
-    assert not np.shares_memory(*(pack_extend(plan, layout, none, KeepLogits.NO) for _ in range(2)))
-    assert not np.shares_memory(*(pack_decode(plan, 2, KeepLogits.NO) for _ in range(2)))
+    assert not np.shares_memory(*(pack_extend(plan, layout, none, masked=False) for _ in range(2)))
+    assert not np.shares_memory(*(pack_decode(plan, 2, masked=False) for _ in range(2)))
 
 
 def test_masks_lie_where_their_rows_logits_do() -> None:
@@ -112,14 +112,3 @@ def test_new_masks_go_up_in_blocks() -> None:
     masks = Masks(np.zeros(0, np.int32), np.array([9, 4, 5], np.int32), words)
     assert pack_new_masks(masks, 0, 2).tolist() == [[9, 0, 1], [4, 2, 3]]
     assert pack_new_masks(masks, 2, 2).tolist() == [[5, 4, 5], [0, 0, 0]]
-
-
-def test_logits_are_kept_for_whatever_looks_at_them_after_the_step() -> None:
-    """Where a kernel takes the largest, no others are there: a draw from them would be from an older step's."""
-    greedy = Row(1, 5, 1)
-    silent = Row(2, 0, 2, [1, 2], sample=False, sampler=Sampler.PLAIN, logprobs=True)
-    assert Plan([greedy]).keep_logits is Plan([greedy, silent]).keep_logits is KeepLogits.NO
-    for row in (Row(2, 5, 1, sampler=Sampler.PLAIN), Row(2, 5, 1, logprobs=True)):
-        assert Plan([greedy, row]).keep_logits is KeepLogits.YES
-    for sampler in (Sampler.LARGEST, Sampler.FULL):
-        assert Plan([greedy, Row(2, 5, 1, sampler=sampler, masked=True)]).keep_logits is KeepLogits.UNSEARCHED

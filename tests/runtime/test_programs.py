@@ -15,7 +15,7 @@ from jaxinfer.runtime import programs
 from jaxinfer.runtime import step as step_functions
 from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends, Launches
 from jaxinfer.runtime.buckets import Decode
-from jaxinfer.runtime.plan import KeepLogits, Plan, Row
+from jaxinfer.runtime.plan import Plan, Row
 from jaxinfer.runtime.runner import DeviceRunner
 from jaxinfer_kernels import chain, chain_calls
 from tests.support.tiny_runner import FEW, LARGE, LIMITS, TINY, make_runner
@@ -124,7 +124,7 @@ def test_a_chunk_far_back_takes_no_step_in_which_each_token_reads_for_itself(
     runner = chained_runner(dataclasses.replace(LIMITS, extend_buckets=tuple(sizes.values())), monkeypatch)
     taken: list[programs.Key] = []
     monkeypatch.setattr(runner, "_dispatch", lambda key, upload: taken.append(key))
-    runner._extend(Plan([Row(1, start, count, [1] * count), Row(2, 60_000, 1)]), KeepLogits.NO)
+    runner._extend(Plan([Row(1, start, count, [1] * count), Row(2, 60_000, 1)]), masked=False)
     assert taken == [sizes[tokens]]
 
 

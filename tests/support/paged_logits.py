@@ -16,7 +16,7 @@ from jaxinfer.models.registry import dense
 from jaxinfer.runtime import buckets, packing, step
 from jaxinfer.runtime.packing import ExtendLayout
 from jaxinfer.runtime.pending import PendingStep
-from jaxinfer.runtime.plan import KeepLogits, Plan
+from jaxinfer.runtime.plan import Plan
 from jaxinfer.runtime.state import DeviceState, init_state
 
 
@@ -81,12 +81,12 @@ class LogitsRunner:
         if plan.is_decode and all(len(row.new_pages) <= 1 for row in plan.rows):
             bucket = None
             batch = buckets.pick_size(self._limits.decode_buckets, len(plan.rows))
-            upload = packing.pack_decode(plan, batch, KeepLogits.YES)
+            upload = packing.pack_decode(plan, batch, masked=False)
         else:
             need = ExtendBucket(plan.num_tokens, len(plan.rows), len(plan.rows))
             bucket = buckets.pick_extend(self._limits.extend_buckets, need)
             layout = ExtendLayout.of(bucket, self._limits.page_size)
-            upload = packing.pack_extend(plan, layout, packing.page_updates(plan.rows), KeepLogits.YES)
+            upload = packing.pack_extend(plan, layout, packing.page_updates(plan.rows), masked=False)
         self._state, packed, logits = self._step(self._config, bucket, self._params, self._state, upload)
         self._steps.append((plan, logits))
         return PendingStep(packed, len(plan.rows))

@@ -16,7 +16,7 @@ from jaxinfer.models.registry import dense
 from jaxinfer.runtime import buckets, packing, step
 from jaxinfer.runtime.backends import Launches
 from jaxinfer.runtime.packing import ExtendLayout
-from jaxinfer.runtime.plan import KeepLogits, Plan, Row
+from jaxinfer.runtime.plan import Plan, Row
 from jaxinfer.runtime.state import DeviceState, init_state
 from jaxinfer_kernels import chain_calls
 
@@ -103,13 +103,13 @@ class Forced:
         need = ExtendBucket(sum(counts), len(rows), len(rows))
         bucket = buckets.pick_extend(self._limits.extend_buckets, need)
         layout = ExtendLayout.of(bucket, self._limits.page_size)
-        self._run(bucket, rows, packing.pack_extend(Plan(rows), layout, packing.page_updates(rows), KeepLogits.YES))
+        self._run(bucket, rows, packing.pack_extend(Plan(rows), layout, packing.page_updates(rows), masked=False))
 
     def decode(self) -> None:
         """One decode step of all sequences."""
         rows = [self._row(i, 1, on_device=True) for i in range(len(self._sequences))]
         batch = buckets.pick_size(self._limits.decode_buckets, len(rows))
-        self._run(None, rows, packing.pack_decode(Plan(rows), batch, KeepLogits.YES))
+        self._run(None, rows, packing.pack_decode(Plan(rows), batch, masked=False))
 
     def _row(self, index: int, count: int, *, on_device: bool) -> Row:
         start, page_size = self._done[index], self._limits.page_size
