@@ -35,28 +35,20 @@ from jaxinfer.runtime.plan import Sampler
 from jaxinfer.runtime.sampler import PART, draw, float_column, largest_id, largest_parts, store_tokens
 from jaxinfer.runtime.state import ControlState
 from jaxinfer_kernels import mosaic_largest
-from jaxinfer_kernels.mosaic_host import read_host
 
 
 def mask_logits(
-    backend: Backend,
-    rows: int,
-    left: jax.Array,
-    last_token: jax.Array,
-    logits: jax.Array,
-    table: jax.Array,
-    upload: jax.Array,
+    backend: Backend, left: jax.Array, last_token: jax.Array, logits: jax.Array, table: jax.Array, upload: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Leave out what masks forbid, and take each row's most likely token of what is left.
 
     left: f32[slots, V], gets the first rows of logits f32[slots, V], -inf where a bit says so; unless KEEP is set it
     may also stay as it is.    last_token: part of the state.    table: i32[rows, ceil(V / 32)], of masks: a bit for
-    each token that may be drawn, the lowest first.    upload: i32[rows, len(MaskColumn)] in the host's memory, of the
-    first rows of logits, or its address if the backend is Mosaic.
-    Returns left, last_token, and the tokens i32[rows, 1].
+    each token that may be drawn, the lowest first.    upload: i32[n, len(MaskColumn)] in the host's memory, of the
+    first n rows of logits.
+    Returns left, last_token, and the tokens i32[n, 1].
     """
-    columns = rows, len(MaskColumn)
-    upload = read_host(upload, shape=columns) if backend is Backend.MOSAIC else from_host(upload)
+    upload = jnp.maximum(from_host(upload), ANY)  # nothing is less: it makes of the copy a part of a kernel
     slots = upload[:, MaskColumn.SLOT]
     if backend is Backend.MOSAIC:
         columns = dict(mask=MaskColumn.MASK, keep=MaskColumn.KEEP)

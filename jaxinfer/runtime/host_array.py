@@ -5,8 +5,6 @@ import ctypes
 import jax
 import numpy as np
 
-from jaxinfer_kernels import mosaic_host
-
 PINNED_HOST = "pinned_host"  # the kind of memory that a device copies to and from by itself
 
 
@@ -14,21 +12,18 @@ class HostArray:
     """Zeros at first. An argument that is new to each call takes 0.1 ms more of the host (H200): it is copied
     beforehand, to another place each time, so that XLA has to change the CUDA graph that reads it.
 
-    argument: what programs are called with: the array, or where it lies, if they read it by a kernel (mosaic_host).
     JAX knows nothing of what is written to it. So `lend` waits until what was made of it before is there.
     """
 
-    def __init__(self, shape: tuple[int, ...], device: jax.Device, *, by_address: bool = False) -> None:
+    def __init__(self, shape: tuple[int, ...], device: jax.Device) -> None:
         where = jax.sharding.SingleDeviceSharding(device, memory_kind=PINNED_HOST)
-        self._array = jax.device_put(np.zeros(shape, np.int32), where).block_until_ready()
-        pointer = self._array.unsafe_buffer_pointer()
-        self.argument = jax.device_put(mosaic_host.address_of(pointer), device) if by_address else self._array
-        content = (ctypes.c_int32 * self._array.size).from_address(pointer)
+        self.array = jax.device_put(np.zeros(shape, np.int32), where).block_until_ready()
+        content = (ctypes.c_int32 * self.array.size).from_address(self.array.unsafe_buffer_pointer())
         self._values = np.frombuffer(content, np.int32).reshape(shape)
         self._made: jax.Array | None = None
 
     def lend(self) -> np.ndarray:
-        """To be written, which may be done until `argument` is handed to a program."""
+        """To be written, which may be done until `array` is handed to a program."""
         if self._made is not None:
             self._made.block_until_ready()
         return self._values

@@ -122,6 +122,7 @@ class PieceColumn(enum.IntEnum):
 ROW_WIDTH = len(RowColumn) + len(SamplingColumn)
 DRAW_WIDTH = len(DrawColumn) + MAX_BANNED
 _LEAST_UPDATES = 160  # pages: 10,240 tokens on a GPU; each is 12 bytes of a step's upload
+NOT_FINITE = -1  # in the place of a row's token
 NO_ID = 2**31 - 1  # beyond every vocabulary: a scatter drops it
 IN_PROMPT, MOST_COUNTED = 1 << 15, (1 << 15) - 1  # one token's count, u16: occurs in the prompt, times in the output
 

@@ -22,12 +22,12 @@ class PendingStep:
 
     def __init__(
         self,
-        packed: jax.Array,
+        tokens: jax.Array,
         num_rows: int,
         scored: dict[int, Scored] | None = None,
         pooled: Pooled = ([], []),
     ) -> None:
-        self._packed, self._num_rows = packed, num_rows
+        self._tokens, self._num_rows = tokens, num_rows
         self._logits_rows: Sequence[int] = ()
         self._drawn: jax.Array | None = None
         self._tops: jax.Array | None = None
@@ -44,8 +44,8 @@ class PendingStep:
         self._logits_rows, self._drawn, self._tops = logits_rows, drawn, tops
 
     def wait(self) -> StepResult:
-        packed = np.asarray(self._packed)[: self._num_rows]
-        result = StepResult(tokens=packed[:, 0], finite=packed[:, 1] != 0)
+        tokens = np.asarray(self._tokens)[: self._num_rows]
+        result = StepResult(tokens=tokens, finite=tokens != packing.NOT_FINITE)
         if self._drawn is not None:
             result.tokens = np.asarray(self._drawn)[self._logits_rows, 0]
         if self._tops is not None:

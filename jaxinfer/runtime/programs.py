@@ -258,7 +258,7 @@ def _step(
     chained: bool,
 ) -> Program:
     """What it results in is said and not found out: tracing all steps takes ten seconds and more, at every start."""
-    result = state, _upload(upload.sharding, rows, 2)
+    result = state, _upload(upload.sharding, rows)
     return Program(key, function, (params, state, upload), (1,), result, options, to_host=True, is_chained=chained)
 
 
@@ -328,11 +328,9 @@ def _full_programs(
         result.append(make(key, set_masks, (masks.table, new), (0,), masks.table))
     width = logprob_width(num_top(limits))
     tops = functools.partial(draw_logprobs, num_top(limits))
-    by_address = model.backends.masks is Backend.MOSAIC
-    on_host = state.next_pos.sharding.with_memory_kind(PINNED_HOST)
+    mask = functools.partial(mask_logits, model.backends.masks)
     for rows in draw_sizes(limits.max_num_seqs, Sampler.FULL):
-        mask = functools.partial(mask_logits, model.backends.masks, rows)
-        rows_masks = array(2) if by_address else _upload(on_host, rows, len(MaskColumn))
+        rows_masks = _upload(state.next_pos.sharding.with_memory_kind(PINNED_HOST), rows, len(MaskColumn))
         parts = (masks.left, state.last_token, state.logits, masks.table, rows_masks)
         left = (masks.left, state.last_token, array(rows, 1))
         result.append(make(Mask(rows), mask, parts, (0, 1), left, to_host=True))
@@ -416,13 +414,18 @@ def _options(state: DeviceState, cublas: bool = False) -> Options:
     In float32 on a CPU, reductions stay out of the YNN library: there the sum's order depends on the batch size. The
     products it does run give each row the same bits whatever the batch, so a request's tokens are its own.
 
+    What goes to the host or comes from there is part of what makes or takes it: as copies on a stream of their own it
+    would hold up the kernels around it by 10 us each (H100).
     To try Triton's products too takes most of the time that compiling a prompt's step takes, and those it chose lost
     (journal, 2026-11-22 and 24). Of one row alone they win: cuBLAS would have the weights in float32.
     """
     (device,) = state.k.sharding.device_set
     if device.platform == "cpu" and state.k.dtype == jnp.float32:
         return (("xla_cpu_experimental_ynn_fusion_type", "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"),)
-    return (("xla_gpu_enable_triton_gemm", False),) if cublas and device.platform == "gpu" else ()
+    if device.platform != "gpu":
+        return ()
+    copies = (("xla_disable_hlo_passes", "host-memory-transfer-asyncifier"),)
+    return (*copies, ("xla_gpu_enable_triton_gemm", False)) if cublas else copies
 
 
 def _machine() -> str:

@@ -16,7 +16,7 @@ from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import Family
 from jaxinfer.runtime import buckets, packing, programs, step
-from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends, Launches
+from jaxinfer.runtime.backends import XLA_ONLY, Backends, Launches
 from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.cache import ExecutableCache
 from jaxinfer.runtime.host_array import PINNED_HOST, HostArray
@@ -86,6 +86,7 @@ class DeviceRunner:
         self._turn = threading.Condition()  # a step with its draw, or one run on padding
         self._undrawn: Callable[[], PendingStep | None] = lambda: None  # the newest step, if it waits for its masks
         self._mask_uploads: dict[int, HostArray] = {}  # by their rows
+        self._blank_page: tuple[jax.Array, ...] = ()  # of keys and of values
         if limits.num_host_pages:
             self._on_host = jax.sharding.SingleDeviceSharding(device, memory_kind=PINNED_HOST)
             k = self._state.k
@@ -123,9 +124,9 @@ class DeviceRunner:
                 self._dispatch(Helper.SET_SLOT, packing.pack_slot(row, SlotLayout(self.limits.vocab_size)))
         is_decode = plan.is_decode and all([row.sample for row in plan.rows])
         masked = plan.is_masked
-        packed = self._decode(plan, masked=masked) if is_decode else self._extend(plan, masked=masked)
+        tokens = self._decode(plan, masked=masked) if is_decode else self._extend(plan, masked=masked)
         scored, pooled = (None, ([], [])) if is_decode else (self._score(plan), self._pool(plan))
-        pending = PendingStep(packed, len(plan.rows), scored, pooled)
+        pending = PendingStep(tokens, len(plan.rows), scored, pooled)
         if masked:
             pending.on_masks = functools.partial(self._draw_masked, plan, weakref.proxy(pending))
             self._undrawn = weakref.ref(pending)
@@ -146,11 +147,10 @@ class DeviceRunner:
     def _mask(self, rows: int, write: Callable[[np.ndarray], object]) -> jax.Array:
         """Draw the largest of what masks leave. write: puts what they are into i32[rows, len(MaskColumn)]."""
         if rows not in self._mask_uploads:
-            shape, by_address = (rows, len(packing.MaskColumn)), self._model.backends.masks is Backend.MOSAIC
-            self._mask_uploads[rows] = HostArray(shape, self._device, by_address=by_address)
+            self._mask_uploads[rows] = HostArray((rows, len(packing.MaskColumn)), self._device)
         upload = self._mask_uploads[rows]
         write(upload.lend())
-        drawn: jax.Array = self._dispatch(Mask(rows), upload.argument)
+        drawn: jax.Array = self._dispatch(Mask(rows), upload.array)
         upload.read_for(drawn)
         return drawn
 
@@ -160,8 +160,8 @@ class DeviceRunner:
         longest = max([row.start for row in plan.rows]) + 1
         size = buckets.pick_decode(self._decode_ready, len(plan.rows), longest)
         upload = self._again(packing.pack_decode(plan, size.batch, masked=masked))
-        packed: jax.Array = self._dispatch(size, upload)
-        return packed
+        tokens: jax.Array = self._dispatch(size, upload)
+        return tokens
 
     def _again(self, upload: np.ndarray) -> np.ndarray | jax.Array:
         """A decode step's upload, or the array that is on the device already.
@@ -189,8 +189,8 @@ class DeviceRunner:
         if len(updates) > layout.updates:
             self._write_pages(updates)
             updates = updates[:0]
-        packed: jax.Array = self._dispatch(bucket, packing.pack_extend(plan, layout, updates, masked=masked))
-        return packed
+        tokens: jax.Array = self._dispatch(bucket, packing.pack_extend(plan, layout, updates, masked=masked))
+        return tokens
 
     def _draw(self, plan: Plan, pending: PendingStep, drawn: jax.Array | None = None) -> None:
         """Let a sampler look at the logits that a step has kept, if some row's token is not their largest, and take
@@ -396,11 +396,16 @@ class DeviceRunner:
         return max((analysis.temp_size_in_bytes for analysis in analyses if analysis), default=0)
 
     def close(self) -> None:
-        """Free the device state; the runner cannot be used afterwards."""
+        """Free what is on the device, for the next model of a process that holds on to this one: weights too, and what
+        lies between others in the pool. The runner cannot be used afterwards."""
         self._counter.close()
         self._undrawn = lambda: None
+        self._uploaded = b"", None
+        for held in (self._executables, self._fences, self._mask_uploads):
+            held.clear()
         with self._lock:
             self._delete_state()
+            self._params = self._blank_page = ()
 
     def _dispatch(
         self, key: Key, upload: np.ndarray | jax.Array, pages: Sequence[step.Pages] = (), *, masked: bool = False
@@ -455,8 +460,8 @@ class DeviceRunner:
                     self._state = state.replace(last_token=last)
                     return drawn
                 case _:
-                    self._state, packed = executable(self._params, state, upload)
-                    return packed
+                    self._state, tokens = executable(self._params, state, upload)
+                    return tokens
 
     def _build(self, key: Key) -> jax.stages.Compiled:
         """A program that is needed before warm-up came to it, or without one."""

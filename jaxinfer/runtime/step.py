@@ -2,9 +2,9 @@
 
 decode  one token per row; everything it needs but the rows' slots lies on the device already.
 extend  T tokens of R rows, L of which sample: prompt chunks and decode rows together.
-Both take one int32 array (columns in runtime.packing) and return the new state and i32[R, 2]: each row's token, and
-whether its last hidden state was finite. That is all that goes to the host; `score` and `pool` look at the rest of what
-an extend step has left in the state.
+Both take one int32 array (columns in runtime.packing) and return the new state and i32[R]: each row's token, or
+NOT_FINITE if its last hidden state was not. That is all that goes to the host; `score` and `pool` look at the rest of
+what an extend step has left in the state.
 """
 
 import dataclasses
@@ -39,7 +39,15 @@ from jaxinfer.runtime.backends import (
     Launches,
 )
 from jaxinfer.runtime.controls import logprobs
-from jaxinfer.runtime.packing import ROW_WIDTH, DecodeColumn, ExtendLayout, PageColumn, PieceColumn, RowColumn
+from jaxinfer.runtime.packing import (
+    NOT_FINITE,
+    ROW_WIDTH,
+    DecodeColumn,
+    ExtendLayout,
+    PageColumn,
+    PieceColumn,
+    RowColumn,
+)
 from jaxinfer.runtime.sampler import largest_id
 from jaxinfer.runtime.state import DeviceState
 from jaxinfer_kernels import mosaic_decode, mosaic_extend, mosaic_gate_up, mosaic_largest, mosaic_rotate
@@ -116,7 +124,7 @@ def decode(
         next_pos=state.next_pos.at[slots].set(jnp.where(live, positions + 1, 0)),
         logits=stored,
     )
-    return _with_result(state, ("last_token", "next_pos"), drawn, hidden)
+    return state, _result(drawn, hidden)
 
 
 def extend(
@@ -160,7 +168,7 @@ def extend(
     )
     masked = rows[0, RowColumn.MASKED]
     state, drawn = _sample_rows(model, bucket, params, state, last_hidden, slots, logits_rows, masked)
-    return _with_result(state, ("last_token", "next_pos", "hidden"), drawn, last_hidden)
+    return state, _result(drawn, last_hidden)
 
 
 def _extend_attention(
@@ -351,7 +359,7 @@ def _head(
     # it a second time rather than copy it.
     stored = _first_rows(kept, model.family.unembed(model.config, params, hidden))
     if model.backends.decode_linear is Backend.MOSAIC and mosaic_largest.supported(rows, kept.shape[1]):
-        return stored, mosaic_largest.largest_id(stored, masked != 0, rows=rows)
+        return stored, mosaic_largest.largest_id(stored, masked, rows=rows)
     # Beside what follows, XLA would copy them while it computes tokens, and no CUDA graph could hold the end of the
     # step: the copy would end only after the tokens' way to the host, which no graph holds.
     stored = jax.lax.optimization_barrier(stored)
@@ -363,14 +371,6 @@ def _first_rows(rows: jax.Array, new: jax.Array) -> jax.Array:
     return jax.lax.dynamic_update_slice(rows, new, (0, 0))
 
 
-def _with_result(
-    state: DeviceState, changed: tuple[str, ...], tokens: jax.Array, hidden: jax.Array
-) -> tuple[DeviceState, jax.Array]:
-    """The state and what goes to the host, i32[R, 2]: the last thing of a step, after all that has `changed`.
-
-    No CUDA graph holds the copy to the host: what XLA does beside it, it launches kernel by kernel.
-    """
-    finite = jnp.all(jnp.isfinite(hidden), axis=-1)
-    packed = jnp.stack([tokens, finite.astype(jnp.int32)], axis=-1)
-    fields, packed = jax.lax.optimization_barrier(({name: getattr(state, name) for name in changed}, packed))
-    return state.replace(**fields), packed
+def _result(tokens: jax.Array, hidden: jax.Array) -> jax.Array:
+    """What goes to the host, i32[R]: each row's token, or NOT_FINITE if its hidden state [D] is not."""
+    return jnp.where(jnp.all(jnp.isfinite(hidden), axis=-1), tokens, NOT_FINITE)

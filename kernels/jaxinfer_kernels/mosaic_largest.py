@@ -40,7 +40,7 @@ def largest_id(
 ) -> jax.Array:
     """Where each of the first rows is largest, the lowest id among equals; any id if the row holds a NaN.
 
-      logits: f32[L, V], L >= rows; rows and V as `supported` says.    skip: bool[], to look for nothing.
+      logits: f32[L, V], L >= rows; rows and V as `supported` says.    skip: i32[], not 0 to look for nothing.
     Returns i32[rows], zeros where nothing was looked for.
     """
     width = logits.shape[1]
@@ -55,7 +55,7 @@ def largest_id(
         interpret=interpret,
         compiler_params=COMPILER_PARAMS,
     )
-    values, ids = kernel(skip.astype(I32).reshape(1), logits)
+    values, ids = kernel(skip.reshape(1), logits)
     return jnp.min(jnp.where(values == values.max(axis=0), ids, width - 1), axis=0)
 
 

@@ -39,8 +39,8 @@ def logits(rows: int, width: int) -> jax.Array:
 def check(rows: int, width: int, **settings: object) -> None:
     """Of the first rows of more."""
     x = logits(rows + ROWS, width)
-    for skip in (False, True):
-        ids = jax.block_until_ready(largest_id(x, jnp.bool(skip), rows=rows, **settings))
+    for skip in (0, 1):
+        ids = jax.block_until_ready(largest_id(x, jnp.int32(skip), rows=rows, **settings))
         np.testing.assert_array_equal(ids, np.zeros(rows) if skip else np.asarray(x)[:rows].argmax(axis=-1))
 
 
@@ -51,7 +51,7 @@ def test_finds_the_lowest_of_the_largest_unless_nobody_asks(width):
 
 def test_a_row_with_a_nan_disturbs_no_other():
     x = logits(ROWS, CHUNK).at[5, 3].set(jnp.nan)
-    ids = largest_id(x, jnp.bool(False), rows=ROWS, interpret=INTERPRET)
+    ids = largest_id(x, jnp.int32(0), rows=ROWS, interpret=INTERPRET)
     others = np.arange(ROWS) != 5
     np.testing.assert_array_equal(np.asarray(ids)[others], np.asarray(x)[others].argmax(axis=-1))
     assert 0 <= ids[5] < CHUNK
@@ -67,7 +67,7 @@ def test_says_what_it_can_run():
 @pytest.mark.parametrize("rows", [8, 128, 256])
 def test_lowers_for_hopper(rows):
     function = functools.partial(largest_id, rows=rows)
-    shapes = jax.ShapeDtypeStruct((256, 151936), jnp.float32), jax.ShapeDtypeStruct((), jnp.bool)
+    shapes = jax.ShapeDtypeStruct((256, 151936), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
     text = jax.jit(function).trace(*shapes).lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("mosaic_gpu_v2") == 1
 

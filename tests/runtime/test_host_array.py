@@ -16,11 +16,11 @@ def test_each_call_reads_what_was_written_for_it() -> None:
         turned = jax.lax.fori_loop(0, 40, lambda _, x: x @ weights / 600, weights)
         return from_host(given) + turned[0, 0].astype(np.int32)
 
-    arguments = (weights, jax.ShapeDtypeStruct(given.argument.shape, np.int32, sharding=given.argument.sharding))
+    arguments = (weights, jax.ShapeDtypeStruct(given.array.shape, np.int32, sharding=given.array.sharding))
     program, made = jax.jit(slow).lower(*arguments).compile(), []
     for number in range(5):
         given.lend()[:] = number
-        made.append(program(weights, given.argument))
+        made.append(program(weights, given.array))
         given.read_for(made[-1])
     for number, result in enumerate(made):
         np.testing.assert_array_equal(np.asarray(result), np.full((64, 3), number + 1))
@@ -28,4 +28,4 @@ def test_each_call_reads_what_was_written_for_it() -> None:
 
 def test_it_begins_with_zeros() -> None:
     given = HostArray((2, 5), jax.devices()[0])
-    assert not given.lend().any() and not np.asarray(given.argument).any()
+    assert not given.lend().any() and not np.asarray(given.array).any()

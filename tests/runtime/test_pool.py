@@ -57,9 +57,8 @@ def test_long_rows_are_cut_into_pieces_from_the_first_token_that_is_pooled() -> 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_row_whose_sum_is_not_finite_is_not_finite_though_its_last_token_is(bad: float) -> None:
-    packed = jnp.asarray([[3, 1], [4, 1]], jnp.int32)
     sums = jnp.zeros((PIECES, 2)).at[1, 0].set(bad)
-    result = PendingStep(packed, 2, pooled=([0, 1, 1], [sums])).wait()
+    result = PendingStep(jnp.asarray([3, 4], jnp.int32), 2, pooled=([0, 1, 1], [sums])).wait()
     assert result.finite.tolist() == [True, False]
 
 

@@ -1,6 +1,7 @@
 """The device's equalities: chunked is whole, batched is alone, decode is extend, whatever the bucket."""
 
 import dataclasses
+import gc
 import itertools
 
 import jax
@@ -234,3 +235,14 @@ def test_reset_blanks_everything_and_recovers_a_lost_state(runner: DeviceRunner)
     runner.reset()
     assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(runner._state))
     assert generate(runner, PROMPT, 3) == expected
+
+
+def test_a_closed_runner_that_somebody_holds_has_nothing_on_the_device() -> None:
+    """Weights stay behind otherwise, and in a pool full of holes the next model's pages find no room."""
+    gc.collect()
+    before = {id(array) for array in jax.live_arrays()}
+    closed = make_runner(limits=dataclasses.replace(LIMITS, num_host_pages=4))
+    step(closed, Driven(1, list(PROMPT), itertools.count(1)))
+    closed.close()
+    gc.collect()
+    assert [array.shape for array in jax.live_arrays() if id(array) not in before] == []

@@ -87,9 +87,9 @@ class LogitsRunner:
             bucket = buckets.pick_extend(self._limits.extend_buckets, need)
             layout = ExtendLayout.of(bucket, self._limits.page_size)
             upload = packing.pack_extend(plan, layout, packing.page_updates(plan.rows), masked=False)
-        self._state, packed, logits = self._step(self._config, bucket, self._params, self._state, upload)
+        self._state, tokens, logits = self._step(self._config, bucket, self._params, self._state, upload)
         self._steps.append((plan, logits))
-        return PendingStep(packed, len(plan.rows))
+        return PendingStep(tokens, len(plan.rows))
 
     def zero_pages(self, page_ids: Sequence[int]) -> None:
         raise AssertionError("no row of these models is non-finite")
@@ -135,8 +135,8 @@ def _step_with_logits(
 
     model = step.Model(config, dataclasses.replace(dense, forward=forward))
     run = _decode if bucket is None else functools.partial(_extend, bucket)
-    state, packed = run(model, params, state, upload)
-    return state, packed, dense.unembed(config, params, hidden[0])
+    state, tokens = run(model, params, state, upload)
+    return state, tokens, dense.unembed(config, params, hidden[0])
 
 
 def _decode(model: step.Model, *args: Any) -> tuple[DeviceState, jax.Array]:

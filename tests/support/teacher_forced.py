@@ -122,12 +122,12 @@ class Forced:
         last = np.zeros(self._limits.max_num_seqs + 1, np.int32)
         for row in rows:
             last[row.slot] = self._sequences[row.slot - 1][row.start]
-        self.state, packed, logits = _step(self._model, bucket, self._params, self.state, upload, last)
-        drawn, found, start = np.asarray(packed), np.asarray(logits), 0
+        self.state, tokens, logits = _step(self._model, bucket, self._params, self.state, upload, last)
+        drawn, found, start = np.asarray(tokens), np.asarray(logits), 0
         for i, row in enumerate(rows):
             mine = found[start : start + row.count]
-            assert drawn[i, 1], f"sequence {row.slot - 1} is not finite at {row.start}"
-            assert drawn[i, 0] == mine[-1].argmax(), "the step drew another token than its logits say"
+            assert drawn[i] != packing.NOT_FINITE, f"sequence {row.slot - 1} is not finite at {row.start}"
+            assert drawn[i] == mine[-1].argmax(), "the step drew another token than its logits say"
             self.logits[row.slot - 1].append(mine)
             self._done[row.slot - 1] += row.count
             start += row.count
@@ -145,10 +145,10 @@ def _step(
     """A step as it ships, fed with last_token i32[slots + 1], and the logits of all its tokens."""
     state = state.replace(last_token=last_token)
     if bucket is None:
-        state, packed = step.decode(model, None, params, state, upload)
-        return state, packed, state.logits[: len(upload)]
-    state, packed = step.extend(model, bucket, params, state, upload)
-    return state, packed, model.family.unembed(model.config, params, state.hidden[: bucket.tokens])
+        state, tokens = step.decode(model, None, params, state, upload)
+        return state, tokens, state.logits[: len(upload)]
+    state, tokens = step.extend(model, bucket, params, state, upload)
+    return state, tokens, model.family.unembed(model.config, params, state.hidden[: bucket.tokens])
 
 
 def give(run: Forced, counts: Sequence[int], budget: int) -> None:
