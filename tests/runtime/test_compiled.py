@@ -140,7 +140,8 @@ def test_programs_for_a_gpu_update_every_state_buffer_in_place(contexts: tuple[i
     runner.warm_up(lambda *progress: None)
     small = {hlo_shape(leaf) for leaf in jax.tree.leaves((runner._state, runner._controls)) if leaf.ndim < 5}
     check_all(runner, small)  # of such shapes a step also computes: XLA joins them with others in its fusions
-    assert not {key for key in runner._programs if copied_beside(runner._executables[key])}
+    beside = {key for key in runner._programs if copied_beside(runner._executables[key])}
+    assert beside <= {Helper.POOL}  # behind which nothing waits
     runner.close()
 
 
