@@ -259,7 +259,8 @@ def _step(
 ) -> Program:
     """What it results in is said and not found out: tracing all steps takes ten seconds and more, at every start."""
     result = state, _upload(upload.sharding, rows)
-    return Program(key, function, (params, state, upload), (1,), result, options, to_host=True, is_chained=chained)
+    given = step.without_layers(params) if chained else params
+    return Program(key, function, (given, state, upload), (1,), result, options, to_host=True, is_chained=chained)
 
 
 def _move_programs(limits: Limits, state: DeviceState) -> list[Program]:

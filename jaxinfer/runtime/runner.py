@@ -67,9 +67,11 @@ class DeviceRunner:
     ) -> None:
         self.limits = limits
         self._model = step.Model(config, family, backends)
+        self._placed = contextlib.ExitStack()
         if backends.launches is Launches.CHAINED:
             chain_calls.register()
-        self._params = params
+            self._placed.enter_context(step.layers_placed(params))
+        self._params, self._without_layers = params, step.without_layers(params)
         self._device = device
         dtype = jax.tree.leaves(params)[0].dtype
         made = functools.partial(jax.jit, out_shardings=jax.sharding.SingleDeviceSharding(device))
@@ -405,7 +407,8 @@ class DeviceRunner:
             held.clear()
         with self._lock:
             self._delete_state()
-            self._params = self._blank_page = ()
+            self._params = self._without_layers = self._blank_page = ()
+            self._placed.close()
 
     def _dispatch(
         self, key: Key, upload: np.ndarray | jax.Array, pages: Sequence[step.Pages] = (), *, masked: bool = False
@@ -460,7 +463,8 @@ class DeviceRunner:
                     self._state = state.replace(last_token=last)
                     return drawn
                 case _:
-                    self._state, tokens = executable(self._params, state, upload)
+                    params = self._without_layers if self._programs[key].is_chained else self._params
+                    self._state, tokens = executable(params, state, upload)
                     return tokens
 
     def _build(self, key: Key) -> jax.stages.Compiled:

@@ -7,8 +7,11 @@ NOT_FINITE if its last hidden state was not. That is all that goes to the host; 
 what an extend step has left in the state.
 """
 
+import contextlib
 import dataclasses
 import functools
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +53,15 @@ from jaxinfer.runtime.packing import (
 )
 from jaxinfer.runtime.sampler import largest_id
 from jaxinfer.runtime.state import DeviceState
-from jaxinfer_kernels import mosaic_decode, mosaic_extend, mosaic_gate_up, mosaic_largest, mosaic_rotate
+from jaxinfer_kernels import (
+    chain,
+    chain_calls,
+    mosaic_decode,
+    mosaic_extend,
+    mosaic_gate_up,
+    mosaic_largest,
+    mosaic_rotate,
+)
 from jaxinfer_kernels.decode_attention import decode_attention
 from jaxinfer_kernels.extend_attention import extend_attention
 from jaxinfer_kernels.mosaic_decode_plan import DEFAULT, IN_CHAIN
@@ -113,7 +124,8 @@ def decode(
     # A launch saved is worth most where there is little to compute; outside a chain, many rows rotate faster in XLA's.
     joins = by_eight and model.backends.decode_attention is Backend.MOSAIC
     attention = Joined(joined) if joins else attend
-    hidden, (k, v) = model.family.forward(model.config, params, tokens, positions, kv, attention, linears)
+    with _whole(model, params) as whole:
+        hidden, (k, v) = model.family.forward(model.config, whole, tokens, positions, kv, attention, linears)
     slots, live, positions, hidden = (rows[:batch] for rows in (slots, live, positions, hidden))
     stored, drawn = _head(model, params, state.logits, hidden, upload[0, DecodeColumn.MASKED])
     state = state.replace(
@@ -158,7 +170,8 @@ def extend(
         linears = CHAINED_BATCH
     else:
         linears = XLA if bucket.tokens <= MOSAIC_LINEAR_ROWS else _linears(model, bucket.tokens, Launches.SINGLE)
-    hidden, (k, v) = model.family.forward(model.config, params, tokens, token_positions, kv, attention, linears)
+    with _whole(model, params) as whole:
+        hidden, (k, v) = model.family.forward(model.config, whole, tokens, token_positions, kv, attention, linears)
     last_hidden = hidden.at[starts + jnp.maximum(counts, 1) - 1].get(mode="clip")  # [R, D]
     state = state.replace(
         k=k,
@@ -236,6 +249,42 @@ def is_chained(model: Model, step: int | ExtendBucket) -> bool:
     if isinstance(step, ExtendBucket):
         return _chains(model, step)
     return _linears(model, step, model.backends.launches) in (CHAINED, CHAINED_BATCH)
+
+
+def without_layers(params: Any) -> Any:
+    """What a step whose layers are one chain is given of the parameters: of a family that names them so, the rest."""
+    return params.replace(layers=None) if _has_layers(params) else params
+
+
+@contextlib.contextmanager
+def layers_placed(params: Any) -> Iterator[None]:
+    """Let chains find the layers of these parameters."""
+    if not _has_layers(params):
+        yield
+        return
+    anchor = params.final_norm.unsafe_buffer_pointer()
+    chain_calls.place(anchor, [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(params.layers)])
+    try:
+        yield
+    finally:
+        chain_calls.place(anchor, ())
+
+
+def _has_layers(params: Any) -> bool:
+    return hasattr(params, "layers") and hasattr(params, "final_norm")
+
+
+@contextlib.contextmanager
+def _whole(model: Model, params: Any) -> Iterator[Any]:
+    """Parameters with their layers, which lie outside of the program if it is not given them."""
+    if not _has_layers(params) or params.layers is not None:
+        yield params
+        return
+    specs = model.family.parameters(model.config)
+    dtype = params.final_norm.dtype
+    layers = jax.tree.map(lambda spec: jax.ShapeDtypeStruct(spec.shape, dtype), specs.layers)
+    with chain.outside(layers, params.final_norm) as found:
+        yield params.replace(layers=found)
 
 
 def reads_by_token(model: Model, bucket: ExtendBucket) -> bool:

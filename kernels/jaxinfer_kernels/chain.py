@@ -6,24 +6,31 @@ nothing there. `chained` lowers a function of nothing but kernels, and hands XLA
 on one stream: one graph, in which the weights of a kernel are fetched while the kernel before it still runs. It is also
 one call for the host to prepare instead of 140.
 
+The call takes weights by address where they come from `outside` of the program: each array that a program is given
+costs the host 1 us of every step, and a model has hundreds.
+
 Intermediate results share one scratch buffer. A kernel that begins early writes nothing before its
 `griddepcontrol_wait`, so a place may be used again as soon as the last kernel that reads it precedes.
 """
 
 import base64
+import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Literal, jaxpr_as_fun
+from jax.core import ShapedArray
+from jax.extend.core import Literal, Primitive, jaxpr_as_fun
 from jaxlib.mlir.dialects import stablehlo
 
 TARGET = "jaxinfer_chain"
@@ -33,7 +40,10 @@ KERNEL = "mosaic_gpu_v2"
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where an array lies: in which buffer of the call (arguments, constants, results, scratch) and how far in."""
+    """Where an array lies: in which buffer of the call (arguments, anchor, constants, results, scratch) and how far in.
+
+    buffer: below 0, -1 - i is the i-th array outside.
+    """
 
     buffer: int
     offset: int = 0  # bytes
@@ -49,22 +59,47 @@ class Launch:
 
 @dataclasses.dataclass(frozen=True)
 class Chain:
-    """What the custom call is told: kernels as serialized Mosaic modules, each once, and the launches in order."""
+    """What the custom call is told: kernels as serialized Mosaic modules, each once, and the launches in order.
+
+    anchor: the argument by whose address those of the arrays outside are found, if there are any.
+    """
 
     modules: tuple[bytes, ...]
     launches: tuple[Launch, ...]
+    anchor: int | None = None
 
     def encode(self) -> str:
         """As text, which XLA keeps with the executable."""
         launches = [[one.module, *((place.buffer, place.offset) for place in one.places)] for one in self.launches]
-        facts = {"modules": [base64.b64encode(one).decode() for one in self.modules], "launches": launches}
+        modules = [base64.b64encode(one).decode() for one in self.modules]
+        facts = {"modules": modules, "launches": launches, "anchor": self.anchor}
         return base64.b64encode(zlib.compress(json.dumps(facts).encode())).decode()
 
     @classmethod
     def decode(cls, text: bytes) -> "Chain":
         facts = json.loads(zlib.decompress(base64.b64decode(text)))
         launches = tuple(Launch(first, tuple(Place(*place) for place in rest)) for first, *rest in facts["launches"])
-        return cls(tuple(base64.b64decode(one) for one in facts["modules"]), launches)
+        return cls(tuple(base64.b64decode(one) for one in facts["modules"]), launches, facts["anchor"])
+
+
+_outside_p = Primitive("jaxinfer_outside")  # which nothing lowers: only a chain can have such an array
+_outside_p.def_abstract_eval(lambda *, shape, dtype: ShapedArray(shape, dtype))
+_outside: ContextVar[tuple[list[jax.Array], jax.Array | None]] = ContextVar("outside", default=([], None))
+
+
+@contextlib.contextmanager
+def outside[Tree](arrays: Tree, anchor: jax.Array) -> Iterator[Tree]:
+    """Arrays that a traced program uses within chains alone and is not given: `chain_calls.place` says where they lie.
+
+    arrays: a tree of avals.    anchor: an argument of the program, by which a launch knows whose they are.
+    """
+    leaves, structure = jax.tree.flatten(arrays)
+    made = [_outside_p.bind(shape=leaf.shape, dtype=leaf.dtype) for leaf in leaves]
+    token = _outside.set((made, anchor))
+    try:
+        yield jax.tree.unflatten(structure, made)
+    finally:
+        _outside.reset(token)
 
 
 def chained(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -80,8 +115,7 @@ def chained(function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*jax.tree.unflatten(structure, leaves))
 
     closed, results = jax.make_jaxpr(of_leaves, return_shape=True)(*leaves)
-    operands = [*closed.consts, *leaves]
-    plan = _plan(closed)
+    plan, operands = _planned(closed, leaves)
     constants = jnp.asarray(plan.constants)
     outs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in closed.out_avals]
     call = jax.ffi.ffi_call(
@@ -143,9 +177,24 @@ class _Values:
         return tuple(index for index, _ in seen)
 
 
-def _plan(closed: Any) -> _Plan:
+def _planned(closed: Any, leaves: Sequence[jax.Array]) -> tuple[_Plan, list[jax.Array]]:
+    """And the operands of the call, constants apart."""
+    arrays, anchor = _outside.get()
+    index_of = {id(array): i for i, array in enumerate(arrays)}
+    everything = [*closed.consts, *leaves]
+    indices = [index_of.get(id(one)) for one in everything]
+    operands = [one for one, index in zip(everything, indices, strict=True) if index is None]
+    is_anchored = len(operands) < len(everything)
+    if is_anchored:
+        assert anchor is not None, "arrays come from outside with an anchor"
+        operands.append(anchor)
+    return _plan(closed, indices, is_anchored=is_anchored), operands
+
+
+def _plan(closed: Any, indices: Sequence[int | None], *, is_anchored: bool = False) -> _Plan:
+    """indices: of each constant and argument, which array outside it is, or None."""
     values, kernels, results = _read(closed.jaxpr)
-    return _placed(values, kernels, results, len(closed.jaxpr.constvars) + len(closed.jaxpr.invars))
+    return _placed(values, kernels, results, indices, is_anchored=is_anchored)
 
 
 def _read(jaxpr: Any) -> tuple[_Values, list[_Kernel], tuple[int, ...]]:
@@ -253,15 +302,24 @@ def _aval_bytes(aval: Any) -> int:
     return math.prod(aval.shape) * aval.dtype.itemsize
 
 
-def _placed(values: _Values, kernels: Sequence[_Kernel], results: Sequence[int], num_operands: int) -> _Plan:
+def _placed(
+    values: _Values,
+    kernels: Sequence[_Kernel],
+    results: Sequence[int],
+    indices: Sequence[int | None],
+    *,
+    is_anchored: bool,
+) -> _Plan:
     """Give every value a place: arguments and results where they are, constants together, the rest in the scratch."""
-    constants_buffer, first_result = num_operands, num_operands + 1
+    numbers = itertools.count()
+    places = {i: Place(next(numbers) if index is None else -1 - index) for i, index in enumerate(indices)}
+    anchor = next(numbers) if is_anchored else None
+    constants_buffer, first_result = next(numbers), next(numbers)
     scratch_buffer = first_result + len(results)
-    places = {i: Place(i) for i in range(num_operands)}
     aliases = {}
     for i, value in enumerate(results):
-        if value < num_operands:
-            aliases[value] = i
+        if value < len(indices):
+            aliases[places[value].buffer] = i
         else:
             places[value] = Place(first_result + i)
     constants = b""
@@ -274,7 +332,7 @@ def _placed(values: _Values, kernels: Sequence[_Kernel], results: Sequence[int],
         Launch(modules.index(one.module), tuple(places[value] for value in (*one.takes, *one.makes))) for one in kernels
     )
     buffer = np.frombuffer(constants or bytes(ALIGNMENT), np.uint8)
-    return _Plan(Chain(tuple(modules), launches), aliases, buffer, max(scratch_bytes, ALIGNMENT))
+    return _Plan(Chain(tuple(modules), launches, anchor), aliases, buffer, max(scratch_bytes, ALIGNMENT))
 
 
 def _place_scratch(values: _Values, kernels: Sequence[_Kernel], places: dict[int, Place], buffer: int) -> int:

@@ -80,7 +80,9 @@ _Frame = _struct(
 
 type Run = Callable[[int, Any], None]  # stream, pointers to arguments and results
 _compiled: dict[bytes, Future[Run]] = {}  # by module
-_chains: dict[bytes, list[tuple[Run, tuple[tuple[int, int], ...], Any]]] = {}  # by digest
+type Launches = list[tuple[Run, tuple[tuple[int, int], ...], Any]]
+_chains: dict[bytes, tuple[int | None, Launches]] = {}  # by digest, the argument that is an anchor first
+_outside: dict[int, list[int]] = {}  # addresses, by the anchor's
 _lock = threading.Lock()  # of what is compiled, and of the pointers that launches are given
 
 
@@ -100,6 +102,14 @@ def register() -> None:
     pointer = ctypes.cast(_handler, c_void_p).value
     stages = {stage: jax.ffi.pycapsule(pointer) for stage in ("instantiate", "execute")}
     jax.ffi.register_ffi_target(TARGET, stages, platform="CUDA", api_version=1)
+
+
+def place(anchor: int, arrays: Sequence[int]) -> None:
+    """Say where the arrays lie that are outside of programs called with this anchor: addresses. None: nowhere now."""
+    if arrays:
+        _outside[anchor] = list(arrays)
+    else:
+        _outside.pop(anchor, None)
 
 
 def prepare(chain: str) -> None:
@@ -199,20 +209,24 @@ def _describe(frame: Any) -> bool:
 
 
 def _launch(frame: Any) -> None:
-    chain = _chain_of(frame)
+    anchor, launches = _chain_of(frame)
     asked = _StreamGet(ctypes.sizeof(_StreamGet), None, frame.context, None)
     if frame.api.contents.stream_get(ctypes.addressof(asked)):
         raise RuntimeError("a chain must have a stream, XLA gave none")
     bases = [arrays.items[i].contents.data for arrays in (frame.arguments, frame.results) for i in range(arrays.size)]
+    outside = None if anchor is None else _outside.get(bases[anchor])
+    if anchor is not None and outside is None:
+        raise RuntimeError("a chain's arrays must be placed before it runs, nobody has; call chain_calls.place")
     with _lock:
-        for run, places, pointers in chain:
+        for run, places, pointers in launches:
             for i, (buffer, offset) in enumerate(places):
-                pointers[i] = bases[buffer] + offset
+                pointers[i] = bases[buffer] + offset if buffer >= 0 else outside[-1 - buffer]
             run(asked.stream, pointers)
 
 
-def _chain_of(frame: Any) -> list[tuple[Run, tuple[tuple[int, int], ...], Any]]:
-    """Kernels ready to be launched, each with the places of its arrays and room for their addresses."""
+def _chain_of(frame: Any) -> tuple[int | None, Launches]:
+    """Which argument is the anchor, and kernels ready to be launched, each with the places of its arrays and room for
+    their addresses."""
     attributes = frame.attributes
     given = {_text(attributes.names[i]): attributes.items[i] for i in range(attributes.size)}
     digest = _text(given[b"digest"])
@@ -220,10 +234,11 @@ def _chain_of(frame: Any) -> list[tuple[Run, tuple[tuple[int, int], ...], Any]]:
         chain = Chain.decode(_text(given[b"chain"]))
         runs = _kernels(chain.modules)
         places = [tuple((place.buffer, place.offset) for place in one.places) for one in chain.launches]
-        _chains[digest] = [
+        launches = [
             (runs[one.module], where, (c_void_p * len(where))())
             for one, where in zip(chain.launches, places, strict=True)
         ]
+        _chains[digest] = chain.anchor, launches
     return _chains[digest]
 
 

@@ -136,6 +136,39 @@ def test_each_kernel_takes_what_the_one_before_it_made(call):
     assert x.buffer == len(call.shapes), "results follow the operands"
 
 
+def test_arrays_outside_are_found_by_an_anchor(call):
+    x, weights, angles, *rest = ARGUMENTS
+
+    def program(x: jax.Array, angles: Any, k: jax.Array, v: jax.Array, rows: Any, anchor: jax.Array) -> Any:
+        with chain.outside(weights, anchor) as found:
+            return chained(lambda *given: layers(given[0], found, *given[1:]), x, angles, k, v, rows)
+
+    other = call_of(program, x, angles, *rest, bf16(4), donate_argnums=(2, 3))
+    num_outside, num_given = len(jax.tree.leaves(weights)), len(other.shapes) - 1
+    assert num_given == len(call.shapes) - num_outside
+    assert other.chain.anchor == num_given - 1
+    assert other.shapes[other.chain.anchor] == [4]
+
+    def moved(place: Place) -> Place:
+        """As it is where nothing is outside. Operands there: x, the weights, what else is given, constants."""
+        buffer = place.buffer
+        if buffer < 0:
+            return Place(-buffer, place.offset)
+        return Place(0 if buffer == 0 else buffer + num_outside - (buffer > other.chain.anchor), place.offset)
+
+    launches = [tuple(map(moved, one.places)) for one in other.chain.launches]
+    assert launches == [one.places for one in call.chain.launches]
+
+
+def test_arrays_outside_are_for_chains_alone():
+    def program(anchor: jax.Array) -> jax.Array:
+        with chain.outside(bf16(4), anchor) as found:
+            return found + anchor
+
+    with pytest.raises(NotImplementedError, match="jaxinfer_outside"):
+        jax.jit(program).lower(bf16(4))
+
+
 def test_a_kernel_s_constants_lie_behind_each_other(call):
     """The layer's index, of every kernel that takes it."""
     buffer = len(call.shapes) - 1
@@ -275,10 +308,27 @@ class Program:
     values: _Values
     kernels: list[_Kernel]
     results: list[int]
-    num_arguments: int
+    outside: list[int | None]  # of each argument, which array outside it is, or None
+
+    @property
+    def num_arguments(self) -> int:
+        return len(self.outside)
+
+    @property
+    def first_result(self) -> int:
+        """The buffer behind arguments, anchor and constants."""
+        return self.outside.count(None) + self.is_anchored + 1
+
+    @property
+    def is_anchored(self) -> bool:
+        return any(index is not None for index in self.outside)
+
+    def place(self, argument: int) -> Place:
+        index = self.outside[argument]
+        return Place(self.outside[:argument].count(None) if index is None else -1 - index)
 
     def plan(self) -> _Plan:
-        return _placed(self.values, self.kernels, self.results, self.num_arguments)
+        return _placed(self.values, self.kernels, self.results, self.outside, is_anchored=self.is_anchored)
 
 
 @st.composite
@@ -287,7 +337,8 @@ def programs(draw: st.DrawFn) -> Program:
     sizes = st.sampled_from([4, 256, 300, 4096])
     values = _Values()
     known = [values.new(draw(sizes))[0] for _ in range(draw(st.integers(1, 3)))]
-    num_arguments = len(known)
+    arguments = known.copy()
+    outside = [draw(st.sampled_from([None, 5 * value])) for value in arguments]
     for byte in range(draw(st.integers(0, 2))):
         size = draw(sizes)
         known.append(values.new(size)[0])
@@ -300,8 +351,10 @@ def programs(draw: st.DrawFn) -> Program:
         made += changed
         known = list(dict.fromkeys([*known, *made]))
         kernels.append(_Kernel(b"", tuple(takes), tuple(made)))
-    written = st.sampled_from([value for value in known if value not in values.constants])
-    return Program(values, kernels, draw(st.lists(written, min_size=1, max_size=3, unique=True)), num_arguments)
+    never = {*values.constants, *(value for value in arguments if outside[value] is not None)}
+    written = [value for value in known if value not in never]
+    results = draw(st.lists(st.sampled_from(written), max_size=3, unique=True)) if written else []
+    return Program(values, kernels, results, outside)
 
 
 @dataclasses.dataclass
@@ -327,7 +380,7 @@ def replay(program: Program, plan: _Plan) -> tuple[Memory, dict[int, int]]:
     memory, sizes = Memory(), program.values.sizes
     written = dict.fromkeys(range(program.num_arguments + len(program.values.constants)), 0)
     for value in range(program.num_arguments):
-        memory.write(Place(value), sizes[value], (value, 0))
+        memory.write(program.place(value), sizes[value], (value, 0))
     for kernel, launch in zip(program.kernels, plan.chain.launches, strict=True):
         places = dict(zip((*kernel.takes, *kernel.makes), launch.places, strict=True))
         for value in kernel.takes:
@@ -350,16 +403,18 @@ def test_no_value_is_overwritten_before_it_was_read(program):
     plan = program.plan()
     memory, written = replay(program, plan)
     for i, value in enumerate(program.results):
-        place = Place(value if value < program.num_arguments else program.num_arguments + 1 + i)
+        is_argument = value < program.num_arguments
+        place = program.place(value) if is_argument else Place(program.first_result + i)
         assert memory.read(place, program.values.sizes[value]) == (value, written[value])
-        assert (plan.aliases.get(value) == i) == (value < program.num_arguments)
+        assert (i in plan.aliases.values()) == is_argument
+        assert not is_argument or plan.aliases[place.buffer] == i
 
 
 @settings(deadline=None)
 @given(programs())
 def test_places_are_aligned_and_inside_their_buffers(program):
     plan = program.plan()
-    constants, scratch = program.num_arguments, program.num_arguments + 1 + len(program.results)
+    constants, scratch = program.first_result - 1, program.first_result + len(program.results)
     for kernel, launch in zip(program.kernels, plan.chain.launches, strict=True):
         for value, place in zip((*kernel.takes, *kernel.makes), launch.places, strict=True):
             assert place.offset % ALIGNMENT == 0
@@ -373,4 +428,4 @@ def test_a_line_of_kernels_takes_two_places():
     for _ in range(10):
         kernels.append(_Kernel(b"", (last,), values.new(4096)[:1]))
         (last,) = kernels[-1].makes
-    assert Program(values, kernels, [last], 1).plan().scratch_bytes == 2 * 4096
+    assert Program(values, kernels, [last], [None]).plan().scratch_bytes == 2 * 4096

@@ -123,6 +123,20 @@ def test_kernels_run_in_order_on_the_places_of_their_arrays(gpu):
     np.testing.assert_array_equal(last, first + scratch)
 
 
+def test_arrays_outside_lie_where_their_anchor_says(gpu):
+    """One chain, called for one owner of arrays and for another."""
+    chain = Chain((b"sum",), (launch(0, 0, -1, -2, 2),), anchor=1)
+    for seed in (1, 900):
+        anchor, arrays = numbers(seed), [numbers(seed + 10), numbers(seed + 20)]
+        address = anchor.unsafe_buffer_pointer()
+        chain_calls.place(address, [array.unsafe_buffer_pointer() for array in arrays])
+        (out,) = call(chain, numbers(7), anchor, results=1)
+        np.testing.assert_array_equal(out, numbers(7) + sum(arrays))
+        chain_calls.place(address, ())
+        with pytest.raises(FAULTS, match="arrays must be placed"):
+            call(chain, numbers(7), anchor, results=1)
+
+
 def test_an_argument_is_updated_in_place(gpu):
     chain = Chain((b"sum",), (launch(0, 0, 1, 0), launch(0, 0, 1, 0)))
     (out,) = call(chain, numbers(1), numbers(70), results=1, aliases={0: 0})
