@@ -25,15 +25,20 @@ class Family:
     config_from_hf(raw) -> ModelConfig        parameters(config) -> tree of ParamSpec
     forward(config, params, tokens, positions, kv, attend, linears) -> (hidden, kv)
     unembed(config, params, hidden)
+    layers_stay: forward uses params.layers within linears.together alone, and params.final_norm is an array: then a
+    step whose layers are one chain is given none of them.
     """
 
     config_from_hf: Callable[[Mapping[str, Any]], ModelConfig]
     parameters: Callable[..., Any]
     forward: Callable[..., tuple[jax.Array, Any]]
     unembed: Callable[[ModelConfig, Any, jax.Array], jax.Array]
+    layers_stay: bool = False
 
 
-dense = Family(dense_model.config_from_hf, dense_model.parameters, dense_model.forward, dense_model.unembed)
+dense = Family(
+    dense_model.config_from_hf, dense_model.parameters, dense_model.forward, dense_model.unembed, layers_stay=True
+)
 
 MODELS: dict[str, Family] = {
     "LlamaForCausalLM": dense,

@@ -24,6 +24,7 @@ from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.models import dense
 from jaxinfer.models.config import DType
 from jaxinfer.models.parameters import ParamSpec
+from jaxinfer.models.registry import Family
 from jaxinfer.runtime import step
 from jaxinfer.runtime.backends import Backend
 from jaxinfer.runtime.buckets import Decode, decode_sizes, draw_sizes
@@ -226,13 +227,13 @@ def programs(
         options = _options(state, size.batch >= (CUBLAS_ROWS if ours else CUBLAS_XLA_ROWS))
         upload = array(size.batch, len(DecodeColumn))
         chained = step.is_chained(model, size.batch)
-        result.append(_step(size, function, params, state, upload, size.batch, options, chained))
+        result.append(_step(model.family, size, function, params, state, upload, size.batch, options, chained))
     for bucket in limits.extend_buckets:
         function = functools.partial(step.extend, model, bucket)
         options = _options(state, bucket.logits >= CUBLAS_ROWS or bucket.tokens >= CUBLAS_TOKENS)
         upload = array(ExtendLayout.of(bucket, limits.page_size).size)
         chained = step.is_chained(model, bucket)
-        result.append(_step(bucket, function, params, state, upload, bucket.rows, options, chained))
+        result.append(_step(model.family, bucket, function, params, state, upload, bucket.rows, options, chained))
     table, pages = state.page_table, (state.k, state.v)
     updates = array(PAGE_UPDATES, len(PageColumn))
     result.append(make(Helper.SET_PAGES, step.set_pages, (table, updates), (0,), table))
@@ -248,6 +249,7 @@ def programs(
 
 
 def _step(
+    family: Family,
     key: Key,
     function: Callable[..., Any],
     params: step.Params,
@@ -259,7 +261,7 @@ def _step(
 ) -> Program:
     """What it results in is said and not found out: tracing all steps takes ten seconds and more, at every start."""
     result = state, _upload(upload.sharding, rows)
-    given = step.without_layers(params) if chained else params
+    given = step.without_layers(family, params) if chained else params
     return Program(key, function, (given, state, upload), (1,), result, options, to_host=True, is_chained=chained)
 
 

@@ -70,8 +70,8 @@ class DeviceRunner:
         self._placed = contextlib.ExitStack()
         if backends.launches is Launches.CHAINED:
             chain_calls.register()
-            self._placed.enter_context(step.layers_placed(params))
-        self._params, self._without_layers = params, step.without_layers(params)
+            self._placed.enter_context(step.layers_placed(family, params))
+        self._params, self._without_layers = params, step.without_layers(family, params)
         self._device = device
         dtype = jax.tree.leaves(params)[0].dtype
         made = functools.partial(jax.jit, out_shardings=jax.sharding.SingleDeviceSharding(device))
@@ -407,8 +407,8 @@ class DeviceRunner:
             held.clear()
         with self._lock:
             self._delete_state()
+            self._placed.close()  # first: the next model's anchor may lie where this one's does
             self._params = self._without_layers = self._blank_page = ()
-            self._placed.close()
 
     def _dispatch(
         self, key: Key, upload: np.ndarray | jax.Array, pages: Sequence[step.Pages] = (), *, masked: bool = False

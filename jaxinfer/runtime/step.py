@@ -251,15 +251,15 @@ def is_chained(model: Model, step: int | ExtendBucket) -> bool:
     return _linears(model, step, model.backends.launches) in (CHAINED, CHAINED_BATCH)
 
 
-def without_layers(params: Any) -> Any:
-    """What a step whose layers are one chain is given of the parameters: of a family that names them so, the rest."""
-    return params.replace(layers=None) if _has_layers(params) else params
+def without_layers(family: Family, params: Any) -> Any:
+    """What a step whose layers are one chain is given of the parameters."""
+    return params.replace(layers=None) if family.layers_stay else params
 
 
 @contextlib.contextmanager
-def layers_placed(params: Any) -> Iterator[None]:
-    """Let chains find the layers of these parameters."""
-    if not _has_layers(params):
+def layers_placed(family: Family, params: Any) -> Iterator[None]:
+    """Let chains find the layers that they are not given."""
+    if not family.layers_stay:
         yield
         return
     anchor = params.final_norm.unsafe_buffer_pointer()
@@ -270,14 +270,10 @@ def layers_placed(params: Any) -> Iterator[None]:
         chain_calls.place(anchor, ())
 
 
-def _has_layers(params: Any) -> bool:
-    return hasattr(params, "layers") and hasattr(params, "final_norm")
-
-
 @contextlib.contextmanager
 def _whole(model: Model, params: Any) -> Iterator[Any]:
     """Parameters with their layers, which lie outside of the program if it is not given them."""
-    if not _has_layers(params) or params.layers is not None:
+    if not model.family.layers_stay or params.layers is not None:
         yield params
         return
     specs = model.family.parameters(model.config)

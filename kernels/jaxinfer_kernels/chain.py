@@ -178,23 +178,16 @@ class _Values:
 
 
 def _planned(closed: Any, leaves: Sequence[jax.Array]) -> tuple[_Plan, list[jax.Array]]:
-    """And the operands of the call, constants apart."""
+    """What the call is made of, and its operands, constants apart."""
     arrays, anchor = _outside.get()
     index_of = {id(array): i for i, array in enumerate(arrays)}
     everything = [*closed.consts, *leaves]
     indices = [index_of.get(id(one)) for one in everything]
     operands = [one for one, index in zip(everything, indices, strict=True) if index is None]
-    is_anchored = len(operands) < len(everything)
-    if is_anchored:
+    if len(operands) < len(everything):
         assert anchor is not None, "arrays come from outside with an anchor"
         operands.append(anchor)
-    return _plan(closed, indices, is_anchored=is_anchored), operands
-
-
-def _plan(closed: Any, indices: Sequence[int | None], *, is_anchored: bool = False) -> _Plan:
-    """indices: of each constant and argument, which array outside it is, or None."""
-    values, kernels, results = _read(closed.jaxpr)
-    return _placed(values, kernels, results, indices, is_anchored=is_anchored)
+    return _placed(*_read(closed.jaxpr), indices), operands
 
 
 def _read(jaxpr: Any) -> tuple[_Values, list[_Kernel], tuple[int, ...]]:
@@ -303,17 +296,15 @@ def _aval_bytes(aval: Any) -> int:
 
 
 def _placed(
-    values: _Values,
-    kernels: Sequence[_Kernel],
-    results: Sequence[int],
-    indices: Sequence[int | None],
-    *,
-    is_anchored: bool,
+    values: _Values, kernels: Sequence[_Kernel], results: Sequence[int], indices: Sequence[int | None]
 ) -> _Plan:
-    """Give every value a place: arguments and results where they are, constants together, the rest in the scratch."""
+    """Give every value a place: arguments and results where they are, constants together, the rest in the scratch.
+
+    indices: of each argument, which array outside it is, or None.
+    """
     numbers = itertools.count()
     places = {i: Place(next(numbers) if index is None else -1 - index) for i, index in enumerate(indices)}
-    anchor = next(numbers) if is_anchored else None
+    anchor = None if indices.count(None) == len(indices) else next(numbers)
     constants_buffer, first_result = next(numbers), next(numbers)
     scratch_buffer = first_result + len(results)
     aliases = {}

@@ -328,7 +328,7 @@ class Program:
         return Place(self.outside[:argument].count(None) if index is None else -1 - index)
 
     def plan(self) -> _Plan:
-        return _placed(self.values, self.kernels, self.results, self.outside, is_anchored=self.is_anchored)
+        return _placed(self.values, self.kernels, self.results, self.outside)
 
 
 @st.composite
