@@ -186,8 +186,19 @@ def _compile(program: Program, lowered: _Lowered, cache: ExecutableCache | None,
     if cache and _jax_cache.hits > hits_before:  # serialized once more it would lack its code: load, and not run
         logger.info("compile cache: %s was in JAX's own cache, and is not kept in ours", program.name)
     elif cache:
-        cache.store(program.digest(common), program.serialize(executable))
+        _store(cache, program, executable, common)
     return Built(program, executable, lowered[1] + time.perf_counter() - began, cached=False)
+
+
+def _store(cache: ExecutableCache, program: Program, executable: jax.stages.Compiled, common: str) -> None:
+    """Another model of this process may have had the same program, and have run it: JAX gives it out again then, and
+    XLA for CPUs does not serialize a sort that has run."""
+    try:
+        payload = program.serialize(executable)
+    except jax.errors.JaxRuntimeError as error:
+        logger.info("compile cache: %s is not kept, since XLA says: %s", program.name, error)
+        return
+    cache.store(program.digest(common), payload)
 
 
 def _begin(program: Program, loading: Future[Built | None], lower: _Lower) -> Built | _Lowered:

@@ -284,6 +284,19 @@ def test_a_program_that_warm_up_forgot_is_counted(cache: ExecutableCache, cold: 
     runner.close()
 
 
+@pytest.mark.slow
+def test_a_second_model_starts_cold_in_a_process_that_has_run_another(tmp_path: Path) -> None:
+    """Their samplers are one program, which has run by then, and XLA for CPUs does not serialize such a one."""
+    limits = dataclasses.replace(FEW, vocab_size=32_000)  # which is sorted in another way than few tokens
+    for layers in (1, 2):
+        model = dataclasses.replace(TINY, num_layers=layers, vocab_size=limits.vocab_size)
+        runner = make_runner(model, limits)
+        runner.warm_up(lambda *progress: None, ExecutableCache(tmp_path))
+        assert runner.facts().compiled == len(runner._programs)
+        assert generate(runner, PROMPT, 3, Sampling(temperature=1.0, seed=1))
+        runner.close()
+
+
 class Owner:
     def compile(self, factor: int) -> None:
         jax.jit(lambda x: x * factor)(jnp.zeros(12345))
