@@ -64,8 +64,9 @@ class NoDevice(DeviceRunner):
         self.limits = limits
         self._decode_ready = buckets.decode_sizes(limits.decode_buckets, limits.decode_contexts)
         self._extend_ready = limits.extend_buckets
+        self._by_token, self._max_read_again = set[ExtendBucket](), 0
         self.mask_table = MaskTable(limits.vocab_size, limits.max_num_seqs)
-        self._packed = Drawn()
+        self._drawn = Drawn()
         self.pack_s = 0.0
 
     def run(self, plan: Plan) -> PendingStep:
@@ -78,7 +79,7 @@ class NoDevice(DeviceRunner):
         return upload
 
     def _dispatch(self, key: Key, upload: np.ndarray) -> Drawn:
-        return self._tokens
+        return self._drawn
 
 
 class TimedEngine(Engine):

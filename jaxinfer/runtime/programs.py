@@ -24,7 +24,6 @@ from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.models import dense
 from jaxinfer.models.config import DType
 from jaxinfer.models.parameters import ParamSpec
-from jaxinfer.models.registry import Family
 from jaxinfer.runtime import step
 from jaxinfer.runtime.backends import Backend
 from jaxinfer.runtime.buckets import Decode, decode_sizes, draw_sizes
@@ -226,14 +225,12 @@ def programs(
         function = functools.partial(step.decode, model, size.context)
         options = _options(state, size.batch >= (CUBLAS_ROWS if ours else CUBLAS_XLA_ROWS))
         upload = array(size.batch, len(DecodeColumn))
-        chained = step.is_chained(model, size.batch)
-        result.append(_step(model.family, size, function, params, state, upload, size.batch, options, chained))
+        result.append(_step(model, size, function, params, state, upload, size.batch, options))
     for bucket in limits.extend_buckets:
         function = functools.partial(step.extend, model, bucket)
         options = _options(state, bucket.logits >= CUBLAS_ROWS or bucket.tokens >= CUBLAS_TOKENS)
         upload = array(ExtendLayout.of(bucket, limits.page_size).size)
-        chained = step.is_chained(model, bucket)
-        result.append(_step(model.family, bucket, function, params, state, upload, bucket.rows, options, chained))
+        result.append(_step(model, bucket, function, params, state, upload, bucket.rows, options))
     table, pages = state.page_table, (state.k, state.v)
     updates = array(PAGE_UPDATES, len(PageColumn))
     result.append(make(Helper.SET_PAGES, step.set_pages, (table, updates), (0,), table))
@@ -249,19 +246,19 @@ def programs(
 
 
 def _step(
-    family: Family,
-    key: Key,
+    model: step.Model,
+    key: Decode | ExtendBucket,
     function: Callable[..., Any],
     params: step.Params,
     state: DeviceState,
     upload: jax.ShapeDtypeStruct,
     rows: int,
     options: Options,
-    chained: bool,
 ) -> Program:
     """What it results in is said and not found out: tracing all steps takes ten seconds and more, at every start."""
     result = state, _upload(upload.sharding, rows)
-    given = step.without_layers(family, params) if chained else params
+    chained = step.is_chained(model, key if isinstance(key, ExtendBucket) else rows)
+    given = step.without_layers(model.family, params) if chained else params
     return Program(key, function, (given, state, upload), (1,), result, options, to_host=True, is_chained=chained)
 
 
