@@ -23,7 +23,13 @@ from shapes import SHAPES
 
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import family_for
-from jaxinfer_kernels import chain_calls, mosaic_batch_linear, mosaic_decode, mosaic_decode_plan
+from jaxinfer_kernels import (
+    chain_calls,
+    mosaic_batch_linear,
+    mosaic_batch_linear_plan,
+    mosaic_decode,
+    mosaic_decode_plan,
+)
 from jaxinfer_kernels.chain import chained
 
 LAYERS, PAGE, TRIES, CALLS = 28, 64, 3, 20
@@ -69,7 +75,7 @@ def product(
         "gate_up": (2 * mlp, d),
         "down": (d, mlp),
     }[op]
-    cut = dict(tuning=mosaic_batch_linear.Tuning(**tuning))
+    cut = dict(tuning=mosaic_batch_linear_plan.Tuning(**tuning))
 
     def layers(_: Arrays, rest: Arrays) -> Arrays:
         x, weights, residual = rest

@@ -220,9 +220,11 @@ def forward[Kv](
         for layer in range(config.num_layers):
             qkv = linears.norm_linear(x, layers.attention_norm, layers.qkv[layer], layer, eps=eps, bias=layers.qkv_bias)
             attended, kv = _attended(config, layers, layer, qkv, angles, kv, attend)
-            x = linears.linear_residual(attended.reshape(len(tokens), -1), layers.o[layer], x)
+            attended = attended.reshape(len(tokens), -1)
+            x = linears.linear_residual(attended, layers.o[layer], x, (layers.mlp_norm, layer))
             gated = linears.norm_gate_up(x, layers.mlp_norm, layers.gate_up[layer], layer, eps=eps)
-            x = linears.linear_residual(gated, layers.down[layer], x)
+            following = (layers.attention_norm, layer + 1) if layer + 1 < config.num_layers else None
+            x = linears.linear_residual(gated, layers.down[layer], x, following)
         return x, kv
 
     x, kv = linears.together(all_layers, params.embed[tokens], kv)  # [T, D]

@@ -11,7 +11,7 @@ from jaxinfer.errors import ConfigError
 from jaxinfer.models.config import ModelConfig
 from jaxinfer_kernels import (
     chain_calls,
-    mosaic_batch_linear,
+    mosaic_batch_linear_plan,
     mosaic_decode_plan,
     mosaic_extend,
     mosaic_gate_up,
@@ -108,4 +108,4 @@ def linears_supported(model: ModelConfig, dtype: jnp.dtype) -> bool:
     qkv = attended + 2 * model.num_kv_heads * model.head_dim
     mlp = ((2 * f, d), (d, f))
     few = (mosaic_linear_plan.supported(MOSAIC_LINEAR_ROWS, *shape, dtype) for shape in ((qkv, d), (d, attended), *mlp))
-    return all(few) and all(mosaic_batch_linear.supported(MOSAIC_BATCH_ROWS, *shape, dtype) for shape in mlp)
+    return all(few) and all(mosaic_batch_linear_plan.supported(MOSAIC_BATCH_ROWS, *shape, dtype) for shape in mlp)

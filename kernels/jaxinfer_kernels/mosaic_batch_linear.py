@@ -1,19 +1,22 @@
 """Linear layers of up to 256 rows for Hopper (Mosaic GPU), with what comes after them: bias, residual or gate.
 
+A norm between two of them takes no kernel: the first stores its rows times the norm's scales as well, and of each tile
+every row's sum of squares; the second multiplies its sums by one over the root mean square, which is the same for all
+that a row is multiplied with.
+
 A tile is all rows by some columns of the result, so that every weight is read once and the tiles are as many as the
 multiprocessors. One warpgroup copies blocks of activations and weights through a ring, each other one multiplies 64
 rows. Where the columns are few, CTAs that share a tile's inner dimension form a cluster and add up through distributed
-shared memory, each some columns, in a fixed order. Where the rows are many, a tile is two CTAs, each of which has half
+shared memory, each some rows, in a fixed order. Where the rows are many, a tile is two CTAs, each of which has half
 of the rows and fetches half of the weights for both. Gate and up of a tile have accumulators of the same layout, so
 that they meet in registers.
 Bound by memory: it must read `N * K * itemsize` bytes of weights; that is our bar. What keeps it above: each tile reads
 all activations again, from the L2.
 """
 
-import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,122 +24,42 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from jaxinfer_kernels.mosaic_decode_plan import (
-    COMPILER_PARAMS,
-    CTAS_WANTED,
-    F32,
-    I32,
-    Ref,
-    Smem,
-    begin_early,
-    meet,
-    named,
-    round_up,
-    store,
-)
-from jaxinfer_kernels.mosaic_linear_plan import RESIDENT, operand, padded
+from jaxinfer_kernels.mosaic_batch_linear_plan import BLOCK, DEFAULT, ROWS, Plan, Tuning, plan_launch
+from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, F32, I32, Ref, Smem, begin_early, meet, named, store
+from jaxinfer_kernels.mosaic_linear_plan import operand, padded
 
-ROWS = 64  # of one warpgroup, the wgmma's M
-MAX_ROWS = 256
-HALVED_ROWS = 192  # and more are shared by two CTAs
-BLOCK = 64  # of the inner dimension, in one step
-MAX_COLUMNS = 256  # the wgmma's N
-MAX_STAGES = 8
-ROOM, AT_ONCE = RESIDENT[1]  # bytes of shared memory, and how many clusters of 1 to 8 CTAs run at once
-REGISTERS = {
-    1: 232,
-    2: 232,
-    3: 152,
-    4: 104,
-}  # of each warpgroup that multiplies, by their number, of the block's at launch
+# Registers of each warpgroup that multiplies, by their number, of the block's at launch.
+REGISTERS = {1: 232, 2: 232, 3: 152, 4: 104}
 
 
-@dataclasses.dataclass(frozen=True)
-class Tuning:
-    """How the work is cut; 0: as the shapes suggest. Results differ between tunings in rounding only."""
+class Scaled(NamedTuple):
+    """Rows x whose RMS norm is begun; the product of `scaled` ends it."""
 
-    columns: int = 0  # of a tile, of gate and of up each: a multiple of 8
-    splits: int = 0  # CTAs of a cluster that share the inner dimension: 1 to 8, dividing columns / 8
-    halves: int = 0  # CTAs of a cluster that share the rows, and fetch weights for each other: 1 or 2
-    stages: int = 0  # blocks in flight
-    pdl: bool = True  # start fetching weights while the kernel before this one still runs
+    rows: jax.Array  # [T, N], x as it is
+    scaled: jax.Array  # [T, N], x times the norm's scales, rounded
+    squares: jax.Array  # f32[halves, warpgroups, ROWS, parts]: rows as CTAs share them, over a tile's columns each
 
 
-DEFAULT = Tuning()
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """Static facts of one launch."""
-
-    rows: int  # a multiple of 8
-    depth: int
-    out: int  # columns of the result
-    dtype: jnp.dtype
-    columns: int
-    splits: int
-    halves: int
-    stages: int
-    after: Literal["bias", "residual", "silu"] | None
-    pdl: bool
-    interpret: plgpu.InterpretGPUParams | None
-
-    @property
-    def sides(self) -> int:
-        """Products of a tile."""
-        return 2 if self.after == "silu" else 1
-
-    @property
-    def tile_rows(self) -> int:
-        """Of one CTA. Halves of an odd number of eights have eight rows in common, and the same results for them."""
-        return round_up(self.rows // self.halves, 8)
-
-    @property
-    def warpgroups(self) -> int:
-        """That multiply."""
-        return -(-self.tile_rows // ROWS)
-
-    @property
-    def tiles(self) -> int:
-        return -(-self.out // self.columns)
-
-    @property
-    def width(self) -> int:
-        """Columns of a tile that one CTA finishes."""
-        return self.columns // self.splits
-
-    @property
-    def most_stages(self) -> int:
-        """Blocks that fit the shared memory beside what else is there at the same time."""
-        rows, item = self.warpgroups * ROWS, 2
-        out, partial = rows * self.width * item, rows * self.columns * 4 if self.splits > 1 else 0
-        early, late = (out, partial) if self.after == "residual" else (0, out + partial)
-        if early + late > ROOM:
-            return 0
-        return min((ROOM - early) // ((rows + self.sides * self.columns) * BLOCK * item), MAX_STAGES)
-
-    def parts(self) -> Iterator[tuple[int, int]]:
-        """Each warpgroup and how many rows it has."""
-        return ((i, min(ROWS, self.tile_rows - i * ROWS)) for i in range(self.warpgroups))
-
-
-@functools.partial(jax.jit, static_argnames=("tuning", "interpret"))
+@functools.partial(jax.jit, static_argnames=("eps", "tuning", "interpret"))
 def linear_bias(
-    x: jax.Array,
+    x: jax.Array | Scaled,
     w: jax.Array,
     layer: jax.Array,
     *,
     bias: jax.Array | None = None,
+    eps: float | None = None,
     tuning: Tuning = DEFAULT,
     interpret: plgpu.InterpretGPUParams | None = None,
 ) -> jax.Array:
     """x @ w.T + bias, the product summed in f32 and rounded before the bias.
 
-      x: [T, K].    w: [N, K].    layer: i32[], of bias.    bias: [L, N].
+      x: [T, K].    w: [N, K].    layer: i32[], of bias.    bias: [L, N].    eps: of x's norm, if x is Scaled.
     Returns [T, N].
     """
-    plan = plan_launch(x, w, None if bias is None else "bias", tuning, interpret)
-    return _launch(plan)(padded(x), w, *([] if bias is None else [layer.reshape(1), bias]))[: len(x)]
+    x, begun = _parted(x)
+    plan = plan_launch(x, w, None if bias is None else "bias", tuning, interpret, eps=eps if begun else None)
+    added = {} if bias is None else dict(layer=layer.reshape(1), bias=bias)
+    return _launch(plan, dict(x=padded(x), w=w, **begun, **added))[0][: len(x)]
 
 
 @functools.partial(jax.jit, static_argnames=("tuning", "interpret"))
@@ -145,103 +68,80 @@ def linear_residual(
     w: jax.Array,
     residual: jax.Array,
     *,
+    norm: jax.Array | None = None,
+    layer: jax.Array | None = None,
     tuning: Tuning = DEFAULT,
     interpret: plgpu.InterpretGPUParams | None = None,
-) -> jax.Array:
+) -> jax.Array | Scaled:
     """residual + x @ w.T, the product summed in f32 and rounded before it is added.
 
       x: [T, K].    w: [N, K].    residual: [T, N].
-    Returns [T, N].
+      norm: [L, N], the scales of the norm to begin, where `begins_norm` says that it can.    layer: i32[], of norm.
+    Returns [T, N], Scaled with a norm.
     """
-    plan = plan_launch(x, w, "residual", tuning, interpret)
-    return _launch(plan)(padded(x), w, padded(residual))[: len(x)]
+    plan = plan_launch(x, w, "residual", tuning, interpret, begins_norm=norm is not None)
+    begun = {} if norm is None else dict(layer=layer.reshape(1), norm=norm)
+    rows, *more = _launch(plan, dict(x=padded(x), w=w, residual=padded(residual), **begun))
+    if not more:
+        return rows[: len(x)]
+    scaled, squares = more
+    return Scaled(rows[: len(x)], scaled[: len(x)], squares)
 
 
-@functools.partial(jax.jit, static_argnames=("tuning", "interpret"))
+@functools.partial(jax.jit, static_argnames=("eps", "tuning", "interpret"))
 def gate_up(
-    x: jax.Array, w: jax.Array, *, tuning: Tuning = DEFAULT, interpret: plgpu.InterpretGPUParams | None = None
+    x: jax.Array | Scaled,
+    w: jax.Array,
+    *,
+    eps: float | None = None,
+    tuning: Tuning = DEFAULT,
+    interpret: plgpu.InterpretGPUParams | None = None,
 ) -> jax.Array:
     """silu(gate) * up of x @ w.T, in f32 of the rounded products, then rounded.
 
-      x: [T, K].    w: [2F, K], the rows of gate, then of up.
+      x: [T, K].    w: [2F, K], the rows of gate, then of up.    eps: of x's norm, if x is Scaled.
     Returns [T, F].
     """
-    plan = plan_launch(x, w, "silu", tuning, interpret)
-    return _launch(plan)(padded(x), w)[: len(x)]
+    x, begun = _parted(x)
+    plan = plan_launch(x, w, "silu", tuning, interpret, eps=eps if begun else None)
+    return _launch(plan, dict(x=padded(x), w=w, **begun))[0][: len(x)]
 
 
-def supported(rows: int, out_features: int, in_features: int, dtype: jnp.dtype) -> bool:
-    """Whether these kernels can run w [out_features, in_features] on that many rows; else use linear.linear."""
-    return (
-        dtype in (jnp.bfloat16, jnp.float16)
-        and rows <= MAX_ROWS
-        and in_features % BLOCK == 0
-        and out_features % 16 == 0
-        and out_features >= ROWS
-    )
+def _parted(x: jax.Array | Scaled) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """What is multiplied, and what else there is of it."""
+    return (x.scaled, dict(squares=x.squares)) if isinstance(x, Scaled) else (x, {})
 
 
-def plan_launch(
-    x: jax.Array,
-    w: jax.Array,
-    after: Literal["bias", "residual", "silu"] | None,
-    tuning: Tuning,
-    interpret: plgpu.InterpretGPUParams | None,
-) -> Plan:
-    """Raises ValueError for shapes and tunings that cannot run."""
-    fits = x.ndim == w.ndim == 2 and x.shape[1] == w.shape[1] and x.dtype == w.dtype
-    if not fits or not supported(x.shape[0], *w.shape, x.dtype):
-        raise ValueError(
-            f"the Mosaic batch linears need x [T, K] with T <= {MAX_ROWS} and w [N, K], both bf16 or f16, with "
-            f"N % 16 == 0, N >= {ROWS} and K % {BLOCK} == 0, got {x.aval} and {w.aval}; use linear.linear"
-        )
-    (out, depth), rows = w.shape, round_up(x.shape[0], 8)
-    out //= 2 if after == "silu" else 1  # columns of the result
-    halves = tuning.halves or (2 if rows > HALVED_ROWS else 1)
-    columns, splits = _cut(out, after == "silu", halves, tuning)
-    pdl = tuning.pdl and interpret is None  # interpret mode knows no early launch
-    plan = Plan(rows, depth, out, x.dtype, columns, splits, halves, tuning.stages, after, pdl, interpret)
-    plan = dataclasses.replace(plan, stages=tuning.stages or plan.most_stages)
-    if columns % (8 * splits) or columns % (8 * halves) or columns > out or not 2 <= plan.stages <= plan.most_stages:
-        raise ValueError(
-            "columns must be a multiple of 8 * splits and of 8 * halves and at most the result's, and two blocks and "
-            f"more fit the shared memory, got w {w.aval} and {tuning}; use the default tuning"
-        )
-    return plan
-
-
-def _cut(out: int, gated: bool, halves: int, tuning: Tuning) -> tuple[int, int]:
-    """Columns of a tile, and splits. Tiles are as many as multiprocessors, or have 64 columns if there is no gate."""
-    rounds = -(-out * halves // (CTAS_WANTED * MAX_COLUMNS))
-    all_at_once = round_up(-(-out * halves // (CTAS_WANTED * rounds)), 8 * halves)
-    columns = tuning.columns or (all_at_once if gated else max(all_at_once, 64))
-    tiles = -(-out // columns)
-    fitting = (n for n in (4, 2) if not gated and tiles <= AT_ONCE[n * halves - 1])
-    return columns, tuning.splits or next(fitting, 1)
-
-
-def _launch(plan: Plan) -> Callable[..., jax.Array]:
+def _launch(plan: Plan, operands: dict[str, jax.Array]) -> Sequence[jax.Array]:
+    """The result, and of one whose norm is begun what Scaled has of it."""
+    begun = operands.get("squares")
+    assert (begun is None) == (plan.eps is None), "a norm that is begun is ended, with eps"
+    assert begun is None or begun.shape[:2] == plan.squares[:2], "rows are shared alike by the two products of a norm"
     warpgroups, dtype = plan.warpgroups, plan.dtype
     free = dict(num_arrivals=warpgroups, num_barriers=plan.stages)
     ring = dict(
         x=operand((plan.stages, warpgroups, ROWS, BLOCK), dtype),
         w=operand((plan.stages, plan.sides, plan.columns, BLOCK), dtype),
     )
-    late = dict(out=plgpu.SMEM((warpgroups, ROWS, plan.width), dtype))
+    result = plgpu.SMEM((warpgroups, plan.finished, plan.columns), dtype)
+    late = dict(scaled=result) if plan.begins_norm else {}
     smem = dict(
         ready=plgpu.Barrier(num_arrivals=warpgroups + plan.sides, num_barriers=plan.stages),
         free=plgpu.ClusterBarrier(collective_axes=("half",), **free) if plan.halves > 1 else plgpu.Barrier(**free),
         done=plgpu.Barrier(num_arrivals=warpgroups),
     )
     if plan.after == "residual":  # which is fetched to where the result will be
-        smem |= dict(out=late.pop("out"), added=plgpu.Barrier(num_arrivals=warpgroups))
+        smem |= dict(out=result, added=plgpu.Barrier(num_arrivals=warpgroups))
+    else:
+        late |= dict(out=result)
     if plan.splits > 1:
         late |= dict(partial=plgpu.SMEM((warpgroups, ROWS, plan.columns), F32))
         smem |= dict(peers=plgpu.ClusterBarrier(collective_axes=("split",), num_arrivals=warpgroups))
     smem |= dict(shared=plgpu.RefUnion(ring, late))
-    return plgpu.kernel(
-        named(f"batch_linear_{plan.after}", functools.partial(_kernel, plan)),
-        out_type=jax.ShapeDtypeStruct((plan.rows, plan.out), dtype),
+    out = jax.ShapeDtypeStruct((plan.rows, plan.out), dtype)
+    kernel = plgpu.kernel(
+        named(f"batch_linear_{plan.after}", functools.partial(_kernel, plan, tuple(operands))),
+        out_type=(out, out, jax.ShapeDtypeStruct(plan.squares, F32)) if plan.begins_norm else (out,),
         scratch_types=smem,
         grid=(plan.tiles,),
         grid_names=("tile",),
@@ -252,12 +152,14 @@ def _launch(plan: Plan) -> Callable[..., jax.Array]:
         interpret=plan.interpret,
         compiler_params=COMPILER_PARAMS,
     )
+    return kernel(*operands.values())
 
 
-def _kernel(plan: Plan, x_ref: Ref, w_ref: Ref, *rest: Ref, **smem: Ref) -> None:
-    """x [T, K], w [N, K], then residual [T, N] or layer i32[1] and bias [L, N], out [T, columns of the result]."""
-    *added, out_ref = rest
-    residual, bias = (added if plan.after == name else [] for name in ("residual", "bias"))
+def _kernel(plan: Plan, operands: Sequence[str], *refs: Ref, **smem: Ref) -> None:
+    """Operands as the functions above name them, layer as i32[1]; then out [T, columns], and scaled and squares of a
+    norm that is begun."""
+    names = *operands, "out", *(("scaled", "new_squares") if plan.begins_norm else ())
+    ref = dict(zip(names, refs, strict=True))
     ring, late = smem.pop("shared")
     smem |= ring | late
     tile, split, half, warpgroup = (lax.axis_index(name) for name in ("tile", "split", "half", "warpgroup"))
@@ -265,23 +167,22 @@ def _kernel(plan: Plan, x_ref: Ref, w_ref: Ref, *rest: Ref, **smem: Ref) -> None
     share = -(-plan.depth // BLOCK // plan.splits)  # blocks of a CTA
     first = split * share
     count = jnp.minimum(share, plan.depth // BLOCK - first)
-    finished = pl.ds(start + split * plan.width, plan.width)  # what this CTA stores
+    columns = pl.ds(start, plan.columns)
     first_row = half * (plan.rows - plan.tile_rows)
 
     @pl.when(warpgroup == plan.warpgroups)
     def _():
         if not plan.interpret:
             plgpu.set_max_registers(40, action="decrease")
-        copy_w = functools.partial(_copy_weights, plan, smem, w_ref, start, first)
-        copy_x = functools.partial(_copy_activations, plan, smem, x_ref, first_row, first)
+        copy_w = functools.partial(_copy_weights, plan, smem, ref["w"], start, first)
+        copy_x = functools.partial(_copy_activations, plan, smem, ref["x"], first_row, first)
         at_once = jnp.minimum(count, plan.stages)
         lax.fori_loop(0, at_once, lambda i, _: copy_w(i), None)
         if plan.pdl:
             begin_early()
-        for ref in residual:
-            for i, rows in plan.parts():
-                place = smem["out"].at[i, pl.ds(0, rows)]
-                plgpu.copy_gmem_to_smem(ref.at[pl.ds(first_row + i * ROWS, rows), finished], place, smem["added"])
+        if plan.after == "residual":
+            for i, rows, source in _finished_rows(plan, ref["residual"].at[:, columns], first_row, split):
+                plgpu.copy_gmem_to_smem(source, smem["out"].at[i, pl.ds(0, rows)], smem["added"])
         lax.fori_loop(0, at_once, lambda i, _: copy_x(i), None)
 
         def refill(i: jax.Array, _: None) -> None:  # once the warpgroups are done with what the stage held
@@ -295,19 +196,34 @@ def _kernel(plan: Plan, x_ref: Ref, w_ref: Ref, *rest: Ref, **smem: Ref) -> None
     def _():
         if not plan.interpret:
             plgpu.set_max_registers(REGISTERS[plan.warpgroups], action="increase")
+        if plan.eps is not None:
+            if plan.pdl:
+                begin_early()  # each thread sees what the kernel before this one wrote once it has waited itself
+            # Asked for now, added up when they are needed: they come while the first products are computed.
+            squares = ref["squares"].at[half, warpgroup]
+            squares = plgpu.load(squares, layout=plgpu.Layout.WGMMA, optimized=False)
         sums = _products(plan, smem, warpgroup, count)
         meet(smem["done"])  # what follows is where the ring was
+        if plan.eps is not None:
+            scale = lax.rsqrt(squares.sum(axis=1) * F32(1 / plan.depth) + F32(plan.eps))
+            sums = [total * lax.broadcast_in_dim(scale, total.shape, [0]) for total in sums]
         if plan.splits > 1:
             sums = [_sum_of_peers(plan, smem, warpgroup, split, sums[0])]
-        y = _finished(plan, smem, warpgroup, [total.astype(plan.dtype) for total in sums], bias, finished)
-        store(smem["out"].at[warpgroup], y)
+        y = _finished(plan, smem, warpgroup, [total.astype(plan.dtype) for total in sums], ref, columns)
+        made = dict(out=y)
+        if plan.begins_norm:
+            made |= dict(scaled=y * _of_columns(plan, ref["norm"].at[ref["layer"][0], columns]))
+            rows = pl.ds(plan.first_finished(warpgroup, split), plan.finished)
+            _store_squares(plan, ref["new_squares"].at[half, warpgroup, rows], tile, y.astype(F32))
+        for name, value in made.items():
+            store(smem[name].at[warpgroup], value)
         plgpu.commit_smem()
-        for i, rows in plan.parts():
+        for name in made:
+            for i, rows, place in _finished_rows(plan, ref[name].at[:, columns], first_row, split):
 
-            @pl.when(warpgroup == i)
-            def _(i=i, rows=rows):
-                place = out_ref.at[pl.ds(first_row + i * ROWS, rows), finished]
-                plgpu.copy_smem_to_gmem(smem["out"].at[i, pl.ds(0, rows)], place)
+                @pl.when(warpgroup == i)
+                def _(i=i, rows=rows, place=place, name=name):
+                    plgpu.copy_smem_to_gmem(smem[name].at[i, pl.ds(0, rows)], place)
 
         plgpu.wait_smem_to_gmem(0)
         if plan.splits > 1:
@@ -357,29 +273,52 @@ def _products(plan: Plan, smem: Smem, warpgroup: jax.Array, count: jax.Array) ->
 
 
 def _sum_of_peers(plan: Plan, smem: Smem, warpgroup: jax.Array, split: jax.Array, mine: jax.Array) -> jax.Array:
-    """This CTA's columns, f32[ROWS, width], of the sum over the cluster, in the CTAs' order."""
+    """What this CTA finishes, f32[finished, columns], of the sum over the cluster, in the CTAs' order."""
     store(smem["partial"].at[warpgroup], mine)
     meet(smem["peers"])
+    rows = pl.ds(plan.first_finished(warpgroup, split), plan.finished)
 
     def share(peer: int) -> jax.Array:
         ref = plgpu.cluster_ref(smem["partial"], {"split": I32(peer)})
-        ref = ref.at[warpgroup, :, pl.ds(split * plan.width, plan.width)]
-        return plgpu.load(ref, layout=plgpu.Layout.WGMMA, optimized=False)
+        return plgpu.load(ref.at[warpgroup, rows], layout=plan.layout, optimized=False)
 
     return functools.reduce(jnp.add, [share(i) for i in range(plan.splits)])
 
 
+def _finished_rows(plan: Plan, array: Ref, first_row: jax.Array, split: jax.Array) -> Iterator[tuple[int, int, Ref]]:
+    """Each warpgroup, how many of its rows this CTA finishes, and where they are in an array [T, columns]."""
+    for i, rows in plan.parts():
+        rows = min(rows, plan.finished)
+        yield i, rows, array.at[pl.ds(first_row + i * ROWS + plan.first_finished(I32(i), split), rows)]
+
+
+def _of_columns(plan: Plan, values: Ref) -> jax.Array:
+    """values [columns], for every row that is finished."""
+    row = plgpu.load(values, layout=plan.layout.reduce(0), optimized=False)
+    rows = lax.broadcast_in_dim(row, (plan.finished, plan.columns), [1])
+    return plgpu.layout_cast(rows, plan.layout)
+
+
+def _store_squares(plan: Plan, squares: Ref, tile: jax.Array, y: jax.Array) -> None:
+    """Of y f32[finished, columns] each row's sum of squares, to its part of squares f32[finished, parts]."""
+    total = (y * y).sum(axis=1)
+    store(squares.at[:, tile], total)
+    for part in range(plan.tiles, plan.squares[-1]):
+
+        @pl.when(tile == 0)
+        def _(part=part):
+            store(squares.at[:, part], total * F32(0))
+
+
 def _finished(
-    plan: Plan, smem: Smem, warpgroup: jax.Array, products: list[jax.Array], bias: Sequence[Ref], columns: object
+    plan: Plan, smem: Smem, warpgroup: jax.Array, products: list[jax.Array], ref: Smem, columns: object
 ) -> jax.Array:
     if plan.after == "silu":
         gate, up = (product.astype(F32) for product in products)
         return (gate / (F32(1) + jnp.exp(-gate)) * up).astype(plan.dtype)
     if plan.after == "bias":
-        layer_ref, bias_ref = bias
-        added = plgpu.load(bias_ref.at[layer_ref[0], columns], layout=plgpu.Layout.WGMMA.reduce(0), optimized=False)
-        return products[0] + lax.broadcast_in_dim(added, products[0].shape, [1])
+        return products[0] + _of_columns(plan, ref["bias"].at[ref["layer"][0], columns])
     if plan.after is None:
         return products[0]
     plgpu.barrier_wait(smem["added"])
-    return products[0] + plgpu.load(smem["out"].at[warpgroup], layout=plgpu.Layout.WGMMA, optimized=False)
+    return products[0] + plgpu.load(smem["out"].at[warpgroup], layout=plan.layout, optimized=False)

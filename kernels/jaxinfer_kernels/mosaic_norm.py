@@ -1,4 +1,6 @@
-"""RMS norm of a decode step's rows for Hopper (Mosaic GPU): what stands between two kernels of a chain.
+"""RMS norm of a decode step's rows for Hopper (Mosaic GPU), within a chain: the first, and those of f16.
+
+Others are begun and ended by the products around them (mosaic_batch_linear).
 
 Zhang and Sennrich, 2019 (arXiv:1910.07467). A CTA has eight rows, each spread over half a warp, so that sums stay
 inside it. Bound by latency: at 128 rows it moves less than a megabyte.

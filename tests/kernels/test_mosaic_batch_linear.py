@@ -8,12 +8,14 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jaxinfer_kernels import mosaic_batch_linear
-from jaxinfer_kernels.mosaic_batch_linear import Tuning, supported
-from tests.kernels.linears import LAYER, MODELS, QUICK_FIRST, arguments, check, check_beside_xla, error, reference
+from jaxinfer_kernels.mosaic_batch_linear import Scaled
+from jaxinfer_kernels.mosaic_batch_linear_plan import Tuning, begins_norm, supported
+from tests.kernels.linears import EPS, LAYER, MODELS, QUICK_FIRST, arguments, check, check_beside_xla, error, reference
 
 OPS = ["gate_up", "linear_residual", "linear", "linear_bias"]  # linear: linear_bias without a bias
 
@@ -79,6 +81,54 @@ def test_padding_reaches_only_padding(op):
     assert error(out[:9], reference(op, named)[:9]) < 8e-3
 
 
+BEHIND = ["gate_up", "linear", "linear_bias"]  # ops that a norm may precede
+
+
+def behind_a_norm(op: str, rows: int, out: int, width: int, depth: int) -> tuple[dict[str, jax.Array], ...]:
+    """Arguments of linear_residual with the norm that it begins, and those of the op behind it but for x."""
+    residual = arguments("linear_residual", rows, width, depth)
+    residual["residual"] *= jnp.exp2(jnp.arange(rows) % 7 - 3)[:, None].astype(jnp.bfloat16)  # rows of different sizes
+    named = arguments(op, rows, out, width)
+    named["norm"] = arguments("norm_linear", 1, 8, width)["norm"]
+    del named["x"]
+    return residual, named
+
+
+def run_behind_a_norm(
+    op: str, residual: dict[str, jax.Array], named: dict[str, jax.Array], **settings: object
+) -> tuple[Scaled, jax.Array]:
+    norm = dict(norm=named["norm"], layer=jnp.int32(LAYER))
+    begun = mosaic_batch_linear.linear_residual(**residual, **norm, **settings)
+    rest = {name: value for name, value in named.items() if name != "norm"}
+    return begun, function(op, eps=EPS, **settings)(begun, **rest)
+
+
+@pytest.mark.parametrize("op", BEHIND)
+@pytest.mark.parametrize(("rows", "depth"), [(19, 128), (8, 256)])
+def test_a_product_ends_the_norm_that_the_one_before_it_began(op, rows, depth):
+    residual, named = behind_a_norm(op, rows, 256, 512, depth)
+    tuning = Tuning(columns=64, splits=1)  # eight sums of squares for each row
+    interpret = plgpu.InterpretGPUParams(detect_races=True)
+    begun, out = run_behind_a_norm(op, residual, named, tuning=tuning, interpret=interpret)
+    check("linear_residual", residual, begun.rows)
+    check_beside_xla(op, named | {"x": begun.rows}, out)
+
+
+def test_a_norm_that_is_begun_is_kept_from_dividing_by_zero():
+    residual, named = behind_a_norm("linear", 8, 256, 512, 128)
+    residual = {name: value if name == "w" else value.at[3].set(0) for name, value in residual.items()}
+    tuning = Tuning(columns=64, splits=1)
+    _, out = run_behind_a_norm("linear", residual, named, tuning=tuning, interpret=plgpu.InterpretGPUParams())
+    assert not out[3].any()
+    assert np.isfinite(np.asarray(out, np.float32)).all()
+
+
+def test_no_norm_is_begun_where_columns_would_count_twice_or_f16_overflow():
+    assert begins_norm(128, 1536, jnp.bfloat16)
+    assert not begins_norm(128, 1552, jnp.bfloat16)
+    assert not begins_norm(128, 1536, jnp.float16)
+
+
 def layers(model: str) -> list[tuple[str, int, int]]:
     """Op, out, depth."""
     width, qkv, heads, mlp = MODELS[model]
@@ -96,6 +146,17 @@ def layers(model: str) -> list[tuple[str, int, int]]:
 def test_lowers_for_hopper(model, rows):
     for op, out, depth in layers(model):
         assert lowered(op, rows, out, depth).count("mosaic_gpu_v2") == 1
+
+
+@pytest.mark.parametrize("rows", [24, 128, 256])
+@pytest.mark.parametrize("model", QUICK_FIRST)
+def test_a_norm_between_products_lowers_for_hopper_without_a_kernel_of_its_own(model, rows):
+    width, _, heads, _ = MODELS[model]
+    for op, out, _ in (layers(model)[0], layers(model)[2]):
+        named = jax.eval_shape(functools.partial(behind_a_norm, op, rows, out, width, heads))
+        lowered = jax.jit(functools.partial(run_behind_a_norm, op)).trace(*named).lower(lowering_platforms=("cuda",))
+        assert begins_norm(rows, width, jnp.bfloat16)
+        assert lowered.as_text().count("mosaic_gpu_v2") == 2
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -126,3 +187,17 @@ def test_is_as_near_to_float32_as_xla_is(model, rows):
     for op, out, depth in layers(model):
         named = arguments(op, rows, out, depth)
         check_beside_xla(op, named, run(op, named))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("model", "rows"),
+    [*(("Qwen2.5-1.5B", rows) for rows in (19, 64, 128, 192, 200, 256)), *((model, 128) for model in MODELS)],
+)
+def test_a_norm_between_products_is_as_near_to_float32_as_xla_is(model, rows):
+    width, _, heads, _ = MODELS[model]
+    for op, out, _ in (layers(model)[0], layers(model)[2]):
+        residual, named = behind_a_norm(op, rows, out, width, heads)
+        begun, got = run_behind_a_norm(op, residual, named)
+        check_beside_xla("linear_residual", residual, begun.rows)
+        check_beside_xla(op, named | {"x": begun.rows}, got)

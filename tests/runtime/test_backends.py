@@ -305,7 +305,7 @@ INTERPRETED = Linears(
     lambda x, norm, w, layer, **rest: mosaic_linear.norm_linear(
         x, norm, w, jnp.int32(layer), **rest, interpret=INTERPRET
     ),
-    functools.partial(mosaic_linear.linear_residual, interpret=INTERPRET),
+    lambda x, w, residual, then: mosaic_linear.linear_residual(x, w, residual, interpret=INTERPRET),
     lambda x, norm, w, layer, **rest: mosaic_linear.norm_gate_up(
         x, norm, w, jnp.int32(layer), **rest, interpret=INTERPRET
     ),
