@@ -10,8 +10,8 @@ rows. Where the columns are few, CTAs that share a tile's inner dimension form a
 shared memory, each some rows, in a fixed order. Where the rows are many, a tile is two CTAs, each of which has half
 of the rows and fetches half of the weights for both. Gate and up of a tile have accumulators of the same layout, so
 that they meet in registers.
-Bound by memory: it must read `N * K * itemsize` bytes of weights; that is our bar. What keeps it above: each tile reads
-all activations again, from the L2.
+Bound by memory: it must read `N * K * itemsize` bytes of weights; that is our bar. Each tile reads all activations
+again, from the L2, but CTAs that fetched them for each other were no faster (journal, 2026-11-26).
 """
 
 import functools
@@ -301,13 +301,12 @@ def _of_columns(plan: Plan, values: Ref) -> jax.Array:
 
 def _store_squares(plan: Plan, squares: Ref, tile: jax.Array, y: jax.Array) -> None:
     """Of y f32[finished, columns] each row's sum of squares, to its part of squares f32[finished, parts]."""
-    total = (y * y).sum(axis=1)
-    store(squares.at[:, tile], total)
+    store(squares.at[:, tile], (y * y).sum(axis=1))
     for part in range(plan.tiles, plan.squares[-1]):
 
         @pl.when(tile == 0)
         def _(part=part):
-            store(squares.at[:, part], total * F32(0))
+            store(squares.at[:, part], plgpu.layout_cast(jnp.zeros(plan.finished, F32), plan.layout.reduce(1)))
 
 
 def _finished(
