@@ -81,9 +81,6 @@ def test_padding_reaches_only_padding(op):
     assert error(out[:9], reference(op, named)[:9]) < 8e-3
 
 
-BEHIND = ["gate_up", "linear", "linear_bias"]  # ops that a norm may precede
-
-
 def behind_a_norm(op: str, rows: int, out: int, width: int, depth: int) -> tuple[dict[str, jax.Array], ...]:
     """Arguments of linear_residual with the norm that it begins, and those of the op behind it but for x."""
     residual = arguments("linear_residual", rows, width, depth)
@@ -103,8 +100,8 @@ def run_behind_a_norm(
     return begun, function(op, eps=EPS, **settings)(begun, **rest)
 
 
-@pytest.mark.parametrize("op", BEHIND)
-@pytest.mark.parametrize(("rows", "width"), [(19, 512), (8, 320)])  # eight sums of squares for each row, or five
+# Eight sums of squares for each row, or five.
+@pytest.mark.parametrize(("op", "rows", "width"), [("gate_up", 19, 512), ("linear_bias", 8, 320)])
 def test_a_product_ends_the_norm_that_the_one_before_it_began(op, rows, width):
     residual, named = behind_a_norm(op, rows, 256, width, 128)
     tuning = Tuning(columns=64, splits=1)
