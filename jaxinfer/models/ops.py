@@ -62,17 +62,17 @@ def _batch_gate_up(x: jax.Array, norm: jax.Array, w: jax.Array, layer: int, *, e
     return mosaic_batch_linear.gate_up(linear.rms_norm(x, norm[layer], eps), w)
 
 
-def _normed(x: jax.Array | Scaled, norm: jax.Array, layer: int, eps: float) -> jax.Array | Scaled:
+def _normed(x: jax.Array | Scaled, norm: jax.Array, layer: int, eps: float, *, pdl: bool = True) -> jax.Array | Scaled:
     """Rows for a product of mosaic_batch_linear: with their norm, or with it begun, which the product ends."""
     if isinstance(x, Scaled):
         return x
-    return mosaic_norm.rms_norm(x, norm, jnp.int32(layer), eps=eps, pdl=layer > 0)  # see _norm_linear
+    return mosaic_norm.rms_norm(x, norm, jnp.int32(layer), eps=eps, pdl=pdl)
 
 
 def _batch_norm_linear(
     x: jax.Array | Scaled, norm: jax.Array, w: jax.Array, layer: int, *, eps: float, bias: jax.Array | None
 ) -> jax.Array:
-    normed = _normed(x, norm, layer, eps)
+    normed = _normed(x, norm, layer, eps, pdl=layer > 0)  # see _norm_linear
     return mosaic_batch_linear.linear_bias(normed, w, jnp.int32(layer), bias=bias, eps=eps)
 
 
