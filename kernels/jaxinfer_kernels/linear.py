@@ -19,12 +19,17 @@ def linear(x: jax.Array, w: jax.Array, *, out_dtype: DTypeLike | None = None) ->
       x: [T, K].    w: [N, K], of x's dtype.    out_dtype: x's dtype unless given.
     Returns [T, N]. In float32 on a CPU each row's bits are the same whatever T is.
     """
-    if x.ndim != 2 or w.ndim != 2 or x.shape[1] != w.shape[1] or x.dtype != w.dtype:
+    if not fit(x, w):
         raise ValueError(f"linear needs x [T, K] and w [N, K] of one dtype, got {x.aval} and {w.aval}")
     dtype = out_dtype or x.dtype
     # A GPU's libraries round their sums in place; rounding a float32 result would be a kernel of its own.
     rounded = functools.partial(_dot, out_dtype=dtype)
     return jax.lax.platform_dependent(x, w, cpu=lambda x, w: _cpu(x, w).astype(dtype), default=rounded)
+
+
+def fit(x: jax.Array, w: jax.Array) -> bool:
+    """Whether they are x [T, K] and w [N, K] of one dtype."""
+    return x.ndim == w.ndim == 2 and x.shape[1] == w.shape[1] and x.dtype == w.dtype
 
 
 def norm_linear(

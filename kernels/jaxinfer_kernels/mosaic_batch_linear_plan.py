@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from jaxinfer_kernels import linear
 from jaxinfer_kernels.mosaic_decode_plan import CTAS_WANTED, Layout, round_up
 from jaxinfer_kernels.mosaic_linear_plan import RESIDENT, row_layout
 
@@ -134,8 +135,7 @@ def plan_launch(
     **norm: float | bool | None,
 ) -> Plan:
     """Raises ValueError for shapes and tunings that cannot run."""
-    fits = x.ndim == w.ndim == 2 and x.shape[1] == w.shape[1] and x.dtype == w.dtype
-    if not fits or not supported(x.shape[0], *w.shape, x.dtype):
+    if not linear.fit(x, w) or not supported(x.shape[0], *w.shape, x.dtype):
         raise ValueError(
             f"the Mosaic batch linears need x [T, K] with T <= {MAX_ROWS} and w [N, K], both bf16 or f16, with "
             f"N % 16 == 0, N >= {ROWS} and K % {BLOCK} == 0, got {x.aval} and {w.aval}; use linear.linear"

@@ -17,6 +17,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from jaxinfer_kernels import linear
 from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, CTAS_WANTED, F32, I32, Ref, Smem, named, store
 from jaxinfer_kernels.mosaic_linear_plan import operand
 
@@ -94,8 +95,7 @@ def gate_up(
       x: [T, K], T a multiple of 128.    w: [2F, K], the rows of gate, then of up.
     Returns [T, F].
     """
-    fits = x.ndim == w.ndim == 2 and x.shape[1] == w.shape[1] and x.dtype == w.dtype
-    if not fits or not supported(len(x), *w.shape, x.dtype):
+    if not linear.fit(x, w) or not supported(len(x), *w.shape, x.dtype):
         raise ValueError(
             f"the Mosaic gate_up needs x [T, K] and w [2F, K], both bf16 or f16, T a multiple of {TILE_ROWS}, F of "
             f"{COLUMNS} and K of {BLOCK}, got {x.aval} and {w.aval}; use linear.norm_gate_up"

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.typing import DTypeLike
 
+from jaxinfer_kernels import linear
 from jaxinfer_kernels.mosaic_decode_plan import Layout, round_up
 
 ROWS = 64  # of a tile of weights, the wgmma's M
@@ -94,8 +95,7 @@ def plan_launch(
     **neighbours: object,
 ) -> Plan:
     """Raises ValueError for shapes and tunings that cannot run."""
-    fits = x.ndim == w.ndim == 2 and x.shape[1] == w.shape[1] and x.dtype == w.dtype
-    if not fits or not supported(x.shape[0], *w.shape, x.dtype):
+    if not linear.fit(x, w) or not supported(x.shape[0], *w.shape, x.dtype):
         raise ValueError(
             f"the Mosaic linear layers need x [T, K] with T <= {MAX_COLUMNS} and w [N, K], both bf16 or f16, with "
             f"N % {ROWS} == 0 and K % {DEFAULT.block} == 0, got {x.aval} and {w.aval}; use linear.linear"
