@@ -12,7 +12,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jaxinfer.bench import machine
+from jaxinfer.bench.program import free_port
 from jaxinfer.bench.report import Report, Table, Value
 
 SERVE = [sys.executable, "-c", "from jaxinfer.cli import main; main()", "serve"]
@@ -87,13 +87,6 @@ def wait(process: "subprocess.Popen[bytes]", port: int, method: str, path: str, 
             connection.close()
         time.sleep(PAUSE_S)
     raise SystemExit(f"error: {path} must answer 200 within {LIMIT_S} s, it did not; see the server's log above")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ class Connection(asyncio.Protocol):
             self.close()
         self._reply = None
         if not reply.error and reply.status != 200:
-            reply.error = f"HTTP {reply.status}: {reply.body[:200].decode(errors='replace')}"
+            reply.error = f"HTTP {reply.status}: {sentence_of(reply.body)}"
         return reply
 
     def close(self) -> None:
@@ -126,6 +126,22 @@ class Connection(asyncio.Protocol):
         if self._reply is not None and not self._done.done():
             self._reply.error = error
             self._done.set_result(None)
+
+
+class _Refusal(msgspec.Struct):
+    message: str
+
+
+class _Refused(msgspec.Struct):
+    error: _Refusal
+
+
+def sentence_of(body: bytes) -> str:
+    """What a server says of a request that it does not answer: OpenAI's error.message, or else the body itself."""
+    try:
+        return msgspec.json.decode(body, type=_Refused).error.message[:400]
+    except msgspec.DecodeError:
+        return body[:200].decode(errors="replace")
 
 
 class _Details(msgspec.Struct):

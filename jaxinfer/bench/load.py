@@ -1,5 +1,7 @@
 """A load: which requests there are, when they may start, what their prompts are. Data made from a seed. No jax."""
 
+from typing import Any
+
 import msgspec
 
 from jaxinfer.bench.http_client import Target
@@ -23,7 +25,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     concurrency: requests at once, 0 for no limit.    rate: requests per second on average, 0 for as fast as allowed.
     shared_tokens: the first tokens of each prompt are one of `prefixes` beginnings.    interrupt_tokens: of one more
-    prompt, sent interrupt_after_s after the start and counted apart; 0 for none.    stop: strings of every request.
+    prompt, sent interrupt_after_s after the start and counted apart; 0 for none.
+    fields: of requests' bodies, beside or instead of `temperature: 0`; request i has those at i modulo their number.
     asks: each request by itself; then rate, input_tokens and output_tokens are of warm-up requests alone.
     """
 
@@ -41,7 +44,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     interrupt_tokens: int = 0
     interrupt_after_s: float = 0.0
-    stop: tuple[str, ...] = ()
+    fields: tuple[dict[str, Any], ...] = ()
     asks: tuple[Ask, ...] = ()
     ignore_eos: bool = True
 
@@ -68,10 +71,12 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         """The JSON of request `index`; -1, -2, ... are warm-up requests, which no other request shares more with."""
         ask = self.asks[index] if self.asks and index >= 0 else self._ask()
         shared = self._ids(0, index % self.prefixes, ask.shared_tokens)
-        return self._json(shared + self._ids(1, index + 2**20, ask.input_tokens - len(shared)), ask.output_tokens)
+        prompt = shared + self._ids(1, index + 2**20, ask.input_tokens - len(shared))
+        fields = self.fields[index % len(self.fields)] if self.fields else {}
+        return self._json(prompt, ask.output_tokens, fields)
 
     def interruption(self) -> bytes:
-        return self._json(self._ids(2, 0, self.interrupt_tokens), 1)
+        return self._json(self._ids(2, 0, self.interrupt_tokens), 1, {})
 
     def _ask(self) -> Ask:
         return Ask(0.0, self.input_tokens, self.output_tokens, self.shared_tokens)
@@ -80,10 +85,10 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         """The lengths take part in the seed, so that no two loads of one seed share beginnings."""
         return Prompts(self.vocab_size, (self.seed, self.input_tokens, self.requests, kind, index)).one(length)
 
-    def _json(self, prompt: list[int], num_tokens: int) -> bytes:
+    def _json(self, prompt: list[int], num_tokens: int, fields: dict[str, Any]) -> bytes:
         body = {"model": self.model, "prompt": prompt, "max_tokens": num_tokens, "temperature": 0}
         body |= {"ignore_eos": True} if self.ignore_eos else {}
-        body |= {"stop": self.stop} if self.stop else {}
+        body |= fields
         return msgspec.json.encode(body | {"stream": True, "stream_options": {"include_usage": True}})
 
 

@@ -1,10 +1,12 @@
 """A server that costs next to nothing, to learn what a client can read: `python -m jaxinfer.bench.mock_server`.
 
 Every stream gets one pre-rendered frame a round, in rounds over all open streams as fast as they go, each frame in a
-write of its own as a real server sends it. Says its port on a line, ends with its standard input. No jax.
+write of its own as a real server sends it, and with logprobs where the request asks for some. Says its port on a line,
+ends with its standard input. No jax.
 """
 
 import asyncio
+import functools
 import sys
 from typing import cast
 
@@ -15,6 +17,7 @@ import uvloop
 
 class _Body(msgspec.Struct):
     max_tokens: int
+    logprobs: int | None = None
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -29,7 +32,14 @@ def frame(**fields: object) -> bytes:
     return b"data: " + msgspec.json.encode(common | fields) + b"\n\n"
 
 
-TOKEN = chunk(frame(choices=[{"index": 0, "text": " word", "logprobs": None, "finish_reason": None}]))
+@functools.cache
+def token(num_logprobs: int | None) -> bytes:
+    """The frame of a token with so many of the most likely ones; None: without logprobs."""
+    logprobs = None
+    if num_logprobs is not None:
+        top = {f" word{rank}": -1.25 - rank for rank in range(num_logprobs)}
+        logprobs = {"text_offset": [100], "token_logprobs": [-1.25], "tokens": [" word0"], "top_logprobs": [top]}
+    return chunk(frame(choices=[{"index": 0, "text": " word", "logprobs": logprobs, "finish_reason": None}]))
 
 
 def last(num_tokens: int) -> bytes:
@@ -58,7 +68,8 @@ class Stream(asyncio.Protocol):
         self._body += body
 
     def on_message_complete(self) -> None:
-        self.num_tokens = msgspec.json.decode(self._body, type=_Body).max_tokens
+        body = msgspec.json.decode(self._body, type=_Body)
+        self.num_tokens, self.token = body.max_tokens, token(body.logprobs)
         self._body = b""
         self.transport.write(HEAD)
         self._open[self] = self.num_tokens
@@ -79,7 +90,7 @@ async def serve() -> None:
             await asyncio.wait((waking, ended), return_when=asyncio.FIRST_COMPLETED)
             waking.cancel()
         for stream, remaining in list(open_streams.items()):
-            stream.transport.write(TOKEN)
+            stream.transport.write(stream.token)
             if remaining > 1:
                 open_streams[stream] = remaining - 1
             else:

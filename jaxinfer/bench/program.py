@@ -1,21 +1,27 @@
-"""`jaxinfer serve` as a program beside this one, with given settings, to be measured over a socket. No jax."""
+"""A server as a program beside this one, ours with given settings or anybody's, measured over a socket. No jax."""
 
 import contextlib
 import dataclasses
-import re
+import os
+import signal
+import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from jaxinfer import children
 from jaxinfer.bench.http_client import Target
+from jaxinfer.bench.serve import ask_once
 from jaxinfer.config import SETTINGS, EngineConfig
 from jaxinfer.errors import EngineError
 
 CALL = "from jaxinfer.cli import main; main()"
 PATIENCE_S = 3600.0  # a large model may be downloaded and compiled first
+END_S = 60.0  # from SIGTERM to SIGKILL
+POLL_S = 0.1
+PORT = "{port}"
 OURS = "JAXINFER_"
 
 
@@ -37,17 +43,62 @@ def serving(config: EngineConfig, *flags: str) -> Iterator[Program]:
 
     Raises EngineError with its last line when it cannot serve.
     """
-    command = children.python("-c", CALL, "serve", "--port", "0", *flags)
+    command = children.python("-c", CALL, "serve", "--port", PORT, *flags)
     environment = without_ours() | settings_of(config)
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "log"
-        with log.open("wb") as stderr, subprocess.Popen(command, stderr=stderr, env=environment) as process:
-            try:
-                began = time.monotonic()
-                url = _ready(process, log)
-                yield Program(url, time.monotonic() - began)
-            finally:
-                process.terminate()
+    with tempfile.TemporaryDirectory() as folder, started(command, environment, Path(folder) / "log") as program:
+        yield program
+
+
+@contextlib.contextmanager
+def started(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[Program]:
+    """A server that a command starts, from when it is ready; ended afterwards.
+
+    command: with {port} where it names its port.    log: the file for all that it prints.
+    Raises EngineError with its last line when it cannot serve.
+    """
+    port = free_port()
+    words = [word.replace(PORT, str(port)) for word in command]
+    began_s = time.monotonic()
+    with log.open("wb") as output, contextlib.ExitStack() as stack:
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=dict(environment),
+            start_new_session=True,  # its children are of its process group, which `end` may have to kill
+        )
+        stack.callback(end, process)
+        target = Target(f"http://127.0.0.1:{port}")
+        while not is_ready(target):
+            if process.poll() is not None or time.monotonic() > began_s + PATIENCE_S:
+                last = log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
+                raise EngineError(f"the server of this benchmark must become ready, its last line was: {last}")
+            time.sleep(POLL_S)
+        yield Program(target.base, time.monotonic() - began_s)
+
+
+def is_ready(target: Target) -> bool:
+    """Whether a server's /health says so, or its /v1/models where there is no /health."""
+    health = ask_once(target, "GET", "/health")
+    return not (ask_once(target, "GET", "/v1/models") if health.status == 404 else health).error
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """Ask a server of a session of its own to end; kill it and its children if it does not."""
+    process.terminate()
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def without_ours() -> dict[str, str]:
@@ -64,16 +115,3 @@ def settings_of(config: EngineConfig) -> dict[str, str]:
             text = ",".join(value) if isinstance(value, tuple) else str(value)
             given[f"{OURS}{name.upper()}"] = text.lower() if isinstance(value, bool) else text
     return given
-
-
-def _ready(process: "subprocess.Popen[bytes]", log: Path) -> str:
-    """Its address, once everything is compiled."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        said = log.read_text(encoding="utf-8", errors="replace")
-        if "try it" in said and (match := re.search(r"listen +(http://[^\s:]+:\d+)", said)):
-            return match[1]
-        if process.poll() is not None or time.monotonic() > deadline:
-            last = said.strip().rpartition("\n")[2]
-            raise EngineError(f"the server of this benchmark must become ready, its last line was: {last}")
-        time.sleep(0.05)

@@ -36,7 +36,7 @@ def run(**params: Any) -> int:
         seed=secrets.randbits(31) if params["seed"] is None else params["seed"],
         interrupt_tokens=params["interrupt_tokens"],
         interrupt_after_s=params["interrupt_after_s"],
-        stop=params["stop"],
+        fields=({"stop": params["stop"]},) if params["stop"] else (),
     )
     goals = serve.Goals(params["ttft_limit_ms"], params["itl_limit_ms"])
     return publish(

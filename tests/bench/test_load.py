@@ -26,10 +26,14 @@ def test_no_two_prompts_begin_alike_unless_they_are_to():
     assert prompt(LOAD, 3) == prompt(LOAD, 3)
 
 
-def test_stop_strings_are_sent_when_there_are_some():
-    with_stop = msgspec.structs.replace(LOAD, stop=("a", "b"))
+def test_fields_take_turns_over_the_requests():
+    load = msgspec.structs.replace(LOAD, fields=({"stop": ["a"]}, {"temperature": 0.7, "top_k": 5}))
+    bodies = [msgspec.json.decode(load.body(index)) for index in (-2, -1, 0, 1, 2)]
+    assert [body["temperature"] for body in bodies] == [0, 0.7, 0, 0.7, 0]
+    assert [body.get("top_k") for body in bodies] == [None, 5, None, 5, None]
+    assert [body.get("stop") for body in bodies] == [["a"], None, ["a"], None, ["a"]]
     assert "stop" not in msgspec.json.decode(LOAD.body(0))
-    assert msgspec.json.decode(with_stop.body(0))["stop"] == ["a", "b"]
+    assert prompt(load, 0) == prompt(LOAD, 0)
 
 
 def test_shared_beginnings_are_shared_and_the_rest_is_not():

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from jaxinfer.bench import serve
-from jaxinfer.bench.http_client import Outcome, Reply, read_stream
+from jaxinfer.bench import mock_server, serve
+from jaxinfer.bench.http_client import Outcome, Reply, read_stream, sentence_of
 from jaxinfer.bench.load import Load
 from jaxinfer.bench.serve import Goals
 from jaxinfer.errors import EngineError
@@ -58,6 +58,28 @@ def test_a_stream_says_the_same_however_it_was_cut(size):
 )
 def test_a_broken_stream_is_an_error_with_its_reason(body, error):
     assert read_stream(Reply(0.0, 200, [(1.0, body)])).error.startswith(error)
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b'{"error": {"message": "no such \\"id\\"", "code": 1}}', 'no such "id"'),
+        (b'{"detail": "Not Found"}', '{"detail": "Not Found"}'),
+        (b"<h1>502</h1>\xff", "<h1>502</h1>\ufffd"),
+        (b"x" * 300, "x" * 200),
+    ],
+)
+def test_a_refusal_is_the_server_s_sentence_or_else_its_body(body, sentence):
+    assert sentence_of(body) == sentence
+
+
+@pytest.mark.parametrize("count", [None, 0, 20])
+def test_a_mock_server_s_token_has_the_logprobs_that_were_asked_for(count):
+    chunk = mock_server.token(count)
+    size, frame = chunk.split(b"\r\n", 1)
+    assert int(size, 16) == len(frame) - 2
+    (choice,) = json.loads(frame.removeprefix(b"data: "))["choices"]
+    assert (choice["logprobs"] and len(choice["logprobs"]["top_logprobs"][0])) == count
 
 
 def test_a_server_without_usage_is_counted_by_pieces():
