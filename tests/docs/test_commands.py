@@ -28,6 +28,7 @@ NOT_RUN = {
     "make soak": "an hour: tests/soak/test_soak.py runs two minutes of it",
     "make site": "tests/docs/test_site.py builds it",
     "benchmarks/h200.sh 1.5b": "it needs an H200",
+    "python benchmarks/beside.py": "it needs vLLM: tests/bench/test_beside.py runs it with two servers of ours",
     "docker build": DOCKER,
     "docker run": DOCKER,
 }
