@@ -27,7 +27,7 @@ import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -43,7 +43,7 @@ from jaxinfer.bench.program import PORT, started
 from jaxinfer.bench.report import Report
 from jaxinfer.bench.serve import ask, ask_once, client_rate, drive, first_model, label
 from jaxinfer.cli.bench_serve import base_of, key_of
-from jaxinfer.errors import ConfigError, JaxInferError
+from jaxinfer.errors import ConfigError, EngineError, JaxInferError
 
 SHAPES = "1:128:128:8,1:1024:128:8,8:512:128:32,64:512:256:256,256:128:128:1024,1:4096+32:1:6"
 SHAPE = re.compile(r"(\d+):(?:(\d+)\+)?(\d+):(\d+):(\d+)")
@@ -101,6 +101,8 @@ def main() -> None:
         report, turns = run(options)
     except JaxInferError as error:
         raise SystemExit(f"error: {error}") from error
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
     print(report.as_markdown(), end="")
     if options.json is not None:
         options.json.write_text(dataclasses.replace(report, tables=[*report.tables, every(turns)]).as_json())
@@ -108,32 +110,32 @@ def main() -> None:
 
 
 def run(options: argparse.Namespace) -> tuple[Report, list[Turn]]:
-    """Load all servers in turns. Raises ConfigError, and EngineError when one does not start."""
+    """Load all servers and describe them. Raises ConfigError, and EngineError when the first one does not start."""
     servers = servers_of(options.server, options.fact, key_of(options.api_key_env))
     shapes = [load_of(text, options.vocab_size) for text in options.shapes.split(",")]
     variants = variants_of(options.variants)
     if options.json is not None and not options.json.absolute().parent.is_dir():
         raise ConfigError(f"--json must name a file in a folder that exists, got {options.json}; make the folder")
-    average, turns, seen = os.getloadavg()[0], list[Turn](), list[tuple[Server, Running]]()
-    seeds = itertools.count(options.seed * 10**6)
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        logs = options.logs or Path(folder)
-        logs.mkdir(parents=True, exist_ok=True)
-        lasting = [server for server in servers if options.keep_running or is_url(server.what)]
-        kept = {server.name: stack.enter_context(running(server, logs)) for server in lasting}
-        for number in range(1, options.rounds + 1):
-            for server in servers:
-                there = kept.get(server.name)
-                with contextlib.nullcontext(there) if there else running(server, logs) as found:
-                    seen.append((server, found))
-                    turns += take_turn(Turn(number, server.name), found, shapes, variants, options.processes, seeds)
+    average, seen, early, checked = os.getloadavg()[0], list[tuple[Server, Running, Turn]](), "", None
+    try:
+        with contextlib.closing(take_turns(servers, shapes, variants, options)) as coming:
+            for one in coming:
+                seen.append(one)
+        turns = [turn for *_, turn in seen]
         checked = check(shapes, turns, options.processes) if options.check_client else None
-    facts = [(server.name, conditions(server, [one for whose, one in seen if whose == server])) for server in servers]
+    except (EngineError, KeyboardInterrupt) as error:  # what was measured is worth something
+        if not seen:
+            raise
+        early, turns = str(error) or "interrupted", [turn for *_, turn in seen]
+    facts = [("ended early", early)] if early else []
+    facts += [
+        (server.name, conditions(server, [found for one, found, _ in seen if one == server])) for server in servers
+    ]
     facts += [*machine.facts(), ("load average", f"{average:.2f} before, {os.getloadavg()[0]:.2f} after")]
     facts += [("client", f"{options.processes} processes, httptools over uvloop; ids below {options.vocab_size}")]
-    facts += [("rounds", f"{options.rounds}, seed {options.seed}")]
+    facts += [("rounds", f"{turns[-1].number} of {options.rounds}, seed {options.seed}")]
     tables = [rates([server.name for server in servers], turns, checked), times(turns)]
-    holds = checked is None or all(times_ >= CLIENT_TIMES for times_ in checked.values())
+    holds = not early and (checked is None or all(times_ >= CLIENT_TIMES for times_ in checked.values()))
     return Report("benchmarks/beside.py", facts, tables, NOTES, holds), turns
 
 
@@ -233,27 +235,35 @@ def version_of(target: Target) -> str:
         return "unknown, its /version says something else"
 
 
-def take_turn(
-    about: Turn,
-    found: Running,
-    shapes: Sequence[Load],
-    variants: Sequence[str],
-    processes: int,
-    seeds: Iterator[int],
-) -> list[Turn]:
-    """Each shape in each way of sampling. about: round and server.    seeds: of prompts that nobody has seen."""
-    turns = []
-    for shape, variant in itertools.product(shapes, variants):
-        whom = {"url": found.target.base, "key": found.target.key, "model": found.model}
-        load = msgspec.structs.replace(shape, fields=tuple(fields_of(variant)), seed=next(seeds), **whom)
-        one = dataclasses.replace(about, shape=label(shape), variant=variant)
-        if shape.shared_tokens or one.case not in found.warm:  # what is shared is another prefix each time
-            asyncio.run(warm_up(load))
-            found.warm.add(one.case)
-        turns.append(summary(one, drive(shares(load, processes)).outcomes, shape.output_tokens))
-        rate = turns[-1].said or f"{turns[-1].rate:,.0f} tok/s"
-        print(f"round {one.number}, {one.server}, {', '.join(one.case)}: {rate}", file=sys.stderr, flush=True)
-    return turns
+def take_turns(
+    servers: Sequence[Server], shapes: Sequence[Load], variants: Sequence[str], options: argparse.Namespace
+) -> Generator[tuple[Server, Running, Turn]]:
+    """All servers in turns, in each round. Raises EngineError when one does not start."""
+    seeds = itertools.count(options.seed * 10**6)
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        logs = options.logs or Path(folder)
+        logs.mkdir(parents=True, exist_ok=True)
+        lasting = [server for server in servers if options.keep_running or is_url(server.what)]
+        kept = {server.name: stack.enter_context(running(server, logs)) for server in lasting}
+        for number, server in itertools.product(range(1, options.rounds + 1), servers):
+            there = kept.get(server.name)
+            with contextlib.nullcontext(there) if there else running(server, logs) as found:
+                for shape, variant in itertools.product(shapes, variants):
+                    load = msgspec.structs.replace(shape, fields=tuple(fields_of(variant)), seed=next(seeds))
+                    about = Turn(number, server.name, label(shape), variant)
+                    yield server, found, take_turn(about, found, load, options.processes)
+
+
+def take_turn(about: Turn, found: Running, load: Load, processes: int) -> Turn:
+    """One load of a server that answers, after a warm-up if it has not had one like it."""
+    load = msgspec.structs.replace(load, url=found.target.base, key=found.target.key, model=found.model)
+    if load.shared_tokens or about.case not in found.warm:  # what is shared is another prefix each time
+        asyncio.run(warm_up(load))
+        found.warm.add(about.case)
+    turn = summary(about, drive(shares(load, processes)).outcomes, load.output_tokens)
+    rate = turn.said or f"{turn.rate:,.0f} tok/s"
+    print(f"round {turn.number}, {turn.server}, {', '.join(turn.case)}: {rate}", file=sys.stderr, flush=True)
+    return turn
 
 
 async def warm_up(load: Load) -> list[Reply]:

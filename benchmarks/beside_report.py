@@ -90,6 +90,8 @@ def times(turns: Sequence[Turn]) -> Table:
     cases, servers = (dict.fromkeys(column) for column in zip(*((one.case, one.server) for one in turns), strict=True))
     for case, server in itertools.product(cases, servers):
         some = [one for one in turns if (one.case, one.server) == (case, server)]
+        if not some:  # of a run that ended early
+            continue
         columns = ((one.first_ms, one.first_p99_ms, one.per_token_ms, one.cached_tokens) for one in some)
         medians = [median(value for value in column if value is not None) for column in zip(*columns, strict=True)]
         counts = sum(one.errors for one in some), sum(one.short for one in some)

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from jaxinfer import children
 from jaxinfer.bench.http_client import Target
@@ -22,6 +23,7 @@ PATIENCE_S = 3600.0  # a large model may be downloaded and compiled first
 END_S = 60.0  # from SIGTERM to SIGKILL
 POLL_S = 0.1
 PORT = "{port}"
+LAW = "the server of this benchmark must become ready"
 OURS = "JAXINFER_"
 
 
@@ -56,26 +58,28 @@ def started(command: Sequence[str], environment: Mapping[str, str], log: Path) -
     command: with {port} where it names its port.    log: the file for all that it prints.
     Raises EngineError with its last line when it cannot serve.
     """
-    port = free_port()
-    words = [word.replace(PORT, str(port)) for word in command]
-    began_s = time.monotonic()
+    port, began_s = free_port(), time.monotonic()
     with log.open("wb") as output, contextlib.ExitStack() as stack:
-        process = subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env=dict(environment),
-            start_new_session=True,  # its children are of its process group, which `end` may have to kill
-        )
+        process = popen([word.replace(PORT, str(port)) for word in command], environment, output)
         stack.callback(end, process)
         target = Target(f"http://127.0.0.1:{port}")
         while not is_ready(target):
             if process.poll() is not None or time.monotonic() > began_s + PATIENCE_S:
                 last = log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
-                raise EngineError(f"the server of this benchmark must become ready, its last line was: {last}")
+                raise EngineError(f"{LAW}, its last line was: {last}")
             time.sleep(POLL_S)
         yield Program(target.base, time.monotonic() - began_s)
+
+
+def popen(command: Sequence[str], environment: Mapping[str, str], output: IO[bytes]) -> "subprocess.Popen[bytes]":
+    """A server in a session of its own, so that `end` finds its children. Raises EngineError."""
+    none = subprocess.DEVNULL
+    try:
+        return subprocess.Popen(
+            command, stdin=none, stdout=output, stderr=output, env=dict(environment), start_new_session=True
+        )
+    except OSError as error:
+        raise EngineError(f"{LAW}, {command[0]} could not be started: {error.strerror}") from error
 
 
 def is_ready(target: Target) -> bool:

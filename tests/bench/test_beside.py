@@ -111,6 +111,15 @@ def test_rates_are_compared_in_their_round_and_their_turn(said):
     assert {refused["a tok/s"], refused["a of greedy"], refused["a / b"], refused["client / fastest"]} == {None}
 
 
+def test_a_run_that_ended_early_has_the_rows_that_it_came_to(said):
+    found = [said.Turn(1, "a", "1:1:1:1", variant, 2.0) for variant in ("greedy", "seed")]
+    found.append(said.Turn(1, "b", "1:1:1:1", "greedy", 1.0))
+    rows = rows_of(said.rates(["a", "b", "c"], found, None))
+    assert [row["a / b"] for row in rows.values()] == [2, None]
+    assert [row["c tok/s"] for row in rows.values()] == [None, None]
+    assert list(rows_of(said.times(found))) == [f"1:1:1:1, {case}" for case in ("greedy, a", "greedy, b", "seed, a")]
+
+
 def test_each_server_has_its_times_beside_the_other_s(said):
     found = [
         said.Turn(number, server, "1:1:1:1", "greedy", 1.0, first_ms=10.0 * number, errors=number)

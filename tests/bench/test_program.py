@@ -37,3 +37,9 @@ def test_a_server_that_ends_is_an_error_with_its_last_line(tmp_path):
         started(command, os.environ, tmp_path / "log"),
     ):
         raise AssertionError("it is never ready")
+
+
+def test_a_program_that_is_not_there_is_an_error_of_the_same_kind(tmp_path):
+    fact = "must become ready, nosuchprogram could not be started: No such file or directory"
+    with pytest.raises(EngineError, match=fact), started(["nosuchprogram"], os.environ, tmp_path / "log"):
+        raise AssertionError("it never runs")
