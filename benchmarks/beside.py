@@ -31,7 +31,7 @@ from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
-from beside_report import BASE, Case, Turn, every, rates, summary, times
+from beside_report import BASE, Case, Measurement, every, rates, summary, times
 from sampling_variants import NAMES, fields_of
 
 from jaxinfer.bench import machine
@@ -57,7 +57,7 @@ NOTES = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Server:
+class ServerSpec:
     """what: a URL without /v1, or a command with {port} in it.    fact: what else is known of it, "" for nothing."""
 
     name: str
@@ -67,10 +67,10 @@ class Server:
 
 
 @dataclasses.dataclass(frozen=True)
-class Running:
+class LiveServer:
     """A server that answers. ready_s: how long it took to start, None if it ran before.
 
-    warm: the shapes and variants that it has been asked for, as Turn names them.
+    warm: the shapes and variants that it has been asked for, as Measurement names them.
     """
 
     target: Target
@@ -89,54 +89,56 @@ def main() -> None:
     parser.add_argument("--rounds", type=count, default=3)
     parser.add_argument("--processes", type=count, default=4, help="of the client")
     parser.add_argument("--vocab-size", type=count, default=32000, help="ids of prompts are below this")
-    parser.add_argument("--seed", type=int, default=secrets.randbits(31), help="of the prompts; a new one if not given")
+    parser.add_argument(
+        "--seed", type=count, default=1 + secrets.randbits(31), help="of the prompts; a new one if not given"
+    )
     parser.add_argument("--api-key-env", metavar="NAME", help="variable that holds the key of servers that run")
     parser.add_argument("--keep-running", action="store_true", help="start each command once, all at the same time")
     parser.add_argument("--check-client", action="store_true", help="show what the client reads from mock servers")
     parser.add_argument("--logs", type=Path, help="folder for what servers print, NAME.log")
-    parser.add_argument("--json", type=Path, help="file for the report and every turn")
+    parser.add_argument("--json", type=Path, help="file for the report and every measurement")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers end with this program
     try:
-        report, turns = run(options)
+        report, measurements = run(options)
     except JaxInferError as error:
         raise SystemExit(f"error: {error}") from error
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     print(report.as_markdown(), end="")
     if options.json is not None:
-        options.json.write_text(dataclasses.replace(report, tables=[*report.tables, every(turns)]).as_json())
+        options.json.write_text(dataclasses.replace(report, tables=[*report.tables, every(measurements)]).as_json())
     raise SystemExit(0 if report.holds else 1)
 
 
-def run(options: argparse.Namespace) -> tuple[Report, list[Turn]]:
+def run(options: argparse.Namespace) -> tuple[Report, list[Measurement]]:
     """Load all servers and describe them. Raises ConfigError, and EngineError when the first one does not start."""
     servers = servers_of(options.server, options.fact, key_of(options.api_key_env))
     shapes = [load_of(text, options.vocab_size) for text in options.shapes.split(",")]
     variants = variants_of(options.variants)
     if options.json is not None and not options.json.absolute().parent.is_dir():
         raise ConfigError(f"--json must name a file in a folder that exists, got {options.json}; make the folder")
-    average, seen, early, checked = os.getloadavg()[0], list[tuple[Server, Running, Turn]](), "", None
+    average, seen, early, checked = os.getloadavg()[0], list[tuple[ServerSpec, LiveServer, Measurement]](), "", None
     try:
         with contextlib.closing(take_turns(servers, shapes, variants, options)) as coming:
             for one in coming:
                 seen.append(one)
-        turns = [turn for *_, turn in seen]
-        checked = check(shapes, turns, options.processes) if options.check_client else None
+        measurements = [one for *_, one in seen]
+        checked = check(shapes, measurements, options.processes) if options.check_client else None
     except (EngineError, KeyboardInterrupt) as error:  # what was measured is worth something
         if not seen:
             raise
-        early, turns = str(error) or "interrupted", [turn for *_, turn in seen]
+        early, measurements = str(error) or "interrupted", [one for *_, one in seen]
     facts = [("ended early", early)] if early else []
     facts += [
         (server.name, conditions(server, [found for one, found, _ in seen if one == server])) for server in servers
     ]
     facts += [*machine.facts(), ("load average", f"{average:.2f} before, {os.getloadavg()[0]:.2f} after")]
     facts += [("client", f"{options.processes} processes, httptools over uvloop; ids below {options.vocab_size}")]
-    facts += [("rounds", f"{turns[-1].number} of {options.rounds}, seed {options.seed}")]
-    tables = [rates([server.name for server in servers], turns, checked), times(turns)]
+    facts += [("rounds", f"{measurements[-1].number} of {options.rounds}, seed {options.seed}")]
+    tables = [rates([server.name for server in servers], measurements, checked), times(measurements)]
     holds = not early and (checked is None or all(times_ >= CLIENT_TIMES for times_ in checked.values()))
-    return Report("benchmarks/beside.py", facts, tables, NOTES, holds), turns
+    return Report("benchmarks/beside.py", facts, tables, NOTES, holds), measurements
 
 
 # What is asked for
@@ -148,7 +150,7 @@ def count(text: str) -> int:
     return int(text)
 
 
-def servers_of(texts: Sequence[str], facts: Sequence[str], key: str) -> list[Server]:
+def servers_of(texts: Sequence[str], facts: Sequence[str], key: str) -> list[ServerSpec]:
     """Raises ConfigError."""
     known = [text.partition("=")[::2] for text in facts]
     found = []
@@ -158,9 +160,9 @@ def servers_of(texts: Sequence[str], facts: Sequence[str], key: str) -> list[Ser
             raise ConfigError(f"--server must be NAME=URL or NAME=COMMAND, got {text!r}")
         fact = "; ".join(fact for whose, fact in known if whose == name)
         if is_url(what):
-            found.append(Server(name, base_of("--server", what), fact, key))
+            found.append(ServerSpec(name, base_of("--server", what), fact, key))
         elif PORT in what:
-            found.append(Server(name, what, fact))
+            found.append(ServerSpec(name, what, fact))
         else:
             raise ConfigError(f"a server's command must name its port as {PORT}, got {what!r}; add --port {PORT}")
     names = [server.name for server in found]
@@ -205,7 +207,7 @@ def variants_of(text: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def running(server: Server, logs: Path) -> Iterator[Running]:
+def running(server: ServerSpec, logs: Path) -> Iterator[LiveServer]:
     """A server that answers, started if it is a command. Raises EngineError."""
     with contextlib.ExitStack() as stack:
         target, ready_s = Target(server.what, server.key), None
@@ -213,11 +215,11 @@ def running(server: Server, logs: Path) -> Iterator[Running]:
             command, log = shlex.split(server.what), logs / f"{server.name}.log"
             program = stack.enter_context(started(command, os.environ, log))
             target, ready_s = program.target, program.ready_s
-        yield Running(target, first_model(target), version_of(target), ready_s)
+        yield LiveServer(target, first_model(target), version_of(target), ready_s)
 
 
-def conditions(server: Server, found: Sequence[Running]) -> str:
-    """What a reader must know of a server. found: as it was in each of its turns."""
+def conditions(server: ServerSpec, found: Sequence[LiveServer]) -> str:
+    """What a reader must know of a server. found: as it was for each of its loads."""
     starts = dict.fromkeys("ran before" if one.ready_s is None else f"ready after {one.ready_s:.1f} s" for one in found)
     said = dict.fromkeys(f"version {one.version}, model {one.model}" for one in found)
     return "; ".join([server.what, *([server.fact] if server.fact else []), *said, *starts])
@@ -236,8 +238,8 @@ def version_of(target: Target) -> str:
 
 
 def take_turns(
-    servers: Sequence[Server], shapes: Sequence[Load], variants: Sequence[str], options: argparse.Namespace
-) -> Generator[tuple[Server, Running, Turn]]:
+    servers: Sequence[ServerSpec], shapes: Sequence[Load], variants: Sequence[str], options: argparse.Namespace
+) -> Generator[tuple[ServerSpec, LiveServer, Measurement]]:
     """All servers in turns, in each round. Raises EngineError when one does not start."""
     seeds = itertools.count(options.seed * 10**6)
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
@@ -250,20 +252,20 @@ def take_turns(
             with contextlib.nullcontext(there) if there else running(server, logs) as found:
                 for shape, variant in itertools.product(shapes, variants):
                     load = msgspec.structs.replace(shape, fields=tuple(fields_of(variant)), seed=next(seeds))
-                    about = Turn(number, server.name, label(shape), variant)
-                    yield server, found, take_turn(about, found, load, options.processes)
+                    about = Measurement(number, server.name, label(shape), variant)
+                    yield server, found, measure(about, found, load, options.processes)
 
 
-def take_turn(about: Turn, found: Running, load: Load, processes: int) -> Turn:
+def measure(about: Measurement, found: LiveServer, load: Load, processes: int) -> Measurement:
     """One load of a server that answers, after a warm-up if it has not had one like it."""
     load = msgspec.structs.replace(load, url=found.target.base, key=found.target.key, model=found.model)
     if load.shared_tokens or about.case not in found.warm:  # what is shared is another prefix each time
         asyncio.run(warm_up(load))
         found.warm.add(about.case)
-    turn = summary(about, drive(shares(load, processes)).outcomes, load.output_tokens)
-    rate = turn.said or f"{turn.rate:,.0f} tok/s"
-    print(f"round {turn.number}, {turn.server}, {', '.join(turn.case)}: {rate}", file=sys.stderr, flush=True)
-    return turn
+    one = summary(about, drive(shares(load, processes)).outcomes, load.output_tokens)
+    rate = one.said or f"{one.rate:,.0f} tok/s"
+    print(f"round {one.number}, {one.server}, {', '.join(one.case)}: {rate}", file=sys.stderr, flush=True)
+    return one
 
 
 async def warm_up(load: Load) -> list[Reply]:
@@ -272,14 +274,14 @@ async def warm_up(load: Load) -> list[Reply]:
     return await asyncio.gather(*(ask(load.target, "POST", PATH, body) for body in bodies))
 
 
-def check(shapes: Sequence[Load], turns: Sequence[Turn], processes: int) -> dict[Case, float]:
+def check(shapes: Sequence[Load], measurements: Sequence[Measurement], processes: int) -> dict[Case, float]:
     """For each case, what the client reads from mock servers by the most that it read from a server.
 
     Only logprobs change what an answer's pieces weigh: cases of a shape that ask for the same ones share a check.
     """
     loads = {label(shape): shape for shape in shapes}
     most: dict[Case, float] = {}
-    for one in turns:
+    for one in measurements:
         most[one.case] = max(most.get(one.case, 0.0), one.rate or 0.0)
     read: dict[tuple[str, tuple[int | None, ...]], float] = {}
     found = {}

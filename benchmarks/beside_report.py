@@ -1,4 +1,4 @@
-"""What the turns of beside.py say: rates, ratios, shares of greedy's rate, times, refusals. Pure."""
+"""What the measurements of beside.py say: rates, ratios, shares of greedy's rate, times, refusals. Pure."""
 
 import dataclasses
 import itertools
@@ -15,7 +15,7 @@ type Case = tuple[str, str]  # a shape and a variant
 
 
 @dataclasses.dataclass(frozen=True)
-class Turn:
+class Measurement:
     """One load of one server.
 
     number: of the round.    rate: output tokens per second, None when no request was answered.
@@ -24,8 +24,8 @@ class Turn:
 
     number: int
     server: str
-    shape: str = ""
-    variant: str = ""
+    shape: str
+    variant: str
     rate: float | None = None
     first_ms: float | None = None
     first_p99_ms: float | None = None
@@ -40,10 +40,10 @@ class Turn:
         return self.shape, self.variant
 
 
-def summary(about: Turn, outcomes: Sequence[Outcome], output_tokens: int) -> Turn:
-    """The turn with what its requests saw."""
+def summary(about: Measurement, outcomes: Sequence[Outcome], output_tokens: int) -> Measurement:
+    """The measurement with what its requests saw."""
     good = [one for one in outcomes if not one.error and one.times_s]
-    failed = [one.error or "an answer without a piece" for one in outcomes if one not in good]
+    failed = [one.error or "an answer without a piece" for one in outcomes if one.error or not one.times_s]
     said = f"{len(failed)} of {len(outcomes)} requests: {failed[0]}" if failed else ""
     if not good:
         return dataclasses.replace(about, errors=len(failed), said=said)
@@ -61,7 +61,7 @@ def summary(about: Turn, outcomes: Sequence[Outcome], output_tokens: int) -> Tur
     )
 
 
-def rates(names: Sequence[str], turns: Sequence[Turn], checked: Mapping[Case, float] | None) -> Table:
+def rates(names: Sequence[str], measurements: Sequence[Measurement], checked: Mapping[Case, float] | None) -> Table:
     """A row for each case: each server's rate and share of greedy's, then the first one's rate by each other's."""
     columns = ["load, variant"]
     for name in names:
@@ -70,26 +70,28 @@ def rates(names: Sequence[str], turns: Sequence[Turn], checked: Mapping[Case, fl
         columns += [f"{names[0]} / {other}", f"{names[0]} / {other} range"]
     columns += ["client / fastest"] if checked is not None else []
     rows = []
-    for case in dict.fromkeys(one.case for one in turns):
+    for case in dict.fromkeys(one.case for one in measurements):
         row: list[Value] = [", ".join(case)]
         for name in names:
-            own = by_round(turns, name, case)
+            own = by_round(measurements, name, case)
             row += [median(own.values()), spread(own.values(), "{:,.0f}")]
-            row += [median(ratios(own, by_round(turns, name, (case[0], BASE))))]
+            row += [median(ratios(own, by_round(measurements, name, (case[0], BASE))))]
         for other in names[1:]:
-            pairs = ratios(by_round(turns, names[0], case), by_round(turns, other, case))
+            pairs = ratios(by_round(measurements, names[0], case), by_round(measurements, other, case))
             row += [median(pairs), spread(pairs, "{:.3f}")]
         row += [checked.get(case)] if checked is not None else []
-        rows.append((*row, refusals(turns, case)))
+        rows.append((*row, refusals(measurements, case)))
     return Table("rates", (*columns, "refused"), rows)
 
 
-def times(turns: Sequence[Turn]) -> Table:
+def times(measurements: Sequence[Measurement]) -> Table:
     """A row for each case and server: medians over the rounds, counts of all rounds."""
     rows = []
-    cases, servers = (dict.fromkeys(column) for column in zip(*((one.case, one.server) for one in turns), strict=True))
+    cases, servers = (
+        dict.fromkeys(column) for column in zip(*((one.case, one.server) for one in measurements), strict=True)
+    )
     for case, server in itertools.product(cases, servers):
-        some = [one for one in turns if (one.case, one.server) == (case, server)]
+        some = [one for one in measurements if (one.case, one.server) == (case, server)]
         if not some:  # of a run that ended early
             continue
         columns = ((one.first_ms, one.first_p99_ms, one.per_token_ms, one.cached_tokens) for one in some)
@@ -110,16 +112,18 @@ TIMES = (
 )
 
 
-def every(turns: Sequence[Turn]) -> Table:
-    """All turns as they came."""
-    columns = ("turn", *(field.name for field in dataclasses.fields(Turn)))
-    return Table("turns", columns, [(place, *dataclasses.astuple(one)) for place, one in enumerate(turns, 1)])
+def every(measurements: Sequence[Measurement]) -> Table:
+    """All of them as they came."""
+    columns = ("measurement", *(field.name for field in dataclasses.fields(Measurement)))
+    return Table(
+        "measurements", columns, [(place, *dataclasses.astuple(one)) for place, one in enumerate(measurements, 1)]
+    )
 
 
-def by_round(turns: Sequence[Turn], server: str, case: Case) -> dict[int, float]:
+def by_round(measurements: Sequence[Measurement], server: str, case: Case) -> dict[int, float]:
     """The mean rate of a case in each round that has any: greedy's are taken twice in a turn."""
     found: dict[int, list[float]] = {}
-    for one in turns:
+    for one in measurements:
         if one.rate and (one.server, one.case) == (server, case):
             found.setdefault(one.number, []).append(one.rate)
     return {number: statistics.fmean(some) for number, some in found.items()}
@@ -138,7 +142,7 @@ def spread(values: Collection[float], form: str) -> str | None:
     return f"{form.format(min(values))} to {form.format(max(values))}" if values else None
 
 
-def refusals(turns: Sequence[Turn], case: Case) -> str:
+def refusals(measurements: Sequence[Measurement], case: Case) -> str:
     """What each server said to requests of a case that it did not answer, once."""
-    said = dict.fromkeys(f"{one.server}: {one.said}" for one in turns if one.said and one.case == case)
+    said = dict.fromkeys(f"{one.server}: {one.said}" for one in measurements if one.said and one.case == case)
     return " ".join("; ".join(said).replace("|", r"\|").split())

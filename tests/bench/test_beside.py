@@ -81,7 +81,7 @@ def test_greedy_is_before_and_after_all_other_variants(beside):
 
 def test_a_turn_is_what_its_answered_requests_saw(said):
     good = [Outcome(1.0, [1.1, 1.2, 1.3], 3, cached_tokens=4), Outcome(1.0, [1.3, 1.5], 2, cached_tokens=0)]
-    about = said.Turn(1, "a", "2:8:3:4", "greedy")
+    about = said.Measurement(1, "a", "2:8:3:4", "greedy")
     found = said.summary(about, [*good, Outcome(1.0, error="HTTP 400: no"), Outcome(1.0)], output_tokens=3)
     assert found.rate == pytest.approx(5 / 0.5)
     assert found.first_ms == pytest.approx(200)
@@ -98,7 +98,7 @@ def test_rates_are_compared_in_their_round_and_their_turn(said):
         for server, (before, drawn, after) in (("a", a), ("b", b)):
             for variant, rate in (("greedy", before), ("seed", drawn), ("mixed", None), ("greedy", after)):
                 why = "" if rate else f"3 of 3 requests: {server} | says\nno"
-                found.append(said.Turn(number, server, shape, variant, rate, said=why))
+                found.append(said.Measurement(number, server, shape, variant, rate, said=why))
     rows = rows_of(said.rates(["a", "b"], found, {(shape, "seed"): 7.0}))
     seed = rows[f"{shape}, seed"]
     assert (seed["a tok/s"], seed["a range"]) == (135, "80 to 190")
@@ -112,8 +112,8 @@ def test_rates_are_compared_in_their_round_and_their_turn(said):
 
 
 def test_a_run_that_ended_early_has_the_rows_that_it_came_to(said):
-    found = [said.Turn(1, "a", "1:1:1:1", variant, 2.0) for variant in ("greedy", "seed")]
-    found.append(said.Turn(1, "b", "1:1:1:1", "greedy", 1.0))
+    found = [said.Measurement(1, "a", "1:1:1:1", variant, 2.0) for variant in ("greedy", "seed")]
+    found.append(said.Measurement(1, "b", "1:1:1:1", "greedy", 1.0))
     rows = rows_of(said.rates(["a", "b", "c"], found, None))
     assert [row["a / b"] for row in rows.values()] == [2, None]
     assert [row["c tok/s"] for row in rows.values()] == [None, None]
@@ -122,7 +122,7 @@ def test_a_run_that_ended_early_has_the_rows_that_it_came_to(said):
 
 def test_each_server_has_its_times_beside_the_other_s(said):
     found = [
-        said.Turn(number, server, "1:1:1:1", "greedy", 1.0, first_ms=10.0 * number, errors=number)
+        said.Measurement(number, server, "1:1:1:1", "greedy", 1.0, first_ms=10.0 * number, errors=number)
         for number in (1, 2, 3)
         for server in ("a", "b")
     ]
@@ -165,6 +165,6 @@ def test_two_servers_are_held_against_each_other(tmp_path):
     times = {row["load, variant, server"]: row for row in report["tables"]["times"]}
     assert times["4:32:16:8, greedy, ours"]["cached_tokens of a prompt"] == 0
     assert times["1:128+8:1:2, greedy, ours"]["cached_tokens of a prompt"] == 128
-    turns = report["tables"]["turns"]
-    assert [turn["server"] for turn in turns[:: len(turns) // 4]] == ["ours", "other"] * 2
+    measurements = report["tables"]["measurements"]
+    assert [one["server"] for one in measurements[:: len(measurements) // 4]] == ["ours", "other"] * 2
     assert (tmp_path / "logs" / "other.log").read_text()
