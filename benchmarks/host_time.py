@@ -75,7 +75,7 @@ class NoDevice(DeviceRunner):
         self.pack_s += time.thread_time() - began_s
         return pending
 
-    def _again(self, upload: np.ndarray) -> np.ndarray:
+    def _again(self, kind: type, upload: np.ndarray) -> np.ndarray:
         return upload
 
     def _dispatch(self, key: Key, upload: np.ndarray) -> Drawn:

@@ -18,6 +18,7 @@ from jaxinfer_kernels import (
     mosaic_largest,
     mosaic_linear_plan,
 )
+from jaxinfer_kernels.sampling import sm90_draw
 
 _HOPPER = "9.0"
 MOSAIC_LINEAR_ROWS = 16  # up to so many, streaming the weights by our kernels beats XLA's (benchmarks/README.md)
@@ -51,6 +52,7 @@ class Backends:
     decode_linear: Backend = Backend.XLA
     extend_linear: Backend = Backend.XLA
     masks: Backend = Backend.XLA
+    sampling: Backend = Backend.XLA
     launches: Launches = Launches.SINGLE
 
     def rows(self) -> tuple[tuple[str, str], ...]:
@@ -97,8 +99,9 @@ def choose_backends(
     few = hopper and linears_supported(model, kind)
     many = hopper and mosaic_gate_up.supported(MOSAIC_MANY_ROWS, 2 * model.intermediate_size, model.hidden_size, kind)
     masks = hopper and mosaic_largest.masks_supported(model.vocab_size)
+    sampling = hopper and sm90_draw.supported(model.vocab_size)
     launches = Launches.CHAINED if decode and few and chain_calls.available() else Launches.SINGLE
-    ops = (decode, extend, few, many, masks)
+    ops = (decode, extend, few, many, masks, sampling)
     return Backends(*(Backend.MOSAIC if can else Backend.XLA for can in ops), launches)
 
 

@@ -69,7 +69,7 @@ def extend_buckets(max_num_batched_tokens: int, max_num_seqs: int, *, coarse: bo
 
 def draw_sizes(max_num_seqs: int, sampler: Sampler) -> tuple[int, ...]:
     """How many rows of logits a sampler comes for, rising."""
-    sizes = _FEW_SIZES if sampler > Sampler.BOUNDED else _DRAW_SIZES
+    sizes = _FEW_SIZES if sampler in (Sampler.WIDE, Sampler.FULL) else _DRAW_SIZES
     if max_num_seqs <= 32:
         sizes = (1,)
     return (*(size for size in sizes if size < max_num_seqs), max_num_seqs)

@@ -35,6 +35,7 @@ from jaxinfer.runtime.plan import Sampler
 from jaxinfer.runtime.sampler import PART, draw, float_column, largest_id, largest_parts, store_tokens
 from jaxinfer.runtime.state import ControlState
 from jaxinfer_kernels import mosaic_largest
+from jaxinfer_kernels.sampling import sm90_draw
 
 
 def mask_logits(
@@ -99,6 +100,20 @@ def draw_full(
     tokens = draw(changed, columns, positions, Sampler.FULL)
     controls = controls.replace(counts=_counted(controls.counts, slots, columns, tokens))
     return store_tokens(last_token, slots, tokens), controls, tokens[:, None]
+
+
+def draw_any(
+    last_token: jax.Array,
+    controls: ControlState,
+    next_pos: jax.Array,
+    sampling: jax.Array,
+    logits: jax.Array,
+    upload: jax.Array,
+) -> tuple[jax.Array, ControlState, jax.Array]:
+    """draw_full, in one kernel."""
+    rest = next_pos, sampling, controls.columns, controls.bias, controls.bits, upload
+    tokens, last_token, counts = sm90_draw.draw(logits, last_token, controls.counts, *rest)
+    return last_token, controls.replace(counts=counts), tokens[:, None]
 
 
 def controlled_logits(

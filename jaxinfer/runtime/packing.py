@@ -18,50 +18,15 @@ from jaxinfer.runtime.plan import (
     Sampler,
     Sampling,
 )
-
-
-class SamplingColumn(enum.IntEnum):
-    """One slot's sampling state, i32 columns; floats and the seed's halves are bit-cast."""
-
-    TEMPERATURE = 0
-    TOP_P = 1
-    MIN_P = 2
-    TOP_K = 3
-    SEED_HIGH = 4
-    SEED_LOW = 5
-    SAMPLE_INDEX = 6
-    FLAGS = 7
-
-
-class Flag(enum.IntFlag):
-    """What of the full sampler a slot's sequence uses; the slot's rows of the rest are never read."""
-
-    PENALTIES = 1
-    BIAS = 2
-    ALLOWED = 4
-    MIN_TOKENS = 8
-    BANNED = 16
-
-
-class ControlColumn(enum.IntEnum):
-    """One slot's numbers for the full sampler, i32 columns, floats bit-cast.
-
-    MIN_LENGTH: the first position at which an end id may be drawn.
-    """
-
-    PRESENCE = 0
-    FREQUENCY = 1
-    REPETITION = 2
-    MIN_LENGTH = 3
-
-
-class DrawColumn(enum.IntEnum):
-    """A row of logits that a sampler draws from. SLOT 0 is padding.
-
-    The full sampler's rows go on with MAX_BANNED ids, NO_ID for none.
-    """
-
-    SLOT = 0
+from jaxinfer_kernels.sampling.columns import (
+    IN_PROMPT,
+    MOST_COUNTED,
+    NO_ID,
+    ControlColumn,
+    DrawColumn,
+    Flag,
+    SamplingColumn,
+)
 
 
 class MaskColumn(enum.IntEnum):
@@ -123,8 +88,6 @@ ROW_WIDTH = len(RowColumn) + len(SamplingColumn)
 DRAW_WIDTH = len(DrawColumn) + MAX_BANNED
 _LEAST_UPDATES = 160  # pages: 10,240 tokens on a GPU; each is 12 bytes of a step's upload
 NOT_FINITE = -1  # in the place of a row's token
-NO_ID = 2**31 - 1  # beyond every vocabulary: a scatter drops it
-IN_PROMPT, MOST_COUNTED = 1 << 15, (1 << 15) - 1  # one token's count, u16: occurs in the prompt, times in the output
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -59,7 +59,8 @@ class Sampler(enum.IntEnum):
     """What draws a row's token, by what it can do: each all that those before it can.
 
     LARGEST: the step itself, or what masks its logits.    PLAIN: temperature, min-p.    BOUNDED: top-k up to
-    MAX_BOUNDED_K, with any top-p.    WIDE: every top-k and top-p.    FULL: controls.
+    MAX_BOUNDED_K, with any top-p.    WIDE: every top-k and top-p.    FULL: controls.    ANY: all of it in one kernel,
+    in which a row costs what it asks for (jaxinfer_kernels.sampling.sm90_draw).
     """
 
     LARGEST = 0
@@ -67,6 +68,7 @@ class Sampler(enum.IntEnum):
     BOUNDED = 2
     WIDE = 3
     FULL = 4
+    ANY = 5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -27,7 +27,15 @@ from jaxinfer.models.parameters import ParamSpec
 from jaxinfer.runtime import step
 from jaxinfer.runtime.backends import Backend
 from jaxinfer.runtime.buckets import Decode, decode_sizes, draw_sizes
-from jaxinfer.runtime.controls import draw_full, draw_logprobs, logprob_width, mask_logits, set_masks, set_slot
+from jaxinfer.runtime.controls import (
+    draw_any,
+    draw_full,
+    draw_logprobs,
+    logprob_width,
+    mask_logits,
+    set_masks,
+    set_slot,
+)
 from jaxinfer.runtime.host_array import PINNED_HOST
 from jaxinfer.runtime.moving import PAGES_MOVED
 from jaxinfer.runtime.packing import (
@@ -236,7 +244,7 @@ def programs(
     result.append(make(Helper.SET_PAGES, step.set_pages, (table, updates), (0,), table))
     result.append(make(Helper.ZERO_PAGES, step.zero_pages, (*pages, array(PAGES_ZEROED)), (0, 1), pages))
     result += _move_programs(limits, state)
-    result += _draw_programs(limits, state, controls)
+    result += _draw_programs(model.backends.sampling, limits, state, controls)
     result += _full_programs(model, limits, params, state, controls, masks)
     pool = functools.partial(step.pool, min(PIECE_TOKENS, limits.extend_buckets[-1].tokens))
     pieces = array(PIECES, len(PieceColumn))
@@ -278,28 +286,32 @@ def _move_programs(limits: Limits, state: DeviceState) -> list[Program]:
     ]
 
 
-def samplers(platform: str) -> tuple[Sampler, ...]:
+def samplers(backend: Backend, platform: str) -> tuple[Sampler, ...]:
     """Those that come, the least able first. A CPU computes one side of a conditional alone, so that the wide one does
     what the two before it would; to compile them as well would take it seconds."""
-    return (Sampler.WIDE, Sampler.FULL) if platform == "cpu" else tuple(Sampler)[1:]
+    if backend is Backend.MOSAIC:
+        return (Sampler.ANY,)
+    every = (Sampler.PLAIN, Sampler.BOUNDED, Sampler.WIDE, Sampler.FULL)
+    return every[2:] if platform == "cpu" else every
 
 
-def _draw_programs(limits: Limits, state: DeviceState, controls: ControlState) -> list[Program]:
+def _draw_programs(backend: Backend, limits: Limits, state: DeviceState, controls: ControlState) -> list[Program]:
     """The samplers at their sizes."""
     array = functools.partial(_upload, state.next_pos.sharding)
     make = functools.partial(Program, options=_options(state))
     last, result = state.last_token, []
     after = (state.next_pos, state.sampling, state.logits)
     (device,) = last.sharding.device_set
-    *plainer, full = samplers(device.platform)
+    *plainer, full = samplers(backend, device.platform)
+    draw = draw_any if full is Sampler.ANY else draw_full
+    for rows in draw_sizes(limits.max_num_seqs, full):
+        arguments, drawn = (last, controls, *after, array(rows, DRAW_WIDTH)), (last, controls, array(rows, 1))
+        result.append(make(Draw(rows, full), draw, arguments, (0, 1), drawn, to_host=True))
     for sampler in plainer:
         draw = functools.partial(draw_rows, sampler)
         for rows in draw_sizes(limits.max_num_seqs, sampler):
             arguments, drawn = (last, *after, array(rows, len(DrawColumn))), (last, array(rows, 1))
             result.append(make(Draw(rows, sampler), draw, arguments, (0,), drawn, to_host=True))
-    for rows in draw_sizes(limits.max_num_seqs, full):
-        arguments, drawn = (last, controls, *after, array(rows, DRAW_WIDTH)), (last, controls, array(rows, 1))
-        result.append(make(Draw(rows, full), draw_full, arguments, (0, 1), drawn, to_host=True))
     return result
 
 
@@ -373,7 +385,8 @@ def is_serving(key: Key, limits: Limits) -> bool:
     """Whether the key is of the smallest set that can carry any plain plan: the largest steps and the helpers."""
     decode, extend = Decode(limits.decode_buckets[-1]), limits.extend_buckets[-1]
     helpers = Helper.SET_PAGES, Helper.ZERO_PAGES, Helper.SAVE_PAGES, Helper.LOAD_PAGES
-    draws = [Draw(limits.max_num_seqs, one) for one in (Sampler.PLAIN, Sampler.BOUNDED, Sampler.WIDE)]
+    plain = Sampler.PLAIN, Sampler.BOUNDED, Sampler.WIDE, Sampler.ANY
+    draws = [Draw(limits.max_num_seqs, one) for one in plain]
     return key in (*helpers, decode, extend, *draws)
 
 

@@ -84,7 +84,7 @@ class DeviceRunner:
         self.mask_table = MaskTable(limits.vocab_size, limits.max_num_seqs)
         self._fences = keep_small_arrays_apart(device) if device.platform == "gpu" else []
         self._lock = threading.Lock()
-        self._uploaded: tuple[bytes, jax.Array | None] = b"", None  # the last decode step's
+        self._uploaded: dict[type, tuple[bytes, jax.Array | None]] = {}  # the last of each kind, if it may come again
         self._turn = threading.Condition()  # a step with its draw, or one run on padding
         self._undrawn: Callable[[], PendingStep | None] = lambda: None  # the newest step, if it waits for its masks
         self._mask_uploads: dict[int, HostArray] = {}  # by their rows
@@ -104,7 +104,7 @@ class DeviceRunner:
         smaller = limits.extend_buckets[:-1]  # the largest has to carry any plan
         self._by_token = {size for size in smaller if step.reads_by_token(self._model, size)}
         self._max_read_again = MAX_READ_AGAIN * config.num_layers // config.kv_bytes_per_token(dtype.itemsize)  # tokens
-        self._samplers = programs.samplers(device.platform)
+        self._samplers = programs.samplers(backends.sampling, device.platform)
         self._read_draws()
         self._cache: ExecutableCache | None = None
         self._common = ""  # what all keys of the cache share
@@ -161,23 +161,23 @@ class DeviceRunner:
             self._write_pages(packing.page_updates(plan.rows))
         longest = max([row.start for row in plan.rows]) + 1
         size = buckets.pick_decode(self._decode_ready, len(plan.rows), longest)
-        upload = self._again(packing.pack_decode(plan, size.batch, masked=masked))
+        upload = self._again(Decode, packing.pack_decode(plan, size.batch, masked=masked))
         tokens: jax.Array = self._dispatch(size, upload)
         return tokens
 
-    def _again(self, upload: np.ndarray) -> np.ndarray | jax.Array:
-        """A decode step's upload, or the array that is on the device already.
+    def _again(self, kind: type, upload: np.ndarray) -> np.ndarray | jax.Array:
+        """An upload, or the array that is on the device already.
 
         Most steps of few rows bring what the one before brought: nobody came or left, nobody needed a page. To upload
         it takes 150 to 200 us of the host's time (H200).
         """
-        content, (before, found) = upload.tobytes(), self._uploaded
+        content, (before, found) = upload.tobytes(), self._uploaded.get(kind, (b"", None))
         if content != before:
-            self._uploaded = content, None
+            self._uploaded[kind] = content, None
             return upload
         if found is None:  # only now: an array that is used once goes up faster with the call
             found = jax.device_put(upload, self._state.next_pos.sharding)
-            self._uploaded = content, found
+            self._uploaded[kind] = content, found
         return found
 
     def _extend(self, plan: Plan, *, masked: bool) -> jax.Array:
@@ -204,11 +204,11 @@ class DeviceRunner:
         if wanted is not Sampler.LARGEST:
             sampler = next(one for one in self._draw_sizes if one >= wanted)
             rows = buckets.pick_size(self._draw_sizes[sampler], num_rows)
-            upload = packing.pack_draw(plan, rows, full=sampler is Sampler.FULL)
+            upload = self._again(Draw, packing.pack_draw(plan, rows, full=sampler >= Sampler.FULL))
             drawn = self._dispatch(Draw(rows, sampler), upload, masked=plan.is_masked)
         if wants_logprobs:
             rows = buckets.pick_size(self._top_sizes, num_rows)
-            tops = self._dispatch(Tops(rows), packing.pack_draw(plan, rows, full=False))
+            tops = self._dispatch(Tops(rows), self._again(Tops, packing.pack_draw(plan, rows, full=False)))
         pending.take(np.maximum(np.cumsum([row.sample for row in plan.rows]) - 1, 0), drawn, tops)
 
     def _score(self, plan: Plan) -> dict[int, Scored]:
@@ -261,7 +261,7 @@ class DeviceRunner:
         if self.limits.num_host_pages:
             self._saving.clear()
             self._loading.clear()
-        self._uploaded = b"", None
+        self._uploaded.clear()
         self._undrawn = lambda: None
         self._mask_uploads.clear()
         self.mask_table.clear()
@@ -315,7 +315,7 @@ class DeviceRunner:
         """Note the sizes of samplers, of masks and of logprobs that are there."""
         sizes = {one: buckets.draw_sizes(self.limits.max_num_seqs, one) for one in self._samplers}
         self._draw_sizes = {one: self._ready([Draw(rows, one) for rows in sizes[one]]) for one in sizes}
-        full = sizes[Sampler.FULL]
+        full = buckets.draw_sizes(self.limits.max_num_seqs, Sampler.FULL)
         self._mask_sizes = self._ready([Mask(rows) for rows in full])
         self._top_sizes = self._ready([Tops(rows) for rows in full])
 
@@ -342,8 +342,8 @@ class DeviceRunner:
                 jax.block_until_ready(jax.device_put(self._dispatch(program.key, upload), self._on_host))
             case Helper.LOAD_PAGES:
                 self._dispatch(program.key, upload, [jax.device_put(self._blank_page, self._on_host)])
-            case Decode():
-                self._dispatch(program.key, self._again(upload))
+            case Decode() | Draw() | Tops():
+                self._dispatch(program.key, self._again(type(program.key), upload))
             case Mask(rows):
                 self._mask(rows, lambda masks: masks.fill(0))
             case _:
@@ -402,7 +402,7 @@ class DeviceRunner:
         lies between others in the pool. The runner cannot be used afterwards."""
         self._counter.close()
         self._undrawn = lambda: None
-        self._uploaded = b"", None
+        self._uploaded.clear()
         for held in (self._executables, self._fences, self._mask_uploads):
             held.clear()
         with self._lock:
@@ -456,7 +456,7 @@ class DeviceRunner:
                     return executable(state.hidden, upload)
                 case Draw():
                     parts = (state.next_pos, state.sampling, self._masks.left if masked else state.logits, upload)
-                    if key.sampler is Sampler.FULL:
+                    if key.sampler >= Sampler.FULL:
                         last, self._controls, drawn = executable(state.last_token, self._controls, *parts)
                     else:
                         last, drawn = executable(state.last_token, *parts)

@@ -24,16 +24,10 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from jaxinfer.runtime.packing import DrawColumn, SamplingColumn
 from jaxinfer.runtime.plan import MAX_BOUNDED_K, Sampler
+from jaxinfer_kernels.sampling.columns import DrawColumn, Purpose, SamplingColumn
 
 PART = 128  # tokens of a vocabulary
-
-
-class Purpose(enum.IntEnum):
-    """What a random number is for: two purposes at one position never share their noise."""
-
-    DRAW = 0
 
 
 def draw_rows(

@@ -28,7 +28,7 @@ from jaxinfer.llm.build import Core, model_info
 from jaxinfer.llm.llm import LLM
 from jaxinfer.models.registry import family_for
 from jaxinfer.protocol.sampling import SamplingParams
-from jaxinfer.runtime.backends import XLA_ONLY, Backends
+from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends
 from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.cache import ExecutableCache
 from jaxinfer.runtime.memory import plan_memory
@@ -188,7 +188,7 @@ def test_mixed_requests_reach_every_kind_of_program_and_compile_none(tiny_llm):
     runner = recorded(tiny_llm)
     kinds = {type(run.key) if not isinstance(run.key, Helper) else run.key for run in runner.runs}
     assert {Decode, ExtendBucket, Draw, Tops, Helper.SET_SLOT, Helper.SCORE} <= kinds
-    assert {*samplers("cpu")} == {run.key.sampler for run in runner.runs if isinstance(run.key, Draw)}
+    assert {*samplers(Backend.XLA, "cpu")} == {run.key.sampler for run in runner.runs if isinstance(run.key, Draw)}
     assert {Decode(batch) for batch in runner.limits.decode_buckets} <= {run.key for run in runner.runs}
     assert tiny_llm.stats().preemptions > 0
     assert tiny_llm.stats().compiles_after_ready == 0

@@ -36,7 +36,7 @@ from jaxinfer.runtime.state import DeviceState, init_controls, init_masks, init_
 from jaxinfer_kernels import chain_calls, mosaic_linear
 from tests.support.teacher_forced import model_of
 
-ALL_MOSAIC = Backends(*[Backend.MOSAIC] * 5)
+ALL_MOSAIC = Backends(*[Backend.MOSAIC] * 6)
 CHAINED = dataclasses.replace(ALL_MOSAIC, launches=Launches.CHAINED)
 MODEL = dataclasses.replace(model_of(6, 2, 128, qk_norm=True, hidden=256, num_layers=2), vocab_size=512)
 

@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from jaxinfer.config import ExtendBucket
+from jaxinfer.runtime.backends import Backend
 from jaxinfer.runtime.buckets import (
     MAX_EXECUTABLES,
     MAX_TOKENS_AT_ONCE,
@@ -19,7 +20,7 @@ from jaxinfer.runtime.buckets import (
     pick_size,
 )
 from jaxinfer.runtime.plan import Sampler
-from jaxinfer.runtime.programs import Helper
+from jaxinfer.runtime.programs import Helper, samplers
 
 SEQS = [1, 2, 3, 7, 16, 17, 100, 256, 300, 1000, 4096]
 TOKENS = [1, 8, 100, 256, 512, 2048, 8192, 50000]
@@ -45,7 +46,7 @@ def test_every_step_within_the_budget_has_a_bucket(seqs: int, tokens: int, coars
             bucket = pick_extend(extend, ExtendBucket(count, rows, rows))
             assert bucket.tokens >= count
             assert bucket.rows >= rows
-    num_draws = sum(len(draw_sizes(seqs, sampler)) for sampler in Sampler if sampler)
+    num_draws = sum(len(draw_sizes(seqs, sampler)) for sampler in samplers(Backend.XLA, "gpu"))
     num_draws += 2 * len(draw_sizes(seqs, Sampler.FULL))  # masks and logprobs
     assert len(decode) + len(extend) + num_draws + len(Helper) <= MAX_EXECUTABLES
 

@@ -13,8 +13,7 @@ from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends
 from jaxinfer.runtime.buckets import MAX_EXECUTABLES, Decode, decode_sizes, draw_sizes
 from jaxinfer.runtime.memory import GIB, MemoryPlan, gathered_bytes, grid_floor, plan_for, temporary_bytes
 from jaxinfer.runtime.moving import staged_bytes
-from jaxinfer.runtime.plan import Sampler
-from jaxinfer.runtime.programs import Helper
+from jaxinfer.runtime.programs import Helper, samplers
 from tests.support.tiny_runner import TINY
 
 QWEN3_06B = dataclasses.replace(
@@ -79,7 +78,7 @@ def test_decode_steps_come_by_context_where_xla_attends_on_a_gpu(
     limits = made.limits
     assert (limits.decode_buckets, limits.decode_contexts) == (batches, contexts)
     sizes = decode_sizes(batches, contexts)
-    draws = [draw_sizes(limits.max_num_seqs, sampler) for sampler in Sampler if sampler]
+    draws = [draw_sizes(limits.max_num_seqs, sampler) for sampler in samplers(Backend.XLA, "gpu")]
     draws += 2 * draws[-1:]  # masks and logprobs
     assert sum(map(len, (sizes, limits.extend_buckets, *draws))) + len(Helper) <= MAX_EXECUTABLES
     rows = dict(made.rows())

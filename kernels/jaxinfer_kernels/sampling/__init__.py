@@ -1,0 +1,1 @@
+"""Sampling: from logits and what each slot's request says of them to one token a row."""

@@ -1,0 +1,54 @@
+"""Where a slot's sampling parameters lie in the arrays of the device state. No jax here: the host writes them."""
+
+import enum
+
+
+class SamplingColumn(enum.IntEnum):
+    """One slot's sampling state, i32 columns; floats and the seed's halves are bit-cast."""
+
+    TEMPERATURE = 0
+    TOP_P = 1
+    MIN_P = 2
+    TOP_K = 3
+    SEED_HIGH = 4
+    SEED_LOW = 5
+    SAMPLE_INDEX = 6
+    FLAGS = 7
+
+
+class Flag(enum.IntFlag):
+    """Which controls a slot's sequence uses; the slot's rows of the other arrays are never read."""
+
+    PENALTIES = 1
+    BIAS = 2
+    ALLOWED = 4
+    MIN_TOKENS = 8
+    BANNED = 16
+
+
+class ControlColumn(enum.IntEnum):
+    """One slot's numbers for its controls, i32 columns, floats bit-cast.
+
+    MIN_LENGTH: the first position at which an end id may be drawn.
+    """
+
+    PRESENCE = 0
+    FREQUENCY = 1
+    REPETITION = 2
+    MIN_LENGTH = 3
+
+
+class DrawColumn(enum.IntEnum):
+    """A row of logits that a token is drawn from. SLOT 0 is padding. Banned ids follow, NO_ID for none."""
+
+    SLOT = 0
+
+
+class Purpose(enum.IntEnum):
+    """What a random number is for: two purposes at one position never share their noise."""
+
+    DRAW = 0
+
+
+NO_ID = 2**31 - 1  # beyond every vocabulary: a scatter drops it
+IN_PROMPT, MOST_COUNTED = 1 << 15, (1 << 15) - 1  # one token's count, u16: occurs in the prompt, times in the output

@@ -1,0 +1,126 @@
+"""What a request's controls make of a row of logits, and a drawn token of its counts, for Hopper (Mosaic GPU)."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from jaxinfer_kernels.mosaic_decode_plan import F32, I32, Ref
+from jaxinfer_kernels.mosaic_largest import BITS, WORD_LAYOUT, WORDS
+from jaxinfer_kernels.sampling.columns import MOST_COUNTED, ControlColumn, DrawColumn, Flag
+from jaxinfer_kernels.sampling.sm90_row import ROW_LAYOUT, SHAPE, Row, float_of, spread
+
+
+@dataclasses.dataclass(frozen=True)
+class Controls:
+    """One slot's. columns i32[len(ControlColumn)], bias i32[2, n], bits i32[2, W], counts u16[W, 32], and of the
+    upload's row i32[n] what is banned."""
+
+    flags: jax.Array
+    position: jax.Array
+    columns_ref: Ref
+    bias_ref: Ref
+    bits_ref: Ref
+    counts_ref: Ref
+    upload_ref: Ref
+
+    def uses(self, flag: Flag) -> jax.Array:
+        return self.flags & flag != 0
+
+    def apply(self, row: Row, wait: Callable[[], None]) -> None:
+        """Change the row's logits, for which `wait` waits, in the order of jaxinfer.runtime.controls. What has to be
+        read beside them is asked for before."""
+
+        def wait_and_add_bias() -> None:
+            wait()
+            pl.when(self.uses(Flag.BIAS))(functools.partial(self._add_bias, row))
+
+        @pl.when(self.uses(Flag.PENALTIES))
+        def _():
+            self._penalize(row, wait_and_add_bias)
+
+        pl.when(jnp.logical_not(self.uses(Flag.PENALTIES)))(wait_and_add_bias)
+        early = self.uses(Flag.MIN_TOKENS) & (self.position < self.columns_ref[ControlColumn.MIN_LENGTH])
+        pl.when(self.uses(Flag.ALLOWED) | early)(functools.partial(self._forbid, row, early))
+        pl.when(self.uses(Flag.BANNED))(functools.partial(self._ban, row))
+
+    def count(self, token: jax.Array) -> None:
+        """One more of the token; a count at its most stays there."""
+        place = lax.div(token, I32(BITS)), lax.rem(token, I32(BITS))
+        before = self.counts_ref[place].astype(I32)
+        more = jnp.where(before & MOST_COUNTED < MOST_COUNTED, I32(1), I32(0))
+        self.counts_ref[place] = (before + more).astype(jnp.uint16)
+
+    def _add_bias(self, row: Row) -> None:
+        def add(i: jax.Array, tile: jax.Array, here: jax.Array) -> jax.Array:
+            return jnp.where(here, tile + float_of(self.bias_ref[1, i]), tile)
+
+        _change_at(row, self.bias_ref.at[0], 0, self.bias_ref.shape[1], add)
+
+    def _penalize(self, row: Row, before: Callable[[], None]) -> None:
+        numbers = (ControlColumn.PRESENCE, ControlColumn.FREQUENCY, ControlColumn.REPETITION)
+        presence, frequency, repetition = (float_of(self.columns_ref[column]) for column in numbers)
+        waited = []
+
+        def load(t: int) -> jax.Array:
+            return plgpu.load(self.counts_ref.at[row.piece(t)], layout=WORD_LAYOUT, optimized=False)
+
+        def penalize(t: int, counted: jax.Array) -> None:
+            if not waited:
+                before()
+                waited.append(True)
+            x, counts = row.tile(t), counted.astype(I32)
+            used = (counts & MOST_COUNTED).astype(F32)
+            repeated = jnp.where(x > 0, x / repetition, x * repetition)
+            penalty = frequency * used + jnp.where(used > 0, presence, F32(0))
+            row.put(t, jnp.where(counts > 0, repeated, x) - penalty)
+
+        row.in_groups(load, penalize)
+
+    def _forbid(self, row: Row, early: jax.Array) -> None:
+        """What is not allowed, and what would end the sequence while it is too early."""
+        every, none = (jnp.where(some, I32(-1), I32(0)) for some in (~self.uses(Flag.ALLOWED), ~early))
+
+        def load(t: int) -> jax.Array:
+            words = functools.partial(plgpu.load, layout=ROW_LAYOUT, optimized=False)
+            allowed, ends = (words(self.bits_ref.at[i, row.piece(t)]) for i in (0, 1))
+            return (allowed | every) & (~ends | none)
+
+        def forbid(t: int, allowed: jax.Array) -> None:
+            bit = jnp.left_shift(I32(1), plgpu.broadcasted_iota(I32, SHAPE, 1, layout=WORD_LAYOUT))
+            row.put(t, jnp.where(spread(allowed) & bit != 0, row.tile(t), F32(-jnp.inf)))
+
+        row.in_groups(load, forbid)
+
+    def _ban(self, row: Row) -> None:
+        def ban(i: jax.Array, tile: jax.Array, here: jax.Array) -> jax.Array:
+            return jnp.where(here, F32(-jnp.inf), tile)
+
+        _change_at(row, self.upload_ref, len(DrawColumn), self.upload_ref.shape[0], ban)
+
+
+def _change_at(
+    row: Row, ids_ref: Ref, start: int, end: int, change: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+) -> None:
+    """Change the tiles that hold the ids of i32[end], from `start` to the first that is beyond the vocabulary.
+
+    change(i, tile, here): the tile, with what the i-th id asks for at `here`. A lane changes what is its own alone.
+    """
+
+    def body(i: jax.Array) -> jax.Array:
+        token = ids_ref[i]
+        place = lax.div(token, I32(BITS)) - row.begin  # of its word
+
+        @pl.when((token < row.plan.width) & (place >= 0) & (place < row.plan.tiles * WORDS))
+        def _():
+            t = lax.div(place, I32(WORDS))
+            row.put(t, change(i, row.tile(t), row.tokens(t) == token))
+
+        return jnp.where(token < row.plan.width, i + 1, I32(end))
+
+    lax.while_loop(lambda i: i < end, body, I32(start))
