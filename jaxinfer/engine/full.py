@@ -13,8 +13,8 @@ def dress_row(row: Row, sequence: Sequence) -> None:
         prompt, output = tokens[: sequence.num_prompt], tokens[sequence.num_prompt :]
         row.history = History(prompt, output, sequence.end_ids)
     row.masked = row.sample and sequence.structured is not None
-    if controls is not None and row.sample and controls.needs_last_token:
-        row.banned = controls.banned_after(tokens)
+    if controls is not None and row.sample and controls.bans_by_context:
+        row.bans = controls.bans_after(tokens, row.start + row.count)
     if sequence.needs_scores:
         row.targets = tokens[row.start + 1 : min(row.start + row.count + 1, sequence.num_prompt)]
     if sequence.is_pooled:

@@ -201,7 +201,9 @@ class MockRunner:
         if controls is None:
             return token
         allowed = controls.allowed_token_ids
-        banned = {*row.banned, *(word[0] for word in controls.bad_words if len(word) == 1)}
+        last = self._last_token[row.slot]
+        banned = {banned for after, banned in row.bans if after in (ANY, last)}
+        banned |= {word[0] for word in controls.bad_words if len(word) == 1}
         if self._num_drawn[row.slot] < controls.min_tokens:
             banned |= self._ends[row.slot]
         while token in banned or (allowed is not None and token not in allowed):

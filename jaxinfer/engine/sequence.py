@@ -325,11 +325,7 @@ class Sequence:
         self.hold(structure is not None and structure.after is None)
         self.sampler = self.sampling.sampler
         self.is_pooled = self.request.pooling is not None
-        self.may_wait = (
-            self.request.text_lag
-            or self.request.thoughts is not None
-            or (controls is not None and controls.needs_last_token)
-        )
+        self.may_wait = self.request.text_lag or self.request.thoughts is not None
         if (limit := self.request.thoughts) is not None:
             lead = MAX_LEAD if structure is None or structure.after is not None else 1
             self.thoughts = Thoughts("thinking" if limit.is_open else "either", limit.open_id, limit.close_id, lead)
@@ -426,9 +422,7 @@ class Sequence:
     @property
     def must_wait(self) -> bool:
         """Whether a decoding sequence must see more of its tokens, here or in its text state, before the next."""
-        controls = self.request.controls
-        reads_back = controls is not None and controls.needs_last_token
-        reads_back = reads_back or (self.close_at is not None and self.dispatched + 1 >= self.close_at)
+        reads_back = self.close_at is not None and self.dispatched + 1 >= self.close_at
         reads_back = reads_back or self.may_close_at_once
         return (reads_back and self.dispatched >= len(self.tokens)) or self.must_wait_for_text
 

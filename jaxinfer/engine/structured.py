@@ -73,7 +73,7 @@ class Structured:
         self._structure = request.structure
         self._end_ids = request.eos_token_ids | request.stop_token_ids | request.structure.end_ids
         controls = request.controls or Controls()
-        self._banned_after, self._bans = controls.banned_after, controls.needs_last_token
+        self._banned_after, self._bans = controls.banned_after, controls.bans_by_context
         self._min_length = len(request.prompt) + controls.min_tokens
         self._ignored = tuple(sorted(request.structure.end_ids - request.eos_token_ids))
         self._all_ends = tuple(sorted(self._end_ids))

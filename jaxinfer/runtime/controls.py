@@ -20,22 +20,23 @@ import jax.numpy as jnp
 
 from jaxinfer.runtime.backends import Backend
 from jaxinfer.runtime.host_array import from_host
-from jaxinfer.runtime.mask_table import ANY
-from jaxinfer.runtime.packing import (
-    IN_PROMPT,
-    MOST_COUNTED,
-    ControlColumn,
-    DrawColumn,
-    Flag,
-    MaskColumn,
-    SamplingColumn,
-    SlotLayout,
-)
+from jaxinfer.runtime.mask_table import ANY as NO_MASK
+from jaxinfer.runtime.packing import MaskColumn, SlotLayout
 from jaxinfer.runtime.plan import Sampler
 from jaxinfer.runtime.sampler import PART, draw, float_column, largest_id, largest_parts, store_tokens
 from jaxinfer.runtime.state import ControlState
 from jaxinfer_kernels import mosaic_largest
 from jaxinfer_kernels.sampling import sm90_draw
+from jaxinfer_kernels.sampling.columns import (
+    ANY,
+    IN_PROMPT,
+    MOST_COUNTED,
+    NO_ID,
+    ControlColumn,
+    DrawColumn,
+    Flag,
+    SamplingColumn,
+)
 
 
 def mask_logits(
@@ -49,7 +50,7 @@ def mask_logits(
     first n rows of logits.
     Returns left, last_token, and the tokens i32[n, 1].
     """
-    upload = jnp.maximum(from_host(upload), ANY)  # nothing is less: it makes of the copy a part of a kernel
+    upload = jnp.maximum(from_host(upload), NO_MASK)  # nothing is less: it makes of the copy a part of a kernel
     slots = upload[:, MaskColumn.SLOT]
     if backend is Backend.MOSAIC:
         columns = dict(mask=MaskColumn.MASK, keep=MaskColumn.KEEP)
@@ -62,7 +63,7 @@ def mask_logits(
 
 def _allowed(logits: jax.Array, table: jax.Array, rows: jax.Array) -> jax.Array:
     """f32[n, V]: the logits, -inf where a row of the table says so."""
-    words = jnp.where(rows[:, None] == ANY, -1, table[jnp.maximum(rows, 0)])
+    words = jnp.where(rows[:, None] == NO_MASK, -1, table[jnp.maximum(rows, 0)])
     may = _unpacked(jax.lax.bitcast_convert_type(words, jnp.uint32), logits.shape[-1])
     return jnp.where(may, logits, -jnp.inf)
 
@@ -96,9 +97,14 @@ def draw_full(
     """
     slots = upload[:, DrawColumn.SLOT]
     columns, positions, logits = sampling[slots], next_pos[slots], logits[: len(slots)]
-    changed = controlled_logits(logits, controls, slots, columns, positions, upload[:, len(DrawColumn) :])
+    last, (ids, after) = controls.columns[slots, ControlColumn.LAST], jnp.split(upload[:, len(DrawColumn) :], 2, axis=1)
+    banned = jnp.where((after == ANY) | (after == last[:, None]), ids, NO_ID)
+    changed = controlled_logits(logits, controls, slots, columns, positions, banned)
     tokens = draw(changed, columns, positions, Sampler.FULL)
-    controls = controls.replace(counts=_counted(controls.counts, slots, columns, tokens))
+    controls = controls.replace(
+        counts=_counted(controls.counts, slots, columns, tokens),
+        columns=controls.columns.at[slots, ControlColumn.LAST].set(tokens),
+    )
     return store_tokens(last_token, slots, tokens), controls, tokens[:, None]
 
 
@@ -111,9 +117,9 @@ def draw_any(
     upload: jax.Array,
 ) -> tuple[jax.Array, ControlState, jax.Array]:
     """draw_full, in one kernel."""
-    rest = next_pos, sampling, controls.columns, controls.bias, controls.bits, upload
-    tokens, last_token, counts = sm90_draw.draw(logits, last_token, controls.counts, *rest)
-    return last_token, controls.replace(counts=counts), tokens[:, None]
+    rest = next_pos, sampling, controls.bias, controls.bits, upload
+    tokens, last_token, columns, counts = sm90_draw.draw(logits, last_token, controls.columns, controls.counts, *rest)
+    return last_token, controls.replace(columns=columns, counts=counts), tokens[:, None]
 
 
 def controlled_logits(

@@ -18,6 +18,7 @@ from jaxinfer.runtime.plan import (
     Sampler,
     Sampling,
 )
+from jaxinfer_kernels.sampling import columns
 from jaxinfer_kernels.sampling.columns import (
     IN_PROMPT,
     MOST_COUNTED,
@@ -85,7 +86,7 @@ class PieceColumn(enum.IntEnum):
 
 
 ROW_WIDTH = len(RowColumn) + len(SamplingColumn)
-DRAW_WIDTH = len(DrawColumn) + MAX_BANNED
+DRAW_WIDTH = len(DrawColumn) + 2 * MAX_BANNED
 _LEAST_UPDATES = 160  # pages: 10,240 tokens on a GPU; each is 12 bytes of a step's upload
 NOT_FINITE = -1  # in the place of a row's token
 
@@ -154,7 +155,7 @@ def flags_of(sampling: Sampling) -> Flag:
         Flag.BIAS: bool(controls.logit_bias),
         Flag.ALLOWED: controls.allowed_token_ids is not None or single,
         Flag.MIN_TOKENS: controls.min_tokens > 0,
-        Flag.BANNED: controls.needs_last_token,
+        Flag.BANNED: controls.bans_by_context,
     }
     for flag, is_used in used.items():
         flags |= flag if is_used else 0
@@ -223,6 +224,7 @@ def pack_slot(row: Row, layout: SlotLayout) -> np.ndarray:
     penalties = (controls.presence_penalty, controls.frequency_penalty, controls.repetition_penalty)
     out[1 : 1 + len(penalties)] = np.array(penalties, np.float32).view(np.int32)
     out[1 + ControlColumn.MIN_LENGTH] = len(history.prompt) + controls.min_tokens
+    out[1 + ControlColumn.LAST] = [NO_ID, *history.prompt[-1:], *history.output[-1:]][-1]
     ids, values = out[layout.bias_start : layout.bits_start].reshape(2, -1)
     ids[:] = NO_ID
     ids[: len(controls.logit_bias)] = [token for token, _ in controls.logit_bias]
@@ -241,11 +243,12 @@ def pack_slot(row: Row, layout: SlotLayout) -> np.ndarray:
 def pack_draw(plan: Plan, size: int, *, full: bool) -> np.ndarray:
     """i32[size, DRAW_WIDTH if full else len(DrawColumn)]: the rows that sample, in the order of their logits."""
     out = np.zeros((size, DRAW_WIDTH if full else len(DrawColumn)), np.int32)
-    out[:, len(DrawColumn) :] = NO_ID
+    ids, after = out[:, len(DrawColumn) : -MAX_BANNED], out[:, -MAX_BANNED:]
+    ids[:] = NO_ID
     for i, row in enumerate(row for row in plan.rows if row.sample):
         out[i, DrawColumn.SLOT] = row.slot
-        if full:  # logprobs are taken of rows that ban, too
-            out[i, len(DrawColumn) : len(DrawColumn) + len(row.banned)] = row.banned
+        if full and row.bans:  # logprobs are taken of rows that ban, too
+            after[i, : len(row.bans)], ids[i, : len(row.bans)] = zip(*row.bans, strict=True)
     return out
 
 
@@ -306,3 +309,6 @@ def bits_of(flags: np.ndarray) -> np.ndarray:
     padded = np.zeros(-(-len(flags) // 32) * 32, bool)
     padded[: len(flags)] = flags
     return np.packbits(padded, bitorder="little").view(np.int32)
+
+
+assert columns.ANY == ANY, "bans are packed as they are planned"

@@ -15,11 +15,14 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from jaxinfer.runtime.mask_table import Masks, MaskTable
+from jaxinfer.runtime.mask_table import ANY, Masks, MaskTable
 
 MAX_LOGIT_BIAS = 300  # ids of one request, as OpenAI has it
 MAX_BANNED = 64  # tokens that bad words of several tokens may ban in one step
 MAX_BOUNDED_K = 64  # the largest top-k whose tokens are looked for among few
+
+
+type Ban = tuple[int, int]  # a token, or ANY, and the token that must not follow it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,14 +48,24 @@ class Controls:
         return (self.presence_penalty, self.frequency_penalty, self.repetition_penalty) != (0.0, 0.0, 1.0)
 
     @property
-    def needs_last_token(self) -> bool:
-        """Whether the host must know every token before it can plan the next: a bad word has several."""
+    def bans_by_context(self) -> bool:
+        """Whether what is banned depends on the tokens before: a bad word has several."""
         return any(len(word) > 1 for word in self.bad_words)
 
     def banned_after(self, tokens: Sequence[int]) -> list[int]:
         """The tokens that would complete a bad word of several tokens after these."""
-        words = (word for word in self.bad_words if len(word) > 1 and len(word) <= len(tokens) + 1)
-        return [word[-1] for word in words if tuple(tokens[len(tokens) - len(word) + 1 :]) == word[:-1]]
+        return [word[-1] for word in self._words_begun(tokens, 1)]
+
+    def bans_after(self, tokens: Sequence[int], length: int) -> list[Ban]:
+        """What is banned behind `length` tokens, of which the last one may not be among these yet."""
+        if len(tokens) >= length:
+            return [(ANY, token) for token in self.banned_after(tokens[:length])]
+        return [(word[-2], word[-1]) for word in self._words_begun(tokens, 2)]
+
+    def _words_begun(self, tokens: Sequence[int], num_left: int) -> list[tuple[int, ...]]:
+        """The bad words of several tokens whose all but `num_left` end these."""
+        words = (word for word in self.bad_words if len(word) > 1 and len(word) - num_left <= len(tokens))
+        return [word for word in words if tuple(tokens[len(tokens) + num_left - len(word) :]) == word[:-num_left]]
 
 
 class Sampler(enum.IntEnum):
@@ -125,7 +138,7 @@ class Row(msgspec.Struct, gc=False):
     sampler: the slot's.
     logprobs: those of its token are wanted.
     masked: what may be drawn is said once the tokens before are known (see Pending.draw).
-    banned: ids that must not be drawn in this step, at most MAX_BANNED; only for the full sampler.
+    bans: what must not be drawn in this step, at most MAX_BANNED; only for the full sampler.
     targets: the tokens that follow the row's first positions, whose logprobs are wanted; at most `count`.
     num_pooled: the sum of the hidden states of so many of the row's last positions is wanted.
     """
@@ -141,7 +154,7 @@ class Row(msgspec.Struct, gc=False):
     sampler: Sampler = Sampler.LARGEST
     logprobs: bool = False
     masked: bool = False
-    banned: Sequence[int] = ()
+    bans: Sequence[Ban] = ()
     targets: Sequence[int] = ()
     num_pooled: int = 0
 

@@ -319,7 +319,9 @@ class FakeRunner:
                 mask = next(masks) if row.masked else None
                 among = None if mask is None else frozenset(bits_to_ids(mask))
                 history = fold(self._visible(self.kv, row.slot, end))
-                tokens[i] = draw(history, end - 1, sampling, dataclasses.replace(seen, banned=row.banned, among=among))
+                last = [None, *seen.prompt[-1:], *seen.output[-1:]][-1]
+                banned = [banned for after, banned in row.bans if after in (ANY, last)]
+                tokens[i] = draw(history, end - 1, sampling, dataclasses.replace(seen, banned=banned, among=among))
                 seen.output.append(int(tokens[i]))
                 scores[i] = logprob(history, int(tokens[i]))
                 self.last_token[row.slot] = tokens[i]

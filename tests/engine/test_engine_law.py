@@ -247,7 +247,7 @@ def test_the_workloads_reach_what_they_are_meant_to_reach():
         assert any(answer.code == code for client in clients for answer in client.answers.values()), code
     plans = [plan for client in clients for plan in client.plans]
     assert 100 < sum(plan.sampler is Sampler.FULL for plan in plans) < len(plans)
-    assert any(row.banned for plan in plans for row in plan.rows)
+    assert any(row.bans for plan in plans for row in plan.rows)
     assert sum(plan.is_masked for plan in plans) > 100 and not all(plan.is_masked for plan in plans)
     assert any(answer.prompt_logprobs for client in clients for answer in client.answers.values())
     embedded = [answer for client in clients for answer in client.answers.values() if answer.embedding]

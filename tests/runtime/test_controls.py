@@ -211,8 +211,19 @@ def test_the_most_that_a_request_may_ask_for_fits_a_slot() -> None:
 TEXT = [int(token) for token in np.random.default_rng(1).integers(0, TINY.vocab_size, 21)]
 
 
-def drive(runner: DeviceRunner, sampling: Sampling, steps: int, slot: int = 1, output: tuple[int, ...] = ()):
-    """Prompt and `output` in one chunk, then decode rows: the answer's tokens and their logprobs."""
+def drive(
+    runner: DeviceRunner,
+    sampling: Sampling,
+    steps: int,
+    slot: int = 1,
+    output: tuple[int, ...] = (),
+    *,
+    in_flight: bool = False,
+):
+    """Prompt and `output` in one chunk, then decode rows: the answer's tokens and their logprobs.
+
+    in_flight: bans are made as if a decode row's last token were not known yet.
+    """
     sequence = Driven(slot, [*TEXT, *output], itertools.count(1 + 20 * slot), sampling)
     found = []
     for _ in range(steps):
@@ -220,7 +231,9 @@ def drive(runner: DeviceRunner, sampling: Sampling, steps: int, slot: int = 1, o
         row.logprobs = True
         if row.sampling is not None and sampling.controls is not None:
             row.history = History(TEXT, output, ENDS)
-        row.banned = sampling.controls.banned_after(sequence.tokens) if sampling.controls else ()
+        tokens, length = sequence.tokens, row.start + row.count
+        known = tokens[: length - 1] if row.tokens is None and in_flight else tokens
+        row.bans = sampling.controls.bans_after(known, length) if sampling.controls else ()
         result = runner.run(Plan([row])).wait()
         sequence.take(result, 0)
         found.append((float(result.logprobs.values[0]), int(result.logprobs.ranks[0]), result.logprobs.top_ids[0]))
@@ -251,11 +264,12 @@ def test_steps_draw_what_the_oracle_draws(runner: DeviceRunner, controls: Contro
     assert tokens != generate(runner, TEXT, 8)[len(TEXT) :]
 
 
-def test_a_multi_token_bad_word_is_never_completed(runner: DeviceRunner) -> None:
+@pytest.mark.parametrize("in_flight", [False, True], ids=["known", "in flight"])
+def test_a_multi_token_bad_word_is_never_completed(runner: DeviceRunner, *, in_flight: bool) -> None:
     free = generate(runner, TEXT, 8)[len(TEXT) :]
     runner.reset()
     controls = Controls(bad_words=((free[2], free[3]), (free[0], free[1], free[2])))
-    tokens, _ = drive(runner, Sampling(controls=controls), 8)
+    tokens, _ = drive(runner, Sampling(controls=controls), 8, in_flight=in_flight)
     assert tokens == expected_greedy(controls, 8)
     pairs = set(itertools.pairwise([TEXT[-1], *tokens]))
     assert (free[2], free[3]) not in pairs and tokens[:2] == free[:2] and tokens[2] != free[2]

@@ -3,7 +3,7 @@
 import numpy as np
 
 from jaxinfer.config import ExtendBucket
-from jaxinfer.runtime.mask_table import Masks
+from jaxinfer.runtime.mask_table import ANY, Masks
 from jaxinfer.runtime.packing import (
     NO_ID,
     ROW_WIDTH,
@@ -19,7 +19,7 @@ from jaxinfer.runtime.packing import (
     page_updates,
     sampling_columns,
 )
-from jaxinfer.runtime.plan import Plan, Row, Sampler, Sampling
+from jaxinfer.runtime.plan import MAX_BANNED, Plan, Row, Sampler, Sampling
 
 ODD = Sampling(temperature=0.3, top_k=17, top_p=0.95, min_p=1e-7, seed=2**64 - 2, sample_index=3)
 
@@ -64,10 +64,11 @@ def test_an_extend_step_lies_where_its_layout_says() -> None:
 
 
 def test_what_is_banned_travels_to_the_full_sampler_alone() -> None:
-    plan = Plan([Row(3, 10, 1, banned=[7, 9]), Row(2, 4, 1, [5], sample=False), Row(1, 16, 1)])
+    plan = Plan([Row(3, 10, 1, bans=[(5, 7), (ANY, 9)]), Row(2, 4, 1, [5], sample=False), Row(1, 16, 1)])
     full = pack_draw(plan, 4, full=True)
     np.testing.assert_array_equal(full[:, :3], [[3, 7, 9], [1, NO_ID, NO_ID], [0, NO_ID, NO_ID], [0, NO_ID, NO_ID]])
-    assert (full[:, 3:] == NO_ID).all()
+    assert (full[:, 3 : 1 + MAX_BANNED] == NO_ID).all()
+    assert full[0, 1 + MAX_BANNED :][:2].tolist() == [5, ANY]
     np.testing.assert_array_equal(pack_draw(plan, 4, full=False), [[3], [1], [0], [0]])
 
 

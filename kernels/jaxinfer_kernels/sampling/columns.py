@@ -29,17 +29,21 @@ class Flag(enum.IntFlag):
 class ControlColumn(enum.IntEnum):
     """One slot's numbers for its controls, i32 columns, floats bit-cast.
 
-    MIN_LENGTH: the first position at which an end id may be drawn.
+    MIN_LENGTH: the first position at which an end id may be drawn.    LAST: the sequence's last token, drawn or given.
     """
 
     PRESENCE = 0
     FREQUENCY = 1
     REPETITION = 2
     MIN_LENGTH = 3
+    LAST = 4
 
 
 class DrawColumn(enum.IntEnum):
-    """A row of logits that a token is drawn from. SLOT 0 is padding. Banned ids follow, NO_ID for none."""
+    """A row of logits that a token is drawn from. SLOT 0 is padding.
+
+    Banned ids follow, NO_ID for none, and as many tokens after which alone they are banned, ANY for every one.
+    """
 
     SLOT = 0
 
@@ -50,5 +54,6 @@ class Purpose(enum.IntEnum):
     DRAW = 0
 
 
+ANY = -1
 NO_ID = 2**31 - 1  # beyond every vocabulary: a scatter drops it
 IN_PROMPT, MOST_COUNTED = 1 << 15, (1 << 15) - 1  # one token's count, u16: occurs in the prompt, times in the output

@@ -12,14 +12,14 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jaxinfer_kernels.mosaic_decode_plan import F32, I32, Ref
 from jaxinfer_kernels.mosaic_largest import BITS, WORD_LAYOUT, WORDS
-from jaxinfer_kernels.sampling.columns import MOST_COUNTED, ControlColumn, DrawColumn, Flag
+from jaxinfer_kernels.sampling.columns import ANY, MOST_COUNTED, ControlColumn, DrawColumn, Flag
 from jaxinfer_kernels.sampling.sm90_row import ROW_LAYOUT, SHAPE, Row, float_of, spread
 
 
 @dataclasses.dataclass(frozen=True)
 class Controls:
-    """One slot's. columns i32[len(ControlColumn)], bias i32[2, n], bits i32[2, W], counts u16[W, 32], and of the
-    upload's row i32[n] what is banned."""
+    """One slot's. columns i32[len(ControlColumn)], bias i32[2, n], bits i32[2, W], counts u16[W, 32], and the upload's
+    row i32[len(DrawColumn) + 2 n]."""
 
     flags: jax.Array
     position: jax.Array
@@ -49,7 +49,12 @@ class Controls:
         pl.when(self.uses(Flag.ALLOWED) | early)(functools.partial(self._forbid, row, early))
         pl.when(self.uses(Flag.BANNED))(functools.partial(self._ban, row))
 
-    def count(self, token: jax.Array) -> None:
+    def take(self, token: jax.Array) -> None:
+        """Note the token drawn, and count it if there are penalties."""
+        self.columns_ref[ControlColumn.LAST] = token
+        pl.when(self.uses(Flag.PENALTIES))(functools.partial(self._count, token))
+
+    def _count(self, token: jax.Array) -> None:
         """One more of the token; a count at its most stays there."""
         place = lax.div(token, I32(BITS)), lax.rem(token, I32(BITS))
         before = self.counts_ref[place].astype(I32)
@@ -98,10 +103,13 @@ class Controls:
         row.in_groups(load, forbid)
 
     def _ban(self, row: Row) -> None:
-        def ban(i: jax.Array, tile: jax.Array, here: jax.Array) -> jax.Array:
-            return jnp.where(here, F32(-jnp.inf), tile)
+        most, last = (self.upload_ref.shape[0] - len(DrawColumn)) // 2, self.columns_ref[ControlColumn.LAST]
 
-        _change_at(row, self.upload_ref, len(DrawColumn), self.upload_ref.shape[0], ban)
+        def ban(i: jax.Array, tile: jax.Array, here: jax.Array) -> jax.Array:
+            after = self.upload_ref[i + most]
+            return jnp.where(here & ((after == ANY) | (after == last)), F32(-jnp.inf), tile)
+
+        _change_at(row, self.upload_ref, len(DrawColumn), len(DrawColumn) + most, ban)
 
 
 def _change_at(

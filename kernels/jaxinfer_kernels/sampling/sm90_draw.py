@@ -24,7 +24,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jaxinfer_kernels.mosaic_decode_plan import F32, I32, Ref, named
 from jaxinfer_kernels.mosaic_largest import BITS, WORDS
-from jaxinfer_kernels.sampling.columns import DrawColumn, Flag, Purpose, SamplingColumn
+from jaxinfer_kernels.sampling.columns import DrawColumn, Purpose, SamplingColumn
 from jaxinfer_kernels.sampling.sm90_controls import Controls
 from jaxinfer_kernels.sampling.sm90_noise import Key, fold_in, gumbel
 from jaxinfer_kernels.sampling.sm90_row import (
@@ -59,25 +59,25 @@ COMPILER_PARAMS = plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantic
 def draw(
     logits: jax.Array,
     last_token: jax.Array,
+    columns: jax.Array,
     counts: jax.Array,
     next_pos: jax.Array,
     sampling: jax.Array,
-    columns: jax.Array,
     bias: jax.Array,
     bits: jax.Array,
     upload: jax.Array,
     *,
     splits: int | None = None,
     interpret: plgpu.InterpretGPUParams | None = None,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Draw a token for each of the first rows of logits, keep it as its slot's last token, and count it.
 
       logits: f32[L, V], V as `supported` says.    last_token: i32[S], of each slot the token of the largest logit,
-      which rows that ask for nothing else get.    counts: u16[S, V].    next_pos: i32[S], of the token drawn.
-      sampling: i32[S, len(SamplingColumn)].    columns: i32[S, len(ControlColumn)].    bias: i32[S, 2, n], ids and
+      which rows that ask for nothing else get.    columns: i32[S, len(ControlColumn)].    counts: u16[S, V].
+      next_pos: i32[S], of the token drawn.    sampling: i32[S, len(SamplingColumn)].    bias: i32[S, 2, n], ids and
       bit-cast floats.    bits: u32[S, 2, ceil(V / 32)], what is allowed, what would end the sequence.
-      upload: i32[R, len(DrawColumn) + n], R <= L; for rows of slot 0 nothing is drawn.    splits: CTAs of a row.
-    Returns tokens i32[R]; last_token and counts, updated in place where the caller donates them.
+      upload: i32[R, len(DrawColumn) + 2 n], R <= L; for rows of slot 0 nothing is drawn.    splits: CTAs of a row.
+    Returns tokens i32[R]; last_token, columns and counts, updated in place where the caller donates them.
     Raises ValueError for logits that cannot be drawn from.
     """
     rows, width = len(upload), logits.shape[1]
@@ -87,11 +87,12 @@ def draw(
             f"got {logits.aval} and {rows} rows; leave them to XLA"
         )
     plan = Plan(rows, width, splits or splits_of(width), interpret)
-    last, counted = jax.new_ref(last_token), jax.new_ref(counts.reshape(len(counts), plan.words, BITS))
     signed = lax.bitcast_convert_type(bits, jnp.int32)
-    arguments = upload, logits.reshape(len(logits), plan.words, BITS), next_pos, sampling, columns, bias, signed
-    tokens, *_ = _launch(plan)(*arguments, last, counted)
-    return tokens, jax.freeze(last), jax.freeze(counted).reshape(counts.shape)
+    arguments = upload, logits.reshape(len(logits), plan.words, BITS), next_pos, sampling, bias, signed
+    refs = [jax.new_ref(x) for x in (last_token, columns, counts.reshape(len(counts), plan.words, BITS))]
+    tokens, *_ = _launch(plan)(*arguments, *refs)
+    last_token, columns, counted = (jax.freeze(ref) for ref in refs)
+    return tokens, last_token, columns, counted.reshape(counts.shape)
 
 
 def _launch(plan: Plan) -> Callable[..., list[jax.Array]]:
@@ -117,10 +118,10 @@ def _kernel(
     logits_ref: Ref,
     next_pos_ref: Ref,
     sampling_ref: Ref,
-    columns_ref: Ref,
     bias_ref: Ref,
     bits_ref: Ref,
     last_ref: Ref,
+    columns_ref: Ref,
     counts_ref: Ref,
     tokens_ref: Ref,
     *spill_refs: Ref,
@@ -167,7 +168,7 @@ def _kernel(
         def _():
             tokens_ref[index] = token
             last_ref[slot] = token
-            pl.when(controls.uses(Flag.PENALTIES))(functools.partial(controls.count, token))
+            pl.when(flags != 0)(functools.partial(controls.take, token))
 
         row.meet()  # a CTA that ends takes its shared memory with it
 
