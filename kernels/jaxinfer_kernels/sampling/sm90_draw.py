@@ -226,15 +226,21 @@ def _draw_within(
 ) -> jax.Array:
     """The token drawn where something bounds what may be. Of the row's logits distances are made."""
 
-    def body(t: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        nearest, mass = carry
+    def measure(t: jax.Array) -> jax.Array:
         distance = (largest - row.tile(t)) / temperature
         row.put(t, distance)
-        return jnp.minimum(nearest, distance), mass + jnp.exp(-distance)
+        return distance
 
-    nearest, mass = row.over_tiles(body, (full(jnp.inf), full(0)))
-    row.share(NEAREST, nearest.min(axis=1))
-    row.share(MASS, mass.sum(axis=1))
+    @pl.when(top_k > 0)
+    def _():
+        nearest = row.over_tiles(lambda t, found: jnp.minimum(found, measure(t)), full(jnp.inf))
+        row.share(NEAREST, nearest.min(axis=1))
+
+    @pl.when(top_k <= 0)
+    def _():
+        mass = row.over_tiles(lambda t, found: found + jnp.exp(-measure(t)), full(0))
+        row.share(MASS, mass.sum(axis=1))
+
     row.meet()
     bounds_p = top_p < 1
     limit, mass = lax.cond(
