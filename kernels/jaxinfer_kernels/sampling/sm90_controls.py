@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 
 import jax
@@ -14,6 +15,8 @@ from jaxinfer_kernels.mosaic_decode_plan import F32, I32, Ref
 from jaxinfer_kernels.mosaic_largest import BITS, WORD_LAYOUT, WORDS
 from jaxinfer_kernels.sampling.columns import ANY, MOST_COUNTED, ControlColumn, DrawColumn, Flag
 from jaxinfer_kernels.sampling.sm90_row import ROW_LAYOUT, SHAPE, Row, float_of, spread
+
+MOST_TOGETHER = 16  # ids that are asked for before the first is looked at: global memory answers after 500 cycles
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,8 +123,9 @@ def _change_at(
     change(i, tile, here): the tile, with what the i-th id asks for at `here`. A lane changes what is its own alone.
     """
 
-    def body(i: jax.Array) -> jax.Array:
-        token = ids_ref[i]
+    together = math.gcd(end - start, MOST_TOGETHER)
+
+    def change_one(i: jax.Array, token: jax.Array) -> None:
         place = lax.div(token, I32(BITS)) - row.begin  # of its word
 
         @pl.when((token < row.plan.width) & (place >= 0) & (place < row.plan.tiles * WORDS))
@@ -129,6 +133,10 @@ def _change_at(
             t = lax.div(place, I32(WORDS))
             row.put(t, change(i, row.tile(t), row.tokens(t) == token))
 
-        return jnp.where(token < row.plan.width, i + 1, I32(end))
+    def body(i: jax.Array) -> jax.Array:
+        tokens = [ids_ref[i + j] for j in range(together)]
+        for j, token in enumerate(tokens):
+            change_one(i + j, token)
+        return jnp.where(tokens[-1] < row.plan.width, i + together, I32(end))
 
     lax.while_loop(lambda i: i < end, body, I32(start))
