@@ -6,6 +6,7 @@ of PlainEncoder, the markers are removed, and the whole text is encoded at once,
 is tokenized as ever.
 """
 
+import bisect
 import io
 import itertools
 import re
@@ -19,16 +20,18 @@ from jaxinfer.errors import InvalidRequest
 # hold them. Tokens that begin or end a turn look different or are special.
 TAG = re.compile(r"</?\w+>")
 _TRUSTED_ROLES = ("system", "developer", "assistant")
+_KEY = 2  # characters that a control token has at least
 _PRIVATE = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))  # characters that mean nothing
 _ESCAPE = re.compile(r"\\u(?:e[\da-f]{3}|f[0-8][\da-f]{2}|db[89a-f][\da-f]\\ud[c-f][\da-f]{2})", re.ASCII)  # of those
 
 
 class ControlGuard:
-    """Finds and breaks the spellings of a tokenizer's control tokens."""
+    """Finds and breaks the spellings of a tokenizer's control tokens, each of two characters or more."""
 
     def __init__(self, control_tokens: dict[str, int], special_ids: frozenset[int]) -> None:
         tags = {t for t, token_id in control_tokens.items() if token_id not in special_ids and TAG.fullmatch(t)}
-        self._tokens = "".join(control_tokens)
+        tokens = "".join(control_tokens)
+        self._chars, self._escapes = frozenset(tokens), frozenset(_ESCAPE.findall(tokens))
         self._all = _Spellings(control_tokens)
         self._turns = _Spellings(control_tokens.keys() - tags)
 
@@ -42,9 +45,9 @@ class ControlGuard:
 
         Raises InvalidRequest where every character that could be one occurs.
         """
-        texts = [avoid, self._tokens, *_strings(messages), *_strings(others)]
-        used = set().union(*texts)
-        escapes = {found[0] for text in texts for found in _ESCAPE.finditer(text)}
+        texts = [avoid, *_strings(messages), *_strings(others)]
+        used = self._chars.union(*(text for text in texts if not text.isascii()))
+        escapes = self._escapes.union(*map(_ESCAPE.findall, texts))
         unused = (char for char in map(chr, itertools.chain(*_PRIVATE)) if char not in used)
         marker = next((char for char in unused if _escaped(char) not in escapes), None)
         if marker is None:
@@ -66,25 +69,27 @@ class ControlGuard:
 
 
 class _Spellings:
-    """A set of strings to find."""
+    """A set of strings to find, in time that does not grow with their number: a model may have 30,000."""
 
     def __init__(self, tokens: Iterable[str]) -> None:
-        by_length = sorted(tokens, key=len, reverse=True)
-        pattern = "|".join(map(re.escape, by_length)) if by_length else r"(?!)"
-        self._next = re.compile(pattern)
-        self._every = re.compile(f"(?=({pattern}))")  # overlapping ones too
-        self._beginnings = frozenset(token[:i] for token in by_length for i in range(1, len(token)))
-        self._longest = max(map(len, by_length), default=1)
+        self._tokens = frozenset(tokens)
+        self._sorted = sorted(self._tokens)
+        first, second = (_one_of({token[i] for token in self._tokens}) for i in range(_KEY))
+        self._starts = re.compile(rf"{first}(?={second}|\Z)")
+        self._lengths: dict[str, list[int]] = {}  # by beginning, the longest first
+        for key, length in sorted({(token[:_KEY], len(token)) for token in self._sorted}, reverse=True):
+            self._lengths.setdefault(key, []).append(length)
+        self._longest = max(map(len, self._sorted), default=1)
 
     def occur_in(self, text: str) -> bool:
-        return self._next.search(text) is not None or self._open_end(text) < len(text)
+        return next(self._found(text), None) is not None or self._open_end(text) < len(text)
 
     def broken(self, text: str, marker: str) -> str:
         """`text` with the marker behind the first character of each spelling, which breaks all that begin there, and
         between those of one that begins at its end.
         """
         end = self._open_end(text)
-        begun = (found.start() + 1 for found in self._every.finditer(text) if found.end(1) > found.start() + 1)
+        begun = (start + 1 for start, _ in self._found(text))
         cuts = itertools.chain((cut for cut in begun if cut <= end), range(end + 1, len(text) + 1))
         marked, at = io.StringIO(), 0  # no list of the pieces, which are of many times the text's size
         for cut in cuts:
@@ -94,12 +99,38 @@ class _Spellings:
         return marked.getvalue() + text[at:]
 
     def replaced(self, text: str, name: Callable[[str], str]) -> str:
-        return self._next.sub(lambda match: name(match[0]), text)
+        """`text` with each spelling by another name; of those that overlap, the first and of these the longest."""
+        renamed, at = io.StringIO(), 0
+        for start, end in self._found(text):
+            if start >= at:
+                renamed.write(text[at:start])
+                renamed.write(name(text[start:end]))
+                at = end
+        return renamed.getvalue() + text[at:]
+
+    def _found(self, text: str) -> Iterator[tuple[int, int]]:
+        """Start and end of the longest spelling at each place where one begins, in order; they may overlap."""
+        for match in self._starts.finditer(text):
+            start = match.start()
+            for length in self._lengths.get(text[start : start + _KEY], ()):
+                if text[start : start + length] in self._tokens:
+                    yield start, start + length
+                    break
 
     def _open_end(self, text: str) -> int:
         """Where the text begins a spelling that the next string could complete; its length when it does not."""
-        longest = min(self._longest - 1, len(text))
-        return next((len(text) - n for n in range(longest, 0, -1) if text[-n:] in self._beginnings), len(text))
+        ends = self._starts.finditer(text, max(0, len(text) - self._longest + 1))
+        return next((match.start() for match in ends if self._is_beginning(text[match.start() :])), len(text))
+
+    def _is_beginning(self, text: str) -> bool:
+        """Whether some spelling begins with `text` and goes on."""
+        at = bisect.bisect_right(self._sorted, text)
+        return at < len(self._sorted) and self._sorted[at].startswith(text)
+
+
+def _one_of(chars: set[str]) -> str:
+    """A pattern for any of these characters."""
+    return f"[{''.join(map(re.escape, sorted(chars)))}]" if chars else r"(?!)"
 
 
 def _escaped(char: str) -> str:

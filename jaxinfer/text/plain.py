@@ -26,8 +26,7 @@ class PlainEncoder:
         if backend.pre_tokenizer is not None:
             self._backend.pre_tokenizer = backend.pre_tokenizer
         self._true_ids: dict[int, int] = {}  # ids of this tokenizer that mean another one
-        for token_id, token in sorted(backend.get_added_tokens_decoder().items()):
-            self._add(token_id, token, token.content in control_tokens)
+        self._add(backend.get_added_tokens_decoder(), control_tokens)
         own = {token_id for token_id in control_tokens.values() if backend.model.id_to_token(token_id) is not None}
         self._leaks = frozenset(own - {unknown_id})
         self._before, self._after = _added_around(backend)
@@ -50,29 +49,27 @@ class PlainEncoder:
             ids = [self._true_ids.get(token_id, token_id) for token_id in ids]
         return [*self._before, *ids, *self._after] if add_special_tokens else ids
 
-    def _add(self, token_id: int, token: AddedToken, is_control: bool) -> None:
-        content = self.name(token.content) if is_control else token.content
-        self._backend.add_tokens(
-            [
-                AddedToken(
-                    content,
-                    single_word=token.single_word,
-                    lstrip=token.lstrip,
-                    rstrip=token.rstrip,
-                    normalized=token.normalized,
-                    special=token.special,
-                )
-            ]
-        )
-        own_id = self._backend.token_to_id(content)
-        if own_id == token_id:
+    def _add(self, added: dict[int, AddedToken], control_tokens: dict[str, int]) -> None:
+        """All in one call: each call builds the search for all that were added so far."""
+        ids = sorted(added)
+        tokens = [added[token_id] for token_id in ids]  # copies of the library's
+        contents = [token.content for token in tokens]
+        names = [self._secret + content if content in control_tokens else content for content in contents]
+        for token, name in zip(tokens, names, strict=True):
+            token.content = name
+        self._backend.add_tokens(tokens)
+        own_ids = list(map(self._backend.token_to_id, names))
+        if own_ids == ids:
             return
-        if own_id is None or self._backend.model.id_to_token(own_id) is not None:
-            raise CheckpointError(
-                f"the ids of tokenizer.json must have no gaps, but {token.content!r} has {token_id}. "
-                "Save the tokenizer again with transformers."
-            )
-        self._true_ids[own_id] = token_id
+        for own_id, token_id, content in zip(own_ids, ids, contents, strict=True):
+            if own_id == token_id:
+                continue
+            if own_id is None or self._backend.model.id_to_token(own_id) is not None:
+                raise CheckpointError(
+                    f"the ids of tokenizer.json must have no gaps, but {content!r} has {token_id}. "
+                    "Save the tokenizer again with transformers."
+                )
+            self._true_ids[own_id] = token_id
 
 
 def _added_around(backend: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:

@@ -69,16 +69,12 @@ class Tokenizer:
         self.backend, file = _load(tokenizer_json)
         added = self.backend.get_added_tokens_decoder()
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self._own_id = self.backend.model.token_to_id  # of the model's vocabulary alone
         self.vocab_size = 1 + max([_highest_id(file.model.vocab), *added])
         self.eos_token_id = self._id_of("eos_token")
         self.bos_token_id = self._id_of("bos_token")
-        own = self.backend.model.token_to_id
         self.control_tokens = {
-            token.content: token_id
-            for token_id, token in added.items()
-            if len(token.content) > 1
-            and not token.single_word
-            and (token.special or (own(token.content) is None and not token.content.isspace()))
+            text: token_id for token_id, token in added.items() if self._is_control(text := token.content, token)
         }
         self.guard = ControlGuard(self.control_tokens, self.special_ids)
         self._plain = PlainEncoder(self.backend, self.control_tokens, _unknown_id(self.backend, file.model))
@@ -135,6 +131,11 @@ class Tokenizer:
     def piece_table(self, skip_special_tokens: bool) -> PieceTable | None:
         """What each id adds to a text, None for a decoder that does not work token by token."""
         return self._tables.get(skip_special_tokens)
+
+    def _is_control(self, text: str, token: tokenizers.AddedToken) -> bool:
+        if len(text) < 2 or token.single_word:
+            return False
+        return token.special or (self._own_id(text) is None and not text.isspace())
 
     def _id_of(self, name: str) -> int | None:
         token = token_text(self.config.get(name))

@@ -262,7 +262,7 @@ def test_a_marker_is_found_at_once_among_characters_that_are_all_spelt_as_json_e
 
 
 def test_a_marker_is_no_part_of_a_control_token() -> None:
-    guard = ControlGuard({chr(0xE000): 5, f"<{chr(0xE001)}>": 6, "<a>": 7}, frozenset({5, 6, 7}))
+    guard = ControlGuard({chr(0xE000) * 2: 5, f"<{chr(0xE001)}>": 6, "<a>": 7}, frozenset({5, 6, 7}))
     marked, _, marker = guard.mark([{"role": "user", "content": "<a>"}], [], "")
     assert guard.unmark(marked[0]["content"], marker, lambda token: "BROKEN") == "<a>"
 

@@ -1,0 +1,121 @@
+"""A model may add tens of thousands of tokens: neither loading nor encoding may cost more for it than the library's own
+work does.
+"""
+
+import itertools
+import json
+import random
+import re
+import time
+from collections.abc import Callable
+
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import pre_tokenizers
+
+from jaxinfer.text.chat_template import ChatTemplate, encode_chat
+from jaxinfer.text.control import ControlGuard
+from jaxinfer.text.tokenizer import Tokenizer
+from tests.text.samples import byte_level_backend
+
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+COUNTS = (0, 1_000, 28_672)  # the last: a speech model of Llama 3's vocabulary
+WORDS = random.Random(0).choices([f"{a}{b}" for a in ("th", "fo", "o", "sea", "gre") for b in LETTERS], k=20_000)
+PROSE = " ".join(f"<b>{word}</b>, <custom_ " if i % 20 == 0 else word for i, word in enumerate(WORDS))[:49_999] + "."
+TEMPLATE = ChatTemplate("{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}")
+ALPHABET = st.text("<a>b|", min_size=0, max_size=12)
+TOKENS = st.sets(st.text("<a>b|", min_size=2, max_size=5), max_size=8)
+
+
+def with_added_tokens(count: int) -> bytes:
+    """A tokenizer.json of 128,000 tokens and 250,000 merges, as Llama 3's, and `count` more that were added."""
+    file = json.loads(byte_level_backend().to_str())
+    pairs = ["".join(pair) for pair in itertools.product(LETTERS, repeat=2)]
+    triples = ["".join(triple) for triple in itertools.islice(itertools.product(LETTERS, repeat=3), 125_000)]
+    tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *pairs, *triples]
+    ways = ([(t[:2], t[2]), (t[0], t[1:])] for t in triples)
+    file["model"]["vocab"] = {token: i for i, token in enumerate(tokens)}
+    file["model"]["merges"] = [*((pair[0], pair[1]) for pair in pairs), *itertools.chain(*ways)]
+    names = ["<|im_start|>", "<|im_end|>", *(f"<custom_token_{i}>" for i in range(count))][:count]
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    file["added_tokens"] = [
+        {"id": len(tokens) + i, "content": name, "special": i < 2, **flags} for i, name in enumerate(names)
+    ]
+    return json.dumps(file).encode()
+
+
+def least_s(calls: list[Callable[[], object]], tries: int) -> list[float]:
+    """Processor time of each call, the least of several tries, which alternate."""
+    seconds = [[0.0] * tries for _ in calls]
+    for attempt in range(tries):
+        for call, times in zip(calls, seconds, strict=True):
+            began = time.process_time()
+            call()
+            times[attempt] = time.process_time() - began
+    return [min(times) for times in seconds]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", COUNTS)
+def test_added_tokens_cost_what_the_library_takes_for_them(count: int) -> None:
+    raw = with_added_tokens(count)
+    library, ours = tokenizers.Tokenizer.from_buffer(raw), Tokenizer(raw)
+    spelt = PROSE[:-20] + " <custom_token_7> "
+    assert encode_chat(ours, TEMPLATE, [{"role": "user", "content": PROSE}])  # the template is tried out once
+
+    def encode(text: str) -> Callable[[], object]:
+        return lambda: library.encode_batch_fast([text], add_special_tokens=False)[0].ids
+
+    def chat(text: str) -> Callable[[], object]:
+        return lambda: encode_chat(ours, TEMPLATE, [{"role": "user", "content": text}])
+
+    loads = least_s([lambda: tokenizers.Tokenizer.from_buffer(raw), lambda: Tokenizer(raw)], 5)
+    prose = least_s([encode(PROSE), lambda: ours.encode(PROSE), lambda: ours.encode(PROSE, plain=True)], 15)
+    chats = least_s([encode(PROSE), chat(PROSE), encode(spelt), chat(spelt)], 30)
+    figures = {
+        "loading": loads[1] / loads[0],
+        "a prompt": prose[1] / prose[0],
+        "plain text": prose[2] / prose[0],
+        "a message": chats[1] / chats[0],
+        "a message that spells a token": chats[3] / chats[2],
+    }
+    print(f"\n{count} added tokens, the library loads in {loads[0]:.3f} s and encodes in {prose[0] * 1e3:.1f} ms:")
+    print(", ".join(f"{what} {ratio:.2f}x" for what, ratio in figures.items()))
+    assert figures.pop("loading") <= 1.5
+    assert max(figures.values()) <= 1.2, figures
+
+
+def test_ids_of_added_tokens_stay_theirs_in_plain_text() -> None:
+    text = Tokenizer(_small(3_000))
+    spelt = "a <custom_token_12> b <custom_token_2999><custom_token_1> c"
+    ids = text.encode(spelt, plain=True)
+    assert text.decode(ids) == spelt
+    assert not set(ids) & set(text.control_tokens.values())
+    message = [{"role": "user", "content": spelt}]
+    start, end = text.control_tokens["<|im_start|>"], text.control_tokens["<|im_end|>"]
+    assert encode_chat(text, TEMPLATE, message) == [start, *ids, end]
+
+
+def _small(count: int) -> bytes:
+    backend = byte_level_backend()
+    backend.add_tokens([tokenizers.AddedToken(f"<custom_token_{i}>", normalized=False) for i in range(count)])
+    return backend.to_str().encode()
+
+
+@given(TOKENS, ALPHABET, ALPHABET)
+def test_every_spelling_is_broken_and_the_templates_are_renamed(tokens: set[str], text: str, before: str) -> None:
+    guard = ControlGuard({token: i for i, token in enumerate(tokens)}, frozenset(range(len(tokens))))
+    marked, _, marker = guard.mark([{"role": "user", "content": text}], None, "")
+    content = marked[0]["content"]
+    assert content.replace(marker, "") == text
+    assert not any(token in content for token in tokens)
+    needed = guard.is_needed([{"role": "user", "content": text}], None)
+    assert needed == (content != text)
+    opens = any(text.endswith(token[:n]) for token in tokens for n in range(1, len(token)))
+    assert needed == (opens or any(token in text for token in tokens))
+    # what the template wrote is found as the first alternative of a pattern that lists the longest first
+    pattern = "|".join(map(re.escape, sorted(tokens, key=len, reverse=True))) or r"(?!)"
+    renamed = re.sub(pattern, lambda match: f"({match[0]})", before)
+    assert guard.unmark(before, marker, lambda token: f"({token})") == renamed
