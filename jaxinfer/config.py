@@ -6,6 +6,7 @@ a name that is no setting is an error. Nothing here imports jax.
 
 import dataclasses
 import difflib
+import json
 import math
 import re
 import types
@@ -35,6 +36,7 @@ class EngineConfig:
     """What the user may set; None means: chosen from the model and the device (see Limits).
 
     model: a folder, a hub id, or "demo" for the bundled checkpoint.    revision: of the hub id.
+    hf_overrides: values that stand in the place of config.json's; None takes a key out.
     max_model_len: tokens of prompt and answer together.    max_num_seqs: sequences computed together.
     max_num_batched_tokens: tokens per step.    page_size: tokens per KV page.    num_pages: of the KV pool.
     gpu_memory_utilization: share of the device's free memory that weights, pages and temporaries may take together.
@@ -55,6 +57,7 @@ class EngineConfig:
     revision: str | None = None
     tokenizer: str | None = None
     served_model_name: tuple[str, ...] = ()
+    hf_overrides: dict[str, Any] | None = None
     dtype: DType = "auto"
     load_format: LoadFormat = "auto"
     device: Device = "auto"
@@ -166,8 +169,8 @@ class Limits:
 class Setting:
     """One field of EngineConfig and what it accepts.
 
-    A value of `type` (str, int, float, bool, tuple of texts), one of `choices` if there are any, or None if optional.
-    Numbers lie in low .. high; a float must be above low.
+    A value of `type` (str, int, float, bool, tuple of texts, dict), one of `choices` if there are any, or None if
+    optional. Numbers lie in low .. high; a float must be above low.
     """
 
     name: str
@@ -186,7 +189,7 @@ class Setting:
         if self.type is float:
             return f"a number above {self.low}, at most {self.high}"
         if self.type is not int:
-            return {str: "a text", bool: "true or false", tuple: "a list of texts"}[self.type]
+            return {str: "a text", bool: "true or false", tuple: "a list of texts", dict: "a JSON object"}[self.type]
         span = f"an integer of at least {self.low}" if self.high is None else f"an integer in {self.low} .. {self.high}"
         return span + (", a power of two" if self.name == "page_size" else "") + (" or auto" if self.optional else "")
 
@@ -226,12 +229,21 @@ class Setting:
         text = raw.strip()
         if self.optional and text == "auto":
             return None
+        if self.type is dict:
+            return _parse_json(text, raw)
         if self.type is bool:
             return _BOOLS.get(text.lower(), raw)
         try:
             return parse_int(text) if self.type is int else float(text)
         except (ValueError, OverflowError):  # 1.0e999k
             return raw
+
+
+def _parse_json(text: str, otherwise: Any) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return otherwise
 
 
 _SUFFIXES = {"": 1, "k": 1000, "K": 1024, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
@@ -306,6 +318,8 @@ def _shown(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, tuple):
         return ", ".join(value)
+    if isinstance(value, dict):
+        return json.dumps(value)
     return "auto" if value is None else str(value)
 
 

@@ -63,6 +63,23 @@ def test_each_type_is_read_from_text():
     assert config.dtype == "float32"
 
 
+def test_overrides_are_a_json_object_wherever_they_stand(preset):
+    wanted = {"rope_scaling": {"type": "linear", "factor": 2.0}, "wings": None}
+    text = '{"rope_scaling": {"type": "linear", "factor": 2.0}, "wings": null}'
+    resolved = config_from_sources(flags={"hf_overrides": text})
+    assert resolved.config.hf_overrides == wanted
+    assert resolved.rows() == (("hf_overrides", f"{text} (--hf-overrides)"),)
+    assert config_from_sources(env={"JAXINFER_HF_OVERRIDES": text}).config.hf_overrides == wanted
+    assert config_from_values({"hf_overrides": wanted}).hf_overrides == wanted
+    assert config_from_sources(preset("[hf_overrides]\nrope_theta = 5.0")).config.hf_overrides == {"rope_theta": 5.0}
+
+
+@pytest.mark.parametrize("text", ["", "rope_theta=5", "[1]", "3", '{"a": 1', '{"a":' * 100_000])
+def test_overrides_that_are_no_json_object_are_refused(text):
+    with pytest.raises(ConfigError, match="--hf-overrides must be a JSON object, got"):
+        config_from_sources(flags={"hf_overrides": text})
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [("7", 7), ("32k", 32_000), ("32K", 32_768), ("1.5k", 1500), ("2G", 2**31), ("3m", 3_000_000), ("1_000", 1000)],

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import os
 import signal
 import socket
@@ -10,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from jaxinfer import children
 from jaxinfer.bench.http_client import Target
@@ -116,6 +117,13 @@ def settings_of(config: EngineConfig) -> dict[str, str]:
     for name, setting in SETTINGS.items():
         value = getattr(config, name)
         if value != setting.default:
-            text = ",".join(value) if isinstance(value, tuple) else str(value)
-            given[f"{OURS}{name.upper()}"] = text.lower() if isinstance(value, bool) else text
+            given[f"{OURS}{name.upper()}"] = _as_text(value)
     return given
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(value)
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

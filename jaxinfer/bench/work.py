@@ -50,7 +50,13 @@ class Work:
 def work_of(config: EngineConfig) -> Work:
     """From config.json alone. Raises CheckpointError."""
     needs: tuple[Part, ...] = ("config",)
-    checkpoint = resolve(config.model, revision=config.revision, download_dir=config.download_dir, needs=needs)
+    checkpoint = resolve(
+        config.model,
+        revision=config.revision,
+        download_dir=config.download_dir,
+        needs=needs,
+        overrides=config.hf_overrides,
+    )
     family = family_for(checkpoint.config)
     model: ModelConfig = family.config_from_hf(checkpoint.config)
     dtype = config.dtype_for(model.dtype)

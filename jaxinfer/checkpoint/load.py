@@ -23,7 +23,7 @@ from jax.sharding import Mesh
 from jaxinfer.checkpoint.memory import check_memory, take_pool
 from jaxinfer.checkpoint.placement import Placement, Shard, devices_of, shard_bytes, sharding_for, shards_of
 from jaxinfer.checkpoint.resolve import Checkpoint
-from jaxinfer.checkpoint.weights import Weights, check_tensors, leaf_specs
+from jaxinfer.checkpoint.weights import Weights, check_tensors, leaf_specs, named_as_stored
 from jaxinfer.errors import CheckpointError
 from jaxinfer.models.parameters import ParamSpec
 
@@ -77,6 +77,7 @@ def load_params(
     """
     dtype = np.dtype(dtype)
     weights = Weights(checkpoint.weight_files, checkpoint.weight_map)
+    spec_tree = named_as_stored(spec_tree, weights)
     check_tensors(spec_tree, weights)
     specs = leaf_specs(spec_tree)
     make_room_for(spec_tree, dtype, placement)

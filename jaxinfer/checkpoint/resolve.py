@@ -8,7 +8,7 @@ import dataclasses
 import difflib
 import itertools
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,7 +38,7 @@ _MAX_SIBLINGS = 10_000  # folder entries looked through for a did-you-mean
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """A model's files and what its JSON files say, unchanged.
+    """A model's files and what its JSON files say, unchanged but for the user's overrides of config.json.
 
     name: as the user gave it.    commit: the hub's, None for a folder.    generation_config, tokenizer_config: {} when
     the checkpoint has no such file.    weight_files: safetensors, in the order of their names.
@@ -65,6 +65,7 @@ def resolve(
     revision: str | None = None,
     download_dir: str | Path | None = None,
     needs: Collection[Part] = ALL_PARTS,
+    overrides: Mapping[str, Any] | None = None,
     check_config: CheckConfig | None = None,
     on_progress: OnProgress | None = None,
 ) -> Checkpoint:
@@ -72,7 +73,9 @@ def resolve(
 
     revision: branch, tag or commit of a hub id.    download_dir: instead of the Hugging Face cache.
     needs: what must be there; without "weights" none are downloaded, without "config" its JSON may be missing.
-    check_config: called with config.json's content before any weight is downloaded; what it raises is passed on.
+    overrides: values that stand in the place of config.json's.
+    check_config: called with config.json's content, overrides included, before any weight is downloaded; what it raises
+    is passed on.
     on_progress: told in a few words what takes time; downloads show the hub's own progress bars.
 
     Raises CheckpointError.
@@ -82,7 +85,7 @@ def resolve(
     if folder is not None:
         if revision is not None:
             raise CheckpointError(f"a revision belongs to a hub id, got {revision!r} for a folder; leave it out")
-        checkpoint = _read_folder(model, folder, needs)
+        checkpoint = _read_folder(model, folder, needs, overrides)
         check(checkpoint.config)
         return checkpoint
     from jaxinfer.checkpoint import hub  # takes half a second to import, and a folder does not need it
@@ -91,7 +94,7 @@ def resolve(
     check_names(repo.sizes, model, needs)
     tell(f"reading the settings of {model}")
     folder = hub.fetch_settings(repo)
-    settings = _read_folder(model, folder, set(needs) - {"weights"}, repo.commit)
+    settings = _read_folder(model, folder, set(needs) - {"weights"}, overrides, repo.commit)
     check(settings.config)
     if "weights" in needs:
         files = weight_names(repo.sizes, read_weight_map(folder, repo.sizes))
@@ -99,7 +102,7 @@ def resolve(
         num_bytes = sum(repo.sizes[name] for name in files)
         tell(f"fetching the weights of {model}: {len(files)} file(s), {num_bytes / 1e9:.1f} GB")
         folder = hub.fetch_weights(repo, files)
-    return _read_folder(model, folder, needs, repo.commit)
+    return _read_folder(model, folder, needs, overrides, repo.commit)
 
 
 def local_folder(model: str) -> Path | None:
@@ -155,7 +158,13 @@ def _nearest_path(path: Path) -> Path | None:
     return parent / folded[match[0]] if match else None
 
 
-def _read_folder(model: str, folder: Path, needs: Collection[Part], commit: str | None = None) -> Checkpoint:
+def _read_folder(
+    model: str,
+    folder: Path,
+    needs: Collection[Part],
+    overrides: Mapping[str, Any] | None,
+    commit: str | None = None,
+) -> Checkpoint:
     try:
         sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.exists()}
     except OSError as error:
@@ -172,7 +181,7 @@ def _read_folder(model: str, folder: Path, needs: Collection[Part], commit: str 
     return Checkpoint(
         name=model,
         folder=folder,
-        config=read_json(folder / CONFIG) if CONFIG in sizes else {},
+        config=(read_json(folder / CONFIG) if CONFIG in sizes else {}) | dict(overrides or {}),
         generation_config=read_json(folder / GENERATION_CONFIG) if GENERATION_CONFIG in sizes else {},
         tokenizer_config=read_json(folder / TOKENIZER_CONFIG) if TOKENIZER_CONFIG in sizes else {},
         weight_files=tuple(folder / name for name in files),

@@ -3,9 +3,11 @@
 Only headers are read here. Every fault is reported at once, with the file and the tensor it is in.
 """
 
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,8 +18,9 @@ from jaxinfer.models.parameters import ParamSpec
 
 MAX_FAULTS = 20  # of one kind in one message
 
+BODY = "model."  # before the names of a whole model's tensors, all but the head's
 # Recomputed from the config by every implementation, and saved by old versions of transformers all the same.
-HARMLESS = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
+HARMLESS = re.compile(r"(model\.)?(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
 
 
 class Weights:
@@ -79,6 +82,19 @@ def leaf_specs(spec_tree: object) -> list[ParamSpec]:
     return jax.tree.leaves(spec_tree, is_leaf=lambda node: isinstance(node, ParamSpec))
 
 
+def named_as_stored(spec_tree: Any, weights: Weights) -> Any:
+    """The specs with names as the files have them: a model that was saved as its body has no `model.` before them."""
+
+    def stored(name: str) -> str:
+        short = name.removeprefix(BODY)
+        return short if name not in weights and short in weights else name
+
+    def renamed(spec: ParamSpec) -> ParamSpec:
+        return dataclasses.replace(spec, sources=tuple(tuple(map(stored, group)) for group in spec.sources))
+
+    return jax.tree.map(renamed, spec_tree)
+
+
 def check_tensors(spec_tree: object, weights: Weights) -> None:
     """Raise CheckpointError unless the weights are exactly the model's: all there, of its shapes, nothing left over.
 
@@ -117,7 +133,8 @@ def check_tensors(spec_tree: object, weights: Weights) -> None:
 
 def _is_harmless(name: str, weights: Weights, wanted: Mapping[str, tuple[int, ...]]) -> bool:
     if name == "lm_head.weight":
-        return weights[name].shape == wanted.get("model.embed_tokens.weight")
+        embedding = "embed_tokens.weight"
+        return weights[name].shape == wanted.get(BODY + embedding, wanted.get(embedding))
     return HARMLESS.fullmatch(name) is not None
 
 

@@ -40,6 +40,7 @@ FLAGS: dict[str, Flag] = {
     "revision": Flag("Model", "Branch, tag or commit of a Hugging Face id."),
     "tokenizer": Flag("Model", "Folder with another tokenizer.json and chat template."),
     "served_model_name": Flag("Model", "Name in the API instead of MODEL; give it again for more names."),
+    "hf_overrides": Flag("Model", "Values for config.json's keys, as in '{\"rope_theta\": 1e6}'; null takes one out."),
     "dtype": Flag("Model", "Of weights and KV pages; auto is the checkpoint's."),
     "load_format": Flag("Model", "dummy: random weights from config.json alone."),
     "generation_config": Flag("Model", "auto: unset sampling fields take generation_config.json's values."),
@@ -212,7 +213,7 @@ def _option(setting: Setting) -> GroupedOption:
     return option
 
 
-_METAVARS = {int: "N", float: "X", str: "TEXT", tuple: "NAME"}
+_METAVARS = {int: "N", float: "X", str: "TEXT", tuple: "NAME", dict: "JSON"}
 
 
 def _help_order(param: click.Parameter) -> int:

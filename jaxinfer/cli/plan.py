@@ -55,7 +55,13 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     config = resolved.config
     target = choose_target(params["target"], params["memory"], config.device)
     needs: tuple[Part, ...] = ("config",)
-    checkpoint = resolve(config.model, revision=config.revision, download_dir=config.download_dir, needs=needs)
+    checkpoint = resolve(
+        config.model,
+        revision=config.revision,
+        download_dir=config.download_dir,
+        needs=needs,
+        overrides=config.hf_overrides,
+    )
     family = family_for(checkpoint.config)
     model = family.config_from_hf(checkpoint.config)
     share = config.gpu_memory_utilization if target.platform == "gpu" else 1.0  # as runtime/device.py sizes the pool

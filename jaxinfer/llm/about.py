@@ -7,7 +7,9 @@ from typing import Protocol
 
 from jaxinfer.checkpoint.resolve import Checkpoint
 from jaxinfer.config import EngineConfig
+from jaxinfer.errors import CheckpointError
 from jaxinfer.llm.types import ModelInfo
+from jaxinfer.models.config import HFConfig, is_headless, token_ids
 from jaxinfer.protocol.sampling import GenerationDefaults
 from jaxinfer.version import __version__
 
@@ -16,6 +18,9 @@ DEMO_NOTE = (
     "A real model: jaxinfer serve Qwen/Qwen3-0.6B"
 )
 DUMMY_NOTE = "these are random weights (load_format dummy): the answers mean nothing"
+HEADLESS_NOTE = (
+    "this model was saved without the matrix that makes logits: its embeddings are right, generated text means nothing"
+)
 
 
 class Outline(Protocol):
@@ -53,12 +58,23 @@ def model_info(config: EngineConfig, checkpoint: Checkpoint, model: Outline) -> 
         created=int(time.time()),
         is_demo=checkpoint.is_demo,
         max_logprobs=config.max_logprobs,
-        note=DUMMY_NOTE if dummy else DEMO_NOTE if checkpoint.is_demo else "",
+        note=DUMMY_NOTE if dummy else _note(checkpoint),
     )
 
 
+def _note(checkpoint: Checkpoint) -> str:
+    if is_headless(checkpoint.config) and not checkpoint.config.get("tie_word_embeddings"):
+        return HEADLESS_NOTE
+    return DEMO_NOTE if checkpoint.is_demo else ""
+
+
 def eos_ids(checkpoint: Checkpoint, model: Outline) -> tuple[int, ...]:
-    """generation_config.json's list where it has one, since it is the one meant for generating, and config.json's."""
-    stated = checkpoint.generation_config.get("eos_token_id")
-    listed = [stated] if isinstance(stated, int) else stated or []
-    return tuple(dict.fromkeys([*listed, *model.eos_token_ids]))
+    """generation_config.json's list where it has one, since it is the one meant for generating, and config.json's.
+
+    Raises CheckpointError for an id that the vocabulary does not have.
+    """
+    config = HFConfig(checkpoint.generation_config, prefix="generation_config.json: ")
+    stated = token_ids(config, "eos_token_id", model.vocab_size)
+    if config.faults:
+        raise CheckpointError("; ".join(config.faults))
+    return tuple(dict.fromkeys([*stated, *model.eos_token_ids]))

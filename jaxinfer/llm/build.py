@@ -41,6 +41,7 @@ def start_core(config: EngineConfig, on_event: OnEvent, device_for: Callable[[En
         revision=config.revision,
         download_dir=config.download_dir,
         needs=_needs(config),
+        overrides=config.hf_overrides,
         check_config=lambda raw: family_for(raw).config_from_hf(raw),
         on_progress=lambda detail: on_event(Event("resolve", detail)),
     )

@@ -45,7 +45,13 @@ def start_dry_run(config: EngineConfig, on_event: OnEvent, *, step_s: float = 0.
     """A StartCore. step_s: how long each step takes, as if on a device. Raises CheckpointError or ConfigError."""
     on_event(Event("resolve", f"{config.model}, settings and tokenizer only"))
     needs: tuple[Part, ...] = ("config", "tokenizer") if config.tokenizer is None else ("config",)
-    checkpoint = resolve(config.model, revision=config.revision, download_dir=config.download_dir, needs=needs)
+    checkpoint = resolve(
+        config.model,
+        revision=config.revision,
+        download_dir=config.download_dir,
+        needs=needs,
+        overrides=config.hf_overrides,
+    )
     outline = _outline(checkpoint.config)
     limits = _limits(config, outline)
     on_event(Event("plan", "no device", rows=_rows(limits)))
@@ -64,11 +70,12 @@ def start_dry_run(config: EngineConfig, on_event: OnEvent, *, step_s: float = 0.
 
 def _outline(raw: dict[str, object]) -> Outline:
     config = HFConfig(raw)
+    vocab_size = config.integer("vocab_size")
     outline = Outline(
-        config.integer("vocab_size"),
+        vocab_size,
         config.integer("hidden_size"),
         config.integer("max_position_embeddings"),
-        token_ids(config, "eos_token_id"),
+        token_ids(config, "eos_token_id", vocab_size),
     )
     raise_faults("a dry run", config.faults)
     return outline

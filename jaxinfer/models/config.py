@@ -1,6 +1,7 @@
 """ModelConfig: the constants of a model, and HFConfig: a strict reader of Hugging Face's config.json.
 
-Every key of a config.json is used, known to be harmless, or refused by name; all faults are reported at once.
+Every key of a config.json is used, harmless by its name or its value, or refused by name; all faults are reported at
+once.
 Nothing here imports jax.
 """
 
@@ -151,12 +152,17 @@ class HFConfig:
             self.refuse(key, f"must be {' or '.join(_shown(other) for other in allowed) or 'absent'}", why)
 
     def finish(self, harmless: frozenset[str] = frozenset()) -> None:
-        """Record a fault for every key that was neither read nor is harmless; null says nothing and is let through."""
+        """Record a fault for every key that was neither read nor is harmless.
+
+        A feature that nobody here knows and that is switched off is harmless, unless its name may be a misspelling.
+        """
         known = sorted(self._read | harmless)
         for key, value in self._raw.items():
             if key in self._read or key in harmless or value is None:
                 continue
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
+            if is_off(value) and not near:
+                continue
             hint = f"did you mean {near[0]!r}? If not, delete" if near else "delete"
             self.faults.append(
                 f"{self._prefix}{key} is not a key this architecture knows, got {_shown(value)}; {hint} it if it "
@@ -164,22 +170,38 @@ class HFConfig:
             )
 
 
+def is_off(value: Any) -> bool:
+    """Whether a feature's value says that the model does not have it."""
+    return value is None or value in (False, 0, "", [], {})
+
+
+def is_headless(raw: Mapping[str, Any]) -> bool:
+    """Whether a model was saved without the matrix that makes logits, as embedders are."""
+    names = raw.get("architectures")
+    return isinstance(names, list) and len(names) == 1 and str(names[0]).endswith("Model")
+
+
 def raise_faults(architecture: str, faults: list[str]) -> None:
     """Raise one CheckpointError that lists all faults, if there are any."""
     if faults:
         lines = "".join(f"\n  - {fault}" for fault in faults)
         raise CheckpointError(
-            f"config.json of {architecture} has {len(faults)} setting(s) that cannot be served:{lines}"
+            f"config.json of {architecture} has {len(faults)} setting(s) that cannot be served:{lines}\n"
+            """to serve it with other values: --hf-overrides '{"KEY": VALUE}', null for a key to leave out"""
         )
 
 
-def token_ids(config: HFConfig, key: str) -> tuple[int, ...]:
-    """A token id, a list of them, or nothing, as a tuple without repetitions."""
+def token_ids(config: HFConfig, key: str, vocab_size: int | None = None) -> tuple[int, ...]:
+    """A token id, a list of them, or nothing, as a tuple without repetitions; below vocab_size where that is known."""
     value = config.value(key)
     ids = [] if value is None else value if isinstance(value, list) else [value]
-    if all(isinstance(item, int) and not isinstance(item, bool) and 0 <= item < 2**31 for item in ids):
+    high = 2**31 if vocab_size is None else vocab_size
+    if not all(isinstance(item, int) and not isinstance(item, bool) and 0 <= item < 2**31 for item in ids):
+        config.refuse(key, "must be a token id or a list of token ids", CHECK)
+    elif any(item >= high for item in ids):
+        config.refuse(key, f"must be below the vocabulary's size ({high})", CHECK)
+    else:
         return tuple(dict.fromkeys(ids))
-    config.refuse(key, "must be a token id or a list of token ids", CHECK)
     return ()
 
 

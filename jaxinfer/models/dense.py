@@ -16,7 +16,17 @@ from jax.sharding import PartitionSpec
 
 from jaxinfer.errors import CheckpointError
 from jaxinfer.models import rope
-from jaxinfer.models.config import CHECK, HFConfig, ModelConfig, checkpoint_dtype, raise_faults, token_ids
+from jaxinfer.models.config import (
+    CHECK,
+    HFConfig,
+    ModelConfig,
+    checkpoint_dtype,
+    is_headless,
+    is_off,
+    raise_faults,
+    token_ids,
+)
+from jaxinfer.models.features import refuse_features
 from jaxinfer.models.ops import XLA, Attend, Joined, Linears
 from jaxinfer.models.parameters import matrices, single, stacked
 from jaxinfer_kernels import linear
@@ -53,6 +63,8 @@ class _Traits:
     qk_norm: bool
 
 
+_ACTIVATIONS = ("silu", "swish", "swiglu")  # names of one
+UNBOUNDED = 2**30  # positions
 TRAITS = {
     "LlamaForCausalLM": _Traits("llama", qkv_bias=False, qk_norm=False),
     "Qwen2ForCausalLM": _Traits("qwen2", qkv_bias=True, qk_norm=False),
@@ -62,33 +74,49 @@ TRAITS = {
 # Keys that say how the model was trained, saved or should be sampled from; none changes what a forward pass computes.
 # fmt: off
 HARMLESS = frozenset([
-    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "attention_dropout",
-    "attn_implementation", "bad_words_ids", "begin_suppress_tokens", "bos_token", "chunk_size_feed_forward",
-    "decoder_start_token_id", "diversity_penalty", "do_sample", "early_stopping", "embd_pdrop",
-    "encoder_no_repeat_ngram_size", "eos_token", "exponential_decay_length_penalty", "finetuning_task",
-    "forced_bos_token_id", "forced_eos_token_id", "gradient_checkpointing", "hidden_dropout", "hidden_dropout_prob",
-    "id2label", "initializer_range", "is_decoder", "is_llama_config", "keys_to_ignore_at_inference", "label2id",
-    "length_penalty", "max_length", "max_window_layers", "min_length", "name_or_path", "no_repeat_ngram_size",
-    "num_beam_groups", "num_beams", "num_labels", "num_return_sequences", "output_attentions", "output_hidden_states",
-    "output_scores", "pad_token_id", "prefix", "pretraining_tp", "problem_type", "remove_invalid_values",
-    "repetition_penalty", "resid_pdrop", "return_dict", "return_dict_in_generate", "sep_token_id", "suppress_tokens",
-    "task_specific_params", "temperature", "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k",
-    "top_p", "torchscript", "transformers.js_config", "transformers_version", "typical_p", "unsloth_fixed",
-    "unsloth_version", "use_bfloat16", "use_cache",
+    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_flash_attn_2_enabled", "_name_or_path",
+    "attention_dropout", "attn_implementation", "bad_words_ids", "base_model", "base_model_name_or_path",
+    "begin_suppress_tokens", "bos_token", "chunk_size_feed_forward", "cls_token_id", "decoder_start_token_id",
+    "diversity_penalty", "do_sample", "early_stopping", "embd_pdrop", "encoder_no_repeat_ngram_size", "eos_token",
+    "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id", "forced_eos_token_id",
+    "gradient_checkpointing", "hidden_dropout", "hidden_dropout_prob", "id2label", "initializer_range", "is_decoder",
+    "is_llama_config", "keys_to_ignore_at_inference", "label2id", "length_penalty", "mask_token_id", "max_length",
+    "max_seq_len", "max_seq_length", "max_sequence_length", "max_window_layers", "min_length", "model_max_length",
+    "model_name", "name_or_path", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_labels",
+    "num_return_sequences", "output_attentions", "output_hidden_states", "output_scores", "pad_token", "pad_token_id",
+    "padding_side", "prefix", "pretraining_tp", "problem_type", "remove_invalid_values", "repetition_penalty",
+    "resid_pdrop", "return_dict", "return_dict_in_generate", "sep_token_id", "seq_length", "suppress_tokens",
+    "task_specific_params", "temperature", "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class",
+    "tokenizer_padding_side", "top_k", "top_p", "torchscript", "transformers.js_config", "transformers_version",
+    "typical_p", "unk_token", "unk_token_id", "unsloth_fixed", "unsloth_version", "use_bfloat16", "use_cache",
+    "use_flash_attention_2", "use_flash_attn",
 ])
 # fmt: on
 
 
+def architecture_of(raw: Mapping[str, Any]) -> str | None:
+    """What `architectures` names, one of TRAITS where it can be; None when it does not name one.
+
+    A model saved without its head is named for its body (Qwen3Model); where no name is given, `model_type` tells.
+    """
+    names = raw.get("architectures")
+    if names is None or names == []:
+        return next((name for name, traits in TRAITS.items() if traits.model_type == raw.get("model_type")), None)
+    if not (isinstance(names, list) and len(names) == 1 and isinstance(names[0], str)):
+        return None
+    whole = names[0].removesuffix("Model") + "ForCausalLM"
+    return whole if is_headless(raw) and whole in TRAITS else names[0]
+
+
 def config_from_hf(raw: Mapping[str, Any]) -> ModelConfig:
-    """Read a config.json whose `architectures` names one of TRAITS.
+    """Read the config.json of a model whose architecture is one of TRAITS.
 
     Raises CheckpointError with every unknown key, missing key and unsupported feature at once.
     """
     config = HFConfig(raw)
-    names = config.value("architectures")
-    if names not in [[name] for name in TRAITS]:
+    names, architecture = config.value("architectures"), architecture_of(raw)
+    if architecture not in TRAITS:
         raise CheckpointError(f"architectures must name one of {', '.join(TRAITS)}, got {names!r}; choose such a model")
-    architecture = names[0]
     traits = TRAITS[architecture]
     config.must_be("model_type", (traits.model_type,), f"{architecture} is a model of that type")
     heads = config.integer("num_attention_heads", high=2**12)
@@ -96,11 +124,13 @@ def config_from_hf(raw: Mapping[str, Any]) -> ModelConfig:
     if heads % kv_heads:
         config.refuse("num_key_value_heads", f"must divide num_attention_heads ({heads})", CHECK)
     hidden = config.integer("hidden_size")
-    stated_position = config.integer("max_position_embeddings", high=2**30)
+    vocab_size = config.integer("vocab_size")
+    stated_position = config.integer("max_position_embeddings", high=UNBOUNDED)
     angles = rope.rope_from_hf(config, stated_position)
+    max_position = min(rope.max_position(angles, stated_position), _dual_chunk(config))
     result = ModelConfig(
         architecture=architecture,
-        vocab_size=config.integer("vocab_size"),
+        vocab_size=vocab_size,
         hidden_size=hidden,
         num_layers=config.integer("num_hidden_layers", high=2**10),
         num_heads=heads,
@@ -109,18 +139,35 @@ def config_from_hf(raw: Mapping[str, Any]) -> ModelConfig:
         intermediate_size=config.integer("intermediate_size"),
         norm_eps=config.number("rms_norm_eps", high=1.0),
         rope=angles,
-        max_position=rope.max_position(angles, stated_position),
+        max_position=max_position,
         qkv_bias=traits.qkv_bias,
         qk_norm=traits.qk_norm,
-        tie_embeddings=config.flag("tie_word_embeddings"),
+        tie_embeddings=config.flag("tie_word_embeddings") or is_headless(raw),
         dtype=checkpoint_dtype(config),
         bos_token_id=next(iter(token_ids(config, "bos_token_id")), None),
-        eos_token_ids=token_ids(config, "eos_token_id"),
+        eos_token_ids=token_ids(
+            config, "eos_token_id", vocab_size if config.value("vocab_size") is vocab_size else None
+        ),
     )
     _refuse_unsupported(config, traits)
+    _refuse_sliding_windows(config, result.num_layers, max_position)
+    refuse_features(config)
     config.finish(HARMLESS)
     raise_faults(architecture, config.faults)
     return result
+
+
+def _dual_chunk(config: HFConfig) -> int:
+    """Tokens for which attention in chunks, of long-context Qwen2.5, is what it is without: up to one chunk."""
+    section = config.section("dual_chunk_attention_config")
+    if section is None:
+        return UNBOUNDED
+    chunk = section.integer("chunk_size", high=UNBOUNDED)
+    section.integer("local_size", high=UNBOUNDED)
+    original = section.integer("original_max_position_embeddings", chunk, high=UNBOUNDED)
+    section.must_be("sparse_attention_enabled", (False,), "sparse attention is not supported")
+    section.finish(frozenset(["sparse_attention_threshold", "sparse_attention_last_q"]))
+    return min(chunk, original)
 
 
 def _head_dim(config: HFConfig, hidden: int, heads: int) -> int:
@@ -135,32 +182,43 @@ def _head_dim(config: HFConfig, hidden: int, heads: int) -> int:
 
 
 def _refuse_unsupported(config: HFConfig, traits: _Traits) -> None:
-    """Features that change what the model computes and that this file does not have."""
+    """Features that change what the model computes and that this file does not have, or has and a model has not."""
     unsupported = "this variant of the architecture is not supported"
-    config.must_be("hidden_act", ("silu",), "other activations are not supported")
-    config.must_be("attention_bias", (traits.qkv_bias,), unsupported)
-    config.must_be("mlp_bias", (False,), unsupported)
-    config.must_be("rope_interleaved", (False,), unsupported)
+    for key in ("hidden_act", "activation", "activation_function", "hidden_activation"):
+        if config.value(key) not in _ACTIVATIONS:
+            config.must_be(key, ("silu",), "other activations are not supported")
+    for key in ("attention_bias", "qkv_bias", "use_qkv_bias", "add_qkv_bias"):
+        config.must_be(key, (traits.qkv_bias,), unsupported)
+    for key in ("qk_norm", "use_qk_norm", "qk_layernorm"):
+        config.must_be(key, (traits.qk_norm,), unsupported)
+    for key in ("use_rope", "use_rotary", "is_causal", "causal", "use_rms_norm", "rms_norm"):
+        config.must_be(key, (True,), unsupported)
+    for key in ("residual_multiplier", "embedding_multiplier", "logits_scaling", "logit_scale", "rotary_pct"):
+        config.must_be(key, (1, 1.0), unsupported)
+    for key in ("mlp_bias", "rope_interleaved"):
+        config.must_be(key, (False,), unsupported)
     config.must_be("use_mrope", (False,), "rotary positions in several dimensions are not supported")
-    config.must_be("is_encoder_decoder", (False,), "only decoders are supported")
-    config.must_be("add_cross_attention", (False,), "only decoders are supported")
+    for key in ("is_encoder_decoder", "add_cross_attention"):
+        config.must_be(key, (False,), "only decoders are supported")
     config.must_be("pruned_heads", ({},), "pruned heads are not supported")
     config.must_be("auto_map", ({},), "code from a checkpoint is never run; use a checkpoint that needs none")
     for key in ("quantization_config", "compression_config"):
-        config.must_be(key, (), "quantized checkpoints are not supported; use the original in bfloat16 or float16")
-    _refuse_sliding_windows(config)
+        if not is_off(config.value(key)):
+            cure = "quantized checkpoints are not supported; use the original in bfloat16 or float16"
+            config.refuse(key, "must be absent", cure)
 
 
-def _refuse_sliding_windows(config: HFConfig) -> None:
+def _refuse_sliding_windows(config: HFConfig, num_layers: int, max_position: int) -> None:
+    """A window as long as the context hides nothing."""
     cure = "sliding windows are not supported"
-    window = config.value("sliding_window")
-    if config.flag("use_sliding_window") and window is not None:
+    window, types = config.value("sliding_window"), config.value("layer_types")
+    hides_nothing = isinstance(window, int) and window >= max_position
+    if config.flag("use_sliding_window") and window is not None and not hides_nothing:
         config.refuse("use_sliding_window", f"must be false (sliding_window is {window!r})", cure)
-    types = config.value("layer_types")
-    num_layers = config.value("num_hidden_layers")
     if types is None:
         return
-    if not isinstance(types, list) or any(item != "full_attention" for item in types):
+    allowed = ("full_attention", "sliding_attention") if hides_nothing else ("full_attention",)
+    if not isinstance(types, list) or any(item not in allowed for item in types):
         config.refuse("layer_types", "must all be full_attention", f"{cure}, nor are other kinds of layers")
     elif len(types) != num_layers:
         config.refuse("layer_types", f"must have num_hidden_layers ({num_layers}) entries", CHECK)

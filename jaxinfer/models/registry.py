@@ -4,7 +4,6 @@ An entry point's name is the architecture as config.json spells it; its object i
 """
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -14,6 +13,7 @@ import jax
 from jaxinfer.errors import CheckpointError
 from jaxinfer.models import dense as dense_model
 from jaxinfer.models.config import ModelConfig
+from jaxinfer.models.features import features_of
 
 ENTRY_POINT_GROUP = "jaxinfer.models"
 
@@ -58,27 +58,28 @@ def register(architecture: str, family: Family) -> None:
 
 
 def family_for(raw: Mapping[str, Any]) -> Family:
-    """The family of a config.json, by its one entry in `architectures`.
+    """The family of a config.json, by its one entry in `architectures` or, where there is none, by its model_type.
 
-    Raises CheckpointError when it is missing or not supported, with the nearest name and the list of supported ones.
+    Raises CheckpointError when there is neither or it is not supported, with what the model has that ours do not.
     """
     plugins = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     supported = ", ".join(sorted({*MODELS, *plugins}))
     names = raw.get("architectures")
-    if not (isinstance(names, list) and len(names) == 1 and isinstance(names[0], str)):
+    given = names[0] if isinstance(names, list) and len(names) == 1 else None
+    name = given if given in {*MODELS, *plugins} else dense_model.architecture_of(raw)
+    if not isinstance(name, str):
         raise CheckpointError(
             f"config.json must name one architecture, got architectures={names!r}; supported are {supported}"
         )
-    name = names[0]
     if name in MODELS:
         return MODELS[name]
     if name in plugins:
         return _load(plugins[name])
-    near = difflib.get_close_matches(name, {*MODELS, *plugins}, n=1, cutoff=0.7)
-    hint = f"did you mean {near[0]}? " if near else ""
+    features = " and ".join(features_of(name, raw))
+    reason = f"has {features}, which are not supported" if features else "is of another family"
     raise CheckpointError(
-        f"the architecture must be one of {supported}, got {name!r}; {hint}choose a checkpoint of a supported "
-        f"architecture or register one (entry-point group {ENTRY_POINT_GROUP!r})"
+        f"the architecture must be one of {supported}, got {name!r}, which {reason}; choose a checkpoint of a "
+        f"supported architecture or register one (entry-point group {ENTRY_POINT_GROUP!r})"
     )
 
 

@@ -83,10 +83,26 @@ def test_arrays_equal_the_librarys_whether_tied_or_not_in_one_file_or_three(fami
         assert_loaded(params, expected_params(library_tensors(folder)))
 
 
+def test_a_model_saved_as_its_body_is_loaded_by_the_names_it_has(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, tie_word_embeddings=False, architectures=["Qwen3Model"])
+    whole = library_tensors(tmp_path)
+    del whole["lm_head.weight"]
+    write_safetensors(tmp_path / "model.safetensors", {name.removeprefix("model."): whole[name] for name in whole})
+    params = open_checkpoint(tmp_path)
+    assert params.unembed is None
+    assert_loaded(params, expected_params(whole))
+    (config,) = (json.loads(path.read_text()) for path in [tmp_path / "config.json"])
+    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["Qwen3ForCausalLM"]}))
+    with pytest.raises(CheckpointError, match="missing: 'lm_head.weight'"):
+        open_checkpoint(tmp_path)
+
+
 # One row at a time; a few rows; whole layers and most leaves at once.
 @pytest.mark.parametrize("chunk_bytes", [1, 3000, 40_000])
 def test_the_size_of_a_chunk_does_not_change_what_is_loaded(chunk_bytes: int, tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, "qwen2", num_shards=2, num_hidden_layers=3, hidden_size=32, vocab_size=40)
+    write_checkpoint(
+        tmp_path, "qwen2", num_shards=2, num_hidden_layers=3, hidden_size=32, vocab_size=40, eos_token_id=3
+    )
     params = open_checkpoint(tmp_path, chunk_bytes=chunk_bytes)
     assert_loaded(params, expected_params(library_tensors(tmp_path)))
 

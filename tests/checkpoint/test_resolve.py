@@ -55,6 +55,14 @@ def test_the_config_is_shown_to_the_callers_check(tmp_path: Path) -> None:
     assert seen == [checkpoint.config]
 
 
+def test_overrides_stand_in_the_place_of_the_configs_values_before_it_is_checked(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, wings=2)
+    seen: list[dict] = []
+    checkpoint = resolve(str(tmp_path), overrides={"wings": None, "vocab_size": 5}, check_config=seen.append)
+    stated = json.loads((tmp_path / "config.json").read_text())
+    assert seen == [checkpoint.config] == [stated | {"wings": None, "vocab_size": 5}]
+
+
 def test_a_single_file_wins_over_a_stale_index_and_over_files_of_other_formats(tmp_path: Path) -> None:
     write_checkpoint(tmp_path)
     (tmp_path / "model.safetensors.index.json").write_text("left over by an older upload")

@@ -129,3 +129,18 @@ def test_there_is_no_device_to_trace(outline, tmp_path):
 
     served.run(test)
     served.close()
+
+
+@pytest.mark.parametrize("ids", [384, [0, 384], -1, "<|im_end|>"])
+def test_an_end_token_beyond_the_vocabulary_is_refused_at_start(tmp_path, ids):
+    folder = write_checkpoint(tmp_path)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
+    with pytest.raises(CheckpointError, match="generation_config.json: eos_token_id must be"):
+        start_dry_run(EngineConfig(model=str(folder)), ignore)
+
+
+def test_overrides_are_what_the_model_is_read_from(outline):
+    config = EngineConfig(model=str(outline), hf_overrides={"max_position_embeddings": 48, "eos_token_id": 7})
+    core = start_dry_run(config, ignore)
+    assert core.limits.max_model_len == 48
+    assert 7 in core.info.eos_token_ids

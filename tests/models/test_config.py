@@ -247,7 +247,28 @@ def test_a_dtype_left_out_is_float32() -> None:
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps must be a number above 0, at most 1, got nan"),
         ({"eos_token_id": "</s>"}, "eos_token_id must be a token id or a list of token ids"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings must be true or false"),
-        ({"residual_multiplier": 0.2}, "residual_multiplier is not a key this architecture knows, got 0.2; delete it"),
+        ({"residual_multiplier": 0.2}, "residual_multiplier must be 1 or 1.0, got 0.2"),
+        ({"wings": 2}, "wings is not a key this architecture knows, got 2; delete it"),
+        ({"rms_norm_epsilon": 0}, "did you mean 'rms_norm_eps'?"),
+        (
+            {"num_experts": 64, "num_experts_per_tok": 8},
+            "num_experts must be 0, empty or absent, got 64; experts are not",
+        ),
+        ({"num_experts_per_tok": 8}, "num_experts_per_tok must be absent, got 8; experts are not supported"),
+        ({"num_nextn_predict_layers": 1}, "num_nextn_predict_layers must be 0, empty or absent"),
+        ({"vision_config": {"depth": 2}}, "images are not supported"),
+        ({"use_qk_norm": False}, "use_qk_norm must be true, got false"),
+        ({"activation": "gelu"}, "activation must be 'silu', got 'gelu'"),
+        (
+            {"dual_chunk_attention_config": {"chunk_size": 0}},
+            "dual_chunk_attention_config.chunk_size must be an integer",
+        ),
+        (
+            {"dual_chunk_attention_config": {"chunk_size": 8, "local_size": 2, "sparse_attention_enabled": True}},
+            "sparse_attention_enabled must be false",
+        ),
+        ({"eos_token_id": 151936}, "eos_token_id must be below the vocabulary's size (151936), got 151936"),
+        ({"eos_token_id": [1, 10**7]}, "eos_token_id must be below the vocabulary's size (151936)"),
         ({"rms_norm_epsilon": 1e-5}, "did you mean 'rms_norm_eps'?"),
     ],
     ids=str,
@@ -273,6 +294,59 @@ def test_all_faults_are_reported_at_once() -> None:
     assert "has 4 setting(s)" in message
     for key in ("hidden_act", "vocab_size", "wings", "rope_scaling.type"):
         assert f"\n  - {key} " in message
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        {"seq_length": 32768, "model_max_length": 32768, "max_sequence_length": 4096},
+        {"activation": "swiglu"},
+        {"activation": "silu", "hidden_act": "swish"},
+        {"num_nextn_predict_layers": 0},
+        {"num_experts": 0, "num_experts_per_tok": 8, "norm_topk_prob": True, "moe_intermediate_size": 768},
+        {"mlp_only_layers": [], "decoder_sparse_step": 0},
+        {"quantization_config": {}, "compression_config": {}},
+        {"tokenizer_padding_side": "left", "_flash_attn_2_enabled": True, "base_model": "some/model"},
+        {"sliding_window": 40960, "use_sliding_window": True},
+        {"vision_config": None, "image_token_id": None},
+        {"embedding_multiplier": 1.0, "use_cross_wings": False, "num_wings": 0, "wings": [], "wing_type": ""},
+    ],
+    ids=str,
+)
+def test_a_key_that_changes_nothing_changes_nothing(added: dict[str, Any]) -> None:
+    assert config_from_hf({**QWEN3_8B, **added}) == config_from_hf(QWEN3_8B)
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"(use|num|has)_[xyz]{3,8}s?", fullmatch=True),
+        st.sampled_from([None, False, 0, 0.0, "", [], {}]),
+        max_size=4,
+    ),
+)
+def test_any_feature_that_is_switched_off_is_harmless(added: dict[str, Any]) -> None:
+    assert config_from_hf({**QWEN3_8B, **added}) == config_from_hf(QWEN3_8B)
+
+
+def test_dual_chunk_attention_is_plain_attention_within_its_first_chunk() -> None:
+    chunks = {"chunk_size": 262144, "local_size": 8192, "original_max_position_embeddings": 262144}
+    million = {**R1_DISTILL_QWEN_1_5B, "max_position_embeddings": 1010000, "dual_chunk_attention_config": chunks}
+    assert config_from_hf(million).max_position == 262144
+    assert config_from_hf({**million, "max_position_embeddings": 32768}).max_position == 32768
+
+
+@pytest.mark.parametrize(("raw", "body"), [(QWEN3_8B, "Qwen3Model"), (R1_DISTILL_QWEN_1_5B, "Qwen2Model")])
+def test_a_model_saved_as_its_body_is_one_without_a_head(raw: dict[str, Any], body: str) -> None:
+    whole = config_from_hf(raw)
+    assert config_from_hf({**raw, "architectures": [body]}) == dataclasses.replace(whole, tie_embeddings=True)
+
+
+@pytest.mark.parametrize("raw", [QWEN3_8B, R1_DISTILL_QWEN_1_5B, LLAMA_3_2_1B])
+def test_a_model_without_architectures_is_what_its_type_says(raw: dict[str, Any]) -> None:
+    for nothing in (None, []):
+        assert config_from_hf({**raw, "architectures": nothing}) == config_from_hf(raw)
+    with pytest.raises(CheckpointError, match="architectures must name one of"):
+        config_from_hf({**raw, "architectures": None, "model_type": "gemma3"})
 
 
 JSON = st.recursive(

@@ -20,12 +20,45 @@ def test_the_dense_architectures_have_one_family(architecture: str) -> None:
     assert family_for({"architectures": [architecture]}) is dense
 
 
-def test_an_unknown_architecture_is_refused_with_the_nearest_name_and_the_list() -> None:
+@pytest.mark.parametrize(
+    "name", ["Qwen3ForCasualLM", "Gemma3ForCausalLM", "DeepseekV2ForCausalLM", "MistralForCausalLM"]
+)
+def test_an_architecture_is_never_a_misspelling_of_another(name: str) -> None:
     with pytest.raises(CheckpointError) as caught:
-        family_for({"architectures": ["Qwen3ForCasualLM"]})
+        family_for({"architectures": [name]})
     message = str(caught.value)
-    assert "did you mean Qwen3ForCausalLM?" in message
-    assert "LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, got 'Qwen3ForCasualLM'" in message
+    assert "did you mean" not in message
+    assert f"LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, got {name!r}, which " in message
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "said"),
+    [
+        ("Qwen3MoeForCausalLM", {}, "has experts,"),
+        ("DeepseekV2ForCausalLM", {"n_routed_experts": 64, "kv_lora_rank": 512}, "has experts and latent attention,"),
+        ("GptOssForCausalLM", {"num_local_experts": 32, "sliding_window": 128}, "has experts and sliding windows,"),
+        ("Gemma3ForCausalLM", {"sliding_window": 512}, "has sliding windows,"),
+        ("MistralForCausalLM", {"sliding_window": 4096}, "has sliding windows,"),
+        ("MistralForCausalLM", {"sliding_window": None}, "which is of another family; choose"),
+        ("Qwen2_5_VLForConditionalGeneration", {"vision_config": {"depth": 32}}, "has images,"),
+        ("AnyForConditionalGeneration", {"text_config": {"num_experts": 256}}, "has experts,"),
+        ("Qwen3NextForCausalLM", {"linear_num_key_heads": 16, "num_experts": 512}, "has experts and recurrent layers,"),
+        ("T5ForConditionalGeneration", {"is_encoder_decoder": True}, "has an encoder,"),
+        ("Qwen2ForSequenceClassification", {}, "has a head that classifies or rewards,"),
+    ],
+)
+def test_what_an_unknown_architecture_has_that_ours_do_not_is_said(
+    name: str, keys: dict[str, object], said: str
+) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        family_for({"architectures": [name], **keys})
+    assert said in str(caught.value)
+
+
+def test_a_body_and_a_type_alone_are_of_the_family_of_the_whole_model() -> None:
+    assert family_for({"architectures": ["Qwen3Model"]}) is dense
+    assert family_for({"model_type": "qwen2"}) is dense
+    assert family_for({"architectures": [], "model_type": "llama"}) is dense
 
 
 @pytest.mark.parametrize("names", [None, [], "Qwen3ForCausalLM", [3], ["Qwen2ForCausalLM", "Qwen3ForCausalLM"]])

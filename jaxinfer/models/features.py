@@ -1,0 +1,100 @@
+"""What models of other kinds have and ours do not: how a config.json names it, and when it says that there is none."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jaxinfer.models.config import HFConfig, is_off
+
+
+@dataclasses.dataclass(frozen=True)
+class Feature:
+    """A part of a model.
+
+    name: as a message names it.    switches: keys whose value says whether the model has it: null, false, 0 and what is
+    empty say that it has not.    details: keys that mean nothing where the switches say so.
+    words: parts of an architecture's name that stand for it.
+    """
+
+    name: str
+    switches: tuple[str, ...]
+    details: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+
+    def is_in(self, raw: Mapping[str, Any]) -> bool:
+        return any(not is_off(raw.get(key)) for key in self.switches)
+
+
+EXPERTS = Feature(
+    "experts",
+    ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts"),
+    (
+        *("num_experts_per_tok", "num_experts_per_token", "moe_intermediate_size", "shared_expert_intermediate_size"),
+        *("n_shared_experts", "num_shared_experts", "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers"),
+        *("router_aux_loss_coef", "router_jitter_noise", "output_router_logits", "first_k_dense_replace"),
+        *("moe_layer_freq", "n_group", "topk_group", "topk_method", "scoring_func", "routed_scaling_factor"),
+        *("aux_loss_alpha", "seq_aux", "ep_size"),
+    ),
+    ("Moe", "MoE", "Mixtral"),
+)
+IMAGES = Feature(
+    "images",
+    ("vision_config", "image_token_id", "image_token_index", "mm_vision_tower", "video_token_id"),
+    ("vision_start_token_id", "vision_end_token_id", "vision_token_id"),
+    ("VL", "Vision", "Llava"),
+)
+AUDIO = Feature("audio", ("audio_config", "audio_token_id", "audio_token_index"), (), ("Audio", "Omni", "Whisper"))
+NEXT_TOKENS = Feature(
+    "layers that predict several tokens",
+    ("num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers"),
+    ("mtp_use_dedicated_embeddings", "mtp_loss_scaling_factor"),
+)
+LATENT = Feature("latent attention", ("kv_lora_rank", "q_lora_rank"), ("qk_rope_head_dim", "qk_nope_head_dim"))
+RECURRENT = Feature(
+    "recurrent layers",
+    ("linear_num_key_heads", "ssm_cfg", "mamba_d_state", "state_size", "ssm_state_size", "attn_layer_period"),
+    (
+        *("linear_conv_kernel_dim", "linear_key_head_dim", "linear_value_head_dim", "linear_num_value_heads"),
+        *("mamba_d_conv", "mamba_expand", "full_attention_interval"),
+    ),
+    ("Mamba", "Rwkv", "RWKV"),
+)
+WINDOWS = Feature("sliding windows", ("sliding_window_pattern",))
+ENCODER = Feature("an encoder", ("is_encoder_decoder",), (), ("T5", "Bart", "Encoder"))
+HEADS = Feature(
+    "a head that classifies or rewards", (), (), ("ForSequenceClassification", "ForTokenClassification", "Reward")
+)
+FEATURES = (EXPERTS, IMAGES, AUDIO, NEXT_TOKENS, LATENT, RECURRENT, WINDOWS, ENCODER, HEADS)
+_IN_THE_FAMILY = (EXPERTS, IMAGES, AUDIO, NEXT_TOKENS, LATENT, RECURRENT)
+
+
+def refuse_features(config: HFConfig) -> None:
+    """Record a fault for each feature that the model has; what is switched off is read with all that belongs to it."""
+    for feature in _IN_THE_FAMILY:
+        switches = [key for key in feature.switches if config.has(key)]
+        for key in switches:
+            if not is_off(config.value(key)):
+                config.refuse(key, "must be 0, empty or absent", f"{feature.name} are not supported")
+        for key in feature.details:
+            if not config.has(key):
+                continue
+            if not switches and not is_off(config.value(key)):
+                config.refuse(key, "must be absent", f"{feature.name} are not supported")
+            config.value(key)
+
+
+def features_of(architecture: str, raw: Mapping[str, Any]) -> Iterator[str]:
+    """The names of what a model has and ours do not, as its config.json and its architecture's name tell."""
+    inner = raw.get("text_config")
+    sections = [raw, inner] if isinstance(inner, dict) else [raw]
+    for feature in FEATURES:
+        named = any(word in architecture for word in feature.words)
+        if named or any(feature.is_in(section) or feature is WINDOWS and _slides(section) for section in sections):
+            yield feature.name
+
+
+def _slides(raw: Mapping[str, Any]) -> bool:
+    types = raw.get("layer_types")
+    if isinstance(types, list):
+        return "sliding_attention" in types
+    return not is_off(raw.get("sliding_window")) and raw.get("use_sliding_window") is not False
