@@ -24,6 +24,7 @@ METADATA = (
 """Everything that is read beside the weights."""
 
 MAX_JSON_BYTES = 16 * 2**20  # the index of the largest checkpoint known to us takes 9 MB
+MAX_TOKENIZER_BYTES = 128 * 2**20  # of tokenizer.json: the largest known to us takes 35 MB
 _ADAPTER_CONFIG = "adapter_config.json"
 _OTHER_TOKENIZERS = ("tokenizer.model", "vocab.json", "merges.txt", "vocab.txt", "tiktoken.model")
 _LFS_PREFIX = b"version https://git-lfs"
@@ -54,6 +55,21 @@ def check_names(names: Collection[str], where: str, needs: Collection[str]) -> N
         raise CheckpointError(f"{where}: {faults[0]}")
     if faults:
         raise CheckpointError(f"{where}: must be a Hugging Face model:" + "".join(f"\n  - {fault}" for fault in faults))
+
+
+def check_sizes(sizes: Mapping[str, int], where: str) -> None:
+    """Raise one CheckpointError with every file that is read beside the weights and too large to be what it should.
+
+    sizes: bytes by file name, known before anything is downloaded or read.
+    """
+    most = dict.fromkeys(METADATA, MAX_JSON_BYTES) | {TOKENIZER: MAX_TOKENIZER_BYTES}
+    faults = [
+        f"{name} must be at most {most[name]} bytes, got {size}; download it again"
+        for name, size in sizes.items()
+        if size > most.get(name, size)
+    ]
+    if faults:
+        raise CheckpointError(f"{where}: " + "; ".join(faults))
 
 
 def _no_tokenizer(names: Collection[str]) -> str:

@@ -19,6 +19,7 @@ from jaxinfer.checkpoint.contents import (
     TOKENIZER_CONFIG,
     check_names,
     check_shards,
+    check_sizes,
     read_json,
     read_weight_map,
     refuse_pointer,
@@ -92,6 +93,7 @@ def resolve(
 
     repo = hub.find(model, revision, download_dir, _suggestion(model, hub.cached_ids(download_dir)), tell)
     check_names(repo.sizes, model, needs)
+    check_sizes(repo.sizes, model)
     tell(f"reading the settings of {model}")
     folder = hub.fetch_settings(repo)
     settings = _read_folder(model, folder, set(needs) - {"weights"}, overrides, repo.commit)
@@ -170,6 +172,7 @@ def _read_folder(
     except OSError as error:
         raise CheckpointError(f"{folder} must be readable, it is not: {error.strerror}; change its mode") from error
     check_names(sizes, str(folder), needs)
+    check_sizes(sizes, str(folder))
     if "tokenizer" in needs:
         refuse_pointer(folder / TOKENIZER)
     weight_map = None

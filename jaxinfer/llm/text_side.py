@@ -17,7 +17,7 @@ from jaxinfer.text.thinking import Thinking
 from jaxinfer.text.tokenizer import Tokenizer
 from jaxinfer.text.tools.formats import Format, format_of
 from jaxinfer.text.tools.reader import ToolUse
-from jaxinfer.text.trial import try_template
+from jaxinfer.text.trial import try_text
 
 TOKENIZER_FILE = "tokenizer.json"
 _PIECE = 2**15  # characters
@@ -97,7 +97,7 @@ def load_text(config: EngineConfig, folder: Path) -> TextSide:
     """The tokenizer and template of a checkpoint, or of config.tokenizer. Raises CheckpointError."""
     source = _source(config, folder)
     if source != DEMO_FOLDER:  # what strangers wrote is tried in a child with limits before it is run here
-        try_template(source)
+        try_text(source)
     tokenizer, template = Tokenizer.from_folder(source), ChatTemplate.from_folder(source)
     texts = "\n".join(template.sources.values())
     return TextSide(tokenizer, template, source, _tool_format(config, template), Thinking.of(tokenizer, texts))

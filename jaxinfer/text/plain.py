@@ -1,18 +1,37 @@
 """Encoding text in which control tokens cannot be spelt."""
 
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import tokenizers
 from tokenizers import AddedToken
 
 from jaxinfer.errors import CheckpointError, InvalidRequest
-from jaxinfer.text.rust import panics_as_exceptions
+from jaxinfer.text.rust import LibraryPanic, panics_as_exceptions
 
 
 def encode_one(backend: tokenizers.Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
-    """Token ids; `encode` would hold the GIL all the while (0.7 s for 600,000 characters), the batch call does not."""
-    with panics_as_exceptions():
+    """Token ids; `encode` would hold the GIL all the while (0.7 s for 600,000 characters), the batch call does not.
+
+    Raises InvalidRequest for a text that the library fails on.
+    """
+    with panics_as_refusals():
         return backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+
+
+@contextmanager
+def panics_as_refusals() -> Iterator[None]:
+    """Turns the library's panic at a text, say where a pattern of the model's file backtracks, into InvalidRequest."""
+    try:
+        with panics_as_exceptions():
+            yield
+    except LibraryPanic as panic:
+        raise InvalidRequest(
+            "a text must be one that the model's tokenizer can encode, and it fails on this one. Change the text, or "
+            "serve the model with another --tokenizer.",
+            param="prompt",
+        ) from panic
 
 
 class PlainEncoder:

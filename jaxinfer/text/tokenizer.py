@@ -15,8 +15,9 @@ import tokenizers
 from jaxinfer.errors import CheckpointError, InvalidRequest
 from jaxinfer.text.control import ControlGuard
 from jaxinfer.text.detokenizer import Detokenizer
+from jaxinfer.text.growth import MAX_NORMALIZED_CHARS, check_growth
 from jaxinfer.text.pieces import Pieces, pieces_of
-from jaxinfer.text.plain import PlainEncoder, encode_one
+from jaxinfer.text.plain import PlainEncoder, encode_one, panics_as_refusals
 from jaxinfer.text.rust import panics_as_exceptions
 
 _PIECE = 2**15  # characters
@@ -34,6 +35,7 @@ class _File(msgspec.Struct):
     """The parts of tokenizer.json that we read ourselves."""
 
     model: _Model
+    normalizer: dict[str, Any] | None = None
     decoder: dict[str, Any] | None = None
 
 
@@ -66,7 +68,7 @@ class Tokenizer:
 
     def __init__(self, tokenizer_json: bytes, config: dict[str, Any] | None = None) -> None:
         self.config = config or {}
-        self.backend, file = _load(tokenizer_json)
+        self.backend, file, self._growth = _load(tokenizer_json)
         added = self.backend.get_added_tokens_decoder()
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self._own_id = self.backend.model.token_to_id  # of the model's vocabulary alone
@@ -100,16 +102,16 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True, plain: bool = False) -> list[int]:
         """Token ids of `text`. A raw prompt may spell control tokens and mean them; with `plain` they are plain text.
 
-        Raises InvalidRequest when `text` is no valid Unicode.
+        Raises InvalidRequest when `text` is no valid Unicode, or too long once it is normalized.
         """
-        _check_unicode(text)
+        self._check(text)
         if plain:
             return self._plain.encode(text, add_special_tokens)
         return encode_one(self.backend, text, add_special_tokens)
 
     def encode_marked(self, text: str, marker: str) -> list[int]:
         """Token ids of text in which `guard.mark` broke those spellings of control tokens that are ordinary text."""
-        _check_unicode(text)
+        self._check(text)
         return self._plain.encode(self.guard.unmark(text, marker, self._plain.name), False)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
@@ -131,6 +133,21 @@ class Tokenizer:
     def piece_table(self, skip_special_tokens: bool) -> PieceTable | None:
         """What each id adds to a text, None for a decoder that does not work token by token."""
         return self._tables.get(skip_special_tokens)
+
+    def _check(self, text: str) -> None:
+        _check_unicode(text)
+        if len(text) * self._growth <= MAX_NORMALIZED_CHARS:
+            return
+        num_chars = 0
+        for start in range(0, len(text), _PIECE):  # so that a piece's own normal form stays small
+            with panics_as_refusals():
+                num_chars += len(self.backend.normalizer.normalize_str(text[start : start + _PIECE]))
+            if num_chars > MAX_NORMALIZED_CHARS:
+                raise InvalidRequest(
+                    f"a text must have at most {MAX_NORMALIZED_CHARS} characters once the model's tokenizer has "
+                    "normalized it, and this one has more. Shorten it.",
+                    param="prompt",
+                )
 
     def _is_control(self, text: str, token: tokenizers.AddedToken) -> bool:
         if len(text) < 2 or token.single_word:
@@ -163,11 +180,15 @@ def read_json_object(file: Path) -> dict[str, Any]:
         raise CheckpointError(f"{file} must hold a JSON object: {error}. Download it again.") from error
 
 
-def _load(tokenizer_json: bytes) -> tuple[tokenizers.Tokenizer, _File]:
+def _load(tokenizer_json: bytes) -> tuple[tokenizers.Tokenizer, _File, int]:
+    """The library's tokenizer, our parts of the file, and how many characters one may become when it is normalized."""
     try:
+        file = msgspec.json.decode(tokenizer_json, type=_File)
+        growth = check_growth(file.normalizer, file.decoder)
         with panics_as_exceptions():
             backend = tokenizers.Tokenizer.from_buffer(tokenizer_json)
-        file = msgspec.json.decode(tokenizer_json, type=_File)
+    except CheckpointError:
+        raise
     except Exception as error:  # the library raises nothing more specific
         raise CheckpointError(
             f"tokenizer.json must be readable by tokenizers {tokenizers.__version__}, which says: {error}. "
@@ -175,7 +196,7 @@ def _load(tokenizer_json: bytes) -> tuple[tokenizers.Tokenizer, _File]:
         ) from error
     backend.no_truncation()  # a file may carry both; nothing is cut or padded behind the user's back
     backend.no_padding()
-    return backend, file
+    return backend, file, growth
 
 
 def _highest_id(vocab: dict[str, int] | list[Any]) -> int:

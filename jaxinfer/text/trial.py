@@ -1,22 +1,32 @@
-"""Tries a checkpoint's chat template once, in a process that can be killed, before anything of value runs beside it.
+"""Tries a checkpoint's tokenizer and chat template once, in a process that can be killed, before anything of value runs
+beside it.
 
-`python -m jaxinfer.text.trial` is that process: a JSON object on stdin, a JSON string on stdout, empty if all is well.
-It renders conversations of every kind. That a template refuses some of them is normal; that it runs away, eats memory
-or reaches for what the sandbox hides is not. Imports no jax.
+`python -m jaxinfer.text.trial` is that process: a JSON object on stdin; on stdout a line with what it tries, for each,
+and then a JSON string, empty if all is well. It splits texts that make careless patterns backtrack, and renders
+conversations of every kind. That a template refuses some of them is normal; that it runs away, eats memory or reaches
+for what the sandbox hides is not. Imports no jax.
 """
 
 import contextlib
 import json
+import re
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import tokenizers
 from jinja2.exceptions import SecurityError
 
 from jaxinfer import children
 from jaxinfer.errors import CheckpointError, InvalidRequest
 from jaxinfer.text.chat_template import ChatTemplate
+from jaxinfer.text.growth import check_growth
+from jaxinfer.text.rust import LibraryPanic, panics_as_exceptions
 from jaxinfer.text.sandbox import LimitExceeded
 
 TIMEOUT_S = 2.0  # of processor time
@@ -36,48 +46,148 @@ _TRIALS: tuple[dict[str, Any], ...] = (
 )
 
 
-def try_template(folder: str | Path, *, timeout_s: float = TIMEOUT_S, memory_bytes: int = MEMORY_BYTES) -> None:
-    """Run the trial of the template in a checkpoint's folder. Raises CheckpointError when the template is not fit."""
+def try_text(folder: str | Path, *, timeout_s: float = TIMEOUT_S, memory_bytes: int = MEMORY_BYTES) -> None:
+    """Run the trial of the tokenizer and the template in a checkpoint's folder. Raises CheckpointError if one is unfit.
+
+    timeout_s: of processor time, for each of the two.
+    """
     given = json.dumps({"folder": str(folder), "timeout_s": timeout_s, "memory_bytes": memory_bytes})
-    try:
-        child = subprocess.run(
-            children.python("-m", "jaxinfer.text.trial"),
-            input=given,
-            capture_output=True,
-            text=True,
-            env=children.environment(),
-            timeout=timeout_s + 10,  # Python's own start, on a busy machine
-        )
-    except subprocess.TimeoutExpired:
-        raise _refused(f"it ran for more than {timeout_s + 10:g} s") from None
-    if child.returncode < 0:  # the system's limit
-        raise _refused(f"it took more than {timeout_s:g} s of processor time")
-    if child.returncode > 0:
-        raise _refused(f"rendering it ended with status {child.returncode}: {child.stderr.strip()[-300:]}")
-    if reason := json.loads(child.stdout):
-        raise _refused(reason)
-
-
-def _refused(reason: str) -> CheckpointError:
-    return CheckpointError(
-        f"a chat template must render within its limits, and this model's does not: {reason}. "
-        "Use a chat_template.jinja that you trust."
+    child = subprocess.Popen(
+        children.python("-m", "jaxinfer.text.trial"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=children.environment(),
     )
+    late = ""
+    try:
+        said, errors = child.communicate(given, timeout=2 * timeout_s + 10)  # Python's own start, on a busy machine
+    except subprocess.TimeoutExpired:
+        child.kill()
+        said, errors = child.communicate()
+        late = f"it ran for more than {2 * timeout_s + 10:g} s"
+    reason = late or _reason_of(child.returncode, errors, timeout_s, memory_bytes)
+    subjects = said.splitlines()
+    if child.returncode == 0:
+        reason = json.loads(subjects.pop())
+    if reason:
+        raise CheckpointError(_REFUSALS[subjects[-1] if subjects else TEMPLATE].format(reason))
+
+
+TOKENIZER, TEMPLATE = "tokenizer", "template"
+_REFUSALS = {
+    TOKENIZER: "a tokenizer must split a text within its limits, and this model's does not: {}. "
+    "Use a tokenizer.json that you trust, with --tokenizer.",
+    TEMPLATE: "a chat template must render within its limits, and this model's does not: {}. "
+    "Use a chat_template.jinja that you trust.",
+}
+
+
+def _reason_of(status: int, errors: str, timeout_s: float, memory_bytes: int) -> str:
+    """Why a child ended with this status; empty for 0."""
+    if status == -signal.SIGABRT:  # how the tokenizers library ends when it is given no memory
+        return _too_much(memory_bytes)
+    if status < 0:  # the system's limit
+        return f"it took more than {timeout_s:g} s of processor time"
+    return f"trying it ended with status {status}: {errors.strip()[-300:]}" if status else ""
+
+
+def _too_much(memory_bytes: int) -> str:
+    return f"it needs more than {memory_bytes >> 20} MiB"
 
 
 def _main() -> None:
     given = json.load(sys.stdin)
-    _limit(given["timeout_s"], given["memory_bytes"])
-    try:
-        reason = _try(Path(given["folder"]))
-    except MemoryError:
-        reason = f"it needs more than {given['memory_bytes'] >> 20} MiB"
-    except CheckpointError as error:
-        reason = str(error)
+    limit_memory(given["memory_bytes"])
+    reason = ""
+    for subject, attempt in ((TOKENIZER, _try_tokenizer), (TEMPLATE, _try_template)):
+        print(subject, flush=True)
+        _limit_time(given["timeout_s"])
+        try:
+            reason = attempt(Path(given["folder"]))
+        except MemoryError:
+            reason = _too_much(given["memory_bytes"])
+        except CheckpointError as error:
+            reason = str(error)
+        if reason:
+            break
     json.dump(reason, sys.stdout)
 
 
-def _try(folder: Path) -> str:
+class _Parts(msgspec.Struct):
+    """What of a tokenizer.json works on texts, beside the vocabulary."""
+
+    normalizer: dict[str, Any] | None = None
+    pre_tokenizer: dict[str, Any] | None = None
+    decoder: dict[str, Any] | None = None
+
+
+def _try_tokenizer(folder: Path) -> str:
+    """What the library cannot read, or what is refused for its size, is for the one who loads it to say."""
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        return ""
+    try:
+        parts = msgspec.json.decode(file.read_bytes(), type=_Parts)
+        check_growth(parts.normalizer, parts.decoder)
+        backend = tokenizers.Tokenizer.from_str(json.dumps(_EMPTY | msgspec.to_builtins(parts)))
+    except MemoryError:
+        raise
+    except Exception:
+        return ""
+    for text in _texts("".join(_strings_in(msgspec.to_builtins(parts)))):
+        began_s = time.process_time()
+        try:
+            with panics_as_exceptions():
+                _split(backend, text)
+        except LibraryPanic as panic:
+            return f"{panic}"[:200]
+        if time.process_time() - began_s > _MAX_RUN_S:
+            return f"{len(text)} characters that begin with {text[:8]!r} took {time.process_time() - began_s:.1f} s"
+    return ""
+
+
+_EMPTY: dict[str, Any] = {
+    "version": "1.0",
+    "added_tokens": [],
+    "post_processor": None,
+    "model": {"type": "BPE", "vocab": {}, "merges": []},
+}
+_RUN = 2**14  # characters
+_MAX_RUN_S = 0.2  # of processor time; honest rules take 0.001 to 0.02 s, those that take the square of a run 1 s
+_MAX_RULES = 2**12  # characters of the rules that are looked at
+_COMMON = "aA1 \n\t.'-_!\u00e9\u65e5\u0301"
+_PAIR = re.compile(r"(?=([^\W_]{2}))")
+
+
+def _strings_in(rules: Any) -> Iterator[str]:
+    """The values of a JSON object that are strings, those of the patterns among them."""
+    below = rules.values() if isinstance(rules, dict) else rules if isinstance(rules, list) else ()
+    for value in below:
+        if isinstance(value, str):
+            yield value
+        else:
+            yield from _strings_in(value)
+
+
+def _texts(rules: str) -> Iterator[str]:
+    """Runs of each character, and of each pair of letters, that the rules name, with an end that no pattern expects."""
+    rules = rules[:_MAX_RULES]
+    for unit in dict.fromkeys([*_COMMON, *rules, *_PAIR.findall(rules)]):
+        yield unit * (_RUN // len(unit)) + "\0"
+
+
+def _split(backend: tokenizers.Tokenizer, text: str) -> None:
+    if backend.normalizer is not None:
+        text = backend.normalizer.normalize_str(text)
+    if backend.pre_tokenizer is not None:
+        backend.pre_tokenizer.pre_tokenize_str(text)
+    if backend.decoder is not None:
+        backend.decoder.decode([text])
+
+
+def _try_template(folder: Path) -> str:
     template = ChatTemplate.from_folder(folder)
     for trial in _TRIALS if template.exists else ():
         try:
@@ -90,14 +200,13 @@ def _try(folder: Path) -> str:
     return ""
 
 
-def _limit(timeout_s: float, memory_bytes: int) -> None:
-    """Processor time and memory of this process, as far as the system knows such limits."""
+def _limit_time(seconds: float) -> None:
+    """More processor time of this process from now on, as far as the system knows such a limit."""
     with contextlib.suppress(ImportError):
         import resource
 
-        seconds = int(resource.getrusage(resource.RUSAGE_SELF).ru_utime + timeout_s) + 1
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-    limit_memory(memory_bytes)
+        until = int(resource.getrusage(resource.RUSAGE_SELF).ru_utime + seconds) + 1
+        resource.setrlimit(resource.RLIMIT_CPU, (until, resource.RLIM_INFINITY))
 
 
 def limit_memory(memory_bytes: int) -> None:

@@ -59,6 +59,17 @@ def _text(name: str, text: str | bytes) -> Callable[[Path], None]:
     return spoil
 
 
+def _huge(sizes: dict[str, int]) -> Callable[[Path], None]:
+    """Files of these sizes, which take no room on the disk."""
+
+    def spoil(folder: Path) -> None:
+        for name, num_bytes in sizes.items():
+            with (folder / name).open("wb") as file:
+                file.truncate(num_bytes)
+
+    return spoil
+
+
 def _instead_of_weights(name: str) -> Callable[[Path], None]:
     def spoil(folder: Path) -> None:
         (folder / WEIGHTS).unlink()
@@ -202,6 +213,11 @@ VARIANTS: dict[str, Variant] = {
     "config nested endlessly": Variant(_text("config.json", '{"a":' * 10**5), ("config.json", "depth")),
     "config with a huge integer": Variant(_text("config.json", '{"a":' + "9" * 9999 + "}"), ("config.json", "size")),
     "config of 17 MB": Variant(_text("config.json", " " * 17 * 2**20), ("config.json", "at most")),
+    "tokenizer of 129 MB": Variant(_huge({"tokenizer.json": 129 << 20}), ("tokenizer.json", "at most 134217728")),
+    "tokenizer of 5 GB and a template of 17 MB": Variant(
+        _huge({"tokenizer.json": 5 << 30, "chat_template.jinja": 17 << 20}),
+        ("tokenizer.json must be at most", "chat_template.jinja must be at most 16777216 bytes"),
+    ),
     "config is a pointer": Variant(
         _text("config.json", "version https://git-lfs.github.com/spec/v1\n"), ("config.json", "git lfs pull")
     ),

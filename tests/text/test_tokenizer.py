@@ -1,5 +1,6 @@
 """Tokenizer: loading, encoding as the library does, plain encoding, and use from many threads (A48)."""
 
+import base64
 import json
 import threading
 import time
@@ -7,12 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from hypothesis import given, reject
+from hypothesis import strategies as st
 from tokenizers import AddedToken, models, processors
 from tokenizers import Tokenizer as Backend
 
 from jaxinfer.errors import CheckpointError, InvalidRequest
 from jaxinfer.text.chat_template import ChatTemplate, encode_chat
 from jaxinfer.text.detokenizer import Detokenizer
+from jaxinfer.text.growth import growth_of
+from jaxinfer.text.rust import LibraryPanic, panics_as_exceptions
 from jaxinfer.text.tokenizer import Tokenizer
 from tests.support.checkpoints import write_tokenizer
 from tests.text.samples import BACKENDS, HARD_TEXTS, byte_level_backend, tokenizer
@@ -62,6 +67,92 @@ def test_encoding_is_that_of_the_library(kind: str, hard: str) -> None:
     text = tokenizer(kind)
     assert text.encode(hard) == text.backend.encode(hard).ids
     assert text.encode(hard, add_special_tokens=False) == text.backend.encode(hard, add_special_tokens=False).ids
+
+
+def hostile(**rules: object) -> bytes:
+    return json.dumps(json.loads(byte_level_backend().to_str()) | rules).encode()
+
+
+def replacing(content: str, **pattern: str) -> dict[str, object]:
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+CHARSMAP = base64.b64encode((4).to_bytes(4, "little") + bytes(4) + b"short\0" + b"x" * 100_000 + b"\0").decode()
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        replacing("b" * 100_000, String="a"),
+        replacing("b" * 2_000, Regex="hello"),
+        {"type": "Prepend", "prepend": "b" * 100_000},
+        {"type": "Precompiled", "precompiled_charsmap": CHARSMAP},
+        {"type": "Sequence", "normalizers": [replacing("aaaa", String="a")] * 9},
+        {
+            "type": "Sequence",
+            "normalizers": [{"type": "NFKC"}, {"type": "Sequence", "normalizers": [replacing("b" * 99, String="a")]}],
+        },
+    ],
+    ids=lambda rule: rule["type"],
+)
+def test_a_normalizer_that_makes_texts_many_times_longer_is_refused(rule: dict[str, object]) -> None:
+    with pytest.raises(CheckpointError, match="the normalizer of tokenizer.json must make a text at most 1024 times"):
+        Tokenizer(hostile(normalizer=rule))
+
+
+def test_a_decoder_that_makes_texts_many_times_longer_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="the decoder of tokenizer.json must make a text at most 1024 times"):
+        Tokenizer(hostile(decoder=replacing("b" * 100_000, String="a")))
+
+
+def test_a_text_that_is_too_long_once_it_is_normalized_is_refused_before_it_is() -> None:
+    text = Tokenizer(hostile(normalizer=replacing("b" * 1000, String="a")))
+    began_s = time.thread_time()
+    for encode in (
+        text.encode,
+        lambda given: text.encode(given, plain=True),
+        lambda given: text.encode_marked(given, "x"),
+    ):
+        with pytest.raises(
+            InvalidRequest, match="must have at most 16777216 characters once the model's tokenizer has"
+        ):
+            encode("a" * 100_000)
+    assert time.thread_time() - began_s < 10
+    assert len(text.encode("a" * 10)) > 100  # what is not too long is normalized as ever
+    assert text.encode("c" * 20_000) == tokenizer("byte-level").encode("c" * 20_000)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.builds(replacing, st.text("abcé", max_size=5), String=st.text("abc", min_size=1, max_size=3)),
+            st.builds(replacing, st.text("abcé", max_size=5), Regex=st.sampled_from(["a", "b+", "a|b", "c?"])),
+            st.builds(lambda prepend: {"type": "Prepend", "prepend": prepend}, st.text("ab", min_size=1, max_size=4)),
+            st.sampled_from([{"type": kind} for kind in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase")]),
+        ),
+        max_size=4,
+    ),
+    st.text(st.sampled_from("abc\u00e9\ufdfa\u1e9b\u0130\U0001d160"), min_size=1, max_size=12),
+)
+def test_no_text_grows_more_than_is_computed(steps: list[dict[str, object]], given_text: str) -> None:
+    rule = {"type": "Sequence", "normalizers": steps}
+    backend = Backend(models.BPE())
+    file = json.loads(backend.to_str()) | {"normalizer": rule}
+    normalizer = Backend.from_str(json.dumps(file)).normalizer
+    try:
+        with panics_as_exceptions():
+            normalized = normalizer.normalize_str(given_text)
+    except LibraryPanic:  # a bug of the library's, in replacing what was replaced by nothing
+        reject()
+    assert len(normalized) <= growth_of(rule) * len(given_text)
+
+
+def test_a_text_that_the_library_fails_on_is_the_clients_to_change() -> None:
+    pattern = {"type": "Split", "pattern": {"Regex": "(a+)+b"}, "behavior": "Isolated", "invert": False}
+    text = Tokenizer(hostile(pre_tokenizer=pattern))
+    for plain in (False, True):
+        with pytest.raises(InvalidRequest, match="must be one that the model's tokenizer can encode"):
+            text.encode("a" * 50, plain=plain)
 
 
 def test_truncation_and_padding_of_the_file_are_not_applied() -> None:

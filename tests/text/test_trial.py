@@ -1,5 +1,6 @@
-"""A checkpoint's template is tried in a child with limits, so that a hostile one costs a message and nothing else."""
+"""A checkpoint's tokenizer and template are tried in a child with limits: a hostile one costs a message and no more."""
 
+import json
 import re
 import resource
 import subprocess
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from jaxinfer.errors import CheckpointError
-from jaxinfer.text.trial import try_template
+from jaxinfer.text.trial import _try_tokenizer, try_text
+from tests.support.checkpoints import tokenizer_json
+from tests.text.samples import BACKENDS
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -22,11 +25,11 @@ def folder_with(tmp_path: Path, source: str) -> Path:
 
 @pytest.mark.parametrize("name", ["headers", "alternating"])
 def test_an_honest_template_passes_even_when_it_refuses_some_chats(tmp_path: Path, name: str) -> None:
-    try_template(folder_with(tmp_path, (GOLDEN / f"{name}.jinja").read_text("utf-8")))
+    try_text(folder_with(tmp_path, (GOLDEN / f"{name}.jinja").read_text("utf-8")))
 
 
 def test_a_folder_without_a_template_passes(tmp_path: Path) -> None:
-    try_template(tmp_path)
+    try_text(tmp_path)
 
 
 def test_what_lies_beside_the_template_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,7 +37,7 @@ def test_what_lies_beside_the_template_is_never_run(tmp_path: Path, monkeypatch:
         (tmp_path / f"{module}.py").write_text("raise SystemExit('code of a checkpoint ran')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    try_template(folder_with(tmp_path, (GOLDEN / "headers.jinja").read_text("utf-8")))
+    try_text(folder_with(tmp_path, (GOLDEN / "headers.jinja").read_text("utf-8")))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +61,7 @@ def test_a_hostile_template_is_refused_within_its_limits(tmp_path: Path, source:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.monotonic()
     with pytest.raises(CheckpointError, match="must render within its limits") as refusal:
-        try_template(folder_with(tmp_path, source), timeout_s=1)
+        try_text(folder_with(tmp_path, source), timeout_s=1)
     assert re.search(reason, str(refusal.value))
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime - before.ru_utime < 5
@@ -66,7 +69,7 @@ def test_a_hostile_template_is_refused_within_its_limits(tmp_path: Path, source:
 
 
 def test_the_child_cannot_take_more_memory_than_it_was_given() -> None:
-    code = "from jaxinfer.text.trial import _limit; _limit(9, 64 << 20); bytearray({} << 20)"
+    code = "from jaxinfer.text.trial import limit_memory; limit_memory(64 << 20); bytearray({} << 20)"
     run = [subprocess.run([sys.executable, "-c", code.format(mib)], capture_output=True) for mib in (32, 80)]
     assert run[0].returncode == 0, run[0].stderr
     assert b"MemoryError" in run[1].stderr
@@ -75,3 +78,59 @@ def test_the_child_cannot_take_more_memory_than_it_was_given() -> None:
 def test_the_trial_never_imports_jax() -> None:
     code = "import jaxinfer.text.trial, sys; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def tokenizer_with(tmp_path: Path, **rules: object) -> Path:
+    file = json.loads(tokenizer_json()) | rules
+    (tmp_path / "tokenizer.json").write_text(json.dumps(file), "utf-8")
+    return tmp_path
+
+
+def split(pattern: str) -> dict[str, object]:
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+def replace(pattern: dict[str, str], content: str) -> dict[str, object]:
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+def test_an_honest_tokenizer_passes(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(BACKENDS[kind]().to_str(), "utf-8")
+    assert _try_tokenizer(tmp_path) == ""
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"pre_tokenizer": split(r"(a+)+b")},
+        {"pre_tokenizer": split(r"(\p{L}+)+\d$")},
+        {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [split(r"(xy|xyxy)+z")]}},
+        {"pre_tokenizer": split(r"\s+$|a")},
+        {"normalizer": replace({"Regex": r"(q+)+$"}, "")},
+        {"decoder": replace({"Regex": r"(q+)+$"}, "")},
+    ],
+    ids=str,
+)
+def test_a_pattern_that_backtracks_is_found(tmp_path: Path, rules: dict) -> None:
+    assert re.search(
+        "retry-limit-in-match over|characters that begin with", _try_tokenizer(tokenizer_with(tmp_path, **rules))
+    )
+
+
+@pytest.mark.parametrize(
+    ("pattern", "reason"),
+    [(r"(a+)+b", "retry-limit-in-match over"), (r"\s{1,600}\s{1,600}$", "more than 1 s of processor time")],
+)
+def test_a_hostile_tokenizer_is_refused_within_its_limits(tmp_path: Path, pattern: str, reason: str) -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    with pytest.raises(CheckpointError, match="a tokenizer must split a text within its limits") as refusal:
+        try_text(tokenizer_with(tmp_path, pre_tokenizer=split(pattern)), timeout_s=1)
+    assert reason in str(refusal.value)
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 5
+
+
+def test_a_template_is_still_tried_after_its_tokenizer(tmp_path: Path) -> None:
+    tokenizer_with(tmp_path)
+    with pytest.raises(CheckpointError, match="a chat template must render within its limits"):
+        try_text(folder_with(tmp_path, "{{ 'a' | center(10000000000) }}"))
