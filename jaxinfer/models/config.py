@@ -195,11 +195,12 @@ def token_ids(config: HFConfig, key: str, vocab_size: int | None = None) -> tupl
     """A token id, a list of them, or nothing, as a tuple without repetitions; below vocab_size where that is known."""
     value = config.value(key)
     ids = [] if value is None else value if isinstance(value, list) else [value]
+    cure = "check that the file is the model's own"
     high = 2**31 if vocab_size is None else vocab_size
     if not all(isinstance(item, int) and not isinstance(item, bool) and 0 <= item < 2**31 for item in ids):
-        config.refuse(key, "must be a token id or a list of token ids", CHECK)
+        config.refuse(key, "must be a token id or a list of token ids", cure)
     elif any(item >= high for item in ids):
-        config.refuse(key, f"must be below the vocabulary's size ({high})", CHECK)
+        config.refuse(key, f"must be below the vocabulary's size ({high})", cure)
     else:
         return tuple(dict.fromkeys(ids))
     return ()

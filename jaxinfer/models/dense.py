@@ -194,7 +194,8 @@ def _refuse_unsupported(config: HFConfig, traits: _Traits) -> None:
     for key in ("use_rope", "use_rotary", "is_causal", "causal", "use_rms_norm", "rms_norm"):
         config.must_be(key, (True,), unsupported)
     for key in ("residual_multiplier", "embedding_multiplier", "logits_scaling", "logit_scale", "rotary_pct"):
-        config.must_be(key, (1, 1.0), unsupported)
+        if config.value(key) not in (None, 1):
+            config.refuse(key, "must be 1", unsupported)
     for key in ("mlp_bias", "rope_interleaved"):
         config.must_be(key, (False,), unsupported)
     config.must_be("use_mrope", (False,), "rotary positions in several dimensions are not supported")

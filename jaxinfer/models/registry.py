@@ -76,7 +76,7 @@ def family_for(raw: Mapping[str, Any]) -> Family:
     if name in plugins:
         return _load(plugins[name])
     features = " and ".join(features_of(name, raw))
-    reason = f"has {features}, which are not supported" if features else "is of another family"
+    reason = f"has {features}, not supported here" if features else "is of another family"
     raise CheckpointError(
         f"the architecture must be one of {supported}, got {name!r}, which {reason}; choose a checkpoint of a "
         f"supported architecture or register one (entry-point group {ENTRY_POINT_GROUP!r})"

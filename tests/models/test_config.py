@@ -247,7 +247,7 @@ def test_a_dtype_left_out_is_float32() -> None:
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps must be a number above 0, at most 1, got nan"),
         ({"eos_token_id": "</s>"}, "eos_token_id must be a token id or a list of token ids"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings must be true or false"),
-        ({"residual_multiplier": 0.2}, "residual_multiplier must be 1 or 1.0, got 0.2"),
+        ({"residual_multiplier": 0.2}, "residual_multiplier must be 1, got 0.2"),
         ({"wings": 2}, "wings is not a key this architecture knows, got 2; delete it"),
         ({"rms_norm_epsilon": 0}, "did you mean 'rms_norm_eps'?"),
         (
