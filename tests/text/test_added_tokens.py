@@ -46,15 +46,17 @@ def with_added_tokens(count: int) -> bytes:
     return json.dumps(file).encode()
 
 
-def least_s(calls: list[Callable[[], object]], tries: int) -> list[float]:
-    """Processor time of each call, the least of several tries, which alternate."""
-    seconds = [[0.0] * tries for _ in calls]
-    for attempt in range(tries):
-        for call, times in zip(calls, seconds, strict=True):
+def least_s(pair: tuple[Callable[[], object], Callable[[], object]], tries: int, most: float) -> list[float]:
+    """Processor time of either call, the least of several tries in turns, more on a busy machine."""
+    least = [float("inf"), float("inf")]
+    for attempt in range(4 * tries):
+        for i, call in enumerate(pair):
             began = time.process_time()
             call()
-            times[attempt] = time.process_time() - began
-    return [min(times) for times in seconds]
+            least[i] = min(least[i], time.process_time() - began)
+        if attempt >= tries and least[1] <= most * least[0]:
+            break
+    return least
 
 
 @pytest.mark.slow
@@ -71,20 +73,19 @@ def test_added_tokens_cost_what_the_library_takes_for_them(count: int) -> None:
     def chat(text: str) -> Callable[[], object]:
         return lambda: encode_chat(ours, TEMPLATE, [{"role": "user", "content": text}])
 
-    loads = least_s([lambda: tokenizers.Tokenizer.from_buffer(raw), lambda: Tokenizer(raw)], 5)
-    prose = least_s([encode(PROSE), lambda: ours.encode(PROSE), lambda: ours.encode(PROSE, plain=True)], 15)
-    chats = least_s([encode(PROSE), chat(PROSE), encode(spelt), chat(spelt)], 30)
-    figures = {
-        "loading": loads[1] / loads[0],
-        "a prompt": prose[1] / prose[0],
-        "plain text": prose[2] / prose[0],
-        "a message": chats[1] / chats[0],
-        "a message that spells a token": chats[3] / chats[2],
+    calls = {
+        "loading": (lambda: tokenizers.Tokenizer.from_buffer(raw), lambda: Tokenizer(raw)),
+        "a prompt": (encode(PROSE), lambda: ours.encode(PROSE)),
+        "plain text": (encode(PROSE), lambda: ours.encode(PROSE, plain=True)),
+        "a message": (encode(PROSE), chat(PROSE)),
+        "a message that spells a token": (encode(spelt), chat(spelt)),
     }
-    print(f"\n{count} added tokens, the library loads in {loads[0]:.3f} s and encodes in {prose[0] * 1e3:.1f} ms:")
-    print(", ".join(f"{what} {ratio:.2f}x" for what, ratio in figures.items()))
-    assert figures.pop("loading") <= 1.5
-    assert max(figures.values()) <= 1.2, figures
+    print(f"\n{count} added tokens, ours and the library's processor time in seconds:")
+    for what, pair in calls.items():
+        most = 1.5 if what == "loading" else 1.2
+        theirs_s, ours_s = least_s(pair, 5 if what == "loading" else 20, most)
+        print(f"{what} {ours_s:.4f} {theirs_s:.4f} {ours_s / theirs_s:.2f}x")
+        assert ours_s <= most * theirs_s, what
 
 
 def test_ids_of_added_tokens_stay_theirs_in_plain_text() -> None:
