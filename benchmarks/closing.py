@@ -30,6 +30,7 @@ from jaxinfer.engine.structured import Grammar, Structured, masks_of
 from jaxinfer.runtime.mask_table import MaskTable
 from jaxinfer.text.grammar.compiler import Compiler
 from jaxinfer.text.grammar.source import Constraint, source_of
+from jaxinfer.text.tokenizer import Tokenizer
 
 VOCAB, MAX_TOKENS, TRIES = 152_000, 60, 2
 END = VOCAB - 1
@@ -64,7 +65,7 @@ class InPlace:
         return [future]
 
 
-def tokenizer(vocab_size: int = VOCAB) -> str:
+def tokenizer_json(vocab_size: int = VOCAB) -> str:
     """tokenizer.json of a byte-level BPE that finds each token whole; its last one ends answers."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
@@ -83,6 +84,11 @@ def tokenizer(vocab_size: int = VOCAB) -> str:
     model = {"type": "BPE", "ignore_merges": True, "vocab": vocab, "merges": []}
     parts = {"added_tokens": [end | flags], "pre_tokenizer": level, "decoder": level, "model": model}
     return json.dumps({"version": "1.0", **parts})
+
+
+def tokenizer() -> Tokenizer:
+    """The same, read."""
+    return Tokenizer(tokenizer_json().encode())
 
 
 def run(

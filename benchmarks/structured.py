@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from closing import tokenizer
+from closing import tokenizer_json
 from shapes import SHAPES, TINY
 
 from jaxinfer.bench.arrivals import drive
@@ -144,7 +144,7 @@ def main() -> None:
     shape |= {"eos_token_id": shape["vocab_size"] - 1}
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(shape))
-        Path(folder, "tokenizer.json").write_text(tokenizer(shape["vocab_size"]))
+        Path(folder, "tokenizer.json").write_text(tokenizer_json(shape["vocab_size"]))
         config = EngineConfig(
             model=folder,
             dtype="bfloat16",

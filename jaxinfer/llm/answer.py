@@ -75,11 +75,13 @@ class Answer:
         self._prompt_logprobs: list[TokenLogprob] | None = None
         if request.prompt_logprobs is not None and len(request.prompt) == 1:
             self._prompt_logprobs = [self._unscored(request.prompt[0])]  # the engine has nothing to say of it
-        goes_on = not chat and not tokenizer.special_ids.issuperset(request.prompt)
-        self._choices = [_Choice(self._new_text(sampling, reading, goes_on)) for _ in range(sampling.n)]
+        verbatim = request.structure is not None and request.structure.after is None
+        goes_on = verbatim or (not chat and not tokenizer.special_ids.issuperset(request.prompt))
+        texts = (self._new_text(sampling, reading, goes_on=goes_on, verbatim=verbatim) for _ in range(sampling.n))
+        self._choices = [_Choice(text) for text in texts]
 
     def _new_text(
-        self, sampling: ResolvedSampling, reading: Reading | None, goes_on: bool
+        self, sampling: ResolvedSampling, reading: Reading | None, *, goes_on: bool, verbatim: bool
     ) -> TextState | NoText | MessageText:
         if not sampling.detokenize:
             return NoText()
@@ -87,7 +89,12 @@ class Answer:
         start_after = self.request.controls.min_tokens if self.request.controls else 0
         if reading is not None:
             return reading.new_text(
-                self._tokenizer, stop=stop, include_stop=include_stop, start_after=start_after, skip=skip
+                self._tokenizer,
+                stop=stop,
+                include_stop=include_stop,
+                start_after=start_after,
+                skip=skip,
+                verbatim=verbatim,
             )
         detokenizer = Detokenizer(self._tokenizer, skip_special_tokens=skip, goes_on=goes_on)
         return TextState(detokenizer, stop=stop, include_stop=include_stop, start_after=start_after)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +114,7 @@ def _tool_format(config: EngineConfig, template: ChatTemplate) -> Format | None:
 
 def new_compiler(config: EngineConfig, folder: Path, vocab_size: int, end_ids: Sequence[int]) -> Compiler:
     """What compiles grammars over a checkpoint's tokenizer. vocab_size: the logits' width."""
-    return Compiler((_source(config, folder) / TOKENIZER_FILE).read_text, vocab_size, end_ids)
+    return Compiler(partial(Tokenizer.from_folder, _source(config, folder)), vocab_size, end_ids)
 
 
 def load_tokenizer(config: EngineConfig, folder: Path) -> Tokenizer:

@@ -27,6 +27,7 @@ class Parts:
 class MessageText:
     """thinking, start: the model's tags, if it has any, and what the prompt has begun.    tools: None if nothing is a
     call.    stop, include_stop, start_after: as for a TextState, the last counting thoughts too.
+    verbatim: the content keeps the white space that it begins with, since its form was asked for.
     """
 
     def __init__(
@@ -40,8 +41,10 @@ class MessageText:
         thinking: Thinking | None = None,
         start: Start = "answering",
         tools: ToolReader | None = None,
+        verbatim: bool = False,
     ) -> None:
-        self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
+        self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=skip_special_tokens, goes_on=verbatim)
+        self._verbatim = verbatim
         self._new_text = partial(TextState, self._detokenizer, stop=stop, include_stop=include_stop)
         self._pieces = tokenizer.piece_table(skip_special_tokens)
         self._start_after = start_after
@@ -131,7 +134,7 @@ class MessageText:
         if count < len(ids):
             text += self._detokenizer.feed((close_id,)).removesuffix(CLOSE)
             count += 1
-            self._state, self._after_thoughts = "answering", True
+            self._state, self._after_thoughts = "answering", not self._verbatim
             left = self._start_after - self._num_tokens - count
             self._text = self._new_text(start_after=max(left, 0))
         self._parts.num_thinking += count

@@ -1,7 +1,6 @@
 """Reading: how an answer's text is taken apart, decided once for a request."""
 
 import dataclasses
-from functools import partial
 
 from jaxinfer.text.message import MessageText
 from jaxinfer.text.thinking import Start, Thinking
@@ -22,9 +21,24 @@ class Reading:
     tools: ToolUse | None = None
 
     def new_text(
-        self, tokenizer: Tokenizer, *, stop: tuple[str, ...], include_stop: bool, start_after: int, skip: bool
+        self,
+        tokenizer: Tokenizer,
+        *,
+        stop: tuple[str, ...],
+        include_stop: bool,
+        start_after: int,
+        skip: bool,
+        verbatim: bool,
     ) -> MessageText:
-        """The text of one choice. skip: leave special tokens out."""
-        make = partial(MessageText, tokenizer, stop=stop, include_stop=include_stop, start_after=start_after)
-        tools = None if self.form is None or self.tools is None else ToolReader(self.form, self.tools)
-        return make(skip_special_tokens=skip, thinking=self.thinking, start=self.start, tools=tools)
+        """The text of one choice. skip: leave special tokens out.    verbatim: as for a MessageText."""
+        return MessageText(
+            tokenizer,
+            stop=stop,
+            include_stop=include_stop,
+            start_after=start_after,
+            skip_special_tokens=skip,
+            thinking=self.thinking,
+            start=self.start,
+            tools=None if self.form is None or self.tools is None else ToolReader(self.form, self.tools),
+            verbatim=verbatim,
+        )

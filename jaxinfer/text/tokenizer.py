@@ -36,6 +36,7 @@ class _File(msgspec.Struct):
 
     model: _Model
     normalizer: dict[str, Any] | None = None
+    pre_tokenizer: dict[str, Any] | None = None
     decoder: dict[str, Any] | None = None
 
 
@@ -64,11 +65,13 @@ class Tokenizer:
 
     vocab_size: highest id + 1 (the logits may be wider).    eos_token_id, bos_token_id: of tokenizer_config.json, or
     None.    special_ids: ids that `skip_special_tokens` leaves out of a text.    control_tokens: spelling -> id.
+    normalizer, pre_tokenizer, decoder: those parts of the file, as they stand there.
     """
 
     def __init__(self, tokenizer_json: bytes, config: dict[str, Any] | None = None) -> None:
         self.config = config or {}
         self.backend, file, self._growth = _load(tokenizer_json)
+        self.normalizer, self.pre_tokenizer, self.decoder = file.normalizer, file.pre_tokenizer, file.decoder
         added = self.backend.get_added_tokens_decoder()
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self._own_id = self.backend.model.token_to_id  # of the model's vocabulary alone

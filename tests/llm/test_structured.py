@@ -20,6 +20,7 @@ from tests.llm.test_async_llm import collect
 from tests.llm.test_equalities import WAYS
 from tests.support import grammars
 from tests.support.engines import build
+from tests.support.spelt import TEXTS
 
 pytestmark = pytest.mark.usefixtures("forward_always")
 PROMPT = [5, 6, 7, 5, 6, 7, 8]
@@ -84,6 +85,18 @@ def test_what_stops_is_of_its_grammar(llm, kind):
 def test_hundreds_of_answers_are_of_their_grammars(llm, kind, count):
     """A37"""
     assert check_answers(llm, kind, count, seed=11) > 3 * count
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text_comes_as_it_was_sent_cut_anywhere(llm, name):
+    """Its tokenizer brings what users write to NFC."""
+    whole = TEXTS[name]
+    params = [replace(DRAWN, choice=[whole], max_tokens=length) for length in (*range(1, 24), 200)]
+    for output in llm.generate([PROMPT] * len(params), params):
+        (choice,) = output.outputs
+        assert whole.startswith(choice.text.rstrip("\ufffd"))
+        assert choice.text == whole or choice.finish_reason == "length"
+    assert choice.text == whole
 
 
 # so few that many answers, left alone, are cut off

@@ -13,6 +13,7 @@ from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.server.app import create_app
 from jaxinfer.text.grammar.compiler import new_matcher, new_vocabulary
 from jaxinfer.text.grammar.source import Constraint, source_of
+from jaxinfer.text.tokenizer import Tokenizer
 from tests.server.http import live
 from tests.server.streams import Answer, ask_all
 from tests.support import grammars
@@ -59,7 +60,7 @@ def check(answer: Answer, vocabulary: Any, schema: dict[str, Any], judge: gramma
 def test_random_schemas_are_kept_to_and_a_stream_beside_goes_on(port, folder, count):
     """A37"""
     draw = random.Random(count)
-    vocabulary = new_vocabulary((folder / "tokenizer.json").read_text(), 384, [322])
+    vocabulary = new_vocabulary(Tokenizer.from_folder(folder), 384, [322])
     made = [grammars.root_schema(draw) for _ in range(count)]
     form = {"n": 4, "temperature": 1, "max_tokens": 40, "ignore_eos": False}
     bodies = [

@@ -14,7 +14,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def vocabulary(folder):
-    return new_vocabulary((folder / "tokenizer.json").read_text(), 352, [322])
+    return new_vocabulary(Tokenizer.from_folder(folder), 352, [322])
 
 
 @pytest.fixture(scope="module")

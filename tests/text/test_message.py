@@ -43,6 +43,14 @@ def read(ids: list[int], cuts: list[int], start: str, stop: tuple[str, ...], aft
     return content, reasoning, [(c.name, c.arguments) for c in calls.calls], text.stop, num_tokens, num_thinking
 
 
+@given(st.sampled_from(["", "Hm.\n"]), st.lists(st.sampled_from([" ", "\n", "\n\n", "x"]), max_size=5))
+def test_content_whose_form_was_asked_for_is_verbatim_behind_thoughts(thoughts, pieces):
+    text = MessageText(TOKENIZER, thinking=THINKING, start="thinking", verbatim=True)
+    said = "".join(pieces)
+    ids = TOKENIZER.encode(f"{thoughts}</think>{said}", add_special_tokens=False)
+    assert "".join(text.feed([token]).text for token in ids) + text.finish() == said
+
+
 @settings(max_examples=300, deadline=None)
 @given(
     texts=st.lists(st.sampled_from(PIECES), max_size=14),

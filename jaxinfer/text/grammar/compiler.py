@@ -14,7 +14,9 @@ import numpy as np
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.text.grammar.endings import Endings
 from jaxinfer.text.grammar.places import places_of
+from jaxinfer.text.grammar.spelling import Speller
 from jaxinfer.text.grammar.states import Pieces, Spot, State, States
+from jaxinfer.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher, LLTokenizer
@@ -87,18 +89,15 @@ class Grammars(Protocol):
         """Have it called with all of these in a few shares, in threads: for what asks one grammar many things."""
 
 
-def new_vocabulary(tokenizer_json: str, vocab_size: int, eos_token_ids: Sequence[int]) -> "LLTokenizer":
+def new_vocabulary(tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Sequence[int]) -> "LLTokenizer":
     """llguidance's view of a tokenizer. Holds the interpreter for a second where the vocabulary is large.
 
     Raises InvalidRequest for a tokenizer that it cannot use.
     """
-    from llguidance import LLTokenizer
+    from llguidance import LLTokenizer, TokenizerWrapper
 
-    try:
-        return LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=list(eos_token_ids) or None)
-    except Exception as error:  # the library raises nothing more specific
-        message = f"structured output needs a tokenizer that llguidance can read, and of this model's it says: {error}"
-        raise InvalidRequest(message[:400], code="unsupported_parameter") from error
+    speller = Speller(tokenizer, vocab_size, eos_token_ids)
+    return LLTokenizer(TokenizerWrapper(speller), eos_token=list(eos_token_ids) or None)
 
 
 def new_matcher(vocabulary: "LLTokenizer", text: str) -> "LLMatcher":
@@ -252,8 +251,7 @@ class Compiler:
     The vocabulary is read in the first thread at once, so that no request waits for it later.
     """
 
-    def __init__(self, read_tokenizer: Callable[[], str], vocab_size: int, eos_token_ids: Sequence[int]) -> None:
-        """read_tokenizer: the text of tokenizer.json."""
+    def __init__(self, read_tokenizer: Callable[[], Tokenizer], vocab_size: int, eos_token_ids: Sequence[int]) -> None:
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="jaxinfer-grammar")
         # apart from those that compile, for which a step would have to wait
         self._num_asking = min(MAX_ASKING, os.cpu_count() or 1)

@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from jaxinfer import children
-from jaxinfer.errors import EngineError, InvalidRequest
+from jaxinfer.errors import CheckpointError, EngineError, InvalidRequest
 from jaxinfer.text.grammar.compiler import new_matcher, new_vocabulary, warnings_of
 from jaxinfer.text.grammar.source import MAX_TEXT_CHARS, Constraint, guided, source_of
+from jaxinfer.text.tokenizer import Tokenizer
 from jaxinfer.text.tools.opening import Opening
 from jaxinfer.text.trial import limit_memory
 
@@ -276,10 +277,10 @@ def _main() -> None:
     end = socket.socket(fileno=int(sys.argv[1]))
     with contextlib.suppress(ConnectionError):
         setting = msgspec.json.decode(_receive(end), type=Setting)
-        text = Path(setting.tokenizer).read_text()
+        file = Path(setting.tokenizer).read_bytes()
         try:
-            vocabulary = new_vocabulary(text, setting.vocab_size, setting.eos_token_ids)
-        except InvalidRequest as refusal:
+            vocabulary = new_vocabulary(Tokenizer(file), setting.vocab_size, setting.eos_token_ids)
+        except (InvalidRequest, CheckpointError) as refusal:
             return _send(end, msgspec.json.encode(Tried(error=str(refusal))))
         limit_memory(setting.memory_bytes)
         _send(end, msgspec.json.encode(Tried()))

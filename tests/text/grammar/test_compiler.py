@@ -19,7 +19,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def compiled(folder):
-    made = Compiler((folder / "tokenizer.json").read_text, 352, [322])
+    made = Compiler(lambda: Tokenizer.from_folder(folder), 352, [322])
     yield made
     made.close()
 

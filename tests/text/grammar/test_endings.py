@@ -7,6 +7,7 @@ import pytest
 
 from jaxinfer.text.grammar.compiler import Compiler
 from jaxinfer.text.grammar.source import Constraint, source_of
+from jaxinfer.text.tokenizer import Tokenizer
 from tests.support.checkpoints import write_checkpoint
 
 VOCAB = 352
@@ -16,7 +17,7 @@ ALL = np.full(VOCAB // 32, -1, np.int32)
 @pytest.fixture(scope="module")
 def compiler(tmp_path_factory):
     folder = write_checkpoint(tmp_path_factory.mktemp("endings") / "tiny")
-    made = Compiler((folder / "tokenizer.json").read_text, VOCAB, [322])
+    made = Compiler(lambda: Tokenizer.from_folder(folder), VOCAB, [322])
     yield made
     made.close()
 

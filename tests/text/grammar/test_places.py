@@ -11,6 +11,7 @@ from jaxinfer.text.grammar import places as module
 from jaxinfer.text.grammar.compiler import new_matcher, new_vocabulary
 from jaxinfer.text.grammar.places import Places, places_of
 from jaxinfer.text.grammar.source import Constraint, source_of
+from jaxinfer.text.tokenizer import Tokenizer
 from tests.support.grammars import root_schema
 from tests.support.patterns import drawn
 from tests.support.schemas.corpus import corpus
@@ -31,7 +32,7 @@ PATTERNS = (
 @pytest.fixture(scope="module")
 def of_json(json_tokenizer):
     end = json_tokenizer.token_to_id("<end>")
-    return new_vocabulary(json_tokenizer.to_str(), json_tokenizer.get_vocab_size(), [end])
+    return new_vocabulary(Tokenizer(json_tokenizer.to_str().encode()), json_tokenizer.get_vocab_size(), [end])
 
 
 def bits(mask):

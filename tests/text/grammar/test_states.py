@@ -11,6 +11,7 @@ from jaxinfer.text.grammar import compiler as module
 from jaxinfer.text.grammar import states as states_module
 from jaxinfer.text.grammar.compiler import Compiler
 from jaxinfer.text.grammar.source import Constraint, source_of
+from jaxinfer.text.tokenizer import Tokenizer
 from tests.support.schemas.signs import SIGNS
 
 VOCAB, END = 352, 322
@@ -35,14 +36,15 @@ TEXTS = [
 
 @pytest.fixture
 def compiled(folder):
-    made = Compiler((folder / "tokenizer.json").read_text, VOCAB, [END])
+    made = Compiler(lambda: Tokenizer.from_folder(folder), VOCAB, [END])
     yield made
     made.close()
 
 
 @pytest.fixture
 def compiled_of_json(json_tokenizer):
-    made = Compiler(json_tokenizer.to_str, json_tokenizer.get_vocab_size(), [json_tokenizer.token_to_id("<end>")])
+    tokenizer = Tokenizer(json_tokenizer.to_str().encode())
+    made = Compiler(lambda: tokenizer, tokenizer.vocab_size, [json_tokenizer.token_to_id("<end>")])
     yield made
     made.close()
 

@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+import tokenizers
 
 from jaxinfer.errors import EngineError, InvalidRequest
 from jaxinfer.text.grammar import trial
@@ -161,10 +162,12 @@ def test_what_is_left_out_of_a_schema_is_named_unless_it_is_strict(tried):
 
 
 def test_a_tokenizer_that_cannot_be_used_is_read_once_and_refuses_every_grammar(started, tmp_path):
-    (tmp_path / "tokenizer.json").write_text('{"model": {"type": "Nobody"}}')
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0}, []))
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    backend.save(str(tmp_path / "tokenizer.json"))
     own = Trial(Setting(str(tmp_path / "tokenizer.json"), 352, [322], {}, MEMORY_BYTES))
     for constraint in (GOOD, free_calls({"f": an_object()}), GOOD):
-        with pytest.raises(InvalidRequest, match="needs a tokenizer that llguidance can read"):
+        with pytest.raises(InvalidRequest, match="needs a tokenizer that can spell every text"):
             own.check(constraint)
     assert len(started) == 1
     own.close()

@@ -9,6 +9,7 @@ import pytest
 from jaxinfer.engine.sequence import Structure
 from jaxinfer.engine.watch import Watch
 from jaxinfer.text.grammar.compiler import Compiler
+from jaxinfer.text.tokenizer import Tokenizer
 from jaxinfer.text.tools.grammar import tool_grammar
 from jaxinfer.text.tools.opening import opening_of
 from jaxinfer.text.tools.reader import ToolUse
@@ -26,7 +27,7 @@ USE = ToolUse({"weather": CITY, "now": {"type": "object", "properties": {}, "add
 
 @pytest.fixture(scope="module")
 def compiler(folder):
-    compiler = Compiler((folder / "tokenizer.json").read_text, 352, [322])
+    compiler = Compiler(lambda: Tokenizer.from_folder(folder), 352, [322])
     yield compiler
     compiler.close()
 

@@ -1,0 +1,128 @@
+"""Spelling: tokens for a text that must come as it is, whatever the tokenizer makes of texts that users write.
+
+A tokenizer may change a text before it splits it (to NFC, to lower case, with a space in front) and takes the names of
+control tokens out of it. What a grammar forces may not change: the tokens spelt here add the bytes of the text and no
+others.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import tokenizers
+
+from jaxinfer.errors import InvalidRequest
+from jaxinfer.text.plain import encode_one
+from jaxinfer.text.tokenizer import Tokenizer
+
+MAX_WINDOW = 16  # bytes of a token, where tokens are found one by one
+_UTF8_BYTES = frozenset(range(0xF5)) - {0xC0, 0xC1}
+_LOSSY = "Whitespace", "WhitespaceSplit", "BertPreTokenizer", "CharDelimiterSplit"  # drop what they split at
+_EMPTY = {"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "vocab": {}, "merges": []}}
+
+
+class Speller:
+    """What llguidance needs of a tokenizer: the bytes of each token, and tokens for bytes.
+
+    tokens: by id, a control token's its name; what has no token, as the rest of wider logits, has a name of its own.
+    special_token_ids: of which no text is made.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+        """vocab_size: the width of the logits.
+
+        Raises InvalidRequest for a tokenizer in which not every text can be spelt.
+        """
+        table = tokenizer.piece_table(skip_special_tokens=False)
+        if table is None:
+            raise _unusable("its decoder does not work token by token")
+        if tokenizer.vocab_size > vocab_size:
+            raise _unusable(f"it has {tokenizer.vocab_size} tokens, the model has logits for {vocab_size}")
+        self.eos_token_id = next(iter(eos_token_ids), tokenizer.eos_token_id or 0)
+        self.bos_token_id = tokenizer.bos_token_id
+        names = [tokenizer.backend.id_to_token(token_id) for token_id in range(vocab_size)]
+        special = {*tokenizer.special_ids, *tokenizer.control_tokens.values()}
+        special.update(token_id for token_id, name in enumerate(names) if name is None)
+        self._pieces = [b"" if token_id in special else table[token_id] for token_id in range(vocab_size)]
+        self.tokens = self._pieces.copy()
+        for token_id in special:
+            self.tokens[token_id] = (names[token_id] or f"<[{token_id}]>").encode()
+        self.special_token_ids = sorted(special)
+        if missing := sorted(_UTF8_BYTES.difference(*(piece for piece in self._pieces if len(piece) == 1))):
+            raise _unusable(f"it has no token for the byte {missing[0]:#04x}")
+        self._backend = _faithful(tokenizer)
+
+    def __call__(self, text: bytes) -> list[int]:
+        """The ids of tokens whose bytes are the text's, which is UTF-8."""
+        ids = encode_one(self._backend, text.decode(), False)
+        if b"".join([self._pieces[token_id] for token_id in ids]) == text:
+            return ids
+        return self._spell(text)  # of what is the decoder's sign for a space, for one
+
+    def _spell(self, text: bytes) -> list[int]:
+        """From left to right, the longest token each time."""
+        ids, start = [], 0
+        while start < len(text):
+            size = next(size for size in range(MAX_WINDOW, 0, -1) if text[start : start + size] in self._ids)
+            ids.append(self._ids[text[start : start + size]])
+            start += len(text[start : start + size])
+        return ids
+
+    @cached_property
+    def _ids(self) -> dict[bytes, int]:
+        return {piece: token_id for token_id, piece in enumerate(self._pieces) if 0 < len(piece) <= MAX_WINDOW}
+
+
+def _unusable(why: str) -> InvalidRequest:
+    message = f"structured output needs a tokenizer that can spell every text byte by byte, and of this model's {why}"
+    return InvalidRequest(message, code="unsupported_parameter")
+
+
+def _faithful(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
+    """The same model without added tokens, behind those steps that change no text which the decoder does not change
+    back."""
+    normalizer = _normalizer(tokenizer.normalizer, tokenizer.decoder)
+    pre_tokenizer = _pre_tokenizer(tokenizer.pre_tokenizer)
+    file = _EMPTY | {"normalizer": normalizer, "pre_tokenizer": pre_tokenizer}
+    made = tokenizers.Tokenizer.from_buffer(msgspec.json.encode(file))
+    made.model = tokenizer.backend.model
+    return made
+
+
+def _normalizer(step: dict[str, Any] | None, decoder: dict[str, Any] | None) -> dict[str, Any] | None:
+    match step:
+        case {"type": "Sequence", "normalizers": list(steps)}:
+            kept = [one for one in (_normalizer(each, decoder) for each in steps) if one is not None]
+            return {"type": "Sequence", "normalizers": kept} if kept else None
+        case {"type": "Replace", "pattern": {"String": str(old)}, "content": str(new)}:
+            return step if _replaces(decoder, new, old) else None
+        case {"type": "ByteLevel"}:
+            return step
+    return None
+
+
+def _replaces(decoder: dict[str, Any] | None, old: str, new: str) -> bool:
+    match decoder:
+        case {"type": "Sequence", "decoders": list(steps)}:
+            return any(_replaces(step, old, new) for step in steps)
+        case {"type": "Replace", "pattern": {"String": str(pattern)}, "content": str(content)}:
+            return (pattern, content) == (old, new)
+    return False
+
+
+def _pre_tokenizer(step: dict[str, Any] | None) -> dict[str, Any] | None:
+    if step is None or step["type"] in _LOSSY:
+        return None
+    match step:
+        case {"type": "Sequence", "pretokenizers": list(steps)}:
+            kept = [one for one in map(_pre_tokenizer, steps) if one is not None]
+            return {"type": "Sequence", "pretokenizers": kept} if kept else None
+        case {"type": "ByteLevel"}:
+            return step | {"add_prefix_space": False}
+        case {"type": "Metaspace", "replacement": str(sign)}:
+            split = step.get("split", True)
+            return {"type": "Metaspace", "replacement": sign, "prepend_scheme": "never", "split": split}
+        case {"type": "Split" | "Punctuation", "behavior": "Removed"}:
+            return step | {"behavior": "Isolated"}
+    return step

@@ -1,0 +1,109 @@
+"""Spelling: what a grammar forces comes byte by byte as the grammar says, over tokenizers of every kind."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxinfer.errors import InvalidRequest
+from jaxinfer.text.detokenizer import Detokenizer
+from jaxinfer.text.grammar.compiler import Compiler
+from jaxinfer.text.grammar.source import Constraint, source_of
+from jaxinfer.text.grammar.spelling import Speller
+from jaxinfer.text.message import MessageText
+from jaxinfer.text.tokenizer import Tokenizer
+from tests.support.spelt import END, KINDS, TEXTS, byte_fallback, byte_level
+
+MOST_STEPS = 400
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def tokenizer(request):
+    return KINDS[request.param]()
+
+
+@pytest.fixture(scope="module")
+def compiled(tokenizer):
+    made = new_compiler(tokenizer)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def speller(tokenizer):
+    return Speller(tokenizer, tokenizer.vocab_size + 5, [])
+
+
+def new_compiler(tokenizer):
+    return Compiler(lambda: tokenizer, tokenizer.vocab_size + 5, [tokenizer.control_tokens[END]])
+
+
+def drawn(compiled, tokenizer, constraint, draw):
+    """What a client sees after each step of an answer that is drawn from its masks, forced tokens together at times;
+    the last is the whole answer."""
+    grammar = compiled.compile(source_of(constraint, tokenizer.control_tokens)).result().copy()
+    detokenizer, seen = Detokenizer(tokenizer, goes_on=True), [""]
+    masks = np.zeros((1, -(-compiled.vocabulary.vocab_size // 32)), np.int32)
+    while len(seen) < MOST_STEPS:
+        compiled.fill([grammar], masks)
+        assert not grammar.error
+        usable = np.flatnonzero(np.unpackbits(masks.view(np.uint8), bitorder="little")).tolist()
+        if tokenizer.control_tokens[END] in usable:
+            return [*seen, seen[-1] + detokenizer.flush()]
+        forced = grammar.forced() if len(usable) == 1 and draw.random() < 0.7 else []
+        tokens = forced or [draw.choice(usable)]
+        for token in tokens:
+            grammar.accept(token, is_allowed=True)
+        seen.append(seen[-1] + detokenizer.feed(tokens))
+    raise AssertionError("the answer does not end")
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_choice_comes_as_it_was_sent_cut_anywhere(compiled, tokenizer, name):
+    whole = TEXTS[name]
+    *cut, last = drawn(compiled, tokenizer, Constraint("choice", json.dumps([whole])), random.Random(name))
+    assert last == whole and all(whole.startswith(text) for text in cut)
+
+
+def test_names_and_values_of_a_schema_come_as_they_were_sent(compiled, tokenizer):
+    draw = random.Random(1)
+    for text in draw.sample(sorted(TEXTS.values()), 3):
+        schema = {"type": "object", "properties": {text: {"enum": [text]}}, "required": [text]}
+        constraint = Constraint("json_schema", json.dumps(schema | {"additionalProperties": False}))
+        assert json.loads(drawn(compiled, tokenizer, constraint, draw)[-1]) == {text: text}
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from(" \u2581\u0301a<>"), max_size=40))
+def test_the_tokens_of_any_text_add_its_bytes(speller, tokenizer, text):
+    table = tokenizer.piece_table(skip_special_tokens=True)
+    assert b"".join(table[token] for token in speller(text.encode())) == text.encode()
+
+
+@pytest.mark.parametrize("text", ["a th", "cafe\u0301 a", " a a"])
+def test_a_text_is_spelt_in_the_words_of_the_vocabulary(text):
+    """Where a tokenizer changes nothing of it, as it would encode it."""
+    for plain, changing in [
+        (byte_level(), KINDS["bytes, NFC"]()),
+        (KINDS["fallback, spaces replaced"](), KINDS["fallback, a space in front"]()),
+    ]:
+        size = changing.vocab_size
+        assert Speller(changing, size, [])(text.encode()) == plain.encode(text, add_special_tokens=False)
+
+
+def test_an_answer_whose_form_was_asked_for_keeps_a_space_in_front():
+    tokenizer = KINDS["fallback, a space in front"]()
+    ids = Speller(tokenizer, tokenizer.vocab_size, [])(b" a")
+    assert MessageText(tokenizer, verbatim=True).feed(ids).text == " a"
+    assert MessageText(tokenizer).feed(ids).text == "a"
+
+
+def test_a_vocabulary_without_some_byte_is_refused():
+    backend = tokenizers.Tokenizer.from_str(byte_fallback().backend.to_str())
+    file = json.loads(backend.to_str())
+    file["model"]["vocab"]["other"] = file["model"]["vocab"].pop("<0xE4>")
+    with pytest.raises(InvalidRequest, match="has no token for the byte 0xe4"):
+        Speller(Tokenizer(json.dumps(file).encode()), 1000, [])
