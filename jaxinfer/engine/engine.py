@@ -41,6 +41,7 @@ from jaxinfer.engine.structured import NoGrammar, masks_of
 from jaxinfer.errors import DeviceLost, EngineError, InvalidRequest
 from jaxinfer.runtime.plan import Pending, Plan, Row, Runner, Sampling
 from jaxinfer.text.grammar.compiler import Grammar, Grammars
+from jaxinfer.text.grammar.reasons import STRAYED
 
 log = logging.getLogger(__name__)
 
@@ -190,7 +191,8 @@ class Engine:
         assert self.grammars is not None, "a row is masked by a grammar"
         masks, failed = masks_of(step, self.grammars, self._runner.mask_table, self.scheduler.counters)
         for sequence, reason in failed:
-            self._news += self.scheduler.fail(sequence.request.id, reason, "no_token_left")
+            code = "engine_error" if reason.endswith(STRAYED) else "no_token_left"
+            self._news += self.scheduler.fail(sequence.request.id, reason, code)
         self._on_device([step], self._in_flight[-1][1].draw, masks)
         if self.limits.enable_fast_forward:
             look_ahead(step, masks.rows, self._runner.mask_table.only_one)

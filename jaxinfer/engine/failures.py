@@ -1,4 +1,4 @@
-"""What a failed step is: who can go on after it, and what the client is told."""
+"""What a failed step or request is: whose fault, who can go on after it, and what the client is told."""
 
 NOT_FINITE = (
     "the model's hidden state must be finite, it held NaN or infinity; the request cannot go on: check the checkpoint "
@@ -8,6 +8,9 @@ STEP_FAILED = (
     "the steps that compute a request must succeed, two with this request alone failed; it cannot be computed by this "
     "server, whose log names the cause"
 )
+
+# Codes of what an engine finds out about a request that cannot be carried out: the fault is the request's.
+OF_THE_REQUEST = frozenset({"no_token_left", "invalid_grammar", "no_grammars", "context_length_exceeded"})
 
 # The CUDA driver's errors (cuda.h, CUresult) after which every call in the process fails: the context is lost. The
 # runtime's texts are listed beside the driver's names, since XLA reports libraries' errors by text.

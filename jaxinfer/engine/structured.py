@@ -31,7 +31,7 @@ EMPTY = (
     "a grammar and allowed_token_ids, bad_words and min_tokens must leave a token that may be drawn, here they leave "
     "none; allow more"
 )
-BROKEN = "an answer must stay within its grammar, which this one cannot any more: "
+BROKEN = "an answer must stay within its grammar, this one cannot any more: "
 
 
 class NoGrammar:

@@ -7,7 +7,8 @@ from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
 from typing import Protocol, TypedDict
 
-from jaxinfer.errors import ApiError, Unavailable
+from jaxinfer.engine.failures import OF_THE_REQUEST
+from jaxinfer.errors import ApiError, InvalidRequest, Unavailable
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.hidden import HiddenThoughts
 from jaxinfer.llm.timings import metrics_of
@@ -184,8 +185,8 @@ class Generation:
         return metrics_of(self.timings)
 
     async def deltas(self) -> AsyncGenerator[tuple[int, Delta]]:
-        """Each delta with its choice's index, as they come. Raises ApiError (500) when a choice fails, Unavailable
-        when it is cut off."""
+        """Each delta with its choice's index, as they come. Raises InvalidRequest when a choice cannot be what was
+        asked for, ApiError (500) when it fails, Unavailable when it is cut off."""
         begun: set[int] = set()
         ended: set[int] = set()
         num_samples = self.job.sampling.n
@@ -196,9 +197,7 @@ class Generation:
                 if self.job.turn is not None:  # before the client sees how it ended, and may begin the next
                     self.job.turn.add(delta, self.job.prompts[0], self.job.salt)
                 if delta.finish_reason == "error" or index in ended:
-                    raise ApiError(
-                        delta.error or "the engine failed on this request", code=delta.code or "engine_error"
-                    )
+                    raise _failure(delta)
                 if delta.finish_reason == "abort" and self.is_cut_off:
                     message = "the server was told to end at once, before this answer was whole; send it to another"
                     raise Unavailable(message, code="draining")
@@ -246,6 +245,11 @@ class Generation:
                     beside = "".join(thoughts[index]), calls[index].calls
                     choices[index] = Choice(index, text, delta.finish_reason, delta.stop_reason, *found, *beside)
         return [choice for choice in choices if choice is not None]
+
+
+def _failure(delta: Delta) -> ApiError:
+    kind = InvalidRequest if delta.code in OF_THE_REQUEST else ApiError
+    return kind(delta.error or "the engine failed on this request", code=delta.code or "engine_error")
 
 
 async def _merge(streams: list[AsyncIterator[Delta]]) -> AsyncGenerator[tuple[int, Delta]]:

@@ -99,6 +99,19 @@ def test_a_text_comes_as_it_was_sent_cut_anywhere(llm, name):
     assert choice.text == whole
 
 
+@pytest.mark.parametrize("form", [{"regex": "(x{1,280}){320}"}, {"json_schema": {"$ref": "#"}}], ids=str)
+def test_what_can_have_no_answer_is_refused_before_any_is_begun(llm, form):
+    with pytest.raises(InvalidRequest, match="must be something that an answer can be held to: "):
+        answer(llm, **form)
+
+
+def test_an_answer_that_no_token_is_left_for_says_why(llm):
+    (letter,) = llm._text.tokenizer.encode("a", add_special_tokens=False)
+    choice = answer(llm, regex="[ab]{3}x", allowed_token_ids=[letter])
+    assert (choice.text, choice.finish_reason) == ("aaa", "error")
+    assert choice.error.startswith("a grammar and allowed_token_ids, bad_words and min_tokens must leave a token")
+
+
 # so few that many answers, left alone, are cut off
 FEW_TOKENS = {"json_schema": 24, "regex": 20, "grammar": 20}
 

@@ -400,7 +400,7 @@ def grammar_and_min_tokens(server: Server) -> None:
 
 def grammar_and_allowed_ids(server: Server) -> None:
     response = server.post(CHAT, messages=USER, regex="ab", allowed_token_ids=[1])
-    assert (response.status_code, error_of(response)["code"]) == (500, "no_token_left")
+    assert (response.status_code, error_of(response)["code"]) == (400, "no_token_left")
     assert message(server.chat(regex="ab")) == ("ab", "stop")
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.text.grammar.endings import Endings
 from jaxinfer.text.grammar.places import places_of
+from jaxinfer.text.grammar.reasons import reason_of
 from jaxinfer.text.grammar.spelling import Speller
 from jaxinfer.text.grammar.states import Pieces, Spot, State, States
 from jaxinfer.text.tokenizer import Tokenizer
@@ -111,16 +112,6 @@ def new_matcher(vocabulary: "LLTokenizer", text: str) -> "LLMatcher":
     if matcher.is_error():
         raise InvalidRequest(reason_of(matcher.get_error()))
     return matcher
-
-
-def reason_of(error: str) -> str:
-    """What of llguidance's error says what is wrong, without the place in a text that is ours."""
-    line, *more = [line for line in error.splitlines() if line.strip()] or ["it cannot be compiled"]
-    reason = line.removeprefix("at ").partition(": ")[2] if line.startswith("at ") else line
-    why = next((line.removeprefix("error: ") for line in more if line.startswith("error: ")), "")
-    if why and reason.endswith(":"):  # of a regular expression, which comes between
-        return f"{reason} {why}: {more[0].strip()}"
-    return reason.partition(". Enable 'coerce_one_of'")[0]  # which clients call strict
 
 
 def warnings_of(matcher: "LLMatcher") -> list[str]:

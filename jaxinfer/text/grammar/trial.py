@@ -15,28 +15,33 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from jaxinfer import children
 from jaxinfer.errors import CheckpointError, EngineError, InvalidRequest
 from jaxinfer.text.grammar.compiler import new_matcher, new_vocabulary, warnings_of
+from jaxinfer.text.grammar.endless import endless
+from jaxinfer.text.grammar.reasons import DEAD_END, NOTHING, TOO_COMPLEX, reason_of
 from jaxinfer.text.grammar.source import MAX_TEXT_CHARS, Constraint, guided, source_of
 from jaxinfer.text.tokenizer import Tokenizer
 from jaxinfer.text.tools.opening import Opening
 from jaxinfer.text.trial import limit_memory
 
 if TYPE_CHECKING:
-    from llguidance import LLTokenizer
+    from llguidance import LLMatcher, LLTokenizer
 
 TIMEOUT_S = 2.0
 START_S = 60.0  # Python's start and a large vocabulary, on a busy machine
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 64.0  # after a start that failed, and twice as long after each that follows
 MEMORY_BYTES = 512 << 20  # beyond what it has mapped when the vocabulary is there
 MAX_KNOWN, MAX_KNOWN_BYTES = 256, 16 << 20  # of what was tried before
+MAX_WALKED, WALK_S = 12, 0.25  # of an answer that is followed: choices, and what may be spent on them
+_SCHEMA = re.compile("%json ")
 _TOOL = re.compile(r'"name": ("(?:[^"\\]|\\.)*")|<function=(.*)>|^([^"<]+)\($')  # as the rules of calls begin
 # llguidance's words for what strict alone refuses
 _LEFT_OUT = "Unimplemented keys", "Unknown format", "oneOf constraints", "min/maxProperties only"
@@ -114,15 +119,50 @@ def _try(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapp
         text = source_of(constraint, control_tokens)
         if len(text) > MAX_TEXT_CHARS:
             return Tried(error=f"written as a grammar it may have {MAX_TEXT_CHARS} characters, it has {len(text)}")
+        if why := next(filter(None, map(endless, _schemas(text))), None):
+            return Tried(error=why)
         matcher = new_matcher(vocabulary, text)
-        matcher.compute_bitmask()
     except InvalidRequest as refusal:
         return Tried(error=str(refusal))
-    except (ValueError, RecursionError, MemoryError) as error:
-        return Tried(error=f"{type(error).__name__}: {error}"[:400])
-    if matcher.is_error():
-        return Tried(error=matcher.get_error()[:400])
-    return Tried(text, (*constraint.warnings, *warnings_of(matcher)), after=constraint.after, strict=constraint.strict)
+    except ValueError as error:
+        return Tried(error=str(error)[:400])
+    except (RecursionError, MemoryError):
+        return Tried(error="it must be small enough to be read, it is nested too deeply or too large; make it smaller")
+    warnings = (*constraint.warnings, *warnings_of(matcher))
+    if why := _fault_of_a_beginning(vocabulary, matcher):
+        return Tried(error=why)
+    return Tried(text, warnings, after=constraint.after, strict=constraint.strict)
+
+
+def _schemas(text: str) -> Iterator[Any]:
+    """Those in a grammar's text."""
+    decoder = json.JSONDecoder()
+    for found in _SCHEMA.finditer(text):
+        with contextlib.suppress(ValueError):  # a literal that reads like one
+            yield decoder.raw_decode(text, found.end())[0]
+
+
+def _fault_of_a_beginning(vocabulary: "LLTokenizer", matcher: "LLMatcher") -> str:
+    """Follow one beginning of an answer; "" where nothing is wrong. What is too complex mostly is so within a few
+    tokens. A dead end behind the first is one way's of many."""
+    until_s = time.monotonic() + WALK_S
+    for count in range(MAX_WALKED):
+        mask = matcher.compute_bitmask()
+        if matcher.is_error():
+            why = reason_of(matcher.get_error())
+            return NOTHING if count == 0 and why == DEAD_END else why if why == TOO_COMPLEX else ""
+        bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
+        token = next((token for token in np.flatnonzero(bits).tolist() if _is_text(vocabulary, token)), None)
+        if token is None or time.monotonic() > until_s:
+            return ""
+        matcher.consume_token(token)
+        matcher.consume_tokens(matcher.compute_ff_tokens())
+    return ""
+
+
+def _is_text(vocabulary: "LLTokenizer", token: int) -> bool:
+    """And more than white space."""
+    return bool(not vocabulary.is_special_token(token) and vocabulary.decode_bytes([token]).strip())
 
 
 def left_free(constraint: Constraint, why: str, warnings: tuple[str, ...] = ()) -> Tried:

@@ -1,0 +1,135 @@
+"""Endless schemas: those of which no value is whole, since a part of it asks for another value of its own kind.
+
+Each part has a value if all its groups have: a required property is a group by itself, the parts of an anyOf are one
+of which one is enough. What has a value is found from the parts that ask for nothing; what is left has none.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+type _Named = tuple[tuple[str, ...], Any]  # a part, and by which names it is found
+
+
+class _Group(NamedTuple):
+    """So many of these parts must have a value. Their names go on from who asks for them, or begin anew with #."""
+
+    least: int
+    parts: list[_Named]
+
+
+def endless(schema: Any) -> str | None:
+    """Why no value can be of a schema; None: nothing of the kind is known."""
+    groups, users = _read(schema)
+    open_groups = {part: len(found) for part, found in groups.items()}
+    left = {part: [group.least for group in found] for part, found in groups.items()}
+    met = [part for part, count in open_groups.items() if not count]
+    while met:
+        for user, number in users.get(met.pop(), ()):
+            left[user][number] -= 1
+            if left[user][number] == 0:
+                open_groups[user] -= 1
+                if open_groups[user] == 0:
+                    met.append(user)
+    if not open_groups[id(schema)]:
+        return None
+    return _why(schema, groups, {part for part, count in open_groups.items() if count}, left)
+
+
+def _read(schema: Any) -> tuple[dict[int, list[_Group]], dict[int, list[tuple[int, int]]]]:
+    """The groups of each part, and the groups that ask for it. Parts are known by their ids."""
+    groups: dict[int, list[_Group]] = {}
+    users: dict[int, list[tuple[int, int]]] = {}
+    unread = [schema]
+    while unread:
+        part = unread.pop()
+        if id(part) in groups:
+            continue
+        groups[id(part)] = list(_groups(part, schema))
+        for number, group in enumerate(groups[id(part)]):
+            for _, below in group.parts:
+                users.setdefault(id(below), []).append((id(part), number))
+                unread.append(below)
+    return groups, users
+
+
+def _why(schema: Any, groups: dict[int, list[_Group]], without: set[int], left: dict[int, list[int]]) -> str:
+    """Follows parts without a value to one that was seen before, or that allows nothing."""
+    part, place = schema, tuple[str, ...](["#"])
+    seen: dict[int, tuple[str, ...]] = {}
+    while id(part) not in seen:
+        seen[id(part)] = place
+        unmet = next(group for group, count in zip(groups[id(part)], left[id(part)], strict=True) if count > 0)
+        below = next((found for found in unmet.parts if id(found[1]) in without), None)
+        if below is None:
+            return f"no value can be of it, since {_spelt(place)} in it allows none; allow one there"
+        (names, part), place = below, (*place, *below[0])
+        if names[:1] == ("#",):
+            place = names
+    fact = f"{_spelt(seen[id(part)])} in it asks for another value of itself without end"
+    return f"no value can be of it, since {fact}; leave out what requires that"
+
+
+def _spelt(place: tuple[str, ...]) -> str:
+    return ascii("/".join(name.replace("~", "~0").replace("/", "~1") for name in place))[:100]
+
+
+def _groups(part: Any, whole: Any) -> Iterator[_Group]:
+    """What a part asks for, as far as it is known to: what is not understood asks for nothing."""
+    if part is False:
+        yield _Group(1, [])
+    if not isinstance(part, dict):
+        return
+    if isinstance(ref := part.get("$ref"), str) and (found := _referred(ref, whole)) is not None:
+        yield _Group(1, [found])
+    for name in ("anyOf", "oneOf"):
+        if isinstance(options := part.get(name), list):
+            yield _Group(1, [((name, str(i)), option) for i, option in enumerate(options)])
+    if isinstance(all_of := part.get("allOf"), list):
+        yield from (_Group(1, [(("allOf", str(i)), one)]) for i, one in enumerate(all_of))
+    if part.get("type") in ("object", ["object"]):
+        yield from _of_object(part)
+    if part.get("type") in ("array", ["array"]):
+        yield from _of_array(part)
+
+
+def _of_object(part: dict[str, Any]) -> Iterator[_Group]:
+    required, properties, others = part.get("required"), part.get("properties", {}), part.get("additionalProperties")
+    if not isinstance(properties, dict) or "patternProperties" in part:
+        return
+    rest: list[_Named] = [] if others is None else [(("additionalProperties",), others)]
+    for name in required if isinstance(required, list) else ():
+        if isinstance(name, str) and name in properties:
+            yield _Group(1, [(("properties", name), properties[name])])
+        elif rest:
+            yield _Group(1, rest)
+    least = part.get("minProperties")
+    if rest and isinstance(least, int) and least > 0:
+        least = min(least, len(properties) + 1)  # others as often as they are needed
+        named: list[_Named] = [(("properties", name), one) for name, one in properties.items()]
+        yield _Group(least, named + rest * least)
+
+
+def _of_array(part: dict[str, Any]) -> Iterator[_Group]:
+    least, items, first = part.get("minItems"), part.get("items"), part.get("prefixItems", [])
+    if not isinstance(least, int) or not isinstance(first, list) or isinstance(items, list):
+        return
+    yield from (_Group(1, [(("prefixItems", str(i)), one)]) for i, one in enumerate(first[: max(0, least)]))
+    if least > len(first) and items is not None:
+        yield _Group(1, [(("items",), items)])
+
+
+def _referred(ref: str, whole: Any) -> _Named | None:
+    """The part of the same schema that a reference names."""
+    first, *names = ref.split("/")
+    if first != "#":
+        return None
+    names, part = [unquote(name).replace("~1", "/").replace("~0", "~") for name in names], whole
+    for name in names:
+        if isinstance(part, list) and name.isdecimal() and int(name) < len(part):
+            part = part[int(name)]
+        elif isinstance(part, dict) and name in part:
+            part = part[name]
+        else:
+            return None
+    return ("#", *names), part
