@@ -15,7 +15,18 @@ from tests.server.http import CHAT, COMPLETIONS, LEAKS, MESSAGES, RESPONSES, USE
 from tests.support.spelt import TEXTS
 
 APART = TEXTS["letters with marks"]
-INSIDE = ("NoExtension", "<non-verbose", "lexer", "parser", "fuel", "Error:", "panic", "SearchRegex")
+INSIDE = (
+    "NoExtension",
+    "<non-verbose",
+    "lexer",
+    "parser",
+    "fuel",
+    "Error:",
+    "panic",
+    "SearchRegex",
+    "Some(",
+    "registry",
+)
 COMPLEX = "(x{1,280}){320}"
 SELF: dict[str, Any] = {"$ref": "#"}
 NODE = {"type": "object", "properties": {"next": SELF}, "required": ["next"], "additionalProperties": False}
@@ -28,6 +39,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "items that are itself": ({"json": {"type": "array", "items": SELF, "minItems": 1}}, "'#' in it asks"),
     "a class of nothing": ({"regex": r"[^\x00-\U0010FFFF]"}, "there is no text of it"),
     "rules without an end": ({"grammar": "start: x\nx: y\ny: x"}, "there is no text of it"),
+    "numbers out of reach": ({"json": {"type": "integer", "minimum": 1e300}}, "bring them nearer"),
+    "a part elsewhere": (
+        {"json": {"$ref": "other.json#/x"}},
+        "$ref must name a part of this schema (#/...), got other.json",
+    ),
     "a pattern longer than its bound": (
         {"json": {"type": "string", "pattern": "^a{5}$", "maxLength": 3}},
         "no text is of",

@@ -15,7 +15,15 @@ _TOO_COMPLEX = re.compile(  # the library's limits
     r"schema too large|initial lexer configuration|grammar size |Schema intersection stack level exceeded|"
     r"[Tt]oo many (?:states|items))"
 )
-_EXPRESSION = re.compile(r"Regex is empty: .*")  # which comes as the library's own tree
+_IN_WORDS = (  # where the library shows its own trees, types and parts
+    (re.compile(r"Regex is empty: .*"), "no text is of all its patterns and bounds"),
+    (re.compile(r"Failed to generate regex for .*"), "its numbers' bounds are too far from 0; bring them nearer"),
+    (
+        re.compile(r"Resource '(?:json-schema:///)?(.*)' is not present in a registry.*"),
+        r"$ref must name a part of this schema (#/...), got \1; put that part here",
+    ),
+    (re.compile(r"Expected f64 for "), "Expected a number for "),
+)
 
 
 def reason_of(error: str) -> str:
@@ -31,5 +39,6 @@ def reason_of(error: str) -> str:
     why = next((line.removeprefix("error: ") for line in more if line.startswith("error: ")), "")
     if why and reason.endswith(":"):  # of a regular expression, which comes between
         return f"{reason} {why}: {more[0].strip()}"
-    reason = _EXPRESSION.sub("no text is of all its patterns and bounds", reason)
+    for inside, words in _IN_WORDS:
+        reason = inside.sub(words, reason)
     return reason.partition(". Enable 'coerce_one_of'")[0]  # which clients call strict

@@ -41,6 +41,7 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 64.0  # after a start that failed, and twice a
 MEMORY_BYTES = 512 << 20  # beyond what it has mapped when the vocabulary is there
 MAX_KNOWN, MAX_KNOWN_BYTES = 256, 16 << 20  # of what was tried before
 MAX_WALKED, WALK_S = 12, 0.25  # of an answer that is followed: choices, and what may be spent on them
+MAX_LOOKED_AT = 64  # of the tokens of one choice
 _SCHEMA = re.compile("%json ")
 _TOOL = re.compile(r'"name": ("(?:[^"\\]|\\.)*")|<function=(.*)>|^([^"<]+)\($')  # as the rules of calls begin
 # llguidance's words for what strict alone refuses
@@ -145,15 +146,15 @@ def _schemas(text: str) -> Iterator[Any]:
 def _fault_of_a_beginning(vocabulary: "LLTokenizer", matcher: "LLMatcher") -> str:
     """Follow one beginning of an answer; "" where nothing is wrong. What is too complex mostly is so within a few
     tokens. A dead end behind the first is one way's of many."""
-    until_s = time.monotonic() + WALK_S
+    until_s = time.thread_time() + WALK_S
     for count in range(MAX_WALKED):
         mask = matcher.compute_bitmask()
         if matcher.is_error():
             why = reason_of(matcher.get_error())
             return NOTHING if count == 0 and why == DEAD_END else why if why == TOO_COMPLEX else ""
-        bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
-        token = next((token for token in np.flatnonzero(bits).tolist() if _is_text(vocabulary, token)), None)
-        if token is None or time.monotonic() > until_s:
+        usable = np.flatnonzero(np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little"))[:MAX_LOOKED_AT]
+        token = next((token for token in usable.tolist() if _is_text(vocabulary, token)), None)
+        if token is None or time.thread_time() > until_s:
             return ""
         matcher.consume_token(token)
         matcher.consume_tokens(matcher.compute_ff_tokens())
