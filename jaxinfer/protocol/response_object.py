@@ -76,7 +76,7 @@ class ResponseForm:
             "model": self.model,
             "output": output,
             "usage": None if usage is None else _usage(usage),
-            "error": None if error is None else {"code": "server_error", "message": str(error)},
+            "error": None if error is None else {"code": _code(error), "message": str(error)},
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             **_ALWAYS,
             **self.settings,
@@ -85,6 +85,11 @@ class ResponseForm:
     def events(self, progress: Progress) -> ResponseEvents:
         """The answer, streamed."""
         return ResponseEvents(self, progress)
+
+
+def _code(error: ApiError) -> str:
+    """The request's fault by its own code; all of ours are one to this API."""
+    return error.code if error.status < 500 and error.code is not None else "server_error"
 
 
 def _usage(usage: Usage) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 
 from jaxinfer.server.app import create_app
 from tests.server.dry import dry_llm
-from tests.server.http import CHAT, COMPLETIONS, LEAKS, MESSAGES, RESPONSES, USER, error_of, events, live
+from tests.server.http import CHAT, COMPLETIONS, LEAKS, MESSAGES, RESPONSES, USER, error_of, events, live, named_events
 from tests.support.spelt import TEXTS
 
 APART = TEXTS["letters with marks"]
@@ -154,3 +154,6 @@ def test_an_answer_that_no_token_is_left_for_is_a_400_and_in_a_stream_an_event_o
     assert not any(words in whole["message"] for words in INSIDE)
     text, error = streamed(client, **body)
     assert text and error == whole
+    body = {"input": "x", "stream": True, "max_output_tokens": 200, "ignore_eos": True, "seed": 1, **form}
+    last = named_events(client.post(RESPONSES, json=body).text)[-1]
+    assert last["response"]["error"] == {"code": "no_token_left", "message": whole["message"]}

@@ -1,13 +1,15 @@
 """Reasons: what is wrong with a grammar or with an answer's place in it, from llguidance's words to a client's."""
 
+import logging
 import re
 
+log = logging.getLogger(__name__)
 NOTHING = "there is no text of it; leave it an end that a text can come to"
 DEAD_END = "no token can come next; leave the grammar an end that every text can come to"
 TOO_COMPLEX = (
     "it must take few steps for each token, it takes too many; use fewer or smaller repetitions and alternatives"
 )
-STRAYED = "it has left it by a fault of the server's"
+STRAYED = "the library behind it failed, the server's log says how"
 _NO_TOKEN = "NoExtensionBias"
 _INSIDE = "Parser Error: ", "panic: "  # of a token that its mask forbids; of a bug
 _TOO_COMPLEX = re.compile(  # the library's limits
@@ -32,6 +34,7 @@ def reason_of(error: str) -> str:
     if line == _NO_TOKEN:
         return DEAD_END
     if line.startswith(_INSIDE):
+        log.error("llguidance: %s", line)
         return STRAYED
     reason = line.removeprefix("at ").partition(": ")[2] if line.startswith("at ") else line
     if _TOO_COMPLEX.search(reason):

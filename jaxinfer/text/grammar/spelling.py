@@ -39,6 +39,8 @@ class Speller:
             raise _unusable("its decoder does not work token by token")
         if tokenizer.vocab_size > vocab_size:
             raise _unusable(f"it has {tokenizer.vocab_size} tokens, the model has logits for {vocab_size}")
+        if eos_token_ids and max(eos_token_ids) >= vocab_size:
+            raise _unusable(f"the answer's end is token {max(eos_token_ids)}, the model has logits for {vocab_size}")
         self.eos_token_id = next(iter(eos_token_ids), tokenizer.eos_token_id or 0)
         self.bos_token_id = tokenizer.bos_token_id
         names = [tokenizer.backend.id_to_token(token_id) for token_id in range(vocab_size)]
@@ -75,8 +77,8 @@ class Speller:
 
 
 def _unusable(why: str) -> InvalidRequest:
-    message = f"structured output needs a tokenizer that can spell every text byte by byte, and of this model's {why}"
-    return InvalidRequest(message, code="unsupported_parameter")
+    law = "structured output needs a tokenizer that fits its model and spells every text byte by byte"
+    return InvalidRequest(f"{law}, this model's does not: {why}", code="unsupported_parameter")
 
 
 def _faithful(tokenizer: Tokenizer) -> tokenizers.Tokenizer:

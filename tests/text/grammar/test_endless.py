@@ -128,7 +128,7 @@ def tried(part, whole, depth, known):
     return [found] if len(found) >= part["minProperties"] else None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.tuples(*[parts()] * 4))
 def test_it_is_endless_where_no_value_is_found_however_deep(drawn):
     root, *definitions = drawn
@@ -139,6 +139,6 @@ def test_it_is_endless_where_no_value_is_found_however_deep(drawn):
 
 
 def test_thousands_of_parts_are_read_at_once():
-    chain = {f"d{i}": required(a={"$ref": f"#/$defs/d{i + 1}"}) for i in range(5_000)}
-    assert endless({"$ref": "#/$defs/d0", "$defs": chain | {"d5000": {}}}) is None
-    assert "d0' in it asks" in endless({"$ref": "#/$defs/d0", "$defs": chain | {"d5000": {"$ref": "#/$defs/d0"}}})
+    chain = {f"d{i}": required(a={"$ref": f"#/$defs/d{i + 1}"}) for i in range(2_000)}
+    assert endless({"$ref": "#/$defs/d0", "$defs": chain | {"d2000": {}}}) is None
+    assert "d0' in it asks" in endless({"$ref": "#/$defs/d0", "$defs": chain | {"d2000": {"$ref": "#/$defs/d0"}}})

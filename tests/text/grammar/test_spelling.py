@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 import tokenizers
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxinfer.errors import InvalidRequest
@@ -22,8 +22,13 @@ MOST_STEPS = 400
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def tokenizer(request):
-    return KINDS[request.param]()
+def kind(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def tokenizer(kind):
+    return KINDS[kind]()
 
 
 @pytest.fixture(scope="module")
@@ -62,21 +67,33 @@ def drawn(compiled, tokenizer, constraint, draw):
     raise AssertionError("the answer does not end")
 
 
-@pytest.mark.parametrize("name", TEXTS)
-def test_a_choice_comes_as_it_was_sent_cut_anywhere(compiled, tokenizer, name):
-    whole = TEXTS[name]
-    *cut, last = drawn(compiled, tokenizer, Constraint("choice", json.dumps([whole])), random.Random(name))
-    assert last == whole and all(whole.startswith(text) for text in cut)
+def check_choices(compiled, tokenizer, texts):
+    for whole in texts:
+        *cut, last = drawn(compiled, tokenizer, Constraint("choice", json.dumps([whole])), random.Random(whole))
+        assert last == whole and all(whole.startswith(text) for text in cut)
+
+
+def test_a_choice_comes_as_it_was_sent_cut_anywhere(kind, compiled, tokenizer):
+    """All kinds of tokenizers come to all texts, each to some."""
+    names = [*TEXTS, *TEXTS]
+    start = 4 * sorted(KINDS).index(kind) % len(TEXTS)
+    check_choices(compiled, tokenizer, [TEXTS[name] for name in names[start : start + 4]])
+
+
+@pytest.mark.slow
+def test_every_choice_comes_as_it_was_sent_cut_anywhere(compiled, tokenizer):
+    check_choices(compiled, tokenizer, TEXTS.values())
 
 
 def test_names_and_values_of_a_schema_come_as_they_were_sent(compiled, tokenizer):
     draw = random.Random(1)
-    for text in draw.sample(sorted(TEXTS.values()), 3):
+    for text in draw.sample(sorted(TEXTS.values()), 2):
         schema = {"type": "object", "properties": {text: {"enum": [text]}}, "required": [text]}
         constraint = Constraint("json_schema", json.dumps(schema | {"additionalProperties": False}))
         assert json.loads(drawn(compiled, tokenizer, constraint, draw)[-1]) == {text: text}
 
 
+@settings(max_examples=25)  # of each kind
 @given(text=st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from(" \u2581\u0301a<>"), max_size=40))
 def test_the_tokens_of_any_text_add_its_bytes(speller, tokenizer, text):
     table = tokenizer.piece_table(skip_special_tokens=True)
@@ -107,3 +124,10 @@ def test_a_vocabulary_without_some_byte_is_refused():
     file["model"]["vocab"]["other"] = file["model"]["vocab"].pop("<0xE4>")
     with pytest.raises(InvalidRequest, match="has no token for the byte 0xe4"):
         Speller(Tokenizer(json.dumps(file).encode()), 1000, [])
+
+
+def test_logits_that_do_not_fit_the_tokenizer_are_refused():
+    tokenizer = byte_level()
+    for width, end in ((tokenizer.vocab_size - 1, 0), (tokenizer.vocab_size, tokenizer.vocab_size)):
+        with pytest.raises(InvalidRequest, match=f"the model has logits for {width}"):
+            Speller(tokenizer, width, [end])

@@ -167,7 +167,7 @@ def test_a_tokenizer_that_cannot_be_used_is_read_once_and_refuses_every_grammar(
     backend.save(str(tmp_path / "tokenizer.json"))
     own = Trial(Setting(str(tmp_path / "tokenizer.json"), 352, [322], {}, MEMORY_BYTES))
     for constraint in (GOOD, free_calls({"f": an_object()}), GOOD):
-        with pytest.raises(InvalidRequest, match="needs a tokenizer that can spell every text"):
+        with pytest.raises(InvalidRequest, match="needs a tokenizer that fits its model and spells every text"):
             own.check(constraint)
     assert len(started) == 1
     own.close()
