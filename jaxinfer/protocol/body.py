@@ -1,7 +1,8 @@
 """Bytes to a JSON object, strictly: what two parsers could read in two ways is refused, and nothing here ends in a 500.
 
-Refused: a key given twice, NaN and Infinity, lone surrogates, invalid UTF-8, a byte order mark, more than MAX_DEPTH
-nested lists and objects, more than MAX_VALUES values, anything but an object at the top.
+Refused: a key given twice, NaN and Infinity, numbers that are not finite as a double, lone surrogates, invalid UTF-8, a
+byte order mark, more than MAX_DEPTH nested lists and objects, more than MAX_VALUES values, anything at the top but an
+object.
 """
 
 import contextlib
@@ -9,11 +10,14 @@ import json
 import math
 import re
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from jaxinfer.errors import InvalidRequest
+from jaxinfer.protocol.doubles import LAW, parse_integer, path_of_overflow, shown_number
 from jaxinfer.protocol.long_strings import LONG_BYTES, put_back, take_out
 from jaxinfer.protocol.validate import is_unicode, show
 
@@ -23,6 +27,7 @@ MAX_FIELDS = 256
 MAX_VALUES = 2**18  # names count too; to parse as many takes 30 ms, in which no other thread of the server runs
 _BETWEEN = (b",", b":", b"[", b"{")  # one of them is before each name and each value
 _CHUNK_BYTES = 2**16
+_DIGITS = 2**7  # looked at together: one such piece at least of a number that no double holds has nothing but digits
 _LOOK_BYTES = 2**12  # of a body whose commas are counted; to count all of them would take a fifth as long as to read it
 _SURROGATE = re.compile(rb"\\u[dD][89abcdefABCDEF]")
 
@@ -45,39 +50,48 @@ def _parse(raw: bytes) -> dict[str, Any]:
         text = raw.decode()
     except UnicodeDecodeError as error:
         raise _malformed(f"byte {error.start} is not UTF-8") from error
-    constants: list[str] = []
     if (numbers := _parse_numbers(raw)) is not None:
-        _check_content(raw, numbers, constants)
+        _check_content(raw, numbers)
         return numbers
+    odd: list[str] = []
     try:
-        body = json.loads(text, object_pairs_hook=_unique, parse_constant=lambda name: _note(constants, name))
+        body = json.loads(
+            text,
+            object_pairs_hook=_unique,
+            parse_constant=partial(_note, odd),
+            parse_float=partial(_number, odd, float),
+            parse_int=partial(_number, odd, parse_integer),
+        )
     except InvalidRequest:  # a ValueError too, from _unique
         raise
     except RecursionError as error:
         raise _malformed(_TOO_DEEP) from error
     except json.JSONDecodeError as error:
         raise _malformed(f"{error.msg} at line {error.lineno}, column {error.colno}") from error
-    except ValueError as error:  # an integer of more digits than Python converts
-        raise _malformed("it holds an integer of too many digits") from error
     if not isinstance(body, dict):
         raise InvalidRequest(f"the body must be a JSON object, got {show(body)}", code="invalid_json")
-    _check_content(raw, body, constants)
+    _check_content(raw, body)
+    _check_numbers(body, odd)
     return body
 
 
 def _parse_numbers(raw: bytes) -> dict[str, Any] | None:
     """The object of a body that is mostly numbers, such as token ids, in a third of json.loads's time.
 
-    None where it holds more text, is refused, or may name a field twice, which msgspec does not tell: as many colons
-    as names, and no name was lost.
+    None where it holds more text, is refused, may hold a number that no double holds, or may name a field twice, which
+    msgspec does not tell: as many colons as names, and no name was lost.
     """
-    if raw.count(b",", 0, _LOOK_BYTES) <= raw.count(b'"'):
+    if raw.count(b",", 0, _LOOK_BYTES) <= raw.count(b'"') or _has_long_number(raw):
         return None
     with contextlib.suppress(msgspec.MsgspecError, RecursionError):
         body = msgspec.json.decode(raw)
         if isinstance(body, dict) and _num_names(body) == raw.count(b":"):
             return body
     return None
+
+
+def _has_long_number(raw: bytes) -> bool:
+    return any(raw[start : start + _DIGITS].isdigit() for start in range(0, len(raw), _DIGITS))
 
 
 def _num_names(value: dict[str, Any]) -> int:
@@ -104,10 +118,7 @@ def _count(text: bytes) -> int:
     return sum(text.count(mark) for mark in _BETWEEN)
 
 
-def _check_content(raw: bytes, body: dict[str, Any], constants: list[str]) -> None:
-    if constants:
-        named = (key for key, value in body.items() if isinstance(value, float) and not math.isfinite(value))
-        raise _malformed(f"{constants[0]} is not a JSON number", param=_as_param(next(named, "")))
+def _check_content(raw: bytes, body: dict[str, Any]) -> None:
     if len(body) > MAX_FIELDS:
         raise InvalidRequest(f"the body must have at most {MAX_FIELDS} fields, got {len(body)}", code="invalid_json")
     if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and not _is_shallow(body):
@@ -116,6 +127,16 @@ def _check_content(raw: bytes, body: dict[str, Any], constants: list[str]) -> No
     may_hold_one = b"\\" in raw and (b"\\ud" in raw or b"\\uD" in raw)
     if may_hold_one and _SURROGATE.search(raw) and not is_unicode(json.dumps(body, ensure_ascii=False)):
         raise _malformed("it holds half of a surrogate pair, which is no character")
+
+
+def _check_numbers(body: dict[str, Any], odd: list[str]) -> None:
+    """odd: what was read as a number that no double holds, in the order of the body, which is shallow."""
+    if odd:
+        path = path_of_overflow(body)
+        if odd[0] in _CONSTANTS:
+            raise _malformed(f"{odd[0]} is not a JSON number", param=path)
+        message = f"{path} must be {LAW}, got {shown_number(odd[0])}"
+        raise InvalidRequest(message, param=path, code="invalid_json")
 
 
 def _is_shallow(body: dict[str, Any]) -> bool:
@@ -142,11 +163,19 @@ def _as_param(name: str) -> str | None:
     return name if name.isidentifier() and name.isascii() and len(name) <= 64 else None
 
 
-def _note(constants: list[str], name: str) -> float:
-    constants.append(name)
-    return float(name.replace("Infinity", "inf"))
+def _note(odd: list[str], name: str) -> float:
+    odd.append(name)
+    return _CONSTANTS[name]
 
 
+def _number(odd: list[str], parse: Callable[[str], float], digits: str) -> float:
+    number = parse(digits)
+    if isinstance(number, float) and math.isinf(number):
+        odd.append(digits)
+    return number
+
+
+_CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _TOO_DEEP = f"it nests more than {MAX_DEPTH} lists and objects"
 
 

@@ -6,6 +6,7 @@ from typing import Any, get_origin
 import msgspec
 
 from jaxinfer.errors import InvalidRequest
+from jaxinfer.protocol.doubles import check_finite
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.validate import Verbatim, invalid, is_unicode, show, unsupported
 from jaxinfer.text.grammar.source import Constraint, Kind
@@ -135,10 +136,7 @@ def _bounded(value: str, name: str) -> str:
 def _schema(given: Any, name: str) -> str:
     """JSON of a schema: an object, its JSON, a pydantic model, or a type that msgspec knows."""
     if isinstance(given, str):
-        try:
-            given = msgspec.json.decode(given)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise invalid(name, f"a JSON schema ({error})", given) from error
+        given = _decoded(given, name, "a JSON schema")
     elif (make := getattr(given, "model_json_schema", None) or getattr(given, "json_schema", None)) is not None:
         given = make()
     elif isinstance(given, type) or get_origin(given) is not None:
@@ -148,7 +146,19 @@ def _schema(given: Any, name: str) -> str:
             raise invalid(name, f"a schema or a type that has one ({error})", Verbatim(repr(given))) from error
     if not isinstance(given, dict) and given is not True:
         raise invalid(name, "a JSON schema, an object", given)
-    return msgspec.json.encode(given).decode()
+    schema = msgspec.json.encode(given).decode()
+    check_finite(given, name)
+    return schema
+
+
+def _decoded(text: str, name: str, what: str) -> Any:
+    try:
+        return _DECODER.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise invalid(name, f"{what} ({error})", text) from error
+
+
+_DECODER = msgspec.json.Decoder(float_hook=float)  # 1e999 is infinity, whose path can be named, and no fault of its own
 
 
 def _choice(given: Any, name: str) -> str:
@@ -183,10 +193,7 @@ class _Tags(msgspec.Struct):
 
 def _structural_tag(given: Any, name: str) -> str:
     if isinstance(given, str):
-        try:
-            given = msgspec.json.decode(given)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise invalid(name, f"JSON ({error})", given) from error
+        given = _decoded(given, name, "JSON")
     if isinstance(given, dict) and "format" in given:
         raise unsupported("structural_tag.format", cure="send structures and triggers", param=name)
     try:
@@ -199,6 +206,7 @@ def _structural_tag(given: Any, name: str) -> str:
         got = Verbatim(f"{len(tags.structures)} and {len(tags.triggers)}")
         raise invalid(name, f"made of at most {MAX_TAGS} structures and as many triggers", got)
     text = _bounded(msgspec.json.encode(tags).decode(), name)
+    check_finite(given, name)
     for tag in tags.structures:
         if not any(tag.begin.startswith(trigger) for trigger in tags.triggers):
             raise invalid(name, "made of structures that begin with a trigger", tag.begin)
