@@ -68,7 +68,8 @@ def _body(body: dict[str, Any]) -> Iterator[str]:
 
 
 def _answers(operation: dict[str, Any], schemas: dict[str, Any]) -> Iterator[str]:
-    for media_type, content in operation["responses"]["200"]["content"].items():
+    answered = operation["responses"].get("200", {"content": {}})  # what is absent has no answer
+    for media_type, content in answered["content"].items():
         yield f"Answers with `200` and `{media_type}`:\n"
         yield from _tree(content["schema"], schemas, "")
         yield ""

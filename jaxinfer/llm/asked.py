@@ -79,7 +79,7 @@ class Asked:
         request, is_chat, num_dropped = self.request, isinstance(self.request, ChatRequest), 0
         if isinstance(request, ChatRequest):
             check_abilities(llm.info, request)
-            ids, num_dropped = await _rendered(llm, request)
+            ids, num_dropped = await rendered(llm, request)
             prompts: list[Sequence[int]] = [ids]
         else:
             prompts = await encode_prompts(llm, request.prompts, request.wire.add_special_tokens)
@@ -142,7 +142,7 @@ def new_job(
     return Job(left, sampling, wire.priority, chat=chat, salt=salt, arrived_s=arrived_s)
 
 
-async def _rendered(llm: AsyncLLM, chat: ChatRequest) -> tuple[list[int], int]:
+async def rendered(llm: AsyncLLM, chat: ChatRequest) -> tuple[list[int], int]:
     """The prompt's ids, and how many messages are left out of it."""
     render = partial(
         render_chat,

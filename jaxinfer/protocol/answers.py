@@ -280,6 +280,7 @@ ANSWERS: dict[str, Schema] = {
     "DeletedResponse": _object({"id": _STRING, "object": {"const": "response"}, "deleted": {"const": True}}),
     "Message": _MESSAGE,
     "TokenCount": _object({"input_tokens": _INTEGER}),
+    "InputTokenCount": _object({"object": {"const": "response.input_tokens"}, "input_tokens": _INTEGER}),
     "ChatCompletion": _answer("chat.completion", _CHAT_CHOICE, _PROMPT_LOGPROBS | _METRICS),
     "Completion": _answer("text_completion", _COMPLETION_CHOICE, _METRICS),
     "Embeddings": _list_of(

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -12,6 +11,7 @@ from jaxinfer.llm.types import ModelInfo
 from jaxinfer.protocol.responses import encode_json
 from jaxinfer.server.errors import unavailable
 from jaxinfer.server.metrics import Kept, render_metrics
+from jaxinfer.server.paths import plain
 from jaxinfer.version import __version__
 
 
@@ -24,10 +24,9 @@ async def list_models(request: Request) -> Response:
 async def get_model(request: Request) -> Response:
     """One of them; the name may hold slashes."""
     info = _info(request)
-    name = request.path_params["id"]
-    if not name:  # elsewhere an empty name is the first one
-        raise HTTPException(404)
-    return _json(_card(info, served_model(info, name)))
+    given = request.path_params["id"]
+    meant = (name for name in info.served_names if plain(f"/{name}") == plain(f"/{given}"))  # a folder's name, say
+    return _json(_card(info, served_model(info, next(meant, given))))
 
 
 async def health(request: Request) -> Response:

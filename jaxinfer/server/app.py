@@ -12,6 +12,7 @@ from starlette.routing import Route
 from jaxinfer.errors import ApiError
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.server import about, errors
+from jaxinfer.server.absent import ABSENT
 from jaxinfer.server.anthropic import count_tokens, create_message
 from jaxinfer.server.batches import batches, cancel_batch, one_batch
 from jaxinfer.server.chat_page import chat_page
@@ -23,7 +24,7 @@ from jaxinfer.server.files import file_content, files, one_file
 from jaxinfer.server.guard import Guard
 from jaxinfer.server.http_counts import HttpCounts
 from jaxinfer.server.large_bodies import LargeBodies
-from jaxinfer.server.open_responses import cancel_response, create_response, stored_response
+from jaxinfer.server.open_responses import cancel_response, count_input_tokens, create_response, stored_response
 from jaxinfer.server.openapi import openapi
 from jaxinfer.server.profiling import Profiling, start_profile, stop_profile
 from jaxinfer.server.response_store import ResponseStore
@@ -48,6 +49,7 @@ ROUTES = [
     Route("/v1/sessions", list_sessions),
     Route("/v1/sessions/{id}", one_session, methods=["GET", "DELETE"]),
     Route("/v1/responses", create_response, methods=["POST"]),
+    Route("/v1/responses/input_tokens", count_input_tokens, methods=["POST"]),
     Route("/v1/responses/{id}", stored_response, methods=["GET", "DELETE"]),
     Route("/v1/responses/{id}/cancel", cancel_response, methods=["POST"]),
     Route("/v1/messages", create_message, methods=["POST"]),
@@ -64,6 +66,7 @@ ROUTES = [
     Route("/metrics", about.metrics),
     Route("/openapi.json", openapi),
     Route("/docs", docs),
+    *(absent.route for absent in ABSENT),
 ]
 PROBES = HEALTH_PATHS | {"/load", "/version", "/metrics"}
 STORAGE_ROUTES = [
@@ -105,7 +108,7 @@ def create_app(llm: AsyncLLM, settings: ServerSettings | None = None, tracer: "T
             ClientDisconnect: errors.render_disconnect,
         },
     )
-    app.router.redirect_slashes = False  # a 307 is no answer to an API client; the 404 says what is there
+    app.router.redirect_slashes = False  # paths are plain already, and a 307 is no answer to an API client
     app.state.llm = llm
     app.state.settings = settings
     app.state.running = Running()

@@ -15,6 +15,7 @@ from jaxinfer.errors import ApiError
 from jaxinfer.llm.turns import Turns
 from jaxinfer.server.errors import body_for, is_anthropic
 from jaxinfer.server.http_counts import GONE, HttpCounts
+from jaxinfer.server.paths import make_plain
 
 logger = logging.getLogger("jaxinfer.server")
 
@@ -25,7 +26,7 @@ _USABLE_ID = re.compile(rb"[A-Za-z0-9._:@/+=-]{1,128}")
 
 class RequestContext:
     """Echoes x-request-id (ours when the client sent none that can be used), turns a bug into a 500 with that id, and
-    counts every answer.
+    counts every answer. Whatever is below it sees the plain path.
 
     log_requests: a line in the log for each request that has ended, but for health checks that went well.
     """
@@ -40,6 +41,7 @@ class RequestContext:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        make_plain(scope)
         request_id = _request_id(scope)
         begun_s = time.monotonic()
         scope["state"] = {**scope.get("state", {}), "request_id": request_id, "begun_s": begun_s}

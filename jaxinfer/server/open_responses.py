@@ -2,13 +2,14 @@
 
 import secrets
 import time
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from jaxinfer.errors import InvalidRequest, NotFound
-from jaxinfer.llm.asked import served_model
+from jaxinfer.llm.asked import check_abilities, rendered, served_model
 from jaxinfer.protocol.carried import speaking_of
 from jaxinfer.protocol.open_responses import NAMES, read_response_request
 from jaxinfer.protocol.response_items import Messages
@@ -16,7 +17,7 @@ from jaxinfer.protocol.response_object import ResponseForm
 from jaxinfer.protocol.response_output import Said
 from jaxinfer.protocol.responses import encode_json
 from jaxinfer.protocol.validate import show, unsupported
-from jaxinfer.server.body import read_ranked
+from jaxinfer.server.body import read_json, read_ranked, unread
 from jaxinfer.server.completions import answer_chat, open_llm
 from jaxinfer.server.response_store import ResponseStore, Stored
 from jaxinfer.server.running import end
@@ -31,12 +32,8 @@ async def create_response(request: Request) -> Response | EventStream:
     shared: list[Messages] = []  # the history it goes on from, held for all who go on from it meanwhile
 
     def history_of(previous_id: str) -> Messages:
-        history = store.history(tenant, previous_id)
-        if history is None:
-            message = f"previous_response_id must name {_held(store)}, got {show(previous_id)}; send all of it as input"
-            raise InvalidRequest(message, param="previous_response_id", code="previous_response_not_found")
-        shared.append(history)
-        return history
+        shared.append(_history(request, previous_id))
+        return shared[-1]
 
     wanted = read_response_request(await read_ranked(request), history_of, max_logprobs=llm.info.max_logprobs)
 
@@ -50,6 +47,30 @@ async def create_response(request: Request) -> Response | EventStream:
     form = ResponseForm(response_id, int(time.time()), model, wanted.settings(llm.info.defaults), keep)
     with speaking_of(NAMES):
         return await answer_chat(request, llm, wanted.chat, form)
+
+
+async def count_input_tokens(request: Request) -> Response:
+    """How many tokens the model would read of such a request."""
+    llm = open_llm(request)
+    body = await read_json(request, request.app.state.settings.max_body_bytes)
+    wanted = read_response_request(body, partial(_history, request), max_logprobs=llm.info.max_logprobs)
+    served_model(llm.info, wanted.wire.model)
+    headers = unread(request, wanted.chat.unknown)
+    with speaking_of(NAMES):
+        check_abilities(llm.info, wanted.chat)
+        ids, _ = await rendered(llm, wanted.chat)
+    counted = {"object": "response.input_tokens", "input_tokens": len(ids)}
+    return Response(encode_json(counted), headers=headers, media_type="application/json")
+
+
+def _history(request: Request, previous_id: str) -> Messages:
+    """What a request goes on from. Raises InvalidRequest."""
+    store: ResponseStore = request.app.state.responses
+    history = store.history(request.state.tenant.name, previous_id)
+    if history is None:
+        message = f"previous_response_id must name {_held(store)}, got {show(previous_id)}; send all of it as input"
+        raise InvalidRequest(message, param="previous_response_id", code="previous_response_not_found")
+    return history
 
 
 async def stored_response(request: Request) -> Response:

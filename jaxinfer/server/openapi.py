@@ -1,6 +1,7 @@
 """GET /openapi.json: what can be asked here, for programs that make clients or tests of it (OpenAPI 3.1)."""
 
 import dataclasses
+import re
 from typing import Any
 
 from starlette.requests import Request
@@ -11,7 +12,9 @@ from jaxinfer.protocol.batches import MOST_LISTED
 from jaxinfer.protocol.responses import encode_json
 from jaxinfer.protocol.schemas import request_schemas
 from jaxinfer.protocol.validate import MAX_LOGPROBS
+from jaxinfer.server.absent import ABSENT
 from jaxinfer.server.context import HEALTH_PATHS
+from jaxinfer.server.errors import is_anthropic
 from jaxinfer.server.guard import OPEN
 from jaxinfer.version import __version__
 
@@ -41,7 +44,7 @@ class Operation:
     """One method of one path. answer, body: names of schemas.    others: the answer's other media types, as text.
 
     more: statuses beside those of every such route.    verb: of one without a body.    error: name of its schema.
-    is_form: the body is multipart/form-data.    pages: it lists part by part.
+    is_form: the body is multipart/form-data.    pages: it lists part by part.    is_absent: there is no answer.
     """
 
     path: str
@@ -54,6 +57,7 @@ class Operation:
     error: str = "Error"
     is_form: bool = False
     pages: bool = False
+    is_absent: bool = False
 
     @property
     def method(self) -> str:
@@ -71,6 +75,7 @@ OPERATIONS = (
     ),
     Operation("/v1/completions", "What follows prompts", "Completion", "CompletionRequest", (_EVENTS,), (409,)),
     Operation("/v1/responses", "What follows a text or messages", "Response", "ResponseRequest", (_EVENTS,), (409,)),
+    Operation("/v1/responses/input_tokens", "How many tokens such a request has", "InputTokenCount", "ResponseRequest"),
     Operation("/v1/responses/{id}", "A stored response", "Response", more=(404,)),
     Operation("/v1/responses/{id}", "Forget one", "DeletedResponse", more=(404,), verb="delete"),
     Operation("/v1/responses/{id}/cancel", "End one that is under way", "Response", more=(404,), verb="post"),
@@ -108,6 +113,18 @@ OPERATIONS = (
     Operation("/openapi.json", "This document", "Document"),
     Operation("/docs", "The same as a page", others=(_HTML,)),
     Operation("/", "A chat in the browser", others=(_HTML,)),
+    *(
+        Operation(
+            absent.path.replace(":path", ""),
+            f"Not here: {absent.what}",
+            more=(404,),
+            verb=method.lower(),
+            error="AnthropicError" if is_anthropic(absent.path) else "Error",
+            is_absent=True,
+        )
+        for absent in ABSENT
+        for method in absent.methods
+    ),
 )
 STORAGE = (
     Operation("/v1/files", "Put a file here", "File", "FileUpload", is_form=True),
@@ -124,6 +141,7 @@ PROFILING = (
     Operation("/start_profile", "Begin a trace of the device", "Profile", more=(409, 429, 503), verb="post"),
     Operation("/stop_profile", "End it and write it", "Profile", more=(409, 429, 503), verb="post"),
 )
+_NAMES = re.compile(r"\{(\w+)\}")
 _PAGES = [
     {"name": "after", "in": "query", "schema": {"type": "string"}},
     {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": MOST_LISTED}},
@@ -190,19 +208,16 @@ def _described(operation: Operation, *, has_keys: bool) -> dict[str, Any]:
     kinds: dict[str, Any] = {kind: {"schema": {"type": "string"}} for kind in operation.others}
     if operation.answer:
         kinds = {_JSON: {"schema": _reference(operation.answer)}} | kinds
-    described: dict[str, Any] = {
-        "summary": operation.summary,
-        "responses": {
-            "200": {"description": "the answer", "content": kinds},
-            **{str(status): {"description": _WHY[status], "content": error} for status in statuses},
-        },
-    }
+    answered = {} if operation.is_absent else {"200": {"description": "the answer", "content": kinds}}
+    refused = {str(status): {"description": _WHY[status], "content": error} for status in statuses}
+    described: dict[str, Any] = {"summary": operation.summary, "responses": answered | refused}
     if operation.body:
         content = {"schema": _reference(operation.body), "example": _EXAMPLES[operation.body]}
         media = _FORM if operation.is_form else _JSON
         described["requestBody"] = {"required": True, "content": {media: content}}
-    if "{id}" in operation.path:
-        described["parameters"] = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}]
+    if names := _NAMES.findall(operation.path):
+        text = {"in": "path", "required": True, "schema": {"type": "string"}}
+        described["parameters"] = [{"name": name} | text for name in names]
     if operation.pages:
         described["parameters"] = _PAGES
     if has_keys and operation.path not in OPEN:

@@ -19,7 +19,7 @@ SMALL = ServerSettings(max_body_bytes=1000)
 
 
 @pytest.mark.parametrize(
-    "path", ["/index.html", "/v1", "/v2/models", "/v1/models/", "/health/", "//v1/models", "/v1/chat/completions/x"]
+    "path", ["/index.html", "/v1", "/v2/models", "/v1/models/x", "/healthy/", "//v2/models", "/v1/embeddings/x"]
 )
 def test_an_unknown_path_is_a_404(path):
     response = ask(FakeLLM(), "GET", path)
@@ -29,7 +29,7 @@ def test_an_unknown_path_is_a_404(path):
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("GET", CHAT), ("PUT", COMPLETIONS), ("POST", "/v1/models"), ("DELETE", "/health")]
+    [("PUT", CHAT), ("GET", COMPLETIONS), ("POST", "/v1/models"), ("DELETE", "/health")]
     + [("PUT", "/v1/responses/x"), ("GET", "/v1/responses")],
 )
 def test_another_method_is_a_405_that_names_the_right_ones(method, path):
