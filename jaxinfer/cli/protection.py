@@ -71,7 +71,7 @@ def read_keys(params: Mapping[str, Any], env: Mapping[str, str] = os.environ) ->
     """The keys of --api-key, of the variable and of the file. Raises ConfigError for one that is given twice."""
     from jaxinfer.server.tenants import ApiKey
 
-    secrets = list(params["api_keys"])
+    secrets = [secret.strip() for secret in params["api_keys"]]
     if KEY_VARIABLE in env:  # set and empty is a mistake that must not open the server
         secrets += env[KEY_VARIABLE].split() or [""]
     pairs = [(f"key {number}", secret) for number, secret in enumerate(secrets, 1)]
@@ -86,7 +86,7 @@ def read_keys(params: Mapping[str, Any], env: Mapping[str, str] = os.environ) ->
 def _pairs_of(file: str) -> list[tuple[str, str]]:
     """(tenant, secret) of each line `KEY` or `TENANT KEY`; blank lines and those that begin with # are left out."""
     try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
+        lines = Path(file).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--api-key-file must be a text file that can be read, got {file}: {error}") from error
     pairs = []

@@ -94,11 +94,11 @@ class Guard:
 def _secret(name: bytes, value: bytes) -> bytes | None:
     """What a header holds of a key, perhaps nothing; None for headers that hold none."""
     if name == b"x-api-key":  # Anthropic's
-        return value.strip()
+        return value.strip()  # white space around a key is no part of it, wherever it is given
     if name != b"authorization":
         return None
-    scheme, _, secret = value.partition(b" ")
-    return secret.strip() if scheme.lower() == b"bearer" else b""
+    scheme, *secret = value.split(maxsplit=1) or [b""]
+    return b"".join(secret).strip() if scheme.lower() == b"bearer" else b""
 
 
 def _is_preflight(scope: Scope) -> bool:

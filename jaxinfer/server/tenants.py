@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from jaxinfer.errors import ConfigError
 
+_OTHER = re.compile(r"[^!-~]")
 _KEY = re.compile(r"[!-~]{8,512}")
 
 
@@ -24,7 +25,7 @@ class ApiKey:
 
     def __post_init__(self) -> None:
         if not _KEY.fullmatch(self.secret):
-            given = f"{len(self.secret)} characters" + ("" if self.secret.isascii() else ", others among them")
+            given = f"{len(self.secret)} characters" + (", others among them" if _OTHER.search(self.secret) else "")
             raise ConfigError(f"an API key must be 8 to 512 visible ASCII characters, {self.tenant} has {given}")
 
 

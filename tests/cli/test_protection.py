@@ -66,6 +66,17 @@ def test_keys_come_from_flags_the_variable_and_a_file(cli, model, served, monkey
     assert "sk-of" not in outcome.err
 
 
+def test_white_space_around_a_key_is_no_part_of_it(cli, model, served, monkeypatch, tmp_path):
+    file = tmp_path / "keys"
+    file.write_bytes(b"\xef\xbb\xbf  sk-of-file-alone\t\r\n\talice \t sk-of-alice-old \r\n \r\n")
+    monkeypatch.setenv("JAXINFER_API_KEY", "\tsk-of-env-1 \n sk-of-env-2\r\n")
+    outcome = cli("serve", "--api-key", " sk-of-flag-1\t", "--api-key", "sk-of-flag-2\r\n", "--api-key-file", str(file))
+    assert outcome.code == 0
+    assert [key.secret for key in served[0][0].api_keys] == [
+        *("sk-of-flag-1", "sk-of-flag-2", "sk-of-env-1", "sk-of-env-2", "sk-of-file-alone", "sk-of-alice-old")
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "variable", "message"),
     [
@@ -73,6 +84,9 @@ def test_keys_come_from_flags_the_variable_and_a_file(cli, model, served, monkey
         (("--api-key", "short"), None, "key 1 has 5 characters"),
         (("--api-key", "schlüssel-lang"), None, "key 1 has 14 characters, others among them"),
         (("--api-key", KEY, "--api-key", KEY), None, "each API key must be given once"),
+        (("--api-key", KEY, "--api-key", f" {KEY} "), None, "each API key must be given once"),
+        (("--api-key", "sk of three words"), None, "key 1 has 17 characters, others among them"),
+        (("--api-key", " \t "), None, "key 1 has 0 characters"),
         (("--api-key", KEY), KEY, "each API key must be given once"),
         (("--api-key-file", "/nowhere"), None, "--api-key-file must be a text file that can be read"),
         (("--api-key-file", "FILE"), None, "--api-key-file must hold a key"),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+import socket
 import statistics
 import time
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ from typing import Any
 
 import httpx2
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.routing import Route
 
@@ -267,8 +270,8 @@ def test_a_name_that_was_bent_to_this_machine_is_a_403(path, host):
     "hosts", [[("host", "localhost"), ("host", "evil")], [("host", "a b")], [("host", "é".encode())]]
 )
 def test_a_host_that_is_none_is_a_400(hosts):
-    for settings in (None, AT_HOME):
-        response = ask(FakeLLM(), "GET", "/v1/models", settings, headers=hosts)
+    for door in (None, AT_HOME):
+        response = ask(FakeLLM(), "GET", "/v1/models", door, headers=hosts)
         assert (response.status_code, error_of(response)["code"]) == (400, "invalid_host")
 
 
@@ -356,3 +359,28 @@ def test_a_minute_s_requests_may_come_at_once_and_then_one_by_one():
                 break
             taken.append(second)
     assert taken == [0] * 6 + list(range(10, 130, 10))
+
+
+SPACES = st.text(" \t", max_size=3)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(SPACES, SPACES, SPACES.filter(bool), st.booleans())
+def test_white_space_around_a_key_is_no_part_of_it(locked, before, behind, between, is_bearer):
+    """As on the wire: what is around a header's value is none of it, and any of it may follow the scheme."""
+    _, port = locked
+    name, scheme = (b"Authorization", f"Bearer{between}") if is_bearer else (b"X-Api-Key", "")
+    for key, status in ((KEY, b"200"), (f"{KEY[:8]}{between}{KEY[8:]}", b"401"), (f"{KEY}{between}x", b"401")):
+        head = b"GET /v1/models HTTP/1.0\r\n%b:%b\r\n\r\n" % (name, f"{before}{scheme}{key}{behind}".encode())
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+            connection.sendall(head)
+            assert read_until(connection, b"").split(b" ")[1] == status
+
+
+@pytest.mark.parametrize("space", [b"\xa0", b"\x0b", b"\x0c", b"\x85", "\u2003".encode()])
+def test_other_white_space_is_no_way_to_write_one(locked, space):
+    _, port = locked
+    for value in (b"Bearer %b%b" % (space, KEY.encode()), b"Bearer %b%b" % (KEY.encode(), space)):
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+            connection.sendall(b"GET /v1/models HTTP/1.0\r\nAuthorization: %b\r\n\r\n" % value)
+            assert read_until(connection, b"").split(b" ")[1] in (b"400", b"401")
