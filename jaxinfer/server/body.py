@@ -5,6 +5,7 @@ what becomes of the fields that nobody reads.
 import asyncio
 from typing import Any
 
+from python_multipart.multipart import parse_options_header
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
@@ -49,13 +50,24 @@ def warned(warnings: tuple[str, ...], headers: dict[str, str]) -> dict[str, str]
 
 
 def _check_headers(request: Request) -> None:
-    content_type = request.headers.get("content-type", "")
-    if content_type.partition(";")[0].strip().lower() != "application/json":
+    kind, _ = check_content(request)
+    if kind != b"application/json":
+        content_type = request.headers.get("content-type")
         given = ascii(content_type[:80]) if content_type else "none"
         raise HTTPException(415, f"the content-type must be application/json, got {given}; set that header")
+
+
+def check_content(request: Request) -> tuple[bytes, dict[bytes, bytes]]:
+    """The content type and its parameters. Raises HTTPException 415 for a body that is not UTF-8 or is encoded."""
+    kind, options = parse_options_header(request.headers.get("content-type", ""))
+    charset = options.get(b"charset", b"utf-8")
+    if charset.lower() not in (b"utf-8", b"utf8"):
+        given = ascii(charset.decode("latin-1"))[:80]
+        raise HTTPException(415, f"the body's charset must be utf-8, got {given}; leave it out of the content-type")
     encoding = request.headers.get("content-encoding", "identity")
     if encoding.lower() != "identity":
         raise HTTPException(415, f"the body must be sent as it is, got content-encoding {ascii(encoding[:80])}")
+    return kind, options
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:

@@ -16,6 +16,7 @@ from starlette.requests import Request
 
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.fields import required
+from jaxinfer.server.body import check_content
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
@@ -47,12 +48,10 @@ class Form:
 
 async def read_form(request: Request, target: Target) -> Form:
     """Read the whole body; its field `file` has gone to the target. Raises HTTPException 415 or ApiError."""
-    kind, options = parse_options_header(request.headers.get("content-type", ""))
+    kind, options = check_content(request)
     if kind != b"multipart/form-data" or not options.get(b"boundary"):
         given = ascii(request.headers.get("content-type", "none")[:80])
         raise HTTPException(415, f"the content-type must be multipart/form-data with a boundary, got {given}")
-    if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise HTTPException(415, "the body must be sent as it is, got a content-encoding; leave that header out")
     reader = _Reader()
     try:
         parser = MultipartParser(options[b"boundary"], reader.callbacks())

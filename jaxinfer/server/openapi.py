@@ -22,7 +22,7 @@ MAX_VOCAB_SIZE = 2**31  # of any model: ids are int32
 _JSON, _EVENTS, _PROMETHEUS, _HTML = "application/json", "text/event-stream", "text/plain", "text/html"
 _BYTES, _FORM = "application/octet-stream", "multipart/form-data"
 _ANY_ROUTE = (400, 401, 403, 408, 431, 500)
-_WITH_BODY = (404, 413, 415, 429, 503)
+_WITH_BODY = (404, 413, 415, 429, 501, 503)
 _WHY = {
     400: "a field, the JSON or the HTTP is at fault",
     401: "no API key of this server",
@@ -31,10 +31,11 @@ _WHY = {
     409: "something under way stands against it",
     408: "the request came too slowly",
     413: "the body is too large",
-    415: "the body is not application/json",
+    415: "the body is not application/json in UTF-8",
     429: "the queue is full, or the key asks too often",
     431: "the head is too large",
     500: "the engine failed on this request, or a bug",
+    501: "the body is in another transfer coding than chunked",
     503: "starting, draining, hung or failed",
 }
 

@@ -9,11 +9,13 @@ import logging
 from collections import deque
 from http import HTTPStatus
 
+from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.server.errors import body_for
 from jaxinfer.server.http_counts import SLOW
+from jaxinfer.server.paths import plain
 
 logger = logging.getLogger("jaxinfer.server")
 MAX_HEAD_BYTES = 64 * 2**10
@@ -27,6 +29,10 @@ SLOW_READER_S = 60.0  # for a client to read what its connection holds of an ans
 
 class _HeadTooLarge(Exception):
     """Leaves the parser's callback; uvicorn then asks for a 400."""
+
+
+class _BadCoding(Exception):
+    """Likewise, at a body in transfer codings that nobody here undoes."""
 
 
 class _TooManyPipelined(Exception):
@@ -118,6 +124,8 @@ class BoundedProtocol(HttpToolsProtocol):
             raise _HeadTooLarge
 
     def on_headers_complete(self) -> None:
+        if self._codings_before_chunked():
+            raise _BadCoding
         self._in_body = True
         super().on_headers_complete()
         if 0 < len(self.pipeline) <= READ_AHEAD:
@@ -127,6 +135,18 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unanswered.append(self.cycle)
         if len(self.pipeline) > MAX_PIPELINED:
             raise _TooManyPipelined
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        if cycle.scope["http_version"] != "1.1":
+            cycle.waiting_for_100_continue = False
+            app = _unchunked(cycle, app)
+        super()._start_asgi_task(cycle, app)
+
+    def _codings_before_chunked(self) -> list[bytes]:
+        """Transfer codings that a client has applied first. Where another is the last one, the parser refuses it."""
+        given = [value for name, value in self.headers or () if name == b"transfer-encoding"]
+        codings = [coding for each in b",".join(given).split(b",") if (coding := each.strip().lower())]
+        return codings[:-1] if codings[-1:] == [b"chunked"] else []
 
     def on_body(self, body: bytes) -> None:
         self._unparsed_bytes = 0
@@ -167,6 +187,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()  # an error would come in the middle of the answers that are due
         elif self._head_bytes > MAX_HEAD_BYTES or len(self.headers or ()) > MAX_HEADERS:
             self._refuse_head()
+        elif (codings := self._codings_before_chunked()) and b"chunked" not in codings:
+            given = ascii(b", ".join(codings).decode("latin-1"))[:80]
+            message = f"the body's only transfer coding must be chunked, got {given} before it; send the body as it is"
+            self._refuse(HTTPStatus.NOT_IMPLEMENTED, message, "unsupported_transfer_coding")
         else:
             self._refuse(HTTPStatus.BAD_REQUEST, f"the request must be HTTP/1.1: {msg}", "invalid_http")
 
@@ -176,7 +200,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message, "head_too_large")
 
     def _refuse(self, status: HTTPStatus, message: str, code: str) -> None:
-        path = self.url.partition(b"?")[0].decode("latin-1")
+        path = plain(self.url.partition(b"?")[0].decode("latin-1"))
         body = body_for(InvalidRequest(message, code=code), status, path, None)
         head = (
             f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\nconnection: close\r\n"
@@ -184,3 +208,26 @@ class BoundedProtocol(HttpToolsProtocol):
         )
         self.transport.write(head.encode() + body)
         self.transport.close()
+
+
+def _unchunked(cycle: RequestResponseCycle, app: ASGI3Application) -> ASGI3Application:
+    """The app for a client of HTTP/1.0, which knows no chunks: an answer whose length is not known when it begins ends
+    with the connection (RFC 9112, section 6.3).
+    """
+
+    async def answer(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        has_length = True
+
+        async def send_plain(message: ASGISendEvent) -> None:
+            nonlocal has_length
+            if message["type"] == "http.response.start":
+                has_length = any(name.lower() == b"content-length" for name, _ in message.get("headers", ()))
+                if not has_length:
+                    cycle.chunked_encoding, cycle.keep_alive = False, False
+            elif message["type"] == "http.response.body" and not has_length:
+                cycle.expected_content_length = len(message.get("body", b""))  # else uvicorn refuses to write it
+            await send(message)
+
+        await app(scope, receive, send_plain)
+
+    return answer

@@ -1,0 +1,180 @@
+"""How bodies and answers are framed: for clients of HTTP/1.0, in transfer codings, in character sets."""
+
+import json
+import socket
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jaxinfer.server.app import create_app
+from jaxinfer.server.settings import ServerSettings
+from tests.server.fakes import FakeLLM
+from tests.server.http import CHAT, COMPLETIONS, MESSAGES, RESPONSES, USER, ask_app, error_of, events, live, read_until
+from tests.server.storage import FILES
+
+STREAMS = {
+    CHAT: {"messages": USER},
+    COMPLETIONS: {"prompt": "hi"},
+    RESPONSES: {"input": "hi"},
+    MESSAGES: {"messages": USER, "max_tokens": 9},
+}
+
+
+@pytest.fixture(scope="module")
+def llm():
+    return FakeLLM()
+
+
+@pytest.fixture(scope="module")
+def app(llm, tmp_path_factory):
+    app = create_app(llm, ServerSettings(files_folder=tmp_path_factory.mktemp("files") / "kept"))
+    yield app
+    app.state.storage.close()
+
+
+@pytest.fixture(scope="module")
+def port(app):
+    with live(app) as port:
+        yield port
+
+
+def exchange(port, head, body=b""):
+    """The head of the answer, in small letters, and what follows until the server closes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(head.replace("\n", "\r\n").encode("latin-1") + b"\r\n\r\n" + body)
+        received = read_until(connection, b"")
+    head, _, rest = received.partition(b"\r\n\r\n")
+    return head.decode("latin-1").lower(), rest
+
+
+def send(port, path, body, version="1.0", method="POST", more=""):
+    content = json.dumps(body).encode()
+    lines = (
+        f"{method} {path} HTTP/{version}\nhost: test\ncontent-type: application/json\ncontent-length: {len(content)}"
+    )
+    return exchange(port, lines + more, content)
+
+
+@pytest.mark.parametrize("more", ["", "\nconnection: keep-alive"])
+@pytest.mark.parametrize("path", STREAMS)
+def test_a_stream_to_a_client_of_http_1_0_ends_with_the_connection_and_has_no_chunks(port, path, more):
+    plain_head, plain = send(port, path, STREAMS[path] | {"stream": True}, more=more)
+    chunked_head, chunked = send(port, path, STREAMS[path] | {"stream": True}, "1.1", more="\nconnection: close")
+    assert "transfer-encoding: chunked" in chunked_head and chunked.endswith(b"0\r\n\r\n")
+    assert "transfer-encoding" not in plain_head and "content-length" not in plain_head
+    assert "connection: close" in plain_head
+    assert plain.startswith((b"data: ", b"event: ")) and plain.endswith(b"\n\n")
+    assert plain.count(b"\n\n") == chunked.count(b"\n\n")
+    if path in (CHAT, COMPLETIONS):
+        assert [choice["finish_reason"] for event in events(plain.decode()) for choice in event["choices"]][
+            -1
+        ] == "stop"
+
+
+def test_whole_answers_to_http_1_0_have_their_length_as_ever(port):
+    head, rest = send(port, CHAT, STREAMS[CHAT])
+    assert f"content-length: {len(rest)}" in head and json.loads(rest)["choices"]
+    head, rest = exchange(port, "HEAD /v1/models HTTP/1.0")
+    assert " 200 " in head and rest == b""
+    head, rest = exchange(port, "GET /nowhere HTTP/1.0")
+    assert " 404 " in head and json.loads(rest)["error"]
+
+
+def test_a_stream_that_fails_before_http_1_0_is_answered_is_a_plain_error(port):
+    head, rest = send(port, CHAT, {"messages": [], "stream": True})
+    assert " 400 " in head and f"content-length: {len(rest)}" in head
+
+
+def test_http_1_0_is_not_told_to_continue(port):
+    head, rest = send(port, CHAT, STREAMS[CHAT], more="\nexpect: 100-continue")
+    assert head.startswith("http/1.1 200 ") and json.loads(rest)["choices"]
+    head, _ = send(port, CHAT, STREAMS[CHAT], "1.1", more="\nexpect: 100-continue\nconnection: close")
+    assert head.startswith("http/1.1 100 continue")
+
+
+CODINGS = st.lists(st.sampled_from(["gzip", "deflate", "br", "compress", "identity", "x-own", "GZIP"]), min_size=1)
+SPLITS = st.sampled_from([", ", ",", " ,\t", "\ntransfer-encoding: "])
+CHUNKED = b"2\r\n{}\r\n0\r\n\r\n"
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(CODINGS, SPLITS, st.sampled_from(["chunked", "Chunked"]), st.sampled_from(["1.1", "1.0"]))
+def test_transfer_codings_before_chunked_are_a_501_that_names_them(llm, port, codings, split, last, version):
+    num_calls = len(llm.calls)
+    coded = split.join([*codings, last])
+    head = f"POST {CHAT} HTTP/{version}\nhost: test\ncontent-type: application/json\ntransfer-encoding: {coded}"
+    head, rest = exchange(port, head, CHUNKED)
+    assert head.startswith("http/1.1 501 ") and "connection: close" in head
+    error = json.loads(rest)["error"]
+    assert error["code"] == "unsupported_transfer_coding" and codings[0].lower() in error["message"]
+    assert len(llm.calls) == num_calls
+
+
+@pytest.mark.parametrize("coded", ["gzip", "chunked, gzip", "chunked, chunked", "chunked;q=1", "xchunked", "identity"])
+def test_a_body_whose_end_no_coding_tells_is_a_400(port, coded):
+    head = f"POST {CHAT} HTTP/1.1\nhost: test\ncontent-type: application/json\ntransfer-encoding: {coded}"
+    head, rest = exchange(port, head, CHUNKED)
+    assert head.startswith("http/1.1 400 ") and json.loads(rest)["error"]["code"] == "invalid_http"
+
+
+@pytest.mark.parametrize("coded", ["chunked", "CHUNKED", ", chunked", "\tchunked "])
+def test_chunks_alone_are_read(port, coded):
+    content = json.dumps(STREAMS[CHAT]).encode()
+    head = f"POST {CHAT} HTTP/1.1\nhost: test\ncontent-type: application/json\nconnection: close"
+    chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(content), content)
+    head, _ = exchange(port, f"{head}\ntransfer-encoding: {coded}", chunks)
+    assert head.startswith("http/1.1 200 ")
+
+
+@pytest.mark.parametrize("path", [MESSAGES, f"/{MESSAGES}/"])
+def test_below_messages_a_501_has_anthropic_s_form(port, path):
+    head = f"POST {path} HTTP/1.1\nhost: test\ntransfer-encoding: gzip, chunked"
+    assert json.loads(exchange(port, head, CHUNKED)[1])["type"] == "error"
+
+
+UTF_8 = ["", "; charset=utf-8", '; charset="UTF-8"', ";charset=utf8", "; boundary=x ; Charset=Utf-8"]
+OTHERS = [
+    "latin-1",
+    "iso-8859-1",
+    "utf-16",
+    "utf-16le",
+    "UTF-32",
+    "us-ascii",
+    "shift_jis",
+    "utf-7",
+    '""',
+    "utf-8-sig",
+    "x",
+]
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, "/v1/batches"])
+@pytest.mark.parametrize("charset", OTHERS)
+def test_a_body_in_another_charset_than_utf_8_is_a_415(app, path, charset):
+    headers = {"content-type": f"application/json; charset={charset}"}
+    response = ask_app(app, "POST", path, content='{"é": 1}'.encode("latin-1"), headers=headers)
+    assert response.status_code == 415
+    assert "charset must be utf-8" in error_of(response)["message"]
+
+
+def test_so_is_a_form_in_one(app):
+    form = b'--x\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--x--\r\n'
+    headers = {"content-type": "multipart/form-data; boundary=x; charset=latin-1"}
+    assert ask_app(app, "POST", FILES, content=form, headers=headers).status_code == 415
+
+
+@pytest.mark.parametrize("parameters", UTF_8)
+def test_utf_8_is_what_it_is_however_that_is_said(app, parameters):
+    headers = {"content-type": f"application/json{parameters}"}
+    response = ask_app(app, "POST", CHAT, content=json.dumps(STREAMS[CHAT]), headers=headers)
+    assert response.status_code == 200
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.text(st.characters(codec="latin-1", exclude_categories=["Cc"]), max_size=20))
+def test_no_content_type_is_a_5xx(app, text):
+    for value in (text, f"application/json;{text}", f"application/json; charset={text}"):
+        headers = [(b"content-type", value.encode("latin-1"))]
+        response = ask_app(app, "POST", CHAT, content=b"{}", headers=headers)
+        assert response.status_code in (400, 415)
