@@ -46,6 +46,8 @@ from jaxinfer.text.grammar.reasons import STRAYED
 log = logging.getLogger(__name__)
 
 MAX_FAILED_IN_A_ROW = 5
+FAILING_FROM = 2  # failed steps in a row: one alone costs nothing but its time, and is computed again at once
+PROBE_AFTER_S = 1.0  # without work, before an engine whose last steps have failed tries one of nobody's
 # One token of nobody's, on a state that is empty: its slot and page have no owner, and whoever gets them rewrites them.
 PROBE = Plan([Row(1, 0, 1, tokens=[0], new_pages=[(0, 1)], sampling=Sampling())])
 
@@ -75,6 +77,7 @@ class Engine:
         self._last_step = time.monotonic()
         self._mark = self._busy_from = 0.0  # see _spent; when the device had been read last, or was idle no longer
         self._num_failed_in_a_row = 0
+        self._probe_at = 0.0  # by time.monotonic(), where steps have failed
         self.on_step: Callable[[Step], None] | None = None  # told of each step that the device has been given
 
     def step(self) -> list[Output]:
@@ -91,6 +94,7 @@ class Engine:
             self._drain_inbox()
             try:
                 self._advance()
+                self._try_again()
             except _StepFailed as failure:
                 self._recover(failure)
             self._spent("commit")
@@ -113,6 +117,11 @@ class Engine:
         if self._news or self._in_flight or not self.inbox.empty():
             return True
         return not self._stalled and self.scheduler.num_unfinished > 0
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last steps have all failed: it then wants `step` to be called once a second without work too."""
+        return self._num_failed_in_a_row >= FAILING_FROM
 
     @property
     def awaits_grammar(self) -> bool:
@@ -138,6 +147,7 @@ class Engine:
             pages_kept_by=pool.num_kept_by,
             host_pages=len(pool.host),
             host_pages_by=pool.host.num_by,
+            is_failing=self.is_failing,
             last_step_age_s=time.monotonic() - self._last_step,
             **{field.name: getattr(counters, field.name) for field in dataclasses.fields(counters)},
         )
@@ -240,6 +250,7 @@ class Engine:
             raise cause from None
         counters.failed_steps += 1
         self._num_failed_in_a_row += 1
+        self._probe_at = time.monotonic() + PROBE_AFTER_S
         self._news += self.scheduler.recover(failure.steps)
         log.warning("step %d failed (%d in a row)", counters.steps, self._num_failed_in_a_row, exc_info=cause)
         if is_sticky(cause):
@@ -255,6 +266,14 @@ class Engine:
         except Exception as error:
             raise _end(error) from error
         self.scheduler.counters.recoveries += 1
+
+    def _try_again(self) -> None:
+        """Find out whether steps succeed again while nobody asks for any: the state is empty since the last failed."""
+        has_work = self.scheduler.num_unfinished or self._in_flight
+        if self.is_failing and not has_work and time.monotonic() >= self._probe_at:
+            pending = self._on_device([], self._runner.run, PROBE)
+            self._on_device([], pending.wait)
+            self._num_failed_in_a_row = 0
 
     def _probe(self) -> None:
         """Tell a device that carries out nothing, which ends the engine, from requests that it cannot carry out."""

@@ -104,7 +104,7 @@ class EngineStats(Counters):
     awaiting_grammar: requests whose grammar is being compiled.    pages_*: of the pool, without the null page;
     free + cached + owned = total.    pages_kept: of those cached or owned, the ones that sessions keep.
     pages_kept_by: by session; a page may have several.    host_pages: in host memory.    host_pages_by: by session,
-    likewise.
+    likewise.    is_failing: the last steps have all failed, two or more.
     """
 
     running: int = 0
@@ -119,4 +119,5 @@ class EngineStats(Counters):
     pages_kept_by: dict[str, int] = dataclasses.field(default_factory=dict)
     host_pages: int = 0
     host_pages_by: dict[str, int] = dataclasses.field(default_factory=dict)
+    is_failing: bool = False
     last_step_age_s: float = 0.0

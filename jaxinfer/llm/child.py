@@ -98,10 +98,14 @@ def _profile(channel: Channel[FromEngine, ToEngine], core: Core, folder: str | N
 
 
 def _run(channel: Channel[FromEngine, ToEngine], core: Core) -> None:
-    told = 0.0
+    told, was_failing = 0.0, False
     try:
         while True:
-            if outputs := core.engine.step():
+            outputs = core.engine.step()
+            if core.engine.is_failing != was_failing:  # before its clients know
+                was_failing = core.engine.is_failing
+                channel.send(FromEngine(stats=core.stats()))
+            if outputs:
                 channel.send(FromEngine(outputs=outputs))
             if not core.engine.has_work:
                 core.engine.wait(timeout_s=SETTLE_S)

@@ -5,6 +5,7 @@ import threading
 import time
 
 from jaxinfer.config import EngineConfig
+from jaxinfer.engine.engine import PROBE_AFTER_S
 from jaxinfer.engine.sequence import Message
 from jaxinfer.errors import EngineError
 from jaxinfer.llm.core import Core, StartCore
@@ -76,7 +77,7 @@ class EngineThread:
                 if core.engine.awaits_grammar:
                     core.engine.wait(timeout_s=1.0)
                 else:
-                    self._wake.wait()
+                    self._wake.wait(PROBE_AFTER_S if core.engine.is_failing else None)
         except Exception as error:
             log.exception("the engine failed")
             on_failure(error)

@@ -30,20 +30,24 @@ async def get_model(request: Request) -> Response:
 
 
 async def health(request: Request) -> Response:
-    """200 once requests are taken, while draining too; 503 while the model loads, or the engine hangs or has failed."""
+    """200 once requests are taken, while draining too; 503 while the model loads, the engine hangs or has failed, and
+    from the moment its last steps have all failed until one succeeds.
+    """
     _check_progress(request)
     refusal = _refusal(request)
     if refusal is not None and refusal.code != "draining":
         raise refusal
+    _check_steps(request)
     return _json({"status": "ok"})
 
 
 async def ready(request: Request) -> Response:
-    """200 when everything is compiled, also with serve_early, and requests are taken: for load balancers."""
+    """200 when everything is compiled, also with serve_early, requests are taken and steps succeed: for balancers."""
     _check_progress(request)
     refusal = unavailable(request.app.state.llm.status)
     if refusal is not None:
         raise refusal
+    _check_steps(request)
     return _json({"status": "ready"})
 
 
@@ -77,6 +81,16 @@ def _check_progress(request: Request) -> None:
             f"the engine must take a step every {limit_s:g} s while it has work (--stall-timeout-s), it has taken none "
             f"for {stalled_s:.1f} s; if it stays so, restart the server",
             code="stalled",
+        )
+
+
+def _check_steps(request: Request) -> None:
+    """Raise Unavailable where the last steps have all failed. Only once the model is there."""
+    if request.app.state.llm.stats().is_failing:
+        raise Unavailable(
+            "the engine's steps must succeed, the last ones have all failed; the server's log names the cause; while "
+            "nobody asks for anything it tries one every second",
+            code="failing",
         )
 
 

@@ -36,7 +36,7 @@ _WHY = {
     431: "the head is too large",
     500: "the engine failed on this request, or a bug",
     501: "the body is in another transfer coding than chunked",
-    503: "starting, draining, hung or failed",
+    503: "starting, draining, hung or failed, or the last steps have all failed",
 }
 
 
