@@ -9,6 +9,7 @@ JaxInferError
   BatchError         a batch file that cannot be read, written or resumed   exit code 6
   ApiError           a request refused: the client's fault, or our load
     InvalidRequest   400, also a ValueError for Python callers             exit code 2
+      TooLong        a prompt, or prompt and answer, beyond the context
     Unauthorized     401
     Forbidden        403
     NotFound         404
@@ -79,6 +80,18 @@ class InvalidRequest(ApiError, ValueError):
     exit_code = 2
     status = 400
     type = "invalid_request_error"
+
+
+class TooLong(InvalidRequest):
+    """A prompt that does not fit into the context, or leaves too little of it for the answer.
+
+    prompt_tokens: of the prompt, at least; what can never fit is not tokenized.    most_tokens: of prompt and answer.
+    """
+
+    def __init__(self, message: str, *, param: str, prompt_tokens: int, most_tokens: int) -> None:
+        super().__init__(message, param=param, code="context_length_exceeded")
+        self.prompt_tokens = prompt_tokens
+        self.most_tokens = most_tokens
 
 
 class Unauthorized(ApiError):

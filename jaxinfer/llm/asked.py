@@ -10,10 +10,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from jaxinfer.errors import InvalidRequest, NotFound
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.dropping import render_to_fit
 from jaxinfer.llm.generation import Echo, Job
+from jaxinfer.llm.prepare import room_for_answer
 from jaxinfer.llm.types import ModelInfo
 from jaxinfer.protocol.chat import ChatRequest, read_chat
 from jaxinfer.protocol.completions import CompletionRequest, read_completion
@@ -83,7 +86,8 @@ class Asked:
             prompts: list[Sequence[int]] = [ids]
         else:
             prompts = await encode_prompts(llm, request.prompts, request.wire.add_special_tokens)
-        job = new_job(llm, prompts, self.wire, self.sampling, chat=is_chat, salt=salt, arrived_s=arrived_s)
+        caps = isinstance(request, ChatRequest) and request.max_tokens_is_ceiling
+        job = new_job(llm, prompts, self.wire, self.sampling, chat=is_chat, salt=salt, arrived_s=arrived_s, caps=caps)
         if isinstance(request, CompletionRequest) and request.wire.echo:
             job = dataclasses.replace(job, echo=await _echo(llm, request, prompts, job.prompts))
         if isinstance(request, ChatRequest):
@@ -133,10 +137,18 @@ def new_job(
     chat: bool,
     salt: str,
     arrived_s: float,
+    caps: bool = False,
 ) -> Job:
-    """The prompts, cut if the request says so, to compute under the salt of its tenant and its own."""
+    """The prompts, cut if the request says so, to compute under the salt of its tenant and its own. caps: max_tokens,
+    which is given, is a ceiling: the answer of the one prompt may have what is left behind that, if it is less.
+    """
     room = COMPLETION_MAX_TOKENS if sampling.max_tokens is None else sampling.max_tokens
+    if caps and room >= llm.info.max_model_len:
+        room = 1
     left = [truncated(ids, wire, room, max_model_len=llm.info.max_model_len) for ids in prompts]
+    if caps and sampling.max_tokens is not None:
+        rest = room_for_answer(len(left[0]), llm.info, llm.limits)  # of a prompt that leaves none nothing is computed
+        sampling = msgspec.structs.replace(sampling, max_tokens=min(sampling.max_tokens, max(rest, 1)))
     if wire.cache_salt is not None:
         salt = f"{salt}/{wire.cache_salt}"  # neither holds a slash
     return Job(left, sampling, wire.priority, chat=chat, salt=salt, arrived_s=arrived_s)

@@ -55,7 +55,7 @@ def prepare(
     eos = frozenset() if sampling.ignore_eos else frozenset(info.eos_token_ids)
     controls = _controls(sampling, min_tokens, tuple(_spellings(sampling.bad_words, info.vocab_size, encode)))
     _check_choice(controls, eos | sampling.stop_token_ids, info.vocab_size)
-    _check_pool(len(prompt_ids) + max_tokens, limits)
+    _check_pool(len(prompt_ids), max_tokens, limits)
     request = Request(
         id=request_id,
         prompt=array("I", prompt_ids),
@@ -143,10 +143,20 @@ def _check_choice(controls: Controls, end_ids: frozenset[int], vocab_size: int) 
         )
 
 
-def _check_pool(num_tokens: int, limits: Limits) -> None:
+def room_for_answer(num_prompt_tokens: int, info: ModelInfo, limits: Limits) -> int:
+    """How many tokens an answer may have behind such a prompt, as far as context and pages go; below 1 for none."""
     # the last token drawn is never computed, so it needs no page
-    needed, there = -(-(num_tokens - 1) // limits.page_size), limits.num_pages - 1
-    if needed > there:
+    return min(info.max_model_len, _pool_tokens(limits) + 1) - num_prompt_tokens
+
+
+def _check_pool(num_prompt_tokens: int, max_tokens: int, limits: Limits) -> None:
+    there, needed = _pool_tokens(limits), num_prompt_tokens + max_tokens
+    if needed > there + 1:
         cure = "Shorten the prompt, lower max_tokens, or start with more num_pages"
-        fact = f" here ({there} pages), prompt and answer together; the request may need {num_tokens}. {cure}"
-        raise too_long(there * limits.page_size, fact, param="max_tokens")
+        pages = there // limits.page_size
+        fact = f" here ({pages} pages), prompt and answer together; the request may need {needed}. {cure}"
+        raise too_long(there, fact, param="max_tokens", prompt_tokens=num_prompt_tokens)
+
+
+def _pool_tokens(limits: Limits) -> int:
+    return (limits.num_pages - 1) * limits.page_size

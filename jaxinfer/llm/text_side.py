@@ -57,7 +57,8 @@ class TextSide:
         most = max_model_len * self._max_token_bytes
         if num_bytes > most:
             fact = f", which are at most {most} bytes of text; yours has {num_bytes}. Shorten it"
-            raise too_long(max_model_len, fact, param=param)
+            at_least = -(-num_bytes // self._max_token_bytes)
+            raise too_long(max_model_len, fact, param=param, prompt_tokens=at_least)
 
     @cached_property
     def _max_token_bytes(self) -> int | None:

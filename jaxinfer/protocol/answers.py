@@ -213,6 +213,7 @@ _BLOCK: Schema = {
         _object({"type": {"const": "tool_use"}, "id": _STRING, "name": _STRING, "input": {"type": "object"}}),
     ]
 }
+_STOPPED = ("end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded")
 _MESSAGE = _object(
     {
         "id": _STRING,
@@ -220,7 +221,7 @@ _MESSAGE = _object(
         "role": {"const": "assistant"},
         "model": _STRING,
         "content": _list(_BLOCK),
-        "stop_reason": {"enum": ["end_turn", "max_tokens", "stop_sequence", "tool_use", None]},
+        "stop_reason": {"enum": [*_STOPPED, None]},
         "stop_sequence": _TEXT_OR_NULL,
         "usage": _object(
             dict.fromkeys(

@@ -135,7 +135,8 @@ def read_message_request(body: dict[str, Any]) -> ChatRequest:
             own["thinking_token_budget"] = wire.thinking.budget_tokens
     with speaking_of(NAMES if form is None else NAMES | {"response_format": FORMAT}, offered.places):
         chat = read_chat(carried(body, MESSAGES_REFUSED) | own)
-    return dataclasses.replace(chat, unknown=unknown + _unread_hints(wire) + conversation.unknown + offered.unread)
+    unknown += _unread_hints(wire) + conversation.unknown + offered.unread
+    return dataclasses.replace(chat, unknown=unknown, max_tokens_is_ceiling=True)
 
 
 def read_count_tokens(body: dict[str, Any]) -> CountTokens:

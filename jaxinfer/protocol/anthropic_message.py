@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from jaxinfer.errors import ApiError
+from jaxinfer.errors import ApiError, TooLong
 from jaxinfer.protocol.forms import Choice, Piece, Progress, Usage
 from jaxinfer.protocol.responses import encode_json, encode_text, event_frame, in_order, own_id
 from jaxinfer.text.tools.reader import CallDelta
@@ -28,11 +28,12 @@ _DELTA = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Message:
-    """What all events of one answer share."""
+    """What all events of one answer share. max_tokens: that it may have at most, and fewer where the context ends."""
 
     id: str
     model: str
     request_id: str
+    max_tokens: int
 
     def body(self, choices: list[Choice], progress: Progress) -> bytes:
         """The whole answer, not streamed."""
@@ -41,7 +42,7 @@ class Message:
         if choice.text or not (content or choice.calls):
             content.append(_text(choice.text))
         content += [_call(call, msgspec.Raw(call.arguments.encode())) for call in choice.calls]
-        end = _end(choice.finish_reason, choice.stop_reason, has_calls=bool(choice.calls))
+        end = self.end(choice.finish_reason, choice.stop_reason, progress.usage, has_calls=bool(choice.calls))
         return encode_json(self.head(content, progress.usage) | end)
 
     def head(self, content: list[dict[str, Any]], usage: Usage) -> dict[str, Any]:
@@ -56,6 +57,19 @@ class Message:
             "stop_sequence": None,
             "usage": _usage(usage),
         }
+
+    def end(
+        self, finish_reason: str | None, stop_reason: int | str | None, usage: Usage, *, has_calls: bool
+    ) -> dict[str, str | None]:
+        """How it ended. An answer that was aborted has neither reason. With a call, also of a tool by name, clients
+        wait for tool_use.
+        """
+        if isinstance(stop_reason, str):
+            return {"stop_reason": "stop_sequence", "stop_sequence": stop_reason}
+        ended = "tool_use" if has_calls else "end_turn"
+        cut = "max_tokens" if usage.completion_tokens >= self.max_tokens else "model_context_window_exceeded"
+        reasons = {"stop": ended, "tool_calls": ended, "length": cut}
+        return {"stop_reason": reasons.get(finish_reason or ""), "stop_sequence": None}
 
     def events(self, progress: Progress) -> "MessageEvents":
         """The answer, streamed."""
@@ -120,9 +134,9 @@ class MessageEvents:
         return event_frame("content_block_stop", {"index": self._index}) if was_open else b""
 
     def _closing(self, piece: Piece) -> bytes:
-        delta = _end(piece.finish_reason, piece.stop_reason, has_calls=self._has_calls)
-        usage = _usage(self._progress.usage)
-        return self._stop() + event_frame("message_delta", {"delta": delta, "usage": usage})
+        usage = self._progress.usage
+        delta = self._message.end(piece.finish_reason, piece.stop_reason, usage, has_calls=self._has_calls)
+        return self._stop() + event_frame("message_delta", {"delta": delta, "usage": _usage(usage)})
 
     def end(self) -> bytes:
         return event_frame("message_stop", {})
@@ -134,7 +148,14 @@ class MessageEvents:
 def anthropic_error_body(error: ApiError, status: int, request_id: str | None) -> bytes:
     """Anthropic's error object. status: of the answer."""
     kind = _ERROR_TYPES.get(status, "invalid_request_error")
-    return encode_json({"type": "error", "error": {"type": kind, "message": str(error)}, "request_id": request_id})
+    message = _too_long(error) if isinstance(error, TooLong) else str(error)
+    return encode_json({"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id})
+
+
+def _too_long(error: TooLong) -> str:
+    """Anthropic's own words, in which agents look for both numbers before they compact."""
+    most = min(error.most_tokens, error.prompt_tokens - 1)  # an answer needs a token of the context too
+    return f"prompt is too long: {error.prompt_tokens} tokens > {most} maximum"
 
 
 def _text(text: str) -> dict[str, Any]:
@@ -148,15 +169,6 @@ def _thoughts(text: str) -> dict[str, Any]:
 
 def _call(call: CallDelta, arguments: Any) -> dict[str, Any]:
     return {"type": "tool_use", "id": own_id(call, "toolu_"), "name": call.name, "input": arguments}
-
-
-def _end(finish_reason: str | None, stop_reason: int | str | None, *, has_calls: bool) -> dict[str, str | None]:
-    """An answer that was aborted has neither reason. With a call, also of a tool by name, clients wait for tool_use."""
-    if isinstance(stop_reason, str):
-        return {"stop_reason": "stop_sequence", "stop_sequence": stop_reason}
-    ended = "tool_use" if has_calls else "end_turn"
-    reasons = {"stop": ended, "tool_calls": ended, "length": "max_tokens"}
-    return {"stop_reason": reasons.get(finish_reason or ""), "stop_sequence": None}
 
 
 def _usage(usage: Usage) -> dict[str, int]:

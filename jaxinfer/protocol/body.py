@@ -19,6 +19,7 @@ import msgspec
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.doubles import LAW, parse_integer, path_of_overflow, shown_number
 from jaxinfer.protocol.long_strings import LONG_BYTES, put_back, take_out
+from jaxinfer.protocol.many_ids import TooManyValues
 from jaxinfer.protocol.validate import is_unicode, show
 
 LARGE_BYTES = 64 * 2**10  # parses in about 1 ms; more is for a thread, or it would hold up the event loop's streams
@@ -111,7 +112,7 @@ def _check_size(raw: bytes) -> None:
         is_inside ^= len(pieces) % 2 == 0
         if found > MAX_VALUES:
             message = f"the body must hold at most {MAX_VALUES} names and values, got more; send less at a time"
-            raise InvalidRequest(message, code="invalid_json")
+            raise TooManyValues(message, raw)
 
 
 def _count(text: bytes) -> int:

@@ -52,5 +52,5 @@ def speaking_of(names: Mapping[str, str], places: Sequence[int] = ()) -> Iterato
         for chat_s, own in names.items():
             begins = "" if "_" in chat_s else "^"  # elsewhere in a message it is a word like others
             message = re.sub(rf"{begins}\b{chat_s}\b", own, message)
-        own_param = error.param and names.get(param, param)
-        raise InvalidRequest(message, param=own_param, code=error.code) from error
+        error.args, error.param = (message,), error.param and names.get(param, param)
+        raise

@@ -71,6 +71,7 @@ class ChatRequest:
 
     messages: role, content and what else a template reads.    unknown: names nobody reads, for the warning header.
     template_kwargs: its switches.    drops_oldest: turns may be left out so that the rest fits.
+    max_tokens_is_ceiling: an answer that reaches the context's end before max_tokens ends there; else it is refused.
     """
 
     wire: ChatWire
@@ -81,6 +82,7 @@ class ChatRequest:
     tools: Tools | None = None
     template_kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
     drops_oldest: bool = False
+    max_tokens_is_ceiling: bool = False
 
 
 def read_chat(body: dict[str, Any], *, max_logprobs: int = MAX_LOGPROBS) -> ChatRequest:

@@ -134,7 +134,8 @@ def check_pairs(num_first: int, num_second: int, *, param: str) -> None:
 def check_input_length(num_tokens: int, max_model_len: int, *, param: str) -> None:
     """Raise InvalidRequest for an input beyond the context, which it may fill."""
     if num_tokens > max_model_len:
-        raise too_long(max_model_len, f"; this input has {num_tokens}. Shorten it", param=param)
+        fact = f"; this input has {num_tokens}. Shorten it"
+        raise too_long(max_model_len, fact, param=param, prompt_tokens=num_tokens)
 
 
 def shaped(raw: bytes, *, normalize: bool, dimensions: int | None = None) -> np.ndarray:

@@ -240,7 +240,8 @@ def _too_long(num_prompt_tokens: int, asked: int | None, max_model_len: int, pro
     wanted = f" and max_tokens asks for {asked}, {num_prompt_tokens + asked} in all" if asked is not None else ""
     fact = f"your prompt has {num_prompt_tokens}{wanted}. Shorten the prompt or ask for fewer tokens"
     param = prompt if num_prompt_tokens >= max_model_len else "max_tokens"
-    return too_long(max_model_len, f", prompt and answer together; {fact}", param=param)
+    together = f", prompt and answer together; {fact}"
+    return too_long(max_model_len, together, param=param, prompt_tokens=num_prompt_tokens)
 
 
 def _first(value: float | None, default: float) -> float:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import numpy as np
 
-from jaxinfer.errors import InvalidRequest
+from jaxinfer.errors import InvalidRequest, TooLong
 
 if TYPE_CHECKING:
     from jaxinfer.protocol.sampling import SamplingParams
@@ -211,12 +211,13 @@ def unsupported(what: str, *, cure: str = "leave it out", param: str | None = No
     return InvalidRequest(message, param=param or what, code="unsupported_parameter")
 
 
-def too_long(num_tokens: int, fact: str, *, param: str) -> InvalidRequest:
+def too_long(most_tokens: int, fact: str, *, param: str, prompt_tokens: int) -> TooLong:
     """A request beyond the context, in the words that clients search for before they shorten and try again: the first
-    ones (litellm, agents) and the code (langchain with openai 3, whose errors show the message alone).
+    ones (litellm, agents) and the code (langchain with openai 3, whose errors show the message alone). Clients of
+    Anthropic's API search for others, which anthropic_message.py makes of the numbers.
     """
-    message = f"This model's maximum context length is {num_tokens} tokens{fact} (context_length_exceeded)"
-    return InvalidRequest(message, param=param, code="context_length_exceeded")
+    message = f"This model's maximum context length is {most_tokens} tokens{fact} (context_length_exceeded)"
+    return TooLong(message, param=param, prompt_tokens=prompt_tokens, most_tokens=most_tokens)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

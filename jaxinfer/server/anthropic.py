@@ -19,7 +19,8 @@ async def create_message(request: Request) -> Response | EventStream:
     llm = open_llm(request)
     chat = read_message_request(await read_ranked(request))
     request_id = request.state.request_id
-    message = Message(f"msg_{request_id}", served_model(llm.info, chat.wire.model), request_id)
+    model = served_model(llm.info, chat.wire.model)
+    message = Message(f"msg_{request_id}", model, request_id, chat.sampling.max_tokens or 0)
     with speaking_of(NAMES):
         return await answer_chat(request, llm, chat, message)
 

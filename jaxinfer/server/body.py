@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from jaxinfer.protocol.body import LARGE_BYTES, parse_body
 from jaxinfer.protocol.fields import read_priority, refuse_unknown, warning_text
+from jaxinfer.protocol.many_ids import refused_as_prompts
 from jaxinfer.server.large_bodies import Held
 
 WARNINGS = "x-jaxinfer-warnings"
@@ -31,6 +32,12 @@ async def read_ranked(request: Request) -> dict[str, Any]:
     body = await read_json(request, request.app.state.settings.max_body_bytes)
     header = request.headers.get("x-vllm-priority")
     return body if header is None else {**body, "priority": read_priority(header)}
+
+
+async def read_prompts(request: Request) -> dict[str, Any]:
+    """The same of a route whose prompts may be token ids: of more than a body may hold they are what is too long."""
+    with refused_as_prompts(request.app.state.llm.info.max_model_len):
+        return await read_ranked(request)
 
 
 def unread(request: Request, names: tuple[str, ...]) -> dict[str, str]:

@@ -69,7 +69,7 @@ def message_delta(event: dict[str, Any]) -> str:
 FORMS = [
     (Answer("chat", "chatcmpl-1", 5, "m", "fp"), chat_text, chat_delta),
     (ResponseForm("resp_1", 5, "m", {"metadata": {}}, lambda response, text: None), response_text, response_delta),
-    (Message("msg_1", "m", "1"), message_text, message_delta),
+    (Message("msg_1", "m", "1", 9), message_text, message_delta),
 ]
 
 
