@@ -21,6 +21,7 @@ from jaxinfer.text.tools.opening import opening_of
 
 log = logging.getLogger(__name__)
 
+MANY_TOOLS = 128  # the grammar of so many takes some 10 ms to write
 MAX_WAITING_TRIALS = 16  # of new grammars, which are tried one after another
 
 
@@ -96,13 +97,20 @@ class Forms:
 
         Raises InvalidRequest, Overloaded when too many wait for theirs, and EngineError when the child cannot start.
         """
-        constraint = constraint_for(params, reading, self._side.tokenizer.control_tokens)
+        constraint = await self._constraint(params, reading)
         if constraint is None:
             return None
         try:
             return self._trial.known(constraint) or await self._check(constraint)
         except (ApiError, EngineError) as refusal:  # the latter: the child cannot start
             return _left_free(constraint, refusal)
+
+    async def _constraint(self, params: SamplingParams, reading: Reading | None) -> Constraint | None:
+        """What the answer must be; what many tools make of it is written down off the event loop."""
+        control_tokens = self._side.tokenizer.control_tokens
+        if reading is None or reading.tools is None or len(reading.tools.schemas) <= MANY_TOOLS:
+            return constraint_for(params, reading, control_tokens)
+        return await asyncio.to_thread(constraint_for, params, reading, control_tokens)
 
     async def _check(self, constraint: Constraint) -> Tried:
         if self._num_waiting >= MAX_WAITING_TRIALS:

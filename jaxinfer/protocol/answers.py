@@ -195,6 +195,7 @@ _RESPONSE = _object(
             "anyOf": [
                 {"enum": ["auto", "none", "required"]},
                 _object({"type": {"const": "function"}, "name": _STRING}),
+                _object({"type": {"const": "allowed_tools"}, "mode": _STRING, "tools": _list({"type": "object"})}),
             ]
         },
         "parallel_tool_calls": {"type": "boolean"},

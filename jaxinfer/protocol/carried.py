@@ -25,7 +25,7 @@ OTHERS_REFUSED: dict[str, Refusal] = {
     "modalities": Refusal((["text"],)),
 }
 # chat's tools have a level more than those of the other APIs
-_TOOL_PATH = re.compile(r"tools\[(\d{1,3})\]\.function(\.parameters)?\b")
+_TOOL_PATH = re.compile(r"(?<![.\w])tools\[(\d{1,6})\]\.function(\.parameters)?\b")
 _ENVELOPE = frozenset(field.name for field in msgspec.structs.fields(Envelope))
 
 

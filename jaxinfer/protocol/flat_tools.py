@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from jaxinfer.protocol.tools import CHOICES
+from jaxinfer.protocol.tools import ALLOWED, CHOICES, read_mode
 from jaxinfer.protocol.validate import invalid, show, unsupported
 
 Tool = dict[str, Any]
@@ -115,6 +115,8 @@ def nested_choice(choice: Any, offered: Offered) -> Any:
         return None if not offered.tools and choice != "required" else choice
     if isinstance(choice, dict):
         kind, name = choice.get("type"), choice.get("name")
+        if kind == ALLOWED:
+            return _nested_allowed(choice, offered)
         if kind == "function" and isinstance(name, str):
             offered.check_name(name)
             if offered.tools in (None, []):  # refused here, in the words of this API
@@ -123,3 +125,38 @@ def nested_choice(choice: Any, offered: Offered) -> Any:
         if isinstance(kind, str) and kind != "function":
             raise unsupported(f"tool_choice of type {show(kind)}", cure="name a function", param="tool_choice")
     raise invalid("tool_choice", f'{", ".join(CHOICES)} or {{"type": "function", "name": ...}}', choice)
+
+
+def _nested_allowed(choice: dict[str, Any], offered: Offered) -> Any:
+    """Chat's choice among some tools. Those that are left out of what is offered are left out of it as well."""
+    mode, entries = read_mode(choice.get("mode"), "tool_choice"), choice.get("tools")
+    if not isinstance(entries, list) or not entries:
+        raise invalid("tool_choice.tools", "a list of at least one tool", entries, cure='or send "none"')
+    found = [
+        named(_name_of(entry, f"tool_choice.tools[{position}]", offered))
+        for position, entry in enumerate(entries)
+        if not _is_left_out(entry, offered)
+    ]
+    if found:
+        return {"type": ALLOWED, ALLOWED: {"mode": mode, "tools": found}}
+    if mode == "required":
+        cure = "allow a tool that you carry out yourself"
+        raise unsupported("tool_choice of tools that are left out", cure=cure, param="tool_choice.tools")
+    return "none" if offered.tools else None
+
+
+def _is_left_out(entry: Any, offered: Offered) -> bool:
+    if not isinstance(entry, dict) or entry.get("type") == "function":
+        return False
+    name = entry.get("name", entry.get("type"))
+    return isinstance(name, str) and name in offered.left_out
+
+
+def _name_of(entry: Any, path: str, offered: Offered) -> str:
+    name = entry.get("name") if isinstance(entry, dict) and entry.get("type") == "function" else None
+    if not isinstance(name, str):
+        raise invalid(path, 'an object, {"type": "function", "name": "..."}', entry)
+    tools = offered.tools if isinstance(offered.tools, list) else []
+    if all(tool["function"].get("name") != name for tool in tools):
+        raise invalid(f"{path}.name", "that of one of tools", name)
+    return name

@@ -12,7 +12,7 @@ from jaxinfer.protocol.fields import GENERATING, Envelope, Refusal, read_wire, r
 from jaxinfer.protocol.flat_tools import RESPONSES, flat, nested, nested_choice
 from jaxinfer.protocol.response_items import Messages, read_input
 from jaxinfer.protocol.sampling import GenerationDefaults
-from jaxinfer.protocol.validate import MAX_LOGPROBS, Range, invalid, unsupported
+from jaxinfer.protocol.validate import MAX_LOGPROBS, Range, invalid
 
 Key = Annotated[str, msgspec.Meta(max_length=64)]
 Metadata = Annotated[dict[Key, Annotated[str, msgspec.Meta(max_length=512)]], msgspec.Meta(max_length=16)]
@@ -141,7 +141,8 @@ def read_response_request(
     own["parallel_tool_calls"] = wire.parallel_tool_calls
     own["logprobs"] = LOGPROBS in wire.include
     own["reasoning_effort"] = wire.reasoning and wire.reasoning.effort
-    if (form := _format(wire.text)) is not None:
+    form, unread_text = _format(wire.text)
+    if form is not None:
         own["response_format"] = form
     conversation = [*before, *messages]
     if wire.instructions is not None:
@@ -156,20 +157,17 @@ def read_response_request(
     drops_oldest = wire.truncation == "auto"
     if drops_oldest and wire.truncate_prompt_tokens is not None:
         raise invalid("truncation", "disabled beside truncate_prompt_tokens", "auto", cure="leave one of them out")
-    unknown += unknown_in_items + offered.unread
+    unknown += unread_text + unknown_in_items + offered.unread
     chat = dataclasses.replace(chat, unknown=unknown, drops_oldest=drops_oldest)
     return ResponseRequest(wire, chat, conversation)
 
 
-def _format(text: dict[str, Any]) -> dict[str, Any] | None:
-    """What the answer must be."""
-    for name in text.keys() - {"format"}:
-        if name != "verbosity" or text[name] not in (None, "medium"):
-            raise unsupported(f"text.{name[:40]}", param="text")
+def _format(text: dict[str, Any]) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+    """What the answer must be, and the names beside it: verbosity is a wish, in chat a field that nobody reads."""
     form = text.get("format")
     if form is not None and not isinstance(form, dict):
         raise invalid("text.format", "an object", form)
-    return form
+    return form, tuple(f"text.{name}" for name, value in text.items() if name != "format" and value is not None)
 
 
 def _top_logprobs(wire: ResponseWire, most: int) -> Any:

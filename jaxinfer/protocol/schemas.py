@@ -25,7 +25,7 @@ from jaxinfer.protocol.session import SESSION_ID
 from jaxinfer.protocol.structured import MAX_CHOICES, MAX_TAGS, OTHER_NAMES, STRUCTURED
 from jaxinfer.protocol.tokenize import REFUSED as TOKENIZE_REFUSED
 from jaxinfer.protocol.tokenize import DetokenizeWire, TokenizeWire
-from jaxinfer.protocol.tools import CHOICES, MAX_TOOL_NAME_CHARS, MAX_TOOLS, TOOL_NAME_CHAR
+from jaxinfer.protocol.tools import ALLOWED, CHOICES, MAX_TOOL_NAME_CHARS, MODES, TOOL_NAME_CHAR
 from jaxinfer.protocol.truncation import TO_FIT
 from jaxinfer.protocol.validate import (
     MAX_BAD_WORD_CHARS,
@@ -124,6 +124,22 @@ _FLAT_NAMED: Schema = {
     "properties": {"type": {"const": "function"}, "name": _TOOL_NAME},
     "required": ["type", "name"],
 }
+
+
+def _some_of(named: Schema) -> Schema:
+    """Which tools may be called. named: how one is named."""
+    tools = {"type": "array", "items": named, "minItems": 1}
+    return {"type": "object", "properties": {"mode": {"enum": [*MODES]}, "tools": tools}, "required": ["mode", "tools"]}
+
+
+_ALLOWED: Schema = {
+    "type": "object",
+    "properties": {"type": {"const": ALLOWED}, ALLOWED: _some_of(_NAMED)},
+    "required": ["type", ALLOWED],
+}
+_FLAT_ALLOWED: Schema = _some_of(_FLAT_NAMED)
+_FLAT_ALLOWED["properties"]["type"] = {"const": ALLOWED}
+_FLAT_ALLOWED["required"].append("type")
 _EITHER: Schema = {
     "oneOf": [
         {"properties": {"prompt": {"type": "string"}, "messages": {"type": "null"}}, "required": ["prompt"]},
@@ -291,8 +307,8 @@ def _by_name(vocab_size: int) -> dict[str, Schema]:
         "prompt": _texts(ids, MAX_PROMPTS),
         **dict.fromkeys(("text_1", "text_2"), _texts(ids, MAX_INPUTS // 2)),
         "dimensions": {"type": "integer", "minimum": 1},
-        "tools": {"type": "array", "items": _TOOL, "minItems": 1, "maxItems": MAX_TOOLS},
-        "tool_choice": {"anyOf": [{"enum": [*CHOICES]}, _NAMED]},
+        "tools": {"type": "array", "items": _TOOL, "minItems": 1},
+        "tool_choice": {"anyOf": [{"enum": [*CHOICES]}, _NAMED, _ALLOWED]},
         **_forms(),
         "tokens": ids | {"minItems": 0},
         "cache_salt": {"type": "string", "pattern": f"^{SALT_CHAR}+$", "maxLength": MAX_SALT_CHARS},
@@ -322,11 +338,11 @@ def request_schemas(max_logprobs: int, vocab_size: int) -> dict[str, Schema]:
     sampling |= {name: known[name] for name in sorted(STRUCTURED)}
     chat = known | {"logprobs": {"type": "boolean"}, "max_completion_tokens": _of_range(NUMBERS["max_tokens"])}
     anthropic = known | {"messages": _messages(ANTHROPIC), "tool_choice": _ANTHROPIC_CHOICE}
-    anthropic["tools"] = {"type": "array", "items": _ANTHROPIC_TOOL, "maxItems": MAX_TOOLS}
+    anthropic["tools"] = {"type": "array", "items": _ANTHROPIC_TOOL}
     anthropic["output_format"] = _ANTHROPIC_FORMAT
     anthropic["output_config"] = {"type": "object", "properties": {"format": _or_null(_ANTHROPIC_FORMAT)}}
-    responses = known | {"tool_choice": {"anyOf": [{"enum": [*CHOICES]}, _FLAT_NAMED]}}
-    responses["tools"] = {"type": "array", "items": _FLAT_TOOL, "maxItems": MAX_TOOLS}
+    responses = known | {"tool_choice": {"anyOf": [{"enum": [*CHOICES]}, _FLAT_NAMED, _FLAT_ALLOWED]}}
+    responses["tools"] = {"type": "array", "items": _FLAT_TOOL}
     inputs = _texts(known["tokens"] | {"minItems": 1}, MAX_INPUTS) | {"description": "text or token ids, one or a list"}
     embedding = known | {"input": inputs}
     tokenize = known | {"prompt": {"type": "string"}}

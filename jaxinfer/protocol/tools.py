@@ -10,12 +10,13 @@ from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.validate import Verbatim, invalid, unsupported
 from jaxinfer.text.tools.reader import ToolUse
 
-MAX_TOOLS = 128
 MAX_TOOL_BYTES = 262144
 MAX_TOOL_NAME_CHARS = 128  # as Anthropic allows; agents name a tool by its server too: mcp__server__tool
 TOOL_NAME_CHAR = r"[A-Za-z0-9_.-]"  # as JSON Schema writes it too
 TOOL_NAME = re.compile(f"{TOOL_NAME_CHAR}{{1,{MAX_TOOL_NAME_CHARS}}}")
 CHOICES = ("none", "auto", "required")
+ALLOWED = "allowed_tools"  # a choice among some of the tools
+MODES = ("auto", "required")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,9 +36,13 @@ def read_tools(tools: Any, choice: Any, parallel: bool) -> Tools | None:
     schemas = read_schemas(tools)
     strict = frozenset(name for name, tool in zip(schemas, tools, strict=True) if tool["function"].get("strict"))
     wanted = "auto" if choice is None else choice
-    if wanted in CHOICES:
+    if isinstance(wanted, str) and wanted in CHOICES:
         use = ToolUse(schemas, parallel, due=wanted == "required", strict=strict)
         return Tools(tools, None if wanted == "none" else use)
+    if isinstance(choice, dict) and choice.get("type") == ALLOWED:
+        due, names = _read_allowed(choice.get(ALLOWED), schemas)
+        allowed = {name: schema for name, schema in schemas.items() if name in names}
+        return Tools(tools, ToolUse(allowed, parallel, due=due, strict=strict & names))
     name = _read_name(choice, schemas)
     return Tools(tools, ToolUse({name: schemas[name]}, False, named=True, due=True, strict=strict & {name}))
 
@@ -51,9 +56,8 @@ def unknown_form(model: str) -> InvalidRequest:
 
 def read_schemas(tools: Any) -> dict[str, dict[str, Any]]:
     """Each tool's name and its parameters' schema. Raises InvalidRequest."""
-    if not isinstance(tools, list) or not 1 <= len(tools) <= MAX_TOOLS:
-        given = Verbatim(f"{len(tools)} of them") if isinstance(tools, list) else tools
-        raise invalid("tools", f"a list of 1 to {MAX_TOOLS} tools", given, cure="leave it out to offer none")
+    if not isinstance(tools, list) or not tools:
+        raise invalid("tools", "a list of at least one tool", tools, cure="leave it out to offer none")
     schemas: dict[str, dict[str, Any]] = {}
     for position, tool in enumerate(tools):
         name, schema = _read_tool(tool, f"tools[{position}]")
@@ -105,17 +109,35 @@ def _read_parameters(schema: Any, path: str) -> dict[str, Any]:
     return schema
 
 
-def _read_name(choice: Any, schemas: dict[str, Any]) -> str:
-    """Of the tool that must be called."""
+def read_mode(mode: Any, path: str) -> str:
+    """Of allowed tools: whether one of them must be called. Raises InvalidRequest."""
+    if mode not in MODES:
+        raise invalid(f"{path}.mode", " or ".join(MODES), mode)
+    return str(mode)
+
+
+def _read_allowed(allowed: Any, schemas: dict[str, Any]) -> tuple[bool, frozenset[str]]:
+    """Whether one of them must be called, and the tools that may be; all are shown, so that beginnings are shared."""
+    path = f"tool_choice.{ALLOWED}"
+    if not isinstance(allowed, dict):
+        raise invalid(path, 'an object, {"mode": "auto", "tools": [...]}', allowed)
+    due, entries = read_mode(allowed.get("mode"), path) == "required", allowed.get("tools")
+    if not isinstance(entries, list) or not entries:
+        raise invalid(f"{path}.tools", "a list of at least one tool", entries, cure='or send "none"')
+    return due, frozenset(_read_name(entry, schemas, f"{path}.tools[{i}]") for i, entry in enumerate(entries))
+
+
+def _read_name(choice: Any, schemas: dict[str, Any], path: str = "tool_choice") -> str:
+    """Of a tool that must, or may, be called. path: where it is named."""
     function = choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str):
-        law = f'{", ".join(CHOICES)} or {{"type": "function", "function": {{"name": ...}}}}'
-        raise invalid("tool_choice", law, choice)
+        named = '{"type": "function", "function": {"name": ...}}'
+        raise invalid(path, f"{', '.join(CHOICES)} or {named}" if path == "tool_choice" else named, choice)
     if name not in schemas:
         raise InvalidRequest(
-            f"tool_choice must name one of tools, got {ascii(name)[:80]}; they are {', '.join(schemas)[:400]}",
-            param="tool_choice",
+            f"{path} must name one of tools, got {ascii(name)[:80]}; they are {', '.join(schemas)[:400]}",
+            param=path,
             code="invalid_value",
         )
     return name

@@ -81,6 +81,17 @@ def test_the_arguments_of_every_call_are_of_their_schema(llm, eager):
     assert llm.stats().forwarded_tokens > before.forwarded_tokens
 
 
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_only_tools_that_are_allowed_are_called(llm, eager, mode):
+    now = {"type": "function", "function": {"name": "now"}}
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [now]}}
+    choices = llm.chat(ASK, eager, tools=tools_of(SCHEMAS), tool_choice=choice)[0].outputs
+    called = {call.name for each in choices for call in each.tool_calls}
+    assert called == {"now"}
+    due = [each for each in choices if mode == "required" and each.finish_reason != "length"]
+    assert all(each.tool_calls for each in due)
+
+
 def test_where_no_call_begins_nothing_is_masked_and_nothing_changes(llm, eager):
     opening = llm._text.tokenizer.control_tokens["<tool_call>"]
     quiet = replace(eager, logit_bias={opening: -100.0}, max_tokens=40)

@@ -73,7 +73,7 @@ def rename(tool: Any) -> Any:
         ({"tools": None, "tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "name": "nobody"}}, "tool_choice"),
         ({"tool_choice": {"type": "function"}}, "tool_choice"),
-        ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, "tool_choice"),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, "tool_choice.tools"),
         ({"tool_choice": 5}, "tool_choice"),
         ({"include": ["message.output_text.logprobs"]}, "include"),
         ({"max_tool_calls": 1}, "max_tool_calls"),

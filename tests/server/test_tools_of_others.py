@@ -211,9 +211,9 @@ def test_half_a_call_is_text_of_a_whole_answer_and_an_unfinished_item_of_a_strea
     *_, call = put_together(frames)
     assert (call["type"], call["status"]) == ("function_call", "incomplete")
     assert (frames[-1]["type"], HALF.endswith(call["arguments"])) == ("response.incomplete", True)
-    body = message(ScriptedLLM(cut, piece=piece, finish="length")).json()
+    body = message(ScriptedLLM(cut, piece=piece, finish="length"), max_tokens=9).json()
     assert (parts_of_message(body), body["stop_reason"]) == ([cut], "max_tokens")
-    frames = events(message(ScriptedLLM(cut, piece=piece, finish="length"), stream=True).text)
+    frames = events(message(ScriptedLLM(cut, piece=piece, finish="length"), max_tokens=9, stream=True).text)
     assert [type(part) for part in blocks_of(frames)] == [str, tuple]
     assert frames[-2]["delta"]["stop_reason"] == "max_tokens"
 
