@@ -121,7 +121,6 @@ def read_message_request(body: dict[str, Any]) -> ChatRequest:
     conversation = read_conversation(wire.messages, wire.system)
     tools, offered = _read_tools(wire)
     own: dict[str, Any] = {
-        "messages": conversation.messages,
         "stop": wire.stop_sequences,
         "continue_final_message": conversation.goes_on,
         **tools,
@@ -134,7 +133,7 @@ def read_message_request(body: dict[str, Any]) -> ChatRequest:
         if wire.thinking.budget_tokens is not None:
             own["thinking_token_budget"] = wire.thinking.budget_tokens
     with speaking_of(NAMES if form is None else NAMES | {"response_format": FORMAT}, offered.places):
-        chat = read_chat(carried(body, MESSAGES_REFUSED) | own)
+        chat = read_chat(carried(body, MESSAGES_REFUSED) | own, messages=conversation.messages)
     unknown += _unread_hints(wire) + conversation.unknown + offered.unread
     return dataclasses.replace(chat, unknown=unknown, max_tokens_is_ceiling=True)
 

@@ -11,6 +11,7 @@ from jaxinfer.protocol.messages import (
     read_message,
     read_part,
     unknown_in,
+    without_billing,
 )
 from jaxinfer.protocol.validate import Verbatim, invalid
 
@@ -57,7 +58,7 @@ def read_conversation(raw: Any, system: Any) -> Conversation:
     if messages[-1].get("tool_calls"):
         law = "followed by a message of the user with the tool_result of each of its calls"
         raise invalid(f"messages[{len(raw) - 1}]", law, Verbatim("nothing"))
-    return Conversation(messages, tuple(unknown))
+    return Conversation(without_billing(messages), tuple(unknown))
 
 
 def _read_message(message: Any, path: str, call_ids: set[str]) -> Messages:

@@ -17,7 +17,7 @@ from jaxinfer.protocol.fields import (
     read_wire,
     required,
 )
-from jaxinfer.protocol.messages import read_messages
+from jaxinfer.protocol.messages import read_messages, without_billing
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.tools import Tools, read_tools
 from jaxinfer.protocol.truncation import check_truncation
@@ -85,9 +85,13 @@ class ChatRequest:
     max_tokens_is_ceiling: bool = False
 
 
-def read_chat(body: dict[str, Any], *, max_logprobs: int = MAX_LOGPROBS) -> ChatRequest:
-    """Read a chat request's JSON object. max_logprobs: the server's limit for top_logprobs. Raises InvalidRequest."""
-    raw_messages = required(body, "messages")
+def read_chat(
+    body: dict[str, Any], *, max_logprobs: int = MAX_LOGPROBS, messages: list[dict[str, Any]] | None = None
+) -> ChatRequest:
+    """Read a chat request's JSON object. max_logprobs: the server's limit for top_logprobs.    messages: those of
+    another API's request, which have been read. Raises InvalidRequest.
+    """
+    raw_messages = required(body, "messages") if messages is None else None
     wire, unknown = read_wire(body, ChatWire, refused=CHAT_REFUSED, also_known=GENERATING)
     own = {name: value for name, value in body.items() if name != "logprobs"}  # a bool here, a number in SamplingParams
     sampling = read_sampling(_newer_max_tokens(own), refused=CHAT_REFUSED)
@@ -97,9 +101,10 @@ def read_chat(body: dict[str, Any], *, max_logprobs: int = MAX_LOGPROBS) -> Chat
     check_truncation(wire)
     check_template_kwargs(wire.chat_template_kwargs)
     tools = read_tools(wire.tools, wire.tool_choice, wire.parallel_tool_calls)
-    messages, unknown_in_messages = read_messages(raw_messages)
+    if messages is None:
+        messages, unknown_in_messages = read_messages(raw_messages)
+        messages, unknown = without_billing(messages), unknown + unknown_in_messages
     add_generation_prompt = check_continue(messages, wire.add_generation_prompt, wire.continue_final_message)
-    unknown += unknown_in_messages
     return ChatRequest(
         wire,
         messages,

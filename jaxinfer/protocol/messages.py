@@ -9,6 +9,7 @@ from jaxinfer.protocol.validate import Verbatim, invalid, show, unsupported
 MAX_MESSAGES = 4096
 ROLES = ("system", "developer", "user", "assistant")
 MAX_CALLS = 128  # of one message
+BILLING = "x-anthropic-billing-header:"
 _LATER_ROLES = ("tool", "function")
 _TEMPLATE_FIELDS = ("name", "reasoning_content")
 _REFUSED = {
@@ -55,6 +56,17 @@ def read_messages(raw: Any, dialect: Dialect = CHAT) -> tuple[list[dict[str, Any
         messages.append(read_message(message, path, dialect))
         unknown += unknown_in(message, path, dialect)
     return messages, tuple(unknown)
+
+
+def without_billing(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same without the line that Claude Code begins its instructions with: it changes with every request, so that
+    nothing behind it would be found in the prefix cache. Only the first line of the first system text may be one.
+    """
+    place = next((i for i, message in enumerate(messages) if message["role"] == "system"), None)
+    if place is None or not messages[place]["content"].startswith(BILLING):
+        return messages
+    rest = messages[place]["content"].partition("\n")[2]
+    return [*messages[:place], *([messages[place] | {"content": rest}] if rest else []), *messages[place + 1 :]]
 
 
 def unknown_in(message: dict[str, Any], path: str, dialect: Dialect) -> list[str]:

@@ -150,7 +150,7 @@ def read_response_request(
     else:
         messages = conversation
     with speaking_of(NAMES, offered.places):
-        chat = read_chat(carried(body, RESPONSE_REFUSED) | own | {"messages": messages}, max_logprobs=max_logprobs)
+        chat = read_chat(carried(body, RESPONSE_REFUSED) | own, max_logprobs=max_logprobs, messages=messages)
     if chat.tools is not None and chat.tools.use is not None and LOGPROBS in wire.include:
         law = f"without {LOGPROBS} beside tools: the tokens of a call have no place in a text"
         raise invalid("include", law, wire.include, cure="leave it out, or set tool_choice to none")

@@ -32,6 +32,9 @@ def read_input(raw: Any, before: Messages) -> tuple[Messages, tuple[str, ...]]:
         reader.add(item, f"input[{position}]")
     if not reader.messages:
         raise invalid("input", "a list with more than thoughts", Verbatim("items of type reasoning alone"))
+    if len(before) + len(reader.messages) > MAX_MESSAGES:
+        law = f"a list of at most {MAX_MESSAGES} messages, with those that it goes on from"
+        raise invalid("input", law, Verbatim(str(len(before) + len(reader.messages))))
     return reader.messages, tuple(reader.unknown)
 
 

@@ -8,7 +8,7 @@ import msgspec
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.chat import CHAT_REFUSED, check_continue, check_template_kwargs
 from jaxinfer.protocol.fields import read_wire, required
-from jaxinfer.protocol.messages import read_messages
+from jaxinfer.protocol.messages import read_messages, without_billing
 from jaxinfer.protocol.tools import Tools, read_tools
 from jaxinfer.protocol.validate import invalid, validate_prompt_ids
 
@@ -63,6 +63,7 @@ def read_tokenize(body: dict[str, Any]) -> TokenizeRequest:
     check_template_kwargs(wire.chat_template_kwargs)
     tools = read_tools(wire.tools, None, True)
     messages, unknown_in_messages = read_messages(wire.messages)
+    messages = without_billing(messages)
     add_generation_prompt = check_continue(messages, wire.add_generation_prompt, wire.continue_final_message)
     return TokenizeRequest(wire, None, messages, tools, add_generation_prompt, unknown + unknown_in_messages)
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+import httpx2
 import numpy as np
 import openai
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.thread import EngineThread
 from jaxinfer.server.app import create_app
-from tests.server.http import CHAT, EMBEDDINGS, USER, live, raw_request, wait_until
+from tests.server.http import CHAT, EMBEDDINGS, MESSAGES, USER, live, raw_request, wait_until
 from tests.support.checkpoints import write_checkpoint
 from tests.support.engines import build, built_before
 
@@ -66,6 +67,25 @@ def test_a_prompt_seen_before_is_found_in_the_cache(client):
         client.completions.create(prompt=prompt, **GREEDY).usage.prompt_tokens_details.cached_tokens for _ in range(2)
     ]
     assert cached == [0, 64]
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+def test_instructions_behind_a_line_that_changes_with_every_request_are_found_in_the_cache(port, path):
+    def ask(number: int) -> tuple[int, int]:
+        """Tokens of the prompt, and how many of them were found."""
+        lines = [f"x-anthropic-billing-header: cc_version=2.1; cch={number};", "Be an agent and help. " * 4]
+        system: Any = [{"type": "text", "text": line} for line in lines]
+        body = {"max_tokens": 1, "messages": [{"role": "system", "content": system}, *USER]}
+        if path == MESSAGES:
+            body = {"max_tokens": 1, "messages": USER, "system": system}
+        usage = httpx2.post(f"http://127.0.0.1:{port}{path}", json=body).json()["usage"]
+        if path == CHAT:
+            return usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
+        return usage["input_tokens"] + usage["cache_read_input_tokens"], usage["cache_read_input_tokens"]
+
+    ask(1)
+    size, found = ask(2)
+    assert found == (size - 1) // 16 * 16 > 64, "all whole pages before the last token"
 
 
 @pytest.mark.parametrize("stream", [False, True])
