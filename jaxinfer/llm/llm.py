@@ -35,11 +35,14 @@ from jaxinfer.llm.structure import check_here, constraint_for, structure_of
 from jaxinfer.llm.text_side import load_text
 from jaxinfer.llm.types import Delta, Stats
 from jaxinfer.protocol.embeddings import Pooling, check_dimensions, check_pairs, paired, shaped, similarity
+from jaxinfer.protocol.fields import warning_text
+from jaxinfer.protocol.messages import PYTHON, read_messages
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.tools import read_tools, unknown_form
 from jaxinfer.text.chat_template import encode_chat
 from jaxinfer.text.grammar.source import Constraint
 from jaxinfer.text.grammar.trial import Tried
+from jaxinfer.text.messages import plain_objects
 from jaxinfer.text.reading import Reading
 
 if TYPE_CHECKING:
@@ -148,7 +151,8 @@ class LLM:
         parallel_tool_calls: bool = True,
         template_kwargs: dict[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """Answer one conversation, or a list of them, under the model's chat template.
+        """Answer one conversation, or a list of them, under the model's chat template. Messages are read as the server
+        reads those of a chat; results of tools need no ids.
 
         tools, tool_choice, parallel_tool_calls: as in OpenAI's API. Thoughts and calls come apart from the text.
         """
@@ -162,7 +166,7 @@ class LLM:
                 encode_chat(
                     self._text.tokenizer,
                     self._text.template,
-                    list(conversation),
+                    _read(conversation),
                     tools=None if offered is None else offered.shown,
                     template_kwargs=template_kwargs,
                 ),
@@ -430,6 +434,14 @@ def _in_pieces(outputs: list[Output], calls: dict[str, _Call]) -> Iterator[tuple
         if tokens is None and answer.may_lag:
             call.pieces[choice] = []
         yield answer, output
+
+
+def _read(conversation: Any) -> list[Message]:
+    """Its messages as the server reads them. Raises InvalidRequest."""
+    messages, unread = read_messages(plain_objects(conversation, "messages"), PYTHON)
+    if unread:
+        log.warning("%s", warning_text(unread))
+    return messages
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

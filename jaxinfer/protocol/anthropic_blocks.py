@@ -4,15 +4,16 @@ import dataclasses
 from typing import Any
 
 from jaxinfer.protocol.messages import (
-    MAX_CALLS,
     MAX_MESSAGES,
     Dialect,
+    called,
+    part_rules,
     read_content,
     read_message,
-    read_part,
     unknown_in,
     without_billing,
 )
+from jaxinfer.protocol.parts import Content, as_text, kind_of
 from jaxinfer.protocol.validate import Verbatim, invalid
 
 Messages = list[dict[str, Any]]
@@ -22,6 +23,8 @@ DIALECT = Dialect(
     result_cure="send a tool_result block in a user message",
     block_cure="blocks tool_use are the assistant's, tool_result the user's",
 )
+RULES = {role: part_rules(DIALECT, role) for role in DIALECT.roles}
+CALL_BLOCKS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,9 +53,9 @@ def read_conversation(raw: Any, system: Any) -> Conversation:
     for position, message in enumerate(raw):
         path = f"messages[{position}]"
         found = _read_message(message, path, call_ids)
-        if found[0]["role"] == "assistant":
+        if message["role"] == "assistant":
             before = call_ids if messages and messages[-1]["role"] == "assistant" else set()
-            call_ids = before | {call["id"] for call in found[0].get("tool_calls", ())}
+            call_ids = before | {call["id"] for each in found for call in each.get("tool_calls", ())}
         messages += found
         unknown += unknown_in(message, path, DIALECT)
     if messages[-1].get("tool_calls"):
@@ -68,35 +71,52 @@ def _read_message(message: Any, path: str, call_ids: set[str]) -> Messages:
     if not isinstance(content, list) or not content or role not in ("user", "assistant"):
         return [read_message(message, path, DIALECT)]
     at = f"{path}.content"
-    found = _read_answer(content, at) if role == "assistant" else _read_turn(content, at, call_ids)
+    found = _Answer(at).read(content) if role == "assistant" else _read_turn(content, at, call_ids)
     rest = read_message(message | {"content": ""}, path, DIALECT)
     return [rest | one for one in found]
 
 
-def _read_answer(blocks: list[Any], path: str) -> Messages:
-    """An answer that a client sends back, its thoughts and calls in fields as templates read them."""
-    thoughts = ""
-    texts: list[str] = []
-    calls: list[dict[str, Any]] = []
-    for position, block in enumerate(blocks):
-        at = f"{path}[{position}]"
-        match block.get("type") if isinstance(block, dict) else None:
-            case "thinking":
-                if not isinstance(block.get("thinking"), str):
-                    raise invalid(f"{at}.thinking", "a string", block.get("thinking"))
-                thoughts += block["thinking"]
-            case "redacted_thinking":  # another server's, which nobody else can read
-                pass
-            case "tool_use":
-                calls.append(_read_call(block, at))
-            case _:
-                texts.append(read_part(block, at, DIALECT))
-    if len(calls) > MAX_CALLS:
-        raise invalid(path, f"a list with at most {MAX_CALLS} calls", Verbatim(str(len(calls))))
-    answer: dict[str, Any] = {"content": "\n".join(texts)}
-    if thoughts:
-        answer["reasoning_content"] = thoughts
-    return [answer | ({"tool_calls": calls} if calls else {})]
+class _Answer:
+    """An answer that a client sends back, its thoughts and calls in fields as templates read them. It is several of
+    chat's messages where a server carried calls out, and their results stand among its blocks.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._found: Messages = []
+        self._said = Content()
+        self._calls: list[dict[str, Any]] = []
+        self._ids: set[str] = set()  # of its calls so far
+
+    def read(self, blocks: list[Any]) -> Messages:
+        for position, block in enumerate(blocks):
+            at = f"{self._path}[{position}]"
+            kind = kind_of(block) or ""
+            if kind in CALL_BLOCKS:
+                self._calls.append(_read_call(block, at))
+                self._ids.add(block["id"])
+            elif kind.endswith("_tool_result"):
+                self._add_result(block, at)
+            else:
+                self._said.add(block, at, RULES["assistant"])
+        if self._said != Content() or self._calls or not self._found:
+            self._end()
+        return self._found
+
+    def _end(self) -> None:
+        """The message is whole."""
+        message: dict[str, Any] = {"content": self._said.text}
+        if self._said.thoughts:
+            message["reasoning_content"] = "".join(self._said.thoughts)
+        self._found.append(message | ({"tool_calls": self._calls} if self._calls else {}))
+        self._said, self._calls = Content(), []
+
+    def _add_result(self, block: dict[str, Any], path: str) -> None:
+        if self._calls:
+            self._end()
+        if len(self._found) >= MAX_MESSAGES:
+            raise invalid(self._path, f"a list with at most {MAX_MESSAGES} answers and results", Verbatim("more"))
+        self._found.append(_read_result(block, path, self._ids))
 
 
 def _read_call(block: dict[str, Any], path: str) -> dict[str, Any]:
@@ -105,24 +125,23 @@ def _read_call(block: dict[str, Any], path: str) -> dict[str, Any]:
             raise invalid(f"{path}.{name}", "a string", block.get(name))
     if not isinstance(block.get("input"), dict):
         raise invalid(f"{path}.input", "an object, the tool's arguments", block.get("input"))
-    function = {"name": block["name"], "arguments": block["input"]}
-    return {"id": block["id"], "type": "function", "function": function}
+    return called(block["id"], block["name"], block["input"])
 
 
 def _read_turn(blocks: list[Any], path: str, call_ids: set[str]) -> Messages:
     """What the user says and what tools said, in the order in which they stand; texts side by side are one message."""
-    found: Messages = []
+    found: list[dict[str, Any] | Content] = []
     for position, block in enumerate(blocks):
         at = f"{path}[{position}]"
-        if isinstance(block, dict) and block.get("type") == "tool_result":
+        if kind_of(block) == "tool_result":
             found.append(_read_result(block, at, call_ids))
             continue
-        text = read_part(block, at, DIALECT)
-        if found and found[-1].get("role") != "tool":
-            found[-1]["content"] += f"\n{text}"
-        else:
-            found.append({"content": text})
-    return found
+        if not found or not isinstance(found[-1], Content):
+            found.append(Content())
+        said = found[-1]
+        assert isinstance(said, Content)
+        said.add(block, at, RULES["user"])
+    return [{"content": one.text} if isinstance(one, Content) else one for one in found]
 
 
 def _read_result(block: dict[str, Any], path: str, call_ids: set[str]) -> dict[str, Any]:
@@ -131,9 +150,22 @@ def _read_result(block: dict[str, Any], path: str, call_ids: set[str]) -> dict[s
         raise invalid(f"{path}.tool_use_id", "the id of the tool_use that it answers", call_id)
     if not isinstance(failed, bool | None):
         raise invalid(f"{path}.is_error", "true or false", failed)
-    text = "" if content in (None, []) else read_content(content, f"{path}.content", DIALECT)
+    if block["type"] in ("tool_result", "mcp_tool_result"):
+        text = "" if content is None else read_content(content, f"{path}.content", DIALECT)
+    else:
+        text = as_text(_readable(content, f"{path}.content"))
     if call_id not in call_ids:
         law, cure = "that of a tool_use in the assistant's message before it", "send that message with all its blocks"
         raise invalid(f"{path}.tool_use_id", law, call_id, cure=cure)
     # no template has a place for it, and a model that takes an error for a result goes wrong
     return {"role": "tool", "tool_call_id": call_id, "content": f"Error: {text}" if failed else text}
+
+
+def _readable(value: Any, path: str) -> Any:
+    """What a server's own tool brought, without what it encrypted; documents are their texts."""
+    if kind_of(value) in ("document", "image"):
+        return read_content([value], path, DIALECT)
+    if isinstance(value, dict):
+        names = (name for name in value if not name.startswith("encrypted_"))
+        return {name: _readable(value[name], f"{path}.{name}") for name in names}
+    return [_readable(each, f"{path}[{i}]") for i, each in enumerate(value)] if isinstance(value, list) else value

@@ -132,8 +132,10 @@ def _nested_allowed(choice: dict[str, Any], offered: Offered) -> Any:
     mode, entries = read_mode(choice.get("mode"), "tool_choice"), choice.get("tools")
     if not isinstance(entries, list) or not entries:
         raise invalid("tool_choice.tools", "a list of at least one tool", entries, cure='or send "none"')
+    tools = offered.tools if isinstance(offered.tools, list) else []
+    known = {name for tool in tools if isinstance(name := tool["function"].get("name"), str)}
     found = [
-        named(_name_of(entry, f"tool_choice.tools[{position}]", offered))
+        named(_name_of(entry, f"tool_choice.tools[{position}]", known))
         for position, entry in enumerate(entries)
         if not _is_left_out(entry, offered)
     ]
@@ -152,11 +154,10 @@ def _is_left_out(entry: Any, offered: Offered) -> bool:
     return isinstance(name, str) and name in offered.left_out
 
 
-def _name_of(entry: Any, path: str, offered: Offered) -> str:
+def _name_of(entry: Any, path: str, known: set[str]) -> str:
     name = entry.get("name") if isinstance(entry, dict) and entry.get("type") == "function" else None
     if not isinstance(name, str):
         raise invalid(path, 'an object, {"type": "function", "name": "..."}', entry)
-    tools = offered.tools if isinstance(offered.tools, list) else []
-    if all(tool["function"].get("name") != name for tool in tools):
+    if name not in known:
         raise invalid(f"{path}.name", "that of one of tools", name)
     return name

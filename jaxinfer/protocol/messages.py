@@ -4,33 +4,31 @@ import dataclasses
 from typing import Any
 
 from jaxinfer.protocol.fields import Refusal, check_refused
+from jaxinfer.protocol.parts import PartRules, kind_of, read_parts, shown
 from jaxinfer.protocol.validate import Verbatim, invalid, show, unsupported
 
 MAX_MESSAGES = 4096
 ROLES = ("system", "developer", "user", "assistant")
-MAX_CALLS = 128  # of one message
 BILLING = "x-anthropic-billing-header:"
 _LATER_ROLES = ("tool", "function")
-_TEMPLATE_FIELDS = ("name", "reasoning_content")
-_REFUSED = {
-    "function_call": Refusal(),
-    "audio": Refusal(),
-}
-_TOOLS_REFUSED = {"tool_calls": Refusal(([],)), "tool_call_id": Refusal()}  # where a dialect has no role tool
+# Names under which clients send an assistant's thoughts back
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+_TEXTS = ("name", *_THOUGHTS, "refusal")
+_REFUSED = {"audio": Refusal()}
+# Where a dialect has no role tool
+_TOOLS_REFUSED = {"tool_calls": Refusal(([],)), "tool_call_id": Refusal(), "function_call": Refusal()}
 # What our own answers and OpenAI's carry beside the text; clients send their history back as they got it.
-_IGNORED = frozenset({"refusal", "annotations", "reasoning"})
-_LATER_PARTS = frozenset(
-    {"image_url", "input_image", "image", "input_audio", "audio_url", "video_url", "file", "input_file", "refusal"}
-    | {"tool_use", "tool_result", "thinking", "redacted_thinking", "document", "search_result", "container_upload"}
-)
+_IGNORED = frozenset({"annotations"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Dialect:
-    """How an API writes a conversation. name: the field's.    text_parts: types of parts that are text.
+    """How an API writes a conversation. name: the field's.    text_parts: types of parts that are text, as its clients
+    write them; those of the others are read as well.
 
     ignored: fields of a message, beside those that are read, which ask for nothing.    result_cure, block_cure: what to
     do instead of a role of a tool's, and of a call or a result among the parts.
+    ids_are_due: a result must name its call.
     """
 
     name: str = "messages"
@@ -39,9 +37,11 @@ class Dialect:
     ignored: frozenset[str] = _IGNORED
     result_cure: str = "send a message of role tool"
     block_cure: str = "calls are an assistant's tool_calls, results messages of role tool"
+    ids_are_due: bool = True
 
 
-CHAT = Dialect(roles=(*ROLES, "tool"))
+CHAT = Dialect(roles=(*ROLES, *_LATER_ROLES))
+PYTHON = dataclasses.replace(CHAT, ids_are_due=False)  # as transformers has it
 
 
 def read_messages(raw: Any, dialect: Dialect = CHAT) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
@@ -71,7 +71,7 @@ def without_billing(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def unknown_in(message: dict[str, Any], path: str, dialect: Dialect) -> list[str]:
     """The names of fields that nobody reads."""
-    known = {"role", "content", *dialect.ignored, *_REFUSED, *_TOOLS_REFUSED, *_TEMPLATE_FIELDS}
+    known = {"role", "content", *dialect.ignored, *_REFUSED, *_TOOLS_REFUSED, *_TEXTS}
     return [f"{path}.{name}" for name in message if name not in known]
 
 
@@ -88,72 +88,107 @@ def read_message(message: Any, path: str, dialect: Dialect) -> dict[str, Any]:
     for name, refusal in (_REFUSED if has_tools else _REFUSED | _TOOLS_REFUSED).items():
         if message.get(name) is not None:
             check_refused(f"{path}.{name}", message[name], refusal)
-    # developer is OpenAI's newer name; no open template knows it
-    read: dict[str, Any] = {"role": "system" if role == "developer" else role}
+    texts = {name: message[name] for name in _TEXTS if message.get(name) is not None}
+    for name, value in texts.items():
+        if not isinstance(value, str):
+            raise invalid(f"{path}.{name}", "a string", value)
+    read = _read_said(message, role, path, dialect, texts)
+    if "name" in texts:
+        read["name"] = texts["name"]
+    return read | _read_tool_fields(message, role, path, dialect) if has_tools else read
+
+
+def _read_said(
+    message: dict[str, Any], role: Any, path: str, dialect: Dialect, texts: dict[str, str]
+) -> dict[str, Any]:
+    """Role, content and thoughts. texts: the message's fields beside them."""
     content = message.get("content")
-    if content is None and role == "assistant":
-        content = ""
-    read["content"] = read_content(content, f"{path}.content", dialect)
-    given = {name: value for name, value in message.items() if value is not None}
-    for name, value in {"reasoning_content": given.get("reasoning"), **given}.items():
-        if name in _TEMPLATE_FIELDS and value is not None:
-            if not isinstance(value, str):
-                raise invalid(f"{path}.{name}", "a string", value)
-            read[name] = value
-    return read | _read_tool_fields(message, role, path) if has_tools else read
+    if content is None and role in ("assistant", "function"):
+        content = []
+    said = read_parts(content, f"{path}.content", part_rules(dialect, role))
+    thoughts, among_parts = next((texts[name] for name in _THOUGHTS if name in texts), ""), "".join(said.thoughts)
+    if among_parts != thoughts:  # clients that know both ways write them twice
+        thoughts += among_parts
+    if "refusal" in texts and role == "assistant":
+        said.texts.append(texts["refusal"])
+    # developer is OpenAI's newer name, no open template knows it; function is the older one of tool
+    read = {"role": {"developer": "system", "function": "tool"}.get(role, role), "content": said.text}
+    has_field = any(name in texts for name in _THOUGHTS)
+    return read | ({"reasoning_content": thoughts} if thoughts or has_field else {})
 
 
-def _read_tool_fields(message: dict[str, Any], role: Any, path: str) -> dict[str, Any]:
-    """An assistant's calls, and which of them a tool's message answers."""
-    calls, call_id = message.get("tool_calls"), message.get("tool_call_id")
-    if role == "tool":
-        if not isinstance(call_id, str):
-            raise invalid(f"{path}.tool_call_id", "the id of the call that it answers", call_id)
-        return {"tool_call_id": call_id}
-    if call_id is not None:
-        raise invalid(f"{path}.tool_call_id", "left out but for role tool", call_id)
-    if not calls:
-        if calls not in (None, []):
-            raise invalid(f"{path}.tool_calls", "a list of calls", calls)
-        return {}
-    if role != "assistant" or not isinstance(calls, list) or len(calls) > MAX_CALLS:
-        given = Verbatim(f"{len(calls)} of role {show(role)}") if isinstance(calls, list) else calls
-        raise invalid(f"{path}.tool_calls", f"a list of at most {MAX_CALLS} calls of the assistant", given)
-    return {"tool_calls": [_read_call(call, f"{path}.tool_calls[{i}]") for i, call in enumerate(calls)]}
-
-
-def _read_call(call: Any, path: str) -> dict[str, Any]:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or call.get("type", "function") != "function":
-        raise invalid(path, 'an object, {"id": ..., "type": "function", "function": {...}}', call)
-    name, arguments = function.get("name"), function.get("arguments", "{}")
-    if not isinstance(name, str) or not name:
-        raise invalid(f"{path}.function.name", "a string", name)
-    if not isinstance(arguments, str | dict):
-        raise invalid(f"{path}.function.arguments", "the text of a JSON object", arguments)
-    if not isinstance(call.get("id", ""), str):
-        raise invalid(f"{path}.id", "a string", call["id"])
-    return {"id": call.get("id", ""), "type": "function", "function": {"name": name, "arguments": arguments}}
+def part_rules(dialect: Dialect, role: Any) -> PartRules:
+    """Of a message of this role."""
+    return PartRules(dialect.text_parts[0], dialect.block_cure, thinks=role == "assistant")
 
 
 def read_content(content: Any, path: str, dialect: Dialect = CHAT) -> str:
     """The text of a string or of a list of text parts."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list) or not content:
-        raise invalid(path, "a string or a list of text parts", content)
-    # vLLM's way for templates that take a string: a line to each part
-    parts = [read_part(part, f"{path}[{position}]", dialect) for position, part in enumerate(content)]
-    return "\n".join(parts)
+    return read_parts(content, path, part_rules(dialect, None)).text
 
 
-def read_part(part: Any, path: str, dialect: Dialect) -> str:
-    """The text of one part."""
-    kind = part.get("type") if isinstance(part, dict) else None
-    if isinstance(kind, str) and kind in _LATER_PARTS:
-        cure = dialect.block_cure if kind in ("tool_use", "tool_result") else "this server reads text only"
-        raise unsupported(f"{path} of type {kind}", cure=cure, param=path)
-    if kind not in dialect.text_parts or not isinstance(part.get("text"), str):
-        raise invalid(path, f'a text part, {{"type": "{dialect.text_parts[0]}", "text": "..."}}', part)
-    text: str = part["text"]
-    return text
+def _read_tool_fields(message: dict[str, Any], role: Any, path: str, dialect: Dialect) -> dict[str, Any]:
+    """An assistant's calls, and which of them a tool's message answers."""
+    calls, call_id, old = message.get("tool_calls"), message.get("tool_call_id"), message.get("function_call")
+    if role == "function":  # OpenAI's older form has no ids: a call is known by its function's name
+        if not isinstance(message.get("name"), str):
+            raise invalid(f"{path}.name", "the name of the function that was called", message.get("name"))
+        return {"tool_call_id": message["name"]}
+    if role == "tool":
+        if not isinstance(call_id, str) and (dialect.ids_are_due or call_id is not None):
+            raise invalid(f"{path}.tool_call_id", "the id of the call that it answers", call_id)
+        return {} if call_id is None else {"tool_call_id": call_id}
+    if call_id is not None:
+        raise invalid(f"{path}.tool_call_id", "left out but for role tool", call_id)
+    if calls in (None, []) and old is None:
+        return {}
+    if role != "assistant":
+        name = "function_call" if calls in (None, []) else "tool_calls"
+        raise invalid(f"{path}.{name}", "left out but for role assistant", message[name])
+    if calls is not None and not isinstance(calls, list):
+        raise invalid(f"{path}.tool_calls", "a list of calls", calls)
+    found = [_read_call(call, f"{path}.tool_calls[{i}]") for i, call in enumerate(calls or ())]
+    return {"tool_calls": found if old is None else [*found, _read_old_call(old, f"{path}.function_call")]}
+
+
+def _read_call(call: Any, path: str) -> dict[str, Any]:
+    kind = kind_of(call)
+    if kind not in (None, "function", "custom"):
+        raise unsupported(f"{path} of type {shown(kind)}", cure="calls are of functions", param=f"{path}.type")
+    function = call.get(kind or "function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        raise invalid(path, 'an object, {"id": ..., "type": "function", "function": {...}}', call)
+    if not isinstance(call.get("id", ""), str):
+        raise invalid(f"{path}.id", "a string", call["id"])
+    if kind == "custom":
+        return called(call.get("id", ""), *read_custom(function, f"{path}.custom"))
+    return called(call.get("id", ""), *_read_function(function, f"{path}.function"))
+
+
+def _read_old_call(function: Any, path: str) -> dict[str, Any]:
+    if not isinstance(function, dict):
+        raise invalid(path, "an object with name and arguments", function)
+    name, arguments = _read_function(function, path)
+    return called(name, name, arguments)
+
+
+def _read_function(function: dict[str, Any], path: str) -> tuple[str, Any]:
+    name, arguments = function.get("name"), function.get("arguments", "{}")
+    if not isinstance(name, str) or not name:
+        raise invalid(f"{path}.name", "a string", name)
+    if not isinstance(arguments, str | dict):
+        raise invalid(f"{path}.arguments", "the text of a JSON object", arguments)
+    return name, arguments
+
+
+def read_custom(tool: dict[str, Any], path: str) -> tuple[str, dict[str, Any]]:
+    """The name and the arguments of a call whose one argument is a text of no form."""
+    for name in ("name", "input"):
+        if not isinstance(tool.get(name), str) or (name == "name" and not tool[name]):
+            raise invalid(f"{path}.{name}", "a string", tool.get(name))
+    return tool["name"], {"input": tool["input"]}
+
+
+def called(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
+    """A call as templates read it."""
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}

@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from jaxinfer.protocol.messages import MAX_CALLS, MAX_MESSAGES, Dialect, read_content, read_message, unknown_in
+from jaxinfer.protocol.messages import MAX_MESSAGES, Dialect, called, read_content, read_message, unknown_in
+from jaxinfer.protocol.parts import read_thoughts
+from jaxinfer.protocol.response_calls import CALL_FIELDS, CALLS, OWN_RESULTS, RESULT_FIELDS, RESULTS, result_id
 from jaxinfer.protocol.validate import Verbatim, invalid, show, unsupported
 
 Messages = list[dict[str, Any]]
@@ -13,8 +15,6 @@ DIALECT = Dialect(
     result_cure="send a function_call_output",
     block_cure="calls are items function_call, results function_call_output",
 )
-_CALL_FIELDS = frozenset({"type", "id", "status", "call_id", "name", "arguments"})
-_RESULT_FIELDS = frozenset({"type", "id", "status", "call_id", "output"})
 
 
 def read_input(raw: Any, before: Messages) -> tuple[Messages, tuple[str, ...]]:
@@ -54,15 +54,15 @@ class _Reader:
         """The next item, put into the messages."""
         match item.get("type") if isinstance(item, dict) else None:
             case "reasoning":
-                self._thoughts += _thoughts(item, path)
-            case "function_call":
+                self._thoughts += read_thoughts(item, path)
+            case str(kind) if kind in CALLS:
                 self._add_call(item, path)
-            case "function_call_output":
+            case str(kind) if kind in RESULTS:
                 self._add_result(item, path)
             case None | "message":
                 self._add_message(item, path)
             case kind:
-                cure = "send messages, function_call, function_call_output and reasoning"
+                cure = "send messages, reasoning, calls and what they brought"
                 raise unsupported(f"{path} of type {show(kind)}", cure=cure, param=f"{path}.type")
 
     def _add_message(self, item: Any, path: str) -> None:
@@ -77,36 +77,33 @@ class _Reader:
             self._put(message, is_answer=is_answer)
 
     def _add_call(self, item: dict[str, Any], path: str) -> None:
-        for name in ("call_id", "name", "arguments"):
-            if not isinstance(item.get(name), str) or (name != "arguments" and not item[name]):
-                raise invalid(f"{path}.{name}", "a string", item.get(name))
-        self.unknown += [f"{path}.{name}" for name in item if name not in _CALL_FIELDS]
+        """A call, and what it brought where a server carried it out, which has both in one item."""
+        call_id, name, arguments = CALLS[item["type"]](item, path)
+        self.unknown += [f"{path}.{name}" for name in item if name not in CALL_FIELDS]
         thoughts, self._thoughts = self._thoughts, ""
         if self._answer is None:
             self._put({"role": "assistant", "content": ""}, is_answer=True)
         assert self._answer is not None
         if thoughts:
             self._answer["reasoning_content"] = self._answer.get("reasoning_content", "") + thoughts
-        calls = self._answer.setdefault("tool_calls", [])
-        if len(calls) == MAX_CALLS:
-            raise invalid(path, f"one of at most {MAX_CALLS} calls in a row", Verbatim("one more"))
-        function = {"name": item["name"], "arguments": item["arguments"]}
-        calls.append({"id": item["call_id"], "type": "function", "function": function})
-        self._call_ids.add(item["call_id"])
+        self._answer.setdefault("tool_calls", []).append(called(call_id, name, arguments))
+        self._call_ids.add(call_id)
+        if item["type"] in OWN_RESULTS:
+            self._put(_result(call_id, OWN_RESULTS[item["type"]](item, path)), is_answer=False)
 
     def _add_result(self, item: dict[str, Any], path: str) -> None:
-        call_id = item.get("call_id")
-        if not isinstance(call_id, str):
-            raise invalid(f"{path}.call_id", "the id of the call that it answers", call_id)
-        self.unknown += [f"{path}.{name}" for name in item if name not in _RESULT_FIELDS]
-        output = read_content(item.get("output"), f"{path}.output", DIALECT)
+        call_id = result_id(item, path)
+        self.unknown += [f"{path}.{name}" for name in item if name not in RESULT_FIELDS]
+        output = RESULTS[item["type"]](item, path)
+        if not isinstance(output, str):
+            output = read_content(output, f"{path}.output", DIALECT)
         if call_id not in self._call_ids:
             law, cure = (
                 "that of a function_call before it",
                 "send that too, or previous_response_id",
             )
             raise invalid(f"{path}.call_id", law, call_id, cure=cure)
-        self._put({"role": "tool", "tool_call_id": call_id, "content": output}, is_answer=False)
+        self._put(_result(call_id, output), is_answer=False)
 
     def _put(self, message: dict[str, Any], *, is_answer: bool) -> None:
         self.messages.append(message)
@@ -114,14 +111,5 @@ class _Reader:
         self._answer = message if is_answer else None
 
 
-def _thoughts(item: dict[str, Any], path: str) -> str:
-    """Of an answer of ours that a client sends back; other servers' may be encrypted, or told as a summary alone."""
-    parts = item.get("content")
-    if parts is None:
-        return ""
-    texts = (
-        [part.get("text") if isinstance(part, dict) else None for part in parts] if isinstance(parts, list) else [None]
-    )
-    if not all(isinstance(text, str) for text in texts):
-        raise invalid(f"{path}.content", 'a list of {"type": "reasoning_text", "text": "..."}', parts)
-    return "".join(map(str, texts))
+def _result(call_id: str, text: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call_id, "content": text}

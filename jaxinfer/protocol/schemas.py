@@ -17,7 +17,7 @@ from jaxinfer.protocol.completions import COMPLETION_REFUSED, MAX_PROMPTS, Compl
 from jaxinfer.protocol.embeddings import EMBEDDING_REFUSED, MAX_INPUTS, SCORE_REFUSED, EmbeddingWire, ScoreWire
 from jaxinfer.protocol.fields import IGNORED, LEAVE_OUT, SAMPLING_FIELDS, Refusal
 from jaxinfer.protocol.meanings import MEANINGS
-from jaxinfer.protocol.messages import CHAT, MAX_CALLS, MAX_MESSAGES, Dialect
+from jaxinfer.protocol.messages import CHAT, MAX_MESSAGES, Dialect
 from jaxinfer.protocol.open_responses import RESPONSE_REFUSED, ResponseWire
 from jaxinfer.protocol.response_items import DIALECT as RESPONSES
 from jaxinfer.protocol.sampling import SamplingParams
@@ -47,7 +47,7 @@ _NOTHING: Schema = {"enum": [None], "description": NOT_SUPPORTED + LEAVE_OUT}
 _TEXT: Schema = {"type": "string", "minLength": 1}
 _STOP: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS}
 _BAD_WORD: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_BAD_WORD_CHARS}
-_OTHERS = ("assistant", "tool")
+_OTHERS = ("assistant", "tool", "function")
 _CALL: Schema = {
     "type": "object",
     "properties": {
@@ -200,7 +200,7 @@ def _content(dialect: Dialect, *others: Schema) -> Schema:
         "required": ["type", "text"],
     }
     parts = {"anyOf": [part, *others]} if others else part
-    return {"anyOf": [{"type": "string"}, {"type": "array", "items": parts, "minItems": 1}]}
+    return {"anyOf": [{"type": "string"}, {"type": "array", "items": parts}]}
 
 
 def _thinking() -> Schema:
@@ -242,9 +242,13 @@ def _messages(dialect: Dialect) -> Schema:
         answered = {"role": {"const": "user"}, "content": _content(dialect, _result_block())}
         tools = [{"type": "object", "properties": answered, "required": ["role", "content"]}]
     if "tool" in dialect.roles:
-        own["tool_calls"] = {"type": "array", "items": _CALL, "maxItems": MAX_CALLS}
+        own["tool_calls"] = {"type": "array", "items": _CALL}
         result = {"role": {"const": "tool"}, "content": content, "tool_call_id": {"type": "string"}}
-        tools = [{"type": "object", "properties": result, "required": ["role", "content", "tool_call_id"]}]
+        older = {"role": {"const": "function"}, "name": _TEXT, "content": _or_null(content)}
+        tools = [
+            {"type": "object", "properties": result, "required": ["role", "content", "tool_call_id"]},
+            {"type": "object", "properties": older, "required": ["role", "name", "content"]},
+        ]
     message: Schema = {
         "anyOf": [
             *tools,

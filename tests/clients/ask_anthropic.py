@@ -53,7 +53,7 @@ def main() -> None:
         "has_request_id": whole.id == f"msg_{whole._request_id}",
         "no_model": failure(lambda: messages.create(**BODY | {"model": "claude-9"})),
         "bad_value": failure(lambda: messages.create(**BODY | {"max_tokens": 0})),
-        "too_long": failure(lambda: messages.create(**BODY | {"max_tokens": 10**9}, timeout=60)),
+        "too_long": failure(lambda: messages.create(**BODY | {"messages": [{"role": "user", "content": "x" * 10**6}]})),
         "no_key": failure(lambda: stranger.messages.create(**BODY)),
     }
     print(json.dumps(seen))

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.llm.llm import LLM
 from jaxinfer.llm.outputs import SHOWN, Results
+from jaxinfer.protocol.chat import read_chat
 from jaxinfer.protocol.sampling import SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
@@ -180,3 +181,29 @@ def test_lists_of_results_embeddings_and_scores_show_themselves_escaped(llm):
     assert isinstance(answers, list) and answers == list(answers)
     many = Results(answers * 30)._repr_html_()
     assert many.count("<table>") == SHOWN and many.endswith("<p>and 10 more</p>")
+
+
+def test_messages_are_read_as_the_server_reads_them(llm, monkeypatch, caplog):
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    thought = {"type": "thinking", "thinking": "Hm."}
+    messages = [
+        {"role": "developer", "content": [{"type": "text", "text": "Be."}, {"type": "input_text", "text": "Brief."}]},
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": [thought, {"type": "text", "text": "So:"}], "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": []},
+    ]
+    seen = []
+
+    def encode(tokenizer, template, messages, **fields):
+        seen.append(messages)
+        return [5]
+
+    monkeypatch.setattr("jaxinfer.llm.llm.encode_chat", encode)
+    llm.chat(messages, SamplingParams(max_tokens=1))
+    assert seen[0] == read_chat({"messages": messages}).messages
+    assert (seen[0][2]["content"], seen[0][2]["reasoning_content"]) == ("So:", "Hm.")
+    llm.chat([*messages[:3], {"role": "tool", "name": "f", "content": "x", "speling": 1}], SamplingParams(max_tokens=1))
+    assert seen[1][3] == {"role": "tool", "name": "f", "content": "x"}, "as transformers has it"
+    assert caplog.messages == ["unknown and ignored: messages[3].speling"]
+    with pytest.raises(InvalidRequest, match=r"messages\[0\].content\[0\] of type image_url is not supported"):
+        llm.chat([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])

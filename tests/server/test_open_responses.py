@@ -284,7 +284,7 @@ def test_a_response_under_way_is_cancelled_by_its_own_tenant_alone():
         ({"input": 5}, "input", "invalid_value"),
         ({"input": ["x"]}, "input[0]", "invalid_value"),
         ({"input": [said("tool", "x")]}, "input[0].role", "unsupported_parameter"),
-        ({"input": [said("user", [{"type": "text", "text": "x"}])]}, "input[0].content[0]", "invalid_value"),
+        ({"input": [said("user", [{"type": "input_text", "x": "x"}])]}, "input[0].content[0]", "invalid_value"),
         ({"input": [said("user", [{"type": "input_image"}])]}, "input[0].content[0]", "unsupported_parameter"),
         ({"input": [said("user", "x"), {"type": "item_reference"}]}, "input[1].type", "unsupported_parameter"),
         ({"input": [{"type": [], "role": "user", "content": "x"}]}, "input[0].type", "unsupported_parameter"),

@@ -73,7 +73,7 @@ def test_a_prompt_seen_before_is_found_in_the_cache(client):
 def test_instructions_behind_a_line_that_changes_with_every_request_are_found_in_the_cache(port, path):
     def ask(number: int) -> tuple[int, int]:
         """Tokens of the prompt, and how many of them were found."""
-        lines = [f"x-anthropic-billing-header: cc_version=2.1; cch={number};", "Be an agent and help. " * 4]
+        lines = [f"x-anthropic-billing-header: cc_version=2.1; cch={path}{number};", "Be an agent and help. " * 4]
         system: Any = [{"type": "text", "text": line} for line in lines]
         body = {"max_tokens": 1, "messages": [{"role": "system", "content": system}, *USER]}
         if path == MESSAGES:

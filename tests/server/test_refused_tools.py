@@ -91,11 +91,7 @@ def rename(tool: Any) -> Any:
             {"input": [{"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image"}]}]},
             "input[0].output[0]",
         ),
-        ({"input": [{"type": "web_search_call"}]}, "input[0].type"),
-        (
-            {"input": [{"type": "function_call", "call_id": "c", "name": "x", "arguments": ""}] * 129},
-            "input[128]",
-        ),
+        ({"input": [{"type": "image_generation_call"}]}, "input[0].type"),
         ({"input": [{"type": "reasoning"}, {"role": "user", "content": [{"type": "text"}]}]}, "input[1].content[0]"),
     ],
 )
@@ -236,7 +232,6 @@ OWNERS = "blocks tool_use are the assistant's, tool_result the user's"
 @pytest.mark.parametrize(
     ("path", "fields", "cure"),
     [
-        (CHAT, {"messages": [{"role": "function", "name": "f", "content": "x"}]}, "send a message of role tool"),
         (RESPONSES, {"input": [*USER, RESULT]}, "send a function_call_output"),
         (MESSAGES, {"messages": [*USER, RESULT]}, "send a tool_result block in a user message"),
         (MESSAGES, {"messages": [*USER, {"role": "assistant", "content": [BLOCK]}]}, OWNERS),

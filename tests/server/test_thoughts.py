@@ -94,7 +94,7 @@ def test_an_answer_that_ends_among_its_thoughts_has_nothing_else():
         body = events(answer.text)[-1]["response"] if stream else answer.json()
         (item,) = body["output"]
         assert (item["type"], item["status"], body["status"]) == ("reasoning", "incomplete", "incomplete")
-        answer = message(ScriptedLLM(cut, finish="length"), stream=stream)
+        answer = message(ScriptedLLM(cut, finish="length"), stream=stream, max_tokens=3)
         if not stream:
             (block,) = answer.json()["content"]
             assert (block["type"], answer.json()["stop_reason"]) == ("thinking", "max_tokens")

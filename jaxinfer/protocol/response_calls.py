@@ -1,0 +1,136 @@
+"""Calls and their results among the items of /v1/responses, of whatever tool: each as a call of a function and a text.
+
+OpenAI's models have tools of their own, and agents send back what those said. A call keeps its tool's name, and what
+the item says of it are its arguments. Pictures cannot be read, nor what is encrypted: such items are refused.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from jaxinfer.protocol.messages import read_custom
+from jaxinfer.protocol.parts import as_text, kind_of, shown
+from jaxinfer.protocol.validate import invalid, unsupported
+
+Item = dict[str, Any]
+Called = tuple[str, str, Any]  # id, name, arguments
+
+
+def _text(item: Item, name: str, path: str, *, may_be_empty: bool = False) -> str:
+    value = item.get(name)
+    if not isinstance(value, str) or not (value or may_be_empty):
+        raise invalid(f"{path}.{name}", "a string", value)
+    return value
+
+
+def _function(item: Item, path: str) -> Called:
+    call_id, name = (_text(item, field, path) for field in ("call_id", "name"))
+    return call_id, name, _text(item, "arguments", path, may_be_empty=True)
+
+
+def _custom(item: Item, path: str) -> Called:
+    return _text(item, "call_id", path), *read_custom(item, path)
+
+
+def _mcp(item: Item, path: str) -> Called:
+    call_id, name = (_text(item, field, path) for field in ("id", "name"))
+    return call_id, name, _text(item, "arguments", path, may_be_empty=True)
+
+
+def _own(name: str, field: str, id_field: str = "call_id") -> Callable[[Item, str], Called]:
+    """Of a tool without a name of its own. field: an object, or what is one argument of that name."""
+
+    def read(item: Item, path: str) -> Called:
+        value = item.get(field)
+        if field not in item:
+            raise invalid(f"{path}.{field}", f"what {item['type']} is to do", value)
+        return _text(item, id_field, path), name, value if isinstance(value, dict) else {field: value}
+
+    return read
+
+
+CALLS: dict[str, Callable[[Item, str], Called]] = {
+    "function_call": _function,
+    "custom_tool_call": _custom,
+    "local_shell_call": _own("local_shell", "action"),
+    "shell_call": _own("shell", "action"),
+    "apply_patch_call": _own("apply_patch", "operation"),
+    "mcp_call": _mcp,
+    "web_search_call": _own("web_search", "action", "id"),
+    "file_search_call": _own("file_search", "queries", "id"),
+    "code_interpreter_call": _own("code_interpreter", "code", "id"),
+}
+
+
+def _outcome(*names: str) -> Callable[[Item, str], str]:
+    """What a server says of its own call, or how far that came."""
+
+    def read(item: Item, path: str) -> str:
+        for name in names:
+            if (value := item.get(name)) not in (None, []):
+                return value if isinstance(value, str) else as_text(value)
+        return str(item.get("status") or "")
+
+    return read
+
+
+def _logs(item: Item, path: str) -> str:
+    outputs = item.get("outputs") or []
+    if not isinstance(outputs, list):
+        raise invalid(f"{path}.outputs", "a list of logs", outputs)
+    logs = [each.get("logs") if isinstance(each, dict) else None for each in outputs]
+    for position, text in enumerate(logs):
+        if not isinstance(text, str):
+            place, kind = f"{path}.outputs[{position}]", shown(kind_of(outputs[position]) or "unknown")
+            raise unsupported(f"{place} of type {kind}", cure="this server reads text only", param=place)
+    return "\n".join(map(str, logs))
+
+
+OWN_RESULTS: dict[str, Callable[[Item, str], str]] = {
+    "mcp_call": _outcome("output", "error"),
+    "web_search_call": _outcome(),
+    "file_search_call": _outcome("results"),
+    "code_interpreter_call": _logs,
+}
+
+
+def _output(item: Item, path: str) -> Any:
+    return item.get("output")
+
+
+def _streams(item: Item, path: str) -> str:
+    output = item.get("output")
+    if not isinstance(output, list):
+        raise invalid(f"{path}.output", 'a list of {"stdout", "stderr", "outcome"}', output)
+    return as_text(output)
+
+
+def _patched(item: Item, path: str) -> Any:
+    return item.get("status") if item.get("output") is None else item["output"]
+
+
+# What a result says: a text, or parts of one.
+RESULTS: dict[str, Callable[[Item, str], Any]] = {
+    "function_call_output": _output,
+    "custom_tool_call_output": _output,
+    "local_shell_call_output": _output,
+    "shell_call_output": _streams,
+    "apply_patch_call_output": _patched,
+}
+
+
+def result_id(item: Item, path: str) -> str:
+    """Of the call that it answers; that of a local shell stands where others have their own."""
+    name = "id" if item["type"] == "local_shell_call_output" and item.get("call_id") is None else "call_id"
+    call_id = item.get(name)
+    if not isinstance(call_id, str):
+        raise invalid(f"{path}.{name}", "the id of the call that it answers", call_id)
+    return call_id
+
+
+_FIELDS = frozenset({"type", "id", "status", "call_id", "caller", "name", "namespace"})
+RESULT_FIELDS = _FIELDS | {"output", "max_output_length"}
+CALL_FIELDS = (
+    _FIELDS
+    | {"arguments", "input", "action", "operation", "environment", "async", "server_label", "output", "error"}
+    | {"approval_request_id", "queries", "results", "code", "outputs", "container_id"}
+)
