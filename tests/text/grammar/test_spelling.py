@@ -8,6 +8,7 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import pre_tokenizers
 
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.text.detokenizer import Detokenizer
@@ -16,7 +17,7 @@ from jaxinfer.text.grammar.source import Constraint, source_of
 from jaxinfer.text.grammar.spelling import Speller
 from jaxinfer.text.message import MessageText
 from jaxinfer.text.tokenizer import Tokenizer
-from tests.support.spelt import END, KINDS, TEXTS, byte_fallback, byte_level
+from tests.support.spelt import END, KINDS, PRE_TOKENIZERS, TEXTS, byte_fallback, byte_level
 
 MOST_STEPS = 400
 
@@ -109,6 +110,16 @@ def test_a_text_is_spelt_in_the_words_of_the_vocabulary(text):
     ]:
         size = changing.vocab_size
         assert Speller(changing, size, [])(text.encode()) == plain.encode(text, add_special_tokens=False)
+
+
+def test_a_text_that_a_pattern_of_the_file_fails_on_is_spelt_all_the_same():
+    backtracking = pre_tokenizers.Split(tokenizers.Regex("(a+)+b"), "isolated")
+    behind = pre_tokenizers.Sequence([backtracking, PRE_TOKENIZERS["ByteLevel"]()])
+    tokenizer, text = byte_level(pre_tokenizer=behind), "a" * 50
+    with pytest.raises(InvalidRequest, match="the model's tokenizer can encode"):
+        tokenizer.encode(text)
+    ids = Speller(tokenizer, tokenizer.vocab_size, [])(text.encode())
+    assert tokenizer.decode(ids) == text
 
 
 def test_an_answer_whose_form_was_asked_for_keeps_a_space_in_front():
