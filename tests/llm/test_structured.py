@@ -38,7 +38,7 @@ KINDS = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def llm(engine):
     return LLM.over(*engine)
 
