@@ -82,7 +82,18 @@ class EngineConfig:
     kv_offloading_bytes: int | None = None
     max_logprobs: int = 20
     generation_config: Literal["auto", "none"] = "auto"
-    tool_call_parser: Literal["auto", "hermes", "qwen3_coder", "llama3_json", "pythonic"] = "auto"
+    tool_call_parser: Literal[
+        "auto",
+        "hermes",
+        "qwen3_coder",
+        "llama3_json",
+        "pythonic",
+        "xlam",
+        "llama_nemotron_json",
+        "qwen2_5_coder",
+        "functionary",
+        "deepseek_v3",
+    ] = "auto"
     download_dir: str | None = None
     compile_cache_dir: str | None = None
 

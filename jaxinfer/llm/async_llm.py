@@ -214,9 +214,9 @@ class AsyncLLM:
 
         return await self._lanes.run(render, num_chars(messages))
 
-    def reading(self, prompt_ids: Sequence[int], tools: ToolUse | None) -> Reading | None:
+    def reading(self, prompt_ids: Sequence[int], tools: ToolUse | None, params: SamplingParams) -> Reading | None:
         """How the answer to a rendered prompt is to be read, so that its deltas hold thoughts and calls apart."""
-        return self._model.text.reading(prompt_ids, tools)
+        return self._model.text.reading(prompt_ids, tools, params)
 
     async def generate(
         self,

@@ -173,8 +173,9 @@ class LLM:
             )
             for conversation in conversations
         ]
-        readings = [self._text.reading(ids, None if offered is None else offered.use) for _, ids in encoded]
-        return self._run(encoded, _per_prompt(sampling_params, len(encoded)), readings, chat=True)
+        use, params = None if offered is None else offered.use, _per_prompt(sampling_params, len(encoded))
+        readings = [self._text.reading(ids, use, each) for (_, ids), each in zip(encoded, params, strict=True)]
+        return self._run(encoded, params, readings, chat=True)
 
     def embed(
         self,

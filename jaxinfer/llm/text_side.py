@@ -9,13 +9,15 @@ from typing import Any
 from jaxinfer.checkpoint.resolve import DEMO_FOLDER, Part, resolve
 from jaxinfer.config import EngineConfig
 from jaxinfer.llm.types import ModelInfo
+from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.protocol.structured import constraint_of
 from jaxinfer.protocol.validate import too_long
 from jaxinfer.text.chat_template import ChatTemplate
 from jaxinfer.text.grammar.compiler import Compiler
 from jaxinfer.text.reading import Reading
 from jaxinfer.text.thinking import Thinking
 from jaxinfer.text.tokenizer import Tokenizer
-from jaxinfer.text.tools.formats import Format, format_of
+from jaxinfer.text.tools.formats import PROBE, Format, format_of
 from jaxinfer.text.tools.reader import ToolUse
 from jaxinfer.text.trial import try_text
 
@@ -34,10 +36,12 @@ class TextSide:
     tool_format: Format | None = None
     thinking: Thinking | None = None
 
-    def reading(self, prompt_ids: Sequence[int], tools: ToolUse | None) -> Reading | None:
+    def reading(self, prompt_ids: Sequence[int], tools: ToolUse | None, params: SamplingParams) -> Reading | None:
         """How the answer to a rendered prompt is to be read; None: as plain text."""
         if self.thinking is None and tools is None:
             return None
+        if tools is not None and constraint_of(params) is not None:  # what looks like a call may be what was asked for
+            tools = dataclasses.replace(tools, alone=False)
         start = "answering" if self.thinking is None else self.thinking.start(prompt_ids)
         return Reading(self.thinking, start, self.tool_format, tools)
 
@@ -110,7 +114,8 @@ def _tool_format(config: EngineConfig, template: ChatTemplate) -> Format | None:
         return None
     if config.tool_call_parser != "auto":
         return config.tool_call_parser
-    return format_of(template.sources.get("tool_use", template.sources.get("default", "")))
+    source = template.sources.get("tool_use", template.sources.get("default", ""))
+    return format_of(source, template.shown_call(*PROBE))
 
 
 def new_compiler(config: EngineConfig, folder: Path, vocab_size: int, end_ids: Sequence[int]) -> Compiler:

@@ -7,6 +7,8 @@ template together caused it and sending them again cannot help.
 import dataclasses
 import datetime
 import difflib
+import json
+import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -204,21 +206,44 @@ class ChatTemplate:
             self._text_arguments[name] = as_text and not as_object
         return self._text_arguments[name]
 
+    def shown_call(self, name: str, arguments: dict[str, Any]) -> str | None:
+        """How an answer that is one call of a tool is shown, without what stands around every answer; None where the
+        template shows none, or refuses it.
+        """
+        function = {"name": name, "description": "", "parameters": {"type": "object", "properties": {}}}
+        tools: list[dict[str, Any]] = [{"type": "function", "function": function}]
+        used = self._name(tools)
+        wanted: Any = json.dumps(arguments) if self._wants_text_arguments(used) else arguments
+        call = {"id": "call00001", "type": "function", "function": {"name": name, "arguments": wanted}}
+        text = self._try({"role": "assistant", "content": "\uf8ff"}, tools)
+        called = self._try({"role": "assistant", "content": "", "tool_calls": [call]}, tools)
+        if text is None or called is None or "\uf8ff" not in text:
+            return None
+        before, after = text.rsplit("\uf8ff", 1)
+        common = os.path.commonprefix([before, called])
+        start = len(common)
+        end = len(called) - len(os.path.commonprefix([after[::-1], called[start:][::-1]]))
+        if (tag := common.rfind("<")) > common.rfind(">"):  # common is also what two tags begin with
+            start = tag
+        if (tag := called.find(">", end)) > -1 and "<" not in called[end : tag + 1]:
+            end = tag + 1
+        return called[start:end] if name in called[start:end] else None
+
     def _probe_call(self, name: str, arguments: Any) -> bool:
         """Whether a call with these arguments is shown with them as JSON."""
         call = {"id": "call00001", "type": "function", "function": {"name": "f", "arguments": arguments}}
-        messages: list[dict[str, Any]] = [
-            {"role": "user", "content": "x"},
-            {"role": "assistant", "content": "", "tool_calls": [call]},
-        ]
         tools: list[dict[str, Any]] | None = [] if name == "tool_use" else None
+        rendered = self._try({"role": "assistant", "content": "", "tool_calls": [call]}, tools) or ""
+        return '{"jaxinfer": 1}' in rendered or '{"jaxinfer":1}' in rendered
+
+    def _try(self, answer: dict[str, Any], tools: list[dict[str, Any]] | None) -> str | None:
+        """A conversation that ends with this answer; None where the template refuses it."""
         try:
-            rendered = self._run(ChatInput(messages, tools, {}, False, False))
+            return self._run(ChatInput([{"role": "user", "content": "x"}, answer], tools, {}, False, False))
         except InvalidRequest as refusal:
             if isinstance(refusal.__cause__, LimitExceeded):
                 raise
-            return False
-        return '{"jaxinfer": 1}' in rendered or '{"jaxinfer":1}' in rendered
+            return None
 
     def _probe(self, name: str, content: Any) -> str | None:
         tools: list[dict[str, Any]] | None = [] if name == "tool_use" else None

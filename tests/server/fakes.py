@@ -143,7 +143,7 @@ class FakeLLM:
         text = "".join(f"{message['role']}:{message['content']}\n" for message in messages)
         return list((text + ("assistant:" if add_generation_prompt else "")).encode())
 
-    def reading(self, prompt_ids: list[int], tools: ToolUse | None) -> Reading | None:
+    def reading(self, prompt_ids: list[int], tools: ToolUse | None, params: SamplingParams) -> Reading | None:
         self.uses.append(tools)
         return None  # the scripted deltas are apart already
 

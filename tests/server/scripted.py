@@ -33,8 +33,8 @@ class ScriptedLLM(FakeLLM):
         chosen = {name: fields[name] for name in names if name in fields}
         return self.text.tokenizer.encode(self.text.template.render(messages, **chosen), add_special_tokens=False)
 
-    def reading(self, prompt_ids: list[int], tools: ToolUse | None) -> Reading | None:
-        return self.text.reading(prompt_ids, tools)
+    def reading(self, prompt_ids: list[int], tools: ToolUse | None, params: SamplingParams) -> Reading | None:
+        return self.text.reading(prompt_ids, tools, params)
 
     async def generate(
         self, prompt_ids: list[int], params: SamplingParams, *, reading: Reading | None = None, **rest: Any

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from jaxinfer.text.tools.formats import FORMATS
 from tests.server.scripted import ScriptedLLM
 from tests.server.test_tools import PIECES, said, streamed, whole
 from tests.support.attempts import assert_below
@@ -42,7 +41,17 @@ CALLS = {
         '{{"name": "run", "parameters": "{code}"}}',
     ),
     "pythonic": ('[run(text="{code}")]', "[run(number={code})]", "[{code}]"),
-}
+    "functionary": (
+        '<function=run>{{"text": "{code}"}}</function>',
+        "<function=run>[{code}]</function>",
+        "<function=run>{code}</function>",
+    ),
+    "xlam": (
+        '[{{"name": "run", "arguments": {{"text": "{code}"}}}}]',
+        '[{{"arguments": {{"number": {code}}}, "name": "run"}}]',
+        '[{{"name": "run", "arguments": "{code}"}}]',
+    ),
+}  # the other forms are read by the same code
 
 
 def code(mark: Path) -> str:
@@ -60,7 +69,7 @@ def expected(form: str, place: int, text: str, mark: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("place", [0, 1, 2], ids=["a text", "a number", "all"])
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", CALLS)
 def test_python_in_a_call_is_text_whole_and_in_pieces_and_at_once(form, place, tmp_path):
     mark = tmp_path / "done"
     text = CALLS[form][place].format(code=code(mark))

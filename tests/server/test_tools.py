@@ -1,10 +1,12 @@
 """Tool calls and thoughts over HTTP: scripted answers through the text side and the wire, whole and in pieces."""
 
+import itertools
 import json
 from typing import Any
 
 import pytest
 
+from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.text.tools.formats import Format
 from tests.server.fakes import FakeLLM
 from tests.server.http import CHAT, MESSAGES, USER, chat, error_of, events, post
@@ -133,6 +135,28 @@ def test_a_call_that_goes_wrong_leaves_its_text_where_it_stood():
         assert said(whole(ScriptedLLM("a " + text, piece=piece), tools=TOOLS)[0]) == answer("a " + text)
 
 
+LONE = '{"name": "weather", "arguments": {"city": "Paris"}}'
+AS_JSON = {"response_format": {"type": "json_object"}}
+
+
+@pytest.mark.parametrize("text", [LONE, f"```json\n{LONE}\n```", f"<tools>\n{LONE}\n</tools>"])
+def test_an_answer_that_is_one_object_is_a_call_unless_json_was_asked_for(text):
+    for piece, read in itertools.product(PIECES, (whole, streamed)):
+        (choice,) = read(ScriptedLLM(text, piece=piece), tools=TOOLS)
+        assert said(choice) == answer(None, [("weather", '{"city": "Paris"}')], finish="tool_calls")
+    for fields, read in itertools.product((AS_JSON, {"tool_choice": "none"}), (whole, streamed)):
+        assert said(read(ScriptedLLM(text), tools=TOOLS, **fields)[0]) == answer(text)
+
+
+def test_what_a_model_writes_too_much_around_a_call_is_no_content():
+    text = f"<tool_call>\n{LONE}}}\n{LONE}\n</tool_call>"
+    call = ("weather", '{"city": "Paris"}')
+    for piece, read in itertools.product(PIECES, (whole, streamed)):
+        assert said(read(ScriptedLLM(text, piece=piece), tools=TOOLS)[0]) == answer(
+            None, [call, call], finish="tool_calls"
+        )
+
+
 def test_each_choice_has_a_parser_of_its_own():
     texts = (CALL, "<think>\nhm\n</think>\n\nno", f"x {NOW}")
     for read in (whole, streamed):
@@ -153,10 +177,14 @@ def test_thoughts_cut_short_are_thoughts_alone():
 def test_a_prompt_that_ends_within_thoughts_begins_with_them():
     llm = ScriptedLLM(" 1\n</think>\n\nDone.")
     ids = llm.text.tokenizer.encode("<|im_start|>assistant\n<think>\nTens:", add_special_tokens=False)
-    assert llm.text.reading(ids, None).start == "thinking"
-    assert llm.text.reading([*ids, *llm.text.tokenizer.encode("</think>")], None).start == "answering"
-    assert llm.text.reading(llm.text.tokenizer.encode("<|im_start|>assistant\n"), None).start == "either"
-    assert llm.text.reading([*ids, *llm.text.tokenizer.encode("<|im_end|>\n")], None).start == "either"
+    assert llm.text.reading(ids, None, SamplingParams()).start == "thinking"
+    assert llm.text.reading([*ids, *llm.text.tokenizer.encode("</think>")], None, SamplingParams()).start == "answering"
+    assert (
+        llm.text.reading(llm.text.tokenizer.encode("<|im_start|>assistant\n"), None, SamplingParams()).start == "either"
+    )
+    assert (
+        llm.text.reading([*ids, *llm.text.tokenizer.encode("<|im_end|>\n")], None, SamplingParams()).start == "either"
+    )
 
 
 @pytest.mark.parametrize(

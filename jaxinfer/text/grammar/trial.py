@@ -43,7 +43,9 @@ MAX_KNOWN, MAX_KNOWN_BYTES = 256, 16 << 20  # of what was tried before
 MAX_WALKED, WALK_S = 12, 0.25  # of an answer that is followed: choices, and what may be spent on them
 MAX_LOOKED_AT = 64  # of the tokens of one choice
 _SCHEMA = re.compile("%json ")
-_TOOL = re.compile(r'"name": ("(?:[^"\\]|\\.)*")|<function=(.*)>|^([^"<]+)\($')  # as the rules of calls begin
+_TOOL = re.compile(
+    r'"name": ("(?:[^"\\]|\\.)*")|<function=(.*)>|^([^"<]+)[(>]$|([\w.-]+)\n```json\n$'
+)  # as rules of calls begin
 # llguidance's words for what strict alone refuses
 _LEFT_OUT = "Unimplemented keys", "Unknown format", "oneOf constraints", "min/maxProperties only"
 
@@ -110,9 +112,15 @@ def _is_lenient(body: str) -> bool:
 
 def _name_in(head: str) -> str:
     """The name of the tool whose rule this is, as it is spelt there, if it is."""
-    text, _ = json.JSONDecoder().raw_decode(head.partition(": ")[2])
+    text, rest = "", head.partition(": ")[2]
+    while rest.startswith(('"', "<[")):  # texts and tokens, up to the rule of the arguments
+        if rest.startswith('"'):
+            part, end = json.JSONDecoder().raw_decode(rest)
+            text, rest = text + part, rest[end:].lstrip()
+        else:
+            rest = rest.partition("]>")[2].lstrip()
     found = _TOOL.search(text)
-    return (found[1] or found[2] or found[3]) if found is not None else "a tool"
+    return found[found.lastindex or 0] if found is not None else "a tool"
 
 
 def _try(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapping[str, int]) -> Tried:

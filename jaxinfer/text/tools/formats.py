@@ -1,41 +1,124 @@
 """Which format a model writes its calls in, read off its chat template, and the parser of each."""
 
+import json
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, get_args
 
-from jaxinfer.text.tools.bare import JsonCalls, PythonicCalls
-from jaxinfer.text.tools.events import Parser
-from jaxinfer.text.tools.json_call import JsonCall
-from jaxinfer.text.tools.tagged import TaggedCalls
-from jaxinfer.text.tools.xml_call import FUNCTION, Parameters, XmlCall
+from jaxinfer.text.tools.events import Arguments, Begin, End, Parser
+from jaxinfer.text.tools.json_call import JsonCall, NamedCall
+from jaxinfer.text.tools.layout import FENCE, Calls, Layout
+from jaxinfer.text.tools.lone_call import LoneCall
+from jaxinfer.text.tools.python_list import PythonicCalls
+from jaxinfer.text.tools.xml_call import CLOSING, END_FUNCTION, END_PARAMETER, FUNCTION, OPENING, Parameters, XmlCall
 
-Format = Literal["hermes", "qwen3_coder", "llama3_json", "pythonic"]
+Format = Literal[
+    "hermes",
+    "qwen3_coder",
+    "llama3_json",
+    "pythonic",
+    "xlam",
+    "llama_nemotron_json",
+    "qwen2_5_coder",
+    "functionary",
+    "deepseek_v3",
+]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
+PYTHON_TAG = "<|python_tag|>"  # a special token: seen only where these are shown
+CALL, SEPARATOR, END_CALL = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"  # DeepSeek's
+_FENCES = (f"{FENCE}json", FENCE)
+_BRACKETS = ("}", "]")
+_OBJECTS: dict[str, Any] = {  # JSON objects, one or several or a list, perhaps in a fence
+    "start": "{",
+    "lead": ("[", *_FENCES),
+    "leftovers": (*_BRACKETS, ",", ";"),
+    "behind": _BRACKETS,
+}
+_XML_ENDS = (END_FUNCTION, END_PARAMETER)
+LAYOUTS: dict[Format, Layout] = {
+    "hermes": Layout(opening=OPENING, closing=CLOSING, **_OBJECTS),
+    "qwen3_coder": Layout(FUNCTION, OPENING, CLOSING, is_bare=True, leftovers=_XML_ENDS, behind=_XML_ENDS),
+    "llama3_json": Layout("{", lead=(PYTHON_TAG,), leftovers=(*_BRACKETS, ",", ";")),
+    "xlam": Layout(needs="[", **_OBJECTS),
+    "llama_nemotron_json": Layout(opening="<TOOLCALL>", closing="</TOOLCALL>", **_OBJECTS),
+    "qwen2_5_coder": Layout(opening="<tools>", closing="</tools>", **_OBJECTS),
+    "functionary": Layout(FUNCTION, closing=END_FUNCTION, is_bare=True, leftovers=_BRACKETS, behind=_BRACKETS),
+    "deepseek_v3": Layout(
+        CALL, "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", is_bare=True, leftovers=(END_CALL, FENCE, *_BRACKETS)
+    ),
+}
+AROUND: dict[Format, tuple[str, str]] = {
+    "hermes": ('\n{"name": "NAME", "arguments": ', "}\n"),
+    "qwen2_5_coder": ('\n{"name": "NAME", "arguments": ', "}\n"),
+    "xlam": ('{"name": "NAME", "arguments": ', "}"),
+    "llama_nemotron_json": ('{"name": "NAME", "arguments": ', "}"),
+    "llama3_json": ('{"name": "NAME", "parameters": ', "}"),
+    "functionary": ("NAME>", ""),
+    "deepseek_v3": (f"{CALL}function{SEPARATOR}NAME\n```json\n", f"\n```{END_CALL}"),
+    "qwen3_coder": (f"\n{FUNCTION}NAME>\n", f"{END_FUNCTION}\n"),
+    "pythonic": ("NAME(", ")"),
+}  # what models write before and behind a call's arguments
+_NAME = r"([A-Za-z0-9_.-]+)"
+_HEADS: dict[Format, re.Pattern[str]] = {
+    "functionary": re.compile(rf"{FUNCTION}\s*{_NAME}\s*>\s*(?=\{{)"),
+    "deepseek_v3": re.compile(rf"{CALL}\s*\w*\s*{SEPARATOR}\s*{_NAME}\s*(?:{FENCE}(?:json)?\s*)?(?=\{{)"),
+}
+_AFTER = re.compile(r"(?:\s*<(?!/)[^<>]*>)+\s*$")  # tokens that end a turn, of which a call may have its own
+PROBE = ("jaxinfer_probe", {"jaxinfer_a": 41, "jaxinfer_b": 43})  # what no template writes of itself
+_GAP = r"(?:\\n|\s)*"  # a line end of the prompt stands in a template as itself or escaped
+_SAID: dict[Format, re.Pattern[str]] = {
+    "qwen3_coder": re.compile(rf"<tool_call>{_GAP}<function="),
+    "hermes": re.compile(rf"<tool_call>{_GAP}\[?{_GAP}\{{"),
+    "pythonic": re.compile(r"\[func_name1\("),  # Llama 4's example, which other templates repeat
+    "llama3_json": re.compile(r'\{"name": function name, "parameters": dictionary of argument name'),
+    "xlam": re.compile(rf'(?:\\n|\s|`)\[{_GAP}\{{\\?"name\\?": \\?"\w+\\?", \\?"arguments\\?": \{{'),
+}  # examples that templates give
 
-def format_of(template: str) -> Format | None:
-    """The format that a chat template teaches; None when it teaches none of ours."""
-    if "<function=" in template and "<parameter=" in template:
-        return "qwen3_coder"
-    if "<tool_call>" in template:
-        return "hermes"
-    if "func_name1(" in template:  # Llama 4's example, which other pythonic templates repeat
-        return "pythonic"
-    if "<|python_tag|>" in template or '"parameters": dictionary of argument name' in template:
-        return "llama3_json"
-    return None
+
+def format_of(template: str, shown: str | None) -> Format | None:
+    """The format that a chat template teaches; None when it teaches none of ours.
+
+    shown: how it shows the call PROBE in a conversation, which decides. Where it shows none, or a list of calls whose
+    values nobody could read, its example does.
+    """
+    if shown is not None:
+        read = next((form for form in FORMATS if _reads(form, shown)), None)
+        if read is not None or not shown.startswith(f"[{PROBE[0]}("):
+            return read
+    return next((form for form, example in _SAID.items() if example.search(template)), None)
 
 
-def new_parser(form: Format, schemas: Mapping[str, dict[str, Any]]) -> Parser:
-    """schemas: of the parameters of the tools offered, by their names."""
-    match form:
-        case "hermes":
-            return TaggedCalls(lambda opening: JsonCall(opening, schemas))
-        case "qwen3_coder":
-            parameters_of = cache(lambda name: Parameters(schemas[name]))  # which calls of one tool share
-            return TaggedCalls(lambda opening: XmlCall(opening, schemas, parameters_of), bare=FUNCTION)
-        case "llama3_json":
-            return JsonCalls(schemas)
-        case "pythonic":
-            return PythonicCalls(schemas)
+def new_parser(form: Format, schemas: Mapping[str, dict[str, Any]], *, alone: bool = False) -> Parser:
+    """schemas: of the parameters of the tools offered, by their names.    alone: an answer that is one JSON object with
+    a tool's name and arguments and nothing else is a call, whatever the form.
+    """
+    parser = _parser_of(form, schemas)
+    return LoneCall(parser, schemas) if alone and form != "llama3_json" else parser
+
+
+def _parser_of(form: Format, schemas: Mapping[str, dict[str, Any]]) -> Parser:
+    if form == "pythonic":
+        return PythonicCalls(schemas)
+    layout = LAYOUTS[form]
+    if form == "qwen3_coder":
+        parameters_of = cache(lambda name: Parameters(schemas[name]))  # which calls of one tool share
+        return Calls(layout, lambda opening: XmlCall(opening, schemas, parameters_of))
+    if form in _HEADS:
+        closings = (FENCE, END_CALL) if form == "deepseek_v3" else (layout.closing,)
+        return Calls(layout, lambda opening: NamedCall(opening, schemas, closings, _HEADS[form]))
+    ends = (layout.closing, f"]{layout.closing}") if layout.closing else ()
+    return Calls(layout, lambda opening: JsonCall(opening, schemas, ends))
+
+
+def _reads(form: Format, shown: str) -> bool:
+    """Whether this text is the call of PROBE in that format, and nothing else."""
+    name, arguments = PROBE
+    parser = new_parser(form, {name: {}})
+    events = [*parser.feed(_AFTER.sub("", shown)), *parser.finish()]
+    match [event for event in events if not isinstance(event, str) or event.strip()]:
+        case [Begin(called), *pieces, End()] if called == name:
+            found = json.loads("".join(piece.text for piece in pieces if isinstance(piece, Arguments)))
+            return {key: str(value) for key, value in found.items()} == {key: str(arguments[key]) for key in arguments}
+    return False

@@ -4,7 +4,6 @@ Where a call is due, the answer is calls and nothing else; otherwise text is fre
 a call of one of the tools with arguments of its schema.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -12,13 +11,19 @@ from typing import Any
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.text.grammar.source import ANY_TEXT, MAX_TEXT_CHARS, guided, quoted
 from jaxinfer.text.tools.arguments import TOO_MUCH, Shape, Unheld, alone, by_name, shapes
-from jaxinfer.text.tools.formats import Format
+from jaxinfer.text.tools.formats import AROUND, CALL, END_CALL, LAYOUTS, SEPARATOR, Format
 from jaxinfer.text.tools.python_calls import KEY, MAX_KEY_CHARS
 from jaxinfer.text.tools.reader import ToolUse
 from jaxinfer.text.tools.schema_types import Values
-from jaxinfer.text.tools.tagged import CLOSE, OPEN
-from jaxinfer.text.tools.xml_call import END_FUNCTION, END_PARAMETER, FUNCTION, PARAMETER, typed_value
+from jaxinfer.text.tools.xml_call import END_PARAMETER, PARAMETER, typed_value
 
+_LISTS_OF_CALLS: dict[Format, tuple[str, str, str]] = {
+    "llama3_json": ("", "; ", ""),
+    "pythonic": ("[", ", ", "]"),
+    "xlam": ("[", ", ", "]"),
+    "llama_nemotron_json": ("[", ", ", "]"),
+    "deepseek_v3": ("", "\n", ""),
+}  # forms that write several calls at once: what stands before, between and behind these
 BY_NAME = ("qwen3_coder", "pythonic")  # forms that write each argument by itself
 _OF_TEXTS = frozenset({"pattern", "format", "minLength", "maxLength", "not", "if", "$dynamicRef"})
 _LISTS = frozenset({"const", "enum"})
@@ -34,8 +39,9 @@ def tool_grammar(
 
     None where nothing can be said: a format without tags is free text unless a call is due or has begun.
     """
-    tagged = form in ("hermes", "qwen3_coder")
-    if not (due or begun or tagged):
+    layout = LAYOUTS.get(form)
+    is_tagged = layout is not None and bool(layout.closing)
+    if not (due or begun or is_tagged):
         return None
     rules = _Rules(control_tokens)
     try:
@@ -44,16 +50,14 @@ def tool_grammar(
         message = "tools must have schemas that are nested less deeply than some of these; flatten them"
         raise InvalidRequest(message, param="tools", code="invalid_grammar") from error
     one = rules.add("call", " | ".join(calls))
-    parallel = use.parallel
-    match form:
-        case "hermes" | "qwen3_coder":
-            rules.start(one, due=due, parallel=parallel, begun=begun)
-        case "llama3_json":
-            more = f' ("; " {one})*' if parallel else ""
-            rules.lines.insert(1, f"start: {one}{more}")
-        case "pythonic":
-            more = f' (", " {one})*' if parallel else ""
-            rules.lines.insert(1, f'start: "[" {one}{more} "]"')
+    before, between, after = _LISTS_OF_CALLS.get(form, ("", "", ""))
+    more = f" ({quoted(between)} {one})*" if use.parallel and between else ""
+    calls_at_once = " ".join(filter(None, [before and quoted(before), one + more, after and quoted(after)]))
+    if layout is not None and is_tagged:
+        opening = (layout.opening or layout.start, layout.closing)
+        rules.start(calls_at_once, opening, due=due, parallel=use.parallel, begun=begun)
+    else:
+        rules.lines.insert(1, f"start: {calls_at_once}")
     return "\n".join(rules.lines)
 
 
@@ -98,19 +102,9 @@ class _Rules:
 
     def call(self, form: Format, name: str, schema: dict[str, Any], *, strict: bool) -> str:
         self._strict = strict
-        spelt = json.dumps(name)
-        match form:
-            case "hermes":
-                head, tail = f'\n{{"name": {spelt}, "arguments": ', "}\n"
-                return self.add("tool", f"{quoted(head)} {self.value(_object(schema))} {quoted(tail)}")
-            case "llama3_json":
-                head = f'{{"name": {spelt}, "parameters": '
-                return self.add("tool", f'{quoted(head)} {self.value(_object(schema))} "}}"')
-            case "qwen3_coder":
-                head, tail = f"\n{FUNCTION}{name}>\n", f"{END_FUNCTION}\n"
-                return self.add("tool", f"{quoted(head)} {self.arguments(form, name, schema)} {quoted(tail)}")
-            case "pythonic":
-                return self.add("tool", f'{quoted(f"{name}(")} {self.arguments(form, name, schema)} ")"')
+        head, tail = (text.replace("NAME", name) for text in AROUND[form])
+        inner = self.arguments(form, name, schema) if form in BY_NAME else self.value(_object(schema))
+        return self.add("tool", f"{self.spelt(head)} {inner} {self.spelt(tail) if tail else ''}".rstrip())
 
     def arguments(self, form: Format, tool: str, schema: dict[str, Any]) -> str:
         """Each by itself, where the form can hold what the schema says; else any."""
@@ -202,23 +196,28 @@ class _Rules:
             )
         return first
 
-    def start(self, call: str, *, due: bool, parallel: bool, begun: bool) -> None:
+    def start(self, calls: str, tags: tuple[str, str], *, due: bool, parallel: bool, begun: bool) -> None:
         """Calls between tags, with free text around them unless they are due."""
-        close = self.token(CLOSE)
+        opening, close = tags[0], self.token(tags[1])
         if due:
-            tagged = self.add("tagged", f"{self.token(OPEN)} {call} {close}")
+            tagged = self.add("tagged", f"{self.token(opening)} {calls} {close}")
             more = f' ("\\n" {tagged})*' if parallel else ""
             self.lines.insert(1, f"start: {tagged}{more}")
             return
         self.lines.append(ANY_TEXT)
-        if OPEN in self._control_tokens:
-            tagged = self.add("tagged", f"TEXT {self.token(OPEN)} {call} {close}")
+        if opening in self._control_tokens:
+            tagged = self.add("tagged", f"TEXT {self.token(opening)} {calls} {close}")
         else:
-            self.lines.append(f"opening[lazy]: TEXT {quoted(OPEN)}")
-            tagged = self.add("tagged", f"opening {call} {close}")
-        first = f"{call} {close} " if begun else ""
+            self.lines.append(f"opening[lazy]: TEXT {quoted(opening)}")
+            tagged = self.add("tagged", f"opening {calls} {close}")
+        first = f"{calls} {close} " if begun else ""
         more = f"{tagged}* " if parallel else "" if begun else f"{tagged}? "
         self.lines[1:1] = [f"start: {first}{more}tail", "tail: TEXT"]
+
+    def spelt(self, text: str) -> str:
+        """A text in which control tokens are themselves."""
+        parts = re.split(f"({'|'.join(map(re.escape, (CALL, SEPARATOR, END_CALL)))})", text)
+        return " ".join(self.token(part) for part in parts if part)
 
     def token(self, text: str) -> str:
         return f"<[{self._control_tokens[text]}]>" if text in self._control_tokens else quoted(text)

@@ -1,7 +1,8 @@
 """JsonCall: a call written as a JSON object, {"name": ..., "arguments": {...}}, in any order of its keys.
 
 Arguments are passed on as the model wrote them, piece by piece, as soon as the name before them is known. Written in
-another order, or as a string, they come in one piece when the object is whole.
+another order, or as a string, they come in one piece when the object is whole. Of an object that only lacks its last
+closing brackets when the closing tag comes, these are added.
 """
 
 import re
@@ -16,14 +17,23 @@ _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\\x00-\x1f]*)"\s*,\s*"(?:argumen
 
 
 class JsonCall:
-    """One call. opening: what stood before it and is content again if it is none.    names: the tools offered.
-
-    is_open: until the object has ended or turned out to be no call.    failed: the latter.
+    """One call, a layout.Body. opening: what stood before it and is content again if it is none.    names: the tools
+    offered.    closing: the tag that may come behind it.    head: a name in a group, up to the arguments.
+    depth: of brackets around the arguments.
     """
 
-    def __init__(self, opening: str, names: Container[str]) -> None:
+    def __init__(
+        self,
+        opening: str,
+        names: Container[str],
+        closings: tuple[str, ...] = (),
+        head: re.Pattern[str] = _HEAD,
+        depth: int = 1,
+    ) -> None:
         self.is_open, self.failed = True, False
         self._names = names
+        self._closings, self._pattern, self._depth = closings, head, depth
+        self._held = ""  # what may be the closing tag
         self._raw = [opening]
         self._head = ""
         self._stage = "head"
@@ -32,6 +42,7 @@ class JsonCall:
     def feed(self, text: str) -> tuple[list[Event], str]:
         """What was found, and the rest of the text once it is not open any more."""
         events: list[Event] = []
+        text, self._held = self._held + text, ""
         if self._stage == "head":
             text = self._feed_head(text, events)
         if self._stage == "whole":
@@ -41,19 +52,22 @@ class JsonCall:
         if self._stage == "tail":  # what stands behind the arguments changes nothing
             text = text[self._scanner.feed(text, 0, 0) :]
             self.is_open = not (self._scanner.bad or self._scanner.has_ended)
+        if self._closes(text) is None:
+            text, self._held = "", text
         return events, text
 
     def finish(self) -> list[Event]:
         """At the end of the text, which came while it was open."""
         if self._stage == "tail":
             return []
-        return [Dropped("".join(self._raw)) if self._stage == "arguments" else "".join(self._raw)]
+        raw = "".join([*self._raw, self._held])
+        return [Dropped(raw) if self._stage == "arguments" else raw]
 
     def _feed_head(self, text: str, events: list[Event]) -> str:
         """Look for the name and the arguments' key before the scanner goes on."""
         known = len(self._head)
         self._head += text[: HEAD_CHARS - known]
-        found = _HEAD.match(self._head)
+        found = self._pattern.match(self._head)
         if found is None or found[1] not in self._names:
             if found is not None or len(self._head) == HEAD_CHARS:
                 self._stage = "whole"
@@ -69,13 +83,15 @@ class JsonCall:
         at = self._scanner.feed(text, 0, 0)
         self._raw.append(text[:at])
         if self._scanner.bad:
-            self._fail(events)
+            self._stage = "whole"
+            if (closes := self._closes(text[at:])) is not None:
+                self._end_whole(self._scanner.missing or "" if closes else "", events)
         elif self._scanner.has_ended:
-            self._end_whole(events)
+            self._end_whole("", events)
         return text[at:]
 
-    def _end_whole(self, events: list[Event]) -> None:
-        call = call_of("".join(self._raw[1:]), self._names)
+    def _end_whole(self, missing: str, events: list[Event]) -> None:
+        call = call_of("".join([*self._raw[1:], missing]), self._names)
         if call is None:
             self._fail(events)
         else:
@@ -84,20 +100,59 @@ class JsonCall:
             self._stage, self.is_open = "done", False
 
     def _feed_arguments(self, text: str, events: list[Event]) -> str:
-        at = self._scanner.feed(text, 0, 1)
+        at = self._scanner.feed(text, 0, self._depth)
         self._raw.append(text[:at])
         events.append(Arguments(text[:at]))
         if self._scanner.bad:
-            events.append(Dropped("".join(self._raw)))
-            self.is_open, self.failed, self._stage = False, True, "failed"
-        elif at and self._scanner.depth == 1:
+            closes = self._closes(text[at:])
+            if closes:
+                events += [Arguments((self._scanner.missing or "")[: self._scanner.depth - self._depth]), End()]
+                self._stage, self.is_open = "done", False
+            elif closes is False:
+                events.append(Dropped("".join(self._raw)))
+                self.is_open, self.failed, self._stage = False, True, "failed"
+        elif at and self._scanner.depth == self._depth:
             events.append(End())
-            self._stage = "tail"
+            self._stage = "tail" if self._depth else "done"
+            self.is_open = self._depth > 0
         return text[at:]
+
+    def _closes(self, left: str) -> bool | None:
+        """Whether the object only lacks closers where the closing tag comes; None: not known yet."""
+        if not self.is_open or not self._scanner.bad or self._scanner.missing is None or self._stage == "tail":
+            return False
+        if left.startswith(self._closings):
+            return True
+        return None if any(closing.startswith(left) for closing in self._closings) else False
 
     def _fail(self, events: list[Event]) -> None:
         events.append("".join(self._raw))
         self.is_open, self.failed, self._stage = False, True, "failed"
+
+
+class NamedCall(JsonCall):
+    """A call whose name stands before its arguments, a JSON object. head: all before that, with the name in a group."""
+
+    def __init__(self, opening: str, names: Container[str], closings: tuple[str, ...], head: re.Pattern[str]) -> None:
+        super().__init__(opening, names, closings, head, depth=0)
+
+    def finish(self) -> list[Event]:
+        return ["".join([*self._raw, self._head])] if self._stage == "head" else super().finish()
+
+    def _feed_head(self, text: str, events: list[Event]) -> str:
+        self._head += text
+        found = self._pattern.match(self._head)
+        if found is not None and found[1] in self._names:
+            self._raw.append(found[0])
+            self._stage = "arguments"
+            events.append(Begin(found[1]))
+            return self._head[found.end() :]
+        if found is None and "{" not in self._head and len(self._head) < HEAD_CHARS:
+            return ""
+        taken = 0 if self._raw[0] else 1  # without a tag before it, it would be taken for a beginning again
+        self._raw.append(self._head[:taken])
+        self._fail(events)
+        return self._head[taken:]
 
 
 def call_of(text: str, names: Container[str]) -> tuple[str, str] | None:

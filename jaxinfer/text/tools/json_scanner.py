@@ -34,6 +34,11 @@ class JsonScanner:
         return self._wants == "next" and not self._open
 
     @property
+    def missing(self) -> str | None:
+        """The closers without which what it took is no object yet; None where it lacks more."""
+        return "".join(reversed(self._open)) if self._wants == "next" else None
+
+    @property
     def depth(self) -> int:
         return len(self._open)
 
@@ -109,6 +114,6 @@ class JsonScanner:
         self._part = _OPEN_LITERAL.match(self._part + new)[0]  # type: ignore[index]  # it matches the empty string
         past = at + len(self._part) - known
         if past < len(text):  # what goes on with a literal is no mark
-            self._wants = "next"
             self.bad = not _LITERAL.fullmatch(self._part)
+            self._wants = "literal" if self.bad else "next"
         return past

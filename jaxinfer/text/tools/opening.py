@@ -6,11 +6,9 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from jaxinfer.text.tools.bare import MAX_SPACES
-from jaxinfer.text.tools.formats import Format
+from jaxinfer.text.tools.formats import AROUND, LAYOUTS, Format
 from jaxinfer.text.tools.json_call import HEAD_CHARS
-from jaxinfer.text.tools.tagged import OPEN
-from jaxinfer.text.tools.xml_call import FUNCTION
+from jaxinfer.text.tools.layout import MAX_LEAD
 
 _LONGEST = 64  # bytes of a pattern that may come anywhere
 
@@ -31,17 +29,27 @@ def opening_of(form: Format, names: Iterable[str], control_tokens: Mapping[str, 
     control_tokens: spellings that are one token each.
     """
     match form:
-        case "hermes":
-            return control_tokens.get(OPEN, Opening(_spaced(OPEN, "", "\n")))
-        case "qwen3_coder":
-            return Opening((*_spaced(OPEN, "", "\n"), (FUNCTION, f"\n{FUNCTION}")))
         case "llama3_json":
-            spelt = "|".join(re.escape(json.dumps(name)) for name in names)
+            spelt = _any_of(json.dumps(name) for name in names)
             head = rf'\s*(?:<\|python_tag\|>\s*)?\{{\s*"name"\s*:\s*({spelt})\s*,\s*"(?:arguments|parameters)"\s*:'
             return Opening(_spaced(head, r'{"name": \1, "parameters":', " "), is_first=True, firsts="{<")
+        case "xlam":
+            spelt = _any_of(json.dumps(name) for name in names)
+            head = rf'\s*(?:```(?:json)?\s*)?\[\s*\{{\s*"name"\s*:\s*({spelt})\s*,\s*"arguments"\s*:'
+            return Opening(_spaced(head, r'[{"name": \1, "arguments":', " "), is_first=True, firsts="[`")
         case "pythonic":
-            spelt = "|".join(map(re.escape, names))
+            spelt = _any_of(names)
             return Opening(((rf"\s*\[\s*({spelt})\s*\(\s*", r"[\1("),), is_first=True, firsts="[")
+    layout, space = LAYOUTS[form], "\n" if AROUND[form][0].startswith("\n") else ""
+    mark = layout.opening or layout.start
+    tagged = _spaced(re.escape(mark), "", space)
+    if layout.opening and layout.is_bare:
+        return Opening((*tagged, (re.escape(layout.start), f"{space}{layout.start}")))
+    return control_tokens.get(mark, Opening(tagged))
+
+
+def _any_of(names: Iterable[str]) -> str:
+    return "|".join(map(re.escape, names))
 
 
 def _spaced(pattern: str, head: str, space: str) -> tuple[tuple[str, str], ...]:
@@ -67,7 +75,7 @@ class Finder:
                 return found.expand(head) + text[found.end() :]
         if self._opening.is_first:
             begun = text.lstrip()
-            too_long = len(begun) > HEAD_CHARS or len(text) - len(begun) > MAX_SPACES
+            too_long = len(begun) > HEAD_CHARS or len(text) - len(begun) > MAX_LEAD
             self.is_over = too_long or (bool(begun) and chr(begun[0]) not in self._opening.firsts)
         else:
             self._text = text[-_LONGEST:]

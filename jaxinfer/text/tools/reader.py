@@ -17,6 +17,7 @@ class ToolUse:
 
     parallel: more than one call.    named: the request named the tool, the only one here, so that a call is an ordinary
     end.    due: the answer must be a call.    strict: the tools whose arguments must be of their schema.
+    alone: an answer that is one JSON object with a tool's name and arguments is a call too, whatever the form.
     """
 
     schemas: dict[str, dict[str, Any]]
@@ -24,6 +25,7 @@ class ToolUse:
     named: bool = False
     due: bool = False
     strict: frozenset[str] = frozenset()
+    alone: bool = True
 
 
 class CallDelta(msgspec.Struct, gc=False):
@@ -46,7 +48,7 @@ class ToolReader:
     """Around calls, white space is left out of the content. finish_reason "tool_calls" is due when `has_calls`."""
 
     def __init__(self, form: Format, use: ToolUse) -> None:
-        self._parser = new_parser(form, use.schemas)
+        self._parser = new_parser(form, use.schemas, alone=use.alone)
         self._use = use
         self._num_begun = self._num_whole = self._num_dropped = 0
         self._after_call = False  # nothing but white space since

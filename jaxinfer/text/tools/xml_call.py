@@ -2,6 +2,8 @@
 
 Values stand there as plain text; the tool's schema says what they are. Each parameter is passed on when it is whole. A
 text ends at the first closing tag; one that stands within a string of JSON is part of it, unless a line begins with it.
+Where a model leaves that tag out, a text ends before a line that begins another of the tool's parameters, and before
+the tags that end the call where the answer ends or another call begins.
 """
 
 import re
@@ -15,7 +17,11 @@ from jaxinfer.text.tools.strict_json import dumped, loaded
 
 FUNCTION, PARAMETER = "<function=", "<parameter="
 END_FUNCTION, END_PARAMETER = "</function>", "</parameter>"
+OPENING, CLOSING = "<tool_call>", "</tool_call>"  # around a call
 MAX_NAME_CHARS = 256
+_MARKS = (END_PARAMETER, PARAMETER, END_FUNCTION, CLOSING)  # of which one may end a value
+_MARK = re.compile("|".join(map(re.escape, _MARKS)))
+_ENDS = (CLOSING, OPENING, FUNCTION)  # with which a call ends that lacks its own end
 _QUOTE = re.compile(r'\\.?|"', re.DOTALL)
 
 
@@ -26,13 +32,16 @@ class Parameters:
         self._named, self._other = arguments_of(schema)
         self._values = Values(schema)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._named
+
     def types(self, name: str) -> frozenset[str]:
         """Of the argument with this name; none where nothing is said."""
         return self._values.types(self._named.get(name, self._other))
 
 
 class XmlCall:
-    """One call, a tagged.Body. opening: what stood before it and is content again if it is none.
+    """One call, a layout.Body. opening: what stood before it and is content again if it is none.
     names: the tools offered.    parameters_of: called with the name of one.
     """
 
@@ -47,7 +56,7 @@ class XmlCall:
         self._held = ""  # of a tag, or the end of a value that may be in its closing tag
         self._value: list[str] = []
         self._json: JsonText | None = None  # the value, where it may be JSON
-        self._num_parameters = 0
+        self._given: set[str] = set()  # parameters
 
     def feed(self, text: str) -> tuple[list[Event], str]:
         events: list[Event] = []
@@ -57,6 +66,11 @@ class XmlCall:
         return events, text
 
     def finish(self) -> list[Event]:
+        if self._stage == "value" and self._held.startswith((END_FUNCTION, CLOSING)):
+            events: list[Event] = []
+            self._end_value(events)
+            self._end(events)
+            return events
         raw = "".join([*self._raw, *(self._value if self._stage == "value" else ()), self._held])
         return [Dropped(raw) if self._tool else raw]
 
@@ -65,19 +79,20 @@ class XmlCall:
         bare = text.lstrip()
         if len(text) - len(bare) > MAX_NAME_CHARS:
             return self._fail(text, events)
-        for tag in (PARAMETER, END_FUNCTION) if self._tool else (FUNCTION,):
-            if len(bare) < len(tag) and tag.startswith(bare):
-                self._held = text
-                return ""
-            if bare.startswith(tag):
-                return self._take_whole_tag(text, bare, tag, events)
-        return self._fail(text, events)
+        tags = (PARAMETER, END_FUNCTION, END_PARAMETER, *_ENDS) if self._tool else (FUNCTION,)
+        if any(len(bare) < len(tag) and tag.startswith(bare) for tag in tags):
+            self._held = text
+            return ""
+        tag = next(filter(bare.startswith, tags), None)
+        return self._fail(text, events) if tag is None else self._take_whole_tag(text, bare, tag, events)
 
     def _take_whole_tag(self, text: str, bare: str, tag: str, events: list[Event]) -> str:
-        if tag == END_FUNCTION:
-            events += [Arguments("}" if self._num_parameters else "{}"), End()]
-            self.is_open = False
+        if tag == END_PARAMETER:  # once too often
+            self._raw.append(text[: len(text) - len(bare) + len(tag)])
             return bare.removeprefix(tag)
+        if self._tool and tag != PARAMETER:
+            self._end(events)
+            return bare.removeprefix(END_FUNCTION)
         end = bare.find(">", len(tag), len(tag) + MAX_NAME_CHARS)
         name = bare[len(tag) : end]
         if end < 0 and len(bare) < len(tag) + MAX_NAME_CHARS:
@@ -97,24 +112,62 @@ class XmlCall:
         return left
 
     def _take_value(self, text: str, events: list[Event]) -> str:
-        at = text.find(END_PARAMETER)
-        if at < 0:
-            most = min(len(END_PARAMETER) - 1, len(text))
-            keep = next((n for n in range(most, 0, -1) if END_PARAMETER.startswith(text[-n:])), 0)
-            self._add(text[: len(text) - keep])
-            self._held = text[len(text) - keep :]
-            return ""
-        self._add(text[:at])
-        if self._json is not None and self._json.is_in_string and not self._value[-1].endswith("\n"):
-            self._add(END_PARAMETER)
-            return text[at + len(END_PARAMETER) :]
+        past = 0  # of what is known to belong to the value
+        for found in _MARK.finditer(text):
+            self._add(text[past : found.start()])
+            past = found.start()
+            ends = self._ends_at(found[0], text[found.end() : found.end() + 2 * MAX_NAME_CHARS])
+            if ends is None:
+                self._held = text[past:]
+                return ""
+            if ends:
+                self._end_value(events)
+                if found[0] == END_PARAMETER:
+                    self._raw.append(END_PARAMETER)
+                    past = found.end()
+                return text[past:]
+            self._add(found[0])
+            past = found.end()
+        left = text[past:]
+        most = min(max(map(len, _MARKS)) - 1, len(left))
+        keep = next((n for n in range(most, 0, -1) if any(mark.startswith(left[-n:]) for mark in _MARKS)), 0)
+        self._add(left[: len(left) - keep])
+        self._held = left[len(left) - keep :]
+        return ""
+
+    def _ends_at(self, mark: str, after: str) -> bool | None:
+        """Whether a value ends at a mark behind which this text stands; None: not known yet."""
+        begins_line = not self._value or self._value[-1].endswith("\n")
+        if self._json is not None and self._json.is_in_string and not begins_line:
+            return False
+        if mark == END_PARAMETER:
+            return True
+        if mark == PARAMETER:
+            return self._begins_parameter(after) if begins_line else False
+        follows = after.lstrip()
+        ends = (OPENING, FUNCTION, CLOSING) if mark == END_FUNCTION else (OPENING, FUNCTION)
+        if follows.startswith(ends):
+            return True
+        is_open = len(after) < 2 * MAX_NAME_CHARS and any(each.startswith(follows) for each in ends)
+        return None if is_open else False
+
+    def _begins_parameter(self, after: str) -> bool | None:
+        name, end, _ = after[:MAX_NAME_CHARS].partition(">")
+        if not end:
+            return False if len(after) >= MAX_NAME_CHARS or "\n" in name else None
+        return name in self._parameters_of(self._tool) and name not in {*self._given, self._parameter}
+
+    def _end_value(self, events: list[Event]) -> None:
         value = "".join(self._value)
-        self._raw += [value, END_PARAMETER]
+        self._raw.append(value)
         self._value, self._stage = [], "tag"
         key, typed = dumped(self._parameter), dumped(typed_value(value, self._types))
-        events.append(Arguments(f"{', ' if self._num_parameters else '{'}{key}: {typed}"))
-        self._num_parameters += 1
-        return text[at + len(END_PARAMETER) :]
+        events.append(Arguments(f"{', ' if self._given else '{'}{key}: {typed}"))
+        self._given.add(self._parameter)
+
+    def _end(self, events: list[Event]) -> None:
+        events += [Arguments("}" if self._given else "{}"), End()]
+        self.is_open = False
 
     def _add(self, text: str) -> None:
         """To the value."""

@@ -10,6 +10,7 @@ from jaxinfer.engine.sequence import Structure
 from jaxinfer.engine.watch import Watch
 from jaxinfer.text.grammar.compiler import Compiler
 from jaxinfer.text.tokenizer import Tokenizer
+from jaxinfer.text.tools.formats import CALL, END_CALL, SEPARATOR
 from jaxinfer.text.tools.grammar import tool_grammar
 from jaxinfer.text.tools.opening import opening_of
 from jaxinfer.text.tools.reader import ToolUse
@@ -85,21 +86,32 @@ HEADS = {
         '{ "name" : "weather" , "parameters"  : ',
     ],
     "pythonic": ["[weather(", " [ weather ("],
+    "xlam": ['[{"name": "weather", "arguments": ', '```json\n[\n {"name":"weather", "arguments" : '],
+    "llama_nemotron_json": ["<TOOLCALL>", "Hm. <TOOLCALL>"],
+    "qwen2_5_coder": ["<tools>", "So: <tools>"],
+    "functionary": ["<function=", "I look: <function="],
+    "deepseek_v3": ["<｜tool▁calls▁begin｜>", f"So. {CALL}", CALL],
 }
 BODIES = {
     "hermes": '\n{"name": "weather", "arguments": %s}\n</tool_call>',
     "qwen3_coder": "\n<function=weather>\n<parameter=city>\n%s\n</parameter>\n</function>\n</tool_call>",
     "llama3_json": "%s}",
     "pythonic": "city=%s)]",
+    "xlam": "%s}]",
+    "llama_nemotron_json": '[{"name": "weather", "arguments": %s}]</TOOLCALL>',
+    "qwen2_5_coder": '\n{"name": "weather", "arguments": %s}\n</tools>',
+    "functionary": "weather>%s</function>",
+    "deepseek_v3": f"{CALL}function{SEPARATOR}weather\n```json\n%s\n```{END_CALL}<｜tool▁calls▁end｜>",
 }
-VALUES = {"hermes": '{"city": "%s"}', "qwen3_coder": "%s", "llama3_json": '{"city": "%s"}', "pythonic": '"%s"'}
+VALUES = dict.fromkeys(FORMS, '{"city": "%s"}') | {"qwen3_coder": "%s", "pythonic": '"%s"'}
 
 
 @pytest.mark.parametrize(("form", "head"), [(form, head) for form in FORMS for head in HEADS[form]])
 def test_a_call_begins_as_its_reader_has_it(form, head, compiler, tokenizer):
     for city, is_valid in (("Rome", True), ("Paris", False)):
         body = BODIES[form] % (VALUES[form] % city)
-        text = head + (body.removeprefix("\n<function=") if head.endswith("<function=") else body)
+        begun = next((start for start in ("\n<function=", CALL) if head.endswith(start.strip())), "")
+        text = head + (body.removeprefix(begun) if body.startswith(begun) else body)
         assert [name for name, _ in read(form, USE, text)] == ["weather"]
         for tokens in spellings(tokenizer, text):
             grammar, at = held(compiler, form, USE, tokens, {})

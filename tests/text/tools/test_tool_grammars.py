@@ -12,13 +12,14 @@ import pytest
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.text.grammar.compiler import new_matcher
 from jaxinfer.text.tools.arguments import shapes
+from jaxinfer.text.tools.formats import CALL, END_CALL, SEPARATOR
+from jaxinfer.text.tools.formats import FORMATS as FORMS
 from jaxinfer.text.tools.grammar import loosened, tool_grammar
 from jaxinfer.text.tools.reader import ToolReader, ToolUse
 from jaxinfer.text.tools.schema_types import Values
 from tests.support.grammars import takes
 from tests.support.schemas.tools import TOOLS
 
-FORMS = ("hermes", "llama3_json", "qwen3_coder", "pythonic")
 BY_NAME = ("qwen3_coder", "pythonic")  # forms that write each argument by itself, of those that the schema names
 # whose schemas ask something of a text beside its being one, which qwen3_coder writes as it is
 OF_TEXTS = {
@@ -36,6 +37,17 @@ def written(form: str, name: str, arguments: dict[str, Any]) -> str:
             return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
         case "llama3_json":
             return f'{{"name": "{name}", "parameters": {json.dumps(arguments)}}}'
+        case "functionary":
+            return f"<function={name}>{json.dumps(arguments)}</function>"
+        case "deepseek_v3":
+            inner = f"{CALL}function{SEPARATOR}{name}\n```json\n{json.dumps(arguments)}\n```{END_CALL}"
+            return f"<｜tool▁calls▁begin｜>{inner}<｜tool▁calls▁end｜>"
+        case "xlam":
+            return f'[{{"name": "{name}", "arguments": {json.dumps(arguments)}}}]'
+        case "llama_nemotron_json":
+            return f'<TOOLCALL>[{{"name": "{name}", "arguments": {json.dumps(arguments)}}}]</TOOLCALL>'
+        case "qwen2_5_coder":
+            return f'<tools>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tools>'
         case "qwen3_coder":
             texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in arguments.items()}
             inner = "".join(f"<parameter={key}>\n{text}\n</parameter>\n" for key, text in texts.items())

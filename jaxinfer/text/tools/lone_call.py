@@ -1,0 +1,122 @@
+"""LoneCall: a call without its form's marks, as Qwen2.5-Coder writes it: one JSON object that is the whole answer."""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+
+from jaxinfer.text.tools.events import Arguments, Begin, End, Event, Parser
+from jaxinfer.text.tools.json_call import call_of
+from jaxinfer.text.tools.json_scanner import JsonScanner
+from jaxinfer.text.tools.strict_json import loaded
+
+MAX_SPACES = 256  # in a row
+_WRAPPERS = (("```json", "```"), ("```", "```"), ("<tools>", "</tools>"), ("", ""))
+_SPACE = re.compile(r"\s*")
+
+
+class LoneCall:
+    """A Parser around another, which reads every answer that is no such object.
+
+    The object has the keys name, of a tool that was offered, and arguments, an object; a fence or <tools> may be around
+    it. Held back is the answer that may still become one.
+    """
+
+    def __init__(self, parser: Parser, names: Iterable[str]) -> None:
+        self._parser = parser
+        names = list(names)
+        self._names = frozenset(names)
+        spelt = tuple(map(json.dumps, names))
+        self._heads = (("{", '"name"', ":", spelt, ",", '"arguments"', ":", "{"), ("{", '"arguments"', ":", "{"))
+        self._stage = "start"  # then object, end; or other: the parser's
+        self._text = ""  # up to the object, then behind it
+        self._object: list[str] = []
+        self._before = ""
+        self._closing = ""
+        self._scanner = JsonScanner()
+
+    def feed(self, text: str) -> list[Event]:
+        if self._stage == "other":
+            return self._parser.feed(text)
+        if self._stage == "start":
+            text = self._feed_start(text)
+        if self._stage == "object":
+            text = self._feed_object(text)
+        if self._stage == "end":
+            text = self._feed_end(text)
+        return self._parser.feed(text) if self._stage == "other" else []
+
+    def finish(self) -> list[Event]:
+        if self._stage == "other":
+            return self._parser.finish()
+        call = call_of("".join(self._object), self._names) if self._stage == "end" else None
+        if call is None:
+            return [*self._parser.feed(self._give_up()), *self._parser.finish()]
+        return [Begin(call[0]), Arguments(call[1]), End()]
+
+    def _feed_start(self, text: str) -> str:
+        """Up to where the arguments begin."""
+        self._text += text
+        undecided = len(self._text) <= MAX_SPACES and not self._text.strip()
+        for opening, closing in _WRAPPERS:
+            for head in self._heads:
+                at = _met(self._text, (*filter(None, [opening]), *head))
+                if at is None:
+                    undecided = True
+                elif at >= 0:
+                    return self._begin(opening, closing)
+        return "" if undecided else self._give_up()
+
+    def _begin(self, opening: str, closing: str) -> str:
+        """Returns the object's text so far."""
+        at = self._text.index("{")
+        self._before, text = self._text[:at], self._text[at:]
+        self._text, self._closing, self._stage = "", closing, "object"
+        return text
+
+    def _feed_object(self, text: str) -> str:
+        at = self._scanner.feed(text, 0, 0)
+        self._object.append(text[:at])
+        if self._scanner.bad:
+            self._text = text[at:]
+            return self._give_up()
+        if self._scanner.has_ended:
+            if not self._is_call():
+                self._text = text[at:]
+                return self._give_up()
+            self._stage = "end"
+        return text[at:]
+
+    def _is_call(self) -> bool:
+        whole = "".join(self._object)
+        return call_of(whole, self._names) is not None and loaded(whole).keys() == {"name", "arguments"}
+
+    def _feed_end(self, text: str) -> str:
+        self._text += text
+        left = self._text.strip()
+        if len(self._text) - len(left) > MAX_SPACES or not self._closing.startswith(left):
+            return self._give_up()
+        return ""
+
+    def _give_up(self) -> str:
+        """It is none. Returns all that was held back."""
+        self._stage = "other"
+        held = "".join([self._before, *self._object, self._text])
+        self._before, self._text = "", ""
+        self._object.clear()
+        return held
+
+
+def _met(text: str, marks: Sequence[str | tuple[str, ...]]) -> int | None:
+    """Where these have come one after another, white space between them; -1: they cannot come; None: they still may."""
+    at = 0
+    for mark in marks:
+        start = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches the empty string
+        if start - at > MAX_SPACES:
+            return -1
+        options = (mark,) if isinstance(mark, str) else mark
+        found = next((option for option in options if text.startswith(option, start)), None)
+        if found is None:
+            left = text[start:]
+            return None if any(option.startswith(left) for option in options) else -1
+        at = start + len(found)
+    return at

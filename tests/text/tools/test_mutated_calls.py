@@ -1,0 +1,266 @@
+"""Calls as models write them when they slip: closers left out, doubled or in another order, several calls where one
+belongs. No mark-up reaches the content, no call that was whole is lost, and a stream says what the whole answer says.
+"""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from jaxinfer.text.tools.formats import CALL, END_CALL, FORMATS, LAYOUTS, SEPARATOR, Format
+from jaxinfer.text.tools.reader import ToolReader, ToolUse, WholeCalls
+
+TEXT = {"type": "string"}
+SCHEMAS = {"weather": {"type": "object", "properties": {"city": TEXT, "days": {"type": "integer"}}}, "now": {}}
+WEATHERS = [
+    {"city": city, **days}
+    for city in ("Oslo", "a}b", "<br> ]", "two\nlines")
+    for days in ({}, {"days": 2}, {"days": -1})
+]
+Calls = list[tuple[str, dict[str, Any]]]
+CALLS: st.SearchStrategy[Calls] = st.lists(
+    st.one_of(st.tuples(st.just("weather"), st.sampled_from(WEATHERS)), st.just(("now", {}))), min_size=1, max_size=3
+)
+WORDS = st.sampled_from(["", "I look.", "It is 1 < 2, so:\n\n", "Done\n"])
+TWICE = st.integers(0, 2)  # a closer left out, as it should be, or doubled
+AT_LEAST_ONCE = st.integers(1, 2)
+
+
+class Slips:
+    """Writes calls with slips that `draw` chooses."""
+
+    def __init__(self, draw: st.DrawFn) -> None:
+        self.draw = draw
+
+    def text(self, form: Format, calls: Calls) -> str:
+        """The answer; where the form has no opening tag, nothing may come before it."""
+        match form:
+            case "pythonic":
+                return self.python_list(calls)
+            case "llama3_json":
+                return self.objects(calls, "parameters")
+            case "xlam":
+                return self.fenced(f"[{self.objects(calls, 'arguments')}{self.some(']', TWICE)}")
+            case "qwen3_coder":
+                return self.joined([self.xml(*call) for call in calls])
+            case "functionary":
+                return self.joined(
+                    [self.named(f"<function={name}>", arguments, "</function>") for name, arguments in calls]
+                )
+            case "deepseek_v3":
+                return self.deepseek(calls)
+        return self.tagged(form, calls)
+
+    def some(self, closer: str, times: st.SearchStrategy[int]) -> str:
+        return closer * self.draw(times)
+
+    def joined(self, parts: list[str]) -> str:
+        return self.draw(st.sampled_from(["", "\n", "\n\n"])).join(parts)
+
+    def objects(self, calls: Calls, key: str) -> str:
+        between = self.draw(st.sampled_from(["", "\n", ", ", "; "]))
+        written = (f'{{"name": "{name}", "{key}": {json.dumps(arguments)}' for name, arguments in calls)
+        return between.join(each + self.some("}", TWICE) for each in written)
+
+    def fenced(self, text: str) -> str:
+        fence = self.draw(st.sampled_from(["", "```", "```json"]))
+        return f"{fence}\n{text}\n{self.some('```', st.integers(0, 1)) if fence else ''}"
+
+    def tagged(self, form: Format, calls: Calls) -> str:
+        layout, tags = LAYOUTS[form], []
+        while calls:
+            count = self.draw(st.integers(1, len(calls)))
+            inner, calls = self.objects(calls[:count], "arguments"), calls[count:]
+            closers = [self.some(layout.closing, TWICE), self.some("]", st.integers(0, 1))]
+            closing = "\n".join(self.draw(st.permutations(closers)))
+            opening = self.some(layout.opening, AT_LEAST_ONCE) + self.draw(st.sampled_from(["", "\n", "[", "{"]))
+            opening = opening.removesuffix("{") + ("{" if opening.endswith("{") else "")
+            tags.append(f"{opening}{inner}{closing}")
+        return self.joined(tags)
+
+    def xml(self, name: str, arguments: dict[str, Any]) -> str:
+        lacks = self.draw(st.sampled_from(["nothing", "parameter", "function", "tag"]))
+        parts = [self.some("<tool_call>\n", AT_LEAST_ONCE), f"<function={name}>\n"]
+        for key, value in arguments.items():
+            closer = "" if lacks == "parameter" else self.some("</parameter>\n", AT_LEAST_ONCE)
+            parts.append(f"<parameter={key}>\n{value}\n{closer}")
+        closers = [
+            ""
+            if lacks == "function"
+            else "</function>\n"
+            if lacks == "parameter"
+            else self.some("</function>\n", AT_LEAST_ONCE),
+            "" if lacks == "tag" else self.some("</tool_call>", AT_LEAST_ONCE),
+        ]
+        return "".join([*parts, *(closers if lacks == "parameter" else self.draw(st.permutations(closers)))])
+
+    def named(self, head: str, arguments: dict[str, Any], closer: str) -> str:
+        text = json.dumps(arguments)
+        if arguments and self.draw(st.booleans()):
+            return f"{head}{text[:-1]}\n{closer}"
+        return f"{head}{text}{self.some('}', st.integers(0, 1))}{self.some(closer, TWICE)}"
+
+    def deepseek(self, calls: Calls) -> str:
+        written = []
+        for name, arguments in calls:
+            head = f"{CALL}function{SEPARATOR}{name}\n```json\n"
+            written.append(self.named(head, arguments, "\n```" + self.some(END_CALL, TWICE)))
+        layout = LAYOUTS["deepseek_v3"]
+        return f"{layout.opening}{self.joined(written)}{self.some(layout.closing, TWICE)}"
+
+    def python_list(self, calls: Calls) -> str:
+        written = [
+            f"{n}({', '.join(f'{key}={json.dumps(value)}' for key, value in args.items())})" for n, args in calls
+        ]
+        lists = self.draw(st.booleans()) and "]\n[" or ", "
+        return f"[{lists.join(written)}{self.some(']', TWICE)}"
+
+
+def read(form: Format, text: str, cuts: list[int]) -> tuple[str, Calls, bool]:
+    """The content, the calls and whether the answer ends with calls, as a client that does not stream has them."""
+    reader, whole = ToolReader(form, ToolUse(SCHEMAS)), WholeCalls()
+    content, edges = [], [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
+    for start, end in zip(edges, edges[1:], strict=False):
+        shown, deltas = reader.feed(text[start:end])
+        content.append(whole.add(deltas, shown))
+    shown, deltas = reader.finish()
+    content.append(whole.add(deltas, shown))
+    return "".join(content), [(call.name or "", json.loads(call.arguments)) for call in whole.calls], reader.has_calls
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_slips_around_calls_lose_none_and_show_no_mark_up(form, data):
+    calls, draw = data.draw(CALLS), data.draw
+    text = Slips(draw).text(form, calls)
+    whole_answer = form == "pythonic" or not (LAYOUTS[form].opening or LAYOUTS[form].is_bare)
+    before = "" if whole_answer else draw(WORDS)
+    is_left_open = (form == "pythonic" and not text.endswith("]")) or (
+        form == "qwen3_coder" and "</parameter>" not in text
+    )
+    after = "" if is_left_open else draw(WORDS)
+    answer = before + text + ("\n" + after if after else "")
+    content, found, has_calls = read(form, answer, [])
+    assert (content.split(), found, has_calls) == (f"{before.rstrip()}{after}".split(), calls, True)
+    cuts = draw(st.lists(st.integers(0, 10_000), max_size=8))
+    assert read(form, answer, cuts) == (content, found, has_calls)
+    assert read(form, answer, list(range(len(answer)))) == (content, found, has_calls)
+
+
+NOW = '{"name": "now", "arguments": {}}'
+OSLO = '{"name": "weather", "arguments": {"city": "Oslo"}}'
+EXAMPLES: dict[str, tuple[Format, str, str, list[str]]] = {
+    "a brace too many": ("hermes", f"<tool_call>\n{OSLO}}}\n</tool_call>", "", ["weather"]),
+    "two objects in one tag": ("hermes", f"<tool_call>\n{OSLO}\n{NOW}\n</tool_call>", "", ["weather", "now"]),
+    "a list in one tag": ("hermes", f"<tool_call>[{OSLO}, {NOW}]</tool_call>!", "!", ["weather", "now"]),
+    "doubled braces": ("hermes", f"<tool_call>\n{{{OSLO}}}\n</tool_call>", "", ["weather"]),
+    "arguments left open": ("hermes", f"<tool_call>\n{OSLO[:-2]}\n</tool_call>", "", ["weather"]),
+    "a fence in a tag": (
+        "hermes",
+        f"<tool_call>\n```json\n{NOW}\n```\n</tool_call>\n```py\n1\n```",
+        "```py\n1\n```",
+        ["now"],
+    ),
+    "a list of objects": ("xlam", f"[{OSLO}, {NOW}]", "", ["weather", "now"]),
+    "a list in a fence": ("xlam", f"```\n[\n    {OSLO},\n    {NOW}\n]\n```", "", ["weather", "now"]),
+    "an empty list": ("xlam", "[]", "[]", []),
+    "a list of other things": ("xlam", '[{"a": 1}]', '[{"a": 1}]', []),
+    "objects on lines": ("llama3_json", f"{OSLO}\n{NOW}", "", ["weather", "now"]),
+    "objects after one that is none": ("llama3_json", f'{NOW}; {{"a": 1}}', '{"a": 1}', ["now"]),
+    "a list left open": ("pythonic", '[weather(city="Oslo"), now(', ", now(", ["weather"]),
+    "a text that holds tags": (
+        "qwen3_coder",
+        "<function=weather>\n<parameter=city>\na\n<parameter=b>\n</function>\n</p>\n</parameter>\n</function>",
+        "",
+        ["weather"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("form", "text", "content", "names"), EXAMPLES.values(), ids=EXAMPLES)
+def test_calls_with_slips_of_models_are_read(form, text, content, names):
+    for cuts in ([], list(range(len(text)))):
+        shown, calls, _ = read(form, text, cuts)
+        assert (shown, [name for name, _ in calls]) == (content, names)
+
+
+def test_a_value_may_hold_what_only_looks_like_its_end():
+    text = EXAMPLES["a text that holds tags"][1]
+    assert read("qwen3_coder", text, [])[1][0][1] == {"city": "a\n<parameter=b>\n</function>\n</p>"}
+
+
+ALONE = ["%s", " %s\n", "```json\n%s\n```", "```\n%s\n```\n", "<tools>\n%s\n</tools>", "```json\n%s"]
+NOT_ALONE = [
+    "Here: %s",
+    "%s and more",
+    "%s\n%s",
+    "```json\n%s\n```\nThis calls it.",
+    "[%s]",
+    "```python\n%s\n```",
+    "<tool>%s</tool>",
+]
+OTHERS = [
+    '{"name": "other", "arguments": {}}',
+    '{"name": "now"}',
+    '{"name": "now", "arguments": {}, "id": 1}',
+    '{"name": "now", "arguments": []}',
+    '{"arguments": {}, "name": "other"}',
+    '{"answer": 42}',
+    '{"name": "now", "arguments": {}',
+    "{}",
+    "",
+]
+LONE_FORMS = [form for form in FORMATS if form != "llama3_json"]
+
+
+@pytest.mark.parametrize("form", LONE_FORMS)
+@pytest.mark.parametrize("around", ALONE)
+@pytest.mark.parametrize("call", [OSLO, '{"arguments": {"city": "Oslo"}, "name": "weather"}', OSLO.replace(" ", "\n ")])
+def test_an_answer_that_is_one_object_is_a_call(form, around, call):
+    text = around % call
+    if form == "qwen2_5_coder" and "<tools>" in text:
+        return
+    for cuts in ([], list(range(len(text)))):
+        assert read(form, text, cuts) == ("", [("weather", {"city": "Oslo"})], True)
+
+
+@pytest.mark.parametrize("around", ["%s", "```json\n%s\n```", "<tools>%s</tools>"])
+@pytest.mark.parametrize("call", OTHERS)
+def test_another_object_is_content(around, call):
+    text = around % call
+    for cuts in ([], list(range(len(text)))):
+        assert read("hermes", text, cuts) == (text, [], False)
+
+
+@pytest.mark.parametrize("around", NOT_ALONE)
+def test_an_object_beside_other_text_is_content(around):
+    text = around.replace("%s", NOW)
+    for cuts in ([], list(range(len(text)))):
+        assert read("hermes", text, cuts) == (text, [], False)
+
+
+@settings(deadline=None)
+@given(text=st.text(alphabet='{}"name:rgut,`js<>ol/ \n[]1', max_size=40), data=st.data())
+@example(text='{"name": "no', data=None)
+def test_what_may_be_a_lone_call_is_shown_whole_when_it_is_none(text, data):
+    cuts = [] if data is None else data.draw(st.lists(st.integers(0, 40), max_size=6))
+    assert read("hermes", text, cuts) == (text, [], False)
+
+
+@pytest.mark.parametrize(
+    "text", ["Hello", "{1", '{"b', '{"name": "x', '{"name": "now", "b', "```p", "<tool>", f"{NOW}.", f"```\n{NOW}\nx"]
+)
+def test_a_stream_shows_what_cannot_become_a_lone_call_at_once(text):
+    reader = ToolReader("hermes", ToolUse(SCHEMAS))
+    held = "".join(reader.feed(char)[0] for char in text[:-1])
+    assert held == ("Hell" if text == "Hello" else "")
+    assert held + reader.feed(text[-1])[0] == text
+
+
+@pytest.mark.parametrize("text", [NOW, f"```json\n{NOW}\n```", f"<tools>{NOW}</tools>"])
+def test_an_answer_that_was_to_be_json_is_no_call(text):
+    reader = ToolReader("hermes", ToolUse(SCHEMAS, alone=False))
+    assert reader.feed(text)[0] + reader.finish()[0] == text
