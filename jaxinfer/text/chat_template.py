@@ -212,11 +212,13 @@ class ChatTemplate:
         """
         function = {"name": name, "description": "", "parameters": {"type": "object", "properties": {}}}
         tools: list[dict[str, Any]] = [{"type": "function", "function": function}]
-        used = self._name(tools)
-        wanted: Any = json.dumps(arguments) if self._wants_text_arguments(used) else arguments
-        call = {"id": "call00001", "type": "function", "function": {"name": name, "arguments": wanted}}
-        text = self._try({"role": "assistant", "content": "\uf8ff"}, tools)
-        called = self._try({"role": "assistant", "content": "", "tool_calls": [call]}, tools)
+        try:
+            wanted: Any = json.dumps(arguments) if self._wants_text_arguments(self._name(tools)) else arguments
+            call = {"id": "call00001", "type": "function", "function": {"name": name, "arguments": wanted}}
+            text = self._try({"role": "assistant", "content": "\uf8ff"}, tools)
+            called = self._try({"role": "assistant", "content": "", "tool_calls": [call]}, tools)
+        except InvalidRequest:  # no template for tools, or one beyond its limits: a request with tools is told so
+            return None
         if text is None or called is None or "\uf8ff" not in text:
             return None
         before, after = text.rsplit("\uf8ff", 1)

@@ -106,5 +106,12 @@ def test_values_that_nobody_could_read_again_do_not_hide_a_list_of_calls():
     assert told(template_of(shown, said="{# [func_name1(a=1)] #}")) == "pythonic"
 
 
+@pytest.mark.parametrize(
+    "source", [{"other": "{{ tools }}"}, "{{ tools }}{% for i in range(10 ** 9) %}{{ i }}{% endfor %}"]
+)
+def test_a_template_that_cannot_be_rendered_shows_no_call(source):
+    assert ChatTemplate(source, max_render_s=0.05).shown_call(*PROBE) is None
+
+
 def test_each_format_can_be_named():
     assert set(get_args(get_type_hints(EngineConfig)["tool_call_parser"])) == {"auto", *FORMATS}
