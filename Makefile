@@ -51,16 +51,20 @@ format: $(STAMP)
 	@$(VENV)/bin/ruff check --fix .
 	@$(VENV)/bin/ruff format .
 
-clients: $(CLIENTS) .clients/openai-node/.installed
+clients: $(CLIENTS) .clients/openai-node/.installed .clients/page/.installed
 
 .clients/%/.installed: tests/clients/%.lock | $(STAMP)
 	@rm -rf $(@D)
 	@sh scripts/install $(VENV) --target $(@D) $<
 	@touch $@
 
-.clients/openai-node/.installed: tests/clients/package-lock.json | .clients/node/.installed
+.clients/openai-node/.installed: tests/clients/package-lock.json
+# what scripts/vendor makes the chat page's parts from
+.clients/page/.installed: jaxinfer/server/web/vendor/package-lock.json
+
+.clients/openai-node/.installed .clients/page/.installed: | .clients/node/.installed
 	@rm -rf $(@D) && mkdir -p $(@D)
-	@cp tests/clients/package.json tests/clients/package-lock.json $(@D)
+	@cp $(<D)/package.json $(<D)/package-lock.json $(@D)
 	@$(NODE)/bin/node $(NODE)/lib/node_modules/npm/bin/npm-cli.js ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --silent
 	@touch $@
 

@@ -78,8 +78,9 @@ def test_no_version_with_a_known_hole_can_be_installed_beside_us(name):
 def test_every_client_group_is_locked_and_npm_s_names_no_place():
     groups = {name for name in PYPROJECT["dependency-groups"] if name.startswith("client-")}
     assert {f"client-{lock.stem}" for lock in CLIENT_LOCKS} == groups
-    text = (ROOT / "tests" / "clients" / "package-lock.json").read_text()
-    assert "sha512-" in text and "://" not in text
+    for folder in ("tests/clients", "jaxinfer/server/web/vendor"):
+        text = (ROOT / folder / "package-lock.json").read_text()
+        assert "sha512-" in text and "://" not in text
 
 
 @pytest.mark.parametrize("extra", ["cuda12", "cuda13"])

@@ -12,20 +12,31 @@ from starlette.responses import Response
 
 from jaxinfer.server.html import UTF8, headers, source
 
-SCRIPTS = ("markdown", "tree", "store", "api", "view", "message", "settings", "sidebar", "chat")
+VENDORED = ("markdown-it", "purify", "highlight", "temml")  # the work of others: web/vendor, made by scripts/vendor
+SCRIPTS = ("math", "code", "markdown", "tree", "store", "api", "view", "message", "settings", "sidebar", "chat")
 LOCAL = "http://localhost:* http://127.0.0.1:*"  # whom a page from a file may ask; the served one asks its server alone
 
 _FOLDER = files("jaxinfer.server") / "web"
-_STYLE = (_FOLDER / "chat.css").read_text("utf-8")
-_SCRIPT = "\n'use strict';\n{\n" + "".join((_FOLDER / f"{name}.js").read_text("utf-8") for name in SCRIPTS) + "}\n"
+
+
+def _read(name: str) -> str:
+    return (_FOLDER / name).read_text("utf-8")
+
+
+_STYLE = _read("vendor/temml.css") + _read("chat.css")
+_OURS = "".join(_read(f"{name}.js") for name in SCRIPTS)
+_SCRIPT = "".join(_read(f"vendor/{name}.js") for name in VENDORED) + f"(() => {{\n'use strict';\n{_OURS}}})();\n"
 
 
 def policy(connect: str) -> str:
-    """Trusted types: what turns text into elements or scripts throws, in browsers that know them."""
+    """Trusted types: what turns text into elements or scripts throws, in browsers that know them. The sanitizer alone
+    may make elements. Fonts and pictures are within the page.
+    """
     return (
         f"default-src 'none'; script-src {source(_SCRIPT)}; style-src {source(_STYLE)}; img-src data:; "
+        "font-src data:; "
         f"connect-src {connect}; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; "
-        "trusted-types 'none'"
+        "trusted-types dompurify"
     )
 
 

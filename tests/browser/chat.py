@@ -32,7 +32,7 @@ class Chat:
     def new_page(self, url: str) -> Any:
         page = self.context.new_page()
         page.on("request", lambda request: self.asked.append(request.url))
-        page.on("pageerror", lambda error: self.failures.append(str(error)))
+        page.on("pageerror", lambda error: self.failures.append(error.stack))
         page.on("dialog", lambda dialog: self.failures.append(dialog.message) or dialog.dismiss())
         page.goto(url)
         page.locator("#model:not(:empty), #banner:not([hidden])").first.wait_for()

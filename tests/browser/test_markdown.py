@@ -1,4 +1,4 @@
-"""markdown.js by itself: what is written piece by piece ends as what is written at once, in time that grows with it."""
+"""markdown.js and what it uses: pieces end as what is written at once, in time that grows with it."""
 
 import random
 import re
@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 import jaxinfer.server
+from jaxinfer.server.chat_page import VENDORED
 
 pytestmark = pytest.mark.slow
 
-SOURCE = Path(jaxinfer.server.__path__[0], "web", "markdown.js")
+WEB = Path(jaxinfer.server.__path__[0], "web")
+PARTS = (*(f"vendor/{name}.js" for name in VENDORED), "math.js", "code.js", "markdown.js")
 PIECES = (
     *("# ", "## a", "- ", "* ", "1. ", "2) ", "> ", "---", "***", "**", "*", "_", "__", "`", "``", "~~", "\\", "+ "),
     *(
@@ -29,6 +31,7 @@ PIECES = (
     ),
     *("\n", "\n", "\n\n", "\n   ", "\n    ", "\n\t", " ", "a b c", "é", "漢字", "&amp;", "\u2028", "<think>", "</p>"),
     *("1", "=", "- [ ] x"),
+    *("$", "$$", "\\(", "\\)", "\\[", "\\]", "x^2", "\\,", "\\begin{align}", "\\end{align}"),
 )
 HIDING = ("```", "```py", "~~~", "|", "| a | b |", "|---|--:|", "\\|")  # a fence's first line, cells beyond the head's
 
@@ -36,7 +39,16 @@ HIDING = ("```", "```py", "~~~", "|", "| a | b |", "|---|--:|", "\\|")  # a fenc
 @pytest.fixture(scope="module")
 def page(browser: Any) -> Iterator[Any]:
     page = browser.new_page()
-    page.add_script_tag(content="const copyText = () => 0;\n" + SOURCE.read_text())
+    add_parts(page)
+    yield page
+    page.close()
+
+
+def add_parts(page: Any) -> None:
+    """What shows a text, and functions that use it."""
+    page.set_content("<!doctype html><title>texts</title>")
+    for part in PARTS:
+        page.add_script_tag(content=(WEB / part).read_text("utf-8"))
     page.evaluate(
         """() => {
         window.whole = (text) => pieces(text, []);
@@ -49,12 +61,21 @@ def page(browser: Any) -> Iterator[Any]:
         window.depth = (node) => 1 + Math.max(0, ...[...node.children].map(depth));
         }"""
     )
-    yield page
-    page.close()
 
 
 def html(page: Any, text: str) -> str:
-    return str(page.evaluate("(text) => whole(text).innerHTML", text))
+    """As it is shown, without the lines that markup is written in."""
+    return str(page.evaluate("(text) => whole(text).innerHTML.replace(/(?<=>)\\n|\\n(?=<)/g, '')", text))
+
+
+def shown_link(address: str) -> str:
+    return f'<a href="{address}" title="{address}" target="_blank" rel="noopener noreferrer">{address}</a>'
+
+
+TABLE = (
+    '<div class="table" tabindex="0"><table><thead><tr><th>a</th><th class="center">b</th></tr></thead>'
+    '<tbody><tr><td>c</td><td class="center">d</td></tr></tbody></table></div>'
+)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +88,7 @@ def html(page: Any, text: str) -> str:
         ("`a *b*` ``c`d``", "<p><code>a *b*</code> <code>c`d</code></p>"),
         ("\\*a\\* \\`b\\`", "<p>*a* `b`</p>"),
         ("- a\n- b\n\ntext", "<ul><li>a</li><li>b</li></ul><p>text</p>"),
-        ("1. a\n  - b\n    - c\n2. d", "<ol><li>a<ul><li>b<ul><li>c</li></ul></li></ul></li><li>d</li></ol>"),
+        ("1. a\n   - b\n     - c\n2. d", "<ol><li>a<ul><li>b<ul><li>c</li></ul></li></ul></li><li>d</li></ol>"),
         ("- [x] done\n- [ ] not", "<ul><li>☑ done</li><li>☐ not</li></ul>"),
         ("in\n1986. was", "<p>in<br>1986. was</p>"),
         ("a | b", "<p>a | b</p>"),
@@ -78,6 +99,9 @@ def html(page: Any, text: str) -> str:
         ("> a\n>> b", "<blockquote><p>a</p><blockquote><p>b</p></blockquote></blockquote>"),
         ("a **b", "<p>a **b</p>"),
         ("[a](javascript:b) [c](d e)", "<p>[a](javascript:b) [c](d e)</p>"),
+        ("[a]: https://a.example\n[a]", "<p>[a]: URL<br>[a]</p>".replace("URL", shown_link("https://a.example"))),
+        ("a<br>b <b>c</b>", "<p>a<br>b &lt;b&gt;c&lt;/b&gt;</p>"),
+        ("|a|b|\n|-|:-:|\n|c|d|", TABLE),
     ],
 )
 def test_what_is_written_is_what_it_means(page, text, shown):
@@ -149,6 +173,12 @@ HARD = {
     "rules": "* * ",
     "escapes": "\\*",
     "strikes": "~~a ",
+    "dollars": "$a $",
+    "prices": "$5 ",
+    "parentheses": "\\(a ",
+    "brackets of TeX": "\\[a\n",
+    "formulas": "some words and $x^2$ ",
+    "environments": "\\begin{align}\n",
 }
 
 
@@ -171,4 +201,10 @@ def test_emphasis_that_would_nest_without_end_stops(page):
     nested = "(n) => { const t = performance.now(); return [depth(whole(TEXT)), performance.now() - t] }"
     nested = nested.replace("TEXT", "'*a '.repeat(n) + 'a* '.repeat(n)")
     depth, took_ms = page.evaluate(nested, 20_000)
-    assert depth < 20 and took_ms < 5_000
+    assert depth < 600 and took_ms < 5_000
+
+
+def test_blocks_that_nest_deeper_than_they_are_read_are_shown_as_written(page):
+    text = "> " * 150 + "word\n\nnext"
+    shown = page.evaluate("(text) => whole(text).querySelector('code').textContent", text)
+    assert shown.rstrip() == text.removesuffix("\n\nnext").rstrip()

@@ -1,0 +1,153 @@
+// Mathematics: what of a text is TeX, as a plugin of markdown-it, and TeX as MathML, by Temml.
+//
+// TeX stands between $ and $ or \( and \), and displayed between $$ and $$ or \[ and \], or in an environment of its own.
+// A displayed formula that begins a line may be MAX_LINES long. A backslash escapes what means something in Markdown and
+// stays before all else, so that TeX without its delimiters is shown as it was written.
+
+const MAX_LINES = 100;
+const MAX_TEX = 20_000; // characters; longer ones are shown as text
+const ESCAPED = "\\`*_~#<>|-+.!$&";
+const OPENERS = /^(?:(\$\$)|(\\\[)|(\\begin\{(?:equation|align|alignat|gather|multline|eqnarray|CD)\*?\}))/;
+
+/** What ends a displayed formula that begins `line`, or null. */
+function closerOf(line) {
+  const [, dollars, bracket, environment] = OPENERS.exec(line) ?? [];
+  return dollars ?? (bracket ? "\\]" : (environment?.replace("begin", "end") ?? null));
+}
+
+/** env.isOpen: the text may go on, and a formula that has not ended is one. */
+function mathBlock(state, startLine, endLine, silent) {
+  const lineAt = (line) => state.src.slice(state.bMarks[line] + state.tShift[line], state.eMarks[line]);
+  const first = lineAt(startLine);
+  const closer = closerOf(first);
+  if (closer === null) return false;
+  const isEnvironment = closer.startsWith("\\end");
+  const opener = isEnvironment ? "" : first.slice(0, 2);
+  const lines = [first.slice(opener.length)];
+  let line = startLine;
+  for (let end; (end = lines.at(-1).indexOf(closer)) < 0 || lines.at(-1).slice(end + closer.length).trim(); ) {
+    if (end >= 0) return false; // a sentence goes on behind it
+    line += 1;
+    const isIn = line < endLine && line - startLine < MAX_LINES && (state.isEmpty(line) || state.sCount[line] >= state.blkIndent);
+    if (!isIn) {
+      if (!state.env.isOpen || line < state.lineMax || line - startLine >= MAX_LINES) return false;
+      return silent || pushBlock(state, "math_open", startLine, line, opener + lines.join("\n"));
+    }
+    lines.push(lineAt(line));
+  }
+  const text = lines.join("\n");
+  const tex = isEnvironment ? text : text.slice(0, text.lastIndexOf(closer));
+  return silent || pushBlock(state, "math_block", startLine, line + 1, tex, opener && [opener, closer]);
+}
+
+function pushBlock(state, type, from, to, content, delimiters) {
+  state.line = to;
+  const token = state.push(type, "div", 0);
+  Object.assign(token, { block: true, content, map: [from, to], meta: delimiters });
+  return true;
+}
+
+/** One step of a paragraph: a formula in it, or a backslash that is neither a formula's nor an escape. */
+function mathInline(state, silent) {
+  const { src, pos } = state;
+  const next = src[pos + 1] ?? "";
+  if (src[pos] === "$") return next === "$" ? take(state, silent, "$$", "$$", "math_block") : takeDollar(state, silent);
+  if (src[pos] !== "\\" || next === "\n") return false;
+  if (next === "(") return take(state, silent, "\\(", "\\)", "math_inline") || keep(state, silent);
+  if (next === "[") return take(state, silent, "\\[", "\\]", "math_block") || keep(state, silent);
+  return !ESCAPED.includes(next) && keep(state, silent);
+}
+
+/** The backslash and what it stands before, as they are. */
+function keep(state, silent) {
+  const count = state.src[state.pos + 1] === undefined ? 1 : 2;
+  if (!silent) state.pending += state.src.slice(state.pos, state.pos + count);
+  state.pos += count;
+  return true;
+}
+
+function take(state, silent, opener, closer, type) {
+  const start = state.pos + opener.length;
+  const end = find(state, closer, start);
+  if (end < 0 && !(state.env.isOpen && state.src.length === state.posMax && closer !== "$$")) return false;
+  const content = state.src.slice(start, end < 0 ? state.posMax : end);
+  if (!content.trim() || end > state.posMax) return false;
+  if (!silent && end < 0) state.push("math_open", "span", 0).content = opener + content;
+  else if (!silent) Object.assign(state.push(type, "span", 0), { content, meta: [opener, closer] });
+  state.pos = end < 0 ? state.posMax : end + closer.length;
+  return true;
+}
+
+/** Where `closer` is next. What was not found once is not looked for again, so that the time stays linear. */
+function find(state, closer, from) {
+  const missing = (state.missing ??= new Set());
+  if (missing.has(closer)) return -1;
+  const end = state.src.indexOf(closer, from);
+  if (end < 0) missing.add(closer);
+  return end;
+}
+
+/** $x$, and no prices: no space within the dollars, no digit behind them. */
+function takeDollar(state, silent) {
+  const { src, pos } = state;
+  if (/[\s$]|^$/.test(src[pos + 1] ?? "")) return false;
+  let end = pos;
+  do end = find(state, "$", end + 1);
+  while (end > 0 && src[end - 1] === "\\");
+  if (end < 0 || end >= state.posMax || /\s/.test(src[end - 1]) || /[\d$]/.test(src[end + 1] ?? "")) return false;
+  if (!silent) Object.assign(state.push("math_inline", "span", 0), { content: src.slice(pos + 1, end), meta: ["$", "$"] });
+  state.pos = end + 1;
+  return true;
+}
+
+/** The plugin. The text of a formula goes through the sanitizer as text; `showMath` then shows it. */
+function math(md) {
+  const escape = md.utils.escapeHtml;
+  const draw = (name) => (tokens, at) => {
+    const { content, meta, block } = tokens[at];
+    const [opener, closer] = meta || ["", ""];
+    const [tag, delimiters] = [block ? "div" : "span", escape(`${opener} ${closer}`)];
+    return `<${tag} class="${name}" title="${delimiters}">${escape(content)}</${tag}>`;
+  };
+  md.block.ruler.before("fence", "math", mathBlock, { alt: ["paragraph", "blockquote", "list"] });
+  md.inline.ruler.before("escape", "math", mathInline);
+  md.renderer.rules.math_inline = draw("math");
+  md.renderer.rules.math_block = draw("math display");
+  md.renderer.rules.math_open = draw("tex");
+}
+
+/** Show the formulas in what Markdown has become; one that Temml does not understand stays as it was written. */
+function showMath(fragment) {
+  for (const node of fragment.querySelectorAll(".math")) {
+    const tex = node.textContent;
+    const [opener, closer] = node.title.split(" ");
+    node.removeAttribute("title");
+    try {
+      node.replaceChildren(mathOf(tex, node.classList.contains("display")));
+    } catch (error) {
+      console.info(error.message);
+      node.className = "tex";
+      node.textContent = opener + tex + closer;
+    }
+  }
+  for (const node of fragment.querySelectorAll(".tex")) node.removeAttribute("title");
+}
+
+/** A formula as a MathML element. Raises an error where it is none. */
+function mathOf(tex, displayMode) {
+  if (tex.length > MAX_TEX) throw new Error(`a formula must have at most ${MAX_TEX} characters, got ${tex.length}`);
+  const tree = temml.__renderToMathMLTree(tex, { displayMode, throwOnError: true, maxSize: [50, 500] });
+  moveStyles(tree);
+  const made = tree.toNode();
+  for (const link of made.querySelectorAll("a")) link.replaceWith(...link.childNodes); // of \eqref
+  for (const node of [made, ...made.querySelectorAll("[id], [href]")]) for (const name of ["id", "href"]) node.removeAttribute(name);
+  return made;
+}
+
+/** The page's policy refuses a style that is an attribute. */
+function moveStyles(node) {
+  const { style, ...rest } = node.attributes ?? {};
+  if (style) for (const [, name, value] of style.matchAll(/([\w-]+):\s*([^;]+)/g)) node.style[name] = value;
+  if (style) node.attributes = rest;
+  for (const child of node.children ?? []) moveStyles(child);
+}

@@ -1,0 +1,238 @@
+"""Mathematics and code in answers: 40 formulas and 20 blocks of code, what is a formula, and what is left as it was."""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.browser.chat import Chat
+from tests.browser.test_markdown import add_parts
+
+pytestmark = pytest.mark.slow
+
+FORMULAS = r"""
+a^2 + b^2 = c^2
+x = \frac{-b \pm \sqrt{b^2 - 4ac}}{2a}
+\int_0^\infty e^{-x^2}\,dx = \frac{\sqrt{\pi}}{2}
+\sum_{n=1}^{\infty} \frac{1}{n^2} = \frac{\pi^2}{6}
+\prod_{p} \left(1 - p^{-s}\right)^{-1} = \zeta(s)
+\lim_{x \to 0} \frac{\sin x}{x} = 1
+e^{i\pi} + 1 = 0
+\nabla \times \mathbf{E} = -\frac{\partial \mathbf{B}}{\partial t}
+i\hbar \frac{\partial}{\partial t}\Psi = \hat{H}\Psi
+\begin{pmatrix} a & b \\ c & d \end{pmatrix}^{-1} = \frac{1}{ad-bc}\begin{pmatrix} d & -b \\ -c & a \end{pmatrix}
+f(x) = \begin{cases} x^2 & x \ge 0 \\ -x & \text{otherwise} \end{cases}
+\begin{aligned} (x+y)^2 &= x^2 + 2xy + y^2 \\ &\geq 4xy \end{aligned}
+\binom{n}{k} = \frac{n!}{k!(n-k)!}
+\forall \varepsilon > 0\ \exists \delta > 0
+A \cap B \subseteq A \cup B
+\mathbb{R} \setminus \mathbb{Q} \neq \emptyset
+\mathcal{L}(\theta) = -\sum_i y_i \log \hat{y}_i
+P(A \mid B) = \frac{P(B \mid A)\,P(A)}{P(B)}
+\operatorname{softmax}(z)_i = \frac{e^{z_i}}{\sum_j e^{z_j}}
+\mathrm{Attention}(Q,K,V) = \mathrm{softmax}\!\left(\frac{QK^\top}{\sqrt{d_k}}\right)V
+\sqrt[3]{27} = 3
+\overline{z} = x - iy
+\vec{v} \cdot \vec{w} = |v||w|\cos\theta
+\left\lfloor \frac{n}{2} \right\rfloor + \left\lceil \frac{n}{2} \right\rceil = n
+\oint_C \mathbf{F} \cdot d\mathbf{r} = \iint_S (\nabla \times \mathbf{F}) \cdot d\mathbf{S}
+x \equiv y \pmod{n}
+\underbrace{1 + 1 + \cdots + 1}_{n} = n
+\overset{!}{=} \quad \stackrel{\text{def}}{=}
+\boxed{x = 42}
+\cancel{x} + \sout{y}
+\alpha \beta \gamma \delta \epsilon \zeta \eta \theta \Gamma \Delta \Omega
+A \xrightarrow{f} B \xleftarrow[g]{} C
+\color{red} x + \textcolor{blue}{y}
+\begin{array}{c|c} a & b \\ \hline c & d \end{array}
+\tfrac12 \dfrac{1}{2} \cfrac{1}{1+\cfrac{1}{x}}
+{}_2F_1(a,b;c;z)
+\left. \frac{df}{dx} \right|_{x=0}
+\pmb{x} + \boldsymbol{y} + \mathfrak{g} + \mathscr{F} + \mathsf{T} + \mathtt{code}
+\mathrm{2H_2 + O_2 \rightarrow 2H_2O}
+\begin{vmatrix} 1 & 2 \\ 3 & 4 \end{vmatrix} = -2 \tag{1}
+""".strip().splitlines()
+CODE = {
+    "python": "def f(n: int) -> str:\n    return f'{n}'  # text",
+    "javascript": "const f = async (x) => `${await x}`; // text",
+    "typescript": "interface A { readonly b?: string }",
+    "c": 'int main(void) { return printf("%d\\n", 3); }',
+    "cpp": "template <class T> T f(const T& x) { return x; }",
+    "java": "public class A { private final int b = 1; }",
+    "csharp": "public record A(int B) { }",
+    "go": 'func main() { fmt.Println("a") }',
+    "rust": "fn main() -> Result<(), E> { let x = 1u8; Ok(()) }",
+    "bash": 'for f in *.txt; do echo "$f"; done # text',
+    "json": '{"a": [1, true, null]}',
+    "yaml": "a:\n  - b: 1 # text",
+    "sql": "SELECT a, COUNT(*) FROM b WHERE c = 'd' GROUP BY a;",
+    "html": "<a href=\"b\" class='c'>&amp;</a>",
+    "css": ".a > b { color: #fff; }",
+    "ruby": 'def a(b) = puts "#{b}"',
+    "kotlin": 'fun main() { val a = "$b" }',
+    "diff": "- a\n+ b",
+    "makefile": "a: b\n\t$(CC) -o $@ $<",
+    "text": "no <b>language</b> & no colours",
+}
+
+
+@pytest.fixture(scope="module")
+def page(browser: Any) -> Iterator[Any]:
+    page = browser.new_page()
+    add_parts(page)
+    yield page
+    page.close()
+
+
+def test_forty_formulas_and_twenty_blocks_of_code_are_shown_as_such(chat: Chat, says: Any) -> None:
+    assert (len(FORMULAS), len(CODE)) == (40, 20)
+    formulas = [
+        rf"{n}. Inline \({tex}\):" + f"\n\n\\[\n{tex}\n\\]\n\n" for n, tex in enumerate(FORMULAS) if "tag" not in tex
+    ]
+    formulas.append(f"$$\n{FORMULAS[-1]}\n$$\n\n")
+    blocks = [f"```{language}\n{code}\n```\n\n" for language, code in CODE.items()]
+    text = "".join(formulas + blocks)
+    says.answers["Show"] = [text[at : at + 50] for at in range(0, len(text), 50)]
+    chat.ask("Show")
+    assert chat[".assistant .tex"].all_inner_texts() == []
+    assert chat[".assistant .math:not(.display) > math"].count() == 39
+    assert chat[".assistant .math.display > math"].count() == 40
+    assert chat[".assistant merror, .assistant .temml-error"].count() == 0
+    boxes = chat[".assistant math"].evaluate_all("(all) => all.map((m) => m.getBoundingClientRect().height)")
+    assert all(height > 5 for height in boxes)
+    assert chat[".code-head > span"].all_inner_texts() == list(CODE)
+    shown = chat[".code code"].evaluate_all("(all) => all.map((code) => code.textContent)")
+    assert shown == [f"{code}\n" for code in CODE.values()]
+    coloured = chat[".code"].evaluate_all("(all) => all.map((c) => c.querySelectorAll('[class^=hljs-]').length > 0)")
+    assert coloured == [language != "text" for language in CODE]
+
+
+MATH = (
+    "(text) => [...whole(text).querySelectorAll('.math')].map((m) => [m.className, m.querySelector('math') !== null])"
+)
+INLINE, DISPLAY = ["math", True], ["math display", True]
+
+
+@pytest.mark.parametrize(
+    ("text", "formulas"),
+    [
+        (r"\(a^2\), \[x\] and \(x^2\,dx\)", [INLINE, DISPLAY, INLINE]),
+        ("$x$ and $$y$$", [INLINE, DISPLAY]),
+        ("\\[\na *b* c_1 **d**\n\\]", [DISPLAY]),
+        ("$$\na\n\n= b\n$$", [DISPLAY]),
+        ("$$a$$", [DISPLAY]),
+        ("\\begin{align}\na &= b \\\\\n&= c\n\\end{align}", [DISPLAY]),
+        ("1. so\n   \\[\n   x\n   \\]\n2. then \\(y\\)", [DISPLAY, INLINE]),
+        ("> \\[\n> x\n> \\]", [DISPLAY]),
+        ("text\n\\[\nx\n\\]\nmore", [DISPLAY]),
+        ("| a |\n|---|\n| \\(x\\) |", [INLINE]),
+        ("**so $x$**", [INLINE]),
+        ("$5 and $10, $5-$10 and $ x $", []),
+        ("`$x$` and `\\(x\\)`\n\n```\n\\[x\\]\n```", []),
+        (r"\$x$ and \\(y", []),
+    ],
+)
+def test_what_is_between_the_marks_is_a_formula_and_nothing_else_is(page: Any, text: str, formulas: list[Any]) -> None:
+    assert page.evaluate(MATH, text) == formulas
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (r"x^2\,dx and \{a\} \; \: \alpha", r"x^2\,dx and \{a\} \; \: \alpha"),
+        (r"\(unclosed and \[too", r"\(unclosed and \[too"),
+        (r"\(\notacommand{x}\) and $\frac{1$", r"\(\notacommand{x}\) and $\frac{1$"),
+        (r"\[\href{javascript:alert(1)}{x}\]", r"\[\href{javascript:alert(1)}{x}\]"),
+        (r"\*not soft\* \_ \# \$5 \`a\`", "*not soft* _ # $5 `a`"),
+    ],
+)
+def test_what_is_no_formula_is_shown_as_it_was_written(page: Any, text: str, shown: str) -> None:
+    assert page.evaluate("(text) => whole(text).textContent.trim()", text) == shown
+
+
+def test_no_backslash_of_tex_is_ever_eaten(page: Any) -> None:
+    """Whatever surrounds them: TeX is shown as a formula, or all of its characters are."""
+    chance = random.Random(5)
+    pieces = [
+        r"\(",
+        r"\)",
+        r"\[",
+        r"\]",
+        r"\,",
+        r"\alpha",
+        r"\{",
+        "{",
+        "}",
+        "^2",
+        "x",
+        " ",
+        "\n",
+        "$",
+        "$$",
+        "&",
+        r"\;",
+    ]
+    for _ in range(300):
+        text = "w" + "".join(chance.choices(pieces, k=chance.randint(1, 15)))
+        shown, formulas = page.evaluate(
+            """(text) => {
+                const at = whole(text), all = [...at.querySelectorAll('.math')];
+                for (const formula of all) formula.remove();
+                return [at.textContent, all.length];
+            }""",
+            text,
+        )
+        if not formulas:
+            assert "".join(shown.split()) == "".join(text.split()), text
+
+
+def test_a_formula_shows_its_source_while_it_is_being_written(page: Any) -> None:
+    begun = "(text) => { const at = whole(''); new MarkdownView(at).update(text, true); return at.innerHTML.trim(); }"
+    assert page.evaluate(begun, "so\n\n\\[\nx &= 1") == '<p>so</p><div class="tex">\\[\nx &amp;= 1</div>'
+    assert page.evaluate(begun, r"so \(x^2") == r'<p>so <span class="tex">\(x^2</span></p>'
+
+
+@pytest.mark.parametrize(
+    "tex",
+    [
+        r"\href{javascript:alert(1)}{x}",
+        r"\url{https://evil.example/}",
+        r"\includegraphics{https://evil.example/x.png}",
+        r"\class{main}{x}",
+        r"\id{input}{x}",
+        r"\style{background:red}{x}",
+        r"\data{a=b}{x}",
+        r"x \label{input} \eqref{input} \tag{1}",
+        r"\pmb{x} \sideset{_a^b}{_c^d}\sum",
+        r"\text{<img src=x onerror=alert(1)>}",
+        r"\unicode{60}script\unicode{62}",
+    ],
+)
+def test_tex_makes_neither_links_nor_names_nor_styles(chat: Chat, says: Any, tex: str) -> None:
+    says.answers["Go"] = [f"\\[{tex}\\] and \\({tex}\\)"]
+    chat.ask("Go")
+    names = chat["#log .text *"].evaluate_all("(all) => all.flatMap((e) => e.getAttributeNames())")
+    assert set(names).isdisjoint({"id", "href", "src", "onerror", "title"})
+    assert chat["#log .text :is(a, img, script)"].count() == 0
+
+
+@pytest.mark.parametrize(
+    "tex",
+    [
+        "{" * 20_000,
+        r"\sqrt{" * 3_000 + "}" * 3_000,
+        r"\def\a{\a\a}\a",
+        r"\rule{1e9em}{1e9em}",
+        "x^" * 5_000,
+        r"\left(" * 5_000,
+        r"\frac" * 5_000,
+    ],
+    ids=range(7),
+)
+def test_tex_that_would_not_end_is_shown_as_it_was_written_or_stays_small(page: Any, tex: str) -> None:
+    run = "(text) => { const t = performance.now(), at = whole(text); document.body.replaceChildren(at);"
+    run += "return [performance.now() - t, document.documentElement.scrollWidth] }"
+    took_ms, width = page.evaluate(run, f"\\[{tex}\\]")
+    page.evaluate("document.body.replaceChildren()")
+    assert took_ms < 5_000 and width < 2_000_000
