@@ -74,6 +74,7 @@ class AsyncLLM:
         """new_transport: EngineProcess, or one that makes thread.EngineThread, for an engine in this process."""
         self.config = config
         self.status: Status = "starting"
+        self.progress: Event | None = None  # of the newest start: its latest load or compile
         self._on_event = on_event
         self._new_transport = partial(new_transport, config, self._hear)
         self._ready = asyncio.Event()
@@ -128,6 +129,8 @@ class AsyncLLM:
         raise self._failure
 
     def _hear(self, event: Event) -> None:
+        if event.kind in ("load", "compile"):
+            self.progress = event
         try:
             self._on_event(event)
         except EngineError:  # nobody waits for this start any more: it ends here, and what runs already goes on

@@ -114,10 +114,14 @@ _MODEL = _object(
         "parent": {"type": "null"},
         "max_model_len": _INTEGER,
         "permission": _list({"type": "object"}),
+        "default_sampling_params": {"type": "object", "additionalProperties": _NUMBER_OR_NULL},
     },
     {"note": _STRING},
 )
 
+_START: dict[str, Schema] = {
+    "start": _object({"stage": {"enum": ["load", "compile"]}, "done": _INTEGER, "total": _INTEGER})
+}
 _SESSION = _object(
     {"id": _STRING, "object": {"const": "session"}, "created": _INTEGER, "status": {"enum": ["idle", "busy"]}}
     | {"turns": _INTEGER, "tokens": _INTEGER, "pages": _INTEGER, "host_pages": _INTEGER, "idle_s": {"type": "number"}}
@@ -304,7 +308,9 @@ ANSWERS: dict[str, Schema] = {
     ),
     "Prompt": _object({"prompt": _STRING}),
     "Aborted": _object({"aborted": _INTEGER}),
-    "Load": _object({"server_load": _INTEGER}, dict.fromkeys(("pages_owned", "pages_cached", "pages_total"), _INTEGER)),
+    "Load": _object(
+        {"server_load": _INTEGER}, dict.fromkeys(("pages_owned", "pages_cached", "pages_total"), _INTEGER) | _START
+    ),
     "Status": _object({"status": {"enum": ["ok", "ready", "live"]}}),
     "Version": _object({"version": _STRING}),
     "Document": _object({"openapi": _STRING, "info": {"type": "object"}, "paths": {"type": "object"}}),

@@ -14,6 +14,8 @@ from jaxinfer.server.metrics import Kept, render_metrics
 from jaxinfer.server.paths import plain
 from jaxinfer.version import __version__
 
+DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens")  # of GenerationDefaults
+
 
 async def list_models(request: Request) -> Response:
     """Every name the model is served under."""
@@ -118,6 +120,7 @@ def _card(info: ModelInfo, name: str) -> dict[str, Any]:
         "parent": None,
         "max_model_len": info.max_model_len,
         "permission": [],
+        "default_sampling_params": {name: getattr(info.defaults, name) for name in DEFAULTS},
     }
     return card | {"note": info.note} if info.note else card
 

@@ -87,9 +87,14 @@ async def abort_request(request: Request) -> Response:
 
 
 async def load(request: Request) -> Response:
-    """How many requests are being answered, waiting ones included, and the pages in use; answers in every status."""
+    """How many requests are being answered, waiting ones included, and the pages in use; answers in every status.
+
+    While the model starts, `start` says how far: its stage is "load", in bytes, or "compile", in programs.
+    """
     llm = request.app.state.llm
-    answer = {"server_load": len(request.app.state.running)}
+    answer: dict[str, Any] = {"server_load": len(request.app.state.running)}
+    if llm.status in ("starting", "serving") and (event := llm.progress) is not None:
+        answer["start"] = {"stage": event.kind, "done": event.done, "total": event.total}
     if llm.status not in ("starting", "failed"):
         stats = llm.stats()
         answer |= {

@@ -1,10 +1,12 @@
 """The chat page, function by function, in a headless browser against a real server over scripted answers."""
 
 import asyncio
+import dataclasses
 import re
 
 import pytest
 
+from jaxinfer.protocol.sampling import GenerationDefaults
 from tests.browser.chat import Chat, soon
 from tests.browser.scripted import endless
 
@@ -46,17 +48,15 @@ def test_an_answer_streams_and_shows_its_measures(chat, says, llm):
     chat.waits_for(".assistant .text", "One two")
     assert chat["#log"].get_attribute("aria-busy") == "true"
     assert chat["#stop"].is_visible() and not chat["#send"].is_visible()
-    chat.waits_for("#meter [data-name=pages]", "1 / 10 pages")
     gate.set()
     assert chat.ended() == "One two three"
     prompt = len(llm.calls[-1].prompt_ids)
     assert re.fullmatch(r"[\d.]+ tok/s", chat.waits_for("#meter [data-name=rate]").inner_text())
     assert re.fullmatch(r"first token [\d.]+ m?s", chat["#meter [data-name=first]"].inner_text())
-    assert chat["#meter [data-name=cached]"].inner_text() == f"{prompt // 2} / {prompt} cached"
-    chat.waits_for("#meter [data-name=pages]", "0 / 10 pages")
+    assert chat["#meter [data-name=context]"].inner_text() == f"{prompt + 5} of 4,000,000 tokens"
     chat["button[title='Measures of this answer']"].click()
     facts = chat[".facts"].inner_text()
-    assert "5 tokens" in facts and "tiny" in facts
+    assert "5 tokens" in facts and "tiny" in facts and f"{prompt // 2} tokens" in facts
     assert (chat["#title"].inner_text(), chat["#model"].inner_text()) == ("Hello", "tiny")
 
 
@@ -254,11 +254,25 @@ def test_the_settings_reach_the_server_and_stay_with_the_conversation(chat, llm)
     chat.button("New chat").click()
     chat["#chosen"].click()
     assert chat["#s-temperature"].input_value() == "0.3", "the next one starts with them"
-    chat.button("Back to the model’s own").click()
+    chat.button("Reset to model defaults").click()
     chat["#settings .close"].click()
     assert not chat["#chosen"].is_visible()
     chat.ask("Plain")
     assert llm.calls[-1].params.temperature is None and len(llm.rendered[-1]["messages"]) == 1
+
+
+def test_the_fields_say_what_they_may_hold_and_what_an_empty_one_means(chat, llm):
+    llm._info = dataclasses.replace(llm.info, defaults=GenerationDefaults(temperature=0.7, top_k=20))
+    chat.page.reload()
+    chat.waits_for("#model", "tiny")
+    chat.page.keyboard.press("Control+,")
+    chat["#settings .more summary"].click()
+    placeholders = {name: chat[f"#s-{name}"].get_attribute("placeholder") for name in ("temperature", "top_k", "seed")}
+    assert placeholders == {"temperature": "default 0.7", "top_k": "default 20", "seed": "default random"}
+    assert chat["#s-max_tokens"].get_attribute("placeholder") == "default what fits"
+    numbers = chat["label:has(input[type=number])"].all_inner_texts()
+    assert len(numbers) == 9 and all(len(text.split()) > 2 or "off" in text for text in numbers)
+    assert "0 to 2" in numbers[0]
 
 
 def test_everything_can_be_done_with_keys(chat, llm):

@@ -24,13 +24,13 @@ def walk(chat: Chat) -> None:
     chat.page.reload()
     chat.waits_for(".version", "2 / 2")
     assert chat.ask("More") == "Answer 1 to: More"
-    chat.waits_for("#meter [data-name=pages]", "pages")
+    chat.waits_for("#meter [data-name=context]", "tokens")
 
 
 def test_saved_by_its_button_it_asks_the_server_that_it_came_from(open_chat, tmp_path):
     served = open_chat()
     served.page.keyboard.press("Control+,")
-    served.waits_for("#save-hint", "when it is started with --allowed-origins null")
+    served.waits_for("#save-hint", "start the server with --allowed-origins null")
     with served.page.expect_download() as download:
         served.button("Save this page").click()
     path = tmp_path / download.value.suggested_filename

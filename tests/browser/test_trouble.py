@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from jaxinfer.errors import InvalidRequest, Overloaded
+from jaxinfer.llm.events import Event
 from tests.browser.scripted import endless
 
 pytestmark = pytest.mark.slow
@@ -29,7 +30,7 @@ def test_a_setting_that_the_server_refuses_is_named(chat):
     chat.ask("Hi")
     assert "temperature must be" in chat.waits_for(".error").inner_text()
     chat["#chosen"].click()
-    chat.button("Back to the model’s own").click()
+    chat.button("Reset to model defaults").click()
     chat.page.keyboard.press("Escape")
     assert chat.ask("And now?") == "Answer 1 to: And now?", "an answer that never came is in nobody's way"
 
@@ -66,10 +67,20 @@ def test_an_answer_that_the_page_s_end_cut_off_is_kept_and_says_so(chat, says, l
 def test_it_waits_for_a_model_that_loads(open_chat, llm):
     llm.status = "starting"
     chat = open_chat()
-    chat.waits_for("#banner", "the model is still loading")
+    chat.waits_for("#banner", "Loading the model")
+    chat["#input"].fill("Early")
+    chat["#input"].press("Enter")
+    assert chat["#input"].input_value() == "Early" and not chat["#send"].is_enabled()
+    llm.progress = Event("load", "", 9, 36)
+    chat.waits_for("#banner", "Loading the model, 25 % of its weights")
+    llm.progress = Event("compile", "extend 16x16", 6, 27)
+    chat.waits_for("#banner", "Loading the model, compiling 7 of 27")
+    assert chat["#banner progress"].evaluate("(bar) => bar.value") == 6 / 27
     llm.status = "ready"
     chat.waits_for("#model", "tiny")
     chat.page.wait_for_selector("#banner", state="hidden")
+    chat["#input"].press("Enter")
+    assert chat.ended() == "Answer 1 to: Early"
 
 
 def test_a_server_that_is_gone_is_no_riddle(chat):

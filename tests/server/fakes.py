@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxinfer.config import EngineConfig, Limits
 from jaxinfer.errors import InvalidRequest, Overloaded, Unavailable
+from jaxinfer.llm.events import Event
 from jaxinfer.llm.latency import Latency
 from jaxinfer.llm.structure import constraint_for
 from jaxinfer.llm.types import Delta, ModelInfo, Stats
@@ -88,6 +89,7 @@ class FakeLLM:
         self, script: Script = hello, *, status: str = "ready", max_running: int = 64, stolen: int = 0, **info: Any
     ) -> None:
         self.status = status
+        self.progress: Event | None = None
         self.calls: list[Call] = []
         self.aborts: list[str] = []
         self.encoded: list[str] = []

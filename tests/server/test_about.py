@@ -16,6 +16,14 @@ CARD = {
     "parent": None,
     "max_model_len": 512,
     "permission": [],
+    "default_sampling_params": {
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "max_tokens": None,
+    },
 }
 PATHS = ("/health", "/ready", "/v1/models", "/metrics", "/version")
 

@@ -7,6 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from jaxinfer.llm.events import Event
 from jaxinfer.llm.types import Delta
 from jaxinfer.server.app import create_app
 from jaxinfer.server.settings import ServerSettings
@@ -126,3 +127,13 @@ def test_load_tells_of_the_pages_once_there_are_any():
     assert loaded == {"server_load": 0, "pages_owned": 0, "pages_cached": 0, "pages_total": 10}
     for status in ("starting", "failed"):
         assert ask(FakeLLM(status=status), "GET", "/load").json() == {"server_load": 0}
+
+
+def test_load_tells_how_far_a_start_is():
+    llm = FakeLLM(status="starting")
+    for event in (Event("load", "", 5, 9), Event("compile", "extend 16x16", 7, 27)):
+        llm.progress = event
+        expected = {"stage": event.kind, "done": event.done, "total": event.total}
+        assert ask(llm, "GET", "/load").json() == {"server_load": 0, "start": expected}
+    llm.status = "ready"
+    assert "start" not in ask(llm, "GET", "/load").json()

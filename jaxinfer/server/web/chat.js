@@ -2,12 +2,21 @@
 
 const EXAMPLES = ["What is 7 plus 5?", "Tell me a short story.", "Spell the word \u201cpepper\u201d."];
 const RETRY_S = 2;
-const POLL_MS = 1000;
+const START_MS = 1000;
 const SAVE_MS = 2000;
 const METER_MS = 250;
 const RATED_MS = 200; // what comes in less has come at once
 const THINK_CHARS = "</think>".length;
 const NEAR_END_PX = 48;
+
+/** What is said of a server whose model is not there yet. start: of /load, how far it is. */
+function startOf(start) {
+  const { stage, done, total } = start ?? {};
+  if (!total) return { text: "Loading the model" };
+  const share = done / total;
+  if (stage === "load") return { text: `Loading the model, ${Math.floor(100 * share)} % of its weights`, share };
+  return { text: `Loading the model, compiling ${Math.min(done + 1, total)} of ${total}`, share };
+}
 
 /** Invariant: at most one answer of a conversation is under way, and `runs` holds it as long. */
 class Page {
@@ -20,7 +29,7 @@ class Page {
     this.conversations = new Map();
     this.runs = new Map();
     this.views = new Map();
-    this.pages = null;
+    this.isStarting = false;
     this.follows = true;
     this.isPainting = false;
     this.restUntil = 0;
@@ -42,25 +51,30 @@ class Page {
 
   async connect() {
     clearTimeout(this.retryTimer);
+    this.isStarting = false;
     try {
+      await this.server.json("/health");
       const { data } = await this.server.json("/v1/models");
       this.server.models = data;
+      this.settings.showDefaults(data[0]);
       this.trouble("server", null);
-      await this.poll();
     } catch (error) {
       if (!(error instanceof Refusal || error instanceof Unreachable)) throw error;
       const isKey = error.status === 401;
       this.trouble("server", { text: error.message, ...(isKey && { action: "Enter a key", onClick: () => this.askForKey() }) });
-      if (!isKey) this.retryTimer = setTimeout(() => this.connect(), 1000 * Math.max(RETRY_S, error.retryAfterS ?? 0));
+      if (error.code === "starting") await this.showStart();
+      else if (!isKey) this.retryTimer = setTimeout(() => this.connect(), 1000 * Math.max(RETRY_S, error.retryAfterS ?? 0));
     }
     this.showModel();
+    this.showSend();
   }
 
-  /** How many pages are in use. It may fail while the server ends; the answer under way then says so itself. */
-  async poll() {
+  /** Say how far the server's start is, and look again. */
+  async showStart() {
+    this.isStarting = true;
     const load = await this.server.json("/load").catch((error) => console.info(error.message));
-    this.pages = load?.pages_total ? load : null;
-    this.showMeter();
+    this.trouble("server", startOf(load?.start));
+    this.retryTimer = setTimeout(() => this.connect(), START_MS);
   }
 
   askForKey() {
@@ -74,7 +88,9 @@ class Page {
     this.troubles[kind] = trouble || null;
     const shown = this.troubles.server ?? this.troubles.store;
     const banner = byId("banner");
-    const [said, button] = banner.children;
+    const [said, bar, button] = banner.children;
+    bar.hidden = shown?.share === undefined;
+    bar.value = shown?.share ?? 0;
     banner.hidden = !shown;
     if (shown && said.textContent !== shown.text) said.textContent = shown.text;
     button.hidden = !shown?.action;
@@ -181,7 +197,6 @@ class Page {
     const at = addMessage(conversation, parent, { role: "assistant", text: "" });
     const run = { conversation, at, controller: new AbortController(), beganMs: performance.now(), firstMs: null, savedMs: 0, tail: "" };
     this.runs.set(conversation.id, run);
-    const polling = setInterval(() => this.poll(), POLL_MS);
     this.follows = true;
     this.show();
     this.toEnd();
@@ -195,7 +210,6 @@ class Page {
     } catch (error) {
       this.fail(conversation.nodes[at], error);
     } finally {
-      clearInterval(polling);
       this.runs.delete(conversation.id);
       conversation.changed = Date.now();
       if (this.conversations.has(conversation.id)) this.save(conversation);
@@ -256,7 +270,6 @@ class Page {
       this.show();
       this.keepAtEnd();
     } else this.sidebar.show();
-    this.poll();
   }
 
   /** Show what has come, in the next frame; after a slow one not at once, so that the page has time for its user. */
@@ -317,7 +330,7 @@ class Page {
   }
 
   showSend() {
-    byId("send").disabled = !byId("input").value.trim();
+    byId("send").disabled = this.isStarting || !byId("input").value.trim();
   }
 
   showChosen() {
@@ -326,16 +339,16 @@ class Page {
     byId("chosen").textContent = text;
   }
 
-  /** The measures of the answer under way or of the last one, and the server's pages. */
+  /** The measures of the answer under way or of the last one, and how much of the context the conversation takes. */
   showMeter() {
     this.meteredMs = performance.now();
     const last = this.current.nodes[pathOf(this.current).at(-1)];
-    const { tokensPerS, firstMs, promptTokens, cachedTokens } = last?.stats ?? {};
+    const { tokensPerS, firstMs, promptTokens, tokens } = last?.stats ?? {};
+    const context = this.server.models[0]?.max_model_len;
     const parts = [
       [tokensPerS, () => rate(tokensPerS), "Tokens of the answer a second", "rate"],
       [firstMs, () => `first token ${seconds(firstMs)}`, "From the request to the answer's first token", "first"],
-      [promptTokens, () => `${number.format(cachedTokens ?? 0)} / ${number.format(promptTokens)} cached`, "Tokens of the prompt that were cached", "cached"],
-      [this.pages, () => `${number.format(this.pages.pages_owned)} / ${number.format(this.pages.pages_total)} pages`, "Pages of the server's cache in use", "pages"],
+      [context && promptTokens, () => `${number.format(promptTokens + (tokens ?? 0))} of ${number.format(context)} tokens`, "Tokens of this conversation, of those that the model can read", "context"],
     ];
     const spans = parts.filter(([value]) => value !== undefined && value !== null).map(([, text, title, name]) => {
       const span = element("span", text());
@@ -365,7 +378,7 @@ class Page {
   listen() {
     const input = byId("input");
     const submit = () => {
-      if (this.isRunning(this.current) || !input.value.trim()) return;
+      if (this.isStarting || this.isRunning(this.current) || !input.value.trim()) return;
       const text = input.value;
       input.value = "";
       fit(input);

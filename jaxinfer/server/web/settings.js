@@ -1,16 +1,17 @@
 // The settings of a conversation: what they are, how they are shown, and how a request says them.
 
+// default: where the server's own is not said in the model's card
 const SAMPLING = [
-  { name: "temperature", label: "Temperature", min: 0, max: 2, step: 0.1 },
-  { name: "top_p", label: "Top p", min: 0, max: 1, step: 0.05 },
-  { name: "top_k", label: "Top k", min: 0, step: 1 },
-  { name: "min_p", label: "Min p", min: 0, max: 1, step: 0.05 },
-  { name: "max_tokens", label: "Max tokens", min: 1, step: 1 },
+  { name: "temperature", label: "Temperature", min: 0, max: 2, step: 0.1, range: "0 to 2" },
+  { name: "top_p", label: "Top p", min: 0, max: 1, step: 0.05, range: "above 0, to 1" },
+  { name: "top_k", label: "Top k", min: 0, step: 1, range: "0 is off" },
+  { name: "min_p", label: "Min p", min: 0, max: 1, step: 0.05, range: "0 to 1" },
+  { name: "max_tokens", label: "Max tokens", min: 1, step: 1, range: "from 1", default: "what fits" },
   { name: "thinking", label: "Thinking", kind: "choice" },
-  { name: "seed", label: "Seed", step: 1, isRare: true },
-  { name: "repetition_penalty", label: "Repetition penalty", min: 0, max: 2, step: 0.05, isRare: true },
-  { name: "presence_penalty", label: "Presence penalty", min: -2, max: 2, step: 0.1, isRare: true },
-  { name: "frequency_penalty", label: "Frequency penalty", min: -2, max: 2, step: 0.1, isRare: true },
+  { name: "seed", label: "Seed", step: 1, range: "an integer", default: "random", isRare: true },
+  { name: "repetition_penalty", label: "Repetition penalty", min: 0, max: 2, step: 0.05, range: "1 is off", isRare: true },
+  { name: "presence_penalty", label: "Presence penalty", min: -2, max: 2, step: 0.1, range: "\u22122 to 2", default: 0, isRare: true },
+  { name: "frequency_penalty", label: "Frequency penalty", min: -2, max: 2, step: 0.1, range: "\u22122 to 2", default: 0, isRare: true },
   { name: "stop", label: "Stop at", kind: "text", isRare: true },
 ];
 const THINKING = [
@@ -53,7 +54,9 @@ class SettingsDialog {
       const made = control(field);
       made.id = `s-${field.name}`;
       this.controls.set(field.name, made);
-      byId(field.isRare ? "sampling-more" : "sampling").append(element("label", field.label, made));
+      const range = element("span", field.range ?? "");
+      range.className = "range";
+      byId(field.isRare ? "sampling-more" : "sampling").append(element("label", field.label, range, made));
     }
     for (const [name, made] of this.controls) {
       made.addEventListener("input", () => {
@@ -66,6 +69,14 @@ class SettingsDialog {
       for (const name of this.controls.keys()) change(name, "");
       this.fill({});
     });
+  }
+
+  /** Say in each empty field what an empty one means. model: its card. */
+  showDefaults(model) {
+    for (const { name, kind, default: stated } of SAMPLING) {
+      const value = model?.default_sampling_params?.[name] ?? stated;
+      if (!kind) this.controls.get(name).placeholder = value === undefined ? "default" : `default ${value}`;
+    }
   }
 
   fill(settings) {
