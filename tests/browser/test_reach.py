@@ -181,11 +181,11 @@ def outside(chat: Chat) -> list[str]:
 
 
 def small_targets(chat: Chat) -> list[str]:
-    """Buttons below the 24 by 24 of WCAG 2.2, 2.5.8; the text of a message may hold what it likes."""
+    """Targets below 44 by 44 on touch; the text of a message may hold what it likes."""
     found: list[str] = chat.page.evaluate(
-        """[...document.querySelectorAll("button, summary, select")].filter((element) => {
+        """[...document.querySelectorAll("button, summary, select, [type=search]")].filter((element) => {
           const { width, height } = element.getBoundingClientRect();
-          return element.checkVisibility({ visibilityProperty: true }) && width && (width < 24 || height < 24);
+          return element.checkVisibility({ visibilityProperty: true }) && width && (width < 44 || height < 44);
         }).map((element) => element.outerHTML.slice(0, 80))"""
     )
     return found

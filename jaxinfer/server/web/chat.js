@@ -26,6 +26,7 @@ class Page {
     this.store = new Store((text) => this.trouble("store", text && { text }));
     this.settings = new SettingsDialog((name, value) => this.set(name, value));
     this.sidebar = new Sidebar(this);
+    this.attachments = new Attachments(() => this.showSend());
     this.conversations = new Map();
     this.runs = new Map();
     this.views = new Map();
@@ -166,9 +167,9 @@ class Page {
   }
 
   /** Say something after message `parent`; its newest version, if there was one already. */
-  send(text, parent = pathOf(this.current).at(-1) ?? 0) {
-    if (this.isRunning(this.current) || !text.trim()) return;
-    const at = addMessage(this.current, parent, { role: "user", text: text.trim() });
+  send(text, files = [], parent = pathOf(this.current).at(-1) ?? 0) {
+    if (this.isRunning(this.current) || (!text.trim() && !files.length)) return;
+    const at = addMessage(this.current, parent, { role: "user", text: text.trim(), ...(files.length && { files }) });
     this.answer(this.current, at);
   }
 
@@ -176,6 +177,24 @@ class Page {
     if (this.isRunning(this.current)) return;
     this.answer(this.current, this.current.nodes[at].parent);
     this.focusInput();
+  }
+
+  /** Let the model go on with an answer that has ended. */
+  goOn(at) {
+    if (this.isRunning(this.current)) return;
+    const node = this.current.nodes[at];
+    delete node.end;
+    delete node.error;
+    this.answer(this.current, node.parent, at);
+    this.focusInput();
+  }
+
+  /** An answer in the user's own words, as a version of it. */
+  replace(at, text) {
+    const { parent, thinking } = this.current.nodes[at];
+    addMessage(this.current, parent, { role: "assistant", text, end: "edited", ...(thinking && { thinking }) });
+    this.save(this.current);
+    this.show();
   }
 
   choose(at, step) {
@@ -192,18 +211,20 @@ class Page {
     this.runs.get(this.current.id)?.controller.abort();
   }
 
-  async answer(conversation, parent) {
-    const messages = messagesFor(conversation, parent);
-    const at = addMessage(conversation, parent, { role: "assistant", text: "" });
+  /** Ask for an answer to message `parent`, or for the rest of answer `begun`. */
+  async answer(conversation, parent, begun = null) {
+    const messages = messagesFor(conversation, begun ?? parent);
+    const at = begun ?? addMessage(conversation, parent, { role: "assistant", text: "" });
     const run = { conversation, at, controller: new AbortController(), beganMs: performance.now(), firstMs: null, savedMs: 0, tail: "" };
     this.runs.set(conversation.id, run);
     this.follows = true;
+    this.save(conversation);
     this.show();
     this.toEnd();
-    this.save(conversation);
     try {
       const model = this.server.models[0]?.id;
       const body = { model, messages, ...fieldsOf(conversation.settings), stream: true, include_metrics: true };
+      if (begun !== null) Object.assign(body, { continue_final_message: true, add_generation_prompt: false });
       body.stream_options = { include_usage: true, continuous_usage_stats: true };
       const chunks = this.server.streamTurn(conversation.id, body, run.controller.signal, (why) => (run.alone = why));
       for await (const chunk of chunks) this.take(run, chunk);
@@ -245,7 +266,13 @@ class Page {
   }
 
   /** Add what was said, and see when the thinking ends. The text is not read: it may be long, and pieces are many. */
-  append(run, node, { content = "", reasoning_content: thought = "" }) {
+  append(run, node, { content, reasoning_content: thought, tool_calls: calls }) {
+    content ??= "";
+    for (const { index, function: part } of calls ?? []) {
+      const call = ((node.calls ??= [])[index] ??= { name: "", arguments: "" });
+      call.name += part?.name ?? "";
+      call.arguments += part?.arguments ?? "";
+    }
     if (thought) node.thinking = (node.thinking ?? "") + thought;
     node.text += content;
     const tail = run.tail + content;
@@ -306,7 +333,7 @@ class Page {
     for (const view of shown) if (!view.element.classList.contains("editing")) view.refresh();
     log.setAttribute("aria-busy", String(isRunning));
     byId("empty").hidden = path.length > 0;
-    byId("title").textContent = path.length ? this.current.title : "";
+    byId("title").textContent = this.current.title;
     document.title = path.length ? `${this.current.title} \u00b7 jaxinfer` : "jaxinfer";
     byId("send").hidden = isRunning;
     byId("stop").hidden = !isRunning;
@@ -319,7 +346,8 @@ class Page {
   showModel() {
     const [model] = this.server.models;
     const host = new URL(this.server.address).host;
-    byId("model").textContent = byId("empty-model").textContent = model?.id ?? "";
+    byId("model").textContent = model?.id ?? "";
+    byId("empty-model").textContent = model?.id ?? "jaxinfer";
     byId("model").title = model ? `${model.root}, at ${host}` : "";
     const facts = model && `${number.format(model.max_model_len)} tokens of context \u00b7 at ${host}`;
     byId("empty-facts").textContent = facts ?? "";
@@ -330,7 +358,7 @@ class Page {
   }
 
   showSend() {
-    byId("send").disabled = this.isStarting || !byId("input").value.trim();
+    byId("send").disabled = this.isStarting || !(byId("input").value.trim() || this.attachments.files.length);
   }
 
   showChosen() {
@@ -378,11 +406,11 @@ class Page {
   listen() {
     const input = byId("input");
     const submit = () => {
-      if (this.isStarting || this.isRunning(this.current) || !input.value.trim()) return;
+      if (this.isRunning(this.current) || byId("send").disabled) return;
       const text = input.value;
       input.value = "";
       fit(input);
-      this.send(text);
+      this.send(text, this.attachments.takeAll());
     };
     byId("composer").addEventListener("submit", (event) => {
       event.preventDefault();
@@ -404,6 +432,7 @@ class Page {
       this.follows = scrollHeight - scrollTop - clientHeight < NEAR_END_PX;
       byId("to-end").hidden = this.follows;
     }, { passive: true });
+    new ResizeObserver(() => this.keepAtEnd()).observe(byId("scroller"));
     byId("to-end").addEventListener("click", () => this.toEnd());
     byId("examples").append(...EXAMPLES.map((text) => textButton(text, () => this.send(text))));
     this.listenToDialogs();
@@ -419,6 +448,13 @@ class Page {
     byId("address-row").hidden = this.server.isOwn;
     byId("save-page").hidden = byId("save-hint").hidden = !this.server.isOwn;
     byId("save-page").addEventListener("click", () => this.savePage());
+    byId("export").addEventListener("click", () => download("jaxinfer-conversations.json", "application/json", exported([...this.conversations.values()])));
+    byId("import").addEventListener("click", () => byId("import-file").click());
+    byId("import-file").addEventListener("change", async ({ target }) => {
+      const [file] = target.files;
+      if (file) this.addFrom(await file.text());
+      target.value = "";
+    });
     byId("s-address").addEventListener("change", ({ target }) => {
       if (!URL.canParse(target.value)) return;
       this.server.setAddress(target.value);
@@ -448,11 +484,26 @@ class Page {
     const saved = page
       .replace('data-server=""', `data-server="${this.server.address}"`)
       .replace("connect-src 'self'", `connect-src ${location.origin}`);
-    const anchor = element("a");
-    anchor.href = URL.createObjectURL(new Blob([saved], { type: "text/html" }));
-    anchor.download = "jaxinfer-chat.html";
-    anchor.click();
-    URL.revokeObjectURL(anchor.href);
+    download("jaxinfer-chat.html", "text/html", saved);
+  }
+
+  /** Add the conversations of a file; of one that is here already the newer stays. */
+  addFrom(text) {
+    let found;
+    try {
+      found = imported(text);
+    } catch (error) {
+      notify(`Nothing was imported: ${error.message}.`);
+      return;
+    }
+    const isNew = ({ id, changed }) => !this.runs.has(id) && !(this.conversations.get(id)?.changed >= changed);
+    const taken = found.filter(isNew);
+    for (const conversation of taken) this.save(conversation);
+    const same = taken.find(({ id }) => id === this.current.id);
+    if (same) this.open(same);
+    this.sidebar.show();
+    const rest = found.length - taken.length;
+    notify(`Imported ${taken.length} of ${found.length}${rest ? "; the others are here already" : ""}.`);
   }
 
   editLast(event) {

@@ -6,6 +6,7 @@
 // no line may change an earlier block, so that there are no reference links.
 
 const MAX_NESTING = 100; // of blocks in blocks; markdown-it reads no deeper
+const MAX_EMPHASIS = 40; // marks around a word; further ones are shown
 const UNFINISHED = /^\s*(?:`{1,2}|~{1,2}|[-*+_]{1,2}|#{1,6}|\d{1,9}[.)]?|>|\\|\$)\s*$/; // a last line that may become either
 const WEB = /^(?:https?:\/\/[^\s/]|mailto:)/i;
 const CLEAN = {
@@ -46,6 +47,7 @@ function newMarkdown() {
   md.inline.ruler.before("backticks", "open_code", openCode);
   md.inline.ruler.before("autolink", "line_break", lineBreak);
   md.inline.ruler2.before("balance_pairs", "open_bold", openBold);
+  md.inline.ruler2.after("balance_pairs", "shallow", shallow);
   md.core.ruler.after("block", "last", (state) => void (state.env.last = state.tokens.findLast(({ type }) => type === "inline")));
   md.core.ruler.after("inline", "boxes", boxes);
   const { rules } = md.renderer;
@@ -118,6 +120,17 @@ function openBold(state) {
     state.push("text", "", 0);
     delimiters.push({ marker: 0x2a, length: 2, token: tokens.length - 1, end: -1, open: false, close: true });
   }
+}
+
+/** Emphasis within emphasis has an end, since nodes that nest without one cost the browser seconds. */
+function shallow({ delimiters }) {
+  const ends = [];
+  delimiters.forEach((delimiter, i) => {
+    while (ends.length && ends.at(-1) < i) ends.pop();
+    if (delimiter.end < 0) return;
+    if (ends.length < MAX_EMPHASIS) ends.push(delimiter.end);
+    else delimiter.end = -1;
+  });
 }
 
 /** The blocks of a text that lie in no other, each with the line where it begins. */

@@ -2,9 +2,13 @@
 
 const ENDS = {
   length: "Ended at the token limit.",
+  tool_calls: "The model calls a tool. This page runs none.",
+  edited: "Edited by you.",
   abort: "Ended by the server.",
   stopped: "Stopped.",
 };
+const CAN_GO_ON = ["length", "stopped", "abort", "edited"];
+const FOLDED = { chars: 1500, lines: 15 }; // a message of more is folded
 const FACTS = {
   model: ["Model", String],
   promptTokens: ["Prompt", numTokens],
@@ -20,7 +24,7 @@ const FACTS = {
   alone: ["Without its session", String],
 };
 
-/** One message. `page` is told what its buttons ask for: edit, regenerate, choose, send, askForKey. */
+/** One message. `page` is told what its buttons ask for: regenerate, goOn, choose, send, replace, askForKey. */
 class MessageView {
   constructor(conversation, at, page) {
     Object.assign(this, { conversation, at, page });
@@ -63,13 +67,15 @@ class MessageView {
     this.facts = element("dl");
     this.facts.className = "facts";
     this.facts.hidden = true;
-    this.body.append(this.thinking, answer, this.end);
+    this.calls = element("div");
+    this.body.append(this.thinking, answer, this.calls, this.end);
+    this.parts = [...this.body.children];
     this.element.append(this.facts);
   }
 
   /** Show all of it anew. */
   refresh() {
-    if (this.isUser) this.body.replaceChildren(this.node.text);
+    if (this.isUser) this.showAsked();
     else {
       this.showText();
       this.showEnd();
@@ -78,16 +84,50 @@ class MessageView {
     this.showActions();
   }
 
+  /** What the user said: folded, if it is long. */
+  showAsked() {
+    const { text, files } = this.node;
+    const said = element("div", text);
+    said.className = "said";
+    this.body.replaceChildren(...(files?.length ? [chips(files)] : []), ...(text ? [said] : []));
+    const numLines = text.split("\n").length;
+    if (text.length <= FOLDED.chars && numLines <= FOLDED.lines) return;
+    said.classList.add("folded");
+    const button = textButton("", () => show(said.classList.toggle("folded")), "fold");
+    const show = (isFolded) => {
+      button.textContent = isFolded ? `Show all ${number.format(text.length)} characters` : "Show less";
+      button.setAttribute("aria-expanded", String(!isFolded));
+    };
+    show(true);
+    this.body.append(button);
+  }
+
+  /** The tools that the model calls, with what it passes them. */
+  showCalls() {
+    const made = (this.node.calls ?? []).map(({ name, arguments: passed }) => {
+      const view = new CodeView();
+      view.show("json", indented(passed), false);
+      const call = element("details", element("summary", "Calls ", element("code", name)), view.element);
+      call.className = "call";
+      call.open = true;
+      return call;
+    });
+    this.calls.replaceChildren(...made);
+  }
+
   /** Show the text there is so far. */
   showText() {
     const isOpen = this.page.isRunning(this.conversation, this.at);
     const { thinking, answer, isThinking } = splitThinking(this.node);
     this.thinking.hidden = !thinking;
-    this.summary.textContent = isThinking && isOpen ? "Thinking" : this.node.thoughtMs ? `Thought for ${seconds(this.node.thoughtMs)}` : "Thoughts";
+    const { thoughtMs, calls } = this.node;
+    const short = thoughtMs < 1000 ? "Thought for less than a second" : `Thought for ${seconds(thoughtMs)}`;
+    this.summary.textContent = isThinking && isOpen ? "Thinking" : thoughtMs ? short : "Thoughts";
     this.summary.classList.toggle("busy", isThinking && isOpen);
     if (this.thinking.open) this.thoughts.update(thinking, isOpen && isThinking);
     this.answer.update(answer, isOpen);
-    this.element.classList.toggle("waiting", isOpen && !thinking && !answer);
+    this.showCalls();
+    this.element.classList.toggle("waiting", isOpen && !thinking && !answer && !calls?.length);
     this.element.classList.toggle("running", isOpen);
   }
 
@@ -126,10 +166,12 @@ class MessageView {
     if (!isOpen && this.node.text) made.push(copy);
     if (this.isUser) made.push(iconButton("edit", "Edit", () => this.edit()));
     else if (!isOpen) {
+      if (this.node.text && CAN_GO_ON.includes(this.node.end ?? "stopped")) made.push(iconButton("on", "Continue", () => this.page.goOn(this.at)));
+      if (this.node.text) made.push(iconButton("edit", "Edit the answer", () => this.edit()));
       if (!this.error) made.push(iconButton("again", "Regenerate", () => this.page.regenerate(this.at)));
       if (this.node.stats?.tokens) made.push(this.factsButton());
     }
-    for (const button of made) if (isBusy && ["Edit", "Regenerate"].includes(button.title)) button.disabled = true;
+    for (const button of made) if (isBusy && ["Edit", "Edit the answer", "Continue", "Regenerate"].includes(button.title)) button.disabled = true;
     replaceFocused(this.actions, ...made);
   }
 
@@ -142,11 +184,12 @@ class MessageView {
     button.setAttribute("aria-expanded", String(!this.facts.hidden));
     const short = element("span", `${numTokens(tokens)}${tokensPerS ? `, ${rate(tokensPerS)}` : ""}`);
     short.className = "short";
+    button.setAttribute("aria-label", `${short.textContent}: measures of this answer`);
     button.append(short);
     return button;
   }
 
-  /** Let a message be written again; what is sent becomes a new version of it. */
+  /** Let a message be written again; the result becomes a new version of it. A question is then answered. */
   edit() {
     const area = element("textarea");
     area.rows = 1;
@@ -156,13 +199,15 @@ class MessageView {
     this.actions.replaceChildren();
     const close = () => {
       this.element.classList.remove("editing");
+      if (!this.isUser) this.body.replaceChildren(...this.parts);
       this.refresh();
       this.page.focusInput();
     };
     const submit = () => {
       if (!area.value.trim()) return;
       close();
-      this.page.send(area.value, this.node.parent);
+      if (this.isUser) this.page.send(area.value, this.node.files, this.node.parent);
+      else this.page.replace(this.at, area.value);
     };
     area.addEventListener("input", () => fit(area));
     area.addEventListener("keydown", (event) => {
@@ -172,11 +217,21 @@ class MessageView {
       if (event.key === "Escape") close();
       else submit();
     });
-    const buttons = element("div", textButton("Cancel", close, "quiet"), textButton("Send", submit, "main"));
+    const buttons = element("div", textButton("Cancel", close, "quiet"), textButton(this.isUser ? "Send" : "Save", submit, "main"));
     buttons.className = "buttons";
     this.body.replaceChildren(area, buttons);
     fit(area);
     area.focus();
     area.setSelectionRange(area.value.length, area.value.length);
+  }
+}
+
+/** JSON for people; what is none, or is not whole yet, as it is. */
+function indented(text) {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch (error) {
+    console.info(error.message);
+    return text;
   }
 }

@@ -75,7 +75,7 @@ class SettingsDialog {
   showDefaults(model) {
     for (const { name, kind, default: stated } of SAMPLING) {
       const value = model?.default_sampling_params?.[name] ?? stated;
-      if (!kind) this.controls.get(name).placeholder = value === undefined ? "default" : `default ${value}`;
+      if (!kind) this.controls.get(name).placeholder = typeof value === "number" ? `default ${value}` : (value ?? "default");
     }
   }
 

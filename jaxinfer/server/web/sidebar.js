@@ -15,6 +15,7 @@ class Sidebar {
   listen() {
     byId("new-chat").addEventListener("click", () => this.page.newChat());
     byId("new-chat-small").addEventListener("click", () => this.page.newChat());
+    byId("search").addEventListener("input", () => this.show());
     byId("theme").addEventListener("click", () => this.toggleTheme());
     for (const id of ["hide-sidebar", "show-sidebar"]) byId(id).addEventListener("click", () => this.toggle());
     byId("backdrop").addEventListener("click", () => this.setOpen(false));
@@ -66,7 +67,8 @@ class Sidebar {
 
   show() {
     if (this.renaming) return;
-    const sorted = [...this.page.conversations.values()].sort((a, b) => b.changed - a.changed);
+    const sought = byId("search").value.trim().toLowerCase();
+    const sorted = [...this.page.conversations.values()].filter((each) => holds(each, sought)).sort((a, b) => b.changed - a.changed);
     const today = new Date().setHours(0, 0, 0, 0);
     const groups = new Map();
     for (const conversation of sorted) {
@@ -76,6 +78,7 @@ class Sidebar {
       groups.get(name).push(this.item(conversation));
     }
     const parts = [...groups].flatMap(([name, items]) => [element("h2", name), element("ul", ...items)]);
+    if (sought && parts.length === 0) parts.push(element("p", "No conversation has this in it."));
     replaceFocused(byId("conversations"), ...parts);
   }
 
@@ -120,4 +123,9 @@ class Sidebar {
     item.replaceChildren(input);
     input.select();
   }
+}
+
+/** Whether a conversation's title or one of its messages has this in it. */
+function holds({ title, nodes }, sought) {
+  return !sought || [title, ...nodes.map(({ text }) => text ?? "")].some((text) => text.toLowerCase().includes(sought));
 }

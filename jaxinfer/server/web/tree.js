@@ -19,7 +19,7 @@ function addMessage(conversation, parent, message) {
   const above = conversation.nodes[parent];
   above.chosen = above.children.push(number) - 1;
   conversation.changed = Date.now();
-  if (!conversation.isNamed && parent === 0) conversation.title = titleOf(message.text);
+  if (!conversation.isNamed && parent === 0) conversation.title = titleOf(message.text || message.files[0].name);
   return number;
 }
 
@@ -59,8 +59,8 @@ function chooseVersion(conversation, number, step) {
 function messagesFor(conversation, number) {
   const { system } = conversation.settings;
   const said = pathTo(conversation, number).map((at) => {
-    const { role, text, thinking } = conversation.nodes[at];
-    return { role, content: text, ...(thinking && { reasoning_content: thinking }) };
+    const { role, text, thinking, files = [] } = conversation.nodes[at];
+    return { role, content: [text, ...files.map(quoted)].filter(Boolean).join("\n\n"), ...(thinking && { reasoning_content: thinking }) };
   });
   return system?.trim() ? [{ role: "system", content: system }, ...said] : said;
 }

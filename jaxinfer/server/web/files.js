@@ -1,0 +1,94 @@
+// Texts that go with a message: read here, kept with the conversation, and sent as part of what is said.
+
+const MAX_FILES = 10; // with one message
+const MAX_FILE_BYTES = 200_000;
+
+/** The text of a file. Raises an error that says why it cannot be attached. */
+async function textOf(file) {
+  const { name, size, type } = file;
+  if (type === "application/pdf" || /\.pdf$/i.test(name))
+    throw new Error(`${name} is a PDF, which this page cannot read; convert it to text (pdftotext), then attach that`);
+  const limit = `${number.format(MAX_FILE_BYTES / 1000)} kB`;
+  if (size > MAX_FILE_BYTES) throw new Error(`${name} must have at most ${limit}, got ${number.format(Math.ceil(size / 1000))} kB`);
+  const bytes = await file.arrayBuffer();
+  let text = "\0";
+  try {
+    text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+  } catch (error) {
+    console.info(error.message);
+  }
+  if (text.includes("\0")) throw new Error(`${name} must be text in UTF-8; convert it, then attach that`);
+  return text;
+}
+
+/** A file as a model reads it: its name, and its text in a fence that is longer than any in it. */
+function quoted({ name, text }) {
+  const longest = Math.max(2, ...(text.match(/`{3,}/g) ?? []).map((run) => run.length));
+  const fence = "`".repeat(longest + 1);
+  return `${name}:\n${fence}\n${text.replace(/\n$/, "")}\n${fence}`;
+}
+
+/** The names of files. onRemove: called with the number of one that is not to be sent. */
+function chips(files, onRemove) {
+  const made = files.map(({ name, text }, i) => {
+    const chip = element("li", element("span", name), element("small", ` ${number.format(text.length)} characters`));
+    if (onRemove) chip.append(iconButton("close", `Remove ${name}`, () => onRemove(i)));
+    return chip;
+  });
+  const list = element("ul", ...made);
+  list.className = "chips";
+  return list;
+}
+
+/** What goes with the next message. */
+class Attachments {
+  constructor(onChange) {
+    this.files = [];
+    this.onChange = onChange;
+    byId("attach").addEventListener("click", () => byId("file").click());
+    byId("file").addEventListener("change", ({ target }) => {
+      this.add([...target.files]);
+      target.value = "";
+    });
+    const main = document.querySelector("main");
+    main.addEventListener("dragover", (event) => event.preventDefault());
+    main.addEventListener("drop", (event) => this.take(event, event.dataTransfer));
+    byId("input").addEventListener("paste", (event) => this.take(event, event.clipboardData));
+  }
+
+  take(event, { files }) {
+    if (files.length === 0) return;
+    event.preventDefault();
+    this.add([...files]);
+  }
+
+  async add(files) {
+    for (const file of files) {
+      try {
+        if (this.files.length >= MAX_FILES) throw new Error(`a message may have at most ${MAX_FILES} files`);
+        this.files.push({ name: file.name, text: await textOf(file) });
+      } catch (error) {
+        notify(`Not attached: ${error.message}.`);
+      }
+    }
+    this.show();
+  }
+
+  show() {
+    const list = chips(this.files, (i) => {
+      this.files.splice(i, 1);
+      this.show();
+      byId("input").focus();
+    });
+    byId("attached").replaceChildren(...(this.files.length ? [list] : []));
+    this.onChange();
+  }
+
+  /** What is attached, which then is no more. */
+  takeAll() {
+    const taken = this.files;
+    this.files = [];
+    this.show();
+    return taken;
+  }
+}

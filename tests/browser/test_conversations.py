@@ -1,0 +1,171 @@
+"""Conversations are found again and moved to another browser; files go with what is said."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.browser.chat import Chat, soon
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_search_finds_titles_and_what_was_said(chat: Chat, says: Any) -> None:
+    says.answers["About cats"] = ["They purr."]
+    chat.ask("About cats")
+    chat.button("New chat").click()
+    chat.ask("About dogs")
+    for sought, titles in {
+        "CATS": ["About cats"],
+        "purr": ["About cats"],
+        "about": ["About dogs", "About cats"],
+    }.items():
+        chat["#search"].fill(sought)
+        assert chat.titles == titles
+    chat["#search"].fill("birds")
+    chat.waits_for("#conversations", "No conversation has this in it.")
+    chat["#search"].fill("")
+    assert len(chat.titles) == 2
+
+
+def test_a_conversation_is_in_the_list_as_soon_as_it_begins(chat: Chat, says: Any) -> None:
+    says.answers["Slow"] = ["One", 0.5, "two"]
+    chat.send("Slow")
+    chat.waits_for(".assistant .text", "One")
+    assert chat.titles == ["Slow"] and chat["#conversations .running"].count() == 1
+    chat.ended()
+
+
+def export(chat: Chat) -> Any:
+    chat.page.keyboard.press("Control+,")
+    with chat.page.expect_download() as download:
+        chat.button("Export").click()
+    chat.page.keyboard.press("Escape")
+    return json.loads(download.value.path().read_text())
+
+
+def bring(chat: Chat, content: Any) -> str:
+    """Import a file; what is then said."""
+    text = content if isinstance(content, str) else json.dumps(content)
+    chat["#notice span"].evaluate("(said) => (said.textContent = '')")
+    chat["#import-file"].set_input_files({"name": "a.json", "mimeType": "application/json", "buffer": text.encode()})
+    soon(lambda: chat["#notice span"].inner_text() != "")
+    return str(chat["#notice span"].inner_text())
+
+
+def test_what_is_exported_is_imported_elsewhere_as_it_was(open_chat: Callable[..., Chat], says: Any) -> None:
+    first = open_chat()
+    first.ask("One")
+    first.button("Regenerate").click()
+    first.waits_for(".version", "2 / 2")
+    first.ended()
+    first.button("New chat").click()
+    first.ask("Two")
+    content = export(first)
+    other = open_chat()
+    assert bring(other, content) == "Imported 2 of 2."
+    assert other.titles == ["Two", "One"]
+    other.button("One").click()
+    other.waits_for(".version", "2 / 2")
+    assert other.said == ["One", "Answer 2 to: One"]
+    assert export(other)["conversations"] != [] and other.ask("More") == "Answer 1 to: More"
+    assert bring(other, content) == "Imported 0 of 2; the others are here already."
+    other.page.reload()
+    other.waits_for("#conversations .open", "Two")
+    assert len(other.titles) == 2
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("no JSON", "the file must be JSON"),
+        ({}, "got another format"),
+        ({"format": "jaxinfer-conversations", "version": 2, "conversations": []}, "of version 1"),
+        (lambda c: c.update(id="../x"), "conversation 1 is damaged: id must be"),
+        (lambda c: c.update(nodes=[]), "nodes must be messages"),
+        (lambda c: c["nodes"][2].update(parent=2), "must follow an earlier one"),
+        (lambda c: c["nodes"][2].update(parent="1"), "must follow an earlier one"),
+        (lambda c: c["nodes"][1].update(role="system"), "a role and a text"),
+        (lambda c: c["nodes"][1].update(text={"a": 1}), "a role and a text"),
+        (lambda c: c["nodes"][1].update(chosen=7), "chosen must be a version"),
+        (lambda c: c["nodes"][1].update(files=[{"name": 1, "text": "a"}]), "files and calls must be texts"),
+        (lambda c: c.update(nodes=[None, None]), "damaged"),
+    ],
+    ids=range(12),
+)
+def test_a_damaged_file_changes_nothing_and_is_said_to_be_so(chat: Chat, damage: Any, said: str) -> None:
+    chat.ask("Mine")
+    content = export(chat)
+    if callable(damage):
+        damage(content["conversations"][0])
+        content["conversations"][0]["changed"] += 1_000
+    else:
+        content = damage
+    told = bring(chat, content)
+    assert told.startswith("Nothing was imported: ") and said in told
+    assert chat.titles == ["Mine"] and chat.said == ["Mine", "Answer 1 to: Mine"]
+
+
+def test_what_is_imported_is_text_like_all_else(chat: Chat) -> None:
+    chat.ask("Mine")
+    content = export(chat)
+    evil = "<img src=x onerror=window.pwned=1>"
+    (conversation,) = content["conversations"]
+    conversation.update(title=evil, changed=conversation["changed"] + 1_000, __proto__={"a": 1})
+    conversation["nodes"][1].update(text=evil, files=[{"name": evil, "text": evil}], onclick=evil)
+    conversation["nodes"][2].update(text=evil, calls=[{"name": evil, "arguments": evil}], stats={"model": evil})
+    assert bring(chat, content) == "Imported 1 of 1."
+    chat.waits_for(".said", evil)
+    assert chat["img"].count() == 0 and chat.page.evaluate("window.pwned") is None
+
+
+def attach(chat: Chat, name: str, content: bytes, kind: str = "text/plain") -> None:
+    chat["#file"].set_input_files({"name": name, "mimeType": kind, "buffer": content})
+
+
+def test_text_files_go_with_a_message_and_stay_with_it(chat: Chat, llm: Any) -> None:
+    attach(chat, "a.py", b"x = '```'\n")
+    attach(chat, "b.txt", "héllo".encode())
+    chat.waits_for("#attached li", "b.txt")
+    chat.button("Remove b.txt").click()
+    chat["#input"].fill("What is it?")
+    chat["#input"].press("Enter")
+    chat.ended()
+    assert llm.rendered[-1]["messages"][-1]["content"] == "What is it?\n\na.py:\n````\nx = '```'\n````"
+    assert chat["#attached li"].count() == 0
+    assert chat[".user .chips li"].all_inner_texts() == ["a.py\n10 characters"]
+    chat["button[title=Edit]"].first.click()
+    chat[".editing textarea"].fill("And now?")
+    chat[".editing"].get_by_text("Send").click()
+    chat.waits_for(".version", "2 / 2")
+    chat.ended()
+    assert llm.rendered[-1]["messages"][-1]["content"].startswith("And now?\n\na.py:\n````")
+    chat.button("New chat").click()
+    attach(chat, "alone.md", b"# Title")
+    chat.waits_for("#attached li", "alone.md")
+    chat["#send"].click()
+    chat.ended()
+    assert llm.rendered[-1]["messages"][-1]["content"] == "alone.md:\n```\n# Title\n```"
+    assert chat.titles[0] == "alone.md"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.pdf", b"%PDF-1.7", "a.pdf is a PDF, which this page cannot read"),
+        ("a.bin", b"a\0b", "a.bin must be text in UTF-8"),
+        ("a.txt", b"\xff\xfe", "a.txt must be text in UTF-8"),
+        ("large.txt", b"a" * 200_001, "large.txt must have at most 200 kB, got 201 kB"),
+    ],
+)
+def test_what_cannot_be_attached_is_said_and_is_not_sent(chat: Chat, name: str, content: bytes, said: str) -> None:
+    attach(chat, name, content)
+    assert f"Not attached: {said}" in chat.waits_for("#notice span", said).inner_text()
+    assert chat["#attached li"].count() == 0 and not chat["#send"].is_enabled()
+
+
+def test_at_most_ten_files_go_with_a_message(chat: Chat) -> None:
+    chat["#file"].set_input_files([{"name": f"{n}.txt", "mimeType": "text/plain", "buffer": b"a"} for n in range(11)])
+    chat.waits_for("#notice span", "a message may have at most 10 files")
+    assert chat["#attached li"].count() == 10
