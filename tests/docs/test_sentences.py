@@ -12,6 +12,8 @@ NEVER = {
     "pytest -m gpu": "it needs an H200",
     "CUDA_VISIBLE_DEVICES=1 jaxinfer serve": "it needs a second GPU",
     "kubectl get --raw": "it needs a cluster",
+    "make clients": "it installs from package indexes: .ci/run does it before the slow tests",
+    "make lock": "it asks package indexes for newer versions: whoever changes a dependency runs it",
     "python -m jaxinfer.demo.train --out FOLDER": "hours without a GPU: tests/demo/test_training.py takes its steps",
 }
 
