@@ -1,8 +1,10 @@
 """What a sequence's rows carry beside their tokens, and what its logprobs add to its Outputs."""
 
+import numpy as np
+
 from jaxinfer.engine.pooled import num_pooled
 from jaxinfer.engine.sequence import Output, Sequence, TokenLogprobs
-from jaxinfer.runtime.plan import History, Logprobs, Row, StepResult
+from jaxinfer.runtime.plan import History, Logprobs, Row
 
 
 def dress_row(row: Row, sequence: Sequence) -> None:
@@ -21,22 +23,35 @@ def dress_row(row: Row, sequence: Sequence) -> None:
         row.num_pooled = num_pooled(sequence, row)
 
 
+class HostLogprobs:
+    """The logprobs of many tokens as Python reads them: each array is converted once, not once for each token."""
+
+    def __init__(self, found: Logprobs) -> None:
+        self._values: list[float] = found.values.tolist()
+        self._ranks: list[int] = found.ranks.tolist()
+        self._ids = found.top_ids.astype(np.int32, copy=False).tobytes()
+        self._top_values = found.top_values.astype(np.float32, copy=False).tobytes()
+        self._width = 4 * found.top_ids.shape[1]
+
+    def of(self, index: int, token_id: int, num_top: int) -> TokenLogprobs:
+        """Those of token `index`, with the `num_top` most likely ones."""
+        start = index * self._width
+        end = start + 4 * num_top
+        ids, values = self._ids[start:end], self._top_values[start:end]
+        return TokenLogprobs(token_id, self._values[index], self._ranks[index], ids, values)
+
+
 def read_scores(sequence: Sequence, row: Row, found: Logprobs) -> None:
     """Append the logprobs of the row's targets, but for those that an earlier computation has brought."""
     known = len(sequence.scores) - row.start
-    wanted = sequence.request.prompt_logprobs or 0
-    sequence.scores += [_one(found, i, row.targets[i], wanted) for i in range(known, len(row.targets))]
+    wanted, read = sequence.request.prompt_logprobs or 0, HostLogprobs(found)
+    sequence.scores += [read.of(i, row.targets[i], wanted) for i in range(known, len(row.targets))]
 
 
-def read_logprobs(output: Output, sequence: Sequence, result: StepResult, index: int) -> None:
+def read_logprobs(output: Output, sequence: Sequence, found: HostLogprobs | None, index: int) -> None:
     """Add to an Output the logprobs of its token, row `index`'s, and once those of the prompt."""
-    if sequence.request.logprobs is not None:
-        assert result.logprobs is not None, "a row that wants logprobs got none"
-        output.logprobs = [_one(result.logprobs, index, output.token_ids[0], sequence.request.logprobs)]
+    if (wanted := sequence.request.logprobs) is not None:
+        assert found is not None, "a row that wants logprobs got none"
+        output.logprobs = [found.of(index, output.token_ids[0], wanted)]
     if sequence.num_to_score:
         output.prompt_logprobs, sequence.num_to_score, sequence.scores = sequence.scores, 0, []
-
-
-def _one(found: Logprobs, index: int, token_id: int, num_top: int) -> TokenLogprobs:
-    ids, values = found.top_ids[index, :num_top].tolist(), found.top_values[index, :num_top].tolist()
-    return TokenLogprobs(token_id, float(found.values[index]), int(found.ranks[index]), ids, values)

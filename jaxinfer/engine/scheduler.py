@@ -28,7 +28,7 @@ from jaxinfer.engine.budget import Budget, kept_tokens, prompts_fill
 from jaxinfer.engine.departures import Departures
 from jaxinfer.engine.failures import NOT_FINITE, STEP_FAILED
 from jaxinfer.engine.fast_forward import append_forced
-from jaxinfer.engine.full import dress_row, read_logprobs, read_scores
+from jaxinfer.engine.full import HostLogprobs, dress_row, read_logprobs, read_scores
 from jaxinfer.engine.isolation import Isolation
 from jaxinfer.engine.late import begin_late
 from jaxinfer.engine.pace import Pace
@@ -335,6 +335,7 @@ class Scheduler:
         size, num_sampled, ended = self.limits.page_size, 0, State.ENDED
         tokens: list[int] = result.tokens.tolist()
         finite: list[bool] = result.finite.tolist()
+        logprobs = None if result.logprobs is None else HostLogprobs(result.logprobs)
         rows = zip(range(len(tokens)), step.sequences, step.plan.rows, tokens, finite, strict=True)
         for i, sequence, row, token, good in rows:
             if not good:
@@ -363,7 +364,7 @@ class Scheduler:
                     sequence.append(token)
                 output = Output(sequence.request.id, sequence.index, [token], None, None, sequence.cached_tokens)
                 if not sequence.is_plain:
-                    read_logprobs(output, sequence, result, i)
+                    read_logprobs(output, sequence, logprobs, i)
                 if is_prompt:  # no other draws a first token, or the first since a preemption
                     output.times = sequence.new_times()
                 outputs.append(output)

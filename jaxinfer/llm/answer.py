@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from jaxinfer.engine.sequence import Abort, Acknowledge, Add, End, Message, Output, Request, TokenLogprobs
 from jaxinfer.llm.types import Delta
-from jaxinfer.protocol.logprobs import TokenLogprob, TopLogprob
+from jaxinfer.protocol.logprobs import TokenLogprob
 from jaxinfer.protocol.sampling import GenerationDefaults, ResolvedSampling, SamplingParams, resolve_sampling
 from jaxinfer.text.detokenizer import Detokenizer
 from jaxinfer.text.message import MessageText
@@ -71,6 +71,8 @@ class Answer:
         self._include_stop = sampling.include_stop_str_in_output
         self._post = post
         self._tokenizer = tokenizer
+        spelt = tokenizer.piece_table(skip_special_tokens=False)
+        self._bytes_of: Callable[[int], bytes] = self._decoded if spelt is None else spelt.__getitem__
         self._cached_tokens = 0
         self._prompt_logprobs: list[TokenLogprob] | None = None
         if request.prompt_logprobs is not None and len(request.prompt) == 1:
@@ -203,25 +205,18 @@ class Answer:
 
     def _named(self, found: list[TokenLogprobs]) -> list[TokenLogprob]:
         """The engine's logprobs with the tokens' bytes."""
-        return [
-            TokenLogprob(
-                one.token_id,
-                self._bytes(one.token_id),
-                one.logprob,
-                one.rank,
-                [TopLogprob(i, self._bytes(i), v) for i, v in zip(one.top_ids, one.top_logprobs, strict=True)],
-            )
-            for one in found
-        ]
+        named: list[TokenLogprob] = []
+        bytes_of = self._bytes_of
+        for one in found:
+            own, ids = bytes_of(one.token_id), one.top_ids
+            tops = ids, list(map(bytes_of, ids)), one.top_logprobs
+            named.append(TokenLogprob(one.token_id, own, one.logprob, one.rank, *tops))
+        return named
 
     def _unscored(self, token_id: int) -> TokenLogprob:
-        return TokenLogprob(token_id, self._bytes(token_id), None, None, [])
+        return TokenLogprob(token_id, self._bytes_of(token_id), None, None)
 
-    def _bytes(self, token_id: int) -> bytes:
-        """What a token adds to a text, special ones spelt out."""
-        table = self._tokenizer.piece_table(skip_special_tokens=False)
-        if table is not None:
-            return table[token_id]
+    def _decoded(self, token_id: int) -> bytes:
         return self._tokenizer.decode([token_id], skip_special_tokens=False).encode()
 
 

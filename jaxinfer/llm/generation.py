@@ -238,7 +238,8 @@ class Generation:
                 thoughts[index].append(delta.reasoning)
                 prompts[index] = prompts[index] or delta.prompt_logprobs
                 if delta.logprobs is not None:
-                    logprobs[index] = (logprobs[index] or []) + delta.logprobs
+                    entries = logprobs[index] = logprobs[index] or []  # of its own: a delta is another's
+                    entries += delta.logprobs
                 if delta.finish_reason is not None:
                     text = "".join(texts[index])
                     found = logprobs[index], prompts[index]

@@ -4,6 +4,8 @@ import dataclasses
 import html
 from typing import Protocol
 
+import msgspec
+
 from jaxinfer.llm.types import Delta
 from jaxinfer.protocol.logprobs import TokenLogprob, token_text
 from jaxinfer.text.tools.reader import WholeCalls
@@ -18,8 +20,7 @@ class Shown(Protocol):
     def _repr_html_(self) -> str: ...
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Logprob:
+class Logprob(msgspec.Struct, frozen=True, gc=False):
     """Of one token at one position, under the model alone. rank: 1 is the most likely."""
 
     logprob: float
@@ -166,6 +167,7 @@ def _named(prompt: str | None, token_ids: list[int]) -> str:
 def _by_id(entry: TokenLogprob) -> dict[int, Logprob]:
     assert entry.logprob is not None and entry.rank is not None, "only a prompt's first token has no logprob"
     found = {entry.token_id: Logprob(entry.logprob, entry.rank, token_text(entry.token))}
-    for rank, top in enumerate(entry.top, 1):
-        found.setdefault(top.token_id, Logprob(top.logprob, rank, token_text(top.token)))
+    tops = zip(entry.top_ids, entry.top_tokens, entry.top_logprobs, strict=True)
+    for rank, (token_id, token, logprob) in enumerate(tops, 1):
+        found.setdefault(token_id, Logprob(logprob, rank, token_text(token)))
     return found

@@ -3,7 +3,9 @@
 import dataclasses
 from typing import Any
 
-from jaxinfer.protocol.logprobs import LogprobsWriter, TokenLogprob
+import msgspec
+
+from jaxinfer.protocol.logprobs import TokenLogprob, chat_entries
 from jaxinfer.protocol.responses import own_id, shown_call
 from jaxinfer.text.tools.reader import CallDelta
 
@@ -63,7 +65,6 @@ def part(text: str, logprobs: list[Any]) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
 
-def written(logprobs: list[TokenLogprob] | None) -> list[Any]:
+def written(logprobs: list[TokenLogprob] | None) -> list[msgspec.Raw]:
     """Chat's entries; none when none were asked for."""
-    entries: list[Any] = [] if logprobs is None else LogprobsWriter("chat").write(logprobs)["content"]
-    return entries
+    return [] if logprobs is None else chat_entries(logprobs)

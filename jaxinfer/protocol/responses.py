@@ -90,7 +90,7 @@ class Frames:
         finish_reason: str | None = None,
         stop_reason: int | str | None = None,
         usage: Usage | None = None,
-        logprobs: dict[str, Any] | None = None,
+        logprobs: msgspec.Raw | None = None,
     ) -> bytes:
         """The next piece of a choice's text; its last one has the finish_reason. logprobs: of a LogprobsWriter."""
         delta = self.text_key + encode_text(text) + self.text_end
@@ -122,11 +122,11 @@ class Frames:
         finish_reason: str | None = None,
         stop_reason: int | str | None = None,
         usage: Usage | None = None,
-        logprobs: dict[str, Any] | None = None,
+        logprobs: msgspec.Raw | None = None,
     ) -> bytes:
         middle = b'null,"finish_reason":'
         if logprobs is not None:
-            middle = encode_line(logprobs) + b',"finish_reason":'
+            middle = _escape_line_ends(bytes(logprobs)) + b',"finish_reason":'
         end = b"null}]"
         if finish_reason is not None:
             reason = encode_text(stop_reason) if isinstance(stop_reason, str) else encode_json(stop_reason)
@@ -229,17 +229,18 @@ def encode_line(value: Any) -> bytes:
 
 def encode_text(text: str) -> bytes:
     """A text as JSON on one line."""
-    encoded = encode_json(text)
-    return encoded if text.isascii() else _escape_line_ends(encoded)
+    return _escape_line_ends(encode_json(text))
 
 
 def _escape_line_ends(encoded: bytes) -> bytes:
+    if encoded.isascii():
+        return encoded
     for raw, escaped in _LINE_ENDS:
         encoded = encoded.replace(raw, escaped)
     return encoded
 
 
-def _logprobs(choice: Choice, kind: Kind) -> dict[str, Any] | None:
+def _logprobs(choice: Choice, kind: Kind) -> msgspec.Raw | None:
     return None if choice.logprobs is None else LogprobsWriter(kind).write(choice.logprobs)
 
 

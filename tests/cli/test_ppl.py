@@ -16,8 +16,8 @@ def even(model):
     def script(prompt_ids, params):
         assert params.prompt_logprobs == 0
         first, *later = prompt_ids
-        entries = [TokenLogprob(i, bytes([i]), -math.log(4), 1, []) for i in later]
-        yield Delta(0, "", [1], "length", prompt_logprobs=[TokenLogprob(first, b"", None, None, []), *entries])
+        entries = [TokenLogprob(i, bytes([i]), -math.log(4), 1) for i in later]
+        yield Delta(0, "", [1], "length", prompt_logprobs=[TokenLogprob(first, b"", None, None), *entries])
 
     model.script = script
     return model

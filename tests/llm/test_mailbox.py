@@ -23,7 +23,7 @@ def fetched(*deltas: Delta) -> list[Delta]:
 
 
 def entry(token_id: int) -> TokenLogprob:
-    return TokenLogprob(token_id, b"x", -1.0, 1, [])
+    return TokenLogprob(token_id, b"x", -1.0, 1)
 
 
 def test_what_waits_of_a_choice_becomes_one_delta():

@@ -1,66 +1,124 @@
 """Logprobs on the wire: JSON that any parser reads, bytes that are the tokens' own, offsets that rise."""
 
+import itertools
 import json
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxinfer.protocol.logprobs import LEAST, LogprobsWriter, TokenLogprob, TopLogprob, prompt_logprobs, token_text
-from jaxinfer.protocol.responses import encode_json
+from jaxinfer.protocol.logprobs import (
+    LEAST,
+    LogprobsWriter,
+    TokenLogprob,
+    chat_entries,
+    prompt_logprobs,
+    token_text,
+)
+from jaxinfer.protocol.responses import Answer, encode_json
 
 VALUES = st.sampled_from([-math.inf, math.nan, 0.0, -1.5, -1e30]) | st.floats(max_value=0)
-ENTRIES = st.lists(
-    st.builds(
-        TokenLogprob,
-        st.integers(0, 99),
-        st.binary(max_size=4),
-        VALUES,
-        st.integers(1, 99),
-        st.lists(st.builds(TopLogprob, st.integers(0, 99), st.binary(max_size=2), VALUES), max_size=5),
-    ),
-    max_size=4,
-)
+LINE_END = "\u2028".encode()
+TOKENS = st.binary(max_size=4) | st.sampled_from([b"%d", b"a", b'"', "\u2028é".encode()])
+
+
+def entry(token: bytes, logprob: float | None = -1.0, *top: tuple[int, bytes, float]) -> TokenLogprob:
+    return TokenLogprob(9, token, logprob, None if logprob is None else 50, *(zip(*top, strict=True) if top else ()))
+
+
+TOP = st.lists(st.tuples(st.integers(0, 99), TOKENS, VALUES), max_size=5)
+ENTRIES = st.lists(st.builds(lambda token, own, top: entry(token, own, *top), TOKENS, st.none() | VALUES, TOP))
 
 
 def never(name: str) -> float:
     raise AssertionError(f"{name} is no JSON")
 
 
-@pytest.mark.parametrize("kind", ["chat", "completion"])
+def read(raw: bytes) -> Any:
+    return json.loads(bytes(raw), parse_constant=never)
+
+
+def finite(value: float | None) -> float | None:
+    return value if value is None or value > LEAST else LEAST
+
+
+def chat_object(entries: list[TokenLogprob]) -> dict[str, Any]:
+    """OpenAI's object of chat."""
+
+    def one(token: bytes, logprob: float | None) -> dict[str, Any]:
+        return {"token": token_text(token), "logprob": finite(logprob), "bytes": list(token)}
+
+    content = [
+        one(e.token, e.logprob) | {"top_logprobs": list(map(one, e.top_tokens, e.top_logprobs))} for e in entries
+    ]
+    return {"content": content, "refusal": None}
+
+
+def completion_object(entries: list[TokenLogprob]) -> dict[str, Any]:
+    """OpenAI's object of completions."""
+    begins = (sum(byte & 0xC0 != 0x80 for byte in e.token) for e in entries)  # characters
+    tops: list[dict[str, float | None] | None] = []
+    for e in entries:
+        backwards = {token_text(t): finite(v) for t, v in reversed([*zip(e.top_tokens, e.top_logprobs, strict=True)])}
+        by_text = dict(reversed(backwards.items()))
+        by_text.setdefault(token_text(e.token), finite(e.logprob))
+        tops.append(None if e.logprob is None else by_text)
+    return {
+        "tokens": [token_text(e.token) for e in entries],
+        "token_logprobs": [finite(e.logprob) for e in entries],
+        "top_logprobs": tops,
+        "text_offset": list(itertools.accumulate(begins, initial=0))[:-1],
+    }
+
+
 @given(entries=ENTRIES)
-def test_whatever_the_model_says_is_strict_json(kind, entries):
-    for found in (LogprobsWriter(kind).write(entries), prompt_logprobs(entries)):
-        assert json.loads(encode_json(found), parse_constant=never) == found
+def test_the_json_is_that_of_the_object_that_openai_has(entries):
+    assert bytes(LogprobsWriter("chat").write(entries)) == encode_json(chat_object(entries))
+    assert encode_json(chat_entries(entries)) == encode_json(chat_object(entries)["content"])
+    assert bytes(LogprobsWriter("completion").write(entries)) == encode_json(completion_object(entries))
+
+
+@given(entries=ENTRIES)
+def test_a_prompts_logprobs_are_strict_json(entries):
+    found = prompt_logprobs(entries)
+    assert json.loads(encode_json(found), parse_constant=never) == found
+
+
+@pytest.mark.parametrize("kind", ["chat", "completion"])
+def test_logprobs_beside_text_with_line_ends_stay_on_one_line(kind):
+    frame = Answer(kind, "1", 0, "m", "f").frames().text(0, "", logprobs=LogprobsWriter(kind).write([entry(LINE_END)]))
+    assert len(frame.decode().splitlines()) == 2  # the frame and the empty line behind it
+    assert frame.count(b'"\\u2028"') == 1 + (kind == "completion")  # the token; there also among the most likely
 
 
 def test_what_json_cannot_say_is_the_least_logprob():
-    entry = TokenLogprob(1, b"a", -math.inf, 9, [TopLogprob(1, b"a", -math.inf), TopLogprob(2, b"b", math.nan)])
-    found = LogprobsWriter("chat").write([entry])["content"][0]
+    said = entry(b"a", -math.inf, (1, b"a", -math.inf), (2, b"b", math.nan))
+    found = read(LogprobsWriter("chat").write([said]))["content"][0]
     assert [found["logprob"], *(top["logprob"] for top in found["top_logprobs"])] == [LEAST] * 3 == [-9999.0] * 3
 
 
 def test_the_bytes_are_the_tokens_own_where_the_text_cannot_be():
-    halves = [TokenLogprob(i, part, -1.0, 1, []) for i, part in enumerate((b"\xc3", b"\xa9", b"x"))]
-    found = LogprobsWriter("chat").write(halves)["content"]
-    assert bytes(byte for entry in found for byte in entry["bytes"]).decode() == "éx"
-    assert [entry["token"] for entry in found] == ["bytes:\\xc3", "bytes:\\xa9", "x"]
+    halves = [entry(part) for part in (b"\xc3", b"\xa9", b"x")]
+    found = read(LogprobsWriter("chat").write(halves))["content"]
+    assert bytes(byte for one in found for byte in one["bytes"]).decode() == "éx"
+    assert [one["token"] for one in found] == ["bytes:\\xc3", "bytes:\\xa9", "x"]
     assert token_text("é".encode()) == "é"
 
 
 def test_offsets_go_on_from_piece_to_piece_and_count_characters():
     writer = LogprobsWriter("completion")
     pieces = [[b"ab", b"\xc3"], [b"\xa9"], [b" c", "🙂".encode(), b"d"]]
-    offsets = [writer.write([TokenLogprob(0, t, -1.0, 1, []) for t in piece])["text_offset"] for piece in pieces]
+    offsets = [read(writer.write([entry(token) for token in piece]))["text_offset"] for piece in pieces]
     assert offsets == [[0, 2], [3], [3, 5, 6]]
 
 
 def test_the_token_itself_is_among_the_most_likely_and_equal_spellings_keep_the_likeliest():
-    top = [TopLogprob(1, b"a", -0.1), TopLogprob(2, b"b", -0.2), TopLogprob(3, b"a", -0.3)]
-    found = LogprobsWriter("completion").write([TokenLogprob(9, b"z", -7.0, 50, top)])
+    said = entry(b"z", -7.0, (1, b"a", -0.1), (2, b"b", -0.2), (3, b"a", -0.3))
+    found = read(LogprobsWriter("completion").write([said]))
     assert found["top_logprobs"] == [{"a": -0.1, "b": -0.2, "z": -7.0}]
-    assert list(prompt_logprobs([TokenLogprob(9, b"z", -7.0, 50, top)])[0]) == ["9", "1", "2", "3"]
-    first = TokenLogprob(9, b"z", None, None, [])
-    assert LogprobsWriter("completion").write([first])["token_logprobs"] == [None]
+    assert list(prompt_logprobs([said])[0]) == ["9", "1", "2", "3"]
+    first = entry(b"z", None)
+    assert read(LogprobsWriter("completion").write([first]))["token_logprobs"] == [None]
     assert prompt_logprobs([first]) == [None]

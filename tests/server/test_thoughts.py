@@ -166,7 +166,7 @@ def test_a_chat_may_leave_its_thoughts_out_with_their_logprobs(said, piece):
 
 
 def entry(token: str) -> TokenLogprob:
-    return TokenLogprob(1, token.encode(), -0.5, 1, [])
+    return TokenLogprob(1, token.encode(), -0.5, 1)
 
 
 def test_thoughts_that_clients_send_back_are_the_answer_s_again():
