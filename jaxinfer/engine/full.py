@@ -11,7 +11,7 @@ def dress_row(row: Row, sequence: Sequence) -> None:
     """Fill in what a row needs beside its tokens: history, bans, targets, what it pools. For those not `is_plain`."""
     controls, tokens = sequence.request.controls, sequence.known
     row.logprobs = sequence.request.logprobs is not None
-    if row.sampling is not None and (controls is not None or sequence.structured is not None):
+    if row.sampling is not None and (row.sampling.controls is not None or sequence.structured is not None):
         prompt, output = tokens[: sequence.num_prompt], tokens[sequence.num_prompt :]
         row.history = History(prompt, output, sequence.end_ids)
     row.masked = row.sample and sequence.structured is not None

@@ -365,6 +365,8 @@ class Scheduler:
                 output = Output(sequence.request.id, sequence.index, [token], None, None, sequence.cached_tokens)
                 if not sequence.is_plain:
                     read_logprobs(output, sequence, logprobs, i)
+                    if sequence.may_end_at is not None and len(sequence.tokens) >= sequence.may_end_at:
+                        sequence.settle_controls()
                 if is_prompt:  # no other draws a first token, or the first since a preemption
                     output.times = sequence.new_times()
                 outputs.append(output)

@@ -275,6 +275,7 @@ class Sequence:
     soiled: a row of it was not finite, so that its pages may hold NaN.
     sampler: what draws its tokens.
     is_plain: nothing else is wanted of it, but for a mask.
+    may_end_at: len(tokens) at which min_tokens is reached; None when it holds no end back.
     is_pooled: it draws no token and ends with its prompt, as an embedding.
     may_wait: whether must_wait can ever hold.
     thoughts: whether it thinks, where that is limited.
@@ -313,6 +314,7 @@ class Sequence:
     soiled: bool = False
     sampler: Sampler = Sampler.LARGEST
     is_plain: bool = True
+    may_end_at: int | None = None
     is_pooled: bool = False
     may_wait: bool = False
     num_to_score: int = 0
@@ -329,11 +331,8 @@ class Sequence:
     opens: Collection[int] = ()
 
     def __post_init__(self) -> None:
-        request, controls, structure = self.request, self.request.controls, self.request.structure
-        draws_plainly = controls is None and request.logprobs is None
-        self.is_plain = draws_plainly and request.pooling is None and request.prompt_logprobs is None
+        structure = self.request.structure
         self.hold(structure is not None and structure.after is None)
-        self.sampler = self.sampling.sampler
         self.is_pooled = self.request.pooling is not None
         self.may_wait = self.request.text_lag or self.request.thoughts is not None
         if (limit := self.request.thoughts) is not None:
@@ -349,6 +348,29 @@ class Sequence:
         self.is_held = is_held
         if structure is not None and is_held:
             self.end_ids |= structure.end_ids
+        self.settle_controls()
+
+    def settle_controls(self) -> None:
+        """Take the sampler that its controls need from now on, and see how long they stay the same."""
+        request, controls = self.request, self.controls
+        draws_plainly = controls is None and request.logprobs is None
+        self.is_plain = draws_plainly and request.pooling is None and request.prompt_logprobs is None
+        self.sampler = self.sampling.sampler
+        self.may_end_at = None
+        if controls is not None and controls.min_tokens:
+            self.may_end_at = self.num_prompt + controls.min_tokens
+
+    @property
+    def controls(self) -> Controls | None:
+        """Those of the request that can still change what is drawn. min_tokens cannot once there are so many, where no
+        token ends the sequence, and where masks say what may end it."""
+        controls = self.request.controls
+        if controls is None:
+            return None
+        is_short = len(self.tokens) < self.num_prompt + controls.min_tokens
+        if controls.min_tokens and (self.is_held or not self.end_ids or not is_short):
+            controls = dataclasses.replace(controls, min_tokens=0)
+        return None if controls == Controls() else controls
 
     def new_times(self) -> Times | None:
         """What is to be put out with what a row of known tokens has just brought; None: nothing has changed."""
@@ -364,10 +386,8 @@ class Sequence:
     @property
     def sampling(self) -> Sampling:
         r = self.request
-        has_logprobs, masked, controls = r.logprobs is not None, self.is_held, r.controls
-        if masked and controls is not None:  # the masks say when it may end
-            controls = dataclasses.replace(controls, min_tokens=0)
-        return Sampling(r.temperature, r.top_k, r.top_p, r.min_p, r.seed, self.index, controls, has_logprobs, masked)
+        bounds, has_logprobs = (r.temperature, r.top_k, r.top_p, r.min_p), r.logprobs is not None
+        return Sampling(*bounds, r.seed, self.index, self.controls, has_logprobs, self.is_held)
 
     @property
     def known(self) -> list[int]:

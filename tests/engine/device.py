@@ -313,6 +313,8 @@ class FakeRunner:
             if row.sample:
                 sampling, seen = self.sampling[row.slot], self.seen[row.slot]
                 assert sampling is not None and seen is not None
+                if row.sampler < sampling.sampler:  # the host says that its controls have ended
+                    sampling = dataclasses.replace(sampling, controls=None)
                 assert row.sampler is sampling.sampler, "drawn by the wrong one"
                 assert row.logprobs == sampling.logprobs, "a row whose logprobs nobody takes"
                 assert row.masked == sampling.masked, "a row without its mask"
