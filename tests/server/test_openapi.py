@@ -61,6 +61,7 @@ NEEDS = {
     **dict.fromkeys(("/v1/messages messages", "/v1/messages/count_tokens messages"), "messages"),  # calls' results
     **dict.fromkeys(("/v1/responses input", "/v1/responses/input_tokens input"), "input"),  # a message among its items
     "/v1/responses response_format": ("response_format", "text.format"),  # a schema
+    "/v1/responses/input_tokens response_format": ("response_format", "text.format"),  # the same
     "response_format": ("response_format", "response_format.json_schema.schema"),  # a schema
     "structured_outputs": "structured_outputs",  # one of its kinds
     "json_schema": "json_schema",  # JSON
