@@ -261,8 +261,10 @@ def _draw_within(
 
         return token, distance, lax.cond(bounds_p, mass_nearer, lambda: F32(0))
 
-    # Nothing is nearer than the largest logit, so this ends; NaN compares as false.
-    token, *_ = lax.while_loop(lambda carry: carry[2] >= wanted, again, (I32(0), F32(jnp.inf), wanted))
+    # Each round's token is nearer than the one before, and nothing is nearer than the largest logit, so this ends. Of a
+    # row with no finite distance a round finds nothing, whose distance is minus infinity, and the mass is 0 or NaN.
+    first = I32(0), F32(jnp.inf), wanted
+    token, *_ = lax.while_loop(lambda carry: (carry[2] >= wanted) & (carry[1] > 0), again, first)
     return token
 
 
