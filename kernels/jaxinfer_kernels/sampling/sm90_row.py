@@ -35,6 +35,9 @@ class Plan:
     splits: int
     interpret: plgpu.InterpretGPUParams | None
 
+    def __post_init__(self) -> None:
+        assert self.tiles * WORDS <= self.words, "what a CTA holds lies within the row"
+
     @property
     def words(self) -> int:
         return self.width // BITS
@@ -56,9 +59,10 @@ def supported(width: int) -> bool:
 
 
 def splits_of(width: int) -> int:
-    """CTAs that share a row: the fewest, a power of two, that hold TILES tiles at most."""
-    tiles = -(-width // (WORDS * BITS))
-    return next((n for n in (1, 2, 4, 8) if tiles <= n * TILES), MAX_SPLITS)
+    """CTAs that share a row: the fewest, a power of two, that hold TILES tiles at most. One holds whole tiles alone:
+    its last has no words of other CTAs to begin with."""
+    tiles, rest = -(-width // (WORDS * BITS)), width % (WORDS * BITS)
+    return next((n for n in (1, 2, 4, 8) if tiles <= n * TILES and (n > 1 or rest == 0)), MAX_SPLITS)
 
 
 @dataclasses.dataclass(frozen=True)
