@@ -103,7 +103,7 @@ def test_the_setting_xla_holds_on_every_device():
         ),
         ({"intermediate_size": 500}, "bfloat16", 64, {"decode_linear", "extend_linear"}),
         ({"hidden_size": 192}, "bfloat16", 64, {"decode_linear"}),
-        ({"vocab_size": 1000}, "bfloat16", 64, {"masks"}),  # no whole words
+        ({"vocab_size": 1000}, "bfloat16", 64, {"masks", "sampling"}),  # no whole words
     ],
 )
 def test_auto_leaves_to_xla_what_no_kernel_can_run(fields, dtype, page_size, left):
@@ -144,6 +144,7 @@ def test_people_read_one_row_an_op():
         ("decode linear", "xla"),
         ("extend linear", "xla"),
         ("masks", "xla"),
+        ("sampling", "xla"),
         ("launches", "one by one"),
     )
     assert CHAINED.rows()[-1] == ("launches", "chained")
