@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from jaxinfer.engine.logprobs import TokenLogprobs
 from jaxinfer.engine.pooled import num_pooled
-from jaxinfer.engine.sequence import Output, Sequence, TokenLogprobs
+from jaxinfer.engine.sequence import Output, Sequence
 from jaxinfer.runtime.plan import History, Logprobs, Row
 
 
@@ -48,10 +49,13 @@ def read_scores(sequence: Sequence, row: Row, found: Logprobs) -> None:
     sequence.scores += [read.of(i, row.targets[i], wanted) for i in range(known, len(row.targets))]
 
 
-def read_logprobs(output: Output, sequence: Sequence, found: HostLogprobs | None, index: int) -> None:
-    """Add to an Output the logprobs of its token, row `index`'s, and once those of the prompt."""
+def note_token(output: Output, sequence: Sequence, found: HostLogprobs | None, index: int) -> None:
+    """Add to an Output the logprobs of its token, row `index`'s, and once those of the prompt; and see whether
+    min_tokens is reached with it."""
     if (wanted := sequence.request.logprobs) is not None:
         assert found is not None, "a row that wants logprobs got none"
         output.logprobs = [found.of(index, output.token_ids[0], wanted)]
     if sequence.num_to_score:
         output.prompt_logprobs, sequence.num_to_score, sequence.scores = sequence.scores, 0, []
+    if sequence.may_end_at is not None and len(sequence.tokens) >= sequence.may_end_at:
+        sequence.settle_controls()

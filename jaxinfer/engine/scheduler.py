@@ -28,7 +28,7 @@ from jaxinfer.engine.budget import Budget, kept_tokens, prompts_fill
 from jaxinfer.engine.departures import Departures
 from jaxinfer.engine.failures import NOT_FINITE, STEP_FAILED
 from jaxinfer.engine.fast_forward import append_forced
-from jaxinfer.engine.full import HostLogprobs, dress_row, read_logprobs, read_scores
+from jaxinfer.engine.full import HostLogprobs, dress_row, note_token, read_scores
 from jaxinfer.engine.isolation import Isolation
 from jaxinfer.engine.late import begin_late
 from jaxinfer.engine.pace import Pace
@@ -364,9 +364,7 @@ class Scheduler:
                     sequence.append(token)
                 output = Output(sequence.request.id, sequence.index, [token], None, None, sequence.cached_tokens)
                 if not sequence.is_plain:
-                    read_logprobs(output, sequence, logprobs, i)
-                    if sequence.may_end_at is not None and len(sequence.tokens) >= sequence.may_end_at:
-                        sequence.settle_controls()
+                    note_token(output, sequence, logprobs, i)
                 if is_prompt:  # no other draws a first token, or the first since a preemption
                     output.times = sequence.new_times()
                 outputs.append(output)

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from jaxinfer.config import Limits
+from jaxinfer.engine.logprobs import TokenLogprobs
 from jaxinfer.engine.page_keys import PageKey, next_key, root_key
 from jaxinfer.engine.structured import Structured
 from jaxinfer.engine.watch import Watch
@@ -110,27 +111,6 @@ class Request:
     thoughts: ThoughtLimit | None = None
     structure: Structure | None = None
     pooling: Pooling | None = None
-
-
-class TokenLogprobs(msgspec.Struct, gc=False, array_like=True):
-    """Of one token, under the model alone. rank: 1 is the most likely.    top_*: the most likely tokens, falling.
-
-    raw_ids, raw_logprobs: i32[K] and f32[K] of the most likely tokens. They stay bytes until an answer is written.
-    """
-
-    token_id: int
-    logprob: float
-    rank: int
-    raw_ids: bytes
-    raw_logprobs: bytes
-
-    @property
-    def top_ids(self) -> list[int]:
-        return array("i", self.raw_ids).tolist()
-
-    @property
-    def top_logprobs(self) -> list[float]:
-        return array("f", self.raw_logprobs).tolist()
 
 
 class Times(msgspec.Struct, gc=False, array_like=True):

@@ -4,7 +4,8 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Iterator
 
-from jaxinfer.engine.sequence import Abort, Acknowledge, Add, End, Message, Output, Request, TokenLogprobs
+from jaxinfer.engine.logprobs import TokenLogprobs
+from jaxinfer.engine.sequence import Abort, Acknowledge, Add, End, Message, Output, Request
 from jaxinfer.llm.types import Delta
 from jaxinfer.protocol.logprobs import TokenLogprob
 from jaxinfer.protocol.sampling import GenerationDefaults, ResolvedSampling, SamplingParams, resolve_sampling

@@ -12,6 +12,7 @@ from jaxinfer.runtime.controls import draw_full
 from jaxinfer.runtime.state import ControlState
 from jaxinfer_kernels.sampling import reference
 from jaxinfer_kernels.sampling.columns import (
+    ANY,
     IN_PROMPT,
     MOST_COUNTED,
     NO_ID,
@@ -22,6 +23,7 @@ from jaxinfer_kernels.sampling.columns import (
 )
 
 MAX_BIAS, MAX_BANNED = 12, 6
+LAST = 7  # token of each sequence
 POSITION = 40  # of the token drawn, about
 
 
@@ -30,7 +32,8 @@ class Way:
     """How one row is drawn.
 
     penalties: presence, frequency, repetition.    bias: (token, value).    ends: tokens that may not come yet; `late`
-    if they may.    kind: of logits, a name of `logits_of`.    padding: the row's slot is 0.
+    if they may.    banned: after every token, after LAST and after another one, in turns.    kind: of logits, a name of
+    `logits_of`.    padding: the row's slot is 0.
     """
 
     temperature: float = 0.0
@@ -118,13 +121,14 @@ class Draws:
         self.columns = np.zeros((slots, len(ControlColumn)), np.int32)
         self.bias = np.full((slots, 2, MAX_BIAS), NO_ID, np.int32)
         self.bits = rng.integers(0, 2**32, (slots, 2, width // 32), dtype=np.uint32)
-        self.upload = np.full((rows, len(DrawColumn) + MAX_BANNED), NO_ID, np.int32)
+        self.upload = np.full((rows, len(DrawColumn) + 2 * MAX_BANNED), NO_ID, np.int32)
         for i, (way, slot) in enumerate(zip(self.ways, 1 + rng.permutation(slots - 1), strict=False)):
             self._write(i, way, 0 if way.padding else int(slot))
 
     def _write(self, i: int, way: Way, slot: int) -> None:
         self.upload[i, DrawColumn.SLOT] = slot
-        self.upload[i, len(DrawColumn) :][: len(way.banned)] = way.banned
+        banned, after = self.upload[i, len(DrawColumn) :].reshape(2, -1)
+        banned[: len(way.banned)], after[:] = way.banned, np.resize([ANY, LAST, LAST + 1], len(after))
         if slot == 0:
             return
         seed = [way.seed >> 32, way.seed & 0xFFFFFFFF]
@@ -132,6 +136,7 @@ class Draws:
         floats = np.array([way.temperature, way.top_p, way.min_p], np.float32)
         self.sampling[slot] = np.concatenate([floats.view(np.int32), numbers.view(np.int32)])
         self.columns[slot, :3] = np.array(way.penalties or (9, 9, 9), np.float32).view(np.int32)
+        self.columns[slot, ControlColumn.LAST] = LAST
         self.columns[slot, ControlColumn.MIN_LENGTH] = self.next_pos[slot] + (0 if way.late else 1)
         self.bias[slot, 0, : len(way.bias)] = [token for token, _ in way.bias]
         values = np.array([value for _, value in way.bias], np.float32)
@@ -154,8 +159,8 @@ class Draws:
 
     def numpy(self) -> tuple[np.ndarray, ...]:
         """What sm90_draw.draw and reference.draw take."""
-        rest = self.next_pos, self.sampling, self.columns, self.bias, self.bits, self.upload
-        return self.logits, self.last_token, self.counts, *rest
+        rest = self.next_pos, self.sampling, self.bias, self.bits, self.upload
+        return self.logits, self.last_token, self.columns, self.counts, *rest
 
     def jax(self) -> tuple[jax.Array, ...]:
         return tuple(jnp.asarray(each) for each in self.numpy())
@@ -163,7 +168,7 @@ class Draws:
     def expected(self) -> reference.Drawn:
         return reference.draw(*self.numpy())
 
-    def check(self, tokens: np.ndarray, last_token: np.ndarray, counts: np.ndarray) -> int:
+    def check(self, tokens: np.ndarray, last_token: np.ndarray, columns: np.ndarray, counts: np.ndarray) -> int:
         """That these are the reference's where it is decided, and what may be elsewhere; how many are decided."""
         expected, slots = self.expected(), self.slots
         real = slots > 0
@@ -174,6 +179,10 @@ class Draws:
         kept_last[slots[real]] = tokens[real]
         np.testing.assert_array_equal(last_token, kept_last)
         np.testing.assert_array_equal(counts, self._counted(tokens))
+        controlled = np.array([bool(way.flags) and not way.padding for way in self.ways])
+        np.testing.assert_array_equal(columns[slots[controlled], ControlColumn.LAST], tokens[controlled])
+        rest = slice(ControlColumn.LAST)
+        np.testing.assert_array_equal(columns[:, rest], self.columns[:, rest])
         return int(expected.decided.sum())
 
     def _counted(self, tokens: np.ndarray) -> np.ndarray:
@@ -257,9 +266,9 @@ def random_ways(count: int, width: int, seed: int) -> list[Way]:
     return [random_way(rng, width) for _ in range(count)]
 
 
-def xla_draw(draws: Draws) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Tokens, last_token and counts of the sampler that runs everywhere."""
-    logits, last_token, counts, next_pos, sampling, columns, bias, bits, upload = draws.jax()
+def xla_draw(draws: Draws) -> list[np.ndarray]:
+    """Tokens, last_token, columns and counts of the sampler that runs everywhere."""
+    logits, last_token, columns, counts, next_pos, sampling, bias, bits, upload = draws.jax()
     controls = ControlState(columns=columns, bias=bias, bits=bits, counts=counts)
     last_token, controls, tokens = jax.jit(draw_full)(last_token, controls, next_pos, sampling, logits, upload)
-    return np.asarray(tokens)[:, 0], np.asarray(last_token), np.asarray(controls.counts)
+    return [np.asarray(each) for each in (tokens[:, 0], last_token, controls.columns, controls.counts)]

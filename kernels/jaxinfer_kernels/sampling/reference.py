@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxinfer_kernels.sampling.columns import (
+    ANY,
     MOST_COUNTED,
     ControlColumn,
     DrawColumn,
@@ -29,12 +30,10 @@ ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """tokens i64[R]; decided bool[R]; last_token i32[S] and counts u16[S, V] after the draw."""
+    """tokens i64[R]; decided bool[R]."""
 
     tokens: NDArray[np.int64]
     decided: Flags
-    last_token: NDArray[np.int32]
-    counts: NDArray[np.uint16]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,29 +56,27 @@ class Sampling:
 def draw(
     logits: np.ndarray,
     last_token: np.ndarray,
+    columns: np.ndarray,
     counts: np.ndarray,
     next_pos: np.ndarray,
     sampling: np.ndarray,
-    columns: np.ndarray,
     bias: np.ndarray,
     bits: np.ndarray,
     upload: np.ndarray,
 ) -> Drawn:
     """The arguments of sm90_draw.draw, as numpy has them; rows of slot 0 are undecided."""
     tokens, decided = np.zeros(len(upload), np.int64), np.zeros(len(upload), bool)
-    last_token, counts = last_token.copy(), counts.copy()
-    for i, (slot, *banned) in enumerate(upload[:, DrawColumn.SLOT :].tolist()):
+    for i, (slot, *bans) in enumerate(upload[:, DrawColumn.SLOT :].tolist()):
         if slot == 0:
             tokens[i] = last_token[0]
             continue
         row, position = Sampling(sampling[slot]), int(next_pos[slot])
+        pairs = zip(bans[: len(bans) // 2], bans[len(bans) // 2 :], strict=True)
+        banned = [token for token, after in pairs if after in (ANY, columns[slot, ControlColumn.LAST])]
         state = columns[slot], bias[slot], bits[slot], counts[slot]
         changed = controlled(logits[i].astype(np.float64), row.flags, position, *state, banned)
         tokens[i], decided[i] = token_of(changed, row, position)
-        last_token[slot] = tokens[i]
-        if row.flags & Flag.PENALTIES and counts[slot, tokens[i]] & MOST_COUNTED < MOST_COUNTED:
-            counts[slot, tokens[i]] += 1
-    return Drawn(tokens, decided, last_token, counts)
+    return Drawn(tokens, decided)
 
 
 def controlled(
