@@ -194,6 +194,7 @@ def test_a_runner_tells_where_its_programs_came_from_and_what_its_arrays_take(co
         "decode_linear": "xla",
         "extend_linear": "xla",
         "masks": "xla",
+        "sampling": "xla",
         "launches": "one by one",
     }
     state = cold.runner._state
@@ -379,7 +380,7 @@ def test_what_jax_s_own_cache_gave_is_not_kept_in_ours(tmp_path: Path) -> None:
 
 def test_kernels_of_what_serves_first_are_compiled_before_there_are_weights(monkeypatch, tmp_path: Path) -> None:
     device, mosaic, cache = jax.devices("cpu")[0], Backend.MOSAIC, ExecutableCache(tmp_path / "cache")
-    model = step_functions.Model(TINY, dense, Backends(*[mosaic] * 5, Launches.CHAINED))
+    model = step_functions.Model(TINY, dense, Backends(*[mosaic] * 6, Launches.CHAINED))
     listed = programs.without_arrays(model, FEW, TINY.dtype, jax.sharding.SingleDeviceSharding(device))
     common = programs.fingerprint(model, device)
     for program in listed:

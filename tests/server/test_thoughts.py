@@ -1,11 +1,11 @@
 """Thoughts in /v1/responses and /v1/messages: apart from the answer, whole and in pieces, and sent back by clients."""
 
-import dataclasses
 import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 from unittest.mock import ANY
 
+import msgspec
 import pytest
 
 from jaxinfer.llm.answer import Answer
@@ -136,7 +136,7 @@ class WithLogprobs(ScriptedLLM):
     async def _answer(self, answer: Answer, num_choices: int) -> AsyncIterator[Delta]:
         async for delta in super()._answer(answer, num_choices):
             spelt = [(token, await self.decode([token], skip_special_tokens=False)) for token in delta.token_ids]
-            delta.logprobs = [dataclasses.replace(entry(text), token_id=token) for token, text in spelt]
+            delta.logprobs = [msgspec.structs.replace(entry(text), token_id=token) for token, text in spelt]
             yield delta
 
     async def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
