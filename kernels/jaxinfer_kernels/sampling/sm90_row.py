@@ -20,10 +20,14 @@ MAX_TILES = 96  # that find room in a CTA's shared memory
 SHAPE = (WORDS, BITS)  # of a tile: 512 tokens, four of one word to a lane
 ROW_LAYOUT = WORD_LAYOUT.reduce(1)  # of one value a word
 NUM_TRIES = 4  # distances within which one pass over a row counts
+FIELD = 10  # bits of a count of groups, of which there are 256 at most
+INFINITY = 0x7F800000  # as bits
 # What a CTA leaves for its peers, one value a word. Between two writes of one part lies a meeting behind its reading.
 # Counts have two of each, used in turns.
 LARGEST, LARGEST_ID, NEAREST, MASS, BEST, BEST_ID, BEST_DISTANCE, ABOVE, COUNTS = range(9)
-NUM_PARTS = COUNTS + 2 * NUM_TRIES
+LIST = COUNTS + 2 * NUM_TRIES  # of the most likely tokens that a CTA has: the logits, then the ids
+NUM_LISTS = 2
+NUM_PARTS = LIST + 2 * NUM_LISTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,6 +172,30 @@ class Row:
         highest, last = functools.reduce(jnp.maximum, values).max(), I32(self.plan.width - 1)
         found = [jnp.where(value == highest, each, last) for value, each in zip(values, tokens, strict=True)]
         return highest, functools.reduce(jnp.minimum, found).min()
+
+
+def nearest_group(nearest: Sequence[jax.Array], wanted: jax.Array | int) -> jax.Array:
+    """As bits, the least distance within which `wanted` groups of tokens have one, or the largest that is finite if
+    there are not so many groups. nearest: each group's least distance, [WORDS] of each CTA."""
+
+    def groups_within(distances: Sequence[jax.Array]) -> jax.Array:
+        """How many groups have a token within each of up to three distances, FIELD bits each."""
+        pairs = [(each, i, distance) for each in nearest for i, distance in enumerate(distances)]
+        ones = [jnp.where(each <= distance, I32(1 << FIELD * i), I32(0)) for each, i, distance in pairs]
+        return functools.reduce(jnp.add, ones).sum()
+
+    def quarter(i: jax.Array, bound: jax.Array) -> jax.Array:
+        """Two more bits of the largest distance within which too few groups have a token."""
+        tries = [jnp.minimum(bound + lax.shift_left(I32(digit), 28 - 2 * i), I32(INFINITY)) for digit in (1, 2, 3)]
+        found = groups_within([float_of(each) for each in tries])
+        for j, each in enumerate(tries):
+            field = lax.shift_right_logical(found, FIELD * j) & ((1 << FIELD) - 1)
+            bound = jnp.where(field < wanted, each, bound)
+        return bound
+
+    two = bits_of(F32(2))  # the one bit that pairs leave over
+    first = jnp.where(groups_within([F32(2)]) < wanted, two, I32(0))
+    return jnp.minimum(lax.fori_loop(0, 15, quarter, first) + 1, I32(INFINITY - 1))
 
 
 def spread(values: jax.Array) -> jax.Array:
