@@ -144,7 +144,7 @@ def test_slips_around_calls_lose_none_and_show_no_mark_up(form, data):
     after = "" if is_left_open else draw(WORDS)
     answer = before + text + ("\n" + after if after else "")
     content, found, has_calls = read(form, answer, [])
-    assert (content.split(), found, has_calls) == (f"{before.rstrip()}{after}".split(), calls, True)
+    assert (content.split(), found, has_calls) == (f"{before} {after}".split(), calls, True)
     cuts = draw(st.lists(st.integers(0, 10_000), max_size=8))
     assert read(form, answer, cuts) == (content, found, has_calls)
     assert read(form, answer, list(range(len(answer)))) == (content, found, has_calls)
@@ -170,7 +170,7 @@ EXAMPLES: dict[str, tuple[Format, str, str, list[str]]] = {
     "a list of other things": ("xlam", '[{"a": 1}]', '[{"a": 1}]', []),
     "objects on lines": ("llama3_json", f"{OSLO}\n{NOW}", "", ["weather", "now"]),
     "objects after one that is none": ("llama3_json", f'{NOW}; {{"a": 1}}', '{"a": 1}', ["now"]),
-    "a list left open": ("pythonic", '[weather(city="Oslo"), now(', ", now(", ["weather"]),
+    "a list left open": ("pythonic", '[weather(city="Oslo"), now(', "now(", ["weather"]),
     "a text that holds tags": (
         "qwen3_coder",
         "<function=weather>\n<parameter=city>\na\n<parameter=b>\n</function>\n</p>\n</parameter>\n</function>",
@@ -251,7 +251,7 @@ def test_what_may_be_a_lone_call_is_shown_whole_when_it_is_none(text, data):
 
 
 @pytest.mark.parametrize(
-    "text", ["Hello", "{1", '{"b', '{"name": "x', '{"name": "now", "b', "```p", "<tool>", f"{NOW}.", f"```\n{NOW}\nx"]
+    "text", ["Hello", "{1", '{"b', '{"name": "x', '{"name": "now", "b', "```p x", "<tool>", f"{NOW}.", f"```\n{NOW}\nx"]
 )
 def test_a_stream_shows_what_cannot_become_a_lone_call_at_once(text):
     reader = ToolReader("hermes", ToolUse(SCHEMAS))
