@@ -19,6 +19,7 @@ FUNCTION, PARAMETER = "<function=", "<parameter="
 END_FUNCTION, END_PARAMETER = "</function>", "</parameter>"
 OPENING, CLOSING = "<tool_call>", "</tool_call>"  # around a call
 MAX_NAME_CHARS = 256
+MAX_REREAD_CHARS = 4096  # of a value without its end, that may be calls
 _MARKS = (END_PARAMETER, PARAMETER, END_FUNCTION, CLOSING, OPENING, FUNCTION)  # of which one may end a value
 _MARK = re.compile("|".join(map(re.escape, _MARKS)))
 _ENDS = (CLOSING, OPENING, FUNCTION)  # with which a call ends that lacks its own end
@@ -73,7 +74,7 @@ class XmlCall:
 
     def finish(self) -> tuple[list[Event], str]:
         events: list[Event] = []
-        if self._stage == "value" and (self._next_call is not None or self._held.startswith((END_FUNCTION, CLOSING))):
+        if self._stage == "value" and (self._holds_call() or self._held.startswith((END_FUNCTION, CLOSING))):
             left = self._end_open_value(self._held, events)
             return events, self._end(left, events) if self.is_open else left
         self._raw += [*(self._value if self._stage == "value" else ()), self._held]
@@ -191,13 +192,16 @@ class XmlCall:
 
     def _end_open_value(self, text: str, events: list[Event]) -> str:
         """One that lacks its end, before this text or the call that began in it."""
-        if self._next_call is None:
+        if not self._holds_call():
             self._end_value(events)
             return text
         left = "".join([*self._value[self._next_call :], text])
         del self._value[self._next_call :]
         self._end_value(events)
         return self._end(left, events)
+
+    def _holds_call(self) -> bool:
+        return self._next_call is not None and sum(map(len, self._value[self._next_call :])) <= MAX_REREAD_CHARS
 
     def _end_value(self, events: list[Event]) -> None:
         value = "".join(self._value)
