@@ -28,7 +28,7 @@ _IN_WORDS = (  # where the library shows its own trees, types and parts
     ),
     (
         re.compile(r"Value for 'multipleOf' has too many digits: .*"),
-        "multipleOf must be at most 4294967295 when its point is moved behind its last digit, it is more; use fewer digits",
+        "multipleOf must be at most 4294967295 without its point, it is more; use fewer digits",
     ),
     (re.compile(r"invalid multiple of$"), "multipleOf must be more than 0; use another, or leave it out"),
     (re.compile(r"Expected f64 for "), "Expected a number for "),
