@@ -67,8 +67,9 @@ def _place(name: str, kind: Kind, value: Any) -> str:
         return name
     if name == "structured_outputs":
         return f"{name}.json"
-    is_nested = name == "response_format" and isinstance(value.get("json_schema"), dict)
-    return f"{name}.json_schema.schema" if is_nested else f"{name}.schema" if "schema" in value else name
+    if name != "response_format":
+        return name
+    return f"{name}.json_schema.schema" if isinstance(value.get("json_schema"), dict) else f"{name}.schema"
 
 
 def _read_format(value: dict[str, Any]) -> dict[str, Any]:
