@@ -13,7 +13,7 @@ from jaxinfer.protocol.chat import ChatRequest
 from jaxinfer.protocol.forms import Form
 from jaxinfer.protocol.responses import Kind
 from jaxinfer.protocol.session import read_session_id
-from jaxinfer.server.body import read_prompts, read_ranked, unread, warned
+from jaxinfer.server.body import read_ranked, unread, warned
 from jaxinfer.server.errors import unavailable
 from jaxinfer.server.sessions import beginning
 from jaxinfer.server.stream import EventStream
@@ -32,8 +32,7 @@ async def completions(request: Request) -> Response | EventStream:
 
 async def _complete(request: Request, kind: Kind) -> Response | EventStream:
     llm = open_llm(request)
-    body = read_ranked(request) if kind == "chat" else read_prompts(request)
-    asked = read_asked(kind, await body, llm.info)  # the body is held by nobody while it is answered
+    asked = read_asked(kind, await read_ranked(request), llm.info)  # the body is held by nobody while it is answered
     return await _answer(request, llm, asked, asked.answer(llm.info, request.state.request_id))
 
 

@@ -24,7 +24,7 @@ from jaxinfer.protocol.embeddings import (
     similarity,
 )
 from jaxinfer.protocol.forms import Usage
-from jaxinfer.server.body import read_prompts, unread
+from jaxinfer.server.body import read_ranked, unread
 from jaxinfer.server.completions import open_llm
 from jaxinfer.server.watch import while_connected
 
@@ -32,9 +32,7 @@ from jaxinfer.server.watch import while_connected
 async def embeddings(request: Request) -> Response:
     """An embedding for each input."""
     llm = open_llm(request)
-    asked = read_embedding(
-        await read_prompts(request), vocab_size=llm.info.vocab_size, hidden_size=llm.info.hidden_size
-    )
+    asked = read_embedding(await read_ranked(request), vocab_size=llm.info.vocab_size, hidden_size=llm.info.hidden_size)
     head = _head("embd", request, served_model(llm.info, asked.wire.model))
 
     async def run() -> bytes:
@@ -48,7 +46,7 @@ async def embeddings(request: Request) -> Response:
 async def score(request: Request) -> Response:
     """How alike the texts of each pair are: the cosine of their embeddings, from -1 to 1."""
     llm = open_llm(request)
-    asked = read_score(await read_prompts(request), vocab_size=llm.info.vocab_size)
+    asked = read_score(await read_ranked(request), vocab_size=llm.info.vocab_size)
     head = _head("score", request, served_model(llm.info, asked.wire.model))
 
     async def run() -> bytes:
