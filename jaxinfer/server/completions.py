@@ -10,6 +10,7 @@ from jaxinfer.llm.asked import Asked, check_asked, read_asked
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.generation import Generation, Job
 from jaxinfer.protocol.chat import ChatRequest
+from jaxinfer.protocol.completions import CompletionRequest
 from jaxinfer.protocol.forms import Form
 from jaxinfer.protocol.responses import Kind
 from jaxinfer.protocol.session import read_session_id
@@ -36,9 +37,11 @@ async def _complete(request: Request, kind: Kind) -> Response | EventStream:
     return await _answer(request, llm, asked, asked.answer(llm.info, request.state.request_id))
 
 
-async def answer_chat(request: Request, llm: AsyncLLM, chat: ChatRequest, form: Form) -> Response | EventStream:
-    """The one way from a conversation to an answer, whatever API it came by."""
-    return await _answer(request, llm, check_asked(chat, llm.info), form)
+async def answer_chat(
+    request: Request, llm: AsyncLLM, asked: ChatRequest | CompletionRequest, form: Form
+) -> Response | EventStream:
+    """The one way from a conversation, or a prompt, to an answer, whatever API it came by."""
+    return await _answer(request, llm, check_asked(asked, llm.info), form)
 
 
 async def _answer(request: Request, llm: AsyncLLM, asked: Asked, form: Form) -> Response | EventStream:
