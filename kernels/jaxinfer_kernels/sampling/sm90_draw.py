@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from jaxinfer_kernels import plgpu
 from jaxinfer_kernels.mosaic_decode_plan import F32, I32, Ref, named
 from jaxinfer_kernels.mosaic_largest import BITS, WORDS
 from jaxinfer_kernels.sampling.columns import DrawColumn, Purpose, SamplingColumn
@@ -52,7 +52,6 @@ from jaxinfer_kernels.sampling.sm90_row import (
 PIECE = 8  # tiles that one copy brings: a copy has at most 256 words
 FIELD = 10  # bits of a count of groups, of which there are 256 at most
 # Not approx_math: where u is near 1, log(u) has to be right for the noise to be.
-COMPILER_PARAMS = plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane)
 
 
 @functools.partial(jax.jit, static_argnames=("splits", "interpret"))
@@ -68,7 +67,7 @@ def draw(
     upload: jax.Array,
     *,
     splits: int | None = None,
-    interpret: plgpu.InterpretGPUParams | None = None,
+    interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Draw a token for each of the first rows of logits, keep it as its slot's last token, and count it.
 
@@ -108,7 +107,7 @@ def _launch(plan: Plan) -> Callable[..., list[jax.Array]]:
         num_threads=1,
         thread_name="warpgroup",
         interpret=plan.interpret,
-        compiler_params=COMPILER_PARAMS,
+        compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
     )
 
 
