@@ -113,6 +113,7 @@ _MODEL = _object(
         "root": _STRING,
         "parent": {"type": "null"},
         "max_model_len": _INTEGER,
+        "vocab_size": _INTEGER,
         "permission": _list({"type": "object"}),
         "default_sampling_params": {"type": "object", "additionalProperties": _NUMBER_OR_NULL},
     },

@@ -119,6 +119,7 @@ def _card(info: ModelInfo, name: str) -> dict[str, Any]:
         "root": info.root,
         "parent": None,
         "max_model_len": info.max_model_len,
+        "vocab_size": info.vocab_size,
         "permission": [],
         "default_sampling_params": {name: getattr(info.defaults, name) for name in DEFAULTS},
     }

@@ -15,6 +15,7 @@ CARD = {
     "root": "org/tiny-1B",
     "parent": None,
     "max_model_len": 512,
+    "vocab_size": 300,
     "permission": [],
     "default_sampling_params": {
         "temperature": 1.0,
