@@ -101,9 +101,8 @@ def choose_target(name: str | None, memory: str | None, device: str) -> Target:
     from jaxinfer.runtime import nvidia
 
     if name is not None:
-        name = re.sub(
-            r"^(nvidia)?(geforce)?(rtx(?=\d))?", "", re.sub(r"[ _-]", "", name.lower())
-        )  # RTX 4090, rtx4090, 4090
+        # RTX 4090, rtx4090 and 4090 are one card
+        name = re.sub(r"^(nvidia)?(geforce)?(rtx(?=\d))?", "", re.sub(r"[ _-]", "", name.lower()))
     if name is not None and name not in {*GPUS, "cpu"}:
         raise ConfigError(unknown_name(name, {*GPUS, "cpu"}, "--for"))
     gpus = [] if name or device == "cpu" else nvidia.visible_gpus(nvidia.list_gpus())
