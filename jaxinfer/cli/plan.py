@@ -186,12 +186,8 @@ def throughput(model: "ModelConfig", plan: "MemoryPlan", target: Target) -> list
         return batch / max(memory_s, compute_s)
 
     alone, all_together = decode_tokens_per_s(1), decode_tokens_per_s(together)
-    rows = [
-        (
-            "decode",
-            f"at most {_rate(alone)} tokens/s alone, {_rate(all_together)} with {together} (context {context:,})",
-        )
-    ]
+    many = f"{_rate(all_together)} with {together} (context {context:,})"
+    rows = [("decode", f"at most {_rate(alone)} tokens/s alone, {many}")]
     if target.flops:
         prefill_s = 2 * context * read_bytes / itemsize / target.flops
         if prefill_s >= LEAST_S:
