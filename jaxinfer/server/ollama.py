@@ -24,7 +24,7 @@ from jaxinfer.protocol.ollama_answers import OllamaAnswer, embeddings_body, rfc3
 from jaxinfer.protocol.responses import encode_json
 from jaxinfer.protocol.validate import invalid
 from jaxinfer.server.about import served_info
-from jaxinfer.server.body import read_json, read_prompts, read_ranked, unread
+from jaxinfer.server.body import read_json, read_ranked, unread
 from jaxinfer.server.completions import answer_chat, open_llm
 from jaxinfer.server.embeddings import embedded, pooled_head, pooled_job, respond_pooled
 from jaxinfer.server.stream import EventStream
@@ -66,7 +66,7 @@ async def _answer(request: Request, asked: Generating, *, is_chat: bool) -> Resp
 
 async def ollama_embed(request: Request) -> Response:
     """An embedding for each input, of length 1."""
-    llm, body, began_s = open_llm(request), await read_prompts(request), request.state.begun_s
+    llm, body, began_s = open_llm(request), await read_ranked(request), request.state.begun_s
     asked = read_ollama_embedding(body, **_widths(llm.info))
     model = asked_name(body, llm.info)
 
@@ -79,7 +79,7 @@ async def ollama_embed(request: Request) -> Response:
 
 async def ollama_embeddings(request: Request) -> Response:
     """The embedding of one text, as the older route has it."""
-    llm, body = open_llm(request), await read_prompts(request)
+    llm, body = open_llm(request), await read_ranked(request)
     asked = read_old_embedding(body, **_widths(llm.info))
     model = asked_name(body, llm.info)
 

@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from jaxinfer_kernels import plgpu
 from jaxinfer_kernels.mosaic_decode_plan import F32, I32, Ref, named
 from jaxinfer_kernels.mosaic_largest import BITS, WORDS
 from jaxinfer_kernels.sampling.columns import DrawColumn, DrawnColumn, Flag, Purpose, SamplingColumn
@@ -55,7 +55,6 @@ from jaxinfer_kernels.sampling.sm90_row import (
 
 PIECE = 8  # tiles that one copy brings: a copy has at most 256 words
 # Not approx_math: where u is near 1, log(u) has to be right for the noise to be.
-COMPILER_PARAMS = plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane)
 
 
 @functools.partial(jax.jit, static_argnames=("top", "splits", "interpret"))
@@ -73,7 +72,7 @@ def draw(
     *,
     top: int = 0,
     splits: int | None = None,
-    interpret: plgpu.InterpretGPUParams | None = None,
+    interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Draw a token for each of the first rows of logits, keep it as its slot's last token, and count it.
 
@@ -117,7 +116,7 @@ def _launch(plan: Plan, top: int) -> Callable[..., list[jax.Array]]:
         num_threads=1,
         thread_name="warpgroup",
         interpret=plan.interpret,
-        compiler_params=COMPILER_PARAMS,
+        compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
     )
 
 
