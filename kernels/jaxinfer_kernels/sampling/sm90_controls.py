@@ -14,7 +14,7 @@ from jaxinfer_kernels import plgpu
 from jaxinfer_kernels.mosaic_decode_plan import F32, I32, Ref
 from jaxinfer_kernels.mosaic_largest import BITS, WORDS, word_layout
 from jaxinfer_kernels.sampling.columns import ANY, MOST_COUNTED, ControlColumn, DrawColumn, Flag
-from jaxinfer_kernels.sampling.sm90_row import SHAPE, Row, float_of, spread
+from jaxinfer_kernels.sampling.sm90_row import SHAPE, Row, float_of, spread, value_layout
 
 MOST_TOGETHER = 16  # ids that are asked for before the first is looked at: global memory answers after 500 cycles
 
@@ -95,7 +95,7 @@ class Controls:
         every, none = (jnp.where(some, I32(-1), I32(0)) for some in (~self.uses(Flag.ALLOWED), ~early))
 
         def load(t: int) -> jax.Array:
-            words = functools.partial(plgpu.load, layout=word_layout().reduce(1), optimized=False)
+            words = functools.partial(plgpu.load, layout=value_layout(), optimized=False)
             allowed, ends = (words(self.bits_ref.at[i, row.piece(t)]) for i in (0, 1))
             return (allowed | every) & (~ends | none)
 

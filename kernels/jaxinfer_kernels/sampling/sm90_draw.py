@@ -54,7 +54,6 @@ from jaxinfer_kernels.sampling.sm90_row import (
 )
 
 PIECE = 8  # tiles that one copy brings: a copy has at most 256 words
-# Not approx_math: where u is near 1, log(u) has to be right for the noise to be.
 
 
 @functools.partial(jax.jit, static_argnames=("top", "splits", "interpret"))
@@ -116,6 +115,7 @@ def _launch(plan: Plan, top: int) -> Callable[..., list[jax.Array]]:
         num_threads=1,
         thread_name="warpgroup",
         interpret=plan.interpret,
+        # Not approx_math: where u is near 1, log(u) has to be right for the noise to be.
         compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
     )
 

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from jaxinfer_kernels import plgpu
 from jaxinfer_kernels.mosaic_decode_plan import F32, I32, Ref
 from jaxinfer_kernels.mosaic_largest import WORDS
 from jaxinfer_kernels.sampling.columns import DrawnColumn
@@ -22,12 +22,12 @@ from jaxinfer_kernels.sampling.sm90_row import (
     MASS,
     NEAREST,
     NUM_LISTS,
-    ROW_LAYOUT,
     Row,
     bits_of,
     float_of,
     full,
     nearest_group,
+    value_layout,
 )
 
 MOST = NUM_LISTS * WORDS  # tokens that are listed
@@ -139,9 +139,9 @@ def _at(other: jax.Array, here: jax.Array, values: jax.Array) -> jax.Array:
 
 def _places(half: int) -> jax.Array:
     """Where each of one list's entries lies in the lists of a CTA, [WORDS]."""
-    return plgpu.broadcasted_iota(I32, (WORDS,), 0, layout=ROW_LAYOUT) + half * WORDS
+    return plgpu.broadcasted_iota(I32, (WORDS,), 0, layout=value_layout()) + half * WORDS
 
 
 def _nothing() -> jax.Array:
     """A list's logits before there are any, [WORDS]."""
-    return plgpu.layout_cast(jnp.full((WORDS,), -jnp.inf, F32), ROW_LAYOUT)
+    return plgpu.layout_cast(jnp.full((WORDS,), -jnp.inf, F32), value_layout())

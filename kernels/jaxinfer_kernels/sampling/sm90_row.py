@@ -147,7 +147,7 @@ class Row:
             ref = self.spilled_ref.at[peer]
         else:
             ref = plgpu.cluster_ref(self.parts_ref, {"split": I32(peer)})
-        value = plgpu.load(ref.at[part], layout=word_layout().reduce(1), optimized=False)
+        value = plgpu.load(ref.at[part], layout=value_layout(), optimized=False)
         return value if dtype == I32 else lax.bitcast_convert_type(value, dtype)
 
     def of_all(self, part: int | jax.Array, dtype: jnp.dtype = F32) -> list[jax.Array]:
@@ -195,6 +195,11 @@ def nearest_group(nearest: Sequence[jax.Array], wanted: jax.Array | int) -> jax.
     two = bits_of(F32(2))  # the one bit that pairs leave over
     first = jnp.where(groups_within([F32(2)]) < wanted, two, I32(0))
     return jnp.minimum(lax.fori_loop(0, 15, quarter, first) + 1, I32(INFINITY - 1))
+
+
+def value_layout() -> "plgpu.Layout":
+    """Of one value a word, [WORDS]."""
+    return word_layout().reduce(1)
 
 
 def spread(values: jax.Array) -> jax.Array:
