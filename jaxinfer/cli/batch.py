@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxinfer.cli import transport
-from jaxinfer.cli.checklist import Screen, screen_for
+from jaxinfer.cli.checklist import VOLUME_OPTIONS, Screen, SilentScreen, screen_for
 from jaxinfer.cli.options import EngineCommand
-from jaxinfer.cli.session import started
+from jaxinfer.cli.session import checked, started
 from jaxinfer.cli.transport import transport_for
 from jaxinfer.config import Resolved
 from jaxinfer.offline.names import FORMATS
@@ -24,7 +24,9 @@ DEFAULTS = ("max_tokens", "temperature", "top_p", "top_k", "min_p")
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Open the files, start the model, answer, publish. Returns 0, or HAD_ERRORS when rows could not be answered."""
     from jaxinfer.offline.batch import open_batch
+    from jaxinfer.protocol.sampling import SamplingParams
 
+    checked(SamplingParams(**{name: params[name] for name in DEFAULTS}))
     with open_batch(batch_of(resolved, params)) as batch:
         if batch.is_finished:
             batch.look_back()
@@ -68,13 +70,18 @@ def answer(resolved: Resolved, params: Mapping[str, Any], batch: "OpenBatch") ->
     from jaxinfer.offline.batch import telling
 
     transport = transport_for(resolved.config, params)
-    with transport as new_transport, started(resolved, sys.stderr, new_transport) as (runner, llm):
-        screen: Screen = screen_for(sys.stderr)
+    with transport as new_transport, started(resolved, screen_for(sys.stderr, params), new_transport) as (runner, llm):
+        screen = progress_screen(params)
         every_s = LIVE_S if sys.stderr.isatty() else PLAIN_S
         try:
             runner.run(telling(batch.run(llm), lambda: screen.show(f"batch    {batch.progress()}"), every_s))
         finally:
             screen.close()
+
+
+def progress_screen(params: Mapping[str, Any]) -> Screen:
+    """Where the rows answered so far are counted."""
+    return SilentScreen() if params["quiet"] else screen_for(sys.stderr)
 
 
 def _format_option(name: str, what: str) -> click.Option:
@@ -100,6 +107,7 @@ command = EngineCommand(
         click.Option(["--top-p"], type=float, metavar="X", help="For rows that name none."),
         click.Option(["--top-k"], type=int, metavar="N", help="For rows that name none."),
         click.Option(["--min-p"], type=float, metavar="X", help="For rows that name none."),
+        *VOLUME_OPTIONS,
         *transport.OPTIONS,
     ],
     help="Answer every row of a JSONL, CSV or Parquet file with MODEL, by default the bundled demo.",

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from jaxinfer.config import SETTINGS, Resolved, Setting, config_from_sources
+from jaxinfer.config import SETTINGS, EngineConfig, Resolved, Setting, config_from_sources
 from jaxinfer.errors import ConfigError
 
 # JAXINFER_* variables that are no engine settings: they belong to single verbs
@@ -167,6 +167,7 @@ class EngineCommand(GroupedCommand):
     def invoke(self, ctx: click.Context) -> int:
         flags = {name: None if (value := ctx.params[name]) == () else value for name in SETTINGS}
         resolved = resolve_config(ctx.params.get("model_argument"), ctx.params["config_file"], flags)
+        check_paths(resolved.config)
         return self._run(resolved, {name: ctx.params[name] for name in self._own})
 
 
@@ -184,6 +185,15 @@ def resolve_config(model_argument: str | None, config_file: str | None, flags: d
             raise ConfigError(f"there must be one model, got {both}; drop one")
         flags = flags | {"model": model_argument}
     return config_from_sources(config_file, os.environ, flags, OTHER_ENV)
+
+
+def check_paths(config: EngineConfig) -> None:
+    """Raise CheckpointError for a model or tokenizer that is no folder and cannot be a hub id, before any start."""
+    from jaxinfer.checkpoint.resolve import local_folder
+
+    for name in (config.model, config.tokenizer):
+        if name is not None:
+            local_folder(name)
 
 
 def debug_option() -> click.Option:

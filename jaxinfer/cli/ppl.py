@@ -1,4 +1,4 @@
-"""`jaxinfer ppl`: how well a model foretells the texts of files."""
+"""`jaxinfer ppl`: the perplexity of the texts in files."""
 
 import contextlib
 import csv
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxinfer.cli.checklist import Checklist, screen_for
+from jaxinfer.cli.checklist import VOLUME_OPTIONS, Checklist, screen_for
 from jaxinfer.cli.options import EngineCommand
 from jaxinfer.cli.session import started
 from jaxinfer.config import Resolved
@@ -35,7 +35,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     paths: list[Path] = list(params["files"])
     for path in paths:
         check_text_file(path)
-    with started(resolved, sys.stderr) as (runner, llm), token_table(params["csv_file"]) as on_text:
+    with started(resolved, screen_for(sys.stderr, params)) as (runner, llm), token_table(params["csv_file"]) as on_text:
         width, stride = window_of(params, llm.info.max_model_len)
         rows = []
         with Checklist(screen_for(sys.stderr)) as checklist:
@@ -66,7 +66,7 @@ def window_of(params: Mapping[str, Any], max_model_len: int) -> tuple[int, int]:
 async def fit_of(
     llm: "AsyncLLM", path: Path, column: str, width: int, stride: int, on_text: OnText
 ) -> tuple[int, "Fit"]:
-    """How many texts a file has, and how well they were foretold."""
+    """How many texts a file has, and how likely the model finds them."""
     from jaxinfer.offline.perplexity import Fit, Reader
     from jaxinfer.offline.texts import read_texts
 
@@ -127,8 +127,9 @@ command = EngineCommand(
             metavar="FILE",
             help="Write each token's log-probability there.",
         ),
+        *VOLUME_OPTIONS,
     ],
     model_argument=False,
-    help="Measure how well the model of -m, by default the bundled demo, foretells the texts of .txt, .jsonl and .csv "
-    "files: mean negative log-likelihood and perplexity with standard errors, bits per byte.",
+    help="Compute the perplexity of the texts in .txt, .jsonl and .csv files, with the model of -m or the bundled "
+    "demo: mean negative log-likelihood and perplexity with standard errors, bits per byte.",
 )

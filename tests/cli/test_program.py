@@ -31,7 +31,8 @@ def environment(tmp_path_factory) -> dict[str, str]:
     """One compile cache for all, so that one start pays."""
     cache = str(tmp_path_factory.mktemp("cache"))
     path = os.pathsep.join([str(ROOT), str(ROOT / "kernels")])
-    return {**os.environ, "PYTHONPATH": path, "JAXINFER_COMPILE_CACHE_DIR": cache, "JAX_PLATFORMS": "cpu"}
+    found = {"PYTHONPATH": path, "JAXINFER_COMPILE_CACHE_DIR": cache, "JAX_PLATFORMS": "cpu"}
+    return {**os.environ, **found, "XDG_RUNTIME_DIR": str(tmp_path_factory.mktemp("runtime", numbered=False))}
 
 
 def jaxinfer(environment, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
