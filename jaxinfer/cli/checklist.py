@@ -145,9 +145,12 @@ def _one_volume(ctx: click.Context, param: click.Parameter, value: bool) -> bool
     return value
 
 
+QUIET_OPTION = click.Option(
+    ["-q", "--quiet"], is_flag=True, callback=_one_volume, help="Show nothing but answers and errors."
+)
 VOLUME_OPTIONS: tuple[click.Option, ...] = (
     click.Option(["-v", "--verbose"], is_flag=True, is_eager=True, help="Show every step of the start."),
-    click.Option(["-q", "--quiet"], is_flag=True, callback=_one_volume, help="Show nothing but answers and errors."),
+    QUIET_OPTION,
 )
 
 
