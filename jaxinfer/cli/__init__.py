@@ -3,11 +3,13 @@
 `jaxinfer --help` must take less than 150 ms, of which click is a third, so the rest is imported where it is needed.
 """
 
+import difflib
 import sys
 
 import click
 
-from jaxinfer.cli.verbs import Verbs, unknown
+from jaxinfer.cli.options import ForeignFlag
+from jaxinfer.cli.verbs import Verbs
 from jaxinfer.errors import JaxInferError
 from jaxinfer.version import __version__
 
@@ -83,6 +85,10 @@ def _usage(error: click.ClickException) -> str:
     path = context.command_path if context else "jaxinfer"
     if isinstance(error, click.NoSuchOption) and context:
         names = [name for param in context.command.get_params(context) for name in param.opts + param.secondary_opts]
-        return unknown(error.option_name, [name for name in names if name.startswith("--")], f"option of {path}")
+        near = difflib.get_close_matches(error.option_name, [name for name in names if name.startswith("--")], 1, 0.75)
+        cure = f"did you mean {near[0]!r}?" if near else f"see `{path} --help-all`"
+        return f"unknown option of {path} {error.option_name!r}, {cure}"
     message = error.format_message()
+    if isinstance(error, ForeignFlag):
+        return message
     return f"{message[0].lower()}{message[1:].rstrip('.')}; see `{path} --help`"

@@ -45,6 +45,9 @@ FLAGS: dict[str, Flag] = {
     "load_format": Flag("Model", "dummy: random weights from config.json alone."),
     "generation_config": Flag("Model", "auto: unset sampling fields take generation_config.json's values."),
     "tool_call_parser": Flag("Model", "How the model writes tool calls; auto: as its chat template says."),
+    "reasoning_parser": Flag("Model", "How the model marks its thoughts; auto: as its chat template says."),
+    "chat_template": Flag("Model", "File with another chat template, in Jinja."),
+    "default_chat_template_kwargs": Flag("Model", "Template variables that requests leave unset, as JSON."),
     "download_dir": Flag("Model", "Where downloads go instead of Hugging Face's cache."),
     "device": Flag("Device and memory", "auto: the first NVIDIA GPU if there is a driver, else the CPU."),
     "gpu_memory_utilization": Flag(
@@ -130,6 +133,10 @@ class GroupedCommand(click.Command):
             context_settings={"help_option_names": ["-h", "--help"]},
         )
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        refuse_foreign(self, ctx, args)
+        return super().parse_args(ctx, args)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
@@ -140,6 +147,28 @@ class GroupedCommand(click.Command):
         for group, records in groups.items():
             with formatter.section(group):
                 formatter.write_dl(records)
+
+
+class ForeignFlag(click.UsageError):
+    """A flag of another program; its message says all there is to say."""
+
+
+def refuse_foreign(command: click.Command, ctx: click.Context, args: Sequence[str]) -> None:
+    """Raise UsageError for a flag that other programs have and this verb has not, by its own name.
+
+    click would take -ngl for -n with a value, and a flag it does not know for another that is spelt a little like it.
+    """
+    from jaxinfer.cli.foreign import reply
+
+    options = [param for param in command.get_params(ctx) if isinstance(param, click.Option)]
+    known = {name for option in options for name in option.opts + option.secondary_opts}
+    takes_value = {name for option in options if not option.is_flag for name in option.opts}
+    for before, word in zip(["", *args], args, strict=False):
+        if word == "--":
+            return
+        name = word.partition("=")[0]
+        if word.startswith("-") and before not in takes_value and name not in known and (refusal := reply(name)):
+            raise ForeignFlag(refusal, ctx)
 
 
 class EngineCommand(GroupedCommand):
@@ -188,12 +217,16 @@ def resolve_config(model_argument: str | None, config_file: str | None, flags: d
 
 
 def check_paths(config: EngineConfig) -> None:
-    """Raise CheckpointError for a model or tokenizer that is no folder and cannot be a hub id, before any start."""
+    """Before any start: raise CheckpointError for a model or tokenizer that is no folder and cannot be a hub id,
+    ConfigError for a chat template that is no file.
+    """
     from jaxinfer.checkpoint.resolve import local_folder
 
     for name in (config.model, config.tokenizer):
         if name is not None:
             local_folder(name)
+    if config.chat_template is not None and not os.path.isfile(config.chat_template):
+        raise ConfigError(f"file not found: {config.chat_template} (--chat-template)")
 
 
 def debug_option() -> click.Option:
