@@ -8,7 +8,7 @@ import click
 
 from jaxinfer.cli import transport
 from jaxinfer.cli.checklist import VOLUME_OPTIONS, Screen, SilentScreen, screen_for
-from jaxinfer.cli.options import EngineCommand
+from jaxinfer.cli.options import EngineCommand, GroupedOption
 from jaxinfer.cli.session import checked, started
 from jaxinfer.cli.transport import transport_for
 from jaxinfer.config import Resolved
@@ -92,7 +92,7 @@ command = EngineCommand(
     "batch",
     run,
     [
-        click.Option(["-i", "--input", "input"], required=True, metavar="FILE", help="Rows; - is JSONL from a pipe."),
+        click.Option(["-i", "--input", "input"], metavar="FILE", help="Rows, as FILE; - is JSONL from a pipe."),
         click.Option(
             ["-o", "--output", "output"], required=True, metavar="FILE", help="Answers; - is JSONL to a pipe."
         ),
@@ -101,12 +101,12 @@ command = EngineCommand(
         click.Option(["--resume"], is_flag=True, help="Go on where an earlier run ended, if one did."),
         click.Option(["--overwrite"], is_flag=True, help="Replace the output, and what an earlier run left."),
         click.Option(["--unordered"], is_flag=True, help="Write answers as they come, not in the order of the rows."),
-        click.Option(["--window"], type=int, metavar="N", help="Rows in memory at most.  [8 times max-num-seqs]"),
+        GroupedOption(["--window"], type=int, metavar="N", help="Rows in memory at most.  [8 times max-num-seqs]"),
         click.Option(["--max-tokens"], type=int, metavar="N", help="For rows that name none."),
         click.Option(["--temperature"], type=float, metavar="X", help="For rows that name none."),
         click.Option(["--top-p"], type=float, metavar="X", help="For rows that name none."),
-        click.Option(["--top-k"], type=int, metavar="N", help="For rows that name none."),
-        click.Option(["--min-p"], type=float, metavar="X", help="For rows that name none."),
+        GroupedOption(["--top-k"], type=int, metavar="N", help="For rows that name none."),
+        GroupedOption(["--min-p"], type=float, metavar="X", help="For rows that name none."),
         *VOLUME_OPTIONS,
         *transport.OPTIONS,
     ],

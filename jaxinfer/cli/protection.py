@@ -152,9 +152,10 @@ SIZE: dict[str, Any] = {"callback": size, "metavar": "N"}
 OPTIONS: tuple[click.Option, ...] = (
     _option(
         "--api-key",
-        f"Ask every request for one of these; other users of the machine see it here, not in {KEY_VARIABLE}.",
+        f"Require this key on every request. Visible in the process list; prefer {KEY_VARIABLE}.",
         name="api_keys",
         envvar=None,  # read apart: it may hold several
+        in_short_help=True,
         multiple=True,
         metavar="KEY",
     ),
@@ -172,6 +173,7 @@ OPTIONS: tuple[click.Option, ...] = (
     _option(
         "--allowed-origins",
         "Sites whose pages may read answers (CORS), or *.  [none]",
+        in_short_help=True,
         multiple=True,
         metavar="ORIGINS",
     ),

@@ -180,9 +180,14 @@ def port(ctx: click.Context, param: click.Parameter, value: str) -> int:
 DEFAULT_PORT = 8000
 
 OPTIONS: tuple[click.Option, ...] = (
-    server_option("--host", "Address to listen on.  [127.0.0.1]", default="127.0.0.1"),
+    server_option("--host", "Address to listen on.  [127.0.0.1]", default="127.0.0.1", in_short_help=True),
     server_option(
-        "--port", f"0 takes a free one.  [{DEFAULT_PORT}]", default=str(DEFAULT_PORT), callback=port, metavar="N"
+        "--port",
+        f"0 takes a free one.  [{DEFAULT_PORT}]",
+        default=str(DEFAULT_PORT),
+        callback=port,
+        metavar="N",
+        in_short_help=True,
     ),
     server_option(
         "--drain-timeout-s",
@@ -198,7 +203,9 @@ OPTIONS: tuple[click.Option, ...] = (
         type=click.FloatRange(0.1),
         metavar="X",
     ),
-    server_option("--serve-early", "Take requests when the smallest set of steps is compiled.", is_flag=True),
+    server_option(
+        "--serve-early", "Take requests when the smallest set of steps is compiled.", is_flag=True, in_short_help=True
+    ),
     server_option(
         "--log-format",
         "json: an object a line, with request ids, never with prompts or keys.  [text]",
@@ -206,7 +213,10 @@ OPTIONS: tuple[click.Option, ...] = (
         default="text",
     ),
     server_option(
-        "--log-requests", "A line in the log for each request, but for health checks that went well.", is_flag=True
+        "--log-requests",
+        "A line in the log for each request, but for health checks that went well.",
+        is_flag=True,
+        in_short_help=True,
     ),
     server_option(
         "--otlp-traces-endpoint",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 import click
 
 from jaxinfer.cli.checklist import VOLUME_OPTIONS, Checklist, Screen, table
+from jaxinfer.cli.options import GroupedOption
 from jaxinfer.config import EngineConfig, Resolved
 from jaxinfer.errors import EngineError
 from jaxinfer.version import __version__
@@ -171,8 +172,8 @@ ANSWER_OPTIONS: tuple[click.Option, ...] = (
     click.Option(["--max-tokens"], type=int, metavar="N", help="Of the answer; else what the context leaves."),
     click.Option(["--temperature"], type=float, metavar="X", help="0 is greedy; else the model's default."),
     click.Option(["--top-p"], type=float, metavar="X", help="Keep the likeliest tokens of this total probability."),
-    click.Option(["--top-k"], type=int, metavar="N", help="Keep this many tokens; 0 is off."),
-    click.Option(["--min-p"], type=float, metavar="X", help="Drop tokens less likely than this share of the best."),
+    GroupedOption(["--top-k"], type=int, metavar="N", help="Keep this many tokens; 0 is off."),
+    GroupedOption(["--min-p"], type=float, metavar="X", help="Drop tokens less likely than this share of the best."),
     click.Option(["--stop"], multiple=True, metavar="TEXT", help="End before this text; give it again for more."),
     click.Option(["--system"], metavar="TEXT", help="The system message."),
     click.Option(["--think/--no-think"], default=None, help="Switch thinking, where the model's template can."),

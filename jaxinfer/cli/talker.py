@@ -13,6 +13,7 @@ import click
 
 from jaxinfer.cli.bench_serve import base_of
 from jaxinfer.cli.checklist import screen_for
+from jaxinfer.cli.options import GroupedOption
 from jaxinfer.cli.protection import KEY_VARIABLE
 from jaxinfer.cli.session import Said, Speed, answer, started
 from jaxinfer.config import Resolved
@@ -31,7 +32,7 @@ TIMEOUT_S = 600.0  # without a byte: a request may wait in the queue
 
 SERVER_OPTIONS: tuple[click.Option, ...] = (
     click.Option(["--url"], metavar="URL", help="Ask this server; MODEL is its name there, else its first."),
-    click.Option(["--api-key-env"], metavar="NAME", help=f"Variable with the server's key.  [{KEY_VARIABLE}]"),
+    GroupedOption(["--api-key-env"], metavar="NAME", help=f"Variable with the server's key.  [{KEY_VARIABLE}]"),
     click.Option(["--own-engine"], is_flag=True, help="Load the model here even if a server of yours has it."),
 )
 
