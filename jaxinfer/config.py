@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from jaxinfer.errors import ConfigError
+from jaxinfer.errors import ConfigError, file_fault
 
 DType = Literal["auto", "bfloat16", "float16", "float32"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -411,7 +411,7 @@ def _read_file(file: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file} must be TOML, one `name = value` to a line, got {error}") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the config file must be readable text, got {file}: {error}; check the path") from error
+        raise ConfigError(f"{file_fault('read', file, error)} (--config)") from error
 
 
 def _config_path(file: str) -> Path:

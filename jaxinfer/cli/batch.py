@@ -1,7 +1,8 @@
 """`jaxinfer batch`: every row of a file answered exactly once, however often the program ends and starts again."""
 
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +13,7 @@ from jaxinfer.cli.options import EngineCommand, GroupedOption
 from jaxinfer.cli.session import checked, started
 from jaxinfer.cli.transport import transport_for
 from jaxinfer.config import Resolved
+from jaxinfer.errors import ConfigError
 from jaxinfer.offline.names import FORMATS
 
 if TYPE_CHECKING:
@@ -30,8 +32,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     with open_batch(batch_of(resolved, params)) as batch:
         if batch.is_finished:
             batch.look_back()
-            for line in batch.tally.lines_looking_back(params["output"]):
-                click.echo(line, err=True)
+            tell(batch.tally.lines_looking_back(params["output"]), params)
             return batch.tally.exit_code
         try:
             answer(resolved, params, batch)
@@ -42,9 +43,14 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
                 click.echo(f"stopped  {kept}; the same command with --resume{instead} goes on", err=True)
             raise
         batch.publish()
-        for line in batch.tally.lines(params["output"]):
-            click.echo(line, err=True)
+        tell(batch.tally.lines(params["output"]), params)
         return batch.tally.exit_code
+
+
+def tell(lines: Iterable[str], params: Mapping[str, Any]) -> None:
+    """Show how it went, unless -q; the exit code says it too."""
+    for line in () if params["quiet"] else lines:
+        click.echo(line, err=True)
 
 
 def batch_of(resolved: Resolved, params: Mapping[str, Any]) -> "Batch":
@@ -88,10 +94,34 @@ def _format_option(name: str, what: str) -> click.Option:
     return click.Option([f"--{name}"], type=click.Choice(FORMATS), help=f"Of {what}; else by its name's ending.")
 
 
-command = EngineCommand(
+def is_file_of_rows(word: str) -> bool:
+    """Whether a word is meant as a file: one that is there, a pipe, or a name with the ending of a format."""
+    return word == "-" or os.path.isfile(word) or os.path.splitext(word)[1].removeprefix(".") in FORMATS
+
+
+class BatchCommand(EngineCommand):
+    """`batch [MODEL] [FILE]`: one word alone is the file of rows, unless -i has named one."""
+
+    def invoke(self, ctx: click.Context) -> int:
+        word, second, given = (ctx.params[name] for name in ("model_argument", "file", "input"))
+        if word is not None and second is None and given is None and is_file_of_rows(word):
+            ctx.params |= {"model_argument": None, "input": word}
+        elif second is not None and given is not None:
+            raise ConfigError(f"there must be one file of rows, got {second} and --input {given}; drop one")
+        else:
+            ctx.params["input"] = second or given
+        if ctx.params["input"] is None:
+            raise ConfigError(
+                "batch needs a file of rows, got none; name one: jaxinfer batch [MODEL] rows.jsonl -o FILE"
+            )
+        return super().invoke(ctx)
+
+
+command = BatchCommand(
     "batch",
     run,
     [
+        click.Argument(["file"], required=False, metavar="[FILE]"),
         click.Option(["-i", "--input", "input"], metavar="FILE", help="Rows, as FILE; - is JSONL from a pipe."),
         click.Option(
             ["-o", "--output", "output"], required=True, metavar="FILE", help="Answers; - is JSONL to a pipe."
@@ -110,5 +140,5 @@ command = EngineCommand(
         *VOLUME_OPTIONS,
         *transport.OPTIONS,
     ],
-    help="Answer every row of a JSONL, CSV or Parquet file with MODEL, by default the bundled demo.",
+    help="Answer every row of FILE, in JSONL, CSV or Parquet, with MODEL, by default the bundled demo.",
 )

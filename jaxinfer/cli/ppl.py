@@ -13,7 +13,7 @@ from jaxinfer.cli.checklist import VOLUME_OPTIONS, Checklist, screen_for
 from jaxinfer.cli.options import EngineCommand
 from jaxinfer.cli.session import started
 from jaxinfer.config import Resolved
-from jaxinfer.errors import ConfigError
+from jaxinfer.errors import ConfigError, file_fault
 from jaxinfer.llm.events import Event
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     with started(resolved, screen_for(sys.stderr, params)) as (runner, llm), token_table(params["csv_file"]) as on_text:
         width, stride = window_of(params, llm.info.max_model_len)
         rows = []
-        with Checklist(screen_for(sys.stderr)) as checklist:
+        with Checklist(screen_for(sys.stderr, params)) as checklist:
             for number, path in enumerate(paths):
                 checklist(Event("measure", path.name, number, len(paths) if len(paths) > 1 else 0))
                 rows.append(runner.run(fit_of(llm, path, params["column"], width, stride, on_text)))
@@ -89,7 +89,7 @@ def token_table(target: Path | None) -> Iterator[OnText]:
     try:
         file = target.open("x", encoding="utf-8", newline="")
     except OSError as error:
-        raise ConfigError(f"--csv must name a new file in a folder that exists, got {target}: {error}") from error
+        raise ConfigError(f"{file_fault('write', target, error)}; name another for --csv") from error
     with file:
         writer = csv.writer(file)
         writer.writerow(TOKEN_HEAD)

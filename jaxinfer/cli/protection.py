@@ -11,7 +11,7 @@ import click
 
 from jaxinfer.cli.options import COUNT, SECONDS, server_option
 from jaxinfer.config import parse_int
-from jaxinfer.errors import ConfigError
+from jaxinfer.errors import ConfigError, file_fault
 
 if TYPE_CHECKING:
     from jaxinfer.server.settings import ServerSettings
@@ -63,7 +63,7 @@ def _profile_folder(given: str | None) -> Path | None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"--profile-dir must be a folder that can be made, got {given}: {error.strerror}") from error
+        raise ConfigError(f"{file_fault('make', given, error)}; name another folder for --profile-dir") from error
     return folder
 
 
@@ -88,7 +88,7 @@ def _pairs_of(file: str) -> list[tuple[str, str]]:
     try:
         lines = Path(file).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--api-key-file must be a text file that can be read, got {file}: {error}") from error
+        raise ConfigError(f"{file_fault('read', file, error)} (--api-key-file)") from error
     pairs = []
     for number, line in enumerate(lines, 1):
         words = line.split()
