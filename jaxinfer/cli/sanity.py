@@ -14,10 +14,10 @@ from jaxinfer.config import Resolved
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Print a row for each model; 1 when one cannot be run or a check does not hold."""
-    from jaxinfer.bench import sanity
-
     models = params["models"] or (resolved.config.model,)
     with Checklist(screen_for(sys.stderr, params)) as checklist:
+        from jaxinfer.bench import sanity  # takes seconds, in which something must be shown
+
         return publish(lambda: sanity.run(resolved, models, params["prompt"], checklist, checklist.say), params)
 
 

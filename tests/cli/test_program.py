@@ -101,6 +101,33 @@ def test_nothing_is_silent_for_3_s_while_it_starts(environment, tmp_path):
     assert_below(3.5, longest_s, "seconds of silence")
 
 
+@pytest.mark.parametrize(
+    "verb", [["run", "demo", QUESTION], ["chat"], ["ppl", "text.txt"], ["sanity"], ["warmup"]], ids=str
+)
+def test_no_verb_of_the_demo_is_silent_for_3_s(environment, tmp_path, verb):
+    (tmp_path / "text.txt").write_text("The cat sat on the mat. " * 20)
+    folders = itertools.count()
+
+    def longest_s() -> float:
+        log = tmp_path / f"log {next(folders)}"
+        fresh = environment | {"JAXINFER_COMPILE_CACHE_DIR": str(log.with_suffix(".cache"))}
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "cwd": tmp_path}
+        with (
+            log.open("w") as shown,
+            subprocess.Popen([*CALL, *verb, *QUICK], stderr=shown, env=fresh, **pipes) as process,
+        ):
+            size, changed_s, longest_s = 0, time.monotonic(), 0.0
+            while process.poll() is None:
+                time.sleep(0.05)
+                if log.stat().st_size != size:
+                    size, changed_s = log.stat().st_size, time.monotonic()
+                longest_s = max(longest_s, time.monotonic() - changed_s)
+            assert process.returncode == 0, log.read_text()
+        return longest_s
+
+    assert_below(3.5, longest_s, "seconds of silence")
+
+
 def test_run_prints_the_answer_alone(environment):
     done = jaxinfer(environment, "run", QUESTION, "--temperature", "0")
     assert done.returncode == 0, done.stderr
