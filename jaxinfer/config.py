@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from jaxinfer.errors import ConfigError
+from jaxinfer.errors import ConfigError, file_fault
 
 DType = Literal["auto", "bfloat16", "float16", "float32"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -46,6 +46,9 @@ class EngineConfig:
     max_session_pages: that sessions may keep while others want pages; auto is half of the pool.
     kv_offloading_bytes: of host memory, for sessions' pages whose places were taken; 0 is off; auto is 2 GiB on a CPU,
     of its free memory an eighth at most, and none on a GPU.
+    chat_template: a file with another one than the checkpoint's.    default_chat_template_kwargs: values of the
+    template's variables where a request names none.    reasoning_parser: how the model marks its thoughts; auto: as its
+    template and tokenizer say, and a name demands that they say it.
     tool_call_parser: how the model writes tool calls; auto: as its chat template says.
     scheduling: static starts sequences only when none runs.    kv_layout: contiguous gives each sequence consecutive
     pages for all of max_model_len, and shares none. attention_backend: mosaic is our kernels for Hopper; auto takes
@@ -94,6 +97,9 @@ class EngineConfig:
         "functionary",
         "deepseek_v3",
     ] = "auto"
+    reasoning_parser: Literal["auto", "qwen3", "deepseek_r1"] = "auto"
+    chat_template: str | None = None
+    default_chat_template_kwargs: dict[str, Any] | None = None
     download_dir: str | None = None
     compile_cache_dir: str | None = None
 
@@ -405,7 +411,7 @@ def _read_file(file: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file} must be TOML, one `name = value` to a line, got {error}") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the config file must be readable text, got {file}: {error}; check the path") from error
+        raise ConfigError(f"{file_fault('read', file, error)} (--config)") from error
 
 
 def _config_path(file: str) -> Path:

@@ -1,7 +1,9 @@
-"""The exception tree. Each message says what must hold, what was given, and what to do.
+"""The exception tree. Each message says what must hold, what was given, and what to do; or what
+happened, then what to do.
 
 JaxInferError
   ConfigError        an unknown or impossible setting                       exit code 2
+    PortInUse        another program listens there
   CheckpointError    a model that cannot be found, read or understood      exit code 3
   DeviceError        a device that is missing, unusable or too small       exit code 4
   EngineError        the engine failed and cannot go on                    exit code 5
@@ -18,6 +20,17 @@ JaxInferError
     Unavailable      503, with retry_after_s
 """
 
+import os
+
+
+def file_fault(act: str, path: object, error: OSError | UnicodeError) -> str:
+    """What happened to a file, as an error says it. act: what could not be done, as in "read"."""
+    if isinstance(error, FileNotFoundError):
+        return f"file not found: {path}" if act == "read" else f"folder not found: {os.path.dirname(str(path)) or path}"
+    if isinstance(error, UnicodeError):
+        return f"cannot {act} {path}: it is no UTF-8 text"
+    return f"cannot {act} {path}: {error.strerror}"
+
 
 class JaxInferError(Exception):
     """The root of every error that jaxinfer raises on purpose."""
@@ -29,6 +42,15 @@ class ConfigError(JaxInferError, ValueError):
     """A setting that is unknown, out of range, or at odds with another."""
 
     exit_code = 2
+
+
+class PortInUse(ConfigError):
+    """Another program listens on the port."""
+
+    def __init__(self, port: int, owner: str = "", cure: str = "stop what uses it") -> None:
+        """owner: who it is, where that is known."""
+        super().__init__(f"port {port} is in use{f' ({owner})' if owner else ''}; {cure}, or pass another --port")
+        self.port = port
 
 
 class CheckpointError(JaxInferError):

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxinfer.errors import CheckpointError
+from jaxinfer.errors import CheckpointError, file_fault
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -167,6 +167,6 @@ def refuse_pointer(path: Path) -> None:
         with path.open("rb") as file:
             prefix = file.read(len(_LFS_PREFIX))
     except OSError as error:
-        raise CheckpointError(f"{path} must be readable, it is not: {error.strerror}; change its mode") from error
+        raise CheckpointError(f"{file_fault('read', path, error)}; change its mode") from error
     if prefix == _LFS_PREFIX:
         raise CheckpointError(f"{path}: must hold data, got a git-lfs pointer; run `git lfs pull` in its folder")

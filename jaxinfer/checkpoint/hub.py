@@ -42,7 +42,7 @@ def find(
     """
     folder = Path(cache_dir or constants.HF_HUB_CACHE).expanduser()
     if constants.is_offline_mode():
-        return _find_cached(repo_id, revision, folder, "HF_HUB_OFFLINE is set", "unset it to download")
+        return _find_cached(repo_id, revision, folder, "HF_HUB_OFFLINE is set", "unset it to download", tell)
     tell(f"looking up {repo_id} on the hub")
     try:
         info = _within(
@@ -55,10 +55,10 @@ def find(
         fact = f"the hub answered {error.response.status_code}"
         denied = error.response.status_code in (401, 403)
         cure = "check HF_TOKEN or run `hf auth login`" if denied else "try again later"
-        return _find_cached(repo_id, revision, folder, fact, cure)
+        return _find_cached(repo_id, revision, folder, fact, cure, tell)
     except Exception as error:  # every other failure, of whatever HTTP library, means that the hub cannot be asked
         fact = f"the hub cannot be reached ({_reason(error)})"
-        return _find_cached(repo_id, revision, folder, fact, "check the network (HF_ENDPOINT, HTTPS_PROXY)")
+        return _find_cached(repo_id, revision, folder, fact, "check the network (HF_ENDPOINT, HTTPS_PROXY)", tell)
     top = [sibling for sibling in info.siblings or [] if "/" not in sibling.rfilename]  # folders hold other formats
     sizes = {sibling.rfilename: sibling.size or 0 for sibling in top}
     named = revision or constants.DEFAULT_REVISION
@@ -96,8 +96,8 @@ def _fetch(repo: Repo, revision: str, names: Sequence[str]) -> Path:
         raise _refusal(error, repo.id, revision, "check its spelling") from error
     except Exception as error:  # as above: a broken download is one thing to the user, whatever broke it
         raise CheckpointError(
-            f"{repo.id} must be downloaded whole, it was not ({_reason(error)}); "
-            "run the same command again, it continues where it stopped"
+            f"the download of {repo.id} broke off ({_reason(error)}); run the same command again, it continues where "
+            "it stopped"
         ) from error
 
 
@@ -107,7 +107,9 @@ def cached_ids(cache_dir: str | Path | None) -> list[str]:
     return sorted(path.name.removeprefix("models--").replace("--", "/") for path in folder.glob("models--*"))
 
 
-def _find_cached(repo_id: str, revision: str | None, cache_dir: Path, fact: str, cure: str) -> Repo:
+def _find_cached(
+    repo_id: str, revision: str | None, cache_dir: Path, fact: str, cure: str, tell: Callable[[str], None]
+) -> Repo:
     try:
         # The patterns: a snapshot without the files that we never fetch is complete.
         found = snapshot_download(
@@ -115,9 +117,10 @@ def _find_cached(repo_id: str, revision: str | None, cache_dir: Path, fact: str,
         )
     except (errors.LocalEntryNotFoundError, errors.HFValidationError) as error:
         raise CheckpointError(
-            f"{repo_id} must be on this machine or on a hub that can be reached: it is not in {cache_dir}, and {fact}; "
-            f"{cure}, or copy the model here and name its folder"
+            f"cannot find {repo_id}: it is not in {cache_dir}, and {fact}; {cure}, or copy the model here and name its "
+            "folder"
         ) from error
+    tell(f"taking {repo_id} from the cache: {fact}")
     folder = Path(found)
     sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.exists()}
     return Repo(repo_id, revision or constants.DEFAULT_REVISION, folder.name, cache_dir, sizes, cached=folder)
@@ -134,7 +137,7 @@ def _check_disk(repo: Repo, names: Collection[str]) -> None:
     free = shutil.disk_usage(existing).free
     if needed > free:
         raise CheckpointError(
-            f"{repo.id} needs {needed / 1e9:.1f} GB of disk, {repo.cache_dir} has {free / 1e9:.1f} GB free; "
+            f"the disk is too small: {repo.id} needs {needed / 1e9:.1f} GB, {repo.cache_dir} has {free / 1e9:.1f} GB; "
             "free some space, or set download_dir (--download-dir) or HF_HOME to a larger disk"
         )
 
@@ -143,7 +146,7 @@ def _refusal(error: Exception, repo_id: str, revision: str | None, suggestion: s
     """What the hub's answer means to the user."""
     if isinstance(error, errors.GatedRepoError):
         return CheckpointError(
-            f"{repo_id} is gated: its terms must be accepted, they are not for your account; accept them at "
+            f"{repo_id} is gated, and your account has no access; accept its terms at "
             f"{constants.ENDPOINT}/{repo_id}, then set HF_TOKEN or run `hf auth login`"
         )
     if isinstance(error, errors.RevisionNotFoundError):

@@ -25,7 +25,7 @@ from jaxinfer.checkpoint.contents import (
     refuse_pointer,
     weight_names,
 )
-from jaxinfer.errors import CheckpointError
+from jaxinfer.errors import CheckpointError, file_fault
 
 Part = Literal["config", "tokenizer", "weights"]
 CheckConfig = Callable[[dict[str, Any]], object]
@@ -170,7 +170,7 @@ def _read_folder(
     try:
         sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.exists()}
     except OSError as error:
-        raise CheckpointError(f"{folder} must be readable, it is not: {error.strerror}; change its mode") from error
+        raise CheckpointError(f"{file_fault('read', folder, error)}; change its mode") from error
     check_names(sizes, str(folder), needs)
     check_sizes(sizes, str(folder))
     if "tokenizer" in needs:

@@ -3,29 +3,38 @@
 `jaxinfer --help` must take less than 150 ms, of which click is a third, so the rest is imported where it is needed.
 """
 
+import difflib
 import sys
 
 import click
 
-from jaxinfer.cli.verbs import Verbs, unknown
+from jaxinfer.cli.options import ForeignFlag
+from jaxinfer.cli.verbs import Verbs
 from jaxinfer.errors import JaxInferError
 from jaxinfer.version import __version__
 
 VERBS = {
-    "serve": "Serve a model over an OpenAI-compatible HTTP API.",
+    "run": "Answer one prompt and exit; without one, chat.",
     "chat": "Talk to a model in the terminal.",
-    "run": "Answer one prompt and exit.",
-    "batch": "Answer every row of a file: JSONL, CSV or Parquet.",
-    "warmup": "Compile every step of a model into the cache.",
-    "plan": "Show what a model needs of a device, from its config.json alone.",
-    "bench": "Measure engines, servers and kernels.",
-    "ppl": "Measure how well a model foretells texts.",
-    "sanity": "Load models, ask each something, time it and check it.",
-    "profile": "Trace steps of a model: device time by kernel, host time by phase.",
-    "notebooks": "Put the notebooks about jaxinfer into a folder.",
-    "connect": "Print settings for clients of a running server.",
+    "serve": "Serve a model over an OpenAI-compatible HTTP API.",
     "ps": "Show your running servers.",
+    "stop": "Stop a running server of yours.",
+    "connect": "Print settings for clients of a running server.",
+    "list": "Show the models on this machine.",
+    "pull": "Download a model.",
+    "show": "Show what is known of a model on this machine.",
+    "rm": "Remove a downloaded model.",
+    "plan": "Show what a model needs of a device, from its config.json alone.",
+    "batch": "Answer every row of a file: JSONL, CSV or Parquet.",
+    "ppl": "Compute the perplexity of texts.",
+    "sanity": "Load models, ask each something, time it and check it.",
+    "bench": "Measure engines, servers and kernels.",
+    "profile": "Trace steps of a model: device time by kernel, host time by phase.",
+    "warmup": "Compile every step of a model into the cache.",
+    "notebooks": "Put the notebooks about jaxinfer into a folder.",
     "doctor": "Show what jaxinfer finds on this machine.",
+    "version": "Show the version.",
+    "help": "Show the help of a verb.",
 }
 INTERRUPTED = 130  # as shells report a program that Ctrl-C ended
 
@@ -76,6 +85,10 @@ def _usage(error: click.ClickException) -> str:
     path = context.command_path if context else "jaxinfer"
     if isinstance(error, click.NoSuchOption) and context:
         names = [name for param in context.command.get_params(context) for name in param.opts + param.secondary_opts]
-        return unknown(error.option_name, [name for name in names if name.startswith("--")], f"option of {path}")
+        near = difflib.get_close_matches(error.option_name, [name for name in names if name.startswith("--")], 1, 0.75)
+        cure = f"did you mean {near[0]!r}?" if near else f"see `{path} --help-all`"
+        return f"unknown option of {path} {error.option_name!r}, {cure}"
     message = error.format_message()
+    if isinstance(error, ForeignFlag):
+        return message
     return f"{message[0].lower()}{message[1:].rstrip('.')}; see `{path} --help`"

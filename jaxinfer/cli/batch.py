@@ -1,17 +1,19 @@
 """`jaxinfer batch`: every row of a file answered exactly once, however often the program ends and starts again."""
 
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from jaxinfer.cli import transport
-from jaxinfer.cli.checklist import Screen, screen_for
-from jaxinfer.cli.options import EngineCommand
-from jaxinfer.cli.session import started
+from jaxinfer.cli.checklist import VOLUME_OPTIONS, Screen, SilentScreen, screen_for
+from jaxinfer.cli.options import EngineCommand, GroupedOption
+from jaxinfer.cli.session import checked, started
 from jaxinfer.cli.transport import transport_for
 from jaxinfer.config import Resolved
+from jaxinfer.errors import ConfigError
 from jaxinfer.offline.names import FORMATS
 
 if TYPE_CHECKING:
@@ -24,12 +26,13 @@ DEFAULTS = ("max_tokens", "temperature", "top_p", "top_k", "min_p")
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Open the files, start the model, answer, publish. Returns 0, or HAD_ERRORS when rows could not be answered."""
     from jaxinfer.offline.batch import open_batch
+    from jaxinfer.protocol.sampling import SamplingParams
 
+    checked(SamplingParams(**{name: params[name] for name in DEFAULTS}))
     with open_batch(batch_of(resolved, params)) as batch:
         if batch.is_finished:
             batch.look_back()
-            for line in batch.tally.lines_looking_back(params["output"]):
-                click.echo(line, err=True)
+            tell(batch.tally.lines_looking_back(params["output"]), params)
             return batch.tally.exit_code
         try:
             answer(resolved, params, batch)
@@ -40,9 +43,14 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
                 click.echo(f"stopped  {kept}; the same command with --resume{instead} goes on", err=True)
             raise
         batch.publish()
-        for line in batch.tally.lines(params["output"]):
-            click.echo(line, err=True)
+        tell(batch.tally.lines(params["output"]), params)
         return batch.tally.exit_code
+
+
+def tell(lines: Iterable[str], params: Mapping[str, Any]) -> None:
+    """Show how it went, unless -q; the exit code says it too."""
+    for line in () if params["quiet"] else lines:
+        click.echo(line, err=True)
 
 
 def batch_of(resolved: Resolved, params: Mapping[str, Any]) -> "Batch":
@@ -68,8 +76,8 @@ def answer(resolved: Resolved, params: Mapping[str, Any], batch: "OpenBatch") ->
     from jaxinfer.offline.batch import telling
 
     transport = transport_for(resolved.config, params)
-    with transport as new_transport, started(resolved, sys.stderr, new_transport) as (runner, llm):
-        screen: Screen = screen_for(sys.stderr)
+    with transport as new_transport, started(resolved, screen_for(sys.stderr, params), new_transport) as (runner, llm):
+        screen = progress_screen(params)
         every_s = LIVE_S if sys.stderr.isatty() else PLAIN_S
         try:
             runner.run(telling(batch.run(llm), lambda: screen.show(f"batch    {batch.progress()}"), every_s))
@@ -77,15 +85,44 @@ def answer(resolved: Resolved, params: Mapping[str, Any], batch: "OpenBatch") ->
             screen.close()
 
 
+def progress_screen(params: Mapping[str, Any]) -> Screen:
+    """Where the rows answered so far are counted."""
+    return SilentScreen() if params["quiet"] else screen_for(sys.stderr)
+
+
 def _format_option(name: str, what: str) -> click.Option:
     return click.Option([f"--{name}"], type=click.Choice(FORMATS), help=f"Of {what}; else by its name's ending.")
 
 
-command = EngineCommand(
+def is_file_of_rows(word: str) -> bool:
+    """Whether a word is meant as a file: one that is there, a pipe, or a name with the ending of a format."""
+    return word == "-" or os.path.isfile(word) or os.path.splitext(word)[1].removeprefix(".") in FORMATS
+
+
+class BatchCommand(EngineCommand):
+    """`batch [MODEL] [FILE]`: one word alone is the file of rows, unless -i has named one."""
+
+    def invoke(self, ctx: click.Context) -> int:
+        word, second, given = (ctx.params[name] for name in ("model_argument", "file", "input"))
+        if word is not None and second is None and given is None and is_file_of_rows(word):
+            ctx.params |= {"model_argument": None, "input": word}
+        elif second is not None and given is not None:
+            raise ConfigError(f"there must be one file of rows, got {second} and --input {given}; drop one")
+        else:
+            ctx.params["input"] = second or given
+        if ctx.params["input"] is None:
+            raise ConfigError(
+                "batch needs a file of rows, got none; name one: jaxinfer batch [MODEL] rows.jsonl -o FILE"
+            )
+        return super().invoke(ctx)
+
+
+command = BatchCommand(
     "batch",
     run,
     [
-        click.Option(["-i", "--input", "input"], required=True, metavar="FILE", help="Rows; - is JSONL from a pipe."),
+        click.Argument(["file"], required=False, metavar="[FILE]"),
+        click.Option(["-i", "--input", "input"], metavar="FILE", help="Rows, as FILE; - is JSONL from a pipe."),
         click.Option(
             ["-o", "--output", "output"], required=True, metavar="FILE", help="Answers; - is JSONL to a pipe."
         ),
@@ -94,13 +131,14 @@ command = EngineCommand(
         click.Option(["--resume"], is_flag=True, help="Go on where an earlier run ended, if one did."),
         click.Option(["--overwrite"], is_flag=True, help="Replace the output, and what an earlier run left."),
         click.Option(["--unordered"], is_flag=True, help="Write answers as they come, not in the order of the rows."),
-        click.Option(["--window"], type=int, metavar="N", help="Rows in memory at most.  [8 times max-num-seqs]"),
+        GroupedOption(["--window"], type=int, metavar="N", help="Rows in memory at most.  [8 times max-num-seqs]"),
         click.Option(["--max-tokens"], type=int, metavar="N", help="For rows that name none."),
         click.Option(["--temperature"], type=float, metavar="X", help="For rows that name none."),
         click.Option(["--top-p"], type=float, metavar="X", help="For rows that name none."),
-        click.Option(["--top-k"], type=int, metavar="N", help="For rows that name none."),
-        click.Option(["--min-p"], type=float, metavar="X", help="For rows that name none."),
+        GroupedOption(["--top-k"], type=int, metavar="N", help="For rows that name none."),
+        GroupedOption(["--min-p"], type=float, metavar="X", help="For rows that name none."),
+        *VOLUME_OPTIONS,
         *transport.OPTIONS,
     ],
-    help="Answer every row of a JSONL, CSV or Parquet file with MODEL, by default the bundled demo.",
+    help="Answer every row of FILE, in JSONL, CSV or Parquet, with MODEL, by default the bundled demo.",
 )

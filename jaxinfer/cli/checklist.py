@@ -4,8 +4,10 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Protocol, TextIO
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TextIO
+
+import click
 
 from jaxinfer.errors import EngineError
 from jaxinfer.llm.events import Event
@@ -95,8 +97,61 @@ class LiveScreen:
             self._running = False
 
 
-def screen_for(stream: TextIO) -> Screen:
-    return LiveScreen(stream) if stream.isatty() else PlainScreen(stream)
+class BriefScreen:
+    """The first line stays; later lines are shown as what is going on now."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._has_said = False
+
+    def say(self, line: str) -> None:
+        if self._has_said:
+            self._screen.show(line)
+        else:
+            self._screen.say(line)
+        self._has_said = True
+
+    def show(self, status: str) -> None:
+        self._screen.show(status)
+
+    def close(self) -> None:
+        self._screen.close()
+
+
+class SilentScreen:
+    """Shows nothing."""
+
+    def say(self, line: str) -> None:
+        """Nothing."""
+
+    def show(self, status: str) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing was begun."""
+
+
+def screen_for(stream: TextIO, params: Mapping[str, Any] | None = None) -> Screen:
+    """Where a start is shown. params: with the values of VOLUME_OPTIONS; None shows every line, as -v does."""
+    if params is not None and params["quiet"]:
+        return SilentScreen()
+    screen = LiveScreen(stream) if stream.isatty() else PlainScreen(stream)
+    return screen if params is None or params["verbose"] else BriefScreen(screen)
+
+
+def _one_volume(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
+    if value and ctx.params.get("verbose"):
+        raise click.UsageError("there must be one of --verbose and --quiet, got both; drop one", ctx)
+    return value
+
+
+QUIET_OPTION = click.Option(
+    ["-q", "--quiet"], is_flag=True, callback=_one_volume, help="Show nothing but answers and errors."
+)
+VOLUME_OPTIONS: tuple[click.Option, ...] = (
+    click.Option(["-v", "--verbose"], is_flag=True, is_eager=True, help="Show every step of the start."),
+    QUIET_OPTION,
+)
 
 
 class Checklist:
@@ -134,7 +189,7 @@ class Checklist:
             if self._closed.is_set():
                 return
             if event.kind == "serving":  # in the middle of compiling, which goes on
-                self._screen.say(f"serving  in {event.seconds:.1f} s, in some sizes only; the rest is on its way")
+                self._screen.say(f"serving  after {event.seconds:.1f} s; compiling the remaining batch sizes")
                 return
             is_next = event.kind == "measure" and event.detail != self._event.detail
             if event.kind != self._event.kind or is_next:

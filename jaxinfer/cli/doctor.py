@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from jaxinfer.cli.checklist import table
-from jaxinfer.cli.options import GroupedCommand
-from jaxinfer.errors import DeviceError
+from jaxinfer.cli.options import GroupedCommand, resolve_config
+from jaxinfer.errors import ConfigError, DeviceError
 from jaxinfer.version import __version__
 
 PACKAGES = ("jax", "jaxlib", "flax", "numpy", "tokenizers", "huggingface-hub", "msgspec", "starlette", "uvicorn")
@@ -18,12 +18,13 @@ GIB = 2**30
 
 
 def run() -> int:
-    """Print the facts. Returns 0, or DeviceError's code when JAX cannot use the device that "auto" means."""
+    """Print the facts. Returns 0, or the code of what stands in the way: a device, a misspelt JAXINFER_ variable."""
     for line in table([("jaxinfer", __version__), *software_rows(), *_device_rows(), *folder_rows(), *hub_rows()]):
         click.echo(line)
     try:
-        click.echo(f"ready: --device auto means {_auto_device()}")
-    except DeviceError as error:
+        resolve_config(None, None, {})  # of the environment
+        click.echo(f"ready: --device auto runs on {_auto_device()}")
+    except (DeviceError, ConfigError) as error:
         click.echo(f"problem: {error}")
         return error.exit_code
     return 0

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from jaxinfer.cli.options import GroupedCommand
-from jaxinfer.errors import ConfigError
+from jaxinfer.errors import ConfigError, file_fault
 
 ROOM = Path(__file__).parents[1]
 SOURCES = ROOM / "notebooks", ROOM.parent / "docs" / "notebooks"  # of a wheel, of a checkout
@@ -22,7 +22,7 @@ def run(folder: Path) -> int:
         except FileExistsError:
             click.echo(f"{folder / path.name}  left as it was")
         except OSError as error:
-            raise ConfigError(f"the folder must be writable, {folder}: {error.strerror}; choose another") from error
+            raise ConfigError(f"{file_fault('write', folder, error)}; choose another folder") from error
         else:
             click.echo(folder / path.name)
     click.echo("open them in what you like, or run one with `jupyter execute`; they need jaxinfer[notebook]", err=True)

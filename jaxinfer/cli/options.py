@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from jaxinfer.config import SETTINGS, Resolved, Setting, config_from_sources
+from jaxinfer.config import SETTINGS, EngineConfig, Resolved, Setting, config_from_sources
 from jaxinfer.errors import ConfigError
 
 # JAXINFER_* variables that are no engine settings: they belong to single verbs
@@ -28,15 +28,21 @@ OTHER_ENV = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
-    """How one setting appears on the command line; `also` are spellings that people bring from elsewhere."""
+    """How one setting appears on the command line.
+
+    also: spellings that people bring from elsewhere.    in_short_help: --help shows it, not --help-all alone.
+    """
 
     group: str
     help: str
     also: tuple[str, ...] = ()
+    in_short_help: bool = False
 
 
 FLAGS: dict[str, Flag] = {
-    "model": Flag("Model", "A folder, a Hugging Face id, or demo; the same as MODEL.", ("-m", "--model-path")),
+    "model": Flag(
+        "Model", "A folder, a Hugging Face id, or demo; the same as MODEL.", ("-m", "--model-path"), in_short_help=True
+    ),
     "revision": Flag("Model", "Branch, tag or commit of a Hugging Face id."),
     "tokenizer": Flag("Model", "Folder with another tokenizer.json and chat template."),
     "served_model_name": Flag("Model", "Name in the API instead of MODEL; give it again for more names."),
@@ -45,10 +51,15 @@ FLAGS: dict[str, Flag] = {
     "load_format": Flag("Model", "dummy: random weights from config.json alone."),
     "generation_config": Flag("Model", "auto: unset sampling fields take generation_config.json's values."),
     "tool_call_parser": Flag("Model", "How the model writes tool calls; auto: as its chat template says."),
+    "reasoning_parser": Flag("Model", "How the model marks its thoughts; auto: as its chat template says."),
+    "chat_template": Flag("Model", "File with another chat template, in Jinja."),
+    "default_chat_template_kwargs": Flag("Model", "Template variables that requests leave unset, as JSON."),
     "download_dir": Flag("Model", "Where downloads go instead of Hugging Face's cache."),
-    "device": Flag("Device and memory", "auto: the first NVIDIA GPU if there is a driver, else the CPU."),
+    "device": Flag(
+        "Device and memory", "auto: the first NVIDIA GPU if there is a driver, else the CPU.", in_short_help=True
+    ),
     "gpu_memory_utilization": Flag(
-        "Device and memory", "Share of the free device memory to use.", ("--mem-fraction-static",)
+        "Device and memory", "Share of the free device memory to use.", ("--mem-fraction-static",), in_short_help=True
     ),
     "kv_cache_memory_bytes": Flag("Device and memory", "Of the KV pages alone, as in 2G; overrides the share."),
     "kv_offloading_bytes": Flag(
@@ -58,9 +69,12 @@ FLAGS: dict[str, Flag] = {
     "num_pages": Flag("Device and memory", "KV pages, instead of as many as fit."),
     "compile_cache_dir": Flag("Device and memory", "Where compiled steps are kept; '' keeps none."),
     "max_model_len": Flag(
-        "Scheduling", "Tokens of prompt and answer together, as in 32K; auto: what fits.", ("--context-length",)
+        "Scheduling",
+        "Tokens of prompt and answer together, as in 32K; auto: what fits.",
+        ("--context-length",),
+        in_short_help=True,
     ),
-    "max_num_seqs": Flag("Scheduling", "Sequences computed together."),
+    "max_num_seqs": Flag("Scheduling", "Sequences computed together.", in_short_help=True),
     "max_num_batched_tokens": Flag("Scheduling", "Tokens per step."),
     "max_num_queued_seqs": Flag("Scheduling", "Sequences that may wait before requests are refused with 429."),
     "max_session_pages": Flag("Scheduling", "KV pages that idle sessions may keep; auto: half of them."),
@@ -80,9 +94,10 @@ FLAGS: dict[str, Flag] = {
 
 
 class GroupedOption(click.Option):
-    """An option that knows the heading of its help."""
+    """An option that knows the heading of its help, and whether --help shows it or --help-all alone."""
 
     group = "Options"
+    in_short_help = False
 
 
 COUNT: dict[str, Any] = {"type": click.IntRange(1), "metavar": "N"}
@@ -94,12 +109,14 @@ def server_option(
     help: str,  # noqa: A002 click's word
     group: str = "Options",
     name: str = "",
+    *,
+    in_short_help: bool = False,
     **settings: Any,
 ) -> GroupedOption:
     """An option of serve that is a variable too: --max-body-bytes is JAXINFER_MAX_BODY_BYTES. name: its parameter's."""
     variable = f"JAXINFER_{flag.removeprefix('--').replace('-', '_').upper()}"
     option = GroupedOption([*filter(None, [name]), flag], help=help, **{"envvar": variable} | settings)
-    option.group = group
+    option.group, option.in_short_help = group, in_short_help
     return option
 
 
@@ -109,8 +126,14 @@ def count_option(flag: str, default: int | None, help: str, least: int = 1) -> c
     return click.Option([flag], type=click.IntRange(least), default=default, metavar="N", help=help + shown)
 
 
+ALL_HELP = "jaxinfer.all_help"  # in a context's meta: every option is shown
+
+
 class GroupedCommand(click.Command):
-    """A verb whose --help lists its options under their headings. run: called with their values by name."""
+    """A verb whose --help fits a screen, and whose --help-all lists every option under its heading.
+
+    run: called with the options' values by name.
+    """
 
     def __init__(
         self,
@@ -124,22 +147,73 @@ class GroupedCommand(click.Command):
         super().__init__(
             name,
             callback=run,
-            params=[*params, debug_option()],
+            params=[*params, debug_option(), _help_all_option()],
             help=help,
             epilog=epilog,
             context_settings={"help_option_names": ["-h", "--help"]},
         )
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        refuse_foreign(self, ctx, args)
+        return super().parse_args(ctx, args)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
+        is_all = ctx.meta.get(ALL_HELP, False)
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
-            if record is not None:
-                group = param.group if isinstance(param, GroupedOption) else "Options"
+            if record is not None and record[1] and (is_all or _in_short_help(param)):
+                group = param.group if is_all and isinstance(param, GroupedOption) else "Options"
                 groups.setdefault(group, []).append(record)
         for group, records in groups.items():
             with formatter.section(group):
                 formatter.write_dl(records)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        hidden = [param for param in self.get_params(ctx) if not _in_short_help(param)]
+        if ctx.meta.get(ALL_HELP, False):
+            super().format_epilog(ctx, formatter)
+        elif len(hidden) > 2:  # --debug and --help-all are not worth a line
+            formatter.write_paragraph()
+            formatter.write_text(f"`{ctx.command_path} --help-all` shows {len(hidden)} more options.")
+
+
+def _in_short_help(param: click.Parameter) -> bool:
+    return param.in_short_help if isinstance(param, GroupedOption) else True
+
+
+def _help_all_option() -> click.Option:
+    def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        if value:
+            ctx.meta[ALL_HELP] = True
+            click.echo(ctx.get_help())
+            ctx.exit()
+
+    return GroupedOption(
+        ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=show, help="Show every option."
+    )
+
+
+class ForeignFlag(click.UsageError):
+    """A flag of another program; its message says all there is to say."""
+
+
+def refuse_foreign(command: click.Command, ctx: click.Context, args: Sequence[str]) -> None:
+    """Raise UsageError for a flag that other programs have and this verb has not, by its own name.
+
+    click would take -ngl for -n with a value, and a flag it does not know for another that is spelt a little like it.
+    """
+    from jaxinfer.cli.foreign import reply
+
+    options = [param for param in command.get_params(ctx) if isinstance(param, click.Option)]
+    known = {name for option in options for name in option.opts + option.secondary_opts}
+    takes_value = {name for option in options if not option.is_flag for name in option.opts}
+    for before, word in zip(["", *args], args, strict=False):
+        if word == "--":
+            return
+        name = word.partition("=")[0]
+        if word.startswith("-") and before not in takes_value and name not in known and (refusal := reply(name)):
+            raise ForeignFlag(refusal, ctx)
 
 
 class EngineCommand(GroupedCommand):
@@ -155,7 +229,7 @@ class EngineCommand(GroupedCommand):
         help: str,  # noqa: A002 click's word
     ) -> None:
         model = [click.Argument(["model_argument"], required=False, metavar="[MODEL]")] if model_argument else []
-        config = click.Option(
+        config = GroupedOption(
             ["config_file", "--config"], metavar="FILE.toml|NAME", help="Settings by name; a NAME is one of configs/."
         )
         super().__init__(name, None, [*model, *params, config], help=help, epilog=EPILOG)
@@ -167,6 +241,7 @@ class EngineCommand(GroupedCommand):
     def invoke(self, ctx: click.Context) -> int:
         flags = {name: None if (value := ctx.params[name]) == () else value for name in SETTINGS}
         resolved = resolve_config(ctx.params.get("model_argument"), ctx.params["config_file"], flags)
+        check_paths(resolved.config)
         return self._run(resolved, {name: ctx.params[name] for name in self._own})
 
 
@@ -186,6 +261,19 @@ def resolve_config(model_argument: str | None, config_file: str | None, flags: d
     return config_from_sources(config_file, os.environ, flags, OTHER_ENV)
 
 
+def check_paths(config: EngineConfig) -> None:
+    """Before any start: raise CheckpointError for a model or tokenizer that is no folder and cannot be a hub id,
+    ConfigError for a chat template that is no file.
+    """
+    from jaxinfer.checkpoint.resolve import local_folder
+
+    for name in (config.model, config.tokenizer):
+        if name is not None:
+            local_folder(name)
+    if config.chat_template is not None and not os.path.isfile(config.chat_template):
+        raise ConfigError(f"file not found: {config.chat_template} (--chat-template)")
+
+
 def debug_option() -> click.Option:
     """--debug: show the traceback of an error that jaxinfer raised on purpose."""
 
@@ -194,7 +282,7 @@ def debug_option() -> click.Option:
         if value and isinstance(state, dict):
             state["debug"] = True
 
-    return click.Option(["--debug"], is_flag=True, expose_value=False, callback=remember, help="Show tracebacks.")
+    return GroupedOption(["--debug"], is_flag=True, expose_value=False, callback=remember, help="Show tracebacks.")
 
 
 def _option(setting: Setting) -> GroupedOption:
@@ -209,7 +297,7 @@ def _option(setting: Setting) -> GroupedOption:
         multiple=setting.type is tuple,
         metavar=None if setting.type is bool else "|".join(setting.choices) or _METAVARS[setting.type],
     )
-    option.group = flag.group
+    option.group, option.in_short_help = flag.group, flag.in_short_help
     return option
 
 

@@ -1,4 +1,4 @@
-"""`jaxinfer ppl`: how well a model foretells the texts of files."""
+"""`jaxinfer ppl`: the perplexity of the texts in files."""
 
 import contextlib
 import csv
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxinfer.cli.checklist import Checklist, screen_for
+from jaxinfer.cli.checklist import VOLUME_OPTIONS, Checklist, screen_for
 from jaxinfer.cli.options import EngineCommand
 from jaxinfer.cli.session import started
 from jaxinfer.config import Resolved
-from jaxinfer.errors import ConfigError
+from jaxinfer.errors import ConfigError, file_fault
 from jaxinfer.llm.events import Event
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     paths: list[Path] = list(params["files"])
     for path in paths:
         check_text_file(path)
-    with started(resolved, sys.stderr) as (runner, llm), token_table(params["csv_file"]) as on_text:
+    with started(resolved, screen_for(sys.stderr, params)) as (runner, llm), token_table(params["csv_file"]) as on_text:
         width, stride = window_of(params, llm.info.max_model_len)
         rows = []
-        with Checklist(screen_for(sys.stderr)) as checklist:
+        with Checklist(screen_for(sys.stderr, params)) as checklist:
             for number, path in enumerate(paths):
                 checklist(Event("measure", path.name, number, len(paths) if len(paths) > 1 else 0))
                 rows.append(runner.run(fit_of(llm, path, params["column"], width, stride, on_text)))
@@ -66,7 +66,7 @@ def window_of(params: Mapping[str, Any], max_model_len: int) -> tuple[int, int]:
 async def fit_of(
     llm: "AsyncLLM", path: Path, column: str, width: int, stride: int, on_text: OnText
 ) -> tuple[int, "Fit"]:
-    """How many texts a file has, and how well they were foretold."""
+    """How many texts a file has, and how likely the model finds them."""
     from jaxinfer.offline.perplexity import Fit, Reader
     from jaxinfer.offline.texts import read_texts
 
@@ -89,7 +89,7 @@ def token_table(target: Path | None) -> Iterator[OnText]:
     try:
         file = target.open("x", encoding="utf-8", newline="")
     except OSError as error:
-        raise ConfigError(f"--csv must name a new file in a folder that exists, got {target}: {error}") from error
+        raise ConfigError(f"{file_fault('write', target, error)}; name another for --csv") from error
     with file:
         writer = csv.writer(file)
         writer.writerow(TOKEN_HEAD)
@@ -127,8 +127,9 @@ command = EngineCommand(
             metavar="FILE",
             help="Write each token's log-probability there.",
         ),
+        *VOLUME_OPTIONS,
     ],
     model_argument=False,
-    help="Measure how well the model of -m, by default the bundled demo, foretells the texts of .txt, .jsonl and .csv "
-    "files: mean negative log-likelihood and perplexity with standard errors, bits per byte.",
+    help="Compute the perplexity of the texts in .txt, .jsonl and .csv files, with the model of -m or the bundled "
+    "demo: mean negative log-likelihood and perplexity with standard errors, bits per byte.",
 )

@@ -11,7 +11,7 @@ import click
 
 from jaxinfer.cli.options import COUNT, SECONDS, server_option
 from jaxinfer.config import parse_int
-from jaxinfer.errors import ConfigError
+from jaxinfer.errors import ConfigError, file_fault
 
 if TYPE_CHECKING:
     from jaxinfer.server.settings import ServerSettings
@@ -63,7 +63,7 @@ def _profile_folder(given: str | None) -> Path | None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"--profile-dir must be a folder that can be made, got {given}: {error.strerror}") from error
+        raise ConfigError(f"{file_fault('make', given, error)}; name another folder for --profile-dir") from error
     return folder
 
 
@@ -88,7 +88,7 @@ def _pairs_of(file: str) -> list[tuple[str, str]]:
     try:
         lines = Path(file).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--api-key-file must be a text file that can be read, got {file}: {error}") from error
+        raise ConfigError(f"{file_fault('read', file, error)} (--api-key-file)") from error
     pairs = []
     for number, line in enumerate(lines, 1):
         words = line.split()
@@ -152,9 +152,10 @@ SIZE: dict[str, Any] = {"callback": size, "metavar": "N"}
 OPTIONS: tuple[click.Option, ...] = (
     _option(
         "--api-key",
-        f"Ask every request for one of these; other users of the machine see it here, not in {KEY_VARIABLE}.",
+        f"Require this key on every request. Visible in the process list; prefer {KEY_VARIABLE}.",
         name="api_keys",
         envvar=None,  # read apart: it may hold several
+        in_short_help=True,
         multiple=True,
         metavar="KEY",
     ),
@@ -172,6 +173,7 @@ OPTIONS: tuple[click.Option, ...] = (
     _option(
         "--allowed-origins",
         "Sites whose pages may read answers (CORS), or *.  [none]",
+        in_short_help=True,
         multiple=True,
         metavar="ORIGINS",
     ),

@@ -1,19 +1,16 @@
 """`jaxinfer ps`: this user's running servers on this machine."""
 
-import contextlib
-import socket
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from jaxinfer.cli.options import GroupedCommand
+from jaxinfer.cli.servers import PATIENCE_S, found_servers
 
 if TYPE_CHECKING:
     from jaxinfer.server.presence import Presence
 
-PATIENCE_S = 2.0
 HEAD = ("ADDRESS", "MODEL", "PID", "UP", "STATE", "RUNNING", "WAITING", "PAGES")
 
 
@@ -26,33 +23,11 @@ def run() -> int:
 
 
 def _rows() -> Iterator[tuple[str, ...]]:
-    from jaxinfer.server.presence import sockets
-
-    for path in sockets():
-        try:
-            found = ask(path)
-        except ConnectionRefusedError:  # its process is gone, and could not tidy up
-            path.unlink(missing_ok=True)
-        except (TimeoutError, BlockingIOError):  # the second when many have asked in vain
-            yield "?", "?", path.stem, "?", f"no answer in {PATIENCE_S:g} s", "?", "?", "?"
+    for found in found_servers():
+        if found.presence is None:
+            yield "?", "?", found.path.stem, "?", f"no answer in {PATIENCE_S:g} s", "?", "?", "?"
         else:
-            if found is not None:
-                yield row(found)
-
-
-def ask(path: Path) -> "Presence | None":
-    """What the server behind a socket says; None when it ends just now. Raises ConnectionRefusedError, TimeoutError."""
-    import msgspec
-
-    from jaxinfer.server.presence import Presence
-
-    answer = b""
-    with contextlib.suppress(FileNotFoundError, ConnectionResetError), socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(PATIENCE_S)
-        connection.connect(str(path))
-        while part := connection.recv(65536):
-            answer += part
-    return msgspec.json.decode(answer, type=Presence) if answer else None
+            yield row(found.presence)
 
 
 def row(found: "Presence") -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """`jaxinfer run`: one prompt, its answer on standard output, everything else on standard error."""
 
 import os
+import re
 import stat
 import sys
 from collections.abc import Mapping
@@ -8,36 +9,49 @@ from typing import Any, TextIO
 
 import click
 
+from jaxinfer.cli import chat
 from jaxinfer.cli.options import EngineCommand
-from jaxinfer.cli.session import (
-    ANSWER_OPTIONS,
-    answer,
-    first_messages,
-    sampling_params,
-    started,
-    template_kwargs,
-)
+from jaxinfer.cli.session import ANSWER_OPTIONS, first_messages, sampling_params, template_kwargs
+from jaxinfer.cli.talker import SERVER_OPTIONS, talker
 from jaxinfer.config import Resolved
 from jaxinfer.errors import ConfigError
 
+# a path, a hub id with its organisation, or a URL, which the error that follows explains
+_NAME_FORM = re.compile(r"(/|\./|\.\./|~|https?://)\S*|[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|\S+\.gguf")
+
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
-    """Answer the prompt. A model without a chat template completes it."""
-    prompt = full_prompt(params["prompt"], piped_text(sys.stdin))
+    """Answer the prompt. A model without a chat template completes it. Without a prompt a terminal gets a chat."""
+    piped = piped_text(sys.stdin)
+    if not params["prompt"] and not piped and sys.stdin.isatty():
+        return chat.run(resolved, params)
+    prompt = full_prompt(params["prompt"], piped)
     sampling = sampling_params(resolved, params)
-    with started(resolved, sys.stderr) as (runner, llm):
-        chat = llm.info.has_chat_template and not params["raw"]
-        if chat:
+    if params["prompt"] and "model" not in resolved.sources and not (params["quiet"] or params["url"]):
+        click.echo("no MODEL before the prompt: asking demo, the bundled model", err=True)
+    with talker(resolved, params) as talks:
+        if talks.has_chat_template and not params["raw"]:
             messages = [*first_messages(params), {"role": "user", "content": prompt}]
-            ids = runner.run(llm.render(messages, template_kwargs=template_kwargs(params)))
+            said = talks.chat(messages, sampling, template_kwargs(params), sys.stdout)
         else:
-            ids = runner.run(llm.encode(prompt))
-        _, reason, speed = runner.run(answer(llm, ids, sampling, chat=chat, out=sys.stdout))
-        if reason == "length":
-            click.echo(f"(stopped at {speed.num_tokens} tokens; --max-tokens sets how many it may have)", err=True)
+            said = talks.complete(prompt, sampling, sys.stdout)
+        if said.reason == "length":
+            click.echo(f"(stopped at {said.speed.num_tokens} tokens; --max-tokens sets how many it may have)", err=True)
         if params["stats"]:
-            click.echo(f"({speed})", err=True)
+            click.echo(f"({said.speed})", err=True)
     return 0
+
+
+def names_a_model(word: str) -> bool:
+    """Whether one word alone is meant as a model: a folder, a name's form, or a name known on this machine."""
+    if word == "demo" or os.path.isdir(os.path.expanduser(word)) or _NAME_FORM.fullmatch(word):
+        return True
+    if not word or any(char.isspace() for char in word):
+        return False
+    from jaxinfer.checkpoint.hub import cached_ids
+    from jaxinfer.cli.servers import presences, serves
+
+    return any(serves(presence, word) for presence in presences()) or word in cached_ids(None)
 
 
 def piped_text(stream: TextIO) -> str:
@@ -63,19 +77,30 @@ def full_prompt(prompt: str | None, piped: str) -> str:
     """The argument, then what was piped in. Raises ConfigError when both are empty."""
     parts = [part for part in (prompt, piped.rstrip("\n")) if part]
     if not parts:
-        raise ConfigError('run needs a prompt, got none; write it after the options: jaxinfer run "What is 7 plus 5?"')
+        raise ConfigError('run needs a prompt, got none; write it last: jaxinfer run MODEL "What is 7 plus 5?"')
     return "\n\n".join(parts)
 
 
-command = EngineCommand(
+class RunCommand(EngineCommand):
+    """`run [MODEL] [PROMPT]`: one word alone is the prompt unless it names a model, or -m has named one."""
+
+    def invoke(self, ctx: click.Context) -> int:
+        word = ctx.params["model_argument"]
+        if word is not None and ctx.params["prompt"] is None and (ctx.params["model"] or not names_a_model(word)):
+            ctx.params |= {"model_argument": None, "prompt": word}
+        return super().invoke(ctx)
+
+
+command = RunCommand(
     "run",
     run,
     [
         click.Argument(["prompt"], required=False, metavar="[PROMPT]"),
         click.Option(["--raw"], is_flag=True, help="Complete the text as it is, without the chat template."),
-        *ANSWER_OPTIONS,
         click.Option(["--stats"], is_flag=True, help="Show tokens and speed at the end."),
+        *ANSWER_OPTIONS,
+        *SERVER_OPTIONS,
     ],
-    model_argument=False,
-    help="Answer PROMPT, and what is piped in, with the model of -m or the bundled demo.",
+    help="Answer PROMPT, and what is piped in, with MODEL or the bundled demo. Without either: chat. A server of yours "
+    "that has MODEL is used, else it is loaded.",
 )

@@ -7,17 +7,17 @@ from typing import Any
 import click
 
 from jaxinfer.cli.bench import REPORT_OPTIONS, publish
-from jaxinfer.cli.checklist import Checklist, screen_for
+from jaxinfer.cli.checklist import VOLUME_OPTIONS, Checklist, screen_for
 from jaxinfer.cli.options import EngineCommand
 from jaxinfer.config import Resolved
 
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Print a row for each model; 1 when one cannot be run or a check does not hold."""
-    from jaxinfer.bench import sanity
-
     models = params["models"] or (resolved.config.model,)
-    with Checklist(screen_for(sys.stderr)) as checklist:
+    with Checklist(screen_for(sys.stderr, params)) as checklist:
+        from jaxinfer.bench import sanity  # takes seconds, in which something must be shown
+
         return publish(lambda: sanity.run(resolved, models, params["prompt"], checklist, checklist.say), params)
 
 
@@ -28,6 +28,7 @@ command = EngineCommand(
         click.Argument(["models"], nargs=-1, metavar="[MODEL]..."),
         click.Option(["--prompt"], default="Hello! Who are you?", metavar="TEXT", help="What each is asked."),
         *REPORT_OPTIONS,
+        *VOLUME_OPTIONS,
     ],
     model_argument=False,
     help="Load each MODEL, by default the bundled demo: time to ready, prefill and decode, an answer, and checks.",

@@ -15,10 +15,11 @@ from jaxinfer.cli import protection, storage, transport
 from jaxinfer.cli.checklist import Checklist, LogScreen
 from jaxinfer.cli.options import EngineCommand, server_option
 from jaxinfer.cli.protection import LOOPBACK, server_settings, tls
+from jaxinfer.cli.servers import presences
 from jaxinfer.cli.session import opening, start_until_serving
 from jaxinfer.cli.transport import transport_for
 from jaxinfer.config import Resolved
-from jaxinfer.errors import ConfigError
+from jaxinfer.errors import ConfigError, PortInUse
 
 if TYPE_CHECKING:
     from jaxinfer.llm.async_llm import AsyncLLM
@@ -80,9 +81,21 @@ def serve(resolved: Resolved, params: Mapping[str, Any], new_transport: "NewTran
 
         patience_s = params["drain_timeout_s"]
         with nullcontext() if app.state.storage is None else contextlib.closing(app.state.storage):
-            return run_server(
-                app, params["host"], params["port"], patience_s, start, bound, llm.until_failed, certificate
-            )
+            try:
+                return run_server(
+                    app, params["host"], params["port"], patience_s, start, bound, llm.until_failed, certificate
+                )
+            except PortInUse as error:
+                raise with_owner(error) from error
+
+
+def with_owner(error: PortInUse) -> PortInUse:
+    """The same, with the server of this user that has the port, if it is one."""
+    for found in presences():
+        if urlsplit(found.url).port == error.port:
+            owner = f"jaxinfer with {found.model}, pid {found.pid}"
+            return PortInUse(error.port, owner, f"stop it (`jaxinfer stop {error.port}`)")
+    return error
 
 
 def tracer_for(endpoint: str | None) -> "AbstractContextManager[Tracer | None]":
@@ -180,9 +193,14 @@ def port(ctx: click.Context, param: click.Parameter, value: str) -> int:
 DEFAULT_PORT = 8000
 
 OPTIONS: tuple[click.Option, ...] = (
-    server_option("--host", "Address to listen on.  [127.0.0.1]", default="127.0.0.1"),
+    server_option("--host", "Address to listen on.  [127.0.0.1]", default="127.0.0.1", in_short_help=True),
     server_option(
-        "--port", f"0 takes a free one.  [{DEFAULT_PORT}]", default=str(DEFAULT_PORT), callback=port, metavar="N"
+        "--port",
+        f"0 takes a free one.  [{DEFAULT_PORT}]",
+        default=str(DEFAULT_PORT),
+        callback=port,
+        metavar="N",
+        in_short_help=True,
     ),
     server_option(
         "--drain-timeout-s",
@@ -198,7 +216,9 @@ OPTIONS: tuple[click.Option, ...] = (
         type=click.FloatRange(0.1),
         metavar="X",
     ),
-    server_option("--serve-early", "Take requests when the smallest set of steps is compiled.", is_flag=True),
+    server_option(
+        "--serve-early", "Take requests when the smallest set of steps is compiled.", is_flag=True, in_short_help=True
+    ),
     server_option(
         "--log-format",
         "json: an object a line, with request ids, never with prompts or keys.  [text]",
@@ -206,7 +226,10 @@ OPTIONS: tuple[click.Option, ...] = (
         default="text",
     ),
     server_option(
-        "--log-requests", "A line in the log for each request, but for health checks that went well.", is_flag=True
+        "--log-requests",
+        "A line in the log for each request, but for health checks that went well.",
+        is_flag=True,
+        in_short_help=True,
     ),
     server_option(
         "--otlp-traces-endpoint",

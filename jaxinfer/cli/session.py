@@ -6,13 +6,14 @@ Whatever `--help` does not need (asyncio, the engine) is imported where it is us
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import click
 
-from jaxinfer.cli.checklist import Checklist, screen_for, table
+from jaxinfer.cli.checklist import VOLUME_OPTIONS, Checklist, Screen, table
+from jaxinfer.cli.options import GroupedOption
 from jaxinfer.config import EngineConfig, Resolved
-from jaxinfer.errors import ConfigError, EngineError
+from jaxinfer.errors import EngineError
 from jaxinfer.version import __version__
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from jaxinfer.protocol.sampling import SamplingParams
 
 REQUEST_ID = "cli"
+MOST_TOKENS = 2**31  # of a vocabulary: no token id is above it, whatever the model
 
 
 def opening(resolved: Resolved) -> list[str]:
@@ -71,9 +73,9 @@ async def start_until_serving(llm: "AsyncLLM", checklist: Checklist) -> "asyncio
 
 @contextlib.contextmanager
 def started(
-    resolved: Resolved, notes: TextIO, new_transport: "NewTransport | None" = None
+    resolved: Resolved, screen: Screen, new_transport: "NewTransport | None" = None
 ) -> Iterator[tuple["asyncio.Runner", "AsyncLLM"]]:
-    """A model that can answer and the event loop it lives in; `notes` gets the checklist. Closes both.
+    """A model that can answer and the event loop it lives in; `screen` shows the start. Closes both.
 
     new_transport: where the engine runs; None is a process of its own.
     """
@@ -83,7 +85,7 @@ def started(
     from jaxinfer.llm.process import EngineProcess
 
     with asyncio.Runner() as runner:
-        with Checklist(screen_for(notes)) as checklist:
+        with Checklist(screen) as checklist:
             for line in opening(resolved):
                 checklist.say(line)
             llm = AsyncLLM(resolved.config, checklist, new_transport or EngineProcess)
@@ -121,6 +123,10 @@ class Speed:
         self.num_tokens += num_tokens
         self._prompt_tokens, self._cached_tokens = prompt_tokens, cached_tokens
 
+    def correct(self, num_tokens: int, prompt_tokens: int, cached_tokens: int) -> None:
+        """Take the counts of a server, whose deltas do not say how many tokens they hold."""
+        self.num_tokens, self._prompt_tokens, self._cached_tokens = num_tokens, prompt_tokens, cached_tokens
+
     def __str__(self) -> str:
         later, seconds = self.num_tokens - self._num_first, self._last_s - self._first_s
         rate = f", {later / seconds:.1f} tok/s" if later > 0 and seconds > 0 else ""
@@ -129,10 +135,18 @@ class Speed:
         return f"{self._prompt_tokens} prompt tokens{cached}; {self.num_tokens} tokens, {first}{rate}"
 
 
+class Said(NamedTuple):
+    """One answer. reason: its finish_reason."""
+
+    text: str
+    reason: str
+    speed: Speed
+
+
 async def answer(
     llm: "AsyncLLM", prompt_ids: Sequence[int], params: "SamplingParams", *, chat: bool, out: TextIO
-) -> tuple[str, str, Speed]:
-    """Write one answer to `out` as it comes. Returns its text, its finish_reason and its speed.
+) -> Said:
+    """Write one answer to `out` as it comes.
 
     Raises InvalidRequest before anything is written, EngineError when the answer ended in an error.
     """
@@ -151,34 +165,48 @@ async def answer(
             await llm.abort(REQUEST_ID)
     out.write("" if text.endswith("\n") else "\n")
     out.flush()
-    return text, reason, speed
+    return Said(text, reason, speed)
 
 
 ANSWER_OPTIONS: tuple[click.Option, ...] = (
     click.Option(["--max-tokens"], type=int, metavar="N", help="Of the answer; else what the context leaves."),
     click.Option(["--temperature"], type=float, metavar="X", help="0 is greedy; else the model's default."),
     click.Option(["--top-p"], type=float, metavar="X", help="Keep the likeliest tokens of this total probability."),
-    click.Option(["--top-k"], type=int, metavar="N", help="Keep this many tokens; 0 is off."),
-    click.Option(["--min-p"], type=float, metavar="X", help="Drop tokens less likely than this share of the best."),
+    GroupedOption(["--top-k"], type=int, metavar="N", help="Keep this many tokens; 0 is off."),
+    GroupedOption(["--min-p"], type=float, metavar="X", help="Drop tokens less likely than this share of the best."),
     click.Option(["--stop"], multiple=True, metavar="TEXT", help="End before this text; give it again for more."),
     click.Option(["--system"], metavar="TEXT", help="The system message."),
     click.Option(["--think/--no-think"], default=None, help="Switch thinking, where the model's template can."),
+    *VOLUME_OPTIONS,
 )
 
 
 def sampling_params(resolved: Resolved, params: Mapping[str, Any]) -> "SamplingParams":
-    """The SamplingParams of ANSWER_OPTIONS; --seed seeds the answer too, if it was given."""
+    """The SamplingParams of ANSWER_OPTIONS; --seed seeds the answer too, if it was given.
+
+    Raises InvalidRequest for a value that no model takes, before any is loaded.
+    """
     from jaxinfer.protocol.sampling import SamplingParams
 
-    return SamplingParams(
-        max_tokens=params["max_tokens"],
-        temperature=params["temperature"],
-        top_p=params["top_p"],
-        top_k=params["top_k"],
-        min_p=params["min_p"],
-        stop=list(params["stop"]) or None,
-        seed=resolved.config.seed if "seed" in resolved.sources else None,
+    return checked(
+        SamplingParams(
+            max_tokens=params["max_tokens"],
+            temperature=params["temperature"],
+            top_p=params["top_p"],
+            top_k=params["top_k"],
+            min_p=params["min_p"],
+            stop=list(params["stop"]) or None,
+            seed=resolved.config.seed if "seed" in resolved.sources else None,
+        )
     )
+
+
+def checked(sampling: "SamplingParams") -> "SamplingParams":
+    """The same, when it is possible for some model. Raises InvalidRequest."""
+    from jaxinfer.protocol.validate import validate_sampling
+
+    validate_sampling(sampling, vocab_size=MOST_TOKENS)
+    return sampling
 
 
 def template_kwargs(params: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -189,9 +217,3 @@ def template_kwargs(params: Mapping[str, Any]) -> dict[str, Any] | None:
 def first_messages(params: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A conversation's beginning: the system message, if there is one."""
     return [{"role": "system", "content": params["system"]}] if params["system"] is not None else []
-
-
-def need_template(llm: "AsyncLLM", verb: str) -> None:
-    if not llm.info.has_chat_template:
-        fact = f"{llm.info.root} has none"
-        raise ConfigError(f"{verb} needs a model with a chat template, {fact}; use `jaxinfer run --raw` or --tokenizer")

@@ -35,7 +35,7 @@ def files_folder(params: Mapping[str, Any]) -> Path | None:
 _option = partial(server_option, group="Files and batches")
 
 OPTIONS: tuple[click.Option, ...] = (
-    _option("--files-dir", "Take /v1/files and /v1/batches, and keep them here.", metavar="DIR"),
+    _option("--files-dir", "Take /v1/files and /v1/batches, and keep them here.", metavar="DIR", in_short_help=True),
     _option("--max-file-bytes", "Of one upload.  [200M]", **SIZE),
     _option("--max-files-per-key", "Files of one tenant.  [1000]", name="max_files", **COUNT),
     _option(

@@ -18,8 +18,6 @@ from jaxinfer.llm.events import Event
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Compile, print a line for each step, and say where they went."""
-    from jaxinfer.llm.build import start_core
-
     if resolved.config.compile_cache_dir == "":
         raise ConfigError("warmup fills the compile cache, compile_cache_dir is '' (none); name a folder")
     compiled: list[Event] = []
@@ -27,6 +25,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     with Checklist(screen_for(sys.stderr)) as checklist:
         for line in opening(resolved):
             checklist.say(line)
+        from jaxinfer.llm.build import start_core  # takes seconds, in which something must be shown
 
         def listen(event: Event) -> None:
             if event.kind == "compile" and event.detail:

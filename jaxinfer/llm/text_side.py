@@ -8,6 +8,7 @@ from typing import Any
 
 from jaxinfer.checkpoint.resolve import DEMO_FOLDER, Part, resolve
 from jaxinfer.config import EngineConfig
+from jaxinfer.errors import ConfigError, InvalidRequest
 from jaxinfer.llm.types import ModelInfo
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.structured import constraint_of
@@ -100,13 +101,27 @@ def num_bytes(text: str) -> int:
 
 
 def load_text(config: EngineConfig, folder: Path) -> TextSide:
-    """The tokenizer and template of a checkpoint, or of config.tokenizer. Raises CheckpointError."""
-    source = _source(config, folder)
-    if source != DEMO_FOLDER:  # what strangers wrote is tried in a child with limits before it is run here
-        try_text(source)
-    tokenizer, template = Tokenizer.from_folder(source), ChatTemplate.from_folder(source)
-    texts = "\n".join(template.sources.values())
-    return TextSide(tokenizer, template, source, _tool_format(config, template), Thinking.of(tokenizer, texts))
+    """The tokenizer and template of a checkpoint, or of config.tokenizer and config.chat_template.
+
+    Raises CheckpointError, and ConfigError for defaults that the template does not read and for thoughts that the model
+    does not mark.
+    """
+    source, file = _source(config, folder), config.chat_template
+    if (
+        source != DEMO_FOLDER or file is not None
+    ):  # what strangers wrote is tried in a child with limits before it is run
+        try_text(source, file)
+    try:
+        template = ChatTemplate.from_folder(source, file, config.default_chat_template_kwargs)
+    except InvalidRequest as error:
+        raise ConfigError(str(error)) from error
+    tokenizer = Tokenizer.from_folder(source)
+    thinking = Thinking.of(tokenizer, "\n".join(template.sources.values()))
+    if thinking is None and config.reasoning_parser != "auto":
+        fact = "its tokenizer or its chat template has none"
+        law = f"reasoning_parser {config.reasoning_parser} needs a model that marks its thoughts with <think>"
+        raise ConfigError(f"{law}, {fact}; leave it out")
+    return TextSide(tokenizer, template, source, _tool_format(config, template), thinking)
 
 
 def _tool_format(config: EngineConfig, template: ChatTemplate) -> Format | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from jaxinfer.errors import ConfigError
+from jaxinfer.errors import ConfigError, file_fault
 
 LOCK = "lock"  # in a folder that is a server's
 NEW = ".new"  # what a file that is being written ends in
@@ -56,7 +56,7 @@ class OwnFolder:
                 f"{flag} must be one server's own, another one has {path}; name another folder"
             ) from error
         except OSError as error:
-            raise ConfigError(f"{flag} must be a folder that can be written, got {path}: {error.strerror}") from error
+            raise ConfigError(f"{file_fault('write', path, error)}; name another folder for {flag}") from error
 
     def close(self) -> None:
         """Let other processes have it."""

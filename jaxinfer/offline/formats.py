@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from jaxinfer.errors import BatchError
+from jaxinfer.errors import BatchError, file_fault
 from jaxinfer.offline import csv_table, parquet
 from jaxinfer.offline.csv_table import open_text, read_csv, write_csv
 from jaxinfer.offline.disk import replacing
@@ -38,7 +38,7 @@ def open_source(path: Path, kind: Format) -> Source:
     try:
         file = path.open("rb")
     except OSError as error:
-        raise BatchError(f"the input must be a file that can be read, {path}: {error.strerror}") from error
+        raise BatchError(file_fault("read", path, error)) from error
     if kind == "parquet":
         file.close()
         rows = ParquetRows(path)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from jaxinfer.errors import BatchError
+from jaxinfer.errors import BatchError, file_fault
 from jaxinfer.offline.disk import sync_folder
 from jaxinfer.offline.records import Record
 
@@ -64,9 +64,9 @@ class Journal:
         if not self.output.exists():
             return
         if self.path.exists():
-            fact = f"{self.output} is, and {self.path} is of a job that is to replace it"
-            raise BatchError(f"the output must not be there yet, {fact}; add --resume to go on, or --overwrite")
-        raise BatchError(f"the output must not be there yet, {self.output} is; move it away or add --overwrite")
+            fact = f"{self.output} exists already, and {self.path} is of a job that replaces it"
+            raise BatchError(f"{fact}; add --resume to go on, or --overwrite")
+        raise BatchError(f"{self.output} exists already; move it away or add --overwrite")
 
     def _begin(self, *, resume: bool, overwrite: bool) -> None:
         if overwrite:
@@ -173,7 +173,7 @@ def _open_alone(path: Path) -> BinaryIO | None:
     try:
         file = open(path, "a+b")  # noqa: SIM115 the journal closes it
     except OSError as error:
-        raise BatchError(f"the output's folder must be writable, {path}: {error.strerror}") from error
+        raise BatchError(f"{file_fault('write', path, error)}; name another output") from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

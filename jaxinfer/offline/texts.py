@@ -16,7 +16,7 @@ def check_text_file(path: Path) -> None:
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"texts must be in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} files, got {path}; rename it")
     if not path.is_file():
-        raise ConfigError(f"texts must be in a file that exists, {path} does not; check the path")
+        raise ConfigError(f"file not found: {path}" if not path.exists() else f"{path} must be a file, it is none")
 
 
 def read_texts(path: Path, column: str) -> Iterator[str]:

@@ -25,7 +25,10 @@ logger = logging.getLogger("jaxinfer.server")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Presence:
-    """A server at one moment. status: of AsyncLLM, or "stalled".    pages_*: 0 until the model is there."""
+    """A server at one moment. status: of AsyncLLM, or "stalled".    pages_*: 0 until the model is there.
+
+    model: its first served name, once it is known.    source: the folder, with its whole path, or the id it is from.
+    """
 
     pid: int
     url: str
@@ -36,6 +39,7 @@ class Presence:
     waiting: int = 0
     pages_owned: int = 0
     pages_total: int = 0
+    source: str = ""
 
 
 def folder() -> Path:
@@ -92,7 +96,7 @@ def _listen(path: Path) -> socket.socket:
 
 def _presence(llm: AsyncLLM, url: str, uptime_s: float, stall_timeout_s: float) -> Presence:
     status = "stalled" if llm.stalled_s > stall_timeout_s else llm.status
-    presence = Presence(os.getpid(), url, llm.config.model, uptime_s, status)
+    presence = Presence(os.getpid(), url, llm.config.model, uptime_s, status, source=_source(llm.config.model))
     if llm.status in ("starting", "failed"):
         return presence
     stats = llm.stats()
@@ -104,6 +108,11 @@ def _presence(llm: AsyncLLM, url: str, uptime_s: float, stall_timeout_s: float) 
         pages_owned=stats.pages_owned,
         pages_total=stats.pages_total,
     )
+
+
+def _source(model: str) -> str:
+    folder = os.path.expanduser(model)
+    return os.path.realpath(folder) if model != "demo" and os.path.isdir(folder) else model
 
 
 def sockets() -> Iterator[Path]:

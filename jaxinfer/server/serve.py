@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import socket
 import sys
@@ -11,7 +12,7 @@ from types import FrameType
 import uvicorn
 from starlette.applications import Starlette
 
-from jaxinfer.errors import ConfigError, JaxInferError
+from jaxinfer.errors import ConfigError, JaxInferError, PortInUse
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.server.running import Running
 from jaxinfer.server.systemd import notify
@@ -89,8 +90,9 @@ def bind(host: str, port: int) -> socket.socket:
         listener.listen(2048)  # now, not when the loop runs: early clients wait in the backlog
     except OSError as error:
         listener.close()
-        fault = f"port {port} on {host} must be free, got {error.strerror}; stop what uses it or choose another --port"
-        raise ConfigError(fault) from error
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUse(port) from error
+        raise ConfigError(f"cannot listen on port {port} of {host}: {error.strerror}; pass another --port") from error
     return listener
 
 

@@ -51,9 +51,10 @@ class ChatTemplate:
     """A checkpoint's chat template, or its absence (`exists` is false and rendering is refused).
 
     source: the template, or templates by name ("default", and "tool_use" for requests with tools).
-    variables: what `template_kwargs` may set.    reads_tools: it shows tools to the model.
+    variables: what `template_kwargs` may set.    defaults: values of those that it leaves unset.
+    reads_tools: it shows tools to the model.
     now: the clock of `strftime_now`.    max_render_s: processor time that one rendering may take.
-    Raises CheckpointError when a template is no valid Jinja.
+    Raises CheckpointError when a template is no valid Jinja, InvalidRequest for defaults that it does not read.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class ChatTemplate:
         source: str | dict[str, str] | None,
         tokenizer_config: dict[str, Any] | None = None,
         *,
+        defaults: dict[str, Any] | None = None,
         now: Callable[[], datetime.datetime] = datetime.datetime.now,
         max_render_s: float = 2.0,
     ) -> None:
@@ -76,18 +78,25 @@ class ChatTemplate:
         names = {n for text in self.sources.values() for n in self._names_in(text)}
         self.reads_tools = "tools" in names
         self.variables = frozenset(names | _COMMON_VARIABLES) - _RESERVED - self.special_tokens.keys()
+        self._defaults: dict[str, Any] = {}
+        if defaults:
+            self._defaults = self._checked_variables(defaults, "default_chat_template_kwargs")
         self._formats: dict[str, ContentFormat] = {}
         self._text_arguments: dict[str, bool] = {}
 
     @classmethod
-    def from_folder(cls, path: str | Path) -> "ChatTemplate":
+    def from_folder(
+        cls, path: str | Path, file: str | Path | None = None, defaults: dict[str, Any] | None = None
+    ) -> "ChatTemplate":
         """From chat_template.jinja and additional_chat_templates/, else chat_template.json, else tokenizer_config.json.
 
-        Raises CheckpointError.
+        file: a template in the place of those.    defaults: as for a ChatTemplate.
+        Raises CheckpointError, and InvalidRequest as a ChatTemplate does.
         """
         folder = Path(path)
         config = read_tokenizer_config(folder)
-        return cls(_find_sources(folder, config), config)
+        sources = _find_sources(folder, config) if file is None else {"default": _read(Path(file))}
+        return cls(sources, config, defaults=defaults)
 
     @property
     def exists(self) -> bool:
@@ -132,7 +141,7 @@ class ChatTemplate:
                 "one of them to false.",
                 param="continue_final_message",
             )
-        variables = self._checked_variables(template_kwargs or {})
+        variables = self._with_defaults(self._checked_variables(template_kwargs or {}))
         plain_tools = None if tools is None else plain_objects(tools, "tools")
         content_format = self._content_format(self._name(plain_tools))
         plain = format_content(plain_messages(messages), content_format)
@@ -269,17 +278,24 @@ class ChatTemplate:
         used = jinja2.meta.find_undeclared_variables(self._environment.parse(source))
         return used - self._environment.globals.keys()
 
-    def _checked_variables(self, template_kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _with_defaults(self, variables: dict[str, Any]) -> dict[str, Any]:
+        """Either spelling of the thinking switch stands in the place of both."""
+        hidden = _THINKING if any(name in variables for name in _THINKING) else ()
+        return {name: value for name, value in self._defaults.items() if name not in hidden} | variables
+
+    def _checked_variables(
+        self, template_kwargs: dict[str, Any], field: str = "chat_template_kwargs"
+    ) -> dict[str, Any]:
         for name in template_kwargs:
             if name not in self.variables:
                 close = difflib.get_close_matches(name, self.variables, 1)
                 raise InvalidRequest(
-                    f"chat_template_kwargs must name variables of the model's chat template, got {name!r}. "
+                    f"{field} must name variables of the model's chat template, got {name!r}. "
                     + (f"Did you mean {close[0]!r}? " if close else "")
                     + f"It reads {', '.join(sorted(self.variables))}.",
-                    param="chat_template_kwargs",
+                    param=field,
                 )
-        variables: dict[str, Any] = plain_data(template_kwargs, "chat_template_kwargs")
+        variables: dict[str, Any] = plain_data(template_kwargs, field)
         wanted = [variables[name] for name in _THINKING if name in variables]
         if len(wanted) == 1:
             variables |= dict.fromkeys(_THINKING, wanted[0])
@@ -345,6 +361,8 @@ def _read(file: Path) -> str:
         return file.read_text("utf-8")
     except UnicodeDecodeError as error:
         raise CheckpointError(f"the chat template {file} must be UTF-8 text: {error}. Download it again.") from error
+    except OSError as error:
+        raise CheckpointError(f"cannot read the chat template {file}: {error.strerror}") from error
 
 
 def _tag_final_message(chat: ChatInput) -> tuple[str, ChatInput, str]:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,21 @@ _TRIALS: tuple[dict[str, Any], ...] = (
 )
 
 
-def try_text(folder: str | Path, *, timeout_s: float = TIMEOUT_S, memory_bytes: int = MEMORY_BYTES) -> None:
+def try_text(
+    folder: str | Path,
+    template_file: str | Path | None = None,
+    *,
+    timeout_s: float = TIMEOUT_S,
+    memory_bytes: int = MEMORY_BYTES,
+) -> None:
     """Run the trial of the tokenizer and the template in a checkpoint's folder. Raises CheckpointError if one is unfit.
 
-    timeout_s: of processor time, for each of the two.
+    template_file: in the place of the folder's own.    timeout_s: of processor time, for each of the two.
     """
-    given = json.dumps({"folder": str(folder), "timeout_s": timeout_s, "memory_bytes": memory_bytes})
+    template = None if template_file is None else str(template_file)
+    given = json.dumps(
+        {"folder": str(folder), "template": template, "timeout_s": timeout_s, "memory_bytes": memory_bytes}
+    )
     child = subprocess.Popen(
         children.python("-m", "jaxinfer.text.trial"),
         stdin=subprocess.PIPE,
@@ -101,7 +111,10 @@ def _main() -> None:
     given = json.load(sys.stdin)
     limit_memory(given["memory_bytes"])
     reason = ""
-    for subject, attempt in ((TOKENIZER, _try_tokenizer), (TEMPLATE, _try_template)):
+    for subject, attempt in (
+        (TOKENIZER, _try_tokenizer),
+        (TEMPLATE, partial(_try_template, file=given["template"])),
+    ):
         print(subject, flush=True)
         _limit_time(given["timeout_s"])
         try:
@@ -190,8 +203,8 @@ def _split(backend: tokenizers.Tokenizer, text: str) -> None:
         backend.decoder.decode([text])
 
 
-def _try_template(folder: Path) -> str:
-    template = ChatTemplate.from_folder(folder)
+def _try_template(folder: Path, file: str | None) -> str:
+    template = ChatTemplate.from_folder(folder, file)
     for trial in _TRIALS if template.exists else ():
         try:
             template.render(**trial)

@@ -14,7 +14,7 @@ from jaxinfer.checkpoint.resolve import resolve
 from jaxinfer.errors import CheckpointError
 from jaxinfer.models.registry import family_for
 from tests.support.checkpoints import write_checkpoint
-from tests.support.fake_hub import FakeHub, commit_of, running_hub
+from tests.support.fake_hub import FakeHub, commit_of, running_hub, take_for_the_hub
 
 SETTINGS = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
 TINY = "org/tiny-model"
@@ -27,12 +27,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
         running.folders[TINY] = write_checkpoint(tmp_path / "origin", num_shards=2)
         for name in ("README.md", "training_args.bin", "vocab.json", "merges.txt", "modeling_tiny.py"):
             (tmp_path / "origin" / name).write_text("not needed")
-        monkeypatch.setattr(constants, "ENDPOINT", running.url)
-        template = running.url + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", True)
+        take_for_the_hub(running, monkeypatch, tmp_path / "cache")
         yield running
 
 
@@ -149,10 +144,7 @@ def test_an_unknown_id_gets_the_nearest_folder(hub: FakeHub, tmp_path: Path, mon
 def test_a_gated_model_says_where_to_ask_for_access(hub: FakeHub) -> None:
     hub.gated.add(TINY)
     message = refusal_of(TINY)
-    assert (
-        f"org/tiny-model is gated: its terms must be accepted, they are not for your account; accept them at {hub.url}"
-        in message
-    )
+    assert f"org/tiny-model is gated, and your account has no access; accept its terms at {hub.url}" in message
     assert "HF_TOKEN" in message
 
 
@@ -204,13 +196,13 @@ def test_a_disk_that_is_too_small_is_said_before_the_weights_are_downloaded(
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**12, 10**12 - 9 * 10**9, 9 * 10**9))
     message = refusal_of(TINY)
-    assert "needs 15.0 GB of disk" in message
-    assert "9.0 GB free; free some space, or set download_dir (--download-dir) or HF_HOME" in message
+    assert "the disk is too small: org/tiny-model needs 15.0 GB, " in message
+    assert "cache has 9.0 GB; free some space, or set download_dir (--download-dir) or HF_HOME" in message
     assert not [name for name in hub.downloads if name.endswith(".safetensors")]
 
 
 def test_a_download_that_breaks_off_says_that_it_can_be_continued(hub: FakeHub) -> None:
     hub.claimed_sizes["model-00002-of-00002.safetensors"] = 1_000_000  # more than ever arrives
     message = refusal_of(TINY)
-    assert "must be downloaded whole, it was not" in message
+    assert "the download of org/tiny-model broke off" in message
     assert "run the same command again, it continues where it stopped" in message

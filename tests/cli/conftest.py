@@ -1,7 +1,9 @@
 """The command line in this process, over a model that is scripted."""
 
 import dataclasses
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -53,7 +55,9 @@ class Model:
 
 
 @pytest.fixture
-def model(monkeypatch) -> Model:
+def model(monkeypatch, tmp_path) -> Model:
+    """No server of this user's other work is found while it is there."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
     model = Model()
 
     class StartedLLM(FakeLLM):
@@ -93,6 +97,13 @@ def cli(capfd, monkeypatch, tmp_path) -> Callable[..., Outcome]:
         return Outcome(end.value.code, captured.out, captured.err)
 
     return run
+
+
+@pytest.fixture
+def short_tmp() -> Iterator[Path]:
+    """A folder for sockets; pytest's own paths are too long for one."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 class Refused(JaxInferError):

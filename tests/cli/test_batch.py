@@ -346,3 +346,27 @@ def resident(pid: int) -> int:
         return 0
     own = next((line for line in status.splitlines() if line.startswith("VmRSS")), "VmRSS: 0 kB")
     return int(own.split()[1]) * 1024 + sum(resident(int(child)) for child in children)
+
+
+@pytest.mark.parametrize("words", [["in.jsonl"], ["org/tiny-1B", "in.jsonl"], ["org/tiny-1B", "-i", "in.jsonl"]])
+def test_the_file_of_rows_may_be_a_word(cli, model, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.jsonl").write_text('{"prompt": "hi"}\n')
+    assert cli("batch", *words, "-o", "out.jsonl", "--max-tokens", "8", "-q").err == ""
+    assert model.configs[0].model == ("demo" if len(words) == 1 else "org/tiny-1B")
+    assert (tmp_path / "out.jsonl").read_text().count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (["demo"], "batch needs a file of rows, got none"),
+        ([], "batch needs a file of rows, got none"),
+        (["demo", "a.jsonl", "-i", "b.jsonl"], "there must be one file of rows, got a.jsonl and --input b.jsonl"),
+        (["none.jsonl"], "file not found: none.jsonl"),
+    ],
+)
+def test_a_batch_without_one_file_of_rows_is_refused(cli, model, tmp_path, monkeypatch, words, fault):
+    monkeypatch.chdir(tmp_path)
+    assert cli("batch", *words, "-o", "out.jsonl").last_line.startswith(f"error: {fault}")
+    assert model.made == []

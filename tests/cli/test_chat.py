@@ -1,5 +1,9 @@
 """`jaxinfer chat`: a conversation that remembers, forgets and survives a refusal."""
 
+import json
+
+import pytest
+
 from jaxinfer.llm.types import Delta
 
 
@@ -30,7 +34,7 @@ def test_reset_forgets_all_but_the_system_message(cli, model):
 def test_an_unknown_command_is_not_sent_to_the_model(cli, model):
     outcome = cli("chat", stdin="/rest\n\n/help\n")
     assert "error: unknown command '/rest', did you mean '/reset'?" in outcome.err
-    assert outcome.last_line.startswith("(/exit end; /reset")
+    assert outcome.last_line.split() == ["/exit", "end;", "Ctrl-D", "too"]
     assert prompts(model) == []
 
 
@@ -64,3 +68,72 @@ def test_a_model_without_a_chat_template_is_refused(cli, model):
     outcome = cli("chat", stdin="hi\n")
     assert outcome.code == 2
     assert "chat needs a model with a chat template, org/tiny-1B has none" in outcome.last_line
+
+
+def test_a_text_between_fences_has_several_lines(cli, model):
+    cli("chat", stdin='"""\none\n  two\n"""\nthree\n"""four"""\n')
+    asked = [prompt.rpartition("user:")[2].removesuffix("\nassistant:") for prompt in prompts(model)]
+    assert asked == ["one\n  two", "three", "four"]
+
+
+def test_set_changes_the_sampling_of_what_follows(cli, model):
+    cli(
+        "chat",
+        "--temperature",
+        "1",
+        stdin="/set temperature 0.5\n/set max-tokens 7\nhi\n/set temperature default\nhi\n",
+    )
+    first, second = (call.params for call in model.llm.calls)
+    assert (first.temperature, first.max_tokens) == (0.5, 7)
+    assert (second.temperature, second.max_tokens) == (None, 7)
+
+
+@pytest.mark.parametrize(
+    "line", ["/set temperature 5", "/set top_p x", "/set temprature 1", "/set seed", "/load", "/save"]
+)
+def test_a_mistaken_command_is_shown_and_changes_nothing(cli, model, line):
+    outcome = cli("chat", "--temperature", "1", stdin=f"{line}\nhi\n")
+    assert "error: " in outcome.err
+    assert model.llm.calls[0].params.temperature == 1
+
+
+def test_system_begins_a_new_conversation(cli, model):
+    cli("chat", stdin="hi\n/system be brief\nagain\n/system\nonce\n")
+    assert prompts(model)[1:] == ["system:be brief\nuser:again\nassistant:", "user:once\nassistant:"]
+
+
+def test_a_saved_conversation_goes_on_where_it_was(cli, model, tmp_path):
+    file = tmp_path / "talk.json"
+    cli("chat", "--system", "be brief", "--temperature", "0.5", stdin=f"hi\n/save {file}\n/save {file}\n")
+    cli("chat", stdin=f"/load {file}\nagain\n/reset\nonce\n")
+    assert prompts(model)[0] == "system:be brief\nuser:hi\nassistant:Hello\nuser:again\nassistant:"
+    assert prompts(model)[1] == "system:be brief\nuser:once\nassistant:"
+    assert model.llm.calls[0].params.temperature == 0.5
+
+
+SOUND = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "settings": {}}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "",
+        "[]",
+        "null",
+        json.dumps(SOUND)[:-5],
+        json.dumps(SOUND | {"settings": {"temperature": 9}}),
+        json.dumps(SOUND | {"settings": {"temperature": "hot"}}),
+        json.dumps(SOUND | {"settings": {"model": "x"}}),
+        json.dumps(SOUND | {"messages": SOUND["messages"][:1]}),
+        json.dumps(SOUND | {"messages": [{"role": "user", "content": 3}, SOUND["messages"][1]]}),
+        json.dumps(SOUND | {"messages": [3, 4]}),
+    ],
+)
+def test_a_damaged_file_changes_nothing(cli, model, tmp_path, damage):
+    file = tmp_path / "talk.json"
+    file.write_text(damage)
+    outcome = cli("chat", "--temperature", "1", stdin=f"hi\n/load {file}\n/save {file}\nagain\n")
+    assert outcome.err.count("error: ") == 2, outcome.err
+    assert prompts(model)[-1] == "user:hi\nassistant:Hello\nuser:again\nassistant:"
+    assert model.llm.calls[-1].params.temperature == 1
+    assert file.read_text() == damage

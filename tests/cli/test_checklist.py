@@ -79,7 +79,7 @@ def test_serving_comes_in_the_middle_of_compiling():
         checklist(Event("compile", "decode 1", done=2, total=2, cached=True))
         checklist(Event("ready", seconds=2.0))
     assert stream.getvalue().splitlines() == [
-        "serving  in 1.5 s, in some sizes only; the rest is on its way",
+        "serving  after 1.5 s; compiling the remaining batch sizes",
         "compile  2 of 2 in 0.0 s, 2 from the cache",
         "ready    in 2.0 s",
     ]

@@ -21,7 +21,7 @@ def test_the_facts_of_a_bug_report_are_there(cli):
     assert (found["jaxinfer"], found["jax"]) == (__version__, jax.__version__)
     for name in ("python", "system", "host memory", "driver", "jax cuda plugin", "compile cache", "downloads"):
         assert found[name], name
-    assert outcome.out.splitlines()[-1] == "ready: --device auto means cpu (cpu)"
+    assert outcome.out.splitlines()[-1] == "ready: --device auto runs on cpu (cpu)"
 
 
 @pytest.mark.parametrize(("token", "shown"), [("hf_secret", "yes"), ("", "no")])
@@ -41,6 +41,15 @@ def test_a_gpu_that_jax_cannot_use_is_a_problem_with_its_cure(cli, monkeypatch):
     outcome = cli("doctor")
     assert outcome.code == 4
     assert outcome.out.splitlines()[-1] == "problem: JAX must be able to use the GPU; run `this command`"
+
+
+def test_a_misspelt_variable_is_a_problem(cli, monkeypatch):
+    monkeypatch.setenv("JAXINFER_MAX_NUM_SQS", "3")
+    outcome = cli("doctor")
+    assert outcome.code == 2
+    assert outcome.out.splitlines()[-1].startswith(
+        "problem: unknown environment variable 'JAXINFER_MAX_NUM_SQS', did you"
+    )
 
 
 def test_a_folder_is_measured_or_not_there_yet(tmp_path):

@@ -3,11 +3,14 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from jaxinfer.cli import VERBS
+from jaxinfer.cli import jaxinfer as program
 from jaxinfer.cli.options import FLAGS
 from jaxinfer.config import SETTINGS
 from jaxinfer.errors import CheckpointError, ConfigError, DeviceError, EngineError
@@ -59,8 +62,8 @@ def test_every_setting_has_a_flag_with_help():
 
 
 @pytest.mark.parametrize("verb", ["serve", "chat", "run", "warmup", "plan"])
-def test_help_lists_every_setting_under_a_heading(cli, verb):
-    help_text = cli(verb, "--help").out
+def test_help_all_lists_every_setting_under_a_heading(cli, verb):
+    help_text = cli(verb, "--help-all").out
     for heading in ("Options:", "Model:", "Device and memory:", "Scheduling:"):
         assert f"\n{heading}\n" in help_text
     for name in SETTINGS:
@@ -124,6 +127,37 @@ def test_ctrl_c_ends_without_a_traceback_and_closes_the_model(cli, model):
     assert outcome.code == 130
     assert "Traceback" not in outcome.err
     assert model.closed == 1
+
+
+def commands_below(
+    command: click.Command, context: click.Context
+) -> Iterator[tuple[str, click.Command, click.Context]]:
+    yield context.command_path, command, context
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            yield from commands_below(below, click.Context(below, parent=context, info_name=name, terminal_width=80))
+
+
+COMMANDS = list(commands_below(program, click.Context(program, info_name="jaxinfer", terminal_width=80)))
+
+
+@pytest.mark.parametrize(("path", "command", "context"), COMMANDS, ids=[path for path, _, _ in COMMANDS])
+def test_help_fits_a_screen_and_help_all_has_every_option(cli, path, command, context):
+    shown = command.get_help(context).splitlines()
+    assert len(shown) <= 40, "\n".join(shown)
+    if not isinstance(command, click.Group):
+        everything = cli(*path.split()[1:], "--help-all").out
+        for param in command.params:
+            if isinstance(param, click.Option):
+                assert all(name in everything for name in param.opts), param.name
+
+
+def test_help_verb_shows_the_help_of_a_verb_and_version_the_version(cli):
+    assert cli("help", "bench", "latency").out == cli("bench", "latency", "--help").out
+    assert cli("help").out == cli("--help").out
+    assert "did you mean 'serve'?" in cli("help", "srve").last_line
+    assert cli("version").out == cli("--version").out
 
 
 def test_a_shell_can_complete_verbs_and_flags():

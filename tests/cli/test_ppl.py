@@ -54,7 +54,7 @@ def test_every_scored_token_is_written_with_its_place(cli, even, tmp_path):
     [
         (["--window", "9999"], "error: --window must be 2 to "),
         (["--window", "8", "--stride", "8"], "error: --stride must be less than the window"),
-        (["--csv", "there/is/none.csv"], "error: --csv must name a new file in a folder that exists"),
+        (["--csv", "there/is/none.csv"], "error: folder not found: there/is"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(cli, even, tmp_path, arguments, says):
@@ -65,5 +65,5 @@ def test_what_cannot_be_measured_is_refused(cli, even, tmp_path, arguments, says
 
 
 def test_a_file_that_is_not_there_is_refused_before_the_model_starts(cli, even, tmp_path):
-    assert cli("ppl", str(tmp_path / "a.txt")).last_line.startswith("error: texts must be in a file that exists")
+    assert cli("ppl", str(tmp_path / "a.txt")).last_line.startswith("error: file not found: ")
     assert not even.made

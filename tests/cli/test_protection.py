@@ -88,7 +88,7 @@ def test_white_space_around_a_key_is_no_part_of_it(cli, model, served, monkeypat
         (("--api-key", "sk of three words"), None, "key 1 has 17 characters, others among them"),
         (("--api-key", " \t "), None, "key 1 has 0 characters"),
         (("--api-key", KEY), KEY, "each API key must be given once"),
-        (("--api-key-file", "/nowhere"), None, "--api-key-file must be a text file that can be read"),
+        (("--api-key-file", "/nowhere"), None, "file not found: /nowhere (--api-key-file)"),
         (("--api-key-file", "FILE"), None, "--api-key-file must hold a key"),
         (("--api-key-file", "WIDE"), None, "line 1: must be KEY or TENANT KEY, got 3 words"),
         (("--allowed-hosts", "http://x"), None, "--allowed-hosts must be names without port"),
@@ -126,7 +126,10 @@ def test_traces_may_be_asked_for_where_a_folder_for_them_is_named(cli, model, se
     assert folder.stat().st_mode & 0o777 == 0o700
     (tmp_path / "file").write_text("")
     outcome = cli("serve", "--profile-dir", "file/mine")
-    assert (outcome.code, "--profile-dir must be a folder" in outcome.last_line) == (2, True)
+    assert (
+        outcome.code,
+        "cannot make file/mine: Not a directory; name another folder for --profile-dir" in outcome.last_line,
+    ) == (2, True)
 
 
 def test_hosts_origins_and_bounds_come_from_flags_or_variables(cli, model, served, monkeypatch):

@@ -4,9 +4,11 @@ import os
 
 import pytest
 
-from jaxinfer.cli.run import full_prompt, piped_text
+from jaxinfer.cli import main
+from jaxinfer.cli.run import full_prompt, names_a_model, piped_text
 from jaxinfer.errors import ConfigError
 from jaxinfer.llm.types import Delta
+from jaxinfer.version import __version__
 
 
 def test_the_answer_is_all_of_standard_output(cli, model):
@@ -17,9 +19,9 @@ def test_the_answer_is_all_of_standard_output(cli, model):
     assert model.closed == 1
 
 
-def test_progress_and_plan_go_to_standard_error(cli, model):
-    lines = cli("run", "hi", "--max-num-seqs", "3").err.splitlines()
-    assert lines[1].split() == ["max_num_seqs", "3", "(--max-num-seqs)"]
+def test_verbose_shows_progress_and_plan_on_standard_error(cli, model):
+    lines = cli("run", "-v", "hi", "--max-num-seqs", "3").err.splitlines()
+    assert lines[2].split() == ["max_num_seqs", "3", "(--max-num-seqs)"]
     assert "resolve  reading the settings of tiny" in lines
     assert "         KV pages  512 of 16 tokens" in lines
     assert "load     1.00 of 1.00 GB in 0.5 s, 2.00 GB/s" in lines
@@ -27,9 +29,21 @@ def test_progress_and_plan_go_to_standard_error(cli, model):
     assert "ready    in 3.2 s" in lines
 
 
-def test_what_kind_of_model_it_is_is_said(cli, model):
+@pytest.mark.parametrize("verb", [["run", "demo", "hi"], ["chat"]])
+def test_a_start_is_one_line_and_none_when_quiet(cli, model, verb):
+    first = f"jaxinfer {__version__}: demo, the bundled demo model"
+    assert [line for line in cli(*verb, stdin="").err.splitlines() if "/help" not in line] == [first]
+    assert first not in cli(*verb, "-q", stdin="").err
+
+
+def test_verbose_says_what_kind_of_model_it_is(cli, model):
     model.info = {"note": "this is the bundled demo model"}
-    assert "note     this is the bundled demo model" in cli("run", "hi").err.splitlines()
+    assert "note     this is the bundled demo model" in cli("run", "hi", "-v").err.splitlines()
+
+
+def test_verbose_and_quiet_exclude_each_other(cli, model):
+    assert "there must be one of --verbose and --quiet" in cli("run", "hi", "-v", "-q").last_line
+    assert not model.made
 
 
 def test_what_is_piped_in_follows_the_prompt(cli, model):
@@ -129,3 +143,70 @@ def test_the_prompt_may_come_from_both_sides():
     assert full_prompt(None, "b") == "b"
     with pytest.raises(ConfigError, match="got none"):
         full_prompt("", "\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "model_name", "prompt"),
+    [
+        (["demo", "hi"], "demo", "hi"),
+        (["hi"], "demo", "hi"),
+        (["org/tiny-1B", "hi"], "org/tiny-1B", "hi"),
+        (["hi", "-m", "org/tiny-1B"], "org/tiny-1B", "hi"),
+        (["demo", "-m", "org/tiny-1B"], "org/tiny-1B", "demo"),
+    ],
+)
+def test_the_model_comes_first_and_one_word_alone_is_a_prompt(cli, model, arguments, model_name, prompt):
+    outcome = cli("run", *arguments)
+    assert (outcome.code, model.configs[0].model) == (0, model_name), outcome.err
+    assert model.llm.calls[0].prompt == f"user:{prompt}\nassistant:"
+    said = "no MODEL before the prompt: asking demo, the bundled model" in outcome.err
+    assert said == (arguments == ["hi"])
+
+
+def test_a_model_alone_takes_the_prompt_from_a_pipe(cli, model):
+    cli("run", "org/tiny-1B", stdin="hi\n")
+    assert model.configs[0].model == "org/tiny-1B"
+    assert model.llm.calls[0].prompt == "user:hi\nassistant:"
+
+
+def test_without_a_prompt_a_terminal_gets_a_chat(cli, model, monkeypatch):
+    typed = iter(["hi", "/exit"])
+    monkeypatch.setattr("builtins.input", lambda shown: next(typed))
+    read, write = os.openpty()
+    with os.fdopen(write) as terminal:
+        monkeypatch.setattr("sys.stdin", terminal)
+        with pytest.raises(SystemExit) as end:
+            main(["run", "org/tiny-1B"])
+    os.close(read)
+    assert (end.value.code, [call.prompt for call in model.llm.calls]) == (0, ["user:hi\nassistant:"])
+
+
+@pytest.mark.parametrize(
+    "word", ["demo", "org/name", "/no/such", "./here", "~/there", "a.gguf", "https://h.co/a/b", "."]
+)
+def test_names_of_models_are_told_by_their_form(word):
+    assert names_a_model(word)
+
+
+@pytest.mark.parametrize("word", ["", "hi", "What is 7/5?", "/help me", "and or", "a/b/c"])
+def test_what_has_no_form_of_a_name_is_a_prompt(monkeypatch, tmp_path, word):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert not names_a_model(word)
+
+
+@pytest.mark.parametrize(
+    "flag", [["--temperature", "5"], ["--top-p", "0"], ["--max-tokens", "0"], ["--top-k", "-7"], ["--min-p", "2"]]
+)
+@pytest.mark.parametrize("verb", ["run", "chat", "batch"])
+def test_impossible_sampling_is_refused_before_anything_starts(cli, model, tmp_path, verb, flag):
+    (tmp_path / "in.jsonl").write_text('{"prompt": "hi"}')
+    files = ["-i", str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out.jsonl")] if verb == "batch" else []
+    outcome = cli(verb, *files, *flag, stdin="hi")
+    assert (outcome.code, model.made) == (2, [])
+    assert flag[0].removeprefix("--").replace("-", "_") in outcome.last_line
+
+
+@pytest.mark.parametrize("verb", ["run", "chat", "serve", "warmup"])
+def test_a_model_that_is_nowhere_is_refused_before_anything_starts(cli, model, verb):
+    outcome = cli(verb, "/no/such/model", stdin="hi")
+    assert (outcome.code, model.made, len(outcome.err.splitlines())) == (3, [], 1)

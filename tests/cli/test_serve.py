@@ -8,14 +8,16 @@ import sys
 
 import pytest
 
-from jaxinfer.cli.serve import closing, curl, tracer_for, transport_for, url
+from jaxinfer.cli.serve import closing, curl, tracer_for, transport_for, url, with_owner
 from jaxinfer.config import EngineConfig
+from jaxinfer.errors import PortInUse
 from jaxinfer.llm.dry_run import NOTE
 from jaxinfer.llm.events import ignore
 from jaxinfer.llm.process import EngineProcess
 from jaxinfer.llm.thread import EngineThread
 from jaxinfer.server import serve as server
 from jaxinfer.server import tracing
+from jaxinfer.server.presence import Presence
 from tests.server.fakes import INFO
 
 
@@ -153,3 +155,13 @@ def test_a_collector_without_a_path_gets_the_standard_one(monkeypatch, given, us
     monkeypatch.setattr(tracing, "exporting", asked.append)
     tracer_for(given)
     assert asked == [used]
+
+
+def test_a_port_in_use_names_the_server_that_has_it(monkeypatch):
+    here = Presence(17216, "http://127.0.0.1:8000", "tiny", 1.0, "ready")
+    monkeypatch.setattr("jaxinfer.cli.serve.presences", lambda: [here])
+    owner = (
+        "port 8000 is in use (jaxinfer with tiny, pid 17216); stop it (`jaxinfer stop 8000`), or pass another --port"
+    )
+    assert str(with_owner(PortInUse(8000))) == owner
+    assert str(with_owner(PortInUse(8001))) == "port 8001 is in use; stop what uses it, or pass another --port"

@@ -54,7 +54,7 @@ def test_what_is_kept_where_and_how_much_comes_from_flags_and_variables(cli, mod
     assert (alone.code, "need --files-dir" in alone.last_line) == (2, True)
     (tmp_path / "file").write_text("")
     wrong = cli("serve", "--files-dir", str(tmp_path / "file"))
-    assert (wrong.code, "--files-dir must be a folder" in wrong.last_line) == (2, True)
+    assert (wrong.code, "; name another folder for --files-dir" in wrong.last_line) == (2, True)
 
 
 def test_every_option_has_a_variable_and_each_limit_is_in_the_table():

@@ -156,7 +156,7 @@ def test_what_is_no_http_gets_an_error_object_too():
 def test_a_port_in_use_is_a_config_error():
     with bind("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 must be free"):
+        with pytest.raises(ConfigError, match=f"port {port} is in use; stop what uses it, or pass another --port"):
             bind("127.0.0.1", port)
 
 

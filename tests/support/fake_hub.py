@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+from huggingface_hub import constants
+
 
 @dataclasses.dataclass
 class FakeHub:
@@ -61,6 +64,15 @@ def running_hub() -> Iterator[FakeHub]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def take_for_the_hub(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    """Let huggingface_hub ask this hub, without a token, and keep its files there."""
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", True)
 
 
 def _answer(hub: FakeHub, request: http.server.BaseHTTPRequestHandler) -> None:

@@ -1,0 +1,227 @@
+"""A conversation at the terminal: its turns, its settings, its file, and the commands that begin with a slash."""
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jaxinfer.cli.session import checked
+from jaxinfer.config import parse_int, unknown_name
+from jaxinfer.errors import ApiError, ConfigError
+
+if TYPE_CHECKING:
+    from jaxinfer.cli.talker import Talker
+    from jaxinfer.protocol.sampling import SamplingParams
+
+FENCE = '"""'
+COMMANDS = {
+    "/help": "show this",
+    "/set [NAME VALUE]": "set a sampling field; VALUE default: the model's; without a name: show them",
+    "/system [TEXT]": "set the system message and forget the conversation; without TEXT: none",
+    "/save FILE": "write the conversation to a file",
+    "/load FILE": "go on with a saved conversation",
+    "/reset": "forget the conversation",
+    "/exit": "end; Ctrl-D too",
+}
+ALIASES = {"/bye": "/exit", "/quit": "/exit", "/clear": "/reset", "/?": "/help"}
+READERS: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("max_tokens", "top_k", "seed"), parse_int),
+    **dict.fromkeys(("temperature", "top_p", "min_p"), float),
+    "stop": lambda text: [text],
+}
+HINT = f"(/help shows commands; {FENCE} begins and ends a text of several lines; Ctrl-C stops an answer)"
+
+
+class Conversation:
+    """The turns so far. Invariant: user and assistant alternate after the system message; a failed turn leaves none."""
+
+    def __init__(
+        self,
+        talker: "Talker",
+        sampling: "SamplingParams",
+        first: list[dict[str, Any]],
+        kwargs: dict[str, Any] | None,
+    ) -> None:
+        self._talker = talker
+        self._kwargs = kwargs
+        self.sampling = sampling
+        self.first = first
+        self.messages = list(first)
+
+    def say(self, text: str) -> None:
+        """Send one text and show the answer; Ctrl-C ends the answer, a refusal is shown, and the chat goes on."""
+        messages = [*self.messages, {"role": "user", "content": text}]
+        try:
+            said = self._talker.chat(messages, self.sampling, self._kwargs, sys.stdout)
+        except KeyboardInterrupt:
+            click.echo("\n(stopped; this turn is forgotten)", err=True)
+        except ApiError as error:
+            click.echo(f"error: {error}", err=True)
+        else:
+            self.messages = [*messages, {"role": "assistant", "content": said.text}]
+            click.echo(f"({said.speed})", err=True)
+
+    def obey(self, line: str) -> bool:
+        """Do what a line that begins with a slash says; a mistake is shown and changes nothing. False: end."""
+        word, _, rest = line.partition(" ")
+        word, rest = ALIASES.get(word, word), rest.strip()
+        try:
+            match word:
+                case "/exit":
+                    return False
+                case "/help":
+                    click.echo("\n".join(f"{name:<18} {meaning}" for name, meaning in COMMANDS.items()), err=True)
+                case "/reset":
+                    self.messages = list(self.first)
+                    click.echo("(forgotten)", err=True)
+                case "/system":
+                    self.first = [{"role": "system", "content": rest}] if rest else []
+                    self.messages = list(self.first)
+                    click.echo("(a new conversation)", err=True)
+                case "/set":
+                    self._set(rest)
+                case "/save":
+                    save(Path(need_file(word, rest)), self)
+                    click.echo(f"(saved to {rest})", err=True)
+                case "/load":
+                    load(Path(need_file(word, rest)), self)
+                    click.echo(f"({len(self.messages)} messages of {rest})", err=True)
+                case _:
+                    raise ConfigError(unknown_name(word, [name.split()[0] for name in COMMANDS], "command"))
+        except (ConfigError, ApiError) as error:
+            click.echo(f"error: {error}", err=True)
+        return True
+
+    def _set(self, rest: str) -> None:
+        name, _, value = rest.partition(" ")
+        name = name.replace("-", "_")
+        if name:
+            self.sampling = changed(self.sampling, name, value.strip())
+        shown = {field: getattr(self.sampling, field) for field in ([name] if name else READERS)}
+        words = (f"{field} {'default' if given is None else given}" for field, given in shown.items())
+        click.echo(f"({', '.join(words)})", err=True)
+
+
+def changed(sampling: "SamplingParams", name: str, value: str) -> "SamplingParams":
+    """With one field set to what a text says. Raises ConfigError, InvalidRequest."""
+    import msgspec
+
+    if name not in READERS:
+        raise ConfigError(unknown_name(name, READERS, "sampling field"))
+    if not value:
+        raise ConfigError(f"/set {name} needs a value, got none; add one, or default")
+    try:
+        wanted = None if value == "default" else READERS[name](value)
+    except (ValueError, OverflowError):
+        raise ConfigError(f"{name} must be a number or default, got {value!r}; type another") from None
+    return checked(msgspec.structs.replace(sampling, **{name: wanted}))
+
+
+def need_file(word: str, rest: str) -> str:
+    if not rest:
+        raise ConfigError(f"{word} needs a file, got none; name one, as in {word} talk.json")
+    return os.path.expanduser(rest)
+
+
+def save(path: Path, talk: Conversation) -> None:
+    """Write messages and settings, whole or not at all. Raises ConfigError; only a saved conversation is replaced."""
+    import msgspec
+
+    settings = {name: value for name in READERS if (value := getattr(talk.sampling, name)) is not None}
+    if path.exists():
+        read_saved(path)
+    try:
+        with tempfile.NamedTemporaryFile("wb", dir=path.absolute().parent, delete=False) as file:
+            try:
+                file.write(msgspec.json.format(msgspec.json.encode({"messages": talk.messages, "settings": settings})))
+                file.close()
+                os.replace(file.name, path)
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(file.name)
+                raise
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}; name another file") from error
+
+
+def load(path: Path, talk: Conversation) -> None:
+    """Take messages and settings from a saved conversation. Raises ConfigError, and then nothing has changed."""
+    import msgspec
+
+    messages, settings = read_saved(path)
+    sampling = msgspec.structs.replace(talk.sampling, **dict.fromkeys(READERS) | settings)
+    talk.sampling, talk.messages = sampling, messages
+    talk.first = messages[:1] if messages and messages[0]["role"] == "system" else []
+
+
+def read_saved(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The messages and the sampling fields of a saved conversation. Raises ConfigError."""
+    import msgspec
+
+    from jaxinfer.protocol.sampling import SamplingParams
+
+    try:
+        saved = msgspec.json.decode(path.read_bytes())
+        messages, settings = saved["messages"], saved["settings"]
+        roles = [message["role"] for message in messages]
+        turns = roles[1:] if roles[:1] == ["system"] else roles
+        is_whole = turns == ["user", "assistant"] * (len(turns) // 2) and settings.keys() <= READERS.keys()
+        if not is_whole or not all(
+            message.keys() == {"role", "content"} and isinstance(message["content"], str) for message in messages
+        ):
+            raise ValueError("its turns do not alternate, or it has fields that no saved conversation has")
+        checked(SamplingParams(**settings))
+    except FileNotFoundError:
+        raise ConfigError(f"file not found: {path}") from None
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}; name another file") from error
+    except (ValueError, LookupError, TypeError, AttributeError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"{path} is no saved conversation: {error}; name a file that /save wrote") from error
+    return messages, settings
+
+
+def talk_at_terminal(talk: Conversation) -> None:
+    """Read lines until /exit or the end of the input."""
+    click.echo(HINT, err=True)
+    while (text := read_text()) is not None:
+        if text.startswith("/"):
+            if not talk.obey(text):
+                return
+        elif text:
+            talk.say(text)
+
+
+def read_text() -> str | None:
+    """The next line, or the lines between two FENCEs; None at the end of the input."""
+    line = read_line("> ")
+    if line is None or not line.startswith(FENCE):
+        return line
+    line, lines = line.removeprefix(FENCE), []
+    while not line.endswith(FENCE):
+        lines.append(line)
+        following = read_line("... ", strip=False)
+        if following is None:
+            break
+        line = following.rstrip()
+    else:
+        lines.append(line.removesuffix(FENCE))
+    return "\n".join(lines).strip("\n")
+
+
+def read_line(prompt: str, *, strip: bool = True) -> str | None:
+    """The next line without its ends, None when there is none. A terminal gets a prompt and line editing."""
+    if not sys.stdin.isatty():
+        line = sys.stdin.readline()
+        return (line.strip() if strip else line.rstrip("\n")) if line else None
+    import readline  # noqa: F401 importing it gives input() its history and editing
+
+    try:
+        line = input(prompt)
+    except EOFError:
+        return None
+    return line.strip() if strip else line

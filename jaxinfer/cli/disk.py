@@ -1,0 +1,70 @@
+"""What `pull`, `list`, `show` and `rm` share: the cache they look into, and words for what is in it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jaxinfer.config import unknown_name
+from jaxinfer.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from jaxinfer.checkpoint.cached import CachedModel
+
+CACHE_OPTION = click.Option(
+    ["--download-dir"], envvar="JAXINFER_DOWNLOAD_DIR", metavar="DIR", help="Instead of Hugging Face's cache."
+)
+MODEL_ARGUMENT = click.Argument(["model"], metavar="MODEL")
+MEMORY_SHARE = 0.9  # of what is free, as gpu_memory_utilization is by default
+
+
+def size_words(num_bytes: int) -> str:
+    """As in 1.5 GB."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.1f} {unit}"
+    return f"{num_bytes} bytes"
+
+
+def type_words(config: Mapping[str, Any]) -> str:
+    """Architecture, data type, and how it is quantized if it is."""
+    names = config.get("architectures")
+    kind = names[0] if isinstance(names, list) and names else config.get("model_type", "?")
+    dtype = config.get("torch_dtype") or config.get("dtype")
+    quantization = config.get("quantization_config")
+    method = quantization.get("quant_method", "quantized") if isinstance(quantization, dict) else None
+    return ", ".join(str(word) for word in (kind, dtype, method) if word)
+
+
+def free_memory() -> int:
+    """Bytes for weights and pages: of the first visible GPU, else of the host."""
+    from jaxinfer.checkpoint.memory import available_host_bytes
+    from jaxinfer.runtime import nvidia
+
+    gpus = nvidia.visible_gpus(nvidia.list_gpus())
+    return int((gpus[0].free_bytes if gpus else available_host_bytes()) * MEMORY_SHARE)
+
+
+def fit_words(weight_bytes: int, free_bytes: int) -> str:
+    """Whether weights fit into memory beside pages for a sequence or two."""
+    if weight_bytes <= free_bytes:
+        return "yes"
+    return f"no: {size_words(weight_bytes)} of {size_words(free_bytes)} free"
+
+
+def find_cached(model: str, download_dir: str | None) -> "CachedModel":
+    """The model of that name in the cache. Raises CheckpointError."""
+    from jaxinfer.checkpoint.cached import cached_models
+
+    found = {cached.id: cached for cached in cached_models(download_dir)}
+    if model not in found:
+        near = unknown_name(model, found, "model").partition(", ")[2] if found else "there is none yet"
+        raise CheckpointError(f"{model} is not in the cache, {near}; `jaxinfer pull {model}` downloads it")
+    return found[model]
+
+
+def demo_folder() -> Path:
+    from jaxinfer.checkpoint.resolve import DEMO_FOLDER
+
+    return DEMO_FOLDER

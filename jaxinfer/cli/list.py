@@ -1,0 +1,36 @@
+"""`jaxinfer list`: the models on this machine."""
+
+import click
+
+from jaxinfer.cli.disk import CACHE_OPTION, demo_folder, fit_words, free_memory, size_words, type_words
+from jaxinfer.cli.options import GroupedCommand
+from jaxinfer.cli.ps import aligned
+
+HEAD = ("NAME", "SIZE", "TYPE", "FITS")
+
+
+def run(download_dir: str | None) -> int:
+    """Print a line for each."""
+    from jaxinfer.checkpoint.cached import cached_models
+    from jaxinfer.checkpoint.contents import CONFIG, read_json
+
+    free = free_memory()
+    demo = demo_folder()
+    size = sum(path.stat().st_size for path in demo.glob("*.safetensors"))
+    rows = [("demo", size_words(size), type_words(read_json(demo / CONFIG)), fit_words(size, free))]
+    for model in cached_models(download_dir):
+        whole = fit_words(model.weight_bytes, free)
+        fits = f"incomplete: `jaxinfer pull {model.id}` goes on" if model.is_partial else whole
+        rows.append((model.id, size_words(model.num_bytes), type_words(model.config), fits))
+    for line in aligned([HEAD, *rows]):
+        click.echo(line)
+    return 0
+
+
+command = GroupedCommand(
+    "list",
+    run,
+    [CACHE_OPTION],
+    help="Show the models on this machine: the bundled demo and those in Hugging Face's cache; their size, their type, "
+    "and whether their weights fit into the memory that is free now.",
+)

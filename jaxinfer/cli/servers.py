@@ -1,0 +1,78 @@
+"""This user's running servers on this machine, as `ps`, `stop`, `rm`, `chat` and `run` find them."""
+
+import contextlib
+import dataclasses
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jaxinfer.server.presence import Presence
+
+PATIENCE_S = 2.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """What is behind one socket. presence: None when it did not answer in time."""
+
+    path: Path
+    presence: "Presence | None"
+
+
+def found_servers() -> Iterator[Found]:
+    """Each server that lives; a socket that a killed server left is removed."""
+    from jaxinfer.server.presence import sockets
+
+    for path in sockets():
+        try:
+            presence = ask(path)
+        except ConnectionRefusedError:  # its process is gone, and could not tidy up
+            path.unlink(missing_ok=True)
+        except (TimeoutError, BlockingIOError):  # the second when many have asked in vain
+            yield Found(path, None)
+        else:
+            if presence is not None:
+                yield Found(path, presence)
+
+
+def presences() -> "list[Presence]":
+    """The servers that answer."""
+    return [found.presence for found in found_servers() if found.presence is not None]
+
+
+def ask(path: Path) -> "Presence | None":
+    """What the server behind a socket says; None when it ends just now. Raises ConnectionRefusedError, TimeoutError."""
+    import msgspec
+
+    from jaxinfer.server.presence import Presence
+
+    answer, pid = b"", None
+    with contextlib.suppress(FileNotFoundError, ConnectionResetError), socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(PATIENCE_S)
+        connection.connect(str(path))
+        pid = _pid_behind(connection)
+        while part := connection.recv(65536):
+            answer += part
+    if not answer:
+        return None
+    presence = msgspec.json.decode(answer, type=Presence)
+    return presence if pid is None else dataclasses.replace(presence, pid=pid)
+
+
+def _pid_behind(connection: socket.socket) -> int | None:
+    """The process that listens, by the kernel's word; None where the system does not tell."""
+    option = getattr(socket, "SO_PEERCRED", None)  # Linux has it
+    if option is None:
+        return None
+    pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))
+    return int(pid) or None  # 0: of another pid namespace
+
+
+def serves(presence: "Presence", model: str) -> bool:
+    """Whether a server has this model: by the name it is served under, or by the folder or id it was loaded from."""
+    folder = os.path.realpath(os.path.expanduser(model))
+    return model in (presence.model, presence.source) or (os.path.isdir(folder) and folder == presence.source)

@@ -1,0 +1,75 @@
+"""`jaxinfer show`: what is known of a model on this machine, without a start or a download."""
+
+from pathlib import Path
+
+import click
+
+from jaxinfer.cli.checklist import table
+from jaxinfer.cli.disk import (
+    CACHE_OPTION,
+    MODEL_ARGUMENT,
+    demo_folder,
+    find_cached,
+    fit_words,
+    free_memory,
+    size_words,
+    type_words,
+)
+from jaxinfer.cli.options import GroupedCommand
+from jaxinfer.errors import CheckpointError
+
+
+def run(model: str, download_dir: str | None) -> int:
+    """Print the facts."""
+    folder = _folder_of(model, download_dir)
+    for line in [model, *table(rows(folder), indent="  ")]:
+        click.echo(line)
+    return 0
+
+
+def _folder_of(model: str, download_dir: str | None) -> Path:
+    from jaxinfer.checkpoint.resolve import local_folder
+
+    if model == "demo":
+        return demo_folder()
+    if (folder := local_folder(model)) is not None:
+        return folder
+    cached = find_cached(model, download_dir)
+    if cached.snapshot is None:
+        raise CheckpointError(f"the download of {model} has not ended; `jaxinfer pull {model}` goes on")
+    return cached.snapshot
+
+
+def rows(folder: Path) -> list[tuple[str, str]]:
+    """What config.json, the tokenizer's files and the weights of a folder say. Raises CheckpointError."""
+    from jaxinfer.checkpoint.contents import CONFIG, read_json
+    from jaxinfer.text.chat_template import ChatTemplate
+
+    config = read_json(folder / CONFIG)
+    weights = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    template = ChatTemplate.from_folder(folder)
+    shape = (f"{config[key]:,} {word}" for key, word in SHAPE.items() if isinstance(config.get(key), int))
+    return [
+        ("type", type_words(config)),
+        ("shape", ", ".join(shape)),
+        ("weights", f"{size_words(weights)}; fits: {fit_words(weights, free_memory())}"),
+        ("chat template", "yes" if template.exists else "none: use run --raw, /v1/completions or --chat-template"),
+        ("tools", "yes" if template.reads_tools else "no"),
+        ("folder", str(folder)),
+    ]
+
+
+SHAPE = {
+    "num_hidden_layers": "layers",
+    "hidden_size": "wide",
+    "vocab_size": "tokens in the vocabulary",
+    "max_position_embeddings": "positions",
+}
+
+command = GroupedCommand(
+    "show",
+    run,
+    [MODEL_ARGUMENT, CACHE_OPTION],
+    help="Show what is known of MODEL on this machine; nothing is downloaded. `jaxinfer plan MODEL` shows what it "
+    "needs.",
+)

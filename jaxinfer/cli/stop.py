@@ -1,0 +1,82 @@
+"""`jaxinfer stop`: end a server of this user; its running answers are finished first."""
+
+import os
+import select
+import signal
+import sys
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import click
+
+from jaxinfer.cli.checklist import screen_for
+from jaxinfer.cli.options import GroupedCommand
+from jaxinfer.errors import ConfigError, EngineError
+
+if TYPE_CHECKING:
+    from jaxinfer.server.presence import Presence
+
+TICK_S = 0.5
+
+
+def run(target: str | None) -> int:
+    """Ask the server to end, and wait until it has."""
+    found = chosen(target)
+    if sys.platform != "linux":
+        raise ConfigError(f"stop needs Linux, got {sys.platform}; run `kill {found.pid}`")
+    which = f"{found.model} at {found.url} (pid {found.pid})"
+    answers = f", {found.running + found.waiting} answers end first" if found.running + found.waiting else ""
+    screen = screen_for(sys.stderr)
+    try:
+        process = os.pidfd_open(found.pid)  # the number could mean another process by the time it has ended
+        try:
+            signal.pidfd_send_signal(process, signal.SIGTERM)
+            screen.say(f"stopping {which}{answers}")
+            while not select.select([process], [], [], TICK_S)[0]:
+                screen.show(f"waiting for {which}; Ctrl-C leaves it to end by itself")
+        finally:
+            os.close(process)
+    except ProcessLookupError:
+        screen.say(f"{which} ended by itself")
+    except PermissionError as error:
+        raise EngineError(f"{which} may not be stopped by this user; ask its owner") from error
+    finally:
+        screen.close()
+    click.echo(f"stopped {which}")
+    return 0
+
+
+def chosen(target: str | None) -> "Presence":
+    """The one server that a name, an address or a port means. Raises ConfigError."""
+    from jaxinfer.cli.servers import presences
+
+    running = presences()
+    matching = [found for found in running if target is None or means(target, found)]
+    if len(matching) == 1:
+        return matching[0]
+    known = ", ".join(f"{found.model} at {found.url}" for found in running) or "none"
+    if matching:
+        raise ConfigError(f"stop needs one server, {len(matching)} match: {known}; name one by its address")
+    raise ConfigError(
+        f"no server of yours is {target!r}, running: {known}" if target else "no server of yours runs here"
+    )
+
+
+def means(target: str, found: "Presence") -> bool:
+    """Whether a text names a server: its model, its address with or without http:// and /v1, or its port."""
+    from jaxinfer.cli.servers import serves
+
+    parts = urlsplit(found.url)
+    address = (
+        target.rstrip("/").removesuffix("/v1").removeprefix(f"{parts.scheme}://").replace("localhost", "127.0.0.1")
+    )
+    return serves(found, target) or address == parts.netloc or target.removeprefix(":") == str(parts.port)
+
+
+command = GroupedCommand(
+    "stop",
+    run,
+    [click.Argument(["target"], required=False, metavar="[SERVER]")],
+    help="Stop a server of yours on this machine; answers that run are finished first. SERVER: its model, its address "
+    "or its port, as `jaxinfer ps` shows them; needless when one runs.",
+)

@@ -1,0 +1,48 @@
+"""`jaxinfer stop`: one server, told by its model, address or port."""
+
+import re
+
+import pytest
+
+from jaxinfer.cli.stop import chosen, means
+from jaxinfer.errors import ConfigError
+from jaxinfer.server.presence import Presence
+from tests.cli.test_ps import ready, server
+from tests.server.http import wait_until
+
+HERE = Presence(1, "http://127.0.0.1:8000", "alias", 1.0, "ready", source="org/tiny")
+
+
+@pytest.mark.parametrize(
+    "target", ["alias", "org/tiny", "8000", ":8000", "127.0.0.1:8000", "localhost:8000", "http://127.0.0.1:8000/v1/"]
+)
+def test_a_server_is_named_by_its_model_address_or_port(target):
+    assert means(target, HERE)
+
+
+@pytest.mark.parametrize("target", ["800", "tiny", "http://127.0.0.1:8001", "https://127.0.0.1:8000", "1"])
+def test_what_names_another_server_is_not_stopped(target):
+    assert not means(target, HERE)
+
+
+def test_none_or_several_that_match_are_named(monkeypatch):
+    running = [HERE, Presence(2, "http://127.0.0.1:8001", "alias", 1.0, "ready")]
+    monkeypatch.setattr("jaxinfer.cli.servers.presences", lambda: running)
+    with pytest.raises(ConfigError, match="no server of yours is 'other', running: alias at http://127.0.0.1:8000, "):
+        chosen("other")
+    with pytest.raises(ConfigError, match="stop needs one server, 2 match"):
+        chosen(None)
+    assert chosen("8001") == running[1]
+
+
+@pytest.mark.slow
+def test_stop_drains_waits_and_says_which(cli, monkeypatch, short_tmp):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_tmp))
+    with server("--served-model-name", "one") as (first, url), server("--served-model-name", "two") as (second, other):
+        wait_until(lambda: ready(url) and ready(other), timeout_s=30)
+        outcome = cli("stop", "one")
+        assert (outcome.code, outcome.out) == (0, f"stopped one at {url} (pid {first.pid})\n")
+        assert (first.wait(0.1), second.poll()) == (0, None)
+        assert re.search(rf"two +{second.pid} ", cli("ps").out)
+        assert cli("stop", other.rpartition(":")[2]).code == 0
+    assert cli("stop").last_line == "error: no server of yours runs here"

@@ -1,0 +1,154 @@
+"""`chat` and `run` over a server that runs: found by itself or named, its answers, refusals and ends."""
+
+import contextlib
+import io
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from jaxinfer.cli.talker import read_answer
+from jaxinfer.errors import EngineError
+from jaxinfer.llm.types import Delta
+from jaxinfer.server.app import create_app
+from jaxinfer.server.presence import Presence
+from jaxinfer.server.settings import ServerSettings
+from jaxinfer.server.tenants import ApiKey
+from tests.server.fakes import FakeLLM
+from tests.server.http import live
+
+KEY = ApiKey("a", "sk-never-shown-0123456789")
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[FakeLLM, str]]:
+    llm = FakeLLM()
+    with live(create_app(llm)) as port:
+        yield llm, f"http://127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def announced(presence: Presence, folder: Path) -> Iterator[None]:
+    """What a server says of itself on its socket, while the block runs."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "1.sock"))
+        listener.listen()
+
+        def say() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    with connection:
+                        connection.sendall(msgspec.json.encode(presence))
+
+        thread = threading.Thread(target=say, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+@pytest.fixture
+def found(served, model, short_tmp, monkeypatch) -> Iterator[tuple[FakeLLM, str]]:
+    """A server of this user's that `ps` shows."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_tmp))
+    with announced(Presence(1, served[1], "tiny", 1.0, "ready", source="org/tiny-1B"), short_tmp / "jaxinfer"):
+        yield served
+
+
+def test_a_named_server_answers_and_nothing_is_loaded(cli, model, served):
+    llm, url = served
+    outcome = cli("run", "hi", "--url", url, "--temperature", "0.5", "--top-k", "3", "--stop", "x", "--seed", "4")
+    assert (outcome.code, outcome.out, model.made) == (0, "Hello\n", []), outcome.err
+    assert llm.calls[0].prompt == "user:hi\nassistant:"
+    params = llm.calls[0].params
+    assert (params.temperature, params.top_k, params.stop, params.seed) == (0.5, 3, ["x"], 4)
+
+
+def test_a_chat_over_a_server_keeps_its_turns_and_shows_refusals(cli, model, served):
+    llm, url = served
+    outcome = cli("chat", "--url", url, "--no-think", stdin=f"hi\n{'x' * 600}\nagain\n")
+    assert (outcome.code, outcome.out) == (0, "Hello\nHello\n")
+    assert "error: This model's maximum context length is 512" in outcome.err
+    assert "(18 prompt tokens, 9 cached; 5 tokens, first after " in outcome.err
+    assert llm.calls[-1].prompt == "user:hi\nassistant:Hello\nuser:again\nassistant:"
+    assert llm.rendered[0]["kwargs"] == {"enable_thinking": False}
+
+
+@pytest.mark.parametrize("name", ["tiny", "org/tiny-1B"])
+@pytest.mark.parametrize("verb", ["run", "chat"])
+def test_a_server_that_runs_with_the_model_is_used_and_said(cli, model, found, verb, name):
+    llm, url = found
+    outcome = cli(verb, name, stdin="hi")
+    assert (outcome.code, outcome.out, model.made) == (0, "Hello\n", []), outcome.err
+    assert f"using the server at {url} (tiny, pid {os.getpid()}); --own-engine loads" in outcome.err
+    assert llm.calls
+
+
+@pytest.mark.parametrize(
+    "arguments", [["org/tiny-1B", "--own-engine"], ["org/other"], ["org/tiny-1B", "--dtype", "auto"]]
+)
+def test_another_model_other_settings_or_a_flag_load_one_here(cli, model, found, arguments):
+    outcome = cli("run", *arguments, stdin="hi")
+    assert (outcome.code, len(model.made), found[0].calls) == (0, 1, [])
+    assert "using the server" not in outcome.err
+
+
+def test_a_server_with_keys_is_asked_with_the_one_of_the_variable(cli, model, monkeypatch):
+    monkeypatch.setenv("MINE", KEY.secret)
+    with live(create_app(FakeLLM(), ServerSettings(api_keys=(KEY,)))) as port:
+        url = f"http://127.0.0.1:{port}"
+        assert cli("run", "hi", "--url", url).code == 2
+        outcome = cli("run", "hi", "--url", url, "--api-key-env", "MINE")
+    assert outcome.out == "Hello\n"
+    assert KEY.secret not in outcome.err
+
+
+def test_a_server_that_is_not_there_is_one_line(cli, model):
+    outcome = cli("run", "hi", "--url", "http://127.0.0.1:9")
+    assert (outcome.code, len(outcome.err.splitlines()), model.made) == (5, 1, [])
+    assert "no connection to http://127.0.0.1:9" in outcome.err
+
+
+def test_an_answer_that_failed_on_a_server_is_an_error(cli, model):
+    def script(ids, params):
+        return [Delta(0, "Hel", [1]), Delta(0, "", [], "error", error="NaN in the logits")]
+
+    with live(create_app(FakeLLM(script))) as port:
+        outcome = cli("run", "hi", "--url", f"http://127.0.0.1:{port}")
+    assert outcome.code == 5
+    assert outcome.last_line.startswith("error: the server ended the answer")
+
+
+def lines(*events: object) -> Iterator[bytes]:
+    yield b": comment\n"
+    for event in events:
+        yield b"data: " + (event if isinstance(event, bytes) else json.dumps(event).encode()) + b"\r\n"
+        yield b"\n"
+
+
+def delta(reason: str | None = None, **fields: str) -> dict[str, object]:
+    return {"choices": [{"delta": fields, "finish_reason": reason}]}
+
+
+def test_thoughts_are_shown_and_no_part_of_the_answer():
+    out = io.StringIO()
+    said = read_answer(lines(delta(reasoning="hm"), delta(content="12"), delta("stop"), b"[DONE]"), out)
+    assert out.getvalue() == "<think>hm</think>\n12\n"
+    assert (said.text, said.reason) == ("12", "stop")
+
+
+@pytest.mark.parametrize(
+    "events", [[], [delta(content="a")], [{"error": {"message": "lost"}}], [delta(content="a"), b"[DONE]"]]
+)
+def test_a_stream_that_breaks_off_is_an_error(events):
+    with pytest.raises(EngineError, match="the server ended the answer"):
+        read_answer(lines(*events), io.StringIO())
