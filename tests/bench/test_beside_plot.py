@@ -1,4 +1,4 @@
-"""benchmarks/beside_plot.py: the pictures and tables in the pages are made of the committed figures, and of nothing else."""
+"""benchmarks/beside_plot.py: the pictures and tables of the pages are made of the committed figures alone."""
 
 import json
 import re
