@@ -6,7 +6,7 @@ FROM python:3.12-slim
 ARG CUDA=""
 WORKDIR /opt/jaxinfer
 COPY requirements*.lock ./
-RUN pip install --no-cache-dir --no-deps --require-hashes -r requirements.lock \
+RUN pip install --no-cache-dir --no-deps --require-hashes -r requirements-runtime.lock \
     && if [ -n "$CUDA" ]; then pip install --no-cache-dir --no-deps --require-hashes -r "requirements-$CUDA.lock"; fi
 COPY pyproject.toml README.md LICENSE ./
 COPY jaxinfer jaxinfer

@@ -1,5 +1,6 @@
 """docs/deploy says nothing that the program does not do: flags, paths, presets, metrics, times."""
 
+import configparser
 import re
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,29 @@ def test_the_user_is_the_image_s_and_each_volume_is_defined(pod):
     assert f"USER {pod['securityContext']['runAsUser']}\n" in (ROOT / "Dockerfile").read_text()
     mounted = {mount["name"] for mount in pod["containers"][0]["volumeMounts"]}
     assert mounted == {volume["name"] for volume in pod["volumes"]}
+
+
+def test_the_unit_starts_a_command_that_serve_takes_and_waits_for_its_word():
+    unit = configparser.RawConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read(DEPLOY / "jaxinfer.service")
+    service = unit["Service"]
+    program, verb, *args = service["ExecStart"].split()
+    params = serve.make_context("serve", list(args)).params
+    assert (service["Type"], verb, Path(program).name) == ("notify", "serve", "jaxinfer")
+    assert float(service["TimeoutStopSec"]) > params["drain_timeout_s"]
+    assert (
+        f"/var/cache/{service['CacheDirectory']}" in service["Environment"] and service["CacheDirectoryMode"] == "0700"
+    )
+
+
+def test_a_tag_makes_a_release_with_the_wheel_of_that_version():
+    flow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
+    commands = [step["run"] for step in flow["jobs"]["wheel"]["steps"] if "run" in step]
+    assert flow[True]["push"] == {"tags": ["v*"]} and flow["permissions"] == {"contents": "write"}  # yaml 1.1's `on`
+    assert "pip wheel --no-deps --wheel-dir dist ." in commands[0]
+    assert commands[1] == 'test -f "dist/jaxinfer-${GITHUB_REF_NAME#v}-py3-none-any.whl"'
+    assert commands[-1].startswith('gh release create "$GITHUB_REF_NAME" dist/*.whl')
 
 
 def test_the_workflow_runs_what_a_change_must_pass():

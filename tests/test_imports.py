@@ -215,3 +215,27 @@ def test_a_planted_fault_is_caught(module, source):
 )
 def test_what_the_arrows_allow_is_left_alone(module, source):
     assert faults_of(module, source) == []
+
+
+def evaluated_at_import(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes that importing a module runs: bodies of functions are not among them, their defaults are."""
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, ast.FunctionDef):
+            inside = [*child.decorator_list, *child.args.defaults, *filter(None, child.args.kw_defaults)]
+            inside += [one.annotation for one in ast.walk(child.args) if isinstance(one, ast.arg) and one.annotation]
+            inside += [child.returns] if child.returns else []
+        else:
+            inside = [child] if not isinstance(child, ast.Lambda) else []
+        for one in inside:
+            yield one
+            yield from evaluated_at_import(one)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "kernels").rglob("*.py")), ids=lambda path: path.stem)
+def test_a_machine_without_a_hopper_gpu_does_not_import_mosaic(path):
+    """It takes most of a second. `plgpu` imports it at its first use, which must be inside a function."""
+    found = list(evaluated_at_import(ast.parse(path.read_text("utf-8"))))
+    names = [alias.name for node in found if isinstance(node, ast.ImportFrom | ast.Import) for alias in node.names]
+    assert not [name for name in names if "mosaic_gpu" in name]
+    used = [node.attr for node in found if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "plgpu"]
+    assert used == []

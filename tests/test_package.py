@@ -169,7 +169,7 @@ OF_LOCK, OF_US = "install --no-deps --require-hashes -r {}", "install --no-deps 
 def test_the_dockerfile_s_argument_adds_the_lock_of_its_name_with_hashes(tmp_path, cuda):
     """What that lock names is not fetched: to check hashes, pip would take whole files in a dry run too: gigabytes."""
     image = replay(ROOT / "Dockerfile", ROOT, tmp_path / "root", given={"CUDA": cuda}, programs={"pip": PIP})
-    locks = ["requirements.lock", *([f"requirements-{cuda}.lock"] if cuda else [])]
+    locks = ["requirements-runtime.lock", *([f"requirements-{cuda}.lock"] if cuda else [])]
     assert (image.root / "asked").read_text().splitlines() == [*map(OF_LOCK.format, locks), OF_US]
     assert all((image.workdir / lock).read_bytes() == (ROOT / lock).read_bytes() for lock in locks)
 

@@ -75,6 +75,14 @@ def test_no_version_with_a_known_hole_can_be_installed_beside_us(name):
     assert locked and min(map(Version, locked)) >= Version(MENDED[name])
 
 
+def test_the_runtime_lock_is_the_part_of_the_lock_without_test_tools():
+    locked, runtime = pins(ROOT / "requirements.lock"), pins(ROOT / "requirements-runtime.lock")
+    assert runtime.items() <= locked.items()
+    assert {name.lower().replace("_", "-") for name in names(PYPROJECT["project"]["dependencies"])} <= set(runtime)
+    tools = {"mypy", "pytest", "hypothesis", "schemathesis", "ruff", "openai", "jaxtyping", "beartype", "pytest-xdist"}
+    assert tools <= set(locked) and not tools & set(runtime)
+
+
 def test_every_client_group_is_locked_and_npm_s_names_no_place():
     groups = {name for name in PYPROJECT["dependency-groups"] if name.startswith("client-")}
     assert {f"client-{lock.stem}" for lock in CLIENT_LOCKS} == groups

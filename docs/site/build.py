@@ -50,6 +50,7 @@ MENU = (
             ("Warm-up and caches", "docs/warm-up.md"),
             ("Containers, Kubernetes", "docs/deploy/README.md"),
             ("Security and limits", "docs/limits.md"),
+            ("Clients of Ollama's API", "docs/ollama.md"),
             ("Observability", "docs/observability.md"),
             ("Benchmarking", "docs/benchmarking.md"),
             ("Suites, comparisons, clients", "docs/suites.md"),

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -22,6 +22,7 @@ from jaxinfer.bench.machine import Limits
 from jaxinfer.bench.report import Report, Table, Value, shown
 from jaxinfer.bench.trace import device_events, trace_into
 from jaxinfer.errors import ConfigError
+from jaxinfer.llm.events import Event, OnEvent, ignore
 from jaxinfer.runtime.device import select_device
 from jaxinfer_kernels import decode_attention, extend_attention, mosaic_decode, mosaic_extend
 from jaxinfer_kernels.cases import DECODE, EXTEND, Decode, Extend, Heads
@@ -72,20 +73,22 @@ def tuning_of(text: str) -> Tuning:
     return Tuning(**fields)
 
 
-def run(device: str, tuning: Tuning, say: Say) -> Report:
+def run(device: str, tuning: Tuning, say: Say, on_event: OnEvent = ignore) -> Report:
     """Time every kernel at every shape of jaxinfer_kernels.cases that this device can hold. tuning: of the decode."""
-    limits = machine.measure_limits(device)
+    limits = machine.measure_limits(device, on_event)
     chosen, place = place_of(device, limits)
     is_hopper = place.is_hopper
     notes = list(NOTES)
     if not is_hopper:
         notes.append(f"{chosen.device_kind} is no Hopper GPU: XLA's versions alone are timed, the smaller cases only.")
     with jax.default_device(chosen):
-        decode = (decode_row(tuning, case, place) for case in DECODE if is_hopper or kv_bytes(case) <= CPU_BYTES)
-        extend = (extend_row(case, place) for case in EXTEND if is_hopper or flops(case) <= CPU_FLOPS)
+        decode = [case for case in DECODE if is_hopper or kv_bytes(case) <= CPU_BYTES]
+        extend = [case for case in EXTEND if is_hopper or flops(case) <= CPU_FLOPS]
+        decode_rows = [functools.partial(decode_row, tuning, case, place) for case in decode]
+        extend_rows = [functools.partial(extend_row, case, place) for case in extend]
         tables = [
-            Table("decode attention", columns("GB/s"), list(told(decode, say))),
-            Table("extend attention", columns("TFLOP/s"), list(told(extend, say))),
+            Table("decode attention", columns("GB/s"), list(told("decode attention", decode_rows, say, on_event))),
+            Table("extend attention", columns("TFLOP/s"), list(told("extend attention", extend_rows, say, on_event))),
         ]
     facts = [*machine.facts(limits), ("decode tuning", str(tuning)), ("pages", f"{PAGE} tokens, bfloat16")]
     return Report("jaxinfer bench kernels", facts, tables, notes)
@@ -107,13 +110,19 @@ NOTES = (
 
 def columns(unit: str) -> tuple[str, ...]:
     times = ("Mosaic us", "XLA us", "Mosaic launch in a chain us", "XLA launch in a chain us")
-    return ("model, shape", *times, f"Mosaic {unit}", "of the limit %", f"XLA {unit}", "XLA of the limit %")
+    return ("model, rows x tokens", *times, f"Mosaic {unit}", "of the limit %", f"XLA {unit}", "XLA of the limit %")
 
 
-def told(rows: Iterable[Sequence[Value]], say: Say) -> Iterator[Sequence[Value]]:
-    """The rows, each said as it comes."""
-    for row in rows:
-        say(" ".join(map(shown, row[:3])))
+def told(
+    kernel: str, makers: Sequence[Callable[[], Sequence[Value]]], say: Say, on_event: OnEvent
+) -> Iterator[Sequence[Value]]:
+    """The rows of a kernel, each said as it comes: us a launch of each version that ran."""
+    for done, make in enumerate(makers):
+        on_event(Event("measure", kernel, done, len(makers)))
+        row = make()
+        versions = zip(("Mosaic", "XLA"), row[1:3], strict=True)
+        times = ", ".join(f"{version} {shown(value)} us a launch" for version, value in versions if value is not None)
+        say(f"{kernel}, {row[0]}: {times}")
         yield row
 
 

@@ -19,7 +19,7 @@ from jaxinfer.bench.steps import PHASES, StepLog, Timed
 from jaxinfer.bench.work import Work, work_of
 from jaxinfer.config import CONTIGUOUS_PAGES_ARE_NOT_SHARED, Resolved
 from jaxinfer.errors import ConfigError
-from jaxinfer.llm.events import OnEvent
+from jaxinfer.llm.events import Event, OnEvent, ignore
 from jaxinfer.llm.llm import LLM
 from jaxinfer.llm.outputs import RequestOutput
 from jaxinfer.protocol.sampling import SamplingParams
@@ -62,9 +62,9 @@ def run(
     config = resolved.config
     if cached_prefix and config.kv_layout == "contiguous":
         raise ConfigError(CONTIGUOUS_PAGES_ARE_NOT_SHARED)
-    work, limits = work_of(config), machine.measure_limits(config.device)
+    work, limits = work_of(config), machine.measure_limits(config.device, on_event)
     with Timed.start(config, on_event) as timed:
-        tables = measure(timed, shapes, first_steps, cached_prefix, work, limits, say)
+        tables = measure(timed, shapes, first_steps, cached_prefix, work, limits, say, on_event)
         compiles = timed.core.stats().compiles_after_ready
     facts = [*machine.facts(limits, resolved), *timed.facts, ("compiles after ready", str(compiles))]
     return Report("jaxinfer bench latency", facts, tables, NOTES)
@@ -78,17 +78,23 @@ def measure(
     work: Work,
     limits: Limits,
     say: Say,
+    on_event: OnEvent = ignore,
 ) -> list[Table]:
     """Every table of a started model, the first steps before anything else."""
     llm, log = timed.llm(prefix_caching=False)
     _check_fits(shapes, cached_prefix, llm.info.max_model_len)
     prompts = Prompts(llm.info.vocab_size, timed.config.seed)
-    later = [_first_steps(llm, log, prompts, first_steps, say)] if first_steps else []
+    later = []
+    if first_steps:
+        on_event(Event("measure", f"the first {first_steps} steps after ready"))
+        later.append(_first_steps(llm, log, prompts, first_steps, say))
     found = []
-    for shape in shapes:
+    for number, shape in enumerate(shapes):
+        on_event(Event("measure", f"batch x prompt {shape}", number, len(shapes)))
         found.append(_measure(llm, log, prompts, shape))
         say(f"{shape}: first token {found[-1].first_s * 1e3:.2f} ms, step {found[-1].step_s * 1e3:.3f} ms")
     if cached_prefix:
+        on_event(Event("measure", f"a cached prefix of {cached_prefix} tokens"))
         later.append(_cached(timed.llm(prefix_caching=True)[0], prompts, cached_prefix))
     return [_speed(found, work, limits), _host(found), *later]
 
@@ -168,7 +174,7 @@ def _host(found: Sequence[Measured]) -> Table:
     rows: list[tuple[Value, ...]] = [
         (str(one.shape), *(one.phases_s[name] * 1e6 for name in PHASES)) for one in found if one.phases_s
     ]
-    return Table("host, us of a decode step", ("batch x prompt", *PHASES), rows)
+    return Table("host, us of a decode step", ("batch x prompt", *(f"{name} us" for name in PHASES)), rows)
 
 
 def _first_steps(llm: LLM, log: StepLog, prompts: Prompts, num_steps: int, say: Say) -> Table:
@@ -179,7 +185,7 @@ def _first_steps(llm: LLM, log: StepLog, prompts: Prompts, num_steps: int, say: 
     wall = log.since(0).wall_s
     say(f"first {len(wall)} decode steps: slowest {max(wall) * 1e3:.2f} ms")
     median = statistics.median(wall)
-    columns = ("steps after ready", "count", "median ms", "slowest ms", "slowest was step", "limit ms")
+    columns = ("steps after ready", "steps", "median ms", "slowest ms", "slowest was step", "limit ms")
     slowest = max(wall)
     row = ("decode, 1 row", len(wall), median * 1e3, slowest * 1e3, wall.index(slowest) + 1, 2e3 * median + 2)
     return Table("first steps", columns, [row])

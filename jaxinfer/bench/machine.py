@@ -15,6 +15,7 @@ from pathlib import Path
 from jaxinfer import children
 from jaxinfer.config import EngineConfig, Resolved
 from jaxinfer.errors import DeviceError
+from jaxinfer.llm.events import Event, OnEvent, ignore
 from jaxinfer.runtime import nvidia
 from jaxinfer.version import __version__
 
@@ -40,8 +41,9 @@ class Limits:
         return [("limits, measured now", f"{reads}, {self.flops / 1e12:.3g} TFLOP/s in {kind}")]
 
 
-def measure_limits(device: str) -> Limits:
+def measure_limits(device: str, on_event: OnEvent = ignore) -> Limits:
     """The limits of EngineConfig.device's device, in about ten seconds. Raises DeviceError."""
+    on_event(Event("measure", "what this device reads and multiplies at most"))
     command = children.python("-m", "jaxinfer.bench.limits", device)
     done = subprocess.run(command, capture_output=True, text=True, env=children.environment())
     if done.returncode:

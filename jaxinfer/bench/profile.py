@@ -19,7 +19,8 @@ from jaxinfer.bench.trace import Event, busy_ns, device_events, sums, trace_into
 from jaxinfer.bench.work import Work, work_of
 from jaxinfer.config import Resolved
 from jaxinfer.errors import ConfigError
-from jaxinfer.llm.events import OnEvent
+from jaxinfer.llm.events import Event as Progress
+from jaxinfer.llm.events import OnEvent, ignore
 from jaxinfer.llm.llm import LLM
 from jaxinfer.runtime.trace import trace
 
@@ -49,17 +50,25 @@ class Wanted:
 def run(resolved: Resolved, wanted: Wanted, folder: str | None, on_event: OnEvent, say: Say) -> Report:
     """Start the model, trace it into `folder` (None: one that is deleted again) and describe the trace."""
     config = resolved.config
-    work, limits = work_of(config), machine.measure_limits(config.device)
+    work, limits = work_of(config), machine.measure_limits(config.device, on_event)
     with Timed.start(config, on_event) as timed, contextlib.ExitStack() as stack:
         place = folder or stack.enter_context(tempfile.TemporaryDirectory())
-        tables = measure(timed, wanted, place, work, limits, say)
+        tables = measure(timed, wanted, place, work, limits, say, on_event)
     notes = ["Kernels are the trace's, the wall time and the host's phases those of a run without the trace."]
     notes.append(ON_CPU if limits.platform == "cpu" else ON_GPU)
     facts = [*machine.facts(limits, resolved), *timed.facts, ("trace", folder or "deleted; --trace FOLDER keeps it")]
     return Report("jaxinfer profile", facts, tables, notes)
 
 
-def measure(timed: Timed, wanted: Wanted, folder: str, work: Work, limits: Limits, say: Say) -> list[Table]:
+def measure(
+    timed: Timed,
+    wanted: Wanted,
+    folder: str,
+    work: Work,
+    limits: Limits,
+    say: Say,
+    on_event: OnEvent = ignore,
+) -> list[Table]:
     """Run what is wanted without and with a trace into `folder`."""
     llm, log = timed.llm(prefix_caching=False)
     if wanted.prompt + wanted.num_tokens > llm.info.max_model_len:
@@ -68,6 +77,7 @@ def measure(timed: Timed, wanted: Wanted, folder: str, work: Work, limits: Limit
     prompts = Prompts(llm.info.vocab_size, timed.config.seed)
     generate(llm, prompts.many(wanted.batch, wanted.prompt), wanted.num_tokens)
     say("measuring without the trace")
+    on_event(Progress("measure", "steps without the trace"))
     phases: list[Table] = []
     if wanted.prefill:
         calls = [generate(llm, prompts.many(wanted.batch, wanted.prompt), 1)[0] for _ in range(wanted.steps)]
@@ -75,6 +85,7 @@ def measure(timed: Timed, wanted: Wanted, folder: str, work: Work, limits: Limit
     else:
         phases, wall_s = _phases(llm, log, prompts, wanted)
     say("tracing")
+    on_event(Progress("measure", "steps with the trace, and reading it"))
     _trace(llm, log, prompts, wanted, folder)
     events = device_events(folder)
     return [_summary(wanted, events, wall_s, work, limits), *phases, _kernels(events, wanted.steps)]

@@ -10,6 +10,13 @@ from jaxinfer.errors import ConfigError
 
 type Value = str | int | float | None
 
+MOST_PERCENT = 100.5  # a share above it is no rounding of 100
+BEYOND = " (limit not trusted)"
+NOT_TRUSTED = (
+    "Limit not trusted: a share above 100 % means that this device's limit was measured too low, as it is while other "
+    "programs use the device. Measure again on a quiet machine."
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Table:
@@ -21,6 +28,10 @@ class Table:
 
     def as_dicts(self) -> list[dict[str, Value]]:
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+    def is_beyond(self, column: str, value: Value) -> bool:
+        """Whether a share of a measured limit is above it: the limit was then measured too low."""
+        return "of " in column and column.endswith("%") and isinstance(value, int | float) and value > MOST_PERCENT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +47,15 @@ class Report:
     notes: Sequence[str] = ()
     holds: bool = True
 
+    def all_notes(self) -> list[str]:
+        """The notes, and one more where a share is beyond its limit."""
+        cells = ((table, *cell) for table in self.tables for row in table.as_dicts() for cell in row.items())
+        beyond = any(table.is_beyond(column, value) for table, column, value in cells)
+        return [*self.notes, *([NOT_TRUSTED] if beyond else [])]
+
     def as_json(self) -> str:
         tables = {table.title: table.as_dicts() for table in self.tables}
-        whole = {"verb": self.verb, "facts": dict(self.facts), "tables": tables, "notes": list(self.notes)}
+        whole = {"verb": self.verb, "facts": dict(self.facts), "tables": tables, "notes": self.all_notes()}
         return json.dumps(whole, indent=1) + "\n"
 
     def as_markdown(self, old: Mapping[str, Any] | None = None) -> str:
@@ -46,13 +63,13 @@ class Report:
         blocks = [f"## {self.verb}", _lines(("fact", ""), self.facts)]
         for table in self.tables:
             before = {row[table.columns[0]]: row for row in (old or {}).get("tables", {}).get(table.title, [])}
-            cells = [_cells(row, before.get(row[table.columns[0]], {})) for row in table.as_dicts()]
+            cells = [_cells(table, row, before.get(row[table.columns[0]], {})) for row in table.as_dicts()]
             blocks += [f"### {table.title}", _lines(table.columns, cells)]
         if old is not None:
             was = old.get("facts", {})
             blocks.append(f"In brackets: the difference to {was.get('commit', '?')} of {was.get('date', '?')}.")
-        if self.notes:
-            blocks.append("\n".join(f"- {note}" for note in self.notes))
+        if notes := self.all_notes():
+            blocks.append("\n".join(f"- {note}" for note in notes))
         return "\n\n".join(blocks) + "\n"
 
 
@@ -89,8 +106,11 @@ def percentile(values: Sequence[float], percent: float) -> float | None:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
-def _cells(row: Mapping[str, Value], before: Mapping[str, Value]) -> list[str]:
-    return [shown(value) + _difference(value, before.get(name)) for name, value in row.items()]
+def _cells(table: Table, row: Mapping[str, Value], before: Mapping[str, Value]) -> list[str]:
+    return [
+        shown(value) + _difference(value, before.get(name)) + (BEYOND if table.is_beyond(name, value) else "")
+        for name, value in row.items()
+    ]
 
 
 def _difference(new: Value, old: Value) -> str:

@@ -12,7 +12,7 @@ from jaxinfer.bench.report import Report, Table, Value
 from jaxinfer.config import EngineConfig, Resolved
 from jaxinfer.errors import JaxInferError
 from jaxinfer.llm.build import start_core
-from jaxinfer.llm.events import OnEvent
+from jaxinfer.llm.events import Event, OnEvent
 from jaxinfer.llm.llm import LLM
 from jaxinfer.llm.outputs import RequestOutput
 from jaxinfer.protocol.sampling import SamplingParams
@@ -69,6 +69,7 @@ def measure(config: EngineConfig, prompt: str, on_event: OnEvent) -> tuple[tuple
     core = start_core(config, on_event)
     core.warming.result()
     ready_s = time.perf_counter() - began
+    on_event(Event("measure", "times, an answer and checks"))
     with LLM.over(config, core) as llm:
         finite, *checks = _of_plain_english(llm, is_random=config.load_format == "dummy")
         if not finite.holds:

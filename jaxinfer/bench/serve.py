@@ -9,6 +9,7 @@ import dataclasses
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -31,9 +32,11 @@ from jaxinfer.bench.outcomes import (
 )
 from jaxinfer.bench.report import Report, Table, Value, percentile
 from jaxinfer.errors import EngineError
+from jaxinfer.llm.events import Event, OnEvent, ignore
 
 START_IN_S = 0.3  # from the last client's "ready" to the first request
 PERCENTS = (50, 90, 99)
+USUAL_VOCAB = 32_000  # published models have as many ids; for a server that does not tell its own
 MOST_OF_MOCKS = 64  # requests at once of one client process, when it is the client that is timed
 
 
@@ -51,17 +54,22 @@ class Goals:
         return not (late or slow)
 
 
-def run(load: Load, processes: int, warm_up: int, goals: Goals, check_client: bool) -> Report:
+def run(
+    load: Load, processes: int, warm_up: int, goals: Goals, check_client: bool, on_event: OnEvent = ignore
+) -> Report:
     """Load a server and describe it. Raises EngineError when no request was answered."""
-    if not load.model:
-        load = msgspec.structs.replace(load, model=first_model(load.target))
+    on_event(Event("measure", f"asking {load.url} for its models"))
+    load, source = completed(load)
+    on_event(Event("measure", f"{warm_up} requests before the clock starts"))
     warmed = [ask_once(load.target, "POST", PATH, load.body(-1 - number)) for number in range(warm_up)]
+    on_event(Event("measure", f"{load.requests} requests of {load.input_tokens} + {load.output_tokens} tokens"))
     results = drive(shares(load, processes))
     good = [outcome for outcome in results.outcomes if not outcome.error]
     failed = [reply.error for reply in warmed if reply.error] + [one.error for one in results.outcomes if one.error]
     if not good:
         fact = f"none of {load.requests} requests was, the first failed with: {failed[0]}"
-        raise EngineError(f"requests must be answered, {fact}; see --vocab-size if it names token ids")
+        cure = f"if it names token ids, lower --vocab-size (now {load.vocab_size})"
+        raise EngineError(f"requests must be answered, {fact}; {cure}")
     name = label(load)
     rate = output_rate(good)
     tables = [Table("rates", *_rates(name, load, good, len(results.outcomes), goals)), _times(good)]
@@ -69,6 +77,7 @@ def run(load: Load, processes: int, warm_up: int, goals: Goals, check_client: bo
         tables.append(_interruption(name, results.interruption, good))
         failed += [results.interruption.error] if results.interruption.error else []
     if check_client:
+        on_event(Event("measure", "the same clients beside mock servers"))
         tables.append(_client(load, processes, rate, name))
     if failed:
         counted = [(error, failed.count(error)) for error in dict.fromkeys(failed)]
@@ -77,6 +86,7 @@ def run(load: Load, processes: int, warm_up: int, goals: Goals, check_client: bo
     pace = f", {load.rate:g} a second on average (Poisson)" if load.rate else ""
     facts = [("server", load.url), ("model", load.model), *machine.facts()]
     facts += [("load", f"{load.requests} requests, {at_once}{pace}, seed {load.seed}")]
+    facts += [("prompts", f"ids below {load.vocab_size:,}, {source}")]
     facts += [("client", f"{min(processes, load.at_once())} processes, httptools over uvloop")]
     return Report("jaxinfer bench serve", facts, tables, NOTES)
 
@@ -101,11 +111,40 @@ def first_model(target: Target) -> str:
     return models_of(target, ask_once(target, "GET", "/v1/models"))[0].id
 
 
+def completed(load: Load) -> tuple[Load, str]:
+    """The load with the server's model and vocabulary where it names none (vocab_size 0), and who named the vocabulary.
+
+    A server that does not tell its vocabulary is sent ids below USUAL_VOCAB. Raises EngineError.
+    """
+    if load.model and load.vocab_size:
+        return load, "as --vocab-size says"
+    cards = models_of(load.target, ask_once(load.target, "GET", "/v1/models"))
+    card = next((card for card in cards if card.id == load.model), cards[0] if not load.model else None)
+    size, source = load.vocab_size, "as --vocab-size says"
+    if not size:
+        told = card.told_vocab if card is not None else None
+        size, source = (told, "as the server says") if told else (USUAL_VOCAB, "since the server does not say")
+    return msgspec.structs.replace(load, model=load.model or cards[0].id, vocab_size=size), source
+
+
+def common_vocab(targets: Sequence[Target]) -> int:
+    """Ids below it are known to all of these servers. Raises EngineError."""
+    cards = [models_of(target, ask_once(target, "GET", "/v1/models"))[0] for target in targets]
+    return min(card.told_vocab or USUAL_VOCAB for card in cards)
+
+
 class Card(msgspec.Struct):
     """A model as a server describes it."""
 
     id: str
     max_model_len: int | None = None
+    meta: Any = None
+
+    @property
+    def told_vocab(self) -> int | None:
+        """How many ids the model has, as jaxinfer and llama-server say it; None if the server does not."""
+        found = self.meta.get("n_vocab") if isinstance(self.meta, dict) else None
+        return found if isinstance(found, int) and found > 0 else None
 
 
 class _Cards(msgspec.Struct):
@@ -206,7 +245,7 @@ def _line(process: subprocess.Popen[bytes]) -> bytes:
 
 
 RATES = (
-    "load",
+    "load: at once:in:out:requests",
     "seconds",
     "output tok/s",
     "requests/s",
@@ -236,7 +275,7 @@ def _times(good: Sequence[Outcome]) -> Table:
         "time per token": paces(good),
         "whole request": wholes(good),
     }
-    columns = ("ms", "mean", *(f"p{percent}" for percent in PERCENTS), "most")
+    columns = ("ms", "mean", *(f"p{percent}" for percent in PERCENTS), "most")  # in ms, every one
     rows: list[tuple[Value, ...]] = []
     for kind, values in kinds.items():
         ms = [value * 1e3 for value in values]
@@ -246,7 +285,7 @@ def _times(good: Sequence[Outcome]) -> Table:
 
 
 def _interruption(name: str, one: Outcome, good: Sequence[Outcome]) -> Table:
-    columns = ("while running", "prompt", "its first token ms", "longest gap of the others ms")
+    columns = ("while running", "prompt tokens", "its first token ms", "longest gap of the others ms")
     first = ttft_s(one) * 1e3 if one.times_s else None
     return Table("interruption", columns, [(name, one.prompt_tokens, first, longest_gap_s(one, good) * 1e3)])
 

@@ -96,7 +96,7 @@ def run(
     """Make every table of a suite. Raises EngineError when a request is not answered."""
     config, load_before = resolved.config, os.getloadavg()
     work = work_of(config)
-    job = Job(config, work.vocab_size, work, machine.measure_limits(config.device), say, shrink, runs)
+    job = Job(config, work.vocab_size, work, machine.measure_limits(config.device, on_event), say, shrink, runs)
     stage = Stage(job, on_event)
     found = SUITES[name](stage)
     facts = [*machine.facts(job.limits, resolved), *stage.facts, ("load average", _loads(load_before))]

@@ -1,15 +1,18 @@
 """How many tokens per second one generate call makes over many requests: all of them are there at the beginning."""
 
+import time
+from collections.abc import Callable, Iterator
+
 from jaxinfer.bench import machine
 from jaxinfer.bench.latency import Say, generate
 from jaxinfer.bench.machine import Limits
 from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.report import Report, Table, Value
-from jaxinfer.bench.steps import Timed
+from jaxinfer.bench.steps import StepLog, Timed
 from jaxinfer.bench.work import Work, work_of
 from jaxinfer.config import Resolved
 from jaxinfer.errors import ConfigError
-from jaxinfer.llm.events import OnEvent
+from jaxinfer.llm.events import Event, OnEvent, ignore
 
 COLUMNS = (
     "requests x (in, out)",
@@ -27,22 +30,60 @@ COLUMNS = (
 
 type Load = tuple[int, int, int]  # requests, prompt tokens, output tokens
 
+LARGEST: tuple[Load, ...] = ((512, 512, 256), (256, 1024, 128))  # of the loads that are sized to a model
+GROWTH, ENOUGH_S = 4, 2.5  # a load of which a call takes less grows by so much: the last call takes about 10 s at most
+EVERY_S = 0.25  # between two signs of progress
 
-def run(resolved: Resolved, loads: list[Load], tries: int, on_event: OnEvent, say: Say) -> Report:
-    """Start the model and run every load `tries` times; the best counts."""
+
+def run(resolved: Resolved, loads: list[Load] | None, tries: int, on_event: OnEvent, say: Say) -> Report:
+    """Start the model and run every load `tries` times; the best counts. None: LARGEST, sized to the model."""
     config = resolved.config
-    work, limits = work_of(config), machine.measure_limits(config.device)
+    work, limits = work_of(config), machine.measure_limits(config.device, on_event)
     with Timed.start(config, on_event) as timed:
         rows = []
-        for load in loads:
-            rows.append(measure(timed, load, tries, work, limits))
+        for load in loads or sized(timed, on_event):
+            rows.append(measure(timed, load, tries, work, limits, on_event))
             say(f"{rows[-1][0]}: {rows[-1][2]:,.0f} output tok/s")
         compiles = timed.core.stats().compiles_after_ready
     facts = [*machine.facts(limits, resolved), *timed.facts, ("compiles after ready", str(compiles))]
-    return Report("jaxinfer bench throughput", facts, [Table("offline", COLUMNS, rows)], NOTES)
+    return Report(
+        "jaxinfer bench throughput", facts, [Table("offline", COLUMNS, rows)], NOTES + (() if loads else SIZED)
+    )
 
 
-def measure(timed: Timed, load: Load, tries: int, work: Work, limits: Limits) -> tuple[Value, ...]:
+def sized(timed: Timed, on_event: OnEvent) -> Iterator[Load]:
+    """Each of LARGEST with as many requests as take this model and machine some seconds, at lengths that fit."""
+    for most, prompt, output in LARGEST:
+        while prompt + output > timed.core.limits.max_model_len:
+            prompt, output = max(1, prompt // 2), max(1, output // 2)
+        requests = 1
+        while requests < most:
+            llm, log = timed.llm(prefix_caching=False)
+            prompts = Prompts(llm.info.vocab_size, (timed.config.seed, requests, prompt))
+            log.before = progress(log, f"how many requests of {prompt} + {output} tokens take seconds", 0, on_event)
+            if generate(llm, prompts.many(requests, prompt), output)[0] > ENOUGH_S:
+                break
+            requests = min(most, GROWTH * requests)
+        yield requests, prompt, output
+
+
+def progress(log: StepLog, what: str, total: int, on_event: OnEvent) -> Callable[[int], None]:
+    """What tells the tokens that were computed so far, of `total`, at most once in EVERY_S; for StepLog.before."""
+    state = [0, 0, 0.0]  # steps counted, their tokens, when they were told
+
+    def before(num_decode: int) -> None:
+        now = time.perf_counter()
+        if now - state[2] >= EVERY_S:
+            counted = int(state[0])
+            state[:] = [len(log.steps), state[1] + sum(step.tokens for step in log.steps[counted:]), now]
+            on_event(Event("measure", what, int(state[1]), total))
+
+    return before
+
+
+def measure(
+    timed: Timed, load: Load, tries: int, work: Work, limits: Limits, on_event: OnEvent = ignore
+) -> tuple[Value, ...]:
     """One row."""
     requests, prompt, output = load
     together = min(requests, timed.core.limits.max_num_seqs)
@@ -51,12 +92,14 @@ def measure(timed: Timed, load: Load, tries: int, work: Work, limits: Limits) ->
         fact = f"{prompt} + {output} is more than max_model_len {llm.info.max_model_len}"
         raise ConfigError(f"prompt and answer must fit, {fact}; shorten them")
     prompts = Prompts(llm.info.vocab_size, timed.config.seed)
+    tokens = requests * (prompt + output)
+    total = together * (prompt + 2) + tries * tokens
+    log.before = progress(log, f"{requests} requests of {prompt} + {output} tokens", total, on_event)
     generate(llm, prompts.many(together, prompt), 2)
     index, before = len(log.steps), llm.stats()
     tried = [generate(llm, prompts.many(requests, prompt), output) for _ in range(tries)]
     seconds, outputs = min(tried, key=lambda one: one[0])
     host_s, steps = log.since(index).host_s, (len(log.steps) - index) / tries
-    tokens = requests * (prompt + output)
     roof = 100 * work.offline_s(limits, requests, prompt, output, together) / seconds
     rates = (seconds, requests * output / seconds, tokens / seconds, requests / seconds, roof)
     host = None if host_s is None else host_s * 1e6
@@ -65,6 +108,7 @@ def measure(timed: Timed, load: Load, tries: int, work: Work, limits: Limits) ->
     return f"{requests}x({prompt},{output})", *rates, steps, tokens / steps, host, preempted, cached
 
 
+SIZED = ("The number of requests was sized to this model and machine: a call takes seconds. --loads gives others.",)
 NOTES = (
     "Fresh random token ids, greedy, EOS ignored, no text made, prefix cache off. The serial roof is the time to read "
     "weights, keys and values in every step at the bandwidth measured in this run, plus the operations at its matmul "

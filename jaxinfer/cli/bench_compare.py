@@ -17,8 +17,6 @@ from jaxinfer.errors import ConfigError
 if TYPE_CHECKING:
     from jaxinfer.bench.compare import Prompt
 
-VOCAB_SIZE = 32000  # below which ids are, where no model here says how many there are
-
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Compare --a with --b and print the report."""
@@ -45,7 +43,6 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
 
 def prompts_of(resolved: Resolved, params: Mapping[str, Any]) -> "list[Prompt]":
     """The lines of --prompts, or random ids. Raises ConfigError."""
-    from jaxinfer.bench.compare import is_url
     from jaxinfer.bench.prompts import Prompts
 
     if params["prompts"] is not None:
@@ -59,13 +56,26 @@ def prompts_of(resolved: Resolved, params: Mapping[str, Any]) -> "list[Prompt]":
         return [*texts]
     vocab_size = params["vocab_size"]
     if vocab_size is None:
-        vocab_size = VOCAB_SIZE
-        if not all(map(is_url, (params["a"], params["b"]))):
-            from jaxinfer.bench.work import work_of
-
-            vocab_size = work_of(resolved.config).vocab_size
+        vocab_size = vocab_of(resolved, params)
     prompts = Prompts(vocab_size, resolved.config.seed)
     return [*prompts.many(params["requests"], params["input_tokens"])]
+
+
+def vocab_of(resolved: Resolved, params: Mapping[str, Any]) -> int:
+    """Ids that both sides know: the servers' that run already, and the model's that is started here."""
+    from jaxinfer.bench.compare import is_url
+    from jaxinfer.bench.http_client import Target
+    from jaxinfer.bench.serve import common_vocab
+
+    key = key_of(params["api_key_env"])
+    sides = {"--a": params["a"], "--b": params["b"]}
+    running = [Target(base_of(flag, what), key) for flag, what in sides.items() if is_url(what)]
+    sizes = [common_vocab(running)] if running else []
+    if len(running) < len(sides):
+        from jaxinfer.bench.work import work_of
+
+        sizes.append(work_of(resolved.config).vocab_size)
+    return min(sizes)
 
 
 SIDE = "A URL of a running server, or settings of one to start here: name=value,name=value; '' is the given ones."
@@ -85,7 +95,7 @@ command = EngineCommand(
             metavar="FILE",
             help="A prompt a line, instead of random ids: of those are --requests, --input-tokens and --vocab-size.",
         ),
-        count_option("--vocab-size", None, "Ids are below this; else of the model, or 32000 for two URLs."),
+        count_option("--vocab-size", None, "Ids are below this; else the model or the servers are asked."),
         click.Option(["--api-key-env"], metavar="NAME", help="Variable that holds the key of servers that run."),
         *REPORT_OPTIONS,
     ],

@@ -1,19 +1,22 @@
 """`jaxinfer bench kernels`: each kernel alone."""
 
+import sys
 from typing import Any
 
 import click
 
 from jaxinfer.cli.bench import REPORT_OPTIONS, publish
+from jaxinfer.cli.checklist import Checklist, screen_for
 from jaxinfer.cli.options import GroupedCommand
 
 
 def run(**params: Any) -> int:
     """Time the kernels and print the report."""
-    from jaxinfer.bench import kernels
+    with Checklist(screen_for(sys.stderr)) as checklist:
+        from jaxinfer.bench import kernels
 
-    tuning = kernels.tuning_of(params["tuning"])
-    return publish(lambda: kernels.run(params["device"], tuning, lambda line: click.echo(line, err=True)), params)
+        tuning = kernels.tuning_of(params["tuning"])
+        return publish(lambda: kernels.run(params["device"], tuning, checklist.say, checklist), params)
 
 
 command = GroupedCommand(

@@ -14,21 +14,22 @@ from jaxinfer.config import Resolved
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Time --prompt-lengths alone, --batch-sizes at each --context, and --shapes; print the report."""
-    from jaxinfer.bench import latency
+    with Checklist(screen_for(sys.stderr)) as checklist:
+        from jaxinfer.bench import latency
 
+        shapes = [latency.Shape(*pair) for pair in pairs_of(params)]
+        wanted = shapes, params["first_steps"], params["cached_prefix"]
+        return publish(lambda: latency.run(resolved, *wanted, checklist, checklist.say), params)
+
+
+def pairs_of(params: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """(batch, prompt tokens) of each shape, once."""
     lengths, batches, contexts = (
         [count for (count,) in params[name]] for name in ("prompt_lengths", "batch_sizes", "context")
     )
     wanted = [(1, length) for length in lengths if 1 in batches]
     wanted += [(batch, context) for context in contexts for batch in batches if batch > 1]
-    shapes = [latency.Shape(*pair) for pair in dict.fromkeys([*wanted, *(params["shapes"] or ())])]
-    with Checklist(screen_for(sys.stderr)) as checklist:
-        return publish(
-            lambda: latency.run(
-                resolved, shapes, params["first_steps"], params["cached_prefix"], checklist, checklist.say
-            ),
-            params,
-        )
+    return list(dict.fromkeys([*wanted, *(params["shapes"] or ())]))
 
 
 command = EngineCommand(

@@ -2,26 +2,42 @@
 
 import os
 import secrets
-from typing import Any
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
 
 from jaxinfer.cli.bench import REPORT_OPTIONS, publish
+from jaxinfer.cli.checklist import Checklist, screen_for
 from jaxinfer.cli.options import GroupedCommand, count_option
 from jaxinfer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jaxinfer.bench.load import Load
 
 
 def run(**params: Any) -> int:
     """Load the server and print the report."""
     from jaxinfer.bench import serve
+
+    load = load_of(params)
+    goals = serve.Goals(params["ttft_limit_ms"], params["itl_limit_ms"])
+    with Checklist(screen_for(sys.stderr)) as checklist:
+        counts = params["processes"], params["warm_up"]
+        return publish(lambda: serve.run(load, *counts, goals, params["check_client"], checklist), params)
+
+
+def load_of(params: Mapping[str, Any]) -> "Load":
+    """What the options ask of the server. Raises ConfigError."""
     from jaxinfer.bench.load import Load
 
     base = base_of("--url", params["url"])
     if params["shared_prefix_tokens"] >= params["input_tokens"]:
         fact = f"got {params['shared_prefix_tokens']} of {params['input_tokens']}"
         raise ConfigError(f"--shared-prefix-tokens must be less than --input-tokens, {fact}; raise --input-tokens")
-    load = Load(
+    return Load(
         url=base,
         model=params["model"] or "",
         key=key_of(params["api_key_env"]),
@@ -32,15 +48,11 @@ def run(**params: Any) -> int:
         output_tokens=params["output_tokens"],
         shared_tokens=params["shared_prefix_tokens"],
         prefixes=params["shared_prefixes"],
-        vocab_size=params["vocab_size"],
+        vocab_size=params["vocab_size"] or 0,
         seed=secrets.randbits(31) if params["seed"] is None else params["seed"],
         interrupt_tokens=params["interrupt_tokens"],
         interrupt_after_s=params["interrupt_after_s"],
         fields=({"stop": params["stop"]},) if params["stop"] else (),
-    )
-    goals = serve.Goals(params["ttft_limit_ms"], params["itl_limit_ms"])
-    return publish(
-        lambda: serve.run(load, params["processes"], params["warm_up"], goals, params["check_client"]), params
     )
 
 
@@ -85,7 +97,7 @@ command = GroupedCommand(
         count_option("--output-tokens", 128, "Of each answer."),
         count_option("--shared-prefix-tokens", 0, "So many of the first input tokens are the same in all.", 0),
         count_option("--shared-prefixes", 1, "Different beginnings among them."),
-        count_option("--vocab-size", 32000, "Ids are below this."),
+        count_option("--vocab-size", None, "Ids are below this; else the server is asked."),
         count_option("--interrupt-tokens", 0, "Send one more prompt of this length and look for the gap it makes.", 0),
         _number("--interrupt-after-s", "When to send it.  [3]", 3.0),
         click.Option(

@@ -14,9 +14,9 @@ from jaxinfer.config import Resolved
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Time every load and print the report."""
-    from jaxinfer.bench import throughput
-
     with Checklist(screen_for(sys.stderr)) as checklist:
+        from jaxinfer.bench import throughput
+
         return publish(
             lambda: throughput.run(resolved, params["loads"], params["tries"], checklist, checklist.say), params
         )
@@ -29,9 +29,8 @@ command = EngineCommand(
         click.Option(
             ["--loads"],
             type=Counts("REQUESTS:IN:OUT"),
-            default="512:512:256,256:1024:128",
             metavar="N:IN:OUT,...",
-            help="Requests, prompt and output tokens of each call.  [512:512:256,256:1024:128]",
+            help="Requests, prompt and output tokens of each call; else as many requests as take some seconds.",
         ),
         click.Option(
             ["--tries"], type=click.IntRange(1), default=1, metavar="N", help="Calls of each; the best counts.  [1]"

@@ -11,6 +11,7 @@ from jaxinfer.errors import EngineError
 from jaxinfer.llm.events import Event
 
 logger = logging.getLogger("jaxinfer.start")
+BAR_WIDTH = 24  # characters of a progress bar
 SILENCE_S = 2.5  # after which the current step is shown again: nobody should wonder for 3 s whether it hangs
 
 
@@ -135,7 +136,8 @@ class Checklist:
             if event.kind == "serving":  # in the middle of compiling, which goes on
                 self._screen.say(f"serving  in {event.seconds:.1f} s, in some sizes only; the rest is on its way")
                 return
-            if event.kind != self._event.kind:
+            is_next = event.kind == "measure" and event.detail != self._event.detail
+            if event.kind != self._event.kind or is_next:
                 self._finish()
                 self._began_s, self._cached = time.monotonic(), 0
             self._event = event
@@ -181,6 +183,8 @@ class Checklist:
         event, seconds = self._event, time.monotonic() - self._began_s
         if event.kind == "load" and event.total:
             return f"load     {_load_text(event)}"
+        if event.kind == "measure" and event.total:
+            return f"measure  {event.detail}  {_bar(event.done / event.total)}  ({seconds:.0f} s)"
         count = f"{event.done} of {event.total}  " if event.total else ""
         return f"{event.kind:<8} {count}{event.detail}  ({seconds:.0f} s)"
 
@@ -189,6 +193,11 @@ class Checklist:
             with self._lock:
                 if not self._downloading and self._event.kind != "ready":
                     self._screen.show(self._status())
+
+
+def _bar(share: float) -> str:
+    full = int(min(share, 1.0) * BAR_WIDTH)
+    return f"[{'#' * full}{'-' * (BAR_WIDTH - full)}] {min(share, 1.0):4.0%}"
 
 
 def _load_text(event: Event) -> str:

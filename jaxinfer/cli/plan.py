@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ import click
 from jaxinfer.cli.checklist import table
 from jaxinfer.cli.options import EngineCommand
 from jaxinfer.cli.session import model_words
-from jaxinfer.config import Resolved, parse_int, unknown_name
+from jaxinfer.config import EngineConfig, Resolved, parse_int, unknown_name
 from jaxinfer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from jaxinfer.runtime.memory import MemoryPlan
 
 GIB = 2**30
+LEAST_S = 5e-5  # what the device needs less for, the launches of a step bind: no estimate is printed
 CONTEXT = 1024  # tokens of every sequence in the throughput estimate
 
 
@@ -35,7 +37,8 @@ class Target:
     compute_capability: str = "unknown"
 
 
-# memory as nvidia-smi shows it, rounded down; bandwidth, bfloat16 peak and capability as NVIDIA publishes them
+# Memory as nvidia-smi shows it, rounded down. Bandwidth, bfloat16 peak (dense, float32 sums) and capability: NVIDIA's
+# data sheets of each card; for GeForce and RTX PRO the architecture white papers (Ampere GA102, Ada, Blackwell RTX).
 GPUS = {
     "b200": Target("NVIDIA B200", "gpu", 178 * GIB, 8.0e12, 2250e12, "10.0"),
     "h200": Target("NVIDIA H200", "gpu", 140 * GIB, 4.8e12, 989e12, "9.0"),
@@ -43,17 +46,45 @@ GPUS = {
     "a100": Target("NVIDIA A100", "gpu", 79 * GIB, 2.04e12, 312e12, "8.0"),
     "l40s": Target("NVIDIA L40S", "gpu", 44 * GIB, 0.864e12, 362e12, "8.9"),
     "l4": Target("NVIDIA L4", "gpu", 22 * GIB, 0.3e12, 121e12, "8.9"),
+    "a10": Target("NVIDIA A10", "gpu", 22 * GIB, 0.6e12, 125e12, "8.6"),
+    "rtxpro6000": Target("NVIDIA RTX PRO 6000 Blackwell", "gpu", 95 * GIB, 1.792e12, 503.8e12, "12.0"),
+    "5090": Target("NVIDIA GeForce RTX 5090", "gpu", 31 * GIB, 1.792e12, 209.5e12, "12.0"),
+    "4090": Target("NVIDIA GeForce RTX 4090", "gpu", 23 * GIB, 1.008e12, 165.2e12, "8.9"),
+    "4060ti": Target("NVIDIA GeForce RTX 4060 Ti 16 GB", "gpu", 15 * GIB, 0.288e12, 44.1e12, "8.9"),
+    "3090": Target("NVIDIA GeForce RTX 3090", "gpu", 23 * GIB, 0.936e12, 71e12, "8.6"),
 }
 
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Print the plan. Raises what a start with these settings would raise."""
-    from jaxinfer.checkpoint.resolve import Part, resolve
     from jaxinfer.models.registry import family_for
     from jaxinfer.runtime.memory import backends_for, plan_for
 
     config = resolved.config
     target = choose_target(params["target"], params["memory"], config.device)
+    facts, source = facts_of(config)
+    family = family_for(facts)
+    model = family.config_from_hf(facts)
+    share = config.gpu_memory_utilization if target.platform == "gpu" else 1.0  # as runtime/device.py sizes the pool
+    free, backends = int(target.free_bytes * share), backends_for(config, model, target)
+    plan = plan_for(config, model, family, platform=target.platform, free=free, backends=backends)
+    rows = [("device", describe(target)), ("architecture", describe_model(model)), *source, *resolved.rows()]
+    rows += [row for row in plan.rows() if row[0] != "host pages" or plan.host_pages]
+    rows += [("concurrency", concurrency(plan)), *throughput(model, plan, target)]
+    for line in [model_words(config), *table(rows, indent="  ")]:
+        click.echo(line)
+    return 0
+
+
+def facts_of(config: EngineConfig) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """config.json, and a row that says so where it is the one that we ship. Raises CheckpointError."""
+    from jaxinfer.checkpoint.resolve import Part, local_folder, resolve
+    from jaxinfer.models.known import known_config
+
+    known = known_config(config.model)
+    if known is not None and config.revision is None and local_folder(config.model) is None:
+        row = ("config.json", "its facts as jaxinfer ships them, no hub was asked; --revision main asks the hub")
+        return {**known, **(config.hf_overrides or {})}, [row]
     needs: tuple[Part, ...] = ("config",)
     checkpoint = resolve(
         config.model,
@@ -62,22 +93,16 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
         needs=needs,
         overrides=config.hf_overrides,
     )
-    family = family_for(checkpoint.config)
-    model = family.config_from_hf(checkpoint.config)
-    share = config.gpu_memory_utilization if target.platform == "gpu" else 1.0  # as runtime/device.py sizes the pool
-    free, backends = int(target.free_bytes * share), backends_for(config, model, target)
-    plan = plan_for(config, model, family, platform=target.platform, free=free, backends=backends)
-    rows = [("device", describe(target)), ("architecture", describe_model(model)), *resolved.rows(), *plan.rows()]
-    rows += [("concurrency", concurrency(plan)), *throughput(model, plan, target)]
-    for line in [model_words(config), *table(rows, indent="  ")]:
-        click.echo(line)
-    return 0
+    return checkpoint.config, []
 
 
 def choose_target(name: str | None, memory: str | None, device: str) -> Target:
     """The GPU or CPU to plan for: the one named, else this machine's first visible GPU, else its CPU."""
     from jaxinfer.runtime import nvidia
 
+    if name is not None:
+        # RTX 4090, rtx4090 and 4090 are one card
+        name = re.sub(r"^(nvidia)?(geforce)?(rtx(?=\d))?", "", re.sub(r"[ _-]", "", name.lower()))
     if name is not None and name not in {*GPUS, "cpu"}:
         raise ConfigError(unknown_name(name, {*GPUS, "cpu"}, "--for"))
     gpus = [] if name or device == "cpu" else nvidia.visible_gpus(nvidia.list_gpus())
@@ -100,7 +125,8 @@ def choose_target(name: str | None, memory: str | None, device: str) -> Target:
 def known_gpu(gpu: Any) -> Target:
     """The GPU with what is free on it now; its speed is known if its name is."""
     words = gpu.name.lower().replace("-", " ").split()
-    known = next((target for key, target in GPUS.items() if key in words), Target("", "gpu", 0, 0.0))
+    names = {"".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, len(words) + 1)}
+    known = next((target for key, target in GPUS.items() if key in names), Target("", "gpu", 0, 0.0))
     return dataclasses.replace(known, device_kind=gpu.name, free_bytes=gpu.free_bytes)
 
 
@@ -132,9 +158,11 @@ def describe_model(model: "ModelConfig") -> str:
 
 
 def concurrency(plan: "MemoryPlan") -> str:
-    """vLLM's line, which people size hardware with."""
+    """vLLM's line, which people size hardware with; where max_num_seqs binds before the pages do, that."""
     limits = plan.limits
     tokens = (limits.num_pages - 1) * limits.page_size
+    if tokens >= limits.max_num_seqs * limits.max_model_len:
+        return f"{limits.max_num_seqs} requests of {limits.max_model_len:,} tokens each, as max_num_seqs allows"
     return f"Maximum concurrency for {limits.max_model_len:,} tokens per request: {tokens / limits.max_model_len:.2f}x"
 
 
@@ -149,19 +177,27 @@ def throughput(model: "ModelConfig", plan: "MemoryPlan", target: Target) -> list
     context = min(CONTEXT, limits.max_model_len)
     together = min(limits.max_num_seqs, max(1, (limits.num_pages - 1) * limits.page_size // context))
 
+    if read_bytes / target.bytes_per_s < LEAST_S:
+        return [("speed", "bound by the host: the device would read this model in less than 0.05 ms")]
+
     def decode_tokens_per_s(batch: int) -> float:
         memory_s = (read_bytes + batch * context * plan.kv_bytes_per_token) / target.bytes_per_s
         compute_s = 2 * batch * read_bytes / itemsize / target.flops if target.flops else 0.0
         return batch / max(memory_s, compute_s)
 
     alone, all_together = decode_tokens_per_s(1), decode_tokens_per_s(together)
-    rows = [
-        ("decode", f"at most {alone:,.1f} tokens/s alone, {all_together:,.0f} with {together} (context {context:,})")
-    ]
+    many = f"{_rate(all_together)} with {together} (context {context:,})"
+    rows = [("decode", f"at most {_rate(alone)} tokens/s alone, {many}")]
     if target.flops:
         prefill_s = 2 * context * read_bytes / itemsize / target.flops
-        rows.append(("prefill", f"at least {prefill_s * 1e3:.1f} ms for {context:,} tokens"))
+        if prefill_s >= LEAST_S:
+            rows.append(("prefill", f"at least {prefill_s * 1e3:.1f} ms for {context:,} tokens"))
     return rows
+
+
+def _rate(tokens_per_s: float) -> str:
+    """No more than four digits, which is more than the estimate is worth."""
+    return f"{tokens_per_s:,.1f}" if tokens_per_s < 1000 else f"{float(f'{tokens_per_s:.4g}'):,.0f}"
 
 
 command = EngineCommand(

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jaxinfer.cli.checklist import Checklist, screen_for
 from jaxinfer.cli.options import EngineCommand
 from jaxinfer.cli.session import started
 from jaxinfer.config import Resolved
 from jaxinfer.errors import ConfigError
+from jaxinfer.llm.events import Event
 
 if TYPE_CHECKING:
     from jaxinfer.llm.async_llm import AsyncLLM
@@ -35,7 +37,11 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
         check_text_file(path)
     with started(resolved, sys.stderr) as (runner, llm), token_table(params["csv_file"]) as on_text:
         width, stride = window_of(params, llm.info.max_model_len)
-        rows = [runner.run(fit_of(llm, path, params["column"], width, stride, on_text)) for path in paths]
+        rows = []
+        with Checklist(screen_for(sys.stderr)) as checklist:
+            for number, path in enumerate(paths):
+                checklist(Event("measure", path.name, number, len(paths) if len(paths) > 1 else 0))
+                rows.append(runner.run(fit_of(llm, path, params["column"], width, stride, on_text)))
         click.echo(f"windows of {width} tokens, {stride} apart; each text's first token is not scored")
     lines = [line_of(path.name, *row) for path, row in zip(paths, rows, strict=True)]
     if len(rows) > 1:

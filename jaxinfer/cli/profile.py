@@ -14,10 +14,10 @@ from jaxinfer.config import Resolved
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Trace the steps and print the report."""
-    from jaxinfer.bench import profile
-
-    wanted = profile.Wanted(params["batch_size"], params["prompt_length"], params["steps"], params["prefill"])
     with Checklist(screen_for(sys.stderr)) as checklist:
+        from jaxinfer.bench import profile
+
+        wanted = profile.Wanted(params["batch_size"], params["prompt_length"], params["steps"], params["prefill"])
         return publish(lambda: profile.run(resolved, wanted, params["trace"], checklist, checklist.say), params)
 
 

@@ -44,6 +44,7 @@ def serve(resolved: Resolved, params: Mapping[str, Any], new_transport: "NewTran
     from jaxinfer.server.app import create_app
     from jaxinfer.server.presence import announce
     from jaxinfer.server.serve import run_server
+    from jaxinfer.server.systemd import notify
 
     settings, certificate = server_settings(params), tls(params)
     settings = replace(settings, files_folder=storage.files_folder(params), kept=storage.kept_limits(params))
@@ -73,6 +74,7 @@ def serve(resolved: Resolved, params: Mapping[str, Any], new_transport: "NewTran
                 await starting
             if app.state.storage is not None:
                 tasks.append(asyncio.create_task(app.state.storage.batches.run()))
+            notify("READY=1")
             for line in closing(llm.info, address[0], params["host"], has_keys=bool(settings.api_keys)):
                 checklist.say(line)
 

@@ -176,6 +176,23 @@ def codex(server: Server) -> str:
     )
 
 
+def ollama_python(server: Server) -> str:
+    key = f', headers={{"Authorization": "Bearer " + {server.python_key}}}' if server.key_env else ""
+    return server.python(
+        "from ollama import Client",
+        "",
+        f"client = Client(host={json.dumps(server.base)}{key})",
+        f"answer = client.chat(model={json.dumps(server.model)}, messages={messages()})",
+        "print(answer.message.content)",
+    )
+
+
+def ollama_clients(server: Server) -> str:
+    """Of editors and tools that ask for the address of an Ollama server and look for it at port 11434."""
+    key = [f"export OLLAMA_API_KEY={server.shell_key}"] if server.key_env else []
+    return "\n".join((f"export OLLAMA_HOST={shlex.quote(server.base)}", *key))
+
+
 def agent_note(server: Server) -> list[str]:
     """A comment where the context is too short for what coding agents send."""
     length = server.max_model_len
@@ -192,6 +209,8 @@ CLIENTS = {
     "anthropic-python": Client("Anthropic's SDK, Python", "python", "/v1/messages", anthropic_python),
     "langchain": Client("LangChain", "python", CHAT, langchain),
     "litellm": Client("LiteLLM", "python", CHAT, litellm),
+    "ollama-python": Client("Ollama's client, Python", "python", "/api/chat", ollama_python),
+    "ollama": Client("clients of Ollama's API", "sh", "/api/chat", ollama_clients),
     "open-webui": Client("Open WebUI", "sh", CHAT, open_webui),
     "claude-code": Client("Claude Code", "sh", "/v1/messages", claude_code),
     "codex": Client("Codex", "toml", "/v1/responses", codex),

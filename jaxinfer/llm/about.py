@@ -2,13 +2,17 @@
 
 import hashlib
 import json
+import math
 import time
+from pathlib import Path
 from typing import Protocol
 
+from jaxinfer.checkpoint.contents import CONFIG
 from jaxinfer.checkpoint.resolve import Checkpoint
+from jaxinfer.checkpoint.safetensors_file import SafetensorsFile
 from jaxinfer.config import EngineConfig
 from jaxinfer.errors import CheckpointError
-from jaxinfer.llm.types import ModelInfo
+from jaxinfer.llm.types import CheckpointFacts, ModelInfo
 from jaxinfer.models.config import HFConfig, is_headless, token_ids
 from jaxinfer.protocol.sampling import GenerationDefaults
 from jaxinfer.version import __version__
@@ -59,7 +63,36 @@ def model_info(config: EngineConfig, checkpoint: Checkpoint, model: Outline) -> 
         is_demo=checkpoint.is_demo,
         max_logprobs=config.max_logprobs,
         note=DUMMY_NOTE if dummy else _note(checkpoint),
+        facts=checkpoint_facts(checkpoint),
     )
+
+
+def checkpoint_facts(checkpoint: Checkpoint) -> CheckpointFacts:
+    """From config.json and the heads of the weights' files. Raises CheckpointError for a damaged head."""
+    raw, files = checkpoint.config, checkpoint.weight_files
+    sizes = [(file.name, file.stat().st_size) for file in files]
+    quantized = raw.get("quantization_config")
+    method = quantized.get("quant_method") if isinstance(quantized, dict) else None
+    told = json.dumps([raw, sizes], sort_keys=True).encode()
+    newest = [file.stat().st_mtime for file in (checkpoint.folder / CONFIG, *files) if file.exists()]
+    return CheckpointFacts(
+        family=str(raw.get("model_type") or ""),
+        context_length=_count(raw.get("max_position_embeddings")),
+        num_layers=_count(raw.get("num_hidden_layers")),
+        dtype=str(method or raw.get("dtype") or raw.get("torch_dtype") or ""),
+        num_params=sum(_num_params(file) for file in files),
+        weight_bytes=sum(size for _, size in sizes),
+        digest=hashlib.sha256(told).hexdigest(),
+        modified_s=max(newest, default=0.0),
+    )
+
+
+def _num_params(file: Path) -> int:
+    return sum(math.prod(entry.shape) for entry in SafetensorsFile(file).tensors.values())
+
+
+def _count(value: object) -> int:
+    return value if type(value) is int else 0
 
 
 def _note(checkpoint: Checkpoint) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from jaxinfer.engine.logprobs import TokenLogprobs
 from jaxinfer.engine.sequence import Abort, Acknowledge, Add, End, Message, Output, Request
 from jaxinfer.llm.types import Delta
-from jaxinfer.protocol.logprobs import TokenLogprob
+from jaxinfer.protocol.logprobs import TokenLogprob, TopTokens
 from jaxinfer.protocol.sampling import GenerationDefaults, ResolvedSampling, SamplingParams, resolve_sampling
 from jaxinfer.text.detokenizer import Detokenizer
 from jaxinfer.text.message import MessageText
@@ -109,7 +109,7 @@ class Answer:
     @property
     def may_lag(self) -> bool:
         """Whether nothing is lost when several of the engine's outputs are fed as one."""
-        return not self.request.text_lag and self.request.logprobs is None
+        return not self.request.text_lag
 
     def feed(self, output: Output) -> Delta | None:
         """The delta this output makes, or None: nothing to show yet, or its choice has already ended.
@@ -209,9 +209,9 @@ class Answer:
         named: list[TokenLogprob] = []
         bytes_of = self._bytes_of
         for one in found:
-            own, ids = bytes_of(one.token_id), one.top_ids
-            tops = ids, list(map(bytes_of, ids)), one.top_logprobs
-            named.append(TokenLogprob(one.token_id, own, one.logprob, one.rank, *tops))
+            ids = one.top_ids
+            tops = ids, TopTokens(ids, bytes_of), one.top_logprobs
+            named.append(TokenLogprob(one.token_id, bytes_of(one.token_id), one.logprob, one.rank, *tops))
         return named
 
     def _unscored(self, token_id: int) -> TokenLogprob:

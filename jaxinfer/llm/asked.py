@@ -86,7 +86,7 @@ class Asked:
             prompts: list[Sequence[int]] = [ids]
         else:
             prompts = await encode_prompts(llm, request.prompts, request.wire.add_special_tokens)
-        caps = isinstance(request, ChatRequest) and request.max_tokens_is_ceiling
+        caps = request.max_tokens_is_ceiling
         job = new_job(llm, prompts, self.wire, self.sampling, chat=is_chat, salt=salt, arrived_s=arrived_s, caps=caps)
         if isinstance(request, CompletionRequest) and request.wire.echo:
             job = dataclasses.replace(job, echo=await _echo(llm, request, prompts, job.prompts))

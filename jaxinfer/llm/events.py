@@ -8,8 +8,9 @@ from collections.abc import Callable
 class Event:
     """One sign of progress.
 
-    kind: resolve | plan | load | compile | serving | ready.
-    detail: a sentence or a name.    done, total: bytes while loading, executables while compiling.
+    kind: resolve | plan | load | compile | serving | ready | measure (what a benchmark does).
+    detail: a sentence or a name.    done, total: bytes while loading, executables while compiling, parts of what is
+    measured.
     seconds: how long the part took, or for serving and ready since the start.
     rows: a table of (what, value), for the memory plan.
     cached: the executable that was just made ready came from the cache.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxinfer.config import EngineConfig, config_from_values
+from jaxinfer.engine.logprobs import TokenLogprobs
 from jaxinfer.engine.sequence import Add, Forget, Keep, Output, Structure
 from jaxinfer.errors import BatchError, EngineError, InvalidRequest
 from jaxinfer.llm.answer import NO_TEXT, Answer, feed
@@ -58,16 +59,30 @@ PIECE = 32  # tokens of an answer that become text together where nobody watches
 
 
 @dataclasses.dataclass(slots=True)
+class _Piece:
+    """Tokens of one choice that have not become text, and their logprobs, if asked for."""
+
+    token_ids: list[int] = dataclasses.field(default_factory=list)
+    logprobs: list[TokenLogprobs] | None = None
+
+    def add(self, output: Output) -> None:
+        self.token_ids += output.token_ids
+        if output.logprobs is not None:
+            self.logprobs = self.logprobs or []
+            self.logprobs += output.logprobs
+
+
+@dataclasses.dataclass(slots=True)
 class _Call:
     """What is under way: its requests, and the deltas that other calls' steps have brought it too.
 
-    pieces: of each choice, the tokens that are no whole piece yet.
+    pieces: of each choice, what is no whole piece yet.
     """
 
     answers: dict[str, Answer]
     piece: int  # tokens of a delta, about
     unfinished: set[str]
-    pieces: dict[tuple[str, int], list[int]] = dataclasses.field(default_factory=dict)
+    pieces: dict[tuple[str, int], _Piece] = dataclasses.field(default_factory=dict)
     deltas: deque[tuple[str, Delta]] = dataclasses.field(default_factory=deque)
 
 
@@ -425,15 +440,15 @@ def _in_pieces(outputs: list[Output], calls: dict[str, _Call]) -> Iterator[tuple
         if call is None:
             continue
         choice = output.request_id, output.index
-        tokens = call.pieces.get(choice)
-        if tokens is not None:
-            tokens += output.token_ids
-            if len(tokens) < call.piece and output.finish_reason is None:
+        held = call.pieces.get(choice)
+        if held is not None:
+            held.add(output)
+            if len(held.token_ids) < call.piece and output.finish_reason is None:
                 continue
-            output.token_ids, call.pieces[choice] = tokens, []
+            output.token_ids, output.logprobs, call.pieces[choice] = held.token_ids, held.logprobs, _Piece()
         answer = call.answers[output.request_id]
-        if tokens is None and answer.may_lag:
-            call.pieces[choice] = []
+        if held is None and answer.may_lag:
+            call.pieces[choice] = _Piece()
         yield answer, output
 
 

@@ -42,7 +42,6 @@ class CompletionOutput:
     """One choice. finish_reason: "stop", "length", "tool_calls", "abort" or "error"; error says why in the last case.
 
     reasoning, tool_calls: of a chat, what the model thought and which tools it calls; `text` holds neither.
-    logprobs: one dict per token, if asked for, by id: the token itself and the most likely ones.
     """
 
     index: int
@@ -51,9 +50,20 @@ class CompletionOutput:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     error: str | None = None
-    logprobs: list[dict[int, Logprob]] | None = None
     reasoning: str = ""
     _calls: WholeCalls = dataclasses.field(default_factory=WholeCalls, repr=False)
+
+    _logprobs: list[dict[int, Logprob]] | None = None
+    _unread: list[TokenLogprob] = dataclasses.field(default_factory=list, repr=False)
+
+    @property
+    def logprobs(self) -> list[dict[int, Logprob]] | None:
+        """One dict per token, if asked for, by id: the token itself and the most likely ones. They are made when they
+        are read: 20 of each token take as long as a step of 256 answers."""
+        if self._logprobs is not None:
+            self._logprobs += map(_by_id, self._unread)
+            self._unread.clear()
+        return self._logprobs
 
     @property
     def tool_calls(self) -> list[ToolCall]:
@@ -64,8 +74,8 @@ class CompletionOutput:
         self.reasoning += delta.reasoning
         self.token_ids += delta.token_ids
         if delta.logprobs is not None:
-            self.logprobs = self.logprobs or []
-            self.logprobs += map(_by_id, delta.logprobs)
+            self._logprobs = self._logprobs or []
+            self._unread += delta.logprobs
         self.finish_reason, self.stop_reason, self.error = delta.finish_reason, delta.stop_reason, delta.error
 
 

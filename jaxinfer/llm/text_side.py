@@ -50,6 +50,7 @@ class TextSide:
         return dataclasses.replace(
             info,
             has_chat_template=self.template.exists,
+            chat_template=self.template.sources.get("default", ""),
             tool_format=self.tool_format,
             has_thinking=self.thinking is not None,
         )

@@ -14,6 +14,26 @@ from jaxinfer.text.tools.reader import CallDelta, merged
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckpointFacts:
+    """What a model's files say, for clients that list models.
+
+    family: config.json's model_type.    context_length: tokens it was made for; the server may take fewer.
+    dtype: of its numbers, or the method by which they are quantized.    num_params: 0 where no weights are there.
+    weight_bytes: of its weights' files.    digest: SHA-256 of config.json's content and of the files' names and sizes.
+    modified_s: when the newest of its files was written, in seconds since 1970.
+    """
+
+    family: str = ""
+    context_length: int = 0
+    num_layers: int = 0
+    dtype: str = ""
+    num_params: int = 0
+    weight_bytes: int = 0
+    digest: str = ""
+    modified_s: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelInfo:
     """The model as clients need to know it.
 
@@ -21,7 +41,7 @@ class ModelInfo:
     root: the folder or hub id it came from.
     max_logprobs: the most likely tokens that a request may ask for.
     tool_format: how the model writes tool calls, None if its template takes no tools or their form is unknown.
-    has_thinking: whether it writes its thoughts between tags.
+    has_thinking: whether it writes its thoughts between tags.    chat_template: Jinja's source, "" where there is none.
     note: said on every surface when the model is no real one (the demo, random weights), else "".
     """
 
@@ -40,6 +60,8 @@ class ModelInfo:
     tool_format: str | None = None
     has_thinking: bool = False
     note: str = ""
+    chat_template: str = ""
+    facts: CheckpointFacts = CheckpointFacts()
 
 
 @dataclasses.dataclass(slots=True)

@@ -8,12 +8,19 @@ Nothing here imports jax.
 import dataclasses
 import difflib
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from jaxinfer.errors import CheckpointError
 
 DType = Literal["bfloat16", "float16", "float32"]
+_PARTS = frozenset(
+    ["rope", "rotary", "swiglu", "geglu", "glu", "gated", "silu", "swish", "causal", "scale", "scaling", "multiplier"]
+)
+_WHOLES = frozenset(["attention", "attn", "mlp", "ffn", "residual"])  # with further words an addition: attention_sinks
+_SWITCH = frozenset(["use", "has", "with", "apply", "enable"])
+_NORMS = frozenset(["norm", "layernorm", "rmsnorm", "prenorm", "ln"])  # one behind a part is an addition
 CHECK = "check that config.json is the model's own"
 DTYPES: tuple[DType, ...] = ("bfloat16", "float16", "float32")
 
@@ -154,7 +161,8 @@ class HFConfig:
     def finish(self, harmless: frozenset[str] = frozenset()) -> None:
         """Record a fault for every key that was neither read nor is harmless.
 
-        A feature that nobody here knows and that is switched off is harmless, unless its name may be a misspelling.
+        A feature that nobody here knows and that is switched off is harmless, unless its name may be a misspelling, or
+        says that it is no addition: the model is made of it.
         """
         known = sorted(self._read | harmless)
         for key, value in self._raw.items():
@@ -162,6 +170,9 @@ class HFConfig:
                 continue
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
             if is_off(value) and not near:
+                if _names_a_part(key):
+                    law = "must not be off, since the model served here has it"
+                    self.refuse(key, law, "delete it if it does not change what the model computes")
                 continue
             hint = f"did you mean {near[0]!r}? If not, delete" if near else "delete"
             self.faults.append(
@@ -173,6 +184,12 @@ class HFConfig:
 def is_off(value: Any) -> bool:
     """Whether a feature's value says that the model does not have it."""
     return value is None or value in (False, 0, "", [], {})
+
+
+def _names_a_part(key: str) -> bool:
+    """Whether a key speaks of what a dense model is made of, or of a factor, which at 0 leaves nothing."""
+    words = set(re.split(r"[^a-z]+", key.lower()))
+    return bool(words & _PARTS) or (bool(words & _NORMS) and "post" not in words) or words - _SWITCH - {""} <= _WHOLES
 
 
 def is_headless(raw: Mapping[str, Any]) -> bool:

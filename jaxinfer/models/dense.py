@@ -125,6 +125,7 @@ def config_from_hf(raw: Mapping[str, Any]) -> ModelConfig:
         config.refuse("num_key_value_heads", f"must divide num_attention_heads ({heads})", CHECK)
     hidden = config.integer("hidden_size")
     vocab_size = config.integer("vocab_size")
+    known_size = vocab_size if config.value("vocab_size") is vocab_size else None
     stated_position = config.integer("max_position_embeddings", high=UNBOUNDED)
     angles = rope.rope_from_hf(config, stated_position)
     max_position = min(rope.max_position(angles, stated_position), _dual_chunk(config))
@@ -144,10 +145,8 @@ def config_from_hf(raw: Mapping[str, Any]) -> ModelConfig:
         qk_norm=traits.qk_norm,
         tie_embeddings=config.flag("tie_word_embeddings") or is_headless(raw),
         dtype=checkpoint_dtype(config),
-        bos_token_id=next(iter(token_ids(config, "bos_token_id")), None),
-        eos_token_ids=token_ids(
-            config, "eos_token_id", vocab_size if config.value("vocab_size") is vocab_size else None
-        ),
+        bos_token_id=next(iter(token_ids(config, "bos_token_id", known_size)), None),
+        eos_token_ids=token_ids(config, "eos_token_id", known_size),
     )
     _refuse_unsupported(config, traits)
     _refuse_sliding_windows(config, result.num_layers, max_position)
@@ -202,11 +201,24 @@ def _refuse_unsupported(config: HFConfig, traits: _Traits) -> None:
     for key in ("is_encoder_decoder", "add_cross_attention"):
         config.must_be(key, (False,), "only decoders are supported")
     config.must_be("pruned_heads", ({},), "pruned heads are not supported")
-    config.must_be("auto_map", ({},), "code from a checkpoint is never run; use a checkpoint that needs none")
+    # beside the name of an architecture it is for those who run a checkpoint's own code; the name says what that is
+    if not is_off(config.value("auto_map")) and is_off(config.value("architectures")):
+        cure = "code from a checkpoint is never run; name its architecture, if that is one of ours"
+        config.refuse("auto_map", "must be absent where architectures names none", cure)
     for key in ("quantization_config", "compression_config"):
-        if not is_off(config.value(key)):
+        if _quantizes(config.value(key)):
             cure = "quantized checkpoints are not supported; use the original in bfloat16 or float16"
             config.refuse(key, "must be absent", cure)
+
+
+def _quantizes(section: Any) -> bool:
+    """Whether a section says that weights are quantized: not where all of it, or each of its switches, is off."""
+    if not isinstance(section, dict):
+        return not is_off(section)
+    if all(map(is_off, section.values())):
+        return False
+    switches = [section[key] for key in ("load_in_4bit", "load_in_8bit") if key in section]
+    return section.get("quant_method") not in (None, "bitsandbytes") or not switches or not all(map(is_off, switches))
 
 
 def _refuse_sliding_windows(config: HFConfig, num_layers: int, max_position: int) -> None:

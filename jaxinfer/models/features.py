@@ -39,11 +39,14 @@ EXPERTS = Feature(
 )
 IMAGES = Feature(
     "images",
-    ("vision_config", "image_token_id", "image_token_index", "mm_vision_tower", "video_token_id"),
-    ("vision_start_token_id", "vision_end_token_id", "vision_token_id"),
+    ("vision_config", "mm_vision_tower"),
+    (
+        *("image_token_id", "image_token_index", "video_token_id"),
+        *("vision_start_token_id", "vision_end_token_id", "vision_token_id"),
+    ),
     ("VL", "Vision", "Llava"),
 )
-AUDIO = Feature("audio", ("audio_config", "audio_token_id", "audio_token_index"), (), ("Audio", "Omni", "Whisper"))
+AUDIO = Feature("audio", ("audio_config",), ("audio_token_id", "audio_token_index"), ("Audio", "Omni", "Whisper"))
 NEXT_TOKENS = Feature(
     "layers that predict several tokens",
     ("num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers"),

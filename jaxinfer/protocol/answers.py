@@ -113,6 +113,8 @@ _MODEL = _object(
         "root": _STRING,
         "parent": {"type": "null"},
         "max_model_len": _INTEGER,
+        "max_context_length": _INTEGER,
+        "meta": {"type": "object", "additionalProperties": _INTEGER},
         "permission": _list({"type": "object"}),
         "default_sampling_params": {"type": "object", "additionalProperties": _NUMBER_OR_NULL},
     },
@@ -276,6 +278,44 @@ def _page_of(item: Schema) -> Schema:
     return _object({"object": {"const": "list"}, "data": _list(item)} | ends)
 
 
+_OLLAMA_HEAD: dict[str, Schema] = {"model": _STRING, "created_at": _STRING, "done": {"type": "boolean"}}
+_OLLAMA_END: dict[str, Schema] = {
+    "done_reason": {"enum": ["stop", "length", "abort", "load"]},
+    **{name: _INTEGER for name in ("prompt_eval_count", "eval_count", "total_duration", "load_duration")},
+    **{name: _INTEGER for name in ("prompt_eval_duration", "eval_duration")},
+}
+_OLLAMA_CALL = _object({"id": _STRING, "function": _object({"name": _STRING, "arguments": {"type": "object"}})})
+_OLLAMA_SAID: dict[str, Schema] = {"thinking": _STRING, "tool_calls": _list(_OLLAMA_CALL)}
+_OLLAMA_MESSAGE = _object({"role": {"const": "assistant"}, "content": _STRING}, _OLLAMA_SAID)
+_DETAILS = _object(
+    {
+        **{name: _STRING for name in ("parent_model", "format", "family", "parameter_size", "quantization_level")},
+        "families": _list(_STRING),
+    }
+)
+_LISTED: dict[str, Schema] = {name: _STRING for name in ("name", "model", "modified_at", "digest")}
+_LISTED |= {"size": _INTEGER, "details": _DETAILS}
+_OLLAMA: dict[str, Schema] = {
+    "OllamaError": _object({"error": _STRING}),
+    "OllamaChat": _object(_OLLAMA_HEAD | {"message": _OLLAMA_MESSAGE}, _OLLAMA_END),
+    "Generated": _object(_OLLAMA_HEAD | {"response": _STRING}, _OLLAMA_END | _OLLAMA_SAID),
+    "OllamaEmbeddings": _object(
+        {"model": _STRING, "embeddings": _list(_list({"type": "number"}))},
+        {name: _INTEGER for name in ("total_duration", "load_duration", "prompt_eval_count")},
+    ),
+    "OldEmbedding": _object({"embedding": _list({"type": "number"})}),
+    "OllamaModels": _object({"models": _list(_object(_LISTED, {"context_length": _INTEGER}))}),
+    "OllamaModel": _object(
+        {
+            **{name: _STRING for name in ("modelfile", "parameters", "template", "modified_at")},
+            "details": _DETAILS,
+            "model_info": {"type": "object"},
+            "capabilities": _list(_STRING),
+        },
+        {"note": _STRING},
+    ),
+}
+
 ANSWERS: dict[str, Schema] = {
     "File": _FILE,
     "Files": _page_of(_FILE),
@@ -295,6 +335,18 @@ ANSWERS: dict[str, Schema] = {
     "Scores": _list_of({"object": {"const": "score"}, "score": {"type": "number", "minimum": -1, "maximum": 1}}),
     "Models": _object({"object": {"const": "list"}, "data": _list(_MODEL)}),
     "Model": _MODEL,
+    **_OLLAMA,
+    "Props": _object(
+        {
+            "default_generation_settings": _object({"n_ctx": _INTEGER, "params": {"type": "object"}}),
+            "total_slots": _INTEGER,
+            "model_path": _STRING,
+            "model_alias": _STRING,
+            "chat_template": _STRING,
+            "modalities": {"type": "object"},
+            "build_info": _STRING,
+        }
+    ),
     "Sessions": _object({"object": {"const": "list"}, "data": _list(_SESSION)}),
     "Session": _SESSION,
     "SessionDeleted": _object({"id": _STRING, "object": {"const": "session"}, "deleted": {"const": True}}),

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from jaxinfer.errors import ApiError, TooLong
-from jaxinfer.protocol.forms import Choice, Piece, Progress, Usage
+from jaxinfer.protocol.forms import EVENT_STREAM, Choice, Piece, Progress, Usage
 from jaxinfer.protocol.responses import encode_json, encode_text, event_frame, in_order, own_id
 from jaxinfer.text.tools.reader import CallDelta
 
@@ -79,6 +79,7 @@ class Message:
 class MessageEvents:
     """The events of one streamed answer: blocks one after another, of thoughts, of text and of calls."""
 
+    content_type = EVENT_STREAM
     ping = b'event: ping\ndata: {"type":"ping"}\n\n'
 
     def __init__(self, message: Message, progress: Progress) -> None:

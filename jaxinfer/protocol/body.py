@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from jaxinfer.errors import InvalidRequest
-from jaxinfer.protocol.doubles import LAW, parse_integer, path_of_overflow, shown_number
+from jaxinfer.protocol.doubles import LAW, parse_float, parse_integer, path_of_overflow, shown_number
 from jaxinfer.protocol.long_strings import LONG_BYTES, put_back, take_out
 from jaxinfer.protocol.many_ids import TooManyValues
 from jaxinfer.protocol.validate import is_unicode, show
@@ -60,7 +60,7 @@ def _parse(raw: bytes) -> dict[str, Any]:
             text,
             object_pairs_hook=_unique,
             parse_constant=partial(_note, odd),
-            parse_float=partial(_number, odd, float),
+            parse_float=partial(_number, odd, parse_float),
             parse_int=partial(_number, odd, parse_integer),
         )
     except InvalidRequest:  # a ValueError too, from _unique
@@ -82,7 +82,7 @@ def _parse_numbers(raw: bytes) -> dict[str, Any] | None:
     None where it holds more text, is refused, may hold a number that no double holds, or may name a field twice, which
     msgspec does not tell: as many colons as names, and no name was lost.
     """
-    if raw.count(b",", 0, _LOOK_BYTES) <= raw.count(b'"') or _has_long_number(raw):
+    if raw.count(b",", 0, _LOOK_BYTES) <= raw.count(b'"') or _has_odd_number(raw):
         return None
     with contextlib.suppress(msgspec.MsgspecError, RecursionError):
         body = msgspec.json.decode(raw)
@@ -91,8 +91,13 @@ def _parse_numbers(raw: bytes) -> dict[str, Any] | None:
     return None
 
 
-def _has_long_number(raw: bytes) -> bool:
-    return any(raw[start : start + _DIGITS].isdigit() for start in range(0, len(raw), _DIGITS))
+def _has_odd_number(raw: bytes) -> bool:
+    """Whether one may be too large, or so small that its double is 0."""
+    return (
+        b"e-" in raw
+        or b"E-" in raw
+        or any(raw[start : start + _DIGITS].isdigit() for start in range(0, len(raw), _DIGITS))
+    )
 
 
 def _num_names(value: dict[str, Any]) -> int:

@@ -50,6 +50,7 @@ class CompletionRequest:
 
     prompt_only: nothing but the echo is wanted; one token is computed and not shown.
     wants_prompt_logprobs: the client asked for the list of that name.
+    max_tokens_is_ceiling: as in a ChatRequest; there is one prompt.
     """
 
     wire: CompletionWire
@@ -58,6 +59,7 @@ class CompletionRequest:
     unknown: tuple[str, ...]
     prompt_only: bool = False
     wants_prompt_logprobs: bool = False
+    max_tokens_is_ceiling: bool = False
 
 
 def read_completion(body: dict[str, Any], *, vocab_size: int) -> CompletionRequest:

@@ -1,4 +1,4 @@
-"""JSON numbers that are not finite as a double: other programs read them as infinity, as null, or not at all (RFC 8259,
+"""JSON numbers that no double holds: other programs read them as infinity, as zero, as null, or not at all (RFC 8259,
 section 6), so no request may hold one.
 """
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxinfer.protocol.validate import Verbatim, invalid
 
-LAW = "a number that is finite as a double, up to 1.7e308"
+LAW = "a number that is finite as a double, up to 1.7e308, and 0 or at least 5e-324 in size"
 _FINITE_DIGITS = 308  # an integer of so many digits never exceeds a double
 _FINITE_BELOW = 2**1023
 _SHOWN_CHARS = 60
@@ -18,6 +18,12 @@ _NAME_CHARS = 64
 def parse_integer(digits: str) -> float:
     """What the digits say, or infinity; Python refuses to convert very many of them."""
     return int(digits) if len(digits) <= _FINITE_DIGITS or math.isfinite(float(digits)) else float(digits)
+
+
+def parse_float(digits: str) -> float:
+    """What the digits say; infinity also for what is so small that its double is 0."""
+    number = float(digits)
+    return number if number or not digits.lower().partition("e")[0].strip("-0.") else math.inf
 
 
 def shown_number(digits: str) -> str:

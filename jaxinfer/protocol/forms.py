@@ -9,6 +9,7 @@ from jaxinfer.errors import ApiError
 from jaxinfer.protocol.logprobs import TokenLogprob
 from jaxinfer.text.tools.reader import CallDelta
 
+EVENT_STREAM = b"text/event-stream; charset=utf-8"
 Metrics = dict[str, float | None]  # how long the parts of a request took
 
 
@@ -93,6 +94,9 @@ class Piece(Protocol):
 
 class Events(Protocol):
     """A streamed answer, frame by frame. ping: for a silence. Where there is nothing to send, it is b""."""
+
+    @property
+    def content_type(self) -> bytes: ...
 
     @property
     def ping(self) -> bytes: ...

@@ -7,10 +7,10 @@ An answer's objects are put together from JSON that is kept of each token, and a
 one call: a server that streams 20 logprobs with each token writes half a million entries a second.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from operator import add
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import msgspec
 
@@ -34,6 +34,36 @@ class TokenLogprob(msgspec.Struct, gc=False):
     top_ids: Sequence[int] = ()
     top_tokens: Sequence[bytes] = ()
     top_logprobs: Sequence[float] = ()
+
+
+class TopTokens(Sequence[bytes]):
+    """The bytes of many tokens, which are looked up when they are read: most answers' are written once or never."""
+
+    __slots__ = ("_bytes_of", "_ids")
+
+    def __init__(self, ids: Sequence[int], bytes_of: Callable[[int], bytes]) -> None:
+        self._ids, self._bytes_of = ids, bytes_of
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return map(self._bytes_of, self._ids)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> "TopTokens": ...
+    def __getitem__(self, index: int | slice) -> "bytes | TopTokens":
+        if isinstance(index, slice):
+            return TopTokens(self._ids[index], self._bytes_of)
+        return self._bytes_of(self._ids[index])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
 
 
 class LogprobsWriter:

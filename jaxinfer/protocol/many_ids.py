@@ -1,4 +1,4 @@
-"""Token ids in such numbers that their body is refused unread: which of them are a prompt beyond the context."""
+"""Token ids or messages in such numbers that their body is refused unread: which are a prompt beyond the context."""
 
 import contextlib
 import itertools
@@ -16,11 +16,16 @@ _NUMBERS = b"0123456789-,. \t\r\n"
 
 
 class TooManyValues(InvalidRequest):
-    """A body with more values than are parsed. prompts: by field, how many numbers its longest list has."""
+    """A body with more values than are parsed. prompts: by field, how many numbers its longest list has, or how many
+    messages it holds, each of which is a token at least.
+    """
 
     def __init__(self, message: str, raw: bytes) -> None:
         super().__init__(message, code="invalid_json")
         self.prompts = {found[1].decode(): _longest(raw, found.end()) for found in _fields(raw)}
+        if count := raw.count(b'"role"'):  # in a text its quotes are escaped
+            name = "messages" if b'"messages"' in raw else "input"
+            self.prompts[name] = max(count, self.prompts.get(name, 0))
 
 
 @contextlib.contextmanager

@@ -2,6 +2,12 @@
 
 MEANINGS = {
     "model": "a served name; left out, the first of them",
+    "options": "sampling parameters under Ollama's names; those that are not read are named in a header",
+    "format": "json for any object, or the JSON schema that the answer must be of",
+    "think": "whether the model thinks before it answers, or how hard",
+    "raw": "the prompt is all that the model reads, without a template",
+    "truncate": "cut what does not fit, instead of refusing it",
+    "name": "the older name of model",
     "messages": "the conversation so far, text only",
     "input": "the user's text, or what is new of the conversation, text only",
     "instructions": "what the model is told first; not carried over to a response that goes on from this one",

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from jaxinfer.errors import ApiError
-from jaxinfer.protocol.forms import Piece, Progress
+from jaxinfer.protocol.forms import EVENT_STREAM, Piece, Progress
 from jaxinfer.protocol.response_output import STATUS, Said, called, message, part, thought, thoughts, written
 from jaxinfer.protocol.responses import PING, encode_json, encode_line, encode_text, event_frame, in_order
 from jaxinfer.text.tools.reader import CallDelta, WholeCalls
@@ -22,6 +22,7 @@ class ResponseEvents:
     those before it are done and do not change.
     """
 
+    content_type = EVENT_STREAM
     ping = PING
 
     def __init__(self, form: "ResponseForm", progress: Progress) -> None:

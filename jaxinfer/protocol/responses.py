@@ -11,7 +11,7 @@ import msgspec
 
 from jaxinfer.errors import ApiError
 from jaxinfer.protocol.fields import StreamOptions
-from jaxinfer.protocol.forms import Choice, Metrics, Piece, Progress, Usage
+from jaxinfer.protocol.forms import EVENT_STREAM, Choice, Metrics, Piece, Progress, Usage
 from jaxinfer.protocol.logprobs import LogprobsWriter, prompt_logprobs
 from jaxinfer.text.tools.reader import CallDelta
 
@@ -148,6 +148,7 @@ class Frames:
 class Chunks:
     """The frames of one streamed answer, in the order of its deltas."""
 
+    content_type = EVENT_STREAM
     ping = PING
 
     def __init__(self, answer: Answer, progress: Progress) -> None:

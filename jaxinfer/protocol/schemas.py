@@ -18,6 +18,16 @@ from jaxinfer.protocol.embeddings import EMBEDDING_REFUSED, MAX_INPUTS, SCORE_RE
 from jaxinfer.protocol.fields import IGNORED, LEAVE_OUT, SAMPLING_FIELDS, Refusal
 from jaxinfer.protocol.meanings import MEANINGS
 from jaxinfer.protocol.messages import CHAT, MAX_MESSAGES, Dialect
+from jaxinfer.protocol.ollama import CHAT_REFUSED as OLLAMA_REFUSED
+from jaxinfer.protocol.ollama import DIALECT as OLLAMA
+from jaxinfer.protocol.ollama import (
+    GENERATE_REFUSED,
+    GenerateWire,
+    OldEmbedWire,
+    OllamaChatWire,
+    OllamaEmbedWire,
+    ShowWire,
+)
 from jaxinfer.protocol.open_responses import RESPONSE_REFUSED, ResponseWire
 from jaxinfer.protocol.response_items import DIALECT as RESPONSES
 from jaxinfer.protocol.sampling import SamplingParams
@@ -368,6 +378,7 @@ def request_schemas(max_logprobs: int, vocab_size: int) -> dict[str, Schema]:
         ),
         "EmbeddingRequest": _body(EmbeddingWire, embedding, EMBEDDING_REFUSED, {}, required=["input"]),
         "ScoreRequest": _body(ScoreWire, known, SCORE_REFUSED, {}, required=["text_1", "text_2"]),
+        **_ollama(known, inputs),
         "TokenizeRequest": _body(TokenizeWire, tokenize, TOKENIZE_REFUSED, {}, required=[]) | _EITHER,
         "ApplyTemplateRequest": _body(TokenizeWire, template, TOKENIZE_REFUSED, {}, required=["messages"]),
         "DetokenizeRequest": _body(DetokenizeWire, known, {}, {}, required=["tokens"]),
@@ -381,6 +392,23 @@ def request_schemas(max_logprobs: int, vocab_size: int) -> dict[str, Schema]:
             ignored=frozenset(),
         ),
         "FileUpload": FILE_UPLOAD,
+    }
+
+
+def _ollama(known: dict[str, Schema], inputs: Schema) -> dict[str, Schema]:
+    """Of Ollama's API, whose fields of one name differ in type from other APIs'."""
+    form: Schema = {"anyOf": [{"enum": ["json", ""]}, {"type": "object"}]}
+    think: Schema = {"enum": [True, False, "low", "medium", "high", "max"]}
+    fields: dict[str, Schema] = {"format": form, "think": think, "model": {"type": "string"}}
+    chat = fields | {"messages": _messages(OLLAMA), "tools": {"type": "array", "items": _TOOL}}
+    text: dict[str, Schema] = {"prompt": {"type": "string"}}
+    kept: dict[str, Any] = {"ignored": frozenset()}
+    return {
+        "OllamaChatRequest": _body(OllamaChatWire, chat, OLLAMA_REFUSED, {}, required=[], **kept),
+        "GenerateRequest": _body(GenerateWire, fields | text, GENERATE_REFUSED, {}, required=[], **kept),
+        "OllamaEmbedRequest": _body(OllamaEmbedWire, known | {"input": inputs}, {}, {}, required=["input"], **kept),
+        "OldEmbedRequest": _body(OldEmbedWire, known | text, {}, {}, required=["prompt"], **kept),
+        "ShowRequest": _body(ShowWire, fields, {}, {}, required=[], ignored=frozenset({"verbose"})),
     }
 
 

@@ -6,7 +6,7 @@ from typing import Any, get_origin
 import msgspec
 
 from jaxinfer.errors import InvalidRequest
-from jaxinfer.protocol.doubles import check_finite
+from jaxinfer.protocol.doubles import check_finite, parse_float
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.validate import Verbatim, invalid, is_unicode, show, unsupported
 from jaxinfer.text.grammar.source import Constraint, Kind
@@ -46,7 +46,7 @@ def read_structured(body: dict[str, Any]) -> dict[str, Any]:
     for name, read in named.items():
         for kind in FIELDS:
             if kind in read:
-                _value(kind, read[kind], name)  # refused under the client's name for it
+                _value(kind, read[kind], _place(name, kind, body.get(name)))  # refused under the client's name for it
                 found["form_field"] = name
     return found
 
@@ -59,6 +59,17 @@ def _read(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise invalid(name, "an object", value)
     return _read_format(value) if name == "response_format" else _read_outputs(value)
+
+
+def _place(name: str, kind: Kind, value: Any) -> str:
+    """Where in the body the client has put a schema, so that what is wrong within it goes by its path."""
+    if kind != "json_schema" or not isinstance(value, dict):
+        return name
+    if name == "structured_outputs":
+        return f"{name}.json"
+    if name != "response_format":
+        return name
+    return f"{name}.json_schema.schema" if isinstance(value.get("json_schema"), dict) else f"{name}.schema"
 
 
 def _read_format(value: dict[str, Any]) -> dict[str, Any]:
@@ -158,7 +169,8 @@ def _decoded(text: str, name: str, what: str) -> Any:
         raise invalid(name, f"{what} ({error})", text) from error
 
 
-_DECODER = msgspec.json.Decoder(float_hook=float)  # 1e999 is infinity, whose path can be named, and no fault of its own
+# 1e999 is infinity, whose path can be named, and no fault of its own
+_DECODER = msgspec.json.Decoder(float_hook=parse_float)
 
 
 def _choice(given: Any, name: str) -> str:

@@ -109,17 +109,23 @@ def draw_full(
 
 
 def draw_any(
+    top: int,
     last_token: jax.Array,
     controls: ControlState,
     next_pos: jax.Array,
     sampling: jax.Array,
     logits: jax.Array,
+    raw: jax.Array,
     upload: jax.Array,
 ) -> tuple[jax.Array, ControlState, jax.Array]:
-    """draw_full, in one kernel."""
-    rest = next_pos, sampling, controls.bias, controls.bits, upload
-    tokens, last_token, columns, counts = sm90_draw.draw(logits, last_token, controls.columns, controls.counts, *rest)
-    return last_token, controls.replace(columns=columns, counts=counts), tokens[:, None]
+    """draw_full, and draw_logprobs of rows that ask for it unless top is 0, in one kernel.
+
+    raw: the state's logits, where `logits` are what masks left.
+    Returns last_token, controls, and what was drawn, as sm90_draw.draw.
+    """
+    parts = logits, raw, last_token, controls.columns, controls.counts, next_pos, sampling, controls.bias, controls.bits
+    drawn, last_token, columns, counts = sm90_draw.draw(*parts, upload, top=top)
+    return last_token, controls.replace(columns=columns, counts=counts), drawn
 
 
 def controlled_logits(

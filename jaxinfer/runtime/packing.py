@@ -146,7 +146,7 @@ class SlotLayout:
 
 
 def flags_of(sampling: Sampling) -> Flag:
-    flags, controls = Flag(0), sampling.controls
+    flags, controls = Flag.LOGPROBS if sampling.logprobs else Flag(0), sampling.controls
     if controls is None:
         return flags
     single = any(len(word) == 1 for word in controls.bad_words)

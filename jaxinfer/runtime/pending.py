@@ -40,7 +40,10 @@ class PendingStep:
         self.on_masks(masks)
 
     def take(self, logits_rows: Sequence[int], drawn: jax.Array | None, tops: jax.Array | None) -> None:
-        """What a sampler made of it and the logprobs of that, by rows of logits, and each row's row of logits."""
+        """What a sampler made of it and the logprobs of that, by rows of logits, and each row's row of logits.
+
+        Both may be one array, which has the token first.
+        """
         self._logits_rows, self._drawn, self._tops = logits_rows, drawn, tops
 
     def wait(self) -> StepResult:
@@ -49,7 +52,8 @@ class PendingStep:
         if self._drawn is not None:
             result.tokens = np.asarray(self._drawn)[self._logits_rows, 0]
         if self._tops is not None:
-            result.logprobs = packing.unpack_logprobs(np.asarray(self._tops)[self._logits_rows])
+            tops = np.asarray(self._tops)[self._logits_rows]
+            result.logprobs = packing.unpack_logprobs(tops[:, 1:] if self._tops is self._drawn else tops)
         for row, (count, blocks) in self._scored.items():
             columns = np.concatenate([np.asarray(block) for block in blocks])
             result.targets[row] = packing.unpack_logprobs(columns[:count])

@@ -105,6 +105,7 @@ class DeviceRunner:
         self._by_token = {size for size in smaller if step.reads_by_token(self._model, size)}
         self._max_read_again = MAX_READ_AGAIN * config.num_layers // config.kv_bytes_per_token(dtype.itemsize)  # tokens
         self._samplers = programs.samplers(backends.sampling, device.platform)
+        self._draws_tell_logprobs = programs.num_top_drawn(backends.sampling, limits) > 0
         self._read_draws()
         self._cache: ExecutableCache | None = None
         self._common = ""  # what all keys of the cache share
@@ -201,15 +202,18 @@ class DeviceRunner:
         if drawn is None and wanted is Sampler.LARGEST and not wants_logprobs:
             return
         tops, num_rows = None, sum([row.sample for row in plan.rows])
+        tells = wants_logprobs and self._draws_tell_logprobs
+        wanted = Sampler.ANY if tells else wanted
         if wanted is not Sampler.LARGEST:
             sampler = next(one for one in self._draw_sizes if one >= wanted)
-            rows = buckets.pick_size(self._draw_sizes[sampler], num_rows)
+            rows = buckets.pick_size(self._top_sizes if tells else self._draw_sizes[sampler], num_rows)
             upload = self._again(Draw, packing.pack_draw(plan, rows, full=sampler >= Sampler.FULL))
-            drawn = self._dispatch(Draw(rows, sampler), upload, masked=plan.is_masked)
-        if wants_logprobs:
+            tops = drawn = self._dispatch(Draw(rows, sampler, tells), upload, masked=plan.is_masked)
+        if wants_logprobs and not tells:
             rows = buckets.pick_size(self._top_sizes, num_rows)
             tops = self._dispatch(Tops(rows), self._again(Tops, packing.pack_draw(plan, rows, full=False)))
-        pending.take(np.maximum(np.cumsum([row.sample for row in plan.rows]) - 1, 0), drawn, tops)
+        logits_rows = np.maximum(np.cumsum([row.sample for row in plan.rows]) - 1, 0)
+        pending.take(logits_rows, drawn, tops if wants_logprobs else None)
 
     def _score(self, plan: Plan) -> dict[int, Scored]:
         """Logprobs of the rows' targets, in blocks of `score`'s size."""
@@ -317,7 +321,8 @@ class DeviceRunner:
         self._draw_sizes = {one: self._ready([Draw(rows, one) for rows in sizes[one]]) for one in sizes}
         full = buckets.draw_sizes(self.limits.max_num_seqs, Sampler.FULL)
         self._mask_sizes = self._ready([Mask(rows) for rows in full])
-        self._top_sizes = self._ready([Tops(rows) for rows in full])
+        tell = [Draw(rows, Sampler.ANY, True) for rows in sizes.get(Sampler.ANY, ())]
+        self._top_sizes = self._ready(tell if self._draws_tell_logprobs else [Tops(rows) for rows in full])
 
     def _ready(self, keys: Sequence[Draw] | Sequence[Mask] | Sequence[Tops]) -> tuple[int, ...]:
         """The rows of those that are there. keys: rising; only the last can carry any plan, so all until it is."""
@@ -456,6 +461,8 @@ class DeviceRunner:
                     return executable(state.hidden, upload)
                 case Draw():
                     parts = (state.next_pos, state.sampling, self._masks.left if masked else state.logits, upload)
+                    if key.sampler is Sampler.ANY:
+                        parts = (*parts[:-1], state.logits, upload)
                     if key.sampler >= Sampler.FULL:
                         last, self._controls, drawn = executable(state.last_token, self._controls, *parts)
                     else:

@@ -1,4 +1,4 @@
-"""What the server says about itself: /v1/models, /health, /ready, /live, /version, /metrics."""
+"""What the server says about itself: /v1/models, /health, /ready, /live, /props, /version, /metrics."""
 
 from typing import Any
 
@@ -19,13 +19,13 @@ DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max
 
 async def list_models(request: Request) -> Response:
     """Every name the model is served under."""
-    info = _info(request)
+    info = served_info(request)
     return _json({"object": "list", "data": [_card(info, name) for name in info.served_names]})
 
 
 async def get_model(request: Request) -> Response:
     """One of them; the name may hold slashes."""
-    info = _info(request)
+    info = served_info(request)
     given = request.path_params["id"]
     meant = (name for name in info.served_names if plain(f"/{name}") == plain(f"/{given}"))  # a folder's name, say
     return _json(_card(info, served_model(info, next(meant, given))))
@@ -60,6 +60,23 @@ async def live(request: Request) -> Response:
     if refusal is not None and refusal.code == "failed":
         raise refusal
     return _json({"status": "live"})
+
+
+async def props(request: Request) -> Response:
+    """What llama.cpp's clients ask a server for: the context, how many answers run together, the template."""
+    info, limits = served_info(request), request.app.state.llm.limits
+    settings = {"n_ctx": info.max_model_len, "params": {name: getattr(info.defaults, name) for name in DEFAULTS}}
+    return _json(
+        {
+            "default_generation_settings": settings,
+            "total_slots": limits.max_num_seqs,
+            "model_path": info.root,
+            "model_alias": info.served_names[0],
+            "chat_template": info.chat_template,
+            "modalities": {"vision": False, "audio": False},
+            "build_info": f"jaxinfer-{__version__}",
+        }
+    )
 
 
 async def version(request: Request) -> Response:
@@ -101,7 +118,8 @@ def _refusal(request: Request) -> Unavailable | None:
     return unavailable(state.llm.status, serve_early=state.settings.serve_early)
 
 
-def _info(request: Request) -> ModelInfo:
+def served_info(request: Request) -> ModelInfo:
+    """The model, once it is there, while draining too. Raises Unavailable."""
     llm = request.app.state.llm
     refusal = unavailable(llm.status, serve_early=True)
     if refusal is not None and refusal.code != "draining":
@@ -119,6 +137,15 @@ def _card(info: ModelInfo, name: str) -> dict[str, Any]:
         "root": info.root,
         "parent": None,
         "max_model_len": info.max_model_len,
+        "max_context_length": info.max_model_len,
+        "meta": {
+            "n_ctx": info.max_model_len,
+            "n_ctx_train": info.facts.context_length,
+            "n_vocab": info.vocab_size,
+            "n_embd": info.hidden_size,
+            "n_params": info.facts.num_params,
+            "size": info.facts.weight_bytes,
+        },
         "permission": [],
         "default_sampling_params": {name: getattr(info.defaults, name) for name in DEFAULTS},
     }

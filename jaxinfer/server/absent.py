@@ -31,7 +31,11 @@ class Absent:
 _STORED = "stored chat completions", "ask /v1/responses, whose answers are stored"
 _BATCHES = "message batches", "ask /v1/messages for each, or put chat completions into /v1/batches"
 _AGENTS = "sessions of agents", "a session here begins with a request that has a session_id"
+_CHANGES = "changes of models", "a server has the models that it was started with: jaxinfer serve MODEL"
 ABSENT = (
+    *(Absent(("POST",), f"/api/{verb}", *_CHANGES) for verb in ("pull", "push", "create", "copy")),
+    Absent(("DELETE",), "/api/delete", *_CHANGES),
+    Absent(("POST",), "/api/blobs/{id:path}", *_CHANGES),
     Absent(("GET",), "/v1/chat/completions", *_STORED),
     Absent(("GET", "POST", "DELETE"), "/v1/chat/completions/{id:path}", *_STORED),
     Absent(("DELETE",), "/v1/models/{id:path}", "models that can be deleted", "stop the server that serves it"),

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from jaxinfer.errors import ApiError
 from jaxinfer.llm.async_llm import AsyncLLM
-from jaxinfer.server import about, errors
+from jaxinfer.server import about, errors, ollama
 from jaxinfer.server.absent import ABSENT
 from jaxinfer.server.anthropic import count_tokens, create_message
 from jaxinfer.server.batches import batches, cancel_batch, one_batch
@@ -54,14 +54,23 @@ ROUTES = [
     Route("/v1/responses/{id}/cancel", cancel_response, methods=["POST"]),
     Route("/v1/messages", create_message, methods=["POST"]),
     Route("/v1/messages/count_tokens", count_tokens, methods=["POST"]),
+    Route("/api/tags", ollama.ollama_tags),
+    Route("/api/ps", ollama.ollama_ps),
+    Route("/api/version", ollama.ollama_version),
+    Route("/api/show", ollama.ollama_show, methods=["POST"]),
+    Route("/api/chat", ollama.ollama_chat, methods=["POST"]),
+    Route("/api/generate", ollama.ollama_generate, methods=["POST"]),
+    Route("/api/embed", ollama.ollama_embed, methods=["POST"]),
+    Route("/api/embeddings", ollama.ollama_embeddings, methods=["POST"]),
     Route("/tokenize", tokenize, methods=["POST"]),
     Route("/apply-template", apply_template, methods=["POST"]),
     Route("/detokenize", detokenize, methods=["POST"]),
-    *(Route(path, about.health) for path in ("/health", "/healthz")),
+    *(Route(path, about.health) for path in ("/health", "/healthz", "/ping")),
     *(Route(path, about.ready) for path in ("/ready", "/readyz")),
     *(Route(path, about.live) for path in ("/live", "/livez")),
     Route("/abort_request", abort_request, methods=["POST"]),
     Route("/load", load),
+    Route("/props", about.props),
     Route("/version", about.version),
     Route("/metrics", about.metrics),
     Route("/openapi.json", openapi),

@@ -28,16 +28,13 @@ async def read_json(request: Request, max_bytes: int) -> dict[str, Any]:
 
 
 async def read_ranked(request: Request) -> dict[str, Any]:
-    """The same of a route that computes, its priority being the one of the header if there is one, as vLLM has it."""
-    body = await read_json(request, request.app.state.settings.max_body_bytes)
+    """The same of a route that computes, its priority being the one of the header if there is one, as vLLM has it. More
+    token ids or messages than a body may hold are a prompt that is too long.
+    """
+    with refused_as_prompts(request.app.state.llm.info.max_model_len):
+        body = await read_json(request, request.app.state.settings.max_body_bytes)
     header = request.headers.get("x-vllm-priority")
     return body if header is None else {**body, "priority": read_priority(header)}
-
-
-async def read_prompts(request: Request) -> dict[str, Any]:
-    """The same of a route whose prompts may be token ids: of more than a body may hold they are what is too long."""
-    with refused_as_prompts(request.app.state.llm.info.max_model_len):
-        return await read_ranked(request)
 
 
 def unread(request: Request, names: tuple[str, ...]) -> dict[str, str]:

@@ -10,10 +10,11 @@ from jaxinfer.llm.asked import Asked, check_asked, read_asked
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.generation import Generation, Job
 from jaxinfer.protocol.chat import ChatRequest
+from jaxinfer.protocol.completions import CompletionRequest
 from jaxinfer.protocol.forms import Form
 from jaxinfer.protocol.responses import Kind
 from jaxinfer.protocol.session import read_session_id
-from jaxinfer.server.body import read_prompts, read_ranked, unread, warned
+from jaxinfer.server.body import read_ranked, unread, warned
 from jaxinfer.server.errors import unavailable
 from jaxinfer.server.sessions import beginning
 from jaxinfer.server.stream import EventStream
@@ -32,14 +33,15 @@ async def completions(request: Request) -> Response | EventStream:
 
 async def _complete(request: Request, kind: Kind) -> Response | EventStream:
     llm = open_llm(request)
-    body = read_ranked(request) if kind == "chat" else read_prompts(request)
-    asked = read_asked(kind, await body, llm.info)  # the body is held by nobody while it is answered
+    asked = read_asked(kind, await read_ranked(request), llm.info)  # the body is held by nobody while it is answered
     return await _answer(request, llm, asked, asked.answer(llm.info, request.state.request_id))
 
 
-async def answer_chat(request: Request, llm: AsyncLLM, chat: ChatRequest, form: Form) -> Response | EventStream:
-    """The one way from a conversation to an answer, whatever API it came by."""
-    return await _answer(request, llm, check_asked(chat, llm.info), form)
+async def answer_chat(
+    request: Request, llm: AsyncLLM, asked: ChatRequest | CompletionRequest, form: Form
+) -> Response | EventStream:
+    """The one way from a conversation, or a prompt, to an answer, whatever API it came by."""
+    return await _answer(request, llm, check_asked(asked, llm.info), form)
 
 
 async def _answer(request: Request, llm: AsyncLLM, asked: Asked, form: Form) -> Response | EventStream:

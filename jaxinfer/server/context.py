@@ -19,7 +19,7 @@ from jaxinfer.server.paths import make_plain
 
 logger = logging.getLogger("jaxinfer.server")
 
-HEALTH_PATHS = frozenset({"/health", "/healthz", "/ready", "/readyz", "/live", "/livez"})
+HEALTH_PATHS = frozenset({"/health", "/healthz", "/ping", "/ready", "/readyz", "/live", "/livez"})
 BEGUN_AT_ONCE = 8  # in a round of the event loop: about two milliseconds; hundreds may come at the same moment
 _USABLE_ID = re.compile(rb"[A-Za-z0-9._:@/+=-]{1,128}")
 

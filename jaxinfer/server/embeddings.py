@@ -24,7 +24,7 @@ from jaxinfer.protocol.embeddings import (
     similarity,
 )
 from jaxinfer.protocol.forms import Usage
-from jaxinfer.server.body import read_prompts, unread
+from jaxinfer.server.body import read_ranked, unread
 from jaxinfer.server.completions import open_llm
 from jaxinfer.server.watch import while_connected
 
@@ -32,52 +32,55 @@ from jaxinfer.server.watch import while_connected
 async def embeddings(request: Request) -> Response:
     """An embedding for each input."""
     llm = open_llm(request)
-    asked = read_embedding(
-        await read_prompts(request), vocab_size=llm.info.vocab_size, hidden_size=llm.info.hidden_size
-    )
-    head = _head("embd", request, served_model(llm.info, asked.wire.model))
+    asked = read_embedding(await read_ranked(request), vocab_size=llm.info.vocab_size, hidden_size=llm.info.hidden_size)
+    head = pooled_head("embd", request, served_model(llm.info, asked.wire.model))
 
     async def run() -> bytes:
-        job = await _job(request, llm, asked.inputs, asked.wire, "input")
-        items, usage = await _embed(request, llm, job, head, lambda index, raw: embedding_item(index, raw, asked.wire))
+        job = await pooled_job(request, llm, asked.inputs, asked.wire, "input")
+        items, usage = await embedded(
+            request, llm, job, head, lambda index, raw: embedding_item(index, raw, asked.wire)
+        )
         return list_body(head, items, usage)
 
-    return await _respond(request, run, asked.unknown)
+    return await respond_pooled(request, run, asked.unknown)
 
 
 async def score(request: Request) -> Response:
     """How alike the texts of each pair are: the cosine of their embeddings, from -1 to 1."""
     llm = open_llm(request)
-    asked = read_score(await read_prompts(request), vocab_size=llm.info.vocab_size)
-    head = _head("score", request, served_model(llm.info, asked.wire.model))
+    asked = read_score(await read_ranked(request), vocab_size=llm.info.vocab_size)
+    head = pooled_head("score", request, served_model(llm.info, asked.wire.model))
 
     async def run() -> bytes:
-        one = await _job(request, llm, asked.first, asked.wire, "text_1")
-        other = await _job(request, llm, asked.second, asked.wire, "text_2")
+        one = await pooled_job(request, llm, asked.first, asked.wire, "text_1")
+        other = await pooled_job(request, llm, asked.second, asked.wire, "text_2")
         both = replace(one, prompts=one.prompts + other.prompts)
-        found, usage = await _embed(request, llm, both, head, lambda _, raw: raw)
+        found, usage = await embedded(request, llm, both, head, lambda _, raw: raw)
         pairs = paired(found[: len(asked.first)], found[len(asked.first) :])
         items = [score_item(index, similarity(*pair)) for index, pair in enumerate(pairs)]
         return list_body(head, items, usage)
 
-    return await _respond(request, run, asked.unknown)
+    return await respond_pooled(request, run, asked.unknown)
 
 
-async def _respond(
+async def respond_pooled(
     request: Request, run: Callable[[], Coroutine[Any, Any, bytes]], unknown: tuple[str, ...]
 ) -> Response:
+    """What `run` makes, unless the client leaves; names of fields nobody reads are in a header."""
     headers = unread(request, unknown)
     body = await while_connected(request.receive, run())
     return Response(body, headers=headers, media_type="application/json")
 
 
-async def _job(request: Request, llm: AsyncLLM, inputs: list[Any], wire: PooledWire, param: str) -> Job:
+async def pooled_job(request: Request, llm: AsyncLLM, inputs: list[Any], wire: PooledWire, param: str) -> Job:
+    """The inputs as ids, for whoever asks."""
     llm.admit(1)  # a full queue is no reason to tokenize first
     state = request.state
     return await embedding_job(llm, inputs, wire, param, salt=state.tenant.salt, arrived_s=state.begun_s)
 
 
-async def _embed(request: Request, llm: AsyncLLM, job: Job, head: Head, render: Render) -> tuple[list[bytes], Usage]:
+async def embedded(request: Request, llm: AsyncLLM, job: Job, head: Head, render: Render) -> tuple[list[bytes], Usage]:
+    """What `render` makes of each prompt's embedding, and the tokens; abort_request may end it."""
     state, num_waiting = request.state, len(job.prompts)
 
     async def start(part: Job, before: Usage) -> Generation:
@@ -93,5 +96,6 @@ async def _embed(request: Request, llm: AsyncLLM, job: Job, head: Head, render: 
     return await embed_all(llm, job, render, start)
 
 
-def _head(prefix: str, request: Request, model: str) -> Head:
+def pooled_head(prefix: str, request: Request, model: str) -> Head:
+    """What an answer begins with, made now."""
     return Head(f"{prefix}-{request.state.request_id}", int(time.time()), model)

@@ -1,5 +1,5 @@
-"""Every answer that is not a 2xx has OpenAI's error object as its body, or below /v1/messages Anthropic's; which status
-means what is decided here.
+"""Every answer that is not a 2xx has OpenAI's error object as its body, or below /v1/messages Anthropic's, below /api
+Ollama's; which status means what is decided here.
 """
 
 import math
@@ -13,6 +13,7 @@ from starlette.types import Scope
 from jaxinfer.errors import ApiError, InvalidRequest, Overloaded, Unauthorized, Unavailable
 from jaxinfer.llm.admission import RETRY_BUSY_S, RETRY_STARTING_S
 from jaxinfer.protocol.anthropic_message import anthropic_error_body
+from jaxinfer.protocol.ollama_answers import ollama_error_body
 from jaxinfer.protocol.responses import error_body
 
 _KEPT = re.compile(r"/v1/(files|batches)(/|$)")
@@ -33,12 +34,19 @@ def error_response(error: ApiError, scope: Scope) -> Response:
 
 def body_for(error: ApiError, status: int, path: str, request_id: str | None) -> bytes:
     """The error object in the form of the API that the path belongs to."""
+    if is_ollama(path):
+        return ollama_error_body(error)
     return anthropic_error_body(error, status, request_id) if is_anthropic(path) else error_body(error)
 
 
 def is_anthropic(path: str) -> bool:
     """Whether its clients expect what Anthropic's answers look like."""
     return path == "/v1/messages" or path.startswith("/v1/messages/")
+
+
+def is_ollama(path: str) -> bool:
+    """Whether its clients expect what Ollama's answers look like."""
+    return path.startswith("/api/")
 
 
 async def render_api_error(request: Request, error: Exception) -> Response:
@@ -52,7 +60,9 @@ async def render_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = error.detail
     if error.status_code == 404:
-        message = f"there is no {ascii(request.url.path)[:200]} here; the API's routes begin with /v1"
+        is_of_api = request.url.path.startswith("/v1/")
+        cure = "GET /openapi.json lists the routes" if is_of_api else "the API's routes begin with /v1"
+        message = f"there is no {ascii(request.url.path)[:200]} here; {cure}"
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "another method")
         message = f"this route takes {allowed}, got {ascii(request.method)[1:-1][:20]}"

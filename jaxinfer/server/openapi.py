@@ -14,12 +14,13 @@ from jaxinfer.protocol.schemas import request_schemas
 from jaxinfer.protocol.validate import MAX_LOGPROBS
 from jaxinfer.server.absent import ABSENT
 from jaxinfer.server.context import HEALTH_PATHS
-from jaxinfer.server.errors import is_anthropic
+from jaxinfer.server.errors import is_anthropic, is_ollama
 from jaxinfer.server.guard import OPEN
 from jaxinfer.version import __version__
 
 MAX_VOCAB_SIZE = 2**31  # of any model: ids are int32
 _JSON, _EVENTS, _PROMETHEUS, _HTML = "application/json", "text/event-stream", "text/plain", "text/html"
+_NDJSON = "application/x-ndjson"
 _BYTES, _FORM = "application/octet-stream", "multipart/form-data"
 _ANY_ROUTE = (400, 401, 403, 408, 431, 500)
 _WITH_BODY = (404, 413, 415, 429, 501, 503)
@@ -65,6 +66,10 @@ class Operation:
         return "post" if self.body else self.verb
 
 
+def _error_of(path: str) -> str:
+    return "OllamaError" if is_ollama(path) else "AnthropicError" if is_anthropic(path) else "Error"
+
+
 OPERATIONS = (
     Operation(
         "/v1/chat/completions",
@@ -103,12 +108,26 @@ OPERATIONS = (
     Operation("/v1/sessions", "Your conversations whose pages stay cached", "Sessions"),
     Operation("/v1/sessions/{id}", "One of them", "Session", more=(404,)),
     Operation("/v1/sessions/{id}", "End it and free its pages", "SessionDeleted", more=(404,), verb="delete"),
+    *(
+        Operation(f"/api/{name}", f"{summary}, in Ollama's API", answer, body, others, more, error="OllamaError")
+        for name, summary, answer, body, others, more in (
+            ("chat", "The assistant's next message", "OllamaChat", "OllamaChatRequest", (_NDJSON,), (409,)),
+            ("generate", "What the model says to a prompt", "Generated", "GenerateRequest", (_NDJSON,), (409,)),
+            ("embed", "An embedding of each input", "OllamaEmbeddings", "OllamaEmbedRequest", (), ()),
+            ("embeddings", "The embedding of one text", "OldEmbedding", "OldEmbedRequest", (), ()),
+            ("show", "What a model is and can do", "OllamaModel", "ShowRequest", (), ()),
+            ("tags", "The models", "OllamaModels", "", (), (503,)),
+            ("ps", "The loaded models", "OllamaModels", "", (), (503,)),
+            ("version", "The version", "Version", "", (), ()),
+        )
+    ),
     Operation("/tokenize", "Token ids of a text or of messages", "Tokens", "TokenizeRequest"),
     Operation("/apply-template", "The text that the template makes of messages", "Prompt", "ApplyTemplateRequest"),
     Operation("/detokenize", "The text of token ids", "Prompt", "DetokenizeRequest"),
     Operation("/abort_request", "End requests by their id", "Aborted", "AbortRequest"),
     Operation("/load", "How many requests are being answered or wait, and the pages in use", "Load"),
     *(Operation(path, "Whether requests are taken", "Status", more=(503,)) for path in sorted(HEALTH_PATHS)),
+    Operation("/props", "What llama.cpp's clients ask a server for", "Props", more=(503,)),
     Operation("/version", "The version", "Version"),
     Operation("/metrics", "Prometheus' text", others=(_PROMETHEUS,)),
     Operation("/openapi.json", "This document", "Document"),
@@ -120,7 +139,7 @@ OPERATIONS = (
             f"Not here: {absent.what}",
             more=(404,),
             verb=method.lower(),
-            error="AnthropicError" if is_anthropic(absent.path) else "Error",
+            error=_error_of(absent.path),
             is_absent=True,
         )
         for absent in ABSENT
@@ -156,6 +175,11 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
     "CountTokensRequest": _CONVERSATION,
     "EmbeddingRequest": {"input": ["seven plus five", "a tiny story"]},
     "ScoreRequest": {"text_1": "seven plus five", "text_2": ["five plus seven", "a tiny story"]},
+    "OllamaChatRequest": _CONVERSATION,
+    "GenerateRequest": {"prompt": "What is 7 plus 5?"},
+    "OllamaEmbedRequest": {"input": ["seven plus five", "a tiny story"]},
+    "OldEmbedRequest": {"prompt": "seven plus five"},
+    "ShowRequest": {},
     "TokenizeRequest": {"prompt": "7 plus 5 is"},
     "ApplyTemplateRequest": _CONVERSATION,
     "DetokenizeRequest": {"tokens": [65, 66]},

@@ -14,6 +14,7 @@ from starlette.applications import Starlette
 from jaxinfer.errors import ConfigError, JaxInferError
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.server.running import Running
+from jaxinfer.server.systemd import notify
 from jaxinfer.server.tls import Tls
 from jaxinfer.server.wire import BoundedProtocol
 
@@ -150,6 +151,7 @@ class _DrainingServer(uvicorn.Server):
 
     def _on_signal(self) -> None:
         if self._draining is None:
+            notify("STOPPING=1")
             self._draining = asyncio.create_task(self._drain())
         elif self._hurrying is None:
             self._hurrying = asyncio.create_task(self._hurry())

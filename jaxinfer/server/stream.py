@@ -1,4 +1,6 @@
-"""A streamed answer: server-sent events, begun at the first output, so that early failures keep their status."""
+"""A streamed answer: server-sent events, or lines of JSON. It begins at the first output, so that early failures keep
+their status.
+"""
 
 import asyncio
 import logging
@@ -15,7 +17,6 @@ from jaxinfer.server.watch import disconnected, stop
 logger = logging.getLogger("jaxinfer.server")
 
 HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # nginx would collect frames otherwise
 ]
@@ -33,7 +34,8 @@ class EventStream:
     ) -> None:
         self._generation = generation
         self._events = form.events(generation)
-        self._headers = HEADERS + [(name.encode(), value.encode()) for name, value in headers.items()]
+        own = [(b"content-type", self._events.content_type)]
+        self._headers = own + HEADERS + [(name.encode(), value.encode()) for name, value in headers.items()]
         self._ping_interval_s = ping_interval_s
         self._is_begun = self._is_ended = False
         self._sending = asyncio.Lock()  # a ping may fall due while a frame waits for a slow reader

@@ -305,11 +305,10 @@ def encode_chat(
     Content that spells none is encoded as tokenizer.encode(template.render(...)) would. Raises InvalidRequest.
     """
     chat = template.prepare(messages, tools, add_generation_prompt, continue_final_message, template_kwargs)
-    guard = tokenizer.guard
-    others = [chat.tools, chat.variables]
-    if not guard.is_needed(chat.messages, others):
+    others, sources = [chat.tools, chat.variables], "".join(template.sources.values())
+    marked, (marked_tools, variables), marker = tokenizer.guard.mark(chat.messages, others, sources)
+    if not marker:
         return tokenizer.encode(template.render_input(chat), add_special_tokens=False)
-    marked, (marked_tools, variables), marker = guard.mark(chat.messages, others, "".join(template.sources.values()))
     chat = dataclasses.replace(chat, messages=marked, tools=marked_tools, variables=variables)
     return tokenizer.encode_marked(template.render_input(chat), marker)
 

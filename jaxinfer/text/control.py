@@ -9,6 +9,7 @@ is tokenized as ever.
 import bisect
 import io
 import itertools
+import os.path
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -24,6 +25,8 @@ _KEY = 2  # characters that a control token has at least
 _PRIVATE = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))  # characters that mean nothing
 _ESCAPE = re.compile(r"\\u(?:e[\da-f]{3}|f[0-8][\da-f]{2}|db[89a-f][\da-f]\\ud[c-f][\da-f]{2})", re.ASCII)  # of those
 
+_NONE: tuple[str, list[int]] = ("", [])
+
 
 class ControlGuard:
     """Finds and breaks the spellings of a tokenizer's control tokens, each of two characters or more."""
@@ -35,13 +38,9 @@ class ControlGuard:
         self._all = _Spellings(control_tokens)
         self._turns = _Spellings(control_tokens.keys() - tags)
 
-    def is_needed(self, messages: list[dict[str, Any]], others: Any) -> bool:
-        """Whether any string in the messages or in `others` (tools, template variables) must be broken."""
-        spelt = any(self._of(message).occur_in(text) for message in messages for text in _strings(message))
-        return spelt or any(self._all.occur_in(text) for text in _strings(others))
-
     def mark(self, messages: list[dict[str, Any]], others: Any, avoid: str) -> tuple[list[dict[str, Any]], Any, str]:
-        """Copies with every spelling broken by a marker that occurs nowhere else, and the marker.
+        """Copies with every spelling broken by a marker that occurs nowhere else, and the marker; it is empty where
+        nothing is spelt. others: tools, template variables.    avoid: a text whose characters are no markers.
 
         Raises InvalidRequest where every character that could be one occurs.
         """
@@ -49,15 +48,19 @@ class ControlGuard:
         used = self._chars.union(*(text for text in texts if not text.isascii()))
         escapes = self._escapes.union(*map(_ESCAPE.findall, texts))
         unused = (char for char in map(chr, itertools.chain(*_PRIVATE)) if char not in used)
-        marker = next((char for char in unused if _escaped(char) not in escapes), None)
-        if marker is None:
+        free = next((char for char in unused if _escaped(char) not in escapes), None)
+        marker = free or chr(_PRIVATE[0][0])
+        marked = [_map(message, partial(self._of(message).broken, marker=marker)) for message in messages]
+        marked_others = _map(others, partial(self._all.broken, marker=marker))
+        if marked == messages and marked_others == others:
+            return messages, others, ""
+        if free is None:
             raise InvalidRequest(
                 "messages that spell control tokens must leave a private-use character unused, and these hold them "
                 "all. Leave one of them out.",
                 param="messages",
             )
-        marked = [_map(message, partial(self._of(message).broken, marker=marker)) for message in messages]
-        return marked, _map(others, partial(self._all.broken, marker=marker)), marker
+        return marked, marked_others, marker
 
     def unmark(self, rendered: str, marker: str, name: Callable[[str], str]) -> str:
         """The rendering without markers, in which the template's control tokens go by `name(token)`."""
@@ -76,25 +79,29 @@ class _Spellings:
         self._sorted = sorted(self._tokens)
         first, second = (_one_of({token[i] for token in self._tokens}) for i in range(_KEY))
         self._starts = re.compile(rf"{first}(?={second}|\Z)")
-        self._lengths: dict[str, list[int]] = {}  # by beginning, the longest first
-        for key, length in sorted({(token[:_KEY], len(token)) for token in self._sorted}, reverse=True):
-            self._lengths.setdefault(key, []).append(length)
+        lengths: dict[str, list[int]] = {}
+        beginnings: dict[str, str] = {}
+        for token in self._sorted:
+            key = token[:_KEY]
+            beginnings[key] = os.path.commonprefix([beginnings.get(key, token), token])
+            lengths.setdefault(key, []).append(len(token))
+        # by key: what all of its tokens begin with, and their lengths, the longest first
+        self._with = {key: (beginnings[key], sorted(set(lengths[key]), reverse=True)) for key in lengths}
         self._longest = max(map(len, self._sorted), default=1)
-
-    def occur_in(self, text: str) -> bool:
-        return next(self._found(text), None) is not None or self._open_end(text) < len(text)
 
     def broken(self, text: str, marker: str) -> str:
         """`text` with the marker behind the first character of each spelling, which breaks all that begin there, and
         between those of one that begins at its end.
         """
         end = self._open_end(text)
-        begun = (start + 1 for start, _ in self._found(text))
-        cuts = itertools.chain((cut for cut in begun if cut <= end), range(end + 1, len(text) + 1))
         marked, at = io.StringIO(), 0  # no list of the pieces, which are of many times the text's size
-        for cut in cuts:
-            marked.write(text[at:cut])
-            marked.write(marker)
+        for start, _ in self._found(text):
+            if start >= end:
+                break
+            marked.write(text[at : start + 1] + marker)
+            at = start + 1
+        for cut in range(end + 1, len(text) + 1):
+            marked.write(text[at:cut] + marker)
             at = cut
         return marked.getvalue() + text[at:]
 
@@ -112,7 +119,10 @@ class _Spellings:
         """Start and end of the longest spelling at each place where one begins, in order; they may overlap."""
         for match in self._starts.finditer(text):
             start = match.start()
-            for length in self._lengths.get(text[start : start + _KEY], ()):
+            beginning, lengths = self._with.get(text[start : start + _KEY], _NONE)
+            if not text.startswith(beginning, start):
+                continue
+            for length in lengths:
                 if text[start : start + length] in self._tokens:
                     yield start, start + length
                     break

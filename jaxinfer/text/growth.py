@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxinfer.errors import CheckpointError
 
-MAX_GROWTH = 1024  # characters for one, in the worst case; Unicode's own worst is 18
+MAX_GROWTH = 128  # characters for one, in the worst case; Unicode's own worst is 18, sentencepiece's with spaces 99
 MAX_NORMALIZED_CHARS = 16 << 20  # of a text after normalising; a million tokens need 5 M
 # characters that one may become: Unicode's worst cases, and four bytes for ByteLevel
 _GROWTH = {"NFC": 3, "NFD": 4, "NFKC": 18, "NFKD": 18, "Lowercase": 3, "BertNormalizer": 12, "ByteLevel": 4}

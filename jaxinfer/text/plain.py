@@ -37,7 +37,14 @@ def panics_as_refusals() -> Iterator[None]:
 class PlainEncoder:
     """The same tokenizer, sharing its vocabulary, except that control tokens have secret names that nobody can type."""
 
-    def __init__(self, backend: tokenizers.Tokenizer, control_tokens: dict[str, int], unknown_id: int | None) -> None:
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        control_tokens: dict[str, int],
+        unknown_id: int | None,
+        around: tuple[list[int], list[int]],
+    ) -> None:
+        """around: what `add_special_tokens` puts before and after a text."""
         self._secret = f"\U0010fffd{secrets.token_hex(16)}"
         self._backend = tokenizers.Tokenizer(backend.model)
         if backend.normalizer is not None:
@@ -48,7 +55,7 @@ class PlainEncoder:
         self._add(backend.get_added_tokens_decoder(), control_tokens)
         own = {token_id for token_id in control_tokens.values() if backend.model.id_to_token(token_id) is not None}
         self._leaks = frozenset(own - {unknown_id})
-        self._before, self._after = _added_around(backend)
+        self._before, self._after = around
 
     def name(self, control_token: str) -> str:
         """What a control token is called here."""
@@ -91,8 +98,8 @@ class PlainEncoder:
             self._true_ids[own_id] = token_id
 
 
-def _added_around(backend: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
-    """What `add_special_tokens` puts before and after a text, such as a BOS."""
+def added_around(backend: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
+    """What `add_special_tokens` puts before and after a text, such as a BOS. Raises CheckpointError."""
     around, alone = encode_one(backend, "a", True), encode_one(backend, "a", False)
     for start in range(len(around) - len(alone) + 1):
         if around[start : start + len(alone)] == alone:

@@ -1,11 +1,12 @@
-"""Tokenizer: text to token ids and back, from a checkpoint's tokenizer.json. Nothing mutates it after loading, so any
-number of threads may use one.
+"""Tokenizer: text to token ids and back, from a checkpoint's tokenizer.json. What it says never changes after loading,
+so any number of threads may use one.
 
 Control tokens are the special tokens (`<|im_end|>`) and those added tokens that ordinary text never needs (`<think>`):
 added, not in the model's own vocabulary, not blank. `plain=True` encodes their spellings as ordinary text.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from jaxinfer.text.control import ControlGuard
 from jaxinfer.text.detokenizer import Detokenizer
 from jaxinfer.text.growth import MAX_NORMALIZED_CHARS, check_growth
 from jaxinfer.text.pieces import Pieces, pieces_of
-from jaxinfer.text.plain import PlainEncoder, encode_one, panics_as_refusals
+from jaxinfer.text.plain import PlainEncoder, added_around, encode_one, panics_as_refusals
 from jaxinfer.text.rust import panics_as_exceptions
 
 _PIECE = 2**15  # characters
@@ -72,23 +73,44 @@ class Tokenizer:
         self.config = config or {}
         self.backend, file, self._growth = _load(tokenizer_json)
         self.normalizer, self.pre_tokenizer, self.decoder = file.normalizer, file.pre_tokenizer, file.decoder
-        added = self.backend.get_added_tokens_decoder()
-        self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self._own_id = self.backend.model.token_to_id  # of the model's vocabulary alone
-        self.vocab_size = 1 + max([_highest_id(file.model.vocab), *added])
+        self._highest_own_id = _highest_id(file.model.vocab)
+        self._unknown_id = _unknown_id(self.backend, file.model)
         self.eos_token_id = self._id_of("eos_token")
         self.bos_token_id = self._id_of("bos_token")
-        self.control_tokens = {
-            text: token_id for token_id, token in added.items() if self._is_control(text := token.content, token)
-        }
-        self.guard = ControlGuard(self.control_tokens, self.special_ids)
-        self._plain = PlainEncoder(self.backend, self.control_tokens, _unknown_id(self.backend, file.model))
         self.pieces = pieces_of(file.decoder)
         self._tables: dict[bool, PieceTable] = {}
-        if self.pieces is not None:
-            for skip in (False, True):
-                skipped = self.special_ids if skip else frozenset()
-                self._tables[skip] = PieceTable(self.backend, self.pieces, skipped)
+        self._around = added_around(self.backend)
+        if self._highest_own_id >= self.backend.get_vocab_size(with_added_tokens=False):
+            _ = self._plain  # ids with gaps: whether they can be served is seen now
+
+    # What follows from the added tokens is made on first use: a model may have 30,000, and not all who load it encode.
+
+    @cached_property
+    def _added(self) -> dict[int, tokenizers.AddedToken]:
+        return self.backend.get_added_tokens_decoder()
+
+    @cached_property
+    def vocab_size(self) -> int:
+        return 1 + max([self._highest_own_id, *self._added])
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        return frozenset(token_id for token_id, token in self._added.items() if token.special)
+
+    @cached_property
+    def control_tokens(self) -> dict[str, int]:
+        tokens = ((token.content, token_id, token) for token_id, token in self._added.items())
+        return {text: token_id for text, token_id, token in tokens if self._is_control(text, token)}
+
+    @cached_property
+    def guard(self) -> ControlGuard:
+        """Finds control tokens in what users write."""
+        return ControlGuard(self.control_tokens, self.special_ids)
+
+    @cached_property
+    def _plain(self) -> PlainEncoder:
+        return PlainEncoder(self.backend, self.control_tokens, self._unknown_id, self._around)
 
     @classmethod
     def from_folder(cls, path: str | Path) -> "Tokenizer":
@@ -115,7 +137,8 @@ class Tokenizer:
     def encode_marked(self, text: str, marker: str) -> list[int]:
         """Token ids of text in which `guard.mark` broke those spellings of control tokens that are ordinary text."""
         self._check(text)
-        return self._plain.encode(self.guard.unmark(text, marker, self._plain.name), False)
+        plain = self._plain  # one object: two threads may make one each on first use, with other names
+        return plain.encode(self.guard.unmark(text, marker, plain.name), False)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of token ids; ids that name no token add nothing.
@@ -135,7 +158,12 @@ class Tokenizer:
 
     def piece_table(self, skip_special_tokens: bool) -> PieceTable | None:
         """What each id adds to a text, None for a decoder that does not work token by token."""
-        return self._tables.get(skip_special_tokens)
+        if self.pieces is None:
+            return None
+        if (table := self._tables.get(skip_special_tokens)) is None:
+            skipped = self.special_ids if skip_special_tokens else frozenset()
+            table = self._tables.setdefault(skip_special_tokens, PieceTable(self.backend, self.pieces, skipped))
+        return table
 
     def _check(self, text: str) -> None:
         _check_unicode(text)

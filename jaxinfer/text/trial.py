@@ -155,6 +155,7 @@ _EMPTY: dict[str, Any] = {
     "model": {"type": "BPE", "vocab": {}, "merges": []},
 }
 _RUN = 2**14  # characters
+_SAMPLE, _MAX_NORMALIZED = 2**8, 2**16  # characters; what rules make of a run may be 128 times as long
 _MAX_RUN_S = 0.2  # of processor time; honest rules take 0.001 to 0.02 s, those that take the square of a run 1 s
 _MAX_RULES = 2**12  # characters of the rules that are looked at
 _COMMON = "aA1 \n\t.'-_!\u00e9\u65e5\u0301"
@@ -180,7 +181,9 @@ def _texts(rules: str) -> Iterator[str]:
 
 def _split(backend: tokenizers.Tokenizer, text: str) -> None:
     if backend.normalizer is not None:
-        text = backend.normalizer.normalize_str(text)
+        sample = backend.normalizer.normalize_str(text[:_SAMPLE])  # how much longer it makes this text
+        most = _MAX_NORMALIZED * _SAMPLE // max(1, len(sample))
+        text = backend.normalizer.normalize_str(text if len(text) <= most else text[:most] + "\0")
     if backend.pre_tokenizer is not None:
         backend.pre_tokenizer.pre_tokenize_str(text)
     if backend.decoder is not None:

@@ -22,10 +22,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from jaxinfer_kernels import plgpu
 from jaxinfer_kernels.mosaic_batch_linear_plan import BLOCK, DEFAULT, ROWS, Plan, Tuning, plan_launch
-from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, F32, I32, Ref, Smem, begin_early, meet, named, store
+from jaxinfer_kernels.mosaic_decode_plan import F32, I32, Ref, Smem, begin_early, compiler_params, meet, named, store
 from jaxinfer_kernels.mosaic_linear_plan import operand, padded
 
 # Registers of each warpgroup that multiplies, by their number, of the block's at launch.
@@ -49,7 +49,7 @@ def linear_bias(
     bias: jax.Array | None = None,
     eps: float | None = None,
     tuning: Tuning = DEFAULT,
-    interpret: plgpu.InterpretGPUParams | None = None,
+    interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> jax.Array:
     """x @ w.T + bias, the product summed in f32 and rounded before the bias.
 
@@ -71,7 +71,7 @@ def linear_residual(
     norm: jax.Array | None = None,
     layer: jax.Array | None = None,
     tuning: Tuning = DEFAULT,
-    interpret: plgpu.InterpretGPUParams | None = None,
+    interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> jax.Array | Scaled:
     """residual + x @ w.T, the product summed in f32 and rounded before it is added.
 
@@ -95,7 +95,7 @@ def gate_up(
     *,
     eps: float | None = None,
     tuning: Tuning = DEFAULT,
-    interpret: plgpu.InterpretGPUParams | None = None,
+    interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> jax.Array:
     """silu(gate) * up of x @ w.T, in f32 of the rounded products, then rounded.
 
@@ -150,7 +150,7 @@ def _launch(plan: Plan, operands: dict[str, jax.Array]) -> Sequence[jax.Array]:
         num_threads=warpgroups + 1,
         thread_name="warpgroup",
         interpret=plan.interpret,
-        compiler_params=COMPILER_PARAMS,
+        compiler_params=compiler_params(),
     )
     return kernel(*operands.values())
 

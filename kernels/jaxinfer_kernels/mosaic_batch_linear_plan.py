@@ -6,9 +6,8 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from jaxinfer_kernels import linear
+from jaxinfer_kernels import linear, plgpu
 from jaxinfer_kernels.mosaic_decode_plan import CTAS_WANTED, Layout, round_up
 from jaxinfer_kernels.mosaic_linear_plan import RESIDENT, row_layout
 
@@ -49,7 +48,7 @@ class Plan:
     stages: int
     after: Literal["bias", "residual", "silu"] | None
     pdl: bool
-    interpret: plgpu.InterpretGPUParams | None
+    interpret: "plgpu.InterpretGPUParams | None"
     eps: float | None = None  # of the norm that x has begun
     begins_norm: bool = False  # of the result
 
@@ -131,7 +130,7 @@ def plan_launch(
     w: jax.Array,
     after: Literal["bias", "residual", "silu"] | None,
     tuning: Tuning,
-    interpret: plgpu.InterpretGPUParams | None,
+    interpret: "plgpu.InterpretGPUParams | None",
     **norm: float | bool | None,
 ) -> Plan:
     """Raises ValueError for shapes and tunings that cannot run."""

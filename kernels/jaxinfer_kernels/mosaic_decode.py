@@ -16,11 +16,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from jaxinfer_kernels import plgpu
 from jaxinfer_kernels.mosaic_decode_newest import fetch_newest, prepare
 from jaxinfer_kernels.mosaic_decode_plan import (
-    COMPILER_PARAMS,
     DEFAULT,
     F32,
     I32,
@@ -29,6 +28,7 @@ from jaxinfer_kernels.mosaic_decode_plan import (
     Smem,
     Tuning,
     begin_early,
+    compiler_params,
     meet,
     named,
     plan_launch,
@@ -49,7 +49,7 @@ def decode_attention(
     lengths: jax.Array,
     *,
     tuning: Tuning = DEFAULT,
-    interpret: plgpu.InterpretGPUParams | None = None,
+    interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> jax.Array:
     """decode_attention.decode_attention, same arguments and result, for bf16 and f16 and the shapes of `supported`.
 
@@ -72,7 +72,7 @@ def decode_attention_write(
     lengths: jax.Array,
     *,
     tuning: Tuning = DEFAULT,
-    interpret: plgpu.InterpretGPUParams | None = None,
+    interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Store each row's newest token at place `length - 1` of its pages, then attend as decode_attention does.
 
@@ -100,7 +100,7 @@ def decode_attention_fused(
     norms: tuple[jax.Array, jax.Array] | None = None,
     norm_eps: float | None = None,
     tuning: Tuning = DEFAULT,
-    interpret: plgpu.InterpretGPUParams | None = None,
+    interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """All that lies between the qkv product and the output product of a decode step, in one launch.
 
@@ -166,7 +166,7 @@ def _launch(plan: Plan) -> Callable[..., list[jax.Array]]:
         num_threads=1,
         thread_name="warpgroup",
         interpret=plan.interpret,
-        compiler_params=COMPILER_PARAMS,
+        compiler_params=compiler_params(),
     )
 
 

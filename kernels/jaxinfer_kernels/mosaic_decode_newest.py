@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from jaxinfer_kernels import plgpu
 from jaxinfer_kernels.mosaic_decode_plan import F32, Plan, Ref, Smem
 from jaxinfer_kernels.mosaic_linear_plan import row_layout
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from jaxinfer_kernels import plgpu
 from jaxinfer_kernels.paged_kv import page_size_of
 
 type Ref = Any  # Pallas exports no type for its references
@@ -16,12 +16,17 @@ type Layout = Any
 type Smem = Mapping[str, Ref]
 
 F32, I32 = jnp.float32, jnp.int32
-# Lane semantics: every layout is the one written here. Inferred, memory without a layout was given tiles of one row,
-# swizzled, and the halves of a head then lie elsewhere than their addresses say (jax 0.11.2).
-COMPILER_PARAMS = plgpu.CompilerParams(approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Lane)
 CTAS_WANTED = 132  # one a multiprocessor of an H200
 SHARED_BYTES = 232_448  # that a CTA may have on Hopper
 ENOUGH = {1: 120, 2: 120, 4: 64, 8: 32}  # CTAs, by splits, with which more splits cost more than they gain (journal)
+
+
+@functools.cache
+def compiler_params() -> Any:
+    """Lane semantics: every layout is the one written here. Inferred, memory without a layout was given tiles of one
+    row, swizzled, and the halves of a head then lie elsewhere than their addresses say (jax 0.11.2).
+    """
+    return plgpu.CompilerParams(approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Lane)
 
 
 def named(name: str, body: functools.partial[None]) -> functools.partial[None]:
@@ -83,7 +88,7 @@ class Plan:
     page: int
     dtype: jnp.dtype
     tuning: Tuning
-    interpret: plgpu.InterpretGPUParams | None
+    interpret: "plgpu.InterpretGPUParams | None"
     write: bool = False  # store the newest token before attending
     joined: bool = False  # q, k and v of the newest token come as one array
     biased: bool = False
@@ -161,7 +166,7 @@ def plan_launch(
     k: jax.Array,
     dtype: jnp.dtype,
     tuning: Tuning,
-    interpret: plgpu.InterpretGPUParams | None,
+    interpret: "plgpu.InterpretGPUParams | None",
     **fused: bool | int | float | None,
 ) -> Plan:
     """Raises ValueError for shapes and tunings that cannot run."""

@@ -14,17 +14,16 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from jaxinfer_kernels import mosaic_decode
+from jaxinfer_kernels import mosaic_decode, plgpu
 from jaxinfer_kernels.mosaic_decode_plan import (
-    COMPILER_PARAMS,
     CTAS_WANTED,
     F32,
     I32,
     Ref,
     Smem,
     begin_early,
+    compiler_params,
     named,
     store,
 )
@@ -71,7 +70,7 @@ def extend_attention(
     lengths: jax.Array,
     *,
     tuning: Tuning = DEFAULT,
-    interpret: plgpu.InterpretGPUParams | None = None,
+    interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> jax.Array:
     """extend_attention.extend_attention, same arguments, for the shapes of `supported`.
 
@@ -124,7 +123,7 @@ def extend_tiles(
     lengths: jax.Array,
     *,
     tuning: Tuning = DEFAULT,
-    interpret: plgpu.InterpretGPUParams | None = None,
+    interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> jax.Array:
     """extend_attention by kernels alone, for a chain: of at least ROWS tokens and at most FEW_ROWS rows, `tiles` from
     `tiles_of`. The rest: see extend_attention."""
@@ -144,7 +143,7 @@ def _tiled(
     layer: jax.Array,
     rows: Rows,
     tuning: Tuning,
-    interpret: plgpu.InterpretGPUParams | None,
+    interpret: "plgpu.InterpretGPUParams | None",
 ) -> jax.Array:
     """One launch over the tiles of all rows, T of at least ROWS."""
     tiles = tiles_of(rows[3], len(q), q.shape[1], tuning)
@@ -167,7 +166,7 @@ def _launch(
     tiles: jax.Array,
     rows: Rows,
     tuning: Tuning,
-    interpret: plgpu.InterpretGPUParams | None,
+    interpret: "plgpu.InterpretGPUParams | None",
 ) -> list[jax.Array]:
     """The result [T, N, H] or, if keys are split, what `_combined` takes."""
     (t, n, h), page = q.shape, page_size_of(k)
@@ -211,7 +210,7 @@ def _launch(
         num_threads=tuning.warpgroups + 1,
         thread_name="warpgroup",
         interpret=interpret,
-        compiler_params=COMPILER_PARAMS,
+        compiler_params=compiler_params(),
     )
     return kernel(layer.reshape(1), tiles, *rows, q, k, v)
 
@@ -230,7 +229,7 @@ def combine(
     dtype: jnp.dtype,
     *,
     pdl: bool = False,
-    interpret: plgpu.InterpretGPUParams | None = None,
+    interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> jax.Array:
     """`_combined` as a kernel, rounded to dtype."""
     splits, t, n, h = parts.shape
@@ -242,7 +241,7 @@ def combine(
         num_threads=1,
         thread_name="warpgroup",
         interpret=interpret,
-        compiler_params=COMPILER_PARAMS,
+        compiler_params=compiler_params(),
     )
     flat = kernel(parts.reshape(splits, t * n, h), weights.reshape(splits, t * n, WEIGHT_COLUMNS))
     return flat.reshape(t, n, h)

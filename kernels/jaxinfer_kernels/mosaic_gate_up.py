@@ -15,10 +15,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from jaxinfer_kernels import linear
-from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, CTAS_WANTED, F32, I32, Ref, Smem, named, store
+from jaxinfer_kernels import linear, plgpu
+from jaxinfer_kernels.mosaic_decode_plan import CTAS_WANTED, F32, I32, Ref, Smem, compiler_params, named, store
 from jaxinfer_kernels.mosaic_linear_plan import operand
 
 ROWS = 64  # of one warpgroup, the wgmma's M
@@ -50,7 +49,7 @@ class Plan:
     out: int
     dtype: jnp.dtype
     tuning: Tuning
-    interpret: plgpu.InterpretGPUParams | None
+    interpret: "plgpu.InterpretGPUParams | None"
 
     @property
     def cluster(self) -> int:
@@ -88,7 +87,7 @@ class Plan:
 
 @functools.partial(jax.jit, static_argnames=("tuning", "interpret"))
 def gate_up(
-    x: jax.Array, w: jax.Array, *, tuning: Tuning = DEFAULT, interpret: plgpu.InterpretGPUParams | None = None
+    x: jax.Array, w: jax.Array, *, tuning: Tuning = DEFAULT, interpret: "plgpu.InterpretGPUParams | None" = None
 ) -> jax.Array:
     """silu(gate) * up of x @ w.T, in f32, then rounded.
 
@@ -134,7 +133,7 @@ def _launch(plan: Plan) -> Callable[..., jax.Array]:
         num_threads=warpgroups + 1,
         thread_name="warpgroup",
         interpret=plan.interpret,
-        compiler_params=COMPILER_PARAMS,
+        compiler_params=compiler_params(),
     )
 
 

@@ -10,18 +10,21 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, F32, I32, Layout, Ref, named, store
+from jaxinfer_kernels import plgpu
+from jaxinfer_kernels.mosaic_decode_plan import F32, I32, Layout, Ref, compiler_params, named, store
 from jaxinfer_kernels.mosaic_linear_plan import row_layout
 
 ROWS, WIDTH = 8, 64  # of a tile, which a warpgroup holds in its registers
 WORDS, BITS = 16, 32  # of a tile of one row, and of a mask: a bit for each token
 TILES = 16  # of a CTA, at most
-# A warp has four words, so that each lane loads one of a tile, beside the four logits that it is about.
-WORD_LAYOUT = plgpu.Layout.TILED(
-    plgpu.Tiling(((WORDS, BITS), (4, BITS), (4,))), warp_dims=(-5,), lane_dims=(-3, -2), vector_dim=-1
-)
+
+
+@functools.cache
+def word_layout() -> Layout:
+    """A warp has four words, so that each lane loads one of a tile, beside the four logits that it is about."""
+    tiling = plgpu.Tiling(((WORDS, BITS), (4, BITS), (4,)))
+    return plgpu.Layout.TILED(tiling, warp_dims=(-5,), lane_dims=(-3, -2), vector_dim=-1)
 
 
 def supported(rows: int, width: int) -> bool:
@@ -36,7 +39,7 @@ def masks_supported(width: int) -> bool:
 
 @functools.partial(jax.jit, static_argnames=("rows", "interpret"))
 def largest_id(
-    logits: jax.Array, skip: jax.Array, *, rows: int, interpret: plgpu.InterpretGPUParams | None = None
+    logits: jax.Array, skip: jax.Array, *, rows: int, interpret: "plgpu.InterpretGPUParams | None" = None
 ) -> jax.Array:
     """Where each of the first rows is largest, the lowest id among equals; any id if the row holds a NaN.
 
@@ -53,7 +56,7 @@ def largest_id(
         num_threads=1,
         thread_name="warpgroup",
         interpret=interpret,
-        compiler_params=COMPILER_PARAMS,
+        compiler_params=compiler_params(),
     )
     values, ids = kernel(skip.reshape(1), logits)
     return jnp.min(jnp.where(values == values.max(axis=0), ids, width - 1), axis=0)
@@ -68,7 +71,7 @@ def largest_allowed(
     *,
     mask: int,
     keep: int,
-    interpret: plgpu.InterpretGPUParams | None = None,
+    interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Where each row is largest among what its mask allows, as largest_id; the lowest id if that is nothing.
 
@@ -93,7 +96,7 @@ def largest_allowed(
         num_threads=1,
         thread_name="warpgroup",
         interpret=interpret,
-        compiler_params=COMPILER_PARAMS,
+        compiler_params=compiler_params(),
     )
     stored = jax.new_ref(left.reshape(len(left), -1, BITS))
     found = kernel(columns, stored, logits.reshape(len(logits), -1, BITS), table)
@@ -148,7 +151,7 @@ def _masked_kernel(
     """columns i32[R, any], left and logits f32[L, W, 32], table i32[any, W], values f32[R, parts] and ids
     i32[R, parts]: of each quarter of a warp in each chunk."""
     row, chunk, words = lax.axis_index("row"), lax.axis_index("chunk"), table_ref.shape[1]
-    layout, shape, num_tiles = WORD_LAYOUT, (WORDS, BITS), _tiles(words)
+    layout, shape, num_tiles = word_layout(), (WORDS, BITS), _tiles(words)
     which, is_kept = columns_ref[row, mask], columns_ref[0, keep] > 0  # read first, while nothing waits
     every, entry = jnp.where(which < 0, I32(-1), I32(0)), jnp.maximum(which, 0)
     begin = jnp.minimum(chunk * (num_tiles * WORDS), words - num_tiles * WORDS)  # the last one overlaps, as above

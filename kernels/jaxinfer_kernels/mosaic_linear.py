@@ -19,10 +19,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.typing import DTypeLike
 
-from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, F32, I32, Ref, Smem, begin_early, meet, named, store
+from jaxinfer_kernels import plgpu
+from jaxinfer_kernels.mosaic_decode_plan import F32, I32, Ref, Smem, begin_early, compiler_params, meet, named, store
 from jaxinfer_kernels.mosaic_linear_plan import (
     DEFAULT,
     ROWS,
@@ -46,7 +46,7 @@ def norm_linear(
     bias: jax.Array | None = None,
     out_dtype: DTypeLike | None = None,
     tuning: Tuning = DEFAULT,
-    interpret: plgpu.InterpretGPUParams | None = None,
+    interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> jax.Array:
     """rms_norm(x) @ w.T + bias: the products of q, k and v, or without bias and in float32 the logits.
 
@@ -65,7 +65,7 @@ def linear_residual(
     residual: jax.Array,
     *,
     tuning: Tuning = DEFAULT,
-    interpret: plgpu.InterpretGPUParams | None = None,
+    interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> jax.Array:
     """residual + x @ w.T, the product summed in f32 and rounded before it is added.
 
@@ -85,7 +85,7 @@ def norm_gate_up(
     *,
     eps: float,
     tuning: Tuning = DEFAULT,
-    interpret: plgpu.InterpretGPUParams | None = None,
+    interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> jax.Array:
     """silu(gate) * up of rms_norm(x) @ w.T, in f32 of the rounded products, then rounded.
 
@@ -143,7 +143,7 @@ def _launch(plan: Plan) -> Callable[..., list[jax.Array]]:
         num_threads=1,
         thread_name="warpgroup",
         interpret=plan.interpret,
-        compiler_params=COMPILER_PARAMS,
+        compiler_params=compiler_params(),
     )
 
 

@@ -6,10 +6,9 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.typing import DTypeLike
 
-from jaxinfer_kernels import linear
+from jaxinfer_kernels import linear, plgpu
 from jaxinfer_kernels.mosaic_decode_plan import Layout, round_up
 
 ROWS = 64  # of a tile of weights, the wgmma's M
@@ -60,7 +59,7 @@ class Plan:
     cut: Cut
     block: int
     pdl: bool
-    interpret: plgpu.InterpretGPUParams | None
+    interpret: "plgpu.InterpretGPUParams | None"
     norm_eps: float | None = None  # norm x first
     after: Literal["bias", "residual", "silu"] | None = None
 
@@ -89,7 +88,7 @@ def plan_launch(
     x: jax.Array,
     w: jax.Array,
     tuning: Tuning,
-    interpret: plgpu.InterpretGPUParams | None,
+    interpret: "plgpu.InterpretGPUParams | None",
     *,
     out_dtype: DTypeLike | None = None,
     **neighbours: object,

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, F32, Ref, begin_early, named
+from jaxinfer_kernels import plgpu
+from jaxinfer_kernels.mosaic_decode_plan import F32, Ref, begin_early, compiler_params, named
 from jaxinfer_kernels.mosaic_linear_plan import padded, row_layout
 
 ROWS, WIDTH = 8, 64  # of a tile, which a warpgroup holds in its registers
@@ -29,7 +29,7 @@ def rms_norm(
     *,
     eps: float,
     pdl: bool = True,
-    interpret: plgpu.InterpretGPUParams | None = None,
+    interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> jax.Array:
     """x over its root mean square along the last axis; normed in f32, rounded, then scaled.
 
@@ -46,7 +46,7 @@ def rms_norm(
         num_threads=1,
         thread_name="warpgroup",
         interpret=interpret,
-        compiler_params=COMPILER_PARAMS,
+        compiler_params=compiler_params(),
     )
     return kernel(rows, layer.reshape(1), norm)[: len(x)]
 

@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from jaxinfer_kernels import plgpu
 from jaxinfer_kernels.linear import rms_norm
 from jaxinfer_kernels.mosaic_decode_newest import turn
-from jaxinfer_kernels.mosaic_decode_plan import COMPILER_PARAMS, F32, Ref, begin_early, named, round_up
+from jaxinfer_kernels.mosaic_decode_plan import F32, Ref, begin_early, compiler_params, named, round_up
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ def rotate_write(
     norms: tuple[jax.Array, jax.Array] | None = None,
     norm_eps: float | None = None,
     pdl: bool = True,
-    interpret: plgpu.InterpretGPUParams | None = None,
+    interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Queries, normed and rotated, and pages with the tokens' keys, likewise, and values.
 
@@ -71,7 +71,7 @@ def rotate_write(
         num_threads=1,
         thread_name="warpgroup",
         interpret=interpret,
-        compiler_params=COMPILER_PARAMS,
+        compiler_params=compiler_params(),
     )
     pages = jax.new_ref(k), jax.new_ref(v)
     rows = qkv.reshape(len(qkv), -1, h)

@@ -27,7 +27,7 @@ def test_every_shape_is_a_row_and_nothing_came_from_the_prefix_cache(timed, work
         assert row["of bandwidth %"] == pytest.approx(share)
     assert list(rows_of(host)) == list(rows)
     (step,) = rows_of(first).values()
-    assert step["count"] == 19  # of 20 tokens the first is the prompt's
+    assert step["steps"] == 19  # of 20 tokens the first is the prompt's
     assert step["slowest ms"] >= step["median ms"]
     assert rows_of(cached)["64+32"]["cached_tokens"] == 64
 
@@ -46,6 +46,30 @@ def test_an_offline_run_counts_all_tokens(timed, work):
     assert row["total tok/s"] * row["seconds"] == pytest.approx(12 * 24)
     assert row["cached_tokens"] == 0
     assert row["steps"] >= 8
+
+
+def test_a_load_is_sized_to_the_model_and_says_how_far_it_is(timed, work, monkeypatch):
+    seconds = iter([0.1, 0.9, 9.0, 0.2, 0.3])
+    asked: list[tuple[int, int, int]] = []
+
+    def generate(llm, prompts, num_tokens):
+        asked.append((len(prompts), len(prompts[0]), num_tokens))
+        return next(seconds), []
+
+    with monkeypatch.context() as patch:
+        patch.setattr(throughput, "generate", generate)
+        patch.setattr(throughput, "LARGEST", ((512, 100, 50), (8, 200, 100)))
+        loads = list(throughput.sized(timed, quiet))
+    assert loads == [(16, 100, 50), (8, 100, 50)]  # 200 + 100 is more than the model's 256
+    assert asked == [(1, 100, 50), (4, 100, 50), (16, 100, 50), (1, 100, 50), (4, 100, 50)]
+    events = []
+    monkeypatch.setattr(throughput, "EVERY_S", 0.0)
+    throughput.measure(timed, (4, 16, 8), 1, work, LIMITS, events.append)
+    assert {(event.kind, event.detail, event.total) for event in events} == {
+        ("measure", "4 requests of 16 + 8 tokens", 4 * 18 + 4 * 24)
+    }
+    dones = [event.done for event in events]
+    assert dones == sorted(dones) and dones[0] == 0 and 4 * 18 < dones[-1] < 4 * 18 + 4 * 24
 
 
 def test_the_phases_of_a_step_are_all_of_its_time(timed):

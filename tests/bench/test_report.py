@@ -29,6 +29,15 @@ def test_a_comparison_shows_the_difference_of_rows_and_columns_that_both_have():
     assert "abc of today" in text
 
 
+def test_a_share_above_its_limit_is_not_trusted_and_a_note_says_why():
+    columns = ("shape", "of matmul rate %", "of bandwidth %", "goodput %")
+    report = Report("bench", [], [Table("speed", columns, [("1x128", 161.9, 100.2, 300.0)])])
+    assert "| 1x128 | 161.9 (limit not trusted) | 100.2 | 300.0 |" in report.as_markdown()
+    assert report.as_markdown().endswith("Measure again on a quiet machine.\n")
+    assert "limit was measured too low" in json.loads(report.as_json())["notes"][-1]
+    assert Report("bench", [], [Table("speed", columns, [("1x128", 99.0, None, 1.0)])]).all_notes() == []
+
+
 def test_json_can_be_read_back(tmp_path):
     file = tmp_path / "report.json"
     file.write_text(report(5.0).as_json())

@@ -126,7 +126,7 @@ def test_a_server_is_loaded_and_described():
     times = rows_of(tables["times"])
     assert 2 <= times["first token"]["p50"] <= times["whole request"]["p50"]
     assert times["token gap"]["mean"] == pytest.approx(times["time per token"]["mean"], rel=0.2)
-    assert rows_of(tables["interruption"])["3:5:4:6"]["prompt"] == 7
+    assert rows_of(tables["interruption"])["3:5:4:6"]["prompt tokens"] == 7
     assert rows_of(tables["client check"])["3:5:4:6"]["times"] > 1
     assert ("model", llm.info.served_names[0]) in report.facts
 
@@ -135,6 +135,34 @@ def test_refused_requests_are_counted_with_what_the_server_said():
     refused = pytest.raises(EngineError, match="none of 6 requests was, the first failed with: HTTP 400: .*token")
     with serving(FakeLLM(four_tokens)) as url, refused:
         serve.run(load_for(url, vocab_size=10**6, seed=5), 2, 0, Goals(), False)
+
+
+def test_the_server_s_vocabulary_is_used_where_none_is_given():
+    llm = FakeLLM(four_tokens)
+    with serving(llm) as url:
+        report = serve.run(load_for(url, vocab_size=0), 2, 0, Goals(), False)
+    assert ("prompts", f"ids below {llm.info.vocab_size}, as the server says") in report.facts
+    assert report.tables[0].as_dicts()[0]["errors"] == 0
+
+
+def test_a_refusal_of_token_ids_names_the_flag():
+    refused = pytest.raises(EngineError, match=r"if it names token ids, lower --vocab-size \(now 1000000\)")
+    with serving(FakeLLM(four_tokens)) as url, refused:
+        serve.run(load_for(url, vocab_size=10**6, seed=5), 1, 0, Goals(), False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "vocabulary"),
+    [
+        ({"meta": {"n_vocab": 151936, "n_params": 5}}, 151936),  # jaxinfer, llama-server
+        ({"max_model_len": 4096}, None),  # vLLM
+        ({"meta": None}, None),
+        ({"meta": "x"}, None),
+        ({"meta": {"n_vocab": 0}}, None),
+    ],
+)
+def test_a_card_tells_the_vocabulary_in_the_words_of_its_server(fields, vocabulary):
+    assert msgspec.convert({"id": "m"} | fields, serve.Card).told_vocab == vocabulary
 
 
 def test_some_errors_are_a_table_beside_the_figures():

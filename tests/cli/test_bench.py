@@ -102,7 +102,7 @@ def test_a_load_is_what_the_options_say(cli, asked, monkeypatch):
     monkeypatch.setenv("MY_KEY", "secret")
     flags = ["--rate", "3", "--requests", "9", "--shared-prefix-tokens", "10", "--itl-limit-ms", "20", "--seed", "4"]
     outcome = cli("bench", "serve", "--url", "http://host:1/v1/", *flags, "--check-client", "--api-key-env", "MY_KEY")
-    load, processes, warm_up, goals, check_client = asked[0]
+    load, processes, warm_up, goals, check_client, _ = asked[0]
     assert outcome.code == 0
     assert (load.url, load.key, load.rate, load.requests, load.shared_tokens) == ("http://host:1", "secret", 3, 9, 10)
     assert (load.seed, load.concurrency, processes, warm_up, goals.itl_ms, check_client) == (4, 0, 4, 2, 20, True)

@@ -40,6 +40,19 @@ def test_a_step_that_takes_long_is_shown_again_and_again():
     assert re.fullmatch(r"compile  1 of 3  decode 8  \([23] s\)\n", stream.getvalue())
 
 
+def test_a_measurement_after_ready_is_shown_with_its_share_and_its_own_time():
+    stream, clock = io.StringIO(), Clock()
+    with Checklist(PlainScreen(stream, clock), tick_s=60) as checklist:
+        for done, detail in enumerate(("1x8", "1x8", "4x8"), 1):
+            clock.now += SILENCE_S
+            checklist(Event("ready") if done == 2 else Event("measure", detail, done, 4))
+    assert stream.getvalue().splitlines() == [
+        "measure  1x8  [######------------------]  25%  (0 s)",
+        "ready    in 0.0 s",
+        "measure  4x8  [##################------]  75%  (0 s)",
+    ]
+
+
 def test_nothing_is_added_after_ready():
     stream, clock = io.StringIO(), Clock()
     with Checklist(PlainScreen(stream, clock), tick_s=0.01) as checklist:

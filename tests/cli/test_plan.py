@@ -1,10 +1,13 @@
 """`jaxinfer plan`: from config.json alone, for a device that need not be here."""
 
 import json
+import re
 
 import pytest
 
 from jaxinfer.cli import plan
+from jaxinfer.models.known import KNOWN
+from jaxinfer.models.registry import family_for
 from jaxinfer.runtime import nvidia
 
 QWEN3_8B = {
@@ -113,3 +116,64 @@ def test_an_untied_embedding_is_looked_up_and_not_read_through(cli, folder, tmp_
     untied = alone()
     (tmp_path / "config.json").write_text(json.dumps(QWEN3_8B | {"tie_word_embeddings": True}))
     assert alone() == untied
+
+
+def test_the_published_families_are_planned_without_the_hub():
+    """Every shape that we ship is one that a family reads, and has the size of its name."""
+    for name, facts in KNOWN.items():
+        model = family_for(facts).config_from_hf(facts)
+        stated = float(re.findall(r"([\d.]+)B", name)[-1]) * 1e9
+        untied = model.vocab_size * model.hidden_size
+        assert 0.85 * stated < model.num_params < 1.15 * stated + untied, (name, model.num_params)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Qwen/Qwen3-8B",
+        "Qwen/Qwen2.5-7B-Instruct",
+        "deepseek-ai/DeepSeek-R1-Distill-Llama-8B",
+        "meta-llama/Llama-3.2-1B",
+    ],
+)
+def test_a_known_model_needs_no_hub(cli, name, monkeypatch):
+    monkeypatch.setattr("jaxinfer.checkpoint.resolve.resolve", None)
+    outcome = cli("plan", name, "--for", "h200")
+    assert outcome.code == 0
+    assert rows(outcome)["config.json"].strip().startswith("its facts as jaxinfer ships them")
+
+
+def test_shipped_facts_make_the_plan_that_the_checkpoint_s_own_config_makes(cli, folder):
+    shipped, own = (rows(cli("plan", name, "--for", "h200")) for name in ("Qwen/Qwen3-8B", folder))
+    apart = ("config.json", "model")
+    assert {k: v.strip() for k, v in shipped.items() if k not in apart} == {
+        k: v.strip() for k, v in own.items() if k not in apart
+    }
+
+
+@pytest.mark.parametrize("card", ["3090", "rtx4090", "RTX-5090", "4060ti", "a10", "l4", "l40s", "rtxpro6000"])
+def test_consumer_cards_are_known(cli, card):
+    outcome = cli("plan", "Qwen/Qwen3-0.6B", "--for", card, "--max-model-len", "8K")
+    assert outcome.code == 0
+    assert "TFLOP/s in bfloat16" in outcome.out and "decode" in rows(outcome)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("NVIDIA GeForce RTX 4090", "4090"),
+        ("NVIDIA GeForce RTX 4060 Ti", "4060ti"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtxpro6000"),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA A10", "a10"),
+    ],
+)
+def test_a_card_is_known_by_the_name_that_the_driver_gives_it(name, key):
+    gpu = nvidia.parse_gpus(f"0, GPU-1, {name}, 580.1, 99999, 99998\n")[0]
+    assert plan.known_gpu(gpu).bytes_per_s == plan.GPUS[key].bytes_per_s
+
+
+def test_nothing_that_rounds_to_nothing_is_printed(cli):
+    text = cli("plan", "demo", "--for", "h200").out
+    assert not re.search(r"\b0\.0 (ms|MiB)|\d{4,}\.\d\dx", text), text
+    assert "as max_num_seqs allows" in text and "bound by the host" in text

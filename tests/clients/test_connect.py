@@ -20,6 +20,7 @@ CASES: list[tuple[str, str, Callable[[Path], list[str]]]] = [
     ("openai-python", "openai-2", lambda file: [*PYTHON, str(file)]),
     ("openai-node", "openai-node", lambda file: [*NODE, str(file)]),
     ("anthropic-python", "anthropic", lambda file: [*PYTHON, str(file)]),
+    ("ollama-python", "ollama", lambda file: [*PYTHON, str(file)]),
     ("langchain", "langchain-openai", lambda file: [*PYTHON, str(file)]),
     ("litellm", "litellm", lambda file: [*PYTHON, str(file)]),
 ]

@@ -18,6 +18,7 @@ from jaxinfer_kernels.sampling.columns import (
     NO_ID,
     ControlColumn,
     DrawColumn,
+    DrawnColumn,
     Flag,
     SamplingColumn,
 )
@@ -32,8 +33,8 @@ class Way:
     """How one row is drawn.
 
     penalties: presence, frequency, repetition.    bias: (token, value).    ends: tokens that may not come yet; `late`
-    if they may.    banned: after every token, after LAST and after another one, in turns.    kind: of logits, a name of
-    `logits_of`.    padding: the row's slot is 0.
+    if they may.    banned: after every token, after LAST and after another one, in turns.    logprobs: are asked for.
+    kind: of logits, a name of `logits_of`.    padding: the row's slot is 0.
     """
 
     temperature: float = 0.0
@@ -48,6 +49,7 @@ class Way:
     ends: tuple[int, ...] = ()
     late: bool = False
     banned: tuple[int, ...] = ()
+    logprobs: bool = False
     kind: str = "normal"
     padding: bool = False
 
@@ -111,6 +113,9 @@ class Draws:
         rng, rows, width = np.random.default_rng(self.seed), len(self.ways), self.width
         slots = rows + 3
         self.logits = np.stack([logits_of(way.kind, width, rng) for way in self.ways])
+        self.raw = self.logits.copy()
+        for row in self.raw[1::2]:  # as where masks left less: of other logits, with ties
+            row[:] = np.round(rng.normal(size=width) * 30) / 8
         self.counts = np.where(rng.random((slots, width)) < 0.1, rng.integers(0, 5, (slots, width)), 0)
         self.counts += np.where(rng.random((slots, width)) < 0.1, IN_PROMPT, 0)
         self.counts[rng.random((slots, width)) < 0.05] |= MOST_COUNTED
@@ -132,7 +137,8 @@ class Draws:
         if slot == 0:
             return
         seed = [way.seed >> 32, way.seed & 0xFFFFFFFF]
-        numbers = np.array([way.top_k, *seed, way.sample_index, way.flags], np.uint32)
+        flags = way.flags | (Flag.LOGPROBS if way.logprobs else 0)
+        numbers = np.array([way.top_k, *seed, way.sample_index, flags], np.uint32)
         floats = np.array([way.temperature, way.top_p, way.min_p], np.float32)
         self.sampling[slot] = np.concatenate([floats.view(np.int32), numbers.view(np.int32)])
         self.columns[slot, :3] = np.array(way.penalties or (9, 9, 9), np.float32).view(np.int32)
@@ -158,19 +164,23 @@ class Draws:
         return slots
 
     def numpy(self) -> tuple[np.ndarray, ...]:
-        """What sm90_draw.draw and reference.draw take."""
+        """What reference.draw takes."""
         rest = self.next_pos, self.sampling, self.bias, self.bits, self.upload
         return self.logits, self.last_token, self.columns, self.counts, *rest
 
     def jax(self) -> tuple[jax.Array, ...]:
-        return tuple(jnp.asarray(each) for each in self.numpy())
+        """What sm90_draw.draw takes."""
+        logits, *rest = self.numpy()
+        return tuple(jnp.asarray(each) for each in (logits, self.raw, *rest))
 
     def expected(self) -> reference.Drawn:
         return reference.draw(*self.numpy())
 
-    def check(self, tokens: np.ndarray, last_token: np.ndarray, columns: np.ndarray, counts: np.ndarray) -> int:
+    def check(self, drawn: np.ndarray, last_token: np.ndarray, columns: np.ndarray, counts: np.ndarray) -> int:
         """That these are the reference's where it is decided, and what may be elsewhere; how many are decided."""
-        expected, slots = self.expected(), self.slots
+        expected, slots, tokens = self.expected(), self.slots, drawn[:, DrawnColumn.TOKEN]
+        if drawn.shape[1] > 1:
+            self._check_logprobs(drawn)
         real = slots > 0
         wrong = np.flatnonzero(expected.decided & (tokens != expected.tokens))
         assert not len(wrong), [(self.ways[i], int(tokens[i]), int(expected.tokens[i])) for i in wrong[:3]]
@@ -184,6 +194,17 @@ class Draws:
         rest = slice(ControlColumn.LAST)
         np.testing.assert_array_equal(columns[:, rest], self.columns[:, rest])
         return int(expected.decided.sum())
+
+    def _check_logprobs(self, drawn: np.ndarray) -> None:
+        top = (drawn.shape[1] - len(DrawnColumn)) // 2
+        told = [i for i, way in enumerate(self.ways) if way.logprobs and not way.padding]
+        for i in (i for i in told if np.isfinite(self.raw[i]).any() and not np.isnan(self.raw[i]).any()):
+            (rank, ids), values = reference.logprobs(self.raw[i], int(drawn[i, DrawnColumn.TOKEN]), top)
+            assert drawn[i, DrawnColumn.RANK] == rank, self.ways[i]
+            found_ids, found_values = drawn[i, len(DrawnColumn) :].reshape(2, top)
+            np.testing.assert_array_equal(found_ids, ids, str(self.ways[i]))
+            found = np.append(drawn[i, DrawnColumn.LOGPROB], found_values).astype(np.int32).view(np.float32)
+            np.testing.assert_allclose(found, values, rtol=2e-6, atol=4e-6, err_msg=str(self.ways[i]))
 
     def _counted(self, tokens: np.ndarray) -> np.ndarray:
         counts = self.counts.copy()
@@ -228,6 +249,9 @@ def listed_ways(width: int) -> list[Way]:
         Way(1.0, padding=True),
         Way(kind="nothing"),
         Way(kind="equal", allowed=()),
+        *(Way(kind=kind, logprobs=True) for kind in KINDS for _ in range(2)),
+        *(Way(0.8, logprobs=True, **more) for more in parameters),
+        Way(0.8, logprobs=True, padding=True),
     ]
     return [dataclasses.replace(way, seed=2**40 * i + i) for i, way in enumerate(found)]
 
@@ -250,6 +274,7 @@ def random_way(rng: np.random.Generator, width: int) -> Way:
         min_p=maybe(0.3, float(rng.choice([1e-4, 0.05, 0.3, 1])), 0.0),
         seed=int(rng.integers(0, 2**64, dtype=np.uint64)),
         sample_index=int(rng.integers(0, 4)),
+        logprobs=bool(rng.random() < 0.4),
         penalties=maybe(0.3, penalties, None),
         bias=maybe(0.3, bias, ()),
         allowed=maybe(0.2, some(int(rng.choice([1, 10, width // 2]))), None),
@@ -267,8 +292,8 @@ def random_ways(count: int, width: int, seed: int) -> list[Way]:
 
 
 def xla_draw(draws: Draws) -> list[np.ndarray]:
-    """Tokens, last_token, columns and counts of the sampler that runs everywhere."""
-    logits, last_token, columns, counts, next_pos, sampling, bias, bits, upload = draws.jax()
+    """What was drawn, last_token, columns and counts of the sampler that runs everywhere."""
+    logits, last_token, columns, counts, next_pos, sampling, bias, bits, upload = map(jnp.asarray, draws.numpy())
     controls = ControlState(columns=columns, bias=bias, bits=bits, counts=counts)
     last_token, controls, tokens = jax.jit(draw_full)(last_token, controls, next_pos, sampling, logits, upload)
-    return [np.asarray(each) for each in (tokens[:, 0], last_token, controls.columns, controls.counts)]
+    return [np.asarray(each) for each in (tokens, last_token, controls.columns, controls.counts)]

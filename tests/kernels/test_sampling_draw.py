@@ -13,14 +13,16 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jaxinfer_kernels.sampling import reference
 from jaxinfer_kernels.sampling.cases import INTERPRETED, ROWS, VOCABULARIES
-from jaxinfer_kernels.sampling.columns import ControlColumn, DrawColumn, SamplingColumn
+from jaxinfer_kernels.sampling.columns import ControlColumn, DrawColumn, DrawnColumn, SamplingColumn
 from jaxinfer_kernels.sampling.sm90_draw import draw
+from jaxinfer_kernels.sampling.sm90_logprobs import MOST
 from jaxinfer_kernels.sampling.sm90_row import splits_of, supported
 from tests.kernels.draws import BROKEN, MAX_BANNED, MAX_BIAS, Draws, Way, listed_ways, random_ways, xla_draw
 
 INTERPRET = plgpu.InterpretGPUParams()
 WIDTHS = sorted({vocabulary.width for vocabulary in VOCABULARIES})
 SMALLEST = INTERPRETED[0]
+TOP = 20  # of the most likely tokens
 NUM_MIXES = 64  # of each vocabulary and number of rows, on a GPU
 SPLIT = [(width, splits) for width in INTERPRETED for splits in (1, 2) if splits > 1 or width % SMALLEST == 0]
 LOWERED = [  # 2 s each: of the quick ones, fewest and most CTAs of a row
@@ -40,8 +42,8 @@ EDGES = (  # of top-p: near its ends, and of what others leave
 
 
 def run(draws: Draws, **settings: object) -> list[np.ndarray]:
-    """Tokens, last_token, columns and counts."""
-    return [np.asarray(each) for each in jax.block_until_ready(draw(*draws.jax(), **settings))]
+    """What was drawn, last_token, columns and counts."""
+    return [np.asarray(each) for each in jax.block_until_ready(draw(*draws.jax(), **dict(top=TOP) | settings))]
 
 
 def check(draws: Draws, **settings: object) -> None:
@@ -66,7 +68,7 @@ def test_random_mixes_are_drawn_as_the_definition_and_xla_draw_them(width, split
     found = run(draws, splits=splits, interpret=INTERPRET)
     draws.check(*found)
     same = np.array([not way.padding and way.kind not in BROKEN for way in draws.ways])
-    np.testing.assert_array_equal(found[0][same], xla_draw(draws)[0][same])
+    np.testing.assert_array_equal(found[0][same, DrawnColumn.TOKEN], xla_draw(draws)[0][same, 0])
 
 
 @pytest.mark.slow
@@ -102,7 +104,7 @@ def check_statistics(way: Way, width: int, rows: int, calls: int, **settings: ob
     draws, found = Draws([Way(**vars(way) | dict(seed=i)) for i in range(rows)], width), np.zeros(width, np.int64)
     draws.logits[:], draws.last_token[draws.slots] = draws.logits[0], draws.logits[0].argmax()
     for _ in range(calls):
-        found += np.bincount(run(draws, **settings)[0], minlength=width)
+        found += np.bincount(run(draws, top=0, **settings)[0][:, DrawnColumn.TOKEN], minlength=width)
         draws.next_pos += len(draws.next_pos)
     row = reference.Sampling(draws.sampling[draws.slots[0]])
     expected = reference.probabilities(draws.logits[0].astype(np.float64), row) * rows * calls
@@ -127,9 +129,9 @@ def test_says_what_it_can_run():
     assert not supported(SMALLEST + 1)
     draws = Draws([Way()] * 2, SMALLEST)
     logits, *rest = draws.jax()
-    for given in (logits[:1], logits[:, :-32], logits[:, :-1]):
-        with pytest.raises(ValueError, match="drawing needs logits .*, got .* and 2 rows; leave them to XLA"):
-            draw(given, *rest)
+    for given, top in ((logits[:1], 0), (logits[:, :-32], 0), (logits[:, :-1], 0), (logits, MOST + 1)):
+        with pytest.raises(ValueError, match="drawing needs logits .*, got .*, 2 rows and .* logprobs; leave them to"):
+            draw(given, *rest, top=top)
 
 
 @pytest.mark.parametrize(("width", "rows"), LOWERED)
@@ -143,8 +145,8 @@ def test_lowers_for_hopper_and_updates_in_place(width, rows):
     )
     sampling, columns = integer((slots, len(SamplingColumn))), integer((slots, len(ControlColumn)))
     rest = integer((slots, 2, MAX_BIAS)), bits, integer((rows, len(DrawColumn) + 2 * MAX_BANNED))
-    function = jax.jit(draw, donate_argnums=(1, 2, 3))
-    traced = function.trace(logits, integer((slots,)), columns, counts, integer((slots,)), sampling, *rest)
+    function = jax.jit(functools.partial(draw, top=TOP), donate_argnums=(2, 3, 4))
+    traced = function.trace(logits, logits, integer((slots,)), columns, counts, integer((slots,)), sampling, *rest)
     text = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("mosaic_gpu_v2") == 1
     assert text.count("tf.aliasing_output") + text.count("jax.buffer_donor") == 3

@@ -206,7 +206,10 @@ def test_a_dtype_left_out_is_float32() -> None:
         ({"attention_bias": True}, "attention_bias must be false, got true"),
         ({"mlp_bias": True}, "mlp_bias must be false"),
         ({"use_mrope": True}, "use_mrope must be false"),
-        ({"auto_map": {"AutoModelForCausalLM": "modeling.Mine"}}, "code from a checkpoint is never run"),
+        (
+            {"architectures": [], "auto_map": {"AutoModelForCausalLM": "modeling.Mine"}},
+            "code from a checkpoint is never run",
+        ),
         ({"use_sliding_window": True, "sliding_window": 4096}, "use_sliding_window must be false"),
         ({"layer_types": ["full_attention"] * 35 + ["sliding_attention"]}, "layer_types must all be full_attention"),
         ({"layer_types": ["full_attention"] * 35}, "layer_types must have num_hidden_layers (36) entries"),
@@ -268,6 +271,18 @@ def test_a_dtype_left_out_is_float32() -> None:
             "sparse_attention_enabled must be false",
         ),
         ({"eos_token_id": 151936}, "eos_token_id must be below the vocabulary's size (151936), got 151936"),
+        ({"bos_token_id": 151936}, "bos_token_id must be below the vocabulary's size (151936), got 151936"),
+        ({"rope": False}, "rope must not be off, since the model served here has it, got false"),
+        ({"apply_rotary_pos_emb": False}, "apply_rotary_pos_emb must not be off"),
+        ({"use_swiglu": False}, "use_swiglu must not be off"),
+        ({"gated_mlp": False}, "gated_mlp must not be off"),
+        ({"pre_norm": False}, "pre_norm must not be off"),
+        ({"use_attention": False}, "use_attention must not be off"),
+        ({"scale_emb": 0}, "scale_emb must not be off, since the model served here has it, got 0"),
+        ({"attention_multiplier": 0}, "attention_multiplier must not be off"),
+        ({"quantization_config": {"load_in_4bit": True, "load_in_8bit": False}}, "quantization_config must be absent"),
+        ({"quantization_config": {"quant_method": None, "bits": 4}}, "quantization_config must be absent"),
+        ({"image_token_id": 5}, "image_token_id must be absent, got 5; images are not supported"),
         ({"eos_token_id": [1, 10**7]}, "eos_token_id must be below the vocabulary's size (151936)"),
         ({"rms_norm_epsilon": 1e-5}, "did you mean 'rms_norm_eps'?"),
     ],
@@ -306,6 +321,13 @@ def test_all_faults_are_reported_at_once() -> None:
         {"num_experts": 0, "num_experts_per_tok": 8, "norm_topk_prob": True, "moe_intermediate_size": 768},
         {"mlp_only_layers": [], "decoder_sparse_step": 0},
         {"quantization_config": {}, "compression_config": {}},
+        {"quantization_config": {"load_in_4bit": False, "load_in_8bit": False}},
+        {"quantization_config": {"load_in_4bit": False, "load_in_8bit": False, "bnb_4bit_quant_type": "fp4"}},
+        {"quantization_config": {"quant_method": None}},
+        {"vision_config": {}, "image_token_id": 151655},
+        {"auto_map": {"AutoModelForCausalLM": "modeling.Mine"}},
+        {"pad_token_id": 151936},
+        {"attn_output_gate": False, "add_post_norms": False, "use_parallel_residual": False},
         {"tokenizer_padding_side": "left", "_flash_attn_2_enabled": True, "base_model": "some/model"},
         {"sliding_window": 40960, "use_sliding_window": True},
         {"vision_config": None, "image_token_id": None},
@@ -326,6 +348,18 @@ def test_a_key_that_changes_nothing_changes_nothing(added: dict[str, Any]) -> No
 )
 def test_any_feature_that_is_switched_off_is_harmless(added: dict[str, Any]) -> None:
     assert config_from_hf({**QWEN3_8B, **added}) == config_from_hf(QWEN3_8B)
+
+
+@given(
+    st.sampled_from(["use", "has", "apply", "with", "xyz", ""]),
+    st.sampled_from(["rope", "rotary", "gated", "swiglu", "causal", "norm", "scale", "multiplier", "scaling"]),
+    st.sampled_from(["", "xyz", "wxyz"]),
+    st.sampled_from([False, 0, 0.0]),
+)
+def test_what_every_model_here_is_made_of_is_never_taken_for_off(first: str, part: str, last: str, off: Any) -> None:
+    key = "_".join(filter(None, [first, part, last]))
+    with pytest.raises(CheckpointError, match=key):
+        config_from_hf({**QWEN3_8B, key: off})
 
 
 def test_dual_chunk_attention_is_plain_attention_within_its_first_chunk() -> None:

@@ -1,4 +1,4 @@
-"""A number that is not finite as a double is refused by its path, wherever in a body it stands; any other is read."""
+"""A number that no double holds is refused by its path, wherever in a body it stands; any other is read."""
 
 import json
 import math
@@ -14,8 +14,19 @@ from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.structured import constraint_of, read_structured
 
 TOO_LARGE = ("2e310", "-3e320", "1e999999999", "1" + "0" * 309, "-" + "9" * 400, "9" * 5000, "1" * 310 + ".5")
+TOO_SMALL = ("1e-400", "-0.5E-330", "0." + "0" * 400 + "1")
 # 1.7976931348623157e308 is the largest double, and what is halfway to the next one is no longer rounded to it
-FINITE = ("1.7976931348623157e308", "9" * 308, "1" + "0" * 308, "1e-400", "0e999", "-0.0", "12345678901234567890")
+FINITE = (
+    "1.7976931348623157e308",
+    "9" * 308,
+    "1" + "0" * 308,
+    "5e-324",
+    "0e999",
+    "0e-999",
+    "-0.0",
+    "0.00",
+    "12345678901234567890",
+)
 HALFWAY = 2**1024 - 2**970
 MARK = "here it stands"
 NAMES = st.sampled_from(["const", "metadata", "a b", "", "é", "0", "x" * 90, 'quo"te', "if"])
@@ -49,7 +60,7 @@ def show(step):
 
 
 @settings(deadline=None)
-@given(places(), st.sampled_from(TOO_LARGE))
+@given(places(), st.sampled_from(TOO_LARGE + TOO_SMALL))
 def test_a_number_that_overflows_is_refused_by_its_path_at_any_place_of_any_body(place, number):
     body, steps = place
     raw = json.dumps(body).replace(json.dumps(MARK), number)
@@ -67,7 +78,7 @@ def test_a_number_that_does_not_is_read_as_ever(place, number):
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(0, 2**32), min_size=1, max_size=300), st.sampled_from(TOO_LARGE), st.data())
+@given(st.lists(st.integers(0, 2**32), min_size=1, max_size=300), st.sampled_from(TOO_LARGE + TOO_SMALL), st.data())
 def test_a_body_of_token_ids_is_no_exception(ids, number, data):
     position = data.draw(st.integers(0, len(ids)))
     digits = [*map(str, ids[:position]), number, *map(str, ids[position:])]
@@ -117,11 +128,28 @@ def test_a_schema_that_no_body_brought_may_hold_none_either(word):
         assert refusal.value.param == where
 
 
-@pytest.mark.parametrize("text", ['{"const": 2e310}', '{"const": %s}' % ("9" * 400)])
+@pytest.mark.parametrize("text", ['{"const": 2e310}', '{"const": 1e-400}', '{"const": %s}' % ("9" * 400)])
 @pytest.mark.parametrize("name", ["guided_json", "json_schema"])
 def test_nor_may_a_schema_that_came_as_text(name, text):
     with pytest.raises(InvalidRequest, match=re.escape(f"{name}.const must be a number")):
         read_structured({name: text})
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        ({"structured_outputs": {"json": '{"const": 2e310}'}}, "structured_outputs.json.const"),
+        ({"response_format": {"type": "json_object", "schema": '{"const": 2e310}'}}, "response_format.schema.const"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": '{"enum": [1e999]}'}}},
+            "response_format.json_schema.schema.enum[0]",
+        ),
+    ],
+)
+def test_a_schema_as_text_within_a_field_is_named_by_its_whole_path(body, place):
+    with pytest.raises(InvalidRequest) as refusal:
+        read_structured(body)
+    assert refusal.value.param == place
 
 
 def test_a_schema_nested_deeply_is_looked_through_to_its_end():

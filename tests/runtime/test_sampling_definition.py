@@ -21,7 +21,7 @@ def test_each_parameter_and_each_control_is_the_definitions(width: int) -> None:
 
 def test_random_mixes_without_controls_are_drawn_as_the_definition_says() -> None:
     draws = Draws([way for way in random_ways(900, 512, seed=2) if not way.flags and not way.padding], 512, seed=3)
-    logits, _, _, _, next_pos, sampling, *_ = draws.jax()
+    logits, _, _, _, next_pos, sampling, *_ = draws.numpy()
     tokens = np.asarray(jax.jit(draw)(logits, sampling[draws.slots], next_pos[draws.slots]))
     expected = draws.expected()
     np.testing.assert_array_equal(tokens[expected.decided], expected.tokens[expected.decided])

@@ -60,8 +60,8 @@ def chat(llm: FakeLLM, **fields: Any) -> httpx2.Response:
 
 
 def error_of(response: httpx2.Response, sent: str = "") -> dict[str, Any]:
-    """The error object, after checking that it tells of nothing of our inside and has OpenAI's shape, or below
-    /v1/messages Anthropic's.
+    """The error object, after checking that it tells of nothing of our inside and has OpenAI's shape, below
+    /v1/messages Anthropic's, or below /api Ollama's.
 
     sent: what the client itself may have written of that.
     """
@@ -74,6 +74,9 @@ def error_of(response: httpx2.Response, sent: str = "") -> dict[str, Any]:
         assert error.keys() == {"type", "message"} and error["message"]
         return error | {"param": None, "code": None}
     assert body.keys() == {"error"}
+    if response.request.url.path.startswith("/api/"):
+        assert isinstance(body["error"], str) and body["error"]
+        return {"message": body["error"], "type": None, "param": None, "code": None}
     error = body["error"]
     assert error.keys() == {"message", "type", "param", "code"}
     assert isinstance(error["message"], str) and error["message"]

@@ -15,6 +15,8 @@ CARD = {
     "root": "org/tiny-1B",
     "parent": None,
     "max_model_len": 512,
+    "max_context_length": 512,
+    "meta": {"n_ctx": 512, "n_ctx_train": 0, "n_vocab": 300, "n_embd": 4, "n_params": 0, "size": 0},
     "permission": [],
     "default_sampling_params": {
         "temperature": 1.0,
@@ -121,3 +123,10 @@ def test_the_metrics_page_of_a_starting_server_has_its_status_only():
     text = ask(FakeLLM(status="starting"), "GET", "/metrics").text
     assert 'jaxinfer:status{status="starting"} 1.0' in text
     assert "vllm:" not in text
+
+
+def test_props_are_what_llama_cpp_s_clients_ask_for():
+    props = ask(FakeLLM(chat_template="{{ messages }}"), "GET", "/props").json()
+    assert props["default_generation_settings"]["n_ctx"] == 512 and props["total_slots"] == 8
+    assert props["chat_template"] == "{{ messages }}"
+    assert ask(FakeLLM(status="starting"), "GET", "/props").status_code == 503

@@ -129,7 +129,8 @@ def test_numbers_of_choices_that_are_refused_cost_no_memory():
 def test_what_holds_too_many_values_is_refused_before_they_are_made(path, fields):
     llm = FakeLLM()
     response = quickly(llm, path, json.dumps(fields).encode())
-    code = "context_length_exceeded" if fields.get("prompt", [])[:1] == [1] else "invalid_json"
+    is_prompt = "messages" in fields or fields["prompt"][:1] == [1]
+    code = "context_length_exceeded" if is_prompt else "invalid_json"
     assert (response.status_code, error_of(response)["code"]) == (400, code)
     assert not llm.calls and not llm.encoded and not llm.rendered
 

@@ -86,6 +86,16 @@ def test_an_answer_that_ends_by_itself_is_not_said_to_have_filled_the_context():
     assert post(FakeLLM(), MESSAGES, {"messages": USER, "max_tokens": 64_000}).json()["stop_reason"] == "end_turn"
 
 
+@pytest.mark.parametrize(("path", "field"), [(CHAT, "messages"), (MESSAGES, "messages"), (RESPONSES, "input")])
+def test_more_messages_than_a_body_may_hold_are_a_prompt_that_is_too_long(path, field):
+    body = {field: [{"role": "user", "content": "a"}] * (MAX_VALUES // 4), "max_tokens": 5}
+    error = error_of(post(FakeLLM(), path, body))
+    if path == MESSAGES:
+        assert error["message"] == f"prompt is too long: {MAX_VALUES // 4} tokens > 512 maximum"
+    else:
+        assert (error["code"], error["param"]) == ("context_length_exceeded", field)
+
+
 @pytest.mark.parametrize(
     ("path", "field", "rest"),
     [

@@ -22,6 +22,11 @@ DOCUMENT = openapi_document(20, 256, has_keys=True)
 SCHEMAS = request_schemas(20, 256)
 BODIES = {operation.path: operation.body for operation in OPERATIONS if operation.body}
 LEAST: dict[str, dict[str, Any]] = {
+    "OllamaChatRequest": {"messages": [{"role": "user", "content": "x"}]},
+    "GenerateRequest": {"prompt": "x"},
+    "OllamaEmbedRequest": {"input": "x"},
+    "OldEmbedRequest": {"prompt": "x"},
+    "ShowRequest": {},
     "ChatCompletionRequest": {"messages": [{"role": "user", "content": "x"}]},
     "CompletionRequest": {"prompt": "x"},
     "ResponseRequest": {"input": "x"},
@@ -36,6 +41,7 @@ LEAST: dict[str, dict[str, Any]] = {
 }
 # one field alone may be at odds with what is left out, or with this model; the field that the refusal then names
 NEEDS = {
+    "think": "think",
     "stream_options": "stream_options",  # stream
     "top_logprobs": "top_logprobs",  # logprobs
     "best_of": "best_of",  # n

@@ -60,7 +60,7 @@ def check_answered(app: Any, method: str, path: str) -> None:
     assert response.status_code in (200, 400, 404, 415), f"{method} {path}: {response.text}"
     if response.status_code == 404:
         assert error_of(response)["message"].startswith(("there is no ", "there are no ", "the model "))
-        assert "routes begin with" not in error_of(response)["message"], f"{method} {path}"
+        assert not re.search("routes begin with|lists the routes", error_of(response)["message"]), f"{method} {path}"
 
 
 def test_each_call_of_the_openai_package_beside_a_resource_of_ours_is_answered_by_its_name(app):
@@ -169,3 +169,8 @@ def test_so_is_each_of_the_anthropic_package(app):
     assert {("POST", "/v1/messages/batches"), ("POST", "/v1/messages/count_tokens")} <= set(called)
     for method, path in called:
         check_answered(app, method, path)
+
+
+@pytest.mark.parametrize(("path", "cure"), [("/v1/uploads", "GET /openapi.json"), ("/uploads", "begin with /v1")])
+def test_a_route_that_is_not_there_is_told_where_routes_are(app, path, cure):
+    assert cure in error_of(ask_app(app, "GET", path))["message"]

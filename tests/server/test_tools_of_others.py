@@ -182,7 +182,7 @@ def test_a_call_that_was_asked_for_ends_as_each_api_has_it(choice):
 
 AMONG_CALLS: dict[str, list[Any]] = {
     f"{CALL} Done.": [("weather", PARIS), "Done."],
-    f"a {CALL} b {NOW} c": ["a", ("weather", PARIS), "b", ("now", "{}"), "c"],
+    f"a {CALL} b {NOW} c": ["a", ("weather", PARIS), " b", ("now", "{}"), " c"],
     f"<think>\nHm.\n</think>\n\n{CALL}{NOW} b": [["Hm."], ("weather", PARIS), ("now", "{}"), "b"],
 }
 

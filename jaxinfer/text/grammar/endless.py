@@ -4,6 +4,7 @@ Each part has a value if all its groups have: a required property is a group by 
 of which one is enough. What has a value is found from the parts that ask for nothing; what is left has none.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -95,22 +96,35 @@ def _groups(part: Any, whole: Any) -> Iterator[_Group]:
 
 def _of_object(part: dict[str, Any]) -> Iterator[_Group]:
     required, properties, others = part.get("required"), part.get("properties", {}), part.get("additionalProperties")
-    if not isinstance(properties, dict) or "patternProperties" in part:
+    patterns = part.get("patternProperties", {})
+    if not isinstance(properties, dict) or not isinstance(patterns, dict):
         return
     rest: list[_Named] = [] if others is None else [(("additionalProperties",), others)]
+    by_pattern: dict[str, _Named] = {key: (("patternProperties", key), one) for key, one in patterns.items()}
     for name in required if isinstance(required, list) else ():
-        if isinstance(name, str) and name in properties:
-            yield _Group(1, [(("properties", name), properties[name])])
-        elif rest:
-            yield _Group(1, rest)
+        if not isinstance(name, str) or (matching := _matching(patterns, name)) is None:
+            continue
+        own: list[_Named] = [(("properties", name), properties[name])] if name in properties else []
+        held_to = [*own, *(by_pattern[pattern] for pattern in matching)] or rest
+        yield from (_Group(1, [one]) for one in held_to)
     least = part.get("minProperties")
     if rest and isinstance(least, int) and least > 0:
         least = min(least, len(properties) + 1)  # others as often as they are needed
         named: list[_Named] = [(("properties", name), one) for name, one in properties.items()]
-        yield _Group(least, named + rest * least)
+        yield _Group(least, named + [*by_pattern.values(), *rest] * least)
+
+
+def _matching(patterns: dict[str, Any], name: str) -> list[str] | None:
+    """The patterns that a name matches; None where that is not known."""
+    try:
+        return [pattern for pattern in patterns if re.search(pattern, name)]
+    except re.error:
+        return None
 
 
 def _of_array(part: dict[str, Any]) -> Iterator[_Group]:
+    if "contains" in part and part.get("minContains", 1) != 0:
+        yield _Group(1, [(("contains",), part["contains"])])
     least, items, first = part.get("minItems"), part.get("items"), part.get("prefixItems", [])
     if not isinstance(least, int) or not isinstance(first, list) or isinstance(items, list):
         return

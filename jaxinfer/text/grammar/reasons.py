@@ -9,6 +9,7 @@ DEAD_END = "no token can come next; leave the grammar an end that every text can
 TOO_COMPLEX = (
     "it must take few steps for each token, it takes too many; use fewer or smaller repetitions and alternatives"
 )
+GOES_ON = "a text must come to an end, and what it forces goes on without one; leave it an end that a text can come to"
 STRAYED = "the library behind it failed, the server's log says how"
 _NO_TOKEN = "NoExtensionBias"
 _INSIDE = "Parser Error: ", "panic: "  # of a token that its mask forbids; of a bug
@@ -17,6 +18,7 @@ _TOO_COMPLEX = re.compile(  # the library's limits
     r"schema too large|initial lexer configuration|grammar size |Schema intersection stack level exceeded|"
     r"[Tt]oo many (?:states|items))"
 )
+_FORCED = re.compile(r"[Tt]oo many items \(limit \d+; ff_tokens\)")  # while it spells what must come next
 _IN_WORDS = (  # where the library shows its own trees, types and parts
     (re.compile(r"Regex is empty: .*"), "no text is of all its patterns and bounds"),
     (re.compile(r"Failed to generate regex for .*"), "its numbers' bounds are too far from 0; bring them nearer"),
@@ -24,6 +26,11 @@ _IN_WORDS = (  # where the library shows its own trees, types and parts
         re.compile(r"Resource '(?:json-schema:///)?(.*)' is not present in a registry.*"),
         r"$ref must name a part of this schema (#/...), got \1; put that part here",
     ),
+    (
+        re.compile(r"Value for 'multipleOf' has too many digits: .*"),
+        "multipleOf must be at most 4294967295 without its point, it is more; use fewer digits",
+    ),
+    (re.compile(r"invalid multiple of$"), "multipleOf must be more than 0; use another, or leave it out"),
     (re.compile(r"Expected f64 for "), "Expected a number for "),
 )
 
@@ -37,6 +44,8 @@ def reason_of(error: str) -> str:
         log.error("llguidance: %s", line)
         return STRAYED
     reason = line.removeprefix("at ").partition(": ")[2] if line.startswith("at ") else line
+    if _FORCED.search(reason):
+        return GOES_ON
     if _TOO_COMPLEX.search(reason):
         return TOO_COMPLEX
     why = next((line.removeprefix("error: ") for line in more if line.startswith("error: ")), "")

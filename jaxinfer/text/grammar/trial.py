@@ -26,7 +26,8 @@ from jaxinfer import children
 from jaxinfer.errors import CheckpointError, EngineError, InvalidRequest
 from jaxinfer.text.grammar.compiler import new_matcher, new_vocabulary, warnings_of
 from jaxinfer.text.grammar.endless import endless
-from jaxinfer.text.grammar.reasons import DEAD_END, NOTHING, TOO_COMPLEX, reason_of
+from jaxinfer.text.grammar.inexact import inexact
+from jaxinfer.text.grammar.reasons import DEAD_END, GOES_ON, NOTHING, TOO_COMPLEX, reason_of
 from jaxinfer.text.grammar.source import MAX_TEXT_CHARS, Constraint, guided, source_of
 from jaxinfer.text.tokenizer import Tokenizer
 from jaxinfer.text.tools.opening import Opening
@@ -128,8 +129,9 @@ def _try(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapp
         text = source_of(constraint, control_tokens)
         if len(text) > MAX_TEXT_CHARS:
             return Tried(error=f"written as a grammar it may have {MAX_TEXT_CHARS} characters, it has {len(text)}")
-        if why := next(filter(None, map(endless, _schemas(text))), None):
-            return Tried(error=why)
+        for schema in _schemas(text):
+            if why := endless(schema) or inexact(schema):
+                return Tried(error=why)
         matcher = new_matcher(vocabulary, text)
     except InvalidRequest as refusal:
         return Tried(error=str(refusal))
@@ -159,7 +161,7 @@ def _fault_of_a_beginning(vocabulary: "LLTokenizer", matcher: "LLMatcher") -> st
         mask = matcher.compute_bitmask()
         if matcher.is_error():
             why = reason_of(matcher.get_error())
-            return NOTHING if count == 0 and why == DEAD_END else why if why == TOO_COMPLEX else ""
+            return NOTHING if count == 0 and why == DEAD_END else why if why in (TOO_COMPLEX, GOES_ON) else ""
         usable = np.flatnonzero(np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little"))[:MAX_LOOKED_AT]
         token = next((token for token in usable.tolist() if _is_text(vocabulary, token)), None)
         if token is None or time.thread_time() > until_s:

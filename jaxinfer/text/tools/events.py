@@ -30,7 +30,12 @@ class Dropped:
     raw: str
 
 
-Event = str | Begin | Arguments | End | Dropped
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gap:
+    """A mark without a call, between two texts."""
+
+
+Event = str | Begin | Arguments | End | Dropped | Gap
 
 
 class Parser(Protocol):

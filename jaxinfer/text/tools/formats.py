@@ -8,17 +8,17 @@ from typing import Any, Literal, get_args
 
 from jaxinfer.text.tools.events import Arguments, Begin, End, Parser
 from jaxinfer.text.tools.json_call import JsonCall, NamedCall
-from jaxinfer.text.tools.layout import FENCE, Calls, Layout
+from jaxinfer.text.tools.layout import FENCE, Body, Calls, Layout
 from jaxinfer.text.tools.lone_call import LoneCall
-from jaxinfer.text.tools.python_list import PythonicCalls
+from jaxinfer.text.tools.python_list import PythonList
 from jaxinfer.text.tools.xml_call import CLOSING, END_FUNCTION, END_PARAMETER, FUNCTION, OPENING, Parameters, XmlCall
 
 Format = Literal[
     "hermes",
     "qwen3_coder",
-    "llama3_json",
     "pythonic",
     "xlam",
+    "llama3_json",
     "llama_nemotron_json",
     "qwen2_5_coder",
     "functionary",
@@ -26,29 +26,25 @@ Format = Literal[
 ]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
-PYTHON_TAG = "<|python_tag|>"  # a special token: seen only where these are shown
+PYTHON_TAG = "<|python_tag|>"  # special tokens: seen only where these are shown
+PYTHON_START, PYTHON_END = "<|python_start|>", "<|python_end|>"
 CALL, SEPARATOR, END_CALL = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"  # DeepSeek's
-_FENCES = (f"{FENCE}json", FENCE)
-_BRACKETS = ("}", "]")
-_OBJECTS: dict[str, Any] = {  # JSON objects, one or several or a list, perhaps in a fence
-    "start": "{",
-    "lead": ("[", *_FENCES),
-    "leftovers": (*_BRACKETS, ",", ";"),
-    "behind": _BRACKETS,
-}
-_XML_ENDS = (END_FUNCTION, END_PARAMETER)
+TOOLS, END_TOOLS = "<tools>", "</tools>"
 LAYOUTS: dict[Format, Layout] = {
-    "hermes": Layout(opening=OPENING, closing=CLOSING, **_OBJECTS),
-    "qwen3_coder": Layout(FUNCTION, OPENING, CLOSING, is_bare=True, leftovers=_XML_ENDS, behind=_XML_ENDS),
-    "llama3_json": Layout("{", lead=(PYTHON_TAG,), leftovers=(*_BRACKETS, ",", ";")),
-    "xlam": Layout(needs="[", **_OBJECTS),
-    "llama_nemotron_json": Layout(opening="<TOOLCALL>", closing="</TOOLCALL>", **_OBJECTS),
-    "qwen2_5_coder": Layout(opening="<tools>", closing="</tools>", **_OBJECTS),
-    "functionary": Layout(FUNCTION, closing=END_FUNCTION, is_bare=True, leftovers=_BRACKETS, behind=_BRACKETS),
+    "hermes": Layout("{", OPENING, CLOSING),
+    "qwen3_coder": Layout(FUNCTION, OPENING, CLOSING, others=(END_FUNCTION, END_PARAMETER), is_bare=True),
+    "pythonic": Layout("[", others=(PYTHON_START, PYTHON_END)),
+    "xlam": Layout("{", needs="["),
+    "llama3_json": Layout("{", others=(PYTHON_TAG,)),
+    "llama_nemotron_json": Layout("{", "<TOOLCALL>", "</TOOLCALL>"),
+    "qwen2_5_coder": Layout("{", TOOLS, END_TOOLS, others=(OPENING, CLOSING)),
+    "functionary": Layout(FUNCTION, closing=END_FUNCTION, is_bare=True),
     "deepseek_v3": Layout(
-        CALL, "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", is_bare=True, leftovers=(END_CALL, FENCE, *_BRACKETS)
+        CALL, "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", others=(END_CALL,), is_bare=True, is_fenced=True
     ),
 }
+TAGS = tuple({tag: None for layout in LAYOUTS.values() for tag in layout.tags})  # of all forms
+_AGAIN = {"{": r'\{\s*"(?:name|arguments|parameters)"', "[": r"\[\s*[A-Za-z0-9_.-]+\s*\("}
 AROUND: dict[Format, tuple[str, str]] = {
     "hermes": ('\n{"name": "NAME", "arguments": ', "}\n"),
     "qwen2_5_coder": ('\n{"name": "NAME", "arguments": ', "}\n"),
@@ -62,9 +58,9 @@ AROUND: dict[Format, tuple[str, str]] = {
 }  # what models write before and behind a call's arguments
 _NAME = r"([A-Za-z0-9_.-]+)"
 _HEADS: dict[Format, re.Pattern[str]] = {
-    "functionary": re.compile(rf"{FUNCTION}\s*{_NAME}\s*>\s*(?=\{{)"),
-    "deepseek_v3": re.compile(rf"{CALL}\s*\w*\s*{SEPARATOR}\s*{_NAME}\s*(?:{FENCE}(?:json)?\s*)?(?=\{{)"),
-}
+    "functionary": re.compile(rf"{FUNCTION}\s*{_NAME}\s*>([^{{<]*)(?=\{{)"),
+    "deepseek_v3": re.compile(rf"{CALL}\s*\w*\s*{SEPARATOR}\s*{_NAME}\s([^{{<`]*)(?:{FENCE}(?:json)?\s*)?(?=\{{)"),
+}  # with the text that may come between the name and the arguments
 _AFTER = re.compile(r"(?:\s*<(?!/)[^<>]*>)+\s*$")  # tokens that end a turn, of which a call may have its own
 PROBE = ("jaxinfer_probe", {"jaxinfer_a": 41, "jaxinfer_b": 43})  # what no template writes of itself
 _GAP = r"(?:\\n|\s)*"  # a line end of the prompt stands in a template as itself or escaped
@@ -99,17 +95,21 @@ def new_parser(form: Format, schemas: Mapping[str, dict[str, Any]], *, alone: bo
 
 
 def _parser_of(form: Format, schemas: Mapping[str, dict[str, Any]]) -> Parser:
-    if form == "pythonic":
-        return PythonicCalls(schemas)
     layout = LAYOUTS[form]
-    if form == "qwen3_coder":
-        parameters_of = cache(lambda name: Parameters(schemas[name]))  # which calls of one tool share
-        return Calls(layout, lambda opening: XmlCall(opening, schemas, parameters_of))
-    if form in _HEADS:
-        closings = (FENCE, END_CALL) if form == "deepseek_v3" else (layout.closing,)
-        return Calls(layout, lambda opening: NamedCall(opening, schemas, closings, _HEADS[form]))
-    ends = (layout.closing, f"]{layout.closing}") if layout.closing else ()
-    return Calls(layout, lambda opening: JsonCall(opening, schemas, ends))
+    start = _AGAIN.get(layout.start, re.escape(layout.start))
+    again = re.compile("|".join((*map(re.escape, layout.openings), start)))
+    parameters_of = cache(lambda name: Parameters(schemas[name]))  # which calls of one tool share
+
+    def new_body() -> Body:
+        if form == "pythonic":
+            return PythonList(schemas)
+        if form == "qwen3_coder":
+            return XmlCall(schemas, parameters_of)
+        if form in _HEADS:
+            return NamedCall(schemas, TAGS, _HEADS[form])
+        return JsonCall(schemas, TAGS)
+
+    return Calls(layout, new_body, TAGS, again)
 
 
 def _reads(form: Format, shown: str) -> bool:

@@ -2,14 +2,15 @@
 
 Arguments are passed on as the model wrote them, piece by piece, as soon as the name before them is known. Written in
 another order, or as a string, they come in one piece when the object is whole. Of an object that only lacks its last
-closing brackets when the closing tag comes, these are added.
+closing brackets when a tag comes, these are added.
 """
 
 import re
 from collections.abc import Container
 
-from jaxinfer.text.tools.events import Arguments, Begin, Dropped, End, Event
+from jaxinfer.text.tools.events import Arguments, Begin, End, Event
 from jaxinfer.text.tools.json_scanner import JsonScanner
+from jaxinfer.text.tools.layout import FENCE, MAX_LEAD, may_become
 from jaxinfer.text.tools.strict_json import dumped, loaded
 
 HEAD_CHARS = 1024  # in which the name and the arguments' key must stand for these to be streamed
@@ -17,27 +18,25 @@ _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\\x00-\x1f]*)"\s*,\s*"(?:argumen
 
 
 class JsonCall:
-    """One call, a layout.Body. opening: what stood before it and is content again if it is none.    names: the tools
-    offered.    closing: the tag that may come behind it.    head: a name in a group, up to the arguments.
-    depth: of brackets around the arguments.
+    """One call, a layout.Body. names: the tools offered.    tags: where one stands, or a fence, its last brackets may
+    lack.    head: a name in a group, up to the arguments.    depth: of brackets around the arguments.
     """
 
     def __init__(
-        self,
-        opening: str,
-        names: Container[str],
-        closings: tuple[str, ...] = (),
-        head: re.Pattern[str] = _HEAD,
-        depth: int = 1,
+        self, names: Container[str], tags: tuple[str, ...] = (), head: re.Pattern[str] = _HEAD, depth: int = 1
     ) -> None:
         self.is_open, self.failed = True, False
         self._names = names
-        self._closings, self._pattern, self._depth = closings, head, depth
-        self._held = ""  # what may be the closing tag
-        self._raw = [opening]
+        self._ends, self._pattern, self._depth = (*tags, FENCE), head, depth
+        self._held = ""  # what may be a tag
+        self._raw: list[str] = []
         self._head = ""
         self._stage = "head"
         self._scanner = JsonScanner()
+
+    @property
+    def raw(self) -> str:
+        return "".join(self._raw)
 
     def feed(self, text: str) -> tuple[list[Event], str]:
         """What was found, and the rest of the text once it is not open any more."""
@@ -56,12 +55,13 @@ class JsonCall:
             text, self._held = "", text
         return events, text
 
-    def finish(self) -> list[Event]:
+    def finish(self) -> tuple[list[Event], str]:
         """At the end of the text, which came while it was open."""
+        self.is_open = False
         if self._stage == "tail":
-            return []
-        raw = "".join([*self._raw, self._held])
-        return [Dropped(raw) if self._stage == "arguments" else raw]
+            return [], ""
+        self._fail()
+        return [], self._held
 
     def _feed_head(self, text: str, events: list[Event]) -> str:
         """Look for the name and the arguments' key before the scanner goes on."""
@@ -91,9 +91,9 @@ class JsonCall:
         return text[at:]
 
     def _end_whole(self, missing: str, events: list[Event]) -> None:
-        call = call_of("".join([*self._raw[1:], missing]), self._names)
+        call = call_of(self.raw + missing, self._names)
         if call is None:
-            self._fail(events)
+            self._fail()
         else:
             name, arguments = call
             events += [Begin(name), Arguments(arguments), End()]
@@ -109,8 +109,7 @@ class JsonCall:
                 events += [Arguments((self._scanner.missing or "")[: self._scanner.depth - self._depth]), End()]
                 self._stage, self.is_open = "done", False
             elif closes is False:
-                events.append(Dropped("".join(self._raw)))
-                self.is_open, self.failed, self._stage = False, True, "failed"
+                self._fail()
         elif at and self._scanner.depth == self._depth:
             events.append(End())
             self._stage = "tail" if self._depth else "done"
@@ -118,41 +117,52 @@ class JsonCall:
         return text[at:]
 
     def _closes(self, left: str) -> bool | None:
-        """Whether the object only lacks closers where the closing tag comes; None: not known yet."""
+        """Whether the object only lacks closers where a tag comes; None: not known yet."""
         if not self.is_open or not self._scanner.bad or self._scanner.missing is None or self._stage == "tail":
             return False
-        if left.startswith(self._closings):
+        tag = left[:MAX_LEAD].lstrip("] \r\n")  # perhaps behind the end of a list
+        if tag.startswith(self._ends):
             return True
-        return None if any(closing.startswith(left) for closing in self._closings) else False
+        return None if len(left) < MAX_LEAD and (not tag or may_become(tag, self._ends)) else False
 
-    def _fail(self, events: list[Event]) -> None:
-        events.append("".join(self._raw))
+    def _fail(self) -> None:
         self.is_open, self.failed, self._stage = False, True, "failed"
 
 
 class NamedCall(JsonCall):
-    """A call whose name stands before its arguments, a JSON object. head: all before that, with the name in a group."""
+    """A call whose name stands before its arguments, a JSON object. head: all before that; its groups are the name and
+    text between them, which is left for others.
+    """
 
-    def __init__(self, opening: str, names: Container[str], closings: tuple[str, ...], head: re.Pattern[str]) -> None:
-        super().__init__(opening, names, closings, head, depth=0)
+    def __init__(self, names: Container[str], tags: tuple[str, ...], head: re.Pattern[str]) -> None:
+        super().__init__(names, tags, head, depth=0)
+        self._between = ""
 
-    def finish(self) -> list[Event]:
-        return ["".join([*self._raw, self._head])] if self._stage == "head" else super().finish()
+    def feed(self, text: str) -> tuple[list[Event], str]:
+        events, left = super().feed(text)
+        return events, left if self.is_open or self.failed else self._between + left
+
+    def finish(self) -> tuple[list[Event], str]:
+        if self._stage == "head":
+            self._raw.append(self._head)
+        return super().finish()
 
     def _feed_head(self, text: str, events: list[Event]) -> str:
         self._head += text
         found = self._pattern.match(self._head)
         if found is not None and found[1] in self._names:
             self._raw.append(found[0])
+            self._between = found[2].strip()
             self._stage = "arguments"
             events.append(Begin(found[1]))
             return self._head[found.end() :]
-        if found is None and "{" not in self._head and len(self._head) < HEAD_CHARS:
+        brace = self._head.find("{", 0, HEAD_CHARS)
+        if found is None and brace < 0 and len(self._head) < HEAD_CHARS:
             return ""
-        taken = 0 if self._raw[0] else 1  # without a tag before it, it would be taken for a beginning again
-        self._raw.append(self._head[:taken])
-        self._fail(events)
-        return self._head[taken:]
+        end = found.end() if found else brace if brace >= 0 else HEAD_CHARS
+        self._raw.append(self._head[:end])
+        self._fail()
+        return self._head[end:]
 
 
 def call_of(text: str, names: Container[str]) -> tuple[str, str] | None:

@@ -1,18 +1,32 @@
-"""Where calls stand in an answer, and the parser of those whose bodies are read one by one.
+"""Calls: the parser of answers with calls, whatever their form.
 
-Around a call a model may write too much or too little: its closing tag twice or not at all, a brace too many, two calls
-between one pair of tags, a list or a fence around them. None of this is content, and none of it loses a call.
+A mark is a tag of the form, or a bracket, comma or fence beside a tag or a call. One rule reads all forms: from the
+first tag on, and behind the first call, the text is searched for calls. Where one is found the marks are no content;
+what is neither mark nor call is. An answer without a call is content as it stands.
+
+Before the first call, marks and up to MAX_LEAD characters among them are held back: they may still lead to a call.
 """
 
 import dataclasses
 import re
 from collections.abc import Callable
-from typing import Protocol
+from functools import cached_property, lru_cache
+from typing import Literal, Protocol
 
-from jaxinfer.text.tools.events import Event
+from jaxinfer.text.tools.events import Begin, Dropped, Event, Gap
 
 FENCE = "```"
 MAX_LEAD = 256  # characters before a call that belong to it
+MAX_RETRIED_CHARS = 1 << 18  # of failed calls that are searched for others, in one answer
+_FAILED_CHARS = 16  # for which a failed call counts in MAX_LEAD
+_MAX_WORD = 20  # characters of a fence's language
+_FENCE = re.compile(rf"{FENCE}\w{{0,{_MAX_WORD}}}")
+_SPACE = re.compile(r"\s+")
+_BRACKETS = re.compile(r"[\]}]+")
+_SEPARATORS = re.compile(r"[\]},;]+")
+
+Kind = Literal["text", "mark", "soft"]  # soft: a mark where a mark or a call follows, else text
+Near = Literal["start", "mark", "call", "failed", "text"]  # what came last
 
 
 class Body(Protocol):
@@ -21,160 +35,280 @@ class Body(Protocol):
     is_open: bool
     failed: bool
 
+    @property
+    def raw(self) -> str:
+        """The text of a call that failed."""
+
     def feed(self, text: str) -> tuple[list[Event], str]:
         """What was found, and the rest of the text once it is not open any more."""
 
-    def finish(self) -> list[Event]:
-        """At the end of the text, which came while it was open."""
+    def finish(self) -> tuple[list[Event], str]:
+        """The same at the end of the text, which came while it was open."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Layout:
     """What stands around calls.
 
-    start: what each call begins with.    opening: the tag before calls; empty: calls are the whole answer.
-    closing: the tag behind them.    is_bare: a call may come without the opening tag.
-    lead: what may come between the opening and a call; of it `needs` must.
-    leftovers: what may follow a call and mean nothing, beside white space.    behind: the same of the closing tag.
+    start: what each call begins with.    opening: the tag before calls; empty: the answer begins with them.
+    closing: the tag behind them.    others: tags that count as these do.    is_bare: `start` opens a call anywhere.
+    needs: what must stand before the first call.    is_fenced: each call holds the opening of a fence.
     """
 
     start: str
     opening: str = ""
     closing: str = ""
+    others: tuple[str, ...] = ()
     is_bare: bool = False
-    lead: tuple[str, ...] = ()
     needs: str = ""
-    leftovers: tuple[str, ...] = ()
-    behind: tuple[str, ...] = ()
+    is_fenced: bool = False
+
+    @cached_property
+    def tags(self) -> tuple[str, ...]:
+        return tuple(filter(None, (self.opening, self.closing, *self.others)))
+
+    @cached_property
+    def openings(self) -> tuple[str, ...]:
+        """What opens a call anywhere."""
+        bare = (self.start,) if self.is_bare else ()
+        return (*(tag for tag in self.tags if not _is_closing(tag)), *bare)
+
+    @property
+    def begins_with_calls(self) -> bool:
+        return not (self.opening or self.is_bare)
 
 
 class Calls:
-    """A Parser of answers with this layout. new_body: called with the text before a call, which is content again if it
-    is none.
+    """A Parser of answers with this layout. new_body: a reader of one call.    foreign: the tags of other forms, which
+    are marks beside a call and between tags.    again: what may begin a call within the text of one that failed.
     """
 
-    def __init__(self, layout: Layout, new_body: Callable[[str], Body]) -> None:
-        self._layout, self._new_body = layout, new_body
-        self._openings = tuple(filter(None, (layout.opening, layout.start if layout.is_bare else "")))
-        self._lead = (*layout.lead, *filter(None, [layout.opening]))
-        self._outside = "free" if self._openings else "text"  # where nothing is a call
-        self._stage = "free" if self._openings else "lead"  # then body, after, and lead again or outside
-        self._body = new_body("")
-        self._before = ""  # what has opened the next call
+    def __init__(
+        self, layout: Layout, new_body: Callable[[], Body], foreign: tuple[str, ...], again: re.Pattern[str]
+    ) -> None:
+        self._layout, self._new_body, self._again = layout, new_body, again
+        own, start = layout.tags, layout.start
+        self._marks_outside = layout.openings
+        self._marks = (start, *own)
+        self._marks_beside = (start, *own, *(tag for tag in foreign if tag not in (start, *own)))
+        self._near: Near = "start" if layout.begins_with_calls else "text"
+        self._is_open = False  # a tag
         self._has_calls = False
-        self._in_fence = self._is_closed = False  # the last call's
-        self._held = ""
+        self._fence = ""  # that is open: "inner" of a tag, or "outer"
+        self._pieces: list[tuple[str, Kind]] = []  # held back
+        self._lead_left = MAX_LEAD
+        self._num_dropped = 0  # pieces that were shown as a call
+        self._has_said, self._has_gap = True, False  # something but marks since the last call; a mark behind it
+        self._body: Body | None = None
+        self._hidden: list[Event] | None = None  # events of a call that is shown once it is whole
+        self._is_shown = False  # a call has been shown as it came
+        self._retries_left = MAX_RETRIED_CHARS
+        self._held = ""  # may begin a mark
 
     def feed(self, text: str) -> list[Event]:
         events: list[Event] = []
-        text, self._held = self._held + text, ""
-        while text:
-            match self._stage:
-                case "text":
-                    return [*events, text]
-                case "free":
-                    text = self._find(text, events)
-                case "lead":
-                    text = self._open(text, events)
-                case "body":
-                    text = self._read(text, events)
-                case "after":
-                    text = self._close(text)
+        self._run(text, events, is_last=False)
         return events
 
     def finish(self) -> list[Event]:
-        held, self._held = self._held, ""
-        match self._stage:
-            case "body":
-                return self._body.finish()
-            case "after":
-                return []
-        return [self._before + held]
+        events: list[Event] = []
+        self._run("", events, is_last=True)
+        self._release(events)
+        return [*events, Gap()] if self._has_gap else events
 
-    def _find(self, text: str, events: list[Event]) -> str:
-        """Text up to an opening, or to what may begin one."""
-        found = [(at, opening) for opening in self._openings if (at := text.find(opening)) >= 0]
-        if found:
-            at, opening = min(found)
-            events.append(text[:at])
-            self._before = opening if opening == self._layout.opening else ""
-            self._stage = "lead"
-            return text[at + len(self._before) :]
-        keep = _begun(text, self._openings)
-        events.append(text[: len(text) - keep])
-        self._held = text[len(text) - keep :]
-        return ""
+    def _run(self, text: str, events: list[Event], *, is_last: bool) -> None:
+        text, self._held, at = self._held + text, "", 0
+        while at < len(text) or (is_last and self._body is not None):
+            if self._body is not None:
+                text, at = self._read(self._body, text[at:], events, is_last=is_last), 0
+                continue
+            past = self._step(text, at, events, is_last=is_last)
+            if past is None:
+                self._held = text[at:]
+                return
+            at = past
 
-    def _open(self, text: str, events: list[Event]) -> str:
-        """What leads to a call, up to its start."""
-        head = text[: 2 * MAX_LEAD]
-        left = head.lstrip()
-        while not self._is_open(left) and (lead := self._lead_of(left)):
-            left = left.removeprefix(lead).lstrip()
-        taken = head[: len(head) - len(left)]
-        left = text[len(taken) :]
-        if len(taken) <= MAX_LEAD and self._is_open(left):
-            self._held = text
-            return ""
-        before, self._before = self._before + taken, ""
-        has_needed = self._has_calls or self._layout.needs in before
-        if len(taken) <= MAX_LEAD and has_needed and left.startswith(self._layout.start):
-            self._in_fence = FENCE in before or (self._in_fence and not self._is_closed)
-            self._is_closed = False
-            self._body, self._stage = self._new_body(before), "body"
+    def _read(self, body: Body, text: str, events: list[Event], *, is_last: bool) -> str:
+        """A call's text; returns what is left."""
+        found, left = body.feed(text)
+        if body.is_open and is_last:
+            more, left = body.finish()
+            found += more
+        if self._hidden is None:
+            events += found
+            self._is_shown = self._is_shown or any(isinstance(event, Begin) for event in found)
         else:
-            events.append(before)
-            self._stage = self._outside
-        return left
-
-    def _lead_of(self, left: str) -> str:
-        """What this text begins with that leads to a call; a brace is doubled where a prompt spells it so."""
-        if left.startswith("{") and self._layout.start == "{" and left[1:MAX_LEAD].lstrip().startswith("{"):
-            return "{"
-        return next(filter(left.startswith, self._lead), "")
-
-    def _is_open(self, left: str) -> bool:
-        """Whether it is not known yet what this text begins with."""
-        if left.startswith("{") and self._layout.start == "{":
-            return len(left) < MAX_LEAD and not left[1:].strip()
-        return _may_become(left, (*self._lead, self._layout.start))
-
-    def _read(self, text: str, events: list[Event]) -> str:
-        found, text = self._body.feed(text)
-        events += found
-        if not self._body.is_open:
-            self._has_calls |= not self._body.failed
-            self._stage = self._outside if self._body.failed else "after"
-        return text
-
-    def _close(self, text: str) -> str:
-        """After a call: what may be left over, then another one or text."""
-        layout = self._layout
-        marks = (*layout.leftovers, FENCE) if self._in_fence else layout.leftovers
-        past = 0 if self._is_closed else _past(text, marks)
-        if layout.closing and (self._is_closed or text.startswith(layout.closing, past)):
-            self._is_closed, marks = True, (layout.closing, *layout.behind)
-            past = _past(text, marks, past)
-        left = text[past:]
-        follows = () if self._is_closed else (*layout.lead, layout.start)
-        if _may_become(left, (*marks, *filter(None, [layout.closing]), *follows)):
-            self._held = left
+            self._hidden += found
+        if body.is_open:
             return ""
-        self._stage = "lead" if left.startswith(follows) else self._outside
+        self._body = None
+        return self._retry(body.raw, left, events) if body.failed else self._end(left, events)
+
+    def _end(self, left: str, events: list[Event]) -> str:
+        """Behind a call, or several that were read as one."""
+        self._end_lead()
+        hidden, self._hidden = self._hidden, None
+        self._has_calls = True
+        self._release(events)
+        events += hidden or []
+        self._near, self._has_said, self._has_gap = "call", False, False
         return left
 
+    def _retry(self, raw: str, left: str, events: list[Event]) -> str:
+        """A call has failed: it is text, up to where it may hold another."""
+        found = self._again.search(raw, 1) if len(raw) <= self._retries_left else None
+        self._retries_left -= len(raw)
+        text = raw + left
+        at = found.start() if found else max(len(raw), 1)
+        is_shown, self._is_shown, self._hidden = self._is_shown, False, None
+        self._near = "failed"
+        if not is_shown:
+            self._push(text[:at], "text", events, _FAILED_CHARS)
+        elif self._has_calls:
+            events.append(Dropped("".join(piece for piece, _ in self._pieces) + text[:at]))
+            self._pieces.clear()
+        else:
+            self._pieces.append((text[:at], "text"))
+            self._num_dropped, self._lead_left, self._is_open = len(self._pieces), MAX_LEAD, True
+        return text[at:]
 
-def _past(text: str, marks: tuple[str, ...], start: int = 0) -> int:
-    """Where these and white space end."""
-    pattern = re.compile(rf"(?:\s|{'|'.join(map(re.escape, marks))})*")
-    return pattern.match(text, start).end()  # type: ignore[union-attr]  # it matches the empty string
+    def _step(self, text: str, at: int, events: list[Event], *, is_last: bool) -> int | None:
+        """Takes what stands at `at`; where it ends. None: it is not known yet what stands there."""
+        if space := _SPACE.match(text, at):
+            is_soft = self._near != "text" or bool(self._pieces and self._pieces[-1][1] == "soft")
+            self._push(space[0], "soft" if is_soft else "text", events)
+            return space.end()
+        marks = self._marks_here()
+        if not is_last and len(text) - at < MAX_LEAD and may_become(text[at:], (*marks, FENCE)):
+            return None
+        tag = next((mark for mark in marks if text.startswith(mark, at)), "")
+        if tag == self._layout.start:
+            return self._begin(text, at, events, is_last=is_last)
+        if tag:
+            self._push(tag, "mark", events)
+            if tag in self._layout.tags:
+                self._near, self._is_open = "mark", not _is_closing(tag)
+            return at + len(tag)
+        if text.startswith(FENCE, at):
+            return self._take_fence(text, at, events, is_last=is_last)
+        if left_over := self._left_over(text, at):
+            self._push(left_over, "soft" if self._near == "failed" else "mark", events)
+            return at + len(left_over)
+        brackets = () if marks is self._marks_outside else ("[",)
+        if text.startswith(brackets, at):
+            self._push("[", "soft", events)
+            return at + 1
+        found = _next_mark((*marks, *brackets, FENCE)).search(text, at + 1)
+        past = found.start() if found else len(text)
+        self._near = "text"
+        self._push(text[at:past], "text", events)
+        return past
+
+    def _marks_here(self) -> tuple[str, ...]:
+        if self._is_open or self._near in ("mark", "call"):
+            return self._marks_beside
+        return self._marks if self._has_calls or self._near != "text" else self._marks_outside
+
+    def _left_over(self, text: str, at: int) -> str:
+        """What a form writes between calls and behind them."""
+        if self._near in ("start", "text"):
+            return ""
+        found = (_BRACKETS if self._near == "mark" else _SEPARATORS).match(text, at)
+        return found[0] if found else ""
+
+    def _begin(self, text: str, at: int, events: list[Event], *, is_last: bool) -> int | None:
+        """Where a call may start; some models double its bracket where a prompt spells it so."""
+        start = self._layout.start
+        if len(start) == 1:
+            after = text[at + 1 : at + MAX_LEAD].lstrip()
+            if not after and not is_last and len(text) - at < MAX_LEAD:
+                return None
+            if after.startswith(start):
+                self._push(start, "soft", events)
+                return at + 1
+        if not self._has_calls and self._layout.needs not in "".join(piece for piece, _ in self._pieces):
+            self._near = "text"
+            self._push(start, "text", events)
+            return at + len(start)
+        self._body = self._new_body()
+        waits = not self._has_calls and any(kind == "text" for _, kind in self._pieces)
+        self._hidden, self._is_shown = [] if waits else None, False
+        return at
+
+    def _take_fence(self, text: str, at: int, events: list[Event], *, is_last: bool) -> int | None:
+        fence = _FENCE.match(text, at)[0]  # type: ignore[index]  # it begins with a fence
+        if at + len(fence) == len(text) and not is_last and len(fence) < len(FENCE) + _MAX_WORD:
+            return None
+        is_due = self._fence or (self._layout.is_fenced and self._near in ("call", "mark"))
+        if is_due and fence == FENCE:
+            self._fence = ""
+            self._push(fence, "mark", events)
+        else:
+            self._push(fence, "soft", events)
+        return at + len(fence)
+
+    def _push(self, text: str, kind: Kind, events: list[Event], num_chars: int | None = None) -> None:
+        """Hold it back, or show what cannot become a mark any more."""
+        num_chars = len(text) if num_chars is None else num_chars
+        if num_chars > self._lead_left:
+            self._release(events)
+            kind = "text" if kind == "soft" else kind
+        if kind == "mark":
+            self._end_lead()
+        elif kind == "text":
+            self._pieces = [(piece, "text" if held == "soft" else held) for piece, held in self._pieces]
+            if self._fence == "inner" and not self._is_open:
+                self._fence = ""
+        self._pieces.append((text, kind))
+        self._lead_left -= num_chars
+        is_lead = self._is_open or self._near in ("mark", "failed")
+        if kind != "soft" if self._has_calls else kind == "text" and not is_lead:
+            self._release(events)
+
+    def _end_lead(self) -> None:
+        """A mark or a call follows: so these were marks."""
+        for i in range(len(self._pieces) - 1, -1, -1):
+            piece, kind = self._pieces[i]
+            if kind != "soft":
+                break
+            if piece.startswith(FENCE):
+                self._fence = "inner" if self._is_open else "outer"
+            self._pieces[i] = (piece, "mark")
+
+    def _release(self, events: list[Event]) -> None:
+        """Show what was held back: without its marks if there is a call."""
+        pieces, self._pieces = self._pieces, []
+        num_dropped, self._num_dropped, self._lead_left = self._num_dropped, 0, MAX_LEAD
+        if num_dropped:
+            dropped = (text for text, kind in pieces[:num_dropped] if not (self._has_calls and kind == "mark"))
+            events.append(Dropped("".join(dropped)))
+            self._has_said = True
+        for text, kind in pieces[num_dropped:]:
+            if self._has_calls and kind == "mark":
+                self._has_gap = self._has_said
+            else:
+                self._say(text, events)
+        if not self._has_calls:
+            self._is_open, self._near = False, "text"
+
+    def _say(self, text: str, events: list[Event]) -> None:
+        if self._has_gap:
+            events.append(Gap())
+        self._has_said, self._has_gap = True, False
+        events.append(text)
 
 
-def _may_become(text: str, marks: tuple[str, ...]) -> bool:
+def _is_closing(tag: str) -> bool:
+    return tag.startswith("</") or "end" in tag
+
+
+def may_become(text: str, marks: tuple[str, ...]) -> bool:
     return any(len(text) < len(mark) and mark.startswith(text) for mark in marks)
 
 
-def _begun(text: str, openings: tuple[str, ...]) -> int:
-    """The length of the longest end of the text that begins one of these."""
-    longest = min(max(map(len, openings)) - 1, len(text))
-    return next((n for n in range(longest, 0, -1) if _may_become(text[-n:], openings)), 0)
+@lru_cache(maxsize=256)
+def _next_mark(marks: tuple[str, ...]) -> re.Pattern[str]:
+    """Finds one of these, or what may begin one at the text's end."""
+    begun = sorted({mark[:n] for mark in marks for n in range(1, len(mark))}, key=len, reverse=True)
+    whole = "|".join(map(re.escape, marks))
+    return re.compile(f"{whole}|(?:{'|'.join(map(re.escape, begun))})\\Z" if begun else whole)

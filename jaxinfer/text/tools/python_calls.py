@@ -23,7 +23,7 @@ _NUMBER = re.compile(
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _WORD = re.compile(r"\s*(True|False|None|true|false|null)\b")
 _WORDS = {"True": "true", "False": "false", "None": "null"}
-_MARK = re.compile(r"\s*([\[\](){},:])")
+_MARK = re.compile(r"\s*([\[\](){},:;])")
 _HALVES = r"\\u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}"
 _ESCAPE = re.compile(
     rf"{_HALVES}|\\(?:x[\da-fA-F]{{2}}|u[\da-fA-F]{{4}}|U[\da-fA-F]{{8}}|N\{{[^}}]*\}}|[0-7]{{1,3}}|.)", re.DOTALL
@@ -51,7 +51,7 @@ class _Reader:
         found = []
         while not self._take("]"):
             found.append(self._call(names))
-            if not self._take(","):
+            if not (self._take(",") or self._take(";")):
                 self._want("]")
                 break
         if self._text[self._at :].strip():

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from jaxinfer.text.tools.events import Arguments, Begin, Dropped, End, Event
+from jaxinfer.text.tools.events import Arguments, Begin, Dropped, End, Event, Gap
 from jaxinfer.text.tools.formats import Format, new_parser
 
 
@@ -45,15 +45,18 @@ class CallDelta(msgspec.Struct, gc=False):
 
 
 class ToolReader:
-    """Around calls, white space is left out of the content. finish_reason "tool_calls" is due when `has_calls`."""
+    """Of the white space around calls, so much is content as parts the texts before and behind them. finish_reason
+    "tool_calls" is due when `has_calls`.
+    """
 
     def __init__(self, form: Format, use: ToolUse) -> None:
         self._parser = new_parser(form, use.schemas, alone=use.alone)
         self._use = use
         self._num_begun = self._num_whole = self._num_dropped = 0
-        self._after_call = False  # nothing but white space since
-        self._space: list[str] = []  # held back: a call may follow
-        self._before = ""  # what of it stood before the last call
+        self._has_said = False
+        self._after_call = self._was_after_call = False  # nothing but white space since; when the last one began
+        self._space: list[str] = []  # behind the last text, held back: a call may follow
+        self._space_after: list[str] = []  # behind the call that followed
 
     @property
     def has_calls(self) -> bool:
@@ -76,6 +79,8 @@ class ToolReader:
         for event in events:
             if isinstance(event, str):
                 content.append(self._trimmed(event))
+            elif isinstance(event, Gap):
+                self._after_call = True
             elif self._use.parallel or not self._num_whole:
                 self._add(event, content, calls)
         return "".join(content), calls
@@ -84,8 +89,7 @@ class ToolReader:
         index, at = self._num_begun - 1, sum(map(len, content))
         match event:
             case Begin(name):
-                self._before = "" if self._after_call else "".join(self._space)
-                self._space, self._after_call = [], True
+                self._was_after_call, self._after_call = self._after_call, True
                 self._num_begun += 1
                 calls.append(CallDelta(index + 1, f"chatcmpl-tool-{secrets.token_hex(12)}", name, at=at))
             case Arguments(text):
@@ -95,19 +99,25 @@ class ToolReader:
                 calls.append(CallDelta(index, is_whole=True, at=at))
             case Dropped(raw):
                 self._num_dropped += 1
-                self._after_call = False
-                calls.append(CallDelta(index, dropped=self._before + raw, at=at))
+                self._after_call = self._was_after_call
+                calls.append(CallDelta(index, dropped=self._trimmed(raw) + "".join(self._space), at=at))
+                self._space = []
 
     def _trimmed(self, text: str) -> str:
-        """The text but for white space after a call, or at its end, where a call may follow."""
+        """The text without white space at its end, where a call may follow, and with what is due before it."""
         kept = text.rstrip()
         if not kept:
-            self._space.append(text)
+            (self._space_after if self._after_call else self._space).append(text)
             return ""
-        before = "" if self._after_call else "".join(self._space)
-        shown = kept.lstrip() if self._after_call else kept
-        self._space, self._after_call = [text[len(kept) :]], False
-        return before + shown
+        before = "".join(self._space)
+        if self._after_call:
+            shown = kept.lstrip()
+            after = "".join([*self._space_after, kept[: len(kept) - len(shown)]])
+            before = before or after or "\n" if self._has_said else ""
+            kept = shown
+        self._space, self._space_after = [text[len(text.rstrip()) :]], []
+        self._has_said, self._after_call = True, False
+        return before + kept
 
 
 def merged(calls: Iterable[CallDelta]) -> list[CallDelta]:

@@ -2,8 +2,8 @@
 
 Values stand there as plain text; the tool's schema says what they are. Each parameter is passed on when it is whole. A
 text ends at the first closing tag; one that stands within a string of JSON is part of it, unless a line begins with it.
-Where a model leaves that tag out, a text ends before a line that begins another of the tool's parameters, and before
-the tags that end the call where the answer ends or another call begins.
+Where a model leaves that tag out, a text ends before a line that begins another of the tool's parameters or another
+call, and before the tags that end the call where the answer ends or another call begins.
 """
 
 import re
@@ -11,7 +11,7 @@ from collections.abc import Callable, Container
 from typing import Any
 
 from jaxinfer.text.tools.arguments import arguments_of
-from jaxinfer.text.tools.events import Arguments, Begin, Dropped, End, Event
+from jaxinfer.text.tools.events import Arguments, Begin, End, Event
 from jaxinfer.text.tools.schema_types import Values, type_of
 from jaxinfer.text.tools.strict_json import dumped, loaded
 
@@ -19,7 +19,8 @@ FUNCTION, PARAMETER = "<function=", "<parameter="
 END_FUNCTION, END_PARAMETER = "</function>", "</parameter>"
 OPENING, CLOSING = "<tool_call>", "</tool_call>"  # around a call
 MAX_NAME_CHARS = 256
-_MARKS = (END_PARAMETER, PARAMETER, END_FUNCTION, CLOSING)  # of which one may end a value
+MAX_REREAD_CHARS = 4096  # of a value without its end, that may be calls
+_MARKS = (END_PARAMETER, PARAMETER, END_FUNCTION, CLOSING, OPENING, FUNCTION)  # of which one may end a value
 _MARK = re.compile("|".join(map(re.escape, _MARKS)))
 _ENDS = (CLOSING, OPENING, FUNCTION)  # with which a call ends that lacks its own end
 _QUOTE = re.compile(r'\\.?|"', re.DOTALL)
@@ -41,22 +42,28 @@ class Parameters:
 
 
 class XmlCall:
-    """One call, a layout.Body. opening: what stood before it and is content again if it is none.
-    names: the tools offered.    parameters_of: called with the name of one.
+    """One call, a layout.Body. names: the tools offered.    parameters_of: called with the name of one. Text between
+    its parameters is left for others.
     """
 
-    def __init__(self, opening: str, names: Container[str], parameters_of: Callable[[str], Parameters]) -> None:
+    def __init__(self, names: Container[str], parameters_of: Callable[[str], Parameters]) -> None:
         self.is_open, self.failed = True, False
         self._names, self._parameters_of = names, parameters_of
-        self._raw = [opening]
+        self._raw: list[str] = []
+        self._between = ""
         self._tool = ""
         self._parameter = ""
         self._types: frozenset[str] = frozenset()  # that it may be of
         self._stage = "tag"  # of the function or a parameter, then "value"
         self._held = ""  # of a tag, or the end of a value that may be in its closing tag
         self._value: list[str] = []
+        self._next_call: int | None = None  # which of the value's parts may begin another call
         self._json: JsonText | None = None  # the value, where it may be JSON
         self._given: set[str] = set()  # parameters
+
+    @property
+    def raw(self) -> str:
+        return "".join(self._raw)
 
     def feed(self, text: str) -> tuple[list[Event], str]:
         events: list[Event] = []
@@ -65,41 +72,52 @@ class XmlCall:
             text = self._take_value(text, events) if self._stage == "value" else self._take_tag(text, events)
         return events, text
 
-    def finish(self) -> list[Event]:
-        if self._stage == "value" and self._held.startswith((END_FUNCTION, CLOSING)):
-            events: list[Event] = []
-            self._end_value(events)
-            self._end(events)
-            return events
-        raw = "".join([*self._raw, *(self._value if self._stage == "value" else ()), self._held])
-        return [Dropped(raw) if self._tool else raw]
+    def finish(self) -> tuple[list[Event], str]:
+        events: list[Event] = []
+        if self._stage == "value" and (self._holds_call() or self._held.startswith((END_FUNCTION, CLOSING))):
+            left = self._end_open_value(self._held, events)
+            return events, self._end(left, events) if self.is_open else left
+        self._raw += [*(self._value if self._stage == "value" else ()), self._held]
+        self.is_open, self.failed = False, True
+        return events, ""
 
     def _take_tag(self, text: str, events: list[Event]) -> str:
         """A function's tag, then parameters' tags up to the function's end."""
         bare = text.lstrip()
         if len(text) - len(bare) > MAX_NAME_CHARS:
-            return self._fail(text, events)
+            return self._fail(text)
         tags = (PARAMETER, END_FUNCTION, END_PARAMETER, *_ENDS) if self._tool else (FUNCTION,)
         if any(len(bare) < len(tag) and tag.startswith(bare) for tag in tags):
             self._held = text
             return ""
         tag = next(filter(bare.startswith, tags), None)
-        return self._fail(text, events) if tag is None else self._take_whole_tag(text, bare, tag, events)
+        if tag is not None:
+            return self._take_whole_tag(text, bare, tag, events)
+        return self._take_between(text) if self._tool else self._fail(text)
+
+    def _take_between(self, text: str) -> str:
+        """Text where a tag should stand."""
+        most = MAX_NAME_CHARS - len(self._between)
+        end = text.find("<", 1, most)
+        taken = text[: end if end > 0 else most]
+        self._between += taken
+        self._raw.append(taken)
+        left = text[len(taken) :]
+        return left if taken else self._fail(left)
 
     def _take_whole_tag(self, text: str, bare: str, tag: str, events: list[Event]) -> str:
         if tag == END_PARAMETER:  # once too often
             self._raw.append(text[: len(text) - len(bare) + len(tag)])
             return bare.removeprefix(tag)
         if self._tool and tag != PARAMETER:
-            self._end(events)
-            return bare.removeprefix(END_FUNCTION)
+            return self._end(bare.removeprefix(END_FUNCTION), events)
         end = bare.find(">", len(tag), len(tag) + MAX_NAME_CHARS)
-        name = bare[len(tag) : end]
+        name = _unquoted(bare[len(tag) : end])
         if end < 0 and len(bare) < len(tag) + MAX_NAME_CHARS:
             self._held = text
             return ""
         if end < 0 or (tag == FUNCTION and name not in self._names):
-            return self._fail(text, events)
+            return self._fail(text)
         left = bare[end + 1 :]
         self._raw.append(text[: len(text) - len(left)])
         if tag == FUNCTION:
@@ -120,12 +138,12 @@ class XmlCall:
             if ends is None:
                 self._held = text[past:]
                 return ""
-            if ends:
+            if ends and found[0] == END_PARAMETER:
                 self._end_value(events)
-                if found[0] == END_PARAMETER:
-                    self._raw.append(END_PARAMETER)
-                    past = found.end()
-                return text[past:]
+                self._raw.append(END_PARAMETER)
+                return text[found.end() :]
+            if ends:
+                return self._end_open_value(text[past:], events)
             self._add(found[0])
             past = found.end()
         left = text[past:]
@@ -142,7 +160,11 @@ class XmlCall:
             return False
         if mark == END_PARAMETER:
             return True
+        if mark in (OPENING, FUNCTION):
+            return self._begins_call(mark, after) if begins_line and self._next_call is None else False
         if mark == PARAMETER:
+            if self._next_call is not None:
+                return begins_line
             return self._begins_parameter(after) if begins_line else False
         follows = after.lstrip()
         ends = (OPENING, FUNCTION, CLOSING) if mark == END_FUNCTION else (OPENING, FUNCTION)
@@ -151,23 +173,48 @@ class XmlCall:
         is_open = len(after) < 2 * MAX_NAME_CHARS and any(each.startswith(follows) for each in ends)
         return None if is_open else False
 
+    def _begins_call(self, mark: str, after: str) -> bool | None:
+        """False: it is of the value, unless this lacks its end and then ends here."""
+        head = after.lstrip() if mark == OPENING else FUNCTION + after
+        name, end, _ = head.removeprefix(FUNCTION)[:MAX_NAME_CHARS].partition(">")
+        if not end and len(after) < MAX_NAME_CHARS and (head.startswith(FUNCTION) or FUNCTION.startswith(head)):
+            return None
+        if end and head.startswith(FUNCTION) and _unquoted(name) in self._names:
+            self._next_call = len(self._value)
+        return False
+
     def _begins_parameter(self, after: str) -> bool | None:
         name, end, _ = after[:MAX_NAME_CHARS].partition(">")
         if not end:
             return False if len(after) >= MAX_NAME_CHARS or "\n" in name else None
+        name = _unquoted(name)
         return name in self._parameters_of(self._tool) and name not in {*self._given, self._parameter}
+
+    def _end_open_value(self, text: str, events: list[Event]) -> str:
+        """One that lacks its end, before this text or the call that began in it."""
+        if not self._holds_call():
+            self._end_value(events)
+            return text
+        left = "".join([*self._value[self._next_call :], text])
+        del self._value[self._next_call :]
+        self._end_value(events)
+        return self._end(left, events)
+
+    def _holds_call(self) -> bool:
+        return self._next_call is not None and sum(map(len, self._value[self._next_call :])) <= MAX_REREAD_CHARS
 
     def _end_value(self, events: list[Event]) -> None:
         value = "".join(self._value)
         self._raw.append(value)
-        self._value, self._stage = [], "tag"
+        self._value, self._stage, self._next_call = [], "tag", None
         key, typed = dumped(self._parameter), dumped(typed_value(value, self._types))
         events.append(Arguments(f"{', ' if self._given else '{'}{key}: {typed}"))
         self._given.add(self._parameter)
 
-    def _end(self, events: list[Event]) -> None:
+    def _end(self, left: str, events: list[Event]) -> str:
         events += [Arguments("}" if self._given else "{}"), End()]
         self.is_open = False
+        return self._between + left
 
     def _add(self, text: str) -> None:
         """To the value."""
@@ -176,15 +223,14 @@ class XmlCall:
             if self._json is not None:
                 self._json.feed(text)
 
-    def _fail(self, text: str, events: list[Event]) -> str:
-        raw = "".join(self._raw)
+    def _fail(self, text: str) -> str:
         self.is_open, self.failed = False, True
-        if self._tool:
-            events.append(Dropped(raw))
-            return text
-        taken = 0 if raw else 1  # without a tag before it, it would be taken for a beginning again
-        events.append(raw + text[:taken])
-        return text[taken:]
+        return text
+
+
+def _unquoted(name: str) -> str:
+    name = name.strip()
+    return name[1:-1] if len(name) > 1 and name[0] == name[-1] and name[0] in "\"'" else name
 
 
 class JsonText:

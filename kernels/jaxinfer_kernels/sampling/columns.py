@@ -17,13 +17,15 @@ class SamplingColumn(enum.IntEnum):
 
 
 class Flag(enum.IntFlag):
-    """Which controls a slot's sequence uses; the slot's rows of the other arrays are never read."""
+    """Which controls a slot's sequence uses, the slot's rows of the other arrays are never read; LOGPROBS: and whether
+    it asks for those."""
 
     PENALTIES = 1
     BIAS = 2
     ALLOWED = 4
     MIN_TOKENS = 8
     BANNED = 16
+    LOGPROBS = 32
 
 
 class ControlColumn(enum.IntEnum):
@@ -46,6 +48,17 @@ class DrawColumn(enum.IntEnum):
     """
 
     SLOT = 0
+
+
+class DrawnColumn(enum.IntEnum):
+    """A token that was drawn; if asked for, its LOGPROB (bit-cast) and its RANK among the raw logits, from 1.
+
+    The ids of the most likely tokens follow, and their logprobs (bit-cast), falling.
+    """
+
+    TOKEN = 0
+    LOGPROB = 1
+    RANK = 2
 
 
 class Purpose(enum.IntEnum):

@@ -50,7 +50,8 @@ class Sampling:
 
     @property
     def flags(self) -> Flag:
-        return Flag(self.integer(SamplingColumn.FLAGS))
+        """Of its controls."""
+        return Flag(self.integer(SamplingColumn.FLAGS)) & ~Flag.LOGPROBS
 
 
 def draw(
@@ -64,7 +65,7 @@ def draw(
     bits: np.ndarray,
     upload: np.ndarray,
 ) -> Drawn:
-    """The arguments of sm90_draw.draw, as numpy has them; rows of slot 0 are undecided."""
+    """The arguments of sm90_draw.draw but for raw logits, as numpy has them; rows of slot 0 are undecided."""
     tokens, decided = np.zeros(len(upload), np.int64), np.zeros(len(upload), bool)
     for i, (slot, *bans) in enumerate(upload[:, DrawColumn.SLOT :].tolist()):
         if slot == 0:
@@ -127,6 +128,18 @@ def token_of(logits: Floats, row: Sampling, position: int) -> tuple[int, bool]:
     loose, exact, firm = kept(scaled, size, row)
     token, is_ahead = _first_of_largest(np.where(loose, values, -np.inf), size)
     return int(np.where(exact, values, -np.inf).argmax()), is_ahead and bool(firm[token])
+
+
+def logprobs(raw: np.ndarray, token: int, top: int) -> tuple[tuple[int, NDArray[np.int64]], Floats]:
+    """Of raw logits f32[V]: the token's rank and the ids of the `top` most likely, and the logprobs f64[1 + top] of
+    them all. Where fewer are finite, ids are 0 and logprobs minus infinity."""
+    logits = raw.astype(np.float64)
+    order = np.argsort(-logits, kind="stable")[:top]
+    is_there = np.isfinite(logits[order])
+    ids = np.where(is_there, order, 0)
+    total = logits.max() + np.log(np.exp(logits - logits.max()).sum())
+    values = np.append(logits[token], np.where(is_there, logits[order], -np.inf)) - total
+    return (1 + int((logits > logits[token]).sum()), ids), values
 
 
 def probabilities(logits: Floats, row: Sampling) -> Floats:

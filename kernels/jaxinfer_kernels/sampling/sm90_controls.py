@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from jaxinfer_kernels import plgpu
 from jaxinfer_kernels.mosaic_decode_plan import F32, I32, Ref
-from jaxinfer_kernels.mosaic_largest import BITS, WORD_LAYOUT, WORDS
+from jaxinfer_kernels.mosaic_largest import BITS, WORDS, word_layout
 from jaxinfer_kernels.sampling.columns import ANY, MOST_COUNTED, ControlColumn, DrawColumn, Flag
-from jaxinfer_kernels.sampling.sm90_row import ROW_LAYOUT, SHAPE, Row, float_of, spread
+from jaxinfer_kernels.sampling.sm90_row import SHAPE, Row, float_of, spread
 
 MOST_TOGETHER = 16  # ids that are asked for before the first is looked at: global memory answers after 500 cycles
 
@@ -76,7 +76,7 @@ class Controls:
         waited = []
 
         def load(t: int) -> jax.Array:
-            return plgpu.load(self.counts_ref.at[row.piece(t)], layout=WORD_LAYOUT, optimized=False)
+            return plgpu.load(self.counts_ref.at[row.piece(t)], layout=word_layout(), optimized=False)
 
         def penalize(t: int, counted: jax.Array) -> None:
             if not waited:
@@ -95,12 +95,12 @@ class Controls:
         every, none = (jnp.where(some, I32(-1), I32(0)) for some in (~self.uses(Flag.ALLOWED), ~early))
 
         def load(t: int) -> jax.Array:
-            words = functools.partial(plgpu.load, layout=ROW_LAYOUT, optimized=False)
+            words = functools.partial(plgpu.load, layout=word_layout().reduce(1), optimized=False)
             allowed, ends = (words(self.bits_ref.at[i, row.piece(t)]) for i in (0, 1))
             return (allowed | every) & (~ends | none)
 
         def forbid(t: int, allowed: jax.Array) -> None:
-            bit = jnp.left_shift(I32(1), plgpu.broadcasted_iota(I32, SHAPE, 1, layout=WORD_LAYOUT))
+            bit = jnp.left_shift(I32(1), plgpu.broadcasted_iota(I32, SHAPE, 1, layout=word_layout()))
             row.put(t, jnp.where(spread(allowed) & bit != 0, row.tile(t), F32(-jnp.inf)))
 
         row.in_groups(load, forbid)

@@ -10,6 +10,8 @@ With d = (largest - logit) / temperature, a token's distance, and Gumbel noise g
   top-p: never looked for. A token is kept if and only if the mass nearer than it is less than p, so the row draws
     without top-p, and again from what is nearer than the token for as long as the token was not kept. The mass nearer
     than a token drawn is uniform, so p = 0.95 takes 1.05 rounds, p = 0.1 takes 3.3.
+What is said of the token's logprob is of the raw logits, which are read once more: drawing has changed the row, or
+masks had.
 Bound by integer arithmetic: threefry is 75 of 130 instructions a token where every token may be drawn.
 """
 
@@ -20,12 +22,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from jaxinfer_kernels import plgpu
 from jaxinfer_kernels.mosaic_decode_plan import F32, I32, Ref, named
 from jaxinfer_kernels.mosaic_largest import BITS, WORDS
-from jaxinfer_kernels.sampling.columns import DrawColumn, Purpose, SamplingColumn
+from jaxinfer_kernels.sampling.columns import DrawColumn, DrawnColumn, Flag, Purpose, SamplingColumn
 from jaxinfer_kernels.sampling.sm90_controls import Controls
+from jaxinfer_kernels.sampling.sm90_logprobs import MOST, write_logprobs
 from jaxinfer_kernels.sampling.sm90_noise import Key, fold_in, gumbel
 from jaxinfer_kernels.sampling.sm90_row import (
     ABOVE,
@@ -42,6 +45,7 @@ from jaxinfer_kernels.sampling.sm90_row import (
     bits_of,
     float_of,
     full,
+    nearest_group,
     smem_of,
     spills_of,
     splits_of,
@@ -50,14 +54,13 @@ from jaxinfer_kernels.sampling.sm90_row import (
 )
 
 PIECE = 8  # tiles that one copy brings: a copy has at most 256 words
-FIELD = 10  # bits of a count of groups, of which there are 256 at most
 # Not approx_math: where u is near 1, log(u) has to be right for the noise to be.
-COMPILER_PARAMS = plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane)
 
 
-@functools.partial(jax.jit, static_argnames=("splits", "interpret"))
+@functools.partial(jax.jit, static_argnames=("top", "splits", "interpret"))
 def draw(
     logits: jax.Array,
+    raw: jax.Array,
     last_token: jax.Array,
     columns: jax.Array,
     counts: jax.Array,
@@ -67,39 +70,44 @@ def draw(
     bits: jax.Array,
     upload: jax.Array,
     *,
+    top: int = 0,
     splits: int | None = None,
-    interpret: plgpu.InterpretGPUParams | None = None,
+    interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Draw a token for each of the first rows of logits, keep it as its slot's last token, and count it.
 
-      logits: f32[L, V], V as `supported` says.    last_token: i32[S], of each slot the token of the largest logit,
+      logits: f32[L, V], V as `supported` says.    raw: f32[L, V], those before masks, of which logprobs are.
+      last_token: i32[S], of each slot the token of the largest logit,
       which rows that ask for nothing else get.    columns: i32[S, len(ControlColumn)].    counts: u16[S, V].
       next_pos: i32[S], of the token drawn.    sampling: i32[S, len(SamplingColumn)].    bias: i32[S, 2, n], ids and
       bit-cast floats.    bits: u32[S, 2, ceil(V / 32)], what is allowed, what would end the sequence.
       upload: i32[R, len(DrawColumn) + 2 n], R <= L; for rows of slot 0 nothing is drawn.    splits: CTAs of a row.
-    Returns tokens i32[R]; last_token, columns and counts, updated in place where the caller donates them.
+      top: K, up to MOST, how many of the most likely tokens come with a logprob; 0 for no logprobs.
+    Returns i32[R, len(DrawnColumn) + 2 K], written but for TOKEN where a slot's flags ask for logprobs, or i32[R, 1],
+    the tokens alone; last_token, columns and counts, updated in place where the caller donates them.
     Raises ValueError for logits that cannot be drawn from.
     """
     rows, width = len(upload), logits.shape[1]
-    if not supported(width) or rows > len(logits):
+    if not supported(width) or rows > len(logits) or top > MOST:
         raise ValueError(
-            f"drawing needs logits [L, V], V a multiple of {BITS} and at least {WORDS * BITS}, and at most L rows, "
-            f"got {logits.aval} and {rows} rows; leave them to XLA"
+            f"drawing needs logits [L, V], V a multiple of {BITS} and at least {WORDS * BITS}, at most L rows and at "
+            f"most {MOST} logprobs, got {logits.aval}, {rows} rows and {top} logprobs; leave them to XLA"
         )
     plan = Plan(rows, width, splits or splits_of(width), interpret)
     signed = lax.bitcast_convert_type(bits, jnp.int32)
-    arguments = upload, logits.reshape(len(logits), plan.words, BITS), next_pos, sampling, bias, signed
+    whole = [each.reshape(len(each), plan.words, BITS) for each in (logits, raw)]
+    arguments = upload, *whole, next_pos, sampling, bias, signed
     refs = [jax.new_ref(x) for x in (last_token, columns, counts.reshape(len(counts), plan.words, BITS))]
-    tokens, *_ = _launch(plan)(*arguments, *refs)
+    drawn, *_ = _launch(plan, top)(*arguments, *refs)
     last_token, columns, counted = (jax.freeze(ref) for ref in refs)
-    return tokens, last_token, columns, counted.reshape(counts.shape)
+    return drawn, last_token, columns, counted.reshape(counts.shape)
 
 
-def _launch(plan: Plan) -> Callable[..., list[jax.Array]]:
+def _launch(plan: Plan, top: int) -> Callable[..., list[jax.Array]]:
     ready = plgpu.Barrier(num_arrivals=-(-plan.tiles // PIECE))
     return plgpu.kernel(
-        named("draw", functools.partial(_kernel, plan)),
-        out_type=[jax.ShapeDtypeStruct((plan.rows,), I32), *spills_of(plan)],
+        named("draw", functools.partial(_kernel, plan, top)),
+        out_type=[jax.ShapeDtypeStruct((plan.rows, len(DrawnColumn) + 2 * top if top else 1), I32), *spills_of(plan)],
         scratch_types=smem_of(plan) | dict(ready=ready),
         grid=(plan.rows,),
         grid_names=("row",),
@@ -108,14 +116,16 @@ def _launch(plan: Plan) -> Callable[..., list[jax.Array]]:
         num_threads=1,
         thread_name="warpgroup",
         interpret=plan.interpret,
-        compiler_params=COMPILER_PARAMS,
+        compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
     )
 
 
 def _kernel(
     plan: Plan,
+    top: int,
     upload_ref: Ref,
     logits_ref: Ref,
+    raw_ref: Ref,
     next_pos_ref: Ref,
     sampling_ref: Ref,
     bias_ref: Ref,
@@ -123,32 +133,39 @@ def _kernel(
     last_ref: Ref,
     columns_ref: Ref,
     counts_ref: Ref,
-    tokens_ref: Ref,
+    drawn_ref: Ref,
     *spill_refs: Ref,
     x: Ref,
     parts: Ref,
     ready: Ref,
     peers: Ref | None = None,
 ) -> None:
-    """As `draw` has them; logits f32[L, W, 32], bits i32[S, 2, W], counts u16[S, W, 32]."""
+    """As `draw` has them; logits and raw f32[L, W, 32], bits i32[S, 2, W], counts u16[S, W, 32]."""
     index, split = lax.axis_index("row"), lax.axis_index("split")
     slot = upload_ref[index, DrawColumn.SLOT]
-    flags = sampling_ref[slot, SamplingColumn.FLAGS]
+    asked = sampling_ref[slot, SamplingColumn.FLAGS]
+    flags = asked & ~Flag.LOGPROBS
     temperature = float_of(sampling_ref[slot, SamplingColumn.TEMPERATURE])
-    asks = (slot > 0) & ((temperature > 0) | (flags != 0))
+    draws = (slot > 0) & ((temperature > 0) | (flags != 0))
+    tells = (slot > 0) & (asked != flags) if top else False
     tiles = jnp.where(slot < 0, I32(0), I32(plan.tiles))
     row = Row(plan, split, tiles, x, parts, spill_refs[0].at[index] if spill_refs else None, peers)
 
-    @pl.when(asks)
-    def _():
+    def bring(source_ref: Ref) -> Callable[[], None]:
+        """Start to fill the row; what is returned waits for it."""
         for first in range(0, plan.tiles, PIECE):
             size = min(PIECE, plan.tiles - first) * WORDS
-            source = logits_ref.at[index, pl.ds(row.begin + first * WORDS, size)]
+            source = source_ref.at[index, pl.ds(row.begin + first * WORDS, size)]
             plgpu.copy_gmem_to_smem(source, x.at[pl.ds(first * WORDS, size)], ready)
-        position, known = next_pos_ref[slot], last_ref[slot]
+        return functools.partial(plgpu.barrier_wait, ready)
+
+    def logit_of(source_ref: Ref, token: jax.Array) -> jax.Array:
+        return source_ref[index, lax.div(token, I32(BITS)), lax.rem(token, I32(BITS))]
+
+    def drawn() -> jax.Array:
+        wait, position, known = bring(logits_ref), next_pos_ref[slot], last_ref[slot]
         refs = columns_ref.at[slot], bias_ref.at[slot], bits_ref.at[slot], counts_ref.at[slot], upload_ref.at[index]
         controls = Controls(flags, position, *refs)
-        wait = functools.partial(plgpu.barrier_wait, ready)
 
         def changed() -> tuple[jax.Array, jax.Array]:
             controls.apply(row, wait)
@@ -158,23 +175,33 @@ def _kernel(
         def as_it_was() -> tuple[jax.Array, jax.Array]:
             wait()
             row.leave_to_peers()
-            return logits_ref[index, lax.div(known, I32(BITS)), lax.rem(known, I32(BITS))], known
+            return logit_of(logits_ref, known), known
 
         largest, token = lax.cond(flags != 0, changed, as_it_was)
-        drawn = functools.partial(_draw, row, sampling_ref.at[slot], position, largest, temperature)
-        token = lax.cond(temperature > 0, drawn, lambda: token)
+        of_noise = functools.partial(_draw, row, sampling_ref.at[slot], position, largest, temperature)
+        token = lax.cond(temperature > 0, of_noise, lambda: token)
 
         @pl.when(split == 0)
         def _():
-            tokens_ref[index] = token
             last_ref[slot] = token
             pl.when(flags != 0)(functools.partial(controls.take, token))
 
-        row.meet()  # a CTA that ends takes its shared memory with it
+        return token
 
-    @pl.when(jnp.logical_not(asks) & (split == 0))
+    token = lax.cond(draws, drawn, lambda: last_ref[slot])
+
+    @pl.when(split == 0)
     def _():
-        tokens_ref[index] = last_ref[slot]
+        drawn_ref[index, DrawnColumn.TOKEN] = token
+
+    @pl.when(tells)
+    def _():
+        pl.when(draws)(row.meet)  # behind the last look at what was drawn from
+        bring(raw_ref)()
+        row.leave_to_peers()
+        write_logprobs(row, logit_of(raw_ref, token), top, drawn_ref.at[index])
+
+    pl.when(draws | tells)(row.meet)  # a CTA that ends takes its shared memory with it
 
 
 def _largest(row: Row) -> tuple[jax.Array, jax.Array]:
@@ -312,8 +339,7 @@ def _keep_nearest(row: Row, top_k: jax.Array, wants_mass: jax.Array) -> tuple[ja
 
     Distances are compared as the bits that they are: those that are not negative have one order.
     """
-    infinity = bits_of(F32(jnp.inf))
-    tries = _nearest_groups(row, top_k, infinity)
+    tries = _nearest_groups(row, top_k)
 
     def narrowed(
         part: int | jax.Array, low: jax.Array, high: jax.Array, tries: Sequence[jax.Array]
@@ -346,30 +372,11 @@ def _keep_nearest(row: Row, top_k: jax.Array, wants_mass: jax.Array) -> tuple[ja
     return limit, lax.cond(wants_mass, mass, lambda: F32(0))
 
 
-def _nearest_groups(row: Row, top_k: jax.Array, infinity: jax.Array) -> list[jax.Array]:
+def _nearest_groups(row: Row, top_k: jax.Array) -> list[jax.Array]:
     """As bits, the distance of the k-th nearest group of tokens, or the largest that is finite if there are not so many
     groups, and those of the groups before it, falling."""
     nearest = row.of_all(NEAREST)
-
-    def groups_within(distances: Sequence[jax.Array]) -> jax.Array:
-        """How many groups have a token within each of up to three distances, FIELD bits each."""
-        pairs = [(each, i, distance) for each in nearest for i, distance in enumerate(distances)]
-        ones = [jnp.where(each <= distance, I32(1 << FIELD * i), I32(0)) for each, i, distance in pairs]
-        return functools.reduce(jnp.add, ones).sum()
-
-    def quarter(i: jax.Array, bound: jax.Array) -> jax.Array:
-        """Two more bits of the largest distance within which too few groups have a token."""
-        tries = [jnp.minimum(bound + lax.shift_left(I32(digit), 28 - 2 * i), infinity) for digit in (1, 2, 3)]
-        found = groups_within([float_of(each) for each in tries])
-        for j, each in enumerate(tries):
-            field = lax.shift_right_logical(found, FIELD * j) & ((1 << FIELD) - 1)
-            bound = jnp.where(field < top_k, each, bound)
-        return bound
-
-    two = bits_of(F32(2))  # the one bit that pairs leave over
-    first = jnp.where(groups_within([F32(2)]) < top_k, two, I32(0))
-    below = lax.fori_loop(0, 15, quarter, first)
-    found = [float_of(jnp.minimum(below + 1, infinity - 1))]
+    found = [float_of(nearest_group(nearest, top_k))]
     for _ in range(NUM_TRIES - 1):
         before = [jnp.where(each < found[-1], each, F32(-1)) for each in nearest]
         found.append(functools.reduce(jnp.maximum, before).max())

@@ -10,20 +10,23 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from jaxinfer_kernels import plgpu
 from jaxinfer_kernels.mosaic_decode_plan import F32, I32, Ref, meet, store
-from jaxinfer_kernels.mosaic_largest import BITS, WORD_LAYOUT, WORDS
+from jaxinfer_kernels.mosaic_largest import BITS, WORDS, word_layout
 
 TILES, MAX_SPLITS = 20, 16  # tiles of a CTA, unless there are more than this many CTAs have; CTAs of a cluster
 MAX_TILES = 96  # that find room in a CTA's shared memory
 SHAPE = (WORDS, BITS)  # of a tile: 512 tokens, four of one word to a lane
-ROW_LAYOUT = WORD_LAYOUT.reduce(1)  # of one value a word
 NUM_TRIES = 4  # distances within which one pass over a row counts
+FIELD = 10  # bits of a count of groups, of which there are 256 at most
+INFINITY = 0x7F800000  # as bits
 # What a CTA leaves for its peers, one value a word. Between two writes of one part lies a meeting behind its reading.
 # Counts have two of each, used in turns.
 LARGEST, LARGEST_ID, NEAREST, MASS, BEST, BEST_ID, BEST_DISTANCE, ABOVE, COUNTS = range(9)
-NUM_PARTS = COUNTS + 2 * NUM_TRIES
+LIST = COUNTS + 2 * NUM_TRIES  # of the most likely tokens that a CTA has: the logits, then the ids
+NUM_LISTS = 2
+NUM_PARTS = LIST + 2 * NUM_LISTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Plan:
     rows: int
     width: int
     splits: int
-    interpret: plgpu.InterpretGPUParams | None
+    interpret: "plgpu.InterpretGPUParams | None"
 
     def __post_init__(self) -> None:
         assert self.tiles * WORDS <= self.words, "what a CTA holds lies within the row"
@@ -88,7 +91,7 @@ class Row:
         return jnp.minimum(self.own, self.plan.words - self.plan.tiles * WORDS)
 
     def tile(self, t: jax.Array | int) -> jax.Array:
-        return plgpu.load(self.x_ref.at[pl.ds(t * WORDS, WORDS)], layout=WORD_LAYOUT, optimized=False)
+        return plgpu.load(self.x_ref.at[pl.ds(t * WORDS, WORDS)], layout=word_layout(), optimized=False)
 
     def put(self, t: jax.Array | int, tile: jax.Array) -> None:
         self.x_ref[pl.ds(t * WORDS, WORDS)] = tile
@@ -99,10 +102,10 @@ class Row:
 
     def words(self, t: jax.Array | int) -> jax.Array:
         """Each token's word in the row."""
-        return plgpu.broadcasted_iota(I32, SHAPE, 0, layout=WORD_LAYOUT) + (self.begin + t * WORDS)
+        return plgpu.broadcasted_iota(I32, SHAPE, 0, layout=word_layout()) + (self.begin + t * WORDS)
 
     def tokens(self, t: jax.Array | int) -> jax.Array:
-        return self.words(t) * BITS + plgpu.broadcasted_iota(I32, SHAPE, 1, layout=WORD_LAYOUT)
+        return self.words(t) * BITS + plgpu.broadcasted_iota(I32, SHAPE, 1, layout=word_layout())
 
     def over_tiles(self, body: Callable[..., Any], first: Any) -> Any:
         return lax.fori_loop(0, self.tiles, body, first)
@@ -144,7 +147,7 @@ class Row:
             ref = self.spilled_ref.at[peer]
         else:
             ref = plgpu.cluster_ref(self.parts_ref, {"split": I32(peer)})
-        value = plgpu.load(ref.at[part], layout=ROW_LAYOUT, optimized=False)
+        value = plgpu.load(ref.at[part], layout=word_layout().reduce(1), optimized=False)
         return value if dtype == I32 else lax.bitcast_convert_type(value, dtype)
 
     def of_all(self, part: int | jax.Array, dtype: jnp.dtype = F32) -> list[jax.Array]:
@@ -170,14 +173,38 @@ class Row:
         return highest, functools.reduce(jnp.minimum, found).min()
 
 
+def nearest_group(nearest: Sequence[jax.Array], wanted: jax.Array | int) -> jax.Array:
+    """As bits, the least distance within which `wanted` groups of tokens have one, or the largest that is finite if
+    there are not so many groups. nearest: each group's least distance, [WORDS] of each CTA."""
+
+    def groups_within(distances: Sequence[jax.Array]) -> jax.Array:
+        """How many groups have a token within each of up to three distances, FIELD bits each."""
+        pairs = [(each, i, distance) for each in nearest for i, distance in enumerate(distances)]
+        ones = [jnp.where(each <= distance, I32(1 << FIELD * i), I32(0)) for each, i, distance in pairs]
+        return functools.reduce(jnp.add, ones).sum()
+
+    def quarter(i: jax.Array, bound: jax.Array) -> jax.Array:
+        """Two more bits of the largest distance within which too few groups have a token."""
+        tries = [jnp.minimum(bound + lax.shift_left(I32(digit), 28 - 2 * i), I32(INFINITY)) for digit in (1, 2, 3)]
+        found = groups_within([float_of(each) for each in tries])
+        for j, each in enumerate(tries):
+            field = lax.shift_right_logical(found, FIELD * j) & ((1 << FIELD) - 1)
+            bound = jnp.where(field < wanted, each, bound)
+        return bound
+
+    two = bits_of(F32(2))  # the one bit that pairs leave over
+    first = jnp.where(groups_within([F32(2)]) < wanted, two, I32(0))
+    return jnp.minimum(lax.fori_loop(0, 15, quarter, first) + 1, I32(INFINITY - 1))
+
+
 def spread(values: jax.Array) -> jax.Array:
     """[WORDS] as a tile: each word's value at all of its tokens."""
-    return plgpu.layout_cast(lax.broadcast_in_dim(values, SHAPE, [0]), WORD_LAYOUT)
+    return plgpu.layout_cast(lax.broadcast_in_dim(values, SHAPE, [0]), word_layout())
 
 
 def full(value: float, dtype: jnp.dtype = F32) -> jax.Array:
     """A tile of one value."""
-    return plgpu.layout_cast(jnp.full(SHAPE, value, dtype), WORD_LAYOUT)
+    return plgpu.layout_cast(jnp.full(SHAPE, value, dtype), word_layout())
 
 
 def float_of(bits: jax.Array) -> jax.Array:

@@ -33,6 +33,23 @@ ENDLESS = {
         {"type": "object", "properties": {"a": {}}, "additionalProperties": SELF, "minProperties": 2},
         "'#' in it asks",
     ),
+    "a name of a pattern": (
+        {"type": "object", "patternProperties": {"^x": SELF, "y": {}}, "required": ["xy"]},
+        "'#' in it asks",
+    ),
+    "a property that is of a pattern too": (
+        {"type": "object", "properties": {"x": {}}, "patternProperties": {"^x": SELF}, "required": ["x"]},
+        "'#' in it asks",
+    ),
+    "a name of no pattern": (
+        {"type": "object", "patternProperties": {"^x": {}}, "additionalProperties": False, "required": ["y"]},
+        "additionalProperties' in it allows none",
+    ),
+    "as many names of a pattern": (
+        {"type": "object", "patternProperties": {"^x": SELF}, "additionalProperties": False, "minProperties": 1},
+        "'#' in it asks",
+    ),
+    "what it contains": ({"type": "array", "contains": SELF}, "'#' in it asks"),
     "nothing": (required(a=False), "'#/properties/a' in it allows none"),
     "a name with signs": (
         {"$ref": "#/$defs/a~1b%20c", "$defs": {"a/b c": required(a={"$ref": "#/$defs/a~1b%20c"})}},
@@ -49,6 +66,10 @@ WHOLE = [
     {"$ref": "https://example.com/schema"},
     {"type": "object", "properties": {"a": {}}, "additionalProperties": SELF, "minProperties": 1},
     {"type": "array", "prefixItems": [{}, SELF], "minItems": 1},
+    {"type": "object", "patternProperties": {"^x": SELF}, "required": ["y"]},
+    {"type": "object", "patternProperties": {"^x": SELF}, "minProperties": 1},
+    {"type": "object", "patternProperties": {"(?<x>": SELF}, "required": ["y"]},
+    {"type": "array", "contains": SELF, "minContains": 0},
     {"type": "object", "additionalProperties": False, "minProperties": 10**12, "patternProperties": {"^x": {}}},
 ]
 
@@ -70,24 +91,33 @@ def parts():
 
     def beyond(inner):
         properties = st.dictionaries(st.sampled_from(NAMES), inner, max_size=3)
-        names = st.lists(st.sampled_from(NAMES), max_size=2, unique=True)
+        names = st.lists(st.sampled_from([*NAMES, "p1"]), max_size=2, unique=True)
         others = st.sampled_from([True, False]) | inner
         objects = st.builds(
-            lambda properties, names, others, least: {
+            lambda properties, patterns, names, others, least: {
                 "type": "object",
                 "properties": properties,
+                "patternProperties": patterns,
                 "required": names,
                 "additionalProperties": others,
                 "minProperties": least,
             },
             properties,
+            st.dictionaries(st.just("^p"), inner),
             names,
             others,
             least,
         )
         arrays = st.builds(lambda items, least: {"type": "array", "items": items, "minItems": least}, inner, least)
+        holders = st.builds(lambda one, least: {"type": "array", "contains": one, "minItems": least}, inner, least)
         tuples = st.builds(lambda one, rest: {**rest, "prefixItems": [one]}, inner, arrays)
-        return objects | arrays | tuples | st.lists(inner, min_size=1, max_size=3).map(lambda some: {"anyOf": some})
+        return (
+            objects
+            | arrays
+            | holders
+            | tuples
+            | st.lists(inner, min_size=1, max_size=3).map(lambda some: {"anyOf": some})
+        )
 
     return st.recursive(refs | st.sampled_from([{"type": "null"}, True, False]), beyond, max_leaves=6)
 
@@ -113,14 +143,19 @@ def tried(part, whole, depth, known):
     if "anyOf" in part:
         return next(filter(None, (value_of(one, whole, depth - 1, known) for one in part["anyOf"])), None)
     if part["type"] == "array":
-        schemas = [*part.get("prefixItems", []), part["items"], part["items"]][: part["minItems"]]
+        rest = part.get("items", True)
+        schemas = [*part.get("prefixItems", []), rest, rest][: part["minItems"]]
+        if "contains" in part:
+            schemas = [part["contains"], *schemas[1:]]
         values = [value_of(one, whole, depth - 1, known) for one in schemas]
         return None if None in values else [[value for (value,) in values]]
     found = {}
-    for name in (*part["required"], *part["properties"], "x", "y"):
+    for name in (*part["required"], *part["properties"], "x", "y", "p2", "p3"):
         if name in found or (name not in part["required"] and len(found) >= part["minProperties"]):
             continue
-        value = value_of(part["properties"].get(name, part["additionalProperties"]), whole, depth - 1, known)
+        others = part["patternProperties"].get("^p") if name.startswith("p") else None
+        others = part["additionalProperties"] if others is None else others
+        value = value_of(part["properties"].get(name, others), whole, depth - 1, known)
         if value is not None:
             found[name] = value[0]
         elif name in part["required"]:

@@ -2,12 +2,13 @@
 
 import pytest
 
-from jaxinfer.text.grammar.reasons import DEAD_END, STRAYED, TOO_COMPLEX, reason_of
+from jaxinfer.text.grammar.reasons import DEAD_END, GOES_ON, STRAYED, TOO_COMPLEX, reason_of
 
 WORDS = {
     "NoExtensionBias\n<non-verbose/>": DEAD_END,
     "lexer error: too many expressions constructed\n<non-verbose/>": TOO_COMPLEX,
-    "parser error: Too many items (limit 3000; ff_tokens); try avoiding single-byte/short lexemes": TOO_COMPLEX,
+    "parser error: Too many items (limit 3000; ff_tokens); try avoiding single-byte/short lexemes": GOES_ON,
+    "parser error: Too many items (limit 3000); try avoiding single-byte/short lexemes": TOO_COMPLEX,
     "lexer precomputation failed; either increase limits.initial_lexer_fuel or disable it": TOO_COMPLEX,
     "failed to compile JSON schema: schema too large": TOO_COMPLEX,
     'at 1(8): unknown name: "fuel exhausted"': 'unknown name: "fuel exhausted"',

@@ -120,3 +120,12 @@ def test_what_is_said_twice_is_held_once():
     schema = {"allOf": [{"properties": {"a": each}} for each in (a, b, a, dict(b), {"allOf": [c, a]})]}
     (shape,) = shapes(schema, strict=True)
     assert shape.properties == {"a": {"allOf": [a, b, c]}} == arguments_of(schema)[0]
+
+
+def test_calls_behind_a_call_that_all_lack_their_ends_are_read_in_linear_time():
+    parser = new_parser("qwen3_coder", {"f": {}})
+    begun = time.thread_time()
+    for _ in range(4):
+        parser.feed("<function=f></function>" + "<function=f><parameter=a>" * 500)
+    parser.finish()
+    assert time.thread_time() - begun < 1

@@ -144,7 +144,7 @@ def test_slips_around_calls_lose_none_and_show_no_mark_up(form, data):
     after = "" if is_left_open else draw(WORDS)
     answer = before + text + ("\n" + after if after else "")
     content, found, has_calls = read(form, answer, [])
-    assert (content.split(), found, has_calls) == (f"{before.rstrip()}{after}".split(), calls, True)
+    assert (content.split(), found, has_calls) == (f"{before} {after}".split(), calls, True)
     cuts = draw(st.lists(st.integers(0, 10_000), max_size=8))
     assert read(form, answer, cuts) == (content, found, has_calls)
     assert read(form, answer, list(range(len(answer)))) == (content, found, has_calls)
@@ -152,7 +152,8 @@ def test_slips_around_calls_lose_none_and_show_no_mark_up(form, data):
 
 NOW = '{"name": "now", "arguments": {}}'
 OSLO = '{"name": "weather", "arguments": {"city": "Oslo"}}'
-EXAMPLES: dict[str, tuple[Format, str, str, list[str]]] = {
+XML = "<function=weather>\n<parameter=city>\nOslo\n</parameter>\n"
+EXAMPLES: dict[str, tuple[Format, str, str | None, list[str]]] = {
     "a brace too many": ("hermes", f"<tool_call>\n{OSLO}}}\n</tool_call>", "", ["weather"]),
     "two objects in one tag": ("hermes", f"<tool_call>\n{OSLO}\n{NOW}\n</tool_call>", "", ["weather", "now"]),
     "a list in one tag": ("hermes", f"<tool_call>[{OSLO}, {NOW}]</tool_call>!", "!", ["weather", "now"]),
@@ -170,7 +171,42 @@ EXAMPLES: dict[str, tuple[Format, str, str, list[str]]] = {
     "a list of other things": ("xlam", '[{"a": 1}]', '[{"a": 1}]', []),
     "objects on lines": ("llama3_json", f"{OSLO}\n{NOW}", "", ["weather", "now"]),
     "objects after one that is none": ("llama3_json", f'{NOW}; {{"a": 1}}', '{"a": 1}', ["now"]),
-    "a list left open": ("pythonic", '[weather(city="Oslo"), now(', ", now(", ["weather"]),
+    "a list left open": ("pythonic", '[weather(city="Oslo"), now(', "now(", ["weather"]),
+    "text before an object": ("hermes", f"<tool_call>text {NOW}</tool_call>", "text", ["now"]),
+    "text between objects": ("hermes", f"<tool_call>\n{NOW} and {OSLO}\n</tool_call>", "and", ["now", "weather"]),
+    "a call behind a closer": ("hermes", f"<tool_call>{NOW}</tool_call>\n{OSLO}</tool_call>", "", ["now", "weather"]),
+    "a last opener": ("hermes", f"<tool_call>{NOW}</tool_call>\n<tool_call>", "", ["now"]),
+    "a fence around tags": ("hermes", f"```json\n<tool_call>\n{NOW}\n</tool_call>\n```", "", ["now"]),
+    "another form's closer": ("hermes", f"<tool_call>{NOW}</function></tool_call>", "", ["now"]),
+    "text on both sides": ("hermes", f"hi<tool_call>{NOW}</tool_call>bye", "hi\nbye", ["now"]),
+    "a quote left open": (
+        "hermes",
+        f"<tool_call>{OSLO[:-3]}}}}}</tool_call><tool_call>{NOW}</tool_call>",
+        None,
+        ["now"],
+    ),
+    "the tag of hermes": ("qwen2_5_coder", f"<tool_call>{NOW}</tool_call>", "", ["now"]),
+    "text behind a parameter": ("qwen3_coder", f"{XML}text\n}}\n</function>\n</tool_call>", "text\n}", ["weather"]),
+    "a brace behind a parameter": ("qwen3_coder", f"{XML}}}\n</function>\n</tool_call>", "", ["weather"]),
+    "text before a function": ("qwen3_coder", f"<tool_call>\ntext\n{XML}</function>", "text", ["weather"]),
+    "a quoted name": ("qwen3_coder", XML.replace("=city", '="city"') + "</function>", "", ["weather"]),
+    "a parameter left open": (
+        "qwen3_coder",
+        f"{XML[:-13]}<tool_call>\n<function=now>\n</function>\n</tool_call>",
+        "",
+        ["weather", "now"],
+    ),
+    "text in a function": (
+        "functionary",
+        '<function=weather>so {"city": "Oslo"} text</function>',
+        "so text",
+        ["weather"],
+    ),
+    "a semicolon": ("pythonic", "[now(); now()]", "", ["now", "now"]),
+    "special tokens": ("pythonic", "<|python_start|>[now()]<|python_end|>", "", ["now"]),
+    "a list of Python in a fence": ("pythonic", "```python\n[now()]\n```", "", ["now"]),
+    "a list for Llama": ("llama3_json", f"[{NOW}, {OSLO}]", "", ["now", "weather"]),
+    "a fence for Llama": ("llama3_json", f"```json\n{NOW}\n```", "", ["now"]),
     "a text that holds tags": (
         "qwen3_coder",
         "<function=weather>\n<parameter=city>\na\n<parameter=b>\n</function>\n</p>\n</parameter>\n</function>",
@@ -184,7 +220,8 @@ EXAMPLES: dict[str, tuple[Format, str, str, list[str]]] = {
 def test_calls_with_slips_of_models_are_read(form, text, content, names):
     for cuts in ([], list(range(len(text)))):
         shown, calls, _ = read(form, text, cuts)
-        assert (shown, [name for name, _ in calls]) == (content, names)
+        assert [name for name, _ in calls] == names
+        assert content is None or shown == content  # None: that of half a call
 
 
 def test_a_value_may_hold_what_only_looks_like_its_end():
@@ -251,13 +288,24 @@ def test_what_may_be_a_lone_call_is_shown_whole_when_it_is_none(text, data):
 
 
 @pytest.mark.parametrize(
-    "text", ["Hello", "{1", '{"b', '{"name": "x', '{"name": "now", "b', "```p", "<tool>", f"{NOW}.", f"```\n{NOW}\nx"]
+    "text", ["Hello", "{1", '{"b', '{"name": "x', '{"name": "now", "b', "```p x", "<tool>", f"{NOW}.", f"```\n{NOW}\nx"]
 )
 def test_a_stream_shows_what_cannot_become_a_lone_call_at_once(text):
     reader = ToolReader("hermes", ToolUse(SCHEMAS))
     held = "".join(reader.feed(char)[0] for char in text[:-1])
     assert held == ("Hell" if text == "Hello" else "")
     assert held + reader.feed(text[-1])[0] == text
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    "text", ["```py\nx = {1: [2]}\n```\nDone", 'Send {"name": "x"}, then `[1]`; </div>', "<|x|> ``` [a](b) {c}"]
+)
+def test_text_without_a_call_is_shown_as_it_stands_and_at_once(form, text):
+    reader = ToolReader(form, ToolUse(SCHEMAS))
+    text = f"So: {text}."
+    assert "".join(reader.feed(char)[0] for char in text) == text
+    assert reader.finish() == ("", [])
 
 
 @pytest.mark.parametrize("text", [NOW, f"```json\n{NOW}\n```", f"<tools>{NOW}</tools>"])

@@ -1,0 +1,85 @@
+"""Shapes of published models: the facts of their config.json that a plan needs, for machines that cannot reach the hub.
+
+The names are those of the hub. A checkpoint is never loaded with these: its own config.json decides.
+"""
+
+import re
+from typing import Any
+
+COMMON = {"hidden_act": "silu", "torch_dtype": "bfloat16"}
+QWEN2 = COMMON | {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "rms_norm_eps": 1e-6}
+QWEN3 = COMMON | {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "rms_norm_eps": 1e-6,
+    "vocab_size": 151936,
+    "head_dim": 128,
+    "rope_theta": 1000000,
+    "max_position_embeddings": 40960,
+}
+QWEN25 = QWEN2 | {"rope_theta": 1000000, "max_position_embeddings": 32768}
+R1_QWEN = QWEN2 | {"rope_theta": 10000, "max_position_embeddings": 131072, "tie_word_embeddings": False}
+LLAMA3 = COMMON | {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "rms_norm_eps": 1e-5,
+    "vocab_size": 128256,
+    "rope_theta": 500000,
+    "max_position_embeddings": 131072,
+}
+SIZES = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
+
+
+def _scaled(factor: float) -> dict[str, Any]:
+    """Llama 3's stretching of positions."""
+    scaling = {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    return {"rope_scaling": scaling | {"original_max_position_embeddings": 8192}}
+
+
+def _of(base: dict[str, Any], *sizes: int, tied: bool = False, **more: Any) -> dict[str, Any]:
+    return base | dict(zip(SIZES, sizes, strict=True)) | {"tie_word_embeddings": tied} | more
+
+
+_QWEN3 = {
+    "0.6B": _of(QWEN3, 28, 1024, 3072, 16, 8, tied=True),
+    "1.7B": _of(QWEN3, 28, 2048, 6144, 16, 8, tied=True),
+    "4B": _of(QWEN3, 36, 2560, 9728, 32, 8, tied=True),
+    "8B": _of(QWEN3, 36, 4096, 12288, 32, 8),
+    "14B": _of(QWEN3, 40, 5120, 17408, 40, 8),
+    "32B": _of(QWEN3, 64, 5120, 25600, 64, 8),
+}
+_QWEN25 = {
+    "0.5B": _of(QWEN25, 24, 896, 4864, 14, 2, tied=True, vocab_size=151936),
+    "1.5B": _of(QWEN25, 28, 1536, 8960, 12, 2, tied=True, vocab_size=151936),
+    "3B": _of(QWEN25, 36, 2048, 11008, 16, 2, tied=True, vocab_size=151936),
+    "7B": _of(QWEN25, 28, 3584, 18944, 28, 4, vocab_size=152064),
+    "14B": _of(QWEN25, 48, 5120, 13824, 40, 8, vocab_size=152064),
+    "32B": _of(QWEN25, 64, 5120, 27648, 40, 8, vocab_size=152064),
+    "72B": _of(QWEN25, 80, 8192, 29568, 64, 8, vocab_size=152064),
+}
+_R1 = {
+    "Qwen-1.5B": _of(R1_QWEN, 28, 1536, 8960, 12, 2, vocab_size=151936),
+    "Qwen-7B": _of(R1_QWEN, 28, 3584, 18944, 28, 4, vocab_size=152064),
+    "Qwen-14B": _of(R1_QWEN, 48, 5120, 13824, 40, 8, vocab_size=152064, rope_theta=1000000, rms_norm_eps=1e-5),
+    "Qwen-32B": _of(R1_QWEN, 64, 5120, 27648, 40, 8, vocab_size=152064, rope_theta=1000000, rms_norm_eps=1e-5),
+    "Llama-8B": _of(LLAMA3, 32, 4096, 14336, 32, 8, **_scaled(8.0)),
+    "Llama-70B": _of(LLAMA3, 80, 8192, 28672, 64, 8, **_scaled(8.0)),
+}
+_LLAMA = {
+    "3.1-8B": _of(LLAMA3, 32, 4096, 14336, 32, 8, **_scaled(8.0)),
+    "3.1-70B": _of(LLAMA3, 80, 8192, 28672, 64, 8, **_scaled(8.0)),
+    "3.2-1B": _of(LLAMA3, 16, 2048, 8192, 32, 8, tied=True, head_dim=64, **_scaled(32.0)),
+    "3.2-3B": _of(LLAMA3, 28, 3072, 8192, 24, 8, tied=True, head_dim=128, **_scaled(32.0)),
+    "3.3-70B": _of(LLAMA3, 80, 8192, 28672, 64, 8, **_scaled(8.0)),
+}
+KNOWN: dict[str, dict[str, Any]] = (
+    {f"Qwen/Qwen3-{size}": shape for size, shape in _QWEN3.items()}
+    | {f"Qwen/Qwen2.5-{size}": shape for size, shape in _QWEN25.items()}
+    | {f"deepseek-ai/DeepSeek-R1-Distill-{size}": shape for size, shape in _R1.items()}
+    | {f"meta-llama/Llama-{size}": shape for size, shape in _LLAMA.items()}
+)
+
+
+def known_config(name: str) -> dict[str, Any] | None:
+    """What config.json of this hub id says, of a model or its -Instruct version; None where we ship no facts of it."""
+    return KNOWN.get(name) or KNOWN.get(re.sub(r"^((?:Qwen/Qwen2\.5|meta-llama/Llama)-.*)-Instruct$", r"\1", name))

@@ -1,0 +1,176 @@
+"""Ollama's API in bytes. The requests are those of Continue (commit 0108be5e, core/llm/llms/Ollama.ts) and Zed (commit
+0138cb1c, crates/ollama/src/ollama.rs); the package's walk is in tests/clients/test_ollama.py.
+"""
+
+import json
+from typing import Any
+
+import pytest
+
+from jaxinfer.errors import ApiError
+from jaxinfer.llm.prepare import room_for_answer
+from jaxinfer.llm.types import Delta
+from jaxinfer.protocol.ollama import OPTIONS_REFUSED, SAMPLING
+from jaxinfer.server.settings import ServerSettings
+from jaxinfer.text.tools.reader import CallDelta
+from tests.server.fakes import FakeLLM
+from tests.server.http import USER, ask, error_of, post
+
+CHAT, GENERATE = "/api/chat", "/api/generate"
+TOOL = {"type": "function", "function": {"name": "add", "description": "Add.", "parameters": {"type": "object"}}}
+CONTINUE: dict[str, Any] = {"model": "tiny", "messages": USER, "keep_alive": 1800, "stream": False, "tools": [TOOL]}
+CONTINUE |= {"options": {"temperature": 0.5, "num_predict": 4096, "num_ctx": 512, "num_thread": 8, "stop": ["x"]}}
+ZED_HISTORY: list[dict[str, Any]] = [
+    {"role": "system", "content": "be brief"},
+    {"role": "user", "content": "add"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"function": {"name": "add", "arguments": {"a": 1}}}],
+        "thinking": None,
+    },
+    {"role": "tool", "tool_name": "add", "content": "3"},
+]
+ZED: dict[str, Any] = {
+    "model": "tiny:latest",
+    "messages": ZED_HISTORY,
+    "stream": True,
+    "keep_alive": -1,
+    "think": False,
+}
+ZED |= {"options": {"num_ctx": 512, "num_predict": None, "stop": None, "temperature": 1.0, "top_p": None}, "tools": []}
+
+
+def lines(response: Any) -> list[dict[str, Any]]:
+    assert response.headers["content-type"] == "application/x-ndjson"
+    assert response.text.endswith("\n")
+    return [json.loads(line) for line in response.text.splitlines()]
+
+
+def test_what_continue_sends_is_answered_whole():
+    llm = FakeLLM()
+    response = post(llm, CHAT, CONTINUE)
+    assert response.headers["content-type"] == "application/json"
+    assert response.json()["message"] == {"role": "assistant", "content": "Hello"}
+    assert response.json()["done"] is True and response.json()["done_reason"] == "stop"
+    assert response.headers["x-jaxinfer-warnings"] == "unknown and ignored: keep_alive, options.num_thread"
+    assert llm.rendered[0]["tools"] == [TOOL]
+    assert llm.calls[0].params.temperature == 0.5 and llm.calls[0].params.stop == ["x"]
+    assert llm.calls[0].params.max_tokens == room_for_answer(len(llm.calls[0].prompt_ids), llm.info, llm.limits), (
+        "a ceiling"
+    )
+
+
+def test_what_zed_sends_is_streamed():
+    llm = FakeLLM()
+    *pieces, last = lines(post(llm, CHAT, ZED))
+    assert [piece["message"]["content"] for piece in pieces] == ["Hel", "lo"]
+    assert not any(piece["done"] for piece in pieces)
+    assert (last["done"], last["done_reason"], last["eval_count"]) == (True, "stop", 5)
+    assert {line["model"] for line in [*pieces, last]} == {"tiny:latest"}
+    assert llm.rendered[0]["messages"][2]["tool_calls"][0]["function"] == {"name": "add", "arguments": {"a": 1}}
+    assert llm.rendered[0]["messages"][3] == {"role": "tool", "content": "3", "name": "add"}
+    assert llm.rendered[0]["kwargs"] == {"enable_thinking": False}
+
+
+def test_a_stream_is_the_default_and_generate_says_response():
+    *pieces, last = lines(post(FakeLLM(), GENERATE, {"prompt": "x", "system": "y"}))
+    assert [piece["response"] for piece in pieces] == ["Hel", "lo"] and last["done"]
+
+
+def test_raw_is_all_that_the_model_reads_and_goes_on_to_the_context_s_end():
+    llm = FakeLLM()
+    post(llm, GENERATE, {"prompt": "x", "raw": True, "stream": False})
+    assert not llm.rendered and llm.encoded == ["x"]
+    assert llm.calls[0].params.max_tokens == room_for_answer(len(llm.calls[0].prompt_ids), llm.info, llm.limits)
+
+
+@pytest.mark.parametrize(("path", "body"), [(CHAT, {}), (CHAT, {"messages": []}), (GENERATE, {"keep_alive": 0})])
+def test_without_a_prompt_the_model_is_loaded(path, body):
+    llm = FakeLLM()
+    answer = post(llm, path, body).json()
+    assert (answer["done"], answer["done_reason"]) == (True, "load") and not llm.calls
+
+
+def test_calls_are_whole_with_their_arguments_as_an_object_and_thoughts_have_a_field():
+    call = [CallDelta(0, "call-1", "add", '{"a": '), CallDelta(0, arguments="1}", is_whole=True)]
+    script = [Delta(0, "", [1], reasoning="hm"), Delta(0, "", [2], calls=call[:1])]
+    script.append(Delta(0, "", [3], "tool_calls", calls=call[1:]))
+    thought, called, last = lines(post(FakeLLM(lambda *_: script), CHAT, {"messages": USER, "tools": [TOOL]}))
+    assert thought["message"] == {"role": "assistant", "content": "", "thinking": "hm"}
+    assert called["message"]["tool_calls"] == [{"id": "call-1", "function": {"name": "add", "arguments": {"a": 1}}}]
+    assert last["done_reason"] == "stop"
+
+
+def test_a_stream_that_fails_ends_with_a_line_that_says_so():
+    script = [Delta(0, "a", [1]), ApiError("it broke", code="x")]
+    *_, last = lines(post(FakeLLM(lambda *_: script), CHAT, {"messages": USER}))
+    assert last == {"error": "it broke"}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "said"),
+    [
+        (
+            CHAT,
+            {"options": {"num_ctx": 513}},
+            "options.num_ctx must be an integer from 1 to 512 (max_model_len), got 513",
+        ),
+        (CHAT, {"options": {"temperature": 9}}, "options.temperature must be"),
+        (CHAT, {"options": {"num_predict": 0}}, "options.num_predict must be"),
+        (CHAT, {"format": "xml"}, "format must be"),
+        (CHAT, {"think": "hard"}, "think must be"),
+        (CHAT, {"think": True}, "think needs a model that thinks"),
+        (CHAT, {"truncate": True}, "truncate is not supported"),
+        (CHAT, {"messages": [USER[0] | {"images": ["QUJD"]}]}, "messages[0].images is not supported"),
+        (GENERATE, {"images": ["QUJD"]}, "images is not supported"),
+        (GENERATE, {"suffix": "x"}, "suffix is not supported"),
+        (GENERATE, {"template": "x"}, "template is not supported"),
+        (GENERATE, {"context": [1]}, "context is not supported"),
+        (GENERATE, {"raw": True, "system": "x"}, "system must be left out with raw"),
+        *((CHAT, {"options": {name: 7}}, f"options.{name} is not supported") for name in OPTIONS_REFUSED),
+    ],
+)
+def test_what_cannot_be_is_a_400_in_ollama_s_form(path, fields, said):
+    response = post(FakeLLM(), path, {"messages": USER} | fields if path == CHAT else {"prompt": "x"} | fields)
+    assert response.status_code == 400
+    assert error_of(response)["message"].startswith(said)
+
+
+@pytest.mark.parametrize(("name", "ours"), SAMPLING.items())
+def test_an_option_means_our_field(name, ours):
+    llm, value = FakeLLM(), ["x"] if name == "stop" else 1
+    assert "x-jaxinfer-warnings" not in post(llm, CHAT, {"messages": USER, "options": {name: value}}).headers
+    assert getattr(llm.calls[0].params, ours) == value
+
+
+def test_embeddings_are_of_length_1_but_for_the_older_route_s():
+    body = post(FakeLLM(), "/api/embed", {"model": "tiny:latest", "input": ["a", "b"]}).json()
+    assert [round(sum(x * x for x in vector), 5) for vector in body["embeddings"]] == [1, 1]
+    assert body["prompt_eval_count"] == 4 and body["total_duration"] > 0
+    assert post(FakeLLM(), "/api/embeddings", {"prompt": "a"}).json() == {"embedding": [2.0, 256.0, -97.0, 0.5]}
+
+
+def test_models_have_a_tag_and_are_known_without():
+    names = [model["name"] for model in ask(FakeLLM(), "GET", "/api/tags").json()["models"]]
+    assert names == ["tiny:latest", "org/tiny-1B:latest"]
+    for name in [*names, "tiny"]:
+        shown = post(FakeLLM(has_thinking=True), "/api/show", {"model": name}).json()
+        assert shown["capabilities"] == ["completion", "embedding", "tools", "thinking"]
+    assert "num_ctx                        512" in shown["parameters"].splitlines()
+    assert post(FakeLLM(tool_format=None), "/api/show", {"name": "tiny"}).json()["capabilities"] == [
+        "completion",
+        "embedding",
+    ]
+    assert post(FakeLLM(), "/api/show", {"model": "huge"}).status_code == 404
+
+
+def test_what_nobody_reads_is_refused_where_the_server_is_strict():
+    response = post(FakeLLM(), CHAT, {"messages": USER, "keep_alive": 5}, ServerSettings(strict=True))
+    assert response.status_code == 400 and "keep_alive" in error_of(response)["message"]
+
+
+@pytest.mark.parametrize("path", ["pull", "push", "create", "copy", "blobs/sha256:1"])
+def test_changes_of_models_are_refused_with_the_cure(path):
+    response = post(FakeLLM(), f"/api/{path}", {"model": "x"})
+    assert response.status_code == 404 and "jaxinfer serve MODEL" in error_of(response)["message"]

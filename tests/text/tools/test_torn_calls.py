@@ -1,0 +1,125 @@
+"""Calls torn apart, in every form: closers missing, doubled, in another order or of another form; text before, between
+and behind calls, within their tags too. No mark reaches the content, no whole call is lost, and the text is kept.
+"""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxinfer.text.tools.formats import CALL, END_CALL, FORMATS, LAYOUTS, SEPARATOR, Format
+from jaxinfer.text.tools.reader import ToolReader, ToolUse, WholeCalls
+
+TEXT = {"type": "string"}
+SCHEMAS = {"weather": {"type": "object", "properties": {"city": TEXT, "days": {"type": "integer"}}}, "now": {}}
+CALLS = [("now", {}), ("weather", {"city": "Oslo"}), ("weather", {"city": "a}b", "days": 2})]
+SAID = ["I look.", "and", "It is 1 < 2", "Done", 'say "hi" {x}']
+
+
+@dataclasses.dataclass(frozen=True)
+class Words:
+    """A form's vocabulary. between: what may part calls.    fences: that may stand around them."""
+
+    call: Any
+    opening: str = ""
+    closings: tuple[str, ...] = ()
+    between: tuple[str, ...] = ("", "\n")
+    fences: tuple[str, ...] = ("```json", "```")
+
+
+def as_object(key: str):
+    return lambda name, arguments: json.dumps({"name": name, key: arguments})
+
+
+def as_xml(name: str, arguments: dict[str, Any]) -> str:
+    values = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items())
+    return f"<function={name}>\n{values}</function>"
+
+
+def as_python(name: str, arguments: dict[str, Any]) -> str:
+    return f"[{name}({', '.join(f'{key}={json.dumps(value)}' for key, value in arguments.items())})]"
+
+
+def as_deepseek(name: str, arguments: dict[str, Any]) -> str:
+    return f"{CALL}function{SEPARATOR}{name}\n```json\n{json.dumps(arguments)}\n```{END_CALL}"
+
+
+CALLS_BEGIN, CALLS_END = LAYOUTS["deepseek_v3"].opening, LAYOUTS["deepseek_v3"].closing
+OBJECTS = ("", "\n", ", ", ";")
+WORDS: dict[Format, Words] = {
+    "hermes": Words(as_object("arguments"), "<tool_call>", ("</tool_call>",), OBJECTS),
+    "qwen2_5_coder": Words(as_object("arguments"), "<tools>", ("</tools>", "</tool_call>"), OBJECTS),
+    "llama_nemotron_json": Words(as_object("arguments"), "<TOOLCALL>", ("]", "</TOOLCALL>"), OBJECTS),
+    "xlam": Words(as_object("arguments"), "[", ("]",), OBJECTS),
+    "llama3_json": Words(as_object("parameters"), "", ("", "]"), OBJECTS),
+    "pythonic": Words(as_python, "", ("", "<|python_end|>"), (", ", ";", "\n"), ("```python",)),
+    "qwen3_coder": Words(as_xml, "<tool_call>", ("</tool_call>", "</function>", "</parameter>")),
+    "functionary": Words(
+        lambda name, arguments: f"<function={name}>{json.dumps(arguments)}</function>", "", ("", "</function>")
+    ),
+    "deepseek_v3": Words(as_deepseek, CALLS_BEGIN, (CALLS_END, END_CALL), fences=()),
+}
+
+
+def torn(form: Format, draw: st.DrawFn) -> tuple[str, list[tuple[str, dict[str, Any]]], list[str]]:
+    """An answer, the calls that it holds and what it says."""
+    words, calls, said, parts = WORDS[form], [], [], []
+    tags = LAYOUTS[form].tags
+
+    def say(may: bool = True) -> bool:
+        if speaks := may and draw(st.booleans()):
+            said.append(draw(st.sampled_from(SAID)))
+            parts.append(draw(st.sampled_from([" ", "\n"])) + said[-1] + draw(st.sampled_from([" ", "\n"])))
+        return speaks
+
+    say(not LAYOUTS[form].begins_with_calls)
+    fence = draw(st.sampled_from(["", *words.fences]))
+    parts.append(f"{fence}\n" if fence else "")
+    for i in range(draw(st.integers(1, 3))):
+        at_least = 0 if i else 1  # a call may lack its opening where one was before
+        say(bool(i))
+        parts += [words.opening] * draw(st.integers(at_least, 2))
+        say(words.opening in tags)
+        calls.append(draw(st.sampled_from(CALLS)))
+        parts.append(words.call(*calls[-1]))
+        parts.append("}" * draw(st.integers(0, 1)))
+        parts.append(draw(st.sampled_from(["", "</tools>", "</function>", "</tool_call>"])))
+        closings = [closing for closing in words.closings for _ in range(draw(st.integers(0, 2)))]
+        has_said = False
+        for closing in draw(st.permutations(closings)):
+            has_said = has_said or say(closing in tags)
+            parts.append("" if has_said and closing not in tags else closing)
+        has_tags = any(closing in tags for closing in closings) or parts[-1].startswith("</")
+        parts.append("" if has_said or has_tags else draw(st.sampled_from(words.between)))
+        say()
+    parts.append(draw(st.sampled_from(["", words.opening])) if words.opening in tags else "")
+    parts.append("\n```" if fence else "")
+    say()
+    return "".join(parts), calls, said
+
+
+def read(form: Format, text: str, cuts: list[int]) -> tuple[str, list[tuple[str, dict[str, Any]]], str, bool]:
+    """The content and the calls of the whole answer, the content of its stream, and whether it ends with calls."""
+    reader, whole, content, streamed = ToolReader(form, ToolUse(SCHEMAS)), WholeCalls(), [], []
+    edges = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
+    for piece in [*(text[start:end] for start, end in zip(edges, edges[1:], strict=False)), None]:
+        shown, deltas = reader.finish() if piece is None else reader.feed(piece)
+        streamed.append(shown)
+        content.append(whole.add(deltas, shown))
+    calls = [(call.name or "", json.loads(call.arguments)) for call in whole.calls]
+    return "".join(content), calls, "".join(streamed), reader.has_calls
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_no_mark_reaches_the_content_and_no_call_is_lost(form, data):
+    text, calls, said = torn(form, data.draw)
+    content, found, streamed, has_calls = read(form, text, [])
+    assert (found, content.split(), has_calls) == (calls, " ".join(said).split(), True)
+    assert streamed == content
+    for cuts in (data.draw(st.lists(st.integers(0, 10_000), max_size=8)), list(range(len(text)))):
+        assert read(form, text, cuts) == (content, found, streamed, has_calls)
