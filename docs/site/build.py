@@ -32,8 +32,12 @@ MENU = (
         (
             ("About", "README.md"),
             ("Quick start", "docs/quickstart.md"),
-            ("How a token is made", "README.md#how-a-token-is-made"),
+            ("Coming from other engines", "docs/coming-from.md"),
+            ("How it works", "docs/how-it-works.md"),
             ("Questions", "docs/faq.md"),
+            ("Features", "docs/features.md"),
+            ("Promises", "docs/promises.md"),
+            ("Performance", "docs/performance.md"),
         ),
     ),
     (
@@ -52,6 +56,8 @@ MENU = (
             ("Suites, comparisons, clients", "docs/suites.md"),
             ("Adding a model", "docs/adding-a-model.md"),
             ("Adding a kernel", "docs/adding-a-kernel.md"),
+            ("Adding a sampling parameter", "docs/adding-a-sampling-parameter.md"),
+            ("Testing", "docs/testing.md"),
         ),
     ),
     (

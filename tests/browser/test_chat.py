@@ -403,7 +403,7 @@ def test_a_phone_shows_all_of_it_without_scrolling_sideways(open_chat, says):
 def test_a_browser_that_keeps_nothing_says_so_and_chats(chat):
     chat.context.add_init_script("Object.defineProperty(window, 'indexedDB', {get() { throw new Error('not here') }})")
     chat.page.reload()
-    chat.waits_for("#banner", "This browser keeps no conversations here (not here).")
+    chat.waits_for("#banner", "This browser saves no conversations here (not here).")
     assert chat.ask("Still?") == "Answer 1 to: Still?"
 
 

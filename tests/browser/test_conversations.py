@@ -24,7 +24,7 @@ def test_a_search_finds_titles_and_what_was_said(chat: Chat, says: Any) -> None:
         chat["#search"].fill(sought)
         assert chat.titles == titles
     chat["#search"].fill("birds")
-    chat.waits_for("#conversations", "No conversation has this in it.")
+    chat.waits_for("#conversations", "No conversation matches.")
     chat["#search"].fill("")
     assert len(chat.titles) == 2
 
@@ -70,7 +70,7 @@ def test_what_is_exported_is_imported_elsewhere_as_it_was(open_chat: Callable[..
     other.waits_for(".version", "2 / 2")
     assert other.said == ["One", "Answer 2 to: One"]
     assert export(other)["conversations"] != [] and other.ask("More") == "Answer 1 to: More"
-    assert bring(other, content) == "Imported 0 of 2; the others are here already."
+    assert bring(other, content) == "Imported 0 of 2; this browser has the others already."
     other.page.reload()
     other.waits_for("#conversations .open", "Two")
     assert len(other.titles) == 2

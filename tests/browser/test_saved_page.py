@@ -59,10 +59,8 @@ def test_a_server_that_allows_no_file_is_not_asked_and_the_page_says_what_to_do(
     path = Path(tmp_path, "page.html")
     path.write_text(httpx2.get(served.server).text.replace('data-server=""', f'data-server="{served.server}"', 1))
     chat = open_chat(path.as_uri())
-    refusal = (
-        f"The server at {served.server} is running, but a page from a file may ask it only if it was started with "
-    )
-    refusal += "--allowed-origins null. Start it so, then try again."
+    refusal = f"The server at {served.server} is running, but it does not answer saved pages. "
+    refusal += "Start it with --allowed-origins null, then try again."
     assert refusal in chat.waits_for("#banner", "--allowed-origins null").inner_text()
     chat.ask("Hello")
     assert refusal in chat.waits_for(".assistant .error", "--allowed-origins null").inner_text()

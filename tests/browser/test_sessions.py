@@ -27,7 +27,7 @@ def test_a_conversation_is_one_session_through_edits_and_regenerations_and_ends_
     (session,) = sessions_of(chat)
     assert (session["turns"], session["status"]) == (3, "idle")
     assert len(llm.kept) == 1
-    assert "Without its session" not in facts_of(chat)
+    assert "Session refused" not in facts_of(chat)
     chat.page.keyboard.press("Control+k")
     chat.ask("Other")
     assert len(sessions_of(chat)) == len(llm.kept) == 2
@@ -60,7 +60,7 @@ def test_a_session_that_is_busy_elsewhere_is_done_without_and_said_so(chat, says
     chat.waits_for(".assistant .text", "Answer 1 to: Meanwhile")
     chat.ended()
     facts = facts_of(chat)
-    assert "Without its session" in facts and "one turn at a time" in facts
+    assert "Session refused" in facts and "one turn at a time" in facts
     gate.set()
     chat.page = first
     chat.ended()

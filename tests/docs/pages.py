@@ -36,6 +36,10 @@ PROGRAMS = (
 TYPED = re.compile(
     rf"(?:[A-Z_]+=\S+ )*(?:(?:\.venv/bin/)?(?:{'|'.join(PROGRAMS)})|(?:benchmarks|scripts|\.ci)/[\w./-]+) "
 )
+# Its tables' first column has verbs and flags of other programs
+FOREIGN = "docs/coming-from.md"
+FIRST_CELL = re.compile(r"^\|[^|\n]*\|", re.MULTILINE)
+VERB = re.compile(r"[a-z][a-z-]*")
 PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b")
 
 
@@ -88,8 +92,10 @@ def blocks(page: str) -> list[Block]:
 
 
 def spans(page: str) -> list[str]:
-    """The pieces of code between words."""
-    return [" ".join(span.split()) for span in INLINE.findall(FENCE.sub("", (ROOT / page).read_text()))]
+    """The pieces of code between words, but for other programs'."""
+    text = FENCE.sub("", (ROOT / page).read_text())
+    text = FIRST_CELL.sub("|", text) if page == FOREIGN else text
+    return [" ".join(span.split()) for span in INLINE.findall(text)]
 
 
 def sentences(page: str) -> list[str]:
@@ -118,9 +124,11 @@ def invocations(command: str) -> Iterator[list[str]]:
     """What jaxinfer is given, in each place of a command where it is run, in a container too."""
     found = words(command)
     for at, word in enumerate(found):
-        if word.rpartition("/")[2] == "jaxinfer" and found[at + 1 : at + 2] and found[at + 1] in {*VERBS, "--help"}:
+        if word.rpartition("/")[2] == "jaxinfer" and found[at + 1 : at + 2]:
             rest = found[at + 1 :]
-            yield rest[: next((end for end, word in enumerate(rest) if word in OPERATOR), len(rest))]
+            is_program = at == 0 or found[at - 1] in OPERATOR or "=" in found[at - 1]
+            if rest[0] in {*VERBS, "--help"} or is_program and VERB.fullmatch(rest[0]):
+                yield rest[: next((end for end, word in enumerate(rest) if word in OPERATOR), len(rest))]
 
 
 def parse(arguments: list[str]) -> None:

@@ -10,6 +10,7 @@ from tests.docs.test_commands import NOT_RUN, reason
 NEVER = {
     **NOT_RUN,
     "pytest -m gpu": "it needs an H200",
+    "benchmarks/h200.sh": "it needs an H200",
     "CUDA_VISIBLE_DEVICES=1 jaxinfer serve": "it needs a second GPU",
     "kubectl get --raw": "it needs a cluster",
     "make clients": "it installs from package indexes: .ci/run does it before the slow tests",
@@ -28,6 +29,14 @@ TYPED = {
     "python benchmarks/cpu_decode.py --steps 30": (
         "python benchmarks/cpu_decode.py --steps 30 --layers 1 | grep 'ratio of the medians'",
     ),
+    "jaxinfer run MODEL": ('jaxinfer run demo "What is 7 plus 5?" | grep 12',),
+    "jaxinfer chat MODEL": ("jaxinfer chat demo",),
+    "jaxinfer chat --url URL": ("jaxinfer serve --dry-run", "jaxinfer chat --url http://127.0.0.1:8000"),
+    "jaxinfer list": ("jaxinfer list",),
+    "jaxinfer show MODEL": ("jaxinfer show demo",),
+    "jaxinfer rm MODEL": ("jaxinfer pull Qwen/Qwen3-0.6B", "jaxinfer rm Qwen/Qwen3-0.6B --yes"),
+    "jaxinfer stop MODEL": ("jaxinfer serve demo --dry-run", "jaxinfer stop demo"),
+    "jaxinfer serve --host 0.0.0.0 --port 11434": ("jaxinfer serve --host 0.0.0.0 --port 11434 --dry-run",),
     "jaxinfer warmup MODEL": ("jaxinfer warmup demo",),
     "jaxinfer sanity FOLDER": (f"jaxinfer sanity {ROOT}/jaxinfer/demo/checkpoint",),
     "jaxinfer VERB --help": ("jaxinfer bench --help | grep suite",),
@@ -51,6 +60,7 @@ ELSEWHERE = {
     "pip install 'jaxinfer[notebook]'": ("tests/test_package.py", "pip install 'jaxinfer[notebook]'"),
     "pip install 'jaxinfer[parquet]'": ("tests/test_package.py", "pip install 'jaxinfer[parquet]'"),
     "pip install 'jaxinfer[otel]'": ("tests/test_package.py", "pip install 'jaxinfer[otel]'"),
+    "python benchmarks/beside_plot.py": ("tests/bench/test_beside_plot.py", "`python benchmarks/beside_plot.py`"),
     "python benchmarks/batch_file.py": ("tests/bench/test_targets.py", '"batch_file.py"'),
     "python benchmarks/shapes.py FOLDER": ("tests/bench/test_targets.py", '"shapes.py", str(tmp_path)'),
 }

@@ -248,6 +248,8 @@ def test_the_menu_the_search_and_the_notebooks_are_there(site, built):
     assert "max_num_batched_tokens" in index and "How a token is made" in index
     shown = (site / "docs" / "notebooks" / "1-first-steps.html").read_text()
     assert 'download href="1-first-steps.ipynb"' in shown and (site / "docs/notebooks/1-first-steps.ipynb").is_file()
-    steps = (site / "index.html").read_text().partition('id="how-a-token-is-made"')[2].partition("<h2")[0]
+    steps = (
+        (site / "docs" / "how-it-works.html").read_text().partition('id="how-a-token-is-made"')[2].partition("<h2")[0]
+    )
     (listed,) = re.findall(r"<ol>(.*?)</ol>", steps, re.DOTALL)
     assert listed.count("<li>") == 8 and all("<a " in step for step in listed.split("<li>")[1:])

@@ -51,8 +51,8 @@ class Server {
     } catch (error) {
       if (error.name === "AbortError") throw error;
       if (this.isOwn || !(await this.isThere())) throw new Unreachable(`No answer from ${this.address}. Is the server running?`);
-      const law = "a page from a file may ask it only if it was started with --allowed-origins null";
-      throw new Unreachable(`The server at ${this.address} is running, but ${law}. Start it so, then try again.`);
+      const law = "it does not answer saved pages";
+      throw new Unreachable(`The server at ${this.address} is running, but ${law}. Start it with --allowed-origins null, then try again.`);
     }
     if (response.ok) return response;
     const text = await response.text();
@@ -113,7 +113,7 @@ function errorIn(text, status) {
     const { error } = JSON.parse(text);
     if (typeof error?.message === "string") return error;
   } catch (error) {
-    console.info(`the answer was no JSON: ${error.message}`);
+    console.info(`the answer is not JSON: ${error.message}`);
   }
   return { message: `HTTP ${status}: ${text.slice(0, 500)}`, code: null };
 }

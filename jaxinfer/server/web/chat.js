@@ -354,7 +354,7 @@ class Page {
     byId("empty-note").textContent = model?.note ?? "";
     byId("examples").hidden = !model;
     const kept = prefs.getItem("api-key") ? "an API key is remembered in this browser" : this.server.key ? "with an API key" : "";
-    byId("server-facts").textContent = [facts ?? `not reached, at ${host}`, kept].filter(Boolean).join(" \u00b7 ");
+    byId("server-facts").textContent = [facts ?? `No connection to ${host}`, kept].filter(Boolean).join(" \u00b7 ");
   }
 
   showSend() {
@@ -374,9 +374,9 @@ class Page {
     const { tokensPerS, firstMs, promptTokens, tokens } = last?.stats ?? {};
     const context = this.server.models[0]?.max_model_len;
     const parts = [
-      [tokensPerS, () => rate(tokensPerS), "Tokens of the answer a second", "rate"],
+      [tokensPerS, () => rate(tokensPerS), "The answer's tokens per second", "rate"],
       [firstMs, () => `first token ${seconds(firstMs)}`, "From the request to the answer's first token", "first"],
-      [context && promptTokens, () => `${number.format(promptTokens + (tokens ?? 0))} of ${number.format(context)} tokens`, "Tokens of this conversation, of those that the model can read", "context"],
+      [context && promptTokens, () => `${number.format(promptTokens + (tokens ?? 0))} of ${number.format(context)} tokens`, "This conversation's tokens, and the model's context", "context"],
     ];
     const spans = parts.filter(([value]) => value !== undefined && value !== null).map(([, text, title, name]) => {
       const span = element("span", text());
@@ -503,7 +503,7 @@ class Page {
     if (same) this.open(same);
     this.sidebar.show();
     const rest = found.length - taken.length;
-    notify(`Imported ${taken.length} of ${found.length}${rest ? "; the others are here already" : ""}.`);
+    notify(`Imported ${taken.length} of ${found.length}${rest ? "; this browser has the others already" : ""}.`);
   }
 
   editLast(event) {

@@ -19,9 +19,9 @@ const FACTS = {
   queue_time_ms: ["Queue", seconds],
   prefill_time_ms: ["Prefill", seconds],
   mean_itl_ms: ["Between tokens", seconds],
-  total_time_ms: ["In the server", seconds],
+  total_time_ms: ["Time in the server", seconds],
   preemptions: ["Preempted", (n) => `${n} times`],
-  alone: ["Without its session", String],
+  alone: ["Session refused", String],
 };
 
 /** One message. `page` is told what its buttons ask for: regenerate, goOn, choose, send, replace, askForKey. */

@@ -78,7 +78,7 @@ class Sidebar {
       groups.get(name).push(this.item(conversation));
     }
     const parts = [...groups].flatMap(([name, items]) => [element("h2", name), element("ul", ...items)]);
-    if (sought && parts.length === 0) parts.push(element("p", "No conversation has this in it."));
+    if (sought && parts.length === 0) parts.push(element("p", "No conversation matches."));
     replaceFocused(byId("conversations"), ...parts);
   }
 

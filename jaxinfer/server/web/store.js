@@ -7,7 +7,7 @@ function storage(name) {
     window[name].getItem("jaxinfer");
     return window[name];
   } catch (error) {
-    console.info(`${name} cannot be had: ${error.message}`);
+    console.info(`${name} is not available: ${error.message}`);
     const kept = new Map();
     return {
       getItem: (key) => kept.get(key) ?? null,
@@ -25,7 +25,7 @@ function remember(where, key, value) {
     if (value === "") where.removeItem(key);
     else where.setItem(key, value);
   } catch (error) {
-    notify(`The browser did not keep this choice: ${error.message}`);
+    notify(`The browser did not save this choice: ${error.message}`);
   }
 }
 
@@ -54,7 +54,7 @@ class Store {
       return await asked(this.table("readonly").getAll());
     } catch (error) {
       this.database = null;
-      this.trouble(`This browser keeps no conversations here (${error.message}). They last until the page is closed.`);
+      this.trouble(`This browser saves no conversations here (${error.message}). They are lost when you close the page.`);
       return [];
     }
   }

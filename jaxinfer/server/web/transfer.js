@@ -12,7 +12,7 @@ function exported(conversations) {
 function imported(text) {
   const { format, version, conversations } = parsed(text) ?? {};
   if (format !== FORMAT || version !== 1 || !Array.isArray(conversations))
-    throw new Error(`the file must be one that "Export" has made, of version 1, got ${format ?? "another format"}`);
+    throw new Error(`the file must be an export of version 1, got ${format ?? "another format"}`);
   return conversations.map((value, i) => {
     try {
       return conversationFrom(value);
