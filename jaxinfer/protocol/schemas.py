@@ -407,7 +407,9 @@ def _ollama(known: dict[str, Schema], inputs: Schema) -> dict[str, Schema]:
         "OllamaChatRequest": _body(OllamaChatWire, chat, OLLAMA_REFUSED, {}, required=[], **kept),
         "GenerateRequest": _body(GenerateWire, fields | text, GENERATE_REFUSED, {}, required=[], **kept),
         "OllamaEmbedRequest": _body(OllamaEmbedWire, known | {"input": inputs}, {}, {}, required=["input"], **kept),
-        "OldEmbedRequest": _body(OldEmbedWire, known | text, {}, {}, required=["prompt"], **kept),
+        "OldEmbedRequest": _body(
+            OldEmbedWire, known | {"prompt": {"type": "string", "minLength": 1}}, {}, {}, required=["prompt"], **kept
+        ),
         "ShowRequest": _body(ShowWire, fields, {}, {}, required=[], ignored=frozenset({"verbose"})),
     }
 

@@ -75,7 +75,7 @@ def _read_tool(tool: Any, path: str) -> tuple[str, dict[str, Any]]:
         raise invalid(path, 'an object, {"type": "function", "function": {"name": ...}}', tool)
     if tool.get("type") != "function":
         if isinstance(kind := tool.get("type"), str):
-            raise unsupported(f"{path}.type {kind[:40]}", cure="tools are functions", param=f"{path}.type")
+            raise unsupported(f"{path}.type {ascii(kind[:40])[1:-1]}", cure="tools are functions", param=f"{path}.type")
         raise invalid(f"{path}.type", "function", kind)
     function = tool.get("function")
     if not isinstance(function, dict):

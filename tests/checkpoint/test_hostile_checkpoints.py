@@ -1,5 +1,6 @@
 """Check A20: whatever is wrong with a checkpoint, it is refused by name in seconds and none of its code runs."""
 
+import json
 import subprocess
 import sys
 import time
@@ -30,6 +31,9 @@ def test_a_spoiled_checkpoint_is_refused_by_name_within_five_seconds(name: str, 
 
 def test_a_sound_checkpoint_with_python_files_beside_it_loads_and_runs_none_of_them(tmp_path: Path) -> None:
     write_checkpoint(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["auto_map"] = {"AutoModelForCausalLM": "modeling_qwen3.Model"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
     for module in ("modeling_qwen3", "__init__", "conftest", "numpy", "jax"):
         (tmp_path / f"{module}.py").write_text(f"open({str(tmp_path / SENTINEL)!r}, 'w').close()\n")
     open_checkpoint(tmp_path)

@@ -101,7 +101,14 @@ def test_a_model_saved_as_its_body_is_loaded_by_the_names_it_has(tmp_path: Path)
 @pytest.mark.parametrize("chunk_bytes", [1, 3000, 40_000])
 def test_the_size_of_a_chunk_does_not_change_what_is_loaded(chunk_bytes: int, tmp_path: Path) -> None:
     write_checkpoint(
-        tmp_path, "qwen2", num_shards=2, num_hidden_layers=3, hidden_size=32, vocab_size=40, eos_token_id=3
+        tmp_path,
+        "qwen2",
+        num_shards=2,
+        num_hidden_layers=3,
+        hidden_size=32,
+        vocab_size=40,
+        bos_token_id=2,
+        eos_token_id=3,
     )
     params = open_checkpoint(tmp_path, chunk_bytes=chunk_bytes)
     assert_loaded(params, expected_params(library_tensors(tmp_path)))

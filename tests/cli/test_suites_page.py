@@ -32,7 +32,7 @@ NOT_MADE = {
 def reasons() -> dict[str, dict[str, str]]:
     """By suite, what is not made and why."""
     found: dict[str, dict[str, str]] = {}
-    section = PAGE.partition("### Not made, and why")[2].partition("\n## ")[0]
+    section = PAGE.partition("### What is left out, and why")[2].partition("\n## ")[0]
     for line in re.findall(r"^\| (.*) \|$", section, re.MULTILINE)[1:]:
         suite, what, why = line.split("|") if line.startswith("|") else line.split(" | ")
         name = suite.strip() or list(found)[-1]

@@ -82,7 +82,7 @@ BAD_JSON = {
     "Infinity": b'{"temperature": -Infinity}',
     "a number of 5000 digits": b'{"seed": ' + b"9" * 5000 + b"}",
     "a control character": b'{"model": "a\nb"}',
-    "too many values": b'{"prompt": [' + b"1, " * 2**18 + b"1]}",
+    "too many values": b'{"stop": [' + b"1, " * 2**18 + b"1]}",
     "too many lists": b'{"prompt": [' + b"[]," * 2**18 + b"1]}",
     "too many fields": json.dumps({str(number): 1 for number in range(257)}).encode(),
 }

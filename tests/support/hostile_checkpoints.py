@@ -177,6 +177,7 @@ def _index(change: Callable[[dict[str, str]], None]) -> Callable[[Path], None]:
 def _auto_map(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config["auto_map"] = {"AutoConfig": "configuration_evil.Config", "AutoModelForCausalLM": "modeling_evil.Model"}
+    del config["architectures"]  # beside the name of one that we have, it is harmless
     (folder / "config.json").write_text(json.dumps(config))
     for module in ("configuration_evil", "modeling_evil", "__init__", "setup", "conftest"):
         (folder / f"{module}.py").write_text(f"open({str(folder / SENTINEL)!r}, 'w').close()\n")
