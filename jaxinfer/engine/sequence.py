@@ -314,8 +314,7 @@ class Sequence:
         structure = self.request.structure
         self.hold(structure is not None and structure.after is None)
         self.is_pooled = self.request.pooling is not None
-        bans = (self.request.controls or Controls()).bans_by_context
-        self.may_wait = self.request.text_lag or self.request.thoughts is not None or bans
+        self.may_wait = self.request.text_lag or self.request.thoughts is not None
         if (limit := self.request.thoughts) is not None:
             lead = MAX_LEAD if structure is None or structure.after is not None else 1
             self.thoughts = Thoughts("thinking" if limit.is_open else "either", limit.open_id, limit.close_id, lead)
@@ -433,8 +432,8 @@ class Sequence:
     @property
     def must_wait(self) -> bool:
         """Whether a decoding sequence must see more of its tokens, here or in its text state, before the next."""
-        reads_back = (self.request.controls or Controls()).bans_by_context or self.may_close_at_once
-        reads_back = reads_back or (self.close_at is not None and self.dispatched + 1 >= self.close_at)
+        reads_back = self.close_at is not None and self.dispatched + 1 >= self.close_at
+        reads_back = reads_back or self.may_close_at_once
         return (reads_back and self.dispatched >= len(self.tokens)) or self.must_wait_for_text
 
     @property

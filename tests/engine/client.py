@@ -215,8 +215,11 @@ class Client:
         if scheduler.isolation.active or self.limits.scheduling == "static":
             return  # there the order is another
         prompts = [(row, tables[row.slot]) for row in plan.rows if row.tokens is not None]
-        # An answer goes on beside every prompt, also with a few tokens at once that were known beforehand.
-        prompts = [(row, s) for row, s in prompts if row.start < s.num_prompt or row.sampling is not None]
+        # An answer goes on beside every prompt, also with a few tokens at once that were known beforehand, for which its
+        # slot may be written anew.
+        known = {s for row, s in prompts if row.start >= s.num_prompt and row.start + row.count > len(s.tokens)}
+        starts = {s for row, s in prompts if row.start < s.num_prompt or row.sampling is not None}
+        prompts = [(row, s) for row, s in prompts if s in starts - known]
         started = {sequence for row, sequence in prompts if row.sampling is not None}
         partial = [s for s in scheduler.running if not s.decoding and s.dispatched < len(s.known)]
         begun = [s.rank for s in partial]
