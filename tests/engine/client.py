@@ -215,8 +215,8 @@ class Client:
         if scheduler.isolation.active or self.limits.scheduling == "static":
             return  # there the order is another
         prompts = [(row, tables[row.slot]) for row in plan.rows if row.tokens is not None]
-        # An answer goes on beside every prompt, also with a few tokens at once that were known beforehand, for which its
-        # slot may be written anew.
+        # An answer goes on beside every prompt, also with a few tokens at once that were known beforehand, for which
+        # its slot may be written anew.
         known = {s for row, s in prompts if row.start >= s.num_prompt and row.start + row.count > len(s.tokens)}
         starts = {s for row, s in prompts if row.start < s.num_prompt or row.sampling is not None}
         prompts = [(row, s) for row, s in prompts if s in starts - known]
