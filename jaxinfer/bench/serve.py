@@ -160,9 +160,8 @@ def models_of(target: Target, reply: Reply) -> list[Card]:
             return cards
         raise ValueError("it names none")
     except ValueError as error:
-        law = f"{target.base}/v1/models must name a model"
         raise EngineError(
-            f"{law}, the answer was: {error}; check --url, or see `jaxinfer ps`; or give --model"
+            f"{target.base} does not say what it serves: {error}; check --url, see `jaxinfer ps`, or give --model"
         ) from error
 
 

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -29,6 +29,7 @@ COMMANDS = {
     "/exit": "end; Ctrl-D too",
 }
 ALIASES = {"/bye": "/exit", "/quit": "/exit", "/clear": "/reset", "/?": "/help"}
+Role = Literal["system", "user", "assistant"]
 READERS: dict[str, Callable[[str], Any]] = {
     **dict.fromkeys(("max_tokens", "top_k", "seed"), parse_int),
     **dict.fromkeys(("temperature", "top_p", "min_p"), float),
@@ -165,16 +166,18 @@ def read_saved(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 
     from jaxinfer.protocol.sampling import SamplingParams
 
+    message = msgspec.defstruct("Message", [("role", Role), ("content", str)], forbid_unknown_fields=True)
+    fields = [("messages", list[message]), ("settings", dict[str, Any])]  # type: ignore[valid-type]
+    form = msgspec.defstruct("Saved", fields, forbid_unknown_fields=True)
     try:
-        saved = msgspec.json.decode(path.read_bytes())
+        saved = msgspec.to_builtins(msgspec.json.decode(path.read_bytes(), type=form))
         messages, settings = saved["messages"], saved["settings"]
         roles = [message["role"] for message in messages]
         turns = roles[1:] if roles[:1] == ["system"] else roles
-        is_whole = turns == ["user", "assistant"] * (len(turns) // 2) and settings.keys() <= READERS.keys()
-        if not is_whole or not all(
-            message.keys() == {"role", "content"} and isinstance(message["content"], str) for message in messages
-        ):
-            raise ValueError("its turns do not alternate, or it has fields that no saved conversation has")
+        if turns != ["user", "assistant"] * (len(turns) // 2):
+            raise ValueError("its messages are not of user and assistant in turns, behind one of system at most")
+        if unknown := settings.keys() - READERS.keys():
+            raise ValueError(unknown_name(min(unknown), READERS, "sampling field"))
         checked(SamplingParams(**settings))
     except FileNotFoundError:
         raise ConfigError(f"file not found: {path}") from None
@@ -186,14 +189,30 @@ def read_saved(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 
 
 def talk_at_terminal(talk: Conversation) -> None:
-    """Read lines until /exit or the end of the input."""
+    """Read lines until /exit or the end of the input. At a terminal, Ctrl-C drops what was typed; the second ends."""
     click.echo(HINT, err=True)
-    while (text := read_text()) is not None:
+    is_second = not at_terminal()
+    while True:
+        try:
+            text = read_text()
+        except KeyboardInterrupt:
+            if is_second:
+                raise
+            is_second = True
+            click.echo("\n(Ctrl-C once more, or Ctrl-D, ends the chat)", err=True)
+            continue
+        is_second = not at_terminal()
+        if text is None:
+            return
         if text.startswith("/"):
             if not talk.obey(text):
                 return
         elif text:
             talk.say(text)
+
+
+def at_terminal() -> bool:
+    return sys.stdin.isatty()
 
 
 def read_text() -> str | None:
@@ -215,7 +234,7 @@ def read_text() -> str | None:
 
 def read_line(prompt: str, *, strip: bool = True) -> str | None:
     """The next line without its ends, None when there is none. A terminal gets a prompt and line editing."""
-    if not sys.stdin.isatty():
+    if not at_terminal():
         line = sys.stdin.readline()
         return (line.strip() if strip else line.rstrip("\n")) if line else None
     import readline  # noqa: F401 importing it gives input() its history and editing

@@ -261,10 +261,13 @@ def _check_pages(
     if config.kv_cache_memory_bytes is not None:
         raise ConfigError(f"kv_cache_memory_bytes must hold {law} but {fact}; raise it to {need_bytes}{lower}")
     if lower:
-        raise ConfigError(f"the pages must hold {law} but {fact}; lower max_model_len to {have}")
+        raise ConfigError(
+            f"the pages must hold {law} but {fact}; lower max_model_len to {have}, or max_num_batched_tokens, "
+            "as smaller steps leave more room"
+        )
     raise DeviceError(
-        f"memory must hold the weights and {law} but {fact} beside the weights; free some memory, choose a smaller "
-        "model or dtype, or a larger machine"
+        f"memory must hold the weights and {law} but {_size(need_bytes - room)} are missing; free some memory, choose a "
+        "smaller model or dtype, or a larger machine"
     )
 
 

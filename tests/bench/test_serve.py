@@ -185,7 +185,7 @@ def test_a_server_that_is_not_there_is_one_error():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
-    with pytest.raises(EngineError, match="/v1/models must name a model, the answer was: no connection to"):
+    with pytest.raises(EngineError, match="does not say what it serves: no connection to"):
         serve.run(load_for(url), 2, 0, Goals(), False)
     with pytest.raises(EngineError, match="none of 6 requests was, the first failed with: no connection"):
         serve.run(msgspec.structs.replace(load_for(url), model="m"), 2, 0, Goals(), False)

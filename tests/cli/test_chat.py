@@ -137,3 +137,35 @@ def test_a_damaged_file_changes_nothing(cli, model, tmp_path, damage):
     assert prompts(model)[-1] == "user:hi\nassistant:Hello\nuser:again\nassistant:"
     assert model.llm.calls[-1].params.temperature == 1
     assert file.read_text() == damage
+
+
+@pytest.mark.parametrize(
+    ("saved", "fault"),
+    [
+        ([1, 2], "Expected `object`, got `array`"),
+        ({"messages": []}, "missing required field `settings`"),
+        (SOUND | {"messages": [{"role": "usr", "content": "x"}]}, "Invalid enum value 'usr' - at `$.messages[0].role`"),
+        (SOUND | {"messages": SOUND["messages"][1:]}, "not of user and assistant in turns"),
+        (SOUND | {"settings": {"temprature": 1}}, "did you mean 'temperature'?"),
+        (SOUND | {"settings": {"temperature": 9}}, "temperature"),
+    ],
+)
+def test_a_damaged_file_is_told_what_is_wrong_with_it(cli, model, tmp_path, saved, fault):
+    file = tmp_path / "talk.json"
+    file.write_text(json.dumps(saved))
+    assert fault in cli("chat", stdin=f"/load {file}\n").err
+
+
+def test_ctrl_c_at_the_prompt_drops_the_line_and_the_second_in_a_row_ends(cli, model, monkeypatch):
+    texts = iter([KeyboardInterrupt, "hi", KeyboardInterrupt, KeyboardInterrupt, "never"])
+
+    def read_text() -> str:
+        if (text := next(texts)) is KeyboardInterrupt:
+            raise KeyboardInterrupt
+        return text
+
+    monkeypatch.setattr("jaxinfer.cli.conversation.read_text", read_text)
+    monkeypatch.setattr("jaxinfer.cli.conversation.at_terminal", lambda: True)
+    outcome = cli("chat")
+    assert prompts(model) == ["user:hi\nassistant:"]
+    assert outcome.code == 130 and outcome.err.count("Ctrl-C once more") == 2
