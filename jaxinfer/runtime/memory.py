@@ -266,8 +266,8 @@ def _check_pages(
             "as smaller steps leave more room"
         )
     raise DeviceError(
-        f"memory must hold the weights and {law} but {_size(need_bytes - room)} are missing; free some memory, choose a "
-        "smaller model or dtype, or a larger machine"
+        f"memory must hold the weights and {law} but {_size(need_bytes - room)} are missing; free some memory, choose "
+        "a smaller model or dtype, or a larger machine"
     )
 
 
