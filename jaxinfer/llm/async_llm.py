@@ -257,7 +257,7 @@ class AsyncLLM:
             random_seed=secrets.randbits(64) if random_seed is None else random_seed,
             bulk=bulk,
             session=session,
-            encode=partial(self._model.text.tokenizer.encode, add_special_tokens=False, plain=True),
+            spell=self._model.text.spell,
             chat=chat,
             priority=priority,
             salt=salt,
@@ -284,6 +284,7 @@ class AsyncLLM:
             pooling,
             request_id=f"{request_id}#{next(self._numbers)}",
             info=self.info,
+            limits=self._model.limits,
             priority=priority,
             salt=salt,
         )

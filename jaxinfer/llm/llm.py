@@ -8,7 +8,6 @@ import random
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -307,7 +306,10 @@ class LLM:
     def _embed(self, encoded: list[Encoded], pooling: Pooling) -> list[bytes]:
         """Embeddings as the engine gives them."""
         made = [
-            prepare_embedding(ids, pooling, request_id=str(next(self._numbers)), info=self.info) for _, ids in encoded
+            prepare_embedding(
+                ids, pooling, request_id=str(next(self._numbers)), info=self.info, limits=self._core.limits
+            )
+            for _, ids in encoded
         ]
         answers = {
             request.id: Answer(request, NO_TEXT, self._text.tokenizer, self._engine.inbox.put) for request in made
@@ -339,7 +341,7 @@ class LLM:
                 info=self.info,
                 limits=self._core.limits,
                 random_seed=self._random.getrandbits(64),
-                encode=partial(self._text.tokenizer.encode, add_special_tokens=False, plain=True),
+                spell=self._text.spell,
                 chat=chat,
                 bulk=bulk,
                 reading=reading,
