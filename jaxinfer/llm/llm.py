@@ -19,7 +19,7 @@ from jaxinfer.llm.answer import NO_TEXT, Answer, feed
 from jaxinfer.llm.borrowed import run_over
 from jaxinfer.llm.build import start_core
 from jaxinfer.llm.core import Core
-from jaxinfer.llm.events import OnEvent, ignore
+from jaxinfer.llm.events import Announcer, OnEvent, ignore
 from jaxinfer.llm.outputs import (
     CompletionOutput,
     EmbeddingOutput,
@@ -98,9 +98,11 @@ class LLM:
         Raises ConfigError, CheckpointError or DeviceError.
         """
         config = config_from_values({"model": model, **settings})
-        core = start_core(config, on_event)
+        announce = Announcer(on_event)
+        core = start_core(config, announce)
         core.warming.result()
         self._own(config, core)
+        announce.release()
 
     @classmethod
     def over(cls, config: EngineConfig, core: Core) -> "LLM":
