@@ -68,7 +68,7 @@ class TextSide:
             raise too_long(max_model_len, fact, param=param, prompt_tokens=at_least)
 
     def spell(self, text: str) -> list[int]:
-        """Tokens that add this text to an answer, whatever a prompt is made of; none: no answer holds it."""
+        """Tokens that add this text, byte by byte, to an answer; none where no answer can hold it."""
         if self._spelling is None:
             return self.tokenizer.encode(text, add_special_tokens=False, plain=True)
         return self._spelling(text.encode())

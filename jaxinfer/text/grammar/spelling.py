@@ -1,8 +1,8 @@
 """Spelling: tokens for a text that must come as it is, whatever the tokenizer makes of texts that users write.
 
 A tokenizer may change a text before it splits it (to NFC, to lower case, with a space in front) and takes the names of
-control tokens out of it. What a grammar forces may not change: the tokens spelt here add the bytes of the text and no
-others.
+control tokens out of it. What a grammar forces, or a request forbids, may not change: the
+tokens spelt here add the bytes of the text and no others.
 """
 
 from collections.abc import Sequence
