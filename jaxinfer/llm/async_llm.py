@@ -20,7 +20,7 @@ from jaxinfer.engine.sequence import Add, Forget, Keep, Message, Output
 from jaxinfer.errors import EngineError, JaxInferError
 from jaxinfer.llm.admission import Status, check_room, check_status, unavailable
 from jaxinfer.llm.answer import NO_TEXT, Answer, feed
-from jaxinfer.llm.events import Event, OnEvent, ignore
+from jaxinfer.llm.events import Announcer, Event, OnEvent, ignore
 from jaxinfer.llm.lanes import AT_ONCE_CHARS, Lanes
 from jaxinfer.llm.latency import Latency, timings_of
 from jaxinfer.llm.mailbox import Mailbox
@@ -75,8 +75,8 @@ class AsyncLLM:
         self.config = config
         self.status: Status = "starting"
         self.progress: Event | None = None  # of the newest start: its latest load or compile
-        self._on_event = on_event
-        self._new_transport = partial(new_transport, config, self._hear)
+        self._on_event, self._announce = on_event, Announcer(self._hear)
+        self._new_transport = partial(new_transport, config, self._announce)
         self._ready = asyncio.Event()
         self._failed = asyncio.Event()
         self._failure: EngineError | None = None
@@ -147,6 +147,7 @@ class AsyncLLM:
             early = pool.submit(load_text, self.config, folder) if folder else None
             handshake = transport.start(self._put_outputs, self._fail)
             text = early.result() if early else load_text(self.config, Path(handshake.folder))
+        self._announce.release()
         with self._posting:
             self._started = Started.of(transport, handshake, text)
         if self._early_failure is not None:
@@ -257,7 +258,7 @@ class AsyncLLM:
             random_seed=secrets.randbits(64) if random_seed is None else random_seed,
             bulk=bulk,
             session=session,
-            encode=partial(self._model.text.tokenizer.encode, add_special_tokens=False, plain=True),
+            spell=self._model.text.spell,
             chat=chat,
             priority=priority,
             salt=salt,
@@ -284,6 +285,7 @@ class AsyncLLM:
             pooling,
             request_id=f"{request_id}#{next(self._numbers)}",
             info=self.info,
+            limits=self._model.limits,
             priority=priority,
             salt=salt,
         )

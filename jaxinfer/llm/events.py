@@ -1,6 +1,7 @@
 """What happens while an engine starts, for whoever shows it: a terminal, a log, a notebook."""
 
 import dataclasses
+import threading
 from collections.abc import Callable
 
 
@@ -30,3 +31,28 @@ OnEvent = Callable[[Event], None]
 
 def ignore(event: Event) -> None:
     """The listener of callers that show nothing."""
+
+
+class Announcer:
+    """Passes events on, from any thread. That a model serves, and what comes after that, waits for `release`."""
+
+    def __init__(self, on_event: OnEvent) -> None:
+        self._on_event = on_event
+        self._held: list[Event] = []
+        self._released = False
+        self._lock = threading.RLock()  # events keep their order
+
+    def __call__(self, event: Event) -> None:
+        with self._lock:
+            if not self._released and (self._held or event.kind in ("serving", "ready")):
+                self._held.append(event)
+            else:
+                self._on_event(event)
+
+    def release(self) -> None:
+        """What reads and writes the model's texts was found fit."""
+        with self._lock:
+            self._released = True
+            held, self._held = self._held, []
+            for event in held:
+                self._on_event(event)

@@ -8,7 +8,6 @@ import random
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from jaxinfer.llm.answer import NO_TEXT, Answer, feed
 from jaxinfer.llm.borrowed import run_over
 from jaxinfer.llm.build import start_core
 from jaxinfer.llm.core import Core
-from jaxinfer.llm.events import OnEvent, ignore
+from jaxinfer.llm.events import Announcer, OnEvent, ignore
 from jaxinfer.llm.outputs import (
     CompletionOutput,
     EmbeddingOutput,
@@ -99,9 +98,11 @@ class LLM:
         Raises ConfigError, CheckpointError or DeviceError.
         """
         config = config_from_values({"model": model, **settings})
-        core = start_core(config, on_event)
+        announce = Announcer(on_event)
+        core = start_core(config, announce)
         core.warming.result()
         self._own(config, core)
+        announce.release()
 
     @classmethod
     def over(cls, config: EngineConfig, core: Core) -> "LLM":
@@ -307,7 +308,10 @@ class LLM:
     def _embed(self, encoded: list[Encoded], pooling: Pooling) -> list[bytes]:
         """Embeddings as the engine gives them."""
         made = [
-            prepare_embedding(ids, pooling, request_id=str(next(self._numbers)), info=self.info) for _, ids in encoded
+            prepare_embedding(
+                ids, pooling, request_id=str(next(self._numbers)), info=self.info, limits=self._core.limits
+            )
+            for _, ids in encoded
         ]
         answers = {
             request.id: Answer(request, NO_TEXT, self._text.tokenizer, self._engine.inbox.put) for request in made
@@ -339,7 +343,7 @@ class LLM:
                 info=self.info,
                 limits=self._core.limits,
                 random_seed=self._random.getrandbits(64),
-                encode=partial(self._text.tokenizer.encode, add_special_tokens=False, plain=True),
+                spell=self._text.spell,
                 chat=chat,
                 bulk=bulk,
                 reading=reading,

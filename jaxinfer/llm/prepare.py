@@ -28,7 +28,7 @@ def prepare(
     info: ModelInfo,
     limits: Limits,
     random_seed: int,
-    encode: Callable[[str], list[int]],
+    spell: Callable[[str], list[int]],
     chat: bool = False,
     priority: int = 0,
     salt: str = "",
@@ -40,7 +40,7 @@ def prepare(
 ) -> tuple[Request, ResolvedSampling]:
     """Validate and fill in one request.
 
-    random_seed: 64 bits, used when the request names none.    encode: a text's token ids and no others, for bad words.
+    random_seed: 64 bits, used when the request names none.    spell: the tokens that add a text to an answer.
     reading: how the answer is taken apart.    structure: what it must be.    bulk: nobody reads it before it is whole.
     session: it is a turn of one.
     prompt_only: the one token that is drawn is not wanted, so that it needs no room.
@@ -53,9 +53,9 @@ def prepare(
     check_prompt_ids(prompt_ids, vocab_size=info.vocab_size)  # now, since of millions it would take a second
     min_tokens = resolve_min_tokens(params, info.defaults, max_tokens=max_tokens)
     eos = frozenset() if sampling.ignore_eos else frozenset(info.eos_token_ids)
-    controls = _controls(sampling, min_tokens, tuple(_spellings(sampling.bad_words, info.vocab_size, encode)))
+    controls = _controls(sampling, min_tokens, tuple(_spellings(sampling.bad_words, info.vocab_size, spell)))
     _check_choice(controls, eos | sampling.stop_token_ids, info.vocab_size)
-    _check_pool(len(prompt_ids), max_tokens, limits)
+    _check_room(len(prompt_ids), max_tokens, limits, "messages" if chat else "prompt")
     request = Request(
         id=request_id,
         prompt=array("I", prompt_ids),
@@ -99,6 +99,7 @@ def prepare_embedding(
     *,
     request_id: str,
     info: ModelInfo,
+    limits: Limits,
     priority: int = 0,
     salt: str = "",
 ) -> Request:
@@ -107,6 +108,7 @@ def prepare_embedding(
         raise invalid("pooling", f"one of {', '.join(POOLINGS)}", pooling)
     check_prompt_ids(prompt_ids, vocab_size=info.vocab_size, param="input")
     check_input_length(len(prompt_ids), info.max_model_len, param="input")
+    _check_room(len(prompt_ids), 1, limits, "input")
     return Request(request_id, array("I", prompt_ids), max_tokens=1, priority=priority, salt=salt, pooling=pooling)
 
 
@@ -122,10 +124,10 @@ def _controls(sampling: ResolvedSampling, min_tokens: int, bad_words: tuple[tupl
     )
 
 
-def _spellings(words: Sequence[str], vocab_size: int, encode: Callable[[str], list[int]]) -> Iterator[tuple[int, ...]]:
+def _spellings(words: Sequence[str], vocab_size: int, spell: Callable[[str], list[int]]) -> Iterator[tuple[int, ...]]:
     """Token ids of each word as it stands and at a word's start, with a space before it; ids that can be drawn."""
     for word in words:
-        spelt = {tuple(encode(text)) for text in (word, " " + word.lstrip())}
+        spelt = {tuple(spell(text)) for text in (word, " " + word.lstrip())}
         yield from sorted(ids for ids in spelt if ids and max(ids) < vocab_size)
 
 
@@ -149,13 +151,20 @@ def room_for_answer(num_prompt_tokens: int, info: ModelInfo, limits: Limits) -> 
     return min(info.max_model_len, _pool_tokens(limits) + 1) - num_prompt_tokens
 
 
-def _check_pool(num_prompt_tokens: int, max_tokens: int, limits: Limits) -> None:
+def _check_room(num_prompt_tokens: int, max_tokens: int, limits: Limits, prompt: str) -> None:
+    """What the engine would refuse where nobody is told of it in the API's words. prompt: the field that holds it."""
     there, needed = _pool_tokens(limits), num_prompt_tokens + max_tokens
     if needed > there + 1:
         cure = "Shorten the prompt, lower max_tokens, or start with more num_pages"
         pages = there // limits.page_size
         fact = f" here ({pages} pages), prompt and answer together; the request may need {needed}. {cure}"
-        raise too_long(there, fact, param="max_tokens", prompt_tokens=num_prompt_tokens)
+        param = "max_tokens" if num_prompt_tokens <= there else prompt
+        raise too_long(there, fact, param=param, prompt_tokens=num_prompt_tokens)
+    most = limits.max_num_batched_tokens
+    if not limits.enable_chunked_prefill and num_prompt_tokens > most:
+        fact = f" of prompt here, where chunked prefill is off; your prompt has {num_prompt_tokens}"
+        cure = "Shorten it, or start with more max_num_batched_tokens or with chunked prefill"
+        raise too_long(most, f"{fact}. {cure}", param=prompt, prompt_tokens=num_prompt_tokens)
 
 
 def _pool_tokens(limits: Limits) -> int:

@@ -15,6 +15,7 @@ from jaxinfer.protocol.structured import constraint_of
 from jaxinfer.protocol.validate import too_long
 from jaxinfer.text.chat_template import ChatTemplate
 from jaxinfer.text.grammar.compiler import Compiler
+from jaxinfer.text.grammar.spelling import Spelling
 from jaxinfer.text.reading import Reading
 from jaxinfer.text.thinking import Thinking
 from jaxinfer.text.tokenizer import Tokenizer
@@ -65,6 +66,17 @@ class TextSide:
             fact = f", which are at most {most} bytes of text; yours has {num_bytes}. Shorten it"
             at_least = -(-num_bytes // self._max_token_bytes)
             raise too_long(max_model_len, fact, param=param, prompt_tokens=at_least)
+
+    def spell(self, text: str) -> list[int]:
+        """Tokens that add this text, byte by byte, to an answer; none where no answer can hold it."""
+        if self._spelling is None:
+            return self.tokenizer.encode(text, add_special_tokens=False, plain=True)
+        return self._spelling(text.encode())
+
+    @cached_property
+    def _spelling(self) -> Spelling | None:
+        """None for a tokenizer that does not work token by token."""
+        return None if self.tokenizer.pieces is None else Spelling(self.tokenizer)
 
     @cached_property
     def _max_token_bytes(self) -> int | None:

@@ -7,6 +7,7 @@ import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any, Protocol
 
 from jaxinfer.errors import ApiError, EngineError, JaxInferError, Overloaded, Unavailable
@@ -147,9 +148,10 @@ class BatchRun:
         return refused(row, self._plan.form, error)
 
     async def _read(self, raw: Raw) -> Row:
+        read = partial(read_row, raw, self._plan.defaults, max_model_len=self._llm.info.max_model_len)
         if raw.num_bytes > LARGE_BYTES:
-            return await asyncio.to_thread(read_row, raw, self._plan.defaults)
-        return read_row(raw, self._plan.defaults)
+            return await asyncio.to_thread(read)
+        return read()
 
     async def _prepare(self, row: Row) -> tuple[Asked | EmbeddingRequest, Job]:
         """Raises ApiError for what cannot be answered."""

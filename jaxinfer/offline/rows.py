@@ -5,11 +5,13 @@ Every row that is read becomes a Row; what is wrong with it is its fault, to be 
 """
 
 import dataclasses
+import sys
 from typing import Any, Literal
 
 from jaxinfer.errors import ApiError, InvalidRequest
 from jaxinfer.protocol.body import parse_body
 from jaxinfer.protocol.fields import required
+from jaxinfer.protocol.many_ids import refused_as_prompts
 from jaxinfer.protocol.responses import Kind
 from jaxinfer.protocol.validate import invalid, is_unicode
 
@@ -61,11 +63,15 @@ def form_of(raw: Raw) -> Form | None:
     return "openai" if _is_openai(columns) else "plain"
 
 
-def read_row(raw: Raw, defaults: dict[str, Any], form: Form | None = None) -> Row:
-    """defaults: fields of a body for the rows that do not name them.    form: the only one that is taken."""
+def read_row(raw: Raw, defaults: dict[str, Any], form: Form | None = None, *, max_model_len: int = sys.maxsize) -> Row:
+    """defaults: fields of a body for the rows that do not name them.    form: the only one that is taken.
+
+    max_model_len: beyond it a row of too many values is told as a prompt that is too long.
+    """
     columns: dict[str, Any] = {}
     try:
-        columns = _columns(raw)
+        with refused_as_prompts(max_model_len):
+            columns = _columns(raw)
         if form == "openai" or (form is None and _is_openai(columns)):
             return _openai_row(raw.number, columns, defaults)
         return _plain_row(raw.number, columns, defaults)

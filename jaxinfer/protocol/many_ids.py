@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.validate import too_long
 
-# The fields of all routes that take token ids as prompts
-_PROMPT = re.compile(rb'"(prompt|input|text_1|text_2)"\s{0,64}:\s{0,64}\[')
+# The fields of all routes that take token ids as prompts, or back to text
+_PROMPT = re.compile(rb'"(prompt|input|text_1|text_2|tokens)"\s{0,64}:\s{0,64}\[')
 _MAX_LISTS = 4096  # of one field; no route takes more
 _CHUNK_BYTES = 2**16
 _NUMBERS = b"0123456789-,. \t\r\n"

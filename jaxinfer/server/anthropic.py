@@ -9,7 +9,7 @@ from jaxinfer.protocol.anthropic_message import Message
 from jaxinfer.protocol.carried import speaking_of
 from jaxinfer.protocol.chat import switched
 from jaxinfer.protocol.responses import encode_json
-from jaxinfer.server.body import read_json, read_ranked, unread
+from jaxinfer.server.body import read_prompt, read_ranked, unread
 from jaxinfer.server.completions import answer_chat, open_llm
 from jaxinfer.server.stream import EventStream
 
@@ -28,7 +28,7 @@ async def create_message(request: Request) -> Response | EventStream:
 async def count_tokens(request: Request) -> Response:
     """How many tokens such a conversation has."""
     llm = open_llm(request)
-    wanted = read_count_tokens(await read_json(request, request.app.state.settings.max_body_bytes))
+    wanted = read_count_tokens(await read_prompt(request))
     wire, conversation = wanted.wire, wanted.conversation
     served_model(llm.info, wire.model)
     effort = None if wire.thinking is None else wire.thinking.effort

@@ -27,12 +27,17 @@ async def read_json(request: Request, max_bytes: int) -> dict[str, Any]:
     return parse_body(raw)
 
 
-async def read_ranked(request: Request) -> dict[str, Any]:
-    """The same of a route that computes, its priority being the one of the header if there is one, as vLLM has it. More
-    token ids or messages than a body may hold are a prompt that is too long.
+async def read_prompt(request: Request) -> dict[str, Any]:
+    """The same of a route that takes prompts: more token ids or messages than a body may hold are one that is too
+    long.
     """
     with refused_as_prompts(request.app.state.llm.info.max_model_len):
-        body = await read_json(request, request.app.state.settings.max_body_bytes)
+        return await read_json(request, request.app.state.settings.max_body_bytes)
+
+
+async def read_ranked(request: Request) -> dict[str, Any]:
+    """The same of a route that computes, its priority being the one of the header if there is one, as vLLM has it."""
+    body = await read_prompt(request)
     header = request.headers.get("x-vllm-priority")
     return body if header is None else {**body, "priority": read_priority(header)}
 

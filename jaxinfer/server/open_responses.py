@@ -17,7 +17,7 @@ from jaxinfer.protocol.response_object import ResponseForm
 from jaxinfer.protocol.response_output import Said
 from jaxinfer.protocol.responses import encode_json
 from jaxinfer.protocol.validate import show, unsupported
-from jaxinfer.server.body import read_json, read_ranked, unread
+from jaxinfer.server.body import read_prompt, read_ranked, unread
 from jaxinfer.server.completions import answer_chat, open_llm
 from jaxinfer.server.response_store import ResponseStore, Stored
 from jaxinfer.server.running import end
@@ -52,7 +52,7 @@ async def create_response(request: Request) -> Response | EventStream:
 async def count_input_tokens(request: Request) -> Response:
     """How many tokens the model would read of such a request."""
     llm = open_llm(request)
-    body = await read_json(request, request.app.state.settings.max_body_bytes)
+    body = await read_prompt(request)
     wanted = read_response_request(body, partial(_history, request), max_logprobs=llm.info.max_logprobs)
     served_model(llm.info, wanted.wire.model)
     headers = unread(request, wanted.chat.unknown)

@@ -9,7 +9,7 @@ from jaxinfer.llm.asked import check_tools, render_chat, served_model
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.protocol.responses import encode_json
 from jaxinfer.protocol.tokenize import TokenizeRequest, read_apply_template, read_detokenize, read_tokenize
-from jaxinfer.server.body import read_json, unread
+from jaxinfer.server.body import read_prompt, unread
 from jaxinfer.server.completions import open_llm
 from jaxinfer.server.watch import while_connected
 
@@ -19,7 +19,7 @@ _IDS_AT_ONCE = 4096  # some hundredths of a second
 async def tokenize(request: Request) -> Response:
     """A prompt's or a conversation's token ids."""
     llm = open_llm(request)
-    wanted = read_tokenize(await read_json(request, request.app.state.settings.max_body_bytes))
+    wanted = read_tokenize(await read_prompt(request))
     served_model(llm.info, wanted.wire.model)
     headers = unread(request, wanted.unknown)
 
@@ -34,7 +34,7 @@ async def tokenize(request: Request) -> Response:
 async def apply_template(request: Request) -> Response:
     """What the model reads of a conversation: the text of its ids, the template's control tokens included."""
     llm = open_llm(request)
-    wanted = read_apply_template(await read_json(request, request.app.state.settings.max_body_bytes))
+    wanted = read_apply_template(await read_prompt(request))
     served_model(llm.info, wanted.wire.model)
     headers = unread(request, wanted.unknown)
     text = await llm.decode(await _ids(llm, wanted), skip_special_tokens=False)
@@ -66,7 +66,7 @@ async def _each(llm: AsyncLLM, ids: list[int]) -> list[str]:
 async def detokenize(request: Request) -> Response:
     """The text of token ids, special tokens included."""
     llm = open_llm(request)
-    body = await read_json(request, request.app.state.settings.max_body_bytes)
+    body = await read_prompt(request)
     wire, ids, unknown = read_detokenize(body, vocab_size=llm.info.vocab_size)
     served_model(llm.info, wire.model)
     headers = unread(request, unknown)

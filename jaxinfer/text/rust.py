@@ -1,7 +1,10 @@
 """The tokenizers library is Rust: its panics arrive as a BaseException, which no `except Exception` would stop."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+os.environ["RUST_BACKTRACE"] = "0"  # read at the first panic; what we turn into an exception needs no page on stderr
 
 
 class LibraryPanic(Exception):

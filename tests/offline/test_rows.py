@@ -7,6 +7,7 @@ import pytest
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.offline.cells import from_text, whole
 from jaxinfer.offline.rows import Raw, form_of, read_row
+from jaxinfer.protocol.body import MAX_VALUES
 
 GOOD = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "hi", "seed": 3}}
 CHAT = {"custom_id": 7, "messages": [{"role": "user", "content": "hi"}], "top_k": 4}
@@ -28,6 +29,12 @@ def test_the_plain_form_is_a_body_with_an_id():
     assert (row.custom_id, row.kind) == ("7", "chat")
     assert row.body == {name: value for name, value in CHAT.items() if name != "custom_id"}
     assert read({"prompt": [1, 2]}).custom_id is None
+
+
+def test_more_token_ids_than_a_row_may_hold_are_a_prompt_that_is_too_long():
+    raw = Raw(5, b'{"prompt": [' + b"7," * MAX_VALUES + b"7]}", 0)
+    for most, code in ((512, "context_length_exceeded"), (2 * MAX_VALUES, "invalid_json")):
+        assert read_row(raw, {}, max_model_len=most).fault.code == code
 
 
 def test_defaults_are_for_what_a_row_does_not_name():

@@ -26,6 +26,7 @@ from tests.server.http import (
     post,
 )
 
+COUNT = f"{MESSAGES}/count_tokens"
 ROOM = 161 - len("user:hi\nassistant:")  # FakeLLM has pages for 160 tokens, and the last is never computed
 WORDS = re.compile(r"prompt is too long: (\d+) tokens > (\d+) maximum")
 
@@ -86,11 +87,21 @@ def test_an_answer_that_ends_by_itself_is_not_said_to_have_filled_the_context():
     assert post(FakeLLM(), MESSAGES, {"messages": USER, "max_tokens": 64_000}).json()["stop_reason"] == "end_turn"
 
 
-@pytest.mark.parametrize(("path", "field"), [(CHAT, "messages"), (MESSAGES, "messages"), (RESPONSES, "input")])
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        (CHAT, "messages"),
+        (MESSAGES, "messages"),
+        (RESPONSES, "input"),
+        (f"{RESPONSES}/input_tokens", "input"),
+        (COUNT, "messages"),
+        ("/tokenize", "messages"),
+    ],
+)
 def test_more_messages_than_a_body_may_hold_are_a_prompt_that_is_too_long(path, field):
     body = {field: [{"role": "user", "content": "a"}] * (MAX_VALUES // 4), "max_tokens": 5}
     error = error_of(post(FakeLLM(), path, body))
-    if path == MESSAGES:
+    if path in (MESSAGES, COUNT):
         assert error["message"] == f"prompt is too long: {MAX_VALUES // 4} tokens > 512 maximum"
     else:
         assert (error["code"], error["param"]) == ("context_length_exceeded", field)
@@ -101,6 +112,7 @@ def test_more_messages_than_a_body_may_hold_are_a_prompt_that_is_too_long(path, 
     [
         (COMPLETIONS, "prompt", {}),
         (EMBEDDINGS, "input", {}),
+        ("/detokenize", "tokens", {}),
         (SCORE, "text_2", {"text_1": "x"}),
     ],
 )

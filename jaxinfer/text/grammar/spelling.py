@@ -1,8 +1,8 @@
 """Spelling: tokens for a text that must come as it is, whatever the tokenizer makes of texts that users write.
 
 A tokenizer may change a text before it splits it (to NFC, to lower case, with a space in front) and takes the names of
-control tokens out of it. What a grammar forces may not change: the tokens spelt here add the bytes of the text and no
-others.
+control tokens out of it. What a grammar forces, or a request forbids, may not change: the
+tokens spelt here add the bytes of the text and no others.
 """
 
 from collections.abc import Sequence
@@ -22,6 +22,53 @@ _LOSSY = "Whitespace", "WhitespaceSplit", "BertPreTokenizer", "CharDelimiterSpli
 _EMPTY = {"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "vocab": {}, "merges": []}}
 
 
+class Spelling:
+    """Tokens for a text, as an answer would hold them: they add its bytes and no others, wherever they stand.
+
+    special: ids of which no text is made.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Raises InvalidRequest for a tokenizer whose decoder does not work token by token."""
+        table = tokenizer.piece_table(skip_special_tokens=False)
+        if table is None:
+            raise _unusable("its decoder does not work token by token")
+        self.special = frozenset({*tokenizer.special_ids, *tokenizer.control_tokens.values()})
+        self._table, self._num_ids = table, tokenizer.vocab_size
+        self._backend = _faithful(tokenizer)
+
+    def piece(self, token_id: int) -> bytes:
+        """What a token adds to a text."""
+        return b"" if token_id in self.special else self._table[token_id]
+
+    def __call__(self, text: bytes) -> list[int]:
+        """The ids of tokens whose bytes are the text's, which is UTF-8; none where no tokens spell it."""
+        try:
+            ids = encode_one(self._backend, text.decode(), False)
+        except InvalidRequest:  # a pattern of the model's file fails on it; llguidance would take this for a panic
+            return self._spell(text)
+        if b"".join(map(self.piece, ids)) == text:
+            return ids
+        return self._spell(text)  # of what is the decoder's sign for a space, for one
+
+    def _spell(self, text: bytes) -> list[int]:
+        """From left to right, the longest token each time."""
+        ids, start = [], 0
+        while start < len(text):
+            pieces = (text[start : start + size] for size in range(MAX_WINDOW, 0, -1))
+            piece = next((piece for piece in pieces if piece in self._ids), None)
+            if piece is None:
+                return []
+            ids.append(self._ids[piece])
+            start += len(piece)
+        return ids
+
+    @cached_property
+    def _ids(self) -> dict[bytes, int]:
+        pieces = ((self.piece(token_id), token_id) for token_id in range(self._num_ids))
+        return {piece: token_id for piece, token_id in pieces if 0 < len(piece) <= MAX_WINDOW}
+
+
 class Speller:
     """What llguidance needs of a tokenizer: the bytes of each token, and tokens for bytes.
 
@@ -34,9 +81,7 @@ class Speller:
 
         Raises InvalidRequest for a tokenizer in which not every text can be spelt.
         """
-        table = tokenizer.piece_table(skip_special_tokens=False)
-        if table is None:
-            raise _unusable("its decoder does not work token by token")
+        self._spelling = Spelling(tokenizer)
         if tokenizer.vocab_size > vocab_size:
             raise _unusable(f"it has {tokenizer.vocab_size} tokens, the model has logits for {vocab_size}")
         if eos_token_ids and max(eos_token_ids) >= vocab_size:
@@ -44,39 +89,17 @@ class Speller:
         self.eos_token_id = next(iter(eos_token_ids), tokenizer.eos_token_id or 0)
         self.bos_token_id = tokenizer.bos_token_id
         names = [tokenizer.backend.id_to_token(token_id) for token_id in range(vocab_size)]
-        special = {*tokenizer.special_ids, *tokenizer.control_tokens.values()}
-        special.update(token_id for token_id, name in enumerate(names) if name is None)
-        self._pieces = [b"" if token_id in special else table[token_id] for token_id in range(vocab_size)]
-        self.tokens = self._pieces.copy()
+        special = {*self._spelling.special, *(token_id for token_id, name in enumerate(names) if name is None)}
+        self.tokens = [b"" if token_id in special else self._spelling.piece(token_id) for token_id in range(vocab_size)]
+        if missing := sorted(_UTF8_BYTES.difference(*(piece for piece in self.tokens if len(piece) == 1))):
+            raise _unusable(f"it has no token for the byte {missing[0]:#04x}")
         for token_id in special:
             self.tokens[token_id] = (names[token_id] or f"<[{token_id}]>").encode()
         self.special_token_ids = sorted(special)
-        if missing := sorted(_UTF8_BYTES.difference(*(piece for piece in self._pieces if len(piece) == 1))):
-            raise _unusable(f"it has no token for the byte {missing[0]:#04x}")
-        self._backend = _faithful(tokenizer)
 
     def __call__(self, text: bytes) -> list[int]:
         """The ids of tokens whose bytes are the text's, which is UTF-8."""
-        try:
-            ids = encode_one(self._backend, text.decode(), False)
-        except InvalidRequest:  # a pattern of the model's file fails on it; llguidance would take this for a panic
-            return self._spell(text)
-        if b"".join([self._pieces[token_id] for token_id in ids]) == text:
-            return ids
-        return self._spell(text)  # of what is the decoder's sign for a space, for one
-
-    def _spell(self, text: bytes) -> list[int]:
-        """From left to right, the longest token each time."""
-        ids, start = [], 0
-        while start < len(text):
-            size = next(size for size in range(MAX_WINDOW, 0, -1) if text[start : start + size] in self._ids)
-            ids.append(self._ids[text[start : start + size]])
-            start += len(text[start : start + size])
-        return ids
-
-    @cached_property
-    def _ids(self) -> dict[bytes, int]:
-        return {piece: token_id for token_id, piece in enumerate(self._pieces) if 0 < len(piece) <= MAX_WINDOW}
+        return self._spelling(text)
 
 
 def _unusable(why: str) -> InvalidRequest:
