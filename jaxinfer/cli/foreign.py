@@ -249,8 +249,12 @@ FOREIGN: tuple[tuple[str, str], ...] = (
         "--ui --webui --ui-* --webui-* --path",
     ),
     (
-        "not needed: /v1/embeddings, /v1/rerank and /v1/score are always on, where the model has them",
-        "--embedding --embeddings --rerank --reranking --runner --convert --is-embedding --pooler-config "
+        "not yet: no models that rank documents",
+        "--rerank --reranking",
+    ),
+    (
+        "not needed: /v1/embeddings and /score are always on",
+        "--embedding --embeddings --runner --convert --is-embedding --pooler-config "
         "--pooling --embd-normalize --task",
     ),
     (
@@ -279,7 +283,7 @@ FOREIGN: tuple[tuple[str, str], ...] = (
         "--disable-fastapi-docs --enable-offline-docs",
     ),
     (
-        "not needed: weights are read once, safetensors only",
+        "not needed: weights are read once, from safetensors",
         "--safetensors-* --pt-load-map-location --ignore-patterns --weight-loader-* "
         "--model-loader-extra-config --use-tqdm-on-load --max-parallel-loading-workers --check-tensors "
         "--repack -nr --delete-ckpt-after-loading --model-checksum --weight-cache-* "
