@@ -88,6 +88,7 @@ def test_an_output_that_is_no_longer_what_a_run_shows_is_found(number, old, new)
         pytest.param(2, "<dc:date>2", "<dc:date>3", id="the date of a picture"),
         pytest.param(3, " tokens per second'", "9 tokens per second'", id="a rate"),
         pytest.param(3, "L 1", "L 2", id="a curve of rates"),
+        pytest.param(3, " %) |", " %) (limit not trusted) |", id="a limit that was measured too low"),
     ],
 )
 def test_times_and_dates_may_differ(number, old, new):

@@ -53,7 +53,7 @@ class CompletionOutput:
     reasoning: str = ""
     _calls: WholeCalls = dataclasses.field(default_factory=WholeCalls, repr=False)
 
-    _logprobs: list[dict[int, Logprob]] | None = None
+    _logprobs: list[dict[int, Logprob]] | None = dataclasses.field(default=None, repr=False)
     _unread: list[TokenLogprob] = dataclasses.field(default_factory=list, repr=False)
 
     @property

@@ -1,13 +1,15 @@
 """What two runs of a notebook must show alike: all outputs but the numbers that measure how fast a machine was.
 
 Those are: what is named in seconds (`total_s=0.04`), the ms of a recording's table, and in cells with the tag
-`measures` every word with a digit in it and all that a picture shows but its words. Pictures also have a date and ids
+`measures` every word with a digit in it, what doubts a limit, and all that a picture shows but its words. Pictures also have a date and ids
 of their own.
 """
 
 import itertools
 import re
 from typing import Any
+
+from jaxinfer.bench.report import BEYOND, NOT_TRUSTED
 
 MEASURES = "measures"
 SECONDS = re.compile(r"(?<=_s=)[\d.e+-]+")
@@ -40,7 +42,8 @@ def _steady(text: str, form: str, is_measured: bool) -> str:
     if form == "image/svg+xml":
         return "\n".join(LABEL.findall(text)) if is_measured else _drawn(DATE.sub("", text))
     if is_measured:
-        return re.sub(r"\S*\d\S*", "#", text)
+        lines = (line.replace(BEYOND, "") for line in text.split("\n") if NOT_TRUSTED not in line)
+        return re.sub(r"\S*\d\S*", "#", "\n".join(lines))
     return MS_OF_A_RECORDING.sub("#", SECONDS.sub("#", text))
 
 
