@@ -1,8 +1,8 @@
 """What two runs of a notebook must show alike: all outputs but the numbers that measure how fast a machine was.
 
 Those are: what is named in seconds (`total_s=0.04`), the ms of a recording's table, and in cells with the tag
-`measures` every word with a digit in it, what doubts a limit, and all that a picture shows but its words. Pictures also have a date and ids
-of their own.
+`measures` every word with a digit in it, what doubts a limit, and all that a picture shows but its words. Pictures also
+have a date and ids of their own.
 """
 
 import itertools
