@@ -254,8 +254,7 @@ FOREIGN: tuple[tuple[str, str], ...] = (
     ),
     (
         "not needed: /v1/embeddings and /score are always on",
-        "--embedding --embeddings --runner --convert --is-embedding --pooler-config "
-        "--pooling --embd-normalize --task",
+        "--embedding --embeddings --runner --convert --is-embedding --pooler-config --pooling --embd-normalize --task",
     ),
     (
         "not needed: requests have priorities always",
