@@ -173,7 +173,7 @@ def _fault_of_a_beginning(vocabulary: "LLTokenizer", matcher: "LLMatcher") -> st
 
 
 def _fault_of_a_lexeme(vocabulary: "LLTokenizer", text: str) -> str:
-    """Follow a beginning of each large repetition alone, wherever an answer comes to it; "" where none is too complex."""
+    """Follow a beginning of each large repetition alone; "" where none is too complex."""
     until_s = time.thread_time() + WALK_S
     for grammar in heavy_lexemes(text):
         if time.thread_time() > until_s:
