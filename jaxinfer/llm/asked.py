@@ -147,8 +147,10 @@ def new_job(
         room = 1
     left = [truncated(ids, wire, room, max_model_len=llm.info.max_model_len) for ids in prompts]
     if caps and sampling.max_tokens is not None:
-        rest = room_for_answer(len(left[0]), llm.info, llm.limits)  # of a prompt that leaves none nothing is computed
+        rest = room_for_answer(len(left[0]), llm.info, llm.limits)
         sampling = msgspec.structs.replace(sampling, max_tokens=min(sampling.max_tokens, max(rest, 1)))
+        if rest < 1:  # the prompt is refused for its length, whatever else is asked of the answer
+            sampling = msgspec.structs.replace(sampling, min_tokens=None)
     if wire.cache_salt is not None:
         salt = f"{salt}/{wire.cache_salt}"  # neither holds a slash
     return Job(left, sampling, wire.priority, chat=chat, salt=salt, arrived_s=arrived_s)

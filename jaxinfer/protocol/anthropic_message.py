@@ -155,7 +155,7 @@ def anthropic_error_body(error: ApiError, status: int, request_id: str | None) -
 
 def _too_long(error: TooLong) -> str:
     """Anthropic's own words, in which agents look for both numbers before they compact."""
-    most = min(error.most_tokens, error.prompt_tokens - 1)  # an answer needs a token of the context too
+    most = error.most_tokens - 1  # an answer needs a token of the context too
     return f"prompt is too long: {error.prompt_tokens} tokens > {most} maximum"
 
 

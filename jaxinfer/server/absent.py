@@ -35,7 +35,7 @@ _CHANGES = "changes of models", "a server has the models that it was started wit
 ABSENT = (
     *(Absent(("POST",), f"/api/{verb}", *_CHANGES) for verb in ("pull", "push", "create", "copy")),
     Absent(("DELETE",), "/api/delete", *_CHANGES),
-    Absent(("POST",), "/api/blobs/{id:path}", *_CHANGES),
+    Absent(("HEAD", "POST"), "/api/blobs/{id:path}", *_CHANGES),
     Absent(("GET",), "/v1/chat/completions", *_STORED),
     Absent(("GET", "POST", "DELETE"), "/v1/chat/completions/{id:path}", *_STORED),
     Absent(("DELETE",), "/v1/models/{id:path}", "models that can be deleted", "stop the server that serves it"),

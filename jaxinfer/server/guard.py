@@ -62,12 +62,14 @@ class Guard:
         """Raise unless the Host header is one well-formed name, and an allowed one if only some are."""
         given = [value for name, value in scope["headers"] if name == b"host"]
         match = _HOST.fullmatch(given[0]) if len(given) == 1 else None
-        if match is None and given not in ([], [b""]):  # HTTP/1.0 has none
+        if match is None and given not in ([], [b""]):
             raise InvalidRequest(
                 f"the host header must be one name and perhaps a port, got {_shown(given[0])}; send the server's",
                 code="invalid_host",
             )
         allowed = self._settings.allowed_hosts
+        if not given and scope["http_version"] == "1.0":
+            return  # from no browser: each sends a host, the name that a page has bent to this machine among them
         if allowed and (match is None or match[1].decode().rstrip(".").lower() not in allowed):
             raise Forbidden(
                 f"this server answers to {', '.join(allowed)}, got host {_shown(given[0]) if given else 'none'}; name "

@@ -38,10 +38,11 @@ def said(num_chars: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("num_chars", [600, 512 - len("user:\nassistant:")])
 def test_a_prompt_beyond_the_context_is_told_in_the_words_of_each_api(num_chars):
     num_tokens = num_chars + len("user:\nassistant:")
-    error = error_of(post(FakeLLM(), MESSAGES, {"messages": said(num_chars), "max_tokens": 9}))
+    body = {"messages": said(num_chars), "max_tokens": 64_000, "min_tokens": 500}
+    error = error_of(post(FakeLLM(), MESSAGES, body))
     assert error["type"] == "invalid_request_error"
     words = WORDS.fullmatch(error["message"])
-    assert words is not None and int(words[1]) == num_tokens > int(words[2]) >= 511
+    assert words is not None and int(words[1]) == num_tokens and int(words[2]) == 511
     for path, body in ((CHAT, {"messages": said(num_chars)}), (RESPONSES, {"input": said(num_chars)})):
         error = error_of(post(FakeLLM(), path, body))
         assert (error["code"], error["type"]) == ("context_length_exceeded", "invalid_request_error")
@@ -102,7 +103,7 @@ def test_more_messages_than_a_body_may_hold_are_a_prompt_that_is_too_long(path, 
     body = {field: [{"role": "user", "content": "a"}] * (MAX_VALUES // 4), "max_tokens": 5}
     error = error_of(post(FakeLLM(), path, body))
     if path in (MESSAGES, COUNT):
-        assert error["message"] == f"prompt is too long: {MAX_VALUES // 4} tokens > 512 maximum"
+        assert error["message"] == f"prompt is too long: {MAX_VALUES // 4} tokens > 511 maximum"
     else:
         assert (error["code"], error["param"]) == ("context_length_exceeded", field)
 

@@ -255,6 +255,13 @@ def test_no_spelling_of_a_path_leads_past_the_key(locked, method, target, host):
     assert not llm.calls
 
 
+@pytest.fixture(scope="module")
+def at_home() -> Iterator[int]:
+    """The port of a server that answers to its own names."""
+    with live(create_app(FakeLLM(), settings=AT_HOME)) as port:
+        yield port
+
+
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST.", "127.0.0.1:8000", "[::1]", "[::1]:80", "localhost:1"])
 def test_on_loopback_its_own_names_are_answered_to(host):
     assert ask(FakeLLM(), "GET", "/v1/models", AT_HOME, headers={"host": host}).status_code == 200
@@ -267,6 +274,21 @@ def test_a_name_that_was_bent_to_this_machine_is_a_403(path, host):
     assert response.status_code == 403
     error = error_of(response)
     assert error["code"] == "host_not_allowed" and "--allowed-hosts" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /v1/models HTTP/1.0\r\n\r\n", 200),  # no browser's: it sends a host
+        (b"GET /v1/models HTTP/1.0\r\nhost: evil.example\r\n\r\n", 403),
+        (b"GET /v1/models HTTP/1.0\r\nhost:\r\n\r\n", 403),
+        (b"GET /v1/models HTTP/1.1\r\n\r\n", 403),
+    ],
+)
+def test_only_a_request_of_http_1_0_may_leave_the_host_out(at_home, head, status):
+    with socket.create_connection(("127.0.0.1", at_home)) as connection:
+        connection.sendall(head)
+        assert int(connection.recv(100).split()[1]) == status
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,8 @@ def test_what_is_absent_is_named_with_what_to_do_instead(method, path):
     response = ask(FakeLLM(), method, re.sub(r"\{[^}]+\}", "a/b", path) if ":path" in path else path)
     (absent,) = [absent for absent in ABSENT if absent.path == path and method in absent.methods]
     assert response.status_code == 404
+    if method == "HEAD":
+        return  # its answer has no body
     assert absent.what in error_of(response)["message"] and absent.cure in error_of(response)["message"]
 
 

@@ -1,48 +1,93 @@
-"""Inexact integers: those of const and enum that no double holds. llguidance has doubles, and would write another."""
+"""Inexact numbers: those of a schema for which llguidance has others, so that an answer would not be of the schema.
 
+It has each number as a double, and an integer as one of 64 bits, the next to it where it is beyond them.
+"""
+
+import math
+import sys
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
+from jaxinfer.text.grammar.parts import below_of, parts
+
 _EXACT = 1 << 53  # up to it, each integer is a double
-_OF_NAMES = {
-    "properties",
-    "patternProperties",
-    "$defs",
-    "definitions",
-    "dependentSchemas",
-}  # whose keys are no keywords
-_NOTES = {"default", "examples"}
+_MOST = (1 << 63) - 1  # and -_MOST the least: llguidance does not end well with the one below
+_BOUNDS = {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}
 
 
 def inexact(schema: Any) -> str | None:
-    """Where a schema asks for such an integer, and what to do; None: nowhere."""
-    unread: list[tuple[Any, str, bool]] = [(schema, "#", False)]
-    while unread:
-        part, place, is_of_names = unread.pop()
-        for name, below in part.items() if isinstance(part, dict) else enumerate(part):
-            if not isinstance(below, dict | list | int) or (name in _NOTES and not is_of_names):
-                continue
-            at = f"{place}/{str(name)[:100]}"[-200:]
-            if isinstance(part, dict) and name in ("const", "enum") and not is_of_names:
-                if (number := next(filter(_is_inexact, _integers(below)), None)) is not None:
-                    return (
-                        f"an integer of const or enum must be one that a double holds, and {ascii(at)} has "
-                        f"{str(number)[:40]}; use a string of its digits"
-                    )
-            elif not isinstance(below, int):
-                unread.append((below, at, name in _OF_NAMES and not is_of_names))
+    """Where a schema has such a number, and what to do; None: nowhere."""
+    if not isinstance(schema, dict | list):
+        return None
+    found = list(parts(schema))
+    asks_integers = any("integer" in _types(part) for part, _ in found)
+    for part, place in found:
+        for name in part.keys() & {"const", "enum"}:
+            for number in _numbers(part[name]):
+                if why := _fault_of_value(number, asks_integers):
+                    return f"{why}, and {_shown(place, name)} has {_short(number)}; use a string of its digits"
+        for name in part.keys() & _BOUNDS:
+            if _is_number(part[name]) and not _holds(name, part[name]):
+                law = f"{name} must be less than 2**63 away from 0, beside an integer that a double holds"
+                return f"{law}, and {_shown(place, name)} is {_short(part[name])}; bring it nearer to 0"
     return None
 
 
-def _integers(value: Any) -> Iterator[int]:
+def _types(part: dict[str, Any]) -> list[Any]:
+    kind = part.get("type")
+    return kind if isinstance(kind, list) else [kind]
+
+
+def _numbers(value: Any) -> Iterator[int | float]:
     unread = [value]
     while unread:
         value = unread.pop()
-        if isinstance(value, int):
+        if _is_number(value):
             yield value
         elif isinstance(value, dict | list):
             unread.extend(value.values() if isinstance(value, dict) else value)
 
 
-def _is_inexact(number: int) -> bool:
-    return abs(number) > _EXACT and float(number) != number
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
+
+
+def _fault_of_value(number: int | float, asks_integers: bool) -> str:
+    """Why an answer cannot be this number; "" if it can.
+
+    asks_integers: some part of the schema does. Which parts hold for one value is not looked for.
+    """
+    if abs(number) <= _EXACT or number % 1:
+        return ""
+    if number == -_MOST - 1 or (asks_integers and abs(number) > _MOST):
+        return "an integer of const or enum must be less than 2**63 away from 0"
+    is_exact = abs(number) <= sys.float_info.max and float(number) == number
+    if is_exact and (abs(number) <= _MOST or isinstance(number, float) or _as_written(number) == number):
+        return ""
+    return "an integer of const or enum must be one that a double holds in as many digits"
+
+
+def _as_written(number: int) -> int:
+    """What an integer beyond 64 bits is written as: the shortest digits of its double, and zeros."""
+    return int(Decimal(repr(float(number))))
+
+
+def _holds(name: str, bound: int | float) -> bool:
+    """Whether llguidance's integer in the place of a bound is within the bound."""
+    if abs(bound) > sys.float_info.max:
+        return False
+    number, is_open = float(bound), name.startswith("exclusive")
+    if name in ("minimum", "exclusiveMinimum"):
+        least = min(math.floor(number) + 1.0 if is_open else math.ceil(number), _MOST)
+        return least > -_MOST - 1 and (least > bound if is_open else least >= bound)
+    most = min(math.ceil(number) - 1.0 if is_open else math.floor(number), _MOST)
+    return most > -_MOST - 1 and (most < bound if is_open else most <= bound)
+
+
+def _shown(place: str, name: str) -> str:
+    return ascii(below_of(place, name))
+
+
+def _short(number: int | float) -> str:
+    return str(number)[:40]

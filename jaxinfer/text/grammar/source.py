@@ -72,7 +72,16 @@ def guided(schema: Any, *, strict: bool) -> str:
     """A schema as JSON with our way of reading it: bounded white space, and unless strict what can be kept of it."""
     if isinstance(schema, bool):
         schema = {} if schema else {"not": {}}
+    written = json.dumps(schema, ensure_ascii=False)
+    schema = json.loads(written, parse_float=_read_float)
     return json.dumps({**schema, "x-guidance": GUIDANCE[strict]}, ensure_ascii=False)
+
+
+def _read_float(text: str) -> int | float:
+    """An integer where it is one: to JSON Schema 3.0 is 3, llguidance takes no 3.0 as a length, and reads integers
+    exactly."""
+    number = float(text)
+    return int(number) if abs(number) < 1 << 63 and number.is_integer() else number
 
 
 def quoted(text: str) -> str:

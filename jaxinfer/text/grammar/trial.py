@@ -27,6 +27,7 @@ from jaxinfer.errors import CheckpointError, EngineError, InvalidRequest
 from jaxinfer.text.grammar.compiler import new_matcher, new_vocabulary, warnings_of
 from jaxinfer.text.grammar.endless import endless
 from jaxinfer.text.grammar.inexact import inexact
+from jaxinfer.text.grammar.lexemes import heavy_lexemes
 from jaxinfer.text.grammar.reasons import DEAD_END, GOES_ON, NOTHING, TOO_COMPLEX, reason_of
 from jaxinfer.text.grammar.source import MAX_TEXT_CHARS, Constraint, guided, source_of
 from jaxinfer.text.tokenizer import Tokenizer
@@ -140,7 +141,7 @@ def _try(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapp
     except (RecursionError, MemoryError):
         return Tried(error="it must be small enough to be read, it is nested too deeply or too large; make it smaller")
     warnings = (*constraint.warnings, *warnings_of(matcher))
-    if why := _fault_of_a_beginning(vocabulary, matcher):
+    if why := _fault_of_a_beginning(vocabulary, matcher) or _fault_of_a_lexeme(vocabulary, text):
         return Tried(error=why)
     return Tried(text, warnings, after=constraint.after, strict=constraint.strict)
 
@@ -168,6 +169,18 @@ def _fault_of_a_beginning(vocabulary: "LLTokenizer", matcher: "LLMatcher") -> st
             return ""
         matcher.consume_token(token)
         matcher.consume_tokens(matcher.compute_ff_tokens())
+    return ""
+
+
+def _fault_of_a_lexeme(vocabulary: "LLTokenizer", text: str) -> str:
+    """Follow a beginning of each large repetition alone; "" where none is too complex."""
+    until_s = time.thread_time() + WALK_S
+    for grammar in heavy_lexemes(text):
+        if time.thread_time() > until_s:
+            return ""
+        with contextlib.suppress(InvalidRequest):  # what stands for itself in its expression alone
+            if _fault_of_a_beginning(vocabulary, new_matcher(vocabulary, grammar)) == TOO_COMPLEX:
+                return TOO_COMPLEX
     return ""
 
 

@@ -1,10 +1,14 @@
-"""Inexact: integers of const and enum that a double does not hold are found, with their place, and no others."""
+"""Inexact: numbers of a schema that llguidance has as others are found, with their place, and no others."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxinfer.errors import InvalidRequest
+from jaxinfer.text.grammar.compiler import new_matcher
 from jaxinfer.text.grammar.inexact import inexact
+from jaxinfer.text.grammar.source import JSON_SCHEMA, guided
+from tests.support.grammars import takes
 
 LARGE = 2**53 + 1
 FOUND = {
@@ -13,28 +17,68 @@ FOUND = {
     "a list": ({"const": [{"a": LARGE}]}, "'#/const'"),
     "a property": ({"properties": {"a": {"const": LARGE}}}, "'#/properties/a/const'"),
     "a property named so": ({"properties": {"const": {"enum": [LARGE]}}}, "'#/properties/const/enum'"),
+    "more digits than its double": ({"const": 2**64}, "'#/const'"),
+    "the least of 64 bits": ({"enum": [-(2**63), 1]}, "'#/enum'"),
+    "an integer beyond 64 bits": ({"type": "integer", "const": 1e19}, "'#/const'"),
+    "one of several": ({"type": "integer", "enum": [5, 1e300]}, "'#/enum'"),
+    "one of several types": ({"type": ["integer", "string"], "const": -1e20}, "'#/const'"),
+    "two parts for one value": ({"allOf": [{"type": "integer"}, {"const": 2**63}]}, "'#/allOf/1/const'"),
+    "a least": ({"type": "integer", "minimum": 1e30, "maximum": 2e30}, "'#/minimum'"),
+    "an open least": ({"type": "integer", "exclusiveMinimum": 1e19, "maximum": 1e20}, "'#/exclusiveMinimum'"),
+    "a least without a most": ({"items": {"minimum": 9.3e18}}, "'#/items/minimum'"),
+    "a negative least": ({"minimum": -1e19, "maximum": -9.3e18}, "'#/m"),
+    "a most between doubles": ({"type": "integer", "maximum": LARGE + 2}, "'#/maximum'"),
+    "an open most of 64 bits": ({"type": "integer", "exclusiveMaximum": 2**63 - 1}, "'#/exclusiveMaximum'"),
+    "what is more than any double": ({"minimum": 10**400}, "'#/minimum'"),
     "an alternative": ({"anyOf": [{}, {"const": 10**30 + 1}]}, "'#/anyOf/1/const'"),
 }
 LEFT = [
     {"const": 2**53},
     {"const": 1e300},
-    {"const": True},
+    {"const": 10**20},
+    {"enum": [-1e19, 2**63 - 1024]},
+    {"const": True, "minimum": None},
     {"type": "integer", "maximum": 2**63 - 1},
+    {"type": "integer", "minimum": 0, "maximum": 2**64 - 1},
+    {"type": "integer", "minimum": 0, "exclusiveMaximum": 1e300},
+    {"type": "number", "minimum": -0.5, "exclusiveMaximum": 0.5},
     {"default": LARGE, "examples": [LARGE, {"const": LARGE}]},
-    {"properties": {"const": {"maximum": LARGE}, "enum": {}}},
+    {"properties": {"const": {"maximum": LARGE}, "enum": {}}, "default": {"minimum": 1e19}},
 ]
 
 
 @pytest.mark.parametrize(("schema", "place"), FOUND.values(), ids=FOUND)
-def test_an_integer_that_no_double_holds_is_found_with_its_place(schema, place):
+def test_a_number_that_would_become_another_is_found_with_its_place(schema, place):
     assert place in inexact(schema)
 
 
 @pytest.mark.parametrize("schema", LEFT, ids=str)
-def test_what_a_double_holds_and_what_no_answer_must_be_is_left(schema):
+def test_what_stays_the_number_that_it_is_and_what_no_answer_must_be_is_left(schema):
     assert inexact(schema) is None
 
 
-@given(st.integers(-(2**80), 2**80) | st.integers(0, 100).map(lambda n: 2**n))
-def test_an_integer_is_inexact_where_its_double_is_another(number):
-    assert (inexact({"items": {"enum": [number]}}) is None) == (int(float(number)) == number)
+NEAR = [sign * 2**power + step for sign in (1, -1) for power in (53, 56, 63, 64, 70) for step in range(-3, 4)]
+BOUNDS = {
+    "minimum": int.__ge__,
+    "exclusiveMinimum": int.__gt__,
+    "maximum": int.__le__,
+    "exclusiveMaximum": int.__lt__,
+    "const": int.__eq__,
+}
+NUMBERS = st.sampled_from(NEAR) | st.sampled_from(NEAR).map(float) | st.integers(-(2**65), 2**65) | st.integers(-9, 9)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.dictionaries(st.sampled_from(sorted(BOUNDS)), NUMBERS, min_size=1, max_size=2), st.booleans())
+def test_an_integer_that_llguidance_takes_is_of_its_schema(vocabulary, tokenizer, bounds, is_integer):
+    """Or the schema is refused for a number that is inexact."""
+    schema = bounds | ({"type": "integer"} if is_integer or bounds.keys() != {"const"} else {})
+    if inexact(schema) is not None:
+        return
+    try:
+        matcher = new_matcher(vocabulary, JSON_SCHEMA + guided(schema, strict=True))
+    except InvalidRequest:
+        return  # as one that no value is of
+    for number in {int(bound) + step for bound in bounds.values() for step in (-2, -1, 0, 1, 2)}:
+        is_taken = takes(matcher, tokenizer, str(number))
+        assert not is_taken or all(BOUNDS[name](number, int(bound)) for name, bound in bounds.items())

@@ -106,6 +106,50 @@ def test_what_is_large_is_compiled_in_time_or_refused(tried, name):
     assert tried.check(GOOD).text
 
 
+HEAVY = "(x{1,280}){320}"
+BEHIND = {
+    "a prefix": Constraint("regex", f"[0-9]{{20}} {HEAVY}", param="x"),
+    "a longer prefix": Constraint("regex", f"([a-z]{{40}} )?(?:[0-9]{{400}}{HEAVY}|y)", param="x"),
+    "a terminal": Constraint("grammar", f"start: A B // ( /\nA: /[0-9]{{30}}/\nB: /{HEAVY}/", param="x"),
+    "another property": schema(
+        {
+            "type": "object",
+            "properties": {"b": {"type": "string", "minLength": 30}, "a": {"type": "string", "pattern": f"^{HEAVY}$"}},
+            "required": ["b", "a"],
+        }
+    ),
+    "a name": schema(
+        {
+            "type": "object",
+            "properties": {"before": {"type": "string", "minLength": 30}},
+            "patternProperties": {f"^{HEAVY}$": {}},
+            "required": ["before"],
+        }
+    ),
+    "an array": schema({"prefixItems": [{"minimum": 5}] * 9 + [{"type": "string", "pattern": f"a{{9}}{HEAVY}"}]}),
+}
+
+
+@pytest.mark.parametrize("name", BEHIND)
+def test_a_repetition_that_is_too_much_is_refused_wherever_an_answer_comes_to_it(tried, name):
+    with pytest.raises(InvalidRequest, match="it must take few steps for each token"):
+        tried.check(BEHIND[name])
+
+
+@pytest.mark.parametrize("tool", ["a", "f"])
+def test_a_tool_s_repetition_that_is_too_much_is_refused_for_the_tools(tried, tool):
+    heavy = {"type": "object", "properties": {"a": {"type": "string", "pattern": f"^{HEAVY}$"}}, "required": ["a"]}
+    calls = tool_grammar("hermes", ToolUse({"b": an_object(), tool: heavy}), due=True, control_tokens={})
+    with pytest.raises(InvalidRequest, match="it must take few steps for each token") as refusal:
+        tried.check(Constraint("tools", calls=calls, param="tools"))
+    assert refusal.value.param == "tools"
+
+
+def test_large_repetitions_that_are_none_too_much_are_taken(tried):
+    for pattern in ("([a-z]{1,9} ){100}", "[0-9]{9}(a{300}){3}", "([(){}]{1000}\\({9}){4}", "(?P<x>[^]]{99}){20}"):
+        assert tried.check(schema({"items": {"type": "string", "pattern": pattern}})).text
+
+
 def test_a_child_that_takes_too_long_is_killed_and_replaced(setting):
     slow = Trial(setting, timeout_s=30)
     slow.check(GOOD)
