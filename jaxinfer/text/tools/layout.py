@@ -23,7 +23,7 @@ _MAX_WORD = 20  # characters of a fence's language
 _FENCE = re.compile(rf"{FENCE}\w{{0,{_MAX_WORD}}}")
 _SPACE = re.compile(r"\s+")
 _BRACKETS = re.compile(r"[\]}]+")
-_SEPARATORS = re.compile(r"[\]},;]+")
+_SEPARATORS = re.compile(r"[)\]},;]+")
 
 Kind = Literal["text", "mark", "soft"]  # soft: a mark where a mark or a call follows, else text
 Near = Literal["start", "mark", "call", "failed", "text"]  # what came last

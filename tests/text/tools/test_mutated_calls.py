@@ -111,11 +111,13 @@ class Slips:
         return f"{layout.opening}{self.joined(written)}{self.some(layout.closing, TWICE)}"
 
     def python_list(self, calls: Calls) -> str:
+        end = self.some("]", TWICE)
+        closers = TWICE if end else AT_LEAST_ONCE
         written = [
-            f"{n}({', '.join(f'{key}={json.dumps(value)}' for key, value in args.items())})" for n, args in calls
+            f"{n}({', '.join(f'{key}={json.dumps(value)}' for key, value in args.items())}" + self.some(")", closers)
+            for n, args in calls
         ]
-        lists = self.draw(st.booleans()) and "]\n[" or ", "
-        return f"[{lists.join(written)}{self.some(']', TWICE)}"
+        return f"[{self.draw(st.sampled_from([']\n[', ', ', ' ', '; ']) if end else st.just(', ')).join(written)}{end}"
 
 
 def read(form: Format, text: str, cuts: list[int]) -> tuple[str, Calls, bool]:
@@ -202,6 +204,10 @@ EXAMPLES: dict[str, tuple[Format, str, str | None, list[str]]] = {
         "so text",
         ["weather"],
     ),
+    "a parenthesis too many": ("pythonic", '[weather(city="Oslo")), now())]', "", ["weather", "now"]),
+    "no comma": ("pythonic", '[weather(city="Oslo") now()]', "", ["weather", "now"]),
+    "a parenthesis left out": ("pythonic", '[weather(city="Oslo", now()]', "", ["weather", "now"]),
+    "the last parenthesis left out": ("pythonic", '[now(), weather(city="Oslo"]', "", ["now", "weather"]),
     "a semicolon": ("pythonic", "[now(); now()]", "", ["now", "now"]),
     "special tokens": ("pythonic", "<|python_start|>[now()]<|python_end|>", "", ["now"]),
     "a list of Python in a fence": ("pythonic", "```python\n[now()]\n```", "", ["now"]),
