@@ -75,7 +75,7 @@ class _Reader:
         """Whether a call ends here. Before another call or the list's end it may lack its closer."""
         call, mark = _TOOL.match(self._text, self._at), _MARK.match(self._text, self._at)
         begins_call = call is not None and call[1] in names
-        return self._take(")") or begins_call or (mark is not None and mark[1] in "];")
+        return self._take(")") or begins_call or (mark is not None and mark[1] in "];,")
 
     def _value(self) -> str:
         for opening, read in (("[", self._list), ("(", self._tuple), ("{", self._dict)):
