@@ -244,6 +244,12 @@ EXAMPLES: dict[str, tuple[Format, str, str | None, list[str]]] = {
     "the tag of several": ("hermes", f"<tool_call>{NOW}</tool_calls>", "", ["now"]),
     "the tag of a response": ("hermes", f"<tool_call>{NOW}</tool_response>", "", ["now"]),
     "arguments twice": ("functionary", '<function=weather>{"city": "a"}{"city": "b"}</function>', "", ["weather"] * 2),
+    "a parameter behind the end": (
+        "qwen3_coder",
+        "<tool_call><function=weather>\n</function>\n<parameter=days>\n3\n</parameter>\n</tool_call>",
+        "",
+        ["weather"],
+    ),
     "an object in a tag of XML": ("qwen3_coder", f"I look. <tool_call>\n{NOW}\n</tool_call>", "I look.", ["now"]),
     "a semicolon": ("pythonic", "[now(); now()]", "", ["now", "now"]),
     "special tokens": ("pythonic", "<|python_start|>[now()]<|python_end|>", "", ["now"]),
