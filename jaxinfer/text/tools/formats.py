@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, Literal, get_args
 
 from jaxinfer.text.tools.events import Arguments, Begin, End, Parser
-from jaxinfer.text.tools.json_call import JsonCall, NamedCall
+from jaxinfer.text.tools.json_call import InnerCall, JsonCall, NamedCall
 from jaxinfer.text.tools.layout import FENCE, Body, Calls, Layout
 from jaxinfer.text.tools.lone_call import LoneCall
 from jaxinfer.text.tools.python_list import PythonList
@@ -32,18 +32,28 @@ CALL, SEPARATOR, END_CALL = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>",
 TOOLS, END_TOOLS = "<tools>", "</tools>"
 LAYOUTS: dict[Format, Layout] = {
     "hermes": Layout("{", OPENING, CLOSING),
-    "qwen3_coder": Layout(FUNCTION, OPENING, CLOSING, others=(END_FUNCTION, END_PARAMETER), is_bare=True),
+    "qwen3_coder": Layout(FUNCTION, OPENING, CLOSING, others=(END_FUNCTION, END_PARAMETER), is_bare=True, inner="{"),
     "pythonic": Layout("[", others=(PYTHON_START, PYTHON_END)),
     "xlam": Layout("{", needs="["),
     "llama3_json": Layout("{", others=(PYTHON_TAG,)),
     "llama_nemotron_json": Layout("{", "<TOOLCALL>", "</TOOLCALL>"),
     "qwen2_5_coder": Layout("{", TOOLS, END_TOOLS, others=(OPENING, CLOSING)),
-    "functionary": Layout(FUNCTION, closing=END_FUNCTION, is_bare=True),
+    "functionary": Layout(FUNCTION, closing=END_FUNCTION, is_bare=True, inner="{"),
     "deepseek_v3": Layout(
-        CALL, "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", others=(END_CALL,), is_bare=True, is_fenced=True
+        CALL,
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁calls▁end｜>",
+        others=(END_CALL,),
+        is_bare=True,
+        is_fenced=True,
+        inner="{",
     ),
 }
-TAGS = tuple({tag: None for layout in LAYOUTS.values() for tag in layout.tags})  # of all forms
+_SLIPS = (
+    *("<tool_calls>", "</tool_calls>", "</tool_response>", "</tool_responses>", "<tool>", "</tool>", "</tools_call>"),
+    *("<function_call>", "</function_call>", "<function_calls>", "</function_calls>", "</functions>", "</parameters>"),
+)  # tags that models write for those of their form
+TAGS = tuple({tag: None for layout in LAYOUTS.values() for tag in layout.tags} | dict.fromkeys(_SLIPS))  # of all forms
 _AGAIN = {"{": r'\{\s*"(?:name|arguments|parameters)"', "[": r"\[\s*[A-Za-z0-9_.-]+\s*\("}
 AROUND: dict[Format, tuple[str, str]] = {
     "hermes": ('\n{"name": "NAME", "arguments": ', "}\n"),
@@ -100,7 +110,9 @@ def _parser_of(form: Format, schemas: Mapping[str, dict[str, Any]]) -> Parser:
     again = re.compile("|".join((*map(re.escape, layout.openings), start)))
     parameters_of = cache(lambda name: Parameters(schemas[name]))  # which calls of one tool share
 
-    def new_body() -> Body:
+    def new_body(start: str, tool: str) -> Body:
+        if start != layout.start:
+            return InnerCall(schemas, TAGS, tool if form in _HEADS else "")
         if form == "pythonic":
             return PythonList(schemas)
         if form == "qwen3_coder":

@@ -5,6 +5,7 @@ another order, or as a string, they come in one piece when the object is whole. 
 closing brackets when a tag comes, these are added.
 """
 
+import json
 import re
 from collections.abc import Container
 
@@ -91,13 +92,16 @@ class JsonCall:
         return text[at:]
 
     def _end_whole(self, missing: str, events: list[Event]) -> None:
-        call = call_of(self.raw + missing, self._names)
+        call = self._call_of(self.raw + missing)
         if call is None:
             self._fail()
         else:
             name, arguments = call
             events += [Begin(name), Arguments(arguments), End()]
             self._stage, self.is_open = "done", False
+
+    def _call_of(self, text: str) -> tuple[str, str] | None:
+        return call_of(text, self._names)
 
     def _feed_arguments(self, text: str, events: list[Event]) -> str:
         at = self._scanner.feed(text, 0, self._depth)
@@ -163,6 +167,18 @@ class NamedCall(JsonCall):
         self._raw.append(self._head[:end])
         self._fail()
         return self._head[end:]
+
+
+class InnerCall(JsonCall):
+    """An object where the form has its calls another way. tool: of the last call, whose arguments it may be again."""
+
+    def __init__(self, names: Container[str], tags: tuple[str, ...], tool: str = "") -> None:
+        super().__init__(names, tags)
+        self._tool, self._stage = tool, "whole"  # it may well be none
+
+    def _call_of(self, text: str) -> tuple[str, str] | None:
+        call = super()._call_of(text)
+        return call or (call_of(f'{{"name": {json.dumps(self._tool)}, "arguments": {text}}}', self._names))
 
 
 def call_of(text: str, names: Container[str]) -> tuple[str, str] | None:

@@ -1,8 +1,9 @@
 """Calls: the parser of answers with calls, whatever their form.
 
-A mark is a tag of the form, or a bracket, comma or fence beside a tag or a call. One rule reads all forms: from the
-first tag on, and behind the first call, the text is searched for calls. Where one is found the marks are no content;
-what is neither mark nor call is. An answer without a call is content as it stands.
+A mark is a tag of the form, or a bracket, comma, quote or fence beside a tag or a call, or the JSON of an object around
+one. One rule reads all forms: from the first tag on, and behind the first call, the text is searched for calls. Where
+one is found the marks are no content; what is neither mark nor call is. An answer without a call is content as it
+stands. Behind the last call an unfinished tag is a mark, as are brackets and quotes; a full stop is not.
 
 Before the first call, marks and up to MAX_LEAD characters among them are held back: they may still lead to a call.
 """
@@ -23,7 +24,18 @@ _MAX_WORD = 20  # characters of a fence's language
 _FENCE = re.compile(rf"{FENCE}\w{{0,{_MAX_WORD}}}")
 _SPACE = re.compile(r"\s+")
 _BRACKETS = re.compile(r"[\]}]+")
-_SEPARATORS = re.compile(r"[\]},;]+")
+_SEPARATORS = re.compile(r"[)\]},;]+")
+_SENTENCE = re.compile(r"[.:!?…*|-]+")  # a mark only before another mark or a call
+_PUNCTUATION = re.compile(rf"""[`\[{{]|[()\]}},;"']+|{_SENTENCE.pattern}""")  # which may not run into a call
+_PUNCTUATION_AT_END = re.compile(rf"""{FENCE}|[`()\[\]{{}},;"'\s]+""")
+_MIN_TORN_TAG = 3  # characters of an unfinished tag behind text
+_MAX_WRAPPED = 64  # characters of a key or a value beside a call in an object around it
+_WORD = rf'"[^"\\\s]{{0,{_MAX_WRAPPED}}}'  # without its last quote; with white space in it, it would be prose
+_NUMBER = rf"[-+.\w]{{1,{_MAX_WRAPPED}}}"
+_GAP = r"\s{0,16}"
+_WRAPPER = re.compile(rf'(?:\s|[\[{{]|(?!"name"){_WORD}"\s*:|(?:{_WORD}"|{_NUMBER})\s*,)+')
+_FIELD = re.compile(rf'(?:,{_GAP}{_WORD}"{_GAP}:{_GAP}(?:{_WORD}"|{_NUMBER}))')
+_OPEN_FIELD = re.compile(rf',{_GAP}(?:{_WORD}(?:"{_GAP}(?::{_GAP}(?:{_WORD}|{_NUMBER})?)?)?)?')
 
 Kind = Literal["text", "mark", "soft"]  # soft: a mark where a mark or a call follows, else text
 Near = Literal["start", "mark", "call", "failed", "text"]  # what came last
@@ -53,6 +65,7 @@ class Layout:
     start: what each call begins with.    opening: the tag before calls; empty: the answer begins with them.
     closing: the tag behind them.    others: tags that count as these do.    is_bare: `start` opens a call anywhere.
     needs: what must stand before the first call.    is_fenced: each call holds the opening of a fence.
+    inner: what begins another kind of call directly behind a call or the opening.
     """
 
     start: str
@@ -62,6 +75,7 @@ class Layout:
     is_bare: bool = False
     needs: str = ""
     is_fenced: bool = False
+    inner: str = ""
 
     @cached_property
     def tags(self) -> tuple[str, ...]:
@@ -79,12 +93,13 @@ class Layout:
 
 
 class Calls:
-    """A Parser of answers with this layout. new_body: a reader of one call.    foreign: the tags of other forms, which
-    are marks beside a call and between tags.    again: what may begin a call within the text of one that failed.
+    """A Parser of answers with this layout. new_body: a reader of one call, of what begins it and the last call's tool.
+    foreign: the tags of other forms, which are marks beside a call and between tags.    again: what may begin a call
+    within the text of one that failed.
     """
 
     def __init__(
-        self, layout: Layout, new_body: Callable[[], Body], foreign: tuple[str, ...], again: re.Pattern[str]
+        self, layout: Layout, new_body: Callable[[str, str], Body], foreign: tuple[str, ...], again: re.Pattern[str]
     ) -> None:
         self._layout, self._new_body, self._again = layout, new_body, again
         own, start = layout.tags, layout.start
@@ -100,6 +115,7 @@ class Calls:
         self._num_dropped = 0  # pieces that were shown as a call
         self._has_said, self._has_gap = True, False  # something but marks since the last call; a mark behind it
         self._body: Body | None = None
+        self._last_tool = ""
         self._hidden: list[Event] | None = None  # events of a call that is shown once it is whole
         self._is_shown = False  # a call has been shown as it came
         self._retries_left = MAX_RETRIED_CHARS
@@ -113,6 +129,8 @@ class Calls:
     def finish(self) -> list[Event]:
         events: list[Event] = []
         self._run("", events, is_last=True)
+        if self._has_calls and self._near in ("mark", "call"):
+            self._end_answer()
         self._release(events)
         return [*events, Gap()] if self._has_gap else events
 
@@ -134,6 +152,7 @@ class Calls:
         if body.is_open and is_last:
             more, left = body.finish()
             found += more
+        self._last_tool = next((event.name for event in found if isinstance(event, Begin)), self._last_tool)
         if self._hidden is None:
             events += found
             self._is_shown = self._is_shown or any(isinstance(event, Begin) for event in found)
@@ -163,7 +182,8 @@ class Calls:
         is_shown, self._is_shown, self._hidden = self._is_shown, False, None
         self._near = "failed"
         if not is_shown:
-            self._push(text[:at], "text", events, _FAILED_CHARS)
+            wraps = found is not None and at <= MAX_LEAD and _WRAPPER.fullmatch(text, 0, at)
+            self._push(text[:at], "soft" if wraps else "text", events, _FAILED_CHARS)
         elif self._has_calls:
             events.append(Dropped("".join(piece for piece, _ in self._pieces) + text[:at]))
             self._pieces.clear()
@@ -181,6 +201,9 @@ class Calls:
         marks = self._marks_here()
         if not is_last and len(text) - at < MAX_LEAD and may_become(text[at:], (*marks, FENCE)):
             return None
+        if is_last and self._has_calls and self._is_torn(text[at:], marks):
+            self._push(text[at:], "mark", events)
+            return len(text)
         tag = next((mark for mark in marks if text.startswith(mark, at)), "")
         if tag == self._layout.start:
             return self._begin(text, at, events, is_last=is_last)
@@ -191,9 +214,12 @@ class Calls:
             return at + len(tag)
         if text.startswith(FENCE, at):
             return self._take_fence(text, at, events, is_last=is_last)
-        if left_over := self._left_over(text, at):
-            self._push(left_over, "soft" if self._near == "failed" else "mark", events)
-            return at + len(left_over)
+        if self._begins_inner(text, at):
+            return self._open_body(self._layout.inner, at)
+        if not is_last and self._near == "call" and _OPEN_FIELD.fullmatch(text, at):
+            return None
+        if past := self._take_left_over(text, at, events):
+            return past
         brackets = () if marks is self._marks_outside else ("[",)
         if text.startswith(brackets, at):
             self._push("[", "soft", events)
@@ -209,12 +235,37 @@ class Calls:
             return self._marks_beside
         return self._marks if self._has_calls or self._near != "text" else self._marks_outside
 
-    def _left_over(self, text: str, at: int) -> str:
-        """What a form writes between calls and behind them."""
+    def _is_torn(self, text: str, marks: tuple[str, ...]) -> bool:
+        """Whether the answer ends within a tag."""
+        return may_become(text, marks) and (self._near in ("mark", "call") or len(text) >= _MIN_TORN_TAG)
+
+    def _begins_inner(self, text: str, at: int) -> bool:
+        is_due = self._near == "call" or (self._near == "mark" and self._is_open)
+        return bool(self._layout.inner) and is_due and text.startswith(self._layout.inner, at)
+
+    def _take_left_over(self, text: str, at: int, events: list[Event]) -> int | None:
+        """What a form, or a slip, writes between calls and behind them; where it ends."""
         if self._near in ("start", "text"):
-            return ""
-        found = (_BRACKETS if self._near == "mark" else _SEPARATORS).match(text, at)
-        return found[0] if found else ""
+            return None
+        field = _FIELD.match(text, at) if self._near == "call" else None
+        closers = (_BRACKETS if self._near == "mark" else _SEPARATORS).match(text, at)
+        found = field or closers or (_PUNCTUATION.match(text, at) if self._near != "failed" else None)
+        if found is None:
+            return None
+        is_mark = found is closers and self._near != "failed" and not self._is_after_sentence()
+        if not is_mark and len(found[0]) > self._lead_left:
+            self._near = "text"
+        self._push(found[0], "mark" if is_mark else "soft", events)
+        return found.end()
+
+    def _is_after_sentence(self) -> bool:
+        """Whether such signs, and white space, are all since the last mark or call; `:)` is no bracket of a call."""
+        return any(_SENTENCE.fullmatch(piece) for piece, kind in self._pieces if kind == "soft")
+
+    def _end_answer(self) -> None:
+        """Brackets and quotes behind the last call belong to it."""
+        if all(_PUNCTUATION_AT_END.fullmatch(piece) for piece, _ in self._pieces):
+            self._end_lead()
 
     def _begin(self, text: str, at: int, events: list[Event], *, is_last: bool) -> int | None:
         """Where a call may start; some models double its bracket where a prompt spells it so."""
@@ -230,7 +281,10 @@ class Calls:
             self._near = "text"
             self._push(start, "text", events)
             return at + len(start)
-        self._body = self._new_body()
+        return self._open_body(start, at)
+
+    def _open_body(self, start: str, at: int) -> int:
+        self._body = self._new_body(start, self._last_tool)
         waits = not self._has_calls and any(kind == "text" for _, kind in self._pieces)
         self._hidden, self._is_shown = [] if waits else None, False
         return at
@@ -303,12 +357,17 @@ def _is_closing(tag: str) -> bool:
 
 
 def may_become(text: str, marks: tuple[str, ...]) -> bool:
-    return any(len(text) < len(mark) and mark.startswith(text) for mark in marks)
+    return not text or text in _begun(marks)
+
+
+@lru_cache(maxsize=256)
+def _begun(marks: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(mark[:n] for mark in marks for n in range(1, len(mark)))
 
 
 @lru_cache(maxsize=256)
 def _next_mark(marks: tuple[str, ...]) -> re.Pattern[str]:
     """Finds one of these, or what may begin one at the text's end."""
-    begun = sorted({mark[:n] for mark in marks for n in range(1, len(mark))}, key=len, reverse=True)
+    begun = sorted(_begun(marks), key=len, reverse=True)
     whole = "|".join(map(re.escape, marks))
     return re.compile(f"{whole}|(?:{'|'.join(map(re.escape, begun))})\\Z" if begun else whole)

@@ -51,9 +51,8 @@ class _Reader:
         found = []
         while not self._take("]"):
             found.append(self._call(names))
-            if not (self._take(",") or self._take(";")):
-                self._want("]")
-                break
+            while any(map(self._take, ",;)}")):  # one too many, or none, parts calls as well
+                pass
         if self._text[self._at :].strip():
             self._refuse("the list's end")
         return found
@@ -63,13 +62,20 @@ class _Reader:
         if name not in names:
             self._refuse("a tool that was offered")
         arguments: dict[str, str] = {}
-        while not self._take(")"):
+        may_go_on = True
+        while not self._ends_call(names):
+            if not may_go_on:
+                self._refuse(")")
             key = self._match(_KEY, "an argument's name")[1]
             arguments[dumped(key)] = self._value()
-            if not self._take(","):
-                self._want(")")
-                break
+            may_go_on = self._take(",")
         return name, _object(arguments)
+
+    def _ends_call(self, names: Container[str]) -> bool:
+        """Whether a call ends here. Before another call or the list's end it may lack its closer."""
+        call, mark = _TOOL.match(self._text, self._at), _MARK.match(self._text, self._at)
+        begins_call = call is not None and call[1] in names
+        return self._take(")") or begins_call or (mark is not None and mark[1] in "];,")
 
     def _value(self) -> str:
         for opening, read in (("[", self._list), ("(", self._tuple), ("{", self._dict)):

@@ -10,11 +10,13 @@ from jaxinfer.text.tools.python_calls import pythonic_calls
 MAX_LIST_CHARS, MAX_DEPTH = 1 << 18, 64
 _HEAD = re.compile(r"\[\s*([A-Za-z0-9_.-]+)\s*\(")
 _OPEN_HEAD = re.compile(r"\[\s*([A-Za-z0-9_.-]+\s*)?")
+_OPENERS = {")": "(", "]": "[", "}": "{"}
 
 
 class PythonList:
     """A layout.Body of all calls of a list, which is read when it is whole; values are literals. At the text's end a
-    list that is not closed is read up to its last whole call.
+    list that is not closed is read up to its last whole call. A closer closes what was left open within its
+    brackets too; one that closes nothing is passed over.
     """
 
     def __init__(self, names: Container[str]) -> None:
@@ -84,12 +86,18 @@ class PythonList:
             self._quote = char
         elif char in "([{":
             self._open.append(char)
-        elif char in ")]}" and self._open:
-            self._open.pop()
-            if len(self._open) == 1:
-                self._end_of_call = self._size
-            return not self._open
+        elif char in _OPENERS:
+            return self._close(_OPENERS[char])
         return False
+
+    def _close(self, opener: str) -> bool:
+        """Whether the list ends with it."""
+        if opener in self._open:
+            at = len(self._open) - 1 - self._open[::-1].index(opener)
+            del self._open[at:]
+            if at == 1:
+                self._end_of_call = self._size
+        return not self._open
 
     def _calls(self, raw: str) -> list[Event] | None:
         calls = pythonic_calls(raw.strip(), self._names)

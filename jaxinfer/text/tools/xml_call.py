@@ -77,6 +77,8 @@ class XmlCall:
         if self._stage == "value" and (self._holds_call() or self._held.startswith((END_FUNCTION, CLOSING))):
             left = self._end_open_value(self._held, events)
             return events, self._end(left, events) if self.is_open else left
+        if self._stage == "tag" and self._tool and (end := self._held.lstrip()).startswith(END_FUNCTION):
+            return events, self._end(end.removeprefix(END_FUNCTION), events)
         self._raw += [*(self._value if self._stage == "value" else ()), self._held]
         self.is_open, self.failed = False, True
         return events, ""
@@ -109,6 +111,14 @@ class XmlCall:
         if tag == END_PARAMETER:  # once too often
             self._raw.append(text[: len(text) - len(bare) + len(tag)])
             return bare.removeprefix(tag)
+        if tag == END_FUNCTION:
+            after = bare[len(tag) :].lstrip()
+            if after.startswith(PARAMETER):  # the end came too early
+                self._raw.append(text[: len(text) - len(after)])
+                return after
+            if PARAMETER.startswith(after) and len(text) - len(after) <= MAX_NAME_CHARS:
+                self._held = text
+                return ""
         if self._tool and tag != PARAMETER:
             return self._end(bare.removeprefix(END_FUNCTION), events)
         end = bare.find(">", len(tag), len(tag) + MAX_NAME_CHARS)

@@ -111,11 +111,13 @@ class Slips:
         return f"{layout.opening}{self.joined(written)}{self.some(layout.closing, TWICE)}"
 
     def python_list(self, calls: Calls) -> str:
+        end = self.some("]", TWICE)
+        closers = TWICE if end else AT_LEAST_ONCE
         written = [
-            f"{n}({', '.join(f'{key}={json.dumps(value)}' for key, value in args.items())})" for n, args in calls
+            f"{n}({', '.join(f'{key}={json.dumps(value)}' for key, value in args.items())}" + self.some(")", closers)
+            for n, args in calls
         ]
-        lists = self.draw(st.booleans()) and "]\n[" or ", "
-        return f"[{lists.join(written)}{self.some(']', TWICE)}"
+        return f"[{self.draw(st.sampled_from([']\n[', ', ', ' ', '; ']) if end else st.just(', ')).join(written)}{end}"
 
 
 def read(form: Format, text: str, cuts: list[int]) -> tuple[str, Calls, bool]:
@@ -202,6 +204,53 @@ EXAMPLES: dict[str, tuple[Format, str, str | None, list[str]]] = {
         "so text",
         ["weather"],
     ),
+    "a parenthesis too many": ("pythonic", '[weather(city="Oslo")), now())]', "", ["weather", "now"]),
+    "no comma": ("pythonic", '[weather(city="Oslo") now()]', "", ["weather", "now"]),
+    "a parenthesis left out": ("pythonic", '[weather(city="Oslo", now()]', "", ["weather", "now"]),
+    "the last parenthesis left out": ("pythonic", '[now(), weather(city="Oslo"]', "", ["now", "weather"]),
+    "a wrapper": ("hermes", f'<tool_call>\n{{"type": "function", "function": {OSLO}}}\n</tool_call>', "", ["weather"]),
+    "a wrapper of one key": ("hermes", f'<tool_call>{{"function": {OSLO}}}</tool_call>', "", ["weather"]),
+    "a wrapper of many": (
+        "hermes",
+        f'<tool_call>{{"tool_calls": [{OSLO}, {NOW}]}}</tool_call>',
+        "",
+        ["weather", "now"],
+    ),
+    "a wrapper's last key": (
+        "hermes",
+        f'<tool_call>{{"function": {OSLO}, "type": "function"}}</tool_call>',
+        "",
+        ["weather"],
+    ),
+    "prose in a wrapper": (
+        "hermes",
+        f'<tool_call>{{"thought": "I look.", "call": {NOW}}}</tool_call>',
+        '{"thought": "I look.", "call":',
+        ["now"],
+    ),
+    "half a closer": ("hermes", f"<tool_call>{NOW}</tool_call", "", ["now"]),
+    "half another closer": ("hermes", f"<tool_call>{NOW}</tool", "", ["now"]),
+    "half an opener": ("hermes", f"<tool_call>{NOW}<tool_call", "", ["now"]),
+    "half a closer behind text": ("hermes", f"<tool_call>{NOW}\nDone</tool_c", "Done", ["now"]),
+    "no closer": ("hermes", f"<tool_call>{NOW}</tool_call>\n1 <", "1 <", ["now"]),
+    "a parenthesis behind a list": ("pythonic", "[now()])", "", ["now"]),
+    "a parenthesis behind an object": ("hermes", f"<tool_call>{NOW})</tool_call>", "", ["now"]),
+    "a parenthesis behind arguments": ("functionary", "<function=now>{})</function>", "", ["now"]),
+    "a parenthesis behind a list of objects": ("xlam", f"[{NOW}])", "", ["now"]),
+    "parentheses": ("hermes", f"<tool_call>({NOW})</tool_call>", "", ["now"]),
+    "quotes": ("hermes", f'<tool_call>"{NOW}"</tool_call>', "", ["now"]),
+    "a face": ("hermes", f"<tool_call>{NOW}</tool_call> :)", ":)", ["now"]),
+    "a quotation": ("hermes", f'<tool_call>{NOW}</tool_call> "Done," it says.', '"Done," it says.', ["now"]),
+    "the tag of several": ("hermes", f"<tool_call>{NOW}</tool_calls>", "", ["now"]),
+    "the tag of a response": ("hermes", f"<tool_call>{NOW}</tool_response>", "", ["now"]),
+    "arguments twice": ("functionary", '<function=weather>{"city": "a"}{"city": "b"}</function>', "", ["weather"] * 2),
+    "a parameter behind the end": (
+        "qwen3_coder",
+        "<tool_call><function=weather>\n</function>\n<parameter=days>\n3\n</parameter>\n</tool_call>",
+        "",
+        ["weather"],
+    ),
+    "an object in a tag of XML": ("qwen3_coder", f"I look. <tool_call>\n{NOW}\n</tool_call>", "I look.", ["now"]),
     "a semicolon": ("pythonic", "[now(); now()]", "", ["now", "now"]),
     "special tokens": ("pythonic", "<|python_start|>[now()]<|python_end|>", "", ["now"]),
     "a list of Python in a fence": ("pythonic", "```python\n[now()]\n```", "", ["now"]),
