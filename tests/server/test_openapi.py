@@ -148,6 +148,9 @@ def test_every_route_is_in_the_document_and_nothing_else():
             stored = ask_app(app, "POST", RESPONSES, json={"input": "x"}).json()["id"]
             named = path.replace("{id}", stored if path.startswith(RESPONSES) else "tiny").replace("{part}", "x")
             answer = ask_app(app, method.upper(), named, content=b"{}")
+            if method == "head":  # has no body
+                assert (answer.status_code, answer.content) == (404, b"")
+                continue
             if "200" not in operation["responses"]:
                 assert error_of(answer)["message"].startswith(operation["summary"].replace("Not here:", "there are no"))
                 continue
