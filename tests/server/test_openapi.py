@@ -59,6 +59,7 @@ NEEDS = {
     "dimensions": "dimensions",  # the model's hidden size
     "/score text_1": "text_1",  # as many as text_2
     "model": "model",
+    "/api/show name": "name",  # a model that is served
     "tool_choice": "tool_choice",  # tools
     "tools": "tools",  # different names
     "reasoning_effort": "reasoning_effort",  # a model that thinks
