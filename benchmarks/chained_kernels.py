@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from shapes import SHAPES
 
-from jaxinfer.models.config import ModelConfig
+from jaxinfer.models.dense import DenseConfig
 from jaxinfer.models.registry import family_for
 from jaxinfer_kernels import (
     chain_calls,
@@ -30,7 +30,7 @@ from jaxinfer_kernels import (
     mosaic_decode,
     mosaic_decode_plan,
 )
-from jaxinfer_kernels.chain import chained
+from jaxinfer_kernels.chain import launched
 
 LAYERS, PAGE, TRIES, CALLS = 28, 64, 3, 20
 BF16 = jnp.bfloat16
@@ -43,7 +43,7 @@ def array(*shape: int, dtype: Any = BF16) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
-def attention(model: ModelConfig, rows: int, context: int, tuning: dict[str, int]) -> tuple[Layers, Arrays, Arrays]:
+def attention(model: DenseConfig, rows: int, context: int, tuning: dict[str, int]) -> tuple[Layers, Arrays, Arrays]:
     """Its kernel of a decode step, LAYERS times; the pages; the rest."""
     kv_heads, h, biased = model.num_kv_heads, model.head_dim, model.qkv_bias
     width, joined = -(-context // PAGE) + 1, (model.num_heads + 2 * kv_heads) * h
@@ -65,7 +65,7 @@ def attention(model: ModelConfig, rows: int, context: int, tuning: dict[str, int
 
 
 def product(
-    op: str, model: ModelConfig, rows: int, tuning: dict[str, int]
+    op: str, model: DenseConfig, rows: int, tuning: dict[str, int]
 ) -> tuple[Layers, Arrays, tuple[Arrays, ...]]:
     """One product of a layer of many rows, LAYERS times; nothing is updated in place."""
     d, mlp, h = model.hidden_size, model.intermediate_size, model.head_dim
@@ -104,7 +104,7 @@ def made(tree: Arrays) -> Arrays:
 
 
 def launch_us(layers: Layers, updated: Arrays, rest: Arrays) -> float:
-    run = jax.jit(functools.partial(chained, layers), donate_argnums=0).lower(updated, rest).compile()
+    run = jax.jit(functools.partial(launched, layers), donate_argnums=0).lower(updated, rest).compile()
     updated, rest, best_s = made(updated), made(rest), float("inf")
     for _ in range(1 + TRIES):
         began = time.perf_counter()
@@ -143,7 +143,7 @@ def main() -> None:
                 else:
                     parts = product(options.op, model, rows, tuning)
                 if options.lower:
-                    jax.jit(functools.partial(chained, parts[0])).trace(*parts[1:]).lower(lowering_platforms=("cuda",))
+                    jax.jit(functools.partial(launched, parts[0])).trace(*parts[1:]).lower(lowering_platforms=("cuda",))
                 else:
                     found.append(f"{launch_us(*parts):.2f}")
             print(f"{rows} rows, {text or 'default'}: {' / '.join(found) or 'lowered'}", flush=True)

@@ -15,13 +15,14 @@ import jax
 
 from jaxinfer.checkpoint.dummy import dummy_params
 from jaxinfer.config import EngineConfig
-from jaxinfer.models.config import ModelConfig, Rope
+from jaxinfer.layers.spec import Rope
+from jaxinfer.models.dense import DenseConfig
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime.memory import plan_for
 from jaxinfer.runtime.plan import Plan, Row, Sampling
 from jaxinfer.runtime.runner import DeviceRunner
 
-QWEN3_06B = ModelConfig(
+QWEN3_06B = DenseConfig(
     architecture="Qwen3ForCausalLM",
     vocab_size=151936,
     hidden_size=1024,
@@ -42,7 +43,7 @@ LENGTHS = (2048, 32768)
 PROMPT_TOKENS, NUM_PAGES = 16, 2100
 
 
-def start(model: ModelConfig, params: object, max_model_len: int) -> DeviceRunner:
+def start(model: DenseConfig, params: object, max_model_len: int) -> DeviceRunner:
     """A runner whose slot 1 holds a prompt of 16 tokens and one decoded: both steps are compiled."""
     settings = EngineConfig(max_model_len=max_model_len, num_pages=NUM_PAGES)
     limits = plan_for(settings, model, dense, platform="cpu", free=64 * 2**30).limits

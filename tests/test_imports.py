@@ -20,6 +20,7 @@ LLM_AND_BELOW = {
     "jaxinfer.engine",
     "jaxinfer.runtime",
     "jaxinfer.checkpoint",
+    "jaxinfer.layers",
     "jaxinfer.models",
     "jaxinfer_kernels",
 }
@@ -32,9 +33,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "jaxinfer.config": OPEN,
     "jaxinfer.errors": OPEN,
     "jaxinfer.version": OPEN,
-    "jaxinfer.models": {"jaxinfer_kernels"},
+    "jaxinfer.layers": {"jaxinfer_kernels"},
+    "jaxinfer.layers.spec": set(),
+    "jaxinfer.models": {"jaxinfer.layers", "jaxinfer_kernels"},
     "jaxinfer.checkpoint": {"jaxinfer.models"},
-    "jaxinfer.runtime": {"jaxinfer.checkpoint", "jaxinfer.models", "jaxinfer_kernels"},
+    "jaxinfer.runtime": {"jaxinfer.checkpoint", "jaxinfer.layers", "jaxinfer.models", "jaxinfer_kernels"},
     "jaxinfer.runtime.mask_table": set(),
     "jaxinfer.runtime.plan": {"jaxinfer.runtime.mask_table"},
     "jaxinfer.text": set(),
@@ -53,7 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "jaxinfer.bench": LLM_AND_BELOW | {"jaxinfer.protocol"},
     "jaxinfer.cli": LLM_AND_BELOW
     | {"jaxinfer", "jaxinfer.bench", "jaxinfer.server", "jaxinfer.offline", "jaxinfer.protocol", "jaxinfer.text"},
-    "jaxinfer.demo": {"jaxinfer.models", "jaxinfer.text"},
+    "jaxinfer.demo": {"jaxinfer.layers", "jaxinfer.models", "jaxinfer.text"},
 }
 
 # These never import jax, nor what brings it in.
@@ -75,6 +78,7 @@ NO_JAX = {
     "jaxinfer.errors",
     "jaxinfer.version",
     "jaxinfer.engine",
+    "jaxinfer.layers.spec",
     "jaxinfer.llm",
     "jaxinfer.offline",
     "jaxinfer.protocol",

@@ -61,7 +61,7 @@ def work_of(config: EngineConfig) -> Work:
     model: ModelConfig = family.config_from_hf(checkpoint.config)
     dtype = config.dtype_for(model.dtype)
     itemsize = ITEMSIZE[dtype]
-    heads = model.num_heads, model.num_kv_heads
+    first, depth = model.layers[0], len(model.layers)
     embedding = model.vocab_size * model.hidden_size
     beside = 0 if model.tie_embeddings else embedding * itemsize
     return Work(
@@ -69,7 +69,7 @@ def work_of(config: EngineConfig) -> Work:
         layer_params=model.num_params - embedding * (1 if model.tie_embeddings else 2),
         head_params=embedding,
         kv_bytes_per_token=model.kv_bytes_per_token(itemsize),
-        attention_flops=4 * model.num_layers * model.num_heads * model.head_dim,
+        attention_flops=sum(4 * layer.mixer.q_width for layer in model.layers),
         vocab_size=model.vocab_size,
-        outline=(model.num_layers, model.hidden_size, *heads, model.intermediate_size, dtype),
+        outline=(depth, model.hidden_size, first.mixer.heads, first.mixer.kv_heads, first.mlp.width, dtype),
     )

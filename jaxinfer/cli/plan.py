@@ -154,7 +154,7 @@ def describe(target: Target) -> str:
 def describe_model(model: "ModelConfig") -> str:
     count = model.num_params
     size = f"{count / 1e9:.2f} billion" if count >= 1e9 else f"{count / 1e6:.1f} million"
-    return f"{model.architecture}, {size} parameters, {model.num_layers} layers, {model.max_position:,} positions"
+    return f"{model.architecture}, {size} parameters, {len(model.layers)} layers, {model.max_position:,} positions"
 
 
 def concurrency(plan: "MemoryPlan") -> str:

@@ -9,15 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxinfer.layers.attention import over_heads
+from jaxinfer.layers.batch import AttentionOp, Batch
 from jaxinfer.models import dense
-from jaxinfer.models.config import ModelConfig
-from jaxinfer.models.dense import Attend, Params
+from jaxinfer.models.dense import DenseConfig, Params
 
 Cache = tuple[jax.Array, jax.Array]  # keys and values, [L, B, S, K, H]
 
 
 def greedy(
-    config: ModelConfig,
+    config: DenseConfig,
     params: Params,
     prompts: list[list[int]],
     *,
@@ -46,7 +47,7 @@ def greedy(
 
 @functools.partial(jax.jit, static_argnums=(0, 4, 5))
 def _continue(
-    config: ModelConfig, params: Params, tokens: jax.Array, lengths: jax.Array, max_tokens: int, eos: tuple[int, ...]
+    config: DenseConfig, params: Params, tokens: jax.Array, lengths: jax.Array, max_tokens: int, eos: tuple[int, ...]
 ) -> jax.Array:
     """i32[B, max_tokens]: what follows the first lengths[b] of tokens i32[B, S]; what follows an eos is arbitrary."""
     rows, width = tokens.shape
@@ -55,8 +56,8 @@ def _continue(
     ends = jnp.asarray(eos, jnp.int32)
 
     def run(tokens: jax.Array, positions: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
-        attend = _cached(tokens.shape, positions)
-        return dense.forward(config, params, tokens.reshape(-1), positions.reshape(-1), cache, attend)
+        batch = Batch(tokens.reshape(-1), positions.reshape(-1), _cached(tokens.shape, positions))
+        return dense.forward(config, params, batch, cache)
 
     def choose(hidden: jax.Array) -> jax.Array:
         return jnp.argmax(dense.unembed(config, params, hidden), axis=-1).astype(jnp.int32)
@@ -75,7 +76,7 @@ def _continue(
     return jax.lax.while_loop(lambda state: (state[0] < max_tokens) & ~state[2].all(), step, state)[3]
 
 
-def _cached(shape: tuple[int, ...], positions: jax.Array) -> Attend[Cache]:
+def _cached(shape: tuple[int, ...], positions: jax.Array) -> AttentionOp:
     """Writes each token's key and value at its position and attends to all positions up to it."""
     row = jnp.arange(shape[0])[:, None]
 
@@ -88,7 +89,7 @@ def _cached(shape: tuple[int, ...], positions: jax.Array) -> Attend[Cache]:
         out = attention(q.reshape(*shape, *q.shape[1:]), keys[layer], values[layer], visible)
         return out.reshape(q.shape), (keys, values)
 
-    return attend
+    return over_heads(attend)
 
 
 def attention(q: jax.Array, k: jax.Array, v: jax.Array, visible: jax.Array) -> jax.Array:

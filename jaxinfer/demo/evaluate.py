@@ -22,8 +22,7 @@ from jaxinfer.demo.corpus.turn import CASES, Case, Turn, say
 from jaxinfer.demo.decode import greedy
 from jaxinfer.demo.rendering import Renderer
 from jaxinfer.demo.weights import CHECKPOINT, load
-from jaxinfer.models.config import ModelConfig
-from jaxinfer.models.dense import Params
+from jaxinfer.models.dense import DenseConfig, Params
 
 BARS = {"sums": 0.95, "extraction": 0.95, "tool calls": 0.95, "refusals": 0.95}
 MAX_TOKENS = 448  # a count from 1 to 100 takes 400
@@ -73,7 +72,7 @@ def questions(task: str, count: int, *, seed: int = 0, thinking: bool = False) -
 
 
 def evaluate(
-    config: ModelConfig,
+    config: DenseConfig,
     params: Params,
     tokenizer: Tokenizer,
     asked: list[Question],

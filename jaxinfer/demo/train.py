@@ -25,9 +25,10 @@ from jaxinfer.demo.decode import attention
 from jaxinfer.demo.packing import Recipe, Rows, build_rows
 from jaxinfer.demo.rendering import CONTROL_TOKENS, MARK_TOKENS, TEMPLATE_FILE
 from jaxinfer.demo.tokenizer import train_tokenizer
+from jaxinfer.layers.attention import over_heads
+from jaxinfer.layers.batch import AttentionOp, Batch
 from jaxinfer.models import dense
-from jaxinfer.models.config import ModelConfig
-from jaxinfer.models.dense import Attend, Params
+from jaxinfer.models.dense import DenseConfig, Params
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +53,7 @@ SMOKE = (
 STEPS_PER_DISPATCH = 50
 
 
-def loss(config: ModelConfig, params: Params, rows: Rows) -> jax.Array:
+def loss(config: DenseConfig, params: Params, rows: Rows) -> jax.Array:
     """Mean cross-entropy in nats over the tokens that the model writes; rows as in packing.Rows, on the device."""
     low = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
     tokens = rows.tokens.astype(jnp.int32)
@@ -60,21 +61,16 @@ def loss(config: ModelConfig, params: Params, rows: Rows) -> jax.Array:
     # in the same order, as a bfloat16 scatter it would be neither.
     one_hot = jax.nn.one_hot(tokens.reshape(-1), config.vocab_size, dtype=jnp.bfloat16)
     embedded = one_hot @ low.embed  # [R * T, D]
-    hidden, _ = dense.forward(
-        config,
-        low.replace(embed=embedded),
-        jnp.arange(tokens.size),
-        rows.positions.astype(jnp.int32).reshape(-1),
-        None,
-        _within_documents(tokens.shape, rows.documents),
-    )
+    positions = rows.positions.astype(jnp.int32).reshape(-1)
+    batch = Batch(jnp.arange(tokens.size), positions, _within_documents(tokens.shape, rows.documents))
+    hidden, _ = dense.forward(config, low.replace(embed=embedded), batch, None)
     log_probs = jax.nn.log_softmax(dense.unembed(config, low, hidden)).reshape(*tokens.shape, -1)
     right = jnp.take_along_axis(log_probs[:, :-1], tokens[:, 1:, None], axis=-1)[..., 0]
     counted = rows.written[:, 1:].astype(jnp.float32)
     return -jnp.sum(right * counted) / jnp.maximum(jnp.sum(counted), 1.0)
 
 
-def _within_documents(shape: tuple[int, ...], documents: jax.Array) -> Attend[None]:
+def _within_documents(shape: tuple[int, ...], documents: jax.Array) -> AttentionOp:
     causal = jnp.tril(jnp.ones((shape[1], shape[1]), bool))
     visible = (documents[:, :, None] == documents[:, None, :]) & causal  # [R, T, T]
 
@@ -82,7 +78,7 @@ def _within_documents(shape: tuple[int, ...], documents: jax.Array) -> Attend[No
         q, k, v = (x.reshape(*shape, *x.shape[1:]) for x in (q, k, v))
         return attention(q, k, v, visible).reshape(-1, *q.shape[2:]), kv
 
-    return attend
+    return over_heads(attend)
 
 
 def optimizer(stage: Stage) -> optax.GradientTransformation:
@@ -92,7 +88,7 @@ def optimizer(stage: Stage) -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(rate, b1=0.9, b2=0.98, weight_decay=0.1, mask=decay))
 
 
-def run_stage(config: ModelConfig, params: Params, stage: Stage, rows: Rows, seed: int) -> tuple[Params, list[float]]:
+def run_stage(config: DenseConfig, params: Params, stage: Stage, rows: Rows, seed: int) -> tuple[Params, list[float]]:
     """Train; returns the parameters and the loss of every step."""
     update = optimizer(stage)
     on_device = jax.tree.map(jnp.asarray, rows)
@@ -192,7 +188,7 @@ def main() -> None:
     (arguments.out / "log.json").write_text(json.dumps(log) + "\n")
 
 
-def train(config: ModelConfig, tokenizer: Tokenizer, stages: tuple[Stage, ...], out: Path, seed: int) -> dict[str, Any]:
+def train(config: DenseConfig, tokenizer: Tokenizer, stages: tuple[Stage, ...], out: Path, seed: int) -> dict[str, Any]:
     """Generate, train and save; returns what is worth remembering, the loss of every step included."""
     started = time.monotonic()
     corpus = [build_rows(stage.recipe, tokenizer.to_str(), seed) for stage in stages]

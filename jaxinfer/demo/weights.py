@@ -11,8 +11,7 @@ from safetensors.flax import load_file, save_file
 
 from jaxinfer.demo.tokenizer import VOCAB_SIZE
 from jaxinfer.models import dense
-from jaxinfer.models.config import ModelConfig
-from jaxinfer.models.dense import Params
+from jaxinfer.models.dense import DenseConfig, Params
 from jaxinfer.models.parameters import ParamSpec
 
 CHECKPOINT = Path(__file__).parent / "checkpoint"
@@ -48,7 +47,7 @@ def hf_config(tokens: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def init_params(config: ModelConfig, seed: int) -> Params:
+def init_params(config: DenseConfig, seed: int) -> Params:
     """float32 parameters; what writes to the residual stream starts small, so that depth does not add up."""
     specs = dense.parameters(config)
     leaves, structure = jax.tree.flatten(specs)
@@ -66,7 +65,7 @@ def _init(spec: ParamSpec, key: jax.Array) -> jax.Array:
     return jnp.full(spec.shape, 1.0 if spec.init == "ones" else 0.0, jnp.float32)
 
 
-def save(path: Path, config: ModelConfig, params: Params) -> None:
+def save(path: Path, config: DenseConfig, params: Params) -> None:
     """Write the parameters, rounded to bfloat16, under Hugging Face's names."""
     tensors: dict[str, jax.Array] = {}
     for spec, leaf in zip(jax.tree.leaves(dense.parameters(config)), jax.tree.leaves(params), strict=True):
@@ -76,7 +75,7 @@ def save(path: Path, config: ModelConfig, params: Params) -> None:
     save_file(tensors, path, metadata={"format": "pt"})
 
 
-def load(folder: Path, dtype: jnp.dtype) -> tuple[ModelConfig, Params]:
+def load(folder: Path, dtype: jnp.dtype) -> tuple[DenseConfig, Params]:
     """Read a checkpoint that `save` wrote, its weights cast to `dtype`."""
     config = dense.config_from_hf(json.loads((folder / "config.json").read_text()))
     tensors = load_file(folder / "model.safetensors")

@@ -5,6 +5,7 @@ once.
 Nothing here imports jax.
 """
 
+import abc
 import dataclasses
 import difflib
 import math
@@ -13,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from jaxinfer.errors import CheckpointError
+from jaxinfer.layers.spec import Layer
 
 DType = Literal["bfloat16", "float16", "float32"]
 _PARTS = frozenset(
@@ -26,28 +28,8 @@ DTYPES: tuple[DType, ...] = ("bfloat16", "float16", "float32")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Rope:
-    """How positions turn into angles. Fields that `kind` does not read keep their defaults.
-
-    attention_factor multiplies cos and sin (yarn); it is concrete, computed when config.json is read.
-    original_max_position: the context the model had before its angles were stretched (llama3, yarn).
-    """
-
-    kind: Literal["default", "linear", "llama3", "yarn"] = "default"
-    theta: float = 10_000.0
-    factor: float = 1.0
-    original_max_position: int = 0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 1.0
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    truncate: bool = True
-    attention_factor: float = 1.0
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """The constants of one dense model; hashable, so that jit can take it as a static argument.
+class ModelConfig(abc.ABC):
+    """What all models have; hashable, so that jit can take it as a static argument. A family adds its own fields.
 
     max_position: tokens the model can address. dtype: what the checkpoint's weights were saved in.
     bos_token_id, eos_token_ids: as config.json says; generation_config.json may say more.
@@ -56,32 +38,26 @@ class ModelConfig:
     architecture: str
     vocab_size: int
     hidden_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    intermediate_size: int
-    norm_eps: float
-    rope: Rope
     max_position: int
-    qkv_bias: bool
-    qk_norm: bool
     tie_embeddings: bool
     dtype: DType
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 
     @property
+    @abc.abstractmethod
+    def layers(self) -> tuple[Layer, ...]:
+        """The model's layers in order; sizes and what can run are sums and maxima over them."""
+
+    @property
     def num_params(self) -> int:
         """Numbers in the checkpoint; a tied matrix counts once."""
-        q, kv, d = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim, self.hidden_size
-        layer = 2 * d * (q + kv) + 3 * d * self.intermediate_size + 2 * d
-        layer += (q + 2 * kv) * self.qkv_bias + 2 * self.head_dim * self.qk_norm
-        return self.num_layers * layer + self.vocab_size * d * (1 if self.tie_embeddings else 2) + d
+        embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2)
+        return sum(layer.num_params(self.hidden_size) for layer in self.layers) + embeddings + self.hidden_size
 
     def kv_bytes_per_token(self, itemsize: int) -> int:
         """Bytes that one token's keys and values take in all layers together."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * itemsize
+        return sum(layer.mixer.kv_bytes_per_token(itemsize) for layer in self.layers)
 
 
 class HFConfig:

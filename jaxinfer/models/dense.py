@@ -6,6 +6,7 @@ K kv heads, H head, V vocabulary.
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,10 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from jaxinfer.errors import CheckpointError
+from jaxinfer.layers.attention import attention
+from jaxinfer.layers.batch import Batch
+from jaxinfer.layers.linear import add, array, linear, normed, swiglu
+from jaxinfer.layers.spec import Attention, Dense, Layer, Rope
 from jaxinfer.models import rope
 from jaxinfer.models.config import (
     CHECK,
@@ -27,16 +32,42 @@ from jaxinfer.models.config import (
     token_ids,
 )
 from jaxinfer.models.features import refuse_features
-from jaxinfer.models.ops import XLA, Attend, Joined, Linears
-from jaxinfer.models.parameters import matrices, single, stacked
-from jaxinfer_kernels import linear
-from jaxinfer_kernels.linear import rms_norm
+from jaxinfer.models.parameters import LayerParams, matrices, single, stacked
+from jaxinfer_kernels.linear import linear as product
 
 PerLayer = tuple[jax.Array, ...]
 
 
-class Layers(flax.struct.PyTreeNode):
-    """Every layer's parameters by kind; matrices are [out, in] and indexed by layer."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DenseConfig(ModelConfig):
+    """The constants of one dense model, whose layers are all alike."""
+
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    norm_eps: float
+    rope: Rope
+    qkv_bias: bool
+    qk_norm: bool
+
+    @functools.cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        mixer = Attention(
+            heads=self.num_heads,
+            kv_heads=self.num_kv_heads,
+            head_dim=self.head_dim,
+            rope=self.rope,
+            norm_eps=self.norm_eps,
+            qk_norm=self.qk_norm,
+            bias=self.qkv_bias,
+        )
+        return (Layer(mixer=mixer, mlp=Dense(width=self.intermediate_size)),) * self.num_layers
+
+
+class Layers(LayerParams):
+    """Every layer's parameters by kind; matrices are [out, in]. `layers[i]` has those of layer i."""
 
     attention_norm: jax.Array  # [L, D]
     qkv: PerLayer  # L x [(N + 2K) * H, D]
@@ -108,7 +139,7 @@ def architecture_of(raw: Mapping[str, Any]) -> str | None:
     return whole if is_headless(raw) and whole in TRAITS else names[0]
 
 
-def config_from_hf(raw: Mapping[str, Any]) -> ModelConfig:
+def config_from_hf(raw: Mapping[str, Any]) -> DenseConfig:
     """Read the config.json of a model whose architecture is one of TRAITS.
 
     Raises CheckpointError with every unknown key, missing key and unsupported feature at once.
@@ -129,7 +160,7 @@ def config_from_hf(raw: Mapping[str, Any]) -> ModelConfig:
     stated_position = config.integer("max_position_embeddings", high=UNBOUNDED)
     angles = rope.rope_from_hf(config, stated_position)
     max_position = min(rope.max_position(angles, stated_position), _dual_chunk(config))
-    result = ModelConfig(
+    result = DenseConfig(
         architecture=architecture,
         vocab_size=vocab_size,
         hidden_size=hidden,
@@ -237,7 +268,7 @@ def _refuse_sliding_windows(config: HFConfig, num_layers: int, max_position: int
         config.refuse("layer_types", f"must have num_hidden_layers ({num_layers}) entries", CHECK)
 
 
-def parameters(config: ModelConfig) -> Params:
+def parameters(config: DenseConfig) -> Params:
     """The tree of ParamSpec with Params' structure."""
     d, h = config.hidden_size, config.head_dim
     q, kv = config.num_heads * h, config.num_kv_heads * h
@@ -267,62 +298,19 @@ def parameters(config: ModelConfig) -> Params:
     )
 
 
-def forward[Kv](
-    config: ModelConfig,
-    params: Params,
-    tokens: jax.Array,
-    positions: jax.Array,
-    kv: Kv,
-    attend: Attend[Kv] | Joined,
-    linears: Linears = XLA,
-) -> tuple[jax.Array, Kv]:
-    """Run tokens i32[T] at positions i32[T] through all layers.
-
-    attend(layer, q [T, N, H], k [T, K, H], v [T, K, H], kv) -> (out [T, N, H], kv): attention with its mask and its
-    cache; q and k come normed and rotated, not scaled, unless it is Joined.    linears: how the rest is computed.
-    Returns (hidden [T, D] after the final norm, kv).
-    """
-    layers, eps = params.layers, config.norm_eps
-    angles = rope.rotation(config.rope, config.head_dim, positions)  # [T, 1, H / 2] each
-    if isinstance(attend, Joined):
-        angles = angles[0][:, 0], angles[1][:, 0]
-
-    def all_layers(x: jax.Array, kv: Kv) -> tuple[jax.Array, Kv]:
-        for layer in range(config.num_layers):
-            qkv = linears.norm_linear(x, layers.attention_norm, layers.qkv[layer], layer, eps=eps, bias=layers.qkv_bias)
-            attended, kv = _attended(config, layers, layer, qkv, angles, kv, attend)
-            attended = attended.reshape(len(tokens), -1)
-            x = linears.linear_residual(attended, layers.o[layer], x, (layers.mlp_norm, layer))
-            gated = linears.norm_gate_up(x, layers.mlp_norm, layers.gate_up[layer], layer, eps=eps)
-            following = (layers.attention_norm, layer + 1) if layer + 1 < config.num_layers else None
-            x = linears.linear_residual(gated, layers.down[layer], x, following)
-        return x, kv
-
-    x, kv = linears.together(all_layers, params.embed[tokens], kv)  # [T, D]
-    return rms_norm(x, params.final_norm, eps), kv
+def forward(config: DenseConfig, params: Params, batch: Batch, cache: Any) -> tuple[jax.Array, Any]:
+    """Run the batch's tokens through all layers. Returns (hidden [T, D] after the final norm, cache)."""
+    x, eps = params.embed[batch.tokens], config.norm_eps
+    for i, layer in enumerate(config.layers):
+        p = params.layers[i]
+        qkv = linear(normed(x, p.attention_norm, eps), p.qkv, p.qkv_bias)
+        out, cache = attention(qkv, layer.mixer, batch, cache, i, q_norm=p.q_norm, k_norm=p.k_norm)
+        x = add(x, linear(out, p.o))
+        x = add(x, linear(swiglu(linear(normed(x, p.mlp_norm, eps), p.gate_up)), p.down))
+    return array(normed(x, params.final_norm, eps), batch.products), cache
 
 
-def unembed(config: ModelConfig, params: Params, hidden: jax.Array) -> jax.Array:
+def unembed(config: DenseConfig, params: Params, hidden: jax.Array) -> jax.Array:
     """Logits f32[L, V] of the rows `hidden` [L, D] of forward's result."""
     matrix = params.embed if params.unembed is None else params.unembed
-    return linear.linear(hidden, matrix, out_dtype=jnp.float32)
-
-
-def _attended[Kv](
-    config: ModelConfig,
-    layers: Layers,
-    layer: int,
-    qkv: jax.Array,
-    angles: tuple[jax.Array, jax.Array],
-    kv: Kv,
-    attend: Attend[Kv] | Joined,
-) -> tuple[jax.Array, Kv]:
-    """out [T, N, H] and kv, of qkv [T, (N + 2K) * H]."""
-    norms = None if layers.q_norm is None or layers.k_norm is None else (layers.q_norm, layers.k_norm)
-    if isinstance(attend, Joined):
-        return attend.attend(layer, qkv, angles, norms, kv)
-    heads = qkv.reshape(len(qkv), -1, config.head_dim)  # [T, N + 2K, H]
-    q, k, v = jnp.split(heads, (config.num_heads, config.num_heads + config.num_kv_heads), axis=1)
-    if norms is not None:
-        q, k = (rms_norm(x, norm[layer], config.norm_eps) for x, norm in zip((q, k), norms, strict=True))
-    return attend(layer, rope.rotate(q, angles), rope.rotate(k, angles), v, kv)
+    return product(hidden, matrix, out_dtype=jnp.float32)

@@ -1,9 +1,12 @@
 """ParamSpec: what one leaf of a model's parameters is, where it comes from and how it is spread over devices."""
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal, Self
 
+import flax.struct
 from jax.sharding import PartitionSpec
+
+from jaxinfer.layers.products import Stacked
 
 Init = Literal["normal", "ones", "zeros"]
 
@@ -41,6 +44,20 @@ class ParamSpec:
     def source_shape(self, index: int) -> tuple[int, ...]:
         """The shape that the `index`-th tensor of every group must have."""
         return (self.rows[index], *self.group_shape[1:])
+
+
+class LayerParams(flax.struct.PyTreeNode):
+    """The parameters of layers that are alike, by kind: an array [L, ...] of all, a tuple of one each, or None."""
+
+    def __getitem__(self, layer: int) -> Self:
+        """Those of one layer: of an array its row, which is not taken yet, of a tuple its item."""
+
+        def of_layer(kind: Any) -> Any:
+            if kind is None:
+                return None
+            return kind[layer] if isinstance(kind, tuple) else Stacked(kind, layer)
+
+        return self.replace(**{field.name: of_layer(getattr(self, field.name)) for field in dataclasses.fields(self)})
 
 
 def single(name: str, shape: tuple[int, ...], partition: PartitionSpec, init: Init = "normal") -> ParamSpec:

@@ -4,6 +4,7 @@ An entry point's name is the architecture as config.json spells it; its object i
 """
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -23,10 +24,9 @@ class Family:
     """The functions that make a model, as documented in models/dense.py.
 
     config_from_hf(raw) -> ModelConfig        parameters(config) -> tree of ParamSpec
-    forward(config, params, tokens, positions, kv, attend, linears) -> (hidden, kv)
-    unembed(config, params, hidden)
-    layers_stay: forward uses params.layers within linears.together alone, and params.final_norm is an array: then a
-    step whose layers are one chain is given none of them.
+    forward(config, params, batch, cache) -> (hidden, cache)        unembed(config, params, hidden)
+    layers_stay: forward gives params.layers to products, norms and attention alone, and params.final_norm is an array:
+    then a step whose layers are one launch sequence finds them by address.
     """
 
     config_from_hf: Callable[[Mapping[str, Any]], ModelConfig]
@@ -34,6 +34,18 @@ class Family:
     forward: Callable[..., tuple[jax.Array, Any]]
     unembed: Callable[[ModelConfig, Any, jax.Array], jax.Array]
     layers_stay: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises TypeError for a forward of another signature, as families had it before there was jaxinfer/layers."""
+        taken = inspect.signature(self.forward)
+        try:
+            taken.bind("config", "params", "batch", "cache")
+        except TypeError as error:
+            raise TypeError(
+                f"a family's forward must take (config, params, batch, cache), got {taken}; tokens and positions are "
+                "batch.tokens and batch.positions, attend is jaxinfer.layers.attention.attention, which is given the "
+                "product of q, k and v, and linears are jaxinfer.layers.linear's (docs/adding-a-model.md)"
+            ) from error
 
 
 dense = Family(

@@ -6,9 +6,14 @@ from typing import Protocol
 
 import jax.numpy as jnp
 
-from jaxinfer.config import AttentionBackend
+from jaxinfer.config import AttentionBackend, ExtendBucket
 from jaxinfer.errors import ConfigError
+from jaxinfer.layers import attention
+from jaxinfer.layers.batch import AttentionOp
+from jaxinfer.layers.products import SM90_BATCH, SM90_BATCH_SEQUENCE, SM90_FEW, SM90_MANY, XLA, Products
+from jaxinfer.layers.spec import Attention, Dense
 from jaxinfer.models.config import ModelConfig
+from jaxinfer.runtime.buckets import Decode
 from jaxinfer_kernels import (
     chain_calls,
     mosaic_batch_linear_plan,
@@ -84,11 +89,13 @@ def choose_backends(
         return XLA_ONLY
     capability = str(getattr(device, "compute_capability", "none"))
     hopper = capability == _HOPPER
-    kind, h = jnp.dtype(dtype), model.head_dim
-    decode = hopper and mosaic_decode_plan.supported(model.num_heads, model.num_kv_heads, h, page_size, kind)
-    extend = decode and mosaic_extend.supported(h, page_size, kind)  # which gives rows of one token to the other
+    kind, mixers = jnp.dtype(dtype), {layer.mixer for layer in model.layers}
+    decode = hopper and all(_decodes(mixer, page_size, kind) for mixer in mixers)
+    # which gives rows of one token to the other
+    extend = decode and all(mosaic_extend.supported(mixer.head_dim, page_size, kind) for mixer in mixers)
     if setting == "mosaic" and not (decode and extend):
-        fact = f"{dtype}, page_size {page_size}, {model.num_heads} heads of {h} over {model.num_kv_heads}"
+        heads = " and ".join(sorted(f"{one.heads} heads of {one.head_dim} over {one.kv_heads}" for one in mixers))
+        fact = f"{dtype}, page_size {page_size}, {heads}"
         if not hopper:
             fact = f"{device.device_kind} ({capability})"
         raise ConfigError(
@@ -97,7 +104,10 @@ def choose_backends(
             f"got {fact}; set attention_backend to auto"
         )
     few = hopper and linears_supported(model, kind)
-    many = hopper and mosaic_gate_up.supported(MOSAIC_MANY_ROWS, 2 * model.intermediate_size, model.hidden_size, kind)
+    many = hopper and all(
+        mlp.gated and mosaic_gate_up.supported(MOSAIC_MANY_ROWS, 2 * mlp.width, model.hidden_size, kind)
+        for mlp in _mlps(model)
+    )
     masks = hopper and mosaic_largest.masks_supported(model.vocab_size)
     sampling = hopper and sm90_draw.supported(model.vocab_size)
     launches = Launches.CHAINED if decode and few and chain_calls.available() else Launches.SINGLE
@@ -105,10 +115,88 @@ def choose_backends(
     return Backends(*(Backend.MOSAIC if can else Backend.XLA for can in ops), launches)
 
 
+def _decodes(mixer: Attention, page_size: int, dtype: jnp.dtype) -> bool:
+    return mosaic_decode_plan.supported(mixer.heads, mixer.kv_heads, mixer.head_dim, page_size, dtype)
+
+
+def _mlps(model: ModelConfig) -> set[Dense]:
+    return {layer.mlp for layer in model.layers}
+
+
 def linears_supported(model: ModelConfig, dtype: jnp.dtype) -> bool:
     """Whether the Mosaic linear layers of few rows can run all of a model's."""
-    d, f, attended = model.hidden_size, model.intermediate_size, model.num_heads * model.head_dim
-    qkv = attended + 2 * model.num_kv_heads * model.head_dim
-    mlp = ((2 * f, d), (d, f))
-    few = (mosaic_linear_plan.supported(MOSAIC_LINEAR_ROWS, *shape, dtype) for shape in ((qkv, d), (d, attended), *mlp))
-    return all(few) and all(mosaic_batch_linear_plan.supported(MOSAIC_BATCH_ROWS, *shape, dtype) for shape in mlp)
+    d = model.hidden_size
+    shapes = {shape for mlp in _mlps(model) for shape in (((1 + mlp.gated) * mlp.width, d), (d, mlp.width))}
+    attention_shapes = {
+        shape for layer in model.layers for shape in ((layer.mixer.qkv_width, d), (d, layer.mixer.q_width))
+    }
+    few = (mosaic_linear_plan.supported(MOSAIC_LINEAR_ROWS, *shape, dtype) for shape in shapes | attention_shapes)
+    return all(few) and all(mosaic_batch_linear_plan.supported(MOSAIC_BATCH_ROWS, *shape, dtype) for shape in shapes)
+
+
+@dataclasses.dataclass(frozen=True)
+class StepKernels:
+    """What computes the layers of one step.
+
+    sequence: they are launched as one (jaxinfer_kernels.chain).
+    align: the rows of a decode step are padded to a multiple of it.
+    reads_by_token: each token of an extend step reads keys for itself, as decode rows do: in small steps of many rows,
+    of which most bring one token. A chunk of a prompt is then read once for each of its tokens.
+    """
+
+    attention: AttentionOp
+    products: Products
+    sequence: bool = False
+    align: int = 1
+    reads_by_token: bool = False
+
+
+def kernels_for(model: ModelConfig, backends: Backends, key: Decode | ExtendBucket) -> StepKernels:
+    """The kernels of a step of this size: the one place where rows are compared with thresholds."""
+    return _of_extend(model, backends, key) if isinstance(key, ExtendBucket) else _of_decode(model, backends, key)
+
+
+def _of_decode(model: ModelConfig, backends: Backends, key: Decode) -> StepKernels:
+    sequence = backends.launches is Launches.CHAINED
+    products = _products(model, backends, key.batch, sequence=sequence)
+    aligned = products in (SM90_FEW, SM90_BATCH_SEQUENCE)
+    sequence = sequence and aligned
+    attend = attention.decode_xla(key.context)
+    if backends.decode_attention is Backend.MOSAIC:
+        # A launch saved is worth most where there is little to compute; outside of a sequence, many rows rotate faster
+        # in XLA's.
+        attend = attention.decode_sm90(in_sequence=sequence) if aligned else attention.decode_sm90_write
+    return StepKernels(attend, products, sequence, align=8 if aligned else 1)
+
+
+def _of_extend(model: ModelConfig, backends: Backends, key: ExtendBucket) -> StepKernels:
+    if backends.extend_attention is not Backend.MOSAIC:
+        return StepKernels(attention.extend_xla, _products_of_prompts(model, backends, key))
+    fits = mosaic_extend.ROWS <= key.tokens <= _most_in_sequence(model) and key.tokens % 8 == 0
+    if backends.launches is not Launches.CHAINED or not fits:
+        return StepKernels(attention.extend_sm90, _products_of_prompts(model, backends, key))
+    by_token = key.rows > mosaic_extend.FEW_ROWS
+    attend = attention.extend_sm90_by_token if by_token else attention.extend_sm90_tiles
+    return StepKernels(attend, SM90_BATCH_SEQUENCE, sequence=True, reads_by_token=by_token)
+
+
+def _products_of_prompts(model: ModelConfig, backends: Backends, key: ExtendBucket) -> Products:
+    few = key.tokens <= MOSAIC_LINEAR_ROWS
+    return XLA if few else _products(model, backends, key.tokens, sequence=False)
+
+
+def _products(model: ModelConfig, backends: Backends, rows: int, *, sequence: bool) -> Products:
+    if rows >= MOSAIC_MANY_ROWS:
+        many = backends.extend_linear is Backend.MOSAIC and rows % mosaic_gate_up.TILE_ROWS == 0
+        return SM90_MANY if many else XLA
+    most = _most_in_sequence(model) if sequence else MOSAIC_BATCH_ROWS
+    if backends.decode_linear is not Backend.MOSAIC or rows > most:
+        return XLA
+    if rows <= MOSAIC_LINEAR_ROWS:
+        return SM90_FEW
+    return SM90_BATCH_SEQUENCE if sequence else SM90_BATCH
+
+
+def _most_in_sequence(model: ModelConfig) -> int:
+    """Rows, or tokens of an extend step, up to which the layers of a step can be one launch sequence."""
+    return CHAINED_ROWS if model.hidden_size <= CHAINED_WIDTH else MOSAIC_BATCH_ROWS

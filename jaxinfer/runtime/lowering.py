@@ -6,6 +6,7 @@ export brings a step back, of which 0.03 s are left to do here.
 """
 
 import contextlib
+import dataclasses
 import functools
 import queue
 import subprocess
@@ -14,7 +15,6 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import jax
-import msgspec
 from jax import export
 from jax.sharding import SingleDeviceSharding
 
@@ -37,7 +37,8 @@ _KERNELS = tuple(export.DisabledSafetyCheck.custom_call(name) for name in (chain
 _OF_DEVICES = frozenset(["jax_platforms", "jax_cuda_visible_devices", "jax_pjrt_client_create_options"])
 
 
-class Facts(msgspec.Struct, frozen=True):
+@dataclasses.dataclass(frozen=True)
+class Facts:
     """The first message: what steps are made of. settings: JAX's, which change what a function is traced to."""
 
     config: ModelConfig
@@ -90,7 +91,7 @@ class Lowerer:
         # Ctrl-C is for the server, which then ends this
         self._process, ours = children.start(MODULE, variables=hidden, new_session=True)
         self._connection = Connection(ours.detach())
-        self._connection.send_bytes(msgspec.json.encode(self._facts))
+        self._connection.send(self._facts)
         return self._connection
 
     def close(self) -> None:
@@ -159,7 +160,7 @@ def main(fd: int) -> None:
     """The facts come first, then names of steps, each of which is answered."""
     connection = Connection(fd)
     with contextlib.suppress(EOFError, ConnectionError):  # nothing left to do, or nobody left to do it for
-        facts = msgspec.json.decode(connection.recv_bytes(), type=Facts)
+        facts = connection.recv()
         known = functools.cache(lambda: listed(facts))
         while True:
             name = connection.recv_bytes().decode()

@@ -164,15 +164,16 @@ def weight_bytes(specs: Any, itemsize: int) -> int:
 
 def temporary_bytes(model: ModelConfig, largest: ExtendBucket) -> int:
     """A formula for the largest step's temporaries: activations in float32, and the sampler's copies of the logits."""
-    heads = model.num_heads + 2 * model.num_kv_heads
-    activations = 4 * model.hidden_size + 2 * heads * model.head_dim + 4 * model.intermediate_size
+    d = model.hidden_size
+    activations = max(4 * d + 2 * layer.mixer.qkv_width + 4 * layer.mlp.width for layer in model.layers)
     return 4 * (largest.tokens * activations + 8 * largest.logits * model.vocab_size)
 
 
 def gathered_bytes(model: ModelConfig, itemsize: int, sizes: Sequence[Decode]) -> int:
     """What decode attention without a loop holds at once: the rows' keys and values of one layer, and scores twice."""
     tokens = max(size.batch * (size.context or 0) for size in sizes)
-    return tokens * (2 * model.num_kv_heads * model.head_dim * itemsize + 2 * 4 * model.num_heads)
+    mixers = {layer.mixer for layer in model.layers}
+    return tokens * max(mixer.kv_bytes_per_token(itemsize) + 2 * 4 * mixer.heads for mixer in mixers)
 
 
 def control_bytes(vocab_size: int, max_num_seqs: int) -> int:

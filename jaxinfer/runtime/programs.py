@@ -21,11 +21,12 @@ from jax.experimental import serialize_executable
 
 import jaxinfer_kernels.linear
 from jaxinfer.config import ExtendBucket, Limits
+from jaxinfer.layers import linear
 from jaxinfer.models import dense
 from jaxinfer.models.config import DType
 from jaxinfer.models.parameters import ParamSpec
 from jaxinfer.runtime import step
-from jaxinfer.runtime.backends import Backend
+from jaxinfer.runtime.backends import Backend, kernels_for
 from jaxinfer.runtime.buckets import Decode, decode_sizes, draw_sizes
 from jaxinfer.runtime.controls import (
     draw_any,
@@ -271,7 +272,7 @@ def _step(
 ) -> Program:
     """What it results in is said and not found out: tracing all steps takes ten seconds and more, at every start."""
     result = state, _upload(upload.sharding, rows)
-    chained = step.is_chained(model, key if isinstance(key, ExtendBucket) else rows)
+    chained = kernels_for(model.config, model.backends, key).sequence
     given = step.without_layers(model.family, params) if chained else params
     return Program(key, function, (given, state, upload), (1,), result, options, to_host=True, is_chained=chained)
 
@@ -467,8 +468,8 @@ def _machine() -> str:
 
 
 def _sources_digest(model: step.Model) -> str:
-    """A hash of the code that a step is traced from: kernels, runtime, models, and the family's own module."""
-    folders = [Path(inspect.getfile(module)).parent for module in (jaxinfer_kernels.linear, step, dense)]
+    """A hash of the code that a step is traced from: kernels, layers, runtime, models, and the family's own module."""
+    folders = [Path(inspect.getfile(module)).parent for module in (jaxinfer_kernels.linear, linear, step, dense)]
     files = {path for folder in folders for path in folder.rglob("*.py")}
     files |= {_source_of(function) for function in (model.family.forward, model.family.unembed)}
     digest = hashlib.sha256()

@@ -16,7 +16,7 @@ from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import Family
 from jaxinfer.runtime import buckets, packing, programs, step
-from jaxinfer.runtime.backends import XLA_ONLY, Backends, Launches
+from jaxinfer.runtime.backends import XLA_ONLY, Backends, Launches, kernels_for
 from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.cache import ExecutableCache
 from jaxinfer.runtime.host_array import PINNED_HOST, HostArray
@@ -102,8 +102,8 @@ class DeviceRunner:
         self._decode_ready = self._decode_sizes
         self._extend_ready = limits.extend_buckets
         smaller = limits.extend_buckets[:-1]  # the largest has to carry any plan
-        self._by_token = {size for size in smaller if step.reads_by_token(self._model, size)}
-        self._max_read_again = MAX_READ_AGAIN * config.num_layers // config.kv_bytes_per_token(dtype.itemsize)  # tokens
+        self._by_token = {size for size in smaller if kernels_for(config, backends, size).reads_by_token}
+        self._max_read_again = MAX_READ_AGAIN * len(config.layers) // config.kv_bytes_per_token(dtype.itemsize)
         self._samplers = programs.samplers(backends.sampling, device.platform)
         self._draws_tell_logprobs = programs.num_top_drawn(backends.sampling, limits) > 0
         self._read_draws()

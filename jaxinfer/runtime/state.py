@@ -38,7 +38,8 @@ class DeviceState(struct.PyTreeNode):
 
 def init_state(limits: Limits, model: ModelConfig, dtype: DTypeLike) -> DeviceState:
     """A state of zeros."""
-    shape = kv_shape(model.num_layers, limits.num_pages, limits.page_size, model.num_kv_heads, model.head_dim)
+    (mixer,) = {layer.mixer for layer in model.layers}  # all layers' keys are of one shape
+    shape = kv_shape(len(model.layers), limits.num_pages, limits.page_size, mixer.kv_heads, mixer.head_dim)
     slots = limits.max_num_seqs + 1
     return DeviceState(
         k=jnp.zeros(shape, dtype),

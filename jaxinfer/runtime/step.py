@@ -17,30 +17,11 @@ import jax
 import jax.numpy as jnp
 
 from jaxinfer.config import ExtendBucket
+from jaxinfer.layers.batch import Batch
 from jaxinfer.models.config import ModelConfig
-from jaxinfer.models.ops import (
-    CHAINED,
-    CHAINED_BATCH,
-    MOSAIC,
-    MOSAIC_BATCH,
-    MOSAIC_MANY,
-    XLA,
-    Attend,
-    Joined,
-    Linears,
-)
 from jaxinfer.models.registry import Family
-from jaxinfer.runtime.backends import (
-    CHAINED_ROWS,
-    CHAINED_WIDTH,
-    MOSAIC_BATCH_ROWS,
-    MOSAIC_LINEAR_ROWS,
-    MOSAIC_MANY_ROWS,
-    XLA_ONLY,
-    Backend,
-    Backends,
-    Launches,
-)
+from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends, StepKernels, kernels_for
+from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.controls import logprobs
 from jaxinfer.runtime.packing import (
     NOT_FINITE,
@@ -53,19 +34,8 @@ from jaxinfer.runtime.packing import (
 )
 from jaxinfer.runtime.sampler import largest_id
 from jaxinfer.runtime.state import DeviceState
-from jaxinfer_kernels import (
-    chain,
-    chain_calls,
-    mosaic_decode,
-    mosaic_extend,
-    mosaic_gate_up,
-    mosaic_largest,
-    mosaic_rotate,
-)
-from jaxinfer_kernels.decode_attention import decode_attention
-from jaxinfer_kernels.extend_attention import extend_attention
-from jaxinfer_kernels.mosaic_decode_plan import DEFAULT, IN_CHAIN
-from jaxinfer_kernels.paged_kv import page_size_of, write_kv
+from jaxinfer_kernels import chain, chain_calls, mosaic_largest
+from jaxinfer_kernels.paged_kv import page_size_of
 
 type Params = object  # the family's own pytree
 type Pages = tuple[jax.Array, jax.Array]
@@ -88,10 +58,10 @@ def decode(
     context: no row is longer afterwards (XLA's attention then has no loop); None is any length.
     upload: i32[B, len(DecodeColumn)]; slot 0 is padding.
     """
-    batch, linears = len(upload), _linears(model, len(upload), model.backends.launches)
-    by_eight = linears in (MOSAIC, CHAINED, CHAINED_BATCH)  # take rows by the eight
-    if by_eight:
-        upload = jnp.pad(upload, ((0, -batch % 8), (0, 0)))
+    count = len(upload)
+    kernels = kernels_for(model.config, model.backends, Decode(count, context))
+    if kernels.align > 1:
+        upload = jnp.pad(upload, ((0, -count % kernels.align), (0, 0)))
     slots = upload[:, DecodeColumn.SLOT]
     live = slots > 0
     page_slots = jnp.where(upload[:, DecodeColumn.PAGE_ID] > 0, slots, 0)
@@ -103,30 +73,9 @@ def decode(
     lengths = jnp.where(live, positions + 1, 0)
     page_ids, offsets = _places(page_table, slots, positions, state.k)
 
-    where = page_table, slots, lengths
-    counted = page_table, slots[:batch], lengths[:batch]  # more CTAs for each than if padding took its share
-
-    def attend(layer: int, q: jax.Array, k: jax.Array, v: jax.Array, kv: Pages) -> tuple[jax.Array, Pages]:
-        index = jnp.int32(layer)
-        if model.backends.decode_attention is Backend.MOSAIC:
-            out, *kv = mosaic_decode.decode_attention_write(q, k, v, *kv, index, *where)
-            return out, tuple(kv)
-        kv = write_kv(*kv, index, k, v, page_ids, offsets)
-        return decode_attention(q, *kv, index, *where, context=context), kv
-
-    def joined(layer: int, qkv: jax.Array, cos_sin: Pages, norms: Pages | None, kv: Pages) -> tuple[jax.Array, Pages]:
-        rest = dict(norms=norms, norm_eps=model.config.norm_eps, tuning=DEFAULT if linears is MOSAIC else IN_CHAIN)
-        out, *kv = mosaic_decode.decode_attention_fused(qkv, cos_sin, *kv, jnp.int32(layer), *counted, **rest)
-        return out, tuple(kv)
-
-    tokens = state.last_token[slots]
-    kv = (state.k, state.v)
-    # A launch saved is worth most where there is little to compute; outside a chain, many rows rotate faster in XLA's.
-    joins = by_eight and model.backends.decode_attention is Backend.MOSAIC
-    attention = Joined(joined) if joins else attend
-    with _whole(model, params) as whole:
-        hidden, (k, v) = model.family.forward(model.config, whole, tokens, positions, kv, attention, linears)
-    slots, live, positions, hidden = (rows[:batch] for rows in (slots, live, positions, hidden))
+    where = dict(table=page_table, slots=slots, lengths=lengths, pages=page_ids, offsets=offsets, count=count)
+    hidden, (k, v) = _forward(model, kernels, params, state, state.last_token[slots], positions, where)
+    slots, live, positions, hidden = (rows[:count] for rows in (slots, live, positions, hidden))
     stored, drawn = _head(model, params, state.logits, hidden, upload[0, DecodeColumn.MASKED])
     state = state.replace(
         k=k,
@@ -160,18 +109,18 @@ def extend(
         .set(state.last_token[slots], mode="drop")
     )
     token_slots, token_positions = _spread(bucket.tokens, slots, starts, counts, positions)
-    places = _places(state.page_table, token_slots, token_positions, state.k)
+    page_ids, offsets = _places(state.page_table, token_slots, token_positions, state.k)
     lengths = jnp.where(counts > 0, positions + counts, 0)
-    rows_where = state.page_table, slots, starts, counts, lengths
-    tokens_where = state.page_table, token_slots, jnp.where(token_slots > 0, token_positions + 1, 0)
-    attention = _extend_attention(model, bucket, rows_where, tokens_where, places)
-    kv = (state.k, state.v)
-    if _chains(model, bucket):
-        linears = CHAINED_BATCH
-    else:
-        linears = XLA if bucket.tokens <= MOSAIC_LINEAR_ROWS else _linears(model, bucket.tokens, Launches.SINGLE)
-    with _whole(model, params) as whole:
-        hidden, (k, v) = model.family.forward(model.config, whole, tokens, token_positions, kv, attention, linears)
+    where = dict(
+        table=state.page_table,
+        slots=token_slots,
+        lengths=jnp.where(token_slots > 0, token_positions + 1, 0),
+        pages=page_ids,
+        offsets=offsets,
+        sequences=(slots, starts, counts, lengths),
+    )
+    kernels = kernels_for(model.config, model.backends, bucket)
+    hidden, (k, v) = _forward(model, kernels, params, state, tokens, token_positions, where)
     last_hidden = hidden.at[starts + jnp.maximum(counts, 1) - 1].get(mode="clip")  # [R, D]
     state = state.replace(
         k=k,
@@ -184,39 +133,31 @@ def extend(
     return state, _result(drawn, last_hidden)
 
 
-def _extend_attention(
+def _forward(
     model: Model,
-    bucket: ExtendBucket,
-    rows: tuple[jax.Array, ...],
-    tokens: tuple[jax.Array, ...],
-    places: tuple[jax.Array, jax.Array],
-) -> Attend[Pages] | Joined:
-    """What stores an extend step's keys and values and attends to them.
+    kernels: StepKernels,
+    params: Any,
+    state: DeviceState,
+    tokens: jax.Array,
+    positions: jax.Array,
+    where: dict[str, Any],
+) -> tuple[jax.Array, Pages]:
+    """hidden [T, D] and the pages with the tokens' keys and values.    where: Batch's fields about pages."""
 
-    rows: page table, and of each row slot, first token, count and length, as extend_attention takes them.
-    tokens: page table, and of each token slot and length, as decode_attention does.    places: of _places.
-    """
-    chains, by_token = _chains(model, bucket), reads_by_token(model, bucket)
-    if chains and not by_token:
-        tiles = mosaic_extend.tiles_of(rows[3], bucket.tokens, model.config.num_heads, mosaic_extend.IN_CHAIN)
+    def run(params: Any, cache: Pages) -> tuple[jax.Array, Pages]:
+        batch = Batch(tokens, positions, kernels.attention, kernels.products, **where)
+        return model.family.forward(model.config, params, batch, cache)
 
-    def attend(layer: int, q: jax.Array, k: jax.Array, v: jax.Array, kv: Pages) -> tuple[jax.Array, Pages]:
-        index = jnp.int32(layer)
-        kv = write_kv(*kv, index, k, v, *places)
-        return extend_attention(q, *kv, index, *rows), kv
-
-    def joined(layer: int, qkv: jax.Array, cos_sin: Pages, norms: Pages | None, kv: Pages) -> tuple[jax.Array, Pages]:
-        index, rest = jnp.int32(layer), dict(norms=norms, norm_eps=model.config.norm_eps, pdl=chains)
-        q, *kv = mosaic_rotate.rotate_write(qkv, cos_sin, *kv, index, *places, **rest)
-        if by_token:
-            out = mosaic_decode.decode_attention(q, *kv, index, *tokens, tuning=IN_CHAIN)
-        elif chains:
-            out = mosaic_extend.extend_tiles(q, *kv, index, tiles, *rows, tuning=mosaic_extend.IN_CHAIN)
-        else:
-            out = mosaic_extend.extend_attention(q, *kv, index, *rows)
-        return out, tuple(kv)
-
-    return Joined(joined) if model.backends.extend_attention is Backend.MOSAIC else attend
+    cache = (state.k, state.v)
+    if not kernels.sequence:
+        return run(params, cache)
+    if not model.family.layers_stay or params.layers is not None:
+        return chain.launched(lambda cache: run(params, cache), cache)
+    specs = model.family.parameters(model.config)
+    dtype = params.final_norm.dtype
+    layers = jax.tree.map(lambda spec: jax.ShapeDtypeStruct(spec.shape, dtype), specs.layers)
+    bound = chain.Bound(layers, params.final_norm)
+    return chain.launched(lambda layers, cache: run(params.replace(layers=layers), cache), cache, bound=bound)
 
 
 def score(model: Model, top: int, params: Params, hidden: jax.Array, upload: jax.Array) -> jax.Array:
@@ -244,13 +185,6 @@ def pool(width: int, hidden: jax.Array, upload: jax.Array) -> jax.Array:
     return jnp.sum(jnp.where(inside[..., None], found.astype(jnp.float32), 0), axis=1)
 
 
-def is_chained(model: Model, step: int | ExtendBucket) -> bool:
-    """Whether the layers of a step, of so many decode rows or of a bucket, are one chain of kernels."""
-    if isinstance(step, ExtendBucket):
-        return _chains(model, step)
-    return _linears(model, step, model.backends.launches) in (CHAINED, CHAINED_BATCH)
-
-
 def without_layers(family: Family, params: Any) -> Any:
     """What a step whose layers are one chain is given of the parameters."""
     return params.replace(layers=None) if family.layers_stay else params
@@ -268,51 +202,6 @@ def layers_placed(family: Family, params: Any) -> Iterator[None]:
         yield
     finally:
         chain_calls.place(anchor, ())
-
-
-@contextlib.contextmanager
-def _whole(model: Model, params: Any) -> Iterator[Any]:
-    """Parameters with their layers, which lie outside of the program if it is not given them."""
-    if not model.family.layers_stay or params.layers is not None:
-        yield params
-        return
-    specs = model.family.parameters(model.config)
-    dtype = params.final_norm.dtype
-    layers = jax.tree.map(lambda spec: jax.ShapeDtypeStruct(spec.shape, dtype), specs.layers)
-    with chain.outside(layers, params.final_norm) as found:
-        yield params.replace(layers=found)
-
-
-def reads_by_token(model: Model, bucket: ExtendBucket) -> bool:
-    """Whether each token of an extend step reads keys for itself, as decode rows do: in small steps of many rows, of
-    which most bring one token. A chunk of a prompt is then read once for each of its tokens."""
-    return _chains(model, bucket) and bucket.rows > mosaic_extend.FEW_ROWS
-
-
-def _chains(model: Model, bucket: ExtendBucket) -> bool:
-    """Whether the layers of an extend step are one chain: small ones are."""
-    return (
-        model.backends.launches is Launches.CHAINED
-        and model.backends.extend_attention is Backend.MOSAIC
-        and mosaic_extend.ROWS <= bucket.tokens <= _most_chained(model)
-        and bucket.tokens % 8 == 0
-    )
-
-
-def _linears(model: Model, rows: int, launches: Launches) -> Linears:
-    if rows >= MOSAIC_MANY_ROWS:
-        many = model.backends.extend_linear is Backend.MOSAIC and rows % mosaic_gate_up.TILE_ROWS == 0
-        return MOSAIC_MANY if many else XLA
-    most = _most_chained(model) if launches is Launches.CHAINED else MOSAIC_BATCH_ROWS
-    if model.backends.decode_linear is not Backend.MOSAIC or rows > most:
-        return XLA
-    single, chained = (MOSAIC, CHAINED) if rows <= MOSAIC_LINEAR_ROWS else (MOSAIC_BATCH, CHAINED_BATCH)
-    return chained if launches is Launches.CHAINED else single
-
-
-def _most_chained(model: Model) -> int:
-    """Rows, or tokens of an extend step, up to which a step's layers can be a chain."""
-    return CHAINED_ROWS if model.config.hidden_size <= CHAINED_WIDTH else MOSAIC_BATCH_ROWS
 
 
 def set_pages(page_table: jax.Array, updates: jax.Array) -> jax.Array:

@@ -2,19 +2,19 @@
 
 XLA makes a CUDA graph of its own of every custom call, and between graphs a kernel waits for the whole of what precedes
 it: programmatic dependent launch (CUDA Programming Guide, "Programmatic Dependent Launch and Synchronization") changes
-nothing there. `chained` lowers a function of nothing but kernels, and hands XLA one custom call that launches them all
-on one stream: one graph, in which the weights of a kernel are fetched while the kernel before it still runs. It is also
+nothing there. `launched` finds the kernels of a function that follow each other, and hands XLA one custom call that
+launches them all on one stream: one graph, in which the weights of a kernel are fetched while the kernel before it
+still runs. It is also
 one call for the host to prepare instead of 140.
 
-The call takes weights by address where they come from `outside` of the program: each array that a program is given
-costs the host 1 us of every step, and a model has hundreds.
+The call takes weights by address where they are `Bound`: each array that a program is given costs the host 1 us of
+every step, and a model has hundreds.
 
 Intermediate results share one scratch buffer. A kernel that begins early writes nothing before its
 `griddepcontrol_wait`, so a place may be used again as soon as the last kernel that reads it precedes.
 """
 
 import base64
-import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -22,20 +22,19 @@ import itertools
 import json
 import math
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import ShapedArray
-from jax.extend.core import Literal, Primitive, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 from jaxlib.mlir.dialects import stablehlo
 
 TARGET = "jaxinfer_chain"
 ALIGNMENT = 256  # bytes, of each place in the scratch and the constants: what XLA gives its own buffers
 KERNEL = "mosaic_gpu_v2"
+_KERNEL_PRIMITIVES = frozenset(["mpmd_map", "core_map", "pallas_call"])  # of Pallas, as versions of JAX name them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,50 +81,153 @@ class Chain:
         return cls(tuple(base64.b64decode(one) for one in facts["modules"]), launches, facts["anchor"])
 
 
-_outside_p = Primitive("jaxinfer_outside")  # which nothing lowers: only a chain can have such an array
-_outside_p.def_abstract_eval(lambda *, shape, dtype: ShapedArray(shape, dtype))
-_outside: ContextVar[tuple[list[jax.Array], jax.Array | None]] = ContextVar("outside", default=([], None))
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """Weights that kernels find by address, and that a program is not given: `chain_calls.place` says where they lie.
 
-
-@contextlib.contextmanager
-def outside[Tree](arrays: Tree, anchor: jax.Array) -> Iterator[Tree]:
-    """Arrays that a traced program uses within chains alone and is not given: `chain_calls.place` says where they lie.
-
-    arrays: a tree of avals.    anchor: an argument of the program, by which a launch knows whose they are.
+    arrays: a tree of avals.    anchor: an argument of the program, by whose address a launch finds theirs.
     """
-    leaves, structure = jax.tree.flatten(arrays)
-    made = [_outside_p.bind(shape=leaf.shape, dtype=leaf.dtype) for leaf in leaves]
-    token = _outside.set((made, anchor))
-    try:
-        yield jax.tree.unflatten(structure, made)
-    finally:
-        _outside.reset(token)
+
+    arrays: Any
+    anchor: jax.Array
 
 
-def chained(function: Callable[..., Any], *arguments: Any) -> Any:
-    """function(*arguments), a pytree of arrays, its Mosaic kernels launched as one operation. On a GPU, under jit.
+def launched(function: Callable[..., Any], *arguments: Any, bound: Bound | None = None) -> Any:
+    """function(*arguments), its Mosaic kernels launched in sequences, each one operation. On a GPU, under jit.
 
-    function: makes its results by kernels and reshapes alone, and may close over arrays. What it updates in place is
-    updated in place by the whole. Raises ValueError if it does anything else, or uses what an array was before its
-    update.
+    A sequence is made of kernels and of reshapes between them. An operation that needs a result of the sequence and is
+    no kernel closes it; operations that need none run before it. What kernels update in place is updated in place.
+    bound: its arrays are the function's first argument.
+    Raises ValueError if an array is used after its update, or if a bound one is used by anything but a kernel.
     """
+    weights, shape = jax.tree.flatten(() if bound is None else bound.arrays)
     leaves, structure = jax.tree.flatten(arguments)
 
     def of_leaves(*leaves: jax.Array) -> Any:
-        return function(*jax.tree.unflatten(structure, leaves))
+        first = () if bound is None else (jax.tree.unflatten(shape, leaves[: len(weights)]),)
+        return function(*first, *jax.tree.unflatten(structure, leaves[len(weights) :]))
 
-    closed, results = jax.make_jaxpr(of_leaves, return_shape=True)(*leaves)
-    plan, operands = _planned(closed, leaves)
-    constants = jnp.asarray(plan.constants)
-    outs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in closed.out_avals]
-    call = jax.ffi.ffi_call(
-        TARGET,
-        (*outs, jax.ShapeDtypeStruct((plan.scratch_bytes,), jnp.uint8)),
-        input_output_aliases=plan.aliases,
-    )
+    closed, results = jax.make_jaxpr(of_leaves, return_shape=True)(*weights, *leaves)
+    jaxpr = closed.jaxpr
+    indices = {var: i for i, var in enumerate(jaxpr.invars[: len(weights)])}
+    known = dict(zip((*jaxpr.constvars, *jaxpr.invars[len(weights) :]), (*closed.consts, *leaves), strict=True))
+    for part in _parts(jaxpr):
+        if part.is_sequence:
+            made = _call(part, known, indices, None if bound is None else bound.anchor)
+        else:
+            made = _evaluate(part, known, jaxpr)
+        known |= zip(part.outvars, made, strict=True)
+    return jax.tree.unflatten(jax.tree.structure(results), [_value(atom, known) for atom in jaxpr.outvars])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """Equations that are launched as one, or that are XLA's.    invars: made before.    outvars: needed after."""
+
+    eqns: list[Any]
+    invars: list[Any]
+    outvars: list[Any]
+    is_sequence: bool = True
+
+
+def _parts(jaxpr: Any) -> list[_Part]:
+    """The function's equations in an order in which they can be computed, kernels that follow each other together."""
+    parts: list[tuple[bool, list[Any]]] = []
+    sequence: list[Any] = []
+    made: set[Any] = set()  # by the kernels of `sequence`
+    for equation in jaxpr.eqns:
+        needs = any(not isinstance(atom, Literal) and atom in made for atom in equation.invars)
+        if _is_kernel(equation) or (needs and equation.primitive.name == "reshape"):
+            sequence.append(equation)
+            made.update(equation.outvars)
+            continue
+        if needs:
+            parts.append((True, sequence))
+            sequence, made = [], set()
+        if not parts or parts[-1][0]:
+            parts.append((False, []))
+        parts[-1][1].append(equation)
+    if sequence:
+        parts.append((True, sequence))
+    return _with_ends(parts, jaxpr.outvars)
+
+
+def _with_ends(parts: list[tuple[bool, list[Any]]], results: Sequence[Any]) -> list[_Part]:
+    """Parts that know what they take, in the order of its first use, and what of theirs is needed after them."""
+    needed = dict.fromkeys(atom for atom in results if not isinstance(atom, Literal))
+    last = {var: i for i, var in enumerate(needed)}
+    found: list[_Part] = []
+
+    def add(eqns: list[Any], is_sequence: bool) -> None:
+        made = dict.fromkeys(var for one in eqns for var in one.outvars)
+        used = dict.fromkeys(a for one in eqns for a in one.invars if not isinstance(a, Literal))
+        taken = [var for var in used if var not in made]
+        others_need = sorted((var for var in made if var in needed), key=lambda var: last.get(var, -1))
+        found.append(_Part(eqns, taken, others_need, is_sequence))
+        for var in made:
+            needed.pop(var, None)
+        needed.update(dict.fromkeys(taken))
+
+    for is_sequence, eqns in reversed(parts):
+        # A reshape makes no array of its own in a sequence, so that one which is needed after it is XLA's.
+        after = [one for one in eqns if is_sequence and one.primitive.name == "reshape" and one.outvars[0] in needed]
+        if after:
+            add(after, False)
+        add(eqns, is_sequence)
+    return found[::-1]
+
+
+def _is_kernel(equation: Any) -> bool:
+    """Whether it is a jitted function of Mosaic kernels and reshapes alone."""
+    if equation.primitive.name != "jit" or not _holds_kernel(equation.params["jaxpr"].jaxpr):
+        return False
+    try:
+        _read(_Part([equation], [v for v in equation.invars if not isinstance(v, Literal)], []))
+    except ValueError:
+        return False
+    return True
+
+
+def _holds_kernel(jaxpr: Any) -> bool:
+    if any(equation.primitive.name in _KERNEL_PRIMITIVES for equation in jaxpr.eqns):
+        return True
+    parameters = (one for equation in jaxpr.eqns for one in equation.params.values())
+    inner = (one for given in parameters for one in (given if isinstance(given, tuple | list) else (given,)))
+    return any(_holds_kernel(one.jaxpr) for one in inner if hasattr(one, "jaxpr")) or False
+
+
+def _value(atom: Any, known: dict[Any, Any]) -> Any:
+    return atom.val if isinstance(atom, Literal) else known[atom]
+
+
+def _evaluate(part: _Part, known: dict[Any, Any], jaxpr: Any) -> Sequence[Any]:
+    """Operations of XLA's."""
+    for var in part.invars:
+        if var not in known:
+            user = next(one for one in part.eqns if var in [a for a in one.invars if not isinstance(a, Literal)])
+            raise ValueError(f"only kernels find {var.aval} by address, {user.primitive.name} needs it too: {user}")
+    inner = jaxpr.replace(constvars=[], invars=part.invars, outvars=part.outvars, eqns=part.eqns)
+    return jaxpr_as_fun(ClosedJaxpr(inner, []))(*(known[var] for var in part.invars))
+
+
+def _call(
+    sequence: _Part, known: dict[Any, Any], indices: dict[Any, int], anchor: jax.Array | None
+) -> Sequence[jax.Array]:
+    """The one operation that launches a sequence.    indices: of bound arrays, by their variables."""
+    order = {var: i for i, var in enumerate((*indices, *known))}
+    sequence = dataclasses.replace(sequence, invars=sorted(sequence.invars, key=order.__getitem__))
+    operands = [known[var] for var in sequence.invars if var not in indices]
+    if len(operands) < len(sequence.invars):
+        assert anchor is not None, "bound arrays come with an anchor"
+        operands.append(anchor)
+    plan = _placed(*_read(sequence), [indices.get(var) for var in sequence.invars])
+    outs = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in sequence.outvars]
+    scratch = jax.ShapeDtypeStruct((plan.scratch_bytes,), jnp.uint8)
+    call = jax.ffi.ffi_call(TARGET, (*outs, scratch), input_output_aliases=plan.aliases)
     text = plan.chain.encode()
+    constants = jnp.asarray(plan.constants)
     *made, _ = call(*operands, constants, digest=hashlib.sha256(text.encode()).hexdigest(), chain=text)
-    return jax.tree.unflatten(jax.tree.structure(results), made)
+    return made
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,47 +279,27 @@ class _Values:
         return tuple(index for index, _ in seen)
 
 
-def _planned(closed: Any, leaves: Sequence[jax.Array]) -> tuple[_Plan, list[jax.Array]]:
-    """What the call is made of, and its operands, constants apart."""
-    arrays, anchor = _outside.get()
-    index_of = {id(array): i for i, array in enumerate(arrays)}
-    everything = [*closed.consts, *leaves]
-    indices = [index_of.get(id(one)) for one in everything]
-    operands = [one for one, index in zip(everything, indices, strict=True) if index is None]
-    if len(operands) < len(everything):
-        assert anchor is not None, "arrays come from outside with an anchor"
-        operands.append(anchor)
-    return _placed(*_read(closed.jaxpr), indices), operands
-
-
-def _read(jaxpr: Any) -> tuple[_Values, list[_Kernel], tuple[int, ...]]:
-    """What a function is made of: its values, its kernels in order, its results."""
+def _read(sequence: _Part) -> tuple[_Values, list[_Kernel], tuple[int, ...]]:
+    """What a sequence is made of: its values, its kernels in order, its results. Raises ValueError."""
     values, kernels = _Values(), []
-    known = {var: values.new(_aval_bytes(var.aval)) for var in (*jaxpr.constvars, *jaxpr.invars)}
+    known = {var: values.new(_aval_bytes(var.aval)) for var in sequence.invars}
 
     def seen(atom: Any) -> _Seen:
         if not isinstance(atom, Literal):
             return known[atom]
         return values.constant(np.asarray(atom.val, atom.aval.dtype))
 
-    for equation in jaxpr.eqns:
+    for equation in sequence.eqns:
         name = equation.primitive.name
         takes = [seen(atom) for atom in equation.invars]
         if name == "reshape":
             made: Sequence[_Seen] = takes
-        elif name == "jit":
+        else:
             module = _lowered(equation.params["jaxpr"])
             functions = {op.name.value: op for op in module.body.operations}
             made = _walk(functions, functions["main"], takes, values, kernels)
-        else:
-            raise _refusal(name, equation)
         known |= zip(equation.outvars, made, strict=True)
-    results = values.read([seen(atom) for atom in jaxpr.outvars])
-    made_here = {index for kernel in kernels for index in kernel.makes}
-    if not made_here.issuperset(results) or len(set(results)) < len(results):
-        raise ValueError(
-            "each result of a chain must be made by one of its kernels, and returned once; drop the others"
-        )
+    results = values.read([seen(atom) for atom in sequence.outvars])
     return values, kernels, results
 
 

@@ -32,28 +32,14 @@ def fit(x: jax.Array, w: jax.Array) -> bool:
     return x.ndim == w.ndim == 2 and x.shape[1] == w.shape[1] and x.dtype == w.dtype
 
 
-def norm_linear(
-    x: jax.Array, norm: jax.Array, w: jax.Array, layer: int, *, eps: float, bias: jax.Array | None = None
-) -> jax.Array:
-    """linear(rms_norm(x), w) + bias.    x: [T, K].    norm: [L, K].    w: [N, K].    bias: [L, N].
-
-    Returns [T, N].
-    """
-    out = linear(rms_norm(x, norm[layer], eps), w)
-    return out if bias is None else out + bias[layer]
-
-
 def linear_residual(x: jax.Array, w: jax.Array, residual: jax.Array) -> jax.Array:
     """residual + linear(x, w).    x: [T, K].    w: [N, K].    residual: [T, N].    Returns [T, N]."""
     return residual + linear(x, w)
 
 
-def norm_gate_up(x: jax.Array, norm: jax.Array, w: jax.Array, layer: int, *, eps: float) -> jax.Array:
-    """silu(gate) * up of linear(rms_norm(x), w).
-
-    x: [T, K].    norm: [L, K].    w: [2F, K], the rows of gate, then of up.    Returns [T, F].
-    """
-    gate, up = jnp.split(linear(rms_norm(x, norm[layer], eps), w), 2, axis=-1)  # [T, F] each
+def gate_up(x: jax.Array, w: jax.Array) -> jax.Array:
+    """silu(gate) * up of linear(x, w).    x: [T, K].    w: [2F, K], the rows of gate, then of up.    Returns [T, F]."""
+    gate, up = jnp.split(linear(x, w), 2, axis=-1)  # [T, F] each
     # In f32: XLA fuses the casts, and a bf16 silu would round twice.
     return (jax.nn.silu(gate.astype(jnp.float32)) * up.astype(jnp.float32)).astype(x.dtype)
 

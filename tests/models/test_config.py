@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxinfer.errors import CheckpointError
-from jaxinfer.models.config import ModelConfig, Rope
-from jaxinfer.models.dense import config_from_hf
+from jaxinfer.layers.spec import Rope
+from jaxinfer.models.dense import DenseConfig, config_from_hf
 
 QWEN3_8B: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -136,7 +136,7 @@ def test_published_configs_are_read_and_count_their_published_parameters(raw: di
 
 
 def test_every_field_of_a_published_config_is_read() -> None:
-    assert config_from_hf(LLAMA_3_2_1B) == ModelConfig(
+    assert config_from_hf(LLAMA_3_2_1B) == DenseConfig(
         architecture="LlamaForCausalLM",
         vocab_size=128256,
         hidden_size=2048,
@@ -403,6 +403,6 @@ def test_any_json_is_read_or_refused_and_never_crashes(
     scaling = {**(raw.get("rope_scaling") or {}), **rope_changes}
     changed = json.loads(json.dumps({**raw, "rope_scaling": scaling, **changes}))
     try:
-        assert isinstance(config_from_hf(changed), ModelConfig)
+        assert isinstance(config_from_hf(changed), DenseConfig)
     except CheckpointError as error:
         assert str(error)

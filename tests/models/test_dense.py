@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
+from jaxinfer.layers.attention import over_heads
+from jaxinfer.layers.batch import Batch
 from jaxinfer.models import dense
 from jaxinfer.models.parameters import ParamSpec
 from tests.support.golden_models import MODELS, GoldenModel
 from tests.support.jaxprs import equations
-from tests.support.parity import attend_dense, dense_logits, load
+from tests.support.parity import ATTEND_DENSE, dense_logits, load
 
 NAMED = {model.name: model for model in MODELS}
 TOKENS = np.array([3, 1, 4, 1, 5, 9])
@@ -71,7 +73,7 @@ def test_everything_stays_in_the_dtype_of_the_weights_until_the_logits(dtype: jn
         return q, kv + 1
 
     def run(params: dense.Params) -> tuple[jax.Array, jax.Array]:
-        hidden, kv = dense.forward(config, params, jnp.asarray(TOKENS), jnp.arange(6), 0, attend)
+        hidden, kv = dense.forward(config, params, Batch(jnp.asarray(TOKENS), jnp.arange(6), over_heads(attend)), 0)
         assert kv == config.num_layers
         return hidden, dense.unembed(config, params, hidden[-1:])
 
@@ -95,7 +97,7 @@ def test_every_parameter_gets_a_gradient() -> None:
     config, params = load(NAMED["qwen3_untied"])
 
     def loss(params: dense.Params) -> jax.Array:
-        hidden, _ = dense.forward(config, params, jnp.asarray(TOKENS), jnp.arange(6), None, attend_dense)
+        hidden, _ = dense.forward(config, params, Batch(jnp.asarray(TOKENS), jnp.arange(6), ATTEND_DENSE), None)
         logits = dense.unembed(config, params, hidden[:-1])
         return -jax.nn.log_softmax(logits)[jnp.arange(5), TOKENS[1:]].mean()
 

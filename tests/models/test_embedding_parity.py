@@ -13,11 +13,12 @@ import pytest
 from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.engine.engine import Engine
 from jaxinfer.engine.sequence import Add, Pooling, Request
-from jaxinfer.models.config import ModelConfig
+from jaxinfer.layers.batch import Batch
+from jaxinfer.models.dense import DenseConfig
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime.runner import DeviceRunner
 from tests.support.golden_models import GOLDEN, MODELS, PROMPT_LENGTHS, GoldenModel
-from tests.support.parity import answers, attend_dense, load
+from tests.support.parity import ATTEND_DENSE, answers, load
 
 BOUND = 1e-5
 """Of the length of the difference, relative to the recorded one's, float32 against float32: 2e-6 was the most seen."""
@@ -85,7 +86,7 @@ class Planted:
 
     pooling: Pooling
     pool: Callable[[np.ndarray], np.ndarray] = last
-    change: Callable[[ModelConfig, Any], tuple[ModelConfig, Any]] = lambda config, params: (config, params)
+    change: Callable[[DenseConfig, Any], tuple[DenseConfig, Any]] = lambda config, params: (config, params)
 
 
 PLANTED = {
@@ -110,6 +111,6 @@ PLANTED = {
 def test_the_bound_tells_what_is_right_from_what_is_not(model: GoldenModel, name: str) -> None:
     planted, prompt = PLANTED[name], jnp.asarray(answers(model)[300].prompt)
     config, params = planted.change(*load(model))
-    hidden, _ = dense.forward(config, params, prompt, jnp.arange(len(prompt)), None, attend_dense)
+    hidden, _ = dense.forward(config, params, Batch(prompt, jnp.arange(len(prompt)), ATTEND_DENSE), None)
     found = distance(planted.pool(np.asarray(hidden)), recorded()[f"{model.name}_{planted.pooling}_300"])
     assert found <= BOUND if name == "nothing" else found > 10 * BOUND

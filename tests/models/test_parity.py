@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxinfer.models.config import ModelConfig, Rope
-from jaxinfer.models.dense import Params
+from jaxinfer.layers.spec import Rope
+from jaxinfer.models.dense import DenseConfig, Params
 from tests.support.golden_models import MODELS, R1_ATTN_FACTOR, GoldenModel
 from tests.support.parity import BOUND, answers, check, dense_logits, load, worst_difference
 
 NAMED = {model.name: model for model in MODELS}
-Mutation = Callable[[ModelConfig, Params], tuple[ModelConfig, Params]]
+Mutation = Callable[[DenseConfig, Params], tuple[DenseConfig, Params]]
 
 
 @pytest.mark.parametrize("model", MODELS, ids=str)
@@ -36,61 +36,63 @@ def test_half_precision_stays_near_float32(dtype: jnp.dtype, rounding: float) ->
     assert worst_difference(answer, logits) < 400 * rounding  # three layers, logits of up to 10: 130 to 205 were seen
 
 
-def rope_off(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
+def rope_off(config: DenseConfig, params: Params) -> tuple[DenseConfig, Params]:
     return dataclasses.replace(config, rope=Rope(kind="linear", factor=1e12)), params
 
 
-def wrong_theta(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
+def wrong_theta(config: DenseConfig, params: Params) -> tuple[DenseConfig, Params]:
     theta = 1e4 if config.rope.theta > 1e4 else 1e6
     return dataclasses.replace(config, rope=dataclasses.replace(config.rope, theta=theta)), params
 
 
-def scaling_off(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
+def scaling_off(config: DenseConfig, params: Params) -> tuple[DenseConfig, Params]:
     return dataclasses.replace(config, rope=Rope(theta=config.rope.theta)), params
 
 
-def frequencies_unscaled(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
+def frequencies_unscaled(config: DenseConfig, params: Params) -> tuple[DenseConfig, Params]:
     """YaRN's factor on cos and sin without its frequencies."""
     return dataclasses.replace(config, rope=dataclasses.replace(config.rope, factor=1.0)), params
 
 
-def all_frequencies_scaled(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
+def all_frequencies_scaled(config: DenseConfig, params: Params) -> tuple[DenseConfig, Params]:
     linear = dataclasses.replace(config.rope, kind="linear")
     return dataclasses.replace(config, rope=linear), params
 
 
-def attention_factor_off(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
+def attention_factor_off(config: DenseConfig, params: Params) -> tuple[DenseConfig, Params]:
     return dataclasses.replace(config, rope=dataclasses.replace(config.rope, attention_factor=1.0)), params
 
 
-def attn_factor_unread(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
+def attn_factor_unread(config: DenseConfig, params: Params) -> tuple[DenseConfig, Params]:
     factor = config.rope.attention_factor / R1_ATTN_FACTOR
     return dataclasses.replace(config, rope=dataclasses.replace(config.rope, attention_factor=factor)), params
 
 
-def eps_ten_times(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
+def eps_ten_times(config: DenseConfig, params: Params) -> tuple[DenseConfig, Params]:
     assert config.norm_eps == 1e-6
     return dataclasses.replace(config, norm_eps=1e-5), params
 
 
-def no_qk_norm(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
-    return config, params.replace(layers=params.layers.replace(q_norm=None, k_norm=None))
+def no_qk_norm(config: DenseConfig, params: Params) -> tuple[DenseConfig, Params]:
+    return dataclasses.replace(config, qk_norm=False), params.replace(
+        layers=params.layers.replace(q_norm=None, k_norm=None)
+    )
 
 
-def swapped_qk_norms(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
+def swapped_qk_norms(config: DenseConfig, params: Params) -> tuple[DenseConfig, Params]:
     layers = params.layers
     return config, params.replace(layers=layers.replace(q_norm=layers.k_norm, k_norm=layers.q_norm))
 
 
-def bias_dropped(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
+def bias_dropped(config: DenseConfig, params: Params) -> tuple[DenseConfig, Params]:
     return config, params.replace(layers=params.layers.replace(qkv_bias=None))
 
 
-def tied_by_mistake(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
+def tied_by_mistake(config: DenseConfig, params: Params) -> tuple[DenseConfig, Params]:
     return config, params.replace(unembed=None)
 
 
-def gate_and_up_swapped(config: ModelConfig, params: Params) -> tuple[ModelConfig, Params]:
+def gate_and_up_swapped(config: DenseConfig, params: Params) -> tuple[DenseConfig, Params]:
     swapped = tuple(jnp.roll(w, config.intermediate_size, axis=0) for w in params.layers.gate_up)
     return config, params.replace(layers=params.layers.replace(gate_up=swapped))
 

@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxinfer.models import rope
-from jaxinfer.models.config import HFConfig, Rope
+from jaxinfer.layers import rope
+from jaxinfer.layers.spec import Rope
+from jaxinfer.models.config import HFConfig
+from jaxinfer.models.rope import rope_from_hf
 from tests.support.golden_models import GOLDEN, R1_ATTN_FACTOR, ROPE_CASES
 
 
@@ -21,7 +23,7 @@ def recorded() -> dict[str, Any]:
 
 def read(section: dict[str, Any]) -> Rope:
     config = HFConfig(section)
-    result = rope.rope_from_hf(config, section["max_position_embeddings"])
+    result = rope_from_hf(config, section["max_position_embeddings"])
     assert config.faults == []
     return result
 

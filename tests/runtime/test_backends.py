@@ -15,8 +15,8 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxinfer.checkpoint.dummy import dummy_params
 from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.errors import ConfigError
-from jaxinfer.models.config import ModelConfig
-from jaxinfer.models.ops import MOSAIC, Linears
+from jaxinfer.layers.products import SM90_FEW, Deferred, Products
+from jaxinfer.models.dense import DenseConfig
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import programs, step
 from jaxinfer.runtime.backends import (
@@ -30,6 +30,7 @@ from jaxinfer.runtime.backends import (
     Backends,
     Launches,
     choose_backends,
+    kernels_for,
 )
 from jaxinfer.runtime.packing import DecodeColumn, ExtendLayout
 from jaxinfer.runtime.state import DeviceState, init_controls, init_masks, init_state
@@ -153,7 +154,7 @@ def test_people_read_one_row_an_op():
 # The steps
 
 
-def limits(rows: int, tokens: int = 128, model: ModelConfig = MODEL) -> Limits:
+def limits(rows: int, tokens: int = 128, model: DenseConfig = MODEL) -> Limits:
     return Limits(
         max_model_len=512,
         max_num_seqs=rows,
@@ -166,7 +167,7 @@ def limits(rows: int, tokens: int = 128, model: ModelConfig = MODEL) -> Limits:
     )
 
 
-def avals(rows: int, tokens: int = 128, model: ModelConfig = MODEL) -> tuple[object, DeviceState]:
+def avals(rows: int, tokens: int = 128, model: DenseConfig = MODEL) -> tuple[object, DeviceState]:
     """Of the parameters and of the state."""
     make = functools.partial(dummy_params, dense.parameters(model), "bfloat16", 0, jax.devices("cpu")[0])
     state = functools.partial(init_state, limits(rows, tokens, model), model, "bfloat16")
@@ -210,7 +211,7 @@ def test_a_decode_step_has_the_chosen_kernels(backends, rows, kernels):
     assert kernels_of_decode(backends, rows) == (kernels, 0)
 
 
-def kernels_of_decode(backends: Backends, rows: int, model: ModelConfig = MODEL) -> tuple[int, int]:
+def kernels_of_decode(backends: Backends, rows: int, model: DenseConfig = MODEL) -> tuple[int, int]:
     decode = functools.partial(step.decode, step.Model(model, dense, backends), None)
     return kernels_of(decode, *avals(rows, model=model), jax.ShapeDtypeStruct((rows, len(DecodeColumn)), jnp.int32))
 
@@ -275,7 +276,7 @@ def test_an_extend_step_has_the_chosen_kernels(backends, tokens, rows, kernels):
     assert kernels_of_extend(backends, tokens, rows) == (kernels, 0)
 
 
-def kernels_of_extend(backends: Backends, tokens: int, rows: int, model: ModelConfig = MODEL) -> tuple[int, int]:
+def kernels_of_extend(backends: Backends, tokens: int, rows: int, model: DenseConfig = MODEL) -> tuple[int, int]:
     (bucket,) = limits(rows, tokens).extend_buckets
     extend = functools.partial(step.extend, step.Model(model, dense, backends), bucket)
     upload = jax.ShapeDtypeStruct((ExtendLayout.of(bucket, 64).size,), jnp.int32)
@@ -296,19 +297,22 @@ def test_all_layers_of_a_short_prompt_s_step_are_one_chain(width, tokens, kernel
 
 @pytest.mark.parametrize("rows", [9, 128, CHAINED_ROWS])
 def test_all_layers_of_a_small_step_of_many_rows_are_one_chain_that_reads_by_token(rows):
-    model = step.Model(MODEL, dense, CHAINED)
     assert kernels_of_extend(CHAINED, CHAINED_ROWS, rows) == (0, 1)
-    assert [step.reads_by_token(model, ExtendBucket(CHAINED_ROWS, n, n)) for n in (8, rows)] == [False, True]
+    assert [kernels_for(MODEL, CHAINED, ExtendBucket(CHAINED_ROWS, n, n)).reads_by_token for n in (8, rows)] == [
+        False,
+        True,
+    ]
 
 
 INTERPRET = plgpu.InterpretGPUParams()
-INTERPRETED = Linears(
-    lambda x, norm, w, layer, **rest: mosaic_linear.norm_linear(
-        x, norm, w, jnp.int32(layer), **rest, interpret=INTERPRET
+INTERPRETED = Products(
+    Deferred,
+    lambda x, w, bias: mosaic_linear.norm_linear(
+        x.rows, x.norm.weight.array, w, x.norm.weight.index, eps=x.norm.eps, interpret=INTERPRET
     ),
     lambda x, w, residual, then: mosaic_linear.linear_residual(x, w, residual, interpret=INTERPRET),
-    lambda x, norm, w, layer, **rest: mosaic_linear.norm_gate_up(
-        x, norm, w, jnp.int32(layer), **rest, interpret=INTERPRET
+    lambda x, w: mosaic_linear.norm_gate_up(
+        x.rows, x.norm.weight.array, w, x.norm.weight.index, eps=x.norm.eps, interpret=INTERPRET
     ),
 )
 
@@ -319,10 +323,10 @@ def test_few_rows_are_padded_for_the_linears_and_padding_leaves_no_trace():
     model = dataclasses.replace(model_of(2, 1, 64, qk_norm=True, hidden=128, num_layers=1), intermediate_size=128)
     seen = []
 
-    def forward(config, params, tokens, positions, kv, attend, linears):
-        assert linears is MOSAIC
-        seen.append(len(tokens))
-        return dense.forward(config, params, tokens, positions, kv, attend, INTERPRETED)
+    def forward(config, params, batch, cache):
+        assert batch.products is SM90_FEW
+        seen.append(len(batch.tokens))
+        return dense.forward(config, params, dataclasses.replace(batch, products=INTERPRETED), cache)
 
     cpu = jax.devices("cpu")[0]
     params = dummy_params(dense.parameters(model), "bfloat16", 0, cpu)

@@ -6,11 +6,11 @@ import functools
 import logging
 import multiprocessing
 import os
+import pickle
 import re
 from collections.abc import Callable, Iterator
 
 import jax
-import msgspec
 import pytest
 
 from jaxinfer.errors import EngineError
@@ -64,8 +64,8 @@ def test_a_chain_lowered_elsewhere_has_the_same_kernels() -> None:
     model = dataclasses.replace(TINY, hidden_size=512, intermediate_size=1024, head_dim=64, dtype="bfloat16")
     backends = Backends(mosaic, mosaic, mosaic, mosaic, launches=Launches.CHAINED)
     limits = dataclasses.replace(LIMITS, page_size=64, num_pages=20, max_model_len=256)
-    sent = msgspec.json.encode(Facts(model, limits, backends, "bfloat16", "cuda", {}))
-    program = lowering.listed(msgspec.json.decode(sent, type=Facts))["decode 4"]
+    sent = pickle.dumps(Facts(model, limits, backends, "bfloat16", "cuda", {}))
+    program = lowering.listed(pickle.loads(sent))["decode 4"]
     assert program.is_chained
     function = functools.partial(step.decode, step.Model(model, dense, backends), None)
     here = jax.jit(function).trace(*program.arguments).lower(lowering_platforms=("cuda",)).as_text()
@@ -101,15 +101,15 @@ def built(facts: Facts, runner: DeviceRunner, program: programs.Program) -> list
 
 
 def unknown_model(facts: Facts) -> Facts:
-    return msgspec.structs.replace(facts, config=dataclasses.replace(facts.config, architecture="Registered"))
+    return dataclasses.replace(facts, config=dataclasses.replace(facts.config, architecture="Registered"))
 
 
 def other_arrays(facts: Facts) -> Facts:
-    return msgspec.structs.replace(facts, limits=dataclasses.replace(facts.limits, num_pages=99))
+    return dataclasses.replace(facts, limits=dataclasses.replace(facts.limits, num_pages=99))
 
 
 def other_steps(facts: Facts) -> Facts:
-    return msgspec.structs.replace(facts, limits=dataclasses.replace(facts.limits, decode_buckets=(10,)))
+    return dataclasses.replace(facts, limits=dataclasses.replace(facts.limits, decode_buckets=(10,)))
 
 
 @pytest.mark.slow
@@ -154,7 +154,7 @@ def test_a_process_whose_answer_nobody_takes_ends_without_a_word(
     tiny: DeviceRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, theirs = multiprocessing.Pipe()
-    ours.send_bytes(msgspec.json.encode(facts_of(tiny)))
+    ours.send(facts_of(tiny))
     ours.send_bytes(b"decode 1")
     monkeypatch.setattr(lowering, "Connection", lambda fd: theirs)
     monkeypatch.setattr(lowering, "exported", lambda program, platform: ours.close())
@@ -171,7 +171,7 @@ def test_a_process_has_the_settings_of_the_one_that_asks(tiny: DeviceRunner) -> 
     assert not {"jax_platforms", "jax_cuda_visible_devices"} & set(facts.settings)
     before = jax.config.jax_numpy_rank_promotion
     try:
-        lowering.listed(msgspec.structs.replace(facts, settings={"jax_numpy_rank_promotion": "warn"}))
+        lowering.listed(dataclasses.replace(facts, settings={"jax_numpy_rank_promotion": "warn"}))
         assert jax.config.jax_numpy_rank_promotion == "warn"
     finally:
         jax.config.update("jax_numpy_rank_promotion", before)

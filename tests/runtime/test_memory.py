@@ -7,7 +7,7 @@ import pytest
 
 from jaxinfer.config import EngineConfig, ExtendBucket
 from jaxinfer.errors import ConfigError, DeviceError
-from jaxinfer.models.config import ModelConfig
+from jaxinfer.models.dense import DenseConfig
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends
 from jaxinfer.runtime.buckets import MAX_EXECUTABLES, Decode, decode_sizes, draw_sizes
@@ -33,7 +33,7 @@ QWEN3_06B = dataclasses.replace(
 def plan(
     platform: str = "cpu",
     free: float = 23 * GIB,
-    model: ModelConfig = QWEN3_06B,
+    model: DenseConfig = QWEN3_06B,
     backends: Backends = XLA_ONLY,
     **settings: object,
 ) -> MemoryPlan:

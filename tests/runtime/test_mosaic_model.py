@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 
 from jaxinfer.config import ExtendBucket, Limits
-from jaxinfer.models.config import ModelConfig
-from jaxinfer.models.dense import Params
+from jaxinfer.layers.attention import RawHeads
+from jaxinfer.layers.batch import Batch
+from jaxinfer.models.dense import DenseConfig, Params
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import step
+from jaxinfer.runtime.backends import kernels_for
 from tests.support.hopper import all_mosaic, gpu
 from tests.support.parity import dense_logits
 from tests.support.teacher_forced import (
@@ -151,11 +153,17 @@ def test_another_way_in_the_same_precision_passes(tiny_params, dense_answer, by_
     assert all_faults(pieces, by_decode, dense_answer) == {}
 
 
-def scaled_forward(config: ModelConfig, params: Params, tokens: Any, positions: Any, kv: Any, attend: Any, *rest: Any):
-    def wrong(layer, q, k, v, kv):
-        return attend(layer, q * q.dtype.type(1.25), k, v, kv)
+class LargerQueries(RawHeads):
+    def split(self) -> tuple[jax.Array, jax.Array, jax.Array]:
+        q, k, v = super().split()
+        return q * q.dtype.type(1.25), k, v
 
-    return dense.forward(config, params, tokens, positions, kv, wrong, *rest)
+
+def scaled_forward(config: DenseConfig, params: Params, batch: Batch, cache: Any) -> Any:
+    def wrong(raw: RawHeads, cache: Any) -> Any:
+        return batch.attention(LargerQueries(raw.spec, raw.qkv, raw.batch, raw.layer, raw.norms), cache)
+
+    return dense.forward(config, params, dataclasses.replace(batch, attention=wrong), cache)
 
 
 def take_a_page_of_a_neighbour(run: Forced) -> None:
@@ -253,6 +261,6 @@ def test_mosaic_is_as_near_to_float32_as_xla_is(name, work, way):
     assert clear_share(np.concatenate(wanted)) >= 0.8
     model = step.Model(MODELS[name], dense, all_mosaic(MODELS[name], work.page_size, gpu()))
     (bucket,) = work.limits(model.config.vocab_size).extend_buckets
-    assert step.reads_by_token(model, bucket) == (work is SMALL_STEPS)
+    assert kernels_for(model.config, model.backends, bucket).reads_by_token == (work is SMALL_STEPS)
     got = forced_logits(model, weights(name), work, way, gpu())
     assert all_faults(got, xla[: len(got)], wanted[: len(got)]) == {}

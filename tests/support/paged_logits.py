@@ -11,7 +11,7 @@ import numpy as np
 from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.engine.engine import Engine
 from jaxinfer.engine.sequence import Add, Request
-from jaxinfer.models.config import ModelConfig
+from jaxinfer.models.dense import DenseConfig
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import buckets, packing, step
 from jaxinfer.runtime.packing import ExtendLayout
@@ -29,7 +29,7 @@ class Computed:
 
 
 def compute(
-    config: ModelConfig, params: Any, prompts: Sequence[np.ndarray], max_tokens: int, **limits: Any
+    config: DenseConfig, params: Any, prompts: Sequence[np.ndarray], max_tokens: int, **limits: Any
 ) -> list[Computed]:
     """Greedy answers to all prompts at once: prompt chunks and decode rows share steps, pages are shared out as usual.
 
@@ -68,7 +68,7 @@ class LogitsRunner:
     A slot serves one sequence in the runner's whole life: at most max_num_seqs requests are sent.
     """
 
-    def __init__(self, config: ModelConfig, params: Any, limits: Limits) -> None:
+    def __init__(self, config: DenseConfig, params: Any, limits: Limits) -> None:
         self._config = config
         self._params = params
         self._limits = limits
@@ -123,7 +123,7 @@ class LogitsRunner:
 
 
 def _step_with_logits(
-    config: ModelConfig, bucket: ExtendBucket | None, params: Any, state: DeviceState, upload: jax.Array
+    config: DenseConfig, bucket: ExtendBucket | None, params: Any, state: DeviceState, upload: jax.Array
 ) -> tuple[DeviceState, jax.Array, jax.Array]:
     """A step as it ships, and logits f32[T, V] of all its tokens: the family remembers the trace's hidden states."""
     hidden = []

@@ -13,15 +13,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxinfer.layers.attention import over_heads
+from jaxinfer.layers.batch import Batch
 from jaxinfer.models import dense
-from jaxinfer.models.config import ModelConfig
+from jaxinfer.models.dense import DenseConfig
 from jaxinfer.models.parameters import ParamSpec
 from tests.support.golden_models import GOLDEN, LONG, NUM_GREEDY, PROMPT_LENGTHS, GoldenModel, picked, tensor
 
 BOUND = 1e-3
 """Of |difference of log-probabilities|, float32 against float32; sums in another order move them by 1e-5 to 1e-4."""
 
-LogitsFn = Callable[[ModelConfig, Any, np.ndarray], jax.Array | np.ndarray]
+LogitsFn = Callable[[DenseConfig, Any, np.ndarray], jax.Array | np.ndarray]
 """(config, params, tokens i32[T]) -> logits f32[T, V], each row from the tokens up to its own."""
 
 
@@ -60,7 +62,7 @@ def long_answers(model: GoldenModel) -> list[Answer]:
 
 
 @functools.cache
-def load(model: GoldenModel) -> tuple[ModelConfig, dense.Params]:
+def load(model: GoldenModel) -> tuple[DenseConfig, dense.Params]:
     """Our reading of its config.json, and its parameters put together as their specs say, in float32."""
 
     def build(spec: ParamSpec) -> jax.Array:
@@ -74,7 +76,7 @@ def load(model: GoldenModel) -> tuple[ModelConfig, dense.Params]:
     return config, jax.tree.map(build, dense.parameters(config))
 
 
-def check(answer: Answer, config: ModelConfig, params: Any, logits_fn: LogitsFn) -> None:
+def check(answer: Answer, config: DenseConfig, params: Any, logits_fn: LogitsFn) -> None:
     """Assert that every log-probability is within BOUND and that greedy decoding chooses the recorded tokens."""
     logits = np.asarray(logits_fn(config, params, answer.tokens))
     assert logits.shape == (len(answer.tokens), config.vocab_size)
@@ -91,14 +93,14 @@ def worst_difference(answer: Answer, logits: np.ndarray) -> float:
     return float(np.abs(ours - answer.log_probs).max())
 
 
-def dense_logits(config: ModelConfig, params: Any, tokens: np.ndarray) -> jax.Array:
+def dense_logits(config: DenseConfig, params: Any, tokens: np.ndarray) -> jax.Array:
     """All logits from one forward pass, attending densely."""
     positions = jnp.arange(len(tokens))
-    hidden, _ = dense.forward(config, params, jnp.asarray(tokens), positions, None, attend_dense)
+    hidden, _ = dense.forward(config, params, Batch(jnp.asarray(tokens), positions, ATTEND_DENSE), None)
     return dense.unembed(config, params, hidden)
 
 
-def attend_dense(layer: int, q: jax.Array, k: jax.Array, v: jax.Array, kv: None) -> tuple[jax.Array, None]:
+def _attend_dense(layer: int, q: jax.Array, k: jax.Array, v: jax.Array, kv: None) -> tuple[jax.Array, None]:
     """Causal attention of one whole sequence, written to be believed."""
     num_tokens, num_heads, head_dim = q.shape
     group = num_heads // k.shape[1]
@@ -107,3 +109,6 @@ def attend_dense(layer: int, q: jax.Array, k: jax.Array, v: jax.Array, kv: None)
     causal = jnp.tril(jnp.ones((num_tokens, num_tokens), bool))
     weights = jax.nn.softmax(jnp.where(causal, scores, -jnp.inf), axis=-1)
     return jnp.einsum("NTS,SNH->TNH", weights, v, precision="highest"), kv
+
+
+ATTEND_DENSE = over_heads(_attend_dense)

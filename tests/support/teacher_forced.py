@@ -10,8 +10,8 @@ import numpy as np
 
 from jaxinfer.checkpoint.dummy import dummy_params
 from jaxinfer.config import ExtendBucket, Limits
-from jaxinfer.models.config import ModelConfig, Rope
-from jaxinfer.models.dense import Params
+from jaxinfer.layers.spec import Rope
+from jaxinfer.models.dense import DenseConfig, Params
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import buckets, packing, step
 from jaxinfer.runtime.backends import Launches
@@ -23,9 +23,9 @@ from jaxinfer_kernels import chain_calls
 CLEAR = 0.1  # a gap between the two most likely tokens that no rounding may turn round
 
 
-def model_of(heads: int, kv_heads: int, head_dim: int, *, qk_norm: bool, hidden: int, num_layers: int) -> ModelConfig:
+def model_of(heads: int, kv_heads: int, head_dim: int, *, qk_norm: bool, hidden: int, num_layers: int) -> DenseConfig:
     """Qwen3 with qk_norm, else Qwen2, whose q, k and v have a bias."""
-    return ModelConfig(
+    return DenseConfig(
         architecture="Qwen3ForCausalLM" if qk_norm else "Qwen2ForCausalLM",
         vocab_size=1000,
         hidden_size=hidden,
@@ -44,7 +44,7 @@ def model_of(heads: int, kv_heads: int, head_dim: int, *, qk_norm: bool, hidden:
     )
 
 
-def clear_params(model: ModelConfig, device: jax.Device) -> Params:
+def clear_params(model: DenseConfig, device: jax.Device) -> Params:
     """Random weights in bf16 that make logits with clear winners and attention that picks few tokens.
 
     Untouched, dummy weights attend to all tokens alike, and a page read from a stranger would hardly show.

@@ -11,13 +11,16 @@ import numpy as np
 
 from jaxinfer.checkpoint.dummy import dummy_params
 from jaxinfer.config import ExtendBucket, Limits
-from jaxinfer.models.config import ModelConfig, Rope
+from jaxinfer.layers.attention import over_heads
+from jaxinfer.layers.batch import Batch
+from jaxinfer.layers.spec import Rope
+from jaxinfer.models.dense import DenseConfig
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime.plan import Plan, Row, Sampling, StepResult
 from jaxinfer.runtime.programs import Key
 from jaxinfer.runtime.runner import DeviceRunner
 
-TINY = ModelConfig(
+TINY = DenseConfig(
     architecture="Qwen3ForCausalLM",
     vocab_size=97,
     hidden_size=32,
@@ -51,7 +54,7 @@ FEW = dataclasses.replace(LIMITS, decode_buckets=(1, 10))  # to compile
 GREEDY = Sampling()
 
 
-def make_runner(model: ModelConfig = TINY, limits: Limits = LIMITS, seed: int = 0) -> DeviceRunner:
+def make_runner(model: DenseConfig = TINY, limits: Limits = LIMITS, seed: int = 0) -> DeviceRunner:
     device = jax.devices("cpu")[0]
     params = dummy_params(dense.parameters(model), model.dtype, seed, device)
     return DeviceRunner(model, dense, params, limits, device)
@@ -66,13 +69,13 @@ def forget(runner: DeviceRunner, key: Key) -> None:
     del runner._executables[key]
 
 
-def dense_logits(model: ModelConfig, tokens: Sequence[int], seed: int = 0) -> np.ndarray:
+def dense_logits(model: DenseConfig, tokens: Sequence[int], seed: int = 0) -> np.ndarray:
     """f32[T, V] of the whole sequence at once, with plain attention and no pages."""
     params = dummy_params(dense.parameters(model), model.dtype, seed, jax.devices("cpu")[0])
     return np.asarray(dense.unembed(model, params, jnp.asarray(dense_hidden(model, tokens, seed))))
 
 
-def dense_hidden(model: ModelConfig, tokens: Sequence[int], seed: int = 0) -> np.ndarray:
+def dense_hidden(model: DenseConfig, tokens: Sequence[int], seed: int = 0) -> np.ndarray:
     """[T, D], likewise."""
     params = dummy_params(dense.parameters(model), model.dtype, seed, jax.devices("cpu")[0])
 
@@ -83,7 +86,8 @@ def dense_hidden(model: ModelConfig, tokens: Sequence[int], seed: int = 0) -> np
         return jnp.einsum("KGTS,SKH->TKGH", weights, v, precision="highest").reshape(q.shape), kv
 
     positions = jnp.arange(len(tokens), dtype=jnp.int32)
-    hidden, _ = dense.forward(model, params, jnp.asarray(tokens, jnp.int32), positions, None, attend)
+    batch = Batch(jnp.asarray(tokens, jnp.int32), positions, over_heads(attend))
+    hidden, _ = dense.forward(model, params, batch, None)
     return np.asarray(hidden)
 
 

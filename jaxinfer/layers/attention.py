@@ -1,0 +1,173 @@
+"""Attention over the pages of a cache, by XLA or by our kernels. All have one contract: batch.AttentionOp.
+
+A cache is (k, v), the pages of all layers in the layout of jaxinfer_kernels.paged_kv.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxinfer.layers import rope
+from jaxinfer.layers.batch import AttentionOp, Batch
+from jaxinfer.layers.linear import Value, array
+from jaxinfer.layers.products import Weight, stacked
+from jaxinfer.layers.spec import Attention
+from jaxinfer_kernels import mosaic_decode, mosaic_extend, mosaic_rotate
+from jaxinfer_kernels.decode_attention import decode_attention
+from jaxinfer_kernels.extend_attention import extend_attention
+from jaxinfer_kernels.linear import rms_norm
+from jaxinfer_kernels.mosaic_decode_plan import DEFAULT, IN_CHAIN
+from jaxinfer_kernels.paged_kv import write_kv
+
+type Pages = tuple[jax.Array, jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class RawHeads:
+    """The product of q, k and v before heads are normed and rotated, and what an attention needs to do that.
+
+    qkv: [T, (N + 2K) * H].    norms: scales [L, H] of q's and k's heads, or None.    layer: in the cache and in norms.
+    """
+
+    spec: Attention
+    qkv: jax.Array
+    batch: Batch
+    layer: int
+    norms: tuple[jax.Array, jax.Array] | None = None
+
+    @property
+    def index(self) -> jax.Array:
+        return jnp.int32(self.layer)
+
+    @property
+    def norms_of_heads(self) -> dict[str, Any]:
+        return dict(norms=self.norms, norm_eps=self.spec.norm_eps)
+
+    @property
+    def angles(self) -> Pages:
+        """cos and sin, f32[T, H / 2] each."""
+        cos, sin = self.batch.angles(self.spec)
+        return self.batch.once(("flat", self.spec.rope, self.spec.head_dim), lambda: (cos[:, 0], sin[:, 0]))
+
+    def split(self) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """q [T, N, H], k and v [T, K, H], normed and rotated by XLA."""
+        spec = self.spec
+        heads = self.qkv.reshape(len(self.qkv), -1, spec.head_dim)  # [T, N + 2K, H]
+        q, k, v = jnp.split(heads, (spec.heads, spec.heads + spec.kv_heads), axis=1)
+        if self.norms is not None:
+            q, k = (rms_norm(x, norm[self.layer], spec.norm_eps) for x, norm in zip((q, k), self.norms, strict=True))
+        angles = self.batch.angles(spec)
+        return rope.rotate(q, angles), rope.rotate(k, angles), v
+
+
+def attention(
+    qkv: Value,
+    spec: Attention,
+    batch: Batch,
+    cache: Any,
+    layer: int,
+    *,
+    q_norm: Weight | None = None,
+    k_norm: Weight | None = None,
+) -> tuple[jax.Array, Any]:
+    """Attend to all tokens up to each one's own, and keep keys and values.
+
+      qkv: [T, (N + 2K) * H], the product of q, k and v.    layer: index of its pages in the cache.
+      q_norm, k_norm: [H], the scales of the norms of heads, where spec.qk_norm.
+    Returns (out [T, N * H], cache).
+    """
+    assert (q_norm is not None) == (k_norm is not None) == spec.qk_norm, "the spec says whether heads have norms"
+    norms = None
+    if q_norm is not None and k_norm is not None:
+        q, k = stacked(q_norm), stacked(k_norm)
+        assert q.layer == k.layer == layer, "kernels find pages and the scales of heads by one index"
+        norms = q.array, k.array
+    out, cache = batch.attention(RawHeads(spec, array(qkv, batch.products), batch, layer, norms), cache)
+    return out.reshape(len(out), -1), cache
+
+
+def over_heads(attend: Callable[..., tuple[jax.Array, Any]]) -> AttentionOp:
+    """An attention made of attend(layer, q [T, N, H], k [T, K, H], v [T, K, H], cache) -> (out [T, N, H], cache)."""
+    return lambda raw, cache: attend(raw.layer, *raw.split(), cache)
+
+
+# Steps of one token a sequence
+
+
+def decode_xla(context: int | None) -> AttentionOp:
+    """context: no sequence is longer, and there is no loop then; None is any length."""
+
+    def op(raw: RawHeads, cache: Pages) -> tuple[jax.Array, Pages]:
+        batch, (q, k, v) = raw.batch, raw.split()
+        cache = write_kv(*cache, raw.index, k, v, batch.pages, batch.offsets)
+        return decode_attention(q, *cache, raw.index, batch.table, batch.slots, batch.lengths, context=context), cache
+
+    return op
+
+
+def decode_sm90_write(raw: RawHeads, cache: Pages) -> tuple[jax.Array, Pages]:
+    """Norms and rotation by XLA, which is faster for many rows outside of a launch sequence."""
+    batch = raw.batch
+    where = batch.table, batch.slots, batch.lengths
+    out, *pages = mosaic_decode.decode_attention_write(*raw.split(), *cache, raw.index, *where)
+    return out, tuple(pages)
+
+
+def decode_sm90(*, in_sequence: bool) -> AttentionOp:
+    """Norms, rotation, storing and attention in one kernel."""
+
+    def op(raw: RawHeads, cache: Pages) -> tuple[jax.Array, Pages]:
+        batch = raw.batch
+        # without the rows that only pad for a product: they would take their share of the CTAs
+        counted = batch.once("counted", lambda: (batch.slots[: batch.count], batch.lengths[: batch.count]))
+        where = raw.index, batch.table, *counted
+        rest = dict(**raw.norms_of_heads, tuning=IN_CHAIN if in_sequence else DEFAULT)
+        out, *pages = mosaic_decode.decode_attention_fused(raw.qkv, raw.angles, *cache, *where, **rest)
+        return out, tuple(pages)
+
+    return op
+
+
+# Steps of several tokens a sequence
+
+
+def extend_xla(raw: RawHeads, cache: Pages) -> tuple[jax.Array, Pages]:
+    batch, (q, k, v) = raw.batch, raw.split()
+    cache = write_kv(*cache, raw.index, k, v, batch.pages, batch.offsets)
+    return extend_attention(q, *cache, raw.index, batch.table, *batch.sequences), cache
+
+
+def extend_sm90(raw: RawHeads, cache: Pages) -> tuple[jax.Array, Pages]:
+    """Norms, rotation and storing in one kernel; then a sequence's tokens read its keys together."""
+    q, cache = _rotated(raw, cache, pdl=False)
+    return mosaic_extend.extend_attention(q, *cache, raw.index, raw.batch.table, *raw.batch.sequences), cache
+
+
+def extend_sm90_tiles(raw: RawHeads, cache: Pages) -> tuple[jax.Array, Pages]:
+    """The same in a launch sequence, which holds kernels alone: tiles are made before it."""
+    batch, heads, tuning = raw.batch, raw.spec.heads, mosaic_extend.IN_CHAIN
+    counts, num_tokens = batch.sequences[2], len(batch.tokens)
+    tiles = batch.once(("tiles", heads), lambda: mosaic_extend.tiles_of(counts, num_tokens, heads, tuning))
+    q, cache = _rotated(raw, cache, pdl=True)
+    rows = tiles, batch.table, *batch.sequences
+    return mosaic_extend.extend_tiles(q, *cache, raw.index, *rows, tuning=tuning), cache
+
+
+def extend_sm90_by_token(raw: RawHeads, cache: Pages) -> tuple[jax.Array, Pages]:
+    """In a launch sequence: each token reads its sequence's keys for itself, as decode rows do."""
+    batch = raw.batch
+    q, cache = _rotated(raw, cache, pdl=True)
+    where = batch.table, batch.slots, batch.lengths
+    return mosaic_decode.decode_attention(q, *cache, raw.index, *where, tuning=IN_CHAIN), cache
+
+
+def _rotated(raw: RawHeads, cache: Pages, *, pdl: bool) -> tuple[jax.Array, Pages]:
+    """q [T, N, H], and the cache with keys and values stored."""
+    where = raw.batch.pages, raw.batch.offsets
+    q, *pages = mosaic_rotate.rotate_write(
+        raw.qkv, raw.angles, *cache, raw.index, *where, **raw.norms_of_heads, pdl=pdl
+    )
+    return q, tuple(pages)

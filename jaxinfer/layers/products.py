@@ -1,0 +1,157 @@
+"""How products of weights are computed together with their neighbours, by XLA or by our kernels.
+
+A step takes one of these (runtime.kernels chooses). A model never sees them: layers.linear asks them.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxinfer_kernels import linear, mosaic_batch_linear, mosaic_gate_up, mosaic_linear, mosaic_linear_plan, mosaic_norm
+from jaxinfer_kernels.mosaic_batch_linear import Scaled
+from jaxinfer_kernels.mosaic_batch_linear_plan import begins_norm
+
+
+@dataclasses.dataclass(frozen=True)
+class Stacked:
+    """One layer's row of an array [L, N] that holds those of all layers: kernels take the whole and the index."""
+
+    array: jax.Array
+    layer: int
+
+    @property
+    def row(self) -> jax.Array:
+        return self.array[self.layer]
+
+    @property
+    def index(self) -> jax.Array:
+        return jnp.int32(self.layer)
+
+
+type Weight = jax.Array | Stacked  # [N]
+
+
+@dataclasses.dataclass(frozen=True)
+class Norm:
+    """An RMS norm that is to be taken.    first: of rows that no kernel of ours made.
+
+    The kernel of such a norm begins when all that XLA does before has ended, for itself and for the kernels after it.
+    """
+
+    weight: Weight
+    eps: float
+    first: bool = False
+
+    @property
+    def stacked(self) -> Stacked:
+        return stacked(self.weight)
+
+
+@dataclasses.dataclass(frozen=True)
+class Deferred:
+    """Rows whose norm is still to be taken, by the product that takes them."""
+
+    rows: jax.Array | Scaled
+    norm: Norm
+
+
+@dataclasses.dataclass(frozen=True)
+class Products:
+    """norm(rows, norm) -> left    linear(left, w, bias) -> array    gate_up(left, w) -> array
+    linear_residual(x, w, residual, then) -> rows
+
+    rows: an array [T, D], or Scaled.    left: what `linear` and `gate_up` take: an array, or Deferred.
+    then: the norm that is taken of the result next, or None. With one, the result may be Scaled.
+    """
+
+    norm: Callable[[Any, Norm], Any]
+    linear: Callable[[Any, jax.Array, Weight | None], jax.Array]
+    linear_residual: Callable[[jax.Array, jax.Array, jax.Array, Norm | None], Any]
+    gate_up: Callable[[Any, jax.Array], jax.Array]
+
+
+def stacked(weight: Weight) -> Stacked:
+    return weight if isinstance(weight, Stacked) else Stacked(weight.reshape(1, -1), 0)
+
+
+def rms_norm(rows: jax.Array, norm: Norm) -> jax.Array:
+    """The norm by XLA, [T, D]."""
+    weight = norm.weight.row if isinstance(norm.weight, Stacked) else norm.weight
+    return linear.rms_norm(rows, weight, norm.eps)
+
+
+def _linear(x: jax.Array, w: jax.Array, bias: Weight | None) -> jax.Array:
+    out = linear.linear(x, w)
+    if bias is None:
+        return out
+    return out + (bias.row if isinstance(bias, Stacked) else bias)
+
+
+def _alone(linear_residual: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """Without the norm that follows."""
+    return lambda x, w, residual, then: linear_residual(x, w, residual)
+
+
+# Up to 16 rows: each product takes the norm of its rows itself. The layer comes as an operand, so that all layers share
+# one kernel.
+
+
+def _few_linear(x: jax.Array | Deferred, w: jax.Array, bias: Weight | None) -> jax.Array:
+    if not isinstance(x, Deferred):
+        return _linear(x, w, bias)
+    norm, added = x.norm.stacked, None if bias is None else stacked(bias)
+    assert added is None or added.layer == norm.layer, "a norm and the bias behind it are of one layer"
+    tuning = dataclasses.replace(mosaic_linear_plan.DEFAULT, pdl=not x.norm.first)
+    rest = dict(eps=x.norm.eps, bias=added and added.array, tuning=tuning)
+    return mosaic_linear.norm_linear(x.rows, norm.array, w, norm.index, **rest)
+
+
+def _few_gate_up(x: jax.Array | Deferred, w: jax.Array) -> jax.Array:
+    if not isinstance(x, Deferred):
+        return linear.gate_up(x, w)
+    norm = x.norm.stacked
+    return mosaic_linear.norm_gate_up(x.rows, norm.array, w, norm.index, eps=x.norm.eps)
+
+
+# More rows, in a launch sequence: the product before a norm begins it, and the products behind it end it.
+
+
+def _begun_norm(x: jax.Array | Scaled, norm: Norm) -> Deferred:
+    """x with the norm begun, which the product ends, or with it taken."""
+    if isinstance(x, Scaled):
+        return Deferred(x, norm)
+    scale = norm.stacked
+    return Deferred(mosaic_norm.rms_norm(x, scale.array, scale.index, eps=norm.eps, pdl=not norm.first), norm)
+
+
+def _batch_linear(x: jax.Array | Deferred, w: jax.Array, bias: Weight | None) -> jax.Array:
+    if not isinstance(x, Deferred):
+        return _linear(x, w, bias)
+    layer = x.norm.stacked if bias is None else stacked(bias)
+    added = None if bias is None else layer.array
+    return mosaic_batch_linear.linear_bias(x.rows, w, layer.index, bias=added, eps=x.norm.eps)
+
+
+def _batch_gate_up(x: jax.Array | Deferred, w: jax.Array) -> jax.Array:
+    if not isinstance(x, Deferred):
+        return mosaic_batch_linear.gate_up(x, w)
+    return mosaic_batch_linear.gate_up(x.rows, w, eps=x.norm.eps)
+
+
+def _batch_linear_residual(x: jax.Array, w: jax.Array, residual: jax.Array, then: Norm | None) -> jax.Array | Scaled:
+    if then is None or not begins_norm(*residual.shape, residual.dtype):
+        return mosaic_batch_linear.linear_residual(x, w, residual)
+    norm = then.stacked
+    return mosaic_batch_linear.linear_residual(x, w, residual, norm=norm.array, layer=norm.index)
+
+
+XLA = Products(rms_norm, _linear, _alone(linear.linear_residual), linear.gate_up)
+SM90_FEW = Products(Deferred, _few_linear, _alone(mosaic_linear.linear_residual), _few_gate_up)
+# Outside of a launch sequence, norms and the product of q, k and v stay XLA's.
+SM90_BATCH = Products(rms_norm, _linear, _alone(mosaic_batch_linear.linear_residual), mosaic_batch_linear.gate_up)
+SM90_BATCH_SEQUENCE = Products(_begun_norm, _batch_linear, _batch_linear_residual, _batch_gate_up)
+# For prompts: the product whose result is large, with what makes it small.
+SM90_MANY = Products(rms_norm, _linear, _alone(linear.linear_residual), mosaic_gate_up.gate_up)

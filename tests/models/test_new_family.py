@@ -1,0 +1,86 @@
+"""A family as docs/notebooks/4-a-new-model.ipynb writes it, which knows of no kernel, gets ours on a Hopper GPU."""
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import jax
+import pytest
+from jax.sharding import SingleDeviceSharding
+
+from jaxinfer.cli.plan import GPUS
+from jaxinfer.config import EngineConfig
+from jaxinfer.models import registry
+from jaxinfer.models.registry import Family
+from jaxinfer.runtime import programs, step
+from jaxinfer.runtime.memory import backends_for, plan_for
+from jaxinfer_kernels import chain_calls
+from jaxinfer_kernels.chain import Chain
+
+NOTEBOOK = Path(__file__).resolve().parents[2] / "docs" / "notebooks" / "4-a-new-model.ipynb"
+CONFIG = {
+    "architectures": ["ParallelForCausalLM"],
+    "vocab_size": 1536,
+    "hidden_size": 1024,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "intermediate_size": 2048,
+    "max_position_embeddings": 4096,
+    "torch_dtype": "bfloat16",
+    "eos_token_id": 0,
+}
+
+
+@pytest.fixture
+def parallel(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The notebook's file as a module; its family is registered while the test runs."""
+    cells = ("".join(cell["source"]) for cell in json.loads(NOTEBOOK.read_text("utf-8"))["cells"])
+    _, _, source = next(cell for cell in cells if cell.startswith("%%writefile parallel.py")).partition("\n")
+    monkeypatch.setattr(registry, "MODELS", {**registry.MODELS})
+    module = ModuleType("parallel")
+    monkeypatch.setitem(sys.modules, "parallel", module)
+    exec(compile(source, "parallel.py", "exec"), module.__dict__)
+    yield module
+
+
+@pytest.mark.parametrize(
+    ("name", "sequences"),
+    [
+        # qkv, attention, and up, which relu closes; o, down and the next layer's three; o and down
+        ("decode 8", [3, 5, 2]),
+        ("decode 64", [4, 5, 2]),  # the first norm is a kernel of its own
+        ("extend 128 x 8 x 8", [5, 6, 2]),  # and so is rotating
+        ("extend 512 x 8 x 8", []),
+    ],
+)
+def test_it_lowers_for_a_hopper_gpu_with_our_kernels(name, sequences, parallel, monkeypatch):
+    monkeypatch.setattr(chain_calls, "available", lambda: True)
+    family = registry.family_for(CONFIG)
+    model, device, config = family.config_from_hf(CONFIG), GPUS["h100"], EngineConfig(model="parallel")
+    backends = backends_for(config, model, device)
+    limits = plan_for(config, model, family, platform="gpu", free=device.free_bytes, backends=backends).limits
+    where = SingleDeviceSharding(jax.devices("cpu")[0])
+    listed = programs.without_arrays(step.Model(model, family, backends), limits, "bfloat16", where)
+    (program,) = (one for one in listed if one.name == name)
+    traced = jax.jit(program.function).trace(*program.arguments)
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    found = re.findall(r'chain = "([^"]*)"', text)
+    assert [len(Chain.decode(one.encode()).launches) for one in found] == sequences
+    # one by one: what rotates and stores, what attends, and the head's argmax
+    assert sequences or text.count("mosaic_gpu_v2") == 3
+
+
+def old_forward(config, params, tokens, positions, kv, attend, linears=None):
+    raise AssertionError("never called")
+
+
+def test_a_family_of_the_contract_before_is_told_what_changed(parallel):
+    wanted = (
+        r"a family's forward must take \(config, params, batch, cache\), got \(config, params, tokens, .*adding-a-model"
+    )
+    with pytest.raises(TypeError, match=wanted):
+        Family(parallel.config_from_hf, parallel.parameters, old_forward, parallel.unembed)
