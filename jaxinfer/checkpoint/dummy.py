@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxinfer.checkpoint.load import make_room_for
-from jaxinfer.checkpoint.placement import Placement, sharding_for
+from jaxinfer.checkpoint.placement import Placement, row_dimension, row_order, sharding_for
 from jaxinfer.models.parameters import Init, ParamSpec
 
 BYTE_SUM_MEAN = 4 * 255 / 2
@@ -31,6 +31,8 @@ class _Kind:
     dtype: np.dtype
     init: Init
     sharding: jax.sharding.Sharding
+    row_dimension: int
+    order: tuple[int, ...] | None  # see placement.row_order
 
 
 def dummy_params(spec_tree: Any, dtype: jax.typing.DTypeLike, seed: int, placement: Placement) -> Any:
@@ -41,7 +43,7 @@ def dummy_params(spec_tree: Any, dtype: jax.typing.DTypeLike, seed: int, placeme
     make_room_for(spec_tree, dtype, placement)
 
     leaves, structure = jax.tree.flatten_with_path(spec_tree, is_leaf=lambda node: isinstance(node, ParamSpec))
-    kinds = [_Kind(s.shape, np.dtype(dtype), s.init, sharding_for(s.partition, placement)) for _, s in leaves]
+    kinds = [_kind(spec, dtype, placement) for _, spec in leaves]
     distinct = dict.fromkeys(kinds)
     with ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="random") as pool:
         programs = dict(zip(distinct, pool.map(_program, distinct), strict=True))
@@ -52,25 +54,48 @@ def dummy_params(spec_tree: Any, dtype: jax.typing.DTypeLike, seed: int, placeme
     return jax.tree.unflatten(structure, [made(path, kind) for (path, _), kind in zip(leaves, kinds, strict=True)])
 
 
+def _kind(spec: ParamSpec, dtype: jax.typing.DTypeLike, placement: Placement) -> _Kind:
+    order = row_order(spec, placement) if spec.init == "normal" else None
+    return _Kind(
+        spec.shape,
+        np.dtype(spec.dtype_in(dtype)),
+        spec.init,
+        sharding_for(spec.partition, placement),
+        row_dimension(spec),
+        None if order is None else tuple(order.tolist()),
+    )
+
+
 @functools.lru_cache(maxsize=64)
 def _program(kind: _Kind) -> jax.stages.Compiled:
     """One compiled program for all leaves of a kind; the key u32[] tells them apart."""
 
     def fill(key: jax.Array) -> jax.Array:
         if kind.init == "normal":
-            return _normal(key, kind.shape, kind.dtype)
+            return _normal(key, kind)
         return jnp.full(kind.shape, 1 if kind.init == "ones" else 0, kind.dtype)
 
     return jax.jit(fill, out_shardings=kind.sharding).lower(jax.ShapeDtypeStruct((), jnp.uint32)).compile()
 
 
-def _normal(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
+def _normal(key: jax.Array, kind: _Kind) -> jax.Array:
     """Nearly normal values of mean 0 and standard deviation 1/sqrt(last dimension).
 
     A hash of (key, row, column) is four bytes; their sum, by the central limit, is close to normal out to 3.4 sigma.
     """
+    shape, dtype = kind.shape, kind.dtype
+
+    def index(axis: int) -> jax.Array:
+        """Of each row along an axis, in the whole leaf's order."""
+        if kind.order is None or axis != kind.row_dimension:
+            return jax.lax.broadcasted_iota(jnp.uint32, (*shape[:-1], 1), axis)
+        order = np.array(kind.order, np.uint32)
+        return jnp.broadcast_to(
+            order.reshape([-1 if one == axis else 1 for one in range(len(shape))]), (*shape[:-1], 1)
+        )
+
     rows = functools.reduce(
-        lambda row, axis: row * np.uint32(shape[axis]) + jax.lax.broadcasted_iota(jnp.uint32, (*shape[:-1], 1), axis),
+        lambda row, axis: row * np.uint32(shape[axis]) + index(axis),
         range(len(shape) - 1),
         jnp.zeros((*shape[:-1], 1), jnp.uint32),
     )

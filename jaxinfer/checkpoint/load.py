@@ -70,7 +70,9 @@ def load_params(
     *,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> Any:
-    """The checkpoint's parameters as a tree of spec_tree's structure, in `dtype`, on a device or over a mesh.
+    """The checkpoint's parameters as a tree of spec_tree's structure, on a device or over a mesh.
+
+    They are in `dtype`, but for leaves that have one of their own.
 
     Raises CheckpointError when the tensors are not the model's (check_tensors), when one of them holds no finite
     number, or when one is too large for float16; DeviceError when they do not fit in memory.
@@ -112,8 +114,7 @@ def make_room_for(spec_tree: Any, dtype: jax.typing.DTypeLike, placement: Placem
 
 def params_bytes(spec_tree: Any, dtype: jax.typing.DTypeLike, placement: Placement) -> int:
     """Bytes of the parameters on each device."""
-    itemsize = np.dtype(dtype).itemsize
-    return sum(shard_bytes(spec, itemsize, placement) for spec in leaf_specs(spec_tree))
+    return sum(shard_bytes(spec, np.dtype(spec.dtype_in(dtype)).itemsize, placement) for spec in leaf_specs(spec_tree))
 
 
 def _chunks(weights: Weights, shards: list[list[Shard]], chunk_bytes: int) -> list[_Chunk]:
@@ -183,12 +184,13 @@ def _fill(
     overflows: list[tuple[_Chunk, jax.Array]] = []
     done, total, begin = 0, sum(chunk.num_bytes for chunk in chunks), time.monotonic()
     for chunk, staged in _read_ahead(weights, chunks, readers):
+        kind = np.dtype(chunk.shard.spec.dtype_in(dtype))
         for device in chunk.shard.devices:
             arrived = jax.device_put(staged, device)
-            if dtype == np.float16 and staged.dtype != np.float16:
+            if kind == np.float16 and staged.dtype != np.float16:
                 overflows.append((chunk, _overflows_float16(arrived)))
             leaf = parts[chunk.leaf]
-            leaf[device] = _place(leaf.get(device), arrived, chunk, dtype, device)
+            leaf[device] = _place(leaf.get(device), arrived, chunk, kind, device)
             in_flight.append((arrived, chunk.leaf, device))
         while len(in_flight) > MAX_IN_FLIGHT * len(chunk.shard.devices):
             arrived, number, device = in_flight.popleft()
@@ -228,13 +230,27 @@ def _read(weights: Weights, chunk: _Chunk) -> np.ndarray:
             begin, end = max(first, chunk.rows.start), min(first + local, chunk.rows.stop)
             if begin < end:
                 offset = shard.part * local - first
-                rows = range(begin + offset, end + offset)  # of the tensor in its file
-                weights.will_need(name, rows)
-                source = weights.view(name)[(slice(rows.start, rows.stop), *shard.rest)]
-                _copy(out[begin - chunk.rows.start : end - chunk.rows.start], source)
-                weights.release(name, rows)
+                rows = range(begin + offset, end + offset)  # of the source
+                part = out[begin - chunk.rows.start : end - chunk.rows.start]
+                _read_rows(weights, name, shard, rows, part)
             first += local
     return staged.reshape(chunk.shape)
+
+
+def _read_rows(weights: Weights, name: str, shard: Shard, rows: range, out: np.ndarray) -> None:
+    """Copy rows of a source, as the model has them, out of its file."""
+    layout = shard.spec.layout
+    wanted = layout.file_rows(rows)
+    touched = range(0, weights[name].shape[0]) if layout.transposed else range(int(wanted.min()), int(wanted.max()) + 1)
+    weights.will_need(name, touched)
+    source = weights.view(name)
+    source = source.T if layout.transposed else source
+    if layout.order:
+        source = source[wanted][(slice(None), *shard.rest)]
+    else:
+        source = source[(slice(rows.start, rows.stop), *shard.rest)]
+    _copy(out, source)
+    weights.release(name, touched)
 
 
 def _copy(out: np.ndarray, source: np.ndarray) -> None:

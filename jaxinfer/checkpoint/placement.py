@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 import jax
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from jaxinfer.errors import ConfigError
@@ -81,16 +82,46 @@ def _shard(spec: ParamSpec, spans: tuple[tuple[int, int], ...], devices: tuple[j
     )
 
 
+def row_order(spec: ParamSpec, placement: Placement) -> np.ndarray | None:
+    """Which row of the whole leaf lies at each row of its array over a mesh; None where each lies at its own.
+
+    The devices' parts of a fused leaf follow each other, and each is made of every source's part.
+    """
+    parts = _ways(spec, placement, row_dimension(spec))
+    if parts == 1 or len(spec.rows) == 1:
+        return None
+    starts = np.cumsum([0, *spec.rows[:-1]])
+    return np.concatenate(
+        [
+            np.arange(start + part * rows // parts, start + (part + 1) * rows // parts)
+            for part in range(parts)
+            for start, rows in zip(starts, spec.rows, strict=True)
+        ]
+    )
+
+
+def row_dimension(spec: ParamSpec) -> int:
+    """The leaf's dimension along which its sources are concatenated."""
+    return 1 if spec.stacked else 0
+
+
+def _ways(spec: ParamSpec, placement: Placement, dimension: int) -> int:
+    """How many parts a dimension is split into."""
+    if not isinstance(placement, Mesh) or dimension >= len(spec.partition):
+        return 1
+    names = spec.partition[dimension]
+    axes = () if names is None else (names,) if isinstance(names, str) else names
+    return math.prod(placement.shape[axis] for axis in axes)
+
+
 def _check_divides(spec: ParamSpec, placement: Placement) -> None:
     """Every split dimension, and every source's rows, must come out even."""
-    if not isinstance(placement, Mesh):
-        return
-    row_axis = 1 if spec.stacked else 0
-    for dimension, names in enumerate(spec.partition):
-        axes = () if names is None else (names,) if isinstance(names, str) else names
-        ways = math.prod(placement.shape[axis] for axis in axes)
-        for size in spec.rows if dimension == row_axis else (spec.shape[dimension],):
-            if size % ways:
+    for dimension in range(len(spec.partition)):
+        ways = _ways(spec, placement, dimension)
+        of_rows = dimension == row_dimension(spec)
+        block = len(spec.layout.order) or 1 if of_rows else 1  # what an order moves rows within stays together
+        for size in spec.rows if of_rows else (spec.shape[dimension],):
+            if size % (ways * (block if ways > 1 else 1)):
                 raise ConfigError(
                     f"the tensor-parallel size must divide every split dimension of the model, {ways} does not "
                     f"divide {size} of {spec.sources[0][0]}; use fewer devices"

@@ -4,11 +4,39 @@ import dataclasses
 from typing import Any, Literal, Self
 
 import flax.struct
+import jax
+import numpy as np
 from jax.sharding import PartitionSpec
 
 from jaxinfer.layers.products import Stacked
 
 Init = Literal["normal", "ones", "zeros"]
+
+
+@dataclasses.dataclass(frozen=True)
+class FileLayout:
+    """How a file stores a tensor, where that is not how the model takes it.
+
+    transposed: a matrix is [in, out].    order: of rows within each block of len(order), the file's row for each of the
+    model's. So interleaved rotary pairs of heads of 4 are (0, 2, 1, 3).
+    """
+
+    transposed: bool = False
+    order: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert sorted(self.order) == list(range(len(self.order))), "an order names each row of a block once"
+
+    def file_rows(self, rows: range) -> np.ndarray:
+        """The file's row for each of these rows of the model's."""
+        index = np.arange(rows.start, rows.stop)
+        if not self.order:
+            return index
+        within = index % len(self.order)
+        return index - within + np.asarray(self.order)[within]
+
+
+AS_STORED = FileLayout()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +49,7 @@ class ParamSpec:
     rows: axis-0 size of each inner source, the same in every group; they add up to the concatenated axis.
     partition: mesh axis of each dimension; the name "tensor" is the tensor-parallel axis.
     init: of random weights: normal with a standard deviation of 1/sqrt(last dimension), ones or zeros.
+    dtype: of the leaf, whatever the model is loaded in; None: that.    layout: of each source in its file.
     """
 
     shape: tuple[int, ...]
@@ -29,12 +58,18 @@ class ParamSpec:
     partition: PartitionSpec
     init: Init = "normal"
     stacked: bool = False
+    dtype: str | None = None
+    layout: FileLayout = AS_STORED
 
     def __post_init__(self) -> None:
         layers = len(self.sources)
         assert layers == (self.shape[0] if self.stacked else 1), "one group of sources per stacked layer"
         assert sum(self.rows) == self.group_shape[0], "the rows of the sources fill axis 0"
         assert all(len(group) == len(self.rows) for group in self.sources), "one row count per source"
+        assert len(self.group_shape) == 2 or not self.layout.transposed, "only matrices are transposed"
+        assert not any(rows % (len(self.layout.order) or 1) for rows in self.rows), (
+            "blocks of an order fill each source"
+        )
 
     @property
     def group_shape(self) -> tuple[int, ...]:
@@ -42,8 +77,13 @@ class ParamSpec:
         return self.shape[1:] if self.stacked else self.shape
 
     def source_shape(self, index: int) -> tuple[int, ...]:
-        """The shape that the `index`-th tensor of every group must have."""
-        return (self.rows[index], *self.group_shape[1:])
+        """The shape that the `index`-th tensor of every group must have in its file."""
+        shape = self.rows[index], *self.group_shape[1:]
+        return shape[::-1] if self.layout.transposed else shape
+
+    def dtype_in[D](self, dtype: D) -> D | str:
+        """The leaf's dtype in a model that is loaded in `dtype`."""
+        return dtype if self.dtype is None else self.dtype
 
 
 class LayerParams(flax.struct.PyTreeNode):
@@ -58,6 +98,12 @@ class LayerParams(flax.struct.PyTreeNode):
             return kind[layer] if isinstance(kind, tuple) else Stacked(kind, layer)
 
         return self.replace(**{field.name: of_layer(getattr(self, field.name)) for field in dataclasses.fields(self)})
+
+
+def dtype_of(specs: Any, params: Any) -> Any:
+    """The dtype that parameters were loaded in: of those that have none of their own."""
+    leaves = jax.tree.leaves(specs, is_leaf=lambda node: isinstance(node, ParamSpec))
+    return next(array.dtype for spec, array in zip(leaves, jax.tree.leaves(params), strict=True) if spec.dtype is None)
 
 
 def single(name: str, shape: tuple[int, ...], partition: PartitionSpec, init: Init = "normal") -> ParamSpec:

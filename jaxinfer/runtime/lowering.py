@@ -22,6 +22,7 @@ from jaxinfer import children
 from jaxinfer.config import Limits
 from jaxinfer.errors import EngineError
 from jaxinfer.models.config import DType, ModelConfig
+from jaxinfer.models.parameters import dtype_of
 from jaxinfer.models.registry import family_for
 from jaxinfer.runtime import programs, step
 from jaxinfer.runtime.backends import Backends
@@ -55,7 +56,8 @@ class Facts:
             for name, value in jax.config.values.items()
             if isinstance(value, str | bool | int | float | None) and name not in _OF_DEVICES
         }
-        platform, dtype = _PLATFORMS.get(device.platform, device.platform), str(jax.tree.leaves(params)[0].dtype)
+        dtype = str(dtype_of(model.family.parameters(model.config), params))
+        platform = _PLATFORMS.get(device.platform, device.platform)
         return cls(model.config, limits, model.backends, dtype, platform, settings)
 
 

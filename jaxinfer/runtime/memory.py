@@ -158,8 +158,9 @@ def _host_bytes(config: EngineConfig, platform: str, free: int) -> int:
 
 
 def weight_bytes(specs: Any, itemsize: int) -> int:
+    """Of the parameters in a dtype of this size, but for those of a dtype of their own."""
     leaves = jax.tree.leaves(specs, is_leaf=lambda leaf: isinstance(leaf, ParamSpec))
-    return sum(math.prod(leaf.shape) for leaf in leaves) * itemsize
+    return sum(math.prod(leaf.shape) * (ITEMSIZE[leaf.dtype] if leaf.dtype else itemsize) for leaf in leaves)
 
 
 def temporary_bytes(model: ModelConfig, largest: ExtendBucket) -> int:

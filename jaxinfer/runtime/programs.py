@@ -211,7 +211,7 @@ def without_arrays(model: step.Model, limits: Limits, dtype: DType, where: jax.s
     """As `programs`, of arrays that are not there yet, the parameters in `dtype`."""
 
     def aval(leaf: Any) -> jax.ShapeDtypeStruct:
-        kind = dtype if isinstance(leaf, ParamSpec) else leaf.dtype
+        kind = leaf.dtype_in(dtype) if isinstance(leaf, ParamSpec) else leaf.dtype
         return jax.ShapeDtypeStruct(leaf.shape, kind, sharding=where)
 
     makes = (

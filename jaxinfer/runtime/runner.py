@@ -14,6 +14,7 @@ import numpy as np
 from jaxinfer.checkpoint.memory import available_device_bytes
 from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.models.config import ModelConfig
+from jaxinfer.models.parameters import dtype_of
 from jaxinfer.models.registry import Family
 from jaxinfer.runtime import buckets, packing, programs, step
 from jaxinfer.runtime.backends import XLA_ONLY, Backends, Launches, kernels_for
@@ -72,8 +73,7 @@ class DeviceRunner:
             chain_calls.register()
             self._placed.enter_context(step.layers_placed(family, params))
         self._params, self._without_layers = params, step.without_layers(family, params)
-        self._device = device
-        dtype = jax.tree.leaves(params)[0].dtype
+        self._device, dtype = device, dtype_of(family.parameters(config), params)
         made = functools.partial(jax.jit, out_shardings=jax.sharding.SingleDeviceSharding(device))
         self._init = made(functools.partial(init_state, limits, config, dtype))
         self._init_controls = made(functools.partial(init_controls, limits))

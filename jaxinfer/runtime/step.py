@@ -154,8 +154,8 @@ def _forward(
     if not model.family.layers_stay or params.layers is not None:
         return chain.launched(lambda cache: run(params, cache), cache)
     specs = model.family.parameters(model.config)
-    dtype = params.final_norm.dtype
-    layers = jax.tree.map(lambda spec: jax.ShapeDtypeStruct(spec.shape, dtype), specs.layers)
+    dtype = state.hidden.dtype
+    layers = jax.tree.map(lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype_in(dtype)), specs.layers)
     bound = chain.Bound(layers, params.final_norm)
     return chain.launched(lambda layers, cache: run(params.replace(layers=layers), cache), cache, bound=bound)
 

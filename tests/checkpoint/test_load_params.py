@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -12,11 +13,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
+from jax.sharding import PartitionSpec
 
+from jaxinfer.checkpoint.dummy import dummy_params
 from jaxinfer.checkpoint.load import load_params, params_bytes
 from jaxinfer.checkpoint.resolve import resolve
 from jaxinfer.checkpoint.weights import Weights, check_tensors
 from jaxinfer.errors import CheckpointError, DeviceError
+from jaxinfer.models.parameters import FileLayout, ParamSpec
 from tests.support.checkpoints import model_config, random_tensors, write_checkpoint, write_safetensors
 from tests.support.loading import open_checkpoint, specs_of
 
@@ -268,7 +272,8 @@ for chunk_bytes in (2**26, 9000):
 one, two = (dummy_params(specs, "float32", 0, place) for place in (jax.devices()[0], mesh))
 for spec, whole, array in zip(flat(specs), flat(one), flat(two), strict=True):
     assert array.sharding == NamedSharding(mesh, spec.partition)
-    np.testing.assert_array_equal(np.asarray(whole), np.asarray(array))
+    for shard in array.addressable_shards:  # the same model, whatever it is spread over
+        np.testing.assert_array_equal(np.asarray(shard.data), slice_of(shard.device.id, np.asarray(whole), spec))
 
 try:
     open_checkpoint(folder, placement=Mesh(np.array(jax.devices()[:3]), ("tensor",)))
@@ -306,3 +311,48 @@ def test_both_styles_of_config_give_the_same_parameters(tmp_path: Path) -> None:
     assert keys[0] - keys[1] == {"rope_theta", "rope_scaling", "torch_dtype"}
     four, five = (open_checkpoint(tmp_path / style) for style in "45")
     jax.tree.map(np.testing.assert_array_equal, four, five)
+
+
+PAIRS = FileLayout(order=(0, 2, 4, 1, 3, 5))  # rotary pairs beside each other in the file, halves here
+LAYOUTS = {
+    "plain": ParamSpec((12, 4), (("a", "b"),), (6, 6), PartitionSpec(None, None)),
+    "own dtype": ParamSpec((12, 4), (("c",),), (12,), PartitionSpec(None, None), dtype="float32"),
+    "in another order": ParamSpec((18, 4), (("d", "e"),), (6, 12), PartitionSpec(None, None), layout=PAIRS),
+    "transposed": ParamSpec((6, 8), (("f",),), (6,), PartitionSpec(None, None), layout=FileLayout(transposed=True)),
+    "both, stacked": ParamSpec(
+        (2, 6, 8),
+        (("g",), ("h",)),
+        (6,),
+        PartitionSpec(None, None, None),
+        stacked=True,
+        layout=FileLayout(transposed=True, order=(1, 0)),
+    ),
+}
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 40, 2**20])
+def test_a_leaf_may_be_stored_in_another_order_and_have_a_dtype_of_its_own(tmp_path: Path, chunk_bytes: int) -> None:
+    random, tensors, wanted = np.random.default_rng(0), {}, {}
+    for key, spec in LAYOUTS.items():
+        groups = []
+        for group in spec.sources:
+            parts = []
+            for i, name in enumerate(group):
+                tensors[name] = random.normal(size=spec.source_shape(i)).astype(np.float16)
+                part = tensors[name].T if spec.layout.transposed else tensors[name]
+                block = len(spec.layout.order) or 1
+                order = [j - j % block + (spec.layout.order or (0,))[j % block] for j in range(len(part))]
+                parts.append(part[order])
+            groups.append(np.concatenate(parts))
+        wanted[key] = np.stack(groups) if spec.stacked else groups[0]
+    safetensors.numpy.save_file(tensors, tmp_path / "model.safetensors")
+    checkpoint = SimpleNamespace(weight_files=(tmp_path / "model.safetensors",), weight_map=None)
+    loaded = load_params(checkpoint, LAYOUTS, "bfloat16", jax.devices()[0], chunk_bytes=chunk_bytes)
+    for key, array in loaded.items():
+        dtype = "float32" if key == "own dtype" else "bfloat16"
+        assert array.dtype == dtype
+        np.testing.assert_array_equal(
+            np.asarray(array), np.asarray(jnp.asarray(wanted[key]).astype(dtype)), err_msg=key
+        )
+    made = dummy_params(LAYOUTS, "bfloat16", 0, jax.devices()[0])
+    assert jax.tree.map(lambda a: (a.shape, a.dtype), made) == jax.tree.map(lambda a: (a.shape, a.dtype), loaded)
