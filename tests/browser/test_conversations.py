@@ -153,7 +153,8 @@ def test_text_files_go_with_a_message_and_stay_with_it(chat: Chat, llm: Any) -> 
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.pdf", b"%PDF-1.7", "a.pdf is a PDF, which this page cannot read"),
+        ("a.PDF", b"", 'a.PDF is a PDF, which this page cannot read; run pdftotext "a.PDF" and attach the .txt file'),
+        ("no name for it", b"%PDF-1.7\n" + b"a" * 200_001, "no name for it is a PDF"),
         ("a.bin", b"a\0b", "a.bin must be text in UTF-8"),
         ("a.txt", b"\xff\xfe", "a.txt must be text in UTF-8"),
         ("large.txt", b"a" * 200_001, "large.txt must have at most 200 kB, got 201 kB"),
@@ -163,6 +164,12 @@ def test_what_cannot_be_attached_is_said_and_is_not_sent(chat: Chat, name: str, 
     attach(chat, name, content)
     assert f"Not attached: {said}" in chat.waits_for("#notice span", said).inner_text()
     assert chat["#attached li"].count() == 0 and not chat["#send"].is_enabled()
+
+
+def test_a_pdf_that_chromium_prints_is_told_the_way_to_its_text(chat: Chat) -> None:
+    attach(chat, "printed", chat.page.pdf(), "application/octet-stream")
+    chat.waits_for("#notice span", 'printed is a PDF, which this page cannot read; run pdftotext "printed"')
+    assert chat["#attached li"].count() == 0
 
 
 def test_at_most_ten_files_go_with_a_message(chat: Chat) -> None:

@@ -3,11 +3,16 @@
 const MAX_FILES = 10; // with one message
 const MAX_FILE_BYTES = 200_000;
 
+/** Whether a file is a PDF by its type, its name or its first bytes. A PDF of letters alone would pass as text. */
+async function isPdf(file) {
+  return file.type === "application/pdf" || /\.pdf$/i.test(file.name) || (await file.slice(0, 5).text()) === "%PDF-";
+}
+
 /** The text of a file. Raises an error that says why it cannot be attached. */
 async function textOf(file) {
-  const { name, size, type } = file;
-  if (type === "application/pdf" || /\.pdf$/i.test(name))
-    throw new Error(`${name} is a PDF, which this page cannot read; convert it to text (pdftotext), then attach that`);
+  const { name, size } = file;
+  if (await isPdf(file))
+    throw new Error(`${name} is a PDF, which this page cannot read; run pdftotext "${name}" and attach the .txt file, or paste the text from a PDF viewer`);
   const limit = `${number.format(MAX_FILE_BYTES / 1000)} kB`;
   if (size > MAX_FILE_BYTES) throw new Error(`${name} must have at most ${limit}, got ${number.format(Math.ceil(size / 1000))} kB`);
   const bytes = await file.arrayBuffer();
