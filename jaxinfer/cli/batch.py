@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxinfer.cli import transport
-from jaxinfer.cli.checklist import VOLUME_OPTIONS, Screen, SilentScreen, screen_for
+from jaxinfer.cli.checklist import VOLUME_OPTIONS, Screen, screen_for
 from jaxinfer.cli.options import EngineCommand, GroupedOption
 from jaxinfer.cli.session import checked, started
 from jaxinfer.cli.transport import transport_for
@@ -87,7 +87,7 @@ def answer(resolved: Resolved, params: Mapping[str, Any], batch: "OpenBatch") ->
 
 def progress_screen(params: Mapping[str, Any]) -> Screen:
     """Where the rows answered so far are counted."""
-    return SilentScreen() if params["quiet"] else screen_for(sys.stderr)
+    return screen_for(sys.stderr, {"quiet": params["quiet"]})
 
 
 def _format_option(name: str, what: str) -> click.Option:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jaxinfer.cli.checklist import VOLUME_OPTIONS
 from jaxinfer.cli.verbs import Verbs
 from jaxinfer.errors import ConfigError
 
@@ -25,6 +26,7 @@ VERBS = {
 REPORT_OPTIONS: tuple[click.Option, ...] = (
     click.Option(["json_file", "--json"], metavar="FILE", help="Write the report there too, as JSON."),
     click.Option(["--compare"], metavar="FILE", help="Show differences to a report that --json wrote."),
+    *VOLUME_OPTIONS,
 )
 
 

@@ -33,7 +33,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
         else:
             compare.changed(resolved.config, what)
     wanted = compare.Wanted(prompts_of(resolved, params), params["output_tokens"], params["at_once"])
-    screen = screen_for(sys.stderr)
+    screen = screen_for(sys.stderr, params)
     try:
         key = key_of(params["api_key_env"])
         return publish(lambda: compare.run(resolved, whats, key, wanted, screen.say), params)

@@ -12,7 +12,7 @@ from jaxinfer.cli.options import GroupedCommand
 
 def run(**params: Any) -> int:
     """Time the kernels and print the report."""
-    with Checklist(screen_for(sys.stderr)) as checklist:
+    with Checklist(screen_for(sys.stderr, params)) as checklist:
         from jaxinfer.bench import kernels
 
         tuning = kernels.tuning_of(params["tuning"])

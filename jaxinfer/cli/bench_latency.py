@@ -14,7 +14,7 @@ from jaxinfer.config import Resolved
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Time --prompt-lengths alone, --batch-sizes at each --context, and --shapes; print the report."""
-    with Checklist(screen_for(sys.stderr)) as checklist:
+    with Checklist(screen_for(sys.stderr, params)) as checklist:
         from jaxinfer.bench import latency
 
         shapes = [latency.Shape(*pair) for pair in pairs_of(params)]

@@ -24,7 +24,7 @@ def run(**params: Any) -> int:
 
     load = load_of(params)
     goals = serve.Goals(params["ttft_limit_ms"], params["itl_limit_ms"])
-    with Checklist(screen_for(sys.stderr)) as checklist:
+    with Checklist(screen_for(sys.stderr, params)) as checklist:
         counts = params["processes"], params["warm_up"]
         return publish(lambda: serve.run(load, *counts, goals, params["check_client"], checklist), params)
 

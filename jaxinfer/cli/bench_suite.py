@@ -35,7 +35,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
         made.append(suite.run(params["suite"], resolved, *counts, checklist, checklist.say))
         return made[0][0]
 
-    with Checklist(screen_for(sys.stderr)) as checklist:
+    with Checklist(screen_for(sys.stderr, params)) as checklist:
         code = publish(make, params)
     if page is not None:  # after the report, which is not to be lost with it
         _write(page, *made[0])

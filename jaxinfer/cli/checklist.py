@@ -23,6 +23,9 @@ class Screen(Protocol):
     def say(self, line: str) -> None:
         """A line that stays."""
 
+    def note(self, line: str) -> None:
+        """A line that the reader must not miss; unlike those of `say` it stays when a start is shown in brief."""
+
     def show(self, status: str) -> None:
         """What is going on now; the next `show` may overwrite it."""
 
@@ -43,6 +46,9 @@ class PlainScreen:
         self._stream.flush()
         self._printed_s = self._now()
 
+    def note(self, line: str) -> None:
+        self.say(line)
+
     def show(self, status: str) -> None:
         if self._now() - self._printed_s >= SILENCE_S:
             self.say(status)
@@ -61,6 +67,9 @@ class LogScreen:
     def say(self, line: str) -> None:
         logger.info("%s", " ".join(line.split()))
         self._said_s = self._now()
+
+    def note(self, line: str) -> None:
+        self.say(line)
 
     def show(self, status: str) -> None:
         if self._now() - self._said_s >= SILENCE_S:
@@ -83,6 +92,9 @@ class LiveScreen:
     def say(self, line: str) -> None:
         self._console.print(line, markup=False)
 
+    def note(self, line: str) -> None:
+        self._console.print(line, markup=False, soft_wrap=False)  # between words
+
     def show(self, status: str) -> None:
         from rich.text import Text
 
@@ -98,7 +110,7 @@ class LiveScreen:
 
 
 class BriefScreen:
-    """The first line stays; later lines are shown as what is going on now."""
+    """The first line and notes stay; other lines are shown as what is going on now."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -110,6 +122,9 @@ class BriefScreen:
         else:
             self._screen.say(line)
         self._has_said = True
+
+    def note(self, line: str) -> None:
+        self._screen.note(line)
 
     def show(self, status: str) -> None:
         self._screen.show(status)
@@ -124,6 +139,9 @@ class SilentScreen:
     def say(self, line: str) -> None:
         """Nothing."""
 
+    def note(self, line: str) -> None:
+        """Nothing."""
+
     def show(self, status: str) -> None:
         """Nothing."""
 
@@ -132,11 +150,13 @@ class SilentScreen:
 
 
 def screen_for(stream: TextIO, params: Mapping[str, Any] | None = None) -> Screen:
-    """Where a start is shown. params: with the values of VOLUME_OPTIONS; None shows every line, as -v does."""
+    """Where progress is shown. params: with the values of VOLUME_OPTIONS, or of QUIET_OPTION alone, which leaves every
+    line in view as -v does; so does None.
+    """
     if params is not None and params["quiet"]:
         return SilentScreen()
     screen = LiveScreen(stream) if stream.isatty() else PlainScreen(stream)
-    return screen if params is None or params["verbose"] else BriefScreen(screen)
+    return screen if params is None or params.get("verbose", True) else BriefScreen(screen)
 
 
 def _one_volume(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
@@ -202,6 +222,11 @@ class Checklist:
     def say(self, line: str) -> None:
         with self._lock:
             self._screen.say(line)
+
+    def note(self, text: str) -> None:
+        """What the reader must know about the model."""
+        with self._lock:
+            self._screen.note(f"note     {text}")
 
     def stop_start(self) -> None:
         """Make the start end at its next event, with an EngineError in its own thread."""

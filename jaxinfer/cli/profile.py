@@ -14,7 +14,7 @@ from jaxinfer.config import Resolved
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Trace the steps and print the report."""
-    with Checklist(screen_for(sys.stderr)) as checklist:
+    with Checklist(screen_for(sys.stderr, params)) as checklist:
         from jaxinfer.bench import profile
 
         wanted = profile.Wanted(params["batch_size"], params["prompt_length"], params["steps"], params["prefill"])

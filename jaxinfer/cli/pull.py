@@ -19,7 +19,7 @@ def run(model: str, revision: str | None, download_dir: str | None, quiet: bool)
     if local_folder(model) is not None:
         what = "the bundled demo" if model == "demo" else "a folder of this machine"
         raise CheckpointError(f"nothing to download: {model!r} is {what}; `jaxinfer chat {model}` runs it")
-    screen = screen_for(sys.stderr, {"verbose": not quiet, "quiet": quiet})
+    screen = screen_for(sys.stderr, {"quiet": quiet})
     with contextlib.closing(screen), hub_bars(shown=not quiet):
         found = resolve(
             model, revision=revision, download_dir=download_dir, check_config=_check_config, on_progress=screen.say

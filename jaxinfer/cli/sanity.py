@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from jaxinfer.cli.bench import REPORT_OPTIONS, publish
-from jaxinfer.cli.checklist import VOLUME_OPTIONS, Checklist, screen_for
+from jaxinfer.cli.checklist import Checklist, screen_for
 from jaxinfer.cli.options import EngineCommand
 from jaxinfer.config import Resolved
 
@@ -28,7 +28,6 @@ command = EngineCommand(
         click.Argument(["models"], nargs=-1, metavar="[MODEL]..."),
         click.Option(["--prompt"], default="Hello! Who are you?", metavar="TEXT", help="What each is asked."),
         *REPORT_OPTIONS,
-        *VOLUME_OPTIONS,
     ],
     model_argument=False,
     help="Load each MODEL, by default the bundled demo: time to ready, prefill and decode, an answer, and checks.",

@@ -95,7 +95,7 @@ def started(
                 runner.run(llm.close())
                 raise
             if llm.info.note:
-                checklist.say(f"note     {llm.info.note}")
+                checklist.note(llm.info.note)
         try:
             yield runner, llm
         finally:

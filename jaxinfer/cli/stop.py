@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from jaxinfer.cli.checklist import screen_for
+from jaxinfer.cli.checklist import QUIET_OPTION, screen_for
 from jaxinfer.cli.options import GroupedCommand
 from jaxinfer.errors import ConfigError, EngineError
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 TICK_S = 0.5
 
 
-def run(target: str | None) -> int:
+def run(target: str | None, quiet: bool) -> int:
     """Ask the server to end, and wait until it has."""
     found = chosen(target)
     if sys.platform != "linux":
         raise ConfigError(f"stop needs Linux, got {sys.platform}; run `kill {found.pid}`")
     which = f"{found.model} at {found.url} (pid {found.pid})"
     answers = f", {found.running + found.waiting} answers end first" if found.running + found.waiting else ""
-    screen = screen_for(sys.stderr)
+    screen = screen_for(sys.stderr, {"quiet": quiet})
     try:
         process = os.pidfd_open(found.pid)  # the number could mean another process by the time it has ended
         try:
@@ -42,7 +42,8 @@ def run(target: str | None) -> int:
         raise EngineError(f"{which} may not be stopped by this user; ask its owner") from error
     finally:
         screen.close()
-    click.echo(f"stopped {which}")
+    if not quiet:
+        click.echo(f"stopped {which}")
     return 0
 
 
@@ -76,7 +77,7 @@ def means(target: str, found: "Presence") -> bool:
 command = GroupedCommand(
     "stop",
     run,
-    [click.Argument(["target"], required=False, metavar="[SERVER]")],
+    [click.Argument(["target"], required=False, metavar="[SERVER]"), QUIET_OPTION],
     help="Stop a server of yours on this machine; answers that run are finished first. SERVER: its model, its address "
     "or its port, as `jaxinfer ps` shows them; needless when one runs.",
 )

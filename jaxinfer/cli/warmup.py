@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from jaxinfer.cli.checklist import Checklist, screen_for
+from jaxinfer.cli.checklist import VOLUME_OPTIONS, Checklist, screen_for
 from jaxinfer.cli.options import EngineCommand
 from jaxinfer.cli.session import opening
 from jaxinfer.config import Resolved
@@ -22,7 +22,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
         raise ConfigError("warmup fills the compile cache, compile_cache_dir is '' (none); name a folder")
     compiled: list[Event] = []
     began_s = time.monotonic()
-    with Checklist(screen_for(sys.stderr)) as checklist:
+    with Checklist(screen_for(sys.stderr, params)) as checklist:
         for line in opening(resolved):
             checklist.say(line)
         from jaxinfer.llm.build import start_core  # takes seconds, in which something must be shown
@@ -51,5 +51,8 @@ def report(compiled: list[Event]) -> list[str]:
 
 
 command = EngineCommand(
-    "warmup", run, help="Compile every step of MODEL into the cache; no weights are needed. Prints a table of steps."
+    "warmup",
+    run,
+    VOLUME_OPTIONS,
+    help="Compile every step of MODEL into the cache; no weights are needed. Prints a table of steps.",
 )

@@ -17,10 +17,7 @@ from jaxinfer.models.config import HFConfig, is_headless, token_ids
 from jaxinfer.protocol.sampling import GenerationDefaults
 from jaxinfer.version import __version__
 
-DEMO_NOTE = (
-    "this is the bundled demo model: a few million parameters, trained on generated text; it is no useful assistant. "
-    "A real model: jaxinfer serve Qwen/Qwen3-0.6B"
-)
+DEMO_NOTE = "a demo, no useful assistant; a real one: jaxinfer serve Qwen/Qwen3-0.6B"
 DUMMY_NOTE = "these are random weights (load_format dummy): the answers mean nothing"
 HEADLESS_NOTE = (
     "this model was saved without the matrix that makes logits: its embeddings are right, generated text means nothing"

@@ -52,6 +52,19 @@ def test_shapes_are_prompts_alone_batches_at_contexts_and_those_named(cli, asked
     assert list(map(str, shapes)) == ["1x8", "1x16", "4x32", "2x32", "4x64", "2x64", "3x5"]
 
 
+@pytest.mark.parametrize(("volume", "shown"), [((), ["one"]), (("-v",), ["one", "two"]), (("-q",), [])])
+def test_a_measurement_shows_one_line_every_line_or_none(cli, monkeypatch, volume, shown):
+    def run(*arguments):
+        say = arguments[-1]
+        say("one")
+        say("two")
+        return REPORT
+
+    monkeypatch.setattr(latency, "run", run)
+    outcome = cli("bench", "latency", *volume)
+    assert (outcome.out, outcome.err.splitlines()) == (REPORT.as_markdown(), shown)
+
+
 def test_a_report_goes_to_standard_output_and_to_the_file(cli, asked, tmp_path):
     file = tmp_path / "new.json"
     outcome = cli("bench", "latency", "--json", str(file))

@@ -6,8 +6,10 @@ import time
 
 import pytest
 
-from jaxinfer.cli.checklist import SILENCE_S, Checklist, LiveScreen, PlainScreen, table
+from jaxinfer.cli.checklist import SILENCE_S, Checklist, LiveScreen, PlainScreen, screen_for, table
 from jaxinfer.errors import EngineError
+from jaxinfer.llm.about import DEMO_NOTE, DUMMY_NOTE, HEADLESS_NOTE
+from jaxinfer.llm.dry_run import NOTE as DRY_RUN_NOTE
 from jaxinfer.llm.events import Event
 from tests.cli.conftest import EVENTS
 from tests.server.http import wait_until
@@ -113,11 +115,35 @@ def test_a_start_that_was_given_up_ends_at_its_next_event():
             checklist(EVENTS[1])
 
 
-def test_a_terminal_gets_the_same_lines():
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
+
+def words_of(shown: str) -> list[str]:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).split()
+
+
+@pytest.mark.parametrize("note", [DEMO_NOTE, HEADLESS_NOTE, DUMMY_NOTE, DRY_RUN_NOTE])
+@pytest.mark.parametrize("columns", [24, 40, 80])
+@pytest.mark.parametrize("verbose", [True, False])
+def test_a_note_is_whole_and_broken_between_words_on_every_terminal(monkeypatch, note, columns, verbose):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    stream = Terminal()
+    with Checklist(screen_for(stream, {"quiet": False, "verbose": verbose})) as checklist:
+        checklist.say("the first line")
+        before = len(stream.getvalue())
+        checklist.note(note)
+        shown = stream.getvalue()[before:]
+    assert words_of(shown) == ["note", *note.split()]
+    assert all(len(line) <= max(columns, *map(len, note.split())) for line in shown.splitlines())
+
+
+def test_the_demo_s_note_is_one_line_of_80_characters():
+    assert len(f"note     {DEMO_NOTE}") <= 80
+
+
+def test_a_terminal_gets_the_same_lines():
     stream = Terminal()
     with Checklist(LiveScreen(stream)) as checklist:
         for event in EVENTS:

@@ -153,6 +153,15 @@ def test_help_fits_a_screen_and_help_all_has_every_option(cli, path, command, co
                 assert all(name in everything for name in param.opts), param.name
 
 
+@pytest.mark.parametrize(("path", "command"), [found[:2] for found in COMMANDS], ids=[found[0] for found in COMMANDS])
+def test_a_verb_that_shows_progress_can_be_quiet(path, command):
+    verb = "_".join(path.split()[1:]) or "__init__"
+    source = (ROOT / "jaxinfer" / "cli" / f"{verb}.py").read_text()
+    flags = {name for param in command.params for name in param.opts}
+    assert "screen_for(sys.stderr)" not in source
+    assert ("-q" in flags) or "screen_for(" not in source
+
+
 def test_help_verb_shows_the_help_of_a_verb_and_version_the_version(cli):
     assert cli("help", "bench", "latency").out == cli("bench", "latency", "--help").out
     assert cli("help").out == cli("--help").out

@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from jaxinfer.llm.about import DEMO_NOTE
 from tests.support.attempts import assert_below
 from tests.support.processes import children_of
 
@@ -77,8 +78,7 @@ def test_serve_streams_a_right_answer_and_drains_on_sigterm(environment, tmp_pat
     assert not any(Path("/proc", child).exists() for child in children)
     shown = log.read_text()
     assert "Traceback" not in shown
-    assert "note     this is the bundled demo model" in shown
-    assert "jaxinfer serve Qwen/Qwen3-0.6B" in shown
+    assert f"note     {DEMO_NOTE}\n" in shown
 
 
 def test_nothing_is_silent_for_3_s_while_it_starts(environment, tmp_path):

@@ -7,6 +7,7 @@ import pytest
 from jaxinfer.cli import main
 from jaxinfer.cli.run import full_prompt, names_a_model, piped_text
 from jaxinfer.errors import ConfigError
+from jaxinfer.llm.about import DEMO_NOTE
 from jaxinfer.llm.types import Delta
 from jaxinfer.version import __version__
 
@@ -36,9 +37,11 @@ def test_a_start_is_one_line_and_none_when_quiet(cli, model, verb):
     assert first not in cli(*verb, "-q", stdin="").err
 
 
-def test_verbose_says_what_kind_of_model_it_is(cli, model):
-    model.info = {"note": "this is the bundled demo model"}
-    assert "note     this is the bundled demo model" in cli("run", "hi", "-v").err.splitlines()
+@pytest.mark.parametrize("volume", [(), ("-v",), ("-q",)])
+def test_what_a_model_cannot_do_stays_in_view_unless_quiet(cli, model, volume):
+    model.info = {"note": DEMO_NOTE}
+    shown = cli("run", "hi", *volume).err.splitlines()
+    assert (f"note     {DEMO_NOTE}" in shown) == (volume != ("-q",))
 
 
 def test_verbose_and_quiet_exclude_each_other(cli, model):
