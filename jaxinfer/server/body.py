@@ -12,8 +12,11 @@ from starlette.requests import ClientDisconnect, Request
 from jaxinfer.protocol.body import LARGE_BYTES, parse_body
 from jaxinfer.protocol.fields import read_priority, refuse_unknown, warning_text
 from jaxinfer.protocol.many_ids import refused_as_prompts
+from jaxinfer.server.errors import is_ollama
 from jaxinfer.server.large_bodies import Held
 
+# a browser sends the first with each POST (Fetch standard, section 3.2), and the second too where it trusts the address
+OF_BROWSERS = frozenset({"origin", "sec-fetch-site"})
 WARNINGS = "x-jaxinfer-warnings"
 
 
@@ -60,10 +63,17 @@ def warned(warnings: tuple[str, ...], headers: dict[str, str]) -> dict[str, str]
 
 def _check_headers(request: Request) -> None:
     kind, _ = check_content(request)
-    if kind != b"application/json":
+    if kind != b"application/json" and not _may_leave_kind_out(request):
         content_type = request.headers.get("content-type")
         given = ascii(content_type[:80]) if content_type else "none"
         raise HTTPException(415, f"the content-type must be application/json, got {given}; set that header")
+
+
+def _may_leave_kind_out(request: Request) -> bool:
+    """Whether the body is JSON whatever its content type: Ollama's documentation calls /api with curl, which names that
+    of a form. Not from a browser: a page of any site may send a form here, and JSON only after it has been allowed to.
+    """
+    return is_ollama(request.scope["path"]) and OF_BROWSERS.isdisjoint(request.headers)
 
 
 def check_content(request: Request) -> tuple[bytes, dict[bytes, bytes]]:

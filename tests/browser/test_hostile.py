@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from typing import Any
 
 import pytest
 
@@ -150,3 +151,42 @@ def test_a_megabyte_is_shown_and_the_page_stays_usable(chat, says):
         chat.button("New chat").click()
         chat["#input"].fill("")
     check_nothing_ran(chat)
+
+
+SEND = """async (base) => {
+  const body = JSON.stringify({ messages: [{ role: "user", content: "x" }], prompt: "x", input: "x" });
+  for (const path of ["/api/chat", "/api/generate", "/api/embed", "/api/embeddings", "/v1/chat/completions"]) {
+    for (const type of ["text/plain", "application/x-www-form-urlencoded"])
+      await fetch(base + path, { method: "POST", mode: "no-cors", headers: { "content-type": type }, body });
+    const unnamed = { body: new Blob([body]), referrerPolicy: "no-referrer" };
+    await fetch(base + path, { method: "POST", mode: "no-cors", ...unnamed });
+    navigator.sendBeacon(base + path, body);
+    const form = document.createElement("form");
+    Object.assign(form, { method: "post", action: base + path, enctype: "text/plain", target: "answer" });
+    const field = document.createElement("input");
+    // JSON, with the sign that stands between a field's name and its value in a string
+    [field.name, field.value] = [body.replace(/}$/, ',"and": "'), '"}'];
+    const frame = Object.assign(document.createElement("iframe"), { name: "answer" });
+    form.append(field);
+    document.body.append(frame, form);
+    await new Promise((resolve) => { frame.addEventListener("load", resolve); form.submit(); });
+    frame.remove();
+  }
+}"""
+
+
+@pytest.mark.parametrize("is_sandboxed", [False, True])
+def test_a_page_of_another_site_makes_the_model_do_nothing(
+    browser: Any, address: str, llm: Any, is_sandboxed: bool
+) -> None:
+    page, statuses = browser.new_page(), []
+    page.on("response", lambda response: statuses.append(response.status) if response.request.method == "POST" else 0)
+    page.goto(f"{address.replace('127.0.0.1', 'localhost')}/health")  # another host's name is another site
+    if is_sandboxed:  # origin null
+        page.evaluate("document.body.innerHTML = '<iframe sandbox=\"allow-scripts allow-forms\" srcdoc=x></iframe>'")
+        page.wait_for_selector("iframe")
+    page.frames[-1].evaluate(SEND, address)
+    page.wait_for_timeout(300)
+    page.close()
+    assert statuses and set(statuses) == {415}
+    assert not (llm.calls or llm.rendered or llm.encoded)

@@ -146,7 +146,8 @@ def test_each_key_opens_every_route(headers, whole):
         response = ask_app(whole, method, path, headers=headers, content=b"{}")
         is_named = path.startswith(NAMING) and not path.endswith("/input_tokens")
         is_here = not is_named and (method, path) not in MISSING
-        assert response.status_code in ((200, 415) if is_here else (404,)), path
+        # without a content type: below /api the body is read all the same, and lacks what the route needs
+        assert response.status_code in ((200, 400 if path.startswith("/api/") else 415) if is_here else (404,)), path
 
 
 def test_unknown_paths_and_methods_tell_strangers_nothing():

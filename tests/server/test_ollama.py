@@ -73,6 +73,36 @@ def test_what_zed_sends_is_streamed():
     assert llm.rendered[0]["kwargs"] == {"enable_thinking": False}
 
 
+KINDS = ["", "application/x-www-form-urlencoded", "text/plain", "multipart/form-data; boundary=x", "application/xml"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {"messages": USER}),
+        (GENERATE, {"prompt": "x"}),
+        ("/api/embed", {"input": "x"}),
+        ("/api/embeddings", {"prompt": "x"}),
+        ("/api/show", {"model": "tiny"}),
+    ],
+)
+def test_a_program_may_send_json_under_any_content_type_and_a_page_may_not(kind, path, body):
+    assert post(FakeLLM(), path, body, content_type=kind).status_code == 200
+    pages = {"origin": "http://evil.example"}, {"origin": "null"}, {"sec_fetch_site": "cross-site"}
+    for of_browser in pages:
+        llm = FakeLLM()
+        refused = post(llm, path, body, content_type=kind, **of_browser)
+        assert refused.status_code == 415 and not llm.calls
+        assert "the content-type must be application/json" in error_of(refused)["message"]
+
+
+def test_what_is_no_json_or_in_another_charset_is_refused_under_any_content_type():
+    assert post(FakeLLM(), CHAT, b"model=tiny", content_type=KINDS[1]).status_code == 400
+    assert post(FakeLLM(), CHAT, {"messages": USER}, content_type="text/plain; charset=latin-1").status_code == 415
+    assert post(FakeLLM(), "/v1/chat/completions", {"messages": USER}, content_type=KINDS[1]).status_code == 415
+
+
 def test_a_stream_is_the_default_and_generate_says_response():
     *pieces, last = lines(post(FakeLLM(), GENERATE, {"prompt": "x", "system": "y"}))
     assert [piece["response"] for piece in pieces] == ["Hel", "lo"] and last["done"]
