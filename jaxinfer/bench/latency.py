@@ -16,7 +16,7 @@ from jaxinfer.bench.machine import Limits
 from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.report import Report, Table, Value
 from jaxinfer.bench.steps import PHASES, StepLog, Timed
-from jaxinfer.bench.work import Work, work_of
+from jaxinfer.bench.work import Work, check_context, work_of
 from jaxinfer.config import CONTIGUOUS_PAGES_ARE_NOT_SHARED, Resolved
 from jaxinfer.errors import ConfigError
 from jaxinfer.llm.events import Event, OnEvent, ignore
@@ -62,7 +62,9 @@ def run(
     config = resolved.config
     if cached_prefix and config.kv_layout == "contiguous":
         raise ConfigError(CONTIGUOUS_PAGES_ARE_NOT_SHARED)
-    work, limits = work_of(config), machine.measure_limits(config.device, on_event)
+    work = work_of(config)
+    check_context(longest(shapes, cached_prefix), work.context)
+    limits = machine.measure_limits(config.device, on_event)
     with Timed.start(config, on_event) as timed:
         tables = measure(timed, shapes, first_steps, cached_prefix, work, limits, say, on_event)
         compiles = timed.core.stats().compiles_after_ready
@@ -82,7 +84,7 @@ def measure(
 ) -> list[Table]:
     """Every table of a started model, the first steps before anything else."""
     llm, log = timed.llm(prefix_caching=False)
-    _check_fits(shapes, cached_prefix, llm.info.max_model_len)
+    check_context(longest(shapes, cached_prefix), llm.info.max_model_len)
     prompts = Prompts(llm.info.vocab_size, timed.config.seed)
     later = []
     if first_steps:
@@ -125,10 +127,9 @@ def generate(
     return seconds, outputs
 
 
-def _check_fits(shapes: Sequence[Shape], cached_prefix: int, max_model_len: int) -> None:
-    longest = max([shape.prompt + DECODED + 1 for shape in shapes] + [cached_prefix + NEW_AFTER_CACHED + 1])
-    if longest > max_model_len:
-        raise ConfigError(f"prompts and answers take {longest} tokens, max_model_len is {max_model_len}; shorten them")
+def longest(shapes: Sequence[Shape], cached_prefix: int) -> int:
+    """Tokens of the longest prompt with its answer."""
+    return max([shape.prompt + DECODED + 1 for shape in shapes] + [cached_prefix + NEW_AFTER_CACHED + 1])
 
 
 def _measure(llm: LLM, log: StepLog, prompts: Prompts, shape: Shape) -> Measured:

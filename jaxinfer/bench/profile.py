@@ -16,9 +16,8 @@ from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.report import Report, Table, Value
 from jaxinfer.bench.steps import PHASES, Breakdown, StepLog, Timed
 from jaxinfer.bench.trace import Event, busy_ns, device_events, sums, trace_into
-from jaxinfer.bench.work import Work, work_of
+from jaxinfer.bench.work import Work, check_context, work_of
 from jaxinfer.config import Resolved
-from jaxinfer.errors import ConfigError
 from jaxinfer.llm.events import Event as Progress
 from jaxinfer.llm.events import OnEvent, ignore
 from jaxinfer.llm.llm import LLM
@@ -50,7 +49,9 @@ class Wanted:
 def run(resolved: Resolved, wanted: Wanted, folder: str | None, on_event: OnEvent, say: Say) -> Report:
     """Start the model, trace it into `folder` (None: one that is deleted again) and describe the trace."""
     config = resolved.config
-    work, limits = work_of(config), machine.measure_limits(config.device, on_event)
+    work = work_of(config)
+    check_context(wanted.prompt + wanted.num_tokens, work.context)
+    limits = machine.measure_limits(config.device, on_event)
     with Timed.start(config, on_event) as timed, contextlib.ExitStack() as stack:
         place = folder or stack.enter_context(tempfile.TemporaryDirectory())
         tables = measure(timed, wanted, place, work, limits, say, on_event)
@@ -71,9 +72,7 @@ def measure(
 ) -> list[Table]:
     """Run what is wanted without and with a trace into `folder`."""
     llm, log = timed.llm(prefix_caching=False)
-    if wanted.prompt + wanted.num_tokens > llm.info.max_model_len:
-        fact = f"{wanted.prompt} + {wanted.num_tokens} is more than max_model_len {llm.info.max_model_len}"
-        raise ConfigError(f"prompt and steps must fit, {fact}; lower --prompt-length or --steps")
+    check_context(wanted.prompt + wanted.num_tokens, llm.info.max_model_len)
     prompts = Prompts(llm.info.vocab_size, timed.config.seed)
     generate(llm, prompts.many(wanted.batch, wanted.prompt), wanted.num_tokens)
     say("measuring without the trace")

@@ -9,9 +9,8 @@ from jaxinfer.bench.machine import Limits
 from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.report import Report, Table, Value
 from jaxinfer.bench.steps import StepLog, Timed
-from jaxinfer.bench.work import Work, work_of
+from jaxinfer.bench.work import Work, check_context, work_of
 from jaxinfer.config import Resolved
-from jaxinfer.errors import ConfigError
 from jaxinfer.llm.events import Event, OnEvent, ignore
 
 COLUMNS = (
@@ -38,7 +37,10 @@ EVERY_S = 0.25  # between two signs of progress
 def run(resolved: Resolved, loads: list[Load] | None, tries: int, on_event: OnEvent, say: Say) -> Report:
     """Start the model and run every load `tries` times; the best counts. None: LARGEST, sized to the model."""
     config = resolved.config
-    work, limits = work_of(config), machine.measure_limits(config.device, on_event)
+    work = work_of(config)
+    for _, prompt, output in loads or ():
+        check_context(prompt + output, work.context)
+    limits = machine.measure_limits(config.device, on_event)
     with Timed.start(config, on_event) as timed:
         rows = []
         for load in loads or sized(timed, on_event):
@@ -88,9 +90,7 @@ def measure(
     requests, prompt, output = load
     together = min(requests, timed.core.limits.max_num_seqs)
     llm, log = timed.llm(prefix_caching=False)
-    if prompt + output > llm.info.max_model_len:
-        fact = f"{prompt} + {output} is more than max_model_len {llm.info.max_model_len}"
-        raise ConfigError(f"prompt and answer must fit, {fact}; shorten them")
+    check_context(prompt + output, llm.info.max_model_len)
     prompts = Prompts(llm.info.vocab_size, timed.config.seed)
     tokens = requests * (prompt + output)
     total = together * (prompt + 2) + tries * tokens

@@ -1,10 +1,12 @@
 """What a model must read and multiply at least: the figures that shares of a device's limits are of."""
 
 import dataclasses
+import sys
 
 from jaxinfer.bench.machine import Limits
 from jaxinfer.checkpoint.resolve import Part, resolve
 from jaxinfer.config import EngineConfig
+from jaxinfer.errors import ConfigError
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import family_for
 from jaxinfer.runtime.memory import ITEMSIZE, weight_bytes
@@ -16,6 +18,7 @@ class Work:
 
     layer_params: of the matrices that every token meets.    head_params: of the last one, which sampled tokens meet.
     outline: layers, hidden size, heads, kv heads, intermediate size and dtype: others' figures may be of the same.
+    context: tokens of prompt and answer that the model can address and the settings allow; the pool may hold fewer.
     """
 
     read_bytes: int
@@ -25,6 +28,7 @@ class Work:
     attention_flops: int  # of one query and one key, all layers
     vocab_size: int
     outline: tuple[int | str, ...] = ()
+    context: int = sys.maxsize
 
     def decode_bytes(self, batch: int, context: float) -> float:
         """Of one step."""
@@ -45,6 +49,14 @@ class Work:
         read_s = (steps * self.read_bytes + requests * output * context * self.kv_bytes_per_token) / limits.bytes_per_s
         flops = self.prefill_flops(requests, prompt) + self.decode_flops(requests * output, context)
         return read_s + flops / limits.flops
+
+
+def check_context(tokens: int, context: int) -> None:
+    """Ask it of Work.context before anything is measured, and of a started engine. Raises ConfigError."""
+    if tokens > context:
+        raise ConfigError(
+            f"prompt and answer must have at most {context} tokens together (max_model_len), got {tokens}; shorten them"
+        )
 
 
 def work_of(config: EngineConfig) -> Work:
@@ -72,4 +84,5 @@ def work_of(config: EngineConfig) -> Work:
         attention_flops=sum(4 * layer.mixer.q_width for layer in model.layers),
         vocab_size=model.vocab_size,
         outline=(depth, model.hidden_size, first.mixer.heads, first.mixer.kv_heads, first.mlp.width, dtype),
+        context=min(config.max_model_len or model.max_position, model.max_position),
     )

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from jaxinfer.bench import latency, serve
+from jaxinfer.bench import latency, machine, serve
 from jaxinfer.bench.report import Report, Table
 from jaxinfer.cli.bench import VERBS
 from tests.cli.test_main import PATH
@@ -50,6 +50,25 @@ def test_shapes_are_prompts_alone_batches_at_contexts_and_those_named(cli, asked
     resolved, shapes, *_ = asked[0]
     assert (resolved.config.model, resolved.config.max_num_seqs) == ("tiny", 4)
     assert list(map(str, shapes)) == ["1x8", "1x16", "4x32", "2x32", "4x64", "2x64", "3x5"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "tokens"),
+    [
+        (["bench", "latency"], 1153),
+        (["bench", "latency", "--prompt-lengths", "8", "--context", "8", "--cached-prefix", "200"], 233),
+        (["bench", "throughput", "--loads", "1:8:8,1:100:29"], 129),
+        (["profile", "--prompt-length", "100"], 142),
+        (["profile", "--prompt-length", "128", "--prefill"], 129),
+    ],
+)
+def test_lengths_that_cannot_fit_are_refused_before_anything_is_measured(cli, monkeypatch, verb, tokens):
+    monkeypatch.delattr(machine, "measure_limits")
+    outcome = cli(*verb, "--max-model-len", "128")
+    assert outcome.code == 2
+    assert outcome.last_line == (
+        f"error: prompt and answer must have at most 128 tokens together (max_model_len), got {tokens}; shorten them"
+    )
 
 
 @pytest.mark.parametrize(("volume", "shown"), [((), ["one"]), (("-v",), ["one", "two"]), (("-q",), [])])
