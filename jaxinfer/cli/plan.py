@@ -100,14 +100,10 @@ def choose_target(name: str | None, memory: str | None, device: str) -> Target:
     """The GPU or CPU to plan for: the one named, else this machine's first visible GPU, else its CPU."""
     from jaxinfer.runtime import nvidia
 
-    if name is not None:
-        # RTX 4090, rtx4090 and 4090 are one card
-        name = re.sub(r"^(nvidia)?(geforce)?(rtx(?=\d))?", "", re.sub(r"[ _-]", "", name.lower()))
-    if name is not None and name not in {*GPUS, "cpu"}:
-        raise ConfigError(unknown_name(name, {*GPUS, "cpu"}, "--for"))
+    named = None if name is None else named_target(name)
     gpus = [] if name or device == "cpu" else nvidia.visible_gpus(nvidia.list_gpus())
-    if name in GPUS:
-        target = GPUS[name]
+    if named is not None:
+        target = named
     elif gpus:
         target = known_gpu(gpus[0])
     else:
@@ -120,6 +116,19 @@ def choose_target(name: str | None, memory: str | None, device: str) -> Target:
         return dataclasses.replace(target, free_bytes=parse_int(memory))
     except ValueError:
         raise ConfigError(f"--memory must be bytes, as in 80G, got {memory!r}") from None
+
+
+def named_target(name: str) -> Target | None:
+    """A card by its name, with or without the maker's words and its memory; None for the CPU. Raises ConfigError."""
+    words, _, memory = re.sub(r"[ _-]+(\d+)[ _-]?gi?b?$", r"\n\1", name.strip().lower()).partition("\n")
+    key = re.sub(r"^(nvidia)?(geforce)?(rtx(?=\d))?", "", re.sub(r"[ _-]", "", words))
+    if key not in {*GPUS, "cpu"}:
+        raise ConfigError(unknown_name(key, {*GPUS, "cpu"}, "--for"))
+    target = GPUS.get(key)
+    if target is not None and memory and not 0.9 <= target.free_bytes / GIB / int(memory) <= 1:
+        fact = f"--for {key} has {target.free_bytes // GIB} GiB free, got {name!r}"
+        raise ConfigError(f"{fact}; say --for {key} --memory {memory}G")
+    return target
 
 
 def known_gpu(gpu: Any) -> Target:

@@ -45,7 +45,10 @@ class Defaults:
 
 # A CPU step of 256 prompt tokens is as efficient as a longer one and keeps running streams waiting half as long.
 CPU = Defaults(max_num_seqs=16, max_num_batched_tokens=256, page_size=16)
-GPU = Defaults(max_num_seqs=256, max_num_batched_tokens=8192, page_size=64)
+# Of a GPU the first whose temporaries take at most _STEP_SHARE of what the weights leave: a card that the model nearly
+# fills has its memory for pages, not for a step that computes prompts no faster (decision 0017).
+GPU = tuple(Defaults(min(256, tokens // 16), tokens, page_size=64) for tokens in (8192, 4096, 2048, 1024, 512))
+_STEP_SHARE = 1 / 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +99,7 @@ def plan_memory(config: EngineConfig, model: ModelConfig, family: Family, device
 
 def backends_for(config: EngineConfig, model: ModelConfig, device: Described) -> Backends:
     """What runs each op on a device, which need not be here. Raises ConfigError where the setting cannot be had."""
-    page_size = config.page_size or _defaults(device.platform).page_size
+    page_size = config.page_size or (CPU if device.platform == "cpu" else GPU[0]).page_size
     return choose_backends(config.attention_backend, model, config.dtype_for(model.dtype), page_size, device)
 
 
@@ -110,19 +113,19 @@ def plan_for(
     backends: Backends = XLA_ONLY,
 ) -> MemoryPlan:
     """The plan for `free` bytes on a platform ("cpu" or "gpu"); nothing here needs the device itself."""
-    defaults, itemsize = _defaults(platform), ITEMSIZE[config.dtype_for(model.dtype)]
+    itemsize = ITEMSIZE[config.dtype_for(model.dtype)]
+    weights = weight_bytes(family.parameters(model), itemsize)
+    coarse = platform == "cpu"
+    by_context = not coarse and backends.decode_attention is Backend.XLA
+    defaults = CPU if coarse else _fitting(config, model, free - weights - _GPU_RESERVE, by_context=by_context)
     seqs = config.max_num_seqs or defaults.max_num_seqs
     page_size = config.page_size or defaults.page_size
     _check_model_len(config, model)
     batched = _batched_tokens(config, model, defaults, seqs)
-    coarse = platform == "cpu"
-    by_context = not coarse and backends.decode_attention is Backend.XLA
     decode = decode_buckets(seqs, coarse=coarse, by_context=by_context)
     extend = extend_buckets(batched, seqs, coarse=coarse)
     contexts = decode_contexts(config.max_model_len or model.max_position) if by_context else ()
-    weights = weight_bytes(family.parameters(model), itemsize)
-    at_once = gathered_bytes(model, itemsize, decode_sizes(decode, contexts))
-    temporaries = max(temporary_bytes(model, extend[-1]), at_once) + control_bytes(model.vocab_size, seqs)
+    temporaries = step_bytes(model, itemsize, extend[-1], decode_sizes(decode, contexts), seqs)
     temporaries += batched * model.hidden_size * itemsize  # the hidden states that a step leaves
     per_token = model.kv_bytes_per_token(itemsize)
     host_pages = _host_bytes(config, platform, free) // (per_token * page_size)
@@ -163,6 +166,14 @@ def weight_bytes(specs: Any, itemsize: int) -> int:
     return sum(math.prod(leaf.shape) * (ITEMSIZE[leaf.dtype] if leaf.dtype else itemsize) for leaf in leaves)
 
 
+def step_bytes(
+    model: ModelConfig, itemsize: int, largest: ExtendBucket, decode: Sequence[Decode], max_num_seqs: int
+) -> int:
+    """What the largest steps of both kinds need beside the pages, and what the sampler has of every slot."""
+    at_once = gathered_bytes(model, itemsize, decode)
+    return max(temporary_bytes(model, largest), at_once) + control_bytes(model.vocab_size, max_num_seqs)
+
+
 def temporary_bytes(model: ModelConfig, largest: ExtendBucket) -> int:
     """A formula for the largest step's temporaries: activations in float32, and the sampler's copies of the logits."""
     d = model.hidden_size
@@ -184,8 +195,17 @@ def control_bytes(vocab_size: int, max_num_seqs: int) -> int:
     return (max_num_seqs + 1) * per_slot + sum(mask_rows(vocab_size, max_num_seqs)) * bits
 
 
-def _defaults(platform: str) -> Defaults:
-    return CPU if platform == "cpu" else GPU
+def _fitting(config: EngineConfig, model: ModelConfig, left: int, *, by_context: bool) -> Defaults:
+    """The defaults of a GPU on which so many bytes are left beside the weights."""
+    itemsize = ITEMSIZE[config.dtype_for(model.dtype)]
+    contexts = decode_contexts(config.max_model_len or model.max_position) if by_context else ()
+    for defaults in GPU:
+        seqs = config.max_num_seqs or defaults.max_num_seqs
+        batched = config.max_num_batched_tokens or max(defaults.max_num_batched_tokens, seqs)
+        decode = decode_sizes(decode_buckets(seqs, by_context=by_context), contexts)
+        if step_bytes(model, itemsize, ExtendBucket(batched, seqs, seqs), decode, seqs) <= left * _STEP_SHARE:
+            return defaults
+    return GPU[-1]
 
 
 def _check_model_len(config: EngineConfig, model: ModelConfig) -> None:

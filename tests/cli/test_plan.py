@@ -73,8 +73,8 @@ def test_settings_change_the_plan_and_are_named(cli, folder):
 def test_a_model_that_does_not_fit_ends_in_a_value_that_does(cli, folder):
     outcome = cli("plan", folder, "--for", "l4", "--max-model-len", "32K")
     assert outcome.code == 2
-    assert "lower max_model_len to 192" in outcome.last_line
-    assert cli("plan", folder, "--for", "l4", "--max-model-len", "192").code == 0
+    assert "lower max_model_len to 23488" in outcome.last_line
+    assert cli("plan", folder, "--for", "l4", "--max-model-len", "23488").code == 0
 
 
 def test_memory_can_be_set(cli, folder):
@@ -151,11 +151,30 @@ def test_shipped_facts_make_the_plan_that_the_checkpoint_s_own_config_makes(cli,
     }
 
 
-@pytest.mark.parametrize("card", ["3090", "rtx4090", "RTX-5090", "4060ti", "a10", "l4", "l40s", "rtxpro6000"])
+WRITTEN = ["3090", "rtx4090", "RTX-5090", "4060ti", "a10", "l4", "l40s", "rtxpro6000", "RTX PRO 6000"]
+WRITTEN += ["4060 Ti 16 GB", "4060ti-16gb", "H100-80GB", "nvidia geforce rtx 4090 24gb", "h200-141GB", "l40s_48gb"]
+
+
+@pytest.mark.parametrize("card", WRITTEN)
 def test_consumer_cards_are_known(cli, card):
     outcome = cli("plan", "Qwen/Qwen3-0.6B", "--for", card, "--max-model-len", "8K")
     assert outcome.code == 0
     assert "TFLOP/s in bfloat16" in outcome.out and "decode" in rows(outcome)
+
+
+def test_a_card_of_another_memory_is_not_taken_for_the_one_that_is_known(cli):
+    outcome = cli("plan", "Qwen/Qwen3-0.6B", "--for", "a100-40gb")
+    assert outcome.last_line == "error: --for a100 has 79 GiB free, got 'a100-40gb'; say --for a100 --memory 40G"
+
+
+def test_a_card_that_a_model_nearly_fills_has_its_memory_for_pages(cli):
+    """8B in bfloat16 on 24 GB: a step of 8,192 tokens and 256 sequences left pages for 6,592 tokens in all."""
+    found = rows(cli("plan", "Qwen/Qwen3-8B", "--for", "4090"))
+    assert found["max_num_seqs"].strip() == "64 together, 1,024 tokens a step"
+    assert found["max_model_len"].strip() == "30,656 tokens"
+    assert rows(cli("plan", "Qwen/Qwen3-8B", "--for", "h100"))["max_num_seqs"].strip() == (
+        "256 together, 8,192 tokens a step"
+    )
 
 
 @pytest.mark.parametrize(

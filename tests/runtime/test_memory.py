@@ -4,6 +4,8 @@ import dataclasses
 import re
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from jaxinfer.config import EngineConfig, ExtendBucket
 from jaxinfer.errors import ConfigError, DeviceError
@@ -11,7 +13,7 @@ from jaxinfer.models.dense import DenseConfig
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends
 from jaxinfer.runtime.buckets import MAX_EXECUTABLES, Decode, decode_sizes, draw_sizes
-from jaxinfer.runtime.memory import GIB, MemoryPlan, gathered_bytes, grid_floor, plan_for, temporary_bytes
+from jaxinfer.runtime.memory import GIB, GPU, MemoryPlan, gathered_bytes, grid_floor, plan_for, temporary_bytes
 from jaxinfer.runtime.moving import staged_bytes
 from jaxinfer.runtime.programs import Helper, samplers
 from tests.support.tiny_runner import TINY
@@ -98,6 +100,22 @@ def test_temporaries_have_room_for_what_is_gathered_at_once() -> None:
     gathered = gathered_bytes(TINY, 4, [Decode(64, 2048), Decode(64)])
     assert gathered == 64 * 2048 * (2 * 2 * 16 * 4 + 2 * 4 * 4)
     assert by_context.temporaries - looping.temporaries == gathered - temporary_bytes(TINY, ExtendBucket(64, 64, 64))
+
+
+@settings(max_examples=25)
+@given(left=st.integers(3 * GIB, 130 * GIB), more=st.integers(0, 20 * GIB), seqs=st.sampled_from([None, 8, 300]))
+@example(left=5 * GIB, more=0, seqs=None)
+def test_the_step_of_a_gpu_is_as_large_as_a_quarter_of_what_weights_leave_allows(
+    left: int, more: int, seqs: int | None
+) -> None:
+    weights = plan("gpu", free=125 * GIB).weights
+    small, large = (plan("gpu", free=weights + GIB // 2 + size, max_num_seqs=seqs) for size in (left, left + more))
+    steps = [(made.limits.max_num_batched_tokens, made.limits.max_num_seqs) for made in (small, large)]
+    assert steps == sorted(steps), "more memory, no smaller step"
+    hidden = small.limits.max_num_batched_tokens * 2 * QWEN3_06B.hidden_size
+    least = GPU[-1].max_num_batched_tokens
+    assert small.temporaries - hidden <= left / 4 or small.limits.max_num_batched_tokens <= max(least, seqs or 0)
+    assert small.limits.max_num_seqs == (seqs or min(256, small.limits.max_num_batched_tokens // 16))
 
 
 def test_defaults_on_a_cpu() -> None:
