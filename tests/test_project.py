@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,27 @@ def test_the_runtime_lock_is_the_part_of_the_lock_without_test_tools():
     assert {name.lower().replace("_", "-") for name in names(PYPROJECT["project"]["dependencies"])} <= set(runtime)
     tools = {"mypy", "pytest", "hypothesis", "schemathesis", "ruff", "openai", "jaxtyping", "beartype", "pytest-xdist"}
     assert tools <= set(locked) and not tools & set(runtime)
+
+
+def needed_by(requirement: Requirement) -> list[Requirement]:
+    """What the installed version asks for on this machine, with the extras that were asked of it."""
+    extras = ["", *requirement.extras]
+    found = map(Requirement, metadata.requires(requirement.name) or [])
+    return [need for need in found if not need.marker or any(need.marker.evaluate({"extra": x}) for x in extras)]
+
+
+def test_the_runtime_lock_has_all_that_its_packages_import():
+    """pip installs it with --no-deps in the image; zipp, which etils[epath] asks for, was not in it."""
+    locked, seen = pins(ROOT / "requirements-runtime.lock"), set()
+    wanted = [*map(Requirement, PYPROJECT["project"]["dependencies"])]
+    while wanted:
+        requirement = wanted.pop()
+        if str(requirement) not in seen:
+            seen.add(str(requirement))
+            name = re.sub(r"[-_.]+", "-", requirement.name).lower()
+            assert name in locked, requirement
+            wanted += needed_by(requirement)
+    assert len(seen) > 30
 
 
 def test_every_client_group_is_locked_and_npm_s_names_no_place():
