@@ -39,6 +39,8 @@ class Target:
 
 # Memory as nvidia-smi shows it, rounded down. Bandwidth, bfloat16 peak (dense, float32 sums) and capability: NVIDIA's
 # data sheets of each card; for GeForce and RTX PRO the architecture white papers (Ampere GA102, Ada, Blackwell RTX).
+# Checked on 2026-11-27: the peak of cards of 8.6, 8.9 and 12.0 is multiprocessors x 512 multiply-adds x boost clock,
+# half of that on a GeForce; A10 to B200 as in citsjtu2020/LLM-Prof, hardware_spec.md, at 8434c8d1.
 GPUS = {
     "b200": Target("NVIDIA B200", "gpu", 178 * GIB, 8.0e12, 2250e12, "10.0"),
     "h200": Target("NVIDIA H200", "gpu", 140 * GIB, 4.8e12, 989e12, "9.0"),

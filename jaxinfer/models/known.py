@@ -1,6 +1,11 @@
 """Shapes of published models: the facts of their config.json that a plan needs, for machines that cannot reach the hub.
 
 The names are those of the hub. A checkpoint is never loaded with these: its own config.json decides.
+
+Compared on 2026-11-27 with copies of those files, and tables made of them, in public repositories: mlc-ai/mlc-llm at
+79d603f0 (python/mlc_llm/model/model_preset.py: Llama, small Qwen3, Qwen2.5-Instruct), citsjtu2020/LLM-Prof at 8434c8d1
+(sglang/Model_Config.md: Qwen3, Qwen2.5), Lightning-AI/litgpt at 0006c973 (litgpt/config.py: Qwen3, Qwen2.5, R1 of
+Llama). Of R1's Qwen models only sizes and positions were found. No plan depends on their rope_theta and rms_norm_eps.
 """
 
 import re
@@ -17,7 +22,10 @@ QWEN3 = COMMON | {
     "rope_theta": 1000000,
     "max_position_embeddings": 40960,
 }
-QWEN25 = QWEN2 | {"rope_theta": 1000000, "max_position_embeddings": 32768}
+QWEN25 = QWEN2 | {"rope_theta": 1000000, "max_position_embeddings": 131072}
+QWEN25_SHORT = QWEN25 | {"max_position_embeddings": 32768}
+QWEN25_LARGE = QWEN25 | {"rms_norm_eps": 1e-5, "vocab_size": 152064}
+QWEN25_INSTRUCT = {"rms_norm_eps": 1e-6, "max_position_embeddings": 32768}  # where an -Instruct version differs
 R1_QWEN = QWEN2 | {"rope_theta": 10000, "max_position_embeddings": 131072, "tie_word_embeddings": False}
 LLAMA3 = COMMON | {
     "architectures": ["LlamaForCausalLM"],
@@ -49,13 +57,13 @@ _QWEN3 = {
     "32B": _of(QWEN3, 64, 5120, 25600, 64, 8),
 }
 _QWEN25 = {
-    "0.5B": _of(QWEN25, 24, 896, 4864, 14, 2, tied=True, vocab_size=151936),
+    "0.5B": _of(QWEN25_SHORT, 24, 896, 4864, 14, 2, tied=True, vocab_size=151936),
     "1.5B": _of(QWEN25, 28, 1536, 8960, 12, 2, tied=True, vocab_size=151936),
-    "3B": _of(QWEN25, 36, 2048, 11008, 16, 2, tied=True, vocab_size=151936),
+    "3B": _of(QWEN25_SHORT, 36, 2048, 11008, 16, 2, tied=True, vocab_size=151936),
     "7B": _of(QWEN25, 28, 3584, 18944, 28, 4, vocab_size=152064),
-    "14B": _of(QWEN25, 48, 5120, 13824, 40, 8, vocab_size=152064),
-    "32B": _of(QWEN25, 64, 5120, 27648, 40, 8, vocab_size=152064),
-    "72B": _of(QWEN25, 80, 8192, 29568, 64, 8, vocab_size=152064),
+    "14B": _of(QWEN25_LARGE, 48, 5120, 13824, 40, 8),
+    "32B": _of(QWEN25_LARGE, 64, 5120, 27648, 40, 8),
+    "72B": _of(QWEN25_LARGE, 80, 8192, 29568, 64, 8),
 }
 _R1 = {
     "Qwen-1.5B": _of(R1_QWEN, 28, 1536, 8960, 12, 2, vocab_size=151936),
@@ -82,4 +90,7 @@ KNOWN: dict[str, dict[str, Any]] = (
 
 def known_config(name: str) -> dict[str, Any] | None:
     """What config.json of this hub id says, of a model or its -Instruct version; None where we ship no facts of it."""
-    return KNOWN.get(name) or KNOWN.get(re.sub(r"^((?:Qwen/Qwen2\.5|meta-llama/Llama)-.*)-Instruct$", r"\1", name))
+    match = re.fullmatch(r"((Qwen/Qwen2\.5|meta-llama/Llama)-.*)-Instruct", name)
+    if match is None or match[1] not in KNOWN:
+        return KNOWN.get(name)
+    return KNOWN[match[1]] | (QWEN25_INSTRUCT if match[2].startswith("Qwen") else {})

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from jaxinfer.cli import plan
-from jaxinfer.models.known import KNOWN
+from jaxinfer.models.known import KNOWN, known_config
 from jaxinfer.models.registry import family_for
 from jaxinfer.runtime import nvidia
 
@@ -160,6 +160,27 @@ def test_consumer_cards_are_known(cli, card):
     outcome = cli("plan", "Qwen/Qwen3-0.6B", "--for", card, "--max-model-len", "8K")
     assert outcome.code == 0
     assert "TFLOP/s in bfloat16" in outcome.out and "decode" in rows(outcome)
+
+
+@pytest.mark.parametrize(
+    ("key", "multiprocessors", "boost_hz"),
+    [
+        *(("l40s", 142, 2.49e9), ("l4", 58, 2.04e9), ("a10", 72, 1.695e9), ("rtxpro6000", 188, 2.617e9)),
+        *(("5090", 170, 2.407e9), ("4090", 128, 2.52e9), ("4060ti", 34, 2.535e9), ("3090", 82, 1.695e9)),
+    ],
+)
+def test_a_card_s_peak_is_what_its_multiprocessors_do(key, multiprocessors, boost_hz):
+    card = plan.GPUS[key]
+    full = multiprocessors * 512 * 2 * boost_hz
+    assert card.flops == pytest.approx(full / 2 if "GeForce" in card.device_kind else full, rel=0.005)
+
+
+def test_base_models_of_qwen_2_5_have_longer_contexts_than_their_instruct_versions():
+    positions = {
+        size: [known_config(f"Qwen/Qwen2.5-{size}{kind}")["max_position_embeddings"] for kind in ("", "-Instruct")]
+        for size in ("0.5B", "1.5B", "3B", "7B", "14B", "32B", "72B")
+    }
+    assert positions == {size: [32768 if size in ("0.5B", "3B") else 131072, 32768] for size in positions}
 
 
 def test_a_card_of_another_memory_is_not_taken_for_the_one_that_is_known(cli):
