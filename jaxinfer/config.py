@@ -310,6 +310,13 @@ SETTINGS: dict[str, Setting] = {
 }
 
 
+def size_words(num_bytes: int) -> str:
+    """Bytes in memory or on disk, as in 15.26 GiB: what a model takes there is the same number in both."""
+    if num_bytes >= 2**30 // 10:
+        return f"{num_bytes / 2**30:.2f} GiB"
+    return f"{num_bytes / 2**20:.1f} MiB" if num_bytes >= 2**20 // 10 else f"{num_bytes:,} bytes"
+
+
 def unknown_name(name: str, known: Collection[str], what: str) -> str:
     """The message for a name that is not one of `known`: with the nearest one, else with all of them."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)

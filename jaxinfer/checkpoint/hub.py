@@ -13,6 +13,7 @@ from typing import Any
 from huggingface_hub import HfApi, constants, errors, snapshot_download, try_to_load_from_cache
 
 from jaxinfer.checkpoint.contents import METADATA
+from jaxinfer.config import size_words
 from jaxinfer.errors import CheckpointError
 
 REACH_TIMEOUT_S = 4.0
@@ -137,7 +138,7 @@ def _check_disk(repo: Repo, names: Collection[str]) -> None:
     free = shutil.disk_usage(existing).free
     if needed > free:
         raise CheckpointError(
-            f"the disk is too small: {repo.id} needs {needed / 1e9:.1f} GB, {repo.cache_dir} has {free / 1e9:.1f} GB; "
+            f"the disk is too small: {repo.id} needs {size_words(needed)}, {repo.cache_dir} has {size_words(free)}; "
             "free some space, or set download_dir (--download-dir) or HF_HOME to a larger disk"
         )
 

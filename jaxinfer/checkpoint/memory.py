@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import SingleDeviceSharding
 
+from jaxinfer.config import size_words
 from jaxinfer.errors import DeviceError
-
-GIB = 2**30
 
 
 def available_host_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
@@ -36,8 +35,8 @@ def check_memory(needed_bytes: int, device: jax.Device) -> None:
     available = available_device_bytes(device)
     if needed_bytes > available:
         raise DeviceError(
-            f"the model's weights need {needed_bytes / GIB:.1f} GiB, {device.device_kind} {device.id} has "
-            f"{available / GIB:.1f} GiB free; free some memory, choose a smaller model or dtype, or a larger machine"
+            f"the model's weights need {size_words(needed_bytes)}, {device.device_kind} {device.id} has "
+            f"{size_words(available)} free; free some memory, choose a smaller model or dtype, or a larger machine"
         )
 
 

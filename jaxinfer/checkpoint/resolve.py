@@ -25,6 +25,7 @@ from jaxinfer.checkpoint.contents import (
     refuse_pointer,
     weight_names,
 )
+from jaxinfer.config import size_words
 from jaxinfer.errors import CheckpointError, file_fault
 
 Part = Literal["config", "tokenizer", "weights"]
@@ -102,7 +103,7 @@ def resolve(
         files = weight_names(repo.sizes, read_weight_map(folder, repo.sizes))
         check_shards(files, repo.sizes, model)
         num_bytes = sum(repo.sizes[name] for name in files)
-        tell(f"fetching the weights of {model}: {len(files)} file(s), {num_bytes / 1e9:.1f} GB")
+        tell(f"fetching the weights of {model}: {len(files)} file(s), {size_words(num_bytes)}")
         folder = hub.fetch_weights(repo, files)
     return _read_folder(model, folder, needs, overrides, repo.commit)
 

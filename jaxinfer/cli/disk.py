@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxinfer.config import unknown_name
+from jaxinfer.config import size_words, unknown_name
 from jaxinfer.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -17,14 +17,6 @@ CACHE_OPTION = click.Option(
 )
 MODEL_ARGUMENT = click.Argument(["model"], metavar="MODEL")
 MEMORY_SHARE = 0.9  # of what is free, as gpu_memory_utilization is by default
-
-
-def size_words(num_bytes: int) -> str:
-    """As in 1.5 GB."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if num_bytes >= size:
-            return f"{num_bytes / size:.1f} {unit}"
-    return f"{num_bytes} bytes"
 
 
 def type_words(config: Mapping[str, Any]) -> str:

@@ -2,9 +2,10 @@
 
 import click
 
-from jaxinfer.cli.disk import CACHE_OPTION, demo_folder, fit_words, free_memory, size_words, type_words
+from jaxinfer.cli.disk import CACHE_OPTION, demo_folder, fit_words, free_memory, type_words
 from jaxinfer.cli.options import GroupedCommand
 from jaxinfer.cli.ps import aligned
+from jaxinfer.config import size_words
 
 HEAD = ("NAME", "SIZE", "TYPE", "FITS")
 

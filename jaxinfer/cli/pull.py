@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import click
 
 from jaxinfer.cli.checklist import QUIET_OPTION, screen_for
-from jaxinfer.cli.disk import CACHE_OPTION, MODEL_ARGUMENT, size_words
+from jaxinfer.cli.disk import CACHE_OPTION, MODEL_ARGUMENT
 from jaxinfer.cli.options import GroupedCommand
+from jaxinfer.config import size_words
 from jaxinfer.errors import CheckpointError
 
 

@@ -5,8 +5,9 @@ import sys
 
 import click
 
-from jaxinfer.cli.disk import CACHE_OPTION, MODEL_ARGUMENT, find_cached, size_words
+from jaxinfer.cli.disk import CACHE_OPTION, MODEL_ARGUMENT, find_cached
 from jaxinfer.cli.options import GroupedCommand
+from jaxinfer.config import size_words
 from jaxinfer.errors import CheckpointError, ConfigError
 
 

@@ -12,10 +12,10 @@ from jaxinfer.cli.disk import (
     find_cached,
     fit_words,
     free_memory,
-    size_words,
     type_words,
 )
 from jaxinfer.cli.options import GroupedCommand
+from jaxinfer.config import size_words
 from jaxinfer.errors import CheckpointError
 
 

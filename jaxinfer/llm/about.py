@@ -2,14 +2,11 @@
 
 import hashlib
 import json
-import math
 import time
-from pathlib import Path
 from typing import Protocol
 
 from jaxinfer.checkpoint.contents import CONFIG
 from jaxinfer.checkpoint.resolve import Checkpoint
-from jaxinfer.checkpoint.safetensors_file import SafetensorsFile
 from jaxinfer.config import EngineConfig
 from jaxinfer.errors import CheckpointError
 from jaxinfer.llm.types import CheckpointFacts, ModelInfo
@@ -37,6 +34,9 @@ class Outline(Protocol):
     def max_position(self) -> int: ...
 
     @property
+    def num_params(self) -> int: ...
+
+    @property
     def eos_token_ids(self) -> tuple[int, ...]: ...
 
 
@@ -60,12 +60,12 @@ def model_info(config: EngineConfig, checkpoint: Checkpoint, model: Outline) -> 
         is_demo=checkpoint.is_demo,
         max_logprobs=config.max_logprobs,
         note=DUMMY_NOTE if dummy else _note(checkpoint),
-        facts=checkpoint_facts(checkpoint),
+        facts=checkpoint_facts(checkpoint, model.num_params),
     )
 
 
-def checkpoint_facts(checkpoint: Checkpoint) -> CheckpointFacts:
-    """From config.json and the heads of the weights' files. Raises CheckpointError for a damaged head."""
+def checkpoint_facts(checkpoint: Checkpoint, num_params: int) -> CheckpointFacts:
+    """From config.json, and names, sizes and times of the weights' files, which are not read."""
     raw, files = checkpoint.config, checkpoint.weight_files
     sizes = [(file.name, file.stat().st_size) for file in files]
     quantized = raw.get("quantization_config")
@@ -77,15 +77,11 @@ def checkpoint_facts(checkpoint: Checkpoint) -> CheckpointFacts:
         context_length=_count(raw.get("max_position_embeddings")),
         num_layers=_count(raw.get("num_hidden_layers")),
         dtype=str(method or raw.get("dtype") or raw.get("torch_dtype") or ""),
-        num_params=sum(_num_params(file) for file in files),
+        num_params=num_params,
         weight_bytes=sum(size for _, size in sizes),
         digest=hashlib.sha256(told).hexdigest(),
         modified_s=max(newest, default=0.0),
     )
-
-
-def _num_params(file: Path) -> int:
-    return sum(math.prod(entry.shape) for entry in SafetensorsFile(file).tensors.values())
 
 
 def _count(value: object) -> int:

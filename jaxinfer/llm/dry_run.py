@@ -33,12 +33,13 @@ _WORD = re.compile(rb" ?[A-Za-z]+")
 
 @dataclasses.dataclass(frozen=True)
 class Outline:
-    """What a dry run needs of a config.json."""
+    """What a dry run needs of a config.json, which may be of an architecture that no family reads."""
 
     vocab_size: int
     hidden_size: int
     max_position: int
     eos_token_ids: tuple[int, ...]
+    num_params: int = 0
 
 
 def start_dry_run(config: EngineConfig, on_event: OnEvent, *, step_s: float = 0.0) -> Core:

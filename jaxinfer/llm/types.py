@@ -18,8 +18,9 @@ class CheckpointFacts:
     """What a model's files say, for clients that list models.
 
     family: config.json's model_type.    context_length: tokens it was made for; the server may take fewer.
-    dtype: of its numbers, or the method by which they are quantized.    num_params: 0 where no weights are there.
-    weight_bytes: of its weights' files.    digest: SHA-256 of config.json's content and of the files' names and sizes.
+    dtype: of its numbers, or the method by which they are quantized.
+    num_params: as its config makes them; 0 in a dry run.    weight_bytes: of its weights' files.
+    digest: SHA-256 of config.json's content and of the files' names and sizes.
     modified_s: when the newest of its files was written, in seconds since 1970.
     """
 

@@ -9,6 +9,7 @@ import jax
 
 from jaxinfer.checkpoint.memory import available_device_bytes
 from jaxinfer.config import EngineConfig, ExtendBucket, Limits
+from jaxinfer.config import size_words as _size
 from jaxinfer.errors import ConfigError, DeviceError
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.parameters import ParamSpec
@@ -291,10 +292,6 @@ def _check_pages(
         f"memory must hold the weights and {law} but {_size(need_bytes - room)} are missing; free some memory, choose "
         "a smaller model or dtype, or a larger machine"
     )
-
-
-def _size(count: int) -> str:
-    return f"{count / GIB:.2f} GiB" if count >= GIB // 10 else f"{count / 2**20:.1f} MiB"
 
 
 def _listed(sizes: Sequence[int | Decode | ExtendBucket]) -> str:

@@ -59,5 +59,5 @@ def test_the_seed_decides_every_value() -> None:
 
 def test_a_model_beyond_the_memory_is_refused() -> None:
     tree = {"matrix": single("matrix", (2**30, 2**20), PartitionSpec("tensor", None))}
-    with pytest.raises(DeviceError, match="weights need 2097152.0 GiB"):
+    with pytest.raises(DeviceError, match="weights need 2097152.00 GiB"):
         dummy_params(tree, "bfloat16", 0, CPU)

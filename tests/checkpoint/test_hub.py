@@ -196,8 +196,8 @@ def test_a_disk_that_is_too_small_is_said_before_the_weights_are_downloaded(
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**12, 10**12 - 9 * 10**9, 9 * 10**9))
     message = refusal_of(TINY)
-    assert "the disk is too small: org/tiny-model needs 15.0 GB, " in message
-    assert "cache has 9.0 GB; free some space, or set download_dir (--download-dir) or HF_HOME" in message
+    assert "the disk is too small: org/tiny-model needs 13.97 GiB, " in message
+    assert "cache has 8.38 GiB; free some space, or set download_dir (--download-dir) or HF_HOME" in message
     assert not [name for name in hub.downloads if name.endswith(".safetensors")]
 
 

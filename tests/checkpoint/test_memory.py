@@ -65,7 +65,7 @@ def test_a_gpus_free_memory_counts_not_its_total() -> None:
     assert available_device_bytes(gpu) == 50 * GIB  # type: ignore[arg-type]
     check_memory(50 * GIB, gpu)  # type: ignore[arg-type]
     with pytest.raises(
-        DeviceError, match=r"weights need 51\.0 GiB, NVIDIA H200 3 has 50\.0 GiB free; free some memory"
+        DeviceError, match=r"weights need 51\.00 GiB, NVIDIA H200 3 has 50\.00 GiB free; free some memory"
     ):
         check_memory(51 * GIB, gpu)  # type: ignore[arg-type]
 
