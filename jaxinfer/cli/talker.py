@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jaxinfer.protocol.sampling import SamplingParams
 
 # settings of this command that a server which runs already need not share
-NOT_OF_THE_ENGINE = frozenset({"model", "seed"})
+NOT_OF_THE_ENGINE = frozenset({"model", "seed", "compile_cache_dir", "download_dir"})
 TIMEOUT_S = 600.0  # without a byte: a request may wait in the queue
 
 SERVER_OPTIONS: tuple[click.Option, ...] = (
@@ -189,14 +189,18 @@ def server_for(resolved: Resolved, params: Mapping[str, Any]) -> "Server | None"
             raise ConfigError("there must be one of --url and --own-engine, got both; drop one")
         name = resolved.config.model if "model" in resolved.sources else None
         return asked(base_of("--url", params["url"]), name, key_env)
-    if params["own_engine"] or not resolved.sources.keys() <= NOT_OF_THE_ENGINE:
+    if params["own_engine"]:
         return None
     from jaxinfer.cli.servers import presences, serves
 
+    apart = [source for name, source in resolved.sources.items() if name not in NOT_OF_THE_ENGINE]
     for presence in presences():
         if serves(presence, resolved.config.model) and presence.status in ("serving", "ready"):
+            which = f"the server at {presence.url} ({presence.model}, pid {presence.pid})"
+            said = f"using {which}; --own-engine loads the model here"
+            if apart:
+                said = f"loading the model here: {which} may have another {', '.join(apart)}"
             if not params["quiet"]:
-                which = f"the server at {presence.url} ({presence.model}, pid {presence.pid})"
-                click.echo(f"using {which}; --own-engine loads the model here", err=True)
-            return asked(presence.url, presence.model, key_env)
+                click.echo(said, err=True)
+            return None if apart else asked(presence.url, presence.model, key_env)
     return None

@@ -93,6 +93,13 @@ def test_a_server_that_runs_with_the_model_is_used_and_said(cli, model, found, v
     assert llm.calls
 
 
+@pytest.mark.parametrize("variable", ["JAXINFER_COMPILE_CACHE_DIR", "JAXINFER_DOWNLOAD_DIR", "JAXINFER_SEED"])
+def test_a_setting_that_changes_no_answer_keeps_the_server_in_use(cli, model, found, monkeypatch, variable):
+    monkeypatch.setenv(variable, "7")
+    assert "using the server at" in cli("run", "org/tiny-1B", "hi").err
+    assert not model.made
+
+
 @pytest.mark.parametrize(
     "arguments", [["org/tiny-1B", "--own-engine"], ["org/other"], ["org/tiny-1B", "--dtype", "auto"]]
 )
@@ -100,6 +107,7 @@ def test_another_model_other_settings_or_a_flag_load_one_here(cli, model, found,
     outcome = cli("run", *arguments, stdin="hi")
     assert (outcome.code, len(model.made), found[0].calls) == (0, 1, [])
     assert "using the server" not in outcome.err
+    assert ("loading the model here: the server at" in outcome.err) == ("--dtype" in arguments)
 
 
 def test_a_server_with_keys_is_asked_with_the_one_of_the_variable(cli, model, monkeypatch):
