@@ -156,6 +156,8 @@ def test_every_route_is_in_the_document_and_nothing_else():
                 assert error_of(answer)["message"].startswith(operation["summary"].replace("Not here:", "there are no"))
                 continue
             expected = {"/v1/sessions/{id}": (404,), "/v1/responses/{id}/cancel": (400,)}  # it has ended
+            # below /api a body is read without a content type too, and lacks an input
+            expected |= {"/api/embed": (400,), "/api/embeddings": (400,)}
             assert answer.status_code in expected.get(path, (200, 415))
             assert ("security" in operation) == (path not in OPEN)
 
