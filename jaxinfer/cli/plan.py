@@ -127,7 +127,7 @@ def named_target(name: str) -> Target | None:
     if key not in {*GPUS, "cpu"}:
         raise ConfigError(unknown_name(key, {*GPUS, "cpu"}, "--for"))
     target = GPUS.get(key)
-    if target is not None and memory and not 0.9 <= target.free_bytes / GIB / int(memory) <= 1:
+    if target is not None and memory and not 0.9 * int(memory) <= target.free_bytes / GIB <= int(memory):
         fact = f"--for {key} has {target.free_bytes // GIB} GiB free, got {name!r}"
         raise ConfigError(f"{fact}; say --for {key} --memory {memory}G")
     return target

@@ -46,8 +46,8 @@ class Defaults:
 
 # A CPU step of 256 prompt tokens is as efficient as a longer one and keeps running streams waiting half as long.
 CPU = Defaults(max_num_seqs=16, max_num_batched_tokens=256, page_size=16)
-# Of a GPU the first whose temporaries take at most _STEP_SHARE of what the weights leave: a card that the model nearly
-# fills has its memory for pages, not for a step that computes prompts no faster (decision 0017).
+# A GPU takes the first of these whose temporaries need at most _STEP_SHARE of what the weights leave. A card that the
+# model nearly fills then keeps its memory for pages. A larger step computes prompts no faster there (decision 0017).
 GPU = tuple(Defaults(min(256, tokens // 16), tokens, page_size=64) for tokens in (8192, 4096, 2048, 1024, 512))
 _STEP_SHARE = 1 / 4
 

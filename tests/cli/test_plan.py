@@ -186,6 +186,7 @@ def test_base_models_of_qwen_2_5_have_longer_contexts_than_their_instruct_versio
 def test_a_card_of_another_memory_is_not_taken_for_the_one_that_is_known(cli):
     outcome = cli("plan", "Qwen/Qwen3-0.6B", "--for", "a100-40gb")
     assert outcome.last_line == "error: --for a100 has 79 GiB free, got 'a100-40gb'; say --for a100 --memory 40G"
+    assert "--for h100 has 79 GiB free" in cli("plan", "Qwen/Qwen3-0.6B", "--for", "H100 0GB").last_line
 
 
 def test_a_card_that_a_model_nearly_fills_has_its_memory_for_pages(cli):
