@@ -1,5 +1,5 @@
-"""A number that no double holds is refused by its path, wherever in a body it stands; any other is read. In Python, what
-no body can hold is refused too.
+"""A number that no double holds is refused by its path, wherever in a body it stands; any other is read. What no body
+can hold is refused in Python too.
 """
 
 import json
