@@ -7,7 +7,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,11 +34,13 @@ from jaxinfer.llm.recording import Recording
 from jaxinfer.llm.structure import check_here, constraint_for, structure_of
 from jaxinfer.llm.text_side import load_text
 from jaxinfer.llm.types import Delta, Stats
+from jaxinfer.protocol.doubles import check_json
 from jaxinfer.protocol.embeddings import Pooling, check_dimensions, check_pairs, paired, shaped, similarity
 from jaxinfer.protocol.fields import warning_text
 from jaxinfer.protocol.messages import PYTHON, read_messages
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.tools import read_tools, unknown_form
+from jaxinfer.protocol.validate import invalid
 from jaxinfer.text.chat_template import encode_chat
 from jaxinfer.text.grammar.source import Constraint
 from jaxinfer.text.grammar.trial import Tried
@@ -172,6 +174,8 @@ class LLM:
 
         tools, tool_choice, parallel_tool_calls: as in OpenAI's API. Thoughts and calls come apart from the text.
         """
+        for name, value in (("tools", tools), ("tool_choice", tool_choice), ("template_kwargs", template_kwargs)):
+            check_json(value, name)
         offered = read_tools(None if tools == [] else tools, tool_choice, parallel_tool_calls)
         if offered is not None and self.info.tool_format is None:
             raise unknown_form(self.info.root)
@@ -412,16 +416,18 @@ class LLM:
                 call.unfinished.discard(output.request_id)
 
     def _encode(self, prompt: Prompt) -> Encoded:
+        text, ids = prompt if isinstance(prompt, str) else None, None
         if isinstance(prompt, dict):
             text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
-            if ids is not None:
-                return text, list(ids)
-            if text is None:
-                raise InvalidRequest("a prompt must have 'prompt' or 'prompt_token_ids'", param="prompt")
-            return text, self._text.tokenizer.encode(text)
-        if isinstance(prompt, str):
-            return prompt, self._text.tokenizer.encode(prompt)
-        return None, list(prompt)
+        elif text is None:
+            ids = prompt
+        if text is not None and not isinstance(text, str):
+            raise invalid("prompt", "a string", text)
+        if ids is not None:
+            return text, _listed(ids, "token ids")
+        if text is None:
+            raise InvalidRequest("a prompt must have 'prompt' or 'prompt_token_ids'", param="prompt")
+        return text, self._text.tokenizer.encode(text)
 
     def close(self) -> None:
         """Free the device memory; the object cannot be used afterwards."""
@@ -458,6 +464,7 @@ def _in_pieces(outputs: list[Output], calls: dict[str, _Call]) -> Iterator[tuple
 
 def _read(conversation: Any) -> list[Message]:
     """Its messages as the server reads them. Raises InvalidRequest."""
+    check_json(conversation, "messages")
     messages, unread = read_messages(plain_objects(conversation, "messages"), PYTHON)
     if unread:
         log.warning("%s", warning_text(unread))
@@ -467,8 +474,15 @@ def _read(conversation: Any) -> list[Message]:
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, str | dict):
         return [prompts]
-    listed: list[Any] = list(prompts)
+    listed = _listed(prompts, "prompts")
     return [listed] if listed and all(isinstance(item, int) for item in listed) else listed
+
+
+def _listed(values: Any, what: str) -> list[Any]:
+    """Of a list, a tuple, an array. Bytes are numbers to Python and a text to who wrote them; a set has no order."""
+    if isinstance(values, bytes | bytearray | memoryview | Set | Mapping) or not isinstance(values, Iterable):
+        raise invalid("prompt", f"a string or a list of {what}", values)
+    return list(values)
 
 
 def _per_prompt(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:

@@ -51,7 +51,7 @@ def prepare(
     lengths = dict(num_prompt_tokens=len(prompt_ids), max_model_len=info.max_model_len)
     max_tokens = resolve_max_tokens(params, info.defaults, **lengths, chat=chat, prompt_only=prompt_only)
     check_prompt_ids(prompt_ids, vocab_size=info.vocab_size)  # now, since of millions it would take a second
-    min_tokens = resolve_min_tokens(params, info.defaults, max_tokens=max_tokens)
+    min_tokens = resolve_min_tokens(params, info.defaults, max_tokens=max_tokens, **lengths)
     eos = frozenset() if sampling.ignore_eos else frozenset(info.eos_token_ids)
     controls = _controls(sampling, min_tokens, tuple(_spellings(sampling.bad_words, info.vocab_size, spell)))
     _check_choice(controls, eos | sampling.stop_token_ids, info.vocab_size)

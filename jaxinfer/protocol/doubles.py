@@ -1,18 +1,21 @@
-"""JSON numbers that no double holds: other programs read them as infinity, as zero, as null, or not at all (RFC 8259,
-section 6), so no request may hold one.
+"""What no request may hold: JSON numbers that no double holds, which other programs read as infinity, as zero, as null,
+or not at all (RFC 8259, section 6), and of Python's values those that are no JSON.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from jaxinfer.protocol.validate import Verbatim, invalid
+from jaxinfer.protocol.validate import Verbatim, invalid, is_unicode
 
 LAW = "a number that is finite as a double, up to 1.7e308, and 0 or at least 5e-324 in size"
 _FINITE_DIGITS = 308  # an integer of so many digits never exceeds a double
 _FINITE_BELOW = 2**1023
 _SHOWN_CHARS = 60
 _NAME_CHARS = 64
+_MAX_DEPTH = 10_000  # a list of Python's may hold itself; what is nested more deeply is refused where it is read
+_PARENTS = (Mapping, Sequence)
+_BYTES = (bytes, bytearray, memoryview)
 
 
 def parse_integer(digits: str) -> float:
@@ -31,21 +34,34 @@ def shown_number(digits: str) -> str:
     return digits if len(digits) <= _SHOWN_CHARS else f"a number of {len(digits)} characters"
 
 
-def check_finite(tree: Any, at: str) -> None:
-    """Raise InvalidRequest, which names its path, for the first such number in `tree`. at: the path of `tree`."""
-    if (path := path_of_overflow(tree, at)) is not None:
-        raise invalid(path, LAW, Verbatim("another"))
+def check_json(tree: Any, at: str) -> None:
+    """Raise InvalidRequest, which names its path, for the first value in `tree` that a body over HTTP cannot hold.
+
+    at: the path of `tree`.
+    """
+    if (found := _first(tree, at, lambda value: _fault(value) is not None)) is not None:
+        path, value = found
+        law, given = _fault(value) or ("", "")
+        raise invalid(path, law, Verbatim(given))
 
 
 def path_of_overflow(tree: Any, at: str = "") -> str | None:
-    """Where the first such number is, as in `messages[0].content`; None if there is none."""
+    """Where the first number is that no double holds, as in `messages[0].content`; None if there is none."""
+    found = _first(tree, at, lambda value: isinstance(value, int | float) and not _is_finite(value))
+    return None if found is None else found[0]
+
+
+def _first(tree: Any, at: str, is_wrong: Callable[[Any], bool]) -> tuple[str, Any] | None:
+    """The path of the first such value, and the value."""
+    if is_wrong(tree):
+        return at, tree
     steps: list[str] = []  # that lead to the value whose children are looked at; it may be nested deeply
     levels = [_children(tree)]
     while levels:
         for step, child in levels[-1]:
-            if isinstance(child, int | float) and not _is_finite(child):
-                return (at + "".join([*steps, _shown(step)])).removeprefix(".")
-            if isinstance(child, dict | list | tuple):
+            if is_wrong(child):
+                return (at + "".join([*steps, _shown(step)])).removeprefix("."), child
+            if len(levels) < _MAX_DEPTH and isinstance(child, _PARENTS) and not isinstance(child, str):
                 steps.append(_shown(step))
                 levels.append(_children(child))
                 break
@@ -55,9 +71,28 @@ def path_of_overflow(tree: Any, at: str = "") -> str | None:
     return None
 
 
+def _fault(value: Any) -> tuple[str, str] | None:
+    """Which law a value breaks by itself, and what it is."""
+    if value is None or isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return None if _is_finite(value) else (LAW, "another")
+    if isinstance(value, str):
+        return None if value.isascii() or is_unicode(value) else ("valid Unicode", "half of a surrogate pair")
+    if isinstance(value, Mapping):
+        kinds = [type(key).__name__ for key in value if not isinstance(key, str)]
+        return ("an object whose names are texts", f"a name of type {kinds[0]}") if kinds else None
+    if isinstance(value, Sequence) and not isinstance(value, _BYTES):
+        return None
+    law = "what JSON has: an object, a list, a text, a number, true, false or null"
+    return law, f"a value of type {type(value).__name__}"
+
+
 def _children(tree: Any) -> Iterator[tuple[Any, Any]]:
     """What an object or a list holds, each behind its name or position."""
-    return iter(tree.items() if isinstance(tree, dict) else enumerate(tree if isinstance(tree, list | tuple) else ()))
+    if isinstance(tree, Mapping):
+        return iter(tree.items())
+    return iter(enumerate(tree if isinstance(tree, Sequence) and not isinstance(tree, str) else ()))
 
 
 def _is_finite(number: float) -> bool:

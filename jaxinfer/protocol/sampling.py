@@ -224,14 +224,20 @@ def resolve_max_tokens(
     return min(default, room)
 
 
-def resolve_min_tokens(params: SamplingParams, defaults: GenerationDefaults, *, max_tokens: int) -> int:
+def resolve_min_tokens(
+    params: SamplingParams, defaults: GenerationDefaults, *, max_tokens: int, num_prompt_tokens: int, max_model_len: int
+) -> int:
     """How many tokens the answer has at least. A default is cut to max_tokens. Raises InvalidRequest."""
     if params.min_tokens is None:
         return min(defaults.min_tokens, max_tokens)
-    if params.min_tokens > max_tokens:
-        raise invalid(
-            "min_tokens", f"at most max_tokens, {max_tokens} here", params.min_tokens, cure="raise max_tokens"
+    if params.min_tokens > (room := max_model_len - num_prompt_tokens):
+        law = (
+            f"at most {room}, what a prompt of {num_prompt_tokens} tokens leaves of the {max_model_len} (max_model_len)"
         )
+        raise invalid("min_tokens", law, params.min_tokens, cure="lower it or shorten the prompt")
+    if params.min_tokens > max_tokens:
+        law = f"at most max_tokens, {max_tokens} unless it is set"
+        raise invalid("min_tokens", law, params.min_tokens, cure="set max_tokens to as many or more")
     return int(params.min_tokens)
 
 

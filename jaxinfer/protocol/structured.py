@@ -6,7 +6,7 @@ from typing import Any, get_origin
 import msgspec
 
 from jaxinfer.errors import InvalidRequest
-from jaxinfer.protocol.doubles import check_finite, parse_float
+from jaxinfer.protocol.doubles import check_json, parse_float
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.validate import Verbatim, invalid, is_unicode, show, unsupported
 from jaxinfer.text.grammar.source import Constraint, Kind
@@ -157,9 +157,8 @@ def _schema(given: Any, name: str) -> str:
             raise invalid(name, f"a schema or a type that has one ({error})", Verbatim(repr(given))) from error
     if not isinstance(given, dict) and given is not True:
         raise invalid(name, "a JSON schema, an object", given)
-    schema = msgspec.json.encode(given).decode()
-    check_finite(given, name)
-    return schema
+    check_json(given, name)
+    return msgspec.json.encode(given).decode()
 
 
 def _decoded(text: str, name: str, what: str) -> Any:
@@ -208,6 +207,7 @@ def _structural_tag(given: Any, name: str) -> str:
         given = _decoded(given, name, "JSON")
     if isinstance(given, dict) and "format" in given:
         raise unsupported("structural_tag.format", cure="send structures and triggers", param=name)
+    check_json(given, name)
     try:
         tags = msgspec.convert(given, _Tags)
     except msgspec.ValidationError as error:
@@ -218,7 +218,6 @@ def _structural_tag(given: Any, name: str) -> str:
         got = Verbatim(f"{len(tags.structures)} and {len(tags.triggers)}")
         raise invalid(name, f"made of at most {MAX_TAGS} structures and as many triggers", got)
     text = _bounded(msgspec.json.encode(tags).decode(), name)
-    check_finite(given, name)
     for tag in tags.structures:
         if not any(tag.begin.startswith(trigger) for trigger in tags.triggers):
             raise invalid(name, "made of structures that begin with a trigger", tag.begin)

@@ -108,7 +108,8 @@ def validate_sampling(params: "SamplingParams", *, vocab_size: int, max_logprobs
         law = "left out with logprobs, since a token that nobody drew has none"
         raise invalid("thinking_token_budget", law, params.thinking_token_budget)
     if params.min_tokens and params.max_tokens is not None and params.min_tokens > params.max_tokens:
-        raise invalid("min_tokens", f"at most max_tokens, {params.max_tokens}", params.min_tokens)
+        law = f"at most max_tokens, {params.max_tokens}"
+        raise invalid("min_tokens", law, params.min_tokens, cure="lower it or raise max_tokens")
 
 
 def validate_prompt_ids(ids: Any, *, vocab_size: int, param: str = "prompt") -> list[int]:

@@ -40,7 +40,7 @@ def plain_data(value: Any, name: str) -> Any:
     try:
         if isinstance(value, Mapping):
             return {str(key): plain_data(item, name) for key, item in value.items()}
-        if isinstance(value, Sequence):
+        if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
             return [plain_data(item, name) for item in value]
     except RecursionError as error:
         raise InvalidRequest(f"{name} must not be nested that deeply.", param=name) from error

@@ -114,7 +114,7 @@ def test_what_leaves_nothing_to_draw_is_refused(llm, tokenizer):
     assert caught.value.param == "allowed_token_ids"
     with pytest.raises(InvalidRequest, match="leave at least one token"):
         answer(llm, stop_token_ids=[9], allowed_token_ids=[9], min_tokens=1)
-    with pytest.raises(InvalidRequest, match="min_tokens must be at most max_tokens, 16 here"):
+    with pytest.raises(InvalidRequest, match="min_tokens must be at most max_tokens, 16 unless it is set"):
         llm.generate([PROMPT], SamplingParams(min_tokens=17))
 
 

@@ -207,3 +207,27 @@ def test_messages_are_read_as_the_server_reads_them(llm, monkeypatch, caplog):
     assert caplog.messages == ["unknown and ignored: messages[3].speling"]
     with pytest.raises(InvalidRequest, match=r"messages\[0\].content\[0\] of type image_url is not supported"):
         llm.chat([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])
+
+
+@pytest.mark.parametrize("wrong", [b"x", {1}, {1: 2}, float("nan"), 10**400, "\ud800"], ids=str)
+def test_a_chat_in_python_takes_what_a_body_can_hold(llm, wrong):
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"a": wrong}}}
+    user = {"role": "user", "content": "hi"}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"default": wrong}}}
+    for place, messages, fields in (
+        ("messages[1].tool_calls[0].function.arguments.a", [user, {"role": "assistant", "tool_calls": [call]}], {}),
+        ("messages[0].content", [{"role": "user", "content": wrong}], {}),
+        ("tools[0].function.parameters.default", [user], {"tools": [tool]}),
+        ("template_kwargs.documents", [user], {"template_kwargs": {"documents": wrong}}),
+    ):
+        with pytest.raises(InvalidRequest, match="must be") as refusal:
+            llm.chat(messages, GREEDY, **fields)
+        assert refusal.value.param == place
+
+
+@pytest.mark.parametrize(
+    "prompt", [b"hi", [b"hi"], {1, 2}, {"prompt": b"hi"}, {"prompt_token_ids": b"12"}, [1.0], 5], ids=str
+)
+def test_a_prompt_is_a_string_or_a_list_of_ids(llm, prompt):
+    with pytest.raises(InvalidRequest, match="prompt must be a string"):
+        llm.generate(prompt, GREEDY)

@@ -1,4 +1,6 @@
-"""A number that no double holds is refused by its path, wherever in a body it stands; any other is read."""
+"""A number that no double holds is refused by its path, wherever in a body it stands; any other is read. What no body
+can hold is refused in Python too.
+"""
 
 import json
 import math
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.body import parse_body
+from jaxinfer.protocol.doubles import check_json
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.structured import constraint_of, read_structured
 
@@ -157,3 +160,51 @@ def test_a_schema_nested_deeply_is_looked_through_to_its_end():
     text = '{"items": ' * depth + '{"const": 1e999}' + "}" * depth
     with pytest.raises(InvalidRequest, match="finite as a double"):
         read_structured({"json_schema": text})
+
+
+NO_JSON = [
+    b"x",
+    bytearray(b"x"),
+    memoryview(b"x"),
+    {1},
+    frozenset(),
+    object(),
+    1j,
+    math.nan,
+    -math.inf,
+    10**400,
+    "\ud800",
+    {1: 2},
+    {None: 1},
+]
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.tuples(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=9,
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(tree=PLAIN, wrong=st.sampled_from(NO_JSON), steps=st.lists(st.sampled_from(["a", 1]), max_size=4))
+def test_what_json_cannot_hold_is_refused_by_its_path_and_nothing_else_is(tree, wrong, steps):
+    check_json(tree, "x")
+    path = "x"
+    for step in reversed(steps):
+        wrong = {"b": tree, "a": wrong} if step == "a" else [tree, wrong]
+    for step in steps:
+        path += ".a" if step == "a" else "[1]"
+    with pytest.raises(InvalidRequest, match="must be") as refusal:
+        check_json(wrong, "x")
+    assert refusal.value.param == path
+
+
+@pytest.mark.parametrize("name", ["json_schema", "structural_tag"])
+def test_a_schema_in_python_holds_what_json_holds(name):
+    schema = {"const": [b"x"]}
+    tag = {"structures": [{"begin": "a", "schema": schema, "end": ""}], "triggers": ["a"]}
+    with pytest.raises(InvalidRequest, match=r"const\[0\] must be what JSON has: .*, got a value of type bytes"):
+        constraint_of(SamplingParams(**{name: schema if name == "json_schema" else tag}))

@@ -68,12 +68,19 @@ def test_a_files_repetition_penalty_and_shortest_answer_are_applied():
 
 
 def min_tokens(defaults, max_tokens, **fields):
-    return resolve_min_tokens(SamplingParams(**fields), defaults, max_tokens=max_tokens)
+    lengths = {"num_prompt_tokens": 60, "max_model_len": 100}
+    return resolve_min_tokens(SamplingParams(**fields), defaults, max_tokens=max_tokens, **lengths)
 
 
 def test_min_tokens_of_a_request_is_refused_rather_than_cut():
-    with pytest.raises(InvalidRequest, match="min_tokens must be at most max_tokens, 16 here, got 17"):
+    with pytest.raises(
+        InvalidRequest, match="must be at most max_tokens, 16 unless it is set, got 17; set max_tokens to"
+    ):
         min_tokens(GenerationDefaults(), 16, min_tokens=17)
+    for most in (16, 40):
+        law = "must be at most 40, what a prompt of 60 tokens leaves of the 100 .max_model_len., got 41"
+        with pytest.raises(InvalidRequest, match=law):
+            min_tokens(GenerationDefaults(), most, min_tokens=41)
 
 
 def test_describe_says_where_each_value_comes_from():

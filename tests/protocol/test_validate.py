@@ -195,7 +195,9 @@ def test_a_budget_of_thoughts_comes_without_logprobs_unless_it_is_off():
 
 
 def test_min_tokens_is_at_most_max_tokens():
-    assert refused(min_tokens=6, max_tokens=5) == "min_tokens must be at most max_tokens, 5, got 6"
+    assert refused(min_tokens=6, max_tokens=5) == (
+        "min_tokens must be at most max_tokens, 5, got 6; lower it or raise max_tokens"
+    )
     check(min_tokens=5, max_tokens=5)
     check(min_tokens=5)
 

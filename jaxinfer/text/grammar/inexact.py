@@ -6,9 +6,9 @@ It has each number as a double, and an integer as one of 64 bits, the next to it
 import math
 import sys
 from collections.abc import Iterator
-from decimal import Decimal
 from typing import Any
 
+from jaxinfer.text.grammar.doubles import spelling, spelling_of_integer
 from jaxinfer.text.grammar.parts import below_of, parts
 
 _EXACT = 1 << 53  # up to it, each integer is a double
@@ -23,6 +23,11 @@ def inexact(schema: Any) -> str | None:
     found = list(parts(schema))
     asks_integers = any("integer" in _types(part) for part, _ in found)
     for part, place in found:
+        for name in part.keys() & {"const", "enum", "multipleOf", *_BOUNDS}:
+            for number in _numbers(part[name]):
+                if isinstance(number, float) and spelling(number) is None:
+                    law = f"a number of {name} must be a double that the grammar's library reads as itself"
+                    return f"{law}, and {_shown(place, name)} has {_short(number)}; use fewer digits"
         for name in part.keys() & {"const", "enum"}:
             for number in _numbers(part[name]):
                 if why := _fault_of_value(number, asks_integers):
@@ -63,14 +68,9 @@ def _fault_of_value(number: int | float, asks_integers: bool) -> str:
     if number == -_MOST - 1 or (asks_integers and abs(number) > _MOST):
         return "an integer of const or enum must be less than 2**63 away from 0"
     is_exact = abs(number) <= sys.float_info.max and float(number) == number
-    if is_exact and (abs(number) <= _MOST or isinstance(number, float) or _as_written(number) == number):
+    if is_exact and (abs(number) <= _MOST or isinstance(number, float) or spelling_of_integer(number) is not None):
         return ""
     return "an integer of const or enum must be one that a double holds in as many digits"
-
-
-def _as_written(number: int) -> int:
-    """What an integer beyond 64 bits is written as: the shortest digits of its double, and zeros."""
-    return int(Decimal(repr(float(number))))
 
 
 def _holds(name: str, bound: int | float) -> bool:

@@ -1,11 +1,13 @@
 """What an answer must be, as a client says it, and the text that llguidance compiles: its dialect of Lark."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 
+from jaxinfer.text.grammar.doubles import spelling, spelling_of_integer
 from jaxinfer.text.tools.opening import Opening
 
 Kind = Literal["json_schema", "regex", "choice", "grammar", "structural_tag", "tools"]
@@ -17,6 +19,9 @@ GUIDANCE = tuple(  # how schemas are read; strict or not
 MAX_TEXT_CHARS = 2 << 20  # of a grammar as it is compiled: structural tags and definitions can be written many times
 _START, _JSON = "%llguidance {}\nstart: ", "%json "
 JSON_SCHEMA = _START + _JSON  # with which a grammar that is one schema begins; the schema follows
+_NUMBER = re.compile(  # or a string, of what json.dumps writes; integers of 64 bits are read as they are
+    r'"[^"\\]*(?:\\.[^"\\]*)*"|(?P<float>-?\d+(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+))|(?P<integer>-?\d{20,})'
+)
 ANY_TEXT = r"TEXT: /(.|\n)*/"
 
 
@@ -72,16 +77,20 @@ def guided(schema: Any, *, strict: bool) -> str:
     """A schema as JSON with our way of reading it: bounded white space, and unless strict what can be kept of it."""
     if isinstance(schema, bool):
         schema = {} if schema else {"not": {}}
-    written = json.dumps(schema, ensure_ascii=False)
-    schema = json.loads(written, parse_float=_read_float)
-    return json.dumps({**schema, "x-guidance": GUIDANCE[strict]}, ensure_ascii=False)
+    written = json.dumps({**schema, "x-guidance": GUIDANCE[strict]}, ensure_ascii=False)
+    return _NUMBER.sub(_spelt_number, written)
 
 
-def _read_float(text: str) -> int | float:
-    """An integer where it is one: to JSON Schema 3.0 is 3, llguidance takes no 3.0 as a length, and reads integers
-    exactly."""
-    number = float(text)
-    return int(number) if abs(number) < 1 << 63 and number.is_integer() else number
+def _spelt_number(found: re.Match[str]) -> str:
+    """As llguidance reads it as itself. An integer where it is one: to JSON Schema 3.0 is 3, and llguidance takes no
+    3.0 as a length."""
+    if found["integer"] is not None:
+        return spelling_of_integer(int(found["integer"])) or found[0]
+    if found["float"] is None:
+        return found[0]
+    number = float(found["float"])
+    is_integer = abs(number) < 1 << 63 and number.is_integer()
+    return str(int(number)) if is_integer else spelling(number) or found[0]
 
 
 def quoted(text: str) -> str:

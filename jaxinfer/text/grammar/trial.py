@@ -27,6 +27,7 @@ from jaxinfer.errors import CheckpointError, EngineError, InvalidRequest
 from jaxinfer.text.grammar.compiler import new_matcher, new_vocabulary, warnings_of
 from jaxinfer.text.grammar.endless import endless
 from jaxinfer.text.grammar.inexact import inexact
+from jaxinfer.text.grammar.lark import Rules, rules_of, without_end
 from jaxinfer.text.grammar.lexemes import heavy_lexemes
 from jaxinfer.text.grammar.reasons import DEAD_END, GOES_ON, NOTHING, TOO_COMPLEX, reason_of
 from jaxinfer.text.grammar.source import MAX_TEXT_CHARS, Constraint, guided, source_of
@@ -134,6 +135,10 @@ def _try(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapp
             if why := endless(schema) or inexact(schema):
                 return Tried(error=why)
         matcher = new_matcher(vocabulary, text)
+        rules = rules_of(text) if constraint.kind == "grammar" else None
+        if rules is not None and (rule := without_end(rules)) is not None:
+            fact = f"rule {rule} of the grammar asks for another of itself without end"
+            return Tried(error=f"no text can be of it, since {fact}; give the rule an alternative that does not")
     except InvalidRequest as refusal:
         return Tried(error=str(refusal))
     except ValueError as error:
@@ -141,7 +146,7 @@ def _try(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapp
     except (RecursionError, MemoryError):
         return Tried(error="it must be small enough to be read, it is nested too deeply or too large; make it smaller")
     warnings = (*constraint.warnings, *warnings_of(matcher))
-    if why := _fault_of_a_beginning(vocabulary, matcher) or _fault_of_a_lexeme(vocabulary, text):
+    if why := _fault_of_a_beginning(vocabulary, matcher) or _fault_of_a_lexeme(vocabulary, text, rules):
         return Tried(error=why)
     return Tried(text, warnings, after=constraint.after, strict=constraint.strict)
 
@@ -172,14 +177,14 @@ def _fault_of_a_beginning(vocabulary: "LLTokenizer", matcher: "LLMatcher") -> st
     return ""
 
 
-def _fault_of_a_lexeme(vocabulary: "LLTokenizer", text: str) -> str:
+def _fault_of_a_lexeme(vocabulary: "LLTokenizer", text: str, rules: Rules | None) -> str:
     """Follow a beginning of each large repetition alone; "" where none is too complex."""
     until_s = time.thread_time() + WALK_S
-    for grammar in heavy_lexemes(text):
+    for grammar in heavy_lexemes(text, rules):
         if time.thread_time() > until_s:
             return ""
         with contextlib.suppress(InvalidRequest):  # what stands for itself in its expression alone
-            if _fault_of_a_beginning(vocabulary, new_matcher(vocabulary, grammar)) == TOO_COMPLEX:
+            if _fault_of_a_beginning(vocabulary, new_matcher(vocabulary, grammar)) in (TOO_COMPLEX, GOES_ON):
                 return TOO_COMPLEX
     return ""
 

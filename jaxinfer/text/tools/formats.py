@@ -101,10 +101,10 @@ def new_parser(form: Format, schemas: Mapping[str, dict[str, Any]], *, alone: bo
     a tool's name and arguments and nothing else is a call, whatever the form.
     """
     parser = _parser_of(form, schemas)
-    return LoneCall(parser, schemas) if alone and form != "llama3_json" else parser
+    return LoneCall(parser, schemas, TAGS) if alone and form != "llama3_json" else parser
 
 
-def _parser_of(form: Format, schemas: Mapping[str, dict[str, Any]]) -> Parser:
+def _parser_of(form: Format, schemas: Mapping[str, dict[str, Any]]) -> Calls:
     layout = LAYOUTS[form]
     start = _AGAIN.get(layout.start, re.escape(layout.start))
     again = re.compile("|".join((*map(re.escape, layout.openings), start)))

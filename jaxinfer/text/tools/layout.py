@@ -23,8 +23,10 @@ _FAILED_CHARS = 16  # for which a failed call counts in MAX_LEAD
 _MAX_WORD = 20  # characters of a fence's language
 _FENCE = re.compile(rf"{FENCE}\w{{0,{_MAX_WORD}}}")
 _SPACE = re.compile(r"\s+")
-_BRACKETS = re.compile(r"[\]}]+")
+_BRACKETS = re.compile(r"[)\]}]+")
 _SEPARATORS = re.compile(r"[)\]},;]+")
+_OPENER = re.compile(r"""[(\[{"'`]""")  # which may stand before a call; not within a word
+_END_QUOTES = re.compile(r"""[)\]},;]*["'`][)\]},;"'`]*(?=\s|\Z)""")  # of a call directly before
 _SENTENCE = re.compile(r"[.:!?…*|-]+")  # a mark only before another mark or a call
 _PUNCTUATION = re.compile(rf"""[`\[{{]|[()\]}},;"']+|{_SENTENCE.pattern}""")  # which may not run into a call
 _PUNCTUATION_AT_END = re.compile(rf"""{FENCE}|[`()\[\]{{}},;"'\s]+""")
@@ -34,6 +36,8 @@ _WORD = rf'"[^"\\\s]{{0,{_MAX_WRAPPED}}}'  # without its last quote; with white 
 _NUMBER = rf"[-+.\w]{{1,{_MAX_WRAPPED}}}"
 _GAP = r"\s{0,16}"
 _WRAPPER = re.compile(rf'(?:\s|[\[{{]|(?!"name"){_WORD}"\s*:|(?:{_WORD}"|{_NUMBER})\s*,)+')
+_KEY = re.compile(rf'(?!"name"\s*:){_WORD}"{_GAP}[:,]')  # or a value, behind which another key comes
+_OPEN_KEY = re.compile(rf'{_WORD}(?:"{_GAP})?')
 _FIELD = re.compile(rf'(?:,{_GAP}{_WORD}"{_GAP}:{_GAP}(?:{_WORD}"|{_NUMBER}))')
 _OPEN_FIELD = re.compile(rf',{_GAP}(?:{_WORD}(?:"{_GAP}(?::{_GAP}(?:{_WORD}|{_NUMBER})?)?)?)?')
 
@@ -85,7 +89,7 @@ class Layout:
     def openings(self) -> tuple[str, ...]:
         """What opens a call anywhere."""
         bare = (self.start,) if self.is_bare else ()
-        return (*(tag for tag in self.tags if not _is_closing(tag)), *bare)
+        return (*(tag for tag in self.tags if not is_closing(tag)), *bare)
 
     @property
     def begins_with_calls(self) -> bool:
@@ -118,6 +122,7 @@ class Calls:
         self._last_tool = ""
         self._hidden: list[Event] | None = None  # events of a call that is shown once it is whole
         self._is_shown = False  # a call has been shown as it came
+        self._is_in_word = False
         self._retries_left = MAX_RETRIED_CHARS
         self._held = ""  # may begin a mark
 
@@ -125,6 +130,11 @@ class Calls:
         events: list[Event] = []
         self._run(text, events, is_last=False)
         return events
+
+    def follow(self, tool: str) -> None:
+        """What is fed from now on stands behind a call of this tool, which another parser has read."""
+        self._has_calls, self._near, self._last_tool = True, "call", tool
+        self._has_said = False
 
     def finish(self) -> list[Event]:
         events: list[Event] = []
@@ -182,7 +192,7 @@ class Calls:
         is_shown, self._is_shown, self._hidden = self._is_shown, False, None
         self._near = "failed"
         if not is_shown:
-            wraps = found is not None and at <= MAX_LEAD and _WRAPPER.fullmatch(text, 0, at)
+            wraps = at <= MAX_LEAD and _WRAPPER.fullmatch(text, 0, at)
             self._push(text[:at], "soft" if wraps else "text", events, _FAILED_CHARS)
         elif self._has_calls:
             events.append(Dropped("".join(piece for piece, _ in self._pieces) + text[:at]))
@@ -210,16 +220,25 @@ class Calls:
         if tag:
             self._push(tag, "mark", events)
             if tag in self._layout.tags:
-                self._near, self._is_open = "mark", not _is_closing(tag)
+                self._near, self._is_open = "mark", not is_closing(tag)
             return at + len(tag)
         if text.startswith(FENCE, at):
             return self._take_fence(text, at, events, is_last=is_last)
         if self._begins_inner(text, at):
             return self._open_body(self._layout.inner, at)
-        if not is_last and self._near == "call" and _OPEN_FIELD.fullmatch(text, at):
+        if not is_last and self._is_undecided(text, at):
             return None
+        if self._is_behind_call and (quotes := _END_QUOTES.match(text, at)):
+            self._push(quotes[0], "mark", events)
+            return quotes.end()
+        if self._is_in_wrapper and (key := _KEY.match(text, at)):
+            self._push(key[0], "soft", events)
+            return key.end()
         if past := self._take_left_over(text, at, events):
             return past
+        if not self._is_in_word and (opener := _OPENER.match(text, at)):
+            self._push(opener[0], "soft", events)
+            return opener.end()
         brackets = () if marks is self._marks_outside else ("[",)
         if text.startswith(brackets, at):
             self._push("[", "soft", events)
@@ -229,6 +248,28 @@ class Calls:
         self._near = "text"
         self._push(text[at:past], "text", events)
         return past
+
+    @property
+    def _is_behind_call(self) -> bool:
+        """Whether a call or a mark was directly before."""
+        return self._has_calls and self._near in ("mark", "call") and not self._pieces
+
+    @property
+    def _is_in_wrapper(self) -> bool:
+        """Whether the beginning of a JSON object or list was before, or a key or value in it, where a call may come."""
+        if self._marks_here() is self._marks_outside and not self._layout.is_bare:
+            return False
+        before = next((piece for piece, kind in reversed(self._pieces) if kind == "soft" and piece.strip()), "")
+        return before.endswith(("{", "[", ":", ","))
+
+    def _is_undecided(self, text: str, at: int) -> bool:
+        """Whether what comes next decides what this is."""
+        quotes = _END_QUOTES.match(text, at) if self._is_behind_call else None
+        if quotes and quotes.end() == len(text):
+            return True
+        if self._near in ("mark", "call") and _OPEN_FIELD.fullmatch(text, at):
+            return True
+        return self._is_in_wrapper and bool(_OPEN_KEY.fullmatch(text, at))
 
     def _marks_here(self) -> tuple[str, ...]:
         if self._is_open or self._near in ("mark", "call"):
@@ -247,7 +288,7 @@ class Calls:
         """What a form, or a slip, writes between calls and behind them; where it ends."""
         if self._near in ("start", "text"):
             return None
-        field = _FIELD.match(text, at) if self._near == "call" else None
+        field = _FIELD.match(text, at) if self._near in ("mark", "call") else None
         closers = (_BRACKETS if self._near == "mark" else _SEPARATORS).match(text, at)
         found = field or closers or (_PUNCTUATION.match(text, at) if self._near != "failed" else None)
         if found is None:
@@ -314,6 +355,7 @@ class Calls:
             if self._fence == "inner" and not self._is_open:
                 self._fence = ""
         self._pieces.append((text, kind))
+        self._is_in_word = kind == "text" and not text[-1:].isspace()
         self._lead_left -= num_chars
         is_lead = self._is_open or self._near in ("mark", "failed")
         if kind != "soft" if self._has_calls else kind == "text" and not is_lead:
@@ -352,7 +394,7 @@ class Calls:
         events.append(text)
 
 
-def _is_closing(tag: str) -> bool:
+def is_closing(tag: str) -> bool:
     return tag.startswith("</") or "end" in tag
 
 
@@ -369,5 +411,5 @@ def _begun(marks: tuple[str, ...]) -> frozenset[str]:
 def _next_mark(marks: tuple[str, ...]) -> re.Pattern[str]:
     """Finds one of these, or what may begin one at the text's end."""
     begun = sorted(_begun(marks), key=len, reverse=True)
-    whole = "|".join(map(re.escape, marks))
+    whole = "|".join((*map(re.escape, marks), rf"(?<=\s){_OPENER.pattern}"))
     return re.compile(f"{whole}|(?:{'|'.join(map(re.escape, begun))})\\Z" if begun else whole)

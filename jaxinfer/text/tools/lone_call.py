@@ -1,28 +1,36 @@
-"""LoneCall: a call without its form's marks, as Qwen2.5-Coder writes it: one JSON object that is the whole answer."""
+"""LoneCall: a call without its form's opening, as Qwen2.5-Coder writes it: one JSON object that is the whole answer.
+
+Closing tags may stand before the object, and brackets, quotes and a fence behind it. Behind a tag there the answer goes
+on as behind any call.
+"""
 
 import json
 import re
 from collections.abc import Iterable, Sequence
 
-from jaxinfer.text.tools.events import Arguments, Begin, End, Event, Parser
+from jaxinfer.text.tools.events import Arguments, Begin, End, Event
 from jaxinfer.text.tools.json_call import call_of
 from jaxinfer.text.tools.json_scanner import JsonScanner
+from jaxinfer.text.tools.layout import FENCE, Calls, is_closing, may_become
 from jaxinfer.text.tools.strict_json import loaded
 
 MAX_SPACES = 256  # in a row
-_WRAPPERS = (("```json", "```"), ("```", "```"), ("<tools>", "</tools>"), ("", ""))
+_WRAPPERS = (f"{FENCE}json", FENCE, "<tools>", "")
 _SPACE = re.compile(r"\s*")
+_BEHIND = re.compile(r"""[\s)\]},;"'`]*""")
 
 
 class LoneCall:
     """A Parser around another, which reads every answer that is no such object.
 
     The object has the keys name, of a tool that was offered, and arguments, an object; a fence or <tools> may be around
-    it. Held back is the answer that may still become one.
+    it. Held back is the answer that may still become one. tags: of all forms.
     """
 
-    def __init__(self, parser: Parser, names: Iterable[str]) -> None:
-        self._parser = parser
+    def __init__(self, parser: Calls, names: Iterable[str], tags: tuple[str, ...]) -> None:
+        self._parser, self._tags = parser, tags
+        self._closings = tuple(filter(is_closing, tags))
+        self._lead = re.compile(rf"(?:\s*(?:{'|'.join(map(re.escape, self._closings))}))*")
         names = list(names)
         self._names = frozenset(names)
         spelt = tuple(map(json.dumps, names))
@@ -31,46 +39,48 @@ class LoneCall:
         self._text = ""  # up to the object, then behind it
         self._object: list[str] = []
         self._before = ""
-        self._closing = ""
         self._scanner = JsonScanner()
 
     def feed(self, text: str) -> list[Event]:
         if self._stage == "other":
             return self._parser.feed(text)
+        events: list[Event] = []
         if self._stage == "start":
             text = self._feed_start(text)
         if self._stage == "object":
             text = self._feed_object(text)
         if self._stage == "end":
-            text = self._feed_end(text)
-        return self._parser.feed(text) if self._stage == "other" else []
+            text = self._feed_end(text, events)
+        return [*events, *self._parser.feed(text)] if self._stage == "other" else []
 
     def finish(self) -> list[Event]:
         if self._stage == "other":
             return self._parser.finish()
-        call = call_of("".join(self._object), self._names) if self._stage == "end" else None
-        if call is None:
+        if self._stage != "end":
             return [*self._parser.feed(self._give_up()), *self._parser.finish()]
-        return [Begin(call[0]), Arguments(call[1]), End()]
+        events: list[Event] = []
+        self._go_on(events)
+        return [*events, *self._parser.finish()]
 
     def _feed_start(self, text: str) -> str:
         """Up to where the arguments begin."""
         self._text += text
-        undecided = len(self._text) <= MAX_SPACES and not self._text.strip()
-        for opening, closing in _WRAPPERS:
+        start = self._lead.match(self._text).end()  # type: ignore[union-attr]  # it matches the empty string
+        undecided = len(self._text) <= MAX_SPACES and may_become(self._text[start:].lstrip(), self._closings)
+        for opening in _WRAPPERS if start <= MAX_SPACES else ():
             for head in self._heads:
-                at = _met(self._text, (*filter(None, [opening]), *head))
+                at = _met(self._text, start, (*filter(None, [opening]), *head))
                 if at is None:
                     undecided = True
                 elif at >= 0:
-                    return self._begin(opening, closing)
+                    return self._begin()
         return "" if undecided else self._give_up()
 
-    def _begin(self, opening: str, closing: str) -> str:
+    def _begin(self) -> str:
         """Returns the object's text so far."""
         at = self._text.index("{")
         self._before, text = self._text[:at], self._text[at:]
-        self._text, self._closing, self._stage = "", closing, "object"
+        self._text, self._stage = "", "object"
         return text
 
     def _feed_object(self, text: str) -> str:
@@ -90,12 +100,24 @@ class LoneCall:
         whole = "".join(self._object)
         return call_of(whole, self._names) is not None and loaded(whole).keys() == {"name", "arguments"}
 
-    def _feed_end(self, text: str) -> str:
+    def _feed_end(self, text: str, events: list[Event]) -> str:
         self._text += text
-        left = self._text.strip()
-        if len(self._text) - len(left) > MAX_SPACES or not self._closing.startswith(left):
+        start = _BEHIND.match(self._text).end()  # type: ignore[union-attr]  # it matches the empty string
+        left = self._text[start:]
+        if start > MAX_SPACES or not (left.startswith(self._tags) or may_become(left, self._tags)):
             return self._give_up()
-        return ""
+        if not left.startswith(self._tags):
+            return ""
+        self._go_on(events)
+        return left
+
+    def _go_on(self, events: list[Event]) -> None:
+        """It is a call. What comes behind it is the parser's."""
+        self._stage = "other"
+        call = call_of("".join(self._object), self._names)
+        assert call is not None, "an object has ended that is a call"
+        events += [Begin(call[0]), Arguments(call[1]), End()]
+        self._parser.follow(call[0])
 
     def _give_up(self) -> str:
         """It is none. Returns all that was held back."""
@@ -106,9 +128,10 @@ class LoneCall:
         return held
 
 
-def _met(text: str, marks: Sequence[str | tuple[str, ...]]) -> int | None:
-    """Where these have come one after another, white space between them; -1: they cannot come; None: they still may."""
-    at = 0
+def _met(text: str, at: int, marks: Sequence[str | tuple[str, ...]]) -> int | None:
+    """Where these have come one after another from `at` on, white space between them; -1: they cannot come; None: they
+    still may.
+    """
     for mark in marks:
         start = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches the empty string
         if start - at > MAX_SPACES:

@@ -76,17 +76,20 @@ class ToolReader:
     def _read(self, events: Iterable[Event]) -> tuple[str, list[CallDelta]]:
         content: list[str] = []
         calls: list[CallDelta] = []
+        num_chars = 0
         for event in events:
             if isinstance(event, str):
                 content.append(self._trimmed(event))
+                num_chars += len(content[-1])
             elif isinstance(event, Gap):
                 self._after_call = True
             elif self._use.parallel or not self._num_whole:
-                self._add(event, content, calls)
+                self._add(event, num_chars, calls)
         return "".join(content), calls
 
-    def _add(self, event: Begin | Arguments | End | Dropped, content: list[str], calls: list[CallDelta]) -> None:
-        index, at = self._num_begun - 1, sum(map(len, content))
+    def _add(self, event: Begin | Arguments | End | Dropped, at: int, calls: list[CallDelta]) -> None:
+        """at: where it stands in the content, in characters."""
+        index = self._num_begun - 1
         match event:
             case Begin(name):
                 self._was_after_call, self._after_call = self._after_call, True

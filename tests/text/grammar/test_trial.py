@@ -67,6 +67,8 @@ BAD = {
     "a Lark of 20,000 parentheses": Constraint("grammar", "start: " + "(" * 20_000, param="x"),
     "EBNF of 20,000 parentheses": Constraint("grammar", "root ::= " + "(" * 20_000, param="x"),
     "a rule that is itself": Constraint("grammar", "start: start", param="x"),
+    "rules that ask for each other without end": Constraint("grammar", 'start: x\nx: "b" x | "c" x', param="x"),
+    "EBNF of a rule without an end": Constraint("grammar", 'root ::= "a" x\nx ::= "b" x | "c" x', param="x"),
     "a token that is not there": Constraint("grammar", "start: <[99999]>", param="x"),
 }
 EITHER = {
@@ -111,6 +113,8 @@ BEHIND = {
     "a prefix": Constraint("regex", f"[0-9]{{20}} {HEAVY}", param="x"),
     "a longer prefix": Constraint("regex", f"([a-z]{{40}} )?(?:[0-9]{{400}}{HEAVY}|y)", param="x"),
     "a terminal": Constraint("grammar", f"start: A B // ( /\nA: /[0-9]{{30}}/\nB: /{HEAVY}/", param="x"),
+    "a terminal repeated in another": Constraint("grammar", "start: /[0-9]{30}/ B\nB: A~320\nA: /x{1,280}/", param="x"),
+    "a terminal repeated in a rule": Constraint("grammar", "start: /[0-9]{30}/ b\nb: A{320}\nA: /x{1,280}/", param="x"),
     "another property": schema(
         {
             "type": "object",

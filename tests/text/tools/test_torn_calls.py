@@ -1,21 +1,29 @@
 """Calls torn apart, in every form: closers missing, doubled, in another order or of another form; text before, between
-and behind calls, within their tags too. No mark reaches the content, no whole call is lost, and the text is kept.
+and behind calls, within their tags too; objects, quotes and parentheses around calls; a tag that the answer ends in.
+No mark reaches the content, no whole call is lost, and the text is kept.
 """
 
 import dataclasses
+import itertools
 import json
+import time
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxinfer.text.tools.formats import CALL, END_CALL, FORMATS, LAYOUTS, SEPARATOR, Format
+from jaxinfer.text.tools.formats import CALL, END_CALL, FORMATS, LAYOUTS, SEPARATOR, TAGS, Format
+from jaxinfer.text.tools.layout import is_closing
 from jaxinfer.text.tools.reader import ToolReader, ToolUse, WholeCalls
 
 TEXT = {"type": "string"}
 SCHEMAS = {"weather": {"type": "object", "properties": {"city": TEXT, "days": {"type": "integer"}}}, "now": {}}
 CALLS = [("now", {}), ("weather", {"city": "Oslo"}), ("weather", {"city": "a}b", "days": 2})]
+AROUND = [
+    *("CALL", "(CALL)", '"CALL"', "`CALL`", "CALL)", '{"function": CALL}', '{"type": "function", "function": CALL}'),
+    *('{"tool_calls": [CALL]}', '{"function": CALL, "type": "function"}'),
+]
 SAID = ["I look.", "and", "It is 1 < 2", "Done", 'say "hi" {x}']
 
 
@@ -64,6 +72,12 @@ WORDS: dict[Format, Words] = {
 }
 
 
+def torn_tag(tags: tuple[str, ...], draw: st.DrawFn) -> str:
+    """Where the answer ends within a tag; too little of one behind text is text."""
+    tag = draw(st.sampled_from(["", *tags]))
+    return tag[: draw(st.integers(3, len(tag) - 1))] if tag else ""
+
+
 def torn(form: Format, draw: st.DrawFn) -> tuple[str, list[tuple[str, dict[str, Any]]], list[str]]:
     """An answer, the calls that it holds and what it says."""
     words, calls, said, parts = WORDS[form], [], [], []
@@ -84,9 +98,9 @@ def torn(form: Format, draw: st.DrawFn) -> tuple[str, list[tuple[str, dict[str, 
         parts += [words.opening] * draw(st.integers(at_least, 2))
         say(words.opening in tags)
         calls.append(draw(st.sampled_from(CALLS)))
-        parts.append(words.call(*calls[-1]))
+        parts.append(draw(st.sampled_from(AROUND)).replace("CALL", words.call(*calls[-1])))
         parts.append("}" * draw(st.integers(0, 1)))
-        parts.append(draw(st.sampled_from(["", "</tools>", "</function>", "</tool_call>"])))
+        parts.append(draw(st.sampled_from(["", "</tools>", "</function>", "</tool_call>", "</tool_calls>"])))
         closings = [closing for closing in words.closings for _ in range(draw(st.integers(0, 2)))]
         has_said = False
         for closing in draw(st.permutations(closings)):
@@ -98,6 +112,7 @@ def torn(form: Format, draw: st.DrawFn) -> tuple[str, list[tuple[str, dict[str, 
     parts.append(draw(st.sampled_from(["", words.opening])) if words.opening in tags else "")
     parts.append("\n```" if fence else "")
     say()
+    parts.append(torn_tag(tags, draw))
     return "".join(parts), calls, said
 
 
@@ -123,3 +138,59 @@ def test_no_mark_reaches_the_content_and_no_call_is_lost(form, data):
     assert streamed == content
     for cuts in (data.draw(st.lists(st.integers(0, 10_000), max_size=8)), list(range(len(text)))):
         assert read(form, text, cuts) == (content, found, streamed, has_calls)
+
+
+@pytest.mark.parametrize("form", [form for form in FORMATS if form != "llama3_json"])
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_a_lone_object_beside_closers_is_a_call(form, data):
+    """Its opening is missing. Behind a tag the answer goes on as behind any call."""
+    draw, words = data.draw, WORDS[form]
+    own = [tag for tag in LAYOUTS[form].tags if is_closing(tag)]
+    lead = draw(st.lists(st.sampled_from([*own, "\n", " "]), max_size=3))
+    call, *more = draw(st.lists(st.sampled_from(CALLS), min_size=1, max_size=2))
+    behind = draw(st.sampled_from(["", "}", "]", "\n```", "}\n"]))
+    tags = draw(st.lists(st.sampled_from([*(tag for tag in TAGS if is_closing(tag)), "\n"]), max_size=3))
+    text = "".join([*lead, as_object("arguments")(*call), behind, *tags])
+    said = ""
+    if any(map(is_closing, tags)):
+        text += "".join(words.opening + words.call(*each) for each in more)
+        said = draw(st.sampled_from(["", *SAID]))
+    else:
+        more = []
+    expected = (said, [call, *more], said, True)
+    text += f"\n{said}" if said else ""
+    for cuts in ([], draw(st.lists(st.integers(0, 10_000), max_size=8)), list(range(len(text)))):
+        assert read(form, text, cuts) == expected
+
+
+PIECES = [
+    *AROUND,
+    "{",
+    '"a": ',
+    '{"a": ',
+    ', "a": 1',
+    "</tool_call>",
+    "</tool_cal",
+    "```json\n",
+    '{"name": ',
+    "text CALL",
+]
+
+
+def seconds(form: Format, pieces: list[str], count: int) -> float:
+    words, reader = WORDS[form], ToolReader(form, ToolUse(SCHEMAS))
+    call = words.call("now", {})
+    repeated = itertools.islice(itertools.cycle(pieces), count)
+    text = words.opening + call + "".join(repeated).replace("CALL", call)
+    begun = time.thread_time()
+    reader.feed(text)
+    reader.finish()
+    return time.thread_time() - begun
+
+
+@pytest.mark.parametrize(
+    ("form", "pieces", "count"), [*((form, PIECES, 25) for form in FORMATS), ("hermes", ["text CALL"], 100)]
+)
+def test_torn_calls_are_read_in_time_linear_in_their_number(form, pieces, count):
+    assert any(seconds(form, pieces, 32 * count) < 64 * seconds(form, pieces, count) for _ in range(3))
