@@ -29,8 +29,8 @@ from jaxinfer.models.config import (
 from jaxinfer.models.features import refuse_features
 from jaxinfer.models.ops import XLA, Attend, Joined, Linears
 from jaxinfer.models.parameters import matrices, single, stacked
-from jaxinfer_kernels import linear
-from jaxinfer_kernels.linear import rms_norm
+from jaxinfer_kernels.linear import api as linear
+from jaxinfer_kernels.norm.api import rms_norm
 
 PerLayer = tuple[jax.Array, ...]
 

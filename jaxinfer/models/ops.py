@@ -11,10 +11,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxinfer_kernels import linear, mosaic_batch_linear, mosaic_gate_up, mosaic_linear, mosaic_linear_plan, mosaic_norm
-from jaxinfer_kernels.chain import chained
-from jaxinfer_kernels.mosaic_batch_linear import Scaled
-from jaxinfer_kernels.mosaic_batch_linear_plan import begins_norm
+from jaxinfer_kernels.launch.sequence import chained
+from jaxinfer_kernels.linear import sm90_large as mosaic_gate_up
+from jaxinfer_kernels.linear import sm90_medium as mosaic_batch_linear
+from jaxinfer_kernels.linear import sm90_small as mosaic_linear
+from jaxinfer_kernels.linear import sm90_small_config as mosaic_linear_plan
+from jaxinfer_kernels.linear import xla as linear
+from jaxinfer_kernels.linear.sm90_medium import Scaled
+from jaxinfer_kernels.linear.sm90_medium_config import begins_norm
+from jaxinfer_kernels.norm import sm90 as mosaic_norm
 
 type Following = tuple[jax.Array, int]  # the norm [L, D] that is taken next, and its layer
 type Attend[Kv] = Callable[[int, jax.Array, jax.Array, jax.Array, Kv], tuple[jax.Array, Kv]]

@@ -9,15 +9,13 @@ import jax.numpy as jnp
 from jaxinfer.config import AttentionBackend
 from jaxinfer.errors import ConfigError
 from jaxinfer.models.config import ModelConfig
-from jaxinfer_kernels import (
-    chain_calls,
-    mosaic_batch_linear_plan,
-    mosaic_decode_plan,
-    mosaic_extend,
-    mosaic_gate_up,
-    mosaic_largest,
-    mosaic_linear_plan,
-)
+from jaxinfer_kernels.attention import sm90_decode_config as mosaic_decode_plan
+from jaxinfer_kernels.attention import sm90_extend as mosaic_extend
+from jaxinfer_kernels.launch import ffi as chain_calls
+from jaxinfer_kernels.linear import sm90_large as mosaic_gate_up
+from jaxinfer_kernels.linear import sm90_medium_config as mosaic_batch_linear_plan
+from jaxinfer_kernels.linear import sm90_small_config as mosaic_linear_plan
+from jaxinfer_kernels.sampling import sm90_argmax as mosaic_largest
 from jaxinfer_kernels.sampling import sm90_draw
 
 _HOPPER = "9.0"

@@ -53,19 +53,15 @@ from jaxinfer.runtime.packing import (
 )
 from jaxinfer.runtime.sampler import largest_id
 from jaxinfer.runtime.state import DeviceState
-from jaxinfer_kernels import (
-    chain,
-    chain_calls,
-    mosaic_decode,
-    mosaic_extend,
-    mosaic_gate_up,
-    mosaic_largest,
-    mosaic_rotate,
-)
-from jaxinfer_kernels.decode_attention import decode_attention
-from jaxinfer_kernels.extend_attention import extend_attention
-from jaxinfer_kernels.mosaic_decode_plan import DEFAULT, IN_CHAIN
-from jaxinfer_kernels.paged_kv import page_size_of, write_kv
+from jaxinfer_kernels.attention import sm90_decode as mosaic_decode
+from jaxinfer_kernels.attention import sm90_extend as mosaic_extend
+from jaxinfer_kernels.attention import sm90_rope as mosaic_rotate
+from jaxinfer_kernels.attention.api import decode_attention, extend_attention, page_size_of, write_kv
+from jaxinfer_kernels.attention.sm90_decode_config import DEFAULT, IN_CHAIN
+from jaxinfer_kernels.launch import ffi as chain_calls
+from jaxinfer_kernels.launch import sequence as chain
+from jaxinfer_kernels.linear import sm90_large as mosaic_gate_up
+from jaxinfer_kernels.sampling import sm90_argmax as mosaic_largest
 
 type Params = object  # the family's own pytree
 type Pages = tuple[jax.Array, jax.Array]
