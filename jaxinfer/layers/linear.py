@@ -8,7 +8,7 @@ product that adds to the residual, and where a norm of the sum is taken next, th
 
 A value is computed once, however many ask for it. `array` computes one; `attention` computes its qkv. A product that is
 added to the residual is computed with it. Anything else that is added (an array, a norm of a product) is added by XLA.
-Shapes and rounding: jaxinfer_kernels.linear.
+Shapes and rounding: jaxinfer_kernels.linear.xla.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from typing import Any
 import jax
 
 from jaxinfer.layers.products import Norm, Products, Stacked, Weight, rms_norm
-from jaxinfer_kernels.mosaic_batch_linear import Scaled
+from jaxinfer_kernels.linear.sm90_medium import Scaled
 
 type Value = jax.Array | Normed | Product | Gated | Sum
 
