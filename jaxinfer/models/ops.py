@@ -17,8 +17,8 @@ from jaxinfer_kernels.linear import sm90_medium as mosaic_batch_linear
 from jaxinfer_kernels.linear import sm90_small as mosaic_linear
 from jaxinfer_kernels.linear import sm90_small_config as mosaic_linear_plan
 from jaxinfer_kernels.linear import xla as linear
-from jaxinfer_kernels.linear.sm90_medium import Scaled
-from jaxinfer_kernels.linear.sm90_medium_config import begins_norm
+from jaxinfer_kernels.linear.sm90_medium import DeferredNorm as Scaled
+from jaxinfer_kernels.linear.sm90_medium_config import can_defer_norm as begins_norm
 from jaxinfer_kernels.norm import sm90 as mosaic_norm
 
 type Following = tuple[jax.Array, int]  # the norm [L, D] that is taken next, and its layer
