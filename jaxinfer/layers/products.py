@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxinfer_kernels.linear import sm90_large, sm90_medium, sm90_small, sm90_small_config
 from jaxinfer_kernels.linear import xla as xla_linear
 from jaxinfer_kernels.linear.sm90_medium import DeferredNorm
-from jaxinfer_kernels.linear.sm90_medium_config import begins_norm
+from jaxinfer_kernels.linear.sm90_medium_config import can_defer_norm
 from jaxinfer_kernels.norm import sm90 as sm90_norm
 from jaxinfer_kernels.norm.api import rms_norm as xla_norm
 
@@ -147,7 +147,7 @@ def _batch_gate_up(x: jax.Array | Deferred, w: jax.Array) -> jax.Array:
 def _batch_linear_residual(
     x: jax.Array, w: jax.Array, residual: jax.Array, then: Norm | None
 ) -> jax.Array | DeferredNorm:
-    if then is None or not begins_norm(*residual.shape, residual.dtype):
+    if then is None or not can_defer_norm(*residual.shape, residual.dtype):
         return sm90_medium.linear_residual(x, w, residual)
     norm = then.stacked
     return sm90_medium.linear_residual(x, w, residual, norm=norm.array, layer=norm.index)
