@@ -8,6 +8,9 @@ unexport PYTHONDONTWRITEBYTECODE
 # Test processes side by side; a file stays in one of them, so that its engines are built once. In the order
 # of tests/conftest.py: pytest-xdist's own begins with what has many tests and ends with what takes minutes.
 JOBS ?= 2
+# The quick tests compile many small programs and run each a few times: LLVM's optimisations cost more than they save.
+# XLA's own passes stay. The slow tests compile as a user's server does.
+QUICK_COMPILES := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
 PYTEST := $(PYTHON) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 # The clients that tests/clients asks the server with: each has packages of its own, and none of ours
 CLIENTS := $(patsubst tests/clients/%.lock,.clients/%/.installed,$(wildcard tests/clients/*.lock))
@@ -22,7 +25,7 @@ serve: $(STAMP)
 	@$(VENV)/bin/jaxinfer serve --serve-early $(MODEL) $(FLAGS)
 
 test: $(STAMP)
-	@$(PYTEST) -m "not slow and not gpu" $(TESTS)
+	@XLA_FLAGS="$(QUICK_COMPILES)" $(PYTEST) -m "not slow and not gpu" $(TESTS)
 
 # What test-full has beyond test: .ci/run runs each test once.
 test-slow: $(STAMP) clients

@@ -1,5 +1,6 @@
-"""What all tests share: no implicit dtype promotion, one folder for what their engines compile, who goes first."""
+"""What all tests share: dtype promotion, the folder of compiled programs, the order of files, the garbage collector."""
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -46,7 +47,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: rank.get(item.path, len(LONG)))
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """The collector passes over the tests and the modules that they import, and looks for new garbage less often.
+
+    Its passes took a quarter of the time to collect the tests and a tenth of the time to run them.
+    """
+    gc.enable()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+
+
 def pytest_configure() -> None:
     """Let Ctrl-C be one: a shell starts what it runs in the background with SIGINT ignored, and children inherit it."""
+    gc.disable()  # until the tests are collected: none of them is garbage
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

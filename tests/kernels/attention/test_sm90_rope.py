@@ -17,19 +17,22 @@ HEADS = [(6, 2, 64, True), (4, 1, 128, False), (14, 2, 64, False), (9, 3, 128, T
 
 def arguments(heads: int, kv_heads: int, head_dim: int, normed: bool, num_tokens: int = 5) -> Arguments:
     """Random tokens, the third and every sixth after it padding, each other at a place of its own."""
-    keys = jax.random.split(jax.random.key(heads), 5)
-    angles = jax.random.uniform(keys[0], (num_tokens, head_dim // 2), maxval=6.0)
+    rng = np.random.default_rng(heads)
+    angles = rng.uniform(0, 6, (num_tokens, head_dim // 2)).astype(np.float32)
     pages = (LAYERS, PAGES, kv_heads, PAGE, head_dim)
-    norms = tuple(1 + 0.1 * jax.random.normal(key, (LAYERS, head_dim)) for key in keys[3:])
-    token = jnp.arange(num_tokens, dtype=jnp.int32)
+    token = np.arange(num_tokens, dtype=np.int32)
+
+    def normal(*shape: int, mean: float = 0, scale: float = 1) -> jax.Array:
+        return jnp.asarray(rng.normal(mean, scale, shape), jnp.bfloat16)
+
     return dict(
-        qkv=jax.random.normal(keys[1], (num_tokens, (heads + 2 * kv_heads) * head_dim), jnp.bfloat16),
-        cos_sin=(jnp.cos(angles), jnp.sin(angles)),
-        k=jax.random.normal(keys[2], pages, jnp.bfloat16),
-        v=jax.random.normal(keys[2], pages, jnp.bfloat16) + 1,
-        page_ids=jnp.where(token % 6 == 2, PAGES, token % PAGES),
-        offsets=(token // PAGES * 3 + 5) % PAGE,
-        norms=tuple(norm.astype(jnp.bfloat16) for norm in norms) if normed else None,
+        qkv=normal(num_tokens, (heads + 2 * kv_heads) * head_dim),
+        cos_sin=(jnp.asarray(np.cos(angles)), jnp.asarray(np.sin(angles))),
+        k=normal(*pages),
+        v=normal(*pages, mean=1),
+        page_ids=jnp.asarray(np.where(token % 6 == 2, PAGES, token % PAGES)),
+        offsets=jnp.asarray((token // PAGES * 3 + 5) % PAGE),
+        norms=tuple(normal(LAYERS, head_dim, mean=1, scale=0.1) for _ in "qk") if normed else None,
         norm_eps=EPS if normed else None,
     )
 
