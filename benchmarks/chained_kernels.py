@@ -23,14 +23,10 @@ from shapes import SHAPES
 
 from jaxinfer.models.dense import DenseConfig
 from jaxinfer.models.registry import family_for
-from jaxinfer_kernels import (
-    chain_calls,
-    mosaic_batch_linear,
-    mosaic_batch_linear_plan,
-    mosaic_decode,
-    mosaic_decode_plan,
-)
-from jaxinfer_kernels.chain import launched
+from jaxinfer_kernels.attention import sm90_decode, sm90_decode_config
+from jaxinfer_kernels.launch import ffi
+from jaxinfer_kernels.launch.sequence import launched
+from jaxinfer_kernels.linear import sm90_medium, sm90_medium_config
 
 LAYERS, PAGE, TRIES, CALLS = 28, 64, 3, 20
 BF16 = jnp.bfloat16
@@ -51,14 +47,14 @@ def attention(model: DenseConfig, rows: int, context: int, tuning: dict[str, int
     table = jnp.arange(-width, rows * width, dtype=jnp.int32).reshape(rows + 1, width).clip(-1) + 1
     where = table, jnp.arange(1, rows + 1, dtype=jnp.int32), jnp.full(rows, context, jnp.int32)
     extra = dict(bias=array(LAYERS, joined)) if biased else dict(norms=(array(LAYERS, h),) * 2)
-    settings = dict(tuning=mosaic_decode_plan.Tuning(pdl=True, **tuning)) | ({} if biased else dict(norm_eps=1e-6))
+    settings = dict(tuning=sm90_decode_config.Tuning(pdl=True, **tuning)) | ({} if biased else dict(norm_eps=1e-6))
     angles = (array(rows, h // 2, dtype=jnp.float32),) * 2
 
     def layers(kv: Arrays, rest: Arrays) -> Arrays:
         qkv, angles, where, extra = rest
         for i in range(LAYERS):
             index = jnp.int32(i)
-            out, *kv = mosaic_decode.decode_attention_fused(qkv, angles, *kv, index, *where, **extra, **settings)
+            out, *kv = sm90_decode.decode_attention_fused(qkv, angles, *kv, index, *where, **extra, **settings)
         return out, *kv
 
     return layers, pages, (array(rows, joined), angles, where, extra)
@@ -75,17 +71,17 @@ def product(
         "gate_up": (2 * mlp, d),
         "down": (d, mlp),
     }[op]
-    cut = dict(tuning=mosaic_batch_linear_plan.Tuning(**tuning))
+    cut = dict(tuning=sm90_medium_config.Tuning(**tuning))
 
     def layers(_: Arrays, rest: Arrays) -> Arrays:
         x, weights, residual = rest
         for w in weights:
             if op == "gate_up":
-                y = mosaic_batch_linear.gate_up(x, w, **cut)
+                y = sm90_medium.gate_up(x, w, **cut)
             elif op == "qkv":
-                y = mosaic_batch_linear.linear_bias(x, w, jnp.int32(0), **cut)
+                y = sm90_medium.linear_bias(x, w, jnp.int32(0), **cut)
             else:
-                y = mosaic_batch_linear.linear_residual(x, w, residual, **cut)
+                y = sm90_medium.linear_residual(x, w, residual, **cut)
         return (y,)
 
     return layers, (), (array(rows, depth), (array(out, depth),) * LAYERS, array(rows, out))
@@ -129,7 +125,7 @@ def main() -> None:
     parser.add_argument("--lower", action="store_true")
     options = parser.parse_args()
     if not options.lower:
-        chain_calls.register()
+        ffi.register()
         print(f"{jax.devices()[0].device_kind}, {options.model}, {options.op}, us a launch")
     model = family_for(SHAPES[options.model]).config_from_hf(SHAPES[options.model])
     contexts = options.contexts.split(",") if options.op == "attention" else ["0"]

@@ -23,44 +23,31 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxinfer_kernels import mosaic_linear
-from jaxinfer_kernels.linear import linear
-from jaxinfer_kernels.mosaic_linear_plan import Tuning
+from jaxinfer_kernels.linear.cases import MODELS
+from jaxinfer_kernels.linear.sm90_small_config import Tuning
+from jaxinfer_kernels.linear.xla import linear, sm90_small
 
 BANDWIDTH = 4.306e12  # bytes a second, device to device, H200, 2026-10
 REPEATS, EPS = 20, 1e-6
-# Layers measured, model width, rows of qkv, query heads times head_dim, MLP width
-MODELS = {
-    "Qwen2.5-1.5B": (28, 1536, 2048, 1536, 8960),
-    "Qwen3-8B": (12, 4096, 6144, 4096, 12288),
-    "Qwen3-0.6B": (28, 1024, 4096, 2048, 3072),
-}
+MOST_LAYERS = 28  # measured
 
 type Arrays = dict[str, jax.Array]
 type Tunings = Mapping[str, Tuning]
 
 
-VOCABULARY = 151_936
-
-
 def shapes(model: str) -> dict[str, tuple[int, int]]:
-    _, width, qkv, heads, mlp = MODELS[model]
-    return {
-        "norm_linear": (qkv, width),
-        "linear_o": (width, heads),
-        "norm_gate_up": (2 * mlp, width),
-        "linear_down": (width, mlp),
-    }
+    """[out, in] of each product."""
+    sizes = (size for _, *size in MODELS[model].ops())
+    return dict(zip(("norm_linear", "linear_o", "norm_gate_up", "linear_down"), map(tuple, sizes), strict=True))
 
 
 def ours(op: str, x: jax.Array, layer: Arrays, index: jax.Array, residual: jax.Array, tuning: Tuning) -> jax.Array:
     if op.startswith("linear"):
-        return mosaic_linear.linear_residual(x, layer[op], residual, tuning=tuning)
+        return sm90_small.linear_residual(x, layer[op], residual, tuning=tuning)
     shared = dict(eps=EPS, tuning=tuning)
     if op == "norm_gate_up":
-        return mosaic_linear.norm_gate_up(x, layer["norm"], layer[op], index, **shared)
-    out_dtype = jnp.float32 if op == "logits" else x.dtype
-    return mosaic_linear.norm_linear(x, layer["norm"], layer[op], index, out_dtype=out_dtype, **shared)
+        return sm90_small.norm_gate_up(x, layer["norm"], layer[op], index, **shared)
+    return sm90_small.norm_linear(x, layer["norm"], layer[op], index, **shared)
 
 
 def xlas(op: str, x: jax.Array, layer: Arrays, index: jax.Array, residual: jax.Array, tuning: None) -> jax.Array:
@@ -68,9 +55,9 @@ def xlas(op: str, x: jax.Array, layer: Arrays, index: jax.Array, residual: jax.A
         return residual + linear(x, layer[op])
     x32 = x.astype(jnp.float32)
     x = (x32 * jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + EPS)).astype(x.dtype) * layer["norm"][index]
-    if op in ("norm_linear", "logits"):
-        return linear(x, layer[op], out_dtype=jnp.float32 if op == "logits" else x.dtype)
     y = linear(x, layer[op])
+    if op == "norm_linear":
+        return y
     gate, up = jnp.split(y, 2, axis=-1)
     return (jax.nn.silu(gate.astype(jnp.float32)) * up.astype(jnp.float32)).astype(x.dtype)
 
@@ -181,18 +168,17 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}, {os.environ.get('XLA_FLAGS')}")
     rows = [int(n) for n in arguments.rows.split(",")]
-    num_layers, width, qkv, *_ = MODELS[arguments.model]
-    cuts = shapes(arguments.model)
+    model, cuts = MODELS[arguments.model], shapes(arguments.model)
+    num_layers = min(model.layers, MOST_LAYERS)
     if not arguments.chain_only:
         print("| op | rows | cut | kernels us | GB/s | kernels |\n|---|---|---|---|---|---|")
-        tries = parsed(arguments.tries) or [(op, Tuning()) for op in [*cuts, "logits"]]
+        tries = parsed(arguments.tries) or [(op, Tuning()) for op in cuts]
         for op in dict(tries):
-            count, shape = (3, (VOCABULARY, width)) if op == "logits" else (num_layers, cuts[op])
-            layers = weights(count, width, {op: shape})
+            layers = weights(num_layers, model.width, {op: cuts[op]})
             for n in rows:
                 for tuning in [None, *(tuning for name, tuning in tries if name == op)]:
                     measure_alone(n, layers, op, tuning)
-    layers = weights(num_layers, width, cuts | {"linear_o": (width, qkv)})
+    layers = weights(num_layers, model.width, cuts | {"linear_o": (model.width, model.qkv)})
     print("| chain | rows | wall us | device us | each kernel us | kernels | floor us | compiling s | finite |")
     print("|---|---|---|---|---|---|---|---|---|")
     for n in rows:

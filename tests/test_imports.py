@@ -186,7 +186,9 @@ def test_the_files_are_found():
         pytest.param("jaxinfer.models.dense", "import jaxinfer", id="the package itself"),
         pytest.param("jaxinfer.server.app", "from jaxinfer.bench import report", id="sideways"),
         pytest.param("jaxinfer.engine.pages", "from jaxinfer.engine import scheduler", id="sideways in a room"),
-        pytest.param("jaxinfer_kernels.linear", "from jaxinfer.errors import ConfigError", id="kernels import ours"),
+        pytest.param(
+            "jaxinfer_kernels.linear.xla", "from jaxinfer.errors import ConfigError", id="kernels import ours"
+        ),
         pytest.param("jaxinfer.server.app", "import jax", id="jax in the server"),
         pytest.param("jaxinfer.engine.scheduler", "def f():\n    from jax import numpy", id="jax in the scheduler"),
         pytest.param("jaxinfer.text.tokenizer", "from flax import struct", id="what brings jax in"),
@@ -213,7 +215,10 @@ def test_a_planted_fault_is_caught(module, source):
             "from jaxinfer.engine.scheduler import Scheduler\nfrom jaxinfer.runtime.plan import Plan",
         ),
         ("jaxinfer.runtime.step", "import jax\nfrom jaxinfer.errors import DeviceError\nf = jax.jit(lambda x: x)"),
-        ("jaxinfer.models.dense", "from jaxinfer_kernels import linear\nfrom jaxinfer_kernels.linear import linear"),
+        (
+            "jaxinfer.models.dense",
+            "from jaxinfer_kernels import sm90\nfrom jaxinfer_kernels.linear.api import linear",
+        ),
         ("jaxinfer.demo.train", "import jax\nf = jax.jit(lambda x: x)"),
     ],
 )

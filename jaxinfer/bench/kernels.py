@@ -24,9 +24,9 @@ from jaxinfer.bench.trace import device_events, trace_into
 from jaxinfer.errors import ConfigError
 from jaxinfer.llm.events import Event, OnEvent, ignore
 from jaxinfer.runtime.device import select_device
-from jaxinfer_kernels import decode_attention, extend_attention, mosaic_decode, mosaic_extend
-from jaxinfer_kernels.cases import DECODE, EXTEND, Decode, Extend, Heads
-from jaxinfer_kernels.mosaic_decode_plan import Tuning
+from jaxinfer_kernels.attention import sm90_decode, sm90_extend, xla_decode, xla_extend
+from jaxinfer_kernels.attention.cases import DECODE, EXTEND, Decode, Extend, Heads
+from jaxinfer_kernels.attention.sm90_decode_config import Tuning
 
 PAGE, LAYERS, COLD_BYTES, REPEATS = 64, 28, 2e8, 5
 EXTEND_LAYERS = 4  # bound by arithmetic, so that the cache hardly matters
@@ -74,7 +74,7 @@ def tuning_of(text: str) -> Tuning:
 
 
 def run(device: str, tuning: Tuning, say: Say, on_event: OnEvent = ignore) -> Report:
-    """Time every kernel at every shape of jaxinfer_kernels.cases that this device can hold. tuning: of the decode."""
+    """Time every kernel at every shape of jaxinfer_kernels.attention.cases that this device can hold. tuning: of the decode."""
     limits = machine.measure_limits(device, on_event)
     chosen, place = place_of(device, limits)
     is_hopper = place.is_hopper
@@ -140,15 +140,15 @@ def flops(case: Extend) -> float:
 def decode_row(tuning: Tuning, case: Decode, place: Place) -> Sequence[Value]:
     sets = turns(case, place.layers)
     arguments = decode_arrays(case, sets, place.layers)
-    ours = functools.partial(mosaic_decode.decode_attention, tuning=tuning)
-    timings = both(ours, decode_attention.decode_attention, sets, place.layers, place, arguments)
+    ours = functools.partial(sm90_decode.decode_attention, tuning=tuning)
+    timings = both(ours, xla_decode.decode_attention, sets, place.layers, place, arguments)
     name = f"{case.heads.model}, {case.batch} x {case.context}"
     return row_of(name, timings, kv_bytes(case), 1e9, place.limits.bytes_per_s)
 
 
 def extend_row(case: Extend, place: Place) -> Sequence[Value]:
     arguments = extend_arrays(case, EXTEND_LAYERS)
-    versions = mosaic_extend.extend_attention, extend_attention.extend_attention
+    versions = sm90_extend.extend_attention, xla_extend.extend_attention
     timings = both(*versions, 1, EXTEND_LAYERS, place, arguments)
     name = f"{case.heads.model}, {case.rows} x {case.count} of {case.context}"
     return row_of(name, timings, flops(case), 1e12, place.limits.flops)

@@ -1,6 +1,6 @@
 """Attention over the pages of a cache, by XLA or by our kernels. All have one contract: batch.AttentionOp.
 
-A cache is (k, v), the pages of all layers in the layout of jaxinfer_kernels.paged_kv.
+A cache is (k, v), the pages of all layers in the layout of jaxinfer_kernels.attention.paged.
 """
 
 import dataclasses
@@ -15,12 +15,10 @@ from jaxinfer.layers.batch import AttentionOp, Batch
 from jaxinfer.layers.linear import Value, array
 from jaxinfer.layers.products import Weight, stacked
 from jaxinfer.layers.spec import Attention
-from jaxinfer_kernels import mosaic_decode, mosaic_extend, mosaic_rotate
-from jaxinfer_kernels.decode_attention import decode_attention
-from jaxinfer_kernels.extend_attention import extend_attention
-from jaxinfer_kernels.linear import rms_norm
-from jaxinfer_kernels.mosaic_decode_plan import DEFAULT, IN_CHAIN
-from jaxinfer_kernels.paged_kv import write_kv
+from jaxinfer_kernels.attention import sm90_decode, sm90_extend, sm90_rope
+from jaxinfer_kernels.attention.api import decode_attention, extend_attention, write_kv
+from jaxinfer_kernels.attention.sm90_decode_config import DEFAULT, IN_CHAIN
+from jaxinfer_kernels.norm.api import rms_norm
 
 type Pages = tuple[jax.Array, jax.Array]
 
@@ -112,7 +110,7 @@ def decode_sm90_write(raw: RawHeads, cache: Pages) -> tuple[jax.Array, Pages]:
     """Norms and rotation by XLA, which is faster for many rows outside of a launch sequence."""
     batch = raw.batch
     where = batch.table, batch.slots, batch.lengths
-    out, *pages = mosaic_decode.decode_attention_write(*raw.split(), *cache, raw.index, *where)
+    out, *pages = sm90_decode.decode_attention_write(*raw.split(), *cache, raw.index, *where)
     return out, tuple(pages)
 
 
@@ -125,7 +123,7 @@ def decode_sm90(*, in_sequence: bool) -> AttentionOp:
         counted = batch.once("counted", lambda: (batch.slots[: batch.count], batch.lengths[: batch.count]))
         where = raw.index, batch.table, *counted
         rest = dict(**raw.norms_of_heads, tuning=IN_CHAIN if in_sequence else DEFAULT)
-        out, *pages = mosaic_decode.decode_attention_fused(raw.qkv, raw.angles, *cache, *where, **rest)
+        out, *pages = sm90_decode.decode_attention_fused(raw.qkv, raw.angles, *cache, *where, **rest)
         return out, tuple(pages)
 
     return op
@@ -143,17 +141,17 @@ def extend_xla(raw: RawHeads, cache: Pages) -> tuple[jax.Array, Pages]:
 def extend_sm90(raw: RawHeads, cache: Pages) -> tuple[jax.Array, Pages]:
     """Norms, rotation and storing in one kernel; then a sequence's tokens read its keys together."""
     q, cache = _rotated(raw, cache, pdl=False)
-    return mosaic_extend.extend_attention(q, *cache, raw.index, raw.batch.table, *raw.batch.sequences), cache
+    return sm90_extend.extend_attention(q, *cache, raw.index, raw.batch.table, *raw.batch.sequences), cache
 
 
 def extend_sm90_tiles(raw: RawHeads, cache: Pages) -> tuple[jax.Array, Pages]:
     """The same in a launch sequence, which holds kernels alone: tiles are made before it."""
-    batch, heads, tuning = raw.batch, raw.spec.heads, mosaic_extend.IN_CHAIN
+    batch, heads, tuning = raw.batch, raw.spec.heads, sm90_extend.IN_CHAIN
     counts, num_tokens = batch.sequences[2], len(batch.tokens)
-    tiles = batch.once(("tiles", heads), lambda: mosaic_extend.tiles_of(counts, num_tokens, heads, tuning))
+    tiles = batch.once(("tiles", heads), lambda: sm90_extend.tiles_of(counts, num_tokens, heads, tuning))
     q, cache = _rotated(raw, cache, pdl=True)
     rows = tiles, batch.table, *batch.sequences
-    return mosaic_extend.extend_tiles(q, *cache, raw.index, *rows, tuning=tuning), cache
+    return sm90_extend.extend_tiles(q, *cache, raw.index, *rows, tuning=tuning), cache
 
 
 def extend_sm90_by_token(raw: RawHeads, cache: Pages) -> tuple[jax.Array, Pages]:
@@ -161,13 +159,11 @@ def extend_sm90_by_token(raw: RawHeads, cache: Pages) -> tuple[jax.Array, Pages]
     batch = raw.batch
     q, cache = _rotated(raw, cache, pdl=True)
     where = batch.table, batch.slots, batch.lengths
-    return mosaic_decode.decode_attention(q, *cache, raw.index, *where, tuning=IN_CHAIN), cache
+    return sm90_decode.decode_attention(q, *cache, raw.index, *where, tuning=IN_CHAIN), cache
 
 
 def _rotated(raw: RawHeads, cache: Pages, *, pdl: bool) -> tuple[jax.Array, Pages]:
     """q [T, N, H], and the cache with keys and values stored."""
     where = raw.batch.pages, raw.batch.offsets
-    q, *pages = mosaic_rotate.rotate_write(
-        raw.qkv, raw.angles, *cache, raw.index, *where, **raw.norms_of_heads, pdl=pdl
-    )
+    q, *pages = sm90_rope.rotate_write(raw.qkv, raw.angles, *cache, raw.index, *where, **raw.norms_of_heads, pdl=pdl)
     return q, tuple(pages)

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 
 from jaxinfer.layers.products import Norm, Products, Stacked, Weight, rms_norm
-from jaxinfer_kernels.mosaic_batch_linear import Scaled
+from jaxinfer_kernels.linear.sm90_medium import Scaled
 
 type Value = jax.Array | Normed | Product | Gated | Sum
 

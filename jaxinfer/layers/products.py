@@ -10,9 +10,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxinfer_kernels import linear, mosaic_batch_linear, mosaic_gate_up, mosaic_linear, mosaic_linear_plan, mosaic_norm
-from jaxinfer_kernels.mosaic_batch_linear import Scaled
-from jaxinfer_kernels.mosaic_batch_linear_plan import begins_norm
+from jaxinfer_kernels.linear import api as linear
+from jaxinfer_kernels.linear import sm90_large, sm90_medium, sm90_small, sm90_small_config
+from jaxinfer_kernels.linear.sm90_medium import Scaled
+from jaxinfer_kernels.linear.sm90_medium_config import begins_norm
+from jaxinfer_kernels.norm import api as plain_norm
+from jaxinfer_kernels.norm import sm90 as sm90_norm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +83,7 @@ def stacked(weight: Weight) -> Stacked:
 def rms_norm(rows: jax.Array, norm: Norm) -> jax.Array:
     """The norm by XLA, [T, D]."""
     weight = norm.weight.row if isinstance(norm.weight, Stacked) else norm.weight
-    return linear.rms_norm(rows, weight, norm.eps)
+    return plain_norm.rms_norm(rows, weight, norm.eps)
 
 
 def _linear(x: jax.Array, w: jax.Array, bias: Weight | None) -> jax.Array:
@@ -104,16 +107,16 @@ def _few_linear(x: jax.Array | Deferred, w: jax.Array, bias: Weight | None) -> j
         return _linear(x, w, bias)
     norm, added = x.norm.stacked, None if bias is None else stacked(bias)
     assert added is None or added.layer == norm.layer, "a norm and the bias behind it are of one layer"
-    tuning = dataclasses.replace(mosaic_linear_plan.DEFAULT, pdl=not x.norm.first)
+    tuning = dataclasses.replace(sm90_small_config.DEFAULT, pdl=not x.norm.first)
     rest = dict(eps=x.norm.eps, bias=added and added.array, tuning=tuning)
-    return mosaic_linear.norm_linear(x.rows, norm.array, w, norm.index, **rest)
+    return sm90_small.norm_linear(x.rows, norm.array, w, norm.index, **rest)
 
 
 def _few_gate_up(x: jax.Array | Deferred, w: jax.Array) -> jax.Array:
     if not isinstance(x, Deferred):
         return linear.gate_up(x, w)
     norm = x.norm.stacked
-    return mosaic_linear.norm_gate_up(x.rows, norm.array, w, norm.index, eps=x.norm.eps)
+    return sm90_small.norm_gate_up(x.rows, norm.array, w, norm.index, eps=x.norm.eps)
 
 
 # More rows, in a launch sequence: the product before a norm begins it, and the products behind it end it.
@@ -124,7 +127,7 @@ def _begun_norm(x: jax.Array | Scaled, norm: Norm) -> Deferred:
     if isinstance(x, Scaled):
         return Deferred(x, norm)
     scale = norm.stacked
-    return Deferred(mosaic_norm.rms_norm(x, scale.array, scale.index, eps=norm.eps, pdl=not norm.first), norm)
+    return Deferred(sm90_norm.rms_norm(x, scale.array, scale.index, eps=norm.eps, pdl=not norm.first), norm)
 
 
 def _batch_linear(x: jax.Array | Deferred, w: jax.Array, bias: Weight | None) -> jax.Array:
@@ -132,26 +135,26 @@ def _batch_linear(x: jax.Array | Deferred, w: jax.Array, bias: Weight | None) ->
         return _linear(x, w, bias)
     layer = x.norm.stacked if bias is None else stacked(bias)
     added = None if bias is None else layer.array
-    return mosaic_batch_linear.linear_bias(x.rows, w, layer.index, bias=added, eps=x.norm.eps)
+    return sm90_medium.linear_bias(x.rows, w, layer.index, bias=added, eps=x.norm.eps)
 
 
 def _batch_gate_up(x: jax.Array | Deferred, w: jax.Array) -> jax.Array:
     if not isinstance(x, Deferred):
-        return mosaic_batch_linear.gate_up(x, w)
-    return mosaic_batch_linear.gate_up(x.rows, w, eps=x.norm.eps)
+        return sm90_medium.gate_up(x, w)
+    return sm90_medium.gate_up(x.rows, w, eps=x.norm.eps)
 
 
 def _batch_linear_residual(x: jax.Array, w: jax.Array, residual: jax.Array, then: Norm | None) -> jax.Array | Scaled:
     if then is None or not begins_norm(*residual.shape, residual.dtype):
-        return mosaic_batch_linear.linear_residual(x, w, residual)
+        return sm90_medium.linear_residual(x, w, residual)
     norm = then.stacked
-    return mosaic_batch_linear.linear_residual(x, w, residual, norm=norm.array, layer=norm.index)
+    return sm90_medium.linear_residual(x, w, residual, norm=norm.array, layer=norm.index)
 
 
 XLA = Products(rms_norm, _linear, _alone(linear.linear_residual), linear.gate_up)
-SM90_FEW = Products(Deferred, _few_linear, _alone(mosaic_linear.linear_residual), _few_gate_up)
+SM90_FEW = Products(Deferred, _few_linear, _alone(sm90_small.linear_residual), _few_gate_up)
 # Outside of a launch sequence, norms and the product of q, k and v stay XLA's.
-SM90_BATCH = Products(rms_norm, _linear, _alone(mosaic_batch_linear.linear_residual), mosaic_batch_linear.gate_up)
+SM90_BATCH = Products(rms_norm, _linear, _alone(sm90_medium.linear_residual), sm90_medium.gate_up)
 SM90_BATCH_SEQUENCE = Products(_begun_norm, _batch_linear, _batch_linear_residual, _batch_gate_up)
 # For prompts: the product whose result is large, with what makes it small.
-SM90_MANY = Products(rms_norm, _linear, _alone(linear.linear_residual), mosaic_gate_up.gate_up)
+SM90_MANY = Products(rms_norm, _linear, _alone(linear.linear_residual), sm90_large.gate_up)

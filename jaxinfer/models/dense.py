@@ -33,7 +33,7 @@ from jaxinfer.models.config import (
 )
 from jaxinfer.models.features import refuse_features
 from jaxinfer.models.parameters import LayerParams, matrices, single, stacked
-from jaxinfer_kernels.linear import linear as product
+from jaxinfer_kernels.linear.api import linear as product
 
 PerLayer = tuple[jax.Array, ...]
 

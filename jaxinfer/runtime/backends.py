@@ -14,16 +14,10 @@ from jaxinfer.layers.products import SM90_BATCH, SM90_BATCH_SEQUENCE, SM90_FEW, 
 from jaxinfer.layers.spec import Attention, Dense
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.runtime.buckets import Decode
-from jaxinfer_kernels import (
-    chain_calls,
-    mosaic_batch_linear_plan,
-    mosaic_decode_plan,
-    mosaic_extend,
-    mosaic_gate_up,
-    mosaic_largest,
-    mosaic_linear_plan,
-)
-from jaxinfer_kernels.sampling import sm90_draw
+from jaxinfer_kernels.attention import sm90_decode_config, sm90_extend
+from jaxinfer_kernels.launch import ffi
+from jaxinfer_kernels.linear import sm90_large, sm90_medium_config, sm90_small_config
+from jaxinfer_kernels.sampling import sm90_argmax, sm90_draw
 
 _HOPPER = "9.0"
 MOSAIC_LINEAR_ROWS = 16  # up to so many, streaming the weights by our kernels beats XLA's (benchmarks/README.md)
@@ -42,7 +36,7 @@ class Backend(enum.StrEnum):
 
 class Launches(enum.StrEnum):
     """How the kernels of a small step's layers are launched: each for XLA an operation of its own, or all as one, so
-    that a kernel begins while the one before it ends (jaxinfer_kernels.chain)."""
+    that a kernel begins while the one before it ends (jaxinfer_kernels.launch)."""
 
     SINGLE = "one by one"
     CHAINED = "chained"
@@ -92,7 +86,7 @@ def choose_backends(
     kind, mixers = jnp.dtype(dtype), {layer.mixer for layer in model.layers}
     decode = hopper and all(_decodes(mixer, page_size, kind) for mixer in mixers)
     # which gives rows of one token to the other
-    extend = decode and all(mosaic_extend.supported(mixer.head_dim, page_size, kind) for mixer in mixers)
+    extend = decode and all(sm90_extend.supported(mixer.head_dim, page_size, kind) for mixer in mixers)
     if setting == "mosaic" and not (decode and extend):
         heads = " and ".join(sorted(f"{one.heads} heads of {one.head_dim} over {one.kv_heads}" for one in mixers))
         fact = f"{dtype}, page_size {page_size}, {heads}"
@@ -105,18 +99,18 @@ def choose_backends(
         )
     few = hopper and linears_supported(model, kind)
     many = hopper and all(
-        mlp.gated and mosaic_gate_up.supported(MOSAIC_MANY_ROWS, 2 * mlp.width, model.hidden_size, kind)
+        mlp.gated and sm90_large.supported(MOSAIC_MANY_ROWS, 2 * mlp.width, model.hidden_size, kind)
         for mlp in _mlps(model)
     )
-    masks = hopper and mosaic_largest.masks_supported(model.vocab_size)
+    masks = hopper and sm90_argmax.masks_supported(model.vocab_size)
     sampling = hopper and sm90_draw.supported(model.vocab_size)
-    launches = Launches.CHAINED if decode and few and chain_calls.available() else Launches.SINGLE
+    launches = Launches.CHAINED if decode and few and ffi.available() else Launches.SINGLE
     ops = (decode, extend, few, many, masks, sampling)
     return Backends(*(Backend.MOSAIC if can else Backend.XLA for can in ops), launches)
 
 
 def _decodes(mixer: Attention, page_size: int, dtype: jnp.dtype) -> bool:
-    return mosaic_decode_plan.supported(mixer.heads, mixer.kv_heads, mixer.head_dim, page_size, dtype)
+    return sm90_decode_config.supported(mixer.heads, mixer.kv_heads, mixer.head_dim, page_size, dtype)
 
 
 def _mlps(model: ModelConfig) -> set[Dense]:
@@ -130,15 +124,15 @@ def linears_supported(model: ModelConfig, dtype: jnp.dtype) -> bool:
     attention_shapes = {
         shape for layer in model.layers for shape in ((layer.mixer.qkv_width, d), (d, layer.mixer.q_width))
     }
-    few = (mosaic_linear_plan.supported(MOSAIC_LINEAR_ROWS, *shape, dtype) for shape in shapes | attention_shapes)
-    return all(few) and all(mosaic_batch_linear_plan.supported(MOSAIC_BATCH_ROWS, *shape, dtype) for shape in shapes)
+    few = (sm90_small_config.supported(MOSAIC_LINEAR_ROWS, *shape, dtype) for shape in shapes | attention_shapes)
+    return all(few) and all(sm90_medium_config.supported(MOSAIC_BATCH_ROWS, *shape, dtype) for shape in shapes)
 
 
 @dataclasses.dataclass(frozen=True)
 class StepKernels:
     """What computes the layers of one step.
 
-    sequence: they are launched as one (jaxinfer_kernels.chain).
+    sequence: they are launched as one (jaxinfer_kernels.launch).
     align: the rows of a decode step are padded to a multiple of it.
     reads_by_token: each token of an extend step reads keys for itself, as decode rows do: in small steps of many rows,
     of which most bring one token. A chunk of a prompt is then read once for each of its tokens.
@@ -172,10 +166,10 @@ def _of_decode(model: ModelConfig, backends: Backends, key: Decode) -> StepKerne
 def _of_extend(model: ModelConfig, backends: Backends, key: ExtendBucket) -> StepKernels:
     if backends.extend_attention is not Backend.MOSAIC:
         return StepKernels(attention.extend_xla, _products_of_prompts(model, backends, key))
-    fits = mosaic_extend.ROWS <= key.tokens <= _most_in_sequence(model) and key.tokens % 8 == 0
+    fits = sm90_extend.ROWS <= key.tokens <= _most_in_sequence(model) and key.tokens % 8 == 0
     if backends.launches is not Launches.CHAINED or not fits:
         return StepKernels(attention.extend_sm90, _products_of_prompts(model, backends, key))
-    by_token = key.rows > mosaic_extend.FEW_ROWS
+    by_token = key.rows > sm90_extend.FEW_ROWS
     attend = attention.extend_sm90_by_token if by_token else attention.extend_sm90_tiles
     return StepKernels(attend, SM90_BATCH_SEQUENCE, sequence=True, reads_by_token=by_token)
 
@@ -187,7 +181,7 @@ def _products_of_prompts(model: ModelConfig, backends: Backends, key: ExtendBuck
 
 def _products(model: ModelConfig, backends: Backends, rows: int, *, sequence: bool) -> Products:
     if rows >= MOSAIC_MANY_ROWS:
-        many = backends.extend_linear is Backend.MOSAIC and rows % mosaic_gate_up.TILE_ROWS == 0
+        many = backends.extend_linear is Backend.MOSAIC and rows % sm90_large.TILE_ROWS == 0
         return SM90_MANY if many else XLA
     most = _most_in_sequence(model) if sequence else MOSAIC_BATCH_ROWS
     if backends.decode_linear is not Backend.MOSAIC or rows > most:

@@ -25,8 +25,7 @@ from jaxinfer.runtime.packing import MaskColumn, SlotLayout
 from jaxinfer.runtime.plan import Sampler
 from jaxinfer.runtime.sampler import PART, draw, float_column, largest_id, largest_parts, store_tokens
 from jaxinfer.runtime.state import ControlState
-from jaxinfer_kernels import mosaic_largest
-from jaxinfer_kernels.sampling import sm90_draw
+from jaxinfer_kernels.sampling import sm90_argmax, sm90_draw
 from jaxinfer_kernels.sampling.columns import (
     ANY,
     IN_PROMPT,
@@ -54,7 +53,7 @@ def mask_logits(
     slots = upload[:, MaskColumn.SLOT]
     if backend is Backend.MOSAIC:
         columns = dict(mask=MaskColumn.MASK, keep=MaskColumn.KEEP)
-        tokens, left = mosaic_largest.largest_allowed(logits, left, table, upload, **columns)
+        tokens, left = sm90_argmax.largest_allowed(logits, left, table, upload, **columns)
     else:
         allowed = _allowed(logits[: len(upload)], table, upload[:, MaskColumn.MASK])
         tokens, left = largest_id(allowed), left.at[: len(upload)].set(allowed)

@@ -27,13 +27,13 @@ from jaxinfer.models.registry import family_for
 from jaxinfer.runtime import programs, step
 from jaxinfer.runtime.backends import Backends
 from jaxinfer.runtime.programs import Program
-from jaxinfer_kernels import chain
+from jaxinfer_kernels.launch import sequence
 
 MODULE = "jaxinfer.runtime.lowering"
 _DONE = b"+"  # what an answer begins with that is no error's text
 _PATIENCE_S = 120.0  # for a start on a busy machine and one step: seconds are usual
 _PLATFORMS = {"gpu": "cuda"}  # as JAX calls devices: as it calls what it lowers for
-_KERNELS = tuple(export.DisabledSafetyCheck.custom_call(name) for name in (chain.KERNEL, chain.TARGET))
+_KERNELS = tuple(export.DisabledSafetyCheck.custom_call(name) for name in (sequence.KERNEL, sequence.TARGET))
 # JAX's settings that such a process does not share: which devices there are, and how much of their memory is taken
 _OF_DEVICES = frozenset(["jax_platforms", "jax_cuda_visible_devices", "jax_pjrt_client_create_options"])
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import jaxlib
 from jax.experimental import serialize_executable
 
-import jaxinfer_kernels.linear
+import jaxinfer_kernels
 from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.layers import linear
 from jaxinfer.models import dense
@@ -52,7 +52,7 @@ from jaxinfer.runtime.packing import (
 from jaxinfer.runtime.plan import Sampler
 from jaxinfer.runtime.sampler import draw_rows
 from jaxinfer.runtime.state import ControlState, DeviceState, MaskState, init_controls, init_masks, init_state
-from jaxinfer_kernels import chain, chain_calls
+from jaxinfer_kernels.launch import ffi, sequence
 from jaxinfer_kernels.sampling.sm90_logprobs import MOST
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ PIECES, PIECE_TOKENS = 8, 256  # that one call of `pool` adds up, and how long e
 CUBLAS_ROWS, CUBLAS_XLA_ROWS, CUBLAS_TOKENS = 8, 192, 1024
 PAGES_ZEROED = 16  # pages that one call of the helper clears
 MASKS_WRITTEN, MANY_MASKS_WRITTEN = 8, 64  # rows of the table of masks, likewise
-_CHAIN = re.compile(rf'custom_call_target="{chain.TARGET}".*chain = \\?"([^"\\]*)')  # in an executable's text
+_CHAIN = re.compile(rf'custom_call_target="{sequence.TARGET}".*chain = \\?"([^"\\]*)')  # in an executable's text
 _END = b"\0"  # of the chains before a serialized executable
 
 
@@ -121,7 +121,7 @@ class Program:
     to_host: the last result is written to the host's memory. On a device it would lie elsewhere than the step before's,
     which is still read, and XLA, which keeps other values where a result will be, updates all of a CUDA graph that
     touches them: 0.07 to 0.25 ms of each step, and copying it afterwards took longer (journal, 2026-11-22).
-    is_chained: its kernels are compiled by chain_calls, beside XLA.
+    is_chained: its kernels are compiled by launch.ffi, beside XLA.
     """
 
     key: Key
@@ -203,7 +203,7 @@ def prepare_kernels(payload: bytes) -> bytes:
     """Have the kernels of a serialized program's chains compiled. Returns the rest of it. Raises RuntimeError."""
     chains, _, rest = payload.partition(_END)
     for text in chains.decode().split():
-        chain_calls.prepare(text)
+        ffi.prepare(text)
     return rest
 
 
@@ -469,7 +469,7 @@ def _machine() -> str:
 
 def _sources_digest(model: step.Model) -> str:
     """A hash of the code that a step is traced from: kernels, layers, runtime, models, and the family's own module."""
-    folders = [Path(inspect.getfile(module)).parent for module in (jaxinfer_kernels.linear, linear, step, dense)]
+    folders = [Path(inspect.getfile(module)).parent for module in (jaxinfer_kernels, linear, step, dense)]
     files = {path for folder in folders for path in folder.rglob("*.py")}
     files |= {_source_of(function) for function in (model.family.forward, model.family.unembed)}
     digest = hashlib.sha256()

@@ -43,7 +43,7 @@ from jaxinfer.runtime.programs import (
 from jaxinfer.runtime.state import ControlState, DeviceState, MaskState, init_controls, init_masks, init_state
 from jaxinfer.runtime.trace import trace
 from jaxinfer.runtime.warmup import Built, CompileCounter, OnProgress, build, build_all, num_chained, num_lowerers
-from jaxinfer_kernels import chain_calls
+from jaxinfer_kernels.launch import ffi
 
 UNDRAWN_S = 0.01  # between two looks at whether a step has been drawn from
 MAX_READ_AGAIN = 2**27  # bytes that a layer of a step by token may read of pages that other tokens have read too
@@ -70,7 +70,7 @@ class DeviceRunner:
         self._model = step.Model(config, family, backends)
         self._placed = contextlib.ExitStack()
         if backends.launches is Launches.CHAINED:
-            chain_calls.register()
+            ffi.register()
             self._placed.enter_context(step.layers_placed(family, params))
         self._params, self._without_layers = params, step.without_layers(family, params)
         self._device, dtype = device, dtype_of(family.parameters(config), params)

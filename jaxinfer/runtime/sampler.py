@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxinfer.runtime.plan import MAX_BOUNDED_K, Sampler
-from jaxinfer_kernels.sampling.columns import DrawColumn, Purpose, SamplingColumn
+from jaxinfer_kernels.sampling.columns import SAMPLING, DrawColumn, SamplingColumn
 
 PART = 128  # tokens of a vocabulary
 
@@ -85,7 +85,7 @@ def gumbel_noise(columns: jax.Array, positions: jax.Array, width: int) -> jax.Ar
 
     def row(seed: jax.Array, sample_index: jax.Array, position: jax.Array) -> jax.Array:
         key = jax.random.wrap_key_data(seed, impl="threefry2x32")
-        for data in (sample_index, position, jnp.uint32(Purpose.DRAW)):
+        for data in (sample_index, position, jnp.uint32(SAMPLING)):
             key = jax.random.fold_in(key, data)
         return jax.random.gumbel(key, (width,), jnp.float32)
 

@@ -10,13 +10,13 @@ from jaxinfer.models.config import ModelConfig
 from jaxinfer.runtime.mask_table import mask_rows
 from jaxinfer.runtime.packing import ControlColumn, SamplingColumn, SlotLayout
 from jaxinfer.runtime.plan import MAX_LOGIT_BIAS
-from jaxinfer_kernels.paged_kv import kv_shape
+from jaxinfer_kernels.attention.api import kv_shape
 
 
 class DeviceState(struct.PyTreeNode):
     """Pages, and one row per slot. Slot 0 and page 0 belong to padding: no result depends on what they hold.
 
-    k, v: the pages, in the layout of jaxinfer_kernels.paged_kv.
+    k, v: the pages, in the layout of jaxinfer_kernels.attention.paged.
     page_table: i32[slots + 1, M], the pages of each slot's sequence in order; stale beyond its length.
     last_token, next_pos: i32[slots + 1], the token a decode row feeds and its position.
     logits: f32[slots, V], in its first rows those of the step before, for the samplers. Here because what a step leaves

@@ -34,8 +34,9 @@ from jaxinfer.runtime.packing import (
 )
 from jaxinfer.runtime.sampler import largest_id
 from jaxinfer.runtime.state import DeviceState
-from jaxinfer_kernels import chain, chain_calls, mosaic_largest
-from jaxinfer_kernels.paged_kv import page_size_of
+from jaxinfer_kernels.attention.api import page_size_of
+from jaxinfer_kernels.launch import ffi, sequence
+from jaxinfer_kernels.sampling import sm90_argmax
 
 type Params = object  # the family's own pytree
 type Pages = tuple[jax.Array, jax.Array]
@@ -152,12 +153,12 @@ def _forward(
     if not kernels.sequence:
         return run(params, cache)
     if not model.family.layers_stay or params.layers is not None:
-        return chain.launched(lambda cache: run(params, cache), cache)
+        return sequence.launched(lambda cache: run(params, cache), cache)
     specs = model.family.parameters(model.config)
     dtype = state.hidden.dtype
     layers = jax.tree.map(lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype_in(dtype)), specs.layers)
-    bound = chain.Bound(layers, params.final_norm)
-    return chain.launched(lambda layers, cache: run(params.replace(layers=layers), cache), cache, bound=bound)
+    bound = sequence.Bound(layers, params.final_norm)
+    return sequence.launched(lambda layers, cache: run(params.replace(layers=layers), cache), cache, bound=bound)
 
 
 def score(model: Model, top: int, params: Params, hidden: jax.Array, upload: jax.Array) -> jax.Array:
@@ -197,11 +198,11 @@ def layers_placed(family: Family, params: Any) -> Iterator[None]:
         yield
         return
     anchor = params.final_norm.unsafe_buffer_pointer()
-    chain_calls.place(anchor, [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(params.layers)])
+    ffi.place(anchor, [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(params.layers)])
     try:
         yield
     finally:
-        chain_calls.place(anchor, ())
+        ffi.place(anchor, ())
 
 
 def set_pages(page_table: jax.Array, updates: jax.Array) -> jax.Array:
@@ -292,8 +293,8 @@ def _head(
     # On a GPU the product is written to where the logits are kept, as long as nothing else reads it: XLA would compute
     # it a second time rather than copy it.
     stored = _first_rows(kept, model.family.unembed(model.config, params, hidden))
-    if model.backends.decode_linear is Backend.MOSAIC and mosaic_largest.supported(rows, kept.shape[1]):
-        return stored, mosaic_largest.largest_id(stored, masked, rows=rows)
+    if model.backends.decode_linear is Backend.MOSAIC and sm90_argmax.supported(rows, kept.shape[1]):
+        return stored, sm90_argmax.largest_id(stored, masked, rows=rows)
     # Beside what follows, XLA would copy them while it computes tokens, and no CUDA graph could hold the end of the
     # step: the copy would end only after the tokens' way to the host, which no graph holds.
     stored = jax.lax.optimization_barrier(stored)

@@ -7,8 +7,8 @@ import pytest
 from jaxinfer.bench import kernels
 from jaxinfer.bench.kernels import Place
 from jaxinfer.errors import ConfigError
-from jaxinfer_kernels import decode_attention, extend_attention
-from jaxinfer_kernels.cases import DECODE, HEADS, Decode, Extend
+from jaxinfer_kernels.attention import xla_decode, xla_extend
+from jaxinfer_kernels.attention.cases import DECODE, HEADS, Decode, Extend
 from tests.bench.conftest import LIMITS
 
 SMALL = Decode(HEADS[2], 2, 96)
@@ -51,9 +51,9 @@ def test_operations_are_those_that_a_causal_mask_leaves():
 @pytest.mark.parametrize("kind", ["decode", "extend"])
 def test_xla_s_version_is_timed_by_the_clock_without_a_gpu(kind):
     if kind == "decode":
-        arguments, attend = kernels.decode_arrays(SMALL, 1, 1), decode_attention.decode_attention
+        arguments, attend = kernels.decode_arrays(SMALL, 1, 1), xla_decode.decode_attention
     else:
-        arguments, attend = kernels.extend_arrays(Extend(HEADS[2], 2, 32, 96), 1), extend_attention.extend_attention
+        arguments, attend = kernels.extend_arrays(Extend(HEADS[2], 2, 32, 96), 1), xla_extend.extend_attention
     ours, xla = kernels.both(attend, attend, 1, 1, PLACE, arguments)
     assert ours is None and xla.device_us is None
     name, mosaic_us, xla_us, _, chain_us, _, _, rate, share = kernels.row_of("x", (ours, xla), 1e6, 1e9, 1e10)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.docs.pages import ROOT, Block, blocks, pages
-from tests.kernels.cases import HEADS
+from tests.kernels.attention.pages import HEADS
 
 FILE = re.compile(r" # (\S+\.py)(?:\s+(.*))?")
 CLASS = re.compile(r"\bclass (\w+)")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from jaxinfer.layers.linear import Gated, Normed, Product, Sum, Value, add, array, linear, normed, swiglu
 from jaxinfer.layers.products import SM90_BATCH, SM90_BATCH_SEQUENCE, SM90_FEW, XLA, Norm, Products, Stacked
-from jaxinfer_kernels.mosaic_batch_linear import Scaled
+from jaxinfer_kernels.linear.sm90_medium import Scaled
 
 ROWS, WIDTH, EPS = 4, 8, 1e-5
 RANDOM = np.random.default_rng(0)

@@ -17,8 +17,8 @@ from jaxinfer.models import registry
 from jaxinfer.models.registry import Family
 from jaxinfer.runtime import programs, step
 from jaxinfer.runtime.memory import backends_for, plan_for
-from jaxinfer_kernels import chain_calls
-from jaxinfer_kernels.chain import Chain
+from jaxinfer_kernels.launch import ffi
+from jaxinfer_kernels.launch.sequence import Chain
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "docs" / "notebooks" / "4-a-new-model.ipynb"
 CONFIG = {
@@ -58,7 +58,7 @@ def parallel(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     ],
 )
 def test_it_lowers_for_a_hopper_gpu_with_our_kernels(name, sequences, parallel, monkeypatch):
-    monkeypatch.setattr(chain_calls, "available", lambda: True)
+    monkeypatch.setattr(ffi, "available", lambda: True)
     family = registry.family_for(CONFIG)
     model, device, config = family.config_from_hf(CONFIG), GPUS["h100"], EngineConfig(model="parallel")
     backends = backends_for(config, model, device)

@@ -34,7 +34,8 @@ from jaxinfer.runtime.backends import (
 )
 from jaxinfer.runtime.packing import DecodeColumn, ExtendLayout
 from jaxinfer.runtime.state import DeviceState, init_controls, init_masks, init_state
-from jaxinfer_kernels import chain_calls, mosaic_linear
+from jaxinfer_kernels.launch import ffi
+from jaxinfer_kernels.linear import sm90_small
 from tests.support.teacher_forced import model_of
 
 ALL_MOSAIC = Backends(*[Backend.MOSAIC] * 6)
@@ -60,7 +61,7 @@ def changed(**fields: object):
 @pytest.fixture(autouse=True)
 def plugin(monkeypatch):
     """JAX's CUDA plugin, which these tests need not have."""
-    monkeypatch.setattr(chain_calls, "available", lambda: True)
+    monkeypatch.setattr(ffi, "available", lambda: True)
 
 
 def test_auto_takes_every_kernel_where_it_runs():
@@ -73,7 +74,7 @@ def test_the_setting_mosaic_is_met_or_refused():
 
 
 def test_kernels_are_launched_one_by_one_where_a_plugin_cannot_chain_them(monkeypatch):
-    monkeypatch.setattr(chain_calls, "available", lambda: False)
+    monkeypatch.setattr(ffi, "available", lambda: False)
     assert choose_backends("auto", MODEL, "bfloat16", 64, H200) == ALL_MOSAIC
     assert choose_backends("mosaic", MODEL, "bfloat16", 64, H200) == ALL_MOSAIC
 
@@ -307,11 +308,11 @@ def test_all_layers_of_a_small_step_of_many_rows_are_one_chain_that_reads_by_tok
 INTERPRET = plgpu.InterpretGPUParams()
 INTERPRETED = Products(
     Deferred,
-    lambda x, w, bias: mosaic_linear.norm_linear(
+    lambda x, w, bias: sm90_small.norm_linear(
         x.rows, x.norm.weight.array, w, x.norm.weight.index, eps=x.norm.eps, interpret=INTERPRET
     ),
-    lambda x, w, residual, then: mosaic_linear.linear_residual(x, w, residual, interpret=INTERPRET),
-    lambda x, w: mosaic_linear.norm_gate_up(
+    lambda x, w, residual, then: sm90_small.linear_residual(x, w, residual, interpret=INTERPRET),
+    lambda x, w: sm90_small.norm_gate_up(
         x.rows, x.norm.weight.array, w, x.norm.weight.index, eps=x.norm.eps, interpret=INTERPRET
     ),
 )

@@ -17,19 +17,19 @@ from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends, Launches
 from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.plan import Plan, Row
 from jaxinfer.runtime.runner import DeviceRunner
-from jaxinfer_kernels import chain, chain_calls
+from jaxinfer_kernels.launch import ffi, sequence
 from tests.support.tiny_runner import FEW, LARGE, LIMITS, TINY, make_runner
 
 
 def test_what_comes_from_the_cache_has_the_kernels_of_its_chains_compiled_beside_it(monkeypatch) -> None:
     """In the thread that loads it; left to the first run, they would be compiled one after the other."""
     prepared: list[str] = []
-    monkeypatch.setattr(chain_calls, "prepare", prepared.append)
-    handler = jax.ffi.pycapsule(ctypes.cast(chain_calls._handler, ctypes.c_void_p).value)
-    jax.ffi.register_ffi_target(chain.TARGET, {"execute": handler}, platform="cpu", api_version=1)
+    monkeypatch.setattr(ffi, "prepare", prepared.append)
+    handler = jax.ffi.pycapsule(ctypes.cast(ffi._handler, ctypes.c_void_p).value)
+    jax.ffi.register_ffi_target(sequence.TARGET, {"execute": handler}, platform="cpu", api_version=1)
     plain = make_runner()._programs[programs.Helper.SET_PAGES]
-    text = chain.Chain((b"+/" * 99,), ()).encode()
-    call = jax.ffi.ffi_call(chain.TARGET, plain.result, input_output_aliases={0: 0})
+    text = sequence.Chain((b"+/" * 99,), ()).encode()
+    call = jax.ffi.ffi_call(sequence.TARGET, plain.result, input_output_aliases={0: 0})
     launching = dataclasses.replace(
         plain, function=lambda table, _: call(table, digest="one", chain=text) + 1, is_chained=True
     )
@@ -95,7 +95,7 @@ def test_products_are_left_to_cublas_where_it_is_no_slower(monkeypatch: pytest.M
 
 def chained_runner(limits: Limits, monkeypatch: pytest.MonkeyPatch) -> DeviceRunner:
     """Of programs that no GPU is there for."""
-    monkeypatch.setattr(chain_calls, "register", lambda: None)
+    monkeypatch.setattr(ffi, "register", lambda: None)
     device, mosaic = jax.devices("cpu")[0], Backend.MOSAIC
     params = dummy_params(dense.parameters(TINY), TINY.dtype, 0, device)
     chained = Backends(mosaic, mosaic, mosaic, mosaic, launches=Launches.CHAINED)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxinfer.runtime.sampler import draw
-from tests.kernels.draws import Draws, listed_ways, random_ways, xla_draw
+from tests.kernels.sampling.draws import Draws, listed_ways, random_ways, xla_draw
 
 
 def test_300_random_mixes_are_drawn_as_the_definition_says() -> None:

@@ -26,7 +26,7 @@ from jaxinfer.runtime.pending import PendingStep
 from jaxinfer.runtime.plan import Controls, History, Plan, Sampler, Sampling
 from jaxinfer.runtime.runner import DeviceRunner
 from jaxinfer.runtime.warmup import CompileCounter
-from jaxinfer_kernels import chain_calls
+from jaxinfer_kernels.launch import ffi
 from tests.support.attempts import assert_below
 from tests.support.masks import new_masks
 from tests.support.tiny_runner import FEW, LARGE, LIMITS, SMALL, TINY, Driven, forget, generate, make_runner, step
@@ -392,7 +392,7 @@ def test_kernels_of_what_serves_first_are_compiled_before_there_are_weights(monk
         prepared.append(text)
         raise RuntimeError("it cannot be compiled, as who loads the program says")
 
-    monkeypatch.setattr(chain_calls, "prepare", prepare)
+    monkeypatch.setattr(ffi, "prepare", prepare)
     warmup.prepare_kernels(model, FEW, TINY.dtype, device, cache)
     assert {program.key for program in listed if program.is_chained} == {Decode(1), Decode(10), LARGE}
     assert prepared == ["decode_10", "extend_64_x_10_x_10"]

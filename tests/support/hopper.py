@@ -6,8 +6,7 @@ import jax
 
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.runtime.backends import Backend, Backends, Launches, choose_backends
-from jaxinfer_kernels import mosaic_largest
-from jaxinfer_kernels.sampling import sm90_draw
+from jaxinfer_kernels.sampling import sm90_argmax, sm90_draw
 
 
 def gpu() -> jax.Device:
@@ -19,7 +18,7 @@ def all_mosaic(model: ModelConfig, page_size: int, device: jax.Device) -> Backen
     backends = choose_backends("mosaic", model, "bfloat16", page_size, device)
     chosen = dataclasses.asdict(backends)
     assert chosen.pop("launches") is Launches.CHAINED
-    by_word = {"masks": mosaic_largest.masks_supported, "sampling": sm90_draw.supported}
+    by_word = {"masks": sm90_argmax.masks_supported, "sampling": sm90_draw.supported}
     for op, supported in by_word.items():  # of other vocabularies, as in some tests, no bits are whole words
         assert (chosen.pop(op) is Backend.MOSAIC) == supported(model.vocab_size)
     others = {op: backend for op, backend in chosen.items() if backend is not Backend.MOSAIC}

@@ -18,7 +18,7 @@ from jaxinfer.runtime.backends import Launches
 from jaxinfer.runtime.packing import ExtendLayout
 from jaxinfer.runtime.plan import Plan, Row
 from jaxinfer.runtime.state import DeviceState, init_state
-from jaxinfer_kernels import chain_calls
+from jaxinfer_kernels.launch import ffi
 
 CLEAR = 0.1  # a gap between the two most likely tokens that no rounding may turn round
 
@@ -82,7 +82,7 @@ class Forced:
         self, model: step.Model, params: Params, limits: Limits, sequences: Sequence[np.ndarray], device: jax.Device
     ) -> None:
         if model.backends.launches is Launches.CHAINED:
-            chain_calls.register()
+            ffi.register()
         config, dtype = model.config, jax.tree.leaves(params)[0].dtype
         state = init_state(limits, config, dtype)
         state = state.replace(k=jnp.full_like(state.k, jnp.nan), v=jnp.full_like(state.v, jnp.nan))

@@ -31,8 +31,8 @@ from jaxinfer.bench.steps import Timed
 from jaxinfer.bench.suites import preemption, scheduler_trace, served
 from jaxinfer.bench.suites.job import Found, Job, call
 from jaxinfer.errors import ConfigError
-from jaxinfer_kernels.cases import HEADS, Decode
-from jaxinfer_kernels.mosaic_decode_plan import Tuning
+from jaxinfer_kernels.attention.cases import HEADS, Decode
+from jaxinfer_kernels.attention.sm90_decode_config import Tuning
 
 CLIENTS = (1, 2, 4, 8)
 CHUNKS = (0, 256, 128)

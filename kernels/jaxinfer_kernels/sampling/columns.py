@@ -61,12 +61,7 @@ class DrawnColumn(enum.IntEnum):
     RANK = 2
 
 
-class Purpose(enum.IntEnum):
-    """What a random number is for: two purposes at one position never share their noise."""
-
-    DRAW = 0
-
-
+SAMPLING = 0  # folded last into the key of a sample's noise: another use of randomness takes another number
 ANY = -1
 NO_ID = 2**31 - 1  # beyond every vocabulary: a scatter drops it
 IN_PROMPT, MOST_COUNTED = 1 << 15, (1 << 15) - 1  # one token's count, u16: occurs in the prompt, times in the output

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from jaxinfer_kernels.sampling.columns import (
     ANY,
     MOST_COUNTED,
+    SAMPLING,
     ControlColumn,
     DrawColumn,
     Flag,
-    Purpose,
     SamplingColumn,
 )
 
@@ -211,7 +211,7 @@ def gumbel_noise(row: Sampling, position: int, width: int) -> Floats:
     """f64[width] of the uniform float32 numbers that jax.random.gumbel starts from."""
     words = row.columns.view(np.uint32)
     key = words[SamplingColumn.SEED_HIGH], words[SamplingColumn.SEED_LOW]
-    for data in (words[SamplingColumn.SAMPLE_INDEX], np.uint32(position), np.uint32(Purpose.DRAW)):
+    for data in (words[SamplingColumn.SAMPLE_INDEX], np.uint32(position), np.uint32(SAMPLING)):
         key = threefry2x32(key, np.zeros(1, np.uint32), np.full(1, data, np.uint32))
     first, second = threefry2x32(key, np.zeros(width, np.uint32), np.arange(width, dtype=np.uint32))
     mantissa = ((first ^ second) >> np.uint32(9)) | np.uint32(0x3F800000)

@@ -11,10 +11,10 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from jaxinfer_kernels import plgpu
-from jaxinfer_kernels.mosaic_decode_plan import F32, I32, Ref
-from jaxinfer_kernels.mosaic_largest import BITS, WORDS, word_layout
 from jaxinfer_kernels.sampling.columns import ANY, MOST_COUNTED, ControlColumn, DrawColumn, Flag
+from jaxinfer_kernels.sampling.sm90_argmax import BITS, WORDS, word_layout
 from jaxinfer_kernels.sampling.sm90_row import SHAPE, Row, float_of, spread, value_layout
+from jaxinfer_kernels.sm90 import F32, I32, Ref
 
 MOST_TOGETHER = 16  # ids that are asked for before the first is looked at: global memory answers after 500 cycles
 

@@ -24,9 +24,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from jaxinfer_kernels import plgpu
-from jaxinfer_kernels.mosaic_decode_plan import F32, I32, Ref, named
-from jaxinfer_kernels.mosaic_largest import BITS, WORDS
-from jaxinfer_kernels.sampling.columns import DrawColumn, DrawnColumn, Flag, Purpose, SamplingColumn
+from jaxinfer_kernels.sampling.columns import SAMPLING, DrawColumn, DrawnColumn, Flag, SamplingColumn
+from jaxinfer_kernels.sampling.sm90_argmax import BITS, WORDS
 from jaxinfer_kernels.sampling.sm90_controls import Controls
 from jaxinfer_kernels.sampling.sm90_logprobs import MOST, write_logprobs
 from jaxinfer_kernels.sampling.sm90_noise import Key, fold_in, gumbel
@@ -52,6 +51,7 @@ from jaxinfer_kernels.sampling.sm90_row import (
     spread,
     supported,
 )
+from jaxinfer_kernels.sm90 import F32, I32, Ref, named
 
 PIECE = 8  # tiles that one copy brings: a copy has at most 256 words
 
@@ -223,7 +223,7 @@ def _draw(row: Row, sampling_ref: Ref, position: jax.Array, largest: jax.Array, 
     top_k = sampling_ref[SamplingColumn.TOP_K]
     top_p, min_p = (float_of(sampling_ref[column]) for column in (SamplingColumn.TOP_P, SamplingColumn.MIN_P))
     key = sampling_ref[SamplingColumn.SEED_HIGH], sampling_ref[SamplingColumn.SEED_LOW]
-    for data in (sampling_ref[SamplingColumn.SAMPLE_INDEX], position, I32(Purpose.DRAW)):
+    for data in (sampling_ref[SamplingColumn.SAMPLE_INDEX], position, I32(SAMPLING)):
         key = fold_in(key, data)
 
     def of_all() -> jax.Array:

@@ -13,9 +13,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from jaxinfer_kernels import plgpu
-from jaxinfer_kernels.mosaic_decode_plan import F32, I32, Ref
-from jaxinfer_kernels.mosaic_largest import WORDS
 from jaxinfer_kernels.sampling.columns import DrawnColumn
+from jaxinfer_kernels.sampling.sm90_argmax import WORDS
 from jaxinfer_kernels.sampling.sm90_row import (
     COUNTS,
     LIST,
@@ -29,6 +28,7 @@ from jaxinfer_kernels.sampling.sm90_row import (
     nearest_group,
     value_layout,
 )
+from jaxinfer_kernels.sm90 import F32, I32, Ref
 
 MOST = NUM_LISTS * WORDS  # tokens that are listed
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxinfer_kernels.mosaic_decode_plan import F32, I32
+from jaxinfer_kernels.sm90 import F32, I32
 
 type Key = tuple[jax.Array, jax.Array]
 

@@ -12,8 +12,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from jaxinfer_kernels import plgpu
-from jaxinfer_kernels.mosaic_decode_plan import F32, I32, Ref, meet, store
-from jaxinfer_kernels.mosaic_largest import BITS, WORDS, word_layout
+from jaxinfer_kernels.sampling.sm90_argmax import BITS, WORDS, word_layout
+from jaxinfer_kernels.sm90 import F32, I32, Ref, meet, store
 
 TILES, MAX_SPLITS = 20, 16  # tiles of a CTA, unless there are more than this many CTAs have; CTAs of a cluster
 MAX_TILES = 96  # that find room in a CTA's shared memory

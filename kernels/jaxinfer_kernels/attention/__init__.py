@@ -1,0 +1,1 @@
+"""Paged attention, and what stores new keys and values: of decode steps and of any others."""

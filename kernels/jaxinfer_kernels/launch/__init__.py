@@ -1,0 +1,1 @@
+"""Kernels launched behind each other by one operation of XLA's."""

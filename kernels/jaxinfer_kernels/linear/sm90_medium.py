@@ -1,0 +1,322 @@
+"""Linear layers of up to 256 rows for Hopper (Mosaic GPU), with what comes after them: bias, residual or gate.
+
+A norm between two of them takes no kernel: the first stores its rows times the norm's scales as well, and of each tile
+every row's sum of squares; the second multiplies its sums by one over the root mean square, which is the same for all
+that a row is multiplied with.
+
+A tile is all rows by some columns of the result, so that every weight is read once and the tiles are as many as the
+multiprocessors. One warpgroup copies blocks of activations and weights through a ring, each other one multiplies 64
+rows. Where the columns are few, CTAs that share a tile's inner dimension form a cluster and add up through distributed
+shared memory, each some rows, in a fixed order. Where the rows are many, a tile is two CTAs, each of which has half
+of the rows and fetches half of the weights for both. Gate and up of a tile have accumulators of the same layout, so
+that they meet in registers.
+Bound by memory: it must read `N * K * itemsize` bytes of weights; that is our bar. Each tile reads all activations
+again, from the L2, but CTAs that fetched them for each other were no faster (journal, 2026-11-26).
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+
+from jaxinfer_kernels import plgpu
+from jaxinfer_kernels.linear.sm90_medium_config import BLOCK, DEFAULT, ROWS, Plan, Tuning, plan_launch
+from jaxinfer_kernels.sm90 import F32, I32, Ref, Smem, begin_early, compiler_params, meet, named, operand, padded, store
+
+# Registers of each warpgroup that multiplies, by their number, of the block's at launch.
+REGISTERS = {1: 232, 2: 232, 3: 152, 4: 104}
+
+
+class Scaled(NamedTuple):
+    """Rows x whose RMS norm is begun; the product of `scaled` ends it."""
+
+    rows: jax.Array  # [T, N], x as it is
+    scaled: jax.Array  # [T, N], x times the norm's scales, rounded
+    squares: jax.Array  # f32[halves, warpgroups, ROWS, parts]: rows as CTAs share them, over a tile's columns each
+
+
+@functools.partial(jax.jit, static_argnames=("eps", "tuning", "interpret"))
+def linear_bias(
+    x: jax.Array | Scaled,
+    w: jax.Array,
+    layer: jax.Array,
+    *,
+    bias: jax.Array | None = None,
+    eps: float | None = None,
+    tuning: Tuning = DEFAULT,
+    interpret: "plgpu.InterpretGPUParams | None" = None,
+) -> jax.Array:
+    """x @ w.T + bias, the product summed in f32 and rounded before the bias.
+
+      x: [T, K].    w: [N, K].    layer: i32[], of bias.    bias: [L, N].    eps: of x's norm, if x is Scaled.
+    Returns [T, N].
+    """
+    x, begun = _parted(x)
+    plan = plan_launch(x, w, None if bias is None else "bias", tuning, interpret, eps=eps if begun else None)
+    added = {} if bias is None else dict(layer=layer.reshape(1), bias=bias)
+    return _launch(plan, dict(x=padded(x), w=w, **begun, **added))[0][: len(x)]
+
+
+@functools.partial(jax.jit, static_argnames=("tuning", "interpret"))
+def linear_residual(
+    x: jax.Array,
+    w: jax.Array,
+    residual: jax.Array,
+    *,
+    norm: jax.Array | None = None,
+    layer: jax.Array | None = None,
+    tuning: Tuning = DEFAULT,
+    interpret: "plgpu.InterpretGPUParams | None" = None,
+) -> jax.Array | Scaled:
+    """residual + x @ w.T, the product summed in f32 and rounded before it is added.
+
+      x: [T, K].    w: [N, K].    residual: [T, N].
+      norm: [L, N], the scales of the norm to begin, where `begins_norm` says that it can.    layer: i32[], of norm.
+    Returns [T, N], Scaled with a norm.
+    """
+    plan = plan_launch(x, w, "residual", tuning, interpret, begins_norm=norm is not None)
+    begun = {} if norm is None else dict(layer=layer.reshape(1), norm=norm)
+    rows, *more = _launch(plan, dict(x=padded(x), w=w, residual=padded(residual), **begun))
+    if not more:
+        return rows[: len(x)]
+    scaled, squares = more
+    return Scaled(rows[: len(x)], scaled[: len(x)], squares)
+
+
+@functools.partial(jax.jit, static_argnames=("eps", "tuning", "interpret"))
+def gate_up(
+    x: jax.Array | Scaled,
+    w: jax.Array,
+    *,
+    eps: float | None = None,
+    tuning: Tuning = DEFAULT,
+    interpret: "plgpu.InterpretGPUParams | None" = None,
+) -> jax.Array:
+    """silu(gate) * up of x @ w.T, in f32 of the rounded products, then rounded.
+
+      x: [T, K].    w: [2F, K], the rows of gate, then of up.    eps: of x's norm, if x is Scaled.
+    Returns [T, F].
+    """
+    x, begun = _parted(x)
+    plan = plan_launch(x, w, "silu", tuning, interpret, eps=eps if begun else None)
+    return _launch(plan, dict(x=padded(x), w=w, **begun))[0][: len(x)]
+
+
+def _parted(x: jax.Array | Scaled) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """What is multiplied, and what else there is of it."""
+    return (x.scaled, dict(squares=x.squares)) if isinstance(x, Scaled) else (x, {})
+
+
+def _launch(plan: Plan, operands: dict[str, jax.Array]) -> Sequence[jax.Array]:
+    """The result, and of one whose norm is begun what Scaled has of it."""
+    begun = operands.get("squares")
+    assert (begun is None) == (plan.eps is None), "a norm that is begun is ended, with eps"
+    assert begun is None or begun.shape[:2] == plan.squares[:2], "rows are shared alike by the two products of a norm"
+    warpgroups, dtype = plan.warpgroups, plan.dtype
+    free = dict(num_arrivals=warpgroups, num_barriers=plan.stages)
+    ring = dict(
+        x=operand((plan.stages, warpgroups, ROWS, BLOCK), dtype),
+        w=operand((plan.stages, plan.sides, plan.columns, BLOCK), dtype),
+    )
+    result = plgpu.SMEM((warpgroups, plan.finished, plan.columns), dtype)
+    late = dict(scaled=result) if plan.begins_norm else {}
+    smem = dict(
+        ready=plgpu.Barrier(num_arrivals=warpgroups + plan.sides, num_barriers=plan.stages),
+        free=plgpu.ClusterBarrier(collective_axes=("half",), **free) if plan.halves > 1 else plgpu.Barrier(**free),
+        done=plgpu.Barrier(num_arrivals=warpgroups),
+    )
+    if plan.after == "residual":  # which is fetched to where the result will be
+        smem |= dict(out=result, added=plgpu.Barrier(num_arrivals=warpgroups))
+    else:
+        late |= dict(out=result)
+    if plan.splits > 1:
+        late |= dict(partial=plgpu.SMEM((warpgroups, ROWS, plan.columns), F32))
+        smem |= dict(peers=plgpu.ClusterBarrier(collective_axes=("split",), num_arrivals=warpgroups))
+    smem |= dict(shared=plgpu.RefUnion(ring, late))
+    out = jax.ShapeDtypeStruct((plan.rows, plan.out), dtype)
+    kernel = plgpu.kernel(
+        named(f"batch_linear_{plan.after}", functools.partial(_kernel, plan, tuple(operands))),
+        out_type=(out, out, jax.ShapeDtypeStruct(plan.squares, F32)) if plan.begins_norm else (out,),
+        scratch_types=smem,
+        grid=(plan.tiles,),
+        grid_names=("tile",),
+        cluster=(plan.splits, plan.halves),
+        cluster_names=("split", "half"),
+        num_threads=warpgroups + 1,
+        thread_name="warpgroup",
+        interpret=plan.interpret,
+        compiler_params=compiler_params(),
+    )
+    return kernel(*operands.values())
+
+
+def _kernel(plan: Plan, operands: Sequence[str], *refs: Ref, **smem: Ref) -> None:
+    """Operands as the functions above name them, layer as i32[1]; then out [T, columns], and scaled and squares of a
+    norm that is begun."""
+    names = *operands, "out", *(("scaled", "new_squares") if plan.begins_norm else ())
+    ref = dict(zip(names, refs, strict=True))
+    ring, late = smem.pop("shared")
+    smem |= ring | late
+    tile, split, half, warpgroup = (lax.axis_index(name) for name in ("tile", "split", "half", "warpgroup"))
+    start = jnp.minimum(tile * plan.columns, plan.out - plan.columns)  # the last tile repeats columns, and their values
+    share = -(-plan.depth // BLOCK // plan.splits)  # blocks of a CTA
+    first = split * share
+    count = jnp.minimum(share, plan.depth // BLOCK - first)
+    columns = pl.ds(start, plan.columns)
+    first_row = half * (plan.rows - plan.tile_rows)
+
+    @pl.when(warpgroup == plan.warpgroups)
+    def _():
+        if not plan.interpret:
+            plgpu.set_max_registers(40, action="decrease")
+        copy_w = functools.partial(_copy_weights, plan, smem, ref["w"], start, first)
+        copy_x = functools.partial(_copy_activations, plan, smem, ref["x"], first_row, first)
+        at_once = jnp.minimum(count, plan.stages)
+        lax.fori_loop(0, at_once, lambda i, _: copy_w(i), None)
+        if plan.pdl:
+            begin_early()
+        if plan.after == "residual":
+            for i, rows, source in _finished_rows(plan, ref["residual"].at[:, columns], first_row, split):
+                plgpu.copy_gmem_to_smem(source, smem["out"].at[i, pl.ds(0, rows)], smem["added"])
+        lax.fori_loop(0, at_once, lambda i, _: copy_x(i), None)
+
+        def refill(i: jax.Array, _: None) -> None:  # once the warpgroups are done with what the stage held
+            plgpu.barrier_wait(smem["free"].at[lax.rem(i, I32(plan.stages))])
+            copy_w(i)
+            copy_x(i)
+
+        lax.fori_loop(at_once, count, refill, None)
+
+    @pl.when(warpgroup < plan.warpgroups)
+    def _():
+        if not plan.interpret:
+            plgpu.set_max_registers(REGISTERS[plan.warpgroups], action="increase")
+        if plan.eps is not None:
+            if plan.pdl:
+                begin_early()  # each thread sees what the kernel before this one wrote once it has waited itself
+            # Asked for now, added up when they are needed: they come while the first products are computed.
+            squares = ref["squares"].at[half, warpgroup]
+            squares = plgpu.load(squares, layout=plgpu.Layout.WGMMA, optimized=False)
+        sums = _products(plan, smem, warpgroup, count)
+        meet(smem["done"])  # what follows is where the ring was
+        if plan.eps is not None:
+            scale = lax.rsqrt(squares.sum(axis=1) * F32(1 / plan.depth) + F32(plan.eps))
+            sums = [total * lax.broadcast_in_dim(scale, total.shape, [0]) for total in sums]
+        if plan.splits > 1:
+            sums = [_sum_of_peers(plan, smem, warpgroup, split, sums[0])]
+        y = _finished(plan, smem, warpgroup, [total.astype(plan.dtype) for total in sums], ref, columns)
+        made = dict(out=y)
+        if plan.begins_norm:
+            made |= dict(scaled=y * _of_columns(plan, ref["norm"].at[ref["layer"][0], columns]))
+            rows = pl.ds(plan.first_finished(warpgroup, split), plan.finished)
+            _store_squares(plan, ref["new_squares"].at[half, warpgroup, rows], tile, y.astype(F32))
+        for name, value in made.items():
+            store(smem[name].at[warpgroup], value)
+        plgpu.commit_smem()
+        for name in made:
+            for i, rows, place in _finished_rows(plan, ref[name].at[:, columns], first_row, split):
+
+                @pl.when(warpgroup == i)
+                def _(i=i, rows=rows, place=place, name=name):
+                    plgpu.copy_smem_to_gmem(smem[name].at[i, pl.ds(0, rows)], place)
+
+        plgpu.wait_smem_to_gmem(0)
+        if plan.splits > 1:
+            meet(smem["peers"])  # a CTA that ends takes its shared memory with it
+
+
+def _copy_weights(plan: Plan, smem: Smem, w_ref: Ref, start: jax.Array, first: jax.Array, i: jax.Array) -> None:
+    """Start copying the weights of this CTA's i-th block."""
+    stage, inner = lax.rem(i, I32(plan.stages)), pl.ds((first + i) * BLOCK, BLOCK)
+    for side in range(plan.sides):
+        source = w_ref.at[pl.ds(side * plan.out + start, plan.columns), inner]
+        shared = dict(collective_axes="half") if plan.halves > 1 else {}
+        plgpu.copy_gmem_to_smem(source, smem["w"].at[stage, side], smem["ready"].at[stage], **shared)
+
+
+def _copy_activations(plan: Plan, smem: Smem, x_ref: Ref, first_row: jax.Array, first: jax.Array, i: jax.Array) -> None:
+    """Start copying the activations of this CTA's i-th block."""
+    stage, inner = lax.rem(i, I32(plan.stages)), pl.ds((first + i) * BLOCK, BLOCK)
+    ready = smem["ready"].at[stage]
+    for j, rows in plan.parts():
+        source = x_ref.at[pl.ds(first_row + j * ROWS, rows), inner]
+        plgpu.copy_gmem_to_smem(source, smem["x"].at[stage, j, pl.ds(0, rows)], ready)
+
+
+def _products(plan: Plan, smem: Smem, warpgroup: jax.Array, count: jax.Array) -> list[jax.Array]:
+    """f32[ROWS, columns] of each side, over this CTA's blocks."""
+
+    def run(*sums: Ref) -> list[jax.Array]:
+        def step(i: jax.Array, _: None) -> None:
+            stage = lax.rem(i, I32(plan.stages))
+            plgpu.barrier_wait(smem["ready"].at[stage])
+            for side, total in enumerate(sums):
+                weights = smem["w"].at[stage, side].transpose((1, 0))
+                plgpu.wgmma(total, smem["x"].at[stage, warpgroup], weights)
+            plgpu.wgmma_wait(len(sums))  # for the products of the step before
+            before = lax.rem(i + (plan.stages - 1), I32(plan.stages))
+
+            @pl.when((i > 0) & (i - 1 + plan.stages < count))
+            def _():
+                plgpu.barrier_arrive(smem["free"].at[before])
+
+        lax.fori_loop(0, count, step, None)
+        plgpu.wgmma_wait(0)
+        return [total[...] for total in sums]
+
+    return pl.run_scoped(run, *[plgpu.ACC((ROWS, plan.columns), F32)] * plan.sides)
+
+
+def _sum_of_peers(plan: Plan, smem: Smem, warpgroup: jax.Array, split: jax.Array, mine: jax.Array) -> jax.Array:
+    """What this CTA finishes, f32[finished, columns], of the sum over the cluster, in the CTAs' order."""
+    store(smem["partial"].at[warpgroup], mine)
+    meet(smem["peers"])
+    rows = pl.ds(plan.first_finished(warpgroup, split), plan.finished)
+
+    def share(peer: int) -> jax.Array:
+        ref = plgpu.cluster_ref(smem["partial"], {"split": I32(peer)})
+        return plgpu.load(ref.at[warpgroup, rows], layout=plan.layout, optimized=False)
+
+    return functools.reduce(jnp.add, [share(i) for i in range(plan.splits)])
+
+
+def _finished_rows(plan: Plan, array: Ref, first_row: jax.Array, split: jax.Array) -> Iterator[tuple[int, int, Ref]]:
+    """Each warpgroup, how many of its rows this CTA finishes, and where they are in an array [T, columns]."""
+    for i, rows in plan.parts():
+        rows = min(rows, plan.finished)
+        yield i, rows, array.at[pl.ds(first_row + i * ROWS + plan.first_finished(I32(i), split), rows)]
+
+
+def _of_columns(plan: Plan, values: Ref) -> jax.Array:
+    """values [columns], for every row that is finished."""
+    row = plgpu.load(values, layout=plan.layout.reduce(0), optimized=False)
+    rows = lax.broadcast_in_dim(row, (plan.finished, plan.columns), [1])
+    return plgpu.layout_cast(rows, plan.layout)
+
+
+def _store_squares(plan: Plan, squares: Ref, tile: jax.Array, y: jax.Array) -> None:
+    """Of y f32[finished, columns] each row's sum of squares, to its part of squares f32[finished, parts]."""
+    store(squares.at[:, tile], (y * y).sum(axis=1))
+    for part in range(plan.tiles, plan.squares[-1]):
+
+        @pl.when(tile == 0)
+        def _(part=part):
+            store(squares.at[:, part], plgpu.layout_cast(jnp.zeros(plan.finished, F32), plan.layout.reduce(1)))
+
+
+def _finished(
+    plan: Plan, smem: Smem, warpgroup: jax.Array, products: list[jax.Array], ref: Smem, columns: object
+) -> jax.Array:
+    if plan.after == "silu":
+        gate, up = (product.astype(F32) for product in products)
+        return (gate / (F32(1) + jnp.exp(-gate)) * up).astype(plan.dtype)
+    if plan.after == "bias":
+        return products[0] + _of_columns(plan, ref["bias"].at[ref["layer"][0], columns])
+    if plan.after is None:
+        return products[0]
+    plgpu.barrier_wait(smem["added"])
+    return products[0] + plgpu.load(smem["out"].at[warpgroup], layout=plan.layout, optimized=False)

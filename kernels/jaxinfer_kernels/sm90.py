@@ -1,0 +1,92 @@
+"""What Mosaic GPU kernels for Hopper (sm_90) share: sizes of the card, layouts, barriers, starting in a sequence."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxinfer_kernels import plgpu
+
+type Ref = Any  # Pallas exports no type for its references
+type Layout = Any
+type Smem = Mapping[str, Ref]
+
+F32, I32 = jnp.float32, jnp.int32
+CTAS_WANTED = 132  # one a multiprocessor of an H200
+SHARED_BYTES = 232_448  # that a CTA may have on Hopper
+LOWEST = -1e30  # a running maximum to start from; -inf would make inf - inf = NaN
+
+# CTAs beside each other on a multiprocessor: the shared memory of each, and how many clusters of 1 to 8 CTAs then run
+# at once, as an H200 answered (its 132 multiprocessors are grouped by 14 to 18). More would wait for a second wave.
+RESIDENT = {
+    2: (112_000, (264, 132, 79, 62, 47, 39, 32, 30)),
+    1: (229_000, (132, 66, 39, 30, 22, 17, 15, 15)),
+}
+
+
+@functools.cache
+def compiler_params() -> Any:
+    """Lane semantics: every layout is the one written here. Inferred, memory without a layout was given tiles of one
+    row, swizzled, and the halves of a head then lie elsewhere than their addresses say (jax 0.11.2).
+    """
+    return plgpu.CompilerParams(approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Lane)
+
+
+def named(name: str, body: functools.partial[None]) -> functools.partial[None]:
+    """The body of a kernel, under the name that profilers show."""
+    vars(body)["__name__"] = name
+    return body
+
+
+def begin_early() -> None:
+    """In a chain: let the kernel behind this one start, and wait until the one before it has ended."""
+    plgpu.griddepcontrol_launch_dependents()
+    plgpu.griddepcontrol_wait()
+
+
+def meet(barrier: Ref) -> None:
+    """Commit shared memory, and wait until all whose barrier it is have come here with all their warps.
+
+    A few lanes alone arrive at a cluster's barrier, each warp waits by itself. Unless the others are waited for first,
+    one may still read what a peer then takes away, or wait for a meeting that has passed, and with it for ever.
+    """
+    plgpu.commit_smem()
+    plgpu.barrier_arrive(barrier)
+    plgpu.barrier_wait(barrier)
+
+
+def store(ref: Ref, value: jax.Array) -> None:
+    """ref[...] = value, bank conflicts allowed: once a launch they cost nothing, and jax 0.12 refuses them unasked.
+
+    jax 0.11 has no plgpu.store and allows them always.
+    """
+    if hasattr(plgpu, "store"):
+        plgpu.store(ref, value, optimized=False)
+    else:
+        ref[...] = value
+
+
+def row_layout(width: int) -> Layout:
+    """A tile [8 n, width] spread so that a warp holds two whole rows: sums along them stay inside it.
+
+    No lane holds 32 bits of bf16: for those jax 0.11.2 turns to ldmatrix, which is made for the layouts of wgmma.
+    """
+    lanes = 16 if width == 64 else 32  # of a row; 1, 4 or 4 values a lane for 32, 64 or 128 columns
+    tiling = plgpu.Tiling(((8, width), (2, width), (width // lanes,)))
+    return plgpu.Layout.TILED(tiling, warp_dims=(-5,), lane_dims=(-2,) if lanes == 32 else (-3, -2), vector_dim=-1)
+
+
+def padded(x: jax.Array) -> jax.Array:
+    """With rows of zeros, up to a multiple of 8."""
+    return jnp.pad(x, ((0, -len(x) % 8), (0, 0))) if len(x) % 8 else x
+
+
+def operand(shape: tuple[int, ...], dtype: jnp.dtype) -> object:
+    """Shared memory laid out as the wgmma wants it."""
+    return plgpu.SMEM(shape, dtype, transforms=(plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)))
+
+
+def round_up(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple

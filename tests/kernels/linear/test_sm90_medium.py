@@ -1,0 +1,203 @@
+"""The Mosaic linears of many rows: logic interpreted on the CPU, lowering for sm_90, numbers on a GPU."""
+
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from jaxinfer_kernels.linear.cases import MODELS
+from jaxinfer_kernels.linear.sm90_medium import Scaled
+from jaxinfer_kernels.linear.sm90_medium_config import Tuning, begins_norm, supported
+from jaxinfer_kernels.linear.xla import sm90_medium
+from tests.kernels.linear.products import (
+    EPS,
+    LAYER,
+    QUICK_FIRST,
+    arguments,
+    check,
+    check_beside_xla,
+    error,
+    reference,
+)
+
+OPS = ["gate_up", "linear_residual", "linear", "linear_bias"]  # linear: linear_bias without a bias
+
+
+def function(op: str, **settings: object) -> Callable[..., jax.Array]:
+    if op in ("linear", "linear_bias"):
+        return functools.partial(sm90_medium.linear_bias, layer=jnp.int32(LAYER), **settings)
+    return functools.partial(getattr(sm90_medium, op), **settings)
+
+
+def run(op: str, named: dict[str, jax.Array], **settings: object) -> jax.Array:
+    return jax.block_until_ready(function(op, **settings)(**named))
+
+
+def lowered(op: str, rows: int, out: int, depth: int, **settings: object) -> str:
+    """For a GPU."""
+    named = jax.eval_shape(functools.partial(arguments, op, rows, out, depth))
+    traced = jax.jit(lambda named: function(op, **settings)(**named)).trace(named)
+    return traced.lower(lowering_platforms=("cuda",)).as_text()
+
+
+# One warpgroup that multiplies and one that copies: interpreted, each holds one of XLA's threads, one a core.
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize(
+    ("rows", "depth", "tuning"),
+    [
+        pytest.param(64, 256, Tuning(columns=128, splits=1), marks=pytest.mark.slow),
+        (19, 320, Tuning(columns=96, splits=1, stages=2)),  # the last tile repeats columns; stages are filled again
+        (8, 128, Tuning(columns=256, splits=1, stages=2)),
+    ],
+)
+def test_computes_its_definition(op, rows, depth, tuning):
+    named = arguments(op, rows, 512, depth)
+    # Where the last tile repeats columns two CTAs write the same values to the same places: a race, and harmless.
+    interpret = plgpu.InterpretGPUParams(detect_races=512 % tuning.columns == 0)
+    check(op, named, run(op, named, tuning=tuning, interpret=interpret))
+
+
+@pytest.mark.slow
+def test_two_ctas_share_rows_and_weights():
+    """In a process of its own: its four warpgroups each hold one of XLA's threads, and here there is one a core."""
+    env = {**os.environ, "NPROC": "8"}
+    done = subprocess.run([sys.executable, "-c", HALVED], env=env, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+
+
+HALVED = """
+from tests.kernels.linear.test_sm90_medium import *
+
+for op in OPS:
+    for rows, depth, columns in ((16, 320, 96), (24, 256, 128)):  # 24: the halves have eight rows in common
+        named = arguments(op, rows, 512, depth)
+        tuning = Tuning(columns=columns, splits=1, stages=2, halves=2)
+        check(op, named, run(op, named, tuning=tuning, interpret=plgpu.InterpretGPUParams()))
+"""
+
+
+@pytest.mark.parametrize("op", ["gate_up", "linear_bias"])
+def test_padding_reaches_only_padding(op):
+    named = arguments(op, 16, 512, 128)
+    named["x"] = named["x"].at[9:].set(jnp.nan)
+    out = run(op, named, tuning=Tuning(columns=256, splits=1), interpret=plgpu.InterpretGPUParams())
+    assert error(out[:9], reference(op, named)[:9]) < 8e-3
+
+
+def behind_a_norm(op: str, rows: int, out: int, width: int, depth: int) -> tuple[dict[str, jax.Array], ...]:
+    """Arguments of linear_residual with the norm that it begins, and those of the op behind it but for x."""
+    residual = arguments("linear_residual", rows, width, depth)
+    residual["residual"] *= jnp.exp2(jnp.arange(rows) % 7 - 3)[:, None].astype(jnp.bfloat16)  # rows of different sizes
+    named = arguments(op, rows, out, width)
+    named["norm"] = arguments("norm_linear", 1, 8, width)["norm"]
+    del named["x"]
+    return residual, named
+
+
+def run_behind_a_norm(
+    op: str, residual: dict[str, jax.Array], named: dict[str, jax.Array], **settings: object
+) -> tuple[Scaled, jax.Array]:
+    norm = dict(norm=named["norm"], layer=jnp.int32(LAYER))
+    begun = sm90_medium.linear_residual(**residual, **norm, **settings)
+    rest = {name: value for name, value in named.items() if name != "norm"}
+    return begun, function(op, eps=EPS, **settings)(begun, **rest)
+
+
+# Eight sums of squares for each row, or five.
+@pytest.mark.parametrize(("op", "rows", "width"), [("gate_up", 19, 512), ("linear_bias", 8, 320)])
+def test_a_product_ends_the_norm_that_the_one_before_it_began(op, rows, width):
+    residual, named = behind_a_norm(op, rows, 256, width, 128)
+    tuning = Tuning(columns=64, splits=1)
+    interpret = plgpu.InterpretGPUParams(detect_races=True)
+    begun, out = run_behind_a_norm(op, residual, named, tuning=tuning, interpret=interpret)
+    check("linear_residual", residual, begun.rows)
+    check_beside_xla(op, named | {"x": begun.rows}, out)
+
+
+def test_a_norm_that_is_begun_is_kept_from_dividing_by_zero():
+    residual, named = behind_a_norm("linear", 8, 256, 512, 128)
+    residual = {name: value if name == "w" else value.at[3].set(0) for name, value in residual.items()}
+    tuning = Tuning(columns=64, splits=1)
+    _, out = run_behind_a_norm("linear", residual, named, tuning=tuning, interpret=plgpu.InterpretGPUParams())
+    assert not out[3].any()
+    assert np.isfinite(np.asarray(out, np.float32)).all()
+
+
+def test_no_norm_is_begun_where_columns_would_count_twice_or_f16_overflow():
+    assert begins_norm(128, 1536, jnp.bfloat16)
+    assert not begins_norm(128, 1552, jnp.bfloat16)
+    assert not begins_norm(128, 1536, jnp.float16)
+
+
+def layers(model: str) -> list[tuple[str, int, int]]:
+    """Op, out, depth: a norm lies between two products, so no op takes it."""
+    return [(op.removeprefix("norm_"), *sizes) for op, *sizes in MODELS[model].ops()]
+
+
+@pytest.mark.parametrize("rows", [24, 128, 256])
+@pytest.mark.parametrize("model", QUICK_FIRST)
+def test_lowers_for_hopper(model, rows):
+    for op, out, depth in layers(model):
+        assert lowered(op, rows, out, depth).count("mosaic_gpu_v2") == 1
+
+
+@pytest.mark.parametrize("rows", [24, 128, 256])
+@pytest.mark.parametrize("model", QUICK_FIRST)
+def test_a_norm_between_products_lowers_for_hopper_without_a_kernel_of_its_own(model, rows):
+    width, heads = MODELS[model].width, MODELS[model].attended
+    for op, out, _ in (layers(model)[0], layers(model)[2]):
+        named = jax.eval_shape(functools.partial(behind_a_norm, op, rows, out, width, heads))
+        lowered = jax.jit(functools.partial(run_behind_a_norm, op)).trace(*named).lower(lowering_platforms=("cuda",))
+        assert begins_norm(rows, width, jnp.bfloat16)
+        assert lowered.as_text().count("mosaic_gpu_v2") == 2
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_kernel_begins_early_unless_told_otherwise(op):
+    shape = 24, 1024, 1024
+    assert "griddepcontrol" in lowered(op, *shape)
+    assert "griddepcontrol" not in lowered(op, *shape, tuning=Tuning(pdl=False))
+
+
+def test_refuses_what_it_cannot_run():
+    x, w = jnp.zeros((8, 4096), jnp.bfloat16), jnp.zeros((1024, 4096), jnp.bfloat16)
+    with pytest.raises(ValueError, match="use linear.api.linear"):
+        sm90_medium.gate_up(jnp.zeros((8, 100), jnp.bfloat16), jnp.zeros((1024, 100), jnp.bfloat16))
+    wrong = Tuning(columns=24, splits=2), Tuning(columns=24, halves=2), Tuning(columns=1024)
+    for tuning in (*wrong, Tuning(columns=64, stages=20), Tuning(columns=256, stages=8)):
+        with pytest.raises(ValueError, match="columns must be a multiple"):
+            sm90_medium.gate_up(x, w, tuning=tuning)
+    assert not supported(257, 1024, 128, jnp.bfloat16)
+    assert not supported(8, 1024, 128, jnp.float32)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("model", "rows"),
+    [*(("Qwen2.5-1.5B", rows) for rows in (19, 64, 128, 192, 200, 256)), *((model, 128) for model in MODELS)],
+)
+def test_is_as_near_to_float32_as_xla_is(model, rows):
+    for op, out, depth in layers(model):
+        named = arguments(op, rows, out, depth)
+        check_beside_xla(op, named, run(op, named))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("model", "rows"),
+    [*(("Qwen2.5-1.5B", rows) for rows in (19, 64, 128, 192, 200, 256)), *((model, 128) for model in MODELS)],
+)
+def test_a_norm_between_products_is_as_near_to_float32_as_xla_is(model, rows):
+    width, heads = MODELS[model].width, MODELS[model].attended
+    for op, out, _ in (layers(model)[0], layers(model)[2]):
+        residual, named = behind_a_norm(op, rows, out, width, heads)
+        begun, got = run_behind_a_norm(op, residual, named)
+        check_beside_xla("linear_residual", residual, begun.rows)
+        check_beside_xla(op, named | {"x": begun.rows}, got)

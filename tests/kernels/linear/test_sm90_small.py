@@ -1,0 +1,102 @@
+"""The Mosaic linear layers: their logic interpreted on the CPU, their lowering for sm_90, their numbers on a GPU."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from jaxinfer_kernels.linear.cases import MODELS
+from jaxinfer_kernels.linear.sm90_small_config import Tuning, supported
+from jaxinfer_kernels.linear.xla import sm90_small
+from tests.kernels.linear.products import (
+    EPS,
+    LAYER,
+    QUICK_FIRST,
+    arguments,
+    check,
+    check_beside_xla,
+    error,
+    reference,
+)
+from tests.support.jaxprs import equations
+
+INTERPRET = plgpu.InterpretGPUParams(detect_races=True)
+OPS = ["norm_linear", "norm_linear_bias", "linear_residual", "norm_gate_up"]
+
+
+def run(op: str, named: dict[str, jax.Array], **settings: object) -> jax.Array:
+    """The op on these arguments, to the end: interpret mode's callbacks can wait for ever on work behind them."""
+    if op == "linear_residual":
+        return jax.block_until_ready(sm90_small.linear_residual(**named, **settings))
+    function = sm90_small.norm_gate_up if op == "norm_gate_up" else sm90_small.norm_linear
+    return jax.block_until_ready(function(**named, layer=jnp.int32(LAYER), eps=EPS, **settings))
+
+
+# At most two splits: peers that wait for each other each hold one of XLA's threads, of which there is one a core.
+TINY = [
+    # rows, out, depth, tuning
+    (3, 128, 256, Tuning(splits=2, block=64, stages=1)),
+    pytest.param(8, 128, 256, Tuning(splits=1), marks=pytest.mark.slow),
+    pytest.param(16, 192, 256, Tuning(splits=1, clusters=2, block=64, stages=3), marks=pytest.mark.slow),
+    pytest.param(8, 192, 256, Tuning(splits=2, clusters=1, stages=2), marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize(("rows", "out", "depth", "tuning"), TINY)
+def test_computes_its_definition(op, rows, out, depth, tuning):
+    named = arguments(op, rows, out, depth)
+    check(op, named, run(op, named, tuning=tuning, interpret=INTERPRET))
+
+
+def test_padding_reaches_only_padding():
+    named = arguments("norm_gate_up", 8, 128, 256)
+    named["x"] = named["x"].at[5:].set(jnp.nan)
+    out = run("norm_gate_up", named, tuning=Tuning(splits=1), interpret=INTERPRET)
+    assert error(out[:5], reference("norm_gate_up", named)[:5]) < 8e-3
+
+
+@pytest.mark.parametrize("rows", [1, 16])
+@pytest.mark.parametrize("model", QUICK_FIRST)
+def test_lowers_for_hopper(model, rows):
+    for op, out, depth in MODELS[model].ops():
+        named = jax.eval_shape(lambda op=op, out=out, depth=depth: arguments(op, rows, out, depth))
+        text = jax.jit(functools.partial(run_shapes, op)).trace(named).lower(lowering_platforms=("cuda",)).as_text()
+        assert text.count("mosaic_gpu_v2") == 1
+
+
+def run_shapes(op: str, named: dict[str, jax.Array]) -> jax.Array:
+    return run(op, named)
+
+
+def test_all_warps_of_a_cta_come_to_its_cluster_s_meetings():
+    """A few lanes alone arrive there: a warp that lags behind them would wait for a meeting that has passed."""
+    named = jax.eval_shape(functools.partial(arguments, "linear_residual", 8, 1536, 1536))
+    traced = jax.make_jaxpr(functools.partial(sm90_small.linear_residual, tuning=Tuning(splits=4)))(**named)
+    names = [equation.primitive.name for equation in equations(traced)]
+    before = [names[i - 1] for i, name in enumerate(names) if name == "barrier_arrive"]
+    assert before == ["commit_smem"] * 2
+
+
+def test_refuses_what_it_cannot_run():
+    x, w = jnp.zeros((8, 4096), jnp.bfloat16), jnp.zeros((64, 4096), jnp.bfloat16)
+    with pytest.raises(ValueError, match="use linear.api.linear"):
+        sm90_small.linear_residual(x, jnp.zeros((100, 4096), jnp.bfloat16), jnp.zeros((8, 100), jnp.bfloat16))
+    for tuning in (Tuning(splits=3), Tuning(block=96), Tuning(splits=1, stages=20)):
+        with pytest.raises(ValueError, match="block must be a multiple of 64"):
+            sm90_small.linear_residual(x, w, jnp.zeros((8, 64), jnp.bfloat16), tuning=tuning)
+    assert not supported(65, 64, 128, jnp.bfloat16)
+    assert not supported(8, 64, 128, jnp.float32)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("model", "rows"), [*((model, rows) for model in MODELS for rows in (3, 16)), ("Qwen2.5-1.5B", 64)]
+)
+def test_is_as_near_to_float32_as_xla_is(model, rows):
+    for op, out, depth in MODELS[model].ops():
+        if rows <= 16 or supported(rows, out, depth, jnp.bfloat16):  # so many rows the engine counts on
+            named = arguments(op, rows, out, depth)
+            check_beside_xla(op, named, run(op, named))
