@@ -47,7 +47,9 @@ def attention(model: DenseConfig, rows: int, context: int, tuning: dict[str, int
     table = jnp.arange(-width, rows * width, dtype=jnp.int32).reshape(rows + 1, width).clip(-1) + 1
     where = table, jnp.arange(1, rows + 1, dtype=jnp.int32), jnp.full(rows, context, jnp.int32)
     extra = dict(bias=array(LAYERS, joined)) if biased else dict(norms=(array(LAYERS, h),) * 2)
-    settings = dict(tuning=sm90_decode_config.Tuning(pdl=True, **tuning)) | ({} if biased else dict(norm_eps=1e-6))
+    settings = dict(tuning=sm90_decode_config.DecodeTuning(pdl=True, **tuning)) | (
+        {} if biased else dict(norm_eps=1e-6)
+    )
     angles = (array(rows, h // 2, dtype=jnp.float32),) * 2
 
     def layers(kv: Arrays, rest: Arrays) -> Arrays:
@@ -71,7 +73,7 @@ def product(
         "gate_up": (2 * mlp, d),
         "down": (d, mlp),
     }[op]
-    cut = dict(tuning=sm90_medium_config.Tuning(**tuning))
+    cut = dict(tuning=sm90_medium_config.MediumTuning(**tuning))
 
     def layers(_: Arrays, rest: Arrays) -> Arrays:
         x, weights, residual = rest

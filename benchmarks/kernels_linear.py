@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxinfer_kernels.linear.cases import MODELS
-from jaxinfer_kernels.linear.sm90_small_config import Tuning
+from jaxinfer_kernels.linear.sm90_small_config import SmallTuning
 from jaxinfer_kernels.linear.xla import linear, sm90_small
 
 BANDWIDTH = 4.306e12  # bytes a second, device to device, H200, 2026-10
@@ -32,7 +32,7 @@ REPEATS, EPS = 20, 1e-6
 MOST_LAYERS = 28  # measured
 
 type Arrays = dict[str, jax.Array]
-type Tunings = Mapping[str, Tuning]
+type Tunings = Mapping[str, SmallTuning]
 
 
 def shapes(model: str) -> dict[str, tuple[int, int]]:
@@ -41,7 +41,7 @@ def shapes(model: str) -> dict[str, tuple[int, int]]:
     return dict(zip(("norm_linear", "linear_o", "norm_gate_up", "linear_down"), map(tuple, sizes), strict=True))
 
 
-def ours(op: str, x: jax.Array, layer: Arrays, index: jax.Array, residual: jax.Array, tuning: Tuning) -> jax.Array:
+def ours(op: str, x: jax.Array, layer: Arrays, index: jax.Array, residual: jax.Array, tuning: SmallTuning) -> jax.Array:
     if op.startswith("linear"):
         return sm90_small.linear_residual(x, layer[op], residual, tuning=tuning)
     shared = dict(eps=EPS, tuning=tuning)
@@ -62,7 +62,7 @@ def xlas(op: str, x: jax.Array, layer: Arrays, index: jax.Array, residual: jax.A
     return (jax.nn.silu(gate.astype(jnp.float32)) * up.astype(jnp.float32)).astype(x.dtype)
 
 
-def alone(step: Callable, op: str, tuning: Tuning | None, x: jax.Array, residual: jax.Array, layers: list[Arrays]):
+def alone(step: Callable, op: str, tuning: SmallTuning | None, x: jax.Array, residual: jax.Array, layers: list[Arrays]):
     return [step(op, x, layer, jnp.int32(0), residual, tuning) for layer in layers]
 
 
@@ -120,7 +120,7 @@ def kernels_us(run: Callable[[], object]) -> tuple[np.ndarray, float]:
     return ends - starts, float(ends.max() - starts.min())
 
 
-def measure_alone(rows: int, layers: list[Arrays], op: str, tuning: Tuning | None) -> None:
+def measure_alone(rows: int, layers: list[Arrays], op: str, tuning: SmallTuning | None) -> None:
     out, depth = layers[0][op].shape
     x, residual = jnp.ones((rows, depth), jnp.bfloat16), jnp.ones((rows, out), jnp.bfloat16)
     mine = [{name: layer[name] for name in (op, "norm")} for layer in layers]
@@ -151,11 +151,11 @@ def measure_chain(name: str, rows: int, layers: list[Arrays], step: Callable, tu
     )
 
 
-def parsed(text: str) -> list[tuple[str, Tuning]]:
+def parsed(text: str) -> list[tuple[str, SmallTuning]]:
     """Of "op:field=number,field=number;op:...": what each op is to be tried with."""
     tries = [part.split(":") for part in text.split(";") if part]
     cuts = [(op, [field.split("=") for field in fields.split(",")]) for op, fields in tries]
-    return [(op, Tuning(**{"pdl": False, **{name: int(n) for name, n in fields}})) for op, fields in cuts]
+    return [(op, SmallTuning(**{"pdl": False, **{name: int(n) for name, n in fields}})) for op, fields in cuts]
 
 
 def main() -> None:
@@ -172,7 +172,7 @@ def main() -> None:
     num_layers = min(model.layers, MOST_LAYERS)
     if not arguments.chain_only:
         print("| op | rows | cut | kernels us | GB/s | kernels |\n|---|---|---|---|---|---|")
-        tries = parsed(arguments.tries) or [(op, Tuning()) for op in cuts]
+        tries = parsed(arguments.tries) or [(op, SmallTuning()) for op in cuts]
         for op in dict(tries):
             layers = weights(num_layers, model.width, {op: cuts[op]})
             for n in rows:
@@ -184,7 +184,7 @@ def main() -> None:
     for n in rows:
         measure_chain("XLA", n, layers, xlas, {})
         for number, text in enumerate(arguments.chain or [""]):
-            tunings = {op: Tuning() for op in shapes(arguments.model)} | dict(parsed(text))
+            tunings = {op: SmallTuning() for op in shapes(arguments.model)} | dict(parsed(text))
             measure_chain(f"Mosaic {number}", n, layers, ours, tunings)
 
 

@@ -26,7 +26,7 @@ from jaxinfer.llm.events import Event, OnEvent, ignore
 from jaxinfer.runtime.device import select_device
 from jaxinfer_kernels.attention import sm90_decode, sm90_extend, xla_decode, xla_extend
 from jaxinfer_kernels.attention.cases import DECODE, EXTEND, Decode, Extend, Heads
-from jaxinfer_kernels.attention.sm90_decode_config import Tuning
+from jaxinfer_kernels.attention.sm90_decode_config import DecodeTuning
 
 PAGE, LAYERS, COLD_BYTES, REPEATS = 64, 28, 2e8, 5
 EXTEND_LAYERS = 4  # bound by arithmetic, so that the cache hardly matters
@@ -62,19 +62,19 @@ class Timing:
         return self.chain_us if self.device_us is None else self.device_us
 
 
-def tuning_of(text: str) -> Tuning:
-    """Of the form name=value,name=value with the fields of Tuning. Raises ConfigError."""
-    known = {field.name for field in dataclasses.fields(Tuning)}
+def tuning_of(text: str) -> DecodeTuning:
+    """Of the form name=value,name=value with the fields of DecodeTuning. Raises ConfigError."""
+    known = {field.name for field in dataclasses.fields(DecodeTuning)}
     pairs = [part.partition("=") for part in text.split(",") if part]
     if bad := [name for name, _, value in pairs if name not in known or not value.isdecimal()]:
         fact = f"got {bad[0]!r} in {text!r}; known are {', '.join(sorted(known))}"
         raise ConfigError(f"--tuning must be name=number,name=number, {fact}")
     fields: dict[str, Any] = {name: int(value) for name, _, value in pairs}
-    return Tuning(**fields)
+    return DecodeTuning(**fields)
 
 
-def run(device: str, tuning: Tuning, say: Say, on_event: OnEvent = ignore) -> Report:
-    """Time every kernel at every shape of jaxinfer_kernels.attention.cases that this device can hold. tuning: of the decode."""
+def run(device: str, tuning: DecodeTuning, say: Say, on_event: OnEvent = ignore) -> Report:
+    """Time every kernel at every shape of attention.cases that this device can hold. tuning: of the decode."""
     limits = machine.measure_limits(device, on_event)
     chosen, place = place_of(device, limits)
     is_hopper = place.is_hopper
@@ -137,7 +137,7 @@ def flops(case: Extend) -> float:
     return 4 * case.rows * case.heads.heads * case.heads.head_dim * seen
 
 
-def decode_row(tuning: Tuning, case: Decode, place: Place) -> Sequence[Value]:
+def decode_row(tuning: DecodeTuning, case: Decode, place: Place) -> Sequence[Value]:
     sets = turns(case, place.layers)
     arguments = decode_arrays(case, sets, place.layers)
     ours = functools.partial(sm90_decode.decode_attention, tuning=tuning)

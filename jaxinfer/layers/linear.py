@@ -17,7 +17,7 @@ from typing import Any
 import jax
 
 from jaxinfer.layers.products import Norm, Products, Stacked, Weight, rms_norm
-from jaxinfer_kernels.linear.sm90_medium import Scaled
+from jaxinfer_kernels.linear.sm90_medium import DeferredNorm
 
 type Value = jax.Array | Normed | Product | Gated | Sum
 
@@ -55,7 +55,7 @@ class Sum:
 
     residual: Value
     term: Value
-    made: jax.Array | Scaled | None = None
+    made: jax.Array | DeferredNorm | None = None
     begun: Norm | None = None
 
 
@@ -95,7 +95,7 @@ def array(value: Value, products: Products) -> jax.Array:
             return value.made
         case Sum():
             rows = _rows(value, products, None)
-            return rows.rows if isinstance(rows, Scaled) else rows
+            return rows.rows if isinstance(rows, DeferredNorm) else rows
     return value
 
 
@@ -108,8 +108,8 @@ def _left(x: Value, products: Products) -> Any:
     return x.made
 
 
-def _rows(x: Value, products: Products, then: Norm | None) -> jax.Array | Scaled:
-    """Rows of which the norm `then` is taken next, if any: Scaled only where it is that norm which is begun."""
+def _rows(x: Value, products: Products, then: Norm | None) -> jax.Array | DeferredNorm:
+    """Rows of which the norm `then` is taken next, if any: DeferredNorm only where it is that norm which is begun."""
     if not isinstance(x, Sum):
         return array(x, products)
     if x.made is None:
@@ -123,7 +123,7 @@ def _rows(x: Value, products: Products, then: Norm | None) -> jax.Array | Scaled
         else:
             x.made = residual + added
     same = then is not None and x.begun is not None and _is_same(x.begun, then)
-    return x.made.rows if isinstance(x.made, Scaled) and not same else x.made
+    return x.made.rows if isinstance(x.made, DeferredNorm) and not same else x.made
 
 
 def _is_same(one: Norm, other: Norm) -> bool:

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 
 from jaxinfer_kernels.linear import api as linear
 from jaxinfer_kernels.linear import sm90_large, sm90_medium, sm90_small, sm90_small_config
-from jaxinfer_kernels.linear.sm90_medium import Scaled
-from jaxinfer_kernels.linear.sm90_medium_config import begins_norm
+from jaxinfer_kernels.linear.sm90_medium import DeferredNorm
+from jaxinfer_kernels.linear.sm90_medium_config import can_defer_norm
 from jaxinfer_kernels.norm import api as plain_norm
 from jaxinfer_kernels.norm import sm90 as sm90_norm
 
@@ -57,7 +57,7 @@ class Norm:
 class Deferred:
     """Rows whose norm is still to be taken, by the product that takes them."""
 
-    rows: jax.Array | Scaled
+    rows: jax.Array | DeferredNorm
     norm: Norm
 
 
@@ -66,8 +66,8 @@ class Products:
     """norm(rows, norm) -> left    linear(left, w, bias) -> array    gate_up(left, w) -> array
     linear_residual(x, w, residual, then) -> rows
 
-    rows: an array [T, D], or Scaled.    left: what `linear` and `gate_up` take: an array, or Deferred.
-    then: the norm that is taken of the result next, or None. With one, the result may be Scaled.
+    rows: an array [T, D], or DeferredNorm.    left: what `linear` and `gate_up` take: an array, or Deferred.
+    then: the norm that is taken of the result next, or None. With one, the result may be DeferredNorm.
     """
 
     norm: Callable[[Any, Norm], Any]
@@ -122,9 +122,9 @@ def _few_gate_up(x: jax.Array | Deferred, w: jax.Array) -> jax.Array:
 # More rows, in a launch sequence: the product before a norm begins it, and the products behind it end it.
 
 
-def _begun_norm(x: jax.Array | Scaled, norm: Norm) -> Deferred:
+def _begun_norm(x: jax.Array | DeferredNorm, norm: Norm) -> Deferred:
     """x with the norm begun, which the product ends, or with it taken."""
-    if isinstance(x, Scaled):
+    if isinstance(x, DeferredNorm):
         return Deferred(x, norm)
     scale = norm.stacked
     return Deferred(sm90_norm.rms_norm(x, scale.array, scale.index, eps=norm.eps, pdl=not norm.first), norm)
@@ -144,8 +144,10 @@ def _batch_gate_up(x: jax.Array | Deferred, w: jax.Array) -> jax.Array:
     return sm90_medium.gate_up(x.rows, w, eps=x.norm.eps)
 
 
-def _batch_linear_residual(x: jax.Array, w: jax.Array, residual: jax.Array, then: Norm | None) -> jax.Array | Scaled:
-    if then is None or not begins_norm(*residual.shape, residual.dtype):
+def _batch_linear_residual(
+    x: jax.Array, w: jax.Array, residual: jax.Array, then: Norm | None
+) -> jax.Array | DeferredNorm:
+    if then is None or not can_defer_norm(*residual.shape, residual.dtype):
         return sm90_medium.linear_residual(x, w, residual)
     norm = then.stacked
     return sm90_medium.linear_residual(x, w, residual, norm=norm.array, layer=norm.index)

@@ -53,7 +53,7 @@ def mask_logits(
     slots = upload[:, MaskColumn.SLOT]
     if backend is Backend.MOSAIC:
         columns = dict(mask=MaskColumn.MASK, keep=MaskColumn.KEEP)
-        tokens, left = sm90_argmax.largest_allowed(logits, left, table, upload, **columns)
+        tokens, left = sm90_argmax.argmax_allowed(logits, left, table, upload, **columns)
     else:
         allowed = _allowed(logits[: len(upload)], table, upload[:, MaskColumn.MASK])
         tokens, left = largest_id(allowed), left.at[: len(upload)].set(allowed)

@@ -294,7 +294,7 @@ def _head(
     # it a second time rather than copy it.
     stored = _first_rows(kept, model.family.unembed(model.config, params, hidden))
     if model.backends.decode_linear is Backend.MOSAIC and sm90_argmax.supported(rows, kept.shape[1]):
-        return stored, sm90_argmax.largest_id(stored, masked, rows=rows)
+        return stored, sm90_argmax.argmax(stored, masked, rows=rows)
     # Beside what follows, XLA would copy them while it computes tokens, and no CUDA graph could hold the end of the
     # step: the copy would end only after the tokens' way to the host, which no graph holds.
     stored = jax.lax.optimization_barrier(stored)

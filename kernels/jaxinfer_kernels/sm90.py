@@ -40,17 +40,17 @@ def named(name: str, body: functools.partial[None]) -> functools.partial[None]:
     return body
 
 
-def begin_early() -> None:
-    """In a chain: let the kernel behind this one start, and wait until the one before it has ended."""
+def griddepcontrol() -> None:
+    """PDL, in a launch sequence: let the next kernel launch, and wait until the kernel before this one has ended."""
     plgpu.griddepcontrol_launch_dependents()
     plgpu.griddepcontrol_wait()
 
 
-def meet(barrier: Ref) -> None:
-    """Commit shared memory, and wait until all whose barrier it is have come here with all their warps.
+def cluster_sync(barrier: Ref) -> None:
+    """Commit this CTA's shared memory, then wait at the cluster's barrier for all its CTAs.
 
-    A few lanes alone arrive at a cluster's barrier, each warp waits by itself. Unless the others are waited for first,
-    one may still read what a peer then takes away, or wait for a meeting that has passed, and with it for ever.
+    Only some lanes arrive at a cluster barrier, and warps wait independently. The CTA's warps come together first:
+    otherwise one may read shared memory that a peer takes away, or miss a phase of the barrier and hang.
     """
     plgpu.commit_smem()
     plgpu.barrier_arrive(barrier)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from jaxinfer.layers.linear import Gated, Normed, Product, Sum, Value, add, array, linear, normed, swiglu
 from jaxinfer.layers.products import SM90_BATCH, SM90_BATCH_SEQUENCE, SM90_FEW, XLA, Norm, Products, Stacked
-from jaxinfer_kernels.linear.sm90_medium import Scaled
+from jaxinfer_kernels.linear.sm90_medium import DeferredNorm
 
 ROWS, WIDTH, EPS = 4, 8, 1e-5
 RANDOM = np.random.default_rng(0)
@@ -53,7 +53,7 @@ class Counting:
 
     def _norm(self, rows: Any, norm: Norm) -> jax.Array:
         self.calls["norm"] += 1
-        if isinstance(rows, Scaled):
+        if isinstance(rows, DeferredNorm):
             assert rows.squares == (id(norm.stacked.array), norm.stacked.layer), "the norm that was begun is ended"
             rows = rows.rows
         return XLA.norm(rows, norm)
@@ -67,7 +67,7 @@ class Counting:
         rows = XLA.linear_residual(x, w, residual, None)
         if then is None or not self.begins:
             return rows
-        return Scaled(rows, rows, (id(then.stacked.array), then.stacked.layer))
+        return DeferredNorm(rows, rows, (id(then.stacked.array), then.stacked.layer))
 
     def _gate_up(self, x: jax.Array, w: jax.Array) -> jax.Array:
         self.calls["product"] += 1
@@ -140,7 +140,7 @@ def test_the_residual_of_a_product_begins_the_norm_that_the_product_s_own_rows_t
     x = add(X, linear(X, MATRICES[0]))
     y = add(x, linear(swiglu(linear(normed(x, Stacked(SCALES, 0), EPS), WIDE)), MATRICES[1]))
     array(y, counting.products())
-    assert isinstance(x.made, Scaled)
+    assert isinstance(x.made, DeferredNorm)
 
 
 @pytest.mark.parametrize("products", [SM90_FEW, SM90_BATCH, SM90_BATCH_SEQUENCE], ids=["few", "batch", "in a sequence"])

@@ -18,7 +18,7 @@ from jaxinfer.models.registry import Family
 from jaxinfer.runtime import programs, step
 from jaxinfer.runtime.memory import backends_for, plan_for
 from jaxinfer_kernels.launch import ffi
-from jaxinfer_kernels.launch.sequence import Chain
+from jaxinfer_kernels.launch.sequence import LaunchSequence
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "docs" / "notebooks" / "4-a-new-model.ipynb"
 CONFIG = {
@@ -69,7 +69,7 @@ def test_it_lowers_for_a_hopper_gpu_with_our_kernels(name, sequences, parallel, 
     traced = jax.jit(program.function).trace(*program.arguments)
     text = traced.lower(lowering_platforms=("cuda",)).as_text()
     found = re.findall(r'chain = "([^"]*)"', text)
-    assert [len(Chain.decode(one.encode()).launches) for one in found] == sequences
+    assert [len(LaunchSequence.decode(one.encode()).launches) for one in found] == sequences
     # one by one: what rotates and stores, what attends, and the head's argmax
     assert sequences or text.count("mosaic_gpu_v2") == 3
 

@@ -28,7 +28,7 @@ def test_what_comes_from_the_cache_has_the_kernels_of_its_chains_compiled_beside
     handler = jax.ffi.pycapsule(ctypes.cast(ffi._handler, ctypes.c_void_p).value)
     jax.ffi.register_ffi_target(sequence.TARGET, {"execute": handler}, platform="cpu", api_version=1)
     plain = make_runner()._programs[programs.Helper.SET_PAGES]
-    text = sequence.Chain((b"+/" * 99,), ()).encode()
+    text = sequence.LaunchSequence((b"+/" * 99,), ()).encode()
     call = jax.ffi.ffi_call(sequence.TARGET, plain.result, input_output_aliases={0: 0})
     launching = dataclasses.replace(
         plain, function=lambda table, _: call(table, digest="one", chain=text) + 1, is_chained=True

@@ -32,7 +32,7 @@ from jaxinfer.bench.suites import preemption, scheduler_trace, served
 from jaxinfer.bench.suites.job import Found, Job, call
 from jaxinfer.errors import ConfigError
 from jaxinfer_kernels.attention.cases import HEADS, Decode
-from jaxinfer_kernels.attention.sm90_decode_config import Tuning
+from jaxinfer_kernels.attention.sm90_decode_config import DecodeTuning
 
 CLIENTS = (1, 2, 4, 8)
 CHUNKS = (0, 256, 128)
@@ -271,7 +271,7 @@ def attention(job: Job) -> Table:
     cases = [Decode(HEADS[1], 1, context) for context in dict.fromkeys(map(job.tokens, CONTEXTS))]
     device, place = kernels.place_of(job.config.device, job.limits)
     with jax.default_device(device):
-        rows = [kernels.decode_row(Tuning(), case, place) for case in cases]
+        rows = [kernels.decode_row(DecodeTuning(), case, place) for case in cases]
     return Table("attention alone", kernels.columns("GB/s"), rows)
 
 

@@ -18,9 +18,21 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from jaxinfer_kernels import plgpu
-from jaxinfer_kernels.attention.sm90_decode_config import DEFAULT, Plan, Tuning, plan_launch
-from jaxinfer_kernels.attention.sm90_new_token import fetch_newest, prepare
-from jaxinfer_kernels.sm90 import F32, I32, LOWEST, Ref, Smem, begin_early, compiler_params, meet, named, operand, store
+from jaxinfer_kernels.attention.sm90_decode_config import DEFAULT, DecodeConfig, DecodeTuning, plan_launch
+from jaxinfer_kernels.attention.sm90_new_token import fetch_new_token, prepare_queries
+from jaxinfer_kernels.sm90 import (
+    F32,
+    I32,
+    LOWEST,
+    Ref,
+    Smem,
+    cluster_sync,
+    compiler_params,
+    griddepcontrol,
+    named,
+    operand,
+    store,
+)
 
 
 @functools.partial(jax.jit, static_argnames=("tuning", "interpret"))
@@ -33,7 +45,7 @@ def decode_attention(
     slots: jax.Array,
     lengths: jax.Array,
     *,
-    tuning: Tuning = DEFAULT,
+    tuning: DecodeTuning = DEFAULT,
     interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> jax.Array:
     """attention.api.decode_attention, same arguments and result, for bf16 and f16 and the shapes of `supported`.
@@ -56,7 +68,7 @@ def decode_attention_write(
     slots: jax.Array,
     lengths: jax.Array,
     *,
-    tuning: Tuning = DEFAULT,
+    tuning: DecodeTuning = DEFAULT,
     interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Store each row's newest token at place `length - 1` of its pages, then attend as decode_attention does.
@@ -83,7 +95,7 @@ def decode_attention_fused(
     *,
     norms: tuple[jax.Array, jax.Array] | None = None,
     norm_eps: float | None = None,
-    tuning: Tuning = DEFAULT,
+    tuning: DecodeTuning = DEFAULT,
     interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """All that lies between the qkv product and the output product of a decode step, in one launch.
@@ -104,7 +116,7 @@ def decode_attention_fused(
     return out, *(jax.freeze(ref) for ref in pages)
 
 
-def _launch(plan: Plan) -> Callable[..., list[jax.Array]]:
+def _launch(plan: DecodeConfig) -> Callable[..., list[jax.Array]]:
     h, columns, splits = plan.head_dim, plan.columns, plan.splits
     out = [jax.ShapeDtypeStruct((plan.padded or plan.batch, plan.heads, h), plan.dtype)]
     if _spills(plan):
@@ -147,20 +159,20 @@ def _launch(plan: Plan) -> Callable[..., list[jax.Array]]:
     )
 
 
-def _spills(plan: Plan) -> bool:
+def _spills(plan: DecodeConfig) -> bool:
     """Interpret mode has no distributed shared memory: there, and only there, peers meet in global memory."""
     return plan.interpret is not None and plan.splits > 1
 
 
 def _kernel(
-    plan: Plan,
+    plan: DecodeConfig,
     layer_ref,  # i32[1]
     table_ref,  # i32[S, M]
     slots_ref,  # i32[B]
     lengths_ref,  # i32[B]
     k_ref,  # [L, P, K, page, H]
     v_ref,  # [L, P, K, page, H]
-    *refs,  # what fetch_newest and prepare take; then out [B, N, H] and, interpreted, the peers' partial results
+    *refs,  # what fetch_new_token and prepare take; then out [B, N, H] and, interpreted, the peers' partial results
     **smem,
 ) -> None:
     num_spills = 2 if _spills(plan) else 0
@@ -227,19 +239,19 @@ def _kernel(
         return _add_values(plan, smem, stage, acc), row_max, row_sum, of_keys, following
 
     if plan.pdl and not plan.write:  # the kernel before this one stores the newest tokens
-        begin_early()
+        griddepcontrol()
     for i in range(stages):
         pages = pages_of(i)
         for fetch_some in (fetch_keys, fetch_values):
             pl.when(i < count)(functools.partial(fetch_some, i, pages, ends=i == 0))
     ahead = pages_of(stages)
     if plan.pdl and plan.write:
-        begin_early()
+        griddepcontrol()
 
     @pl.when(count > 0)
     def _():
-        fetch_newest(plan, smem, newest_refs, row, head, layer)
-        prepare(plan, smem)
+        fetch_new_token(plan, smem, newest_refs, row, head, layer)
+        prepare_queries(plan, smem)
 
     acc, row_max, row_sum, *_ = lax.fori_loop(0, count, step, (*_nothing(plan), ahead, ahead))
 
@@ -267,14 +279,14 @@ def _kernel(
         for name, ref in zip(("part", "weight"), spill_refs, strict=False):
             plgpu.copy_smem_to_gmem(smem[name], ref.at[row, head, split])
         plgpu.wait_smem_to_gmem(0)
-        meet(smem["peers"])
+        cluster_sync(smem["peers"])
         _combine(plan, smem, [ref.at[row, head] for ref in spill_refs], split, out_ref.at[row], first_head)
     plgpu.wait_smem_to_gmem(0)
     if plan.splits > 1:
-        meet(smem["peers"])  # a CTA that ends takes its shared memory with it
+        cluster_sync(smem["peers"])  # a CTA that ends takes its shared memory with it
 
 
-def _nothing(plan: Plan) -> tuple[jax.Array, ...]:
+def _nothing(plan: DecodeConfig) -> tuple[jax.Array, ...]:
     """acc [H, columns], row_max [columns], row_sum [block, columns] of no keys at all."""
     layout = plgpu.Layout.WGMMA
     return (
@@ -284,12 +296,12 @@ def _nothing(plan: Plan) -> tuple[jax.Array, ...]:
     )
 
 
-def _transposed(plan: Plan, x: jax.Array) -> jax.Array:
+def _transposed(plan: DecodeConfig, x: jax.Array) -> jax.Array:
     """x in the registers from which its transpose is stored; interpret mode knows no layouts."""
     return x if plan.interpret else plgpu.layout_cast(x, plgpu.Layout.WGMMA_TRANSPOSED)
 
 
-def _patch(plan: Plan, tile_ref: Ref, new_ref: Ref | None, place: jax.Array, *, zeros: bool) -> None:
+def _patch(plan: DecodeConfig, tile_ref: Ref, new_ref: Ref | None, place: jax.Array, *, zeros: bool) -> None:
     """Put the new token, if any, at its place in a tile [block, H]; `zeros`: and clear all from `place` on.
 
     Behind a row's end there may be anything, NaN included, and 0 * NaN is NaN: values need the zeros, keys do not.
@@ -307,7 +319,7 @@ def _patch(plan: Plan, tile_ref: Ref, new_ref: Ref | None, place: jax.Array, *, 
 
 
 def _fold_scores(
-    plan: Plan, smem: Smem, stage: jax.Array, visible: jax.Array, carry: Sequence[jax.Array]
+    plan: DecodeConfig, smem: Smem, stage: jax.Array, visible: jax.Array, carry: Sequence[jax.Array]
 ) -> tuple[jax.Array, ...]:
     """Score one block's keys, of which the first `visible` count: acc rescaled, weights, row_max, row_sum."""
     acc, row_max, row_sum = carry
@@ -329,7 +341,7 @@ def _fold_scores(
     return acc, weights.astype(plan.dtype), new_max, row_sum
 
 
-def _add_values(plan: Plan, smem: Smem, stage: jax.Array, acc: jax.Array) -> jax.Array:
+def _add_values(plan: DecodeConfig, smem: Smem, stage: jax.Array, acc: jax.Array) -> jax.Array:
     """acc [H, columns] plus this block's values under their weights."""
 
     def product(sums: Ref) -> None:
@@ -346,7 +358,7 @@ def _add_values(plan: Plan, smem: Smem, stage: jax.Array, acc: jax.Array) -> jax
 
 
 def _combine(
-    plan: Plan, smem: Smem, spilled: Sequence[Ref], split: jax.Array, out_ref: Ref, first_head: jax.Array
+    plan: DecodeConfig, smem: Smem, spilled: Sequence[Ref], split: jax.Array, out_ref: Ref, first_head: jax.Array
 ) -> None:
     """Store the mean of all peers' parts, weighted: each CTA some heads, so that none reads all that the others have.
 

@@ -13,7 +13,7 @@ ENOUGH = {1: 120, 2: 120, 4: 64, 8: 32}  # CTAs, by splits, with which more spli
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuning:
+class DecodeTuning:
     """How the work is cut. Rows never differ in value, only in rounding, between tunings."""
 
     block_tokens: int = 64  # keys of one step: a multiple of 64 and of the page size, or 64 with smaller pages
@@ -22,12 +22,12 @@ class Tuning:
     pdl: bool = False  # in a chain: be there when the kernel before this one ends; when writing, with pages fetched
 
 
-DEFAULT = Tuning()
-IN_CHAIN = Tuning(pdl=True)
+DEFAULT = DecodeTuning()
+IN_CHAIN = DecodeTuning(pdl=True)
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class DecodeConfig:
     """Static facts of one launch."""
 
     batch: int
@@ -36,7 +36,7 @@ class Plan:
     head_dim: int
     page: int
     dtype: jnp.dtype
-    tuning: Tuning
+    tuning: DecodeTuning
     interpret: "plgpu.InterpretGPUParams | None"
     write: bool = False  # store the newest token before attending
     joined: bool = False  # q, k and v of the newest token come as one array
@@ -113,10 +113,10 @@ def plan_launch(
     heads: int,
     k: jax.Array,
     dtype: jnp.dtype,
-    tuning: Tuning,
+    tuning: DecodeTuning,
     interpret: "plgpu.InterpretGPUParams | None",
     **fused: bool | int | float | None,
-) -> Plan:
+) -> DecodeConfig:
     """Raises ValueError for shapes and tunings that cannot run."""
     kv_heads, page, head_dim = k.shape[2], page_size_of(k), k.shape[4]
     if not supported(heads, kv_heads, head_dim, page, dtype) or dtype != k.dtype:
@@ -125,7 +125,7 @@ def plan_launch(
             f"head and pages of 8 to 128 tokens, got {heads} heads of {dtype} and pages {k.aval}; "
             "use attention.api.decode_attention"
         )
-    plan = Plan(batch, heads, kv_heads, head_dim, page, jnp.dtype(dtype), tuning, interpret, **fused)
+    plan = DecodeConfig(batch, heads, kv_heads, head_dim, page, jnp.dtype(dtype), tuning, interpret, **fused)
     if plan.block % 64 or plan.block % page:
         raise ValueError(f"block_tokens must be a multiple of 64 and of the page size {page}, got {plan.block}")
     if plan.stages < 2:  # a stage is filled again one step after it was read

@@ -25,8 +25,8 @@ from jaxinfer_kernels.sm90 import (
     LOWEST,
     Ref,
     Smem,
-    begin_early,
     compiler_params,
+    griddepcontrol,
     named,
     operand,
     row_layout,
@@ -43,7 +43,7 @@ COMBINED_ROWS = 8  # of queries and heads, in one CTA that adds up splits
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuning:
+class ExtendTuning:
     """How the work is cut."""
 
     warpgroups: int = 0  # that compute, 1 or 2; a tile has 64 queries for each; 0: as many as keep all CTAs at work
@@ -55,8 +55,8 @@ class Tuning:
     pdl: bool = False  # in a chain: be there when the kernel before this one ends
 
 
-DEFAULT = Tuning()
-IN_CHAIN = Tuning(pdl=True)
+DEFAULT = ExtendTuning()
+IN_CHAIN = ExtendTuning(pdl=True)
 
 
 @functools.partial(jax.jit, static_argnames=("tuning", "interpret"))
@@ -71,7 +71,7 @@ def extend_attention(
     counts: jax.Array,
     lengths: jax.Array,
     *,
-    tuning: Tuning = DEFAULT,
+    tuning: ExtendTuning = DEFAULT,
     interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> jax.Array:
     """attention.api.extend_attention, same arguments, for the shapes of `supported`.
@@ -98,7 +98,7 @@ def extend_attention(
 
 
 @functools.partial(jax.jit, static_argnames=("num_tokens", "heads", "tuning"))
-def tiles_of(counts: jax.Array, num_tokens: int, heads: int, tuning: Tuning = DEFAULT) -> jax.Array:
+def tiles_of(counts: jax.Array, num_tokens: int, heads: int, tuning: ExtendTuning = DEFAULT) -> jax.Array:
     """Tiles of the queries of a step's rows, counts i32[R], as `extend_tiles` is given them, once for all layers.
 
     Returns i32[tiles, 2]: each tile's row, or -1 for none, and the first of its queries in that row.
@@ -124,7 +124,7 @@ def extend_tiles(
     counts: jax.Array,
     lengths: jax.Array,
     *,
-    tuning: Tuning = DEFAULT,
+    tuning: ExtendTuning = DEFAULT,
     interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> jax.Array:
     """extend_attention by kernels alone, for a chain: of at least ROWS tokens and at most FEW_ROWS rows, `tiles` from
@@ -144,7 +144,7 @@ def _tiled(
     v: jax.Array,
     layer: jax.Array,
     rows: Rows,
-    tuning: Tuning,
+    tuning: ExtendTuning,
     interpret: "plgpu.InterpretGPUParams | None",
 ) -> jax.Array:
     """One launch over the tiles of all rows, T of at least ROWS."""
@@ -153,7 +153,7 @@ def _tiled(
     return found[0] if len(found) == 1 else _combined(*found).astype(q.dtype)
 
 
-def _cut(tuning: Tuning, num_tokens: int, heads: int) -> Tuning:
+def _cut(tuning: ExtendTuning, num_tokens: int, heads: int) -> ExtendTuning:
     """The tuning with what the shapes suggest."""
     warpgroups = tuning.warpgroups or (1 if num_tokens // (2 * ROWS) * heads < CTAS_WANTED else 2)
     splits = tuning.splits or (max(1, min(CTAS_WANTED // heads, MAX_SPLITS)) if num_tokens <= ROWS else 1)
@@ -167,7 +167,7 @@ def _launch(
     layer: jax.Array,
     tiles: jax.Array,
     rows: Rows,
-    tuning: Tuning,
+    tuning: ExtendTuning,
     interpret: "plgpu.InterpretGPUParams | None",
 ) -> list[jax.Array]:
     """The result [T, N, H] or, if keys are split, what `_combined` takes."""
@@ -253,7 +253,7 @@ def _combine_kernel(splits: int, head_dim: int, pdl: bool, parts_ref: Ref, weigh
     """parts f32[splits, T * N, H], weights f32[splits, T * N, WEIGHT_COLUMNS], out [T * N, H]."""
     rows, layout = pl.ds(lax.axis_index("tile") * COMBINED_ROWS, COMBINED_ROWS), row_layout(64)
     if pdl:
-        begin_early()
+        griddepcontrol()
     read = functools.partial(plgpu.load, layout=layout.reduce(1), optimized=False)
     logs = [read(weights_ref.at[i, rows, 0]) for i in range(splits)]
     highest = functools.reduce(jnp.maximum, logs)
@@ -269,7 +269,7 @@ def _combine_kernel(splits: int, head_dim: int, pdl: bool, parts_ref: Ref, weigh
 
 
 def _kernel(
-    tuning: Tuning,
+    tuning: ExtendTuning,
     interpreted: bool,
     layer_ref,  # i32[1]
     tiles_ref,  # i32[tiles, 2]
@@ -288,7 +288,7 @@ def _kernel(
     tile = len(tiles_ref) - 1 - tile  # a row's last tile has the most keys: it begins first
     row, first = tiles_ref[tile, 0], tiles_ref[tile, 1]
     if tuning.pdl:  # also for the pages: the kernel before this one writes into them
-        begin_early()
+        griddepcontrol()
 
     @pl.when(row >= 0)
     def _():
@@ -335,7 +335,7 @@ def _kernel(
 
 
 def _copy_pages(
-    tuning: Tuning,
+    tuning: ExtendTuning,
     smem: Smem,
     k_ref: Ref,
     v_ref: Ref,
@@ -361,7 +361,7 @@ def _copy_pages(
 
 
 def _attend(
-    tuning: Tuning,
+    tuning: ExtendTuning,
     interpreted: bool,
     smem: Smem,
     warpgroup: jax.Array,

@@ -9,11 +9,11 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from jaxinfer_kernels import plgpu
-from jaxinfer_kernels.attention.sm90_decode_config import Plan
+from jaxinfer_kernels.attention.sm90_decode_config import DecodeConfig
 from jaxinfer_kernels.sm90 import F32, Ref, Smem, row_layout
 
 
-class Turned(Protocol):
+class RotatedHeads(Protocol):
     """What `turn` needs to know of a launch."""
 
     @property
@@ -26,7 +26,9 @@ class Turned(Protocol):
     def norm_eps(self) -> float | None: ...
 
 
-def fetch_newest(plan: Plan, smem: Smem, refs: Sequence[Ref], row: jax.Array, head: jax.Array, layer: jax.Array):
+def fetch_new_token(
+    plan: DecodeConfig, smem: Smem, refs: Sequence[Ref], row: jax.Array, head: jax.Array, layer: jax.Array
+):
     """Start copying this kv head's queries, the new key and value if writing, and what is to be done to them."""
     group = pl.ds(head * plan.groups, plan.groups)
     k_row = plan.heads + head
@@ -43,13 +45,13 @@ def fetch_newest(plan: Plan, smem: Smem, refs: Sequence[Ref], row: jax.Array, he
             plgpu.copy_gmem_to_smem(refs[i - 2].at[layer], smem["norms"].at[i], smem["newest_ready"])
 
 
-def prepare(plan: Plan, smem: Smem) -> None:
+def prepare_queries(plan: DecodeConfig, smem: Smem) -> None:
     """Wait for the newest token's rows, norm and rotate them where wanted, and lay the queries out."""
     plgpu.barrier_wait(smem["newest_ready"])
     if not plan.rotated:
         q_norm, k_norm = (smem["norms"].at[i] for i in (0, 1)) if plan.norm_eps is not None else (None, None)
-        turn(plan, smem["angles"], smem["queries"], q_norm)
-        turn(plan, smem["angles"], smem["new"].at[0], k_norm)
+        apply_rope(plan, smem["angles"], smem["queries"], q_norm)
+        apply_rope(plan, smem["angles"], smem["new"].at[0], k_norm)
         plgpu.commit_smem()
     for i in range(0, plan.head_dim, 64):  # one tile of the operand at a time
         columns = pl.ds(i, 64)
@@ -57,7 +59,7 @@ def prepare(plan: Plan, smem: Smem) -> None:
     plgpu.commit_smem()
 
 
-def turn(plan: Turned, angles_ref: Ref, ref: Ref, norm_ref: Ref | None) -> None:
+def apply_rope(plan: RotatedHeads, angles_ref: Ref, ref: Ref, norm_ref: Ref | None) -> None:
     """Norm heads [rows, H] or [H] and rotate them by half, in place. Rounds where models do."""
     half, dtype = plan.head_dim // 2, plan.dtype
     many = len(ref.shape) == 2

@@ -13,12 +13,12 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from jaxinfer_kernels import plgpu
-from jaxinfer_kernels.attention.sm90_new_token import turn
-from jaxinfer_kernels.sm90 import F32, Ref, begin_early, compiler_params, named, round_up
+from jaxinfer_kernels.attention.sm90_new_token import apply_rope
+from jaxinfer_kernels.sm90 import F32, Ref, compiler_params, griddepcontrol, named, round_up
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class RopeConfig:
     """Static facts of one launch."""
 
     heads: int
@@ -56,7 +56,7 @@ def rotate_write(
     kv_heads, h = k.shape[2], k.shape[4]
     heads = qkv.shape[1] // h - 2 * kv_heads
     eps = norm_eps if norms else None
-    plan = Plan(heads, kv_heads, h, qkv.dtype, eps, pdl and interpret is None)
+    plan = RopeConfig(heads, kv_heads, h, qkv.dtype, eps, pdl and interpret is None)
     many, few = (plgpu.SMEM((round_up(n, 8), h), plan.dtype) for n in (heads, kv_heads))
     smem = dict(q=many, k=few, v=few, angles=plgpu.SMEM((2, h // 2), F32))
     smem |= dict(ready=plgpu.Barrier(num_arrivals=5 if eps is None else 7))
@@ -79,7 +79,7 @@ def rotate_write(
 
 
 def _kernel(
-    plan: Plan,
+    plan: RopeConfig,
     layer_ref: Ref,  # i32[1]
     page_ids_ref: Ref,  # i32[T]
     offsets_ref: Ref,  # i32[T]
@@ -98,7 +98,7 @@ def _kernel(
         else:
             plgpu.copy_gmem_to_smem(ref.at[layer], smem["norms"].at[i - 2], ready)
     if plan.pdl:
-        begin_early()
+        griddepcontrol()
     starts = dict(q=0, k=plan.heads, v=plan.heads + plan.kv_heads)
     counts = dict(q=plan.heads, k=plan.kv_heads, v=plan.kv_heads)
     for name, start in starts.items():
@@ -107,7 +107,7 @@ def _kernel(
     plgpu.barrier_wait(ready)
     for i, name in enumerate(("q", "k")):
         norm = None if plan.norm_eps is None else smem["norms"].at[i]
-        turn(plan, smem["angles"], smem[name], norm)
+        apply_rope(plan, smem["angles"], smem[name], norm)
     plgpu.commit_smem()
     plgpu.copy_smem_to_gmem(smem["q"].at[pl.ds(0, plan.heads)], q_ref.at[token])
 

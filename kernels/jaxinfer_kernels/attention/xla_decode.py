@@ -17,11 +17,11 @@ LOWEST = float(jnp.finfo(jnp.float32).min)  # a running maximum to start from; -
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuning:
+class XlaDecodeTuning:
     block_tokens: int  # key tokens fetched together; rounded to whole pages
 
 
-DEFAULT = Tuning(block_tokens=128)
+DEFAULT = XlaDecodeTuning(block_tokens=128)
 
 
 @functools.partial(jax.jit, static_argnames=("context", "tuning"))
@@ -35,7 +35,7 @@ def decode_attention(
     lengths: jax.Array,
     *,
     context: int | None = None,
-    tuning: Tuning = DEFAULT,
+    tuning: XlaDecodeTuning = DEFAULT,
 ) -> jax.Array:
     """Attend from each row's one query to all of the row's tokens.
 

@@ -16,12 +16,12 @@ from jaxinfer_kernels.attention.paged import gather_pages, page_size_of
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuning:
+class XlaExtendTuning:
     tile_tokens: int  # queries of one row computed together
     block_tokens: int  # key tokens fetched together; rounded to whole pages
 
 
-DEFAULT = Tuning(tile_tokens=64, block_tokens=256)
+DEFAULT = XlaExtendTuning(tile_tokens=64, block_tokens=256)
 
 
 @functools.partial(jax.jit, static_argnames="tuning")
@@ -36,7 +36,7 @@ def extend_attention(
     counts: jax.Array,
     lengths: jax.Array,
     *,
-    tuning: Tuning = DEFAULT,
+    tuning: XlaExtendTuning = DEFAULT,
 ) -> jax.Array:
     """Attend from each row's queries, the last `count` of its tokens, to the tokens before them and themselves.
 
@@ -65,7 +65,7 @@ def _tiles(
     query_starts: jax.Array,
     counts: jax.Array,
     lengths: jax.Array,
-    tuning: Tuning,
+    tuning: XlaExtendTuning,
 ) -> jax.Array:
     (t, n, h), num_kv_heads, page_size = q.shape, k.shape[2], page_size_of(k)
     tile, pages_per_block = min(tuning.tile_tokens, t), max(1, tuning.block_tokens // page_size)

@@ -19,7 +19,7 @@ from typing import Any
 
 import jax
 
-from jaxinfer_kernels.launch.sequence import TARGET, Chain
+from jaxinfer_kernels.launch.sequence import TARGET, LaunchSequence
 
 _METADATA = 1  # XLA_FFI_Extension_Metadata
 _INSTANTIATE = 0  # the stage in which an executable is compiled, in threads; all others run
@@ -113,11 +113,11 @@ def place(anchor: int, arrays: Sequence[int]) -> None:
 
 
 def prepare(chain: str) -> None:
-    """Compile a chain's kernels before it first runs. chain: `Chain.encode`'s text. Raises RuntimeError.
+    """Compile a chain's kernels before it first runs. chain: `LaunchSequence.encode`'s text. Raises RuntimeError.
 
     XLA asks for it (`_INSTANTIATE`) when it compiles an executable, not when it loads one.
     """
-    _kernels(Chain.decode(chain.encode()).modules)
+    _kernels(LaunchSequence.decode(chain.encode()).modules)
 
 
 def _kernels(modules: Sequence[bytes]) -> list[Run]:
@@ -231,7 +231,7 @@ def _chain_of(frame: Any) -> tuple[int | None, Launches]:
     given = {_text(attributes.names[i]): attributes.items[i] for i in range(attributes.size)}
     digest = _text(given[b"digest"])
     if digest not in _chains:
-        chain = Chain.decode(_text(given[b"chain"]))
+        chain = LaunchSequence.decode(_text(given[b"chain"]))
         runs = _kernels(chain.modules)
         places = [tuple((place.buffer, place.offset) for place in one.places) for one in chain.launches]
         launches = [

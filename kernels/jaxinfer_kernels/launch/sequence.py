@@ -38,7 +38,7 @@ _KERNEL_PRIMITIVES = frozenset(["mpmd_map", "core_map", "pallas_call"])  # of Pa
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class BufferOffset:
     """Where an array lies: in which buffer of the call (arguments, anchor, constants, results, scratch) and how far in.
 
     buffer: below 0, -1 - i is the i-th array outside.
@@ -49,22 +49,22 @@ class Place:
 
 
 @dataclasses.dataclass(frozen=True)
-class Launch:
+class KernelLaunch:
     """One kernel. module: its index among the chain's.    places: of its arguments, then of its results."""
 
     module: int
-    places: tuple[Place, ...]
+    places: tuple[BufferOffset, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Chain:
+class LaunchSequence:
     """What the custom call is told: kernels as serialized Mosaic modules, each once, and the launches in order.
 
     anchor: the argument by whose address those of the arrays outside are found, if there are any.
     """
 
     modules: tuple[bytes, ...]
-    launches: tuple[Launch, ...]
+    launches: tuple[KernelLaunch, ...]
     anchor: int | None = None
 
     def encode(self) -> str:
@@ -75,9 +75,11 @@ class Chain:
         return base64.b64encode(zlib.compress(json.dumps(facts).encode())).decode()
 
     @classmethod
-    def decode(cls, text: bytes) -> "Chain":
+    def decode(cls, text: bytes) -> "LaunchSequence":
         facts = json.loads(zlib.decompress(base64.b64decode(text)))
-        launches = tuple(Launch(first, tuple(Place(*place) for place in rest)) for first, *rest in facts["launches"])
+        launches = tuple(
+            KernelLaunch(first, tuple(BufferOffset(*place) for place in rest)) for first, *rest in facts["launches"]
+        )
         return cls(tuple(base64.b64decode(one) for one in facts["modules"]), launches, facts["anchor"])
 
 
@@ -231,8 +233,8 @@ def _call(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Plan:
-    chain: Chain
+class _Placed:
+    chain: LaunchSequence
     aliases: dict[int, int]  # arguments updated in place: the result each becomes
     constants: np.ndarray  # u8[n]
     scratch_bytes: int
@@ -379,13 +381,13 @@ def _aval_bytes(aval: Any) -> int:
 
 def _placed(
     values: _Values, kernels: Sequence[_Kernel], results: Sequence[int], indices: Sequence[int | None]
-) -> _Plan:
+) -> _Placed:
     """Give every value a place: arguments and results where they are, constants together, the rest in the scratch.
 
     indices: of each argument, which array outside it is, or None.
     """
     numbers = itertools.count()
-    places = {i: Place(next(numbers) if index is None else -1 - index) for i, index in enumerate(indices)}
+    places = {i: BufferOffset(next(numbers) if index is None else -1 - index) for i, index in enumerate(indices)}
     anchor = None if indices.count(None) == len(indices) else next(numbers)
     constants_buffer, first_result = next(numbers), next(numbers)
     scratch_buffer = first_result + len(results)
@@ -394,21 +396,22 @@ def _placed(
         if value < len(indices):
             aliases[places[value].buffer] = i
         else:
-            places[value] = Place(first_result + i)
+            places[value] = BufferOffset(first_result + i)
     constants = b""
     for value, array in values.constants.items():
-        places[value] = Place(constants_buffer, len(constants))
+        places[value] = BufferOffset(constants_buffer, len(constants))
         constants += array.tobytes().ljust(_rounded(array.nbytes), b"\0")
     scratch_bytes = _place_scratch(values, kernels, places, scratch_buffer)
     modules = list(dict.fromkeys(kernel.module for kernel in kernels))
     launches = tuple(
-        Launch(modules.index(one.module), tuple(places[value] for value in (*one.takes, *one.makes))) for one in kernels
+        KernelLaunch(modules.index(one.module), tuple(places[value] for value in (*one.takes, *one.makes)))
+        for one in kernels
     )
     buffer = np.frombuffer(constants or bytes(ALIGNMENT), np.uint8)
-    return _Plan(Chain(tuple(modules), launches, anchor), aliases, buffer, max(scratch_bytes, ALIGNMENT))
+    return _Placed(LaunchSequence(tuple(modules), launches, anchor), aliases, buffer, max(scratch_bytes, ALIGNMENT))
 
 
-def _place_scratch(values: _Values, kernels: Sequence[_Kernel], places: dict[int, Place], buffer: int) -> int:
+def _place_scratch(values: _Values, kernels: Sequence[_Kernel], places: dict[int, BufferOffset], buffer: int) -> int:
     """Places for what only the chain sees, used again after their last reader. Returns the bytes of them all."""
     last_use = {value: i for i, kernel in enumerate(kernels) for value in (*kernel.takes, *kernel.makes)}
     free: dict[int, list[int]] = {}  # bytes: offsets
@@ -419,9 +422,9 @@ def _place_scratch(values: _Values, kernels: Sequence[_Kernel], places: dict[int
                 size = _rounded(values.sizes[value])
                 spare = free.get(size)
                 if spare:
-                    places[value] = Place(buffer, spare.pop())
+                    places[value] = BufferOffset(buffer, spare.pop())
                 else:
-                    places[value] = Place(buffer, end)
+                    places[value] = BufferOffset(buffer, end)
                     end += size
         for value in {*kernel.takes, *kernel.makes}:
             if last_use[value] == i and places[value].buffer == buffer:

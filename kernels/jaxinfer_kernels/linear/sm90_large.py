@@ -27,7 +27,7 @@ BLOCK = 64  # of the inner dimension, in one step
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuning:
+class GateUpTuning:
     """How the work is cut and ordered; results are the same bits whatever it says."""
 
     stages: int = 4  # blocks in flight
@@ -37,18 +37,18 @@ class Tuning:
     warpgroups: int = 2  # that multiply; interpreted with one, since each holds one of XLA's threads
 
 
-DEFAULT = Tuning()
+DEFAULT = GateUpTuning()
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class GateUpConfig:
     """Static facts of one launch."""
 
     rows: int
     depth: int
     out: int
     dtype: jnp.dtype
-    tuning: Tuning
+    tuning: GateUpTuning
     interpret: "plgpu.InterpretGPUParams | None"
 
     @property
@@ -87,7 +87,7 @@ class Plan:
 
 @functools.partial(jax.jit, static_argnames=("tuning", "interpret"))
 def gate_up(
-    x: jax.Array, w: jax.Array, *, tuning: Tuning = DEFAULT, interpret: "plgpu.InterpretGPUParams | None" = None
+    x: jax.Array, w: jax.Array, *, tuning: GateUpTuning = DEFAULT, interpret: "plgpu.InterpretGPUParams | None" = None
 ) -> jax.Array:
     """silu(gate) * up of x @ w.T, in f32, then rounded.
 
@@ -99,7 +99,7 @@ def gate_up(
             f"the Mosaic gate_up needs x [T, K] and w [2F, K], both bf16 or f16, T a multiple of {TILE_ROWS}, F of "
             f"{COLUMNS} and K of {BLOCK}, got {x.aval} and {w.aval}; use linear.api.gate_up"
         )
-    plan = Plan(len(x), x.shape[1], len(w) // 2, x.dtype, tuning, interpret)
+    plan = GateUpConfig(len(x), x.shape[1], len(w) // 2, x.dtype, tuning, interpret)
     if plan.rows % (plan.tile_rows * plan.cluster):
         raise ValueError(f"{plan.rows} rows cannot be shared by clusters of {plan.cluster}; use the default tuning")
     return _launch(plan)(x, w)
@@ -111,7 +111,7 @@ def supported(rows: int, out_features: int, in_features: int, dtype: jnp.dtype) 
     return fits and dtype in (jnp.bfloat16, jnp.float16)
 
 
-def _launch(plan: Plan) -> Callable[..., jax.Array]:
+def _launch(plan: GateUpConfig) -> Callable[..., jax.Array]:
     stages, cluster, warpgroups = plan.tuning.stages, plan.cluster, plan.tuning.warpgroups
     free = dict(num_arrivals=warpgroups, num_barriers=stages)
     smem = dict(
@@ -137,7 +137,7 @@ def _launch(plan: Plan) -> Callable[..., jax.Array]:
     )
 
 
-def _kernel(plan: Plan, x_ref: Ref, w_ref: Ref, out_ref: Ref, **smem: Ref) -> None:
+def _kernel(plan: GateUpConfig, x_ref: Ref, w_ref: Ref, out_ref: Ref, **smem: Ref) -> None:
     """x [T, K], w [2F, K], out [T, F]."""
     first, part, warpgroup = (lax.axis_index(name) for name in ("first", "part", "warpgroup"))
     count = lax.div(plan.tiles - 1 - first, I32(plan.clusters)) + 1  # tiles of this CTA
@@ -180,7 +180,7 @@ def _kernel(plan: Plan, x_ref: Ref, w_ref: Ref, out_ref: Ref, **smem: Ref) -> No
 
 
 def _copy_block(
-    plan: Plan,
+    plan: GateUpConfig,
     smem: Smem,
     x_ref: Ref,
     w_ref: Ref,
@@ -203,7 +203,7 @@ def _copy_block(
         plgpu.copy_gmem_to_smem(x_ref.at[pl.ds(row + j * ROWS, ROWS), inner], smem["x"].at[stage, j], ready)
 
 
-def _products(plan: Plan, smem: Smem, warpgroup: jax.Array, i: jax.Array, count: jax.Array) -> list[jax.Array]:
+def _products(plan: GateUpConfig, smem: Smem, warpgroup: jax.Array, i: jax.Array, count: jax.Array) -> list[jax.Array]:
     """f32[ROWS, COLUMNS] of gate and of up, of this CTA's i-th tile of `count`."""
     stages, total = plan.tuning.stages, count * plan.blocks
 
@@ -228,7 +228,7 @@ def _products(plan: Plan, smem: Smem, warpgroup: jax.Array, i: jax.Array, count:
     return pl.run_scoped(run, *[plgpu.ACC((ROWS, COLUMNS), F32)] * 2)
 
 
-def _release(plan: Plan, smem: Smem, step: jax.Array, wanted: jax.Array) -> None:
+def _release(plan: GateUpConfig, smem: Smem, step: jax.Array, wanted: jax.Array) -> None:
     """Let the stage of a step be filled again, if there is something left to fill it with."""
     stage = lax.rem(step + plan.tuning.stages, I32(plan.tuning.stages))
     pl.when(wanted)(functools.partial(plgpu.barrier_arrive, smem["free"].at[stage]))

@@ -24,14 +24,33 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from jaxinfer_kernels import plgpu
-from jaxinfer_kernels.linear.sm90_medium_config import BLOCK, DEFAULT, ROWS, Plan, Tuning, plan_launch
-from jaxinfer_kernels.sm90 import F32, I32, Ref, Smem, begin_early, compiler_params, meet, named, operand, padded, store
+from jaxinfer_kernels.linear.sm90_medium_config import (
+    BLOCK,
+    DEFAULT,
+    ROWS,
+    MediumConfig,
+    MediumTuning,
+    plan_launch,
+)
+from jaxinfer_kernels.sm90 import (
+    F32,
+    I32,
+    Ref,
+    Smem,
+    cluster_sync,
+    compiler_params,
+    griddepcontrol,
+    named,
+    operand,
+    padded,
+    store,
+)
 
 # Registers of each warpgroup that multiplies, by their number, of the block's at launch.
 REGISTERS = {1: 232, 2: 232, 3: 152, 4: 104}
 
 
-class Scaled(NamedTuple):
+class DeferredNorm(NamedTuple):
     """Rows x whose RMS norm is begun; the product of `scaled` ends it."""
 
     rows: jax.Array  # [T, N], x as it is
@@ -41,18 +60,18 @@ class Scaled(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames=("eps", "tuning", "interpret"))
 def linear_bias(
-    x: jax.Array | Scaled,
+    x: jax.Array | DeferredNorm,
     w: jax.Array,
     layer: jax.Array,
     *,
     bias: jax.Array | None = None,
     eps: float | None = None,
-    tuning: Tuning = DEFAULT,
+    tuning: MediumTuning = DEFAULT,
     interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> jax.Array:
     """x @ w.T + bias, the product summed in f32 and rounded before the bias.
 
-      x: [T, K].    w: [N, K].    layer: i32[], of bias.    bias: [L, N].    eps: of x's norm, if x is Scaled.
+      x: [T, K].    w: [N, K].    layer: i32[], of bias.    bias: [L, N].    eps: of x's norm, if x is DeferredNorm.
     Returns [T, N].
     """
     x, begun = _parted(x)
@@ -69,36 +88,36 @@ def linear_residual(
     *,
     norm: jax.Array | None = None,
     layer: jax.Array | None = None,
-    tuning: Tuning = DEFAULT,
+    tuning: MediumTuning = DEFAULT,
     interpret: "plgpu.InterpretGPUParams | None" = None,
-) -> jax.Array | Scaled:
+) -> jax.Array | DeferredNorm:
     """residual + x @ w.T, the product summed in f32 and rounded before it is added.
 
       x: [T, K].    w: [N, K].    residual: [T, N].
-      norm: [L, N], the scales of the norm to begin, where `begins_norm` says that it can.    layer: i32[], of norm.
-    Returns [T, N], Scaled with a norm.
+      norm: [L, N], the scales of the norm to begin, where `can_defer_norm` says that it can.    layer: i32[], of norm.
+    Returns [T, N], DeferredNorm with a norm.
     """
-    plan = plan_launch(x, w, "residual", tuning, interpret, begins_norm=norm is not None)
+    plan = plan_launch(x, w, "residual", tuning, interpret, defers_norm=norm is not None)
     begun = {} if norm is None else dict(layer=layer.reshape(1), norm=norm)
     rows, *more = _launch(plan, dict(x=padded(x), w=w, residual=padded(residual), **begun))
     if not more:
         return rows[: len(x)]
     scaled, squares = more
-    return Scaled(rows[: len(x)], scaled[: len(x)], squares)
+    return DeferredNorm(rows[: len(x)], scaled[: len(x)], squares)
 
 
 @functools.partial(jax.jit, static_argnames=("eps", "tuning", "interpret"))
 def gate_up(
-    x: jax.Array | Scaled,
+    x: jax.Array | DeferredNorm,
     w: jax.Array,
     *,
     eps: float | None = None,
-    tuning: Tuning = DEFAULT,
+    tuning: MediumTuning = DEFAULT,
     interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> jax.Array:
     """silu(gate) * up of x @ w.T, in f32 of the rounded products, then rounded.
 
-      x: [T, K].    w: [2F, K], the rows of gate, then of up.    eps: of x's norm, if x is Scaled.
+      x: [T, K].    w: [2F, K], the rows of gate, then of up.    eps: of x's norm, if x is DeferredNorm.
     Returns [T, F].
     """
     x, begun = _parted(x)
@@ -106,13 +125,13 @@ def gate_up(
     return _launch(plan, dict(x=padded(x), w=w, **begun))[0][: len(x)]
 
 
-def _parted(x: jax.Array | Scaled) -> tuple[jax.Array, dict[str, jax.Array]]:
+def _parted(x: jax.Array | DeferredNorm) -> tuple[jax.Array, dict[str, jax.Array]]:
     """What is multiplied, and what else there is of it."""
-    return (x.scaled, dict(squares=x.squares)) if isinstance(x, Scaled) else (x, {})
+    return (x.scaled, dict(squares=x.squares)) if isinstance(x, DeferredNorm) else (x, {})
 
 
-def _launch(plan: Plan, operands: dict[str, jax.Array]) -> Sequence[jax.Array]:
-    """The result, and of one whose norm is begun what Scaled has of it."""
+def _launch(plan: MediumConfig, operands: dict[str, jax.Array]) -> Sequence[jax.Array]:
+    """The result, and of one whose norm is begun what DeferredNorm has of it."""
     begun = operands.get("squares")
     assert (begun is None) == (plan.eps is None), "a norm that is begun is ended, with eps"
     assert begun is None or begun.shape[:2] == plan.squares[:2], "rows are shared alike by the two products of a norm"
@@ -123,7 +142,7 @@ def _launch(plan: Plan, operands: dict[str, jax.Array]) -> Sequence[jax.Array]:
         w=operand((plan.stages, plan.sides, plan.columns, BLOCK), dtype),
     )
     result = plgpu.SMEM((warpgroups, plan.finished, plan.columns), dtype)
-    late = dict(scaled=result) if plan.begins_norm else {}
+    late = dict(scaled=result) if plan.defers_norm else {}
     smem = dict(
         ready=plgpu.Barrier(num_arrivals=warpgroups + plan.sides, num_barriers=plan.stages),
         free=plgpu.ClusterBarrier(collective_axes=("half",), **free) if plan.halves > 1 else plgpu.Barrier(**free),
@@ -140,7 +159,7 @@ def _launch(plan: Plan, operands: dict[str, jax.Array]) -> Sequence[jax.Array]:
     out = jax.ShapeDtypeStruct((plan.rows, plan.out), dtype)
     kernel = plgpu.kernel(
         named(f"batch_linear_{plan.after}", functools.partial(_kernel, plan, tuple(operands))),
-        out_type=(out, out, jax.ShapeDtypeStruct(plan.squares, F32)) if plan.begins_norm else (out,),
+        out_type=(out, out, jax.ShapeDtypeStruct(plan.squares, F32)) if plan.defers_norm else (out,),
         scratch_types=smem,
         grid=(plan.tiles,),
         grid_names=("tile",),
@@ -154,10 +173,10 @@ def _launch(plan: Plan, operands: dict[str, jax.Array]) -> Sequence[jax.Array]:
     return kernel(*operands.values())
 
 
-def _kernel(plan: Plan, operands: Sequence[str], *refs: Ref, **smem: Ref) -> None:
+def _kernel(plan: MediumConfig, operands: Sequence[str], *refs: Ref, **smem: Ref) -> None:
     """Operands as the functions above name them, layer as i32[1]; then out [T, columns], and scaled and squares of a
     norm that is begun."""
-    names = *operands, "out", *(("scaled", "new_squares") if plan.begins_norm else ())
+    names = *operands, "out", *(("scaled", "new_squares") if plan.defers_norm else ())
     ref = dict(zip(names, refs, strict=True))
     ring, late = smem.pop("shared")
     smem |= ring | late
@@ -178,7 +197,7 @@ def _kernel(plan: Plan, operands: Sequence[str], *refs: Ref, **smem: Ref) -> Non
         at_once = jnp.minimum(count, plan.stages)
         lax.fori_loop(0, at_once, lambda i, _: copy_w(i), None)
         if plan.pdl:
-            begin_early()
+            griddepcontrol()
         if plan.after == "residual":
             for i, rows, source in _finished_rows(plan, ref["residual"].at[:, columns], first_row, split):
                 plgpu.copy_gmem_to_smem(source, smem["out"].at[i, pl.ds(0, rows)], smem["added"])
@@ -197,12 +216,12 @@ def _kernel(plan: Plan, operands: Sequence[str], *refs: Ref, **smem: Ref) -> Non
             plgpu.set_max_registers(REGISTERS[plan.warpgroups], action="increase")
         if plan.eps is not None:
             if plan.pdl:
-                begin_early()  # each thread sees what the kernel before this one wrote once it has waited itself
+                griddepcontrol()  # each thread sees what the kernel before this one wrote once it has waited itself
             # Asked for now, added up when they are needed: they come while the first products are computed.
             squares = ref["squares"].at[half, warpgroup]
             squares = plgpu.load(squares, layout=plgpu.Layout.WGMMA, optimized=False)
         sums = _products(plan, smem, warpgroup, count)
-        meet(smem["done"])  # what follows is where the ring was
+        cluster_sync(smem["done"])  # what follows is where the ring was
         if plan.eps is not None:
             scale = lax.rsqrt(squares.sum(axis=1) * F32(1 / plan.depth) + F32(plan.eps))
             sums = [total * lax.broadcast_in_dim(scale, total.shape, [0]) for total in sums]
@@ -210,7 +229,7 @@ def _kernel(plan: Plan, operands: Sequence[str], *refs: Ref, **smem: Ref) -> Non
             sums = [_sum_of_peers(plan, smem, warpgroup, split, sums[0])]
         y = _finished(plan, smem, warpgroup, [total.astype(plan.dtype) for total in sums], ref, columns)
         made = dict(out=y)
-        if plan.begins_norm:
+        if plan.defers_norm:
             made |= dict(scaled=y * _of_columns(plan, ref["norm"].at[ref["layer"][0], columns]))
             rows = pl.ds(plan.first_finished(warpgroup, split), plan.finished)
             _store_squares(plan, ref["new_squares"].at[half, warpgroup, rows], tile, y.astype(F32))
@@ -226,10 +245,10 @@ def _kernel(plan: Plan, operands: Sequence[str], *refs: Ref, **smem: Ref) -> Non
 
         plgpu.wait_smem_to_gmem(0)
         if plan.splits > 1:
-            meet(smem["peers"])  # a CTA that ends takes its shared memory with it
+            cluster_sync(smem["peers"])  # a CTA that ends takes its shared memory with it
 
 
-def _copy_weights(plan: Plan, smem: Smem, w_ref: Ref, start: jax.Array, first: jax.Array, i: jax.Array) -> None:
+def _copy_weights(plan: MediumConfig, smem: Smem, w_ref: Ref, start: jax.Array, first: jax.Array, i: jax.Array) -> None:
     """Start copying the weights of this CTA's i-th block."""
     stage, inner = lax.rem(i, I32(plan.stages)), pl.ds((first + i) * BLOCK, BLOCK)
     for side in range(plan.sides):
@@ -238,7 +257,9 @@ def _copy_weights(plan: Plan, smem: Smem, w_ref: Ref, start: jax.Array, first: j
         plgpu.copy_gmem_to_smem(source, smem["w"].at[stage, side], smem["ready"].at[stage], **shared)
 
 
-def _copy_activations(plan: Plan, smem: Smem, x_ref: Ref, first_row: jax.Array, first: jax.Array, i: jax.Array) -> None:
+def _copy_activations(
+    plan: MediumConfig, smem: Smem, x_ref: Ref, first_row: jax.Array, first: jax.Array, i: jax.Array
+) -> None:
     """Start copying the activations of this CTA's i-th block."""
     stage, inner = lax.rem(i, I32(plan.stages)), pl.ds((first + i) * BLOCK, BLOCK)
     ready = smem["ready"].at[stage]
@@ -247,7 +268,7 @@ def _copy_activations(plan: Plan, smem: Smem, x_ref: Ref, first_row: jax.Array, 
         plgpu.copy_gmem_to_smem(source, smem["x"].at[stage, j, pl.ds(0, rows)], ready)
 
 
-def _products(plan: Plan, smem: Smem, warpgroup: jax.Array, count: jax.Array) -> list[jax.Array]:
+def _products(plan: MediumConfig, smem: Smem, warpgroup: jax.Array, count: jax.Array) -> list[jax.Array]:
     """f32[ROWS, columns] of each side, over this CTA's blocks."""
 
     def run(*sums: Ref) -> list[jax.Array]:
@@ -271,10 +292,10 @@ def _products(plan: Plan, smem: Smem, warpgroup: jax.Array, count: jax.Array) ->
     return pl.run_scoped(run, *[plgpu.ACC((ROWS, plan.columns), F32)] * plan.sides)
 
 
-def _sum_of_peers(plan: Plan, smem: Smem, warpgroup: jax.Array, split: jax.Array, mine: jax.Array) -> jax.Array:
+def _sum_of_peers(plan: MediumConfig, smem: Smem, warpgroup: jax.Array, split: jax.Array, mine: jax.Array) -> jax.Array:
     """What this CTA finishes, f32[finished, columns], of the sum over the cluster, in the CTAs' order."""
     store(smem["partial"].at[warpgroup], mine)
-    meet(smem["peers"])
+    cluster_sync(smem["peers"])
     rows = pl.ds(plan.first_finished(warpgroup, split), plan.finished)
 
     def share(peer: int) -> jax.Array:
@@ -284,21 +305,23 @@ def _sum_of_peers(plan: Plan, smem: Smem, warpgroup: jax.Array, split: jax.Array
     return functools.reduce(jnp.add, [share(i) for i in range(plan.splits)])
 
 
-def _finished_rows(plan: Plan, array: Ref, first_row: jax.Array, split: jax.Array) -> Iterator[tuple[int, int, Ref]]:
+def _finished_rows(
+    plan: MediumConfig, array: Ref, first_row: jax.Array, split: jax.Array
+) -> Iterator[tuple[int, int, Ref]]:
     """Each warpgroup, how many of its rows this CTA finishes, and where they are in an array [T, columns]."""
     for i, rows in plan.parts():
         rows = min(rows, plan.finished)
         yield i, rows, array.at[pl.ds(first_row + i * ROWS + plan.first_finished(I32(i), split), rows)]
 
 
-def _of_columns(plan: Plan, values: Ref) -> jax.Array:
+def _of_columns(plan: MediumConfig, values: Ref) -> jax.Array:
     """values [columns], for every row that is finished."""
     row = plgpu.load(values, layout=plan.layout.reduce(0), optimized=False)
     rows = lax.broadcast_in_dim(row, (plan.finished, plan.columns), [1])
     return plgpu.layout_cast(rows, plan.layout)
 
 
-def _store_squares(plan: Plan, squares: Ref, tile: jax.Array, y: jax.Array) -> None:
+def _store_squares(plan: MediumConfig, squares: Ref, tile: jax.Array, y: jax.Array) -> None:
     """Of y f32[finished, columns] each row's sum of squares, to its part of squares f32[finished, parts]."""
     store(squares.at[:, tile], (y * y).sum(axis=1))
     for part in range(plan.tiles, plan.squares[-1]):
@@ -309,7 +332,7 @@ def _store_squares(plan: Plan, squares: Ref, tile: jax.Array, y: jax.Array) -> N
 
 
 def _finished(
-    plan: Plan, smem: Smem, warpgroup: jax.Array, products: list[jax.Array], ref: Smem, columns: object
+    plan: MediumConfig, smem: Smem, warpgroup: jax.Array, products: list[jax.Array], ref: Smem, columns: object
 ) -> jax.Array:
     if plan.after == "silu":
         gate, up = (product.astype(F32) for product in products)

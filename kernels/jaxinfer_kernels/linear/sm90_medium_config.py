@@ -21,7 +21,7 @@ ROOM, AT_ONCE = RESIDENT[1]  # bytes of shared memory, and how many clusters of 
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuning:
+class MediumTuning:
     """How the work is cut; 0: as the shapes suggest. Results differ between tunings in rounding only."""
 
     columns: int = 0  # of a tile, of gate and of up each: a multiple of 8
@@ -31,11 +31,11 @@ class Tuning:
     pdl: bool = True  # start fetching weights while the kernel before this one still runs
 
 
-DEFAULT = Tuning()
+DEFAULT = MediumTuning()
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class MediumConfig:
     """Static facts of one launch."""
 
     rows: int  # a multiple of 8
@@ -50,7 +50,7 @@ class Plan:
     pdl: bool
     interpret: "plgpu.InterpretGPUParams | None"
     eps: float | None = None  # of the norm that x has begun
-    begins_norm: bool = False  # of the result
+    defers_norm: bool = False  # of the result
 
     @property
     def sides(self) -> int:
@@ -83,7 +83,7 @@ class Plan:
 
     @property
     def squares(self) -> tuple[int, ...]:
-        """The shape of Scaled.squares: a part for each tile, and some that say nothing."""
+        """The shape of DeferredNorm.squares: a part for each tile, and some that say nothing."""
         return self.halves, self.warpgroups, ROWS, round_up(self.tiles, 8)
 
     @property
@@ -92,7 +92,7 @@ class Plan:
         rows, item = self.warpgroups * ROWS, 2
         out = rows // self.splits * self.columns * item
         partial = rows * self.columns * 4 if self.splits > 1 else 0
-        early, late = (out, partial + out * self.begins_norm) if self.after == "residual" else (0, out + partial)
+        early, late = (out, partial + out * self.defers_norm) if self.after == "residual" else (0, out + partial)
         if early + late > ROOM:
             return 0
         return min((ROOM - early) // ((rows + self.sides * self.columns) * BLOCK * item), MAX_STAGES)
@@ -118,7 +118,7 @@ def supported(rows: int, out_features: int, in_features: int, dtype: jnp.dtype) 
     )
 
 
-def begins_norm(rows: int, out_features: int, dtype: jnp.dtype) -> bool:
+def can_defer_norm(rows: int, out_features: int, dtype: jnp.dtype) -> bool:
     """Whether linear_residual can begin the norm of its result: tiles that repeat columns would count them twice, and
     f16, scaled before it is normed, might overflow."""
     columns, _ = _cut(out_features, False, _halves(rows), DEFAULT)
@@ -129,10 +129,10 @@ def plan_launch(
     x: jax.Array,
     w: jax.Array,
     after: Literal["bias", "residual", "silu"] | None,
-    tuning: Tuning,
+    tuning: MediumTuning,
     interpret: "plgpu.InterpretGPUParams | None",
     **norm: float | bool | None,
-) -> Plan:
+) -> MediumConfig:
     """Raises ValueError for shapes and tunings that cannot run."""
     if not fit(x, w) or not supported(x.shape[0], *w.shape, x.dtype):
         raise ValueError(
@@ -144,7 +144,9 @@ def plan_launch(
     halves = tuning.halves or _halves(rows)
     columns, splits = _cut(out, after == "silu", halves, tuning)
     pdl = tuning.pdl and interpret is None  # interpret mode knows no early launch
-    plan = Plan(rows, depth, out, x.dtype, columns, splits, halves, tuning.stages, after, pdl, interpret, **norm)
+    plan = MediumConfig(
+        rows, depth, out, x.dtype, columns, splits, halves, tuning.stages, after, pdl, interpret, **norm
+    )
     plan = dataclasses.replace(plan, stages=tuning.stages or plan.most_stages)
     shared_rows = splits == 1 or (columns in (64, 128) and splits in (2, 4, 8))
     if not shared_rows or columns % (8 * halves) or columns > out or not 2 <= plan.stages <= plan.most_stages:
@@ -159,7 +161,7 @@ def _halves(rows: int) -> int:
     return 2 if rows > HALVED_ROWS else 1
 
 
-def _cut(out: int, gated: bool, halves: int, tuning: Tuning) -> tuple[int, int]:
+def _cut(out: int, gated: bool, halves: int, tuning: MediumTuning) -> tuple[int, int]:
     """Columns of a tile, and splits. Tiles are as many as multiprocessors, or have 64 columns if there is no gate."""
     rounds = -(-out * halves // (CTAS_WANTED * MAX_COLUMNS))
     all_at_once = round_up(-(-out * halves // (CTAS_WANTED * rounds)), 8 * halves)

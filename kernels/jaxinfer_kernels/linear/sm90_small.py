@@ -21,15 +21,15 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from jaxinfer_kernels import plgpu
-from jaxinfer_kernels.linear.sm90_small_config import DEFAULT, ROWS, Plan, Tuning, plan_launch
+from jaxinfer_kernels.linear.sm90_small_config import DEFAULT, ROWS, SmallConfig, SmallTuning, plan_launch
 from jaxinfer_kernels.sm90 import (
     F32,
     I32,
     Ref,
     Smem,
-    begin_early,
+    cluster_sync,
     compiler_params,
-    meet,
+    griddepcontrol,
     named,
     operand,
     padded,
@@ -47,7 +47,7 @@ def norm_linear(
     *,
     eps: float,
     bias: jax.Array | None = None,
-    tuning: Tuning = DEFAULT,
+    tuning: SmallTuning = DEFAULT,
     interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> jax.Array:
     """rms_norm(x) @ w.T + bias: the products of q, k and v.
@@ -66,7 +66,7 @@ def linear_residual(
     w: jax.Array,
     residual: jax.Array,
     *,
-    tuning: Tuning = DEFAULT,
+    tuning: SmallTuning = DEFAULT,
     interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> jax.Array:
     """residual + x @ w.T, the product summed in f32 and rounded before it is added.
@@ -86,7 +86,7 @@ def norm_gate_up(
     layer: jax.Array,
     *,
     eps: float,
-    tuning: Tuning = DEFAULT,
+    tuning: SmallTuning = DEFAULT,
     interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> jax.Array:
     """silu(gate) * up of rms_norm(x) @ w.T, in f32 of the rounded products, then rounded.
@@ -98,11 +98,11 @@ def norm_gate_up(
     return _run(plan, x, w, layer.reshape(1), norm)
 
 
-def _run(plan: Plan, x: jax.Array, *rest: jax.Array) -> jax.Array:
+def _run(plan: SmallConfig, x: jax.Array, *rest: jax.Array) -> jax.Array:
     return _launch(plan)(padded(x), *rest)[0][: len(x)]
 
 
-def _names(plan: Plan) -> list[str]:
+def _names(plan: SmallConfig) -> list[str]:
     """Of the kernel's arguments and results, in order."""
     names = ["x", "w"]
     names += [] if plan.norm_eps is None else ["layer", "norm"]
@@ -110,12 +110,12 @@ def _names(plan: Plan) -> list[str]:
     return [*names, "out", *(["partials", "squares"] if _spills(plan) else [])]
 
 
-def _spills(plan: Plan) -> bool:
+def _spills(plan: SmallConfig) -> bool:
     """Interpret mode has no distributed shared memory: there, and only there, peers meet in global memory."""
     return plan.interpret is not None and plan.cut.splits > 1
 
 
-def _launch(plan: Plan) -> Callable[..., list[jax.Array]]:
+def _launch(plan: SmallConfig) -> Callable[..., list[jax.Array]]:
     columns, block, dtype = plan.columns, plan.block, plan.dtype
     width = ROWS // 2 if plan.after == "silu" else ROWS  # columns of the result that a tile makes
     out = [jax.ShapeDtypeStruct((columns, plan.tiles * width), plan.dtype)]
@@ -149,7 +149,7 @@ def _launch(plan: Plan) -> Callable[..., list[jax.Array]]:
     )
 
 
-def _kernel(plan: Plan, *refs: Ref, **smem: Ref) -> None:
+def _kernel(plan: SmallConfig, *refs: Ref, **smem: Ref) -> None:
     ref = dict(zip(_names(plan), refs, strict=True))
     cluster, split = lax.axis_index("cluster"), lax.axis_index("split")
     tiles = lax.div(plan.tiles - 1 - cluster, I32(plan.cut.clusters)) + 1  # of this cluster
@@ -166,7 +166,7 @@ def _kernel(plan: Plan, *refs: Ref, **smem: Ref) -> None:
     if plan.norm_eps is not None:
         _copy_norm(plan, smem, ref, split)
     if plan.pdl:
-        begin_early()
+        griddepcontrol()
     _bring_x(plan, smem, ref, cluster, split)
 
     def tile_step(i: jax.Array, _: None) -> None:
@@ -194,7 +194,7 @@ def _kernel(plan: Plan, *refs: Ref, **smem: Ref) -> None:
     lax.fori_loop(0, tiles, tile_step, None)
 
 
-def _fetch(plan: Plan, smem: Smem, w_ref: Ref, cluster: jax.Array, split: jax.Array, unit: jax.Array) -> None:
+def _fetch(plan: SmallConfig, smem: Smem, w_ref: Ref, cluster: jax.Array, split: jax.Array, unit: jax.Array) -> None:
     """Start copying this CTA's unit-th block of weights, [ROWS, block]; half of it are up's rows if there is a gate."""
     slot = lax.rem(unit, I32(plan.cut.stages))
     tile = cluster + lax.div(unit, I32(plan.blocks)) * plan.cut.clusters
@@ -206,14 +206,14 @@ def _fetch(plan: Plan, smem: Smem, w_ref: Ref, cluster: jax.Array, split: jax.Ar
         plgpu.copy_gmem_to_smem(source, smem["w"].at[slot, pl.ds(i * rows, rows)], smem["w_ready"].at[slot])
 
 
-def _copy_norm(plan: Plan, smem: Smem, ref: Smem, split: jax.Array) -> None:
+def _copy_norm(plan: SmallConfig, smem: Smem, ref: Smem, split: jax.Array) -> None:
     layer, block = ref["layer"][0], plan.block
     for i in range(plan.blocks):
         source = ref["norm"].at[layer, pl.ds((split * plan.blocks + i) * block, block)]
         plgpu.copy_gmem_to_smem(source, smem["norm"].at[pl.ds(i * block, block)], smem["norm_ready"])
 
 
-def _load_added(plan: Plan, ref: Smem, tile: jax.Array) -> jax.Array | None:
+def _load_added(plan: SmallConfig, ref: Smem, tile: jax.Array) -> jax.Array | None:
     """The bias or residual of a tile, [ROWS, columns], in the registers that will need it."""
     layout = plgpu.Layout.WGMMA if plan.interpret else plgpu.Layout.WGMMA_TRANSPOSED
     rows = pl.ds(tile * ROWS, ROWS)
@@ -225,7 +225,7 @@ def _load_added(plan: Plan, ref: Smem, tile: jax.Array) -> jax.Array | None:
     return None
 
 
-def _bring_x(plan: Plan, smem: Smem, ref: Smem, cluster: jax.Array, split: jax.Array) -> None:
+def _bring_x(plan: SmallConfig, smem: Smem, ref: Smem, cluster: jax.Array, split: jax.Array) -> None:
     """Load this CTA's columns of x, norm them if wanted and lay them out. The copy engine, busy, would be slower."""
     layout, block = row_layout(64), plan.block
     shape = (plan.columns, 64)
@@ -259,7 +259,7 @@ def _bring_x(plan: Plan, smem: Smem, ref: Smem, cluster: jax.Array, split: jax.A
 
 
 def _sum_squares(
-    plan: Plan, smem: Smem, ref: Smem, cluster: jax.Array, split: jax.Array, squares: jax.Array
+    plan: SmallConfig, smem: Smem, ref: Smem, cluster: jax.Array, split: jax.Array, squares: jax.Array
 ) -> jax.Array:
     """The sum over the cluster of what each CTA has of each row, f32[columns]."""
     if plan.cut.splits == 1:
@@ -269,12 +269,12 @@ def _sum_squares(
         plgpu.commit_smem()
         plgpu.copy_smem_to_gmem(smem["squares"], ref["squares"].at[cluster, split])
         plgpu.wait_smem_to_gmem(0)
-    meet(smem["peers"])
+    cluster_sync(smem["peers"])
     spilled = ref["squares"].at[cluster] if _spills(plan) else None
     return _sum_of_peers(plan, smem["squares"], spilled, row_layout(64).reduce(1))
 
 
-def _sum_of_peers(plan: Plan, mine: Ref, spilled: Ref | None, layout: object) -> jax.Array:
+def _sum_of_peers(plan: SmallConfig, mine: Ref, spilled: Ref | None, layout: object) -> jax.Array:
     """The sum over the cluster of what each CTA holds at `mine`, in the CTAs' order."""
 
     def share(peer: int) -> jax.Array:
@@ -285,7 +285,13 @@ def _sum_of_peers(plan: Plan, mine: Ref, spilled: Ref | None, layout: object) ->
 
 
 def _finish(
-    plan: Plan, smem: Smem, ref: Smem, tile: jax.Array, split: jax.Array, acc: jax.Array, added: jax.Array | None
+    plan: SmallConfig,
+    smem: Smem,
+    ref: Smem,
+    tile: jax.Array,
+    split: jax.Array,
+    acc: jax.Array,
+    added: jax.Array | None,
 ) -> None:
     """Add up the cluster's shares acc f32[ROWS, columns] of a tile, do what is to be done after, and store."""
     if plan.cut.splits > 1:
@@ -294,7 +300,7 @@ def _finish(
             plgpu.commit_smem()
             plgpu.copy_smem_to_gmem(smem["partial"], ref["partials"].at[tile, split])
             plgpu.wait_smem_to_gmem(0)
-        meet(smem["peers"])
+        cluster_sync(smem["peers"])
 
     @pl.when(split == 0)
     def _():
@@ -310,10 +316,10 @@ def _finish(
             store(ref["out"].T.at[pl.ds(tile * ROWS, ROWS)], y if added is None else y + added)
 
     if plan.cut.splits > 1:
-        meet(smem["peers"])  # a CTA that goes on overwrites its share, one that ends takes its memory with it
+        cluster_sync(smem["peers"])  # a CTA that goes on overwrites its share, one that ends takes its memory with it
 
 
-def _store_gated(plan: Plan, smem: Smem, out_ref: Ref, tile: jax.Array, y: jax.Array) -> None:
+def _store_gated(plan: SmallConfig, smem: Smem, out_ref: Ref, tile: jax.Array, y: jax.Array) -> None:
     """Store silu(gate) * up of a tile whose first half is gate's rows, its second up's."""
     half = ROWS // 2
     store(smem["gate_up"].T, y)

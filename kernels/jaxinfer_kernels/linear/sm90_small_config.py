@@ -18,7 +18,7 @@ SMALL = 8_000_000  # bytes of weights for which fewer, shorter CTAs are the fast
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuning:
+class SmallTuning:
     """How the work is cut; 0: as the shapes suggest. Results differ between tunings in rounding only."""
 
     splits: int = 0  # CTAs of a cluster, which share the inner dimension: 1 to 8
@@ -28,11 +28,11 @@ class Tuning:
     pdl: bool = True  # start fetching weights while the kernel before this one still runs
 
 
-DEFAULT = Tuning()
+DEFAULT = SmallTuning()
 
 
 @dataclasses.dataclass(frozen=True)
-class Cut:
+class SmallCut:
     """What a tuning comes to."""
 
     clusters: int
@@ -41,14 +41,14 @@ class Cut:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class SmallConfig:
     """Static facts of one launch: f32[columns, out] = x [columns, depth] @ w.T, and what is done before and after."""
 
     columns: int
     depth: int
     out: int  # rows of w; gated: twice the columns of the result
     dtype: jnp.dtype
-    cut: Cut
+    cut: SmallCut
     block: int
     pdl: bool
     interpret: "plgpu.InterpretGPUParams | None"
@@ -79,10 +79,10 @@ def supported(rows: int, out_features: int, in_features: int, dtype: jnp.dtype) 
 def plan_launch(
     x: jax.Array,
     w: jax.Array,
-    tuning: Tuning,
+    tuning: SmallTuning,
     interpret: "plgpu.InterpretGPUParams | None",
     **neighbours: object,
-) -> Plan:
+) -> SmallConfig:
     """Raises ValueError for shapes and tunings that cannot run."""
     if not fit(x, w) or not supported(x.shape[0], *w.shape, x.dtype):
         raise ValueError(
@@ -97,10 +97,10 @@ def plan_launch(
             f"got w {w.aval} and {tuning}; use the default tuning"
         )
     pdl = tuning.pdl and interpret is None  # interpret mode knows no early launch
-    return Plan(columns, depth, out, x.dtype, cut, tuning.block, pdl, interpret, **neighbours)
+    return SmallConfig(columns, depth, out, x.dtype, cut, tuning.block, pdl, interpret, **neighbours)
 
 
-def _cut(columns: int, depth: int, out: int, tuning: Tuning) -> Cut | None:
+def _cut(columns: int, depth: int, out: int, tuning: SmallTuning) -> SmallCut | None:
     """Work for all multiprocessors at once, two CTAs each where they fit, in few splits; None: nothing fits."""
     item, tiles = 2, out // ROWS
     wanted = 96 if out * depth * item < SMALL else 210
@@ -120,5 +120,5 @@ def _cut(columns: int, depth: int, out: int, tuning: Tuning) -> Cut | None:
                 continue
             worth = min(clusters * splits, wanted) - 12 * splits  # a split costs a meeting of the cluster a tile
             if worth > best:
-                found, best = Cut(min(clusters, tiles), splits, min(stages, units)), worth
+                found, best = SmallCut(min(clusters, tiles), splits, min(stages, units)), worth
     return found

@@ -14,7 +14,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from jaxinfer_kernels import plgpu
-from jaxinfer_kernels.sm90 import F32, Ref, begin_early, compiler_params, named, padded, row_layout
+from jaxinfer_kernels.sm90 import F32, Ref, compiler_params, griddepcontrol, named, padded, row_layout
 
 ROWS, WIDTH = 8, 64  # of a tile, which a warpgroup holds in its registers
 AT_ONCE = 32  # tiles
@@ -57,7 +57,7 @@ def _kernel(eps: float, pdl: bool, x_ref: Ref, layer_ref: Ref, norm_ref: Ref, ou
     pieces = [pl.ds(start, WIDTH) for start in range(0, depth, WIDTH)]
     groups = [pieces[i : i + AT_ONCE] for i in range(0, len(pieces), AT_ONCE)]
     if pdl:
-        begin_early()
+        griddepcontrol()
 
     def read(group: list[object]) -> list[jax.Array]:
         return [plgpu.load(x_ref.at[rows, piece], layout=layout, optimized=False) for piece in group]

@@ -37,7 +37,7 @@ def masks_supported(width: int) -> bool:
 
 
 @functools.partial(jax.jit, static_argnames=("rows", "interpret"))
-def largest_id(
+def argmax(
     logits: jax.Array, skip: jax.Array, *, rows: int, interpret: "plgpu.InterpretGPUParams | None" = None
 ) -> jax.Array:
     """Where each of the first rows is largest, the lowest id among equals; any id if the row holds a NaN.
@@ -48,7 +48,7 @@ def largest_id(
     width = logits.shape[1]
     chunks = -(-width // (TILES * WIDTH))
     kernel = plgpu.kernel(
-        named("largest_id", functools.partial(_kernel)),
+        named("argmax", functools.partial(_kernel)),
         out_type=[jax.ShapeDtypeStruct((chunks, rows), dtype) for dtype in (F32, I32)],
         grid=(rows // ROWS, chunks),
         grid_names=("rows", "chunk"),
@@ -62,7 +62,7 @@ def largest_id(
 
 
 @functools.partial(jax.jit, static_argnames=("mask", "keep", "interpret"))
-def largest_allowed(
+def argmax_allowed(
     logits: jax.Array,
     left: jax.Array,
     table: jax.Array,
@@ -72,7 +72,7 @@ def largest_allowed(
     keep: int,
     interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Where each row is largest among what its mask allows, as largest_id; the lowest id if that is nothing.
+    """Where each row is largest among what its mask allows, as argmax; the lowest id if that is nothing.
 
       logits: f32[L, V], V as `masks_supported` says.    left: f32[L, V], updated in place where the caller donates it:
       its first R rows become the logits, minus infinity where a mask forbids, if the first row's column `keep` is above
@@ -88,7 +88,7 @@ def largest_allowed(
         )
     chunks = -(-width // (_tiles(width // BITS) * WORDS * BITS))
     kernel = plgpu.kernel(
-        named("largest_allowed", functools.partial(_masked_kernel, mask=mask, keep=keep)),
+        named("argmax_allowed", functools.partial(_masked_kernel, mask=mask, keep=keep)),
         out_type=[jax.ShapeDtypeStruct((rows, chunks * WORDS), dtype) for dtype in (F32, I32)],
         grid=(rows, chunks),
         grid_names=("row", "chunk"),
@@ -99,7 +99,7 @@ def largest_allowed(
     )
     stored = jax.new_ref(left.reshape(len(left), -1, BITS))
     found = kernel(columns, stored, logits.reshape(len(logits), -1, BITS), table)
-    # One reduction of pairs: the two of largest_id are a launch more, and here little else is launched.
+    # One reduction of pairs: the two of argmax are a launch more, and here little else is launched.
     _, ids = lax.reduce(tuple(found), (F32(-jnp.inf), I32(width - 1)), _larger, (1,))
     return ids, jax.freeze(stored).reshape(left.shape)
 

@@ -39,7 +39,7 @@ from jaxinfer_kernels.sampling.sm90_row import (
     MASS,
     NEAREST,
     NUM_TRIES,
-    Plan,
+    DrawConfig,
     Row,
     bits_of,
     float_of,
@@ -92,7 +92,7 @@ def draw(
             f"drawing needs logits [L, V], V a multiple of {BITS} and at least {WORDS * BITS}, at most L rows and at "
             f"most {MOST} logprobs, got {logits.aval}, {rows} rows and {top} logprobs; leave them to XLA"
         )
-    plan = Plan(rows, width, splits or splits_of(width), interpret)
+    plan = DrawConfig(rows, width, splits or splits_of(width), interpret)
     signed = lax.bitcast_convert_type(bits, jnp.int32)
     whole = [each.reshape(len(each), plan.words, BITS) for each in (logits, raw)]
     arguments = upload, *whole, next_pos, sampling, bias, signed
@@ -102,7 +102,7 @@ def draw(
     return drawn, last_token, columns, counted.reshape(counts.shape)
 
 
-def _launch(plan: Plan, top: int) -> Callable[..., list[jax.Array]]:
+def _launch(plan: DrawConfig, top: int) -> Callable[..., list[jax.Array]]:
     ready = plgpu.Barrier(num_arrivals=-(-plan.tiles // PIECE))
     return plgpu.kernel(
         named("draw", functools.partial(_kernel, plan, top)),
@@ -121,7 +121,7 @@ def _launch(plan: Plan, top: int) -> Callable[..., list[jax.Array]]:
 
 
 def _kernel(
-    plan: Plan,
+    plan: DrawConfig,
     top: int,
     upload_ref: Ref,
     logits_ref: Ref,
@@ -196,12 +196,12 @@ def _kernel(
 
     @pl.when(tells)
     def _():
-        pl.when(draws)(row.meet)  # behind the last look at what was drawn from
+        pl.when(draws)(row.cluster_sync)  # behind the last look at what was drawn from
         bring(raw_ref)()
         row.leave_to_peers()
         write_logprobs(row, logit_of(raw_ref, token), top, drawn_ref.at[index])
 
-    pl.when(draws | tells)(row.meet)  # a CTA that ends takes its shared memory with it
+    pl.when(draws | tells)(row.cluster_sync)  # a CTA that ends takes its shared memory with it
 
 
 def _largest(row: Row) -> tuple[jax.Array, jax.Array]:
@@ -214,7 +214,7 @@ def _largest(row: Row) -> tuple[jax.Array, jax.Array]:
         return jnp.where(larger, x, best), jnp.where(larger, row.tokens(t), at)
 
     row.share_best(LARGEST, *row.over_tiles(body, (row.tile(0), row.tokens(0))))
-    row.meet()
+    row.cluster_sync()
     return row.best(LARGEST)
 
 
@@ -235,7 +235,7 @@ def _draw(row: Row, sampling_ref: Ref, position: jax.Array, largest: jax.Array, 
             return jnp.where(larger, value, best), jnp.where(larger, tokens, at)
 
         row.share_best(BEST, *row.over_tiles(noisiest, (full(-jnp.inf), row.tokens(0))))
-        row.meet()
+        row.cluster_sync()
         return row.best(BEST)[1]
 
     bounded = functools.partial(_draw_within, row, key, largest, temperature, top_k, top_p, min_p)
@@ -268,7 +268,7 @@ def _draw_within(
         mass = row.over_tiles(lambda t, found: found + jnp.exp(-measure(t)), full(0))
         row.share(MASS, mass.sum(axis=1))
 
-    row.meet()
+    row.cluster_sync()
     bounds_p = top_p < 1
     limit, mass = lax.cond(
         top_k > 0,
@@ -283,7 +283,7 @@ def _draw_within(
 
         def mass_nearer() -> jax.Array:
             row.share(ABOVE, _mass_of(row, lambda x: x < distance))
-            row.meet()
+            row.cluster_sync()
             return row.total(ABOVE)
 
         return token, distance, lax.cond(bounds_p, mass_nearer, lambda: F32(0))
@@ -327,7 +327,7 @@ def _noisiest(row: Row, key: Key, limit: jax.Array, pivot: jax.Array) -> tuple[j
     best, at, how_far = row.over_tiles(body, (nothing, row.tokens(0), nothing))
     tokens = row.share_best(BEST, best, at)
     row.share(BEST_DISTANCE, jnp.where(at == spread(tokens), how_far, F32(-jnp.inf)).max(axis=1))
-    row.meet()
+    row.cluster_sync()
     _, token = row.best(BEST)
     owner = lax.div(token, I32(row.plan.tiles * WORDS * BITS))
     is_it = row.of(owner, BEST_ID, I32) == token
@@ -366,7 +366,7 @@ def _keep_nearest(row: Row, top_k: jax.Array, wants_mass: jax.Array) -> tuple[ja
 
     def mass() -> jax.Array:
         row.share(MASS, _mass_of(row, lambda x: x <= limit))
-        row.meet()
+        row.cluster_sync()
         return row.total(MASS)
 
     return limit, lax.cond(wants_mass, mass, lambda: F32(0))
@@ -392,5 +392,5 @@ def _count(row: Row, part: int | jax.Array, distances: Sequence[jax.Array]) -> l
 
     for i, each in enumerate(row.over_tiles(body, (full(0, I32),) * len(distances))):
         row.share(part + i, each.sum(axis=1))
-    row.meet()
+    row.cluster_sync()
     return [row.total(part + i, I32) for i in range(len(distances))]

@@ -51,7 +51,7 @@ def write_logprobs(row: Row, chosen: jax.Array, most: int, out_ref: Ref) -> None
     row.share(NEAREST, largest.max(axis=1))
     row.share(COUNTS, above.sum(axis=1))
     pl.when(row.split == 0)(functools.partial(_blank, most, out_ref))
-    row.meet()
+    row.cluster_sync()
     groups = row.of_all(NEAREST)
     highest = functools.reduce(jnp.maximum, groups).max()
     limit = float_of(nearest_group([highest - each for each in groups], most))
@@ -60,7 +60,7 @@ def write_logprobs(row: Row, chosen: jax.Array, most: int, out_ref: Ref) -> None
     count, own = _most_likely(row, highest, limit, most)
     for part, values in enumerate((*own[0], *own[1])):
         row.share(LIST + part, values)
-    row.meet()
+    row.cluster_sync()
     total = highest + jnp.log(row.total(MASS))
     _write_places(row, count, own, total, most, out_ref)
 

@@ -13,7 +13,7 @@ from jax.experimental import pallas as pl
 
 from jaxinfer_kernels import plgpu
 from jaxinfer_kernels.sampling.sm90_argmax import BITS, WORDS, word_layout
-from jaxinfer_kernels.sm90 import F32, I32, Ref, meet, store
+from jaxinfer_kernels.sm90 import F32, I32, Ref, cluster_sync, store
 
 TILES, MAX_SPLITS = 20, 16  # tiles of a CTA, unless there are more than this many CTAs have; CTAs of a cluster
 MAX_TILES = 96  # that find room in a CTA's shared memory
@@ -30,7 +30,7 @@ NUM_PARTS = LIST + 2 * NUM_LISTS
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class DrawConfig:
     """Static facts of one launch."""
 
     rows: int
@@ -72,7 +72,7 @@ def splits_of(width: int) -> int:
 class Row:
     """The part of a row that one CTA has, as its code sees it."""
 
-    plan: Plan
+    plan: DrawConfig
     split: jax.Array
     tiles: jax.Array  # plan.tiles: as a number that the compiler does not know, so that it unrolls no loop by it
     x_ref: Ref  # f32[tiles * WORDS, BITS], shared: logits, or distances
@@ -133,11 +133,11 @@ class Row:
         if self.spilled_ref is not None:
             store(self.spilled_ref.at[self.split, part], value)
 
-    def meet(self) -> None:
+    def cluster_sync(self) -> None:
         if self.peers is None:
             plgpu.commit_smem()
         else:
-            meet(self.peers)
+            cluster_sync(self.peers)
 
     def of(self, peer: int | jax.Array, part: int | jax.Array, dtype: jnp.dtype = F32) -> jax.Array:
         """What a CTA of the row has left, [WORDS]."""
@@ -220,7 +220,7 @@ def bits_of(values: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(values, I32)
 
 
-def smem_of(plan: Plan) -> dict[str, Any]:
+def smem_of(plan: DrawConfig) -> dict[str, Any]:
     """The shared memory of a Row."""
     smem = dict(
         x=plgpu.SMEM((plan.tiles * WORDS, BITS), F32),
@@ -229,7 +229,7 @@ def smem_of(plan: Plan) -> dict[str, Any]:
     return smem | (dict(peers=plgpu.ClusterBarrier(collective_axes=("split",))) if plan.splits > 1 else {})
 
 
-def spills_of(plan: Plan) -> Sequence[jax.ShapeDtypeStruct]:
+def spills_of(plan: DrawConfig) -> Sequence[jax.ShapeDtypeStruct]:
     """The results in which peers meet where the plan spills."""
     shape = (plan.rows, plan.splits, NUM_PARTS, WORDS)
     return [jax.ShapeDtypeStruct(shape, I32)] if plan.spills else []

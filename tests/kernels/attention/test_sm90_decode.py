@@ -10,7 +10,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jaxinfer_kernels.attention import sm90_decode
 from jaxinfer_kernels.attention.cases import HEADS, Heads
-from jaxinfer_kernels.attention.sm90_decode_config import Tuning, plan_launch, supported
+from jaxinfer_kernels.attention.sm90_decode_config import DecodeTuning, plan_launch, supported
 from jaxinfer_kernels.attention.xla_decode import decode_attention
 
 LAYER, LAYERS, EPS = 1, 2, 1e-6
@@ -111,11 +111,11 @@ def assert_same_pages(got: tuple[jax.Array, jax.Array], wanted: tuple[jax.Array,
 # At most two splits: peers that wait for each other each hold one of XLA's threads, of which there is one a core.
 TINY = [
     # heads, kv_heads, head_dim, lengths, page, tuning
-    (6, 2, 64, [130, 0], 64, Tuning(splits=1, stages=2)),
-    (3, 1, 128, [200], 64, Tuning(splits=2, stages=2)),
-    (9, 1, 64, [70], 16, Tuning(splits=2)),
-    (2, 2, 64, [129], 128, Tuning(splits=1)),
-    (1, 1, 64, [1, 64, 65], 64, Tuning(splits=1, block_tokens=128)),
+    (6, 2, 64, [130, 0], 64, DecodeTuning(splits=1, stages=2)),
+    (3, 1, 128, [200], 64, DecodeTuning(splits=2, stages=2)),
+    (9, 1, 64, [70], 16, DecodeTuning(splits=2)),
+    (2, 2, 64, [129], 128, DecodeTuning(splits=1)),
+    (1, 1, 64, [1, 64, 65], 64, DecodeTuning(splits=1, block_tokens=128)),
 ]
 tiny = pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "lengths", "page", "tuning"), TINY)
 
@@ -134,7 +134,7 @@ def test_a_slot_may_have_several_rows_each_of_its_length():
     rows, lengths = jnp.array([0, 1, 0, 0, 1]), jnp.array([64, 3, 65, 66, 1], jnp.int32)
     q, slots = finished((step.q[rows], slots[rows]))
     step = dataclasses.replace(step, q=q, rest=(layer, table, slots, lengths))
-    tuning = Tuning(splits=1)
+    tuning = DecodeTuning(splits=1)
     out = finished(sm90_decode.decode_attention(step.q, *step.after, *step.rest, tuning=tuning, interpret=INTERPRET))
     assert row_errors(out, reference(step)).max() < 8e-3
 
@@ -185,7 +185,7 @@ def fused_and_wanted(
     heads: Heads,
     lengths: list[int],
     page: int,
-    tuning: Tuning,
+    tuning: DecodeTuning,
     interpret: plgpu.InterpretGPUParams | None,
     context: int = 0,
     padding: int = 0,
@@ -222,7 +222,7 @@ def fused_and_wanted(
 )
 def test_fused_does_what_norm_rotation_write_and_attention_do(norm):
     heads = Heads("tiny", 6, 2, 64, norm=norm)
-    step, (out, *pages) = fused_and_wanted(heads, [70, 0], 64, Tuning(splits=2, stages=2), INTERPRET, padding=1)
+    step, (out, *pages) = fused_and_wanted(heads, [70, 0], 64, DecodeTuning(splits=2, stages=2), INTERPRET, padding=1)
     for got, wanted in zip(pages, step.after, strict=True):
         got, wanted = (np.asarray(a, np.float32) for a in (got, wanted))
         np.testing.assert_array_equal(np.isnan(got), np.isnan(wanted))
@@ -274,7 +274,7 @@ def test_what_is_supported_fits_into_shared_memory(heads, page, batch):
 )
 def test_few_rows_are_split_over_as_many_ctas_as_pay(rows, kv_heads, splits):
     pages = jax.ShapeDtypeStruct((LAYERS, 50, kv_heads, 64, 128), jnp.bfloat16)
-    assert plan_launch(rows, 4 * kv_heads, pages, pages.dtype, Tuning(), None).splits == splits
+    assert plan_launch(rows, 4 * kv_heads, pages, pages.dtype, DecodeTuning(), None).splits == splits
 
 
 def test_refuses_shapes_it_cannot_run():
@@ -283,9 +283,9 @@ def test_refuses_shapes_it_cannot_run():
         sm90_decode.decode_attention(step.q, *step.after, *step.rest)
     step = make_step(Heads("tiny", 2, 1, 64), [5], 64)
     with pytest.raises(ValueError, match="block_tokens must be a multiple of 64"):
-        sm90_decode.decode_attention(step.q, *step.after, *step.rest, tuning=Tuning(block_tokens=96))
+        sm90_decode.decode_attention(step.q, *step.after, *step.rest, tuning=DecodeTuning(block_tokens=96))
     with pytest.raises(ValueError, match="stages must be at least 2"):
-        sm90_decode.decode_attention(step.q, *step.after, *step.rest, tuning=Tuning(stages=1))
+        sm90_decode.decode_attention(step.q, *step.after, *step.rest, tuning=DecodeTuning(stages=1))
 
 
 def test_one_wrong_page_of_a_long_row_is_seen_beside_short_rows():
@@ -306,7 +306,7 @@ MANY = [round(2048 ** (i / 143)) for i in range(144)]  # enough rows for one CTA
 
 def assert_as_near_as_xla(heads: Heads, lengths: list[int], page: int, context: int) -> None:
     """Fused, storing first, and attending alone: all of them do the same step."""
-    step, (fused, *_) = fused_and_wanted(heads, lengths, page, Tuning(), None, context, padding=-len(lengths) % 8)
+    step, (fused, *_) = fused_and_wanted(heads, lengths, page, DecodeTuning(), None, context, padding=-len(lengths) % 8)
     alone = sm90_decode.decode_attention(step.q, *step.after, *step.rest)
     stored, *pages = sm90_decode.decode_attention_write(step.q, *step.new, *step.before, *step.rest)
     assert_same_pages(pages, step.after)

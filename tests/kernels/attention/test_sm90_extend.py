@@ -10,7 +10,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jaxinfer_kernels.attention import sm90_extend
 from jaxinfer_kernels.attention.cases import HEADS, Heads
-from jaxinfer_kernels.attention.sm90_extend import Tuning
+from jaxinfer_kernels.attention.sm90_extend import ExtendTuning
 from jaxinfer_kernels.attention.xla_extend import extend_attention
 
 LAYER, LAYERS = 1, 2
@@ -94,7 +94,7 @@ def test_each_chunk_sees_its_prefix_and_itself_up_to_each_query(prefixes, counts
     # One computing warpgroup and one that copies: interpreted, each holds one of XLA's threads, one a core.
     out = sm90_extend.extend_attention(
         *chunks.arguments,
-        tuning=Tuning(warpgroups=1, block_tokens=64, splits=splits),
+        tuning=ExtendTuning(warpgroups=1, block_tokens=64, splits=splits),
         interpret=plgpu.InterpretGPUParams(),
     )
     assert error(jax.block_until_ready(out), chunks) < 4e-3
@@ -106,7 +106,7 @@ def test_kernels_alone_give_the_same(splits):
     """As a chain has them: tiles are laid out before, and what splits found is added up by a kernel."""
     chunks = make_chunks(Heads("tiny", 2, 1, 64), [0, 130], [64, 3], 80, 16)
     q, k, v, layer, table, slots, starts, counts, lengths = chunks.arguments
-    tuning = Tuning(warpgroups=1, block_tokens=64, splits=splits)
+    tuning = ExtendTuning(warpgroups=1, block_tokens=64, splits=splits)
     tiles = sm90_extend.tiles_of(counts, len(q), q.shape[1], tuning)
     rows = table, slots, starts, counts, lengths
     interpret = plgpu.InterpretGPUParams()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxinfer_kernels.attention.reference import decode_attention_reference
-from jaxinfer_kernels.attention.xla_decode import Tuning, decode_attention
+from jaxinfer_kernels.attention.xla_decode import XlaDecodeTuning, decode_attention
 from tests.kernels.attention.pages import HEADS, LAYER, Heads, assert_close, make_pages, queries
 
 LENGTHS = [[1], [16, 1, 17], [64, 63, 65]]
@@ -35,7 +35,7 @@ def test_any_page_size_and_block_give_the_same(page_size: int, block_tokens: int
     heads = Heads(4, 2, 16)
     pages = make_pages(heads, [70, 3, 64], page_size, "float32")
     arguments = (queries(3, heads, "float32"), pages.k, pages.v)
-    tuning = Tuning(block_tokens)
+    tuning = XlaDecodeTuning(block_tokens)
     out = decode_attention(*arguments, jnp.int32(LAYER), pages.table, pages.slots, pages.lengths, tuning=tuning)
     expected = decode_attention_reference(*arguments, jnp.int32(LAYER), pages.table, pages.slots, pages.lengths)
     assert_close(out, expected, "float32")

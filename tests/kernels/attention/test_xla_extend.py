@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxinfer_kernels.attention.reference import extend_attention_reference
-from jaxinfer_kernels.attention.xla_extend import Tuning, extend_attention
+from jaxinfer_kernels.attention.xla_extend import XlaExtendTuning, extend_attention
 from tests.kernels.attention.pages import HEADS, LAYER, Heads, Pages, assert_close, make_pages, queries
 
 # (tokens in the pages, how many of them are queries) by row: whole prompts, chunks behind a prefix, decode rows
@@ -29,11 +29,15 @@ CASES = [
         )
     ),
 ]
-TUNINGS = [pytest.param(Tuning(64, 128), marks=pytest.mark.slow), Tuning(16, 32), Tuning(5, 16)]
+TUNINGS = [
+    pytest.param(XlaExtendTuning(64, 128), marks=pytest.mark.slow),
+    XlaExtendTuning(16, 32),
+    XlaExtendTuning(5, 16),
+]
 
 
 def run(
-    pages: Pages, counts: list[int], q: jax.Array, tuning: Tuning | None = None, padding: int = 2
+    pages: Pages, counts: list[int], q: jax.Array, tuning: XlaExtendTuning | None = None, padding: int = 2
 ) -> tuple[jax.Array, jax.Array]:
     """Out and reference, with `padding` rows of no tokens at the end as the step has them."""
     starts = np.concatenate([[0], np.cumsum(counts)])
@@ -60,7 +64,7 @@ def test_extend_attention_matches_its_reference(rows: list[tuple[int, int]], hea
 
 
 @pytest.mark.parametrize("tuning", TUNINGS, ids=str)
-def test_any_tile_and_block_give_the_same(tuning: Tuning) -> None:
+def test_any_tile_and_block_give_the_same(tuning: XlaExtendTuning) -> None:
     lengths, counts = [90, 40, 64], [71, 40, 1]
     heads = Heads(4, 2, 16)
     pages = make_pages(heads, lengths, 8, "float32")

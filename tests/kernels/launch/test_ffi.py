@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from jaxinfer_kernels.launch import ffi
-from jaxinfer_kernels.launch.sequence import Chain, Launch, Place
+from jaxinfer_kernels.launch.sequence import BufferOffset, KernelLaunch, LaunchSequence
 
 TARGET, STREAM = "jaxinfer_chain_in_tests", 0x57AEA
 FLOATS = 64  # of every array, 256 bytes
@@ -96,7 +96,9 @@ def registered() -> None:
     jax.ffi.register_ffi_target(TARGET, stages, platform="cpu", api_version=1)
 
 
-def call(chain: Chain, *arguments: jax.Array, results: int, aliases: dict[int, int] | None = None) -> list[jax.Array]:
+def call(
+    chain: LaunchSequence, *arguments: jax.Array, results: int, aliases: dict[int, int] | None = None
+) -> list[jax.Array]:
     """The results, of which the last may serve as scratch."""
     kind, text = jax.ShapeDtypeStruct((FLOATS,), jnp.float32), chain.encode()
     run = jax.ffi.ffi_call(TARGET, (kind,) * results, input_output_aliases=aliases)
@@ -104,9 +106,11 @@ def call(chain: Chain, *arguments: jax.Array, results: int, aliases: dict[int, i
     return jax.block_until_ready(jax.jit(lambda *given: run(*given, digest=digest, chain=text))(*arguments))
 
 
-def launch(module: int, *places: int | tuple[int, int]) -> Launch:
+def launch(module: int, *places: int | tuple[int, int]) -> KernelLaunch:
     """places: buffers, or (buffer, byte)."""
-    return Launch(module, tuple(Place(*one) if isinstance(one, tuple) else Place(one) for one in places))
+    return KernelLaunch(
+        module, tuple(BufferOffset(*one) if isinstance(one, tuple) else BufferOffset(one) for one in places)
+    )
 
 
 def numbers(seed: int, size: int = FLOATS) -> jax.Array:
@@ -117,7 +121,7 @@ def test_kernels_run_in_order_on_the_places_of_their_arrays(gpu):
     """a + b, then twice that plus what lies 256 bytes into c, then all of it once more."""
     a, b, c = numbers(1), numbers(500), numbers(9000, 2 * FLOATS)
     sums = launch(0, 0, 1, 4), launch(0, 4, 4, (2, 256), 3), launch(0, 3, 4, 5)
-    first, scratch, last = call(Chain((b"sum",), sums), a, b, c, results=3)
+    first, scratch, last = call(LaunchSequence((b"sum",), sums), a, b, c, results=3)
     np.testing.assert_array_equal(scratch, a + b)
     np.testing.assert_array_equal(first, 2 * (a + b) + c[FLOATS:])
     np.testing.assert_array_equal(last, first + scratch)
@@ -125,7 +129,7 @@ def test_kernels_run_in_order_on_the_places_of_their_arrays(gpu):
 
 def test_arrays_outside_lie_where_their_anchor_says(gpu):
     """One chain, called for one owner of arrays and for another."""
-    chain = Chain((b"sum",), (launch(0, 0, -1, -2, 2),), anchor=1)
+    chain = LaunchSequence((b"sum",), (launch(0, 0, -1, -2, 2),), anchor=1)
     for seed in (1, 900):
         anchor, arrays = numbers(seed), [numbers(seed + 10), numbers(seed + 20)]
         address = anchor.unsafe_buffer_pointer()
@@ -138,32 +142,32 @@ def test_arrays_outside_lie_where_their_anchor_says(gpu):
 
 
 def test_an_argument_is_updated_in_place(gpu):
-    chain = Chain((b"sum",), (launch(0, 0, 1, 0), launch(0, 0, 1, 0)))
+    chain = LaunchSequence((b"sum",), (launch(0, 0, 1, 0), launch(0, 0, 1, 0)))
     (out,) = call(chain, numbers(1), numbers(70), results=1, aliases={0: 0})
     np.testing.assert_array_equal(out, numbers(1) + 2 * numbers(70))
 
 
 def test_kernels_are_launched_on_xla_s_stream(gpu):
-    chain = Chain((b"sum", b"also a sum"), (launch(1, 0, 1), launch(0, 1, 1), launch(1, 1, 1)))
+    chain = LaunchSequence((b"sum", b"also a sum"), (launch(1, 0, 1), launch(0, 1, 1), launch(1, 1, 1)))
     call(chain, numbers(1), results=1)
     assert gpu.launched == [(STREAM, b"also a sum"), (STREAM, b"sum"), (STREAM, b"also a sum")]
 
 
 def test_kernels_are_compiled_with_the_executable_and_once(gpu):
-    chain, kind = Chain((b"sum",), (launch(0, 0, 1),)), jax.ShapeDtypeStruct((FLOATS,), jnp.float32)
+    chain, kind = LaunchSequence((b"sum",), (launch(0, 0, 1),)), jax.ShapeDtypeStruct((FLOATS,), jnp.float32)
     run = jax.ffi.ffi_call(TARGET, (kind,))
     program = jax.jit(lambda x: run(x, digest="this one", chain=chain.encode())).lower(kind).compile()
     assert (gpu.compiled, gpu.launched) == ([b"sum"], [])
     for _ in range(3):
         jax.block_until_ready(program(numbers(1)))
-    longer = Chain((b"sum", b"other"), (launch(0, 0, 1), launch(1, 0, 1)))
+    longer = LaunchSequence((b"sum", b"other"), (launch(0, 0, 1), launch(1, 0, 1)))
     call(longer, numbers(1), results=1)
     assert gpu.compiled == [b"sum", b"other"]
 
 
 def test_kernels_prepared_beforehand_are_compiled_no_more(gpu):
     """As of an executable from a cache, for which XLA does not ask until it runs."""
-    chain = Chain((b"sum", b"other"), (launch(0, 0, 1), launch(1, 0, 1)))
+    chain = LaunchSequence((b"sum", b"other"), (launch(0, 0, 1), launch(1, 0, 1)))
     ffi.prepare(chain.encode())
     assert (sorted(gpu.compiled), gpu.launched) == ([b"other", b"sum"], [])
     call(chain, numbers(1), results=1)
@@ -173,7 +177,7 @@ def test_kernels_prepared_beforehand_are_compiled_no_more(gpu):
 def test_kernels_of_a_chain_are_compiled_side_by_side(gpu, monkeypatch):
     all_there = threading.Barrier(2, timeout=30)  # breaks where the second is not begun before the first is done
     monkeypatch.setattr(ffi, "_compile", lambda module: (all_there.wait(), gpu.compile(module))[1])
-    ffi.prepare(Chain((b"sum", b"other"), (launch(0, 0, 1), launch(1, 0, 1))).encode())
+    ffi.prepare(LaunchSequence((b"sum", b"other"), (launch(0, 0, 1), launch(1, 0, 1))).encode())
 
 
 def test_what_is_compiled_does_not_wait_for_kernels_of_other_chains(gpu, monkeypatch):
@@ -190,7 +194,7 @@ def test_what_is_compiled_does_not_wait_for_kernels_of_other_chains(gpu, monkeyp
 
 def test_a_chain_is_known_by_its_digest(gpu):
     """Two chains in one program, with other arrays each: neither takes the other's pointers."""
-    one, other = Chain((b"sum",), (launch(0, 0, 1),)), Chain((b"sum",), (launch(0, 0, 0, 1),))
+    one, other = LaunchSequence((b"sum",), (launch(0, 0, 1),)), LaunchSequence((b"sum",), (launch(0, 0, 0, 1),))
     for _ in range(2):
         np.testing.assert_array_equal(call(one, numbers(3), results=1)[0], numbers(3))
         np.testing.assert_array_equal(call(other, numbers(5), results=1)[0], 2 * numbers(5))
@@ -200,16 +204,18 @@ def test_a_chain_is_known_by_its_digest(gpu):
 def test_a_chain_is_read_once(gpu, monkeypatch):
     read = []
     monkeypatch.setattr(
-        ffi, "Chain", types.SimpleNamespace(decode=lambda text: read.append(text) or Chain.decode(text))
+        ffi,
+        "LaunchSequence",
+        types.SimpleNamespace(decode=lambda text: read.append(text) or LaunchSequence.decode(text)),
     )
-    chain = Chain((b"sum",), (launch(0, 0, 1),))
+    chain = LaunchSequence((b"sum",), (launch(0, 0, 1),))
     for seed in range(3):
         call(chain, numbers(seed), results=1)
     assert read == [chain.encode().encode()]
 
 
 def test_threads_that_run_the_same_chain_do_not_mix_their_arrays(gpu):
-    chain = Chain((b"slow",), (launch(0, 0, 1),))
+    chain = LaunchSequence((b"slow",), (launch(0, 0, 1),))
     with ThreadPoolExecutor(2) as pool:
         for (out,), seed in zip(
             pool.map(lambda seed: call(chain, numbers(seed), results=1), (1, 2)), (1, 2), strict=True
@@ -219,13 +225,13 @@ def test_threads_that_run_the_same_chain_do_not_mix_their_arrays(gpu):
 
 def test_what_fails_in_a_launch_is_the_caller_s_error_and_the_next_call_runs(gpu):
     with pytest.raises(FAULTS, match="the kernel broke"):
-        call(Chain((b"broken",), (launch(0, 0, 1),)), numbers(1), results=1)
-    (out,) = call(Chain((b"sum",), (launch(0, 0, 1),)), numbers(1), results=1)
+        call(LaunchSequence((b"broken",), (launch(0, 0, 1),)), numbers(1), results=1)
+    (out,) = call(LaunchSequence((b"sum",), (launch(0, 0, 1),)), numbers(1), results=1)
     np.testing.assert_array_equal(out, numbers(1))
 
 
 def test_a_kernel_that_cannot_be_compiled_fails_the_compilation(gpu):
-    chain, kind = Chain((b"uncompilable",), (launch(0, 0, 1),)), jax.ShapeDtypeStruct((FLOATS,), jnp.float32)
+    chain, kind = LaunchSequence((b"uncompilable",), (launch(0, 0, 1),)), jax.ShapeDtypeStruct((FLOATS,), jnp.float32)
     run = jax.ffi.ffi_call(TARGET, (kind,))
     lowered = jax.jit(lambda x: run(x, digest="that one", chain=chain.encode())).lower(kind)
     with pytest.raises(FAULTS, match="no such kernel"):
@@ -236,7 +242,7 @@ def test_a_device_without_streams_is_refused(gpu, monkeypatch):
     """XLA for the CPU itself answers."""
     monkeypatch.setattr(ffi, "_launch", LAUNCH)
     with pytest.raises(FAULTS, match="a chain must have a stream, XLA gave none"):
-        call(Chain((b"sum",), (launch(0, 0, 1),)), numbers(1), results=1)
+        call(LaunchSequence((b"sum",), (launch(0, 0, 1),)), numbers(1), results=1)
 
 
 def test_xla_is_told_that_a_graph_may_hold_a_chain():

@@ -18,7 +18,17 @@ from hypothesis import strategies as st
 
 from jaxinfer_kernels.attention import sm90_decode
 from jaxinfer_kernels.launch import sequence
-from jaxinfer_kernels.launch.sequence import ALIGNMENT, Chain, Launch, Place, _Kernel, _placed, _Plan, _Values, launched
+from jaxinfer_kernels.launch.sequence import (
+    ALIGNMENT,
+    BufferOffset,
+    KernelLaunch,
+    LaunchSequence,
+    _Kernel,
+    _Placed,
+    _placed,
+    _Values,
+    launched,
+)
 from jaxinfer_kernels.linear import sm90_small
 
 BF16, EPS = jnp.bfloat16, 1e-6
@@ -70,8 +80,8 @@ class Call:
     operation: Any
 
     @property
-    def chain(self) -> Chain:
-        return Chain.decode(self.operation.attributes["mhlo.backend_config"]["chain"].value.encode())
+    def chain(self) -> LaunchSequence:
+        return LaunchSequence.decode(self.operation.attributes["mhlo.backend_config"]["chain"].value.encode())
 
     @property
     def aliases(self) -> str:
@@ -99,7 +109,7 @@ def call_of(function: Any, *arguments: Any, **settings: Any) -> Call:
 def launches_of(function: Any, *arguments: Any) -> list[int]:
     """How many kernels each sequence of jit(function) launches."""
     text = jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
-    return [len(Chain.decode(one.encode()).launches) for one in re.findall(r'chain = "([^"]*)"', text)]
+    return [len(LaunchSequence.decode(one.encode()).launches) for one in re.findall(r'chain = "([^"]*)"', text)]
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +117,7 @@ def call() -> Call:
     return call_of(lambda *arguments: launched(layers, *arguments), *ARGUMENTS, donate_argnums=(3, 4))
 
 
-def names_of(chain: Chain) -> list[str]:
+def names_of(chain: LaunchSequence) -> list[str]:
     """Of its modules."""
     return [next(name for name in NAMES if name.encode() in module) for module in sequence.modules]
 
@@ -132,12 +142,12 @@ def test_kernels_are_launched_in_the_program_s_order(call):
 
 
 def test_each_kernel_takes_what_the_one_before_it_made(call):
-    x = Place(INDEX[0])
+    x = BufferOffset(INDEX[0])
     for layer in range(LAYERS):
         qkv, attention, o, gate_up, down = call.chain.launches[layer * len(KERNELS) :][: len(KERNELS)]
-        weights = {name: Place(INDEX[1][name][layer]) for name in ("qkv", "o", "gate_up", "down")}
-        assert {x, weights["qkv"], Place(INDEX[1]["norm"])} < set(qkv.places[:-1])
-        assert {qkv.places[-1], *map(Place, (*INDEX[2], *INDEX[5]))} < set(attention.places[:-3])
+        weights = {name: BufferOffset(INDEX[1][name][layer]) for name in ("qkv", "o", "gate_up", "down")}
+        assert {x, weights["qkv"], BufferOffset(INDEX[1]["norm"])} < set(qkv.places[:-1])
+        assert {qkv.places[-1], *map(BufferOffset, (*INDEX[2], *INDEX[5]))} < set(attention.places[:-3])
         assert o.places[:-1] == (attention.places[-3], weights["o"], x)
         assert {o.places[-1], weights["gate_up"]} < set(gate_up.places[:-1])
         assert down.places[:-1] == (gate_up.places[-1], weights["down"], o.places[-1])
@@ -158,12 +168,12 @@ def test_arrays_outside_are_found_by_an_anchor(call):
     assert other.chain.anchor == num_given - 1
     assert other.shapes[other.chain.anchor] == [4]
 
-    def moved(place: Place) -> Place:
+    def moved(place: BufferOffset) -> BufferOffset:
         """As it is where nothing is outside. Operands there: x, the weights, what else is given, constants."""
         buffer = place.buffer
         if buffer < 0:
-            return Place(-buffer, place.offset)
-        return Place(0 if buffer == 0 else buffer + num_outside - (buffer > other.chain.anchor), place.offset)
+            return BufferOffset(-buffer, place.offset)
+        return BufferOffset(0 if buffer == 0 else buffer + num_outside - (buffer > other.chain.anchor), place.offset)
 
     launches = [tuple(map(moved, one.places)) for one in other.chain.launches]
     assert launches == [one.places for one in call.chain.launches]
@@ -189,7 +199,7 @@ def test_a_kernel_s_constants_lie_behind_each_other(call):
 
 
 def test_pages_are_updated_in_place(call):
-    k, v = (Place(INDEX[i]) for i in (3, 4))
+    k, v = (BufferOffset(INDEX[i]) for i in (3, 4))
     for result, place in enumerate((k, v), 1):
         assert f"output_tuple_indices = [{result}], operand_index = {place.buffer}," in call.aliases
     assert call.aliases.count("operand_index") == 2
@@ -307,19 +317,21 @@ def test_arrays_that_a_function_closes_over_are_operands(function):
     call = call_of(function, bf16(8, 256), bf16(128, 256), bf16(8, 128))
     (launch,) = call.chain.launches
     assert [call.shapes[place.buffer] for place in launch.places[:-1]] == [[8, 256], [128, 256], [8, 128]]
-    assert launch.places[-1] == Place(len(call.shapes))
+    assert launch.places[-1] == BufferOffset(len(call.shapes))
     assert len(call.shapes) == 3 + 1
 
 
-PLACES = st.builds(Place, st.integers(0, 500), st.integers(0, 2**40))
-LAUNCHES = st.builds(Launch, st.integers(0, 9), st.lists(PLACES, max_size=5).map(tuple))
+PLACES = st.builds(BufferOffset, st.integers(0, 500), st.integers(0, 2**40))
+LAUNCHES = st.builds(KernelLaunch, st.integers(0, 9), st.lists(PLACES, max_size=5).map(tuple))
 
 
-@given(st.builds(Chain, st.lists(st.binary(), max_size=3).map(tuple), st.lists(LAUNCHES, max_size=5).map(tuple)))
+@given(
+    st.builds(LaunchSequence, st.lists(st.binary(), max_size=3).map(tuple), st.lists(LAUNCHES, max_size=5).map(tuple))
+)
 def test_a_chain_is_the_same_behind_its_text(chain):
     text = sequence.encode()
     assert text.isascii()
-    assert Chain.decode(text.encode()) == chain
+    assert LaunchSequence.decode(text.encode()) == chain
 
 
 # Places
@@ -347,11 +359,11 @@ class Program:
     def is_anchored(self) -> bool:
         return any(index is not None for index in self.outside)
 
-    def place(self, argument: int) -> Place:
+    def place(self, argument: int) -> BufferOffset:
         index = self.outside[argument]
-        return Place(self.outside[:argument].count(None) if index is None else -1 - index)
+        return BufferOffset(self.outside[:argument].count(None) if index is None else -1 - index)
 
-    def plan(self) -> _Plan:
+    def plan(self) -> _Placed:
         return _placed(self.values, self.kernels, self.results, self.outside)
 
 
@@ -387,16 +399,16 @@ class Memory:
 
     held: dict[tuple[int, int, int], object] = dataclasses.field(default_factory=dict)  # buffer, start, end
 
-    def write(self, place: Place, size: int, content: object) -> None:
+    def write(self, place: BufferOffset, size: int, content: object) -> None:
         buffer, start, end = place.buffer, place.offset, place.offset + size
         self.held = {at: old for at, old in self.held.items() if at[0] != buffer or at[1] >= end or at[2] <= start}
         self.held[buffer, start, end] = content
 
-    def read(self, place: Place, size: int) -> object:
+    def read(self, place: BufferOffset, size: int) -> object:
         return self.held.get((place.buffer, place.offset, place.offset + size))
 
 
-def replay(program: Program, plan: _Plan) -> tuple[Memory, dict[int, int]]:
+def replay(program: Program, plan: _Placed) -> tuple[Memory, dict[int, int]]:
     """What is where after all launches, and how often each value was written.
 
     Fails where a kernel does not find what it takes, or writes over that or over its own other results.
@@ -428,7 +440,7 @@ def test_no_value_is_overwritten_before_it_was_read(program):
     memory, written = replay(program, plan)
     for i, value in enumerate(program.results):
         is_argument = value < program.num_arguments
-        place = program.place(value) if is_argument else Place(program.first_result + i)
+        place = program.place(value) if is_argument else BufferOffset(program.first_result + i)
         assert memory.read(place, program.values.sizes[value]) == (value, written[value])
         assert (i in plan.aliases.values()) == is_argument
         assert not is_argument or plan.aliases[place.buffer] == i

@@ -8,7 +8,7 @@ import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jaxinfer_kernels.linear.cases import MODELS
-from jaxinfer_kernels.linear.sm90_large import Tuning, gate_up, supported
+from jaxinfer_kernels.linear.sm90_large import GateUpTuning, gate_up, supported
 from jaxinfer_kernels.linear.xla import sm90_large
 from tests.kernels.linear.products import QUICK_FIRST, arguments, check_beside_xla, error, reference
 
@@ -16,7 +16,7 @@ from tests.kernels.linear.products import QUICK_FIRST, arguments, check_beside_x
 def run(named: dict[str, jax.Array], **settings: object) -> jax.Array:
     """Interpreted, with one warpgroup that multiplies and one that copies: each holds a thread of XLA's, one a core."""
     interpret = plgpu.InterpretGPUParams(detect_races=True)
-    return gate_up(**named, tuning=Tuning(cluster=1, warpgroups=1, **settings), interpret=interpret)
+    return gate_up(**named, tuning=GateUpTuning(cluster=1, warpgroups=1, **settings), interpret=interpret)
 
 
 # Stages are filled again, or are more than blocks; several groups of rows; then a CTA goes from tile to tile.
@@ -49,7 +49,7 @@ def test_refuses_what_it_cannot_run():
         with pytest.raises(ValueError, match="use linear.api.gate_up"):
             gate_up(rows, weights)
     with pytest.raises(ValueError, match="clusters of 2"):
-        gate_up(x, w, tuning=Tuning(cluster=2))
+        gate_up(x, w, tuning=GateUpTuning(cluster=2))
     assert not supported(128, 512, 64, jnp.float32)
 
 

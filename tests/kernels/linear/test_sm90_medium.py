@@ -13,8 +13,8 @@ import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jaxinfer_kernels.linear.cases import MODELS
-from jaxinfer_kernels.linear.sm90_medium import Scaled
-from jaxinfer_kernels.linear.sm90_medium_config import Tuning, begins_norm, supported
+from jaxinfer_kernels.linear.sm90_medium import DeferredNorm
+from jaxinfer_kernels.linear.sm90_medium_config import MediumTuning, can_defer_norm, supported
 from jaxinfer_kernels.linear.xla import sm90_medium
 from tests.kernels.linear.products import (
     EPS,
@@ -52,9 +52,13 @@ def lowered(op: str, rows: int, out: int, depth: int, **settings: object) -> str
 @pytest.mark.parametrize(
     ("rows", "depth", "tuning"),
     [
-        pytest.param(64, 256, Tuning(columns=128, splits=1), marks=pytest.mark.slow),
-        (19, 320, Tuning(columns=96, splits=1, stages=2)),  # the last tile repeats columns; stages are filled again
-        (8, 128, Tuning(columns=256, splits=1, stages=2)),
+        pytest.param(64, 256, MediumTuning(columns=128, splits=1), marks=pytest.mark.slow),
+        (
+            19,
+            320,
+            MediumTuning(columns=96, splits=1, stages=2),
+        ),  # the last tile repeats columns; stages are filled again
+        (8, 128, MediumTuning(columns=256, splits=1, stages=2)),
     ],
 )
 def test_computes_its_definition(op, rows, depth, tuning):
@@ -78,7 +82,7 @@ from tests.kernels.linear.test_sm90_medium import *
 for op in OPS:
     for rows, depth, columns in ((16, 320, 96), (24, 256, 128)):  # 24: the halves have eight rows in common
         named = arguments(op, rows, 512, depth)
-        tuning = Tuning(columns=columns, splits=1, stages=2, halves=2)
+        tuning = MediumTuning(columns=columns, splits=1, stages=2, halves=2)
         check(op, named, run(op, named, tuning=tuning, interpret=plgpu.InterpretGPUParams()))
 """
 
@@ -87,7 +91,7 @@ for op in OPS:
 def test_padding_reaches_only_padding(op):
     named = arguments(op, 16, 512, 128)
     named["x"] = named["x"].at[9:].set(jnp.nan)
-    out = run(op, named, tuning=Tuning(columns=256, splits=1), interpret=plgpu.InterpretGPUParams())
+    out = run(op, named, tuning=MediumTuning(columns=256, splits=1), interpret=plgpu.InterpretGPUParams())
     assert error(out[:9], reference(op, named)[:9]) < 8e-3
 
 
@@ -103,7 +107,7 @@ def behind_a_norm(op: str, rows: int, out: int, width: int, depth: int) -> tuple
 
 def run_behind_a_norm(
     op: str, residual: dict[str, jax.Array], named: dict[str, jax.Array], **settings: object
-) -> tuple[Scaled, jax.Array]:
+) -> tuple[DeferredNorm, jax.Array]:
     norm = dict(norm=named["norm"], layer=jnp.int32(LAYER))
     begun = sm90_medium.linear_residual(**residual, **norm, **settings)
     rest = {name: value for name, value in named.items() if name != "norm"}
@@ -114,7 +118,7 @@ def run_behind_a_norm(
 @pytest.mark.parametrize(("op", "rows", "width"), [("gate_up", 19, 512), ("linear_bias", 8, 320)])
 def test_a_product_ends_the_norm_that_the_one_before_it_began(op, rows, width):
     residual, named = behind_a_norm(op, rows, 256, width, 128)
-    tuning = Tuning(columns=64, splits=1)
+    tuning = MediumTuning(columns=64, splits=1)
     interpret = plgpu.InterpretGPUParams(detect_races=True)
     begun, out = run_behind_a_norm(op, residual, named, tuning=tuning, interpret=interpret)
     check("linear_residual", residual, begun.rows)
@@ -124,16 +128,16 @@ def test_a_product_ends_the_norm_that_the_one_before_it_began(op, rows, width):
 def test_a_norm_that_is_begun_is_kept_from_dividing_by_zero():
     residual, named = behind_a_norm("linear", 8, 256, 512, 128)
     residual = {name: value if name == "w" else value.at[3].set(0) for name, value in residual.items()}
-    tuning = Tuning(columns=64, splits=1)
+    tuning = MediumTuning(columns=64, splits=1)
     _, out = run_behind_a_norm("linear", residual, named, tuning=tuning, interpret=plgpu.InterpretGPUParams())
     assert not out[3].any()
     assert np.isfinite(np.asarray(out, np.float32)).all()
 
 
 def test_no_norm_is_begun_where_columns_would_count_twice_or_f16_overflow():
-    assert begins_norm(128, 1536, jnp.bfloat16)
-    assert not begins_norm(128, 1552, jnp.bfloat16)
-    assert not begins_norm(128, 1536, jnp.float16)
+    assert can_defer_norm(128, 1536, jnp.bfloat16)
+    assert not can_defer_norm(128, 1552, jnp.bfloat16)
+    assert not can_defer_norm(128, 1536, jnp.float16)
 
 
 def layers(model: str) -> list[tuple[str, int, int]]:
@@ -155,7 +159,7 @@ def test_a_norm_between_products_lowers_for_hopper_without_a_kernel_of_its_own(m
     for op, out, _ in (layers(model)[0], layers(model)[2]):
         named = jax.eval_shape(functools.partial(behind_a_norm, op, rows, out, width, heads))
         lowered = jax.jit(functools.partial(run_behind_a_norm, op)).trace(*named).lower(lowering_platforms=("cuda",))
-        assert begins_norm(rows, width, jnp.bfloat16)
+        assert can_defer_norm(rows, width, jnp.bfloat16)
         assert lowered.as_text().count("mosaic_gpu_v2") == 2
 
 
@@ -163,15 +167,15 @@ def test_a_norm_between_products_lowers_for_hopper_without_a_kernel_of_its_own(m
 def test_a_kernel_begins_early_unless_told_otherwise(op):
     shape = 24, 1024, 1024
     assert "griddepcontrol" in lowered(op, *shape)
-    assert "griddepcontrol" not in lowered(op, *shape, tuning=Tuning(pdl=False))
+    assert "griddepcontrol" not in lowered(op, *shape, tuning=MediumTuning(pdl=False))
 
 
 def test_refuses_what_it_cannot_run():
     x, w = jnp.zeros((8, 4096), jnp.bfloat16), jnp.zeros((1024, 4096), jnp.bfloat16)
     with pytest.raises(ValueError, match="use linear.api.linear"):
         sm90_medium.gate_up(jnp.zeros((8, 100), jnp.bfloat16), jnp.zeros((1024, 100), jnp.bfloat16))
-    wrong = Tuning(columns=24, splits=2), Tuning(columns=24, halves=2), Tuning(columns=1024)
-    for tuning in (*wrong, Tuning(columns=64, stages=20), Tuning(columns=256, stages=8)):
+    wrong = MediumTuning(columns=24, splits=2), MediumTuning(columns=24, halves=2), MediumTuning(columns=1024)
+    for tuning in (*wrong, MediumTuning(columns=64, stages=20), MediumTuning(columns=256, stages=8)):
         with pytest.raises(ValueError, match="columns must be a multiple"):
             sm90_medium.gate_up(x, w, tuning=tuning)
     assert not supported(257, 1024, 128, jnp.bfloat16)

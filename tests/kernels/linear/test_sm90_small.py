@@ -8,7 +8,7 @@ import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jaxinfer_kernels.linear.cases import MODELS
-from jaxinfer_kernels.linear.sm90_small_config import Tuning, supported
+from jaxinfer_kernels.linear.sm90_small_config import SmallTuning, supported
 from jaxinfer_kernels.linear.xla import sm90_small
 from tests.kernels.linear.products import (
     EPS,
@@ -37,10 +37,10 @@ def run(op: str, named: dict[str, jax.Array], **settings: object) -> jax.Array:
 # At most two splits: peers that wait for each other each hold one of XLA's threads, of which there is one a core.
 TINY = [
     # rows, out, depth, tuning
-    (3, 128, 256, Tuning(splits=2, block=64, stages=1)),
-    pytest.param(8, 128, 256, Tuning(splits=1), marks=pytest.mark.slow),
-    pytest.param(16, 192, 256, Tuning(splits=1, clusters=2, block=64, stages=3), marks=pytest.mark.slow),
-    pytest.param(8, 192, 256, Tuning(splits=2, clusters=1, stages=2), marks=pytest.mark.slow),
+    (3, 128, 256, SmallTuning(splits=2, block=64, stages=1)),
+    pytest.param(8, 128, 256, SmallTuning(splits=1), marks=pytest.mark.slow),
+    pytest.param(16, 192, 256, SmallTuning(splits=1, clusters=2, block=64, stages=3), marks=pytest.mark.slow),
+    pytest.param(8, 192, 256, SmallTuning(splits=2, clusters=1, stages=2), marks=pytest.mark.slow),
 ]
 
 
@@ -54,7 +54,7 @@ def test_computes_its_definition(op, rows, out, depth, tuning):
 def test_padding_reaches_only_padding():
     named = arguments("norm_gate_up", 8, 128, 256)
     named["x"] = named["x"].at[5:].set(jnp.nan)
-    out = run("norm_gate_up", named, tuning=Tuning(splits=1), interpret=INTERPRET)
+    out = run("norm_gate_up", named, tuning=SmallTuning(splits=1), interpret=INTERPRET)
     assert error(out[:5], reference("norm_gate_up", named)[:5]) < 8e-3
 
 
@@ -74,7 +74,7 @@ def run_shapes(op: str, named: dict[str, jax.Array]) -> jax.Array:
 def test_all_warps_of_a_cta_come_to_its_cluster_s_meetings():
     """A few lanes alone arrive there: a warp that lags behind them would wait for a meeting that has passed."""
     named = jax.eval_shape(functools.partial(arguments, "linear_residual", 8, 1536, 1536))
-    traced = jax.make_jaxpr(functools.partial(sm90_small.linear_residual, tuning=Tuning(splits=4)))(**named)
+    traced = jax.make_jaxpr(functools.partial(sm90_small.linear_residual, tuning=SmallTuning(splits=4)))(**named)
     names = [equation.primitive.name for equation in equations(traced)]
     before = [names[i - 1] for i, name in enumerate(names) if name == "barrier_arrive"]
     assert before == ["commit_smem"] * 2
@@ -84,7 +84,7 @@ def test_refuses_what_it_cannot_run():
     x, w = jnp.zeros((8, 4096), jnp.bfloat16), jnp.zeros((64, 4096), jnp.bfloat16)
     with pytest.raises(ValueError, match="use linear.api.linear"):
         sm90_small.linear_residual(x, jnp.zeros((100, 4096), jnp.bfloat16), jnp.zeros((8, 100), jnp.bfloat16))
-    for tuning in (Tuning(splits=3), Tuning(block=96), Tuning(splits=1, stages=20)):
+    for tuning in (SmallTuning(splits=3), SmallTuning(block=96), SmallTuning(splits=1, stages=20)):
         with pytest.raises(ValueError, match="block must be a multiple of 64"):
             sm90_small.linear_residual(x, w, jnp.zeros((8, 64), jnp.bfloat16), tuning=tuning)
     assert not supported(65, 64, 128, jnp.bfloat16)

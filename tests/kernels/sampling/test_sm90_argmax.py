@@ -15,8 +15,8 @@ from jaxinfer_kernels.sampling.sm90_argmax import (
     TILES,
     WIDTH,
     WORDS,
-    largest_allowed,
-    largest_id,
+    argmax,
+    argmax_allowed,
     masks_supported,
     supported,
 )
@@ -40,7 +40,7 @@ def check(rows: int, width: int, **settings: object) -> None:
     """Of the first rows of more."""
     x = logits(rows + ROWS, width)
     for skip in (0, 1):
-        ids = jax.block_until_ready(largest_id(x, jnp.int32(skip), rows=rows, **settings))
+        ids = jax.block_until_ready(argmax(x, jnp.int32(skip), rows=rows, **settings))
         np.testing.assert_array_equal(ids, np.zeros(rows) if skip else np.asarray(x)[:rows].argmax(axis=-1))
 
 
@@ -51,7 +51,7 @@ def test_finds_the_lowest_of_the_largest_unless_nobody_asks(width):
 
 def test_a_row_with_a_nan_disturbs_no_other():
     x = logits(ROWS, CHUNK).at[5, 3].set(jnp.nan)
-    ids = largest_id(x, jnp.int32(0), rows=ROWS, interpret=INTERPRET)
+    ids = argmax(x, jnp.int32(0), rows=ROWS, interpret=INTERPRET)
     others = np.arange(ROWS) != 5
     np.testing.assert_array_equal(np.asarray(ids)[others], np.asarray(x)[others].argmax(axis=-1))
     assert 0 <= ids[5] < CHUNK
@@ -66,7 +66,7 @@ def test_says_what_it_can_run():
 
 @pytest.mark.parametrize("rows", [8, 128, 256])
 def test_lowers_for_hopper(rows):
-    function = functools.partial(largest_id, rows=rows)
+    function = functools.partial(argmax, rows=rows)
     shapes = jax.ShapeDtypeStruct((256, 151936), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
     text = jax.jit(function).trace(*shapes).lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("mosaic_gpu_v2") == 1
@@ -98,7 +98,7 @@ def check_masked(masks: list[int], width: int, keep: int, **settings: object) ->
     x, table, rows = logits(len(masks) + 4, width), random_table(width), len(masks)
     left = jnp.full(x.shape, KEPT)
     arguments = x, left, jnp.asarray(table), columns(masks, keep)
-    ids, stored = jax.block_until_ready(largest_allowed(*arguments, **COLUMNS, **settings))
+    ids, stored = jax.block_until_ready(argmax_allowed(*arguments, **COLUMNS, **settings))
     wanted = np.where(allowed(table, masks, width), np.asarray(x)[:rows], -np.inf)
     np.testing.assert_array_equal(ids, wanted.argmax(axis=-1))
     np.testing.assert_array_equal(stored[:rows], wanted if keep else left[:rows])
@@ -119,14 +119,14 @@ def test_equals_among_what_is_left_give_the_lowest_id():
     width = TILES * TILE + BITS
     table = jnp.full((1, width // BITS), ~1)  # not the first of each word
     settings = dict(**COLUMNS, interpret=plgpu.InterpretGPUParams())
-    ids, _ = largest_allowed(jnp.zeros((2, width)), jnp.zeros((2, width)), table, columns([0, -1], 0), **settings)
+    ids, _ = argmax_allowed(jnp.zeros((2, width)), jnp.zeros((2, width)), table, columns([0, -1], 0), **settings)
     assert ids.tolist() == [1, 0]
 
 
 def test_a_nan_that_a_mask_forbids_is_not_there():
     x, table = logits(1, TILE).at[0, 3].set(jnp.nan), jnp.full((1, WORDS), ~(1 << 3))
     settings = dict(**COLUMNS, interpret=plgpu.InterpretGPUParams())
-    ids, left = largest_allowed(x, jnp.zeros((1, TILE)), table, columns([0], 1), **settings)
+    ids, left = argmax_allowed(x, jnp.zeros((1, TILE)), table, columns([0], 1), **settings)
     assert ids.tolist() == [5]
     assert left[0, 3] == -jnp.inf
 
@@ -138,7 +138,7 @@ def test_says_which_masks_it_can_run():
     table = jnp.zeros((1, WORDS), jnp.int32)
     for shape, rows in (((2, TILE + 1), 2), ((2, TILE), 3), ((2, 2 * TILE), 2)):
         with pytest.raises(ValueError, match=f"at most L rows, got .* and {rows} rows; leave them to XLA"):
-            largest_allowed(jnp.zeros(shape), jnp.zeros(shape), table, columns([0] * rows, 0), **COLUMNS)
+            argmax_allowed(jnp.zeros(shape), jnp.zeros(shape), table, columns([0] * rows, 0), **COLUMNS)
 
 
 @pytest.mark.parametrize("width", HEADS)
@@ -147,7 +147,7 @@ def test_masks_lower_for_hopper_and_update_in_place(rows, width):
     """Logits go into the kernel whole: no slice of them is copied."""
     shapes = [jax.ShapeDtypeStruct((256, width), jnp.float32) for _ in range(2)]
     integers = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((2000, width // BITS), (rows, 3))]
-    function = jax.jit(functools.partial(largest_allowed, **COLUMNS), donate_argnums=1)
+    function = jax.jit(functools.partial(argmax_allowed, **COLUMNS), donate_argnums=1)
     text = function.trace(*shapes, *integers).lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("mosaic_gpu_v2") == 1
     assert text.count("tf.aliasing_output") + text.count("jax.buffer_donor") == 1
