@@ -51,7 +51,7 @@ REGISTERS = {1: 232, 2: 232, 3: 152, 4: 104}
 
 
 class DeferredNorm(NamedTuple):
-    """Rows x whose RMS norm is begun; the product of `scaled` ends it."""
+    """x with a deferred RMS norm: the scales are applied, the next product applies 1 / rms."""
 
     rows: jax.Array  # [T, N], x as it is
     scaled: jax.Array  # [T, N], x times the norm's scales, rounded
@@ -95,7 +95,7 @@ def linear_residual(
 
       x: [T, K].    w: [N, K].    residual: [T, N].
       norm: [L, N], the scales of the norm to begin, where `can_defer_norm` says that it can.    layer: i32[], of norm.
-    Returns [T, N], DeferredNorm with a norm.
+    Returns [T, N], a DeferredNorm if there is a norm.
     """
     plan = plan_launch(x, w, "residual", tuning, interpret, defers_norm=norm is not None)
     begun = {} if norm is None else dict(layer=layer.reshape(1), norm=norm)
@@ -126,12 +126,12 @@ def gate_up(
 
 
 def _parted(x: jax.Array | DeferredNorm) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """What is multiplied, and what else there is of it."""
+    """The product's left operand, and the squares that its deferred norm needs."""
     return (x.scaled, dict(squares=x.squares)) if isinstance(x, DeferredNorm) else (x, {})
 
 
 def _launch(plan: MediumConfig, operands: dict[str, jax.Array]) -> Sequence[jax.Array]:
-    """The result, and of one whose norm is begun what DeferredNorm has of it."""
+    """The result, and if its norm is deferred the other parts of its DeferredNorm."""
     begun = operands.get("squares")
     assert (begun is None) == (plan.eps is None), "a norm that is begun is ended, with eps"
     assert begun is None or begun.shape[:2] == plan.squares[:2], "rows are shared alike by the two products of a norm"
