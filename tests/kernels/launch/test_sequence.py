@@ -119,7 +119,7 @@ def call() -> Call:
 
 def names_of(chain: LaunchSequence) -> list[str]:
     """Of its modules."""
-    return [next(name for name in NAMES if name.encode() in module) for module in sequence.modules]
+    return [next(name for name in NAMES if name.encode() in module) for module in chain.modules]
 
 
 def test_a_function_of_kernels_is_one_operation(call):
@@ -329,7 +329,7 @@ LAUNCHES = st.builds(KernelLaunch, st.integers(0, 9), st.lists(PLACES, max_size=
     st.builds(LaunchSequence, st.lists(st.binary(), max_size=3).map(tuple), st.lists(LAUNCHES, max_size=5).map(tuple))
 )
 def test_a_chain_is_the_same_behind_its_text(chain):
-    text = sequence.encode()
+    text = chain.encode()
     assert text.isascii()
     assert LaunchSequence.decode(text.encode()) == chain
 
