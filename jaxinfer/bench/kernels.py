@@ -74,7 +74,7 @@ def tuning_of(text: str) -> DecodeTuning:
 
 
 def run(device: str, tuning: DecodeTuning, say: Say, on_event: OnEvent = ignore) -> Report:
-    """Time every kernel at every shape of jaxinfer_kernels.cases that this device can hold. tuning: of the decode."""
+    """Time every kernel at every shape of attention.cases that this device can hold. tuning: of the decode."""
     limits = machine.measure_limits(device, on_event)
     chosen, place = place_of(device, limits)
     is_hopper = place.is_hopper
