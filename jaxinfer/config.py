@@ -177,6 +177,11 @@ class Limits:
         return self.num_pages // 2 if self.max_session_pages is None else self.max_session_pages
 
     @property
+    def cache_tokens(self) -> int:
+        """How many tokens the pages hold."""
+        return (self.num_pages - 1) * self.page_size
+
+    @property
     def max_pages_per_seq(self) -> int:
         """The width of the page table."""
         return -(-self.max_model_len // self.page_size)

@@ -4,12 +4,13 @@ import dataclasses
 import sys
 
 from jaxinfer.bench.machine import Limits
+from jaxinfer.cache.spec import ITEMSIZE, CacheLayout, layout_of
 from jaxinfer.checkpoint.resolve import Part, resolve
 from jaxinfer.config import EngineConfig
 from jaxinfer.errors import ConfigError
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import family_for
-from jaxinfer.runtime.memory import ITEMSIZE, weight_bytes
+from jaxinfer.runtime.memory import weight_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Work:
     read_bytes: int
     layer_params: int
     head_params: int
-    kv_bytes_per_token: int
+    layout: CacheLayout
     attention_flops: int  # of one query and one key, all layers
     vocab_size: int
     outline: tuple[int | str, ...] = ()
@@ -32,7 +33,7 @@ class Work:
 
     def decode_bytes(self, batch: int, context: float) -> float:
         """Of one step."""
-        return self.read_bytes + batch * context * self.kv_bytes_per_token
+        return self.read_bytes + batch * self.layout.read_bytes(context)
 
     def decode_flops(self, batch: int, context: float) -> float:
         return 2.0 * batch * (self.layer_params + self.head_params) + batch * context * self.attention_flops
@@ -46,7 +47,7 @@ class Work:
         """The serial roof of an offline run: memory time and compute time added, nothing hidden behind anything."""
         steps = -(-requests // together) * output
         context = prompt + output / 2
-        read_s = (steps * self.read_bytes + requests * output * context * self.kv_bytes_per_token) / limits.bytes_per_s
+        read_s = (steps * self.read_bytes + requests * output * self.layout.read_bytes(context)) / limits.bytes_per_s
         flops = self.prefill_flops(requests, prompt) + self.decode_flops(requests * output, context)
         return read_s + flops / limits.flops
 
@@ -80,7 +81,7 @@ def work_of(config: EngineConfig) -> Work:
         read_bytes=weight_bytes(family.parameters(model), itemsize) - beside,
         layer_params=model.num_params - embedding * (1 if model.tie_embeddings else 2),
         head_params=embedding,
-        kv_bytes_per_token=model.kv_bytes_per_token(itemsize),
+        layout=layout_of(model.caches(dtype), 1),
         attention_flops=sum(4 * layer.mixer.q_width for layer in model.layers),
         vocab_size=model.vocab_size,
         outline=(depth, model.hidden_size, first.mixer.heads, first.mixer.kv_heads, first.mlp.width, dtype),

@@ -171,7 +171,7 @@ def describe_model(model: "ModelConfig") -> str:
 def concurrency(plan: "MemoryPlan") -> str:
     """vLLM's line, which people size hardware with; where max_num_seqs binds before the pages do, that."""
     limits = plan.limits
-    tokens = (limits.num_pages - 1) * limits.page_size
+    tokens = limits.cache_tokens
     if tokens >= limits.max_num_seqs * limits.max_model_len:
         return f"{limits.max_num_seqs} requests of {limits.max_model_len:,} tokens each, as max_num_seqs allows"
     return f"Maximum concurrency for {limits.max_model_len:,} tokens per request: {tokens / limits.max_model_len:.2f}x"
@@ -186,13 +186,13 @@ def throughput(model: "ModelConfig", plan: "MemoryPlan", target: Target) -> list
     read_bytes = plan.weights - embedding  # an untied embedding is looked up, not read through
     limits = plan.limits
     context = min(CONTEXT, limits.max_model_len)
-    together = min(limits.max_num_seqs, max(1, (limits.num_pages - 1) * limits.page_size // context))
+    together = min(limits.max_num_seqs, max(1, limits.cache_tokens // context))
 
     if read_bytes / target.bytes_per_s < LEAST_S:
         return [("speed", "bound by the host: the device would read this model in less than 0.05 ms")]
 
     def decode_tokens_per_s(batch: int) -> float:
-        memory_s = (read_bytes + batch * context * plan.kv_bytes_per_token) / target.bytes_per_s
+        memory_s = (read_bytes + batch * plan.layout.read_bytes(context)) / target.bytes_per_s
         compute_s = 2 * batch * read_bytes / itemsize / target.flops if target.flops else 0.0
         return batch / max(memory_s, compute_s)
 

@@ -79,7 +79,7 @@ def _validate_length(length: int, max_tokens: int, limits: Limits) -> None:
             f"maximum context length is {limits.max_num_batched_tokens} tokens of prompt (max_num_batched_tokens) "
             f"while chunked prefill is off; the prompt has {length}; shorten it, or serve with chunked prefill"
         )
-    room = (limits.num_pages - 1) * limits.page_size + 1  # the last token's keys and values are never needed
+    room = limits.cache_tokens + 1  # the last token's keys and values are never needed
     longest = min(length + max_tokens, limits.max_model_len)
     if longest > room:
         refuse(

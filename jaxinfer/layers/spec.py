@@ -6,6 +6,8 @@ Letters: D width of the model, N query heads, K kv heads, H head, F width of the
 import dataclasses
 from typing import Literal
 
+from jaxinfer.cache.spec import CacheSpec, PagedKV
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rope:
@@ -62,9 +64,9 @@ class Attention:
         biases, norms = self.qkv_width * self.bias, 2 * self.head_dim * self.qk_norm
         return width * (self.qkv_width + self.q_width) + biases + norms
 
-    def kv_bytes_per_token(self, itemsize: int) -> int:
-        """Bytes of one token's key and value in one layer."""
-        return 2 * self.kv_width * itemsize
+    def cache(self, dtype: str) -> CacheSpec:
+        """What one layer remembers, where keys and values are kept in `dtype`."""
+        return PagedKV(self.kv_heads, self.head_dim, self.head_dim, dtype)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -148,12 +148,12 @@ def _check_choice(controls: Controls, end_ids: frozenset[int], vocab_size: int) 
 def room_for_answer(num_prompt_tokens: int, info: ModelInfo, limits: Limits) -> int:
     """How many tokens an answer may have behind such a prompt, as far as context and pages go; below 1 for none."""
     # the last token drawn is never computed, so it needs no page
-    return min(info.max_model_len, _pool_tokens(limits) + 1) - num_prompt_tokens
+    return min(info.max_model_len, limits.cache_tokens + 1) - num_prompt_tokens
 
 
 def _check_room(num_prompt_tokens: int, max_tokens: int, limits: Limits, prompt: str) -> None:
     """What the engine would refuse where nobody is told of it in the API's words. prompt: the field that holds it."""
-    there, needed = _pool_tokens(limits), num_prompt_tokens + max_tokens
+    there, needed = limits.cache_tokens, num_prompt_tokens + max_tokens
     if needed > there + 1:
         cure = "Shorten the prompt, lower max_tokens, or start with more num_pages"
         pages = there // limits.page_size
@@ -165,7 +165,3 @@ def _check_room(num_prompt_tokens: int, max_tokens: int, limits: Limits, prompt:
         fact = f" of prompt here, where chunked prefill is off; your prompt has {num_prompt_tokens}"
         cure = "Shorten it, or start with more max_num_batched_tokens or with chunked prefill"
         raise too_long(most, f"{fact}. {cure}", param=prompt, prompt_tokens=num_prompt_tokens)
-
-
-def _pool_tokens(limits: Limits) -> int:
-    return (limits.num_pages - 1) * limits.page_size

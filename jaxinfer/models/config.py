@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from jaxinfer.cache.spec import CacheSpec
 from jaxinfer.errors import CheckpointError
 from jaxinfer.layers.spec import Layer
 
@@ -55,9 +56,9 @@ class ModelConfig(abc.ABC):
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2)
         return sum(layer.num_params(self.hidden_size) for layer in self.layers) + embeddings + self.hidden_size
 
-    def kv_bytes_per_token(self, itemsize: int) -> int:
-        """Bytes that one token's keys and values take in all layers together."""
-        return sum(layer.mixer.kv_bytes_per_token(itemsize) for layer in self.layers)
+    def caches(self, dtype: str) -> tuple[CacheSpec, ...]:
+        """What each layer remembers, where keys and values are kept in `dtype`."""
+        return tuple(layer.mixer.cache(dtype) for layer in self.layers)
 
 
 class HFConfig:

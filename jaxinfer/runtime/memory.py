@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from jaxinfer.cache.spec import ITEMSIZE, CacheLayout, layout_of
 from jaxinfer.checkpoint.memory import available_device_bytes
 from jaxinfer.config import EngineConfig, ExtendBucket, Limits
 from jaxinfer.config import size_words as _size
@@ -29,7 +30,6 @@ from jaxinfer.runtime.packing import ControlColumn
 from jaxinfer.runtime.plan import MAX_LOGIT_BIAS, Sampler
 
 GIB = 2**30
-ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
 _CPU_SHARE, _CPU_MOST = 1 / 4, 4 * GIB  # of the free memory for pages, so that the machine stays usable
 _HOST_BYTES, _CPU_HOST_SHARE = 2 * GIB, 1 / 8  # for pages that the pool has no room for; at most of a CPU's free memory
 _GPU_RESERVE = GIB // 2  # CUDA graphs, the collective and library workspaces inside JAX's pool
@@ -58,29 +58,29 @@ class MemoryPlan:
 
     limits: Limits
     weights: int
-    kv_bytes_per_token: int
+    layout: CacheLayout
     temporaries: int
     free: int
     backends: Backends = XLA_ONLY
 
     @property
     def pages(self) -> int:
-        return self.limits.num_pages * self.limits.page_size * self.kv_bytes_per_token
+        return self.limits.num_pages * self.layout.page_bytes
 
     @property
     def host_pages(self) -> int:
-        return self.limits.num_host_pages * self.limits.page_size * self.kv_bytes_per_token
+        return self.limits.num_host_pages * self.layout.page_bytes
 
     def rows(self) -> tuple[tuple[str, str], ...]:
         """(what, how much), for people."""
         limits = self.limits
-        tokens = (limits.num_pages - 1) * limits.page_size
+        pages = f"{limits.num_pages - 1:,} pages of {limits.page_size}, {limits.cache_tokens:,} tokens"
         decode = decode_sizes(limits.decode_buckets, limits.decode_contexts)
         steps = f"decode {_listed(decode)}; extend {_listed(limits.extend_buckets)}"
         executables = f"{steps}; draw {_listed(draw_sizes(limits.max_num_seqs, Sampler.PLAIN))}"
         return (
             ("weights", _size(self.weights)),
-            ("pages", f"{_size(self.pages)}: {limits.num_pages - 1:,} pages of {limits.page_size}, {tokens:,} tokens"),
+            ("pages", f"{_size(self.pages)}: {pages}"),
             ("host pages", f"up to {_size(self.host_pages)}: {limits.num_host_pages:,} pages of sessions"),
             ("temporaries", f"{_size(self.temporaries)}, estimated"),
             ("free before", _size(self.free)),
@@ -128,13 +128,13 @@ def plan_for(
     contexts = decode_contexts(config.max_model_len or model.max_position) if by_context else ()
     temporaries = step_bytes(model, itemsize, extend[-1], decode_sizes(decode, contexts), seqs)
     temporaries += batched * model.hidden_size * itemsize  # the hidden states that a step leaves
-    per_token = model.kv_bytes_per_token(itemsize)
-    host_pages = _host_bytes(config, platform, free) // (per_token * page_size)
+    layout = layout_of(model.caches(config.dtype_for(model.dtype)), page_size)
+    host_pages = _host_bytes(config, platform, free) // layout.page_bytes
     if host_pages and platform != "cpu":
-        temporaries += staged_bytes(per_token * page_size)
+        temporaries += staged_bytes(layout.page_bytes)
     room = _room_for_pages(config, platform, free, weights, temporaries)
-    pages = config.num_pages or _page_count(config, model, room // (per_token * page_size), page_size, seqs, platform)
-    _check_pages(config, model, pages, page_size, per_token, room)
+    pages = config.num_pages or _page_count(config, model, room // layout.page_bytes, page_size, seqs, platform)
+    _check_pages(config, model, pages, layout, room)
     longest = config.max_model_len or min(model.max_position, (pages - 1) * page_size)
     limits = Limits(
         max_model_len=longest,
@@ -149,7 +149,7 @@ def plan_for(
         num_host_pages=host_pages,
         **config.kept_in_limits(),
     )
-    return MemoryPlan(limits, weights, per_token, temporaries, free, backends)
+    return MemoryPlan(limits, weights, layout, temporaries, free, backends)
 
 
 def _host_bytes(config: EngineConfig, platform: str, free: int) -> int:
@@ -186,7 +186,7 @@ def gathered_bytes(model: ModelConfig, itemsize: int, sizes: Sequence[Decode]) -
     """What decode attention without a loop holds at once: the rows' keys and values of one layer, and scores twice."""
     tokens = max(size.batch * (size.context or 0) for size in sizes)
     mixers = {layer.mixer for layer in model.layers}
-    return tokens * max(mixer.kv_bytes_per_token(itemsize) + 2 * 4 * mixer.heads for mixer in mixers)
+    return tokens * max(2 * mixer.kv_width * itemsize + 2 * 4 * mixer.heads for mixer in mixers)
 
 
 def control_bytes(vocab_size: int, max_num_seqs: int) -> int:
@@ -259,16 +259,15 @@ def grid_floor(pages: int) -> int:
     return pages // step * step
 
 
-def _check_pages(
-    config: EngineConfig, model: ModelConfig, pages: int, page_size: int, per_token: int, room: int
-) -> None:
+def _check_pages(config: EngineConfig, model: ModelConfig, pages: int, layout: CacheLayout, room: int) -> None:
     """Refuse a pool that takes more than there is, or that cannot hold one sequence of the asked length."""
-    have, fitting = max(0, pages - 1) * page_size, max(0, room) // (per_token * page_size)
+    page_size = layout.page_size
+    have, fitting = max(0, pages - 1) * page_size, max(0, room) // layout.page_bytes
     if config.num_pages is not None and pages > fitting:
         cure = f"lower it to {fitting}" if fitting >= 2 else "free some memory, or choose a smaller model or dtype"
         raise ConfigError(
             f"num_pages must fit in memory, but {pages} of {page_size} tokens take "
-            f"{_size(pages * page_size * per_token)}, there is room for {_size(max(0, room))}; {cure}"
+            f"{_size(pages * layout.page_bytes)}, there is room for {_size(max(0, room))}; {cure}"
         )
     asked = config.max_model_len
     needed = asked or min(model.max_position, page_size)
@@ -279,7 +278,7 @@ def _check_pages(
     lower = f" or lower max_model_len to {have}" if have >= 2 else ""
     if config.num_pages is not None:
         raise ConfigError(f"num_pages must hold {law} got {pages}, which hold {have}; raise it to {enough}{lower}")
-    need_bytes = enough * page_size * per_token
+    need_bytes = enough * layout.page_bytes
     fact = f"that takes {_size(need_bytes)}, there is room for {_size(max(0, room))}"
     if config.kv_cache_memory_bytes is not None:
         raise ConfigError(f"kv_cache_memory_bytes must hold {law} but {fact}; raise it to {need_bytes}{lower}")

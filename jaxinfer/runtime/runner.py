@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxinfer.cache.spec import largest_per_token
 from jaxinfer.checkpoint.memory import available_device_bytes
 from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.models.config import ModelConfig
@@ -103,7 +104,7 @@ class DeviceRunner:
         self._extend_ready = limits.extend_buckets
         smaller = limits.extend_buckets[:-1]  # the largest has to carry any plan
         self._by_token = {size for size in smaller if kernels_for(config, backends, size).reads_by_token}
-        self._max_read_again = MAX_READ_AGAIN * len(config.layers) // config.kv_bytes_per_token(dtype.itemsize)
+        self._max_read_again = MAX_READ_AGAIN // largest_per_token(config.caches(dtype.name))  # tokens
         self._samplers = programs.samplers(backends.sampling, device.platform)
         self._draws_tell_logprobs = programs.num_top_drawn(backends.sampling, limits) > 0
         self._read_draws()

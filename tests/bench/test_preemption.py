@@ -9,13 +9,14 @@ from jaxinfer.bench.suites import preemption
 from jaxinfer.bench.suites.job import Job
 from jaxinfer.bench.suites.preemption import AFTER, WAYS, Trial
 from jaxinfer.bench.work import Work
+from jaxinfer.cache.spec import PagedKV, layout_of
 from jaxinfer.config import EngineConfig
 from jaxinfer.llm.dry_run import start_dry_run
 from jaxinfer.llm.events import ignore
 from tests.bench.conftest import LIMITS, rows_of
 from tests.support.checkpoints import write_checkpoint
 
-WORK = Work(10**6, 10**5, 10**4, kv_bytes_per_token=1000, attention_flops=100, vocab_size=200)
+WORK = Work(10**6, 10**5, 10**4, layout_of([PagedKV(1, 250, 250, "bfloat16")], 1), attention_flops=100, vocab_size=200)
 
 
 @pytest.fixture(scope="module")

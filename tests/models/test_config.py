@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxinfer.cache.spec import layout_of
 from jaxinfer.errors import CheckpointError
 from jaxinfer.layers.spec import Rope
 from jaxinfer.models.dense import DenseConfig, config_from_hf
@@ -169,7 +170,8 @@ def test_a_missing_head_dim_is_the_hidden_size_over_the_heads() -> None:
 
 
 def test_keys_and_values_of_a_token_are_counted_in_bytes() -> None:
-    assert config_from_hf(QWEN3_8B).kv_bytes_per_token(2) == 2 * 36 * 8 * 128 * 2
+    layout = layout_of(config_from_hf(QWEN3_8B).caches("bfloat16"), 64)
+    assert layout.page_bytes == 64 * 2 * 36 * 8 * 128 * 2 and layout.windows == (None,)
 
 
 def test_both_styles_of_transformers_give_the_same_config() -> None:

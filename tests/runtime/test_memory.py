@@ -133,7 +133,7 @@ def test_settings_are_taken_as_they_are() -> None:
 
 
 def test_the_host_s_pages_take_what_they_are_given_and_no_more_than_a_machine_has() -> None:
-    page = 16 * plan().kv_bytes_per_token
+    page = plan().layout.page_bytes
     assert plan(free=64 * GIB).limits.num_host_pages == 2 * GIB // page
     assert plan(free=4 * GIB).limits.num_host_pages == GIB // 2 // page, "an eighth of what is free"
     assert plan(kv_offloading_bytes=8 * GIB).limits.num_host_pages == 8 * GIB // page
@@ -145,8 +145,8 @@ def test_the_host_s_pages_take_what_they_are_given_and_no_more_than_a_machine_ha
 def test_a_gpu_has_room_for_pages_on_their_way_to_the_host() -> None:
     on, off = (plan("gpu", free=125 * GIB, kv_offloading_bytes=size) for size in (2 * GIB, 0))
     assert plan("gpu", free=125 * GIB).limits.num_host_pages == 0, "unasked it has none: it has not run there"
-    assert on.limits.num_host_pages == 2 * GIB // (64 * on.kv_bytes_per_token)
-    assert on.temporaries - off.temporaries == staged_bytes(64 * on.kv_bytes_per_token) > 0
+    assert on.limits.num_host_pages == 2 * GIB // on.layout.page_bytes
+    assert on.temporaries - off.temporaries == staged_bytes(on.layout.page_bytes) > 0
 
 
 def test_a_little_more_or_less_free_memory_gives_the_same_executables() -> None:
@@ -163,7 +163,7 @@ def test_the_grid_gives_away_a_sixteenth_at_most() -> None:
 
 def test_half_the_bytes_per_value_give_twice_the_pages() -> None:
     half, full = plan(free=6 * GIB), plan(free=6 * GIB, dtype="float32")
-    assert full.kv_bytes_per_token == 2 * half.kv_bytes_per_token == 2 * 28 * 2 * 8 * 128 * 2
+    assert full.layout.page_bytes == 2 * half.layout.page_bytes == 16 * 2 * 28 * 2 * 8 * 128 * 2
     assert full.limits.num_pages < 0.55 * half.limits.num_pages
 
 

@@ -138,7 +138,7 @@ def roof_s(job: Job, workload: Workload) -> float | None:
     work, read, flops = job.work, float(steps * job.work.read_bytes), 0.0
     for prompt, output in shapes:
         context = prompt + output / 2
-        read += output * context * work.kv_bytes_per_token
+        read += output * work.layout.read_bytes(context)
         flops += work.prefill_flops(1, prompt) + work.decode_flops(output, context)
     return read / job.limits.bytes_per_s + flops / job.limits.flops
 

@@ -98,7 +98,7 @@ def trials(job: Job, timed: Timed, limits: Limits, way: Way, tokens: int) -> lis
     """Each with prompts of its own, after one that is not counted."""
     engine = Engine(timed.core.runner, limits, timed.core.grammars)
     prompts = Prompts(job.vocab_size, (job.config.seed, tokens))
-    urgent_tokens = (limits.num_pages - 1) * limits.page_size if way.on_host else FEW
+    urgent_tokens = limits.cache_tokens if way.on_host else FEW
     count = 1 + max(job.runs, TRIALS // job.shrink)
     return [trial(engine, prompts, tokens, urgent_tokens, way.on_host) for _ in range(count)][1:]
 
@@ -146,5 +146,5 @@ def figures(job: Job, way: Way, tokens: int, tries: list[Trial]) -> tuple[Value,
         median_low(counts) for counts in zip(*((t.computed_tokens, t.loaded_pages) for t in tries), strict=True)
     )
     share = None if way.caching else 100 * job.work.prefill_flops(1, tokens) / resumed_s / job.limits.flops
-    rate = tokens * job.work.kv_bytes_per_token / resumed_s / 1e6
+    rate = job.work.layout.read_bytes(tokens) / resumed_s / 1e6
     return resumed_s * 1e3, step_s * 1e3, (resumed_s - step_s) * 1e3, again, share, loaded, rate
