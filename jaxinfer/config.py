@@ -148,6 +148,7 @@ class Limits:
     num_pages counts page 0, the null page that padding reads; the pool hands out 1 .. num_pages - 1.
     vocab_size is the width of the logits, which may exceed the tokenizer's.
     num_host_pages: of sessions, that host memory may hold beside the pool.
+    page_tables: how many pages the same tokens take (cache.spec).
     decode_contexts: rising lengths of row for which decode steps are compiled besides the one for any length.
     """
 
@@ -169,6 +170,7 @@ class Limits:
     max_num_queued_seqs: int = 256
     max_session_pages: int | None = None
     num_host_pages: int = 0
+    page_tables: int = 1
     max_logprobs: int = 20
 
     @property
@@ -178,8 +180,8 @@ class Limits:
 
     @property
     def cache_tokens(self) -> int:
-        """How many tokens the pages hold."""
-        return (self.num_pages - 1) * self.page_size
+        """How many tokens the pages hold, where no window lets go of any."""
+        return (self.num_pages - 1) // self.page_tables * self.page_size
 
     @property
     def max_pages_per_seq(self) -> int:

@@ -51,10 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "jaxinfer.text": set(),
     "jaxinfer.protocol": {"jaxinfer.text"},
     "jaxinfer.engine": {"jaxinfer.cache", "jaxinfer.runtime", "jaxinfer.text"},
-    "jaxinfer.engine.page_keys": set(),
-    "jaxinfer.engine.host_pages": {"jaxinfer.engine.page_keys"},
-    "jaxinfer.engine.pages": {"jaxinfer.engine.host_pages", "jaxinfer.engine.page_keys"},
-    "jaxinfer.engine.scheduler": {"jaxinfer.engine", "jaxinfer.runtime.plan"},
+    "jaxinfer.engine.scheduler": {"jaxinfer.cache", "jaxinfer.engine", "jaxinfer.runtime.plan"},
     "jaxinfer.testing": {"jaxinfer.runtime.mask_table", "jaxinfer.runtime.plan"},
     "jaxinfer.llm": LLM_AND_BELOW | {"jaxinfer.protocol", "jaxinfer.text"},
     # LLM.generate_file is a batch over its own engine: the one arrow up
@@ -94,6 +91,7 @@ NO_JAX = {
     "jaxinfer.runtime.mask_table",
     "jaxinfer.runtime.plan",
     "jaxinfer.server",
+    "jaxinfer.testing",
     "jaxinfer.text",
 }
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
@@ -194,7 +192,7 @@ def test_the_files_are_found():
         pytest.param("jaxinfer.models.dense", "from jaxinfer import engine", id="upward, from the package"),
         pytest.param("jaxinfer.models.dense", "import jaxinfer", id="the package itself"),
         pytest.param("jaxinfer.server.app", "from jaxinfer.bench import report", id="sideways"),
-        pytest.param("jaxinfer.engine.pages", "from jaxinfer.engine import scheduler", id="sideways in a room"),
+        pytest.param("jaxinfer.cache.pool", "from jaxinfer.engine import scheduler", id="up from the cache"),
         pytest.param(
             "jaxinfer_kernels.linear.xla", "from jaxinfer.errors import ConfigError", id="kernels import ours"
         ),

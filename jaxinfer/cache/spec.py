@@ -73,6 +73,14 @@ class CacheLayout:
     num_snapshots: int  # rows
     row_bytes: int  # of one slot's or snapshot's state, all recurrent layers together
 
+    def num_pages(self, num_tokens: int, num_sequences: int = 1) -> int:
+        """Pages for so many sequences of so many tokens whose windows let go of none, the null page included."""
+        return num_sequences * -(-num_tokens // self.page_size) * len(self.windows) + 1
+
+    def num_tokens(self, num_pages: int) -> int:
+        """How many tokens of one sequence so many pages hold, likewise."""
+        return max(0, num_pages - 1) // len(self.windows) * self.page_size
+
     def read_bytes(self, context: float) -> float:
         """What a decode row behind `context` tokens reads of its pages; a recurrent state is read and written."""
         total = 2.0 * self.row_bytes

@@ -102,6 +102,6 @@ def short_prompts(scheduler: "Scheduler", ready: list[Sequence], num_decoding: i
         if len(sequence.tokens) > share:
             num_slots = len(scheduler.free_slots) - 1  # the last one is for the first whom they overtake
         elif not sequence.may_not_start:
-            found[sequence] = len(sequence.tokens) - len(scheduler.hit(sequence)) * limits.page_size
+            found[sequence] = len(sequence.tokens) - scheduler.prefix(sequence).length
             share -= found[sequence]
     return found

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import cast
 
+from jaxinfer.cache.manager import CacheManager
 from jaxinfer.config import Limits
 from jaxinfer.engine.failures import is_sticky
 from jaxinfer.engine.fast_forward import look_ahead
@@ -63,11 +64,14 @@ class _StepFailed(Exception):
 class Engine:
     """A scheduler, a runner and the steps in flight between them."""
 
-    def __init__(self, runner: Runner, limits: Limits, grammars: Grammars | None = None) -> None:
-        """grammars: what compiles them; without, a request that needs one is refused."""
+    def __init__(
+        self, runner: Runner, limits: Limits, grammars: Grammars | None = None, cache: CacheManager | None = None
+    ) -> None:
+        """grammars: what compiles them; without, a request that needs one is refused.    cache: None keeps every token
+        of all layers in one table."""
         self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.limits = limits
-        self.scheduler = Scheduler(limits)
+        self.scheduler = Scheduler(limits, cache)
         self.grammars = grammars
         self._runner = runner
         self._num_compiling = 0
@@ -130,7 +134,7 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Counters and gauges; safe from any thread, and then not all from the same instant."""
-        scheduler, pool = self.scheduler, self.scheduler.pool
+        scheduler, pool = self.scheduler, self.scheduler.cache.pool
         counters = scheduler.counters.copy()
         running = len(scheduler.running)
         free, cached = pool.num_free, pool.num_cached
@@ -143,10 +147,10 @@ class Engine:
             pages_cached=cached,
             pages_owned=pool.num_total - free - cached,
             pages_total=pool.num_total,
-            pages_kept=pool.num_kept,
-            pages_kept_by=pool.num_kept_by,
-            host_pages=len(pool.host),
-            host_pages_by=pool.host.num_by,
+            pages_kept=pool.num_pinned,
+            pages_kept_by=pool.num_pinned_by,
+            host_pages=len(pool.offload),
+            host_pages_by=pool.offload.num_by,
             is_failing=self.is_failing,
             last_step_age_s=time.monotonic() - self._last_step,
             **{field.name: getattr(counters, field.name) for field in dataclasses.fields(counters)},
@@ -155,7 +159,7 @@ class Engine:
     def check(self) -> None:
         """Recompute every invariant of scheduler and pages; AssertionError names the one that does not hold."""
         assert self.scheduler.in_flight == len(self._in_flight), "a step in flight was lost"
-        host = self.scheduler.pool.host
+        host = self.scheduler.cache.pool.offload
         assert not (host.saves or host.loads), "a page's content was not moved before its place was reused"
         check_scheduler(self.scheduler)
 
@@ -180,16 +184,16 @@ class Engine:
 
     def _move_pages(self) -> None:
         """Save what the plan just made lets go, then load what it found on the host: before the step that reuses it."""
-        host, counters = self.scheduler.pool.host, self.scheduler.counters
+        host, counters = self.scheduler.cache.pool.offload, self.scheduler.counters
         flying = [step for step, _ in self._in_flight]
         if host.saves:
             contents = self._on_device(flying, self._runner.save_pages, list(host.saves.values()))
             for page, content in zip(host.saves, contents, strict=True):
-                page.content = content
+                page.data = content
             counters.pages_saved += len(host.saves)
             host.saves.clear()
         if host.loads:
-            contents = [page.content for page in host.loads]
+            contents = [page.data for page in host.loads]
             self._on_device(flying, self._runner.load_pages, list(host.loads.values()), contents)
             counters.pages_loaded += len(host.loads)
             host.loads.clear()
@@ -220,10 +224,10 @@ class Engine:
             self.scheduler.pace.add(step.plan.num_tokens, len(step.plan.rows), busy_s)
         self._news += self.scheduler.commit(step, result)
         self._num_failed_in_a_row = 0
-        if self.scheduler.pages_to_zero:
+        if (cache := self.scheduler.cache).pages_to_zero:
             flying = [later for later, _ in self._in_flight]
-            self._on_device(flying, self._runner.zero_pages, self.scheduler.pages_to_zero)
-            self.scheduler.pages_to_zero = []
+            self._on_device(flying, self._runner.zero_pages, cache.pages_to_zero)
+            cache.pages_to_zero = []
 
     def _spent(self, phase: str) -> None:
         """What passed since the last call was for this phase."""
@@ -337,7 +341,7 @@ class Engine:
             case Keep(session, salt, tokens):
                 self.scheduler.keep(session, salt, tokens)
             case Forget(session):
-                self.scheduler.pool.forget(session)
+                self.scheduler.cache.forget(session)
             case Call():
                 _answer(message)
 

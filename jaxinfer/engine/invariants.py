@@ -1,6 +1,6 @@
 """The scheduler's invariants, recomputed from nothing: run after every step in tests, and when idle."""
 
-from jaxinfer.engine.page_keys import next_key, same_chain
+from jaxinfer.cache.prefix import next_key, same_chain
 from jaxinfer.engine.scheduler import Scheduler
 from jaxinfer.engine.sequence import Sequence, State
 
@@ -18,7 +18,7 @@ def check_scheduler(scheduler: Scheduler) -> None:
     )
     assert sorted(map(id, held)) == sorted(id(h) for s in live for h in s.held), "a held sequence waits for nobody"
     for sequence in (*scheduler.waiting, *held):
-        assert not (sequence.page_ids or sequence.slot or sequence.dispatched), (
+        assert not (sequence.cache.tables or sequence.slot or sequence.dispatched), (
             "a sequence owns what only running ones may"
         )
     slots = [*scheduler.free_slots, *(sequence.slot for sequence in scheduler.running)]
@@ -26,10 +26,10 @@ def check_scheduler(scheduler: Scheduler) -> None:
     for sequence in scheduler.running:
         _check_pages(scheduler, sequence)
         _check_tokens(scheduler, sequence)
-    departing = scheduler.departures.sequences
-    assert scheduler.in_flight or not departing, "an ended sequence keeps its pages although nothing is in flight"
-    assert all(sequence.state is State.ENDED for sequence in departing), "a live sequence is departing"
-    scheduler.pool.check(sequence.page_ids for sequence in (*scheduler.running, *departing))
+    running, deferred = [sequence.cache for sequence in scheduler.running], scheduler.cache.deferred
+    assert scheduler.in_flight or not deferred, "an ended sequence has pages although nothing is in flight"
+    assert {id(s.cache) for s in live}.isdisjoint(map(id, deferred)), "pages of a live sequence are about to be freed"
+    scheduler.cache.check(running, [sequence.cache for sequence in scheduler.waiting])
     suspects = set(scheduler.isolation.trial())
     assert not suspects or suspects.issuperset(scheduler.running), "a sequence runs beside those on trial"
 
@@ -42,17 +42,17 @@ def _check_tokens(scheduler: Scheduler, sequence: Sequence) -> None:
 
 
 def _check_pages(scheduler: Scheduler, sequence: Sequence) -> None:
-    limits, owned = scheduler.limits, sequence.page_ids
+    limits, owned = scheduler.limits, sequence.cache.tables[0]
     needed = -(-sequence.dispatched // limits.page_size)
     if limits.kv_layout == "contiguous":
         assert owned == list(range(owned[0], owned[0] + limits.max_pages_per_seq)), "contiguous pages are scattered"
     else:
         most = max(needed, -(-len(sequence.tokens) // limits.page_size)) if sequence.watch is not None else needed
         assert needed <= len(owned) <= most, f"{len(owned)} pages for {sequence.dispatched} positions"
-    expected = sequence.root
+    expected = sequence.cache.root
     for i, page in enumerate(owned[:needed]):
         expected = next_key(expected, sequence.tokens[i * limits.page_size : (i + 1) * limits.page_size])
-        key = scheduler.pool.key_of(page)
+        key = scheduler.cache.pool.key_of(page)
         if key is not None:
             end = (i + 1) * limits.page_size
             assert end < len(sequence.tokens), "a page was published before its tokens were committed"

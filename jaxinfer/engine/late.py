@@ -17,4 +17,4 @@ def begin_late(sequence: Sequence, vocab_size: int) -> None:
         sequence.num_stale = sequence.dispatched + 1 - len(sequence.tokens)
         sequence.dispatched -= sequence.num_stale
         sequence.decoding = False
-    sequence.num_sent_pages = 0  # its slot is written anew: masks say when it may end
+    sequence.cache.num_sent = 0  # its slot is written anew: masks say when it may end

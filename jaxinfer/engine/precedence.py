@@ -21,16 +21,15 @@ def must_yield(scheduler: "Scheduler") -> bool:
     first = next((sequence for sequence in scheduler.waiting if not sequence.may_not_start), None)
     if first is None or running[-1].rank[0] <= first.rank[0]:
         return False
-    missing = _num_pages_to_start(scheduler, first) - scheduler.pool.num_available
+    missing = _num_pages_to_start(scheduler, first) - scheduler.cache.pool.num_available
     yielding = (s for s in running if s.request.bulk and s.rank[0] > first.rank[0])
     if missing <= 0:
         return not scheduler.free_slots
-    return missing <= sum(len(sequence.page_ids) for sequence in yielding)
+    return missing <= sum(len(sequence.cache.page_ids()) for sequence in yielding)
 
 
 def _num_pages_to_start(scheduler: "Scheduler", sequence: Sequence) -> int:
     """For its first chunk as long as a step has room, with what must be left: never too few."""
-    hit, limits = scheduler.hit(sequence), scheduler.limits
-    count = min(len(sequence.tokens) - len(hit) * limits.page_size, limits.max_num_batched_tokens)
-    fresh = scheduler.reserved or -(-count // limits.page_size)
-    return fresh + scheduler.pool.num_unowned(hit.pages) + len(hit.loads) + scheduler.watermark
+    prefix, cache = scheduler.prefix(sequence), scheduler.cache
+    end = min(len(sequence.tokens), prefix.length + scheduler.limits.max_num_batched_tokens)
+    return cache.price(prefix, end) + cache.watermark

@@ -5,15 +5,14 @@ tokens; one pending token *is* decode. The last token of a decoding sequence may
 device, under the sequence's slot.
 
 Invariants (engine.invariants, after every step in tests): a sequence is held, waiting or running, never two of them; a
-running one owns a slot and exactly the pages that cover `dispatched` (contiguous: those of max_model_len; one whose
-grammar has just begun late: one more at most), the others own nothing; a step holds at most `max_num_batched_tokens`
+running one owns a slot and room in the cache for `dispatched` positions (contiguous: for max_model_len; one whose
+grammar has just begun late: a page more at most), the others own nothing; a step holds at most `max_num_batched_tokens`
 tokens; the most senior running sequence always gets its row, and every decoding one its token in one of any two
 consecutive steps (with chunked prefill in each), but that `bulk` ones pause while prompts fill steps; published pages
 are full and committed.
 
 Why a slot can be released at commit while a later step that names it is in flight: the device runs steps in the order
-given, and the next owner's first step rewrites all that belongs to the slot. Pages wait (engine.departures): what is
-not finite is zeroed before it is anyone's again.
+given, and the next owner's first step rewrites all that belongs to the slot. Pages wait (cache.manager).
 """
 
 import dataclasses
@@ -23,17 +22,15 @@ from operator import attrgetter
 
 import numpy as np
 
+from jaxinfer.cache.manager import CacheManager, Prefix
 from jaxinfer.config import Limits
 from jaxinfer.engine.budget import Budget, kept_tokens, prompts_fill
-from jaxinfer.engine.departures import Departures
 from jaxinfer.engine.failures import NOT_FINITE, STEP_FAILED
 from jaxinfer.engine.fast_forward import append_forced
 from jaxinfer.engine.full import HostLogprobs, dress_row, note_token, read_scores
 from jaxinfer.engine.isolation import Isolation
 from jaxinfer.engine.late import begin_late
 from jaxinfer.engine.pace import Pace
-from jaxinfer.engine.page_keys import chain, next_key, root_key
-from jaxinfer.engine.pages import Hit, PagePool
 from jaxinfer.engine.pooled import read_pooled
 from jaxinfer.engine.precedence import must_yield
 from jaxinfer.engine.sequence import Output, Request, Sequence, State, sequences_of
@@ -57,30 +54,26 @@ class Step:
 
 
 class Scheduler:
-    """Sequences by rank (priority, then arrival), their slots and their pages. Used by one thread.
+    """Sequences by rank (priority, then arrival), their slots and their room in the cache. Used by one thread.
 
     in_flight counts the steps planned and not yet committed. Preemption happens only when there is none, since the
     tokens in flight must be known before a sequence can be computed again.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, cache: CacheManager | None = None) -> None:
+        """cache: of the model; None: one table that keeps everything."""
         validate_limits(limits)
         self.limits = limits
-        self.pool = PagePool(limits.num_pages, limits.num_host_pages)
+        self.cache = cache or CacheManager(limits)
         self.counters = Counters()
         self.in_flight = 0
         self.waiting: list[Sequence] = []  # by rank
         self.running: list[Sequence] = []  # by rank
-        self.pages_to_zero: list[int] = []  # freed pages that may hold NaN; the engine has them zeroed before any reuse
         self.live: dict[str, dict[int, Sequence]] = {}  # unfinished sequences by request and index
         self.free_slots = list(range(limits.max_num_seqs, 0, -1))
-        self.departures = Departures()
         self.isolation = Isolation()
         self.pace = Pace(limits)
         self._arrivals = 0
-        contiguous = limits.kv_layout == "contiguous"
-        self.reserved = limits.max_pages_per_seq if contiguous else 0  # pages that a sequence gets at admission
-        self.watermark = 0 if contiguous else -(-self.pool.num_total // 100)
         self._batch: set[Sequence] = set()  # of static scheduling: who may start until all of it has ended
         self._prompt_turn = False  # the next step leaves decode rows out: a whole prompt waits for the budget
 
@@ -117,10 +110,8 @@ class Scheduler:
             sequence.acknowledged = max(sequence.acknowledged, num_tokens)
 
     def keep(self, session: str, salt: str, tokens: tuple[int, ...]) -> None:
-        """Let a session keep what there is of these tokens' pages (see Keep)."""
-        root = root_key(salt)
-        keys = list(chain(root, tokens, self.limits.page_size))
-        self.pool.remember(session, root, keys, self.limits.most_session_pages)
+        """Let a session keep what there is of these tokens in the cache (see Keep)."""
+        self.cache.keep(session, salt, tokens)
 
     def begin_grammar(self, request_id: str, grammar: Grammar) -> None:
         """A request's grammar is compiled: its choices may start, each with a copy of its own."""
@@ -165,11 +156,11 @@ class Scheduler:
         if self.in_flight and self._must_preempt(ready, budget):
             return None
         step = Step(Plan([]), [])
-        add_row, add_sequence, size = step.plan.rows.append, step.sequences.append, self.limits.page_size
+        add_row, add_sequence = step.plan.rows.append, step.sequences.append
         preemptions = self.counters.preemptions
         for sequence in ready:  # most senior first, so the newest pay when pages run out
             start = sequence.dispatched
-            if sequence.decoding and sequence.is_plain and start % size:  # what _add_row would do: this is most rows
+            if sequence.decoding and sequence.is_plain and start < sequence.cache.covered:  # as _add_row: most rows
                 sequence.dispatched = start + 1
                 add_row(Row(sequence.slot, start, 1, sampler=sequence.sampler, masked=sequence.structured is not None))
                 add_sequence(sequence)
@@ -198,26 +189,22 @@ class Scheduler:
 
     def _must_preempt(self, ready: list[Sequence], budget: Budget) -> bool:
         """Whether there are too few pages for every ready sequence to get its row."""
-        size, available, wanted = self.limits.page_size, self.pool.num_available, 0
-        if len(ready) + budget.left // size <= available:  # the most they can want
+        cache, available, wanted = self.cache, self.cache.pool.num_available, 0
+        if cache.most_missing(len(ready), budget.left) <= available:
             return False
         budget = Budget(budget.left, budget.short)
         for sequence in ready:
-            if sequence.decoding:
-                wanted += sequence.dispatched == len(sequence.page_ids) * size
-            else:
+            count = 1
+            if not sequence.decoding:
                 count = budget.chunk(len(sequence.known) - sequence.dispatched, sequence)
                 budget.take(count, sequence)
-                wanted += max(0, -(-(sequence.dispatched + count) // size) - len(sequence.page_ids))
+            wanted += cache.missing(sequence.cache, sequence.dispatched + count)
         return wanted > available
 
     def _make_room(self, sequence: Sequence, count: int) -> bool:
-        """Grow a sequence's pages by `count` positions, preempting the newest until it fits or is itself the newest."""
+        """Grow a sequence's cache by `count` positions, preempting the newest until it fits or is itself the newest."""
         end = sequence.dispatched + count
-        if end <= len(sequence.page_ids) * self.limits.page_size:
-            return True
-        missing = -(-end // self.limits.page_size) - len(sequence.page_ids)
-        while not self.pool.grow(sequence.page_ids, missing):
+        while end > sequence.cache.covered and not self.cache.grow(sequence.cache, end):
             newest = self.running[-1]
             self._preempt(newest)
             if newest is sequence:
@@ -226,7 +213,9 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         """Take a running sequence's pages and slot, for the good of a more senior one."""
+        self.cache.publish(sequence.cache, sequence.dispatched)
         self._withdraw(sequence)
+        self.cache.hold(sequence.cache)
         sequence.preemptions += 1
         self.counters.preemptions += 1
 
@@ -234,8 +223,7 @@ class Scheduler:
         """Put a running sequence back to waiting. Its tokens are kept; what the cache has lost is computed again."""
         assert not self.in_flight, "a sequence was withdrawn while its tokens were in flight"
         self._leave(sequence)
-        self.pool.release(sequence.page_ids)
-        sequence.lookup, sequence.keys = sequence.keys, []
+        self.cache.release(sequence.cache)
         sequence.state = State.WAITING
         insort(self.waiting, sequence, key=_rank)
 
@@ -273,9 +261,8 @@ class Scheduler:
     def _start(self, sequence: Sequence, budget: Budget, with_decode_rows: bool) -> int:
         """Give a waiting sequence a slot, its cached pages and pages for its first chunk. Returns the chunk's size, 0
         when it must wait."""
-        size, limits = self.limits.page_size, self.limits
-        hit = self.hit(sequence)
-        start = len(hit) * size
+        limits, prefix = self.limits, self.prefix(sequence)
+        start = prefix.length
         pending = len(sequence.tokens) - start
         count = budget.chunk(pending, sequence)
         if not count or (count < pending and sequence in budget.short):
@@ -283,22 +270,20 @@ class Scheduler:
         if count < pending <= limits.max_num_batched_tokens and not limits.enable_chunked_prefill:
             self._prompt_turn = with_decode_rows  # it goes whole or not at all
             return 0
-        num_fresh = self.reserved or -(-(start + count) // size) - len(hit)
-        if not self.pool.share(sequence.page_ids, hit, num_fresh, self.watermark if self.running else 0):
+        if not self.cache.start(sequence.cache, prefix, start + count, self.cache.watermark if self.running else 0):
             return 0
         sequence.slot = self.free_slots.pop()
         sequence.state, sequence.dispatched = State.RUNNING, start
-        sequence.keys = [key for page in sequence.page_ids[: len(hit)] if (key := self.pool.key_of(page))]
-        sequence.lookup, sequence.pooled = [], None
+        sequence.pooled = None
         insort(self.running, sequence, key=_rank)
         if sequence.cached_tokens < 0:
-            self._count_prompt(sequence, start, len(hit.loads) * size)
+            self._count_prompt(sequence, start, prefix.num_offloaded * self.cache.page_size)
         return count
 
-    def hit(self, sequence: Sequence) -> Hit:
-        """The cached pages that a waiting sequence may begin with."""
+    def prefix(self, sequence: Sequence) -> Prefix:
+        """What is cached of a waiting sequence's beginning."""
         usable = self.limits.enable_prefix_caching and not sequence.needs_all_rows
-        return self.pool.find(sequence.root, sequence.lookup_keys(self.limits.page_size)) if usable else Hit()
+        return self.cache.find(sequence.cache) if usable else Prefix()
 
     def _count_prompt(self, sequence: Sequence, num_cached: int, num_on_host: int) -> None:
         """A sequence was admitted for the first time; siblings count as computed once, with the first."""
@@ -309,13 +294,14 @@ class Scheduler:
 
     def _add_row(self, step: Step, sequence: Sequence, count: int) -> None:
         """Append a running sequence's row of `count` tokens and move its `dispatched`."""
-        start, sent = sequence.dispatched, sequence.num_sent_pages
+        start, cached = sequence.dispatched, sequence.cache
         end = sequence.dispatched = start + count
         row = Row(sequence.slot, start, count)
-        if sent != len(sequence.page_ids):
-            row.new_pages = [(i, sequence.page_ids[i]) for i in range(sent, len(sequence.page_ids))]
-            row.sampling = None if sent else sequence.sampling
-            sequence.num_sent_pages = len(sequence.page_ids)
+        row.sampling = None if cached.num_sent else sequence.sampling
+        row.new_pages = self.cache.unsent(cached)
+        if self.cache.has_state:
+            row.load_state, cached.load = cached.load, None
+            row.save_states = self.cache.unsaved(cached, start, end, len(sequence.known))
         if not sequence.decoding:
             step.num_prompt_rows += 1
             known = sequence.known
@@ -332,7 +318,7 @@ class Scheduler:
     def commit(self, step: Step, result: StepResult) -> list[Output]:
         """Append what the oldest step in flight drew, publish the pages it filled, end what has ended."""
         outputs: list[Output] = []
-        size, num_sampled, ended = self.limits.page_size, 0, State.ENDED
+        size, num_sampled, ended = self.cache.page_size, 0, State.ENDED
         tokens: list[int] = result.tokens.tolist()
         finite: list[bool] = result.finite.tolist()
         logprobs = None if result.logprobs is None else HostLogprobs(result.logprobs)
@@ -349,7 +335,8 @@ class Scheduler:
             end = row.start + row.count
             is_prompt = row.tokens is not None
             if is_prompt or not end % size:
-                self._publish(sequence, end)
+                self.cache.publish(sequence.cache, end)
+                self.cache.trim(sequence.cache, end)
             if is_prompt:
                 if end >= sequence.num_prompt:
                     self._admit_siblings(sequence)
@@ -374,12 +361,13 @@ class Scheduler:
                 if sequence.may_wait:
                     num_sampled += close_thoughts(sequence, output, token)
                 if (last := sequence.tokens[-1]) in sequence.end_ids or len(sequence.tokens) == sequence.max_length:
+                    self.cache.publish(sequence.cache, end)
                     self._finish(sequence, output, last)
                 elif token in sequence.opens:  # a grammar's end may be spelt as its beginning
                     begin_late(sequence, self.limits.vocab_size)
         self.counters.generated_tokens += num_sampled
         self.in_flight -= 1
-        self._release(self.departures.step_committed())
+        self.cache.step_committed()
         if self.isolation.active:
             self._withdraw_cleared(step)
         return outputs
@@ -407,15 +395,6 @@ class Scheduler:
         self._end(sequence, "stop")
         return [output]
 
-    def _publish(self, sequence: Sequence, end: int) -> None:
-        """Make the full pages among the committed positions 0 .. end - 1 findable."""
-        if not self.limits.enable_prefix_caching:
-            return
-        size, keys = self.limits.page_size, sequence.keys
-        for i in range(len(keys), end // size):
-            key = next_key(keys[-1] if keys else sequence.root, sequence.tokens[i * size : (i + 1) * size])
-            keys.append(self.pool.publish(sequence.page_ids[i], key, sequence.request.session))
-
     # ---- failed steps ----
 
     def recover(self, failed: list[Step]) -> list[Output]:
@@ -425,8 +404,7 @@ class Scheduler:
         self.in_flight = 0
         for sequence in self.running[::-1]:
             self._withdraw(sequence)
-        self.pool = PagePool(self.limits.num_pages, self.limits.num_host_pages)
-        self.departures, self.pages_to_zero = Departures(), []
+        self.cache.reset([sequence.cache for sequence in self.waiting])
         culprit = self.isolation.blame(suspects)
         return [] if culprit is None else self._end_request(culprit, "error", STEP_FAILED, "step_failed")
 
@@ -441,8 +419,8 @@ class Scheduler:
 
     def _spoil(self, sequence: Sequence) -> list[Output]:
         """A row of a sequence was not finite: its request fails alone, what it wrote is zeroed before reuse."""
-        self.counters.nonfinite_rows += not sequence.soiled
-        sequence.soiled = True
+        self.counters.nonfinite_rows += not sequence.cache.nonfinite
+        sequence.cache.nonfinite = True
         if sequence.state is State.ENDED:
             return []
         return self._end_request(sequence.request.id, "error", NOT_FINITE, "non_finite")
@@ -461,16 +439,15 @@ class Scheduler:
 
     def _end(self, sequence: Sequence, reason: str) -> None:
         """Take a sequence out, wherever it stands. Its pages stay its own until its last row in flight is read."""
+        in_flight = 0
         if sequence.state is State.RUNNING:
             all_read = sequence.decoding and sequence.dispatched + 1 == len(sequence.tokens)
             all_read |= sequence.is_pooled and reason == "stop"
+            in_flight = 0 if all_read else self.in_flight
             self._leave(sequence)
-            if self.in_flight and not all_read:
-                self.departures.add(sequence, self.in_flight)
-            else:
-                self._release([sequence])
         elif sequence.state is State.WAITING:
             del self.waiting[bisect_left(self.waiting, sequence.rank, key=_rank)]
+        self.cache.release(sequence.cache, in_flight)
         sequence.state = State.ENDED
         self._admit_siblings(sequence)
         del self.live[sequence.request.id][sequence.index]
@@ -478,23 +455,17 @@ class Scheduler:
             del self.live[sequence.request.id]
         self.counters.finished[reason] += 1
 
-    def _release(self, ended: list[Sequence]) -> None:
-        """Free the pages of ended sequences that have no row in flight."""
-        for sequence in ended:
-            blank = self.pool.release(sequence.page_ids)
-            if sequence.soiled:
-                self.pages_to_zero += blank
-
     def _leave(self, sequence: Sequence) -> None:
         """Give up a running sequence's place and slot."""
         del self.running[bisect_left(self.running, sequence.rank, key=_rank)]
         self.free_slots.append(sequence.slot)
-        sequence.slot = sequence.dispatched = sequence.num_sent_pages = 0
+        sequence.slot = sequence.dispatched = 0
         sequence.decoding, sequence.forced, sequence.num_stale = False, [], 0
 
     def _admit_siblings(self, first: Sequence) -> None:
         """The first choice's prompt pages are published (or will never be): queue the other choices."""
         for sequence in first.held:
             sequence.state = State.WAITING
+            self.cache.hold(sequence.cache)
             insort(self.waiting, sequence, key=_rank)
         first.held = []

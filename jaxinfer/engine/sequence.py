@@ -4,16 +4,17 @@ import dataclasses
 import enum
 import time
 from array import array
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
+from jaxinfer.cache.manager import SequenceCache
+from jaxinfer.cache.prefix import root_key
 from jaxinfer.config import Limits
 from jaxinfer.engine.logprobs import TokenLogprobs
-from jaxinfer.engine.page_keys import PageKey, next_key, root_key
 from jaxinfer.engine.structured import Structured
 from jaxinfer.engine.watch import Watch
 from jaxinfer.runtime.plan import Controls, Sampler, Sampling
@@ -248,11 +249,8 @@ class Sequence:
     dispatched: positions given to the device; may exceed what is committed by the tokens in flight.
     decoding: its last row sampled, so the device holds its next token and position, and
       dispatched + 1 - len(tokens) sampled tokens are in flight.
-    num_sent_pages: how many of page_ids the device's page table knows.
-    keys: of the pages shared with the cache or published to it, a chain from `root`.
-    lookup: keys of the tokens known at the last attempt to admit it; kept so that waiting costs no hashing.
+    cache: its pages and what else it has of the cache.
     held: siblings that wait for this sequence's prompt.
-    soiled: a row of it was not finite, so that its pages may hold NaN.
     sampler: what draws its tokens.
     is_plain: nothing else is wanted of it, but for a mask.
     may_end_at: len(tokens) at which min_tokens is reached; None when it holds no end back.
@@ -275,15 +273,11 @@ class Sequence:
     num_prompt: int
     max_length: int
     end_ids: frozenset[int]
-    root: PageKey
+    cache: SequenceCache
     state: State = State.WAITING
     slot: int = 0
     dispatched: int = 0
     decoding: bool = False
-    page_ids: list[int] = dataclasses.field(default_factory=list)
-    num_sent_pages: int = 0
-    keys: list[PageKey] = dataclasses.field(default_factory=list)
-    lookup: list[PageKey] = dataclasses.field(default_factory=list)
     held: list["Sequence"] = dataclasses.field(default_factory=list)
     acknowledged: int = 0
     cached_tokens: int = -1  # until it is first admitted
@@ -291,7 +285,6 @@ class Sequence:
     added_s: float = dataclasses.field(default_factory=time.monotonic)
     admitted_s: float = 0.0
     times: Times | None = None  # as they were last put out
-    soiled: bool = False
     sampler: Sampler = Sampler.LARGEST
     is_plain: bool = True
     may_end_at: int | None = None
@@ -399,7 +392,7 @@ class Sequence:
         """Its next row computes tokens that the device has not drawn."""
         self.decoding = False
         if self.request.controls is not None and self.request.controls.penalize:
-            self.num_sent_pages = 0  # its slot is written anew: the device counted what it drew, penalties count these
+            self.cache.num_sent = 0  # its slot is written anew: the device counted what it drew, penalties count these
 
     def begin_grammar(self, grammar: Grammar, vocab_size: int) -> None:
         """It is compiled; follow it to where the sequence is, if it has begun by then."""
@@ -460,35 +453,23 @@ class Sequence:
         known = self.dispatched + 1 if self.decoding else len(self.tokens)
         return known - self.num_prompt - self.acknowledged >= MAX_TEXT_LAG
 
-    def lookup_keys(self, page_size: int) -> Iterator[PageKey]:
-        """Keys of all full pages but one: at least one token must be computed for there to be logits.
-
-        Each is made once, when it is asked for: who finds nothing of a long prompt has made one.
-        """
-        keys, prompt = self.lookup, self.request.prompt
-        for i in range((len(self.tokens) - 1) // page_size):
-            if i == len(keys):
-                parent, end = keys[-1] if keys else self.root, (i + 1) * page_size
-                known = prompt if end <= len(prompt) else self.tokens  # pages of an array are made in half the time
-                keys.append(next_key(parent, known[end - page_size : end]))
-            yield keys[i]
-
 
 def sequences_of(
     request: Request, outputs: tuple[tuple[int, ...] | None, ...], arrival: int, limits: Limits
 ) -> list[Sequence]:
     """One sequence for each choice that is to be computed; `outputs` as in Add. arrival: grows with each request."""
+    root = root_key(request.salt)
     sequences = [
         Sequence(
             request,
             index,
             rank=(request.priority, arrival, index),
-            tokens=[*request.prompt, *output],
+            tokens=(tokens := [*request.prompt, *output]),
             num_prompt=len(request.prompt),
             max_length=len(request.prompt)
             + max(1, min(request.max_tokens, limits.max_model_len - len(request.prompt))),
             end_ids=request.eos_token_ids | request.stop_token_ids,
-            root=root_key(request.salt),
+            cache=SequenceCache(root, tokens, request.prompt, request.session, (request.id, index)),
             acknowledged=len(output),
         )
         for index, output in enumerate(outputs or [()] * request.n)

@@ -75,7 +75,7 @@ class Recording:
                 time.monotonic() - self._began_s,
                 rows,
                 self._pages(),
-                len(scheduler.pool.host),
+                len(scheduler.cache.pool.offload),
                 len(scheduler.running),
                 scheduler.num_unfinished - len(scheduler.running),
                 scheduler.counters.preemptions - self._preemptions,
@@ -83,12 +83,12 @@ class Recording:
         )
 
     def _pages(self) -> list[str]:
-        pool = self._scheduler.pool
-        pages = [CACHED if pool.key_of(page) else BLANK for page in range(pool.num_total + 1)]
+        cache = self._scheduler.cache
+        pages = [CACHED if cache.pool.key_of(page) else BLANK for page in range(cache.pool.num_total + 1)]
         owned: set[int] = set()
-        for sequence in (*self._scheduler.running, *self._scheduler.departures.sequences):
-            for page in sequence.page_ids:
-                pages[page] = SHARED if page in owned else self._name(sequence.request.id, sequence.index)
+        for sequence in (*(running.cache for running in self._scheduler.running), *cache.deferred):
+            for page in sequence.page_ids():
+                pages[page] = SHARED if page in owned else self._name(*sequence.owner)
                 owned.add(page)
         return pages[1:]
 

@@ -133,9 +133,9 @@ def plan_for(
     if host_pages and platform != "cpu":
         temporaries += staged_bytes(layout.page_bytes)
     room = _room_for_pages(config, platform, free, weights, temporaries)
-    pages = config.num_pages or _page_count(config, model, room // layout.page_bytes, page_size, seqs, platform)
+    pages = config.num_pages or _page_count(config, model, room // layout.page_bytes, layout, seqs, platform)
     _check_pages(config, model, pages, layout, room)
-    longest = config.max_model_len or min(model.max_position, (pages - 1) * page_size)
+    longest = config.max_model_len or min(model.max_position, layout.num_tokens(pages))
     limits = Limits(
         max_model_len=longest,
         max_num_seqs=seqs,
@@ -147,6 +147,7 @@ def plan_for(
         extend_buckets=extend,
         decode_contexts=decode_contexts(longest) if by_context else (),
         num_host_pages=host_pages,
+        page_tables=len(layout.windows),
         **config.kept_in_limits(),
     )
     return MemoryPlan(limits, weights, layout, temporaries, free, backends)
@@ -242,13 +243,13 @@ def _room_for_pages(config: EngineConfig, platform: str, free: int, weights: int
 
 
 def _page_count(
-    config: EngineConfig, model: ModelConfig, fitting: int, page_size: int, seqs: int, platform: str
+    config: EngineConfig, model: ModelConfig, fitting: int, layout: CacheLayout, seqs: int, platform: str
 ) -> int:
     """Page 0 included. On the grid, so that a few bytes more or less free give the same executables."""
     longest = config.max_model_len or model.max_position
     if platform == "cpu":
-        fitting = min(fitting, seqs * -(-longest // page_size) + 1)  # more would only be zeroed at every start
-    enough = -(-longest // page_size) + 1
+        fitting = min(fitting, layout.num_pages(longest, seqs))  # more would only be zeroed at every start
+    enough = layout.num_pages(longest)
     floored = grid_floor(fitting)
     return enough if floored < enough <= fitting else floored
 
@@ -262,7 +263,7 @@ def grid_floor(pages: int) -> int:
 def _check_pages(config: EngineConfig, model: ModelConfig, pages: int, layout: CacheLayout, room: int) -> None:
     """Refuse a pool that takes more than there is, or that cannot hold one sequence of the asked length."""
     page_size = layout.page_size
-    have, fitting = max(0, pages - 1) * page_size, max(0, room) // layout.page_bytes
+    have, fitting = layout.num_tokens(pages), max(0, room) // layout.page_bytes
     if config.num_pages is not None and pages > fitting:
         cure = f"lower it to {fitting}" if fitting >= 2 else "free some memory, or choose a smaller model or dtype"
         raise ConfigError(
@@ -273,7 +274,7 @@ def _check_pages(config: EngineConfig, model: ModelConfig, pages: int, layout: C
     needed = asked or min(model.max_position, page_size)
     if have >= needed:
         return
-    enough = -(-needed // page_size) + 1
+    enough = layout.num_pages(needed)
     law = f"one sequence of {needed} tokens, max_model_len," if asked else f"one page of {page_size} tokens"
     lower = f" or lower max_model_len to {have}" if have >= 2 else ""
     if config.num_pages is not None:

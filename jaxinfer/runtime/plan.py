@@ -132,7 +132,11 @@ class Row(msgspec.Struct, gc=False):
     tokens: the `count` token ids, or None for a decode row (count is 1; the device knows the token and its position).
     sample: whether a token is drawn after the last position; False for a chunk that does not end its sequence.
     new_pages: (index in the sequence's page table, page id) of each page first used by this step or, on the first row
-      after admission, of every page the sequence owns, cached ones included.
+      after admission, of every page the sequence owns, cached ones included. Of several tables of a sequence each has
+      max_pages_per_seq indices, one after the other.
+    load_state: on the first row after admission, the snapshot that the slot's recurrent state begins with; 0 is zeros.
+    save_states: (position, snapshot) of each recurrent state to be stored, as it is behind so many tokens: positions
+      from the row's start, in a decode row that alone, to its end.
     sampling: set on the first row after admission, which (re)writes the slot's sampling state; None afterwards.
     history: set with `sampling` when that has controls or masks; every token is known then.
     sampler: the slot's.
@@ -157,6 +161,8 @@ class Row(msgspec.Struct, gc=False):
     bans: Sequence[Ban] = ()
     targets: Sequence[int] = ()
     num_pooled: int = 0
+    load_state: int | None = None
+    save_states: Sequence[tuple[int, int]] = ()
 
 
 @dataclasses.dataclass(slots=True)

@@ -274,8 +274,6 @@ class DeviceRunner:
             self._delete_state()
             self._state, self._controls, self._masks = self._init(), self._init_controls(), self._init_masks()
 
-    # Starting and stopping
-
     def warm_up(self, on_progress: OnProgress, cache: ExecutableCache | None = None) -> None:
         """Compile everything and run it once on padding; nothing is compiled afterwards.
 

@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from jax.errors import JaxRuntimeError
-
 from jaxinfer.runtime.mask_table import Masks, MaskTable
 from jaxinfer.runtime.plan import Pending, Plan, Runner, StepResult
 
@@ -52,6 +50,10 @@ class Fault:
         if self.kind in MOVES or step < self.step or self.row >= len(plan.rows):
             return False
         return self.token is None or any(self.token in (row.tokens or ()) for row in plan.rows)
+
+
+class JaxRuntimeError(RuntimeError):
+    """What JAX raises, by its name: the engine knows JAX's errors by theirs, and tests of the host need no JAX."""
 
 
 class FaultStruck(RuntimeError):

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from jaxinfer.cache.manager import TILE, CacheManager
+from jaxinfer.cache.spec import CacheLayout
 from jaxinfer.config import Limits
 from jaxinfer.engine.engine import PROBE, Engine
 from jaxinfer.engine.sequence import MAX_TEXT_LAG, Abort, Acknowledge, Add, End, Output, Request, Sequence
@@ -11,6 +13,7 @@ from jaxinfer.runtime.plan import Plan
 from jaxinfer.testing.faults import Faults
 from tests.engine.device import CURSED, Device, FakeRunner, alone, embedding, histories, logprob
 from tests.engine.grammars import HashGrammars
+from tests.engine.hybrid import HybridRunner
 
 
 @dataclasses.dataclass
@@ -37,8 +40,11 @@ class Client:
     num_overtaken: steps in which a prompt was computed before one that came earlier.
     """
 
-    def __init__(self, limits: Limits, faults: Faults | None = None) -> None:
+    def __init__(
+        self, limits: Limits, faults: Faults | None = None, layout: CacheLayout | None = None, tile: int = TILE
+    ) -> None:
         self.limits = limits
+        self.layout, self.tile = layout, tile
         self.faults = faults or Faults()
         self.answers: dict[tuple[str, int], Answer] = {}
         self.plans: list[Plan] = []
@@ -51,10 +57,14 @@ class Client:
 
     def _build(self, num_steps: int = 0) -> None:
         self.runner = FakeRunner(self.limits, self._see_plan)
+        cache = CacheManager(self.limits)
+        if self.layout is not None:
+            self.runner = HybridRunner(self.limits, self.layout, self.tile, self._see_plan)
+            cache = CacheManager(self.limits, self.layout, tile=self.tile)
         self.device = Device(self.runner, self.faults)
         self.device.num_steps = num_steps
         self.grammars = HashGrammars()
-        self.engine = Engine(self.device, self.limits, self.grammars)
+        self.engine = Engine(self.device, self.limits, self.grammars, cache)
         self.counters.append(self.engine.scheduler.counters)
 
     def add(self, request: Request, text_stop: int | None = None) -> None:
@@ -202,11 +212,12 @@ class Client:
                 self._struck_by_nan.add(tables[plan.rows[fault.row].slot].request.id)
         self._num_struck = len(self.faults.struck)
         for row in plan.rows:
-            page_ids = tables[row.slot].page_ids
-            size = self.limits.page_size
-            pages = set(page_ids[row.start // size : -(-(row.start + row.count) // size)])
+            size, pages = self.limits.page_size, set[int]()
+            for page_ids in tables[row.slot].cache.tables:
+                pages.update(page_ids[row.start // size : -(-(row.start + row.count) // size)])
             assert not pages & written, "two rows of a step write to one page"
-            assert not any(self.engine.scheduler.pool.key_of(page) for page in pages), "a step writes to a shared page"
+            pool = self.engine.scheduler.cache.pool
+            assert not any(pool.key_of(page) for page in pages), "a step writes to a shared page"
             written |= pages
 
     def _check_overtaking(self, plan: Plan, tables: dict[int, Sequence]) -> None:

@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import numpy as np
-from jax.errors import JaxRuntimeError
 
 from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.engine.sequence import Request, ThoughtLimit
 from jaxinfer.runtime.mask_table import ANY, Masks, MaskTable
 from jaxinfer.runtime.plan import Controls, History, Logprobs, Pending, Plan, Row, Sampling, StepResult
-from jaxinfer.testing.faults import Fault, FaultStruck, FaultyRunner
+from jaxinfer.testing.faults import Fault, FaultStruck, FaultyRunner, JaxRuntimeError
 from tests.engine.grammars import begins, bits_to_ids, permitted
 from tests.engine.numbers import BAD, CURSED, MASK, VOCAB, completes_a_bad_word, mix
 
@@ -281,12 +280,16 @@ class FakeRunner:
             assert all(1 <= page < self.limits.num_pages for _, page in row.new_pages), "a page that is not the pool's"
             if row.sampling is not None:
                 assert row.tokens is not None, "a slot's first row must carry its tokens"
-                assert [i for i, _ in row.new_pages] == list(range(len(row.new_pages)))
+                assert [i for i, _ in row.new_pages][: self._num_whole(row)] == list(range(self._num_whole(row)))
                 has_state = row.sampling.controls is not None or row.sampling.masked
                 assert (row.history is not None) == has_state, "controls without their history"
             assert not row.masked or row.sample
             assert len(row.targets) <= row.count and not (row.targets and row.tokens is None)
             assert row.num_pooled <= row.count and not (row.num_pooled and row.sample)
+
+    def _num_whole(self, row: Row) -> int:
+        """Entries of the first table that a row's first step brings."""
+        return len(row.new_pages)
 
     def _execute(self, rows: list[Row], pending: FakePending) -> StepResult:
         assert pending.is_masked == (pending.masks is not None), "masks did not come before the results were read"
@@ -301,6 +304,7 @@ class FakeRunner:
                 self.seen[row.slot] = Seen(list(past.prompt), list(past.output), past.end_ids)
         for row in rows:
             self._write(row)
+        self._attend(rows)
         targets = {i: self._score(row) for i, row in enumerate(rows) if row.targets}
         scores = np.zeros(len(rows), np.float32)
         tokens = np.full(len(rows), -5, np.int32)
@@ -360,6 +364,9 @@ class FakeRunner:
             if token == BAD:
                 self.spoilt.add(int(place[0]))
             history = (history + value * int(WEIGHTS[position])) & MASK
+
+    def _attend(self, rows: list[Row]) -> None:
+        """Where there is more than one table, which every row reads."""
 
     def _visible(self, pages: np.ndarray, slot: int, length: int) -> np.ndarray:
         """The first `length` positions of a slot, through its page table."""

@@ -9,14 +9,17 @@ engines that die. Pools are small enough that preemption is the rule.
 import dataclasses
 import random
 
+import numpy as np
 import pytest
 
-from jaxinfer.engine import budget, page_keys, pages, scheduler, sequence
-from jaxinfer.engine.departures import Departures
+from jaxinfer.cache import pool, prefix
+from jaxinfer.cache.manager import CacheManager, SequenceCache
+from jaxinfer.cache.pool import PagePool
+from jaxinfer.cache.prefix import PageKey
+from jaxinfer.config import Limits
+from jaxinfer.engine import budget, scheduler, sequence
 from jaxinfer.engine.engine import Engine
 from jaxinfer.engine.isolation import Isolation
-from jaxinfer.engine.page_keys import PageKey
-from jaxinfer.engine.pages import PagePool
 from jaxinfer.engine.scheduler import Scheduler
 from jaxinfer.engine.sequence import Forget, Keep, Request, Sequence, State, Structure
 from jaxinfer.engine.validate import validate_request
@@ -27,7 +30,7 @@ from tests.engine.client import Answer, Client
 from tests.engine.device import BAD, CURSED, VOCAB, WEIGHTS, make_limits, value_of
 
 pytestmark = pytest.mark.usefixtures("forward_always")
-STEPS_PER_SEED, QUICK_SEEDS = 600, 20  # 12,000 steps
+STEPS_PER_SEED, QUICK_SEEDS = 600, 16  # 9,600 steps, beside those of test_hybrid_law
 
 
 class Workload:
@@ -55,7 +58,7 @@ class Workload:
             "num_host_pages": rng.choice((0, 5, 1000)),
         }
         cursed = Fault(rng.choice(("run", "wait", "exhausted")), times=None, token=CURSED)
-        self.client = Client(make_limits(**changes | fixed), Faults(cursed))
+        self.client = self._client(make_limits(**changes | fixed), Faults(cursed))
         self.prefixes = [self._tokens(rng.randint(1, 30)) for _ in range(4)]
         self.past: list[list[int]] = list(self.prefixes)
         self.attention = rng.choice((0.5, 0.05))  # how likely a text state reads what has come, in each step
@@ -63,6 +66,9 @@ class Workload:
         self.num_added = 0
         self.num_refused = 0
         self.num_kept = 0
+
+    def _client(self, limits: Limits, faults: Faults) -> Client:
+        return Client(limits, faults)
 
     def run(self, num_steps: int) -> None:
         rng, client = self.rng, self.client
@@ -103,22 +109,24 @@ class Workload:
             tokens = (*answer.request.prompt, *answer.tokens)
             message = Keep(rng.choice("abc"), answer.request.salt, tokens if rng.random() < 0.9 else ())
         self.client.engine.inbox.put(message)
-        self.num_kept = max(self.num_kept, self.client.engine.scheduler.pool.num_kept)
+        self.num_kept = max(self.num_kept, self.client.engine.scheduler.cache.pool.num_pinned)
 
     def unfinished(self) -> list[Answer]:
         return [answer for answer in self.client.answers.values() if answer.reason is None]
 
     def check_published(self) -> None:
         """Each findable page holds what its key says, on the device or on the host."""
-        pool, runner = self.client.engine.scheduler.pool, self.client.runner
-        for page in pool.host:
-            if page.content.kv is not None:  # else it is still on its way
-                assert page.content.kv.tolist() == self._values(page.key)[-self.client.limits.page_size :]
+        pool, runner = self.client.engine.scheduler.cache.pool, self.client.runner
+        for page in pool.offload:
+            if page.data.kv is not None:  # else it is still on its way
+                self._check_page(page.data.kv, page.key, page.table)
         for page in range(1, pool.num_total + 1):
             if (key := pool.key_of(page)) is not None and not runner.loading:
-                values = self._values(key)
-                assert runner.kv[page].tolist() == values[-self.client.limits.page_size :]
+                self._check_page(runner.kv[page], key, pool.table_of(page))
                 assert not runner.bad[page].any()
+
+    def _check_page(self, kv: np.ndarray, key: PageKey, table: int) -> None:
+        assert kv.tolist() == [value ^ table for value in self._values(key)[-self.client.limits.page_size :]]
 
     def _values(self, key: PageKey) -> list[int]:
         chain: list[int] = []
@@ -282,7 +290,7 @@ def test_the_laws_hold_where_short_prompts_come_beside_long_ones():
 
 
 def test_the_laws_hold_when_every_digest_is_the_same(monkeypatch):
-    monkeypatch.setattr(page_keys, "page_digest", lambda parent, tokens: bytes(16))
+    monkeypatch.setattr(prefix, "page_digest", lambda parent, tokens: bytes(16))
     hits = 0
     for seed in range(4):
         workload = Workload(seed, enable_prefix_caching=True)
@@ -292,14 +300,14 @@ def test_the_laws_hold_when_every_digest_is_the_same(monkeypatch):
 
 
 def _publish_early(patch):
-    publish = Scheduler._publish
-    patch(Scheduler, "_publish", lambda self, s, end: publish(self, s, len(s.page_ids) * self.limits.page_size))
+    publish = CacheManager.publish
+    patch(CacheManager, "publish", lambda self, s, upto: publish(self, s, s.covered))
 
 
 def _trust_digests(patch):
-    patch(page_keys, "page_digest", lambda parent, tokens: bytes(16))
-    patch(pages, "same_chain", lambda a, b: True)
-    patch(page_keys, "same_chain", lambda a, b: True)
+    patch(prefix, "page_digest", lambda parent, tokens: bytes(16))
+    patch(pool, "same_chain", lambda a, b: True)
+    patch(prefix, "same_chain", lambda a, b: True)
 
 
 def _keep_the_key_of_an_evicted_page(patch):
@@ -307,13 +315,13 @@ def _keep_the_key_of_an_evicted_page(patch):
 
 
 def _share_a_page_that_is_written(patch):
-    patch(Sequence, "lookup_keys", lambda self, size: list(_keys(self, size)))
+    patch(SequenceCache, "lookup_keys", lambda self, size: list(_keys(self, size)))
 
 
 def _keys(s, size):
     key = s.root
     for i in range(len(s.tokens) // size):
-        key = page_keys.next_key(key, s.tokens[i * size : (i + 1) * size])
+        key = prefix.next_key(key, s.tokens[i * size : (i + 1) * size])
         yield key
 
 
@@ -333,8 +341,8 @@ def _send_fresh_pages_only(patch):
 
     def start_as_if_sent(self, s, *rest):
         count = start(self, s, *rest)
-        if len(s.keys) > 0:
-            s.num_sent_pages = 1
+        if len(s.cache.keys) > 0:
+            s.cache.num_sent = 1
         return count
 
     patch(Scheduler, "_start", start_as_if_sent)
@@ -378,12 +386,7 @@ def _forget_a_sibling(patch):
 
 def _recompute_the_prompt_alone(patch):
     preempt = Scheduler._preempt
-
-    def preempt_and_forget(self, s):
-        preempt(self, s)
-        del s.tokens[s.num_prompt :]
-
-    patch(Scheduler, "_preempt", preempt_and_forget)
+    patch(Scheduler, "_preempt", lambda self, s: (preempt(self, s), s.tokens.__delitem__(slice(s.num_prompt, None))))
 
 
 def _go_on_with_a_lost_state(patch):
@@ -394,9 +397,9 @@ def _trust_the_pages_of_a_lost_state(patch):
     recover = Scheduler.recover
 
     def recover_but_the_pool(self, failed):
-        pool = self.pool
+        pool = self.cache.pool
         outputs = recover(self, failed)
-        self.pool = pool
+        self.cache.pool = pool
         return outputs
 
     patch(Scheduler, "recover", recover_but_the_pool)
@@ -416,8 +419,8 @@ def _ignore_the_flag_of_an_ended_sequence(patch):
 
 
 def _free_the_pages_of_a_row_in_flight(patch):
-    add = Departures.add
-    patch(Departures, "add", lambda self, s, in_flight: add(self, s, 0))
+    release = CacheManager.release
+    patch(CacheManager, "release", lambda self, s, in_flight=0: release(self, s))
 
 
 def _resume_from_the_prompt_alone(patch):
@@ -440,12 +443,7 @@ def _resume_what_has_ended(patch):
 
 def _scatter_contiguous_pages(patch):
     release = PagePool.release
-
-    def release_in_order(self, page_ids):
-        page_ids.reverse()
-        return release(self, page_ids)
-
-    patch(PagePool, "release", release_in_order)
+    patch(PagePool, "release", lambda self, page_ids: release(self, page_ids[::-1]))
 
 
 def _leave_cached_tokens_out_of_a_mean(patch):

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from jax.errors import JaxRuntimeError
 
 from jaxinfer import children
 from jaxinfer.engine.engine import Engine
@@ -14,7 +13,7 @@ from jaxinfer.engine.failures import is_sticky
 from jaxinfer.engine.isolation import Isolation
 from jaxinfer.engine.sequence import Add, Request, Sequence, sequences_of
 from jaxinfer.errors import DeviceLost, EngineError
-from jaxinfer.testing.faults import EXHAUSTED, POISONED, Fault, Faults, FaultyRunner
+from jaxinfer.testing.faults import EXHAUSTED, POISONED, Fault, Faults, FaultyRunner, JaxRuntimeError
 from tests.engine.client import Client
 from tests.engine.device import CURSED, FakeRunner, make_limits
 

@@ -214,10 +214,10 @@ def _forget_what_penalties_count(patch):
     look = engine.look_ahead
 
     def look_and_forget(step, *rest):
-        sent = [s.num_sent_pages for s in step.sequences]
+        sent = [s.cache.num_sent for s in step.sequences]
         look(step, *rest)
         for s, num_pages in zip(step.sequences, sent, strict=True):
-            s.num_sent_pages = num_pages
+            s.cache.num_sent = num_pages
 
     patch(engine, "look_ahead", look_and_forget)
 

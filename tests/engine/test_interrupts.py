@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from jaxinfer.cache.manager import CacheManager
+from jaxinfer.cache.pool import PagePool
 from jaxinfer.engine.interrupts import interrupts_held
-from jaxinfer.engine.pages import PagePool
 from jaxinfer.engine.scheduler import Scheduler
 from jaxinfer.engine.sequence import Request
 from tests.engine.client import Client
@@ -26,7 +27,7 @@ def default_handler() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("owner", "place"),
     [
-        (Scheduler, "_publish"),
+        (CacheManager, "publish"),
         (Scheduler, "_add_row"),
         (Scheduler, "_preempt"),
         (Scheduler, "_admit_siblings"),

@@ -47,7 +47,7 @@ def test_pages_of_a_request_that_ended_while_its_bad_row_was_in_flight_are_zeroe
     client.add(Request("next", prompt(4), 4))
     client.engine.step()
     scheduler = client.engine.scheduler
-    pages = set(scheduler.running[0].page_ids)
+    pages = set(scheduler.running[0].cache.page_ids())
     if how == "abort":
         client.abort("bad")
     else:
@@ -56,7 +56,7 @@ def test_pages_of_a_request_that_ended_while_its_bad_row_was_in_flight_are_zeroe
     while client.engine.has_work:
         client.engine.step()
         client.engine.check()
-        owned = {page for sequence in scheduler.running for page in sequence.page_ids}
+        owned = {page for sequence in scheduler.running for page in sequence.cache.page_ids()}
         assert owned & pages <= set(client.runner.zeroed), "a page was reused before it was zeroed"
     assert set(client.runner.zeroed) == pages, "a page of an ended request was not zeroed"
     assert client.engine.stats().nonfinite_rows == 1

@@ -155,12 +155,12 @@ def first_tokens(client: Client, num_steps: int) -> dict[str, int]:
     return found
 
 
-def test_who_finds_nothing_of_a_long_prompt_has_made_one_page_s_key():
+def test_a_long_prompt_of_which_nothing_is_cached_costs_the_key_of_one_page():
     """All keys of 260,000 tokens take 50 to 70 ms, in which every stream would wait."""
     scheduler = Scheduler(make_limits())
     scheduler.add(Request("long", tokens(120), 1))
     (sequence,) = scheduler.waiting
-    assert not scheduler.hit(sequence) and len(sequence.lookup) == 1
+    assert not scheduler.prefix(sequence).length and len(sequence.cache.lookup) == 1
 
 
 @pytest.mark.parametrize("enable_prefix_caching", [True, False])
@@ -248,11 +248,11 @@ def test_admission_leaves_a_watermark_while_others_run():
     scheduler.add(Request("first", tokens(100), 500))
     scheduler.plan()
     filler: list[int] = []
-    scheduler.pool.grow(filler, 201 - 25 - 3)
+    scheduler.cache.pool.grow(filler, 201 - 25 - 3)
     scheduler.add(Request("fits but for the watermark of 3", tokens(8, 1), 5))
     scheduler.plan()
     assert ids(scheduler.running) == ["first"]
-    scheduler.pool.release(filler)
+    scheduler.cache.pool.release(filler)
     scheduler.plan()
     assert len(scheduler.running) == 2
 

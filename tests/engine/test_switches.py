@@ -64,7 +64,7 @@ def test_a_contiguous_sequence_owns_max_model_len_from_its_first_step_on():
         client.add(Request(str(i), tokens(6, i), 40))
     client.step()
     client.step()
-    tables = [s.page_ids for s in client.engine.scheduler.running]
+    tables = [s.cache.page_ids() for s in client.engine.scheduler.running]
     assert tables == [list(range(1, 33)), list(range(33, 65))], "the last 20 pages are too few for a third"
     client.finish()
     assert client.engine.stats().preemptions == 0

@@ -90,13 +90,14 @@ class OrderedRunner(FaultyRunner):
 def blank_pages(engine: Engine, plan: Plan) -> list[int]:
     """Page 0, the pages that are nobody's and not findable, and those that this step gives to someone."""
     scheduler = engine.scheduler
-    used = {page for s in (*scheduler.running, *scheduler.departures.sequences) for page in s.page_ids}
+    owners = [*(s.cache for s in scheduler.running), *scheduler.cache.deferred]
+    used = {page for s in owners for page in s.page_ids()}
     fresh = set()
     for row in plan.rows:
         size = engine.limits.page_size
         fresh |= {page for i, page in row.new_pages if i * size >= row.start}
     pages = range(1, engine.limits.num_pages)
-    return [0, *(page for page in pages if scheduler.pool.key_of(page) is None and page not in used - fresh)]
+    return [0, *(page for page in pages if scheduler.cache.pool.key_of(page) is None and page not in used - fresh)]
 
 
 def poison(runner: Any, pages: list[int]) -> None:

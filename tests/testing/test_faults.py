@@ -9,10 +9,9 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 import pytest
-from jax.errors import JaxRuntimeError
 
 from jaxinfer.runtime.plan import Plan, Row, StepResult
-from jaxinfer.testing.faults import Fault, Faults, FaultStruck, FaultyRunner
+from jaxinfer.testing.faults import Fault, Faults, FaultStruck, FaultyRunner, JaxRuntimeError
 
 PLAN = Plan([Row(1, 0, 3, tokens=[7, 8, 9]), Row(2, 5, 1)])
 

@@ -180,7 +180,7 @@ def follow(arrivals: Sequence[Arrival], policy: Policy) -> Followed:
             note(seen[int(output.request_id)], output, clock, computed)
         clock += 1
         largest = max(largest, computed - before)
-        most_pages = max(most_pages, engine.scheduler.pool.num_total - engine.scheduler.pool.num_available)
+        most_pages = max(most_pages, engine.scheduler.cache.pool.num_total - engine.scheduler.cache.pool.num_available)
     return Followed(seen, clock, computed, largest, engine.scheduler.counters.preemptions, most_pages)
 
 

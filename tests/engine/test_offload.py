@@ -6,10 +6,10 @@ import random
 
 import pytest
 
+from jaxinfer.cache.manager import CacheManager, SequenceCache
+from jaxinfer.cache.offload import OffloadPool
+from jaxinfer.cache.prefix import root_key
 from jaxinfer.engine.engine import Engine
-from jaxinfer.engine.host_pages import HostPages
-from jaxinfer.engine.page_keys import PageKey, chain, root_key
-from jaxinfer.engine.pages import PagePool
 from jaxinfer.engine.sequence import Forget, Keep, Request
 from jaxinfer.testing.faults import Fault
 from tests.engine.client import Client
@@ -20,171 +20,178 @@ SIZE = 4
 A, B, C = ([letter] * 12 for letter in (1, 2, 3))
 
 
-def keys_of(tokens: list[int]) -> list[PageKey]:
-    return list(chain(root_key(""), tokens, SIZE))
+def manager(num_pages: int, num_host_pages: int = 0) -> CacheManager:
+    return CacheManager(make_limits(num_pages=num_pages, num_host_pages=num_host_pages, max_session_pages=99))
 
 
-def turn(pool: PagePool, tokens: list[int], session: str = "") -> list[int]:
-    """Compute what is not found of these tokens, and let a session remember them. Returns the pages they were in."""
-    table: list[int] = []
-    hit = pool.find(root_key(""), keys_of(tokens))
-    assert pool.share(table, hit, len(tokens) // SIZE - len(hit), 0)
-    for page, key in zip(table, keys_of(tokens), strict=True):
-        pool.publish(page, key, bool(session))
-    pages = list(table)
-    pool.release(table)
+def begun(cache: CacheManager, tokens: list[int], salt: str = "", session: str = "", leave: int = 0) -> SequenceCache:
+    """A sequence with room for `tokens`, what is found of them shared; without tables where there are too few pages.
+
+    It has a token more, which is never computed: a prefix leaves one out.
+    """
+    sequence = SequenceCache(root_key(salt), [*tokens, 0], is_turn=bool(session))
+    cache.start(sequence, cache.find(sequence), len(tokens), leave)
+    return sequence
+
+
+def turn(cache: CacheManager, tokens: list[int], session: str = "") -> None:
+    """Compute what is not found of these tokens, and let a session remember them."""
+    sequence = begun(cache, tokens, session=session)
+    assert sequence.tables
+    cache.publish(sequence, len(tokens))
+    cache.release(sequence)
     if session:
-        pool.remember(session, root_key(""), keys_of(tokens), 99)
-    pool.check([])
-    return pages
+        cache.keep(session, "", tokens)
+    cache.check([])
 
 
-def moved(pool: PagePool) -> tuple[int, int]:
+def moved(cache: CacheManager) -> tuple[int, int]:
     """Do what the engine does between a plan and its step; how much was saved and loaded."""
-    host = pool.host
-    counts = len(host.saves), len(host.loads)
-    for page in host.saves:
-        page.content = "saved"
-    assert all(page.content for page in host.loads)
-    host.saves.clear()
-    host.loads.clear()
+    offload = cache.pool.offload
+    counts = len(offload.saves), len(offload.loads)
+    for page in offload.saves:
+        page.data = "saved"
+    assert all(page.data for page in offload.loads)
+    offload.saves.clear()
+    offload.loads.clear()
     return counts
 
 
-def found(pool: PagePool, tokens: list[int]) -> tuple[int, int]:
-    hit = pool.find(root_key(""), keys_of(tokens))
-    return len(hit.pages), len(hit.loads)
+def found(cache: CacheManager, tokens: list[int], salt: str = "") -> tuple[int, int]:
+    """Pages of the device and of the host that `tokens` begin with."""
+    prefix = cache.find(SequenceCache(root_key(salt), [*tokens, 0]))
+    return len(prefix.pages), prefix.num_offloaded
 
 
 def test_what_is_reused_of_a_session_goes_to_the_host_and_comes_back():
-    pool = PagePool(5, 8)
-    turn(pool, A, "a")
-    turn(pool, B, "b")
-    assert moved(pool) == (2, 0)
-    assert found(pool, A) == (1, 2) and pool.host.num_by == {"a": 2} and pool.num_kept_by == {"a": 1, "b": 3}
-    turn(pool, A, "a")
-    assert moved(pool) == (2, 2), "one made room for the other"
-    assert found(pool, A) == (3, 0) and found(pool, B) == (1, 2) and pool.host.num_by == {"b": 2}
+    cache = manager(5, 8)
+    turn(cache, A, "a")
+    turn(cache, B, "b")
+    assert moved(cache) == (2, 0)
+    assert (
+        found(cache, A) == (1, 2)
+        and cache.pool.offload.num_by == {"a": 2}
+        and cache.pool.num_pinned_by == {"a": 1, "b": 3}
+    )
+    turn(cache, A, "a")
+    assert moved(cache) == (2, 2), "one made room for the other"
+    assert found(cache, A) == (3, 0) and found(cache, B) == (1, 2) and cache.pool.offload.num_by == {"b": 2}
 
 
 def test_what_no_session_remembers_is_not_saved():
-    pool = PagePool(5, 8)
-    turn(pool, A)
-    turn(pool, B)
-    assert moved(pool) == (0, 0) and found(pool, A)[1] == 0
+    cache = manager(5, 8)
+    turn(cache, A)
+    turn(cache, B)
+    assert moved(cache) == (0, 0) and found(cache, A)[1] == 0
 
 
 def test_a_turn_that_is_not_recorded_yet_is_saved_too():
-    pool, table = PagePool(5, 8), []
-    assert pool.grow(table, 3)
-    for page, key in zip(table, keys_of(A), strict=True):
-        pool.publish(page, key, of_turn=True)
-    pool.release(table)
-    turn(pool, B)
-    assert moved(pool) == (2, 0)
-    pool.remember("a", root_key(""), keys_of(A), 99)
-    assert found(pool, A) == (1, 2) and pool.host.num_by == {"a": 2}
+    cache = manager(5, 8)
+    sequence = begun(cache, A, session="a")
+    cache.publish(sequence, 12)
+    cache.release(sequence)
+    turn(cache, B)
+    assert moved(cache) == (2, 0)
+    cache.keep("a", "", A)
+    assert found(cache, A) == (1, 2) and cache.pool.offload.num_by == {"a": 2}
 
 
 def test_full_it_drops_the_ends_of_what_was_used_least_recently():
-    pool = PagePool(4, 4)
+    cache = manager(4, 4)
     for session, tokens in (("a", A), ("b", B), ("c", C)):
-        turn(pool, tokens, session)
-        moved(pool)
-    assert [found(pool, tokens) for tokens in (A, B, C)] == [(0, 1), (0, 3), (3, 0)] and len(pool.host) == 4
-    assert pool.host.num_by == {"a": 1, "b": 3}
+        turn(cache, tokens, session)
+        moved(cache)
+    assert [found(cache, tokens) for tokens in (A, B, C)] == [(0, 1), (0, 3), (3, 0)] and len(cache.pool.offload) == 4
+    assert cache.pool.offload.num_by == {"a": 1, "b": 3}
 
 
 def test_a_hit_survives_that_its_own_loading_fills_the_host():
-    pool = PagePool(4, 3)
-    turn(pool, A, "a")
-    turn(pool, B, "b")
-    moved(pool)
-    turn(pool, A, "a")
-    assert moved(pool) == (3, 3) and found(pool, A) == (3, 0) and found(pool, B) == (0, 3)
+    cache = manager(4, 3)
+    turn(cache, A, "a")
+    turn(cache, B, "b")
+    moved(cache)
+    turn(cache, A, "a")
+    assert moved(cache) == (3, 3) and found(cache, A) == (3, 0) and found(cache, B) == (0, 3)
 
 
 def test_a_page_that_is_dropped_before_it_was_saved_is_not_saved():
-    pool = PagePool(4, 2)
-    turn(pool, A, "a")
-    turn(pool, B, "b")
-    assert moved(pool) == (2, 0) and found(pool, A) == (0, 2)
+    cache = manager(4, 2)
+    turn(cache, A, "a")
+    turn(cache, B, "b")
+    assert moved(cache) == (2, 0) and found(cache, A) == (0, 2)
 
 
 def test_an_ended_session_s_host_pages_are_gone_but_for_what_others_remember():
-    pool = PagePool(8, 20)
-    turn(pool, A, "a")
-    turn(pool, A + B, "b")
-    table: list[int] = []
-    assert pool.grow(table, 7)
-    moved(pool)
-    assert found(pool, A + B) == (0, 6) and pool.host.num_by == {"a": 3, "b": 6}
-    pool.forget("b")
-    pool.forget("never there")
-    assert found(pool, A + B) == (0, 3) and pool.host.num_by == {"a": 3}
-    pool.forget("a")
-    assert (len(pool.host), pool.host.num_by) == (0, {})
-    pool.check([table])
+    cache = manager(8, 20)
+    turn(cache, A, "a")
+    turn(cache, A + B, "b")
+    sequence = begun(cache, [9] * 28)
+    moved(cache)
+    assert found(cache, A + B) == (0, 6) and cache.pool.offload.num_by == {"a": 3, "b": 6}
+    cache.forget("b")
+    cache.forget("never there")
+    assert found(cache, A + B) == (0, 3) and cache.pool.offload.num_by == {"a": 3}
+    cache.forget("a")
+    assert (len(cache.pool.offload), cache.pool.offload.num_by) == (0, {})
+    cache.check([sequence])
 
 
 def test_what_was_edited_away_is_dropped():
-    pool = PagePool(8, 20)
-    turn(pool, A + B, "a")
-    table: list[int] = []
-    pool.grow(table, 7)
-    moved(pool)
-    pool.release(table)
-    turn(pool, A + C, "a")
-    assert found(pool, A + B) == (3, 0) and found(pool, A + C) == (6, 0) and not pool.host.num_by
+    cache = manager(8, 20)
+    turn(cache, A + B, "a")
+    sequence = begun(cache, [9] * 28)
+    moved(cache)
+    cache.release(sequence)
+    turn(cache, A + C, "a")
+    assert found(cache, A + B) == (3, 0) and found(cache, A + C) == (6, 0) and not cache.pool.offload.num_by
 
 
 def test_what_is_computed_again_replaces_its_copy_on_the_host():
-    pool, table = PagePool(4, 8), []
-    turn(pool, A, "a")
-    turn(pool, B)
-    moved(pool)
-    assert found(pool, A) == (0, 3)
-    pool.grow(table, 3)
-    for page, key in zip(table, keys_of(A), strict=True):
-        pool.publish(page, key)
-    pool.check([table])
-    assert found(pool, A) == (3, 0) and not len(pool.host)
+    cache = manager(7, 8)
+    first, second = begun(cache, A), begun(cache, A)
+    cache.publish(first, 12)
+    cache.release(first)
+    cache.keep("a", "", A)
+    third = begun(cache, B)
+    moved(cache)
+    assert found(cache, A) == (0, 3)
+    cache.publish(second, 12)
+    cache.check([second, third])
+    assert found(cache, A) == (3, 0) and not len(cache.pool.offload)
 
 
 def test_a_refused_share_leaves_the_host_as_it_was():
-    pool, table = PagePool(4, 8), []
-    turn(pool, A, "a")
-    turn(pool, B)
-    moved(pool)
-    hit = pool.find(root_key(""), keys_of(A))
-    assert not pool.share(table, hit, num_fresh=1, reserve=0) and found(pool, A) == (0, 3) and not table
-    pool.check([])
+    cache = manager(4, 8)
+    turn(cache, A, "a")
+    turn(cache, B)
+    moved(cache)
+    assert not begun(cache, A, leave=1).tables and found(cache, A) == (0, 3)
+    cache.check([])
 
 
 def test_salts_share_nothing_on_the_host():
-    pool = PagePool(4, 8)
-    turn(pool, A, "a")
-    turn(pool, B)
-    moved(pool)
-    hit = pool.find(root_key("tenant"), list(chain(root_key("tenant"), A, SIZE)))
-    assert (hit.pages, hit.loads) == ([], [])
+    cache = manager(4, 8)
+    turn(cache, A, "a")
+    turn(cache, B)
+    moved(cache)
+    assert found(cache, A, "tenant") == (0, 0)
 
 
 def test_random_sessions_keep_the_invariants():
-    rng, pool = random.Random(12), PagePool(13, 9)
+    rng, cache = random.Random(12), manager(13, 9)
     said: dict[str, list[int]] = {name: [] for name in "abcde"}
     num_saved = num_loaded = 0
     for _ in range(2000):
         name = rng.choice("abcde")
         if rng.random() < 0.05:
-            pool.forget(name)
+            cache.forget(name)
             said[name] = []
             continue
         tokens = said[name][: rng.choice((len(said[name]), rng.randrange(len(said[name]) + 1)))]
         tokens = (tokens + [rng.randrange(3) for _ in range(rng.randint(1, 12))])[:40]
         said[name] = tokens[: len(tokens) // SIZE * SIZE]
-        turn(pool, said[name], name if rng.random() < 0.8 else "")
-        saved, loaded = moved(pool)
+        turn(cache, said[name], name if rng.random() < 0.8 else "")
+        saved, loaded = moved(cache)
         num_saved, num_loaded = num_saved + saved, num_loaded + loaded
     assert num_saved > 500 < num_loaded
 
@@ -234,7 +241,7 @@ def test_without_host_memory_the_same_conversations_are_computed_again():
 def test_a_move_that_fails_costs_no_answer_and_what_is_on_the_host_is_forgotten(kind, monkeypatch):
     client = Client(make_limits(num_pages=30, num_host_pages=200))
     converse(client, num_sessions=8, num_turns=4)
-    assert len(client.engine.scheduler.pool.host) > 20
+    assert len(client.engine.scheduler.cache.pool.offload) > 20
     client.faults.add(Fault(kind, client.device.num_steps))
     for number in range(8):
         client.add(Request(f"again {number}", client.answers[f"{number} 3", 0].request.prompt, 3, session=True))
@@ -253,9 +260,9 @@ def _load_pages_before_what_they_replace_is_saved(patch):
     move = Engine._move_pages
 
     def loads_first(self):
-        host = self.scheduler.pool.host
+        host = self.scheduler.cache.pool.offload
         saves, host.saves = host.saves, {}
-        if not any(page.content is None for page in host.loads):
+        if not any(page.data is None for page in host.loads):
             move(self)
         host.saves = saves
         move(self)
@@ -264,11 +271,11 @@ def _load_pages_before_what_they_replace_is_saved(patch):
 
 
 def _keep_a_second_copy_on_the_host(patch):
-    patch(HostPages, "drop", lambda self, digest: None)
+    patch(OffloadPool, "drop", lambda self, content: None)
 
 
 def _take_any_page_of_the_host(patch):
-    patch(HostPages, "find", lambda self, parent, keys: [p for p, _ in zip(self, keys, strict=False)][:1])
+    patch(OffloadPool, "find", lambda self, table, key, parent: next(iter(self), None))
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from jaxinfer.engine import page_keys
-from jaxinfer.engine.page_keys import PageKey, next_key, root_key
-from jaxinfer.engine.pages import Hit, PagePool
+from jaxinfer.cache import prefix
+from jaxinfer.cache.pool import PagePool
+from jaxinfer.cache.prefix import PageKey, next_key, root_key
 
 SIZE = 4
 
@@ -24,6 +24,35 @@ def chain(tokens: list[int], salt: str = "") -> list[PageKey]:
 def publish(pool: PagePool, page_ids: list[int], tokens: list[int], salt: str = "") -> None:
     for page, key in zip(page_ids, chain(tokens, salt), strict=True):
         pool.publish(page, key)
+
+
+def match(pool: PagePool, tokens: list[int], salt: str = "") -> list[int]:
+    """The longest run of pages that hold the beginning of `tokens`."""
+    pages: list[int] = []
+    parent = root_key(salt)
+    for key in chain(tokens, salt):
+        if not (page := pool.find(0, key, parent)):
+            break
+        pages.append(page)
+        parent = pool.key_of(page)
+    return pages
+
+
+def release(pool: PagePool, table: list[int]) -> list[int]:
+    blank = pool.release(table)
+    table.clear()
+    return blank
+
+
+def begun(pool: PagePool, tokens: list[int]) -> list[int]:
+    """A table of all full pages of `tokens`, those found shared and the others fresh; empty where there are too few."""
+    table = match(pool, tokens)
+    missing = len(tokens) // SIZE - len(table)
+    if pool.num_available - pool.num_unowned(table) < missing:
+        return []
+    pool.share(table)
+    assert pool.grow(table, missing)
+    return table
 
 
 def filled(num_pages: int, tokens: list[int]) -> tuple[PagePool, list[int]]:
@@ -49,22 +78,13 @@ def test_a_refused_growth_changes_nothing():
     pool.check([table])
 
 
-def test_a_refused_share_changes_nothing():
-    pool, table = filled(6, list(range(12)))
-    hit = list(table)
-    pool.release(table)
-    assert not pool.share(table, Hit(hit), num_fresh=2, reserve=1)
-    assert (table, pool.num_cached, pool.num_free) == ([], 3, 2)
-    pool.check([])
-
-
 def test_freed_pages_stay_matchable_until_they_are_reused():
     pool, table = filled(4, list(range(12)))
     hit = list(table)
-    pool.release(table)
-    assert pool.match(root_key(""), chain(list(range(12)))) == hit
+    release(pool, table)
+    assert match(pool, list(range(12))) == hit
     pool.grow(table, 1)
-    assert pool.match(root_key(""), chain(list(range(12)))) == hit[:2]  # the end of a prefix goes first
+    assert match(pool, list(range(12))) == hit[:2]  # the end of a prefix goes first
     pool.check([table])
 
 
@@ -77,7 +97,7 @@ def test_blank_pages_are_used_before_cached_ones_and_the_oldest_cached_before_th
     pool.grow(blank, 3)
     (old_page,), (new_page,), blanks = old, new, set(blank)
     for table in (old, new, blank):
-        pool.release(table)
+        release(pool, table)
     taken: list[int] = []
     pool.grow(taken, 5)
     assert set(taken[:3]) == blanks
@@ -90,22 +110,21 @@ def test_a_hit_makes_a_page_young_again():
     for table, tokens in ((first, [1, 2, 3, 4]), (second, [5, 6, 7, 8])):
         pool.grow(table, 1)
         publish(pool, table, tokens)
-        pool.release(table)
-    pool.share(first, pool.find(root_key(""), chain([1, 2, 3, 4])), 0, 0)
-    pool.release(first)
+        release(pool, table)
+    pool.share(first := match(pool, [1, 2, 3, 4]))
+    release(pool, first)
     pool.grow(second, 1)
-    assert pool.match(root_key(""), chain([1, 2, 3, 4]))
-    assert not pool.match(root_key(""), chain([5, 6, 7, 8]))
+    assert match(pool, [1, 2, 3, 4])
+    assert not match(pool, [5, 6, 7, 8])
 
 
 def test_a_shared_page_is_freed_by_its_last_owner():
     pool, table = filled(4, list(range(8)))
-    other: list[int] = []
-    pool.share(other, Hit(list(table)), num_fresh=0, reserve=0)
-    pool.release(table)
+    pool.share(other := list(table))
+    release(pool, table)
     pool.check([other])
     assert pool.num_cached == 0
-    pool.release(other)
+    release(pool, other)
     assert pool.num_cached == 2
 
 
@@ -114,28 +133,28 @@ def test_a_page_computed_twice_keeps_the_first_copy():
     second: list[int] = []
     pool.grow(second, 2)
     publish(pool, second, list(range(8)))
-    assert pool.match(root_key(""), chain(list(range(8)))) == first
-    assert pool.release(second) and pool.num_free == 3
+    assert match(pool, list(range(8))) == first
+    assert release(pool, second) and pool.num_free == 3
     pool.check([first])
 
 
 def test_a_page_matches_only_after_the_same_beginning():
     pool, _ = filled(6, list(range(8)))
     other_beginning = [9, 1, 2, 3, 4, 5, 6, 7]
-    assert pool.match(root_key(""), chain(other_beginning)) == []
+    assert match(pool, other_beginning) == []
 
 
 def test_salts_share_nothing():
     pool, _ = filled(6, list(range(8)))
-    assert pool.match(root_key("tenant"), chain(list(range(8)), "tenant")) == []
+    assert match(pool, list(range(8)), "tenant") == []
 
 
 def test_tokens_are_compared_when_digests_collide(monkeypatch):
-    monkeypatch.setattr(page_keys, "page_digest", lambda parent, tokens: bytes(16))
+    monkeypatch.setattr(prefix, "page_digest", lambda parent, tokens: bytes(16))
     pool, table = filled(6, [1, 2, 3, 4])
-    assert pool.match(root_key(""), chain([1, 2, 3, 4])) == table
-    assert pool.match(root_key(""), chain([1, 2, 3, 5])) == []
-    assert pool.match(root_key("tenant"), chain([1, 2, 3, 4], "tenant")) == []
+    assert match(pool, [1, 2, 3, 4]) == table
+    assert match(pool, [1, 2, 3, 5]) == []
+    assert match(pool, [1, 2, 3, 4], "tenant") == []
 
 
 def test_a_page_whose_beginning_was_evicted_is_found_again_once_that_is_recomputed():
@@ -144,14 +163,14 @@ def test_a_page_whose_beginning_was_evicted_is_found_again_once_that_is_recomput
     pool.grow(table, 2)
     publish(pool, table, tokens)
     head, tail = [table[0]], [table[1]]
-    pool.release(head)
+    release(pool, head)
     filler: list[int] = []
     pool.grow(filler, 2)  # the blank page, then the beginning
-    assert pool.match(root_key(""), chain(tokens)) == []
-    pool.release(filler)
+    assert match(pool, tokens) == []
+    release(pool, filler)
     pool.grow(head, 1)
     publish(pool, head, tokens[:4])
-    assert pool.match(root_key(""), chain(tokens)) == head + tail
+    assert match(pool, tokens) == head + tail
     pool.check([head, tail])
 
 
@@ -164,16 +183,15 @@ def test_any_order_of_calls_keeps_the_invariants(seed):
     for _ in range(1000):
         if rng.random() < 0.5:
             tokens = list(rng.choice(texts)[: SIZE * rng.randint(1, 6)])
-            hit = pool.find(root_key(""), chain(tokens))
-            assert [pool.key_of(page).tokens for page in hit.pages] == [key.tokens for key in chain(tokens)[: len(hit)]]
-            table: list[int] = []
-            if pool.share(table, hit, len(tokens) // SIZE - len(hit), reserve=0):
+            hit = match(pool, tokens)
+            assert [pool.key_of(page).tokens for page in hit] == [key.tokens for key in chain(tokens)[: len(hit)]]
+            if table := begun(pool, tokens):
                 tables.append((table, tokens))
         elif tables:
             table, tokens = tables.pop(rng.randrange(len(tables)))
             if rng.random() < 0.7:
                 publish(pool, table, tokens)
-            pool.release(table)
+            release(pool, table)
         pool.check(table for table, _ in tables)
 
 
@@ -182,20 +200,18 @@ def test_any_order_of_calls_keeps_the_invariants(seed):
 
 def kept(pool: PagePool, session: str, tokens: list[int], most: int = 99, salt: str = "") -> list[int]:
     """What a session that has just held a turn of these tokens keeps."""
-    found = pool.match(root_key(salt), chain(tokens, salt))
-    pool.keep(session, found, most)
+    found = match(pool, tokens, salt)
+    pool.pin(session, found, most)
     pool.check([])
     return found
 
 
 def computed(pool: PagePool, tokens: list[int]) -> list[int]:
     """Pages that hold these tokens, and that nobody owns any more; those that were found already among them."""
-    table: list[int] = []
-    hit = pool.find(root_key(""), chain(tokens))
-    assert pool.share(table, hit, len(tokens) // SIZE - len(hit), 0)
+    assert (table := begun(pool, tokens))
     publish(pool, table, tokens)
     pages = list(table)
-    pool.release(table)
+    release(pool, table)
     return pages
 
 
@@ -210,12 +226,12 @@ def test_kept_pages_are_reused_after_all_others_but_before_anybody_waits():
     computed(pool, C)
     table: list[int] = []
     assert pool.grow(table, 6)
-    assert [len(pool.match(root_key(""), chain(tokens))) for tokens in (A, B, C)] == [3, 0, 0]
+    assert [len(match(pool, tokens)) for tokens in (A, B, C)] == [3, 0, 0]
     assert pool.num_available == 3 and pool.grow(table, 2)
-    assert pool.num_kept_by == {"a": 1}, "the end of a conversation goes first"
+    assert pool.num_pinned_by == {"a": 1}, "the end of a conversation goes first"
     pool.check([table])
     assert pool.grow(table, 1) and not pool.grow(table, 1)
-    assert (pool.num_kept, pool.num_kept_by) == (0, {})
+    assert (pool.num_pinned, pool.num_pinned_by) == (0, {})
     pool.check([table])
 
 
@@ -226,18 +242,17 @@ def test_an_ended_session_s_pages_are_blank_at_once_but_for_what_others_have():
     kept(pool, "a", A)
     kept(pool, "b", A + B)
     kept(pool, "c", C)
-    table: list[int] = []
-    pool.share(table, pool.find(root_key(""), chain(C)), 0, 0)
+    pool.share(table := match(pool, C))
     before = pool.num_free
     pool.forget("b")
-    assert (pool.num_free, pool.num_kept_by) == (before + 3, {"a": 3, "c": 3})
-    assert len(pool.match(root_key(""), chain(A + B))) == 3
+    assert (pool.num_free, pool.num_pinned_by) == (before + 3, {"a": 3, "c": 3})
+    assert len(match(pool, A + B)) == 3
     pool.forget("c")
     assert pool.num_free == before + 3, "a running sequence has them"
-    pool.release(table)
+    release(pool, table)
     pool.forget("a")
     pool.forget("never there")
-    assert (pool.num_free, pool.num_cached, pool.num_kept) == (16, 3, 0)
+    assert (pool.num_free, pool.num_cached, pool.num_pinned) == (16, 3, 0)
     pool.check([])
 
 
@@ -247,14 +262,14 @@ def test_a_session_keeps_its_last_turn_alone():
     kept(pool, "a", A + B)
     computed(pool, A + C)
     pages = kept(pool, "a", A + C)
-    assert pool.num_kept_by == {"a": 6} and pool.num_kept == 6
-    assert pool.match(root_key(""), chain(A + B))[:3] == pages[:3], "what was edited away is cached like any other"
+    assert pool.num_pinned_by == {"a": 6} and pool.num_pinned == 6
+    assert match(pool, A + B)[:3] == pages[:3], "what was edited away is cached like any other"
     table: list[int] = []
     pool.grow(table, 13)
-    assert len(pool.match(root_key(""), chain(A + C))) == 6 and len(pool.match(root_key(""), chain(A + B))) == 3
-    pool.release(table)
+    assert len(match(pool, A + C)) == 6 and len(match(pool, A + B)) == 3
+    release(pool, table)
     kept(pool, "a", [])
-    assert (pool.num_kept, pool.num_cached) == (0, 6)
+    assert (pool.num_pinned, pool.num_cached) == (0, 6)
 
 
 def test_together_sessions_keep_so_many_pages_and_the_oldest_lose_their_ends():
@@ -262,12 +277,12 @@ def test_together_sessions_keep_so_many_pages_and_the_oldest_lose_their_ends():
     for session, tokens in (("a", A), ("b", B), ("c", C)):
         computed(pool, tokens)
         kept(pool, session, tokens, most=5)
-    assert pool.num_kept_by == {"b": 2, "c": 3}
+    assert pool.num_pinned_by == {"b": 2, "c": 3}
     assert pool.num_cached == 9, "they stay cached until somebody wants them"
     kept(pool, "d", A + B + C, most=5)
-    assert pool.num_kept <= 5
+    assert pool.num_pinned <= 5
     kept(pool, "c", C, most=0)
-    assert pool.num_kept == 0
+    assert pool.num_pinned == 0
 
 
 def test_random_sessions_keep_the_invariants():
@@ -280,15 +295,13 @@ def test_random_sessions_keep_the_invariants():
             case 0 | 1:
                 tokens = said[name][: rng.randrange(len(said[name]) + 1)]
                 said[name] = (tokens + [rng.randrange(3) for _ in range(rng.randint(1, 12))])[:40]
-                hit = pool.find(root_key(""), chain(said[name]))
-                table: list[int] = []
-                if pool.share(table, hit, len(said[name]) // SIZE - len(hit), 0):
+                if table := begun(pool, said[name]):
                     publish(pool, table, said[name][: len(table) * SIZE])
                     running.append(table)
             case 2 | 3 if running:
-                pool.release(running.pop(rng.randrange(len(running))))
+                release(pool, running.pop(rng.randrange(len(running))))
             case 4:
-                pool.keep(name, pool.match(root_key(""), chain(said[name])), rng.choice((0, 6, 12, 30)))
+                pool.pin(name, match(pool, said[name]), rng.choice((0, 6, 12, 30)))
             case 5 if rng.random() < 0.3:
                 pool.forget(name)
         pool.check(running)
@@ -297,7 +310,7 @@ def test_random_sessions_keep_the_invariants():
 def test_the_keys_of_a_very_long_prompt_are_let_go_one_after_the_other() -> None:
     """A chain that is freed by recursion, a key within the key after it, overflows the stack and ends the process."""
     program = (
-        "from jaxinfer.engine.page_keys import PageKey, root_key\n"
+        "from jaxinfer.cache.prefix import PageKey, root_key\n"
         "key = root_key('')\n"
         "for _ in range(1_000_000):\n"
         "    key = PageKey(b'', b'', key)\n"
