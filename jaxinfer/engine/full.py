@@ -1,9 +1,8 @@
-"""What a sequence's rows carry beside their tokens, and what its logprobs add to its Outputs."""
+"""What a sequence's rows carry beside their tokens, and what logprobs and embeddings add to its Outputs."""
 
 import numpy as np
 
 from jaxinfer.engine.logprobs import TokenLogprobs
-from jaxinfer.engine.pooled import num_pooled
 from jaxinfer.engine.sequence import Output, Sequence
 from jaxinfer.runtime.plan import History, Logprobs, Row
 
@@ -59,3 +58,22 @@ def note_token(output: Output, sequence: Sequence, found: HostLogprobs | None, i
         output.prompt_logprobs, sequence.num_to_score, sequence.scores = sequence.scores, 0, []
     if sequence.may_end_at is not None and len(sequence.tokens) >= sequence.may_end_at:
         sequence.settle_controls()
+
+
+def num_pooled(sequence: Sequence, row: Row) -> int:
+    """How many of a row's last positions belong to the embedding."""
+    if sequence.request.pooling == "mean":
+        return row.count
+    return int(row.start + row.count == len(sequence.tokens))
+
+
+def read_pooled(sequence: Sequence, row: Row, found: np.ndarray) -> Output | None:
+    """Add a row's sum, f32[D]; the sequence's only Output once its prompt is whole."""
+    total = sequence.pooled = found if sequence.pooled is None else sequence.pooled + found
+    if row.start + row.count < len(sequence.tokens):
+        return None
+    if sequence.request.pooling == "mean":
+        total = total / np.float32(len(sequence.tokens))
+    output = Output(sequence.request.id, 0, [], "stop", cached_tokens=sequence.cached_tokens)
+    output.embedding, output.times = total.astype("<f4").tobytes(), sequence.new_times()
+    return output

@@ -27,19 +27,15 @@ from jaxinfer.config import Limits
 from jaxinfer.engine.budget import Budget, kept_tokens, prompts_fill
 from jaxinfer.engine.failures import NOT_FINITE, STEP_FAILED
 from jaxinfer.engine.fast_forward import append_forced
-from jaxinfer.engine.full import HostLogprobs, dress_row, note_token, read_scores
+from jaxinfer.engine.full import HostLogprobs, dress_row, note_token, read_pooled, read_scores
 from jaxinfer.engine.isolation import Isolation
-from jaxinfer.engine.late import begin_late
 from jaxinfer.engine.pace import Pace
-from jaxinfer.engine.pooled import read_pooled
-from jaxinfer.engine.precedence import must_yield
 from jaxinfer.engine.sequence import Output, Request, Sequence, State, sequences_of
 from jaxinfer.engine.stats import Counters
 from jaxinfer.engine.structured import Grammar
-from jaxinfer.engine.thoughts import close_thoughts, take_token
 from jaxinfer.engine.validate import validate_limits, validate_outputs, validate_request
 from jaxinfer.errors import InvalidRequest
-from jaxinfer.runtime.plan import Plan, Row, StepResult
+from jaxinfer.runtime.plan import Plan, Row, StateMoves, StepResult
 
 _rank = attrgetter("rank")
 
@@ -145,7 +141,7 @@ class Scheduler:
         return step
 
     def _plan(self, *, with_decode_rows: bool) -> Step | None:
-        while must_yield(self):
+        while self._must_yield():
             if self.in_flight:
                 return None  # for that every token must be known
             self._preempt(self.running[-1])
@@ -210,6 +206,25 @@ class Scheduler:
             if newest is sequence:
                 return False
         return True
+
+    def _must_yield(self) -> bool:
+        """Whether the last `bulk` sequence is to be preempted: the most urgent that could start is of a higher priority
+        and finds no slot, or no pages for its first chunk. Nobody else yields: a priority is whatever its client says,
+        and streams do not stand still for that.
+        """
+        running, cache = self.running, self.cache
+        if not running or not running[-1].request.bulk:
+            return False
+        if self.limits.scheduling == "static" or self.isolation.active:
+            return False
+        first = next((sequence for sequence in self.waiting if not sequence.may_not_start), None)
+        if first is None or running[-1].rank[0] <= first.rank[0]:
+            return False
+        prefix = self.prefix(first)
+        end = min(len(first.tokens), prefix.length + self.limits.max_num_batched_tokens)  # never too few
+        missing = cache.price(prefix, end) + cache.watermark - cache.pool.num_available
+        yielding = (s.cache for s in running if s.request.bulk and s.rank[0] > first.rank[0])
+        return missing <= sum(len(s.page_ids()) for s in yielding) if missing > 0 else not self.free_slots
 
     def _preempt(self, sequence: Sequence) -> None:
         """Take a running sequence's pages and slot, for the good of a more senior one."""
@@ -300,8 +315,8 @@ class Scheduler:
         row.sampling = None if cached.num_sent else sequence.sampling
         row.new_pages = self.cache.unsent(cached)
         if self.cache.has_state:
-            row.load_state, cached.load = cached.load, None
-            row.save_states = self.cache.unsaved(cached, start, end, len(sequence.known))
+            row.state = StateMoves(cached.load, self.cache.unsaved(cached, start, end, len(sequence.known)))
+            cached.load = None
         if not sequence.decoding:
             step.num_prompt_rows += 1
             known = sequence.known
@@ -346,7 +361,7 @@ class Scheduler:
                     outputs += self._take_pooled(sequence, row, result.pooled[i])
             if row.sample:
                 if sequence.may_wait:
-                    token = take_token(sequence, token)
+                    token = sequence.take_token(token)
                 else:
                     sequence.append(token)
                 output = Output(sequence.request.id, sequence.index, [token], None, None, sequence.cached_tokens)
@@ -359,12 +374,12 @@ class Scheduler:
                 if sequence.forced:
                     num_sampled += self._take_forced(sequence, output)
                 if sequence.may_wait:
-                    num_sampled += close_thoughts(sequence, output, token)
+                    num_sampled += sequence.close_thoughts(output, token)
                 if (last := sequence.tokens[-1]) in sequence.end_ids or len(sequence.tokens) == sequence.max_length:
                     self.cache.publish(sequence.cache, end)
                     self._finish(sequence, output, last)
                 elif token in sequence.opens:  # a grammar's end may be spelt as its beginning
-                    begin_late(sequence, self.limits.vocab_size)
+                    sequence.begin_late(self.limits.vocab_size)
         self.counters.generated_tokens += num_sampled
         self.in_flight -= 1
         self.cache.step_committed()

@@ -30,36 +30,25 @@ Pooling = Literal["last", "mean"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ThoughtLimit:
-    """At most so many tokens of thoughts, then close_id follows, whatever the model would draw. budget: at least 0.
+    """At most so many tokens of thoughts, then close_id follows, whatever the model would draw."""
 
-    is_open: the prompt has begun them; otherwise open_id does, as text.thinking has it.
-    """
-
-    open_id: int
+    open_id: int  # begins thoughts
     close_id: int
-    budget: int
-    is_open: bool
+    budget: int  # tokens, at least 0
+    is_open: bool  # the prompt has begun them
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Structure:
-    """The answer is one of a grammar. text: as llguidance reads it.    end_ids: the model's ends, also where they are
-    otherwise ignored: when the grammar is complete, so is the answer.
+    """The answer is one of a grammar. Where open_id and close_id are None, there are no thoughts."""
 
-    close_id: the grammar begins after this token, which ends thoughts.    open_id: begins them; None: the prompt has.
-    An answer that is held from its first token on thinks if that is open_id. Both None: there are no thoughts.
-    closes: as max_tokens nears, the answer is led to its grammar's end.
-    after: the grammar begins after this token or text, but not among thoughts; until it comes, if it does, there is
-    none.    strict: it has been asked for all the same, so that an answer which cannot be held to it fails.
-    """
-
-    text: str
-    end_ids: frozenset[int]
-    open_id: int | None = None
-    close_id: int | None = None
-    closes: bool = False
-    after: int | Opening | None = None
-    strict: bool = False
+    text: str  # as llguidance reads it
+    end_ids: frozenset[int]  # the model's ends, also where they are otherwise ignored: they end a complete grammar
+    open_id: int | None = None  # begins thoughts; None: the prompt has. An answer held from its start may begin so
+    close_id: int | None = None  # ends thoughts: the grammar begins after it
+    closes: bool = False  # as max_tokens nears, the answer is led to its grammar's end
+    after: int | Opening | None = None  # token or text after which the grammar begins, but not among thoughts
+    strict: bool = False  # with `after`: an answer that cannot be held to the grammar fails
 
     @property
     def may_be_left(self) -> bool:
@@ -74,83 +63,55 @@ class Structure:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
-    """One prompt and how to continue it, `n` times. Every value is concrete and in range (protocol/validate.py).
+    """One prompt and how to continue it, `n` times. Every value is concrete and in range (protocol/validate.py)."""
 
-    id: unique among unfinished requests.    prompt: u32[n].
-    max_tokens: of each answer; it also ends where the context is full.
-    eos_token_ids: empty when EOS is to be ignored.    priority: a lower number runs sooner.
-    salt: requests with different salts share no cached pages.
-    bulk: nobody reads the answer before it is whole, so that it may pause while prompts fill steps.
-    session: it is a turn of one, so that its pages are worth saving where others take their place.
-    text_lag: has stop strings, so it waits for Acknowledge rather than run more than MAX_TEXT_LAG tokens ahead.
-    controls: penalties, bias, masks.
-    logprobs, prompt_logprobs: how many of the most likely tokens come with each of the answer's, the prompt's; or None.
-    thoughts: how long they may be; not with logprobs, since a forced token has none.
-    structure: what the answer must be.
-    pooling: the answer is no tokens but an embedding: the hidden state of the prompt's last token, or the mean of all.
-    """
-
-    id: str
-    prompt: array[int]
-    max_tokens: int
+    id: str  # unique among unfinished requests
+    prompt: array[int]  # u32[n]
+    max_tokens: int  # of each answer; it also ends where the context is full
     n: int = 1
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int = 0
-    eos_token_ids: frozenset[int] = frozenset()
+    eos_token_ids: frozenset[int] = frozenset()  # empty when EOS is to be ignored
     stop_token_ids: frozenset[int] = frozenset()
-    priority: int = 0
-    salt: str = ""
-    bulk: bool = False
-    session: bool = False
-    text_lag: bool = False
+    priority: int = 0  # a lower number runs sooner
+    salt: str = ""  # requests with different salts share no cached pages
+    bulk: bool = False  # nobody reads the answer before it is whole: it may pause while prompts fill steps
+    session: bool = False  # a turn of one: its pages are worth saving where others take their place
+    text_lag: bool = False  # has stop strings: it waits for Acknowledge rather than run MAX_TEXT_LAG tokens ahead
     controls: Controls | None = None
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    thoughts: ThoughtLimit | None = None
+    logprobs: int | None = None  # how many of the most likely tokens come with each of the answer's
+    prompt_logprobs: int | None = None  # the same of the prompt's
+    thoughts: ThoughtLimit | None = None  # not with logprobs: a forced token has none
     structure: Structure | None = None
-    pooling: Pooling | None = None
+    pooling: Pooling | None = None  # no tokens but an embedding: of the prompt's last hidden state, or of their mean
 
 
 class Times(msgspec.Struct, gc=False, array_like=True):
-    """Of one choice in this engine. queued_s: until it was first admitted.    prefill_s: from there to its first token.
+    """Of one choice in this engine."""
 
-    preemptions: how often it was put back since.
-    """
-
-    queued_s: float
-    prefill_s: float
-    preemptions: int
+    queued_s: float  # until it was first admitted
+    prefill_s: float  # from there to its first token
+    preemptions: int  # since
 
 
 class Output(msgspec.Struct, gc=False, array_like=True, omit_defaults=True):
-    """News of one choice of one request.
-
-    token_ids: newly committed; an EOS or stop token that ended it is the last of them.
-    finish_reason: None while it goes on; "stop", "length", "abort" or "error" on the choice's last Output.
-    stop_reason: the id of `stop_token_ids` that ended it.    cached_tokens: of the prompt, found in the prefix cache.
-    error: says why, when finish_reason is "error".    code: names that for programs ("non_finite", "step_failed", or
-      what InvalidRequest says).
-    logprobs: of token_ids, if asked for.    prompt_logprobs: of the prompt's tokens but the first, if asked for: once
-      per request, on its first choice's first Output with tokens.
-    times: on the choice's first Output with tokens, and on the first after it was preempted; with an embedding too.
-    embedding: if asked for, little-endian f32[D], on the choice's last Output.
-    """
+    """News of one choice of one request."""
 
     request_id: str
     index: int
-    token_ids: list[int]
-    finish_reason: str | None = None
-    stop_reason: int | None = None
-    cached_tokens: int = 0
-    error: str | None = None
-    code: str | None = None
-    logprobs: list[TokenLogprobs] | None = None
-    prompt_logprobs: list[TokenLogprobs] | None = None
-    times: Times | None = None
-    embedding: bytes | None = None
+    token_ids: list[int]  # newly committed; an EOS or stop token that ended the choice is the last of them
+    finish_reason: str | None = None  # "stop", "length", "abort" or "error" on the choice's last Output
+    stop_reason: int | None = None  # the id of `stop_token_ids` that ended it
+    cached_tokens: int = 0  # of the prompt, found in the prefix cache
+    error: str | None = None  # why, when finish_reason is "error"
+    code: str | None = None  # the same for programs: "non_finite", "step_failed", or what InvalidRequest says
+    logprobs: list[TokenLogprobs] | None = None  # of token_ids, if asked for
+    prompt_logprobs: list[TokenLogprobs] | None = None  # of the prompt but its first token, once for each request
+    times: Times | None = None  # with the first tokens, with the first after a preemption, with an embedding
+    embedding: bytes | None = None  # little-endian f32[D], on the last Output
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -243,42 +204,22 @@ class State(enum.Enum):
 class Sequence:
     """One stream of tokens that the engine computes.
 
-    rank: seniority, unique; lower is sooner in, later preempted.
-    tokens: the prompt and the committed output.    num_prompt: how many of them were given.
-    max_length: len(tokens) at which it ends for length.    end_ids: tokens that end it.
-    dispatched: positions given to the device; may exceed what is committed by the tokens in flight.
-    decoding: its last row sampled, so the device holds its next token and position, and
-      dispatched + 1 - len(tokens) sampled tokens are in flight.
-    cache: its pages and what else it has of the cache.
-    held: siblings that wait for this sequence's prompt.
-    sampler: what draws its tokens.
-    is_plain: nothing else is wanted of it, but for a mask.
-    may_end_at: len(tokens) at which min_tokens is reached; None when it holds no end back.
-    is_pooled: it draws no token and ends with its prompt, as an embedding.
-    may_wait: whether must_wait can ever hold.
-    thoughts: whether it thinks, where that is limited.
-    close_at: len(tokens) at which its thoughts are closed; None when none are open.
-    num_to_score: prompt tokens whose logprobs are still to be put out.    scores: those that are known.
-    pooled: f32[D], the sum of what its rows have pooled since it was admitted.
-    structured: where it stands in its grammar; until that is compiled, the sequence waits.
-    forced: what its row in flight draws and what follows, both known beforehand; until that row is committed.
-    grammar: compiled, for a structure that has not begun.    num_stale: rows in flight whose tokens it does not take.
-    is_held: its structure says what may be drawn.    watch: looks for where it begins, after one of `opens` at best.
+    While it decodes, dispatched + 1 - len(tokens) sampled tokens are in flight.
     """
 
     request: Request
     index: int
-    rank: tuple[int, int, int]
-    tokens: list[int]
-    num_prompt: int
-    max_length: int
-    end_ids: frozenset[int]
-    cache: SequenceCache
+    rank: tuple[int, int, int]  # seniority, unique: lower is sooner in, later preempted
+    tokens: list[int]  # the prompt and the committed output
+    num_prompt: int  # tokens that were given
+    max_length: int  # len(tokens) at which it ends for length
+    end_ids: frozenset[int]  # tokens that end it
+    cache: SequenceCache  # its pages and what else it has of the cache
     state: State = State.WAITING
     slot: int = 0
-    dispatched: int = 0
-    decoding: bool = False
-    held: list["Sequence"] = dataclasses.field(default_factory=list)
+    dispatched: int = 0  # positions given to the device
+    decoding: bool = False  # its last row sampled: the device holds its next token and position
+    held: list["Sequence"] = dataclasses.field(default_factory=list)  # siblings that wait for its prompt
     acknowledged: int = 0
     cached_tokens: int = -1  # until it is first admitted
     preemptions: int = 0
@@ -286,22 +227,22 @@ class Sequence:
     admitted_s: float = 0.0
     times: Times | None = None  # as they were last put out
     sampler: Sampler = Sampler.LARGEST
-    is_plain: bool = True
-    may_end_at: int | None = None
-    is_pooled: bool = False
-    may_wait: bool = False
-    num_to_score: int = 0
-    scores: list[TokenLogprobs] = dataclasses.field(default_factory=list)
-    thoughts: Thoughts | None = None
-    close_at: int | None = None
-    pooled: np.ndarray | None = None
-    structured: Structured | None = None
-    forced: list[int] = dataclasses.field(default_factory=list)
-    grammar: Grammar | None = None
-    num_stale: int = 0
-    is_held: bool = False
-    watch: Watch | None = None
-    opens: Collection[int] = ()
+    is_plain: bool = True  # its rows need nothing else, but for a mask
+    may_end_at: int | None = None  # len(tokens) at which min_tokens is reached
+    is_pooled: bool = False  # it draws no token and ends with its prompt, as an embedding
+    may_wait: bool = False  # whether must_wait can ever hold
+    num_to_score: int = 0  # prompt tokens whose logprobs are still to be put out
+    scores: list[TokenLogprobs] = dataclasses.field(default_factory=list)  # those that are known
+    thoughts: Thoughts | None = None  # where they are limited
+    close_at: int | None = None  # len(tokens) at which thoughts are closed; None when none are open
+    pooled: np.ndarray | None = None  # f32[D], the sum of what its rows have pooled
+    structured: Structured | None = None  # its grammar's state
+    forced: list[int] = dataclasses.field(default_factory=list)  # known tokens, the first in flight; until committed
+    grammar: Grammar | None = None  # compiled, for a structure that has not begun
+    num_stale: int = 0  # rows in flight whose tokens it does not take
+    is_held: bool = False  # its structure says what may be drawn
+    watch: Watch | None = None  # looks for where its grammar begins
+    opens: Collection[int] = ()  # tokens after which it may begin
 
     def __post_init__(self) -> None:
         structure = self.request.structure
@@ -412,6 +353,22 @@ class Sequence:
         for token in self.tokens[start:]:
             self.structured.follow(token)
 
+    def begin_late(self, vocab_size: int) -> None:
+        """A token after which its grammar may begin has been committed: if it does, hold the answer to it from here on.
+
+        Until then nothing masked the answer. A row in flight has sampled without a mask: its token is dropped, and the
+        row computed again.
+        """
+        assert self.grammar is not None, "a grammar begins late only if there is one"
+        self.begin_grammar(self.grammar, vocab_size)
+        if not self.is_held:
+            return
+        if self.decoding:
+            self.num_stale = self.dispatched + 1 - len(self.tokens)
+            self.dispatched -= self.num_stale
+            self.decoding = False
+        self.cache.num_sent = 0  # its slot is written anew: masks say when it may end
+
     @property
     def needs_scores(self) -> bool:
         """Whether logprobs of its prompt are still to be computed."""
@@ -444,6 +401,27 @@ class Sequence:
         thoughts.follow(token)
         if thoughts.are_on != were_on:
             self.close_at = length + limit.budget if thoughts.are_on else None
+
+    def take_token(self, token: int) -> int:
+        """Commit what its row drew, or the end of thoughts that the prompt has begun and that may have no token."""
+        limit = self.request.thoughts
+        if limit is not None and len(self.tokens) == self.close_at:
+            token = limit.close_id
+            self.stop_decoding()  # the next row computes it: the device has drawn another
+        self.append(token)
+        return token
+
+    def close_thoughts(self, output: Output, token: int) -> bool:
+        """End thoughts that are as long as they may be, by a token that nobody drew: the next row computes it."""
+        limit, length = self.request.thoughts, len(self.tokens)
+        self.follow_thoughts(token, length)
+        if limit is None or length != self.close_at or length == self.max_length or token in self.end_ids:
+            return False
+        self.append(limit.close_id)
+        self.follow_thoughts(limit.close_id, length + 1)
+        output.token_ids.append(limit.close_id)
+        self.stop_decoding()
+        return True
 
     @property
     def must_wait_for_text(self) -> bool:

@@ -12,20 +12,14 @@ PHASES = ("plan", "dispatch", "masks", "wait", "commit")
 
 @dataclasses.dataclass(slots=True)
 class Work:
-    """What the steps were made of and where their time went.
+    """What the steps were made of and where their time went."""
 
-    decode_rows, prompt_rows: rows of all steps by kind.    rows, tokens: of each step.
-    phase_s: by phase; plan is the inbox too, dispatch packs and hands over, masks is what grammars take, wait is for
-    the device, commit the rest.
-    busy_s: with a step given to the device and not yet read: at least as long as the device has worked.
-    """
-
-    decode_rows: int = 0
+    decode_rows: int = 0  # of all steps
     prompt_rows: int = 0
-    rows: Histogram = dataclasses.field(default_factory=lambda: Histogram(ROW_BOUNDS))
-    tokens: Histogram = dataclasses.field(default_factory=lambda: Histogram(TOKEN_BOUNDS))
-    phase_s: dict[str, float] = dataclasses.field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
-    busy_s: float = 0.0
+    rows: Histogram = dataclasses.field(default_factory=lambda: Histogram(ROW_BOUNDS))  # of each step
+    tokens: Histogram = dataclasses.field(default_factory=lambda: Histogram(TOKEN_BOUNDS))  # of each step
+    phase_s: dict[str, float] = dataclasses.field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))  # plan: inbox too
+    busy_s: float = 0.0  # with a step given to the device and not yet read: at least as long as the device has worked
 
     def add_step(self, num_decode_rows: int, num_prompt_rows: int, num_tokens: int) -> None:
         self.decode_rows += num_decode_rows
@@ -54,32 +48,24 @@ def add_up[T: (int, float)](one: Mapping[str, T], other: Mapping[str, T]) -> dic
 
 @dataclasses.dataclass(slots=True)
 class Counters:
-    """What happened so far. computed_tokens: rows' counts, recomputed and surplus ones included.
-
-    host_cached_tokens: of the cached ones, found in host memory.
-    embeddings: prompts that became one.    pages_saved, pages_loaded: to and from host memory.
-    nonfinite_rows: the first of each sequence that had one.
-    failed_steps: which the device did not carry out.    recoveries: how often its state was built anew after one.
-    masked_tokens: that grammars had a say in.    forwarded_tokens: of those, that took no step of their own.
-    closing_answers: whose tokens closing within max_tokens has narrowed.
-    """
+    """What happened so far."""
 
     steps: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    host_cached_tokens: int = 0
+    host_cached_tokens: int = 0  # of the cached ones, found in host memory
     generated_tokens: int = 0
-    computed_tokens: int = 0
+    computed_tokens: int = 0  # rows' counts, recomputed and surplus ones included
     preemptions: int = 0
-    embeddings: int = 0
-    pages_saved: int = 0
-    pages_loaded: int = 0
-    nonfinite_rows: int = 0
-    failed_steps: int = 0
-    recoveries: int = 0
-    masked_tokens: int = 0
-    forwarded_tokens: int = 0
-    closing_answers: int = 0
+    embeddings: int = 0  # prompts that became one
+    pages_saved: int = 0  # to host memory
+    pages_loaded: int = 0  # from host memory
+    nonfinite_rows: int = 0  # the first of each sequence that had one
+    failed_steps: int = 0  # which the device did not carry out
+    recoveries: int = 0  # how often the device's state was built anew after one
+    masked_tokens: int = 0  # that grammars had a say in
+    forwarded_tokens: int = 0  # of those, that took no step of their own
+    closing_answers: int = 0  # whose tokens closing within max_tokens has narrowed
     finished: dict[str, int] = dataclasses.field(
         default_factory=lambda: dict.fromkeys(("stop", "length", "abort", "error"), 0)
     )
@@ -98,26 +84,20 @@ class Counters:
 
 @dataclasses.dataclass(slots=True)
 class EngineStats(Counters):
-    """A look at the engine: what it counted since its start, and what is now.
+    """A look at the engine: what it counted since its start, and what is now. Pages are those of the pool, without the
+    null page; free + cached + owned = total."""
 
-    running, waiting: sequences; waiting includes those held for a sibling's prompt.    held: how many those are.
-    awaiting_grammar: requests whose grammar is being compiled.    pages_*: of the pool, without the null page;
-    free + cached + owned = total.    pages_kept: of those cached or owned, the ones that sessions keep.
-    pages_kept_by: by session; a page may have several.    host_pages: in host memory.    host_pages_by: by session,
-    likewise.    is_failing: the last steps have all failed, two or more.
-    """
-
-    running: int = 0
-    waiting: int = 0
+    running: int = 0  # sequences
+    waiting: int = 0  # sequences, those held for a sibling's prompt included
     held: int = 0
-    awaiting_grammar: int = 0
+    awaiting_grammar: int = 0  # requests whose grammar is being compiled
     pages_free: int = 0
     pages_cached: int = 0
     pages_owned: int = 0
     pages_total: int = 0
-    pages_kept: int = 0
-    pages_kept_by: dict[str, int] = dataclasses.field(default_factory=dict)
-    host_pages: int = 0
-    host_pages_by: dict[str, int] = dataclasses.field(default_factory=dict)
-    is_failing: bool = False
+    pages_kept: int = 0  # of those cached or owned, the ones that sessions pin
+    pages_kept_by: dict[str, int] = dataclasses.field(default_factory=dict)  # by session; a page may have several
+    host_pages: int = 0  # in host memory
+    host_pages_by: dict[str, int] = dataclasses.field(default_factory=dict)  # likewise
+    is_failing: bool = False  # the last steps have all failed, two or more
     last_step_age_s: float = 0.0

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from jaxinfer.cache.manager import CacheManager
 from jaxinfer.checkpoint.dummy import dummy_params
 from jaxinfer.checkpoint.load import load_params
 from jaxinfer.checkpoint.resolve import ALL_PARTS, Checkpoint, Part, resolve
@@ -60,7 +61,7 @@ def start_core(config: EngineConfig, on_event: OnEvent, device_for: Callable[[En
     runner = DeviceRunner(model, family, params, plan.limits, device, plan.backends)
     warming = _warm_up(runner, cache, on_event, began)
     info = dataclasses.replace(info, max_model_len=plan.limits.max_model_len)
-    engine = Engine(runner, plan.limits, grammars)
+    engine = Engine(runner, plan.limits, grammars, CacheManager(plan.limits, plan.layout))
     return Core(engine, runner, info, plan.limits, checkpoint.folder, warming, grammars)
 
 

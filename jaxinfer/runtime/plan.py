@@ -86,23 +86,18 @@ class Sampler(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sampling:
-    """How one sequence's tokens are drawn; every value concrete and in range.
+    """How one sequence's tokens are sampled; every value concrete and in range. A step takes the largest logit; where
+    that is not what is wanted, the least able `sampler` samples again."""
 
-    temperature: 0 is greedy. top_k: 0 is off. top_p: 1 is off. min_p: 0 is off.
-    seed: any 64-bit pattern, as 0 <= seed < 2**64. sample_index: which of the request's n choices this is.
-    A step takes the largest logit; where that is not what is wanted, the least able `sampler` draws again.
-    logprobs, masked: the same of the slot's rows that draw.
-    """
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0
-    sample_index: int = 0
+    temperature: float = 0.0  # 0 is greedy
+    top_k: int = 0  # 0 is off
+    top_p: float = 1.0  # 1 is off
+    min_p: float = 0.0  # 0 is off
+    seed: int = 0  # any 64-bit pattern, as 0 <= seed < 2**64
+    sample_index: int = 0  # which of the request's n choices this is
     controls: Controls | None = None
-    logprobs: bool = False
-    masked: bool = False
+    logprobs: bool = False  # of the slot's rows that sample
+    masked: bool = False  # likewise
 
     @property
     def sampler(self) -> Sampler:
@@ -125,44 +120,35 @@ class History:
     end_ids: frozenset[int] = frozenset()
 
 
+class StateMoves(msgspec.Struct, gc=False):
+    """What a row does with its slot's recurrent state."""
+
+    load: int | None = None  # first row after admission: the snapshot that the state is; 0: zeros
+    # (position, snapshot): the state behind so many tokens is to be stored; positions from the row's start to its end,
+    # of a decode row its start alone
+    saves: Sequence[tuple[int, int]] = ()
+
+
 class Row(msgspec.Struct, gc=False):
-    """One sequence's share of a step: positions start .. start + count - 1.
+    """One sequence's share of a step: positions start .. start + count - 1."""
 
-    slot: its row of the device state, 1 <= slot <= max_num_seqs (slot 0 belongs to padding).
-    tokens: the `count` token ids, or None for a decode row (count is 1; the device knows the token and its position).
-    sample: whether a token is drawn after the last position; False for a chunk that does not end its sequence.
-    new_pages: (index in the sequence's page table, page id) of each page first used by this step or, on the first row
-      after admission, of every page the sequence owns, cached ones included. Of several tables of a sequence each has
-      max_pages_per_seq indices, one after the other.
-    load_state: on the first row after admission, the snapshot that the slot's recurrent state begins with; 0 is zeros.
-    save_states: (position, snapshot) of each recurrent state to be stored, as it is behind so many tokens: positions
-      from the row's start, in a decode row that alone, to its end.
-    sampling: set on the first row after admission, which (re)writes the slot's sampling state; None afterwards.
-    history: set with `sampling` when that has controls or masks; every token is known then.
-    sampler: the slot's.
-    logprobs: those of its token are wanted.
-    masked: what may be drawn is said once the tokens before are known (see Pending.draw).
-    bans: what must not be drawn in this step, at most MAX_BANNED; only for the full sampler.
-    targets: the tokens that follow the row's first positions, whose logprobs are wanted; at most `count`.
-    num_pooled: the sum of the hidden states of so many of the row's last positions is wanted.
-    """
-
-    slot: int
+    slot: int  # its row of the device state, 1 .. max_num_seqs; slot 0 belongs to padding
     start: int
     count: int
-    tokens: Sequence[int] | None = None
-    sample: bool = True
+    tokens: Sequence[int] | None = None  # `count` ids; None: a decode row, whose token and position the device knows
+    sample: bool = True  # whether a token is sampled after the last position
+    # (entry of the slot's page table, page id) of each page that the slot has not been told of; on the first row after
+    # admission of all. Of several tables each has max_pages_per_seq entries, one table after the other
     new_pages: Sequence[tuple[int, int]] = ()
-    sampling: Sampling | None = None
-    history: History | None = None
-    sampler: Sampler = Sampler.LARGEST
-    logprobs: bool = False
-    masked: bool = False
-    bans: Sequence[Ban] = ()
-    targets: Sequence[int] = ()
-    num_pooled: int = 0
-    load_state: int | None = None
-    save_states: Sequence[tuple[int, int]] = ()
+    sampling: Sampling | None = None  # first row after admission: (re)writes the slot's sampling state
+    history: History | None = None  # with `sampling` where that has controls or masks; every token is known then
+    sampler: Sampler = Sampler.LARGEST  # the slot's
+    logprobs: bool = False  # those of its token are wanted
+    masked: bool = False  # what may be sampled is said once the tokens before are known (see Pending.draw)
+    bans: Sequence[Ban] = ()  # what must not be sampled in this step, at most MAX_BANNED; for the full sampler
+    targets: Sequence[int] = ()  # at most `count` tokens that follow the first positions: their logprobs are wanted
+    num_pooled: int = 0  # the sum of the hidden states of so many of the last positions is wanted
+    state: StateMoves | None = None  # of models with recurrent layers; None: nothing
 
 
 @dataclasses.dataclass(slots=True)

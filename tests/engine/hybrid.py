@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxinfer.cache.spec import CacheLayout, PagedKV, Recurrent, layout_of
 from jaxinfer.config import Limits
-from jaxinfer.runtime.plan import Plan, Row
+from jaxinfer.runtime.plan import Plan, Row, StateMoves
 from tests.engine.device import WEIGHTS, FakeRunner, fold
 from tests.engine.numbers import MASK
 
@@ -58,8 +58,9 @@ class HybridRunner(FakeRunner):
         for row in rows:
             self._copy(row)
         if self.layout.row_bytes:
-            loads = {row.load_state for row in rows} - {None, 0}
-            assert loads.isdisjoint(s for row in rows for _, s in row.save_states), "a snapshot is loaded and stored"
+            moves = [row.state for row in rows if row.state is not None]
+            loads = {move.load for move in moves} - {None, 0}
+            assert loads.isdisjoint(s for move in moves for _, s in move.saves), "a snapshot is loaded and stored"
         for row in rows:
             found = self._sees_all(row)
             if self.layout.row_bytes:
@@ -95,13 +96,14 @@ class HybridRunner(FakeRunner):
     def _advance(self, row: Row) -> bool:
         """Bring a slot's recurrent state on: numbers of known tokens at once, that of a drawn one with the next row."""
         slot, end = row.slot, row.start + row.count
-        if row.load_state is not None:
-            self.states[slot] = self.snapshots[row.load_state] if row.load_state else 0
+        moves = row.state or StateMoves()
+        if moves.load is not None:
+            self.states[slot] = self.snapshots[moves.load] if moves.load else 0
             self.bases[slot], self.pending[slot] = row.start, {}
         assert self.bases[slot] <= row.start, "a row begins before the state"
         values = self._visible(self.kv, slot, end)
         numbers = self.pending[slot] | {i: int(values[i]) for i in range(row.start, end)}
-        saves = dict(row.save_states)
+        saves = dict(moves.saves)
         assert all(self.bases[slot] <= position <= end for position in saves), "a state that the row does not have"
         for position in range(self.bases[slot], end + 1):
             if position in saves:

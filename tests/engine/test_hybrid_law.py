@@ -11,6 +11,7 @@ import pytest
 
 from jaxinfer.cache.manager import CacheManager
 from jaxinfer.config import Limits
+from jaxinfer.runtime.plan import StateMoves
 from jaxinfer.testing.faults import Faults
 from tests.engine.client import Client
 from tests.engine.device import WEIGHTS
@@ -69,8 +70,9 @@ def take_a_snapshot_a_token_late(patch: Callable) -> None:
     store = HybridRunner._advance
 
     def store_late(self, row):
-        late = [(min(position + 1, row.start + row.count), snapshot) for position, snapshot in row.save_states]
-        return store(self, msgspec.structs.replace(row, save_states=late if row.tokens else row.save_states))
+        moves, end = row.state or StateMoves(), row.start + row.count
+        late = [(min(position + 1, end), snapshot) for position, snapshot in moves.saves] if row.tokens else moves.saves
+        return store(self, msgspec.structs.replace(row, state=msgspec.structs.replace(moves, saves=late)))
 
     patch(HybridRunner, "_advance", store_late)
 
