@@ -133,6 +133,7 @@ def plan_for(
     if host_pages and platform != "cpu":
         temporaries += staged_bytes(layout.page_bytes)
     room = _room_for_pages(config, platform, free, weights, temporaries)
+    room -= layout.row_bytes * (seqs + 1 + layout.num_snapshots)
     pages = config.num_pages or _page_count(config, model, room // layout.page_bytes, layout, seqs, platform)
     _check_pages(config, model, pages, layout, room)
     longest = config.max_model_len or min(model.max_position, layout.num_tokens(pages))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from jaxinfer.cache.spec import CacheSpec, PagedKV, Recurrent
 from jaxinfer.config import EngineConfig, ExtendBucket
 from jaxinfer.errors import ConfigError, DeviceError
 from jaxinfer.models.dense import DenseConfig
@@ -40,6 +41,29 @@ def plan(
     **settings: object,
 ) -> MemoryPlan:
     return plan_for(EngineConfig(**settings), model, dense, platform=platform, free=int(free), backends=backends)
+
+
+class Hybrid(DenseConfig):
+    """One layer in four keeps everything, two keep a window, one a recurrent state."""
+
+    def caches(self, dtype: str) -> tuple[CacheSpec, ...]:
+        whole = super().caches(dtype)[0]
+        assert isinstance(whole, PagedKV)
+        window, state = dataclasses.replace(whole, window=512), Recurrent((("delta", (16, 128, 128), "float32"),), 10)
+        return (whole, window, window, state) * (self.num_layers // 4)
+
+
+def test_layers_of_several_kinds_share_what_is_free_with_the_states_of_all_slots_and_snapshots() -> None:
+    model = Hybrid(**{field.name: getattr(QWEN3_06B, field.name) for field in dataclasses.fields(QWEN3_06B)})
+    found = plan("gpu", free=20 * GIB, model=model, max_model_len=4096)
+    layout, limits = found.layout, found.limits
+    assert layout.windows == (None, 512, 512) and limits.page_tables == 3
+    states = layout.row_bytes * (limits.max_num_seqs + 1 + 10)
+    assert layout.row_bytes == 7 * 16 * 128 * 128 * 4
+    room = found.free - found.weights - found.temporaries - states
+    assert 0.9 * room <= found.pages <= room and limits.cache_tokens >= 4096
+    with pytest.raises(ConfigError, match="which hold 2048; raise it to 193"):
+        plan("gpu", free=20 * GIB, model=model, max_model_len=4096, num_pages=97)
 
 
 def test_a_cpu_gives_pages_a_quarter_of_what_is_free_but_4_gib_at_most() -> None:
