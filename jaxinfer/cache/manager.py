@@ -16,7 +16,7 @@ Invariants (`check`): those of PagePool for pages and for snapshots; the tables 
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from jaxinfer.cache.offload import OffloadedPage
 from jaxinfer.cache.pool import PagePool, Unit
@@ -37,16 +37,16 @@ class SequenceCache:
     prompt: Sequence[int] = ()  # its first tokens again; keys of an array are made in half the time
     is_turn: bool = False  # a session may yet record it
     owner: tuple[str, int] = ("", 0)  # request id and choice, for people
-    tables: list[list[int]] = dataclasses.field(default_factory=list)  # page ids by table; empty: it has none
+    tables: Sequence[list[int]] = ()  # page ids by table; empty: it has none
     covered: int = 0  # positions for which there are pages
     num_sent: int = 0  # entries of each table that the device knows
     keys: list[PageKey] = dataclasses.field(default_factory=list)  # of the full pages that are published or shared
     lookup: list[PageKey] = dataclasses.field(default_factory=list)  # of the tokens; kept so that waiting costs no hash
-    freed: list[int] = dataclasses.field(default_factory=list)  # by table, entries that its window has left behind
+    freed: Sequence[int] = ()  # by table, entries that its window has left behind
     nonfinite: bool = False  # a row was not finite: its pages may hold NaN
     load: int | None = None  # snapshot that its first row begins with, 0: zeros; None: it has begun
     held: int = 0  # snapshot that must stay until it has been loaded; 0: none
-    taking: list["Taking"] = dataclasses.field(default_factory=list)  # by rows in flight, the oldest first
+    taking: Sequence["Taking"] = ()  # by rows in flight, the oldest first
     resume_at: int = 0  # the last position for which a snapshot was taken or loaded
     junction: int = 0  # a position behind the prefix where others' tokens were found too
     replaceable: tuple[int, PageKey] | None = None  # the last snapshot published, if the next one replaces it
@@ -85,10 +85,10 @@ class Prefix:
     """What a sequence can begin with. Units are pages of the device, or of the host; 0 is none."""
 
     length: int = 0  # tokens, whole pages
-    units: list[list[Unit]] = dataclasses.field(default_factory=list)  # by table; empty: nothing was found
+    units: Sequence[list[Unit]] = ()  # by table; empty: nothing was found
     keys: list[PageKey] = dataclasses.field(default_factory=list)  # by page
-    pages: list[int] = dataclasses.field(default_factory=list)  # the units of the device
-    loads: list[OffloadedPage] = dataclasses.field(default_factory=list)  # the units of the host
+    pages: Sequence[int] = ()  # the units of the device
+    loads: Sequence[OffloadedPage] = ()  # the units of the host
     snapshot: int = 0  # row that recurrent layers resume from
     matched: int = 0  # tokens of which pages were found, resumable or not
 
@@ -109,6 +109,8 @@ class CacheManager:
         self._windows = (None,) if layout is None else layout.windows
         self._num_snapshots = layout.num_snapshots if layout is not None and limits.enable_prefix_caching else 0
         self._run = max(limits.page_size, tile)  # tokens
+        self._table_width = limits.max_pages_per_seq
+        self._row_width = self._table_width * len(self._windows)
         self._whole = [t for t, window in enumerate(self._windows) if window is None]
         self._windowed = [(t, window) for t, window in enumerate(self._windows) if window is not None]
         contiguous = limits.kv_layout == "contiguous"
@@ -148,9 +150,11 @@ class CacheManager:
         self.pool.share(prefix.pages)
         for page in prefix.loads:  # all of them before pages are reused: one could take its place
             self.pool.offload.take(page)
-        loaded = {page: self._load(page) for page in prefix.loads}
         units = prefix.units or [[] for _ in self._windows]
-        sequence.tables = [[unit if isinstance(unit, int) else loaded[unit] for unit in table] for table in units]
+        if prefix.loads:
+            loaded: dict[Unit, Unit] = {page: self._load(page) for page in prefix.loads}
+            units = [[loaded.get(unit, unit) for unit in table] for table in units]
+        sequence.tables = cast(Sequence[list[int]], units)
         sequence.freed = [self._first(window, prefix.length) for window in self._windows]
         sequence.keys, sequence.lookup = prefix.keys, []
         self._extend(sequence, self._reserved or -(-upto // self.page_size))
@@ -197,7 +201,7 @@ class CacheManager:
             if first > freed:
                 self.pool.release(table[freed:first])
                 table[freed:first] = [0] * (first - freed)
-                sequence.freed[number] = first
+                sequence.freed = [*sequence.freed[:number], first, *sequence.freed[number + 1 :]]
 
     def release(self, sequence: SequenceCache, in_flight: int = 0) -> None:
         """Take everything from a sequence, once so many steps in flight are committed."""
@@ -207,9 +211,10 @@ class CacheManager:
         blank = self.pool.release(sequence.page_ids())
         if sequence.nonfinite:
             self.pages_to_zero += blank
-        self._hold(sequence, 0)
-        self.snapshots.release([taking.row for taking in sequence.taking])
-        sequence.tables, sequence.freed, sequence.taking = [], [], []
+        if self.has_state:
+            self._hold(sequence, 0)
+            self.snapshots.release([taking.row for taking in sequence.taking])
+        sequence.tables = sequence.freed = sequence.taking = ()
         sequence.covered = sequence.num_sent = 0
         sequence.keys, sequence.lookup = [], sequence.keys or sequence.lookup
 
@@ -240,13 +245,8 @@ class CacheManager:
         sent, sequence.num_sent = sequence.num_sent, len(sequence.tables[0])
         if sent == sequence.num_sent:
             return []
-        width = self._limits.max_pages_per_seq
-        return [
-            (number * width + i, table[i])
-            for number, table in enumerate(sequence.tables)
-            for i in range(sent, len(table))
-            if table[i]
-        ]
+        starts = zip(range(0, self._row_width, self._table_width), sequence.tables, strict=True)
+        return [(start + i, table[i]) for start, table in starts for i in range(sent, len(table)) if table[i]]
 
     def unsaved(self, sequence: SequenceCache, start: int, end: int, num_known: int) -> list[tuple[int, int]]:
         """(position, snapshot): states to be stored by a row of positions start .. end - 1. Where the row's tokens are
@@ -260,7 +260,7 @@ class CacheManager:
                 self.snapshots.grow(rows, 1)
             for row in rows:  # none, where all are owned
                 found.append((position, row))
-                sequence.taking.append(Taking(end, position, row, is_lasting))
+                sequence.taking = [*sequence.taking, Taking(end, position, row, is_lasting)]
                 sequence.resume_at = position
         return found
 
@@ -353,7 +353,7 @@ class CacheManager:
     def _load(self, page: OffloadedPage) -> int:
         """Have a page of the host loaded into one of the device, of which there are enough."""
         fresh: list[int] = []
-        self.pool.grow(fresh, 1)
+        self.pool.take(fresh, 1)
         self.pool.offload.loads[page] = fresh[0]
         self.pool.publish(fresh[0], page.key, page.table, of_turn=not self.pool.offload.remembers(page.key))
         return fresh[0]
@@ -361,7 +361,7 @@ class CacheManager:
     def _extend(self, sequence: SequenceCache, num_entries: int) -> None:
         """Append pages to each table, of which there are enough."""
         for table in sequence.tables:
-            self.pool.grow(table, num_entries - len(table))
+            self.pool.take(table, num_entries - len(table))
         sequence.covered = num_entries * self.page_size
 
     def _hold(self, sequence: SequenceCache, snapshot: int) -> None:
@@ -375,7 +375,7 @@ class CacheManager:
     def _publish_snapshots(self, sequence: SequenceCache, upto: int) -> None:
         self._hold(sequence, 0)  # its first row has been committed
         while sequence.taking and sequence.taking[0].end <= upto:
-            taking = sequence.taking.pop(0)
+            taking, *sequence.taking = sequence.taking
             key = sequence.keys[taking.position // self.page_size - 1]
             self.snapshots.publish(taking.row, key)
             self.snapshots.release([taking.row])

@@ -68,7 +68,7 @@ class PagePool:
     @property
     def num_available(self) -> int:
         """Pages that can be handed out now, the cached ones included."""
-        return len(self._free) + self.num_cached
+        return len(self._free) + len(self._unhit) + len(self._cached) + len(self._pinned)
 
     @property
     def num_spare(self) -> int:
@@ -127,11 +127,15 @@ class PagePool:
         """Append `count` pages with no content to a table. Changes nothing when it says False."""
         if self.num_available < count:
             return False
+        self.take(page_ids, count)
+        return True
+
+    def take(self, page_ids: list[int], count: int) -> None:
+        """The same where so many are available."""
         for _ in range(count):
             page = self._free.pop() if self._free else self._evict()
             self._references[page] = 1
             page_ids.append(page)
-        return True
 
     def publish(self, page: int, key: PageKey, table: int = 0, of_turn: bool = False) -> PageKey:
         """Make an owned page findable by `key`; all of its positions are computed, committed and known to be finite.
