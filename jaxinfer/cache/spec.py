@@ -73,6 +73,17 @@ class CacheLayout:
     num_snapshots: int  # rows
     row_bytes: int  # of one slot's or snapshot's state, all recurrent layers together
 
+    def place(self, layer: int) -> tuple[int, int]:
+        """Of a layer that has pages: its page table, and which of the layers of a page it is."""
+        first = 0
+        for spec, layers in _paged(self.groups):
+            in_page = self.page_bytes // self.page_size // spec.bytes_per_token
+            if layer in layers:
+                table, index = divmod(layers.index(layer), in_page)
+                return first + table, index
+            first += -(-len(layers) // in_page)
+        raise ValueError(f"layer must be one that has pages, {layer} has none")
+
     def num_pages(self, num_tokens: int, num_sequences: int = 1) -> int:
         """Pages for so many sequences of so many tokens whose windows let go of none, the null page included."""
         return num_sequences * -(-num_tokens // self.page_size) * len(self.windows) + 1
@@ -84,8 +95,8 @@ class CacheLayout:
     def read_bytes(self, context: float) -> float:
         """What a decode row behind `context` tokens reads of its pages; a recurrent state is read and written."""
         total = 2.0 * self.row_bytes
-        for spec, num_layers in _paged(self.groups):
-            total += num_layers * spec.bytes_per_token * min(context, spec.window or context)
+        for spec, layers in _paged(self.groups):
+            total += len(layers) * spec.bytes_per_token * min(context, spec.window or context)
         return total
 
 
@@ -101,8 +112,8 @@ def layout_of(specs: Iterable[CacheSpec], page_size: int) -> CacheLayout:
     recurrent = [(g.spec, len(g.layers)) for g in groups if isinstance(g.spec, Recurrent)]
     per_token = min(_page_candidates(paged), key=lambda size: _unused(paged, size), default=0)
     windows: list[int | None] = []
-    for spec, num_layers in paged:
-        windows += [spec.window] * _num_tables(spec, num_layers, per_token)
+    for spec, layers in paged:
+        windows += [spec.window] * _num_tables(spec, layers, per_token)
     return CacheLayout(
         groups,
         page_size,
@@ -113,25 +124,28 @@ def layout_of(specs: Iterable[CacheSpec], page_size: int) -> CacheLayout:
     )
 
 
-def _paged(groups: Sequence[Group]) -> list[tuple[PagedKV, int]]:
-    """The paged groups' specs and numbers of layers."""
-    return [(g.spec, len(g.layers)) for g in groups if isinstance(g.spec, PagedKV)]
+type _Paged = tuple[PagedKV, tuple[int, ...]]  # a group that has pages
 
 
-def _page_candidates(paged: list[tuple[PagedKV, int]]) -> list[int]:
+def _paged(groups: Sequence[Group]) -> list[_Paged]:
+    return [(group.spec, group.layers) for group in groups if isinstance(group.spec, PagedKV)]
+
+
+def _page_candidates(paged: list[_Paged]) -> list[int]:
     """Bytes per token that a page could have: those of the layers of one group, cut into equal parts."""
     least = max((spec.bytes_per_token for spec, _ in paged), default=0)
-    sizes = {spec.bytes_per_token * -(-count // parts) for spec, count in paged for parts in range(1, MAX_TABLES + 1)}
+    parts = range(1, MAX_TABLES + 1)
+    sizes = {spec.bytes_per_token * -(-len(layers) // count) for spec, layers in paged for count in parts}
     most = max(MAX_TABLES, len(paged))
     return [size for size in sizes if size >= least and sum(_num_tables(*group, size) for group in paged) <= most]
 
 
-def _num_tables(spec: PagedKV, num_layers: int, per_token: int) -> int:
-    return -(-num_layers // (per_token // spec.bytes_per_token))
+def _num_tables(spec: PagedKV, layers: tuple[int, ...], per_token: int) -> int:
+    return -(-len(layers) // (per_token // spec.bytes_per_token))
 
 
-def _unused(paged: list[tuple[PagedKV, int]], per_token: int) -> tuple[int, int]:
+def _unused(paged: list[_Paged], per_token: int) -> tuple[int, int]:
     """Bytes per token that pages of `per_token` bytes a token leave unused; then how many tables there are."""
     tables = sum(_num_tables(*group, per_token) for group in paged)
-    used = sum(spec.bytes_per_token * count for spec, count in paged)
+    used = sum(spec.bytes_per_token * len(layers) for spec, layers in paged)
     return tables * per_token - used, tables

@@ -59,4 +59,8 @@ def test_every_group_fits_into_its_tables_and_no_table_is_empty(specs):
     wanted = [-(-len(group.layers) // (per_token // group.spec.bytes_per_token)) for group in groups]
     assert list(layout.windows) == [g.spec.window for g, n in zip(groups, wanted, strict=True) for _ in range(n)]
     assert len(layout.windows) <= max(MAX_TABLES, len(groups))
+    places = [layout.place(layer) for layer in range(len(specs))]
+    assert len({*places}) == len(specs), "two layers have one place"
+    assert all(layout.windows[table] == spec.window for (table, _), spec in zip(places, specs, strict=True))
+    assert all((index + 1) * spec.bytes_per_token <= per_token for (_, index), spec in zip(places, specs, strict=True))
     assert len(layout.windows) * per_token >= sum(spec.bytes_per_token for spec in specs)
