@@ -18,7 +18,7 @@ from tests.engine.numbers import MASK
 
 
 def make_layout(page_size: int, window: int, snapshots: int = 0, num_full: int = 3) -> CacheLayout:
-    """Full layers, two of a window, and two recurrent ones if there are to be snapshots: two layers in a page."""
+    """Full layers, two of a window, and two recurrent ones if there are to be snapshots. Each layer has a table."""
     full, windowed = (PagedKV(2, 8, 8, "float32", window=size) for size in (None, window))
     specs = [full] * num_full + [windowed] * 2
     if snapshots:

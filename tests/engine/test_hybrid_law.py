@@ -1,4 +1,4 @@
-"""The law of test_engine_law for a model whose layers remember in several ways: two tables that keep everything, one of
+"""The law of test_engine_law for a model whose layers remember in several ways: tables that keep everything, tables of
 a window, and a recurrent state with snapshots. Nothing of it changes a token, whatever is found, freed or lost.
 """
 
