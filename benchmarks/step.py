@@ -81,7 +81,7 @@ def place(runner: DeviceRunner, rows: int, position: int, length: int, shuffled:
     last_token = np.random.default_rng(1).integers(0, runner.limits.vocab_size, next_pos.shape, np.int32)
     moved = (jax.device_put(x, state.next_pos.sharding) for x in (table, next_pos, last_token))
     found = dict(zip(("page_table", "next_pos", "last_token"), moved, strict=True))
-    runner._state = state.replace(k=randomized(state.k), v=randomized(state.v), **found)
+    runner._state = state.replace(store=jax.tree.map(randomized, state.store), **found)
 
 
 @functools.partial(jax.jit, donate_argnums=0)

@@ -51,7 +51,7 @@ from jaxinfer.runtime.packing import (
 )
 from jaxinfer.runtime.plan import Sampler
 from jaxinfer.runtime.sampler import draw_rows
-from jaxinfer.runtime.state import ControlState, DeviceState, MaskState, init_controls, init_masks, init_state
+from jaxinfer.runtime.state import ControlState, DeviceState, MaskState, Store, init_controls, init_masks, init_state
 from jaxinfer_kernels.launch import ffi, sequence
 from jaxinfer_kernels.sampling.sm90_logprobs import MOST
 
@@ -246,10 +246,10 @@ def programs(
         options = _options(state, bucket.logits >= CUBLAS_ROWS or bucket.tokens >= CUBLAS_TOKENS)
         upload = array(ExtendLayout.of(bucket, limits.page_size).size)
         result.append(_step(model, bucket, function, params, state, upload, bucket.rows, options))
-    table, pages = state.page_table, (state.k, state.v)
+    table, store = state.page_table, state.store
     updates = array(PAGE_UPDATES, len(PageColumn))
     result.append(make(Helper.SET_PAGES, step.set_pages, (table, updates), (0,), table))
-    result.append(make(Helper.ZERO_PAGES, step.zero_pages, (*pages, array(PAGES_ZEROED)), (0, 1), pages))
+    result.append(make(Helper.ZERO_PAGES, Store.zero, (store, array(PAGES_ZEROED)), (0,), store))
     result += _move_programs(limits, state)
     result += _draw_programs(model.backends.sampling, limits, state, controls)
     result += _full_programs(model, limits, params, state, controls, masks)
@@ -282,14 +282,14 @@ def _move_programs(limits: Limits, state: DeviceState) -> list[Program]:
     if not limits.num_host_pages:
         return []
     make = functools.partial(Program, options=_options(state))
-    pages, ids = (state.k, state.v), _upload(state.next_pos.sharding, PAGES_MOVED)
-    saved = tuple(
-        tuple(jax.ShapeDtypeStruct(p.shape, p.dtype, sharding=ids.sharding) for p in pair)
-        for pair in jax.eval_shape(step.save_pages, *pages, ids)
+    store, ids = state.store, _upload(state.next_pos.sharding, PAGES_MOVED)
+    saved = jax.tree.map(
+        lambda page: jax.ShapeDtypeStruct(page.shape, page.dtype, sharding=ids.sharding),
+        jax.eval_shape(Store.save, store, ids),
     )
     return [
-        make(Helper.SAVE_PAGES, step.save_pages, (*pages, ids), (), saved),
-        make(Helper.LOAD_PAGES, step.load_pages, (*pages, saved, ids), (0, 1), (*pages, ids)),
+        make(Helper.SAVE_PAGES, Store.save, (store, ids), (), saved),
+        make(Helper.LOAD_PAGES, Store.load, (store, saved, ids), (0,), (store, ids)),
     ]
 
 
@@ -449,8 +449,8 @@ def _options(state: DeviceState, cublas: bool = False) -> Options:
     To try Triton's products too takes most of the time that compiling a prompt's step takes, and those it chose lost
     (journal, 2026-11-22 and 24). Of one row alone they win: cuBLAS would have the weights in float32.
     """
-    (device,) = state.k.sharding.device_set
-    if device.platform == "cpu" and state.k.dtype == jnp.float32:
+    (device,) = state.next_pos.sharding.device_set
+    if device.platform == "cpu" and state.hidden.dtype == jnp.float32:
         return (("xla_cpu_experimental_ynn_fusion_type", "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"),)
     if device.platform != "gpu":
         return ()

@@ -41,7 +41,7 @@ from jaxinfer.runtime.programs import (
     Program,
     Tops,
 )
-from jaxinfer.runtime.state import ControlState, DeviceState, MaskState, init_controls, init_masks, init_state
+from jaxinfer.runtime.state import ControlState, DeviceState, MaskState, Store, init_controls, init_masks, init_state
 from jaxinfer.runtime.trace import trace
 from jaxinfer.runtime.warmup import Built, CompileCounter, OnProgress, build, build_all, num_chained, num_lowerers
 from jaxinfer_kernels.launch import ffi
@@ -89,12 +89,13 @@ class DeviceRunner:
         self._turn = threading.Condition()  # a step with its draw, or one run on padding
         self._undrawn: Callable[[], PendingStep | None] = lambda: None  # the newest step, if it waits for its masks
         self._mask_uploads: dict[int, HostArray] = {}  # by their rows
-        self._blank_page: tuple[jax.Array, ...] = ()  # of keys and of values
+        self._blank_page: Any = ()  # of each array of the store
         if limits.num_host_pages:
             self._on_host = jax.sharding.SingleDeviceSharding(device, memory_kind=PINNED_HOST)
-            k = self._state.k
-            blank = jax.device_put(np.zeros((k.shape[0], *k.shape[2:]), dtype), k.sharding)
-            self._blank_page = (blank, blank)
+            self._blank_page = jax.tree.map(
+                lambda array: jax.device_put(np.zeros((array.shape[0], *array.shape[2:]), array.dtype), array.sharding),
+                self._state.store,
+            )
             self._saving, self._loading = (Staging(_nbytes(self._blank_page)) for _ in range(2))
         listed = programs.programs(self._model, limits, params, self._state, self._controls, self._masks)
         self._programs: dict[Key, Program] = {program.key: program for program in listed}
@@ -244,9 +245,9 @@ class DeviceRunner:
         for chunk in _chunks(np.asarray(page_ids, np.int32), PAGES_ZEROED):
             self._dispatch(Helper.ZERO_PAGES, chunk)
 
-    def save_pages(self, page_ids: Sequence[int]) -> list[step.Pages]:
+    def save_pages(self, page_ids: Sequence[int]) -> list[Store]:
         """Copy these pages to host memory, after every step already dispatched; the arrays are ready once they are."""
-        contents: list[step.Pages] = []
+        contents: list[Store] = []
         for chunk in _chunks(np.asarray(page_ids, np.int32), PAGES_MOVED):
             self._saving.make_room()
             copies = self._dispatch(Helper.SAVE_PAGES, chunk)[: len(page_ids) - len(contents)]
@@ -387,8 +388,7 @@ class DeviceRunner:
 
     def _arrays_bytes(self) -> dict[str, int]:
         """By kind; they stay as large while the runner lives."""
-        pages = self._state.k, self._state.v
-        pages_bytes = _nbytes(pages)
+        pages_bytes = _nbytes(self._state.store)
         rest = _nbytes((self._state, self._controls, self._masks)) - pages_bytes
         return {"weights": _nbytes(self._params), "pages": pages_bytes, "state": rest}
 
@@ -415,7 +415,7 @@ class DeviceRunner:
             self._params = self._without_layers = self._blank_page = ()
 
     def _dispatch(
-        self, key: Key, upload: np.ndarray | jax.Array, pages: Sequence[step.Pages] = (), *, masked: bool = False
+        self, key: Key, upload: np.ndarray | jax.Array, pages: Sequence[Store] = (), *, masked: bool = False
     ) -> Any:
         """Run one program on the state. Returns the array that it made, or one that it changed.
 
@@ -430,16 +430,16 @@ class DeviceRunner:
                     self._state = state.replace(page_table=table)
                     return table
                 case Helper.ZERO_PAGES:
-                    k, v = executable(state.k, state.v, upload)
-                    self._state = state.replace(k=k, v=v)
-                    return k
+                    store = executable(state.store, upload)
+                    self._state = state.replace(store=store)
+                    return store
                 case Helper.SAVE_PAGES:
-                    return executable(state.k, state.v, upload)
+                    return executable(state.store, upload)
                 case Helper.LOAD_PAGES:
                     blank = [self._blank_page] * (len(upload) - len(pages))
-                    whole = tuple(jax.device_put([*pages, *blank], state.k.sharding))
-                    k, v, done = executable(state.k, state.v, whole, upload)
-                    self._state = state.replace(k=k, v=v)
+                    whole = tuple(jax.device_put([*pages, *blank], state.next_pos.sharding))
+                    store, done = executable(state.store, whole, upload)
+                    self._state = state.replace(store=store)
                     return done
                 case Helper.SET_SLOT:
                     self._controls = executable(self._controls, upload)

@@ -1,5 +1,7 @@
 """What lives on the device between steps. Only the runner holds it; every step takes it donated and gives it back."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -13,10 +15,40 @@ from jaxinfer.runtime.plan import MAX_LOGIT_BIAS
 from jaxinfer_kernels.attention.api import kv_shape
 
 
-class DeviceState(struct.PyTreeNode):
-    """Pages, and one row per slot. Slot 0 and page 0 belong to padding: no result depends on what they hold.
+class Store(struct.PyTreeNode):
+    """What layers remember. Layers know what the arrays mean; here their axis 1 is the page.
 
-    k, v: the pages, in the layout of jaxinfer_kernels.attention.paged.
+    pages: in the layout of jaxinfer_kernels.attention.paged, keys and values.
+    """
+
+    pages: tuple[jax.Array, ...]
+
+    @property
+    def num_pages(self) -> int:
+        return self.pages[0].shape[1]
+
+    def zero(self, page_ids: jax.Array) -> "Store":
+        """Overwrite pages with zeros: page_ids i32[n]; 0 is padding."""
+        return jax.tree.map(lambda array: array.at[:, page_ids].set(0), self)
+
+    def save(self, page_ids: jax.Array) -> tuple["Store", ...]:
+        """Copies of pages, each one's arrays of its own, so that each can be let go alone: page_ids i32[n]."""
+        copy = functools.partial(jax.lax.dynamic_index_in_dim, axis=1, keepdims=False)
+        return tuple(jax.tree.map(lambda array, page=page: copy(array, page), self) for page in page_ids)
+
+    def load(self, contents: "tuple[Store, ...]", page_ids: jax.Array) -> "tuple[Store, jax.Array]":
+        """Overwrite pages with what `save` made of them: page_ids i32[n]; 0 is padding. Returns also a small array to
+        wait for, since the store is the next step's."""
+        store = self
+        for page, content in zip(page_ids, contents, strict=True):
+            put = functools.partial(jax.lax.dynamic_update_index_in_dim, index=page, axis=1)
+            store = jax.tree.map(lambda array, new, put=put: put(array, new), store, content)
+        return store, page_ids + 0
+
+
+class DeviceState(struct.PyTreeNode):
+    """What layers remember, and one row per slot. Slot 0 and page 0 belong to padding: no result depends on them.
+
     page_table: i32[slots + 1, M], the pages of each slot's sequence in order; stale beyond its length.
     last_token, next_pos: i32[slots + 1], the token a decode row feeds and its position.
     logits: f32[slots, V], in its first rows those of the step before, for the samplers. Here because what a step leaves
@@ -26,8 +58,7 @@ class DeviceState(struct.PyTreeNode):
     sampling: i32[slots + 1, len(SamplingColumn)].
     """
 
-    k: jax.Array
-    v: jax.Array
+    store: Store
     page_table: jax.Array
     last_token: jax.Array
     next_pos: jax.Array
@@ -42,8 +73,7 @@ def init_state(limits: Limits, model: ModelConfig, dtype: DTypeLike) -> DeviceSt
     shape = kv_shape(len(model.layers), limits.num_pages, limits.page_size, mixer.kv_heads, mixer.head_dim)
     slots = limits.max_num_seqs + 1
     return DeviceState(
-        k=jnp.zeros(shape, dtype),
-        v=jnp.zeros(shape, dtype),
+        store=Store((jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))),
         page_table=jnp.zeros((slots, limits.max_pages_per_seq), jnp.int32),
         last_token=jnp.zeros(slots, jnp.int32),
         next_pos=jnp.zeros(slots, jnp.int32),

@@ -9,7 +9,6 @@ what an extend step has left in the state.
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,7 +32,7 @@ from jaxinfer.runtime.packing import (
     RowColumn,
 )
 from jaxinfer.runtime.sampler import largest_id
-from jaxinfer.runtime.state import DeviceState
+from jaxinfer.runtime.state import DeviceState, Store
 from jaxinfer_kernels.attention.api import page_size_of
 from jaxinfer_kernels.launch import ffi, sequence
 from jaxinfer_kernels.sampling import sm90_argmax
@@ -72,15 +71,14 @@ def decode(
     # Read once: fused into every layer, the old next_pos would have to outlive the new one, as a copy.
     positions = jax.lax.optimization_barrier(jnp.where(live, state.next_pos[slots], 0))
     lengths = jnp.where(live, positions + 1, 0)
-    page_ids, offsets = _places(page_table, slots, positions, state.k)
+    page_ids, offsets = _places(page_table, slots, positions, state.store)
 
     where = dict(table=page_table, slots=slots, lengths=lengths, pages=page_ids, offsets=offsets, count=count)
-    hidden, (k, v) = _forward(model, kernels, params, state, state.last_token[slots], positions, where)
+    hidden, pages = _forward(model, kernels, params, state, state.last_token[slots], positions, where)
     slots, live, positions, hidden = (rows[:count] for rows in (slots, live, positions, hidden))
     stored, drawn = _head(model, params, state.logits, hidden, upload[0, DecodeColumn.MASKED])
     state = state.replace(
-        k=k,
-        v=v,
+        store=Store(pages),
         page_table=page_table,
         last_token=state.last_token.at[slots].set(jnp.where(live, drawn, 0)),
         next_pos=state.next_pos.at[slots].set(jnp.where(live, positions + 1, 0)),
@@ -96,7 +94,7 @@ def extend(
 
     upload: i32[ExtendLayout.of(bucket, page_size).size].
     """
-    page_size = page_size_of(state.k)
+    page_size = page_size_of(state.store.pages[0])
     layout = ExtendLayout.of(bucket, page_size)
     rows = upload[layout.rows_start : layout.pages_start].reshape(bucket.rows, ROW_WIDTH)
     slots, starts, counts, positions, logits_rows = (rows[:, column] for column in list(RowColumn)[:5])
@@ -110,7 +108,7 @@ def extend(
         .set(state.last_token[slots], mode="drop")
     )
     token_slots, token_positions = _spread(bucket.tokens, slots, starts, counts, positions)
-    page_ids, offsets = _places(state.page_table, token_slots, token_positions, state.k)
+    page_ids, offsets = _places(state.page_table, token_slots, token_positions, state.store)
     lengths = jnp.where(counts > 0, positions + counts, 0)
     where = dict(
         table=state.page_table,
@@ -121,11 +119,10 @@ def extend(
         sequences=(slots, starts, counts, lengths),
     )
     kernels = kernels_for(model.config, model.backends, bucket)
-    hidden, (k, v) = _forward(model, kernels, params, state, tokens, token_positions, where)
+    hidden, pages = _forward(model, kernels, params, state, tokens, token_positions, where)
     last_hidden = hidden.at[starts + jnp.maximum(counts, 1) - 1].get(mode="clip")  # [R, D]
     state = state.replace(
-        k=k,
-        v=v,
+        store=Store(pages),
         next_pos=state.next_pos.at[slots].set(jnp.where(slots > 0, lengths, 0)),
         hidden=_first_rows(state.hidden, hidden),
     )
@@ -149,7 +146,7 @@ def _forward(
         batch = Batch(tokens, positions, kernels.attention, kernels.products, **where)
         return model.family.forward(model.config, params, batch, cache)
 
-    cache = (state.k, state.v)
+    cache = state.store.pages
     if not kernels.sequence:
         return run(params, cache)
     if not model.family.layers_stay or params.layers is not None:
@@ -212,28 +209,6 @@ def set_pages(page_table: jax.Array, updates: jax.Array) -> jax.Array:
     return page_table.at[places].set(updates[:, PageColumn.PAGE_ID])
 
 
-def zero_pages(k: jax.Array, v: jax.Array, page_ids: jax.Array) -> Pages:
-    """Overwrite pages with zeros: page_ids i32[n]; 0 is padding."""
-    return k.at[:, page_ids].set(0), v.at[:, page_ids].set(0)
-
-
-def save_pages(k: jax.Array, v: jax.Array, page_ids: jax.Array) -> tuple[Pages, ...]:
-    """Copies of pages, (k, v) of each as arrays of their own, so that each can be let go alone: page_ids i32[n]."""
-    copy = functools.partial(jax.lax.dynamic_index_in_dim, axis=1, keepdims=False)
-    return tuple((copy(k, page), copy(v, page)) for page in page_ids)
-
-
-def load_pages(
-    k: jax.Array, v: jax.Array, contents: tuple[Pages, ...], page_ids: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Overwrite pages with what `save_pages` made of them: page_ids i32[n]; 0 is padding. Returns also a small array
-    to wait for, since k and v are the next step's."""
-    for page, (keys, values) in zip(page_ids, contents, strict=True):
-        k = jax.lax.dynamic_update_index_in_dim(k, keys, page, 1)
-        v = jax.lax.dynamic_update_index_in_dim(v, values, page, 1)
-    return k, v, page_ids + 0
-
-
 def _admit(state: DeviceState, rows: jax.Array) -> DeviceState:
     """Store the sampling columns of the rows that bring them."""
     slots = jnp.where(rows[:, RowColumn.ADMIT] > 0, rows[:, RowColumn.SLOT], 0)
@@ -252,9 +227,9 @@ def _spread(
     return jnp.where(in_row, slots[row], 0), jnp.where(in_row, positions[row] + token - starts[row], 0)
 
 
-def _places(page_table: jax.Array, slots: jax.Array, positions: jax.Array, k: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _places(page_table: jax.Array, slots: jax.Array, positions: jax.Array, store: Store) -> tuple[jax.Array, jax.Array]:
     """The page and the offset in it of each token; a page that is not there for padding (slot 0)."""
-    page_size, num_pages = page_size_of(k), k.shape[1]
+    page_size, num_pages = page_size_of(store.pages[0]), store.num_pages
     return jnp.where(slots > 0, page_table[slots, positions // page_size], num_pages), positions % page_size
 
 

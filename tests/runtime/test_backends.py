@@ -240,7 +240,7 @@ def test_masks_are_left_out_by_the_chosen_kernel(rows, masks, kernels):
         )
     )
     model = step.Model(MODEL, dense, dataclasses.replace(XLA_ONLY, masks=masks))
-    listed = programs.programs(model, limits(10), state.k, state, controls, mask_state)
+    listed = programs.programs(model, limits(10), state.store.pages[0], state, controls, mask_state)
     (program,) = [program for program in listed if program.key == programs.Mask(rows)]
     assert kernels_of(program.function, *program.arguments) == (kernels, 0)
 
@@ -333,7 +333,9 @@ def test_few_rows_are_padded_for_the_linears_and_padding_leaves_no_trace():
     params = dummy_params(dense.parameters(model), "bfloat16", 0, cpu)
     state = init_state(limits(3, model=model), model, "bfloat16")
     state = state.replace(last_token=jnp.arange(4, dtype=jnp.int32) * 7, next_pos=jnp.array([0, 1, 9, 0], jnp.int32))
-    state = state.replace(k=state.k + jnp.bfloat16(1), v=state.v + jnp.bfloat16(1), page_table=state.page_table + 5)
+    state = state.replace(
+        store=jax.tree.map(lambda array: array + jnp.bfloat16(1), state.store), page_table=state.page_table + 5
+    )
     upload = jnp.array([[2, 0, 3, 1], [3, 0, 4, 0], [0, 0, 0, 0]], jnp.int32)
     padded = step.Model(model, dataclasses.replace(dense, forward=forward), Backends(decode_linear=Backend.MOSAIC))
     wanted, expected = step.decode(step.Model(model, dense), None, params, state, upload)
@@ -343,5 +345,5 @@ def test_few_rows_are_padded_for_the_linears_and_padding_leaves_no_trace():
     np.testing.assert_allclose(got.logits[:2], wanted.logits[:2], atol=0.05)
     for name in ("page_table", "last_token", "next_pos", "sampling"):
         np.testing.assert_array_equal(getattr(got, name)[1:], getattr(wanted, name)[1:])
-    for mine, own in ((got.k, wanted.k), (got.v, wanted.v)):
+    for mine, own in zip(got.store.pages, wanted.store.pages, strict=True):
         np.testing.assert_allclose(mine[:, 1:].astype(jnp.float32), own[:, 1:].astype(jnp.float32), atol=0.05)

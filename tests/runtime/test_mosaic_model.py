@@ -173,7 +173,7 @@ def take_a_page_of_a_neighbour(run: Forced) -> None:
 
 def leave_a_page_unwritten(run: Forced) -> None:
     state, page = run.state, run.state.page_table[3, 2]
-    run.state = state.replace(k=state.k.at[:, page].set(0), v=state.v.at[:, page].set(0))
+    run.state = state.replace(store=jax.tree.map(lambda array: array.at[:, page].set(0), state.store))
 
 
 def feed_a_neighbour_s_tokens(run: Forced) -> None:

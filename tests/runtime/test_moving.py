@@ -12,6 +12,7 @@ from jaxinfer.runtime.moving import PAGES_MOVED, STAGED_BYTES, Staging, staged_b
 from jaxinfer.runtime.plan import Plan, Row
 from jaxinfer.runtime.programs import Helper
 from jaxinfer.runtime.runner import DeviceRunner
+from jaxinfer.runtime.state import Store
 from tests.support.tiny_runner import GREEDY, LIMITS, TINY, forget, generate, make_runner
 
 PROMPT = [(7 * i) % 97 for i in range(60)]
@@ -19,15 +20,16 @@ PROMPT = [(7 * i) % 97 for i in range(60)]
 
 def content(runner: DeviceRunner, pages: range) -> bytes:
     state, ids = runner._state, list(pages)
-    return np.asarray(state.k[:, ids]).tobytes() + np.asarray(state.v[:, ids]).tobytes()
+    return b"".join(np.asarray(array[:, ids]).tobytes() for array in state.store.pages)
 
 
 def fill(runner: DeviceRunner) -> None:
     """Other bits in each place, NaN among them where the dtype has one."""
     state = runner._state
-    bits = jax.random.bits(jax.random.key(1), (2, *state.k.shape), f"uint{8 * state.k.dtype.itemsize}")
-    k, v = jax.lax.bitcast_convert_type(bits, state.k.dtype)
-    runner._state = state.replace(k=k, v=v)
+    like = state.store.pages[0]
+    bits = jax.random.bits(jax.random.key(1), (2, *like.shape), f"uint{8 * like.dtype.itemsize}")
+    k, v = jax.lax.bitcast_convert_type(bits, like.dtype)
+    runner._state = state.replace(store=Store((k, v)))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -50,8 +52,8 @@ def test_they_lie_in_host_memory_each_by_itself(runner: DeviceRunner) -> None:
     saved = runner.save_pages([3, 4, 5])
     assert len(saved) == 3
     assert {array.sharding.memory_kind for array in jax.tree.leaves(saved)} == {"pinned_host"}
-    layers, _, heads, size, width = runner._state.k.shape
-    assert [array.shape for array in saved[0]] == [(layers, heads, size, width)] * 2
+    layers, _, heads, size, width = runner._state.store.pages[0].shape
+    assert [array.shape for array in saved[0].pages] == [(layers, heads, size, width)] * 2
 
 
 def test_a_sequence_goes_on_over_pages_that_were_away(runner: DeviceRunner) -> None:

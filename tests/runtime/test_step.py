@@ -14,6 +14,7 @@ from jaxinfer.runtime.packing import ExtendLayout, page_updates
 from jaxinfer.runtime.plan import Plan, Row, Sampling
 from jaxinfer.runtime.programs import Key
 from jaxinfer.runtime.runner import DeviceRunner
+from jaxinfer.runtime.state import Store
 from tests.support.tiny_runner import GREEDY, LIMITS, TINY, Driven, dense_logits, generate, make_runner, step
 
 PROMPT = [int(token) for token in np.random.default_rng(1).integers(0, TINY.vocab_size, 61)]
@@ -101,7 +102,7 @@ def test_float32_bits_on_a_cpu_do_not_depend_on_the_bucket(runner: DeviceRunner,
 
 def read_pages(runner: DeviceRunner, page_ids: range) -> list[np.ndarray]:
     state = jax.device_get(runner._state)
-    return [np.asarray(x[:, list(page_ids)]) for x in (state.k, state.v)]
+    return [np.asarray(x[:, list(page_ids)]) for x in state.store.pages]
 
 
 def test_a_slot_reused_while_steps_are_in_flight_belongs_to_its_new_owner(runner: DeviceRunner) -> None:
@@ -185,7 +186,8 @@ class TestNonFinite:
         free = itertools.count(1)
         sick, well = Driven(1, PROMPT[:20], free), Driven(2, PROMPT[:25], free)
         step(runner, sick, well)
-        runner._state = runner._state.replace(v=runner._state.v.at[0, sick.pages[0]].set(np.nan))
+        keys, values = runner._state.store.pages
+        runner._state = runner._state.replace(store=Store((keys, values.at[0, sick.pages[0]].set(np.nan))))
         return sick, well
 
     @pytest.mark.parametrize("kind", ["decode", "extend"])
@@ -222,8 +224,8 @@ def test_padding_leaves_no_trace_in_any_slot_or_page_of_others(runner: DeviceRun
         if key != "zero_pages":
             runner._run_on_padding(program)
     after = jax.device_get(runner._state)
-    for name in ("k", "v"):
-        np.testing.assert_array_equal(getattr(after, name)[:, 1:], getattr(before, name)[:, 1:])
+    for now, then in zip(after.store.pages, before.store.pages, strict=True):
+        np.testing.assert_array_equal(now[:, 1:], then[:, 1:])
     for name in ("page_table", "last_token", "next_pos", "sampling"):
         np.testing.assert_array_equal(getattr(after, name)[1:], getattr(before, name)[1:])
         np.testing.assert_array_equal(getattr(after, name)[0], 0)
@@ -231,7 +233,7 @@ def test_padding_leaves_no_trace_in_any_slot_or_page_of_others(runner: DeviceRun
 
 def test_reset_blanks_everything_and_recovers_a_lost_state(runner: DeviceRunner) -> None:
     expected = generate(runner, PROMPT, 3)
-    runner._state.k.delete()  # as a failed dispatch leaves donated buffers
+    runner._state.store.pages[0].delete()  # as a failed dispatch leaves donated buffers
     runner.reset()
     assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(runner._state))
     assert generate(runner, PROMPT, 3) == expected

@@ -198,7 +198,7 @@ def test_a_runner_tells_where_its_programs_came_from_and_what_its_arrays_take(co
         "launches": "one by one",
     }
     state = cold.runner._state
-    sizes = {"weights": cold.runner._params, "pages": (state.k, state.v)}
+    sizes = {"weights": cold.runner._params, "pages": state.store.pages}
     for kind, arrays in sizes.items():
         assert first.memory_bytes[kind] == sum(leaf.nbytes for leaf in jax.tree.leaves(arrays)) > 0
     assert first.memory_bytes.keys() == {"weights", "pages", "state", "temporaries"}

@@ -112,7 +112,7 @@ def poison(runner: Any, pages: list[int]) -> None:
         return jax.device_put(values, leaf.sharding)
 
     state = runner._state
-    runner._state = state.replace(k=jax.tree.map(filled, state.k), v=jax.tree.map(filled, state.v))
+    runner._state = state.replace(store=jax.tree.map(filled, state.store))
 
 
 def base_start(name: str) -> StartCore:

@@ -85,7 +85,7 @@ class Forced:
             ffi.register()
         config, dtype = model.config, jax.tree.leaves(params)[0].dtype
         state = init_state(limits, config, dtype)
-        state = state.replace(k=jnp.full_like(state.k, jnp.nan), v=jnp.full_like(state.v, jnp.nan))
+        state = state.replace(store=jax.tree.map(lambda array: jnp.full_like(array, jnp.nan), state.store))
         self.state: DeviceState = jax.device_put(state, device)
         self.logits: list[list[np.ndarray]] = [[] for _ in sequences]
         self._model, self._params, self._limits, self._sequences = model, params, limits, sequences
