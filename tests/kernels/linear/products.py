@@ -14,25 +14,44 @@ LAYER, LAYERS, EPS = 1, 2, 1e-6
 QUICK_FIRST = [pytest.param(name, marks=pytest.mark.slow if i else ()) for i, name in enumerate(MODELS)]
 
 
+def shapes(op: str, rows: int, out: int, depth: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """Of what `arguments` makes: what is only lowered needs no more."""
+    sizes: dict[str, tuple[int, int]] = {"x": (rows, depth), "w": (out, depth)}
+    if op == "linear_residual":
+        sizes["residual"] = rows, out
+    elif op.startswith("norm"):
+        sizes["norm"] = LAYERS, depth
+    if op in ("norm_linear_bias", "linear_bias"):
+        sizes["bias"] = LAYERS, out
+    return {name: jax.ShapeDtypeStruct(size, jnp.bfloat16) for name, size in sizes.items()}
+
+
 def arguments(op: str, rows: int, out: int, depth: int) -> dict[str, jax.Array]:
     """In bf16, of the sizes that a model has them in."""
-    keys = jax.random.split(jax.random.key(0), 4)
-    normal = functools.partial(jax.random.normal, dtype=jnp.float32)
-    named = {"x": 3 * normal(keys[0], (rows, depth)), "w": depth**-0.5 * normal(keys[1], (out, depth))}
-    if op == "linear_residual":
-        named["residual"] = 3 * normal(keys[2], (rows, out))
-    elif op.startswith("norm"):
-        named["norm"] = 1 + 0.2 * normal(keys[2], (LAYERS, depth))
-    if op in ("norm_linear_bias", "linear_bias"):
-        named["bias"] = normal(keys[3], (LAYERS, out))
-    return {name: value.astype(jnp.bfloat16) for name, value in named.items()}
+    rng, sized = np.random.default_rng(0), {"x": (0, 3), "w": (0, depth**-0.5), "residual": (0, 3), "norm": (1, 0.2)}
+    named = {}
+    for name, shape in shapes(op, rows, out, depth).items():
+        mean, deviation = sized.get(name, (0, 1))
+        values = mean + deviation * rng.standard_normal(shape.shape, np.float32)
+        named[name] = jnp.asarray(values.astype(shape.dtype))
+    return named
+
+
+def replaced(x: jax.Array, rows: int | slice, value: float) -> jax.Array:
+    """x with this value in these rows, without a program of its shape."""
+    changed = np.array(x)
+    changed[rows] = value
+    return jnp.asarray(changed)
 
 
 plain = functools.partial(fused_linear_reference, layer=LAYER, eps=EPS)
+# One program rounds as the definition's operations do one by one: it keeps no more bits between them.
+rounded = jax.jit(plain, static_argnums=0, compiler_options={"xla_allow_excess_precision": False})
 
 
 def reference(op: str, named: dict[str, jax.Array]) -> np.ndarray:
-    return np.asarray(plain(op, {name: value.astype(jnp.float32) for name, value in named.items()}))
+    exact = {name: np.asarray(value, np.float32) for name, value in named.items()}
+    return np.asarray(rounded(op, exact))
 
 
 def error(out: jax.Array, wanted: np.ndarray) -> float:
@@ -42,7 +61,7 @@ def error(out: jax.Array, wanted: np.ndarray) -> float:
 
 def check(op: str, named: dict[str, jax.Array], got: jax.Array) -> None:
     """It is the definition's result but for the order of sums, and as near to the exact one as rounding lets it be."""
-    wanted = plain(op, named)
+    wanted = rounded(op, named)
     assert got.shape == wanted.shape
     assert got.dtype == wanted.dtype
     assert error(got, reference(op, named)) < 8e-3

@@ -1,7 +1,5 @@
 """Gate and up of a prompt's rows: logic interpreted on the CPU, lowering for sm_90, numbers on a GPU."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -10,7 +8,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxinfer_kernels.linear import sm90_large
 from jaxinfer_kernels.linear.cases import MODELS
 from jaxinfer_kernels.linear.sm90_large import GateUpTuning, gate_up, supported
-from tests.kernels.linear.products import QUICK_FIRST, arguments, check_beside_xla, error, reference
+from tests.kernels.linear.products import QUICK_FIRST, arguments, check_beside_xla, error, reference, shapes
 
 
 def run(named: dict[str, jax.Array], **settings: object) -> jax.Array:
@@ -37,8 +35,7 @@ def test_computes_its_definition_with_one_rounding(monkeypatch, rows, out, depth
 @pytest.mark.parametrize("rows", [1024, 1152, 8192])
 @pytest.mark.parametrize("model", QUICK_FIRST)
 def test_lowers_for_hopper(model, rows):
-    shapes = MODELS[model]
-    named = jax.eval_shape(functools.partial(arguments, "gate_up", rows, 2 * shapes.mlp, shapes.width))
+    named = shapes("gate_up", rows, 2 * MODELS[model].mlp, MODELS[model].width)
     text = jax.jit(lambda named: gate_up(**named)).trace(named).lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("mosaic_gpu_v2") == 1
 
@@ -59,6 +56,5 @@ def test_refuses_what_it_cannot_run():
     [*(("Qwen2.5-1.5B", rows) for rows in (128, 1152, 4096, 8192)), *((model, 1024) for model in MODELS)],
 )
 def test_is_as_near_to_float32_as_xla_is(model, rows):
-    shapes = MODELS[model]
-    named = arguments("gate_up", rows, 2 * shapes.mlp, shapes.width)
+    named = arguments("gate_up", rows, 2 * MODELS[model].mlp, MODELS[model].width)
     check_beside_xla("gate_up", named, jax.block_until_ready(gate_up(**named)))

@@ -25,6 +25,8 @@ from tests.kernels.linear.products import (
     check_beside_xla,
     error,
     reference,
+    replaced,
+    shapes,
 )
 
 OPS = ["gate_up", "linear_residual", "linear", "linear_bias"]  # linear: linear_bias without a bias
@@ -42,7 +44,7 @@ def run(op: str, named: dict[str, jax.Array], **settings: object) -> jax.Array:
 
 def lowered(op: str, rows: int, out: int, depth: int, **settings: object) -> str:
     """For a GPU."""
-    named = jax.eval_shape(functools.partial(arguments, op, rows, out, depth))
+    named = shapes(op, rows, out, depth)
     traced = jax.jit(lambda named: function(op, **settings)(**named)).trace(named)
     return traced.lower(lowering_platforms=("cuda",)).as_text()
 
@@ -90,18 +92,26 @@ for op in OPS:
 @pytest.mark.parametrize("op", ["gate_up", "linear_bias"])
 def test_padding_reaches_only_padding(op):
     named = arguments(op, 16, 512, 128)
-    named["x"] = named["x"].at[9:].set(jnp.nan)
+    named["x"] = replaced(named["x"], slice(9, None), np.nan)
     out = run(op, named, tuning=MediumTuning(columns=256, splits=1), interpret=plgpu.InterpretGPUParams())
     assert error(out[:9], reference(op, named)[:9]) < 8e-3
 
 
-def behind_a_norm(op: str, rows: int, out: int, width: int, depth: int) -> tuple[dict[str, jax.Array], ...]:
+def behind_a_norm[T](
+    make: Callable[..., dict[str, T]], op: str, rows: int, out: int, width: int, depth: int
+) -> tuple[dict[str, T], ...]:
     """Arguments of linear_residual with the norm that it begins, and those of the op behind it but for x."""
-    residual = arguments("linear_residual", rows, width, depth)
-    residual["residual"] *= jnp.exp2(jnp.arange(rows) % 7 - 3)[:, None].astype(jnp.bfloat16)  # rows of different sizes
-    named = arguments(op, rows, out, width)
-    named["norm"] = arguments("norm_linear", 1, 8, width)["norm"]
+    residual, named = make("linear_residual", rows, width, depth), make(op, rows, out, width)
+    named["norm"] = make("norm_linear", 1, 8, width)["norm"]
     del named["x"]
+    return residual, named
+
+
+def arrays_behind_a_norm(op: str, rows: int, *sizes: int) -> tuple[dict[str, jax.Array], ...]:
+    """With rows of different sizes."""
+    residual, named = behind_a_norm(arguments, op, rows, *sizes)
+    factors = np.exp2(np.arange(rows) % 7 - 3)[:, None].astype(jnp.bfloat16)
+    residual["residual"] = jnp.asarray(np.asarray(residual["residual"]) * factors)
     return residual, named
 
 
@@ -117,7 +127,7 @@ def run_behind_a_norm(
 # Eight sums of squares for each row, or five.
 @pytest.mark.parametrize(("op", "rows", "width"), [("gate_up", 19, 512), ("linear_bias", 8, 320)])
 def test_a_product_ends_the_norm_that_the_one_before_it_began(op, rows, width):
-    residual, named = behind_a_norm(op, rows, 256, width, 128)
+    residual, named = arrays_behind_a_norm(op, rows, 256, width, 128)
     tuning = MediumTuning(columns=64, splits=1)
     interpret = plgpu.InterpretGPUParams(detect_races=True)
     begun, out = run_behind_a_norm(op, residual, named, tuning=tuning, interpret=interpret)
@@ -126,8 +136,8 @@ def test_a_product_ends_the_norm_that_the_one_before_it_began(op, rows, width):
 
 
 def test_a_norm_that_is_begun_is_kept_from_dividing_by_zero():
-    residual, named = behind_a_norm("linear", 8, 256, 512, 128)
-    residual = {name: value if name == "w" else value.at[3].set(0) for name, value in residual.items()}
+    residual, named = arrays_behind_a_norm("linear", 8, 256, 512, 128)
+    residual = {name: value if name == "w" else replaced(value, 3, 0) for name, value in residual.items()}
     tuning = MediumTuning(columns=64, splits=1)
     _, out = run_behind_a_norm("linear", residual, named, tuning=tuning, interpret=plgpu.InterpretGPUParams())
     assert not out[3].any()
@@ -157,7 +167,7 @@ def test_lowers_for_hopper(model, rows):
 def test_a_norm_between_products_lowers_for_hopper_without_a_kernel_of_its_own(model, rows):
     width, heads = MODELS[model].width, MODELS[model].attended
     for op, out, _ in (layers(model)[0], layers(model)[2]):
-        named = jax.eval_shape(functools.partial(behind_a_norm, op, rows, out, width, heads))
+        named = behind_a_norm(shapes, op, rows, out, width, heads)
         lowered = jax.jit(functools.partial(run_behind_a_norm, op)).trace(*named).lower(lowering_platforms=("cuda",))
         assert can_defer_norm(rows, width, jnp.bfloat16)
         assert lowered.as_text().count("mosaic_gpu_v2") == 2
@@ -205,7 +215,7 @@ def test_is_as_near_to_float32_as_xla_is(model, rows):
 def test_a_norm_between_products_is_as_near_to_float32_as_xla_is(model, rows):
     width, heads = MODELS[model].width, MODELS[model].attended
     for op, out, _ in (layers(model)[0], layers(model)[2]):
-        residual, named = behind_a_norm(op, rows, out, width, heads)
+        residual, named = arrays_behind_a_norm(op, rows, out, width, heads)
         begun, got = run_behind_a_norm(op, residual, named)
         check_beside_xla("linear_residual", residual, begun.rows)
         check_beside_xla(op, named | {"x": begun.rows}, got)

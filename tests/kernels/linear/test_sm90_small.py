@@ -19,6 +19,8 @@ from tests.kernels.linear.products import (
     check_beside_xla,
     error,
     reference,
+    replaced,
+    shapes,
 )
 from tests.support.jaxprs import equations
 
@@ -53,7 +55,7 @@ def test_computes_its_definition(op, rows, out, depth, tuning):
 
 def test_padding_reaches_only_padding():
     named = arguments("norm_gate_up", 8, 128, 256)
-    named["x"] = named["x"].at[5:].set(jnp.nan)
+    named["x"] = replaced(named["x"], slice(5, None), jnp.nan)
     out = run("norm_gate_up", named, tuning=SmallTuning(splits=1), interpret=INTERPRET)
     assert error(out[:5], reference("norm_gate_up", named)[:5]) < 8e-3
 
@@ -62,7 +64,7 @@ def test_padding_reaches_only_padding():
 @pytest.mark.parametrize("model", QUICK_FIRST)
 def test_lowers_for_hopper(model, rows):
     for op, out, depth in MODELS[model].ops():
-        named = jax.eval_shape(lambda op=op, out=out, depth=depth: arguments(op, rows, out, depth))
+        named = shapes(op, rows, out, depth)
         text = jax.jit(functools.partial(run_shapes, op)).trace(named).lower(lowering_platforms=("cuda",)).as_text()
         assert text.count("mosaic_gpu_v2") == 1
 
@@ -73,7 +75,7 @@ def run_shapes(op: str, named: dict[str, jax.Array]) -> jax.Array:
 
 def test_all_warps_of_a_cta_come_to_its_cluster_s_meetings():
     """A few lanes alone arrive there: a warp that lags behind them would wait for a meeting that has passed."""
-    named = jax.eval_shape(functools.partial(arguments, "linear_residual", 8, 1536, 1536))
+    named = shapes("linear_residual", 8, 1536, 1536)
     traced = jax.make_jaxpr(functools.partial(sm90_small.linear_residual, tuning=SmallTuning(splits=4)))(**named)
     names = [equation.primitive.name for equation in equations(traced)]
     before = [names[i - 1] for i, name in enumerate(names) if name == "barrier_arrive"]
