@@ -238,19 +238,19 @@ def listed_ways(width: int) -> list[Way]:
         ),
     ]
     sampled: dict[str, Any] = dict(temperature=0.9, top_k=30, top_p=0.95)
-    kinds = [Way(0.8, kind=kind, **more) for kind in KINDS for more in (dict(), dict(top_k=9), dict(top_p=0.6))]
+    bounds: list[dict[str, Any]] = [dict(), dict(top_k=9), dict(top_p=0.6)]
     found = [
-        *(Way(temperature, **more) for temperature in (0.8, 1e-30) for more in parameters),
+        *(Way(0.8, logprobs=True, **more) for more in parameters),
+        *(Way(1e-30, **more) for more in parameters),
         *(Way(**more) for more in controls),
         *(Way(**more, **sampled) for more in controls),
-        *kinds,
+        *(Way(0.8, kind=kind, logprobs=True, **more) for kind in KINDS for more in bounds),
         *(Way(kind="one", penalties=(1.0, 1.0, 1.1), temperature=temperature) for temperature in (0.0, 1.0)),
         Way(),
         Way(1.0, padding=True),
         Way(kind="nothing"),
         Way(kind="equal", allowed=()),
-        *(Way(kind=kind, logprobs=True) for kind in KINDS for _ in range(2)),
-        *(Way(0.8, logprobs=True, **more) for more in parameters),
+        *(Way(logprobs=True) for _ in range(2)),
         Way(0.8, logprobs=True, padding=True),
     ]
     return [dataclasses.replace(way, seed=2**40 * i + i) for i, way in enumerate(found)]
