@@ -238,6 +238,14 @@ class EngineCommand(GroupedCommand):
         self._run = run
         self._own = [param.name for param in params if param.name]
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            if "unexpected extra argument" in error.message and "--served-model-name" in args:
+                raise ForeignFlag(MANY_NAMES, ctx) from error  # vLLM takes several names after the flag
+            raise
+
     def invoke(self, ctx: click.Context) -> int:
         flags = {name: None if (value := ctx.params[name]) == () else value for name in SETTINGS}
         resolved = resolve_config(ctx.params.get("model_argument"), ctx.params["config_file"], flags)
@@ -245,6 +253,10 @@ class EngineCommand(GroupedCommand):
         return self._run(resolved, {name: ctx.params[name] for name in self._own})
 
 
+MANY_NAMES = (
+    "--served-model-name must have one name, got several; give it again for each: "
+    "--served-model-name A --served-model-name B"
+)
 EPILOG = (
     "Each option from Model on is also a key of the --config file and a variable: --max-num-seqs is max_num_seqs and "
     "JAXINFER_MAX_NUM_SEQS. Flags win over variables, variables over the file."
