@@ -239,10 +239,11 @@ class EngineCommand(GroupedCommand):
         self._own = [param.name for param in params if param.name]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = [*args]  # click empties the list
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            if "unexpected extra argument" in error.message and "--served-model-name" in args:
+            if "unexpected extra argument" in error.message and "--served-model-name" in given:
                 raise ForeignFlag(MANY_NAMES, ctx) from error  # vLLM takes several names after the flag
             raise
 
