@@ -5,6 +5,7 @@ JaxInferError
   ConfigError        an unknown or impossible setting                       exit code 2
     PortInUse        another program listens there
   CheckpointError    a model that cannot be found, read or understood      exit code 3
+    HubUnreachable     a hub id that is not in the cache, and no hub
   DeviceError        a device that is missing, unusable or too small       exit code 4
   EngineError        the engine failed and cannot go on                    exit code 5
     DeviceLost       nothing in this process can use the device again
@@ -57,6 +58,10 @@ class CheckpointError(JaxInferError):
     """A model folder or hub id that cannot be found, read or understood."""
 
     exit_code = 3
+
+
+class HubUnreachable(CheckpointError):
+    """A hub id that is not in the cache, while the hub cannot be asked."""
 
 
 class DeviceError(JaxInferError):

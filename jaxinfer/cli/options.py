@@ -236,7 +236,7 @@ class EngineCommand(GroupedCommand):
         self.params += [_option(setting) for setting in SETTINGS.values()]
         self.params.sort(key=_help_order)
         self._run = run
-        self._own = [param.name for param in params if param.name]
+        self._own = [param.name for param in params if param.name and param.expose_value]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = [*args]  # click empties the list
