@@ -27,7 +27,11 @@ import os
 def file_fault(act: str, path: object, error: OSError | UnicodeError) -> str:
     """What happened to a file, as an error says it. act: what could not be done, as in "read"."""
     if isinstance(error, FileNotFoundError):
-        return f"file not found: {path}" if act == "read" else f"folder not found: {os.path.dirname(str(path)) or path}"
+        if act == "read":
+            return f"file not found: {path}"
+        folder = os.path.dirname(str(path)) or "."
+        exists = os.path.isdir(folder)  # as /proc, where nobody can make one
+        return f"cannot {act} {path}: its folder takes no new files" if exists else f"folder not found: {folder}"
     if isinstance(error, UnicodeError):
         return f"cannot {act} {path}: it is no UTF-8 text"
     return f"cannot {act} {path}: {error.strerror}"

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from jaxinfer.config import SETTINGS, EngineConfig, Resolved, Setting, config_from_sources
-from jaxinfer.errors import ConfigError
+from jaxinfer.errors import ConfigError, DeviceError
 
 # JAXINFER_* variables that are no engine settings: they belong to single verbs
 OTHER_ENV = frozenset(
@@ -285,6 +285,26 @@ def check_paths(config: EngineConfig) -> None:
             local_folder(name)
     if config.chat_template is not None and not os.path.isfile(config.chat_template):
         raise ConfigError(f"file not found: {config.chat_template} (--chat-template)")
+
+
+def check_start(config: EngineConfig) -> None:
+    """Raise ConfigError or DeviceError for what a start would refuse seconds later: a context that config.json of a
+    folder rules out, a GPU without a driver.
+    """
+    from jaxinfer.checkpoint.contents import CONFIG, read_json
+    from jaxinfer.checkpoint.resolve import local_folder
+    from jaxinfer.runtime import nvidia
+
+    if config.device == "cuda" and not nvidia.driver_present() and not nvidia.list_gpus():
+        raise DeviceError(nvidia.NO_DRIVER)
+    folder = local_folder(config.model)
+    if config.max_model_len is None or folder is None or not (folder / CONFIG).is_file():
+        return
+    facts = read_json(folder / CONFIG) | (config.hf_overrides or {})
+    most = facts.get("max_position_embeddings")
+    if isinstance(most, int) and not facts.get("rope_scaling") and config.max_model_len > most:
+        law = f"max_model_len must be at most what the model can address, {most}"
+        raise ConfigError(f"{law}, got {config.max_model_len}; lower it to {most}")
 
 
 def debug_option() -> click.Option:
