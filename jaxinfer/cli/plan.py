@@ -105,7 +105,8 @@ def lacking(
     config: EngineConfig, model: "ModelConfig", family: "Family", free: int, error: Exception
 ) -> list[tuple[str, str]]:
     """The rows of a model that does not fit."""
-    from jaxinfer.runtime.memory import ITEMSIZE, weight_bytes
+    from jaxinfer.cache.spec import ITEMSIZE
+    from jaxinfer.runtime.memory import weight_bytes
 
     weights = weight_bytes(family.parameters(model), ITEMSIZE[config.dtype_for(model.dtype)])
     return [
