@@ -324,9 +324,12 @@ def size_words(num_bytes: int) -> str:
     return f"{num_bytes / 2**20:.1f} MiB" if num_bytes >= 2**20 // 10 else f"{num_bytes:,} bytes"
 
 
-def unknown_name(name: str, known: Collection[str], what: str) -> str:
-    """The message for a name that is not one of `known`: with the nearest one, else with all of them."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+def unknown_name(name: str, known: Collection[str], what: str, cutoff: float = 0.5) -> str:
+    """The message for a name that is not one of `known`: with the nearest one, else with all of them.
+
+    cutoff: how alike the nearest must be, 0 .. 1.
+    """
+    near = difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
     cure = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
     return f"unknown {what} {name!r}, {cure}"
 

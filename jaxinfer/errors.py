@@ -5,6 +5,7 @@ JaxInferError
   ConfigError        an unknown or impossible setting                       exit code 2
     PortInUse        another program listens there
   CheckpointError    a model that cannot be found, read or understood      exit code 3
+    HubUnreachable     a hub id that is not in the cache, and no hub
   DeviceError        a device that is missing, unusable or too small       exit code 4
   EngineError        the engine failed and cannot go on                    exit code 5
     DeviceLost       nothing in this process can use the device again
@@ -26,7 +27,11 @@ import os
 def file_fault(act: str, path: object, error: OSError | UnicodeError) -> str:
     """What happened to a file, as an error says it. act: what could not be done, as in "read"."""
     if isinstance(error, FileNotFoundError):
-        return f"file not found: {path}" if act == "read" else f"folder not found: {os.path.dirname(str(path)) or path}"
+        if act == "read":
+            return f"file not found: {path}"
+        folder = os.path.dirname(str(path)) or "."
+        exists = os.path.isdir(folder)  # as /proc, where nobody can make one
+        return f"cannot {act} {path}: its folder takes no new files" if exists else f"folder not found: {folder}"
     if isinstance(error, UnicodeError):
         return f"cannot {act} {path}: it is no UTF-8 text"
     return f"cannot {act} {path}: {error.strerror}"
@@ -57,6 +62,10 @@ class CheckpointError(JaxInferError):
     """A model folder or hub id that cannot be found, read or understood."""
 
     exit_code = 3
+
+
+class HubUnreachable(CheckpointError):
+    """A hub id that is not in the cache, while the hub cannot be asked."""
 
 
 class DeviceError(JaxInferError):

@@ -137,7 +137,12 @@ class _Refused(msgspec.Struct):
 
 
 def sentence_of(body: bytes) -> str:
-    """What a server says of a request that it does not answer: OpenAI's error.message, or else the body itself."""
+    """What a server says of a request that it does not answer: OpenAI's error.message, or else the body itself.
+
+    Of a page for browsers it says only that it is one: no OpenAI-compatible server answers so.
+    """
+    if body.lstrip()[:1] == b"<":
+        return "a page of HTML, which no OpenAI-compatible server sends"
     try:
         return msgspec.json.decode(body, type=_Refused).error.message[:400]
     except msgspec.DecodeError:

@@ -14,7 +14,7 @@ from huggingface_hub import HfApi, constants, errors, snapshot_download, try_to_
 
 from jaxinfer.checkpoint.contents import METADATA
 from jaxinfer.config import size_words
-from jaxinfer.errors import CheckpointError
+from jaxinfer.errors import CheckpointError, HubUnreachable
 
 REACH_TIMEOUT_S = 4.0
 
@@ -117,7 +117,7 @@ def _find_cached(
             repo_id, revision=revision, cache_dir=cache_dir, local_files_only=True, allow_patterns=list(METADATA)
         )
     except (errors.LocalEntryNotFoundError, errors.HFValidationError) as error:
-        raise CheckpointError(
+        raise HubUnreachable(
             f"cannot find {repo_id}: it is not in {cache_dir}, and {fact}; {cure}, or copy the model here and name its "
             "folder"
         ) from error

@@ -26,7 +26,8 @@ from jaxinfer.checkpoint.contents import (
     weight_names,
 )
 from jaxinfer.config import size_words
-from jaxinfer.errors import CheckpointError, file_fault
+from jaxinfer.errors import CheckpointError, HubUnreachable, file_fault
+from jaxinfer.models.known import unsupported
 
 Part = Literal["config", "tokenizer", "weights"]
 CheckConfig = Callable[[dict[str, Any]], object]
@@ -92,7 +93,12 @@ def resolve(
         return checkpoint
     from jaxinfer.checkpoint import hub  # takes half a second to import, and a folder does not need it
 
-    repo = hub.find(model, revision, download_dir, _suggestion(model, hub.cached_ids(download_dir)), tell)
+    try:
+        repo = hub.find(model, revision, download_dir, _suggestion(model, hub.cached_ids(download_dir)), tell)
+    except HubUnreachable as error:  # no config.json can say it
+        if reason := unsupported(model):
+            raise CheckpointError(f"cannot run {model}: {reason}") from error
+        raise
     check_names(repo.sizes, model, needs)
     check_sizes(repo.sizes, model)
     tell(f"reading the settings of {model}")

@@ -4,6 +4,7 @@
 """
 
 import difflib
+import re
 import sys
 
 import click
@@ -79,6 +80,23 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
+_LAWS = (  # click's sentence of a value, and ours: requirement, then value
+    (r"(?P<got>'.*') is not a valid (float|float range)\.", "a number"),
+    (r"(?P<got>'.*') is not a valid (integer|integer range)\.", "an integer"),
+    (r"(?P<got>\S+) is not in the range (?P<law>[^ ]+)\.", "in {law}"),
+    (r"(?P<got>'.*') is not one of (?P<law>.*)\.", "one of {law}"),
+)
+
+
+def _broken(message: str) -> str | None:
+    """What a value must be and what was given, of click's sentence; None for a sentence of our own."""
+    for pattern, law in _LAWS:
+        if found := re.fullmatch(pattern, message, re.DOTALL):
+            named = found.groupdict()
+            return f"{law.format(law=(named.get('law') or '').replace(chr(39), ''))}, got {named['got']}"
+    return None
+
+
 def _usage(error: click.ClickException) -> str:
     """A wrong use of the command line in our form: what was wrong, then what to do."""
     context = error.ctx if isinstance(error, click.UsageError) else None
@@ -91,4 +109,7 @@ def _usage(error: click.ClickException) -> str:
     message = error.format_message()
     if isinstance(error, ForeignFlag):
         return message
+    if isinstance(error, click.BadParameter) and error.param is not None and (law := _broken(error.message)):
+        name = error.param.opts[0] if isinstance(error.param, click.Option) else str(error.param.metavar).strip("[]")
+        return f"{name} must be {law}; see `{path} --help`"
     return f"{message[0].lower()}{message[1:].rstrip('.')}; see `{path} --help`"

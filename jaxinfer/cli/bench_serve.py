@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
 def run(**params: Any) -> int:
     """Load the server and print the report."""
-    from jaxinfer.bench import serve
-
     load = load_of(params)
-    goals = serve.Goals(params["ttft_limit_ms"], params["itl_limit_ms"])
     with Checklist(screen_for(sys.stderr, params)) as checklist:
+        checklist.say(f"bench    {load.requests} requests to {load.url}")
+        from jaxinfer.bench import serve
+
+        goals = serve.Goals(params["ttft_limit_ms"], params["itl_limit_ms"])
         counts = params["processes"], params["warm_up"]
         return publish(lambda: serve.run(load, *counts, goals, params["check_client"], checklist), params)
 

@@ -14,7 +14,7 @@ from jaxinfer.llm.events import Event
 
 logger = logging.getLogger("jaxinfer.start")
 BAR_WIDTH = 24  # characters of a progress bar
-SILENCE_S = 2.5  # after which the current step is shown again: nobody should wonder for 3 s whether it hangs
+SILENCE_S = 2.0  # after which the current step is shown again: nobody should wonder for 3 s whether it hangs
 
 
 class Screen(Protocol):

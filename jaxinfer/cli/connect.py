@@ -55,7 +55,7 @@ def asked(base: str, model: str | None, key_env: str | None) -> Server:
     cards = models_of(target, reply)
     names = [card.id for card in cards]
     if model is not None and model not in names:
-        raise ConfigError(f"--model must be one that {base} serves, {', '.join(names)}; got {model!r}")
+        raise ConfigError(f"the model must be one that {base} serves, {', '.join(names)}; got {model!r}")
     card = cards[names.index(model) if model else 0]
     variable = key_env if needs_key and key_env else ""
     return Server(base, card.id, variable, routes(target), card.max_model_len)

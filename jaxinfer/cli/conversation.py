@@ -172,13 +172,13 @@ def read_saved(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     try:
         saved = msgspec.to_builtins(msgspec.json.decode(path.read_bytes(), type=form))
         messages, settings = saved["messages"], saved["settings"]
+        if unknown := settings.keys() - READERS.keys():
+            raise ValueError(unknown_name(min(unknown), READERS, "sampling field"))
+        checked(SamplingParams(**settings))
         roles = [message["role"] for message in messages]
         turns = roles[1:] if roles[:1] == ["system"] else roles
         if turns != ["user", "assistant"] * (len(turns) // 2):
             raise ValueError("its messages are not of user and assistant in turns, behind one of system at most")
-        if unknown := settings.keys() - READERS.keys():
-            raise ValueError(unknown_name(min(unknown), READERS, "sampling field"))
-        checked(SamplingParams(**settings))
     except FileNotFoundError:
         raise ConfigError(f"file not found: {path}") from None
     except OSError as error:

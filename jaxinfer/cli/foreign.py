@@ -6,206 +6,85 @@ tests/cli/flags_of_others.json lists every flag of the three; a test finds each 
 import re
 from fnmatch import fnmatchcase
 
-# reason: patterns of flags, the first that fits counts; those of one flag stand before those of many
+# reason: flags, and patterns of flags. A flag by its own name counts before any pattern, then the first pattern that
+# fits: patterns of a subject stand before those of an ending (--*-backend).
 FOREIGN: tuple[tuple[str, str], ...] = (
-    (
-        "use --device",
-        "-ngl --gpu-layers --n-gpu-layers -dev --main-gpu -mg --device-ids --list-devices",
-    ),
-    (
-        "use --max-model-len",
-        "-c --ctx-size --context-bucket --fit-ctx -fitc --kv-unified-per-slot",
-    ),
-    (
-        "use --max-num-seqs",
-        "-np --parallel --max-running-requests --max-num-active-seqs",
-    ),
-    (
-        "use --max-num-queued-seqs",
-        "--max-num-queued-reqs --max-num-queued-tokens --max-queued-requests",
-    ),
+    ("use --device", "-ngl --gpu-layers --n-gpu-layers"),
+    ("use --max-model-len", "-c --ctx-size --context-bucket --fit-ctx -fitc"),
+    ("use --max-num-seqs", "-np --parallel --max-running-requests --max-num-active-seqs"),
+    ("use --max-num-queued-seqs", "--max-num-queued-reqs --max-num-queued-tokens --max-queued-requests"),
     (
         "use --max-num-batched-tokens",
         "-b --batch-size -ub --ubatch-size --chunked-prefill-size --max-prefill-tokens "
         "--max-num-scheduled-tokens --prefill-max-requests --long-prefill-token-threshold* --prefill-chunk*",
     ),
-    (
-        "use --num-pages",
-        "--num-gpu-blocks-override --max-total-tokens",
-    ),
-    (
-        "use --served-model-name",
-        "-a --alias",
-    ),
-    (
-        "use --tokenizer",
-        "--tokenizer-path",
-    ),
-    (
-        "use --chat-template",
-        "--chat-template-file --hf-chat-template-name",
-    ),
-    (
-        "use --default-chat-template-kwargs",
-        "--chat-template-kwargs",
-    ),
-    (
-        "use --seed",
-        "-s --random-seed",
-    ),
-    (
-        "use --gpu-memory-utilization",
-        "--device-memory-utilization -fit --fit -fitt --fit-target",
-    ),
+    ("use --num-pages", "--num-gpu-blocks-override --max-total-tokens"),
+    ("use --served-model-name", "-a --alias"),
+    ("use --tokenizer", "--tokenizer-path"),
+    ("use --chat-template", "--chat-template-file --hf-chat-template-name"),
+    ("use --default-chat-template-kwargs", "--chat-template-kwargs"),
+    ("use --seed", "-s --random-seed"),
+    ("use --gpu-memory-utilization", "--device-memory-utilization -fit --fit -fitt --fit-target"),
     (
         "use --kv-offloading-bytes",
-        "--swap-space --kv-offloading-* --hicache-* --enable-hicache --cache-ram -cram -kvo -nkvo "
-        "--kv-offload --enable-hierarchical-cache --enable-flexkv --flexkv-* --enable-lmcache --lmcache-*",
+        "--swap-space --kv-offloading-* --hicache-* --enable-hicache --cache-ram -cram "
+        "--enable-hierarchical-cache --enable-flexkv --flexkv-* --enable-lmcache --lmcache-*",
     ),
-    (
-        "use --no-enable-prefix-caching",
-        "--disable-radix-cache --disable-chunked-prefix-cache",
-    ),
+    ("use --no-enable-prefix-caching", "--disable-radix-cache --disable-chunked-prefix-cache --no-cache-prompt"),
     (
         "use --enable-prefix-caching, which is on",
         "--cache-prompt --cache-reuse --radix-* --prefix-cach* --prefix-match-unit",
     ),
-    (
-        "use --no-cuda-graphs",
-        "--enforce-eager --disable-cuda-graph --disable-*-cuda-graph",
-    ),
+    ("use --no-cuda-graphs", "--enforce-eager --disable-cuda-graph --disable-*-cuda-graph"),
     (
         "not needed: every step is a CUDA graph of its own size (--no-cuda-graphs turns them off)",
         "--cuda-graph-* --cudagraph-* --max-cudagraph-* --disable-cuda-graph-padding "
         "--enable-profile-cuda-graph --enable-cudagraph-gc --debug-cuda-graph --max-seq-len-to-capture",
     ),
-    (
-        "use --hf-overrides",
-        "--json-model-override-args --rope-* --yarn-* --override-kv --hf-config-path --model-class-overrides "
-        "--config-format --model-config-parser",
-    ),
-    (
-        "use --generation-config",
-        "--override-generation-config --sampling-defaults --preferred-sampling-params",
-    ),
-    (
-        "use --attention-backend",
-        "-ac --attention-config -fa --flash-attn --*-attention-backend --triton-attention-* "
-        "--disable-cascade-attn --flashinfer-*",
-    ),
-    (
-        "use --load-format",
-        "-lm --load-mode -lzm --lazy-mode",
-    ),
-    (
-        "use --ssl-certfile",
-        "--ssl-cert-file",
-    ),
-    (
-        "use --ssl-keyfile",
-        "--ssl-key-file",
-    ),
-    (
-        "use --allowed-origins",
-        "--cors-*",
-    ),
+    ("use --hf-overrides", "--json-model-override-args --rope-* --yarn-* --override-kv"),
+    ("use --generation-config", "--override-generation-config --sampling-defaults --preferred-sampling-params"),
+    ("use --attention-backend", "-ac --attention-config --decode-attention-backend --prefill-attention-backend"),
+    ("use --ssl-certfile", "--ssl-cert-file"),
+    ("use --ssl-keyfile", "--ssl-key-file"),
+    ("use --allowed-origins", "--cors-origins"),
     (
         "not needed: --allowed-origins answers all that CORS asks",
-        "--allow-credentials --allowed-headers --allowed-methods",
+        "--allow-credentials --allowed-headers --allowed-methods --cors-credentials --cors-headers --cors-methods",
     ),
-    (
-        "use --max-requests-per-key and a proxy in front",
-        "--admin-api-key",
-    ),
-    (
-        "use --drain-timeout-s",
-        "--shutdown-timeout",
-    ),
-    (
-        "use --stall-timeout-s",
-        "--watchdog-* --soft-watchdog-timeout --gc-*",
-    ),
-    (
-        "use --log-requests",
-        "--enable-log-* --log-requests-* --uvicorn-access-log* --max-log-len --log-prompts-dir",
-    ),
-    (
-        "use --log-format",
-        "--log-jsonl --logging-config --log-config-file --log-prefix --log-timestamps --log-colors",
-    ),
-    (
-        "use --profile-dir",
-        "--profiler-config --enable-layerwise-nvtx-* --ray-workers-use-nsight",
-    ),
-    (
-        "use --otlp-traces-endpoint",
-        "--enable-trace --otlp-service-name --trace-modules --collect-detailed-traces",
-    ),
-    (
-        "use --files-dir",
-        "--file-storage-path --media-path",
-    ),
-    (
-        "use --strict",
-        "--tool-strict-level",
-    ),
-    (
-        "use --max-stored-responses",
-        "--enable-response-store",
-    ),
-    (
-        "use `jaxinfer list`",
-        "-cl --cache-list",
-    ),
-    (
-        "use the variable HF_TOKEN or `hf auth login`",
-        "-hft --hf-token",
-    ),
-    (
-        "use the variable HF_HUB_OFFLINE=1",
-        "--offline",
-    ),
-    (
-        "name the model first: `jaxinfer serve MODEL`",
-        "-hf -hfr --hf-repo",
-    ),
+    ("use --drain-timeout-s", "--shutdown-timeout"),
+    ("use --stall-timeout-s", "--watchdog-* --soft-watchdog-timeout"),
+    ("use --log-requests", "--enable-log-* --log-requests-* --uvicorn-access-log* --max-log-len --log-prompts-dir"),
+    ("use --log-format", "--log-jsonl --logging-config --log-config-file --log-prefix --log-timestamps --log-colors"),
+    ("use --profile-dir", "--profiler-config --enable-layerwise-nvtx-* --ray-workers-use-nsight"),
+    ("use --otlp-traces-endpoint", "--enable-trace --otlp-service-name --trace-modules --collect-detailed-traces"),
+    ("use --files-dir", "--file-storage-path"),
+    ("use --max-stored-responses", "--enable-response-store"),
+    ("use `jaxinfer list`", "-cl --cache-list"),
+    ("use the variable HF_TOKEN or `hf auth login`", "-hft --hf-token"),
+    ("use the variable HF_HUB_OFFLINE=1", "--offline"),
+    ("name the model first: `jaxinfer serve MODEL`", "-hf -hfr --hf-repo"),
     (
         "set it in the request: temperature, max_tokens and the other sampling fields",
         "--temp --temperature --top-k --top-p --min-p -n --predict --n-predict --presence-penalty "
-        "--frequency-penalty --repeat-penalty --repeat-last-n --ignore-eos -l --logit-bias -r "
-        "--reverse-prompt -sp --special --keep --response-role --return-tokens-as-token-ids",
+        "--frequency-penalty --repeat-penalty --ignore-eos -l --logit-bias -r --reverse-prompt "
+        "--return-tokens-as-token-ids",
     ),
-    (
-        "set it in the request: response_format, structured_outputs",
-        "--grammar --grammar-file -j --json-schema* -jf",
-    ),
+    ("set it in the request: response_format, structured_outputs", "--grammar --grammar-file -j --json-schema* -jf"),
     (
         "set it in the request: reasoning_effort, thinking_token_budget, or --default-chat-template-kwargs",
         "-rea --reasoning --reasoning-effort* --reasoning-budget* --reasoning-preserve --anthropic-disabled-* "
         "--reasoning-config",
     ),
-    (
-        "set it in the request: stream_options",
-        "--stream-response-default-include-usage --enable-force-include-usage",
-    ),
-    (
-        "set it in the request: priority",
-        "--default-priority-value",
-    ),
-    (
-        "never: code from a checkpoint is not run",
-        "--trust-remote-code --code-revision",
-    ),
+    ("set it in the request: stream_options", "--stream-response-default-include-usage --enable-force-include-usage"),
+    ("set it in the request: priority", "--default-priority-value"),
+    ("never: code from a checkpoint is not run", "--trust-remote-code --code-revision"),
     (
         "never: code that a flag names is not loaded",
         "--tool-parser-plugin --reasoning-parser-plugin --io-processor-plugin --middleware "
         "--logits-processors --logits-processor* --enable-custom-logit-processor --worker-cls "
         "--worker-extension-cls --scheduler-cls --custom-weight-loader --forward-hooks",
     ),
-    (
-        "never: a request's template is not run",
-        "--trust-request-*",
-    ),
+    ("never: a request's template is not run", "--trust-request-chat-template"),
     (
         "never: tools run where the client is",
         "--tools --tools-runtime --tool-server --mcp-servers-* -ag -no-ag --agent --ui-mcp-proxy --webui-mcp-proxy",
@@ -214,44 +93,21 @@ FOREIGN: tuple[tuple[str, str], ...] = (
         "not needed: tools are always on, and how the model calls them is detected (--tool-call-parser)",
         "--enable-auto-tool-choice --exclude-tools-when-tool-choice-none",
     ),
-    (
-        "not needed: the chat template is always Jinja",
-        "--jinja --chat-template-content-format --interleave-mm-strings",
-    ),
+    ("not needed: the chat template is always Jinja", "--jinja --chat-template-content-format --interleave-mm-strings"),
     (
         "not needed: reasoning is taken out of the answer where the template has it",
         "--reasoning-format --skip-chat-parsing --strip-thinking-cache --enable-strict-thinking",
     ),
-    (
-        "not needed: metrics are at /metrics",
-        "--enable-metrics* --metrics --disable-log-stats --*-metrics --*-metrics-* --kv-cache-metrics* "
-        "--bucket-* --*-buckets --show-hidden-metrics-* --aggregate-engine-logging --collect-tokens-* "
-        "--prompt-tokens-buckets --enable-mfu-metrics --show-time-cost --decode-log-interval "
-        "--enable-request-time-stats-logging --extra-metric-labels --enable-server-load-tracking "
-        "--enable-logging-iteration-details --expert-balancedness-*",
-    ),
-    (
-        "not needed: usage has cached tokens",
-        "--enable-cache-report --enable-prompt-tokens-details",
-    ),
-    (
-        "not needed: batches are continuous",
-        "-cb -nocb --cont-batching --enable-mixed-chunk --enable-dynamic-chunking",
-    ),
+    ("not needed: usage has cached tokens", "--enable-cache-report --enable-prompt-tokens-details"),
+    ("not needed: batches are continuous", "-cb --cont-batching --enable-mixed-chunk --enable-dynamic-chunking"),
     (
         "not needed: each step runs beside the one before (--run-ahead)",
-        "--async-scheduling --disable-overlap-schedule --num-scheduler-steps --num-continuous-decode-steps "
-        "--enable-*-batch-overlap --enable-dbo --dbo-* --ubatch-* --scheduler-recv-interval --tbo-* "
-        "--enable-pdmux --pdmux-* --sm-group-num",
+        "--async-scheduling --num-scheduler-steps --num-continuous-decode-steps --enable-*-batch-overlap "
+        "--enable-dbo --dbo-* --ubatch-* --scheduler-recv-interval --tbo-* --enable-pdmux --pdmux-* "
+        "--sm-group-num",
     ),
-    (
-        "not needed: the chat page is always at /",
-        "--ui --webui --ui-* --webui-* --path",
-    ),
-    (
-        "not yet: no models that rank documents",
-        "--rerank --reranking",
-    ),
+    ("not needed: the chat page is always at /", "--ui --webui --ui-* --webui-* --path"),
+    ("not yet: no models that rank documents", "--rerank --reranking"),
     (
         "not needed: /v1/embeddings and /score are always on",
         "--embedding --embeddings --runner --convert --is-embedding --pooler-config --pooling --embd-normalize --task",
@@ -270,36 +126,22 @@ FOREIGN: tuple[tuple[str, str], ...] = (
     (
         "not needed: the step's programs are compiled before the first request",
         "--warmup --warmups --skip-server-warmup --compilation-config -cc --optimization-level "
-        "--performance-mode --enable-torch-compile* --torch-compile-* --jit-monitor-* -O* --pre-warm-nccl "
-        "--enable-trace-replay",
+        "--performance-mode --enable-torch-compile* --torch-compile-* --jit-monitor-* --enable-trace-replay "
+        "-O -O?",
     ),
-    (
-        "not needed: the answer names its request id",
-        "--enable-request-id-headers",
-    ),
-    (
-        "not needed: /docs is always on",
-        "--disable-fastapi-docs --enable-offline-docs",
-    ),
+    ("not needed: the answer names its request id", "--enable-request-id-headers"),
     (
         "not needed: weights are read once, from safetensors",
         "--safetensors-* --pt-load-map-location --ignore-patterns --weight-loader-* "
         "--model-loader-extra-config --use-tqdm-on-load --max-parallel-loading-workers --check-tensors "
         "--repack -nr --delete-ckpt-after-loading --model-checksum --weight-cache-* "
-        "--startup-weight-load-mode --modelexpress-config",
+        "--startup-weight-load-mode --modelexpress-config -lm --load-mode -lzm --lazy-mode --mmap --mlock "
+        "-dio -ndio --direct-io",
     ),
     (
         "not needed: the tokenizer is the fast one, in the server's process",
-        "--tokenizer-* --skip-tokenizer-init --detokenizer-worker-num --enable-tokenizer-* "
-        "--disable-tokenizer-* --renderer-num-workers --enable-dynamic-batch-* --dynamic-batch-* "
-        "--batch-notify-size --stream-interval --incremental-streaming-output --sse-* -to --timeout",
-    ),
-    (
-        "not needed: the kernels are chosen for the device",
-        "--*-backend --moe-* --enable-fused-* --kernel-config --ir-op-priority --enable-flashinfer-* "
-        "--disable-flashinfer-* --monokernel* --enable-nvidia-megakernel --enable-amd-* --disable-aiter-* "
-        "--enable-aiter-* --fp4-gemm-* --fp8-gemm-* --use-fp64-gumbel --enable-tf32-* --enable-fp32-lm-head "
-        "--enable-lean-attention --gdn-* --kda-* --linear-attn-* --op-offload --perf --mlx-*",
+        "--tokenizer-* --detokenizer-worker-num --enable-tokenizer-* --disable-tokenizer-* "
+        "--renderer-num-workers --enable-dynamic-batch-* --dynamic-batch-*",
     ),
     (
         "not needed: float32 answers do not depend on their neighbours",
@@ -307,24 +149,24 @@ FOREIGN: tuple[tuple[str, str], ...] = (
     ),
     (
         "not yet: jaxinfer runs on one GPU; drop it",
-        "--tensor-parallel-* -tp --tp --tp-size --pipeline-parallel-* -pp --pp-* --data-parallel-* -dp* --dp "
-        "--dp-* --*-parallel-size --expert-parallel* -ep --ep --ep-* --enable-expert-parallel --enable-ep-* "
-        "-dcp --dcp-* -pcp --attn-cp-* --attn-dp-* --attn-tp-* --attention-*-parallel-* --enable-dp-* "
+        "--tensor-parallel-* -tp --tp --tp-size --pipeline-parallel-* -pp --pp-* --data-parallel-* --dp "
+        "--*-parallel-size --expert-parallel* -ep --ep --ep-* --enable-expert-parallel --enable-ep-* -dcp "
+        "--dcp-* -pcp --attn-cp-* --attn-dp-* --attn-tp-* --attention-*-parallel-* --enable-dp-* "
         "--enable-attn-tp-* --enable-tp-* --enable-prefill-cp --enable-cp-* --cp-* --dwdp-* --nnodes "
-        "--node-rank --master-addr --master-port --headless -n? --dist-* --distributed-* --nccl-* "
-        "--enable-nccl-* --disable-nccl-* --enable-p2p-* --enable-mscclpp --enable-symm-mem "
-        "--enable-torch-symm-mem --disable-custom-all-reduce --all2all-* --use-ray --api-server-count -asc "
-        "--load-balance-method --enable-elastic-* --elastic-* --max-ep-size --max-parallel-* --base-gpu-id "
-        "--gpu-id-step --numa* -sm --split-mode -ts --tensor-split --rpc --cpu-distributed-* "
-        "--enable-layernorm-sp --enable-hc-sp --enable-quant-communications --boundary-reduction "
-        "--enable-kv-cache-sharding --fault-tolerance-* --enable-fault-* --prefill-context-* "
-        "--enable-dense-mlp-* --enable-shared-experts-attn-tp --enable-batch-sharded-*",
+        "--node-rank --master-addr --master-port --dist-* --distributed-* --nccl-* --enable-nccl-* "
+        "--disable-nccl-* --enable-p2p-* --enable-mscclpp --enable-symm-mem --enable-torch-symm-mem "
+        "--disable-custom-all-reduce --all2all-* --use-ray --api-server-count -asc --load-balance-method "
+        "--enable-elastic-* --elastic-* --max-ep-size --max-parallel-* -sm --split-mode -ts --tensor-split "
+        "--rpc --cpu-distributed-* --enable-layernorm-sp --enable-hc-sp --enable-quant-communications "
+        "--boundary-reduction --enable-kv-cache-sharding --fault-tolerance-* --enable-fault-* "
+        "--prefill-context-* --enable-dense-mlp-* --enable-shared-experts-attn-tp --enable-batch-sharded-* "
+        "-dp -dpa -dpb -dpe -dph -dpl -dpm -dpn -dpp -dpr --pre-warm-nccl --dp-* --headless",
     ),
     (
         "not yet: no model of experts runs here",
-        "--*expert* --*eplb* --*moe* --n-cpu-moe -cmoe -ncmoe -cmoed -ncmoed --deepep-* "
-        "--enable-return-routed-* --enable-paged-experts --kt-* --dsa-* --dsv4-* --enable-dsa-* --fuseep-* "
-        "--enable-waterfill --enable-deepseek-*",
+        "--*expert* --*eplb* --*moe* --n-cpu-moe -cmoe -ncmoe -cmoed -ncmoed --enable-return-routed-* "
+        "--enable-paged-experts --kt-* --dsa-* --dsv4-* --enable-dsa-* --fuseep-* --enable-waterfill "
+        "--enable-deepseek-* --moe-* --expert-balancedness-* --deepep-*",
     ),
     (
         "not yet: weights are bfloat16, float16 or float32; take the model that is not quantized",
@@ -337,30 +179,30 @@ FOREIGN: tuple[tuple[str, str], ...] = (
     ),
     (
         "not yet: no speculative decoding",
-        "--spec* -sc --draft* --decoupled-spec-* --*-draft --enable-draft-* -*d --lookup-* -lcs -lcd "
-        "--num-lookahead-slots --enable-multi-layer-eagle --per-request-spec-* --num-speculative-* --ngram-*",
+        "-sc --draft* --decoupled-spec-* --*-draft --enable-draft-* --lookup-* -lcs -lcd "
+        "--num-lookahead-slots --enable-multi-layer-eagle --num-speculative-* --ngram-* --spec-* "
+        "--speculative-* -md -ngld -devd -hfd -hfrd -Cd -Crd -Cbd -Crbd -td -tbd -otd --override-tensor-draft "
+        "--per-request-spec-*",
     ),
-    (
-        "not yet: no LoRA adapters",
-        "--lora* --enable-lora* --*-lora* --*loras* --fully-sharded-loras --control-vector*",
-    ),
+    ("not yet: no LoRA adapters", "--lora* --enable-lora* --*-lora* --*loras* --fully-sharded-loras --control-vector*"),
     (
         "not yet: text only, no images, audio or video",
-        "--*mm-* --mm* -mm* --limit-mm-* --*multimodal* --image-* --video-* --allowed-local-media-path "
-        "--allowed-media-domains --media-* --language-* --encoder-* --mtmd-* --asr-* --enable-mm-* "
-        "--*-encoder* --disable-fast-image-* --enable-precise-embedding-*",
+        "--*mm-* --limit-mm-* --*multimodal* --image-* --video-* --allowed-local-media-path "
+        "--allowed-media-domains --media-* --language-* --mtmd-* --asr-* --enable-mm-* --disable-fast-image-* "
+        "--enable-precise-embedding-* --media-path --trust-request-mm-kwargs --mm-* --mmproj* -mm -mmu -mmdev "
+        "--encoder-* --enable-adaptive-dispatch-to-encoder",
     ),
     (
         "not yet: no model of recurrent or window layers runs here",
         "--*mamba* --*swa-* --*sliding-window --*replayssm* --disable-hybrid-* --enable-hybrid-* "
-        "--enable-*-bounded-* --c128-*",
+        "--enable-*-bounded-* --c128-* --gdn-* --kda-* --linear-attn-*",
     ),
     (
         "not yet: prompts and answers are computed by one engine",
         "--disaggregation-* --kv-transfer-config --kv-events-config --ec-* --enable-pd-* "
         "--optimistic-prefill-* --enable-prefill-delayer --prefill-delayer-* --mooncake-* --remote-instance-* "
         "--weight-transfer-config --checkpoint-engine-* --engine-info-* --enable-scale-out --load-publish-* "
-        "--load-snapshot-* --encoder-*",
+        "--load-snapshot-*",
     ),
     (
         "not yet: only HTTP/1.1 over TCP",
@@ -377,78 +219,124 @@ FOREIGN: tuple[tuple[str, str], ...] = (
     ),
     (
         "not yet: weights stay on the device",
-        "--cpu-offload-* --offload-* --enable-sleep-mode --sleep-* --enable-memory-saver "
-        "--enable-*-cpu-backup --ple-offload-* -ncffn --n-cpu-ffn -ot -otd --override-tensor --no-host",
+        "--cpu-offload-* --offload-* --enable-sleep-mode --enable-memory-saver --enable-*-cpu-backup "
+        "--ple-offload-* -ncffn --n-cpu-ffn -ot --override-tensor "
+        "--sleep-idle-seconds --sleep-mode-* --sleep-preserve-parameter-names",
     ),
-    (
-        "not yet: one model per server",
-        "--models-* --tags",
-    ),
+    ("not yet: one model per server", "--tags --models-*"),
     (
         "not yet: token ids, embeddings and hidden states as inputs and outputs are those of the API",
         "--enable-prompt-embeds --*-hidden-states* --return-* --tokens-only --logprobs-mode --enable-return-* "
         "--sampling-mask-*",
     ),
-    (
-        "GGUF is not supported: take the safetensors version",
-        "-hff --hf-file -mu --model-url -dr --docker-repo",
-    ),
+    ("GGUF is not supported: take the safetensors version", "-hff --hf-file -mu --model-url -dr --docker-repo"),
     (
         "how the CPU's threads run is XLA's own: use the variable XLA_FLAGS or taskset",
-        "-t --threads* -tb -C* --cpu-mask* --cpu-range* --cpu-strict* --prio* --poll* -td -tbd",
+        "-t --threads* -tb --cpu-mask* --cpu-range* --cpu-strict* --prio* --poll* -C -Cb -Cr -Crb",
     ),
     (
         "another sampler than the API's fields is not supported",
         "--samplers --sampler-seq --sampling-seq --top-n* --xtc-* --typical* --dry-* --adaptive-* "
         "--dynatemp-* --mirostat* -bs",
     ),
+    ("a context is never cut or shifted", "--context-shift --allow-auto-truncate --keep"),
+    ("presets of models by download are not supported: name the model", "--*-default --fim-*"),
+    ("use `jaxinfer --version`", "--version"),
+    ("use --help", "--usage"),
+    ("use --default-chat-template-kwargs", "-dc"),
+    ("set it in the request: add_generation_prompt, continue_final_message", "--prefill-assistant"),
     (
-        "a context is never cut or shifted",
-        "--context-shift --allow-auto-truncate",
+        "use the variable CUDA_VISIBLE_DEVICES: the first GPU that is visible is taken",
+        "-mg --main-gpu --device-ids --base-gpu-id --gpu-id-step",
+    ),
+    ("use `jaxinfer doctor`, which names the GPU; the variable CUDA_VISIBLE_DEVICES picks another", "--list-devices"),
+    ("use --device cuda or cpu; the variable CUDA_VISIBLE_DEVICES picks the GPU", "-dev"),
+    ("not needed: KV pages are on the device that --device names", "-kvo -nkvo --kv-offload"),
+    ("not needed: KV pages never fragment", "-dt --defrag-thold"),
+    ("not needed: all sequences share one pool of KV pages", "-kvu -no-kvu --kv-unified --kv-unified-per-slot"),
+    (
+        "not needed: attention is chosen for the device (--attention-backend)",
+        "-fa --flash-attn --triton-attention-* --disable-cascade-attn",
+    ),
+    ("no request has a time limit here: let the client or a proxy end it", "-to --timeout"),
+    ("not needed: a stream that waits sends pings", "--sse-*"),
+    (
+        "not needed: each step's tokens are sent at once",
+        "--stream-interval --incremental-streaming-output --batch-notify-size",
+    ),
+    ("not needed: /tokenize and /detokenize are always on", "--enable-tokenizer-info-endpoint"),
+    ("send token ids in the request: the prompt of /v1/completions may be a list of them", "--skip-tokenizer-init"),
+    ("use --tokenizer with a folder, or --revision for the whole model", "--tokenizer-revision"),
+    (
+        "not needed: llguidance keeps answers to their grammars",
+        "--grammar-backend --guided-decoding-backend --structured-outputs-config --disable-outlines-disk-cache",
+    ),
+    ("not yet: the white space of JSON answers has no setting", "--constrained-json-*"),
+    ("not yet: /docs cannot be turned off; let the proxy in front refuse it", "--disable-fastapi-docs"),
+    ("not yet: the chat page cannot be turned off; let the proxy in front refuse it", "--no-ui --no-webui"),
+    ("not needed: the API pages at /docs need no other site", "--enable-offline-docs"),
+    ("not needed: an idle server waits without work", "--sleep-on-idle"),
+    ("use --run-ahead 0", "--disable-overlap-schedule --no-async-scheduling"),
+    ("use --scheduling static", "-nocb --no-cont-batching"),
+    (
+        "use --log-requests for a line per request; run, chat and batch say more with -v",
+        "--log-level* --uvicorn-log-level -v --verbose --log-verbose -lv --verbosity --log-verbosity",
+    ),
+    ("the log is on stderr: redirect it", "--log-disable --log-file"),
+    (
+        "not needed: no request is logged without --log-requests",
+        "--disable-uvicorn-access-log --disable-access-log-* --no-enable-log-requests --disable-log-requests",
+    ),
+    ("not needed: the log has each failure of the server", "--log-error-stack"),
+    ("not yet: all keys may do the same (--api-key-file)", "--admin-api-key"),
+    ("set it in the request: strict of a tool", "--tool-strict-level"),
+    (
+        "not needed: the model's config.json is read as it is (--hf-overrides changes its keys)",
+        "--config-format --model-config-parser --hf-config-path --model-class-overrides",
+    ),
+    ("set it in the request: skip_special_tokens", "-sp --special"),
+    ("not needed: the role of an answer is assistant", "--response-role"),
+    ("not yet: penalties count the whole context", "--repeat-last-n"),
+    ("not yet: answers have no watermark", "--watermark* --enable-watermark"),
+    ("not yet: no model here fills in the middle", "--spm-infill"),
+    ("use numactl before the command", "--numa*"),
+    (
+        "metrics have no labels of your own",
+        "--tokenizer-metrics-allowed-custom-labels --tokenizer-metrics-custom-labels-header --extra-metric-labels",
     ),
     (
-        "presets of models by download are not supported: name the model",
-        "--*-default --fim-*",
+        "not needed: metrics are at /metrics",
+        "--enable-metrics* --metrics --disable-log-stats --*-metrics --*-metrics-* --kv-cache-metrics* "
+        "--bucket-* --*-buckets --show-hidden-metrics-* --aggregate-engine-logging --collect-tokens-* "
+        "--prompt-tokens-buckets --enable-mfu-metrics --show-time-cost --decode-log-interval "
+        "--enable-request-time-stats-logging --enable-server-load-tracking --enable-logging-iteration-details "
+        "--perf",
     ),
     (
-        "use `jaxinfer --version`",
-        "--version",
-    ),
-    (
-        "use --help",
-        "--usage",
-    ),
-    (
-        "use -v of run, chat and batch; serve shows every step",
-        "-v --verbose --log-verbose -lv --verbosity --log-verbosity",
-    ),
-    (
-        "use the log's own filter: a line is a record on stderr",
-        "--log-level* --uvicorn-log-level --log-disable --log-file --disable-uvicorn-access-log "
-        "--disable-access-log-* --log-error-stack --crash-dump-folder",
-    ),
-    (
-        "use --default-chat-template-kwargs",
-        "-dc",
-    ),
-    (
-        "set it in the request: add_generation_prompt, continue_final_message",
-        "--prefill-assistant",
+        "not needed: the kernels are chosen for the device",
+        "--*-backend --enable-fused-* --kernel-config --ir-op-priority --enable-flashinfer-* "
+        "--disable-flashinfer-* --flashinfer-* --bf16-gemm-backend --monokernel* "
+        "--enable-nvidia-megakernel --enable-amd-* --disable-aiter-* "
+        "--enable-aiter-* --fp4-gemm-* --fp8-gemm-* --use-fp64-gumbel --enable-tf32-* --enable-fp32-lm-head "
+        "--enable-lean-attention --op-offload --mlx-*",
     ),
     (
         "jaxinfer has nothing that it would change; drop it",
         "--additional-config --aux-output-config --cohere-* --diffusion-config --enable-cumem-allocator "
         "--enable-flash-late-* --enable-shm-* --engram-config --fail-on-environ-* --fingerprint-* "
-        "--kv-sharing-* --model-impl --prefill-schedule-interval --scheduler-reserve-* "
-        "--structured-outputs-config --watermark* --completion-template --constrained-json-* --debug-tensor-* "
-        "--disable-attn-tp-* --disable-outlines-* --dllm-* --enable-hisparse --enable-linker-* --enable-mis "
-        "--enable-page-major-* --enable-scattered-* --enable-unified-* --enable-watermark --enforce-disable-* "
-        "--gated-launch-port --hierarchical-* --hisparse-config --kv-canary* --min-free-slots-* --msprobe-* "
-        "--num-reserved-* --prefill-decode-* --prefill-only-* --qsa-* --retraction-policy "
-        "--schedule-conservativeness --unified-cache-* --weight-version --backend-sampling --completion-bash "
-        "--escape -e --props --spm-infill -dt -kvu -no-kvu",
+        "--kv-sharing-* --model-impl --prefill-schedule-interval --scheduler-reserve-* --completion-template "
+        "--debug-tensor-* --disable-attn-tp-* --disable-outlines-* --dllm-* --enable-hisparse "
+        "--enable-linker-* --enable-mis --enable-page-major-* --enable-scattered-* --enable-unified-* "
+        "--enforce-disable-* --gated-launch-port --hierarchical-* --hisparse-config --kv-canary* "
+        "--min-free-slots-* --msprobe-* --num-reserved-* --prefill-decode-* --prefill-only-* --qsa-* "
+        "--retraction-policy --schedule-conservativeness --unified-cache-* --weight-version "
+        "--backend-sampling --completion-bash --escape -e --props --gc-* --crash-dump-folder --no-host",
     ),
 )
+
+
+_EXACT = {flag: reason for reason, flags in FOREIGN for flag in flags.split() if not set("*?") & set(flag)}
+_PATTERNS = [(flag, reason) for reason, flags in FOREIGN for flag in flags.split() if flag not in _EXACT]
 
 
 def reply(flag: str) -> str | None:
@@ -459,7 +347,10 @@ def reply(flag: str) -> str | None:
     name = flag.partition("=")[0].replace("_", "-")
     name = name.partition(".")[0] if name.startswith("-") and not re.match(r"--[\w-]*-\d", name) else name
     for spelling in (name, f"--{name.removeprefix('--no-')}"):
-        for reason, patterns in FOREIGN:
-            if any(fnmatchcase(spelling, pattern) for pattern in patterns.split()):
-                return f"{flag}: {reason}"
+        if reason := _EXACT.get(spelling) or _of_pattern(spelling):
+            return f"{flag}: {reason}"
     return None
+
+
+def _of_pattern(name: str) -> str | None:
+    return next((reason for pattern, reason in _PATTERNS if fnmatchcase(name, pattern)), None)

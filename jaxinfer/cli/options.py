@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from jaxinfer.config import SETTINGS, EngineConfig, Resolved, Setting, config_from_sources
-from jaxinfer.errors import ConfigError
+from jaxinfer.errors import ConfigError, DeviceError
 
 # JAXINFER_* variables that are no engine settings: they belong to single verbs
 OTHER_ENV = frozenset(
@@ -236,7 +236,16 @@ class EngineCommand(GroupedCommand):
         self.params += [_option(setting) for setting in SETTINGS.values()]
         self.params.sort(key=_help_order)
         self._run = run
-        self._own = [param.name for param in params if param.name]
+        self._own = [param.name for param in params if param.name and param.expose_value]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = [*args]  # click empties the list
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            if "unexpected extra argument" in error.message and "--served-model-name" in given:
+                raise ForeignFlag(MANY_NAMES, ctx) from error  # vLLM takes several names after the flag
+            raise
 
     def invoke(self, ctx: click.Context) -> int:
         flags = {name: None if (value := ctx.params[name]) == () else value for name in SETTINGS}
@@ -245,6 +254,10 @@ class EngineCommand(GroupedCommand):
         return self._run(resolved, {name: ctx.params[name] for name in self._own})
 
 
+MANY_NAMES = (
+    "--served-model-name must have one name, got several; give it again for each: "
+    "--served-model-name A --served-model-name B"
+)
 EPILOG = (
     "Each option from Model on is also a key of the --config file and a variable: --max-num-seqs is max_num_seqs and "
     "JAXINFER_MAX_NUM_SEQS. Flags win over variables, variables over the file."
@@ -272,6 +285,26 @@ def check_paths(config: EngineConfig) -> None:
             local_folder(name)
     if config.chat_template is not None and not os.path.isfile(config.chat_template):
         raise ConfigError(f"file not found: {config.chat_template} (--chat-template)")
+
+
+def check_start(config: EngineConfig) -> None:
+    """Raise ConfigError or DeviceError for what a start would refuse seconds later: a context that config.json of a
+    folder rules out, a GPU without a driver.
+    """
+    from jaxinfer.checkpoint.contents import CONFIG, read_json
+    from jaxinfer.checkpoint.resolve import local_folder
+    from jaxinfer.runtime import nvidia
+
+    if config.device == "cuda" and not nvidia.driver_present() and not nvidia.list_gpus():
+        raise DeviceError(nvidia.NO_DRIVER)
+    folder = local_folder(config.model)
+    if config.max_model_len is None or folder is None or not (folder / CONFIG).is_file():
+        return
+    facts = read_json(folder / CONFIG) | (config.hf_overrides or {})
+    most = facts.get("max_position_embeddings")
+    if isinstance(most, int) and not facts.get("rope_scaling") and config.max_model_len > most:
+        law = f"max_model_len must be at most what the model can address, {most}"
+        raise ConfigError(f"{law}, got {config.max_model_len}; lower it to {most}")
 
 
 def debug_option() -> click.Option:

@@ -1,5 +1,6 @@
 """`jaxinfer plan`: what a model needs of a device and what the device could give at best, from config.json alone."""
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -13,11 +14,12 @@ import click
 from jaxinfer.cli.checklist import table
 from jaxinfer.cli.options import EngineCommand
 from jaxinfer.cli.session import model_words
-from jaxinfer.config import EngineConfig, Resolved, parse_int, unknown_name
-from jaxinfer.errors import ConfigError
+from jaxinfer.config import EngineConfig, Resolved, parse_int, size_words, unknown_name
+from jaxinfer.errors import CheckpointError, ConfigError, DeviceError, HubUnreachable
 
 if TYPE_CHECKING:
     from jaxinfer.models.config import ModelConfig
+    from jaxinfer.models.registry import Family
     from jaxinfer.runtime.memory import MemoryPlan
 
 GIB = 2**30
@@ -69,33 +71,107 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     model = family.config_from_hf(facts)
     share = config.gpu_memory_utilization if target.platform == "gpu" else 1.0  # as runtime/device.py sizes the pool
     free, backends = int(target.free_bytes * share), backends_for(config, model, target)
-    plan = plan_for(config, model, family, platform=target.platform, free=free, backends=backends)
     rows = [("device", describe(target)), ("architecture", describe_model(model)), *source, *resolved.rows()]
+    try:
+        plan = plan_for(config, model, family, platform=target.platform, free=free, backends=backends)
+    except (ConfigError, DeviceError) as error:
+        cards = fitting_cards(config, model, family)
+        if target.platform == "gpu" and (cards or isinstance(error, DeviceError)):
+            show(config, [*rows, *lacking(config, model, family, free, error)])
+            raise type(error)(with_cards(str(error), cards, is_here=params["target"] is None)) from error
+        raise
     rows += [row for row in plan.rows() if row[0] != "host pages" or plan.host_pages]
+    rows.insert(2, ("fits", fits(model, plan)))
     rows += [("concurrency", concurrency(plan)), *throughput(model, plan, target)]
+    show(config, rows)
+    return 0
+
+
+def show(config: EngineConfig, rows: list[tuple[str, str]]) -> None:
     for line in [model_words(config), *table(rows, indent="  ")]:
         click.echo(line)
-    return 0
+
+
+def fits(model: "ModelConfig", plan: "MemoryPlan") -> str:
+    """That the model fits, and with how much of its context."""
+    length = plan.limits.max_model_len
+    whole = (
+        "its whole context" if length == model.max_position else f"{length:,} of its {model.max_position:,} positions"
+    )
+    return f"yes, with {whole}"
+
+
+def lacking(
+    config: EngineConfig, model: "ModelConfig", family: "Family", free: int, error: Exception
+) -> list[tuple[str, str]]:
+    """The rows of a model that does not fit."""
+    from jaxinfer.cache.spec import ITEMSIZE
+    from jaxinfer.runtime.memory import weight_bytes
+
+    weights = weight_bytes(family.parameters(model), ITEMSIZE[config.dtype_for(model.dtype)])
+    return [
+        ("weights", size_words(weights)),
+        ("free before", size_words(free)),
+        ("fits", f"no: {str(error).partition('; ')[0]}"),
+    ]
+
+
+def fitting_cards(config: EngineConfig, model: "ModelConfig", family: "Family") -> list[str]:
+    """The cards of --for on which these settings have a plan, the smallest first."""
+    from jaxinfer.runtime.memory import backends_for, plan_for
+
+    found = []
+    for key, card in sorted(GPUS.items(), key=lambda item: item[1].free_bytes):
+        free = int(card.free_bytes * config.gpu_memory_utilization)
+        with contextlib.suppress(ConfigError, DeviceError):
+            plan_for(config, model, family, platform="gpu", free=free, backends=backends_for(config, model, card))
+            found.append(key)
+    return found
+
+
+def with_cards(error: str, cards: list[str], *, is_here: bool) -> str:
+    """The error with cures for a card that is planned for: a setting, another card, a smaller model."""
+    fact, _, cure = error.partition("; ")
+    settings = [cure] if cure.startswith("lower") or is_here else []
+    if not cards:
+        return f"{fact}; {', or '.join([*settings, 'choose a smaller model'])} (no card of --for holds it alone)"
+    other = f"take a card that holds it (--for {', '.join(cards[:3])})"
+    return "; ".join([fact, ", or ".join([*settings, other, *([] if settings else ["choose a smaller model"])])])
 
 
 def facts_of(config: EngineConfig) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     """config.json, and a row that says so where it is the one that we ship. Raises CheckpointError."""
     from jaxinfer.checkpoint.resolve import Part, local_folder, resolve
-    from jaxinfer.models.known import known_config
+    from jaxinfer.models.known import known_config, nearest
 
     known = known_config(config.model)
     if known is not None and config.revision is None and local_folder(config.model) is None:
         row = ("config.json", "its facts as jaxinfer ships them, no hub was asked; --revision main asks the hub")
         return {**known, **(config.hf_overrides or {})}, [row]
     needs: tuple[Part, ...] = ("config",)
-    checkpoint = resolve(
-        config.model,
-        revision=config.revision,
-        download_dir=config.download_dir,
-        needs=needs,
-        overrides=config.hf_overrides,
-    )
+    try:
+        checkpoint = resolve(
+            config.model,
+            revision=config.revision,
+            download_dir=config.download_dir,
+            needs=needs,
+            overrides=config.hf_overrides,
+        )
+    except HubUnreachable as error:
+        near = nearest(config.model)
+        shipped = "`jaxinfer plan --list` names the models whose facts jaxinfer ships"
+        raise CheckpointError(f"{error}; {f'did you mean {near!r}? ' if near else ''}{shipped}") from error
     return checkpoint.config, []
+
+
+def show_names(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """The models that can be planned without the hub, a line each."""
+    if value:
+        from jaxinfer.models.known import KNOWN
+
+        for name in sorted(KNOWN):
+            click.echo(name)
+        ctx.exit()
 
 
 def choose_target(name: str | None, memory: str | None, device: str) -> Target:
@@ -217,6 +293,14 @@ command = EngineCommand(
     [
         click.Option(
             ["target", "--for"], metavar="|".join([*GPUS, "cpu"]), help="Plan for another device than this machine's."
+        ),
+        click.Option(
+            ["--list"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=show_names,
+            help="Name the models that need no hub.",
         ),
         click.Option(["--memory"], metavar="N", help="Free bytes on it, as in 80G, instead of what it has."),
     ],

@@ -69,7 +69,8 @@ def piped_text(stream: TextIO) -> str:
         text = stream.read()
         text.encode()  # in some locales bytes that are no text are kept as half characters
     except UnicodeError as error:
-        raise ConfigError(f"what is piped in must be text in {stream.encoding}, {error}; convert it") from error
+        fault = f"what is piped in must be text in {stream.encoding}, got bytes that are none"
+        raise ConfigError(f"{fault}; convert it, as with `iconv -f latin1 -t {stream.encoding}`") from error
     return text
 
 

@@ -73,6 +73,11 @@ def _pid_behind(connection: socket.socket) -> int | None:
 
 
 def serves(presence: "Presence", model: str) -> bool:
-    """Whether a server has this model: by the name it is served under, or by the folder or id it was loaded from."""
+    """Whether a server has this model: by the name it is served under, or by the folder or id it was loaded from.
+
+    A folder of that name here is meant before a name: another folder's model may be served under it.
+    """
     folder = os.path.realpath(os.path.expanduser(model))
-    return model in (presence.model, presence.source) or (os.path.isdir(folder) and folder == presence.source)
+    if model != "demo" and os.path.isdir(folder):
+        return folder == presence.source
+    return model in (presence.model, presence.source)

@@ -28,6 +28,7 @@ def run(model: str, download_dir: str | None) -> int:
 
 
 def _folder_of(model: str, download_dir: str | None) -> Path:
+    from jaxinfer.checkpoint.contents import CONFIG
     from jaxinfer.checkpoint.resolve import local_folder
 
     if model == "demo":
@@ -37,6 +38,8 @@ def _folder_of(model: str, download_dir: str | None) -> Path:
     cached = find_cached(model, download_dir)
     if cached.snapshot is None:
         raise CheckpointError(f"the download of {model} has not ended; `jaxinfer pull {model}` goes on")
+    if not (cached.snapshot / CONFIG).exists():
+        raise CheckpointError(f"{model} is in the cache without {CONFIG}; `jaxinfer pull {model}` fetches it")
     return cached.snapshot
 
 

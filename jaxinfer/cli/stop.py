@@ -59,7 +59,7 @@ def chosen(target: str | None) -> "Presence":
     if matching:
         raise ConfigError(f"stop needs one server, {len(matching)} match: {known}; name one by its address")
     raise ConfigError(
-        f"no server of yours is {target!r}, running: {known}" if target else "no server of yours runs here"
+        f"no server of yours is {target!r}, running: {known}" if target is not None else "no server of yours runs here"
     )
 
 

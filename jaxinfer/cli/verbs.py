@@ -52,4 +52,4 @@ class Verbs(click.Group):
 def unknown(name: str, known: Collection[str], what: str) -> str:
     from jaxinfer.config import unknown_name
 
-    return unknown_name(name, known, what)
+    return unknown_name(name, known, what, cutoff=0.6)  # verbs are short: bench is half of nosuch

@@ -5,9 +5,11 @@ The names are those of the hub. A checkpoint is never loaded with these: its own
 Compared on 2026-11-27 with copies of those files, and tables made of them, in public repositories: mlc-ai/mlc-llm at
 79d603f0 (python/mlc_llm/model/model_preset.py: Llama, small Qwen3, Qwen2.5-Instruct), citsjtu2020/LLM-Prof at 8434c8d1
 (sglang/Model_Config.md: Qwen3, Qwen2.5), Lightning-AI/litgpt at 0006c973 (litgpt/config.py: Qwen3, Qwen2.5, R1 of
-Llama). Of R1's Qwen models only sizes and positions were found. No plan depends on their rope_theta and rms_norm_eps.
+Llama; also Qwen3's Base and 2507, Qwen2.5-Coder and QwQ, whose Base has 32,768 positions and whose QwQ 40,960 by their
+model cards). Of R1's Qwen models only sizes and positions were found. No plan depends on rope_theta and rms_norm_eps.
 """
 
+import difflib
 import re
 from typing import Any
 
@@ -21,6 +23,13 @@ QWEN3 = COMMON | {
     "head_dim": 128,
     "rope_theta": 1000000,
     "max_position_embeddings": 40960,
+}
+QWEN3_BASE = {"max_position_embeddings": 32768}
+QWEN3_2507 = {"rope_theta": 5000000, "max_position_embeddings": 262144}
+R1_0528_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+R1_0528 = {
+    "max_position_embeddings": 131072,
+    "rope_scaling": R1_0528_YARN | {"attn_factor": 0.8782488562869419},
 }
 QWEN25 = QWEN2 | {"rope_theta": 1000000, "max_position_embeddings": 131072}
 QWEN25_SHORT = QWEN25 | {"max_position_embeddings": 32768}
@@ -80,17 +89,60 @@ _LLAMA = {
     "3.2-3B": _of(LLAMA3, 28, 3072, 8192, 24, 8, tied=True, head_dim=128, **_scaled(32.0)),
     "3.3-70B": _of(LLAMA3, 80, 8192, 28672, 64, 8, **_scaled(8.0)),
 }
+_EMBEDDING = {
+    "0.6B": _QWEN3["0.6B"] | {"vocab_size": 151669, "max_position_embeddings": 32768},
+    "4B": _QWEN3["4B"] | {"vocab_size": 151665},
+    "8B": _QWEN3["8B"] | {"vocab_size": 151665},
+}
+_CODER = {size: shape | {"max_position_embeddings": 32768} for size, shape in _QWEN25.items() if size != "72B"}
+_LLAMA30 = {
+    "8B": _of(LLAMA3, 32, 4096, 14336, 32, 8, max_position_embeddings=8192),
+    "70B": _of(LLAMA3, 80, 8192, 28672, 64, 8, max_position_embeddings=8192),
+}
 KNOWN: dict[str, dict[str, Any]] = (
     {f"Qwen/Qwen3-{size}": shape for size, shape in _QWEN3.items()}
     | {f"Qwen/Qwen2.5-{size}": shape for size, shape in _QWEN25.items()}
     | {f"deepseek-ai/DeepSeek-R1-Distill-{size}": shape for size, shape in _R1.items()}
     | {f"meta-llama/Llama-{size}": shape for size, shape in _LLAMA.items()}
+    | {f"Qwen/Qwen3-{size}-Base": shape | QWEN3_BASE for size, shape in _QWEN3.items() if size != "32B"}
+    | {f"Qwen/Qwen3-4B-{kind}-2507": _QWEN3["4B"] | QWEN3_2507 for kind in ("Instruct", "Thinking")}
+    | {f"Qwen/Qwen3-Embedding-{size}": shape for size, shape in _EMBEDDING.items()}
+    | {"deepseek-ai/DeepSeek-R1-0528-Qwen3-8B": _QWEN3["8B"] | R1_0528}
+    | {f"Qwen/Qwen2.5-Coder-{size}": shape for size, shape in _CODER.items()}
+    | {"Qwen/QwQ-32B": _QWEN25["32B"] | {"max_position_embeddings": 40960}}
+    | {f"meta-llama/Meta-Llama-3-{size}": shape for size, shape in _LLAMA30.items()}
+)
+_BY_FOLDED = {name.casefold(): name for name in KNOWN}
+_INSTRUCT = re.compile(r"((qwen/qwen2\.5|meta-llama/(?:meta-)?llama)-.*)-instruct")
+_QUANTIZED = r"[-_.](fp8|fp4|nvfp4|mxfp4|awq|gptq|int[48]|w[48]a(8|16)|bnb|[48]bit|exl[23])\b"
+_EXPERTS = r"-a\d+(\.\d+)?b\b|mixtral|gpt-oss|qwen3-(next|coder-)|deepseek-(v[23]|r1)(\.\d|-0528|-zero|-base)*$"
+# what a name says of a model that cannot run here
+_UNSUPPORTED = (
+    (re.compile(r"gguf"), "GGUF is not supported; take the safetensors version"),
+    (re.compile(_QUANTIZED), "quantized weights (fp8, AWQ, GPTQ) are not supported; take the version in bfloat16"),
+    (re.compile(_EXPERTS), "models of experts are not supported; take a dense one, as Qwen/Qwen3-8B"),
 )
 
 
 def known_config(name: str) -> dict[str, Any] | None:
-    """What config.json of this hub id says, of a model or its -Instruct version; None where we ship no facts of it."""
-    match = re.fullmatch(r"((Qwen/Qwen2\.5|meta-llama/Llama)-.*)-Instruct", name)
-    if match is None or match[1] not in KNOWN:
-        return KNOWN.get(name)
-    return KNOWN[match[1]] | (QWEN25_INSTRUCT if match[2].startswith("Qwen") else {})
+    """What config.json of this hub id says, of a model or its -Instruct version; None where we ship no facts of it.
+
+    A name is found whatever its case, as on the hub.
+    """
+    folded = name.casefold()
+    match = _INSTRUCT.fullmatch(folded)
+    if match is None or match[1] not in _BY_FOLDED or folded in _BY_FOLDED:
+        return KNOWN[_BY_FOLDED[folded]] if folded in _BY_FOLDED else None
+    return KNOWN[_BY_FOLDED[match[1]]] | (QWEN25_INSTRUCT if match[2].startswith("qwen") else {})
+
+
+def unsupported(name: str) -> str | None:
+    """Why a model of this name cannot run here, and what to take instead; None where the name does not say."""
+    return next((reason for pattern, reason in _UNSUPPORTED if pattern.search(name.casefold())), None)
+
+
+def nearest(name: str) -> str | None:
+    """The known name that is spelt most like this one, with or without its organisation."""
+    folded = {known.rpartition("/")[2]: known for known in _BY_FOLDED} | dict(zip(_BY_FOLDED, _BY_FOLDED, strict=True))
+    match = difflib.get_close_matches(name.casefold().removesuffix("-instruct"), folded, n=1, cutoff=0.8)
+    return _BY_FOLDED[folded[match[0]]] if match else None

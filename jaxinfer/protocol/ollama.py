@@ -1,12 +1,14 @@
 """Ollama's API: the requests of /api/chat, /api/generate, /api/embed and /api/embeddings, translated into ours."""
 
 import dataclasses
+import re
 from typing import Any
 
 import msgspec
 
 from jaxinfer.protocol.carried import speaking_of
 from jaxinfer.protocol.chat import ChatRequest, read_chat
+from jaxinfer.protocol.closed_schema import close_objects
 from jaxinfer.protocol.completions import CompletionRequest, read_completion
 from jaxinfer.protocol.embeddings import EmbeddingRequest, read_embedding
 from jaxinfer.protocol.fields import Refusal, check_refused, read_wire, required
@@ -30,13 +32,13 @@ SAMPLING = {
     "repeat_penalty": "repetition_penalty",
     **{name.removeprefix("options."): ours for ours, name in NAMES.items() if name == f"options.{ours}"},
 }
-# samplers that we do not have; every other option is of Ollama's runner, and is named as ignored
+# what we do not have; every other option is one of Ollama's runner, or one that today's Ollama does not read either
+# (typical_p, tfs_z), and is named as ignored
 OPTIONS_REFUSED = {
     "mirostat": Refusal((0,)),
-    "typical_p": Refusal((1,)),
-    "tfs_z": Refusal((1,)),
     "vocab_only": Refusal((False,)),
 }
+_NO_TIME = re.compile(r"0+(\.0+)?(ns|us|ms|s|m|h)?")
 NO_IMAGES = Refusal(([],), cure="this server reads text alone; leave them out")
 _LOGPROBS = {
     "logprobs": Refusal((False,), cure="send the conversation to /v1/chat/completions"),
@@ -109,11 +111,13 @@ class ShowWire(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Generating:
-    """A request of chat or generate. request: in our words; None where the model is only to be loaded."""
+    """A request of chat or generate. request: in our words; None where the model is only to be loaded, or
+    with `unloads` to be unloaded."""
 
     wire: GeneratingWire
     request: ChatRequest | CompletionRequest | None
     unknown: tuple[str, ...]
+    unloads: bool = False
 
 
 def read_ollama_chat(body: dict[str, Any], *, max_model_len: int) -> Generating:
@@ -122,7 +126,7 @@ def read_ollama_chat(body: dict[str, Any], *, max_model_len: int) -> Generating:
     own, unread = _generating(wire, max_model_len)
     unknown += unread
     if wire.messages in (None, []):
-        return Generating(wire, None, unknown)
+        return Generating(wire, None, unknown, _unloads(body))
     messages, unread = read_messages(_plain(wire.messages), DIALECT)
     tools = {} if wire.tools in (None, []) else {"tools": wire.tools}
     with speaking_of(NAMES):
@@ -136,7 +140,7 @@ def read_generate(body: dict[str, Any], *, max_model_len: int, vocab_size: int) 
     own, unread = _generating(wire, max_model_len)
     unknown += unread
     if not wire.prompt:
-        return Generating(wire, None, unknown)
+        return Generating(wire, None, unknown, _unloads(body))
     if wire.raw:
         return _raw(wire, own, unknown, max_model_len, vocab_size)
     system = [{"role": "system", "content": wire.system}] if wire.system else []
@@ -186,7 +190,7 @@ def _read[Wire: OllamaWire](
 def _generating(wire: GeneratingWire, max_model_len: int) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Options, format and thinking in chat's words, and the names of the options that nobody reads."""
     own = {SAMPLING[name]: value for name, value in wire.options.items() if name in SAMPLING and value is not None}
-    if own.get("max_tokens") in (-1, -2):  # until the answer ends, or the context
+    if own.get("max_tokens") in (0, -1, -2):  # until the answer ends, or the context
         del own["max_tokens"]
     if wire.format not in (None, ""):
         own["response_format"] = _format(wire.format)
@@ -213,7 +217,14 @@ def _format(given: Any) -> dict[str, Any]:
         return {"type": "json_object"}
     if not isinstance(given, dict):
         raise invalid("format", "json, or a JSON schema, an object", given)
+    close_objects(given)
     return {"type": "json_schema", "json_schema": {"schema": given}}
+
+
+def _unloads(body: dict[str, Any]) -> bool:
+    """Whether keep_alive is no time at all: a number of seconds, or a duration as Go writes it."""
+    keep = body.get("keep_alive")
+    return (type(keep) in (int, float) and keep == 0) or (isinstance(keep, str) and bool(_NO_TIME.fullmatch(keep)))
 
 
 def _effort(think: Any) -> str:
@@ -225,7 +236,8 @@ def _effort(think: Any) -> str:
 
 
 def _plain(raw: Any) -> Any:
-    """The messages as other APIs write them; a tool's result names the tool. Raises InvalidRequest."""
+    """The messages as other APIs write them; a tool's result names the tool, and no content is an empty one: the
+    `ollama` package leaves empty fields out. Raises InvalidRequest."""
     if not isinstance(raw, list):
         return raw
     found = []
@@ -233,6 +245,8 @@ def _plain(raw: Any) -> Any:
         if isinstance(message, dict):
             if message.get("images") is not None:
                 check_refused(f"messages[{position}].images", message["images"], NO_IMAGES)
+            if message.get("content") is None:
+                message = message | {"content": ""}
             if message.get("tool_name") is not None:
                 message = {"name": message["tool_name"]} | message
         found.append(message)

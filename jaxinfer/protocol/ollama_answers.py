@@ -39,9 +39,11 @@ class OllamaAnswer:
         """The answer, streamed."""
         return Lines(self, progress)
 
-    def loaded(self) -> bytes:
-        """The answer to a request without a prompt, which asks for the model to be loaded: it is."""
-        return encode_json(self.line(self.said("", "", []), done=True) | {"done_reason": "load"})
+    def loaded(self, *, unloads: bool) -> bytes:
+        """The answer to a request without a prompt, which asks for the model to be loaded: it is. One that asks for
+        the model to be unloaded has Ollama's answer, and a warning that keep_alive is ignored."""
+        reason = "unload" if unloads else "load"
+        return encode_json(self.line(self.said("", "", []), done=True) | {"done_reason": reason})
 
     def line(self, said: dict[str, Any], *, done: bool) -> dict[str, Any]:
         """One object of the answer."""

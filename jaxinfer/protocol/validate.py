@@ -57,13 +57,13 @@ NUMBERS = {
     "top_k": Range(-1, 2**31 - 1, "an integer of at least 1, or 0 or -1 for off", integer=True),
     "min_p": Range(0, 1, "a number from 0 (off) to 1"),
     "seed": Range(-(2**63), 2**64 - 1, "an integer of at most 64 bits", integer=True),
-    "max_tokens": Range(1, 2**63 - 1, f"an integer from 1 to {2**63 - 1}", integer=True),
+    "max_tokens": Range(1, 2**63 - 1, "an integer of at least 1, of 63 bits", integer=True),
     "presence_penalty": Range(-2, 2, "a number from -2 to 2"),
     "frequency_penalty": Range(-2, 2, "a number from -2 to 2"),
     # a logit divided by less, or multiplied by more, could leave the range of a float32
     "repetition_penalty": Range(1e-6, 1e6, "a number from 1e-6 to 1e6, 1 being off"),
     "thinking_token_budget": Range(-1, 2**31 - 1, "an integer of at least 0, or -1 for off", integer=True),
-    "min_tokens": Range(0, 2**63 - 1, f"an integer from 0 to {2**63 - 1}", integer=True),
+    "min_tokens": Range(0, 2**63 - 1, "an integer of at least 0, of 63 bits", integer=True),
 }
 FLAGS = (
     "ignore_eos",

@@ -139,7 +139,7 @@ def _why_no_gpu(error: RuntimeError) -> str:
     """The law, the fact and the command that mends it."""
     gpus = nvidia.list_gpus()
     if not gpus and not nvidia.driver_present():
-        return "the cuda device needs an NVIDIA driver, this machine has none; install one or use --device cpu"
+        return nvidia.NO_DRIVER
     driver = gpus[0].driver if gpus else "of unknown version"
     extra = nvidia.cuda_extra(driver)
     if _version(_PLUGINS[extra]) is None:

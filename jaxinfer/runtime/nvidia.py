@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+NO_DRIVER = "the cuda device needs an NVIDIA driver, this machine has none; install one or use --device cpu"
 _FIELDS = ("index", "uuid", "name", "driver_version", "memory.total", "memory.free")
 _TIMEOUT_S = 20
 _CUDA13_DRIVER = 580  # the first driver that runs CUDA 13

@@ -31,11 +31,16 @@ class Absent:
 _STORED = "stored chat completions", "ask /v1/responses, whose answers are stored"
 _BATCHES = "message batches", "ask /v1/messages for each, or put chat completions into /v1/batches"
 _AGENTS = "sessions of agents", "a session here begins with a request that has a session_id"
-_CHANGES = "changes of models", "a server has the models that it was started with: jaxinfer serve MODEL"
+_SERVE = "start a server with `jaxinfer serve MODEL`"
+_DOWNLOADS = "downloads of models by request", f"download it with `jaxinfer pull MODEL`, and {_SERVE}"
+_UPLOADS = "uploads of models", f"put the folder on this machine, and {_SERVE}"
+_NAMES = "new models by request", f"{_SERVE} and --served-model-name NAME"
 ABSENT = (
-    *(Absent(("POST",), f"/api/{verb}", *_CHANGES) for verb in ("pull", "push", "create", "copy")),
-    Absent(("DELETE",), "/api/delete", *_CHANGES),
-    Absent(("HEAD", "POST"), "/api/blobs/{id:path}", *_CHANGES),
+    Absent(("POST",), "/api/pull", *_DOWNLOADS),
+    Absent(("POST",), "/api/push", *_UPLOADS),
+    *(Absent(("POST",), f"/api/{verb}", *_NAMES) for verb in ("create", "copy")),
+    Absent(("DELETE",), "/api/delete", "deletions of models by request", "remove it with `jaxinfer rm MODEL`"),
+    Absent(("HEAD", "POST"), "/api/blobs/{id:path}", *_UPLOADS),
     Absent(("GET",), "/v1/chat/completions", *_STORED),
     Absent(("GET", "POST", "DELETE"), "/v1/chat/completions/{id:path}", *_STORED),
     Absent(("DELETE",), "/v1/models/{id:path}", "models that can be deleted", "stop the server that serves it"),

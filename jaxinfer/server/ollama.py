@@ -59,7 +59,9 @@ async def _answer(request: Request, asked: Generating, *, is_chat: bool) -> Resp
     name = _known(llm.info, asked.wire.model)
     form = OllamaAnswer(f"ollama-{request.state.request_id}", asked.wire.model or name, is_chat)
     if asked.request is None:
-        return Response(form.loaded(), headers=unread(request, asked.unknown), media_type="application/json")
+        return Response(
+            form.loaded(unloads=asked.unloads), headers=unread(request, asked.unknown), media_type="application/json"
+        )
     with speaking_of(NAMES):
         return await answer_chat(request, llm, asked.request, form)
 

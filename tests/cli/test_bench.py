@@ -112,7 +112,7 @@ def compared(cli, file) -> str:
         (["compare", "--a", "", "--b", "http://:80"], "--b must begin with http:// or https://, then name a host"),
         (["serve", "--api-key-env", "NO_SUCH_KEY"], "--api-key-env must name a variable that holds a key, NO_SUCH_KEY"),
         (["serve", "--shared-prefix-tokens", "512"], "--shared-prefix-tokens must be less than --input-tokens"),
-        (["suite", "emacs"], "'emacs' is not one of 'zedinfer', 'paladin', 'mini-infer', 'vllm', 'toggles'"),
+        (["suite", "emacs"], "must be one of zedinfer, paladin, mini-infer, vllm, toggles, got 'emacs'"),
         (["suite", "vllm", "--html", "/no/such/file"], "--html must name a file in a folder that exists"),
         (["compare", "--a", "run_ahead=0"], "missing option '--b'"),
         (["compare", "--a", "run_ahead=0", "--b", "fast"], "a side must be a URL or name=value,name=value, got 'fast'"),

@@ -65,11 +65,11 @@ def test_a_server_with_keys_is_asked_with_one_or_not_at_all(cli, guarded, monkey
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["--model", "huge"], 2, "--model must be one that"),
+        (["--model", "huge"], 2, "the model must be one that"),
         (["--url", "localhost:1"], 2, "--url must begin with http:// or https://"),
         (["--url", "http://127.0.0.1:80o0"], 2, "and perhaps a port, got 'http://127.0.0.1:80o0'"),
         (["--url", "http://127.0.0.1:9"], 5, "check --url, see `jaxinfer ps`"),
-        (["emacs"], 2, "'emacs' is not one of"),
+        (["emacs"], 2, "CLIENT must be one of curl, "),
     ],
 )
 def test_what_cannot_be_is_one_line(cli, url, arguments, code, said):

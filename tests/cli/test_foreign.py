@@ -39,12 +39,18 @@ def test_a_reply_names_only_flags_and_verbs_that_there_are(reason, patterns):
         (["-tp", "2"], "error: -tp: not yet: jaxinfer runs on one GPU; drop it"),
         (["--tensor_parallel_size=2"], "error: --tensor_parallel_size: not yet: jaxinfer runs on one GPU; drop it"),
         (["--trust-remote-code"], "error: --trust-remote-code: never: code from a checkpoint is not run"),
+        (["-fa", "on"], "error: -fa: not needed: attention is chosen for the device (--attention-backend)"),
         (["-ngl", "99"], "error: -ngl: use --device"),
         (["--n-gpu-layers", "99"], "error: --n-gpu-layers: use --device"),
         (["--swap-space", "4"], "error: --swap-space: use --kv-offloading-bytes"),
         (["--enforce-eager"], "error: --enforce-eager: use --no-cuda-graphs"),
         (["--enable-lora"], "error: --enable-lora: not yet: no LoRA adapters"),
         (["--kv-cache-dtype", "fp8"], "error: --kv-cache-dtype: not yet: KV pages have the weights' dtype"),
+        (
+            ["demo", "--served-model-name", "a", "b"],
+            "error: --served-model-name must have one name, got several; give it again for each: "
+            "--served-model-name A --served-model-name B",
+        ),
         (["--no-warmup"], "error: --no-warmup: not needed: the step's programs are compiled before the first request"),
         (["--xyzzy"], "error: unknown option of jaxinfer serve '--xyzzy', see `jaxinfer serve --help-all`"),
     ],
@@ -59,6 +65,67 @@ def test_what_people_paste_most_gets_no_hint_at_another_flag(cli, flag):
     message = cli("serve", flag, "x").last_line
     assert message.startswith(f"error: {flag}: ")
     assert "did you mean" not in message
+
+
+MMAP = "not needed: weights are read once, from safetensors"
+SAMPLER = "another sampler than the API's fields is not supported"
+CARD = "use the variable CUDA_VISIBLE_DEVICES: the first GPU that is visible is taken"
+LEVEL = "use --log-requests for a line per request; run, chat and batch say more with -v"
+PLACE = "not needed: KV pages are on the device that --device names"
+MATCHER = "not needed: llguidance keeps answers to their grammars"
+NOTHING = "jaxinfer has nothing that it would change; drop it"
+IMAGES = "not yet: text only, no images, audio or video"
+SPECULATION = "not yet: no speculative decoding"
+EXPERTS = "not yet: no model of experts runs here"
+RECURRENT = "not yet: no model of recurrent or window layers runs here"
+ADAPTERS = "not yet: no LoRA adapters"
+ONE_GPU = "not yet: jaxinfer runs on one GPU; drop it"
+ONE_ENGINE = "not yet: prompts and answers are computed by one engine"
+KERNELS = "not needed: the kernels are chosen for the device"
+UNSHIFTED = "a context is never cut or shifted"
+REASONS = {
+    "--mmap --no-mmap --mlock --direct-io --no-direct-io --load-mode -lm --repack --check-tensors": MMAP,
+    "--xtc-threshold --xtc-probability --typical-p --mirostat --samplers": SAMPLER,
+    "-kvo -nkvo --kv-offload --no-kv-offload": PLACE,
+    "--defrag-thold -dt": "not needed: KV pages never fragment",
+    "--kv-unified -kvu -no-kvu": "not needed: all sequences share one pool of KV pages",
+    "--timeout -to": "no request has a time limit here: let the client or a proxy end it",
+    "--sse-ping-interval --sse-keep-alive-interval": "not needed: a stream that waits sends pings",
+    "--grammar-backend --guided-decoding-backend --structured-outputs-config.backend": MATCHER,
+    "--disable-fastapi-docs": "not yet: /docs cannot be turned off; let the proxy in front refuse it",
+    "--no-webui --no-ui": "not yet: the chat page cannot be turned off; let the proxy in front refuse it",
+    "--device-ids --main-gpu -mg --base-gpu-id": CARD,
+    "--list-devices": "use `jaxinfer doctor`, which names the GPU; the variable CUDA_VISIBLE_DEVICES picks another",
+    "--keep --context-shift --no-context-shift": UNSHIFTED,
+    "--gc-threshold --props --escape --no-host": NOTHING,
+    "--sleep-on-idle": "not needed: an idle server waits without work",
+    "--disable-overlap-schedule --no-async-scheduling": "use --run-ahead 0",
+    "--no-cont-batching -nocb": "use --scheduling static",
+    "--no-cache-prompt --disable-radix-cache": "use --no-enable-prefix-caching",
+    "--log-level --uvicorn-log-level --log-level-http -lv --verbose": LEVEL,
+    "--mmproj --no-mmproj-offload -mm --limit-mm-per-prompt --encoder-urls --mm-attention-backend": IMAGES,
+    "-md -ngld --draft-max --model-draft --speculative-config --override-tensor-draft": SPECULATION,
+    "--cpu-moe -ncmoe --moe-runner-backend --expert-balancedness-report-mode": EXPERTS,
+    "--mamba-backend --kda-decode-backend --linear-attn-backend --swa-full": RECURRENT,
+    "--specialize-active-lora --lora-scaled --lora-backend --control-vector-scaled": ADAPTERS,
+    "--all2all-backend --data-parallel-backend --nnodes -tp -dp": ONE_GPU,
+    "--disaggregation-transfer-backend --disaggregation-decode-host-receive-threshold": ONE_ENGINE,
+    "--sampling-backend --enable-flashinfer-autotune --op-offload": KERNELS,
+    "--models-autoload --models-dir": "not yet: one model per server",
+    "--ssl-keyfile-password": "not yet: no client certificates or renewal; let a proxy in front do it",
+    "--tokenizer-revision": "use --tokenizer with a folder, or --revision for the whole model",
+}
+
+
+@pytest.mark.parametrize(("flag", "reason"), [(flag, why) for flags, why in REASONS.items() for flag in flags.split()])
+def test_a_reason_fits_its_flag(flag, reason):
+    assert reply(flag) == f"{flag}: {reason}"
+
+
+def test_no_flag_has_two_reasons_and_no_short_pattern_takes_long_flags():
+    listed = [flag for _, flags in FOREIGN for flag in flags.split()]
+    assert sorted(set(listed)) == sorted(listed)
+    assert [flag for flag in listed if "*" in flag and not flag.startswith("--")] == []
 
 
 def test_a_value_that_is_spelt_like_a_flag_is_a_value(cli, model):

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from jaxinfer.cli import plan
-from jaxinfer.models.known import KNOWN, known_config
+from jaxinfer.models.known import KNOWN, known_config, nearest, unsupported
 from jaxinfer.models.registry import family_for
 from jaxinfer.runtime import nvidia
 
@@ -75,6 +75,96 @@ def test_a_model_that_does_not_fit_ends_in_a_value_that_does(cli, folder):
     assert outcome.code == 2
     assert "lower max_model_len to 23488" in outcome.last_line
     assert cli("plan", folder, "--for", "l4", "--max-model-len", "23488").code == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "card", "missing", "cards"),
+    [
+        ("Qwen/Qwen3-14B", "3090", "7.76 GiB are missing", "l40s, h100, a100"),
+        ("Qwen/Qwen3-8B", "4060ti", "2.65 GiB are missing", "l4, a10, 4090"),
+    ],
+)
+def test_a_model_that_does_not_fit_has_a_plan_that_says_what_is_missing(cli, model, card, missing, cards):
+    outcome = cli("plan", model, "--for", card)
+    found = rows(outcome)
+    assert outcome.code == 4
+    assert {"device", "architecture", "weights", "free before", "fits"} <= found.keys()
+    assert found["fits"].strip().startswith("no: memory must hold the weights") and missing in found["fits"]
+    assert outcome.last_line.endswith(f"; take a card that holds it (--for {cards}), or choose a smaller model")
+
+
+def test_a_context_that_does_not_fit_names_a_shorter_one_and_a_card(cli, folder):
+    outcome = cli("plan", folder, "--for", "3090", "--max-model-len", "40000")
+    assert outcome.code == 2
+    assert rows(outcome)["fits"].strip().startswith("no: the pages must hold one sequence of 40000 tokens")
+    assert "lower max_model_len to 30656" in outcome.last_line
+    assert outcome.last_line.endswith("or take a card that holds it (--for 5090, l40s, h100)")
+
+
+def test_a_model_of_no_card_says_so_and_a_wrong_setting_has_no_plan(cli):
+    outcome = cli("plan", "Qwen/Qwen2.5-72B", "--dtype", "float32", "--for", "l4")
+    assert outcome.last_line.endswith("; choose a smaller model (no card of --for holds it alone)")
+    wrong = cli("plan", "Qwen/Qwen3-8B", "--for", "h100", "--max-model-len", "41000")
+    assert (wrong.code, wrong.out) == (2, "")
+
+
+def test_a_plan_says_that_the_model_fits_and_with_how_much_context(cli, folder):
+    assert rows(cli("plan", folder, "--for", "h200"))["fits"].strip() == "yes, with its whole context"
+    assert rows(cli("plan", folder, "--for", "3090"))["fits"].strip() == "yes, with 30,656 of its 40,960 positions"
+
+
+@pytest.mark.parametrize(
+    ("name", "positions"),
+    [
+        ("qwen/QWEN3-8b", 40960),
+        ("Qwen/Qwen3-8B-Base", 32768),
+        ("Qwen/Qwen3-4B-Instruct-2507", 262144),
+        ("Qwen/Qwen3-4B-Thinking-2507", 262144),
+        ("Qwen/Qwen3-Embedding-0.6B", 32768),
+        ("deepseek-ai/DeepSeek-R1-0528-Qwen3-8B", 131072),
+        ("meta-llama/Meta-Llama-3-8B-Instruct", 8192),
+        ("meta-llama/llama-3.1-8b-instruct", 131072),
+        ("Qwen/Qwen2.5-Coder-7B-Instruct", 32768),
+        ("Qwen/Qwen2.5-7B", 131072),
+        ("Qwen/Qwen2.5-7B-Instruct", 32768),
+        ("Qwen/QwQ-32B", 40960),
+    ],
+)
+def test_published_names_are_known_whatever_their_case(name, positions):
+    facts = known_config(name)
+    assert facts is not None and family_for(facts).config_from_hf(facts).max_position == positions
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("Qwen3-30B-A3B", "models of experts are not supported"),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "models of experts are not supported"),
+        ("deepseek-ai/DeepSeek-R1", "models of experts are not supported"),
+        ("deepseek-ai/DeepSeek-V3.1", "models of experts are not supported"),
+        ("openai/gpt-oss-20b", "models of experts are not supported"),
+        ("Qwen/Qwen3-8B-FP8", "quantized weights (fp8, AWQ, GPTQ) are not supported"),
+        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "quantized weights (fp8, AWQ, GPTQ) are not supported"),
+        ("Qwen/Qwen3-8B-GGUF", "GGUF is not supported"),
+        ("x.gguf", "GGUF is not supported"),
+    ],
+)
+def test_a_name_that_cannot_run_here_is_told_why_and_not_that_the_hub_is_away(cli, monkeypatch, tmp_path, name, reason):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    outcome = cli("plan", name, "--download-dir", str(tmp_path), "--for", "h100")
+    assert (outcome.code, outcome.last_line.partition("; ")[0]) == (3, f"error: cannot run {name}: {reason}")
+
+
+def test_no_known_name_and_no_near_one_is_called_unsupported():
+    assert [name for name in KNOWN if unsupported(name)] == []
+    assert nearest("qwen3-8b") == "Qwen/Qwen3-8B" and nearest("nosuch") is None
+
+
+def test_an_unknown_name_offline_is_told_what_ships(cli, monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    outcome = cli("plan", "qwen3-8b", "--download-dir", str(tmp_path), "--for", "h100")
+    assert "did you mean 'Qwen/Qwen3-8B'? `jaxinfer plan --list` names the models" in outcome.last_line
+    assert cli("plan", "--list").out.splitlines() == sorted(KNOWN)
 
 
 def test_memory_can_be_set(cli, folder):

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from jaxinfer.cli.servers import serves
 from jaxinfer.cli.talker import read_answer
 from jaxinfer.errors import EngineError
 from jaxinfer.llm.types import Delta
@@ -62,6 +63,17 @@ def found(served, model, short_tmp, monkeypatch) -> Iterator[tuple[FakeLLM, str]
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_tmp))
     with announced(Presence(1, served[1], "tiny", 1.0, "ready", source="org/tiny-1B"), short_tmp / "jaxinfer"):
         yield served
+
+
+def test_a_folder_here_is_meant_before_a_server_s_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    server = Presence(1, "http://127.0.0.1:1", "tiny", 1.0, "ready", source="/elsewhere/tiny")
+    assert serves(server, "tiny") and serves(server, "/elsewhere/tiny")
+    (tmp_path / "tiny").mkdir()
+    assert not serves(server, "tiny")
+    assert serves(Presence(1, server.url, "tiny", 1.0, "ready", source=str(tmp_path / "tiny")), "tiny")
+    (tmp_path / "demo").mkdir()
+    assert serves(Presence(1, server.url, "demo", 1.0, "ready", source="demo"), "demo")
 
 
 def test_a_named_server_answers_and_nothing_is_loaded(cli, model, served):

@@ -115,11 +115,73 @@ def test_raw_is_all_that_the_model_reads_and_goes_on_to_the_context_s_end():
     assert llm.calls[0].params.max_tokens == room_for_answer(len(llm.calls[0].prompt_ids), llm.info, llm.limits)
 
 
-@pytest.mark.parametrize(("path", "body"), [(CHAT, {}), (CHAT, {"messages": []}), (GENERATE, {"keep_alive": 0})])
+@pytest.mark.parametrize(("path", "body"), [(CHAT, {}), (CHAT, {"messages": []}), (GENERATE, {"keep_alive": 5})])
 def test_without_a_prompt_the_model_is_loaded(path, body):
     llm = FakeLLM()
     answer = post(llm, path, body).json()
     assert (answer["done"], answer["done_reason"]) == (True, "load") and not llm.calls
+
+
+@pytest.mark.parametrize("keep_alive", [0, 0.0, "0", "0s", "0m"])
+@pytest.mark.parametrize(("path", "body"), [(CHAT, {"messages": []}), (GENERATE, {})])
+def test_a_request_to_unload_has_ollama_s_answer_and_a_warning(path, body, keep_alive):
+    response = post(FakeLLM(), path, body | {"keep_alive": keep_alive})
+    assert response.json()["done_reason"] == "unload"
+    assert response.headers["x-jaxinfer-warnings"] == "unknown and ignored: keep_alive"
+
+
+@pytest.mark.parametrize("role", ["system", "user", "assistant", "tool"])
+@pytest.mark.parametrize("fields", [{}, {"content": None}, {"content": ""}])
+def test_a_message_without_content_has_an_empty_one(role, fields):
+    llm = FakeLLM()
+    asked = {"messages": [*USER, {"role": role} | fields, *USER], "stream": False}
+    assert post(llm, CHAT, asked).status_code == 200
+    assert llm.rendered[0]["messages"][1] == {"role": role, "content": ""}
+
+
+@pytest.mark.parametrize("num_predict", [0, -1, -2])
+def test_num_predict_up_to_0_is_no_bound(num_predict):
+    llm = FakeLLM()
+    assert post(llm, CHAT, {"messages": USER, "options": {"num_predict": num_predict}}).status_code == 200
+    assert llm.calls[0].params.max_tokens is None
+
+
+def test_the_options_of_ollama_s_documented_example_are_taken():
+    options = {"num_keep": 5, "seed": 42, "num_predict": 100, "top_k": 20, "top_p": 0.9, "min_p": 0.0}
+    options |= {"typical_p": 0.7, "repeat_last_n": 33, "temperature": 0.8, "repeat_penalty": 1.2, "num_ctx": 256}
+    response = post(FakeLLM(), GENERATE, {"prompt": "x", "options": options})
+    assert response.status_code == 200
+    ignored = "options.num_keep, options.typical_p, options.repeat_last_n"
+    assert response.headers["x-jaxinfer-warnings"] == f"unknown and ignored: {ignored}"
+
+
+PERSON: dict[str, Any] = {"type": "object", "properties": {"name": {"type": "string"}}}
+CLOSED = PERSON | {"additionalProperties": False}
+REF = {"$ref": "#/$defs/P"}
+OTHER: dict[str, Any] = {"type": "object", "properties": {"age": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (PERSON, CLOSED),
+        ({"type": "array", "items": PERSON}, {"type": "array", "items": CLOSED}),
+        ({"anyOf": [PERSON, {"type": "null"}]}, {"anyOf": [CLOSED, {"type": "null"}]}),
+        ({"$defs": {"P": PERSON}, "allOf": [REF]}, {"$defs": {"P": CLOSED}, "allOf": [REF]}),
+        *((kept, kept) for kept in (PERSON | {"additionalProperties": True}, {"type": "object"})),
+        ({"allOf": [PERSON, OTHER]}, {"allOf": [PERSON, OTHER]}),
+        *((kept, kept) for kept in (PERSON | {"patternProperties": {"x": {}}}, PERSON | {"anyOf": [OTHER, True]})),
+    ],
+    ids=str,
+)
+def test_a_format_allows_the_declared_names_alone_below_api(given, meant):
+    llm = FakeLLM()
+    asked: dict[str, Any] = {"messages": USER, "stream": False}
+    post(llm, CHAT, asked | {"format": given})
+    assert llm.calls[0].params.json_schema == meant
+    ours = {"response_format": {"type": "json_schema", "json_schema": {"schema": given}}}
+    post(llm, "/v1/chat/completions", asked | ours)
+    assert llm.calls[1].params.json_schema == given
 
 
 def test_calls_are_whole_with_their_arguments_as_an_object_and_thoughts_have_a_field():
@@ -147,7 +209,7 @@ def test_a_stream_that_fails_ends_with_a_line_that_says_so():
             "options.num_ctx must be an integer from 1 to 512 (max_model_len), got 513",
         ),
         (CHAT, {"options": {"temperature": 9}}, "options.temperature must be"),
-        (CHAT, {"options": {"num_predict": 0}}, "options.num_predict must be"),
+        (CHAT, {"options": {"num_predict": -3}}, "options.num_predict must be"),
         (CHAT, {"format": "xml"}, "format must be"),
         (CHAT, {"think": "hard"}, "think must be"),
         (CHAT, {"think": True}, "think needs a model that thinks"),
@@ -203,4 +265,10 @@ def test_what_nobody_reads_is_refused_where_the_server_is_strict():
 @pytest.mark.parametrize("path", ["pull", "push", "create", "copy", "blobs/sha256:1"])
 def test_changes_of_models_are_refused_with_the_cure(path):
     response = post(FakeLLM(), f"/api/{path}", {"model": "x"})
-    assert response.status_code == 404 and "jaxinfer serve MODEL" in error_of(response)["message"]
+    assert response.status_code == 404 and "jaxinfer " in error_of(response)["message"]
+
+
+def test_a_pull_is_refused_with_the_verb_that_downloads():
+    said = error_of(post(FakeLLM(), "/api/pull", {"model": "x"}))["message"]
+    cure = "download it with `jaxinfer pull MODEL`, and start a server with `jaxinfer serve MODEL`"
+    assert said == f"there are no downloads of models by request here; {cure}"
