@@ -13,15 +13,15 @@ from jaxinfer.text.tools.lone_call import LoneCall
 from jaxinfer.text.tools.python_list import PythonList
 from jaxinfer.text.tools.xml_call import CLOSING, END_FUNCTION, END_PARAMETER, FUNCTION, OPENING, Parameters, XmlCall
 
-Format = Literal[
+Format = Literal[  # in this order a template's call is tried: qwen3_coder takes functionary's too
     "hermes",
+    "functionary",
     "qwen3_coder",
     "pythonic",
     "xlam",
     "llama3_json",
     "llama_nemotron_json",
     "qwen2_5_coder",
-    "functionary",
     "deepseek_v3",
 ]
 FORMATS: tuple[Format, ...] = get_args(Format)

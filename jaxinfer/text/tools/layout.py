@@ -30,7 +30,7 @@ _END_QUOTES = re.compile(r"""[)\]},;]*["'`][)\]},;"'`]*(?=\s|\Z)""")  # of a cal
 _SENTENCE = re.compile(r"[.:!?…*|-]+")  # a mark only before another mark or a call
 _PUNCTUATION = re.compile(rf"""[`\[{{]|[()\]}},;"']+|{_SENTENCE.pattern}""")  # which may not run into a call
 _PUNCTUATION_AT_END = re.compile(rf"""{FENCE}|[`()\[\]{{}},;"'\s]+""")
-_MIN_TORN_TAG = 3  # characters of an unfinished tag behind text
+MIN_TORN_TAG = 3  # characters of an unfinished tag behind text
 _MAX_WRAPPED = 64  # characters of a key or a value beside a call in an object around it
 _WORD = rf'"[^"\\\s]{{0,{_MAX_WRAPPED}}}'  # without its last quote; with white space in it, it would be prose
 _NUMBER = rf"[-+.\w]{{1,{_MAX_WRAPPED}}}"
@@ -278,7 +278,7 @@ class Calls:
 
     def _is_torn(self, text: str, marks: tuple[str, ...]) -> bool:
         """Whether the answer ends within a tag."""
-        return may_become(text, marks) and (self._near in ("mark", "call") or len(text) >= _MIN_TORN_TAG)
+        return may_become(text, marks) and (self._near in ("mark", "call") or len(text) >= MIN_TORN_TAG)
 
     def _begins_inner(self, text: str, at: int) -> bool:
         is_due = self._near == "call" or (self._near == "mark" and self._is_open)

@@ -1,0 +1,54 @@
+"""Calls written in a way that no form has, and calls that are none: what is a call, and what content."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.text.tools.test_mutated_calls import read
+
+XML = "<tool_call>\n<function=weather>\n"
+CITY = "<parameter=city>\nOslo\n</parameter>\n"
+OSLO = {"city": "Oslo"}
+
+
+@pytest.mark.parametrize(
+    ("inside", "arguments"),
+    {
+        '{"city": "Oslo"}\n</function>\n</tool_call>': OSLO,
+        '{"city": "Oslo"}\n<parameter=days>\n2\n</parameter>\n</function>': {**OSLO, "days": 2},
+        "{}\n</function>": {},
+        '{"city": 1e999}\n</function>': None,
+        "{x}\n</function>": None,
+        '{"city": "Oslo"': None,
+        "<parameter=city\nOslo\n</parameter>\n</function>": OSLO,
+        "<parameter=city\n>\nOslo\n</parameter>\n</function>": OSLO,
+        f"{CITY}{CITY}</function>": OSLO,
+        f"{CITY}{CITY.replace('Oslo', 'Rome')}</function>": None,
+        CITY: OSLO,
+        f"{CITY}</func": OSLO,
+        f"{CITY}<param": None,
+    }.items(),
+)
+def test_a_function_holds_its_arguments_or_is_content_as_it_stands(inside, arguments):
+    text = XML + inside
+    expected = (text, [], False) if arguments is None else ("", [("weather", arguments)], True)
+    for cuts in ([], list(range(len(text)))):
+        assert read("qwen3_coder", text, cuts) == expected
+
+
+def test_a_call_that_the_answer_leaves_open_has_what_its_tool_requires():
+    schemas = {"weather": {"type": "object", "properties": {"city": {}, "days": {}}, "required": ["city", "days"]}}
+    assert read("qwen3_coder", XML + CITY, [], schemas)[1] == []
+    assert read("qwen3_coder", XML + CITY + CITY.replace("city", "days"), [], schemas)[1] != []
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.dictionaries(st.sampled_from(["city", "a b", "x"]), st.none() | st.integers() | st.text(max_size=5)), st.data()
+)
+def test_an_object_in_a_function_is_its_arguments(arguments, data):
+    text = f"{XML}{json.dumps(arguments)}\n</function>\n</tool_call>"
+    for cuts in ([], data.draw(st.lists(st.integers(0, 200), max_size=6))):
+        assert read("qwen3_coder", text, cuts) == ("", [("weather", arguments)], True)
