@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hypothesis import given, reject
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, models, processors
 from tokenizers import Tokenizer as Backend
@@ -139,6 +139,7 @@ def test_a_post_processor_that_makes_texts_many_times_longer_is_refused(processo
         Tokenizer(hostile(post_processor=processor))
 
 
+@settings(max_examples=20)
 @given(st.lists(st.sampled_from(["x", "$"]), min_size=1, max_size=4), st.integers(1, 3), st.integers(1, 3))
 def test_no_post_processor_adds_more_than_is_computed(names: list[str], num_ids: int, times: int) -> None:
     rule = {"type": "Sequence", "processors": [template(names, num_ids)] * times}

@@ -6,8 +6,9 @@ from collections.abc import Container
 from jaxinfer.text.tools.events import Arguments, Begin, End, Event
 from jaxinfer.text.tools.layout import MAX_LEAD
 from jaxinfer.text.tools.python_calls import pythonic_calls
+from jaxinfer.text.tools.strict_json import MAX_DEPTH
 
-MAX_LIST_CHARS, MAX_DEPTH = 1 << 18, 64
+MAX_LIST_CHARS = 1 << 18
 _HEAD = re.compile(r"\[\s*([A-Za-z0-9_.-]+)\s*\(")
 _OPEN_HEAD = re.compile(r"\[\s*([A-Za-z0-9_.-]+\s*)?")
 _OPENERS = {")": "(", "]": "[", "}": "{"}

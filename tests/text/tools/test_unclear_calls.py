@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxinfer.text.tools.formats import AROUND, FORMATS, LAYOUTS, Format
 from tests.text.tools.test_mutated_calls import read
 
 XML = "<tool_call>\n<function=weather>\n"
@@ -52,3 +53,51 @@ def test_an_object_in_a_function_is_its_arguments(arguments, data):
     text = f"{XML}{json.dumps(arguments)}\n</function>\n</tool_call>"
     for cuts in ([], data.draw(st.lists(st.integers(0, 200), max_size=6))):
         assert read("qwen3_coder", text, cuts) == ("", [("weather", arguments)], True)
+
+
+def as_text(value: str) -> dict[Format, str]:
+    """A call of `weather` in every form, with this text of JSON as its city."""
+    texts = {form: around_call(form, f'{{"city": {value}}}', "weather") for form in FORMATS}
+    return texts | {
+        "pythonic": f"[weather(city={value})]",
+        "qwen3_coder": f"{XML}{{{json.dumps('city')}: {value}}}\n</function>\n</tool_call>",
+    }
+
+
+def around_call(form: Format, arguments: str, name: str) -> str:
+    before, after = AROUND[form]
+    layout, start = LAYOUTS[form], {"xlam": "[", "functionary": "<function="}.get(form, "")
+    return f"{layout.opening}{start}{before.replace('NAME', name)}{arguments}{after}{layout.closing}"
+
+
+NESTED = "[" * 60 + "]" * 60
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    "value",
+    ["1e999", "-1e999", "1e-999", "9" * 400, r'"\ud800"', r'"\udc00"', r'"\ud800\n\udc00"', r'{"\ud8ff": 1}', NESTED],
+)
+def test_what_could_not_be_sent_back_is_content_in_every_form(form, value):
+    text = as_text(value)[form]
+    for cuts in ([], list(range(len(text)))):
+        assert read(form, text, cuts) == (text, [], False)
+    lone = f'{{"name": "weather", "arguments": {{"city": {value}}}}}'
+    assert read("hermes", lone, []) == (lone, [], False)
+
+
+JSON_VALUES = st.recursive(
+    st.floats(allow_nan=False, allow_infinity=False) | st.integers() | st.text(max_size=4) | st.just("\U0001f600"),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@settings(max_examples=15, deadline=None)
+@given(value=JSON_VALUES)
+def test_what_can_be_sent_back_is_a_call_in_every_form(form, value):
+    text = as_text(json.dumps(value))[form]
+    assert (
+        read(form, text, []) == read(form, text, list(range(len(text)))) == ("", [("weather", {"city": value})], True)
+    )
