@@ -52,6 +52,7 @@ LAYOUTS: dict[Format, Layout] = {
 _SLIPS = (
     *("<tool_calls>", "</tool_calls>", "</tool_response>", "</tool_responses>", "<tool>", "</tool>", "</tools_call>"),
     *("<function_call>", "</function_call>", "<function_calls>", "</function_calls>", "</functions>", "</parameters>"),
+    *("<tool_call/>", "<tool_calls/>", "<tools/>", "<TOOLCALL/>", "<function/>", "<parameter/>"),
 )  # tags that models write for those of their form
 TAGS = tuple({tag: None for layout in LAYOUTS.values() for tag in layout.tags} | dict.fromkeys(_SLIPS))  # of all forms
 _AGAIN = {"{": r'\{\s*"(?:name|arguments|parameters)"', "[": r"\[\s*[A-Za-z0-9_.-]+\s*\("}

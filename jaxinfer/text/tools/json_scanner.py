@@ -22,7 +22,8 @@ _CLOSERS = {"{": "}", "[": "]"}
 
 class JsonScanner:
     """What it was fed and took is always the beginning of a JSON object (RFC 8259), in which nothing is deeper than
-    MAX_DEPTH and every number and letter can be sent back (strict_json); `bad` once the text cannot be one, and then it takes nothing more.
+    MAX_DEPTH and every number and letter can be sent back (strict_json); `bad` once the text cannot be one, and then it
+    takes nothing more.
     """
 
     def __init__(self) -> None:

@@ -107,7 +107,8 @@ class Calls:
     ) -> None:
         self._layout, self._new_body, self._again = layout, new_body, again
         own, start = layout.tags, layout.start
-        self._marks_outside = layout.openings
+        self._closers = tuple(filter(is_closing, (*own, *foreign)))
+        self._marks_outside = (*layout.openings, *self._closers)
         self._marks = (start, *own)
         self._marks_beside = (start, *own, *(tag for tag in foreign if tag not in (start, *own)))
         self._near: Near = "start" if layout.begins_with_calls else "text"
@@ -217,6 +218,9 @@ class Calls:
         tag = next((mark for mark in marks if text.startswith(mark, at)), "")
         if tag == self._layout.start:
             return self._begin(text, at, events, is_last=is_last)
+        if tag in self._closers and marks is self._marks_outside:  # before an opening it is a mark
+            self._push(tag, "soft", events)
+            return at + len(tag)
         if tag:
             self._push(tag, "mark", events)
             if tag in self._layout.tags:
@@ -272,7 +276,7 @@ class Calls:
         return self._is_in_wrapper and bool(_OPEN_KEY.fullmatch(text, at))
 
     def _marks_here(self) -> tuple[str, ...]:
-        if self._is_open or self._near in ("mark", "call"):
+        if self._is_open or self._near in ("start", "mark", "call"):
             return self._marks_beside
         return self._marks if self._has_calls or self._near != "text" else self._marks_outside
 
@@ -395,7 +399,7 @@ class Calls:
 
 
 def is_closing(tag: str) -> bool:
-    return tag.startswith("</") or "end" in tag
+    return tag.startswith("</") or tag.endswith("/>") or "end" in tag
 
 
 def may_become(text: str, marks: tuple[str, ...]) -> bool:
@@ -410,6 +414,9 @@ def _begun(marks: tuple[str, ...]) -> frozenset[str]:
 @lru_cache(maxsize=256)
 def _next_mark(marks: tuple[str, ...]) -> re.Pattern[str]:
     """Finds one of these, or what may begin one at the text's end."""
-    begun = sorted(_begun(marks), key=len, reverse=True)
-    whole = "|".join((*map(re.escape, marks), rf"(?<=\s){_OPENER.pattern}"))
-    return re.compile(f"{whole}|(?:{'|'.join(map(re.escape, begun))})\\Z" if begun else whole)
+    options = []
+    for first in dict.fromkeys(mark[0] for mark in marks):  # so that most characters are looked at once
+        whole = [re.escape(mark[1:]) for mark in marks if mark[0] == first]
+        begun = [re.escape(text[1:]) for text in _begun(marks) if text[0] == first]
+        options.append(rf"{re.escape(first)}(?:{'|'.join(whole)}|(?:{'|'.join(['', *begun])})\Z)")
+    return re.compile("|".join((*options, rf"(?<=\s){_OPENER.pattern}")))

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxinfer.text.tools.formats import AROUND, FORMATS, LAYOUTS, Format
+from jaxinfer.text.tools.formats import AROUND, FORMATS, LAYOUTS, TAGS, Format
+from jaxinfer.text.tools.layout import is_closing
 from tests.text.tools.test_mutated_calls import read
 
 XML = "<tool_call>\n<function=weather>\n"
@@ -101,3 +102,15 @@ def test_what_can_be_sent_back_is_a_call_in_every_form(form, value):
     assert (
         read(form, text, []) == read(form, text, list(range(len(text)))) == ("", [("weather", {"city": value})], True)
     )
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.sampled_from([tag for tag in TAGS if is_closing(tag)]), min_size=1, max_size=3), st.data())
+def test_closers_before_the_opening_are_no_content(form, closers, data):
+    space = data.draw(st.sampled_from(["", "\n"]))
+    call = as_text('"Oslo"')[form]
+    text = f"{space.join([*closers, call])}{data.draw(st.sampled_from(['', '<tool_call/>', '<tools/>']))}"
+    for cuts in ([], list(range(len(text)))):
+        assert read(form, text, cuts) == ("", [("weather", {"city": "Oslo"})], True)
+        assert read(form, f"{closers[0]} is a tag", cuts) == (f"{closers[0]} is a tag", [], False)
