@@ -110,6 +110,7 @@ class Calls:
         self._closers = tuple(filter(is_closing, (*own, *foreign)))
         self._marks_outside = (*layout.openings, *self._closers)
         self._marks = (start, *own)
+        self._marks_first = tuple(dict.fromkeys((*self._marks, *self._closers)))
         self._marks_beside = (start, *own, *(tag for tag in foreign if tag not in (start, *own)))
         self._near: Near = "start" if layout.begins_with_calls else "text"
         self._is_open = False  # a tag
@@ -276,8 +277,10 @@ class Calls:
         return self._is_in_wrapper and bool(_OPEN_KEY.fullmatch(text, at))
 
     def _marks_here(self) -> tuple[str, ...]:
-        if self._is_open or self._near in ("start", "mark", "call"):
+        if self._is_open or self._near in ("mark", "call"):
             return self._marks_beside
+        if self._near == "start":
+            return self._marks_first
         return self._marks if self._has_calls or self._near != "text" else self._marks_outside
 
     def _is_torn(self, text: str, marks: tuple[str, ...]) -> bool:
