@@ -20,8 +20,7 @@ class PythonList:
     """A layout.Body of all calls of a list, which is read when it is whole; values are literals. At the text's end a
     list that is not closed is read up to its last whole call. Beside a call, one that is none is content.
 
-    A closer closes what was left open within its
-    brackets too; one that closes nothing is passed over.
+    A closer closes what was left open within its brackets too; one that closes nothing is passed over.
     """
 
     def __init__(self, names: Container[str]) -> None:
