@@ -109,7 +109,7 @@ HARMLESS = frozenset([
     "attention_dropout", "attn_implementation", "bad_words_ids", "base_model", "base_model_name_or_path",
     "begin_suppress_tokens", "bos_token", "chunk_size_feed_forward", "cls_token_id", "decoder_start_token_id",
     "diversity_penalty", "do_sample", "early_stopping", "embd_pdrop", "encoder_no_repeat_ngram_size", "eos_token",
-    "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id", "forced_eos_token_id",
+    "exponential_decay_length_penalty", "finetuning_task", "flash_attn", "forced_bos_token_id", "forced_eos_token_id",
     "gradient_checkpointing", "hidden_dropout", "hidden_dropout_prob", "id2label", "initializer_range", "is_decoder",
     "is_llama_config", "keys_to_ignore_at_inference", "label2id", "length_penalty", "mask_token_id", "max_length",
     "max_seq_len", "max_seq_length", "max_sequence_length", "max_window_layers", "min_length", "model_max_length",
@@ -226,7 +226,7 @@ def _refuse_unsupported(config: HFConfig, traits: _Traits) -> None:
     for key in ("residual_multiplier", "embedding_multiplier", "logits_scaling", "logit_scale", "rotary_pct"):
         if config.value(key) not in (None, 1):
             config.refuse(key, "must be 1", unsupported)
-    for key in ("mlp_bias", "rope_interleaved"):
+    for key in ("mlp_bias", "use_bias", "rope_interleaved"):
         config.must_be(key, (False,), unsupported)
     config.must_be("use_mrope", (False,), "rotary positions in several dimensions are not supported")
     for key in ("is_encoder_decoder", "add_cross_attention"):
@@ -246,7 +246,7 @@ def _quantizes(section: Any) -> bool:
     """Whether a section says that weights are quantized: not where all of it, or each of its switches, is off."""
     if not isinstance(section, dict):
         return not is_off(section)
-    if all(map(is_off, section.values())):
+    if section.get("quant_method") == "none" or all(map(is_off, section.values())):
         return False
     switches = [section[key] for key in ("load_in_4bit", "load_in_8bit") if key in section]
     return section.get("quant_method") not in (None, "bitsandbytes") or not switches or not all(map(is_off, switches))

@@ -13,13 +13,14 @@ class Feature:
 
     name: as a message names it.    switches: keys whose value says whether the model has it: null, false, 0 and what is
     empty say that it has not.    details: keys that mean nothing where the switches say so.
-    words: parts of an architecture's name that stand for it.
+    words: parts of an architecture's name that stand for it.    asides: keys that say nothing without the switches.
     """
 
     name: str
     switches: tuple[str, ...]
     details: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
+    asides: tuple[str, ...] = ()
 
     def is_in(self, raw: Mapping[str, Any]) -> bool:
         return any(not is_off(raw.get(key)) for key in self.switches)
@@ -30,12 +31,12 @@ EXPERTS = Feature(
     ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts"),
     (
         *("num_experts_per_tok", "num_experts_per_token", "moe_intermediate_size", "shared_expert_intermediate_size"),
-        *("n_shared_experts", "num_shared_experts", "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers"),
-        *("router_aux_loss_coef", "router_jitter_noise", "output_router_logits", "first_k_dense_replace"),
+        *("n_shared_experts", "num_shared_experts", "norm_topk_prob", "mlp_only_layers", "first_k_dense_replace"),
         *("moe_layer_freq", "n_group", "topk_group", "topk_method", "scoring_func", "routed_scaling_factor"),
         *("aux_loss_alpha", "seq_aux", "ep_size"),
     ),
     ("Moe", "MoE", "Mixtral"),
+    ("decoder_sparse_step", "router_aux_loss_coef", "router_jitter_noise", "output_router_logits"),
 )
 IMAGES = Feature(
     "images",
@@ -62,13 +63,14 @@ RECURRENT = Feature(
     ),
     ("Mamba", "Rwkv", "RWKV"),
 )
+UNPLACED = Feature("layers without rotary positions", ("no_rope_layers", "no_rope_layer_interval"))
 WINDOWS = Feature("sliding windows", ("sliding_window_pattern",))
 ENCODER = Feature("an encoder", ("is_encoder_decoder",), (), ("T5", "Bart", "Encoder"))
 HEADS = Feature(
     "a head that classifies or rewards", (), (), ("ForSequenceClassification", "ForTokenClassification", "Reward")
 )
-FEATURES = (EXPERTS, IMAGES, AUDIO, NEXT_TOKENS, LATENT, RECURRENT, WINDOWS, ENCODER, HEADS)
-_IN_THE_FAMILY = (EXPERTS, IMAGES, AUDIO, NEXT_TOKENS, LATENT, RECURRENT)
+FEATURES = (EXPERTS, IMAGES, AUDIO, NEXT_TOKENS, LATENT, RECURRENT, UNPLACED, WINDOWS, ENCODER, HEADS)
+_IN_THE_FAMILY = (EXPERTS, IMAGES, AUDIO, NEXT_TOKENS, LATENT, RECURRENT, UNPLACED)
 
 
 def refuse_features(config: HFConfig) -> None:
@@ -78,6 +80,8 @@ def refuse_features(config: HFConfig) -> None:
         for key in switches:
             if not is_off(config.value(key)):
                 config.refuse(key, "must be 0, empty or absent", f"{feature.name} are not supported")
+        for key in feature.asides:
+            config.value(key)
         for key in feature.details:
             if not config.has(key):
                 continue

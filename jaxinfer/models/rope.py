@@ -66,6 +66,8 @@ def _original_max_position(config: HFConfig, section: HFConfig | None) -> int:
 
 
 def _read_default(section: HFConfig, theta: float, original: int, max_position: int) -> Rope:
+    if section.value("factor") not in (None, 1):
+        section.refuse("factor", "must be 1 or absent where rope_type is default", CHECK)
     return Rope(theta=theta)
 
 

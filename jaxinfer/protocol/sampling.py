@@ -231,9 +231,8 @@ def resolve_min_tokens(
     if params.min_tokens is None:
         return min(defaults.min_tokens, max_tokens)
     if params.min_tokens > (room := max_model_len - num_prompt_tokens):
-        law = (
-            f"at most {room}, what a prompt of {num_prompt_tokens} tokens leaves of the {max_model_len} (max_model_len)"
-        )
+        prompt = "1 token" if num_prompt_tokens == 1 else f"{num_prompt_tokens} tokens"
+        law = f"at most {room}, what a prompt of {prompt} leaves of the {max_model_len} (max_model_len)"
         raise invalid("min_tokens", law, params.min_tokens, cure="lower it or shorten the prompt")
     if params.min_tokens > max_tokens:
         law = f"at most max_tokens, {max_tokens} unless it is set"

@@ -16,7 +16,7 @@ import tokenizers
 from jaxinfer.errors import CheckpointError, InvalidRequest
 from jaxinfer.text.control import ControlGuard
 from jaxinfer.text.detokenizer import Detokenizer
-from jaxinfer.text.growth import MAX_NORMALIZED_CHARS, check_growth
+from jaxinfer.text.growth import MAX_NORMALIZED_CHARS, check_added, check_growth
 from jaxinfer.text.pieces import Pieces, pieces_of
 from jaxinfer.text.plain import PlainEncoder, added_around, encode_one, panics_as_refusals
 from jaxinfer.text.rust import panics_as_exceptions
@@ -38,6 +38,7 @@ class _File(msgspec.Struct):
     model: _Model
     normalizer: dict[str, Any] | None = None
     pre_tokenizer: dict[str, Any] | None = None
+    post_processor: dict[str, Any] | None = None
     decoder: dict[str, Any] | None = None
 
 
@@ -215,7 +216,8 @@ def _load(tokenizer_json: bytes) -> tuple[tokenizers.Tokenizer, _File, int]:
     """The library's tokenizer, our parts of the file, and how many characters one may become when it is normalized."""
     try:
         file = msgspec.json.decode(tokenizer_json, type=_File)
-        growth = check_growth(file.normalizer, file.decoder)
+        growth = check_growth(file.normalizer, file.pre_tokenizer, file.decoder)
+        check_added(file.post_processor)
         with panics_as_exceptions():
             backend = tokenizers.Tokenizer.from_buffer(tokenizer_json)
     except CheckpointError:

@@ -143,7 +143,7 @@ def _try_tokenizer(folder: Path) -> str:
         return ""
     try:
         parts = msgspec.json.decode(file.read_bytes(), type=_Parts)
-        check_growth(parts.normalizer, parts.decoder)
+        check_growth(parts.normalizer, parts.pre_tokenizer, parts.decoder)
         backend = tokenizers.Tokenizer.from_str(json.dumps(_EMPTY | msgspec.to_builtins(parts)))
     except MemoryError:
         raise

@@ -67,8 +67,8 @@ def test_a_files_repetition_penalty_and_shortest_answer_are_applied():
     assert min_tokens(defaults, 10, min_tokens=0) == 0
 
 
-def min_tokens(defaults, max_tokens, **fields):
-    lengths = {"num_prompt_tokens": 60, "max_model_len": 100}
+def min_tokens(defaults, max_tokens, prompt=60, **fields):
+    lengths = {"num_prompt_tokens": prompt, "max_model_len": 100}
     return resolve_min_tokens(SamplingParams(**fields), defaults, max_tokens=max_tokens, **lengths)
 
 
@@ -81,6 +81,8 @@ def test_min_tokens_of_a_request_is_refused_rather_than_cut():
         law = "must be at most 40, what a prompt of 60 tokens leaves of the 100 .max_model_len., got 41"
         with pytest.raises(InvalidRequest, match=law):
             min_tokens(GenerationDefaults(), most, min_tokens=41)
+    with pytest.raises(InvalidRequest, match="what a prompt of 1 token leaves"):
+        min_tokens(GenerationDefaults(), 16, prompt=1, min_tokens=100)
 
 
 def test_describe_says_where_each_value_comes_from():

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hypothesis import given, reject
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, models, processors
 from tokenizers import Tokenizer as Backend
@@ -17,7 +17,7 @@ from jaxinfer.errors import CheckpointError, InvalidRequest
 from jaxinfer.text import trial
 from jaxinfer.text.chat_template import ChatTemplate, encode_chat
 from jaxinfer.text.detokenizer import Detokenizer
-from jaxinfer.text.growth import growth_of
+from jaxinfer.text.growth import SPLIT_GROWTH, added_by, growth_of
 from jaxinfer.text.rust import LibraryPanic, panics_as_exceptions
 from jaxinfer.text.tokenizer import Tokenizer
 from tests.support.checkpoints import write_tokenizer
@@ -104,6 +104,67 @@ def test_a_normalizer_that_makes_texts_many_times_longer_is_refused(rule: dict[s
 def test_a_decoder_that_makes_texts_many_times_longer_is_refused() -> None:
     with pytest.raises(CheckpointError, match="the decoder of tokenizer.json must make a text at most 128 times"):
         Tokenizer(hostile(decoder=replacing("b" * 100_000, String="a")))
+
+
+SPACED = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": False}
+
+
+@pytest.mark.parametrize("count", [4, 40, 10_000])
+def test_a_pre_tokenizer_that_makes_texts_many_times_longer_is_refused(count: int) -> None:
+    with pytest.raises(CheckpointError, match="the pre_tokenizer of tokenizer.json must make a text at most 128 times"):
+        Tokenizer(hostile(pre_tokenizer={"type": "Sequence", "pretokenizers": [SPACED] * count}))
+
+
+def template(names: list[str], num_ids: int = 1) -> dict[str, object]:
+    """$ is the text, every other name a special token of so many ids."""
+    pieces = [
+        {"Sequence": {"id": "A", "type_id": 0}} if name == "$" else {"SpecialToken": {"id": name, "type_id": 0}}
+        for name in names
+    ]
+    tokens = {"x": {"id": "x", "ids": [0] * num_ids, "tokens": ["a"] * num_ids}}
+    return {"type": "TemplateProcessing", "single": pieces, "pair": [], "special_tokens": tokens}
+
+
+@pytest.mark.parametrize(
+    ("processor", "reason"),
+    [
+        (template(["x"] * 10_000 + ["$"], 1000), "can add 10000000"),
+        (template(["$"] * 3), "can repeat it 3 times"),
+        ({"type": "Sequence", "processors": [template(["x", "$", "$"])] * 40}, "can repeat it more than 4294967295"),
+        ({"type": "Sequence", "processors": [template(["x", "$"], 600)] * 2}, "can add 1200"),
+    ],
+)
+def test_a_post_processor_that_makes_texts_many_times_longer_is_refused(processor, reason) -> None:
+    with pytest.raises(CheckpointError, match=f"must add at most 1024 tokens to a text and not repeat it.*{reason}"):
+        Tokenizer(hostile(post_processor=processor))
+
+
+@settings(max_examples=20)
+@given(st.lists(st.sampled_from(["x", "$"]), min_size=1, max_size=4), st.integers(1, 3), st.integers(1, 3))
+def test_no_post_processor_adds_more_than_is_computed(names: list[str], num_ids: int, times: int) -> None:
+    rule = {"type": "Sequence", "processors": [template(names, num_ids)] * times}
+    backend = Backend.from_str(json.dumps(json.loads(byte_level_backend().to_str()) | {"post_processor": rule}))
+    copies, added = added_by(rule)
+    try:
+        with panics_as_exceptions():
+            ids = backend.encode("ab").ids
+    except LibraryPanic:  # it cannot do this to more than two texts
+        reject()
+    assert len(ids) <= copies * len(byte_level_backend().encode("ab", add_special_tokens=False).ids) + added
+
+
+@given(
+    st.lists(
+        st.sampled_from([SPACED, SPACED | {"add_prefix_space": False}, {"type": "Digits", "individual_digits": True}]),
+        max_size=4,
+    ),
+    st.text(st.sampled_from("a1 \u00e9\U0001d160"), min_size=1, max_size=6),
+)
+def test_no_pre_tokenizer_lengthens_more_than_is_computed(steps: list[dict[str, object]], text: str) -> None:
+    rule = {"type": "Sequence", "pretokenizers": steps}
+    file = json.loads(Backend(models.BPE()).to_str()) | {"pre_tokenizer": rule}
+    pieces = Backend.from_str(json.dumps(file)).pre_tokenizer.pre_tokenize_str(text)
+    assert sum(len(piece) for piece, _ in pieces) <= growth_of(rule, SPLIT_GROWTH) * len(text)
 
 
 def test_rules_that_double_a_text_are_tried_on_so_much_of_it_as_stays_short(tmp_path: Path) -> None:

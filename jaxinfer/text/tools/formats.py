@@ -13,15 +13,15 @@ from jaxinfer.text.tools.lone_call import LoneCall
 from jaxinfer.text.tools.python_list import PythonList
 from jaxinfer.text.tools.xml_call import CLOSING, END_FUNCTION, END_PARAMETER, FUNCTION, OPENING, Parameters, XmlCall
 
-Format = Literal[
+Format = Literal[  # in this order a template's call is tried: qwen3_coder takes functionary's too
     "hermes",
+    "functionary",
     "qwen3_coder",
     "pythonic",
     "xlam",
     "llama3_json",
     "llama_nemotron_json",
     "qwen2_5_coder",
-    "functionary",
     "deepseek_v3",
 ]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -52,6 +52,7 @@ LAYOUTS: dict[Format, Layout] = {
 _SLIPS = (
     *("<tool_calls>", "</tool_calls>", "</tool_response>", "</tool_responses>", "<tool>", "</tool>", "</tools_call>"),
     *("<function_call>", "</function_call>", "<function_calls>", "</function_calls>", "</functions>", "</parameters>"),
+    *("<tool_call/>", "<tool_calls/>", "<tools/>", "<TOOLCALL/>", "<function/>", "<parameter/>"),
 )  # tags that models write for those of their form
 TAGS = tuple({tag: None for layout in LAYOUTS.values() for tag in layout.tags} | dict.fromkeys(_SLIPS))  # of all forms
 _AGAIN = {"{": r'\{\s*"(?:name|arguments|parameters)"', "[": r"\[\s*[A-Za-z0-9_.-]+\s*\("}

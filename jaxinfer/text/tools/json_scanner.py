@@ -2,7 +2,8 @@
 
 import re
 
-MAX_DEPTH = 64
+from jaxinfer.text.tools.strict_json import MAX_DEPTH, is_double
+
 MAX_LITERAL_CHARS = 400
 _SPACE = re.compile(r"[ \t\n\r]*")
 _STRING_BODY = re.compile(r'[^"\\\x00-\x1f]*')
@@ -14,12 +15,15 @@ _OPEN_LITERAL = re.compile(  # the longest beginning of one
 )
 _ESCAPE = re.compile(r'["\\/bfnrt]|u[0-9a-fA-F]{4}')
 _OPEN_ESCAPE = re.compile(r"u[0-9a-fA-F]{0,3}")
+_HIGH, _LOW = re.compile(r"u[dD][89abAB].."), re.compile(r"u[dD][c-fC-F]..")
+_DIGITS = frozenset("0123456789")
 _CLOSERS = {"{": "}", "[": "]"}
 
 
 class JsonScanner:
     """What it was fed and took is always the beginning of a JSON object (RFC 8259), in which nothing is deeper than
-    MAX_DEPTH; `bad` once the text cannot be one, and then it takes nothing more.
+    MAX_DEPTH and every number and letter can be sent back (strict_json); `bad` once the text cannot be one, and then it
+    takes nothing more.
     """
 
     def __init__(self) -> None:
@@ -28,6 +32,7 @@ class JsonScanner:
         self._wants = "object"
         self._part = ""  # of a literal or an escape
         self._in_key = False
+        self._wants_low = False  # a high surrogate came, and its low one is due
 
     @property
     def has_ended(self) -> bool:
@@ -87,6 +92,9 @@ class JsonScanner:
         return at if self.bad else at + 1
 
     def _take_string(self, text: str, at: int) -> int:
+        if self._wants_low and text[at] != "\\":
+            self.bad = True
+            return at
         past = _STRING_BODY.match(text, at).end()  # type: ignore[union-attr]  # it matches the empty string
         if past > at:
             return past
@@ -102,11 +110,18 @@ class JsonScanner:
     def _take_escape(self, char: str, at: int) -> int:
         self._part += char
         if _ESCAPE.fullmatch(self._part):
-            self._wants = "string"
+            self._end_escape()
         elif not _OPEN_ESCAPE.fullmatch(self._part):
             self.bad = True
             return at
         return at + 1
+
+    def _end_escape(self) -> None:
+        """Halves of a pair of surrogates stand only beside each other."""
+        is_low = bool(_LOW.fullmatch(self._part))
+        self.bad = is_low != self._wants_low
+        self._wants_low = bool(_HIGH.fullmatch(self._part))
+        self._wants = "string"
 
     def _take_literal(self, text: str, at: int) -> int:
         known = len(self._part)
@@ -114,6 +129,6 @@ class JsonScanner:
         self._part = _OPEN_LITERAL.match(self._part + new)[0]  # type: ignore[index]  # it matches the empty string
         past = at + len(self._part) - known
         if past < len(text):  # what goes on with a literal is no mark
-            self.bad = not _LITERAL.fullmatch(self._part)
+            self.bad = not _LITERAL.fullmatch(self._part) or (self._part[-1] in _DIGITS and not is_double(self._part))
             self._wants = "literal" if self.bad else "next"
         return past

@@ -30,7 +30,7 @@ _END_QUOTES = re.compile(r"""[)\]},;]*["'`][)\]},;"'`]*(?=\s|\Z)""")  # of a cal
 _SENTENCE = re.compile(r"[.:!?…*|-]+")  # a mark only before another mark or a call
 _PUNCTUATION = re.compile(rf"""[`\[{{]|[()\]}},;"']+|{_SENTENCE.pattern}""")  # which may not run into a call
 _PUNCTUATION_AT_END = re.compile(rf"""{FENCE}|[`()\[\]{{}},;"'\s]+""")
-_MIN_TORN_TAG = 3  # characters of an unfinished tag behind text
+MIN_TORN_TAG = 3  # characters of an unfinished tag behind text
 _MAX_WRAPPED = 64  # characters of a key or a value beside a call in an object around it
 _WORD = rf'"[^"\\\s]{{0,{_MAX_WRAPPED}}}'  # without its last quote; with white space in it, it would be prose
 _NUMBER = rf"[-+.\w]{{1,{_MAX_WRAPPED}}}"
@@ -107,8 +107,10 @@ class Calls:
     ) -> None:
         self._layout, self._new_body, self._again = layout, new_body, again
         own, start = layout.tags, layout.start
-        self._marks_outside = layout.openings
+        self._closers = tuple(filter(is_closing, (*own, *foreign)))
+        self._marks_outside = (*layout.openings, *self._closers)
         self._marks = (start, *own)
+        self._marks_first = tuple(dict.fromkeys((*self._marks, *self._closers)))
         self._marks_beside = (start, *own, *(tag for tag in foreign if tag not in (start, *own)))
         self._near: Near = "start" if layout.begins_with_calls else "text"
         self._is_open = False  # a tag
@@ -217,6 +219,9 @@ class Calls:
         tag = next((mark for mark in marks if text.startswith(mark, at)), "")
         if tag == self._layout.start:
             return self._begin(text, at, events, is_last=is_last)
+        if tag in self._closers and marks is self._marks_outside:  # before an opening it is a mark
+            self._push(tag, "soft", events)
+            return at + len(tag)
         if tag:
             self._push(tag, "mark", events)
             if tag in self._layout.tags:
@@ -274,11 +279,13 @@ class Calls:
     def _marks_here(self) -> tuple[str, ...]:
         if self._is_open or self._near in ("mark", "call"):
             return self._marks_beside
+        if self._near == "start":
+            return self._marks_first
         return self._marks if self._has_calls or self._near != "text" else self._marks_outside
 
     def _is_torn(self, text: str, marks: tuple[str, ...]) -> bool:
         """Whether the answer ends within a tag."""
-        return may_become(text, marks) and (self._near in ("mark", "call") or len(text) >= _MIN_TORN_TAG)
+        return may_become(text, marks) and (self._near in ("mark", "call") or len(text) >= MIN_TORN_TAG)
 
     def _begins_inner(self, text: str, at: int) -> bool:
         is_due = self._near == "call" or (self._near == "mark" and self._is_open)
@@ -395,7 +402,7 @@ class Calls:
 
 
 def is_closing(tag: str) -> bool:
-    return tag.startswith("</") or "end" in tag
+    return tag.startswith("</") or tag.endswith("/>") or "end" in tag
 
 
 def may_become(text: str, marks: tuple[str, ...]) -> bool:
@@ -410,6 +417,9 @@ def _begun(marks: tuple[str, ...]) -> frozenset[str]:
 @lru_cache(maxsize=256)
 def _next_mark(marks: tuple[str, ...]) -> re.Pattern[str]:
     """Finds one of these, or what may begin one at the text's end."""
-    begun = sorted(_begun(marks), key=len, reverse=True)
-    whole = "|".join((*map(re.escape, marks), rf"(?<=\s){_OPENER.pattern}"))
-    return re.compile(f"{whole}|(?:{'|'.join(map(re.escape, begun))})\\Z" if begun else whole)
+    options = []
+    for first in dict.fromkeys(mark[0] for mark in marks):  # so that most characters are looked at once
+        whole = [re.escape(mark[1:]) for mark in marks if mark[0] == first]
+        begun = [re.escape(text[1:]) for text in _begun(marks) if text[0] == first]
+        options.append(rf"{re.escape(first)}(?:{'|'.join(whole)}|(?:{'|'.join(['', *begun])})\Z)")
+    return re.compile("|".join((*options, rf"(?<=\s){_OPENER.pattern}")))

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Container
 from typing import NoReturn
 
-from jaxinfer.text.tools.strict_json import dumped
+from jaxinfer.text.tools.strict_json import dumped, loaded
 
 MAX_KEY_CHARS = 200
 KEY = rf"[^\s()\[\]{{}}\"'=,]{{1,{MAX_KEY_CHARS}}}"  # what may stand before = for its end to be known
@@ -159,10 +159,12 @@ def _number(text: str) -> str:
     read, 1e999 or of thousands of digits, as the other forms do.
     """
     if _JSON_NUMBER.fullmatch(text):
-        dumped(json.loads(text))
+        loaded(text)
         return text
     try:
-        return dumped(int(text, 0))
+        number = int(text, 0)
+        loaded(str(number))
+        return str(number)
     except ValueError:
         if "." not in text and "e" not in text.lower():
             raise  # 007, which is neither's

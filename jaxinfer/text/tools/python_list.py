@@ -6,17 +6,21 @@ from collections.abc import Container
 from jaxinfer.text.tools.events import Arguments, Begin, End, Event
 from jaxinfer.text.tools.layout import MAX_LEAD
 from jaxinfer.text.tools.python_calls import pythonic_calls
+from jaxinfer.text.tools.strict_json import MAX_DEPTH
 
-MAX_LIST_CHARS, MAX_DEPTH = 1 << 18, 64
+MAX_LIST_CHARS = 1 << 18
 _HEAD = re.compile(r"\[\s*([A-Za-z0-9_.-]+)\s*\(")
 _OPEN_HEAD = re.compile(r"\[\s*([A-Za-z0-9_.-]+\s*)?")
+_CALL = re.compile(r"[A-Za-z0-9_.-]+\s*\(")
+_BETWEEN = " \t\r\n,;)}"  # calls
 _OPENERS = {")": "(", "]": "[", "}": "{"}
 
 
 class PythonList:
     """A layout.Body of all calls of a list, which is read when it is whole; values are literals. At the text's end a
-    list that is not closed is read up to its last whole call. A closer closes what was left open within its
-    brackets too; one that closes nothing is passed over.
+    list that is not closed is read up to its last whole call. Beside a call, one that is none is content.
+
+    A closer closes what was left open within its brackets too; one that closes nothing is passed over.
     """
 
     def __init__(self, names: Container[str]) -> None:
@@ -24,7 +28,8 @@ class PythonList:
         self._names = names
         self._has_head = False
         self._parts: list[str] = []
-        self._size = self._end_of_call = 0
+        self._size = 0
+        self._ends: list[int] = []  # of calls
         self._open: list[str] = []
         self._quote = ""
         self._escaped = False
@@ -39,7 +44,7 @@ class PythonList:
             text = self.raw + text
             self._parts.clear()
             head = _HEAD.match(text)
-            self._has_head = head is not None and head[1] in self._names
+            self._has_head = head is not None
             if not self._has_head:
                 if head is None and len(text) <= MAX_LEAD and _OPEN_HEAD.fullmatch(text):
                     self._parts.append(text)
@@ -50,7 +55,8 @@ class PythonList:
     def finish(self) -> tuple[list[Event], str]:
         """At the end of the text, which came while it was open."""
         raw = self.raw
-        whole, left = raw[: self._end_of_call], raw[self._end_of_call :]
+        end = self._ends[-1] if self._ends else 0
+        whole, left = raw[:end], raw[end:]
         events = self._calls(f"{whole}]") if whole else None
         if events is None:
             return self._fail(), ""
@@ -96,11 +102,27 @@ class PythonList:
             at = len(self._open) - 1 - self._open[::-1].index(opener)
             del self._open[at:]
             if at == 1:
-                self._end_of_call = self._size
+                self._ends.append(self._size)
         return not self._open
 
     def _calls(self, raw: str) -> list[Event] | None:
         calls = pythonic_calls(raw.strip(), self._names)
-        if calls is None:
-            return None
-        return [event for name, arguments in calls for event in (Begin(name), Arguments(arguments), End())]
+        return self._one_by_one(raw) if calls is None else _events_of(calls)
+
+    def _one_by_one(self, raw: str) -> list[Event] | None:
+        """None if none of them is a call, or anything but calls is among them."""
+        events: list[Event] = []
+        start = 1
+        for end in self._ends:
+            text = raw[start:end].lstrip(_BETWEEN)
+            calls = pythonic_calls(f"[{text}]", self._names)
+            if calls is None and not _CALL.match(text):
+                return None
+            space = "\n" if events and isinstance(events[-1], str) else ""
+            events += [space + text] if calls is None else _events_of(calls)
+            start = end
+        return events if any(isinstance(event, Begin) for event in events) else None
+
+
+def _events_of(calls: list[tuple[str, str]]) -> list[Event]:
+    return [event for name, arguments in calls for event in (Begin(name), Arguments(arguments), End())]

@@ -1,12 +1,27 @@
-"""JSON as RFC 8259 has it: what a model wrote may read as a value that no answer of ours can carry."""
+"""JSON that every door takes back: a model may write a value that no answer of ours can carry, or no client send again.
+
+Numbers are finite as doubles, and not so small that a double has only 0 for them. Strings have no lone surrogates.
+"""
 
 import json
-from typing import Any
+import math
+from typing import Any, NoReturn
+
+MAX_DEPTH = 56  # of objects and lists: a body's 64, less where a call's arguments stand in one
+_FINITE_DIGITS = 308  # an integer of so many digits never exceeds a double
+
+
+def is_double(digits: str) -> bool:
+    """Whether a double stands for the number that JSON spells so."""
+    number = float(digits)
+    return math.isfinite(number) and (number != 0 or not digits.lower().partition("e")[0].strip("-0."))
 
 
 def loaded(text: str) -> Any:
     """Raises ValueError, and RecursionError for what is too deep."""
-    return json.loads(text, parse_constant=_refuse)
+    value = json.loads(text, parse_constant=_refuse, parse_int=_integer, parse_float=_float)
+    _check_depth(value)
+    return value
 
 
 def dumped(value: Any) -> str:
@@ -16,5 +31,30 @@ def dumped(value: Any) -> str:
     return text
 
 
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"JSON has no {constant}")
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"JSON has no {constant[:20]}")
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _FINITE_DIGITS and not is_double(digits):
+        _refuse("integer so large")
+    return int(digits)
+
+
+def _float(digits: str) -> float:
+    return float(digits) if is_double(digits) else _refuse(digits)
+
+
+def _check_depth(value: Any) -> None:
+    """Level by level."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            child
+            for each in level
+            if isinstance(each, dict | list)
+            for child in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return
+    raise RecursionError(f"more than {MAX_DEPTH} objects and lists in each other")

@@ -4,6 +4,9 @@ Values stand there as plain text; the tool's schema says what they are. Each par
 text ends at the first closing tag; one that stands within a string of JSON is part of it, unless a line begins with it.
 Where a model leaves that tag out, a text ends before a line that begins another of the tool's parameters or another
 call, and before the tags that end the call where the answer ends or another call begins.
+
+An object of JSON in the place of parameters is the arguments. A call that gives one parameter two values is none. Where
+the answer ends before </function>, a call is whole if it has all arguments that its tool requires.
 """
 
 import re
@@ -12,6 +15,8 @@ from typing import Any
 
 from jaxinfer.text.tools.arguments import arguments_of
 from jaxinfer.text.tools.events import Arguments, Begin, End, Event
+from jaxinfer.text.tools.json_scanner import JsonScanner
+from jaxinfer.text.tools.layout import MIN_TORN_TAG
 from jaxinfer.text.tools.schema_types import Values, type_of
 from jaxinfer.text.tools.strict_json import dumped, loaded
 
@@ -22,6 +27,7 @@ MAX_NAME_CHARS = 256
 MAX_REREAD_CHARS = 4096  # of a value without its end, that may be calls
 _MARKS = (END_PARAMETER, PARAMETER, END_FUNCTION, CLOSING, OPENING, FUNCTION)  # of which one may end a value
 _MARK = re.compile("|".join(map(re.escape, _MARKS)))
+_NAME = re.compile(r"([^<>\n]*)(?:\s*>|\n)")  # in a tag; some models leave out its bracket
 _ENDS = (CLOSING, OPENING, FUNCTION)  # with which a call ends that lacks its own end
 _QUOTE = re.compile(r'\\.?|"', re.DOTALL)
 
@@ -32,6 +38,12 @@ class Parameters:
     def __init__(self, schema: dict[str, Any]) -> None:
         self._named, self._other = arguments_of(schema)
         self._values = Values(schema)
+        required = schema.get("required")
+        self._required = required if isinstance(required, list) else []
+
+    def are_in(self, given: Container[str]) -> bool:
+        """Whether all that are required are given."""
+        return all(name in given for name in self._required)
 
     def __contains__(self, name: str) -> bool:
         return name in self._named
@@ -54,12 +66,13 @@ class XmlCall:
         self._tool = ""
         self._parameter = ""
         self._types: frozenset[str] = frozenset()  # that it may be of
-        self._stage = "tag"  # of the function or a parameter, then "value"
+        self._stage = "tag"  # of the function or a parameter, then "value"; or "object"
+        self._scanner = JsonScanner()  # of the object
         self._held = ""  # of a tag, or the end of a value that may be in its closing tag
         self._value: list[str] = []
         self._next_call: int | None = None  # which of the value's parts may begin another call
         self._json: JsonText | None = None  # the value, where it may be JSON
-        self._given: set[str] = set()  # parameters
+        self._given: dict[str, Any] = {}  # parameters and their values
 
     @property
     def raw(self) -> str:
@@ -68,8 +81,9 @@ class XmlCall:
     def feed(self, text: str) -> tuple[list[Event], str]:
         events: list[Event] = []
         text, self._held = self._held + text, ""
+        take = {"tag": self._take_tag, "value": self._take_value, "object": self._take_object}
         while text and self.is_open:
-            text = self._take_value(text, events) if self._stage == "value" else self._take_tag(text, events)
+            text = take[self._stage](text, events)
         return events, text
 
     def finish(self) -> tuple[list[Event], str]:
@@ -77,17 +91,31 @@ class XmlCall:
         if self._stage == "value" and (self._holds_call() or self._held.startswith((END_FUNCTION, CLOSING))):
             left = self._end_open_value(self._held, events)
             return events, self._end(left, events) if self.is_open else left
-        if self._stage == "tag" and self._tool and (end := self._held.lstrip()).startswith(END_FUNCTION):
-            return events, self._end(end.removeprefix(END_FUNCTION), events)
-        self._raw += [*(self._value if self._stage == "value" else ()), self._held]
+        if self._stage == "tag" and self._tool and (end := self._held_end()) is not None:
+            return events, self._end(end, events)
+        self._raw += [*(() if self._stage == "tag" else self._value), self._held]
         self.is_open, self.failed = False, True
         return events, ""
+
+    def _held_end(self) -> str | None:
+        """What stands behind the call where the answer ends; None if it lacks more than its end."""
+        held = self._held.lstrip()
+        if held.startswith(END_FUNCTION):
+            return held.removeprefix(END_FUNCTION)
+        if len(held) >= MIN_TORN_TAG and END_FUNCTION.startswith(held):
+            return ""
+        is_whole = bool(self._given) and self._parameters_of(self._tool).are_in(self._given)
+        return "" if is_whole and (len(held) < MIN_TORN_TAG or not PARAMETER.startswith(held)) else None
 
     def _take_tag(self, text: str, events: list[Event]) -> str:
         """A function's tag, then parameters' tags up to the function's end."""
         bare = text.lstrip()
         if len(text) - len(bare) > MAX_NAME_CHARS:
             return self._fail(text)
+        if self._tool and bare.startswith("{") and not (self._given or self._between):
+            self._raw.append(text[: len(text) - len(bare)])
+            self._stage = "object"
+            return bare
         tags = (PARAMETER, END_FUNCTION, END_PARAMETER, *_ENDS) if self._tool else (FUNCTION,)
         if any(len(bare) < len(tag) and tag.startswith(bare) for tag in tags):
             self._held = text
@@ -121,14 +149,15 @@ class XmlCall:
                 return ""
         if self._tool and tag != PARAMETER:
             return self._end(bare.removeprefix(END_FUNCTION), events)
-        end = bare.find(">", len(tag), len(tag) + MAX_NAME_CHARS)
-        name = _unquoted(bare[len(tag) : end])
-        if end < 0 and len(bare) < len(tag) + MAX_NAME_CHARS:
+        head = bare[len(tag) : len(tag) + MAX_NAME_CHARS]
+        found = _NAME.match(head)
+        if len(head) < MAX_NAME_CHARS and _is_open_name(head, found):
             self._held = text
             return ""
-        if end < 0 or (tag == FUNCTION and name not in self._names):
+        name = _unquoted(found[1]) if found else ""
+        if found is None or not name or (tag == FUNCTION and name not in self._names):
             return self._fail(text)
-        left = bare[end + 1 :]
+        left = bare[len(tag) + found.end() :]
         self._raw.append(text[: len(text) - len(left)])
         if tag == FUNCTION:
             self._tool = name
@@ -138,6 +167,20 @@ class XmlCall:
             self._types = self._parameters_of(self._tool).types(name)
             self._json = None if self._types <= {"string"} else JsonText()
         return left
+
+    def _take_object(self, text: str, events: list[Event]) -> str:
+        at = self._scanner.feed(text, 0, 0)
+        self._value.append(text[:at])
+        if not (self._scanner.bad or self._scanner.has_ended):
+            return ""
+        value, self._value, self._stage = "".join(self._value), [], "tag"
+        self._raw.append(value)
+        entries = _object_of(value) if self._scanner.has_ended else None
+        if entries is None:
+            return self._fail(text[at:])
+        for key, entry in entries.items():
+            self._give(key, entry, events)
+        return text[at:]
 
     def _take_value(self, text: str, events: list[Event]) -> str:
         past = 0  # of what is known to belong to the value
@@ -217,9 +260,15 @@ class XmlCall:
         value = "".join(self._value)
         self._raw.append(value)
         self._value, self._stage, self._next_call = [], "tag", None
-        key, typed = dumped(self._parameter), dumped(typed_value(value, self._types))
-        events.append(Arguments(f"{', ' if self._given else '{'}{key}: {typed}"))
-        self._given.add(self._parameter)
+        self._give(self._parameter, typed_value(value, self._types), events)
+
+    def _give(self, name: str, value: Any, events: list[Event]) -> None:
+        """One argument."""
+        if name not in self._given:
+            events.append(Arguments(f"{', ' if self._given else '{'}{dumped(name)}: {dumped(value)}"))
+            self._given[name] = value
+        elif dumped(value) != dumped(self._given[name]):
+            self.is_open, self.failed = False, True
 
     def _end(self, left: str, events: list[Event]) -> str:
         events += [Arguments("}" if self._given else "{}"), End()]
@@ -236,6 +285,23 @@ class XmlCall:
     def _fail(self, text: str) -> str:
         self.is_open, self.failed = False, True
         return text
+
+
+def _is_open_name(head: str, found: re.Match[str] | None) -> bool:
+    """Whether the bracket behind the name in a tag that begins so may still come."""
+    if found is None:
+        return "<" not in head
+    return found[0].endswith("\n") and not head[found.end() :].strip()
+
+
+def _object_of(text: str) -> dict[str, Any] | None:
+    """None for what cannot be sent."""
+    try:
+        value: dict[str, Any] = loaded(text)
+        dumped(value)
+    except (ValueError, RecursionError):
+        return None
+    return value
 
 
 def _unquoted(name: str) -> str:

@@ -6,7 +6,20 @@ import pytest
 
 from jaxinfer.text.tools.json_scanner import MAX_LITERAL_CHARS, JsonScanner
 
-LITERALS = ["true", "false", "null", "0", "-0", "10", "-1.5", "0.25e1", "1e9", "1E+9", "2e-07", "1" * MAX_LITERAL_CHARS]
+LITERALS = [
+    "true",
+    "false",
+    "null",
+    "0",
+    "-0",
+    "10",
+    "-1.5",
+    "0.25e1",
+    "1e9",
+    "1E+9",
+    "2e-07",
+    "0." + "1" * (MAX_LITERAL_CHARS - 2),
+]
 WRONG = {  # how much of it may begin a literal
     "None": 0,
     "oops": 0,
@@ -30,6 +43,8 @@ WRONG = {  # how much of it may begin a literal
     "1.": 2,
     "1e": 2,
     "nullnull": 4,
+    "1e999": 5,
+    "1e-999": 6,
     "1" * (MAX_LITERAL_CHARS + 1): MAX_LITERAL_CHARS,
 }
 

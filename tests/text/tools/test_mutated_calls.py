@@ -120,9 +120,9 @@ class Slips:
         return f"[{self.draw(st.sampled_from([']\n[', ', ', ' ', '; ']) if end else st.just(', ')).join(written)}{end}"
 
 
-def read(form: Format, text: str, cuts: list[int]) -> tuple[str, Calls, bool]:
+def read(form: Format, text: str, cuts: list[int], schemas: dict[str, Any] = SCHEMAS) -> tuple[str, Calls, bool]:
     """The content, the calls and whether the answer ends with calls, as a client that does not stream has them."""
-    reader, whole = ToolReader(form, ToolUse(SCHEMAS)), WholeCalls()
+    reader, whole = ToolReader(form, ToolUse(schemas)), WholeCalls()
     content, edges = [], [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
     for start, end in zip(edges, edges[1:], strict=False):
         shown, deltas = reader.feed(text[start:end])
