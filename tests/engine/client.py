@@ -206,7 +206,7 @@ class Client:
         self.plans.append(plan)
         tables = {s.slot: s for s in self.engine.scheduler.running}
         # Who overtakes whom does not depend on what layers remember: it is held where there is one table. Elsewhere an
-        # answer whose last token is computed again, for its grammar begins late, is still taken for a prompt (seed 2086).
+        # answer whose last token is computed again, for a late grammar, is still taken for a prompt (seed 2086).
         if self.layout is None:
             self._check_overtaking(plan, tables)
         written: set[int] = set()
