@@ -79,6 +79,11 @@ class PagePool:
         """The key that `page` is published under, or None."""
         return self._keys[page]
 
+    def _digest(self, page: int) -> bytes:
+        key = self._keys[page]
+        assert key is not None
+        return key.digest
+
     def table_of(self, page: int) -> int:
         """The page table that a published page is for."""
         return self._tables[page]
@@ -198,7 +203,10 @@ class PagePool:
             self._pinned_by[session] = list(page_ids)
         while len(self._pins) > most:
             oldest, pages = next(iter(self._pinned_by.items()))
-            self._cut(oldest, len(pages) - 1)
+            length = len(pages) - 1
+            while length and self._digest(pages[length - 1]) == self._digest(pages[-1]):  # another table's, same tokens
+                length -= 1
+            self._cut(oldest, length)
 
     def remember(self, session: str, page_ids: Sequence[int], keys: Sequence[PageKey], most: int) -> None:
         """`keys` are the full pages of a session's conversation, wherever they are. It pins `page_ids` of them (see
