@@ -65,7 +65,8 @@ def test_a_broken_stream_is_an_error_with_its_reason(body, error):
     [
         (b'{"error": {"message": "no such \\"id\\"", "code": 1}}', 'no such "id"'),
         (b'{"detail": "Not Found"}', '{"detail": "Not Found"}'),
-        (b"<h1>502</h1>\xff", "<h1>502</h1>\ufffd"),
+        (b"502\xff", "502\ufffd"),
+        (b"<h1>502</h1>", "a page of HTML, which no OpenAI-compatible server sends"),
         (b"x" * 300, "x" * 200),
     ],
 )

@@ -34,6 +34,7 @@ TYPED = {
     "jaxinfer chat --url URL": ("jaxinfer serve --dry-run", "jaxinfer chat --url http://127.0.0.1:8000"),
     "jaxinfer list": ("jaxinfer list",),
     "jaxinfer show MODEL": ("jaxinfer show demo",),
+    "jaxinfer show demo": ("jaxinfer show demo",),
     "jaxinfer rm MODEL": ("jaxinfer pull Qwen/Qwen3-0.6B", "jaxinfer rm Qwen/Qwen3-0.6B --yes"),
     "jaxinfer stop MODEL": ("jaxinfer serve demo --dry-run", "jaxinfer stop demo"),
     "jaxinfer serve --host 0.0.0.0 --port 11434": ("jaxinfer serve --host 0.0.0.0 --port 11434 --dry-run",),

@@ -324,7 +324,7 @@ def test_tokens_are_the_same_however_they_are_scheduled(engine, folder, executab
 
 
 class Sweep:
-    """In the place of must_yield: every few steps, all who run are put back. seen: the sequences that ran."""
+    """In the place of _must_yield: every few steps, all who run are put back. seen: the sequences that ran."""
 
     def __init__(self) -> None:
         self.seen: set[Sequence] = set()
@@ -348,7 +348,7 @@ def test_tokens_are_the_same_though_all_are_preempted_again_and_again(engine, mo
         params[i] = replace(params[i], regex="([a-z ]|known){30,60}", presence_penalty=i / 4)
     llm, sweep = LLM.over(*engine), Sweep()
     expected = [tokens_of(llm, [prompt], [own])[0] for prompt, own in zip(prompts, params, strict=True)]
-    monkeypatch.setattr("jaxinfer.engine.scheduler.must_yield", sweep)
+    monkeypatch.setattr(Scheduler, "_must_yield", lambda scheduler: sweep(scheduler))
     assert tokens_of(llm, prompts, params) == expected
     assert len(sweep.seen) == 9 and all(sequence.preemptions >= 2 for sequence in sweep.seen)
 
