@@ -1,6 +1,6 @@
 """How products of weights are computed together with their neighbours, by XLA or by our kernels.
 
-A step takes one of these (runtime.kernels chooses). A model never sees them: layers.linear asks them.
+A step takes one of these (runtime/backends.py chooses). A model never sees them: layers.linear asks them.
 """
 
 import dataclasses
@@ -82,15 +82,16 @@ def stacked(weight: Weight) -> Stacked:
 
 def rms_norm(rows: jax.Array, norm: Norm) -> jax.Array:
     """The norm by XLA, [T, D]."""
-    weight = norm.weight.row if isinstance(norm.weight, Stacked) else norm.weight
-    return xla_norm(rows, weight, norm.eps)
+    return xla_norm(rows, _row(norm.weight), norm.eps)
+
+
+def _row(weight: Weight) -> jax.Array:
+    return weight.row if isinstance(weight, Stacked) else weight
 
 
 def _linear(x: jax.Array, w: jax.Array, bias: Weight | None) -> jax.Array:
     out = xla_linear.linear(x, w)
-    if bias is None:
-        return out
-    return out + (bias.row if isinstance(bias, Stacked) else bias)
+    return out if bias is None else out + _row(bias)
 
 
 def _alone(linear_residual: Callable[..., jax.Array]) -> Callable[..., jax.Array]:

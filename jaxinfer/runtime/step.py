@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxinfer.config import ExtendBucket
+from jaxinfer.layers.attention import Pages
 from jaxinfer.layers.batch import Batch
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import Family
@@ -38,7 +39,6 @@ from jaxinfer_kernels.launch import ffi, sequence
 from jaxinfer_kernels.sampling import sm90_argmax
 
 type Params = object  # the family's own pytree
-type Pages = tuple[jax.Array, jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
