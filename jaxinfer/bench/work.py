@@ -8,6 +8,7 @@ from jaxinfer.cache.spec import ITEMSIZE, CacheLayout, layout_of
 from jaxinfer.checkpoint.resolve import Part, resolve
 from jaxinfer.config import EngineConfig
 from jaxinfer.errors import ConfigError
+from jaxinfer.layers.spec import Attention
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import family_for
 from jaxinfer.runtime.memory import weight_bytes
@@ -74,7 +75,8 @@ def work_of(config: EngineConfig) -> Work:
     model: ModelConfig = family.config_from_hf(checkpoint.config)
     dtype = config.dtype_for(model.dtype)
     itemsize = ITEMSIZE[dtype]
-    first, depth = model.layers[0], len(model.layers)
+    first, mixers = model.layers[0], [layer.mixer for layer in model.layers]
+    heads = next(((m.heads, m.kv_heads) for m in mixers if isinstance(m, Attention)), ())
     embedding = model.vocab_size * model.hidden_size
     beside = 0 if model.tie_embeddings else embedding * itemsize
     return Work(
@@ -82,8 +84,8 @@ def work_of(config: EngineConfig) -> Work:
         layer_params=model.num_params - embedding * (1 if model.tie_embeddings else 2),
         head_params=embedding,
         layout=layout_of(model.caches(dtype), 1),
-        attention_flops=sum(4 * layer.mixer.q_width for layer in model.layers),
+        attention_flops=sum(4 * m.q_width for m in mixers if isinstance(m, Attention)),
         vocab_size=model.vocab_size,
-        outline=(depth, model.hidden_size, first.mixer.heads, first.mixer.kv_heads, first.mlp.width, dtype),
+        outline=(len(mixers), model.hidden_size, *heads, first.mlp.width, dtype),
         context=min(config.max_model_len or model.max_position, model.max_position),
     )

@@ -30,17 +30,28 @@ class PagedKV:
         return self.kv_heads * (self.head_dim + (self.v_dim or 0)) * ITEMSIZE[self.dtype]
 
 
+type Arrays = tuple[tuple[str, tuple[int, ...], str], ...]  # name, shape, dtype
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recurrent:
-    """A state of fixed size per sequence: a row per slot, and rows of snapshots that sequences can resume from."""
+    """A state of fixed size per sequence: a row per slot, and rows of snapshots that sequences can resume from.
 
-    arrays: tuple[tuple[str, tuple[int, ...], str], ...]  # name, shape of one row, dtype
+    What a drawn token brings to the state lies beside it until the sequence's next row says that the token counts.
+    """
+
+    arrays: Arrays  # of one row
     snapshots: int  # rows beside those of the slots
+    inputs: Arrays = ()  # of one token
 
     @property
     def bytes_per_row(self) -> int:
         """Of one layer."""
-        return sum(math.prod(shape) * ITEMSIZE[dtype] for _, shape, dtype in self.arrays)
+        return _nbytes(self.arrays)
+
+
+def _nbytes(arrays: Arrays) -> int:
+    return sum(math.prod(shape) * ITEMSIZE[dtype] for _, shape, dtype in arrays)
 
 
 type CacheSpec = PagedKV | Recurrent
@@ -74,15 +85,31 @@ class CacheLayout:
     row_bytes: int  # of one slot's or snapshot's state, all recurrent layers together
 
     def place(self, layer: int) -> tuple[int, int]:
-        """Of a layer that has pages: its page table, and which of the layers of a page it is."""
+        """Of a layer that has pages: its page table, and which of the layers of a page it is. Of one that has a state:
+        its group among those that do, and its index in the group."""
         first = 0
         for spec, layers in _paged(self.groups):
-            in_page = self.page_bytes // self.page_size // spec.bytes_per_token
             if layer in layers:
-                table, index = divmod(layers.index(layer), in_page)
+                table, index = divmod(layers.index(layer), self.in_page(spec))
                 return first + table, index
-            first += -(-len(layers) // in_page)
-        raise ValueError(f"layer must be one that has pages, {layer} has none")
+            first += -(-len(layers) // self.in_page(spec))
+        found = [(i, g.layers.index(layer)) for i, g in enumerate(self.recurrent) if layer in g.layers]
+        return found[0]
+
+    @property
+    def recurrent(self) -> tuple[Group, ...]:
+        """The groups that have a state."""
+        return tuple(group for group in self.groups if isinstance(group.spec, Recurrent))
+
+    def in_page(self, spec: PagedKV) -> int:
+        """How many layers of a spec a page has room for."""
+        return self.page_bytes // self.page_size // spec.bytes_per_token
+
+    def state_bytes(self, max_num_seqs: int) -> int:
+        """Of all recurrent layers, for so many slots: their rows and inputs, those of padding too, and snapshots."""
+        of_token = sum(_nbytes(g.spec.inputs) * len(g.layers) for g in self.recurrent if isinstance(g.spec, Recurrent))
+        snapshots = self.num_snapshots + 1 if self.recurrent else 0
+        return (max_num_seqs + 1) * (self.row_bytes + of_token) + snapshots * self.row_bytes
 
     def num_pages(self, num_tokens: int, num_sequences: int = 1) -> int:
         """Pages for so many sequences of so many tokens whose windows let go of none, the null page included."""

@@ -1,9 +1,10 @@
 """Attention over the pages of a cache, by XLA or by our kernels. All have one contract: batch.AttentionOp.
 
-A cache is (k, v), the pages of all layers in the layout of jaxinfer_kernels.attention.paged.
+Pages are (k, v), those of all layers in the layout of jaxinfer_kernels.attention.paged.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +14,9 @@ import jax.numpy as jnp
 from jaxinfer.layers import rope
 from jaxinfer.layers.batch import AttentionOp, Batch
 from jaxinfer.layers.linear import Value, array
-from jaxinfer.layers.products import Weight, stacked
+from jaxinfer.layers.products import Stacked, Weight, stacked
 from jaxinfer.layers.spec import Attention
+from jaxinfer.layers.store import Store
 from jaxinfer_kernels.attention import sm90_decode, sm90_extend, sm90_rope
 from jaxinfer_kernels.attention.api import decode_attention, extend_attention, write_kv
 from jaxinfer_kernels.attention.sm90_decode_config import DEFAULT, IN_CHAIN
@@ -27,22 +29,37 @@ type Pages = tuple[jax.Array, jax.Array]
 class RawHeads:
     """The product of q, k and v before heads are normed and rotated, and what an attention needs to do that.
 
-    qkv: [T, (N + 2K) * H].    norms: scales [L, H] of q's and k's heads, or None.    layer: in the cache and in norms.
+    qkv: [T, (N + 2K) * H].    norms: scales of q's and k's heads, or None.
+    layer: of the model.    number: of its page table.    in_page: which of the layers of a page it is.
     """
 
     spec: Attention
     qkv: jax.Array
     batch: Batch
     layer: int
-    norms: tuple[jax.Array, jax.Array] | None = None
+    number: int
+    in_page: int
+    norms: tuple[Stacked, Stacked] | None = None
 
     @property
     def index(self) -> jax.Array:
-        return jnp.int32(self.layer)
+        return jnp.int32(self.in_page)
+
+    @property
+    def table(self) -> jax.Array:
+        """i32[S, M]."""
+        return self.batch.tables[self.number]
+
+    @property
+    def pages(self) -> jax.Array:
+        """i32[T], where each token's key and value are stored."""
+        return self.batch.pages[self.number]
 
     @property
     def norms_of_heads(self) -> dict[str, Any]:
-        return dict(norms=self.norms, norm_eps=self.spec.norm_eps)
+        """As kernels take them, [L, H] each, which find pages and scales by one index."""
+        norms = self.norms and tuple(_at(self.in_page, norm) for norm in self.norms)
+        return dict(norms=norms, norm_eps=self.spec.norm_eps)
 
     @property
     def angles(self) -> Pages:
@@ -56,9 +73,14 @@ class RawHeads:
         heads = self.qkv.reshape(len(self.qkv), -1, spec.head_dim)  # [T, N + 2K, H]
         q, k, v = jnp.split(heads, (spec.heads, spec.heads + spec.kv_heads), axis=1)
         if self.norms is not None:
-            q, k = (rms_norm(x, norm[self.layer], spec.norm_eps) for x, norm in zip((q, k), self.norms, strict=True))
+            q, k = (rms_norm(x, norm.row, spec.norm_eps) for x, norm in zip((q, k), self.norms, strict=True))
         angles = self.batch.angles(spec)
         return rope.rotate(q, angles), rope.rotate(k, angles), v
+
+
+def _at(index: int, norm: Stacked) -> jax.Array:
+    """Scales of which a layer's are at an index."""
+    return norm.array if norm.layer == index else jnp.broadcast_to(norm.row, (index + 1, norm.array.shape[1]))
 
 
 def attention(
@@ -73,17 +95,17 @@ def attention(
 ) -> tuple[jax.Array, Any]:
     """Attend to all tokens up to each one's own, and keep keys and values.
 
-      qkv: [T, (N + 2K) * H], the product of q, k and v.    layer: index of its pages in the cache.
+      qkv: [T, (N + 2K) * H], the product of q, k and v.    layer: whose keys and values are kept.
       q_norm, k_norm: [H], the scales of the norms of heads, where spec.qk_norm.
     Returns (out [T, N * H], cache).
     """
     assert (q_norm is not None) == (k_norm is not None) == spec.qk_norm, "the spec says whether heads have norms"
     norms = None
     if q_norm is not None and k_norm is not None:
-        q, k = stacked(q_norm), stacked(k_norm)
-        assert q.layer == k.layer == layer, "kernels find pages and the scales of heads by one index"
-        norms = q.array, k.array
-    out, cache = batch.attention(RawHeads(spec, array(qkv, batch.products), batch, layer, norms), cache)
+        norms = stacked(q_norm), stacked(k_norm)
+    out, cache = batch.attention(
+        RawHeads(spec, array(qkv, batch.products), batch, layer, *batch.place(layer), norms), cache
+    )
     return out.reshape(len(out), -1), cache
 
 
@@ -92,38 +114,53 @@ def over_heads(attend: Callable[..., tuple[jax.Array, Any]]) -> AttentionOp:
     return lambda raw, cache: attend(raw.layer, *raw.split(), cache)
 
 
+def _over_pages(attend: Callable[[RawHeads, Pages], tuple[jax.Array, Pages]]) -> AttentionOp:
+    """An attention over a Store's pages."""
+
+    @functools.wraps(attend)
+    def op(raw: RawHeads, cache: Store) -> tuple[jax.Array, Store]:
+        out, pages = attend(raw, cache.pages)
+        return out, cache.replace(pages=pages)
+
+    return op
+
+
 # Steps of one token a sequence
 
 
 def decode_xla(context: int | None) -> AttentionOp:
     """context: no sequence is longer, and there is no loop then; None is any length."""
 
-    def op(raw: RawHeads, cache: Pages) -> tuple[jax.Array, Pages]:
+    @_over_pages
+    def op(raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
         batch, (q, k, v) = raw.batch, raw.split()
-        cache = write_kv(*cache, raw.index, k, v, batch.pages, batch.offsets)
-        return decode_attention(q, *cache, raw.index, batch.table, batch.slots, batch.lengths, context=context), cache
+        pages = write_kv(*pages, raw.index, k, v, raw.pages, batch.offsets)
+        where, bounds = (raw.table, batch.slots, batch.lengths), dict(context=context, window=raw.spec.window)
+        return decode_attention(q, *pages, raw.index, *where, **bounds), pages
 
     return op
 
 
-def decode_sm90_write(raw: RawHeads, cache: Pages) -> tuple[jax.Array, Pages]:
+@_over_pages
+def decode_sm90_write(raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
     """Norms and rotation by XLA, which is faster for many rows outside of a launch sequence."""
     batch = raw.batch
-    where = batch.table, batch.slots, batch.lengths
-    out, *pages = sm90_decode.decode_attention_write(*raw.split(), *cache, raw.index, *where)
+    where = raw.table, batch.slots, batch.lengths
+    out, *pages = sm90_decode.decode_attention_write(*raw.split(), *pages, raw.index, *where)
     return out, tuple(pages)
 
 
 def decode_sm90(*, in_sequence: bool) -> AttentionOp:
     """Norms, rotation, storing and attention in one kernel."""
 
-    def op(raw: RawHeads, cache: Pages) -> tuple[jax.Array, Pages]:
+    @_over_pages
+    def op(raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
         batch = raw.batch
         # without the rows that only pad for a product: they would take their share of the CTAs
         counted = batch.once("counted", lambda: (batch.slots[: batch.count], batch.lengths[: batch.count]))
-        where = raw.index, batch.table, *counted
+        where = raw.index, raw.table, *counted
         rest = dict(**raw.norms_of_heads, tuning=IN_CHAIN if in_sequence else DEFAULT)
-        out, *pages = sm90_decode.decode_attention_fused(raw.qkv, raw.angles, *cache, *where, **rest)
+        out, *pages = sm90_decode.decode_attention_fused(raw.qkv, raw.angles, *pages, *where, **rest)
         return out, tuple(pages)
 
     return op
@@ -132,38 +169,42 @@ def decode_sm90(*, in_sequence: bool) -> AttentionOp:
 # Steps of several tokens a sequence
 
 
-def extend_xla(raw: RawHeads, cache: Pages) -> tuple[jax.Array, Pages]:
+@_over_pages
+def extend_xla(raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
     batch, (q, k, v) = raw.batch, raw.split()
-    cache = write_kv(*cache, raw.index, k, v, batch.pages, batch.offsets)
-    return extend_attention(q, *cache, raw.index, batch.table, *batch.sequences), cache
+    pages = write_kv(*pages, raw.index, k, v, raw.pages, batch.offsets)
+    return extend_attention(q, *pages, raw.index, raw.table, *batch.sequences, window=raw.spec.window), pages
 
 
-def extend_sm90(raw: RawHeads, cache: Pages) -> tuple[jax.Array, Pages]:
+@_over_pages
+def extend_sm90(raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
     """Norms, rotation and storing in one kernel; then a sequence's tokens read its keys together."""
-    q, cache = _rotated(raw, cache, pdl=False)
-    return sm90_extend.extend_attention(q, *cache, raw.index, raw.batch.table, *raw.batch.sequences), cache
+    q, pages = _rotated(raw, pages, pdl=False)
+    return sm90_extend.extend_attention(q, *pages, raw.index, raw.table, *raw.batch.sequences), pages
 
 
-def extend_sm90_tiles(raw: RawHeads, cache: Pages) -> tuple[jax.Array, Pages]:
+@_over_pages
+def extend_sm90_tiles(raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
     """The same in a launch sequence, which holds kernels alone: tiles are made before it."""
     batch, heads, tuning = raw.batch, raw.spec.heads, sm90_extend.IN_CHAIN
     counts, num_tokens = batch.sequences[2], len(batch.tokens)
     tiles = batch.once(("tiles", heads), lambda: sm90_extend.tiles_of(counts, num_tokens, heads, tuning))
-    q, cache = _rotated(raw, cache, pdl=True)
-    rows = tiles, batch.table, *batch.sequences
-    return sm90_extend.extend_tiles(q, *cache, raw.index, *rows, tuning=tuning), cache
+    q, pages = _rotated(raw, pages, pdl=True)
+    rows = tiles, raw.table, *batch.sequences
+    return sm90_extend.extend_tiles(q, *pages, raw.index, *rows, tuning=tuning), pages
 
 
-def extend_sm90_by_token(raw: RawHeads, cache: Pages) -> tuple[jax.Array, Pages]:
+@_over_pages
+def extend_sm90_by_token(raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
     """In a launch sequence: each token reads its sequence's keys for itself, as decode rows do."""
     batch = raw.batch
-    q, cache = _rotated(raw, cache, pdl=True)
-    where = batch.table, batch.slots, batch.lengths
-    return sm90_decode.decode_attention(q, *cache, raw.index, *where, tuning=IN_CHAIN), cache
+    q, pages = _rotated(raw, pages, pdl=True)
+    where = raw.table, batch.slots, batch.lengths
+    return sm90_decode.decode_attention(q, *pages, raw.index, *where, tuning=IN_CHAIN), pages
 
 
-def _rotated(raw: RawHeads, cache: Pages, *, pdl: bool) -> tuple[jax.Array, Pages]:
-    """q [T, N, H], and the cache with keys and values stored."""
-    where = raw.batch.pages, raw.batch.offsets
-    q, *pages = sm90_rope.rotate_write(raw.qkv, raw.angles, *cache, raw.index, *where, **raw.norms_of_heads, pdl=pdl)
+def _rotated(raw: RawHeads, pages: Pages, *, pdl: bool) -> tuple[jax.Array, Pages]:
+    """q [T, N, H], and the pages with keys and values stored."""
+    where = raw.pages, raw.batch.offsets
+    q, *pages = sm90_rope.rotate_write(raw.qkv, raw.angles, *pages, raw.index, *where, **raw.norms_of_heads, pdl=pdl)
     return q, tuple(pages)

@@ -4,7 +4,7 @@ Letters: D width of the model, N query heads, K kv heads, H head, F width of the
 """
 
 import dataclasses
-from typing import Literal
+from typing import Literal, Protocol
 
 from jaxinfer.cache.spec import CacheSpec, PagedKV
 
@@ -29,12 +29,33 @@ class Rope:
     attention_factor: float = 1.0
 
 
+class Mixer(Protocol):
+    """What mixes the tokens of a sequence: frozen and hashable. Its `cache` says whether it has pages or a state."""
+
+    @property
+    def inner_width(self) -> int:
+        """Numbers that a token has inside of it, where it has the most of them at once."""
+        ...
+
+    def products(self, width: int) -> tuple[tuple[int, int], ...]:
+        """[out, in] of each of its matrices. width: D."""
+        ...
+
+    def num_params(self, width: int) -> int:
+        """width: D."""
+        ...
+
+    def cache(self, dtype: str) -> CacheSpec:
+        """What one layer remembers, in a model that is loaded in `dtype`."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Attention:
-    """Causal attention over all earlier tokens, with rotary positions.
+    """Causal attention over all earlier tokens, or the last ones, with rotary positions: a Mixer.
 
     qk_norm: each head of q and k has an RMS norm of `norm_eps`, taken before rotating.
-    bias: the product of q, k and v has one.
+    bias: the product of q, k and v has one.    window: tokens that each attends to, itself included; None: all.
     """
 
     heads: int
@@ -44,6 +65,7 @@ class Attention:
     norm_eps: float
     qk_norm: bool = False
     bias: bool = False
+    window: int | None = None
 
     @property
     def q_width(self) -> int:
@@ -60,13 +82,19 @@ class Attention:
         """(N + 2K) * H."""
         return self.q_width + 2 * self.kv_width
 
+    @property
+    def inner_width(self) -> int:
+        return self.qkv_width
+
+    def products(self, width: int) -> tuple[tuple[int, int], ...]:
+        return (self.qkv_width, width), (width, self.q_width)
+
     def num_params(self, width: int) -> int:
         biases, norms = self.qkv_width * self.bias, 2 * self.head_dim * self.qk_norm
         return width * (self.qkv_width + self.q_width) + biases + norms
 
     def cache(self, dtype: str) -> CacheSpec:
-        """What one layer remembers, where keys and values are kept in `dtype`."""
-        return PagedKV(self.kv_heads, self.head_dim, self.head_dim, dtype)
+        return PagedKV(self.kv_heads, self.head_dim, self.head_dim, dtype, self.window)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,6 +103,10 @@ class Dense:
 
     width: int
     gated: bool = True
+
+    def products(self, width: int) -> tuple[tuple[int, int], ...]:
+        """[out, in] of its matrices. width: D."""
+        return ((1 + self.gated) * self.width, width), (width, self.width)
 
     def num_params(self, width: int) -> int:
         """width: D."""
@@ -85,7 +117,7 @@ class Dense:
 class Layer:
     """One layer: what mixes tokens, what follows, and how many norms of width D it has."""
 
-    mixer: Attention
+    mixer: Mixer
     mlp: Dense
     norms: int = 2
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from jaxinfer.cache.spec import CacheSpec
 from jaxinfer.errors import CheckpointError
-from jaxinfer.layers.spec import Layer
+from jaxinfer.layers.spec import Attention, Layer
 
 DType = Literal["bfloat16", "float16", "float32"]
 _PARTS = frozenset(
@@ -55,6 +55,11 @@ class ModelConfig(abc.ABC):
         """Numbers in the checkpoint; a tied matrix counts once."""
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2)
         return sum(layer.num_params(self.hidden_size) for layer in self.layers) + embeddings + self.hidden_size
+
+    @property
+    def attentions(self) -> set[Attention]:
+        """The kinds of attention of its layers."""
+        return {layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention)}
 
     def caches(self, dtype: str) -> tuple[CacheSpec, ...]:
         """What each layer remembers, where keys and values are kept in `dtype`."""

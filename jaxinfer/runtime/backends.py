@@ -83,7 +83,7 @@ def choose_backends(
         return XLA_ONLY
     capability = str(getattr(device, "compute_capability", "none"))
     hopper = capability == _HOPPER
-    kind, mixers = jnp.dtype(dtype), {layer.mixer for layer in model.layers}
+    kind, mixers = jnp.dtype(dtype), model.attentions
     decode = hopper and all(_decodes(mixer, page_size, kind) for mixer in mixers)
     # which gives rows of one token to the other
     extend = decode and all(sm90_extend.supported(mixer.head_dim, page_size, kind) for mixer in mixers)
@@ -110,7 +110,8 @@ def choose_backends(
 
 
 def _decodes(mixer: Attention, page_size: int, dtype: jnp.dtype) -> bool:
-    return sm90_decode_config.supported(mixer.heads, mixer.kv_heads, mixer.head_dim, page_size, dtype)
+    shape = mixer.heads, mixer.kv_heads, mixer.head_dim
+    return mixer.window is None and sm90_decode_config.supported(*shape, page_size, dtype)
 
 
 def _mlps(model: ModelConfig) -> set[Dense]:
@@ -120,11 +121,9 @@ def _mlps(model: ModelConfig) -> set[Dense]:
 def linears_supported(model: ModelConfig, dtype: jnp.dtype) -> bool:
     """Whether the Mosaic linear layers of few rows can run all of a model's."""
     d = model.hidden_size
-    shapes = {shape for mlp in _mlps(model) for shape in (((1 + mlp.gated) * mlp.width, d), (d, mlp.width))}
-    attention_shapes = {
-        shape for layer in model.layers for shape in ((layer.mixer.qkv_width, d), (d, layer.mixer.q_width))
-    }
-    few = (sm90_small_config.supported(MOSAIC_LINEAR_ROWS, *shape, dtype) for shape in shapes | attention_shapes)
+    shapes = {shape for mlp in _mlps(model) for shape in mlp.products(d)}
+    of_mixers = {shape for layer in model.layers for shape in layer.mixer.products(d)}
+    few = (sm90_small_config.supported(MOSAIC_LINEAR_ROWS, *shape, dtype) for shape in shapes | of_mixers)
     return all(few) and all(sm90_medium_config.supported(MOSAIC_BATCH_ROWS, *shape, dtype) for shape in shapes)
 
 

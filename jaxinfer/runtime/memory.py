@@ -133,7 +133,7 @@ def plan_for(
     if host_pages and platform != "cpu":
         temporaries += staged_bytes(layout.page_bytes)
     room = _room_for_pages(config, platform, free, weights, temporaries)
-    room -= layout.row_bytes * (seqs + 1 + layout.num_snapshots)
+    room -= layout.state_bytes(seqs)
     pages = config.num_pages or _page_count(config, model, room // layout.page_bytes, layout, seqs, platform)
     _check_pages(config, model, pages, layout, room)
     longest = config.max_model_len or min(model.max_position, layout.num_tokens(pages))
@@ -180,15 +180,15 @@ def step_bytes(
 def temporary_bytes(model: ModelConfig, largest: ExtendBucket) -> int:
     """A formula for the largest step's temporaries: activations in float32, and the sampler's copies of the logits."""
     d = model.hidden_size
-    activations = max(4 * d + 2 * layer.mixer.qkv_width + 4 * layer.mlp.width for layer in model.layers)
+    activations = max(4 * d + 2 * layer.mixer.inner_width + 4 * layer.mlp.width for layer in model.layers)
     return 4 * (largest.tokens * activations + 8 * largest.logits * model.vocab_size)
 
 
 def gathered_bytes(model: ModelConfig, itemsize: int, sizes: Sequence[Decode]) -> int:
     """What decode attention without a loop holds at once: the rows' keys and values of one layer, and scores twice."""
     tokens = max(size.batch * (size.context or 0) for size in sizes)
-    mixers = {layer.mixer for layer in model.layers}
-    return tokens * max(2 * mixer.kv_width * itemsize + 2 * 4 * mixer.heads for mixer in mixers)
+    of_token = (2 * mixer.kv_width * itemsize + 2 * 4 * mixer.heads for mixer in model.attentions)
+    return tokens * max(of_token, default=0)
 
 
 def control_bytes(vocab_size: int, max_num_seqs: int) -> int:

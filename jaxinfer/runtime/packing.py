@@ -45,12 +45,14 @@ class DecodeColumn(enum.IntEnum):
     """A row of the decode step. PAGE_ID 0: the row's page table stays as it is. Padding is all zeros.
 
     MASKED: in the first row, 1 if masks will say which token may be drawn.
+    SNAPSHOT: what the state before the row's token becomes, or 0; only of models with recurrent layers.
     """
 
     SLOT = 0
     PAGE_INDEX = 1
     PAGE_ID = 2
     MASKED = 3
+    SNAPSHOT = 4
 
 
 class RowColumn(enum.IntEnum):
@@ -78,6 +80,14 @@ class PageColumn(enum.IntEnum):
     PAGE_ID = 2
 
 
+class SaveColumn(enum.IntEnum):
+    """A state of recurrent layers to be stored. PLACE: the token before which it is, in the step, or the number of the
+    step's tokens and the row behind which it is. All zeros is padding."""
+
+    PLACE = 0
+    SNAPSHOT = 1
+
+
 class PieceColumn(enum.IntEnum):
     """Tokens that follow each other in one row of an extend step, to be pooled. START: in the step. Zeros: padding."""
 
@@ -93,16 +103,19 @@ NOT_FINITE = -1  # in the place of a row's token
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ExtendLayout:
-    """Where the parts of an extend step's array lie: tokens i32[T], rows i32[R, ROW_WIDTH], pages i32[U, 3]."""
+    """Where the parts of an extend step's array lie: tokens i32[T], rows i32[R, ROW_WIDTH], pages i32[U, 3]; of models
+    with recurrent layers also loads i32[R], as batch.Moves has them, and saves i32[saves, 2]."""
 
     bucket: ExtendBucket
     updates: int
+    saves: int
 
     @classmethod
-    def of(cls, bucket: ExtendBucket, page_size: int) -> "ExtendLayout":
+    def of(cls, bucket: ExtendBucket, page_size: int, *, has_state: bool = False) -> "ExtendLayout":
         """Room for the pages that the step's own tokens open, and for those of some cached prefix; a longer one goes
         ahead by itself, in a call of its own."""
-        return cls(bucket, max(_LEAST_UPDATES, bucket.rows + bucket.tokens // page_size))
+        most = bucket.rows + bucket.tokens // page_size
+        return cls(bucket, max(_LEAST_UPDATES, most), most if has_state else 0)
 
     @property
     def rows_start(self) -> int:
@@ -113,8 +126,16 @@ class ExtendLayout:
         return self.rows_start + self.bucket.rows * ROW_WIDTH
 
     @property
-    def size(self) -> int:
+    def loads_start(self) -> int:
         return self.pages_start + self.updates * len(PageColumn)
+
+    @property
+    def saves_start(self) -> int:
+        return self.loads_start + (self.bucket.rows if self.saves else 0)
+
+    @property
+    def size(self) -> int:
+        return self.saves_start + self.saves * len(SaveColumn)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -179,14 +200,21 @@ def page_updates(rows: list[Row]) -> np.ndarray:
 # pack_masks writes, nothing reads any more (host_array).
 
 
-def pack_decode(plan: Plan, batch: int, *, masked: bool) -> np.ndarray:
-    """i32[batch, len(DecodeColumn)]. Of a row's new pages it carries the first; more than one must have been written
+def decode_width(*, has_state: bool = False) -> int:
+    """How many columns of DecodeColumn a decode step is given."""
+    return len(DecodeColumn) if has_state else DecodeColumn.SNAPSHOT
+
+
+def pack_decode(plan: Plan, batch: int, *, masked: bool, has_state: bool = False) -> np.ndarray:
+    """i32[batch, decode_width]. Of a row's new pages it carries the first; more than one must have been written
     beforehand."""
-    out = np.zeros((batch, len(DecodeColumn)), np.int32)
+    out = np.zeros((batch, decode_width(has_state=has_state)), np.int32)
     out[: len(plan.rows), DecodeColumn.SLOT] = [row.slot for row in plan.rows]
     for i, row in enumerate(plan.rows):
         if row.new_pages:
             out[i, DecodeColumn.PAGE_INDEX : DecodeColumn.PAGE_ID + 1] = row.new_pages[0]
+        if has_state and row.state is not None:
+            out[i, DecodeColumn.SNAPSHOT] = max([snapshot for _, snapshot in row.state.saves], default=0)
     out[0, DecodeColumn.MASKED] = masked
     return out
 
@@ -211,7 +239,23 @@ def pack_extend(plan: Plan, layout: ExtendLayout, updates: np.ndarray, *, masked
             rows[i, RowColumn.ADMIT], rows[i, len(RowColumn) :] = 1, sampling_columns(row.sampling)
     rows[0, RowColumn.MASKED] = masked
     out[layout.pages_start : layout.pages_start + updates.size] = updates.reshape(-1)
+    if layout.saves:
+        _pack_moves(plan, layout, ends - counts, out)
     return out
+
+
+def _pack_moves(plan: Plan, layout: ExtendLayout, firsts: np.ndarray, out: np.ndarray) -> None:
+    """firsts: i32[rows], each row's first token in the step."""
+    saves = list[tuple[int, int]]()
+    for i, (row, first) in enumerate(zip(plan.rows, firsts.tolist(), strict=True)):
+        if row.state is not None:
+            out[layout.loads_start + i] = 0 if row.state.load is None else 1 + row.state.load
+            end = row.start + row.count
+            saves += [
+                (layout.bucket.tokens + i if position == end else first + position - row.start, snapshot)
+                for position, snapshot in row.state.saves
+            ]
+    out[layout.saves_start : layout.saves_start + 2 * len(saves)] = np.array(saves, np.int32).reshape(-1)
 
 
 def pack_slot(row: Row, layout: SlotLayout) -> np.ndarray:

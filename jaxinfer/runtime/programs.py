@@ -22,6 +22,7 @@ from jax.experimental import serialize_executable
 import jaxinfer_kernels
 from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.layers import linear
+from jaxinfer.layers.store import Store
 from jaxinfer.models import dense
 from jaxinfer.models.config import DType
 from jaxinfer.models.parameters import ParamSpec
@@ -41,17 +42,17 @@ from jaxinfer.runtime.host_array import PINNED_HOST
 from jaxinfer.runtime.moving import PAGES_MOVED
 from jaxinfer.runtime.packing import (
     DRAW_WIDTH,
-    DecodeColumn,
     DrawColumn,
     ExtendLayout,
     MaskColumn,
     PageColumn,
     PieceColumn,
     SlotLayout,
+    decode_width,
 )
 from jaxinfer.runtime.plan import Sampler
 from jaxinfer.runtime.sampler import draw_rows
-from jaxinfer.runtime.state import ControlState, DeviceState, MaskState, Store, init_controls, init_masks, init_state
+from jaxinfer.runtime.state import ControlState, DeviceState, MaskState, init_controls, init_masks, init_state
 from jaxinfer_kernels.launch import ffi, sequence
 from jaxinfer_kernels.sampling.sm90_logprobs import MOST
 
@@ -235,16 +236,17 @@ def programs(
     params, state, controls, masks = (jax.tree.map(_aval, tree) for tree in (params, state, controls, masks))
     array = functools.partial(_upload, state.next_pos.sharding)
     make = functools.partial(Program, options=_options(state))
+    has_state = state.store.states is not None
     result, ours = [], model.backends.decode_linear is Backend.MOSAIC
     for size in decode_sizes(limits.decode_buckets, limits.decode_contexts):
         function = functools.partial(step.decode, model, size.context)
         options = _options(state, size.batch >= (CUBLAS_ROWS if ours else CUBLAS_XLA_ROWS))
-        upload = array(size.batch, len(DecodeColumn))
+        upload = array(size.batch, decode_width(has_state=has_state))
         result.append(_step(model, size, function, params, state, upload, size.batch, options))
     for bucket in limits.extend_buckets:
         function = functools.partial(step.extend, model, bucket)
         options = _options(state, bucket.logits >= CUBLAS_ROWS or bucket.tokens >= CUBLAS_TOKENS)
-        upload = array(ExtendLayout.of(bucket, limits.page_size).size)
+        upload = array(ExtendLayout.of(bucket, limits.page_size, has_state=has_state).size)
         result.append(_step(model, bucket, function, params, state, upload, bucket.rows, options))
     table, store = state.page_table, state.store
     updates = array(PAGE_UPDATES, len(PageColumn))

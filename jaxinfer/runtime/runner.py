@@ -41,7 +41,7 @@ from jaxinfer.runtime.programs import (
     Program,
     Tops,
 )
-from jaxinfer.runtime.state import ControlState, DeviceState, MaskState, Store, init_controls, init_masks, init_state
+from jaxinfer.runtime.state import ControlState, DeviceState, MaskState, init_controls, init_masks, init_state
 from jaxinfer.runtime.trace import trace
 from jaxinfer.runtime.warmup import Built, CompileCounter, OnProgress, build, build_all, num_chained, num_lowerers
 from jaxinfer_kernels.launch import ffi
@@ -80,6 +80,7 @@ class DeviceRunner:
         self._init_controls = made(functools.partial(init_controls, limits))
         self._init_masks = made(functools.partial(init_masks, limits))
         self._state: DeviceState = self._init()
+        self._has_state = self._state.store.states is not None
         self._controls: ControlState = self._init_controls()
         self._masks: MaskState = self._init_masks()
         self.mask_table = MaskTable(limits.vocab_size, limits.max_num_seqs)
@@ -89,12 +90,12 @@ class DeviceRunner:
         self._turn = threading.Condition()  # a step with its draw, or one run on padding
         self._undrawn: Callable[[], PendingStep | None] = lambda: None  # the newest step, if it waits for its masks
         self._mask_uploads: dict[int, HostArray] = {}  # by their rows
-        self._blank_page: Any = ()  # of each array of the store
+        self._blank_page: Any = ()  # of each array of pages
         if limits.num_host_pages:
             self._on_host = jax.sharding.SingleDeviceSharding(device, memory_kind=PINNED_HOST)
             self._blank_page = jax.tree.map(
                 lambda array: jax.device_put(np.zeros((array.shape[0], *array.shape[2:]), array.dtype), array.sharding),
-                self._state.store,
+                self._state.store.pages,
             )
             self._saving, self._loading = (Staging(_nbytes(self._blank_page)) for _ in range(2))
         listed = programs.programs(self._model, limits, params, self._state, self._controls, self._masks)
@@ -164,7 +165,7 @@ class DeviceRunner:
             self._write_pages(packing.page_updates(plan.rows))
         longest = max([row.start for row in plan.rows]) + 1
         size = buckets.pick_decode(self._decode_ready, len(plan.rows), longest)
-        upload = self._again(Decode, packing.pack_decode(plan, size.batch, masked=masked))
+        upload = self._again(Decode, packing.pack_decode(plan, size.batch, masked=masked, has_state=self._has_state))
         tokens: jax.Array = self._dispatch(size, upload)
         return tokens
 
@@ -189,7 +190,7 @@ class DeviceRunner:
         if sum([(row.count - 1) * (row.start + row.count) for row in plan.rows]) > self._max_read_again:
             ready = tuple(size for size in ready if size not in self._by_token)
         bucket = buckets.pick_extend(ready, need)
-        layout = ExtendLayout.of(bucket, self.limits.page_size)
+        layout = ExtendLayout.of(bucket, self.limits.page_size, has_state=self._has_state)
         updates = packing.page_updates(plan.rows)
         if len(updates) > layout.updates:
             self._write_pages(updates)
@@ -245,9 +246,9 @@ class DeviceRunner:
         for chunk in _chunks(np.asarray(page_ids, np.int32), PAGES_ZEROED):
             self._dispatch(Helper.ZERO_PAGES, chunk)
 
-    def save_pages(self, page_ids: Sequence[int]) -> list[Store]:
+    def save_pages(self, page_ids: Sequence[int]) -> list[Any]:
         """Copy these pages to host memory, after every step already dispatched; the arrays are ready once they are."""
-        contents: list[Store] = []
+        contents: list[Any] = []
         for chunk in _chunks(np.asarray(page_ids, np.int32), PAGES_MOVED):
             self._saving.make_room()
             copies = self._dispatch(Helper.SAVE_PAGES, chunk)[: len(page_ids) - len(contents)]
@@ -388,7 +389,7 @@ class DeviceRunner:
 
     def _arrays_bytes(self) -> dict[str, int]:
         """By kind; they stay as large while the runner lives."""
-        pages_bytes = _nbytes(self._state.store)
+        pages_bytes = _nbytes(self._state.store.pages)
         rest = _nbytes((self._state, self._controls, self._masks)) - pages_bytes
         return {"weights": _nbytes(self._params), "pages": pages_bytes, "state": rest}
 
@@ -415,7 +416,7 @@ class DeviceRunner:
             self._params = self._without_layers = self._blank_page = ()
 
     def _dispatch(
-        self, key: Key, upload: np.ndarray | jax.Array, pages: Sequence[Store] = (), *, masked: bool = False
+        self, key: Key, upload: np.ndarray | jax.Array, pages: Sequence[Any] = (), *, masked: bool = False
     ) -> Any:
         """Run one program on the state. Returns the array that it made, or one that it changed.
 

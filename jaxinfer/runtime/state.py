@@ -1,55 +1,24 @@
 """What lives on the device between steps. Only the runner holds it; every step takes it donated and gives it back."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jax.typing import DTypeLike
 
+from jaxinfer.cache.spec import layout_of
 from jaxinfer.config import Limits
+from jaxinfer.layers.store import Store, new_store
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.runtime.mask_table import mask_rows
 from jaxinfer.runtime.packing import ControlColumn, SamplingColumn, SlotLayout
 from jaxinfer.runtime.plan import MAX_LOGIT_BIAS
-from jaxinfer_kernels.attention.api import kv_shape
-
-
-class Store(struct.PyTreeNode):
-    """What layers remember. Layers know what the arrays mean; here their axis 1 is the page.
-
-    pages: in the layout of jaxinfer_kernels.attention.paged, keys and values.
-    """
-
-    pages: tuple[jax.Array, ...]
-
-    @property
-    def num_pages(self) -> int:
-        return self.pages[0].shape[1]
-
-    def zero(self, page_ids: jax.Array) -> "Store":
-        """Overwrite pages with zeros: page_ids i32[n]; 0 is padding."""
-        return jax.tree.map(lambda array: array.at[:, page_ids].set(0), self)
-
-    def save(self, page_ids: jax.Array) -> tuple["Store", ...]:
-        """Copies of pages, each one's arrays of its own, so that each can be let go alone: page_ids i32[n]."""
-        copy = functools.partial(jax.lax.dynamic_index_in_dim, axis=1, keepdims=False)
-        return tuple(jax.tree.map(lambda array, page=page: copy(array, page), self) for page in page_ids)
-
-    def load(self, contents: "tuple[Store, ...]", page_ids: jax.Array) -> "tuple[Store, jax.Array]":
-        """Overwrite pages with what `save` made of them: page_ids i32[n]; 0 is padding. Returns also a small array to
-        wait for, since the store is the next step's."""
-        store = self
-        for page, content in zip(page_ids, contents, strict=True):
-            put = functools.partial(jax.lax.dynamic_update_index_in_dim, index=page, axis=1)
-            store = jax.tree.map(lambda array, new, put=put: put(array, new), store, content)
-        return store, page_ids + 0
 
 
 class DeviceState(struct.PyTreeNode):
     """What layers remember, and one row per slot. Slot 0 and page 0 belong to padding: no result depends on them.
 
-    page_table: i32[slots + 1, M], the pages of each slot's sequence in order; stale beyond its length.
+    page_table: i32[slots + 1, tables * M], the pages of each slot's sequence in order, of one table after the other;
+      stale beyond its length.
     last_token, next_pos: i32[slots + 1], the token a decode row feeds and its position.
     logits: f32[slots, V], in its first rows those of the step before, for the samplers. Here because what a step leaves
       must lie where it lay before: a new address makes the driver update the step's whole CUDA graph.
@@ -69,12 +38,11 @@ class DeviceState(struct.PyTreeNode):
 
 def init_state(limits: Limits, model: ModelConfig, dtype: DTypeLike) -> DeviceState:
     """A state of zeros."""
-    (mixer,) = {layer.mixer for layer in model.layers}  # all layers' keys are of one shape
-    shape = kv_shape(len(model.layers), limits.num_pages, limits.page_size, mixer.kv_heads, mixer.head_dim)
+    layout = layout_of(model.caches(jnp.dtype(dtype).name), limits.page_size)
     slots = limits.max_num_seqs + 1
     return DeviceState(
-        store=Store((jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))),
-        page_table=jnp.zeros((slots, limits.max_pages_per_seq), jnp.int32),
+        store=new_store(layout, limits.num_pages, limits.max_num_seqs),
+        page_table=jnp.zeros((slots, len(layout.windows) * limits.max_pages_per_seq), jnp.int32),
         last_token=jnp.zeros(slots, jnp.int32),
         next_pos=jnp.zeros(slots, jnp.int32),
         logits=jnp.zeros((limits.max_num_seqs, limits.vocab_size), jnp.float32),

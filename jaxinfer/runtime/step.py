@@ -15,9 +15,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxinfer.cache.spec import layout_of
 from jaxinfer.config import ExtendBucket
-from jaxinfer.layers.attention import Pages
-from jaxinfer.layers.batch import Batch
+from jaxinfer.layers.batch import Batch, Moves
+from jaxinfer.layers.store import Store
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import Family
 from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends, StepKernels, kernels_for
@@ -31,9 +32,10 @@ from jaxinfer.runtime.packing import (
     PageColumn,
     PieceColumn,
     RowColumn,
+    SaveColumn,
 )
 from jaxinfer.runtime.sampler import largest_id
-from jaxinfer.runtime.state import DeviceState, Store
+from jaxinfer.runtime.state import DeviceState
 from jaxinfer_kernels.attention.api import page_size_of
 from jaxinfer_kernels.launch import ffi, sequence
 from jaxinfer_kernels.sampling import sm90_argmax
@@ -56,7 +58,7 @@ def decode(
     """Bring each row one token further.
 
     context: no row is longer afterwards (XLA's attention then has no loop); None is any length.
-    upload: i32[B, len(DecodeColumn)]; slot 0 is padding.
+    upload: i32[B, decode_width]; slot 0 is padding.
     """
     count = len(upload)
     kernels = kernels_for(model.config, model.backends, Decode(count, context))
@@ -71,14 +73,16 @@ def decode(
     # Read once: fused into every layer, the old next_pos would have to outlive the new one, as a copy.
     positions = jax.lax.optimization_barrier(jnp.where(live, state.next_pos[slots], 0))
     lengths = jnp.where(live, positions + 1, 0)
-    page_ids, offsets = _places(page_table, slots, positions, state.store)
-
-    where = dict(table=page_table, slots=slots, lengths=lengths, pages=page_ids, offsets=offsets, count=count)
-    hidden, pages = _forward(model, kernels, params, state, state.last_token[slots], positions, where)
+    where = _places(model, page_table, slots, positions, state.store) | dict(lengths=lengths, count=count)
+    if (states := state.store.states) is not None:
+        saves = upload[:, DecodeColumn.SNAPSHOT]
+        where["moves"] = Moves(slots, positions, states.base[slots], live, saves)
+    hidden, store = _forward(model, kernels, params, state, state.last_token[slots], positions, where)
+    store = _based(store, slots, positions)
     slots, live, positions, hidden = (rows[:count] for rows in (slots, live, positions, hidden))
     stored, drawn = _head(model, params, state.logits, hidden, upload[0, DecodeColumn.MASKED])
     state = state.replace(
-        store=Store(pages),
+        store=store,
         page_table=page_table,
         last_token=state.last_token.at[slots].set(jnp.where(live, drawn, 0)),
         next_pos=state.next_pos.at[slots].set(jnp.where(live, positions + 1, 0)),
@@ -95,10 +99,10 @@ def extend(
     upload: i32[ExtendLayout.of(bucket, page_size).size].
     """
     page_size = page_size_of(state.store.pages[0])
-    layout = ExtendLayout.of(bucket, page_size)
+    layout = ExtendLayout.of(bucket, page_size, has_state=state.store.states is not None)
     rows = upload[layout.rows_start : layout.pages_start].reshape(bucket.rows, ROW_WIDTH)
     slots, starts, counts, positions, logits_rows = (rows[:, column] for column in list(RowColumn)[:5])
-    state = state.replace(page_table=set_pages(state.page_table, upload[layout.pages_start :]))
+    state = state.replace(page_table=set_pages(state.page_table, upload[layout.pages_start : layout.loads_start]))
     state = _admit(state, rows)
     on_device = positions < 0  # decode rows
     positions = jnp.where(on_device, state.next_pos[slots], positions)
@@ -108,21 +112,20 @@ def extend(
         .set(state.last_token[slots], mode="drop")
     )
     token_slots, token_positions = _spread(bucket.tokens, slots, starts, counts, positions)
-    page_ids, offsets = _places(state.page_table, token_slots, token_positions, state.store)
+    where = _places(model, state.page_table, token_slots, token_positions, state.store)
     lengths = jnp.where(counts > 0, positions + counts, 0)
-    where = dict(
-        table=state.page_table,
-        slots=token_slots,
-        lengths=jnp.where(token_slots > 0, token_positions + 1, 0),
-        pages=page_ids,
-        offsets=offsets,
-        sequences=(slots, starts, counts, lengths),
+    where |= dict(
+        lengths=jnp.where(token_slots > 0, token_positions + 1, 0), sequences=(slots, starts, counts, lengths)
     )
+    if (states := state.store.states) is not None:
+        moves = Moves(slots, positions, states.base[slots], on_device, *_snapshots(layout, upload))
+        where["moves"] = moves
     kernels = kernels_for(model.config, model.backends, bucket)
-    hidden, pages = _forward(model, kernels, params, state, tokens, token_positions, where)
+    hidden, store = _forward(model, kernels, params, state, tokens, token_positions, where)
+    store = _based(store, slots, jnp.where(on_device, positions, lengths))
     last_hidden = hidden.at[starts + jnp.maximum(counts, 1) - 1].get(mode="clip")  # [R, D]
     state = state.replace(
-        store=Store(pages),
+        store=store,
         next_pos=state.next_pos.at[slots].set(jnp.where(slots > 0, lengths, 0)),
         hidden=_first_rows(state.hidden, hidden),
     )
@@ -139,23 +142,38 @@ def _forward(
     tokens: jax.Array,
     positions: jax.Array,
     where: dict[str, Any],
-) -> tuple[jax.Array, Pages]:
-    """hidden [T, D] and the pages with the tokens' keys and values.    where: Batch's fields about pages."""
+) -> tuple[jax.Array, Store]:
+    """hidden [T, D], and the store with what the tokens leave.    where: Batch's fields about what layers remember."""
 
-    def run(params: Any, cache: Pages) -> tuple[jax.Array, Pages]:
+    def run(params: Any, store: Store) -> tuple[jax.Array, Store]:
         batch = Batch(tokens, positions, kernels.attention, kernels.products, **where)
-        return model.family.forward(model.config, params, batch, cache)
+        return model.family.forward(model.config, params, batch, store)
 
-    cache = state.store.pages
     if not kernels.sequence:
-        return run(params, cache)
+        return run(params, state.store)
     if not model.family.layers_stay or params.layers is not None:
-        return sequence.launched(lambda cache: run(params, cache), cache)
+        return sequence.launched(lambda store: run(params, store), state.store)
     specs = model.family.parameters(model.config)
     dtype = state.hidden.dtype
     layers = jax.tree.map(lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype_in(dtype)), specs.layers)
     bound = sequence.Bound(layers, params.final_norm)
-    return sequence.launched(lambda layers, cache: run(params.replace(layers=layers), cache), cache, bound=bound)
+    return sequence.launched(lambda layers, store: run(params.replace(layers=layers), store), state.store, bound=bound)
+
+
+def _based(store: Store, slots: jax.Array, bases: jax.Array) -> Store:
+    """With the positions that the states of recurrent layers are behind now."""
+    if store.states is None:
+        return store
+    base = store.states.base.at[slots].set(jnp.where(slots > 0, bases, 0))
+    return store.replace(states=store.states.replace(base=base))
+
+
+def _snapshots(layout: ExtendLayout, upload: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Of Moves: before, loads and behind."""
+    tokens, rows = layout.bucket.tokens, layout.bucket.rows
+    saves = upload[layout.saves_start :].reshape(-1, len(SaveColumn))
+    stored = jnp.zeros(tokens + rows, jnp.int32).at[saves[:, SaveColumn.PLACE]].max(saves[:, SaveColumn.SNAPSHOT])
+    return stored[:tokens], upload[layout.loads_start : layout.saves_start], stored[tokens:]
 
 
 def score(model: Model, top: int, params: Params, hidden: jax.Array, upload: jax.Array) -> jax.Array:
@@ -227,10 +245,16 @@ def _spread(
     return jnp.where(in_row, slots[row], 0), jnp.where(in_row, positions[row] + token - starts[row], 0)
 
 
-def _places(page_table: jax.Array, slots: jax.Array, positions: jax.Array, store: Store) -> tuple[jax.Array, jax.Array]:
-    """The page and the offset in it of each token; a page that is not there for padding (slot 0)."""
+def _places(
+    model: Model, page_table: jax.Array, slots: jax.Array, positions: jax.Array, store: Store
+) -> dict[str, Any]:
+    """Of Batch: its layout, the page tables, each token's slot, and where its keys and values go; a page that is not
+    there for padding (slot 0)."""
     page_size, num_pages = page_size_of(store.pages[0]), store.num_pages
-    return jnp.where(slots > 0, page_table[slots, positions // page_size], num_pages), positions % page_size
+    layout = layout_of(model.config.caches(store.pages[0].dtype.name), page_size)
+    tables = jnp.split(page_table, len(layout.windows), axis=1) if len(layout.windows) > 1 else [page_table]
+    pages = tuple(jnp.where(slots > 0, table[slots, positions // page_size], num_pages) for table in tables)
+    return dict(layout=layout, tables=tuple(tables), slots=slots, pages=pages, offsets=positions % page_size)
 
 
 def _sample_rows(

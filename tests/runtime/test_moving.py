@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxinfer.layers.store import Store
 from jaxinfer.runtime import moving
 from jaxinfer.runtime.moving import PAGES_MOVED, STAGED_BYTES, Staging, staged_bytes
 from jaxinfer.runtime.plan import Plan, Row
 from jaxinfer.runtime.programs import Helper
 from jaxinfer.runtime.runner import DeviceRunner
-from jaxinfer.runtime.state import Store
 from tests.support.tiny_runner import GREEDY, LIMITS, TINY, forget, generate, make_runner
 
 PROMPT = [(7 * i) % 97 for i in range(60)]
@@ -53,7 +53,7 @@ def test_they_lie_in_host_memory_each_by_itself(runner: DeviceRunner) -> None:
     assert len(saved) == 3
     assert {array.sharding.memory_kind for array in jax.tree.leaves(saved)} == {"pinned_host"}
     layers, _, heads, size, width = runner._state.store.pages[0].shape
-    assert [array.shape for array in saved[0].pages] == [(layers, heads, size, width)] * 2
+    assert [array.shape for array in saved[0]] == [(layers, heads, size, width)] * 2
 
 
 def test_a_sequence_goes_on_over_pages_that_were_away(runner: DeviceRunner) -> None:

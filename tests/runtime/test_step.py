@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from jaxinfer.config import ExtendBucket
+from jaxinfer.layers.store import Store
 from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.packing import ExtendLayout, page_updates
 from jaxinfer.runtime.plan import Plan, Row, Sampling
 from jaxinfer.runtime.programs import Key
 from jaxinfer.runtime.runner import DeviceRunner
-from jaxinfer.runtime.state import Store
 from tests.support.tiny_runner import GREEDY, LIMITS, TINY, Driven, dense_logits, generate, make_runner, step
 
 PROMPT = [int(token) for token in np.random.default_rng(1).integers(0, TINY.vocab_size, 61)]

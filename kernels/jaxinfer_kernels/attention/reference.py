@@ -1,5 +1,7 @@
 """The definitions of the attention ops, to be believed rather than to be fast. Tests hold every version to them."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -7,7 +9,7 @@ from jaxinfer_kernels.attention.paged import gather_pages
 from jaxinfer_kernels.norm.reference import rms_norm_reference
 
 
-@jax.jit
+@functools.partial(jax.jit, static_argnames="window")
 def decode_attention_reference(
     q: jax.Array,
     k: jax.Array,
@@ -16,10 +18,14 @@ def decode_attention_reference(
     page_table: jax.Array,
     slots: jax.Array,
     lengths: jax.Array,
+    window: int | None = None,
 ) -> jax.Array:
     """Decode attention over whole page tables, in float32. The rest: xla_decode.decode_attention."""
     keys, values = (gather_pages(x, layer, page_table[slots]).astype(jnp.float32) for x in (k, v))  # [B, K, S, H]
-    visible = jnp.arange(keys.shape[2]) < lengths[:, None, None]  # [B, 1, S]
+    position = jnp.arange(keys.shape[2])
+    visible = position < lengths[:, None, None]  # [B, 1, S]
+    if window is not None:
+        visible &= position >= lengths[:, None, None] - window
     keys, values = (jnp.where(visible[..., None], x, 0.0) for x in (keys, values))
     grouped = q.astype(jnp.float32).reshape(len(q), k.shape[2], -1, q.shape[-1])  # [B, K, G, H]
     scores = jnp.einsum("BKGH,BKSH->BKGS", grouped, keys, precision="highest") * q.shape[-1] ** -0.5
@@ -38,6 +44,7 @@ def extend_attention_reference(
     query_starts: jax.Array,
     counts: jax.Array,
     lengths: jax.Array,
+    window: int | None = None,
 ) -> jax.Array:
     """Extend attention, each query as a decode row of its own length. The rest: xla_extend.extend_attention."""
     token = jnp.arange(len(q))[:, None]
@@ -45,7 +52,7 @@ def extend_attention_reference(
     position = lengths - counts + token - query_starts
     token_slots = jnp.sum(jnp.where(mine, slots, 0), axis=1)
     token_lengths = jnp.sum(jnp.where(mine, position + 1, 0), axis=1)
-    return decode_attention_reference(q, k, v, layer, page_table, token_slots, token_lengths)
+    return decode_attention_reference(q, k, v, layer, page_table, token_slots, token_lengths, window)
 
 
 def rotate_write_reference(

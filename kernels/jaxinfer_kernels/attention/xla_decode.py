@@ -24,7 +24,7 @@ class XlaDecodeTuning:
 DEFAULT = XlaDecodeTuning(block_tokens=128)
 
 
-@functools.partial(jax.jit, static_argnames=("context", "tuning"))
+@functools.partial(jax.jit, static_argnames=("context", "window", "tuning"))
 def decode_attention(
     q: jax.Array,
     k: jax.Array,
@@ -35,9 +35,10 @@ def decode_attention(
     lengths: jax.Array,
     *,
     context: int | None = None,
+    window: int | None = None,
     tuning: XlaDecodeTuning = DEFAULT,
 ) -> jax.Array:
-    """Attend from each row's one query to all of the row's tokens.
+    """Attend from each row's one query to all of the row's tokens, or to the last ones.
 
       q:          [B, N, H], already rotated.
       k, v:       [L, P, K, page, H]; N is a multiple of K.    layer: i32[].
@@ -57,7 +58,10 @@ def decode_attention(
         """The i-th `num_pages` of each row: keys, values, and which of them the row sees."""
         columns = i * num_pages + jnp.arange(num_pages, dtype=jnp.int32)
         page_ids = page_table.at[slots[:, None], columns].get(mode="fill", fill_value=0)  # [B, pages]
-        visible = columns[0] * page + jnp.arange(num_pages * page, dtype=jnp.int32) < lengths[:, None]  # [B, S]
+        keys = columns[0] * page + jnp.arange(num_pages * page, dtype=jnp.int32)
+        visible = keys < lengths[:, None]  # [B, S]
+        if window is not None:
+            visible &= keys >= lengths[:, None] - window
         return *(gather_pages(x, layer, page_ids) for x in (k, v)), visible[:, None, None]
 
     def step(i: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
@@ -65,10 +69,16 @@ def decode_attention(
 
     if context is None:
         num_blocks = (jnp.max(lengths) + (num_pages * page - 1)) // (num_pages * page)
-        out = finish(jax.lax.fori_loop(0, num_blocks, step, start(q)))
+        first = 0 if window is None else jnp.maximum(jnp.min(_or_longest(lengths)) - window, 0) // (num_pages * page)
+        out = finish(jax.lax.fori_loop(first, num_blocks, step, start(q)))
     else:
         out = finish(first_block(q, *block(0)))
     return out.reshape(b, n, h).astype(q.dtype)
+
+
+def _or_longest(lengths: jax.Array) -> jax.Array:
+    """Lengths, with those of rows to leave out as long as the longest."""
+    return jnp.where(lengths > 0, lengths, jnp.max(lengths))
 
 
 def start(q: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -24,7 +24,7 @@ class XlaExtendTuning:
 DEFAULT = XlaExtendTuning(tile_tokens=64, block_tokens=256)
 
 
-@functools.partial(jax.jit, static_argnames="tuning")
+@functools.partial(jax.jit, static_argnames=("window", "tuning"))
 def extend_attention(
     q: jax.Array,
     k: jax.Array,
@@ -36,6 +36,7 @@ def extend_attention(
     counts: jax.Array,
     lengths: jax.Array,
     *,
+    window: int | None = None,
     tuning: XlaExtendTuning = DEFAULT,
 ) -> jax.Array:
     """Attend from each row's queries, the last `count` of its tokens, to the tokens before them and themselves.
@@ -45,13 +46,15 @@ def extend_attention(
       page_table:   i32[S, M].    slots: i32[R], each row's row of it.
       query_starts: i32[R], rising with r, rows not overlapping.    counts: i32[R]; 0 for a padding row.
       lengths:      i32[R], tokens of each row in the pages, its queries included.
+      window:       tokens that a query sees, its own included; None: all. Pages before them may hold anything.
     Returns [T, N, H] of q's dtype; tokens of no row come out as zeros. Sums are kept in float32.
     """
-    out = _tiles(q, k, v, layer, page_table, slots, query_starts, jnp.where(counts > 1, counts, 0), lengths, tuning)
+    several = jnp.where(counts > 1, counts, 0)
+    out = _tiles(q, k, v, layer, page_table, slots, query_starts, several, lengths, window, tuning)
     # A row of one token would waste a tile: all such rows go together through decode.
     single = counts == 1
     rows = q.at[query_starts].get(mode="clip")
-    rows = decode.decode_attention(rows, k, v, layer, page_table, slots, jnp.where(single, lengths, 0))
+    rows = decode.decode_attention(rows, k, v, layer, page_table, slots, jnp.where(single, lengths, 0), window=window)
     return out.at[jnp.where(single, query_starts, q.shape[0])].set(rows, mode="drop")
 
 
@@ -65,6 +68,7 @@ def _tiles(
     query_starts: jax.Array,
     counts: jax.Array,
     lengths: jax.Array,
+    window: int | None,
     tuning: XlaExtendTuning,
 ) -> jax.Array:
     (t, n, h), num_kv_heads, page_size = q.shape, k.shape[2], page_size_of(k)
@@ -87,10 +91,13 @@ def _tiles(
             page_ids = page_table.at[slots[row], columns].get(mode="fill", fill_value=0)  # [pages]
             keys = j * block + jnp.arange(block, dtype=jnp.int32)
             visible = keys <= jnp.minimum(positions, last_position)[:, None]  # [tile, S]
+            if window is not None:
+                visible &= keys > positions[:, None] - window
             visible = jnp.repeat(visible, groups, axis=0)[None]  # [1, tile * G, S]
             return decode.attend_block(queries, *(gather_pages(x, layer, page_ids) for x in (k, v)), visible, carry)
 
-        carry = jax.lax.fori_loop(0, last_position // block + 1, one_block, decode.start(queries))
+        low = 0 if window is None else jnp.maximum(positions[0] - window + 1, 0) // block
+        carry = jax.lax.fori_loop(low, last_position // block + 1, one_block, decode.start(queries))
         result = decode.finish(carry).reshape(num_kv_heads, tile, groups, h).transpose(1, 0, 2, 3).reshape(tile, n, h)
         result = jnp.where((positions <= last_position)[:, None, None], result, 0.0).astype(q.dtype)
         # A row's last tile spills zeros over the tokens behind it; their own tiles come later and overwrite them.

@@ -1,0 +1,119 @@
+"""Recurrent layers: a state per sequence that each token moves on, as a model writes it for one token.
+
+A row of known tokens moves its slot's state past all of them. A row whose token was drawn on the device leaves the
+state before that token, and its inputs beside it (store.States): the next row says by its position whether the token
+counts. So a token that is dropped, or a row that is computed twice, needs no undo.
+This version, by XLA, takes the tokens of a prompt one after the other.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxinfer.layers.batch import Batch, Moves
+
+type Arrays = dict[str, jax.Array]
+type TokenStep = Callable[[Arrays, Arrays], tuple[Arrays, jax.Array]]
+"""(state, a token's inputs) -> (state, out), of one sequence and one token."""
+
+
+class _Of(NamedTuple):
+    """One layer's arrays: of all slots, and of snapshots."""
+
+    rows: Arrays
+    inputs: Arrays
+    snapshots: Arrays
+
+
+def recurrent(step: TokenStep, inputs: Arrays, batch: Batch, cache: Any, layer: int) -> tuple[jax.Array, Any]:
+    """Move the states of the batch's sequences on.
+
+    step: of one token, by its state and inputs, arrays as the layer's cache spec names them.
+    inputs: [T, ...] each.    layer: whose state it is.
+    Returns (out [T, ...], cache).
+    """
+    group, index = batch.place(layer)
+    trees = cache.states.rows, cache.states.inputs, cache.states.snapshots
+    mine = _Of(*({name: array[index] for name, array in tree[group].items()} for tree in trees))
+    moves = batch.moves
+    assert moves is not None, "a step of a model with recurrent layers says where states go"
+    started = _started(step, mine, moves)
+    if batch.sequences is None:
+        ends = started
+        out = jax.vmap(step)(started, inputs)[1]
+        mine = mine._replace(snapshots=_stored(mine.snapshots, moves.before, started))
+        drawn = inputs
+    else:
+        out, ends, snapshots = _through(step, inputs, batch, started, mine.snapshots)
+        mine = mine._replace(snapshots=snapshots)
+        drawn = {name: array.at[batch.sequences[1]].get(mode="clip") for name, array in inputs.items()}
+    mine = mine._replace(rows=_stored(mine.rows, moves.slots, ends), inputs=_stored(mine.inputs, moves.slots, drawn))
+    put = {
+        field: _put(tree, group, index, new)
+        for field, tree, new in zip(("rows", "inputs", "snapshots"), trees, mine, strict=True)
+    }
+    return out, cache.replace(states=cache.states.replace(**put))
+
+
+def _started(step: TokenStep, mine: _Of, moves: Moves) -> Arrays:
+    """The state before each row's first token, [R, ...]."""
+    rows, inputs = ({name: array[moves.slots] for name, array in tree.items()} for tree in (mine.rows, mine.inputs))
+    counts = moves.bases < moves.starts  # the token that was drawn last
+    state = _chosen(counts, jax.vmap(step)(rows, inputs)[0], rows)
+    if moves.loads is None:
+        return state
+    snapshots = {name: array[jnp.maximum(moves.loads - 1, 0)] for name, array in mine.snapshots.items()}
+    loaded = _chosen(moves.loads > 1, snapshots, jax.tree.map(jnp.zeros_like, snapshots))
+    return _chosen(moves.loads > 0, loaded, state)
+
+
+def _through(
+    step: TokenStep, inputs: Arrays, batch: Batch, started: Arrays, snapshots: Arrays
+) -> tuple[jax.Array, Arrays, Arrays]:
+    """The rows' tokens one after the other: out [T, ...], the rows' states behind them, and the snapshots."""
+    moves = batch.moves
+    assert moves is not None
+    _, firsts, counts, _ = batch.sequences
+    token = jnp.arange(len(batch.tokens), dtype=jnp.int32)
+    ends = firsts + counts
+    row = jnp.minimum(jnp.sum(token[:, None] >= ends[None], axis=-1, dtype=jnp.int32), len(firsts) - 1)
+
+    def one(
+        carry: tuple[Arrays, Arrays, Arrays], at: tuple[Any, ...]
+    ) -> tuple[tuple[Arrays, Arrays, Arrays], jax.Array]:
+        state, behind, kept = carry
+        own, is_first, is_last, stays, r, snapshot = at
+        state = {name: jnp.where(is_first, started[name][r], array) for name, array in state.items()}
+        kept = {name: array.at[snapshot].set(state[name]) for name, array in kept.items()}
+        after, out = step(state, own)
+        state = {name: jnp.where(stays, array, after[name]) for name, array in state.items()}
+        at_row = jnp.where(is_last, r, len(firsts))
+        return (
+            state,
+            {name: array.at[at_row].set(state[name], mode="drop") for name, array in behind.items()},
+            kept,
+        ), out
+
+    along = inputs, token == firsts[row], token == ends[row] - 1, moves.drawn[row], row, moves.before
+    first = {name: array[0] for name, array in started.items()}
+    (_, behind, snapshots), out = jax.lax.scan(one, (first, started, snapshots), along)
+    return out, behind, snapshots if moves.behind is None else _stored(snapshots, moves.behind, behind)
+
+
+def _chosen(which: jax.Array, one: Arrays, other: Arrays) -> Arrays:
+    """Of each row one or the other: which bool[R]."""
+    return {
+        name: jnp.where(which.reshape(-1, *[1] * (array.ndim - 1)), array, other[name]) for name, array in one.items()
+    }
+
+
+def _stored(rows: Arrays, where: jax.Array, new: Arrays) -> Arrays:
+    return {name: array.at[where].set(new[name].astype(array.dtype)) for name, array in rows.items()}
+
+
+def _put(tree: tuple[Arrays, ...], group: int, index: int, new: Arrays) -> tuple[Arrays, ...]:
+    """The arrays of all groups, with one layer's anew."""
+    mine = {name: array.at[index].set(new[name]) for name, array in tree[group].items()}
+    return (*tree[:group], mine, *tree[group + 1 :])
