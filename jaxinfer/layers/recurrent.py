@@ -15,8 +15,10 @@ import jax.numpy as jnp
 from jaxinfer.layers.batch import Batch, Moves
 
 type Arrays = dict[str, jax.Array]
-type TokenStep = Callable[[Arrays, Arrays], tuple[Arrays, jax.Array]]
-"""(state, a token's inputs) -> (state, out), of one sequence and one token."""
+type Move = Callable[[Arrays, Arrays], Arrays]
+"""(state, what a token brings) -> state, of one sequence and one token."""
+type Read = Callable[[Arrays, jax.Array], jax.Array]
+"""(state behind a token, the token's query) -> out, likewise."""
 
 
 class _Of(NamedTuple):
@@ -27,11 +29,13 @@ class _Of(NamedTuple):
     snapshots: Arrays
 
 
-def recurrent(step: TokenStep, inputs: Arrays, batch: Batch, cache: Any, layer: int) -> tuple[jax.Array, Any]:
-    """Move the states of the batch's sequences on.
+def recurrent(
+    move: Move, read: Read, inputs: Arrays, query: jax.Array, batch: Batch, cache: Any, layer: int
+) -> tuple[jax.Array, Any]:
+    """Move the states of the batch's sequences on, and read them behind each token.
 
-    step: of one token, by its state and inputs, arrays as the layer's cache spec names them.
-    inputs: [T, ...] each.    layer: whose state it is.
+    States and inputs have the names, shapes and dtypes of the layer's cache spec (cache.spec.Recurrent).
+    inputs: [T, ...] each, what the tokens bring.    query: [T, ...].    layer: whose state it is.
     Returns (out [T, ...], cache).
     """
     group, index = batch.place(layer)
@@ -39,14 +43,15 @@ def recurrent(step: TokenStep, inputs: Arrays, batch: Batch, cache: Any, layer: 
     mine = _Of(*({name: array[index] for name, array in tree[group].items()} for tree in trees))
     moves = batch.moves
     assert moves is not None, "a step of a model with recurrent layers says where states go"
-    started = _started(step, mine, moves)
+    inputs = {name: array.astype(mine.inputs[name].dtype) for name, array in inputs.items()}
+    started = _started(move, mine, moves)
     if batch.sequences is None:
         ends = started
-        out = jax.vmap(step)(started, inputs)[1]
+        out = jax.vmap(read)(jax.vmap(move)(started, inputs), query)
         mine = mine._replace(snapshots=_stored(mine.snapshots, moves.before, started))
         drawn = inputs
     else:
-        out, ends, snapshots = _through(step, inputs, batch, started, mine.snapshots)
+        out, ends, snapshots = _through(move, read, inputs, query, batch, started, mine.snapshots)
         mine = mine._replace(snapshots=snapshots)
         drawn = {name: array.at[batch.sequences[1]].get(mode="clip") for name, array in inputs.items()}
     mine = mine._replace(rows=_stored(mine.rows, moves.slots, ends), inputs=_stored(mine.inputs, moves.slots, drawn))
@@ -57,11 +62,11 @@ def recurrent(step: TokenStep, inputs: Arrays, batch: Batch, cache: Any, layer: 
     return out, cache.replace(states=cache.states.replace(**put))
 
 
-def _started(step: TokenStep, mine: _Of, moves: Moves) -> Arrays:
+def _started(move: Move, mine: _Of, moves: Moves) -> Arrays:
     """The state before each row's first token, [R, ...]."""
     rows, inputs = ({name: array[moves.slots] for name, array in tree.items()} for tree in (mine.rows, mine.inputs))
     counts = moves.bases < moves.starts  # the token that was drawn last
-    state = _chosen(counts, jax.vmap(step)(rows, inputs)[0], rows)
+    state = _chosen(counts, jax.vmap(move)(rows, inputs), rows)
     if moves.loads is None:
         return state
     snapshots = {name: array[jnp.maximum(moves.loads - 1, 0)] for name, array in mine.snapshots.items()}
@@ -70,7 +75,13 @@ def _started(step: TokenStep, mine: _Of, moves: Moves) -> Arrays:
 
 
 def _through(
-    step: TokenStep, inputs: Arrays, batch: Batch, started: Arrays, snapshots: Arrays
+    move: Move,
+    read: Read,
+    inputs: Arrays,
+    query: jax.Array,
+    batch: Batch,
+    started: Arrays,
+    snapshots: Arrays,
 ) -> tuple[jax.Array, Arrays, Arrays]:
     """The rows' tokens one after the other: out [T, ...], the rows' states behind them, and the snapshots."""
     moves = batch.moves
@@ -84,19 +95,16 @@ def _through(
         carry: tuple[Arrays, Arrays, Arrays], at: tuple[Any, ...]
     ) -> tuple[tuple[Arrays, Arrays, Arrays], jax.Array]:
         state, behind, kept = carry
-        own, is_first, is_last, stays, r, snapshot = at
+        own, asked, is_first, is_last, stays, r, snapshot = at
         state = {name: jnp.where(is_first, started[name][r], array) for name, array in state.items()}
         kept = {name: array.at[snapshot].set(state[name]) for name, array in kept.items()}
-        after, out = step(state, own)
+        after = move(state, own)
         state = {name: jnp.where(stays, array, after[name]) for name, array in state.items()}
-        at_row = jnp.where(is_last, r, len(firsts))
-        return (
-            state,
-            {name: array.at[at_row].set(state[name], mode="drop") for name, array in behind.items()},
-            kept,
-        ), out
+        ended = jnp.where(is_last, r, len(firsts))
+        behind = {name: array.at[ended].set(state[name], mode="drop") for name, array in behind.items()}
+        return (state, behind, kept), read(after, asked)
 
-    along = inputs, token == firsts[row], token == ends[row] - 1, moves.drawn[row], row, moves.before
+    along = inputs, query, token == firsts[row], token == ends[row] - 1, moves.drawn[row], row, moves.before
     first = {name: array[0] for name, array in started.items()}
     (_, behind, snapshots), out = jax.lax.scan(one, (first, started, snapshots), along)
     return out, behind, snapshots if moves.behind is None else _stored(snapshots, moves.behind, behind)

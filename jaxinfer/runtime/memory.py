@@ -68,6 +68,11 @@ class MemoryPlan:
         return self.limits.num_pages * self.layout.page_bytes
 
     @property
+    def states(self) -> int:
+        """Of recurrent layers."""
+        return self.layout.state_bytes(self.limits.max_num_seqs)
+
+    @property
     def host_pages(self) -> int:
         return self.limits.num_host_pages * self.layout.page_bytes
 
@@ -77,10 +82,12 @@ class MemoryPlan:
         pages = f"{limits.num_pages - 1:,} pages of {limits.page_size}, {limits.cache_tokens:,} tokens"
         decode = decode_sizes(limits.decode_buckets, limits.decode_contexts)
         steps = f"decode {_listed(decode)}; extend {_listed(limits.extend_buckets)}"
+        states = f"{_size(self.states)}: {limits.max_num_seqs} sequences, {self.layout.num_snapshots} snapshots"
         executables = f"{steps}; draw {_listed(draw_sizes(limits.max_num_seqs, Sampler.PLAIN))}"
         return (
             ("weights", _size(self.weights)),
             ("pages", f"{_size(self.pages)}: {pages}"),
+            *([("states", states)] if self.states else []),
             ("host pages", f"up to {_size(self.host_pages)}: {limits.num_host_pages:,} pages of sessions"),
             ("temporaries", f"{_size(self.temporaries)}, estimated"),
             ("free before", _size(self.free)),

@@ -1,6 +1,7 @@
 """Client: drives an Engine over a FakeRunner as the rooms above do, and holds every answer against the oracle."""
 
 import dataclasses
+from typing import Any
 
 from jaxinfer.cache.manager import TILE, CacheManager
 from jaxinfer.cache.spec import CacheLayout
@@ -32,6 +33,17 @@ class Answer:
     prompt_logprobs: list[float] | None = None
     embedding: bytes | None = None
 
+    def take(self, output: Output) -> None:
+        self.tokens += output.token_ids
+        self.logprobs += [found.logprob for found in output.logprobs or ()]
+        assert len(output.logprobs or ()) == len(output.token_ids) * (self.request.logprobs is not None)
+        if output.prompt_logprobs is not None:
+            assert self.prompt_logprobs is None, "the logprobs of a prompt came twice"
+            self.prompt_logprobs = [found.logprob for found in output.prompt_logprobs]
+        self.reason, self.code = output.finish_reason, output.code
+        self.embedding = output.embedding
+        self.cached_tokens = output.cached_tokens
+
 
 class Client:
     """Requests in, answers out; every invariant checked after every step.
@@ -39,6 +51,8 @@ class Client:
     An engine that dies is replaced by a new one that resumes; counters: of all of them, in order.
     num_overtaken: steps in which a prompt was computed before one that came earlier.
     """
+
+    manager = CacheManager
 
     def __init__(
         self, limits: Limits, faults: Faults | None = None, layout: CacheLayout | None = None, tile: int = TILE
@@ -56,16 +70,18 @@ class Client:
         self._build()
 
     def _build(self, num_steps: int = 0) -> None:
-        self.runner = FakeRunner(self.limits, self._see_plan)
-        cache = CacheManager(self.limits)
-        if self.layout is not None:
-            self.runner = HybridRunner(self.limits, self.layout, self.tile, self._see_plan)
-            cache = CacheManager(self.limits, self.layout, tile=self.tile)
-        self.device = Device(self.runner, self.faults)
+        self.device = self._new_device()
         self.device.num_steps = num_steps
         self.grammars = HashGrammars()
+        cache = self.manager(self.limits, self.layout, tile=self.tile)
         self.engine = Engine(self.device, self.limits, self.grammars, cache)
         self.counters.append(self.engine.scheduler.counters)
+
+    def _new_device(self) -> Any:
+        self.runner = FakeRunner(self.limits, self._see_plan)
+        if self.layout is not None:
+            self.runner = HybridRunner(self.limits, self.layout, self.tile, self._see_plan)
+        return Device(self.runner, self.faults)
 
     def add(self, request: Request, text_stop: int | None = None) -> None:
         for index in range(request.n):
@@ -151,7 +167,7 @@ class Client:
 
     def check_answer(self, answer: Answer) -> None:
         """An ended answer's tokens are those of the request running alone, unless a fault was meant for it."""
-        expected, reason = alone(answer.request, answer.index, self.limits)
+        expected, reason = self.alone(answer)
         if answer.reason == "text":
             expected, reason = expected[: expected.index(answer.text_stop) + 1], "text"
         excused = answer.reason == "abort" or (answer.reason == "error" and answer.request.n > 1)
@@ -164,6 +180,14 @@ class Client:
             assert answer.tokens == expected[: len(answer.tokens)]
         else:
             assert (answer.tokens, answer.reason) == (expected, reason)
+        self.check_values(answer)
+
+    def alone(self, answer: Answer) -> tuple[list[int], str]:
+        """The tokens and the finish reason of the answer's request running alone."""
+        return alone(answer.request, answer.index, self.limits)
+
+    def check_values(self, answer: Answer) -> None:
+        """An answer's logprobs and embedding are those of its request running alone."""
         self._check_logprobs(answer)
         is_whole = answer.request.pooling is not None and answer.reason == "stop"
         assert answer.embedding == (embedding(answer.request) if is_whole else None)
@@ -188,15 +212,7 @@ class Client:
         if answer.reason == "text":
             return  # beyond the deciding token
         assert answer.reason is None, "an answer went on after its end"
-        answer.tokens += output.token_ids
-        answer.logprobs += [found.logprob for found in output.logprobs or ()]
-        assert len(output.logprobs or ()) == len(output.token_ids) * (answer.request.logprobs is not None)
-        if output.prompt_logprobs is not None:
-            assert answer.prompt_logprobs is None, "the logprobs of a prompt came twice"
-            answer.prompt_logprobs = [found.logprob for found in output.prompt_logprobs]
-        answer.reason, answer.code = output.finish_reason, output.code
-        answer.embedding = output.embedding
-        answer.cached_tokens = output.cached_tokens
+        answer.take(output)
         if answer.request.text_lag:
             assert len(answer.tokens) - answer.acknowledged <= MAX_TEXT_LAG, "too far ahead of the text state"
 

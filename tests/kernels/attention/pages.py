@@ -33,6 +33,14 @@ class Pages:
     slots: jax.Array
     lengths: jax.Array
 
+    def with_nan_before(self, firsts: list[int]) -> "Pages":
+        """The same, with NaN in each row's pages before these entries of its table."""
+        left = [
+            page for slot, first in zip(self.slots, firsts, strict=True) for page in self.table[slot, : max(0, first)]
+        ]
+        k, v = (array.at[:, jnp.asarray(left, jnp.int32)].set(jnp.nan) for array in (self.k, self.v))
+        return dataclasses.replace(self, k=k, v=v)
+
 
 def make_pages(heads: Heads, lengths: list[int], page_size: int, dtype: str, seed: int = 0) -> Pages:
     rng = np.random.default_rng(seed)

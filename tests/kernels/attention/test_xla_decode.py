@@ -41,6 +41,21 @@ def test_any_page_size_and_block_give_the_same(page_size: int, block_tokens: int
     assert_close(out, expected, "float32")
 
 
+@pytest.mark.parametrize("context", [None, 70])
+@pytest.mark.parametrize("window", [10, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 64))])
+def test_a_window_sees_the_last_tokens_and_nothing_before_it_matters(window: int, context: int | None) -> None:
+    heads, lengths = Heads(4, 2, 16), [70, 3, 64]
+    pages = make_pages(heads, lengths, 8, "float32")
+    q, where = queries(3, heads, "float32"), (pages.slots, pages.lengths)
+    expected = decode_attention_reference(q, pages.k, pages.v, jnp.int32(LAYER), pages.table, *where, window)
+    left = pages.with_nan_before([(length - window) // 8 for length in lengths])
+    tuning = XlaDecodeTuning(16)
+    out = decode_attention(
+        q, left.k, left.v, jnp.int32(LAYER), left.table, *where, window=window, context=context, tuning=tuning
+    )
+    assert_close(out, expected, "float32")
+
+
 @pytest.mark.parametrize(
     ("context", "lengths", "heads", "dtype"),
     [

@@ -37,7 +37,12 @@ TUNINGS = [
 
 
 def run(
-    pages: Pages, counts: list[int], q: jax.Array, tuning: XlaExtendTuning | None = None, padding: int = 2
+    pages: Pages,
+    counts: list[int],
+    q: jax.Array,
+    tuning: XlaExtendTuning | None = None,
+    padding: int = 2,
+    window: int | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Out and reference, with `padding` rows of no tokens at the end as the step has them."""
     starts = np.concatenate([[0], np.cumsum(counts)])
@@ -48,9 +53,9 @@ def run(
         jnp.asarray([*counts, *fill], jnp.int32),
         jnp.asarray([*pages.lengths.tolist(), *fill], jnp.int32),
     )
-    extra = {} if tuning is None else {"tuning": tuning}
+    extra = {"window": window} | ({} if tuning is None else {"tuning": tuning})
     out = extend_attention(q, pages.k, pages.v, jnp.int32(LAYER), pages.table, *rows, **extra)
-    return out, extend_attention_reference(q, pages.k, pages.v, jnp.int32(LAYER), pages.table, *rows)
+    return out, extend_attention_reference(q, pages.k, pages.v, jnp.int32(LAYER), pages.table, *rows, window)
 
 
 @pytest.mark.parametrize(("rows", "heads", "dtype"), CASES, ids=str)
@@ -69,6 +74,17 @@ def test_any_tile_and_block_give_the_same(tuning: XlaExtendTuning) -> None:
     heads = Heads(4, 2, 16)
     pages = make_pages(heads, lengths, 8, "float32")
     out, expected = run(pages, counts, queries(sum(counts), heads, "float32"), tuning)
+    assert_close(out, expected, "float32")
+
+
+@pytest.mark.parametrize("window", [10, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 64))])
+def test_a_window_sees_the_last_tokens_and_nothing_before_it_matters(window: int) -> None:
+    heads, lengths, counts = Heads(4, 2, 16), [90, 40, 64], [21, 40, 1]
+    pages = make_pages(heads, lengths, 8, "float32")
+    q = queries(sum(counts), heads, "float32")
+    _, expected = run(pages, counts, q, window=window)
+    ends = [(length - count + 1 - window) // 8 for length, count in zip(lengths, counts, strict=True)]
+    out, _ = run(pages.with_nan_before(ends), counts, q, XlaExtendTuning(16, 16), window=window)
     assert_close(out, expected, "float32")
 
 
