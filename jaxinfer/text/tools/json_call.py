@@ -1,8 +1,8 @@
 """JsonCall: a call written as a JSON object, {"name": ..., "arguments": {...}}, in any order of its keys.
 
-Arguments are passed on as the model wrote them, piece by piece, as soon as the name before them is known. Written in
-another order, or as a string, they come in one piece when the object is whole. Of an object that only lacks its last
-closing brackets when a tag comes, these are added.
+Arguments are passed on as the model wrote them (json_scanner says what is mended), piece by piece, as soon as the name
+before them is known. Written in another order, or as a string, they come in one piece when the object is whole. Of an
+object that only lacks its last closing brackets when a tag comes, these are added.
 """
 
 import json
@@ -10,7 +10,7 @@ import re
 from collections.abc import Container
 
 from jaxinfer.text.tools.events import Arguments, Begin, End, Event
-from jaxinfer.text.tools.json_scanner import JsonScanner
+from jaxinfer.text.tools.json_scanner import JsonScanner, mended
 from jaxinfer.text.tools.layout import FENCE, MAX_LEAD, may_become
 from jaxinfer.text.tools.strict_json import dumped, loaded
 
@@ -31,6 +31,7 @@ class JsonCall:
         self._ends, self._pattern, self._depth = (*tags, FENCE), head, depth
         self._held = ""  # what may be a tag
         self._raw: list[str] = []
+        self._read: list[str] = []  # the same as JSON has it
         self._head = ""
         self._stage = "head"
         self._scanner = JsonScanner()
@@ -75,6 +76,7 @@ class JsonCall:
             return self._feed_whole(text, events) if self._stage == "head" else text
         at = found.end() - known  # the brace there is new, or it had been found before
         self._scanner.feed(text[:at], 0, -1)
+        self._scanner.written()  # is not of the arguments
         self._raw.append(text[:at])
         self._stage = "arguments"
         events.append(Begin(found[1]))
@@ -83,6 +85,7 @@ class JsonCall:
     def _feed_whole(self, text: str, events: list[Event]) -> str:
         at = self._scanner.feed(text, 0, 0)
         self._raw.append(text[:at])
+        self._read.append(self._scanner.written())
         if self._scanner.bad:
             self._stage = "whole"
             if (closes := self._closes(text[at:])) is not None:
@@ -92,7 +95,7 @@ class JsonCall:
         return text[at:]
 
     def _end_whole(self, missing: str, events: list[Event]) -> None:
-        call = self._call_of(self.raw + missing)
+        call = self._call_of("".join(self._read) + missing)
         if call is None:
             self._fail()
         else:
@@ -106,7 +109,8 @@ class JsonCall:
     def _feed_arguments(self, text: str, events: list[Event]) -> str:
         at = self._scanner.feed(text, 0, self._depth)
         self._raw.append(text[:at])
-        events.append(Arguments(text[:at]))
+        if written := self._scanner.written():
+            events.append(Arguments(written))
         if self._scanner.bad:
             closes = self._closes(text[at:])
             if closes:
@@ -189,6 +193,7 @@ def call_of(text: str, names: Container[str]) -> tuple[str, str] | None:
             return None
         arguments = call.get("arguments", call.get("parameters"))
         if isinstance(arguments, str):
+            arguments = mended(arguments)
             arguments.encode()  # raises for a lone surrogate
             return (name, arguments) if isinstance(loaded(arguments), dict) else None
         if arguments is None:

@@ -1,5 +1,10 @@
-"""JsonScanner: follows one JSON object through a text that comes in pieces, in constant memory, without building it."""
+"""JsonScanner: follows one JSON object through a text that comes in pieces, without building it.
 
+Models write two things that JSON has not, and that mean one thing only: control characters in strings as they are, line
+ends above all, and a comma before a closer. Both are taken, and written as JSON has them.
+"""
+
+import json
 import re
 
 from jaxinfer.text.tools.strict_json import MAX_DEPTH, is_double
@@ -21,15 +26,17 @@ _CLOSERS = {"{": "}", "[": "]"}
 
 
 class JsonScanner:
-    """What it was fed and took is always the beginning of a JSON object (RFC 8259), in which nothing is deeper than
-    MAX_DEPTH and every number and letter can be sent back (strict_json); `bad` once the text cannot be one, and then it
-    takes nothing more.
+    """What it has written always begins a JSON object (RFC 8259), in which nothing is deeper than MAX_DEPTH
+    and every number and letter can be sent back (strict_json); `bad` once the text cannot be one, and then it takes
+    nothing more. wants: "object", or "value" for any.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wants: str = "object") -> None:
         self.bad = False
         self._open: list[str] = []  # the closers that are due
-        self._wants = "object"
+        self._wants = wants
+        self._written: list[str] = []
+        self._comma = ""  # with white space behind it, held back: a closer may follow
         self._part = ""  # of a literal or an escape
         self._in_key = False
         self._wants_low = False  # a high surrogate came, and its low one is due
@@ -52,10 +59,29 @@ class JsonScanner:
         at = start
         while at < len(text) and not self.bad:
             before = len(self._open)
-            at = self._take(text, at)
+            past = self._take(text, at)
+            self._write(text[at:past])
+            at = past
             if len(self._open) < before and len(self._open) == floor:
                 break
         return at
+
+    def written(self) -> str:
+        """What was taken since the last call of this, as JSON has it."""
+        text = "".join(self._written)
+        self._written.clear()
+        return text
+
+    def _write(self, taken: str) -> None:
+        """Something that _take has taken at once."""
+        if taken and taken < " " and self._wants == "string":
+            taken = json.dumps(taken)[1:-1]
+        elif taken == "," and self._wants in ("key", "value"):
+            self._comma, taken = taken, ""
+        elif self._comma and taken:
+            self._comma, taken = (self._comma + taken, "") if taken.isspace() else ("", self._comma + taken)
+            taken = taken.removeprefix(",") if taken.endswith(("}", "]")) else taken
+        self._written.append(taken)
 
     def _take(self, text: str, at: int) -> int:
         match self._wants:
@@ -77,7 +103,7 @@ class JsonScanner:
             self._open.append(_CLOSERS[char])
             self._wants = "first key" if char == "{" else "first value"
             self.bad = len(self._open) > MAX_DEPTH
-        elif self._open and char == self._open[-1] and wants in ("next", "first key", "first value"):
+        elif self._open and char == self._open[-1] and (self._comma or wants in ("next", "first key", "first value")):
             self._open.pop()
             self._wants = "next"
         elif char == "," and wants == "next" and self._open:
@@ -102,9 +128,6 @@ class JsonScanner:
             self._wants = "colon" if self._in_key else "next"
         elif text[at] == "\\":
             self._part, self._wants = "", "escape"
-        else:
-            self.bad = True
-            return at
         return at + 1
 
     def _take_escape(self, char: str, at: int) -> int:
@@ -132,3 +155,10 @@ class JsonScanner:
             self.bad = not _LITERAL.fullmatch(self._part) or (self._part[-1] in _DIGITS and not is_double(self._part))
             self._wants = "literal" if self.bad else "next"
         return past
+
+
+def mended(text: str) -> str:
+    """A value as JSON has it, of one as models write it; a text that is none as it stands."""
+    scanner = JsonScanner("value")
+    at = scanner.feed(text, 0, 0)
+    return scanner.written() if scanner.has_ended and not text[at:].strip() else text

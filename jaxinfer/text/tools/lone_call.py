@@ -38,6 +38,7 @@ class LoneCall:
         self._stage = "start"  # then object, end; or other: the parser's
         self._text = ""  # up to the object, then behind it
         self._object: list[str] = []
+        self._read: list[str] = []  # the same as JSON has it
         self._before = ""
         self._scanner = JsonScanner()
 
@@ -86,6 +87,7 @@ class LoneCall:
     def _feed_object(self, text: str) -> str:
         at = self._scanner.feed(text, 0, 0)
         self._object.append(text[:at])
+        self._read.append(self._scanner.written())
         if self._scanner.bad:
             self._text = text[at:]
             return self._give_up()
@@ -97,7 +99,7 @@ class LoneCall:
         return text[at:]
 
     def _is_call(self) -> bool:
-        whole = "".join(self._object)
+        whole = "".join(self._read)
         return call_of(whole, self._names) is not None and loaded(whole).keys() == {"name", "arguments"}
 
     def _feed_end(self, text: str, events: list[Event]) -> str:
@@ -114,7 +116,7 @@ class LoneCall:
     def _go_on(self, events: list[Event]) -> None:
         """It is a call. What comes behind it is the parser's."""
         self._stage = "other"
-        call = call_of("".join(self._object), self._names)
+        call = call_of("".join(self._read), self._names)
         assert call is not None, "an object has ended that is a call"
         events += [Begin(call[0]), Arguments(call[1]), End()]
         self._parser.follow(call[0])

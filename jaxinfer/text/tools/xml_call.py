@@ -15,7 +15,7 @@ from typing import Any
 
 from jaxinfer.text.tools.arguments import arguments_of
 from jaxinfer.text.tools.events import Arguments, Begin, End, Event
-from jaxinfer.text.tools.json_scanner import JsonScanner
+from jaxinfer.text.tools.json_scanner import JsonScanner, mended
 from jaxinfer.text.tools.layout import MIN_TORN_TAG
 from jaxinfer.text.tools.schema_types import Values, type_of
 from jaxinfer.text.tools.strict_json import dumped, loaded
@@ -175,7 +175,7 @@ class XmlCall:
             return ""
         value, self._value, self._stage = "".join(self._value), [], "tag"
         self._raw.append(value)
-        entries = _object_of(value) if self._scanner.has_ended else None
+        entries = _object_of(mended(value)) if self._scanner.has_ended else None
         if entries is None:
             return self._fail(text[at:])
         for key, entry in entries.items():
@@ -335,7 +335,7 @@ def typed_value(text: str, types: frozenset[str]) -> Any:
         return text
     spelt = {"True": "true", "False": "false", "None": "null"}.get(text.strip(), text)
     try:
-        value = loaded(spelt)
+        value = loaded(mended(spelt))
         dumped(value)  # what cannot be is no such value
     except (ValueError, RecursionError):
         return text

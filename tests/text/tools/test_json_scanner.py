@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from jaxinfer.text.tools.json_scanner import MAX_LITERAL_CHARS, JsonScanner
+from jaxinfer.text.tools.json_scanner import MAX_LITERAL_CHARS, JsonScanner, mended
 
 LITERALS = [
     "true",
@@ -75,3 +75,27 @@ def test_what_is_no_literal_is_taken_while_it_may_begin_one(wrong, most, size):
         before = text[: text.index(wrong, 5)]
         taken, scanner = taken_of(text, size)
         assert (taken, scanner.bad) == (before + wrong[:most], True)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 1000])
+def test_what_is_written_is_json_whatever_was_taken(size):
+    text = '{"a\tb": ["x\n\r\x00\\n", [1 , ], {"c": {},\n}, ] ,}'
+    scanner = JsonScanner()
+    written = ""
+    for start in range(0, len(text), size):
+        scanner.feed(text[start : start + size], 0, 0)
+        written += scanner.written()
+    assert written == r'{"a\tb": ["x\n\r\u0000\n", [1  ], {"c": {}' + "\n} ] }"
+    assert json.loads(written) == {"a\tb": ["x\n\r\x00\n", [1], {"c": {}}]}
+
+
+def test_values_of_any_kind_are_mended_and_others_left():
+    mended_of = {
+        '"a\nb"': '"a\\nb"',
+        " [1,] ": " [1]",
+        '{"a": 1, }': '{"a": 1 }',
+        "[1": "[1",
+        "[1,]x": "[1,]x",
+        "12": "12",
+    }
+    assert {text: mended(text) for text in mended_of} == mended_of

@@ -104,6 +104,54 @@ def test_what_can_be_sent_back_is_a_call_in_every_form(form, value):
     )
 
 
+def as_models_write(value: object, comma: str) -> str:
+    """JSON with control characters as they are in its strings, and with this before each closer."""
+    match value:
+        case str():
+            return f'"{"".join(char if char < " " else json.dumps(char)[1:-1] for char in value)}"'
+        case list():
+            inside = ", ".join(as_models_write(each, comma) for each in value)
+            return f"[{inside}{comma if value else ''}]"
+        case dict():
+            entries = (f"{as_models_write(key, comma)}: {as_models_write(each, comma)}" for key, each in value.items())
+            return f"{{{', '.join(entries)}{comma if value else ''}}}"
+    return json.dumps(value)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@settings(max_examples=20, deadline=None)
+@given(
+    value=JSON_VALUES | st.text(alphabet='a\n\r\t\x00\x1f"\\,]}', max_size=6), comma=st.sampled_from(["", ",", " ,\n "])
+)
+def test_line_ends_in_strings_and_commas_before_closers_are_read_in_every_form(form, value, comma):
+    written = as_models_write(value, comma)
+    expected = ("", [("weather", {"city": value})], True)
+    text = as_text(written)[form]
+    assert read(form, text, []) == read(form, text, list(range(len(text)))) == expected
+    for key in ("arguments", "parameters") if form == "hermes" else ():
+        for arguments in (f'{{"city": {written}{comma}}}', as_models_write(f'{{"city": {written}{comma}}}', "")):
+            for call in (f'"name": "weather", "{key}": {arguments}', f'"{key}": {arguments}, "name": "weather"'):
+                text = f"<tool_call>{{{call}{comma}}}</tool_call>"
+                assert read(form, text, []) == read(form, text, list(range(len(text)))) == expected
+    lone = f'{{"name": "weather", "arguments": {{"city": {written}{comma}}}{comma}}}'
+    assert form == "llama3_json" or read(form, lone, []) == read(form, lone, list(range(len(lone)))) == expected
+
+
+def test_a_parameters_value_of_json_is_read_as_models_write_it():
+    schemas = {"weather": {"properties": {"city": {"type": ["array", "object"]}}}}
+    for value in (["a\nb"], {"x": "\t", "y": [1, 2]}):
+        text = f"{XML}<parameter=city>\n{as_models_write(value, ',')}\n</parameter>\n</function>"
+        assert read("qwen3_coder", text, [], schemas)[1] == [("weather", {"city": value})]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("value", ["[1,,2]", "[,1]", "[,]", '{"a": 1,,}', '{,"a": 1}', "{,}", "[1 2]", '"a" "b"'])
+def test_commas_that_part_nothing_make_no_call(form, value):
+    text = as_text(value)[form]
+    is_text = form == "pythonic" and value == '"a" "b"'  # as in Python
+    assert bool(read(form, text, [])[1]) == is_text
+
+
 @pytest.mark.parametrize("form", FORMATS)
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.sampled_from([tag for tag in TAGS if is_closing(tag)]), min_size=1, max_size=3), st.data())
