@@ -32,13 +32,23 @@ CALL, SEPARATOR, END_CALL = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>",
 TOOLS, END_TOOLS = "<tools>", "</tools>"
 LAYOUTS: dict[Format, Layout] = {
     "hermes": Layout("{", OPENING, CLOSING),
-    "qwen3_coder": Layout(FUNCTION, OPENING, CLOSING, others=(END_FUNCTION, END_PARAMETER), is_bare=True, inner="{"),
-    "pythonic": Layout("[", others=(PYTHON_START, PYTHON_END)),
+    "qwen3_coder": Layout(
+        FUNCTION,
+        OPENING,
+        CLOSING,
+        others=(END_FUNCTION, END_PARAMETER),
+        is_bare=True,
+        inner="{",
+        named=r"<(?:function|parameter)=([^<>\n]*)(?:>|\n|\Z)",
+    ),
+    "pythonic": Layout("[", others=(PYTHON_START, PYTHON_END), named=r"\A\[()|\]\Z"),
     "xlam": Layout("{", needs="["),
     "llama3_json": Layout("{", others=(PYTHON_TAG,)),
     "llama_nemotron_json": Layout("{", "<TOOLCALL>", "</TOOLCALL>"),
     "qwen2_5_coder": Layout("{", TOOLS, END_TOOLS, others=(OPENING, CLOSING)),
-    "functionary": Layout(FUNCTION, closing=END_FUNCTION, is_bare=True, inner="{"),
+    "functionary": Layout(
+        FUNCTION, closing=END_FUNCTION, is_bare=True, inner="{", named=rf"{FUNCTION}([^<>\n]*)(?:>|\n|\Z)"
+    ),
     "deepseek_v3": Layout(
         CALL,
         "<｜tool▁calls▁begin｜>",
@@ -47,6 +57,7 @@ LAYOUTS: dict[Format, Layout] = {
         is_bare=True,
         is_fenced=True,
         inner="{",
+        named=rf"{CALL}\s*\w*\s*{SEPARATOR}\s*([^\s<]*)\s*(?:{FENCE}(?:json)?)?|{FENCE}(?=\s*{END_CALL})",
     ),
 }
 _SLIPS = (
@@ -109,7 +120,7 @@ def _parser_of(form: Format, schemas: Mapping[str, dict[str, Any]]) -> Calls:
     layout = LAYOUTS[form]
     start = _AGAIN.get(layout.start, re.escape(layout.start))
     again = re.compile("|".join((*map(re.escape, layout.openings), start)))
-    parameters_of = cache(lambda name: Parameters(schemas[name]))  # which calls of one tool share
+    parameters_of = cache(lambda name: Parameters(schemas.get(name, {})))  # which calls of one tool share
 
     def new_body(start: str, tool: str) -> Body:
         if start != layout.start:

@@ -27,6 +27,7 @@ class JsonCall:
         self, names: Container[str], tags: tuple[str, ...] = (), head: re.Pattern[str] = _HEAD, depth: int = 1
     ) -> None:
         self.is_open, self.failed = True, False
+        self.has_name = self.has_end = False
         self._names = names
         self._ends, self._pattern, self._depth = (*tags, FENCE), head, depth
         self._held = ""  # what may be a tag
@@ -70,6 +71,7 @@ class JsonCall:
         known = len(self._head)
         self._head += text[: HEAD_CHARS - known]
         found = self._pattern.match(self._head)
+        self.has_name = found is not None
         if found is None or found[1] not in self._names:
             if found is not None or len(self._head) == HEAD_CHARS:
                 self._stage = "whole"
@@ -95,8 +97,10 @@ class JsonCall:
         return text[at:]
 
     def _end_whole(self, missing: str, events: list[Event]) -> None:
-        call = self._call_of("".join(self._read) + missing)
+        text = "".join(self._read) + missing
+        call = self._call_of(text)
         if call is None:
+            self.has_name = self.has_end = self.has_name or has_name(text)
             self._fail()
         else:
             name, arguments = call
@@ -155,19 +159,25 @@ class NamedCall(JsonCall):
             self._raw.append(self._head)
         return super().finish()
 
+    def _call_of(self, text: str) -> tuple[str, str] | None:
+        """Of a tool that is not offered, whatever its arguments are."""
+        return None
+
     def _feed_head(self, text: str, events: list[Event]) -> str:
         self._head += text
         found = self._pattern.match(self._head)
-        if found is not None and found[1] in self._names:
+        if found is not None:
+            self.has_name = True
             self._raw.append(found[0])
             self._between = found[2].strip()
-            self._stage = "arguments"
-            events.append(Begin(found[1]))
+            is_known = found[1] in self._names
+            self._stage = "arguments" if is_known else "whole"
+            events += [Begin(found[1])] if is_known else []
             return self._head[found.end() :]
         brace = self._head.find("{", 0, HEAD_CHARS)
-        if found is None and brace < 0 and len(self._head) < HEAD_CHARS:
+        if brace < 0 and len(self._head) < HEAD_CHARS:
             return ""
-        end = found.end() if found else brace if brace >= 0 else HEAD_CHARS
+        end = brace if brace >= 0 else HEAD_CHARS
         self._raw.append(self._head[:end])
         self._fail()
         return self._head[end:]
@@ -183,6 +193,14 @@ class InnerCall(JsonCall):
     def _call_of(self, text: str) -> tuple[str, str] | None:
         call = super()._call_of(text)
         return call or (call_of(f'{{"name": {json.dumps(self._tool)}, "arguments": {text}}}', self._names))
+
+
+def has_name(text: str) -> bool:
+    """Whether a JSON object names a tool, whether offered or not."""
+    try:
+        return isinstance(loaded(text).get("name"), str)
+    except (ValueError, RecursionError):
+        return False
 
 
 def call_of(text: str, names: Container[str]) -> tuple[str, str] | None:

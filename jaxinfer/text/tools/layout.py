@@ -6,6 +6,9 @@ one is found the marks are no content; what is neither mark nor call is. An answ
 stands. Behind the last call an unfinished tag is a mark, as are brackets and quotes; a full stop is not.
 
 Before the first call, marks and up to MAX_LEAD characters among them are held back: they may still lead to a call.
+
+A call that fails, of a tool that is not offered or with arguments that are none, is content: as it stands where the
+answer has no call, else without its mark-up. A tag's name is content then.
 """
 
 import dataclasses
@@ -20,6 +23,7 @@ FENCE = "```"
 MAX_LEAD = 256  # characters before a call that belong to it
 MAX_RETRIED_CHARS = 1 << 18  # of failed calls that are searched for others, in one answer
 _FAILED_CHARS = 16  # for which a failed call counts in MAX_LEAD
+MAX_LOST = 4096  # characters behind a call that broke off, which belong to it
 _MAX_WORD = 20  # characters of a fence's language
 _FENCE = re.compile(rf"{FENCE}\w{{0,{_MAX_WORD}}}")
 _SPACE = re.compile(r"\s+")
@@ -41,15 +45,20 @@ _OPEN_KEY = re.compile(rf'{_WORD}(?:"{_GAP})?')
 _FIELD = re.compile(rf'(?:,{_GAP}{_WORD}"{_GAP}:{_GAP}(?:{_WORD}"|{_NUMBER}))')
 _OPEN_FIELD = re.compile(rf',{_GAP}(?:{_WORD}(?:"{_GAP}(?::{_GAP}(?:{_WORD}|{_NUMBER})?)?)?)?')
 
-Kind = Literal["text", "mark", "soft"]  # soft: a mark where a mark or a call follows, else text
+Kind = Literal["text", "mark", "soft", "call"]  # soft: a mark where a mark or a call follows, else text; call: failed
 Near = Literal["start", "mark", "call", "failed", "text"]  # what came last
 
 
 class Body(Protocol):
-    """One call. is_open: until it has ended or turned out to be no call.    failed: the latter."""
+    """One call. is_open: until it has ended or turned out to be no call.    failed: the latter.
+
+    has_name: it has named a tool, whether offered or not.    has_end: so has it, and been read to its end.
+    """
 
     is_open: bool
     failed: bool
+    has_name: bool
+    has_end: bool
 
     @property
     def raw(self) -> str:
@@ -69,7 +78,8 @@ class Layout:
     start: what each call begins with.    opening: the tag before calls; empty: the answer begins with them.
     closing: the tag behind them.    others: tags that count as these do.    is_bare: `start` opens a call anywhere.
     needs: what must stand before the first call.    is_fenced: each call holds the opening of a fence.
-    inner: what begins another kind of call directly behind a call or the opening.
+    inner: what begins another kind of call directly behind a call or the opening.    named: a pattern of what else is
+    mark-up within a call; its group is the name there.
     """
 
     start: str
@@ -80,6 +90,22 @@ class Layout:
     needs: str = ""
     is_fenced: bool = False
     inner: str = ""
+    named: str = ""
+
+    def said(self, call: str) -> str:
+        """A call's text without its mark-up."""
+        if not self.named:
+            return call
+        parts, past = [], 0
+        for found in self._mark_up.finditer(call):
+            parts += [call[past : found.start()], found[1] or ""]
+            past = found.end()
+        parts.append(call[past:])
+        return "\n".join(part.strip("\r\n") for part in parts if part.strip())
+
+    @cached_property
+    def _mark_up(self) -> re.Pattern[str]:
+        return re.compile("|".join((self.named, *map(re.escape, self.tags))))
 
     @cached_property
     def tags(self) -> tuple[str, ...]:
@@ -124,6 +150,7 @@ class Calls:
         self._last_tool = ""
         self._hidden: list[Event] | None = None  # events of a call that is shown once it is whole
         self._is_shown = False  # a call has been shown as it came
+        self._has_failed = False  # a call that named its tool, among the pieces
         self._is_in_word = False
         self._retries_left = MAX_RETRIED_CHARS
         self._held = ""  # may begin a mark
@@ -173,11 +200,11 @@ class Calls:
         if body.is_open:
             return ""
         self._body = None
-        return self._retry(body.raw, left, events) if body.failed else self._end(left, events)
+        return self._retry(body, left, events) if body.failed else self._end(left, events)
 
     def _end(self, left: str, events: list[Event]) -> str:
         """Behind a call, or several that were read as one."""
-        self._end_lead()
+        self._settle("mark")
         hidden, self._hidden = self._hidden, None
         self._has_calls = True
         self._release(events)
@@ -185,23 +212,32 @@ class Calls:
         self._near, self._has_said, self._has_gap = "call", False, False
         return left
 
-    def _retry(self, raw: str, left: str, events: list[Event]) -> str:
+    def _retry(self, body: Body, left: str, events: list[Event]) -> str:
         """A call has failed: it is text, up to where it may hold another."""
+        raw = body.raw
         found = self._again.search(raw, 1) if len(raw) <= self._retries_left else None
         self._retries_left -= len(raw)
         text = raw + left
         at = found.start() if found else max(len(raw), 1)
         is_shown, self._is_shown, self._hidden = self._is_shown, False, None
-        self._near = "failed"
+        self._near, self._last_tool = "failed", ""
+        if body.has_name and found is None:
+            self._settle("mark")
         if not is_shown:
             wraps = at <= MAX_LEAD and _WRAPPER.fullmatch(text, 0, at)
-            self._push(text[:at], "soft" if wraps else "text", events, _FAILED_CHARS)
+            self._push(text[:at], "soft" if wraps else "call", events, _FAILED_CHARS)
         elif self._has_calls:
-            events.append(Dropped("".join(piece for piece, _ in self._pieces) + text[:at]))
+            self._pieces.append((text[:at], "call"))
+            events.append(Dropped(self._said(self._pieces)))
             self._pieces.clear()
         else:
-            self._pieces.append((text[:at], "text"))
-            self._num_dropped, self._lead_left, self._is_open = len(self._pieces), MAX_LEAD, True
+            self._pieces.append((text[:at], "call"))
+            self._num_dropped = len(self._pieces)
+        if body.has_name:
+            self._has_failed, self._lead_left = True, MAX_LEAD if body.has_end else MAX_LOST
+            self._is_open = self._is_open or not (body.has_end or self._has_calls)
+        if body.has_end and found is None:
+            self._near = "call"
         return text[at:]
 
     def _step(self, text: str, at: int, events: list[Event], *, is_last: bool) -> int | None:
@@ -226,6 +262,7 @@ class Calls:
             self._push(tag, "mark", events)
             if tag in self._layout.tags:
                 self._near, self._is_open = "mark", not is_closing(tag)
+                self._lead_left = min(self._lead_left, MAX_LEAD)
             return at + len(tag)
         if text.startswith(FENCE, at):
             return self._take_fence(text, at, events, is_last=is_last)
@@ -313,7 +350,7 @@ class Calls:
     def _end_answer(self) -> None:
         """Brackets and quotes behind the last call belong to it."""
         if all(_PUNCTUATION_AT_END.fullmatch(piece) for piece, _ in self._pieces):
-            self._end_lead()
+            self._settle("mark")
 
     def _begin(self, text: str, at: int, events: list[Event], *, is_last: bool) -> int | None:
         """Where a call may start; some models double its bracket where a prompt spells it so."""
@@ -333,7 +370,7 @@ class Calls:
 
     def _open_body(self, start: str, at: int) -> int:
         self._body = self._new_body(start, self._last_tool)
-        waits = not self._has_calls and any(kind == "text" for _, kind in self._pieces)
+        waits = not self._has_calls and any(kind in ("text", "call") for _, kind in self._pieces)
         self._hidden, self._is_shown = [] if waits else None, False
         return at
 
@@ -355,42 +392,47 @@ class Calls:
         if num_chars > self._lead_left:
             self._release(events)
             kind = "text" if kind == "soft" else kind
-        if kind == "mark":
-            self._end_lead()
-        elif kind == "text":
-            self._pieces = [(piece, "text" if held == "soft" else held) for piece, held in self._pieces]
-            if self._fence == "inner" and not self._is_open:
-                self._fence = ""
+        if kind != "soft":
+            self._settle("mark" if kind == "mark" else "text")
+        if kind == "text" and self._fence == "inner" and not self._is_open:
+            self._fence = ""
         self._pieces.append((text, kind))
         self._is_in_word = kind == "text" and not text[-1:].isspace()
         self._lead_left -= num_chars
-        is_lead = self._is_open or self._near in ("mark", "failed")
+        is_lead = self._is_open or self._has_failed or self._near in ("mark", "failed")
         if kind != "soft" if self._has_calls else kind == "text" and not is_lead:
             self._release(events)
 
-    def _end_lead(self) -> None:
-        """A mark or a call follows: so these were marks."""
+    def _settle(self, settled: Kind) -> None:
+        """What was soft was marks, where a mark or a call follows; else text."""
         for i in range(len(self._pieces) - 1, -1, -1):
             piece, kind = self._pieces[i]
             if kind != "soft":
                 break
-            if piece.startswith(FENCE):
+            if settled == "mark" and piece.startswith(FENCE):
                 self._fence = "inner" if self._is_open else "outer"
-            self._pieces[i] = (piece, "mark")
+            self._pieces[i] = (piece, settled)
+
+    def _said(self, pieces: list[tuple[str, Kind]]) -> str:
+        """The content that these are beside a call."""
+        texts = (self._layout.said(text) if kind == "call" else text for text, kind in pieces if kind != "mark")
+        return "".join(texts)
 
     def _release(self, events: list[Event]) -> None:
         """Show what was held back: without its marks if there is a call."""
         pieces, self._pieces = self._pieces, []
         num_dropped, self._num_dropped, self._lead_left = self._num_dropped, 0, MAX_LEAD
+        self._has_failed = False
         if num_dropped:
-            dropped = (text for text, kind in pieces[:num_dropped] if not (self._has_calls and kind == "mark"))
-            events.append(Dropped("".join(dropped)))
+            dropped = pieces[:num_dropped]
+            as_it_stands = "".join(text for text, _ in dropped)
+            events.append(Dropped(self._said(dropped) if self._has_calls else as_it_stands))
             self._has_said = True
         for text, kind in pieces[num_dropped:]:
             if self._has_calls and kind == "mark":
                 self._has_gap = self._has_said
             else:
-                self._say(text, events)
+                self._say(self._said([(text, kind)]) if self._has_calls else text, events)
         if not self._has_calls:
             self._is_open, self._near = False, "text"
 

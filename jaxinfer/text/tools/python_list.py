@@ -25,6 +25,7 @@ class PythonList:
 
     def __init__(self, names: Container[str]) -> None:
         self.is_open, self.failed = True, False
+        self.has_name = self.has_end = False
         self._names = names
         self._has_head = False
         self._parts: list[str] = []
@@ -69,6 +70,7 @@ class PythonList:
             if ends or len(self._open) > MAX_DEPTH or self._size > MAX_LIST_CHARS:
                 self._parts.append(text[: at + 1])
                 events = self._calls(self.raw) if ends else None
+                self.has_name = self.has_end = ends and self._holds_calls()
                 self.is_open = False
                 return self._fail() if events is None else events, text[at + 1 :]
         self._parts.append(text)
@@ -108,6 +110,13 @@ class PythonList:
     def _calls(self, raw: str) -> list[Event] | None:
         calls = pythonic_calls(raw.strip(), self._names)
         return self._one_by_one(raw) if calls is None else _events_of(calls)
+
+    def _holds_calls(self) -> bool:
+        """Of whatever tools, and nothing else."""
+        starts = [1, *self._ends]
+        raw = self.raw
+        items = [raw[start:end].lstrip(_BETWEEN) for start, end in zip(starts, self._ends, strict=False)]
+        return bool(items) and all(map(_CALL.match, items)) and not raw[self._ends[-1] :].strip(_BETWEEN + "]")
 
     def _one_by_one(self, raw: str) -> list[Event] | None:
         """None if none of them is a call, or anything but calls is among them."""

@@ -5,8 +5,9 @@ text ends at the first closing tag; one that stands within a string of JSON is p
 Where a model leaves that tag out, a text ends before a line that begins another of the tool's parameters or another
 call, and before the tags that end the call where the answer ends or another call begins.
 
-An object of JSON in the place of parameters is the arguments. A call that gives one parameter two values is none. Where
-the answer ends before </function>, a call is whole if it has all arguments that its tool requires.
+An object of JSON in the place of parameters is the arguments. A call that gives one parameter two values is none, and
+so is one of a tool that is not offered; both are read to their end. Where the answer ends before </function>, a call is
+whole if it has all arguments that its tool requires.
 """
 
 import re
@@ -60,6 +61,8 @@ class XmlCall:
 
     def __init__(self, names: Container[str], parameters_of: Callable[[str], Parameters]) -> None:
         self.is_open, self.failed = True, False
+        self.has_name = self.has_end = False
+        self._is_call = True  # as far as is known
         self._names, self._parameters_of = names, parameters_of
         self._raw: list[str] = []
         self._between = ""
@@ -91,11 +94,13 @@ class XmlCall:
         if self._stage == "value" and (self._holds_call() or self._held.startswith((END_FUNCTION, CLOSING))):
             left = self._end_open_value(self._held, events)
             return events, self._end(left, events) if self.is_open else left
-        if self._stage == "tag" and self._tool and (end := self._held_end()) is not None:
+        if self._stage == "tag" and self._tool and self._is_call and (end := self._held_end()) is not None:
             return events, self._end(end, events)
-        self._raw += [*(() if self._stage == "tag" else self._value), self._held]
-        self.is_open, self.failed = False, True
-        return events, ""
+        self._raw += () if self._stage == "tag" else self._value
+        if not self._tool:
+            self._raw.append(self._held)
+            self._held = ""
+        return events, self._fail(self._held)
 
     def _held_end(self) -> str | None:
         """What stands behind the call where the answer ends; None if it lacks more than its end."""
@@ -148,20 +153,22 @@ class XmlCall:
                 self._held = text
                 return ""
         if self._tool and tag != PARAMETER:
-            return self._end(bare.removeprefix(END_FUNCTION), events)
+            self._raw.append(text[: len(text) - len(bare)])
+            return self._end(bare.removeprefix(END_FUNCTION) if self._is_call else bare, events)
         head = bare[len(tag) : len(tag) + MAX_NAME_CHARS]
         found = _NAME.match(head)
         if len(head) < MAX_NAME_CHARS and _is_open_name(head, found):
             self._held = text
             return ""
         name = _unquoted(found[1]) if found else ""
-        if found is None or not name or (tag == FUNCTION and name not in self._names):
+        if found is None or not name:
             return self._fail(text)
         left = bare[len(tag) + found.end() :]
         self._raw.append(text[: len(text) - len(left)])
         if tag == FUNCTION:
-            self._tool = name
-            events.append(Begin(name))
+            self._tool, self.has_name = name, True
+            self._is_call = name in self._names
+            events += [Begin(name)] if self._is_call else []
         else:
             self._parameter, self._stage = name, "value"
             self._types = self._parameters_of(self._tool).types(name)
@@ -176,9 +183,8 @@ class XmlCall:
         value, self._value, self._stage = "".join(self._value), [], "tag"
         self._raw.append(value)
         entries = _object_of(mended(value)) if self._scanner.has_ended else None
-        if entries is None:
-            return self._fail(text[at:])
-        for key, entry in entries.items():
+        self._is_call = self._is_call and entries is not None
+        for key, entry in (entries or {}).items():
             self._give(key, entry, events)
         return text[at:]
 
@@ -264,13 +270,18 @@ class XmlCall:
 
     def _give(self, name: str, value: Any, events: list[Event]) -> None:
         """One argument."""
+        if not self._is_call:
+            return
         if name not in self._given:
             events.append(Arguments(f"{', ' if self._given else '{'}{dumped(name)}: {dumped(value)}"))
             self._given[name] = value
         elif dumped(value) != dumped(self._given[name]):
-            self.is_open, self.failed = False, True
+            self._is_call = False
 
     def _end(self, left: str, events: list[Event]) -> str:
+        if not self._is_call:
+            self.has_end = True
+            return self._fail(left)
         events += [Arguments("}" if self._given else "{}"), End()]
         self.is_open = False
         return self._between + left
