@@ -1,7 +1,7 @@
 """A conversation cut so that it fits into the context, where its request says so (truncation auto): oldest turns go.
 
 What stays is a conversation: it begins with the instructions that stood first, the last question is there, a result is
-never without its call, and a call never without its results.
+never without its call if that was sent, and a call never without its results.
 """
 
 from collections.abc import Awaitable, Callable
@@ -46,8 +46,8 @@ def _parted(messages: Messages) -> set[int]:
     last_result = {}
     for position, message in enumerate(messages):
         called_at |= {call["id"]: position for call in message.get("tool_calls", ())}
-        if message["role"] == "tool":
-            last_result[called_at.get(message["tool_call_id"], 0)] = position
+        if message["role"] == "tool" and message["tool_call_id"] in called_at:
+            last_result[called_at[message["tool_call_id"]]] = position
     found, reach = set(), -1  # reach: of the results of all calls so far
     for position in range(len(messages)):
         if position <= reach:

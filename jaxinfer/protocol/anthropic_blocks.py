@@ -49,14 +49,9 @@ def read_conversation(raw: Any, system: Any) -> Conversation:
     unknown: list[str] = []
     if system is not None:
         messages.append({"role": "system", "content": read_content(system, "system", DIALECT)})
-    call_ids: set[str] = set()  # of the assistant's last turn, to which alone results belong
     for position, message in enumerate(raw):
         path = f"messages[{position}]"
-        found = _read_message(message, path, call_ids)
-        if message["role"] == "assistant":
-            before = call_ids if messages and messages[-1]["role"] == "assistant" else set()
-            call_ids = before | {call["id"] for each in found for call in each.get("tool_calls", ())}
-        messages += found
+        messages += _read_message(message, path)
         unknown += unknown_in(message, path, DIALECT)
     if messages[-1].get("tool_calls"):
         law = "followed by a message of the user with the tool_result of each of its calls"
@@ -64,14 +59,14 @@ def read_conversation(raw: Any, system: Any) -> Conversation:
     return Conversation(without_billing(messages), tuple(unknown))
 
 
-def _read_message(message: Any, path: str, call_ids: set[str]) -> Messages:
-    """A message of the user's is several of chat's where it holds results of calls. call_ids: that they may answer."""
+def _read_message(message: Any, path: str) -> Messages:
+    """A message of the user's is several of chat's where it holds results of calls."""
     content = message.get("content") if isinstance(message, dict) else None
     role = message.get("role") if isinstance(message, dict) else None
     if not isinstance(content, list) or not content or role not in ("user", "assistant"):
         return [read_message(message, path, DIALECT)]
     at = f"{path}.content"
-    found = _Answer(at).read(content) if role == "assistant" else _read_turn(content, at, call_ids)
+    found = _Answer(at).read(content) if role == "assistant" else _read_turn(content, at)
     rest = read_message(message | {"content": ""}, path, DIALECT)
     return [rest | one for one in found]
 
@@ -86,7 +81,6 @@ class _Answer:
         self._found: Messages = []
         self._said = Content()
         self._calls: list[dict[str, Any]] = []
-        self._ids: set[str] = set()  # of its calls so far
 
     def read(self, blocks: list[Any]) -> Messages:
         for position, block in enumerate(blocks):
@@ -94,7 +88,6 @@ class _Answer:
             kind = kind_of(block) or ""
             if kind in CALL_BLOCKS:
                 self._calls.append(_read_call(block, at))
-                self._ids.add(block["id"])
             elif kind.endswith("_tool_result"):
                 self._add_result(block, at)
             else:
@@ -116,7 +109,7 @@ class _Answer:
             self._end()
         if len(self._found) >= MAX_MESSAGES:
             raise invalid(self._path, f"a list with at most {MAX_MESSAGES} answers and results", Verbatim("more"))
-        self._found.append(_read_result(block, path, self._ids))
+        self._found.append(_read_result(block, path))
 
 
 def _read_call(block: dict[str, Any], path: str) -> dict[str, Any]:
@@ -128,13 +121,13 @@ def _read_call(block: dict[str, Any], path: str) -> dict[str, Any]:
     return called(block["id"], block["name"], block["input"])
 
 
-def _read_turn(blocks: list[Any], path: str, call_ids: set[str]) -> Messages:
+def _read_turn(blocks: list[Any], path: str) -> Messages:
     """What the user says and what tools said, in the order in which they stand; texts side by side are one message."""
     found: list[dict[str, Any] | Content] = []
     for position, block in enumerate(blocks):
         at = f"{path}[{position}]"
         if kind_of(block) == "tool_result":
-            found.append(_read_result(block, at, call_ids))
+            found.append(_read_result(block, at))
             continue
         if not found or not isinstance(found[-1], Content):
             found.append(Content())
@@ -144,7 +137,7 @@ def _read_turn(blocks: list[Any], path: str, call_ids: set[str]) -> Messages:
     return [{"content": one.text} if isinstance(one, Content) else one for one in found]
 
 
-def _read_result(block: dict[str, Any], path: str, call_ids: set[str]) -> dict[str, Any]:
+def _read_result(block: dict[str, Any], path: str) -> dict[str, Any]:
     call_id, content, failed = block.get("tool_use_id"), block.get("content"), block.get("is_error")
     if not isinstance(call_id, str):
         raise invalid(f"{path}.tool_use_id", "the id of the tool_use that it answers", call_id)
@@ -154,9 +147,6 @@ def _read_result(block: dict[str, Any], path: str, call_ids: set[str]) -> dict[s
         text = "" if content is None else read_content(content, f"{path}.content", DIALECT)
     else:
         text = as_text(_readable(content, f"{path}.content"))
-    if call_id not in call_ids:
-        law, cure = "that of a tool_use in the assistant's message before it", "send that message with all its blocks"
-        raise invalid(f"{path}.tool_use_id", law, call_id, cure=cure)
     # no template has a place for it, and a model that takes an error for a result goes wrong
     return {"role": "tool", "tool_call_id": call_id, "content": f"Error: {text}" if failed else text}
 

@@ -27,7 +27,7 @@ def read_input(raw: Any, before: Messages) -> tuple[Messages, tuple[str, ...]]:
         raise invalid("input", "a text or a list of items", raw)
     if not 1 <= len(raw) <= MAX_MESSAGES:
         raise invalid("input", f"a list of 1 to {MAX_MESSAGES} items", Verbatim(str(len(raw))))
-    reader = _Reader({call["id"] for message in before for call in message.get("tool_calls", ())})
+    reader = _Reader()
     for position, item in enumerate(raw):
         reader.add(item, f"input[{position}]")
     if not reader.messages:
@@ -40,11 +40,10 @@ def read_input(raw: Any, before: Messages) -> tuple[Messages, tuple[str, ...]]:
 
 class _Reader:
     """Invariant: `_answer` is the last message while that is the assistant's, so that calls, and text behind them, may
-    join it. call_ids: of the calls so far, one of which a result must name.
+    join it.
     """
 
-    def __init__(self, call_ids: set[str]) -> None:
-        self._call_ids = call_ids
+    def __init__(self) -> None:
         self.messages: Messages = []
         self.unknown: list[str] = []
         self._thoughts = ""  # of the assistant's message that comes next
@@ -87,7 +86,6 @@ class _Reader:
         if thoughts:
             self._answer["reasoning_content"] = self._answer.get("reasoning_content", "") + thoughts
         self._answer.setdefault("tool_calls", []).append(called(call_id, name, arguments))
-        self._call_ids.add(call_id)
         if item["type"] in OWN_RESULTS:
             self._put(_result(call_id, OWN_RESULTS[item["type"]](item, path)), is_answer=False)
 
@@ -97,12 +95,6 @@ class _Reader:
         output = RESULTS[item["type"]](item, path)
         if not isinstance(output, str):
             output = read_content(output, f"{path}.output", DIALECT)
-        if call_id not in self._call_ids:
-            law, cure = (
-                "that of a function_call before it",
-                "send that too, or previous_response_id",
-            )
-            raise invalid(f"{path}.call_id", law, call_id, cure=cure)
         self._put(_result(call_id, output), is_answer=False)
 
     def _put(self, message: dict[str, Any], *, is_answer: bool) -> None:

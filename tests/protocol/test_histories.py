@@ -44,9 +44,14 @@ STEP = st.fixed_dictionaries(
         "texts": st.lists(TEXT.filter(bool), max_size=1),
         "thoughts": st.lists(TEXT.filter(bool), max_size=2),
         "results": st.lists(st.tuples(CALL, SAID), min_size=1, max_size=3),
+        "lost": st.integers(0, 3),  # calls that a client has cut off, from the first on
     }
 )
 TURNS = st.lists(st.tuples(SAID, st.lists(STEP, min_size=1, max_size=2)), min_size=1, max_size=3)
+
+
+def kept(step: dict[str, Any], calls: list[Any]) -> list[Any]:
+    return calls[step.get("lost", 0) :]
 
 
 def numbered(turns: Any) -> Iterator[tuple[list[str], list[tuple[dict[str, Any], list[tuple[str, Any, list[str]]]]]]]:
@@ -71,9 +76,9 @@ def expected(system: list[str], turns: Any) -> Messages:
             answer: dict[str, Any] = {"role": "assistant", "content": "\n".join(step["texts"])}
             if step["thoughts"]:
                 answer["reasoning_content"] = "".join(step["thoughts"])
-            if calls:
+            if made := kept(step, calls):
                 answer["tool_calls"] = [
-                    {"id": call_id, "type": "function", "function": call} for call_id, call, _ in calls
+                    {"id": call_id, "type": "function", "function": call} for call_id, call, _ in made
                 ]
             messages.append(answer)
             messages += [
@@ -100,14 +105,14 @@ def as_chat(system: list[str], turns: Any, thinks: str) -> Messages:
                 kind, _, field = thinks.partition(" part ")
                 content = [*parts(kind, step["thoughts"], field), *content]
             answer["content"] = content or None
-            if calls:
+            if made := kept(step, calls):
                 answer["tool_calls"] = [
                     {
                         "id": call_id,
                         "type": "function",
                         "function": call | {"arguments": json.dumps(call["arguments"])},
                     }
-                    for call_id, call, _ in calls
+                    for call_id, call, _ in made
                 ]
             messages.append(answer)
             messages += [
@@ -131,9 +136,10 @@ def as_responses(turns: Any) -> Messages:
                         "content": parts("reasoning_text", step["thoughts"]),
                     }
                 )
-            if step["texts"] or not calls:
+            made = kept(step, calls)
+            if step["texts"] or not made:
                 items.append({"type": "message", "role": "assistant", "content": parts("output_text", step["texts"])})
-            for call_id, call, _ in calls:
+            for call_id, call, _ in made:
                 named = {"name": call["name"], "arguments": json.dumps(call["arguments"])}
                 items.append({"type": "function_call", "call_id": call_id, **named})
             for call_id, _, result in calls:
@@ -155,7 +161,7 @@ def as_messages(turns: Any) -> Messages:
             thoughts = parts("thinking", step["thoughts"], "thinking")
             used = [
                 {"type": "tool_use", "id": call_id, "name": call["name"], "input": call["arguments"]}
-                for call_id, call, _ in calls
+                for call_id, call, _ in kept(step, calls)
             ]
             content = [*thoughts, *parts("text", step["texts"]), *used]
             messages.append({"role": "assistant", "content": content})
@@ -182,6 +188,7 @@ THINKS += ["reasoning part reasoning", "reasoning_text part text"]
 @given(st.lists(TEXT.filter(bool), max_size=2), TURNS, st.sampled_from(THINKS))
 @settings(max_examples=60)
 def test_a_conversation_is_the_same_to_every_door(system, turns, thinks):
+    """With results whose calls were cut off."""
     wanted = expected(system, turns)
     assert parsed(of_chat(as_chat(system, turns, thinks))) == wanted
     assert parsed(read_messages(as_chat(system, turns, thinks), PYTHON)[0]) == wanted
@@ -189,6 +196,16 @@ def test_a_conversation_is_the_same_to_every_door(system, turns, thinks):
     assert parsed(of_responses(as_responses(turns), **told)) == wanted
     blocks = {"system": parts("text", system)} if system else {}
     assert parsed(of_messages(as_messages(turns), **blocks)) == wanted
+
+
+def test_a_conversation_may_begin_with_a_result_to_every_door():
+    result = {"role": "tool", "tool_call_id": "c", "content": "sunny"}
+    question = {"role": "user", "content": "So?"}
+    item = {"type": "function_call_output", "call_id": "c", "output": "sunny"}
+    block = {"type": "tool_result", "tool_use_id": "c", "content": "sunny"}
+    assert of_chat([result, question]) == read_messages([result, question], PYTHON)[0] == [result, question]
+    assert of_responses([item, question]) == [result, question]
+    assert of_messages([{"role": "user", "content": [block]}, question]) == [result, question]
 
 
 # What is no text, and items that are neither a message, a thought, a call nor a result

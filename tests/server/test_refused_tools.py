@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from jaxinfer.server.app import create_app
 from tests.server.fakes import FakeLLM
-from tests.server.http import CHAT, MESSAGES, RESPONSES, USER, ask_app, error_of, named_events, post
+from tests.server.http import CHAT, MESSAGES, RESPONSES, USER, error_of, post
 from tests.server.scripted import ScriptedLLM
-from tests.server.test_tools import BAD_TOOLS, NOW
+from tests.server.test_tools import BAD_TOOLS
 from tests.server.test_tools_of_others import FLAT, NAMED_NOW, message, respond
 
 
@@ -144,84 +143,6 @@ def test_what_a_response_cannot_carry_out_is_refused_where_it_stands(fields, par
 def test_what_a_message_cannot_carry_out_is_refused_where_it_stands(fields, named):
     answer = message(ScriptedLLM("x"), **fields)
     assert answer.status_code == 400 and error_of(answer)["message"].startswith(named), answer.text
-
-
-def item(call_id: str) -> dict[str, Any]:
-    return {"type": "function_call", "call_id": call_id, "name": "now", "arguments": "{}"}
-
-
-def output(call_id: str) -> dict[str, Any]:
-    return {"type": "function_call_output", "call_id": call_id, "output": "x"}
-
-
-@pytest.mark.parametrize(
-    ("sent", "param"),
-    [
-        ([output("c")], "input[0].call_id"),
-        ([*USER, item("c"), output("d")], "input[2].call_id"),
-        ([*USER, output("c"), item("c")], "input[1].call_id"),
-        ([*USER, item("c"), output("c"), item("d"), output("d"), output("e")], "input[5].call_id"),
-        ([*USER, item("c"), item("d"), *USER, output("d"), output("c")], None),
-    ],
-)
-def test_a_result_in_a_response_s_input_must_be_of_a_call_before_it(sent, param):
-    llm = FakeLLM()
-    answer = post(llm, RESPONSES, {"input": sent, "tools": FLAT})
-    assert (answer.status_code, len(llm.rendered)) == ((200, 1) if param is None else (400, 0))
-    if param is not None:
-        error = error_of(answer)
-        assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", param, "invalid_value")
-        assert error["message"].startswith(f"{param} must be that of a function_call before it, got ")
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_result_must_be_of_a_call_of_the_response_that_it_goes_on_from(stream):
-    app = create_app(ScriptedLLM(NOW))
-    answer = ask_app(app, "POST", RESPONSES, json={"input": "hi", "tools": FLAT, "stream": stream})
-    first = named_events(answer.text)[-1]["response"] if stream else answer.json()
-    body = {"previous_response_id": first["id"], "tools": FLAT}
-    call_id = first["output"][-1]["call_id"]
-    assert ask_app(app, "POST", RESPONSES, json=body | {"input": [output(call_id)]}).status_code == 200
-    answer = ask_app(app, "POST", RESPONSES, json=body | {"input": [output(f"{call_id}0")]})
-    assert (answer.status_code, error_of(answer)["param"]) == (400, "input[0].call_id")
-
-
-def used(*call_ids: str) -> dict[str, Any]:
-    return {
-        "role": "assistant",
-        "content": [{"type": "tool_use", "id": i, "name": "now", "input": {}} for i in call_ids],
-    }
-
-
-def told(*call_ids: str) -> dict[str, Any]:
-    blocks = [{"type": "tool_result", "tool_use_id": i, "content": "x"} for i in call_ids]
-    return {"role": "user", "content": blocks}
-
-
-@pytest.mark.parametrize(
-    ("sent", "path"),
-    [
-        ([told("c")], "messages[0].content[0].tool_use_id"),
-        ([*USER, used("c"), told("c", "d")], "messages[2].content[1].tool_use_id"),
-        ([*USER, told("c"), used("c"), told("c")], "messages[1].content[0].tool_use_id"),
-        ([*USER, used("c"), told("c"), used("d"), told("c")], "messages[4].content[0].tool_use_id"),
-        (
-            [*USER, used("c"), told("c"), {"role": "assistant", "content": "a"}, told("c")],
-            "messages[4].content[0].tool_use_id",
-        ),
-        ([*USER, used("c"), used("d"), told("d"), *USER, told("c")], None),
-    ],
-)
-def test_a_result_among_blocks_must_be_of_a_call_in_the_turn_before_it(sent, path):
-    for url, due in ((MESSAGES, {"max_tokens": 9}), (f"{MESSAGES}/count_tokens", {})):
-        llm = FakeLLM()
-        answer = post(llm, url, {"messages": sent, "tools": [NAMED_NOW]} | due)
-        assert (answer.status_code, len(llm.rendered)) == ((200, 1) if path is None else (400, 0))
-        if path is not None:
-            body = answer.json()
-            assert (body["type"], body["error"]["type"]) == ("error", "invalid_request_error")
-            law = f"{path} must be that of a tool_use in the assistant's message before it, got "
-            assert body["error"]["message"].startswith(law)
 
 
 RESULT = {"role": "tool", "tool_call_id": "c", "content": "x"}
