@@ -176,7 +176,7 @@ class LLM:
         """
         for name, value in (("tools", tools), ("tool_choice", tool_choice), ("template_kwargs", template_kwargs)):
             check_json(value, name)
-        offered = read_tools(None if tools == [] else tools, tool_choice, parallel_tool_calls)
+        offered = read_tools(tools, tool_choice, parallel_tool_calls)
         if offered is not None and self.info.tool_format is None:
             raise unknown_form(self.info.root)
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages

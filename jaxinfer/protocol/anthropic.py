@@ -186,8 +186,6 @@ def _read_tools(wire: MessagesWire | CountTokensWire) -> tuple[dict[str, Any], O
         offered.check_name(choice.name)
         asked = named(choice.name)
     parallel = choice is None or not choice.disable_parallel_tool_use
-    if not tools and choice is not None:
-        if choice.type in ("any", "tool"):
-            raise invalid("tool_choice", "left out without tools", choice.type, cure="send tools or leave it out")
-        asked = None
-    return {"tools": None if tools == [] else tools, "tool_choice": asked, "parallel_tool_calls": parallel}, offered
+    if not tools and choice is not None and choice.type in ("any", "tool"):
+        raise invalid("tool_choice", "left out without tools", choice.type, cure="send tools or leave it out")
+    return {"tools": tools, "tool_choice": asked, "parallel_tool_calls": parallel}, offered

@@ -110,9 +110,9 @@ def named(name: str) -> dict[str, Any]:
 
 
 def nested_choice(choice: Any, offered: Offered) -> Any:
-    """Chat's tool_choice of a response's. Without tools, what asks for no call asks for nothing."""
+    """Chat's tool_choice of a response's."""
     if choice is None or (isinstance(choice, str) and choice in CHOICES):
-        return None if not offered.tools and choice != "required" else choice
+        return choice
     if isinstance(choice, dict):
         kind, name = choice.get("type"), choice.get("name")
         if kind == ALLOWED:

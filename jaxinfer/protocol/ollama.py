@@ -128,9 +128,8 @@ def read_ollama_chat(body: dict[str, Any], *, max_model_len: int) -> Generating:
     if wire.messages in (None, []):
         return Generating(wire, None, unknown, _unloads(body))
     messages, unread = read_messages(_plain(wire.messages), DIALECT)
-    tools = {} if wire.tools in (None, []) else {"tools": wire.tools}
     with speaking_of(NAMES):
-        chat = read_chat(own | tools | {"messages": messages}, messages=messages)
+        chat = read_chat(own | {"tools": wire.tools, "messages": messages}, messages=messages)
     return _chat(wire, chat, unknown + unread)
 
 

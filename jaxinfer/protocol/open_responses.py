@@ -136,7 +136,7 @@ def read_response_request(
     messages, unknown_in_items = read_input(wire.input, before)
     offered = nested(wire.tools, RESPONSES)
     own: dict[str, Any] = {"max_tokens": wire.max_output_tokens, "top_logprobs": _top_logprobs(wire, max_logprobs)}
-    own["tools"] = None if offered.tools == [] else offered.tools
+    own["tools"] = offered.tools
     own["tool_choice"] = nested_choice(wire.tool_choice, offered)
     own["parallel_tool_calls"] = wire.parallel_tool_calls
     own["logprobs"] = LOGPROBS in wire.include

@@ -321,7 +321,7 @@ def _by_name(vocab_size: int) -> dict[str, Schema]:
         "prompt": _texts(ids, MAX_PROMPTS),
         **dict.fromkeys(("text_1", "text_2"), _texts(ids, MAX_INPUTS // 2)),
         "dimensions": {"type": "integer", "minimum": 1},
-        "tools": {"type": "array", "items": _TOOL, "minItems": 1},
+        "tools": {"type": "array", "items": _TOOL},
         "tool_choice": {"anyOf": [{"enum": [*CHOICES]}, _NAMED, _ALLOWED]},
         **_forms(),
         "tokens": ids | {"minItems": 0},

@@ -28,9 +28,11 @@ class Tools:
 
 
 def read_tools(tools: Any, choice: Any, parallel: bool) -> Tools | None:
-    """The fields tools, tool_choice and parallel_tool_calls; None without tools. Raises InvalidRequest."""
-    if tools is None:
-        if choice not in (None, "none"):
+    """The fields tools, tool_choice and parallel_tool_calls; None without tools, which an empty list is too: frameworks
+    send one, and tool_choice auto beside it. Raises InvalidRequest.
+    """
+    if tools is None or tools == []:
+        if choice not in (None, "none", "auto"):
             raise invalid("tool_choice", "left out without tools", choice, cure="send tools or leave it out")
         return None
     schemas = read_schemas(tools)
@@ -56,8 +58,8 @@ def unknown_form(model: str) -> InvalidRequest:
 
 def read_schemas(tools: Any) -> dict[str, dict[str, Any]]:
     """Each tool's name and its parameters' schema. Raises InvalidRequest."""
-    if not isinstance(tools, list) or not tools:
-        raise invalid("tools", "a list of at least one tool", tools, cure="leave it out to offer none")
+    if not isinstance(tools, list):
+        raise invalid("tools", "a list of tools", tools, cure="leave it out to offer none")
     schemas: dict[str, dict[str, Any]] = {}
     for position, tool in enumerate(tools):
         name, schema = _read_tool(tool, f"tools[{position}]")

@@ -17,6 +17,7 @@ from jaxinfer.protocol.anthropic import read_message_request
 from jaxinfer.protocol.chat import read_chat
 from jaxinfer.protocol.messages import PYTHON, read_messages
 from jaxinfer.protocol.open_responses import read_response_request
+from jaxinfer.protocol.tools import read_tools
 from tests.support.sampled import WORDS, sample
 
 Messages = list[dict[str, Any]]
@@ -196,6 +197,27 @@ def test_a_conversation_is_the_same_to_every_door(system, turns, thinks):
     assert parsed(of_responses(as_responses(turns), **told)) == wanted
     blocks = {"system": parts("text", system)} if system else {}
     assert parsed(of_messages(as_messages(turns), **blocks)) == wanted
+
+
+@pytest.mark.parametrize("choice", [None, "none", "auto", "required"])
+@pytest.mark.parametrize("tools", [None, []])
+def test_no_tools_are_the_same_to_every_door_whatever_choice_is_sent_beside_them(tools, choice):
+    fields = {"tools": tools, "tool_choice": choice}
+    kinds = {"none": {"type": "none"}, "auto": {"type": "auto"}, "required": {"type": "any"}}
+    turns = [{"role": "user", "content": "x"}]
+    anthropic = {"messages": turns, "max_tokens": 9, "tools": tools, "tool_choice": kinds.get(choice)}
+    doors: list[Callable[[], Any]] = [
+        lambda: read_chat({"messages": turns, **fields}).tools,
+        lambda: read_response_request({"input": turns, **fields}, lambda _: []).chat.tools,
+        lambda: read_message_request(anthropic).tools,
+        lambda: read_tools(tools, choice, True),  # LLM.chat's
+    ]
+    for door in doors:
+        if choice == "required":
+            with pytest.raises(InvalidRequest, match="tool_choice must be left out without tools"):
+                door()
+        else:
+            assert door() is None
 
 
 def test_a_conversation_may_begin_with_a_result_to_every_door():

@@ -305,7 +305,6 @@ def test_a_tool_that_is_none_is_refused_by_its_place(tools, param):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"tool_choice": "auto"},
         {"tool_choice": "required"},
         {"tool_choice": {"type": "function", "function": {"name": "nobody"}}, "tools": TOOLS},
         {"tool_choice": {"type": "function"}, "tools": TOOLS},
