@@ -24,6 +24,28 @@ _PARTS = frozenset(
 _WHOLES = frozenset(["attention", "attn", "mlp", "ffn", "residual"])  # with further words an addition: attention_sinks
 _SWITCH = frozenset(["use", "has", "with", "apply", "enable"])
 _NORMS = frozenset(["norm", "layernorm", "rmsnorm", "prenorm", "ln"])  # one behind a part is an addition
+# fmt: off
+# How a framework computes what others compute too; "parallel" and "cache" are also words of other architectures
+_WAYS = frozenset([
+    "flash", "flashattention", "fa", "sdpa", "sdp", "xformers", "efficient", "fused", "fuse", "fusion", "eager",
+    "kernel", "kernels", "triton", "apex", "liger", "deepspeed", "compile", "offload", "checkpointing",
+])
+_CACHES = frozenset(["cache", "kv"])
+_TRAINING = frozenset(["dropout", "pdrop", "droppath", "layerdrop", "initializer", "init", "loss", "smoothing"])
+# What may be computed so, and how that is said; qk, bias and linear would say what is computed
+_OF_WAYS = frozenset([
+    "attn", "attention", "self", "scaled", "dot", "product", "softmax", "rope", "rotary", "embedding", "emb", "mlp",
+    "ffn", "swiglu", "glu", "norm", "norms", "rms", "rmsnorm", "layernorm", "layer", "ln", "residual", "add", "cross",
+    "entropy", "loss", "ce", "adam", "optimizer", "gradient", "memory", "mem", "use", "using", "is", "enable",
+    "enabled", "disable", "disabled", "with", "auto", "autoset", "default", "torch", "implementation", "impl",
+    "backend", "version", "v", "op", "ops", "jit", "cuda", "cpu",
+])
+_OF_TRAINING = frozenset([
+    "attn", "attention", "attentions", "hidden", "resid", "residual", "embd", "emb", "embed", "embedding",
+    "classifier", "mlp", "ffn", "activation", "layer", "path", "label", "z", "aux", "weight", "std", "range", "rate",
+    "ratio", "prob", "p", "coef", "coefficient", "factor", "method", "type", "fn", "function", "cutoff",
+])
+# fmt: on
 CHECK = "check that config.json is the model's own"
 DTYPES: tuple[DType, ...] = ("bfloat16", "float16", "float32")
 
@@ -148,7 +170,7 @@ class HFConfig:
         """
         known = sorted(self._read | harmless)
         for key, value in self._raw.items():
-            if key in self._read or key in harmless or value is None:
+            if key in self._read or key in harmless or value is None or says_how(key, value):
                 continue
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
             if is_off(value) and not near:
@@ -163,6 +185,24 @@ class HFConfig:
             )
 
 
+def says_how(key: str, value: Any) -> bool:
+    """Whether a key says by which kernels a framework computes, or how it trains, and not what a model computes."""
+    words = _words(key)
+    if words & _TRAINING and words <= _TRAINING | _OF_TRAINING:
+        return True
+    said = words
+    if isinstance(value, str):
+        said = words | _words(value)
+    elif not (isinstance(value, bool) or ("version" in words and isinstance(value, int))):
+        return False
+    is_of_cache = isinstance(value, bool) and bool(words & _CACHES)
+    return (bool(said & _WAYS) or is_of_cache) and said <= _WAYS | _OF_WAYS | (_CACHES if is_of_cache else set())
+
+
+def _words(name: str) -> set[str]:
+    return set(re.split(r"[^a-z]+", name.lower())) - {""}
+
+
 def is_off(value: Any) -> bool:
     """Whether a feature's value says that the model does not have it."""
     return value is None or value in (False, 0, "", [], {})
@@ -170,8 +210,8 @@ def is_off(value: Any) -> bool:
 
 def _names_a_part(key: str) -> bool:
     """Whether a key speaks of what a dense model is made of, or of a factor, which at 0 leaves nothing."""
-    words = set(re.split(r"[^a-z]+", key.lower()))
-    return bool(words & _PARTS) or (bool(words & _NORMS) and "post" not in words) or words - _SWITCH - {""} <= _WHOLES
+    words = _words(key)
+    return bool(words & _PARTS) or (bool(words & _NORMS) and "post" not in words) or words - _SWITCH <= _WHOLES
 
 
 def is_headless(raw: Mapping[str, Any]) -> bool:

@@ -103,24 +103,23 @@ TRAITS = {
 }
 
 # Keys that say how the model was trained, saved or should be sampled from; none changes what a forward pass computes.
+# Names of kernels and of training are known by their words (config.says_how).
 # fmt: off
 HARMLESS = frozenset([
-    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_flash_attn_2_enabled", "_name_or_path",
-    "attention_dropout", "attn_implementation", "bad_words_ids", "base_model", "base_model_name_or_path",
-    "begin_suppress_tokens", "bos_token", "chunk_size_feed_forward", "cls_token_id", "decoder_start_token_id",
-    "diversity_penalty", "do_sample", "early_stopping", "embd_pdrop", "encoder_no_repeat_ngram_size", "eos_token",
-    "exponential_decay_length_penalty", "finetuning_task", "flash_attn", "forced_bos_token_id", "forced_eos_token_id",
-    "gradient_checkpointing", "hidden_dropout", "hidden_dropout_prob", "id2label", "initializer_range", "is_decoder",
+    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "attn_implementation",
+    "bad_words_ids", "base_model", "base_model_name_or_path", "begin_suppress_tokens", "bos_token",
+    "chunk_size_feed_forward", "cls_token_id", "decoder_start_token_id", "diversity_penalty", "do_sample",
+    "early_stopping", "encoder_no_repeat_ngram_size", "eos_token", "exponential_decay_length_penalty",
+    "finetuning_task", "forced_bos_token_id", "forced_eos_token_id", "id2label", "is_decoder",
     "is_llama_config", "keys_to_ignore_at_inference", "label2id", "length_penalty", "mask_token_id", "max_length",
     "max_seq_len", "max_seq_length", "max_sequence_length", "max_window_layers", "min_length", "model_max_length",
     "model_name", "name_or_path", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_labels",
     "num_return_sequences", "output_attentions", "output_hidden_states", "output_scores", "pad_token", "pad_token_id",
     "padding_side", "prefix", "pretraining_tp", "problem_type", "remove_invalid_values", "repetition_penalty",
-    "resid_pdrop", "return_dict", "return_dict_in_generate", "sep_token_id", "seq_length", "suppress_tokens",
+    "return_dict", "return_dict_in_generate", "sep_token_id", "seq_length", "suppress_tokens",
     "task_specific_params", "temperature", "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class",
     "tokenizer_padding_side", "top_k", "top_p", "torchscript", "transformers.js_config", "transformers_version",
-    "typical_p", "unk_token", "unk_token_id", "unsloth_fixed", "unsloth_version", "use_bfloat16", "use_cache",
-    "use_flash_attention_2", "use_flash_attn",
+    "typical_p", "unk_token", "unk_token_id", "unsloth_fixed", "unsloth_version", "use_bfloat16",
 ])
 # fmt: on
 

@@ -349,6 +349,44 @@ def test_a_key_that_changes_nothing_changes_nothing(added: dict[str, Any]) -> No
     assert config_from_hf({**QWEN3_8B, **added}) == config_from_hf(QWEN3_8B)
 
 
+WAYS = ["flash", "flash_attention", "flash_attn_2", "sdpa", "fused_attention", "fused_rms_norm", "xformers_attention"]
+WAYS += ["memory_efficient_attention", "liger_kernel", "triton", "fused_cross_entropy_loss", "fused_swiglu", "cache"]
+WAYS += ["kv_cache", "gradient_checkpointing", "cuda_kernels", "fused_mlp", "fused_rotary_embedding", "apex_rmsnorm"]
+
+
+@given(st.sampled_from(["", "_", "use_", "enable_", "disable_"]), st.sampled_from(WAYS), st.booleans())
+def test_how_a_framework_computes_is_harmless_by_its_name(first: str, way: str, on: bool) -> None:
+    assert config_from_hf({**QWEN3_8B, first + way: on}) == config_from_hf(QWEN3_8B)
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        *({"attention_backend": name} for name in ("sdpa", "flash_attention_2", "eager", "xformers")),
+        {"flash_attn_version": 2, "attn_dropout": 0.1, "embedding_dropout": 0.0, "classifier_dropout": 0.1},
+        {"embd_pdrop": 0.1, "init_std": 0.02, "initializer_factor": 1, "z_loss_weight": 1e-4, "label_smoothing": 0.1},
+    ],
+    ids=str,
+)
+def test_names_of_kernels_and_of_training_are_harmless(added: dict[str, Any]) -> None:
+    assert config_from_hf({**QWEN3_8B, **added}) == config_from_hf(QWEN3_8B)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *((key, True) for key in ("use_parallel_residual", "parallel_attn", "use_cache_quantization", "use_logn_attn")),
+        *((key, True) for key in ("fused_qk_norm", "fused_bias", "drop_embedding")),
+        *((key, True) for key in ("fused_wings", "attn_output_gate", "flash_memory_tokens", "fused_linear_attention")),
+        *(("attention_backend", value) for value in ("linear", "flash_linear_wings", "mamba")),
+        *((key, 4) for key in ("kernel_size", "kernel", "conv_kernel", "fused", "kv_cache")),
+    ],
+)
+def test_what_a_model_computes_is_refused_whatever_words_its_name_has(key: str, value: Any) -> None:
+    with pytest.raises(CheckpointError, match=key):
+        config_from_hf({**QWEN3_8B, key: value})
+
+
 @given(
     st.dictionaries(
         st.from_regex(r"(use|num|has)_[xyz]{3,8}s?", fullmatch=True),
