@@ -34,6 +34,30 @@ def heavy_lexemes(text: str, rules: Rules | None = None) -> list[str]:
     return sorted(found, key=lambda grammar: -found[grammar])[:MAX_TRIED]
 
 
+def largest_repetition(text: str, rules: Rules | None = None) -> tuple[str, int] | None:
+    """That of a grammar's text as it is written, and how many times all that is in it may come; None: none is large."""
+    found = [repetition for _, expression in _expressions(text) for repetition in _repetitions(expression)]
+    if rules is not None:
+        known: dict[str, int] = {}
+        for name in rules.alternatives:
+            for part in itertools.chain.from_iterable(rules.alternatives[name]):
+                if (part.most or 1) > 1:
+                    found.append((text[part.start : part.end], _times(part, rules, known)))
+    largest = max(found, key=lambda repetition: repetition[1], default=("", 0))
+    return largest if largest[1] >= MIN_SIZE else None
+
+
+def _times(part: Part, rules: Rules, known: dict[str, int]) -> int:
+    """As _size, of whatever rules are in it. known: of names; of one on the way, 0."""
+    if part.name not in rules.alternatives:
+        return _size(part, rules)
+    if part.name not in known:
+        known[part.name] = 0
+        inside = itertools.chain.from_iterable(rules.alternatives[part.name])
+        known[part.name] = sum(_times(each, rules, known) for each in inside)
+    return known[part.name] * (part.most or 1)
+
+
 def _repeated_terminals(text: str, rules: Rules) -> Iterator[tuple[str, int]]:
     """What a terminal or a rule repeats, where all of it is terminals and texts, and how many times they may come."""
     terminals = "\n".join(text[start:end] for name, (start, end) in rules.spans.items() if is_terminal(name))

@@ -30,6 +30,14 @@ _IN_WORDS = (  # where the library shows its own trees, types and parts
         re.compile(r"Value for 'multipleOf' has too many digits: .*"),
         "multipleOf must be at most 4294967295 without its point, it is more; use fewer digits",
     ),
+    (
+        re.compile(r"^(\d+)\(\d+\): error parsing (?:un)?signed integer: number too large.*"),
+        r"a repetition must be of at most 2147483647 times, in line \1 it is of more; repeat less often",
+    ),
+    (
+        re.compile(r"range end must be >= start, got \((\d+), (\d+)\)"),
+        r"a repetition must not end before it begins, got {\1,\2}; write {\2,\1}",
+    ),
     (re.compile(r"invalid multiple of$"), "multipleOf must be more than 0; use another, or leave it out"),
     (re.compile(r"Expected f64 for "), "Expected a number for "),
 )

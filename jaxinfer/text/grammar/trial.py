@@ -28,7 +28,7 @@ from jaxinfer.text.grammar.compiler import new_matcher, new_vocabulary, warnings
 from jaxinfer.text.grammar.endless import endless
 from jaxinfer.text.grammar.inexact import inexact
 from jaxinfer.text.grammar.lark import Rules, rules_of, without_end
-from jaxinfer.text.grammar.lexemes import heavy_lexemes
+from jaxinfer.text.grammar.lexemes import heavy_lexemes, largest_repetition
 from jaxinfer.text.grammar.reasons import DEAD_END, GOES_ON, NOTHING, TOO_COMPLEX, reason_of
 from jaxinfer.text.grammar.source import MAX_TEXT_CHARS, Constraint, guided, source_of
 from jaxinfer.text.tokenizer import Tokenizer
@@ -44,6 +44,7 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 64.0  # after a start that failed, and twice a
 MEMORY_BYTES = 512 << 20  # beyond what it has mapped when the vocabulary is there
 MAX_KNOWN, MAX_KNOWN_BYTES = 256, 16 << 20  # of what was tried before
 MAX_WALKED, WALK_S = 12, 0.25  # of an answer that is followed: choices, and what may be spent on them
+MAX_SHOWN = 60  # characters of a grammar in a message
 MAX_LOOKED_AT = 64  # of the tokens of one choice
 _SCHEMA = re.compile("%json ")
 _TOOL = re.compile(
@@ -127,6 +128,7 @@ def _name_in(head: str) -> str:
 
 
 def _try(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapping[str, int]) -> Tried:
+    text, rules = "", None
     try:
         text = source_of(constraint, control_tokens)
         if len(text) > MAX_TEXT_CHARS:
@@ -134,21 +136,31 @@ def _try(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapp
         for schema in _schemas(text):
             if why := endless(schema) or inexact(schema):
                 return Tried(error=why)
-        matcher = new_matcher(vocabulary, text)
         rules = rules_of(text) if constraint.kind == "grammar" else None
+        matcher = new_matcher(vocabulary, text)
         if rules is not None and (rule := without_end(rules)) is not None:
             fact = f"rule {rule} of the grammar asks for another of itself without end"
             return Tried(error=f"no text can be of it, since {fact}; give the rule an alternative that does not")
     except InvalidRequest as refusal:
-        return Tried(error=str(refusal))
+        return Tried(error=_with_its_place(str(refusal), text, rules))
     except ValueError as error:
-        return Tried(error=str(error)[:400])
+        return Tried(error=_with_its_place(str(error)[:400], text, rules))
     except (RecursionError, MemoryError):
         return Tried(error="it must be small enough to be read, it is nested too deeply or too large; make it smaller")
     warnings = (*constraint.warnings, *warnings_of(matcher))
     if why := _fault_of_a_beginning(vocabulary, matcher) or _fault_of_a_lexeme(vocabulary, text, rules):
-        return Tried(error=why)
+        return Tried(error=_with_its_place(why, text, rules))
     return Tried(text, warnings, after=constraint.after, strict=constraint.strict)
+
+
+def _with_its_place(why: str, text: str, rules: Rules | None) -> str:
+    """Of what is too complex, the repetition that makes it so, where one is large."""
+    if why not in (TOO_COMPLEX, GOES_ON) or (largest := largest_repetition(text, rules)) is None:
+        return why
+    repetition, times = largest
+    shown = repetition if len(repetition) <= MAX_SHOWN else repetition[:MAX_SHOWN] + "..."
+    law = "its repetitions must be small enough to be followed token by token"
+    return f"{law}, {shown} has up to {times} parts; repeat less often, or leave its upper bound out"
 
 
 def _schemas(text: str) -> Iterator[Any]:
@@ -280,7 +292,7 @@ class Trial:
         except OSError as error:
             self._kill()
             said = f"it takes more than {self._timeout_s:g} s" if isinstance(error, TimeoutError) else "it is too much"
-            return Tried(error=f"{said} to compile")
+            return Tried(error=f"{said} to compile; use fewer or smaller repetitions and alternatives")
         return msgspec.json.decode(answer, type=Tried)
 
     def _start(self) -> None:

@@ -136,15 +136,35 @@ BEHIND = {
 
 @pytest.mark.parametrize("name", BEHIND)
 def test_a_repetition_that_is_too_much_is_refused_wherever_an_answer_comes_to_it(tried, name):
-    with pytest.raises(InvalidRequest, match="it must take few steps for each token"):
+    with pytest.raises(InvalidRequest, match="its repetitions must be small enough to be followed token by token, "):
         tried.check(BEHIND[name])
+
+
+@pytest.mark.parametrize(
+    ("grammar", "named"),
+    {
+        "start: A{320}\nA: /(x{1,280})/": "A{320} has up to 89600 parts",
+        "start: B\nB: A{320}\nA: /(x{1,280})/": "A{320} has up to 89600 parts",
+        "start: a~320\na: /x{1,280}/": "a~320 has up to 89600 parts",
+        'start: a{4000000}\na: "x"': "a{4000000} has up to 4000000 parts",
+        "start: B{100}\nB: A{100}\nA: C{100}\nC: /x{1,100}/": "B{100} has up to 100000000 parts",
+        'start: "x"{99999999999999999999}': "a repetition must be of at most 2147483647 times, in line 1 it is of more",
+        'start: A{3,2}\nA: "x"': "a repetition must not end before it begins, got {3,2}; write {2,3}",
+    }.items(),
+)
+def test_a_repetition_that_is_too_large_is_named_as_it_is_written(tried, grammar, named):
+    with pytest.raises(InvalidRequest) as refusal:
+        tried.check(Constraint("grammar", grammar, param="x"))
+    assert named in str(refusal.value)
 
 
 @pytest.mark.parametrize("tool", ["a", "f"])
 def test_a_tool_s_repetition_that_is_too_much_is_refused_for_the_tools(tried, tool):
     heavy = {"type": "object", "properties": {"a": {"type": "string", "pattern": f"^{HEAVY}$"}}, "required": ["a"]}
     calls = tool_grammar("hermes", ToolUse({"b": an_object(), tool: heavy}), due=True, control_tokens={})
-    with pytest.raises(InvalidRequest, match="it must take few steps for each token") as refusal:
+    with pytest.raises(
+        InvalidRequest, match="its repetitions must be small enough to be followed token by token, "
+    ) as refusal:
         tried.check(Constraint("tools", calls=calls, param="tools"))
     assert refusal.value.param == "tools"
 
