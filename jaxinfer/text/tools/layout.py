@@ -301,8 +301,12 @@ class Calls:
         """Whether the beginning of a JSON object or list was before, or a key or value in it, where a call may come."""
         if self._marks_here() is self._marks_outside and not self._layout.is_bare:
             return False
-        before = next((piece for piece, kind in reversed(self._pieces) if kind == "soft" and piece.strip()), "")
-        return before.endswith(("{", "[", ":", ","))
+        for piece, kind in reversed(self._pieces):
+            if kind != "soft":  # and no other before it is
+                return False
+            if piece.strip():
+                return piece.endswith(("{", "[", ":", ","))
+        return False
 
     def _is_undecided(self, text: str, at: int) -> bool:
         """Whether what comes next decides what this is."""
@@ -362,7 +366,8 @@ class Calls:
             if after.startswith(start):
                 self._push(start, "soft", events)
                 return at + 1
-        if not self._has_calls and self._layout.needs not in "".join(piece for piece, _ in self._pieces):
+        needs = self._layout.needs
+        if needs and not self._has_calls and not any(needs in piece for piece, _ in self._pieces):
             self._near = "text"
             self._push(start, "text", events)
             return at + len(start)

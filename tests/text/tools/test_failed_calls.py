@@ -4,6 +4,7 @@ content as it stands.
 """
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -128,6 +129,19 @@ def test_arguments_behind_an_unknown_tools_call_are_not_of_the_tool_before_it(fo
     words = WORDS[form]
     text = words.opening + words.call("weather", {"city": "a"}) + words.call("nope", {}) + '{"city": "b"}'
     assert read(form, text, [])[1] == [("weather", {"city": "a"})]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_failed_calls_are_read_in_time_linear_in_their_number(form):
+    call = failed_call(form, "nope", {"a": "x"})[0]
+
+    def seconds(count: int) -> float:
+        text = answer(form, [call] * count, [""] * count)
+        begun = time.thread_time()
+        assert read(form, text, []) == (text, [], False)
+        return time.thread_time() - begun
+
+    assert any(seconds(640) < 64 * seconds(20) for _ in range(3))
 
 
 def test_what_an_unknown_tools_call_holds_is_no_call():
