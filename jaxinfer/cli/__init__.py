@@ -97,6 +97,23 @@ def _broken(message: str) -> str | None:
     return None
 
 
+_EXTRA = re.compile(r"Got unexpected extra arguments? \((.*)\)", re.DOTALL)  # click's sentence
+
+
+def _too_many(context: click.Context, extra: str) -> str:
+    """What a verb takes, the words that it does not, and what to do with them."""
+    path, params = context.command_path, context.command.get_params(context)
+    takes = [param.make_metavar(context).strip("[]") for param in params if isinstance(param, click.Argument)]
+    if "PROMPT" in takes:
+        cure = "put a prompt of several words in quotes"
+    elif "MODEL" not in takes and any("--model" in param.opts for param in params):
+        cure = f"leave it out or name a model with --model, see `{path} --help`"
+    else:
+        cure = f"leave it out, see `{path} --help`"
+    allowed = " and ".join(f"one {name}" for name in takes) or "only options"
+    return f"{path} takes {allowed}, got {extra!r}{' too' if takes else ''}; {cure}"
+
+
 def _usage(error: click.ClickException) -> str:
     """A wrong use of the command line in our form: what was wrong, then what to do."""
     context = error.ctx if isinstance(error, click.UsageError) else None
@@ -109,6 +126,8 @@ def _usage(error: click.ClickException) -> str:
     message = error.format_message()
     if isinstance(error, ForeignFlag):
         return message
+    if context and (extra := _EXTRA.fullmatch(error.message)):
+        return _too_many(context, extra[1])
     if isinstance(error, click.BadParameter) and error.param is not None and (law := _broken(error.message)):
         name = error.param.opts[0] if isinstance(error.param, click.Option) else str(error.param.metavar).strip("[]")
         return f"{name} must be {law}; see `{path} --help`"

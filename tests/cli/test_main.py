@@ -78,7 +78,20 @@ def test_help_all_lists_every_setting_under_a_heading(cli, verb):
             "error: unknown option of jaxinfer serve '--max-modl-len', did you mean '--max-model-len'?",
         ),
         (["srve"], "error: unknown command 'srve', did you mean 'serve'?; see `jaxinfer --help`"),
-        (["serve", "a", "b"], "error: got unexpected extra argument (b); see `jaxinfer serve --help`"),
+        (
+            ["serve", "a", "b"],
+            "error: jaxinfer serve takes one MODEL, got 'b' too; leave it out, see `jaxinfer serve --help`",
+        ),
+        (
+            ["run", "a", "b", "c", "d"],
+            "error: jaxinfer run takes one MODEL and one PROMPT, got 'c d' too; "
+            "put a prompt of several words in quotes",
+        ),
+        (
+            ["bench", "serve", "a", "b"],
+            "error: jaxinfer bench serve takes only options, got 'a b'; leave it out or name a model with --model, "
+            "see `jaxinfer bench serve --help`",
+        ),
         (["serve", "a", "-m", "b"], "error: there must be one model, got 'a' and --model 'b'; drop one"),
         (["serve", "--port", "70000"], "error: --port must be an integer in 0 .. 65535, got '70000'"),
         (
@@ -151,6 +164,20 @@ def test_help_fits_a_screen_and_help_all_has_every_option(cli, path, command, co
         for param in command.params:
             if isinstance(param, click.Option):
                 assert all(name in everything for name in param.opts), param.name
+
+
+def test_a_word_that_a_verb_has_no_place_for_is_told_with_what_it_takes(cli):
+    for path, command, _ in COMMANDS:
+        places = [param for param in command.params if isinstance(param, click.Argument)]
+        if isinstance(command, click.Group) or any(param.nargs == -1 for param in places):
+            continue
+        chosen = [param.type.choices[0] if isinstance(param.type, click.Choice) else "x" for param in places]
+        options = [param for param in command.params if param.required and isinstance(param, click.Option)]
+        needed = [word for param in options for word in (param.opts[0], __file__)]
+        outcome = cli(*path.split()[1:], *needed, *chosen, "beyond this")
+        assert (outcome.code, outcome.out) == (2, ""), path
+        assert outcome.last_line.startswith(f"error: {path} takes "), outcome.last_line
+        assert ", got 'beyond this'" in outcome.last_line, outcome.last_line
 
 
 @pytest.mark.parametrize(("path", "command"), [found[:2] for found in COMMANDS], ids=[found[0] for found in COMMANDS])
