@@ -5,6 +5,7 @@ FROM python:3.12-slim
 
 ARG CUDA=""
 WORKDIR /opt/jaxinfer
+# Without scipy, tensorstore and orbax, which jax and flax ask for and nothing here imports: scripts/lock
 COPY requirements*.lock ./
 RUN pip install --no-cache-dir --no-deps --require-hashes -r requirements-runtime.lock \
     && if [ -n "$CUDA" ]; then pip install --no-cache-dir --no-deps --require-hashes -r "requirements-$CUDA.lock"; fi

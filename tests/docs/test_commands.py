@@ -40,7 +40,7 @@ INSTEAD = {
 }
 
 # Flags of other programs that the pages name
-ELSEWHERE = {"--no-deps", "--build-arg", "--gpus", "--host", "--python"}
+ELSEWHERE = {"--no-deps", "--no-compile", "--build-arg", "--gpus", "--host", "--python"}
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+\w")
 SCRIPT = re.compile(r"^(?:python )?((?:benchmarks|scripts|\.ci)/[\w/-]+(?:\.py|\.sh)?)(?= |$)")
 # A page with its own test: tests/test_package.py follows it in an environment with nothing else
@@ -148,7 +148,8 @@ def test_the_quick_start_takes_one_command_for_each_thing():
     taken = [block.commands for block in blocks(BY_PACKAGE) if block.language == "sh"]
     assert [len(block) for block in taken] == [1] * len(taken), taken
     things = (
-        "pip install",
+        "pip install --no-compile ./jaxinfer-0.1.0-py3-none-any.whl",
+        "pip install --no-compile 'jaxinfer[notebook]'",
         "jaxinfer run",
         "jaxinfer chat",
         "jaxinfer serve",
