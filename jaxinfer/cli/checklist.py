@@ -13,6 +13,7 @@ from jaxinfer.errors import EngineError
 from jaxinfer.llm.events import Event
 
 logger = logging.getLogger("jaxinfer.start")
+START = Event("start", "the engine")
 BAR_WIDTH = 24  # characters of a progress bar
 SILENCE_S = 2.0  # after which the current step is shown again: nobody should wonder for 3 s whether it hangs
 
@@ -175,18 +176,18 @@ VOLUME_OPTIONS: tuple[click.Option, ...] = (
 
 
 class Checklist:
-    """Takes the events of one start, from any thread. Use as a context manager.
+    """Takes the events of one start, from any thread. Use as a context manager. first: what goes on until one comes.
 
     Invariant: while it is open, something is shown at least every 3 s; when it is closed, nothing is.
     """
 
-    def __init__(self, screen: Screen | None = None, tick_s: float = 0.5) -> None:
+    def __init__(self, screen: Screen | None = None, tick_s: float = 0.5, first: Event = START) -> None:
         self._screen = screen or screen_for(sys.stderr)
         self._tick_s = tick_s
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._keep_talking, name="jaxinfer-checklist", daemon=True)
-        self._event = Event("start", "the engine")
+        self._event = first
         self._began_s = time.monotonic()
         self._cached = 0
         self._downloading = False
@@ -273,6 +274,11 @@ class Checklist:
             with self._lock:
                 if not self._downloading and self._event.kind != "ready":
                     self._screen.show(self._status())
+
+
+def reading(what: str) -> Checklist:
+    """For a verb that reads facts and starts no engine: after SILENCE_S, a line on stderr says what it reads."""
+    return Checklist(PlainScreen(sys.stderr), first=Event("read", what))
 
 
 def _bar(share: float) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from jaxinfer.cli.checklist import table
+from jaxinfer.cli.checklist import reading, table
 from jaxinfer.cli.options import GroupedCommand, resolve_config
 from jaxinfer.errors import ConfigError, DeviceError
 from jaxinfer.version import __version__
@@ -19,11 +19,15 @@ GIB = 2**30
 
 def run() -> int:
     """Print the facts. Returns 0, or the code of what stands in the way: a device, a misspelt JAXINFER_ variable."""
-    for line in table([("jaxinfer", __version__), *software_rows(), *_device_rows(), *folder_rows(), *hub_rows()]):
+    with reading("this machine"):
+        rows = [("jaxinfer", __version__), *software_rows(), *_device_rows(), *folder_rows(), *hub_rows()]
+    for line in table(rows):
         click.echo(line)
     try:
         resolve_config(None, None, {})  # of the environment
-        click.echo(f"ready: --device auto runs on {_auto_device()}")
+        with reading("what JAX finds"):
+            device = _auto_device()
+        click.echo(f"ready: --device auto runs on {device}")
     except (DeviceError, ConfigError) as error:
         click.echo(f"problem: {error}")
         return error.exit_code

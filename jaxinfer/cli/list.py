@@ -2,6 +2,7 @@
 
 import click
 
+from jaxinfer.cli.checklist import reading
 from jaxinfer.cli.disk import CACHE_OPTION, demo_folder, fit_words, free_memory, type_words
 from jaxinfer.cli.options import GroupedCommand
 from jaxinfer.cli.ps import aligned
@@ -12,20 +13,27 @@ HEAD = ("NAME", "SIZE", "TYPE", "FITS")
 
 def run(download_dir: str | None) -> int:
     """Print a line for each."""
+    with reading("the models on this machine"):
+        found = rows(download_dir)
+    for line in aligned([HEAD, *found]):
+        click.echo(line)
+    return 0
+
+
+def rows(download_dir: str | None) -> list[tuple[str, str, str, str]]:
+    """Name, size, type and whether it fits, of the demo and of each model in the cache."""
     from jaxinfer.checkpoint.cached import cached_models
     from jaxinfer.checkpoint.contents import CONFIG, read_json
 
     free = free_memory()
     demo = demo_folder()
     size = sum(path.stat().st_size for path in demo.glob("*.safetensors"))
-    rows = [("demo", size_words(size), type_words(read_json(demo / CONFIG)), fit_words(size, free))]
+    found = [("demo", size_words(size), type_words(read_json(demo / CONFIG)), fit_words(size, free))]
     for model in cached_models(download_dir):
         whole = fit_words(model.weight_bytes, free)
         fits = f"incomplete: `jaxinfer pull {model.id}` goes on" if model.is_partial else whole
-        rows.append((model.id, size_words(model.num_bytes), type_words(model.config), fits))
-    for line in aligned([HEAD, *rows]):
-        click.echo(line)
-    return 0
+        found.append((model.id, size_words(model.num_bytes), type_words(model.config), fits))
+    return found
 
 
 command = GroupedCommand(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxinfer.cli.checklist import table
+from jaxinfer.cli.checklist import reading, table
 from jaxinfer.cli.options import EngineCommand
 from jaxinfer.cli.session import model_words
 from jaxinfer.config import EngineConfig, Resolved, parse_int, size_words, unknown_name
@@ -61,16 +61,18 @@ GPUS = {
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Print the plan. Raises what a start with these settings would raise."""
-    from jaxinfer.models.registry import family_for
-    from jaxinfer.runtime.memory import backends_for, plan_for
-
     config = resolved.config
-    target = choose_target(params["target"], params["memory"], config.device)
-    facts, source = facts_of(config)
-    family = family_for(facts)
-    model = family.config_from_hf(facts)
-    share = config.gpu_memory_utilization if target.platform == "gpu" else 1.0  # as runtime/device.py sizes the pool
-    free, backends = int(target.free_bytes * share), backends_for(config, model, target)
+    with reading("the model and this machine"):
+        from jaxinfer.models.registry import family_for
+        from jaxinfer.runtime.memory import backends_for, plan_for
+
+        target = choose_target(params["target"], params["memory"], config.device)
+        facts, source = facts_of(config)
+        family = family_for(facts)
+        model = family.config_from_hf(facts)
+        # as runtime/device.py sizes the pool
+        share = config.gpu_memory_utilization if target.platform == "gpu" else 1.0
+        free, backends = int(target.free_bytes * share), backends_for(config, model, target)
     rows = [("device", describe(target)), ("architecture", describe_model(model)), *source, *resolved.rows()]
     try:
         plan = plan_for(config, model, family, platform=target.platform, free=free, backends=backends)

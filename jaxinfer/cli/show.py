@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from jaxinfer.cli.checklist import table
+from jaxinfer.cli.checklist import reading, table
 from jaxinfer.cli.disk import (
     CACHE_OPTION,
     MODEL_ARGUMENT,
@@ -21,8 +21,9 @@ from jaxinfer.errors import CheckpointError
 
 def run(model: str, download_dir: str | None) -> int:
     """Print the facts."""
-    folder = _folder_of(model, download_dir)
-    for line in [model, *table(rows(folder), indent="  ")]:
+    with reading("the model"):
+        facts = rows(_folder_of(model, download_dir))
+    for line in [model, *table(facts, indent="  ")]:
         click.echo(line)
     return 0
 

@@ -42,6 +42,14 @@ def test_a_step_that_takes_long_is_shown_again_and_again():
     assert re.fullmatch(r"compile  1 of 3  decode 8  \([23] s\)\n", stream.getvalue())
 
 
+def test_until_the_first_event_it_says_what_the_verb_began_with():
+    stream, clock = io.StringIO(), Clock()
+    with Checklist(PlainScreen(stream, clock), tick_s=0.001, first=Event("read", "the model")):
+        clock.now += SILENCE_S
+        wait_until(stream.getvalue)
+    assert stream.getvalue() == "read     the model  (0 s)\n"
+
+
 def test_a_measurement_after_ready_is_shown_with_its_share_and_its_own_time():
     stream, clock = io.StringIO(), Clock()
     with Checklist(PlainScreen(stream, clock), tick_s=60) as checklist:
