@@ -7,9 +7,8 @@ Compared on 2026-11-27 with copies of those files, and tables made of them, in p
 (sglang/Model_Config.md: Qwen3, Qwen2.5), Lightning-AI/litgpt at 0006c973 (litgpt/config.py: Qwen3, Qwen2.5, R1 of
 Llama; also Qwen3's Base and 2507, Qwen2.5-Coder and QwQ). Qwen3's Base has 32,768 positions by its model cards. QwQ was
 published with 131,072 positions, which litgpt still has; its config.json has had 40,960 since (QwenLM/QwQ issue 26).
-Qwen3-Embedding has as many rows as its tokenizer has tokens: 151,669 in the 0.6B, 151,665 in the 4B and 8B, by copies
-of those three files. Of R1's Qwen models only sizes and positions were found. No plan depends on rope_theta and
-rms_norm_eps.
+Qwen3-Embedding has fewer rows than Qwen3: 151,669 in the 0.6B, 151,665 in the 4B and 8B, by copies of its config.json
+in public code. Of R1's Qwen models only sizes and positions were found. No plan depends on rope_theta and rms_norm_eps.
 """
 
 import difflib
