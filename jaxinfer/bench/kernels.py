@@ -27,11 +27,12 @@ from jaxinfer.runtime.device import select_device
 from jaxinfer_kernels.attention import sm90_decode, sm90_extend, xla_decode, xla_extend
 from jaxinfer_kernels.attention.cases import DECODE, EXTEND, Decode, Extend, Heads
 from jaxinfer_kernels.attention.sm90_decode_config import DecodeTuning
+from jaxinfer_kernels.attention.sm90_extend import ExtendTuning
+from jaxinfer_kernels.sm90 import HopperGpu
 
 PAGE, LAYERS, COLD_BYTES, REPEATS = 64, 28, 2e8, 5
 EXTEND_LAYERS = 4  # bound by arithmetic, so that the cache hardly matters
 CPU_BYTES, CPU_FLOPS, CPU_LAYERS = 1e8, 1e10, 4  # larger cases would take the processors minutes
-HOPPER = "9.0"
 
 type Arrays = tuple[jax.Array, ...]
 type Attend = Callable[..., jax.Array]
@@ -42,12 +43,12 @@ class Place:
     """Where the kernels run."""
 
     is_gpu: bool
-    is_hopper: bool
+    hopper: HopperGpu | None
     limits: Limits
 
     @property
     def layers(self) -> int:
-        return LAYERS if self.is_hopper else CPU_LAYERS
+        return LAYERS if self.hopper else CPU_LAYERS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Timing:
 
 def tuning_of(text: str) -> DecodeTuning:
     """Of the form name=value,name=value with the fields of DecodeTuning. Raises ConfigError."""
-    known = {field.name for field in dataclasses.fields(DecodeTuning)}
+    known = {field.name for field in dataclasses.fields(DecodeTuning)} - {"gpu"}
     pairs = [part.partition("=") for part in text.split(",") if part]
     if bad := [name for name, _, value in pairs if name not in known or not value.isdecimal()]:
         fact = f"got {bad[0]!r} in {text!r}; known are {', '.join(sorted(known))}"
@@ -77,13 +78,12 @@ def run(device: str, tuning: DecodeTuning, say: Say, on_event: OnEvent = ignore)
     """Time every kernel at every shape of attention.cases that this device can hold. tuning: of the decode."""
     limits = machine.measure_limits(device, on_event)
     chosen, place = place_of(device, limits)
-    is_hopper = place.is_hopper
     notes = list(NOTES)
-    if not is_hopper:
+    if not place.hopper:
         notes.append(f"{chosen.device_kind} is no Hopper GPU: XLA's versions alone are timed, the smaller cases only.")
     with jax.default_device(chosen):
-        decode = [case for case in DECODE if is_hopper or kv_bytes(case) <= CPU_BYTES]
-        extend = [case for case in EXTEND if is_hopper or flops(case) <= CPU_FLOPS]
+        decode = [case for case in DECODE if place.hopper or kv_bytes(case) <= CPU_BYTES]
+        extend = [case for case in EXTEND if place.hopper or flops(case) <= CPU_FLOPS]
         decode_rows = [functools.partial(decode_row, tuning, case, place) for case in decode]
         extend_rows = [functools.partial(extend_row, case, place) for case in extend]
         tables = [
@@ -97,8 +97,7 @@ def run(device: str, tuning: DecodeTuning, say: Say, on_event: OnEvent = ignore)
 def place_of(device: str, limits: Limits) -> tuple[jax.Device, Place]:
     """EngineConfig.device's device and what it is. Raises DeviceError."""
     chosen = select_device(device)
-    is_gpu = chosen.platform == "gpu"
-    return chosen, Place(is_gpu, is_gpu and str(getattr(chosen, "compute_capability", "")) == HOPPER, limits)
+    return chosen, Place(chosen.platform == "gpu", HopperGpu.of(chosen), limits)
 
 
 NOTES = (
@@ -140,6 +139,8 @@ def flops(case: Extend) -> float:
 def decode_row(tuning: DecodeTuning, case: Decode, place: Place) -> Sequence[Value]:
     sets = turns(case, place.layers)
     arguments = decode_arrays(case, sets, place.layers)
+    if place.hopper:
+        tuning = dataclasses.replace(tuning, gpu=place.hopper)
     ours = functools.partial(sm90_decode.decode_attention, tuning=tuning)
     timings = both(ours, xla_decode.decode_attention, sets, place.layers, place, arguments)
     name = f"{case.heads.model}, {case.batch} x {case.context}"
@@ -148,8 +149,9 @@ def decode_row(tuning: DecodeTuning, case: Decode, place: Place) -> Sequence[Val
 
 def extend_row(case: Extend, place: Place) -> Sequence[Value]:
     arguments = extend_arrays(case, EXTEND_LAYERS)
-    versions = sm90_extend.extend_attention, xla_extend.extend_attention
-    timings = both(*versions, 1, EXTEND_LAYERS, place, arguments)
+    tuning = ExtendTuning(gpu=place.hopper) if place.hopper else ExtendTuning()
+    ours = functools.partial(sm90_extend.extend_attention, tuning=tuning)
+    timings = both(ours, xla_extend.extend_attention, 1, EXTEND_LAYERS, place, arguments)
     name = f"{case.heads.model}, {case.rows} x {case.count} of {case.context}"
     return row_of(name, timings, flops(case), 1e12, place.limits.flops)
 
@@ -158,7 +160,7 @@ def both(
     mosaic: Attend, xla: Attend, sets: int, depth: int, place: Place, arguments: Arrays
 ) -> tuple[Timing | None, Timing]:
     """Mosaic's timing, where it runs, and XLA's."""
-    ours = measure(mosaic, sets, depth, place, arguments, "mosaic") if place.is_hopper else None
+    ours = measure(mosaic, sets, depth, place, arguments, "mosaic") if place.hopper else None
     return ours, measure(xla, sets, depth, place, arguments, "")
 
 

@@ -29,25 +29,33 @@ CONTEXT = 1024  # tokens of every sequence in the throughput estimate
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A device to plan for. flops: of dense bfloat16 products; None is unknown."""
+    """A device to plan for. flops: of dense bfloat16 products; None is unknown. core_count: its multiprocessors.
 
-    device_kind: str  # its name; this, platform and compute_capability as in JAX
+    The names of what a jax.Device has as well are JAX's.
+    """
+
+    device_kind: str
     platform: str
     free_bytes: int
     bytes_per_s: float
     flops: float | None = None
     compute_capability: str = "unknown"
+    core_count: int | None = None  # where our kernels run, as is the next
+    shared_memory_per_block_optin: int | None = None
 
 
+_HOPPER = 232_448  # bytes of shared memory
 # Memory as nvidia-smi shows it, rounded down. Bandwidth, bfloat16 peak (dense, float32 sums) and capability: NVIDIA's
 # data sheets of each card; for GeForce and RTX PRO the architecture white papers (Ampere GA102, Ada, Blackwell RTX).
 # Checked on 2026-11-27: the peak of cards of 8.6, 8.9 and 12.0 is multiprocessors x 512 multiply-adds x boost clock,
 # half of that on a GeForce; A10 to B200 as in citsjtu2020/LLM-Prof, hardware_spec.md, at 8434c8d1.
 GPUS = {
     "b200": Target("NVIDIA B200", "gpu", 178 * GIB, 8.0e12, 2250e12, "10.0"),
-    "h200": Target("NVIDIA H200", "gpu", 140 * GIB, 4.8e12, 989e12, "9.0"),
-    "h100": Target("NVIDIA H100", "gpu", 79 * GIB, 3.35e12, 989e12, "9.0"),
+    "h200": Target("NVIDIA H200", "gpu", 140 * GIB, 4.8e12, 989e12, "9.0", 132, _HOPPER),
+    "h100": Target("NVIDIA H100", "gpu", 79 * GIB, 3.35e12, 989e12, "9.0", 132, _HOPPER),
+    "h20": Target("NVIDIA H20", "gpu", 95 * GIB, 4.0e12, 148e12, "9.0", 78, _HOPPER),
     "a100": Target("NVIDIA A100", "gpu", 79 * GIB, 2.04e12, 312e12, "8.0"),
+    "h100pcie": Target("NVIDIA H100 PCIe", "gpu", 79 * GIB, 2.04e12, 756e12, "9.0", 114, _HOPPER),
     "l40s": Target("NVIDIA L40S", "gpu", 44 * GIB, 0.864e12, 362e12, "8.9"),
     "l4": Target("NVIDIA L4", "gpu", 22 * GIB, 0.3e12, 121e12, "8.9"),
     "a10": Target("NVIDIA A10", "gpu", 22 * GIB, 0.6e12, 125e12, "8.6"),
@@ -215,7 +223,7 @@ def known_gpu(gpu: Any) -> Target:
     """The GPU with what is free on it now; its speed is known if its name is."""
     words = gpu.name.lower().replace("-", " ").split()
     names = {"".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, len(words) + 1)}
-    known = next((target for key, target in GPUS.items() if key in names), Target("", "gpu", 0, 0.0))
+    known = GPUS.get(max(names & {*GPUS}, key=len, default=""), Target("", "gpu", 0, 0.0))
     return dataclasses.replace(known, device_kind=gpu.name, free_bytes=gpu.free_bytes)
 
 

@@ -19,7 +19,8 @@ from jaxinfer.layers.spec import Attention
 from jaxinfer.layers.store import Store
 from jaxinfer_kernels.attention import sm90_decode, sm90_extend, sm90_rope
 from jaxinfer_kernels.attention.api import decode_attention, extend_attention, write_kv
-from jaxinfer_kernels.attention.sm90_decode_config import DEFAULT, IN_CHAIN
+from jaxinfer_kernels.attention.sm90_decode_config import DecodeTuning
+from jaxinfer_kernels.attention.sm90_extend import ExtendTuning
 from jaxinfer_kernels.norm.api import rms_norm
 
 type Pages = tuple[jax.Array, jax.Array]
@@ -114,12 +115,13 @@ def over_heads(attend: Callable[..., tuple[jax.Array, Any]]) -> AttentionOp:
     return lambda raw, cache: attend(raw.layer, *raw.split(), cache)
 
 
-def _over_pages(attend: Callable[[RawHeads, Pages], tuple[jax.Array, Pages]]) -> AttentionOp:
-    """An attention over a Store's pages."""
+def _over_pages(attend: Callable[..., tuple[jax.Array, Pages]]) -> Callable[..., tuple[jax.Array, Store]]:
+    """An attention over a Store's pages.    attend: (*how, RawHeads, Pages); with `how` bound it is an AttentionOp."""
 
     @functools.wraps(attend)
-    def op(raw: RawHeads, cache: Store) -> tuple[jax.Array, Store]:
-        out, pages = attend(raw, cache.pages)
+    def op(*how_and_raw: Any) -> tuple[jax.Array, Store]:
+        *given, cache = how_and_raw
+        out, pages = attend(*given, cache.pages)
         return out, cache.replace(pages=pages)
 
     return op
@@ -128,42 +130,33 @@ def _over_pages(attend: Callable[[RawHeads, Pages], tuple[jax.Array, Pages]]) ->
 # Steps of one token a sequence
 
 
-def decode_xla(context: int | None) -> AttentionOp:
+@_over_pages
+def decode_xla(context: int | None, raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
     """context: no sequence is longer, and there is no loop then; None is any length."""
-
-    @_over_pages
-    def op(raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
-        batch, (q, k, v) = raw.batch, raw.split()
-        pages = write_kv(*pages, raw.index, k, v, raw.pages, batch.offsets)
-        where, bounds = (raw.table, batch.slots, batch.lengths), dict(context=context, window=raw.spec.window)
-        return decode_attention(q, *pages, raw.index, *where, **bounds), pages
-
-    return op
+    batch, (q, k, v) = raw.batch, raw.split()
+    pages = write_kv(*pages, raw.index, k, v, raw.pages, batch.offsets)
+    where, bounds = (raw.table, batch.slots, batch.lengths), dict(context=context, window=raw.spec.window)
+    return decode_attention(q, *pages, raw.index, *where, **bounds), pages
 
 
 @_over_pages
-def decode_sm90_write(raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
+def decode_sm90_write(tuning: DecodeTuning, raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
     """Norms and rotation by XLA, which is faster for many rows outside of a launch sequence."""
     batch = raw.batch
     where = raw.table, batch.slots, batch.lengths
-    out, *pages = sm90_decode.decode_attention_write(*raw.split(), *pages, raw.index, *where)
+    out, *pages = sm90_decode.decode_attention_write(*raw.split(), *pages, raw.index, *where, tuning=tuning)
     return out, tuple(pages)
 
 
-def decode_sm90(*, in_sequence: bool) -> AttentionOp:
+@_over_pages
+def decode_sm90(tuning: DecodeTuning, raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
     """Norms, rotation, storing and attention in one kernel."""
-
-    @_over_pages
-    def op(raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
-        batch = raw.batch
-        # without the rows that only pad for a product: they would take their share of the CTAs
-        counted = batch.once("counted", lambda: (batch.slots[: batch.count], batch.lengths[: batch.count]))
-        where = raw.index, raw.table, *counted
-        rest = dict(**raw.norms_of_heads, tuning=IN_CHAIN if in_sequence else DEFAULT)
-        out, *pages = sm90_decode.decode_attention_fused(raw.qkv, raw.angles, *pages, *where, **rest)
-        return out, tuple(pages)
-
-    return op
+    batch = raw.batch
+    # without the rows that only pad for a product: they would take their share of the CTAs
+    counted = batch.once("counted", lambda: (batch.slots[: batch.count], batch.lengths[: batch.count]))
+    where, rest = (raw.index, raw.table, *counted), dict(**raw.norms_of_heads, tuning=tuning)
+    out, *pages = sm90_decode.decode_attention_fused(raw.qkv, raw.angles, *pages, *where, **rest)
+    return out, tuple(pages)
 
 
 # Steps of several tokens a sequence
@@ -177,16 +170,17 @@ def extend_xla(raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
 
 
 @_over_pages
-def extend_sm90(raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
+def extend_sm90(tuning: ExtendTuning, raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
     """Norms, rotation and storing in one kernel; then a sequence's tokens read its keys together."""
     q, pages = _rotated(raw, pages, pdl=False)
-    return sm90_extend.extend_attention(q, *pages, raw.index, raw.table, *raw.batch.sequences), pages
+    rows = raw.table, *raw.batch.sequences
+    return sm90_extend.extend_attention(q, *pages, raw.index, *rows, tuning=tuning), pages
 
 
 @_over_pages
-def extend_sm90_tiles(raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
+def extend_sm90_tiles(tuning: ExtendTuning, raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
     """The same in a launch sequence, which holds kernels alone: tiles are made before it."""
-    batch, heads, tuning = raw.batch, raw.spec.heads, sm90_extend.IN_CHAIN
+    batch, heads = raw.batch, raw.spec.heads
     counts, num_tokens = batch.sequences[2], len(batch.tokens)
     tiles = batch.once(("tiles", heads), lambda: sm90_extend.tiles_of(counts, num_tokens, heads, tuning))
     q, pages = _rotated(raw, pages, pdl=True)
@@ -195,12 +189,12 @@ def extend_sm90_tiles(raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
 
 
 @_over_pages
-def extend_sm90_by_token(raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
+def extend_sm90_by_token(tuning: DecodeTuning, raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
     """In a launch sequence: each token reads its sequence's keys for itself, as decode rows do."""
     batch = raw.batch
     q, pages = _rotated(raw, pages, pdl=True)
     where = raw.table, batch.slots, batch.lengths
-    return sm90_decode.decode_attention(q, *pages, raw.index, *where, tuning=IN_CHAIN), pages
+    return sm90_decode.decode_attention(q, *pages, raw.index, *where, tuning=tuning), pages
 
 
 def _rotated(raw: RawHeads, pages: Pages, *, pdl: bool) -> tuple[jax.Array, Pages]:

@@ -4,18 +4,22 @@ A step takes one of these (runtime/backends.py chooses). A model never sees them
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxinfer_kernels.linear import sm90_large, sm90_medium, sm90_small, sm90_small_config
+from jaxinfer_kernels.linear import sm90_large, sm90_medium, sm90_small
 from jaxinfer_kernels.linear import xla as xla_linear
+from jaxinfer_kernels.linear.sm90_large import GateUpTuning
 from jaxinfer_kernels.linear.sm90_medium import DeferredNorm
-from jaxinfer_kernels.linear.sm90_medium_config import can_defer_norm
+from jaxinfer_kernels.linear.sm90_medium_config import MediumTuning, can_defer_norm
+from jaxinfer_kernels.linear.sm90_small_config import SmallTuning
 from jaxinfer_kernels.norm import sm90 as sm90_norm
 from jaxinfer_kernels.norm.api import rms_norm as xla_norm
+from jaxinfer_kernels.sm90 import HopperGpu
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,12 +72,14 @@ class Products:
 
     rows: an array [T, D], or DeferredNorm.    left: what `linear` and `gate_up` take: an array, or Deferred.
     then: the norm that is taken of the result next, or None. With one, the result may be DeferredNorm.
+    align: rows of a decode step are padded to a multiple of it.
     """
 
     norm: Callable[[Any, Norm], Any]
     linear: Callable[[Any, jax.Array, Weight | None], jax.Array]
     linear_residual: Callable[[jax.Array, jax.Array, jax.Array, Norm | None], Any]
     gate_up: Callable[[Any, jax.Array], jax.Array]
+    align: int = 1
 
 
 def stacked(weight: Weight) -> Stacked:
@@ -94,30 +100,30 @@ def _linear(x: jax.Array, w: jax.Array, bias: Weight | None) -> jax.Array:
     return out if bias is None else out + _row(bias)
 
 
-def _alone(linear_residual: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+def _alone(linear_residual: Callable[..., jax.Array], **tuning: Any) -> Callable[..., jax.Array]:
     """Without the norm that follows."""
-    return lambda x, w, residual, then: linear_residual(x, w, residual)
+    return lambda x, w, residual, then: linear_residual(x, w, residual, **tuning)
 
 
 # Up to 16 rows: each product takes the norm of its rows itself. The layer comes as an operand, so that all layers share
 # one kernel.
 
 
-def _few_linear(x: jax.Array | Deferred, w: jax.Array, bias: Weight | None) -> jax.Array:
+def _small_linear(tuning: SmallTuning, x: jax.Array | Deferred, w: jax.Array, bias: Weight | None) -> jax.Array:
     if not isinstance(x, Deferred):
         return _linear(x, w, bias)
     norm, added = x.norm.stacked, None if bias is None else stacked(bias)
     assert added is None or added.layer == norm.layer, "a norm and the bias behind it are of one layer"
-    tuning = dataclasses.replace(sm90_small_config.DEFAULT, pdl=not x.norm.first)
+    tuning = dataclasses.replace(tuning, pdl=not x.norm.first)
     rest = dict(eps=x.norm.eps, bias=added and added.array, tuning=tuning)
     return sm90_small.norm_linear(x.rows, norm.array, w, norm.index, **rest)
 
 
-def _few_gate_up(x: jax.Array | Deferred, w: jax.Array) -> jax.Array:
+def _small_gate_up(tuning: SmallTuning, x: jax.Array | Deferred, w: jax.Array) -> jax.Array:
     if not isinstance(x, Deferred):
         return xla_linear.gate_up(x, w)
     norm = x.norm.stacked
-    return sm90_small.norm_gate_up(x.rows, norm.array, w, norm.index, eps=x.norm.eps)
+    return sm90_small.norm_gate_up(x.rows, norm.array, w, norm.index, eps=x.norm.eps, tuning=tuning)
 
 
 # More rows, in a launch sequence: the product before a norm begins it, and the products behind it end it.
@@ -131,33 +137,53 @@ def _begun_norm(x: jax.Array | DeferredNorm, norm: Norm) -> Deferred:
     return Deferred(sm90_norm.rms_norm(x, scale.array, scale.index, eps=norm.eps, pdl=not norm.first), norm)
 
 
-def _batch_linear(x: jax.Array | Deferred, w: jax.Array, bias: Weight | None) -> jax.Array:
+def _medium_linear(tuning: MediumTuning, x: jax.Array | Deferred, w: jax.Array, bias: Weight | None) -> jax.Array:
     if not isinstance(x, Deferred):
         return _linear(x, w, bias)
     layer = x.norm.stacked if bias is None else stacked(bias)
     added = None if bias is None else layer.array
-    return sm90_medium.linear_bias(x.rows, w, layer.index, bias=added, eps=x.norm.eps)
+    return sm90_medium.linear_bias(x.rows, w, layer.index, bias=added, eps=x.norm.eps, tuning=tuning)
 
 
-def _batch_gate_up(x: jax.Array | Deferred, w: jax.Array) -> jax.Array:
+def _medium_gate_up(tuning: MediumTuning, x: jax.Array | Deferred, w: jax.Array) -> jax.Array:
     if not isinstance(x, Deferred):
-        return sm90_medium.gate_up(x, w)
-    return sm90_medium.gate_up(x.rows, w, eps=x.norm.eps)
+        return sm90_medium.gate_up(x, w, tuning=tuning)
+    return sm90_medium.gate_up(x.rows, w, eps=x.norm.eps, tuning=tuning)
 
 
-def _batch_linear_residual(
-    x: jax.Array, w: jax.Array, residual: jax.Array, then: Norm | None
+def _medium_linear_residual(
+    tuning: MediumTuning, x: jax.Array, w: jax.Array, residual: jax.Array, then: Norm | None
 ) -> jax.Array | DeferredNorm:
-    if then is None or not can_defer_norm(*residual.shape, residual.dtype):
-        return sm90_medium.linear_residual(x, w, residual)
+    if then is None or not can_defer_norm(*residual.shape, residual.dtype, tuning):
+        return sm90_medium.linear_residual(x, w, residual, tuning=tuning)
     norm = then.stacked
-    return sm90_medium.linear_residual(x, w, residual, norm=norm.array, layer=norm.index)
+    return sm90_medium.linear_residual(x, w, residual, norm=norm.array, layer=norm.index, tuning=tuning)
 
 
 XLA = Products(rms_norm, _linear, _alone(xla_linear.linear_residual), xla_linear.gate_up)
-SM90_FEW = Products(Deferred, _few_linear, _alone(sm90_small.linear_residual), _few_gate_up)
-# Outside of a launch sequence, norms and the product of q, k and v stay XLA's.
-SM90_BATCH = Products(rms_norm, _linear, _alone(sm90_medium.linear_residual), sm90_medium.gate_up)
-SM90_BATCH_SEQUENCE = Products(_begun_norm, _batch_linear, _batch_linear_residual, _batch_gate_up)
-# For prompts: the product whose result is large, with what makes it small.
-SM90_MANY = Products(rms_norm, _linear, _alone(xla_linear.linear_residual), sm90_large.gate_up)
+
+
+def small_products(gpu: HopperGpu) -> Products:
+    """For up to 16 rows."""
+    tuning = SmallTuning(gpu=gpu)
+    linear, gate_up = (functools.partial(one, tuning) for one in (_small_linear, _small_gate_up))
+    return Products(Deferred, linear, _alone(sm90_small.linear_residual, tuning=tuning), gate_up, align=8)
+
+
+def medium_products(gpu: HopperGpu) -> Products:
+    """For more, outside of a launch sequence: norms and the product of q, k and v stay XLA's."""
+    tuning = MediumTuning(gpu=gpu)
+    added = _alone(sm90_medium.linear_residual, tuning=tuning)
+    return Products(rms_norm, _linear, added, functools.partial(_medium_gate_up, tuning))
+
+
+def sequence_products(gpu: HopperGpu) -> Products:
+    """For more, in a launch sequence."""
+    rest = (_medium_linear, _medium_linear_residual, _medium_gate_up)
+    return Products(_begun_norm, *(functools.partial(one, MediumTuning(gpu=gpu)) for one in rest), align=8)
+
+
+def large_products(gpu: HopperGpu) -> Products:
+    """For prompts: the product whose result is large, with what makes it small."""
+    gate_up = functools.partial(sm90_large.gate_up, tuning=GateUpTuning(gpu=gpu))
+    return Products(rms_norm, _linear, _alone(xla_linear.linear_residual), gate_up)

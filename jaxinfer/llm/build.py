@@ -53,7 +53,7 @@ def start_core(config: EngineConfig, on_event: OnEvent, device_for: Callable[[En
     device = device_for(config)
     plan = plan_memory(config, model, family, device)
     on_event(Event("plan", str(device), rows=plan.rows()))
-    if cache is not None and plan.backends.launches is Launches.CHAINED:
+    if cache is not None and plan.backends.launches is Launches.SEQUENCE:
         facts = Model(model, family, plan.backends), plan.limits, config.dtype_for(model.dtype), device, cache
         threading.Thread(target=prepare_kernels, args=facts, name="jaxinfer-kernels", daemon=True).start()
     grammars = new_compiler(config, checkpoint.folder, plan.limits.vocab_size, info.eos_token_ids)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import functools
 from typing import Protocol
 
 import jax.numpy as jnp
@@ -10,21 +11,25 @@ from jaxinfer.config import AttentionBackend, ExtendBucket
 from jaxinfer.errors import ConfigError
 from jaxinfer.layers import attention
 from jaxinfer.layers.batch import AttentionOp
-from jaxinfer.layers.products import SM90_BATCH, SM90_BATCH_SEQUENCE, SM90_FEW, SM90_MANY, XLA, Products
+from jaxinfer.layers.products import XLA, Products, large_products, medium_products, sequence_products, small_products
 from jaxinfer.layers.spec import Attention, Dense
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.runtime.buckets import Decode
 from jaxinfer_kernels.attention import sm90_decode_config, sm90_extend
+from jaxinfer_kernels.attention.sm90_decode_config import DecodeTuning
+from jaxinfer_kernels.attention.sm90_extend import ExtendTuning
 from jaxinfer_kernels.launch import ffi
 from jaxinfer_kernels.linear import sm90_large, sm90_medium_config, sm90_small_config
 from jaxinfer_kernels.sampling import sm90_argmax, sm90_draw
+from jaxinfer_kernels.sm90 import CAPABILITY, HopperGpu
 
-_HOPPER = "9.0"
-MOSAIC_LINEAR_ROWS = 16  # up to so many, streaming the weights by our kernels beats XLA's (benchmarks/README.md)
-MOSAIC_BATCH_ROWS = 128  # and up to so many, multiplying by gate and up together
-CHAINED_ROWS = 256  # and in a chain up to so many, prompts' tokens too, where a model is as narrow as
-CHAINED_WIDTH = 2048  # this: 4,096 wide, cuBLAS is faster at 256 rows
-MOSAIC_MANY_ROWS = 1024  # and from so many on, gate and up with what follows them
+# Rows of a decode step, or tokens of an extend step, at which one of jaxinfer_kernels.linear is the fastest
+# (benchmarks/README.md).
+SMALL_ROWS = 16  # sm90_small up to so many
+MEDIUM_ROWS = 128  # sm90_medium up to so many, of a model
+NARROW = 2048  # as wide as this
+NARROW_ROWS = 256  # and in a launch sequence up to so many: 4,096 wide, cuBLAS is faster at 256 rows
+LARGE_ROWS = 1024  # sm90_large from so many on
 
 
 class Backend(enum.StrEnum):
@@ -35,16 +40,19 @@ class Backend(enum.StrEnum):
 
 
 class Launches(enum.StrEnum):
-    """How the kernels of a small step's layers are launched: each for XLA an operation of its own, or all as one, so
-    that a kernel begins while the one before it ends (jaxinfer_kernels.launch.sequence)."""
+    """How the kernels of a small step's layers are launched: each for XLA an operation of its own, or those that follow
+    each other as one, so that a kernel begins while the one before it ends (jaxinfer_kernels.launch.sequence)."""
 
     SINGLE = "one by one"
-    CHAINED = "chained"
+    SEQUENCE = "in sequences, which an operation without a kernel closes"
 
 
 @dataclasses.dataclass(frozen=True)
 class Backends:
-    """One implementation per op, and how the kernels of small steps are launched."""
+    """One implementation per op, and how the kernels of small steps are launched.
+
+    gpu: what our kernels are cut for; None where there are none.
+    """
 
     decode_attention: Backend = Backend.XLA
     extend_attention: Backend = Backend.XLA
@@ -53,17 +61,28 @@ class Backends:
     masks: Backend = Backend.XLA
     sampling: Backend = Backend.XLA
     launches: Launches = Launches.SINGLE
+    gpu: HopperGpu | None = None
+
+    @property
+    def of_sm90(self) -> HopperGpu:
+        assert self.gpu is not None, "our kernels are cut for a GPU"
+        return self.gpu
+
+    def by_op(self) -> dict[str, str]:
+        """The implementation of each op, and how kernels are launched."""
+        return {name: str(value) for name, value in vars(self).items() if name != "gpu"}
 
     def rows(self) -> tuple[tuple[str, str], ...]:
-        """(op, implementation), for people."""
-        return tuple((name.replace("_", " "), str(value)) for name, value in dataclasses.asdict(self).items())
+        """The same for people, and how many multiprocessors our kernels share."""
+        ops = tuple((name.replace("_", " "), value) for name, value in self.by_op().items())
+        return ops if self.gpu is None else (*ops, ("multiprocessors", str(self.gpu.multiprocessors)))
 
 
 XLA_ONLY = Backends()
 
 
 class Described(Protocol):
-    """A device to choose for: a jax.Device, or one that is not here. A GPU has a `compute_capability` too."""
+    """A device to choose for: a jax.Device, or one that is not here. What else a GPU has: HopperGpu.of."""
 
     @property
     def platform(self) -> str: ...
@@ -81,50 +100,48 @@ def choose_backends(
     """
     if setting == "xla":
         return XLA_ONLY
-    capability = str(getattr(device, "compute_capability", "none"))
-    hopper = capability == _HOPPER
-    kind, mixers = jnp.dtype(dtype), model.attentions
-    decode = hopper and all(_decodes(mixer, page_size, kind) for mixer in mixers)
+    gpu, kind, mixers = HopperGpu.of(device), jnp.dtype(dtype), model.attentions
+    decode = gpu is not None and all(_decodes(mixer, page_size, kind, gpu) for mixer in mixers)
     # which gives rows of one token to the other
     extend = decode and all(sm90_extend.supported(mixer.head_dim, page_size, kind) for mixer in mixers)
-    if setting == "mosaic" and not (decode and extend):
+    if setting == "mosaic" and not extend:
         heads = " and ".join(sorted(f"{one.heads} heads of {one.head_dim} over {one.kv_heads}" for one in mixers))
         fact = f"{dtype}, page_size {page_size}, {heads}"
-        if not hopper:
-            fact = f"{device.device_kind} ({capability})"
+        if gpu is None:
+            fact = f"{device.device_kind} ({getattr(device, 'compute_capability', 'none')})"
         raise ConfigError(
-            f"attention_backend mosaic needs a GPU of compute capability {_HOPPER} (H100, H200), bfloat16 or float16, "
-            "pages of 8 to 128 tokens, head_dim 64 or 128 and at most 64 query heads per kv head, "
+            f"attention_backend mosaic needs a GPU of compute capability {CAPABILITY} (H20, H100, H200), bfloat16 or "
+            "float16, pages of 8 to 128 tokens, head_dim 64 or 128 and at most 64 query heads per kv head, "
             f"got {fact}; set attention_backend to auto"
         )
-    few = hopper and linears_supported(model, kind)
-    many = hopper and all(
-        mlp.gated and sm90_large.supported(MOSAIC_MANY_ROWS, 2 * mlp.width, model.hidden_size, kind)
-        for mlp in _mlps(model)
+    if gpu is None:
+        return XLA_ONLY
+    few = linears_supported(model, kind, gpu)
+    many = all(
+        mlp.gated and sm90_large.supported(LARGE_ROWS, 2 * mlp.width, model.hidden_size, kind) for mlp in _mlps(model)
     )
-    masks = hopper and sm90_argmax.masks_supported(model.vocab_size)
-    sampling = hopper and sm90_draw.supported(model.vocab_size)
-    launches = Launches.CHAINED if decode and few and ffi.available() else Launches.SINGLE
+    masks, sampling = sm90_argmax.masks_supported(model.vocab_size), sm90_draw.supported(model.vocab_size)
+    launches = Launches.SEQUENCE if decode and few and ffi.available() else Launches.SINGLE
     ops = (decode, extend, few, many, masks, sampling)
-    return Backends(*(Backend.MOSAIC if can else Backend.XLA for can in ops), launches)
+    return Backends(*(Backend.MOSAIC if can else Backend.XLA for can in ops), launches, gpu)
 
 
-def _decodes(mixer: Attention, page_size: int, dtype: jnp.dtype) -> bool:
+def _decodes(mixer: Attention, page_size: int, dtype: jnp.dtype, gpu: HopperGpu) -> bool:
     shape = mixer.heads, mixer.kv_heads, mixer.head_dim
-    return mixer.window is None and sm90_decode_config.supported(*shape, page_size, dtype)
+    return mixer.window is None and sm90_decode_config.supported(*shape, page_size, dtype, gpu)
 
 
 def _mlps(model: ModelConfig) -> set[Dense]:
     return {layer.mlp for layer in model.layers}
 
 
-def linears_supported(model: ModelConfig, dtype: jnp.dtype) -> bool:
+def linears_supported(model: ModelConfig, dtype: jnp.dtype, gpu: HopperGpu) -> bool:
     """Whether the Mosaic linear layers of few rows can run all of a model's."""
     d = model.hidden_size
     shapes = {shape for mlp in _mlps(model) for shape in mlp.products(d)}
     of_mixers = {shape for layer in model.layers for shape in layer.mixer.products(d)}
-    few = (sm90_small_config.supported(MOSAIC_LINEAR_ROWS, *shape, dtype) for shape in shapes | of_mixers)
-    return all(few) and all(sm90_medium_config.supported(MOSAIC_BATCH_ROWS, *shape, dtype) for shape in shapes)
+    small = (sm90_small_config.supported(SMALL_ROWS, *shape, dtype, gpu) for shape in shapes | of_mixers)
+    return all(small) and all(sm90_medium_config.supported(MEDIUM_ROWS, *shape, dtype) for shape in shapes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +149,6 @@ class StepKernels:
     """What computes the layers of one step.
 
     sequence: they are launched as one (jaxinfer_kernels.launch.sequence).
-    align: the rows of a decode step are padded to a multiple of it.
     reads_by_token: each token of an extend step reads keys for itself, as decode rows do: in small steps of many rows,
     of which most bring one token. A chunk of a prompt is then read once for each of its tokens.
     """
@@ -140,7 +156,6 @@ class StepKernels:
     attention: AttentionOp
     products: Products
     sequence: bool = False
-    align: int = 1
     reads_by_token: bool = False
 
 
@@ -150,46 +165,50 @@ def kernels_for(model: ModelConfig, backends: Backends, key: Decode | ExtendBuck
 
 
 def _of_decode(model: ModelConfig, backends: Backends, key: Decode) -> StepKernels:
-    sequence = backends.launches is Launches.CHAINED
-    products = _products(model, backends, key.batch, sequence=sequence)
-    aligned = products in (SM90_FEW, SM90_BATCH_SEQUENCE)
-    sequence = sequence and aligned
-    attend = attention.decode_xla(key.context)
-    if backends.decode_attention is Backend.MOSAIC:
-        # A launch saved is worth most where there is little to compute; outside of a sequence, many rows rotate faster
-        # in XLA's.
-        attend = attention.decode_sm90(in_sequence=sequence) if aligned else attention.decode_sm90_write
-    return StepKernels(attend, products, sequence, align=8 if aligned else 1)
+    products = _products(model, backends, key.batch, sequence=backends.launches is Launches.SEQUENCE)
+    sequence = backends.launches is Launches.SEQUENCE and products.align > 1
+    if backends.decode_attention is not Backend.MOSAIC:
+        return StepKernels(functools.partial(attention.decode_xla, key.context), products, sequence)
+    # A launch saved is worth most where there is little to compute; outside of a sequence, many rows rotate faster in
+    # XLA's.
+    attend = attention.decode_sm90 if products.align > 1 else attention.decode_sm90_write
+    tuning = DecodeTuning(gpu=backends.of_sm90, pdl=sequence)
+    return StepKernels(functools.partial(attend, tuning), products, sequence)
 
 
 def _of_extend(model: ModelConfig, backends: Backends, key: ExtendBucket) -> StepKernels:
     if backends.extend_attention is not Backend.MOSAIC:
         return StepKernels(attention.extend_xla, _products_of_prompts(model, backends, key))
+    gpu = backends.of_sm90
     fits = sm90_extend.ROWS <= key.tokens <= _most_in_sequence(model) and key.tokens % 8 == 0
-    if backends.launches is not Launches.CHAINED or not fits:
-        return StepKernels(attention.extend_sm90, _products_of_prompts(model, backends, key))
+    if backends.launches is not Launches.SEQUENCE or not fits:
+        attend = functools.partial(attention.extend_sm90, ExtendTuning(gpu=gpu))
+        return StepKernels(attend, _products_of_prompts(model, backends, key))
     by_token = key.rows > sm90_extend.FEW_ROWS
-    attend = attention.extend_sm90_by_token if by_token else attention.extend_sm90_tiles
-    return StepKernels(attend, SM90_BATCH_SEQUENCE, sequence=True, reads_by_token=by_token)
+    if by_token:
+        attend = functools.partial(attention.extend_sm90_by_token, DecodeTuning(gpu=gpu, pdl=True))
+    else:
+        attend = functools.partial(attention.extend_sm90_tiles, ExtendTuning(gpu=gpu, pdl=True))
+    return StepKernels(attend, sequence_products(gpu), sequence=True, reads_by_token=by_token)
 
 
 def _products_of_prompts(model: ModelConfig, backends: Backends, key: ExtendBucket) -> Products:
-    few = key.tokens <= MOSAIC_LINEAR_ROWS
+    few = key.tokens <= SMALL_ROWS
     return XLA if few else _products(model, backends, key.tokens, sequence=False)
 
 
 def _products(model: ModelConfig, backends: Backends, rows: int, *, sequence: bool) -> Products:
-    if rows >= MOSAIC_MANY_ROWS:
-        many = backends.extend_linear is Backend.MOSAIC and rows % sm90_large.TILE_ROWS == 0
-        return SM90_MANY if many else XLA
-    most = _most_in_sequence(model) if sequence else MOSAIC_BATCH_ROWS
+    if rows >= LARGE_ROWS:
+        large = backends.extend_linear is Backend.MOSAIC and rows % sm90_large.TILE_ROWS == 0
+        return large_products(backends.of_sm90) if large else XLA
+    most = _most_in_sequence(model) if sequence else MEDIUM_ROWS
     if backends.decode_linear is not Backend.MOSAIC or rows > most:
         return XLA
-    if rows <= MOSAIC_LINEAR_ROWS:
-        return SM90_FEW
-    return SM90_BATCH_SEQUENCE if sequence else SM90_BATCH
+    if rows <= SMALL_ROWS:
+        return small_products(backends.of_sm90)
+    return (sequence_products if sequence else medium_products)(backends.of_sm90)
 
 
 def _most_in_sequence(model: ModelConfig) -> int:
     """Rows, or tokens of an extend step, up to which the layers of a step can be one launch sequence."""
-    return CHAINED_ROWS if model.hidden_size <= CHAINED_WIDTH else MOSAIC_BATCH_ROWS
+    return NARROW_ROWS if model.hidden_size <= NARROW else MEDIUM_ROWS

@@ -70,7 +70,7 @@ class DeviceRunner:
         self.limits = limits
         self._model = step.Model(config, family, backends)
         self._placed = contextlib.ExitStack()
-        if backends.launches is Launches.CHAINED:
+        if backends.launches is Launches.SEQUENCE:
             ffi.register()
             self._placed.enter_context(step.layers_placed(family, params))
         self._params, self._without_layers = params, step.without_layers(family, params)
@@ -113,8 +113,7 @@ class DeviceRunner:
         self._cache: ExecutableCache | None = None
         self._common = ""  # what all keys of the cache share
         self._counter = CompileCounter(self)
-        backends_by_op = {op: str(backend) for op, backend in dataclasses.asdict(backends).items()}
-        self._facts = DeviceFacts(self._arrays_bytes(), backends_by_op)
+        self._facts = DeviceFacts(self._arrays_bytes(), backends.by_op())
 
     # What the engine calls
 

@@ -62,8 +62,8 @@ def decode(
     """
     count = len(upload)
     kernels = kernels_for(model.config, model.backends, Decode(count, context))
-    if kernels.align > 1:
-        upload = jnp.pad(upload, ((0, -count % kernels.align), (0, 0)))
+    if kernels.products.align > 1:
+        upload = jnp.pad(upload, ((0, -count % kernels.products.align), (0, 0)))
     slots = upload[:, DecodeColumn.SLOT]
     live = slots > 0
     page_slots = jnp.where(upload[:, DecodeColumn.PAGE_ID] > 0, slots, 0)

@@ -1,5 +1,6 @@
-"""What Mosaic GPU kernels for Hopper (sm_90) share: sizes of the card, layouts, barriers, starting in a sequence."""
+"""What Mosaic GPU kernels for Hopper (sm_90) share: sizes of the GPU, layouts, barriers, starting in a sequence."""
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any
@@ -14,16 +15,41 @@ type Layout = Any
 type Smem = Mapping[str, Ref]
 
 F32, I32 = jnp.float32, jnp.int32
-CTAS_WANTED = 132  # one a multiprocessor of an H200
-SHARED_BYTES = 232_448  # that a CTA may have on Hopper
 LOWEST = -1e30  # a running maximum to start from; -inf would make inf - inf = NaN
+CAPABILITY = "9.0"  # of every GPU that these kernels run on
 
-# CTAs beside each other on a multiprocessor: the shared memory of each, and how many clusters of 1 to 8 CTAs then run
-# at once, as an H200 answered (its 132 multiprocessors are grouped by 14 to 18). More would wait for a second wave.
-RESIDENT = {
-    2: (112_000, (264, 132, 79, 62, 47, 39, 32, 30)),
-    1: (229_000, (132, 66, 39, 30, 22, 17, 15, 15)),
-}
+
+@dataclasses.dataclass(frozen=True)
+class HopperGpu:
+    """What kernels are cut for.    shared_bytes: of shared memory, that a CTA may have."""
+
+    multiprocessors: int
+    shared_bytes: int
+
+    @classmethod
+    def of(cls, device: Any) -> "HopperGpu | None":
+        """Of a jax.Device, or of one that is not here with the same attributes; None if it is no Hopper GPU."""
+        if str(getattr(device, "compute_capability", "")) != CAPABILITY:
+            return None
+        return cls(device.core_count, device.shared_memory_per_block_optin)
+
+    def scaled(self, count: int) -> int:
+        """A number of CTAs or clusters that was measured on 132 multiprocessors, for this GPU."""
+        return max(count * self.multiprocessors // 132, 1)
+
+    @property
+    def resident(self) -> dict[int, tuple[int, tuple[int, ...]]]:
+        """CTAs beside each other on a multiprocessor: the shared memory of each, and how many clusters of 1 to 8 CTAs
+        then run at once. More would wait for a second wave.
+
+        An H200 answered so, whose multiprocessors are grouped by 14 to 18. For others it is a guess.
+        """
+        two, one = (264, 132, 79, 62, 47, 39, 32, 30), (132, 66, 39, 30, 22, 17, 15, 15)
+        rooms = {2: (self.shared_bytes // 2 - 4_224, two), 1: (self.shared_bytes - 3_448, one)}
+        return {ctas: (room, tuple(map(self.scaled, clusters))) for ctas, (room, clusters) in rooms.items()}
+
+
+H200 = HopperGpu(132, 232_448)  # and H100 SXM: what all kernels were measured on
 
 
 @functools.cache

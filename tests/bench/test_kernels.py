@@ -12,7 +12,7 @@ from jaxinfer_kernels.attention.cases import DECODE, HEADS, Decode, Extend
 from tests.bench.conftest import LIMITS
 
 SMALL = Decode(HEADS[2], 2, 96)
-PLACE = Place(is_gpu=False, is_hopper=False, limits=LIMITS)
+PLACE = Place(is_gpu=False, hopper=None, limits=LIMITS)
 
 
 def test_a_chain_attends_once_for_each_layer_and_set():

@@ -173,7 +173,7 @@ def test_memory_can_be_set(cli, folder):
 
 
 def test_an_unknown_device_is_named_with_the_nearest(cli, folder):
-    assert cli("plan", folder, "--for", "h20").last_line == "error: unknown --for 'h20', did you mean 'h200'?"
+    assert cli("plan", folder, "--for", "h2000").last_line == "error: unknown --for 'h2000', did you mean 'h200'?"
 
 
 def test_without_a_gpu_this_machine_is_planned_for(cli, folder, monkeypatch):

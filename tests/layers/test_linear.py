@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxinfer.layers.linear import Gated, Normed, Product, Sum, Value, add, array, linear, normed, swiglu
-from jaxinfer.layers.products import SM90_BATCH, SM90_BATCH_SEQUENCE, SM90_FEW, XLA, Norm, Products, Stacked
+from jaxinfer.layers.products import XLA, Norm, Products, Stacked, medium_products, sequence_products, small_products
 from jaxinfer_kernels.linear.sm90_medium import DeferredNorm
+from jaxinfer_kernels.sm90 import H200
 
 ROWS, WIDTH, EPS = 4, 8, 1e-5
 RANDOM = np.random.default_rng(0)
@@ -143,7 +144,11 @@ def test_the_residual_of_a_product_begins_the_norm_that_the_product_s_own_rows_t
     assert isinstance(x.made, DeferredNorm)
 
 
-@pytest.mark.parametrize("products", [SM90_FEW, SM90_BATCH, SM90_BATCH_SEQUENCE], ids=["few", "batch", "in a sequence"])
+@pytest.mark.parametrize(
+    "products",
+    [small_products(H200), medium_products(H200), sequence_products(H200)],
+    ids=["small", "medium", "in a sequence"],
+)
 def test_what_has_no_kernel_is_xlas(products):
     """A product of rows without a norm, and its sum with rows that are not a product's."""
     value = add(X, normed(linear(X, MATRICES[0], SCALES[1]), SCALES[0], EPS))

@@ -13,18 +13,19 @@ import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jaxinfer.checkpoint.dummy import dummy_params
+from jaxinfer.cli.plan import GPUS
 from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.errors import ConfigError
-from jaxinfer.layers.products import SM90_FEW, Deferred, Products
+from jaxinfer.layers.products import Deferred, Products
 from jaxinfer.models.dense import DenseConfig
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import programs, step
 from jaxinfer.runtime.backends import (
-    CHAINED_ROWS,
-    CHAINED_WIDTH,
-    MOSAIC_BATCH_ROWS,
-    MOSAIC_LINEAR_ROWS,
-    MOSAIC_MANY_ROWS,
+    LARGE_ROWS,
+    MEDIUM_ROWS,
+    NARROW,
+    NARROW_ROWS,
+    SMALL_ROWS,
     XLA_ONLY,
     Backend,
     Backends,
@@ -36,10 +37,11 @@ from jaxinfer.runtime.packing import DecodeColumn, ExtendLayout
 from jaxinfer.runtime.state import DeviceState, init_controls, init_masks, init_state
 from jaxinfer_kernels.launch import ffi
 from jaxinfer_kernels.linear import sm90_small
+from jaxinfer_kernels.sm90 import H200, HopperGpu
 from tests.support.teacher_forced import model_of
 
-ALL_MOSAIC = Backends(*[Backend.MOSAIC] * 6)
-CHAINED = dataclasses.replace(ALL_MOSAIC, launches=Launches.CHAINED)
+ALL_MOSAIC = Backends(*[Backend.MOSAIC] * 6, gpu=HopperGpu(114, H200.shared_bytes))
+CHAINED = Backends(*[Backend.MOSAIC] * 6, Launches.SEQUENCE, HopperGpu(78, H200.shared_bytes))
 MODEL = dataclasses.replace(model_of(6, 2, 128, qk_norm=True, hidden=256, num_layers=2), vocab_size=512)
 
 
@@ -51,7 +53,7 @@ class Device:
     compute_capability: str
 
 
-H200, L40 = Device("NVIDIA H200", "9.0"), Device("NVIDIA L40", "8.9")
+H20, PCIE, L40 = GPUS["h20"], GPUS["h100pcie"], Device("NVIDIA L40", "8.9")
 
 
 def changed(**fields: object):
@@ -64,19 +66,25 @@ def plugin(monkeypatch):
     monkeypatch.setattr(ffi, "available", lambda: True)
 
 
+@pytest.fixture(autouse=True)
+def no_gpu_is_assumed(monkeypatch):
+    """Tunings are of an H200 unless told otherwise; a step that forgets to tell one fails here."""
+    monkeypatch.delitem(vars(H200), "multiprocessors")
+
+
 def test_auto_takes_every_kernel_where_it_runs():
-    assert choose_backends("auto", MODEL, "bfloat16", 64, H200) == CHAINED
-    assert choose_backends("auto", MODEL, "float16", 8, H200) == CHAINED
+    assert choose_backends("auto", MODEL, "bfloat16", 64, H20) == CHAINED
+    assert choose_backends("auto", MODEL, "float16", 8, H20) == CHAINED
 
 
 def test_the_setting_mosaic_is_met_or_refused():
-    assert choose_backends("mosaic", MODEL, "bfloat16", 64, H200) == CHAINED
+    assert choose_backends("mosaic", MODEL, "bfloat16", 64, H20) == CHAINED
 
 
 def test_kernels_are_launched_one_by_one_where_a_plugin_cannot_chain_them(monkeypatch):
     monkeypatch.setattr(ffi, "available", lambda: False)
-    assert choose_backends("auto", MODEL, "bfloat16", 64, H200) == ALL_MOSAIC
-    assert choose_backends("mosaic", MODEL, "bfloat16", 64, H200) == ALL_MOSAIC
+    assert choose_backends("auto", MODEL, "bfloat16", 64, PCIE) == ALL_MOSAIC
+    assert choose_backends("mosaic", MODEL, "bfloat16", 64, PCIE) == ALL_MOSAIC
 
 
 @pytest.mark.parametrize("device", [L40, Device("NVIDIA B200", "10.0"), jax.devices("cpu")[0]], ids=str)
@@ -85,7 +93,7 @@ def test_no_kernel_is_taken_on_another_device(device):
 
 
 def test_the_setting_xla_holds_on_every_device():
-    for device in (H200, L40, jax.devices("cpu")[0]):
+    for device in (H20, L40, jax.devices("cpu")[0]):
         assert choose_backends("xla", MODEL, "bfloat16", 64, device) == XLA_ONLY
 
 
@@ -109,15 +117,15 @@ def test_the_setting_xla_holds_on_every_device():
     ],
 )
 def test_auto_leaves_to_xla_what_no_kernel_can_run(fields, dtype, page_size, left):
-    backends = choose_backends("auto", changed(**fields), dtype, page_size, H200)
-    assert {op for op, backend in dataclasses.asdict(backends).items() if backend is Backend.XLA} == left
+    backends = choose_backends("auto", changed(**fields), dtype, page_size, H20)
+    assert {op for op, backend in vars(backends).items() if backend is Backend.XLA} == left
     whole = not left & {"decode_attention", "decode_linear"}  # what a chain is made of
-    assert backends.launches is (Launches.CHAINED if whole else Launches.SINGLE)
+    assert backends.launches is (Launches.SEQUENCE if whole else Launches.SINGLE)
 
 
 LAW = (
-    "attention_backend mosaic needs a GPU of compute capability 9.0 (H100, H200), bfloat16 or float16, pages of 8 to "
-    "128 tokens, head_dim 64 or 128 and at most 64 query heads per kv head, got "
+    "attention_backend mosaic needs a GPU of compute capability 9.0 (H20, H100, H200), bfloat16 or float16, pages of 8 "
+    "to 128 tokens, head_dim 64 or 128 and at most 64 query heads per kv head, got "
 )
 
 
@@ -126,10 +134,10 @@ LAW = (
     [
         ({}, "bfloat16", 64, L40, "NVIDIA L40 (8.9)"),
         ({}, "bfloat16", 64, jax.devices("cpu")[0], "cpu (none)"),
-        ({}, "float32", 64, H200, "float32, page_size 64, 6 heads of 128 over 2"),
-        ({}, "bfloat16", 48, H200, "bfloat16, page_size 48, 6 heads of 128 over 2"),
-        ({"head_dim": 256}, "bfloat16", 64, H200, "bfloat16, page_size 64, 6 heads of 256 over 2"),
-        ({"num_heads": 130}, "bfloat16", 64, H200, "bfloat16, page_size 64, 130 heads of 128 over 2"),
+        ({}, "float32", 64, H20, "float32, page_size 64, 6 heads of 128 over 2"),
+        ({}, "bfloat16", 48, H20, "bfloat16, page_size 48, 6 heads of 128 over 2"),
+        ({"head_dim": 256}, "bfloat16", 64, H20, "bfloat16, page_size 64, 6 heads of 256 over 2"),
+        ({"num_heads": 130}, "bfloat16", 64, H20, "bfloat16, page_size 64, 130 heads of 128 over 2"),
     ],
     ids=lambda value: str(value)[:20],
 )
@@ -140,7 +148,7 @@ def test_a_mosaic_that_cannot_run_is_refused_with_the_reason(fields, dtype, page
 
 
 def test_people_read_one_row_an_op():
-    assert Backends(decode_attention=Backend.MOSAIC).rows() == (
+    assert Backends(decode_attention=Backend.MOSAIC, gpu=ALL_MOSAIC.gpu).rows() == (
         ("decode attention", "mosaic"),
         ("extend attention", "xla"),
         ("decode linear", "xla"),
@@ -148,8 +156,9 @@ def test_people_read_one_row_an_op():
         ("masks", "xla"),
         ("sampling", "xla"),
         ("launches", "one by one"),
+        ("multiprocessors", "114"),
     )
-    assert CHAINED.rows()[-1] == ("launches", "chained")
+    assert CHAINED.rows()[-2] == ("launches", "in sequences, which an operation without a kernel closes")
 
 
 # The steps
@@ -188,7 +197,7 @@ def named(value: object) -> str:
     """Backends by the ops that are Mosaic's, and how they are launched."""
     if not isinstance(value, Backends):
         return str(value)
-    return "+".join(op for op, name in value.rows() if name in ("mosaic", "chained")) or "none"
+    return "+".join(op for op, name in value.rows() if name == "mosaic" or name.startswith("in sequences")) or "none"
 
 
 ATTENTION, LINEARS, BATCH = 1, 5, 3  # qkv of the first layer and of others, o, gate and up, down; all but qkv
@@ -198,12 +207,12 @@ EXTEND = 2  # rotation and pages, attention
 @pytest.mark.parametrize(
     ("backends", "rows", "kernels"),
     [
-        *((ALL_MOSAIC, rows, ATTENTION + LINEARS) for rows in (1, 8, MOSAIC_LINEAR_ROWS)),
-        *((ALL_MOSAIC, rows, ATTENTION + BATCH) for rows in (MOSAIC_LINEAR_ROWS + 1, MOSAIC_BATCH_ROWS)),
-        (ALL_MOSAIC, MOSAIC_BATCH_ROWS + 1, ATTENTION),
-        (Backends(decode_linear=Backend.MOSAIC), 8, LINEARS),
-        (Backends(decode_attention=Backend.MOSAIC), 8, ATTENTION),
-        (Backends(extend_attention=Backend.MOSAIC), 8, 0),
+        *((ALL_MOSAIC, rows, ATTENTION + LINEARS) for rows in (1, 8, SMALL_ROWS)),
+        *((ALL_MOSAIC, rows, ATTENTION + BATCH) for rows in (SMALL_ROWS + 1, MEDIUM_ROWS)),
+        (ALL_MOSAIC, MEDIUM_ROWS + 1, ATTENTION),
+        (Backends(decode_linear=Backend.MOSAIC, gpu=ALL_MOSAIC.gpu), 8, LINEARS),
+        (Backends(decode_attention=Backend.MOSAIC, gpu=ALL_MOSAIC.gpu), 8, ATTENTION),
+        (Backends(extend_attention=Backend.MOSAIC, gpu=ALL_MOSAIC.gpu), 8, 0),
         (XLA_ONLY, 8, 0),
     ],
     ids=named,
@@ -219,7 +228,7 @@ def kernels_of_decode(backends: Backends, rows: int, model: DenseConfig = MODEL)
 
 @pytest.mark.parametrize(
     ("backends", "rows", "kernels"),
-    [(ALL_MOSAIC, 8, 1), (ALL_MOSAIC, 9, 0), (Backends(decode_attention=Backend.MOSAIC), 8, 0)],
+    [(ALL_MOSAIC, 8, 1), (ALL_MOSAIC, 9, 0), (Backends(decode_attention=Backend.MOSAIC, gpu=ALL_MOSAIC.gpu), 8, 0)],
     ids=named,
 )
 def test_the_largest_of_many_logits_are_found_by_a_kernel_of_its_own(backends, rows, kernels):
@@ -245,15 +254,13 @@ def test_masks_are_left_out_by_the_chosen_kernel(rows, masks, kernels):
     assert kernels_of(program.function, *program.arguments) == (kernels, 0)
 
 
-@pytest.mark.parametrize(
-    "rows", [1, 8, MOSAIC_LINEAR_ROWS, MOSAIC_LINEAR_ROWS + 1, 24, MOSAIC_BATCH_ROWS, CHAINED_ROWS]
-)
+@pytest.mark.parametrize("rows", [1, 8, SMALL_ROWS, SMALL_ROWS + 1, 24, MEDIUM_ROWS, NARROW_ROWS])
 def test_all_layers_of_a_decode_step_are_one_chain(rows):
     assert kernels_of_decode(CHAINED, rows) == (0, 1)
 
 
 def test_a_decode_step_of_more_rows_is_no_chain():
-    rows = CHAINED_ROWS + 1
+    rows = NARROW_ROWS + 1
     assert kernels_of_decode(CHAINED, rows) == kernels_of_decode(ALL_MOSAIC, rows) == (ATTENTION, 0)
 
 
@@ -262,14 +269,14 @@ def test_a_decode_step_of_more_rows_is_no_chain():
     [
         (ALL_MOSAIC, 128, 8, EXTEND + BATCH),
         (ALL_MOSAIC, 256, 8, EXTEND),
-        (ALL_MOSAIC, MOSAIC_MANY_ROWS, 8, EXTEND + 1),
-        (ALL_MOSAIC, MOSAIC_MANY_ROWS + 64, 8, EXTEND),  # which tiles of 128 rows do not make up
-        (Backends(extend_linear=Backend.MOSAIC), MOSAIC_MANY_ROWS, 8, 1),
+        (ALL_MOSAIC, LARGE_ROWS, 8, EXTEND + 1),
+        (ALL_MOSAIC, LARGE_ROWS + 64, 8, EXTEND),  # which tiles of 128 rows do not make up
+        (Backends(extend_linear=Backend.MOSAIC, gpu=ALL_MOSAIC.gpu), LARGE_ROWS, 8, 1),
         (ALL_MOSAIC, 128, 9, EXTEND + 1 + BATCH),  # rows of one token go together through the decode attention
-        (Backends(decode_attention=Backend.MOSAIC, decode_linear=Backend.MOSAIC), 128, 9, BATCH),
-        (Backends(decode_attention=Backend.MOSAIC), 128, 9, 0),
-        (CHAINED, 2 * CHAINED_ROWS, 8, EXTEND),
-        (CHAINED, 2 * CHAINED_ROWS, 9, EXTEND + 1),
+        (Backends(decode_attention=Backend.MOSAIC, decode_linear=Backend.MOSAIC, gpu=ALL_MOSAIC.gpu), 128, 9, BATCH),
+        (Backends(decode_attention=Backend.MOSAIC, gpu=ALL_MOSAIC.gpu), 128, 9, 0),
+        (CHAINED, 2 * NARROW_ROWS, 8, EXTEND),
+        (CHAINED, 2 * NARROW_ROWS, 9, EXTEND + 1),
     ],
     ids=named,
 )
@@ -287,19 +294,19 @@ def kernels_of_extend(backends: Backends, tokens: int, rows: int, model: DenseCo
 @pytest.mark.parametrize(
     ("width", "tokens", "kernels"),
     [
-        (MODEL.hidden_size, CHAINED_ROWS, (0, 1)),
-        (CHAINED_WIDTH + 256, MOSAIC_BATCH_ROWS, (0, 1)),
-        (CHAINED_WIDTH + 256, CHAINED_ROWS, (EXTEND, 0)),
+        (MODEL.hidden_size, NARROW_ROWS, (0, 1)),
+        (NARROW + 256, MEDIUM_ROWS, (0, 1)),
+        (NARROW + 256, NARROW_ROWS, (EXTEND, 0)),
     ],
 )
 def test_all_layers_of_a_short_prompt_s_step_are_one_chain(width, tokens, kernels):
     assert kernels_of_extend(CHAINED, tokens, 8, changed(hidden_size=width)) == kernels
 
 
-@pytest.mark.parametrize("rows", [9, 128, CHAINED_ROWS])
+@pytest.mark.parametrize("rows", [9, 128, NARROW_ROWS])
 def test_all_layers_of_a_small_step_of_many_rows_are_one_chain_that_reads_by_token(rows):
-    assert kernels_of_extend(CHAINED, CHAINED_ROWS, rows) == (0, 1)
-    assert [kernels_for(MODEL, CHAINED, ExtendBucket(CHAINED_ROWS, n, n)).reads_by_token for n in (8, rows)] == [
+    assert kernels_of_extend(CHAINED, NARROW_ROWS, rows) == (0, 1)
+    assert [kernels_for(MODEL, CHAINED, ExtendBucket(NARROW_ROWS, n, n)).reads_by_token for n in (8, rows)] == [
         False,
         True,
     ]
@@ -325,7 +332,7 @@ def test_few_rows_are_padded_for_the_linears_and_padding_leaves_no_trace():
     seen = []
 
     def forward(config, params, batch, cache):
-        assert batch.products is SM90_FEW
+        assert batch.products.norm is Deferred
         seen.append(len(batch.tokens))
         return dense.forward(config, params, dataclasses.replace(batch, products=INTERPRETED), cache)
 
@@ -337,7 +344,9 @@ def test_few_rows_are_padded_for_the_linears_and_padding_leaves_no_trace():
         store=jax.tree.map(lambda array: array + jnp.bfloat16(1), state.store), page_table=state.page_table + 5
     )
     upload = jnp.array([[2, 0, 3, 1], [3, 0, 4, 0], [0, 0, 0, 0]], jnp.int32)
-    padded = step.Model(model, dataclasses.replace(dense, forward=forward), Backends(decode_linear=Backend.MOSAIC))
+    padded = step.Model(
+        model, dataclasses.replace(dense, forward=forward), Backends(decode_linear=Backend.MOSAIC, gpu=ALL_MOSAIC.gpu)
+    )
     wanted, expected = step.decode(step.Model(model, dense), None, params, state, upload)
     got, drawn = jax.block_until_ready(step.decode(padded, None, params, state, upload))
     assert seen == [8]

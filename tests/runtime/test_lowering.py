@@ -21,6 +21,7 @@ from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.lowering import Facts, Lowerer, Lowerers
 from jaxinfer.runtime.programs import Helper
 from jaxinfer.runtime.runner import DeviceRunner
+from jaxinfer_kernels.sm90 import H200
 from tests.support.tiny_runner import FEW, LIMITS, SMALL, TINY, generate, make_runner
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -62,7 +63,7 @@ def test_a_chain_lowered_elsewhere_has_the_same_kernels() -> None:
     """Said by the digest of its text, which holds them all."""
     mosaic = Backend.MOSAIC
     model = dataclasses.replace(TINY, hidden_size=512, intermediate_size=1024, head_dim=64, dtype="bfloat16")
-    backends = Backends(mosaic, mosaic, mosaic, mosaic, launches=Launches.CHAINED)
+    backends = Backends(mosaic, mosaic, mosaic, mosaic, launches=Launches.SEQUENCE, gpu=H200)
     limits = dataclasses.replace(LIMITS, page_size=64, num_pages=20, max_model_len=256)
     sent = pickle.dumps(Facts(model, limits, backends, "bfloat16", "cuda", {}))
     program = lowering.listed(pickle.loads(sent))["decode 4"]

@@ -18,6 +18,7 @@ from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.plan import Plan, Row
 from jaxinfer.runtime.runner import DeviceRunner
 from jaxinfer_kernels.launch import ffi, sequence
+from jaxinfer_kernels.sm90 import H200
 from tests.support.tiny_runner import FEW, LARGE, LIMITS, TINY, make_runner
 
 
@@ -89,7 +90,7 @@ def test_products_are_left_to_cublas_where_it_is_no_slower(monkeypatch: pytest.M
         made = DeviceRunner(TINY, dense, params, limits, device, backends)._programs
         return {key for key, program in made.items() if dict(program.options)["cublas"]}
 
-    assert left(Backends(decode_linear=Backend.MOSAIC)) == {Decode(8), LARGE}
+    assert left(Backends(decode_linear=Backend.MOSAIC, gpu=H200)) == {Decode(8), LARGE}
     assert left(XLA_ONLY) == {LARGE}
 
 
@@ -98,7 +99,7 @@ def chained_runner(limits: Limits, monkeypatch: pytest.MonkeyPatch) -> DeviceRun
     monkeypatch.setattr(ffi, "register", lambda: None)
     device, mosaic = jax.devices("cpu")[0], Backend.MOSAIC
     params = dummy_params(dense.parameters(TINY), TINY.dtype, 0, device)
-    chained = Backends(mosaic, mosaic, mosaic, mosaic, launches=Launches.CHAINED)
+    chained = Backends(mosaic, mosaic, mosaic, mosaic, launches=Launches.SEQUENCE, gpu=H200)
     return DeviceRunner(TINY, dense, params, limits, device, chained)
 
 
@@ -151,7 +152,10 @@ class TestDigest:
 
     def test_other_backends_do_not(self) -> None:
         device = jax.devices("cpu")[0]
-        models = [step_functions.Model(TINY, dense, b) for b in (XLA_ONLY, Backends(decode_attention=Backend.MOSAIC))]
+        models = [
+            step_functions.Model(TINY, dense, b)
+            for b in (XLA_ONLY, Backends(decode_attention=Backend.MOSAIC, gpu=H200))
+        ]
         assert len({programs.fingerprint(model, device) for model in models}) == 2
 
     @pytest.mark.parametrize("key", [programs.Tops(10), programs.Helper.SCORE], ids=str)

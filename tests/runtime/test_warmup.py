@@ -27,6 +27,7 @@ from jaxinfer.runtime.plan import Controls, History, Plan, Sampler, Sampling
 from jaxinfer.runtime.runner import DeviceRunner
 from jaxinfer.runtime.warmup import CompileCounter
 from jaxinfer_kernels.launch import ffi
+from jaxinfer_kernels.sm90 import H200
 from tests.support.attempts import assert_below
 from tests.support.masks import new_masks
 from tests.support.tiny_runner import FEW, LARGE, LIMITS, SMALL, TINY, Driven, forget, generate, make_runner, step
@@ -380,7 +381,7 @@ def test_what_jax_s_own_cache_gave_is_not_kept_in_ours(tmp_path: Path) -> None:
 
 def test_kernels_of_what_serves_first_are_compiled_before_there_are_weights(monkeypatch, tmp_path: Path) -> None:
     device, mosaic, cache = jax.devices("cpu")[0], Backend.MOSAIC, ExecutableCache(tmp_path / "cache")
-    model = step_functions.Model(TINY, dense, Backends(*[mosaic] * 6, Launches.CHAINED))
+    model = step_functions.Model(TINY, dense, Backends(*[mosaic] * 6, Launches.SEQUENCE, H200))
     listed = programs.without_arrays(model, FEW, TINY.dtype, jax.sharding.SingleDeviceSharding(device))
     common = programs.fingerprint(model, device)
     for program in listed:

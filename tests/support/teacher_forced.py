@@ -81,7 +81,7 @@ class Forced:
     def __init__(
         self, model: step.Model, params: Params, limits: Limits, sequences: Sequence[np.ndarray], device: jax.Device
     ) -> None:
-        if model.backends.launches is Launches.CHAINED:
+        if model.backends.launches is Launches.SEQUENCE:
             ffi.register()
         config, dtype = model.config, jax.tree.leaves(params)[0].dtype
         state = init_state(limits, config, dtype)

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 
 from jaxinfer_kernels import plgpu
 from jaxinfer_kernels.attention.paged import page_size_of
-from jaxinfer_kernels.sm90 import CTAS_WANTED, SHARED_BYTES, round_up
+from jaxinfer_kernels.sm90 import H200, HopperGpu, round_up
 
-ENOUGH = {1: 120, 2: 120, 4: 64, 8: 32}  # CTAs, by splits, with which more splits cost more than they gain (journal)
+ENOUGH = {1: 120, 2: 120, 4: 64, 8: 32}  # CTAs, by splits, with which an H200 gains nothing by more splits (journal)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,10 +20,10 @@ class DecodeTuning:
     stages: int = 0  # blocks held by one CTA, at least 2; 0: three, or two for heads of 256 and for many CTAs
     splits: int = 0  # CTAs that share a row of one kv head: 1, 2, 4, 8 or 16; 0: so that multiprocessors have work
     pdl: bool = False  # in a chain: be there when the kernel before this one ends; when writing, with pages fetched
+    gpu: HopperGpu = H200
 
 
 DEFAULT = DecodeTuning()
-IN_CHAIN = DecodeTuning(pdl=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,8 +70,9 @@ class DecodeConfig:
 
     @property
     def stages(self) -> int:
-        many = self.batch * self.kv_heads * self.splits > CTAS_WANTED  # several on a multiprocessor
-        few = self.head_dim == 256 or many or self._bytes(3, self.splits) > SHARED_BYTES
+        gpu = self.tuning.gpu
+        many = self.batch * self.kv_heads * self.splits > gpu.multiprocessors  # several on each
+        few = self.head_dim == 256 or many or self._bytes(3, self.splits) > gpu.shared_bytes
         return self.tuning.stages or (2 if few else 3)
 
     @property
@@ -80,16 +81,16 @@ class DecodeConfig:
 
         Hopper takes clusters of 16 at most, and more than a few of them do not find room at once.
         """
-        rows = self.batch * self.kv_heads
-        if self._bytes(2, 2) > SHARED_BYTES:
+        rows, gpu = self.batch * self.kv_heads, self.tuning.gpu
+        if self._bytes(2, 2) > gpu.shared_bytes:
             return 1
-        return self.tuning.splits or next((n for n, enough in ENOUGH.items() if rows * n >= enough), 16)
+        return self.tuning.splits or next((n for n, enough in ENOUGH.items() if rows * n >= gpu.scaled(enough)), 16)
 
     def _bytes(self, stages: int, splits: int) -> int:
         return shared_bytes(self.columns, self.head_dim, self.block, stages, splits)
 
 
-def supported(num_heads: int, num_kv_heads: int, head_dim: int, page: int, dtype: jnp.dtype) -> bool:
+def supported(num_heads: int, num_kv_heads: int, head_dim: int, page: int, dtype: jnp.dtype, gpu: HopperGpu) -> bool:
     """Whether these kernels can run the shape; what they cannot, the XLA version can."""
     groups = num_heads // num_kv_heads
     return (
@@ -97,7 +98,7 @@ def supported(num_heads: int, num_kv_heads: int, head_dim: int, page: int, dtype
         and groups <= 64
         and page in (8, 16, 32, 64, 128)
         and dtype in (jnp.bfloat16, jnp.float16)
-        and shared_bytes(round_up(groups, 8), head_dim, max(DEFAULT.block_tokens, page), 2, 1) <= SHARED_BYTES
+        and shared_bytes(round_up(groups, 8), head_dim, max(DEFAULT.block_tokens, page), 2, 1) <= gpu.shared_bytes
     )
 
 
@@ -119,7 +120,7 @@ def plan_launch(
 ) -> DecodeConfig:
     """Raises ValueError for shapes and tunings that cannot run."""
     kv_heads, page, head_dim = k.shape[2], page_size_of(k), k.shape[4]
-    if not supported(heads, kv_heads, head_dim, page, dtype) or dtype != k.dtype:
+    if not supported(heads, kv_heads, head_dim, page, dtype, tuning.gpu) or dtype != k.dtype:
         raise ValueError(
             "the Mosaic decode attention needs bf16 or f16, head_dim 64, 128 or 256, at most 64 query heads per kv "
             f"head and pages of 8 to 128 tokens, got {heads} heads of {dtype} and pages {k.aval}; "

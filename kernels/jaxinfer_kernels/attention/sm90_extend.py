@@ -18,11 +18,13 @@ from jax.experimental import pallas as pl
 from jaxinfer_kernels import plgpu
 from jaxinfer_kernels.attention import sm90_decode
 from jaxinfer_kernels.attention.paged import page_size_of
+from jaxinfer_kernels.attention.sm90_decode_config import DecodeTuning
 from jaxinfer_kernels.sm90 import (
-    CTAS_WANTED,
     F32,
+    H200,
     I32,
     LOWEST,
+    HopperGpu,
     Ref,
     Smem,
     compiler_params,
@@ -49,14 +51,12 @@ class ExtendTuning:
     warpgroups: int = 0  # that compute, 1 or 2; a tile has 64 queries for each; 0: as many as keep all CTAs at work
     block_tokens: int = 128  # keys of one step: a multiple of the page size
     stages: int = 2  # blocks in flight
-    splits: int = (
-        0  # CTAs that share a tile's keys; 0: one, or more where there is but one tile of queries for each head
-    )
+    splits: int = 0  # CTAs that share a tile's keys; 0: one, or more where each head has but one tile of queries
     pdl: bool = False  # in a chain: be there when the kernel before this one ends
+    gpu: HopperGpu = H200
 
 
 DEFAULT = ExtendTuning()
-IN_CHAIN = ExtendTuning(pdl=True)
 
 
 @functools.partial(jax.jit, static_argnames=("tuning", "interpret"))
@@ -93,7 +93,8 @@ def extend_attention(
     several = *where, query_starts, jnp.where(single, 0, counts), lengths
     out = _tiled(q, *args, several, tuning, interpret)[:num_tokens]
     rows = q.at[query_starts].get(mode="clip")
-    rows = sm90_decode.decode_attention(rows, *args, *where, jnp.where(single, lengths, 0))
+    of_one = DecodeTuning(gpu=tuning.gpu)
+    rows = sm90_decode.decode_attention(rows, *args, *where, jnp.where(single, lengths, 0), tuning=of_one)
     return out.at[jnp.where(single, query_starts, num_tokens)].set(rows, mode="drop")
 
 
@@ -155,8 +156,9 @@ def _tiled(
 
 def _cut(tuning: ExtendTuning, num_tokens: int, heads: int) -> ExtendTuning:
     """The tuning with what the shapes suggest."""
-    warpgroups = tuning.warpgroups or (1 if num_tokens // (2 * ROWS) * heads < CTAS_WANTED else 2)
-    splits = tuning.splits or (max(1, min(CTAS_WANTED // heads, MAX_SPLITS)) if num_tokens <= ROWS else 1)
+    ctas = tuning.gpu.multiprocessors
+    warpgroups = tuning.warpgroups or (1 if num_tokens // (2 * ROWS) * heads < ctas else 2)
+    splits = tuning.splits or (max(1, min(ctas // heads, MAX_SPLITS)) if num_tokens <= ROWS else 1)
     return dataclasses.replace(tuning, warpgroups=warpgroups, splits=splits)
 
 

@@ -18,7 +18,7 @@ from jax.experimental import pallas as pl
 
 from jaxinfer_kernels import plgpu
 from jaxinfer_kernels.linear.xla import fit
-from jaxinfer_kernels.sm90 import CTAS_WANTED, F32, I32, Ref, Smem, compiler_params, named, operand, store
+from jaxinfer_kernels.sm90 import F32, H200, I32, HopperGpu, Ref, Smem, compiler_params, named, operand, store
 
 ROWS = 64  # of one warpgroup, the wgmma's M
 TILE_ROWS = 128
@@ -35,6 +35,7 @@ class GateUpTuning:
     late: int = 2  # blocks after which the second warpgroup begins
     cluster: int = 0  # CTAs, 1 or 2, that share the weights of a tile; 0: two, if the rows can be cut so
     warpgroups: int = 2  # that multiply; interpreted with one, since each holds one of XLA's threads
+    gpu: HopperGpu = H200
 
 
 DEFAULT = GateUpTuning()
@@ -70,7 +71,7 @@ class GateUpConfig:
 
     @property
     def clusters(self) -> int:
-        return min(CTAS_WANTED // self.cluster, self.tiles)
+        return min(self.tuning.gpu.multiprocessors // self.cluster, self.tiles)
 
     @property
     def blocks(self) -> int:

@@ -27,6 +27,7 @@ from jaxinfer_kernels import plgpu
 from jaxinfer_kernels.linear.sm90_medium_config import (
     BLOCK,
     DEFAULT,
+    REGISTERS,
     ROWS,
     MediumConfig,
     MediumTuning,
@@ -45,9 +46,6 @@ from jaxinfer_kernels.sm90 import (
     padded,
     store,
 )
-
-# Registers of each warpgroup that multiplies, by their number, of the block's at launch.
-REGISTERS = {1: 232, 2: 232, 3: 152, 4: 104}
 
 
 class DeferredNorm(NamedTuple):

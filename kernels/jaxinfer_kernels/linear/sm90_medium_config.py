@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jaxinfer_kernels import plgpu
 from jaxinfer_kernels.linear.xla import fit
-from jaxinfer_kernels.sm90 import CTAS_WANTED, RESIDENT, Layout, round_up, row_layout
+from jaxinfer_kernels.sm90 import H200, HopperGpu, Layout, round_up, row_layout
 
 ROWS = 64  # of one warpgroup, the wgmma's M
 MAX_ROWS = 256
@@ -17,7 +17,8 @@ HALVED_ROWS = 192  # and more are shared by two CTAs
 BLOCK = 64  # of the inner dimension, in one step
 MAX_COLUMNS = 256  # the wgmma's N
 MAX_STAGES = 8
-ROOM, AT_ONCE = RESIDENT[1]  # bytes of shared memory, and how many clusters of 1 to 8 CTAs run at once
+REGISTERS = {1: 232, 2: 232, 3: 152, 4: 104}  # of a thread that multiplies, by the number of its warpgroups
+SPARE = 16  # of them that no accumulator has
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +30,7 @@ class MediumTuning:
     halves: int = 0  # CTAs of a cluster that share the rows, and fetch weights for each other: 1 or 2
     stages: int = 0  # blocks in flight
     pdl: bool = True  # start fetching weights while the kernel before this one still runs
+    gpu: HopperGpu = H200
 
 
 DEFAULT = MediumTuning()
@@ -49,6 +51,7 @@ class MediumConfig:
     after: Literal["bias", "residual", "silu"] | None
     pdl: bool
     interpret: "plgpu.InterpretGPUParams | None"
+    gpu: HopperGpu
     eps: float | None = None  # of the norm that x has begun
     defers_norm: bool = False  # of the result
 
@@ -93,9 +96,10 @@ class MediumConfig:
         out = rows // self.splits * self.columns * item
         partial = rows * self.columns * 4 if self.splits > 1 else 0
         early, late = (out, partial + out * self.defers_norm) if self.after == "residual" else (0, out + partial)
-        if early + late > ROOM:
+        room, _ = self.gpu.resident[1]
+        if early + late > room:
             return 0
-        return min((ROOM - early) // ((rows + self.sides * self.columns) * BLOCK * item), MAX_STAGES)
+        return min((room - early) // ((rows + self.sides * self.columns) * BLOCK * item), MAX_STAGES)
 
     def parts(self) -> Iterator[tuple[int, int]]:
         """Each warpgroup and how many rows it has."""
@@ -118,10 +122,10 @@ def supported(rows: int, out_features: int, in_features: int, dtype: jnp.dtype) 
     )
 
 
-def can_defer_norm(rows: int, out_features: int, dtype: jnp.dtype) -> bool:
+def can_defer_norm(rows: int, out_features: int, dtype: jnp.dtype, tuning: MediumTuning = DEFAULT) -> bool:
     """Whether linear_residual can begin the norm of its result: tiles that repeat columns would count them twice, and
     f16, scaled before it is normed, might overflow."""
-    columns, _ = _cut(out_features, False, _halves(rows), DEFAULT)
+    columns, *_ = _cut(rows, out_features, False, tuning)
     return dtype == jnp.bfloat16 and out_features % columns == 0
 
 
@@ -141,11 +145,10 @@ def plan_launch(
         )
     (out, depth), rows = w.shape, round_up(x.shape[0], 8)
     out //= 2 if after == "silu" else 1  # columns of the result
-    halves = tuning.halves or _halves(rows)
-    columns, splits = _cut(out, after == "silu", halves, tuning)
+    columns, splits, halves = _cut(rows, out, after == "silu", tuning)
     pdl = tuning.pdl and interpret is None  # interpret mode knows no early launch
     plan = MediumConfig(
-        rows, depth, out, x.dtype, columns, splits, halves, tuning.stages, after, pdl, interpret, **norm
+        rows, depth, out, x.dtype, columns, splits, halves, tuning.stages, after, pdl, interpret, tuning.gpu, **norm
     )
     plan = dataclasses.replace(plan, stages=tuning.stages or plan.most_stages)
     shared_rows = splits == 1 or (columns in (64, 128) and splits in (2, 4, 8))
@@ -157,15 +160,18 @@ def plan_launch(
     return plan
 
 
-def _halves(rows: int) -> int:
-    return 2 if rows > HALVED_ROWS else 1
-
-
-def _cut(out: int, gated: bool, halves: int, tuning: MediumTuning) -> tuple[int, int]:
-    """Columns of a tile, and splits. Tiles are as many as multiprocessors, or have 64 columns if there is no gate."""
-    rounds = -(-out * halves // (CTAS_WANTED * MAX_COLUMNS))
-    all_at_once = round_up(-(-out * halves // (CTAS_WANTED * rounds)), 8 * halves)
+def _cut(rows: int, out: int, gated: bool, tuning: MediumTuning) -> tuple[int, int, int]:
+    """Columns of a tile, splits and halves. Tiles are as many as multiprocessors, or a multiple of that where their
+    accumulators would not fit the registers, or have 64 columns if there is no gate.
+    """
+    gpu, halves = tuning.gpu, tuning.halves or (2 if rows > HALVED_ROWS else 1)
+    warpgroups = -(-round_up(rows // halves, 8) // ROWS)
+    fitting = min((REGISTERS[warpgroups] - SPARE) * (1 if gated else 2), MAX_COLUMNS)
+    most = fitting // (8 * halves) * 8 * halves
+    rounds = -(-out * halves // (gpu.multiprocessors * most))
+    all_at_once = round_up(-(-out * halves // (gpu.multiprocessors * rounds)), 8 * halves)
     columns = tuning.columns or (all_at_once if gated else max(all_at_once, 64))
     tiles = -(-out // columns)
-    fitting = (n for n in (4, 2) if not gated and tiles <= AT_ONCE[n * halves - 1])
-    return columns, tuning.splits or next(fitting, 1)
+    _, at_once = gpu.resident[1]
+    splits = (n for n in (4, 2) if not gated and tiles <= at_once[n * halves - 1])
+    return columns, tuning.splits or next(splits, 1), halves

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jaxinfer_kernels import plgpu
 from jaxinfer_kernels.linear.xla import fit
-from jaxinfer_kernels.sm90 import RESIDENT, round_up
+from jaxinfer_kernels.sm90 import H200, HopperGpu, round_up
 
 ROWS = 64  # of a tile of weights, the wgmma's M
 MAX_COLUMNS = 64  # activations of one launch
@@ -26,6 +26,7 @@ class SmallTuning:
     stages: int = 0  # copies of [64, block] weights in flight in one CTA
     block: int = 128  # a multiple of 64
     pdl: bool = True  # start fetching weights while the kernel before this one still runs
+    gpu: HopperGpu = H200
 
 
 DEFAULT = SmallTuning()
@@ -65,14 +66,14 @@ class SmallConfig:
         return self.depth // self.block // self.cut.splits
 
 
-def supported(rows: int, out_features: int, in_features: int, dtype: jnp.dtype) -> bool:
+def supported(rows: int, out_features: int, in_features: int, dtype: jnp.dtype, gpu: HopperGpu) -> bool:
     """Whether these kernels can run w [out_features, in_features] on that many rows; else use linear.api.linear."""
     return (
         dtype in (jnp.bfloat16, jnp.float16)
         and out_features % ROWS == 0
         and in_features % DEFAULT.block == 0
         and rows <= MAX_COLUMNS
-        and _cut(round_up(rows, 8), in_features, out_features, DEFAULT) is not None
+        and _cut(round_up(rows, 8), in_features, out_features, SmallTuning(gpu=gpu)) is not None
     )
 
 
@@ -84,7 +85,7 @@ def plan_launch(
     **neighbours: object,
 ) -> SmallConfig:
     """Raises ValueError for shapes and tunings that cannot run."""
-    if not fit(x, w) or not supported(x.shape[0], *w.shape, x.dtype):
+    if not fit(x, w) or not supported(x.shape[0], *w.shape, x.dtype, tuning.gpu):
         raise ValueError(
             f"the Mosaic linear layers need x [T, K] with T <= {MAX_COLUMNS} and w [N, K], both bf16 or f16, with "
             f"N % {ROWS} == 0 and K % {DEFAULT.block} == 0, got {x.aval} and {w.aval}; use linear.api.linear"
@@ -102,14 +103,14 @@ def plan_launch(
 
 def _cut(columns: int, depth: int, out: int, tuning: SmallTuning) -> SmallCut | None:
     """Work for all multiprocessors at once, two CTAs each where they fit, in few splits; None: nothing fits."""
-    item, tiles = 2, out // ROWS
-    wanted = 96 if out * depth * item < SMALL else 210
+    item, tiles, gpu = 2, out // ROWS, tuning.gpu
+    wanted = gpu.scaled(96 if out * depth * item < SMALL else 210)
     stage = ROWS * tuning.block * item
     found, best = None, -math.inf
     for splits in [tuning.splits] if tuning.splits else range(1, 9):
         if splits > 8 or depth % (tuning.block * splits):
             continue
-        for room, resident in RESIDENT.values():
+        for room, resident in gpu.resident.values():
             clusters = tuning.clusters or -(-tiles // -(-tiles // resident[splits - 1]))
             x_and_norm, tile = (columns + 1) * depth // splits * item, ROWS * columns * (item + 4)
             units = depth // tuning.block // splits * (tiles // clusters)
@@ -118,7 +119,9 @@ def _cut(columns: int, depth: int, out: int, tuning: SmallTuning) -> SmallCut | 
                 continue
             if x_and_norm + tile + min(stages, units) * stage > room:
                 continue
-            worth = min(clusters * splits, wanted) - 12 * splits  # a split costs a meeting of the cluster a tile
+            worth = (
+                min(clusters * splits, wanted) - gpu.scaled(12) * splits
+            )  # a split costs a sync of the cluster a tile
             if worth > best:
                 found, best = SmallCut(min(clusters, tiles), splits, min(stages, units)), worth
     return found

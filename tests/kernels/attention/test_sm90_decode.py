@@ -12,6 +12,7 @@ from jaxinfer_kernels.attention import sm90_decode
 from jaxinfer_kernels.attention.cases import HEADS, Heads
 from jaxinfer_kernels.attention.sm90_decode_config import DecodeTuning, plan_launch, supported
 from jaxinfer_kernels.attention.xla_decode import decode_attention
+from jaxinfer_kernels.sm90 import H200
 
 LAYER, LAYERS, EPS = 1, 2, 1e-6
 INTERPRET = plgpu.InterpretGPUParams(detect_races=True)
@@ -260,7 +261,7 @@ def test_what_is_supported_fits_into_shared_memory(heads, page, batch):
     kv = jax.ShapeDtypeStruct((LAYERS, 50, heads.kv_heads, page, heads.head_dim), jnp.bfloat16)
     scalars = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((), (257, 8), (batch,), (batch,))]
     q = jax.ShapeDtypeStruct((batch, heads.heads, heads.head_dim), jnp.bfloat16)
-    if supported(heads.heads, heads.kv_heads, heads.head_dim, page, jnp.bfloat16):
+    if supported(heads.heads, heads.kv_heads, heads.head_dim, page, jnp.bfloat16, H200):
         sm90_decode.decode_attention.trace(q, kv, kv, *scalars).lower(lowering_platforms=("cuda",))
     else:
         assert heads.model.startswith("too")

@@ -121,7 +121,7 @@ def test_kernels_of_a_chain_lower_for_hopper(num_tokens, kernels):
     q = jax.ShapeDtypeStruct((num_tokens, heads.heads, heads.head_dim), jnp.bfloat16)
     tiles = jax.eval_shape(lambda counts: sm90_extend.tiles_of(counts, num_tokens, heads.heads), jnp.zeros(8, int))
     scalars = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((), tiles.shape, (257, 8), *((8,),) * 4)]
-    traced = sm90_extend.extend_tiles.trace(q, kv, kv, *scalars, tuning=sm90_extend.IN_CHAIN)
+    traced = sm90_extend.extend_tiles.trace(q, kv, kv, *scalars, tuning=ExtendTuning(pdl=True))
     assert traced.lower(lowering_platforms=("cuda",)).as_text().count("mosaic_gpu_v2") == kernels
 
 

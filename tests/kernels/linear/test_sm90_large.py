@@ -1,13 +1,15 @@
 """Gate and up of a prompt's rows: logic interpreted on the CPU, lowering for sm_90, numbers on a GPU."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from jaxinfer_kernels.linear import sm90_large
 from jaxinfer_kernels.linear.cases import MODELS
 from jaxinfer_kernels.linear.sm90_large import GateUpTuning, gate_up, supported
+from jaxinfer_kernels.sm90 import H200
 from tests.kernels.linear.products import QUICK_FIRST, arguments, check_beside_xla, error, reference, shapes
 
 
@@ -22,14 +24,14 @@ def run(named: dict[str, jax.Array], **settings: object) -> jax.Array:
     ("rows", "out", "depth", "ctas", "settings"),
     [
         (384, 768, 128, 2, {"stages": 3}),
-        pytest.param(128, 512, 192, 132, {"stages": 2}, marks=pytest.mark.slow),
-        pytest.param(384, 256, 64, 132, {"stages": 4, "group": 2}, marks=pytest.mark.slow),
+        pytest.param(128, 512, 192, H200.multiprocessors, {"stages": 2}, marks=pytest.mark.slow),
+        pytest.param(384, 256, 64, H200.multiprocessors, {"stages": 4, "group": 2}, marks=pytest.mark.slow),
     ],
 )
-def test_computes_its_definition_with_one_rounding(monkeypatch, rows, out, depth, ctas, settings):
-    monkeypatch.setattr(sm90_large, "CTAS_WANTED", ctas)
+def test_computes_its_definition_with_one_rounding(rows, out, depth, ctas, settings):
     named = arguments("gate_up", rows, out, depth)
-    assert error(run(named, **settings), reference("gate_up", named)) < 2.5e-3
+    gpu = dataclasses.replace(H200, multiprocessors=ctas)
+    assert error(run(named, gpu=gpu, **settings), reference("gate_up", named)) < 2.5e-3
 
 
 @pytest.mark.parametrize("rows", [1024, 1152, 8192])

@@ -10,6 +10,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxinfer_kernels.linear import sm90_small
 from jaxinfer_kernels.linear.cases import MODELS
 from jaxinfer_kernels.linear.sm90_small_config import SmallTuning, supported
+from jaxinfer_kernels.sm90 import H200
 from tests.kernels.linear.products import (
     EPS,
     LAYER,
@@ -89,8 +90,8 @@ def test_refuses_what_it_cannot_run():
     for tuning in (SmallTuning(splits=3), SmallTuning(block=96), SmallTuning(splits=1, stages=20)):
         with pytest.raises(ValueError, match="block must be a multiple of 64"):
             sm90_small.linear_residual(x, w, jnp.zeros((8, 64), jnp.bfloat16), tuning=tuning)
-    assert not supported(65, 64, 128, jnp.bfloat16)
-    assert not supported(8, 64, 128, jnp.float32)
+    assert not supported(65, 64, 128, jnp.bfloat16, H200)
+    assert not supported(8, 64, 128, jnp.float32, H200)
 
 
 @pytest.mark.gpu
@@ -99,6 +100,6 @@ def test_refuses_what_it_cannot_run():
 )
 def test_is_as_near_to_float32_as_xla_is(model, rows):
     for op, out, depth in MODELS[model].ops():
-        if rows <= 16 or supported(rows, out, depth, jnp.bfloat16):  # so many rows the engine counts on
+        if rows <= 16 or supported(rows, out, depth, jnp.bfloat16, H200):  # so many rows the engine counts on
             named = arguments(op, rows, out, depth)
             check_beside_xla(op, named, run(op, named))
