@@ -19,7 +19,7 @@ from jaxinfer.engine.sequence import Add, Output, Request
 from jaxinfer.llm.answer import Answer, feed
 from jaxinfer.llm.wire import FromEngine
 from jaxinfer.protocol.forms import Usage
-from jaxinfer.protocol.responses import Answer as Form
+from jaxinfer.protocol.responses import AnswerEnvelope as Form
 from jaxinfer.protocol.responses import Chunks, Kind
 from jaxinfer.protocol.sampling import GenerationDefaults, SamplingParams, resolve_sampling
 from jaxinfer.runtime.plan import Logprobs, Plan, StepResult

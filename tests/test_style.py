@@ -195,3 +195,13 @@ def test_room_packages_import_nothing():
         if isinstance(node, ast.Import | ast.ImportFrom)
     ]
     assert eager == []
+
+
+def test_class_names_are_unique():
+    """But for those of one file, which begin with an underscore: a name says which class is meant."""
+    places: dict[str, list[str]] = {}
+    for path in python_files("jaxinfer", "kernels"):
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}

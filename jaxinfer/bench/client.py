@@ -16,7 +16,7 @@ from jaxinfer.bench.load import Share
 PATH = "/v1/completions"
 
 
-class Results(msgspec.Struct):
+class ClientResults(msgspec.Struct):
     """What one client saw. interruption: of the request that is counted apart."""
 
     outcomes: list[Outcome]
@@ -62,13 +62,13 @@ class Client:
         gc.freeze()
         gc.disable()  # a collection would stop all streams for a moment; a run makes no cycles worth it
 
-    async def run(self, start_s: float) -> Results:
+    async def run(self, start_s: float) -> ClientResults:
         async with asyncio.TaskGroup() as tasks:
             interrupting = tasks.create_task(self._interrupt(start_s)) if self._interruption else None
             for _ in range(self._share.at_once):
                 tasks.create_task(self._work(start_s))
         interruption = read_stream(interrupting.result()) if interrupting else None
-        return Results([read_stream(reply) for reply in self._replies], interruption)
+        return ClientResults([read_stream(reply) for reply in self._replies], interruption)
 
     async def _work(self, start_s: float) -> None:
         while self._queue:

@@ -50,7 +50,7 @@ class Wanted:
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class TimedAnswer:
     outcome: Outcome
     text: str
 
@@ -125,11 +125,11 @@ def changed(config: EngineConfig, text: str) -> EngineConfig:
     return dataclasses.replace(config, **changes)
 
 
-async def answers(first: Side, second: Side, wanted: Wanted) -> tuple[list[Answer], list[Answer]]:
+async def answers(first: Side, second: Side, wanted: Wanted) -> tuple[list[TimedAnswer], list[TimedAnswer]]:
     """What each side said to every prompt, in turns."""
     for side in (first, second):  # both awake before the clock starts
         await ask(side, [wanted.prompts[-1][::-1]], wanted)  # which neither will find in its prefix cache
-    told: dict[str, list[Answer]] = {first.name: [], second.name: []}
+    told: dict[str, list[TimedAnswer]] = {first.name: [], second.name: []}
     for turn, start in enumerate(range(0, len(wanted.prompts), wanted.at_once)):
         prompts = wanted.prompts[start : start + wanted.at_once]
         for side in (first, second) if turn % 2 == 0 else (second, first):
@@ -137,15 +137,15 @@ async def answers(first: Side, second: Side, wanted: Wanted) -> tuple[list[Answe
     return told[first.name], told[second.name]
 
 
-async def repeated(side: Side, wanted: Wanted) -> list[Answer]:
+async def repeated(side: Side, wanted: Wanted) -> list[TimedAnswer]:
     """What a side says to the first prompts when it is asked again, as many at once as before."""
-    found: list[Answer] = []
+    found: list[TimedAnswer] = []
     for start in range(0, max(AGAIN, wanted.at_once), wanted.at_once):
         found += await ask(side, wanted.prompts[start : start + wanted.at_once], wanted)
     return found
 
 
-async def ask(side: Side, prompts: Sequence[Prompt], wanted: Wanted) -> list[Answer]:
+async def ask(side: Side, prompts: Sequence[Prompt], wanted: Wanted) -> list[TimedAnswer]:
     """All of them at once, each on a connection of its own. Raises EngineError."""
     fixed = {"model": side.model, "max_tokens": wanted.output_tokens, "temperature": 0, "ignore_eos": True}
     fixed |= {"stream": True, "stream_options": {"include_usage": True}}
@@ -158,16 +158,16 @@ async def ask(side: Side, prompts: Sequence[Prompt], wanted: Wanted) -> list[Ans
     return list(await asyncio.gather(*(one(side, connection, body) for connection, body in pairs)))
 
 
-async def one(side: Side, connection: Connection, body: bytes) -> Answer:
+async def one(side: Side, connection: Connection, body: bytes) -> TimedAnswer:
     reply = await connection.ask(side.target.request("POST", PATH, body))
     connection.close()
     outcome = read_stream(reply)
     if outcome.error:
         raise EngineError(f"{side.name} ({side.what}) must answer every request, it said: {outcome.error}")
-    return Answer(outcome, read_text(reply))
+    return TimedAnswer(outcome, read_text(reply))
 
 
-def of_side(side: Side, told: Sequence[Answer]) -> tuple[Value, ...]:
+def of_side(side: Side, told: Sequence[TimedAnswer]) -> tuple[Value, ...]:
     """Of SIDES. The rate is of its turns alone: its tokens by the time that they took, one after another."""
     outcomes = [answer.outcome for answer in told]
     firsts = first_tokens(outcomes)
@@ -190,7 +190,7 @@ def busy_rate(outcomes: Sequence[Outcome]) -> float:
     return sum(outcome.tokens for outcome in outcomes) / busy_s
 
 
-def pairs(first: Sequence[Answer], second: Sequence[Answer]) -> list[tuple[Value, ...]]:
+def pairs(first: Sequence[TimedAnswer], second: Sequence[TimedAnswer]) -> list[tuple[Value, ...]]:
     """Of PAIRS."""
     kinds: dict[str, Callable[[Outcome], float | None]] = {
         "first token ms": ttft_s,
@@ -211,11 +211,14 @@ def pairs(first: Sequence[Answer], second: Sequence[Answer]) -> list[tuple[Value
 
 
 def texts(
-    first: Sequence[Answer], second: Sequence[Answer], first_again: Sequence[Answer], second_again: Sequence[Answer]
+    first: Sequence[TimedAnswer],
+    second: Sequence[TimedAnswer],
+    first_again: Sequence[TimedAnswer],
+    second_again: Sequence[TimedAnswer],
 ) -> list[tuple[Value, ...]]:
     """Of TEXTS."""
 
-    def row(name: str, one: Sequence[Answer], other: Sequence[Answer]) -> tuple[Value, ...]:
+    def row(name: str, one: Sequence[TimedAnswer], other: Sequence[TimedAnswer]) -> tuple[Value, ...]:
         both = list(zip(one, other, strict=False))
         return name, sum(a.text == b.text for a, b in both), len(both)
 
@@ -226,7 +229,7 @@ def texts(
     ]
 
 
-def differences(first: Sequence[Answer], second: Sequence[Answer]) -> list[tuple[Value, ...]]:
+def differences(first: Sequence[TimedAnswer], second: Sequence[TimedAnswer]) -> list[tuple[Value, ...]]:
     """Of DIFFERENCES: where the texts of a request part."""
     rows: list[tuple[Value, ...]] = []
     for number, (a, b) in enumerate(zip(first, second, strict=True), 1):

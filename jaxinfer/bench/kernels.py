@@ -18,14 +18,14 @@ import numpy as np
 
 from jaxinfer.bench import machine
 from jaxinfer.bench.latency import Say
-from jaxinfer.bench.machine import Limits
+from jaxinfer.bench.machine import MachineLimits
 from jaxinfer.bench.report import Report, Table, Value, shown
 from jaxinfer.bench.trace import device_events, trace_into
 from jaxinfer.errors import ConfigError
 from jaxinfer.llm.events import Event, OnEvent, ignore
 from jaxinfer.runtime.device import select_device
 from jaxinfer_kernels.attention import sm90_decode, sm90_extend, xla_decode, xla_extend
-from jaxinfer_kernels.attention.cases import DECODE, EXTEND, Decode, Extend, Heads
+from jaxinfer_kernels.attention.cases import DECODE, EXTEND, DecodeCase, ExtendCase, Heads
 from jaxinfer_kernels.attention.sm90_decode_config import DecodeTuning
 from jaxinfer_kernels.attention.sm90_extend import ExtendTuning
 from jaxinfer_kernels.sm90 import HopperGpu
@@ -39,12 +39,12 @@ type Attend = Callable[..., jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class KernelDevice:
     """Where the kernels run."""
 
     is_gpu: bool
     hopper: HopperGpu | None
-    limits: Limits
+    limits: MachineLimits
 
     @property
     def layers(self) -> int:
@@ -94,10 +94,10 @@ def run(device: str, tuning: DecodeTuning, say: Say, on_event: OnEvent = ignore)
     return Report("jaxinfer bench kernels", facts, tables, notes)
 
 
-def place_of(device: str, limits: Limits) -> tuple[jax.Device, Place]:
+def place_of(device: str, limits: MachineLimits) -> tuple[jax.Device, KernelDevice]:
     """EngineConfig.device's device and what it is. Raises DeviceError."""
     chosen = select_device(device)
-    return chosen, Place(chosen.platform == "gpu", HopperGpu.of(chosen), limits)
+    return chosen, KernelDevice(chosen.platform == "gpu", HopperGpu.of(chosen), limits)
 
 
 NOTES = (
@@ -125,18 +125,18 @@ def told(
         yield row
 
 
-def kv_bytes(case: Decode) -> int:
+def kv_bytes(case: DecodeCase) -> int:
     """Of one layer: what a launch must read."""
     return 4 * case.batch * case.context * case.heads.kv_heads * case.heads.head_dim
 
 
-def flops(case: Extend) -> float:
+def flops(case: ExtendCase) -> float:
     """Of one layer: both products of each query with the keys it may see."""
     seen = case.count * (case.context - case.count) + case.count * (case.count + 1) / 2
     return 4 * case.rows * case.heads.heads * case.heads.head_dim * seen
 
 
-def decode_row(tuning: DecodeTuning, case: Decode, place: Place) -> Sequence[Value]:
+def decode_row(tuning: DecodeTuning, case: DecodeCase, place: KernelDevice) -> Sequence[Value]:
     sets = turns(case, place.layers)
     arguments = decode_arrays(case, sets, place.layers)
     if place.hopper:
@@ -147,7 +147,7 @@ def decode_row(tuning: DecodeTuning, case: Decode, place: Place) -> Sequence[Val
     return row_of(name, timings, kv_bytes(case), 1e9, place.limits.bytes_per_s)
 
 
-def extend_row(case: Extend, place: Place) -> Sequence[Value]:
+def extend_row(case: ExtendCase, place: KernelDevice) -> Sequence[Value]:
     arguments = extend_arrays(case, EXTEND_LAYERS)
     tuning = ExtendTuning(gpu=place.hopper) if place.hopper else ExtendTuning()
     ours = functools.partial(sm90_extend.extend_attention, tuning=tuning)
@@ -157,7 +157,7 @@ def extend_row(case: Extend, place: Place) -> Sequence[Value]:
 
 
 def both(
-    mosaic: Attend, xla: Attend, sets: int, depth: int, place: Place, arguments: Arrays
+    mosaic: Attend, xla: Attend, sets: int, depth: int, place: KernelDevice, arguments: Arrays
 ) -> tuple[Timing | None, Timing]:
     """Mosaic's timing, where it runs, and XLA's."""
     ours = measure(mosaic, sets, depth, place, arguments, "mosaic") if place.hopper else None
@@ -175,7 +175,7 @@ def row_of(name: str, timings: tuple[Timing | None, Timing], work: float, unit: 
     return [name, *times, *chains, *rates]
 
 
-def measure(attend: Attend, sets: int, depth: int, place: Place, arguments: Arrays, kernel: str) -> Timing:
+def measure(attend: Attend, sets: int, depth: int, place: KernelDevice, arguments: Arrays, kernel: str) -> Timing:
     """Time a version of attention. kernel: part of its kernels' name, "" for all that the chain runs."""
     run_chain = jax.jit(functools.partial(chain, attend, sets, depth)).lower(*arguments).compile()
     jax.block_until_ready(run_chain(*arguments))
@@ -194,7 +194,7 @@ def measure(attend: Attend, sets: int, depth: int, place: Place, arguments: Arra
     return Timing(sum(event.duration_ns for event in events) / 1e3 / launches, chain_us)
 
 
-def turns(case: Decode, depth: int) -> int:
+def turns(case: DecodeCase, depth: int) -> int:
     """How many sets of pages the chain works on in turn."""
     return int(np.clip(np.ceil(COLD_BYTES / (kv_bytes(case) * depth)), 1, 4))
 
@@ -208,13 +208,13 @@ def chain(attend: Attend, sets: int, depth: int, q: jax.Array, k: jax.Array, v: 
     return (q,)
 
 
-def decode_arrays(case: Decode, sets: int, depth: int) -> Arrays:
+def decode_arrays(case: DecodeCase, sets: int, depth: int) -> Arrays:
     """q, k, v, page_table, slots, lengths."""
     pages, table, slots = paged(case.heads, sets, case.batch, case.context, depth)
     return query(case.heads, case.batch), *pages, table, slots, jnp.full(case.batch, case.context, jnp.int32)
 
 
-def extend_arrays(case: Extend, depth: int) -> Arrays:
+def extend_arrays(case: ExtendCase, depth: int) -> Arrays:
     """q, k, v, page_table, slots, query_starts, counts, lengths."""
     pages, table, slots = paged(case.heads, 1, case.rows, case.context, depth)
     starts = jnp.arange(case.rows, dtype=jnp.int32) * case.count

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from jaxinfer.bench import machine
-from jaxinfer.bench.machine import Limits
+from jaxinfer.bench.machine import MachineLimits
 from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.report import Report, Table, Value
 from jaxinfer.bench.steps import PHASES, StepLog, Timed
-from jaxinfer.bench.work import Work, check_context, work_of
+from jaxinfer.bench.work import ModelWork, check_context, work_of
 from jaxinfer.config import CONTIGUOUS_PAGES_ARE_NOT_SHARED, Resolved
 from jaxinfer.errors import ConfigError
 from jaxinfer.llm.events import Event, OnEvent, ignore
@@ -33,7 +33,7 @@ type Say = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True)
-class Shape:
+class BatchShape:
     """A batch of prompts of one length."""
 
     batch: int
@@ -47,7 +47,7 @@ class Shape:
 class Measured:
     """Of one shape: seconds to the first token, seconds of a decode step, host seconds of it, cached prompt tokens."""
 
-    shape: Shape
+    shape: BatchShape
     first_s: float
     step_s: float
     host_s: float | None
@@ -56,7 +56,7 @@ class Measured:
 
 
 def run(
-    resolved: Resolved, shapes: Sequence[Shape], first_steps: int, cached_prefix: int, on_event: OnEvent, say: Say
+    resolved: Resolved, shapes: Sequence[BatchShape], first_steps: int, cached_prefix: int, on_event: OnEvent, say: Say
 ) -> Report:
     """Start the model and measure every shape. cached_prefix: tokens of one more row, 0 for none."""
     config = resolved.config
@@ -74,11 +74,11 @@ def run(
 
 def measure(
     timed: Timed,
-    shapes: Sequence[Shape],
+    shapes: Sequence[BatchShape],
     first_steps: int,
     cached_prefix: int,
-    work: Work,
-    limits: Limits,
+    work: ModelWork,
+    limits: MachineLimits,
     say: Say,
     on_event: OnEvent = ignore,
 ) -> list[Table]:
@@ -127,12 +127,12 @@ def generate(
     return seconds, outputs
 
 
-def longest(shapes: Sequence[Shape], cached_prefix: int) -> int:
+def longest(shapes: Sequence[BatchShape], cached_prefix: int) -> int:
     """Tokens of the longest prompt with its answer."""
     return max([shape.prompt + DECODED + 1 for shape in shapes] + [cached_prefix + NEW_AFTER_CACHED + 1])
 
 
-def _measure(llm: LLM, log: StepLog, prompts: Prompts, shape: Shape) -> Measured:
+def _measure(llm: LLM, log: StepLog, prompts: Prompts, shape: BatchShape) -> Measured:
     def timed(num_tokens: int) -> tuple[float, list[RequestOutput]]:
         return generate(llm, prompts.many(shape.batch, shape.prompt), num_tokens)
 
@@ -147,7 +147,7 @@ def _measure(llm: LLM, log: StepLog, prompts: Prompts, shape: Shape) -> Measured
     return Measured(shape, first_s, (whole_s - first_s) / DECODED, steps.host_s, steps.mean_s(), cached)
 
 
-def _speed(found: Sequence[Measured], work: Work, limits: Limits) -> Table:
+def _speed(found: Sequence[Measured], work: ModelWork, limits: MachineLimits) -> Table:
     columns = (
         "batch x prompt",
         "first token ms",

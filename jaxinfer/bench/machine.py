@@ -21,7 +21,7 @@ from jaxinfer.version import __version__
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits:
+class MachineLimits:
     """A device and what it gave: bytes copied (read and written) and bytes read per second, matmul operations."""
 
     platform: str
@@ -41,7 +41,7 @@ class Limits:
         return [("limits, measured now", f"{reads}, {self.flops / 1e12:.3g} TFLOP/s in {kind}")]
 
 
-def measure_limits(device: str, on_event: OnEvent = ignore) -> Limits:
+def measure_limits(device: str, on_event: OnEvent = ignore) -> MachineLimits:
     """The limits of EngineConfig.device's device, in about ten seconds. Raises DeviceError."""
     on_event(Event("measure", "what this device reads and multiplies at most"))
     command = children.python("-m", "jaxinfer.bench.limits", device)
@@ -49,10 +49,10 @@ def measure_limits(device: str, on_event: OnEvent = ignore) -> Limits:
     if done.returncode:
         last = done.stderr.strip().rpartition("\n")[2]
         raise DeviceError(f"the device's limits must be measurable, the program for it said: {last}")
-    return Limits(**json.loads(done.stdout.splitlines()[-1]))
+    return MachineLimits(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def facts(limits: Limits | None = None, resolved: Resolved | None = None) -> list[tuple[str, str]]:
+def facts(limits: MachineLimits | None = None, resolved: Resolved | None = None) -> list[tuple[str, str]]:
     """The head of every report."""
     gpus = nvidia.visible_gpus(nvidia.list_gpus())
     rows = [("model", _model(resolved.config))] if resolved else []
@@ -87,7 +87,7 @@ def _model(config: EngineConfig) -> str:
     return name + (", random weights" if config.load_format == "dummy" else "")
 
 
-def _device(limits: Limits | None, gpus: list[nvidia.Gpu]) -> str:
+def _device(limits: MachineLimits | None, gpus: list[nvidia.Gpu]) -> str:
     cpus = f"{os.cpu_count()} CPUs ({platform.machine()})"
     if limits is None:
         return f"{gpus[0].name}, {cpus}" if gpus else cpus

@@ -47,10 +47,10 @@ def last(num_tokens: int) -> bytes:
     return chunk(frame(choices=[], usage=usage)) + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 
-class Stream(asyncio.Protocol):
+class MockStream(asyncio.Protocol):
     """One connection. `open`: the connections that are owed frames, and how many."""
 
-    def __init__(self, open_streams: "dict[Stream, int]", wake: asyncio.Event) -> None:
+    def __init__(self, open_streams: "dict[MockStream, int]", wake: asyncio.Event) -> None:
         self._open, self._wake = open_streams, wake
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -77,10 +77,10 @@ class Stream(asyncio.Protocol):
 
 
 async def serve() -> None:
-    open_streams: dict[Stream, int] = {}
+    open_streams: dict[MockStream, int] = {}
     wake = asyncio.Event()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Stream(open_streams, wake), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: MockStream(open_streams, wake), "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
     while not ended.done():

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 from jaxinfer.bench import machine
 from jaxinfer.bench.latency import Say, generate
-from jaxinfer.bench.machine import Limits
+from jaxinfer.bench.machine import MachineLimits
 from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.report import Report, Table, Value
 from jaxinfer.bench.steps import PHASES, Breakdown, StepLog, Timed
-from jaxinfer.bench.trace import Event, busy_ns, device_events, sums, trace_into
-from jaxinfer.bench.work import Work, check_context, work_of
+from jaxinfer.bench.trace import TraceEvent, busy_ns, device_events, sums, trace_into
+from jaxinfer.bench.work import ModelWork, check_context, work_of
 from jaxinfer.config import Resolved
 from jaxinfer.llm.events import Event as Progress
 from jaxinfer.llm.events import OnEvent, ignore
@@ -33,7 +33,7 @@ ON_GPU = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
+class ProfileRequest:
     """What to trace: `steps` decode steps of a batch, or, with prefill, `steps` calls that compute its prompts."""
 
     batch: int
@@ -46,7 +46,7 @@ class Wanted:
         return 1 if self.prefill else SKIPPED + self.steps + 2
 
 
-def run(resolved: Resolved, wanted: Wanted, folder: str | None, on_event: OnEvent, say: Say) -> Report:
+def run(resolved: Resolved, wanted: ProfileRequest, folder: str | None, on_event: OnEvent, say: Say) -> Report:
     """Start the model, trace it into `folder` (None: one that is deleted again) and describe the trace."""
     config = resolved.config
     work = work_of(config)
@@ -63,10 +63,10 @@ def run(resolved: Resolved, wanted: Wanted, folder: str | None, on_event: OnEven
 
 def measure(
     timed: Timed,
-    wanted: Wanted,
+    wanted: ProfileRequest,
     folder: str,
-    work: Work,
-    limits: Limits,
+    work: ModelWork,
+    limits: MachineLimits,
     say: Say,
     on_event: OnEvent = ignore,
 ) -> list[Table]:
@@ -90,7 +90,7 @@ def measure(
     return [_summary(wanted, events, wall_s, work, limits), *phases, _kernels(events, wanted.steps)]
 
 
-def _trace(llm: LLM, log: StepLog, prompts: Prompts, wanted: Wanted, folder: str) -> None:
+def _trace(llm: LLM, log: StepLog, prompts: Prompts, wanted: ProfileRequest, folder: str) -> None:
     if wanted.prefill:
         batches = [prompts.many(wanted.batch, wanted.prompt) for _ in range(wanted.steps)]
         with trace_into(folder):
@@ -124,7 +124,7 @@ def _window(log: StepLog, steps: int, folder: str) -> Iterator[None]:
             trace(None)
 
 
-def _phases(llm: LLM, log: StepLog, prompts: Prompts, wanted: Wanted) -> tuple[list[Table], float]:
+def _phases(llm: LLM, log: StepLog, prompts: Prompts, wanted: ProfileRequest) -> tuple[list[Table], float]:
     """The host's phases of the same steps, and the mean seconds of one."""
     index = len(log.steps)
     generate(llm, prompts.many(wanted.batch, wanted.prompt), wanted.num_tokens)
@@ -135,7 +135,9 @@ def _phases(llm: LLM, log: StepLog, prompts: Prompts, wanted: Wanted) -> tuple[l
     return [Table("host", ("phase", "us a step", "of the step %"), rows)], statistics.fmean(found.wall_s)
 
 
-def _summary(wanted: Wanted, events: list[Event], wall_s: float, work: Work, limits: Limits) -> Table:
+def _summary(
+    wanted: ProfileRequest, events: list[TraceEvent], wall_s: float, work: ModelWork, limits: MachineLimits
+) -> Table:
     busy_s = busy_ns(events) / 1e9 / wanted.steps
     if wanted.prefill:
         share = work.prefill_flops(wanted.batch, wanted.prompt) / wall_s / limits.flops
@@ -149,7 +151,7 @@ def _summary(wanted: Wanted, events: list[Event], wall_s: float, work: Work, lim
     return Table("summary", columns, [(name, *times, len(events) / wanted.steps, share * 100)])
 
 
-def _kernels(events: list[Event], steps: int) -> Table:
+def _kernels(events: list[TraceEvent], steps: int) -> Table:
     """By name, the longest first; what is beyond MAX_ROWS in one row."""
     listed = sums(events)
     whole = sum(one.total_ns for one in listed) or 1.0

@@ -29,7 +29,7 @@ OURS = "JAXINFER_"
 
 
 @dataclasses.dataclass(frozen=True)
-class Program:
+class ReadyServer:
     """A server that is ready. ready_s: how long that took."""
 
     url: str
@@ -41,7 +41,7 @@ class Program:
 
 
 @contextlib.contextmanager
-def serving(config: EngineConfig, *flags: str) -> Iterator[Program]:
+def serving(config: EngineConfig, *flags: str) -> Iterator[ReadyServer]:
     """A server of this model on a port of its own, ended afterwards. flags: of serve, besides the engine's settings.
 
     Raises EngineError with its last line when it cannot serve.
@@ -53,7 +53,7 @@ def serving(config: EngineConfig, *flags: str) -> Iterator[Program]:
 
 
 @contextlib.contextmanager
-def started(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[Program]:
+def started(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[ReadyServer]:
     """A server that a command starts, from when it is ready; ended afterwards.
 
     command: with {port} where it names its port.    log: the file for all that it prints.
@@ -69,7 +69,7 @@ def started(command: Sequence[str], environment: Mapping[str, str], log: Path) -
                 last = log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
                 raise EngineError(f"{LAW}, its last line was: {last}")
             time.sleep(POLL_S)
-        yield Program(target.base, time.monotonic() - began_s)
+        yield ReadyServer(target.base, time.monotonic() - began_s)
 
 
 def popen(command: Sequence[str], environment: Mapping[str, str], output: IO[bytes]) -> "subprocess.Popen[bytes]":

@@ -15,7 +15,7 @@ import msgspec
 
 from jaxinfer import children
 from jaxinfer.bench import machine
-from jaxinfer.bench.client import PATH, Results
+from jaxinfer.bench.client import PATH, ClientResults
 from jaxinfer.bench.http_client import Outcome, Reply, Target
 from jaxinfer.bench.load import Load, Share, shares
 from jaxinfer.bench.outcomes import (
@@ -181,7 +181,7 @@ async def ask(target: Target, method: str, path: str, body: bytes = b"") -> Repl
     return reply
 
 
-def drive(parts: Sequence[Share]) -> Results:
+def drive(parts: Sequence[Share]) -> ClientResults:
     """Run one client process for each share, all from the same moment on. Raises EngineError when one breaks."""
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(program("client")) for _ in parts]
@@ -192,9 +192,9 @@ def drive(parts: Sequence[Share]) -> Results:
         start_s = time.monotonic() + START_IN_S
         for client in clients:
             _write(client, b"%r\n" % start_s)
-        found = [msgspec.json.decode(_line(client), type=Results) for client in clients]
+        found = [msgspec.json.decode(_line(client), type=ClientResults) for client in clients]
     outcomes = [outcome for results in found for outcome in results.outcomes]
-    return Results(outcomes, found[0].interruption)
+    return ClientResults(outcomes, found[0].interruption)
 
 
 def client_rate(load: Load, processes: int) -> float:

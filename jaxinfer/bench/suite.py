@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from jaxinfer.bench import machine
 from jaxinfer.bench.chart import Chart
 from jaxinfer.bench.latency import Say
-from jaxinfer.bench.program import Program, serving
+from jaxinfer.bench.program import ReadyServer, serving
 from jaxinfer.bench.report import Report
 from jaxinfer.bench.steps import Timed
 from jaxinfer.bench.suites import mini_infer, paladin, scheduler_trace, served, toggles, vllm, zedinfer
-from jaxinfer.bench.suites.job import Found, Job
+from jaxinfer.bench.suites.job import Found, SuiteJob
 from jaxinfer.bench.work import work_of
 from jaxinfer.config import Resolved
 from jaxinfer.llm.events import OnEvent
@@ -25,14 +25,14 @@ type Facts = list[tuple[str, str]]
 
 
 @dataclasses.dataclass
-class Stage:
+class SuiteStage:
     """Where a suite measures: a server of its own, or an engine in this process. facts: of both, for the report."""
 
-    job: Job
+    job: SuiteJob
     on_event: OnEvent
     facts: Facts = dataclasses.field(default_factory=list)
 
-    def on_server[T](self, measure: Callable[[Program, int], T], **changes: object) -> T:
+    def on_server[T](self, measure: Callable[[ReadyServer, int], T], **changes: object) -> T:
         """What `measure` finds on a server with these settings changed; its second argument is max_model_len."""
         with serving(dataclasses.replace(self.job.config, **changes)) as program:  # type: ignore[arg-type]
             self.job.say(f"server ready after {program.ready_s:.1f} s")
@@ -51,37 +51,37 @@ class Stage:
         return found
 
 
-def _zedinfer(stage: Stage) -> Found:
+def _zedinfer(stage: SuiteStage) -> Found:
     return stage.in_process(lambda timed: zedinfer.measure(stage.job, timed))
 
 
-def _paladin(stage: Stage) -> Found:
+def _paladin(stage: SuiteStage) -> Found:
     job = stage.job
     workloads = stage.on_server(lambda program, most: paladin.serve(job, program, most))
     return paladin.found([*workloads, stage.in_process(lambda timed: paladin.measure(job, timed))])
 
 
-def _mini_infer(stage: Stage) -> Found:
+def _mini_infer(stage: SuiteStage) -> Found:
     job = stage.job
     tables = [*stage.on_server(lambda program, most: mini_infer.serve(job, program)), mini_infer.chunked_prefill(job)]
     tables += stage.in_process(lambda timed: mini_infer.measure(job, timed))
     return mini_infer.found([*tables, mini_infer.attention(job), scheduler_trace.table()])
 
 
-def _vllm(stage: Stage) -> Found:
+def _vllm(stage: SuiteStage) -> Found:
     job = stage.job
     queue = {"max_num_queued_seqs": max(256, vllm.REQUESTS)}
     server = stage.on_server(lambda program, most: vllm.serve(job, program, most), **queue)
     return vllm.found([*server, *stage.in_process(lambda timed: vllm.measure(job, timed))])
 
 
-def _toggles(stage: Stage) -> Found:
+def _toggles(stage: SuiteStage) -> Found:
     job = stage.job
     tables, notes = toggles.of_the_device(job)
     return toggles.found([stage.in_process(lambda timed: toggles.measure(job, timed)), *tables], notes)
 
 
-SUITES: dict[str, Callable[[Stage], Found]] = {
+SUITES: dict[str, Callable[[SuiteStage], Found]] = {
     "zedinfer": _zedinfer,
     "paladin": _paladin,
     "mini-infer": _mini_infer,
@@ -96,8 +96,8 @@ def run(
     """Make every table of a suite. Raises EngineError when a request is not answered."""
     config, load_before = resolved.config, os.getloadavg()
     work = work_of(config)
-    job = Job(config, work.vocab_size, work, machine.measure_limits(config.device, on_event), say, shrink, runs)
-    stage = Stage(job, on_event)
+    job = SuiteJob(config, work.vocab_size, work, machine.measure_limits(config.device, on_event), say, shrink, runs)
+    stage = SuiteStage(job, on_event)
     found = SUITES[name](stage)
     facts = [*machine.facts(job.limits, resolved), *stage.facts, ("load average", _loads(load_before))]
     facts += [("runs of each figure", str(runs))]

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 
 from jaxinfer.bench import machine
 from jaxinfer.bench.latency import Say, generate
-from jaxinfer.bench.machine import Limits
+from jaxinfer.bench.machine import MachineLimits
 from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.report import Report, Table, Value
 from jaxinfer.bench.steps import StepLog, Timed
-from jaxinfer.bench.work import Work, check_context, work_of
+from jaxinfer.bench.work import ModelWork, check_context, work_of
 from jaxinfer.config import Resolved
 from jaxinfer.llm.events import Event, OnEvent, ignore
 
@@ -84,7 +84,7 @@ def progress(log: StepLog, what: str, total: int, on_event: OnEvent) -> Callable
 
 
 def measure(
-    timed: Timed, load: Load, tries: int, work: Work, limits: Limits, on_event: OnEvent = ignore
+    timed: Timed, load: Load, tries: int, work: ModelWork, limits: MachineLimits, on_event: OnEvent = ignore
 ) -> tuple[Value, ...]:
     """One row."""
     requests, prompt, output = load

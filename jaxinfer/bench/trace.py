@@ -18,7 +18,7 @@ _AROUND_OTHERS = ("while", "conditional", "call")  # XLA's operations that only 
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Event:
+class TraceEvent:
     """One kernel, or one XLA operation on a CPU, in nanoseconds."""
 
     name: str
@@ -27,7 +27,7 @@ class Event:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Sum:
+class EventSum:
     """All events of one name."""
 
     name: str
@@ -45,7 +45,7 @@ def trace_into(folder: str) -> Iterator[None]:
         trace(None)
 
 
-def device_events(folder: str) -> list[Event]:
+def device_events(folder: str) -> list[TraceEvent]:
     """The kernels of every stream of a trace; on a CPU, XLA's operations. Raises EngineError when there is no trace."""
     traces = sorted(Path(folder).rglob("*.xplane.pb"))
     if not traces:
@@ -60,8 +60,8 @@ def device_events(folder: str) -> list[Event]:
     return [event for event in found if not event.name.startswith(_AROUND_OTHERS)]
 
 
-def _event(event: Any) -> Event:
-    return Event(event.name, event.start_ns, event.duration_ns)
+def _event(event: Any) -> TraceEvent:
+    return TraceEvent(event.name, event.start_ns, event.duration_ns)
 
 
 def plain_name(name: str) -> str:
@@ -69,16 +69,16 @@ def plain_name(name: str) -> str:
     return _NUMBER.sub("", name) or name
 
 
-def sums(events: Sequence[Event]) -> list[Sum]:
+def sums(events: Sequence[TraceEvent]) -> list[EventSum]:
     """By plain name, the longest first."""
     durations: dict[str, list[float]] = defaultdict(list)
     for event in events:
         durations[plain_name(event.name)].append(event.duration_ns)
-    found = [Sum(name, len(each), sum(each)) for name, each in durations.items()]
+    found = [EventSum(name, len(each), sum(each)) for name, each in durations.items()]
     return sorted(found, key=lambda one: -one.total_ns)
 
 
-def busy_ns(events: Sequence[Event]) -> float:
+def busy_ns(events: Sequence[TraceEvent]) -> float:
     """For how long at least one event was under way."""
     total, end = 0.0, float("-inf")
     for event in sorted(events, key=lambda event: event.start_ns):

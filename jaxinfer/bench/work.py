@@ -3,7 +3,7 @@
 import dataclasses
 import sys
 
-from jaxinfer.bench.machine import Limits
+from jaxinfer.bench.machine import MachineLimits
 from jaxinfer.cache.spec import ITEMSIZE, CacheLayout, layout_of
 from jaxinfer.checkpoint.resolve import Part, resolve
 from jaxinfer.config import EngineConfig
@@ -15,7 +15,7 @@ from jaxinfer.runtime.memory import weight_bytes
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
+class ModelWork:
     """One model's work. read_bytes: of the weights, once a step; an untied embedding is looked up, not read through.
 
     layer_params: of the matrices that every token meets.    head_params: of the last one, which sampled tokens meet.
@@ -44,7 +44,7 @@ class Work:
         causal = prompt * prompt / 2 * self.attention_flops
         return batch * (2.0 * prompt * self.layer_params + 2.0 * self.head_params + causal)
 
-    def offline_s(self, limits: Limits, requests: int, prompt: int, output: int, together: int) -> float:
+    def offline_s(self, limits: MachineLimits, requests: int, prompt: int, output: int, together: int) -> float:
         """The serial roof of an offline run: memory time and compute time added, nothing hidden behind anything."""
         steps = -(-requests // together) * output
         context = prompt + output / 2
@@ -61,7 +61,7 @@ def check_context(tokens: int, context: int) -> None:
         )
 
 
-def work_of(config: EngineConfig) -> Work:
+def work_of(config: EngineConfig) -> ModelWork:
     """From config.json alone. Raises CheckpointError."""
     needs: tuple[Part, ...] = ("config",)
     checkpoint = resolve(
@@ -79,7 +79,7 @@ def work_of(config: EngineConfig) -> Work:
     heads = next(((m.heads, m.kv_heads) for m in mixers if isinstance(m, Attention)), ())
     embedding = model.vocab_size * model.hidden_size
     beside = 0 if model.tie_embeddings else embedding * itemsize
-    return Work(
+    return ModelWork(
         read_bytes=weight_bytes(family.parameters(model), itemsize) - beside,
         layer_params=model.num_params - embedding * (1 if model.tie_embeddings else 2),
         head_params=embedding,

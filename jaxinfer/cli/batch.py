@@ -17,7 +17,7 @@ from jaxinfer.errors import ConfigError
 from jaxinfer.offline.names import FORMATS
 
 if TYPE_CHECKING:
-    from jaxinfer.offline.batch import Batch, OpenBatch
+    from jaxinfer.offline.batch import BatchJob, OpenBatch
 
 LIVE_S, PLAIN_S = 0.5, 10.0  # between two lines of progress, on a terminal and elsewhere
 DEFAULTS = ("max_tokens", "temperature", "top_p", "top_k", "min_p")
@@ -53,11 +53,11 @@ def tell(lines: Iterable[str], params: Mapping[str, Any]) -> None:
         click.echo(line, err=True)
 
 
-def batch_of(resolved: Resolved, params: Mapping[str, Any]) -> "Batch":
+def batch_of(resolved: Resolved, params: Mapping[str, Any]) -> "BatchJob":
     """The job that the options ask for."""
-    from jaxinfer.offline.batch import Batch
+    from jaxinfer.offline.batch import BatchJob
 
-    return Batch(
+    return BatchJob(
         input=params["input"],
         output=params["output"],
         input_format=params["input_format"],

@@ -17,7 +17,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     with Checklist(screen_for(sys.stderr, params)) as checklist:
         from jaxinfer.bench import latency
 
-        shapes = [latency.Shape(*pair) for pair in pairs_of(params)]
+        shapes = [latency.BatchShape(*pair) for pair in pairs_of(params)]
         wanted = shapes, params["first_steps"], params["cached_prefix"]
         return publish(lambda: latency.run(resolved, *wanted, checklist, checklist.say), params)
 

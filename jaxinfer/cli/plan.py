@@ -28,7 +28,7 @@ CONTEXT = 1024  # tokens of every sequence in the throughput estimate
 
 
 @dataclasses.dataclass(frozen=True)
-class Target:
+class TargetDevice:
     """A device to plan for. flops: of dense bfloat16 products; None is unknown. core_count: its multiprocessors.
 
     The names of what a jax.Device has as well are JAX's.
@@ -50,20 +50,20 @@ _HOPPER = 232_448  # bytes of shared memory
 # Checked on 2026-11-27: the peak of cards of 8.6, 8.9 and 12.0 is multiprocessors x 512 multiply-adds x boost clock,
 # half of that on a GeForce; A10 to B200 as in citsjtu2020/LLM-Prof, hardware_spec.md, at 8434c8d1.
 GPUS = {
-    "b200": Target("NVIDIA B200", "gpu", 178 * GIB, 8.0e12, 2250e12, "10.0"),
-    "h200": Target("NVIDIA H200", "gpu", 140 * GIB, 4.8e12, 989e12, "9.0", 132, _HOPPER),
-    "h100": Target("NVIDIA H100", "gpu", 79 * GIB, 3.35e12, 989e12, "9.0", 132, _HOPPER),
-    "h20": Target("NVIDIA H20", "gpu", 95 * GIB, 4.0e12, 148e12, "9.0", 78, _HOPPER),
-    "a100": Target("NVIDIA A100", "gpu", 79 * GIB, 2.04e12, 312e12, "8.0"),
-    "h100pcie": Target("NVIDIA H100 PCIe", "gpu", 79 * GIB, 2.04e12, 756e12, "9.0", 114, _HOPPER),
-    "l40s": Target("NVIDIA L40S", "gpu", 44 * GIB, 0.864e12, 362e12, "8.9"),
-    "l4": Target("NVIDIA L4", "gpu", 22 * GIB, 0.3e12, 121e12, "8.9"),
-    "a10": Target("NVIDIA A10", "gpu", 22 * GIB, 0.6e12, 125e12, "8.6"),
-    "rtxpro6000": Target("NVIDIA RTX PRO 6000 Blackwell", "gpu", 95 * GIB, 1.792e12, 503.8e12, "12.0"),
-    "5090": Target("NVIDIA GeForce RTX 5090", "gpu", 31 * GIB, 1.792e12, 209.5e12, "12.0"),
-    "4090": Target("NVIDIA GeForce RTX 4090", "gpu", 23 * GIB, 1.008e12, 165.2e12, "8.9"),
-    "4060ti": Target("NVIDIA GeForce RTX 4060 Ti 16 GB", "gpu", 15 * GIB, 0.288e12, 44.1e12, "8.9"),
-    "3090": Target("NVIDIA GeForce RTX 3090", "gpu", 23 * GIB, 0.936e12, 71e12, "8.6"),
+    "b200": TargetDevice("NVIDIA B200", "gpu", 178 * GIB, 8.0e12, 2250e12, "10.0"),
+    "h200": TargetDevice("NVIDIA H200", "gpu", 140 * GIB, 4.8e12, 989e12, "9.0", 132, _HOPPER),
+    "h100": TargetDevice("NVIDIA H100", "gpu", 79 * GIB, 3.35e12, 989e12, "9.0", 132, _HOPPER),
+    "h20": TargetDevice("NVIDIA H20", "gpu", 95 * GIB, 4.0e12, 148e12, "9.0", 78, _HOPPER),
+    "a100": TargetDevice("NVIDIA A100", "gpu", 79 * GIB, 2.04e12, 312e12, "8.0"),
+    "h100pcie": TargetDevice("NVIDIA H100 PCIe", "gpu", 79 * GIB, 2.04e12, 756e12, "9.0", 114, _HOPPER),
+    "l40s": TargetDevice("NVIDIA L40S", "gpu", 44 * GIB, 0.864e12, 362e12, "8.9"),
+    "l4": TargetDevice("NVIDIA L4", "gpu", 22 * GIB, 0.3e12, 121e12, "8.9"),
+    "a10": TargetDevice("NVIDIA A10", "gpu", 22 * GIB, 0.6e12, 125e12, "8.6"),
+    "rtxpro6000": TargetDevice("NVIDIA RTX PRO 6000 Blackwell", "gpu", 95 * GIB, 1.792e12, 503.8e12, "12.0"),
+    "5090": TargetDevice("NVIDIA GeForce RTX 5090", "gpu", 31 * GIB, 1.792e12, 209.5e12, "12.0"),
+    "4090": TargetDevice("NVIDIA GeForce RTX 4090", "gpu", 23 * GIB, 1.008e12, 165.2e12, "8.9"),
+    "4060ti": TargetDevice("NVIDIA GeForce RTX 4060 Ti 16 GB", "gpu", 15 * GIB, 0.288e12, 44.1e12, "8.9"),
+    "3090": TargetDevice("NVIDIA GeForce RTX 3090", "gpu", 23 * GIB, 0.936e12, 71e12, "8.6"),
 }
 
 
@@ -184,7 +184,7 @@ def show_names(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
-def choose_target(name: str | None, memory: str | None, device: str) -> Target:
+def choose_target(name: str | None, memory: str | None, device: str) -> TargetDevice:
     """The GPU or CPU to plan for: the one named, else this machine's first visible GPU, else its CPU."""
     from jaxinfer.runtime import nvidia
 
@@ -197,7 +197,7 @@ def choose_target(name: str | None, memory: str | None, device: str) -> Target:
     else:
         from jaxinfer.checkpoint.memory import available_host_bytes
 
-        target = Target(f"this machine's {os.cpu_count()} CPUs", "cpu", available_host_bytes(), read_speed())
+        target = TargetDevice(f"this machine's {os.cpu_count()} CPUs", "cpu", available_host_bytes(), read_speed())
     if memory is None:
         return target
     try:
@@ -206,7 +206,7 @@ def choose_target(name: str | None, memory: str | None, device: str) -> Target:
         raise ConfigError(f"--memory must be bytes, as in 80G, got {memory!r}") from None
 
 
-def named_target(name: str) -> Target | None:
+def named_target(name: str) -> TargetDevice | None:
     """A card by its name, with or without the maker's words and its memory; None for the CPU. Raises ConfigError."""
     words, _, memory = re.sub(r"[ _-]+(\d+)[ _-]?gi?b?$", r"\n\1", name.strip().lower()).partition("\n")
     key = re.sub(r"^(nvidia)?(geforce)?(rtx(?=\d))?", "", re.sub(r"[ _-]", "", words))
@@ -219,11 +219,11 @@ def named_target(name: str) -> Target | None:
     return target
 
 
-def known_gpu(gpu: Any) -> Target:
+def known_gpu(gpu: Any) -> TargetDevice:
     """The GPU with what is free on it now; its speed is known if its name is."""
     words = gpu.name.lower().replace("-", " ").split()
     names = {"".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, len(words) + 1)}
-    known = GPUS.get(max(names & {*GPUS}, key=len, default=""), Target("", "gpu", 0, 0.0))
+    known = GPUS.get(max(names & {*GPUS}, key=len, default=""), TargetDevice("", "gpu", 0, 0.0))
     return dataclasses.replace(known, device_kind=gpu.name, free_bytes=gpu.free_bytes)
 
 
@@ -242,7 +242,7 @@ def read_speed(num_bytes: int = 64 * 2**20) -> float:
     return threads * num_bytes / min(seconds)
 
 
-def describe(target: Target) -> str:
+def describe(target: TargetDevice) -> str:
     speed = f", {target.bytes_per_s / 1e9:,.0f} GB/s" if target.bytes_per_s else ", of unknown speed"
     flops = f", {target.flops / 1e12:.0f} TFLOP/s in bfloat16" if target.flops else ""
     return f"{target.device_kind}, {target.free_bytes / GIB:.1f} GiB free{speed}{flops}"
@@ -263,7 +263,7 @@ def concurrency(plan: "MemoryPlan") -> str:
     return f"Maximum concurrency for {limits.max_model_len:,} tokens per request: {tokens / limits.max_model_len:.2f}x"
 
 
-def throughput(model: "ModelConfig", plan: "MemoryPlan", target: Target) -> list[tuple[str, str]]:
+def throughput(model: "ModelConfig", plan: "MemoryPlan", target: TargetDevice) -> list[tuple[str, str]]:
     """Upper bounds: a decode step reads every weight and all keys and values once, a prompt token multiplies by all."""
     if not target.bytes_per_s:
         return [("speed", f"unknown device; one of --for {', '.join(GPUS)} has an estimate")]

@@ -17,7 +17,9 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     with Checklist(screen_for(sys.stderr, params)) as checklist:
         from jaxinfer.bench import profile
 
-        wanted = profile.Wanted(params["batch_size"], params["prompt_length"], params["steps"], params["prefill"])
+        wanted = profile.ProfileRequest(
+            params["batch_size"], params["prompt_length"], params["steps"], params["prefill"]
+        )
         return publish(lambda: profile.run(resolved, wanted, params["trace"], checklist, checklist.say), params)
 
 

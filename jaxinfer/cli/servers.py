@@ -16,14 +16,14 @@ PATIENCE_S = 2.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Found:
+class FoundServer:
     """What is behind one socket. presence: None when it did not answer in time."""
 
     path: Path
     presence: "Presence | None"
 
 
-def found_servers() -> Iterator[Found]:
+def found_servers() -> Iterator[FoundServer]:
     """Each server that lives; a socket that a killed server left is removed."""
     from jaxinfer.server.presence import sockets
 
@@ -33,10 +33,10 @@ def found_servers() -> Iterator[Found]:
         except ConnectionRefusedError:  # its process is gone, and could not tidy up
             path.unlink(missing_ok=True)
         except (TimeoutError, BlockingIOError):  # the second when many have asked in vain
-            yield Found(path, None)
+            yield FoundServer(path, None)
         else:
             if presence is not None:
-                yield Found(path, presence)
+                yield FoundServer(path, presence)
 
 
 def presences() -> "list[Presence]":

@@ -135,7 +135,7 @@ class Speed:
         return f"{self._prompt_tokens} prompt tokens{cached}; {self.num_tokens} tokens, {first}{rate}"
 
 
-class Said(NamedTuple):
+class SessionAnswer(NamedTuple):
     """One answer. reason: its finish_reason."""
 
     text: str
@@ -145,7 +145,7 @@ class Said(NamedTuple):
 
 async def answer(
     llm: "AsyncLLM", prompt_ids: Sequence[int], params: "SamplingParams", *, chat: bool, out: TextIO
-) -> Said:
+) -> SessionAnswer:
     """Write one answer to `out` as it comes.
 
     Raises InvalidRequest before anything is written, EngineError when the answer ended in an error.
@@ -165,7 +165,7 @@ async def answer(
             await llm.abort(REQUEST_ID)
     out.write("" if text.endswith("\n") else "\n")
     out.flush()
-    return Said(text, reason, speed)
+    return SessionAnswer(text, reason, speed)
 
 
 ANSWER_OPTIONS: tuple[click.Option, ...] = (

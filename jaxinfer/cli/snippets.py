@@ -45,7 +45,7 @@ class Server:
 
 
 @dataclasses.dataclass(frozen=True)
-class Client:
+class ClientSnippet:
     """A client of one route. kind: of file that its settings are, as Markdown names it."""
 
     title: str
@@ -203,15 +203,15 @@ def agent_note(server: Server) -> list[str]:
 
 CHAT = "/v1/chat/completions"
 CLIENTS = {
-    "curl": Client("curl", "sh", CHAT, curl),
-    "openai-python": Client("OpenAI's SDK, Python", "python", CHAT, openai_python),
-    "openai-node": Client("OpenAI's SDK, npm", "js", CHAT, openai_node),
-    "anthropic-python": Client("Anthropic's SDK, Python", "python", "/v1/messages", anthropic_python),
-    "langchain": Client("LangChain", "python", CHAT, langchain),
-    "litellm": Client("LiteLLM", "python", CHAT, litellm),
-    "ollama-python": Client("Ollama's client, Python", "python", "/api/chat", ollama_python),
-    "ollama": Client("clients of Ollama's API", "sh", "/api/chat", ollama_clients),
-    "open-webui": Client("Open WebUI", "sh", CHAT, open_webui),
-    "claude-code": Client("Claude Code", "sh", "/v1/messages", claude_code),
-    "codex": Client("Codex", "toml", "/v1/responses", codex),
+    "curl": ClientSnippet("curl", "sh", CHAT, curl),
+    "openai-python": ClientSnippet("OpenAI's SDK, Python", "python", CHAT, openai_python),
+    "openai-node": ClientSnippet("OpenAI's SDK, npm", "js", CHAT, openai_node),
+    "anthropic-python": ClientSnippet("Anthropic's SDK, Python", "python", "/v1/messages", anthropic_python),
+    "langchain": ClientSnippet("LangChain", "python", CHAT, langchain),
+    "litellm": ClientSnippet("LiteLLM", "python", CHAT, litellm),
+    "ollama-python": ClientSnippet("Ollama's client, Python", "python", "/api/chat", ollama_python),
+    "ollama": ClientSnippet("clients of Ollama's API", "sh", "/api/chat", ollama_clients),
+    "open-webui": ClientSnippet("Open WebUI", "sh", CHAT, open_webui),
+    "claude-code": ClientSnippet("Claude Code", "sh", "/v1/messages", claude_code),
+    "codex": ClientSnippet("Codex", "toml", "/v1/responses", codex),
 }

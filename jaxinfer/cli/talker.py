@@ -15,7 +15,7 @@ from jaxinfer.cli.bench_serve import base_of
 from jaxinfer.cli.checklist import screen_for
 from jaxinfer.cli.options import GroupedOption
 from jaxinfer.cli.protection import KEY_VARIABLE
-from jaxinfer.cli.session import Said, Speed, answer, started
+from jaxinfer.cli.session import SessionAnswer, Speed, answer, started
 from jaxinfer.config import Resolved
 from jaxinfer.errors import ConfigError, EngineError, InvalidRequest
 
@@ -48,10 +48,10 @@ class Talker(Protocol):
 
     def chat(
         self, messages: list[dict[str, Any]], params: "SamplingParams", kwargs: dict[str, Any] | None, out: TextIO
-    ) -> Said:
+    ) -> SessionAnswer:
         """Answer a conversation. kwargs: switches of the chat template."""
 
-    def complete(self, prompt: str, params: "SamplingParams", out: TextIO) -> Said:
+    def complete(self, prompt: str, params: "SamplingParams", out: TextIO) -> SessionAnswer:
         """Write a text on, without a chat template."""
 
 
@@ -66,11 +66,11 @@ class Local:
 
     def chat(
         self, messages: list[dict[str, Any]], params: "SamplingParams", kwargs: dict[str, Any] | None, out: TextIO
-    ) -> Said:
+    ) -> SessionAnswer:
         ids = self._runner.run(self._llm.render(messages, template_kwargs=kwargs))
         return self._runner.run(answer(self._llm, ids, params, chat=True, out=out))
 
-    def complete(self, prompt: str, params: "SamplingParams", out: TextIO) -> Said:
+    def complete(self, prompt: str, params: "SamplingParams", out: TextIO) -> SessionAnswer:
         ids = self._runner.run(self._llm.encode(prompt))
         return self._runner.run(answer(self._llm, ids, params, chat=False, out=out))
 
@@ -85,14 +85,14 @@ class Remote:
 
     def chat(
         self, messages: list[dict[str, Any]], params: "SamplingParams", kwargs: dict[str, Any] | None, out: TextIO
-    ) -> Said:
+    ) -> SessionAnswer:
         body = {"messages": messages} | ({"chat_template_kwargs": kwargs} if kwargs else {})
         return self._stream("/v1/chat/completions", body, params, out)
 
-    def complete(self, prompt: str, params: "SamplingParams", out: TextIO) -> Said:
+    def complete(self, prompt: str, params: "SamplingParams", out: TextIO) -> SessionAnswer:
         return self._stream("/v1/completions", {"prompt": prompt}, params, out)
 
-    def _stream(self, path: str, body: dict[str, Any], params: "SamplingParams", out: TextIO) -> Said:
+    def _stream(self, path: str, body: dict[str, Any], params: "SamplingParams", out: TextIO) -> SessionAnswer:
         import msgspec
 
         fields = {name: value for name in FIELDS if (value := getattr(params, name)) is not None}
@@ -134,7 +134,7 @@ def _refusal(response: http.client.HTTPResponse) -> Exception:
     return EngineError(f"the server answered {response.status}: {sentence}; see its log")
 
 
-def read_answer(lines: "Iterator[bytes]", out: TextIO) -> Said:
+def read_answer(lines: "Iterator[bytes]", out: TextIO) -> SessionAnswer:
     """Write a streamed answer out as it comes. Raises EngineError when it ends in an error, or in the middle."""
     import msgspec
 
@@ -165,7 +165,7 @@ def read_answer(lines: "Iterator[bytes]", out: TextIO) -> Said:
         raise EngineError("the server ended the answer in the middle; see its log")
     out.write("" if text.endswith("\n") else "\n")
     out.flush()
-    return Said(text, reason, speed)
+    return SessionAnswer(text, reason, speed)
 
 
 @contextlib.contextmanager

@@ -38,7 +38,7 @@ class Question:
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class EvaluatedAnswer:
     question: Question
     expected: str
     answer: str
@@ -78,14 +78,16 @@ def evaluate(
     asked: list[Question],
     batch: int,
     max_tokens: int = MAX_TOKENS,
-) -> list[Outcome]:
+) -> list[EvaluatedAnswer]:
     """Let the model answer all questions greedily, with at most `max_tokens` tokens each."""
     renderer = Renderer()
     prompts = [tokenizer.encode(renderer.prompt(question.dialogue)).ids for question in asked]
     eos = (tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>"))
     answers = greedy(config, params, prompts, max_tokens=max_tokens, eos=eos, batch=batch)
     return [
-        Outcome(question, renderer.answer(question.dialogue), tokenizer.decode(answer, skip_special_tokens=True))
+        EvaluatedAnswer(
+            question, renderer.answer(question.dialogue), tokenizer.decode(answer, skip_special_tokens=True)
+        )
         for question, answer in zip(asked, answers, strict=True)
     ]
 
@@ -101,7 +103,7 @@ def all_questions(share: float = 1.0) -> list[Question]:
     return asked
 
 
-def summary(outcomes: list[Outcome]) -> dict[str, dict[str, float]]:
+def summary(outcomes: list[EvaluatedAnswer]) -> dict[str, dict[str, float]]:
     """task -> {"all": share right, "count": questions, and the share for each casing}."""
     table: dict[str, dict[str, float]] = {}
     for task in dict.fromkeys(outcome.question.task for outcome in outcomes):
@@ -142,7 +144,7 @@ def main() -> None:
     print(wrong_answers(outcomes, arguments.wrong))
 
 
-def wrong_answers(outcomes: list[Outcome], count: int) -> str:
+def wrong_answers(outcomes: list[EvaluatedAnswer], count: int) -> str:
     lines = []
     for task in dict.fromkeys(outcome.question.task for outcome in outcomes):
         wrong = [outcome for outcome in outcomes if outcome.question.task == task and not outcome.right]

@@ -14,7 +14,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from jaxinfer.demo.corpus.dialogues import conversation, plain_text
-from jaxinfer.demo.rendering import Masks, Renderer
+from jaxinfer.demo.rendering import AnswerMasks, Renderer
 
 _OPEN_ROWS = 24  # rows a document may still be put into
 
@@ -57,7 +57,7 @@ def _shard(recipe: Recipe, tokenizer_json: str, seed: int, shard: int) -> Rows:
     tokenizer = Tokenizer.from_str(tokenizer_json)
     texts, plain = documents(recipe, rng)
     encoded = [encoding.ids for encoding in tokenizer.encode_batch(texts)]
-    masks = Masks(tokenizer)
+    masks = AnswerMasks(tokenizer)
     written = [
         np.ones(len(ids), bool) if is_plain else masks.written(ids)
         for ids, is_plain in zip(encoded, plain, strict=True)

@@ -48,7 +48,7 @@ def _raise(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
 
 
-class Masks:
+class AnswerMasks:
     """Finds the tokens of a document that the model itself writes: answers, thoughts if any, and what ends them."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:

@@ -30,12 +30,12 @@ from jaxinfer.engine.sequence import (
     Add,
     Call,
     Compiled,
-    End,
     Forget,
     Keep,
     Message,
     Output,
     Request,
+    StopStringFound,
 )
 from jaxinfer.engine.stats import EngineStats
 from jaxinfer.engine.structured import NoGrammar, masks_of
@@ -336,7 +336,7 @@ class Engine:
             case Acknowledge(seen):
                 for choice in seen:
                     self.scheduler.acknowledge(*choice)
-            case End(request_id, index):
+            case StopStringFound(request_id, index):
                 self.scheduler.end(request_id, index)
             case Keep(session, salt, tokens):
                 self.scheduler.keep(session, salt, tokens)

@@ -142,7 +142,7 @@ class Acknowledge:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class End:
+class StopStringFound:
     """The text state found a stop string. No Output answers it: who sent it knows."""
 
     request_id: str
@@ -184,7 +184,7 @@ class Compiled:
     grammar: "Future[Grammar]"
 
 
-Message = Add | Abort | Acknowledge | End | Keep | Forget | Call | Compiled
+Message = Add | Abort | Acknowledge | StopStringFound | Keep | Forget | Call | Compiled
 
 
 class State(enum.Enum):

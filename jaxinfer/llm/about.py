@@ -21,7 +21,7 @@ HEADLESS_NOTE = (
 )
 
 
-class Outline(Protocol):
+class ModelOutline(Protocol):
     """Of a ModelConfig what clients are told."""
 
     @property
@@ -40,7 +40,7 @@ class Outline(Protocol):
     def eos_token_ids(self) -> tuple[int, ...]: ...
 
 
-def model_info(config: EngineConfig, checkpoint: Checkpoint, model: Outline) -> ModelInfo:
+def model_info(config: EngineConfig, checkpoint: Checkpoint, model: ModelOutline) -> ModelInfo:
     """The fingerprint names the version, the model's config and how the weights came about."""
     from_file = config.generation_config == "auto"
     defaults = GenerationDefaults.from_generation_config(checkpoint.generation_config if from_file else {})
@@ -94,7 +94,7 @@ def _note(checkpoint: Checkpoint) -> str:
     return DEMO_NOTE if checkpoint.is_demo else ""
 
 
-def eos_ids(checkpoint: Checkpoint, model: Outline) -> tuple[int, ...]:
+def eos_ids(checkpoint: Checkpoint, model: ModelOutline) -> tuple[int, ...]:
     """generation_config.json's list where it has one, since it is the one meant for generating, and config.json's.
 
     Raises CheckpointError for an id that the vocabulary does not have.

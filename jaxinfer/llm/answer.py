@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 
 from jaxinfer.engine.logprobs import TokenLogprobs
-from jaxinfer.engine.sequence import Abort, Acknowledge, Add, End, Message, Output, Request
+from jaxinfer.engine.sequence import Abort, Acknowledge, Add, Message, Output, Request, StopStringFound
 from jaxinfer.llm.types import Delta
 from jaxinfer.protocol.logprobs import TokenLogprob, TopTokens
 from jaxinfer.protocol.sampling import GenerationDefaults, ResolvedSampling, SamplingParams, resolve_sampling
@@ -124,7 +124,7 @@ class Answer:
         except Exception:
             choice.ended = True
             if output.finish_reason is None:
-                self._post(End(self.request.id, output.index))
+                self._post(StopStringFound(self.request.id, output.index))
             return self._unreadable(output.index)
 
     def _unreadable(self, index: int) -> Delta:
@@ -163,7 +163,7 @@ class Answer:
             if delta.logprobs is not None:
                 del delta.logprobs[text.num_tokens :]
             if output.finish_reason is None:
-                self._post(End(self.request.id, output.index))
+                self._post(StopStringFound(self.request.id, output.index))
         elif delta.finish_reason is not None:
             delta.text += choice.text.finish()
         _add_parts(delta, choice.text)

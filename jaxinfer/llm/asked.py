@@ -21,7 +21,7 @@ from jaxinfer.llm.types import ModelInfo
 from jaxinfer.protocol.chat import ChatRequest, read_chat
 from jaxinfer.protocol.completions import CompletionRequest, read_completion
 from jaxinfer.protocol.fields import CommonWire, Envelope, StreamOptions
-from jaxinfer.protocol.responses import Answer, Kind
+from jaxinfer.protocol.responses import AnswerEnvelope, Kind
 from jaxinfer.protocol.sampling import COMPLETION_MAX_TOKENS, SamplingParams
 from jaxinfer.protocol.tools import Tools, unknown_form
 from jaxinfer.protocol.truncation import truncated
@@ -66,13 +66,13 @@ class Asked:
         whole = dataclasses.replace(self.request, messages=conversation(self.request))
         return dataclasses.replace(self, request=whole)
 
-    def answer(self, info: ModelInfo, request_id: str) -> Answer:
+    def answer(self, info: ModelInfo, request_id: str) -> AnswerEnvelope:
         """OpenAI's form of its answer, made now. Raises NotFound for a model that is not served."""
         kind: Kind = "chat" if isinstance(self.request, ChatRequest) else "completion"
         wire = self.request.wire
         answer_id = f"{'chatcmpl' if kind == 'chat' else 'cmpl'}-{request_id}"
         options, model = wire.stream_options or StreamOptions(), served_model(info, wire.model)
-        return Answer(kind, answer_id, int(time.time()), model, info.fingerprint, options, wire.include_metrics)
+        return AnswerEnvelope(kind, answer_id, int(time.time()), model, info.fingerprint, options, wire.include_metrics)
 
     async def job(self, llm: AsyncLLM, *, salt: str = "", arrived_s: float) -> Job:
         """The prompts as ids, cut if the request says so, to compute under the salt of its tenant and its own.

@@ -48,7 +48,7 @@ class Echo:
             delta.prompt_logprobs = None
 
 
-class Turn(Protocol):
+class TurnListener(Protocol):
     """What a request is of a session, which hears of the answer before the client does."""
 
     def add(self, delta: Delta, prompt: Sequence[int], salt: str) -> None:
@@ -78,7 +78,7 @@ class Job:
     salt: str
     arrived_s: float
     echo: Echo | None = None
-    turn: Turn | None = None
+    turn: TurnListener | None = None
     reading: Reading | None = None
     seed: int | None = None
     bulk: bool = False

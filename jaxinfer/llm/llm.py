@@ -265,12 +265,12 @@ class LLM:
         Raises ConfigError, or BatchError, also while a stream is open, before anything is computed. An interrupted call
         can be resumed.
         """
-        from jaxinfer.offline.batch import Batch, open_batch
+        from jaxinfer.offline.batch import BatchJob, open_batch
 
         if self._calls:
             count = "1 stream is" if len(self._calls) == 1 else f"{len(self._calls)} streams are"
             raise BatchError(f"a batch must have the engine to itself, but {count} open; read to the end or close them")
-        batch = Batch(
+        batch = BatchJob(
             input=str(input),
             output=str(output),
             input_format=input_format,

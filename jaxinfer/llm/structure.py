@@ -14,7 +14,7 @@ from jaxinfer.protocol.structured import constraint_of
 from jaxinfer.protocol.validate import unsupported
 from jaxinfer.text.grammar.compiler import Compiler
 from jaxinfer.text.grammar.source import Constraint
-from jaxinfer.text.grammar.trial import MEMORY_BYTES, Setting, Trial, Tried, left_free, refuse, try_one
+from jaxinfer.text.grammar.trial import MEMORY_BYTES, Trial, TrialSetting, Tried, left_free, refuse, try_one
 from jaxinfer.text.reading import Reading
 from jaxinfer.text.tools.grammar import loosened, tool_grammar
 from jaxinfer.text.tools.opening import opening_of
@@ -88,7 +88,7 @@ class Forms:
     def __init__(self, side: TextSide, info: ModelInfo) -> None:
         self._side, self._end_ids = side, info.eos_token_ids
         file, control_tokens = str(side.folder / TOKENIZER_FILE), side.tokenizer.control_tokens
-        self._trial = Trial(Setting(file, info.vocab_size, list(info.eos_token_ids), control_tokens, MEMORY_BYTES))
+        self._trial = Trial(TrialSetting(file, info.vocab_size, list(info.eos_token_ids), control_tokens, MEMORY_BYTES))
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="jaxinfer-trial")
         self._num_waiting = 0
 

@@ -15,7 +15,7 @@ import msgspec
 
 from jaxinfer import errors
 from jaxinfer.config import EngineConfig
-from jaxinfer.engine.sequence import Abort, Acknowledge, Add, End, Forget, Keep, Message, Output
+from jaxinfer.engine.sequence import Abort, Acknowledge, Add, Forget, Keep, Message, Output, StopStringFound
 from jaxinfer.errors import EngineError, JaxInferError
 from jaxinfer.llm.events import Event
 from jaxinfer.llm.transport import Handshake
@@ -51,7 +51,7 @@ class ToEngine(msgspec.Struct, omit_defaults=True):
     add: Add | None = None
     abort: Abort | None = None
     acknowledge: Acknowledge | None = None
-    end: End | None = None
+    end: StopStringFound | None = None
     keep: Keep | None = None
     forget: Forget | None = None
     profile: Profile | None = None
@@ -65,7 +65,7 @@ class ToEngine(msgspec.Struct, omit_defaults=True):
                 return cls(abort=message)
             case Acknowledge():
                 return cls(acknowledge=message)
-            case End():
+            case StopStringFound():
                 return cls(end=message)
             case Keep():
                 return cls(keep=message)

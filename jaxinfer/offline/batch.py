@@ -21,7 +21,7 @@ from jaxinfer.offline.formats import (
     stream_source,
     write_output,
 )
-from jaxinfer.offline.job import BatchRun, Plan
+from jaxinfer.offline.job import BatchRun, JobPlan
 from jaxinfer.offline.journal import Journal
 from jaxinfer.offline.names import Format, check_stream, format_of
 from jaxinfer.offline.records import Record
@@ -33,7 +33,7 @@ _LOOKED_AT = 1000  # rows read, at most, to find one that tells the form
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Batch:
+class BatchJob:
     """A job as it is asked for. input, output: files, or "-" for a pipe of JSONL.    input_format, output_format: None
     is what the file's name ends in.    ordered: answers in the order of the rows.    resume: go on with what an earlier
     run left.    overwrite: replace the output and what an earlier run left.    The rest: as in Plan.
@@ -93,7 +93,7 @@ class OpenBatch:
     """A job whose files are open. Invariant: nobody else writes to its output."""
 
     def __init__(
-        self, batch: Batch, source: Source, journal: Journal | None, output_format: Format, form: Form
+        self, batch: BatchJob, source: Source, journal: Journal | None, output_format: Format, form: Form
     ) -> None:
         self.batch = batch
         self.journal = journal
@@ -123,7 +123,7 @@ class OpenBatch:
         batch, sink = self.batch, self.journal or _Pipe(sys.stdout.buffer)
         if self.journal is not None:
             self.journal.describe(self._facts(llm))
-        plan = Plan(
+        plan = JobPlan(
             form=self._form, ordered=batch.ordered, window=batch.window, seed=batch.seed, defaults=batch.defaults
         )
         self.tally.began_s = time.monotonic()
@@ -156,7 +156,7 @@ class OpenBatch:
 
 
 @contextlib.contextmanager
-def open_batch(batch: Batch) -> Iterator[OpenBatch]:
+def open_batch(batch: BatchJob) -> Iterator[OpenBatch]:
     """Open the files of a job. Raises ConfigError or BatchError."""
     input_format, output_format = batch.check()
     with contextlib.ExitStack() as stack:

@@ -21,7 +21,7 @@ from jaxinfer.offline import batch_record
 from jaxinfer.offline.batch_record import BatchRecord, Outcome
 from jaxinfer.offline.files import FileStore, StoredFile, new_id
 from jaxinfer.offline.formats import digest_of, open_source
-from jaxinfer.offline.job import BatchRun, Lane, Plan
+from jaxinfer.offline.job import BatchRun, JobPlan, Lane
 from jaxinfer.offline.journal import SUFFIX, Journal
 from jaxinfer.offline.records import Record, out_of_time
 from jaxinfer.offline.rows import read_row
@@ -272,7 +272,7 @@ class Batches:
         if batch.status == "cancelling":
             return "cancelled"
         info, stop = self._llm.info, self._stops[batch.id]
-        plan = Plan(
+        plan = JobPlan(
             form="openai",
             ordered=False,
             seed=int.from_bytes(hashlib.blake2b(batch.id.encode(), digest_size=8).digest()),  # over restarts the same

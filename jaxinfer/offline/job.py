@@ -25,7 +25,7 @@ from jaxinfer.offline.records import (
     refused,
     request_id,
 )
-from jaxinfer.offline.rows import Form, Raw, Row, read_row
+from jaxinfer.offline.rows import Form, InputRow, Raw, read_row
 from jaxinfer.offline.starts import Starts
 from jaxinfer.offline.tally import Tally
 from jaxinfer.offline.window import Window
@@ -50,7 +50,7 @@ class Sink(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
+class JobPlan:
     """form: of the records.    window: rows between being read and being written; None is as the engine needs.
     seed: of the rows that name none, each with its number.    defaults: fields for rows that do not name them.
     salt: cached prompts are found under it only.    priority: of all rows, which then may not name one.
@@ -89,7 +89,7 @@ class BatchRun:
     this ends early is aborted.
     """
 
-    def __init__(self, llm: AsyncLLM, plan: Plan, sink: Sink, tally: Tally, lane: Lane | None = None) -> None:
+    def __init__(self, llm: AsyncLLM, plan: JobPlan, sink: Sink, tally: Tally, lane: Lane | None = None) -> None:
         """lane: shared with other runs; None is one of its own."""
         self._llm, self._plan, self._sink, self._tally = llm, plan, sink, tally
         self._lane = lane or Lane(llm)
@@ -127,7 +127,7 @@ class BatchRun:
             self._tally.num_rows += 1
 
     async def _answer_or_refuse(self, raw: Raw, place: int) -> Record:
-        row = Row(raw.number)
+        row = InputRow(raw.number)
         try:
             async with self._lane.preparing:
                 row = await self._read(raw)
@@ -143,17 +143,17 @@ class BatchRun:
             log.exception("row %d failed", row.number)
             return self._refuse(row, ApiError("an error of ours, the log has it", code="internal_error"))
 
-    def _refuse(self, row: Row, error: ApiError) -> Record:
+    def _refuse(self, row: InputRow, error: ApiError) -> Record:
         self._tally.refused(error)
         return refused(row, self._plan.form, error)
 
-    async def _read(self, raw: Raw) -> Row:
+    async def _read(self, raw: Raw) -> InputRow:
         read = partial(read_row, raw, self._plan.defaults, max_model_len=self._llm.info.max_model_len)
         if raw.num_bytes > LARGE_BYTES:
             return await asyncio.to_thread(read)
         return read()
 
-    async def _prepare(self, row: Row) -> tuple[Asked | EmbeddingRequest, Job]:
+    async def _prepare(self, row: InputRow) -> tuple[Asked | EmbeddingRequest, Job]:
         """Raises ApiError for what cannot be answered."""
         if row.fault is not None:
             raise row.fault
@@ -172,7 +172,7 @@ class BatchRun:
         priority = job.priority if plan.priority is None else plan.priority
         return asked, dataclasses.replace(job, seed=seed_of(plan.seed, row.number), priority=priority, bulk=True)
 
-    async def _answer(self, row: Row, place: int, asked: Asked | EmbeddingRequest, job: Job) -> Record:
+    async def _answer(self, row: InputRow, place: int, asked: Asked | EmbeddingRequest, job: Job) -> Record:
         most = self._lane.most_of_a_row
         if isinstance(asked, EmbeddingRequest):
             num_places = min(len(job.prompts), self._at_once)
@@ -188,7 +188,7 @@ class BatchRun:
         finally:
             self._starts.end(place, num_places)
 
-    async def _embed(self, row: Row, place: int, asked: EmbeddingRequest, job: Job) -> Record:
+    async def _embed(self, row: InputRow, place: int, asked: EmbeddingRequest, job: Job) -> Record:
         def render(index: int, raw: bytes) -> bytes:
             self._starts.computed(place)
             return embedding_item(index, raw, asked.wire)
@@ -203,7 +203,7 @@ class BatchRun:
         self._tally.answered(usage)
         return embedded(row, list_body(head, items, usage))
 
-    async def _generate(self, row: Row, place: int, asked: Asked, job: Job) -> Record:
+    async def _generate(self, row: InputRow, place: int, asked: Asked, job: Job) -> Record:
         generation = await self._start(job)
         try:
             choices = await generation.collect(lambda: self._starts.computed(place))

@@ -15,7 +15,7 @@ from jaxinfer.protocol.sampling import SamplingParams
 LOGPROBS = SamplingParams(temperature=0, prompt_logprobs=0, detokenize=False)
 
 
-class Model(Protocol):
+class ScoringModel(Protocol):
     """What this needs of an AsyncLLM."""
 
     async def generate(
@@ -24,7 +24,7 @@ class Model(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Window:
+class ScoredWindow:
     """Tokens begin to end - 1 of a text are read together; those from `scored` on are answered for."""
 
     begin: int
@@ -32,14 +32,14 @@ class Window:
     end: int
 
 
-def windows(num_tokens: int, width: int, stride: int) -> Iterator[Window]:
+def windows(num_tokens: int, width: int, stride: int) -> Iterator[ScoredWindow]:
     """Windows of `width` tokens, `stride` apart, that score each token but the first once; 0 < stride < width."""
     assert 0 < stride < width, "each window must know what comes before its first scored token"
     scored = 1
     for begin in itertools.count(0, stride):
         if scored >= num_tokens:
             return
-        yield (window := Window(begin, scored, min(begin + width, num_tokens)))
+        yield (window := ScoredWindow(begin, scored, min(begin + width, num_tokens)))
         scored = window.end
 
 
@@ -89,7 +89,7 @@ class Fit:
 class Reader:
     """Reads texts with a model, at most `at_once` windows at a time."""
 
-    def __init__(self, model: Model, width: int, stride: int, at_once: int) -> None:
+    def __init__(self, model: ScoringModel, width: int, stride: int, at_once: int) -> None:
         self._model = model
         self._width = width
         self._stride = stride
@@ -104,7 +104,7 @@ class Reader:
             ]
         return list(itertools.chain.from_iterable(task.result() for task in tasks))
 
-    async def _read(self, ids: Sequence[int], window: Window) -> list[TokenLogprob]:
+    async def _read(self, ids: Sequence[int], window: ScoredWindow) -> list[TokenLogprob]:
         async with self._room:
             name = f"window-{next(self._numbers)}"
             part = ids[window.begin : window.end]

@@ -8,10 +8,10 @@ import msgspec
 from jaxinfer.errors import ApiError
 from jaxinfer.llm.asked import Asked, served_model
 from jaxinfer.llm.types import ModelInfo
-from jaxinfer.offline.rows import Form, Row
+from jaxinfer.offline.rows import Form, InputRow
 from jaxinfer.protocol.embeddings import EmbeddingRequest, read_embedding
 from jaxinfer.protocol.forms import Choice, Progress
-from jaxinfer.protocol.responses import Answer, encode_json, error_body
+from jaxinfer.protocol.responses import AnswerEnvelope, encode_json, error_body
 from jaxinfer.protocol.validate import Verbatim, invalid
 
 COLUMNS: dict[str, type] = {
@@ -53,7 +53,7 @@ def check_row(asked: Asked, form: Form) -> None:
             raise invalid("include_metrics", "false where an answer is a row of columns", True, cure=OTHER_FORM)
 
 
-def read_embedding_row(row: Row, form: Form, info: ModelInfo) -> EmbeddingRequest:
+def read_embedding_row(row: InputRow, form: Form, info: ModelInfo) -> EmbeddingRequest:
     """The request of a row for embeddings. Raises InvalidRequest, or NotFound for another model."""
     if form == "plain":
         raise invalid(
@@ -67,7 +67,7 @@ def read_embedding_row(row: Row, form: Form, info: ModelInfo) -> EmbeddingReques
 OTHER_FORM = "leave it out, or write the row in OpenAI's form and the answers as JSONL"
 
 
-def answered(row: Row, form: Form, answer: Answer, choices: list[Choice], progress: Progress) -> Record:
+def answered(row: InputRow, form: Form, answer: AnswerEnvelope, choices: list[Choice], progress: Progress) -> Record:
     if form == "openai":
         body = msgspec.Raw(answer.body(choices, progress))
         return Record(row.number, 200, encode_json(_openai(row, 200, body, None)))
@@ -85,12 +85,12 @@ def answered(row: Row, form: Form, answer: Answer, choices: list[Choice], progre
     return Record(row.number, 200, encode_json(columns))
 
 
-def embedded(row: Row, body: bytes) -> Record:
+def embedded(row: InputRow, body: bytes) -> Record:
     """The answer to a row for embeddings."""
     return Record(row.number, 200, encode_json(_openai(row, 200, msgspec.Raw(body), None)))
 
 
-def refused(row: Row, form: Form, error: ApiError) -> Record:
+def refused(row: InputRow, form: Form, error: ApiError) -> Record:
     """The row's error, as the route would have answered it, with its code and message where a reader looks first."""
     if form == "openai":
         body, short = msgspec.Raw(error_body(error)), {"code": error.code or error.type, "message": str(error)}
@@ -99,18 +99,18 @@ def refused(row: Row, form: Form, error: ApiError) -> Record:
     return Record(row.number, error.status, encode_json(columns | {"error": str(error)}))
 
 
-def out_of_time(row: Row) -> Record:
+def out_of_time(row: InputRow) -> Record:
     """Of a row that its batch had no time for."""
     short = {"code": "batch_expired", "message": "this row had no turn before its batch's completion window was over"}
     line = {"id": request_id(row), "custom_id": row.custom_id, "response": None, "error": short}
     return Record(row.number, 408, encode_json(line))
 
 
-def request_id(row: Row) -> str:
+def request_id(row: InputRow) -> str:
     return f"batch_req_{row.number}"
 
 
-def _openai(row: Row, status: int, body: msgspec.Raw, error: dict[str, Any] | None) -> dict[str, Any]:
+def _openai(row: InputRow, status: int, body: msgspec.Raw, error: dict[str, Any] | None) -> dict[str, Any]:
     name = request_id(row)
     response = {"status_code": status, "request_id": name, "body": body}
     return {"id": name, "custom_id": row.custom_id, "response": response, "error": error}

@@ -40,7 +40,7 @@ class Raw:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Row:
+class InputRow:
     """body: of the request, as the route of its kind takes it.    unknown: names outside of it that nobody reads.
     url: as it was given, "" in the plain form.
     """
@@ -63,7 +63,9 @@ def form_of(raw: Raw) -> Form | None:
     return "openai" if _is_openai(columns) else "plain"
 
 
-def read_row(raw: Raw, defaults: dict[str, Any], form: Form | None = None, *, max_model_len: int = sys.maxsize) -> Row:
+def read_row(
+    raw: Raw, defaults: dict[str, Any], form: Form | None = None, *, max_model_len: int = sys.maxsize
+) -> InputRow:
     """defaults: fields of a body for the rows that do not name them.    form: the only one that is taken.
 
     max_model_len: beyond it a row of too many values is told as a prompt that is too long.
@@ -78,7 +80,7 @@ def read_row(raw: Raw, defaults: dict[str, Any], form: Form | None = None, *, ma
     except ApiError as fault:
         given = columns.get("custom_id")
         named = isinstance(given, str) and is_unicode(given)
-        return Row(raw.number, given if named else None, fault=fault)
+        return InputRow(raw.number, given if named else None, fault=fault)
 
 
 def _columns(raw: Raw) -> dict[str, Any]:
@@ -91,7 +93,7 @@ def _is_openai(columns: dict[str, Any]) -> bool:
     return "body" in columns or "url" in columns
 
 
-def _openai_row(number: int, columns: dict[str, Any], defaults: dict[str, Any]) -> Row:
+def _openai_row(number: int, columns: dict[str, Any], defaults: dict[str, Any]) -> InputRow:
     custom_id, method, url, body = (required(columns, name) for name in ("custom_id", "method", "url", "body"))
     if not isinstance(custom_id, str):
         raise invalid("custom_id", "a string", custom_id)
@@ -103,17 +105,17 @@ def _openai_row(number: int, columns: dict[str, Any], defaults: dict[str, Any]) 
         raise invalid("body", "an object", body)
     unknown = tuple(name for name in columns if name not in OPENAI_COLUMNS)
     kind = ROUTES[url]
-    return Row(number, custom_id, url, kind, body if kind == "embedding" else _over(defaults, body), unknown)
+    return InputRow(number, custom_id, url, kind, body if kind == "embedding" else _over(defaults, body), unknown)
 
 
-def _plain_row(number: int, columns: dict[str, Any], defaults: dict[str, Any]) -> Row:
+def _plain_row(number: int, columns: dict[str, Any], defaults: dict[str, Any]) -> InputRow:
     given = [name for name in PLAIN_COLUMNS if columns.get(name) is not None]
     if len(given) != 1:
         fact = "both" if given else "neither"
         raise InvalidRequest(f"a row must have a prompt or messages, got {fact}; give one", param="prompt")
     body = {name: value for name, value in columns.items() if name != "custom_id"}
     kind: Kind = "chat" if given == ["messages"] else "completion"
-    return Row(number, _plain_id(columns.get("custom_id")), kind=kind, body=_over(defaults, body))
+    return InputRow(number, _plain_id(columns.get("custom_id")), kind=kind, body=_over(defaults, body))
 
 
 def _over(defaults: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:

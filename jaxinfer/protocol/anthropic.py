@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from jaxinfer.protocol.anthropic_blocks import Conversation, read_conversation
+from jaxinfer.protocol.anthropic_blocks import AnthropicConversation, read_conversation
 from jaxinfer.protocol.carried import OTHERS_REFUSED, carried, speaking_of
 from jaxinfer.protocol.chat import ChatRequest, Effort, check_template_kwargs, read_chat
 from jaxinfer.protocol.fields import SAMPLING_FIELDS, Envelope, Refusal, read_wire, required
@@ -43,7 +43,7 @@ HINTS: dict[str, tuple[Any, ...]] = {
 MESSAGES_SAMPLING = SAMPLING_FIELDS - MESSAGES_REFUSED.keys()
 
 
-class Thinking(msgspec.Struct, frozen=True, kw_only=True):
+class AnthropicThinking(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the model is to think, where it can be told, and for how many tokens at most; adaptive: as it likes."""
 
     type: Literal["enabled", "adaptive", "disabled"]
@@ -80,7 +80,7 @@ class MessagesWire(Envelope, frozen=True, kw_only=True):
     stop_sequences: list[str] | None = None
     tools: Any = None
     tool_choice: ToolChoice | None = None
-    thinking: Thinking | None = None
+    thinking: AnthropicThinking | None = None
     context_management: dict[str, Any] | None = None
     output_config: OutputConfig = OutputConfig()
     output_format: dict[str, Any] | None = None
@@ -95,7 +95,7 @@ class CountTokensWire(msgspec.Struct, frozen=True, kw_only=True):
     system: Any = None
     tools: Any = None
     tool_choice: ToolChoice | None = None
-    thinking: Thinking | None = None
+    thinking: AnthropicThinking | None = None
     context_management: dict[str, Any] | None = None
     output_config: OutputConfig = OutputConfig()
     output_format: dict[str, Any] | None = None
@@ -107,7 +107,7 @@ class CountTokens:
     """A conversation whose tokens are to be counted. tools: what it offers."""
 
     wire: CountTokensWire
-    conversation: Conversation
+    conversation: AnthropicConversation
     tools: Tools | None
     unknown: tuple[str, ...]
 

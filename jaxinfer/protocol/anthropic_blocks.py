@@ -28,7 +28,7 @@ CALL_BLOCKS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Conversation:
+class AnthropicConversation:
     """goes_on: its last message is the assistant's, and the answer goes on with it.    unknown: names nobody reads."""
 
     messages: Messages
@@ -39,7 +39,7 @@ class Conversation:
         return bool(self.messages[-1]["role"] == "assistant")
 
 
-def read_conversation(raw: Any, system: Any) -> Conversation:
+def read_conversation(raw: Any, system: Any) -> AnthropicConversation:
     """The fields messages and system. Raises InvalidRequest."""
     if not isinstance(raw, list):
         raise invalid("messages", "a list of messages", raw)
@@ -56,7 +56,7 @@ def read_conversation(raw: Any, system: Any) -> Conversation:
     if messages[-1].get("tool_calls"):
         law = "followed by a message of the user with the tool_result of each of its calls"
         raise invalid(f"messages[{len(raw) - 1}]", law, Verbatim("nothing"))
-    return Conversation(without_billing(messages), tuple(unknown))
+    return AnthropicConversation(without_billing(messages), tuple(unknown))
 
 
 def _read_message(message: Any, path: str) -> Messages:

@@ -26,7 +26,7 @@ encode_json = msgspec.json.Encoder().encode
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
+class AnswerEnvelope:
     """What all bodies and chunks of one request share. created: seconds since 1970.    options: of its stream."""
 
     kind: Kind
@@ -151,7 +151,7 @@ class Chunks:
     content_type = EVENT_STREAM
     ping = PING
 
-    def __init__(self, answer: Answer, progress: Progress) -> None:
+    def __init__(self, answer: AnswerEnvelope, progress: Progress) -> None:
         self._answer = answer
         self._progress = progress
         self._frames = answer.frames()

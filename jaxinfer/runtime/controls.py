@@ -32,8 +32,8 @@ from jaxinfer_kernels.sampling.columns import (
     MOST_COUNTED,
     NO_ID,
     ControlColumn,
+    ControlFlag,
     DrawColumn,
-    Flag,
     SamplingColumn,
 )
 
@@ -144,7 +144,7 @@ def controlled_logits(
     logits = jnp.where(_forbidden(controls, slots, flags, positions, logits.shape[-1]), -jnp.inf, logits)
     rows = jnp.arange(len(logits), dtype=jnp.int32)[:, None]
     logits = logits.at[rows, banned].set(-jnp.inf, mode="drop")
-    return jnp.where(flags & Flag.PENALTIES != 0, _penalized(logits, controls, slots), logits)
+    return jnp.where(flags & ControlFlag.PENALTIES != 0, _penalized(logits, controls, slots), logits)
 
 
 def logprobs(logits: jax.Array, tokens: jax.Array, top: int) -> jax.Array:
@@ -195,7 +195,7 @@ def set_slot(controls: ControlState, upload: jax.Array) -> ControlState:
 
 def _biased(logits: jax.Array, bias: jax.Array, slots: jax.Array, flags: jax.Array) -> jax.Array:
     ids, values = bias[slots, 0], jax.lax.bitcast_convert_type(bias[slots, 1], jnp.float32)
-    ids = jnp.where(flags & Flag.BIAS != 0, ids, logits.shape[-1])
+    ids = jnp.where(flags & ControlFlag.BIAS != 0, ids, logits.shape[-1])
     rows = jnp.arange(len(logits), dtype=jnp.int32)[:, None]
     return logits.at[rows, ids].add(values, mode="drop")
 
@@ -206,8 +206,8 @@ def _forbidden(
     """bool[L, V]."""
     allowed, ends = (_unpacked(controls.bits[slots, i], vocab_size) for i in (0, 1))
     too_early = positions < controls.columns[slots, ControlColumn.MIN_LENGTH]
-    not_allowed = (flags & Flag.ALLOWED != 0) & ~allowed
-    return not_allowed | ((flags & Flag.MIN_TOKENS != 0) & too_early[:, None] & ends)
+    not_allowed = (flags & ControlFlag.ALLOWED != 0) & ~allowed
+    return not_allowed | ((flags & ControlFlag.MIN_TOKENS != 0) & too_early[:, None] & ends)
 
 
 def _unpacked(words: jax.Array, vocab_size: int) -> jax.Array:
@@ -230,7 +230,7 @@ def _penalized(logits: jax.Array, controls: ControlState, slots: jax.Array) -> j
 
 def _counted(counts: jax.Array, slots: jax.Array, columns: jax.Array, tokens: jax.Array) -> jax.Array:
     """The counts with each row's token in it, for rows with penalties; a count at its most stays there."""
-    penalized = columns[:, SamplingColumn.FLAGS] & Flag.PENALTIES != 0
+    penalized = columns[:, SamplingColumn.FLAGS] & ControlFlag.PENALTIES != 0
     before = counts[slots, tokens]
     more = (before & jnp.uint16(MOST_COUNTED)) < jnp.uint16(MOST_COUNTED)
     places = jnp.where(penalized, slots, len(counts)), tokens

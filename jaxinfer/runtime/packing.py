@@ -24,8 +24,8 @@ from jaxinfer_kernels.sampling.columns import (
     MOST_COUNTED,
     NO_ID,
     ControlColumn,
+    ControlFlag,
     DrawColumn,
-    Flag,
     SamplingColumn,
 )
 
@@ -166,17 +166,17 @@ class SlotLayout:
         return self.counts_start + -(-self.vocab_size // 2)
 
 
-def flags_of(sampling: Sampling) -> Flag:
-    flags, controls = Flag.LOGPROBS if sampling.logprobs else Flag(0), sampling.controls
+def flags_of(sampling: Sampling) -> ControlFlag:
+    flags, controls = ControlFlag.LOGPROBS if sampling.logprobs else ControlFlag(0), sampling.controls
     if controls is None:
         return flags
     single = any(len(word) == 1 for word in controls.bad_words)
     used = {
-        Flag.PENALTIES: controls.penalize,
-        Flag.BIAS: bool(controls.logit_bias),
-        Flag.ALLOWED: controls.allowed_token_ids is not None or single,
-        Flag.MIN_TOKENS: controls.min_tokens > 0,
-        Flag.BANNED: controls.bans_by_context,
+        ControlFlag.PENALTIES: controls.penalize,
+        ControlFlag.BIAS: bool(controls.logit_bias),
+        ControlFlag.ALLOWED: controls.allowed_token_ids is not None or single,
+        ControlFlag.MIN_TOKENS: controls.min_tokens > 0,
+        ControlFlag.BANNED: controls.bans_by_context,
     }
     for flag, is_used in used.items():
         flags |= flag if is_used else 0

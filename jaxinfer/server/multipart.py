@@ -28,7 +28,7 @@ _PIECE_BYTES = 2**20  # written at a time, off the event loop
 _DEFAULT_NAME = "file"
 
 
-class Target(Protocol):
+class UploadTarget(Protocol):
     """Where the file goes."""
 
     def take(self, num_bytes: int) -> None:
@@ -39,14 +39,14 @@ class Target(Protocol):
 
 
 @dataclasses.dataclass(slots=True)
-class Form:
+class UploadForm:
     """fields: all but the file, by name.    filename: as the client has it, without folders."""
 
     fields: dict[str, str]
     filename: str
 
 
-async def read_form(request: Request, target: Target) -> Form:
+async def read_form(request: Request, target: UploadTarget) -> UploadForm:
     """Read the whole body; its field `file` has gone to the target. Raises HTTPException 415 or ApiError."""
     kind, options = check_content(request)
     if kind != b"multipart/form-data" or not options.get(b"boundary"):
@@ -64,7 +64,7 @@ async def read_form(request: Request, target: Target) -> Form:
     return reader.form()
 
 
-async def _read(stream: AsyncIterator[bytes], parser: MultipartParser, reader: "_Reader", target: Target) -> None:
+async def _read(stream: AsyncIterator[bytes], parser: MultipartParser, reader: "_Reader", target: UploadTarget) -> None:
     async for data in stream:
         parser.write(data)
         if reader.num_pending >= _PIECE_BYTES:
@@ -72,7 +72,7 @@ async def _read(stream: AsyncIterator[bytes], parser: MultipartParser, reader: "
     await _pass_on(reader, target)
 
 
-async def _pass_on(reader: "_Reader", target: Target) -> None:
+async def _pass_on(reader: "_Reader", target: UploadTarget) -> None:
     piece = b"".join(reader.pending)
     reader.pending.clear()
     reader.num_pending = 0
@@ -104,7 +104,7 @@ class _Reader:
             "on_end": self._end,
         }
 
-    def form(self) -> Form:
+    def form(self) -> UploadForm:
         """All of it. Raises InvalidRequest."""
         if self._filename is None:
             required({}, "file")
@@ -112,7 +112,7 @@ class _Reader:
             fields = {name: value.decode() for name, value in self._fields.items()}
         except UnicodeDecodeError as error:
             raise _invalid("UTF-8 but for the file, a field is not") from error
-        return Form(fields, self._filename or _DEFAULT_NAME)
+        return UploadForm(fields, self._filename or _DEFAULT_NAME)
 
     def _begin(self) -> None:
         self._disposition = b""

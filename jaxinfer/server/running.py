@@ -15,7 +15,7 @@ from jaxinfer.server.http_counts import ASKED
 Key = tuple[str, str]  # tenant, and the request's id or its answer's
 
 
-class Answer(Protocol):
+class RunningAnswer(Protocol):
     """Of which nothing but what the client will know it by counts here."""
 
     @property
@@ -23,7 +23,7 @@ class Answer(Protocol):
 
 
 State = MutableMapping[str, Any]  # of its HTTP request, as RequestContext has it
-Entry = tuple[Generation, Answer, State]
+Entry = tuple[Generation, RunningAnswer, State]
 
 
 class Running:
@@ -36,7 +36,7 @@ class Running:
     def __len__(self) -> int:
         return len(self._all)
 
-    def track(self, state: State, generation: Generation, answer: Answer) -> None:
+    def track(self, state: State, generation: Generation, answer: RunningAnswer) -> None:
         """Know this one by both ids until it is closed."""
         tenant = state["tenant"].name
         keys = {(tenant, state["request_id"]), (tenant, answer.id)}

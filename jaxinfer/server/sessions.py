@@ -48,12 +48,12 @@ class Session:
     turns: int = 0
     tokens: int = 0
     history: bytes | None = None
-    turn: "Turn | None" = None
+    turn: "SessionTurn | None" = None
     last_used_s: float = dataclasses.field(default_factory=time.monotonic)
     expiry: asyncio.TimerHandle | None = None
 
 
-class Turn:
+class SessionTurn:
     """One request of a session. Invariant: it is recorded whole, at its answer's last delta, or as if never begun."""
 
     def __init__(self, sessions: "Sessions", session: Session) -> None:
@@ -128,7 +128,7 @@ class Sessions:
         self._by_tenant: dict[str, OrderedDict[str, Session]] = {}  # those idle for longest first
         self._text_bytes: Counter[str] = Counter()  # of histories, by tenant
 
-    def begin(self, tenant: str, session_id: str) -> Turn:
+    def begin(self, tenant: str, session_id: str) -> SessionTurn:
         """Begin a turn of a session, which is a new one if nothing is known of it. Raises Conflict or Overloaded."""
         session = self._own(tenant).get(session_id) or Session(session_id, tenant)
         if session.turn is not None:
@@ -145,7 +145,7 @@ class Sessions:
             )
         if session.expiry is not None:
             session.expiry.cancel()
-        session.turn = Turn(self, session)
+        session.turn = SessionTurn(self, session)
         own = self._by_tenant.setdefault(tenant, OrderedDict())
         own[session_id] = session
         own.move_to_end(session_id)
@@ -232,7 +232,7 @@ class Sessions:
 
 
 @contextmanager
-def beginning(request: Request, session_id: str | None) -> Iterator[Turn | None]:
+def beginning(request: Request, session_id: str | None) -> Iterator[SessionTurn | None]:
     """The turn that a request begins, if it belongs to a session; ended at once if what is under this fails."""
     if session_id is None:
         yield None

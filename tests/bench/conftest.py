@@ -2,13 +2,13 @@
 
 import pytest
 
-from jaxinfer.bench.machine import Limits
+from jaxinfer.bench.machine import MachineLimits
 from jaxinfer.bench.steps import Timed
-from jaxinfer.bench.work import Work, work_of
+from jaxinfer.bench.work import ModelWork, work_of
 from tests.support.checkpoints import write_checkpoint
 from tests.support.engines import build
 
-LIMITS = Limits("cpu", "cpu", copy_bytes_per_s=1e10, read_bytes_per_s=2e10, flops=1e11)
+LIMITS = MachineLimits("cpu", "cpu", copy_bytes_per_s=1e10, read_bytes_per_s=2e10, flops=1e11)
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +18,7 @@ def timed(tmp_path_factory, executables) -> Timed:
 
 
 @pytest.fixture(scope="session")
-def work(timed) -> Work:
+def work(timed) -> ModelWork:
     return work_of(timed.config)
 
 

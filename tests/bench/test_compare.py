@@ -3,7 +3,7 @@
 import pytest
 
 from jaxinfer.bench import compare
-from jaxinfer.bench.compare import Answer, Wanted
+from jaxinfer.bench.compare import TimedAnswer, Wanted
 from jaxinfer.bench.http_client import Outcome, Reply, read_text
 from jaxinfer.config import EngineConfig, Resolved
 from jaxinfer.errors import ConfigError, EngineError
@@ -67,7 +67,7 @@ def test_a_side_that_fails_is_named():
 def test_a_rate_is_of_the_time_with_something_under_way():
     outcomes = [Outcome(0.0, [1.0], 4), Outcome(0.5, [2.0], 4), Outcome(10.0, [11.0], 4)]
     assert compare.busy_rate(outcomes) == pytest.approx(12 / 3)
-    same = [Answer(one, "x") for one in outcomes]
+    same = [TimedAnswer(one, "x") for one in outcomes]
     assert compare.pairs(same, same)[-1][3:] == (1.0, "1.000, 1.000", "0 of 3")
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from jaxinfer.bench import latency, profile, throughput
-from jaxinfer.bench.latency import DECODED, Shape
+from jaxinfer.bench.latency import DECODED, BatchShape
 from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.steps import PHASES
 from jaxinfer.errors import ConfigError
@@ -15,7 +15,7 @@ def quiet(line: str) -> None:
 
 
 def test_every_shape_is_a_row_and_nothing_came_from_the_prefix_cache(timed, work):
-    shapes = [Shape(1, 16), Shape(4, 32)]
+    shapes = [BatchShape(1, 16), BatchShape(4, 32)]
     speed, host, first, cached = latency.measure(timed, shapes, 20, 64, work, LIMITS, quiet)
     rows = rows_of(speed)
     assert list(rows) == ["1x16", "4x32"]
@@ -34,7 +34,7 @@ def test_every_shape_is_a_row_and_nothing_came_from_the_prefix_cache(timed, work
 
 def test_what_cannot_fit_is_refused_before_anything_is_timed(timed, work):
     with pytest.raises(ConfigError, match=r"at most 256 tokens together \(max_model_len\), got 329; shorten"):
-        latency.measure(timed, [Shape(1, 200)], 0, 0, work, LIMITS, quiet)
+        latency.measure(timed, [BatchShape(1, 200)], 0, 0, work, LIMITS, quiet)
     with pytest.raises(ConfigError, match="got 300; shorten"):
         throughput.measure(timed, (2, 200, 100), 1, work, LIMITS)
 
@@ -88,7 +88,7 @@ def test_the_phases_of_a_step_are_all_of_its_time(timed):
 @pytest.mark.filterwarnings("ignore:builtin type event_stats:DeprecationWarning")  # jax 0.11's own types
 @pytest.mark.parametrize("prefill", [False, True])
 def test_a_profile_names_the_operations_and_their_time(timed, work, tmp_path, prefill):
-    wanted = profile.Wanted(batch=2, prompt=16, steps=3, prefill=prefill)
+    wanted = profile.ProfileRequest(batch=2, prompt=16, steps=3, prefill=prefill)
     summary, *phases, device = profile.measure(timed, wanted, str(tmp_path), work, LIMITS, quiet)
     (row,) = rows_of(summary).values()
     kernels = rows_of(device)

@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 
 from jaxinfer.bench import kernels
-from jaxinfer.bench.kernels import Place
+from jaxinfer.bench.kernels import KernelDevice
 from jaxinfer.errors import ConfigError
 from jaxinfer_kernels.attention import xla_decode, xla_extend
-from jaxinfer_kernels.attention.cases import DECODE, HEADS, Decode, Extend
+from jaxinfer_kernels.attention.cases import DECODE, HEADS, DecodeCase, ExtendCase
 from tests.bench.conftest import LIMITS
 
-SMALL = Decode(HEADS[2], 2, 96)
-PLACE = Place(is_gpu=False, hopper=None, limits=LIMITS)
+SMALL = DecodeCase(HEADS[2], 2, 96)
+PLACE = KernelDevice(is_gpu=False, hopper=None, limits=LIMITS)
 
 
 def test_a_chain_attends_once_for_each_layer_and_set():
@@ -45,7 +45,7 @@ def test_the_pages_of_a_chain_are_cold_or_as_many_as_four_turns_give(case):
 def test_operations_are_those_that_a_causal_mask_leaves():
     heads = HEADS[2]
     mask = np.tril(np.ones((7, 10)), k=3)  # 7 queries, the last of 10 tokens
-    assert kernels.flops(Extend(heads, 3, 7, 10)) == 4 * 3 * heads.heads * heads.head_dim * mask.sum()
+    assert kernels.flops(ExtendCase(heads, 3, 7, 10)) == 4 * 3 * heads.heads * heads.head_dim * mask.sum()
 
 
 @pytest.mark.parametrize("kind", ["decode", "extend"])
@@ -53,7 +53,7 @@ def test_xla_s_version_is_timed_by_the_clock_without_a_gpu(kind):
     if kind == "decode":
         arguments, attend = kernels.decode_arrays(SMALL, 1, 1), xla_decode.decode_attention
     else:
-        arguments, attend = kernels.extend_arrays(Extend(HEADS[2], 2, 32, 96), 1), xla_extend.extend_attention
+        arguments, attend = kernels.extend_arrays(ExtendCase(HEADS[2], 2, 32, 96), 1), xla_extend.extend_attention
     ours, xla = kernels.both(attend, attend, 1, 1, PLACE, arguments)
     assert ours is None and xla.device_us is None
     name, mosaic_us, xla_us, _, chain_us, _, _, rate, share = kernels.row_of("x", (ours, xla), 1e6, 1e9, 1e10)

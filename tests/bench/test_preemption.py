@@ -6,9 +6,9 @@ import pytest
 
 from jaxinfer.bench.steps import Timed
 from jaxinfer.bench.suites import preemption
-from jaxinfer.bench.suites.job import Job
-from jaxinfer.bench.suites.preemption import AFTER, WAYS, Trial
-from jaxinfer.bench.work import Work
+from jaxinfer.bench.suites.job import SuiteJob
+from jaxinfer.bench.suites.preemption import AFTER, WAYS, PreemptionTrial
+from jaxinfer.bench.work import ModelWork
 from jaxinfer.cache.spec import PagedKV, layout_of
 from jaxinfer.config import EngineConfig
 from jaxinfer.llm.dry_run import start_dry_run
@@ -16,7 +16,9 @@ from jaxinfer.llm.events import ignore
 from tests.bench.conftest import LIMITS, rows_of
 from tests.support.checkpoints import write_checkpoint
 
-WORK = Work(10**6, 10**5, 10**4, layout_of([PagedKV(1, 250, 250, "bfloat16")], 1), attention_flops=100, vocab_size=200)
+WORK = ModelWork(
+    10**6, 10**5, 10**4, layout_of([PagedKV(1, 250, 250, "bfloat16")], 1), attention_flops=100, vocab_size=200
+)
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +29,8 @@ def dry(tmp_path_factory) -> Timed:
 
 
 @pytest.fixture
-def job(dry) -> Job:
-    return Job(dry.config, WORK.vocab_size, WORK, LIMITS, lambda line: None, shrink=4, runs=3)
+def job(dry) -> SuiteJob:
+    return SuiteJob(dry.config, WORK.vocab_size, WORK, LIMITS, lambda line: None, shrink=4, runs=3)
 
 
 def test_a_place_is_taken_and_what_was_there_comes_back_as_it_is_said_to(job, dry):
@@ -48,7 +50,11 @@ def test_a_place_is_taken_and_what_was_there_comes_back_as_it_is_said_to(job, dr
 
 
 def test_figures_are_medians_and_rates_of_the_whole_time(job):
-    tries = [Trial(0.004, 0.001, 65, 0), Trial(0.010, 0.002, 64, 3), Trial(0.005, 0.003, 66, 4)]
+    tries = [
+        PreemptionTrial(0.004, 0.001, 65, 0),
+        PreemptionTrial(0.010, 0.002, 64, 3),
+        PreemptionTrial(0.005, 0.003, 66, 4),
+    ]
     told = dict(zip(preemption.COLUMNS[1:], preemption.figures(job, WAYS[0], 64, tries), strict=True))
     assert told["goes on after p50 ms"] == pytest.approx(5) and told["cost p50 ms"] == pytest.approx(3)
     assert (told["tokens computed again"], told["pages from host memory"]) == (65, 3)

@@ -10,9 +10,9 @@ import pytest
 
 from jaxinfer.bench.report import Table
 from jaxinfer.bench.suites import published
-from jaxinfer.bench.suites.job import Job
+from jaxinfer.bench.suites.job import SuiteJob
 from jaxinfer.bench.suites.published import B1_5, B8
-from jaxinfer.bench.work import Work, work_of
+from jaxinfer.bench.work import ModelWork, work_of
 from jaxinfer.config import EngineConfig
 from tests.bench.conftest import LIMITS, rows_of
 
@@ -23,9 +23,9 @@ SHAPES = [(1, 128), (1, 512), (1, 300)]
 
 
 def beside(card: str, outline: tuple[int | str, ...], table: Table = TABLE, shapes=SHAPES) -> Table:
-    work = Work(1, 1, 1, 1, 1, 100, outline)
+    work = ModelWork(1, 1, 1, 1, 1, 100, outline)
     limits = dataclasses.replace(LIMITS, kind=card)
-    return published.beside(Job(EngineConfig(), 100, work, limits, lambda line: None), table, shapes)
+    return published.beside(SuiteJob(EngineConfig(), 100, work, limits, lambda line: None), table, shapes)
 
 
 @pytest.mark.parametrize("card", ["cpu", "NVIDIA H100 80GB HBM3", "NVIDIA GeForce RTX 5080"])

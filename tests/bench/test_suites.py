@@ -12,10 +12,10 @@ from jaxinfer.bench.http_client import Outcome
 from jaxinfer.bench.load import Ask
 from jaxinfer.bench.outcomes import duration_s, most_at_once, most_in_a_second
 from jaxinfer.bench.padding import Padding
-from jaxinfer.bench.program import Program, settings_of
+from jaxinfer.bench.program import ReadyServer, settings_of
 from jaxinfer.bench.steps import COMPILING, StepLog, TimedEngine
 from jaxinfer.bench.suites import mini_infer, paladin, served, toggles, vllm, zedinfer
-from jaxinfer.bench.suites.job import Calls, Job
+from jaxinfer.bench.suites.job import Calls, SuiteJob
 from jaxinfer.bench.suites.workloads import Workload, workloads
 from jaxinfer.config import EngineConfig, config_from_sources
 from jaxinfer.errors import EngineError
@@ -26,8 +26,8 @@ from tests.server.fakes import FakeLLM
 
 
 @pytest.fixture
-def job(timed, work) -> Job:
-    return Job(timed.config, work.vocab_size, work, LIMITS, lambda line: None, shrink=32, runs=2)
+def job(timed, work) -> SuiteJob:
+    return SuiteJob(timed.config, work.vocab_size, work, LIMITS, lambda line: None, shrink=32, runs=2)
 
 
 def test_a_rate_is_counted_as_its_authors_count_and_strictly():
@@ -162,10 +162,10 @@ def test_padding_is_what_the_runner_s_own_choice_of_sizes_carries(timed, monkeyp
 
 
 def test_what_processes_were_started_with_is_told_with_their_compiling():
-    def told(rate: float, compiling: float, late: int) -> toggles.Started:
+    def told(rate: float, compiling: float, late: int) -> toggles.StartedProcess:
         speed = [{"batch x prompt": "1x128", "decode tok/s": rate, "of bandwidth %": rate / 10}]
         facts = {COMPILING: f"{compiling} s, of several", "compiles after ready": str(late)}
-        return toggles.Started.of({"facts": facts, "tables": {"speed": speed}})
+        return toggles.StartedProcess.of({"facts": facts, "tables": {"speed": speed}})
 
     rounds = [[told(100.0, 30.5, 0), told(150.0, 40.0, 0)], [told(110.0, 2.0, 1), told(220.0, 3.0, 0)]]
     (cells,) = toggles.device_rows("CUDA graphs", rounds)
@@ -198,7 +198,7 @@ def test_a_workload_is_sent_as_it_is_listed_and_its_answers_counted(job):
     few = dataclasses.replace(job, vocab_size=200, shrink=256)
     workload = workloads(few)["continuous batching"]
     with serving(llm) as url:
-        good = paladin.outcomes_of(few, Program(url, 0.0), workload, ignore_eos=True)
+        good = paladin.outcomes_of(few, ReadyServer(url, 0.0), workload, ignore_eos=True)
     told = dict(zip(paladin.SERVED, paladin.row(few, workload, "x", good, ignore_eos=True), strict=True))
     assert (told["requests"], told["tokens of an answer"], told["ended early"]) == (2, 4, 0)
     assert told["of the serial roof %"] is None  # its requests come one after another
@@ -247,7 +247,7 @@ def test_tokens_of_a_second_are_spread_over_the_pieces_they_came_in():
 @pytest.mark.slow
 def test_a_server_is_measured_through_the_client_of_bench_serve(job):
     with serving(FakeLLM(four_tokens)) as url:
-        program = Program(url, 0.0)
+        program = ReadyServer(url, 0.0)
         few = dataclasses.replace(job, vocab_size=200, shrink=256, runs=1)
         workload, times = map(rows_of, paladin.serve(few, program, 10**6))
         assert len(workload) == 10 and list(times) == list(workload)

@@ -12,7 +12,7 @@ import tokenizers
 from jaxinfer.demo import packing, train, weights
 from jaxinfer.demo.corpus.dialogues import conversation
 from jaxinfer.demo.packing import Recipe, Rows, pack
-from jaxinfer.demo.rendering import Masks, Renderer
+from jaxinfer.demo.rendering import AnswerMasks, Renderer
 from jaxinfer.demo.tokenizer import train_tokenizer
 from jaxinfer.demo.weights import CHECKPOINT
 from jaxinfer.models import dense
@@ -109,7 +109,7 @@ def test_saved_weights_are_read_back_to_the_bit(tmp_path):
 def test_only_what_the_model_itself_writes_is_trained(backend):
     dialogue = conversation(random.Random(12), 2)
     ids = backend.encode(Renderer().document(dialogue)).ids
-    mask = Masks(backend).written(ids)
+    mask = AnswerMasks(backend).written(ids)
     answers = [message["content"] for message in dialogue.messages if message["role"] == "assistant"]
     written = backend.decode([token for token, own in zip(ids, mask, strict=True) if own], skip_special_tokens=False)
     assert all(answer in written for answer in answers)

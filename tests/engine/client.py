@@ -7,7 +7,7 @@ from jaxinfer.cache.manager import TILE, CacheManager
 from jaxinfer.cache.spec import CacheLayout
 from jaxinfer.config import Limits
 from jaxinfer.engine.engine import PROBE, Engine
-from jaxinfer.engine.sequence import MAX_TEXT_LAG, Abort, Acknowledge, Add, End, Output, Request, Sequence
+from jaxinfer.engine.sequence import MAX_TEXT_LAG, Abort, Acknowledge, Add, Output, Request, Sequence, StopStringFound
 from jaxinfer.engine.stats import Counters
 from jaxinfer.errors import EngineError
 from jaxinfer.runtime.plan import Plan
@@ -130,7 +130,7 @@ class Client:
         if answer.text_stop in seen and answer.reason is None:
             del answer.tokens[seen.index(answer.text_stop) + 1 :]
             answer.reason = "text"
-            self.engine.inbox.put(End(*key))
+            self.engine.inbox.put(StopStringFound(*key))
         answer.acknowledged = len(seen)
         self.engine.inbox.put(Acknowledge([(*key, len(seen))]))
 

@@ -13,9 +13,9 @@ import pytest
 
 from jaxinfer.errors import BatchError, ConfigError, EngineError, InvalidRequest
 from jaxinfer.llm.async_llm import AsyncLLM
-from jaxinfer.offline.batch import Batch, OpenBatch, open_batch
+from jaxinfer.offline.batch import BatchJob, OpenBatch, open_batch
 from jaxinfer.offline.formats import open_source
-from jaxinfer.offline.job import BatchRun, Plan
+from jaxinfer.offline.job import BatchRun, JobPlan
 from jaxinfer.offline.rows import Raw
 from jaxinfer.offline.tally import HAD_ERRORS, Tally
 from jaxinfer.offline.window import MAX_HELD_BYTES
@@ -62,7 +62,7 @@ def read(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def do(dry, batch: Batch) -> Tally:
+def do(dry, batch: BatchJob) -> Tally:
     with open_batch(batch) as job:
         if not job.is_finished:
             dry.run(job.run)
@@ -72,7 +72,7 @@ def do(dry, batch: Batch) -> Tally:
 
 def test_an_answer_s_body_is_the_server_s(dry, tmp_path):
     source = write(tmp_path / "in.jsonl", openai_rows())
-    do(dry, Batch(input=str(source), output=str(tmp_path / "out.jsonl")))
+    do(dry, BatchJob(input=str(source), output=str(tmp_path / "out.jsonl")))
 
     async def serve(llm: AsyncLLM) -> list[httpx2.Response]:
         transport = httpx2.ASGITransport(create_app(llm))
@@ -98,7 +98,7 @@ def test_an_answer_s_body_is_the_server_s(dry, tmp_path):
 def test_every_row_has_its_answer_in_its_place(dry, tmp_path):
     rows = plain_rows()
     source, output = write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
-    tally = do(dry, Batch(input=str(source), output=str(output), window=4))
+    tally = do(dry, BatchJob(input=str(source), output=str(output), window=4))
     found = read(output)
     assert [row["row"] for row in found] == list(range(1, len(rows) + 1))
     assert [row["status"] for row in found] == [400 if i % 7 == 3 else 200 for i in range(len(rows))]
@@ -113,7 +113,7 @@ def test_every_row_has_its_answer_in_its_place(dry, tmp_path):
 def test_unordered_answers_are_the_same_ones(dry, tmp_path):
     source = write(tmp_path / "in.jsonl", plain_rows())
     for ordered in (True, False):
-        do(dry, Batch(input=str(source), output=str(tmp_path / f"{ordered}.jsonl"), ordered=ordered))
+        do(dry, BatchJob(input=str(source), output=str(tmp_path / f"{ordered}.jsonl"), ordered=ordered))
     first, second = read(tmp_path / "True.jsonl"), read(tmp_path / "False.jsonl")
     assert sorted(second, key=lambda row: row["row"]) == first
     assert second != first
@@ -124,7 +124,7 @@ def test_unordered_answers_are_the_same_ones(dry, tmp_path):
 def test_a_run_that_ended_anywhere_is_resumed_to_the_same_output(dry, tmp_path, ending, ordered):
     source = write(tmp_path / "in.jsonl", plain_rows())
     whole, output = tmp_path / f"whole.{ending}", tmp_path / f"out.{ending}"
-    do(dry, Batch(input=str(source), output=str(whole), ordered=ordered))
+    do(dry, BatchJob(input=str(source), output=str(whole), ordered=ordered))
     journal, chance = tmp_path / f"out.{ending}.partial", random.Random(8)
 
     async def half(llm: AsyncLLM, job: OpenBatch) -> None:
@@ -135,12 +135,12 @@ def test_a_run_that_ended_anywhere_is_resumed_to_the_same_output(dry, tmp_path, 
         await asyncio.gather(running, return_exceptions=True)
 
     for _ in range(3):
-        batch = Batch(input=str(source), output=str(output), ordered=ordered, resume=True)
+        batch = BatchJob(input=str(source), output=str(output), ordered=ordered, resume=True)
         with open_batch(batch) as job:
             dry.run(lambda llm, job=job: half(llm, job))
         content = journal.read_bytes()
         journal.write_bytes(content[: -chance.randrange(1, len(content) // 2)])
-    tally = do(dry, Batch(input=str(source), output=str(output), ordered=ordered, resume=True))
+    tally = do(dry, BatchJob(input=str(source), output=str(output), ordered=ordered, resume=True))
     assert tally.num_before > 0 and tally.num_before + tally.num_rows == 60 and tally.num_errors == 9
     if ordered:
         assert output.read_bytes() == whole.read_bytes()
@@ -152,7 +152,7 @@ def test_a_run_that_ended_anywhere_is_resumed_to_the_same_output(dry, tmp_path, 
 def test_a_finished_job_is_left_alone_when_it_is_resumed(dry, tmp_path):
     source, output = write(tmp_path / "in.jsonl", plain_rows(3)), tmp_path / "out.jsonl"
     output.write_text("done")
-    assert do(dry, Batch(input=str(source), output=str(output), resume=True)).num_rows == 0
+    assert do(dry, BatchJob(input=str(source), output=str(output), resume=True)).num_rows == 0
     assert output.read_text() == "done"
 
 
@@ -160,8 +160,8 @@ def test_a_finished_job_is_left_alone_when_it_is_resumed(dry, tmp_path):
 @pytest.mark.parametrize("rows", [plain_rows(20), openai_rows(), plain_rows(3)])
 def test_a_finished_job_keeps_its_verdict_when_it_is_resumed(dry, tmp_path, ending, rows):
     source, output = write(tmp_path / "in.jsonl", rows), tmp_path / f"out.{ending}"
-    first = do(dry, Batch(input=str(source), output=str(output)))
-    with open_batch(Batch(input=str(source), output=str(output), resume=True)) as again:
+    first = do(dry, BatchJob(input=str(source), output=str(output)))
+    with open_batch(BatchJob(input=str(source), output=str(output), resume=True)) as again:
         assert again.is_finished
         again.look_back()
     assert (again.tally.num_before, again.tally.num_errors) == (first.num_rows, first.num_errors)
@@ -170,11 +170,11 @@ def test_a_finished_job_keeps_its_verdict_when_it_is_resumed(dry, tmp_path, endi
 
 def test_a_job_whose_input_has_changed_is_not_resumed(dry, tmp_path):
     source, output = write(tmp_path / "in.jsonl", plain_rows(9)), tmp_path / "out.jsonl"
-    with open_batch(Batch(input=str(source), output=str(output))) as job:
+    with open_batch(BatchJob(input=str(source), output=str(output))) as job:
         dry.run(job.run)
     write(source, plain_rows(10))
     with pytest.raises(BatchError, match="input was"):
-        do(dry, Batch(input=str(source), output=str(output), resume=True))
+        do(dry, BatchJob(input=str(source), output=str(output), resume=True))
     assert not output.exists() and len((tmp_path / "out.jsonl.partial").read_bytes().splitlines()) == 10
 
 
@@ -187,13 +187,13 @@ def test_a_table_s_rows_are_as_good_as_lines(dry, tmp_path):
         writer.writerows(rows)
     write(tmp_path / "in.jsonl", rows)
     for ending in ("csv", "jsonl"):
-        do(dry, Batch(input=str(tmp_path / f"in.{ending}"), output=str(tmp_path / f"from_{ending}.csv")))
+        do(dry, BatchJob(input=str(tmp_path / f"in.{ending}"), output=str(tmp_path / f"from_{ending}.csv")))
     assert (tmp_path / "from_csv.csv").read_bytes() == (tmp_path / "from_jsonl.csv").read_bytes()
 
 
 def test_openai_rows_become_columns_where_the_output_has_them(dry, tmp_path):
     source, output = write(tmp_path / "in.jsonl", openai_rows()), tmp_path / "out.csv"
-    do(dry, Batch(input=str(source), output=str(output)))
+    do(dry, BatchJob(input=str(source), output=str(output)))
     with output.open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["custom_id"] for row in rows] == [f"id {position}" for position in range(len(BODIES))]
@@ -203,21 +203,21 @@ def test_openai_rows_become_columns_where_the_output_has_them(dry, tmp_path):
 
 def test_a_stream_is_no_row(dry, tmp_path):
     source = write(tmp_path / "in.jsonl", openai_rows([(CHAT, {"messages": [USER], "stream": True})]))
-    do(dry, Batch(input=str(source), output=str(tmp_path / "out.jsonl")))
+    do(dry, BatchJob(input=str(source), output=str(tmp_path / "out.jsonl")))
     assert read(tmp_path / "out.jsonl")[0]["error"]["message"].startswith("stream must be false in a batch")
 
 
 def test_a_session_s_turn_is_no_row(dry, tmp_path):
     bodies = [(CHAT, {"messages": [USER]} | more) for more in ({"session_id": "a"}, {"session_append": True})]
     source = write(tmp_path / "in.jsonl", openai_rows(bodies))
-    do(dry, Batch(input=str(source), output=str(tmp_path / "out.jsonl")))
+    do(dry, BatchJob(input=str(source), output=str(tmp_path / "out.jsonl")))
     said = [row["error"]["message"] for row in read(tmp_path / "out.jsonl")]
     assert all(message.startswith("session_id must be left out in a batch") for message in said)
 
 
 def test_what_nobody_reads_is_named_in_the_summary(dry, tmp_path):
     source = write(tmp_path / "in.jsonl", [{"prompt": "hi", "temprature": 1}] * 3)
-    tally = do(dry, Batch(input=str(source), output=str(tmp_path / "out.jsonl")))
+    tally = do(dry, BatchJob(input=str(source), output=str(tmp_path / "out.jsonl")))
     assert "warning  nobody reads these columns or fields: temprature (3)" in tally.lines("out.jsonl")
 
 
@@ -238,7 +238,7 @@ def test_what_contradicts_itself_is_refused_before_anything_is_touched(tmp_path,
     (tmp_path / "in.jsonl").write_text("{}")
     with (
         pytest.raises(ConfigError, match=message),
-        open_batch(Batch(**{"input": "in.jsonl", "output": "o.jsonl"} | fields)),
+        open_batch(BatchJob(**{"input": "in.jsonl", "output": "o.jsonl"} | fields)),
     ):
         raise AssertionError("it was opened")
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
@@ -249,11 +249,11 @@ def test_an_output_that_cannot_be_made_is_refused_before_anything_is_computed(tm
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     for name, overwrite in (("folder", True), ("pipe", True), ("pipe", False)):
-        asked = Batch(input=str(source), output=str(tmp_path / name), output_format="jsonl", overwrite=overwrite)
+        asked = BatchJob(input=str(source), output=str(tmp_path / name), output_format="jsonl", overwrite=overwrite)
         with pytest.raises(BatchError, match="the output must be a file"), open_batch(asked):
             raise AssertionError("it was opened")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ConfigError, match="extra parquet"), open_batch(Batch(input=str(source), output="o.parquet")):
+    with pytest.raises(ConfigError, match="extra parquet"), open_batch(BatchJob(input=str(source), output="o.parquet")):
         raise AssertionError("it was opened")
     with pytest.raises(BatchError, match="the input must be a file, .* is a pipe or a device; give -i -"):
         open_source(tmp_path / "pipe", "jsonl")
@@ -282,7 +282,7 @@ def test_rows_are_read_only_as_there_is_room(dry):
             furthest.append(number - len(sink.records))
             yield Raw(number, {"prompt": f"row {number}"}, 100)
 
-    dry.run(lambda llm: BatchRun(llm, Plan(form="plain", window=10), sink, Tally()).run(rows()))
+    dry.run(lambda llm: BatchRun(llm, JobPlan(form="plain", window=10), sink, Tally()).run(rows()))
     assert len(sink.records) == 199 and max(furthest) == 11  # the one being read waits outside
 
 
@@ -294,7 +294,7 @@ def test_large_rows_are_held_few_at_a_time(dry):
             held.append(number - len(sink.records))
             yield Raw(number, {"prompt": "hi"}, MAX_HELD_BYTES // 3)
 
-    dry.run(lambda llm: BatchRun(llm, Plan(form="plain"), sink, Tally()).run(rows()))
+    dry.run(lambda llm: BatchRun(llm, JobPlan(form="plain"), sink, Tally()).run(rows()))
     assert len(sink.records) == 29 and max(held) <= 4
 
 
@@ -302,7 +302,7 @@ def test_rows_that_begin_alike_compute_their_beginning_once(dry):
     shared = [list(range(start, start + 64)) for start in (10, 100, 200)]  # four pages each
     raws = [Raw(i + 1, {"prompt": [*shared[i % 3], i, 7], "max_tokens": 2}, 10) for i in range(48)]
     sink, tally = Memory(), Tally()
-    dry.run(lambda llm: BatchRun(llm, Plan(form="plain"), sink, tally).run(raws))
+    dry.run(lambda llm: BatchRun(llm, JobPlan(form="plain"), sink, tally).run(raws))
     assert tally.usage.cached_tokens == (48 - 3) * 64
 
 
@@ -311,7 +311,7 @@ def test_an_engine_that_has_failed_ends_the_job_and_makes_no_answers(dry, monkey
 
     async def broken(llm: AsyncLLM) -> None:
         monkeypatch.setattr(llm, "status", "failed")
-        await BatchRun(llm, Plan(form="plain"), sink, Tally()).run([Raw(1, {"prompt": "hi"}, 10)])
+        await BatchRun(llm, JobPlan(form="plain"), sink, Tally()).run([Raw(1, {"prompt": "hi"}, 10)])
 
     with pytest.raises(EngineError, match="failed"):
         dry.run(broken)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from jaxinfer.offline.batch import Batch, open_batch
+from jaxinfer.offline.batch import BatchJob, open_batch
 from jaxinfer.offline.formats import count_statuses
 from jaxinfer.offline.names import Format
 from jaxinfer.offline.records import COLUMNS, Record
@@ -34,7 +34,7 @@ FACTS = {"seed": 1}
 
 def work(folder: Path, ending: str, **flags: bool) -> None:
     """A whole job but for the model."""
-    with open_batch(Batch(input=str(folder / "in.jsonl"), output=str(folder / f"out.{ending}"), **flags)) as job:
+    with open_batch(BatchJob(input=str(folder / "in.jsonl"), output=str(folder / f"out.{ending}"), **flags)) as job:
         if job.is_finished:
             return
         assert job.journal is not None
@@ -77,7 +77,7 @@ def half_a_job(folder: Path, ending: str) -> None:
     """One that replaces an output was ended after its first answer, in the middle of its second."""
     output = folder / f"out.{ending}"
     output.write_bytes(OLD)
-    with open_batch(Batch(input=str(folder / "in.jsonl"), output=str(output), overwrite=True)) as job:
+    with open_batch(BatchJob(input=str(folder / "in.jsonl"), output=str(output), overwrite=True)) as job:
         assert job.journal is not None
         job.journal.describe(FACTS)
         job.journal.put(ANSWERS[0])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jaxinfer.errors import BatchError
-from jaxinfer.offline.batch import Batch
+from jaxinfer.offline.batch import BatchJob
 from jaxinfer.offline.formats import count_statuses, open_source, write_output
 from jaxinfer.offline.records import Record
 from jaxinfer.offline.rows import form_of
@@ -73,7 +73,7 @@ def test_nan_in_a_column_of_fractions_is_a_gap(dry, arrow, written, tmp_path):
         {"prompt": "nan", "temperature": 0.5},
     ]
     source = written(prompt=[[1.0, nan]])  # in a list it is none
-    do(dry, Batch(input=str(source), output=str(tmp_path / "out.jsonl")))
+    do(dry, BatchJob(input=str(source), output=str(tmp_path / "out.jsonl")))
     assert [row["status"] for row in read(tmp_path / "out.jsonl")] == [400]
 
 
@@ -102,7 +102,7 @@ def columns_nobody_reads(arrow) -> dict[str, Any]:
 def test_columns_that_nobody_reads_harm_no_row(dry, arrow, written, tmp_path):
     columns = columns_nobody_reads(arrow)
     source = written(prompt=["one", "two"], max_tokens=[2, 2], **columns)
-    tally = do(dry, Batch(input=str(source), output=str(tmp_path / "out.jsonl")))
+    tally = do(dry, BatchJob(input=str(source), output=str(tmp_path / "out.jsonl")))
     assert [row["status"] for row in read(tmp_path / "out.jsonl")] == [200, 200]
     assert set(tally.unknown) == set(columns)
 
@@ -113,7 +113,7 @@ def test_a_cell_that_its_field_cannot_take_is_its_row_s_fault(dry, arrow, writte
         (name, field) for name in ("at", "at_ns", "took_ns", "far", "somewhere") for field in ("prompt", "seed")
     ]:
         source = written(**{"prompt": ["one", "two"], "max_tokens": [2, 2]} | {field: columns[name]})
-        do(dry, Batch(input=str(source), output=str(tmp_path / "out.jsonl"), overwrite=True))
+        do(dry, BatchJob(input=str(source), output=str(tmp_path / "out.jsonl"), overwrite=True))
         statuses = [row["status"] for row in read(tmp_path / "out.jsonl")]
         assert statuses[0 if name == "pairs" else 1] == 400, (name, field)
         assert set(statuses) <= {200, 400}, (name, field)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jaxinfer.protocol.anthropic_message import Message
 from jaxinfer.protocol.forms import Choice, Form, Metrics, Usage
 from jaxinfer.protocol.response_object import ResponseForm
-from jaxinfer.protocol.responses import DONE, Answer
+from jaxinfer.protocol.responses import DONE, AnswerEnvelope
 
 
 @dataclasses.dataclass
@@ -67,7 +67,7 @@ def message_delta(event: dict[str, Any]) -> str:
 
 
 FORMS = [
-    (Answer("chat", "chatcmpl-1", 5, "m", "fp"), chat_text, chat_delta),
+    (AnswerEnvelope("chat", "chatcmpl-1", 5, "m", "fp"), chat_text, chat_delta),
     (ResponseForm("resp_1", 5, "m", {"metadata": {}}, lambda response, text: None), response_text, response_delta),
     (Message("msg_1", "m", "1", 9), message_text, message_delta),
 ]

@@ -17,7 +17,7 @@ from jaxinfer.protocol.logprobs import (
     prompt_logprobs,
     token_text,
 )
-from jaxinfer.protocol.responses import Answer, encode_json
+from jaxinfer.protocol.responses import AnswerEnvelope, encode_json
 
 VALUES = st.sampled_from([-math.inf, math.nan, 0.0, -1.5, -1e30]) | st.floats(max_value=0)
 LINE_END = "\u2028".encode()
@@ -88,7 +88,11 @@ def test_a_prompts_logprobs_are_strict_json(entries):
 
 @pytest.mark.parametrize("kind", ["chat", "completion"])
 def test_logprobs_beside_text_with_line_ends_stay_on_one_line(kind):
-    frame = Answer(kind, "1", 0, "m", "f").frames().text(0, "", logprobs=LogprobsWriter(kind).write([entry(LINE_END)]))
+    frame = (
+        AnswerEnvelope(kind, "1", 0, "m", "f")
+        .frames()
+        .text(0, "", logprobs=LogprobsWriter(kind).write([entry(LINE_END)]))
+    )
     assert len(frame.decode().splitlines()) == 2  # the frame and the empty line behind it
     assert frame.count(b'"\\u2028"') == 1 + (kind == "completion")  # the token; there also among the most likely
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from jaxinfer.errors import InvalidRequest, Overloaded
 from jaxinfer.llm.types import Delta
 from jaxinfer.protocol.forms import Choice, Usage
-from jaxinfer.protocol.responses import DONE, PING, Answer, error_body, error_frame
+from jaxinfer.protocol.responses import DONE, PING, AnswerEnvelope, error_body, error_frame
 from jaxinfer.text.tools.reader import CallDelta
 from tests.protocol.test_forms import Ended
 
-CHAT = Answer("chat", "chatcmpl-1", 5, 'a "name"', "fp")
-COMPLETION = Answer("completion", "cmpl-1", 5, "m", "fp")
+CHAT = AnswerEnvelope("chat", "chatcmpl-1", 5, 'a "name"', "fp")
+COMPLETION = AnswerEnvelope("completion", "cmpl-1", 5, "m", "fp")
 
 
 def data(frame: bytes):

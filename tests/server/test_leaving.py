@@ -13,7 +13,7 @@ import pytest
 
 from jaxinfer.llm.generation import Generation, Job
 from jaxinfer.llm.types import Delta
-from jaxinfer.protocol.responses import Answer
+from jaxinfer.protocol.responses import AnswerEnvelope
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.server.app import create_app
 from jaxinfer.server.settings import ServerSettings
@@ -184,7 +184,7 @@ def run_stream(llm, *, receive, send, ping_interval_s=15.0):
     async def run():
         job = Job([[1, 2]], SamplingParams(), 0, chat=True, salt="", arrived_s=0.0)
         generation = await Generation.start(llm, job)
-        answer = Answer("chat", "chatcmpl-1", 1, "tiny", "fp")
+        answer = AnswerEnvelope("chat", "chatcmpl-1", 1, "tiny", "fp")
         stream = EventStream(generation, answer, {}, ping_interval_s)
         await stream({"type": "http", "state": {"request_id": "1"}}, receive, send)
         assert len(asyncio.all_tasks()) == 1
@@ -223,7 +223,7 @@ def test_a_cancelled_handler_aborts_the_stream():
         stay = asyncio.Event()
         llm = FakeLLM(endless)
         generation = await Generation.start(llm, Job([[1, 2]], SamplingParams(), 0, chat=True, salt="", arrived_s=0.0))
-        stream = EventStream(generation, Answer("chat", "c", 1, "tiny", "fp"), {}, 15.0)
+        stream = EventStream(generation, AnswerEnvelope("chat", "c", 1, "tiny", "fp"), {}, 15.0)
 
         async def send(message):
             started.set()

@@ -17,7 +17,7 @@ from jaxinfer.llm.core import Core
 from jaxinfer.llm.generation import Generation, Job
 from jaxinfer.llm.thread import EngineThread
 from jaxinfer.protocol.sampling import SamplingParams
-from jaxinfer.server.sessions import Sessions, Turn
+from jaxinfer.server.sessions import Sessions, SessionTurn
 from tests.support.checkpoints import write_checkpoint
 from tests.support.engines import build, built_before
 
@@ -39,7 +39,7 @@ class Said:
 
 
 async def ask(
-    llm: AsyncLLM, prompt: list[int], sampling: SamplingParams, salt: str = "", turn: Turn | None = None
+    llm: AsyncLLM, prompt: list[int], sampling: SamplingParams, salt: str = "", turn: SessionTurn | None = None
 ) -> Said:
     job = Job([prompt], sampling, 0, chat=True, salt=salt, arrived_s=time.monotonic(), turn=turn)
     said = Said(prompt, [], "", 0)

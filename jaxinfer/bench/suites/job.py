@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from jaxinfer.bench.chart import Chart
 from jaxinfer.bench.latency import GREEDY, Say, generate
-from jaxinfer.bench.machine import Limits
+from jaxinfer.bench.machine import MachineLimits
 from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.report import Table
-from jaxinfer.bench.work import Work
+from jaxinfer.bench.work import ModelWork
 from jaxinfer.config import EngineConfig
 from jaxinfer.llm.llm import LLM
 from jaxinfer.llm.outputs import RequestOutput
@@ -19,7 +19,7 @@ LEAST_TOKENS, LEAST_REQUESTS = 4, 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
+class SuiteJob:
     """A model on a device. shrink: every length and number of requests is divided by it.    runs: of each figure.
 
     vocab_size: of the model, below which random ids are drawn.
@@ -27,8 +27,8 @@ class Job:
 
     config: EngineConfig
     vocab_size: int
-    work: Work
-    limits: Limits
+    work: ModelWork
+    limits: MachineLimits
     say: Say
     shrink: int = 1
     runs: int = 3
@@ -87,11 +87,11 @@ class Calls:
         """Tokens per second that decode steps made: the first token of each answer was its prompt's."""
         return self.batch / self.step_s
 
-    def matmul_share(self, job: Job) -> float:
+    def matmul_share(self, job: SuiteJob) -> float:
         """Of the prompts' own work, by the time until the last of them had a token."""
         return job.work.prefill_flops(self.batch, self.prompt) / self.prefill_s / job.limits.flops
 
-    def bandwidth_share(self, job: Job) -> float:
+    def bandwidth_share(self, job: SuiteJob) -> float:
         read = job.work.decode_bytes(self.batch, self.prompt + self.output / 2)
         return read / self.step_s / job.limits.bytes_per_s
 

@@ -24,14 +24,14 @@ from jaxinfer.bench.outcomes import (
     ttft_s,
     wholes,
 )
-from jaxinfer.bench.program import Program, serving
+from jaxinfer.bench.program import ReadyServer, serving
 from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.report import Table, Value, percentile
 from jaxinfer.bench.steps import Timed
 from jaxinfer.bench.suites import preemption, scheduler_trace, served
-from jaxinfer.bench.suites.job import Found, Job, call
+from jaxinfer.bench.suites.job import Found, SuiteJob, call
 from jaxinfer.errors import ConfigError
-from jaxinfer_kernels.attention.cases import HEADS, Decode
+from jaxinfer_kernels.attention.cases import HEADS, DecodeCase
 from jaxinfer_kernels.attention.sm90_decode_config import DecodeTuning
 
 CLIENTS = (1, 2, 4, 8)
@@ -102,12 +102,12 @@ CHARTS = (
 )
 
 
-def serve(job: Job, program: Program) -> list[Table]:
+def serve(job: SuiteJob, program: ReadyServer) -> list[Table]:
     """What one server with the given settings can show."""
     return [clients(job, program), prefix(job, program)]
 
 
-def clients(job: Job, program: Program) -> Table:
+def clients(job: SuiteJob, program: ReadyServer) -> Table:
     """The same number of requests at each concurrency."""
     rows: list[tuple[Value, ...]] = []
     alone = 0.0
@@ -127,7 +127,7 @@ def clients(job: Job, program: Program) -> Table:
     return Table("clients at once", CONCURRENT, rows)
 
 
-def prefix(job: Job, program: Program) -> Table:
+def prefix(job: SuiteJob, program: ReadyServer) -> Table:
     """One request at a time, with a beginning that was computed before and without."""
     rows: list[tuple[Value, ...]] = []
     shared = job.tokens(257)
@@ -152,7 +152,7 @@ def prefix(job: Job, program: Program) -> Table:
     return Table("prefix cache", PREFIX, against_the_miss(rows))
 
 
-def prefix_together(job: Job, timed: Timed) -> Table:
+def prefix_together(job: SuiteJob, timed: Timed) -> Table:
     """The same where several prompts of one beginning come at once, one batch in this process after another."""
     llm, _ = timed.llm(prefix_caching=timed.core.limits.enable_prefix_caching)
     prompts = Prompts(job.vocab_size, job.config.seed)
@@ -177,7 +177,7 @@ def against_the_miss(rows: list[tuple[Value, ...]]) -> list[tuple[Value, ...]]:
     return [(*row, row[1] / first, row[3] / whole) for row in rows]  # type: ignore[operator]
 
 
-def chunked_prefill(job: Job) -> Table:
+def chunked_prefill(job: SuiteJob) -> Table:
     """A server for each size of chunk, one after another."""
     rows = []
     seqs, long = SHORT + 1, job.tokens(LONG)
@@ -191,7 +191,7 @@ def chunked_prefill(job: Job) -> Table:
     return Table("chunked prefill", SPIKE, rows)
 
 
-def spike(job: Job, program: Program, long: int) -> tuple[Value, ...]:
+def spike(job: SuiteJob, program: ReadyServer, long: int) -> tuple[Value, ...]:
     """Of SPIKE but its name. A run without the long prompt says when a quarter of the answers is over."""
     load = served.load_on(
         program,
@@ -220,7 +220,7 @@ def run_of(load: Load, number: int, changes: dict[str, Any]) -> tuple[float, ...
     return longest_gap_s(late, good), every[len(every) // 2], ttft_s(late), output_rate(good)
 
 
-def measure(job: Job, timed: Timed) -> list[Table]:
+def measure(job: SuiteJob, timed: Timed) -> list[Table]:
     """What is shown without a server."""
     tables = [prefix_together(job, timed), batch_of_eight(job, timed), contexts(job, timed)]
     return [*tables, preemption.table(job, timed)]
@@ -230,7 +230,7 @@ def too_long(tokens: int, max_model_len: int) -> ConfigError:
     return ConfigError(f"max_model_len must hold {tokens} tokens, got {max_model_len}; raise it, or --shrink")
 
 
-def batch_of_eight(job: Job, timed: Timed) -> Table:
+def batch_of_eight(job: SuiteJob, timed: Timed) -> Table:
     llm, _ = timed.llm(prefix_caching=False)
     batch = min(8, timed.core.limits.max_num_seqs)
     prompt, output = job.tokens(32), job.tokens(128)
@@ -248,7 +248,7 @@ def batch_of_eight(job: Job, timed: Timed) -> Table:
     return Table("a batch", BATCH, [row])
 
 
-def contexts(job: Job, timed: Timed) -> Table:
+def contexts(job: SuiteJob, timed: Timed) -> Table:
     """Decode steps of the whole model, one row, as its context grows."""
     llm, _ = timed.llm(prefix_caching=False)
     prompts = Prompts(job.vocab_size, job.config.seed)
@@ -263,12 +263,12 @@ def contexts(job: Job, timed: Timed) -> Table:
     return Table("contexts", SWEEP, rows)
 
 
-def attention(job: Job) -> Table:
+def attention(job: SuiteJob) -> Table:
     """Decode attention alone, of one row, at the heads of a 1.5B model: our kernel where it runs, and XLA's version.
 
     It compiles what it times, so no engine that counts compilations may be there.
     """
-    cases = [Decode(HEADS[1], 1, context) for context in dict.fromkeys(map(job.tokens, CONTEXTS))]
+    cases = [DecodeCase(HEADS[1], 1, context) for context in dict.fromkeys(map(job.tokens, CONTEXTS))]
     device, place = kernels.place_of(job.config.device, job.limits)
     with jax.default_device(device):
         rows = [kernels.decode_row(DecodeTuning(), case, place) for case in cases]

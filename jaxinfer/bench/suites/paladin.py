@@ -9,12 +9,12 @@ from jaxinfer.bench.chart import Chart
 from jaxinfer.bench.http_client import Outcome
 from jaxinfer.bench.latency import GREEDY
 from jaxinfer.bench.outcomes import duration_s, first_tokens, gaps, mean_cached, output_rate, wholes
-from jaxinfer.bench.program import Program
+from jaxinfer.bench.program import ReadyServer
 from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.report import Table, Value, percentile
 from jaxinfer.bench.steps import Timed
 from jaxinfer.bench.suites import served
-from jaxinfer.bench.suites.job import Found, Job, call
+from jaxinfer.bench.suites.job import Found, SuiteJob, call
 from jaxinfer.bench.suites.workloads import SEED, Workload, workloads
 from jaxinfer.protocol.sampling import SamplingParams
 
@@ -78,7 +78,7 @@ CHARTS = (
 )
 
 
-def serve(job: Job, program: Program, max_model_len: int) -> list[Table]:
+def serve(job: SuiteJob, program: ReadyServer, max_model_len: int) -> list[Table]:
     """Every workload twice: with ignore_eos and without."""
     rows, times = [], []
     for workload in workloads(job).values():
@@ -92,7 +92,7 @@ def serve(job: Job, program: Program, max_model_len: int) -> list[Table]:
     return [Table("serving workloads", SERVED, rows), Table("times of the serving workloads", TIMES, times)]
 
 
-def outcomes_of(job: Job, program: Program, workload: Workload, ignore_eos: bool) -> list[Outcome]:
+def outcomes_of(job: SuiteJob, program: ReadyServer, workload: Workload, ignore_eos: bool) -> list[Outcome]:
     """What every request saw. The seed of the prompts is the run's own, so that none is cached from an earlier run."""
     load = served.load_on(
         program,
@@ -108,7 +108,7 @@ def outcomes_of(job: Job, program: Program, workload: Workload, ignore_eos: bool
     return served.outcomes_of(load).outcomes
 
 
-def row(job: Job, workload: Workload, name: str, good: Sequence[Outcome], ignore_eos: bool) -> tuple[Value, ...]:
+def row(job: SuiteJob, workload: Workload, name: str, good: Sequence[Outcome], ignore_eos: bool) -> tuple[Value, ...]:
     """Of SERVED."""
     asked = sum(ask.output_tokens for ask in workload.asks)
     told = sum(one.tokens for one in good)
@@ -129,7 +129,7 @@ def times_row(name: str, good: Sequence[Outcome]) -> tuple[Value, ...]:
     return name, *cells
 
 
-def roof_s(job: Job, workload: Workload) -> float | None:
+def roof_s(job: SuiteJob, workload: Workload) -> float | None:
     """What the workload takes at least, reading and multiplying one after the other; None where arrivals decide."""
     if any(ask.after_s for ask in workload.asks):
         return None
@@ -143,7 +143,7 @@ def roof_s(job: Job, workload: Workload) -> float | None:
     return read / job.limits.bytes_per_s + flops / job.limits.flops
 
 
-def measure(job: Job, timed: Timed) -> Table:
+def measure(job: SuiteJob, timed: Timed) -> Table:
     """The seven generations, one request at a time."""
     llm, log = timed.llm(prefix_caching=False)
     prompts = Prompts(job.vocab_size, job.config.seed)

@@ -12,7 +12,7 @@ from statistics import median, median_low
 from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.report import Table, Value
 from jaxinfer.bench.steps import Timed
-from jaxinfer.bench.suites.job import Job
+from jaxinfer.bench.suites.job import SuiteJob
 from jaxinfer.config import Limits
 from jaxinfer.engine.engine import Engine
 from jaxinfer.engine.scheduler import Step
@@ -53,7 +53,7 @@ WAYS = (Way("computed again", caching=False), Way("found on the device"), Way("f
 
 
 @dataclasses.dataclass(frozen=True)
-class Trial:
+class PreemptionTrial:
     """resumed_s: from the urgent token to the next of its own.    step_s: between two tokens where nobody disturbs."""
 
     resumed_s: float
@@ -62,7 +62,7 @@ class Trial:
     loaded_pages: int
 
 
-def table(job: Job, timed: Timed) -> Table:
+def table(job: SuiteJob, timed: Timed) -> Table:
     rows: list[tuple[Value, ...]] = []
     for tokens in dict.fromkeys(max(BEFORE + 1, job.tokens(count)) for count in TOKENS):
         for way in WAYS:
@@ -94,7 +94,7 @@ def limits_for(way: Way, limits: Limits, tokens: int) -> Limits | None:
     return dataclasses.replace(found, num_pages=1 + pages, max_num_batched_tokens=chunk, enable_chunked_prefill=True)
 
 
-def trials(job: Job, timed: Timed, limits: Limits, way: Way, tokens: int) -> list[Trial]:
+def trials(job: SuiteJob, timed: Timed, limits: Limits, way: Way, tokens: int) -> list[PreemptionTrial]:
     """Each with prompts of its own, after one that is not counted."""
     engine = Engine(timed.core.runner, limits, timed.core.grammars)
     prompts = Prompts(job.vocab_size, (job.config.seed, tokens))
@@ -103,7 +103,7 @@ def trials(job: Job, timed: Timed, limits: Limits, way: Way, tokens: int) -> lis
     return [trial(engine, prompts, tokens, urgent_tokens, way.on_host) for _ in range(count)][1:]
 
 
-def trial(engine: Engine, prompts: Prompts, tokens: int, urgent_tokens: int, is_session: bool) -> Trial:
+def trial(engine: Engine, prompts: Prompts, tokens: int, urgent_tokens: int, is_session: bool) -> PreemptionTrial:
     """Raises EngineError when a request is not answered."""
     prompt = array("I", prompts.one(tokens - BEFORE))
     engine.inbox.put(Add(Request("long", prompt, BEFORE + AFTER, priority=1, bulk=True, session=is_session)))
@@ -129,7 +129,7 @@ def trial(engine: Engine, prompts: Prompts, tokens: int, urgent_tokens: int, is_
     assert counters.preemptions == preempted + 1, "an urgent sequence takes the only place"
     resumed_s = min(at_s for at_s in times if at_s > urgent_s) - urgent_s
     gaps = [late - early for early, late in zip(times, times[1:], strict=False) if late < urgent_s or early > urgent_s]
-    return Trial(resumed_s, median(gaps), again, counters.pages_loaded - loaded)
+    return PreemptionTrial(resumed_s, median(gaps), again, counters.pages_loaded - loaded)
 
 
 def drawn(output: Output) -> bool:
@@ -139,7 +139,7 @@ def drawn(output: Output) -> bool:
     return bool(output.token_ids)
 
 
-def figures(job: Job, way: Way, tokens: int, tries: list[Trial]) -> tuple[Value, ...]:
+def figures(job: SuiteJob, way: Way, tokens: int, tries: list[PreemptionTrial]) -> tuple[Value, ...]:
     """Of COLUMNS but the name."""
     resumed_s, step_s = median(t.resumed_s for t in tries), median(t.step_s for t in tries)
     again, loaded = (

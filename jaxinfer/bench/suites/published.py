@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from jaxinfer.bench.report import Table, Value, shown
-from jaxinfer.bench.suites.job import Job
+from jaxinfer.bench.suites.job import SuiteJob
 
 type Outline = tuple[int | str, ...]
 type Timed = tuple[Outline, int, int, float | None, float | None]
@@ -63,12 +63,12 @@ def figures() -> Iterator[Figure]:
         yield Figure("H200", outline, "vLLM 0.26.0", batch, length, first_ms and length / first_ms * 1e3, rate)
 
 
-def of_the_same(job: Job) -> list[Figure]:
+def of_the_same(job: SuiteJob) -> list[Figure]:
     """Of this card and this shape."""
     return [one for one in figures() if one.card in job.limits.kind and one.outline == job.work.outline]
 
 
-def beside(job: Job, table: Table, shapes: Sequence[tuple[int, int]]) -> Table:
+def beside(job: SuiteJob, table: Table, shapes: Sequence[tuple[int, int]]) -> Table:
     """A table with COLUMNS, if anybody has published figures of the same. shapes: batch and length of its rows."""
     same = of_the_same(job)
     if not same:

@@ -4,26 +4,26 @@ import re
 import statistics
 from collections.abc import Sequence
 
-from jaxinfer.bench.client import PATH, Results
+from jaxinfer.bench.client import PATH, ClientResults
 from jaxinfer.bench.http_client import Target
 from jaxinfer.bench.load import Load, shares
-from jaxinfer.bench.program import Program
+from jaxinfer.bench.program import ReadyServer
 from jaxinfer.bench.report import Value, percentile
 from jaxinfer.bench.serve import ask_once, drive, first_model, models_of
-from jaxinfer.bench.suites.job import Job
+from jaxinfer.bench.suites.job import SuiteJob
 from jaxinfer.errors import EngineError
 
 PROCESSES = 4
 COMPILATIONS = re.compile(rb"^jaxinfer:compilations_after_ready(?:_total)?(?:\{[^}]*\})? (\d+)", re.MULTILINE)
 
 
-def load_on(program: Program, job: Job, **fields: object) -> Load:
+def load_on(program: ReadyServer, job: SuiteJob, **fields: object) -> Load:
     """Requests to this server; fields are Load's."""
     model = first_model(program.target)
     return Load(**{"url": program.url, "model": model, "vocab_size": job.vocab_size, **fields})  # type: ignore[arg-type]
 
 
-def outcomes_of(load: Load, warm_up: int = 2) -> Results:
+def outcomes_of(load: Load, warm_up: int = 2) -> ClientResults:
     """What every request saw, after warm-up requests one by one. Raises EngineError when one was not answered."""
     replies = [ask_once(load.target, "POST", PATH, load.body(-1 - number)) for number in range(warm_up)]
     results = drive(shares(load, PROCESSES))

@@ -25,7 +25,7 @@ from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.report import Table, Value, percentile
 from jaxinfer.bench.steps import COMPILING, StepLog, Timed, TimedEngine
 from jaxinfer.bench.suites import paladin
-from jaxinfer.bench.suites.job import Found, Job
+from jaxinfer.bench.suites.job import Found, SuiteJob
 from jaxinfer.bench.suites.workloads import Workload, workloads
 from jaxinfer.config import Limits
 from jaxinfer.engine.sequence import Structure
@@ -108,7 +108,7 @@ class Toggle:
     on: dict[str, Any]
 
 
-def toggles(job: Job, limits: Limits) -> list[Toggle]:
+def toggles(job: SuiteJob, limits: Limits) -> list[Toggle]:
     chunk = min(limits.max_num_batched_tokens, max(limits.max_num_seqs, job.tokens(CHUNK)))
     pages = min(limits.num_pages, 1 + job.requests(CONTIGUOUS_SEQUENCES) * limits.max_pages_per_seq)
     return [
@@ -132,7 +132,7 @@ def toggles(job: Job, limits: Limits) -> list[Toggle]:
     ]
 
 
-def measure(job: Job, timed: Timed) -> Table:
+def measure(job: SuiteJob, timed: Timed) -> Table:
     """A row for each toggle of the host."""
     rows = []
     found = workloads(job) | {"structured": structured(job)}
@@ -146,13 +146,13 @@ def measure(job: Job, timed: Timed) -> Table:
     return Table("toggles", COLUMNS, rows)
 
 
-def structured(job: Job) -> Workload:
+def structured(job: SuiteJob) -> Workload:
     """Requests at once for JSON of SCHEMA, whose names are forced. How long an answer may be is not divided."""
     asks = [Ask(0.0, job.tokens(STRUCTURED_PROMPT), STRUCTURED_MOST) for _ in range(job.requests(STRUCTURED_REQUESTS))]
     return Workload("structured", tuple(asks), schema=json.dumps(SCHEMA))
 
 
-def least_s(job: Job, toggle: Toggle, workload: Workload) -> list[float | None]:
+def least_s(job: SuiteJob, toggle: Toggle, workload: Workload) -> list[float | None]:
     """What the workload takes at least, off and on; None where something else than the device decides."""
     if workload.schema:
         return [None, None]
@@ -161,17 +161,17 @@ def least_s(job: Job, toggle: Toggle, workload: Workload) -> list[float | None]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Side:
+class SideResult:
     """What a round's requests saw of one side, and what its steps carried."""
 
     outcomes: list[Outcome]
     padding: Padding
 
 
-type Round = tuple[Side, Side]  # off and on
+type Round = tuple[SideResult, SideResult]  # off and on
 
 
-def in_turns(job: Job, timed: Timed, common: Limits, toggle: Toggle, workload: Workload) -> Iterator[Round]:
+def in_turns(job: SuiteJob, timed: Timed, common: Limits, toggle: Toggle, workload: Workload) -> Iterator[Round]:
     """Each round; both sides of one get the same requests, and those of another get others."""
     structures = [structure_of(workload.schema, timed)] * len(workload.asks) if workload.schema else None
     for number in range(job.runs):
@@ -182,7 +182,7 @@ def in_turns(job: Job, timed: Timed, common: Limits, toggle: Toggle, workload: W
             limits = dataclasses.replace(common, **changes)
             engine = TimedEngine(timed.core, limits, StepLog())
             engine.on_step = padding = Padding(timed.core.limits)
-            told[name] = Side(drive(engine, workload.asks, ids, structures), padding)
+            told[name] = SideResult(drive(engine, workload.asks, ids, structures), padding)
         yield told["off"], told["on"]
 
 
@@ -194,7 +194,7 @@ def structure_of(schema: str, timed: Timed) -> Structure:
     return Structure(tried.text, frozenset(timed.core.info.eos_token_ids))
 
 
-def prompts_of(asks: tuple[Ask, ...], job: Job, seed: int) -> list[list[int]]:
+def prompts_of(asks: tuple[Ask, ...], job: SuiteJob, seed: int) -> list[list[int]]:
     prompts = Prompts(job.vocab_size, (job.config.seed, seed))
     shared = prompts.one(max(ask.shared_tokens for ask in asks))
     return [shared[: ask.shared_tokens] + prompts.one(ask.input_tokens - ask.shared_tokens) for ask in asks]
@@ -218,7 +218,7 @@ def figures(rounds: list[Round], *least: float | None) -> tuple[Value, ...]:
     return tuple(cells)
 
 
-def of_the_device(job: Job) -> tuple[list[Table], list[str]]:
+def of_the_device(job: SuiteJob) -> tuple[list[Table], list[str]]:
     """What a process is started with, and a note where there is nothing to choose. Nothing may hold the device yet."""
     if job.config.device == "cpu" or not nvidia.visible_gpus(nvidia.list_gpus()):
         return [], ["attention_backend and cuda_graphs have no effect on a CPU and are not measured here."]
@@ -238,7 +238,7 @@ def of_the_device(job: Job) -> tuple[list[Table], list[str]]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Started:
+class StartedProcess:
     """A process of its own. shapes: by batch x prompt, tokens per second of decoding and their per cent of the
     bandwidth."""
 
@@ -247,14 +247,14 @@ class Started:
     compiles_after_ready: int
 
     @classmethod
-    def of(cls, report: dict[str, Any]) -> "Started":
+    def of(cls, report: dict[str, Any]) -> "StartedProcess":
         """From the JSON of `jaxinfer bench latency`."""
         facts, table = report["facts"], report["tables"]["speed"]
         shapes = {row["batch x prompt"]: (row["decode tok/s"], row["of bandwidth %"]) for row in table}
         return cls(shapes, float(facts[COMPILING].partition(" ")[0]), int(facts["compiles after ready"]))
 
 
-def device_rows(name: str, rounds: list[list[Started]]) -> list[tuple[Value, ...]]:
+def device_rows(name: str, rounds: list[list[StartedProcess]]) -> list[tuple[Value, ...]]:
     """Of DEVICE_COLUMNS. rounds: off and on of each. Compiling is the longest of the rounds: the cache helps later."""
     rows: list[tuple[Value, ...]] = []
     compiling = [max(one[side].compiling_s for one in rounds) for side in range(2)]
@@ -269,7 +269,7 @@ def device_rows(name: str, rounds: list[list[Started]]) -> list[tuple[Value, ...
     return rows
 
 
-def started(job: Job, change: dict[str, Any]) -> Started:
+def started(job: SuiteJob, change: dict[str, Any]) -> StartedProcess:
     """What `jaxinfer bench latency` finds with these settings changed. Raises EngineError."""
     config = dataclasses.replace(job.config, **change)
     with tempfile.TemporaryDirectory() as folder:
@@ -286,7 +286,7 @@ def started(job: Job, change: dict[str, Any]) -> Started:
             raise EngineError(
                 f"`jaxinfer bench latency` must run, it said: {done.stderr.strip().rpartition(chr(10))[2]}"
             )
-        return Started.of(json.loads(file.read_text(encoding="utf-8")))
+        return StartedProcess.of(json.loads(file.read_text(encoding="utf-8")))
 
 
 def found(tables: list[Table], notes: list[str]) -> Found:

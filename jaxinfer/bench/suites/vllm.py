@@ -19,13 +19,13 @@ from jaxinfer.bench.outcomes import (
     paces,
     wholes,
 )
-from jaxinfer.bench.program import Program
+from jaxinfer.bench.program import ReadyServer
 from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.report import Table, Value, percentile
 from jaxinfer.bench.serve import Goals
 from jaxinfer.bench.steps import Timed
 from jaxinfer.bench.suites import served
-from jaxinfer.bench.suites.job import Found, Job, call
+from jaxinfer.bench.suites.job import Found, SuiteJob, call
 
 LATENCY_PROMPT, LATENCY_OUTPUT, LATENCY_BATCH, LATENCY_RUNS = 32, 128, 8, 30
 PROMPT, OUTPUT, REQUESTS = 1024, 128, 1000
@@ -79,13 +79,13 @@ CHARTS = (
 )
 
 
-def lengths(job: Job, max_model_len: int) -> tuple[int, int]:
+def lengths(job: SuiteJob, max_model_len: int) -> tuple[int, int]:
     """Of prompt and answer, cut to what the context holds."""
     prompt, output = job.tokens(PROMPT), job.tokens(OUTPUT)
     return min(prompt, max_model_len - output), output
 
 
-def serve(job: Job, program: Program, max_model_len: int) -> list[Table]:
+def serve(job: SuiteJob, program: ReadyServer, max_model_len: int) -> list[Table]:
     """All at once, some at once, and at half the rate that the first reached."""
     shape = job.requests(REQUESTS), *lengths(job, max_model_len)
     rows: list[tuple[Value, ...]] = []
@@ -109,7 +109,7 @@ def serve(job: Job, program: Program, max_model_len: int) -> list[Table]:
 type Shape = tuple[int, int, int]  # requests, tokens of a prompt and of an answer
 
 
-def outcomes_of(job: Job, program: Program, concurrency: int, rate: float, shape: Shape) -> list[Outcome]:
+def outcomes_of(job: SuiteJob, program: ReadyServer, concurrency: int, rate: float, shape: Shape) -> list[Outcome]:
     count, prompt, output = shape
     load = served.load_on(
         program,
@@ -124,7 +124,7 @@ def outcomes_of(job: Job, program: Program, concurrency: int, rate: float, shape
     return served.outcomes_of(load).outcomes
 
 
-def rates(job: Job, good: Sequence[Outcome], shape: Shape, together: int | None) -> tuple[Value, ...]:
+def rates(job: SuiteJob, good: Sequence[Outcome], shape: Shape, together: int | None) -> tuple[Value, ...]:
     """Of SERVED but the load's name. together: requests at once; None where arrivals decide, and there is no roof."""
     count, prompt, output = shape
     seconds, met = duration_s(good), sum(map(GOALS.are_met, good))
@@ -142,7 +142,7 @@ def times_of(good: Sequence[Outcome]) -> tuple[Value, ...]:
     return tuple(cells)
 
 
-def measure(job: Job, timed: Timed) -> list[Table]:
+def measure(job: SuiteJob, timed: Timed) -> list[Table]:
     """What is shown without a server."""
     most = timed.core.info.max_model_len
     prompt, output = lengths(job, most)
@@ -152,7 +152,7 @@ def measure(job: Job, timed: Timed) -> list[Table]:
     return [latency(job, timed), Table("offline", throughput.COLUMNS, [offline])]
 
 
-def latency(job: Job, timed: Timed) -> Table:
+def latency(job: SuiteJob, timed: Timed) -> Table:
     llm, _ = timed.llm(prefix_caching=False)
     batch = min(LATENCY_BATCH, timed.core.limits.max_num_seqs)
     prompt, output = job.tokens(LATENCY_PROMPT), job.tokens(LATENCY_OUTPUT)

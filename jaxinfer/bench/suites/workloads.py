@@ -8,7 +8,7 @@ import dataclasses
 import random
 
 from jaxinfer.bench.load import Ask
-from jaxinfer.bench.suites.job import Job
+from jaxinfer.bench.suites.job import SuiteJob
 
 SEED = 42
 SHARED_TOKENS = 1024
@@ -39,30 +39,30 @@ class Workload:
         return dataclasses.replace(self, asks=tuple(map(cut, self.asks)))
 
 
-def workloads(job: Job) -> dict[str, Workload]:
+def workloads(job: SuiteJob) -> dict[str, Workload]:
     """All five, by name."""
     makers = (baseline, continuous_batching, paged_attention, chunked_prefill, prefix_caching)
     return {made.name: made for maker in makers for made in [maker(job, random.Random(SEED))]}
 
 
-def baseline(job: Job, draw: random.Random) -> Workload:
+def baseline(job: SuiteJob, draw: random.Random) -> Workload:
     asks = [Ask(0.0, job.tokens(256), job.tokens(256)) for _ in range(job.requests(10))]
     return Workload("baseline", tuple(asks), concurrency=1)
 
 
-def continuous_batching(job: Job, draw: random.Random) -> Workload:
+def continuous_batching(job: SuiteJob, draw: random.Random) -> Workload:
     count = job.requests(32)
     asks = [Ask(number / 4, _tokens(job, draw, 64, 512), _tokens(job, draw, 64, 256)) for number in range(count)]
     return Workload("continuous batching", tuple(asks))
 
 
-def paged_attention(job: Job, draw: random.Random) -> Workload:
+def paged_attention(job: SuiteJob, draw: random.Random) -> Workload:
     count = job.requests(48)
     asks = [Ask(0.0, _tokens(job, draw, 128, 384), _tokens(job, draw, 128, 256)) for _ in range(count)]
     return Workload("paged attention", tuple(asks))
 
 
-def chunked_prefill(job: Job, draw: random.Random) -> Workload:
+def chunked_prefill(job: SuiteJob, draw: random.Random) -> Workload:
     asks, after_s = [], 0.0
     for number in range(job.requests(48)):
         prompt = _tokens(job, draw, 64, 128) if number % 4 == 3 else _tokens(job, draw, 1024, 2048)
@@ -71,11 +71,11 @@ def chunked_prefill(job: Job, draw: random.Random) -> Workload:
     return Workload("chunked prefill", tuple(asks))
 
 
-def prefix_caching(job: Job, draw: random.Random) -> Workload:
+def prefix_caching(job: SuiteJob, draw: random.Random) -> Workload:
     count, shared = job.requests(48), job.tokens(SHARED_TOKENS)
     asks = [Ask(number / 8, shared + _tokens(job, draw, 32, 128), job.tokens(256), shared) for number in range(count)]
     return Workload("prefix caching", tuple(asks))
 
 
-def _tokens(job: Job, draw: random.Random, least: int, most: int) -> int:
+def _tokens(job: SuiteJob, draw: random.Random, least: int, most: int) -> int:
     return job.tokens(draw.randint(least, most))

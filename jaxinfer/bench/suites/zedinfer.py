@@ -8,7 +8,7 @@ from jaxinfer.bench.prompts import Prompts
 from jaxinfer.bench.report import Table, Value
 from jaxinfer.bench.steps import Timed
 from jaxinfer.bench.suites import published
-from jaxinfer.bench.suites.job import Calls, Found, Job, call
+from jaxinfer.bench.suites.job import Calls, Found, SuiteJob, call
 
 LENGTHS = (128, 256, 512, 1024)
 TOGETHER = tuple((batch, length) for batch in (4, 8, 16, 32) for length in LENGTHS)  # its page has batch 4 alone
@@ -41,7 +41,7 @@ CHARTS = (
 )
 
 
-def measure(job: Job, timed: Timed) -> Found:
+def measure(job: SuiteJob, timed: Timed) -> Found:
     """All tables, in this process."""
     llm, _ = timed.llm(prefix_caching=False)
     prompts = Prompts(job.vocab_size, job.config.seed)
@@ -68,7 +68,7 @@ def measure(job: Job, timed: Timed) -> Found:
     return Found(tables, CHARTS, (*NOTES, published.NOTE) if published.of_the_same(job) else NOTES)
 
 
-def plans(job: Job, timed: Timed, prompts: Prompts) -> list[tuple[Value, ...]]:
+def plans(job: SuiteJob, timed: Timed, prompts: Prompts) -> list[tuple[Value, ...]]:
     """ZedInfer's later plan: A to E one request at a time, MU-A to MU-D several at once."""
     llm, _ = timed.llm(prefix_caching=False)
     rows: list[tuple[Value, ...]] = []
@@ -81,7 +81,7 @@ def plans(job: Job, timed: Timed, prompts: Prompts) -> list[tuple[Value, ...]]:
     return rows
 
 
-def figures(job: Job, calls: Calls | None) -> tuple[Value, ...]:
+def figures(job: SuiteJob, calls: Calls | None) -> tuple[Value, ...]:
     """PREFILL and RATES; nothing of what did not fit."""
     if calls is None:
         return (None,) * (len(PREFILL) + len(RATES))

@@ -16,7 +16,7 @@ from jaxinfer.text.grammar.endings import Endings
 from jaxinfer.text.grammar.places import places_of
 from jaxinfer.text.grammar.reasons import reason_of
 from jaxinfer.text.grammar.spelling import Speller
-from jaxinfer.text.grammar.states import Pieces, Spot, State, States
+from jaxinfer.text.grammar.states import GrammarState, GrammarStates, Spot, TokenTexts
 from jaxinfer.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -126,16 +126,16 @@ class _Matcher:
         self,
         matcher: "LLMatcher",
         vocabulary: "LLTokenizer",
-        pieces: Pieces,
+        pieces: TokenTexts,
         endings: Endings | None = None,
-        states: States | None = None,
+        states: GrammarStates | None = None,
     ) -> None:
         """states: those that its answers come to, if any can be told."""
         self._matcher, self._is_shared = matcher, False
         self._vocabulary, self._pieces = vocabulary, pieces
         self._endings = endings
         self._states = states
-        self._state: State | None = None if states is None else states.start
+        self._state: GrammarState | None = None if states is None else states.start
         self._untold: list[int] = []
 
     @property
@@ -254,7 +254,7 @@ class Compiler:
         self._vocabulary = self._pool.submit(lambda: new_vocabulary(read_tokenizer(), vocab_size, eos_token_ids))
         self._executor = self._pool.submit(_new_executor)
         self._longest = self._pool.submit(lambda: _longest(self.vocabulary))
-        self._pieces: Pieces | None = None
+        self._pieces: TokenTexts | None = None
         self._endings: Endings | None = None
         self._endings_lock = threading.Lock()
 
@@ -295,11 +295,11 @@ class Compiler:
     def _compiled(self, text: str, closes: bool) -> Grammar:
         endings = self._read_endings() if closes else None
         with self._lock:
-            pieces = self._pieces or Pieces(self.vocabulary.decode_bytes, self.vocabulary.tokenize_bytes)
+            pieces = self._pieces or TokenTexts(self.vocabulary.decode_bytes, self.vocabulary.tokenize_bytes)
             self._pieces = pieces
         compiled = new_matcher(self.vocabulary, text)  # first: places are of schemas that it takes
         places = places_of(text, self._longest.result())
-        states = None if places is None else States(places, pieces)
+        states = None if places is None else GrammarStates(places, pieces)
         matcher = _Matcher(compiled, self.vocabulary, pieces, endings, states)
         # the first mask costs most: what it finds out is kept for all copies
         self.fill([matcher], np.zeros((1, -(-self.vocabulary.vocab_size // 32)), np.int32))

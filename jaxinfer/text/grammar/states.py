@@ -11,7 +11,7 @@ MAX_STEPS = 1 << 14  # from one state to another, of one schema: half a kilobyte
 MAX_JOINS = 1 << 16  # of tokens and forced texts, of one vocabulary: a few hundred bytes each
 
 
-class Pieces(dict[int, bytes]):
+class TokenTexts(dict[int, bytes]):
     """What tokens add to a text, each asked for once: the library takes microseconds for one."""
 
     def __init__(self, decode: Callable[[list[int]], bytes], tokenize: Callable[[bytes], list[int]]) -> None:
@@ -27,7 +27,7 @@ class Pieces(dict[int, bytes]):
 class _Kinds(dict[int, int]):
     """Of a token that a string may take as it stands, how many characters it is, less than nothing; else itself."""
 
-    def __init__(self, pieces: Pieces) -> None:
+    def __init__(self, pieces: TokenTexts) -> None:
         self._pieces = pieces
 
     def __missing__(self, token_id: int) -> int:
@@ -40,7 +40,7 @@ class _Joins:
     """How forced text is split behind the token before it. Where a tokenizer splits both together as that token and
     more, llguidance forces what it makes of the rest then; else, as mostly, what it makes of the rest alone."""
 
-    def __init__(self, pieces: Pieces, tokenize: Callable[[bytes], list[int]]) -> None:
+    def __init__(self, pieces: TokenTexts, tokenize: Callable[[bytes], list[int]]) -> None:
         self._pieces, self._tokenize = pieces, tokenize
         self._known: dict[tuple[int, bytes], tuple[int, ...] | None] = {}
 
@@ -58,7 +58,7 @@ class _Joins:
         return self._known[key]
 
 
-class Asked(Protocol):
+class Standing(Protocol):
     """Who stands at a state."""
 
     def forced_bytes(self) -> bytes | None:
@@ -69,7 +69,7 @@ class _InPattern:
     """Of a token that a string with a pattern may take as it stands, to which of its states it leads, less than
     nothing; else itself, as where it is one of few that may come and the last token matters."""
 
-    def __init__(self, pieces: Pieces, pattern: Pattern, state: int) -> None:
+    def __init__(self, pieces: TokenTexts, pattern: Pattern, state: int) -> None:
         self._pieces, self._pattern, self._state = pieces, pattern, state
 
     def __getitem__(self, token_id: int) -> int:
@@ -95,7 +95,7 @@ class Spot:
         self.forced: list[int] | None = None
 
 
-class State:
+class GrammarState:
     """A place, and what of the token that came last matters. spot: None: nothing is known of what may come.
 
     kinds: None: each token is its own.    after: where kinds lead that have come.
@@ -105,24 +105,24 @@ class State:
 
     def __init__(self, place: Place, spot: Spot | None, kinds: _KindOf | None = None) -> None:
         self.place, self.spot, self.kinds = place, spot, kinds
-        self.after: dict[int, State | None] = {}
+        self.after: dict[int, GrammarState | None] = {}
 
 
-_NEW = State(Place("due", None), None)  # in the place of what has not come yet
+_NEW = GrammarState(Place("due", None), None)  # in the place of what has not come yet
 
 
-class States:
+class GrammarStates:
     """Those of one schema, for one thread."""
 
-    def __init__(self, places: Places, pieces: Pieces) -> None:
+    def __init__(self, places: Places, pieces: TokenTexts) -> None:
         self._places, self._pieces = places, pieces
-        self._states: dict[Hashable, State] = {}
+        self._states: dict[Hashable, GrammarState] = {}
         self._spots: WeakValueDictionary[Hashable, Spot] = WeakValueDictionary()
         self._forced: dict[Place, bytes] = {}  # where it is not known that nothing is
         self._num_steps = 0
         self.start = self._state(places.start, None)
 
-    def after(self, state: State, token: int, asked: Asked) -> State | None:
+    def after(self, state: GrammarState, token: int, asked: Standing) -> GrammarState | None:
         """Where it stands after one more; None where that is none of the schema's, or cannot be said. asked: has had
         the token."""
         kind = token if state.kinds is None else state.kinds[token]
@@ -142,7 +142,7 @@ class States:
         found = state.after[kind] = self._state(place, self._pieces.joins.after(token, forced))
         return found
 
-    def _forced_at(self, place: Place, asked: Asked) -> bytes | None:
+    def _forced_at(self, place: Place, asked: Standing) -> bytes | None:
         """What must come next at a place whose whole text is known."""
         if place.is_long or is_open(place):
             return b""
@@ -151,14 +151,14 @@ class States:
             self._forced[place] = found
         return found
 
-    def _state(self, place: Place, join: tuple[int, ...] | None) -> State:
+    def _state(self, place: Place, join: tuple[int, ...] | None) -> GrammarState:
         whole = place, join
         found = self._states.get(whole)
         if found is None:
             key, spot = self._places.key(place, join), None
             if key is not None and (spot := self._spots.get(key)) is None:
                 spot = self._spots[key] = Spot()
-            found = self._states[whole] = State(place, spot, self._kinds(place))
+            found = self._states[whole] = GrammarState(place, spot, self._kinds(place))
         return found
 
     def _kinds(self, place: Place) -> _KindOf | None:

@@ -54,7 +54,7 @@ _TOOL = re.compile(
 _LEFT_OUT = "Unimplemented keys", "Unknown format", "oneOf constraints", "min/maxProperties only"
 
 
-class Setting(msgspec.Struct):
+class TrialSetting(msgspec.Struct):
     """The first message: what the trial needs of a model. control_tokens: spellings that are one token each."""
 
     tokenizer: str
@@ -231,7 +231,7 @@ class Trial:
     after a while, and until then said at once; a tokenizer that cannot be used is read by one child and no other.
     """
 
-    def __init__(self, setting: Setting, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, setting: TrialSetting, timeout_s: float = TIMEOUT_S) -> None:
         self._setting = setting
         self._timeout_s = timeout_s
         self._known: OrderedDict[Constraint, Tried] = OrderedDict()
@@ -357,7 +357,7 @@ def _main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     end = socket.socket(fileno=int(sys.argv[1]))
     with contextlib.suppress(ConnectionError):
-        setting = msgspec.json.decode(_receive(end), type=Setting)
+        setting = msgspec.json.decode(_receive(end), type=TrialSetting)
         file = Path(setting.tokenizer).read_bytes()
         try:
             vocabulary = new_vocabulary(Tokenizer(file), setting.vocab_size, setting.eos_token_ids)

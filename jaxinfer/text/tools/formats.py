@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from jaxinfer.text.tools.events import Arguments, Begin, End, Parser
 from jaxinfer.text.tools.json_call import InnerCall, JsonCall, NamedCall
-from jaxinfer.text.tools.layout import FENCE, Body, Calls, Layout
+from jaxinfer.text.tools.layout import FENCE, Body, CallParser, Layout
 from jaxinfer.text.tools.lone_call import LoneCall
 from jaxinfer.text.tools.python_list import PythonList
 from jaxinfer.text.tools.xml_call import CLOSING, END_FUNCTION, END_PARAMETER, FUNCTION, OPENING, Parameters, XmlCall
@@ -116,7 +116,7 @@ def new_parser(form: Format, schemas: Mapping[str, dict[str, Any]], *, alone: bo
     return LoneCall(parser, schemas, TAGS) if alone and form != "llama3_json" else parser
 
 
-def _parser_of(form: Format, schemas: Mapping[str, dict[str, Any]]) -> Calls:
+def _parser_of(form: Format, schemas: Mapping[str, dict[str, Any]]) -> CallParser:
     layout = LAYOUTS[form]
     start = _AGAIN.get(layout.start, re.escape(layout.start))
     again = re.compile("|".join((*map(re.escape, layout.openings), start)))
@@ -133,7 +133,7 @@ def _parser_of(form: Format, schemas: Mapping[str, dict[str, Any]]) -> Calls:
             return NamedCall(schemas, TAGS, _HEADS[form])
         return JsonCall(schemas, TAGS)
 
-    return Calls(layout, new_body, TAGS, again)
+    return CallParser(layout, new_body, TAGS, again)
 
 
 def _reads(form: Format, shown: str) -> bool:

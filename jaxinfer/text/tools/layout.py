@@ -122,7 +122,7 @@ class Layout:
         return not (self.opening or self.is_bare)
 
 
-class Calls:
+class CallParser:
     """A Parser of answers with this layout. new_body: a reader of one call, of what begins it and the last call's tool.
     foreign: the tags of other forms, which are marks beside a call and between tags.    again: what may begin a call
     within the text of one that failed.

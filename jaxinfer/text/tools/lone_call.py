@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from jaxinfer.text.tools.events import Arguments, Begin, End, Event
 from jaxinfer.text.tools.json_call import call_of
 from jaxinfer.text.tools.json_scanner import JsonScanner
-from jaxinfer.text.tools.layout import FENCE, Calls, is_closing, may_become
+from jaxinfer.text.tools.layout import FENCE, CallParser, is_closing, may_become
 from jaxinfer.text.tools.strict_json import loaded
 
 MAX_SPACES = 256  # in a row
@@ -27,7 +27,7 @@ class LoneCall:
     it. Held back is the answer that may still become one. tags: of all forms.
     """
 
-    def __init__(self, parser: Calls, names: Iterable[str], tags: tuple[str, ...]) -> None:
+    def __init__(self, parser: CallParser, names: Iterable[str], tags: tuple[str, ...]) -> None:
         self._parser, self._tags = parser, tags
         self._closings = tuple(filter(is_closing, tags))
         self._lead = re.compile(rf"(?:\s*(?:{'|'.join(map(re.escape, self._closings))}))*")

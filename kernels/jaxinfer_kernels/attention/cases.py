@@ -27,7 +27,7 @@ HEADS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Decode:
+class DecodeCase:
     """A decode step's attention: a batch of rows of one context length."""
 
     heads: Heads
@@ -36,7 +36,7 @@ class Decode:
 
 
 DECODE = tuple(
-    Decode(heads, batch, context)
+    DecodeCase(heads, batch, context)
     for heads, sizes in (
         (HEADS[1], ((1, 128), (1, 1024), (1, 4096), (8, 1024), (32, 1024), (256, 256), (256, 1024))),
         (HEADS[3], ((1, 1024), (64, 1024), (16, 4096))),
@@ -46,7 +46,7 @@ DECODE = tuple(
 
 
 @dataclasses.dataclass(frozen=True)
-class Extend:
+class ExtendCase:
     """A prefill step's attention: rows of `count` new tokens, the last of `context`."""
 
     heads: Heads
@@ -56,7 +56,7 @@ class Extend:
 
 
 EXTEND = tuple(
-    Extend(heads, rows, count, context)
+    ExtendCase(heads, rows, count, context)
     for heads, sizes in (
         (HEADS[1], ((1, 1024, 1024), (1, 4096, 4096), (1, 2048, 8000), (64, 128, 128))),
         (HEADS[3], ((1, 1024, 1024), (1, 4096, 4096), (1, 8192, 8192))),

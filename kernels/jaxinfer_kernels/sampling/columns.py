@@ -16,7 +16,7 @@ class SamplingColumn(enum.IntEnum):
     FLAGS = 7
 
 
-class Flag(enum.IntFlag):
+class ControlFlag(enum.IntFlag):
     """Which controls a slot's sequence uses, the slot's rows of the other arrays are never read; LOGPROBS: and whether
     it asks for those."""
 

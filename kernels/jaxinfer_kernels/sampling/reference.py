@@ -16,8 +16,8 @@ from jaxinfer_kernels.sampling.columns import (
     MOST_COUNTED,
     SAMPLING,
     ControlColumn,
+    ControlFlag,
     DrawColumn,
-    Flag,
     SamplingColumn,
 )
 
@@ -37,7 +37,7 @@ class Drawn:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sampling:
+class SlotSampling:
     """One slot's row of the sampling columns i32[len(SamplingColumn)]."""
 
     columns: NDArray[np.int32]
@@ -49,9 +49,9 @@ class Sampling:
         return float(self.columns.view(np.float32)[column])
 
     @property
-    def flags(self) -> Flag:
+    def flags(self) -> ControlFlag:
         """Of its controls."""
-        return Flag(self.integer(SamplingColumn.FLAGS)) & ~Flag.LOGPROBS
+        return ControlFlag(self.integer(SamplingColumn.FLAGS)) & ~ControlFlag.LOGPROBS
 
 
 def draw(
@@ -71,7 +71,7 @@ def draw(
         if slot == 0:
             tokens[i] = last_token[0]
             continue
-        row, position = Sampling(sampling[slot]), int(next_pos[slot])
+        row, position = SlotSampling(sampling[slot]), int(next_pos[slot])
         pairs = zip(bans[: len(bans) // 2], bans[len(bans) // 2 :], strict=True)
         banned = [token for token, after in pairs if after in (ANY, columns[slot, ControlColumn.LAST])]
         state = columns[slot], bias[slot], bits[slot], counts[slot]
@@ -82,7 +82,7 @@ def draw(
 
 def controlled(
     logits: Floats,
-    flags: Flag,
+    flags: ControlFlag,
     position: int,
     columns: np.ndarray,
     bias: np.ndarray,
@@ -92,18 +92,18 @@ def controlled(
 ) -> Floats:
     """f64[V] after bias, what is forbidden, and penalties."""
     out, width = logits.copy(), len(logits)
-    if flags & Flag.BIAS:
+    if flags & ControlFlag.BIAS:
         for token, value in zip(bias[0].tolist(), bias[1].view(np.float32).tolist(), strict=True):
             if token < width:
                 out[token] += value
     allowed, ends = (np.unpackbits(words.view(np.uint8), bitorder="little")[:width].astype(bool) for words in bits)
-    if flags & Flag.ALLOWED:
+    if flags & ControlFlag.ALLOWED:
         out[~allowed] = -np.inf
-    if flags & Flag.MIN_TOKENS and position < columns[ControlColumn.MIN_LENGTH]:
+    if flags & ControlFlag.MIN_TOKENS and position < columns[ControlColumn.MIN_LENGTH]:
         out[ends] = -np.inf
-    if flags & Flag.BANNED:
+    if flags & ControlFlag.BANNED:
         out[[token for token in banned if token < width]] = -np.inf
-    if flags & Flag.PENALTIES:
+    if flags & ControlFlag.PENALTIES:
         numbers = columns.view(np.float32).astype(np.float64)
         used, repetition = (counts & MOST_COUNTED).astype(np.float64), numbers[ControlColumn.REPETITION]
         repeated = np.where(out > 0, out / repetition, out * repetition)
@@ -112,7 +112,7 @@ def controlled(
     return out
 
 
-def token_of(logits: Floats, row: Sampling, position: int) -> tuple[int, bool]:
+def token_of(logits: Floats, row: SlotSampling, position: int) -> tuple[int, bool]:
     """The token drawn from logits f64[V], and whether it is decided."""
     largest, temperature = logits.max(), row.number(SamplingColumn.TEMPERATURE)
     if np.isnan(logits).any():
@@ -142,7 +142,7 @@ def logprobs(raw: np.ndarray, token: int, top: int) -> tuple[tuple[int, NDArray[
     return (1 + int((logits > logits[token]).sum()), ids), values
 
 
-def probabilities(logits: Floats, row: Sampling) -> Floats:
+def probabilities(logits: Floats, row: SlotSampling) -> Floats:
     """f64[V]: of each token to be drawn, with a temperature above 0."""
     scaled = (logits - logits.max()) / row.number(SamplingColumn.TEMPERATURE)
     weights = np.where(kept(scaled, np.abs(scaled), row)[1], np.exp(scaled), 0)
@@ -163,7 +163,7 @@ def tolerance(size: Floats) -> Floats:
     return TOLERANCE * np.maximum(np.where(np.isfinite(size), size, 0), 4)
 
 
-def kept(scaled: Floats, size: Floats, row: Sampling) -> tuple[Flags, Flags, Flags]:
+def kept(scaled: Floats, size: Floats, row: SlotSampling) -> tuple[Flags, Flags, Flags]:
     """bool[V] three times: what rounding may leave of scaled logits, what top-k, top-p and min-p leave, and what
     rounding does not take away."""
     near = tolerance(size)
@@ -207,7 +207,7 @@ def _kept_by_p(scaled: Floats, near: Floats, left: Flags, top_p: float) -> tuple
     return loose, left & (nearer < top_p), left & (certain | (most < top_p - TOLERANCE))
 
 
-def gumbel_noise(row: Sampling, position: int, width: int) -> Floats:
+def gumbel_noise(row: SlotSampling, position: int, width: int) -> Floats:
     """f64[width] of the uniform float32 numbers that jax.random.gumbel starts from."""
     words = row.columns.view(np.uint32)
     key = words[SamplingColumn.SEED_HIGH], words[SamplingColumn.SEED_LOW]

@@ -11,16 +11,16 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from jaxinfer_kernels import plgpu
-from jaxinfer_kernels.sampling.columns import ANY, MOST_COUNTED, ControlColumn, DrawColumn, Flag
+from jaxinfer_kernels.sampling.columns import ANY, MOST_COUNTED, ControlColumn, ControlFlag, DrawColumn
 from jaxinfer_kernels.sampling.sm90_argmax import BITS, WORDS, word_layout
-from jaxinfer_kernels.sampling.sm90_row import SHAPE, Row, float_of, spread, value_layout
+from jaxinfer_kernels.sampling.sm90_row import SHAPE, CtaRow, float_of, spread, value_layout
 from jaxinfer_kernels.sm90 import F32, I32, Ref
 
 MOST_TOGETHER = 16  # ids that are asked for before the first is looked at: global memory answers after 500 cycles
 
 
 @dataclasses.dataclass(frozen=True)
-class Controls:
+class SlotControls:
     """One slot's. columns i32[len(ControlColumn)], bias i32[2, n], bits i32[2, W], counts u16[W, 32], and the upload's
     row i32[len(DrawColumn) + 2 n]."""
 
@@ -32,30 +32,30 @@ class Controls:
     counts_ref: Ref
     upload_ref: Ref
 
-    def uses(self, flag: Flag) -> jax.Array:
+    def uses(self, flag: ControlFlag) -> jax.Array:
         return self.flags & flag != 0
 
-    def apply(self, row: Row, wait: Callable[[], None]) -> None:
+    def apply(self, row: CtaRow, wait: Callable[[], None]) -> None:
         """Change the row's logits, for which `wait` waits, in the order of jaxinfer.runtime.controls. What has to be
         read beside them is asked for before."""
 
         def wait_and_add_bias() -> None:
             wait()
-            pl.when(self.uses(Flag.BIAS))(functools.partial(self._add_bias, row))
+            pl.when(self.uses(ControlFlag.BIAS))(functools.partial(self._add_bias, row))
 
-        @pl.when(self.uses(Flag.PENALTIES))
+        @pl.when(self.uses(ControlFlag.PENALTIES))
         def _():
             self._penalize(row, wait_and_add_bias)
 
-        pl.when(jnp.logical_not(self.uses(Flag.PENALTIES)))(wait_and_add_bias)
-        early = self.uses(Flag.MIN_TOKENS) & (self.position < self.columns_ref[ControlColumn.MIN_LENGTH])
-        pl.when(self.uses(Flag.ALLOWED) | early)(functools.partial(self._forbid, row, early))
-        pl.when(self.uses(Flag.BANNED))(functools.partial(self._ban, row))
+        pl.when(jnp.logical_not(self.uses(ControlFlag.PENALTIES)))(wait_and_add_bias)
+        early = self.uses(ControlFlag.MIN_TOKENS) & (self.position < self.columns_ref[ControlColumn.MIN_LENGTH])
+        pl.when(self.uses(ControlFlag.ALLOWED) | early)(functools.partial(self._forbid, row, early))
+        pl.when(self.uses(ControlFlag.BANNED))(functools.partial(self._ban, row))
 
     def take(self, token: jax.Array) -> None:
         """Note the token drawn, and count it if there are penalties."""
         self.columns_ref[ControlColumn.LAST] = token
-        pl.when(self.uses(Flag.PENALTIES))(functools.partial(self._count, token))
+        pl.when(self.uses(ControlFlag.PENALTIES))(functools.partial(self._count, token))
 
     def _count(self, token: jax.Array) -> None:
         """One more of the token; a count at its most stays there."""
@@ -64,13 +64,13 @@ class Controls:
         more = jnp.where(before & MOST_COUNTED < MOST_COUNTED, I32(1), I32(0))
         self.counts_ref[place] = (before + more).astype(jnp.uint16)
 
-    def _add_bias(self, row: Row) -> None:
+    def _add_bias(self, row: CtaRow) -> None:
         def add(i: jax.Array, tile: jax.Array, here: jax.Array) -> jax.Array:
             return jnp.where(here, tile + float_of(self.bias_ref[1, i]), tile)
 
         _change_at(row, self.bias_ref.at[0], 0, self.bias_ref.shape[1], add)
 
-    def _penalize(self, row: Row, before: Callable[[], None]) -> None:
+    def _penalize(self, row: CtaRow, before: Callable[[], None]) -> None:
         numbers = (ControlColumn.PRESENCE, ControlColumn.FREQUENCY, ControlColumn.REPETITION)
         presence, frequency, repetition = (float_of(self.columns_ref[column]) for column in numbers)
         waited = []
@@ -90,9 +90,9 @@ class Controls:
 
         row.in_groups(load, penalize)
 
-    def _forbid(self, row: Row, early: jax.Array) -> None:
+    def _forbid(self, row: CtaRow, early: jax.Array) -> None:
         """What is not allowed, and what would end the sequence while it is too early."""
-        every, none = (jnp.where(some, I32(-1), I32(0)) for some in (~self.uses(Flag.ALLOWED), ~early))
+        every, none = (jnp.where(some, I32(-1), I32(0)) for some in (~self.uses(ControlFlag.ALLOWED), ~early))
 
         def load(t: int) -> jax.Array:
             words = functools.partial(plgpu.load, layout=value_layout(), optimized=False)
@@ -105,7 +105,7 @@ class Controls:
 
         row.in_groups(load, forbid)
 
-    def _ban(self, row: Row) -> None:
+    def _ban(self, row: CtaRow) -> None:
         most, last = (self.upload_ref.shape[0] - len(DrawColumn)) // 2, self.columns_ref[ControlColumn.LAST]
 
         def ban(i: jax.Array, tile: jax.Array, here: jax.Array) -> jax.Array:
@@ -116,7 +116,7 @@ class Controls:
 
 
 def _change_at(
-    row: Row, ids_ref: Ref, start: int, end: int, change: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+    row: CtaRow, ids_ref: Ref, start: int, end: int, change: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 ) -> None:
     """Change the tiles that hold the ids of i32[end], from `start` to the first that is beyond the vocabulary.
 

@@ -24,9 +24,9 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from jaxinfer_kernels import plgpu
-from jaxinfer_kernels.sampling.columns import SAMPLING, DrawColumn, DrawnColumn, Flag, SamplingColumn
+from jaxinfer_kernels.sampling.columns import SAMPLING, ControlFlag, DrawColumn, DrawnColumn, SamplingColumn
 from jaxinfer_kernels.sampling.sm90_argmax import BITS, WORDS
-from jaxinfer_kernels.sampling.sm90_controls import Controls
+from jaxinfer_kernels.sampling.sm90_controls import SlotControls
 from jaxinfer_kernels.sampling.sm90_logprobs import MOST, write_logprobs
 from jaxinfer_kernels.sampling.sm90_noise import Key, fold_in, gumbel
 from jaxinfer_kernels.sampling.sm90_row import (
@@ -39,8 +39,8 @@ from jaxinfer_kernels.sampling.sm90_row import (
     MASS,
     NEAREST,
     NUM_TRIES,
+    CtaRow,
     DrawConfig,
-    Row,
     bits_of,
     float_of,
     full,
@@ -144,12 +144,12 @@ def _kernel(
     index, split = lax.axis_index("row"), lax.axis_index("split")
     slot = upload_ref[index, DrawColumn.SLOT]
     asked = sampling_ref[slot, SamplingColumn.FLAGS]
-    flags = asked & ~Flag.LOGPROBS
+    flags = asked & ~ControlFlag.LOGPROBS
     temperature = float_of(sampling_ref[slot, SamplingColumn.TEMPERATURE])
     draws = (slot > 0) & ((temperature > 0) | (flags != 0))
     tells = (slot > 0) & (asked != flags) if top else False
     tiles = jnp.where(slot < 0, I32(0), I32(plan.tiles))
-    row = Row(plan, split, tiles, x, parts, spill_refs[0].at[index] if spill_refs else None, peers)
+    row = CtaRow(plan, split, tiles, x, parts, spill_refs[0].at[index] if spill_refs else None, peers)
 
     def bring(source_ref: Ref) -> Callable[[], None]:
         """Start to fill the row; what is returned waits for it."""
@@ -165,7 +165,7 @@ def _kernel(
     def drawn() -> jax.Array:
         wait, position, known = bring(logits_ref), next_pos_ref[slot], last_ref[slot]
         refs = columns_ref.at[slot], bias_ref.at[slot], bits_ref.at[slot], counts_ref.at[slot], upload_ref.at[index]
-        controls = Controls(flags, position, *refs)
+        controls = SlotControls(flags, position, *refs)
 
         def changed() -> tuple[jax.Array, jax.Array]:
             controls.apply(row, wait)
@@ -204,7 +204,7 @@ def _kernel(
     pl.when(draws | tells)(row.cluster_sync)  # a CTA that ends takes its shared memory with it
 
 
-def _largest(row: Row) -> tuple[jax.Array, jax.Array]:
+def _largest(row: CtaRow) -> tuple[jax.Array, jax.Array]:
     """The row's largest logit and its lowest id; some id that exists if there is a NaN."""
 
     def body(t: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
@@ -218,7 +218,7 @@ def _largest(row: Row) -> tuple[jax.Array, jax.Array]:
     return row.best(LARGEST)
 
 
-def _draw(row: Row, sampling_ref: Ref, position: jax.Array, largest: jax.Array, temperature: jax.Array) -> jax.Array:
+def _draw(row: CtaRow, sampling_ref: Ref, position: jax.Array, largest: jax.Array, temperature: jax.Array) -> jax.Array:
     """The token drawn from the row's logits. sampling_ref: i32[len(SamplingColumn)]."""
     top_k = sampling_ref[SamplingColumn.TOP_K]
     top_p, min_p = (float_of(sampling_ref[column]) for column in (SamplingColumn.TOP_P, SamplingColumn.MIN_P))
@@ -243,7 +243,7 @@ def _draw(row: Row, sampling_ref: Ref, position: jax.Array, largest: jax.Array, 
 
 
 def _draw_within(
-    row: Row,
+    row: CtaRow,
     key: Key,
     largest: jax.Array,
     temperature: jax.Array,
@@ -295,7 +295,7 @@ def _draw_within(
     return token
 
 
-def _mass_of(row: Row, of: Callable[[jax.Array], jax.Array]) -> jax.Array:
+def _mass_of(row: CtaRow, of: Callable[[jax.Array], jax.Array]) -> jax.Array:
     """The mass of this CTA's tokens whose distance is `of` that kind, [WORDS]."""
 
     def body(t: jax.Array, mass: jax.Array) -> jax.Array:
@@ -305,7 +305,7 @@ def _mass_of(row: Row, of: Callable[[jax.Array], jax.Array]) -> jax.Array:
     return row.over_tiles(body, full(0)).sum(axis=1)
 
 
-def _noisiest(row: Row, key: Key, limit: jax.Array, pivot: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _noisiest(row: CtaRow, key: Key, limit: jax.Array, pivot: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The token of the largest noise less distance, of those within `limit` and nearer than `pivot`; its distance."""
 
     def body(t: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
@@ -334,7 +334,7 @@ def _noisiest(row: Row, key: Key, limit: jax.Array, pivot: jax.Array) -> tuple[j
     return token, jnp.where(is_it, row.of(owner, BEST_DISTANCE), F32(-jnp.inf)).max()
 
 
-def _keep_nearest(row: Row, top_k: jax.Array, wants_mass: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _keep_nearest(row: CtaRow, top_k: jax.Array, wants_mass: jax.Array) -> tuple[jax.Array, jax.Array]:
     """A distance within which the k nearest lie, what is as near as the k-th, and no other; their mass if wanted.
 
     Distances are compared as the bits that they are: those that are not negative have one order.
@@ -372,7 +372,7 @@ def _keep_nearest(row: Row, top_k: jax.Array, wants_mass: jax.Array) -> tuple[ja
     return limit, lax.cond(wants_mass, mass, lambda: F32(0))
 
 
-def _nearest_groups(row: Row, top_k: jax.Array) -> list[jax.Array]:
+def _nearest_groups(row: CtaRow, top_k: jax.Array) -> list[jax.Array]:
     """As bits, the distance of the k-th nearest group of tokens, or the largest that is finite if there are not so many
     groups, and those of the groups before it, falling."""
     nearest = row.of_all(NEAREST)
@@ -383,7 +383,7 @@ def _nearest_groups(row: Row, top_k: jax.Array) -> list[jax.Array]:
     return [bits_of(each) for each in found]
 
 
-def _count(row: Row, part: int | jax.Array, distances: Sequence[jax.Array]) -> list[jax.Array]:
+def _count(row: CtaRow, part: int | jax.Array, distances: Sequence[jax.Array]) -> list[jax.Array]:
     """How many tokens of the row are within each distance."""
 
     def body(t: jax.Array, found: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:

@@ -21,7 +21,7 @@ from jaxinfer_kernels.sampling.sm90_row import (
     MASS,
     NEAREST,
     NUM_LISTS,
-    Row,
+    CtaRow,
     bits_of,
     float_of,
     full,
@@ -35,7 +35,7 @@ MOST = NUM_LISTS * WORDS  # tokens that are listed
 type Lists = tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]  # logits and ids, NUM_LISTS [WORDS] each
 
 
-def write_logprobs(row: Row, chosen: jax.Array, most: int, out_ref: Ref) -> None:
+def write_logprobs(row: CtaRow, chosen: jax.Array, most: int, out_ref: Ref) -> None:
     """Write what is said of a token whose raw logit is `chosen`.
 
     row: holds raw logits.    out_ref: i32[len(DrawnColumn) + 2 most], but for TOKEN; of tokens that are not there,
@@ -78,7 +78,7 @@ def _blank(most: int, out_ref: Ref) -> None:
     lax.fori_loop(0, most, blank, None)
 
 
-def _most_likely(row: Row, highest: jax.Array, limit: jax.Array, most: int) -> tuple[jax.Array, Lists]:
+def _most_likely(row: CtaRow, highest: jax.Array, limit: jax.Array, most: int) -> tuple[jax.Array, Lists]:
     """How many tokens within `limit` of the highest logit this CTA has, `most` at most, and these: falling, lower ids
     first among equals."""
     none = F32(-jnp.inf)
@@ -109,7 +109,7 @@ def _most_likely(row: Row, highest: jax.Array, limit: jax.Array, most: int) -> t
     return count, (tuple(lists[:NUM_LISTS]), tuple(lists[NUM_LISTS:]))
 
 
-def _write_places(row: Row, count: jax.Array, own: Lists, total: jax.Array, most: int, out_ref: Ref) -> None:
+def _write_places(row: CtaRow, count: jax.Array, own: Lists, total: jax.Array, most: int, out_ref: Ref) -> None:
     """Write the tokens of this CTA's lists where they belong among those of all CTAs."""
     every = [
         pair

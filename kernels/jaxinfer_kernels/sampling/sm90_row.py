@@ -69,7 +69,7 @@ def splits_of(width: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class CtaRow:
     """The part of a row that one CTA has, as its code sees it."""
 
     plan: DrawConfig

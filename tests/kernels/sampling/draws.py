@@ -17,9 +17,9 @@ from jaxinfer_kernels.sampling.columns import (
     MOST_COUNTED,
     NO_ID,
     ControlColumn,
+    ControlFlag,
     DrawColumn,
     DrawnColumn,
-    Flag,
     SamplingColumn,
 )
 
@@ -54,15 +54,15 @@ class Way:
     padding: bool = False
 
     @property
-    def flags(self) -> Flag:
+    def flags(self) -> ControlFlag:
         used = {
-            Flag.PENALTIES: self.penalties is not None,
-            Flag.BIAS: bool(self.bias),
-            Flag.ALLOWED: self.allowed is not None,
-            Flag.MIN_TOKENS: bool(self.ends),
-            Flag.BANNED: bool(self.banned),
+            ControlFlag.PENALTIES: self.penalties is not None,
+            ControlFlag.BIAS: bool(self.bias),
+            ControlFlag.ALLOWED: self.allowed is not None,
+            ControlFlag.MIN_TOKENS: bool(self.ends),
+            ControlFlag.BANNED: bool(self.banned),
         }
-        return Flag(sum(flag for flag, is_used in used.items() if is_used))
+        return ControlFlag(sum(flag for flag, is_used in used.items() if is_used))
 
 
 def logits_of(kind: str, width: int, rng: np.random.Generator) -> np.ndarray:
@@ -137,7 +137,7 @@ class Draws:
         if slot == 0:
             return
         seed = [way.seed >> 32, way.seed & 0xFFFFFFFF]
-        flags = way.flags | (Flag.LOGPROBS if way.logprobs else 0)
+        flags = way.flags | (ControlFlag.LOGPROBS if way.logprobs else 0)
         numbers = np.array([way.top_k, *seed, way.sample_index, flags], np.uint32)
         floats = np.array([way.temperature, way.top_p, way.min_p], np.float32)
         self.sampling[slot] = np.concatenate([floats.view(np.int32), numbers.view(np.int32)])

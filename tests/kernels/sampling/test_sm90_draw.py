@@ -104,7 +104,7 @@ def check_statistics(way: Way, width: int, rows: int, calls: int, **settings: ob
     for _ in range(calls):
         found += np.bincount(run(draws, top=0, **settings)[0][:, DrawnColumn.TOKEN], minlength=width)
         draws.next_pos += len(draws.next_pos)
-    row = reference.Sampling(draws.sampling[draws.slots[0]])
+    row = reference.SlotSampling(draws.sampling[draws.slots[0]])
     expected = reference.probabilities(draws.logits[0].astype(np.float64), row) * rows * calls
     assert not found[expected == 0].any()
     likely = expected >= 5
@@ -153,7 +153,7 @@ def test_lowers_for_hopper_and_updates_in_place(width, rows):
 
 def test_noise_is_jaxs():
     draws = Draws([Way(1.0, seed=2**63 + 9, sample_index=3)], SMALLEST)
-    row = reference.Sampling(draws.sampling[draws.slots[0]])
+    row = reference.SlotSampling(draws.sampling[draws.slots[0]])
     key = jax.random.wrap_key_data(jnp.asarray([2**31, 9], jnp.uint32), impl="threefry2x32")
     for data in (3, 77, 0):  # sample index, position, purpose
         key = jax.random.fold_in(key, data)

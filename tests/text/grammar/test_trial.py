@@ -12,7 +12,7 @@ import tokenizers
 from jaxinfer.errors import EngineError, InvalidRequest
 from jaxinfer.text.grammar import trial
 from jaxinfer.text.grammar.source import Constraint
-from jaxinfer.text.grammar.trial import MEMORY_BYTES, Setting, Trial
+from jaxinfer.text.grammar.trial import MEMORY_BYTES, Trial, TrialSetting
 from jaxinfer.text.tools.formats import FORMATS
 from jaxinfer.text.tools.grammar import tool_grammar
 from jaxinfer.text.tools.reader import ToolUse
@@ -25,7 +25,7 @@ GOOD = Constraint("regex", "a[0-9]+", param="regex")
 @pytest.fixture(scope="module")
 def setting(tmp_path_factory):
     folder = write_checkpoint(tmp_path_factory.mktemp("grammars") / "tiny")
-    return Setting(str(folder / "tokenizer.json"), 352, [322], {"<tool_call>": 323}, MEMORY_BYTES)
+    return TrialSetting(str(folder / "tokenizer.json"), 352, [322], {"<tool_call>": 323}, MEMORY_BYTES)
 
 
 @pytest.fixture(scope="module")
@@ -233,7 +233,7 @@ def test_a_tokenizer_that_cannot_be_used_is_read_once_and_refuses_every_grammar(
     backend = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0}, []))
     backend.decoder = tokenizers.decoders.ByteLevel()
     backend.save(str(tmp_path / "tokenizer.json"))
-    own = Trial(Setting(str(tmp_path / "tokenizer.json"), 352, [322], {}, MEMORY_BYTES))
+    own = Trial(TrialSetting(str(tmp_path / "tokenizer.json"), 352, [322], {}, MEMORY_BYTES))
     for constraint in (GOOD, free_calls({"f": an_object()}), GOOD):
         with pytest.raises(InvalidRequest, match="needs a tokenizer that fits its model and spells every text"):
             own.check(constraint)
@@ -244,7 +244,7 @@ def test_a_tokenizer_that_cannot_be_used_is_read_once_and_refuses_every_grammar(
 def test_where_no_child_can_start_the_next_is_tried_after_a_while_and_then_later_still(started, tmp_path, monkeypatch):
     """Meanwhile that is said at once, and a start that succeeds ends it."""
     place = tmp_path / "tokenizer.json"
-    own, now_s = Trial(Setting(str(place), 352, [322], {}, MEMORY_BYTES)), 1000.0
+    own, now_s = Trial(TrialSetting(str(place), 352, [322], {}, MEMORY_BYTES)), 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     counts = []
     for seconds in (0, 0.5, 0.6, 1.5, 0.6, 3.9, 0.2):
