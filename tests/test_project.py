@@ -95,7 +95,7 @@ def test_the_runtime_lock_is_the_part_of_the_lock_without_test_tools():
     locked, runtime = pins(ROOT / "requirements.lock"), pins(ROOT / "requirements-runtime.lock")
     assert runtime.items() <= locked.items()
     assert {name.lower().replace("_", "-") for name in names(PYPROJECT["project"]["dependencies"])} <= set(runtime)
-    tools = {"mypy", "pytest", "hypothesis", "schemathesis", "ruff", "openai", "jaxtyping", "beartype", "pytest-xdist"}
+    tools = {"mypy", "pytest", "hypothesis", "schemathesis", "ruff", "openai", "beartype", "pytest-xdist"}
     assert tools <= set(locked) and not tools & set(runtime)
     assert set(LEFT_OUT) <= set(locked) and not set(LEFT_OUT) & set(runtime)
 

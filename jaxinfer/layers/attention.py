@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from jaxinfer.layers import rope
 from jaxinfer.layers.batch import AttentionOp, Batch
@@ -93,12 +94,12 @@ def attention(
     *,
     q_norm: Weight | None = None,
     k_norm: Weight | None = None,
-) -> tuple[jax.Array, Any]:
+) -> tuple[Float[Array, "T {spec.q_width}"], Any]:
     """Attend to all tokens up to each one's own, and keep keys and values.
 
       qkv: [T, (N + 2K) * H], the product of q, k and v.    layer: whose keys and values are kept.
       q_norm, k_norm: [H], the scales of the norms of heads, where spec.qk_norm.
-    Returns (out [T, N * H], cache).
+    Returns (out, cache).
     """
     assert (q_norm is not None) == (k_norm is not None) == spec.qk_norm, "the spec says whether heads have norms"
     norms = None

@@ -15,18 +15,17 @@ import dataclasses
 from typing import Any
 
 import jax
+from jaxtyping import Array, Float
 
 from jaxinfer.layers.products import Norm, Products, Stacked, Weight, rms_norm
 from jaxinfer_kernels.linear.sm90_medium import DeferredNorm
-
-type Value = jax.Array | Normed | Product | Gated | Sum
 
 
 @dataclasses.dataclass(eq=False)
 class Normed:
     """The RMS norm of x.    made: what a product takes in its place."""
 
-    x: Value
+    x: "Value"
     norm: Norm
     made: Any = None
 
@@ -35,7 +34,7 @@ class Normed:
 class Product:
     """x @ w.T + bias."""
 
-    x: Value
+    x: "Value"
     w: jax.Array
     bias: Weight | None
     made: jax.Array | None = None
@@ -53,10 +52,13 @@ class Gated:
 class Sum:
     """residual + term.    made: its rows, with the norm `begun` where that was asked for first."""
 
-    residual: Value
-    term: Value
+    residual: "Value"
+    term: "Value"
     made: jax.Array | DeferredNorm | None = None
     begun: Norm | None = None
+
+
+type Value = jax.Array | Normed | Product | Gated | Sum
 
 
 def normed(x: Value, weight: Weight, eps: float) -> Normed:
@@ -64,8 +66,8 @@ def normed(x: Value, weight: Weight, eps: float) -> Normed:
     return Normed(x, Norm(weight, eps, first=isinstance(x, jax.Array)))
 
 
-def linear(x: Value, w: jax.Array, bias: Weight | None = None) -> Product:
-    """x [T, K] @ w.T + bias, [T, N], of w [N, K] and bias [N]."""
+def linear(x: Value, w: Float[Array, "N K"], bias: Weight | None = None) -> Product:
+    """x [T, K] @ w.T + bias [N], [T, N]."""
     return Product(x, w, bias)
 
 
@@ -80,7 +82,7 @@ def swiglu(product: Product) -> Gated:
     return Gated(product)
 
 
-def array(value: Value, products: Products) -> jax.Array:
+def array(value: Value, products: Products) -> Float[Array, "T N"]:
     """The value, computed."""
     match value:
         case Normed():

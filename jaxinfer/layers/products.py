@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from jaxinfer_kernels.linear import sm90_large, sm90_medium, sm90_small
 from jaxinfer_kernels.linear import xla as xla_linear
@@ -86,8 +87,8 @@ def stacked(weight: Weight) -> Stacked:
     return weight if isinstance(weight, Stacked) else Stacked(weight.reshape(1, -1), 0)
 
 
-def rms_norm(rows: jax.Array, norm: Norm) -> jax.Array:
-    """The norm by XLA, [T, D]."""
+def rms_norm(rows: Float[Array, "T D"], norm: Norm) -> Float[Array, "T D"]:
+    """The norm by XLA."""
     return xla_norm(rows, _row(norm.weight), norm.eps)
 
 

@@ -6,15 +6,15 @@ arXiv:2309.00071, section 3); Llama 3.1's scaling as Meta published it with the 
 
 import math
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Float32, Int
 
 from jaxinfer.layers.spec import Rope
 
 
-def frequencies(rope: Rope, head_dim: int) -> np.ndarray:
-    """Radians per position of each pair of a head's dimensions, f32[head_dim / 2]; computed in f64, rounded once."""
+def frequencies(rope: Rope, head_dim: int) -> Float32[np.ndarray, "{head_dim}//2"]:
+    """Radians per position of each pair of a head's dimensions; computed in f64, rounded once."""
     plain = rope.theta ** -(np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
     if rope.kind == "linear":
         plain = plain / rope.factor
@@ -49,14 +49,18 @@ def _yarn_kept(rope: Rope, head_dim: int) -> np.ndarray:
     return 1.0 - np.clip((np.arange(head_dim // 2) - first) / width, 0.0, 1.0)
 
 
-def rotation(rope: Rope, head_dim: int, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """cos and sin, f32[T, 1, head_dim / 2], of positions i32[T]."""
+def rotation(
+    rope: Rope, head_dim: int, positions: Int[Array, "T"]
+) -> tuple[Float32[Array, "T 1 {head_dim}//2"], Float32[Array, "T 1 {head_dim}//2"]]:
+    """cos and sin of positions."""
     angle = positions[:, None, None].astype(jnp.float32) * frequencies(rope, head_dim)  # f32: bf16 rounds 257 to 256
     return jnp.cos(angle) * rope.attention_factor, jnp.sin(angle) * rope.attention_factor
 
 
-def rotate(x: jax.Array, cos_sin: tuple[jax.Array, jax.Array]) -> jax.Array:
-    """Rotate x [T, heads, H] by its positions' angles; computed in f32, returned in x.dtype."""
+def rotate(
+    x: Float[Array, "T heads H"], cos_sin: tuple[Float32[Array, "T 1 half"], Float32[Array, "T 1 half"]]
+) -> Float[Array, "T heads H"]:
+    """Rotate x by its positions' angles; computed in f32, returned in x.dtype."""
     cos, sin = cos_sin
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)

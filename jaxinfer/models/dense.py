@@ -14,6 +14,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
+from jaxtyping import Array, Float, Float32
 
 from jaxinfer.errors import CheckpointError
 from jaxinfer.layers.attention import attention
@@ -297,8 +298,10 @@ def parameters(config: DenseConfig) -> Params:
     )
 
 
-def forward(config: DenseConfig, params: Params, batch: Batch, cache: Any) -> tuple[jax.Array, Any]:
-    """Run the batch's tokens through all layers. Returns (hidden [T, D] after the final norm, cache)."""
+def forward(
+    config: DenseConfig, params: Params, batch: Batch, cache: Any
+) -> tuple[Float[Array, "T {config.hidden_size}"], Any]:
+    """Run the batch's tokens through all layers. Returns (hidden after the final norm, cache)."""
     x, eps = params.embed[batch.tokens], config.norm_eps
     for i, layer in enumerate(config.layers):
         p = params.layers[i]
@@ -309,7 +312,9 @@ def forward(config: DenseConfig, params: Params, batch: Batch, cache: Any) -> tu
     return array(normed(x, params.final_norm, eps), batch.products), cache
 
 
-def unembed(config: DenseConfig, params: Params, hidden: jax.Array) -> jax.Array:
-    """Logits f32[L, V] of the rows `hidden` [L, D] of forward's result."""
+def unembed(
+    config: DenseConfig, params: Params, hidden: Float[Array, "T D"]
+) -> Float32[Array, "T {config.vocab_size}"]:
+    """Logits in float32 of rows of forward's result."""
     matrix = params.embed if params.unembed is None else params.unembed
     return product(hidden, matrix, out_dtype=jnp.float32)

@@ -12,6 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from beartype import beartype
+from jaxtyping import jaxtyped
 
 from jaxinfer.layers.attention import over_heads
 from jaxinfer.layers.batch import Batch
@@ -96,8 +98,9 @@ def worst_difference(answer: Answer, logits: np.ndarray) -> float:
 def dense_logits(config: DenseConfig, params: Any, tokens: np.ndarray) -> jax.Array:
     """All logits from one forward pass, attending densely."""
     positions = jnp.arange(len(tokens))
-    hidden, _ = dense.forward(config, params, Batch(jnp.asarray(tokens), positions, ATTEND_DENSE), None)
-    return dense.unembed(config, params, hidden)
+    forward, unembed = map(jaxtyped(typechecker=beartype), (dense.forward, dense.unembed))
+    hidden, _ = forward(config, params, Batch(jnp.asarray(tokens), positions, ATTEND_DENSE), None)
+    return unembed(config, params, hidden)
 
 
 def _attend_dense(layer: int, q: jax.Array, k: jax.Array, v: jax.Array, kv: None) -> tuple[jax.Array, None]:

@@ -6,6 +6,7 @@ kernel fetches it in one copy; the layer is an operand, so that all layers of a 
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 
 def kv_shape(
@@ -15,25 +16,24 @@ def kv_shape(
     return (num_layers, num_pages, num_kv_heads, page_size, head_dim)
 
 
-def page_size_of(pages: jax.Array) -> int:
+def page_size_of(pages: Float[Array, "L P K page H"]) -> int:
     return pages.shape[3]
 
 
 @jax.jit
 def write_kv(
-    k: jax.Array,
-    v: jax.Array,
-    layer: jax.Array,
-    new_k: jax.Array,
-    new_v: jax.Array,
-    page_ids: jax.Array,
-    offsets: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
+    k: Float[Array, "L P K page H"],
+    v: Float[Array, "L P K page H"],
+    layer: Int[Array, ""],
+    new_k: Float[Array, "T K H"],
+    new_v: Float[Array, "T K H"],
+    page_ids: Int[Array, "T"],
+    offsets: Int[Array, "T"],
+) -> tuple[Float[Array, "L P K page H"], Float[Array, "L P K page H"]]:
     """Store each token's keys and values of one layer.
 
-      k, v:         [L, P, K, page, H].    layer: i32[].
-      new_k, new_v: [T, K, H], of k's dtype.
-      page_ids:     i32[T]; padding tokens name page P, which is not there.    offsets: i32[T], the place in the page.
+      new_k, new_v: of k's dtype.
+      page_ids:     padding tokens name page P, which is not there.    offsets: the place in the page.
     Returns k, v; in place where the caller donates them.
     """
     if len(page_ids) == 1:
@@ -58,8 +58,10 @@ def _write_one(
     return jax.lax.dynamic_update_slice(pages, new[None, :, :, None], (layer, page, 0, offsets[0], 0))
 
 
-def gather_pages(pages: jax.Array, layer: jax.Array, page_ids: jax.Array) -> jax.Array:
-    """Bring pages of one layer side by side: page_ids i32[..., n] of [L, P, K, page, H] -> [..., K, n * page, H]."""
+def gather_pages(
+    pages: Float[Array, "L P K page H"], layer: Int[Array, ""], page_ids: Int[Array, "*rows n"]
+) -> Float[Array, "*rows K n*page H"]:
+    """Bring pages of one layer side by side."""
     heads = jnp.arange(pages.shape[2], dtype=jnp.int32)[:, None]  # [K, 1]
     # Indexing the heads too makes the gather write [K, n], which the products want, instead of [n, K] and a transpose.
     block = pages.at[layer, page_ids[..., None, :], heads].get(mode="promise_in_bounds")  # [..., K, n, page, H]

@@ -10,6 +10,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 from jaxinfer_kernels.attention.paged import gather_pages, page_size_of
 
@@ -26,28 +27,27 @@ DEFAULT = XlaDecodeTuning(block_tokens=128)
 
 @functools.partial(jax.jit, static_argnames=("context", "window", "tuning"))
 def decode_attention(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    layer: jax.Array,
-    page_table: jax.Array,
-    slots: jax.Array,
-    lengths: jax.Array,
+    q: Float[Array, "B N H"],
+    k: Float[Array, "L P K page H"],
+    v: Float[Array, "L P K page H"],
+    layer: Int[Array, ""],
+    page_table: Int[Array, "S M"],
+    slots: Int[Array, "B"],
+    lengths: Int[Array, "B"],
     *,
     context: int | None = None,
     window: int | None = None,
     tuning: XlaDecodeTuning = DEFAULT,
-) -> jax.Array:
+) -> Float[Array, "B N H"]:
     """Attend from each row's one query to all of the row's tokens, or to the last ones.
 
-      q:          [B, N, H], already rotated.
-      k, v:       [L, P, K, page, H]; N is a multiple of K.    layer: i32[].
-      page_table: i32[S, M]; entries past a row's last page may name any page of the pool: they are masked.
-      slots:      i32[B], each row's row of the page table.
-      lengths:    i32[B], tokens of each row in the pages, the query's own included; 0 for a row to leave out.
+      q:          already rotated; N is a multiple of K.
+      page_table: entries past a row's last page may name any page of the pool: they are masked.
+      slots:      each row's row of the page table.
+      lengths:    tokens of each row in the pages, the query's own included; 0 for a row to leave out.
       context:    no row is longer. So many tokens, rounded up to whole pages, are fetched of every row at once, without
                   a loop, of which each trip costs a GPU more than its arithmetic. None: any length, in blocks.
-    Returns [B, N, H] of q's dtype, zeros for rows of length 0. Sums are kept in float32.
+    Returns q's dtype, zeros for rows of length 0. Sums are kept in float32.
     """
     (b, n, h), num_kv_heads = q.shape, k.shape[2]
     page = page_size_of(k)

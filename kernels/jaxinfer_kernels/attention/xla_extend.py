@@ -10,6 +10,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 from jaxinfer_kernels.attention import xla_decode as decode
 from jaxinfer_kernels.attention.paged import gather_pages, page_size_of
@@ -26,28 +27,27 @@ DEFAULT = XlaExtendTuning(tile_tokens=64, block_tokens=256)
 
 @functools.partial(jax.jit, static_argnames=("window", "tuning"))
 def extend_attention(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    layer: jax.Array,
-    page_table: jax.Array,
-    slots: jax.Array,
-    query_starts: jax.Array,
-    counts: jax.Array,
-    lengths: jax.Array,
+    q: Float[Array, "T N H"],
+    k: Float[Array, "L P K page H"],
+    v: Float[Array, "L P K page H"],
+    layer: Int[Array, ""],
+    page_table: Int[Array, "S M"],
+    slots: Int[Array, "R"],
+    query_starts: Int[Array, "R"],
+    counts: Int[Array, "R"],
+    lengths: Int[Array, "R"],
     *,
     window: int | None = None,
     tuning: XlaExtendTuning = DEFAULT,
-) -> jax.Array:
+) -> Float[Array, "T N H"]:
     """Attend from each row's queries, the last `count` of its tokens, to the tokens before them and themselves.
 
-      q:            [T, N, H], already rotated; row r's queries are q[query_starts[r] : query_starts[r] + counts[r]].
-      k, v:         [L, P, K, page, H]; N is a multiple of K.    layer: i32[].
-      page_table:   i32[S, M].    slots: i32[R], each row's row of it.
-      query_starts: i32[R], rising with r, rows not overlapping.    counts: i32[R]; 0 for a padding row.
-      lengths:      i32[R], tokens of each row in the pages, its queries included.
+      q:            already rotated, N a multiple of K; row r's are q[query_starts[r] : query_starts[r] + counts[r]].
+      slots:        each row's row of the page table.
+      query_starts: rising with r, rows not overlapping.    counts: 0 for a padding row.
+      lengths:      tokens of each row in the pages, its queries included.
       window:       tokens that a query sees, its own included; None: all. Pages before them may hold anything.
-    Returns [T, N, H] of q's dtype; tokens of no row come out as zeros. Sums are kept in float32.
+    Returns q's dtype; tokens of no row come out as zeros. Sums are kept in float32.
     """
     several = jnp.where(counts > 1, counts, 0)
     out = _tiles(q, k, v, layer, page_table, slots, query_starts, several, lengths, window, tuning)

@@ -10,14 +10,17 @@ import functools
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
+from jaxtyping import Array, Float
 
 
 @functools.partial(jax.jit, static_argnames="out_dtype")
-def linear(x: jax.Array, w: jax.Array, *, out_dtype: DTypeLike | None = None) -> jax.Array:
+def linear(
+    x: Float[Array, "T K"], w: Float[Array, "N K"], *, out_dtype: DTypeLike | None = None
+) -> Float[Array, "T N"]:
     """Multiply rows by a weight matrix, summing in float32; float32 inputs are multiplied in full float32, never TF32.
 
-      x: [T, K].    w: [N, K], of x's dtype.    out_dtype: x's dtype unless given.
-    Returns [T, N]. In float32 on a CPU each row's bits are the same whatever T is.
+      w: of x's dtype.    out_dtype: x's dtype unless given.
+    In float32 on a CPU each row's bits are the same whatever T is.
     """
     if not fit(x, w):
         raise ValueError(f"linear needs x [T, K] and w [N, K] of one dtype, got {x.aval} and {w.aval}")
@@ -32,13 +35,15 @@ def fit(x: jax.Array, w: jax.Array) -> bool:
     return x.ndim == w.ndim == 2 and x.shape[1] == w.shape[1] and x.dtype == w.dtype
 
 
-def linear_residual(x: jax.Array, w: jax.Array, residual: jax.Array) -> jax.Array:
-    """residual + linear(x, w).    x: [T, K].    w: [N, K].    residual: [T, N].    Returns [T, N]."""
+def linear_residual(
+    x: Float[Array, "T K"], w: Float[Array, "N K"], residual: Float[Array, "T N"]
+) -> Float[Array, "T N"]:
+    """residual + linear(x, w)."""
     return residual + linear(x, w)
 
 
-def gate_up(x: jax.Array, w: jax.Array) -> jax.Array:
-    """silu(gate) * up of linear(x, w).    x: [T, K].    w: [2F, K], the rows of gate, then of up.    Returns [T, F]."""
+def gate_up(x: Float[Array, "T K"], w: Float[Array, "G K"]) -> Float[Array, "T G//2"]:
+    """silu(gate) * up of linear(x, w).    w: the rows of gate, then of up."""
     gate, up = jnp.split(linear(x, w), 2, axis=-1)  # [T, F] each
     # In f32: XLA fuses the casts, and a bf16 silu would round twice.
     return (jax.nn.silu(gate.astype(jnp.float32)) * up.astype(jnp.float32)).astype(x.dtype)
