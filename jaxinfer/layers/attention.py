@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxinfer.layers import rope
@@ -44,8 +45,8 @@ class RawHeads:
     norms: tuple[Stacked, Stacked] | None = None
 
     @property
-    def index(self) -> jax.Array:
-        return jnp.int32(self.in_page)
+    def index(self) -> np.int32:
+        return np.int32(self.in_page)
 
     @property
     def table(self) -> jax.Array:

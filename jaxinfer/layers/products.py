@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxinfer_kernels.linear import sm90_large, sm90_medium, sm90_small
@@ -35,8 +35,8 @@ class Stacked:
         return self.array[self.layer]
 
     @property
-    def index(self) -> jax.Array:
-        return jnp.int32(self.layer)
+    def index(self) -> np.int32:
+        return np.int32(self.layer)
 
 
 type Weight = jax.Array | Stacked  # [N]

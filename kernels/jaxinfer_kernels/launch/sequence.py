@@ -180,11 +180,17 @@ def _with_ends(parts: list[tuple[bool, list[Any]]], results: Sequence[Any]) -> l
 
 
 def _is_kernel(equation: Any) -> bool:
-    """Whether it is a jitted function of Mosaic kernels and reshapes alone."""
-    if equation.primitive.name != "jit" or not _holds_kernel(equation.params["jaxpr"].jaxpr):
+    return equation.primitive.name == "jit" and _is_made_of_kernels(equation.params["jaxpr"])
+
+
+@functools.lru_cache(maxsize=256)  # the layers share what they call
+def _is_made_of_kernels(closed: Any) -> bool:
+    """Whether a jitted function is of Mosaic kernels and reshapes alone."""
+    if not _holds_kernel(closed.jaxpr):
         return False
+    values = _Values()
     try:
-        _read(_Part([equation], [v for v in equation.invars if not isinstance(v, Literal)], []))
+        _read_function(closed, [values.new(_aval_bytes(aval)) for aval in closed.in_avals], values, [])
     except ValueError:
         return False
     return True
@@ -195,7 +201,7 @@ def _holds_kernel(jaxpr: Any) -> bool:
         return True
     parameters = (one for equation in jaxpr.eqns for one in equation.params.values())
     inner = (one for given in parameters for one in (given if isinstance(given, tuple | list) else (given,)))
-    return any(_holds_kernel(one.jaxpr) for one in inner if hasattr(one, "jaxpr")) or False
+    return any(_holds_kernel(one.jaxpr) for one in inner if hasattr(one, "jaxpr"))
 
 
 def _value(atom: Any, known: dict[Any, Any]) -> Any:
@@ -297,12 +303,16 @@ def _read(sequence: _Part) -> tuple[_Values, list[_Kernel], tuple[int, ...]]:
         if name == "reshape":
             made: Sequence[_Seen] = takes
         else:
-            module = _lowered(equation.params["jaxpr"])
-            functions = {op.name.value: op for op in module.body.operations}
-            made = _walk(functions, functions["main"], takes, values, kernels)
+            made = _read_function(equation.params["jaxpr"], takes, values, kernels)
         known |= zip(equation.outvars, made, strict=True)
     results = values.read([seen(atom) for atom in sequence.outvars])
     return values, kernels, results
+
+
+def _read_function(closed: Any, takes: Sequence[_Seen], values: _Values, kernels: list[_Kernel]) -> Sequence[_Seen]:
+    """What a jitted function returns; its kernels are added. Raises ValueError if it has something else."""
+    functions = {op.name.value: op for op in _lowered(closed).body.operations}
+    return _walk(functions, functions["main"], takes, values, kernels)
 
 
 @functools.lru_cache(maxsize=256)
