@@ -19,6 +19,9 @@ LOWEST = -1e30  # a running maximum to start from; -inf would make inf - inf = N
 CAPABILITY = "9.0"  # of every GPU that these kernels run on
 
 
+SHARED_BYTES = 232_448  # of every GPU of this capability (CUDA C++ programming guide, technical specifications)
+
+
 @dataclasses.dataclass(frozen=True)
 class HopperGpu:
     """What kernels are cut for.    shared_bytes: of shared memory, that a CTA may have."""
@@ -31,7 +34,7 @@ class HopperGpu:
         """Of a jax.Device, or of one that is not here with the same attributes; None if it is no Hopper GPU."""
         if str(getattr(device, "compute_capability", "")) != CAPABILITY:
             return None
-        return cls(device.core_count, device.shared_memory_per_block_optin)
+        return cls(device.core_count, getattr(device, "shared_memory_per_block_optin", SHARED_BYTES))
 
     def scaled(self, count: int) -> int:
         """A number of CTAs or clusters that was measured on 132 multiprocessors, for this GPU."""

@@ -44,9 +44,14 @@ def linear_residual(
 
 def gate_up(x: Float[Array, "T K"], w: Float[Array, "G K"]) -> Float[Array, "T G//2"]:
     """silu(gate) * up of linear(x, w).    w: the rows of gate, then of up."""
-    gate, up = jnp.split(linear(x, w), 2, axis=-1)  # [T, F] each
+    return gated(linear(x, w))
+
+
+def gated(product: Float[Array, "T G"]) -> Float[Array, "T G//2"]:
+    """silu(gate) * up of gate and up side by side."""
+    gate, up = jnp.split(product, 2, axis=-1)  # [T, F] each
     # In f32: XLA fuses the casts, and a bf16 silu would round twice.
-    return (jax.nn.silu(gate.astype(jnp.float32)) * up.astype(jnp.float32)).astype(x.dtype)
+    return (jax.nn.silu(gate.astype(jnp.float32)) * up.astype(jnp.float32)).astype(product.dtype)
 
 
 def _dot(x: jax.Array, w: jax.Array, out_dtype: DTypeLike = jnp.float32) -> jax.Array:

@@ -1,0 +1,159 @@
+// Decode attention on CPUs over pages of bfloat16: one query token a row, its keys and values read once.
+//
+// A part of the work is one row's queries of one kv head. Scores of a page are taken together, with an online softmax
+// from page to page in the order of the tokens, so that a row's bits depend on nothing but the row.
+
+#include <cmath>
+
+#include "../cpu.h"
+
+namespace jaxinfer {
+namespace {
+
+constexpr int kLanes = 16;
+constexpr int kMostQueries = 16, kMostWidth = 256, kMostPage = 128;
+typedef float Floats __attribute__((vector_size(4 * kLanes)));
+typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
+typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
+typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
+
+#define INLINE inline __attribute__((always_inline))
+
+template <typename To, typename From>
+INLINE To bits_of(const From& from) {
+  To to;
+  std::memcpy(&to, &from, sizeof(To));
+  return to;
+}
+
+INLINE Floats widened(const bf16* values) {
+  Halves half;
+  std::memcpy(&half, values, sizeof(half));
+  return bits_of<Floats>(__builtin_convertvector(half, Words) << 16);
+}
+
+INLINE float sum_of(const Floats& values) {
+  float sum = 0;
+  for (int i = 0; i < kLanes; ++i) sum += values[i];
+  return sum;
+}
+
+// exp of values up to 0, to some 2 units in the last place: 2^n times a polynomial of degree 6 in the rest.
+INLINE Floats exponential(Floats x) {
+  x = x < -87.0f ? Floats{} - 87.0f : x;
+  const Floats scaled = x * 1.44269504f - 0.5f;  // rounded towards 0 next, to the nearest
+  const Ints whole = __builtin_convertvector(scaled, Ints);
+  const Floats n = __builtin_convertvector(whole, Floats);
+  const Floats rest = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  Floats y = rest * 1.9875691500e-4f + 1.3981999507e-3f;
+  y = y * rest + 8.3334519073e-3f;
+  y = y * rest + 4.1665795894e-2f;
+  y = y * rest + 1.6666665459e-1f;
+  y = y * rest + 5.0000001201e-1f;
+  y = y * rest * rest + rest + 1.0f;
+  return y * bits_of<Floats>((whole + 127) << 23);
+}
+
+struct Decode {
+  const bf16 *q, *k, *v;
+  bf16* out;
+  const int32_t *table, *slots, *lengths;
+  int64_t heads, kv_heads, width, page, pages, layer, table_width, window;
+};
+
+// WIDTH: vectors of a head.
+template <int WIDTH>
+INLINE void attend(const Decode& d, int64_t row, int64_t kv_head) {
+  const int64_t queries = d.heads / d.kv_heads, length = d.lengths[row];
+  const bf16* q = d.q + (row * d.heads + kv_head * queries) * d.width;
+  bf16* out = d.out + (row * d.heads + kv_head * queries) * d.width;
+  const float scale = 1.0f / std::sqrt(float(d.width));
+  Floats sums[kMostQueries][WIDTH] = {};
+  float most[kMostQueries], weights[kMostQueries] = {};
+  for (int64_t i = 0; i < queries; ++i) most[i] = -3.0e38f;
+  const int64_t low = d.window ? std::max<int64_t>(0, length - d.window) : 0;
+  for (int64_t at = low / d.page; at * d.page < length; ++at) {
+    const int64_t page = d.table[d.slots[row] * d.table_width + at];
+    const int64_t place = ((d.layer * d.pages + page) * d.kv_heads + kv_head) * d.page * d.width;
+    const int64_t first = std::max<int64_t>(0, low - at * d.page);
+    const int64_t count = std::min<int64_t>(d.page, length - at * d.page);
+    const bf16 *keys = d.k + place, *values = d.v + place;
+    for (int64_t i = 0; i < queries; ++i) {
+      Floats query[WIDTH];
+      for (int w = 0; w < WIDTH; ++w) query[w] = widened(q + i * d.width + w * kLanes) * scale;
+      alignas(64) float scores[kMostPage];
+      for (int64_t t = first; t < count; ++t) {
+        Floats score = {};
+        for (int w = 0; w < WIDTH; ++w) score += query[w] * widened(keys + t * d.width + w * kLanes);
+        scores[t] = sum_of(score);
+      }
+      float top = most[i];
+      for (int64_t t = first; t < count; ++t) top = std::max(top, scores[t]);
+      const float shrink = std::exp(most[i] - top);
+      for (int w = 0; w < WIDTH; ++w) sums[i][w] *= shrink;
+      weights[i] *= shrink;
+      most[i] = top;
+      for (int64_t t = first; t < count; t += kLanes) {
+        Floats weight;
+        for (int j = 0; j < kLanes; ++j) weight[j] = t + j < count ? scores[t + j] - top : -87.0f;
+        weight = exponential(weight);
+        for (int64_t j = 0; j < std::min<int64_t>(kLanes, count - t); ++j) {
+          weights[i] += weight[j];
+          for (int w = 0; w < WIDTH; ++w) sums[i][w] += weight[j] * widened(values + (t + j) * d.width + w * kLanes);
+        }
+      }
+    }
+  }
+  for (int64_t i = 0; i < queries; ++i)
+    for (int w = 0; w < WIDTH; ++w)
+      for (int j = 0; j < kLanes; ++j)
+        out[i * d.width + w * kLanes + j] = narrow(length > 0 ? sums[i][w][j] / weights[i] : 0.0f);
+}
+
+#define OF_WIDTH(name, attributes)                                                    \
+  attributes void name(const Decode& d, int64_t row, int64_t kv_head) {               \
+    switch (d.width / kLanes) {                                                       \
+      case 4: return attend<4>(d, row, kv_head);                                      \
+      case 8: return attend<8>(d, row, kv_head);                                      \
+      default: return attend<16>(d, row, kv_head);                                    \
+    }                                                                                 \
+  }
+OF_WIDTH(attend_avx512, __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,avx2"))))
+OF_WIDTH(attend_avx2, __attribute__((target("avx2,fma"))))
+OF_WIDTH(attend_plain, )
+
+ffi::Error decode(ffi::ThreadPool pool, ffi::Buffer<ffi::BF16> q, ffi::Buffer<ffi::BF16> k, ffi::Buffer<ffi::BF16> v,
+                  ffi::BufferR0<ffi::S32> layer, ffi::BufferR2<ffi::S32> table, ffi::BufferR1<ffi::S32> slots,
+                  ffi::BufferR1<ffi::S32> lengths, ffi::Result<ffi::Buffer<ffi::BF16>> out, int64_t window, int64_t isa) {
+  const auto rows = q.dimensions(), pages = k.dimensions();
+  if (rows.size() != 3 || pages.size() != 5 || rows[2] != pages[4] || rows[1] % pages[2])
+    return ffi::Error::InvalidArgument("decode attention takes q [B, N, H] and pages [L, P, K, page, H]");
+  if (rows[2] != 64 && rows[2] != 128 && rows[2] != 256)
+    return ffi::Error::InvalidArgument("decode attention takes heads of 64, 128 or 256");
+  if (rows[1] / pages[2] > kMostQueries || pages[3] > kMostPage)
+    return ffi::Error::InvalidArgument("decode attention takes up to 16 queries a kv head and pages of up to 128");
+  const Decode d{(const bf16*)q.untyped_data(), (const bf16*)k.untyped_data(), (const bf16*)v.untyped_data(),
+                 (bf16*)out->untyped_data(), table.typed_data(), slots.typed_data(), lengths.typed_data(),
+                 rows[1], pages[2], rows[2], pages[3], pages[1], layer.typed_data()[0], table.dimensions()[1], window};
+  const auto best = isa_for(isa) >= kAvx512 ? attend_avx512 : isa_for(isa) == kAvx2 ? attend_avx2 : attend_plain;
+  spread(pool, rows[0] * d.kv_heads, [&](int64_t i) { best(d, i / d.kv_heads, i % d.kv_heads); });
+  return ffi::Error::Success();
+}
+
+}  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(DecodeAttention, decode,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::Buffer<ffi::BF16>>()
+                                  .Arg<ffi::Buffer<ffi::BF16>>()
+                                  .Arg<ffi::Buffer<ffi::BF16>>()
+                                  .Arg<ffi::BufferR0<ffi::S32>>()
+                                  .Arg<ffi::BufferR2<ffi::S32>>()
+                                  .Arg<ffi::BufferR1<ffi::S32>>()
+                                  .Arg<ffi::BufferR1<ffi::S32>>()
+                                  .Ret<ffi::Buffer<ffi::BF16>>()
+                                  .Attr<int64_t>("window")
+                                  .Attr<int64_t>("isa"));
+
+}  // namespace jaxinfer

@@ -1,0 +1,66 @@
+// What kernels for CPUs share: bfloat16, vectors, and work spread over XLA's threads.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "xla/ffi/api/ffi.h"
+
+namespace jaxinfer {
+
+namespace ffi = xla::ffi;
+using bf16 = uint16_t;  // the upper half of a float
+
+inline float widen(bf16 value) {
+  uint32_t bits = uint32_t(value) << 16;
+  float wide;
+  std::memcpy(&wide, &bits, 4);
+  return wide;
+}
+
+// To the nearest, ties to even; a NaN stays one.
+inline bf16 narrow(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  if ((bits & 0x7fffffff) > 0x7f800000) return (bits >> 16) | 0x40;
+  return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+}
+
+inline void put(float* out, float value) { *out = value; }
+inline void put(bf16* out, float value) { *out = narrow(value); }
+
+// Calls work(i) for each i below `total`, here and by the other threads of the pool. Who waits has taken no part that
+// nobody computes, so that handlers on every thread of the pool cannot wait for each other.
+template <typename Work>
+void spread(ffi::ThreadPool& pool, int64_t total, const Work& work) {
+  struct Shared {
+    std::atomic<int64_t> next{0}, done{0};
+  };
+  auto shared = std::make_shared<Shared>();
+  auto take = [shared, total, &work] {
+    for (int64_t i; (i = shared->next.fetch_add(1)) < total;) {
+      work(i);  // it is there: the caller waits for this part
+      shared->done.fetch_add(1, std::memory_order_release);
+    }
+  };
+  const int64_t others = std::min<int64_t>(pool.num_threads() - 1, total - 1);
+  for (int64_t i = 0; i < others; ++i) pool.Schedule(decltype(take)(take));
+  take();
+  for (int spins = 0; shared->done.load(std::memory_order_acquire) < total; ++spins)
+    if (spins > 1000) std::this_thread::yield();
+}
+
+// What a processor can do, each all that those before it can: nothing special, AVX2, AVX-512 with products of bfloat16,
+// AMX's tiles of bfloat16.
+enum Isa : int64_t { kPlain, kAvx2, kAvx512, kAmx };
+
+// The most that this processor can do, and may: Linux must be asked for AMX.
+Isa best_isa();
+
+inline Isa isa_for(int64_t most) { return std::min(Isa(most), best_isa()); }
+
+}  // namespace jaxinfer

@@ -1,0 +1,67 @@
+"""Compile our kernels for CPUs, the cpu.cc files of kernels/, into the library that jaxinfer_kernels/cpu.py loads.
+
+Run by the build of a wheel and of an editable installation (hatchling's hook), or by hand. Where there is no compiler,
+or no jaxlib with the headers, there is no library and XLA computes: that is said, and no fault.
+"""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parents[1] / "kernels" / "jaxinfer_kernels"
+LIBRARY = FOLDER / "_cpu.so"
+FLAGS = ("-std=gnu++17", "-O3", "-shared", "-fPIC", "-Wall", "-Wextra", "-Wno-psabi")
+
+
+def compile_library() -> str:
+    """Why there is no library, or "" when there is one that is not older than its sources."""
+    sources = sorted(FOLDER.rglob("cpu.cc"))
+    newest = max(path.stat().st_mtime for path in [*sources, FOLDER / "cpu.h", Path(__file__)])
+    if LIBRARY.exists() and LIBRARY.stat().st_mtime >= newest:
+        return ""
+    if not sys.platform.startswith("linux"):
+        return f"they are for Linux, this is {sys.platform}"
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        return "there is no C++ compiler (Debian, Ubuntu: apt-get install g++)"
+    jaxlib = importlib.util.find_spec("jaxlib")
+    if jaxlib is None or jaxlib.origin is None:
+        return "jaxlib is not installed, whose headers they need"
+    made = LIBRARY.with_suffix(f".{os.getpid()}")
+    headers = ("-isystem", str(Path(jaxlib.origin).parent / "include"))
+    command = [compiler, *FLAGS, *headers, *map(str, sources), "-o", str(made)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return f"the compiler failed: {done.stderr[-2000:]}"
+    made.replace(LIBRARY)
+    return ""
+
+
+try:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+except ModuleNotFoundError:  # by hand, without what builds wheels
+    pass
+else:
+
+    class CpuKernels(BuildHookInterface):  # type: ignore[type-arg]
+        """A wheel with the library is one for this platform; without it, for any."""
+
+        def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+            if self.target_name != "wheel":
+                return
+            if reason := compile_library():
+                self.app.display_warning(f"jaxinfer: no kernels for CPUs, XLA computes there: {reason}")
+                return
+            if version != "editable":
+                platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+                build_data["force_include"][str(LIBRARY)] = "jaxinfer_kernels/_cpu.so"
+                build_data.update(pure_python=False, tag=f"py3-none-{platform}")
+
+
+if __name__ == "__main__":
+    sys.exit(compile_library() or None)
