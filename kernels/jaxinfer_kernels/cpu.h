@@ -30,6 +30,51 @@ inline bf16 narrow(float value) {
   return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
 }
 
+#define UNROLL _Pragma("GCC unroll 16")
+#define INLINE inline __attribute__((always_inline))
+
+// Vectors of the compiler's, which makes of them what an instruction set has.
+template <int LANES>
+struct Lanes {
+  typedef float Floats __attribute__((vector_size(4 * LANES)));
+  typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
+  typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
+};
+
+template <typename To, typename From>
+INLINE To bits_of(const From& from) {
+  To to;
+  std::memcpy(&to, &from, sizeof(To));
+  return to;
+}
+
+// 2 * LANES values of bfloat16 as two vectors of float: those at even places, and those at odd ones. Side by side would
+// cost shuffles.
+template <int LANES>
+struct Pair {
+  typename Lanes<LANES>::Floats even, odd;
+};
+
+template <int LANES>
+INLINE Pair<LANES> widened(const bf16* values) {
+  typename Lanes<LANES>::Words words;
+  std::memcpy(&words, values, sizeof(words));
+  using Floats = typename Lanes<LANES>::Floats;
+  return {bits_of<Floats>(words << 16), bits_of<Floats>(words & 0xffff0000u)};
+}
+
+// The sum of all lanes, halves by halves.
+template <int LANES>
+INLINE float total(const typename Lanes<LANES>::Floats& values) {
+  if constexpr (LANES == 2) {
+    return values[0] + values[1];
+  } else {
+    typename Lanes<LANES / 2>::Floats halves[2];
+    std::memcpy(&halves, &values, sizeof(halves));
+    return total<LANES / 2>(halves[0] + halves[1]);
+  }
+}
+
 inline void put(float* out, float value) { *out = value; }
 inline void put(bf16* out, float value) { *out = narrow(value); }
 

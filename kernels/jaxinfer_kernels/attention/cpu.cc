@@ -12,31 +12,8 @@ namespace {
 
 constexpr int kLanes = 16;
 constexpr int kMostQueries = 16, kMostWidth = 256, kMostPage = 128;
-typedef float Floats __attribute__((vector_size(4 * kLanes)));
-typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
-typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
-typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
-
-#define INLINE inline __attribute__((always_inline))
-
-template <typename To, typename From>
-INLINE To bits_of(const From& from) {
-  To to;
-  std::memcpy(&to, &from, sizeof(To));
-  return to;
-}
-
-INLINE Floats widened(const bf16* values) {
-  Halves half;
-  std::memcpy(&half, values, sizeof(half));
-  return bits_of<Floats>(__builtin_convertvector(half, Words) << 16);
-}
-
-INLINE float sum_of(const Floats& values) {
-  float sum = 0;
-  for (int i = 0; i < kLanes; ++i) sum += values[i];
-  return sum;
-}
+using Floats = Lanes<kLanes>::Floats;
+using Ints = Lanes<kLanes>::Ints;
 
 // exp of values up to 0, to some 2 units in the last place: 2^n times a polynomial of degree 6 in the rest.
 INLINE Floats exponential(Floats x) {
@@ -61,14 +38,26 @@ struct Decode {
   int64_t heads, kv_heads, width, page, pages, layer, table_width, window;
 };
 
-// WIDTH: vectors of a head.
+using Both = Pair<kLanes>;
+
+INLINE float dot(const Both* query, const bf16* key, int width) {
+  Floats sum = {};
+  UNROLL for (int w = 0; w < width; ++w) {
+    const Both values = widened<kLanes>(key + w * 2 * kLanes);
+    sum += query[w].even * values.even;
+    sum += query[w].odd * values.odd;
+  }
+  return total<kLanes>(sum);
+}
+
+// WIDTH: pairs of vectors of a head.
 template <int WIDTH>
 INLINE void attend(const Decode& d, int64_t row, int64_t kv_head) {
   const int64_t queries = d.heads / d.kv_heads, length = d.lengths[row];
   const bf16* q = d.q + (row * d.heads + kv_head * queries) * d.width;
   bf16* out = d.out + (row * d.heads + kv_head * queries) * d.width;
   const float scale = 1.0f / std::sqrt(float(d.width));
-  Floats sums[kMostQueries][WIDTH] = {};
+  Both sums[kMostQueries][WIDTH] = {};
   float most[kMostQueries], weights[kMostQueries] = {};
   for (int64_t i = 0; i < queries; ++i) most[i] = -3.0e38f;
   const int64_t low = d.window ? std::max<int64_t>(0, length - d.window) : 0;
@@ -79,18 +68,21 @@ INLINE void attend(const Decode& d, int64_t row, int64_t kv_head) {
     const int64_t count = std::min<int64_t>(d.page, length - at * d.page);
     const bf16 *keys = d.k + place, *values = d.v + place;
     for (int64_t i = 0; i < queries; ++i) {
-      Floats query[WIDTH];
-      for (int w = 0; w < WIDTH; ++w) query[w] = widened(q + i * d.width + w * kLanes) * scale;
-      alignas(64) float scores[kMostPage];
-      for (int64_t t = first; t < count; ++t) {
-        Floats score = {};
-        for (int w = 0; w < WIDTH; ++w) score += query[w] * widened(keys + t * d.width + w * kLanes);
-        scores[t] = sum_of(score);
+      Both query[WIDTH];
+      UNROLL for (int w = 0; w < WIDTH; ++w) {
+        query[w] = widened<kLanes>(q + i * d.width + w * 2 * kLanes);
+        query[w].even *= scale;
+        query[w].odd *= scale;
       }
+      alignas(64) float scores[kMostPage];
+      for (int64_t t = first; t < count; ++t) scores[t] = dot(query, keys + t * d.width, WIDTH);
       float top = most[i];
       for (int64_t t = first; t < count; ++t) top = std::max(top, scores[t]);
       const float shrink = std::exp(most[i] - top);
-      for (int w = 0; w < WIDTH; ++w) sums[i][w] *= shrink;
+      UNROLL for (int w = 0; w < WIDTH; ++w) {
+        sums[i][w].even *= shrink;
+        sums[i][w].odd *= shrink;
+      }
       weights[i] *= shrink;
       most[i] = top;
       for (int64_t t = first; t < count; t += kLanes) {
@@ -99,26 +91,33 @@ INLINE void attend(const Decode& d, int64_t row, int64_t kv_head) {
         weight = exponential(weight);
         for (int64_t j = 0; j < std::min<int64_t>(kLanes, count - t); ++j) {
           weights[i] += weight[j];
-          for (int w = 0; w < WIDTH; ++w) sums[i][w] += weight[j] * widened(values + (t + j) * d.width + w * kLanes);
+          UNROLL for (int w = 0; w < WIDTH; ++w) {
+            const Both value = widened<kLanes>(values + (t + j) * d.width + w * 2 * kLanes);
+            sums[i][w].even += weight[j] * value.even;
+            sums[i][w].odd += weight[j] * value.odd;
+          }
         }
       }
     }
   }
   for (int64_t i = 0; i < queries; ++i)
     for (int w = 0; w < WIDTH; ++w)
-      for (int j = 0; j < kLanes; ++j)
-        out[i * d.width + w * kLanes + j] = narrow(length > 0 ? sums[i][w][j] / weights[i] : 0.0f);
+      for (int j = 0; j < kLanes; ++j) {
+        bf16* pair = out + i * d.width + (w * kLanes + j) * 2;
+        pair[0] = narrow(length > 0 ? sums[i][w].even[j] / weights[i] : 0.0f);
+        pair[1] = narrow(length > 0 ? sums[i][w].odd[j] / weights[i] : 0.0f);
+      }
 }
 
 #define OF_WIDTH(name, attributes)                                                    \
   attributes void name(const Decode& d, int64_t row, int64_t kv_head) {               \
-    switch (d.width / kLanes) {                                                       \
+    switch (d.width / (2 * kLanes)) {                                                       \
+      case 2: return attend<2>(d, row, kv_head);                                      \
       case 4: return attend<4>(d, row, kv_head);                                      \
-      case 8: return attend<8>(d, row, kv_head);                                      \
-      default: return attend<16>(d, row, kv_head);                                    \
+      default: return attend<8>(d, row, kv_head);                                    \
     }                                                                                 \
   }
-OF_WIDTH(attend_avx512, __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,avx2"))))
+OF_WIDTH(attend_avx512, __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,avx2,prefer-vector-width=512"))))
 OF_WIDTH(attend_avx2, __attribute__((target("avx2,fma"))))
 OF_WIDTH(attend_plain, )
 
