@@ -19,6 +19,7 @@ from jaxinfer.layers.linear import Value, array
 from jaxinfer.layers.products import Stacked, Weight, stacked
 from jaxinfer.layers.spec import Attention
 from jaxinfer.layers.store import Store
+from jaxinfer_kernels.attention import cpu as cpu_attention
 from jaxinfer_kernels.attention import sm90_decode, sm90_extend, sm90_rope
 from jaxinfer_kernels.attention.api import decode_attention, extend_attention, write_kv
 from jaxinfer_kernels.attention.sm90_decode_config import DecodeTuning
@@ -142,6 +143,14 @@ def decode_xla(context: int | None, raw: RawHeads, pages: Pages) -> tuple[jax.Ar
 
 
 @_over_pages
+def decode_cpu(raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
+    batch, (q, k, v) = raw.batch, raw.split()
+    pages = write_kv(*pages, raw.index, k, v, raw.pages, batch.offsets)
+    where = raw.index, raw.table, batch.slots, batch.lengths
+    return cpu_attention.decode_attention(q, *pages, *where, window=raw.spec.window), pages
+
+
+@_over_pages
 def decode_sm90_write(tuning: DecodeTuning, raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
     """Norms and rotation by XLA, which is faster for many rows outside of a launch sequence."""
     batch = raw.batch
@@ -164,11 +173,21 @@ def decode_sm90(tuning: DecodeTuning, raw: RawHeads, pages: Pages) -> tuple[jax.
 # Steps of several tokens a sequence
 
 
-@_over_pages
-def extend_xla(raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
+def _extend(raw: RawHeads, pages: Pages, **how: Any) -> tuple[jax.Array, Pages]:
     batch, (q, k, v) = raw.batch, raw.split()
     pages = write_kv(*pages, raw.index, k, v, raw.pages, batch.offsets)
-    return extend_attention(q, *pages, raw.index, raw.table, *batch.sequences, window=raw.spec.window), pages
+    return extend_attention(q, *pages, raw.index, raw.table, *batch.sequences, window=raw.spec.window, **how), pages
+
+
+@_over_pages
+def extend_xla(raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
+    return _extend(raw, pages)
+
+
+@_over_pages
+def extend_cpu(raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
+    """Sequences of several tokens are XLA's."""
+    return _extend(raw, pages, of_one_token=cpu_attention.decode_attention)
 
 
 @_over_pages

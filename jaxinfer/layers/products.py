@@ -9,9 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxinfer_kernels.linear import cpu as cpu_linear
 from jaxinfer_kernels.linear import sm90_large, sm90_medium, sm90_small
 from jaxinfer_kernels.linear import xla as xla_linear
 from jaxinfer_kernels.linear.sm90_large import GateUpTuning
@@ -69,7 +71,7 @@ class Deferred:
 @dataclasses.dataclass(frozen=True)
 class Products:
     """norm(rows, norm) -> left    linear(left, w, bias) -> array    gate_up(left, w) -> array
-    linear_residual(x, w, residual, then) -> rows
+    linear_residual(x, w, residual, then) -> rows    logits(hidden, w) -> f32[L, V]
 
     rows: an array [T, D], or DeferredNorm.    left: what `linear` and `gate_up` take: an array, or Deferred.
     then: the norm that is taken of the result next, or None. With one, the result may be DeferredNorm.
@@ -80,6 +82,7 @@ class Products:
     linear: Callable[[Any, jax.Array, Weight | None], jax.Array]
     linear_residual: Callable[[jax.Array, jax.Array, jax.Array, Norm | None], Any]
     gate_up: Callable[[Any, jax.Array], jax.Array]
+    logits: Callable[[jax.Array, jax.Array], jax.Array] = functools.partial(xla_linear.linear, out_dtype=jnp.float32)
     align: int = 1
 
 
@@ -98,6 +101,11 @@ def _row(weight: Weight) -> jax.Array:
 
 def _linear(x: jax.Array, w: jax.Array, bias: Weight | None) -> jax.Array:
     out = xla_linear.linear(x, w)
+    return out if bias is None else out + _row(bias)
+
+
+def _cpu_linear(x: jax.Array, w: jax.Array, bias: Weight | None) -> jax.Array:
+    out = cpu_linear.linear(x, w)
     return out if bias is None else out + _row(bias)
 
 
@@ -162,6 +170,13 @@ def _medium_linear_residual(
 
 
 XLA = Products(rms_norm, _linear, _alone(xla_linear.linear_residual), xla_linear.gate_up)
+CPU = Products(
+    rms_norm,
+    _cpu_linear,
+    _alone(cpu_linear.linear_residual),
+    cpu_linear.gate_up,
+    functools.partial(cpu_linear.linear, out_dtype=jnp.float32),
+)
 
 
 def small_products(gpu: HopperGpu) -> Products:

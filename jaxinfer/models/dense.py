@@ -12,7 +12,6 @@ from typing import Any
 
 import flax.struct
 import jax
-import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Float32
 
@@ -20,6 +19,7 @@ from jaxinfer.errors import CheckpointError
 from jaxinfer.layers.attention import attention
 from jaxinfer.layers.batch import Batch
 from jaxinfer.layers.linear import add, array, linear, normed, swiglu
+from jaxinfer.layers.products import XLA, Products
 from jaxinfer.layers.spec import Attention, Dense, Layer, Rope
 from jaxinfer.models import rope
 from jaxinfer.models.config import (
@@ -34,7 +34,6 @@ from jaxinfer.models.config import (
 )
 from jaxinfer.models.features import refuse_features
 from jaxinfer.models.parameters import LayerParams, matrices, single, stacked
-from jaxinfer_kernels.linear.api import linear as product
 
 PerLayer = tuple[jax.Array, ...]
 
@@ -313,8 +312,8 @@ def forward(
 
 
 def unembed(
-    config: DenseConfig, params: Params, hidden: Float[Array, "T D"]
+    config: DenseConfig, params: Params, hidden: Float[Array, "T D"], products: Products = XLA
 ) -> Float32[Array, "T {config.vocab_size}"]:
     """Logits in float32 of rows of forward's result."""
     matrix = params.embed if params.unembed is None else params.unembed
-    return product(hidden, matrix, out_dtype=jnp.float32)
+    return products.logits(hidden, matrix)

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from jaxinfer.errors import CheckpointError
+from jaxinfer.layers.products import Products
 from jaxinfer.models import dense as dense_model
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.features import features_of
@@ -24,7 +25,7 @@ class Family:
     """The functions that make a model, as documented in models/dense.py.
 
     config_from_hf(raw) -> ModelConfig        parameters(config) -> tree of ParamSpec
-    forward(config, params, batch, cache) -> (hidden, cache)        unembed(config, params, hidden)
+    forward(config, params, batch, cache) -> (hidden, cache)        unembed(config, params, hidden, products)
     layers_stay: forward gives params.layers to products, norms and attention alone, and params.final_norm is an array:
     then a step whose layers are one launch sequence finds them by address.
     """
@@ -32,20 +33,29 @@ class Family:
     config_from_hf: Callable[[Mapping[str, Any]], ModelConfig]
     parameters: Callable[..., Any]
     forward: Callable[..., tuple[jax.Array, Any]]
-    unembed: Callable[[ModelConfig, Any, jax.Array], jax.Array]
+    unembed: Callable[[ModelConfig, Any, jax.Array, Products], jax.Array]
     layers_stay: bool = False
 
     def __post_init__(self) -> None:
-        """Raises TypeError for a forward of another signature, as families had it before there was jaxinfer/layers."""
-        taken = inspect.signature(self.forward)
-        try:
-            taken.bind("config", "params", "batch", "cache")
-        except TypeError as error:
-            raise TypeError(
-                f"a family's forward must take (config, params, batch, cache), got {taken}; tokens and positions are "
-                "batch.tokens and batch.positions, attend is jaxinfer.layers.attention.attention, which is given the "
-                "product of q, k and v, and linears are jaxinfer.layers.linear's (docs/adding-a-model.md)"
-            ) from error
+        """Raises TypeError for functions of another signature, as before there was jaxinfer/layers."""
+        _takes(
+            self.forward,
+            ("config", "params", "batch", "cache"),
+            "tokens and positions are batch.tokens and batch.positions, attend is jaxinfer.layers.attention.attention, "
+            "which is given the product of q, k and v, and linears are jaxinfer.layers.linear's",
+        )
+        _takes(self.unembed, ("config", "params", "hidden", "products"), "logits are products.logits(hidden, matrix)")
+
+
+def _takes(function: Callable[..., Any], arguments: tuple[str, ...], cure: str) -> None:
+    taken = inspect.signature(function)
+    try:
+        taken.bind(*arguments)
+    except TypeError as error:
+        raise TypeError(
+            f"a family's {getattr(function, '__name__', 'function')} must take ({', '.join(arguments)}), got {taken}; "
+            f"{cure} (docs/adding-a-model.md)"
+        ) from error
 
 
 dense = Family(

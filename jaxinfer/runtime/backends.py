@@ -11,14 +11,26 @@ from jaxinfer.config import AttentionBackend, ExtendBucket
 from jaxinfer.errors import ConfigError
 from jaxinfer.layers import attention
 from jaxinfer.layers.batch import AttentionOp
-from jaxinfer.layers.products import XLA, Products, large_products, medium_products, sequence_products, small_products
+from jaxinfer.layers.products import (
+    CPU,
+    XLA,
+    Products,
+    large_products,
+    medium_products,
+    sequence_products,
+    small_products,
+)
 from jaxinfer.layers.spec import Attention, Dense
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.runtime.buckets import Decode
+from jaxinfer_kernels import cpu
+from jaxinfer_kernels.attention import cpu as cpu_attention
 from jaxinfer_kernels.attention import sm90_decode_config, sm90_extend
 from jaxinfer_kernels.attention.sm90_decode_config import DecodeTuning
 from jaxinfer_kernels.attention.sm90_extend import ExtendTuning
+from jaxinfer_kernels.cpu import Isa
 from jaxinfer_kernels.launch import ffi
+from jaxinfer_kernels.linear import cpu as cpu_linear
 from jaxinfer_kernels.linear import sm90_large, sm90_medium_config, sm90_small_config
 from jaxinfer_kernels.sampling import sm90_argmax, sm90_draw
 from jaxinfer_kernels.sm90 import CAPABILITY, HopperGpu
@@ -30,13 +42,15 @@ MEDIUM_ROWS = 128  # sm90_medium up to so many, of a model
 NARROW = 2048  # as wide as this
 NARROW_ROWS = 256  # and in a launch sequence up to so many: 4,096 wide, cuBLAS is faster at 256 rows
 LARGE_ROWS = 1024  # sm90_large from so many on
+CPU_ROWS = 8  # cpu up to so many, where the processor has no AMX
 
 
 class Backend(enum.StrEnum):
-    """XLA: compiled from plain operations, on every device.    MOSAIC: our kernels for Hopper."""
+    """XLA: compiled from plain operations, on every device.    MOSAIC, CPU: our kernels for Hopper, and for CPUs."""
 
     XLA = "xla"
     MOSAIC = "mosaic"
+    CPU = "cpu"
 
 
 class Launches(enum.StrEnum):
@@ -51,7 +65,7 @@ class Launches(enum.StrEnum):
 class Backends:
     """One implementation per op, and how the kernels of small steps are launched.
 
-    gpu: what our kernels are cut for; None where there are none.
+    gpu: what our kernels are cut for; None where there are none.    isa: what those for CPUs use, likewise.
     """
 
     decode_attention: Backend = Backend.XLA
@@ -62,6 +76,7 @@ class Backends:
     sampling: Backend = Backend.XLA
     launches: Launches = Launches.SINGLE
     gpu: HopperGpu | None = None
+    isa: Isa | None = None
 
     @property
     def of_sm90(self) -> HopperGpu:
@@ -70,11 +85,13 @@ class Backends:
 
     def by_op(self) -> dict[str, str]:
         """The implementation of each op, and how kernels are launched."""
-        return {name: str(value) for name, value in vars(self).items() if name != "gpu"}
+        return {name: str(value) for name, value in vars(self).items() if name not in ("gpu", "isa")}
 
     def rows(self) -> tuple[tuple[str, str], ...]:
-        """The same for people, and how many multiprocessors our kernels share."""
+        """The same for people, and how many multiprocessors or which instructions our kernels use."""
         ops = tuple((name.replace("_", " "), value) for name, value in self.by_op().items())
+        if self.isa is not None:
+            return *ops, ("instructions", self.isa.name)
         return ops if self.gpu is None else (*ops, ("multiprocessors", str(self.gpu.multiprocessors)))
 
 
@@ -114,6 +131,8 @@ def choose_backends(
             "float16, pages of 8 to 128 tokens, head_dim 64 or 128 and at most 64 query heads per kv head, "
             f"got {fact}; set attention_backend to auto"
         )
+    if device.platform == "cpu":
+        return _of_cpu(model, kind, page_size)
     if gpu is None:
         return XLA_ONLY
     few = linears_supported(model, kind, gpu)
@@ -124,6 +143,21 @@ def choose_backends(
     launches = Launches.SEQUENCE if decode and few and ffi.available() else Launches.SINGLE
     ops = (decode, extend, few, many, masks, sampling)
     return Backends(*(Backend.MOSAIC if can else Backend.XLA for can in ops), launches, gpu)
+
+
+def _of_cpu(model: ModelConfig, dtype: jnp.dtype, page_size: int) -> Backends:
+    isa = cpu.best()
+    if isa is None or not cpu_linear.supported(dtype):
+        return XLA_ONLY
+    shapes = ((mixer.heads, mixer.kv_heads, mixer.head_dim) for mixer in model.attentions)
+    attends = all(cpu_attention.supported(*shape, page_size, dtype) for shape in shapes)
+    attention_by = Backend.CPU if attends else Backend.XLA
+    return Backends(attention_by, attention_by, Backend.CPU, Backend.CPU, isa=isa)
+
+
+def head_products(backends: Backends) -> Products:
+    """What computes logits."""
+    return CPU if backends.decode_linear is Backend.CPU else XLA
 
 
 def _decodes(mixer: Attention, page_size: int, dtype: jnp.dtype, gpu: HopperGpu) -> bool:
@@ -167,6 +201,8 @@ def kernels_for(model: ModelConfig, backends: Backends, key: Decode | ExtendBuck
 def _of_decode(model: ModelConfig, backends: Backends, key: Decode) -> StepKernels:
     products = _products(model, backends, key.batch, sequence=backends.launches is Launches.SEQUENCE)
     sequence = backends.launches is Launches.SEQUENCE and products.align > 1
+    if backends.decode_attention is Backend.CPU:
+        return StepKernels(attention.decode_cpu, products)
     if backends.decode_attention is not Backend.MOSAIC:
         return StepKernels(functools.partial(attention.decode_xla, key.context), products, sequence)
     # A launch saved is worth most where there is little to compute; outside of a sequence, many rows rotate faster in
@@ -178,7 +214,8 @@ def _of_decode(model: ModelConfig, backends: Backends, key: Decode) -> StepKerne
 
 def _of_extend(model: ModelConfig, backends: Backends, key: ExtendBucket) -> StepKernels:
     if backends.extend_attention is not Backend.MOSAIC:
-        return StepKernels(attention.extend_xla, _products_of_prompts(model, backends, key))
+        attend = attention.extend_cpu if backends.extend_attention is Backend.CPU else attention.extend_xla
+        return StepKernels(attend, _products_of_prompts(model, backends, key))
     gpu = backends.of_sm90
     fits = sm90_extend.ROWS <= key.tokens <= _most_in_sequence(model) and key.tokens % 8 == 0
     if backends.launches is not Launches.SEQUENCE or not fits:
@@ -193,11 +230,13 @@ def _of_extend(model: ModelConfig, backends: Backends, key: ExtendBucket) -> Ste
 
 
 def _products_of_prompts(model: ModelConfig, backends: Backends, key: ExtendBucket) -> Products:
-    few = key.tokens <= SMALL_ROWS
+    few = key.tokens <= SMALL_ROWS and backends.extend_linear is not Backend.CPU
     return XLA if few else _products(model, backends, key.tokens, sequence=False)
 
 
 def _products(model: ModelConfig, backends: Backends, rows: int, *, sequence: bool) -> Products:
+    if backends.decode_linear is Backend.CPU:
+        return CPU if backends.isa is Isa.AMX or rows <= CPU_ROWS else XLA
     if rows >= LARGE_ROWS:
         large = backends.extend_linear is Backend.MOSAIC and rows % sm90_large.TILE_ROWS == 0
         return large_products(backends.of_sm90) if large else XLA

@@ -472,7 +472,7 @@ def _machine() -> str:
 def _sources_digest(model: step.Model) -> str:
     """A hash of the code that a step is traced from: kernels, layers, runtime, models, and the family's own module."""
     folders = [Path(inspect.getfile(module)).parent for module in (jaxinfer_kernels, linear, step, dense)]
-    files = {path for folder in folders for path in folder.rglob("*.py")}
+    files = {path for folder in folders for end in ("py", "cc", "h") for path in folder.rglob(f"*.{end}")}
     files |= {_source_of(function) for function in (model.family.forward, model.family.unembed)}
     digest = hashlib.sha256()
     for path in sorted(files):

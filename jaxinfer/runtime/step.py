@@ -21,7 +21,7 @@ from jaxinfer.layers.batch import Batch, Moves
 from jaxinfer.layers.store import Store
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import Family
-from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends, StepKernels, kernels_for
+from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends, StepKernels, head_products, kernels_for
 from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.controls import logprobs
 from jaxinfer.runtime.packing import (
@@ -50,6 +50,10 @@ class Model:
     config: ModelConfig
     family: Family
     backends: Backends = XLA_ONLY
+
+    def unembed(self, params: Params, hidden: jax.Array) -> jax.Array:
+        """Logits f32[L, V] of rows [L, D] of hidden states."""
+        return self.family.unembed(self.config, params, hidden, head_products(self.backends))
 
 
 def decode(
@@ -185,7 +189,7 @@ def score(model: Model, top: int, params: Params, hidden: jax.Array, upload: jax
     """
     targets = upload[1:]
     places = upload[0] + jnp.arange(len(targets), dtype=jnp.int32)
-    logits = model.family.unembed(model.config, params, hidden.at[places].get(mode="clip"))
+    logits = model.unembed(params, hidden.at[places].get(mode="clip"))
     return logprobs(logits, targets, top)
 
 
@@ -291,7 +295,7 @@ def _head(
     rows = len(hidden)
     # On a GPU the product is written to where the logits are kept, as long as nothing else reads it: XLA would compute
     # it a second time rather than copy it.
-    stored = _first_rows(kept, model.family.unembed(model.config, params, hidden))
+    stored = _first_rows(kept, model.unembed(params, hidden))
     if model.backends.decode_linear is Backend.MOSAIC and sm90_argmax.supported(rows, kept.shape[1]):
         return stored, sm90_argmax.argmax(stored, masked, rows=rows)
     # Beside what follows, XLA would copy them while it computes tokens, and no CUDA graph could hold the end of the

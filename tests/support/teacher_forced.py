@@ -148,7 +148,7 @@ def _step(
         state, tokens = step.decode(model, None, params, state, upload)
         return state, tokens, state.logits[: len(upload)]
     state, tokens = step.extend(model, bucket, params, state, upload)
-    return state, tokens, model.family.unembed(model.config, params, state.hidden[: bucket.tokens])
+    return state, tokens, model.unembed(params, state.hidden[: bucket.tokens])
 
 
 def give(run: Forced, counts: Sequence[int], budget: int) -> None:

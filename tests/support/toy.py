@@ -16,6 +16,7 @@ from jaxinfer.cache.spec import CacheSpec, Recurrent
 from jaxinfer.layers.attention import attention
 from jaxinfer.layers.batch import Batch
 from jaxinfer.layers.linear import add, array, linear, normed, swiglu
+from jaxinfer.layers.products import Products
 from jaxinfer.layers.recurrent import recurrent
 from jaxinfer.layers.spec import Attention, Dense, Layer, Rope
 from jaxinfer.models.config import ModelConfig
@@ -151,8 +152,8 @@ def _remember(spec: Fading, p: Any, h: Any, batch: Batch, cache: Any, i: int) ->
     return out.reshape(len(out), -1).astype(p.out.dtype), cache
 
 
-def unembed(config: ToyConfig, params: Params, hidden: jax.Array) -> jax.Array:
-    return jnp.dot(hidden, params.unembed.T, precision="highest", preferred_element_type=jnp.float32)
+def unembed(config: ToyConfig, params: Params, hidden: jax.Array, products: Products) -> jax.Array:
+    return products.logits(hidden, params.unembed)
 
 
 def config_from_hf(raw: Mapping[str, Any]) -> ToyConfig:

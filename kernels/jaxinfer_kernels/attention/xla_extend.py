@@ -7,6 +7,7 @@ XLA version walks a list of tiles whose length follows the tokens given, each up
 
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +26,7 @@ class XlaExtendTuning:
 DEFAULT = XlaExtendTuning(tile_tokens=64, block_tokens=256)
 
 
-@functools.partial(jax.jit, static_argnames=("window", "tuning"))
+@functools.partial(jax.jit, static_argnames=("window", "of_one_token", "tuning"))
 def extend_attention(
     q: Float[Array, "T N H"],
     k: Float[Array, "L P K page H"],
@@ -38,6 +39,7 @@ def extend_attention(
     lengths: Int[Array, "R"],
     *,
     window: int | None = None,
+    of_one_token: Callable[..., jax.Array] = decode.decode_attention,
     tuning: XlaExtendTuning = DEFAULT,
 ) -> Float[Array, "T N H"]:
     """Attend from each row's queries, the last `count` of its tokens, to the tokens before them and themselves.
@@ -47,6 +49,7 @@ def extend_attention(
       query_starts: rising with r, rows not overlapping.    counts: 0 for a padding row.
       lengths:      tokens of each row in the pages, its queries included.
       window:       tokens that a query sees, its own included; None: all. Pages before them may hold anything.
+      of_one_token: decode attention, for the rows of one token.
     Returns q's dtype; tokens of no row come out as zeros. Sums are kept in float32.
     """
     several = jnp.where(counts > 1, counts, 0)
@@ -54,7 +57,7 @@ def extend_attention(
     # A row of one token would waste a tile: all such rows go together through decode.
     single = counts == 1
     rows = q.at[query_starts].get(mode="clip")
-    rows = decode.decode_attention(rows, k, v, layer, page_table, slots, jnp.where(single, lengths, 0), window=window)
+    rows = of_one_token(rows, k, v, layer, page_table, slots, jnp.where(single, lengths, 0), window=window)
     return out.at[jnp.where(single, query_starts, q.shape[0])].set(rows, mode="drop")
 
 
