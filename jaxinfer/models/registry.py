@@ -39,22 +39,27 @@ class Family:
     def __post_init__(self) -> None:
         """Raises TypeError for functions of another signature, as before there was jaxinfer/layers."""
         _takes(
+            "forward",
             self.forward,
             ("config", "params", "batch", "cache"),
             "tokens and positions are batch.tokens and batch.positions, attend is jaxinfer.layers.attention.attention, "
             "which is given the product of q, k and v, and linears are jaxinfer.layers.linear's",
         )
-        _takes(self.unembed, ("config", "params", "hidden", "products"), "logits are products.logits(hidden, matrix)")
+        _takes(
+            "unembed",
+            self.unembed,
+            ("config", "params", "hidden", "products"),
+            "logits are products.logits(hidden, matrix)",
+        )
 
 
-def _takes(function: Callable[..., Any], arguments: tuple[str, ...], cure: str) -> None:
+def _takes(name: str, function: Callable[..., Any], arguments: tuple[str, ...], cure: str) -> None:
     taken = inspect.signature(function)
     try:
         taken.bind(*arguments)
     except TypeError as error:
         raise TypeError(
-            f"a family's {getattr(function, '__name__', 'function')} must take ({', '.join(arguments)}), got {taken}; "
-            f"{cure} (docs/adding-a-model.md)"
+            f"a family's {name} must take ({', '.join(arguments)}), got {taken}; {cure} (docs/adding-a-model.md)"
         ) from error
 
 

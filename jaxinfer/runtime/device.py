@@ -15,6 +15,7 @@ import numpy as np
 from jaxinfer.config import EngineConfig
 from jaxinfer.errors import ConfigError, DeviceError
 from jaxinfer.runtime import nvidia
+from jaxinfer_kernels import cpu
 
 _OUTSIDE_POOL = 0.04  # of the free memory: CUDA graphs, cuBLAS workspaces and the context live beside JAX's pool
 _cuda_graphs: bool | None = None  # as this process's first engine has it
@@ -56,7 +57,10 @@ def device_rows() -> list[tuple[str, str]]:
     rows = [(f"gpu {gpu.index}", _gpu_fact(gpu) + ("" if gpu in shown else ", hidden")) for gpu in gpus]
     found = {package: _version(package) for package in _PLUGINS.values()}
     plugins = ", ".join(f"{package} {version}" for package, version in found.items() if version) or "none"
-    return [("driver", gpus[0].driver if gpus else _no_driver()), *rows, ("jax cuda plugin", plugins)]
+    isa = cpu.best()
+    ours = "none: XLA computes (they are compiled where there is a C++ compiler)" if isa is None else f"by {isa.name}"
+    driver = gpus[0].driver if gpus else _no_driver()
+    return [("driver", driver), *rows, ("jax cuda plugin", plugins), ("kernels for CPUs", ours)]
 
 
 def _gpu_fact(gpu: nvidia.Gpu) -> str:

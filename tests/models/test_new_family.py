@@ -84,3 +84,8 @@ def test_a_family_of_the_contract_before_is_told_what_changed(parallel):
     )
     with pytest.raises(TypeError, match=wanted):
         Family(parallel.config_from_hf, parallel.parameters, old_forward, parallel.unembed)
+    wanted = (
+        r"a family's unembed must take \(config, params, hidden, products\), got \(config, params, hidden\); logits are"
+    )
+    with pytest.raises(TypeError, match=wanted):
+        Family(parallel.config_from_hf, parallel.parameters, parallel.forward, lambda config, params, hidden: hidden)

@@ -16,7 +16,7 @@ from jaxinfer.checkpoint.dummy import dummy_params
 from jaxinfer.cli.plan import GPUS
 from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.errors import ConfigError
-from jaxinfer.layers.products import Deferred, Products
+from jaxinfer.layers.products import CPU, XLA, Deferred, Products
 from jaxinfer.models.dense import DenseConfig
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import programs, step
@@ -33,8 +33,11 @@ from jaxinfer.runtime.backends import (
     choose_backends,
     kernels_for,
 )
+from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.packing import DecodeColumn, ExtendLayout
 from jaxinfer.runtime.state import DeviceState, init_controls, init_masks, init_state
+from jaxinfer_kernels import cpu
+from jaxinfer_kernels.cpu import Isa
 from jaxinfer_kernels.launch import ffi
 from jaxinfer_kernels.linear import sm90_small
 from jaxinfer_kernels.sm90 import H200, HopperGpu
@@ -51,6 +54,7 @@ class Device:
 
     device_kind: str
     compute_capability: str
+    platform: str = "gpu"
 
 
 H20, PCIE, L40 = GPUS["h20"], GPUS["h100pcie"], Device("NVIDIA L40", "8.9")
@@ -87,9 +91,23 @@ def test_kernels_are_launched_one_by_one_where_a_plugin_cannot_chain_them(monkey
     assert choose_backends("mosaic", MODEL, "bfloat16", 64, PCIE) == ALL_MOSAIC
 
 
-@pytest.mark.parametrize("device", [L40, Device("NVIDIA B200", "10.0"), jax.devices("cpu")[0]], ids=str)
-def test_no_kernel_is_taken_on_another_device(device):
+@pytest.mark.parametrize("device", [L40, Device("NVIDIA B200", "10.0")], ids=str)
+def test_no_kernel_is_taken_on_another_gpu(device):
     assert choose_backends("auto", MODEL, "bfloat16", 64, device) == XLA_ONLY
+
+
+def test_on_a_cpu_kernels_are_taken_for_bfloat16_where_they_were_compiled(monkeypatch):
+    device = jax.devices("cpu")[0]
+    monkeypatch.setattr(cpu, "best", lambda: Isa.AVX2)
+    chosen = choose_backends("auto", MODEL, "bfloat16", 16, device)
+    assert set(chosen.by_op().values()) == {Backend.CPU, Backend.XLA, Launches.SINGLE}
+    assert chosen.rows()[-1] == ("instructions", "AVX2")
+    products = [kernels_for(MODEL, chosen, key).products for key in (Decode(1), Decode(8), Decode(16))]
+    assert products == [CPU, CPU, XLA], "without AMX, many rows are XLA's"
+    assert choose_backends("auto", MODEL, "float32", 16, device) == XLA_ONLY
+    assert choose_backends("xla", MODEL, "bfloat16", 16, device) == XLA_ONLY
+    monkeypatch.setattr(cpu, "best", lambda: None)
+    assert choose_backends("auto", MODEL, "bfloat16", 16, device) == XLA_ONLY
 
 
 def test_the_setting_xla_holds_on_every_device():
