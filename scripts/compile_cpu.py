@@ -1,7 +1,8 @@
 """Compile our kernels for CPUs, the cpu.cc files of kernels/, into the library that jaxinfer_kernels/cpu.py loads.
 
-Run by the build of a wheel and of an editable installation (hatchling's hook), or by hand. Where there is no compiler,
-or no jaxlib with the headers, there is no library and XLA computes: that is said, and no fault.
+Run by hand, or by hatchling when it makes an editable installation: where there is no compiler, or no jaxlib with the
+headers, there is no library and XLA computes, which is said and no fault. A wheel is for any machine and has none, unless
+JAXINFER_CPU_WHEEL=1 asks for one of this platform; then what is missing is a fault.
 """
 
 import importlib.util
@@ -49,15 +50,18 @@ except ModuleNotFoundError:  # by hand, without what builds wheels
 else:
 
     class CpuKernels(BuildHookInterface):  # type: ignore[type-arg]
-        """A wheel with the library is one for this platform; without it, for any."""
+        """What hatchling calls before it builds."""
 
         def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-            if self.target_name != "wheel":
+            is_wanted = os.environ.get("JAXINFER_CPU_WHEEL") == "1"
+            if self.target_name != "wheel" or not (is_wanted or version == "editable"):
                 return
             if reason := compile_library():
+                if is_wanted:
+                    raise RuntimeError(f"a wheel with kernels for CPUs needs them compiled, but {reason}")
                 self.app.display_warning(f"jaxinfer: no kernels for CPUs, XLA computes there: {reason}")
                 return
-            if version != "editable":
+            if is_wanted:
                 platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
                 build_data["force_include"][str(LIBRARY)] = "jaxinfer_kernels/_cpu.so"
                 build_data.update(pure_python=False, tag=f"py3-none-{platform}")
