@@ -1,8 +1,8 @@
 """Compile our kernels for CPUs, the cpu.cc files of kernels/, into the library that jaxinfer_kernels/cpu.py loads.
 
 Run by hand, or by hatchling when it makes an editable installation: where there is no compiler, or no jaxlib with the
-headers, there is no library and XLA computes, which is said and no fault. A wheel is for any machine and has none, unless
-JAXINFER_CPU_WHEEL=1 asks for one of this platform; then what is missing is a fault.
+headers, there is no library and XLA computes, which is said and no fault. A wheel is for any machine and has none,
+unless JAXINFER_CPU_WHEEL=1 asks for one of this platform; then what is missing is a fault.
 """
 
 import importlib.util
