@@ -21,7 +21,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxinfer.checkpoint.memory import check_memory, take_pool
-from jaxinfer.checkpoint.placement import Placement, Shard, devices_of, shard_bytes, sharding_for, shards_of
+from jaxinfer.checkpoint.placement import Placement, Shard, devices_of, shape_over, shard_bytes, sharding_for, shards_of
 from jaxinfer.checkpoint.resolve import Checkpoint
 from jaxinfer.checkpoint.weights import Weights, check_tensors, leaf_specs, named_as_stored
 from jaxinfer.errors import CheckpointError
@@ -96,7 +96,7 @@ def _join(spec: ParamSpec, parts: Mapping[jax.Device, jax.Array], placement: Pla
     if not isinstance(placement, Mesh):
         return parts[placement]
     sharding = sharding_for(spec.partition, placement)
-    return jax.make_array_from_single_device_arrays(spec.shape, sharding, list(parts.values()))
+    return jax.make_array_from_single_device_arrays(shape_over(spec, placement), sharding, list(parts.values()))
 
 
 def make_room_for(spec_tree: Any, dtype: jax.typing.DTypeLike, placement: Placement) -> None:
@@ -225,15 +225,12 @@ def _read(weights: Weights, chunk: _Chunk) -> np.ndarray:
     shard = chunk.shard
     for out, layer in zip(staged, chunk.layers, strict=True):
         first = 0  # of this source's rows, within the shard
-        for name, num_rows in zip(shard.spec.sources[shard.layers[layer]], shard.spec.rows, strict=True):
-            local = num_rows // shard.num_parts
-            begin, end = max(first, chunk.rows.start), min(first + local, chunk.rows.stop)
+        for name, rows in zip(shard.spec.sources[shard.layers[layer]], shard.rows, strict=True):
+            begin, end = max(first, chunk.rows.start), min(first + len(rows), chunk.rows.stop)
             if begin < end:
-                offset = shard.part * local - first
-                rows = range(begin + offset, end + offset)  # of the source
                 part = out[begin - chunk.rows.start : end - chunk.rows.start]
-                _read_rows(weights, name, shard, rows, part)
-            first += local
+                _read_rows(weights, name, shard, rows[begin - first : end - first], part)
+            first += len(rows)
     return staged.reshape(chunk.shape)
 
 

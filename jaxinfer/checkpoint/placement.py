@@ -7,8 +7,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
-from jaxinfer.errors import ConfigError
-from jaxinfer.models.parameters import ParamSpec
+from jaxinfer.models.parameters import ParamSpec, uneven
 
 type Placement = jax.Device | Mesh
 
@@ -17,18 +16,14 @@ type Placement = jax.Device | Mesh
 class Shard:
     """One distinct part of a leaf, and the devices that hold a copy of it.
 
-    layers: of a stacked leaf, else range(1).    part, num_parts: which of the equal parts of *each* source's rows.
+    layers: of a stacked leaf, else range(1).    rows: of each source; they follow each other (ParamSpec.part).
     rest: of the source's dimensions beyond the rows.    shape: of the array on the device.
-
-    The rows of a fused leaf are split source by source, not in the order of the whole leaf: device i's shard is the
-    concatenation of every source's i-th part, since under shard_map each device needs its own q, k and v heads.
     """
 
     spec: ParamSpec
     devices: tuple[jax.Device, ...]
     layers: range
-    part: int
-    num_parts: int
+    rows: tuple[range, ...]
     rest: tuple[slice, ...]
     shape: tuple[int, ...]
 
@@ -52,31 +47,45 @@ def devices_of(placement: Placement) -> list[jax.Device]:
 
 def shards_of(spec: ParamSpec, placement: Placement) -> list[Shard]:
     """Every distinct part of the leaf that this process's devices hold."""
-    _check_divides(spec, placement)
+    shape = shape_over(spec, placement)
     holders: dict[tuple[tuple[int, int], ...], list[jax.Device]] = {}
-    indices = sharding_for(spec.partition, placement).addressable_devices_indices_map(spec.shape)
+    indices = sharding_for(spec.partition, placement).addressable_devices_indices_map(shape)
     for device, index in indices.items():
-        spans = tuple(part.indices(size)[:2] for part, size in zip(index, spec.shape, strict=True))
+        spans = tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
         holders.setdefault(spans, []).append(device)
-    return [_shard(spec, spans, tuple(devices)) for spans, devices in holders.items()]
+    return [_shard(spec, placement, spans, tuple(devices)) for spans, devices in holders.items()]
 
 
 def shard_bytes(spec: ParamSpec, itemsize: int, placement: Placement) -> int:
     """Bytes of the leaf on each device."""
-    _check_divides(spec, placement)
-    return math.prod(sharding_for(spec.partition, placement).shard_shape(spec.shape)) * itemsize
+    return math.prod(sharding_for(spec.partition, placement).shard_shape(shape_over(spec, placement))) * itemsize
 
 
-def _shard(spec: ParamSpec, spans: tuple[tuple[int, int], ...], devices: tuple[jax.Device, ...]) -> Shard:
+def shape_over(spec: ParamSpec, placement: Placement) -> tuple[int, ...]:
+    """The shape of the leaf's array: it has more rows than the leaf where devices hold copies.
+
+    Raises ConfigError unless every split dimension comes out even.
+    """
+    shape, of_rows = list(spec.shape), row_dimension(spec)
+    for dimension in range(len(spec.partition)):
+        ways = _ways(spec, placement, dimension)
+        if dimension == of_rows:
+            shape[dimension] = ways * sum(map(len, spec.part(0, ways)))
+        elif shape[dimension] % ways:
+            raise uneven(ways, f"{shape[dimension]} columns of {spec.sources[0][0]}")
+    return tuple(shape)
+
+
+def _shard(
+    spec: ParamSpec, placement: Placement, spans: tuple[tuple[int, int], ...], devices: tuple[jax.Device, ...]
+) -> Shard:
     layers, group = (range(*spans[0]), spans[1:]) if spec.stacked else (range(1), spans)
     (first_row, last_row), rest = group[0], group[1:]
-    num_rows = last_row - first_row
     return Shard(
         spec,
         devices,
         layers,
-        part=first_row // num_rows,
-        num_parts=spec.group_shape[0] // num_rows,
+        rows=spec.part(first_row // (last_row - first_row), _ways(spec, placement, row_dimension(spec))),
         rest=tuple(slice(*span) for span in rest),
         shape=tuple(stop - start for start, stop in spans),
     )
@@ -85,17 +94,17 @@ def _shard(spec: ParamSpec, spans: tuple[tuple[int, int], ...], devices: tuple[j
 def row_order(spec: ParamSpec, placement: Placement) -> np.ndarray | None:
     """Which row of the whole leaf lies at each row of its array over a mesh; None where each lies at its own.
 
-    The devices' parts of a fused leaf follow each other, and each is made of every source's part.
+    The devices' parts of the leaf follow each other, and each is made of every source's part.
     """
     parts = _ways(spec, placement, row_dimension(spec))
-    if parts == 1 or len(spec.rows) == 1:
+    if parts == 1 or (len(spec.rows) == 1 and not any(spec.copied)):
         return None
     starts = np.cumsum([0, *spec.rows[:-1]])
     return np.concatenate(
         [
-            np.arange(start + part * rows // parts, start + (part + 1) * rows // parts)
+            start + np.arange(rows.start, rows.stop)
             for part in range(parts)
-            for start, rows in zip(starts, spec.rows, strict=True)
+            for start, rows in zip(starts, spec.part(part, parts), strict=True)
         ]
     )
 
@@ -112,17 +121,3 @@ def _ways(spec: ParamSpec, placement: Placement, dimension: int) -> int:
     names = spec.partition[dimension]
     axes = () if names is None else (names,) if isinstance(names, str) else names
     return math.prod(placement.shape[axis] for axis in axes)
-
-
-def _check_divides(spec: ParamSpec, placement: Placement) -> None:
-    """Every split dimension, and every source's rows, must come out even."""
-    for dimension in range(len(spec.partition)):
-        ways = _ways(spec, placement, dimension)
-        of_rows = dimension == row_dimension(spec)
-        block = len(spec.layout.order) or 1 if of_rows else 1  # what an order moves rows within stays together
-        for size in spec.rows if of_rows else (spec.shape[dimension],):
-            if size % (ways * (block if ways > 1 else 1)):
-                raise ConfigError(
-                    f"the tensor-parallel size must divide every split dimension of the model, {ways} does not "
-                    f"divide {size} of {spec.sources[0][0]}; use fewer devices"
-                )

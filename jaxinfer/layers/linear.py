@@ -17,7 +17,7 @@ from typing import Any
 import jax
 from jaxtyping import Array, Float
 
-from jaxinfer.layers.products import Norm, Products, Stacked, Weight, rms_norm
+from jaxinfer.layers.products import Norm, Products, Stacked, Weight, rms_norm, row_of
 from jaxinfer_kernels.linear.sm90_medium import DeferredNorm
 
 
@@ -32,11 +32,12 @@ class Normed:
 
 @dataclasses.dataclass(eq=False)
 class Product:
-    """x @ w.T + bias."""
+    """x @ w.T + bias.    reduce: the axis of a mesh over which the products of its devices are partial sums."""
 
     x: "Value"
     w: jax.Array
     bias: Weight | None
+    reduce: str | None = None
     made: jax.Array | None = None
 
 
@@ -66,9 +67,13 @@ def normed(x: Value, weight: Weight, eps: float) -> Normed:
     return Normed(x, Norm(weight, eps, first=isinstance(x, jax.Array)))
 
 
-def linear(x: Value, w: Float[Array, "N K"], bias: Weight | None = None) -> Product:
-    """x [T, K] @ w.T + bias [N], [T, N]."""
-    return Product(x, w, bias)
+def linear(x: Value, w: Float[Array, "N K"], bias: Weight | None = None, *, reduce: str | None = None) -> Product:
+    """x [T, K] @ w.T + bias [N], [T, N].
+
+    reduce: where a step runs over this axis of a mesh, each device has some columns of x and of w, and the products are
+      summed over the devices. On one device it changes nothing.
+    """
+    return Product(x, w, bias, reduce)
 
 
 def add(residual: Value, term: Value) -> Sum:
@@ -78,7 +83,7 @@ def add(residual: Value, term: Value) -> Sum:
 
 def swiglu(product: Product) -> Gated:
     """silu(gate) * up, [T, F], of a product [T, 2F] without bias whose first half is gate."""
-    assert product.bias is None, "what is gated has no bias here"
+    assert product.bias is None and product.reduce is None, "a gated product has no bias here and is no partial sum"
     return Gated(product)
 
 
@@ -89,7 +94,7 @@ def array(value: Value, products: Products) -> Float[Array, "T N"]:
             return value.made if isinstance(value.made, jax.Array) else rms_norm(array(value.x, products), value.norm)
         case Product():
             if value.made is None:
-                value.made = products.linear(_left(value.x, products), value.w, value.bias)
+                value.made = _product(value, products)
             return value.made
         case Gated():
             if value.made is None:
@@ -99,6 +104,14 @@ def array(value: Value, products: Products) -> Float[Array, "T N"]:
             rows = _rows(value, products, None)
             return rows.rows if isinstance(rows, DeferredNorm) else rows
     return value
+
+
+def _product(value: Product, products: Products) -> jax.Array:
+    left = _left(value.x, products)
+    if not products.runs_over(value.reduce):
+        return products.linear(left, value.w, value.bias)
+    total = jax.lax.psum(products.linear(left, value.w, None), value.reduce)
+    return total if value.bias is None else total + row_of(value.bias)
 
 
 def _left(x: Value, products: Products) -> Any:
@@ -117,6 +130,8 @@ def _rows(x: Value, products: Products, then: Norm | None) -> jax.Array | Deferr
     if x.made is None:
         term = x.term
         fuses = isinstance(term, Product) and term.bias is None and term.made is None
+        # Not a partial sum: each device would add the residual to its own.
+        fuses = fuses and not products.runs_over(term.reduce)
         # The term before the residual: it may need the residual with a norm begun, which nobody who came later would.
         added = array(term.x if fuses else term, products)
         residual = array(x.residual, products)

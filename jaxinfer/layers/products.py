@@ -76,6 +76,8 @@ class Products:
     rows: an array [T, D], or DeferredNorm.    left: what `linear` and `gate_up` take: an array, or Deferred.
     then: the norm that is taken of the result next, or None. With one, the result may be DeferredNorm.
     align: rows of a decode step are padded to a multiple of it.
+    axis: of the mesh that the step runs over, under shard_map; each device computes with its part of the weights. None:
+      the step runs on one device.
     """
 
     norm: Callable[[Any, Norm], Any]
@@ -84,6 +86,11 @@ class Products:
     gate_up: Callable[[Any, jax.Array], jax.Array]
     logits: Callable[[jax.Array, jax.Array], jax.Array] = functools.partial(xla_linear.linear, out_dtype=jnp.float32)
     align: int = 1
+    axis: str | None = None
+
+    def runs_over(self, axis: str | None) -> bool:
+        """Whether the step runs over this axis of a mesh."""
+        return axis is not None and axis == self.axis
 
 
 def stacked(weight: Weight) -> Stacked:
@@ -92,16 +99,16 @@ def stacked(weight: Weight) -> Stacked:
 
 def rms_norm(rows: Float[Array, "T D"], norm: Norm) -> Float[Array, "T D"]:
     """The norm by XLA."""
-    return xla_norm(rows, _row(norm.weight), norm.eps)
+    return xla_norm(rows, row_of(norm.weight), norm.eps)
 
 
-def _row(weight: Weight) -> jax.Array:
+def row_of(weight: Weight) -> jax.Array:
     return weight.row if isinstance(weight, Stacked) else weight
 
 
 def _linear(x: jax.Array, w: jax.Array, bias: Weight | None) -> jax.Array:
     out = xla_linear.linear(x, w)
-    return out if bias is None else out + _row(bias)
+    return out if bias is None else out + row_of(bias)
 
 
 def _cpu_linear(x: jax.Array, w: jax.Array, bias: Weight | None) -> jax.Array:

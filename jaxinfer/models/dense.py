@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Float32
 from jaxinfer.errors import CheckpointError
 from jaxinfer.layers.attention import attention
 from jaxinfer.layers.batch import Batch
+from jaxinfer.layers.embedding import embedding
 from jaxinfer.layers.linear import add, array, linear, normed, swiglu
 from jaxinfer.layers.products import XLA, Products
 from jaxinfer.layers.spec import Attention, Dense, Layer, Rope
@@ -65,6 +66,16 @@ class DenseConfig(ModelConfig):
         )
         return (Layer(mixer=mixer, mlp=Dense(width=self.intermediate_size)),) * self.num_layers
 
+    def local(self, devices: int) -> "DenseConfig":
+        """The constants of one device's part of the model, over as many devices as its specs can be split into."""
+        return dataclasses.replace(
+            self,
+            vocab_size=self.vocab_size // devices,
+            num_heads=self.num_heads // devices,
+            num_kv_heads=max(1, self.num_kv_heads // devices),
+            intermediate_size=self.intermediate_size // devices,
+        )
+
 
 class Layers(LayerParams):
     """Every layer's parameters by kind; matrices are [out, in]. `layers[i]` has those of layer i."""
@@ -96,6 +107,7 @@ class _Traits:
 
 _ACTIVATIONS = ("silu", "swish", "swiglu")  # names of one
 UNBOUNDED = 2**30  # positions
+TENSOR = "tensor"  # the axis of a mesh over which heads, the MLP's width and the vocabulary are split
 TRAITS = {
     "LlamaForCausalLM": _Traits("llama", qkv_bias=False, qk_norm=False),
     "Qwen2ForCausalLM": _Traits("qwen2", qkv_bias=True, qk_norm=False),
@@ -271,7 +283,8 @@ def parameters(config: DenseConfig) -> Params:
     """The tree of ParamSpec with Params' structure."""
     d, h = config.hidden_size, config.head_dim
     q, kv = config.num_heads * h, config.num_kv_heads * h
-    split_out, split_in, whole = PartitionSpec("tensor", None), PartitionSpec(None, "tensor"), PartitionSpec(None)
+    split_out, split_in, whole = PartitionSpec(TENSOR, None), PartitionSpec(None, TENSOR), PartitionSpec(None)
+    heads = dict(block=h, copied=(False, True, True))
 
     def groups(*names: str) -> tuple[tuple[str, ...], ...]:
         return tuple(tuple(f"model.layers.{i}.{name}" for name in names) for i in range(config.num_layers))
@@ -283,8 +296,10 @@ def parameters(config: DenseConfig) -> Params:
         embed=single("model.embed_tokens.weight", (config.vocab_size, d), split_out),
         layers=Layers(
             attention_norm=stacked(groups("input_layernorm.weight"), (d,), (), whole, "ones"),
-            qkv=matrices(weights, (q, kv, kv), d, split_out),
-            qkv_bias=stacked(biases, (q, kv, kv), (), PartitionSpec("tensor"), "zeros") if config.qkv_bias else None,
+            qkv=matrices(weights, (q, kv, kv), d, split_out, **heads),
+            qkv_bias=stacked(biases, (q, kv, kv), (), PartitionSpec(TENSOR), "zeros", **heads)
+            if config.qkv_bias
+            else None,
             q_norm=stacked(groups("self_attn.q_norm.weight"), (h,), (), whole, "ones") if config.qk_norm else None,
             k_norm=stacked(groups("self_attn.k_norm.weight"), (h,), (), whole, "ones") if config.qk_norm else None,
             o=matrices(groups("self_attn.o_proj.weight"), (d,), q, split_in),
@@ -301,19 +316,19 @@ def forward(
     config: DenseConfig, params: Params, batch: Batch, cache: Any
 ) -> tuple[Float[Array, "T {config.hidden_size}"], Any]:
     """Run the batch's tokens through all layers. Returns (hidden after the final norm, cache)."""
-    x, eps = params.embed[batch.tokens], config.norm_eps
+    x, eps = embedding(batch.tokens, params.embed, batch.products, split=TENSOR), config.norm_eps
     for i, layer in enumerate(config.layers):
         p = params.layers[i]
         qkv = linear(normed(x, p.attention_norm, eps), p.qkv, p.qkv_bias)
         out, cache = attention(qkv, layer.mixer, batch, cache, i, q_norm=p.q_norm, k_norm=p.k_norm)
-        x = add(x, linear(out, p.o))
-        x = add(x, linear(swiglu(linear(normed(x, p.mlp_norm, eps), p.gate_up)), p.down))
+        x = add(x, linear(out, p.o, reduce=TENSOR))
+        x = add(x, linear(swiglu(linear(normed(x, p.mlp_norm, eps), p.gate_up)), p.down, reduce=TENSOR))
     return array(normed(x, params.final_norm, eps), batch.products), cache
 
 
 def unembed(
     config: DenseConfig, params: Params, hidden: Float[Array, "T D"], products: Products = XLA
 ) -> Float32[Array, "T {config.vocab_size}"]:
-    """Logits in float32 of rows of forward's result."""
+    """Logits in float32 of rows of forward's result; over a mesh, of the device's part of the vocabulary."""
     matrix = params.embed if params.unembed is None else params.unembed
     return products.logits(hidden, matrix)

@@ -1,6 +1,7 @@
 """ParamSpec: what one leaf of a model's parameters is, where it comes from and how it is spread over devices."""
 
 import dataclasses
+import math
 from typing import Any, Literal, Self
 
 import flax.struct
@@ -8,6 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from jaxinfer.errors import ConfigError
 from jaxinfer.layers.products import Stacked
 
 Init = Literal["normal", "ones", "zeros"]
@@ -50,6 +52,9 @@ class ParamSpec:
     partition: mesh axis of each dimension; the name "tensor" is the tensor-parallel axis.
     init: of random weights: normal with a standard deviation of 1/sqrt(last dimension), ones or zeros.
     dtype: of the leaf, whatever the model is loaded in; None: that.    layout: of each source in its file.
+    block: rows of a source that stay together on one device, such as a head's.
+    copied: for each source, whether several devices hold copies of a block where there are fewer blocks than devices.
+      (): none is copied.
     """
 
     shape: tuple[int, ...]
@@ -60,6 +65,8 @@ class ParamSpec:
     stacked: bool = False
     dtype: str | None = None
     layout: FileLayout = AS_STORED
+    block: int = 1
+    copied: tuple[bool, ...] = ()
 
     def __post_init__(self) -> None:
         layers = len(self.sources)
@@ -67,9 +74,8 @@ class ParamSpec:
         assert sum(self.rows) == self.group_shape[0], "the rows of the sources fill axis 0"
         assert all(len(group) == len(self.rows) for group in self.sources), "one row count per source"
         assert len(self.group_shape) == 2 or not self.layout.transposed, "only matrices are transposed"
-        assert not any(rows % (len(self.layout.order) or 1) for rows in self.rows), (
-            "blocks of an order fill each source"
-        )
+        assert len(self.copied) in (0, len(self.rows)), "each source is copied or not"
+        assert not any(rows % self._block for rows in self.rows), "blocks fill each source"
 
     @property
     def group_shape(self) -> tuple[int, ...]:
@@ -81,9 +87,41 @@ class ParamSpec:
         shape = self.rows[index], *self.group_shape[1:]
         return shape[::-1] if self.layout.transposed else shape
 
+    @property
+    def _block(self) -> int:
+        """What an order moves rows within stays together too."""
+        return math.lcm(self.block, len(self.layout.order) or 1)
+
+    def part(self, index: int, num_parts: int) -> tuple[range, ...]:
+        """Of each source the rows that one device of num_parts holds.
+
+        Sources are split one by one, since each device needs its own heads of q, k and v. Raises ConfigError unless all
+        devices hold equally many rows.
+        """
+        copied = self.copied or (False,) * len(self.rows)
+        return tuple(self._rows_of(source, one, index, num_parts) for source, one in enumerate(copied))
+
+    def _rows_of(self, source: int, copied: bool, index: int, num_parts: int) -> range:
+        blocks = self.rows[source] // self._block
+        copies = num_parts // blocks if copied and blocks < num_parts else 1
+        parts = num_parts // copies
+        if parts * copies != num_parts or blocks % parts:
+            raise uneven(num_parts, f"{blocks} blocks of {self._block} rows of {self.sources[0][source]}")
+        size = self.rows[source] // parts
+        first = index // copies * size
+        return range(first, first + size)
+
     def dtype_in[D](self, dtype: D) -> D | str:
         """The leaf's dtype in a model that is loaded in `dtype`."""
         return dtype if self.dtype is None else self.dtype
+
+
+def uneven(num_parts: int, dimension: str) -> ConfigError:
+    """Of a dimension, told by its size and name, that so many devices cannot split."""
+    return ConfigError(
+        f"the tensor-parallel size must divide every split dimension of the model, {num_parts} does not divide "
+        f"{dimension}; use fewer devices"
+    )
 
 
 class LayerParams(flax.struct.PyTreeNode):
@@ -117,14 +155,18 @@ def stacked(
     rest: tuple[int, ...],
     partition: PartitionSpec,
     init: Init = "normal",
+    **more: Any,
 ) -> ParamSpec:
-    """A leaf [L, sum(rows), *rest]; `partition` is of one layer, the layer axis is never split."""
+    """A leaf [L, sum(rows), *rest]; `partition` is of one layer, the layer axis is never split.
+
+    more: fields of ParamSpec.
+    """
     shape = (len(groups), sum(rows), *rest)
-    return ParamSpec(shape, groups, rows, PartitionSpec(None, *partition), init, stacked=True)
+    return ParamSpec(shape, groups, rows, PartitionSpec(None, *partition), init, stacked=True, **more)
 
 
 def matrices(
-    groups: tuple[tuple[str, ...], ...], rows: tuple[int, ...], columns: int, partition: PartitionSpec
+    groups: tuple[tuple[str, ...], ...], rows: tuple[int, ...], columns: int, partition: PartitionSpec, **more: Any
 ) -> tuple[ParamSpec, ...]:
-    """One leaf [sum(rows), columns] per layer (decision 0003)."""
-    return tuple(ParamSpec((sum(rows), columns), (group,), rows, partition) for group in groups)
+    """One leaf [sum(rows), columns] per layer (decision 0003).    more: fields of ParamSpec."""
+    return tuple(ParamSpec((sum(rows), columns), (group,), rows, partition, **more) for group in groups)

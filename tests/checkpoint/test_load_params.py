@@ -247,7 +247,8 @@ from jaxinfer.errors import ConfigError
 from tests.support.loading import open_checkpoint, specs_of
 
 folder = sys.argv[1]
-mesh = Mesh(np.array(jax.devices()[:2]), ("tensor",))
+size = int(sys.argv[2])
+mesh = Mesh(np.array(jax.devices()[:size]), ("tensor",))
 flat = jax.tree.leaves
 
 def slice_of(rank, whole, spec):
@@ -257,7 +258,10 @@ def slice_of(rank, whole, spec):
     # Source by source where rows are split: every device gets its own heads of q, k and v.
     rows = spec.rows if axis == spec.stacked else (spec.shape[axis],)
     sources = np.split(whole, np.cumsum(rows)[:-1], axis=axis)
-    return np.concatenate([np.split(source, 2, axis=axis)[rank] for source in sources], axis=axis)
+    # Four devices share two kv heads: two devices each hold a copy of one.
+    shares = [2 if len(rows) == 3 and i > 0 else size for i in range(len(rows))]
+    parts = [np.split(source, ways, axis=axis)[rank * ways // size] for source, ways in zip(sources, shares)]
+    return np.concatenate(parts, axis=axis)
 
 for chunk_bytes in (2**26, 9000):
     specs = specs_of(resolve(folder))
@@ -285,10 +289,11 @@ else:
 
 
 @pytest.mark.slow
-def test_each_device_of_a_mesh_holds_its_slice(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [2, 4])
+def test_each_device_of_a_mesh_holds_its_slice(size: int, tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "qwen2", num_shards=2, tie_word_embeddings=False)
     result = subprocess.run(
-        [sys.executable, "-c", MESH_SCRIPT, str(tmp_path)],
+        [sys.executable, "-c", MESH_SCRIPT, str(tmp_path), str(size)],
         capture_output=True,
         text=True,
         cwd=REPOSITORY,
@@ -296,7 +301,7 @@ def test_each_device_of_a_mesh_holds_its_slice(tmp_path: Path) -> None:
             "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'kernels'}",
             "JAX_PLATFORMS": "cpu",
             "JAX_NUMPY_DTYPE_PROMOTION": "strict",
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=3",
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
         },
         timeout=120,
         check=False,

@@ -116,6 +116,37 @@ def test_any_program_of_values_is_what_it_says_in_any_order_of_asking(values, be
     assert dict(counting.calls) == again, "what was computed is kept"
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda x, w: linear(x, w, reduce="tensor"),
+        lambda x, w: linear(x, w, Stacked(SCALES, 1), reduce="tensor"),
+        lambda x, w: add(X, linear(x, w, reduce="tensor")),
+        lambda x, w: add(X, linear(x, w, SCALES[2], reduce="tensor")),
+        lambda x, w: normed(add(X, linear(x, w, reduce="tensor")), Stacked(SCALES, 0), EPS),
+        lambda x, w: linear(normed(add(X, linear(x, w, reduce="tensor")), SCALES[0], EPS), MATRICES[1]),
+    ],
+    ids=["alone", "with a bias", "added", "added with a bias", "normed", "before another"],
+)
+@pytest.mark.parametrize("begins", [False, True])
+def test_partial_sums_are_added_up_once_with_one_residual_and_one_bias(model, begins):
+    """Each device has some columns of x and of w; the residual, biases and norms are whole on all."""
+    over = dataclasses.replace(Counting(begins).products(), axis="tensor")
+    x, w = (jnp.stack(jnp.split(whole, 4, axis=1)) for whole in (X, MATRICES[0]))
+    found = jax.vmap(lambda x, w: array(model(x, w), over), axis_name="tensor")(x, w)
+    for rows in found:
+        np.testing.assert_allclose(rows, believed(model(X, MATRICES[0])), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("axis", [None, "experts"])
+def test_where_the_step_does_not_run_over_its_axis_reduce_changes_nothing(axis):
+    counting = Counting(begins=True)
+    products = dataclasses.replace(counting.products(), axis=axis)
+    x = add(X, linear(X, MATRICES[0], reduce="tensor"))
+    array(linear(normed(x, Stacked(SCALES, 1), EPS), MATRICES[1]), products)
+    assert isinstance(x.made, DeferredNorm), "the residual is added by the product, which begins the norm"
+
+
 def test_a_norm_that_four_products_take_is_computed_once():
     counting = Counting(begins=True)
     x = add(X, linear(X, MATRICES[0]))
