@@ -241,9 +241,11 @@ import sys
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 from jaxinfer.checkpoint.dummy import dummy_params
 from jaxinfer.checkpoint.resolve import resolve
 from jaxinfer.errors import ConfigError
+from jaxinfer.models.parameters import ParamSpec
 from tests.support.loading import open_checkpoint, specs_of
 
 folder = sys.argv[1]
@@ -273,6 +275,10 @@ for chunk_bytes in (2**26, 9000):
             want = slice_of(shard.device.id, np.asarray(whole), spec)
             np.testing.assert_array_equal(np.asarray(shard.data), want, err_msg=str(spec.sources[0]))
 
+heads = dict(sources=(("q", "k", "v"),) * 2, rows=(32, 16, 16), stacked=True, block=8, copied=(False, True, True))
+biases = ParamSpec((2, 64), partition=P(None, "tensor"), **heads)
+scales = ParamSpec((2, 64, 4), partition=P(None, "tensor", None), **heads)
+specs = specs, biases, scales
 one, two = (dummy_params(specs, "float32", 0, place) for place in (jax.devices()[0], mesh))
 for spec, whole, array in zip(flat(specs), flat(one), flat(two), strict=True):
     assert array.sharding == NamedSharding(mesh, spec.partition)
