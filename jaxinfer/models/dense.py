@@ -283,7 +283,8 @@ def parameters(config: DenseConfig) -> Params:
     """The tree of ParamSpec with Params' structure."""
     d, h = config.hidden_size, config.head_dim
     q, kv = config.num_heads * h, config.num_kv_heads * h
-    split_out, split_in, whole = PartitionSpec(TENSOR, None), PartitionSpec(None, TENSOR), PartitionSpec(None)
+    split_out, split_in, split = PartitionSpec(TENSOR, None), PartitionSpec(None, TENSOR), PartitionSpec(TENSOR)
+    whole = PartitionSpec(None)
     heads = dict(block=h, copied=(False, True, True))
 
     def groups(*names: str) -> tuple[tuple[str, ...], ...]:
@@ -297,9 +298,7 @@ def parameters(config: DenseConfig) -> Params:
         layers=Layers(
             attention_norm=stacked(groups("input_layernorm.weight"), (d,), (), whole, "ones"),
             qkv=matrices(weights, (q, kv, kv), d, split_out, **heads),
-            qkv_bias=stacked(biases, (q, kv, kv), (), PartitionSpec(TENSOR), "zeros", **heads)
-            if config.qkv_bias
-            else None,
+            qkv_bias=stacked(biases, (q, kv, kv), (), split, "zeros", **heads) if config.qkv_bias else None,
             q_norm=stacked(groups("self_attn.q_norm.weight"), (h,), (), whole, "ones") if config.qk_norm else None,
             k_norm=stacked(groups("self_attn.k_norm.weight"), (h,), (), whole, "ones") if config.qk_norm else None,
             o=matrices(groups("self_attn.o_proj.weight"), (d,), q, split_in),

@@ -1,8 +1,6 @@
 """Loaded arrays are the files' tensors, fused and stacked, whatever the shards, chunks, dtypes and layouts."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,8 +21,8 @@ from jaxinfer.errors import CheckpointError, DeviceError
 from jaxinfer.models.parameters import FileLayout, ParamSpec
 from tests.support.checkpoints import model_config, random_tensors, write_checkpoint, write_safetensors
 from tests.support.loading import open_checkpoint, specs_of
+from tests.support.processes import run_on_four_devices
 
-REPOSITORY = Path(__file__).parents[2]
 FAMILIES = ("qwen2", "qwen3", "llama")
 
 
@@ -298,21 +296,7 @@ else:
 @pytest.mark.parametrize("size", [2, 4])
 def test_each_device_of_a_mesh_holds_its_slice(size: int, tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "qwen2", num_shards=2, tie_word_embeddings=False)
-    result = subprocess.run(
-        [sys.executable, "-c", MESH_SCRIPT, str(tmp_path), str(size)],
-        capture_output=True,
-        text=True,
-        cwd=REPOSITORY,
-        env={
-            "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'kernels'}",
-            "JAX_PLATFORMS": "cpu",
-            "JAX_NUMPY_DTYPE_PROMOTION": "strict",
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-        },
-        timeout=120,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
+    run_on_four_devices("-c", MESH_SCRIPT, tmp_path, size)
 
 
 def test_both_styles_of_config_give_the_same_parameters(tmp_path: Path) -> None:

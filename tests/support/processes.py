@@ -21,6 +21,17 @@ def environment(**variables: str) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": paths, "JAX_PLATFORMS": "cpu"} | variables
 
 
+def run_on_four_devices(*arguments: object) -> None:
+    """Run Python with four virtual CPU devices, in a process of its own since XLA reads once how many it has.
+
+    A program that fails is an AssertionError with what it printed.
+    """
+    variables = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_NUMPY_DTYPE_PROMOTION": "strict"}
+    command, settings = [sys.executable, *map(str, arguments)], dict(cwd=ROOT, env=environment(**variables))
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False, **settings)
+    assert ran.returncode == 0, ran.stderr
+
+
 @contextlib.contextmanager
 def serving(log: Path, *command: object, **variables: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """A server's process and port, once it says how to try it; killed afterwards. log: takes what it prints.
