@@ -339,7 +339,7 @@ class Engine:
             case StopStringFound(request_id, index):
                 self.scheduler.end(request_id, index)
             case Keep(session, salt, tokens):
-                self.scheduler.keep(session, salt, tokens)
+                self.scheduler.cache.keep(session, salt, tokens)
             case Forget(session):
                 self.scheduler.cache.forget(session)
             case Call():

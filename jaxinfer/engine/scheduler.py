@@ -105,10 +105,6 @@ class Scheduler:
         if (sequence := self.live.get(request_id, {}).get(index)) is not None:
             sequence.acknowledged = max(sequence.acknowledged, num_tokens)
 
-    def keep(self, session: str, salt: str, tokens: tuple[int, ...]) -> None:
-        """Let a session keep what there is of these tokens in the cache (see Keep)."""
-        self.cache.keep(session, salt, tokens)
-
     def begin_grammar(self, request_id: str, grammar: Grammar) -> None:
         """A request's grammar is compiled: its choices may start, each with a copy of its own."""
         for sequence in self.live.get(request_id, {}).values():

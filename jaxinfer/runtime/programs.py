@@ -338,15 +338,8 @@ def _full_programs(
     """What goes before and after draws, and what the full sampler needs beside its own."""
     array = functools.partial(_upload, state.next_pos.sharding)
     make = functools.partial(Program, options=_options(state))
-    result = [
-        make(
-            Helper.SET_SLOT,
-            set_slot,
-            (controls, array(SlotLayout(limits.vocab_size).size)),
-            (0,),
-            controls,
-        )
-    ]
+    slot = array(SlotLayout(limits.vocab_size).size)
+    result = [make(Helper.SET_SLOT, set_slot, (controls, slot), (0,), controls)]
     for key, count in ((Helper.SET_MASKS, MASKS_WRITTEN), (Helper.SET_MANY_MASKS, MANY_MASKS_WRITTEN)):
         new = array(count, 1 + masks.table.shape[1])
         result.append(make(key, set_masks, (masks.table, new), (0,), masks.table))
