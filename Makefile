@@ -6,6 +6,9 @@ CORE := $(VENV)/.core
 # An environment that has the test tools keeps them.
 SERVES := $(if $(wildcard $(STAMP)),$(STAMP),$(CORE))
 PYTHON := $(VENV)/bin/python
+# Installing compiles the kernels for CPUs, so it is done again when they have changed.
+KERNELS := $(wildcard scripts/compile_cpu.py kernels/jaxinfer_kernels/cpu.h kernels/jaxinfer_kernels/cpu.cc \
+	kernels/jaxinfer_kernels/*/cpu.cc)
 # scripts/install leaves it to Python to keep what it compiles of packages: else each process compiles them anew.
 unexport PYTHONDONTWRITEBYTECODE
 # Test processes side by side; a file stays in one of them, so that its engines are built once. In the order
@@ -76,11 +79,11 @@ clients: $(CLIENTS) .clients/openai-node/.installed .clients/page/.installed
 	@$(NODE)/bin/node $(NODE)/lib/node_modules/npm/bin/npm-cli.js ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --silent
 	@touch $@
 
-$(STAMP): requirements.lock pyproject.toml scripts/install
+$(STAMP): requirements.lock pyproject.toml scripts/install $(KERNELS)
 	@sh scripts/install $(VENV)
 	@touch $@
 
-$(CORE): requirements-runtime.lock pyproject.toml scripts/install
+$(CORE): requirements-runtime.lock pyproject.toml scripts/install $(KERNELS)
 	@sh scripts/install --core $(VENV)
 	@touch $@
 

@@ -7,6 +7,7 @@ unless JAXINFER_CPU_WHEEL=1 asks for one of this platform; then what is missing 
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,31 +16,42 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parents[1] / "kernels" / "jaxinfer_kernels"
-LIBRARY = FOLDER / "_cpu.so"
 FLAGS = ("-std=gnu++17", "-O3", "-shared", "-fPIC", "-Wall", "-Wextra", "-Wno-psabi")
+
+
+def headers() -> Path | None:
+    """Those of the jaxlib that is installed."""
+    jaxlib = importlib.util.find_spec("jaxlib")
+    return None if jaxlib is None or jaxlib.origin is None else Path(jaxlib.origin).parent / "include"
+
+
+def library_for(include: Path) -> Path:
+    """Named for the version of XLA's FFI that it is compiled for: a jaxlib takes its own version and those before."""
+    text = (include / "xla" / "ffi" / "api" / "c_api.h").read_text("utf-8")
+    major, minor = (re.search(rf"#define XLA_FFI_API_{part} (\d+)", text)[1] for part in ("MAJOR", "MINOR"))
+    return FOLDER / f"_cpu_{major}_{minor}.so"
 
 
 def compile_library() -> str:
     """Why there is no library, or "" when there is one that is not older than its sources."""
-    sources = sorted(FOLDER.rglob("cpu.cc"))
+    include = headers()
+    if include is None:
+        return "jaxlib is not installed, whose headers they need"
+    library, sources = library_for(include), sorted(FOLDER.rglob("cpu.cc"))
     newest = max(path.stat().st_mtime for path in [*sources, FOLDER / "cpu.h", Path(__file__)])
-    if LIBRARY.exists() and LIBRARY.stat().st_mtime >= newest:
+    if library.exists() and library.stat().st_mtime >= newest:
         return ""
     if not sys.platform.startswith("linux"):
         return f"they are for Linux, this is {sys.platform}"
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         return "there is no C++ compiler (Debian, Ubuntu: apt-get install g++)"
-    jaxlib = importlib.util.find_spec("jaxlib")
-    if jaxlib is None or jaxlib.origin is None:
-        return "jaxlib is not installed, whose headers they need"
-    made = LIBRARY.with_suffix(f".{os.getpid()}")
-    headers = ("-isystem", str(Path(jaxlib.origin).parent / "include"))
-    command = [compiler, *FLAGS, *headers, *map(str, sources), "-o", str(made)]
+    made = library.with_suffix(f".{os.getpid()}")
+    command = [compiler, *FLAGS, "-isystem", str(include), *map(str, sources), "-o", str(made)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         return f"the compiler failed: {done.stderr[-2000:]}"
-    made.replace(LIBRARY)
+    made.replace(library)
     return ""
 
 
@@ -63,7 +75,10 @@ else:
                 return
             if is_wanted:
                 platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-                build_data["force_include"][str(LIBRARY)] = "jaxinfer_kernels/_cpu.so"
+                include = headers()
+                assert include is not None, "it was compiled with them"
+                library = library_for(include)
+                build_data["force_include"][str(library)] = f"jaxinfer_kernels/{library.name}"
                 build_data.update(pure_python=False, tag=f"py3-none-{platform}")
 
 

@@ -1,14 +1,21 @@
-"""Our kernels for CPUs: the library that scripts/compile_cpu.py makes of the cpu.cc files, if it is there."""
+"""Our kernels for CPUs: the library that scripts/compile_cpu.py makes of the cpu.cc files, if it is there.
+
+Its name tells the version of XLA's FFI that it was compiled for: a jaxlib takes its own version and those before.
+"""
 
 import ctypes
 import enum
 import functools
+import logging
+import re
 from pathlib import Path
 
 import jax
 
-LIBRARY = Path(__file__).with_name("_cpu.so")
+logger = logging.getLogger(__name__)
+
 _HANDLERS = "Linear", "DecodeAttention"  # as the library exports them
+_VERSION = re.compile(r"#define XLA_FFI_API_M(?:AJ|IN)OR (\d+)")
 
 
 class Isa(enum.IntEnum):
@@ -23,9 +30,15 @@ class Isa(enum.IntEnum):
 @functools.cache
 def best() -> Isa | None:
     """The most that this processor can do by our kernels, whose handlers are registered; None where there are none."""
+    ours = tuple(map(int, _VERSION.findall(Path(jax.ffi.include_dir(), "xla/ffi/api/c_api.h").read_text("utf-8"))))
+    found = {tuple(map(int, path.stem.split("_")[2:])): path for path in Path(__file__).parent.glob("_cpu_*.so")}
+    fitting = [version for version in found if version[0] == ours[0] and version <= ours]
+    if not fitting:
+        return None
     try:
-        library = ctypes.CDLL(str(LIBRARY))
-    except OSError:
+        library = ctypes.CDLL(str(found[max(fitting)]))
+    except OSError as error:  # of another platform or C library
+        logger.warning("kernels for CPUs cannot be loaded (%s): XLA computes", error)
         return None
     for name in _HANDLERS:
         jax.ffi.register_ffi_target(target(name), jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
