@@ -153,11 +153,12 @@ def test_text_files_go_with_a_message_and_stay_with_it(chat: Chat, llm: Any) -> 
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.PDF", b"", 'a.PDF is a PDF, which this page cannot read; run pdftotext "a.PDF" and attach the .txt file'),
+        ("a.PDF", b"a", 'a.PDF is a PDF, which this page cannot read; run pdftotext "a.PDF" and attach the .txt file'),
         ("no name for it", b"%PDF-1.7\n" + b"a" * 200_001, "no name for it is a PDF"),
         ("a.bin", b"a\0b", "a.bin must be text in UTF-8"),
         ("a.txt", b"\xff\xfe", "a.txt must be text in UTF-8"),
         ("large.txt", b"a" * 200_001, "large.txt must have at most 200 kB, got 201 kB"),
+        ("none.txt", b"", "none.txt must hold text, got an empty file"),
     ],
 )
 def test_what_cannot_be_attached_is_said_and_is_not_sent(chat: Chat, name: str, content: bytes, said: str) -> None:
@@ -170,6 +171,24 @@ def test_a_pdf_that_chromium_prints_is_told_the_way_to_its_text(chat: Chat) -> N
     attach(chat, "printed", chat.page.pdf(), "application/octet-stream")
     chat.waits_for("#notice span", 'printed is a PDF, which this page cannot read; run pdftotext "printed"')
     assert chat["#attached li"].count() == 0
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_a_notice_covers_no_attachment_and_ends_with_the_next(open_chat: Any, width: int) -> None:
+    chat = open_chat(viewport={"width": width, "height": 844})
+    for name in ("a.txt", "b.txt"):
+        attach(chat, name, b"a")
+    files = [("c.bin", b"\0"), ("d.txt", b"")]
+    chat["#file"].set_input_files([{"name": name, "mimeType": "", "buffer": content} for name, content in files])
+    said = chat.waits_for("#notice.shown", "c.bin must be text in UTF-8")
+    assert "d.txt must hold text" in said.inner_text(), "each that failed is named"
+    chat.page.wait_for_timeout(300)
+    notice, chips, log = (chat[at].bounding_box() for at in ("#notice", "#attached", "main"))
+    assert notice["y"] + notice["height"] <= chips["y"]
+    assert abs(notice["x"] + notice["width"] / 2 - log["x"] - log["width"] / 2) < 10
+    attach(chat, "e.txt", b"a")
+    chat.waits_for("#attached li", "e.txt")
+    assert chat["#notice.shown"].count() == 0
 
 
 def test_at_most_ten_files_go_with_a_message(chat: Chat) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.chat import Chat
+from tests.browser.chat import Chat, soon
 from tests.browser.test_markdown import add_parts
 
 pytestmark = pytest.mark.slow
@@ -106,6 +106,37 @@ def test_forty_formulas_and_twenty_blocks_of_code_are_shown_as_such(chat: Chat, 
     assert shown == [f"{code}\n" for code in CODE.values()]
     coloured = chat[".code"].evaluate_all("(all) => all.map((c) => c.querySelectorAll('[class^=hljs-]').length > 0)")
     assert coloured == [language != "text" for language in CODE]
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_a_formula_wider_than_its_column_is_scrolled_in_its_own_box(open_chat: Any, says: Any, width: int) -> None:
+    chat = open_chat(viewport={"width": width, "height": 844})
+    wide = "+".join(f"x_{{{n}}}" for n in range(80))
+    said = f"So \\({wide}\\), and $x$.\n\n\\[{wide}\\]\n\n- $${wide}$$ in a list, with $y$\n\n\\[z\\]"
+    says.answers["Show"] = [said]
+    chat.ask("Show")
+    column = chat["#scroller"]
+    assert column.evaluate("(all) => all.scrollWidth <= all.clientWidth")
+    boxes = chat[".assistant .math"]
+    is_wide = boxes.evaluate_all("(all) => all.map((box) => box.scrollWidth > box.clientWidth)")
+    assert is_wide == [True, False, True, True, False, False]
+    soon(lambda: boxes.evaluate_all("(all) => all.map((box) => box.tabIndex === 0)") == is_wide)
+    hidden = "(box) => { box.scrollLeft = 99999; return box.scrollWidth - box.clientWidth - box.scrollLeft; }"
+    assert boxes.first.evaluate(hidden) <= 1, "its end can be seen"
+
+
+@pytest.mark.parametrize("tex", ["x", "\\frac{a}{b}", "\\sum_{n=1}^{9} n", "\\int_0^\\infty", "y_{j_k}"])
+def test_a_formula_in_a_line_stands_on_the_line_of_its_text(chat: Chat, says: Any, tex: str) -> None:
+    says.answers["Show"] = [f"x \\({tex}\\) x"]
+    chat.ask("Show")
+    tops = """(box) => {
+        const top = () => box.firstChild.getBoundingClientRect().top - box.parentNode.getBoundingClientRect().top;
+        const scrolled = top();
+        box.style.display = "inline";
+        return [scrolled, top(), box.scrollHeight - box.clientHeight];
+    }"""
+    scrolled, plain, cut = chat[".assistant .math"].evaluate(tops)
+    assert abs(scrolled - plain) <= 1 and cut <= 0
 
 
 MATH = (

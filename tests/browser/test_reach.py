@@ -172,7 +172,7 @@ def outside(chat: Chat) -> list[str]:
     found: list[str] = chat.page.evaluate(
         """[...document.querySelectorAll("main *, dialog[open] *")].filter((element) => {
           const box = element.getBoundingClientRect();
-          const isScrolled = element.closest(".code pre, .table, .offscreen");
+          const isScrolled = element.closest(".code pre, .table, .math, .offscreen");
           const isShown = element.checkVisibility({ visibilityProperty: true }) && box.width > 0;
           return isShown && !isScrolled && (box.left < 0 || box.right > innerWidth);
         }).map((element) => element.outerHTML.slice(0, 80))"""
@@ -183,7 +183,9 @@ def outside(chat: Chat) -> list[str]:
 def small_targets(chat: Chat) -> list[str]:
     """Targets below 44 by 44 on touch; the text of a message may hold what it likes."""
     found: list[str] = chat.page.evaluate(
-        """[...document.querySelectorAll("button, summary, select, [type=search]")].filter((element) => {
+        """[...document.querySelectorAll(
+          "button, summary, select, textarea, input:not([type=checkbox]), label:has([type=checkbox])"
+        )].filter((element) => {
           const { width, height } = element.getBoundingClientRect();
           return element.checkVisibility({ visibilityProperty: true }) && width && (width < 44 || height < 44);
         }).map((element) => element.outerHTML.slice(0, 80))"""
@@ -220,7 +222,7 @@ def test_a_phone_walks_through_thoughts_and_versions(open_chat: Callable[..., Ch
     box = chat.waits_for(".editing .body").bounding_box()
     assert box["x"] < 20 and box["x"] + box["width"] > width - 20, "all of the width to write in"
     assert whole(chat)
-    chat[".editing textarea"].fill("Changed " * 60)
+    chat[".editing textarea"].fill("Changed " * 200)  # which is folded
     chat[".editing"].get_by_text("Send").tap()
     chat.ended()
     assert chat[".user .version"].inner_text() == "2 / 2"
@@ -228,4 +230,6 @@ def test_a_phone_walks_through_thoughts_and_versions(open_chat: Callable[..., Ch
     chat["#show-sidebar"].tap()
     chat.button("Settings").tap()
     chat["#settings .more summary"].tap()
+    assert whole(chat)
+    chat["#change-key"].tap()
     assert whole(chat)

@@ -11,6 +11,7 @@ async function isPdf(file) {
 /** The text of a file. Raises an error that says why it cannot be attached. */
 async function textOf(file) {
   const { name, size } = file;
+  if (size === 0) throw new Error(`${name} must hold text, got an empty file`);
   if (await isPdf(file))
     throw new Error(`${name} is a PDF, which this page cannot read; run pdftotext "${name}" and attach the .txt file, or paste the text from a PDF viewer`);
   const limit = `${number.format(MAX_FILE_BYTES / 1000)} kB`;
@@ -68,14 +69,17 @@ class Attachments {
   }
 
   async add(files) {
+    const faults = new Set();
+    hush();
     for (const file of files) {
       try {
         if (this.files.length >= MAX_FILES) throw new Error(`a message may have at most ${MAX_FILES} files`);
         this.files.push({ name: file.name, text: await textOf(file) });
       } catch (error) {
-        notify(`Not attached: ${error.message}.`);
+        faults.add(error.message);
       }
     }
+    if (faults.size) notify(`Not attached: ${[...faults].join("; ")}.`);
     this.show();
   }
 

@@ -116,6 +116,14 @@ function math(md) {
   md.renderer.rules.math_open = draw("tex");
 }
 
+/** A formula that is wider than its column is scrolled, by keyboard too; all others would only be in the way of Tab. */
+const scrolled = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    if (target.scrollWidth > target.clientWidth) target.tabIndex = 0;
+    else target.removeAttribute("tabindex");
+  }
+});
+
 /** Show the formulas in what Markdown has become; one that Temml does not understand stays as it was written. */
 function showMath(fragment) {
   for (const node of fragment.querySelectorAll(".math")) {
@@ -124,6 +132,7 @@ function showMath(fragment) {
     node.removeAttribute("title");
     try {
       node.replaceChildren(mathOf(tex, node.classList.contains("display")));
+      scrolled.observe(node);
     } catch (error) {
       console.info(error.message);
       node.className = "tex";

@@ -3,8 +3,8 @@
 // default: where the server's own is not said in the model's card
 const SAMPLING = [
   { name: "temperature", label: "Temperature", min: 0, max: 2, step: 0.1, range: "0 to 2" },
-  { name: "top_p", label: "Top p", min: 0, max: 1, step: 0.05, range: "above 0, to 1" },
-  { name: "top_k", label: "Top k", min: 0, step: 1, range: "0 is off" },
+  { name: "top_p", label: "Top p", above: 0, max: 1, step: 0.05, range: "above 0, to 1" },
+  { name: "top_k", label: "Top k", min: -1, step: 1, range: "0 is off" },
   { name: "min_p", label: "Min p", min: 0, max: 1, step: 0.05, range: "0 to 1" },
   { name: "max_tokens", label: "Max tokens", min: 1, step: 1, range: "from 1", default: "what fits" },
   { name: "thinking", label: "Thinking", kind: "choice" },
@@ -35,14 +35,21 @@ function describe(settings) {
   return (settings.system?.trim() ? ["system prompt", ...chosen] : chosen).join(", ");
 }
 
-function control({ name, kind, min, max, step }) {
+function control({ kind, min, above, max, step }) {
   if (kind === "choice") return element("select", ...THINKING.map(([value, label]) => new Option(label, value)));
   const input = element("input");
   input.type = kind ?? "number";
-  if (!kind) Object.assign(input, { min: min ?? "", max: max ?? "", step });
+  if (!kind) Object.assign(input, { min: min ?? above ?? "", max: max ?? "", step });
   input.placeholder = kind ? "nothing" : "default";
   input.autocomplete = "off";
   return input;
+}
+
+/** Whether the server would take what a control holds, an empty one included. */
+function isValid({ validity, value }, { above, step } = {}) {
+  const { badInput, rangeUnderflow, rangeOverflow, stepMismatch } = validity;
+  const isOff = value !== "" && Number(value) === above;
+  return !badInput && !rangeUnderflow && !rangeOverflow && !isOff && !(step === 1 && stepMismatch);
 }
 
 /** The dialog. change: called with the name and the new value of what was changed. */
@@ -60,9 +67,8 @@ class SettingsDialog {
     }
     for (const [name, made] of this.controls) {
       made.addEventListener("input", () => {
-        const isNumber = made.validity.badInput === false;
-        made.setAttribute("aria-invalid", String(!isNumber));
-        if (isNumber) change(name, made.value);
+        this.mark(name);
+        if (!made.validity.badInput) change(name, made.value);
       });
     }
     byId("reset-settings").addEventListener("click", () => {
@@ -79,8 +85,17 @@ class SettingsDialog {
     }
   }
 
+  mark(name) {
+    const made = this.controls.get(name);
+    const field = SAMPLING.find((field) => field.name === name);
+    made.setAttribute("aria-invalid", String(!isValid(made, field)));
+  }
+
   fill(settings) {
-    for (const [name, made] of this.controls) made.value = settings[name] ?? "";
+    for (const [name, made] of this.controls) {
+      made.value = settings[name] ?? "";
+      this.mark(name);
+    }
   }
 
   open(settings) {

@@ -49,12 +49,17 @@ function notify(text, action, onClick) {
   button.hidden = !action;
   button.textContent = action ?? "";
   button.onclick = () => {
-    notice.classList.remove("shown");
+    hush();
     onClick();
   };
   notice.classList.add("shown");
   clearTimeout(noticeTimer);
-  noticeTimer = setTimeout(() => notice.classList.remove("shown"), NOTICE_MS);
+  noticeTimer = setTimeout(hush, NOTICE_MS);
+}
+
+/** End the notice that is shown, if one is. */
+function hush() {
+  byId("notice").classList.remove("shown");
 }
 
 /** Put a text on the clipboard, and say so on the button. Pages of plain HTTP have the old way alone. */
