@@ -15,7 +15,8 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from jaxinfer.errors import ConfigError, file_fault
+from jaxinfer.errors import ConfigError
+from jaxinfer.files import read_text
 
 DType = Literal["auto", "bfloat16", "float16", "float32"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -424,11 +425,9 @@ def _read_file(file: str) -> dict[str, Any]:
     import tomllib  # here, since most commands read no file and `--help` must be quick
 
     try:
-        return tomllib.loads(_config_path(file).read_text(encoding="utf-8"))
+        return tomllib.loads(read_text(_config_path(file), "--config"))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file} must be TOML, one `name = value` to a line, got {error}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file_fault('read', file, error)} (--config)") from error
 
 
 def _config_path(file: str) -> Path:

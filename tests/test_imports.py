@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 # open to all, and importing only each other
-OPEN = {"jaxinfer.children", "jaxinfer.config", "jaxinfer.errors", "jaxinfer.version"}
+OPEN = {"jaxinfer.children", "jaxinfer.config", "jaxinfer.errors", "jaxinfer.files", "jaxinfer.version"}
 # the programs that made the bundled checkpoint and measure it; no room imports the demo, so they may jit what they like
 TRAINING = {"jaxinfer.demo.train", "jaxinfer.demo.decode"}
 LLM_AND_BELOW = {
@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "jaxinfer.children": OPEN,
     "jaxinfer.config": OPEN,
     "jaxinfer.errors": OPEN,
+    "jaxinfer.files": OPEN,
     "jaxinfer.version": OPEN,
     "jaxinfer.cache": set(),
     "jaxinfer.layers": {"jaxinfer.cache", "jaxinfer_kernels"},
@@ -82,6 +83,7 @@ NO_JAX = {
     "jaxinfer.cli",
     "jaxinfer.config",
     "jaxinfer.errors",
+    "jaxinfer.files",
     "jaxinfer.version",
     "jaxinfer.engine",
     "jaxinfer.layers.spec",

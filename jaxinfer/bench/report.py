@@ -3,10 +3,10 @@
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from jaxinfer.errors import ConfigError
+from jaxinfer.files import read_text
 
 type Value = str | int | float | None
 
@@ -76,8 +76,8 @@ class Report:
 def read_json(path: str) -> dict[str, Any]:
     """An earlier report. Raises ConfigError."""
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        found = json.loads(read_text(path, "--compare"))
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ConfigError(f"--compare must name a file that --json wrote, got {path}: {error}") from error
     if not isinstance(found, dict) or "tables" not in found:
         raise ConfigError(f"--compare must name a file that --json wrote, {path} holds something else")

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +12,7 @@ from jaxinfer.cli.checklist import screen_for
 from jaxinfer.cli.options import EngineCommand, count_option
 from jaxinfer.config import Resolved
 from jaxinfer.errors import ConfigError
+from jaxinfer.files import read_text
 
 if TYPE_CHECKING:
     from jaxinfer.bench.compare import Prompt
@@ -46,11 +46,7 @@ def prompts_of(resolved: Resolved, params: Mapping[str, Any]) -> "list[Prompt]":
     from jaxinfer.bench.prompts import Prompts
 
     if params["prompts"] is not None:
-        try:
-            lines = Path(params["prompts"]).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--prompts must name a file of lines, got {params['prompts']}: {error}") from error
-        texts = [line for line in lines if line.strip()]
+        texts = [line for line in read_text(params["prompts"], "--prompts").splitlines() if line.strip()]
         if not texts:
             raise ConfigError(f"--prompts must name a file of lines, {params['prompts']} has none; write one a prompt")
         return [*texts]

@@ -13,6 +13,7 @@ import click
 from jaxinfer.cli.session import checked
 from jaxinfer.config import parse_int, unknown_name
 from jaxinfer.errors import ApiError, ConfigError
+from jaxinfer.files import read_file
 
 if TYPE_CHECKING:
     from jaxinfer.cli.talker import Talker
@@ -169,8 +170,9 @@ def read_saved(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     message = msgspec.defstruct("Message", [("role", Role), ("content", str)], forbid_unknown_fields=True)
     fields = [("messages", list[message]), ("settings", dict[str, Any])]  # type: ignore[valid-type]
     form = msgspec.defstruct("Saved", fields, forbid_unknown_fields=True)
+    content = read_file(path)
     try:
-        saved = msgspec.to_builtins(msgspec.json.decode(path.read_bytes(), type=form))
+        saved = msgspec.to_builtins(msgspec.json.decode(content, type=form))
         messages, settings = saved["messages"], saved["settings"]
         if unknown := settings.keys() - READERS.keys():
             raise ValueError(unknown_name(min(unknown), READERS, "sampling field"))
@@ -179,10 +181,6 @@ def read_saved(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         turns = roles[1:] if roles[:1] == ["system"] else roles
         if turns != ["user", "assistant"] * (len(turns) // 2):
             raise ValueError("its messages are not of user and assistant in turns, behind one of system at most")
-    except FileNotFoundError:
-        raise ConfigError(f"file not found: {path}") from None
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}; name another file") from error
     except (ValueError, LookupError, TypeError, AttributeError, msgspec.MsgspecError) as error:
         raise ConfigError(f"{path} is no saved conversation: {error}; name a file that /save wrote") from error
     return messages, settings

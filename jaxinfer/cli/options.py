@@ -9,6 +9,7 @@ import click
 
 from jaxinfer.config import SETTINGS, EngineConfig, Resolved, Setting, config_from_sources
 from jaxinfer.errors import ConfigError, DeviceError
+from jaxinfer.files import check_file
 
 # JAXINFER_* variables that are no engine settings: they belong to single verbs
 OTHER_ENV = frozenset(
@@ -278,15 +279,15 @@ def resolve_config(model_argument: str | None, config_file: str | None, flags: d
 
 def check_paths(config: EngineConfig) -> None:
     """Before any start: raise CheckpointError for a model or tokenizer that is no folder and cannot be a hub id,
-    ConfigError for a chat template that is no file.
+    ConfigError for a chat template that check_file refuses.
     """
     from jaxinfer.checkpoint.resolve import local_folder
 
     for name in (config.model, config.tokenizer):
         if name is not None:
             local_folder(name)
-    if config.chat_template is not None and not os.path.isfile(config.chat_template):
-        raise ConfigError(f"file not found: {config.chat_template} (--chat-template)")
+    if config.chat_template is not None:
+        check_file(config.chat_template, "--chat-template")
 
 
 def check_start(config: EngineConfig) -> None:

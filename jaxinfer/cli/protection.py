@@ -12,6 +12,7 @@ import click
 from jaxinfer.cli.options import COUNT, SECONDS, server_option
 from jaxinfer.config import parse_int
 from jaxinfer.errors import ConfigError, file_fault
+from jaxinfer.files import read_text
 
 if TYPE_CHECKING:
     from jaxinfer.server.settings import ServerSettings
@@ -85,10 +86,7 @@ def read_keys(params: Mapping[str, Any], env: Mapping[str, str] = os.environ) ->
 
 def _pairs_of(file: str) -> list[tuple[str, str]]:
     """(tenant, secret) of each line `KEY` or `TENANT KEY`; blank lines and those that begin with # are left out."""
-    try:
-        lines = Path(file).read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file_fault('read', file, error)} (--api-key-file)") from error
+    lines = read_text(file, "--api-key-file").splitlines()
     pairs = []
     for number, line in enumerate(lines, 1):
         words = line.split()

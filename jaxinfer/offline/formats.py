@@ -38,7 +38,7 @@ def open_source(path: Path, kind: Format) -> Source:
     try:
         file = path.open("rb")
     except OSError as error:
-        raise BatchError(file_fault("read", path, error)) from error
+        raise BatchError(f"{file_fault('read', path, error)}; name another file of rows") from error
     if kind == "parquet":
         file.close()
         rows = ParquetRows(path)

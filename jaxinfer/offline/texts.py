@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jaxinfer.errors import ConfigError
+from jaxinfer.files import check_file
 
 SUFFIXES = (".txt", ".jsonl", ".csv")
+MAX_TEXT_BYTES = 2**30  # of a .txt file, which is one text
 MAX_CELL_CHARS = 2**27  # csv's own limit of 131,072 is less than a long document
 
 
@@ -15,8 +17,7 @@ def check_text_file(path: Path) -> None:
     """Refuse what read_texts could not begin to read. Raises ConfigError."""
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"texts must be in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} files, got {path}; rename it")
-    if not path.is_file():
-        raise ConfigError(f"file not found: {path}" if not path.exists() else f"{path} must be a file, it is none")
+    check_file(path, most_bytes=MAX_TEXT_BYTES if path.suffix.lower() == ".txt" else None)
 
 
 def read_texts(path: Path, column: str) -> Iterator[str]:

@@ -4,6 +4,7 @@ import dataclasses
 import ssl
 
 from jaxinfer.errors import ConfigError
+from jaxinfer.files import check_file
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -17,6 +18,8 @@ class Tls:
     keyfile: str | None = None
 
     def __post_init__(self) -> None:
+        for path in filter(None, (self.certfile, self.keyfile)):
+            check_file(path, "--ssl-certfile, --ssl-keyfile")
         try:  # without a password given here, the terminal would be asked for one
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certfile, self.keyfile, password="")
         except (OSError, ValueError) as error:

@@ -18,6 +18,7 @@ import jinja2
 import jinja2.meta
 
 from jaxinfer.errors import CheckpointError, InvalidRequest
+from jaxinfer.files import read_text
 from jaxinfer.text.messages import (
     ContentFormat,
     format_content,
@@ -91,11 +92,11 @@ class ChatTemplate:
         """From chat_template.jinja and additional_chat_templates/, else chat_template.json, else tokenizer_config.json.
 
         file: a template in the place of those.    defaults: as for a ChatTemplate.
-        Raises CheckpointError, and InvalidRequest as a ChatTemplate does.
+        Raises CheckpointError, ConfigError for a `file` that cannot be read, and InvalidRequest as a ChatTemplate does.
         """
         folder = Path(path)
         config = read_tokenizer_config(folder)
-        sources = _find_sources(folder, config) if file is None else {"default": _read(Path(file))}
+        sources = _find_sources(folder, config) if file is None else {"default": read_text(file, "chat_template")}
         return cls(sources, config, defaults=defaults)
 
     @property

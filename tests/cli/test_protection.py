@@ -100,7 +100,7 @@ def test_white_space_around_a_key_is_no_part_of_it(cli, model, served, monkeypat
         (("--max-body-bytes", "129M"), None, "--max-body-bytes must be at most 128M"),
         (("--max-body-bytes", "1.5"), None, "--max-body-bytes must be a number of bytes"),
         (("--ssl-keyfile", "x"), None, "--ssl-keyfile needs --ssl-certfile"),
-        (("--ssl-certfile", "/nowhere"), None, "--ssl-certfile and --ssl-keyfile must be a certificate chain"),
+        (("--ssl-certfile", "/nowhere"), None, "file not found: /nowhere (--ssl-certfile, --ssl-keyfile)"),
         (("--ssl-certfile", "FILE"), None, "--ssl-certfile and --ssl-keyfile must be a certificate chain"),
     ],
 )
