@@ -25,9 +25,9 @@ from jaxinfer.checkpoint.contents import (
     refuse_pointer,
     weight_names,
 )
-from jaxinfer.config import size_words
+from jaxinfer.config import EngineConfig, size_words
 from jaxinfer.errors import CheckpointError, HubUnreachable, file_fault
-from jaxinfer.models.known import unsupported
+from jaxinfer.models.known import nearest, unsupported
 
 Part = Literal["config", "tokenizer", "weights"]
 CheckConfig = Callable[[dict[str, Any]], object]
@@ -36,6 +36,11 @@ OnProgress = Callable[[str], None]
 ALL_PARTS: tuple[Part, ...] = ("config", "tokenizer", "weights")
 DEMO_FOLDER = Path(__file__).parents[1] / "demo" / "checkpoint"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
+# of a model's page, with or without the scheme; a tag that Ollama takes behind it is left out
+_URL = re.compile(r"(?:https?://[^/]+|hf\.co|huggingface\.co)/([^/]+/[^/?#:]+).*")
+TAGGED = re.compile(r"(?:[\w.-]+/)?([A-Za-z][\w.-]*):(latest|e?\d[\d.x]*[bm](?:-[\w.-]+)?)")
+"""A model as Ollama names it: its family, then its size or the newest."""
+GGUF = "GGUF is not supported, take the safetensors version"
 _MAX_SIBLINGS = 10_000  # folder entries looked through for a did-you-mean
 
 
@@ -60,6 +65,14 @@ class Checkpoint:
     @property
     def is_demo(self) -> bool:
         return self.folder == DEMO_FOLDER
+
+
+def needed_parts(config: EngineConfig) -> tuple[Part, ...]:
+    """What a start with these settings reads of the model's own folder."""
+    skipped = {"weights"} if config.load_format == "dummy" else set()
+    if config.tokenizer is not None:
+        skipped.add("tokenizer")
+    return tuple(part for part in ALL_PARTS if part not in skipped)
 
 
 def resolve(
@@ -124,10 +137,16 @@ def local_folder(model: str) -> Path | None:
     if path.is_dir():
         return path
     if path.is_file():
-        cure = "GGUF is not supported, take the safetensors version" if path.suffix == ".gguf" else "name its folder"
+        cure = GGUF if path.suffix == ".gguf" else "name its folder"
         raise CheckpointError(f"the model must be a folder or a hub id, got the file {model!r}; {cure}")
-    if url := re.fullmatch(r"https?://[^/]+/([^/]+/[^/?#]+).*", model):
+    if url := _URL.fullmatch(model):
         raise CheckpointError(f"the model must be a folder or a hub id, got the URL {model!r}; name it {url[1]!r}")
+    if tag := TAGGED.fullmatch(model):
+        known = nearest(f"{tag[1]}-{tag[2]}")
+        cure = f"name it {known!r}" if known else "name the model as huggingface.co does, as in 'Qwen/Qwen3-0.6B'"
+        raise CheckpointError(f"the model must be a folder or a hub id, got {model!r}, a name of Ollama's; {cure}")
+    if path.suffix == ".gguf":
+        raise CheckpointError(f"the model must be a folder or a hub id, got the file {model!r}; {GGUF}")
     if _HUB_ID.fullmatch(model) and ".." not in model:
         return None
     raise CheckpointError(

@@ -48,9 +48,11 @@ def fit_words(weight_bytes: int, free_bytes: int) -> str:
 def find_cached(model: str, download_dir: str | None) -> "CachedModel":
     """The model of that name in the cache. Raises CheckpointError."""
     from jaxinfer.checkpoint.cached import cached_models
+    from jaxinfer.checkpoint.resolve import local_folder
 
     found = {cached.id: cached for cached in cached_models(download_dir)}
     if model not in found:
+        local_folder(model)  # what can be no hub id is told so
         near = unknown_name(model, found, "model").partition(", ")[2] if found else "there is none yet"
         raise CheckpointError(f"{model} is not in the cache, {near}; `jaxinfer pull {model}` downloads it")
     return found[model]

@@ -290,22 +290,29 @@ def check_paths(config: EngineConfig) -> None:
         check_file(config.chat_template, "--chat-template")
 
 
-def check_start(config: EngineConfig) -> None:
-    """Raise ConfigError or DeviceError for what a start would refuse seconds later: a context that config.json of a
-    folder rules out, a GPU without a driver.
+def check_start(config: EngineConfig, *, needs_device: bool = True) -> None:
+    """Raise ConfigError, CheckpointError or DeviceError for what a start would refuse seconds later and files alone
+    tell: a GPU without a driver, a folder that is no whole model, a context that its config.json rules out.
     """
-    from jaxinfer.checkpoint.contents import CONFIG, read_json
-    from jaxinfer.checkpoint.resolve import local_folder
+    from jaxinfer.checkpoint.resolve import Part, local_folder, needed_parts, resolve
+    from jaxinfer.checkpoint.safetensors_file import SafetensorsFile
     from jaxinfer.runtime import nvidia
 
-    if config.device == "cuda" and not nvidia.driver_present() and not nvidia.list_gpus():
+    if needs_device and config.device == "cuda" and not nvidia.driver_present() and not nvidia.list_gpus():
         raise DeviceError(nvidia.NO_DRIVER)
-    folder = local_folder(config.model)
-    if config.max_model_len is None or folder is None or not (folder / CONFIG).is_file():
+    if config.tokenizer is not None and local_folder(config.tokenizer) is not None:
+        tokenizer: tuple[Part, ...] = ("tokenizer",)
+        resolve(config.tokenizer, needs=tokenizer)
+    if local_folder(config.model) is None:
         return
-    facts = read_json(folder / CONFIG) | (config.hf_overrides or {})
-    most = facts.get("max_position_embeddings")
-    if isinstance(most, int) and not facts.get("rope_scaling") and config.max_model_len > most:
+    needs, overrides = needed_parts(config), config.hf_overrides
+    found = resolve(config.model, revision=config.revision, needs=needs, overrides=overrides)
+    for path in found.weight_files:
+        SafetensorsFile(path)
+    most = found.config.get("max_position_embeddings")
+    if config.max_model_len is None or not isinstance(most, int) or found.config.get("rope_scaling"):
+        return
+    if config.max_model_len > most:
         law = f"max_model_len must be at most what the model can address, {most}"
         raise ConfigError(f"{law}, got {config.max_model_len}; lower it to {most}")
 

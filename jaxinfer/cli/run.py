@@ -17,7 +17,9 @@ from jaxinfer.config import Resolved
 from jaxinfer.errors import ConfigError
 
 # a path, a hub id with its organisation, or a URL, which the error that follows explains
-_NAME_FORM = re.compile(r"(/|\./|\.\./|~|https?://)\S*|[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|\S+\.gguf")
+_NAME_FORM = re.compile(
+    r"(/|\./|\.\./|~|https?://|hf\.co/|huggingface\.co/)\S*|[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|\S+\.gguf"
+)
 
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
@@ -49,8 +51,11 @@ def names_a_model(word: str) -> bool:
     if not word or any(char.isspace() for char in word):
         return False
     from jaxinfer.checkpoint.hub import cached_ids
+    from jaxinfer.checkpoint.resolve import TAGGED
     from jaxinfer.cli.servers import presences, serves
 
+    if TAGGED.fullmatch(word):
+        return True
     return any(serves(presence, word) for presence in presences()) or word in cached_ids(None)
 
 

@@ -13,7 +13,7 @@ import click
 
 from jaxinfer.cli import protection, storage, transport
 from jaxinfer.cli.checklist import Checklist, LogScreen
-from jaxinfer.cli.options import EngineCommand, check_start, server_option
+from jaxinfer.cli.options import EngineCommand, server_option
 from jaxinfer.cli.protection import LOOPBACK, server_settings, tls
 from jaxinfer.cli.servers import presences
 from jaxinfer.cli.session import opening, start_until_serving
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
-    if not params["dry_run"]:
-        check_start(resolved.config)
     with transport_for(resolved.config, params) as new_transport:
         return serve(resolved, params, new_transport)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 import click
 
 from jaxinfer.cli.checklist import VOLUME_OPTIONS, Checklist, Screen, table
-from jaxinfer.cli.options import GroupedOption
+from jaxinfer.cli.options import GroupedOption, check_start
 from jaxinfer.config import EngineConfig, Resolved
 from jaxinfer.errors import EngineError
 from jaxinfer.version import __version__
@@ -77,13 +77,15 @@ def started(
 ) -> Iterator[tuple["asyncio.Runner", "AsyncLLM"]]:
     """A model that can answer and the event loop it lives in; `screen` shows the start. Closes both.
 
-    new_transport: where the engine runs; None is a process of its own.
+    new_transport: of transport_for, which has checked the start; None is a process of its own.
     """
     import asyncio
 
     from jaxinfer.llm.async_llm import AsyncLLM
     from jaxinfer.llm.process import EngineProcess
 
+    if new_transport is None:
+        check_start(resolved.config)
     with asyncio.Runner() as runner:
         with Checklist(screen) as checklist:
             for line in opening(resolved):

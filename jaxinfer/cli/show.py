@@ -46,21 +46,37 @@ def _folder_of(model: str, download_dir: str | None) -> Path:
 
 def rows(folder: Path) -> list[tuple[str, str]]:
     """What config.json, the tokenizer's files and the weights of a folder say. Raises CheckpointError."""
-    from jaxinfer.checkpoint.contents import CONFIG, read_json
+    from jaxinfer.checkpoint.resolve import Part, resolve
     from jaxinfer.text.chat_template import ChatTemplate
 
-    config = read_json(folder / CONFIG)
-    weights = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    needs: tuple[Part, ...] = ("config",)
+    config = resolve(str(folder), needs=needs).config
     template = ChatTemplate.from_folder(folder)
     shape = (f"{config[key]:,} {word}" for key, word in SHAPE.items() if isinstance(config.get(key), int))
     return [
         ("type", type_words(config)),
         ("shape", ", ".join(shape)),
-        ("weights", f"{size_words(weights)}; fits: {fit_words(weights, free_memory())}"),
+        ("weights", weight_words(folder)),
         ("chat template", "yes" if template.exists else "none: use run --raw, /v1/completions or --chat-template"),
         ("tools", "yes" if template.reads_tools else "no"),
         ("folder", str(folder)),
     ]
+
+
+def weight_words(folder: Path) -> str:
+    """How large the weights are and whether they fit, or what is wrong with them."""
+    from jaxinfer.checkpoint.resolve import Part, resolve
+    from jaxinfer.checkpoint.safetensors_file import SafetensorsFile
+
+    needs: tuple[Part, ...] = ("weights",)
+    try:
+        files = resolve(str(folder), needs=needs).weight_files
+        for path in files:
+            SafetensorsFile(path)
+    except CheckpointError as error:
+        return f"cannot be loaded: {error}"
+    size = sum(path.stat().st_size for path in files)
+    return f"{size_words(size)}; fits: {fit_words(size, free_memory())}"
 
 
 SHAPE = {

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxinfer.cli.options import server_option
+from jaxinfer.cli.options import check_start, server_option
 from jaxinfer.config import EngineConfig
 from jaxinfer.errors import ConfigError
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def transport_for(config: EngineConfig, params: Mapping[str, Any]) -> "AbstractContextManager[NewTransport]":
-    """Where the engine runs and whether it has a model, as --in-process and --dry-run say. Raises ConfigError.
+    """Where the engine runs and whether it has a model, as --in-process and --dry-run say. Raises as check_start does.
 
     While it is open: an engine of its own process starts at once, since both processes have seconds to import.
     """
@@ -27,6 +28,7 @@ def transport_for(config: EngineConfig, params: Mapping[str, Any]) -> "AbstractC
     if step_ms is not None and not dry_run:
         raise ConfigError(f"--dry-run-step-ms needs --dry-run, got {step_ms:g} without it; add it or drop this one")
     step_s = (step_ms or 0.0) / 1000
+    check_start(replace(config, load_format="dummy") if dry_run else config, needs_device=not dry_run)
     if not params["in_process"]:
         from jaxinfer.llm.dry_run import MODULE
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from jaxinfer.cli.checklist import VOLUME_OPTIONS, Checklist, screen_for
-from jaxinfer.cli.options import EngineCommand
+from jaxinfer.cli.options import EngineCommand, check_start
 from jaxinfer.cli.session import opening
 from jaxinfer.config import Resolved
 from jaxinfer.errors import ConfigError
@@ -20,6 +20,9 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Compile, print a line for each step, and say where they went."""
     if resolved.config.compile_cache_dir == "":
         raise ConfigError("warmup fills the compile cache, compile_cache_dir is '' (none); name a folder")
+    # a compiled step depends on the shapes of the weights alone, so none are read or downloaded
+    config = dataclasses.replace(resolved.config, load_format="dummy")
+    check_start(config)
     compiled: list[Event] = []
     began_s = time.monotonic()
     with Checklist(screen_for(sys.stderr, params)) as checklist:
@@ -32,8 +35,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
                 compiled.append(event)
             checklist(event)
 
-        # a compiled step depends on the shapes of the weights alone, so none are read or downloaded
-        core = start_core(dataclasses.replace(resolved.config, load_format="dummy"), listen)
+        core = start_core(config, listen)
         core.warming.result()
     core.close()
     for line in report(compiled):

@@ -11,7 +11,7 @@ from typing import Any
 from jaxinfer.cache.manager import CacheManager
 from jaxinfer.checkpoint.dummy import dummy_params
 from jaxinfer.checkpoint.load import load_params
-from jaxinfer.checkpoint.resolve import ALL_PARTS, Checkpoint, Part, resolve
+from jaxinfer.checkpoint.resolve import Checkpoint, needed_parts, resolve
 from jaxinfer.config import EngineConfig
 from jaxinfer.engine.engine import Engine
 from jaxinfer.llm.about import model_info
@@ -41,7 +41,7 @@ def start_core(config: EngineConfig, on_event: OnEvent, device_for: Callable[[En
         config.model,
         revision=config.revision,
         download_dir=config.download_dir,
-        needs=_needs(config),
+        needs=needed_parts(config),
         overrides=config.hf_overrides,
         check_config=lambda raw: family_for(raw).config_from_hf(raw),
         on_progress=lambda detail: on_event(Event("resolve", detail)),
@@ -92,13 +92,6 @@ def _warm_up(runner: DeviceRunner, cache: ExecutableCache | None, on_event: OnEv
     if warming.done():
         warming.result()
     return warming
-
-
-def _needs(config: EngineConfig) -> tuple[Part, ...]:
-    skipped = {"weights"} if config.load_format == "dummy" else set()
-    if config.tokenizer is not None:
-        skipped.add("tokenizer")
-    return tuple(part for part in ALL_PARTS if part not in skipped)
 
 
 def _load(

@@ -11,7 +11,7 @@ import sys
 from concurrent.futures import Future
 from functools import partial
 
-from jaxinfer.checkpoint.resolve import Part, resolve
+from jaxinfer.checkpoint.resolve import needed_parts, resolve
 from jaxinfer.config import EngineConfig, Limits
 from jaxinfer.engine.engine import Engine
 from jaxinfer.engine.mock import MockRunner
@@ -45,12 +45,11 @@ class Outline:
 def start_dry_run(config: EngineConfig, on_event: OnEvent, *, step_s: float = 0.0) -> Core:
     """A StartCore. step_s: how long each step takes, as if on a device. Raises CheckpointError or ConfigError."""
     on_event(Event("resolve", f"{config.model}, settings and tokenizer only"))
-    needs: tuple[Part, ...] = ("config", "tokenizer") if config.tokenizer is None else ("config",)
     checkpoint = resolve(
         config.model,
         revision=config.revision,
         download_dir=config.download_dir,
-        needs=needs,
+        needs=needed_parts(dataclasses.replace(config, load_format="dummy")),
         overrides=config.hf_overrides,
     )
     outline = _outline(checkpoint.config)

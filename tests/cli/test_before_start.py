@@ -1,0 +1,93 @@
+"""What files alone tell of a model is told before an engine's process is started; names of elsewhere have ours."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from jaxinfer.checkpoint.resolve import DEMO_FOLDER, local_folder
+from jaxinfer.cli.run import names_a_model
+from jaxinfer.errors import CheckpointError
+from jaxinfer.llm import process
+
+DAMAGES = {
+    "empty": ("config.json is missing", lambda folder: [path.unlink() for path in folder.iterdir()]),
+    "no config": ("config.json is missing", lambda folder: (folder / "config.json").unlink()),
+    "broken config": ("config.json: must be JSON", lambda folder: (folder / "config.json").write_text('{"a": ')),
+    "no tokenizer": ("tokenizer.json is missing", lambda folder: (folder / "tokenizer.json").unlink()),
+    "no weights": ("the weights are missing", lambda folder: (folder / "model.safetensors").unlink()),
+    "truncated weights": ("truncated", lambda folder: os.truncate(folder / "model.safetensors", 1_000_000)),
+}
+
+
+@pytest.fixture
+def damaged(tmp_path, request) -> Path:
+    folder = tmp_path / "model"
+    shutil.copytree(DEMO_FOLDER, folder)
+    DAMAGES[request.param][1](folder)
+    return folder
+
+
+@pytest.mark.parametrize("damaged", DAMAGES, indirect=True)
+@pytest.mark.parametrize("verb", ["run", "chat", "serve", "batch", "ppl", "warmup"])
+def test_a_folder_that_is_no_whole_model_is_told_before_anything_starts(
+    cli, model, monkeypatch, tmp_path, damaged, verb, request
+):
+    said = DAMAGES[request.node.callspec.params["damaged"]][0]
+    monkeypatch.setattr(process, "_spawn", lambda *_: pytest.fail("an engine's process was started"))
+    (tmp_path / "a.jsonl").write_text('{"text": "x", "prompt": "x"}')
+    words = {
+        "batch": [str(damaged), str(tmp_path / "a.jsonl"), "-o", str(tmp_path / "b.jsonl")],
+        "ppl": ["-m", str(damaged), str(tmp_path / "a.jsonl")],
+    }
+    if verb == "warmup" and "weights" in said + request.node.callspec.params["damaged"]:
+        return  # it reads none
+    outcome = cli(verb, *words.get(verb, [str(damaged)]), stdin="hi")
+    assert (outcome.code, model.made) == (3, [])
+    assert said in outcome.err and "start " not in outcome.err
+
+
+@pytest.mark.parametrize("damaged", DAMAGES, indirect=True)
+def test_show_tells_what_is_wrong_with_a_folder(cli, damaged, request):
+    said = DAMAGES[request.node.callspec.params["damaged"]][0]
+    if "tokenizer" in said:
+        return  # it shows the rest
+    outcome = cli("show", str(damaged))
+    assert said in outcome.out + outcome.err and "fits: yes" not in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("qwen3:0.6b", "name it 'Qwen/Qwen3-0.6B'"),
+        ("qwen3:8b-q4_K_M", "a name of Ollama's; name "),
+        ("library/llama3.2:latest", "a name of Ollama's; name the model as huggingface.co does"),
+        ("hf.co/Qwen/Qwen3-0.6B", "name it 'Qwen/Qwen3-0.6B'"),
+        ("huggingface.co/Qwen/Qwen3-0.6B:Q8_0", "name it 'Qwen/Qwen3-0.6B'"),
+        ("https://huggingface.co/Qwen/Qwen3-0.6B/tree/main", "name it 'Qwen/Qwen3-0.6B'"),
+        ("nosuch.gguf", "GGUF is not supported"),
+    ],
+)
+def test_a_name_of_elsewhere_is_told_its_name_here(cli, model, tmp_path, monkeypatch, name, ours):
+    monkeypatch.chdir(tmp_path)
+    assert names_a_model(name)
+    with pytest.raises(CheckpointError) as refusal:
+        local_folder(name)
+    assert ours in str(refusal.value)
+    for verb in ("run", "pull", "rm", "show"):
+        outcome = cli(verb, name, stdin="hi")
+        assert (outcome.code, model.made) == (3, []) and ours in outcome.last_line, verb
+
+
+@pytest.mark.parametrize("word", ["note:this", "12:30", "a:b", "Translate:hello"])
+def test_a_word_with_a_colon_is_a_prompt(word, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert not names_a_model(word)
+
+
+def test_what_can_be_no_hub_id_is_not_to_be_pulled(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for verb in ("rm", "show"):
+        outcome = cli(verb, "../../no/such/etc")
+        assert outcome.code == 3 and "pull" not in outcome.last_line
