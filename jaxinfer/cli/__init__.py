@@ -114,18 +114,29 @@ def _too_many(context: click.Context, extra: str) -> str:
     return f"{path} takes {allowed}, got {extra!r}{' too' if takes else ''}; {cure}"
 
 
+def _near(option: str, context: click.Context) -> str:
+    """The option of a verb that is spelt most like one it has not, or where its options are listed."""
+    names = [name for param in context.command.get_params(context) for name in param.opts + param.secondary_opts]
+    long = [name for name in names if name.startswith("--")]
+    near = difflib.get_close_matches(option, long, 1, 0.75)
+    if len(option) == 2:
+        near = [name for name in long if name.startswith(f"-{option.lower()}")]
+    if len(near) == 1:
+        return f"did you mean {near[0]!r}?"
+    return f"see `{context.command_path} {'--help-all' if '--help-all' in names else '--help'}`"
+
+
 def _usage(error: click.ClickException) -> str:
     """A wrong use of the command line in our form: what was wrong, then what to do."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     path = context.command_path if context else "jaxinfer"
     if isinstance(error, click.NoSuchOption) and context:
-        names = [name for param in context.command.get_params(context) for name in param.opts + param.secondary_opts]
-        near = difflib.get_close_matches(error.option_name, [name for name in names if name.startswith("--")], 1, 0.75)
-        cure = f"did you mean {near[0]!r}?" if near else f"see `{path} --help-all`"
-        return f"unknown option of {path} {error.option_name!r}, {cure}"
+        return f"unknown option of {path} {error.option_name!r}, {_near(error.option_name, context)}"
     message = error.format_message()
     if isinstance(error, ForeignFlag):
         return message
+    if isinstance(error, click.BadOptionUsage) and "requires an argument" in error.message:
+        return f"{error.option_name} needs a value, got none; see `{path} --help`"
     if context and (extra := _EXTRA.fullmatch(error.message)):
         return _too_many(context, extra[1])
     if isinstance(error, click.BadParameter) and error.param is not None and (law := _broken(error.message)):

@@ -4,6 +4,7 @@ tests/cli/flags_of_others.json lists every flag of the three; a test finds each 
 """
 
 import re
+from collections.abc import Collection
 from fnmatch import fnmatchcase
 
 # reason: flags, and patterns of flags. A flag by its own name counts before any pattern, then the first pattern that
@@ -63,12 +64,18 @@ FOREIGN: tuple[tuple[str, str], ...] = (
     ("use the variable HF_TOKEN or `hf auth login`", "-hft --hf-token"),
     ("use the variable HF_HUB_OFFLINE=1", "--offline"),
     ("name the model first: `jaxinfer serve MODEL`", "-hf -hfr --hf-repo"),
-    (
-        "set it in the request: temperature, max_tokens and the other sampling fields",
-        "--temp --temperature --top-k --top-p --min-p -n --predict --n-predict --presence-penalty "
-        "--frequency-penalty --repeat-penalty --ignore-eos -l --logit-bias -r --reverse-prompt "
-        "--return-tokens-as-token-ids",
-    ),
+    ("set it in the request: temperature", "--temp --temperature"),
+    ("set it in the request: max_tokens", "-n --predict --n-predict"),
+    ("set it in the request: top_k", "--top-k"),
+    ("set it in the request: top_p", "--top-p"),
+    ("set it in the request: min_p", "--min-p"),
+    ("set it in the request: presence_penalty", "--presence-penalty"),
+    ("set it in the request: frequency_penalty", "--frequency-penalty"),
+    ("set it in the request: repetition_penalty", "--repeat-penalty"),
+    ("set it in the request: ignore_eos", "--ignore-eos"),
+    ("set it in the request: logit_bias", "-l --logit-bias"),
+    ("set it in the request: stop", "-r --reverse-prompt"),
+    ("set it in the request: return_tokens_as_token_ids", "--return-tokens-as-token-ids"),
     ("set it in the request: response_format, structured_outputs", "--grammar --grammar-file -j --json-schema* -jf"),
     (
         "set it in the request: reasoning_effort, thinking_token_budget, or --default-chat-template-kwargs",
@@ -337,6 +344,31 @@ FOREIGN: tuple[tuple[str, str], ...] = (
 
 _EXACT = {flag: reason for reason, flags in FOREIGN for flag in flags.split() if not set("*?") & set(flag)}
 _PATTERNS = [(flag, reason) for reason, flags in FOREIGN for flag in flags.split() if flag not in _EXACT]
+
+
+IN_REQUEST = "set it in the request: "
+ABSENT = ("auto", "none")  # values that ask for nothing else than what there is
+
+
+def refusal(flag: str, value: str, options: Collection[str]) -> str | None:
+    """What a verb says of a flag of others; None for one that none of the three has, or that is not about the verb.
+
+    value: what follows the flag.    options: the verb's own; a reason that names another option does not count for it.
+    """
+    answer = reply(flag)
+    if answer is None:
+        return None
+    reason = answer.removeprefix(f"{flag}: ")
+    field = reason.removeprefix(IN_REQUEST)
+    if field != reason and (own := f"--{field.replace('_', '-')}") in options:
+        return f"{flag}: use {own}"
+    if reason.startswith("not yet: ") and value in ABSENT:
+        return f"{flag}: {value} changes nothing here; drop it"
+    is_for_engines = "--max-model-len" in options
+    named = re.match(r"use (--[\w-]+)", reason)
+    if is_for_engines or (flag.startswith("--") and (named is None or named[1] in options)):
+        return answer
+    return None
 
 
 def reply(flag: str) -> str | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from jaxinfer.cli.verbs import verb_of_faults
 from jaxinfer.config import SETTINGS, EngineConfig, Resolved, Setting, config_from_sources
 from jaxinfer.errors import ConfigError, DeviceError
 from jaxinfer.files import check_file
@@ -158,7 +159,8 @@ class GroupedCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         refuse_foreign(self, ctx, args)
-        return super().parse_args(ctx, args)
+        with verb_of_faults(ctx):
+            return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -206,17 +208,18 @@ def refuse_foreign(command: click.Command, ctx: click.Context, args: Sequence[st
 
     click would take -ngl for -n with a value, and a flag it does not know for another that is spelt a little like it.
     """
-    from jaxinfer.cli.foreign import reply
+    from jaxinfer.cli.foreign import refusal
 
     options = [param for param in command.get_params(ctx) if isinstance(param, click.Option)]
     known = {name for option in options for name in option.opts + option.secondary_opts}
     takes_value = {name for option in options if not option.is_flag for name in option.opts}
-    for before, word in zip(["", *args], args, strict=False):
+    for before, word, after in zip(["", *args], args, [*args[1:], ""], strict=False):
         if word == "--":
             return
-        name = word.partition("=")[0]
-        if word.startswith("-") and before not in takes_value and name not in known and (refusal := reply(name)):
-            raise ForeignFlag(refusal, ctx)
+        name, _, value = word.partition("=")
+        is_foreign = word.startswith("-") and before not in takes_value and name not in known
+        if is_foreign and (said := refusal(name, value or after, known)):
+            raise ForeignFlag(said, ctx)
 
 
 class EngineCommand(GroupedCommand):

@@ -1,10 +1,25 @@
 """A command made of verbs, each in a module of its own. Nothing here imports jax, or anything else that takes time."""
 
+import contextlib
+import difflib
 import importlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import click
+
+ALIKE = 0.6  # verbs are short: bench is half of nosuch
+ENDING = ("rm", "stop")  # a typo that could mean another verb is not told one that removes or ends something
+
+
+@contextlib.contextmanager
+def verb_of_faults(ctx: click.Context) -> Iterator[None]:
+    """Say of a wrong command line which verb it was: click leaves that out for an option without its value."""
+    try:
+        yield
+    except click.UsageError as error:
+        error.ctx = error.ctx or ctx
+        raise
 
 
 class Verbs(click.Group):
@@ -35,12 +50,18 @@ class Verbs(click.Group):
         self._verbs = verbs
         self._modules = modules
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with verb_of_faults(ctx):
+            return super().parse_args(ctx, args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._verbs)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._verbs:
-            raise click.UsageError(unknown(cmd_name, self._verbs, "command"), ctx)
+            safe = [verb for verb in self._verbs if verb not in ENDING]
+            known = safe if difflib.get_close_matches(cmd_name, safe, 1, ALIKE) else self._verbs
+            raise click.UsageError(unknown(cmd_name, known, "command"), ctx)
         command: click.Command = importlib.import_module(f"{self._modules}{cmd_name}").command
         return command
 
@@ -52,4 +73,4 @@ class Verbs(click.Group):
 def unknown(name: str, known: Collection[str], what: str) -> str:
     from jaxinfer.config import unknown_name
 
-    return unknown_name(name, known, what, cutoff=0.6)  # verbs are short: bench is half of nosuch
+    return unknown_name(name, known, what, cutoff=ALIKE)

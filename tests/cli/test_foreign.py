@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jaxinfer.cli import VERBS
-from jaxinfer.cli.foreign import FOREIGN, reply
+from jaxinfer.cli.foreign import FOREIGN, refusal, reply
 
 LISTS: dict[str, str] = json.loads((Path(__file__).parent / "flags_of_others.json").read_text())
 OURS = {
@@ -132,3 +132,40 @@ def test_a_value_that_is_spelt_like_a_flag_is_a_value(cli, model):
     assert cli("run", "demo", "hi", "--system", "-ngl").code == 0
     assert cli("run", "demo", "--", "-ngl").code == 0
     assert [call.prompt for call in model.llm.calls] == ["user:-ngl\nassistant:"]
+
+
+@pytest.mark.parametrize(
+    ("words", "last_line"),
+    [
+        (["chat", "--temp", "0.5"], "--temp: use --temperature"),
+        (["run", "demo", "hi", "-n", "5"], "-n: use --max-tokens"),
+        (["run", "demo", "hi", "--n-predict=5"], "--n-predict: use --max-tokens"),
+        (["run", "demo", "hi", "-r", "END"], "-r: use --stop"),
+        (["serve", "--temp", "0.5"], "--temp: set it in the request: temperature"),
+        (["run", "demo", "hi", "--repeat-penalty", "1"], "--repeat-penalty: set it in the request: repetition_penalty"),
+        (["list", "-q"], "unknown option of jaxinfer list '-q', see `jaxinfer list --help-all`"),
+        (["list", "--n-gpu-layers", "9"], "unknown option of jaxinfer list '--n-gpu-layers', see `jaxinfer list "),
+        (["pull", "x", "--trust-remote-code"], "--trust-remote-code: never: code from a checkpoint is not run"),
+        (
+            ["serve", "--kv-cache-dtype", "auto"],
+            "--kv-cache-dtype: auto changes nothing here; drop it",
+        ),
+        (["serve", "--quantization=none"], "--quantization: none changes nothing here; drop it"),
+    ],
+)
+def test_a_pasted_flag_is_answered_as_the_verb_has_it(cli, model, words, last_line):
+    outcome = cli(*words)
+    assert (outcome.code, model.made) == (2, [])
+    assert outcome.last_line.startswith(f"error: {last_line}")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_names_only_options_that_it_has(verb):
+    command = importlib.import_module(f"jaxinfer.cli.{verb}").command
+    own = {name for param in command.params for name in (*param.opts, *param.secondary_opts)}
+    if "--max-model-len" in own:
+        return  # it takes an engine's options, as serve does
+    for flags in LISTS.values():
+        for said in filter(None, (refusal(flag, "", own) for flag in flags.split() if flag not in own)):
+            named = said.partition(": use --")[2].split(" ")[0].rstrip(",:;")
+            assert not named or f"--{named}" in own, said

@@ -12,6 +12,7 @@ import pytest
 from jaxinfer.cli import VERBS
 from jaxinfer.cli import jaxinfer as program
 from jaxinfer.cli.options import FLAGS
+from jaxinfer.cli.verbs import ENDING
 from jaxinfer.config import SETTINGS
 from jaxinfer.errors import CheckpointError, ConfigError, DeviceError, EngineError
 from jaxinfer.version import __version__
@@ -99,6 +100,16 @@ def test_help_all_lists_every_setting_under_a_heading(cli, verb):
             "error: --max-num-seqs must be an integer in 1 .. 4096 or auto, got 'many'",
         ),
         (["run", "hi", "--temperature", "hot"], None),
+        (["-V"], "error: unknown option of jaxinfer '-V', did you mean '--version'?"),
+        (["-v"], "error: unknown option of jaxinfer '-v', did you mean '--version'?"),
+        (["--nosuch"], "error: unknown option of jaxinfer '--nosuch', see `jaxinfer --help`"),
+        (["bench", "--nosuch"], "error: unknown option of jaxinfer bench '--nosuch', see `jaxinfer bench --help`"),
+        (["run", "hi", "--max-tokens"], "error: --max-tokens needs a value, got none; see `jaxinfer run --help`"),
+        (
+            ["bench", "serve", "--url"],
+            "error: --url needs a value, got none; see `jaxinfer bench serve --help`",
+        ),
+        (["rum", "demo", "hi"], "error: unknown command 'rum', did you mean 'run'?; see `jaxinfer --help`"),
     ],
 )
 def test_a_wrong_command_line_ends_in_its_cure_and_code_2(cli, model, arguments, last_line):
@@ -205,3 +216,25 @@ def test_a_shell_can_complete_verbs_and_flags():
 
     assert completed("jaxinfer ser", 1) == ["plain,serve"]
     assert "plain,--max-model-len" in completed("jaxinfer serve --max", 2)
+
+
+def typos(word: str) -> Iterator[str]:
+    """Every word that is one letter away."""
+    letters = "mnoprst"  # those of rm and stop, and two more
+    for at in range(len(word)):
+        yield word[:at] + word[at + 1 :]
+        yield from (word[:at] + letter + word[at + 1 :] for letter in letters)
+    for at in range(len(word) + 1):
+        yield from (word[:at] + letter + word[at:] for letter in letters)
+
+
+def test_a_typo_of_another_verb_is_never_told_one_that_removes_or_ends():
+    def told(word: str) -> str:
+        with pytest.raises(click.UsageError) as error:
+            program.get_command(click.Context(program), word)
+        return error.value.message
+
+    for verb in set(VERBS) - set(ENDING) - {"ps"}:  # two letters: with another one they are nobody's
+        for typo in {*typos(verb)} - set(VERBS):
+            assert not any(f"did you mean '{ending}'" in told(typo) for ending in ENDING), typo
+    assert "did you mean 'stop'?" in told("stopp") and "did you mean 'rm'?" in told("rmm")
