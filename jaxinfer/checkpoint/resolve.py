@@ -40,7 +40,6 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
 _URL = re.compile(r"(?:https?://[^/]+|hf\.co|huggingface\.co)/([^/]+/[^/?#:]+).*")
 TAGGED = re.compile(r"(?:[\w.-]+/)?([A-Za-z][\w.-]*):(latest|e?\d[\d.x]*[bm](?:-[\w.-]+)?)")
 """A model as Ollama names it: its family, then its size or the newest."""
-GGUF = "GGUF is not supported, take the safetensors version"
 _MAX_SIBLINGS = 10_000  # folder entries looked through for a did-you-mean
 
 
@@ -137,7 +136,7 @@ def local_folder(model: str) -> Path | None:
     if path.is_dir():
         return path
     if path.is_file():
-        cure = GGUF if path.suffix == ".gguf" else "name its folder"
+        cure = "GGUF is not supported, take the safetensors version" if path.suffix == ".gguf" else "name its folder"
         raise CheckpointError(f"the model must be a folder or a hub id, got the file {model!r}; {cure}")
     if url := _URL.fullmatch(model):
         raise CheckpointError(f"the model must be a folder or a hub id, got the URL {model!r}; name it {url[1]!r}")
@@ -146,7 +145,7 @@ def local_folder(model: str) -> Path | None:
         cure = f"name it {known!r}" if known else "name the model as huggingface.co does, as in 'Qwen/Qwen3-0.6B'"
         raise CheckpointError(f"the model must be a folder or a hub id, got {model!r}, a name of Ollama's; {cure}")
     if path.suffix == ".gguf":
-        raise CheckpointError(f"the model must be a folder or a hub id, got the file {model!r}; {GGUF}")
+        raise CheckpointError(f"cannot run {model}: {unsupported(model)}")
     if _HUB_ID.fullmatch(model) and ".." not in model:
         return None
     raise CheckpointError(

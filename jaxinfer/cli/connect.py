@@ -55,7 +55,8 @@ def asked(base: str, model: str | None, key_env: str | None) -> Server:
     cards = models_of(target, reply)
     names = [card.id for card in cards]
     if model is not None and model not in names:
-        raise ConfigError(f"the model must be one that {base} serves, {', '.join(names)}; got {model!r}")
+        law = f"the model must be one that {base} serves, which are {', '.join(names)}"
+        raise ConfigError(f"{law}, got {model!r}; name one of them, or none for the first")
     card = cards[names.index(model) if model else 0]
     variable = key_env if needs_key and key_env else ""
     return Server(base, card.id, variable, routes(target), card.max_model_len)

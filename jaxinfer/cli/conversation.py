@@ -29,13 +29,15 @@ COMMANDS = {
     "/reset": "forget the conversation",
     "/exit": "end; Ctrl-D too",
 }
+FULL = "context_length_exceeded"  # in what the engine and every server of ours says
 ALIASES = {"/bye": "/exit", "/quit": "/exit", "/clear": "/reset", "/?": "/help"}
 Role = Literal["system", "user", "assistant"]
 READERS: dict[str, Callable[[str], Any]] = {
     **dict.fromkeys(("max_tokens", "top_k", "seed"), parse_int),
     **dict.fromkeys(("temperature", "top_p", "min_p"), float),
-    "stop": lambda text: [text],
+    "stop": lambda text: [unquoted(text)],
 }
+KINDS = {parse_int: "an integer", float: "a number"}
 HINT = f"(/help shows commands; {FENCE} begins and ends a text of several lines; Ctrl-C stops an answer)"
 
 
@@ -63,7 +65,8 @@ class Conversation:
         except KeyboardInterrupt:
             click.echo("\n(stopped; this turn is forgotten)", err=True)
         except ApiError as error:
-            click.echo(f"error: {error}", err=True)
+            is_full = FULL in str(error) and self.messages != self.first
+            click.echo(f"error: {error}{'; /reset forgets the conversation' if is_full else ''}", err=True)
         else:
             self.messages = [*messages, {"role": "assistant", "content": said.text}]
             click.echo(f"({said.speed})", err=True)
@@ -120,8 +123,19 @@ def changed(sampling: "SamplingParams", name: str, value: str) -> "SamplingParam
     try:
         wanted = None if value == "default" else READERS[name](value)
     except (ValueError, OverflowError):
-        raise ConfigError(f"{name} must be a number or default, got {value!r}; type another") from None
+        kind = KINDS[READERS[name]]
+        raise ConfigError(f"{name} must be {kind} or default, got {value!r}; type another") from None
     return checked(msgspec.structs.replace(sampling, **{name: wanted}))
+
+
+def unquoted(text: str) -> str:
+    """A text that may stand in double quotes, as in JSON: for spaces at its ends, and for \\n."""
+    import msgspec
+
+    try:
+        return msgspec.json.decode(text, type=str) if text.startswith('"') else text
+    except msgspec.MsgspecError:
+        return text
 
 
 def need_file(word: str, rest: str) -> str:

@@ -25,7 +25,9 @@ def run(folder: Path) -> int:
             raise ConfigError(f"{file_fault('write', folder, error)}; choose another folder") from error
         else:
             click.echo(folder / path.name)
-    click.echo("open them in what you like, or run one with `jupyter execute`; they need jaxinfer[notebook]", err=True)
+    click.echo(
+        "open them in Jupyter or an editor, or run one with `jupyter execute`; they need jaxinfer[notebook]", err=True
+    )
     return 0
 
 

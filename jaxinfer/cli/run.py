@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import stat
 import sys
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from jaxinfer.cli.options import EngineCommand
 from jaxinfer.cli.session import ANSWER_OPTIONS, first_messages, sampling_params, template_kwargs
 from jaxinfer.cli.talker import SERVER_OPTIONS, talker
 from jaxinfer.config import Resolved
-from jaxinfer.errors import ConfigError
+from jaxinfer.errors import CheckpointError, ConfigError
 
 # a path, a hub id with its organisation, or a URL, which the error that follows explains
 _NAME_FORM = re.compile(
@@ -87,6 +88,18 @@ def full_prompt(prompt: str | None, piped: str) -> str:
     return "\n\n".join(parts)
 
 
+def refuse_swapped(model: str, prompt: str) -> None:
+    """Raise ConfigError for a prompt in the place of the model, and the model in the prompt's."""
+    from jaxinfer.checkpoint.resolve import local_folder
+
+    try:
+        local_folder(model)
+    except CheckpointError:
+        if names_a_model(prompt):
+            cure = f"write `jaxinfer run {prompt} {shlex.quote(model)}`"
+            raise ConfigError(f"MODEL must stand before PROMPT, got {prompt!r} behind it; {cure}") from None
+
+
 class RunCommand(EngineCommand):
     """`run [MODEL] [PROMPT]`: one word alone is the prompt unless it names a model, or -m has named one."""
 
@@ -94,6 +107,8 @@ class RunCommand(EngineCommand):
         word = ctx.params["model_argument"]
         if word is not None and ctx.params["prompt"] is None and (ctx.params["model"] or not names_a_model(word)):
             ctx.params |= {"model_argument": None, "prompt": word}
+        elif word is not None and ctx.params["prompt"] is not None:
+            refuse_swapped(word, ctx.params["prompt"])
         return super().invoke(ctx)
 
 

@@ -189,8 +189,8 @@ def refuse_unknown(unknown: tuple[str, ...]) -> None:
 
 
 def warning_text(unknown: tuple[str, ...]) -> str:
-    """One header line that names the fields nobody read; "" when there are none. Safe to send: printable ASCII."""
-    return f"unknown and ignored: {_listed(unknown)}" if unknown else ""
+    """One header line that names the ignored fields, known or not; "" for none. Safe to send: printable ASCII."""
+    return f"ignored: {_listed(unknown)}" if unknown else ""
 
 
 def _listed(names: tuple[str, ...]) -> str:

@@ -56,14 +56,14 @@ NUMBERS = {
     "top_p": Range(0, 1, "a number above 0 and at most 1 (off)", above_low=True),
     "top_k": Range(-1, 2**31 - 1, "an integer of at least 1, or 0 or -1 for off", integer=True),
     "min_p": Range(0, 1, "a number from 0 (off) to 1"),
-    "seed": Range(-(2**63), 2**64 - 1, "an integer of at most 64 bits", integer=True),
-    "max_tokens": Range(1, 2**63 - 1, "an integer of at least 1, of 63 bits", integer=True),
+    "seed": Range(-(2**63), 2**64 - 1, "an integer from -2^63 to 2^64 - 1", integer=True),
+    "max_tokens": Range(1, 2**63 - 1, "an integer of at least 1 and below 2^63", integer=True),
     "presence_penalty": Range(-2, 2, "a number from -2 to 2"),
     "frequency_penalty": Range(-2, 2, "a number from -2 to 2"),
     # a logit divided by less, or multiplied by more, could leave the range of a float32
     "repetition_penalty": Range(1e-6, 1e6, "a number from 1e-6 to 1e6, 1 being off"),
     "thinking_token_budget": Range(-1, 2**31 - 1, "an integer of at least 0, or -1 for off", integer=True),
-    "min_tokens": Range(0, 2**63 - 1, "an integer of at least 0, of 63 bits", integer=True),
+    "min_tokens": Range(0, 2**63 - 1, "an integer of at least 0 and below 2^63", integer=True),
 }
 FLAGS = (
     "ignore_eos",
@@ -83,7 +83,7 @@ def validate_sampling(params: "SamplingParams", *, vocab_size: int, max_logprobs
     for name, allowed in NUMBERS.items():
         value = getattr(params, name)
         if value is not None and not allowed.allows(value):
-            raise invalid(name, allowed.law, value)
+            raise invalid(name, allowed.law, value, cure="leave it out for its default")
     for name in FLAGS:
         if not isinstance(getattr(params, name), bool):
             raise invalid(name, "true or false", getattr(params, name))

@@ -60,8 +60,8 @@ async def render_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = error.detail
     if error.status_code == 404:
-        is_of_api = request.url.path.startswith("/v1/")
-        cure = "GET /openapi.json lists the routes" if is_of_api else "the API's routes begin with /v1"
+        is_of_api = request.url.path.startswith(("/v1/", "/api/"))
+        cure = "GET /openapi.json lists the routes" if is_of_api else "the API's routes begin with /v1 or /api"
         message = f"there is no {ascii(request.url.path)[:200]} here; {cure}"
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "another method")

@@ -105,7 +105,7 @@ def compared(cli, file) -> str:
         (["latncy"], "error: unknown command 'latncy', did you mean 'latency'?; see `jaxinfer bench --help`"),
         (["latency", "--shapes", "4"], "must be BATCHxPROMPT or several of them with commas between, got '4'"),
         (["throughput", "--loads", "4:0:1"], "must be REQUESTS:IN:OUT or several of them"),
-        (["latency", "--compare", "/no/such"], "--compare must name a file that --json wrote, got /no/such"),
+        (["latency", "--compare", "/no/such"], "file not found: /no/such (--compare)"),
         (["latency", "--json", "/no/such/file"], "--json must name a file in a folder that exists"),
         (["serve", "--url", "localhost:80"], "--url must begin with http:// or https://, then name a host"),
         (["serve", "--url", "http://h:80o0"], "and perhaps a port, got 'http://h:80o0'"),
@@ -116,7 +116,7 @@ def compared(cli, file) -> str:
         (["suite", "vllm", "--html", "/no/such/file"], "--html must name a file in a folder that exists"),
         (["compare", "--a", "run_ahead=0"], "missing option '--b'"),
         (["compare", "--a", "run_ahead=0", "--b", "fast"], "a side must be a URL or name=value,name=value, got 'fast'"),
-        (["compare", "--a", "", "--b", "", "--prompts", "/no/such"], "--prompts must name a file of lines"),
+        (["compare", "--a", "", "--b", "", "--prompts", "/no/such"], "file not found: /no/such (--prompts)"),
         (
             ["compare", "--a", "http://h:1", "--b", "http://h:2", "--max-num-seqs", "4"],
             "settings must be of a server that is started here, got two that run already and --max-num-seqs; drop them",

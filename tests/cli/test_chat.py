@@ -169,3 +169,35 @@ def test_ctrl_c_at_the_prompt_drops_the_line_and_the_second_in_a_row_ends(cli, m
     outcome = cli("chat")
     assert prompts(model) == ["user:hi\nassistant:"]
     assert outcome.code == 130 and outcome.err.count("Ctrl-C once more") == 2
+
+
+def test_a_full_context_names_the_way_out_once_there_is_something_to_forget(cli, model):
+    long = "x" * 600
+    first, second = (line for line in cli("chat", stdin=f"{long}\nhi\n{long}\n").err.splitlines() if "error" in line)
+    assert "/reset" not in first and second.endswith("; /reset forgets the conversation")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("/set max_tokens 1.5", "max_tokens must be an integer or default, got '1.5'; type another"),
+        ("/set temperature x", "temperature must be a number or default, got 'x'; type another"),
+        (
+            "/set temperature -1",
+            "temperature must be a number from 0 (greedy) to 2, got -1.0; leave it out for its def",
+        ),
+        ("/load /nosuch", "file not found: /nosuch; name one that is there"),
+        ("/load /dev/zero", "/dev/zero must be a regular file, it is a device; name a file"),
+        ("/save /tmp", "/tmp must be a regular file, it is a folder; name a file"),
+    ],
+)
+def test_a_mistake_is_told_with_its_cure(cli, model, line, said):
+    assert f"error: {said}" in cli("chat", stdin=f"{line}\n").err
+
+
+@pytest.mark.parametrize(
+    ("typed", "stop"), [("12", "12"), ('"12"', "12"), (r'"a \n"', "a \n"), ('"12', '"12'), ('"a" b', '"a" b')]
+)
+def test_a_stop_text_may_stand_in_quotes(cli, model, typed, stop):
+    cli("chat", stdin=f"/set stop {typed}\nhi\n")
+    assert model.llm.calls[0].params.stop == [stop]

@@ -213,3 +213,10 @@ def test_impossible_sampling_is_refused_before_anything_starts(cli, model, tmp_p
 def test_a_model_that_is_nowhere_is_refused_before_anything_starts(cli, model, verb):
     outcome = cli(verb, "/no/such/model", stdin="hi")
     assert (outcome.code, model.made, len(outcome.err.splitlines())) == (3, [], 1)
+
+
+def test_a_prompt_before_the_model_is_told_the_order(cli, model):
+    outcome = cli("run", "What is 7 plus 5?", "demo")
+    said = "MODEL must stand before PROMPT, got 'demo' behind it; write `jaxinfer run demo 'What is 7 plus 5?'`"
+    assert (outcome.code, outcome.last_line, model.made) == (2, f"error: {said}", [])
+    assert "must be an existing folder" in cli("run", "/no/such", "hi").last_line

@@ -20,7 +20,7 @@ LONG = "error: max_model_len must be at most what the model can address, 2048, g
         (
             ["run", "demo", "hi", "--max-tokens", "0"],
             2,
-            "error: max_tokens must be an integer of at least 1, of 63 bits",
+            "error: max_tokens must be an integer of at least 1 and below 2^63, got 0; leave it out for its default",
         ),
         (["connect", "nosuch"], 2, "error: CLIENT must be one of curl, openai-python, "),
         (["bench", "serve", "--requests", "0"], 2, "error: --requests must be in x>=1, got 0; see "),

@@ -34,6 +34,7 @@ NOT_RUN = {
 
 # Typed by the reader in the place of what the page says: as one who fills in MODEL, or has not a quarter of an hour.
 INSTEAD = {
+    'jaxinfer run ./FOLDER "Hello"': "jaxinfer run demo Hello",
     "jaxinfer bench latency MODEL": "jaxinfer bench latency demo --prompt-lengths 64 --batch-sizes 1 --first-steps 0",
     "jaxinfer bench throughput MODEL": "jaxinfer bench throughput demo --loads 4:32:16",
     "jaxinfer profile MODEL": "jaxinfer profile demo --steps 4",

@@ -95,7 +95,7 @@ SEARCH = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
 
 def warnings(answer: Any) -> str:
     assert answer.status_code == 200, answer.text
-    return str(answer.headers.get("x-jaxinfer-warnings", "")).removeprefix("unknown and ignored: ")
+    return str(answer.headers.get("x-jaxinfer-warnings", "")).removeprefix("ignored: ")
 
 
 def test_codex_is_answered_calls_its_tool_and_goes_on():

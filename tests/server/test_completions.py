@@ -136,7 +136,7 @@ def test_best_of_must_equal_n():
 
 def test_chats_own_fields_are_unknown_here():
     response = complete(FakeLLM(), "a", max_completion_tokens=5, messages=[])
-    assert response.headers["x-jaxinfer-warnings"] == "unknown and ignored: max_completion_tokens, messages"
+    assert response.headers["x-jaxinfer-warnings"] == "ignored: max_completion_tokens, messages"
 
 
 def test_prompts_that_the_queue_refuses_leave_nothing_running():

@@ -176,3 +176,9 @@ def test_so_is_each_of_the_anthropic_package(app):
 @pytest.mark.parametrize(("path", "cure"), [("/v1/uploads", "GET /openapi.json"), ("/uploads", "begin with /v1")])
 def test_a_route_that_is_not_there_is_told_where_routes_are(app, path, cure):
     assert cure in error_of(ask_app(app, "GET", path))["message"]
+
+
+@pytest.mark.parametrize(("path", "cure"), [("/v1/no", "lists"), ("/api/no", "lists"), ("/no", "with /v1 or /api")])
+def test_a_path_of_nothing_is_told_where_routes_are(app, path, cure):
+    response = ask_app(app, "GET", path)
+    assert response.status_code == 404 and cure in response.text

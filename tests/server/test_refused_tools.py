@@ -15,11 +15,11 @@ from tests.server.test_tools_of_others import FLAT, NAMED_NOW, message, respond
 
 def test_what_nobody_reads_of_a_tool_is_named():
     answer = post(FakeLLM(), RESPONSES, {"input": "hi", "tools": [FLAT[1] | {"defer_loading": True}]})
-    assert answer.headers["x-jaxinfer-warnings"] == "unknown and ignored: tools[0].defer_loading"
+    assert answer.headers["x-jaxinfer-warnings"] == "ignored: tools[0].defer_loading"
     body = {"messages": USER, "max_tokens": 9, "tools": [NAMED_NOW | {"cache_control": {"type": "ephemeral"}}]}
     assert "x-jaxinfer-warnings" not in post(FakeLLM(), MESSAGES, body).headers
     answer = post(FakeLLM(), MESSAGES, body | {"tools": [NAMED_NOW | {"input_examples": []}]})
-    assert answer.headers["x-jaxinfer-warnings"] == "unknown and ignored: tools[0].input_examples"
+    assert answer.headers["x-jaxinfer-warnings"] == "ignored: tools[0].input_examples"
 
 
 def flattened(tools: Any) -> Any:

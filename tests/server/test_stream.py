@@ -174,7 +174,7 @@ def test_what_is_refused_is_refused_before_the_first_byte():
 
 
 def test_unknown_fields_are_named_on_a_stream_too():
-    assert stream(FakeLLM(), foo=1).headers["x-jaxinfer-warnings"] == "unknown and ignored: foo"
+    assert stream(FakeLLM(), foo=1).headers["x-jaxinfer-warnings"] == "ignored: foo"
 
 
 def test_silence_is_broken_by_comments_before_the_first_token_and_between_tokens():
