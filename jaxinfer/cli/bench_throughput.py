@@ -8,12 +8,13 @@ import click
 
 from jaxinfer.cli.bench import REPORT_OPTIONS, Counts, publish
 from jaxinfer.cli.checklist import Checklist, screen_for
-from jaxinfer.cli.options import EngineCommand
+from jaxinfer.cli.options import EngineCommand, check_start
 from jaxinfer.config import Resolved
 
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Time every load and print the report."""
+    check_start(resolved.config)
     with Checklist(screen_for(sys.stderr, params)) as checklist:
         from jaxinfer.bench import throughput
 

@@ -30,7 +30,9 @@ def damaged(tmp_path, request) -> Path:
 
 
 @pytest.mark.parametrize("damaged", DAMAGES, indirect=True)
-@pytest.mark.parametrize("verb", ["run", "chat", "serve", "batch", "ppl", "warmup"])
+@pytest.mark.parametrize(
+    "verb", ["run", "chat", "serve", "batch", "ppl", "warmup", "profile", "bench latency", "bench throughput"]
+)
 def test_a_folder_that_is_no_whole_model_is_told_before_anything_starts(
     cli, model, monkeypatch, tmp_path, damaged, verb, request
 ):
@@ -43,7 +45,7 @@ def test_a_folder_that_is_no_whole_model_is_told_before_anything_starts(
     }
     if verb == "warmup" and "weights" in said + request.node.callspec.params["damaged"]:
         return  # it reads none
-    outcome = cli(verb, *words.get(verb, [str(damaged)]), stdin="hi")
+    outcome = cli(*verb.split(), *words.get(verb, [str(damaged)]), stdin="hi")
     assert (outcome.code, model.made) == (3, [])
     assert said in outcome.err and "start " not in outcome.err
 
