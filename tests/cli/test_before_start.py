@@ -29,10 +29,11 @@ def damaged(tmp_path, request) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("damaged", DAMAGES, indirect=True)
-@pytest.mark.parametrize(
-    "verb", ["run", "chat", "serve", "batch", "ppl", "warmup", "profile", "bench latency", "bench throughput"]
-)
+VERBS = ("run", "chat", "serve", "batch", "ppl", "warmup", "profile", "bench latency", "bench throughput")
+CASES = [(verb, damage) for verb in VERBS for damage in DAMAGES if verb != "warmup" or "weights" not in damage]
+
+
+@pytest.mark.parametrize(("verb", "damaged"), CASES, indirect=["damaged"])
 def test_a_folder_that_is_no_whole_model_is_told_before_anything_starts(
     cli, model, monkeypatch, tmp_path, damaged, verb, request
 ):
@@ -43,18 +44,14 @@ def test_a_folder_that_is_no_whole_model_is_told_before_anything_starts(
         "batch": [str(damaged), str(tmp_path / "a.jsonl"), "-o", str(tmp_path / "b.jsonl")],
         "ppl": ["-m", str(damaged), str(tmp_path / "a.jsonl")],
     }
-    if verb == "warmup" and "weights" in said + request.node.callspec.params["damaged"]:
-        return  # it reads none
     outcome = cli(*verb.split(), *words.get(verb, [str(damaged)]), stdin="hi")
     assert (outcome.code, model.made) == (3, [])
     assert said in outcome.err and "start " not in outcome.err
 
 
-@pytest.mark.parametrize("damaged", DAMAGES, indirect=True)
+@pytest.mark.parametrize("damaged", sorted(DAMAGES.keys() - {"no tokenizer"}), indirect=True)
 def test_show_tells_what_is_wrong_with_a_folder(cli, damaged, request):
     said = DAMAGES[request.node.callspec.params["damaged"]][0]
-    if "tokenizer" in said:
-        return  # it shows the rest
     outcome = cli("show", str(damaged))
     assert said in outcome.out + outcome.err and "fits: yes" not in outcome.out
 
