@@ -6,6 +6,7 @@ from pathlib import Path
 from jaxinfer.errors import ConfigError, file_fault
 
 MAX_BYTES = 64 * 2**20  # of settings, keys, templates, prompts, a conversation: each is read whole
+_OPEN = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 _KINDS = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
 
 
@@ -22,6 +23,8 @@ def check_file(path: str | Path, flag: str = "", most_bytes: int | None = MAX_BY
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"cannot read {name}: {reason}; name another file") from error
+    if stat.S_ISFIFO(found.st_mode) and str(path).startswith(_OPEN):
+        return  # what a shell makes of <(command); a named pipe may have nobody who writes
     if not stat.S_ISREG(found.st_mode):
         kind = next((kind for is_kind, kind in _KINDS if is_kind(found.st_mode)), "a device")
         raise ConfigError(f"{name} must be a regular file, it is {kind}; name a file")

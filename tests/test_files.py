@@ -62,3 +62,16 @@ def test_what_a_file_holds_is_bounded_by_what_is_read_too(tmp_path):
         check_file("a\0b")
     check_file(tmp_path / "a", most_bytes=1)
     assert MAX_BYTES >= 2**20
+
+
+def test_a_pipe_that_a_shell_has_opened_is_read_up_to_the_bound():
+    for content, is_read in ((b"secret", True), (b"x" * 11, False)):
+        out, into = os.pipe()
+        os.write(into, content)
+        os.close(into)
+        if is_read:
+            assert read_file(f"/dev/fd/{out}", most_bytes=10) == content
+        else:
+            with pytest.raises(ConfigError, match="must have at most"):
+                read_file(f"/dev/fd/{out}", most_bytes=10)
+        os.close(out)

@@ -31,8 +31,8 @@ COMPLEX = "(x{1,280}){320}"
 SELF: dict[str, Any] = {"$ref": "#"}
 NODE = {"type": "object", "properties": {"next": SELF}, "required": ["next"], "additionalProperties": False}
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "an expression of many states": ({"regex": COMPLEX}, "takes too many"),
-    "a pattern of many states": ({"json": {"type": "string", "pattern": f"^{COMPLEX}$"}}, "takes too many"),
+    "an expression of many states": ({"regex": COMPLEX}, "must be small enough"),
+    "a pattern of many states": ({"json": {"type": "string", "pattern": f"^{COMPLEX}$"}}, "must be small enough"),
     "a required property that is itself": ({"json": NODE}, "'#' in it asks for another value of itself"),
     "a reference to itself": ({"json": SELF}, "'#' in it asks for another value of itself"),
     "alternatives that are all itself": ({"json": {"anyOf": [SELF, NODE]}}, "'#' in it asks"),
