@@ -10,7 +10,7 @@ import dataclasses
 import difflib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from jaxinfer.cache.spec import CacheSpec
@@ -23,6 +23,11 @@ _PARTS = frozenset(
 )
 _WHOLES = frozenset(["attention", "attn", "mlp", "ffn", "residual"])  # with further words an addition: attention_sinks
 _SWITCH = frozenset(["use", "has", "with", "apply", "enable"])
+_DENIALS = frozenset(["no", "without", "disable", "disabled"])
+_RANKS = frozenset(["tp", "ep", "pp", "dp", "cp", "sp", "parallel", "parallelism"])
+_OF_RANKS = frozenset(
+    ["tensor", "expert", "pipeline", "data", "context", "sequence", "model", "size", "degree", "world", "num", "ranks"]
+)
 _NORMS = frozenset(["norm", "layernorm", "rmsnorm", "prenorm", "ln"])  # one behind a part is an addition
 # fmt: off
 # How a framework computes what others compute too; "parallel" and "cache" are also words of other architectures
@@ -46,6 +51,7 @@ _OF_TRAINING = frozenset([
     "ratio", "prob", "p", "coef", "coefficient", "factor", "method", "type", "fn", "function", "cutoff",
 ])
 # fmt: on
+_ALIKE = 0.8  # of 1, from which on a name may be a misspelling of another
 CHECK = "check that config.json is the model's own"
 DTYPES: tuple[DType, ...] = ("bfloat16", "float16", "float32")
 
@@ -100,6 +106,7 @@ class HFConfig:
         self._raw = raw
         self._prefix = prefix
         self._read: set[str] = set()
+        self._may_be_off: set[str] = set()  # keys that were read, whose feature a model without the key lacks too
         self.faults: list[str] = [] if faults is None else faults
 
     def value(self, key: str) -> Any:
@@ -109,6 +116,12 @@ class HFConfig:
 
     def has(self, key: str) -> bool:
         return self._raw.get(key) is not None
+
+    def is_off(self, key: str) -> bool:
+        """Whether the key's feature, which a model without the key lacks, is switched off."""
+        self._may_be_off.add(key)
+        value = self.value(key)
+        return is_off(value) or is_one_rank(key, value)
 
     def refuse(self, key: str, law: str, cure: str) -> None:
         """Record a fault of `key`: what must hold, what was given, what to do."""
@@ -139,6 +152,7 @@ class HFConfig:
 
     def flag(self, key: str, default: bool = False) -> bool:
         value = self.value(key)
+        self._may_be_off |= set() if default else {key}
         if value is None:
             return default
         if not isinstance(value, bool):
@@ -159,26 +173,30 @@ class HFConfig:
     def must_be(self, key: str, allowed: tuple[Any, ...], why: str) -> None:
         """Refuse the key unless it is missing, null or one of `allowed` (compared with its type, so 1 is not true)."""
         value = self.value(key)
+        self._may_be_off |= {key} if any(map(is_off, allowed)) else set()
         if value is not None and not any(type(value) is type(other) and value == other for other in allowed):
             self.refuse(key, f"must be {' or '.join(_shown(other) for other in allowed) or 'absent'}", why)
 
     def finish(self, harmless: frozenset[str] = frozenset()) -> None:
         """Record a fault for every key that was neither read nor is harmless.
 
-        A feature that nobody here knows and that is switched off is harmless, unless its name may be a misspelling, or
-        says that it is no addition: the model is made of it.
+        A feature that nobody here knows and that is switched off is harmless, unless its name may be a misspelling of
+        a key that must not be off, or says that it is no addition: the model is made of it. So is a number of devices
+        that is 1.
         """
-        known = sorted(self._read | harmless)
+        known = self._read | harmless
         for key, value in self._raw.items():
-            if key in self._read or key in harmless or value is None or says_how(key, value):
+            if key in known or value is None or says_how(key, value) or is_one_rank(key, value):
                 continue
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
-            if is_off(value) and not near:
-                if _names_a_part(key):
+            denies = isinstance(value, bool) and bool(_words(key) & _DENIALS)  # no_bias is off where it is true
+            off = denies or is_off(value)
+            near = _nearest(key, self._read - self._may_be_off if off else known)
+            if off and not near:
+                if _names_a_part(key) and bool(value) is denies:
                     law = "must not be off, since the model served here has it"
                     self.refuse(key, law, "delete it if it does not change what the model computes")
                 continue
-            hint = f"did you mean {near[0]!r}? If not, delete" if near else "delete"
+            hint = f"did you mean {near!r}? If not, delete" if near else "delete"
             self.faults.append(
                 f"{self._prefix}{key} is not a key this architecture knows, got {_shown(value)}; {hint} it if it "
                 "does not change what the model computes"
@@ -206,6 +224,26 @@ def _words(name: str) -> set[str]:
 def is_off(value: Any) -> bool:
     """Whether a feature's value says that the model does not have it."""
     return value is None or value in (False, 0, "", [], {})
+
+
+def _nearest(key: str, known: Iterable[str]) -> str | None:
+    """Of which of these a key may be a misspelling; that both begin with `use` makes them no more alike."""
+    near = difflib.get_close_matches(key, sorted(known), n=8, cutoff=_ALIKE)
+    bare = _without_switch(key)
+    return next(
+        (name for name in near if difflib.get_close_matches(bare, [_without_switch(name)], cutoff=_ALIKE)), None
+    )
+
+
+def _without_switch(key: str) -> str:
+    first, _, rest = key.partition("_")
+    return rest if rest and first in _SWITCH else key
+
+
+def is_one_rank(key: str, value: Any) -> bool:
+    """Whether a key says over how many devices something was spread, and it was one."""
+    words = _words(key)
+    return type(value) is int and value == 1 and bool(words & _RANKS) and words <= _RANKS | _OF_RANKS
 
 
 def _names_a_part(key: str) -> bool:

@@ -78,16 +78,15 @@ def refuse_features(config: HFConfig) -> None:
     for feature in _IN_THE_FAMILY:
         switches = [key for key in feature.switches if config.has(key)]
         for key in switches:
-            if not is_off(config.value(key)):
+            if not config.is_off(key):
                 config.refuse(key, "must be 0, empty or absent", f"{feature.name} are not supported")
         for key in feature.asides:
             config.value(key)
         for key in feature.details:
             if not config.has(key):
                 continue
-            if not switches and not is_off(config.value(key)):
+            if not config.is_off(key) and not switches:
                 config.refuse(key, "must be absent", f"{feature.name} are not supported")
-            config.value(key)
 
 
 def features_of(architecture: str, raw: Mapping[str, Any]) -> Iterator[str]:

@@ -53,6 +53,8 @@ def read_conversation(raw: Any, system: Any) -> AnthropicConversation:
         path = f"messages[{position}]"
         messages += _read_message(message, path)
         unknown += unknown_in(message, path, DIALECT)
+    if not messages:
+        raise invalid("messages", "a list with a message that has content", Verbatim("none"))
     if messages[-1].get("tool_calls"):
         law = "followed by a message of the user with the tool_result of each of its calls"
         raise invalid(f"messages[{len(raw) - 1}]", law, Verbatim("nothing"))
@@ -60,9 +62,13 @@ def read_conversation(raw: Any, system: Any) -> AnthropicConversation:
 
 
 def _read_message(message: Any, path: str) -> Messages:
-    """A message of the user's is several of chat's where it holds results of calls."""
+    """A message of the user's is several of chat's where it holds results of calls; one of the system's with the turn's
+    settings and no content is none.
+    """
     content = message.get("content") if isinstance(message, dict) else None
     role = message.get("role") if isinstance(message, dict) else None
+    if role == "system" and content is None and isinstance(message.get("output_config"), dict):
+        return []
     if not isinstance(content, list) or not content or role not in ("user", "assistant"):
         return [read_message(message, path, DIALECT)]
     at = f"{path}.content"

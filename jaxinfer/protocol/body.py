@@ -140,7 +140,7 @@ def _check_numbers(body: dict[str, Any], odd: list[str]) -> None:
     if odd:
         path = path_of_overflow(body)
         if odd[0] in _CONSTANTS:
-            raise _malformed(f"{odd[0]} is not a JSON number", param=path)
+            raise _malformed(f"{path} is {odd[0]}, which is not a JSON number", param=path)
         message = f"{path} must be {LAW}, got {shown_number(odd[0])}"
         raise InvalidRequest(message, param=path, code="invalid_json")
 

@@ -30,8 +30,7 @@ def read_input(raw: Any, before: Messages) -> tuple[Messages, tuple[str, ...]]:
     reader = _Reader()
     for position, item in enumerate(raw):
         reader.add(item, f"input[{position}]")
-    if not reader.messages:
-        raise invalid("input", "a list with more than thoughts", Verbatim("items of type reasoning alone"))
+    reader.end()
     if len(before) + len(reader.messages) > MAX_MESSAGES:
         law = f"a list of at most {MAX_MESSAGES} messages, with those that it goes on from"
         raise invalid("input", law, Verbatim(str(len(before) + len(reader.messages))))
@@ -39,8 +38,8 @@ def read_input(raw: Any, before: Messages) -> tuple[Messages, tuple[str, ...]]:
 
 
 class _Reader:
-    """Invariant: `_answer` is the last message while that is the assistant's, so that calls, and text behind them, may
-    join it.
+    """Invariant: `_answer` is the last message while that is the assistant's, so that calls, and text and thoughts
+    behind them, may join it.
     """
 
     def __init__(self) -> None:
@@ -51,7 +50,7 @@ class _Reader:
 
     def add(self, item: Any, path: str) -> None:
         """The next item, put into the messages."""
-        match item.get("type") if isinstance(item, dict) else None:
+        match _kind_of(item):
             case "reasoning":
                 self._thoughts += read_thoughts(item, path)
             case str(kind) if kind in CALLS:
@@ -64,12 +63,27 @@ class _Reader:
                 cure = "send messages, reasoning, calls and what they brought"
                 raise unsupported(f"{path} of type {show(kind)}", cure=cure, param=f"{path}.type")
 
+    def end(self) -> None:
+        """Thoughts before which or behind which the assistant says nothing are a message of their own."""
+        if not self._thoughts:
+            return
+        if self._answer is None:
+            self._put({"role": "assistant", "content": ""}, is_answer=True)
+        self._join_thoughts()
+
+    def _join_thoughts(self) -> None:
+        """Of the last message, which is the assistant's."""
+        assert self._answer is not None
+        thoughts, self._thoughts = self._thoughts, ""
+        if thoughts:
+            self._answer["reasoning_content"] = self._answer.get("reasoning_content", "") + thoughts
+
     def _add_message(self, item: Any, path: str) -> None:
         message = read_message(item, path, DIALECT)
         self.unknown += unknown_in(item, path, DIALECT)
         is_answer = message["role"] == "assistant"
         if is_answer and self._thoughts:
-            message = {"reasoning_content": self._thoughts} | message
+            message, self._thoughts = {"reasoning_content": self._thoughts} | message, ""
         if is_answer and self._answer and "tool_calls" in self._answer and message.keys() == {"role", "content"}:
             self._answer["content"] += message["content"]  # a stream has text behind a call in an item of its own
         else:
@@ -79,12 +93,9 @@ class _Reader:
         """A call, and what it brought where a server carried it out, which has both in one item."""
         call_id, name, arguments = CALLS[item["type"]](item, path)
         self.unknown += [f"{path}.{name}" for name in item if name not in CALL_FIELDS]
-        thoughts, self._thoughts = self._thoughts, ""
         if self._answer is None:
             self._put({"role": "assistant", "content": ""}, is_answer=True)
-        assert self._answer is not None
-        if thoughts:
-            self._answer["reasoning_content"] = self._answer.get("reasoning_content", "") + thoughts
+        self._join_thoughts()
         self._answer.setdefault("tool_calls", []).append(called(call_id, name, arguments))
         if item["type"] in OWN_RESULTS:
             self._put(_result(call_id, OWN_RESULTS[item["type"]](item, path)), is_answer=False)
@@ -98,9 +109,18 @@ class _Reader:
         self._put(_result(call_id, output), is_answer=False)
 
     def _put(self, message: dict[str, Any], *, is_answer: bool) -> None:
+        if not is_answer:
+            self.end()
         self.messages.append(message)
-        self._thoughts = ""
         self._answer = message if is_answer else None
+
+
+def _kind_of(item: Any) -> Any:
+    """An item's type. OpenAI's types leave it out of messages, and of references, which have an id and no role."""
+    if not isinstance(item, dict):
+        return None
+    is_reference = item.get("type") is None and isinstance(item.get("id"), str) and "role" not in item
+    return "item_reference" if is_reference else item.get("type")
 
 
 def _result(call_id: str, text: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.validate import Verbatim, invalid, unsupported
 from jaxinfer.text.tools.reader import ToolUse
 
-MAX_TOOL_BYTES = 262144
+MAX_TOOL_BYTES = 2**20  # some 250,000 tokens: what a long context holds
 MAX_TOOL_NAME_CHARS = 128  # as Anthropic allows; agents name a tool by its server too: mcp__server__tool
 TOOL_NAME_CHAR = r"[A-Za-z0-9_.-]"  # as JSON Schema writes it too
 TOOL_NAME = re.compile(f"{TOOL_NAME_CHAR}{{1,{MAX_TOOL_NAME_CHARS}}}")

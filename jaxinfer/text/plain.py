@@ -100,7 +100,13 @@ class PlainEncoder:
 
 def added_around(backend: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
     """What `add_special_tokens` puts before and after a text, such as a BOS. Raises CheckpointError."""
-    around, alone = encode_one(backend, "a", True), encode_one(backend, "a", False)
+    try:
+        around, alone = encode_one(backend, "a", True), encode_one(backend, "a", False)
+    except InvalidRequest as refusal:
+        raise CheckpointError(
+            'tokenizer.json must have rules by which the tokenizers library can encode a text, and it fails on "a". '
+            "Use a tokenizer.json that you trust, with --tokenizer."
+        ) from refusal
     for start in range(len(around) - len(alone) + 1):
         if around[start : start + len(alone)] == alone:
             return around[:start], around[start + len(alone) :]

@@ -14,8 +14,9 @@ import signal
 import subprocess
 import sys
 import time
+import unicodedata
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,7 @@ def _try_tokenizer(folder: Path) -> str:
         began_s = time.process_time()
         try:
             with panics_as_exceptions():
+                backend.encode(text[:_FEW])
                 _split(backend, text)
         except LibraryPanic as panic:
             return f"{panic}"[:200]
@@ -168,10 +170,12 @@ _EMPTY: dict[str, Any] = {
     "model": {"type": "BPE", "vocab": {}, "merges": []},
 }
 _RUN = 2**14  # characters
+_FEW = 4  # of a run, which are encoded: some rules fail at a text's end
 _SAMPLE, _MAX_NORMALIZED = 2**8, 2**16  # characters; what rules make of a run may be 128 times as long
 _MAX_RUN_S = 0.2  # of processor time; honest rules take 0.001 to 0.02 s, those that take the square of a run 1 s
 _MAX_RULES = 2**12  # characters of the rules that are looked at
 _COMMON = "aA1 \n\t.'-_!\u00e9\u65e5\u0301"
+_CLASS = re.compile(r"\\[pP]\{[^{}]{1,64}\}|\[:[^:\]]{1,64}:\]")  # of characters, as patterns name one
 _PAIR = re.compile(r"(?=([^\W_]{2}))")
 
 
@@ -186,10 +190,33 @@ def _strings_in(rules: Any) -> Iterator[str]:
 
 
 def _texts(rules: str) -> Iterator[str]:
-    """Runs of each character, and of each pair of letters, that the rules name, with an end that no pattern expects."""
+    """Runs of each character, of each pair of letters and of members of each class that the rules name, with an end
+    that no pattern expects.
+    """
     rules = rules[:_MAX_RULES]
-    for unit in dict.fromkeys([*_COMMON, *rules, *_PAIR.findall(rules)]):
+    for unit in dict.fromkeys([*_COMMON, *_members_of_classes(rules), *rules, *_PAIR.findall(rules)]):
         yield unit * (_RUN // len(unit)) + "\0"
+
+
+def _members_of_classes(rules: str) -> Iterator[str]:
+    """The first and the last character of each class that the rules name, as the library's own patterns have it."""
+    for name in dict.fromkeys(_CLASS.findall(rules)):
+        with contextlib.suppress(Exception):  # a class that the library does not know: it says so where it reads it
+            pattern = tokenizers.Regex(f"[{name}]")
+            members = tokenizers.pre_tokenizers.Split(pattern, "removed", invert=True)
+            found = "".join(piece for piece, _ in members.pre_tokenize_str(_alphabet()))
+            yield from dict.fromkeys([found[:1], found[-1:]]) if found else ()
+
+
+@cache
+def _alphabet() -> str:
+    """A character of each general category in each script, as far as names tell scripts and a part of each block does."""
+    codes = (*range(0x3000), *range(0x3000, 0x10000, 4), *range(0x10000, 0x20000, 16))
+    kinds: dict[tuple[str, str], str] = {}
+    for char in map(chr, codes):
+        if (category := unicodedata.category(char)) not in ("Cs", "Cn"):
+            kinds.setdefault((category, unicodedata.name(char, "").partition(" ")[0]), char)
+    return "".join(kinds.values())
 
 
 def _split(backend: tokenizers.Tokenizer, text: str) -> None:

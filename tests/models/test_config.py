@@ -398,6 +398,39 @@ def test_any_feature_that_is_switched_off_is_harmless(added: dict[str, Any]) -> 
     assert config_from_hf({**QWEN3_8B, **added}) == config_from_hf(QWEN3_8B)
 
 
+OFF = ["use_moe", "fused_bias", "attention_out_bias", "attention_sinks", "use_biases", "num_nextn_predict_layer"]
+RANKS = ["ep_size", "tp_size", "tensor_parallel_size", "expert_model_parallel_size", "context_parallel_degree"]
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        *({key: off} for key in OFF for off in (False, 0)),
+        *({key: True} for key in ("no_bias", "disable_bias", "without_sinks", "no_moe")),
+        *({key: 1} for key in RANKS),
+        {"no_rope": False, "disable_rotary": False},
+    ],
+    ids=str,
+)
+def test_a_switch_that_is_off_and_a_model_on_one_device_are_harmless(added: dict[str, Any]) -> None:
+    assert config_from_hf({**QWEN3_8B, **added}) == config_from_hf(QWEN3_8B)
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        *({key: count} for key in RANKS for count in (2, True)),
+        {"no_rope": True},
+        {"no_norm": True},
+        {"tp_rank_sinks": 1},
+    ],
+    ids=str,
+)
+def test_what_is_spread_and_a_part_that_is_denied_are_refused(added: dict[str, Any]) -> None:
+    with pytest.raises(CheckpointError, match=next(iter(added))):
+        config_from_hf({**QWEN3_8B, **added})
+
+
 @given(
     st.sampled_from(["use", "has", "apply", "with", "xyz", ""]),
     st.sampled_from(["rope", "rotary", "gated", "swiglu", "causal", "norm", "scale", "multiplier", "scaling"]),

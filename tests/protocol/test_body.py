@@ -47,7 +47,7 @@ def test_a_body_of_numbers_says_what_json_says(text):
         ('{"prompt": [%s], "n": 1, "n": 2}', "must name each field once, got 'n' twice"),
         ('{"prompt": [%s], "stream_options": {"a": 1, "a": 2}}', "must name each field once, got 'a' twice"),
         ('{"prompt": [%s], "messages": [{"a": 1, "a": 2}]}', "must name each field once, got 'a' twice"),
-        ('{"prompt": [%s], "top_p": NaN}', "NaN is not a JSON number"),
+        ('{"prompt": [%s], "top_p": NaN}', "top_p is NaN, which is not a JSON number"),
         ('{"prompt": [%s, 01]}', "Expecting ',' delimiter"),
         ('{"prompt": [%s, 1], "a": "\\ud800"}', "half of a surrogate pair"),
         ('{"prompt": [%s], "a": ' + "[" * 65 + "]" * 65 + "}", "nests more than 64"),

@@ -108,7 +108,7 @@ def test_it_is_found_behind_a_long_text_too():
 
 
 def test_what_is_no_number_at_all_is_named_by_its_path():
-    with pytest.raises(InvalidRequest, match="-Infinity is not a JSON number") as refusal:
+    with pytest.raises(InvalidRequest, match="-Infinity, which is not a JSON number") as refusal:
         parse_body(b'{"tools": [{"function": {"minimum": -Infinity}}]}')
     assert refusal.value.param == "tools[0].function.minimum"
 

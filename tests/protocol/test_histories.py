@@ -1,5 +1,6 @@
 """Conversations that clients' packages can write are read alike by every door, or refused by their type and place."""
 
+import itertools
 import json
 import random
 import re
@@ -138,7 +139,7 @@ def as_responses(turns: Any) -> Messages:
                     }
                 )
             made = kept(step, calls)
-            if step["texts"] or not made:
+            if step["texts"] or not (made or step["thoughts"]):
                 items.append({"type": "message", "role": "assistant", "content": parts("output_text", step["texts"])})
             for call_id, call, _ in made:
                 named = {"name": call["name"], "arguments": json.dumps(call["arguments"])}
@@ -230,6 +231,35 @@ def test_a_conversation_may_begin_with_a_result_to_every_door():
     assert of_messages([{"role": "user", "content": [block]}, question]) == [result, question]
 
 
+def test_thoughts_alone_are_a_turn_to_every_door():
+    user, thinking = {"role": "user", "content": "x"}, {"role": "assistant", "content": "", "reasoning_content": "Hm."}
+    block = {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm."}]}
+    item = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}
+    result = {"type": "function_call_output", "call_id": "c", "output": "y"}
+    for before, after in itertools.product(([], [user]), ([], [user])):
+        assert of_chat([*before, thinking, *after]) == [*before, thinking, *after]
+        assert of_messages([*before, block, *after]) == [*before, thinking, *after]
+        assert of_responses([*before, item, *after]) == [*before, thinking, *after]
+    assert of_responses([CALLED[0], item, result | {"call_id": WORDS[0]}])[0]["reasoning_content"] == "Hm."
+
+
+def test_settings_of_a_turn_are_no_message():
+    user, settings = {"role": "user", "content": "x"}, {"role": "system", "output_config": {"effort": "low"}}
+    for told in (settings, settings | {"content": None}):
+        assert of_messages([told, user, told]) == [user]
+    for sent in ([settings], [user, {"role": "system"}]):
+        with pytest.raises(InvalidRequest, match=r"^messages(\[1\].content)? must be"):
+            of_messages(sent)
+
+
+@pytest.mark.parametrize(
+    "item", [{"id": "msg_1"}, {"id": "msg_1", "type": None}, {"id": "m", "type": "item_reference"}]
+)
+def test_a_reference_to_an_item_is_refused_as_one_with_and_without_its_type(item):
+    with pytest.raises(InvalidRequest, match=r"input\[0\] of type .item_reference"):
+        of_responses([item])
+
+
 # What is no text, and items that are neither a message, a thought, a call nor a result
 PICTURES = {
     "image_url",
@@ -314,7 +344,9 @@ CALLED = [{"type": "function_call", "call_id": word, "name": "f", "arguments": "
 def test_every_item_of_openai_s_types_is_read_by_responses_or_refused_by_type_and_place():
     for item in drawn(response_types.ResponseInputItemParam, 800):
         if item.get("type") is None and "role" not in item:
-            continue  # a reference without its type is anything
+            wrong = {"item_reference"}
+            check(lambda item=item: of_responses([*CALLED, item]), wrong, f"input[{len(CALLED)}]", item)
+            continue
         if item.get("type") == "function_call_output" and item.get("call_id") is None:
             item["call_id"] = "x"  # which call it answers nobody could say
         wrong = unreadable(item, "")
@@ -329,9 +361,13 @@ RESULTS = [{"type": "tool_result", "tool_use_id": word} for word in WORDS]
 
 def check_message(message: dict[str, Any]) -> None:
     """One of Anthropic's, between calls and results of every id that it may name."""
+    role, content = message["role"], message.get("content", [])
     if "content" not in message:
-        return  # settings for the turn, in the beta
-    role, content = message["role"], message["content"]
+        if "output_config" not in message:
+            return  # which Anthropic's API refuses too
+        user = {"role": "user", "content": "x"}
+        assert of_messages([user, message]) == [user]
+        return
     blocks = parts("text", [content]) if isinstance(content, str) else content
     if role == "assistant":
         sent = [{"role": role, "content": [*USED, *blocks]}, {"role": "user", "content": RESULTS}]

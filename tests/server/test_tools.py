@@ -266,7 +266,7 @@ BAD_TOOLS: list[tuple[Any, str]] = [
     ),
     ([*TOOLS, TOOLS[0]], "tools[2].function.name"),
     ([{"type": "function", "function": {"name": f"f{i}", "description": "x" * 2000}} for i in range(130)], "tools"),
-    ([{"type": "function", "function": {"name": "a", "description": "x" * 262144}}], "tools"),
+    ([{"type": "function", "function": {"name": "a", "description": "x" * 2**20}}], "tools"),
 ]
 
 

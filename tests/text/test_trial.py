@@ -9,9 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import Split
 
 from jaxinfer.errors import CheckpointError
-from jaxinfer.text.trial import _try_tokenizer, try_text
+from jaxinfer.text.tokenizer import Tokenizer
+from jaxinfer.text.trial import _COMMON, _texts, _try_tokenizer, try_text
 from tests.support.checkpoints import tokenizer_json
 from tests.text.samples import BACKENDS
 
@@ -134,3 +137,44 @@ def test_a_template_is_still_tried_after_its_tokenizer(tmp_path: Path) -> None:
     tokenizer_with(tmp_path)
     with pytest.raises(CheckpointError, match="a chat template must render within its limits"):
         try_text(folder_with(tmp_path, "{{ 'a' | center(10000000000) }}"))
+
+
+@pytest.mark.parametrize("content", ["y", "yy"])
+def test_rules_at_which_the_library_fails_are_the_files_fault(tmp_path: Path, content: str, capfd) -> None:
+    folder = tokenizer_with(tmp_path, normalizer=replace({"Regex": "z*"}, content))
+    with pytest.raises(CheckpointError, match="the tokenizers library failed"):
+        try_text(folder)
+    assert capfd.readouterr().err == ""
+    with pytest.raises(CheckpointError, match=r"tokenizer.json must have rules"):
+        Tokenizer.from_folder(folder)
+
+
+CLASSES = [
+    r"\p{Cyrillic}",
+    r"\p{So}",
+    r"\p{Thai}",
+    r"\p{Lo}",
+    r"\p{^Latin}",
+    r"\P{L}",
+    "[:punct:]",
+    r"\p{Han}",
+    r"\p{Sc}",
+]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_pattern_is_tried_on_runs_of_what_its_classes_match(name: str) -> None:
+    pattern = Split(Regex(f"[{name}]+"), "removed", invert=True)
+    runs = [text for text in _texts(f"([^x]{name}+|[[{name}]y])\\d") if not set(text) & set(_COMMON)]
+    assert any(pattern.pre_tokenize_str(text[:-1]) == [(text[:-1], (0, len(text) - 1))] for text in runs)
+
+
+def test_a_class_that_the_library_does_not_know_is_for_its_reader_to_refuse() -> None:
+    assert [*_texts(r"\p{Nonsense}[:so:]")] != []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pattern", [r"\p{Cyrillic}+\p{Sc}", r"\p{So}+\p{Sc}"])
+def test_a_pattern_that_takes_the_square_of_a_class_is_refused(tmp_path: Path, pattern: str) -> None:
+    with pytest.raises(CheckpointError, match="a tokenizer must split a text within its limits"):
+        try_text(tokenizer_with(tmp_path, pre_tokenizer=split(pattern)))

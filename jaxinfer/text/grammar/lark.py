@@ -21,6 +21,19 @@ _CLOSERS = {"(": ")", "[": "]"}
 _TIMES = {"?": (0, 1), "*": (0, None), "+": (1, None)}
 
 
+_SHOWN_CHARS = 20
+_LAWS = {  # by what a sign that is none begins with: what must hold, what to do
+    '"': (
+        'a text must end with " on its line and be written as JSON has it',
+        r"close it, and write \\ for a backslash",
+    ),
+    "'": ("a text must stand in double quotes", 'write "..." in place of its single quotes'),
+    "/": ("a regular expression must end with /", r"close it, and write \/ for a slash in it"),
+    "<": ("a special token must be written <name>", "close it, or put it into double quotes"),
+    "": ("a grammar must be of rules, texts, regular expressions and Lark's signs", "put it into double quotes"),
+}
+
+
 class Token(NamedTuple):
     """A sign of a text: its kind, and where it stands in it; of "json" that is the value behind the word."""
 
@@ -76,6 +89,27 @@ def tokens(text: str) -> Iterator[Token]:
                 kind, start = "unknown", end
         if kind != "space":
             yield Token(kind, text[start:end], start, end)
+
+
+def fault_of_signs(text: str) -> str:
+    """Why a text, which the library cannot part into its signs, is no Lark: what must hold, where, and what to do."""
+    found = next(filter(_is_no_sign, tokens(text)), None)
+    if found is None:
+        law, cure = _LAWS[""]
+        return f"{law}, got another; {cure}"
+    line, column = text.count("\n", 0, found.start) + 1, found.start - text.rfind("\n", 0, found.start)
+    law, cure = _LAWS.get(found.text[0], _LAWS[""])
+    given = text[found.start :].partition("\n")[0][:_SHOWN_CHARS]
+    return f"{law}, got {given} in line {line}, column {column}; {cure}"
+
+
+def _is_no_sign(token: Token) -> bool:
+    if token.kind == "string":
+        try:
+            json.loads(token.text.removesuffix("i"))
+        except ValueError:
+            return True
+    return token.kind == "unknown" and not token.text.startswith("%")  # whose value is what is wrong
 
 
 def rules_of(text: str) -> Rules | None:

@@ -11,6 +11,7 @@ TOO_COMPLEX = (
 )
 GOES_ON = "a text must come to an end, and what it forces goes on without one; leave it an end that a text can come to"
 STRAYED = "the library behind it failed, the server's log says how"
+NO_SIGN = "): lexer error"  # with which the library ends where a text is none of its signs, behind a place near there
 _NO_TOKEN = "NoExtensionBias"
 _INSIDE = "Parser Error: ", "panic: "  # of a token that its mask forbids; of a bug
 _TOO_COMPLEX = re.compile(  # the library's limits

@@ -27,9 +27,9 @@ from jaxinfer.errors import CheckpointError, EngineError, InvalidRequest
 from jaxinfer.text.grammar.compiler import new_matcher, new_vocabulary, warnings_of
 from jaxinfer.text.grammar.endless import endless
 from jaxinfer.text.grammar.inexact import inexact
-from jaxinfer.text.grammar.lark import Rules, rules_of, without_end
+from jaxinfer.text.grammar.lark import Rules, fault_of_signs, rules_of, without_end
 from jaxinfer.text.grammar.lexemes import heavy_lexemes, largest_repetition
-from jaxinfer.text.grammar.reasons import DEAD_END, GOES_ON, NOTHING, TOO_COMPLEX, reason_of
+from jaxinfer.text.grammar.reasons import DEAD_END, GOES_ON, NO_SIGN, NOTHING, TOO_COMPLEX, reason_of
 from jaxinfer.text.grammar.source import MAX_TEXT_CHARS, Constraint, guided, source_of
 from jaxinfer.text.tokenizer import Tokenizer
 from jaxinfer.text.tools.opening import Opening
@@ -154,7 +154,9 @@ def _try(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapp
 
 
 def _with_its_place(why: str, text: str, rules: Rules | None) -> str:
-    """Of what is too complex, the repetition that makes it so, where one is large."""
+    """Of what is too complex, the repetition that makes it so, where one is large; and of what is no sign, its own."""
+    if why.endswith(NO_SIGN):
+        return fault_of_signs(text)
     if why not in (TOO_COMPLEX, GOES_ON) or (largest := largest_repetition(text, rules)) is None:
         return why
     repetition, times = largest

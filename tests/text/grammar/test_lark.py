@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxinfer.text.grammar.lark import rules_of, without_end
+from jaxinfer.text.grammar.lark import fault_of_signs, rules_of, without_end
 from jaxinfer.text.grammar.lexemes import heavy_lexemes
 
 NAMES = ["start", "a", "_b", "c-d"]
@@ -93,3 +93,21 @@ def test_large_repetitions_of_terminals_are_found(text, first):
 @pytest.mark.parametrize("text", ['start: b{900}\nb: "x"', f"start: A\n{A}", "start: A{9}\nA: /x{20}/"])
 def test_repetitions_of_rules_and_small_ones_are_not(text):
     assert heavy_lexemes(text, rules_of(text)) == []
+
+
+NO_SIGNS = ['"x', "'x'", "/a", r'"\q"', '"a\tb"', ";", "\u00a7", "`b`", "<a", "@", '"\\u12"']
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(NO_SIGNS), st.lists(st.sampled_from([*TEXTS, "a |", "# \" '\n", "\n"]), max_size=4))
+def test_what_is_no_sign_is_named_with_its_place_and_a_cure(sign, before):
+    text = " ".join(["start:", *before, sign])
+    fault = fault_of_signs(text)
+    line, column = text.count("\n") + 1, len(text) - len(sign) - text.rfind("\n")
+    assert f", got {sign} in line {line}, column {column}; " in fault
+    assert " must " in fault
+
+
+@pytest.mark.parametrize("text", ['start: "a" /b/i <[1]> @sub', 'start: "\\n\\u00e9"i', "start: %json {} // '"])
+def test_what_is_all_signs_has_no_fault_of_its_own(text):
+    assert "in line" not in fault_of_signs(text)

@@ -95,6 +95,11 @@ def test_what_cannot_be_compiled_is_refused(tried, name):
     assert tried.check(GOOD).text
 
 
+def test_a_grammar_that_does_not_lex_is_refused_in_our_words(tried):
+    with pytest.raises(InvalidRequest, match=r'must end with " on its line .*, got "x in line 2, column 4; close it'):
+        tried.check(Constraint("grammar", 'start: x\nx: "x', param="x"))
+
+
 @pytest.mark.parametrize("name", EITHER)
 def test_what_is_large_is_compiled_in_time_or_refused(tried, name):
     """A24, A25"""
