@@ -210,7 +210,7 @@ def _members_of_classes(rules: str) -> Iterator[str]:
 
 @cache
 def _alphabet() -> str:
-    """A character of each general category in each script, as far as names tell scripts and a part of each block does."""
+    """A character of each general category in each script, as far as names and a part of each block tell."""
     codes = (*range(0x3000), *range(0x3000, 0x10000, 4), *range(0x10000, 0x20000, 16))
     kinds: dict[tuple[str, str], str] = {}
     for char in map(chr, codes):

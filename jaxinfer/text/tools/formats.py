@@ -123,17 +123,18 @@ def _parser_of(form: Format, schemas: Mapping[str, dict[str, Any]]) -> CallParse
     parameters_of = cache(lambda name: Parameters(schemas.get(name, {})))  # which calls of one tool share
 
     def new_body(start: str, tool: str) -> Body:
+        if form == "pythonic":
+            return PythonList(schemas, TAGS, is_further=not start)
         if start != layout.start:
             return InnerCall(schemas, TAGS, tool if form in _HEADS else "")
-        if form == "pythonic":
-            return PythonList(schemas)
         if form == "qwen3_coder":
             return XmlCall(schemas, parameters_of)
         if form in _HEADS:
             return NamedCall(schemas, TAGS, _HEADS[form])
         return JsonCall(schemas, TAGS)
 
-    return CallParser(layout, new_body, TAGS, again)
+    further = tuple(f"{name}(" for name in schemas) if form == "pythonic" else ()
+    return CallParser(layout, new_body, TAGS, again, further)
 
 
 def _reads(form: Format, shown: str) -> bool:

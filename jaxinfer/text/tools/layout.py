@@ -27,12 +27,15 @@ MAX_LOST = 4096  # characters behind a call that broke off, which belong to it
 _MAX_WORD = 20  # characters of a fence's language
 _FENCE = re.compile(rf"{FENCE}\w{{0,{_MAX_WORD}}}")
 _SPACE = re.compile(r"\s+")
-_BRACKETS = re.compile(r"[)\]}]+")
-_SEPARATORS = re.compile(r"[)\]},;]+")
+_RUN = rf"{{1,{MAX_LEAD}}}"  # of signs that are read at once, however the text is cut
+_BRACKETS = re.compile(rf"[)\]}}]{_RUN}")
+_SEPARATORS = re.compile(rf"[)\]}},;]{_RUN}")
+_PARTING = re.compile(r"[,;]")
+_BLANK = re.compile(r"[ \t]{0,16}")
 _OPENER = re.compile(r"""[(\[{"'`]""")  # which may stand before a call; not within a word
 _END_QUOTES = re.compile(r"""[)\]},;]*["'`][)\]},;"'`]*(?=\s|\Z)""")  # of a call directly before
-_SENTENCE = re.compile(r"[.:!?…*|-]+")  # a mark only before another mark or a call
-_PUNCTUATION = re.compile(rf"""[`\[{{]|[()\]}},;"']+|{_SENTENCE.pattern}""")  # which may not run into a call
+_SENTENCE = re.compile(rf"[.:!?…*|-]{_RUN}")  # a mark only before another mark or a call
+_PUNCTUATION = re.compile(rf"""[`\[{{]|[()\]}},;"']{_RUN}|{_SENTENCE.pattern}""")  # which may not run into a call
 _PUNCTUATION_AT_END = re.compile(rf"""{FENCE}|[`()\[\]{{}},;"'\s]+""")
 MIN_TORN_TAG = 3  # characters of an unfinished tag behind text
 _MAX_WRAPPED = 64  # characters of a key or a value beside a call in an object around it
@@ -125,13 +128,18 @@ class Layout:
 class CallParser:
     """A Parser of answers with this layout. new_body: a reader of one call, of what begins it and the last call's tool.
     foreign: the tags of other forms, which are marks beside a call and between tags.    again: what may begin a call
-    within the text of one that failed.
+    within the text of one that failed.    further: what begins a call behind one and a comma, without `start`.
     """
 
     def __init__(
-        self, layout: Layout, new_body: Callable[[str, str], Body], foreign: tuple[str, ...], again: re.Pattern[str]
+        self,
+        layout: Layout,
+        new_body: Callable[[str, str], Body],
+        foreign: tuple[str, ...],
+        again: re.Pattern[str],
+        further: tuple[str, ...] = (),
     ) -> None:
-        self._layout, self._new_body, self._again = layout, new_body, again
+        self._layout, self._new_body, self._again, self._further = layout, new_body, again, further
         own, start = layout.tags, layout.start
         self._closers = tuple(filter(is_closing, (*own, *foreign)))
         self._marks_outside = (*layout.openings, *self._closers)
@@ -152,6 +160,7 @@ class CallParser:
         self._is_shown = False  # a call has been shown as it came
         self._has_failed = False  # a call that named its tool, among the pieces
         self._is_in_word = False
+        self._is_parted = False  # a comma was last behind a call
         self._retries_left = MAX_RETRIED_CHARS
         self._held = ""  # may begin a mark
 
@@ -268,6 +277,8 @@ class CallParser:
             return self._take_fence(text, at, events, is_last=is_last)
         if self._begins_inner(text, at):
             return self._open_body(self._layout.inner, at)
+        if text.startswith(self._further_here(), at):
+            return self._open_body("", at)
         if not is_last and self._is_undecided(text, at):
             return None
         if self._is_behind_call and (quotes := _END_QUOTES.match(text, at)):
@@ -281,6 +292,9 @@ class CallParser:
         if not self._is_in_word and (opener := _OPENER.match(text, at)):
             self._push(opener[0], "soft", events)
             return opener.end()
+        if self._has_calls and not self._is_in_word and (closers := _BRACKETS.match(text, at)):
+            self._push(closers[0], "soft", events)  # a mark only before a closing tag
+            return closers.end()
         brackets = () if marks is self._marks_outside else ("[",)
         if text.startswith(brackets, at):
             self._push("[", "soft", events)
@@ -315,13 +329,31 @@ class CallParser:
             return True
         if self._near in ("mark", "call") and _OPEN_FIELD.fullmatch(text, at):
             return True
+        if (further := self._further_here()) and may_become(text[at:], further):
+            return True
+        found = self._left_over(text, at) or (_BRACKETS.match(text, at) if self._has_calls else None)
+        if found is not None and len(found[0]) < MAX_LEAD and self._may_go_on(text, found.end()):
+            return True
         return self._is_in_wrapper and bool(_OPEN_KEY.fullmatch(text, at))
+
+    def _may_go_on(self, text: str, at: int) -> bool:
+        """Whether what stands before `at` is not known yet to stand alone."""
+        past = _BLANK.match(text, at).end()  # type: ignore[union-attr]  # it matches the empty string
+        return may_become(text[past:], (*self._marks_here(), *self._further, FENCE))
+
+    def _stands_alone(self, text: str, at: int) -> bool:
+        """Whether a line's end or a mark comes next: other text would make prose of what stands before."""
+        past = _BLANK.match(text, at).end()  # type: ignore[union-attr]  # it matches the empty string
+        marks = (*self._marks_here(), *self._further, FENCE, "\n", "\r")
+        return past == len(text) or text.startswith(marks, past)
 
     def _marks_here(self) -> tuple[str, ...]:
         if self._is_open or self._near in ("mark", "call"):
             return self._marks_beside
-        if self._near == "start":
+        if self._near == "start" and not any(kind == "soft" and piece.strip() for piece, kind in self._pieces):
             return self._marks_first
+        if self._near == "start":
+            return self._marks_beside
         return self._marks if self._has_calls or self._near != "text" else self._marks_outside
 
     def _is_torn(self, text: str, marks: tuple[str, ...]) -> bool:
@@ -332,16 +364,27 @@ class CallParser:
         is_due = self._near == "call" or (self._near == "mark" and self._is_open)
         return bool(self._layout.inner) and is_due and text.startswith(self._layout.inner, at)
 
-    def _take_left_over(self, text: str, at: int, events: list[Event]) -> int | None:
-        """What a form, or a slip, writes between calls and behind them; where it ends."""
+    def _further_here(self) -> tuple[str, ...]:
+        return self._further if self._is_parted and self._near == "call" else ()
+
+    def _left_over(self, text: str, at: int) -> re.Match[str] | None:
+        """What a form, or a slip, writes between calls and behind them."""
         if self._near in ("start", "text"):
             return None
         field = _FIELD.match(text, at) if self._near in ("mark", "call") else None
         closers = (_BRACKETS if self._near == "mark" else _SEPARATORS).match(text, at)
-        found = field or closers or (_PUNCTUATION.match(text, at) if self._near != "failed" else None)
+        return field or closers or (_PUNCTUATION.match(text, at) if self._near != "failed" else None)
+
+    def _take_left_over(self, text: str, at: int, events: list[Event]) -> int | None:
+        """Where it ends. Beside a call only what directly follows it or stands alone is a mark."""
+        found = self._left_over(text, at)
         if found is None:
             return None
-        is_mark = found is closers and self._near != "failed" and not self._is_after_sentence()
+        is_mark = found.re in (_BRACKETS, _SEPARATORS) and self._near != "failed" and not self._is_after_sentence()
+        is_attached = not self._pieces or _FIELD.fullmatch(self._pieces[-1][0]) is not None
+        if is_mark and self._has_calls and not is_attached:
+            is_mark = self._stands_alone(text, found.end())
+        self._is_parted = bool(_PARTING.search(found[0]))
         if not is_mark and len(found[0]) > self._lead_left:
             self._near = "text"
         self._push(found[0], "mark" if is_mark else "soft", events)
@@ -374,7 +417,7 @@ class CallParser:
         return self._open_body(start, at)
 
     def _open_body(self, start: str, at: int) -> int:
-        self._body = self._new_body(start, self._last_tool)
+        self._body, self._is_parted = self._new_body(start, self._last_tool), False
         waits = not self._has_calls and any(kind in ("text", "call") for _, kind in self._pieces)
         self._hidden, self._is_shown = [] if waits else None, False
         return at
@@ -469,4 +512,4 @@ def _next_mark(marks: tuple[str, ...]) -> re.Pattern[str]:
         whole = [re.escape(mark[1:]) for mark in marks if mark[0] == first]
         begun = [re.escape(text[1:]) for text in _begun(marks) if text[0] == first]
         options.append(rf"{re.escape(first)}(?:{'|'.join(whole)}|(?:{'|'.join(['', *begun])})\Z)")
-    return re.compile("|".join((*options, rf"(?<=\s){_OPENER.pattern}")))
+    return re.compile("|".join((*options, rf"(?<=\s)[()\[\]{{}}\"'`]")))

@@ -188,7 +188,7 @@ EXAMPLES: dict[str, tuple[Format, str, str | None, list[str]]] = {
         ["now"],
     ),
     "the tag of hermes": ("qwen2_5_coder", f"<tool_call>{NOW}</tool_call>", "", ["now"]),
-    "text behind a parameter": ("qwen3_coder", f"{XML}text\n}}\n</function>\n</tool_call>", "text\n}", ["weather"]),
+    "text behind a parameter": ("qwen3_coder", f"{XML}text\n}}\n</function>\n</tool_call>", "text", ["weather"]),
     "a brace behind a parameter": ("qwen3_coder", f"{XML}}}\n</function>\n</tool_call>", "", ["weather"]),
     "text before a function": ("qwen3_coder", f"<tool_call>\ntext\n{XML}</function>", "text", ["weather"]),
     "a quoted name": ("qwen3_coder", XML.replace("=city", '="city"') + "</function>", "", ["weather"]),
