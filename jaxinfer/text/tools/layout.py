@@ -299,9 +299,11 @@ class CallParser:
         if text.startswith(brackets, at):
             self._push("[", "soft", events)
             return at + 1
+        self._near = "text"
+        marks = self._marks_here()
+        brackets = () if marks is self._marks_outside else ("[",)
         found = _next_mark((*marks, *brackets, FENCE)).search(text, at + 1)
         past = found.start() if found else len(text)
-        self._near = "text"
         self._push(text[at:past], "text", events)
         return past
 

@@ -71,6 +71,7 @@ class XmlCall:
         self._types: frozenset[str] = frozenset()  # that it may be of
         self._stage = "tag"  # of the function or a parameter, then "value"; or "object"
         self._scanner = JsonScanner()  # of the object
+        self._has_object = False  # it has been read, or was none
         self._held = ""  # of a tag, or the end of a value that may be in its closing tag
         self._value: list[str] = []
         self._next_call: int | None = None  # which of the value's parts may begin another call
@@ -117,7 +118,7 @@ class XmlCall:
         bare = text.lstrip()
         if len(text) - len(bare) > MAX_NAME_CHARS:
             return self._fail(text)
-        if self._tool and bare.startswith("{") and not (self._given or self._between):
+        if self._tool and bare.startswith("{") and not (self._has_object or self._given or self._between):
             self._raw.append(text[: len(text) - len(bare)])
             self._stage = "object"
             return bare
@@ -127,14 +128,18 @@ class XmlCall:
             return ""
         tag = next(filter(bare.startswith, tags), None)
         if tag is not None:
-            return self._take_whole_tag(text, bare, tag, events)
+            between, self._between = self._between, self._between and self._between + text[: len(text) - len(bare)]
+            left = self._take_whole_tag(text, bare, tag, events)
+            if self._held:  # read again when more has come
+                self._between = between
+            return left
         return self._take_between(text) if self._tool else self._fail(text)
 
     def _take_between(self, text: str) -> str:
         """Text where a tag should stand."""
         most = MAX_NAME_CHARS - len(self._between)
-        end = text.find("<", 1, most)
-        taken = text[: end if end > 0 else most]
+        end = text.find("<", len(text) - len(text.lstrip()) + 1, most)
+        taken = text[: end if end > 0 else most].rstrip()  # what is behind it may stand before a tag
         self._between += taken
         self._raw.append(taken)
         left = text[len(taken) :]
@@ -180,7 +185,7 @@ class XmlCall:
         self._value.append(text[:at])
         if not (self._scanner.bad or self._scanner.has_ended):
             return ""
-        value, self._value, self._stage = "".join(self._value), [], "tag"
+        value, self._value, self._stage, self._has_object = "".join(self._value), [], "tag", True
         self._raw.append(value)
         entries = _object_of(mended(value)) if self._scanner.has_ended else None
         self._is_call = self._is_call and entries is not None

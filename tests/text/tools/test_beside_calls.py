@@ -1,0 +1,114 @@
+"""What stands beside calls: signs that belong to them are no content, prose is, and how the answer is cut changes
+nothing.
+"""
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxinfer.text.tools.formats import FORMATS, LAYOUTS, TAGS, Format
+from tests.text.tools.test_mutated_calls import SCHEMAS, read
+from tests.text.tools.test_unclear_calls import around_call, as_text
+
+NOW = '{"name": "now", "arguments": {}}'
+SIGNS = [*"()[]{},;\"'`:.-|*!? \n<>/=", "```", "```json\n", "\n\n", " a", "x", "Done", "so ", "{}", "[]", "()", '"a": 1']
+CALLS = ["now()]", "weather(city='a')]", "<function=now>\n</function>", "<function=now>{", '"function": ', NOW]
+
+
+@pytest.fixture
+def limited() -> Iterator[None]:
+    """A reader that goes round in a circle is stopped."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(10)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def call_of(form: Format, name: str = "now") -> str:
+    return "[now()]" if form == "pythonic" and name == "now" else around_call(form, "{}", name)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_an_answer_is_read_alike_however_it_is_cut(form, data):
+    calls = [call_of(form), call_of(form, "nope"), as_text('"Oslo"')[form]]
+    bits = st.sampled_from(calls) | st.sampled_from([*SIGNS, *CALLS]) | st.sampled_from([*LAYOUTS[form].tags, *TAGS])
+    text = "".join(data.draw(st.lists(bits, min_size=1, max_size=8)))
+    torn = data.draw(st.integers(0, len(text)))
+    text = text[:torn] + text[torn + data.draw(st.integers(0, 3)) :]
+    whole = read(form, text, [])
+    for cuts in (list(range(len(text))), data.draw(st.lists(st.integers(0, 999), max_size=4))):
+        assert read(form, text, cuts) == whole
+
+
+PROSE = ["() => 1", "() done", '"), so', "(]o", "[] is empty", "[](url)", "}, then", "(see x)", "{x} is", "]] and"]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("prose", PROSE)
+def test_signs_that_begin_prose_behind_a_call_are_prose(form, prose):
+    text = f"{call_of(form)}\n{prose}"
+    for cuts in ([], list(range(len(text)))):
+        assert read(form, text, cuts) == (prose, [("now", {})], True)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("signs", ["]", "}", "]}", ")"])
+def test_closers_alone_on_a_line_and_before_a_closing_tag_are_no_content(form, signs):
+    closing = LAYOUTS[form].closing
+    ends = [f"\n{signs}\nDone", f"\n {signs} \nDone", *([f"\nDone\n{signs}\n{closing}"] if closing else [])]
+    for text in (call_of(form) + end for end in ends):
+        for cuts in ([], list(range(len(text)))):
+            assert read(form, text, cuts) == ("Done", [("now", {})], True)
+
+
+FURTHER = ["], now()]", "],, now()]", "]; now()]", "], \nnow()]", ")], now()]", "], now()], now()]"]
+
+
+@pytest.mark.parametrize("behind", FURTHER)
+def test_a_list_of_python_s_calls_may_go_on_behind_its_bracket(behind):
+    text = '[weather(city="it\'s")' + behind
+    calls = [("weather", {"city": "it's"}), *[("now", {})] * behind.count("now")]
+    for cuts in ([], list(range(len(text)))):
+        assert read("pythonic", text, cuts) == ("", calls, True)
+    for prose in (", nope()]", ", and now() is", "\nnow()"):
+        assert read("pythonic", f"[now()]{prose}", [])[1] == [("now", {})]
+
+
+@pytest.mark.parametrize("tag", [tag for tag in TAGS if not tag.endswith("/>")])
+def test_a_tag_within_a_list_is_no_content_and_costs_no_call(tag):
+    texts: dict[str, Format] = {
+        f"[{tag}{NOW}, {tag}{NOW}]": "xlam",
+        f"[{tag}now(), {tag}now()]": "pythonic",
+        f"[now(){tag}, now(){tag}]": "pythonic",
+    }
+    for text, form in texts.items():
+        for cuts in ([], list(range(len(text)))):
+            assert read(form, text, cuts) == ("", [("now", {}), ("now", {})], True)
+    kept = f"[weather(city='{tag}')]"
+    assert read("pythonic", kept, []) == ("", [("weather", {"city": tag})], True)
+
+
+@pytest.mark.parametrize("text", ["{{", "{}{}", '{{"city": "a"}', "{x}{", '{"city": 1e999}{}'])
+def test_a_second_object_in_a_function_is_read_once(limited, text):
+    text = f"<function=weather>{text}"
+    for cuts in ([], list(range(len(text)))):
+        assert read("qwen3_coder", text, cuts, SCHEMAS)[0] != ""
+
+
+def test_white_space_between_parameters_is_kept_however_it_is_cut():
+    for text, content in {
+        "<function=weather\nh\n</parameter>b<tool_call>": "h\nb",
+        "<function=now\ni <tool_call>a": "i a",
+    }.items():
+        for cuts in ([], list(range(len(text)))):
+            assert read("qwen3_coder", text, cuts)[0] == content
