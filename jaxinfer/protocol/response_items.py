@@ -71,12 +71,13 @@ class _Reader:
             self._put({"role": "assistant", "content": ""}, is_answer=True)
         self._join_thoughts()
 
-    def _join_thoughts(self) -> None:
-        """Of the last message, which is the assistant's."""
+    def _join_thoughts(self) -> dict[str, Any]:
+        """To the last message, the assistant's, which it returns."""
         assert self._answer is not None
         thoughts, self._thoughts = self._thoughts, ""
         if thoughts:
             self._answer["reasoning_content"] = self._answer.get("reasoning_content", "") + thoughts
+        return self._answer
 
     def _add_message(self, item: Any, path: str) -> None:
         message = read_message(item, path, DIALECT)
@@ -95,8 +96,7 @@ class _Reader:
         self.unknown += [f"{path}.{name}" for name in item if name not in CALL_FIELDS]
         if self._answer is None:
             self._put({"role": "assistant", "content": ""}, is_answer=True)
-        self._join_thoughts()
-        self._answer.setdefault("tool_calls", []).append(called(call_id, name, arguments))
+        self._join_thoughts().setdefault("tool_calls", []).append(called(call_id, name, arguments))
         if item["type"] in OWN_RESULTS:
             self._put(_result(call_id, OWN_RESULTS[item["type"]](item, path)), is_answer=False)
 

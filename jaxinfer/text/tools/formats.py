@@ -2,14 +2,16 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, Literal, get_args
 
 from jaxinfer.text.tools.events import Arguments, Begin, End, Parser
 from jaxinfer.text.tools.json_call import InnerCall, JsonCall, NamedCall
-from jaxinfer.text.tools.layout import FENCE, Body, CallParser, Layout
-from jaxinfer.text.tools.lone_call import LoneCall
+from jaxinfer.text.tools.layout import Body, CallParser, Layout
+from jaxinfer.text.tools.line_calls import JsonCalls, LineCalls
+from jaxinfer.text.tools.lone_call import Head, LoneCall
+from jaxinfer.text.tools.marks import FENCE
 from jaxinfer.text.tools.python_list import PythonList
 from jaxinfer.text.tools.xml_call import CLOSING, END_FUNCTION, END_PARAMETER, FUNCTION, OPENING, Parameters, XmlCall
 
@@ -134,7 +136,21 @@ def _parser_of(form: Format, schemas: Mapping[str, dict[str, Any]]) -> CallParse
         return JsonCall(schemas, TAGS)
 
     further = tuple(f"{name}(" for name in schemas) if form == "pythonic" else ()
-    return CallParser(layout, new_body, TAGS, again, further)
+    heads = [head for key in ("arguments", "parameters") for head in _heads_on_line(form, key, schemas)]
+
+    def new_line_body() -> Body:
+        return LineCalls(heads, PythonList(schemas, TAGS) if form == "pythonic" else JsonCalls(schemas))
+
+    on_line = (str(heads[0][0]), new_line_body) if layout.begins_with_calls else None
+    return CallParser(layout, new_body, TAGS, again, further, on_line)
+
+
+def _heads_on_line(form: Format, key: str, names: Iterable[str]) -> list[Head]:
+    """What a call behind text begins with. key: of the arguments."""
+    if form == "pythonic":
+        return [("[", tuple(names), "(")]
+    lead, spelt = ("[", "{") if form == "xlam" else ("{",), tuple(map(json.dumps, names))
+    return [(*lead, '"name"', ":", spelt, ",", f'"{key}"', ":", "{"), (*lead, f'"{key}"', ":", "{")]
 
 
 def _reads(form: Format, shown: str) -> bool:

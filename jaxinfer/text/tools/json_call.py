@@ -11,7 +11,7 @@ from collections.abc import Container
 
 from jaxinfer.text.tools.events import Arguments, Begin, End, Event
 from jaxinfer.text.tools.json_scanner import JsonScanner, mended
-from jaxinfer.text.tools.layout import FENCE, MAX_LEAD, may_become
+from jaxinfer.text.tools.marks import FENCE, MAX_LEAD, may_become
 from jaxinfer.text.tools.strict_json import dumped, loaded
 
 HEAD_CHARS = 1024  # in which the name and the arguments' key must stand for these to be streamed

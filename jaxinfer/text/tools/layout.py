@@ -14,13 +14,12 @@ answer has no call, else without its mark-up. A tag's name is content then.
 import dataclasses
 import re
 from collections.abc import Callable
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Literal, Protocol
 
 from jaxinfer.text.tools.events import Begin, Dropped, Event, Gap
+from jaxinfer.text.tools.marks import FENCE, MAX_LEAD, MIN_TORN_TAG, is_closing, may_become, next_mark
 
-FENCE = "```"
-MAX_LEAD = 256  # characters before a call that belong to it
 MAX_RETRIED_CHARS = 1 << 18  # of failed calls that are searched for others, in one answer
 _FAILED_CHARS = 16  # for which a failed call counts in MAX_LEAD
 MAX_LOST = 4096  # characters behind a call that broke off, which belong to it
@@ -37,7 +36,6 @@ _END_QUOTES = re.compile(r"""[)\]},;]*["'`][)\]},;"'`]*(?=\s|\Z)""")  # of a cal
 _SENTENCE = re.compile(rf"[.:!?…*|-]{_RUN}")  # a mark only before another mark or a call
 _PUNCTUATION = re.compile(rf"""[`\[{{]|[()\]}},;"']{_RUN}|{_SENTENCE.pattern}""")  # which may not run into a call
 _PUNCTUATION_AT_END = re.compile(rf"""{FENCE}|[`()\[\]{{}},;"'\s]+""")
-MIN_TORN_TAG = 3  # characters of an unfinished tag behind text
 _MAX_WRAPPED = 64  # characters of a key or a value beside a call in an object around it
 _WORD = rf'"[^"\\\s]{{0,{_MAX_WRAPPED}}}'  # without its last quote; with white space in it, it would be prose
 _NUMBER = rf"[-+.\w]{{1,{_MAX_WRAPPED}}}"
@@ -129,6 +127,7 @@ class CallParser:
     """A Parser of answers with this layout. new_body: a reader of one call, of what begins it and the last call's tool.
     foreign: the tags of other forms, which are marks beside a call and between tags.    again: what may begin a call
     within the text of one that failed.    further: what begins a call behind one and a comma, without `start`.
+    on_line: of a form that begins with calls, a reader of calls behind text, and what begins one there.
     """
 
     def __init__(
@@ -138,7 +137,9 @@ class CallParser:
         foreign: tuple[str, ...],
         again: re.Pattern[str],
         further: tuple[str, ...] = (),
+        on_line: tuple[str, Callable[[], Body]] | None = None,
     ) -> None:
+        self._on_line = on_line
         self._layout, self._new_body, self._again, self._further = layout, new_body, again, further
         own, start = layout.tags, layout.start
         self._closers = tuple(filter(is_closing, (*own, *foreign)))
@@ -159,8 +160,8 @@ class CallParser:
         self._hidden: list[Event] | None = None  # events of a call that is shown once it is whole
         self._is_shown = False  # a call has been shown as it came
         self._has_failed = False  # a call that named its tool, among the pieces
-        self._is_in_word = False
-        self._is_parted = False  # a comma was last behind a call
+        self._is_in_word = self._begins_line = False
+        self._is_parted = self._is_on_line = False  # a comma was last behind a call; the call is on lines of its own
         self._retries_left = MAX_RETRIED_CHARS
         self._held = ""  # may begin a mark
 
@@ -224,6 +225,9 @@ class CallParser:
     def _retry(self, body: Body, left: str, events: list[Event]) -> str:
         """A call has failed: it is text, up to where it may hold another."""
         raw = body.raw
+        if self._is_on_line:
+            self._push(raw + left[: not raw], "text", events)
+            return left[not raw :]
         found = self._again.search(raw, 1) if len(raw) <= self._retries_left else None
         self._retries_left -= len(raw)
         text = raw + left
@@ -255,6 +259,9 @@ class CallParser:
             is_soft = self._near != "text" or bool(self._pieces and self._pieces[-1][1] == "soft")
             self._push(space[0], "soft" if is_soft else "text", events)
             return space.end()
+        if self._begins_line and self._on_line and not self._has_calls and text.startswith(self._on_line[0], at):
+            self._body, self._is_on_line = self._on_line[1](), True
+            return at
         marks = self._marks_here()
         if not is_last and len(text) - at < MAX_LEAD and may_become(text[at:], (*marks, FENCE)):
             return None
@@ -301,8 +308,7 @@ class CallParser:
             return at + 1
         self._near = "text"
         marks = self._marks_here()
-        brackets = () if marks is self._marks_outside else ("[",)
-        found = _next_mark((*marks, *brackets, FENCE)).search(text, at + 1)
+        found = next_mark((*marks, *(() if marks is self._marks_outside else "["), FENCE)).search(text, at + 1)
         past = found.start() if found else len(text)
         self._push(text[at:past], "text", events)
         return past
@@ -352,10 +358,9 @@ class CallParser:
     def _marks_here(self) -> tuple[str, ...]:
         if self._is_open or self._near in ("mark", "call"):
             return self._marks_beside
-        if self._near == "start" and not any(kind == "soft" and piece.strip() for piece, kind in self._pieces):
-            return self._marks_first
         if self._near == "start":
-            return self._marks_beside
+            in_list = any(kind == "soft" and piece.strip() for piece, kind in self._pieces)
+            return self._marks_beside if in_list else self._marks_first
         return self._marks if self._has_calls or self._near != "text" else self._marks_outside
 
     def _is_torn(self, text: str, marks: tuple[str, ...]) -> bool:
@@ -384,8 +389,7 @@ class CallParser:
             return None
         is_mark = found.re in (_BRACKETS, _SEPARATORS) and self._near != "failed" and not self._is_after_sentence()
         is_attached = not self._pieces or _FIELD.fullmatch(self._pieces[-1][0]) is not None
-        if is_mark and self._has_calls and not is_attached:
-            is_mark = self._stands_alone(text, found.end())
+        is_mark = is_mark and (not self._has_calls or is_attached or self._stands_alone(text, found.end()))
         self._is_parted = bool(_PARTING.search(found[0]))
         if not is_mark and len(found[0]) > self._lead_left:
             self._near = "text"
@@ -419,7 +423,8 @@ class CallParser:
         return self._open_body(start, at)
 
     def _open_body(self, start: str, at: int) -> int:
-        self._body, self._is_parted = self._new_body(start, self._last_tool), False
+        self._body = self._new_body(start, self._last_tool)
+        self._is_parted = self._is_on_line = False
         waits = not self._has_calls and any(kind in ("text", "call") for _, kind in self._pieces)
         self._hidden, self._is_shown = [] if waits else None, False
         return at
@@ -447,6 +452,8 @@ class CallParser:
         if kind == "text" and self._fence == "inner" and not self._is_open:
             self._fence = ""
         self._pieces.append((text, kind))
+        _, line_end, line = text.rpartition("\n")
+        self._begins_line = not line.strip() and (bool(line_end) or self._begins_line) and self._near == "text"
         self._is_in_word = kind == "text" and not text[-1:].isspace()
         self._lead_left -= num_chars
         is_lead = self._is_open or self._has_failed or self._near in ("mark", "failed")
@@ -491,27 +498,3 @@ class CallParser:
             events.append(Gap())
         self._has_said, self._has_gap = True, False
         events.append(text)
-
-
-def is_closing(tag: str) -> bool:
-    return tag.startswith("</") or tag.endswith("/>") or "end" in tag
-
-
-def may_become(text: str, marks: tuple[str, ...]) -> bool:
-    return not text or text in _begun(marks)
-
-
-@lru_cache(maxsize=256)
-def _begun(marks: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(mark[:n] for mark in marks for n in range(1, len(mark)))
-
-
-@lru_cache(maxsize=256)
-def _next_mark(marks: tuple[str, ...]) -> re.Pattern[str]:
-    """Finds one of these, or what may begin one at the text's end."""
-    options = []
-    for first in dict.fromkeys(mark[0] for mark in marks):  # so that most characters are looked at once
-        whole = [re.escape(mark[1:]) for mark in marks if mark[0] == first]
-        begun = [re.escape(text[1:]) for text in _begun(marks) if text[0] == first]
-        options.append(rf"{re.escape(first)}(?:{'|'.join(whole)}|(?:{'|'.join(['', *begun])})\Z)")
-    return re.compile("|".join((*options, rf"(?<=\s)[()\[\]{{}}\"'`]")))

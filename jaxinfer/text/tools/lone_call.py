@@ -11,12 +11,14 @@ from collections.abc import Iterable, Sequence
 from jaxinfer.text.tools.events import Arguments, Begin, End, Event
 from jaxinfer.text.tools.json_call import call_of
 from jaxinfer.text.tools.json_scanner import JsonScanner
-from jaxinfer.text.tools.layout import FENCE, CallParser, is_closing, may_become
+from jaxinfer.text.tools.layout import CallParser
+from jaxinfer.text.tools.marks import FENCE, is_closing, may_become
 from jaxinfer.text.tools.strict_json import loaded
 
 MAX_SPACES = 256  # in a row
 _WRAPPERS = (f"{FENCE}json", FENCE, "<tools>", "")
 _SPACE = re.compile(r"\s*")
+Head = Sequence[str | tuple[str, ...]]  # marks, one after another; of several options one
 _BEHIND = re.compile(r"""[\s)\]},;"'`]*""")
 
 
@@ -70,7 +72,7 @@ class LoneCall:
         undecided = len(self._text) <= MAX_SPACES and may_become(self._text[start:].lstrip(), self._closings)
         for opening in _WRAPPERS if start <= MAX_SPACES else ():
             for head in self._heads:
-                at = _met(self._text, start, (*filter(None, [opening]), *head))
+                at = met(self._text, start, (*filter(None, [opening]), *head))
                 if at is None:
                     undecided = True
                 elif at >= 0:
@@ -130,7 +132,7 @@ class LoneCall:
         return held
 
 
-def _met(text: str, at: int, marks: Sequence[str | tuple[str, ...]]) -> int | None:
+def met(text: str, at: int, marks: Head) -> int | None:
     """Where these have come one after another from `at` on, white space between them; -1: they cannot come; None: they
     still may.
     """

@@ -8,7 +8,7 @@ import msgspec
 
 from jaxinfer.text.tools.formats import AROUND, LAYOUTS, Format
 from jaxinfer.text.tools.json_call import HEAD_CHARS
-from jaxinfer.text.tools.layout import MAX_LEAD
+from jaxinfer.text.tools.marks import MAX_LEAD
 
 _LONGEST = 64  # bytes of a pattern that may come anywhere
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Container
 
 from jaxinfer.text.tools.events import Arguments, Begin, End, Event
-from jaxinfer.text.tools.layout import MAX_LEAD, may_become
+from jaxinfer.text.tools.marks import MAX_LEAD, may_become
 from jaxinfer.text.tools.python_calls import pythonic_calls
 from jaxinfer.text.tools.strict_json import MAX_DEPTH
 

@@ -17,7 +17,7 @@ from typing import Any
 from jaxinfer.text.tools.arguments import arguments_of
 from jaxinfer.text.tools.events import Arguments, Begin, End, Event
 from jaxinfer.text.tools.json_scanner import JsonScanner, mended
-from jaxinfer.text.tools.layout import MIN_TORN_TAG
+from jaxinfer.text.tools.marks import MIN_TORN_TAG
 from jaxinfer.text.tools.schema_types import Values, type_of
 from jaxinfer.text.tools.strict_json import dumped, loaded
 

@@ -10,11 +10,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxinfer.text.tools.formats import FORMATS, LAYOUTS, TAGS, Format
+from jaxinfer.text.tools.reader import ToolReader, ToolUse
 from tests.text.tools.test_mutated_calls import SCHEMAS, read
 from tests.text.tools.test_unclear_calls import around_call, as_text
 
 NOW = '{"name": "now", "arguments": {}}'
-SIGNS = [*"()[]{},;\"'`:.-|*!? \n<>/=", "```", "```json\n", "\n\n", " a", "x", "Done", "so ", "{}", "[]", "()", '"a": 1']
+SIGNS = [
+    *"()[]{},;\"'`:.-|*!? \n<>/=",
+    "```",
+    "```json\n",
+    "\n\n",
+    " a",
+    "x",
+    "Done",
+    "so ",
+    "{}",
+    "[]",
+    "()",
+    '"a": 1',
+]
 CALLS = ["now()]", "weather(city='a')]", "<function=now>\n</function>", "<function=now>{", '"function": ', NOW]
 
 
@@ -112,3 +126,44 @@ def test_white_space_between_parameters_is_kept_however_it_is_cut():
     }.items():
         for cuts in ([], list(range(len(text)))):
             assert read("qwen3_coder", text, cuts)[0] == content
+
+
+ON_LINES: dict[Format, list[str]] = {
+    "xlam": [f"[{NOW}]", f"[\n  {NOW}\n]", '[{"arguments": {}, "name": "now"}]'],
+    "llama3_json": ['{"name": "now", "parameters": {}}', NOW],
+    "pythonic": ["[now()]", "[\nnow( )\n]"],
+}
+NOT_ON_LINES: dict[Format, list[str]] = {
+    "xlam": [NOW, f"[{NOW}, 1]", f"[{NOW}] is it", f"so [{NOW}]", f"[{NOW}", '[{"name": "nope", "arguments": {}}]'],
+    "llama3_json": ['{"name": "nope", "parameters": {}}', f"{NOW} is it", f"so {NOW}", NOW[:-1], '{"name": "now"}'],
+    "pythonic": ["[now()] is it", "so [now()]", "[now()", "[nope()]", "[now]", "[1, now()]"],
+}
+
+
+@pytest.mark.parametrize("form", ON_LINES)
+@pytest.mark.parametrize(
+    "around", ["I look.\n%s", "I look.\n\n  %s  \nDone", "I look.\n```json\n%s\n```\nDone", "a\n%s\n%s"]
+)
+def test_a_call_on_lines_of_its_own_behind_text_is_a_call(form, around):
+    for call in ON_LINES[form]:
+        text = around.replace("%s", call)
+        said = around.replace("  %s  ", "").replace("```json\n%s\n```\n", "").replace("%s", "").split()
+        for cuts in ([], list(range(len(text)))):
+            content, calls, has_calls = read(form, text, cuts)
+            assert (content.split(), calls, has_calls) == (said, [("now", {})] * around.count("%s"), True)
+
+
+@pytest.mark.parametrize("form", NOT_ON_LINES)
+def test_what_is_no_whole_call_on_lines_of_its_own_is_content_as_it_stands(form):
+    for other in NOT_ON_LINES[form]:
+        text = f"I look.\n{other}"
+        for cuts in ([], list(range(len(text)))):
+            assert read(form, text, cuts) == (text, [], False)
+
+
+@pytest.mark.parametrize("form", NOT_ON_LINES)
+def test_a_stream_shows_a_line_at_once_that_cannot_become_a_call(form):
+    reader = ToolReader(form, ToolUse(SCHEMAS))
+    for text in ("So:\n", "[1, 2]", "\n", '{"a": 1}', "\n", "[x](y)", "\n", "{x"):
+        shown = "".join(reader.feed(char)[0] for char in text)
+        assert text.isspace() or shown.strip() == text.strip()

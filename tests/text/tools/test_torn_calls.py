@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxinfer.text.tools.formats import CALL, END_CALL, FORMATS, LAYOUTS, SEPARATOR, TAGS, Format
-from jaxinfer.text.tools.layout import is_closing
+from jaxinfer.text.tools.marks import is_closing
 from jaxinfer.text.tools.reader import ToolReader, ToolUse, WholeCalls
 
 TEXT = {"type": "string"}

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxinfer.text.tools.formats import AROUND, FORMATS, LAYOUTS, TAGS, Format
-from jaxinfer.text.tools.layout import is_closing
+from jaxinfer.text.tools.marks import is_closing
 from tests.text.tools.test_mutated_calls import read
 
 XML = "<tool_call>\n<function=weather>\n"
