@@ -265,7 +265,7 @@ BAD_TOOLS: list[tuple[Any, str]] = [
         "tools[0].function.parameters.required",
     ),
     ([*TOOLS, TOOLS[0]], "tools[2].function.name"),
-    ([{"type": "function", "function": {"name": f"f{i}", "description": "x" * 2000}} for i in range(130)], "tools"),
+    ([{"type": "function", "function": {"name": f"f{i}", "description": "x" * 2000}} for i in range(530)], "tools"),
     ([{"type": "function", "function": {"name": "a", "description": "x" * 2**20}}], "tools"),
 ]
 
