@@ -25,7 +25,7 @@ import tokenizers
 from jinja2.exceptions import SecurityError
 
 from jaxinfer import children
-from jaxinfer.errors import CheckpointError, InvalidRequest
+from jaxinfer.errors import CheckpointError, ConfigError, InvalidRequest
 from jaxinfer.text.chat_template import ChatTemplate
 from jaxinfer.text.growth import check_growth
 from jaxinfer.text.rust import LibraryPanic, panics_as_exceptions
@@ -122,7 +122,7 @@ def _main() -> None:
             reason = attempt(Path(given["folder"]))
         except MemoryError:
             reason = _too_much(given["memory_bytes"])
-        except CheckpointError as error:
+        except (CheckpointError, ConfigError) as error:
             reason = str(error)
         if reason:
             break

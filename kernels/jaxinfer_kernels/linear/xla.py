@@ -30,7 +30,7 @@ def linear(
     return jax.lax.platform_dependent(x, w, cpu=lambda x, w: _cpu(x, w).astype(dtype), default=rounded)
 
 
-def fit(x: jax.Array, w: jax.Array) -> bool:
+def fit(x: jax.Array | jax.ShapeDtypeStruct, w: jax.Array | jax.ShapeDtypeStruct) -> bool:
     """Whether they are x [T, K] and w [N, K] of one dtype."""
     return x.ndim == w.ndim == 2 and x.shape[1] == w.shape[1] and x.dtype == w.dtype
 
