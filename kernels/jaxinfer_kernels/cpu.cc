@@ -10,10 +10,10 @@ Isa best_isa() {
   static const Isa found = [] {
     constexpr int kRequest = 0x1023, kTileData = 18;  // arch_prctl's ARCH_REQ_XCOMP_PERM
     __builtin_cpu_init();
-    const bool has_avx512 = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vl") &&
+    const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
                             __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
-    if (has_avx512)
-      return __builtin_cpu_supports("amx-bf16") && !syscall(SYS_arch_prctl, kRequest, kTileData) ? kAmx : kAvx512;
+    const bool has_amx = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("amx-bf16");
+    if (has_avx512) return has_amx && !syscall(SYS_arch_prctl, kRequest, kTileData) ? kAmx : kAvx512;
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? kAvx2 : kPlain;
   }();
   return found;

@@ -99,8 +99,7 @@ void spread(ffi::ThreadPool& pool, int64_t total, const Work& work) {
     if (spins > 1000) std::this_thread::yield();
 }
 
-// What a processor can do, each all that those before it can: nothing special, AVX2, AVX-512 with products of bfloat16,
-// AMX's tiles of bfloat16.
+// What a processor can do, each all that those before it can: nothing special, AVX2, AVX-512, AMX's tiles of bfloat16.
 enum Isa : int64_t { kPlain, kAvx2, kAvx512, kAmx };
 
 // The most that this processor can do, and may: Linux must be asked for AMX.

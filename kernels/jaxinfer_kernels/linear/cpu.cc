@@ -1,11 +1,13 @@
 // The linear layer on CPUs: x [T, K] @ w.T of w [N, K], bfloat16, summed in float32.
 //
-// Bound by memory up to some eight rows, which one pass over the weights serves: each sum is taken in one order whatever
-// the number of rows, so that a row's bits do not depend on the batch. More rows are multiplied by AMX's tiles where the
-// processor has them, otherwise eight at a time with the weights in its cache.
+// Bound by memory up to some eight rows, which one pass over the weights serves. Each sum is taken in one order whatever
+// the number of rows, so that a row's bits do not depend on the batch. Where the processor has AMX, its tiles multiply
+// any number of rows; elsewhere the compiler's vectors take eight at a time with the weights in the cache.
 
 #include <immintrin.h>
+
 #include <algorithm>
+#include <new>
 #include <vector>
 
 #include "../cpu.h"
@@ -22,10 +24,9 @@ struct Product {
   int64_t t, n, k;
 };
 
-// ---- few rows: the compiler's vectors ----
-// Weights are widened to float32 as they come; x is wide already, or its rows would be widened for each row of weights,
-// and in the order of weights.
-// (AVX-512's own products of bfloat16 took four times as long on Sapphire Rapids.)
+// ---- the compiler's vectors ----
+// Weights are widened to float32 as they come. x is wide already, since its rows would be widened for each row of weights
+// else, and has the order in which weights come.
 
 template <int LANES>
 INLINE int64_t whole_of(const Product& p) {
@@ -109,7 +110,7 @@ void few_by(Isa isa, const Product& p, const float* wide, int64_t first, int64_t
   }
 }
 
-// ---- many rows: AMX ----
+// ---- AMX ----
 
 #define AMX __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16,amx-tile,amx-bf16")))
 
@@ -240,6 +241,7 @@ AMX void many_amx(ffi::ThreadPool& pool, const Product& p, Out* out) {
   std::unique_ptr<bf16, decltype(&std::free)> packed(
       (bf16*)std::aligned_alloc(64, groups * kTile * p.k * sizeof(bf16)), &std::free);
   bf16* at = packed.get();
+  if (at == nullptr) throw std::bad_alloc();
   spread(pool, groups, [&](int64_t i) {
     if (i * kTile < p.t) pack(p, i * kTile, at + i * kTile * p.k);
     else std::memset(at + i * kTile * p.k, 0, kTile * p.k * sizeof(bf16));
@@ -288,9 +290,13 @@ ffi::Error linear(ffi::ThreadPool pool, ffi::Buffer<ffi::BF16> x, ffi::Buffer<ff
   if (left.size() != 2 || right.size() != 2 || left[1] != right[1])
     return ffi::Error::InvalidArgument("linear takes x [T, K] and w [N, K]");
   const Product p{(const bf16*)x.untyped_data(), (const bf16*)w.untyped_data(), left[0], right[0], left[1]};
-  const Isa chosen = isa_for(isa);
-  if (out->element_type() == ffi::F32) multiply(pool, chosen, p, (float*)out->untyped_data());
-  else multiply(pool, chosen, p, (bf16*)out->untyped_data());
+  try {
+    const Isa chosen = isa_for(isa);
+    if (out->element_type() == ffi::F32) multiply(pool, chosen, p, (float*)out->untyped_data());
+    else multiply(pool, chosen, p, (bf16*)out->untyped_data());
+  } catch (const std::bad_alloc&) {
+    return ffi::Error(ffi::ErrorCode::kResourceExhausted, "RESOURCE_EXHAUSTED: no memory for a product's operand");
+  }
   return ffi::Error::Success();
 }
 
