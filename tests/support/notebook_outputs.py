@@ -17,6 +17,8 @@ MS_OF_A_RECORDING = re.compile(r"(?<=<td>)\d+\.\d(?=</td>)")
 DATE = re.compile(r"<dc:date>[^<]*")
 DRAWN_ID = re.compile(r"\b(?:image|[mp]|C\w+_)[0-9a-f]{10}\b")
 LABEL = re.compile(r"<!-- (\D*?) -->")  # matplotlib's words in a picture are curves; each has its text beside it
+KERNELS = re.compile(r"(\| \w+ (?:attention|linear) \| )(?:xla|cpu)")  # a machine has a compiler or has not
+INSTRUCTIONS = re.compile(r"^\| instructions \| \w+ \|\n", re.MULTILINE)  # then also those of its processor
 DECIMAL = re.compile(r"(-?\d+\.\d+)")
 ROUNDING = 0.002  # of decimals, of which another processor may round the last one otherwise
 
@@ -39,6 +41,7 @@ def differences(kept: dict[str, Any], ran: dict[str, Any]) -> list[str]:
 
 
 def _steady(text: str, form: str, is_measured: bool) -> str:
+    text = INSTRUCTIONS.sub("", KERNELS.sub(r"\1#", text))
     if form == "image/svg+xml":
         return "\n".join(LABEL.findall(text)) if is_measured else _drawn(DATE.sub("", text))
     if is_measured:

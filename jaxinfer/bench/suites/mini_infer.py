@@ -121,7 +121,8 @@ def clients(job: SuiteJob, program: ReadyServer) -> Table:
         middle, last = (percentile(gaps(good), percent) for percent in (50, 99))
         assert middle is not None and last is not None
         read = job.work.decode_bytes(count, lengths["input_tokens"] + lengths["output_tokens"] / 2)
-        share = 100 * read / middle / job.limits.bytes_per_s
+        # 0 where tokens come several in a frame, as those of a model that is smaller than its server's overhead do
+        share = 100 * read / middle / job.limits.bytes_per_s if middle else None
         rows.append((str(count), rate, rate / alone, *times, middle * 1e3, share, last * 1e3))
         job.say(f"{count} clients: {rate:,.5g} output tok/s")
     return Table("clients at once", CONCURRENT, rows)
