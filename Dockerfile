@@ -14,7 +14,7 @@ COPY jaxinfer jaxinfer
 COPY kernels kernels
 COPY configs configs
 COPY docs/notebooks docs/notebooks
-COPY scripts/compile_cpu.py scripts/compile_cpu.py
+COPY scripts/compile_cpu.py scripts/
 RUN pip install --no-cache-dir --no-deps --no-build-isolation .
 
 # Downloads and compiled steps outlive the container in this volume; the compile cache must be its user's own.

@@ -121,11 +121,15 @@ def clients(job: SuiteJob, program: ReadyServer) -> Table:
         middle, last = (percentile(gaps(good), percent) for percent in (50, 99))
         assert middle is not None and last is not None
         read = job.work.decode_bytes(count, lengths["input_tokens"] + lengths["output_tokens"] / 2)
-        # 0 where tokens come several in a frame, as those of a model that is smaller than its server's overhead do
-        share = 100 * read / middle / job.limits.bytes_per_s if middle else None
+        share = _share(read / job.limits.bytes_per_s, middle)
         rows.append((str(count), rate, rate / alone, *times, middle * 1e3, share, last * 1e3))
         job.say(f"{count} clients: {rate:,.5g} output tok/s")
     return Table("clients at once", CONCURRENT, rows)
+
+
+def _share(least_s: float, middle_s: float) -> float | None:
+    """Per cent of a median gap that reading takes; None where tokens come several in a frame, so that it is 0."""
+    return 100 * least_s / middle_s if middle_s else None
 
 
 def prefix(job: SuiteJob, program: ReadyServer) -> Table:
@@ -209,7 +213,7 @@ def spike(job: SuiteJob, program: ReadyServer, long: int) -> tuple[Value, ...]:
     gap, middle, first, rate = (sorted(column)[len(column) // 2] for column in zip(*tries, strict=True))
     read_s = job.work.decode_bytes(SHORT, load.input_tokens + load.output_tokens / 2) / job.limits.bytes_per_s
     matmul_s = job.work.prefill_flops(1, long) / job.limits.flops
-    return gap * 1e3, middle * 1e3, 100 * read_s / middle, first * 1e3, 100 * matmul_s / first, rate
+    return gap * 1e3, middle * 1e3, _share(read_s, middle), first * 1e3, 100 * matmul_s / first, rate
 
 
 def run_of(load: Load, number: int, changes: dict[str, Any]) -> tuple[float, ...]:
