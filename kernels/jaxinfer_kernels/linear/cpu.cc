@@ -179,15 +179,30 @@ AMX inline void unload(const float* tile, const Product& p, int64_t first, int64
     _mm256_storeu_si256((__m256i*)(out + (first + i) * p.n + row), (__m256i)_mm512_cvtneps_pbh((__m512)r[i]));
 }
 
+// Tiles 0 to 3 hold sums; the others what is multiplied.
+AMX inline void clear_sums() {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+}
+
+struct Sums {
+  alignas(64) float tiles[4][kTile * kTile];
+  AMX Sums() {
+    _tile_stored(0, tiles[0], 64);
+    _tile_stored(1, tiles[1], 64);
+    _tile_stored(2, tiles[2], 64);
+    _tile_stored(3, tiles[3], 64);
+  }
+};
+
 // 64 rows of weights by up to 16 rows of x: each weight is read once, and used once.
 template <typename Out>
 AMX inline void narrow_tiles(const Product& p, const bf16* x, int64_t row, Out* out) {
   const bf16* w = p.w + row * p.k;
   const int64_t stride = p.k * 2, next = p.k * kTile;
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
+  clear_sums();
   for (int64_t k = 0; k < p.k; k += kDepth) {
     _tile_loadd(7, x + k * kTile, 64);
     _tile_loadd(4, w + k, stride);
@@ -199,12 +214,8 @@ AMX inline void narrow_tiles(const Product& p, const bf16* x, int64_t row, Out* 
     _tile_loadd(4, w + 3 * next + k, stride);
     _tile_dpbf16ps(3, 4, 7);
   }
-  alignas(64) float sums[4][kTile * kTile];
-  _tile_stored(0, sums[0], 64);
-  _tile_stored(1, sums[1], 64);
-  _tile_stored(2, sums[2], 64);
-  _tile_stored(3, sums[3], 64);
-  for (int i = 0; i < 4; ++i) unload(sums[i], p, 0, row + i * kTile, out);
+  const Sums sums;
+  for (int i = 0; i < 4; ++i) unload(sums.tiles[i], p, 0, row + i * kTile, out);
 }
 
 // 32 rows of weights by 32 rows of x.
@@ -212,10 +223,7 @@ template <typename Out>
 AMX inline void tiles(const Product& p, const bf16* packed, int64_t first, int64_t row, Out* out) {
   const bf16 *w = p.w + row * p.k, *x = packed + first * p.k;
   const int64_t stride = p.k * 2, next = p.k * kTile;
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
+  clear_sums();
   for (int64_t k = 0; k < p.k; k += kDepth) {
     _tile_loadd(4, w + k, stride);
     _tile_loadd(5, w + next + k, stride);
@@ -226,13 +234,9 @@ AMX inline void tiles(const Product& p, const bf16* packed, int64_t first, int64
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   }
-  alignas(64) float sums[4][kTile * kTile];
-  _tile_stored(0, sums[0], 64);
-  _tile_stored(1, sums[1], 64);
-  _tile_stored(2, sums[2], 64);
-  _tile_stored(3, sums[3], 64);
+  const Sums sums;
   for (int i = 0; i < 4; ++i)
-    if (first + i % 2 * kTile < p.t) unload(sums[i], p, first + i % 2 * kTile, row + i / 2 * kTile, out);
+    if (first + i % 2 * kTile < p.t) unload(sums.tiles[i], p, first + i % 2 * kTile, row + i / 2 * kTile, out);
 }
 
 template <typename Out>
