@@ -16,7 +16,7 @@ def kv_shape(
     return (num_layers, num_pages, num_kv_heads, page_size, head_dim)
 
 
-def page_size_of(pages: jax.Array | jax.ShapeDtypeStruct) -> int:
+def page_size_of(pages: Float[Array | jax.ShapeDtypeStruct, "L P K page H"]) -> int:
     return pages.shape[3]
 
 
