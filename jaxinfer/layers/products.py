@@ -106,14 +106,11 @@ def row_of(weight: Weight) -> jax.Array:
     return weight.row if isinstance(weight, Stacked) else weight
 
 
-def _linear(x: jax.Array, w: jax.Array, bias: Weight | None) -> jax.Array:
-    out = xla_linear.linear(x, w)
+def _linear(
+    x: jax.Array, w: jax.Array, bias: Weight | None, product: Callable[..., jax.Array] = xla_linear.linear
+) -> jax.Array:
+    out = product(x, w)
     return out if bias is None else out + row_of(bias)
-
-
-def _cpu_linear(x: jax.Array, w: jax.Array, bias: Weight | None) -> jax.Array:
-    out = cpu_linear.linear(x, w)
-    return out if bias is None else out + _row(bias)
 
 
 def _alone(linear_residual: Callable[..., jax.Array], **tuning: Any) -> Callable[..., jax.Array]:
@@ -179,7 +176,7 @@ def _medium_linear_residual(
 XLA = Products(rms_norm, _linear, _alone(xla_linear.linear_residual), xla_linear.gate_up)
 CPU = Products(
     rms_norm,
-    _cpu_linear,
+    functools.partial(_linear, product=cpu_linear.linear),
     _alone(cpu_linear.linear_residual),
     cpu_linear.gate_up,
     functools.partial(cpu_linear.linear, out_dtype=jnp.float32),

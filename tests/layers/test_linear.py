@@ -12,7 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxinfer.layers.linear import Gated, Normed, Product, Sum, Value, add, array, linear, normed, swiglu
-from jaxinfer.layers.products import XLA, Norm, Products, Stacked, medium_products, sequence_products, small_products
+from jaxinfer.layers.products import (
+    CPU,
+    XLA,
+    Norm,
+    Products,
+    Stacked,
+    medium_products,
+    sequence_products,
+    small_products,
+)
+from jaxinfer_kernels import cpu
 from jaxinfer_kernels.linear.sm90_medium import DeferredNorm
 from jaxinfer_kernels.sm90 import H200
 
@@ -184,3 +194,17 @@ def test_what_has_no_kernel_is_xlas(products):
     """A product of rows without a norm, and its sum with rows that are not a product's."""
     value = add(X, normed(linear(X, MATRICES[0], SCALES[1]), SCALES[0], EPS))
     np.testing.assert_allclose(array(value, products), believed(value), rtol=1e-5, atol=1e-5)
+
+
+def test_kernels_for_cpus_compute_layers_of_bfloat16_as_xla_does():
+    """Without a compiler there are none, and XLA's are compared with themselves."""
+    products = XLA if cpu.best() is None else CPU
+    x, w, up, scales = (one.astype(jnp.bfloat16) for one in (X, MATRICES[0], WIDE, SCALES))
+    for bias in (None, scales[1], Stacked(scales, 1)):
+        found, expected = (
+            [array(value, one) for value in (linear(x, w, bias), add(x, linear(x, w, bias)), swiglu(linear(x, up)))]
+            for one in (products, XLA)
+        )
+        for mine, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(*(np.asarray(a, np.float32) for a in (mine, other)), rtol=2**-6, atol=2**-6)
+    np.testing.assert_allclose(products.logits(x, w), XLA.logits(x, w), rtol=1e-5, atol=1e-5)
