@@ -26,10 +26,12 @@ def headers() -> Path | None:
 
 
 def library_for(include: Path) -> Path:
-    """Named for the version of XLA's FFI that it is compiled for: a jaxlib takes its own version and those before."""
+    """Named for the version of XLA's FFI that it is compiled for: a jaxlib takes its own version and those before. The
+    point in its name tells Python that it is no module.
+    """
     text = (include / "xla" / "ffi" / "api" / "c_api.h").read_text("utf-8")
     major, minor = (re.search(rf"#define XLA_FFI_API_{part} (\d+)", text)[1] for part in ("MAJOR", "MINOR"))
-    return FOLDER / f"_cpu_{major}_{minor}.so"
+    return FOLDER / f"_cpu_{major}.{minor}.so"
 
 
 def compile_library() -> str:
@@ -46,7 +48,7 @@ def compile_library() -> str:
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         return "there is no C++ compiler (Debian, Ubuntu: apt-get install g++)"
-    made = library.with_suffix(f".{os.getpid()}")
+    made = library.with_name(f"{library.stem}.{os.getpid()}")
     command = [compiler, *FLAGS, "-isystem", str(include), *map(str, sources), "-o", str(made)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -363,7 +363,7 @@ def check_message(message: dict[str, Any]) -> None:
     """One of Anthropic's, between calls and results of every id that it may name."""
     role, content = message["role"], message.get("content", [])
     if "content" not in message:
-        if "output_config" not in message:
+        if message.get("output_config") is None:
             return  # which Anthropic's API refuses too
         user = {"role": "user", "content": "x"}
         assert of_messages([user, message]) == [user]

@@ -40,6 +40,7 @@ from jaxinfer_kernels import cpu
 from jaxinfer_kernels.cpu import Isa
 from jaxinfer_kernels.launch import ffi
 from jaxinfer_kernels.linear import sm90_small
+from jaxinfer_kernels.linear.sm90_small_config import SmallTuning
 from jaxinfer_kernels.sm90 import H200, HopperGpu
 from tests.support.teacher_forced import model_of
 
@@ -331,15 +332,14 @@ def test_all_layers_of_a_small_step_of_many_rows_are_one_chain_that_reads_by_tok
 
 
 INTERPRET = plgpu.InterpretGPUParams()
+HOW = {"tuning": SmallTuning(gpu=ALL_MOSAIC.gpu), "interpret": INTERPRET}
 INTERPRETED = Products(
     Deferred,
     lambda x, w, bias: sm90_small.norm_linear(
-        x.rows, x.norm.weight.array, w, x.norm.weight.index, eps=x.norm.eps, interpret=INTERPRET
+        x.rows, x.norm.weight.array, w, x.norm.weight.index, eps=x.norm.eps, **HOW
     ),
-    lambda x, w, residual, then: sm90_small.linear_residual(x, w, residual, interpret=INTERPRET),
-    lambda x, w: sm90_small.norm_gate_up(
-        x.rows, x.norm.weight.array, w, x.norm.weight.index, eps=x.norm.eps, interpret=INTERPRET
-    ),
+    lambda x, w, residual, then: sm90_small.linear_residual(x, w, residual, **HOW),
+    lambda x, w: sm90_small.norm_gate_up(x.rows, x.norm.weight.array, w, x.norm.weight.index, eps=x.norm.eps, **HOW),
 )
 
 

@@ -161,7 +161,7 @@ class LargerQueries(RawHeads):
 
 def scaled_forward(config: DenseConfig, params: Params, batch: Batch, cache: Any) -> Any:
     def wrong(raw: RawHeads, cache: Any) -> Any:
-        return batch.attention(LargerQueries(raw.spec, raw.qkv, raw.batch, raw.layer, raw.norms), cache)
+        return batch.attention(LargerQueries(**vars(raw)), cache)
 
     return dense.forward(config, params, dataclasses.replace(batch, attention=wrong), cache)
 
