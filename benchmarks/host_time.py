@@ -64,7 +64,7 @@ class NoDevice(DeviceRunner):
         self.limits = limits
         self._decode_ready = buckets.decode_sizes(limits.decode_buckets, limits.decode_contexts)
         self._extend_ready = limits.extend_buckets
-        self._by_token, self._max_read_again = set[ExtendBucket](), 0
+        self._by_token, self._max_read_again, self._has_state = set[ExtendBucket](), 0, False
         self.mask_table = MaskTable(limits.vocab_size, limits.max_num_seqs)
         self._drawn = Drawn()
         self.pack_s = 0.0

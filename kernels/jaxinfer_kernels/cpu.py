@@ -31,7 +31,8 @@ class Isa(enum.IntEnum):
 def best() -> Isa | None:
     """The most that this processor can do by our kernels, whose handlers are registered; None where there are none."""
     ours = tuple(map(int, _VERSION.findall(Path(jax.ffi.include_dir(), "xla/ffi/api/c_api.h").read_text("utf-8"))))
-    found = {tuple(map(int, path.stem.split("_")[2].split("."))): path for path in Path(__file__).parent.glob("_cpu_*.so")}
+    libraries = Path(__file__).parent.glob("_cpu_*.so")
+    found = {tuple(map(int, path.stem.split("_")[2].split("."))): path for path in libraries}
     fitting = [version for version in found if version[0] == ours[0] and version <= ours]
     if not fitting:
         return None

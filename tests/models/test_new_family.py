@@ -11,14 +11,18 @@ import jax
 import pytest
 from jax.sharding import SingleDeviceSharding
 
+from jaxinfer.checkpoint.dummy import dummy_params
 from jaxinfer.cli.plan import GPUS
 from jaxinfer.config import EngineConfig
 from jaxinfer.models import registry
 from jaxinfer.models.registry import Family
 from jaxinfer.runtime import programs, step
+from jaxinfer.runtime.backends import Backend, choose_backends
 from jaxinfer.runtime.memory import backends_for, plan_for
 from jaxinfer_kernels.launch import ffi
 from jaxinfer_kernels.launch.sequence import LaunchSequence
+from tests.support.hopper import gpu
+from tests.support.teacher_forced import Work, all_faults, forced_logits, in_float32
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "docs" / "notebooks" / "4-a-new-model.ipynb"
 CONFIG = {
@@ -89,3 +93,18 @@ def test_a_family_of_the_contract_before_is_told_what_changed(parallel):
     )
     with pytest.raises(TypeError, match=wanted):
         Family(parallel.config_from_hf, parallel.parameters, parallel.forward, lambda config, params, hidden: hidden)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", ["decode", "pieces"])
+def test_on_a_hopper_gpu_our_kernels_are_as_near_to_float32_as_xla_is(way, parallel):
+    family, device = registry.family_for(CONFIG), gpu()
+    model = family.config_from_hf(CONFIG)
+    params = dummy_params(family.parameters(model), "bfloat16", 0, device)
+    work = Work(prompts=(100, 1000) * 3, forced=64, page_size=64, budget=1024, decode=8, rows=8)
+    wanted = forced_logits(step.Model(model, family), in_float32(params), work, "whole", device)
+    xla = forced_logits(step.Model(model, family), params, work, way, device)
+    backends = choose_backends("mosaic", model, "bfloat16", work.page_size, device)
+    assert {backends.decode_attention, backends.extend_attention, backends.decode_linear} == {Backend.MOSAIC}
+    ours = step.Model(model, family, backends)
+    assert all_faults(forced_logits(ours, params, work, way, device), xla, wanted) == {}

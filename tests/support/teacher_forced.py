@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -215,3 +215,72 @@ def _log_probs(logits: np.ndarray) -> np.ndarray:
 def _gaps(logits: np.ndarray) -> np.ndarray:
     second, first = np.sort(logits, axis=-1)[:, -2:].T
     return first - second
+
+
+type Spoil = Callable[[Forced], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """Prompts of these lengths, each followed by `forced` tokens, all of them random; and the sizes of the steps."""
+
+    prompts: tuple[int, ...]
+    forced: int
+    page_size: int
+    budget: int
+    decode: int
+    rows: int
+
+    @property
+    def lengths(self) -> list[int]:
+        return [length + self.forced for length in self.prompts]
+
+    def sequences(self, vocab_size: int) -> list[np.ndarray]:
+        return [np.random.default_rng(i).integers(0, vocab_size, n, np.int32) for i, n in enumerate(self.lengths)]
+
+    def limits(self, vocab_size: int) -> Limits:
+        slots = max(self.rows, self.decode)
+        return Limits(
+            max_model_len=max(self.lengths),
+            max_num_seqs=slots,
+            max_num_batched_tokens=self.budget,
+            page_size=self.page_size,
+            num_pages=3 + sum(-(-length // self.page_size) for length in self.lengths),
+            vocab_size=vocab_size,
+            decode_buckets=(self.decode,),
+            extend_buckets=(ExtendBucket(self.budget, self.rows, self.rows),),
+        )
+
+
+def forced_logits(
+    model: step.Model,
+    params: Params,
+    work: Work,
+    way: str,
+    device: jax.Device,
+    spoil: Spoil = lambda run: None,
+) -> list[np.ndarray]:
+    """f32[forced, V] of each sequence, given by decode steps, in pieces, or together with the prompt.
+
+    spoil: what happens between the prompts and the rest.
+    """
+    vocab_size = model.config.vocab_size
+    run = Forced(model, params, work.limits(vocab_size), work.sequences(vocab_size), device)
+    if way == "whole":
+        give(run, run.left, work.budget)
+    else:
+        give(run, work.prompts, work.budget)
+        spoil(run)
+    if way == "decode":
+        for _ in range(work.forced):
+            run.decode()
+    elif way == "pieces":
+        give_in_pieces(run, work.budget)
+    assert run.left == [0] * len(work.prompts)
+    return [np.concatenate(rows)[-work.forced :] for rows in run.logits]
+
+
+def all_faults(got: Sequence[np.ndarray], xla: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> dict:
+    """Of the sequences that have any, by index."""
+    found = {i: faults(*logits) for i, logits in enumerate(zip(got, xla, wanted, strict=True))}
+    return {index: wrong for index, wrong in found.items() if wrong}
