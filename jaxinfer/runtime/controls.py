@@ -124,6 +124,8 @@ def draw_any(
     """
     parts = logits, raw, last_token, controls.columns, controls.counts, next_pos, sampling, controls.bias, controls.bits
     drawn, last_token, columns, counts = sm90_draw.draw(*parts, upload, top=top)
+    # XLA writes what it computes to the host's memory, and copies what a kernel computed: no CUDA graph holds a copy
+    drawn = jnp.where(upload[:, DrawColumn.SLOT, None] > 0, drawn, 0)
     return last_token, controls.replace(columns=columns, counts=counts), drawn
 
 

@@ -186,6 +186,8 @@ class Program:
 
     def deserialize(self, payload: bytes, device: jax.Device) -> jax.stages.Compiled:
         """The executable that `serialize` made of it, without tracing. Runs whatever the payload holds."""
+        if device.platform == "gpu":
+            ffi.load_runtime()
         payload = prepare_kernels(payload)
         in_tree = jax.tree.structure((self.arguments, {}))
         out_tree = jax.tree.structure(self.result)

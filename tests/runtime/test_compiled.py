@@ -10,16 +10,14 @@ import jax.numpy as jnp
 import pytest
 
 from jaxinfer.checkpoint.dummy import dummy_params
-from jaxinfer.config import ExtendBucket
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime import step
-from jaxinfer.runtime.backends import XLA_ONLY, Backend
 from jaxinfer.runtime.buckets import Decode, decode_sizes
 from jaxinfer.runtime.programs import Helper, Key, Program
 from jaxinfer.runtime.runner import DeviceRunner
 from jaxinfer.runtime.state import DeviceState
 from tests.support.hopper import all_mosaic, gpu
-from tests.support.tiny_runner import LIMITS, TINY, make_runner
+from tests.support.tiny_runner import LIMITS, MOSAIC_LIMITS, MOSAIC_TINY, TINY, make_mosaic_runner, make_runner
 
 HLO_TYPES = {"float32": "f32", "bfloat16": "bf16", "int32": "s32", "uint32": "u32", "uint16": "u16"}
 # What makes a new array of its result's shape; updates in place are dynamic-update-slice, scatter, or fusions of them.
@@ -28,25 +26,7 @@ MAKERS = f"{COPIES}|convert|broadcast|select|concatenate|pad"
 # the largest step computes with arrays of the shapes of the logits and of the hidden states that it leaves
 _HIDDEN = f"[{LIMITS.extend_buckets[-1].tokens},{TINY.hidden_size}]"
 COMPUTED = (f"f32[{LIMITS.max_num_seqs},{LIMITS.vocab_size}]", f"f32{_HIDDEN}", f"bf16{_HIDDEN}")
-# With every op in our kernels: a decode step of few rows and one of many, and an extend step of each kind.
-MOSAIC_TINY = dataclasses.replace(
-    TINY,
-    hidden_size=128,
-    num_heads=2,
-    num_kv_heads=1,
-    head_dim=64,
-    intermediate_size=128,
-    vocab_size=512,
-    dtype="bfloat16",
-)
 VOCAB = 151_936  # whose logits are more than what cuBLAS works in
-MOSAIC_LIMITS = dataclasses.replace(
-    LIMITS,
-    vocab_size=MOSAIC_TINY.vocab_size,
-    max_num_seqs=17,
-    decode_buckets=(1, 10, 17),
-    extend_buckets=(ExtendBucket(20, 3, 3), ExtendBucket(64, 17, 17)),
-)
 
 
 def hlo_shape(leaf: jax.ShapeDtypeStruct) -> str:
@@ -129,14 +109,11 @@ def test_bfloat16_programs_update_every_state_buffer_in_place(bfloat16_runner: D
 @pytest.mark.parametrize("contexts", [None, (), (64,)], ids=["mosaic", "xla", "xla-by-context"])
 def test_programs_for_a_gpu_update_every_state_buffer_in_place(contexts: tuple[int, ...] | None) -> None:
     """contexts: for which XLA's decode attention comes without a loop; None: every op is Mosaic's."""
-    device, limits, backends = gpu(), MOSAIC_LIMITS, XLA_ONLY
     if contexts is None:
-        backends = all_mosaic(MOSAIC_TINY, limits.page_size, device)
-        assert backends.masks is Backend.MOSAIC
+        runner = make_mosaic_runner()
     else:
-        limits = dataclasses.replace(limits, decode_contexts=contexts)
-    params = dummy_params(dense.parameters(MOSAIC_TINY), MOSAIC_TINY.dtype, 0, device)
-    runner = DeviceRunner(MOSAIC_TINY, dense, params, limits, device, backends)
+        limits = dataclasses.replace(MOSAIC_LIMITS, decode_contexts=contexts)
+        runner = make_runner(MOSAIC_TINY, limits, device=gpu())
     runner.warm_up(lambda *progress: None)
     small = {hlo_shape(leaf) for leaf in jax.tree.leaves((runner._state, runner._controls)) if leaf.ndim < 5}
     check_all(runner, small)  # of such shapes a step also computes: XLA joins them with others in its fusions

@@ -25,6 +25,7 @@ from tests.support.teacher_forced import (
     all_faults,
     clear_params,
     clear_share,
+    faults,
     forced_logits,
     in_float32,
     model_of,

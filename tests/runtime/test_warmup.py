@@ -350,16 +350,16 @@ START = """
 import sys
 from pathlib import Path
 from jaxinfer.runtime.cache import ExecutableCache
-from tests.support.tiny_runner import make_runner, step
-runner, seen = make_runner(), []
+from tests.support import tiny_runner
+runner, seen = getattr(tiny_runner, sys.argv[2])(), []
 runner.warm_up(lambda *progress: seen.append(progress[-1]), ExecutableCache(Path(sys.argv[1])))
 print(sum(seen), len(seen))
 """
 
 
-def started(cache: Path, **variables: str) -> tuple[int, int]:
+def started(cache: Path, make: str = "make_runner", **variables: str) -> tuple[int, int]:
     """In a process with these variables: how many programs came from our cache, of how many."""
-    command = [sys.executable, "-c", START, str(cache)]
+    command = [sys.executable, "-c", START, str(cache), make]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | variables
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
@@ -377,6 +377,14 @@ def test_what_jax_s_own_cache_gave_is_not_kept_in_ours(tmp_path: Path) -> None:
     for _ in range(2):
         assert started(tmp_path / "b", **jax_s) == (0, total), "each is JAX's"
     assert started(tmp_path / "a", **jax_s) == (total, total)
+
+
+@pytest.mark.gpu
+def test_another_process_loads_all_that_a_gpu_runs(tmp_path: Path) -> None:
+    """Where nothing is lowered, nobody else imports what Mosaic's kernels call."""
+    cached, total = started(tmp_path, "make_mosaic_runner")
+    assert cached == 0
+    assert started(tmp_path, "make_mosaic_runner") == (total, total)
 
 
 def test_kernels_of_what_serves_first_are_compiled_before_there_are_weights(monkeypatch, tmp_path: Path) -> None:

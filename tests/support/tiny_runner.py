@@ -16,9 +16,11 @@ from jaxinfer.layers.batch import Batch
 from jaxinfer.layers.spec import Rope
 from jaxinfer.models.dense import DenseConfig
 from jaxinfer.models.registry import dense
+from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends
 from jaxinfer.runtime.plan import Plan, Row, Sampling, StepResult
 from jaxinfer.runtime.programs import Key
 from jaxinfer.runtime.runner import DeviceRunner
+from tests.support.hopper import all_mosaic, gpu
 
 TINY = DenseConfig(
     architecture="Qwen3ForCausalLM",
@@ -51,13 +53,44 @@ LIMITS = Limits(
     extend_buckets=(SMALL, LARGE),
 )
 FEW = dataclasses.replace(LIMITS, decode_buckets=(1, 10))  # to compile
+# With every op in our kernels: a decode step of few rows and one of many, and an extend step of each kind.
+MOSAIC_TINY = dataclasses.replace(
+    TINY,
+    hidden_size=128,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=64,
+    intermediate_size=128,
+    vocab_size=512,
+    dtype="bfloat16",
+)
+MOSAIC_LIMITS = dataclasses.replace(
+    LIMITS,
+    vocab_size=MOSAIC_TINY.vocab_size,
+    max_num_seqs=17,
+    decode_buckets=(1, 10, 17),
+    extend_buckets=(ExtendBucket(20, 3, 3), ExtendBucket(64, 17, 17)),
+)
 GREEDY = Sampling()
 
 
-def make_runner(model: DenseConfig = TINY, limits: Limits = LIMITS, seed: int = 0) -> DeviceRunner:
-    device = jax.devices("cpu")[0]
+def make_runner(
+    model: DenseConfig = TINY,
+    limits: Limits = LIMITS,
+    seed: int = 0,
+    device: jax.Device | None = None,
+    backends: Backends = XLA_ONLY,
+) -> DeviceRunner:
+    device = device or jax.devices("cpu")[0]
     params = dummy_params(dense.parameters(model), model.dtype, seed, device)
-    return DeviceRunner(model, dense, params, limits, device)
+    return DeviceRunner(model, dense, params, limits, device, backends)
+
+
+def make_mosaic_runner() -> DeviceRunner:
+    """On a Hopper GPU, every op in our kernels."""
+    backends = all_mosaic(MOSAIC_TINY, MOSAIC_LIMITS.page_size, gpu())
+    assert backends.masks is Backend.MOSAIC
+    return make_runner(MOSAIC_TINY, MOSAIC_LIMITS, device=gpu(), backends=backends)
 
 
 def forget(runner: DeviceRunner, key: Key) -> None:

@@ -104,6 +104,14 @@ def register() -> None:
     jax.ffi.register_ffi_target(TARGET, stages, platform="CUDA", api_version=1)
 
 
+def load_runtime() -> None:
+    """Import what tells Mosaic's kernels where the library lies whose functions they call.
+
+    Who lowers a kernel has imported it. Who loads one that was compiled in another process has not.
+    """
+    importlib.import_module("jax.experimental.mosaic.gpu")
+
+
 def place(anchor: int, arrays: Sequence[int]) -> None:
     """Say where the arrays lie that are outside of programs called with this anchor: addresses. None: nowhere now."""
     if arrays:
@@ -144,11 +152,13 @@ def _kernel(module: bytes) -> Run:
             with _context():
                 future.set_result(_compile(module))
         except Exception as error:
+            del _compiled[module]  # whoever asks again may have what it lacked
             future.set_exception(error)
     return future.result()
 
 
 def _compile(module: bytes) -> Run:
+    load_runtime()
     compile_kernel = getattr(_plugin(), _COMPILE)
     compile_kernel.argtypes, compile_kernel.restype = (c_char_p, c_int), POINTER(c_void_p)
     made = compile_kernel(module, len(module))

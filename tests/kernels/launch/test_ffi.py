@@ -238,6 +238,23 @@ def test_a_kernel_that_cannot_be_compiled_fails_the_compilation(gpu):
         lowered.compile()
 
 
+def test_a_kernel_that_could_not_be_compiled_is_tried_again(gpu, monkeypatch):
+    compile_kernel, tries = ffi._compile, []
+
+    def fail_once(module):
+        tries.append(module)
+        if len(tries) == 1:
+            raise RuntimeError("its runtime is missing")
+        return compile_kernel(module)
+
+    monkeypatch.setattr(ffi, "_compile", fail_once)
+    chain = LaunchSequence((b"sum",), (launch(0, 0, 1),))
+    with pytest.raises(FAULTS, match="its runtime is missing"):
+        call(chain, numbers(1), results=1)
+    (out,) = call(chain, numbers(1), results=1)
+    np.testing.assert_array_equal(out, numbers(1))
+
+
 def test_a_device_without_streams_is_refused(gpu, monkeypatch):
     """XLA for the CPU itself answers."""
     monkeypatch.setattr(ffi, "_launch", LAUNCH)
