@@ -1,4 +1,5 @@
-"""What the host's own Python costs: of a decode step, and of LLM.generate over many requests. No device, no model.
+"""What the host's own Python costs: of a decode step, in each way of sampling, of a request that brings it, and of
+LLM.generate over many requests. No device, no model.
 
 The real scheduler, packing and text side over a DeviceRunner whose programs are never called: each dispatch hands back
 the same tokens at once. Figures are CPU time of the one thread, the least of several tries, to be compared
@@ -23,13 +24,16 @@ from jaxinfer.llm.events import ignore
 from jaxinfer.llm.llm import LLM
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.runtime import buckets
+from jaxinfer.runtime.controls import logprob_width
 from jaxinfer.runtime.mask_table import MaskTable
+from jaxinfer.runtime.packing import SlotLayout, pack_slot
 from jaxinfer.runtime.pending import PendingStep
-from jaxinfer.runtime.plan import Plan, StepResult
-from jaxinfer.runtime.programs import Key
+from jaxinfer.runtime.plan import Controls, History, Plan, Row, Sampler, Sampling, StepResult
+from jaxinfer.runtime.programs import Draw, Key
 from jaxinfer.runtime.runner import DeviceRunner
 
 MAX_SEQS, MAX_TOKENS, VOCAB, STEPS, TRIES = 256, 8192, 320, 60, 12
+SAMPLED, QWENS_VOCAB, TOP = 64, 151_936, 20
 REQUESTS, PROMPT, OUTPUT = 512, 512, 256
 LIMITS = Limits(
     max_model_len=16384,
@@ -42,13 +46,27 @@ LIMITS = Limits(
     extend_buckets=(ExtendBucket(MAX_TOKENS, MAX_SEQS, MAX_SEQS),),
     decode_contexts=(),
 )
+CONTROLS = {
+    "presence penalty": Controls(presence_penalty=1.5),
+    "10 biases": Controls(logit_bias=tuple((i, -5.0) for i in range(10))),
+    "200 biases": Controls(logit_bias=tuple((i, -5.0) for i in range(200))),
+    "300 allowed": Controls(allowed_token_ids=tuple(range(300))),
+    "a bad word of three tokens": Controls(bad_words=((11, 12, 13),)),
+    "min_tokens": Controls(min_tokens=10_000),
+}
+WAYS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "T 0.7": dict(temperature=0.7),
+    **{name: dict(temperature=0.7, controls=controls) for name, controls in CONTROLS.items()},
+    "5 logprobs": dict(logprobs=5),
+}
 
 
 class Drawn:
     """What every step draws, as if it were on a device."""
 
-    def __init__(self) -> None:
-        self._tokens = np.full(MAX_SEQS, 7, np.int32)
+    def __init__(self, *width: int) -> None:
+        self._tokens = np.full((MAX_SEQS, *width), 7, np.int32)
 
     def copy_to_host_async(self) -> None:
         """It is there already."""
@@ -66,7 +84,9 @@ class NoDevice(DeviceRunner):
         self._extend_ready = limits.extend_buckets
         self._by_token, self._max_read_again, self._has_state = set[ExtendBucket](), 0, False
         self.mask_table = MaskTable(limits.vocab_size, limits.max_num_seqs)
-        self._drawn = Drawn()
+        self._drawn, self._told = Drawn(), Drawn(1 + logprob_width(TOP))
+        self._draws_tell_logprobs, self._top_sizes = True, buckets.draw_sizes(limits.max_num_seqs, Sampler.ANY)
+        self._draw_sizes = {Sampler.ANY: self._top_sizes}
         self.pack_s = 0.0
 
     def run(self, plan: Plan) -> PendingStep:
@@ -78,8 +98,8 @@ class NoDevice(DeviceRunner):
     def _again(self, kind: type, upload: np.ndarray) -> np.ndarray:
         return upload
 
-    def _dispatch(self, key: Key, upload: np.ndarray) -> Drawn:
-        return self._drawn
+    def _dispatch(self, key: Key, upload: np.ndarray, masked: bool = False) -> Drawn:
+        return self._told if isinstance(key, Draw) else self._drawn
 
 
 class TimedEngine(Engine):
@@ -115,10 +135,10 @@ def least_us(call: Callable[[], object]) -> float:
     return min(tries) * 1e6
 
 
-def start(engine: Engine, rows: int) -> None:
+def start(engine: Engine, rows: int, way: dict[str, Any] | None = None) -> None:
     """Bring so many sequences to where each decodes."""
     for i in range(rows):
-        engine.inbox.put(Add(Request(id=str(i), prompt=(i + 1,) * 33, max_tokens=16000)))
+        engine.inbox.put(Add(Request(id=str(i), prompt=(i + 1,) * 33, max_tokens=16000, **way or {})))
     while sum(sequence.decoding for sequence in engine.scheduler.running) < rows:
         engine.step()
 
@@ -135,6 +155,15 @@ def parts_us(rows: int) -> list[float]:
             engine.step()
         found.append((engine.plan_s, runner.pack_s, engine.commit_s))
     return [min(column) / STEPS * 1e6 for column in zip(*found, strict=True)]
+
+
+def slot_us(controls: Controls | None) -> float:
+    """Of what a request with controls brings to its slot, of Qwen's vocabulary."""
+    if controls is None:
+        return 0.0
+    history = History(list(range(PROMPT)), [], frozenset({1, 2}))
+    row = Row(1, 0, PROMPT, sampling=Sampling(controls=controls), history=history)
+    return least_us(lambda: pack_slot(row, SlotLayout(QWENS_VOCAB)))
 
 
 def generate_us(prefix_caching: bool, detokenize: bool, num_tokens: int) -> float:
@@ -164,6 +193,11 @@ def main() -> None:
         start(engine, rows)
         whole, parts = least_us(engine.step), ", ".join(f"{us:.0f}" for us in parts_us(rows))
         print(f"| {rows} | {whole:.0f} | {parts} |", flush=True)
+    print(f"\n| {SAMPLED} rows sampled so | us of the host | us of a request's slot |\n|---|---|---|")
+    for name, way in WAYS.items():
+        engine = Engine(NoDevice(LIMITS), LIMITS)
+        start(engine, SAMPLED, way)
+        print(f"| {name} | {least_us(engine.step):.0f} | {slot_us(way.get('controls')):.0f} |", flush=True)
     print(f"\n| LLM.generate of {REQUESTS} x ({PROMPT}, {OUTPUT}) | us a request, one token | us a token after it |")
     print("|---|---|---|")
     for prefix_caching in (False, True):

@@ -8,7 +8,10 @@ from jaxinfer.runtime.plan import History, Logprobs, Row
 
 
 def dress_row(row: Row, sequence: Sequence) -> None:
-    """Fill in what a row needs beside its tokens: history, bans, targets, what it pools. For those not `is_plain`."""
+    """Fill in what a row needs beside its tokens: history, bans, targets, what it pools.
+
+    For those not `is_plain`, and the first of each slot.
+    """
     controls, tokens = sequence.request.controls, sequence.known
     row.logprobs = sequence.request.logprobs is not None
     if row.sampling is not None and (row.sampling.controls is not None or sequence.structured is not None):

@@ -319,7 +319,7 @@ class Scheduler:
             row.tokens = known[start:end]
             row.sample = sequence.decoding = end == len(known) and not sequence.is_pooled
         row.sampler = sequence.sampler
-        if not sequence.is_plain or sequence.structured is not None:
+        if not sequence.is_plain or sequence.structured is not None or row.sampling is not None:
             dress_row(row, sequence)
         step.plan.rows.append(row)
         step.sequences.append(sequence)

@@ -267,7 +267,8 @@ class Sequence:
     def settle_controls(self) -> None:
         """Take the sampler that its controls need from now on, and see how long they stay the same."""
         request, controls = self.request, self.controls
-        draws_plainly = controls is None and request.logprobs is None
+        changes = controls is not None and bool(controls.min_tokens or controls.bans_by_context)
+        draws_plainly = not changes and request.logprobs is None  # what does not change, its slot knows
         self.is_plain = draws_plainly and request.pooling is None and request.prompt_logprobs is None
         self.sampler = self.sampling.sampler
         self.may_end_at = None

@@ -259,7 +259,10 @@ def _pack_moves(plan: Plan, layout: ExtendLayout, firsts: np.ndarray, out: np.nd
 
 
 def pack_slot(row: Row, layout: SlotLayout) -> np.ndarray:
-    """i32[layout.size]: what the full sampler must know of a sequence that enters a slot with `row`."""
+    """i32[layout.size]: what the full sampler must know of a sequence that enters a slot with `row`.
+
+    Zeros where its flags ask for nothing: of a large vocabulary, to write all took 0.6 ms of each request.
+    """
     assert row.sampling is not None and row.history is not None, "set_slot is for rows that bring controls"
     controls, history = row.sampling.controls, row.history
     assert controls is not None, "set_slot is for rows that bring controls"
@@ -275,12 +278,16 @@ def pack_slot(row: Row, layout: SlotLayout) -> np.ndarray:
     biases = np.array([value for _, value in controls.logit_bias], np.float32)
     values[: len(biases)] = biases.view(np.int32)
     allowed, ends = out[layout.bits_start : layout.counts_start].reshape(2, -1)
-    allowed[:] = bits_of(allowed_by(controls, layout.vocab_size))
-    ends[:] = bits_of(marked(history.end_ids, layout.vocab_size))
-    counts = out[layout.counts_start :].view(np.uint16)[: layout.vocab_size]
-    used = np.bincount(np.asarray(history.output, np.int64), minlength=layout.vocab_size)
-    counts[:] = np.minimum(used, MOST_COUNTED)
-    counts[np.asarray(history.prompt, np.int64)] |= IN_PROMPT
+    flags = flags_of(row.sampling)
+    if ControlFlag.ALLOWED in flags:
+        allowed[:] = bits_of(allowed_by(controls, layout.vocab_size))
+    if ControlFlag.MIN_TOKENS in flags:
+        ends[:] = bits_of(marked(history.end_ids, layout.vocab_size))
+    if ControlFlag.PENALTIES in flags:
+        counts = out[layout.counts_start :].view(np.uint16)
+        used, times = np.unique(np.asarray(history.output, np.int64), return_counts=True)
+        counts[used] = np.minimum(times, MOST_COUNTED)
+        counts[np.asarray(history.prompt, np.int64)] |= IN_PROMPT
     return out
 
 

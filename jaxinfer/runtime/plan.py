@@ -54,18 +54,27 @@ class Controls:
 
     def banned_after(self, tokens: Sequence[int]) -> list[int]:
         """The tokens that would complete a bad word of several tokens after these."""
-        return [word[-1] for word in self._words_begun(tokens, 1)]
+        return [word[-1] for word in self._words_begun(tokens, len(tokens), 1)]
 
     def bans_after(self, tokens: Sequence[int], length: int) -> list[Ban]:
         """What is banned behind `length` tokens, of which the last one may not be among these yet."""
         if len(tokens) >= length:
-            return [(ANY, token) for token in self.banned_after(tokens[:length])]
-        return [(word[-2], word[-1]) for word in self._words_begun(tokens, 2)]
+            return [(ANY, word[-1]) for word in self._words_begun(tokens, length, 1)]
+        return [(word[-2], word[-1]) for word in self._words_begun(tokens, len(tokens), 2)]
 
-    def _words_begun(self, tokens: Sequence[int], num_left: int) -> list[tuple[int, ...]]:
-        """The bad words of several tokens whose all but `num_left` end these."""
-        words = (word for word in self.bad_words if len(word) > 1 and len(word) - num_left <= len(tokens))
-        return [word for word in words if tuple(tokens[len(tokens) + num_left - len(word) :]) == word[:-num_left]]
+    def _words_begun(self, tokens: Sequence[int], end: int, num_left: int) -> list[tuple[int, ...]]:
+        """The bad words of several tokens whose all but `num_left` end the first `end` of these.
+
+        Asked for each row of each step, of which hardly any ends so: its last token says that.
+        """
+        last, found = tokens[end - 1] if end else None, []
+        for word in self.bad_words:
+            size = len(word) - num_left
+            if size > 0 and (word[size - 1] != last or size > end or tuple(tokens[end - size : end]) != word[:size]):
+                continue
+            if len(word) > 1:
+                found.append(word)
+        return found
 
 
 class Sampler(enum.IntEnum):
