@@ -178,6 +178,9 @@ HARD = {
     "parentheses": "\\(a ",
     "brackets of TeX": "\\[a\n",
     "formulas": "some words and $x^2$ ",
+    "formulas before code": "\\(a `",
+    "prices before code": "$5 `$a` ",
+    "TeX's quotes": "\\({``a''} ",
     "environments": "\\begin{align}\n",
 }
 

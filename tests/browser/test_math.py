@@ -1,6 +1,7 @@
 """Mathematics and code in answers: 40 formulas and 20 blocks of code, what is a formula, and what is left as it was."""
 
 import random
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -162,10 +163,57 @@ INLINE, DISPLAY = ["math", True], ["math display", True]
         ("$5 and $10, $5-$10 and $ x $", []),
         ("`$x$` and `\\(x\\)`\n\n```\n\\[x\\]\n```", []),
         (r"\$x$ and \\(y", []),
+        ("The fee is $10. Set `$HOME` first.", []),
+        ("The licence costs $20 (use `$KEY` to pay).", []),
+        ("`$a` then $5 and `$b`", []),
+        ("Write \\( before `\\)`, \\[ before `\\]` and $$ before `$$`.", []),
+        ("$$ begins a formula:\n\n```\n$$\nx\n$$\n```\n\nand $y$", [INLINE]),
+        ("$\\text{say ``yes''}$ and \\(\\text{``no''}\\)", [INLINE, INLINE]),
     ],
 )
 def test_what_is_between_the_marks_is_a_formula_and_nothing_else_is(page: Any, text: str, formulas: list[Any]) -> None:
     assert page.evaluate(MATH, text) == formulas
+
+
+def in_code(text: str) -> str:
+    """As Markdown writes code: between more backticks than the text has in a row."""
+    ticks = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"{ticks} {text} {ticks}" if text[0] == "`" or text[-1] == "`" else f"{ticks}{text}{ticks}"
+
+
+def test_prices_code_escapes_and_formulas_of_one_line_stay_what_each_is(page: Any) -> None:
+    """800 lines of pieces in any order: code is shown as code, formulas as formulas, and all else as text."""
+    chance = random.Random(35)
+    codes = ["$HOME", "$KEY", "$a", "$$", "\\(", "\\)", "\\[x\\]", "$x$", "a`$b", "``$c``", "{$d}", "x"]
+    formulas = [("$", "x", "$"), ("$", "\\frac{a}{b}", "$"), ("\\(", "x^2", "\\)"), ("\\(", "\\text{``a''}", "\\)")]
+    cases = []
+    for _ in range(800):
+        line, plain, code, tex = ["so"], ["so"], [], []
+        for kind in chance.choices(("price", "code", "escaped", "formula", "word"), k=chance.randint(1, 9)):
+            if kind == "code":
+                code.append(chance.choice(codes))
+                line.append(in_code(code[-1]))
+            elif kind == "formula":
+                formula = chance.choice(formulas)
+                tex.append(formula[1])
+                line.append("".join(formula))
+            else:
+                said = {"price": f"${chance.randint(1, 99)}.", "escaped": r"\$KEY", "word": "(then)"}[kind]
+                line.append(said)
+                plain.append(said.removeprefix("\\"))
+        cases.append([" ".join(line), plain, code, tex])
+    wrong = page.evaluate(
+        """(cases) => cases.flatMap(([line, ...wanted]) => {
+            const at = whole(line);
+            const taken = (what, of) => [...at.querySelectorAll(what)].map((node) => [node.remove(), of(node)][1]);
+            const tex = taken(".math", () => 1).length, code = taken("code", (node) => node.textContent);
+            const plain = at.textContent.trim().split(/\\s+/);
+            const isRight = JSON.stringify([plain, code]) === JSON.stringify(wanted.slice(0, 2));
+            return isRight && tex === wanted[2].length ? [] : [[line, plain, code, tex]];
+        })""",
+        cases,
+    )
+    assert wrong == []
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,25 @@
 // TeX stands between $ and $ or \( and \), and displayed between $$ and $$ or \[ and \], or in an environment of its own.
 // A displayed formula that begins a line may be MAX_LINES long. A backslash escapes what means something in Markdown and
 // stays before all else, so that TeX without its delimiters is shown as it was written.
+//
+// Code binds tighter than a formula: no formula holds a backtick, except as a quotation mark of TeX within braces.
 
 const MAX_LINES = 100;
 const MAX_TEX = 20_000; // characters; longer ones are shown as text
 const ESCAPED = "\\`*_~#<>|-+.!$&";
+const QUOTED_OR_CODE = /\{[^{}`]*`{1,2}[^{}`']+'{1,2}[^{}`]*\}|`/g;
 const OPENERS = /^(?:(\$\$)|(\\\[)|(\\begin\{(?:equation|align|alignat|gather|multline|eqnarray|CD)\*?\}))/;
 
 /** What ends a displayed formula that begins `line`, or null. */
 function closerOf(line) {
   const [, dollars, bracket, environment] = OPENERS.exec(line) ?? [];
   return dollars ?? (bracket ? "\\]" : (environment?.replace("begin", "end") ?? null));
+}
+
+/** Where the first backtick of code is in a text, or -1. */
+function codeIn(text) {
+  for (const { 0: found, index } of text.matchAll(QUOTED_OR_CODE)) if (found === "`") return index;
+  return -1;
 }
 
 /** env.isOpen: the text may go on, and a formula that has not ended is one. */
@@ -26,7 +35,7 @@ function mathBlock(state, startLine, endLine, silent) {
   const lines = [first.slice(opener.length)];
   let line = startLine;
   for (let end; (end = lines.at(-1).indexOf(closer)) < 0 || lines.at(-1).slice(end + closer.length).trim(); ) {
-    if (end >= 0) return false; // a sentence goes on behind it
+    if (end >= 0 || codeIn(lines.at(-1)) >= 0) return false; // a sentence goes on behind it, or it is one
     line += 1;
     const isIn = line < endLine && line - startLine < MAX_LINES && (state.isEmpty(line) || state.sCount[line] >= state.blkIndent);
     if (!isIn) {
@@ -35,6 +44,7 @@ function mathBlock(state, startLine, endLine, silent) {
     }
     lines.push(lineAt(line));
   }
+  if (codeIn(lines.at(-1)) >= 0) return false;
   const text = lines.join("\n");
   const tex = isEnvironment ? text : text.slice(0, text.lastIndexOf(closer));
   return silent || pushBlock(state, "math_block", startLine, line + 1, tex, opener && [opener, closer]);
@@ -71,7 +81,7 @@ function take(state, silent, opener, closer, type) {
   const end = find(state, closer, start);
   if (end < 0 && !(state.env.isOpen && state.src.length === state.posMax && closer !== "$$")) return false;
   const content = state.src.slice(start, end < 0 ? state.posMax : end);
-  if (!content.trim() || end > state.posMax) return false;
+  if (!content.trim() || end > state.posMax || holdsCode(state, start, start + content.length)) return false;
   if (!silent && end < 0) state.push("math_open", "span", 0).content = opener + content;
   else if (!silent) Object.assign(state.push(type, "span", 0), { content, meta: [opener, closer] });
   state.pos = end < 0 ? state.posMax : end + closer.length;
@@ -87,6 +97,14 @@ function find(state, closer, from) {
   return end;
 }
 
+/** Whether code is between two places. Code that was found is not looked for again, so that the time stays linear. */
+function holdsCode(state, from, to) {
+  if (from <= state.codeAt && state.codeAt < to) return true;
+  const found = codeIn(state.src.slice(from, to));
+  if (found >= 0) state.codeAt = from + found;
+  return found >= 0;
+}
+
 /** $x$, and no prices: no space within the dollars, no digit behind them. */
 function takeDollar(state, silent) {
   const { src, pos } = state;
@@ -95,6 +113,7 @@ function takeDollar(state, silent) {
   do end = find(state, "$", end + 1);
   while (end > 0 && src[end - 1] === "\\");
   if (end < 0 || end >= state.posMax || /\s/.test(src[end - 1]) || /[\d$]/.test(src[end + 1] ?? "")) return false;
+  if (holdsCode(state, pos + 1, end)) return false;
   if (!silent) Object.assign(state.push("math_inline", "span", 0), { content: src.slice(pos + 1, end), meta: ["$", "$"] });
   state.pos = end + 1;
   return true;
