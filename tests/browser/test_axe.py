@@ -45,7 +45,8 @@ def test_axe_finds_no_fault(open_chat: Callable[..., Chat], says: Any, scheme: s
     gate = asyncio.Event()
     wide = "+".join(f"x_{{{n}}}" for n in range(60))
     formulas = f"\n\\[x^2\\] and $y$\n\n\\[{wide}\\]\n\n$${wide}$$ and \\({wide}\\)\n\n"
-    says.answers["Show"] = ["<think>\nSo\n</think>\n\n", MARKDOWN, formulas, gate]
+    headings = "### First\n\n##### Below\n\n"
+    says.answers["Show"] = [f"<think>\n{headings}So\n</think>\n\n", headings, MARKDOWN, formulas, gate]
     chat["#input"].fill("Show")
     chat["#send"].click()
     chat.waits_for(".assistant math")

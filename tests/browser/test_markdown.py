@@ -93,7 +93,7 @@ TABLE = (
         ("in\n1986. was", "<p>in<br>1986. was</p>"),
         ("a | b", "<p>a | b</p>"),
         ("```a``` b", "<p><code>a</code> b</p>"),
-        ("## a ##\nb", "<h2>a</h2><p>b</p>"),
+        ("## a ##\nb", '<h2 aria-level="2">a</h2><p>b</p>'),
         ("#hashtag", "<p>#hashtag</p>"),
         ("a\n---\nb", "<p>a</p><hr><p>b</p>"),
         ("> a\n>> b", "<blockquote><p>a</p><blockquote><p>b</p></blockquote></blockquote>"),
@@ -126,6 +126,23 @@ def test_a_settled_block_keeps_its_element_and_code_only_grows(page):
         return [at.firstChild === first, at.querySelector("code") === code, code.textContent, at.lastChild.textContent];
     }"""
     assert page.evaluate(kept) == [True, True, "let a = 1\nlet b\n", "last"]
+
+
+def test_headings_of_an_answer_follow_the_page_s_in_order(page):
+    """Whatever levels are written, in quotes and lists too: the first is 2, and none is deeper by more than one."""
+    chance = random.Random(9)
+    texts = ["### a", "### a\n\n#### b\n\n## c\n\n#### d\n\n# e", "> #### a\n\n- ## b\n- ##### c"]
+    for _ in range(200):
+        marks = chance.choices(range(1, 7), k=chance.randint(1, 12))
+        texts.append("".join(chance.choice(("", "> ", "- ", "text\n\n")) + "#" * n + " a\n\n" for n in marks))
+    levels = (
+        "(texts) => texts.map((text) => [...whole(text).querySelectorAll('[aria-level]')].map((h) => +h.ariaLevel))"
+    )
+    found = page.evaluate(levels, texts)
+    assert found[:3] == [[2], [2, 3, 2, 3, 2], [2, 2, 3]]
+    for text, shown in zip(texts, found, strict=True):
+        assert text in texts[:3] or len(shown) == text.count("# a")
+        assert shown[0] == 2 and all(2 <= after <= before + 1 for before, after in zip(shown, shown[1:], strict=False))
 
 
 def test_pieces_end_as_the_whole(page):

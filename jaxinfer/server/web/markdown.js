@@ -162,6 +162,7 @@ class MarkdownView {
   reset() {
     this.source = "";
     this.settled = 0;
+    this.outline = []; // of the settled blocks, see setLevels
     this.open = [];
     this.code = null;
     this.container.replaceChildren();
@@ -180,9 +181,11 @@ class MarkdownView {
     const done = [];
     if (numSettled) {
       done.push(...this.build(blocksOf(known.slice(0, stop).join("\n"), false), known, false));
+      setLevels(done, this.outline);
       this.code = null;
     }
     this.open = this.build(blocks.slice(numSettled), known, isOpen);
+    setLevels(this.open, [...this.outline]);
     for (const node of [...done, ...this.open]) if (node.parentNode !== this.container) this.container.append(node);
     this.settled += lines.slice(0, stop).reduce((sum, line) => sum + line.length + 1, 0);
   }
@@ -203,6 +206,23 @@ class MarkdownView {
     });
     if (shown && this.code !== shown) shown.element.remove();
     return nodes;
+  }
+}
+
+/**
+ * Say the level of each heading to those who hear the page: the page's title is 1, an answer's first headings are 2, and
+ * none is deeper than the one before by more than 1, whatever levels the model took. outline: the levels as written of
+ * the headings that the next one may be under; it is changed.
+ */
+function setLevels(nodes, outline) {
+  for (const node of nodes) {
+    const found = node.querySelectorAll("h1, h2, h3, h4, h5, h6");
+    for (const heading of /^H[1-6]$/.test(node.tagName) ? [node] : found) {
+      const written = Number(heading.tagName[1]);
+      while (outline.at(-1) >= written) outline.pop();
+      outline.push(written);
+      heading.setAttribute("aria-level", outline.length + 1);
+    }
   }
 }
 
