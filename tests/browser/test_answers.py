@@ -98,3 +98,17 @@ def test_a_short_thought_is_not_measured_in_milliseconds(chat: Chat, says: Any) 
     says.answers["Why"] = ["<think>Hm</think>Because."]
     chat.ask("Why")
     assert chat.waits_for(".thinking summary").inner_text() == "Thought for less than a second"
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_what_a_button_opens_below_the_last_answer_can_be_seen(open_chat: Any, says: Any, width: int) -> None:
+    """Its measures, and the buttons of its editor, are not left under the message box."""
+    chat = open_chat(viewport={"width": width, "height": 700})
+    says.answers["Long"] = ["line\n\n" * 40, "end"]
+    chat.ask("Long")
+    edge = "(at) => at.getBoundingClientRect()"
+    hidden = f"(node) => ({edge})(node).bottom - ({edge})(document.querySelector('main > footer')).top"
+    chat["button[title='Measures of this answer']"].last.click()
+    assert chat.waits_for(".facts:not([hidden])").evaluate(hidden) <= 0
+    chat.button("Edit the answer").click()
+    assert chat.waits_for(".editing .buttons").evaluate(hidden) <= 0

@@ -48,10 +48,30 @@ def export(chat: Chat) -> Any:
 def bring(chat: Chat, content: Any) -> str:
     """Import a file; what is then said."""
     text = content if isinstance(content, str) else json.dumps(content)
-    chat["#notice span"].evaluate("(said) => (said.textContent = '')")
-    chat["#import-file"].set_input_files({"name": "a.json", "mimeType": "application/json", "buffer": text.encode()})
-    soon(lambda: chat["#notice span"].inner_text() != "")
-    return str(chat["#notice span"].inner_text())
+    chat.page.keyboard.press("Control+,")
+    with chat.page.expect_file_chooser() as chooser:
+        chat.button("Import…").click()
+    chooser.value.set_files({"name": "a.json", "mimeType": "application/json", "buffer": text.encode()})
+    said = said_in(chat, "#settings")
+    chat.page.keyboard.press("Escape")
+    chat.page.wait_for_selector("#settings", state="hidden")
+    soon(lambda: chat[".notice.shown"].count() == 0)  # nor is it with the dialog's next opening
+    return said
+
+
+ON_TOP = """(notice) => {
+    const { left, right, top, bottom } = notice.getBoundingClientRect();
+    const found = document.elementFromPoint((left + right) / 2, (top + bottom) / 2);
+    return top >= 0 && bottom <= innerHeight && notice.contains(found) && notice.closest("[role=status]") !== null;
+}"""
+
+
+def said_in(chat: Chat, place: str) -> str:
+    """What a notice says there, which nothing covers, as a screen reader says it too."""
+    notice = chat.waits_for(f"{place} .notice.shown")
+    assert notice.evaluate(ON_TOP)
+    assert notice.text_content() in chat[place].aria_snapshot().replace('\\"', '"')
+    return str(notice.text_content())
 
 
 def test_what_is_exported_is_imported_elsewhere_as_it_was(open_chat: Callable[..., Chat], says: Any) -> None:
@@ -163,13 +183,13 @@ def test_text_files_go_with_a_message_and_stay_with_it(chat: Chat, llm: Any) -> 
 )
 def test_what_cannot_be_attached_is_said_and_is_not_sent(chat: Chat, name: str, content: bytes, said: str) -> None:
     attach(chat, name, content)
-    assert f"Not attached: {said}" in chat.waits_for("#notice span", said).inner_text()
+    assert f"Not attached: {said}" in chat.waits_for(".notice span", said).inner_text()
     assert chat["#attached li"].count() == 0 and not chat["#send"].is_enabled()
 
 
 def test_a_pdf_that_chromium_prints_is_told_the_way_to_its_text(chat: Chat) -> None:
     attach(chat, "printed", chat.page.pdf(), "application/octet-stream")
-    chat.waits_for("#notice span", 'printed is a PDF, which this page cannot read; run pdftotext "printed"')
+    chat.waits_for(".notice span", 'printed is a PDF, which this page cannot read; run pdftotext "printed"')
     assert chat["#attached li"].count() == 0
 
 
@@ -180,18 +200,62 @@ def test_a_notice_covers_no_attachment_and_ends_with_the_next(open_chat: Any, wi
         attach(chat, name, b"a")
     files = [("c.bin", b"\0"), ("d.txt", b"")]
     chat["#file"].set_input_files([{"name": name, "mimeType": "", "buffer": content} for name, content in files])
-    said = chat.waits_for("#notice.shown", "c.bin must be text in UTF-8")
+    said = chat.waits_for(".notice.shown", "c.bin must be text in UTF-8")
     assert "d.txt must hold text" in said.inner_text(), "each that failed is named"
     chat.page.wait_for_timeout(300)
-    notice, chips, log = (chat[at].bounding_box() for at in ("#notice", "#attached", "main"))
+    notice, chips, log = (chat[at].bounding_box() for at in ("main .notice", "#attached", "main"))
     assert notice["y"] + notice["height"] <= chips["y"]
     assert abs(notice["x"] + notice["width"] / 2 - log["x"] - log["width"] / 2) < 10
     attach(chat, "e.txt", b"a")
     chat.waits_for("#attached li", "e.txt")
-    assert chat["#notice.shown"].count() == 0
+    assert chat[".notice.shown"].count() == 0
+
+
+def test_what_is_said_while_a_dialog_is_open_is_said_in_it(open_chat: Any) -> None:
+    """A server that is gone, an address that is none, a page that cannot be saved: on a phone too."""
+    chat = open_chat(viewport={"width": 390, "height": 700})
+    chat.page.keyboard.press("Control+,")
+    assert "4,000,000 tokens of context" in chat["#server-facts"].inner_text()
+    chat.page.route(f"{chat.server}/**", lambda route: route.abort("connectionrefused"))
+    gone = f"No answer from {chat.server}. Is the server running?"
+    chat.button("Save this page").click()
+    assert said_in(chat, "#settings") == f"This page was not saved: {gone}"
+    chat.page.unroute(f"{chat.server}/**")
+    chat.page.route(f"{chat.server}/v1/models", lambda route: route.abort("connectionrefused"))
+    chat.button("API key…").click()
+    chat["#key"].press("Enter")
+    chat.waits_for(".notice.shown", gone)
+    assert said_in(chat, "#settings") == gone
+    chat["#s-address"].evaluate("(field) => { field.value = 'nowhere'; field.dispatchEvent(new Event('change')); }")
+    soon(lambda: "must be a URL such as http://127.0.0.1:8000, got nowhere" in said_in(chat, "#settings"))
+
+
+@pytest.mark.parametrize("goes_on", ["sends", "opens another", "opens a new one"])
+def test_a_refused_attachment_is_told_until_the_user_goes_on(chat: Chat, says: Any, goes_on: str) -> None:
+    chat.ask("First")
+    chat.button("New chat").click()
+    chat.ask("Second")
+    attach(chat, "a.bin", b"\0")
+    chat.waits_for(".notice.shown", "Not attached: a.bin")
+    if goes_on == "sends":
+        says.answers["Go"] = [30.0]
+        chat.send("Go")
+    else:
+        chat.button("First" if goes_on == "opens another" else "New chat").click()
+    soon(lambda: chat[".notice.shown"].count() == 0)
+
+
+def test_a_notice_with_something_to_do_stays_when_the_user_goes_on(chat: Chat) -> None:
+    chat.ask("Mine")
+    chat.button("Delete Mine").click()
+    chat.waits_for(".notice.shown", "Deleted")
+    chat.ask("More")
+    chat.button("Undo").click()
+    chat.waits_for("#conversations .open", "Mine")
+    assert chat[".notice.shown"].count() == 0
 
 
 def test_at_most_ten_files_go_with_a_message(chat: Chat) -> None:
     chat["#file"].set_input_files([{"name": f"{n}.txt", "mimeType": "text/plain", "buffer": b"a"} for n in range(11)])
-    chat.waits_for("#notice span", "a message may have at most 10 files")
+    chat.waits_for(".notice span", "a message may have at most 10 files")
     assert chat["#attached li"].count() == 10

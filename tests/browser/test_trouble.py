@@ -10,6 +10,15 @@ from tests.browser.scripted import endless
 
 pytestmark = pytest.mark.slow
 
+TOLD = """
+window.told = [];
+addEventListener("DOMContentLoaded", () => {
+    const said = document.querySelector("#banner span");
+    const note = () => told.at(-1) === said.textContent || told.push(said.textContent);
+    new MutationObserver(note).observe(said, { childList: true, characterData: true, subtree: true });
+});
+"""
+
 
 def test_a_refusal_is_shown_as_the_server_says_it_and_can_be_tried_again(chat, says):
     said = "the queue is full, 256 requests wait; come back"
@@ -67,6 +76,8 @@ def test_an_answer_that_the_page_s_end_cut_off_is_kept_and_says_so(chat, says, l
 def test_it_waits_for_a_model_that_loads(open_chat, llm):
     llm.status = "starting"
     chat = open_chat()
+    chat.page.add_init_script(TOLD)
+    chat.page.reload()
     chat.waits_for("#banner", "Loading the model")
     chat["#input"].fill("Early")
     chat["#input"].press("Enter")
@@ -76,11 +87,29 @@ def test_it_waits_for_a_model_that_loads(open_chat, llm):
     llm.progress = Event("compile", "extend 16x16", 6, 27)
     chat.waits_for("#banner", "Loading the model, compiling 7 of 27")
     assert chat["#banner progress"].evaluate("(bar) => bar.value") == 6 / 27
+    chat.page.route("**/load", lambda route: route.abort("connectionrefused"), times=1)
+    chat.page.wait_for_timeout(2_500)
+    assert set(chat.page.evaluate("window.told")) == {
+        "Loading the model",
+        "Loading the model, 25 % of its weights",
+        "Loading the model, compiling 7 of 27",
+    }
     llm.status = "ready"
     chat.waits_for("#model", "tiny")
     chat.page.wait_for_selector("#banner", state="hidden")
     chat["#input"].press("Enter")
     assert chat.ended() == "Answer 1 to: Early"
+
+
+def test_an_answer_asked_of_a_model_that_loads_names_no_route(chat, llm):
+    chat.ask("Hi")
+    llm.status = "starting"
+    chat.button("Regenerate").click()
+    assert chat.waits_for(".error").inner_text().startswith("The model is still loading. Try again when it is ready.")
+    llm.status = "ready"
+    chat.button("Try again").click()
+    chat.waits_for(".version", "3 / 3")
+    assert chat.ended() == "Answer 2 to: Hi"
 
 
 def test_a_server_that_is_gone_is_no_riddle(chat):

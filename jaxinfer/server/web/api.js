@@ -3,7 +3,7 @@
 /** What the server refused, in its own words. */
 class Refusal extends Error {
   constructor(status, { message, code, param }, retryAfterS) {
-    super(message);
+    super(FOR_PEOPLE[code] ?? message);
     this.status = status;
     this.code = code;
     this.param = param;
@@ -15,6 +15,8 @@ class Refusal extends Error {
 class Unreachable extends Error {}
 
 const OF_SESSION = ["session_busy", "too_many_sessions", "session_not_found"];
+// What the server says to programs, in words for people
+const FOR_PEOPLE = { starting: "The model is still loading. Try again when it is ready." };
 const THERE_MS = 3000;
 const CUT = "The connection ended before the answer did.";
 

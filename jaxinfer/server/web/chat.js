@@ -52,7 +52,7 @@ class Page {
 
   async connect() {
     clearTimeout(this.retryTimer);
-    this.isStarting = false;
+    let isStarting = false;
     try {
       await this.server.json("/health");
       const { data } = await this.server.json("/v1/models");
@@ -61,21 +61,22 @@ class Page {
       this.trouble("server", null);
     } catch (error) {
       if (!(error instanceof Refusal || error instanceof Unreachable)) throw error;
+      isStarting = error.code === "starting";
       const isKey = error.status === 401;
-      this.trouble("server", { text: error.message, ...(isKey && { action: "Enter a key", onClick: () => this.askForKey() }) });
-      if (error.code === "starting") await this.showStart();
-      else if (!isKey) this.retryTimer = setTimeout(() => this.connect(), 1000 * Math.max(RETRY_S, error.retryAfterS ?? 0));
+      if (isStarting) await this.showStart();
+      else this.trouble("server", { text: error.message, ...(isKey && { action: "Enter a key", onClick: () => this.askForKey() }) });
+      const waitMs = isStarting ? START_MS : 1000 * Math.max(RETRY_S, error.retryAfterS ?? 0);
+      if (!isKey) this.retryTimer = setTimeout(() => this.connect(), waitMs);
     }
+    this.isStarting = isStarting;
     this.showModel();
     this.showSend();
   }
 
-  /** Say how far the server's start is, and look again. */
+  /** Say how far the server's start is. Where the server does not tell it this time, what was said stays. */
   async showStart() {
-    this.isStarting = true;
     const load = await this.server.json("/load").catch((error) => console.info(error.message));
-    this.trouble("server", startOf(load?.start));
-    this.retryTimer = setTimeout(() => this.connect(), START_MS);
+    if (load || !this.isStarting) this.trouble("server", startOf(load?.start));
   }
 
   askForKey() {
@@ -93,7 +94,10 @@ class Page {
     bar.hidden = shown?.share === undefined;
     bar.value = shown?.share ?? 0;
     banner.hidden = !shown;
-    if (shown && said.textContent !== shown.text) said.textContent = shown.text;
+    if (said.textContent !== (shown?.text ?? "")) {
+      said.textContent = shown?.text ?? "";
+      if (shown && bar.hidden && openDialog()) notify(shown.text, shown.action, shown.onClick); // the banner is beneath it
+    }
     button.hidden = !shown?.action;
     button.textContent = shown?.action ?? "";
     button.onclick = shown?.onClick ?? null;
@@ -102,6 +106,7 @@ class Page {
   // Conversations
 
   open(conversation) {
+    hushIfRead();
     this.current = conversation;
     this.views.clear();
     byId("log").replaceChildren();
@@ -217,6 +222,7 @@ class Page {
     const at = begun ?? addMessage(conversation, parent, { role: "assistant", text: "" });
     const run = { conversation, at, controller: new AbortController(), beganMs: performance.now(), firstMs: null, savedMs: 0, tail: "" };
     this.runs.set(conversation.id, run);
+    hushIfRead();
     this.follows = true;
     this.save(conversation);
     this.show();
@@ -452,11 +458,11 @@ class Page {
     byId("import").addEventListener("click", () => byId("import-file").click());
     byId("import-file").addEventListener("change", async ({ target }) => {
       const [file] = target.files;
-      if (file) this.addFrom(await file.text());
+      if (file) this.addFrom(file);
       target.value = "";
     });
     byId("s-address").addEventListener("change", ({ target }) => {
-      if (!URL.canParse(target.value)) return;
+      if (!URL.canParse(target.value)) return notify(`The address must be a URL such as http://127.0.0.1:8000, got ${target.value || "nothing"}.`);
       this.server.setAddress(target.value);
       this.connect();
     });
@@ -469,7 +475,10 @@ class Page {
     for (const dialog of document.querySelectorAll("dialog")) {
       dialog.querySelector(".close").addEventListener("click", () => dialog.close());
       dialog.addEventListener("click", ({ target }) => target === dialog && dialog.close());
-      dialog.addEventListener("close", () => this.focusInput());
+      dialog.addEventListener("close", () => {
+        if (dialog.querySelector(".notice.shown")) hush();
+        this.focusInput();
+      });
     }
   }
 
@@ -480,7 +489,13 @@ class Page {
 
   /** The page as a file that asks this server, when it is opened from wherever it lies. */
   async savePage() {
-    const page = await (await fetch(location.pathname)).text();
+    let page;
+    try {
+      page = await (await this.server.ask("/")).text();
+    } catch (error) {
+      notify(`This page was not saved: ${error.message}`);
+      return;
+    }
     const saved = page
       .replace('data-server=""', `data-server="${this.server.address}"`)
       .replace("connect-src 'self'", `connect-src ${location.origin}`);
@@ -488,10 +503,10 @@ class Page {
   }
 
   /** Add the conversations of a file; of one that is here already the newer stays. */
-  addFrom(text) {
+  async addFrom(file) {
     let found;
     try {
-      found = imported(text);
+      found = imported(await file.text());
     } catch (error) {
       notify(`Nothing was imported: ${error.message}.`);
       return;

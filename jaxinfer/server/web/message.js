@@ -180,6 +180,7 @@ class MessageView {
     const button = iconButton("facts", "Measures of this answer", () => {
       this.facts.hidden = !this.facts.hidden;
       button.setAttribute("aria-expanded", String(!this.facts.hidden));
+      if (!this.facts.hidden) this.facts.scrollIntoView({ block: "nearest" });
     });
     button.setAttribute("aria-expanded", String(!this.facts.hidden));
     const short = element("span", `${numTokens(tokens)}${tokensPerS ? `, ${rate(tokensPerS)}` : ""}`);
@@ -223,6 +224,7 @@ class MessageView {
     fit(area);
     area.focus();
     area.setSelectionRange(area.value.length, area.value.length);
+    buttons.scrollIntoView({ block: "nearest" });
   }
 }
 

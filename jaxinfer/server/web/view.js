@@ -41,9 +41,15 @@ function replaceFocused(parent, ...children) {
 const NOTICE_MS = 8000;
 let noticeTimer = 0;
 
+/** The dialog that is open, the topmost one, or undefined. All else is then inert: nobody can see, read or click it. */
+function openDialog() {
+  return [...document.querySelectorAll("dialog[open]")].at(-1);
+}
+
 /** Say something in passing, perhaps with something to do about it. */
 function notify(text, action, onClick) {
-  const notice = byId("notice");
+  hush();
+  const notice = (openDialog() ?? document.querySelector("main")).querySelector(".notice");
   const [said, button] = notice.children;
   said.textContent = text;
   button.hidden = !action;
@@ -53,13 +59,22 @@ function notify(text, action, onClick) {
     onClick();
   };
   notice.classList.add("shown");
-  clearTimeout(noticeTimer);
   noticeTimer = setTimeout(hush, NOTICE_MS);
 }
 
 /** End the notice that is shown, if one is. */
 function hush() {
-  byId("notice").classList.remove("shown");
+  clearTimeout(noticeTimer);
+  const notice = document.querySelector(".notice.shown");
+  if (!notice) return;
+  notice.classList.remove("shown");
+  notice.firstChild.textContent = ""; // a screen reader passes it by, and hears the same text again
+  notice.lastChild.hidden = true;
+}
+
+/** The user has gone on to something else: end a notice, unless it has something to do. */
+function hushIfRead() {
+  if (document.querySelector(".notice.shown > button[hidden]")) hush();
 }
 
 /** Put a text on the clipboard, and say so on the button. Pages of plain HTTP have the old way alone. */
