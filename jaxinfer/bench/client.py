@@ -10,7 +10,7 @@ import time
 import msgspec
 import uvloop
 
-from jaxinfer.bench.http_client import Connection, Outcome, Reply, Target, read_stream
+from jaxinfer.bench.http_client import NO_CONNECTION, Connection, Outcome, Reply, Target, read_stream
 from jaxinfer.bench.load import Share
 
 PATH = "/v1/completions"
@@ -85,7 +85,7 @@ class Client:
         try:
             connection = self._idle.pop() if self._idle else await self._target.connect()
         except OSError as error:
-            return Reply(time.monotonic(), error=f"no connection: {error}")
+            return Reply(time.monotonic(), error=f"{NO_CONNECTION}: {error}")
         reply = await connection.ask(request)
         if connection.is_open:
             self._idle.append(connection)

@@ -14,6 +14,7 @@ import httptools
 import msgspec
 
 TIMEOUT_S = 600.0
+NO_CONNECTION = "no connection"  # begins the error of a request that reached no server
 
 
 @dataclasses.dataclass(slots=True)

@@ -16,7 +16,7 @@ import msgspec
 from jaxinfer import children
 from jaxinfer.bench import machine
 from jaxinfer.bench.client import PATH, ClientResults
-from jaxinfer.bench.http_client import Outcome, Reply, Target
+from jaxinfer.bench.http_client import NO_CONNECTION, Outcome, Reply, Target
 from jaxinfer.bench.load import Load, Share, shares
 from jaxinfer.bench.outcomes import (
     duration_s,
@@ -67,6 +67,8 @@ def run(
     good = [outcome for outcome in results.outcomes if not outcome.error]
     failed = [reply.error for reply in warmed if reply.error] + [one.error for one in results.outcomes if one.error]
     if not good:
+        if failed[0].startswith(NO_CONNECTION):
+            raise unreached(load.target, failed[0])
         fact = f"none of {load.requests} requests was, the first failed with: {failed[0]}"
         cure = f"if it names token ids, lower --vocab-size (now {load.vocab_size})"
         raise EngineError(f"requests must be answered, {fact}; {cure}")
@@ -118,7 +120,8 @@ def completed(load: Load) -> tuple[Load, str]:
     """
     if load.model and load.vocab_size:
         return load, "as --vocab-size says"
-    cards = models_of(load.target, ask_once(load.target, "GET", "/v1/models"))
+    cure = "check --url, or pass --model and --vocab-size"
+    cards = models_of(load.target, ask_once(load.target, "GET", "/v1/models"), cure)
     card = next((card for card in cards if card.id == load.model), cards[0] if not load.model else None)
     size, source = load.vocab_size, "as --vocab-size says"
     if not size:
@@ -151,8 +154,20 @@ class _Cards(msgspec.Struct):
     data: list[Card]
 
 
-def models_of(target: Target, reply: Reply) -> list[Card]:
-    """The models in an answer of /v1/models, one at least. Raises EngineError."""
+def unreached(target: Target, error: str) -> EngineError:
+    """Of a server that a request did not reach. error: as its reply has it."""
+    why = error.removeprefix(NO_CONNECTION).removeprefix(": ")
+    cure = "start one with `jaxinfer serve`, or pass the --url of one that `jaxinfer ps` lists"
+    return EngineError(f"no server answers at {target.base}: {why}; {cure}")
+
+
+def models_of(target: Target, reply: Reply, cure: str = "check --url") -> list[Card]:
+    """The models in an answer of /v1/models, one at least. Raises EngineError.
+
+    cure: what to do where the server answers and names none.
+    """
+    if reply.error.startswith(NO_CONNECTION):
+        raise unreached(target, reply.error)
     try:
         if reply.error:
             raise ValueError(reply.error)
@@ -160,9 +175,7 @@ def models_of(target: Target, reply: Reply) -> list[Card]:
             return cards
         raise ValueError("it names none")
     except ValueError as error:
-        raise EngineError(
-            f"{target.base} does not say what it serves: {error}; check --url, see `jaxinfer ps`, or give --model"
-        ) from error
+        raise EngineError(f"{target.base} does not say what it serves: {error}; {cure}") from error
 
 
 def ask_once(target: Target, method: str, path: str, body: bytes = b"") -> Reply:
@@ -175,7 +188,7 @@ async def ask(target: Target, method: str, path: str, body: bytes = b"") -> Repl
     try:
         connection = await target.connect()
     except OSError as error:
-        return Reply(error=f"no connection to {target.base}: {error}")
+        return Reply(error=f"{NO_CONNECTION}: {error}")
     reply = await connection.ask(target.request(method, path, body))
     connection.close()
     return reply

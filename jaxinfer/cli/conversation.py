@@ -124,8 +124,11 @@ def changed(sampling: "SamplingParams", name: str, value: str) -> "SamplingParam
         wanted = None if value == "default" else READERS[name](value)
     except (ValueError, OverflowError):
         kind = KINDS[READERS[name]]
-        raise ConfigError(f"{name} must be {kind} or default, got {value!r}; type another") from None
-    return checked(msgspec.structs.replace(sampling, **{name: wanted}))
+        raise ConfigError(
+            f"{name} must be {kind} or default, got {value!r}; `/set {name} default` restores its default"
+        ) from None
+    cure = f"`/set {name} default` restores its default"
+    return checked(msgspec.structs.replace(sampling, **{name: wanted}), cure=cure)
 
 
 def unquoted(text: str) -> str:

@@ -203,11 +203,11 @@ def sampling_params(resolved: Resolved, params: Mapping[str, Any]) -> "SamplingP
     )
 
 
-def checked(sampling: "SamplingParams") -> "SamplingParams":
-    """The same, when it is possible for some model. Raises InvalidRequest."""
+def checked(sampling: "SamplingParams", *, cure: str = "") -> "SamplingParams":
+    """The same, when it is possible for some model. Raises InvalidRequest. cure: as validate_sampling takes it."""
     from jaxinfer.protocol.validate import validate_sampling
 
-    validate_sampling(sampling, vocab_size=MOST_TOKENS)
+    validate_sampling(sampling, vocab_size=MOST_TOKENS, cure=cure)
     return sampling
 
 

@@ -75,15 +75,22 @@ FLAGS = (
 )
 
 
-def validate_sampling(params: "SamplingParams", *, vocab_size: int, max_logprobs: int = MAX_LOGPROBS) -> None:
+def validate_sampling(
+    params: "SamplingParams",
+    *,
+    vocab_size: int,
+    max_logprobs: int = MAX_LOGPROBS,
+    cure: str = "",
+) -> None:
     """Raise InvalidRequest unless every field can be carried out as written.
 
     vocab_size: the logits' width.    max_logprobs: the server's limit for logprobs and prompt_logprobs.
+    cure: what to do about a number out of its range, if not what a client of the API does.
     """
     for name, allowed in NUMBERS.items():
         value = getattr(params, name)
         if value is not None and not allowed.allows(value):
-            raise invalid(name, allowed.law, value, cure="leave it out for its default")
+            raise invalid(name, allowed.law, value, cure=cure or "leave it out for its default")
     for name in FLAGS:
         if not isinstance(getattr(params, name), bool):
             raise invalid(name, "true or false", getattr(params, name))

@@ -83,7 +83,7 @@ def bind(host: str, port: int) -> socket.socket:
         )[0]
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise ConfigError(f"host must be an address of this machine, got {host!r}: {error.strerror}") from error
+        raise wrong_host(host, error) from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
@@ -92,8 +92,17 @@ def bind(host: str, port: int) -> socket.socket:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise PortInUse(port) from error
-        raise ConfigError(f"cannot listen on port {port} of {host}: {error.strerror}; pass another --port") from error
+        if error.errno == errno.EACCES:
+            law = "port must be one that this user may open, mostly from 1024"
+            raise ConfigError(f"{law}, got {port}: {error.strerror}; pass another --port") from error
+        raise wrong_host(host, error) from error
     return listener
+
+
+def wrong_host(host: str, error: OSError) -> ConfigError:
+    """Of an address that is not of this machine."""
+    cure = "pass --host 127.0.0.1 for this machine alone, or --host 0.0.0.0 for its network"
+    return ConfigError(f"host must be an address of this machine, got {host!r}: {error.strerror}; {cure}")
 
 
 class _DrainingServer(uvicorn.Server):

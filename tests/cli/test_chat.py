@@ -180,11 +180,18 @@ def test_a_full_context_names_the_way_out_once_there_is_something_to_forget(cli,
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("/set max_tokens 1.5", "max_tokens must be an integer or default, got '1.5'; type another"),
-        ("/set temperature x", "temperature must be a number or default, got 'x'; type another"),
         (
-            "/set temperature -1",
-            "temperature must be a number from 0 (greedy) to 2, got -1.0; leave it out for its def",
+            "/set max_tokens 1.5",
+            "max_tokens must be an integer or default, got '1.5'; `/set max_tokens default` restores",
+        ),
+        ("/set temperature x", "temperature must be a number or default, got 'x'; `/set temperature default` restores"),
+        *(
+            (f"/set {name} {value}", f"{name} must be {law}, got {value}; `/set {name} default` restores its default\n")
+            for name, law, value in (
+                ("temperature", "a number from 0 (greedy) to 2", "9.0"),
+                ("top_p", "a number above 0 and at most 1 (off)", "2.0"),
+                ("max_tokens", "an integer of at least 1 and below 2^63", "0"),
+            )
         ),
         ("/load /nosuch", "file not found: /nosuch; name one that is there"),
         ("/load /dev/zero", "/dev/zero must be a regular file, it is a device; name a file"),

@@ -68,7 +68,7 @@ def test_a_server_with_keys_is_asked_with_one_or_not_at_all(cli, guarded, monkey
         (["--model", "huge"], 2, "the model must be one that"),
         (["--url", "localhost:1"], 2, "--url must begin with http:// or https://"),
         (["--url", "http://127.0.0.1:80o0"], 2, "and perhaps a port, got 'http://127.0.0.1:80o0'"),
-        (["--url", "http://127.0.0.1:9"], 5, "check --url, see `jaxinfer ps`"),
+        (["--url", "http://127.0.0.1:9"], 5, "no server answers at http://127.0.0.1:9: "),
         (["emacs"], 2, "CLIENT must be one of curl, "),
     ],
 )

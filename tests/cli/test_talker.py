@@ -135,7 +135,8 @@ def test_a_server_with_keys_is_asked_with_the_one_of_the_variable(cli, model, mo
 def test_a_server_that_is_not_there_is_one_line(cli, model):
     outcome = cli("run", "hi", "--url", "http://127.0.0.1:9")
     assert (outcome.code, len(outcome.err.splitlines()), model.made) == (5, 1, [])
-    assert "no connection to http://127.0.0.1:9" in outcome.err
+    assert "no server answers at http://127.0.0.1:9: " in outcome.err and "jaxinfer serve" in outcome.err
+    assert "--model" not in outcome.err
 
 
 def test_an_answer_that_failed_on_a_server_is_an_error(cli, model):

@@ -1,6 +1,7 @@
 """run_server in a process of its own: the port is there at once, SIGTERM drains, a second one does not wait."""
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -161,8 +162,18 @@ def test_a_port_in_use_is_a_config_error():
 
 
 def test_a_host_that_is_not_ours_is_a_config_error():
-    with pytest.raises(ConfigError, match="no-such-host.invalid"):
-        bind("no-such-host.invalid", 0)
+    for host in ("no-such-host.invalid", "192.0.2.1"):  # an address for documentation, RFC 5737
+        with pytest.raises(ConfigError, match=f"address of this machine, got '{host}': .*; pass --host 127.0.0.1"):
+            bind(host, 0)
+
+
+def test_a_port_that_this_user_may_not_open_is_a_config_error(monkeypatch):
+    def refuse(self, address):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    with pytest.raises(ConfigError, match="port must be one that this user may open.* got 80: .*; pass another --port"):
+        bind("127.0.0.1", 80)
 
 
 def test_events_reads_what_the_live_server_streams():
