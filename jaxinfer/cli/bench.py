@@ -1,14 +1,16 @@
 """`jaxinfer bench VERB`: the verbs that measure. Each is a file beside this one, imported when it is asked for."""
 
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxinfer.cli.checklist import VOLUME_OPTIONS
+from jaxinfer.cli.checklist import START, VOLUME_OPTIONS, Checklist, screen_for
 from jaxinfer.cli.verbs import Verbs
 from jaxinfer.errors import ConfigError
+from jaxinfer.llm.events import Event
 
 if TYPE_CHECKING:
     from jaxinfer.bench.report import Report
@@ -30,18 +32,20 @@ REPORT_OPTIONS: tuple[click.Option, ...] = (
 )
 
 
-def publish(make: "Callable[[], Report]", params: Mapping[str, Any]) -> int:
+def publish(make: "Callable[[Checklist], Report]", params: Mapping[str, Any], first: Event = START) -> int:
     """Make a report and give it to standard output and to where REPORT_OPTIONS say; a bad file is refused first.
 
-    Returns 1 when something that was checked does not hold.
+    make: told where to show what goes on, which is `first` until it says more; a terminal shows that no more when the
+    report begins. Returns 1 when something that was checked does not hold.
     """
-    from jaxinfer.bench.report import read_json
+    with Checklist(screen_for(sys.stderr, params), first=first) as checklist:
+        from jaxinfer.bench.report import read_json
 
-    old = read_json(params["compare"]) if params["compare"] else None
-    target = Path(params["json_file"]) if params["json_file"] else None
-    if target is not None and not target.absolute().parent.is_dir():
-        raise ConfigError(f"--json must name a file in a folder that exists, got {target}; make the folder")
-    report = make()
+        old = read_json(params["compare"]) if params["compare"] else None
+        target = Path(params["json_file"]) if params["json_file"] else None
+        if target is not None and not target.absolute().parent.is_dir():
+            raise ConfigError(f"--json must name a file in a folder that exists, got {target}; make the folder")
+        report = make(checklist)
     click.echo(report.as_markdown(old), nl=False)
     if target is not None:
         try:

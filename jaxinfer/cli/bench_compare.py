@@ -1,6 +1,5 @@
 """`jaxinfer bench compare`: two settings or two servers, asked the same in turns."""
 
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -8,11 +7,11 @@ import click
 
 from jaxinfer.cli.bench import REPORT_OPTIONS, publish
 from jaxinfer.cli.bench_serve import base_of, key_of
-from jaxinfer.cli.checklist import screen_for
 from jaxinfer.cli.options import EngineCommand, count_option
 from jaxinfer.config import Resolved
 from jaxinfer.errors import ConfigError
 from jaxinfer.files import read_text
+from jaxinfer.llm.events import Event
 
 if TYPE_CHECKING:
     from jaxinfer.bench.compare import Prompt
@@ -33,12 +32,9 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
         else:
             compare.changed(resolved.config, what)
     wanted = compare.Wanted(prompts_of(resolved, params), params["output_tokens"], params["at_once"])
-    screen = screen_for(sys.stderr, params)
-    try:
-        key = key_of(params["api_key_env"])
-        return publish(lambda: compare.run(resolved, whats, key, wanted, screen.say), params)
-    finally:
-        screen.close()
+    key = key_of(params["api_key_env"])
+    first = Event("measure", "two sides in turns")
+    return publish(lambda checklist: compare.run(resolved, whats, key, wanted, checklist.say), params, first)
 
 
 def prompts_of(resolved: Resolved, params: Mapping[str, Any]) -> "list[Prompt]":

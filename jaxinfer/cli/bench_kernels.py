@@ -1,22 +1,26 @@
 """`jaxinfer bench kernels`: each kernel alone."""
 
-import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from jaxinfer.cli.bench import REPORT_OPTIONS, publish
-from jaxinfer.cli.checklist import Checklist, screen_for
+from jaxinfer.cli.checklist import Checklist
 from jaxinfer.cli.options import GroupedCommand
+
+if TYPE_CHECKING:
+    from jaxinfer.bench.report import Report
 
 
 def run(**params: Any) -> int:
     """Time the kernels and print the report."""
-    with Checklist(screen_for(sys.stderr, params)) as checklist:
+
+    def make(checklist: Checklist) -> "Report":
         from jaxinfer.bench import kernels
 
-        tuning = kernels.tuning_of(params["tuning"])
-        return publish(lambda: kernels.run(params["device"], tuning, checklist.say, checklist), params)
+        return kernels.run(params["device"], kernels.tuning_of(params["tuning"]), checklist.say, checklist)
+
+    return publish(make, params)
 
 
 command = GroupedCommand(

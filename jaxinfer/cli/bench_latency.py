@@ -1,26 +1,31 @@
 """`jaxinfer bench latency`: single batches through LLM.generate."""
 
-import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from jaxinfer.cli.bench import REPORT_OPTIONS, Counts, publish
-from jaxinfer.cli.checklist import Checklist, screen_for
+from jaxinfer.cli.checklist import Checklist
 from jaxinfer.cli.options import EngineCommand, check_start
 from jaxinfer.config import Resolved
+
+if TYPE_CHECKING:
+    from jaxinfer.bench.report import Report
 
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Time --prompt-lengths alone, --batch-sizes at each --context, and --shapes; print the report."""
     check_start(resolved.config)
-    with Checklist(screen_for(sys.stderr, params)) as checklist:
+
+    def make(checklist: Checklist) -> "Report":
         from jaxinfer.bench import latency
 
         shapes = [latency.BatchShape(*pair) for pair in pairs_of(params)]
         wanted = shapes, params["first_steps"], params["cached_prefix"]
-        return publish(lambda: latency.run(resolved, *wanted, checklist, checklist.say), params)
+        return latency.run(resolved, *wanted, checklist, checklist.say)
+
+    return publish(make, params)
 
 
 def pairs_of(params: Mapping[str, Any]) -> list[tuple[int, int]]:

@@ -2,7 +2,6 @@
 
 import os
 import secrets
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -10,24 +9,27 @@ from urllib.parse import urlsplit
 import click
 
 from jaxinfer.cli.bench import REPORT_OPTIONS, publish
-from jaxinfer.cli.checklist import Checklist, screen_for
+from jaxinfer.cli.checklist import Checklist
 from jaxinfer.cli.options import GroupedCommand, count_option
 from jaxinfer.errors import ConfigError
 
 if TYPE_CHECKING:
     from jaxinfer.bench.load import Load
+    from jaxinfer.bench.report import Report
 
 
 def run(**params: Any) -> int:
     """Load the server and print the report."""
     load = load_of(params)
-    with Checklist(screen_for(sys.stderr, params)) as checklist:
+
+    def make(checklist: Checklist) -> "Report":
         checklist.say(f"bench    {load.requests} requests to {load.url}")
         from jaxinfer.bench import serve
 
         goals = serve.Goals(params["ttft_limit_ms"], params["itl_limit_ms"])
-        counts = params["processes"], params["warm_up"]
-        return publish(lambda: serve.run(load, *counts, goals, params["check_client"], checklist), params)
+        return serve.run(load, params["processes"], params["warm_up"], goals, params["check_client"], checklist)
+
+    return publish(make, params)
 
 
 def load_of(params: Mapping[str, Any]) -> "Load":

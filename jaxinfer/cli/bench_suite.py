@@ -1,6 +1,5 @@
 """`jaxinfer bench suite`: another system's tables, made again on this machine."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxinfer.cli.bench import REPORT_OPTIONS, publish
-from jaxinfer.cli.checklist import Checklist, screen_for
+from jaxinfer.cli.checklist import Checklist
 from jaxinfer.cli.options import EngineCommand
 from jaxinfer.config import Resolved
 from jaxinfer.errors import ConfigError
@@ -30,13 +29,12 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
 
     made: list[tuple[Report, Sequence[Chart]]] = []
 
-    def make() -> "Report":
+    def make(checklist: Checklist) -> "Report":
         counts = params["shrink"], params["runs"]
         made.append(suite.run(params["suite"], resolved, *counts, checklist, checklist.say))
         return made[0][0]
 
-    with Checklist(screen_for(sys.stderr, params)) as checklist:
-        code = publish(make, params)
+    code = publish(make, params)
     if page is not None:  # after the report, which is not to be lost with it
         _write(page, *made[0])
     return code

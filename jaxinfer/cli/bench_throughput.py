@@ -1,26 +1,29 @@
 """`jaxinfer bench throughput`: one LLM.generate call over many requests."""
 
-import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from jaxinfer.cli.bench import REPORT_OPTIONS, Counts, publish
-from jaxinfer.cli.checklist import Checklist, screen_for
+from jaxinfer.cli.checklist import Checklist
 from jaxinfer.cli.options import EngineCommand, check_start
 from jaxinfer.config import Resolved
+
+if TYPE_CHECKING:
+    from jaxinfer.bench.report import Report
 
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Time every load and print the report."""
     check_start(resolved.config)
-    with Checklist(screen_for(sys.stderr, params)) as checklist:
+
+    def make(checklist: Checklist) -> "Report":
         from jaxinfer.bench import throughput
 
-        return publish(
-            lambda: throughput.run(resolved, params["loads"], params["tries"], checklist, checklist.say), params
-        )
+        return throughput.run(resolved, params["loads"], params["tries"], checklist, checklist.say)
+
+    return publish(make, params)
 
 
 command = EngineCommand(

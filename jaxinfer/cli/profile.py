@@ -1,27 +1,32 @@
 """`jaxinfer profile`: a trace of chosen steps, as a table."""
 
-import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from jaxinfer.cli.bench import REPORT_OPTIONS, publish
-from jaxinfer.cli.checklist import Checklist, screen_for
+from jaxinfer.cli.checklist import Checklist
 from jaxinfer.cli.options import EngineCommand, check_start, count_option
 from jaxinfer.config import Resolved
+
+if TYPE_CHECKING:
+    from jaxinfer.bench.report import Report
 
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Trace the steps and print the report."""
     check_start(resolved.config)
-    with Checklist(screen_for(sys.stderr, params)) as checklist:
+
+    def make(checklist: Checklist) -> "Report":
         from jaxinfer.bench import profile
 
         wanted = profile.ProfileRequest(
             params["batch_size"], params["prompt_length"], params["steps"], params["prefill"]
         )
-        return publish(lambda: profile.run(resolved, wanted, params["trace"], checklist, checklist.say), params)
+        return profile.run(resolved, wanted, params["trace"], checklist, checklist.say)
+
+    return publish(make, params)
 
 
 command = EngineCommand(

@@ -1,24 +1,29 @@
 """`jaxinfer sanity`: are models what they should be on this machine?"""
 
-import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from jaxinfer.cli.bench import REPORT_OPTIONS, publish
-from jaxinfer.cli.checklist import Checklist, screen_for
+from jaxinfer.cli.checklist import Checklist
 from jaxinfer.cli.options import EngineCommand
 from jaxinfer.config import Resolved
+
+if TYPE_CHECKING:
+    from jaxinfer.bench.report import Report
 
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     """Print a row for each model; 1 when one cannot be run or a check does not hold."""
     models = params["models"] or (resolved.config.model,)
-    with Checklist(screen_for(sys.stderr, params)) as checklist:
+
+    def make(checklist: Checklist) -> "Report":
         from jaxinfer.bench import sanity  # takes seconds, in which something must be shown
 
-        return publish(lambda: sanity.run(resolved, models, params["prompt"], checklist, checklist.say), params)
+        return sanity.run(resolved, models, params["prompt"], checklist, checklist.say)
+
+    return publish(make, params)
 
 
 command = EngineCommand(

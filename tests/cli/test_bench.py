@@ -1,14 +1,19 @@
 """`jaxinfer bench VERB` and `profile`: options, refusals, where a report goes."""
 
+import io
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 
-from jaxinfer.bench import latency, machine, serve
+from jaxinfer.bench import compare, kernels, latency, machine, profile, sanity, serve, suite, throughput
 from jaxinfer.bench.report import Report, Table
+from jaxinfer.cli import main
 from jaxinfer.cli.bench import VERBS
+from jaxinfer.cli.checklist import Checklist
+from jaxinfer.llm.events import Event
 from tests.cli.test_main import PATH
 
 REPORT = Report("bench", [("commit", "abc")], [Table("speed", ("shape", "tok/s"), [("1x128", 5.0)])])
@@ -41,6 +46,49 @@ def asked(monkeypatch) -> list[tuple[object, ...]]:
     monkeypatch.setattr(latency, "run", run)
     monkeypatch.setattr(serve, "run", run)
     return calls
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+PUBLISHING = {
+    "bench latency": latency,
+    "bench throughput": throughput,
+    "bench serve": serve,
+    "bench kernels": kernels,
+    "bench suite vllm": suite,
+    "bench compare --a http://h:1 --b http://h:2 --vocab-size 9": compare,
+    "profile": profile,
+    "sanity": sanity,
+}
+
+
+@pytest.mark.parametrize("command", PUBLISHING)
+def test_a_report_begins_on_a_line_of_its_own_and_nothing_is_below_it(monkeypatch, command):
+    """On a terminal, where a spinner was in the last line until then."""
+    screen = Terminal()
+
+    def measure(*arguments, **named):
+        (checklist, *_) = [x if isinstance(x, Checklist) else x.__self__ for x in arguments if callable(x)]
+        checklist(Event("measure", "something long"))
+        assert "\x1b[?25l" in screen.getvalue(), "the spinner has begun"
+        return (REPORT, []) if command.startswith("bench suite") else REPORT
+
+    monkeypatch.setattr(PUBLISHING[command], "run", measure)
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, screen)
+    with pytest.raises(SystemExit) as end:
+        main(command.split())
+    assert end.value.code == 0
+    before, report, after = screen.getvalue().partition(REPORT.as_markdown(None))
+    assert report and after == ""
+    assert re.search(r"\x1b\[2K(?:\x1b\[[0-9;?]*[A-Za-z]|\r)*$", before), "the spinner's line is empty again"
+
+
+def test_every_verb_of_bench_publishes_so():
+    assert set(VERBS) == {command.split()[1] for command in PUBLISHING if command.startswith("bench ")}
 
 
 def test_shapes_are_prompts_alone_batches_at_contexts_and_those_named(cli, asked):
