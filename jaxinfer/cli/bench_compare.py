@@ -81,14 +81,14 @@ command = EngineCommand(
         count_option("--requests", 32, "Prompts, each asked of both."),
         count_option("--input-tokens", 128, "Of each prompt, random ids."),
         count_option("--output-tokens", 64, "Of each answer."),
-        count_option("--at-once", 1, "Prompts that a side gets together in its turn."),
+        count_option("--at-once", 1, "Prompts of one side's turn, together."),
         click.Option(
             ["--prompts"],
             metavar="FILE",
             help="A prompt a line, instead of random ids: of those are --requests, --input-tokens and --vocab-size.",
         ),
         count_option("--vocab-size", None, "Ids are below this; else the model or the servers are asked."),
-        click.Option(["--api-key-env"], metavar="NAME", help="Variable that holds the key of servers that run."),
+        click.Option(["--api-key-env"], metavar="NAME", help="Variable that holds the servers' key."),
         *REPORT_OPTIONS,
     ],
     help="Ask two servers, or MODEL (by default the bundled demo) with two settings, the same in turns: times in "
