@@ -46,12 +46,23 @@ class CachedModel:
 
 def cached_models(cache_dir: str | Path | None) -> Iterator[CachedModel]:
     """Each model of the cache, by name. cache_dir: None is the hub's own."""
-    from huggingface_hub import constants  # takes a third of a second to import
+    return map(_read, _places(cache_dir))
+
+
+def cached_ids(cache_dir: str | Path | None) -> list[str]:
+    """The ids of the models of the cache, those half downloaded included. cache_dir: None is the hub's own."""
+    return [_id(place) for place in _places(cache_dir)]
+
+
+def _places(cache_dir: str | Path | None) -> list[Path]:
+    from huggingface_hub import constants  # most verbs do not need it
 
     folder = Path(cache_dir or constants.HF_HUB_CACHE).expanduser()
-    for place in sorted(folder.glob(f"{_PREFIX}*")):
-        if place.is_dir():
-            yield _read(place)
+    return sorted(place for place in folder.glob(f"{_PREFIX}*") if place.is_dir())
+
+
+def _id(place: Path) -> str:
+    return place.name.removeprefix(_PREFIX).replace("--", "/")
 
 
 def _read(place: Path) -> CachedModel:
@@ -61,7 +72,7 @@ def _read(place: Path) -> CachedModel:
     weights = [path for path in files if path.suffix == ".safetensors" and path.exists()]
     partial = any(path.suffix == ".incomplete" for path in kept) or any(not path.exists() for path in files)
     return CachedModel(
-        id=place.name.removeprefix(_PREFIX).replace("--", "/"),
+        id=_id(place),
         place=place,
         num_bytes=sum(path.stat().st_size for path in kept),
         snapshot=snapshot,

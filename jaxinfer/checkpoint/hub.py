@@ -102,12 +102,6 @@ def _fetch(repo: Repo, revision: str, names: Sequence[str]) -> Path:
         ) from error
 
 
-def cached_ids(cache_dir: str | Path | None) -> list[str]:
-    """The ids of the models in the cache."""
-    folder = Path(cache_dir or constants.HF_HUB_CACHE).expanduser()
-    return sorted(path.name.removeprefix("models--").replace("--", "/") for path in folder.glob("models--*"))
-
-
 def _find_cached(
     repo_id: str, revision: str | None, cache_dir: Path, fact: str, cure: str, tell: Callable[[str], None]
 ) -> Repo:

@@ -10,8 +10,9 @@ import itertools
 import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from jaxinfer.checkpoint.cached import cached_ids
 from jaxinfer.checkpoint.contents import (
     CONFIG,
     GENERATION_CONFIG,
@@ -28,6 +29,9 @@ from jaxinfer.checkpoint.contents import (
 from jaxinfer.config import EngineConfig, size_words
 from jaxinfer.errors import CheckpointError, HubUnreachable, file_fault
 from jaxinfer.models.known import nearest, unsupported
+
+if TYPE_CHECKING:
+    from jaxinfer.checkpoint.hub import Repo
 
 Part = Literal["config", "tokenizer", "weights"]
 CheckConfig = Callable[[dict[str, Any]], object]
@@ -103,16 +107,9 @@ def resolve(
         checkpoint = _read_folder(model, folder, needs, overrides)
         check(checkpoint.config)
         return checkpoint
-    from jaxinfer.checkpoint import hub  # takes half a second to import, and a folder does not need it
+    repo = find_repo(model, revision, download_dir, needs, tell)
+    from jaxinfer.checkpoint import hub
 
-    try:
-        repo = hub.find(model, revision, download_dir, _suggestion(model, hub.cached_ids(download_dir)), tell)
-    except HubUnreachable as error:  # no config.json can say it
-        if reason := unsupported(model):
-            raise CheckpointError(f"cannot run {model}: {reason}") from error
-        raise
-    check_names(repo.sizes, model, needs)
-    check_sizes(repo.sizes, model)
     tell(f"reading the settings of {model}")
     folder = hub.fetch_settings(repo)
     settings = _read_folder(model, folder, set(needs) - {"weights"}, overrides, repo.commit)
@@ -124,6 +121,31 @@ def resolve(
         tell(f"fetching the weights of {model}: {len(files)} file(s), {size_words(num_bytes)}")
         folder = hub.fetch_weights(repo, files)
     return _read_folder(model, folder, needs, overrides, repo.commit)
+
+
+def find_repo(
+    model: str,
+    revision: str | None,
+    download_dir: str | Path | None,
+    needs: Collection[Part],
+    on_progress: OnProgress | None = None,
+) -> "Repo":
+    """Find a hub id on the hub or in the cache, with the files that are needed. Nothing is downloaded.
+
+    The arguments are those of `resolve`. Raises CheckpointError.
+    """
+    from jaxinfer.checkpoint import hub  # takes half a second to import, and a folder does not need it
+
+    suggestion = _suggestion(model, cached_ids(download_dir))
+    try:
+        repo = hub.find(model, revision, download_dir, suggestion, on_progress or _ignore)
+    except HubUnreachable as error:  # no config.json can say it
+        if reason := unsupported(model):
+            raise CheckpointError(f"cannot run {model}: {reason}") from error
+        raise
+    check_names(repo.sizes, model, needs)
+    check_sizes(repo.sizes, model)
+    return repo
 
 
 def local_folder(model: str) -> Path | None:
@@ -160,11 +182,11 @@ def _expanded(model: str) -> Path:
         return Path(model)
 
 
-def _suggestion(model: str, cached_ids: Collection[str]) -> str:
+def _suggestion(model: str, ids: Collection[str]) -> str:
     """What to do about a model that is not there: the nearest names that are, else to look at the name again."""
     near = [str(path) for path in [_nearest_path(_expanded(model))] if path is not None]
-    near += difflib.get_close_matches(model, cached_ids, n=1, cutoff=0.7) or [
-        cached for cached in cached_ids if cached.casefold().endswith("/" + model.casefold())
+    near += difflib.get_close_matches(model, ids, n=1, cutoff=0.7) or [
+        cached for cached in ids if cached.casefold().endswith("/" + model.casefold())
     ]
     return f"did you mean {' or '.join(repr(name) for name in near[:2])}?" if near else "check its spelling"
 

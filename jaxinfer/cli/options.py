@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +11,9 @@ from jaxinfer.cli.verbs import verb_of_faults
 from jaxinfer.config import SETTINGS, EngineConfig, Resolved, Setting, config_from_sources
 from jaxinfer.errors import ConfigError, DeviceError
 from jaxinfer.files import check_file
+
+if TYPE_CHECKING:
+    from jaxinfer.checkpoint.resolve import Part
 
 # JAXINFER_* variables that are no engine settings: they belong to single verbs
 OTHER_ENV = frozenset(
@@ -295,7 +298,8 @@ def check_paths(config: EngineConfig) -> None:
 
 def check_start(config: EngineConfig, *, needs_device: bool = True) -> None:
     """Raise ConfigError, CheckpointError or DeviceError for what a start would refuse seconds later and files alone
-    tell: a GPU without a driver, a folder that is no whole model, a context that its config.json rules out.
+    tell: a GPU without a driver, a folder that is no whole model, a name that neither the cache nor the hub has, a
+    context that config.json rules out.
     """
     from jaxinfer.checkpoint.resolve import Part, local_folder, needed_parts, resolve
     from jaxinfer.checkpoint.safetensors_file import SafetensorsFile
@@ -303,12 +307,15 @@ def check_start(config: EngineConfig, *, needs_device: bool = True) -> None:
 
     if needs_device and config.device == "cuda" and not nvidia.driver_present() and not nvidia.list_gpus():
         raise DeviceError(nvidia.NO_DRIVER)
+    tokenizer: tuple[Part, ...] = ("tokenizer",)
     if config.tokenizer is not None and local_folder(config.tokenizer) is not None:
-        tokenizer: tuple[Part, ...] = ("tokenizer",)
         resolve(config.tokenizer, needs=tokenizer)
-    if local_folder(config.model) is None:
-        return
+    elif config.tokenizer is not None:
+        check_hub_name(config.tokenizer, None, None, tokenizer)
     needs, overrides = needed_parts(config), config.hf_overrides
+    if local_folder(config.model) is None:
+        check_hub_name(config.model, config.revision, config.download_dir, needs)
+        return
     found = resolve(config.model, revision=config.revision, needs=needs, overrides=overrides)
     for path in found.weight_files:
         SafetensorsFile(path)
@@ -318,6 +325,19 @@ def check_start(config: EngineConfig, *, needs_device: bool = True) -> None:
     if config.max_model_len > most:
         law = f"max_model_len must be at most what the model can address, {most}"
         raise ConfigError(f"{law}, got {config.max_model_len}; lower it to {most}")
+
+
+def check_hub_name(model: str, revision: str | None, download_dir: str | None, needs: "tuple[Part, ...]") -> None:
+    """Raise CheckpointError for a hub id that the hub does not have. One of which the cache has something is not looked
+    up: its start needs no hub.
+    """
+    from jaxinfer.checkpoint.cached import cached_ids
+    from jaxinfer.checkpoint.resolve import find_repo
+    from jaxinfer.cli.checklist import reading
+
+    if model not in cached_ids(download_dir):
+        with reading(f"{model} on the hub"):
+            find_repo(model, revision, download_dir, needs)
 
 
 def debug_option() -> click.Option:

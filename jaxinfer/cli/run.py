@@ -51,7 +51,7 @@ def names_a_model(word: str) -> bool:
         return True
     if not word or any(char.isspace() for char in word):
         return False
-    from jaxinfer.checkpoint.hub import cached_ids
+    from jaxinfer.checkpoint.cached import cached_ids
     from jaxinfer.checkpoint.resolve import TAGGED
     from jaxinfer.cli.servers import presences, serves
 

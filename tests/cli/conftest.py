@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxinfer.cli import main
+from jaxinfer.cli import main, options
 from jaxinfer.config import EngineConfig
 from jaxinfer.errors import JaxInferError
 from jaxinfer.llm import async_llm
@@ -55,7 +55,13 @@ class Model:
 
 
 @pytest.fixture
-def model(monkeypatch, tmp_path) -> Model:
+def known_names(monkeypatch) -> None:
+    """No hub is asked whether it has a name, for tests whose engine is made up too."""
+    monkeypatch.setattr(options, "check_hub_name", lambda *_: None)
+
+
+@pytest.fixture
+def model(monkeypatch, tmp_path, known_names) -> Model:
     """No server of this user's other work is found while it is there."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
     model = Model()

@@ -5,11 +5,15 @@ import shutil
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
 from jaxinfer.checkpoint.resolve import DEMO_FOLDER, local_folder
+from jaxinfer.cli.options import check_start
 from jaxinfer.cli.run import names_a_model
+from jaxinfer.config import EngineConfig
 from jaxinfer.errors import CheckpointError
 from jaxinfer.llm import process
+from tests.support.fake_hub import running_hub, take_for_the_hub
 
 DAMAGES = {
     "empty": ("config.json is missing", lambda folder: [path.unlink() for path in folder.iterdir()]),
@@ -47,6 +51,39 @@ def test_a_folder_that_is_no_whole_model_is_told_before_anything_starts(
     outcome = cli(*verb.split(), *words.get(verb, [str(damaged)]), stdin="hi")
     assert (outcome.code, model.made) == (3, [])
     assert said in outcome.err and "start " not in outcome.err
+
+
+@pytest.fixture
+def offline(monkeypatch, tmp_path):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("names", [["-m", "foo/bar"], ["--tokenizer", "foo/bar"]], ids=" ".join)
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_name_that_is_not_to_be_had_is_told_before_anything_starts(cli, offline, monkeypatch, tmp_path, names, verb):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
+    monkeypatch.setattr(process, "_spawn", lambda *_: pytest.fail("an engine's process was started"))
+    (tmp_path / "a.jsonl").write_text('{"text": "x", "prompt": "x"}')
+    words = {"batch": [str(tmp_path / "a.jsonl"), "-o", str(tmp_path / "b.jsonl")], "ppl": [str(tmp_path / "a.jsonl")]}
+    outcome = cli(*verb.split(), *words.get(verb, []), *names, stdin="hi")
+    assert outcome.code == 3
+    assert [line for line in outcome.err.splitlines() if "asking demo" not in line] == [outcome.last_line]
+    assert outcome.last_line.startswith("error: cannot find foo/bar: it is not in ")
+
+
+def test_a_name_is_looked_up_only_if_the_cache_has_nothing_of_it_and_nothing_is_downloaded(monkeypatch, tmp_path):
+    with running_hub() as hub:
+        hub.folders["org/tiny"] = DEMO_FOLDER
+        take_for_the_hub(hub, monkeypatch, tmp_path / "cache")
+        check_start(EngineConfig(model="org/tiny"))
+        assert hub.requests != [] and hub.downloads == []
+        (tmp_path / "cache" / "models--org--tiny").mkdir(parents=True)
+        hub.requests.clear()
+        check_start(EngineConfig(model="org/tiny", tokenizer="org/tiny"))
+        assert hub.requests == []
+        with pytest.raises(CheckpointError, match="the hub has no such model"):
+            check_start(EngineConfig(model="org/tyni"))
 
 
 @pytest.mark.parametrize("damaged", sorted(DAMAGES.keys() - {"no tokenizer"}), indirect=True)

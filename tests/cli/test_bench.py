@@ -35,7 +35,7 @@ def test_bench_lists_its_verbs(cli):
 
 
 @pytest.fixture
-def asked(monkeypatch) -> list[tuple[object, ...]]:
+def asked(monkeypatch, known_names) -> list[tuple[object, ...]]:
     """What latency.run and serve.run were asked for; they return REPORT."""
     calls: list[tuple[object, ...]] = []
 

@@ -13,7 +13,7 @@ from tests.support.checkpoints import write_checkpoint
 
 
 @pytest.fixture
-def built(monkeypatch):
+def built(monkeypatch, known_names):
     """start_core without a model; what it was asked for, and whether it was closed."""
     calls = []
 
