@@ -257,6 +257,21 @@ def test_make_stops_at_once_with_the_cure_when_no_python_is_new_enough(machine, 
     assert not (machine.checkout / ".venv").exists()
 
 
+UV_ON_DEBIAN = 'apt-get install pipx && pipx install uv && export PATH="$HOME/.local/bin:$PATH"'
+
+
+def test_debian_12_is_told_how_to_get_uv_by_the_same_words_everywhere(machine):
+    """Its pipx is a package of its own, and puts uv into a folder that is not on the PATH."""
+    machine.python("python3", "3.11.2")
+    told = machine.make("test").stderr
+    assert f"(Debian 12: {UV_ON_DEBIAN} && uv python install 3.12; " in told
+    assert told.count("\n") <= 2, "a line, and make's own"
+    for page in ("README.md", "docs/quickstart.md"):
+        assert f"`{UV_ON_DEBIAN}`" in " ".join((ROOT / page).read_text().split())
+    machine.program("uv", "exit 2")  # there, and without a Python that is new enough
+    assert "found 3.11.2; install one (uv python install 3.12) and run make again" in machine.make("test").stderr
+
+
 def test_make_says_none_when_there_is_no_python_at_all(machine):
     assert "found none; install one" in machine.make("test").stderr
 
