@@ -16,12 +16,9 @@ import msgspec
 import jaxinfer
 from docs.site.http_reference import errors, http, metrics
 from docs.site.markdown import mark, plain, table
-from jaxinfer import errors as error_classes
-from jaxinfer.cli import INTERRUPTED
 from jaxinfer.cli import jaxinfer as program
 from jaxinfer.cli.options import FLAGS, EngineCommand
 from jaxinfer.config import SETTINGS
-from jaxinfer.offline.tally import HAD_ERRORS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -82,33 +79,6 @@ def _param(param: click.Parameter, ctx: click.Context) -> list[str]:
     return [mark(record[0]), " ".join(map(mark, variables)), plain(record[1])]
 
 
-def exit_codes() -> str:
-    """Of the program; each error's class says what it means."""
-    rows = [["0", "it did what was asked; of `serve`, it was told to stop and running answers were finished"]]
-    rows += [
-        ["1", "a second signal cut a drain short; of `bench`, `profile` and `sanity`, something checked does not hold"]
-    ]
-    seen: set[int] = {1}
-    for error in _classes(error_classes.JaxInferError):
-        if error.exit_code not in seen:
-            seen.add(error.exit_code)
-            usage = ", or a command line that cannot be read" if error.exit_code == click.UsageError.exit_code else ""
-            rows.append(
-                [str(error.exit_code), f"{mark(error.__name__)}: {plain(error.__doc__ or '').rstrip('.')}{usage}"]
-            )
-    rows.append([str(HAD_ERRORS), "a batch is done, and some of its rows could not be answered"])
-    rows.append([str(INTERRUPTED), "Ctrl-C"])
-    return table(["exit code", "when"], rows)
-
-
-def _classes(root: type[Any]) -> Iterator[Any]:
-    """It and those below it that are ours: a test may have made others."""
-    if root.__module__.startswith("jaxinfer."):
-        yield root
-    for below in root.__subclasses__():
-        yield from _classes(below)
-
-
 def python() -> str:
     """What `from jaxinfer import ...` gives."""
     parts = []
@@ -166,5 +136,5 @@ def decisions() -> str:
 
 
 MAKERS: dict[str, Callable[[], str]] = {
-    maker.__name__: maker for maker in (settings, command_line, http, metrics, errors, exit_codes, python, decisions)
+    maker.__name__: maker for maker in (settings, command_line, http, metrics, errors, python, decisions)
 }

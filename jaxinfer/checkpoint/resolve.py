@@ -44,6 +44,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
 _URL = re.compile(r"(?:https?://[^/]+|hf\.co|huggingface\.co)/([^/]+/[^/?#:]+).*")
 TAGGED = re.compile(r"(?:[\w.-]+/)?([A-Za-z][\w.-]*):(latest|e?\d[\d.x]*[bm](?:-[\w.-]+)?)")
 """A model as Ollama names it: its family, then its size or the newest."""
+BLANKS = ("MODEL", "FOLDER")  # what help texts and pages say where a model is to be named
 _MAX_SIBLINGS = 10_000  # folder entries looked through for a did-you-mean
 
 
@@ -157,6 +158,9 @@ def local_folder(model: str) -> Path | None:
     path = _expanded(model)
     if path.is_dir():
         return path
+    if path.name in BLANKS:
+        law = f"the model must be a folder, a hub id or 'demo', got {model!r}, which stands for one"
+        raise CheckpointError(f"{law}; name one, as in 'Qwen/Qwen3-0.6B'")
     if path.is_file():
         cure = "GGUF is not supported, take the safetensors version" if path.suffix == ".gguf" else "name its folder"
         raise CheckpointError(f"the model must be a folder or a hub id, got the file {model!r}; {cure}")

@@ -116,6 +116,18 @@ def test_a_name_of_elsewhere_is_told_its_name_here(cli, model, tmp_path, monkeyp
         assert (outcome.code, model.made) == (3, []) and ours in outcome.last_line, verb
 
 
+@pytest.mark.parametrize("name", ["MODEL", "FOLDER", "./FOLDER", "/models/MODEL"])
+@pytest.mark.parametrize("verb", ["run", "serve", "plan", "show", "pull", "rm", "bench latency", "warmup"])
+def test_a_blank_of_a_page_is_told_what_it_stands_for(cli, model, monkeypatch, tmp_path, verb, name):
+    monkeypatch.chdir(tmp_path)
+    outcome = cli(*verb.split(), name, *(["hi"] if verb == "run" else []))
+    assert (outcome.code, model.made) == (3, [])
+    law = f"the model must be a folder, a hub id or 'demo', got {name!r}, which stands for one"
+    assert outcome.last_line == f"error: {law}; name one, as in 'Qwen/Qwen3-0.6B'"
+    (tmp_path / "MODEL").mkdir()
+    assert local_folder("MODEL") == Path("MODEL"), "a folder of that name is a model like others"
+
+
 @pytest.mark.parametrize("word", ["note:this", "12:30", "a:b", "Translate:hello"])
 def test_a_word_with_a_colon_is_a_prompt(word, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))

@@ -32,17 +32,17 @@ NOT_RUN = {
     "docker run": DOCKER,
 }
 
-# Typed by the reader in the place of what the page says: as one who fills in MODEL, or has not a quarter of an hour.
+# Typed by the reader in the place of what the page says: by one who has not a minute for each
 INSTEAD = {
-    'jaxinfer run ./FOLDER "Hello"': "jaxinfer run demo Hello",
-    "jaxinfer bench latency MODEL": "jaxinfer bench latency demo --prompt-lengths 64 --batch-sizes 1 --first-steps 0",
-    "jaxinfer bench throughput MODEL": "jaxinfer bench throughput demo --loads 4:32:16",
-    "jaxinfer profile MODEL": "jaxinfer profile demo --steps 4",
+    "jaxinfer bench latency demo": "jaxinfer bench latency demo --prompt-lengths 64 --batch-sizes 1 --first-steps 0",
+    "jaxinfer bench throughput demo": "jaxinfer bench throughput demo --loads 4:32:16",
+    "jaxinfer profile demo": "jaxinfer profile demo --steps 4",
 }
 
 # Flags of other programs that the pages name
 ELSEWHERE = {"--no-deps", "--no-compile", "--build-arg", "--gpus", "--host", "--python"}
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+\w")
+BLANK = re.compile(r"(?:\./)?[A-Z]{3,}")
 SCRIPT = re.compile(r"^(?:python )?((?:benchmarks|scripts|\.ci)/[\w/-]+(?:\.py|\.sh)?)(?= |$)")
 # A page with its own test: tests/test_package.py follows it in an environment with nothing else
 BY_PACKAGE = "docs/quickstart.md"
@@ -138,6 +138,13 @@ def test_python_yaml_toml_and_json_in_the_pages_can_be_read(tmp_path):
         elif block.language == "toml":
             (tmp_path / "settings.toml").write_text(block.text)
             config_from_sources(str(tmp_path / "settings.toml"))
+
+
+def test_no_command_of_a_block_has_a_blank_to_fill_in():
+    """Whoever copies one has it work. A sentence may say MODEL; the program then says what that stands for."""
+    for page in pages():
+        for word in (word for line in commands(page) for given in invocations(line) for word in given):
+            assert not BLANK.fullmatch(word), f"{page}: {word}: name something that is there"
 
 
 def test_the_quick_start_is_followed_by_the_test_of_the_package():

@@ -43,8 +43,11 @@ TYPED = {
     "jaxinfer serve --host 0.0.0.0 --port 11434": ("jaxinfer serve --host 0.0.0.0 --port 11434 --dry-run",),
     "jaxinfer warmup MODEL": ("jaxinfer warmup demo",),
     "jaxinfer sanity FOLDER": (f"jaxinfer sanity {ROOT}/jaxinfer/demo/checkpoint",),
-    "jaxinfer VERB --help": ("jaxinfer bench --help | grep suite",),
+    "jaxinfer --help": ("jaxinfer --help | grep bench",),
+    "jaxinfer bench latency --help-all": ("jaxinfer bench latency --help-all | grep -e --cached-prefix",),
     "jaxinfer serve --help": ("jaxinfer serve --help | grep -e --max-num-seqs",),
+    "jaxinfer serve --help-all": ("jaxinfer serve --help-all | grep -e --no-enable-chunked-prefill",),
+    "python -m pydoc jaxinfer.LLM": ("python -m pydoc jaxinfer.LLM | grep 'Answer one conversation'",),
     "jaxinfer serve --otlp-traces-endpoint URL": ("jaxinfer serve --otlp-traces-endpoint http://127.0.0.1:9",),
     "jaxinfer serve MODEL --dry-run": ("jaxinfer serve demo --dry-run",),
     "jaxinfer bench compare --a http://127.0.0.1:8000 --b http://127.0.0.1:8001 --prompts questions.txt": (

@@ -20,7 +20,7 @@ import pytest
 import jaxinfer.errors
 from docs.site.http_reference import ROOMS, errors, http, metrics
 from docs.site.markdown import place, render, slug
-from docs.site.reference import MAKERS, command_line, decisions, exit_codes, settings
+from docs.site.reference import MAKERS, command_line, decisions, settings
 from jaxinfer.cli import VERBS
 from jaxinfer.cli.options import OTHER_ENV
 from jaxinfer.config import SETTINGS, EngineConfig
@@ -47,7 +47,7 @@ def all_pages() -> list[str]:
 
 @pytest.mark.parametrize("page", all_pages())
 def test_the_links_of_a_page_lead_to_files_and_headings_that_are_there(page):
-    """Of the Markdown itself, as one reads it where it lies; of made pages, see below."""
+    """Of the Markdown itself, as one reads it where it lies: no link leads to what is made only for the site."""
     rendered = render((ROOT / page).read_text(), page)
     for file in rendered.files:
         assert (ROOT / file).is_file(), f"{page} links to {file}"
@@ -59,7 +59,7 @@ def test_the_links_of_a_page_lead_to_files_and_headings_that_are_there(page):
             file = by_place[there] if target else page
             source = (ROOT / file).read_text()
             anchors = {section.anchor for section in render(source, file).sections}
-            assert anchor in anchors or "made by:" in source, f"{page} links to {file}#{anchor}"
+            assert anchor in anchors, f"{page} links to {file}#{anchor}"
 
 
 @pytest.mark.parametrize("page", all_pages())
@@ -130,12 +130,17 @@ def exits(root: type[JaxInferError] = JaxInferError) -> Iterator[int]:
 
 
 def test_every_exit_code_is_in_the_reference():
-    rows = re.findall(r"^\| (\d+) \|", exit_codes(), re.MULTILINE)
+    page = (ROOT / "docs" / "reference" / "exit-codes.md").read_text()
+    rows = re.findall(r"^\| (\d+) \|", page, re.MULTILINE)
     ending = ast.parse((ROOT / "jaxinfer" / "offline" / "tally.py").read_text())
     (had_errors,) = [
         node.value.value for node in ending.body if isinstance(node, ast.Assign) and node.targets[0].id == "HAD_ERRORS"
     ]
-    assert sorted(map(int, rows)) == sorted({0, *exits(), click.UsageError.exit_code, had_errors, 130})
+    assert list(map(int, rows)) == sorted({0, *exits(), click.UsageError.exit_code, had_errors, 130})
+    named = re.findall(r"^\| (\d+) \| `(\w+)`: (.*) \|$", page, re.MULTILINE)
+    for code, name, meaning in named:
+        error = getattr(jaxinfer.errors, name)
+        assert error.exit_code == int(code) and meaning.startswith(" ".join(error.__doc__.split()).rstrip("."))
 
 
 def test_every_decision_is_listed():
@@ -149,6 +154,14 @@ def test_a_page_that_is_made_names_a_maker_and_each_maker_has_its_page():
         for name in re.findall(r"^<!-- made by: (\w+) -->$", (ROOT / page).read_text(), re.M)
     ]
     assert sorted(named) == sorted(MAKERS)
+
+
+def test_a_page_that_is_made_says_in_a_checkout_where_the_same_is_shown():
+    for page in all_pages():
+        text, made, _ = (ROOT / page).read_text().partition("<!-- made by: ")
+        if made:
+            shown = re.search(r"`(?:jaxinfer|python|/)|\]\((?:\.\./)+jaxinfer/\S+\.py\)|the files of this folder", text)
+            assert "in a checkout" in text and shown, page
 
 
 @pytest.mark.parametrize(
