@@ -8,7 +8,7 @@ SERVES := $(if $(wildcard $(STAMP)),$(STAMP),$(CORE))
 PYTHON := $(VENV)/bin/python
 # Installing compiles the kernels for CPUs, so it is done again when they have changed.
 KERNELS := $(wildcard scripts/compile_cpu.py kernels/jaxinfer_kernels/cpu.h kernels/jaxinfer_kernels/cpu.cc \
-	kernels/jaxinfer_kernels/*/cpu.cc)
+	kernels/jaxinfer_kernels/*/cpu*.cc kernels/jaxinfer_kernels/*/cpu*.h)
 # scripts/install leaves it to Python to keep what it compiles of packages: else each process compiles them anew.
 unexport PYTHONDONTWRITEBYTECODE
 # Test processes side by side; a file stays in one of them, so that its engines are built once. In the order

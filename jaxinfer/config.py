@@ -19,6 +19,7 @@ from jaxinfer.errors import ConfigError
 from jaxinfer.files import read_text
 
 DType = Literal["auto", "bfloat16", "float16", "float32"]
+Quantization = Literal["auto", "int8", "int4"]
 Device = Literal["auto", "cpu", "cuda"]
 LoadFormat = Literal["auto", "safetensors", "dummy"]
 Scheduling = Literal["continuous", "static"]
@@ -38,6 +39,7 @@ class EngineConfig:
 
     model: a folder, a hub id, or "demo" for the bundled checkpoint.    revision: of the hub id.
     hf_overrides: values that stand in the place of config.json's; None takes a key out.
+    quantization: into what the weights of linear layers are rounded as they are loaded; auto leaves them as they are.
     max_model_len: tokens of prompt and answer together.    max_num_seqs: sequences computed together.
     max_num_batched_tokens: tokens per step.    page_size: tokens per KV page.    num_pages: of the KV pool.
     gpu_memory_utilization: share of the device's free memory that weights, pages and temporaries may take together.
@@ -63,6 +65,7 @@ class EngineConfig:
     served_model_name: tuple[str, ...] = ()
     hf_overrides: dict[str, Any] | None = None
     dtype: DType = "auto"
+    quantization: Quantization = "auto"
     load_format: LoadFormat = "auto"
     device: Device = "auto"
     seed: int = 0

@@ -1,4 +1,4 @@
-"""Compile our kernels for CPUs, the cpu.cc files of kernels/, into the library that jaxinfer_kernels/cpu.py loads.
+"""Compile our kernels for CPUs, the cpu*.cc files of kernels/, into the library that jaxinfer_kernels/cpu.py loads.
 
 Run by hand, or by hatchling when it makes an editable installation: where there is no compiler, or no jaxlib with the
 headers, there is no library and XLA computes, which is said and no fault. A wheel is for any machine and has none,
@@ -39,8 +39,8 @@ def compile_library() -> str:
     include = headers()
     if include is None:
         return "jaxlib is not installed, whose headers they need"
-    library, sources = library_for(include), sorted(FOLDER.rglob("cpu.cc"))
-    newest = max(path.stat().st_mtime for path in [*sources, FOLDER / "cpu.h", Path(__file__)])
+    library, sources = library_for(include), sorted(FOLDER.rglob("cpu*.cc"))
+    newest = max(path.stat().st_mtime for path in [*sources, *FOLDER.rglob("cpu*.h"), Path(__file__)])
     if library.exists() and library.stat().st_mtime >= newest:
         return ""
     if not sys.platform.startswith("linux"):

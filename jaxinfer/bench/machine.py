@@ -84,6 +84,7 @@ def _git(folder: str, *arguments: str) -> str:
 def _model(config: EngineConfig) -> str:
     path = Path(config.model)
     name = path.name if path.is_dir() else config.model  # where it lies is nobody's business
+    name += "" if config.quantization == "auto" else f", {config.quantization}"
     return name + (", random weights" if config.load_format == "dummy" else "")
 
 

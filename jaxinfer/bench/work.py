@@ -10,8 +10,8 @@ from jaxinfer.config import EngineConfig
 from jaxinfer.errors import ConfigError
 from jaxinfer.layers.spec import Attention
 from jaxinfer.models.config import ModelConfig
+from jaxinfer.models.parameters import num_bytes
 from jaxinfer.models.registry import family_for
-from jaxinfer.runtime.memory import weight_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +72,7 @@ def work_of(config: EngineConfig) -> ModelWork:
         overrides=config.hf_overrides,
     )
     family = family_for(checkpoint.config)
-    model: ModelConfig = family.config_from_hf(checkpoint.config)
+    model: ModelConfig = family.model(checkpoint.config, config.quantization)
     dtype = config.dtype_for(model.dtype)
     itemsize = ITEMSIZE[dtype]
     first, mixers = model.layers[0], [layer.mixer for layer in model.layers]
@@ -80,12 +80,12 @@ def work_of(config: EngineConfig) -> ModelWork:
     embedding = model.vocab_size * model.hidden_size
     beside = 0 if model.tie_embeddings else embedding * itemsize
     return ModelWork(
-        read_bytes=weight_bytes(family.parameters(model), itemsize) - beside,
+        read_bytes=num_bytes(family.specs(model), dtype) - beside,
         layer_params=model.num_params - embedding * (1 if model.tie_embeddings else 2),
         head_params=embedding,
         layout=layout_of(model.caches(dtype), 1),
         attention_flops=sum(4 * m.q_width for m in mixers if isinstance(m, Attention)),
         vocab_size=model.vocab_size,
-        outline=(len(mixers), model.hidden_size, *heads, first.mlp.width, dtype),
+        outline=(len(mixers), model.hidden_size, *heads, first.mlp.width, model.held_in(dtype)),
         context=min(config.max_model_len or model.max_position, model.max_position),
     )

@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxinfer.checkpoint.load import make_room_for
 from jaxinfer.checkpoint.placement import Placement, row_dimension, row_order, shape_over, sharding_for
-from jaxinfer.models.parameters import Init, ParamSpec
+from jaxinfer.models.parameters import Format, Init, ParamSpec, held
 
 BYTE_SUM_MEAN = 4 * 255 / 2
 BYTE_SUM_STD = (4 * (256**2 - 1) / 12) ** 0.5  # of the sum of four independent uniform bytes
@@ -34,6 +34,7 @@ class _Kind:
     sharding: jax.sharding.Sharding
     row_dimension: int
     order: tuple[int, ...] | None  # see placement.row_order
+    format: Format | None
 
 
 def dummy_params(spec_tree: Any, dtype: jax.typing.DTypeLike, seed: int, placement: Placement) -> Any:
@@ -49,7 +50,7 @@ def dummy_params(spec_tree: Any, dtype: jax.typing.DTypeLike, seed: int, placeme
     with ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="random") as pool:
         programs = dict(zip(distinct, pool.map(_program, distinct), strict=True))
 
-    def made(path: tuple[Any, ...], kind: _Kind) -> jax.Array:
+    def made(path: tuple[Any, ...], kind: _Kind) -> Any:
         return programs[kind](np.uint32(zlib.crc32(jax.tree_util.keystr(path).encode(), seed % 2**32)))
 
     return jax.tree.unflatten(structure, [made(path, kind) for (path, _), kind in zip(leaves, kinds, strict=True)])
@@ -65,6 +66,7 @@ def _kind(spec: ParamSpec, dtype: jax.typing.DTypeLike, placement: Placement) ->
         sharding_for(spec.partition, placement),
         row_dimension(spec),
         None if order is None else tuple(order.tolist()),
+        spec.format,
     )
 
 
@@ -72,9 +74,9 @@ def _kind(spec: ParamSpec, dtype: jax.typing.DTypeLike, placement: Placement) ->
 def _program(kind: _Kind) -> jax.stages.Compiled:
     """One compiled program for all leaves of a kind; the key u32[] tells them apart."""
 
-    def fill(key: jax.Array) -> jax.Array:
+    def fill(key: jax.Array) -> Any:
         if kind.init == "normal":
-            return _normal(key, kind)
+            return held(_normal(key, kind), kind.format, kind.dtype)
         return jnp.full(kind.placed, 1 if kind.init == "ones" else 0, kind.dtype)
 
     return jax.jit(fill, out_shardings=kind.sharding).lower(jax.ShapeDtypeStruct((), jnp.uint32)).compile()

@@ -1,8 +1,9 @@
 """Safetensors to arrays on devices, in constant host memory.
 
 Threads copy chunks of at most 64 MiB out of the mapped files, fusing the sources of a leaf by concatenation; each chunk
-is put on its devices and written into the leaf there, in place (the leaf is donated). So the host holds a few chunks,
-however large the model or any tensor of it is. Chunks are read in the order of the files.
+is put on its devices and written into the leaf there, in place (the leaf is donated), quantized if the leaf is: chunks
+are whole rows. So the host holds a few chunks, however large the model or any tensor of it is. Chunks are read in the
+order of the files.
 """
 
 import collections
@@ -24,8 +25,8 @@ from jaxinfer.checkpoint.memory import check_memory, take_pool
 from jaxinfer.checkpoint.placement import Placement, Shard, devices_of, shape_over, shard_bytes, sharding_for, shards_of
 from jaxinfer.checkpoint.resolve import Checkpoint
 from jaxinfer.checkpoint.weights import Weights, check_tensors, leaf_specs, named_as_stored
-from jaxinfer.errors import CheckpointError
-from jaxinfer.models.parameters import ParamSpec
+from jaxinfer.errors import CheckpointError, ConfigError
+from jaxinfer.models.parameters import ParamSpec, held, num_bytes
 
 CHUNK_BYTES = 64 * 2**20
 NUM_READERS = min(6, os.cpu_count() or 1)
@@ -91,8 +92,8 @@ def load_params(
     return jax.tree.unflatten(jax.tree.structure(spec_tree), leaves)
 
 
-def _join(spec: ParamSpec, parts: Mapping[jax.Device, jax.Array], placement: Placement) -> jax.Array:
-    """One array of a leaf's parts on its devices."""
+def _join(spec: ParamSpec, parts: Mapping[jax.Device, Any], placement: Placement) -> Any:
+    """One leaf of a leaf's parts on its devices."""
     if not isinstance(placement, Mesh):
         return parts[placement]
     sharding = sharding_for(spec.partition, placement)
@@ -102,8 +103,10 @@ def _join(spec: ParamSpec, parts: Mapping[jax.Device, jax.Array], placement: Pla
 def make_room_for(spec_tree: Any, dtype: jax.typing.DTypeLike, placement: Placement) -> None:
     """Begin to take the pools that the parameters will lie in, beside what comes before the first array.
 
-    Raises DeviceError unless every device has room for its parameters.
+    Raises DeviceError unless every device has room for its parameters; ConfigError for quantized ones over a mesh.
     """
+    if isinstance(placement, Mesh) and any(spec.format for spec in leaf_specs(spec_tree)):
+        raise ConfigError("quantization needs a model on one device, got a mesh; leave it out")
     per_device = params_bytes(spec_tree, dtype, placement)
     devices = devices_of(placement)
     shared = len(devices) if devices[0].platform == "cpu" else 1  # CPU devices share one memory
@@ -114,14 +117,16 @@ def make_room_for(spec_tree: Any, dtype: jax.typing.DTypeLike, placement: Placem
 
 def params_bytes(spec_tree: Any, dtype: jax.typing.DTypeLike, placement: Placement) -> int:
     """Bytes of the parameters on each device."""
+    if not isinstance(placement, Mesh):
+        return num_bytes(spec_tree, dtype)
     return sum(shard_bytes(spec, np.dtype(spec.dtype_in(dtype)).itemsize, placement) for spec in leaf_specs(spec_tree))
 
 
 def _chunks(weights: Weights, shards: list[list[Shard]], chunk_bytes: int) -> list[_Chunk]:
     """Cut every shard into boxes of at most chunk_bytes (at least one row), in the order of the files."""
     chunks = []
-    for leaf, held in enumerate(shards):
-        for shard in held:
+    for leaf, parts in enumerate(shards):
+        for shard in parts:
             dtype = _staging_dtype(weights, shard)
             num_rows = shard.group_shape[0]
             row_bytes = math.prod(shard.group_shape[1:]) * dtype.itemsize
@@ -177,9 +182,9 @@ def _fill(
     dtype: np.dtype,
     readers: concurrent.futures.Executor,
     on_progress: OnProgress,
-) -> dict[int, dict[jax.Device, jax.Array]]:
+) -> dict[int, dict[jax.Device, Any]]:
     """Bring every chunk to its devices; the arrays that they filled, by leaf and device."""
-    parts: dict[int, dict[jax.Device, jax.Array]] = collections.defaultdict(dict)
+    parts: dict[int, dict[jax.Device, Any]] = collections.defaultdict(dict)
     in_flight: collections.deque[tuple[jax.Array, int, jax.Device]] = collections.deque()
     overflows: list[tuple[_Chunk, jax.Array]] = []
     done, total, begin = 0, sum(chunk.num_bytes for chunk in chunks), time.monotonic()
@@ -187,7 +192,7 @@ def _fill(
         kind = np.dtype(chunk.shard.spec.dtype_in(dtype))
         for device in chunk.shard.devices:
             arrived = jax.device_put(staged, device)
-            if kind == np.float16 and staged.dtype != np.float16:
+            if kind == np.float16 and staged.dtype != np.float16 and chunk.shard.spec.format is None:
                 overflows.append((chunk, _overflows_float16(arrived)))
             leaf = parts[chunk.leaf]
             leaf[device] = _place(leaf.get(device), arrived, chunk, kind, device)
@@ -197,7 +202,7 @@ def _fill(
             jax.block_until_ready((arrived, parts[number][device]))
         done += chunk.num_bytes
         on_progress(done, total, time.monotonic() - begin)
-    jax.block_until_ready([list(held.values()) for held in parts.values()])
+    jax.block_until_ready([list(leaf.values()) for leaf in parts.values()])
     for chunk, overflow in overflows:
         if overflow:
             _refuse_overflow(weights, chunk)
@@ -265,13 +270,16 @@ def _aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return buffer[skip : skip + num_bytes].view(dtype).reshape(shape)
 
 
-def _place(leaf: jax.Array | None, arrived: jax.Array, chunk: _Chunk, dtype: np.dtype, device: jax.Device) -> jax.Array:
+def _place(leaf: Any, arrived: jax.Array, chunk: _Chunk, dtype: np.dtype, device: jax.Device) -> Any:
     """The leaf's shard on this device with the chunk in it."""
+    spec = chunk.shard.spec
+    part: Any = held(arrived, spec.format, dtype)
     if chunk.shape == chunk.shard.shape:
-        return arrived if arrived.dtype == dtype else _cast(arrived, dtype)
+        return part if part.dtype == dtype else _cast(part, dtype)
     if leaf is None:
-        leaf = jnp.zeros(chunk.shard.shape, dtype, device=device)
-    return _write(leaf, arrived, tuple(np.int32(start) for start in chunk.start))
+        whole = jax.ShapeDtypeStruct(chunk.shard.shape, dtype) if spec.format is None else spec.arrays(dtype)
+        leaf = jax.tree.map(lambda array: jnp.zeros(array.shape, array.dtype, device=device), whole)
+    return _write(leaf, part, tuple(np.int32(start) for start in chunk.start))
 
 
 @functools.partial(jax.jit, static_argnames="dtype")
@@ -280,8 +288,11 @@ def _cast(arrived: jax.Array, dtype: np.dtype) -> jax.Array:
 
 
 @functools.partial(jax.jit, donate_argnames="leaf")
-def _write(leaf: jax.Array, arrived: jax.Array, start: tuple[jax.Array, ...]) -> jax.Array:
-    return jax.lax.dynamic_update_slice(leaf, arrived.astype(leaf.dtype), start)
+def _write(leaf: Any, arrived: Any, start: tuple[jax.Array, ...]) -> Any:
+    def written(whole: jax.Array, part: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_update_slice(whole, part.astype(whole.dtype), start[: whole.ndim])
+
+    return jax.tree.map(written, leaf, arrived)
 
 
 @jax.jit

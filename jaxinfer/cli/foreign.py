@@ -176,8 +176,8 @@ FOREIGN: tuple[tuple[str, str], ...] = (
         "--enable-deepseek-* --moe-* --expert-balancedness-* --deepep-*",
     ),
     (
-        "not yet: weights are bfloat16, float16 or float32; take the model that is not quantized",
-        "--quantization* -q --allow-deprecated-quantization --quantize-and-serve --modelopt-* --rl-quant-* "
+        "not yet: weights are bfloat16, float16 or float32, which --quantization int8 or int4 rounds at load on a CPU",
+        "--quantization-* -q --allow-deprecated-quantization --quantize-and-serve --modelopt-* --rl-quant-* "
         "--*-gemm-* --enable-w4a4-* --torchao-* --decrypted-*",
     ),
     (

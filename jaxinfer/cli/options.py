@@ -53,6 +53,9 @@ FLAGS: dict[str, Flag] = {
     "served_model_name": Flag("Model", "Name in the API instead of MODEL; give it again for more names."),
     "hf_overrides": Flag("Model", "Values for config.json's keys, as in '{\"rope_theta\": 1e6}'; null takes one out."),
     "dtype": Flag("Model", "Of weights and KV pages; auto is the checkpoint's."),
+    "quantization": Flag(
+        "Model", "int8 or int4: round the weights to that as they are loaded, on a CPU; auto: leave them."
+    ),
     "load_format": Flag("Model", "dummy: random weights from config.json alone."),
     "generation_config": Flag("Model", "auto: unset sampling fields take generation_config.json's values."),
     "tool_call_parser": Flag("Model", "How the model writes tool calls; auto: as its chat template says."),

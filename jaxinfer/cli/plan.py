@@ -77,7 +77,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
         target = choose_target(params["target"], params["memory"], config.device)
         facts, source = facts_of(config)
         family = family_for(facts)
-        model = family.config_from_hf(facts)
+        model = family.model(facts, config.quantization)
         # as runtime/device.py sizes the pool
         share = config.gpu_memory_utilization if target.platform == "gpu" else 1.0
         free, backends = int(target.free_bytes * share), backends_for(config, model, target)
@@ -92,7 +92,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
         raise
     rows += [row for row in plan.rows() if row[0] != "host pages" or plan.host_pages]
     rows.insert(2, ("fits", fits(model, plan)))
-    rows += [("concurrency", concurrency(plan)), *throughput(model, plan, target)]
+    rows += [("concurrency", concurrency(plan)), *throughput(model, plan, target, config.dtype_for(model.dtype))]
     show(config, rows)
     return 0
 
@@ -115,10 +115,9 @@ def lacking(
     config: EngineConfig, model: "ModelConfig", family: "Family", free: int, error: Exception
 ) -> list[tuple[str, str]]:
     """The rows of a model that does not fit."""
-    from jaxinfer.cache.spec import ITEMSIZE
-    from jaxinfer.runtime.memory import weight_bytes
+    from jaxinfer.models.parameters import num_bytes
 
-    weights = weight_bytes(family.parameters(model), ITEMSIZE[config.dtype_for(model.dtype)])
+    weights = num_bytes(family.specs(model), config.dtype_for(model.dtype))
     return [
         ("weights", size_words(weights)),
         ("free before", size_words(free)),
@@ -263,12 +262,14 @@ def concurrency(plan: "MemoryPlan") -> str:
     return f"Maximum concurrency for {limits.max_model_len:,} tokens per request: {tokens / limits.max_model_len:.2f}x"
 
 
-def throughput(model: "ModelConfig", plan: "MemoryPlan", target: TargetDevice) -> list[tuple[str, str]]:
+def throughput(model: "ModelConfig", plan: "MemoryPlan", target: TargetDevice, dtype: str) -> list[tuple[str, str]]:
     """Upper bounds: a decode step reads every weight and all keys and values once, a prompt token multiplies by all."""
     if not target.bytes_per_s:
         return [("speed", f"unknown device; one of --for {', '.join(GPUS)} has an estimate")]
-    itemsize = plan.weights / model.num_params
-    embedding = 0 if model.tie_embeddings else int(model.vocab_size * model.hidden_size * itemsize)
+    from jaxinfer.cache.spec import ITEMSIZE
+
+    itemsize = ITEMSIZE[dtype]
+    embedding = 0 if model.tie_embeddings else model.vocab_size * model.hidden_size * itemsize
     read_bytes = plan.weights - embedding  # an untied embedding is looked up, not read through
     limits = plan.limits
     context = min(CONTEXT, limits.max_model_len)

@@ -5,10 +5,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxinfer.layers.products import Products
+from jaxinfer_kernels.linear.quantized import Quantized
 
 
 def embedding(
-    tokens: Int[Array, "T"], table: Float[Array, "V D"], products: Products, *, split: str | None = None
+    tokens: Int[Array, "T"], table: Float[Array, "V D"] | Quantized, products: Products, *, split: str | None = None
 ) -> Float[Array, "T D"]:
     """The table's row of each token.
 

@@ -17,7 +17,8 @@ from typing import Any
 import jax
 from jaxtyping import Array, Float
 
-from jaxinfer.layers.products import Norm, Products, Stacked, Weight, rms_norm, row_of
+from jaxinfer.layers.products import Matrix, Norm, Products, Stacked, Weight, rms_norm, row_of
+from jaxinfer_kernels.linear.quantized import Quantized
 from jaxinfer_kernels.linear.sm90_medium import DeferredNorm
 
 
@@ -35,7 +36,7 @@ class Product:
     """x @ w.T + bias.    reduce: the axis of a mesh over which the products of its devices are partial sums."""
 
     x: "Value"
-    w: jax.Array
+    w: Matrix
     bias: Weight | None
     reduce: str | None = None
     made: jax.Array | None = None
@@ -67,7 +68,9 @@ def normed(x: Value, weight: Weight, eps: float) -> Normed:
     return Normed(x, Norm(weight, eps, first=isinstance(x, jax.Array)))
 
 
-def linear(x: Value, w: Float[Array, "N K"], bias: Weight | None = None, *, reduce: str | None = None) -> Product:
+def linear(
+    x: Value, w: Float[Array, "N K"] | Quantized, bias: Weight | None = None, *, reduce: str | None = None
+) -> Product:
     """x [T, K] @ w.T + bias [N], [T, N].
 
     reduce: where a step runs over this axis of a mesh, each device has some columns of x and of w, and the products are

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 from jaxinfer_kernels.linear import cpu as cpu_linear
 from jaxinfer_kernels.linear import sm90_large, sm90_medium, sm90_small
 from jaxinfer_kernels.linear import xla as xla_linear
+from jaxinfer_kernels.linear.quantized import Quantized
 from jaxinfer_kernels.linear.sm90_large import GateUpTuning
 from jaxinfer_kernels.linear.sm90_medium import DeferredNorm
 from jaxinfer_kernels.linear.sm90_medium_config import MediumTuning, can_defer_norm
@@ -42,6 +43,7 @@ class Stacked:
 
 
 type Weight = jax.Array | Stacked  # [N]
+type Matrix = jax.Array | Quantized  # [N, K]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +76,7 @@ class Products:
     linear_residual(x, w, residual, then) -> rows    logits(hidden, w) -> f32[L, V]
 
     rows: an array [T, D], or DeferredNorm.    left: what `linear` and `gate_up` take: an array, or Deferred.
+    w: an array, or Quantized, which XLA and our kernels for CPUs take.
     then: the norm that is taken of the result next, or None. With one, the result may be DeferredNorm.
     align: rows of a decode step are padded to a multiple of it.
     axis: of the mesh that the step runs over, under shard_map; each device computes with its part of the weights. None:
@@ -81,10 +84,10 @@ class Products:
     """
 
     norm: Callable[[Any, Norm], Any]
-    linear: Callable[[Any, jax.Array, Weight | None], jax.Array]
-    linear_residual: Callable[[jax.Array, jax.Array, jax.Array, Norm | None], Any]
-    gate_up: Callable[[Any, jax.Array], jax.Array]
-    logits: Callable[[jax.Array, jax.Array], jax.Array] = functools.partial(xla_linear.linear, out_dtype=jnp.float32)
+    linear: Callable[[Any, Matrix, Weight | None], jax.Array]
+    linear_residual: Callable[[jax.Array, Matrix, jax.Array, Norm | None], Any]
+    gate_up: Callable[[Any, Matrix], jax.Array]
+    logits: Callable[[jax.Array, Matrix], jax.Array] = functools.partial(xla_linear.linear, out_dtype=jnp.float32)
     align: int = 1
     axis: str | None = None
 
@@ -107,7 +110,7 @@ def row_of(weight: Weight) -> jax.Array:
 
 
 def _linear(
-    x: jax.Array, w: jax.Array, bias: Weight | None, product: Callable[..., jax.Array] = xla_linear.linear
+    x: jax.Array, w: Matrix, bias: Weight | None, product: Callable[..., jax.Array] = xla_linear.linear
 ) -> jax.Array:
     out = product(x, w)
     return out if bias is None else out + row_of(bias)

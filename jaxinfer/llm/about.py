@@ -46,7 +46,8 @@ def model_info(config: EngineConfig, checkpoint: Checkpoint, model: ModelOutline
     defaults = GenerationDefaults.from_generation_config(checkpoint.generation_config if from_file else {})
     dummy = config.load_format == "dummy"
     digest = hashlib.sha256(json.dumps(checkpoint.config, sort_keys=True).encode()).hexdigest()[:8]
-    kind = "-dummy" if dummy else "-demo" if checkpoint.is_demo else ""
+    kind = "" if config.quantization == "auto" else f"-{config.quantization}"
+    kind += "-dummy" if dummy else "-demo" if checkpoint.is_demo else ""
     return ModelInfo(
         served_names=config.served_model_name or (config.model,),
         root=config.model,

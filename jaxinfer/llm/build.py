@@ -47,7 +47,7 @@ def start_core(config: EngineConfig, on_event: OnEvent, device_for: Callable[[En
         on_progress=lambda detail: on_event(Event("resolve", detail)),
     )
     family = family_for(checkpoint.config)
-    model = family.config_from_hf(checkpoint.config)
+    model = family.model(checkpoint.config, config.quantization)
     info = model_info(config, checkpoint, model)
     cache = open_cache(config.compile_cache_dir)
     device = device_for(config)
@@ -98,7 +98,7 @@ def _load(
     config: EngineConfig, checkpoint: Checkpoint, family: Family, model: ModelConfig, device: Any, on_event: OnEvent
 ) -> Any:
     dtype = config.dtype_for(model.dtype)
-    spec = family.parameters(model)
+    spec = family.specs(model)
     if config.load_format == "dummy":
         on_event(Event("load", "random weights"))
         return dummy_params(spec, dtype, config.seed, device)

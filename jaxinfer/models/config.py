@@ -18,6 +18,7 @@ from jaxinfer.errors import CheckpointError
 from jaxinfer.layers.spec import Attention, Layer
 
 DType = Literal["bfloat16", "float16", "float32"]
+Quantization = Literal["int8", "int4"]
 _PARTS = frozenset(
     ["rope", "rotary", "swiglu", "geglu", "glu", "gated", "silu", "swish", "causal", "scale", "scaling", "multiplier"]
 )
@@ -61,6 +62,7 @@ class ModelConfig(abc.ABC):
     """What all models have; hashable, so that jit can take it as a static argument. A family adds its own fields.
 
     max_position: tokens the model can address. dtype: what the checkpoint's weights were saved in.
+    quantization: what the weights of linear layers are rounded to; None leaves them as they are.
     bos_token_id, eos_token_ids: as config.json says; generation_config.json may say more.
     """
 
@@ -70,6 +72,7 @@ class ModelConfig(abc.ABC):
     max_position: int
     tie_embeddings: bool
     dtype: DType
+    quantization: Quantization | None = None
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 
@@ -88,6 +91,10 @@ class ModelConfig(abc.ABC):
     def attentions(self) -> set[Attention]:
         """The kinds of attention of its layers."""
         return {layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention)}
+
+    def held_in(self, dtype: str) -> str:
+        """What the weights of linear layers are in, in a model that is loaded in `dtype`."""
+        return self.quantization or dtype
 
     def caches(self, dtype: str) -> tuple[CacheSpec, ...]:
         """What each layer remembers, where keys and values are kept in `dtype`."""

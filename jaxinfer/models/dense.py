@@ -35,8 +35,9 @@ from jaxinfer.models.config import (
 )
 from jaxinfer.models.features import refuse_features
 from jaxinfer.models.parameters import LayerParams, matrices, single, stacked
+from jaxinfer_kernels.linear.quantized import Quantized
 
-PerLayer = tuple[jax.Array, ...]
+PerLayer = tuple[jax.Array | Quantized, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,10 +93,10 @@ class Layers(LayerParams):
 
 
 class Params(flax.struct.PyTreeNode):
-    embed: jax.Array  # [V, D]
+    embed: jax.Array | Quantized  # [V, D]
     layers: Layers
     final_norm: jax.Array  # [D]
-    unembed: jax.Array | None  # [V, D]; None when tied to `embed`
+    unembed: jax.Array | Quantized | None  # [V, D]; None when tied to `embed`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,6 +287,8 @@ def parameters(config: DenseConfig) -> Params:
     split_out, split_in, split = PartitionSpec(TENSOR, None), PartitionSpec(None, TENSOR), PartitionSpec(TENSOR)
     whole = PartitionSpec(None)
     heads = dict(block=h, copied=(False, True, True))
+    linear: dict[str, Any] = dict(may="be quantized")
+    tied: dict[str, Any] = dict(may="have 8 bits") if config.tie_embeddings else {}
 
     def groups(*names: str) -> tuple[tuple[str, ...], ...]:
         return tuple(tuple(f"model.layers.{i}.{name}" for name in names) for i in range(config.num_layers))
@@ -294,20 +297,22 @@ def parameters(config: DenseConfig) -> Params:
     weights, biases = (groups(*(f"{name}.{kind}" for name in attention)) for kind in ("weight", "bias"))
     mlp = groups("mlp.gate_proj.weight", "mlp.up_proj.weight")
     return Params(
-        embed=single("model.embed_tokens.weight", (config.vocab_size, d), split_out),
+        embed=single("model.embed_tokens.weight", (config.vocab_size, d), split_out, **tied),
         layers=Layers(
             attention_norm=stacked(groups("input_layernorm.weight"), (d,), (), whole, "ones"),
-            qkv=matrices(weights, (q, kv, kv), d, split_out, **heads),
+            qkv=matrices(weights, (q, kv, kv), d, split_out, **heads, **linear),
             qkv_bias=stacked(biases, (q, kv, kv), (), split, "zeros", **heads) if config.qkv_bias else None,
             q_norm=stacked(groups("self_attn.q_norm.weight"), (h,), (), whole, "ones") if config.qk_norm else None,
             k_norm=stacked(groups("self_attn.k_norm.weight"), (h,), (), whole, "ones") if config.qk_norm else None,
-            o=matrices(groups("self_attn.o_proj.weight"), (d,), q, split_in),
+            o=matrices(groups("self_attn.o_proj.weight"), (d,), q, split_in, **linear),
             mlp_norm=stacked(groups("post_attention_layernorm.weight"), (d,), (), whole, "ones"),
-            gate_up=matrices(mlp, (config.intermediate_size,) * 2, d, split_out),
-            down=matrices(groups("mlp.down_proj.weight"), (d,), config.intermediate_size, split_in),
+            gate_up=matrices(mlp, (config.intermediate_size,) * 2, d, split_out, **linear),
+            down=matrices(groups("mlp.down_proj.weight"), (d,), config.intermediate_size, split_in, **linear),
         ),
         final_norm=single("model.norm.weight", (d,), whole, "ones"),
-        unembed=None if config.tie_embeddings else single("lm_head.weight", (config.vocab_size, d), split_out),
+        unembed=None
+        if config.tie_embeddings
+        else single("lm_head.weight", (config.vocab_size, d), split_out, may="have 8 bits"),
     )
 
 

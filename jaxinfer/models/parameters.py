@@ -11,8 +11,11 @@ from jax.sharding import PartitionSpec
 
 from jaxinfer.errors import ConfigError
 from jaxinfer.layers.products import Stacked
+from jaxinfer.models.config import Quantization
+from jaxinfer_kernels.linear.quantized import Format, Quantized, quantize, quantized_shapes
 
 Init = Literal["normal", "ones", "zeros"]
+May = Literal["be quantized", "have 8 bits"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +58,9 @@ class ParamSpec:
     block: rows of a source that stay together on one device, such as a head's.
     copied: for each source, whether several devices hold copies of a block where there are fewer blocks than devices.
       (): none is copied.
+    may: of a matrix [N, K] that only layers.linear, layers.embedding and products.logits take: "be quantized" into what
+      is asked for, or at least "have 8 bits", where fewer are asked for too; None: it stays an array.
+    format: in which it is held; None: as an array.
     """
 
     shape: tuple[int, ...]
@@ -67,6 +73,8 @@ class ParamSpec:
     layout: FileLayout = AS_STORED
     block: int = 1
     copied: tuple[bool, ...] = ()
+    may: May | None = None
+    format: Format | None = None
 
     def __post_init__(self) -> None:
         layers = len(self.sources)
@@ -74,6 +82,7 @@ class ParamSpec:
         assert sum(self.rows) == self.group_shape[0], "the rows of the sources fill axis 0"
         assert all(len(group) == len(self.rows) for group in self.sources), "one row count per source"
         assert len(self.group_shape) == 2 or not self.layout.transposed, "only matrices are transposed"
+        assert self.may is None or (len(self.shape) == 2 and self.dtype is None), "matrices alone are quantized"
         assert len(self.copied) in (0, len(self.rows)), "each source is copied or not"
         assert not any(rows % self._block for rows in self.rows), "blocks fill each source"
 
@@ -115,6 +124,26 @@ class ParamSpec:
         """The leaf's dtype in a model that is loaded in `dtype`."""
         return dtype if self.dtype is None else self.dtype
 
+    def arrays(self, dtype: Any, **more: Any) -> jax.ShapeDtypeStruct | Quantized:
+        """What it is on one device in a model that is loaded in `dtype`, as shapes.    more: of ShapeDtypeStruct."""
+        kind = np.dtype(self.dtype_in(dtype))
+        if self.format is None:
+            return jax.ShapeDtypeStruct(self.shape, kind, **more)
+        rows, columns = self.shape
+        return quantized_shapes((rows, columns), self.format, kind, **more)
+
+    def quantized(self, quantization: Quantization | None) -> Self:
+        """The same in what it may be quantized into. Raises ConfigError where its shape cannot be."""
+        if quantization is None or self.may is None:
+            return self
+        kind = Format(quantization) if self.may == "be quantized" else Format.INT8
+        if not kind.fits(self.shape[1]):
+            raise ConfigError(
+                f"quantization {kind} needs rows of a multiple of 32 weights, {self.sources[0][0]} has rows of "
+                f"{self.shape[1]}; choose int8"
+            )
+        return dataclasses.replace(self, format=kind)
+
 
 def uneven(num_parts: int, dimension: str) -> ConfigError:
     """Of a dimension, told by its size and name, that so many devices cannot split."""
@@ -140,13 +169,27 @@ class LayerParams(flax.struct.PyTreeNode):
 
 def dtype_of(specs: Any, params: Any) -> Any:
     """The dtype that parameters were loaded in: of those that have none of their own."""
-    leaves = jax.tree.leaves(specs, is_leaf=lambda node: isinstance(node, ParamSpec))
-    return next(array.dtype for spec, array in zip(leaves, jax.tree.leaves(params), strict=True) if spec.dtype is None)
+    leaves, structure = jax.tree.flatten(specs)
+    held = structure.flatten_up_to(params)
+    return next(np.dtype(one.dtype) for spec, one in zip(leaves, held, strict=True) if spec.dtype is None)
 
 
-def single(name: str, shape: tuple[int, ...], partition: PartitionSpec, init: Init = "normal") -> ParamSpec:
-    """A leaf that is one tensor of the checkpoint."""
-    return ParamSpec(shape, ((name,),), (shape[0],), partition, init)
+def held(values: jax.Array, kind: Format | None, dtype: Any) -> jax.Array | Quantized:
+    """A leaf's values in its format; as they are where it has none."""
+    return values if kind is None else quantize(values, kind, dtype)
+
+
+def num_bytes(specs: Any, dtype: Any) -> int:
+    """Of the parameters of a model that is loaded in `dtype`, on one device."""
+    arrays = jax.tree.leaves([spec.arrays(dtype) for spec in jax.tree.leaves(specs)])
+    return sum(math.prod(one.shape) * np.dtype(one.dtype).itemsize for one in arrays)
+
+
+def single(
+    name: str, shape: tuple[int, ...], partition: PartitionSpec, init: Init = "normal", **more: Any
+) -> ParamSpec:
+    """A leaf that is one tensor of the checkpoint.    more: fields of ParamSpec."""
+    return ParamSpec(shape, ((name,),), (shape[0],), partition, init, **more)
 
 
 def stacked(

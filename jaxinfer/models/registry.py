@@ -11,7 +11,8 @@ from typing import Any
 
 import jax
 
-from jaxinfer.errors import CheckpointError
+from jaxinfer.config import Quantization
+from jaxinfer.errors import CheckpointError, ConfigError
 from jaxinfer.layers.products import Products
 from jaxinfer.models import dense as dense_model
 from jaxinfer.models.config import ModelConfig
@@ -24,7 +25,7 @@ ENTRY_POINT_GROUP = "jaxinfer.models"
 class Family:
     """The functions that make a model, as documented in models/dense.py.
 
-    config_from_hf(raw) -> ModelConfig        parameters(config) -> tree of ParamSpec
+    config_from_hf(raw) -> ModelConfig        parameters(config) -> tree of ParamSpec, before they are quantized
     forward(config, params, batch, cache) -> (hidden, cache)        unembed(config, params, hidden, products)
     layers_stay: forward gives params.layers to products, norms and attention alone, and params.final_norm is an array:
     then a step whose layers are one launch sequence finds them by address.
@@ -51,6 +52,21 @@ class Family:
             ("config", "params", "hidden", "products"),
             "logits are products.logits(hidden, matrix)",
         )
+
+    def specs(self, config: ModelConfig) -> Any:
+        """The tree of ParamSpec of what is held. Raises ConfigError where nothing can be quantized as config says."""
+        specs = jax.tree.map(lambda spec: spec.quantized(config.quantization), self.parameters(config))
+        if config.quantization and not any(spec.format for spec in jax.tree.leaves(specs)):
+            raise ConfigError(
+                f"quantization {config.quantization} needs a family whose parameters say what may be quantized, "
+                f"{config.architecture}'s do not; leave it out"
+            )
+        return specs
+
+    def model(self, raw: Mapping[str, Any], quantization: Quantization = "auto") -> ModelConfig:
+        """What config.json and the setting make. Raises CheckpointError."""
+        config = self.config_from_hf(raw)
+        return config if quantization == "auto" else dataclasses.replace(config, quantization=quantization)
 
 
 def _takes(name: str, function: Callable[..., Any], arguments: tuple[str, ...], cure: str) -> None:

@@ -42,7 +42,7 @@ MEDIUM_ROWS = 128  # sm90_medium up to so many, of a model
 NARROW = 2048  # as wide as this
 NARROW_ROWS = 256  # and in a launch sequence up to so many: 4,096 wide, cuBLAS is faster at 256 rows
 LARGE_ROWS = 1024  # sm90_large from so many on
-CPU_ROWS = 8  # cpu up to so many, where the processor has no AMX
+CPU_ROWS = 8  # cpu up to so many, where the processor has no AMX and weights are bfloat16
 
 
 class Backend(enum.StrEnum):
@@ -115,6 +115,11 @@ def choose_backends(
 
     Raises ConfigError where the setting names what cannot run, with the reason.
     """
+    if model.quantization is not None and device.platform != "cpu":
+        raise ConfigError(
+            f"quantization needs a CPU, as GPUs have no kernels for it yet, got {model.quantization} on "
+            f"{device.device_kind}; set device to cpu, or leave quantization out"
+        )
     if setting == "xla":
         return XLA_ONLY
     gpu, kind, mixers = HopperGpu.of(device), jnp.dtype(dtype), model.attentions
@@ -236,7 +241,7 @@ def _products_of_prompts(model: ModelConfig, backends: Backends, key: ExtendBuck
 
 def _products(model: ModelConfig, backends: Backends, rows: int, *, sequence: bool) -> Products:
     if backends.decode_linear is Backend.CPU:
-        return CPU if backends.isa is Isa.AMX or rows <= CPU_ROWS else XLA
+        return CPU if backends.isa is Isa.AMX or rows <= CPU_ROWS or model.quantization else XLA
     if rows >= LARGE_ROWS:
         large = backends.extend_linear is Backend.MOSAIC and rows % sm90_large.TILE_ROWS == 0
         return large_products(backends.of_sm90) if large else XLA

@@ -56,7 +56,7 @@ class Facts:
             for name, value in jax.config.values.items()
             if isinstance(value, str | bool | int | float | None) and name not in _OF_DEVICES
         }
-        dtype = str(dtype_of(model.family.parameters(model.config), params))
+        dtype = str(dtype_of(model.family.specs(model.config), params))
         platform = _PLATFORMS.get(device.platform, device.platform)
         return cls(model.config, limits, model.backends, dtype, platform, settings)
 

@@ -1,5 +1,6 @@
 """The memory plan: from the settings, the model and the free bytes to Limits, before anything is allocated."""
 
+import collections
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from jaxinfer.config import EngineConfig, ExtendBucket, Limits
 from jaxinfer.config import size_words as _size
 from jaxinfer.errors import ConfigError, DeviceError
 from jaxinfer.models.config import ModelConfig
-from jaxinfer.models.parameters import ParamSpec
+from jaxinfer.models.parameters import num_bytes
 from jaxinfer.models.registry import Family
 from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends, Described, choose_backends
 from jaxinfer.runtime.buckets import (
@@ -54,7 +55,11 @@ _STEP_SHARE = 1 / 4
 
 @dataclasses.dataclass(frozen=True)
 class MemoryPlan:
-    """Where the bytes go. temporaries: estimated, what the largest step and the full sampler need beside the pages."""
+    """Where the bytes go.
+
+    temporaries: estimated, what the largest step and the full sampler need beside the pages.
+    held: how weights are, in words.
+    """
 
     limits: Limits
     weights: int
@@ -62,6 +67,7 @@ class MemoryPlan:
     temporaries: int
     free: int
     backends: Backends = XLA_ONLY
+    held: str = ""
 
     @property
     def pages(self) -> int:
@@ -85,7 +91,7 @@ class MemoryPlan:
         states = f"{_size(self.states)}: {limits.max_num_seqs} sequences, {self.layout.num_snapshots} snapshots"
         executables = f"{steps}; draw {_listed(draw_sizes(limits.max_num_seqs, Sampler.PLAIN))}"
         return (
-            ("weights", _size(self.weights)),
+            ("weights", f"{_size(self.weights)}{self.held}"),
             ("pages", f"{_size(self.pages)}: {pages}"),
             *([("states", states)] if self.states else []),
             ("host pages", f"up to {_size(self.host_pages)}: {limits.num_host_pages:,} pages of sessions"),
@@ -121,8 +127,9 @@ def plan_for(
     backends: Backends = XLA_ONLY,
 ) -> MemoryPlan:
     """The plan for `free` bytes on a platform ("cpu" or "gpu"); nothing here needs the device itself."""
-    itemsize = ITEMSIZE[config.dtype_for(model.dtype)]
-    weights = weight_bytes(family.parameters(model), itemsize)
+    dtype = config.dtype_for(model.dtype)
+    itemsize, specs = ITEMSIZE[dtype], family.specs(model)
+    weights = num_bytes(specs, dtype)
     coarse = platform == "cpu"
     by_context = not coarse and backends.decode_attention is Backend.XLA
     defaults = CPU if coarse else _fitting(config, model, free - weights - _GPU_RESERVE, by_context=by_context)
@@ -135,7 +142,8 @@ def plan_for(
     contexts = decode_contexts(config.max_model_len or model.max_position) if by_context else ()
     temporaries = step_bytes(model, itemsize, extend[-1], decode_sizes(decode, contexts), seqs)
     temporaries += batched * model.hidden_size * itemsize  # the hidden states that a step leaves
-    layout = layout_of(model.caches(config.dtype_for(model.dtype)), page_size)
+    temporaries += widened_bytes(specs, itemsize) if backends.decode_linear is Backend.XLA else 0
+    layout = layout_of(model.caches(dtype), page_size)
     host_pages = _host_bytes(config, platform, free) // layout.page_bytes
     if host_pages and platform != "cpu":
         temporaries += staged_bytes(layout.page_bytes)
@@ -158,7 +166,7 @@ def plan_for(
         page_tables=len(layout.windows),
         **config.kept_in_limits(),
     )
-    return MemoryPlan(limits, weights, layout, temporaries, free, backends)
+    return MemoryPlan(limits, weights, layout, temporaries, free, backends, held_words(specs, dtype, backends))
 
 
 def _host_bytes(config: EngineConfig, platform: str, free: int) -> int:
@@ -170,10 +178,22 @@ def _host_bytes(config: EngineConfig, platform: str, free: int) -> int:
     return min(_HOST_BYTES, int(free * _CPU_HOST_SHARE)) if platform == "cpu" else 0
 
 
-def weight_bytes(specs: Any, itemsize: int) -> int:
-    """Of the parameters in a dtype of this size, but for those of a dtype of their own."""
-    leaves = jax.tree.leaves(specs, is_leaf=lambda leaf: isinstance(leaf, ParamSpec))
-    return sum(math.prod(leaf.shape) * (ITEMSIZE[leaf.dtype] if leaf.dtype else itemsize) for leaf in leaves)
+def widened_bytes(specs: Any, itemsize: int) -> int:
+    """Of the largest quantized matrix as XLA has it before a product."""
+    sizes = (math.prod(spec.shape) for spec in jax.tree.leaves(specs) if spec.format is not None)
+    return itemsize * max(sizes, default=0)
+
+
+def held_words(specs: Any, dtype: str, backends: Backends) -> str:
+    """What follows the size of quantized weights: which are how, and what XLA does to them where it multiplies."""
+    formats = collections.Counter(spec.format for spec in jax.tree.leaves(specs) if spec.format is not None)
+    if not formats:
+        return ""
+    words = ", ".join(f"{count} {'matrix' if count == 1 else 'matrices'} in {kind}" for kind, count in formats.items())
+    if backends.decode_linear is Backend.CPU:
+        return f": {words}"
+    why = "our kernels are for bfloat16" if dtype != "bfloat16" else "there are no kernels of ours (jaxinfer doctor)"
+    return f": {words}, which XLA widens to {dtype} for each product, slowly, as {why}"
 
 
 def step_bytes(

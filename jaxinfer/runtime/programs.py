@@ -213,16 +213,17 @@ def prepare_kernels(payload: bytes) -> bytes:
 def without_arrays(model: step.Model, limits: Limits, dtype: DType, where: jax.sharding.Sharding) -> list[Program]:
     """As `programs`, of arrays that are not there yet, the parameters in `dtype`."""
 
-    def aval(leaf: Any) -> jax.ShapeDtypeStruct:
-        kind = leaf.dtype_in(dtype) if isinstance(leaf, ParamSpec) else leaf.dtype
-        return jax.ShapeDtypeStruct(leaf.shape, kind, sharding=where)
+    def aval(leaf: Any) -> Any:
+        if isinstance(leaf, ParamSpec):
+            return leaf.arrays(dtype, sharding=where)
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
 
     makes = (
         functools.partial(init_state, limits, model.config, dtype),
         *(functools.partial(init, limits) for init in (init_controls, init_masks)),
     )
     kept = [jax.tree.map(aval, jax.eval_shape(make)) for make in makes]
-    params = jax.tree.map(aval, model.family.parameters(model.config))
+    params = jax.tree.map(aval, model.family.specs(model.config))
     return programs(model, limits, params, *kept)
 
 

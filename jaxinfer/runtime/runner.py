@@ -74,7 +74,7 @@ class DeviceRunner:
             ffi.register()
             self._placed.enter_context(step.layers_placed(family, params))
         self._params, self._without_layers = params, step.without_layers(family, params)
-        self._device, dtype = device, dtype_of(family.parameters(config), params)
+        self._device, dtype = device, dtype_of(family.specs(config), params)
         made = functools.partial(jax.jit, out_shardings=jax.sharding.SingleDeviceSharding(device))
         self._init = made(functools.partial(init_state, limits, config, dtype))
         self._init_controls = made(functools.partial(init_controls, limits))
@@ -113,7 +113,7 @@ class DeviceRunner:
         self._cache: ExecutableCache | None = None
         self._common = ""  # what all keys of the cache share
         self._counter = CompileCounter(self)
-        self._facts = DeviceFacts(self._arrays_bytes(), backends.by_op())
+        self._facts = DeviceFacts(self._arrays_bytes(), backends.by_op() | {"weights": config.held_in(dtype.name)})
 
     # What the engine calls
 

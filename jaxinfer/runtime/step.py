@@ -157,9 +157,8 @@ def _forward(
         return run(params, state.store)
     if not model.family.layers_stay or params.layers is not None:
         return sequence.launched(lambda store: run(params, store), state.store)
-    specs = model.family.parameters(model.config)
-    dtype = state.hidden.dtype
-    layers = jax.tree.map(lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype_in(dtype)), specs.layers)
+    specs = model.family.specs(model.config)
+    layers = jax.tree.map(lambda spec: spec.arrays(state.hidden.dtype), specs.layers)
     bound = sequence.Bound(layers, params.final_norm)
     return sequence.launched(lambda layers, store: run(params.replace(layers=layers), store), state.store, bound=bound)
 

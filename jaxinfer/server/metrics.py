@@ -139,7 +139,7 @@ def _device(stats: Stats, labels: Labels) -> Iterator[Metric]:
     kinds = by_label(labels, "kind", stats.device.memory_bytes)
     yield gauge("jaxinfer:device_memory_bytes", "Device memory by kind; temporaries are the largest program's", kinds)
     ops = [({**labels, "op": op, "backend": backend}, 1) for op, backend in stats.device.backends.items()]
-    yield gauge("jaxinfer:backend_info", "1 for what runs each op", ops)
+    yield gauge("jaxinfer:backend_info", "1 for what runs each op, and what weights are held in", ops)
 
 
 def _latency(latency: Latency, labels: Labels) -> Iterator[Metric]:

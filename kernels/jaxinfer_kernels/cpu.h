@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -99,12 +100,11 @@ void spread(ffi::ThreadPool& pool, int64_t total, const Work& work) {
     if (spins > 1000) std::this_thread::yield();
 }
 
-// What a processor can do, each all that those before it can: nothing special, AVX2, AVX-512, AMX's tiles of bfloat16.
-enum Isa : int64_t { kPlain, kAvx2, kAvx512, kAmx };
+// What a processor can do, the fastest last: nothing special, AVX2, the same with products of bytes (VNNI), AVX-512, the
+// same with products of bytes, AMX's tiles. A processor with AVX-512 may lack what stands before it.
+enum Isa : int64_t { kPlain, kAvx2, kAvxVnni, kAvx512, kAvx512Vnni, kAmx };
 
-// The most that this processor can do, and may: Linux must be asked for AMX.
-Isa best_isa();
-
-inline Isa isa_for(int64_t most) { return std::min(Isa(most), best_isa()); }
+// The fastest up to `most` that this processor has, and may use: Linux must be asked for AMX.
+Isa isa_for(int64_t most);
 
 }  // namespace jaxinfer

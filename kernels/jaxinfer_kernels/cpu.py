@@ -1,4 +1,4 @@
-"""Our kernels for CPUs: the library that scripts/compile_cpu.py makes of the cpu.cc files, if it is there.
+"""Our kernels for CPUs: the library that scripts/compile_cpu.py makes of the cpu*.cc files, if it is there.
 
 Its name tells the version of XLA's FFI that it was compiled for: a jaxlib takes its own version and those before.
 """
@@ -14,22 +14,24 @@ import jax
 
 logger = logging.getLogger(__name__)
 
-_HANDLERS = "Linear", "DecodeAttention"  # as the library exports them
+_HANDLERS = "Linear", "LinearInt8", "LinearInt4", "DecodeAttention"  # as the library exports them
 _VERSION = re.compile(r"#define XLA_FFI_API_M(?:AJ|IN)OR (\d+)")
 
 
 class Isa(enum.IntEnum):
-    """What of a processor is used, each all that those before it do (cpu.h)."""
+    """What of a processor is used, the fastest last (cpu.h). VNNI: products of bytes."""
 
     PLAIN = 0
     AVX2 = 1
-    AVX512 = 2
-    AMX = 3
+    AVX_VNNI = 2
+    AVX512 = 3
+    AVX512_VNNI = 4
+    AMX = 5
 
 
 @functools.cache
 def best() -> Isa | None:
-    """The most that this processor can do by our kernels, whose handlers are registered; None where there are none."""
+    """The fastest that this processor has; its kernels' handlers are registered. None where there are no kernels."""
     ours = tuple(map(int, _VERSION.findall(Path(jax.ffi.include_dir(), "xla/ffi/api/c_api.h").read_text("utf-8"))))
     libraries = Path(__file__).parent.glob("_cpu_*.so")
     found = {tuple(map(int, path.stem.split("_")[2].split("."))): path for path in libraries}
@@ -43,7 +45,7 @@ def best() -> Isa | None:
         return None
     for name in _HANDLERS:
         jax.ffi.register_ffi_target(target(name), jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
-    return Isa(library.jaxinfer_best_isa())
+    return Isa(library.jaxinfer_isa_for(ctypes.c_int64(Isa.AMX)))
 
 
 def target(name: str) -> str:

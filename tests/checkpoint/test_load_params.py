@@ -11,14 +11,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from jaxinfer.checkpoint.dummy import dummy_params
 from jaxinfer.checkpoint.load import load_params, params_bytes
 from jaxinfer.checkpoint.resolve import resolve
 from jaxinfer.checkpoint.weights import Weights, check_tensors
-from jaxinfer.errors import CheckpointError, DeviceError
+from jaxinfer.errors import CheckpointError, ConfigError, DeviceError
 from jaxinfer.models.parameters import FileLayout, ParamSpec
+from jaxinfer_kernels.linear.quantized import Format, quantize
 from tests.support.checkpoints import model_config, random_tensors, write_checkpoint, write_safetensors
 from tests.support.loading import open_checkpoint, specs_of
 from tests.support.processes import run_on_four_devices
@@ -351,3 +352,39 @@ def test_a_leaf_may_be_stored_in_another_order_and_have_a_dtype_of_its_own(tmp_p
         )
     made = dummy_params(LAYOUTS, "bfloat16", 0, jax.devices()[0])
     assert jax.tree.map(lambda a: (a.shape, a.dtype), made) == jax.tree.map(lambda a: (a.shape, a.dtype), loaded)
+
+
+MATRICES = {
+    "as asked": ParamSpec((24, 64), (("a", "b"),), (8, 16), PartitionSpec(None, None), may="be quantized"),
+    "of 8 bits": ParamSpec((16, 64), (("c",),), (16,), PartitionSpec(None, None), may="have 8 bits"),
+    "an array": ParamSpec((16, 64), (("d",),), (16,), PartitionSpec(None, None)),
+}
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+@pytest.mark.parametrize("chunk_bytes", [1, 1000, 2**20])
+def test_matrices_are_quantized_as_they_come(tmp_path: Path, kind: str, chunk_bytes: int) -> None:
+    random = np.random.default_rng(0)
+    shapes = {"a": (8, 64), "b": (16, 64), "c": (16, 64), "d": (16, 64)}
+    tensors = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    safetensors.numpy.save_file(tensors, tmp_path / "model.safetensors")
+    checkpoint = SimpleNamespace(weight_files=(tmp_path / "model.safetensors",), weight_map=None)
+    specs = jax.tree.map(lambda spec: spec.quantized(kind), MATRICES)
+    loaded = load_params(checkpoint, specs, "bfloat16", jax.devices()[0], chunk_bytes=chunk_bytes)
+    wanted = {
+        "as asked": quantize(
+            jnp.asarray(np.concatenate([tensors["a"], tensors["b"]])), Format(kind), np.dtype("bfloat16")
+        ),
+        "of 8 bits": quantize(jnp.asarray(tensors["c"]), Format.INT8, np.dtype("bfloat16")),
+        "an array": jnp.asarray(tensors["d"], "bfloat16"),
+    }
+    jax.tree.map(np.testing.assert_array_equal, loaded, wanted)
+    made = dummy_params(specs, "bfloat16", 0, jax.devices()[0])
+    assert jax.tree.map(lambda a: (a.shape, a.dtype), made) == jax.tree.map(lambda a: (a.shape, a.dtype), loaded)
+    assert params_bytes(specs, "bfloat16", jax.devices()[0]) == sum(leaf.nbytes for leaf in jax.tree.leaves(loaded))
+
+
+def test_quantized_matrices_are_refused_over_a_mesh() -> None:
+    specs = jax.tree.map(lambda spec: spec.quantized("int8"), MATRICES)
+    with pytest.raises(ConfigError, match="quantization needs a model on one device, got a mesh"):
+        dummy_params(specs, "bfloat16", 0, Mesh(np.array(jax.devices()[:1]), ("tensor",)))

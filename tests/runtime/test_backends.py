@@ -5,6 +5,7 @@ That the steps call what was chosen is read off their lowering for a GPU, which 
 
 import dataclasses
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -109,6 +110,17 @@ def test_on_a_cpu_kernels_are_taken_for_bfloat16_where_they_were_compiled(monkey
     assert choose_backends("xla", MODEL, "bfloat16", 16, device) == XLA_ONLY
     monkeypatch.setattr(cpu, "best", lambda: None)
     assert choose_backends("auto", MODEL, "bfloat16", 16, device) == XLA_ONLY
+
+
+def test_quantized_weights_are_for_cpus_where_any_number_of_rows_is_ours(monkeypatch):
+    device, model = jax.devices("cpu")[0], dataclasses.replace(MODEL, quantization="int8")
+    monkeypatch.setattr(cpu, "best", lambda: Isa.AVX2)
+    chosen = choose_backends("auto", model, "bfloat16", 16, device)
+    assert [kernels_for(model, chosen, Decode(rows)).products for rows in (1, 16)] == [CPU, CPU]
+    assert choose_backends("auto", model, "float32", 16, device) == XLA_ONLY
+    for setting, gpu in itertools.product(("auto", "xla", "mosaic"), (H20, L40)):
+        with pytest.raises(ConfigError, match=f"quantization needs a CPU.* got int8 on {gpu.device_kind}; set device"):
+            choose_backends(setting, model, "bfloat16", 64, gpu)
 
 
 def test_the_setting_xla_holds_on_every_device():

@@ -198,6 +198,41 @@ def test_the_rows_say_where_the_memory_goes() -> None:
     assert rows["compiled steps"].startswith("decode 1 2 4 8 16; extend 16x16")
 
 
+@pytest.mark.parametrize(
+    ("quantization", "dtype", "backends", "words"),
+    [
+        ("int8", "bfloat16", Backends(decode_linear=Backend.CPU), "0.56 GiB: 113 matrices in int8"),
+        (
+            "int4",
+            "bfloat16",
+            Backends(decode_linear=Backend.CPU),
+            "0.38 GiB: 1 matrix in int8, 112 matrices in int4",
+        ),
+        (
+            "int8",
+            "float32",
+            XLA_ONLY,
+            "0.56 GiB: 113 matrices in int8, which XLA widens to float32 for each product, slowly, as our kernels are "
+            "for bfloat16",
+        ),
+        (
+            "int8",
+            "bfloat16",
+            XLA_ONLY,
+            "0.56 GiB: 113 matrices in int8, which XLA widens to bfloat16 for each product, slowly, as there are no "
+            "kernels of ours (jaxinfer doctor)",
+        ),
+    ],
+)
+def test_quantized_weights_take_their_bytes_and_say_who_multiplies_them(quantization, dtype, backends, words) -> None:
+    model = dataclasses.replace(QWEN3_06B, tie_embeddings=True, quantization=quantization)
+    found = plan(model=model, backends=backends, dtype=dtype)
+    assert dict(found.rows())["weights"] == words
+    plain = plan(model=dataclasses.replace(model, quantization=None), backends=backends, dtype=dtype)
+    widened = model.vocab_size * model.hidden_size * (4 if dtype == "float32" else 2)
+    assert found.temporaries - plain.temporaries == (widened if backends is XLA_ONLY else 0)
+
+
 # (settings, what the message says, settings that it says would work)
 REFUSED = [
     (

@@ -72,6 +72,22 @@ def test_programs_say_what_their_functions_make() -> None:
     assert [program.name for program in made if not makes_its_result(program)] == []
 
 
+def test_quantized_weights_have_programs_of_their_own() -> None:
+    device, where = jax.devices("cpu")[0], jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
+    digests = []
+    for quantization in (None, "int8", "int4"):
+        config = dataclasses.replace(TINY, intermediate_size=64, quantization=quantization)
+        params = dummy_params(dense.specs(config), TINY.dtype, 0, device)
+        runner = DeviceRunner(config, dense, params, LIMITS, device)
+        common = programs.fingerprint(runner._model, device)
+        listed = programs.without_arrays(runner._model, LIMITS, TINY.dtype, where)
+        found = [one.digest(common) for one in listed]
+        assert found == [one.digest(common) for one in runner._programs.values()]
+        assert runner.facts().backends["weights"] == quantization or TINY.dtype
+        digests += found
+    assert len(set(digests)) == len(digests) == 3 * len(found)
+
+
 def test_listing_the_programs_traces_no_step() -> None:
     family = dataclasses.replace(dense, forward=lambda *arguments: pytest.fail("a step was traced"))
     device = jax.devices("cpu")[0]

@@ -134,7 +134,7 @@ ffi::Error decode(ffi::ThreadPool pool, ffi::Buffer<ffi::BF16> q, ffi::Buffer<ff
   const Decode d{(const bf16*)q.untyped_data(), (const bf16*)k.untyped_data(), (const bf16*)v.untyped_data(),
                  (bf16*)out->untyped_data(), table.typed_data(), slots.typed_data(), lengths.typed_data(),
                  rows[1], pages[2], rows[2], pages[3], pages[1], layer.typed_data()[0], table.dimensions()[1], window};
-  const auto best = isa_for(isa) >= kAvx512 ? attend_avx512 : isa_for(isa) == kAvx2 ? attend_avx2 : attend_plain;
+  const auto best = isa_for(isa) >= kAvx512 ? attend_avx512 : isa_for(isa) >= kAvx2 ? attend_avx2 : attend_plain;
   spread(pool, rows[0] * d.kv_heads, [&](int64_t i) { best(d, i / d.kv_heads, i % d.kv_heads); });
   return ffi::Error::Success();
 }

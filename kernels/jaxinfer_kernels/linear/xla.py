@@ -12,37 +12,40 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from jaxinfer_kernels.linear.quantized import Quantized
+
 
 @functools.partial(jax.jit, static_argnames="out_dtype")
 def linear(
-    x: Float[Array, "T K"], w: Float[Array, "N K"], *, out_dtype: DTypeLike | None = None
+    x: Float[Array, "T K"], w: Float[Array, "N K"] | Quantized, *, out_dtype: DTypeLike | None = None
 ) -> Float[Array, "T N"]:
     """Multiply rows by a weight matrix, summing in float32; float32 inputs are multiplied in full float32, never TF32.
 
-      w: of x's dtype.    out_dtype: x's dtype unless given.
+      w: of x's dtype, or quantized and then widened to it first.    out_dtype: x's dtype unless given.
     In float32 on a CPU each row's bits are the same whatever T is.
     """
     if not fit(x, w):
         raise ValueError(f"linear needs x [T, K] and w [N, K] of one dtype, got {x.aval} and {w.aval}")
+    w = w.widened(x.dtype) if isinstance(w, Quantized) else w
     dtype = out_dtype or x.dtype
     # A GPU's libraries round their sums in place; rounding a float32 result would be a kernel of its own.
     rounded = functools.partial(_dot, out_dtype=dtype)
     return jax.lax.platform_dependent(x, w, cpu=lambda x, w: _cpu(x, w).astype(dtype), default=rounded)
 
 
-def fit(x: jax.Array | jax.ShapeDtypeStruct, w: jax.Array | jax.ShapeDtypeStruct) -> bool:
-    """Whether they are x [T, K] and w [N, K] of one dtype."""
-    return x.ndim == w.ndim == 2 and x.shape[1] == w.shape[1] and x.dtype == w.dtype
+def fit(x: jax.Array | jax.ShapeDtypeStruct, w: jax.Array | jax.ShapeDtypeStruct | Quantized) -> bool:
+    """Whether they are x [T, K] and w [N, K] of one dtype, or w quantized."""
+    return x.ndim == w.ndim == 2 and x.shape[1] == w.shape[1] and w.dtype == x.dtype
 
 
 def linear_residual(
-    x: Float[Array, "T K"], w: Float[Array, "N K"], residual: Float[Array, "T N"]
+    x: Float[Array, "T K"], w: Float[Array, "N K"] | Quantized, residual: Float[Array, "T N"]
 ) -> Float[Array, "T N"]:
     """residual + linear(x, w)."""
     return residual + linear(x, w)
 
 
-def gate_up(x: Float[Array, "T K"], w: Float[Array, "G K"]) -> Float[Array, "T G//2"]:
+def gate_up(x: Float[Array, "T K"], w: Float[Array, "G K"] | Quantized) -> Float[Array, "T F"]:
     """silu(gate) * up of linear(x, w).    w: the rows of gate, then of up."""
     return gated(linear(x, w))
 

@@ -1,0 +1,104 @@
+"""Weights of linear layers in fewer bits than they were trained in, and how they lie in memory.
+
+int8: each row of a matrix has one scale in float32; a weight is scale * value, value -127 .. 127 of int8 [N, K].
+int4: each 32 weights of a row have one scale in bfloat16, [N, K / 32]; a weight is scale * (value - 8), value 0 .. 15.
+  A byte of uint8 [N, K / 2] holds two: byte i of a group's 16 its value i in the lower half, and its value 16 + i.
+"""
+
+import dataclasses
+import enum
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+GROUP = 32  # weights of int4 that share a scale
+
+
+class Format(enum.StrEnum):
+    """How weights are held."""
+
+    INT8 = "int8"
+    INT4 = "int4"
+
+    def fits(self, columns: int) -> bool:
+        """Whether rows of so many columns can be held so."""
+        return self is Format.INT8 or columns % GROUP == 0
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["values", "scales"], meta_fields=["format", "dtype"])
+@dataclasses.dataclass(frozen=True)
+class Quantized:
+    """A matrix [N, K] of weights in a format.    dtype: of what they stand for, where they are looked up or widened."""
+
+    values: Any
+    scales: Any
+    format: Format
+    dtype: Any
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, width = self.values.shape
+        return rows, width if self.format is Format.INT8 else 2 * width
+
+    @property
+    def ndim(self) -> int:
+        return 2
+
+    def __getitem__(self, rows: jax.Array) -> Float[Array, "T K"]:
+        """Some rows, as an embedding takes them."""
+        return dataclasses.replace(self, values=self.values[rows], scales=self.scales[rows]).widened(self.dtype)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def widened(self, dtype: jax.typing.DTypeLike) -> Float[Array, "N K"]:
+        """What the weights stand for, rounded to a dtype."""
+        if self.format is Format.INT8:
+            values, scales = self.values.astype(jnp.float32), self.scales[:, None]
+            return (values * scales).astype(dtype)
+        groups = self.values.reshape(len(self), -1, GROUP // 2)
+        both = jnp.concatenate([groups & 15, groups >> 4], axis=-1).astype(jnp.float32) - 8
+        return (both * self.scales[..., None].astype(jnp.float32)).astype(dtype).reshape(self.shape)
+
+
+def quantized_shapes(shape: tuple[int, int], kind: Format, dtype: Any, **more: Any) -> Quantized:
+    """Of a matrix of this shape, without arrays.    more: of jax.ShapeDtypeStruct."""
+    rows, columns = shape
+    made = functools.partial(jax.ShapeDtypeStruct, **more)
+    if kind is Format.INT8:
+        return Quantized(made((rows, columns), jnp.int8), made((rows,), jnp.float32), kind, dtype)
+    scales = made((rows, columns // GROUP), jnp.bfloat16)
+    return Quantized(made((rows, columns // 2), jnp.uint8), scales, kind, dtype)
+
+
+@functools.partial(jax.jit, static_argnames=("kind", "dtype"))
+def quantize(weights: Float[Array, "N K"], kind: Format, dtype: Any) -> Quantized:
+    """Round weights to the nearest that a format has. A NaN or an infinity makes all of its scale's weights NaN."""
+    wide = weights.astype(jnp.float32)
+    if kind is Format.INT8:
+        scales = _finite(wide, jnp.max(jnp.abs(wide), axis=1) / 127)
+        values = jnp.round(wide * _inverse(scales)[:, None])
+        return Quantized(jnp.clip(values, -127, 127).astype(jnp.int8), scales, kind, dtype)
+    groups = wide.reshape(wide.shape[0], -1, GROUP)
+    # The weight that is farthest from 0 becomes -8, the value that has no counterpart: the scale may be negative.
+    least, most = groups.min(axis=-1), groups.max(axis=-1)
+    farthest = jnp.where(-least > most, least, most)
+    scales = _finite(groups, farthest / -8).astype(jnp.bfloat16)
+    values = jnp.round(groups * _inverse(scales.astype(jnp.float32))[..., None]) + 8
+    values = jnp.clip(values, 0, 15).astype(jnp.uint8)
+    packed = values[..., : GROUP // 2] | values[..., GROUP // 2 :] << 4
+    return Quantized(packed.reshape(wide.shape[0], -1), scales, kind, dtype)
+
+
+def _finite(weights: jax.Array, scales: jax.Array) -> jax.Array:
+    """NaN where a weight is not finite: XLA's maxima on CPUs may leave NaN out."""
+    return jnp.where(jnp.isfinite(weights).all(axis=-1), scales, jnp.nan)
+
+
+def _inverse(scales: jax.Array) -> jax.Array:
+    """1 / scale; 0 of a scale that is 0 or none, so that its values are 0 in any case."""
+    is_usable = jnp.isfinite(scales) & (jnp.abs(scales) > 1e-35)
+    return jnp.where(is_usable, 1 / jnp.where(is_usable, scales, 1), 0)
