@@ -1,8 +1,10 @@
-"""llama.cpp's side of cpu_beside.py, run by a Python that has llama_cpp and gguf and nothing of ours."""
+"""llama.cpp's side of cpu_beside.py, run by a Python that has llama_cpp and gguf and nothing of ours.
+
+python cpu_llama.py BF16|Q8_0|Q4_0 FOLDER    FOLDER keeps the files, which llama.cpp quantizes as it does everybody's
+"""
 
 import ctypes
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import llama_cpp
 import numpy as np
 
 LAYERS, WIDTH, MLP, HEADS, KV_HEADS, HEAD, VOCAB = 28, 1024, 3072, 16, 8, 128, 151936  # Qwen3-0.6B
-PROMPTS, ANSWER, BEFORE = (128, 512), 16, 64  # as in cpu_beside.py
+PROMPTS, ANSWERS, ANSWER, BEFORE = (128, 512), (1, 4, 8), 16, 64  # as in cpu_beside.py
 
 
 def write_model(path: Path) -> None:
@@ -68,41 +70,66 @@ def say_nothing(level: int, text: bytes, data: ctypes.c_void_p) -> None:
 
 class Context:
     def __init__(self, path: Path) -> None:
-        llama_cpp.llama_backend_init()
-        llama_cpp.llama_log_set(say_nothing, ctypes.c_void_p(0))
-        self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), llama_cpp.llama_model_default_params())
+        how = llama_cpp.llama_model_default_params()
+        # llama-cpp-python 0.3.36 ends in a segmentation fault where it lays quantized weights out for AMX
+        how.use_extra_bufts = path.stem == "BF16"
+        self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), how)
         params = llama_cpp.llama_context_default_params()
-        params.n_ctx, params.n_batch, params.n_ubatch = 1024, 512, 512
+        params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max = 1024, 512, 512, max(ANSWERS)
+        params.kv_unified = True
         params.n_threads = params.n_threads_batch = 2
         self._context = llama_cpp.llama_init_from_model(self._model, params)
 
     def clear(self) -> None:
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self._context), True)
 
-    def seconds(self, tokens: list[int]) -> float:
-        array = (llama_cpp.llama_token * len(tokens))(*tokens)
+    def seconds(self, rows: list[list[int]], start: int = 0) -> float:
+        """To compute these tokens of each sequence, from a position on."""
+        batch = llama_cpp.llama_batch_init(sum(map(len, rows)), 0, 1)
+        for sequence, tokens in enumerate(rows):
+            for place, token in enumerate(tokens, start):
+                i = batch.n_tokens
+                batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0] = token, place, 1, sequence
+                batch.logits[i] = place == start + len(tokens) - 1
+                batch.n_tokens += 1
         began = time.perf_counter()
-        failed = llama_cpp.llama_decode(self._context, llama_cpp.llama_batch_get_one(array, len(tokens)))
+        failed = llama_cpp.llama_decode(self._context, batch)
         llama_cpp.llama_synchronize(self._context)
+        took = time.perf_counter() - began
+        llama_cpp.llama_batch_free(batch)
         assert not failed, failed
-        return time.perf_counter() - began
+        return took
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        write_model(path := Path(folder) / "model.gguf")
-        context = Context(path)
-        print("ready", flush=True)
-        for _ in sys.stdin:
-            rates = []
-            for count in PROMPTS:
-                context.clear()
-                rates.append(count / context.seconds([(7 * i) % 1000 for i in range(count)]))
+def file_of(kind: str, folder: Path) -> Path:
+    plain, path = folder / "BF16.gguf", folder / f"{kind}.gguf"
+    if not plain.exists():
+        write_model(plain)
+    if not path.exists():
+        params = llama_cpp.llama_model_quantize_default_params()
+        params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind}")
+        assert not llama_cpp.llama_model_quantize(str(plain).encode(), str(path).encode(), params)
+    return path
+
+
+def main(kind: str, folder: str) -> None:
+    llama_cpp.llama_backend_init()
+    llama_cpp.llama_log_set(say_nothing, ctypes.c_void_p(0))
+    context = Context(file_of(kind, Path(folder)))
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        rates = []
+        for count in PROMPTS:
             context.clear()
-            context.seconds([(7 * i) % 1000 for i in range(BEFORE)])
-            rates.append(ANSWER / sum(context.seconds([i + 5]) for i in range(ANSWER)))
-            print(*(f"{rate:.2f}" for rate in rates), flush=True)
+            rates.append(count / context.seconds([[(7 * i) % 1000 for i in range(count)]]))
+        for rows in ANSWERS:
+            context.clear()
+            context.seconds([[(7 * i + row) % 1000 for i in range(BEFORE)] for row in range(rows)])
+            steps = range(BEFORE, BEFORE + ANSWER)
+            took = sum(context.seconds([[place + row] for row in range(rows)], place) for place in steps)
+            rates.append(rows * ANSWER / took)
+        print(*(f"{rate:.2f}" for rate in rates), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -2,7 +2,8 @@
 
 A chain of launches works on another layer and other pages each time, 200 MB and more in turn where a decode batch
 allows, so that no launch finds its keys in the cache. On a GPU the time is the profiler's; elsewhere, and in the column
-of the chain, the clock's. Where the Mosaic kernels cannot run, XLA's are timed alone and the report says so.
+of the chain, the clock's. Ours are Mosaic's on Hopper and those in C++ on a CPU; where neither can run, XLA's are timed
+alone and the report says so.
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxinfer.bench import machine
+from jaxinfer.bench import kernels_cpu, machine
 from jaxinfer.bench.latency import Say
 from jaxinfer.bench.machine import MachineLimits
 from jaxinfer.bench.report import Report, Table, Value, shown
@@ -24,6 +25,8 @@ from jaxinfer.bench.trace import device_events, trace_into
 from jaxinfer.errors import ConfigError
 from jaxinfer.llm.events import Event, OnEvent, ignore
 from jaxinfer.runtime.device import select_device
+from jaxinfer_kernels import cpu
+from jaxinfer_kernels.attention import cpu as cpu_attention
 from jaxinfer_kernels.attention import sm90_decode, sm90_extend, xla_decode, xla_extend
 from jaxinfer_kernels.attention.cases import DECODE, EXTEND, DecodeCase, ExtendCase, Heads
 from jaxinfer_kernels.attention.sm90_decode_config import DecodeTuning
@@ -45,6 +48,12 @@ class KernelDevice:
     is_gpu: bool
     hopper: HopperGpu | None
     limits: MachineLimits
+    has_cpp: bool = False
+
+    @property
+    def ours(self) -> str:
+        """What our kernels are, in the report."""
+        return "C++" if self.has_cpp else "Mosaic"
 
     @property
     def layers(self) -> int:
@@ -80,16 +89,21 @@ def run(device: str, tuning: DecodeTuning, say: Say, on_event: OnEvent = ignore)
     chosen, place = place_of(device, limits)
     notes = list(NOTES)
     if not place.hopper:
-        notes.append(f"{chosen.device_kind} is no Hopper GPU: XLA's versions alone are timed, the smaller cases only.")
+        timed = "of extend attention XLA's version alone is" if place.has_cpp else "XLA's versions alone are"
+        notes.append(f"{chosen.device_kind} is no Hopper GPU: {timed} timed, the smaller cases only.")
     with jax.default_device(chosen):
         decode = [case for case in DECODE if place.hopper or kv_bytes(case) <= CPU_BYTES]
         extend = [case for case in EXTEND if place.hopper or flops(case) <= CPU_FLOPS]
         decode_rows = [functools.partial(decode_row, tuning, case, place) for case in decode]
         extend_rows = [functools.partial(extend_row, case, place) for case in extend]
+        tell = functools.partial(told, ours=place.ours, say=say, on_event=on_event)
         tables = [
-            Table("decode attention", columns("GB/s"), list(told("decode attention", decode_rows, say, on_event))),
-            Table("extend attention", columns("TFLOP/s"), list(told("extend attention", extend_rows, say, on_event))),
+            Table("decode attention", columns("GB/s", place.ours), list(tell("decode attention", decode_rows))),
+            Table("extend attention", columns("TFLOP/s", place.ours), list(tell("extend attention", extend_rows))),
         ]
+        if place.has_cpp:
+            makers = list(kernels_cpu.rows(limits.bytes_per_s, COLD_BYTES, REPEATS))
+            tables.append(kernels_cpu.table(list(tell(kernels_cpu.TITLE, makers))))
     facts = [*machine.facts(limits), ("decode tuning", str(tuning)), ("pages", f"{PAGE} tokens, bfloat16")]
     return Report("jaxinfer bench kernels", facts, tables, notes)
 
@@ -97,7 +111,8 @@ def run(device: str, tuning: DecodeTuning, say: Say, on_event: OnEvent = ignore)
 def place_of(device: str, limits: MachineLimits) -> tuple[jax.Device, KernelDevice]:
     """EngineConfig.device's device and what it is. Raises DeviceError."""
     chosen = select_device(device)
-    return chosen, KernelDevice(chosen.platform == "gpu", HopperGpu.of(chosen), limits)
+    has_cpp = chosen.platform == "cpu" and cpu.best() is not None
+    return chosen, KernelDevice(chosen.platform == "gpu", HopperGpu.of(chosen), limits, has_cpp)
 
 
 NOTES = (
@@ -107,19 +122,19 @@ NOTES = (
 )
 
 
-def columns(unit: str) -> tuple[str, ...]:
-    times = ("Mosaic us", "XLA us", "Mosaic launch in a chain us", "XLA launch in a chain us")
-    return ("model, rows x tokens", *times, f"Mosaic {unit}", "of the limit %", f"XLA {unit}", "XLA of the limit %")
+def columns(unit: str, ours: str) -> tuple[str, ...]:
+    times = (f"{ours} us", "XLA us", f"{ours} launch in a chain us", "XLA launch in a chain us")
+    return ("model, rows x tokens", *times, f"{ours} {unit}", "of the limit %", f"XLA {unit}", "XLA of the limit %")
 
 
 def told(
-    kernel: str, makers: Sequence[Callable[[], Sequence[Value]]], say: Say, on_event: OnEvent
+    kernel: str, makers: Sequence[Callable[[], Sequence[Value]]], *, ours: str, say: Say, on_event: OnEvent
 ) -> Iterator[Sequence[Value]]:
     """The rows of a kernel, each said as it comes: us a launch of each version that ran."""
     for done, make in enumerate(makers):
         on_event(Event("measure", kernel, done, len(makers)))
         row = make()
-        versions = zip(("Mosaic", "XLA"), row[1:3], strict=True)
+        versions = zip((ours, "XLA"), row[1:3], strict=True)
         times = ", ".join(f"{version} {shown(value)} us a launch" for version, value in versions if value is not None)
         say(f"{kernel}, {row[0]}: {times}")
         yield row
@@ -141,7 +156,10 @@ def decode_row(tuning: DecodeTuning, case: DecodeCase, place: KernelDevice) -> S
     arguments = decode_arrays(case, sets, place.layers)
     if place.hopper:
         tuning = dataclasses.replace(tuning, gpu=place.hopper)
-    ours = functools.partial(sm90_decode.decode_attention, tuning=tuning)
+    heads = case.heads.heads, case.heads.kv_heads, case.heads.head_dim
+    ours: Attend | None = functools.partial(sm90_decode.decode_attention, tuning=tuning) if place.hopper else None
+    if place.has_cpp and cpu_attention.supported(*heads, PAGE, jnp.dtype(jnp.bfloat16)):
+        ours = cpu_attention.decode_attention
     timings = both(ours, xla_decode.decode_attention, sets, place.layers, place, arguments)
     name = f"{case.heads.model}, {case.batch} x {case.context}"
     return row_of(name, timings, kv_bytes(case), 1e9, place.limits.bytes_per_s)
@@ -150,18 +168,18 @@ def decode_row(tuning: DecodeTuning, case: DecodeCase, place: KernelDevice) -> S
 def extend_row(case: ExtendCase, place: KernelDevice) -> Sequence[Value]:
     arguments = extend_arrays(case, EXTEND_LAYERS)
     tuning = ExtendTuning(gpu=place.hopper) if place.hopper else ExtendTuning()
-    ours = functools.partial(sm90_extend.extend_attention, tuning=tuning)
+    ours = functools.partial(sm90_extend.extend_attention, tuning=tuning) if place.hopper else None
     timings = both(ours, xla_extend.extend_attention, 1, EXTEND_LAYERS, place, arguments)
     name = f"{case.heads.model}, {case.rows} x {case.count} of {case.context}"
     return row_of(name, timings, flops(case), 1e12, place.limits.flops)
 
 
 def both(
-    mosaic: Attend, xla: Attend, sets: int, depth: int, place: KernelDevice, arguments: Arrays
+    ours: Attend | None, xla: Attend, sets: int, depth: int, place: KernelDevice, arguments: Arrays
 ) -> tuple[Timing | None, Timing]:
-    """Mosaic's timing, where it runs, and XLA's."""
-    ours = measure(mosaic, sets, depth, place, arguments, "mosaic") if place.hopper else None
-    return ours, measure(xla, sets, depth, place, arguments, "")
+    """The timing of our kernel, where there is one, and XLA's."""
+    timing = measure(ours, sets, depth, place, arguments, "mosaic") if ours else None
+    return timing, measure(xla, sets, depth, place, arguments, "")
 
 
 def row_of(name: str, timings: tuple[Timing | None, Timing], work: float, unit: float, limit: float) -> Sequence[Value]:

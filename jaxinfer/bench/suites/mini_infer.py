@@ -277,7 +277,7 @@ def attention(job: SuiteJob) -> Table:
     device, place = kernels.place_of(job.config.device, job.limits)
     with jax.default_device(device):
         rows = [kernels.decode_row(DecodeTuning(), case, place) for case in cases]
-    return Table("attention alone", kernels.columns("GB/s"), rows)
+    return Table("attention alone", kernels.columns("GB/s", place.ours), rows)
 
 
 def found(tables: list[Table]) -> Found:
