@@ -93,7 +93,7 @@ def load_params(
 
 
 def _join(spec: ParamSpec, parts: Mapping[jax.Device, Any], placement: Placement) -> Any:
-    """One leaf of a leaf's parts on its devices."""
+    """A leaf of its parts on its devices."""
     if not isinstance(placement, Mesh):
         return parts[placement]
     sharding = sharding_for(spec.partition, placement)

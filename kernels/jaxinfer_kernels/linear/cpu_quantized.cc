@@ -1,8 +1,9 @@
 // Linear layers on CPUs whose weights are held in 8 or 4 bits: x [T, K] @ w.T of w [N, K], x in bfloat16.
 //
-// A few rows are multiplied as integers: each row of x is rounded to 8 bits, with a scale per group of 32 columns, and a
-// group's products are summed exactly. What follows is float32, in one order whatever the number of rows, so that a row's
-// bits do not depend on the batch. With AMX, more rows take weights that are widened to bfloat16 by blocks, and x as it is.
+// A few rows are multiplied as integers: each row of x is rounded to 8 bits, with a scale per group of 32 columns, and
+// a group's products are summed exactly. What follows is float32, in one order whatever the number of rows, so that a
+// row's bits do not depend on the batch. With AMX, more rows take weights that are widened to bfloat16 by blocks, and x
+// as it is.
 // linear/quantized.py says how weights lie; linear/reference.py is this arithmetic.
 
 #include "cpu_tiles.h"
@@ -18,7 +19,7 @@ constexpr int kRun = 16;         // columns of half a group, which lie side by s
 constexpr int kAll = 16;         // lanes of a block: the products of 8 columns each
 constexpr float kLeast = 1e-30;  // a group whose values are all smaller counts as zeros
 
-// BITS, and ZERO: what is added to a weight so that no byte is negative.
+// kZero: what is added to a weight so that no byte is negative.
 struct Int8 {
   static constexpr int kBits = 8, kZero = 128;
 };
@@ -44,8 +45,8 @@ struct Result {
 
 // ---- x in 8 bits ----
 
-// 128 columns of a row. Group g has 16 bytes of `low`, from 16 g on, and those of `high` beside them. `start` takes what
-// kZero adds to each lane's products away.
+// 128 columns of a row. Group g has 16 bytes of `low`, from 16 g on, and those of `high` beside them. `start` takes
+// away what kZero adds to each lane's products.
 struct alignas(64) Block {
   int8_t low[kColumns / 2], high[kColumns / 2];
   int32_t start[kAll];
@@ -64,10 +65,10 @@ INLINE Floats widened_run(const bf16* x, int64_t count) {
   return bits_of<Floats>(__builtin_convertvector(run, Words) << 16);
 }
 
-// x times half_inverse / 2, to the nearest, halves away from zero.
-INLINE void round_run(Floats x, float half_inverse, int8_t* out) {
+// Half of x times `inverse`, to the nearest, halves away from zero.
+INLINE void round_run(Floats x, float inverse, int8_t* out) {
   typedef int8_t Bytes __attribute__((vector_size(kRun)));
-  const Ints twice = __builtin_convertvector(x * half_inverse, Ints);
+  const Ints twice = __builtin_convertvector(x * inverse, Ints);
   const Ints away = twice + ((twice >> 31) | 1);
   const Bytes rounded = __builtin_convertvector((away - (away >> 31)) >> 1, Bytes);
   std::memcpy(out, &rounded, sizeof(rounded));
@@ -85,8 +86,8 @@ INLINE float largest(Floats a, Floats b) {
 
 template <typename Format>
 INLINE void round_block(const bf16* x, int64_t count, Block* out) {
-  constexpr int kNext = Format::kBits == 8 ? kColumns / 2 : kRun;        // from a run to the group's other one
-  constexpr int kStep = Format::kBits == 8 ? kRun : kGroup;              // from a group's first run to the next one's
+  constexpr int kNext = Format::kBits == 8 ? kColumns / 2 : kRun;  // from a run to the group's other one
+  constexpr int kStep = Format::kBits == 8 ? kRun : kGroup;        // from a group's first run to the next one's
   for (int g = 0; g < kColumns / kGroup; ++g) {
     Floats low = widened_run(x + g * kStep, count - g * kStep);
     Floats high = widened_run(x + g * kStep + kNext, count - g * kStep - kNext);
@@ -111,8 +112,8 @@ INLINE void round_row(const Product& p, int64_t row, Block* out) {
 }
 
 // ---- what instruction sets differ in ----
-// dot: sums of four products each of bytes, those of w without a sign. One instruction stands as assembly: its intrinsic
-// may be used only in functions that are compiled for it, and these are part of functions for several sets.
+// dot: sums of four products each of bytes, those of w without a sign. Instructions stand as assembly: their intrinsics
+// may be used only in functions that are compiled for them, and these are part of functions for several sets.
 
 struct Plain {
   static constexpr int kLanes = 8;
@@ -275,15 +276,15 @@ struct Kernels {
   void (*few)(const Product&, const Block*, int64_t first, int64_t count, int64_t row, int64_t end, Result);
 };
 
-#define KERNELS_OF(name, Isa, attributes)                                                                         \
-  template <typename Format>                                                                                      \
-  attributes void name##_round(const Product& p, int64_t row, Block* out) {                                       \
-    round_row<Format>(p, row, out);                                                                               \
-  }                                                                                                               \
-  template <typename Format>                                                                                      \
-  attributes void name##_few(const Product& p, const Block* x, int64_t first, int64_t count, int64_t row,        \
-                             int64_t end, Result out) {                                                           \
-    few<Isa, Format>(p, x, first, count, row, end, out);                                                          \
+#define KERNELS_OF(name, Isa, attributes)                                                                 \
+  template <typename Format>                                                                              \
+  attributes void name##_round(const Product& p, int64_t row, Block* out) {                               \
+    round_row<Format>(p, row, out);                                                                       \
+  }                                                                                                       \
+  template <typename Format>                                                                              \
+  attributes void name##_few(const Product& p, const Block* x, int64_t first, int64_t count, int64_t row, \
+                             int64_t end, Result out) {                                                   \
+    few<Isa, Format>(p, x, first, count, row, end, out);                                                  \
   }
 KERNELS_OF(plain, Plain, )
 KERNELS_OF(avx2, Avx2, __attribute__((target("avx2,fma"))))
@@ -382,14 +383,14 @@ ffi::Error linear(ffi::ThreadPool pool, ffi::Buffer<ffi::BF16> x, ffi::AnyBuffer
 
 }  // namespace
 
-#define HANDLER(name, Format)                                    \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(name, linear<Format>,            \
-                                ffi::Ffi::Bind()                 \
-                                    .Ctx<ffi::ThreadPool>()      \
+#define HANDLER(name, Format)                                      \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(name, linear<Format>,              \
+                                ffi::Ffi::Bind()                   \
+                                    .Ctx<ffi::ThreadPool>()        \
                                     .Arg<ffi::Buffer<ffi::BF16>>() \
-                                    .Arg<ffi::AnyBuffer>()       \
-                                    .Arg<ffi::AnyBuffer>()       \
-                                    .Ret<ffi::AnyBuffer>()       \
+                                    .Arg<ffi::AnyBuffer>()         \
+                                    .Arg<ffi::AnyBuffer>()         \
+                                    .Ret<ffi::AnyBuffer>()         \
                                     .Attr<int64_t>("isa"))
 HANDLER(LinearInt8, Int8);
 HANDLER(LinearInt4, Int4);
