@@ -104,6 +104,7 @@ MAY_JIT = {
     "jaxinfer_kernels",
     "jaxinfer.checkpoint",
     "jaxinfer.bench.kernels",
+    "jaxinfer.bench.kernels_cpu",
     "jaxinfer.bench.limits",
 }
 
