@@ -15,6 +15,7 @@ from jaxinfer.errors import InvalidRequest
 from jaxinfer.text.grammar.endings import Endings
 from jaxinfer.text.grammar.places import places_of
 from jaxinfer.text.grammar.reasons import reason_of
+from jaxinfer.text.grammar.source import AS_SENT
 from jaxinfer.text.grammar.spelling import Speller
 from jaxinfer.text.grammar.states import GrammarState, GrammarStates, Spot, TokenTexts
 from jaxinfer.text.tokenizer import Tokenizer
@@ -25,9 +26,12 @@ if TYPE_CHECKING:
 MAX_COMPILED, MAX_COMPILED_CHARS = 64, 4 << 20  # grammars that are kept; compiled, a text takes up to 100 times itself
 MAX_LEXER_STATES = 50_000  # a kilobyte or two each
 MAX_ASKING = 8  # threads, of which the interpreter lets one at a time do what is not a mask
-# Of one mask, and of one token: about 10 ms on the engine's thread. With the library's own 50,000 items a grammar of 40
-# bytes takes more than a second after 50 tokens; 3,000 still do for an enum of 3,000 and an anyOf of 500 objects.
-_MAX_FUEL, _MAX_ITEMS = 200_000, 3_000
+_MAX_FUEL = 200_000  # of one mask, and of one token
+_MAX_ITEMS, _MAX_ROW = 15_000, 5_000  # of Earley's table: of one mask, and behind one token
+# The same where a client wrote the rules. A row of an ambiguous grammar grows with the text, and costs its third power:
+# 20 to 40 ms a token at 2,000, eight times as much at 4,000. A row of a schema grows with the schema alone, and costs
+# its square: 8 ms at 5,000, which 1,000 optional properties, an enum of 2,500 objects and an anyOf of 700 arrays need.
+_MAX_ITEMS_SENT, _MAX_ROW_SENT = 3_000, 2_000
 
 
 class Grammar(Protocol):
@@ -105,8 +109,13 @@ def new_matcher(vocabulary: "LLTokenizer", text: str) -> "LLMatcher":
     """A matcher. Raises InvalidRequest with llguidance's reason."""
     from llguidance import LLMatcher, LLParserLimits
 
+    is_sent = text.endswith(AS_SENT)
     limits = LLParserLimits(
-        max_lexer_states=MAX_LEXER_STATES, step_lexer_fuel=_MAX_FUEL, step_max_items=_MAX_ITEMS, verbose_errors=False
+        max_lexer_states=MAX_LEXER_STATES,
+        step_lexer_fuel=_MAX_FUEL,
+        step_max_items=_MAX_ITEMS_SENT if is_sent else _MAX_ITEMS,
+        max_items_in_row=_MAX_ROW_SENT if is_sent else _MAX_ROW,
+        verbose_errors=False,
     )
     matcher = LLMatcher(vocabulary, text, log_level=0, limits=limits)
     if matcher.is_error():

@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxinfer.text.grammar.lark import Part, Rules, Token, is_terminal, tokens
 from jaxinfer.text.grammar.parts import parts
-from jaxinfer.text.grammar.source import JSON_SCHEMA
+from jaxinfer.text.grammar.source import AS_SENT, JSON_SCHEMA
 
 MIN_SIZE = 500  # times that something is repeated; llguidance takes 2,500 of some, of others 1,500 are too much
 MAX_TRIED = 32  # of one grammar, the largest
@@ -65,7 +65,7 @@ def _repeated_terminals(text: str, rules: Rules) -> Iterator[tuple[str, int]]:
         for part in itertools.chain.from_iterable(alternatives):
             if (part.most or 1) > 1 and (size := _size(part, rules)) >= MIN_SIZE:
                 inner = "start: REPEATED\nREPEATED: " if is_terminal(name) else "start: "
-                yield f"%llguidance {{}}\n{inner}{text[part.start : part.end]}\n{terminals}", size
+                yield f"%llguidance {{}}\n{inner}{text[part.start : part.end]}\n{terminals}{AS_SENT}", size
 
 
 def _size(part: Part, rules: Rules, depth: int = 0) -> int:

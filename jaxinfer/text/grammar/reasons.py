@@ -7,17 +7,28 @@ log = logging.getLogger(__name__)
 NOTHING = "there is no text of it; leave it an end that a text can come to"
 DEAD_END = "no token can come next; leave the grammar an end that every text can come to"
 TOO_COMPLEX = (
-    "it must take few steps for each token, it takes too many; use fewer or smaller repetitions and alternatives"
+    "it must take few steps for each token, it takes too many; "
+    "use fewer or smaller repetitions, alternatives and optional properties"
 )
-GOES_ON = "a text must come to an end, and what it forces goes on without one; leave it an end that a text can come to"
-STRAYED = "the library behind it failed, the server's log says how"
+FORCED = (
+    "what must come next must take few steps, it takes too many; "
+    "use fewer alternatives and repetitions, and leave it an end that a text can come to"
+)
+TOO_LARGE = (
+    "written as a grammar it must have at most 65000 symbols, it has more; use fewer properties, alternatives and tags"
+)
+STRAYED = "the library behind it failed, the server's log says how; write it in another way"
 NO_SIGN = "): lexer error"  # with which the library ends where a text is none of its signs, behind a place near there
 _NO_TOKEN = "NoExtensionBias"
-_INSIDE = "Parser Error: ", "panic: "  # of a token that its mask forbids; of a bug
+_INSIDE = re.compile(  # of a bug: a panic, and what its state or a token that its mask forbids lead to
+    r"(?:Parser Error|panic|Internal error): |parser stopped in |prefix mismatch: |unexpected backtracking|"
+    r"token id \d+ out of range|process_prompt\(\) not called"
+)
+_TOO_LARGE = re.compile(r"panic: (?:assertion failed: grammar\.symbols\.len\(\)|CSymIdx out of range|class too large)")
 _TOO_COMPLEX = re.compile(  # the library's limits
-    r"(?:^|: )(?:lexer error: |parser error: |lexer precomputation failed|DNF too large|fuel exhausted|"
-    r"schema too large|initial lexer configuration|grammar size |Schema intersection stack level exceeded|"
-    r"[Tt]oo many (?:states|items))"
+    r"^Parser Error: Current row has |(?:^|: )(?:lexer error: |parser error: |lexer precomputation failed|"
+    r"DNF too large|fuel exhausted|schema too large|initial lexer configuration|grammar size |"
+    r"Schema intersection stack level exceeded|[Tt]oo many (?:states|items))"
 )
 _FORCED = re.compile(r"[Tt]oo many items \(limit \d+; ff_tokens\)")  # while it spells what must come next
 _IN_WORDS = (  # where the library shows its own trees, types and parts
@@ -39,6 +50,7 @@ _IN_WORDS = (  # where the library shows its own trees, types and parts
         re.compile(r"range end must be >= start, got \((\d+), (\d+)\)"),
         r"a repetition must not end before it begins, got {\1,\2}; write {\2,\1}",
     ),
+    (re.compile(r"Unsatisfiable schema: anyOf is empty"), "no value can be of an empty type, enum or anyOf; allow one"),
     (re.compile(r"invalid multiple of$"), "multipleOf must be more than 0; use another, or leave it out"),
     (re.compile(r"Expected f64 for "), "Expected a number for "),
 )
@@ -49,14 +61,16 @@ def reason_of(error: str) -> str:
     line, *more = [line for line in error.splitlines() if line.strip()] or ["it cannot be compiled"]
     if line == _NO_TOKEN:
         return DEAD_END
-    if line.startswith(_INSIDE):
-        log.error("llguidance: %s", line)
-        return STRAYED
+    if _TOO_LARGE.match(line):
+        return TOO_LARGE
     reason = line.removeprefix("at ").partition(": ")[2] if line.startswith("at ") else line
     if _FORCED.search(reason):
-        return GOES_ON
+        return FORCED
     if _TOO_COMPLEX.search(reason):
         return TOO_COMPLEX
+    if _INSIDE.match(line):
+        log.error("llguidance: %s", line)
+        return STRAYED
     why = next((line.removeprefix("error: ") for line in more if line.startswith("error: ")), "")
     if why and reason.endswith(":"):  # of a regular expression, which comes between
         return f"{reason} {why}: {more[0].strip()}"

@@ -22,6 +22,7 @@ JSON_SCHEMA = _START + _JSON  # with which a grammar that is one schema begins; 
 _NUMBER = re.compile(  # or a string, of what json.dumps writes; integers of 64 bits are read as they are
     r'"[^"\\]*(?:\\.[^"\\]*)*"|(?P<float>-?\d+(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+))|(?P<integer>-?\d{20,})'
 )
+AS_SENT = "\n# as sent"  # ends a grammar that a client wrote, which may be ambiguous as none of ours is
 ANY_TEXT = r"TEXT: /(.|\n)*/"
 
 
@@ -63,7 +64,7 @@ def source_of(constraint: Constraint, control_tokens: Mapping[str, int]) -> str:
             assert constraint.calls is not None, "tools come as the grammar of their calls"
             return constraint.calls
         case "grammar":
-            return _as_lark(constraint.value)
+            return _as_lark(constraint.value) + AS_SENT
         case "structural_tag":
             return _tags(json.loads(constraint.value), constraint.strict, control_tokens)
     body = _body(constraint)

@@ -29,8 +29,9 @@ from jaxinfer.text.grammar.endless import endless
 from jaxinfer.text.grammar.inexact import inexact
 from jaxinfer.text.grammar.lark import Rules, fault_of_signs, rules_of, without_end
 from jaxinfer.text.grammar.lexemes import heavy_lexemes, largest_repetition
-from jaxinfer.text.grammar.reasons import DEAD_END, GOES_ON, NO_SIGN, NOTHING, TOO_COMPLEX, reason_of
-from jaxinfer.text.grammar.source import MAX_TEXT_CHARS, Constraint, guided, source_of
+from jaxinfer.text.grammar.parts import parts
+from jaxinfer.text.grammar.reasons import DEAD_END, FORCED, NO_SIGN, NOTHING, TOO_COMPLEX, reason_of
+from jaxinfer.text.grammar.source import JSON_SCHEMA, MAX_TEXT_CHARS, Constraint, guided, source_of
 from jaxinfer.text.tokenizer import Tokenizer
 from jaxinfer.text.tools.opening import Opening
 from jaxinfer.text.trial import limit_memory
@@ -46,6 +47,8 @@ MAX_KNOWN, MAX_KNOWN_BYTES = 256, 16 << 20  # of what was tried before
 MAX_WALKED, WALK_S = 12, 0.25  # of an answer that is followed: choices, and what may be spent on them
 MAX_SHOWN = 60  # characters of a grammar in a message
 MAX_LOOKED_AT = 64  # of the tokens of one choice
+_TOO_MUCH = {TOO_COMPLEX, FORCED}
+_OF_A_SCHEMA = "failed to compile JSON schema: "  # begins llguidance's words for what is wrong with a part of one
 _SCHEMA = re.compile("%json ")
 _TOOL = re.compile(
     r'"name": ("(?:[^"\\]|\\.)*")|<function=(.*)>|^([^"<]+)[(>]$|([\w.-]+)\n```json\n$'
@@ -142,7 +145,10 @@ def _try(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapp
             fact = f"rule {rule} of the grammar asks for another of itself without end"
             return Tried(error=f"no text can be of it, since {fact}; give the rule an alternative that does not")
     except InvalidRequest as refusal:
-        return Tried(error=_with_its_place(str(refusal), text, rules))
+        why = str(refusal)
+        if why.startswith(_OF_A_SCHEMA) and (place := _place_in_schemas(vocabulary, text, why)):
+            why = f"{why}, at {ascii(place)}"
+        return Tried(error=_with_its_place(why, text, rules))
     except ValueError as error:
         return Tried(error=_with_its_place(str(error)[:400], text, rules))
     except (RecursionError, MemoryError):
@@ -157,12 +163,35 @@ def _with_its_place(why: str, text: str, rules: Rules | None) -> str:
     """Of what is too complex, the repetition that makes it so, where one is large; and of what is no sign, its own."""
     if why.endswith(NO_SIGN):
         return fault_of_signs(text)
-    if why not in (TOO_COMPLEX, GOES_ON) or (largest := largest_repetition(text, rules)) is None:
+    if why not in _TOO_MUCH or (largest := largest_repetition(text, rules)) is None:
         return why
     repetition, times = largest
     shown = repetition if len(repetition) <= MAX_SHOWN else repetition[:MAX_SHOWN] + "..."
     law = "its repetitions must be small enough to be followed token by token"
     return f"{law}, {shown} has up to {times} parts; repeat less often, or leave its upper bound out"
+
+
+def _place_in_schemas(vocabulary: "LLTokenizer", text: str, why: str) -> str:
+    """The innermost part of a grammar's schemas that is refused with these words; "" where it is not found in time."""
+    until_s, place = time.thread_time() + WALK_S, ""
+    for schema in _schemas(text):
+        for part, at in parts(schema) if isinstance(schema, dict) else ():
+            if time.thread_time() > until_s:
+                return place
+            if at.startswith(f"{place}/" if place else "#") and _fault_of_part(vocabulary, schema, part) == why:
+                place = at
+        if place:
+            return place
+    return ""
+
+
+def _fault_of_part(vocabulary: "LLTokenizer", schema: dict[str, Any], part: dict[str, Any]) -> str:
+    """Why it cannot be compiled alone, read as the whole is; "" where it can."""
+    try:
+        new_matcher(vocabulary, JSON_SCHEMA + json.dumps({**part, "x-guidance": schema.get("x-guidance", {})}))
+    except InvalidRequest as refusal:
+        return str(refusal)
+    return ""
 
 
 def _schemas(text: str) -> Iterator[Any]:
@@ -181,7 +210,7 @@ def _fault_of_a_beginning(vocabulary: "LLTokenizer", matcher: "LLMatcher") -> st
         mask = matcher.compute_bitmask()
         if matcher.is_error():
             why = reason_of(matcher.get_error())
-            return NOTHING if count == 0 and why == DEAD_END else why if why in (TOO_COMPLEX, GOES_ON) else ""
+            return NOTHING if count == 0 and why == DEAD_END else why if why in _TOO_MUCH else ""
         usable = np.flatnonzero(np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little"))[:MAX_LOOKED_AT]
         token = next((token for token in usable.tolist() if _is_text(vocabulary, token)), None)
         if token is None or time.thread_time() > until_s:
@@ -198,7 +227,7 @@ def _fault_of_a_lexeme(vocabulary: "LLTokenizer", text: str, rules: Rules | None
         if time.thread_time() > until_s:
             return ""
         with contextlib.suppress(InvalidRequest):  # what stands for itself in its expression alone
-            if _fault_of_a_beginning(vocabulary, new_matcher(vocabulary, grammar)) in (TOO_COMPLEX, GOES_ON):
+            if _fault_of_a_beginning(vocabulary, new_matcher(vocabulary, grammar)) in _TOO_MUCH:
                 return TOO_COMPLEX
     return ""
 

@@ -52,6 +52,10 @@ def schema(value, **fields):
     return Constraint("json_schema", value if isinstance(value, str) else json.dumps(value), param="x", **fields)
 
 
+def an_object(**properties):
+    return {"type": "object", "properties": properties}
+
+
 def nested(depth):
     return '{"items":' * depth + "{}" + "}" * depth
 
@@ -98,6 +102,22 @@ def test_what_cannot_be_compiled_is_refused(tried, name):
 def test_a_grammar_that_does_not_lex_is_refused_in_our_words(tried):
     with pytest.raises(InvalidRequest, match=r'must end with " on its line .*, got "x in line 2, column 4; close it'):
         tried.check(Constraint("grammar", 'start: x\nx: "x', param="x"))
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"type": "foo"}, "Invalid type: foo, at '#'"),
+        ({"type": []}, "no value can be of an empty type, enum or anyOf; allow one, at '#'"),
+        ({"properties": {"a": {"items": {"minLength": "a"}}}}, "got \"a\", at '#/properties/a/items'"),
+        (an_object(**{f"p{i}": {"type": "integer"} for i in range(1300)}), "smaller repetitions, alternatives and opt"),
+        ({"anyOf": [{"items": {"const": i}} for i in range(3000)]}, "must take few steps, it takes too many; use"),
+    ],
+)
+def test_a_schema_is_refused_for_a_true_reason_at_its_place(tried, value, said):
+    with pytest.raises(InvalidRequest) as refusal:
+        tried.check(schema(value))
+    assert said in str(refusal.value)
 
 
 @pytest.mark.parametrize("name", EITHER)
@@ -297,10 +317,6 @@ def free_calls(schemas, form="hermes", **fields):
     use = ToolUse(schemas, **fields)
     calls = tool_grammar(form, use, due=False, control_tokens={"<tool_call>": 323}, begun=True)
     return Constraint("tools", calls=calls, param="tools", after=323, strict=bool(use.strict), frees=True)
-
-
-def an_object(**properties):
-    return {"type": "object", "properties": properties}
 
 
 WRONG = {"type": "array", "items": {"type": "string", "pattern": "("}}
