@@ -2,14 +2,14 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, Literal, get_args
 
 from jaxinfer.text.tools.events import Arguments, Begin, End, Parser
 from jaxinfer.text.tools.json_call import InnerCall, JsonCall, NamedCall
 from jaxinfer.text.tools.layout import Body, CallParser, Layout
-from jaxinfer.text.tools.line_calls import JsonCalls, LineCalls
+from jaxinfer.text.tools.line_calls import LineCalls
 from jaxinfer.text.tools.lone_call import Head, LoneCall
 from jaxinfer.text.tools.marks import FENCE
 from jaxinfer.text.tools.python_list import PythonList
@@ -136,21 +136,27 @@ def _parser_of(form: Format, schemas: Mapping[str, dict[str, Any]]) -> CallParse
         return JsonCall(schemas, TAGS)
 
     further = tuple(f"{name}(" for name in schemas) if form == "pythonic" else ()
-    heads = [head for key in ("arguments", "parameters") for head in _heads_on_line(form, key, schemas)]
+    heads = list(_heads_on_line(form, schemas)) if layout.begins_with_calls else []
 
     def new_line_body() -> Body:
-        return LineCalls(heads, PythonList(schemas, TAGS) if form == "pythonic" else JsonCalls(schemas))
+        if form == "pythonic":
+            return LineCalls(heads, PythonList(schemas, TAGS), ("[", *further))
+        return LineCalls(heads, JsonCall(schemas, TAGS), ("[", "{"), is_in_list=True)
 
-    on_line = (str(heads[0][0]), new_line_body) if layout.begins_with_calls else None
+    on_line = (tuple({str(head[0]): None for head in heads}), new_line_body) if heads else None
     return CallParser(layout, new_body, TAGS, again, further, on_line)
 
 
-def _heads_on_line(form: Format, key: str, names: Iterable[str]) -> list[Head]:
-    """What a call behind text begins with. key: of the arguments."""
+def _heads_on_line(form: Format, names: Iterable[str]) -> Iterator[Head]:
+    """What calls behind text begin with."""
     if form == "pythonic":
-        return [("[", tuple(names), "(")]
-    lead, spelt = ("[", "{") if form == "xlam" else ("{",), tuple(map(json.dumps, names))
-    return [(*lead, '"name"', ":", spelt, ",", f'"{key}"', ":", "{"), (*lead, f'"{key}"', ":", "{")]
+        yield "[", tuple(names), "("
+        return
+    spelt = tuple(map(json.dumps, names))
+    for lead in [("[", "{")] if form == "xlam" else [("{",), ("[", "{")]:
+        for key in ("arguments", "parameters"):
+            yield (*lead, '"name"', ":", spelt, ",", f'"{key}"', ":", ("{", '"'))
+            yield (*lead, f'"{key}"', ":", ("{", '"'))
 
 
 def _reads(form: Format, shown: str) -> bool:

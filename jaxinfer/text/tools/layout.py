@@ -127,7 +127,7 @@ class CallParser:
     """A Parser of answers with this layout. new_body: a reader of one call, of what begins it and the last call's tool.
     foreign: the tags of other forms, which are marks beside a call and between tags.    again: what may begin a call
     within the text of one that failed.    further: what begins a call behind one and a comma, without `start`.
-    on_line: of a form that begins with calls, a reader of calls behind text, and what begins one there.
+    on_line: of a form that begins with calls, what may begin calls behind text, and a reader of them.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class CallParser:
         foreign: tuple[str, ...],
         again: re.Pattern[str],
         further: tuple[str, ...] = (),
-        on_line: tuple[str, Callable[[], Body]] | None = None,
+        on_line: tuple[tuple[str, ...], Callable[[], Body]] | None = None,
     ) -> None:
         self._on_line = on_line
         self._layout, self._new_body, self._again, self._further = layout, new_body, again, further

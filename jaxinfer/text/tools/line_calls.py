@@ -2,26 +2,34 @@
 on lines of its own, which begins as a call of a tool that was offered.
 """
 
-from collections.abc import Container, Iterable
+import re
+from collections.abc import Iterable
 
-from jaxinfer.text.tools.events import Arguments, Begin, End, Event
-from jaxinfer.text.tools.json_call import call_of
-from jaxinfer.text.tools.json_scanner import JsonScanner
+from jaxinfer.text.tools.events import Event
 from jaxinfer.text.tools.layout import Body
 from jaxinfer.text.tools.lone_call import Head, met
 from jaxinfer.text.tools.marks import FENCE
-from jaxinfer.text.tools.strict_json import dumped, loaded
 
-_MAX_BLANKS = 16  # behind it, on its line
+MAX_BEHIND = 64  # signs behind it, on its line
+_BEHIND = re.compile(r"[ \t)\]},;]*")
+_LIST = re.compile(r"(?:\[\s*)?")
 
 
 class LineCalls:
-    """A layout.Body. heads: what it may begin with.    value: the reader of what follows, from the beginning on."""
+    """A layout.Body. heads: what it may begin with.    value: the reader of what follows, from the beginning on.
 
-    def __init__(self, heads: Iterable[Head], value: Body) -> None:
+    following: what may come behind it on its line, besides signs and a fence.    is_in_list: the value has no bracket
+    of a list, which may stand before it.
+    """
+
+    def __init__(
+        self, heads: Iterable[Head], value: Body, following: tuple[str, ...], *, is_in_list: bool = False
+    ) -> None:
         self.is_open, self.failed = True, False
         self.has_name = self.has_end = False
         self._heads, self._value = tuple(heads), value
+        self._ends = ("\n", "\r", FENCE, *following)
+        self._is_in_list = is_in_list
         self._raw: list[str] = []
         self._has_head = False
         self._held = ""  # of the head, then behind the value
@@ -42,6 +50,7 @@ class LineCalls:
                 self._held = text
                 return [], ""
             self._has_head = True
+            text = self._pass_list(text)
         if self._value.is_open:
             found, left = self._value.feed(text)
             self._raw.append(text[: len(text) - len(left)])
@@ -53,58 +62,34 @@ class LineCalls:
 
     def finish(self) -> tuple[list[Event], str]:
         """At the end of the text, which came while it was open."""
-        if self._has_head and not self._value.is_open:
-            self.is_open = False
-            return self._events, self._held
-        return self._fail(), self._held
+        if not self._has_head:
+            return self._fail(), self._held
+        if self._value.is_open:
+            found, self._held = self._value.finish()
+            self._events += found
+            if self._value.failed:
+                return self._fail(), ""
+        self.is_open = False
+        return self._events, self._held
+
+    def _pass_list(self, text: str) -> str:
+        bracket = _LIST.match(text)[0] if self._is_in_list else ""  # type: ignore[index]  # it matches the empty string
+        self._raw.append(bracket)
+        return text[len(bracket) :]
 
     def _take_line(self, text: str) -> tuple[list[Event], str]:
-        """Nothing may follow on the line, except a fence."""
-        rest = text.lstrip(" \t")
-        if len(text) - len(rest) <= _MAX_BLANKS and FENCE.startswith(rest) and rest != FENCE:
-            self._held = text
-            return [], ""
-        if len(text) - len(rest) > _MAX_BLANKS or not rest.startswith(("\n", "\r", FENCE)):
+        """No prose may follow on the line."""
+        past = _BEHIND.match(text).end()  # type: ignore[union-attr]  # it matches the empty string
+        rest = text[past:]
+        has_ended = "\n" in self.raw[len(self.raw.rstrip()) :]  # within an object whose last bracket lacks
+        if has_ended or (past <= MAX_BEHIND and rest.startswith(self._ends)):
+            self.is_open = False
+            return self._events, text
+        if past > MAX_BEHIND or not any(end.startswith(rest) for end in self._ends):
             return self._fail(), text
-        self.is_open = False
-        return self._events, text
+        self._held = text
+        return [], ""
 
     def _fail(self) -> list[Event]:
         self.is_open, self.failed = False, True
         return []
-
-
-class JsonCalls:
-    """A layout.Body of a JSON object that is a call, or of a list of such objects, all of them at once."""
-
-    def __init__(self, names: Container[str]) -> None:
-        self.is_open, self.failed = True, False
-        self.has_name = self.has_end = False
-        self.raw = ""
-        self._names = names
-        self._read: list[str] = []
-        self._scanner = JsonScanner("value")
-
-    def feed(self, text: str) -> tuple[list[Event], str]:
-        """What was found, and the rest of the text once it is not open any more."""
-        at = self._scanner.feed(text, 0, 0)
-        self._read.append(self._scanner.written())
-        if not (self._scanner.bad or self._scanner.has_ended):
-            return [], ""
-        calls = None if self._scanner.bad else self._calls()
-        self.is_open, self.failed = False, not calls
-        return [event for name, given in calls or () for event in (Begin(name), Arguments(given), End())], text[at:]
-
-    def finish(self) -> tuple[list[Event], str]:
-        """At the end of the text, which came while it was open."""
-        self.is_open, self.failed = False, True
-        return [], ""
-
-    def _calls(self) -> list[tuple[str, str]] | None:
-        """None unless all are calls."""
-        try:
-            value = loaded("".join(self._read))
-        except (ValueError, RecursionError):
-            return None
-        found = [call_of(dumped(each), self._names) for each in (value if isinstance(value, list) else [value])]
-        return None if None in found else [call for call in found if call is not None]

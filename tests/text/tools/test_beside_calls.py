@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from jaxinfer.text.tools.formats import FORMATS, LAYOUTS, TAGS, Format
 from jaxinfer.text.tools.reader import ToolReader, ToolUse
-from tests.text.tools.test_mutated_calls import SCHEMAS, read
+from tests.text.tools.test_mutated_calls import CALLS as MANY_CALLS
+from tests.text.tools.test_mutated_calls import EXAMPLES, SCHEMAS, Slips, read
 from tests.text.tools.test_unclear_calls import around_call, as_text
 
 NOW = '{"name": "now", "arguments": {}}'
@@ -128,15 +129,23 @@ def test_white_space_between_parameters_is_kept_however_it_is_cut():
             assert read("qwen3_coder", text, cuts)[0] == content
 
 
+TEXTUAL = '{"name": "now", "arguments": "{}"}'
 ON_LINES: dict[Format, list[str]] = {
-    "xlam": [f"[{NOW}]", f"[\n  {NOW}\n]", '[{"arguments": {}, "name": "now"}]'],
-    "llama3_json": ['{"name": "now", "parameters": {}}', NOW],
-    "pythonic": ["[now()]", "[\nnow( )\n]"],
+    "xlam": [
+        f"[{NOW}]",
+        f"[\n  {NOW}\n]",
+        '[{"arguments": {}, "name": "now"}]',
+        f"[{NOW}",
+        f"[{NOW}]]",
+        f"[{TEXTUAL}]",
+    ],
+    "llama3_json": ['{"name": "now", "parameters": {}}', NOW, f"{NOW}}}", NOW[:-1], TEXTUAL, f"[{NOW}]", f"{NOW};"],
+    "pythonic": ["[now()]", "[\nnow( )\n]", "[now()]]", "[now())]", "[now(]"],
 }
 NOT_ON_LINES: dict[Format, list[str]] = {
-    "xlam": [NOW, f"[{NOW}, 1]", f"[{NOW}] is it", f"so [{NOW}]", f"[{NOW}", '[{"name": "nope", "arguments": {}}]'],
-    "llama3_json": ['{"name": "nope", "parameters": {}}', f"{NOW} is it", f"so {NOW}", NOW[:-1], '{"name": "now"}'],
-    "pythonic": ["[now()] is it", "so [now()]", "[now()", "[nope()]", "[now]", "[1, now()]"],
+    "xlam": [NOW, f"[{NOW}, 1]", f"[{NOW}] is it", f"so [{NOW}]", '[{"name": "nope", "arguments": {}}]'],
+    "llama3_json": ['{"name": "nope", "parameters": {}}', f"{NOW} is it", f"so {NOW}", NOW[:-2], '{"name": "now"}'],
+    "pythonic": ["[now()] is it", "so [now()]", "[now(", "[nope()]", "[now]", "[1, now()]"],
 }
 
 
@@ -151,6 +160,23 @@ def test_a_call_on_lines_of_its_own_behind_text_is_a_call(form, around):
         for cuts in ([], list(range(len(text)))):
             content, calls, has_calls = read(form, text, cuts)
             assert (content.split(), calls, has_calls) == (said, [("now", {})] * around.count("%s"), True)
+
+
+@pytest.mark.parametrize("form", ON_LINES)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_what_is_read_alone_is_read_behind_a_line_of_text(form, data):
+    text = Slips(data.draw).text(form, data.draw(MANY_CALLS))
+    calls = read(form, text, [])[1]
+    answer = f"I look.\n{text}"
+    for cuts in ([], list(range(len(answer)))):
+        assert read(form, answer, cuts)[1] == calls
+
+
+@pytest.mark.parametrize(("form", "text"), [(form, text) for form, text, *_ in EXAMPLES.values() if form in ON_LINES])
+def test_slips_of_models_are_read_behind_a_line_of_text_too(form, text):
+    for cuts in ([], list(range(len(text)))):
+        assert read(form, f"I look.\n{text}", cuts)[1] == read(form, text, [])[1]
 
 
 @pytest.mark.parametrize("form", NOT_ON_LINES)
