@@ -84,7 +84,7 @@ class TextSide:
         table = self.tokenizer.piece_table(skip_special_tokens=False)
         if table is None:
             return None
-        return _NORMALIZED * max(len(table[token_id]) for token_id in range(self.tokenizer.vocab_size))
+        return _NORMALIZED * max(len(table[token_id]) for token_id in self.tokenizer.ids())
 
 
 def texts_of(message: dict[str, Any]) -> Iterator[str]:

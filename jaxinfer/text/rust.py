@@ -1,4 +1,4 @@
-"""The tokenizers library is Rust: its panics arrive as a BaseException, which no `except Exception` would stop."""
+"""Libraries in Rust, tokenizers and llguidance: their panics are no Exceptions; here they become some."""
 
 import os
 from collections.abc import Iterator
@@ -8,15 +8,15 @@ os.environ["RUST_BACKTRACE"] = "0"  # read at the first panic; what we turn into
 
 
 class LibraryPanic(Exception):
-    """A bug in the tokenizers library, met with this checkpoint's tokenizer and this input."""
+    """A bug in such a library, met with this checkpoint's tokenizer and this input."""
 
 
 @contextmanager
-def panics_as_exceptions() -> Iterator[None]:
+def panics_as_exceptions(library: str = "tokenizers") -> Iterator[None]:
     """Turns a panic into a LibraryPanic."""
     try:
         yield
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
-        raise LibraryPanic(f"the tokenizers library failed on this input: {error}") from error
+        raise LibraryPanic(f"the {library} library failed on this input: {error}") from error

@@ -5,7 +5,7 @@ Control tokens are the special tokens (`<|im_end|>`) and those added tokens that
 added, not in the model's own vocabulary, not blank. `plain=True` encodes their spellings as ordinary text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,10 @@ class Tokenizer:
     @cached_property
     def vocab_size(self) -> int:
         return 1 + max([self._highest_own_id, *self._added])
+
+    def ids(self) -> Iterable[int]:
+        """Of all tokens. Takes 50 ms where there are 150,000."""
+        return self.backend.get_vocab(with_added_tokens=True).values()
 
     @cached_property
     def special_ids(self) -> frozenset[int]:

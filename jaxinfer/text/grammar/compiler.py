@@ -16,8 +16,9 @@ from jaxinfer.text.grammar.endings import Endings
 from jaxinfer.text.grammar.places import places_of
 from jaxinfer.text.grammar.reasons import reason_of
 from jaxinfer.text.grammar.source import AS_SENT
-from jaxinfer.text.grammar.spelling import Speller
+from jaxinfer.text.grammar.spelling import Speller, unusable
 from jaxinfer.text.grammar.states import GrammarState, GrammarStates, Spot, TokenTexts
+from jaxinfer.text.rust import LibraryPanic, panics_as_exceptions
 from jaxinfer.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -102,7 +103,11 @@ def new_vocabulary(tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Sequenc
     from llguidance import LLTokenizer, TokenizerWrapper
 
     speller = Speller(tokenizer, vocab_size, eos_token_ids)
-    return LLTokenizer(TokenizerWrapper(speller), eos_token=list(eos_token_ids) or None)
+    try:
+        with panics_as_exceptions("llguidance"):
+            return LLTokenizer(TokenizerWrapper(speller), eos_token=list(eos_token_ids) or None)
+    except LibraryPanic as panic:
+        raise unusable(str(panic)[:200]) from panic
 
 
 def new_matcher(vocabulary: "LLTokenizer", text: str) -> "LLMatcher":

@@ -16,6 +16,7 @@ from jaxinfer.errors import InvalidRequest
 from jaxinfer.text.plain import encode_one
 from jaxinfer.text.tokenizer import Tokenizer
 
+MAX_TOKEN_BYTES = 1024  # llguidance fails on a longer one: no spelling has it, and no grammar allows it
 MAX_WINDOW = 16  # bytes of a token, where tokens are found one by one
 _UTF8_BYTES = frozenset(range(0xF5)) - {0xC0, 0xC1}
 _LOSSY = "Whitespace", "WhitespaceSplit", "BertPreTokenizer", "CharDelimiterSplit"  # drop what they split at
@@ -32,14 +33,15 @@ class Spelling:
         """Raises InvalidRequest for a tokenizer whose decoder does not work token by token."""
         table = tokenizer.piece_table(skip_special_tokens=False)
         if table is None:
-            raise _unusable("its decoder does not work token by token")
+            raise unusable("its decoder does not work token by token")
         self.special = frozenset({*tokenizer.special_ids, *tokenizer.control_tokens.values()})
-        self._table, self._num_ids = table, tokenizer.vocab_size
+        self._table, self._all_ids = table, tokenizer.ids
         self._backend = _faithful(tokenizer)
 
     def piece(self, token_id: int) -> bytes:
-        """What a token adds to a text."""
-        return b"" if token_id in self.special else self._table[token_id]
+        """What a token adds to a text; nothing where it is none of a spelling."""
+        piece = b"" if token_id in self.special else self._table[token_id]
+        return piece if len(piece) <= MAX_TOKEN_BYTES else b""
 
     def __call__(self, text: bytes) -> list[int]:
         """The ids of tokens whose bytes are the text's, which is UTF-8; none where no tokens spell it."""
@@ -65,14 +67,15 @@ class Spelling:
 
     @cached_property
     def _ids(self) -> dict[bytes, int]:
-        pieces = ((self.piece(token_id), token_id) for token_id in range(self._num_ids))
+        pieces = ((self.piece(token_id), token_id) for token_id in self._all_ids())
         return {piece: token_id for piece, token_id in pieces if 0 < len(piece) <= MAX_WINDOW}
 
 
 class Speller:
     """What llguidance needs of a tokenizer: the bytes of each token, and tokens for bytes.
 
-    tokens: by id, a control token's its name; what has no token, as the rest of wider logits, has a name of its own.
+    tokens: by id, a control token's its name; what has no token, as the rest of wider logits, or too long a name, has
+    one of its own.
     special_token_ids: of which no text is made.
     """
 
@@ -83,18 +86,19 @@ class Speller:
         """
         self._spelling = Spelling(tokenizer)
         if tokenizer.vocab_size > vocab_size:
-            raise _unusable(f"it has {tokenizer.vocab_size} tokens, the model has logits for {vocab_size}")
+            raise unusable(f"its ids go up to {tokenizer.vocab_size - 1}, the model has logits for {vocab_size}")
         if eos_token_ids and max(eos_token_ids) >= vocab_size:
-            raise _unusable(f"the answer's end is token {max(eos_token_ids)}, the model has logits for {vocab_size}")
+            raise unusable(f"the answer's end is token {max(eos_token_ids)}, the model has logits for {vocab_size}")
         self.eos_token_id = next(iter(eos_token_ids), tokenizer.eos_token_id or 0)
         self.bos_token_id = tokenizer.bos_token_id
         names = [tokenizer.backend.id_to_token(token_id) for token_id in range(vocab_size)]
         special = {*self._spelling.special, *(token_id for token_id, name in enumerate(names) if name is None)}
         self.tokens = [b"" if token_id in special else self._spelling.piece(token_id) for token_id in range(vocab_size)]
         if missing := sorted(_UTF8_BYTES.difference(*(piece for piece in self.tokens if len(piece) == 1))):
-            raise _unusable(f"it has no token for the byte {missing[0]:#04x}")
+            raise unusable(f"it has no token for the byte {missing[0]:#04x}")
         for token_id in special:
-            self.tokens[token_id] = (names[token_id] or f"<[{token_id}]>").encode()
+            name = (names[token_id] or "").encode()
+            self.tokens[token_id] = name if 0 < len(name) < MAX_TOKEN_BYTES else f"<[{token_id}]>".encode()
         self.special_token_ids = sorted(special)
 
     def __call__(self, text: bytes) -> list[int]:
@@ -102,7 +106,7 @@ class Speller:
         return self._spelling(text)
 
 
-def _unusable(why: str) -> InvalidRequest:
+def unusable(why: str) -> InvalidRequest:
     law = "structured output needs a tokenizer that fits its model and spells every text byte by byte"
     return InvalidRequest(f"{law}, this model's does not: {why}", code="unsupported_parameter")
 

@@ -32,6 +32,7 @@ from jaxinfer.text.grammar.lexemes import heavy_lexemes, largest_repetition
 from jaxinfer.text.grammar.parts import parts
 from jaxinfer.text.grammar.reasons import DEAD_END, FORCED, NO_SIGN, NOTHING, TOO_COMPLEX, reason_of
 from jaxinfer.text.grammar.source import JSON_SCHEMA, MAX_TEXT_CHARS, Constraint, guided, source_of
+from jaxinfer.text.rust import LibraryPanic, panics_as_exceptions
 from jaxinfer.text.tokenizer import Tokenizer
 from jaxinfer.text.tools.opening import Opening
 from jaxinfer.text.trial import limit_memory
@@ -133,7 +134,8 @@ def _name_in(head: str) -> str:
 def _try(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapping[str, int]) -> Tried:
     text, rules = "", None
     try:
-        text = source_of(constraint, control_tokens)
+        with panics_as_exceptions("llguidance"):
+            text = source_of(constraint, control_tokens)
         if len(text) > MAX_TEXT_CHARS:
             return Tried(error=f"written as a grammar it may have {MAX_TEXT_CHARS} characters, it has {len(text)}")
         for schema in _schemas(text):
@@ -144,6 +146,8 @@ def _try(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapp
         if rules is not None and (rule := without_end(rules)) is not None:
             fact = f"rule {rule} of the grammar asks for another of itself without end"
             return Tried(error=f"no text can be of it, since {fact}; give the rule an alternative that does not")
+    except LibraryPanic as panic:
+        return Tried(error=reason_of(f"panic: {panic}"))
     except InvalidRequest as refusal:
         why = str(refusal)
         if why.startswith(_OF_A_SCHEMA) and (place := _place_in_schemas(vocabulary, text, why)):

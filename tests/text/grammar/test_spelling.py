@@ -2,6 +2,7 @@
 
 import json
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
 from jaxinfer.errors import InvalidRequest
+from jaxinfer.llm.text_side import TextSide
+from jaxinfer.text.chat_template import ChatTemplate
 from jaxinfer.text.detokenizer import Detokenizer
 from jaxinfer.text.grammar.compiler import Compiler
 from jaxinfer.text.grammar.source import Constraint, source_of
@@ -135,6 +138,29 @@ def test_a_vocabulary_without_some_byte_is_refused():
     file["model"]["vocab"]["other"] = file["model"]["vocab"].pop("<0xE4>")
     with pytest.raises(InvalidRequest, match="has no token for the byte 0xe4"):
         Speller(Tokenizer(json.dumps(file).encode()), 1000, [])
+
+
+def test_tokens_that_are_too_long_for_the_library_are_left_out_of_grammars():
+    file = json.loads(byte_level().backend.to_str())
+    size = len(file["model"]["vocab"]) + len(file["added_tokens"])
+    names = "a" * 4000, "b" * 1025
+    for i, (name, special) in enumerate(zip(names, (False, True), strict=True)):
+        file["added_tokens"].append(file["added_tokens"][0] | {"id": size + i, "content": name, "special": special})
+    compiled = new_compiler(tokenizer := Tokenizer(json.dumps(file).encode()))
+    try:
+        check_choices(compiled, tokenizer, ["a" * 4010, "b" * 1030])
+    finally:
+        compiled.close()
+
+
+def test_ids_are_read_as_they_are_there_however_far_apart():
+    file = json.loads(byte_level().backend.to_str())
+    file["model"]["vocab"]["ab"] = 4_000_000_000
+    tokenizer = Tokenizer(json.dumps(file).encode())
+    assert len(list(tokenizer.ids())) == len(file["model"]["vocab"]) + len(file["added_tokens"])
+    side = TextSide(tokenizer, ChatTemplate({}), Path())
+    side.check_fits(100, 90, "prompt")
+    assert side.spell("a\u0301b")
 
 
 def test_logits_that_do_not_fit_the_tokenizer_are_refused():
