@@ -19,17 +19,35 @@ from jaxinfer.layers.spec import Attention, Layer
 
 DType = Literal["bfloat16", "float16", "float32"]
 Quantization = Literal["int8", "int4"]
-_PARTS = frozenset(
-    ["rope", "rotary", "swiglu", "geglu", "glu", "gated", "silu", "swish", "causal", "scale", "scaling", "multiplier"]
+# What each dense model here is made of, and the words that may stand beside its name; with others it is an addition,
+# as sandwich_norm, rope_yarn and gated_attention are
+_PARTS = (
+    (
+        {"rope", "rotary"},
+        {"pos", "position", "positions", "positional", "pe", "encoding", "embedding", "embeddings", "emb", "embed"},
+    ),
+    ({"swiglu", "glu", "gated", "gate", "silu", "swish"}, {"mlp", "ffn", "activation", "act", "linear", "unit"}),
+    ({"causal"}, {"mask", "masking", "attention", "attn", "lm"}),
+    (
+        {"norm", "norms", "layernorm", "rmsnorm", "prenorm", "ln"},
+        {"rms", "layer", "layers", "pre", "input", "attention", "attn", "mlp", "ffn", "final"},
+    ),
+    ({"attention", "attn"}, {"self", "multi", "head", "layer", "layers", "block", "blocks"}),
+    ({"mlp", "ffn"}, {"layer", "layers", "block", "blocks"}),
+    ({"residual"}, {"connection", "connections", "stream"}),
 )
-_WHOLES = frozenset(["attention", "attn", "mlp", "ffn", "residual"])  # with further words an addition: attention_sinks
+_FACTORS = frozenset(["scale", "scaling", "multiplier", "ratio", "factor"])
+# Beside a factor of these, 1 changes nothing; of scores and of the depth it would be another than the usual one
+_OF_FACTORS = frozenset(
+    ["emb", "embed", "embedding", "embeddings", "input", "output", "logit", "logits", "lm", "head", "residual"]
+    + ["rope", "rotary", "ntk", "cla", "share", "mup", "width"]
+)
 _SWITCH = frozenset(["use", "has", "with", "apply", "enable"])
 _DENIALS = frozenset(["no", "without", "disable", "disabled"])
 _RANKS = frozenset(["tp", "ep", "pp", "dp", "cp", "sp", "parallel", "parallelism"])
 _OF_RANKS = frozenset(
     ["tensor", "expert", "pipeline", "data", "context", "sequence", "model", "size", "degree", "world", "num", "ranks"]
 )
-_NORMS = frozenset(["norm", "layernorm", "rmsnorm", "prenorm", "ln"])  # one behind a part is an addition
 # fmt: off
 # How a framework computes what others compute too; "parallel" and "cache" are also words of other architectures
 _WAYS = frozenset([
@@ -52,7 +70,7 @@ _OF_TRAINING = frozenset([
     "ratio", "prob", "p", "coef", "coefficient", "factor", "method", "type", "fn", "function", "cutoff",
 ])
 # fmt: on
-_ALIKE = 0.8  # of 1, from which on a name may be a misspelling of another
+_ALIKE, _ALIKE_WORDS = 0.8, 0.6  # of 1, from which on a name, or a word of it, may be a misspelling of another
 CHECK = "check that config.json is the model's own"
 DTYPES: tuple[DType, ...] = ("bfloat16", "float16", "float32")
 
@@ -132,7 +150,7 @@ class HFConfig:
 
     def refuse(self, key: str, law: str, cure: str) -> None:
         """Record a fault of `key`: what must hold, what was given, what to do."""
-        self.faults.append(f"{self._prefix}{key} {law}, got {_shown(self._raw.get(key))}; {cure}")
+        self.faults.append(f"{self._prefix}{key} {law}, got {shown(self._raw.get(key))}; {cure}")
 
     def integer(self, key: str, default: int | None = None, *, low: int = 1, high: int = 2**24) -> int:
         """An integer in low .. high; required when there is no default."""
@@ -182,30 +200,40 @@ class HFConfig:
         value = self.value(key)
         self._may_be_off |= {key} if any(map(is_off, allowed)) else set()
         if value is not None and not any(type(value) is type(other) and value == other for other in allowed):
-            self.refuse(key, f"must be {' or '.join(_shown(other) for other in allowed) or 'absent'}", why)
+            self.refuse(key, f"must be {' or '.join(shown(other) for other in allowed) or 'absent'}", why)
 
     def finish(self, harmless: frozenset[str] = frozenset()) -> None:
         """Record a fault for every key that was neither read nor is harmless.
 
-        A feature that nobody here knows and that is switched off is harmless, unless its name may be a misspelling of
-        a key that must not be off, or says that it is no addition: the model is made of it. So is a number of devices
-        that is 1.
+        A feature that nobody here knows and that is switched off is harmless, unless it is a part of each model here,
+        or its name may be a misspelling of a key that must not be off. So is a factor of 1, and a number of devices.
         """
         known = self._read | harmless
         for key, value in self._raw.items():
-            if key in known or value is None or says_how(key, value) or is_one_rank(key, value):
+            if (
+                key in known
+                or value is None
+                or says_how(key, value)
+                or is_one_rank(key, value)
+                or is_neutral(key, value)
+            ):
                 continue
             denies = isinstance(value, bool) and bool(_words(key) & _DENIALS)  # no_bias is off where it is true
             off = denies or is_off(value)
-            near = _nearest(key, self._read - self._may_be_off if off else known)
+            if off and bool(value) is denies and _names_a_part(key):
+                law = "must not be off, since the model served here has it"
+                self.refuse(key, law, "delete it if it does not change what the model computes")
+                continue
+            if off and not isinstance(value, bool) and value == 0 and _words(key) & _FACTORS:
+                law = "must not be 0, since a factor of 0 leaves nothing"
+                self.refuse(key, law, "delete it if it does not change what the model computes")
+                continue
+            near = _misspelt(key, self._read - self._may_be_off) if off else _nearest(key, known)
             if off and not near:
-                if _names_a_part(key) and bool(value) is denies:
-                    law = "must not be off, since the model served here has it"
-                    self.refuse(key, law, "delete it if it does not change what the model computes")
                 continue
             hint = f"did you mean {near!r}? If not, delete" if near else "delete"
             self.faults.append(
-                f"{self._prefix}{key} is not a key this architecture knows, got {_shown(value)}; {hint} it if it "
+                f"{self._prefix}{key} is not a key this architecture knows, got {shown(value)}; {hint} it if it "
                 "does not change what the model computes"
             )
 
@@ -242,6 +270,25 @@ def _nearest(key: str, known: Iterable[str]) -> str | None:
     )
 
 
+def _misspelt(key: str, known: Iterable[str]) -> str | None:
+    """Which of these a key misspells word by word: with a word more it is another key, and may be off."""
+    parts = key.split("_")
+    for name in difflib.get_close_matches(key, sorted(known), n=8, cutoff=_ALIKE):
+        others = name.split("_")
+        if key.replace("_", "") == name.replace("_", "") or (
+            len(parts) == len(others) and all(map(_are_alike, parts, others))
+        ):
+            return name
+    return None
+
+
+def _are_alike(word: str, other: str) -> bool:
+    """One of two letters is no misspelling of another."""
+    return word == other or (
+        min(len(word), len(other)) > 2 and difflib.SequenceMatcher(None, word, other).ratio() >= _ALIKE_WORDS
+    )
+
+
 def _without_switch(key: str) -> str:
     first, _, rest = key.partition("_")
     return rest if rest and first in _SWITCH else key
@@ -253,10 +300,21 @@ def is_one_rank(key: str, value: Any) -> bool:
     return type(value) is int and value == 1 and bool(words & _RANKS) and words <= _RANKS | _OF_RANKS
 
 
-def _names_a_part(key: str) -> bool:
-    """Whether a key speaks of what a dense model is made of, or of a factor, which at 0 leaves nothing."""
+def is_neutral(key: str, value: Any) -> bool:
+    """Whether a number says that nothing is changed: a factor of 1, a window of -1, each layer with full attention."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
     words = _words(key)
-    return bool(words & _PARTS) or (bool(words & _NORMS) and "post" not in words) or words - _SWITCH <= _WHOLES
+    if value == -1:
+        return "window" in words
+    is_factor = bool(words & _FACTORS) and words <= _FACTORS | _OF_FACTORS
+    return value == 1 and (is_factor or words in ({"full", "attention", "interval"}, {"full", "attn", "interval"}))
+
+
+def _names_a_part(key: str) -> bool:
+    """Whether a key speaks of a part of each dense model, and of nothing more."""
+    words = _words(key) - _SWITCH - _DENIALS
+    return any(words & names and words <= names | beside for names, beside in _PARTS)
 
 
 def is_headless(raw: Mapping[str, Any]) -> bool:
@@ -295,7 +353,7 @@ def checkpoint_dtype(config: HFConfig) -> DType:
     new, old = config.value("dtype"), config.value("torch_dtype")
     key, value = ("torch_dtype", old) if new is None else ("dtype", new)
     if new is not None and old is not None and new != old:
-        config.refuse("dtype", f"must agree with torch_dtype ({_shown(old)})", "delete the wrong one")
+        config.refuse("dtype", f"must agree with torch_dtype ({shown(old)})", "delete the wrong one")
     for dtype in DTYPES:
         if value in (dtype, f"torch.{dtype}"):
             return dtype
@@ -304,7 +362,7 @@ def checkpoint_dtype(config: HFConfig) -> DType:
     return "float32"
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """A value as a message shows it: JSON's spelling of the simple ones, long ones shortened."""
     if value is None or isinstance(value, bool):
         return {None: "nothing", True: "true", False: "false"}[value]

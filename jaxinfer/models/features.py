@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jaxinfer.models.config import HFConfig, is_off
+from jaxinfer.models.config import HFConfig, is_neutral, is_off
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,16 +85,19 @@ def refuse_features(config: HFConfig) -> None:
         for key in feature.details:
             if not config.has(key):
                 continue
-            if not config.is_off(key) and not switches:
+            if not (config.is_off(key) or switches or is_neutral(key, config.value(key))):
                 config.refuse(key, "must be absent", f"{feature.name} are not supported")
 
 
 def features_of(architecture: str, raw: Mapping[str, Any]) -> Iterator[str]:
-    """The names of what a model has and ours do not, as its config.json and its architecture's name tell."""
+    """The names of what a model has and ours do not, as its config.json and its architecture's name tell.
+
+    architecture: or a model_type, as qwen3_moe.
+    """
     inner = raw.get("text_config")
     sections = [raw, inner] if isinstance(inner, dict) else [raw]
     for feature in FEATURES:
-        named = any(word in architecture for word in feature.words)
+        named = any(word in architecture or word.casefold() in architecture.split("_") for word in feature.words)
         if named or any(feature.is_in(section) or feature is WINDOWS and _slides(section) for section in sections):
             yield feature.name
 

@@ -15,7 +15,7 @@ from jaxinfer.config import Quantization
 from jaxinfer.errors import CheckpointError, ConfigError
 from jaxinfer.layers.products import Products
 from jaxinfer.models import dense as dense_model
-from jaxinfer.models.config import ModelConfig
+from jaxinfer.models.config import ModelConfig, shown
 from jaxinfer.models.features import features_of
 
 ENTRY_POINT_GROUP = "jaxinfer.models"
@@ -108,20 +108,22 @@ def family_for(raw: Mapping[str, Any]) -> Family:
     plugins = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     supported = ", ".join(sorted({*MODELS, *plugins}))
     names = raw.get("architectures")
-    given = names[0] if isinstance(names, list) and len(names) == 1 else None
+    given = names[0] if isinstance(names, list) and len(names) == 1 and isinstance(names[0], str) else None
     name = given if given in {*MODELS, *plugins} else dense_model.architecture_of(raw)
-    if not isinstance(name, str):
+    kind = raw.get("model_type")
+    if not isinstance(name, str) and (names or not isinstance(kind, str)):
         raise CheckpointError(
-            f"config.json must name one architecture, got architectures={names!r}; supported are {supported}"
+            f"config.json must name one architecture, got architectures={shown(names)}; supported are {supported}"
         )
     if name in MODELS:
         return MODELS[name]
     if name in plugins:
         return _load(plugins[name])
-    features = " and ".join(features_of(name, raw))
+    fact = repr(name) if isinstance(name, str) else f"none and model_type {shown(kind)}"
+    features = " and ".join(features_of(name or str(kind), raw))
     reason = f"has {features}, not supported here" if features else "is of another family"
     raise CheckpointError(
-        f"the architecture must be one of {supported}, got {name!r}, which {reason}; choose a checkpoint of a "
+        f"the architecture must be one of {supported}, got {fact}, which {reason}; choose a checkpoint of a "
         f"supported architecture or register one (entry-point group {ENTRY_POINT_GROUP!r})"
     )
 

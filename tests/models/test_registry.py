@@ -55,13 +55,23 @@ def test_what_an_unknown_architecture_has_that_ours_do_not_is_said(
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("kind", "said"), [("qwen3_moe", "has experts,"), ("mistral", "is of another family;"), ("qwen2_vl", "has images,")]
+)
+def test_what_a_type_alone_has_that_ours_do_not_is_said(kind: str, said: str) -> None:
+    with pytest.raises(CheckpointError, match=f"got none and model_type '{kind}', which {said}"):
+        family_for({"model_type": kind})
+
+
 def test_a_body_and_a_type_alone_are_of_the_family_of_the_whole_model() -> None:
     assert family_for({"architectures": ["Qwen3Model"]}) is dense
     assert family_for({"model_type": "qwen2"}) is dense
     assert family_for({"architectures": [], "model_type": "llama"}) is dense
 
 
-@pytest.mark.parametrize("names", [None, [], "Qwen3ForCausalLM", [3], ["Qwen2ForCausalLM", "Qwen3ForCausalLM"]])
+@pytest.mark.parametrize(
+    "names", [None, [], "Qwen3ForCausalLM", [3], [["Qwen3ForCausalLM"]], [{}], ["Qwen2ForCausalLM", "Qwen3ForCausalLM"]]
+)
 def test_a_config_must_name_one_architecture(names: object) -> None:
     with pytest.raises(CheckpointError, match="must name one architecture"):
         family_for({"architectures": names})
