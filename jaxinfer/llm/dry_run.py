@@ -22,6 +22,7 @@ from jaxinfer.llm.core import Core
 from jaxinfer.llm.events import Event, OnEvent
 from jaxinfer.llm.text_side import load_tokenizer, new_compiler
 from jaxinfer.models.config import HFConfig, raise_faults, token_ids
+from jaxinfer.text.rust import panics_unprinted
 from jaxinfer.text.tokenizer import Tokenizer
 
 MODULE = "jaxinfer.llm.dry_run"
@@ -59,7 +60,9 @@ def start_dry_run(config: EngineConfig, on_event: OnEvent, *, step_s: float = 0.
     info = dataclasses.replace(
         info, max_model_len=limits.max_model_len, fingerprint=f"{info.fingerprint}-dry-run", note=NOTE
     )
-    words = _words(load_tokenizer(config, checkpoint.folder), limits.vocab_size)
+    with panics_unprinted():  # the server tries the tokenizer at the same time, and says what is wrong with it
+        tokenizer = load_tokenizer(config, checkpoint.folder)
+    words = _words(tokenizer, limits.vocab_size)
     runner = MockRunner(limits, words, info.eos_token_ids, step_s, info.hidden_size)
     warming: Future[None] = Future()
     warming.set_result(None)

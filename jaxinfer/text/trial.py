@@ -8,6 +8,7 @@ for what the sandbox hides is not. Imports no jax.
 """
 
 import contextlib
+import heapq
 import json
 import re
 import signal
@@ -137,17 +138,26 @@ class _Parts(msgspec.Struct):
     decoder: dict[str, Any] | None = None
 
 
+class _File(_Parts):
+    model: dict[str, msgspec.Raw] | None = None
+
+
 def _try_tokenizer(folder: Path) -> str:
     """What the library cannot read, or what is refused for its size, is for the one who loads it to say."""
     file = folder / "tokenizer.json"
     if not file.is_file():
         return ""
     try:
-        parts = msgspec.json.decode(file.read_bytes(), type=_Parts)
+        read = msgspec.json.decode(file.read_bytes(), type=_File)
+        parts = _Parts(read.normalizer, read.pre_tokenizer, read.decoder)
         check_growth(parts.normalizer, parts.pre_tokenizer, parts.decoder)
-        backend = tokenizers.Tokenizer.from_str(json.dumps(_EMPTY | msgspec.to_builtins(parts)))
+        with panics_as_exceptions():
+            _try_model(read.model or {})
+            backend = tokenizers.Tokenizer.from_str(json.dumps(_EMPTY | msgspec.to_builtins(parts)))
     except MemoryError:
         raise
+    except LibraryPanic as panic:
+        return f"{panic}"[:200]
     except Exception:
         return ""
     for text in _texts("".join(_strings_in(msgspec.to_builtins(parts)))):
@@ -163,6 +173,27 @@ def _try_tokenizer(folder: Path) -> str:
     return ""
 
 
+def _try_model(model: dict[str, msgspec.Raw]) -> None:
+    """Of BPE's merges those with the shortest second parts, at which its rules for prefixes and suffixes may fail."""
+    if b"BPE" not in bytes(model.get("type", b"")):
+        return
+    pairs = [_pair(merge) for merge in msgspec.json.decode(model["merges"], type=list[str | list[str]])]
+    merges = heapq.nsmallest(_MERGES, pairs, key=lambda pair: len(pair[1]))
+    rules = {key: msgspec.json.decode(value) for key, value in model.items() if key not in ("vocab", "merges")}
+    past = len(rules.get("continuing_subword_prefix") or "")
+    texts = dict.fromkeys(text for first, second in merges for text in (first, second, first + second[past:]))
+    vocab = {text: i for i, text in enumerate([*texts, *filter(None, [rules.get("unk_token")])])}
+    file = _EMPTY | {"model": rules | {"vocab": vocab, "merges": merges}}
+    with contextlib.suppress(Exception):  # other than a panic: whole it may be readable
+        tokenizers.Tokenizer.from_str(json.dumps(file))
+
+
+def _pair(merge: str | list[str]) -> tuple[str, str]:
+    first, second = merge.split(" ") if isinstance(merge, str) else merge
+    return first, second
+
+
+_MERGES = 64  # of a model that are tried
 _EMPTY: dict[str, Any] = {
     "version": "1.0",
     "added_tokens": [],

@@ -149,6 +149,18 @@ def test_rules_at_which_the_library_fails_are_the_files_fault(tmp_path: Path, co
         Tokenizer.from_folder(folder)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+        {"model": json.loads(tokenizer_json())["model"] | {"continuing_subword_prefix": "##"}},
+    ],
+    ids=["charsmap", "prefix"],
+)
+def test_a_file_at_which_the_library_panics_is_refused_by_its_trial(tmp_path: Path, change: dict) -> None:
+    assert "the tokenizers library failed on this input: " in _try_tokenizer(tokenizer_with(tmp_path, **change))
+
+
 CLASSES = [
     r"\p{Cyrillic}",
     r"\p{So}",
