@@ -2,7 +2,9 @@
 
 import base64
 import binascii
-from collections.abc import Mapping
+import itertools
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxinfer.errors import CheckpointError
@@ -13,6 +15,8 @@ MAX_ADDED_TOKENS = 1024  # around a text; a model that translates adds three
 MOST = 1 << 32  # beyond which no growth is computed
 # characters that one may become: Unicode's worst cases, and four bytes for ByteLevel
 _GROWTH = {"NFC": 3, "NFD": 4, "NFKC": 18, "NFKD": 18, "Lowercase": 3, "BertNormalizer": 12, "ByteLevel": 4}
+# Of several in a row, each text is of the same letters and marks: taking apart what is apart adds nothing
+_FORMS = {"NFC": 4, "NFD": 4, "Lowercase": 4, "NFKC": 18, "NFKD": 18}
 SPLIT_GROWTH = {"ByteLevel": 4, "Metaspace": 2}  # of pre-tokenizers: a piece may be one character, and get a space
 
 
@@ -52,10 +56,7 @@ def growth_of(step: Any, growths: Mapping[str, int] = _GROWTH) -> int:
             | {"type": "Sequence", "pretokenizers": list(steps)}
             | {"type": "Sequence", "decoders": list(steps)}
         ):
-            growth = 1
-            for each in steps:
-                growth = min(growth * growth_of(each, growths), MOST)
-            return growth
+            return _growth_of_all(list(_flat(steps)), growths)
         case {"type": "Replace", "pattern": {"String": str(old)}, "content": str(new)} if old:
             return max(1, -(-len(new) // len(old)))
         case {"type": "Replace", "content": str(new)}:  # a pattern may match before and after every character
@@ -67,6 +68,29 @@ def growth_of(step: Any, growths: Mapping[str, int] = _GROWTH) -> int:
         case {"type": str(kind)}:
             return growths.get(kind, 1) + (step.get("add_prefix_space") is True and kind in growths)
     return 1
+
+
+def _growth_of_all(steps: list[Any], growths: Mapping[str, int]) -> int:
+    """Of steps one after another: the product, and of forms of Unicode in a row what the largest may make."""
+    growth = 1
+    for is_form, run in itertools.groupby(steps, lambda step: isinstance(step, dict) and step.get("type") in _FORMS):
+        several = list(run)
+        product = math.prod(min(growth_of(step, growths), MOST) for step in several)
+        most = max(_FORMS[step["type"]] for step in several) if is_form else MOST
+        growth = min(growth * min(product, most), MOST)
+    return growth
+
+
+def _flat(steps: list[Any]) -> Iterator[Any]:
+    """The steps of sequences within sequences."""
+    unread = steps[::-1]
+    while unread:
+        step = unread.pop()
+        match step:
+            case {"type": "Sequence", "normalizers": list(below)}:
+                unread += below[::-1]
+            case _:
+                yield step
 
 
 def added_by(post_processor: Any) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from jaxinfer.errors import CheckpointError, InvalidRequest
 from jaxinfer.text import trial
 from jaxinfer.text.chat_template import ChatTemplate, encode_chat
 from jaxinfer.text.detokenizer import Detokenizer
-from jaxinfer.text.growth import SPLIT_GROWTH, added_by, growth_of
+from jaxinfer.text.growth import SPLIT_GROWTH, added_by, check_growth, growth_of
 from jaxinfer.text.rust import LibraryPanic, panics_as_exceptions
 from jaxinfer.text.tokenizer import Tokenizer
 from tests.support.checkpoints import write_tokenizer
@@ -209,6 +209,14 @@ def test_no_text_grows_more_than_is_computed(steps: list[dict[str, object]], giv
     except LibraryPanic:  # a bug of the library's, in replacing what was replaced by nothing
         reject()
     assert len(normalized) <= growth_of(rule) * len(given_text)
+
+
+@pytest.mark.parametrize("forms", [("NFKC", "Lowercase", "NFD"), ("NFD", "NFC", "Lowercase", "NFKC"), ("NFC",) * 9])
+def test_forms_of_unicode_in_a_row_grow_as_the_largest(forms: tuple[str, ...]) -> None:
+    steps = [{"type": form} for form in forms]
+    inner = {"type": "Sequence", "normalizers": steps[1:]}
+    assert growth_of({"type": "Sequence", "normalizers": [steps[0], inner]}) <= 18
+    check_growth({"type": "Sequence", "normalizers": [*steps, {"type": "ByteLevel"}]}, None, None)
 
 
 def test_a_text_that_the_library_fails_on_is_the_clients_to_change() -> None:
