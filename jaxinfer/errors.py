@@ -116,13 +116,17 @@ class InvalidRequest(ApiError, ValueError):
 class TooLong(InvalidRequest):
     """A prompt that does not fit into the context, or leaves too little of it for the answer.
 
-    prompt_tokens: of the prompt, at least; what can never fit is not tokenized.    most_tokens: of prompt and answer.
+    prompt_tokens: of the prompt.    most_tokens: of prompt and answer.    is_least: it has so many or more; what can
+    never fit is not tokenized.
     """
 
-    def __init__(self, message: str, *, param: str, prompt_tokens: int, most_tokens: int) -> None:
+    def __init__(
+        self, message: str, *, param: str, prompt_tokens: int, most_tokens: int, is_least: bool = False
+    ) -> None:
         super().__init__(message, param=param, code="context_length_exceeded")
         self.prompt_tokens = prompt_tokens
         self.most_tokens = most_tokens
+        self.is_least = is_least
 
 
 class Unauthorized(ApiError):

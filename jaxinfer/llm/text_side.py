@@ -65,7 +65,7 @@ class TextSide:
         if num_bytes > most:
             fact = f", which are at most {most} bytes of text; yours has {num_bytes}. Shorten it"
             at_least = -(-num_bytes // self._max_token_bytes)
-            raise too_long(max_model_len, fact, param=param, prompt_tokens=at_least)
+            raise too_long(max_model_len, fact, param=param, prompt_tokens=at_least, is_least=True)
 
     def spell(self, text: str) -> list[int]:
         """Tokens that add this text, byte by byte, to an answer; none where no answer can hold it."""

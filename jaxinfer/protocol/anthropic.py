@@ -12,7 +12,7 @@ from jaxinfer.protocol.fields import SAMPLING_FIELDS, Envelope, Refusal, read_wi
 from jaxinfer.protocol.flat_tools import ANTHROPIC, Offered, named, nested
 from jaxinfer.protocol.structured import STRUCTURED
 from jaxinfer.protocol.tools import Tools, read_tools
-from jaxinfer.protocol.validate import Verbatim, invalid, is_same
+from jaxinfer.protocol.validate import NUMBERS, Verbatim, invalid, is_same
 
 FORMAT = "output_config.format"
 NAMES = {
@@ -114,7 +114,9 @@ class CountTokens:
 
 def read_message_request(body: dict[str, Any]) -> ChatRequest:
     """Read a /v1/messages request's JSON object. Raises InvalidRequest."""
-    required(body, "max_tokens")
+    most = NUMBERS["max_tokens"]
+    if not most.allows(required(body, "max_tokens")):
+        raise invalid("max_tokens", most.law, body["max_tokens"])
     required(body, "messages")
     known = MESSAGES_IGNORED | MESSAGES_SAMPLING | STRUCTURED
     wire, unknown = read_wire(body, MessagesWire, refused=MESSAGES_REFUSED, also_known=known)

@@ -13,7 +13,7 @@ from jaxinfer.protocol.messages import (
     unknown_in,
     without_billing,
 )
-from jaxinfer.protocol.parts import Content, as_text, kind_of
+from jaxinfer.protocol.parts import CALL_KINDS, Content, as_text, kind_of
 from jaxinfer.protocol.validate import Verbatim, invalid
 
 Messages = list[dict[str, Any]]
@@ -21,10 +21,9 @@ DIALECT = Dialect(
     roles=("user", "assistant", "system"),
     ignored=frozenset(),
     result_cure="send a tool_result block in a user message",
-    block_cure="blocks tool_use are the assistant's, tool_result the user's",
+    block_cure="those of a server's own tools and blocks tool_use are the assistant's, tool_result the user's",
 )
 RULES = {role: part_rules(DIALECT, role) for role in DIALECT.roles}
-CALL_BLOCKS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ class _Answer:
         for position, block in enumerate(blocks):
             at = f"{self._path}[{position}]"
             kind = kind_of(block) or ""
-            if kind in CALL_BLOCKS:
+            if kind in CALL_KINDS:
                 self._calls.append(_read_call(block, at))
             elif kind.endswith("_tool_result"):
                 self._add_result(block, at)

@@ -156,7 +156,8 @@ def anthropic_error_body(error: ApiError, status: int, request_id: str | None) -
 def _too_long(error: TooLong) -> str:
     """Anthropic's own words, in which agents look for both numbers before they compact."""
     most = error.most_tokens - 1  # an answer needs a token of the context too
-    return f"prompt is too long: {error.prompt_tokens} tokens > {most} maximum"
+    least = "; it was not counted and has at least so many" if error.is_least else ""
+    return f"prompt is too long: {error.prompt_tokens} tokens > {most} maximum{least}"
 
 
 def _text(text: str) -> dict[str, Any]:

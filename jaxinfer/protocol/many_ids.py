@@ -37,7 +37,7 @@ def refused_as_prompts(max_model_len: int) -> Iterator[None]:
         for name, count in error.prompts.items():
             if count > max_model_len:
                 fact = f"; {name} has {count}. Shorten it"
-                raise too_long(max_model_len, fact, param=name, prompt_tokens=count) from error
+                raise too_long(max_model_len, fact, param=name, prompt_tokens=count, is_least=True) from error
         raise
 
 

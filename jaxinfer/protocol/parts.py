@@ -10,7 +10,8 @@ TEXT_FIELDS = {"text": "text", "input_text": "text", "output_text": "text", "ref
 THOUGHT_KINDS = frozenset({"thinking", "reasoning", "reasoning_text", "summary_text"})
 # What another server has encrypted, or where its models changed: there is nothing to read in them.
 BLANK_KINDS = frozenset({"redacted_thinking", "fallback"})
-CALL_KINDS = frozenset({"tool_use", "tool_result"})
+CALL_KINDS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})  # those of results end in _RESULT
+_RESULT = "tool_result"
 _THOUGHT_FIELDS = ("thinking", "reasoning", "text", "content", "summary")
 
 
@@ -51,7 +52,7 @@ class Content:
         elif kind is None or kind in TEXT_FIELDS:
             raise invalid(path, f'a text part, {{"type": "{rules.example}", "text": "..."}}', part)
         else:
-            cure = rules.call_cure if kind in CALL_KINDS else "this server reads text only"
+            cure = rules.call_cure if kind in CALL_KINDS or kind.endswith(_RESULT) else "this server reads text only"
             cure = "thoughts are the assistant's" if kind in THOUGHT_KINDS else cure
             raise unsupported(f"{path} of type {shown(kind)}", cure=cure, param=path)
 

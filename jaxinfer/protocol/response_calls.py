@@ -48,6 +48,13 @@ def _own(name: str, field: str, id_field: str = "call_id") -> Callable[[Item, st
     return read
 
 
+def _search(item: Item, path: str) -> Called:
+    """For tools, by whoever has them: one that the server made has no id of a call."""
+    call_id = _TOOL_SEARCH if item.get("call_id") is None else _text(item, "call_id", path)
+    return _own(_TOOL_SEARCH, "arguments")(item | {"call_id": call_id}, path)
+
+
+_TOOL_SEARCH = "tool_search"
 CALLS: dict[str, Callable[[Item, str], Called]] = {
     "function_call": _function,
     "custom_tool_call": _custom,
@@ -58,6 +65,9 @@ CALLS: dict[str, Callable[[Item, str], Called]] = {
     "web_search_call": _own("web_search", "action", "id"),
     "file_search_call": _own("file_search", "queries", "id"),
     "code_interpreter_call": _own("code_interpreter", "code", "id"),
+    "program": _own("program", "code"),
+    "mcp_approval_request": _mcp,
+    "tool_search_call": _search,
 }
 
 
@@ -108,6 +118,22 @@ def _patched(item: Item, path: str) -> Any:
     return item.get("status") if item.get("output") is None else item["output"]
 
 
+def _of_program(item: Item, path: str) -> str:
+    return _text(item, "result", path, may_be_empty=True)
+
+
+def _approval(item: Item, path: str) -> str:
+    if not isinstance(item.get("approve"), bool):
+        raise invalid(f"{path}.approve", "true or false", item.get("approve"))
+    return as_text({name: item[name] for name in ("approve", "reason") if item.get(name) is not None})
+
+
+def _found_tools(item: Item, path: str) -> str:
+    if not isinstance(item.get("tools"), list):
+        raise invalid(f"{path}.tools", "a list of tools", item.get("tools"))
+    return as_text(item["tools"])
+
+
 # What a result says: a text, or parts of one.
 RESULTS: dict[str, Callable[[Item, str], Any]] = {
     "function_call_output": _output,
@@ -115,12 +141,19 @@ RESULTS: dict[str, Callable[[Item, str], Any]] = {
     "local_shell_call_output": _output,
     "shell_call_output": _streams,
     "apply_patch_call_output": _patched,
+    "program_output": _of_program,
+    "mcp_approval_response": _approval,
+    "tool_search_output": _found_tools,
 }
 
 
 def result_id(item: Item, path: str) -> str:
     """Of the call that it answers; that of a local shell stands where others have their own."""
-    name = "id" if item["type"] == "local_shell_call_output" and item.get("call_id") is None else "call_id"
+    name = "approval_request_id" if item["type"] == "mcp_approval_response" else "call_id"
+    if item.get(name) is None and item["type"] == "tool_search_output":
+        return _TOOL_SEARCH
+    if item.get(name) is None and item["type"] == "local_shell_call_output":
+        name = "id"
     call_id = item.get(name)
     if not isinstance(call_id, str):
         raise invalid(f"{path}.{name}", "the id of the call that it answers", call_id)
@@ -128,9 +161,19 @@ def result_id(item: Item, path: str) -> str:
 
 
 _FIELDS = frozenset({"type", "id", "status", "call_id", "caller", "name", "namespace"})
-RESULT_FIELDS = _FIELDS | {"output", "max_output_length"}
+RESULT_FIELDS = _FIELDS | {
+    "output",
+    "max_output_length",
+    "result",
+    "approve",
+    "reason",
+    "approval_request_id",
+    "tools",
+    "execution",
+}
 CALL_FIELDS = (
     _FIELDS
     | {"arguments", "input", "action", "operation", "environment", "async", "server_label", "output", "error"}
     | {"approval_request_id", "queries", "results", "code", "outputs", "container_id"}
+    | {"fingerprint", "execution"}
 )

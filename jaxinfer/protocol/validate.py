@@ -219,13 +219,13 @@ def unsupported(what: str, *, cure: str = "leave it out", param: str | None = No
     return InvalidRequest(message, param=param or what, code="unsupported_parameter")
 
 
-def too_long(most_tokens: int, fact: str, *, param: str, prompt_tokens: int) -> TooLong:
+def too_long(most_tokens: int, fact: str, *, param: str, prompt_tokens: int, is_least: bool = False) -> TooLong:
     """A request beyond the context, in the words that clients search for before they shorten and try again: the first
     ones (litellm, agents) and the code (langchain with openai 3, whose errors show the message alone). Clients of
     Anthropic's API search for others, which anthropic_message.py makes of the numbers.
     """
     message = f"This model's maximum context length is {most_tokens} tokens{fact} (context_length_exceeded)"
-    return TooLong(message, param=param, prompt_tokens=prompt_tokens, most_tokens=most_tokens)
+    return TooLong(message, param=param, prompt_tokens=prompt_tokens, most_tokens=most_tokens, is_least=is_least)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -277,13 +277,10 @@ PICTURES = {
 ITEMS = {
     "computer_call",
     "computer_call_output",
-    "tool_search_call",
-    "tool_search_output",
     "additional_tools",
-    "program",
 }
-ITEMS |= {"configuration_update", "compaction", "image_generation_call", "mcp_list_tools", "mcp_approval_request"}
-ITEMS |= {"mcp_approval_response", "compaction_trigger", "item_reference", "program_output"}
+ITEMS |= {"configuration_update", "compaction", "image_generation_call", "mcp_list_tools", "compaction_trigger"}
+ITEMS |= {"item_reference"}
 OWN = {  # whose blocks they are, of those that the types allow in every message
     "user": {"thinking", "tool_use", "server_tool_use", "mcp_tool_use"},
     "assistant": {"tool_result"},
@@ -407,35 +404,6 @@ def test_openai_s_older_and_newer_forms_of_a_call_are_calls():
     assert (result["role"], result["tool_call_id"]) == ("tool", "f")
     assert custom["tool_calls"][0]["function"] == {"name": "g", "arguments": {"input": "a b"}}
     assert refusal["content"] == "No."
-
-
-@pytest.mark.parametrize(
-    ("item", "call", "result"),
-    [
-        (
-            {"type": "mcp_call", "id": "m", "name": "f", "server_label": "s", "arguments": "{}", "output": "x"},
-            ("f", "{}"),
-            "x",
-        ),
-        (
-            {"type": "web_search_call", "id": "m", "status": "completed", "action": {"type": "search", "query": "q"}},
-            ("web_search", {"type": "search", "query": "q"}),
-            "completed",
-        ),
-        (
-            {"type": "code_interpreter_call", "id": "m", "code": "1", "outputs": [{"type": "logs", "logs": "x"}]},
-            ("code_interpreter", {"code": "1"}),
-            "x",
-        ),
-    ],
-)
-def test_a_call_that_a_server_carried_out_comes_with_its_result(item, call, result):
-    user = {"role": "user", "content": "q"}
-    answer, told, more = of_responses([user, item, {"role": "assistant", "content": "So."}])[1:]
-    function = answer["tool_calls"][0]["function"]
-    assert (function["name"], function["arguments"]) == call
-    assert told == {"role": "tool", "tool_call_id": "m", "content": result}
-    assert more == {"role": "assistant", "content": "So."}
 
 
 def test_what_a_server_of_anthropic_s_found_stands_between_call_and_answer():
