@@ -7,17 +7,14 @@ object.
 
 import contextlib
 import json
-import math
 import re
 from collections import Counter
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import msgspec
 
 from jaxinfer.errors import InvalidRequest
-from jaxinfer.protocol.doubles import LAW, parse_float, parse_integer, path_of_overflow, shown_number
+from jaxinfer.protocol.doubles import check_odd, read_json
 from jaxinfer.protocol.long_strings import LONG_BYTES, put_back, take_out
 from jaxinfer.protocol.many_ids import TooManyValues
 from jaxinfer.protocol.validate import is_unicode, show
@@ -54,15 +51,8 @@ def _parse(raw: bytes) -> dict[str, Any]:
     if (numbers := _parse_numbers(raw)) is not None:
         _check_content(raw, numbers)
         return numbers
-    odd: list[str] = []
     try:
-        body = json.loads(
-            text,
-            object_pairs_hook=_unique,
-            parse_constant=partial(_note, odd),
-            parse_float=partial(_number, odd, parse_float),
-            parse_int=partial(_number, odd, parse_integer),
-        )
+        body, odd = read_json(text, _unique)
     except InvalidRequest:  # a ValueError too, from _unique
         raise
     except RecursionError as error:
@@ -72,7 +62,7 @@ def _parse(raw: bytes) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise InvalidRequest(f"the body must be a JSON object, got {show(body)}", code="invalid_json")
     _check_content(raw, body)
-    _check_numbers(body, odd)
+    check_odd(body, odd)
     return body
 
 
@@ -135,16 +125,6 @@ def _check_content(raw: bytes, body: dict[str, Any]) -> None:
         raise _malformed("it holds half of a surrogate pair, which is no character")
 
 
-def _check_numbers(body: dict[str, Any], odd: list[str]) -> None:
-    """odd: what was read as a number that no double holds, in the order of the body, which is shallow."""
-    if odd:
-        path = path_of_overflow(body)
-        if odd[0] in _CONSTANTS:
-            raise _malformed(f"{path} is {odd[0]}, which is not a JSON number", param=path)
-        message = f"{path} must be {LAW}, got {shown_number(odd[0])}"
-        raise InvalidRequest(message, param=path, code="invalid_json")
-
-
 def _is_shallow(body: dict[str, Any]) -> bool:
     level: list[Any] = [body]
     for _ in range(MAX_DEPTH):
@@ -169,23 +149,8 @@ def _as_param(name: str) -> str | None:
     return name if name.isidentifier() and name.isascii() and len(name) <= 64 else None
 
 
-def _note(odd: list[str], name: str) -> float:
-    odd.append(name)
-    return _CONSTANTS[name]
-
-
-def _number(odd: list[str], parse: Callable[[str], float], digits: str) -> float:
-    number = parse(digits)
-    if isinstance(number, float) and math.isinf(number):
-        odd.append(digits)
-    return number
-
-
-_CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _TOO_DEEP = f"it nests more than {MAX_DEPTH} lists and objects"
 
 
-def _malformed(fault: str, *, param: str | None = None) -> InvalidRequest:
-    return InvalidRequest(
-        f"the body must be JSON that can be read in one way: {fault}", param=param, code="invalid_json"
-    )
+def _malformed(fault: str) -> InvalidRequest:
+    return InvalidRequest(f"the body must be JSON that can be read in one way: {fault}", code="invalid_json")

@@ -2,13 +2,17 @@
 or not at all (RFC 8259, section 6), and of Python's values those that are no JSON.
 """
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.validate import Verbatim, invalid, is_unicode
 
 LAW = "a number that is finite as a double, up to 1.7e308, and 0 or at least 5e-324 in size"
+_CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _FINITE_DIGITS = 308  # an integer of so many digits never exceeds a double
 _FINITE_BELOW = 2**1023
 _SHOWN_CHARS = 60
@@ -32,6 +36,44 @@ def parse_float(digits: str) -> float:
 def shown_number(digits: str) -> str:
     """As the client wrote it, short enough for an error message."""
     return digits if len(digits) <= _SHOWN_CHARS else f"a number of {len(digits)} characters"
+
+
+def read_json(text: str, hook: Callable[[list[tuple[str, Any]]], Any] | None = None) -> tuple[Any, list[str]]:
+    """JSON, and what in it was read as a number that no double holds or as none, in order. hook: of json.loads, for the
+    pairs of an object. Raises json.JSONDecodeError and RecursionError.
+    """
+    odd: list[str] = []
+    value = json.loads(
+        text,
+        object_pairs_hook=hook,
+        parse_constant=partial(_note, odd),
+        parse_float=partial(_number, odd, parse_float),
+        parse_int=partial(_number, odd, parse_integer),
+    )
+    return value, odd
+
+
+def check_odd(tree: Any, odd: list[str], at: str = "") -> None:
+    """Raise InvalidRequest, with its path, for the first number that read_json found odd. at: the path of the tree."""
+    if odd:
+        path = path_of_overflow(tree, at) or at
+        message = f"{path} must be {LAW}, got {shown_number(odd[0])}"
+        if odd[0] in _CONSTANTS:
+            what = at or "the body"
+            message = f"{what} must be JSON that can be read in one way: {path} is {odd[0]}, which is not a JSON number"
+        raise InvalidRequest(message, param=path, code="invalid_json")
+
+
+def _note(odd: list[str], name: str) -> float:
+    odd.append(name)
+    return _CONSTANTS[name]
+
+
+def _number(odd: list[str], parse: Callable[[str], float], digits: str) -> float:
+    number = parse(digits)
+    if isinstance(number, float) and math.isinf(number):
+        odd.append(digits)
+    return number
 
 
 def check_json(tree: Any, at: str) -> None:

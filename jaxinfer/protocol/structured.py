@@ -1,12 +1,13 @@
 """What a request says of its answer's form, under all the names that clients know, as one Constraint."""
 
+import json
 from collections.abc import Callable
 from typing import Any, get_origin
 
 import msgspec
 
 from jaxinfer.errors import InvalidRequest
-from jaxinfer.protocol.doubles import check_json, parse_float
+from jaxinfer.protocol.doubles import check_json, check_odd, read_json
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.validate import Verbatim, invalid, is_unicode, show, unsupported
 from jaxinfer.text.grammar.source import Constraint, Kind
@@ -163,13 +164,11 @@ def _schema(given: Any, name: str) -> str:
 
 def _decoded(text: str, name: str, what: str) -> Any:
     try:
-        return _DECODER.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+        value, odd = read_json(text)
+    except (json.JSONDecodeError, RecursionError) as error:
         raise invalid(name, f"{what} ({error})", text) from error
-
-
-# 1e999 is infinity, whose path can be named, and no fault of its own
-_DECODER = msgspec.json.Decoder(float_hook=parse_float)
+    check_odd(value, odd, name)
+    return value
 
 
 def _choice(given: Any, name: str) -> str:

@@ -144,9 +144,14 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _codings_before_chunked(self) -> list[bytes]:
         """Transfer codings that a client has applied first. Where another is the last one, the parser refuses it."""
-        given = [value for name, value in self.headers or () if name == b"transfer-encoding"]
-        codings = [coding for each in b",".join(given).split(b",") if (coding := each.strip().lower())]
+        given = self._transfer_encoding() or b""
+        codings = [coding for each in given.split(b",") if (coding := each.strip().lower())]
         return codings[:-1] if codings[-1:] == [b"chunked"] else []
+
+    def _transfer_encoding(self) -> bytes | None:
+        """All that the header says; None where there is none."""
+        given = [value for name, value in self.headers or () if name == b"transfer-encoding"]
+        return b",".join(given) if given else None
 
     def on_body(self, body: bytes) -> None:
         self._unparsed_bytes = 0
@@ -191,8 +196,12 @@ class BoundedProtocol(HttpToolsProtocol):
             given = ascii(b", ".join(codings).decode("latin-1"))[:80]
             message = f"the body's only transfer coding must be chunked, got {given} before it; send the body as it is"
             self._refuse(HTTPStatus.NOT_IMPLEMENTED, message, "unsupported_transfer_coding")
+        elif (coded := self._transfer_encoding()) is not None and coded.strip().lower() != b"chunked":
+            fact = f"got {ascii(coded.decode('latin-1'))[:80]}; send the body as it is"
+            message = f"a transfer-encoding must be chunked and nothing else, {fact}"
+            self._refuse(HTTPStatus.BAD_REQUEST, message, "invalid_http")
         else:
-            self._refuse(HTTPStatus.BAD_REQUEST, f"the request must be HTTP/1.1: {msg}", "invalid_http")
+            self._refuse(HTTPStatus.BAD_REQUEST, f"the request must be well-formed HTTP/1.1: {msg}", "invalid_http")
 
     def _refuse_head(self) -> None:
         law = f"the request's head must have at most {MAX_HEAD_BYTES} bytes and {MAX_HEADERS} headers"

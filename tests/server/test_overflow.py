@@ -82,6 +82,11 @@ EXAMPLES = {
     "const": (CHAT, b'{"messages": [], "response_format": %b}' % SCHEMA, "response_format.json_schema.schema.const"),
     "enum": (COMPLETIONS, b'{"prompt": "x", "guided_json": {"enum": [-3e320, 2]}}', "guided_json.enum[0]"),
     "a schema as text": (COMPLETIONS, b'{"prompt": "x", "guided_json": "{\\"const\\": 2e310}"}', "guided_json.const"),
+    "NaN in a schema as text": (
+        COMPLETIONS,
+        b'{"prompt": "x", "guided_json": "{\\"const\\": NaN}"}',
+        "guided_json.const",
+    ),
     "metadata": (CHAT, b'{"messages": [], "metadata": {"a": 1e999}}', "metadata.a"),
     "metadata that would be repeated": (RESPONSES, b'{"input": "x", "metadata": {"a": 1e999}}', "metadata.a"),
 }
@@ -91,7 +96,12 @@ EXAMPLES = {
 def test_so_is_each_that_was_found(app, what):
     path, body, param = EXAMPLES[what]
     response = ask_app(app, "POST", path, content=body, headers={"content-type": "application/json"})
-    assert (response.status_code, error_of(response)["param"]) == (400, param)
+    error = error_of(response)
+    assert (response.status_code, error["param"], error["code"]) == (400, param, "invalid_json")
+    law = (
+        "must be JSON that can be read in one way" if b"NaN" in body else "must be a number that is finite as a double"
+    )
+    assert law in error["message"] and not error["message"].endswith("got another")
 
 
 def test_a_row_of_a_batch_that_holds_one_is_a_fault_of_that_line(tmp_path):
