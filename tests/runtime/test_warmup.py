@@ -197,6 +197,7 @@ def test_a_runner_tells_where_its_programs_came_from_and_what_its_arrays_take(co
         "masks": "xla",
         "sampling": "xla",
         "launches": "one by one",
+        "weights": "float32",
     }
     state = cold.runner._state
     sizes = {"weights": cold.runner._params, "pages": state.store.pages}
