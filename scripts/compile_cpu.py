@@ -8,6 +8,7 @@ unless JAXINFER_CPU_WHEEL=1 asks for one of this platform; then what is missing 
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -49,7 +50,7 @@ def compile_library() -> str:
     if compiler is None:
         return "there is no C++ compiler (Debian, Ubuntu: apt-get install g++)"
     made = library.with_name(f"{library.stem}.{os.getpid()}")
-    command = [compiler, *FLAGS, "-isystem", str(include), *map(str, sources), "-o", str(made)]
+    command = [compiler, *FLAGS, *shlex.split(os.environ.get("JAXINFER_CPU_FLAGS", "")), "-isystem", str(include), *map(str, sources), "-o", str(made)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         return f"the compiler failed: {done.stderr[-2000:]}"
