@@ -50,7 +50,8 @@ def compile_library() -> str:
     if compiler is None:
         return "there is no C++ compiler (Debian, Ubuntu: apt-get install g++)"
     made = library.with_name(f"{library.stem}.{os.getpid()}")
-    command = [compiler, *FLAGS, *shlex.split(os.environ.get("JAXINFER_CPU_FLAGS", "")), "-isystem", str(include), *map(str, sources), "-o", str(made)]
+    flags = *FLAGS, *shlex.split(os.environ.get("JAXINFER_CPU_FLAGS", "")), "-isystem", str(include)
+    command = [compiler, *flags, *map(str, sources), "-o", str(made)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         return f"the compiler failed: {done.stderr[-2000:]}"
