@@ -120,14 +120,12 @@ def changed(sampling: "SamplingParams", name: str, value: str) -> "SamplingParam
         raise ConfigError(unknown_name(name, READERS, "sampling field"))
     if not value:
         raise ConfigError(f"/set {name} needs a value, got none; add one, or default")
+    cure = f"`/set {name} default` restores its default"
     try:
         wanted = None if value == "default" else READERS[name](value)
     except (ValueError, OverflowError):
         kind = KINDS[READERS[name]]
-        raise ConfigError(
-            f"{name} must be {kind} or default, got {value!r}; `/set {name} default` restores its default"
-        ) from None
-    cure = f"`/set {name} default` restores its default"
+        raise ConfigError(f"{name} must be {kind} or default, got {value!r}; {cure}") from None
     return checked(msgspec.structs.replace(sampling, **{name: wanted}), cure=cure)
 
 

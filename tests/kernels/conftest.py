@@ -2,7 +2,7 @@
 
 from jaxinfer_kernels import cpu
 
-collect_ignore_glob = ["*/test_cpu.py"] if cpu.best() is None else []
+collect_ignore_glob = ["*/test_cpu*.py"] if cpu.best() is None else []
 
 
 def pytest_report_header() -> str:

@@ -37,6 +37,12 @@ def arguments(op: str, rows: int, out: int, depth: int) -> dict[str, jax.Array]:
     return named
 
 
+def draw(t: int, n: int, k: int) -> tuple[jax.Array, jax.Array]:
+    """x [T, K] and w [N, K], in bf16."""
+    rng = np.random.default_rng(t)
+    return tuple(jnp.asarray(rng.normal(size=size), jnp.bfloat16) for size in ((t, k), (n, k)))
+
+
 def replaced(x: jax.Array, rows: int | slice, value: float) -> jax.Array:
     """x with this value in these rows, without a program of its shape."""
     changed = np.array(x)

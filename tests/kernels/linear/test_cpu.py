@@ -1,6 +1,5 @@
 """The linear layer's kernel for CPUs against its reference, by each set of instructions that this machine has."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ from jaxinfer_kernels.cpu import Isa
 from jaxinfer_kernels.linear import xla
 from jaxinfer_kernels.linear.cpu import gate_up, linear, linear_residual
 from jaxinfer_kernels.linear.reference import linear_reference
+from tests.kernels.linear.products import draw
 
 ISAS = [isa for isa in Isa if isa <= cpu.best()]
 SHAPES = [  # T, N, K: rows of one pass and more, whole tiles and what is left of them
@@ -19,11 +19,6 @@ SHAPES = [  # T, N, K: rows of one pass and more, whole tiles and what is left o
     (40, 192, 1024),
     (1, 1, 1),
 ]
-
-
-def draw(t: int, n: int, k: int) -> tuple[jax.Array, jax.Array]:
-    rng = np.random.default_rng(t)
-    return tuple(jnp.asarray(rng.normal(size=size), jnp.bfloat16) for size in ((t, k), (n, k)))
 
 
 @pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)

@@ -14,7 +14,7 @@ from jaxinfer_kernels.linear import xla
 from jaxinfer_kernels.linear.cpu import gate_up, linear, linear_residual
 from jaxinfer_kernels.linear.quantized import Format, Quantized, quantize
 from jaxinfer_kernels.linear.reference import linear_quantized_reference
-from tests.kernels.linear.products import error
+from tests.kernels.linear.products import draw, error
 
 ISAS = [isa for isa in Isa if isa <= cpu.best()]
 SHAPES = [  # T, N, K: rows of one pass and more, whole blocks and what is left of them
@@ -26,11 +26,6 @@ SHAPES = [  # T, N, K: rows of one pass and more, whole blocks and what is left 
 ]
 each_format = pytest.mark.parametrize("kind", Format)
 each_isa = pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)
-
-
-def draw(t: int, n: int, k: int) -> tuple[jax.Array, jax.Array]:
-    rng = np.random.default_rng(t)
-    return tuple(jnp.asarray(rng.normal(size=size), jnp.bfloat16) for size in ((t, k), (n, k)))
 
 
 def products(cases: list[tuple[jax.Array, Quantized]], isa: Isa = Isa.AMX) -> list[np.ndarray]:
