@@ -6,7 +6,7 @@ tokens spelt here add the bytes of the text and no others.
 """
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from jaxinfer.text.tokenizer import Tokenizer
 
 MAX_TOKEN_BYTES = 1024  # llguidance fails on a longer one: no spelling has it, and no grammar allows it
 MAX_WINDOW = 16  # bytes of a token, where tokens are found one by one
+MAX_KEPT, MAX_KEPT_BYTES = 4096, 128  # texts whose tokens are kept, and how long these are at most
 _UTF8_BYTES = frozenset(range(0xF5)) - {0xC0, 0xC1}
 _LOSSY = "Whitespace", "WhitespaceSplit", "BertPreTokenizer", "CharDelimiterSplit"  # drop what they split at
 _EMPTY = {"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "vocab": {}, "merges": []}}
@@ -37,6 +38,8 @@ class Spelling:
         self.special = frozenset({*tokenizer.special_ids, *tokenizer.control_tokens.values()})
         self._table, self._all_ids = table, tokenizer.ids
         self._backend = _faithful(tokenizer)
+        # a schema's names come again in every answer, and their tokens take as long to find as half a mask
+        self._kept = lru_cache(MAX_KEPT)(self._find)
 
     def piece(self, token_id: int) -> bytes:
         """What a token adds to a text; nothing where it is none of a spelling."""
@@ -45,6 +48,9 @@ class Spelling:
 
     def __call__(self, text: bytes) -> list[int]:
         """The ids of tokens whose bytes are the text's, which is UTF-8; none where no tokens spell it."""
+        return list(self._kept(text) if len(text) <= MAX_KEPT_BYTES else self._find(text))
+
+    def _find(self, text: bytes) -> Sequence[int]:
         try:
             ids = encode_one(self._backend, text.decode(), False)
         except InvalidRequest:  # a pattern of the model's file fails on it; llguidance would take this for a panic

@@ -17,7 +17,7 @@ from jaxinfer.text.chat_template import ChatTemplate
 from jaxinfer.text.detokenizer import Detokenizer
 from jaxinfer.text.grammar.compiler import Compiler
 from jaxinfer.text.grammar.source import Constraint, source_of
-from jaxinfer.text.grammar.spelling import Speller
+from jaxinfer.text.grammar.spelling import MAX_KEPT_BYTES, Speller
 from jaxinfer.text.message import MessageText
 from jaxinfer.text.tokenizer import Tokenizer
 from tests.support.spelt import END, KINDS, PRE_TOKENIZERS, TEXTS, byte_fallback, byte_level
@@ -168,3 +168,13 @@ def test_logits_that_do_not_fit_the_tokenizer_are_refused():
     for width, end in ((tokenizer.vocab_size - 1, 0), (tokenizer.vocab_size, tokenizer.vocab_size)):
         with pytest.raises(InvalidRequest, match=f"the model has logits for {width}"):
             Speller(tokenizer, width, [end])
+
+
+def test_a_text_that_comes_again_is_not_taken_to_the_tokenizer_again(tokenizer, speller, monkeypatch):
+    first, texts = speller(b'"customer"'), []
+    monkeypatch.setattr("jaxinfer.text.grammar.spelling.encode_one", lambda _, text, __: texts.append(text) or [])
+    speller(b'"customer"').clear()  # its caller may change what it gets
+    assert speller(b'"customer"') == first
+    long = b"x" * (MAX_KEPT_BYTES + 1)
+    speller(long), speller(long)
+    assert texts == [long.decode()] * 2
