@@ -1,19 +1,21 @@
 """What logprobs cost in Python: the engine's thread, and the server that writes them. No device, no model.
 
-The real scheduler over steps whose results are there at once, then the real message, text side and frames. Figures are
-CPU time of the one thread for each token, the least of several tries.
+The real scheduler over steps whose results are there at once, then the real message, text side and frames. The most
+likely tokens are any of closing.py's made-up vocabulary, as with random weights. Figures are CPU time of the one thread
+for each token, the least of several tries.
 
     PYTHONPATH=.:kernels python benchmarks/logprobs_time.py
 """
 
+import functools
 import gc
 import time
 
 import msgspec
 import numpy as np
-from host_time import LIMITS, TRIES, VOCAB, NoDevice
+from closing import VOCAB, tokenizer_json
+from host_time import LIMITS, TRIES, NoDevice
 
-from jaxinfer.checkpoint.resolve import DEMO_FOLDER
 from jaxinfer.engine.engine import Engine
 from jaxinfer.engine.sequence import Add, Output, Request
 from jaxinfer.llm.answer import Answer, feed
@@ -62,7 +64,7 @@ class Steps(NoDevice):
 
 def _result(rows: int, seed: int) -> StepResult:
     random = np.random.default_rng(seed)
-    ids = np.argsort(random.random((rows, VOCAB)), axis=1)[:, :TOP].astype(np.int32)
+    ids = random.integers(0, VOCAB - 1, (rows, TOP), np.int32)
     values = np.sort(-random.exponential(4, (rows, TOP)).astype(np.float32))[:, ::-1]
     logprobs = Logprobs(values[:, 0], np.ones(rows, np.int32), ids, values)
     return StepResult(ids[:, 0].copy(), np.ones(rows, bool), logprobs)
@@ -85,10 +87,15 @@ def engine_us(rows: int, num: int | None) -> tuple[float, list[list[Output]]]:
     return min(tries) / STEPS / rows * 1e6, outputs
 
 
+@functools.cache
+def made_up() -> Tokenizer:
+    return Tokenizer(tokenizer_json().encode())
+
+
 def server_us(rows: int, num: int | None, outputs: list[list[Output]], kind: Kind) -> float:
     """CPU us of a server's for a token: its message, its text, its frame."""
     frames = [ENCODER.encode(FromEngine(outputs=step)) for step in outputs]
-    decoder, tokenizer, tries = msgspec.msgpack.Decoder(FromEngine), Tokenizer.from_folder(DEMO_FOLDER), []
+    decoder, tokenizer, tries = msgspec.msgpack.Decoder(FromEngine), made_up(), list[float]()
     for _ in range(TRIES):
         requests = [Request(id=str(i), prompt=(1, 2), max_tokens=16000, logprobs=num) for i in range(rows)]
         answers = {request.id: Answer(request, SAMPLING, tokenizer, print) for request in requests}

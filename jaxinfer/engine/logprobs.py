@@ -1,14 +1,13 @@
 """Logprobs of one token, as they travel from the engine to the text side. No jax."""
 
-from array import array
-
 import msgspec
 
 
 class TokenLogprobs(msgspec.Struct, gc=False, array_like=True):
     """Of one token, under the model alone. rank: 1 is the most likely.    top_*: the most likely tokens, falling.
 
-    raw_ids, raw_logprobs: i32[K] and f32[K] of the most likely tokens. They stay bytes until an answer is written.
+    raw_ids, raw_logprobs: i32[K] and f32[K] of the most likely tokens. Little-endian; they stay bytes
+    until an answer is written.
     """
 
     token_id: int
@@ -16,11 +15,3 @@ class TokenLogprobs(msgspec.Struct, gc=False, array_like=True):
     rank: int
     raw_ids: bytes
     raw_logprobs: bytes
-
-    @property
-    def top_ids(self) -> list[int]:
-        return array("i", self.raw_ids).tolist()
-
-    @property
-    def top_logprobs(self) -> list[float]:
-        return array("f", self.raw_logprobs).tolist()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from jaxinfer.engine.logprobs import TokenLogprobs
 from jaxinfer.engine.sequence import Abort, Acknowledge, Add, Message, Output, Request, StopStringFound
 from jaxinfer.llm.types import Delta
-from jaxinfer.protocol.logprobs import TokenLogprob, TopTokens
+from jaxinfer.protocol.logprobs import TokenLogprob
 from jaxinfer.protocol.sampling import GenerationDefaults, ResolvedSampling, SamplingParams, resolve_sampling
 from jaxinfer.text.detokenizer import Detokenizer
 from jaxinfer.text.message import MessageText
@@ -206,13 +206,13 @@ class Answer:
 
     def _named(self, found: list[TokenLogprobs]) -> list[TokenLogprob]:
         """The engine's logprobs with the tokens' bytes."""
-        named: list[TokenLogprob] = []
         bytes_of = self._bytes_of
-        for one in found:
-            ids = one.top_ids
-            tops = ids, TopTokens(ids, bytes_of), one.top_logprobs
-            named.append(TokenLogprob(one.token_id, bytes_of(one.token_id), one.logprob, one.rank, *tops))
-        return named
+        return [
+            TokenLogprob(
+                one.token_id, bytes_of(one.token_id), one.logprob, one.rank, one.raw_ids, one.raw_logprobs, bytes_of
+            )
+            for one in found
+        ]
 
     def _unscored(self, token_id: int) -> TokenLogprob:
         return TokenLogprob(token_id, self._bytes_of(token_id), None, None)

@@ -10,7 +10,6 @@ import pytest
 from jaxinfer.errors import ApiError
 from jaxinfer.llm.types import Delta
 from jaxinfer.protocol.answers import ANSWERS
-from jaxinfer.protocol.logprobs import TokenLogprob
 from jaxinfer.server.app import create_app
 from jaxinfer.server.settings import ServerSettings
 from jaxinfer.server.tenants import ApiKey
@@ -30,6 +29,7 @@ from tests.server.http import (
 )
 from tests.server.open_responses import WEATHER, check_call_events, check_response, valid_events
 from tests.server.scripted import ScriptedLLM
+from tests.support.logprobs import token_logprob
 
 ORDER = """
 created in_progress output_item.added content_part.added output_text.delta output_text.delta output_text.done
@@ -174,7 +174,7 @@ def test_a_response_says_which_form_its_text_had_to_have():
 
 
 def test_logprobs_come_with_the_text_when_they_are_asked_for():
-    entries = [TokenLogprob(1, b"Hel", -0.5, 1, [1, 2], [b"Hel", b"x"], [-0.5, -2.0])]
+    entries = [token_logprob(1, b"Hel", -0.5, 1, [(1, b"Hel", -0.5), (2, b"x", -2.0)])]
     llm = FakeLLM(lambda ids, params: [Delta(0, "Hel", [1], "stop", logprobs=entries)])
     fields = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
     found = stream(llm, **fields)
