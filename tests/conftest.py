@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.executables import executables_folder
+
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
 
@@ -30,9 +32,7 @@ def executables() -> Path:
 
     It stays for the next run, which finds nothing if its code, machine or versions are others: the keys hold them.
     """
-    folder = Path(__file__).resolve().parents[1] / ".pytest_cache" / "executables"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder
+    return executables_folder()
 
 
 @pytest.fixture

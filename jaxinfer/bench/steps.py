@@ -17,7 +17,7 @@ from jaxinfer.llm.build import start_core
 from jaxinfer.llm.events import Event, OnEvent
 from jaxinfer.llm.llm import LLM
 from jaxinfer.runtime.mask_table import Masks, MaskTable
-from jaxinfer.runtime.plan import Pending, Plan, Runner, StepResult
+from jaxinfer.runtime.plan import Exports, Pending, Plan, Runner, StepResult
 
 if TYPE_CHECKING:
     from jaxinfer.llm.core import Core
@@ -134,6 +134,10 @@ class TimedRunner:
     @property
     def mask_table(self) -> MaskTable:
         return self._runner.mask_table
+
+    @property
+    def exports(self) -> Exports | None:
+        return self._runner.exports
 
     def run(self, plan: Plan) -> Pending:
         step = self._log.now

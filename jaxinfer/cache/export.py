@@ -1,14 +1,17 @@
 """Export format: a prefix, its pages and its snapshot, as bytes that another engine of the same model can take.
 
-MAGIC, the header's length (u32, little-endian), the header (msgpack), then page after page of each table, one table
-after the other, then the snapshot. What the bytes of a page and of a snapshot are is the device's business. A header
-names its version, model and groups, and is refused by name where another one reads it. Keys are made of its tokens
-anew, so that what is found by them is what they say.
+MAGIC; the version (u32), the length of the header (u32) and of everything (u64), little-endian; the header (msgpack);
+page after page of each table, one table after the other; the snapshot, where layers are recurrent; a digest of all
+that is before it. What the bytes of a page and of a snapshot are is the device's business. A header names its model,
+page size and groups, and is refused by name where another one reads it. Keys are made of its tokens anew, so that what
+is found by them is what they say.
 """
 
+import itertools
 import struct
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Buffer, Callable, Iterable, Sequence
+from hashlib import blake2b
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -17,58 +20,83 @@ from jaxinfer.cache.spec import CacheLayout
 from jaxinfer.errors import ConfigError
 
 MAGIC, VERSION = b"jaxinfer cache\n", 1
-_LENGTH = struct.Struct("<I")
+_HEAD = struct.Struct("<IIQ")
+_SEAL_BYTES = 16
 
 
 class ExportHeader(msgspec.Struct):
-    version: int
-    model: str  # fingerprint of config, weights and dtype
+    model: str  # digest of config, weights and dtype
     groups: list[Any]  # of the layout
     page_size: int  # tokens
     salt: str
-    tokens: list[int]  # of whole pages
+    tokens: list[Annotated[int, msgspec.Meta(ge=0, lt=2**32)]]  # of whole pages, one at least
     digest: bytes  # of the last page
     firsts: list[int]  # by table, the first page that is there: a window has let go of those before
-    has_snapshot: bool  # of the state behind all tokens
-
-    @property
-    def num_pages(self) -> int:
-        """Of all tables."""
-        return sum(len(self.tokens) // self.page_size - first for first in self.firsts)
 
 
-def write_header(
-    model: str, layout: CacheLayout, salt: str, tokens: Sequence[int], firsts: Sequence[int], *, has_snapshot: bool
+class Exported(NamedTuple):
+    """What was read.
+
+    keys: of the prefix' pages.    pages: the bytes of each, by table.    snapshot: the bytes of the state behind all
+    tokens, none where no layer is recurrent.
+    """
+
+    keys: list[PageKey]
+    pages: list[list[memoryview]]
+    snapshot: memoryview
+
+
+def write_export(
+    model: str, layout: CacheLayout, salt: str, tokens: Sequence[int], firsts: Sequence[int], contents: Iterable[bytes]
 ) -> bytes:
-    """Everything before the pages. tokens: of one page at least."""
-    *_, last = chain(root_key(salt), tokens, size := layout.page_size)
-    whole, groups = list(tokens[: len(tokens) // size * size]), msgspec.to_builtins(layout.groups)
-    header = ExportHeader(VERSION, model, groups, size, salt, whole, last.digest, list(firsts), has_snapshot)
-    encoded = msgspec.msgpack.encode(header)
-    return MAGIC + _LENGTH.pack(len(encoded)) + encoded
+    """tokens: of whole pages, one at least.    contents: of the pages of each table, then of the snapshot, if any."""
+    *_, last = chain(root_key(salt), tokens, layout.page_size)
+    groups = msgspec.to_builtins(layout.groups)
+    header = ExportHeader(model, groups, layout.page_size, salt, list(tokens), last.digest, list(firsts))
+    encoded, contents = msgspec.msgpack.encode(header), list(contents)
+    total = len(MAGIC) + _HEAD.size + len(encoded) + sum(map(len, contents)) + _SEAL_BYTES
+    parts = [MAGIC, _HEAD.pack(VERSION, len(encoded), total), encoded, *contents]
+    seal = blake2b(digest_size=_SEAL_BYTES)
+    for part in parts:
+        seal.update(part)
+    return b"".join([*parts, seal.digest()])
 
 
-def read_header(data: bytes, model: str, layout: CacheLayout) -> tuple[ExportHeader, list[PageKey], int]:
-    """The header, the keys of its pages, and where in `data` the pages begin. Raises ConfigError."""
-    start = len(MAGIC) + _LENGTH.size
-    if not data.startswith(MAGIC) or len(data) < start:
+def read_export(data: Buffer, model: str, layout: CacheLayout, firsts_at: Callable[[int], list[int]]) -> Exported:
+    """What write_export wrote for this model and layout. Raises ConfigError.
+
+    data: the parts of what is returned are views of it.
+    firsts_at: by a number of tokens, the first page of each table that is needed to go on from there.
+    """
+    view, start = memoryview(data).cast("B"), len(MAGIC) + _HEAD.size
+    if view[: len(MAGIC)] != MAGIC or len(view) < start:
         raise ConfigError("an exported prefix must begin with its format's name, this does not; export it again")
-    end = start + _LENGTH.unpack_from(data, len(MAGIC))[0]
-    try:
-        version = msgspec.msgpack.decode(data[start:end])["version"]
-        _agree("version", version, VERSION)
-        header = msgspec.msgpack.decode(data[start:end], type=ExportHeader)
-    except (msgspec.DecodeError, TypeError, KeyError) as error:
-        raise ConfigError(f"an exported prefix must have a readable header, got {error}; export it again") from error
+    version, header_bytes, total = _HEAD.unpack_from(view, len(MAGIC))
+    _agree("version", version, VERSION)
+    _agree("number of bytes", len(view), total)
+    if blake2b(view[:-_SEAL_BYTES], digest_size=_SEAL_BYTES).digest() != view[-_SEAL_BYTES:]:
+        raise ConfigError("an exported prefix must be as it was written, its last digest differs; export it again")
+    header, start, end = _header(view[start : start + header_bytes]), start + header_bytes, len(view) - _SEAL_BYTES
     _agree("model", header.model, model)
     _agree("page_size", header.page_size, layout.page_size)
     _agree("groups", header.groups, msgspec.msgpack.decode(msgspec.msgpack.encode(layout.groups)))
-    _agree("number of tables", len(header.firsts), len(layout.windows))
-    keys = list(chain(root_key(header.salt), header.tokens, header.page_size))
-    _agree("digest", header.digest, keys[-1].digest if keys else b"")
-    size = header.num_pages * layout.page_bytes + header.has_snapshot * layout.row_bytes
-    _agree("bytes behind the header", len(data) - end, size)
-    return header, keys, end
+    keys = list(chain(root_key(header.salt), header.tokens, layout.page_size))
+    _agree("number of tokens", len(header.tokens), max(1, len(keys)) * layout.page_size)
+    _agree("digest", header.digest, keys[-1].digest)
+    _agree("first pages", header.firsts, firsts_at(len(header.tokens)))
+    counts = [len(keys) - first for first in header.firsts]
+    size = sum(counts) * layout.page_bytes + layout.row_bytes
+    _agree("number of bytes of pages", end - start, size)
+    pages = (view[at : at + layout.page_bytes] for at in range(start, end - layout.row_bytes, layout.page_bytes))
+    by_table = [list(itertools.islice(pages, count)) for count in counts]
+    return Exported(keys, by_table, view[end - layout.row_bytes : end])
+
+
+def _header(encoded: memoryview) -> ExportHeader:
+    try:
+        return msgspec.msgpack.decode(encoded, type=ExportHeader)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"an exported prefix must have a readable header, got {error}; export it again") from error
 
 
 def _agree(name: str, given: object, wanted: object) -> None:

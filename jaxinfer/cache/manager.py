@@ -15,7 +15,7 @@ Invariants (`check`): those of PagePool for pages and for snapshots; the tables 
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, cast
 
 from jaxinfer.cache.offload import OffloadedPage
@@ -23,6 +23,7 @@ from jaxinfer.cache.pool import PagePool, Unit
 from jaxinfer.cache.prefix import PageKey, chain, next_key, root_key
 from jaxinfer.cache.spec import CacheLayout
 from jaxinfer.config import Limits
+from jaxinfer.errors import ConfigError
 
 TILE = 64  # tokens that attention reads at once, and a recurrent layer's chunk
 SNAPSHOT_EVERY = 1024  # tokens: snapshots that later ones of the same sequence do not replace
@@ -104,6 +105,7 @@ class CacheManager:
     def __init__(self, limits: Limits, layout: CacheLayout | None = None, *, tile: int = TILE) -> None:
         """layout: None is one table that keeps everything.    tile: tokens."""
         self.page_size = limits.page_size
+        self.layout = layout
         self._limits = limits
         self.has_state = layout is not None and layout.row_bytes > 0
         self._windows = (None,) if layout is None else layout.windows
@@ -155,7 +157,7 @@ class CacheManager:
             loaded: dict[Unit, Unit] = {page: self._load(page) for page in prefix.loads}
             units = [[loaded.get(unit, unit) for unit in table] for table in units]
         sequence.tables = cast(Sequence[list[int]], units)
-        sequence.freed = [self._first(window, prefix.length) for window in self._windows]
+        sequence.freed = self.firsts_at(prefix.length)
         sequence.keys, sequence.lookup = prefix.keys, []
         self._extend(sequence, self._reserved or -(-upto // self.page_size))
         if self.has_state:
@@ -284,6 +286,52 @@ class CacheManager:
         self.pool.forget(session)
         self.snapshots.forget(session)
 
+    # ---- export and import ----
+
+    def cached_prefix(self, salt: str, tokens: Sequence[int]) -> Prefix:
+        """The longest prefix of whole pages at which every group can resume; takes none."""
+        root = root_key(salt)
+        return self._longest(root, chain(root, tokens, self.page_size))
+
+    def firsts_at(self, length: int) -> list[int]:
+        """By table, the first page that is needed to go on from so many tokens."""
+        return [self._first(window, length) for window in self._windows]
+
+    def take_in(self, keys: Sequence[PageKey], contents: Sequence[Sequence[Callable[[], object]]]) -> tuple[int, int]:
+        """Have those pages of a prefix on the host that are not on the device; sequences find them by their keys.
+
+        As many as have room there, instead of what came first. Where a group can resume at the end alone, all or none.
+        contents: make those of each table's pages from `firsts_at` on.
+        Returns the tokens that were taken in, and the snapshot that is to be loaded, 0: none. Raises ConfigError, and
+        has changed nothing then.
+        """
+        room, needed = self.pool.offload.most, sum(map(len, contents))
+        all_or_none = bool(self._windowed) or self.has_state
+        count = len(keys) if needed <= room else 0 if all_or_none else room // len(self._windows)
+        if not count:
+            least = needed if all_or_none else len(self._windows)
+            raise ConfigError(
+                f"host memory must have room for {least} pages of this prefix, got {room}; raise kv_offloading_bytes"
+            )
+        parents = [keys[0].parent or keys[0], *keys]  # a root is no page's key
+        needs_snapshot = self.has_state and not self._snapshot(count * self.page_size, keys[-1], parents[-2])
+        if needs_snapshot and not self.snapshots.num_available:
+            raise ConfigError(f"a snapshot must be free, all {self._num_snapshots} are in use; import it again later")
+        firsts = self.firsts_at(count * self.page_size)
+        for i in reversed(range(count)):  # the first pages are worth most, so they are dropped last
+            for table, first in enumerate(firsts):
+                if i >= first and not self.pool.find(table, keys[i], parents[i]):
+                    self.pool.offload.add(OffloadedPage(table, keys[i], contents[table][i - first]()))
+        return count * self.page_size, self._new_snapshot(keys[-1]) if needs_snapshot else 0
+
+    def _new_snapshot(self, key: PageKey) -> int:
+        """A snapshot that is found by a key, and is to be loaded before anybody resumes from it."""
+        rows: list[int] = []
+        self.snapshots.take(rows, 1)
+        self.snapshots.publish(rows[0], key)
+        self.snapshots.release(rows)
+        return rows[0]
+
     # ---- invariants ----
 
     def check(self, running: Iterable[SequenceCache], waiting: Iterable[SequenceCache] = ()) -> None:
@@ -333,13 +381,12 @@ class CacheManager:
                     missing[number] = i
                 else:
                     keys[i] = unit.key if isinstance(unit, OffloadedPage) else self.pool.key_of(unit) or key
-            firsts = [self._first(window, length) for window in self._windows]
+            firsts = self.firsts_at(length)
             snapshot = self._snapshot(length, keys[i], parent) if all(map(int.__lt__, missing, firsts)) else None
             if snapshot is not None:
                 best, found.snapshot = i + 1, snapshot
         found.length = best * self.page_size
-        firsts = [self._first(window, found.length) for window in self._windows]
-        for first, table in zip(firsts, tables, strict=True):
+        for first, table in zip(self.firsts_at(found.length), tables, strict=True):
             table[:first] = [0] * first
         found.units = [table[:best] for table in tables]
         del keys[best:]

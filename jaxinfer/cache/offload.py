@@ -62,13 +62,17 @@ class OffloadPool:
 
     def put(self, table: int, key: PageKey, page: int) -> None:
         """The device's `page` is about to be reused: have its content saved."""
-        if not self.most:
-            return
+        if self.most:
+            self.add(saved := OffloadedPage(table, key))
+            self.saves[saved] = page
+
+    def add(self, page: OffloadedPage) -> None:
+        """A page that the device does not hold is here from now on, as the last that came."""
+        self.drop((page.table, page.key.digest))
         while len(self._pages) >= self.most:
             self.drop(next(iter(self._pages)))
-        saved = self._pages[table, key.digest] = OffloadedPage(table, key)
-        self._num_by.update(self._sessions.get(key.digest, ()))
-        self.saves[saved] = page
+        self._pages[page.table, page.key.digest] = page
+        self._num_by.update(self._sessions.get(page.key.digest, ()))
 
     def take(self, page: OffloadedPage) -> None:
         """A page goes back to the device: a save that it still waits for is made all the same."""

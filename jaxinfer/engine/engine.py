@@ -9,15 +9,19 @@ their committed tokens, in halves, until the request at fault, if it is one, has
 """
 
 import dataclasses
+import functools
 import logging
 import queue
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Buffer, Callable, Sequence
 from concurrent.futures import Future
 from typing import cast
 
+from jaxinfer.cache.export import read_export, write_export
 from jaxinfer.cache.manager import CacheManager
+from jaxinfer.cache.offload import OffloadedPage
+from jaxinfer.cache.spec import CacheLayout
 from jaxinfer.config import Limits
 from jaxinfer.engine.failures import is_sticky
 from jaxinfer.engine.fast_forward import look_ahead
@@ -39,8 +43,8 @@ from jaxinfer.engine.sequence import (
 )
 from jaxinfer.engine.stats import EngineStats
 from jaxinfer.engine.structured import NoGrammar, masks_of
-from jaxinfer.errors import DeviceLost, EngineError, InvalidRequest
-from jaxinfer.runtime.plan import Pending, Plan, Row, Runner, Sampling
+from jaxinfer.errors import ConfigError, DeviceLost, EngineError, InvalidRequest
+from jaxinfer.runtime.plan import Exports, Pending, Plan, Row, Runner, Sampling
 from jaxinfer.text.grammar.compiler import Grammar, Grammars
 from jaxinfer.text.grammar.reasons import STRAYED
 
@@ -155,6 +159,51 @@ class Engine:
             last_step_age_s=time.monotonic() - self._last_step,
             **{field.name: getattr(counters, field.name) for field in dataclasses.fields(counters)},
         )
+
+    def export_prefix(self, tokens: Sequence[int], salt: str = "") -> bytes:
+        """The longest prefix of these tokens that is cached, for another engine of the same model (cache.export).
+
+        For a Call: between two steps. Raises ConfigError where none is cached, or none can be exported.
+        """
+        exports, layout, cache = *self._exports(), self.scheduler.cache
+        prefix = cache.cached_prefix(salt, tokens)
+        if not prefix.length:
+            raise ConfigError(
+                f"a prefix must be cached to be exported, of these {len(tokens)} tokens no whole page of "
+                f"{layout.page_size} is; generate with them first"
+            )
+        flying = [step for step, _ in self._in_flight]
+        saved = dict(zip(prefix.pages, self._on_device(flying, self._runner.save_pages, prefix.pages), strict=True))
+        units = [unit for table in prefix.units for unit in table if unit]
+        contents = [unit.data if isinstance(unit, OffloadedPage) else saved[unit] for unit in units]
+        if prefix.snapshot:
+            contents.append(self._on_device(flying, exports.save_snapshot, prefix.snapshot))
+        parts = [self._on_device(flying, exports.to_bytes, content) for content in contents]
+        known, firsts = tokens[: prefix.length], cache.firsts_at(prefix.length)
+        return write_export(exports.model, layout, salt, known, firsts, parts)
+
+    def import_prefix(self, data: Buffer) -> int:
+        """Cache what another engine exported: its pages on the host, and its snapshot. Returns how many tokens.
+
+        For a Call: between two steps. Raises ConfigError for what is damaged or another model's, and for no room.
+        """
+        exports, layout, cache = *self._exports(), self.scheduler.cache
+        found = read_export(data, exports.model, layout, cache.firsts_at)
+        contents = [[functools.partial(exports.page, page) for page in table] for table in found.pages]
+        num_tokens, snapshot = cache.take_in(found.keys, contents)
+        if snapshot:
+            flying = [step for step, _ in self._in_flight]
+            self._on_device(flying, exports.load_snapshot, snapshot, found.snapshot)
+        return num_tokens
+
+    def _exports(self) -> tuple[Exports, CacheLayout]:
+        exports, layout = self._runner.exports, self.scheduler.cache.layout
+        if exports is None or layout is None:
+            raise ConfigError(
+                "a prefix is exported and imported by way of host memory, there is none for pages; set "
+                "kv_offloading_bytes, leave prefix caching on, and run a model"
+            )
+        return exports, layout
 
     def check(self) -> None:
         """Recompute every invariant of scheduler and pages; AssertionError names the one that does not hold."""
@@ -343,7 +392,18 @@ class Engine:
             case Forget(session):
                 self.scheduler.cache.forget(session)
             case Call():
-                _answer(message)
+                self._answer(message)
+
+    def _answer(self, call: Call) -> None:
+        if not call.future.set_running_or_notify_cancel():
+            return
+        try:
+            call.future.set_result(call.function())
+        except _StepFailed as failure:  # what the call asked of the device
+            call.future.set_exception(failure.__cause__)
+            self._recover(failure)
+        except Exception as error:  # the caller's, who gets it through the future; the engine goes on
+            call.future.set_exception(error)
 
 
 def _end(cause: Exception) -> EngineError:
@@ -361,12 +421,3 @@ def _refuse(add: Add, refusal: InvalidRequest) -> list[Output]:
     ended = {index for index, output in enumerate(add.outputs) if output is None}
     choices = [index for index in range(max(add.request.n, 1)) if index not in ended]
     return [Output(add.request.id, i, [], "error", error=str(refusal), code=refusal.code) for i in choices]
-
-
-def _answer(call: Call) -> None:
-    if not call.future.set_running_or_notify_cancel():
-        return
-    try:
-        call.future.set_result(call.function())
-    except Exception as error:  # the caller's, who gets it through the future; the engine goes on
-        call.future.set_exception(error)

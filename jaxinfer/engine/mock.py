@@ -47,6 +47,7 @@ class MockRunner:
     """
 
     compiles_after_ready = 0
+    exports = None
 
     def __init__(
         self,

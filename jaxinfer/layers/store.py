@@ -49,17 +49,37 @@ class Store(struct.PyTreeNode):
 
     def save(self, page_ids: jax.Array) -> tuple[Any, ...]:
         """Copies of pages, each one's arrays of its own, so that each can be let go alone: page_ids i32[n]."""
-        copy = functools.partial(jax.lax.dynamic_index_in_dim, axis=1, keepdims=False)
-        return tuple(jax.tree.map(lambda array, page=page: copy(array, page), self.pages) for page in page_ids)
+        return _copies(self.pages, page_ids)
 
     def load(self, contents: tuple[Any, ...], page_ids: jax.Array) -> "tuple[Store, jax.Array]":
         """Overwrite pages with what `save` made of them: page_ids i32[n]; 0 is padding. Returns also a small array to
         wait for, since the store is the next step's."""
-        pages = self.pages
-        for page, content in zip(page_ids, contents, strict=True):
-            put = functools.partial(jax.lax.dynamic_update_index_in_dim, index=page, axis=1)
-            pages = jax.tree.map(lambda array, new, put=put: put(array, new), pages, content)
-        return self.replace(pages=pages), page_ids + 0
+        return self.replace(pages=_overwritten(self.pages, contents, page_ids)), page_ids + 0
+
+    def save_snapshots(self, snapshots: jax.Array) -> tuple[Any, ...]:
+        """As `save`, of snapshots: i32[n]."""
+        assert self.states is not None, "only recurrent layers have snapshots"
+        return _copies(self.states.snapshots, snapshots)
+
+    def load_snapshots(self, contents: tuple[Any, ...], snapshots: jax.Array) -> "tuple[Store, jax.Array]":
+        """As `load`, of snapshots: i32[n]."""
+        assert self.states is not None, "only recurrent layers have snapshots"
+        arrays = _overwritten(self.states.snapshots, contents, snapshots)
+        return self.replace(states=self.states.replace(snapshots=arrays)), snapshots + 0
+
+
+def _copies(arrays: Any, rows: jax.Array) -> tuple[Any, ...]:
+    """Of each of these rows of axis 1."""
+    copy = functools.partial(jax.lax.dynamic_index_in_dim, axis=1, keepdims=False)
+    return tuple(jax.tree.map(lambda array, row=row: copy(array, row), arrays) for row in rows)
+
+
+def _overwritten(arrays: Any, contents: tuple[Any, ...], rows: jax.Array) -> Any:
+    """The arrays with these contents in these rows of axis 1."""
+    for row, content in zip(rows, contents, strict=True):
+        put = functools.partial(jax.lax.dynamic_update_index_in_dim, index=row, axis=1)
+        arrays = jax.tree.map(lambda array, new, put=put: put(array, new), arrays, content)
+    return arrays
 
 
 def new_store(layout: CacheLayout, num_pages: int, max_num_seqs: int) -> Store:

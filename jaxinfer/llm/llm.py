@@ -1,19 +1,18 @@
 """LLM: the engine in the caller's own thread, for notebooks and scripts. No event loop, no extra threads."""
 
 import contextlib
-import dataclasses
+import functools
 import itertools
 import logging
 import random
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Buffer, Callable, Iterable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxinfer.config import EngineConfig, config_from_values
-from jaxinfer.engine.logprobs import TokenLogprobs
-from jaxinfer.engine.sequence import Add, Forget, Keep, Output, Structure
+from jaxinfer.engine.sequence import Add, Call, Forget, Keep, Structure
 from jaxinfer.errors import BatchError, EngineError, InvalidRequest
 from jaxinfer.llm.answer import NO_TEXT, Answer, feed
 from jaxinfer.llm.borrowed import run_over
@@ -29,6 +28,7 @@ from jaxinfer.llm.outputs import (
     ScoringOutput,
     ScoringRequestOutput,
 )
+from jaxinfer.llm.pieces import OpenCall, in_pieces
 from jaxinfer.llm.prepare import prepare, prepare_embedding
 from jaxinfer.llm.recording import Recording
 from jaxinfer.llm.structure import check_here, constraint_for, structure_of
@@ -40,7 +40,7 @@ from jaxinfer.protocol.fields import warning_text
 from jaxinfer.protocol.messages import PYTHON, read_messages
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.tools import read_tools, unknown_form
-from jaxinfer.protocol.validate import invalid
+from jaxinfer.protocol.validate import check_prompt_ids, invalid
 from jaxinfer.text.chat_template import encode_chat
 from jaxinfer.text.grammar.source import Constraint
 from jaxinfer.text.grammar.trial import Tried
@@ -57,34 +57,6 @@ Message = dict[str, Any]
 Encoded = tuple[str | None, list[int]]  # the text, where one was given, and its ids
 
 PIECE = 32  # tokens of an answer that become text together where nobody watches it grow
-
-
-@dataclasses.dataclass(slots=True)
-class _Piece:
-    """Tokens of one choice that have not become text, and their logprobs, if asked for."""
-
-    token_ids: list[int] = dataclasses.field(default_factory=list)
-    logprobs: list[TokenLogprobs] | None = None
-
-    def add(self, output: Output) -> None:
-        self.token_ids += output.token_ids
-        if output.logprobs is not None:
-            self.logprobs = self.logprobs or []
-            self.logprobs += output.logprobs
-
-
-@dataclasses.dataclass(slots=True)
-class _Call:
-    """What is under way: its requests, and the deltas that other calls' steps have brought it too.
-
-    pieces: of each choice, what is no whole piece yet.
-    """
-
-    answers: dict[str, Answer]
-    piece: int  # tokens of a delta, about
-    unfinished: set[str]
-    pieces: dict[tuple[str, int], _Piece] = dataclasses.field(default_factory=dict)
-    deltas: deque[tuple[str, Delta]] = dataclasses.field(default_factory=deque)
 
 
 class LLM:
@@ -121,7 +93,7 @@ class LLM:
         self.info = self._text.facts_for(core.info)
         self._numbers = itertools.count()
         self._random = random.Random(config.seed)
-        self._calls: dict[str, _Call] = {}  # those under way, by request
+        self._calls: dict[str, OpenCall] = {}  # those under way, by request
 
     def stats(self) -> Stats:
         return self._core.stats()
@@ -146,6 +118,23 @@ class LLM:
     def forget(self, session: str) -> None:
         """Free what a session keeps, but for what others keep."""
         self._tell(Forget(session))
+
+    def export_prefix(self, prompt: Prompt) -> bytes:
+        """The longest prefix of a prompt whose pages are cached, as bytes for `import_prefix` of the same model.
+
+        The first call reads all weights, for a digest. Raises ConfigError where no page is cached, or none may be in
+        host memory (`kv_offloading_bytes`).
+        """
+        _, ids = self._encode(prompt)
+        check_prompt_ids(ids, vocab_size=self.info.vocab_size)
+        return self._call(self._engine.export_prefix, ids)
+
+    def import_prefix(self, data: Buffer) -> int:
+        """Cache an exported prefix in host memory, where later prompts find it. Returns how many tokens it has.
+
+        Raises ConfigError for what is damaged or of another model, page size or version, and where there is no room.
+        """
+        return self._call(self._engine.import_prefix, data)
 
     def generate(
         self,
@@ -380,9 +369,16 @@ class LLM:
         self._engine.inbox.put(message)
         self._step()
 
+    def _call[T](self, function: Callable[..., T], *args: object) -> T:
+        """What the engine does between two steps."""
+        future: Future[T] = Future()
+        self._engine.inbox.put(Call(functools.partial(function, *args), future))
+        self._step()
+        return future.result()
+
     def _step_until_done(self, answers: dict[str, Answer], piece: int) -> Iterator[tuple[str, Delta]]:
         """The deltas of these answers, each of about `piece` tokens. They start together with the first."""
-        call = _Call(answers, piece, set(answers))
+        call = OpenCall(answers, piece, set(answers))
         self._calls |= dict.fromkeys(answers, call)
         try:
             for answer in answers.values():
@@ -409,7 +405,7 @@ class LLM:
 
     def _step(self) -> None:
         """Step the engine once, and let each call have what is its own."""
-        for output, delta in feed(_in_pieces(self._engine.step(), self._calls), self._engine.inbox.put):
+        for output, delta in feed(in_pieces(self._engine.step(), self._calls), self._engine.inbox.put):
             call = self._calls[output.request_id]
             call.deltas.append((output.request_id, delta))
             if delta.finish_reason is not None and call.answers[output.request_id].done:
@@ -438,28 +434,6 @@ class LLM:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def _in_pieces(outputs: list[Output], calls: dict[str, _Call]) -> Iterator[tuple[Answer, Output]]:
-    """What answers are to be fed: a choice's first token, then pieces, unless the engine waits for its text.
-
-    calls: by request.
-    """
-    for output in outputs:
-        call = calls.get(output.request_id)
-        if call is None:
-            continue
-        choice = output.request_id, output.index
-        held = call.pieces.get(choice)
-        if held is not None:
-            held.add(output)
-            if len(held.token_ids) < call.piece and output.finish_reason is None:
-                continue
-            output.token_ids, output.logprobs, call.pieces[choice] = held.token_ids, held.logprobs, _Piece()
-        answer = call.answers[output.request_id]
-        if held is None and answer.may_lag:
-            call.pieces[choice] = _Piece()
-        yield answer, output
 
 
 def _read(conversation: Any) -> list[Message]:

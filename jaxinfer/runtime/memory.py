@@ -146,7 +146,7 @@ def plan_for(
     layout = layout_of(model.caches(dtype), page_size)
     host_pages = _host_bytes(config, platform, free) // layout.page_bytes
     if host_pages and platform != "cpu":
-        temporaries += staged_bytes(layout.page_bytes)
+        temporaries += staged_bytes(layout.page_bytes) + layout.row_bytes  # and a snapshot
     room = _room_for_pages(config, platform, free, weights, temporaries)
     room -= layout.state_bytes(seqs)
     pages = config.num_pages or _page_count(config, model, room // layout.page_bytes, layout, seqs, platform)

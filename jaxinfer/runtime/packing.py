@@ -340,6 +340,13 @@ def unpack_logprobs(columns: np.ndarray) -> Logprobs:
     return Logprobs(floats[:, 0], columns[:, 1], columns[:, 2 : 2 + top], floats[:, 2 + top :])
 
 
+def chunks(values: np.ndarray, size: int) -> list[np.ndarray]:
+    """`values` in pieces of `size` along axis 0, the last one padded with zeros."""
+    padded = np.zeros((-(-len(values) // size) * size, *values.shape[1:]), np.int32)
+    padded[: len(values)] = values
+    return list(padded.reshape(-1, size, *values.shape[1:]))
+
+
 def allowed_by(controls: Controls, vocab_size: int) -> np.ndarray:
     """bool[V]: what may ever be drawn."""
     ids = controls.allowed_token_ids

@@ -256,14 +256,40 @@ class Pending(Protocol):
         """Block until the step's results are on the host."""
 
 
+class Exports(Protocol):
+    """What a runner's pages and snapshots are as bytes, for another runner of the same model.
+
+    model: a digest of what they depend on: the model's config, its weights and their dtype.
+    """
+
+    @property
+    def model(self) -> str: ...
+
+    def to_bytes(self, content: object) -> bytes:
+        """Of a page or a snapshot that was saved, once it is on the host."""
+
+    def page(self, data: memoryview) -> object:
+        """What `load_pages` takes, from a page's bytes."""
+
+    def save_snapshot(self, snapshot: int) -> object:
+        """Copy a snapshot to host memory, after every step already dispatched."""
+
+    def load_snapshot(self, snapshot: int, data: memoryview) -> None:
+        """Overwrite a snapshot with its bytes, after every step already dispatched."""
+
+
 class Runner(Protocol):
     """The device side as the engine sees it. Steps run in the order they were given.
 
     mask_table: the masks that its device has, for the engine that runs it.
+    exports: None where no page can be on the host.
     """
 
     @property
     def mask_table(self) -> MaskTable: ...
+
+    @property
+    def exports(self) -> Exports | None: ...
 
     def run(self, plan: Plan) -> Pending:
         """Dispatch one step without waiting for it. A masked plan waits for Pending.draw before it draws."""

@@ -77,6 +77,8 @@ class Helper(enum.StrEnum):
     ZERO_PAGES = "zero_pages"
     SAVE_PAGES = "save_pages"
     LOAD_PAGES = "load_pages"
+    SAVE_SNAPSHOT = "save_snapshot"
+    LOAD_SNAPSHOT = "load_snapshot"
     SET_SLOT = "set_slot"
     SET_MASKS = "set_masks"
     SET_MANY_MASKS = "set_many_masks"
@@ -283,19 +285,22 @@ def _step(
 
 
 def _move_programs(limits: Limits, state: DeviceState) -> list[Program]:
-    """What takes pages to host memory and back, if any may be there."""
+    """What takes pages and snapshots to host memory and back, if any may be there."""
     if not limits.num_host_pages:
         return []
-    make = functools.partial(Program, options=_options(state))
-    store, ids = state.store, _upload(state.next_pos.sharding, PAGES_MOVED)
-    saved = jax.tree.map(
-        lambda page: jax.ShapeDtypeStruct(page.shape, page.dtype, sharding=ids.sharding),
-        jax.eval_shape(Store.save, store, ids),
-    )
-    return [
-        make(Helper.SAVE_PAGES, Store.save, (store, ids), (), saved),
-        make(Helper.LOAD_PAGES, Store.load, (store, saved, ids), (0,), (store, ids)),
-    ]
+    make, store, result = functools.partial(Program, options=_options(state)), state.store, []
+    moves = [(PAGES_MOVED, Helper.SAVE_PAGES, Store.save, Helper.LOAD_PAGES, Store.load)]
+    if store.states is not None:
+        moves += [(1, Helper.SAVE_SNAPSHOT, Store.save_snapshots, Helper.LOAD_SNAPSHOT, Store.load_snapshots)]
+    for count, save_key, save, load_key, load in moves:
+        ids = _upload(state.next_pos.sharding, count)
+        saved = jax.tree.map(
+            lambda one, ids=ids: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=ids.sharding),
+            jax.eval_shape(save, store, ids),
+        )
+        result.append(make(save_key, save, (store, ids), (), saved))
+        result.append(make(load_key, load, (store, saved, ids), (0,), (store, ids)))
+    return result
 
 
 def samplers(backend: Backend, platform: str) -> tuple[Sampler, ...]:

@@ -21,10 +21,11 @@ from jaxinfer.runtime import buckets, packing, programs, step
 from jaxinfer.runtime.backends import XLA_ONLY, Backends, Launches, kernels_for
 from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.cache import ExecutableCache
-from jaxinfer.runtime.host_array import PINNED_HOST, HostArray
+from jaxinfer.runtime.exports import DeviceExports
+from jaxinfer.runtime.host_array import HostArray
 from jaxinfer.runtime.lowering import Facts, Lowerers
 from jaxinfer.runtime.mask_table import Masks, MaskTable
-from jaxinfer.runtime.moving import PAGES_MOVED, Staging
+from jaxinfer.runtime.moving import PAGES_MOVED, Mover
 from jaxinfer.runtime.packing import ExtendLayout, SlotLayout
 from jaxinfer.runtime.pending import PendingStep, Pooled, Scored
 from jaxinfer.runtime.plan import DeviceFacts, Plan, Sampler
@@ -90,14 +91,11 @@ class DeviceRunner:
         self._turn = threading.Condition()  # a step with its draw, or one run on padding
         self._undrawn: Callable[[], PendingStep | None] = lambda: None  # the newest step, if it waits for its masks
         self._mask_uploads: dict[int, HostArray] = {}  # by their rows
-        self._blank_page: Any = ()  # of each array of pages
-        if limits.num_host_pages:
-            self._on_host = jax.sharding.SingleDeviceSharding(device, memory_kind=PINNED_HOST)
-            self._blank_page = jax.tree.map(
-                lambda array: jax.device_put(np.zeros((array.shape[0], *array.shape[2:]), array.dtype), array.sharding),
-                self._state.store.pages,
-            )
-            self._saving, self._loading = (Staging(_nbytes(self._blank_page)) for _ in range(2))
+        self._movers = self._new_movers() if limits.num_host_pages else {}
+        self.exports: DeviceExports | None = None
+        if self._movers:
+            snapshots = self._movers.get(Helper.SAVE_SNAPSHOT)
+            self.exports = DeviceExports(config, params, self._movers[Helper.SAVE_PAGES], snapshots)
         listed = programs.programs(self._model, limits, params, self._state, self._controls, self._masks)
         self._programs: dict[Key, Program] = {program.key: program for program in listed}
         self._executables: dict[Key, jax.stages.Compiled] = {}
@@ -238,35 +236,39 @@ class DeviceRunner:
         if not any([row.num_pooled for row in plan.rows]):
             return [], []
         pieces, owners = packing.pieces(plan, PIECE_TOKENS)
-        return owners, [self._dispatch(Helper.POOL, chunk) for chunk in _chunks(pieces, PIECES)]
+        return owners, [self._dispatch(Helper.POOL, chunk) for chunk in packing.chunks(pieces, PIECES)]
 
     def zero_pages(self, page_ids: Sequence[int]) -> None:
         """Overwrite these pages' keys and values with zeros, after every step already dispatched."""
-        for chunk in _chunks(np.asarray(page_ids, np.int32), PAGES_ZEROED):
+        for chunk in packing.chunks(np.asarray(page_ids, np.int32), PAGES_ZEROED):
             self._dispatch(Helper.ZERO_PAGES, chunk)
 
     def save_pages(self, page_ids: Sequence[int]) -> list[Any]:
         """Copy these pages to host memory, after every step already dispatched; the arrays are ready once they are."""
-        contents: list[Any] = []
-        for chunk in _chunks(np.asarray(page_ids, np.int32), PAGES_MOVED):
-            self._saving.make_room()
-            copies = self._dispatch(Helper.SAVE_PAGES, chunk)[: len(page_ids) - len(contents)]
-            contents += jax.device_put(copies, self._on_host)
-            self._saving.add(contents[-len(copies) :])
-        return contents
+        return self._movers[Helper.SAVE_PAGES].save(page_ids)
 
     def load_pages(self, page_ids: Sequence[int], contents: Sequence[Any]) -> None:
         """Overwrite these pages with what was saved, after every step already dispatched."""
-        for start, chunk in enumerate(_chunks(np.asarray(page_ids, np.int32), PAGES_MOVED)):
-            self._loading.make_room()
-            wanted = contents[start * PAGES_MOVED : (start + 1) * PAGES_MOVED]
-            self._loading.add(self._dispatch(Helper.LOAD_PAGES, chunk, wanted))
+        self._movers[Helper.LOAD_PAGES].load(page_ids, contents)
+
+    def _new_movers(self) -> dict[Helper, Mover]:
+        """By the programs that each runs."""
+        store = self._state.store
+        kinds = [(Helper.SAVE_PAGES, Helper.LOAD_PAGES, store.pages, PAGES_MOVED)]
+        if store.states is not None:
+            kinds.append((Helper.SAVE_SNAPSHOT, Helper.LOAD_SNAPSHOT, store.states.snapshots, 1))
+        me = weakref.proxy(self)  # or the runner, and its arrays, would live until the collector comes
+
+        def run(key: Helper) -> Callable[..., Any]:
+            return lambda *given: me._dispatch(key, *given)
+
+        movers = [(save, load, Mover(run(save), run(load), *rest)) for save, load, *rest in kinds]
+        return {key: mover for save, load, mover in movers for key in (save, load)}
 
     def reset(self) -> None:
         """Drop the device state and allocate it anew; every page and slot loses its content."""
-        if self.limits.num_host_pages:
-            self._saving.clear()
-            self._loading.clear()
+        for mover in self._movers.values():
+            mover.clear()
         self._uploaded.clear()
         self._undrawn = lambda: None
         self._mask_uploads.clear()
@@ -343,10 +345,11 @@ class DeviceRunner:
     def _on_padding(self, program: Program) -> None:
         upload = np.zeros(program.arguments[-1].shape, np.int32)
         match program.key:
-            case Helper.SAVE_PAGES:
-                jax.block_until_ready(jax.device_put(self._dispatch(program.key, upload), self._on_host))
-            case Helper.LOAD_PAGES:
-                self._dispatch(program.key, upload, [jax.device_put(self._blank_page, self._on_host)])
+            case Helper.SAVE_PAGES | Helper.SAVE_SNAPSHOT:
+                jax.block_until_ready(self._movers[program.key].to_host(self._dispatch(program.key, upload)))
+            case Helper.LOAD_PAGES | Helper.LOAD_SNAPSHOT:
+                mover = self._movers[program.key]
+                self._dispatch(program.key, upload, mover.to_device([mover.blank()]))
             case Decode() | Draw() | Tops():
                 self._dispatch(program.key, self._again(type(program.key), upload))
             case Mask(rows):
@@ -412,14 +415,15 @@ class DeviceRunner:
         with self._lock:
             self._delete_state()
             self._placed.close()  # first: the next model's anchor may lie where this one's does
-            self._params = self._without_layers = self._blank_page = ()
+            self._params = self._without_layers = ()
+            self._movers, self.exports = {}, None
 
     def _dispatch(
-        self, key: Key, upload: np.ndarray | jax.Array, pages: Sequence[Any] = (), *, masked: bool = False
+        self, key: Key, upload: np.ndarray | jax.Array, contents: tuple[Any, ...] = (), *, masked: bool = False
     ) -> Any:
         """Run one program on the state. Returns the array that it made, or one that it changed.
 
-        pages: to be loaded.    masked: to draw from what masks have left.
+        contents: to be loaded.    masked: to draw from what masks have left.
         """
         executable = self._executables.get(key) or self._build(key)
         with self._lock:
@@ -433,12 +437,10 @@ class DeviceRunner:
                     store = executable(state.store, upload)
                     self._state = state.replace(store=store)
                     return store
-                case Helper.SAVE_PAGES:
+                case Helper.SAVE_PAGES | Helper.SAVE_SNAPSHOT:
                     return executable(state.store, upload)
-                case Helper.LOAD_PAGES:
-                    blank = [self._blank_page] * (len(upload) - len(pages))
-                    whole = tuple(jax.device_put([*pages, *blank], state.next_pos.sharding))
-                    store, done = executable(state.store, whole, upload)
+                case Helper.LOAD_PAGES | Helper.LOAD_SNAPSHOT:
+                    store, done = executable(state.store, contents, upload)
                     self._state = state.replace(store=store)
                     return done
                 case Helper.SET_SLOT:
@@ -479,7 +481,7 @@ class DeviceRunner:
         return self._executables[key]
 
     def _write_pages(self, updates: np.ndarray) -> None:
-        for chunk in _chunks(updates, PAGE_UPDATES):
+        for chunk in packing.chunks(updates, PAGE_UPDATES):
             self._dispatch(Helper.SET_PAGES, chunk)
 
     def _delete_state(self) -> None:
@@ -490,10 +492,3 @@ class DeviceRunner:
 
 def _nbytes(arrays: Any) -> int:
     return sum(leaf.nbytes for leaf in jax.tree.leaves(arrays))
-
-
-def _chunks(values: np.ndarray, size: int) -> list[np.ndarray]:
-    """`values` in pieces of `size` along axis 0, the last one padded with zeros."""
-    padded = np.zeros((-(-len(values) // size) * size, *values.shape[1:]), np.int32)
-    padded[: len(values)] = values
-    return list(padded.reshape(-1, size, *values.shape[1:]))

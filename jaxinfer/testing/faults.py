@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from jaxinfer.runtime.mask_table import Masks, MaskTable
-from jaxinfer.runtime.plan import Pending, Plan, Runner, StepResult
+from jaxinfer.runtime.plan import Exports, Pending, Plan, Runner, StepResult
 
 # as JAX 0.11.2 says it on an H200 (tests/engine/lost_device.py)
 EXHAUSTED = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1.00GiB with allocator GPU_0_bfc on device 0."
@@ -100,6 +100,10 @@ class FaultyRunner:
     @property
     def mask_table(self) -> MaskTable:
         return self.inner.mask_table
+
+    @property
+    def exports(self) -> Exports | None:
+        return self.inner.exports
 
     def run(self, plan: Plan) -> Pending:
         self._use()

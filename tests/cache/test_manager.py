@@ -6,6 +6,7 @@ group can resume at; what is found by a key is what the key says; what was not f
 """
 
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Callable
 
@@ -14,8 +15,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from jaxinfer.cache.manager import CacheManager, SequenceCache
-from jaxinfer.cache.prefix import PageKey, root_key
+from jaxinfer.cache.prefix import PageKey, chain, root_key
 from jaxinfer.cache.spec import CacheLayout
+from jaxinfer.errors import ConfigError
 from tests.engine.device import make_limits
 from tests.engine.hybrid import make_layout
 
@@ -130,6 +132,45 @@ class Host:
 
     def keep(self, session: int, stream: Stream) -> None:
         self.manager.keep("ab"[session % 2], "", stream.tokens)
+
+    def export_and_import(self, text: int, length: int) -> None:
+        """What an export of some tokens would read here; then an import of as many from elsewhere."""
+        tokens = TEXTS[text % 3][: length // self.run * self.run]
+        self._check_export(tokens)
+        keys, firsts = list(chain(root_key(""), tokens, self.size)), self.manager.firsts_at(len(tokens))
+        if not keys:
+            return
+        contents = [
+            [functools.partial(held_by, number, tokens, i, self.size) for i in range(first, len(keys))]
+            for number, first in enumerate(firsts)
+        ]
+        room, snapshots = self.manager.pool.offload.most, self.manager.snapshots
+        all_or_none = self.layout.row_bytes or None not in self.layout.windows or len(set(self.layout.windows)) > 1
+        expected = min(len(keys), room // len(self.layout.windows)) * self.size
+        if all_or_none and sum(map(len, contents)) > room:
+            expected = 0
+        elif all_or_none:
+            expected = len(tokens)
+        try:
+            num_tokens, snapshot = self.manager.take_in(keys, contents)
+        except ConfigError as refusal:
+            assert expected == 0 or ("snapshot" in str(refusal) and not snapshots.num_available)
+            return
+        assert num_tokens == expected > 0
+        if snapshot:
+            self.snapshots[snapshot] = tokens
+        assert self.manager.cached_prefix("", tokens).length >= num_tokens, "what was imported is not found"
+        self.reached["imports"] += 1
+
+    def _check_export(self, tokens: tuple[int, ...]) -> None:
+        prefix = self.manager.cached_prefix("", tokens)
+        for number, table in enumerate(prefix.units):
+            first = self.manager.firsts_at(prefix.length)[number]
+            assert all(table[first:]) and not any(table[:first]), "other pages than an import expects"
+            for i, unit in enumerate(table[first:], first):
+                held = self.memory[unit] if isinstance(unit, int) else unit.data
+                assert held == held_by(number, tokens, i, self.size), "an export holds other tokens"
+        assert not prefix.snapshot or self.snapshots[prefix.snapshot] == tokens[: prefix.length]
 
     # ---- what a scheduler and a device do ----
 
@@ -255,13 +296,18 @@ class Host:
             key = manager.pool.key_of(page)
             if key is not None and page not in manager.pool.offload.loads.values():
                 tokens, number = tokens_of(key), manager.pool.table_of(page)
-                ends = range(len(tokens) - self.size + 1, len(tokens) + 1)
-                assert self.memory[page] == [(number, *tokens[:end]) for end in ends], "a page holds other tokens"
+                held = held_by(number, tokens, len(tokens) // self.size - 1, self.size)
+                assert self.memory[page] == held, "a page holds other tokens"
         for row in range(1, manager.snapshots.num_total + 1):
             if (key := manager.snapshots.key_of(row)) is not None:
                 assert self.snapshots[row] == tokens_of(key), "a snapshot is the state behind other tokens"
         for stream in self.running:
             assert stream.cache.covered == -(-max(stream.dispatched, 1) // self.size) * self.size
+
+
+def held_by(number: int, tokens: tuple[int, ...], i: int, size: int) -> list[tuple[int, ...]]:
+    """What a table's page i of some tokens holds."""
+    return [(number, *tokens[:end]) for end in range(i * size + 1, (i + 1) * size + 1)]
 
 
 def tokens_of(key: PageKey) -> tuple[int, ...]:
@@ -292,6 +338,7 @@ WORKLOADS = st.lists(
         st.tuples(st.just("steps"), st.integers(4, 40), st.integers(1, 40)),
         st.tuples(st.just("step"), st.integers(1, 40), st.integers(0, 5)),
         st.tuples(st.sampled_from(("end", "keep", "keep", "forget", "preempt")), SMALL, SMALL),
+        st.tuples(st.just("import"), SMALL, st.integers(1, 40)),
     ),
     min_size=12,
     max_size=40,
@@ -310,6 +357,8 @@ def drive(host: Host, workload: list[tuple[str, int, int]]) -> None:
             case "steps":
                 for _ in range(second):
                     host.step(first, 99)
+            case "import":
+                host.export_and_import(first, second)
             case "forget":
                 host.manager.forget("ab"[first % 2])
             case "end" if streams:
@@ -347,7 +396,7 @@ def hold_the_law(num_examples: int, *phases: Phase) -> Counter[str]:
 
 def test_any_workload_finds_in_every_group_what_its_spec_says():
     reached = hold_the_law(15)
-    assert len(reached) == 6 and min(reached.values()) > 2, reached
+    assert len(reached) == 7 and min(reached.values()) > 2, reached
 
 
 @pytest.mark.slow

@@ -178,6 +178,8 @@ class FakeSaved:
 class FakeRunner:
     """The Runner protocol over numpy arrays. `on_run` sees each plan as it is dispatched."""
 
+    exports = None
+
     def __init__(self, limits: Limits, on_run: Callable[[Plan], None] | None = None) -> None:
         self.limits = limits
         self.plans = 0

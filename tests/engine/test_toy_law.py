@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import random
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import jax
@@ -17,15 +18,17 @@ from jaxinfer.cache.spec import layout_of
 from jaxinfer.checkpoint.dummy import dummy_params
 from jaxinfer.config import ExtendBucket, Limits
 from jaxinfer.engine.engine import Engine
-from jaxinfer.engine.sequence import Add, Request
+from jaxinfer.engine.sequence import Add, Call, Request
+from jaxinfer.errors import ConfigError
 from jaxinfer.runtime.plan import Pending, Plan
 from jaxinfer.runtime.runner import DeviceRunner
-from jaxinfer.testing.faults import Faults, FaultyRunner
+from jaxinfer.testing.faults import Faults, FaultStruck, FaultyRunner, JaxRuntimeError
 from tests.engine.client import Answer, Client
 from tests.engine.device import make_limits
 from tests.engine.grammars import HashGrammars
 from tests.engine.numbers import BAD, CURSED
 from tests.engine.test_engine_law import Workload
+from tests.support.engines import from_cache
 from tests.support.toy import RAW, TOY, config_from_hf, parameters
 
 pytestmark = pytest.mark.usefixtures("forward_always")
@@ -54,7 +57,7 @@ def new_runner() -> DeviceRunner:
 @functools.cache
 def runners() -> tuple[DeviceRunner, DeviceRunner]:
     """One for workloads, one for requests that run alone. What is compiled is compiled once."""
-    served, alone = new_runner(), new_runner()
+    served, alone = (from_cache(new_runner()) for _ in range(2))
     alone._executables = served._executables
     return served, alone
 
@@ -124,8 +127,34 @@ def run_alone(request: Request, index: int) -> Answer:
 
 
 class ToyWorkload(Workload):
+    """Prefixes are exported and imported too, whenever it is."""
+
     def __init__(self, seed: int, **fixed: Any) -> None:
+        self.exchanges = random.Random(seed)
+        self.exported: list[Future[bytes]] = []
+        self.imported: list[Future[int]] = []
         super().__init__(seed, enable_prefix_caching=True, **fixed)
+
+    def _keep_or_forget(self) -> None:
+        super()._keep_or_forget()
+        rng, engine, answers = self.exchanges, self.client.engine, list(self.client.answers.values())
+        if answers:
+            answer = rng.choice(answers)
+            tokens = [*answer.request.prompt, *answer.tokens]
+            self.exported.append(Future())
+            call = functools.partial(engine.export_prefix, tokens, answer.request.salt)
+            engine.inbox.put(Call(call, self.exported[-1]))
+        if datas := [future.result() for future in self.exported if future.done() and not future.exception()]:
+            self.imported.append(Future())
+            engine.inbox.put(Call(functools.partial(engine.import_prefix, rng.choice(datas)), self.imported[-1]))
+
+    def num_imported(self) -> int:
+        """Whatever failed was refused, or the device failed."""
+        for future in (*self.exported, *self.imported):
+            error = future.exception() if future.done() else None
+            if not isinstance(error, ConfigError | FaultStruck | JaxRuntimeError | None):
+                raise error
+        return sum(future.done() and future.exception() is None for future in self.imported)
 
     def _client(self, limits: Limits, faults: Faults) -> Client:
         """The switches of a seed, in the sizes that are compiled."""
@@ -146,17 +175,19 @@ class ToyWorkload(Workload):
         """By the answers alone."""
 
 
-@pytest.mark.parametrize(("seed", "run_ahead"), [(0, 1), (1, 0)])
+@pytest.mark.parametrize(("seed", "run_ahead"), [(0, 1), (3, 0)])
 def test_a_family_of_every_kind_of_layer_answers_as_if_each_request_ran_alone(seed, run_ahead):
     workload = ToyWorkload(seed, run_ahead=run_ahead)
     workload.run(100)
-    assert workload.num_added - workload.num_refused > 10
+    assert workload.num_added - workload.num_refused > 10 and workload.num_imported() > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 140))
 def test_many_more_workloads_of_it_keep_the_law(seed):
-    ToyWorkload(seed, run_ahead=seed % 2).run(400)
+    workload = ToyWorkload(seed, run_ahead=seed % 2)
+    workload.run(400)
+    workload.num_imported()
 
 
 class FreesAPageTooEarly(CacheManager):

@@ -20,7 +20,8 @@ from jaxinfer.runtime.buckets import (
     pick_size,
 )
 from jaxinfer.runtime.plan import Sampler
-from jaxinfer.runtime.programs import Helper, samplers
+from jaxinfer.runtime.programs import samplers
+from tests.support.tiny_runner import HELPERS
 
 SEQS = [1, 2, 3, 7, 16, 17, 100, 256, 300, 1000, 4096]
 TOKENS = [1, 8, 100, 256, 512, 2048, 8192, 50000]
@@ -48,7 +49,7 @@ def test_every_step_within_the_budget_has_a_bucket(seqs: int, tokens: int, coars
             assert bucket.rows >= rows
     num_draws = sum(len(draw_sizes(seqs, sampler)) for sampler in samplers(Backend.XLA, "gpu"))
     num_draws += 2 * len(draw_sizes(seqs, Sampler.FULL))  # masks and logprobs
-    assert len(decode) + len(extend) + num_draws + len(Helper) <= MAX_EXECUTABLES
+    assert len(decode) + len(extend) + num_draws + len(HELPERS) <= MAX_EXECUTABLES
 
 
 def test_decode_steps_by_context_come_for_few_rows_and_for_what_is_worth_it_without_a_loop() -> None:

@@ -17,7 +17,15 @@ from jaxinfer.runtime.programs import Helper, Key, Program
 from jaxinfer.runtime.runner import DeviceRunner
 from jaxinfer.runtime.state import DeviceState
 from tests.support.hopper import all_mosaic, gpu
-from tests.support.tiny_runner import LIMITS, MOSAIC_LIMITS, MOSAIC_TINY, TINY, make_mosaic_runner, make_runner
+from tests.support.tiny_runner import (
+    HELPERS,
+    LIMITS,
+    MOSAIC_LIMITS,
+    MOSAIC_TINY,
+    TINY,
+    make_mosaic_runner,
+    make_runner,
+)
 
 HLO_TYPES = {"float32": "f32", "bfloat16": "bf16", "int32": "s32", "uint32": "u32", "uint16": "u16"}
 # What makes a new array of its result's shape; updates in place are dynamic-update-slice, scatter, or fusions of them.
@@ -77,7 +85,7 @@ def check_all(runner: DeviceRunner, computed: Collection[str] = COMPUTED) -> Non
     }
     assert not faults
     decode = decode_sizes(runner.limits.decode_buckets, runner.limits.decode_contexts)
-    assert {*decode, *runner.limits.extend_buckets, *Helper} <= runner._programs.keys()
+    assert {*decode, *runner.limits.extend_buckets, *HELPERS} <= runner._programs.keys()
 
 
 @pytest.fixture(scope="module")

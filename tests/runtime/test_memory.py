@@ -16,8 +16,8 @@ from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends
 from jaxinfer.runtime.buckets import MAX_EXECUTABLES, Decode, decode_sizes, draw_sizes
 from jaxinfer.runtime.memory import GIB, GPU, MemoryPlan, gathered_bytes, grid_floor, plan_for, temporary_bytes
 from jaxinfer.runtime.moving import staged_bytes
-from jaxinfer.runtime.programs import Helper, samplers
-from tests.support.tiny_runner import TINY
+from jaxinfer.runtime.programs import samplers
+from tests.support.tiny_runner import HELPERS, TINY
 
 QWEN3_06B = dataclasses.replace(
     TINY,
@@ -106,7 +106,7 @@ def test_decode_steps_come_by_context_where_xla_attends_on_a_gpu(
     sizes = decode_sizes(batches, contexts)
     draws = [draw_sizes(limits.max_num_seqs, sampler) for sampler in samplers(Backend.XLA, "gpu")]
     draws += 2 * draws[-1:]  # masks and logprobs
-    assert sum(map(len, (sizes, limits.extend_buckets, *draws))) + len(Helper) <= MAX_EXECUTABLES
+    assert sum(map(len, (sizes, limits.extend_buckets, *draws))) + len(HELPERS) <= MAX_EXECUTABLES
     rows = dict(made.rows())
     assert rows["decode attention"] == decode
     assert ("1x512 1x2048 1 4x512" in rows["compiled steps"]) == bool(contexts)

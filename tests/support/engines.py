@@ -6,6 +6,8 @@ from pathlib import Path
 
 import jax
 
+from jaxinfer.cache.manager import CacheManager
+from jaxinfer.cache.spec import layout_of
 from jaxinfer.checkpoint.load import load_params
 from jaxinfer.checkpoint.resolve import resolve
 from jaxinfer.config import EngineConfig, ExtendBucket, Limits
@@ -15,8 +17,10 @@ from jaxinfer.llm.core import Core, StartCore
 from jaxinfer.llm.events import Event, OnEvent
 from jaxinfer.llm.text_side import new_compiler
 from jaxinfer.models.registry import family_for
+from jaxinfer.runtime import programs
 from jaxinfer.runtime.cache import ExecutableCache
 from jaxinfer.runtime.runner import DeviceRunner
+from tests.support.executables import executables_folder
 
 SMALL = Limits(
     max_model_len=256,
@@ -50,7 +54,16 @@ def build(folder: Path, executables: Path, **limits: object) -> tuple[EngineConf
     warming.set_result(None)
     info = dataclasses.replace(model_info(config, checkpoint, model), max_model_len=concrete.max_model_len)
     grammars = new_compiler(config, folder, concrete.vocab_size, info.eos_token_ids)
-    return config, Core(Engine(runner, concrete, grammars), runner, info, concrete, folder, warming, grammars)
+    cache = CacheManager(concrete, layout_of(model.caches(model.dtype), concrete.page_size))
+    engine = Engine(runner, concrete, grammars, cache)
+    return config, Core(engine, runner, info, concrete, folder, warming, grammars)
+
+
+def from_cache(runner: DeviceRunner) -> DeviceRunner:
+    """A runner that is not warmed up, and finds there what it needs, if others have compiled it."""
+    runner._cache = ExecutableCache(executables_folder())
+    runner._common = programs.fingerprint(runner._model, runner._device)
+    return runner
 
 
 def small_config(folder: Path, executables: Path) -> EngineConfig:

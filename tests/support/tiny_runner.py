@@ -18,7 +18,7 @@ from jaxinfer.models.dense import DenseConfig
 from jaxinfer.models.registry import dense
 from jaxinfer.runtime.backends import XLA_ONLY, Backend, Backends
 from jaxinfer.runtime.plan import Plan, Row, Sampling, StepResult
-from jaxinfer.runtime.programs import Key
+from jaxinfer.runtime.programs import Helper, Key
 from jaxinfer.runtime.runner import DeviceRunner
 from tests.support.hopper import all_mosaic, gpu
 
@@ -72,6 +72,8 @@ MOSAIC_LIMITS = dataclasses.replace(
     extend_buckets=(ExtendBucket(20, 3, 3), ExtendBucket(64, 17, 17)),
 )
 GREEDY = Sampling()
+HELPERS = set(Helper) - {Helper.SAVE_SNAPSHOT, Helper.LOAD_SNAPSHOT}
+"""Of a model without recurrent layers."""
 
 
 def make_runner(
