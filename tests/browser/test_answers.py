@@ -1,7 +1,9 @@
 """What can be done with an answer and a question: go on with one, write it anew, fold it, see the tools it calls."""
 
 import asyncio
+import dataclasses
 import json
+import re
 from typing import Any
 
 import pytest
@@ -65,6 +67,59 @@ def test_an_answer_can_be_written_anew_and_the_next_turn_has_it(chat: Chat, llm:
     chat.button("Edit the answer").click()
     chat.page.keyboard.press("Escape")
     assert chat.said == ["Who?", "Answer 1 to: Who?"]
+
+
+def test_an_edited_answer_that_goes_on_still_says_so(chat: Chat) -> None:
+    chat.ask("Who?")
+    chat.button("Edit the answer").click()
+    chat[".editing textarea"].fill("Me")
+    chat.button("Save").click()
+    chat.waits_for(".end", "Edited by you.")
+    answer_with(chat, stream({"content": " and you"}, end="length"))
+    chat.button("Continue").click()
+    assert chat.ended() == "Me and you"
+    assert chat[".end"].last.inner_text() == "Edited by you. Ended at the token limit."
+    answer_with(chat, stream({"content": "."}))
+    chat.button("Continue").click()
+    assert chat.ended() == "Me and you." and chat[".end"].last.inner_text() == "Edited by you."
+    chat.page.reload()
+    chat.waits_for(".end", "Edited by you.")
+
+
+def test_what_is_too_long_is_told_why_and_offered_what_can_help(chat: Chat, llm: Any) -> None:
+    chat.ask("Short")
+    llm._info = dataclasses.replace(llm.info, max_model_len=60)
+    chat.send("long " * 20)
+    said = chat.waits_for(".error").inner_text()
+    assert said.startswith("This conversation is too long for the model. All of its messages and files count")
+    assert "maximum context length is 60 tokens" in said and chat[".error button"].all_inner_texts() == [
+        "Edit the question",
+        "New chat",
+    ]
+    num_tokens = re.findall(r"your prompt has (\d+)", said)[0]
+    assert int(num_tokens) > 100
+    assert chat["#meter [data-name=context]"].inner_text() == f"{num_tokens} of 4,000,000 tokens"
+    chat.button("Edit the question").click()
+    chat[".editing textarea"].fill("x")
+    chat[".editing textarea"].press("Enter")
+    chat.waits_for(".version", "2 / 2")
+    assert chat.ended() == "Answer 1 to: x"
+
+
+def test_too_many_max_tokens_lead_to_the_settings(chat: Chat) -> None:
+    chat.page.keyboard.press("Control+,")
+    chat["#s-max_tokens"].fill("5000000")
+    chat.page.keyboard.press("Escape")
+    chat.ask("Hi")
+    assert chat[".error button"].all_inner_texts() == ["Settings", "Edit the question", "New chat"]
+    chat.page.reload()
+    chat.waits_for(".error button", "Edit the question")
+    chat[".error"].get_by_text("Settings").click()
+    chat["#s-max_tokens"].fill("")
+    chat.page.keyboard.press("Escape")
+    chat.button("Regenerate").click()
+    chat.waits_for(".version", "2 / 2")
+    assert chat.ended() == "Answer 1 to: Hi"
 
 
 def test_a_long_question_is_folded(chat: Chat) -> None:

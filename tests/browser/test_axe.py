@@ -73,8 +73,14 @@ def test_axe_finds_no_fault(open_chat: Callable[..., Chat], says: Any, scheme: s
         chat["#show-sidebar"].click()
         chat.page.wait_for_timeout(300)  # it slides in
         assert faults(chat) == []
+    chat["#search"].fill("below")
+    chat.waits_for("#conversations .place mark")
+    assert faults(chat) == []
     chat["#open-settings"].click()
     chat["#settings .more summary"].click()
+    assert faults(chat) == []
+    chat["#s-temperature"].fill("9")
+    chat.waits_for("#s-temperature-fault", "must be")
     assert faults(chat) == []
     chat["#change-key"].click()
     assert faults(chat) == []

@@ -29,6 +29,92 @@ def test_a_search_finds_titles_and_what_was_said(chat: Chat, says: Any) -> None:
     assert len(chat.titles) == 2
 
 
+def test_a_hit_shows_its_place_and_opens_there(chat: Chat, says: Any) -> None:
+    says.answers["About cats"] = ["line\n\n" * 60, "They all **purr** loudly, ", "at night.\n\n", "line\n\n" * 60]
+    chat.ask("About cats")
+    chat.button("Regenerate").click()
+    chat.waits_for(".version", "2 / 2")
+    chat.ended()
+    chat["button[title=Edit]"].first.click()
+    chat[".editing textarea"].fill("Rather dogs")
+    chat[".editing textarea"].press("Enter")
+    assert chat.ended() == "Answer 1 to: Rather dogs"
+    chat.button("New chat").click()
+    chat.ask("Birds")
+    chat["#search"].fill("LOUDLY")
+    place = chat.waits_for("#conversations .place")
+    assert "They all **purr** loudly, at night." in place.inner_text()
+    assert place.locator("mark").inner_text() == "loudly" and chat["#conversations .place"].count() == 1
+    place.click()
+    found = chat.waits_for(".assistant p", "loudly")
+    assert found.evaluate("(p) => { const { top } = p.getBoundingClientRect(); return top > 0 && top < innerHeight; }")
+    assert chat.page.evaluate("CSS.highlights.get('found').size") == 1
+    assert chat["#to-end"].is_visible() and chat[".version"].first.inner_text() == "1 / 2"
+    chat["#search"].fill("to: rather")
+    chat.button("Rather dogs").click()
+    assert chat[".said"].inner_text() == "Rather dogs", "the title leads to the place, too"
+    chat["#search"].fill("birds")
+    assert chat.titles == ["Birds"] and chat["#conversations .place"].count() == 0, "the title is the place"
+
+
+def test_a_hit_in_a_folded_question_unfolds_it(chat: Chat) -> None:
+    chat.ask("first\n" + "word\n" * 100 + "needle")
+    chat.button("New chat").click()
+    chat["#search"].fill("needle")
+    chat.waits_for("#conversations .place").click()
+    chat.button("Show less").wait_for()
+
+
+def test_a_draft_and_its_files_stay_with_their_conversation(chat: Chat, llm: Any) -> None:
+    chat.ask("First")
+    chat["#input"].fill("of the first")
+    attach(chat, "a.txt", b"a")
+    chat.waits_for("#attached li", "a.txt")
+    chat.button("New chat").click()
+    assert chat["#input"].input_value() == "" and chat["#attached li"].count() == 0
+    chat["#input"].fill("of the second")
+    chat.button("New chat").click()
+    assert chat["#input"].input_value() == "of the second", "it is a new chat already"
+    chat.button("First").click()
+    assert chat["#input"].input_value() == "of the first"
+    chat.button("New chat").click()
+    assert chat["#input"].input_value() == "of the second"
+    chat["#input"].press("Enter")
+    chat.ended()
+    assert llm.rendered[-1]["messages"] == [{"role": "user", "content": "of the second"}]
+    assert chat["#input"].input_value() == ""
+    chat.button("First").click()
+    chat["#send"].click()
+    chat.ended()
+    assert llm.rendered[-1]["messages"][-1]["content"] == "of the first\n\na.txt:\n```\na\n```"
+    chat.button("New chat").click()
+    assert chat["#input"].input_value() == "" and chat.said == []
+
+
+def test_a_file_that_is_attached_already_is_not_attached_again(chat: Chat) -> None:
+    for _ in range(2):
+        attach(chat, "a.txt", b"a")
+        chat.waits_for("#attached li", "a.txt")
+    chat.waits_for(".notice.shown", "Not attached: a.txt is attached already.")
+    assert chat["#attached li"].count() == 1
+    attach(chat, "a.txt", b"another folder's")
+    soon(lambda: chat["#attached li"].count() == 2)
+
+
+def test_an_edit_can_leave_a_file_out(chat: Chat, llm: Any) -> None:
+    attach(chat, "a.txt", b"a")
+    attach(chat, "b.txt", b"b")
+    chat.waits_for("#attached li", "b.txt")
+    chat["#send"].click()
+    chat.ended()
+    chat["button[title=Edit]"].click()
+    chat.button("Remove a.txt").click()
+    chat[".editing"].get_by_text("Send").click()
+    chat.waits_for(".version", "2 / 2")
+    chat.ended()
+    assert llm.rendered[-1]["messages"][-1]["content"] == "b.txt:\n```\nb\n```"
+
+
 def test_a_conversation_is_in_the_list_as_soon_as_it_begins(chat: Chat, says: Any) -> None:
     says.answers["Slow"] = ["One", 0.5, "two"]
     chat.send("Slow")
@@ -101,7 +187,12 @@ def test_what_is_exported_is_imported_elsewhere_as_it_was(open_chat: Callable[..
     [
         ("no JSON", "the file must be JSON"),
         ({}, "got another format"),
-        ({"format": "jaxinfer-conversations", "version": 2, "conversations": []}, "of version 1"),
+        (
+            {"format": "jaxinfer-conversations", "version": 99, "conversations": []},
+            "of version 1, got 99; import it with",
+        ),
+        ({"format": "jaxinfer-conversations", "conversations": []}, "of version 1, got none"),
+        ({"format": "jaxinfer-conversations", "version": 1}, "must have a list of conversations"),
         (lambda c: c.update(id="../x"), "conversation 1 is damaged: id must be"),
         (lambda c: c.update(nodes=[]), "nodes must be messages"),
         (lambda c: c["nodes"][2].update(parent=2), "must follow an earlier one"),
@@ -112,7 +203,7 @@ def test_what_is_exported_is_imported_elsewhere_as_it_was(open_chat: Callable[..
         (lambda c: c["nodes"][1].update(files=[{"name": 1, "text": "a"}]), "files and calls must be texts"),
         (lambda c: c.update(nodes=[None, None]), "damaged"),
     ],
-    ids=range(12),
+    ids=range(14),
 )
 def test_a_damaged_file_changes_nothing_and_is_said_to_be_so(chat: Chat, damage: Any, said: str) -> None:
     chat.ask("Mine")

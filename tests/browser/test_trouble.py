@@ -34,10 +34,10 @@ def test_a_refusal_is_shown_as_the_server_says_it_and_can_be_tried_again(chat, s
 
 def test_a_setting_that_the_server_refuses_is_named(chat):
     chat.page.keyboard.press("Control+,")
-    chat["#s-temperature"].fill("9")
+    chat["#s-max_tokens"].fill("9" * 20)  # the page knows no most, since the server's is its context
     chat.page.keyboard.press("Escape")
     chat.ask("Hi")
-    assert "temperature must be" in chat.waits_for(".error").inner_text()
+    assert "max_tokens must be" in chat.waits_for(".error").inner_text()
     chat["#chosen"].click()
     chat.button("Reset to model defaults").click()
     chat.page.keyboard.press("Escape")
@@ -116,6 +116,14 @@ def test_a_server_that_is_gone_is_no_riddle(chat):
     chat.page.route("**/v1/**", lambda route: route.abort("connectionrefused"))
     chat.ask("Hi")
     assert f"No answer from {chat.server}. Is the server running?" in chat.waits_for(".error").inner_text()
+
+
+def test_the_context_stays_shown_beside_a_question_that_failed(chat, says):
+    chat.ask("Hi")
+    known = chat["#meter [data-name=context]"].inner_text()
+    says.answers["Bad"] = [Overloaded("the queue is full", code="queue_full")]
+    chat.ask("Bad")
+    assert chat["#meter [data-name=context]"].inner_text() == known
 
 
 def test_what_is_no_answer_of_ours_is_shown_as_it_is(chat):

@@ -3,7 +3,7 @@
 /** What the server refused, in its own words. */
 class Refusal extends Error {
   constructor(status, { message, code, param }, retryAfterS) {
-    super(FOR_PEOPLE[code] ?? message);
+    super(FOR_PEOPLE[code]?.(message) ?? message);
     this.status = status;
     this.code = code;
     this.param = param;
@@ -16,7 +16,11 @@ class Unreachable extends Error {}
 
 const OF_SESSION = ["session_busy", "too_many_sessions", "session_not_found"];
 // What the server says to programs, in words for people
-const FOR_PEOPLE = { starting: "The model is still loading. Try again when it is ready." };
+const TOO_LONG = "context_length_exceeded";
+const FOR_PEOPLE = {
+  starting: () => "The model is still loading. Try again when it is ready.",
+  [TOO_LONG]: (message) => `This conversation is too long for the model. All of its messages and files count, and the answer. ${message.replace(` (${TOO_LONG})`, "")}.`,
+};
 const THERE_MS = 3000;
 const CUT = "The connection ended before the answer did.";
 

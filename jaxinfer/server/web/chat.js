@@ -8,6 +8,7 @@ const METER_MS = 250;
 const RATED_MS = 200; // what comes in less has come at once
 const THINK_CHARS = "</think>".length;
 const NEAR_END_PX = 48;
+const PROMPT_TOKENS = /your prompt has (\d+)/; // as the server says of a conversation that is too long
 
 /** What is said of a server whose model is not there yet. start: of /load, how far it is. */
 function startOf(start) {
@@ -27,6 +28,7 @@ class Page {
     this.settings = new SettingsDialog((name, value) => this.set(name, value));
     this.sidebar = new Sidebar(this);
     this.attachments = new Attachments(() => this.showSend());
+    this.drafts = new Drafts(this.attachments);
     this.conversations = new Map();
     this.runs = new Map();
     this.views = new Map();
@@ -43,8 +45,8 @@ class Page {
     this.show();
     const connected = this.connect();
     for (const found of await this.store.open((id) => this.reload(id))) this.conversations.set(found.id, found);
-    const last = this.conversations.get(session.getItem("conversation"));
-    this.open(last ?? this.current);
+    this.current = this.conversations.get(session.getItem("conversation")) ?? this.current; // with what is typed already
+    this.open(this.current);
     await connected;
   }
 
@@ -107,6 +109,8 @@ class Page {
 
   open(conversation) {
     hushIfRead();
+    CSS.highlights?.clear();
+    this.drafts.change(this.current, conversation);
     this.current = conversation;
     this.views.clear();
     byId("log").replaceChildren();
@@ -116,9 +120,24 @@ class Page {
     this.focusInput();
   }
 
+  /** A conversation without messages: the one that is shown or has a draft, if there is one. */
   newChat() {
-    this.open(newConversation(this.current.settings));
+    const blank = [this.current, this.drafts.blank].find((each) => each?.nodes.length === 1);
+    this.open(blank ?? newConversation(this.current.settings));
     this.sidebar.closeIfNarrow();
+  }
+
+  /** Show where a message of this conversation has `sought`. */
+  showPlace(at, sought) {
+    choosePath(this.current, at);
+    this.show();
+    const view = this.views.get(at);
+    view.unfold();
+    this.follows = false;
+    (markPlaces(view.body, sought) ?? view.element).scrollIntoView({ block: "center" });
+    view.element.tabIndex = -1;
+    view.element.focus({ preventScroll: true });
+    this.keepAtEnd();
   }
 
   async save(conversation) {
@@ -171,23 +190,33 @@ class Page {
     return run !== undefined && (at === undefined || run.at === at);
   }
 
-  /** Say something after message `parent`; its newest version, if there was one already. */
+  /** Whether an answer may be asked for now. The server would refuse settings that are wrong: say what is. */
+  canAsk() {
+    if (this.isRunning(this.current)) return false;
+    const fault = faultIn(this.current.settings);
+    if (fault) notify(`${fault}.`, "Settings", () => this.openSettings());
+    return !fault;
+  }
+
+  /** Say something after message `parent`; its newest version, if there was one already. Returns whether it was sent. */
   send(text, files = [], parent = pathOf(this.current).at(-1) ?? 0) {
-    if (this.isRunning(this.current) || (!text.trim() && !files.length)) return;
+    if ((!text.trim() && !files.length) || !this.canAsk()) return false;
     const at = addMessage(this.current, parent, { role: "user", text: text.trim(), ...(files.length && { files }) });
     this.answer(this.current, at);
+    return true;
   }
 
   regenerate(at) {
-    if (this.isRunning(this.current)) return;
+    if (!this.canAsk()) return;
     this.answer(this.current, this.current.nodes[at].parent);
     this.focusInput();
   }
 
   /** Let the model go on with an answer that has ended. */
   goOn(at) {
-    if (this.isRunning(this.current)) return;
+    if (!this.canAsk()) return;
     const node = this.current.nodes[at];
+    if (node.end === "edited") node.isEdited = true;
     delete node.end;
     delete node.error;
     this.answer(this.current, node.parent, at);
@@ -290,11 +319,13 @@ class Page {
   fail(node, error) {
     if (error.name === "AbortError") node.end = "stopped";
     else if (error instanceof Refusal || error instanceof Unreachable)
-      node.error = { message: error.message, isKey: error.status === 401 };
+      node.error = { message: error.message, isKey: error.status === 401, ...(error.code === TOO_LONG && { tooLong: error.param ?? "" }) };
     else {
       node.error = { message: `This page failed: ${error.message}` };
       throw error;
     }
+    const [, count] = (error.code === TOO_LONG && PROMPT_TOKENS.exec(error.message)) || [];
+    if (count) node.stats ??= { promptTokens: Number(count) };
     if (node.error?.isKey) this.connect();
   }
 
@@ -368,16 +399,19 @@ class Page {
   }
 
   showChosen() {
-    const text = describe(this.current.settings);
+    const fault = faultIn(this.current.settings);
+    const text = fault || describe(this.current.settings);
     byId("chosen").hidden = !text;
+    byId("chosen").classList.toggle("fault", fault !== "");
     byId("chosen").textContent = text;
   }
 
   /** The measures of the answer under way or of the last one, and how much of the context the conversation takes. */
   showMeter() {
     this.meteredMs = performance.now();
-    const last = this.current.nodes[pathOf(this.current).at(-1)];
-    const { tokensPerS, firstMs, promptTokens, tokens } = last?.stats ?? {};
+    const stats = pathOf(this.current).map((at) => this.current.nodes[at].stats);
+    const { tokensPerS, firstMs } = stats.at(-1) ?? {};
+    const { promptTokens, tokens } = stats.findLast((each) => each?.promptTokens) ?? {}; // an answer that failed has none
     const context = this.server.models[0]?.max_model_len;
     const parts = [
       [tokensPerS, () => rate(tokensPerS), "The answer's tokens per second", "rate"],
@@ -413,10 +447,10 @@ class Page {
     const input = byId("input");
     const submit = () => {
       if (this.isRunning(this.current) || byId("send").disabled) return;
-      const text = input.value;
+      if (!this.send(input.value, this.attachments.files)) return;
       input.value = "";
       fit(input);
-      this.send(text, this.attachments.takeAll());
+      this.attachments.replace([]);
     };
     byId("composer").addEventListener("submit", (event) => {
       event.preventDefault();
@@ -525,6 +559,10 @@ class Page {
     const at = pathOf(this.current).findLast((number) => this.current.nodes[number].role === "user");
     if (at === undefined || this.isRunning(this.current)) return;
     event.preventDefault();
+    this.edit(at);
+  }
+
+  edit(at) {
     this.views.get(at).edit();
   }
 

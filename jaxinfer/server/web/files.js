@@ -37,13 +37,23 @@ function quoted({ name, text }) {
 /** The names of files. onRemove: called with the number of one that is not to be sent. */
 function chips(files, onRemove) {
   const made = files.map(({ name, text }, i) => {
-    const chip = element("li", element("span", name), element("small", ` ${number.format(text.length)} characters`));
+    const chip = element("li", element("span", name), element("small", ` ${counted(text.length, "character")}`));
     if (onRemove) chip.append(iconButton("close", `Remove ${name}`, () => onRemove(i)));
     return chip;
   });
   const list = element("ul", ...made);
   list.className = "chips";
   return list;
+}
+
+/** Show in `place` the names of files that can be removed. onRemove: called when one has been. */
+function showRemovable(place, files, onRemove) {
+  const list = chips(files, (i) => {
+    files.splice(i, 1);
+    showRemovable(place, files, onRemove);
+    onRemove();
+  });
+  place.replaceChildren(...(files.length ? [list] : []));
 }
 
 /** What goes with the next message. */
@@ -70,11 +80,15 @@ class Attachments {
 
   async add(files) {
     const faults = new Set();
+    const attached = this.files; // of this draft, whichever is shown when a file has been read
     hush();
     for (const file of files) {
       try {
-        if (this.files.length >= MAX_FILES) throw new Error(`a message may have at most ${MAX_FILES} files`);
-        this.files.push({ name: file.name, text: await textOf(file) });
+        const { name } = file;
+        const text = await textOf(file);
+        if (attached.some((other) => other.name === name && other.text === text)) throw new Error(`${name} is attached already`);
+        if (attached.length >= MAX_FILES) throw new Error(`a message may have at most ${MAX_FILES} files`);
+        attached.push({ name, text });
       } catch (error) {
         faults.add(error.message);
       }
@@ -84,20 +98,16 @@ class Attachments {
   }
 
   show() {
-    const list = chips(this.files, (i) => {
-      this.files.splice(i, 1);
-      this.show();
+    showRemovable(byId("attached"), this.files, () => {
+      this.onChange();
       byId("input").focus();
     });
-    byId("attached").replaceChildren(...(this.files.length ? [list] : []));
     this.onChange();
   }
 
-  /** What is attached, which then is no more. */
-  takeAll() {
-    const taken = this.files;
-    this.files = [];
+  /** Show another draft's files. */
+  replace(files) {
+    this.files = files;
     this.show();
-    return taken;
   }
 }

@@ -1,6 +1,7 @@
 // Mathematics: what of a text is TeX, as a plugin of markdown-it, and TeX as MathML, by Temml.
 //
 // TeX stands between $ and $ or \( and \), and displayed between $$ and $$ or \[ and \], or in an environment of its own.
+// What is between $ and $ must read as mathematics, since prices, variables and regular expressions have dollars too.
 // A displayed formula that begins a line may be MAX_LINES long. A backslash escapes what means something in Markdown and
 // stays before all else, so that TeX without its delimiters is shown as it was written.
 //
@@ -10,7 +11,24 @@ const MAX_LINES = 100;
 const MAX_TEX = 20_000; // characters; longer ones are shown as text
 const ESCAPED = "\\`*_~#<>|-+.!$&";
 const QUOTED_OR_CODE = /\{[^{}`]*`{1,2}[^{}`']+'{1,2}[^{}`]*\}|`/g;
-const OPENERS = /^(?:(\$\$)|(\\\[)|(\\begin\{(?:equation|align|alignat|gather|multline|eqnarray|CD)\*?\}))/;
+const ENVIRONMENT = /^\\begin\{(?:equation|align|alignat|gather|multline|eqnarray|CD)\*?\}/;
+const MAX_OPENER = 18; // characters: \begin{multline*}
+const OPENERS = new RegExp(`^(?:(\\$\\$)|(\\\\\\[)|(${ENVIRONMENT.source.slice(1)}))`);
+
+// What a dollar means, see takeDollar.
+const OF_TEX = /\\(?:left|right|[bB]igg?[lrm]?)(?![a-z])\s*(?:\\?.|$)|\\[a-z]+|\\.|(?<!\p{L})(?:sin|cos|tan|log|ln|exp|lim|max|min|mod|gcd|lcm)(?!\p{L})/gisu;
+const OF_CODE = new RegExp(
+  [
+    ...[/^[.,;:!?)\]\/'](?=\D*\p{L})/, /"|(?<![\p{L}\p{N})\]}\\'|])'/], // .ajax(), "a", ('a')
+    ...[/[)\]]\.\p{L}/, /\p{L}{2}\.\p{L}{2}/], // f(x).then, word.word
+    ...[/[\^_]$/, /[\p{L}\p{N}]\/$/, /[,;:.]\s+\^|[\/|(]\^/], // a_, a/, | ^a
+  ].map(({ source }) => source).join("|"),
+  "u",
+);
+const PROSE = /\p{L}{3}\s+\p{L}{2}|\p{L}{2}\s+\p{L}{3}|[.?]\s/u; // two words, or the end of a sentence
+const WORD = /(?<![\p{L}\p{N}])(?:\p{L}{3,}|an|as|at|by|if|in|is|it|of|on|or|so|to|vs|we)(?![\p{L}(])/iu;
+const AMOUNTS = /^[\d\s.,;%kmb-]*$/i; // 10; 5, 10; 5k
+const HALF = /[^\p{L}\p{N})\]}'!%\\]$/u; // an end that asks for more
 
 /** What ends a displayed formula that begins `line`, or null. */
 function closerOf(line) {
@@ -65,6 +83,8 @@ function mathInline(state, silent) {
   if (src[pos] !== "\\" || next === "\n") return false;
   if (next === "(") return take(state, silent, "\\(", "\\)", "math_inline") || keep(state, silent);
   if (next === "[") return take(state, silent, "\\[", "\\]", "math_block") || keep(state, silent);
+  const [begin] = (next === "b" && ENVIRONMENT.exec(src.slice(pos, pos + MAX_OPENER))) || [];
+  if (begin) return take(state, silent, begin, begin.replace("begin", "end"), "math_block") || keep(state, silent);
   return !ESCAPED.includes(next) && keep(state, silent);
 }
 
@@ -83,6 +103,7 @@ function take(state, silent, opener, closer, type) {
   const content = state.src.slice(start, end < 0 ? state.posMax : end);
   if (!content.trim() || end > state.posMax || holdsCode(state, start, start + content.length)) return false;
   if (!silent && end < 0) state.push("math_open", "span", 0).content = opener + content;
+  else if (!silent && ENVIRONMENT.test(opener)) state.push(type, "span", 0).content = opener + content + closer;
   else if (!silent) Object.assign(state.push(type, "span", 0), { content, meta: [opener, closer] });
   state.pos = end < 0 ? state.posMax : end + closer.length;
   return true;
@@ -105,7 +126,10 @@ function holdsCode(state, from, to) {
   return found >= 0;
 }
 
-/** $x$, and no prices: no space within the dollars, no digit behind them. */
+/**
+ * $x$. As in pandoc, no space is within the dollars and no digit behind them. Variables of a shell or of jQuery, regular
+ * expressions and prices are left: what lies between must read as mathematics.
+ */
 function takeDollar(state, silent) {
   const { src, pos } = state;
   if (/[\s$]|^$/.test(src[pos + 1] ?? "")) return false;
@@ -113,10 +137,55 @@ function takeDollar(state, silent) {
   do end = find(state, "$", end + 1);
   while (end > 0 && src[end - 1] === "\\");
   if (end < 0 || end >= state.posMax || /\s/.test(src[end - 1]) || /[\d$]/.test(src[end + 1] ?? "")) return false;
+  const tex = src.slice(pos + 1, end);
+  if (tex.length > MAX_TEX || !isApart(tex, src[pos - 1] ?? "", src[end + 1] ?? "") || !readsAsMath(tex)) return false;
+  if (/^\d/.test(tex) && !isNoPrice(tex, src, pos)) return false;
   if (holdsCode(state, pos + 1, end)) return false;
-  if (!silent) Object.assign(state.push("math_inline", "span", 0), { content: src.slice(pos + 1, end), meta: ["$", "$"] });
+  if (!silent) Object.assign(state.push("math_inline", "span", 0), { content: tex, meta: ["$", "$"] });
   state.pos = end + 1;
   return true;
+}
+
+/** Whether the dollars are a formula's by what is beside them: H$_2$O and $n$th are, 5$-10$ and $a+$b are not. */
+function isApart(tex, before, behind) {
+  if (/[a-z\d]/i.test(before) && !/^[\\^_]/.test(tex)) return false;
+  return !(/[\w\\{([]/.test(behind) && (HALF.test(tex) || /^[a-z]\w+$/i.test(tex)));
+}
+
+/** Whether TeX between two dollars is mathematics by its own looks: whole, no code and no sentence. */
+function readsAsMath(tex) {
+  const bare = bareOf(tex);
+  if (bare === null || OF_CODE.test(bare) || PROSE.test(bare)) return false;
+  return /[[\]]/.test(bare) || isBalanced(bare); // [0, 1) is an interval
+}
+
+/** Whether what begins with a digit is no price: it has no word, and no bare amount stands behind a price of its line. */
+function isNoPrice(tex, src, pos) {
+  if (tex.includes("\n") || WORD.test(bareOf(tex))) return false;
+  const last = src.lastIndexOf("$", pos - 1);
+  const isBehindPrice = pos > 0 && last >= 0 && /\d/.test(src[last + 1]) && !src.slice(last, pos).includes("\n");
+  return !(isBehindPrice && AMOUNTS.test(tex));
+}
+
+/** TeX with a backslash for each of its commands and groups in braces, or null where a brace has no partner. */
+function bareOf(tex) {
+  let depth = 0;
+  let kept = "";
+  for (const char of tex.replace(OF_TEX, "\\")) {
+    if (char === "}" && --depth < 0) return null;
+    if (depth === 0 && char !== "}") kept += char === "{" ? "\\" : char;
+    if (char === "{") depth += 1;
+  }
+  return depth ? null : kept;
+}
+
+function isBalanced(text) {
+  let depth = 0;
+  for (const char of text) {
+    if (char === "(") depth += 1;
+    else if (char === ")" && --depth < 0) return false;
+  }
+  return depth === 0;
 }
 
 /** The plugin. The text of a formula goes through the sanitizer as text; `showMath` then shows it. */

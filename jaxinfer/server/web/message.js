@@ -3,10 +3,10 @@
 const ENDS = {
   length: "Ended at the token limit.",
   tool_calls: "The model calls a tool. This page runs none.",
-  edited: "Edited by you.",
   abort: "Ended by the server.",
   stopped: "Stopped.",
 };
+const EDITED = "Edited by you.";
 const CAN_GO_ON = ["length", "stopped", "abort", "edited"];
 const FOLDED = { chars: 1500, lines: 15 }; // a message of more is folded
 const FACTS = {
@@ -24,7 +24,8 @@ const FACTS = {
   alone: ["Session refused", String],
 };
 
-/** One message. `page` is told what its buttons ask for: regenerate, goOn, choose, send, replace, askForKey. */
+/** One message. `page` is told what its buttons ask for: regenerate, goOn, choose, send, replace, edit, askForKey,
+ * openSettings, newChat. */
 class MessageView {
   constructor(conversation, at, page) {
     Object.assign(this, { conversation, at, page });
@@ -102,6 +103,10 @@ class MessageView {
     this.body.append(button);
   }
 
+  unfold() {
+    this.body.querySelector(".fold[aria-expanded=false]")?.click();
+  }
+
   /** The tools that the model calls, with what it passes them. */
   showCalls() {
     const made = (this.node.calls ?? []).map(({ name, arguments: passed }) => {
@@ -132,14 +137,23 @@ class MessageView {
   }
 
   showEnd() {
-    const { end } = this.node;
+    const { end, isEdited } = this.node;
     const { error } = this;
-    this.end.hidden = !error && !ENDS[end];
+    const said = [(isEdited || end === "edited") && EDITED, error?.message ?? ENDS[end]].filter(Boolean).join(" ");
+    this.end.hidden = !said;
     this.end.className = error ? "end error" : "end";
-    this.end.replaceChildren(error?.message ?? ENDS[end] ?? "");
-    if (!error) return;
-    if (error.isKey) this.end.append(textButton("Enter a key", () => this.page.askForKey()));
-    this.end.append(textButton("Try again", () => this.page.regenerate(this.at)));
+    this.end.replaceChildren(said, ...(error ? this.cures(error) : []));
+  }
+
+  /** Buttons for what may help. A conversation that is too long is refused again, however often it is sent. */
+  cures({ isKey, tooLong }) {
+    if (tooLong === undefined) {
+      const again = textButton("Try again", () => this.page.regenerate(this.at));
+      return isKey ? [textButton("Enter a key", () => this.page.askForKey()), again] : [again];
+    }
+    const edit = textButton("Edit the question", () => this.page.edit(this.node.parent));
+    const other = textButton("New chat", () => this.page.newChat());
+    return tooLong === "max_tokens" ? [textButton("Settings", () => this.page.openSettings()), edit, other] : [edit, other];
   }
 
   showFacts() {
@@ -168,7 +182,7 @@ class MessageView {
     else if (!isOpen) {
       if (this.node.text && CAN_GO_ON.includes(this.node.end ?? "stopped")) made.push(iconButton("on", "Continue", () => this.page.goOn(this.at)));
       if (this.node.text) made.push(iconButton("edit", "Edit the answer", () => this.edit()));
-      if (!this.error) made.push(iconButton("again", "Regenerate", () => this.page.regenerate(this.at)));
+      if (!this.error || this.error.tooLong !== undefined) made.push(iconButton("again", "Regenerate", () => this.page.regenerate(this.at)));
       if (this.node.stats?.tokens) made.push(this.factsButton());
     }
     for (const button of made) if (isBusy && ["Edit", "Edit the answer", "Continue", "Regenerate"].includes(button.title)) button.disabled = true;
@@ -198,6 +212,9 @@ class MessageView {
     area.setAttribute("aria-label", "Edit the message");
     this.element.classList.add("editing");
     this.actions.replaceChildren();
+    const files = [...(this.node.files ?? [])];
+    const attached = element("div");
+    showRemovable(attached, files, () => area.focus());
     const close = () => {
       this.element.classList.remove("editing");
       if (!this.isUser) this.body.replaceChildren(...this.parts);
@@ -205,10 +222,10 @@ class MessageView {
       this.page.focusInput();
     };
     const submit = () => {
-      if (!area.value.trim()) return;
+      if (!area.value.trim() && !files.length) return;
+      if (this.isUser && !this.page.send(area.value, files, this.node.parent)) return;
       close();
-      if (this.isUser) this.page.send(area.value, this.node.files, this.node.parent);
-      else this.page.replace(this.at, area.value);
+      if (!this.isUser) this.page.replace(this.at, area.value);
     };
     area.addEventListener("input", () => fit(area));
     area.addEventListener("keydown", (event) => {
@@ -220,7 +237,7 @@ class MessageView {
     });
     const buttons = element("div", textButton("Cancel", close, "quiet"), textButton(this.isUser ? "Send" : "Save", submit, "main"));
     buttons.className = "buttons";
-    this.body.replaceChildren(area, buttons);
+    this.body.replaceChildren(attached, area, buttons);
     fit(area);
     area.focus();
     area.setSelectionRange(area.value.length, area.value.length);

@@ -1,6 +1,7 @@
 // The list of conversations, and the theme.
 
 const DAY_MS = 86_400_000;
+const PLACE_CHARS = 24; // shown before what was found, and twice as many behind it
 
 /** `page` is told what is asked for: open, rename, remove, newChat. */
 class Sidebar {
@@ -15,7 +16,10 @@ class Sidebar {
   listen() {
     byId("new-chat").addEventListener("click", () => this.page.newChat());
     byId("new-chat-small").addEventListener("click", () => this.page.newChat());
-    byId("search").addEventListener("input", () => this.show());
+    byId("search").addEventListener("input", () => {
+      CSS.highlights?.clear();
+      this.show();
+    });
     byId("theme").addEventListener("click", () => this.toggleTheme());
     for (const id of ["hide-sidebar", "show-sidebar"]) byId(id).addEventListener("click", () => this.toggle());
     byId("backdrop").addEventListener("click", () => this.setOpen(false));
@@ -68,24 +72,27 @@ class Sidebar {
   show() {
     if (this.renaming) return;
     const sought = byId("search").value.trim().toLowerCase();
-    const sorted = [...this.page.conversations.values()].filter((each) => holds(each, sought)).sort((a, b) => b.changed - a.changed);
+    const hits = new Map([...this.page.conversations.values()].map((each) => [each, hitIn(each, sought)]));
+    const sorted = [...hits.keys()].filter((each) => hits.get(each)).sort((a, b) => b.changed - a.changed);
     const today = new Date().setHours(0, 0, 0, 0);
     const groups = new Map();
     for (const conversation of sorted) {
       const days = Math.ceil((today - conversation.changed) / DAY_MS);
       const name = days <= 0 ? "Today" : days === 1 ? "Yesterday" : days <= 7 ? "This week" : days <= 31 ? "This month" : "Earlier";
       if (!groups.has(name)) groups.set(name, []);
-      groups.get(name).push(this.item(conversation));
+      groups.get(name).push(this.item(conversation, hits.get(conversation).at, sought));
     }
     const parts = [...groups].flatMap(([name, items]) => [element("h2", name), element("ul", ...items)]);
     if (sought && parts.length === 0) parts.push(element("p", "No conversation matches."));
     replaceFocused(byId("conversations"), ...parts);
   }
 
-  item(conversation) {
+  /** at: the message that holds `sought`, if the title does not. */
+  item(conversation, at, sought) {
     const show = () => {
       this.closeIfNarrow();
       this.page.open(conversation);
+      if (at !== undefined) this.page.showPlace(at, sought);
     };
     const open = textButton(conversation.title, show, "open");
     open.title = conversation.title;
@@ -95,7 +102,8 @@ class Sidebar {
       if (event.key === "F2") this.rename(item, conversation);
       else if (event.key === "Delete") this.page.remove(conversation);
     });
-    const item = element("li", open, rename, remove);
+    const place = at === undefined ? [] : [placeButton(conversation.nodes[at].text, sought, show)];
+    const item = element("li", open, rename, remove, ...place);
     if (conversation === this.page.current) open.setAttribute("aria-current", "true");
     if (this.page.isRunning(conversation)) item.className = "running";
     return item;
@@ -125,7 +133,22 @@ class Sidebar {
   }
 }
 
-/** Whether a conversation's title or one of its messages has this in it. */
-function holds({ title, nodes }, sought) {
-  return !sought || [title, ...nodes.map(({ text }) => text ?? "")].some((text) => text.toLowerCase().includes(sought));
+/** Where a conversation has this in it, or null: in a message `at`, one that is shown if possible, or in its title. */
+function hitIn(conversation, sought) {
+  const holds = (text) => (text ?? "").toLowerCase().includes(sought);
+  if (holds(conversation.title)) return {};
+  const at = [...pathOf(conversation), ...conversation.nodes.keys()].find((number) => holds(conversation.nodes[number].text));
+  return at === undefined ? null : { at };
+}
+
+/** The words around the first place in a text that has `sought`. */
+function placeButton(text, sought, onClick) {
+  const start = text.toLowerCase().indexOf(sought);
+  const end = start + sought.length;
+  const from = Math.max(0, start - PLACE_CHARS);
+  const before = from ? `\u2026${text.slice(from, start).replace(/^\S*\s+/, "")}` : text.slice(0, start);
+  const behind = text.slice(end, end + 2 * PLACE_CHARS);
+  const button = textButton("", onClick, "place");
+  button.append(before, element("mark", text.slice(start, end)), behind);
+  return button;
 }

@@ -1,18 +1,20 @@
 // Conversations as a file, and back. A file that is damaged changes nothing.
 
 const FORMAT = "jaxinfer-conversations";
+const VERSION = 1;
 const ROLES = ["user", "assistant"];
 const STATS = Object.keys(FACTS);
 
 function exported(conversations) {
-  return JSON.stringify({ format: FORMAT, version: 1, conversations });
+  return JSON.stringify({ format: FORMAT, version: VERSION, conversations });
 }
 
 /** The conversations in a file's text. Raises an error that says what is wrong with it. */
 function imported(text) {
   const { format, version, conversations } = parsed(text) ?? {};
-  if (format !== FORMAT || version !== 1 || !Array.isArray(conversations))
-    throw new Error(`the file must be an export of version 1, got ${format ?? "another format"}`);
+  must(format === FORMAT, `the file must be an export of this page, got ${isText(format) ? format.slice(0, 40) : "another format"}`);
+  must(version === VERSION, `the file must be an export of version ${VERSION}, got ${String(version ?? "none").slice(0, 40)}; import it with a jaxinfer that reads it`);
+  must(Array.isArray(conversations), "the file must have a list of conversations, got none; export it again");
   return conversations.map((value, i) => {
     try {
       return conversationFrom(value);
@@ -53,14 +55,15 @@ function conversationFrom(value) {
   return { id, title, isNamed: isNamed === true, changed, settings: settingsFrom(settings), nodes: made };
 }
 
-function messageFrom({ parent, role, text, thinking, thoughtMs, end, files, calls, stats, error }, number) {
+function messageFrom({ parent, role, text, thinking, thoughtMs, end, isEdited, files, calls, stats, error }, number) {
   must(Number.isInteger(parent) && parent >= 0 && parent < number, "a message must follow an earlier one");
   must(ROLES.includes(role) && isText(text), "a message must have a role and a text");
   const made = { parent, role, text };
   if (isText(thinking)) made.thinking = thinking;
   if (Number.isFinite(thoughtMs)) made.thoughtMs = thoughtMs;
   if (isText(end)) made.end = end;
-  if (isText(error?.message)) made.error = { message: error.message };
+  if (isEdited === true) made.isEdited = true;
+  if (isText(error?.message)) made.error = { message: error.message, ...(isText(error.tooLong) && { tooLong: error.tooLong }) };
   if (Array.isArray(files)) made.files = files.map(({ name, text }) => textsOf({ name, text }));
   if (Array.isArray(calls)) made.calls = calls.map(({ name, arguments: passed }) => textsOf({ name, arguments: passed }));
   if (stats) made.stats = Object.fromEntries(STATS.filter((name) => ["string", "number"].includes(typeof stats[name])).map((name) => [name, stats[name]]));

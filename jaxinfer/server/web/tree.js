@@ -55,6 +55,14 @@ function chooseVersion(conversation, number, step) {
   conversation.nodes[conversation.nodes[number].parent].chosen = Math.min(count - 1, Math.max(0, index + step));
 }
 
+/** Show the versions that lead to a message. */
+function choosePath(conversation, number) {
+  for (const at of pathTo(conversation, number)) {
+    const above = conversation.nodes[conversation.nodes[at].parent];
+    above.chosen = above.children.indexOf(at);
+  }
+}
+
 /** What the server is sent for an answer to message `number`. */
 function messagesFor(conversation, number) {
   const { system } = conversation.settings;

@@ -77,6 +77,22 @@ function hushIfRead() {
   if (document.querySelector(".notice.shown > button[hidden]")) hush();
 }
 
+/** Mark where the texts below `node` have `sought`. Returns the element of the first place, or undefined. */
+function markPlaces(node, sought) {
+  const places = [];
+  const texts = document.createTreeWalker(node, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const text = texts.currentNode.data.toLowerCase();
+    for (let at = text.indexOf(sought); at >= 0; at = text.indexOf(sought, at + sought.length)) {
+      if (at + sought.length > texts.currentNode.data.length) break; // a letter that is two in lower case
+      const [startContainer, endContainer] = [texts.currentNode, texts.currentNode];
+      places.push(new StaticRange({ startContainer, startOffset: at, endContainer, endOffset: at + sought.length }));
+    }
+  }
+  CSS.highlights?.set("found", new Highlight(...places));
+  return places[0]?.startContainer.parentElement;
+}
+
 /** Put a text on the clipboard, and say so on the button. Pages of plain HTTP have the old way alone. */
 async function copyText(text, button) {
   try {
@@ -116,8 +132,13 @@ function seconds(ms) {
   return ms < 995 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(ms < 9950 ? 2 : 1)} s`;
 }
 
+/** "1 token", "2 tokens". */
+function counted(count, noun) {
+  return `${number.format(count)} ${noun}${count === 1 ? "" : "s"}`;
+}
+
 function numTokens(count) {
-  return `${number.format(count)} ${count === 1 ? "token" : "tokens"}`;
+  return counted(count, "token");
 }
 
 function rate(tokensPerS) {

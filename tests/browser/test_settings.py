@@ -1,0 +1,74 @@
+"""What the page says of a setting that is wrong, and that its ranges are the server's."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jaxinfer.server
+from jaxinfer.protocol.validate import NUMBERS
+from tests.browser.chat import Chat
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = Path(jaxinfer.server.__path__[0], "web", "settings.js")
+FAR = 10.0**30
+VALUES = (-FAR, -3.0, -2.5, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 2.0**31 - 1, 2.0**31)
+
+
+def test_a_wrong_setting_is_said_in_words_and_nothing_is_sent_until_it_is_right(chat: Chat, says: Any) -> None:
+    chat.page.keyboard.press("Control+,")
+    chat["#s-temperature"].fill("5")
+    chat["#settings .more summary"].click()
+    chat["#s-seed"].fill("0.5")
+    said = "must be a number from 0 to 2, got 5"
+    assert chat["#s-temperature-fault"].inner_text() == said
+    assert chat["#s-temperature"].get_attribute("aria-describedby") == "s-temperature-fault"
+    assert chat["#s-seed-fault"].inner_text() == "must be an integer, got 0.5"
+    chat["#s-seed"].fill("")
+    assert chat["#s-seed-fault"].inner_text() == ""
+    chat.page.keyboard.press("Escape")
+    assert chat["#chosen"].inner_text() == f"Temperature {said}"
+    chat.send("Hi")
+    chat.waits_for(".notice.shown", f"Temperature {said}.")
+    assert says.asked == [] and chat["#input"].input_value() == "Hi" and chat.said == []
+    chat.button("Settings").click()
+    assert chat.page.evaluate("document.activeElement.id") == "s-temperature"
+    chat["#s-temperature"].fill("1.5")
+    chat.page.keyboard.press("Escape")
+    chat["#input"].press("Enter")
+    assert chat.ended() == "Answer 1 to: Hi"
+
+
+def test_an_edited_question_stays_in_its_editor_while_a_setting_is_wrong(chat: Chat, says: Any) -> None:
+    chat.ask("First")
+    chat.page.keyboard.press("Control+,")
+    chat["#settings .more summary"].click()
+    chat["#s-frequency_penalty"].fill("-3")
+    chat.page.keyboard.press("Escape")
+    chat["button[title=Edit]"].click()
+    chat[".editing textarea"].fill("Changed")
+    chat[".editing textarea"].press("Enter")
+    chat.waits_for(".notice.shown", "Frequency penalty must be a number from -2 to 2, got -3.")
+    assert chat[".editing textarea"].input_value() == "Changed" and says.asked == ["First"]
+    chat[".editing textarea"].press("Escape")
+    chat.button("Regenerate").click()
+    assert says.asked == ["First"]
+    chat.page.reload()
+    chat.waits_for("#chosen.fault")
+    chat["#chosen"].click()
+    assert chat["#s-frequency_penalty"].is_visible(), "a rare field that is wrong is not folded away"
+
+
+def test_the_page_takes_what_the_server_takes_and_no_more(browser: Any) -> None:
+    page = browser.new_page()
+    page.set_content("<!doctype html><title>settings</title>")
+    page.add_script_tag(content=SETTINGS.read_text("utf-8"))
+    names = page.evaluate("SAMPLING.filter(({ kind }) => !kind).map(({ name }) => name)")
+    wrong = "([name, value]) => faultOf(SAMPLING.find((field) => field.name === name), String(value))"
+    assert len(names) == 9 and set(names) <= set(NUMBERS)
+    for name in names:
+        for value in VALUES:
+            number = int(value) if value.is_integer() else value
+            assert (page.evaluate(wrong, [name, number]) == "") == NUMBERS[name].allows(number), (name, number)
+    page.close()
