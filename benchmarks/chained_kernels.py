@@ -54,7 +54,7 @@ def attention(model: DenseConfig, rows: int, context: int, tuning: dict[str, int
         qkv, angles, where, extra = rest
         for i in range(LAYERS):
             index = jnp.int32(i)
-            out, *kv = sm90_decode.decode_attention_fused(qkv, angles, *kv, index, *where, **extra, **settings)
+            out, *kv = sm90_decode.decode_attention_fused(qkv, angles, (*kv, index), where, **extra, **settings)
         return out, *kv
 
     return layers, pages, (array(rows, joined), angles, where, extra)

@@ -25,7 +25,7 @@ from jaxinfer.config import EngineConfig
 from jaxinfer.models.registry import family_for
 from jaxinfer.runtime.backends import Launches
 from jaxinfer.runtime.device import select_device
-from jaxinfer.runtime.memory import plan_memory
+from jaxinfer.runtime.memory import backends_for, plan_memory
 from jaxinfer.runtime.plan import Plan, Row
 from jaxinfer.runtime.runner import DeviceRunner
 
@@ -46,7 +46,7 @@ def start(options: argparse.Namespace) -> DeviceRunner:
         num_pages=options.pages,
         attention_backend=options.attention_backend,
     )
-    plan = plan_memory(settings, model, family, device)
+    plan = plan_memory(settings, model, family, device, backends_for(settings, model, device))
     params = dummy_params(family.parameters(model), "bfloat16", 0, device)
     print(f"{device.device_kind}, {options.model}, {plan.limits.num_pages} pages,", dict(plan.backends.rows()))
     backends = dataclasses.replace(plan.backends, launches=Launches.SINGLE) if options.single else plan.backends

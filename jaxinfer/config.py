@@ -55,8 +55,9 @@ class EngineConfig:
     tool_call_parser: how the model writes tool calls; auto: as its chat template says.
     scheduling: static starts sequences only when none runs.    kv_layout: contiguous gives each sequence consecutive
     pages for all of max_model_len, and shares none. attention_backend: mosaic is our kernels for Hopper; auto takes
-    them where they run.    cuda_graphs: launch each step as one graph.    enable_fast_forward: tokens that a grammar
-    forces take no steps of their own. These five are there to be compared with.
+    ours where they run, unless XLA's attention is measured to be faster.    cuda_graphs: launch each step as one graph.
+    enable_fast_forward: tokens that a grammar forces take no steps of their own. These five are there to be compared
+    with.
     """
 
     model: str = "demo"

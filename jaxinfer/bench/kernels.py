@@ -222,7 +222,7 @@ def chain(attend: Attend, sets: int, depth: int, q: jax.Array, k: jax.Array, v: 
     page_table, slots, *rows = rest
     for turn in range(sets):
         for layer in range(depth):
-            q = attend(q, k, v, jnp.int32(layer), page_table, slots[turn], *rows)
+            q = attend(q, (k, v, jnp.int32(layer)), (page_table, slots[turn], *rows))
     return (q,)
 
 

@@ -92,7 +92,7 @@ FLAGS: dict[str, Flag] = {
     "scheduling": Flag("Scheduling", "static: start sequences only when none runs; for comparison."),
     "kv_layout": Flag("Scheduling", "contiguous: reserve max_model_len for each sequence; for comparison."),
     "attention_backend": Flag(
-        "Device and memory", "mosaic: our kernels for Hopper, or fail; auto: ours where they run."
+        "Device and memory", "mosaic: our kernels for Hopper, or fail; auto: ours where they run and are not slower."
     ),
     "cuda_graphs": Flag("Device and memory", "Launch a GPU step as one graph; off, kernel by kernel, for comparison."),
     "enable_fast_forward": Flag(

@@ -138,24 +138,24 @@ def decode_xla(context: int | None, raw: RawHeads, pages: Pages) -> tuple[jax.Ar
     """context: no sequence is longer, and there is no loop then; None is any length."""
     batch, (q, k, v) = raw.batch, raw.split()
     pages = write_kv(*pages, raw.index, k, v, raw.pages, batch.offsets)
-    where, bounds = (raw.table, batch.slots, batch.lengths), dict(context=context, window=raw.spec.window)
-    return decode_attention(q, *pages, raw.index, *where, **bounds), pages
+    rows, bounds = (raw.table, batch.slots, batch.lengths), dict(context=context, window=raw.spec.window)
+    return decode_attention(q, (*pages, raw.index), rows, **bounds), pages
 
 
 @_over_pages
 def decode_cpu(raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
     batch, (q, k, v) = raw.batch, raw.split()
     pages = write_kv(*pages, raw.index, k, v, raw.pages, batch.offsets)
-    where = raw.index, raw.table, batch.slots, batch.lengths
-    return cpu_attention.decode_attention(q, *pages, *where, window=raw.spec.window), pages
+    rows = raw.table, batch.slots, batch.lengths
+    return cpu_attention.decode_attention(q, (*pages, raw.index), rows, window=raw.spec.window), pages
 
 
 @_over_pages
 def decode_sm90_write(tuning: DecodeTuning, raw: RawHeads, pages: Pages) -> tuple[jax.Array, Pages]:
     """Norms and rotation by XLA, which is faster for many rows outside of a launch sequence."""
     batch = raw.batch
-    where = raw.table, batch.slots, batch.lengths
-    out, *pages = sm90_decode.decode_attention_write(*raw.split(), *pages, raw.index, *where, tuning=tuning)
+    rows = raw.table, batch.slots, batch.lengths
+    out, *pages = sm90_decode.decode_attention_write(*raw.split(), (*pages, raw.index), rows, tuning=tuning)
     return out, tuple(pages)
 
 
@@ -165,8 +165,8 @@ def decode_sm90(tuning: DecodeTuning, raw: RawHeads, pages: Pages) -> tuple[jax.
     batch = raw.batch
     # without the rows that only pad for a product: they would take their share of the CTAs
     counted = batch.once("counted", lambda: (batch.slots[: batch.count], batch.lengths[: batch.count]))
-    where, rest = (raw.index, raw.table, *counted), dict(**raw.norms_of_heads, tuning=tuning)
-    out, *pages = sm90_decode.decode_attention_fused(raw.qkv, raw.angles, *pages, *where, **rest)
+    given, rest = ((*pages, raw.index), (raw.table, *counted)), dict(**raw.norms_of_heads, tuning=tuning)
+    out, *pages = sm90_decode.decode_attention_fused(raw.qkv, raw.angles, *given, **rest)
     return out, tuple(pages)
 
 
@@ -176,7 +176,8 @@ def decode_sm90(tuning: DecodeTuning, raw: RawHeads, pages: Pages) -> tuple[jax.
 def _extend(raw: RawHeads, pages: Pages, **how: Any) -> tuple[jax.Array, Pages]:
     batch, (q, k, v) = raw.batch, raw.split()
     pages = write_kv(*pages, raw.index, k, v, raw.pages, batch.offsets)
-    return extend_attention(q, *pages, raw.index, raw.table, *batch.sequences, window=raw.spec.window, **how), pages
+    rows = raw.table, *batch.sequences
+    return extend_attention(q, (*pages, raw.index), rows, window=raw.spec.window, **how), pages
 
 
 @_over_pages
@@ -195,7 +196,7 @@ def extend_sm90(tuning: ExtendTuning, raw: RawHeads, pages: Pages) -> tuple[jax.
     """Norms, rotation and storing in one kernel; then a sequence's tokens read its keys together."""
     q, pages = _rotated(raw, pages, pdl=False)
     rows = raw.table, *raw.batch.sequences
-    return sm90_extend.extend_attention(q, *pages, raw.index, *rows, tuning=tuning), pages
+    return sm90_extend.extend_attention(q, (*pages, raw.index), rows, tuning=tuning), pages
 
 
 @_over_pages
@@ -205,8 +206,8 @@ def extend_sm90_tiles(tuning: ExtendTuning, raw: RawHeads, pages: Pages) -> tupl
     counts, num_tokens = batch.sequences[2], len(batch.tokens)
     tiles = batch.once(("tiles", heads), lambda: sm90_extend.tiles_of(counts, num_tokens, heads, tuning))
     q, pages = _rotated(raw, pages, pdl=True)
-    rows = tiles, raw.table, *batch.sequences
-    return sm90_extend.extend_tiles(q, *pages, raw.index, *rows, tuning=tuning), pages
+    rows = raw.table, *batch.sequences
+    return sm90_extend.extend_tiles(q, (*pages, raw.index), tiles, rows, tuning=tuning), pages
 
 
 @_over_pages
@@ -214,8 +215,8 @@ def extend_sm90_by_token(tuning: DecodeTuning, raw: RawHeads, pages: Pages) -> t
     """In a launch sequence: each token reads its sequence's keys for itself, as decode rows do."""
     batch = raw.batch
     q, pages = _rotated(raw, pages, pdl=True)
-    where = raw.table, batch.slots, batch.lengths
-    return sm90_decode.decode_attention(q, *pages, raw.index, *where, tuning=tuning), pages
+    rows = raw.table, batch.slots, batch.lengths
+    return sm90_decode.decode_attention(q, (*pages, raw.index), rows, tuning=tuning), pages
 
 
 def _rotated(raw: RawHeads, pages: Pages, *, pdl: bool) -> tuple[jax.Array, Pages]:

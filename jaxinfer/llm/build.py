@@ -26,6 +26,7 @@ from jaxinfer.runtime.device import device_for
 from jaxinfer.runtime.memory import plan_memory
 from jaxinfer.runtime.runner import DeviceRunner
 from jaxinfer.runtime.step import Model
+from jaxinfer.runtime.timing import fastest_backends
 from jaxinfer.runtime.warmup import prepare_kernels
 
 
@@ -51,7 +52,7 @@ def start_core(config: EngineConfig, on_event: OnEvent, device_for: Callable[[En
     info = model_info(config, checkpoint, model)
     cache = open_cache(config.compile_cache_dir)
     device = device_for(config)
-    plan = plan_memory(config, model, family, device)
+    plan = plan_memory(config, model, family, device, fastest_backends(config, model, family, device, cache))
     on_event(Event("plan", str(device), rows=plan.rows()))
     if cache is not None and plan.backends.launches is Launches.SEQUENCE:
         facts = Model(model, family, plan.backends), plan.limits, config.dtype_for(model.dtype), device, cache

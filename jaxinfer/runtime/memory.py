@@ -104,17 +104,23 @@ class MemoryPlan:
         )
 
 
-def plan_memory(config: EngineConfig, model: ModelConfig, family: Family, device: jax.Device) -> MemoryPlan:
+def plan_memory(
+    config: EngineConfig, model: ModelConfig, family: Family, device: jax.Device, backends: Backends
+) -> MemoryPlan:
     """The plan for what is free on a device now. Raises ConfigError or DeviceError, naming a value that works."""
-    backends = backends_for(config, model, device)
     free = available_device_bytes(device)  # of a GPU what is left of JAX's pool, which `select_device` sized
     return plan_for(config, model, family, platform=device.platform, free=free, backends=backends)
 
 
 def backends_for(config: EngineConfig, model: ModelConfig, device: Described) -> Backends:
     """What runs each op on a device, which need not be here. Raises ConfigError where the setting cannot be had."""
-    page_size = config.page_size or (CPU if device.platform == "cpu" else GPU[0]).page_size
-    return choose_backends(config.attention_backend, model, config.dtype_for(model.dtype), page_size, device)
+    dtype, page_size = config.dtype_for(model.dtype), page_size_for(config, device.platform)
+    return choose_backends(config.attention_backend, model, dtype, page_size, device)
+
+
+def page_size_for(config: EngineConfig, platform: str) -> int:
+    """Tokens of a page."""
+    return config.page_size or (CPU if platform == "cpu" else GPU[0]).page_size
 
 
 def plan_for(

@@ -222,16 +222,31 @@ class StepResult:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class BackendTime:
+    """How long one layer of a step took, when a start compared what can run its op.
+
+    op, backend: as in DeviceFacts.backends.    step: its kind and size.    median_s, least_s: of its runs.
+    """
+
+    op: str
+    backend: str
+    step: str
+    median_s: float
+    least_s: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class DeviceFacts:
     """What a runner has of the device.
 
-    memory_bytes: by kind.    backends: of each op, the implementation that runs it.
+    memory_bytes: by kind.    backends: of each op, the implementation that runs it.    timings: that it was chosen by.
     compiled, loaded: programs that the compiler made, and that came from the cache.    compile_s: what both took, which
     may be more than passed, since several are made at once.
     """
 
     memory_bytes: dict[str, int] = dataclasses.field(default_factory=dict)
     backends: dict[str, str] = dataclasses.field(default_factory=dict)
+    timings: tuple[BackendTime, ...] = ()
     compiled: int = 0
     loaded: int = 0
     compile_s: float = 0.0

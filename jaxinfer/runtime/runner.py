@@ -111,7 +111,8 @@ class DeviceRunner:
         self._cache: ExecutableCache | None = None
         self._common = ""  # what all keys of the cache share
         self._counter = CompileCounter(self)
-        self._facts = DeviceFacts(self._arrays_bytes(), backends.by_op() | {"weights": config.held_in(dtype.name)})
+        ops = backends.by_op() | {"weights": config.held_in(dtype.name)}
+        self._facts = DeviceFacts(self._arrays_bytes(), ops, backends.timings)
 
     # What the engine calls
 

@@ -140,6 +140,11 @@ def _device(stats: Stats, labels: Labels) -> Iterator[Metric]:
     yield gauge("jaxinfer:device_memory_bytes", "Device memory by kind; temporaries are the largest program's", kinds)
     ops = [({**labels, "op": op, "backend": backend}, 1) for op, backend in stats.device.backends.items()]
     yield gauge("jaxinfer:backend_info", "1 for what runs each op, and what weights are held in", ops)
+    times = [
+        ({**labels, "op": one.op, "backend": one.backend, "step": one.step}, one.median_s)
+        for one in stats.device.timings
+    ]
+    yield gauge("jaxinfer:backend_seconds", "Median time of a layer when a start chose what runs its op", times)
 
 
 def _latency(latency: Latency, labels: Labels) -> Iterator[Metric]:

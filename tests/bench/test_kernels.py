@@ -20,8 +20,8 @@ PLACE = KernelDevice(is_gpu=False, hopper=None, limits=LIMITS)
 def test_a_chain_attends_once_for_each_layer_and_set():
     calls = []
 
-    def attend(q, k, v, layer, page_table, slots, lengths):
-        calls.append((int(layer), tuple(np.asarray(slots))))
+    def attend(q, pages, rows):
+        calls.append((int(pages[2]), tuple(np.asarray(rows[1]))))
         return q + 1
 
     arguments = kernels.decode_arrays(SMALL, 2, 3)

@@ -158,7 +158,7 @@ def start(folder: Path, device: jax.Device, backends: Backends, cache: Executabl
     checkpoint = resolve(config.model)
     family = family_for(checkpoint.config)
     model = family.config_from_hf(checkpoint.config)
-    limits = plan_memory(config, model, family, device).limits
+    limits = plan_memory(config, model, family, device, backends).limits
     params = dummy_params(family.parameters(model), model.dtype, config.seed, device)
     runner = RecordingRunner(model, family, params, limits, device, backends)
     runner.warm_up(lambda *progress: None, cache)

@@ -16,11 +16,15 @@ from jaxinfer.llm.structure import constraint_for
 from jaxinfer.llm.types import Delta, ModelInfo, Stats
 from jaxinfer.protocol.sampling import GenerationDefaults, SamplingParams, resolve_max_tokens
 from jaxinfer.protocol.validate import check_prompt_ids, validate_sampling
-from jaxinfer.runtime.plan import DeviceFacts
+from jaxinfer.runtime.plan import BackendTime, DeviceFacts
 from jaxinfer.text.grammar.trial import Tried
 from jaxinfer.text.reading import Reading
 from jaxinfer.text.tools.reader import ToolUse
 
+TIMINGS = (
+    BackendTime("decode_attention", "xla", "decode 8", 5e-4, 4e-4),
+    BackendTime("decode_attention", "cpu", "decode 8", 1e-3, 9e-4),
+)
 Step = Delta | float | asyncio.Event | Exception  # a delta; seconds or an event to wait for; what to raise
 Script = Callable[[list[int], SamplingParams], Iterable[Step]]
 
@@ -273,5 +277,7 @@ class FakeLLM:
             generated_tokens=7,
             finished={"stop": 3, "length": 1},
             steps=12,
-            device=DeviceFacts({"weights": 1000, "pages": 500}, {"decode_attention": "xla"}, compiled=2, loaded=3),
+            device=DeviceFacts(
+                {"weights": 1000, "pages": 500}, {"decode_attention": "xla"}, timings=TIMINGS, compiled=2, loaded=3
+            ),
         )

@@ -108,6 +108,8 @@ def test_the_metrics_page_has_our_names_and_vllms():
         'jaxinfer:executables_loaded_total{model_name="tiny"} 3.0',
         'jaxinfer:device_memory_bytes{kind="weights",model_name="tiny"} 1000.0',
         'jaxinfer:backend_info{backend="xla",model_name="tiny",op="decode_attention"} 1.0',
+        'jaxinfer:backend_seconds{backend="xla",model_name="tiny",op="decode_attention",step="decode 8"} 0.0005',
+        'jaxinfer:backend_seconds{backend="cpu",model_name="tiny",op="decode_attention",step="decode 8"} 0.001',
         'vllm:num_requests_running{engine="0",model_name="tiny"} 1.0',
         'vllm:num_requests_waiting{engine="0",model_name="tiny"} 1.0',
         'vllm:kv_cache_usage_perc{engine="0",model_name="tiny"} 0.1',

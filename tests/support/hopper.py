@@ -19,6 +19,7 @@ def all_mosaic(model: ModelConfig, page_size: int, device: jax.Device) -> Backen
     assert chosen.pop("gpu") == HopperGpu.of(device)
     assert chosen.pop("launches") is Launches.SEQUENCE
     assert chosen.pop("isa") is None  # that is of CPUs
+    assert chosen.pop("timings") == ()  # nothing is timed for a setting
     by_word = {"masks": sm90_argmax.masks_supported, "sampling": sm90_draw.supported}
     for op, supported in by_word.items():  # of other vocabularies, as in some tests, no bits are whole words
         assert (chosen.pop(op) is Backend.MOSAIC) == supported(model.vocab_size)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxinfer_kernels.attention.paged import DecodeRows, LayerPages
 from jaxinfer_kernels.cpu import Isa, target
 
 _HEAD_DIMS, _MOST_QUERIES, _MOST_PAGE = (64, 128, 256), 16, 128
@@ -16,12 +17,8 @@ def supported(heads: int, kv_heads: int, head_dim: int, page_size: int, dtype: j
 
 def decode_attention(
     q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    layer: jax.Array,
-    page_table: jax.Array,
-    slots: jax.Array,
-    lengths: jax.Array,
+    pages: LayerPages,
+    rows: DecodeRows,
     *,
     window: int | None = None,
     isa: Isa = Isa.AMX,
@@ -31,5 +28,4 @@ def decode_attention(
     isa: the most of a processor that is used; less where it has less.
     """
     call = jax.ffi.ffi_call(target("DecodeAttention"), jax.ShapeDtypeStruct(q.shape, q.dtype))
-    arrays = q, k, v, layer, page_table, slots, lengths
-    return call(*arrays, window=np.int64(window or 0), isa=np.int64(isa))
+    return call(q, *pages, *rows, window=np.int64(window or 0), isa=np.int64(isa))

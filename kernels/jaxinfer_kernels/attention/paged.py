@@ -8,6 +8,23 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+type LayerPages = tuple[Float[Array, "L P K page H"], Float[Array, "L P K page H"], Int[Array, ""]]
+"""Keys and values of all layers, and the index of one: k, v, layer."""
+
+type DecodeRows = tuple[Int[Array, "S M"], Int[Array, "B"], Int[Array, "B"]]
+"""Rows of one query: page_table, slots, lengths.
+
+page_table: of each slot its pages in order; entries past a row's last page may name any page of the pool.
+slots: each row's row of the page table.    lengths: tokens of each row in the pages, its query included; 0: left out.
+"""
+
+type ExtendRows = tuple[Int[Array, "S M"], Int[Array, "R"], Int[Array, "R"], Int[Array, "R"], Int[Array, "R"]]
+"""Rows of several queries: page_table, slots, query_starts, counts, lengths.
+
+Row r's queries are q[query_starts[r] : query_starts[r] + counts[r]], the last of its tokens. query_starts rise with r,
+rows do not overlap.    counts: 0 for a padding row.    The rest is as in DecodeRows.
+"""
+
 
 def kv_shape(
     num_layers: int, num_pages: int, page_size: int, num_kv_heads: int, head_dim: int

@@ -5,22 +5,16 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from jaxinfer_kernels.attention.paged import gather_pages
+from jaxinfer_kernels.attention.paged import DecodeRows, ExtendRows, LayerPages, gather_pages
 from jaxinfer_kernels.norm.reference import rms_norm_reference
 
 
 @functools.partial(jax.jit, static_argnames="window")
 def decode_attention_reference(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    layer: jax.Array,
-    page_table: jax.Array,
-    slots: jax.Array,
-    lengths: jax.Array,
-    window: int | None = None,
+    q: jax.Array, pages: LayerPages, rows: DecodeRows, window: int | None = None
 ) -> jax.Array:
     """Decode attention over whole page tables, in float32. The rest: xla_decode.decode_attention."""
+    (k, v, layer), (page_table, slots, lengths) = pages, rows
     keys, values = (gather_pages(x, layer, page_table[slots]).astype(jnp.float32) for x in (k, v))  # [B, K, S, H]
     position = jnp.arange(keys.shape[2])
     visible = position < lengths[:, None, None]  # [B, 1, S]
@@ -35,24 +29,16 @@ def decode_attention_reference(
 
 
 def extend_attention_reference(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    layer: jax.Array,
-    page_table: jax.Array,
-    slots: jax.Array,
-    query_starts: jax.Array,
-    counts: jax.Array,
-    lengths: jax.Array,
-    window: int | None = None,
+    q: jax.Array, pages: LayerPages, rows: ExtendRows, window: int | None = None
 ) -> jax.Array:
     """Extend attention, each query as a decode row of its own length. The rest: xla_extend.extend_attention."""
+    page_table, slots, query_starts, counts, lengths = rows
     token = jnp.arange(len(q))[:, None]
     mine = (query_starts <= token) & (token < query_starts + counts)  # [T, R], at most one row each
     position = lengths - counts + token - query_starts
     token_slots = jnp.sum(jnp.where(mine, slots, 0), axis=1)
     token_lengths = jnp.sum(jnp.where(mine, position + 1, 0), axis=1)
-    return decode_attention_reference(q, k, v, layer, page_table, token_slots, token_lengths, window)
+    return decode_attention_reference(q, pages, (page_table, token_slots, token_lengths), window)
 
 
 def rotate_write_reference(

@@ -18,6 +18,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from jaxinfer_kernels import plgpu
+from jaxinfer_kernels.attention.paged import DecodeRows, LayerPages
 from jaxinfer_kernels.attention.sm90_decode_config import DEFAULT, DecodeConfig, DecodeTuning, plan_launch
 from jaxinfer_kernels.attention.sm90_new_token import fetch_new_token, prepare_queries
 from jaxinfer_kernels.sm90 import (
@@ -38,12 +39,8 @@ from jaxinfer_kernels.sm90 import (
 @functools.partial(jax.jit, static_argnames=("tuning", "interpret"))
 def decode_attention(
     q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    layer: jax.Array,
-    page_table: jax.Array,
-    slots: jax.Array,
-    lengths: jax.Array,
+    pages: LayerPages,
+    rows: DecodeRows,
     *,
     tuning: DecodeTuning = DEFAULT,
     interpret: "plgpu.InterpretGPUParams | None" = None,
@@ -52,8 +49,9 @@ def decode_attention(
 
     A slot may have several rows, each of a length of its own.
     """
+    k, v, layer = pages
     plan = plan_launch(q.shape[0], q.shape[1], k, q.dtype, tuning, interpret)
-    return _launch(plan)(layer.reshape(1), page_table, slots, lengths, k, v, q)[0]
+    return _launch(plan)(layer.reshape(1), *rows, k, v, q)[0]
 
 
 @functools.partial(jax.jit, static_argnames=("tuning", "interpret"))
@@ -61,12 +59,8 @@ def decode_attention_write(
     q: jax.Array,
     new_k: jax.Array,
     new_v: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    layer: jax.Array,
-    page_table: jax.Array,
-    slots: jax.Array,
-    lengths: jax.Array,
+    pages: LayerPages,
+    rows: DecodeRows,
     *,
     tuning: DecodeTuning = DEFAULT,
     interpret: "plgpu.InterpretGPUParams | None" = None,
@@ -76,22 +70,19 @@ def decode_attention_write(
     new_k, new_v: [B, K, H], rotated. Rows of length 0 store nothing. The rest: see attention.api.decode_attention.
     Returns out [B, N, H], k, v; the pages are updated in place where the caller donates them.
     """
+    k, v, layer = pages
     plan = plan_launch(q.shape[0], q.shape[1], k, q.dtype, tuning, interpret, write=True)
-    pages = jax.new_ref(k), jax.new_ref(v)
-    out, *_ = _launch(plan)(layer.reshape(1), page_table, slots, lengths, *pages, q, new_k, new_v)
-    return out, *(jax.freeze(ref) for ref in pages)
+    refs = jax.new_ref(k), jax.new_ref(v)
+    out, *_ = _launch(plan)(layer.reshape(1), *rows, *refs, q, new_k, new_v)
+    return out, *(jax.freeze(ref) for ref in refs)
 
 
 @functools.partial(jax.jit, static_argnames=("norm_eps", "tuning", "interpret"))
 def decode_attention_fused(
     qkv: jax.Array,
     cos_sin: tuple[jax.Array, jax.Array],
-    k: jax.Array,
-    v: jax.Array,
-    layer: jax.Array,
-    page_table: jax.Array,
-    slots: jax.Array,
-    lengths: jax.Array,
+    pages: LayerPages,
+    rows: DecodeRows,
     *,
     norms: tuple[jax.Array, jax.Array] | None = None,
     norm_eps: float | None = None,
@@ -100,20 +91,21 @@ def decode_attention_fused(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """All that lies between the qkv product and the output product of a decode step, in one launch.
 
-      qkv:     [B, (N + 2K) * H], the product's result: queries, keys, values. Rows beyond those of slots and lengths
+      qkv:     [B, (N + 2K) * H], the product's result: queries, keys, values. Rows beyond those of `rows`
                are padding: nothing is launched for them, and what comes out of them is anything.
       cos_sin: f32[B, H / 2] each, of the newest token's position.
       norms:   [layers, H] each, the scales of queries and keys, with norm_eps: RMS norm over each head before rotating.
     The rest: see decode_attention_write. Returns out [B, N, H], k, v.
     """
+    k, v, layer = pages
     kv_heads, h = k.shape[2], k.shape[4]
     heads = qkv.shape[1] // h - 2 * kv_heads
     fused = dict(write=True, joined=True, rotated=False, padded=len(qkv), norm_eps=norm_eps if norms else None)
-    plan = plan_launch(len(slots), heads, k, qkv.dtype, tuning, interpret, **fused)
+    plan = plan_launch(len(rows[1]), heads, k, qkv.dtype, tuning, interpret, **fused)
     extra = [qkv.reshape(len(qkv), -1, h), *cos_sin, *(norms or ())]
-    pages = jax.new_ref(k), jax.new_ref(v)
-    out, *_ = _launch(plan)(layer.reshape(1), page_table, slots, lengths, *pages, *extra)
-    return out, *(jax.freeze(ref) for ref in pages)
+    refs = jax.new_ref(k), jax.new_ref(v)
+    out, *_ = _launch(plan)(layer.reshape(1), *rows, *refs, *extra)
+    return out, *(jax.freeze(ref) for ref in refs)
 
 
 def _launch(plan: DecodeConfig) -> Callable[..., list[jax.Array]]:

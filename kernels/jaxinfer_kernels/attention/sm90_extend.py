@@ -17,7 +17,7 @@ from jax.experimental import pallas as pl
 
 from jaxinfer_kernels import plgpu
 from jaxinfer_kernels.attention import sm90_decode
-from jaxinfer_kernels.attention.paged import page_size_of
+from jaxinfer_kernels.attention.paged import ExtendRows, LayerPages, page_size_of
 from jaxinfer_kernels.attention.sm90_decode_config import DecodeTuning
 from jaxinfer_kernels.sm90 import (
     F32,
@@ -34,8 +34,6 @@ from jaxinfer_kernels.sm90 import (
     row_layout,
     store,
 )
-
-type Rows = tuple[jax.Array, ...]  # page_table, slots, query_starts, counts, lengths
 
 WEIGHT_COLUMNS = 8  # in which a query's weight is repeated: the fewest of a tile
 ROWS = 64  # queries of one warpgroup
@@ -62,14 +60,8 @@ DEFAULT = ExtendTuning()
 @functools.partial(jax.jit, static_argnames=("tuning", "interpret"))
 def extend_attention(
     q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    layer: jax.Array,
-    page_table: jax.Array,
-    slots: jax.Array,
-    query_starts: jax.Array,
-    counts: jax.Array,
-    lengths: jax.Array,
+    pages: LayerPages,
+    rows: ExtendRows,
     *,
     tuning: ExtendTuning = DEFAULT,
     interpret: "plgpu.InterpretGPUParams | None" = None,
@@ -78,6 +70,7 @@ def extend_attention(
 
     Tokens of no row come out undefined: their pages and hidden states are never read.
     """
+    k, (page_table, slots, query_starts, counts, lengths) = pages[0], rows
     if not supported(q.shape[2], page_size_of(k), q.dtype) or q.dtype != k.dtype:
         raise ValueError(
             "the Mosaic extend attention needs bf16 or f16, head_dim 64 or 128 and pages of 8 to 128 tokens, "
@@ -85,17 +78,16 @@ def extend_attention(
         )
     num_tokens = len(q)
     q = jnp.pad(q, ((0, max(0, ROWS - num_tokens)), (0, 0), (0, 0)))  # a tile never reaches beyond the last token
-    args, where = (k, v, layer), (page_table, slots)
     if len(counts) <= FEW_ROWS or interpret:
-        return _tiled(q, *args, (*where, query_starts, counts, lengths), tuning, interpret)[:num_tokens]
+        return _tiled(q, pages, rows, tuning, interpret)[:num_tokens]
     # Many rows: most are decode rows, each of which would waste a tile, so they go together through decode.
     single = counts == 1
-    several = *where, query_starts, jnp.where(single, 0, counts), lengths
-    out = _tiled(q, *args, several, tuning, interpret)[:num_tokens]
-    rows = q.at[query_starts].get(mode="clip")
-    of_one = DecodeTuning(gpu=tuning.gpu)
-    rows = sm90_decode.decode_attention(rows, *args, *where, jnp.where(single, lengths, 0), tuning=of_one)
-    return out.at[jnp.where(single, query_starts, num_tokens)].set(rows, mode="drop")
+    several = page_table, slots, query_starts, jnp.where(single, 0, counts), lengths
+    out = _tiled(q, pages, several, tuning, interpret)[:num_tokens]
+    ones = q.at[query_starts].get(mode="clip")
+    of_one = page_table, slots, jnp.where(single, lengths, 0)
+    ones = sm90_decode.decode_attention(ones, pages, of_one, tuning=DecodeTuning(gpu=tuning.gpu))
+    return out.at[jnp.where(single, query_starts, num_tokens)].set(ones, mode="drop")
 
 
 @functools.partial(jax.jit, static_argnames=("num_tokens", "heads", "tuning"))
@@ -115,22 +107,16 @@ def tiles_of(counts: jax.Array, num_tokens: int, heads: int, tuning: ExtendTunin
 @functools.partial(jax.jit, static_argnames=("tuning", "interpret"))
 def extend_tiles(
     q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    layer: jax.Array,
+    pages: LayerPages,
     tiles: jax.Array,
-    page_table: jax.Array,
-    slots: jax.Array,
-    query_starts: jax.Array,
-    counts: jax.Array,
-    lengths: jax.Array,
+    rows: ExtendRows,
     *,
     tuning: ExtendTuning = DEFAULT,
     interpret: "plgpu.InterpretGPUParams | None" = None,
 ) -> jax.Array:
     """extend_attention by kernels alone, for a chain: of at least ROWS tokens and at most FEW_ROWS rows, `tiles` from
     `tiles_of`. The rest: see extend_attention."""
-    parts = _launch(q, k, v, layer, tiles, (page_table, slots, query_starts, counts, lengths), tuning, interpret)
+    parts = _launch(q, pages, tiles, rows, tuning, interpret)
     return parts[0] if len(parts) == 1 else combine(*parts, q.dtype, pdl=tuning.pdl, interpret=interpret)
 
 
@@ -141,16 +127,14 @@ def supported(head_dim: int, page: int, dtype: jnp.dtype) -> bool:
 
 def _tiled(
     q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    layer: jax.Array,
-    rows: Rows,
+    pages: LayerPages,
+    rows: ExtendRows,
     tuning: ExtendTuning,
     interpret: "plgpu.InterpretGPUParams | None",
 ) -> jax.Array:
     """One launch over the tiles of all rows, T of at least ROWS."""
     tiles = tiles_of(rows[3], len(q), q.shape[1], tuning)
-    found = _launch(q, k, v, layer, tiles, rows, tuning, interpret)
+    found = _launch(q, pages, tiles, rows, tuning, interpret)
     return found[0] if len(found) == 1 else _combined(*found).astype(q.dtype)
 
 
@@ -164,15 +148,14 @@ def _cut(tuning: ExtendTuning, num_tokens: int, heads: int) -> ExtendTuning:
 
 def _launch(
     q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    layer: jax.Array,
+    pages: LayerPages,
     tiles: jax.Array,
-    rows: Rows,
+    rows: ExtendRows,
     tuning: ExtendTuning,
     interpret: "plgpu.InterpretGPUParams | None",
 ) -> list[jax.Array]:
     """The result [T, N, H] or, if keys are split, what `_combined` takes."""
+    k, v, layer = pages
     (t, n, h), page = q.shape, page_size_of(k)
     if tuning.block_tokens % 64 or tuning.block_tokens % page:
         raise ValueError(
@@ -180,14 +163,14 @@ def _launch(
         )
     tuning = _cut(dataclasses.replace(tuning, pdl=tuning.pdl and interpret is None), t, n)
     warpgroups, splits = tuning.warpgroups, tuning.splits
-    pages = (tuning.stages, tuning.block_tokens, h)
+    blocks = (tuning.stages, tuning.block_tokens, h)
     per_stage = dict(num_arrivals=tuning.block_tokens // page, num_barriers=tuning.stages)
     freed = plgpu.Barrier(num_arrivals=tuning.warpgroups, num_barriers=tuning.stages)
     smem = dict(
         rows=plgpu.SMEM((tuning.warpgroups, ROWS, h), q.dtype),
         q=operand((tuning.warpgroups, ROWS, h), q.dtype),
-        k=operand(pages, q.dtype),
-        v=operand(pages, q.dtype),
+        k=operand(blocks, q.dtype),
+        v=operand(blocks, q.dtype),
         rows_ready=plgpu.Barrier(num_barriers=tuning.warpgroups),
         k_ready=plgpu.Barrier(**per_stage),
         v_ready=plgpu.Barrier(**per_stage),

@@ -10,9 +10,9 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from jaxinfer_kernels.attention.paged import gather_pages, page_size_of
+from jaxinfer_kernels.attention.paged import DecodeRows, LayerPages, gather_pages, page_size_of
 
 LOWEST = float(jnp.finfo(jnp.float32).min)  # a running maximum to start from; -inf would make inf - inf = NaN
 
@@ -28,12 +28,8 @@ DEFAULT = XlaDecodeTuning(block_tokens=128)
 @functools.partial(jax.jit, static_argnames=("context", "window", "tuning"))
 def decode_attention(
     q: Float[Array, "B N H"],
-    k: Float[Array, "L P K page H"],
-    v: Float[Array, "L P K page H"],
-    layer: Int[Array, ""],
-    page_table: Int[Array, "S M"],
-    slots: Int[Array, "B"],
-    lengths: Int[Array, "B"],
+    pages: LayerPages,
+    rows: DecodeRows,
     *,
     context: int | None = None,
     window: int | None = None,
@@ -41,14 +37,12 @@ def decode_attention(
 ) -> Float[Array, "B N H"]:
     """Attend from each row's one query to all of the row's tokens, or to the last ones.
 
-      q:          already rotated; N is a multiple of K.
-      page_table: entries past a row's last page may name any page of the pool: they are masked.
-      slots:      each row's row of the page table.
-      lengths:    tokens of each row in the pages, the query's own included; 0 for a row to leave out.
-      context:    no row is longer. So many tokens, rounded up to whole pages, are fetched of every row at once, without
-                  a loop, of which each trip costs a GPU more than its arithmetic. None: any length, in blocks.
+      q:       already rotated; N is a multiple of K.
+      context: no row is longer. So many tokens, rounded up to whole pages, are fetched of every row at once, without
+               a loop, of which each trip costs a GPU more than its arithmetic. None: any length, in blocks.
     Returns q's dtype, zeros for rows of length 0. Sums are kept in float32.
     """
+    (k, v, layer), (page_table, slots, lengths) = pages, rows
     (b, n, h), num_kv_heads = q.shape, k.shape[2]
     page = page_size_of(k)
     q = q.reshape(b, num_kv_heads, n // num_kv_heads, h)  # [B, K, G, H]

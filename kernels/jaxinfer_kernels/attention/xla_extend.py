@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from jaxinfer_kernels.attention import xla_decode as decode
-from jaxinfer_kernels.attention.paged import gather_pages, page_size_of
+from jaxinfer_kernels.attention.paged import ExtendRows, LayerPages, gather_pages, page_size_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,14 +29,8 @@ DEFAULT = XlaExtendTuning(tile_tokens=64, block_tokens=256)
 @functools.partial(jax.jit, static_argnames=("window", "of_one_token", "tuning"))
 def extend_attention(
     q: Float[Array, "T N H"],
-    k: Float[Array, "L P K page H"],
-    v: Float[Array, "L P K page H"],
-    layer: Int[Array, ""],
-    page_table: Int[Array, "S M"],
-    slots: Int[Array, "R"],
-    query_starts: Int[Array, "R"],
-    counts: Int[Array, "R"],
-    lengths: Int[Array, "R"],
+    pages: LayerPages,
+    rows: ExtendRows,
     *,
     window: int | None = None,
     of_one_token: Callable[..., jax.Array] = decode.decode_attention,
@@ -44,36 +38,23 @@ def extend_attention(
 ) -> Float[Array, "T N H"]:
     """Attend from each row's queries, the last `count` of its tokens, to the tokens before them and themselves.
 
-      q:            already rotated, N a multiple of K; row r's are q[query_starts[r] : query_starts[r] + counts[r]].
-      slots:        each row's row of the page table.
-      query_starts: rising with r, rows not overlapping.    counts: 0 for a padding row.
-      lengths:      tokens of each row in the pages, its queries included.
+      q:            already rotated, N a multiple of K.
       window:       tokens that a query sees, its own included; None: all. Pages before them may hold anything.
       of_one_token: decode attention, for the rows of one token.
     Returns q's dtype; tokens of no row come out as zeros. Sums are kept in float32.
     """
+    page_table, slots, query_starts, counts, lengths = rows
     several = jnp.where(counts > 1, counts, 0)
-    out = _tiles(q, k, v, layer, page_table, slots, query_starts, several, lengths, window, tuning)
+    out = _tiles(q, pages, (page_table, slots, query_starts, several, lengths), window, tuning)
     # A row of one token would waste a tile: all such rows go together through decode.
     single = counts == 1
-    rows = q.at[query_starts].get(mode="clip")
-    rows = of_one_token(rows, k, v, layer, page_table, slots, jnp.where(single, lengths, 0), window=window)
-    return out.at[jnp.where(single, query_starts, q.shape[0])].set(rows, mode="drop")
+    ones = q.at[query_starts].get(mode="clip")
+    ones = of_one_token(ones, pages, (page_table, slots, jnp.where(single, lengths, 0)), window=window)
+    return out.at[jnp.where(single, query_starts, q.shape[0])].set(ones, mode="drop")
 
 
-def _tiles(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    layer: jax.Array,
-    page_table: jax.Array,
-    slots: jax.Array,
-    query_starts: jax.Array,
-    counts: jax.Array,
-    lengths: jax.Array,
-    window: int | None,
-    tuning: XlaExtendTuning,
-) -> jax.Array:
+def _tiles(q: jax.Array, pages: LayerPages, rows: ExtendRows, window: int | None, tuning: XlaExtendTuning) -> jax.Array:
+    (k, v, layer), (page_table, slots, query_starts, counts, lengths) = pages, rows
     (t, n, h), num_kv_heads, page_size = q.shape, k.shape[2], page_size_of(k)
     tile, pages_per_block = min(tuning.tile_tokens, t), max(1, tuning.block_tokens // page_size)
     block, groups = pages_per_block * page_size, n // num_kv_heads

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxinfer_kernels.attention.paged import kv_shape, write_kv
+from jaxinfer_kernels.attention.paged import DecodeRows, LayerPages, kv_shape, write_kv
 
 LAYERS, LAYER = 2, 1
 
@@ -32,6 +32,14 @@ class Pages:
     table: jax.Array
     slots: jax.Array
     lengths: jax.Array
+
+    @property
+    def of_layer(self) -> LayerPages:
+        return self.k, self.v, jnp.int32(LAYER)
+
+    @property
+    def rows(self) -> DecodeRows:
+        return self.table, self.slots, self.lengths
 
     def with_nan_before(self, firsts: list[int]) -> "Pages":
         """The same, with NaN in each row's pages before these entries of its table."""

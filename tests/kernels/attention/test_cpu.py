@@ -20,10 +20,10 @@ HEADS = [Heads(4, 2, 64), Heads(4, 4, 128), Heads(16, 1, 64), Heads(2, 1, 256)]
 def test_it_matches_its_reference(heads: Heads, window: int | None, isa: Isa) -> None:
     lengths = [70, 3, 0, 64, 1]
     pages = make_pages(heads, lengths, 16, "bfloat16")
-    q, where = queries(5, heads, "bfloat16"), (pages.slots, pages.lengths)
-    expected = decode_attention_reference(q, pages.k, pages.v, jnp.int32(LAYER), pages.table, *where, window)
+    q = queries(5, heads, "bfloat16")
+    expected = decode_attention_reference(q, pages.of_layer, pages.rows, window)
     left = pages.with_nan_before([(length - (window or 999)) // 16 for length in lengths])
-    out = decode_attention(q, left.k, left.v, jnp.int32(LAYER), left.table, *where, window=window, isa=isa)
+    out = decode_attention(q, left.of_layer, left.rows, window=window, isa=isa)
     assert_close(out, expected, "bfloat16")
 
 
@@ -32,11 +32,11 @@ def test_a_row_has_the_same_bits_alone_and_in_a_batch(isa: Isa) -> None:
     heads = Heads(8, 2, 64)
     pages = make_pages(heads, [70, 3, 200], 8, "bfloat16")
     q = queries(3, heads, "bfloat16")
-    where = pages.k, pages.v, jnp.int32(LAYER), pages.table
-    together = np.asarray(decode_attention(q, *where, pages.slots, pages.lengths, isa=isa), np.float32)
+    together = np.asarray(decode_attention(q, pages.of_layer, pages.rows, isa=isa), np.float32)
     for row in range(3):
         one = slice(row, row + 1)
-        alone = np.asarray(decode_attention(q[one], *where, pages.slots[one], pages.lengths[one], isa=isa), np.float32)
+        rows = pages.table, pages.slots[one], pages.lengths[one]
+        alone = np.asarray(decode_attention(q[one], pages.of_layer, rows, isa=isa), np.float32)
         np.testing.assert_array_equal(alone, together[one])
 
 
@@ -45,7 +45,7 @@ def test_large_scores_and_small_ones_are_weighed_right() -> None:
     heads = Heads(2, 2, 64)
     pages = make_pages(heads, [90], 16, "bfloat16")
     q = queries(1, heads, "bfloat16") * 300
-    arguments = q, pages.k, pages.v, jnp.int32(LAYER), pages.table, pages.slots, pages.lengths
+    arguments = q, pages.of_layer, pages.rows
     assert_close(decode_attention(*arguments), decode_attention_reference(*arguments), "bfloat16")
 
 
@@ -53,11 +53,9 @@ def test_a_nan_in_a_rows_own_pages_stays_in_that_row() -> None:
     heads = Heads(4, 2, 64)
     pages = make_pages(heads, [20, 20], 16, "bfloat16")
     page = pages.table[pages.slots[0], 0]
-    k = pages.k.at[LAYER, page, :, 3].set(jnp.nan)
+    pages.k = pages.k.at[LAYER, page, :, 3].set(jnp.nan)
     q = queries(2, heads, "bfloat16")
-    out = np.asarray(
-        decode_attention(q, k, pages.v, jnp.int32(LAYER), pages.table, pages.slots, pages.lengths), np.float32
-    )
+    out = np.asarray(decode_attention(q, pages.of_layer, pages.rows), np.float32)
     assert np.isnan(out[0]).all() and np.isfinite(out[1]).all()
 
 

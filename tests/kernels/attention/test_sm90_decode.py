@@ -10,6 +10,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jaxinfer_kernels.attention import sm90_decode
 from jaxinfer_kernels.attention.cases import HEADS, Heads
+from jaxinfer_kernels.attention.paged import DecodeRows, LayerPages
 from jaxinfer_kernels.attention.sm90_decode_config import DecodeTuning, plan_launch, supported
 from jaxinfer_kernels.attention.xla_decode import decode_attention
 from jaxinfer_kernels.sm90 import H200
@@ -29,7 +30,11 @@ class Step:
     new: tuple[jax.Array, jax.Array]  # [B, K, H] each
     before: tuple[jax.Array, jax.Array]  # pages without the newest tokens
     after: tuple[jax.Array, jax.Array]  # pages with them
-    rest: tuple[jax.Array, ...]  # layer, page_table, slots, lengths
+    rows: DecodeRows
+
+    @property
+    def pages(self) -> LayerPages:
+        return *self.after, jnp.int32(LAYER)
 
 
 def make_step(heads: Heads, lengths: list[int], page: int, context: int = 0) -> Step:
@@ -65,14 +70,14 @@ def make_step(heads: Heads, lengths: list[int], page: int, context: int = 0) -> 
         return first, second
 
     q = jnp.asarray(normal(batch, heads.heads, heads.head_dim), jnp.bfloat16)
-    rest = (jnp.int32(LAYER), jnp.asarray(table), jnp.asarray(slots), jnp.asarray(lengths, jnp.int32))
-    return Step(q, bf16(new), bf16(before), bf16(after), rest)
+    rows = jnp.asarray(table), jnp.asarray(slots), jnp.asarray(lengths, jnp.int32)
+    return Step(q, bf16(new), bf16(before), bf16(after), rows)
 
 
 def reference(step: Step) -> np.ndarray:
     """The definition in float32, row by row; decode_attention_reference says the same but compiles for each length."""
     q, k, v = (np.asarray(x, np.float32) for x in (step.q, *step.after))
-    _, table, slots, lengths = (np.asarray(x) for x in step.rest)
+    table, slots, lengths = (np.asarray(x) for x in step.rows)
     out = np.zeros_like(q)
     for row, (slot, length) in enumerate(zip(slots, lengths, strict=True)):
         if length:
@@ -124,19 +129,19 @@ tiny = pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "lengths", "pag
 @tiny
 def test_attends_to_its_own_pages_only(heads, kv_heads, head_dim, lengths, page, tuning):
     step = make_step(Heads("tiny", heads, kv_heads, head_dim), lengths, page)
-    out = finished(sm90_decode.decode_attention(step.q, *step.after, *step.rest, tuning=tuning, interpret=INTERPRET))
+    out = finished(sm90_decode.decode_attention(step.q, step.pages, step.rows, tuning=tuning, interpret=INTERPRET))
     assert error(out, reference(step)) < 4e-3
 
 
 def test_a_slot_may_have_several_rows_each_of_its_length():
     """As where tokens of a sequence come together: each sees those before it, and no NaN behind it."""
     step = make_step(Heads("tiny", 3, 1, 64), [66, 3], 64)
-    layer, table, slots, _ = step.rest
+    table, slots, _ = step.rows
     rows, lengths = jnp.array([0, 1, 0, 0, 1]), jnp.array([64, 3, 65, 66, 1], jnp.int32)
     q, slots = finished((step.q[rows], slots[rows]))
-    step = dataclasses.replace(step, q=q, rest=(layer, table, slots, lengths))
+    step = dataclasses.replace(step, q=q, rows=(table, slots, lengths))
     tuning = DecodeTuning(splits=1)
-    out = finished(sm90_decode.decode_attention(step.q, *step.after, *step.rest, tuning=tuning, interpret=INTERPRET))
+    out = finished(sm90_decode.decode_attention(step.q, step.pages, step.rows, tuning=tuning, interpret=INTERPRET))
     assert row_errors(out, reference(step)).max() < 8e-3
 
 
@@ -145,7 +150,7 @@ def test_stores_the_newest_token_and_attends_to_it(heads, kv_heads, head_dim, le
     step = make_step(Heads("tiny", heads, kv_heads, head_dim), lengths, page)
     out, *pages = finished(
         sm90_decode.decode_attention_write(
-            step.q, *step.new, *step.before, *step.rest, tuning=tuning, interpret=INTERPRET
+            step.q, *step.new, (*step.before, jnp.int32(LAYER)), step.rows, tuning=tuning, interpret=INTERPRET
         )
     )
     assert_same_pages(pages, step.after)
@@ -200,7 +205,7 @@ def fused_and_wanted(
     padded = jnp.pad(qkv, ((0, padding), (0, 0)), constant_values=jnp.nan)
     angles = tuple(jnp.pad(x, ((0, padding), (0, 0)), constant_values=jnp.nan) for x in cos_sin)
     q, *new = unfused(heads, qkv, cos_sin, optional)
-    layer, table, slots, sizes = step.rest
+    table, slots, sizes = step.rows
     rows = np.flatnonzero(np.asarray(sizes))
     places = np.asarray(table)[np.asarray(slots)[rows], (np.asarray(sizes)[rows] - 1) // page]
     after = [
@@ -210,7 +215,7 @@ def fused_and_wanted(
     finished((after, padded, angles, optional))
     out, *got = finished(
         sm90_decode.decode_attention_fused(
-            padded, angles, *step.before, *step.rest, **optional, tuning=tuning, interpret=interpret
+            padded, angles, (*step.before, jnp.int32(LAYER)), step.rows, **optional, tuning=tuning, interpret=interpret
         )
     )
     assert len(out) == len(lengths) + padding
@@ -238,11 +243,12 @@ def test_fused_does_what_norm_rotation_write_and_attention_do(norm):
 )
 def test_lowers_for_hopper(heads, batch):
     kv = jax.ShapeDtypeStruct((LAYERS, 50, heads.kv_heads, 64, heads.head_dim), jnp.bfloat16)
-    scalars = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((), (257, 8), (batch,), (batch,))]
+    layer, *rows = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((), (257, 8), (batch,), (batch,)))
+    where = (kv, kv, layer), tuple(rows)
     qkv, cos_sin = jax.eval_shape(lambda: fused_arguments(heads, batch)[:2])
     optional = fused_arguments(heads, 1)[2]
     op = sm90_decode.decode_attention_fused
-    text = op.trace(qkv, cos_sin, kv, kv, *scalars, **optional).lower(lowering_platforms=("cuda",)).as_text()
+    text = op.trace(qkv, cos_sin, *where, **optional).lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("mosaic_gpu_v2") == 1
 
 
@@ -259,14 +265,15 @@ def test_lowers_for_hopper(heads, batch):
 )
 def test_what_is_supported_fits_into_shared_memory(heads, page, batch):
     kv = jax.ShapeDtypeStruct((LAYERS, 50, heads.kv_heads, page, heads.head_dim), jnp.bfloat16)
-    scalars = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((), (257, 8), (batch,), (batch,))]
+    layer, *rows = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((), (257, 8), (batch,), (batch,)))
+    where = (kv, kv, layer), tuple(rows)
     q = jax.ShapeDtypeStruct((batch, heads.heads, heads.head_dim), jnp.bfloat16)
     if supported(heads.heads, heads.kv_heads, heads.head_dim, page, jnp.bfloat16, H200):
-        sm90_decode.decode_attention.trace(q, kv, kv, *scalars).lower(lowering_platforms=("cuda",))
+        sm90_decode.decode_attention.trace(q, *where).lower(lowering_platforms=("cuda",))
     else:
         assert heads.model.startswith("too")
         with pytest.raises(ValueError, match="use attention.api.decode_attention"):
-            sm90_decode.decode_attention.trace(q, kv, kv, *scalars)
+            sm90_decode.decode_attention.trace(q, *where)
 
 
 @pytest.mark.parametrize(
@@ -281,24 +288,24 @@ def test_few_rows_are_split_over_as_many_ctas_as_pay(rows, kv_heads, splits):
 def test_refuses_shapes_it_cannot_run():
     step = make_step(Heads("odd", 2, 1, 96), [5], 64)
     with pytest.raises(ValueError, match="head_dim 64, 128 or 256"):
-        sm90_decode.decode_attention(step.q, *step.after, *step.rest)
+        sm90_decode.decode_attention(step.q, step.pages, step.rows)
     step = make_step(Heads("tiny", 2, 1, 64), [5], 64)
     with pytest.raises(ValueError, match="block_tokens must be a multiple of 64"):
-        sm90_decode.decode_attention(step.q, *step.after, *step.rest, tuning=DecodeTuning(block_tokens=96))
+        sm90_decode.decode_attention(step.q, step.pages, step.rows, tuning=DecodeTuning(block_tokens=96))
     with pytest.raises(ValueError, match="stages must be at least 2"):
-        sm90_decode.decode_attention(step.q, *step.after, *step.rest, tuning=DecodeTuning(stages=1))
+        sm90_decode.decode_attention(step.q, step.pages, step.rows, tuning=DecodeTuning(stages=1))
 
 
 def test_one_wrong_page_of_a_long_row_is_seen_beside_short_rows():
     step = make_step(Heads("tiny", 6, 2, 64), [1, 700, 2, 64], 64)
-    layer, table, slots, lengths = step.rest
+    table, slots, lengths = step.rows
     wanted = reference(step)
-    rows = row_errors(decode_attention(step.q, *step.after, *step.rest), wanted)
+    rows = row_errors(decode_attention(step.q, step.pages, step.rows), wanted)
     mixed_up = table.at[slots[1], 3].set(table[slots[3], 0])
-    wrong = row_errors(decode_attention(step.q, *step.after, layer, mixed_up, slots, lengths), wanted)
+    wrong = row_errors(decode_attention(step.q, step.pages, (mixed_up, slots, lengths)), wanted)
     assert wrong.max() == wrong[1] > 20 * rows.max()
     lost = table.at[slots[1], 3].set(0)  # page 0 is nobody's
-    assert np.isnan(row_errors(decode_attention(step.q, *step.after, layer, lost, slots, lengths), wanted)[1])
+    assert np.isnan(row_errors(decode_attention(step.q, step.pages, (lost, slots, lengths)), wanted)[1])
 
 
 LENGTHS = ([64, 0, 65, 8192, 1, 1000, 127], [4095, 128, 2, 513, 63, 2048, 129])
@@ -308,11 +315,12 @@ MANY = [round(2048 ** (i / 143)) for i in range(144)]  # enough rows for one CTA
 def assert_as_near_as_xla(heads: Heads, lengths: list[int], page: int, context: int) -> None:
     """Fused, storing first, and attending alone: all of them do the same step."""
     step, (fused, *_) = fused_and_wanted(heads, lengths, page, DecodeTuning(), None, context, padding=-len(lengths) % 8)
-    alone = sm90_decode.decode_attention(step.q, *step.after, *step.rest)
-    stored, *pages = sm90_decode.decode_attention_write(step.q, *step.new, *step.before, *step.rest)
+    alone = sm90_decode.decode_attention(step.q, step.pages, step.rows)
+    before = *step.before, jnp.int32(LAYER)
+    stored, *pages = sm90_decode.decode_attention_write(step.q, *step.new, before, step.rows)
     assert_same_pages(pages, step.after)
     wanted = reference(step)
-    bound = 2 * row_errors(decode_attention(step.q, *step.after, *step.rest), wanted).max()
+    bound = 2 * row_errors(decode_attention(step.q, step.pages, step.rows), wanted).max()
     for out in (fused, alone, stored):
         assert row_errors(out, wanted).max() <= bound
 

@@ -10,6 +10,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from jaxinfer_kernels.attention import sm90_extend
 from jaxinfer_kernels.attention.cases import HEADS, Heads
+from jaxinfer_kernels.attention.paged import ExtendRows, LayerPages
 from jaxinfer_kernels.attention.sm90_extend import ExtendTuning
 from jaxinfer_kernels.attention.xla_extend import extend_attention
 
@@ -20,7 +21,7 @@ LAYER, LAYERS = 1, 2
 class Chunks:
     """Rows of `counts` queries behind prefixes. Pages hold NaN wherever no row has a token."""
 
-    arguments: tuple[jax.Array, ...]
+    arguments: tuple[jax.Array, LayerPages, ExtendRows]
     wanted: np.ndarray  # f32[T, N, H]
     tokens: np.ndarray  # those of `wanted` that belong to a row
 
@@ -52,9 +53,9 @@ def make_chunks(heads: Heads, prefixes: list[int], counts: list[int], num_tokens
         mine = slice(start, start + count)
         tokens[mine] = True
         wanted[mine] = attended(q[mine], keys, values) if count else 0
-    rows = (jnp.asarray(x, jnp.int32) for x in (table, slots, starts, counts, lengths))
-    arrays = tuple(jnp.asarray(x, jnp.bfloat16) for x in (q, k, v))
-    return Chunks((*arrays, jnp.int32(LAYER), *rows), wanted, tokens)
+    rows = tuple(jnp.asarray(x, jnp.int32) for x in (table, slots, starts, counts, lengths))
+    queries, *pages = (jnp.asarray(x, jnp.bfloat16) for x in (q, k, v))
+    return Chunks((queries, (*pages, jnp.int32(LAYER)), rows), wanted, tokens)
 
 
 def attended(q: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -105,12 +106,11 @@ def test_each_chunk_sees_its_prefix_and_itself_up_to_each_query(prefixes, counts
 def test_kernels_alone_give_the_same(splits):
     """As a chain has them: tiles are laid out before, and what splits found is added up by a kernel."""
     chunks = make_chunks(Heads("tiny", 2, 1, 64), [0, 130], [64, 3], 80, 16)
-    q, k, v, layer, table, slots, starts, counts, lengths = chunks.arguments
+    q, pages, rows = chunks.arguments
     tuning = ExtendTuning(warpgroups=1, block_tokens=64, splits=splits)
-    tiles = sm90_extend.tiles_of(counts, len(q), q.shape[1], tuning)
-    rows = table, slots, starts, counts, lengths
+    tiles = sm90_extend.tiles_of(rows[3], len(q), q.shape[1], tuning)
     interpret = plgpu.InterpretGPUParams()
-    out = sm90_extend.extend_tiles(q, k, v, layer, tiles, *rows, tuning=tuning, interpret=interpret)
+    out = sm90_extend.extend_tiles(q, pages, tiles, rows, tuning=tuning, interpret=interpret)
     assert error(jax.block_until_ready(out), chunks) < 4e-3
 
 
@@ -120,8 +120,8 @@ def test_kernels_of_a_chain_lower_for_hopper(num_tokens, kernels):
     kv = jax.ShapeDtypeStruct((LAYERS, 50, heads.kv_heads, 64, heads.head_dim), jnp.bfloat16)
     q = jax.ShapeDtypeStruct((num_tokens, heads.heads, heads.head_dim), jnp.bfloat16)
     tiles = jax.eval_shape(lambda counts: sm90_extend.tiles_of(counts, num_tokens, heads.heads), jnp.zeros(8, int))
-    scalars = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((), tiles.shape, (257, 8), *((8,),) * 4)]
-    traced = sm90_extend.extend_tiles.trace(q, kv, kv, *scalars, tuning=ExtendTuning(pdl=True))
+    layer, *rows = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((), (257, 8), *((8,),) * 4))
+    traced = sm90_extend.extend_tiles.trace(q, (kv, kv, layer), tiles, tuple(rows), tuning=ExtendTuning(pdl=True))
     assert traced.lower(lowering_platforms=("cuda",)).as_text().count("mosaic_gpu_v2") == kernels
 
 
@@ -130,8 +130,9 @@ def test_kernels_of_a_chain_lower_for_hopper(num_tokens, kernels):
 def test_lowers_for_hopper(heads, num_tokens):
     kv = jax.ShapeDtypeStruct((LAYERS, 50, heads.kv_heads, 64, heads.head_dim), jnp.bfloat16)
     q = jax.ShapeDtypeStruct((num_tokens, heads.heads, heads.head_dim), jnp.bfloat16)
-    scalars = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((), (257, 8), *((8,),) * 4)]
-    text = sm90_extend.extend_attention.trace(q, kv, kv, *scalars).lower(lowering_platforms=("cuda",)).as_text()
+    layer, *rows = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((), (257, 8), *((8,),) * 4))
+    traced = sm90_extend.extend_attention.trace(q, (kv, kv, layer), tuple(rows))
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("mosaic_gpu_v2") == 1
 
 

@@ -48,14 +48,15 @@ def run(
     starts = np.concatenate([[0], np.cumsum(counts)])
     fill = [0] * padding
     rows = (
+        pages.table,
         jnp.asarray([*pages.slots.tolist(), *fill], jnp.int32),
         jnp.asarray([*starts[:-1], *[starts[-1]] * padding], jnp.int32),
         jnp.asarray([*counts, *fill], jnp.int32),
         jnp.asarray([*pages.lengths.tolist(), *fill], jnp.int32),
     )
     extra = {"window": window} | ({} if tuning is None else {"tuning": tuning})
-    out = extend_attention(q, pages.k, pages.v, jnp.int32(LAYER), pages.table, *rows, **extra)
-    return out, extend_attention_reference(q, pages.k, pages.v, jnp.int32(LAYER), pages.table, *rows, window)
+    out = extend_attention(q, pages.of_layer, rows, **extra)
+    return out, extend_attention_reference(q, pages.of_layer, rows, window)
 
 
 @pytest.mark.parametrize(("rows", "heads", "dtype"), CASES, ids=str)

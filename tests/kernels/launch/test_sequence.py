@@ -65,7 +65,7 @@ def layers(x: jax.Array, w: Any, angles: Any, k: jax.Array, v: jax.Array, rows: 
     for i in range(LAYERS):
         layer = jnp.int32(i)
         qkv = sm90_small.norm_linear(x, w["norm"], w["qkv"][i], layer, eps=EPS)
-        attended, *kv = sm90_decode.decode_attention_fused(qkv, angles, *kv, layer, *rows)
+        attended, *kv = sm90_decode.decode_attention_fused(qkv, angles, (*kv, layer), rows)
         x = sm90_small.linear_residual(attended.reshape(len(x), -1), w["o"][i], x)
         gated = sm90_small.norm_gate_up(x, w["norm"], w["gate_up"][i], layer, eps=EPS)
         x = sm90_small.linear_residual(gated, w["down"][i], x)
@@ -294,9 +294,9 @@ def test_pages_as_they_were_before_their_update_are_refused():
     angle, rows = jax.ShapeDtypeStruct((8, 32), jnp.float32), jax.ShapeDtypeStruct((8,), jnp.int32)
 
     def function(qkv, cos_sin, k, v, table, slots, lengths):
-        where = jnp.int32(0), table, slots, lengths
-        out, *_ = sm90_decode.decode_attention_fused(qkv, cos_sin, k, v, *where)
-        return out, sm90_decode.decode_attention_fused(qkv, cos_sin, k, v, *where)
+        where = (k, v, jnp.int32(0)), (table, slots, lengths)
+        out, *_ = sm90_decode.decode_attention_fused(qkv, cos_sin, *where)
+        return out, sm90_decode.decode_attention_fused(qkv, cos_sin, *where)
 
     given = bf16(8, (heads + 2) * 64), (angle, angle), kv, kv, jax.ShapeDtypeStruct((9, 3), jnp.int32), rows, rows
     with pytest.raises(ValueError, match="may not use what one was before"):
