@@ -30,7 +30,7 @@ class Detokenizer:
         )
 
     def feed(self, ids: Sequence[int]) -> str:
-        """The text that became certain with these ids."""
+        """The text that became certain with these ids. Raises LibraryPanic where the file's decoder fails on them."""
         return self._inner.feed(ids)
 
     def flush(self) -> str:
@@ -107,7 +107,8 @@ class _Stream:
             if "Invalid prefix" not in str(error):
                 raise
             self._stream = DecodeStream(skip_special_tokens=self._skip)
-            text = self._stream.step(self._backend, token_id)
+            with panics_as_exceptions():
+                text = self._stream.step(self._backend, token_id)
         if not text:
             return ""
         self._num_shown = len(self._ids)

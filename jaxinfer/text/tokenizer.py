@@ -151,12 +151,14 @@ class Tokenizer:
         Equal to transformers' decode. One exception: of a run of byte-fallback tokens that is not UTF-8 the valid
         characters are kept (as sentencepiece does), where transformers turns the whole run into U+FFFD. Otherwise a
         stream would have to hold back every newline, which is such a token, until the next one.
+
+        Raises InvalidRequest for ids that cannot be, and for ids that the library fails on.
         """
         if ids and not 0 <= min(ids) <= max(ids) < 2**32:
             wrong = min(ids) if min(ids) < 0 else max(ids)
             raise InvalidRequest(f"token ids must be 0 to {self.vocab_size - 1}, got {wrong}.", param="tokens")
         if self.pieces is None:
-            with panics_as_exceptions():
+            with panics_as_refusals("tokens"):
                 return self.backend.decode(ids, skip_special_tokens=skip_special_tokens)
         detokenizer = Detokenizer(self, skip_special_tokens=skip_special_tokens)
         return detokenizer.feed(ids) + detokenizer.flush()
