@@ -5,7 +5,7 @@ Control tokens are the special tokens (`<|im_end|>`) and those added tokens that
 added, not in the model's own vocabulary, not blank. `plain=True` encodes their spellings as ordinary text.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,17 @@ class Tokenizer:
     def ids(self) -> Iterable[int]:
         """Of all tokens. Takes 50 ms where there are 150,000."""
         return self.backend.get_vocab(with_added_tokens=True).values()
+
+    @property
+    def ids_around(self) -> list[int]:
+        """What `add_special_tokens` puts around a text."""
+        before, after = self._around
+        return [*before, *after]
+
+    @property
+    def added_tokens(self) -> Iterator[tuple[str, int]]:
+        """Spellings and ids of those beside the model's vocabulary."""
+        return ((token.content, token_id) for token_id, token in self._added.items())
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
