@@ -15,7 +15,8 @@ from jaxinfer.text.tokenizer import Tokenizer
 from tests.support.checkpoints import tokenizer_json
 
 TEMPLATE = "{% for m in messages %}[{{ m.content }}]{% endfor %}{% if enable_thinking %}think{% else %}plain{% endif %}"
-INFO = ModelInfo(("m",), "m", 100, 384, 32, (), GenerationDefaults(), "", 0)
+FACTS = {"served_names": ("m",), "root": "m", "max_model_len": 100, "vocab_size": 384, "hidden_size": 32}
+INFO = ModelInfo(**FACTS, eos_token_ids=(), defaults=GenerationDefaults(), fingerprint="", created=0)
 ASKED = [{"role": "user", "content": "hi"}]
 
 
