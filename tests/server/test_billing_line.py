@@ -56,6 +56,16 @@ def test_the_line_is_left_out_as_the_first_of_the_first_system_text(kind, texts,
     assert rendered(path, body) == [*([("system", left)] if left else []), ("user", "hi")]
 
 
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\u2028", "\u2029", "\x85"])
+def test_the_line_goes_up_to_the_end_of_any_kind(end):
+    text = f"{LINE}{end}Be an agent."
+    assert without_billing([{"role": "system", "content": text}]) == [{"role": "system", "content": "Be an agent."}]
+
+
+def test_a_conversation_of_the_line_alone_keeps_its_message():
+    assert rendered(CHAT, {"messages": [told("system", LINE)]}) == [("system", "")]
+
+
 def test_no_other_text_of_that_form_is_touched():
     conversation = [told("user", LINE), told("assistant", LINE), told("system", "Be."), told("system", LINE), *USER]
     assert [text for _, text in rendered(CHAT, {"messages": conversation})] == [LINE, LINE, "Be.", LINE, "hi"]
@@ -73,5 +83,5 @@ def test_at_most_one_line_goes_and_it_is_the_first_of_the_first_system_text(turn
         assert left == messages
         return
     _, _, rest = turns[first][1].partition("\n")
-    expected = [("system", rest)] if rest else []
+    expected = [("system", rest)] if rest or len(turns) == 1 else []
     assert [(m["role"], m["content"]) for m in left] == [*turns[:first], *expected, *turns[first + 1 :]]
