@@ -2,7 +2,8 @@
 
 For every way of cutting the ids into calls, joined `feed`s + `flush` == Tokenizer.decode(all ids), or what these add to
 a text that goes on. What was given out is never taken back, half a character is held back, and the cost of a token does
-not depend on what came before it.
+not depend on what came before it. Of a decoder that is none of `Pieces`, a token may change text that was given out:
+the change is then left out of the text.
 """
 
 import codecs

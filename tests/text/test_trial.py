@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers import Regex, decoders
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 
 from jaxinfer.errors import CheckpointError
+from jaxinfer.text.rust import panics_unprinted
 from jaxinfer.text.tokenizer import Tokenizer
 from jaxinfer.text.trial import _COMMON, _texts, _try_decoder, _try_tokenizer, try_text
 from tests.support.checkpoints import tokenizer_json
@@ -197,6 +200,30 @@ def test_a_decoder_is_tried_on_runs_of_tokens_and_on_no_token() -> None:
     assert _try_decoder(backend, ["##"]).startswith("it cannot decode '## ##")
     backend.decoder = decoders.Sequence([decoders.Fuse(), decoders.Strip("a", 0, 1)])
     assert _try_decoder(backend, ["##"]).startswith("it cannot decode '': ")
+
+
+STRINGS = st.sampled_from(["a", "b", " ", "##", "ab", "</w>"])
+CONTENTS, COUNTS = st.sampled_from(["a", "b", " ", "#"]), st.integers(0, 3)
+STEPS = st.one_of(
+    st.builds(decoders.Strip, CONTENTS, COUNTS, COUNTS),
+    st.builds(decoders.Replace, STRINGS, st.sampled_from(["", "a", " "])),
+    st.builds(decoders.WordPiece, STRINGS, st.booleans()),
+    st.builds(decoders.BPEDecoder, STRINGS),
+    st.builds(decoders.CTC, STRINGS, STRINGS, st.booleans()),
+    st.just(decoders.Fuse()),
+)
+SPELT = ["a", "b", " ", "##a", "##", "ab", "a</w>", "</w>", "  "]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(STEPS, min_size=1, max_size=3), st.lists(st.lists(st.sampled_from(SPELT), max_size=6), max_size=40))
+def test_a_decoder_that_passes_its_trial_decodes_what_a_model_may_answer(steps, runs) -> None:
+    backend = tokenizers.Tokenizer(WordLevel({"a": 0}, unk_token="a"))
+    backend.decoder = decoders.Sequence(steps)
+    with panics_unprinted():
+        if _try_decoder(backend, SPELT) == "":
+            for run in runs:
+                backend.decoder.decode(run)
 
 
 CLASSES = [
