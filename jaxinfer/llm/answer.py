@@ -12,6 +12,7 @@ from jaxinfer.protocol.sampling import GenerationDefaults, ResolvedSampling, Sam
 from jaxinfer.text.detokenizer import Detokenizer
 from jaxinfer.text.message import MessageText
 from jaxinfer.text.reading import Reading
+from jaxinfer.text.rust import LibraryPanic
 from jaxinfer.text.state import NoText, TextState
 from jaxinfer.text.tokenizer import Tokenizer
 
@@ -19,6 +20,10 @@ Post = Callable[[Message], None]
 log = logging.getLogger(__name__)
 # the cause may hold what the model said, so it goes to the log alone
 UNREADABLE = "the server failed to read what the model answered; its log says why"
+UNDECODABLE = (
+    "an answer must be one that the model's tokenizer can decode, and it fails on this one; "
+    "serve the model with another --tokenizer"
+)
 
 
 @dataclasses.dataclass(slots=True)
@@ -114,24 +119,29 @@ class Answer:
     def feed(self, output: Output) -> Delta | None:
         """The delta this output makes, or None: nothing to show yet, or its choice has already ended.
 
-        A bug in reading it ends its choice with an error: other requests' texts go through the same thread.
+        A bug in reading it, ours or of the tokenizer's decoder, ends its choice with an error: other requests' texts go
+        through the same thread.
         """
         choice = self._choices[output.index]
         if choice.ended:
             return None
         try:
             return self._read(choice, output)
-        except Exception:
+        except Exception as error:
             choice.ended = True
             if output.finish_reason is None:
                 self._post(StopStringFound(self.request.id, output.index))
-            return self._unreadable(output.index)
+            return self._unreadable(output.index, error)
 
-    def _unreadable(self, index: int) -> Delta:
+    def _unreadable(self, index: int, error: Exception) -> Delta:
         """The end of a choice in whose text there is a bug, which is being handled."""
-        log.exception("the answer to request %s cannot be read", self.request.id)
-        num_prompt = len(self.request.prompt)
-        return Delta(index, "", [], "error", None, num_prompt, self._cached_tokens, UNREADABLE, "internal")
+        said, num_prompt = UNREADABLE, len(self.request.prompt)
+        if isinstance(error, LibraryPanic):  # the fault of a file, which a page of our code does not explain
+            said = UNDECODABLE
+            log.error("the answer to request %s cannot be decoded: %s", self.request.id, error)
+        else:
+            log.exception("the answer to request %s cannot be read", self.request.id)
+        return Delta(index, "", [], "error", None, num_prompt, self._cached_tokens, said, "internal")
 
     def _read(self, choice: _Choice, output: Output) -> Delta | None:
         # the EOS or stop token that ended the sequence is counted but not shown, unless it was asked for
@@ -186,8 +196,8 @@ class Answer:
         try:
             delta = Delta(index, text.finish(), [], reason, None, num_prompt, self._cached_tokens, error)
             _add_parts(delta, text)
-        except Exception:
-            return self._unreadable(index)
+        except Exception as error:
+            return self._unreadable(index, error)
         return delta
 
     def resumption(self) -> list[Message]:
@@ -218,7 +228,8 @@ class Answer:
         return TokenLogprob(token_id, self._bytes_of(token_id), None, None)
 
     def _decoded(self, token_id: int) -> bytes:
-        return self._tokenizer.decode([token_id], skip_special_tokens=False).encode()
+        detokenizer = Detokenizer(self._tokenizer, skip_special_tokens=False)
+        return (detokenizer.feed((token_id,)) + detokenizer.flush()).encode()
 
 
 def _add_parts(delta: Delta, text: TextState | NoText | MessageText) -> None:

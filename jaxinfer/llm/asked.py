@@ -151,6 +151,8 @@ def new_job(
         sampling = msgspec.structs.replace(sampling, max_tokens=min(sampling.max_tokens, max(rest, 1)))
         if rest < 1:  # the prompt is refused for its length, whatever else is asked of the answer
             sampling = msgspec.structs.replace(sampling, min_tokens=None)
+        elif type(sampling.min_tokens) is int and sampling.min_tokens > rest:  # it is the context that is too short
+            sampling = msgspec.structs.replace(sampling, max_tokens=None)
     if wire.cache_salt is not None:
         salt = f"{salt}/{wire.cache_salt}"  # neither holds a slash
     return Job(left, sampling, wire.priority, chat=chat, salt=salt, arrived_s=arrived_s)

@@ -147,9 +147,9 @@ class AsyncLLM:
             early = pool.submit(load_text, self.config, folder) if folder else None
             handshake = transport.start(self._put_outputs, self._fail)
             text = early.result() if early else load_text(self.config, Path(handshake.folder))
-        self._announce.release()
         with self._posting:
             self._started = Started.of(transport, handshake, text)
+        self._announce.release()
         if self._early_failure is not None:
             self._fail(self._early_failure)
 

@@ -1,6 +1,7 @@
 """The text side of a model: no jax, so that another process than the engine's can own it."""
 
 import dataclasses
+import logging
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 from jaxinfer.checkpoint.resolve import DEMO_FOLDER, Part, resolve
 from jaxinfer.config import EngineConfig
-from jaxinfer.errors import ConfigError, InvalidRequest
+from jaxinfer.errors import CheckpointError, ConfigError, InvalidRequest
 from jaxinfer.llm.types import ModelInfo
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.protocol.structured import constraint_of
@@ -23,6 +24,7 @@ from jaxinfer.text.tools.formats import PROBE, Format, format_of
 from jaxinfer.text.tools.reader import ToolUse
 from jaxinfer.text.trial import try_text
 
+log = logging.getLogger(__name__)
 TOKENIZER_FILE = "tokenizer.json"
 _PIECE = 2**15  # characters
 _NORMALIZED = 3  # bytes of text for one of its normal form, at most: a Hangul syllable may come as three letters
@@ -48,7 +50,8 @@ class TextSide:
         return Reading(self.thinking, start, self.tool_format, tools)
 
     def facts_for(self, info: ModelInfo) -> ModelInfo:
-        """The model with what only its text side knows."""
+        """The model with what only its text side knows. Raises CheckpointError for a tokenizer of another model."""
+        self._check_ids(info.vocab_size)
         return dataclasses.replace(
             info,
             has_chat_template=self.template.exists,
@@ -56,6 +59,18 @@ class TextSide:
             tool_format=self.tool_format,
             has_thinking=self.thinking is not None,
         )
+
+    def _check_ids(self, vocab_size: int) -> None:
+        """That the model has a row for each id which every prompt gets; of added tokens, which few spell, say so."""
+        most = f"below the model's vocab_size ({vocab_size})"
+        cure = "Use the tokenizer.json of this model, with --tokenizer."
+        if (highest := max(self.tokenizer.ids_around, default=0)) >= vocab_size:
+            fact = f"the post_processor of tokenizer.json must add token ids {most}, and it adds {highest}"
+            raise CheckpointError(f"{fact}. {cure}")
+        beyond = sorted(text for text, token_id in self.tokenizer.added_tokens if token_id >= vocab_size)
+        if beyond:
+            fact = f"{len(beyond)} added tokens of tokenizer.json are not {most}, such as {beyond[0]!r}"
+            log.warning("%s; a prompt that spells one is refused. %s", fact, cure)
 
     def check_fits(self, num_bytes: int, max_model_len: int, param: str) -> None:
         """Raise InvalidRequest for a text that cannot fit, whatever its tokens: to count them could take a minute."""

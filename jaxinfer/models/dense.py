@@ -7,6 +7,7 @@ K kv heads, H head, V vocabulary.
 
 import dataclasses
 import functools
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -107,6 +108,26 @@ class _Traits:
 
 
 _ACTIVATIONS = ("silu", "swish", "swiglu")  # names of one
+_OTHER_NAMES = {
+    "hidden_size": ("n_embd", "d_model", "hidden_dim", "embed_dim", "embedding_size"),
+    "intermediate_size": ("ffn_hidden_size", "ffn_dim", "n_inner"),
+    "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
+    "num_attention_heads": ("n_head", "n_heads", "num_heads"),
+    "num_key_value_heads": ("n_kv_heads", "num_kv_heads", "num_query_groups"),
+    "head_dim": ("kv_channels", "d_kv"),
+    "max_position_embeddings": ("n_positions", "n_ctx"),
+    "rms_norm_eps": ("norm_eps", "layer_norm_eps", "layer_norm_epsilon", "layernorm_epsilon"),
+}
+_OUR_WORDS = {  # letters alone: rms_norm is RMSNorm
+    "rope_type": {"default"},
+    "position_embedding_type": {"rope", "rotary"},
+    "attn_type": {"full", "causal", "fullattention", "softmax"},
+    "attention_type": {"full", "causal", "fullattention", "softmax"},
+    "norm_type": {"rms", "rmsnorm"},
+    "normalization": {"rms", "rmsnorm"},
+    "mlp_type": {"swiglu", "gated"},
+    "pooling_type": {"last", "lasttoken"},
+}
 UNBOUNDED = 2**30  # positions
 TENSOR = "tensor"  # the axis of a mesh over which heads, the MLP's width and the vocabulary are split
 TRAITS = {
@@ -120,19 +141,20 @@ TRAITS = {
 # fmt: off
 HARMLESS = frozenset([
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "attn_implementation",
-    "bad_words_ids", "base_model", "base_model_name_or_path", "begin_suppress_tokens", "bos_token",
-    "chunk_size_feed_forward", "cls_token_id", "decoder_start_token_id", "diversity_penalty", "do_sample",
-    "early_stopping", "encoder_no_repeat_ngram_size", "eos_token", "exponential_decay_length_penalty",
-    "finetuning_task", "forced_bos_token_id", "forced_eos_token_id", "id2label", "is_decoder",
-    "is_llama_config", "keys_to_ignore_at_inference", "label2id", "length_penalty", "mask_token_id", "max_length",
-    "max_seq_len", "max_seq_length", "max_sequence_length", "max_window_layers", "min_length", "model_max_length",
-    "model_name", "name_or_path", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_labels",
-    "num_return_sequences", "output_attentions", "output_hidden_states", "output_scores", "pad_token", "pad_token_id",
-    "padding_side", "prefix", "pretraining_tp", "problem_type", "remove_invalid_values", "repetition_penalty",
-    "return_dict", "return_dict_in_generate", "sep_token_id", "seq_length", "suppress_tokens",
-    "task_specific_params", "temperature", "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class",
-    "tokenizer_padding_side", "top_k", "top_p", "torchscript", "transformers.js_config", "transformers_version",
-    "typical_p", "unk_token", "unk_token_id", "unsloth_fixed", "unsloth_version", "use_bfloat16",
+    "bad_words_ids", "base_model", "base_model_name_or_path", "begin_suppress_tokens", "bf16", "bos_token",
+    "cache_implementation", "chunk_size_feed_forward", "cls_token_id", "decoder_start_token_id", "diversity_penalty",
+    "do_sample", "early_stopping", "encoder_no_repeat_ngram_size", "eos_token", "exponential_decay_length_penalty",
+    "finetuning_task", "forced_bos_token_id", "forced_eos_token_id", "fp16", "id2label", "is_decoder",
+    "is_llama_config", "keys_to_ignore_at_inference", "label2id", "length_penalty", "mask_token_id",
+    "matryoshka_dimensions", "max_length", "max_new_tokens", "max_seq_len", "max_seq_length", "max_sequence_length",
+    "max_window_layers", "min_length", "model_max_length", "model_name", "name_or_path", "no_repeat_ngram_size",
+    "num_beam_groups", "num_beams", "num_labels", "num_return_sequences", "output_attentions", "output_hidden_states",
+    "output_scores", "pad_token", "pad_token_id", "padding_side", "prefix", "pretraining_tp", "problem_type",
+    "remove_invalid_values", "repetition_penalty", "return_dict", "return_dict_in_generate", "sep_token_id",
+    "seq_length", "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss", "tie_encoder_decoder",
+    "tokenizer_class", "tokenizer_padding_side", "top_k", "top_p", "torchscript", "transformers.js_config",
+    "transformers_version", "typical_p", "unk_token", "unk_token_id", "unsloth_fixed", "unsloth_version",
+    "use_bfloat16",
 ])
 # fmt: on
 
@@ -192,6 +214,17 @@ def config_from_hf(raw: Mapping[str, Any]) -> DenseConfig:
         eos_token_ids=token_ids(config, "eos_token_id", known_size),
     )
     _refuse_unsupported(config, traits)
+    sizes = {
+        "hidden_size": hidden,
+        "intermediate_size": result.intermediate_size,
+        "num_hidden_layers": result.num_layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": result.head_dim,
+        "max_position_embeddings": stated_position,
+        "rms_norm_eps": result.norm_eps,
+    }
+    _read_other_names(config, sizes)
     _refuse_sliding_windows(config, result.num_layers, max_position)
     refuse_features(config)
     config.finish(HARMLESS)
@@ -210,6 +243,19 @@ def _dual_chunk(config: HFConfig) -> int:
     section.must_be("sparse_attention_enabled", (False,), "sparse attention is not supported")
     section.finish(frozenset(["sparse_attention_threshold", "sparse_attention_last_q"]))
     return min(chunk, original)
+
+
+def _read_other_names(config: HFConfig, sizes: Mapping[str, float]) -> None:
+    """Sizes under names of other frameworks, which must be those under ours, and words for what each model here has."""
+    for name, others in _OTHER_NAMES.items():
+        for key in filter(config.has, others):
+            value = config.value(key)
+            if isinstance(value, bool) or value != sizes[name]:
+                config.refuse(key, f"must be what {name} is ({sizes[name]:g})", "delete it if it does not count")
+    for key, words in _OUR_WORDS.items():
+        value = config.value(key) if config.has(key) else ""
+        if not is_off(value) and re.sub(r"[^a-z]", "", str(value).lower()) not in words:
+            config.refuse(key, f"must be one of {', '.join(sorted(words))}", "others are not supported")
 
 
 def _head_dim(config: HFConfig, hidden: int, heads: int) -> int:

@@ -128,7 +128,9 @@ def _fault(value: Any) -> tuple[str, str] | None:
         return None if value.isascii() or is_unicode(value) else ("valid Unicode", "half of a surrogate pair")
     if isinstance(value, Mapping):
         kinds = [type(key).__name__ for key in value if not isinstance(key, str)]
-        return ("an object whose names are texts", f"a name of type {kinds[0]}") if kinds else None
+        if kinds:
+            return "an object whose names are texts", f"a name of type {kinds[0]}"
+        return next(filter(None, map(_fault, value)), None)  # of a name
     if isinstance(value, Sequence) and not isinstance(value, _BYTES):
         return None
     law = "what JSON has: an object, a list, a text, a number, true, false or null"

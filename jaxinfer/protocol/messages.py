@@ -65,8 +65,10 @@ def without_billing(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     place = next((i for i, message in enumerate(messages) if message["role"] == "system"), None)
     if place is None or not messages[place]["content"].startswith(BILLING):
         return messages
-    rest = messages[place]["content"].partition("\n")[2]
-    return [*messages[:place], *([messages[place] | {"content": rest}] if rest else []), *messages[place + 1 :]]
+    text = messages[place]["content"]
+    rest = text[len(text.splitlines(keepends=True)[0]) :]
+    left = [messages[place] | {"content": rest}] if rest or len(messages) == 1 else []  # some message must be left
+    return [*messages[:place], *left, *messages[place + 1 :]]
 
 
 def unknown_in(message: dict[str, Any], path: str, dialect: Dialect) -> list[str]:

@@ -9,7 +9,7 @@ import msgspec
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.protocol.doubles import check_json, check_odd, read_json
 from jaxinfer.protocol.sampling import SamplingParams
-from jaxinfer.protocol.validate import Verbatim, invalid, is_unicode, show, unsupported
+from jaxinfer.protocol.validate import Verbatim, check_unicode, invalid, show, unsupported
 from jaxinfer.text.grammar.source import Constraint, Kind
 
 MAX_GRAMMAR_BYTES = 1048576
@@ -133,12 +133,12 @@ def constraint_of(params: SamplingParams) -> Constraint | None:
 
 def _value(kind: Kind, given: Any, name: str) -> str:
     """Constraint.value of a field that the client calls `name`."""
+    check_unicode(given, name)
     return _bounded(_READERS[kind](given, name), name)
 
 
 def _bounded(value: str, name: str) -> str:
-    if not is_unicode(value):
-        raise invalid(name, "valid Unicode", Verbatim("half of a surrogate pair"))
+    check_unicode(value, name)
     size = len(value.encode())
     if size > MAX_GRAMMAR_BYTES:
         raise invalid(name, f"at most {MAX_GRAMMAR_BYTES} bytes", Verbatim(f"{size}"), cure="send a smaller one")

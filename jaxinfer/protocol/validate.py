@@ -89,6 +89,8 @@ def validate_sampling(
     vocab_size: the logits' width.    max_logprobs: the server's limit for logprobs and prompt_logprobs.
     cure: what to do about a number out of its range, if not what a client of the API does.
     """
+    for name in params.__struct_fields__:
+        check_unicode(getattr(params, name), name)
     for name, allowed in NUMBERS.items():
         value = getattr(params, name)
         if value is not None and not allowed.allows(value):
@@ -281,6 +283,13 @@ def is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def check_unicode(value: Any, name: str) -> None:
+    """Raise InvalidRequest for a lone surrogate in a text or in those of a list. What is JSON has check_json."""
+    for text in value if isinstance(value, list | tuple) else (value,):
+        if isinstance(text, str) and not text.isascii() and not is_unicode(text):
+            raise invalid(name, "valid Unicode", Verbatim("half of a surrogate pair"))
 
 
 def convert(value: Any, wire_type: type[Any], *, at: str = "") -> Any:

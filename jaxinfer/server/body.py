@@ -78,7 +78,11 @@ def _may_leave_kind_out(request: Request) -> bool:
 
 def check_content(request: Request) -> tuple[bytes, dict[bytes, bytes]]:
     """The content type and its parameters. Raises HTTPException 415 for a body that is not UTF-8 or is encoded."""
-    kind, options = parse_options_header(request.headers.get("content-type", ""))
+    kinds = request.headers.getlist("content-type")
+    if len(kinds) > 1 or any("charset*" in kind.lower() for kind in kinds):
+        given = ascii(", ".join(kinds))[:80]
+        raise HTTPException(415, f"the content-type must be one, its charset as it is, got {given}; send one")
+    kind, options = parse_options_header(kinds[0] if kinds else "")
     charset = options.get(b"charset", b"utf-8")
     if charset.lower() not in (b"utf-8", b"utf8"):
         given = ascii(charset.decode("latin-1"))[:80]

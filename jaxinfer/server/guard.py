@@ -70,6 +70,8 @@ class Guard:
         allowed = self._settings.allowed_hosts
         if not given and scope["http_version"] == "1.0":
             return  # from no browser: each sends a host, the name that a page has bent to this machine among them
+        if not given:
+            raise InvalidRequest("the host header must be sent with HTTP/1.1, got none; send one", code="invalid_host")
         if allowed and (match is None or match[1].decode().rstrip(".").lower() not in allowed):
             raise Forbidden(
                 f"this server answers to {', '.join(allowed)}, got host {_shown(given[0]) if given else 'none'}; name "

@@ -23,6 +23,7 @@ MAX_HEADERS = 128
 PATIENCE_S = 10.0  # for a head, and for each MIN_BODY_BYTES of a body
 MIN_BODY_BYTES = 16 * 2**10
 READ_AHEAD = 8  # requests that wait for an answer before theirs on one connection, while more is read
+VERSIONS = ("1.0", "1.1")
 MAX_PIPELINED = 128  # such requests, or the connection is closed: one read of the socket holds thousands
 SLOW_READER_S = 60.0  # for a client to read what its connection holds of an answer, some 64 KiB
 
@@ -33,6 +34,10 @@ class _HeadTooLarge(Exception):
 
 class _BadCoding(Exception):
     """Likewise, at a body in transfer codings that nobody here undoes."""
+
+
+class _BadVersion(Exception):
+    """Likewise, at a version of HTTP that is not spoken here."""
 
 
 class _TooManyPipelined(Exception):
@@ -126,6 +131,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self._codings_before_chunked():
             raise _BadCoding
+        if self.parser.get_http_version() not in VERSIONS:
+            raise _BadVersion
         self._in_body = True
         super().on_headers_complete()
         if 0 < len(self.pipeline) <= READ_AHEAD:
@@ -192,6 +199,9 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()  # an error would come in the middle of the answers that are due
         elif self._head_bytes > MAX_HEAD_BYTES or len(self.headers or ()) > MAX_HEADERS:
             self._refuse_head()
+        elif (version := self.parser.get_http_version()) not in (*VERSIONS, "0.0"):  # the last before it has come
+            message = f"the request must be of HTTP/1.1 or 1.0, got {version}; send it as HTTP/1.1"
+            self._refuse(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, message, "invalid_http")
         elif (codings := self._codings_before_chunked()) and b"chunked" not in codings:
             given = ascii(b", ".join(codings).decode("latin-1"))[:80]
             message = f"the body's only transfer coding must be chunked, got {given} before it; send the body as it is"

@@ -2,7 +2,8 @@
 
 For every way of cutting the ids into calls, joined `feed`s + `flush` == Tokenizer.decode(all ids), or what these add to
 a text that goes on. What was given out is never taken back, half a character is held back, and the cost of a token does
-not depend on what came before it.
+not depend on what came before it. Of a decoder that is none of `Pieces`, a token may change text that was given out:
+the change is then left out of the text.
 """
 
 import codecs
@@ -30,7 +31,7 @@ class Detokenizer:
         )
 
     def feed(self, ids: Sequence[int]) -> str:
-        """The text that became certain with these ids."""
+        """The text that became certain with these ids. Raises LibraryPanic where the file's decoder fails on them."""
         return self._inner.feed(ids)
 
     def flush(self) -> str:
@@ -107,7 +108,8 @@ class _Stream:
             if "Invalid prefix" not in str(error):
                 raise
             self._stream = DecodeStream(skip_special_tokens=self._skip)
-            text = self._stream.step(self._backend, token_id)
+            with panics_as_exceptions():
+                text = self._stream.step(self._backend, token_id)
         if not text:
             return ""
         self._num_shown = len(self._ids)

@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import tokenizers
 from tokenizers import AddedToken
@@ -20,18 +21,21 @@ def encode_one(backend: tokenizers.Tokenizer, text: str, add_special_tokens: boo
         return backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
 
+_REFUSALS = {
+    "prompt": "a text must be one that the model's tokenizer can encode, and it fails on this one. Change the text",
+    "tokens": "token ids must be ones that the model's tokenizer can decode, and it fails on these. Change the ids",
+}
+
+
 @contextmanager
-def panics_as_refusals() -> Iterator[None]:
+def panics_as_refusals(param: Literal["prompt", "tokens"] = "prompt") -> Iterator[None]:
     """Turns the library's panic at a text, say where a pattern of the model's file backtracks, into InvalidRequest."""
     try:
         with panics_as_exceptions():
             yield
     except LibraryPanic as panic:
-        raise InvalidRequest(
-            "a text must be one that the model's tokenizer can encode, and it fails on this one. Change the text, or "
-            "serve the model with another --tokenizer.",
-            param="prompt",
-        ) from panic
+        message = f"{_REFUSALS[param]}, or serve the model with another --tokenizer."
+        raise InvalidRequest(message, param=param) from panic
 
 
 class PlainEncoder:

@@ -5,7 +5,7 @@ Control tokens are the special tokens (`<|im_end|>`) and those added tokens that
 added, not in the model's own vocabulary, not blank. `plain=True` encodes their spellings as ordinary text.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,17 @@ class Tokenizer:
         """Of all tokens. Takes 50 ms where there are 150,000."""
         return self.backend.get_vocab(with_added_tokens=True).values()
 
+    @property
+    def ids_around(self) -> list[int]:
+        """What `add_special_tokens` puts around a text."""
+        before, after = self._around
+        return [*before, *after]
+
+    @property
+    def added_tokens(self) -> Iterator[tuple[str, int]]:
+        """Spellings and ids of those beside the model's vocabulary."""
+        return ((token.content, token_id) for token_id, token in self._added.items())
+
     @cached_property
     def special_ids(self) -> frozenset[int]:
         return frozenset(token_id for token_id, token in self._added.items() if token.special)
@@ -151,12 +162,14 @@ class Tokenizer:
         Equal to transformers' decode. One exception: of a run of byte-fallback tokens that is not UTF-8 the valid
         characters are kept (as sentencepiece does), where transformers turns the whole run into U+FFFD. Otherwise a
         stream would have to hold back every newline, which is such a token, until the next one.
+
+        Raises InvalidRequest for ids that cannot be, and for ids that the library fails on.
         """
         if ids and not 0 <= min(ids) <= max(ids) < 2**32:
             wrong = min(ids) if min(ids) < 0 else max(ids)
             raise InvalidRequest(f"token ids must be 0 to {self.vocab_size - 1}, got {wrong}.", param="tokens")
         if self.pieces is None:
-            with panics_as_exceptions():
+            with panics_as_refusals("tokens"):
                 return self.backend.decode(ids, skip_special_tokens=skip_special_tokens)
         detokenizer = Detokenizer(self, skip_special_tokens=skip_special_tokens)
         return detokenizer.feed(ids) + detokenizer.flush()

@@ -2,21 +2,23 @@
 beside it.
 
 `python -m jaxinfer.text.trial` is that process: a JSON object on stdin; on stdout a line with what it tries, for each,
-and then a JSON string, empty if all is well. It splits texts that make careless patterns backtrack, and renders
-conversations of every kind. That a template refuses some of them is normal; that it runs away, eats memory or reaches
-for what the sandbox hides is not. Imports no jax.
+and then a JSON string, empty if all is well. It splits texts that make careless patterns backtrack, decodes tokens
+alone and in runs, and renders conversations of every kind. That a template refuses some of them is normal; that it runs
+away, eats memory or reaches for what the sandbox hides is not. Imports no jax.
 """
 
 import contextlib
 import heapq
+import itertools
 import json
+import random
 import re
 import signal
 import subprocess
 import sys
 import time
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from jaxinfer import children
 from jaxinfer.errors import CheckpointError, ConfigError, InvalidRequest
 from jaxinfer.text.chat_template import ChatTemplate
 from jaxinfer.text.growth import check_growth
+from jaxinfer.text.pieces import pieces_of
 from jaxinfer.text.rust import LibraryPanic, panics_as_exceptions
 from jaxinfer.text.sandbox import LimitExceeded
 
@@ -89,7 +92,7 @@ def try_text(
 
 TOKENIZER, TEMPLATE = "tokenizer", "template"
 _REFUSALS = {
-    TOKENIZER: "a tokenizer must split a text within its limits, and this model's does not: {}. "
+    TOKENIZER: "a tokenizer must split and decode a text within its limits, and this model's does not: {}. "
     "Use a tokenizer.json that you trust, with --tokenizer.",
     TEMPLATE: "a chat template must render within its limits, and this model's does not: {}. "
     "Use a chat_template.jinja that you trust.",
@@ -138,8 +141,13 @@ class _Parts(msgspec.Struct):
     decoder: dict[str, Any] | None = None
 
 
+class _Added(msgspec.Struct):
+    content: str
+
+
 class _File(_Parts):
     model: dict[str, msgspec.Raw] | None = None
+    added_tokens: list[_Added] = []
 
 
 def _try_tokenizer(folder: Path) -> str:
@@ -154,6 +162,7 @@ def _try_tokenizer(folder: Path) -> str:
         with panics_as_exceptions():
             _try_model(read.model or {})
             backend = tokenizers.Tokenizer.from_str(json.dumps(_EMPTY | msgspec.to_builtins(parts)))
+        tokens = () if pieces_of(parts.decoder) is not None else _tokens_of(read)  # ours decodes what has pieces
     except MemoryError:
         raise
     except LibraryPanic as panic:
@@ -170,6 +179,29 @@ def _try_tokenizer(folder: Path) -> str:
             return f"{panic}"[:200]
         if time.process_time() - began_s > _MAX_RUN_S:
             return f"{len(text)} characters that begin with {text[:8]!r} took {time.process_time() - began_s:.1f} s"
+    return _try_decoder(backend, tokens)
+
+
+def _tokens_of(file: _File) -> list[str]:
+    """The spellings of its tokens, added ones too; those of a Unigram model come with their scores."""
+    vocab = msgspec.json.decode((file.model or {})["vocab"], type=dict[str, int] | list[tuple[str, float]])
+    own = vocab if isinstance(vocab, dict) else [token for token, _ in vocab]
+    return list(dict.fromkeys([*own, *(token.content for token in file.added_tokens)]))
+
+
+def _try_decoder(backend: tokenizers.Tokenizer, tokens: Sequence[str]) -> str:
+    """Texts as a model may answer them: no token, each alone, and runs of random ones, of one or of several."""
+    if not tokens:
+        return ""
+    rng = random.Random(0)
+    runs = [rng.choices(tokens, k=rng.randint(2, _LONGEST_RUN)) for _ in range(_RUNS)]
+    same = [[token] * _LONGEST_RUN for token in rng.choices(tokens, k=_RUNS)]
+    for run in itertools.chain([[]], ([token] for token in tokens), runs, same):
+        try:
+            with panics_as_exceptions():
+                backend.decoder.decode(run)
+        except LibraryPanic as panic:
+            return f"it cannot decode {' '.join(run)[:40]!r}: {panic}"[:200]
     return ""
 
 
@@ -194,6 +226,7 @@ def _pair(merge: str | list[str]) -> tuple[str, str]:
 
 
 _MERGES = 64  # of a model that are tried
+_RUNS, _LONGEST_RUN = 2**9, 12  # of tokens that are decoded
 _EMPTY: dict[str, Any] = {
     "version": "1.0",
     "added_tokens": [],

@@ -4,18 +4,24 @@ alone, and the texts of others are read on.
 
 import logging
 import struct
+from array import array
 
 import pytest
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models
 
 from jaxinfer.config import EngineConfig
-from jaxinfer.llm.answer import UNREADABLE
+from jaxinfer.engine.sequence import Output, Request
+from jaxinfer.llm.answer import UNDECODABLE, UNREADABLE, Answer
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.dry_run import MODULE
 from jaxinfer.llm.process import EngineProcess
 from jaxinfer.llm.wire import ToEngine
-from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.protocol.sampling import GenerationDefaults, SamplingParams, resolve_sampling
 from jaxinfer.text.message import MessageText
 from jaxinfer.text.reading import Reading
+from jaxinfer.text.rust import LibraryPanic
+from jaxinfer.text.tokenizer import Tokenizer
 from tests.llm.conftest import Served
 
 GARBAGE = struct.pack("<I", 3) + b"\xff\xff\xff"
@@ -94,3 +100,20 @@ def test_a_bug_in_reading_an_answer_ends_that_answer_alone(served, caplog, is_ab
     assert (broken[-1].finish_reason, broken[-1].error, broken[-1].code) == ("error", UNREADABLE, "internal")
     assert sum(len(delta.token_ids) for delta in neighbour) == 40 and neighbour[-1].finish_reason == "length"
     assert "a bug" in caplog.text or "another bug" in caplog.text
+
+
+def test_a_decoder_that_panics_ends_an_answer_with_one_line_in_the_log(caplog, capfd):
+    backend = Backend(models.BPE({"a": 0, " ": 1}, []))
+    backend.decoder = decoders.Sequence([decoders.Fuse(), decoders.Strip(" ", 1, 1)])
+    told: list[object] = []
+    sampling = resolve_sampling(SamplingParams(logprobs=1), GenerationDefaults(), random_seed=0)
+    answer = Answer(Request("r", array("I", [0]), 1), sampling, Tokenizer(backend.to_str().encode()), told.append)
+    deltas = [answer.feed(Output("r", 0, [token_id])) for token_id in (1, 1, 0)]
+    assert [(delta.finish_reason, delta.error, delta.code) for delta in deltas[:1]] == [
+        ("error", UNDECODABLE, "internal")
+    ]
+    assert deltas[1:] == [None, None] and len(told) == len(caplog.records) == 1
+    assert caplog.records[0].exc_info is None and "cannot be decoded" in caplog.text
+    assert capfd.readouterr().err.count("panicked") == 1
+    with pytest.raises(LibraryPanic):
+        answer._bytes_of(1)

@@ -4,9 +4,12 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from jaxinfer.errors import CheckpointError
 from jaxinfer.models import registry
+from jaxinfer.models.dense import TRAITS
 from jaxinfer.models.registry import dense, family_for, register
 
 
@@ -29,6 +32,20 @@ def test_an_architecture_is_never_a_misspelling_of_another(name: str) -> None:
     message = str(caught.value)
     assert "did you mean" not in message
     assert f"LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, got {name!r}, which " in message
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(sorted(TRAITS)), st.data())
+def test_a_name_close_to_one_of_ours_is_another_and_told_what_is_served(name: str, data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(name)))
+    end = data.draw(st.integers(start, min(len(name), start + 2)))
+    other = name[:start] + data.draw(st.text("aeinrstLMQ2345", max_size=3)) + name[end:]
+    assume(other not in TRAITS and other.removesuffix("Model") + "ForCausalLM" not in TRAITS)
+    with pytest.raises(CheckpointError) as caught:
+        family_for({"architectures": [other]})
+    message = str(caught.value)
+    assert "did you mean" not in message and f"got {other!r}, which " in message
+    assert "has " in message or "is of another family" in message
 
 
 @pytest.mark.parametrize(

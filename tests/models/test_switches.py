@@ -100,3 +100,46 @@ def test_a_factor_of_nothing_is_refused(factor: str, last: str, off: Any) -> Non
 @pytest.mark.parametrize("key", ["attention_output_bias", "attention_out_bias", "attention_sink_bias"])
 def test_another_bias_may_be_off_where_that_of_q_k_v_may_not(key: str) -> None:
     assert config_from_hf({**R1_DISTILL_QWEN_1_5B, key: False}) == config_from_hf(R1_DISTILL_QWEN_1_5B)
+
+
+OWN = {
+    "hidden_size": ["n_embd", "d_model", "hidden_dim"],
+    "intermediate_size": ["ffn_hidden_size", "n_inner"],
+    "num_hidden_layers": ["n_layer", "num_layers"],
+    "num_attention_heads": ["n_head", "num_heads"],
+    "num_key_value_heads": ["num_kv_heads", "num_query_groups"],
+    "head_dim": ["kv_channels"],
+    "max_position_embeddings": ["n_positions"],
+    "rms_norm_eps": ["layer_norm_eps"],
+}
+WORDS = [
+    ("rope_type", "default", "yarn"),
+    ("position_embedding_type", "rope", "alibi"),
+    ("position_embedding_type", "Rotary", "absolute"),
+    ("attn_type", "full", "linear"),
+    ("norm_type", "RMSNorm", "layernorm"),
+    ("normalization", "rms_norm", "batch_norm"),
+    ("mlp_type", "swiglu", "relu"),
+    ("pooling_type", "LAST", "mean"),
+]
+
+
+@pytest.mark.parametrize(("name", "other"), [(name, other) for name, others in OWN.items() for other in others])
+def test_a_size_under_another_name_is_harmless_where_it_is_the_same(name: str, other: str) -> None:
+    assert config_from_hf({**QWEN3_8B, other: QWEN3_8B[name]}) == config_from_hf(QWEN3_8B)
+    for wrong in (QWEN3_8B[name] * 2, True, "8"):
+        with pytest.raises(CheckpointError, match=f"- {other} must be what {name} is"):
+            config_from_hf({**QWEN3_8B, other: wrong})
+
+
+@pytest.mark.parametrize(("key", "ours", "another"), WORDS)
+def test_a_word_for_what_each_model_here_has_is_harmless(key: str, ours: str, another: str) -> None:
+    for off in (ours, None, ""):
+        assert config_from_hf({**QWEN3_8B, key: off}) == config_from_hf(QWEN3_8B)
+    with pytest.raises(CheckpointError, match=f"- {key} must be one of .*{another}"):
+        config_from_hf({**QWEN3_8B, key: another})
+
+
+def test_how_a_model_was_trained_saved_and_sampled_is_harmless() -> None:
+    added = {"cache_implementation": "hybrid", "max_new_tokens": 100, "bf16": True, "matryoshka_dimensions": [32, 64]}
+    assert config_from_hf({**QWEN3_8B, **added}) == config_from_hf(QWEN3_8B)

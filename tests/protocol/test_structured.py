@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from jaxinfer.errors import InvalidRequest
-from jaxinfer.protocol.structured import MAX_GRAMMAR_BYTES, MAX_TAGS, read_structured
+from jaxinfer.protocol.sampling import SamplingParams
+from jaxinfer.protocol.structured import MAX_GRAMMAR_BYTES, MAX_TAGS, constraint_of, read_structured
+from jaxinfer.protocol.validate import validate_sampling
 
 
 def tags(triggers: list[str], begins: list[str]) -> dict[str, Any]:
@@ -36,3 +38,28 @@ def test_tags_that_would_take_long_to_compare_are_refused_at_once(what):
 def test_as_many_tags_as_may_be_are_taken():
     body = tags(["<"] * MAX_TAGS, ["<x"] * MAX_TAGS)
     assert read_structured(body)["structural_tag"] == body["structural_tag"]
+
+
+LONE = "a\ud800"
+TAG = {"begin": "a", "schema": {}, "end": "z"}
+WITH_LONE = [
+    LONE,
+    [LONE],
+    ["a", LONE],
+    {LONE: 1},
+    {"a": [{"b": LONE}]},
+    f'{{"const": "{LONE}"}}',
+    {"structures": [TAG | {"begin": LONE}], "triggers": ["a"]},
+    {"structures": [TAG | {"schema": {"const": {LONE: 1}}}], "triggers": ["a"]},
+    {"structures": [TAG], "triggers": ["a", LONE]},
+]
+
+
+@pytest.mark.parametrize("field", SamplingParams.__struct_fields__)
+def test_half_of_a_surrogate_pair_is_refused_in_every_field(field):
+    for value in WITH_LONE:
+        params = SamplingParams(**{field: value})
+        with pytest.raises(InvalidRequest) as refusal:
+            constraint_of(params)
+            validate_sampling(params, vocab_size=9)
+        assert refusal.value.param.startswith(field) and str(refusal.value).isascii()

@@ -56,6 +56,16 @@ def test_the_line_is_left_out_as_the_first_of_the_first_system_text(kind, texts,
     assert rendered(path, body) == [*([("system", left)] if left else []), ("user", "hi")]
 
 
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\u2028", "\u2029", "\x85"])
+def test_the_line_goes_up_to_the_end_of_any_kind(end):
+    text = f"{LINE}{end}Be an agent."
+    assert without_billing([{"role": "system", "content": text}]) == [{"role": "system", "content": "Be an agent."}]
+
+
+def test_a_conversation_of_the_line_alone_keeps_its_message():
+    assert rendered(CHAT, {"messages": [told("system", LINE)]}) == [("system", "")]
+
+
 def test_no_other_text_of_that_form_is_touched():
     conversation = [told("user", LINE), told("assistant", LINE), told("system", "Be."), told("system", LINE), *USER]
     assert [text for _, text in rendered(CHAT, {"messages": conversation})] == [LINE, LINE, "Be.", LINE, "hi"]
@@ -73,5 +83,21 @@ def test_at_most_one_line_goes_and_it_is_the_first_of_the_first_system_text(turn
         assert left == messages
         return
     _, _, rest = turns[first][1].partition("\n")
-    expected = [("system", rest)] if rest else []
+    expected = [("system", rest)] if rest or len(turns) == 1 else []
     assert [(m["role"], m["content"]) for m in left] == [*turns[:first], *expected, *turns[first + 1 :]]
+
+
+ENDS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
+BILLED = st.text(st.characters(codec="utf-8", exclude_characters=ENDS), max_size=20)
+RESTS = st.text(st.characters(codec="utf-8"), max_size=20)
+
+
+@given(BILLED, BILLED, st.sampled_from(["\n", "\r\n", "\r", "\u2028"]), RESTS)
+def test_requests_that_differ_in_that_line_alone_render_the_same_prompt(one, other, end, rest):
+    def read(line: str) -> list[dict[str, Any]]:
+        text = f"{BILLING}{line}{end}{rest}"
+        chat = read_chat({"messages": [{"role": "system", "content": text}, *USER]}).messages
+        assert without_billing([{"role": "system", "content": text}, *USER]) == chat
+        return chat
+
+    assert read(one) == read(other)

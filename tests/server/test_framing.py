@@ -161,6 +161,28 @@ def test_a_body_in_another_charset_than_utf_8_is_a_415(app, path, charset):
     assert "charset must be utf-8" in error_of(response)["message"]
 
 
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ["application/json", "application/json; charset=latin1"],
+        ["application/json", "application/json"],
+        ["application/json; charset*=utf-8''latin1"],
+        ["application/json; Charset*0=latin1"],
+    ],
+    ids=str,
+)
+def test_a_content_type_that_can_be_read_in_two_ways_is_a_415(app, kinds):
+    headers = [("content-type", kind) for kind in kinds]
+    response = ask_app(app, "POST", CHAT, content=json.dumps(STREAMS[CHAT]), headers=headers)
+    assert response.status_code == 415 and "the content-type must be one" in error_of(response)["message"]
+
+
+@pytest.mark.parametrize("version", ["2.0", "0.9"])
+def test_another_version_of_http_is_a_505(port, version):
+    head, rest = send(port, CHAT, STREAMS[CHAT], version)
+    assert head.startswith("http/1.1 505 ") and json.loads(rest)["error"]["code"] == "invalid_http"
+
+
 def test_so_is_a_form_in_one(app):
     form = b'--x\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--x--\r\n'
     headers = {"content-type": "multipart/form-data; boundary=x; charset=latin-1"}

@@ -283,7 +283,7 @@ def test_a_name_that_was_bent_to_this_machine_is_a_403(path, host):
         (b"GET /v1/models HTTP/1.0\r\n\r\n", 200),  # no browser's: it sends a host
         (b"GET /v1/models HTTP/1.0\r\nhost: evil.example\r\n\r\n", 403),
         (b"GET /v1/models HTTP/1.0\r\nhost:\r\n\r\n", 403),
-        (b"GET /v1/models HTTP/1.1\r\n\r\n", 403),
+        (b"GET /v1/models HTTP/1.1\r\n\r\n", 400),
     ],
 )
 def test_only_a_request_of_http_1_0_may_leave_the_host_out(at_home, head, status):

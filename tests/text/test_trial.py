@@ -9,12 +9,17 @@ import time
 from pathlib import Path
 
 import pytest
-from tokenizers import Regex
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Regex, decoders
+from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 
 from jaxinfer.errors import CheckpointError
+from jaxinfer.text.rust import panics_unprinted
 from jaxinfer.text.tokenizer import Tokenizer
-from jaxinfer.text.trial import _COMMON, _texts, _try_tokenizer, try_text
+from jaxinfer.text.trial import _COMMON, _texts, _try_decoder, _try_tokenizer, try_text
 from tests.support.checkpoints import tokenizer_json
 from tests.text.samples import BACKENDS
 
@@ -127,7 +132,7 @@ def test_a_pattern_that_backtracks_is_found(tmp_path: Path, rules: dict) -> None
 )
 def test_a_hostile_tokenizer_is_refused_within_its_limits(tmp_path: Path, pattern: str, reason: str) -> None:
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    with pytest.raises(CheckpointError, match="a tokenizer must split a text within its limits") as refusal:
+    with pytest.raises(CheckpointError, match="a tokenizer must split and decode a text within its limits") as refusal:
         try_text(tokenizer_with(tmp_path, pre_tokenizer=split(pattern)), timeout_s=1)
     assert reason in str(refusal.value)
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 5
@@ -161,6 +166,66 @@ def test_a_file_at_which_the_library_panics_is_refused_by_its_trial(tmp_path: Pa
     assert "the tokenizers library failed on this input: " in _try_tokenizer(tokenizer_with(tmp_path, **change))
 
 
+def strip(content: str, start: int, stop: int) -> dict[str, object]:
+    return {"type": "Strip", "content": content, "start": start, "stop": stop}
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        strip("a", 100_000, 1_000_000),
+        strip("\u0120", 1, 5),
+        strip("\u0120", 2, 1),
+        {"type": "Sequence", "decoders": [{"type": "Fuse"}, strip("a", 1, 1)]},
+        {"type": "Sequence", "decoders": [{"type": "Fuse"}, strip("e", 0, 3)]},
+    ],
+    ids=str,
+)
+def test_a_decoder_that_fails_on_a_text_of_the_vocabulary_is_refused_by_its_trial(tmp_path, decoder: dict) -> None:
+    assert "it cannot decode " in _try_tokenizer(tokenizer_with(tmp_path, decoder=decoder))
+
+
+def test_a_decoder_is_tried_on_added_tokens(tmp_path: Path) -> None:
+    added = {"id": 352, "content": "\u2603", "special": False, "normalized": False}
+    file = {"added_tokens": [added | dict.fromkeys(["single_word", "lstrip", "rstrip"], False)]}
+    folder = tokenizer_with(tmp_path, decoder=strip("\u2603", 0, 2), **file)
+    assert "it cannot decode '\u2603'" in _try_tokenizer(folder)
+
+
+def test_a_decoder_is_tried_on_runs_of_tokens_and_on_no_token() -> None:
+    backend = tokenizers.Tokenizer(WordLevel({"##": 0}, unk_token="##"))
+    backend.decoder = decoders.Sequence(
+        [decoders.WordPiece("##"), decoders.Strip("a", 0, 1)]
+    )  # nothing is left of "##"
+    assert _try_decoder(backend, ["##"]).startswith("it cannot decode '## ##")
+    backend.decoder = decoders.Sequence([decoders.Fuse(), decoders.Strip("a", 0, 1)])
+    assert _try_decoder(backend, ["##"]).startswith("it cannot decode '': ")
+
+
+STRINGS = st.sampled_from(["a", "b", " ", "##", "ab", "</w>"])
+CONTENTS, COUNTS = st.sampled_from(["a", "b", " ", "#"]), st.integers(0, 3)
+STEPS = st.one_of(
+    st.builds(decoders.Strip, CONTENTS, COUNTS, COUNTS),
+    st.builds(decoders.Replace, STRINGS, st.sampled_from(["", "a", " "])),
+    st.builds(decoders.WordPiece, STRINGS, st.booleans()),
+    st.builds(decoders.BPEDecoder, STRINGS),
+    st.builds(decoders.CTC, STRINGS, STRINGS, st.booleans()),
+    st.just(decoders.Fuse()),
+)
+SPELT = ["a", "b", " ", "##a", "##", "ab", "a</w>", "</w>", "  "]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(STEPS, min_size=1, max_size=3), st.lists(st.lists(st.sampled_from(SPELT), max_size=6), max_size=40))
+def test_a_decoder_that_passes_its_trial_decodes_what_a_model_may_answer(steps, runs) -> None:
+    backend = tokenizers.Tokenizer(WordLevel({"a": 0}, unk_token="a"))
+    backend.decoder = decoders.Sequence(steps)
+    with panics_unprinted():
+        if _try_decoder(backend, SPELT) == "":
+            for run in runs:
+                backend.decoder.decode(run)
+
+
 CLASSES = [
     r"\p{Cyrillic}",
     r"\p{So}",
@@ -188,5 +253,5 @@ def test_a_class_that_the_library_does_not_know_is_for_its_reader_to_refuse() ->
 @pytest.mark.slow
 @pytest.mark.parametrize("pattern", [r"\p{Cyrillic}+\p{Sc}", r"\p{So}+\p{Sc}"])
 def test_a_pattern_that_takes_the_square_of_a_class_is_refused(tmp_path: Path, pattern: str) -> None:
-    with pytest.raises(CheckpointError, match="a tokenizer must split a text within its limits"):
+    with pytest.raises(CheckpointError, match="a tokenizer must split and decode a text within its limits"):
         try_text(tokenizer_with(tmp_path, pre_tokenizer=split(pattern)))

@@ -47,6 +47,10 @@ _IN_WORDS = (  # where the library shows its own trees, types and parts
         r"a repetition must be of at most 2147483647 times, in line \1 it is of more; repeat less often",
     ),
     (
+        re.compile(r"regex parse error: decimal literal invalid: .*"),
+        "a repetition must be of at most 4294967295 times, one is of more; repeat less often",
+    ),
+    (
         re.compile(r"range end must be >= start, got \((\d+), (\d+)\)"),
         r"a repetition must not end before it begins, got {\1,\2}; write {\2,\1}",
     ),

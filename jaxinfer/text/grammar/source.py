@@ -1,6 +1,8 @@
 """What an answer must be, as a client says it, and the text that llguidance compiles: its dialect of Lark."""
 
+import copy
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -8,6 +10,8 @@ from typing import Any, Literal
 import msgspec
 
 from jaxinfer.text.grammar.doubles import spelling, spelling_of_integer
+from jaxinfer.text.grammar.misread import misread
+from jaxinfer.text.grammar.parts import parts
 from jaxinfer.text.tools.opening import Opening
 
 Kind = Literal["json_schema", "regex", "choice", "grammar", "structural_tag", "tools"]
@@ -22,6 +26,8 @@ JSON_SCHEMA = _START + _JSON  # with which a grammar that is one schema begins; 
 _NUMBER = re.compile(  # or a string, of what json.dumps writes; integers of 64 bits are read as they are
     r'"[^"\\]*(?:\\.[^"\\]*)*"|(?P<float>-?\d+(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+))|(?P<integer>-?\d{20,})'
 )
+_COUNTS = {f"{end}{what}" for end in ("min", "max") for what in ("Length", "Items", "Properties")}
+_MAX_COUNT = (1 << 32) - 1
 AS_SENT = "\n# as sent"  # ends a grammar that a client wrote, which may be ambiguous as none of ours is
 ANY_TEXT = r"TEXT: /(.|\n)*/"
 
@@ -78,8 +84,18 @@ def guided(schema: Any, *, strict: bool) -> str:
     """A schema as JSON with our way of reading it: bounded white space, and unless strict what can be kept of it."""
     if isinstance(schema, bool):
         schema = {} if schema else {"not": {}}
+    if any(_too_large(part) for part, _ in parts(schema)):
+        schema = copy.deepcopy(schema)
+        for part, _ in parts(schema):
+            part.update(dict.fromkeys(_too_large(part), _MAX_COUNT))
     written = json.dumps({**schema, "x-guidance": GUIDANCE[strict]}, ensure_ascii=False)
     return _NUMBER.sub(_spelt_number, written)
+
+
+def _too_large(part: dict[str, Any]) -> list[str]:
+    """Lengths beyond what the library counts, and any answer holds."""
+    counts = ((name, part[name]) for name in part.keys() & _COUNTS)
+    return [name for name, count in counts if isinstance(count, int | float) and _MAX_COUNT < count < math.inf]
 
 
 def _spelt_number(found: re.Match[str]) -> str:
@@ -103,6 +119,8 @@ def _body(constraint: Constraint) -> str:
         return f"{_JSON}{guided(json.loads(constraint.value), strict=constraint.strict)}"
     if constraint.kind == "choice":
         return " | ".join(quoted(option) for option in json.loads(constraint.value))
+    if why := misread(constraint.value):
+        raise ValueError(why)
     from llguidance import regex_to_lark
 
     return f"/{regex_to_lark(constraint.value, 'd')}/"

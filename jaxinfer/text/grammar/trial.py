@@ -29,6 +29,7 @@ from jaxinfer.text.grammar.endless import endless
 from jaxinfer.text.grammar.inexact import inexact
 from jaxinfer.text.grammar.lark import Rules, fault_of_signs, rules_of, without_end
 from jaxinfer.text.grammar.lexemes import heavy_lexemes, largest_repetition
+from jaxinfer.text.grammar.misread import misread_in_schema
 from jaxinfer.text.grammar.parts import parts
 from jaxinfer.text.grammar.reasons import DEAD_END, FORCED, NO_SIGN, NOTHING, TOO_COMPLEX, reason_of
 from jaxinfer.text.grammar.source import JSON_SCHEMA, MAX_TEXT_CHARS, Constraint, guided, source_of
@@ -139,7 +140,7 @@ def _try(vocabulary: "LLTokenizer", constraint: Constraint, control_tokens: Mapp
         if len(text) > MAX_TEXT_CHARS:
             return Tried(error=f"written as a grammar it may have {MAX_TEXT_CHARS} characters, it has {len(text)}")
         for schema in _schemas(text):
-            if why := endless(schema) or inexact(schema):
+            if why := endless(schema) or inexact(schema) or misread_in_schema(schema):
                 return Tried(error=why)
         rules = rules_of(text) if constraint.kind == "grammar" else None
         matcher = new_matcher(vocabulary, text)

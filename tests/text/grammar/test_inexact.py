@@ -1,5 +1,7 @@
 """Inexact: numbers of a schema that llguidance has as others are found, with their place, and no others."""
 
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -82,3 +84,15 @@ def test_an_integer_that_llguidance_takes_is_of_its_schema(vocabulary, tokenizer
     for number in {int(bound) + step for bound in bounds.values() for step in (-2, -1, 0, 1, 2)}:
         is_taken = takes(matcher, tokenizer, str(number))
         assert not is_taken or all(BOUNDS[name](number, int(bound)) for name, bound in bounds.items())
+
+
+@pytest.mark.parametrize("count", [2**32, 2**53 - 1, 2**64, 10**30, 1e300])
+@pytest.mark.parametrize("name", ["Length", "Items", "Properties"])
+@pytest.mark.parametrize("end", ["min", "max"])
+def test_a_count_beyond_the_librarys_is_the_most_that_it_has(vocabulary, name, end, count):
+    kind = {"Length": "string", "Items": "array", "Properties": "object"}[name]
+    schema = {"type": "object", "properties": {"a": {"type": kind, end + name: count}}, "const": {end + name: count}}
+    written = json.loads(guided(schema, strict=True))
+    assert written["properties"]["a"][end + name] == 2**32 - 1
+    assert (schema["properties"]["a"][end + name], float(written["const"][end + name])) == (count, float(count))
+    new_matcher(vocabulary, JSON_SCHEMA + guided(schema["properties"]["a"], strict=True))

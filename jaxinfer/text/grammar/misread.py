@@ -1,0 +1,62 @@
+"""Misread expressions: regular expressions that llguidance would take for others than they are.
+
+It rewrites an expression before Rust's library parses it: a backslash that stands last is lost, `\\d` becomes a class
+of its own, which at the end of a range is read sign by sign, and a line end, which the flag x skips, becomes a sign. In
+a schema, whose patterns are ECMA's, Rust's signs for sets of classes stand for themselves.
+"""
+
+import re
+from typing import Any
+
+from jaxinfer.text.grammar.parts import below_of, parts
+
+_SIGN = re.compile(  # an escape, flags, a class by name, a set of classes, any other
+    r"\\(?:[pPxuU]\{[^}]*\}|.|$)|\(\?[a-zA-Z-]+|\[:\^?[a-z]+:\]|\[\^?\]?|--|&&|~~|.", re.DOTALL
+)
+_CLASSES = re.compile(r"\\[dDwWsS]$")
+_SETS = ("&&", "--", "~~", "[")
+
+
+def misread(pattern: str, *, is_of_schema: bool = False) -> str:
+    """Why an expression would be read as another; "" where it is read as it is."""
+    depth, before, verbose = 0, "", False  # before: what of a class stands before a sign: a character, a range's begin
+    for sign in _SIGN.findall(pattern):
+        if sign == "\\":
+            return "a backslash must have a sign behind it, and the last one has none; write \\\\ for a backslash"
+        if sign.startswith("(?") and not depth:
+            verbose = verbose or "x" in sign.partition("-")[0]
+        if verbose and sign == "\n":
+            return "with the flag x an expression must be one line, and this one has several; join its lines"
+        if depth and before == "range" and _CLASSES.match(sign):
+            return f"a range in a class must end in a character, got -{sign}; write \\- for a hyphen"
+        if depth and is_of_schema and sign.startswith(_SETS) and not sign.startswith("[:"):
+            return f"{sign[:2]} in a class must stand for itself, and is read as a set of classes; write \\{sign[0]}"
+        before = _state(before, sign)
+        depth = max(0, depth + _opens(sign) - (sign == "]"))
+    return ""
+
+
+def _opens(sign: str) -> bool:
+    return sign.startswith("[") and not sign.startswith("[:")
+
+
+def _state(before: str, sign: str) -> str:
+    """After a sign of a class: "char" where a range may begin, "range" within one, "" otherwise."""
+    if sign in ("[]", "[^]"):  # the bracket that closes stands for itself
+        return "char"
+    if sign == "-" and before == "char":
+        return "range"
+    is_char = before != "range" and sign[0] != "[" and sign not in ("]", *_SETS) and not _CLASSES.match(sign)
+    return "char" if is_char and sign[:2] not in ("\\p", "\\P") else ""
+
+
+def misread_in_schema(schema: Any) -> str:
+    """The same of the patterns of a schema, with the place; "" where all are read as they are."""
+    for part, place in parts(schema) if isinstance(schema, dict | list) else ():
+        names = part.get("patternProperties")
+        patterns = [("pattern", part.get("pattern"))]
+        patterns += [("patternProperties", name) for name in names] if isinstance(names, dict) else []
+        for name, pattern in patterns:
+            if isinstance(pattern, str) and (why := misread(pattern, is_of_schema=True)):
+                return f"{why}, at {ascii(below_of(place, name))}"
+    return ""
