@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 from jaxinfer.text.tools.events import Arguments, Begin, End, Parser
 from jaxinfer.text.tools.json_call import InnerCall, JsonCall, NamedCall
+from jaxinfer.text.tools.json_scanner import SPACE
 from jaxinfer.text.tools.layout import Body, CallParser, Layout
 from jaxinfer.text.tools.line_calls import LineCalls
 from jaxinfer.text.tools.lone_call import Head, LoneCall
@@ -68,7 +69,7 @@ _SLIPS = (
     *("<tool_call/>", "<tool_calls/>", "<tools/>", "<TOOLCALL/>", "<function/>", "<parameter/>"),
 )  # tags that models write for those of their form
 TAGS = tuple({tag: None for layout in LAYOUTS.values() for tag in layout.tags} | dict.fromkeys(_SLIPS))  # of all forms
-_AGAIN = {"{": r'\{\s*"(?:name|arguments|parameters)"', "[": r"\[\s*[A-Za-z0-9_.-]+\s*\("}
+_AGAIN = {"{": rf'\{{{SPACE}"(?:name|arguments|parameters)"', "[": r"\[\s*[A-Za-z0-9_.-]+\s*\("}
 AROUND: dict[Format, tuple[str, str]] = {
     "hermes": ('\n{"name": "NAME", "arguments": ', "}\n"),
     "qwen2_5_coder": ('\n{"name": "NAME", "arguments": ', "}\n"),

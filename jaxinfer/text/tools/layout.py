@@ -63,7 +63,7 @@ class Body(Protocol):
 
     @property
     def raw(self) -> str:
-        """The text of a call that failed."""
+        """The text that has been read, without what is held back; whole for a call that failed."""
 
     def feed(self, text: str) -> tuple[list[Event], str]:
         """What was found, and the rest of the text once it is not open any more."""

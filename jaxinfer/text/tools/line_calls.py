@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterable
 
 from jaxinfer.text.tools.events import Event
+from jaxinfer.text.tools.json_scanner import SPACE
 from jaxinfer.text.tools.layout import Body
-from jaxinfer.text.tools.lone_call import Head, met
+from jaxinfer.text.tools.lone_call import ANY_SPACE, JSON_SPACE, Head, met
 from jaxinfer.text.tools.marks import FENCE
 
 MAX_BEHIND = 64  # signs behind it, on its line
 _BEHIND = re.compile(r"[ \t)\]},;]*")
-_LIST = re.compile(r"(?:\[\s*)?")
+_LIST = re.compile(rf"(?:\[{SPACE})?")
 
 
 class LineCalls:
@@ -30,20 +31,21 @@ class LineCalls:
         self._heads, self._value = tuple(heads), value
         self._ends = ("\n", "\r", FENCE, *following)
         self._is_in_list = is_in_list
-        self._raw: list[str] = []
+        self._list = ""  # its bracket
         self._has_head = False
         self._held = ""  # of the head, then behind the value
         self._events: list[Event] = []
 
     @property
     def raw(self) -> str:
-        return "".join(self._raw)
+        return self._list + self._value.raw
 
     def feed(self, text: str) -> tuple[list[Event], str]:
         """What was found, and the rest of the text once it is not open any more."""
         text, self._held = self._held + text, ""
         if not self._has_head:
-            places = [met(text, 0, head) for head in self._heads]
+            space = JSON_SPACE if self._is_in_list else ANY_SPACE
+            places = [met(text, 0, head, space) for head in self._heads]
             if all(place is None or place < 0 for place in places):
                 if None not in places:
                     return self._fail(), text
@@ -52,10 +54,8 @@ class LineCalls:
             self._has_head = True
             text = self._pass_list(text)
         if self._value.is_open:
-            found, left = self._value.feed(text)
-            self._raw.append(text[: len(text) - len(left)])
+            found, text = self._value.feed(text)
             self._events += found
-            text = left
         if self._value.failed:
             return self._fail(), text
         return ([], "") if self._value.is_open else self._take_line(text)
@@ -68,14 +68,13 @@ class LineCalls:
             found, self._held = self._value.finish()
             self._events += found
             if self._value.failed:
-                return self._fail(), ""
+                return self._fail(), self._held
         self.is_open = False
         return self._events, self._held
 
     def _pass_list(self, text: str) -> str:
-        bracket = _LIST.match(text)[0] if self._is_in_list else ""  # type: ignore[index]  # it matches the empty string
-        self._raw.append(bracket)
-        return text[len(bracket) :]
+        self._list = _LIST.match(text)[0] if self._is_in_list else ""  # type: ignore[index]  # it matches the empty string
+        return text[len(self._list) :]
 
     def _take_line(self, text: str) -> tuple[list[Event], str]:
         """No prose may follow on the line."""

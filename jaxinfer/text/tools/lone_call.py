@@ -10,14 +10,14 @@ from collections.abc import Iterable, Sequence
 
 from jaxinfer.text.tools.events import Arguments, Begin, End, Event
 from jaxinfer.text.tools.json_call import call_of
-from jaxinfer.text.tools.json_scanner import JsonScanner
+from jaxinfer.text.tools.json_scanner import SPACE, JsonScanner
 from jaxinfer.text.tools.layout import CallParser
 from jaxinfer.text.tools.marks import FENCE, is_closing, may_become
 from jaxinfer.text.tools.strict_json import loaded
 
 MAX_SPACES = 256  # in a row
 _WRAPPERS = (f"{FENCE}json", FENCE, "<tools>", "")
-_SPACE = re.compile(r"\s*")
+JSON_SPACE, ANY_SPACE = re.compile(SPACE), re.compile(r"\s*")
 Head = Sequence[str | tuple[str, ...]]  # marks, one after another; of several options one
 _BEHIND = re.compile(r"""[\s)\]},;"'`]*""")
 
@@ -132,12 +132,12 @@ class LoneCall:
         return held
 
 
-def met(text: str, at: int, marks: Head) -> int | None:
-    """Where these have come one after another from `at` on, white space between them; -1: they cannot come; None: they
-    still may.
+def met(text: str, at: int, marks: Head, space: re.Pattern[str] = JSON_SPACE) -> int | None:
+    """Where these have come one after another from `at` on, such white space between them; -1: they cannot come; None:
+    they still may.
     """
     for mark in marks:
-        start = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches the empty string
+        start = space.match(text, at).end()  # type: ignore[union-attr]  # it matches the empty string
         if start - at > MAX_SPACES:
             return -1
         options = (mark,) if isinstance(mark, str) else mark
