@@ -7,12 +7,13 @@ from functools import cache
 from typing import Any, Literal, get_args
 
 from jaxinfer.text.tools.events import Arguments, Begin, End, Parser
+from jaxinfer.text.tools.form import Body, Layout, OnLine
 from jaxinfer.text.tools.json_call import InnerCall, JsonCall, NamedCall
 from jaxinfer.text.tools.json_scanner import SPACE
-from jaxinfer.text.tools.layout import Body, CallParser, Layout
+from jaxinfer.text.tools.layout import CallParser
 from jaxinfer.text.tools.line_calls import LineCalls
-from jaxinfer.text.tools.lone_call import Head, LoneCall
-from jaxinfer.text.tools.marks import FENCE
+from jaxinfer.text.tools.lone_call import ANY_SPACE, JSON_SPACE, Head, LoneCall, begins
+from jaxinfer.text.tools.marks import FENCE, is_closing
 from jaxinfer.text.tools.python_list import PythonList
 from jaxinfer.text.tools.xml_call import CLOSING, END_FUNCTION, END_PARAMETER, FUNCTION, OPENING, Parameters, XmlCall
 
@@ -137,14 +138,19 @@ def _parser_of(form: Format, schemas: Mapping[str, dict[str, Any]]) -> CallParse
         return JsonCall(schemas, TAGS)
 
     further = tuple(f"{name}(" for name in schemas) if form == "pythonic" else ()
-    heads = list(_heads_on_line(form, schemas)) if layout.begins_with_calls else []
+    heads = list(_heads_on_line(form, schemas))
+    space = ANY_SPACE if form == "pythonic" else JSON_SPACE
 
     def new_line_body() -> Body:
         if form == "pythonic":
-            return LineCalls(heads, PythonList(schemas, TAGS), ("[", *further))
-        return LineCalls(heads, JsonCall(schemas, TAGS), ("[", "{"), is_in_list=True)
+            return LineCalls(PythonList(schemas, TAGS), following=("[", *further))
+        value = JsonCall(schemas, TAGS)
+        if layout.begins_with_calls:
+            return LineCalls(value, following=("[", "{"))
+        return LineCalls(value, closings=tuple(filter(is_closing, layout.tags)))
 
-    on_line = (tuple({str(head[0]): None for head in heads}), new_line_body) if heads else None
+    signs = tuple({str(head[0]): None for head in heads})
+    on_line = OnLine(signs, lambda text, at: begins(text, at, heads, space), new_line_body)
     return CallParser(layout, new_body, TAGS, again, further, on_line)
 
 

@@ -132,6 +132,14 @@ class LoneCall:
         return held
 
 
+def begins(text: str, at: int, heads: Iterable[Head], space: re.Pattern[str]) -> bool | None:
+    """Whether one of these stands there; None: it still may."""
+    places = [met(text, at, head, space) for head in heads]
+    if any(place is not None and place >= 0 for place in places):
+        return True
+    return None if None in places else False
+
+
 def met(text: str, at: int, marks: Head, space: re.Pattern[str] = JSON_SPACE) -> int | None:
     """Where these have come one after another from `at` on, such white space between them; -1: they cannot come; None:
     they still may.

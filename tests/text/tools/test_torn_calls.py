@@ -164,6 +164,26 @@ def test_a_lone_object_beside_closers_is_a_call(form, data):
         assert read(form, text, cuts) == expected
 
 
+@pytest.mark.parametrize("form", [form for form in FORMATS if LAYOUTS[form].closing])
+@settings(max_examples=10, deadline=None)
+@given(data=st.data())
+def test_a_call_without_its_opening_behind_text_is_one_before_a_closing_tag(form, data):
+    draw, closing = data.draw, LAYOUTS[form].closing
+    said, (name, arguments) = draw(st.sampled_from(SAID)), draw(st.sampled_from(CALLS))
+    text = said + draw(st.sampled_from(["\n", " ", "\n\n"])) + as_object("arguments")(name, arguments)
+    text += draw(st.sampled_from(["", "\n", "}\n", "]", " "]))
+    more = WORDS[form].opening + WORDS[form].call("now", {})
+    for answer, calls in (
+        (text + closing, [(name, arguments)]),
+        (text + closing[:-1], [(name, arguments)]),
+        (f"{text}{closing}\n{more}", [(name, arguments), ("now", {})]),
+        (f"{text} it is", []),
+    ):
+        content = said if calls else answer
+        for cuts in ([], list(range(len(answer)))):
+            assert read(form, answer, cuts) == (content, calls, content, bool(calls))
+
+
 PIECES = [
     *AROUND,
     "{",
