@@ -64,11 +64,15 @@ LAYOUTS: dict[Format, Layout] = {
         named=rf"{CALL}\s*\w*\s*{SEPARATOR}\s*([^\s<]*)\s*(?:{FENCE}(?:json)?)?|{FENCE}(?=\s*{END_CALL})",
     ),
 }
-_SLIPS = (
-    *("<tool_calls>", "</tool_calls>", "</tool_response>", "</tool_responses>", "<tool>", "</tool>", "</tools_call>"),
-    *("<function_call>", "</function_call>", "<function_calls>", "</function_calls>", "</functions>", "</parameters>"),
-    *("<tool_call/>", "<tool_calls/>", "<tools/>", "<TOOLCALL/>", "<function/>", "<parameter/>"),
-)  # tags that models write for those of their form
+_SLIPS = tuple(
+    f"<{slash}{name}>"
+    for name in (
+        *("tool_calls", "tool_response", "tool_responses", "tool", "tools_call", "function", "functions", "parameters"),
+        *("function_call", "function_calls"),
+    )
+    for slash in ("", "/")
+) + ("<tool_call/>", "<tool_calls/>", "<tools/>", "<TOOLCALL/>", "<function/>", "<parameter/>")
+# tags that models write for those of their form
 TAGS = tuple({tag: None for layout in LAYOUTS.values() for tag in layout.tags} | dict.fromkeys(_SLIPS))  # of all forms
 _AGAIN = {"{": rf'\{{{SPACE}"(?:name|arguments|parameters)"', "[": r"\[\s*[A-Za-z0-9_.-]+\s*\("}
 AROUND: dict[Format, tuple[str, str]] = {
@@ -169,6 +173,8 @@ def _heads_on_line(form: Format, names: Iterable[str]) -> Iterator[Head]:
 def _reads(form: Format, shown: str) -> bool:
     """Whether this text is the call of PROBE in that format, and nothing else."""
     name, arguments = PROBE
+    if any(tag in shown for tag in TAGS if not is_closing(tag) and tag not in LAYOUTS[form].tags):
+        return False  # of another form, which beside a call is passed over
     parser = new_parser(form, {name: {}})
     events = [*parser.feed(_AFTER.sub("", shown)), *parser.finish()]
     match [event for event in events if not isinstance(event, str) or event.strip()]:

@@ -68,11 +68,11 @@ class CallParser:
         self._on_line = on_line
         self._layout, self._new_body, self._again, self._further = layout, new_body, again, further
         own, start = layout.tags, layout.start
-        self._closers = tuple(filter(is_closing, (*own, *foreign)))
-        self._marks_outside = (*layout.openings, *self._closers)
+        self._others = tuple(tag for tag in (*own, *foreign) if tag not in layout.openings)  # which open no call
+        self._marks_outside = (*layout.openings, *self._others)
         self._openings = re.compile("|".join(map(re.escape, layout.openings if layout.closing else ())) or "(?!)")
         self._marks = (start, *own)
-        self._marks_first = tuple(dict.fromkeys((*self._marks, *self._closers)))
+        self._marks_first = tuple(dict.fromkeys((*self._marks, *self._others)))
         self._marks_beside = (start, *own, *(tag for tag in foreign if tag not in (start, *own)))
         self._near: Near = "start" if layout.begins_with_calls else "text"
         self._is_open = False  # a tag
@@ -202,7 +202,7 @@ class CallParser:
         tag = next((mark for mark in marks if text.startswith(mark, at)), "")
         if tag == self._layout.start:
             return self._begin(text, at, events, is_last=is_last)
-        if tag in self._closers and marks is self._marks_outside:  # before an opening it is a mark
+        if tag in self._others and marks is self._marks_outside:  # before an opening it is a mark
             self._push(tag, "soft", events)
             return at + len(tag)
         if tag:

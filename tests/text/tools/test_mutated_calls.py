@@ -251,6 +251,10 @@ EXAMPLES: dict[str, tuple[Format, str, str | None, list[str]]] = {
         ["weather"],
     ),
     "an object in a tag of XML": ("qwen3_coder", f"I look. <tool_call>\n{NOW}\n</tool_call>", "I look.", ["now"]),
+    "an opener of another form": ("functionary", "<tool_call><function=now>{}</function></tool_call>", "", ["now"]),
+    "openers of two forms": ("hermes", f"<tools><tool_call>{NOW}</tool_call></tools>", "", ["now"]),
+    "an opener within": ("hermes", f"<tool_call><function>{NOW}</function></tool_call>", "", ["now"]),
+    "an opener of another form behind text": ("functionary", "Hi. <tools><function=now>{}</function>", "Hi.", ["now"]),
     "no opener behind text": ("hermes", f"Hi.\n{NOW}\n</tool_call>", "Hi.", ["now"]),
     "no first opener": (
         "hermes",
@@ -345,7 +349,8 @@ def test_what_may_be_a_lone_call_is_shown_whole_when_it_is_none(text, data):
 
 
 @pytest.mark.parametrize(
-    "text", ["Hello", "{1", '{"b', '{"name": "x', '{"name": "now", "b', "```p x", "<tool>", f"{NOW}.", f"```\n{NOW}\nx"]
+    "text",
+    ["Hello", "{1", '{"b', '{"name": "x', '{"name": "now", "b', "```p x", "<tool>x", NOW + ".", f"```\n{NOW}\nx"],
 )
 def test_a_stream_shows_what_cannot_become_a_lone_call_at_once(text):
     reader = ToolReader("hermes", ToolUse(SCHEMAS))

@@ -24,6 +24,7 @@ AROUND = [
     *("CALL", "(CALL)", '"CALL"', "`CALL`", "CALL)", '{"function": CALL}', '{"type": "function", "function": CALL}'),
     *('{"tool_calls": [CALL]}', '{"function": CALL, "type": "function"}'),
 ]
+OTHER_OPENERS = ["<tools>", "<tool>", "<function>", "<tool_call>", "<tool_calls>", "<function_call>"]
 SAID = ["I look.", "and", "It is 1 < 2", "Done", 'say "hi" {x}']
 
 
@@ -95,6 +96,7 @@ def torn(form: Format, draw: st.DrawFn) -> tuple[str, list[tuple[str, dict[str, 
     for i in range(draw(st.integers(1, 3))):
         at_least = 0 if i else 1  # a call may lack its opening where one was before
         say(bool(i))
+        parts.append(draw(st.sampled_from(["", *OTHER_OPENERS])) if words.opening in tags and not i else "")
         parts += [words.opening] * draw(st.integers(at_least, 2))
         say(words.opening in tags)
         calls.append(draw(st.sampled_from(CALLS)))
