@@ -61,7 +61,8 @@ LAYOUTS: dict[Format, Layout] = {
         is_bare=True,
         is_fenced=True,
         inner="{",
-        named=rf"{CALL}\s*\w*\s*{SEPARATOR}\s*([^\s<]*)\s*(?:{FENCE}(?:json)?)?|{FENCE}(?=\s*{END_CALL})",
+        named=rf"{CALL}\s*\w*\s*{SEPARATOR}\s*([^\s<]*)\s*(?:{FENCE}(?:json)?)?|{FENCE}(?=\s*{END_CALL})"
+        rf"|{CALL}(?:\s*function(?=\s*(?:{CALL}|\Z)))?",
     ),
 }
 _SLIPS = tuple(

@@ -348,13 +348,12 @@ class CallParser:
     def _begin(self, text: str, at: int, events: list[Event], *, is_last: bool) -> int | None:
         """Where a call may start; some models double its bracket where a prompt spells it so."""
         start = self._layout.start
-        if len(start) == 1:
-            after = text[at + 1 : at + MAX_LEAD].lstrip()
-            if not after and not is_last and len(text) - at < MAX_LEAD:
-                return None
-            if after.startswith(start):
-                self._push(start, "soft", events)
-                return at + 1
+        after = text[at + len(start) : at + MAX_LEAD].lstrip()
+        if may_become(after, (start,)) and not is_last and len(text) - at < MAX_LEAD:
+            return None
+        if after.startswith(start):
+            self._push(start, "soft", events)
+            return at + len(start)
         needs = self._layout.needs
         if needs and not self._has_calls and not any(needs in piece for piece, _ in self._pieces):
             self._near = "text"

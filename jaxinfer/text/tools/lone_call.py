@@ -151,7 +151,7 @@ def met(text: str, at: int, marks: Head, space: re.Pattern[str] = JSON_SPACE) ->
         options = (mark,) if isinstance(mark, str) else mark
         found = next((option for option in options if text.startswith(option, start)), None)
         if found is None:
-            left = text[start:]
-            return None if any(option.startswith(left) for option in options) else -1
+            may_come = any(option.startswith(text[start : start + len(option)]) for option in options)
+            return None if may_come else -1
         at = start + len(found)
     return at

@@ -255,6 +255,21 @@ EXAMPLES: dict[str, tuple[Format, str, str | None, list[str]]] = {
     "openers of two forms": ("hermes", f"<tools><tool_call>{NOW}</tool_call></tools>", "", ["now"]),
     "an opener within": ("hermes", f"<tool_call><function>{NOW}</function></tool_call>", "", ["now"]),
     "an opener of another form behind text": ("functionary", "Hi. <tools><function=now>{}</function>", "Hi.", ["now"]),
+    **{
+        f"DeepSeek's opener {where}": (
+            "deepseek_v3",
+            before + f"{CALL}function{SEPARATOR}now\n```json\n{{}}\n```{END_CALL}" + behind,
+            "",
+            ["now"],
+        )
+        for where, before, behind in (
+            ("twice", CALL, ""),
+            ("twice, with its word", f"{CALL}function", ""),
+            ("at the end", "", f"\n{CALL}"),
+            ("at the end, with its word", "", f"\n{CALL}function"),
+        )
+    },
+    "a function's opener twice": ("functionary", "<function=<function=now>{}</function>", "", ["now"]),
     "no opener behind text": ("hermes", f"Hi.\n{NOW}\n</tool_call>", "Hi.", ["now"]),
     "no first opener": (
         "hermes",

@@ -439,8 +439,10 @@ def test_what_a_form_is_made_to_write_its_reader_reads_or_it_is_refused(form, st
         assert re.search("the name|value of", str(refusal)) and (set(name) - set("aé./") or "<" in value or not name)
         return
     forced = matcher.compute_ff_bytes().decode()
-    spelt = [value] if form == "pythonic" else [value, json.dumps(value, ensure_ascii=False)]
-    text = next(text for text in (written(form, "f", {name: each}) for each in spelt) if text.startswith(forced))
+    as_json = json.dumps(value, ensure_ascii=False)
+    spelt = [written("qwen3_coder", "f", {name: each}) for each in (value, as_json)]
+    texts = spelt if form == "qwen3_coder" else [f"[f({name}={as_json})]"]
+    text = next(text for text in texts if text.startswith(forced))
     assert read(form, use, text) == [("f", {name: value})]
 
 
