@@ -187,14 +187,12 @@ class CallParser:
             is_soft = self._near != "text" or bool(self._pieces and self._pieces[-1][1] == "soft")
             self._push(space[0], "soft" if is_soft else "text", events)
             return space.end()
-        if self._on_line and self._may_be_on_line and text.startswith(self._on_line.signs, at):
-            begins = self._on_line.begins(text, at)
-            if begins:
-                return self._open_body(self._on_line.new_body(), at, is_on_line=True)
-            if begins is None and not is_last:
-                return None
+        begins = self._begins_on_line(text, at)
+        if begins and self._on_line:
+            return self._open_body(self._on_line.new_body(), at, is_on_line=True)
         marks = self._marks_here()
-        if not is_last and len(text) - at < MAX_LEAD and may_become(text[at:], (*marks, FENCE)):
+        may_be_mark = len(text) - at < MAX_LEAD and may_become(text[at:], (*marks, FENCE))
+        if not is_last and (begins is None or may_be_mark):
             return None
         if is_last and self._has_calls and self._is_torn(text[at:], marks):
             self._push(text[at:], "mark", events)
@@ -243,6 +241,12 @@ class CallParser:
         past = found.start() if found else len(text)
         self._push(text[at:past], "text", events)
         return past
+
+    def _begins_on_line(self, text: str, at: int) -> bool | None:
+        """Whether calls without an opening begin here; None: they still may."""
+        if self._on_line is None or not self._may_be_on_line or not text.startswith(self._on_line.signs, at):
+            return False
+        return self._on_line.begins(text, at)
 
     @property
     def _may_be_on_line(self) -> bool:
