@@ -27,6 +27,10 @@ class Unheld(Exception):
     """The keyword that cannot be held, or a name of the schema that cannot be written."""
 
 
+class Unwritable(Unheld):
+    """Without which there is no such call: a name that must come, or every value that it may have."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shape:
     """An object. other: the schema of properties that are not named.    least, most: how many properties.

@@ -7,11 +7,13 @@ from functools import cache
 from typing import Any, Literal, get_args
 
 from jaxinfer.text.tools.events import Arguments, Begin, End, Parser
+from jaxinfer.text.tools.form import Body, Layout, OnLine
 from jaxinfer.text.tools.json_call import InnerCall, JsonCall, NamedCall
-from jaxinfer.text.tools.layout import Body, CallParser, Layout
+from jaxinfer.text.tools.json_scanner import SPACE
+from jaxinfer.text.tools.layout import CallParser
 from jaxinfer.text.tools.line_calls import LineCalls
-from jaxinfer.text.tools.lone_call import Head, LoneCall
-from jaxinfer.text.tools.marks import FENCE
+from jaxinfer.text.tools.lone_call import ANY_SPACE, JSON_SPACE, Head, LoneCall, begins
+from jaxinfer.text.tools.marks import FENCE, is_closing
 from jaxinfer.text.tools.python_list import PythonList
 from jaxinfer.text.tools.xml_call import CLOSING, END_FUNCTION, END_PARAMETER, FUNCTION, OPENING, Parameters, XmlCall
 
@@ -59,16 +61,21 @@ LAYOUTS: dict[Format, Layout] = {
         is_bare=True,
         is_fenced=True,
         inner="{",
-        named=rf"{CALL}\s*\w*\s*{SEPARATOR}\s*([^\s<]*)\s*(?:{FENCE}(?:json)?)?|{FENCE}(?=\s*{END_CALL})",
+        named=rf"{CALL}\s*\w*\s*{SEPARATOR}\s*([^\s<]*)\s*(?:{FENCE}(?:json)?)?|{FENCE}(?=\s*{END_CALL})"
+        rf"|{CALL}(?:\s*function(?=\s*(?:{CALL}|\Z)))?",
     ),
 }
-_SLIPS = (
-    *("<tool_calls>", "</tool_calls>", "</tool_response>", "</tool_responses>", "<tool>", "</tool>", "</tools_call>"),
-    *("<function_call>", "</function_call>", "<function_calls>", "</function_calls>", "</functions>", "</parameters>"),
-    *("<tool_call/>", "<tool_calls/>", "<tools/>", "<TOOLCALL/>", "<function/>", "<parameter/>"),
-)  # tags that models write for those of their form
+_SLIPS = tuple(
+    f"<{slash}{name}>"
+    for name in (
+        *("tool_calls", "tool_response", "tool_responses", "tool", "tools_call", "function", "functions", "parameters"),
+        *("function_call", "function_calls"),
+    )
+    for slash in ("", "/")
+) + ("<tool_call/>", "<tool_calls/>", "<tools/>", "<TOOLCALL/>", "<function/>", "<parameter/>")
+# tags that models write for those of their form
 TAGS = tuple({tag: None for layout in LAYOUTS.values() for tag in layout.tags} | dict.fromkeys(_SLIPS))  # of all forms
-_AGAIN = {"{": r'\{\s*"(?:name|arguments|parameters)"', "[": r"\[\s*[A-Za-z0-9_.-]+\s*\("}
+_AGAIN = {"{": rf'\{{{SPACE}"(?:name|arguments|parameters)"', "[": r"\[\s*[A-Za-z0-9_.-]+\s*\("}
 AROUND: dict[Format, tuple[str, str]] = {
     "hermes": ('\n{"name": "NAME", "arguments": ', "}\n"),
     "qwen2_5_coder": ('\n{"name": "NAME", "arguments": ', "}\n"),
@@ -136,14 +143,19 @@ def _parser_of(form: Format, schemas: Mapping[str, dict[str, Any]]) -> CallParse
         return JsonCall(schemas, TAGS)
 
     further = tuple(f"{name}(" for name in schemas) if form == "pythonic" else ()
-    heads = list(_heads_on_line(form, schemas)) if layout.begins_with_calls else []
+    heads = list(_heads_on_line(form, schemas))
+    space = ANY_SPACE if form == "pythonic" else JSON_SPACE
 
     def new_line_body() -> Body:
         if form == "pythonic":
-            return LineCalls(heads, PythonList(schemas, TAGS), ("[", *further))
-        return LineCalls(heads, JsonCall(schemas, TAGS), ("[", "{"), is_in_list=True)
+            return LineCalls(PythonList(schemas, TAGS), following=("[", *further))
+        value = JsonCall(schemas, TAGS)
+        if layout.begins_with_calls:
+            return LineCalls(value, following=("[", "{"))
+        return LineCalls(value, closings=tuple(filter(is_closing, layout.tags)))
 
-    on_line = (tuple({str(head[0]): None for head in heads}), new_line_body) if heads else None
+    signs = tuple({str(head[0]): None for head in heads})
+    on_line = OnLine(signs, lambda text, at: begins(text, at, heads, space), new_line_body)
     return CallParser(layout, new_body, TAGS, again, further, on_line)
 
 
@@ -162,6 +174,8 @@ def _heads_on_line(form: Format, names: Iterable[str]) -> Iterator[Head]:
 def _reads(form: Format, shown: str) -> bool:
     """Whether this text is the call of PROBE in that format, and nothing else."""
     name, arguments = PROBE
+    if any(tag in shown for tag in TAGS if not is_closing(tag) and tag not in LAYOUTS[form].tags):
+        return False  # of another form, which beside a call is passed over
     parser = new_parser(form, {name: {}})
     events = [*parser.feed(_AFTER.sub("", shown)), *parser.finish()]
     match [event for event in events if not isinstance(event, str) or event.strip()]:

@@ -10,12 +10,13 @@ from typing import Any
 
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.text.grammar.source import ANY_TEXT, MAX_TEXT_CHARS, guided, quoted
-from jaxinfer.text.tools.arguments import TOO_MUCH, Shape, Unheld, alone, by_name, shapes
+from jaxinfer.text.tools.arguments import TOO_MUCH, Shape, Unheld, Unwritable, alone, by_name, shapes
 from jaxinfer.text.tools.formats import AROUND, CALL, END_CALL, LAYOUTS, SEPARATOR, Format
-from jaxinfer.text.tools.python_calls import KEY, MAX_KEY_CHARS
+from jaxinfer.text.tools.python_calls import KEY
 from jaxinfer.text.tools.reader import ToolUse
 from jaxinfer.text.tools.schema_types import Values
-from jaxinfer.text.tools.xml_call import END_PARAMETER, PARAMETER, typed_value
+from jaxinfer.text.tools.xml_call import END_PARAMETER, PARAMETER, Parameters, is_read_back
+from jaxinfer.text.tools.xml_call import KEY as XML_KEY
 
 _LISTS_OF_CALLS: dict[Format, tuple[str, str, str]] = {
     "llama3_json": ("", "; ", ""),
@@ -27,7 +28,7 @@ _LISTS_OF_CALLS: dict[Format, tuple[str, str, str]] = {
 BY_NAME = ("qwen3_coder", "pythonic")  # forms that write each argument by itself
 _OF_TEXTS = frozenset({"pattern", "format", "minLength", "maxLength", "not", "if", "$dynamicRef"})
 _LISTS = frozenset({"const", "enum"})
-_KEYS = {"pythonic": KEY, "qwen3_coder": rf"[^>\n]{{1,{MAX_KEY_CHARS}}}"}  # names of arguments that can be written
+_KEYS = {"pythonic": KEY, "qwen3_coder": XML_KEY}  # names of arguments that can be written
 _VALUE = f"value[lazy]: /(.|\\n)*{END_PARAMETER.replace('/', chr(92) + '/')}/"  # a text ends at the first
 
 
@@ -43,7 +44,7 @@ def tool_grammar(
     is_tagged = layout is not None and bool(layout.closing)
     if not (due or begun or is_tagged):
         return None
-    rules = _Rules(control_tokens)
+    rules = _Rules(control_tokens, use)
     try:
         calls = [rules.call(form, name, schema, strict=name in use.strict) for name, schema in use.schemas.items()]
     except RecursionError as error:
@@ -78,7 +79,8 @@ def loosened(form: Format, use: ToolUse) -> tuple[str, ...]:
 class _Rules:
     """Lines of a grammar. Invariant: each rule's name is used once."""
 
-    def __init__(self, control_tokens: Mapping[str, int]) -> None:
+    def __init__(self, control_tokens: Mapping[str, int], use: ToolUse) -> None:
+        self._use = use
         self.lines = ["%llguidance {}"]
         self._control_tokens = control_tokens
         self._count = self._num_chars = 0
@@ -87,6 +89,7 @@ class _Rules:
         self._whole: dict[str, Any] = {}
         self._known: dict[str, Any] = {}  # its arguments, as they are read
         self._values = Values({})
+        self._parameters: Parameters | None = None  # as its reader has them, once they are looked at
 
     def add(self, kind: str, body: str) -> str:
         """A new rule; returns its name."""
@@ -115,8 +118,10 @@ class _Rules:
         except Unheld as keyword:
             if self._strict:
                 raise self._unkept(str(keyword)) from None
+            if self._use.due and isinstance(keyword, Unwritable):
+                raise self._unwritable(str(keyword)) from None
             return self.any_arguments(form)
-        self._known, self._values = by_name(alternatives), Values(schema)
+        self._known, self._values, self._parameters = by_name(alternatives), Values(schema), None
         sequences = [self.sequence(form, shape) for shape in alternatives]
         return sequences[0] if len(sequences) == 1 else self.add("arguments", " | ".join(sequences))
 
@@ -138,35 +143,45 @@ class _Rules:
             self.lines.append(_VALUE)
         return f"value {quoted(chr(10))}"
 
-    def parameter(self, form: Format, name: str, schema: Any) -> str:
+    def parameter(self, form: Format, name: str, schema: Any, *, must: bool) -> str:
+        """must: there is no call without it."""
         if form == "pythonic":
             return self.add("keyword", f"{quoted(f'{name}=')} {self.value(alone(schema, self._whole))}")
-        return self.xml_parameter(name, schema)
+        return self.xml_parameter(name, schema, must=must)
 
-    def xml_parameter(self, name: str, schema: Any) -> str:
+    def xml_parameter(self, name: str, schema: Any, *, must: bool) -> str:
         """An argument between its tags: a text as it is, everything else as JSON."""
         head, tail = quoted(f"{PARAMETER}{name}>\n"), quoted(f"\n{END_PARAMETER}\n")
         types = self._values.types(self._known[name])
-        options = self._options(name, schema)
-        if options and all(isinstance(option, str) for option in options):
-            if all(typed_value(option, types) == option for option in options):
-                return self.add("parameter", f"{head} ({' | '.join(map(quoted, options))}) {tail}")
-        elif options is None and types <= {"string"}:
+        options = self._options(name, schema, must=must)
+        if options and all(self._stands(name, option) for option in options):
+            return self.add("parameter", f"{head} ({' | '.join(map(quoted, options))}) {tail}")
+        if options is None and types <= {"string"}:
             self._check_text(name, schema)
             return self.add("parameter", f"{head} {self.text()}")
         return self.add("parameter", f"{head} {self.value(alone(schema, self._whole))} {tail}")
 
-    def _options(self, name: str, schema: Any) -> list[Any] | None:
+    def _options(self, name: str, schema: Any, *, must: bool) -> list[Any] | None:
         """The values that a schema lists, if it does, but for texts that would end before their end."""
         options = self._values.options(schema)
         if self._strict and self._values.is_too_much:
             raise self._unkept(TOO_MUCH)
         if options is None:
             return None
-        kept = [option for option in options if not isinstance(option, str) or END_PARAMETER not in option]
+        is_text = self._values.types(self._known[name]) <= {"string"}  # which has no quotes to stand in
+        kept = [each for each in options if not (is_text and isinstance(each, str)) or self._stands(name, each)]
         if self._strict and len(kept) < len(options):
             raise self._unkept(f"a value of {ascii(name)[:80]}")
+        if self._use.due and must and options and not kept:
+            raise self._unwritable(f"each value of {ascii(name)[:80]}")
         return kept or None
+
+    def _stands(self, name: str, option: Any) -> bool:
+        """Whether a text is read as it stands there."""
+        if not isinstance(option, str):
+            return False
+        self._parameters = self._parameters or Parameters(self._whole)
+        return is_read_back(self._tool, name, option, self._parameters, self._use.schemas)
 
     def _check_text(self, name: str, schema: Any) -> None:
         """Nothing but its end is asked of a text that stands there as it is; strict must not promise more."""
@@ -182,12 +197,18 @@ class _Rules:
         message = f"a strict tool's schema must be one that can be enforced, {fact}; leave it out"
         return InvalidRequest(message, param="tools", code="invalid_grammar")
 
+    def _unwritable(self, what: str) -> InvalidRequest:
+        law = "tool_choice must ask for calls that can be written in the form in which this model writes them"
+        fact = f"{what}, which {ascii(self._tool)} requires, cannot be"
+        message = f'{law}, and {fact}; change the schema, or send tool_choice "auto"'
+        return InvalidRequest(message, param="tools", code="invalid_grammar")
+
     def sequence(self, form: Format, shape: Shape) -> str:
         """The properties in their order, those that are not required or left out."""
         # of the properties from here on: `first` when none stands before them, `later` when one does
         first = later = self.add("end", '""')
         for name, schema in reversed(shape.properties.items()):
-            one = self.parameter(form, name, schema)
+            one = self.parameter(form, name, schema, must=name in shape.required)
             mark = '", " ' if form == "pythonic" else ""
             skipped_first, skipped_later = ("", "") if name in shape.required else (f" | {first}", f" | {later}")
             first, later = (
@@ -229,7 +250,8 @@ def held_shapes(form: Format, schema: dict[str, Any], *, strict: bool) -> list[S
     values = Values(schema)
     for name, value in by_name(found).items():
         if not re.fullmatch(_KEYS[form], name):
-            raise Unheld(f"the name {ascii(name)[:80]}")
+            is_due = all(name in shape.required for shape in found)
+            raise (Unwritable if is_due else Unheld)(f"the name {ascii(name)[:80]}")
         if form == "qwen3_coder":  # what an argument's types are is looked for there
             values.types(value)
         if values.is_too_much:

@@ -10,12 +10,15 @@ import re
 from collections.abc import Container
 
 from jaxinfer.text.tools.events import Arguments, Begin, End, Event
-from jaxinfer.text.tools.json_scanner import JsonScanner, mended
+from jaxinfer.text.tools.json_scanner import SPACE, JsonScanner, mended
 from jaxinfer.text.tools.marks import FENCE, MAX_LEAD, may_become
 from jaxinfer.text.tools.strict_json import dumped, loaded
 
 HEAD_CHARS = 1024  # in which the name and the arguments' key must stand for these to be streamed
-_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\\x00-\x1f]*)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)')
+_HEAD = re.compile(
+    rf'{SPACE}\{{{SPACE}"name"{SPACE}:{SPACE}"([^"\\\x00-\x1f]*)"{SPACE},{SPACE}"(?:arguments|parameters)"{SPACE}:'
+    rf"{SPACE}(?=\{{)"
+)
 
 
 class JsonCall:
@@ -52,7 +55,9 @@ class JsonCall:
         if self._stage == "arguments":
             text = self._feed_arguments(text, events)
         if self._stage == "tail":  # what stands behind the arguments changes nothing
-            text = text[self._scanner.feed(text, 0, 0) :]
+            at = self._scanner.feed(text, 0, 0)
+            self._raw.append(text[:at])
+            text = text[at:]
             self.is_open = not (self._scanner.bad or self._scanner.has_ended)
         if self._closes(text) is None:
             text, self._held = "", text
@@ -132,7 +137,7 @@ class JsonCall:
         """Whether the object only lacks closers where a tag comes; None: not known yet."""
         if not self.is_open or not self._scanner.bad or self._scanner.missing is None or self._stage == "tail":
             return False
-        tag = left[:MAX_LEAD].lstrip("] \r\n")  # perhaps behind the end of a list
+        tag = left[:MAX_LEAD].lstrip("] \t\r\n")  # perhaps behind the end of a list
         if tag.startswith(self._ends):
             return True
         return None if len(left) < MAX_LEAD and (not tag or may_become(tag, self._ends)) else False

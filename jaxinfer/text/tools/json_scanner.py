@@ -10,7 +10,8 @@ import re
 from jaxinfer.text.tools.strict_json import MAX_DEPTH, is_double
 
 MAX_LITERAL_CHARS = 400
-_SPACE = re.compile(r"[ \t\n\r]*")
+SPACE = r"[ \t\n\r]*"  # which JSON has between its marks, and no other
+_SPACE = re.compile(SPACE)
 _STRING_BODY = re.compile(r'[^"\\\x00-\x1f]*')
 _LITERAL = re.compile(r"true|false|null|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _OPEN_EXPONENT = r"[eE][-+]?[0-9]*"

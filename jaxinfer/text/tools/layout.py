@@ -11,13 +11,12 @@ A call that fails, of a tool that is not offered or with arguments that are none
 answer has no call, else without its mark-up. A tag's name is content then.
 """
 
-import dataclasses
 import re
 from collections.abc import Callable
-from functools import cached_property
-from typing import Literal, Protocol
+from typing import Literal
 
 from jaxinfer.text.tools.events import Begin, Dropped, Event, Gap
+from jaxinfer.text.tools.form import Body, Layout, OnLine
 from jaxinfer.text.tools.marks import FENCE, MAX_LEAD, MIN_TORN_TAG, is_closing, may_become, next_mark
 
 MAX_RETRIED_CHARS = 1 << 18  # of failed calls that are searched for others, in one answer
@@ -50,84 +49,11 @@ Kind = Literal["text", "mark", "soft", "call"]  # soft: a mark where a mark or a
 Near = Literal["start", "mark", "call", "failed", "text"]  # what came last
 
 
-class Body(Protocol):
-    """One call. is_open: until it has ended or turned out to be no call.    failed: the latter.
-
-    has_name: it has named a tool, whether offered or not.    has_end: so has it, and been read to its end.
-    """
-
-    is_open: bool
-    failed: bool
-    has_name: bool
-    has_end: bool
-
-    @property
-    def raw(self) -> str:
-        """The text of a call that failed."""
-
-    def feed(self, text: str) -> tuple[list[Event], str]:
-        """What was found, and the rest of the text once it is not open any more."""
-
-    def finish(self) -> tuple[list[Event], str]:
-        """The same at the end of the text, which came while it was open."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """What stands around calls.
-
-    start: what each call begins with.    opening: the tag before calls; empty: the answer begins with them.
-    closing: the tag behind them.    others: tags that count as these do.    is_bare: `start` opens a call anywhere.
-    needs: what must stand before the first call.    is_fenced: each call holds the opening of a fence.
-    inner: what begins another kind of call directly behind a call or the opening.    named: a pattern of what else is
-    mark-up within a call; its group is the name there.
-    """
-
-    start: str
-    opening: str = ""
-    closing: str = ""
-    others: tuple[str, ...] = ()
-    is_bare: bool = False
-    needs: str = ""
-    is_fenced: bool = False
-    inner: str = ""
-    named: str = ""
-
-    def said(self, call: str) -> str:
-        """A call's text without its mark-up."""
-        if not self.named:
-            return call
-        parts, past = [], 0
-        for found in self._mark_up.finditer(call):
-            parts += [call[past : found.start()], found[1] or ""]
-            past = found.end()
-        parts.append(call[past:])
-        return "\n".join(part.strip("\r\n") for part in parts if part.strip())
-
-    @cached_property
-    def _mark_up(self) -> re.Pattern[str]:
-        return re.compile("|".join((self.named, *map(re.escape, self.tags))))
-
-    @cached_property
-    def tags(self) -> tuple[str, ...]:
-        return tuple(filter(None, (self.opening, self.closing, *self.others)))
-
-    @cached_property
-    def openings(self) -> tuple[str, ...]:
-        """What opens a call anywhere."""
-        bare = (self.start,) if self.is_bare else ()
-        return (*(tag for tag in self.tags if not is_closing(tag)), *bare)
-
-    @property
-    def begins_with_calls(self) -> bool:
-        return not (self.opening or self.is_bare)
-
-
 class CallParser:
     """A Parser of answers with this layout. new_body: a reader of one call, of what begins it and the last call's tool.
     foreign: the tags of other forms, which are marks beside a call and between tags.    again: what may begin a call
     within the text of one that failed.    further: what begins a call behind one and a comma, without `start`.
-    on_line: of a form that begins with calls, what may begin calls behind text, and a reader of them.
+    on_line: how calls without an opening are read behind text.
     """
 
     def __init__(
@@ -137,15 +63,16 @@ class CallParser:
         foreign: tuple[str, ...],
         again: re.Pattern[str],
         further: tuple[str, ...] = (),
-        on_line: tuple[tuple[str, ...], Callable[[], Body]] | None = None,
+        on_line: OnLine | None = None,
     ) -> None:
         self._on_line = on_line
         self._layout, self._new_body, self._again, self._further = layout, new_body, again, further
         own, start = layout.tags, layout.start
-        self._closers = tuple(filter(is_closing, (*own, *foreign)))
-        self._marks_outside = (*layout.openings, *self._closers)
+        self._others = tuple(tag for tag in (*own, *foreign) if tag not in layout.openings)  # which open no call
+        self._marks_outside = (*layout.openings, *self._others)
+        self._openings = re.compile("|".join(map(re.escape, layout.openings if layout.closing else ())) or "(?!)")
         self._marks = (start, *own)
-        self._marks_first = tuple(dict.fromkeys((*self._marks, *self._closers)))
+        self._marks_first = tuple(dict.fromkeys((*self._marks, *self._others)))
         self._marks_beside = (start, *own, *(tag for tag in foreign if tag not in (start, *own)))
         self._near: Near = "start" if layout.begins_with_calls else "text"
         self._is_open = False  # a tag
@@ -225,14 +152,15 @@ class CallParser:
     def _retry(self, body: Body, left: str, events: list[Event]) -> str:
         """A call has failed: it is text, up to where it may hold another."""
         raw = body.raw
-        if self._is_on_line:
-            self._push(raw + left[: not raw], "text", events)
-            return left[not raw :]
-        found = self._again.search(raw, 1) if len(raw) <= self._retries_left else None
+        again = self._openings if self._is_on_line else self._again
+        found = again.search(raw, 1) if len(raw) <= self._retries_left else None
         self._retries_left -= len(raw)
         text = raw + left
         at = found.start() if found else max(len(raw), 1)
         is_shown, self._is_shown, self._hidden = self._is_shown, False, None
+        if self._is_on_line:
+            self._push(text[:at], "text", events)
+            return text[at:]
         self._near, self._last_tool = "failed", ""
         if body.has_name and found is None:
             self._settle("mark")
@@ -259,11 +187,12 @@ class CallParser:
             is_soft = self._near != "text" or bool(self._pieces and self._pieces[-1][1] == "soft")
             self._push(space[0], "soft" if is_soft else "text", events)
             return space.end()
-        if self._begins_line and self._on_line and not self._has_calls and text.startswith(self._on_line[0], at):
-            self._body, self._is_on_line = self._on_line[1](), True
-            return at
+        begins = self._begins_on_line(text, at)
+        if begins and self._on_line:
+            return self._open_body(self._on_line.new_body(), at, is_on_line=True)
         marks = self._marks_here()
-        if not is_last and len(text) - at < MAX_LEAD and may_become(text[at:], (*marks, FENCE)):
+        may_be_mark = len(text) - at < MAX_LEAD and may_become(text[at:], (*marks, FENCE))
+        if not is_last and (begins is None or may_be_mark):
             return None
         if is_last and self._has_calls and self._is_torn(text[at:], marks):
             self._push(text[at:], "mark", events)
@@ -271,7 +200,7 @@ class CallParser:
         tag = next((mark for mark in marks if text.startswith(mark, at)), "")
         if tag == self._layout.start:
             return self._begin(text, at, events, is_last=is_last)
-        if tag in self._closers and marks is self._marks_outside:  # before an opening it is a mark
+        if tag in self._others and marks is self._marks_outside:  # before an opening it is a mark
             self._push(tag, "soft", events)
             return at + len(tag)
         if tag:
@@ -283,9 +212,9 @@ class CallParser:
         if text.startswith(FENCE, at):
             return self._take_fence(text, at, events, is_last=is_last)
         if self._begins_inner(text, at):
-            return self._open_body(self._layout.inner, at)
+            return self._open_body(self._new_body(self._layout.inner, self._last_tool), at)
         if text.startswith(self._further_here(), at):
-            return self._open_body("", at)
+            return self._open_body(self._new_body("", self._last_tool), at)
         if not is_last and self._is_undecided(text, at):
             return None
         if self._is_behind_call and (quotes := _END_QUOTES.match(text, at)):
@@ -312,6 +241,21 @@ class CallParser:
         past = found.start() if found else len(text)
         self._push(text[at:past], "text", events)
         return past
+
+    def _begins_on_line(self, text: str, at: int) -> bool | None:
+        """Whether calls without an opening begin here; None: they still may."""
+        if self._on_line is None or not self._may_be_on_line or not text.startswith(self._on_line.signs, at):
+            return False
+        return self._on_line.begins(text, at)
+
+    @property
+    def _may_be_on_line(self) -> bool:
+        """Whether calls without an opening may come here."""
+        if self._has_calls:
+            return False
+        if self._layout.begins_with_calls:
+            return self._begins_line
+        return self._near == "text" and not (self._is_open or self._is_in_word)
 
     @property
     def _is_behind_call(self) -> bool:
@@ -408,23 +352,21 @@ class CallParser:
     def _begin(self, text: str, at: int, events: list[Event], *, is_last: bool) -> int | None:
         """Where a call may start; some models double its bracket where a prompt spells it so."""
         start = self._layout.start
-        if len(start) == 1:
-            after = text[at + 1 : at + MAX_LEAD].lstrip()
-            if not after and not is_last and len(text) - at < MAX_LEAD:
-                return None
-            if after.startswith(start):
-                self._push(start, "soft", events)
-                return at + 1
+        after = text[at + len(start) : at + MAX_LEAD].lstrip()
+        if may_become(after, (start,)) and not is_last and len(text) - at < MAX_LEAD:
+            return None
+        if after.startswith(start):
+            self._push(start, "soft", events)
+            return at + len(start)
         needs = self._layout.needs
         if needs and not self._has_calls and not any(needs in piece for piece, _ in self._pieces):
             self._near = "text"
             self._push(start, "text", events)
             return at + len(start)
-        return self._open_body(start, at)
+        return self._open_body(self._new_body(start, self._last_tool), at)
 
-    def _open_body(self, start: str, at: int) -> int:
-        self._body = self._new_body(start, self._last_tool)
-        self._is_parted = self._is_on_line = False
+    def _open_body(self, body: Body, at: int, *, is_on_line: bool = False) -> int:
+        self._body, self._is_on_line, self._is_parted = body, is_on_line, False
         waits = not self._has_calls and any(kind in ("text", "call") for _, kind in self._pieces)
         self._hidden, self._is_shown = [] if waits else None, False
         return at

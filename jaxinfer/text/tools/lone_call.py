@@ -10,14 +10,14 @@ from collections.abc import Iterable, Sequence
 
 from jaxinfer.text.tools.events import Arguments, Begin, End, Event
 from jaxinfer.text.tools.json_call import call_of
-from jaxinfer.text.tools.json_scanner import JsonScanner
+from jaxinfer.text.tools.json_scanner import SPACE, JsonScanner
 from jaxinfer.text.tools.layout import CallParser
 from jaxinfer.text.tools.marks import FENCE, is_closing, may_become
 from jaxinfer.text.tools.strict_json import loaded
 
 MAX_SPACES = 256  # in a row
 _WRAPPERS = (f"{FENCE}json", FENCE, "<tools>", "")
-_SPACE = re.compile(r"\s*")
+JSON_SPACE, ANY_SPACE = re.compile(SPACE), re.compile(r"\s*")
 Head = Sequence[str | tuple[str, ...]]  # marks, one after another; of several options one
 _BEHIND = re.compile(r"""[\s)\]},;"'`]*""")
 
@@ -132,18 +132,26 @@ class LoneCall:
         return held
 
 
-def met(text: str, at: int, marks: Head) -> int | None:
-    """Where these have come one after another from `at` on, white space between them; -1: they cannot come; None: they
-    still may.
+def begins(text: str, at: int, heads: Iterable[Head], space: re.Pattern[str]) -> bool | None:
+    """Whether one of these stands there; None: it still may."""
+    places = [met(text, at, head, space) for head in heads]
+    if any(place is not None and place >= 0 for place in places):
+        return True
+    return None if None in places else False
+
+
+def met(text: str, at: int, marks: Head, space: re.Pattern[str] = JSON_SPACE) -> int | None:
+    """Where these have come one after another from `at` on, such white space between them; -1: they cannot come; None:
+    they still may.
     """
     for mark in marks:
-        start = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches the empty string
+        start = space.match(text, at).end()  # type: ignore[union-attr]  # it matches the empty string
         if start - at > MAX_SPACES:
             return -1
         options = (mark,) if isinstance(mark, str) else mark
         found = next((option for option in options if text.startswith(option, start)), None)
         if found is None:
-            left = text[start:]
-            return None if any(option.startswith(left) for option in options) else -1
+            may_come = any(option.startswith(text[start : start + len(option)]) for option in options)
+            return None if may_come else -1
         at = start + len(found)
     return at

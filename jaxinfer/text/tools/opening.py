@@ -8,6 +8,7 @@ import msgspec
 
 from jaxinfer.text.tools.formats import AROUND, LAYOUTS, Format
 from jaxinfer.text.tools.json_call import HEAD_CHARS
+from jaxinfer.text.tools.json_scanner import SPACE
 from jaxinfer.text.tools.marks import MAX_LEAD
 
 _LONGEST = 64  # bytes of a pattern that may come anywhere
@@ -31,11 +32,11 @@ def opening_of(form: Format, names: Iterable[str], control_tokens: Mapping[str, 
     match form:
         case "llama3_json":
             spelt = _any_of(json.dumps(name) for name in names)
-            head = rf'\s*(?:<\|python_tag\|>\s*)?\{{\s*"name"\s*:\s*({spelt})\s*,\s*"(?:arguments|parameters)"\s*:'
+            head = rf"\s*(?:<\|python_tag\|>\s*)?{_object(spelt, '(?:arguments|parameters)')}"
             return Opening(_spaced(head, r'{"name": \1, "parameters":', " "), is_first=True, firsts="{<")
         case "xlam":
             spelt = _any_of(json.dumps(name) for name in names)
-            head = rf'\s*(?:```(?:json)?\s*)?\[\s*\{{\s*"name"\s*:\s*({spelt})\s*,\s*"arguments"\s*:'
+            head = rf"\s*(?:```(?:json)?\s*)?\[{SPACE}{_object(spelt, 'arguments')}"
             return Opening(_spaced(head, r'[{"name": \1, "arguments":', " "), is_first=True, firsts="[`")
         case "pythonic":
             spelt = _any_of(names)
@@ -46,6 +47,12 @@ def opening_of(form: Format, names: Iterable[str], control_tokens: Mapping[str, 
     if layout.opening and layout.is_bare:
         return Opening((*tagged, (re.escape(layout.start), f"{space}{layout.start}")))
     return control_tokens.get(mark, Opening(tagged))
+
+
+def _object(spelt: str, key: str) -> str:
+    """An object up to its arguments. spelt, key: patterns of its tool's name and their key."""
+    marks = (r"\{", '"name"', ":", f"({spelt})", ",", f'"{key}"', ":")
+    return SPACE.join(marks)
 
 
 def _any_of(names: Iterable[str]) -> str:

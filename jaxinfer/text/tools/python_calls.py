@@ -13,7 +13,7 @@ from typing import NoReturn
 from jaxinfer.text.tools.strict_json import dumped, loaded
 
 MAX_KEY_CHARS = 200
-KEY = rf"[^\s()\[\]{{}}\"'=,]{{1,{MAX_KEY_CHARS}}}"  # what may stand before = for its end to be known
+KEY = rf"[^\s\x00-\x1f()\[\]{{}}\"'=,]{{1,{MAX_KEY_CHARS}}}"  # what may stand before = for its end to be known
 _TOOL = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*\(")
 _KEY = re.compile(rf"\s*({KEY})\s*=")
 _TEXT = re.compile(r"""\s*([rRuU]?)(?:"([^"\\]*(?:\\.[^"\\]*)*)"|'([^'\\]*(?:\\.[^'\\]*)*)')""", re.DOTALL)

@@ -18,6 +18,7 @@ from jaxinfer.text.tools.arguments import arguments_of
 from jaxinfer.text.tools.events import Arguments, Begin, End, Event
 from jaxinfer.text.tools.json_scanner import JsonScanner, mended
 from jaxinfer.text.tools.marks import MIN_TORN_TAG
+from jaxinfer.text.tools.python_calls import MAX_KEY_CHARS
 from jaxinfer.text.tools.schema_types import Values, type_of
 from jaxinfer.text.tools.strict_json import dumped, loaded
 
@@ -25,6 +26,8 @@ FUNCTION, PARAMETER = "<function=", "<parameter="
 END_FUNCTION, END_PARAMETER = "</function>", "</parameter>"
 OPENING, CLOSING = "<tool_call>", "</tool_call>"  # around a call
 MAX_NAME_CHARS = 256
+_EDGE = r"[^<>\s\x00-\x1f\"']"
+KEY = rf"{_EDGE}(?:[^<>\n]{{0,{MAX_KEY_CHARS - 2}}}{_EDGE})?"  # a parameter's name that is read as it is written
 MAX_REREAD_CHARS = 4096  # of a value without its end, that may be calls
 _MARKS = (END_PARAMETER, PARAMETER, END_FUNCTION, CLOSING, OPENING, FUNCTION)  # of which one may end a value
 _MARK = re.compile("|".join(map(re.escape, _MARKS)))
@@ -301,6 +304,19 @@ class XmlCall:
     def _fail(self, text: str) -> str:
         self.is_open, self.failed = False, True
         return text
+
+
+def is_read_back(tool: str, name: str, text: str, parameters: Parameters, tools: Container[str]) -> bool:
+    """Whether a parameter's text, as it stands between its tags, is read as that text. tool, name: whose it is."""
+    if _MARK.search(text) is None:
+        return bool(typed_value(f"\n{text}\n", parameters.types(name)) == text)
+    call = XmlCall(tools, lambda _: parameters)
+    events, left = call.feed(f"{FUNCTION}{tool}>\n{PARAMETER}{name}>\n{text}\n{END_PARAMETER}\n{END_FUNCTION}")
+    if call.is_open:
+        more, left = call.finish()
+        events += more
+    read = "".join(event.text for event in events if isinstance(event, Arguments))
+    return not (call.failed or left) and bool(loaded(read) == {name: text})
 
 
 def _is_open_name(head: str, found: re.Match[str] | None) -> bool:

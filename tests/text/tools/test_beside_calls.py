@@ -2,6 +2,7 @@
 nothing.
 """
 
+import re
 import signal
 from collections.abc import Iterator
 
@@ -30,6 +31,8 @@ SIGNS = [
     "()",
     '"a": 1',
 ]
+OTHER_SPACE = ["\u00a0", "\u3000", "\x85", "\u2028", "\x0b", "\x0c", "\x1c", "\t", "\r\n"]  # JSON has the last two only
+BAD_CITIES = ['""<b>"', "1 <b>", '"a" `b`', "[<", "1`"]  # at a sign that may begin a tag or a fence
 CALLS = ["now()]", "weather(city='a')]", "<function=now>\n</function>", "<function=now>{", '"function": ', NOW]
 
 
@@ -56,13 +59,43 @@ def call_of(form: Format, name: str = "now") -> str:
 @given(data=st.data())
 def test_an_answer_is_read_alike_however_it_is_cut(form, data):
     calls = [call_of(form), call_of(form, "nope"), as_text('"Oslo"')[form]]
-    bits = st.sampled_from(calls) | st.sampled_from([*SIGNS, *CALLS]) | st.sampled_from([*LAYOUTS[form].tags, *TAGS])
-    text = "".join(data.draw(st.lists(bits, min_size=1, max_size=8)))
+    calls += [call_of(form).replace("{}", f'{{"city": {city}}}') for city in BAD_CITIES]
+    signs = st.sampled_from([*SIGNS, *CALLS]) | st.sampled_from(OTHER_SPACE)
+    bits = st.sampled_from(calls) | signs | st.sampled_from([*LAYOUTS[form].tags, *TAGS])
+    text = data.draw(st.sampled_from(["", "So:\n"])) + "".join(data.draw(st.lists(bits, min_size=1, max_size=8)))
+    if spaces := [at for at, char in enumerate(text) if char.isspace() or char in '{:,"']:
+        at = data.draw(st.sampled_from(spaces))
+        text = text[:at] + data.draw(st.sampled_from(["", *OTHER_SPACE])) + text[at:]
     torn = data.draw(st.integers(0, len(text)))
     text = text[:torn] + text[torn + data.draw(st.integers(0, 3)) :]
     whole = read(form, text, [])
     for cuts in (list(range(len(text))), data.draw(st.lists(st.integers(0, 999), max_size=4))):
         assert read(form, text, cuts) == whole
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("city", BAD_CITIES)
+@pytest.mark.parametrize("before", ["", "So:\n"])
+def test_a_call_whose_json_goes_bad_at_a_sign_of_a_tag_is_told_once(form, city, before):
+    text = before + around_call(form, f'{{"city": {city}}}', "weather")
+    for cuts in ([], *([found.end()] for found in re.finditer("[<`]", text))):
+        assert read(form, text, cuts) == (text, [], False)
+
+
+JSON_FORMS = [form for form in FORMATS if LAYOUTS[form].start == "{"]
+
+
+@pytest.mark.parametrize("form", JSON_FORMS)
+@pytest.mark.parametrize("space", OTHER_SPACE)
+def test_white_space_that_json_has_not_makes_no_call_in_a_stream_either(form, space):
+    call = call_of(form)
+    is_json = not space.strip(" \t\r\n")
+    for at in (found.start() for found in re.finditer(r'[{:,]|"(?=[:,])', call[: call.rindex("{")])):
+        text = call[: at + 1] + space + call[at + 1 :]
+        for cuts in ([], list(range(len(text)))):
+            reader, edges = ToolReader(form, ToolUse(SCHEMAS)), [0, *cuts, len(text)]
+            deltas = [each for a, b in zip(edges, edges[1:], strict=False) for each in reader.feed(text[a:b])[1]]
+            assert bool(deltas) == is_json
 
 
 PROSE = ["() => 1", "() done", '"), so', "(]o", "[] is empty", "[](url)", "}, then", "(see x)", "{x} is", "]] and"]

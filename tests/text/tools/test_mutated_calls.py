@@ -251,6 +251,33 @@ EXAMPLES: dict[str, tuple[Format, str, str | None, list[str]]] = {
         ["weather"],
     ),
     "an object in a tag of XML": ("qwen3_coder", f"I look. <tool_call>\n{NOW}\n</tool_call>", "I look.", ["now"]),
+    "an opener of another form": ("functionary", "<tool_call><function=now>{}</function></tool_call>", "", ["now"]),
+    "openers of two forms": ("hermes", f"<tools><tool_call>{NOW}</tool_call></tools>", "", ["now"]),
+    "an opener within": ("hermes", f"<tool_call><function>{NOW}</function></tool_call>", "", ["now"]),
+    "an opener of another form behind text": ("functionary", "Hi. <tools><function=now>{}</function>", "Hi.", ["now"]),
+    **{
+        f"DeepSeek's opener {where}": (
+            "deepseek_v3",
+            before + f"{CALL}function{SEPARATOR}now\n```json\n{{}}\n```{END_CALL}" + behind,
+            "",
+            ["now"],
+        )
+        for where, before, behind in (
+            ("twice", CALL, ""),
+            ("twice, with its word", f"{CALL}function", ""),
+            ("at the end", "", f"\n{CALL}"),
+            ("at the end, with its word", "", f"\n{CALL}function"),
+        )
+    },
+    "a function's opener twice": ("functionary", "<function=<function=now>{}</function>", "", ["now"]),
+    "no opener behind text": ("hermes", f"Hi.\n{NOW}\n</tool_call>", "Hi.", ["now"]),
+    "no first opener": (
+        "hermes",
+        f"I look.\n{NOW}\n</tool_call>\n<tool_call>\n{OSLO}\n</tool_call>",
+        "I look.",
+        ["now", "weather"],
+    ),
+    "no opener in Qwen2.5-Coder's": ("qwen2_5_coder", f"Hi.\n{NOW}\n</tools>", "Hi.", ["now"]),
     "a semicolon": ("pythonic", "[now(); now()]", "", ["now", "now"]),
     "special tokens": ("pythonic", "<|python_start|>[now()]<|python_end|>", "", ["now"]),
     "a list of Python in a fence": ("pythonic", "```python\n[now()]\n```", "", ["now"]),
@@ -337,7 +364,8 @@ def test_what_may_be_a_lone_call_is_shown_whole_when_it_is_none(text, data):
 
 
 @pytest.mark.parametrize(
-    "text", ["Hello", "{1", '{"b', '{"name": "x', '{"name": "now", "b', "```p x", "<tool>", f"{NOW}.", f"```\n{NOW}\nx"]
+    "text",
+    ["Hello", "{1", '{"b', '{"name": "x', '{"name": "now", "b', "```p x", "<tool>x", NOW + ".", f"```\n{NOW}\nx"],
 )
 def test_a_stream_shows_what_cannot_become_a_lone_call_at_once(text):
     reader = ToolReader("hermes", ToolUse(SCHEMAS))

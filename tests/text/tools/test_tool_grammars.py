@@ -8,6 +8,8 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.text.grammar.compiler import new_matcher
@@ -211,7 +213,7 @@ UNHELD: dict[str, tuple[dict[str, Any], Any]] = {
     "const": ({"const": {"a": 1}}, {"a": 1}),
     "$ref": ({"$ref": "https://example.com/args.json"}, {"a": 1}),
     "anyOf": ({"anyOf": [{"$ref": "#/anyOf/0"}]}, {"a": 1}),
-    "the name": ({"properties": {"a": {"type": "integer"}, "b>,": {}}, "required": ["b>,"]}, {"a": 1}),
+    "the name": ({"properties": {"a": {"type": "integer"}, "b>,": {}}}, {"a": 1}),
     "a contradiction": ({"required": ["a"], "additionalProperties": False}, {"a": 1}),
 }
 
@@ -405,3 +407,67 @@ def test_a_name_that_cannot_be_written_is_refused_or_frees_its_tool(form, name):
     use = ToolUse({"f": {"properties": {name: {}}}}, due=True)
     can = {"qwen3_coder": ["a, b"], "pythonic": ["a>b"]}[form]
     assert bool(loosened(form, use)) == (name not in can)
+
+
+NAMES = ["", " ", "\n", "\t", "\x1c", "a", "=", ",", "<", ">", '"', "'", "(", "]", "{", "\u00a0", "é", ".", "/"]
+VALUES = [*NAMES, "</parameter>", "<parameter=b>", "</function>", "<tool_call>", "<function=f>", "1", "null", "[", "\\"]
+CONSTS: dict[str, Any] = {
+    "const": lambda text: {"const": text},
+    "a typed const": lambda text: {"type": "string", "const": text},
+    "an alternative": lambda text: {"anyOf": [{"const": text}]},
+    "an enum": lambda text: {"type": "string", "enum": [text]},
+    "of two types": lambda text: {"type": ["string", "null"], "const": text},
+    "a text or a number": lambda text: {"type": ["string", "integer"], "const": text},
+}
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["", "strict"])
+@pytest.mark.parametrize("form", BY_NAME)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_what_a_form_is_made_to_write_its_reader_reads_or_it_is_refused(form, strict, vocabulary, data):
+    """Whatever the names of arguments and their only values are."""
+    name = data.draw(st.lists(st.sampled_from(NAMES), max_size=3).map("".join))
+    value = data.draw(st.lists(st.sampled_from(VALUES), max_size=3).map("".join))
+    schema = data.draw(st.sampled_from(sorted(CONSTS)).map(CONSTS.__getitem__))(value)
+    properties = {name: schema, "b": {"type": "integer"}} if data.draw(st.booleans()) else {name: schema}
+    whole = {"type": "object", "properties": properties, "required": [name], "additionalProperties": False}
+    use = ToolUse({"f": whole}, parallel=False, due=True, strict=frozenset("f" if strict else ""))
+    try:
+        matcher = new_matcher(vocabulary, tool_grammar(form, use, due=True, control_tokens={}))
+    except InvalidRequest as refusal:
+        assert re.search("the name|value of", str(refusal)) and (set(name) - set("aé./") or "<" in value or not name)
+        return
+    forced = matcher.compute_ff_bytes().decode()
+    as_json = json.dumps(value, ensure_ascii=False)
+    spelt = [written("qwen3_coder", "f", {name: each}) for each in (value, as_json)]
+    texts = spelt if form == "qwen3_coder" else [f"[f({name}={as_json})]"]
+    text = next(text for text in texts if text.startswith(forced))
+    assert read(form, use, text) == [("f", {name: value})]
+
+
+UNWRITABLE = [
+    *(("pythonic", name, {}) for name in ("a b", "a=b", "a,b", "")),
+    *(("qwen3_coder", name, {}) for name in ("a>", "a<b", "", "a\n", " a", '"a"')),
+    *(("qwen3_coder", "a", schema("x</parameter>y")) for schema in (CONSTS["const"], CONSTS["an enum"])),
+]
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["", "strict"])
+@pytest.mark.parametrize(("form", "name", "schema"), UNWRITABLE)
+def test_a_call_that_is_due_and_cannot_be_written_is_refused(form, name, schema, strict):
+    whole = {"type": "object", "properties": {name: schema}, "required": [name]}
+    for due in (True, False):
+        use = ToolUse({"f": whole}, due=due, strict=frozenset("f" if strict else ""))
+        if not due and not strict:
+            assert tool_grammar(form, use, due=True, control_tokens={})
+            continue
+        with pytest.raises(InvalidRequest, match="the name|value of 'a'") as refusal:
+            tool_grammar(form, use, due=True, control_tokens={})
+        assert ("tool_choice" in str(refusal.value)) == (not strict)
+
+
+def test_a_choice_of_which_a_value_can_be_written_has_the_others_left_out(vocabulary, tokenizer):
+    use = ToolUse({"f": {"properties": {"a": TAGS["a choice"]}, "required": ["a"]}}, due=True)
+    grammar = tool_grammar("qwen3_coder", use, due=True, control_tokens=tokenizer.control_tokens)
+    assert takes(new_matcher(vocabulary, grammar), tokenizer, written("qwen3_coder", "f", {"a": "b"}))

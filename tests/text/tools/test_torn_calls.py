@@ -24,6 +24,7 @@ AROUND = [
     *("CALL", "(CALL)", '"CALL"', "`CALL`", "CALL)", '{"function": CALL}', '{"type": "function", "function": CALL}'),
     *('{"tool_calls": [CALL]}', '{"function": CALL, "type": "function"}'),
 ]
+OTHER_OPENERS = ["<tools>", "<tool>", "<function>", "<tool_call>", "<tool_calls>", "<function_call>"]
 SAID = ["I look.", "and", "It is 1 < 2", "Done", 'say "hi" {x}']
 
 
@@ -95,6 +96,7 @@ def torn(form: Format, draw: st.DrawFn) -> tuple[str, list[tuple[str, dict[str, 
     for i in range(draw(st.integers(1, 3))):
         at_least = 0 if i else 1  # a call may lack its opening where one was before
         say(bool(i))
+        parts.append(draw(st.sampled_from(["", *OTHER_OPENERS])) if words.opening in tags and not i else "")
         parts += [words.opening] * draw(st.integers(at_least, 2))
         say(words.opening in tags)
         calls.append(draw(st.sampled_from(CALLS)))
@@ -162,6 +164,26 @@ def test_a_lone_object_beside_closers_is_a_call(form, data):
     text += f"\n{said}" if said else ""
     for cuts in ([], draw(st.lists(st.integers(0, 10_000), max_size=8)), list(range(len(text)))):
         assert read(form, text, cuts) == expected
+
+
+@pytest.mark.parametrize("form", [form for form in FORMATS if LAYOUTS[form].closing])
+@settings(max_examples=10, deadline=None)
+@given(data=st.data())
+def test_a_call_without_its_opening_behind_text_is_one_before_a_closing_tag(form, data):
+    draw, closing = data.draw, LAYOUTS[form].closing
+    said, (name, arguments) = draw(st.sampled_from(SAID)), draw(st.sampled_from(CALLS))
+    text = said + draw(st.sampled_from(["\n", " ", "\n\n"])) + as_object("arguments")(name, arguments)
+    text += draw(st.sampled_from(["", "\n", "}\n", "]", " "]))
+    more = WORDS[form].opening + WORDS[form].call("now", {})
+    for answer, calls in (
+        (text + closing, [(name, arguments)]),
+        (text + closing[:-1], [(name, arguments)]),
+        (f"{text}{closing}\n{more}", [(name, arguments), ("now", {})]),
+        (f"{text} it is", []),
+    ):
+        content = said if calls else answer
+        for cuts in ([], list(range(len(answer)))):
+            assert read(form, answer, cuts) == (content, calls, content, bool(calls))
 
 
 PIECES = [
