@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 LEAST_S = 5e-5  # what the device needs less for, the launches of a step bind: no estimate is printed
+LEAST_MEMORY = 2**20  # bytes
 CONTEXT = 1024  # tokens of every sequence in the throughput estimate
 
 
@@ -199,10 +200,19 @@ def choose_target(name: str | None, memory: str | None, device: str) -> TargetDe
         target = TargetDevice(f"this machine's {os.cpu_count()} CPUs", "cpu", available_host_bytes(), read_speed())
     if memory is None:
         return target
+    return dataclasses.replace(target, free_bytes=memory_bytes(memory))
+
+
+def memory_bytes(text: str) -> int:
+    """The value of --memory. A number of so few bytes has lost its unit. Raises ConfigError."""
     try:
-        return dataclasses.replace(target, free_bytes=parse_int(memory))
+        num_bytes = parse_int(text)
     except ValueError:
-        raise ConfigError(f"--memory must be bytes, as in 80G, got {memory!r}") from None
+        raise ConfigError(f"--memory must be bytes, as in 80G, got {text!r}") from None
+    if num_bytes < LEAST_MEMORY:
+        cure = f"; add a unit: --memory {text}G" if text.isdecimal() and num_bytes else ""
+        raise ConfigError(f"--memory must be at least 1M of bytes, as in 80G, got {text!r}{cure}")
+    return num_bytes
 
 
 def named_target(name: str) -> TargetDevice | None:

@@ -80,8 +80,8 @@ def test_a_model_that_does_not_fit_ends_in_a_value_that_does(cli, folder):
 @pytest.mark.parametrize(
     ("model", "card", "missing", "cards"),
     [
-        ("Qwen/Qwen3-14B", "3090", "7.76 GiB are missing", "l40s, h100, a100"),
-        ("Qwen/Qwen3-8B", "4060ti", "2.65 GiB are missing", "l4, a10, 4090"),
+        ("Qwen/Qwen3-14B", "3090", "8.62 GiB are missing", "l40s, h100, a100"),
+        ("Qwen/Qwen3-8B", "4060ti", "2.95 GiB are missing", "l4, a10, 4090"),
     ],
 )
 def test_a_model_that_does_not_fit_has_a_plan_that_says_what_is_missing(cli, model, card, missing, cards):
@@ -170,6 +170,10 @@ def test_an_unknown_name_offline_is_told_what_ships(cli, monkeypatch, tmp_path):
 def test_memory_can_be_set(cli, folder):
     assert "NVIDIA L4, 37.3 GiB free" in cli("plan", folder, "--for", "l4", "--memory", "40g").out
     assert "--memory must be bytes, as in 80G, got 'much'" in cli("plan", folder, "--for", "l4", "--memory", "much").err
+    outcome = cli("plan", folder, "--for", "l4", "--memory", "8")
+    assert outcome.last_line.endswith(
+        "--memory must be at least 1M of bytes, as in 80G, got '8'; add a unit: --memory 8G"
+    )
 
 
 def test_an_unknown_device_is_named_with_the_nearest(cli, folder):
