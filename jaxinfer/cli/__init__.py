@@ -10,8 +10,9 @@ import sys
 import click
 
 from jaxinfer.cli.options import ForeignFlag
+from jaxinfer.cli.streams import drop_output, guard_streams
 from jaxinfer.cli.verbs import Verbs
-from jaxinfer.errors import JaxInferError
+from jaxinfer.errors import JaxInferError, OutputClosed, OutputError
 from jaxinfer.version import __version__
 
 VERBS = {
@@ -62,8 +63,13 @@ def jaxinfer(ctx: click.Context) -> None:
 def main(args: list[str] | None = None) -> None:
     """Run the command line and exit: 0, or the code of jaxinfer/errors.py with the cause as the last line."""
     state = {"debug": False}
+    guard_streams()
     try:
         code = jaxinfer.main(args=args, prog_name="jaxinfer", standalone_mode=False, obj=state)
+        sys.stdout.flush()
+    except OutputError as error:
+        drop_output()
+        code = error.exit_code if isinstance(error, OutputClosed) else _fail(str(error), error.exit_code)
     except JaxInferError as error:
         if state["debug"]:
             sys.excepthook(type(error), error, error.__traceback__)

@@ -51,6 +51,9 @@ class Verbs(click.Group):
         self._modules = modules
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not self.invoke_without_command:
+            click.echo(ctx.get_help())
+            ctx.exit()
         with verb_of_faults(ctx):
             return super().parse_args(ctx, args)
 

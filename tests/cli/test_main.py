@@ -201,6 +201,10 @@ def test_a_verb_that_shows_progress_can_be_quiet(path, command):
     assert "-q" in flags or not shows_progress or isinstance(command, click.Group)
 
 
+def test_a_verb_of_verbs_alone_shows_its_help(cli):
+    assert cli("bench") == cli("bench", "--help")
+
+
 def test_help_verb_shows_the_help_of_a_verb_and_version_the_version(cli):
     assert cli("help", "bench", "latency").out == cli("bench", "latency", "--help").out
     assert cli("help").out == cli("--help").out
