@@ -18,6 +18,7 @@ from jaxinfer.offline.names import FORMATS
 
 if TYPE_CHECKING:
     from jaxinfer.offline.batch import BatchJob, OpenBatch
+    from jaxinfer.offline.journal import Journal
 
 LIVE_S, PLAIN_S = 0.5, 10.0  # between two lines of progress, on a terminal and elsewhere
 DEFAULTS = ("max_tokens", "temperature", "top_p", "top_k", "min_p")
@@ -38,13 +39,20 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
             answer(resolved, params, batch)
         except KeyboardInterrupt:
             if batch.journal is not None:
-                kept = f"{batch.journal.num_done:,} answers are in {batch.journal.path}"
-                instead = " instead of --overwrite" if params["overwrite"] else ""
-                click.echo(f"stopped  {kept}; the same command with --resume{instead} goes on", err=True)
+                click.echo(f"stopped  {how_to_go_on(batch.journal, overwrite=params['overwrite'])}", err=True)
             raise
         batch.publish()
         tell(batch.tally.lines(params["output"]), params)
         return batch.tally.exit_code
+
+
+def how_to_go_on(journal: "Journal", *, overwrite: bool) -> str:
+    """What an interrupted job leaves, and the command that goes on. A job without answers leaves nothing to resume."""
+    if not journal.num_done:
+        return "nothing was answered; the same command begins anew"
+    instead = " instead of --overwrite" if overwrite else ""
+    answers = f"{journal.num_done:,} {'answer is' if journal.num_done == 1 else 'answers are'}"
+    return f"{answers} in {journal.path}; the same command with --resume{instead} goes on"
 
 
 def tell(lines: Iterable[str], params: Mapping[str, Any]) -> None:

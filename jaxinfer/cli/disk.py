@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxinfer.config import size_words, unknown_name
+from jaxinfer.config import nearest_name, size_words
 from jaxinfer.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -45,16 +45,17 @@ def fit_words(weight_bytes: int, free_bytes: int) -> str:
     return f"no: {size_words(weight_bytes)} of {size_words(free_bytes)} free"
 
 
-def find_cached(model: str, download_dir: str | None) -> "CachedModel":
-    """The model of that name in the cache. Raises CheckpointError."""
+def find_cached(model: str, download_dir: str | None, cure: str) -> "CachedModel":
+    """The model of that name in the cache. cure: where no name there is like it. Raises CheckpointError."""
     from jaxinfer.checkpoint.cached import cached_models
     from jaxinfer.checkpoint.resolve import local_folder
 
     found = {cached.id: cached for cached in cached_models(download_dir)}
     if model not in found:
         local_folder(model)  # what can be no hub id is told so
-        near = unknown_name(model, found, "model").partition(", ")[2] if found else "there is none yet"
-        raise CheckpointError(f"{model} is not in the cache, {near}; `jaxinfer pull {model}` downloads it")
+        if near := nearest_name(model, found, 0.5):
+            raise CheckpointError(f"{model} is not in the cache; did you mean {near!r}?")
+        raise CheckpointError(f"{model} is not in the cache; {cure}")
     return found[model]
 
 

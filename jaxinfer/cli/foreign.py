@@ -156,6 +156,7 @@ FOREIGN: tuple[tuple[str, str], ...] = (
     ),
     (
         "not yet: jaxinfer runs on one GPU; drop it",
+        "--tensor-parallel-size --pipeline-parallel-size --data-parallel-size "  # by name, for what is spelt like them
         "--tensor-parallel-* -tp --tp --tp-size --pipeline-parallel-* -pp --pp-* --data-parallel-* --dp "
         "--*-parallel-size --expert-parallel* -ep --ep --ep-* --enable-expert-parallel --enable-ep-* -dcp "
         "--dcp-* -pcp --attn-cp-* --attn-dp-* --attn-tp-* --attention-*-parallel-* --enable-dp-* "
@@ -369,6 +370,11 @@ def refusal(flag: str, value: str, options: Collection[str]) -> str | None:
     if is_for_engines or (flag.startswith("--") and (named is None or named[1] in options)):
         return answer
     return None
+
+
+def flags_of_others(options: Collection[str]) -> list[str]:
+    """The flags of others that a verb with these options has an answer for."""
+    return [flag for flag in _EXACT if flag.startswith("--") and refusal(flag, "", options)]
 
 
 def reply(flag: str) -> str | None:

@@ -2,14 +2,15 @@
 
 import dataclasses
 import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxinfer.cli.verbs import verb_of_faults
+from jaxinfer.cli.verbs import WholeFault, verb_of_faults
 from jaxinfer.config import SETTINGS, EngineConfig, Resolved, Setting, config_from_sources
-from jaxinfer.errors import ConfigError, DeviceError
+from jaxinfer.errors import CheckpointError, ConfigError, DeviceError
 from jaxinfer.files import check_file
 
 if TYPE_CHECKING:
@@ -205,10 +206,6 @@ def _help_all_option() -> click.Option:
     )
 
 
-class ForeignFlag(click.UsageError):
-    """A flag of another program; its message says all there is to say."""
-
-
 def refuse_foreign(command: click.Command, ctx: click.Context, args: Sequence[str]) -> None:
     """Raise UsageError for a flag that other programs have and this verb has not, by its own name.
 
@@ -225,7 +222,7 @@ def refuse_foreign(command: click.Command, ctx: click.Context, args: Sequence[st
         name, _, value = word.partition("=")
         is_foreign = word.startswith("-") and before not in takes_value and name not in known
         if is_foreign and (said := refusal(name, value or after, known)):
-            raise ForeignFlag(said, ctx)
+            raise WholeFault(said, ctx)
 
 
 class EngineCommand(GroupedCommand):
@@ -253,11 +250,22 @@ class EngineCommand(GroupedCommand):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = [*args]  # click empties the list
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
         except click.UsageError as error:
-            if "unexpected extra argument" in error.message and "--served-model-name" in given:
-                raise ForeignFlag(MANY_NAMES, ctx) from error  # vLLM takes several names after the flag
+            if "unexpected extra argument" in error.message and NAME_FLAG in given:
+                raise WholeFault(MANY_NAMES, ctx) from error  # vLLM takes several names after the flag
             raise
+        self._refuse_many_names(ctx, given)
+        return rest
+
+    def _refuse_many_names(self, ctx: click.Context, given: Sequence[str]) -> None:
+        """Raise UsageError where the model is a word behind a served name, and nothing says that it is a model."""
+        from jaxinfer.cli.run import names_a_model
+
+        word = ctx.params.get("model_argument")
+        behind = [third for flag, _, third in zip(given, given[1:], given[2:], strict=False) if flag == NAME_FLAG]
+        if word is not None and word in behind and not names_a_model(word):
+            raise WholeFault(f"{MANY_NAMES}; where {word!r} is the model, write it first", ctx)
 
     def invoke(self, ctx: click.Context) -> int:
         flags = {name: None if (value := ctx.params[name]) == () else value for name in SETTINGS}
@@ -266,6 +274,7 @@ class EngineCommand(GroupedCommand):
         return self._run(resolved, {name: ctx.params[name] for name in self._own})
 
 
+NAME_FLAG = "--served-model-name"
 MANY_NAMES = (
     "--served-model-name must have one name, got several; give it again for each: "
     "--served-model-name A --served-model-name B"
@@ -288,15 +297,23 @@ def resolve_config(model_argument: str | None, config_file: str | None, flags: d
 
 def check_paths(config: EngineConfig) -> None:
     """Before any start: raise CheckpointError for a model or tokenizer that is no folder and cannot be a hub id,
-    ConfigError for a chat template that check_file refuses.
+    ConfigError for a chat template that cannot be read or is no Jinja.
     """
     from jaxinfer.checkpoint.resolve import local_folder
 
+    if any(map(str.isspace, config.model)) and not config.model.startswith(("/", ".", "~")):
+        fact = f"got the text {config.model!r}; ask it with `jaxinfer run {shlex.quote(config.model)}`"
+        if not os.path.isdir(config.model):
+            raise CheckpointError(f"the model must be a folder, a hub id or 'demo', {fact}")
     for name in (config.model, config.tokenizer):
         if name is not None:
             local_folder(name)
     if config.chat_template is not None:
         check_file(config.chat_template, "--chat-template")
+        if os.path.isfile(config.chat_template):  # a pipe can be read once
+            from jaxinfer.text.chat_template import read_template
+
+            read_template(config.chat_template, "--chat-template")
 
 
 def check_start(config: EngineConfig, *, needs_device: bool = True) -> None:

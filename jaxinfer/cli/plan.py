@@ -152,7 +152,7 @@ def with_cards(error: str, cards: list[str], *, is_here: bool) -> str:
 def facts_of(config: EngineConfig) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     """config.json, and a row that says so where it is the one that we ship. Raises CheckpointError."""
     from jaxinfer.checkpoint.resolve import Part, local_folder, resolve
-    from jaxinfer.models.known import known_config, nearest
+    from jaxinfer.models.known import known_config
 
     known = known_config(config.model)
     if known is not None and config.revision is None and local_folder(config.model) is None:
@@ -168,9 +168,8 @@ def facts_of(config: EngineConfig) -> tuple[dict[str, Any], list[tuple[str, str]
             overrides=config.hf_overrides,
         )
     except HubUnreachable as error:
-        near = nearest(config.model)
         shipped = "`jaxinfer plan --list` names the models whose facts jaxinfer ships"
-        raise CheckpointError(f"{error}; {f'did you mean {near!r}? ' if near else ''}{shipped}") from error
+        raise CheckpointError(f"{error}; {shipped}") from error
     return checkpoint.config, []
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     from jaxinfer.offline.texts import check_text_file
 
     paths: list[Path] = list(params["files"])
+    refuse_model(paths)
     for path in paths:
         check_text_file(path)
     with started(resolved, screen_for(sys.stderr, params)) as (runner, llm), token_table(params["csv_file"]) as on_text:
@@ -49,6 +51,17 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     for cells in (HEAD, ["---"] * len(HEAD), *lines):
         click.echo("| " + " | ".join(cells) + " |")
     return 0
+
+
+def refuse_model(paths: Sequence[Path]) -> None:
+    """Raise ConfigError for a model before the files: all words of ppl are files."""
+    from jaxinfer.cli.run import names_a_model
+    from jaxinfer.offline.texts import SUFFIXES
+
+    first, *others = map(str, paths)
+    if Path(first).suffix.lower() not in SUFFIXES and not Path(first).is_file() and names_a_model(first):
+        command = shlex.join(["jaxinfer", "ppl", "-m", first, *(others or ["FILE"])])
+        raise ConfigError(f"ppl takes its model with -m, got {first!r} among the files; write `{command}`")
 
 
 def window_of(params: Mapping[str, Any], max_model_len: int) -> tuple[int, int]:

@@ -23,7 +23,8 @@ class StandardOutput(io.FileIO):
             raise OutputClosed("the program that reads standard output has ended") from error
         except OSError as error:
             fault = "it is closed" if error.errno == errno.EBADF else error.strerror
-            raise OutputError(f"cannot write to standard output: {fault}; {_CURES.get(error.errno or 0, _CURE)}") from error
+            cure = _CURES.get(error.errno or 0, _CURE)
+            raise OutputError(f"cannot write to standard output: {fault}; {cure}") from error
 
 
 _CURE = "send it elsewhere, as with > FILE"

@@ -78,7 +78,28 @@ def test_help_all_lists_every_setting_under_a_heading(cli, verb):
             ["serve", "--max-modl-len", "3"],
             "error: unknown option of jaxinfer serve '--max-modl-len', did you mean '--max-model-len'?",
         ),
-        (["srve"], "error: unknown command 'srve', did you mean 'serve'?; see `jaxinfer --help`"),
+        (["srve"], "error: unknown command 'srve', did you mean 'serve'?"),
+        (
+            ["serve", "--tensor-paralel-size", "2"],
+            "error: unknown option of jaxinfer serve '--tensor-paralel-size', did you mean '--tensor-parallel-size'? "
+            "--tensor-parallel-size: not yet: jaxinfer runs on one GPU; drop it",
+        ),
+        (["demo"], "error: the first word must be a verb, got the model 'demo'; write `jaxinfer run demo`"),
+        (["org/x"], "error: the first word must be a verb, got the model 'org/x'; write `jaxinfer run org/x`"),
+        (
+            ["What is 7 plus 5?"],
+            "error: the first word must be a verb, got the prompt 'What is 7 plus 5?'; "
+            "write `jaxinfer run 'What is 7 plus 5?'`",
+        ),
+        (
+            ["serve", "--served-model-name", "A", "B"],
+            "error: --served-model-name must have one name, got several; give it again for each: "
+            "--served-model-name A --served-model-name B; where 'B' is the model, write it first",
+        ),
+        (
+            ["ppl", "demo", "a.txt"],
+            "error: ppl takes its model with -m, got 'demo' among the files; write `jaxinfer ppl -m demo a.txt`",
+        ),
         (
             ["serve", "a", "b"],
             "error: jaxinfer serve takes one MODEL, got 'b' too; leave it out, see `jaxinfer serve --help`",
@@ -109,7 +130,7 @@ def test_help_all_lists_every_setting_under_a_heading(cli, verb):
             ["bench", "serve", "--url"],
             "error: --url needs a value, got none; see `jaxinfer bench serve --help`",
         ),
-        (["rum", "demo", "hi"], "error: unknown command 'rum', did you mean 'run'?; see `jaxinfer --help`"),
+        (["rum", "demo", "hi"], "error: unknown command 'rum', did you mean 'run'?"),
     ],
 )
 def test_a_wrong_command_line_ends_in_its_cure_and_code_2(cli, model, arguments, last_line):
@@ -125,6 +146,22 @@ def test_a_wrong_key_of_a_config_file_names_the_file(cli, tmp_path):
     file.write_text("max_seqs = 3")
     outcome = cli("serve", "--config", str(file))
     assert outcome.last_line == f"error: {file}: unknown key 'max_seqs', did you mean 'max_num_seqs'?"
+
+
+def test_a_key_that_is_a_flag_of_the_server_is_told_where_it_goes(cli, tmp_path):
+    file = tmp_path / "mine.toml"
+    for key, fault in [("port", "'port' is no key of this file"), ("prot", "unknown key 'prot', did you mean 'port'?")]:
+        file.write_text(f"{key} = 3")
+        said = cli("serve", "--config", str(file)).last_line
+        assert said.startswith(f"error: {file}: {fault}") and said.endswith("; pass --port or set JAXINFER_PORT")
+
+
+@pytest.mark.parametrize("verb", ["chat", "serve", "plan", "warmup"])
+def test_a_prompt_in_the_place_of_a_model_is_told_the_verb_that_answers_it(cli, model, verb):
+    outcome = cli(verb, "What is 7/5 plus 5?")
+    assert (outcome.code, model.made) == (3, [])
+    text = "'What is 7/5 plus 5?'"
+    assert outcome.last_line.endswith(f"got the text {text}; ask it with `jaxinfer run {text}`")
 
 
 @pytest.mark.parametrize(

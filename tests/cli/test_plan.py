@@ -163,7 +163,8 @@ def test_no_known_name_and_no_near_one_is_called_unsupported():
 def test_an_unknown_name_offline_is_told_what_ships(cli, monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     outcome = cli("plan", "qwen3-8b", "--download-dir", str(tmp_path), "--for", "h100")
-    assert "did you mean 'Qwen/Qwen3-8B'? `jaxinfer plan --list` names the models" in outcome.last_line
+    assert "; `jaxinfer plan --list` names the models" in outcome.last_line
+    assert "did you mean 'Qwen/Qwen3-8B'? If not, unset HF_HUB_OFFLINE" in outcome.last_line
     assert cli("plan", "--list").out.splitlines() == sorted(KNOWN)
 
 
@@ -177,7 +178,11 @@ def test_memory_can_be_set(cli, folder):
 
 
 def test_an_unknown_device_is_named_with_the_nearest(cli, folder):
-    assert cli("plan", folder, "--for", "h2000").last_line == "error: unknown --for 'h2000', did you mean 'h200'?"
+    assert cli("plan", folder, "--for", "hl00").last_line.startswith("error: unknown --for 'hl00', known are 3090, ")
+    assert cli("plan", folder, "--for", "cpuu").last_line == "error: unknown --for 'cpuu', did you mean 'cpu'?"
+    for other in ("4080", "h2000"):  # other cards, and no misspelt ones
+        outcome = cli("plan", folder, "--for", other)
+        assert outcome.last_line.startswith(f"error: unknown --for '{other}', known are 3090, 4060ti, 4090, ")
 
 
 def test_without_a_gpu_this_machine_is_planned_for(cli, folder, monkeypatch):

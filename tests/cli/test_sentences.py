@@ -39,6 +39,18 @@ def test_a_wrong_value_is_told_as_requirement_value_and_cure(cli, monkeypatch, m
     assert "listen" not in outcome.err and not model.made
 
 
+def test_a_broken_template_of_the_user_s_is_named_before_anything_is_loaded(cli, model, tmp_path):
+    file = tmp_path / "t.jinja"
+    file.write_text("{% for x in y %}")
+    for verb in ("serve", "chat", "run"):
+        outcome = cli(verb, "demo", "--chat-template", os.fspath(file), stdin="hi")
+        assert (outcome.code, model.made) == (2, [])
+        assert outcome.err.startswith(
+            f"error: {file} (--chat-template) must be valid Jinja2: Unexpected end of template"
+        )
+        assert outcome.last_line.endswith("; mend it, or name another file") and "model" not in outcome.last_line
+
+
 def test_a_page_of_html_is_not_shown():
     assert sentence_of(b"\n<!DOCTYPE HTML><html>") == "a page of HTML, which no OpenAI-compatible server sends"
     assert sentence_of(b"busy") == "busy"
