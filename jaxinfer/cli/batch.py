@@ -99,7 +99,9 @@ def progress_screen(params: Mapping[str, Any]) -> Screen:
 
 
 def _format_option(name: str, what: str) -> click.Option:
-    return click.Option([f"--{name}"], type=click.Choice(FORMATS), help=f"Of {what}; else by its name's ending.")
+    return click.Option(
+        [f"--{name}"], type=click.Choice(FORMATS), help=f"Format of {what}.  [by the ending of its name]"
+    )
 
 
 def is_file_of_rows(word: str) -> bool:
@@ -130,21 +132,28 @@ command = BatchCommand(
     run,
     [
         click.Argument(["file"], required=False, metavar="[FILE]"),
-        click.Option(["-i", "--input", "input"], metavar="FILE", help="Rows, as FILE; - is JSONL from a pipe."),
         click.Option(
-            ["-o", "--output", "output"], required=True, metavar="FILE", help="Answers; - is JSONL to a pipe."
+            ["-i", "--input", "input"],
+            metavar="FILE",
+            help="The same as FILE; - reads JSONL from a pipe.",
+        ),
+        click.Option(
+            ["-o", "--output", "output"],
+            required=True,
+            metavar="FILE",
+            help="File of answers; - writes JSONL to a pipe.",
         ),
         _format_option("input-format", "the input"),
         _format_option("output-format", "the output"),
-        click.Option(["--resume"], is_flag=True, help="Go on where an earlier run ended, if one did."),
+        click.Option(["--resume"], is_flag=True, help="Go on where an earlier run of the job ended."),
         click.Option(["--overwrite"], is_flag=True, help="Replace the output, and what an earlier run left."),
         click.Option(["--unordered"], is_flag=True, help="Write answers as they come, not in the order of the rows."),
         GroupedOption(["--window"], type=int, metavar="N", help="Rows in memory at most.  [8 times max-num-seqs]"),
-        click.Option(["--max-tokens"], type=int, metavar="N", help="For rows that name none."),
-        click.Option(["--temperature"], type=float, metavar="X", help="For rows that name none."),
-        click.Option(["--top-p"], type=float, metavar="X", help="For rows that name none."),
-        GroupedOption(["--top-k"], type=int, metavar="N", help="For rows that name none."),
-        GroupedOption(["--min-p"], type=float, metavar="X", help="For rows that name none."),
+        click.Option(["--max-tokens"], type=int, metavar="N", help="max_tokens, where the row does not say."),
+        click.Option(["--temperature"], type=float, metavar="X", help="temperature, where the row does not say."),
+        click.Option(["--top-p"], type=float, metavar="X", help="top_p, where the row does not say."),
+        GroupedOption(["--top-k"], type=int, metavar="N", help="top_k, where the row does not say."),
+        GroupedOption(["--min-p"], type=float, metavar="X", help="min_p, where the row does not say."),
         *VOLUME_OPTIONS,
         *transport.OPTIONS,
     ],

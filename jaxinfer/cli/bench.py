@@ -26,8 +26,8 @@ VERBS = {
 
 
 REPORT_OPTIONS: tuple[click.Option, ...] = (
-    click.Option(["json_file", "--json"], metavar="FILE", help="Write the report there too, as JSON."),
-    click.Option(["--compare"], metavar="FILE", help="Show differences to a report that --json wrote."),
+    click.Option(["json_file", "--json"], metavar="FILE", help="Also write the report to FILE, as JSON."),
+    click.Option(["--compare"], metavar="FILE", help="Show the differences to a report that --json wrote."),
     *VOLUME_OPTIONS,
 )
 
@@ -83,5 +83,6 @@ command = Verbs(
     "bench",
     verbs=VERBS,
     modules="jaxinfer.cli.bench_",
-    help="Measure engines, servers and kernels; every table says on what. `jaxinfer bench VERB --help` shows options.",
+    help="Measure engines, servers and kernels. Each table names the machine that it was measured on. "
+    "`jaxinfer bench VERB --help` shows the options of a verb.",
 )

@@ -32,10 +32,13 @@ command = GroupedCommand(
             type=click.Choice(["auto", "cpu", "cuda"]),
             default="auto",
             metavar="auto|cpu|cuda",
-            help="auto: the first NVIDIA GPU if there is a driver, else the CPU.  [auto]",
+            help="auto: the first NVIDIA GPU if there is a driver, otherwise the CPU.  [auto]",
         ),
         click.Option(
-            ["--tuning"], default="", metavar="NAME=N,...", help="Of Mosaic's decode attention, as in stages=2."
+            ["--tuning"],
+            default="",
+            metavar="NAME=N,...",
+            help="Tuning of Mosaic's decode attention, as in stages=2.",
         ),
         *REPORT_OPTIONS,
     ],

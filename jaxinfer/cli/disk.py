@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from jaxinfer.checkpoint.cached import CachedModel
 
 CACHE_OPTION = click.Option(
-    ["--download-dir"], envvar="JAXINFER_DOWNLOAD_DIR", metavar="DIR", help="Instead of Hugging Face's cache."
+    ["--download-dir"],
+    envvar="JAXINFER_DOWNLOAD_DIR",
+    metavar="DIR",
+    help="Folder in place of Hugging Face's cache.",
 )
 MODEL_ARGUMENT = click.Argument(["model"], metavar="MODEL")
 MEMORY_SHARE = 0.9  # of what is free, as gpu_memory_utilization is by default

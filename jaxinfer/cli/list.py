@@ -40,6 +40,6 @@ command = GroupedCommand(
     "list",
     run,
     [CACHE_OPTION],
-    help="Show the models on this machine: the bundled demo and those in Hugging Face's cache; their size, their type, "
-    "and whether their weights fit into the memory that is free now.",
+    help="Show the models on this machine: the bundled demo and those in Hugging Face's cache. Each line has a model's "
+    "size and type, and whether the weights fit into the memory that is free now.",
 )

@@ -53,7 +53,7 @@ FLAGS: dict[str, Flag] = {
     "tokenizer": Flag("Model", "Folder with another tokenizer.json and chat template."),
     "served_model_name": Flag("Model", "Name in the API instead of MODEL; give it again for more names."),
     "hf_overrides": Flag("Model", "Values for config.json's keys, as in '{\"rope_theta\": 1e6}'; null takes one out."),
-    "dtype": Flag("Model", "Of weights and KV pages; auto is the checkpoint's."),
+    "dtype": Flag("Model", "Data type of weights and KV pages; auto is the checkpoint's."),
     "quantization": Flag(
         "Model", "int8 or int4: round the weights to that as they are loaded, on a CPU; auto: leave them."
     ),
@@ -65,12 +65,12 @@ FLAGS: dict[str, Flag] = {
     "default_chat_template_kwargs": Flag("Model", "Template variables that requests leave unset, as JSON."),
     "download_dir": Flag("Model", "Where downloads go instead of Hugging Face's cache."),
     "device": Flag(
-        "Device and memory", "auto: the first NVIDIA GPU if there is a driver, else the CPU.", in_short_help=True
+        "Device and memory", "auto: the first NVIDIA GPU if there is a driver, otherwise the CPU.", in_short_help=True
     ),
     "gpu_memory_utilization": Flag(
         "Device and memory", "Share of the free device memory to use.", ("--mem-fraction-static",), in_short_help=True
     ),
-    "kv_cache_memory_bytes": Flag("Device and memory", "Of the KV pages alone, as in 2G; overrides the share."),
+    "kv_cache_memory_bytes": Flag("Device and memory", "Bytes of the KV pages alone, as in 2G; overrides the share."),
     "kv_offloading_bytes": Flag(
         "Device and memory", "Host memory for sessions' KV pages that the pool has no room for, as in 8G; 0: none."
     ),
@@ -100,7 +100,9 @@ FLAGS: dict[str, Flag] = {
         "Scheduling", "Tokens that a grammar forces take no steps of their own; off, for comparison."
     ),
     "run_ahead": Flag("Scheduling", "Steps in flight beyond the one being read, 0 or 1."),
-    "seed": Flag("Scheduling", "Of random weights, and of answers whose request names no seed (run, chat, batch)."),
+    "seed": Flag(
+        "Scheduling", "Seed of random weights, and of answers without a seed of their own (run, chat, batch)."
+    ),
 }
 
 

@@ -322,7 +322,7 @@ command = EngineCommand(
             callback=show_names,
             help="Name the models that need no hub.",
         ),
-        click.Option(["--memory"], metavar="N", help="Free bytes on it, as in 80G, instead of what it has."),
+        click.Option(["--memory"], metavar="N", help="Free bytes of the device, as in 80G.  [what it has]"),
     ],
     help="Show what MODEL needs of a device and what it could give at best, from config.json alone.",
 )

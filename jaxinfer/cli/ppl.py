@@ -133,12 +133,14 @@ command = EngineCommand(
         click.Option(
             ["--stride"], type=click.IntRange(1), metavar="N", help="Tokens between two windows.  [half a window]"
         ),
-        click.Option(["--column"], default="text", metavar="NAME", help="Of the texts in .jsonl and .csv.  [text]"),
+        click.Option(
+            ["--column"], default="text", metavar="NAME", help="Column with the texts in .jsonl and .csv.  [text]"
+        ),
         click.Option(
             ["csv_file", "--csv"],
             type=click.Path(path_type=Path),
             metavar="FILE",
-            help="Write each token's log-probability there.",
+            help="Write each token's log-probability to FILE.",
         ),
         *VOLUME_OPTIONS,
     ],

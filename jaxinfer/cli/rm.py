@@ -47,5 +47,5 @@ command = GroupedCommand(
     "rm",
     run,
     [MODEL_ARGUMENT, click.Option(["-y", "--yes"], is_flag=True, help="Do not ask."), CACHE_OPTION],
-    help="Remove MODEL from Hugging Face's cache, after it showed what goes and asked. Folders are left alone.",
+    help="Remove MODEL from Hugging Face's cache. The verb shows what it will remove and asks. Folders are left alone.",
 )

@@ -109,6 +109,6 @@ command = GroupedCommand(
     "show",
     run,
     [MODEL_ARGUMENT, CACHE_OPTION],
-    help="Show what is known of MODEL on this machine; nothing is downloaded. `jaxinfer plan MODEL` shows what it "
-    "needs.",
+    help="Show what is known of MODEL on this machine. Nothing is downloaded. `jaxinfer plan MODEL` shows what "
+    "MODEL needs.",
 )

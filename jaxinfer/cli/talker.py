@@ -31,7 +31,7 @@ NOT_OF_THE_ENGINE = frozenset({"model", "seed", "compile_cache_dir", "download_d
 TIMEOUT_S = 600.0  # without a byte: a request may wait in the queue
 
 SERVER_OPTIONS: tuple[click.Option, ...] = (
-    click.Option(["--url"], metavar="URL", help="Ask this server; MODEL is its name there, else its first."),
+    click.Option(["--url"], metavar="URL", help="Ask this server for MODEL.  [the server's first model]"),
     GroupedOption(["--api-key-env"], metavar="NAME", help=f"Variable with the server's key.  [{KEY_VARIABLE}]"),
     click.Option(["--own-engine"], is_flag=True, help="Load the model here even if a server of yours has it."),
 )

@@ -1,6 +1,7 @@
 """`jaxinfer`: fast help, errors whose last line is the cause, exit codes."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -212,6 +213,21 @@ def test_help_fits_a_screen_and_help_all_has_every_option(cli, monkeypatch, path
         for param in command.params:
             if isinstance(param, click.Option):
                 assert all(name in everything for name in param.opts), param.name
+
+
+FRAGMENT = re.compile(
+    r"^(Of|For|Its|It|So|Instead|What they|When to|How many|More of them|In place)\b|; else\b|, else\b|\bthere\.( |$)"
+)
+
+
+@pytest.mark.parametrize(("path", "command"), COMMANDS, ids=[path for path, _ in COMMANDS])
+def test_each_help_text_names_its_thing(path, command):
+    """No fragment that begins with a preposition or a pronoun, and no "else" that leaves its other case out."""
+    texts = {param.opts[0]: param.help or "" for param in command.params if isinstance(param, click.Option)}
+    texts["the verb"] = command.help or ""
+    found = {name: text for name, text in texts.items() if FRAGMENT.search(text) or not text}
+    assert found == {}
+    assert not any(text[0].islower() and text.split(" ")[0].endswith("ing") for text in texts.values())
 
 
 def test_a_word_that_a_verb_has_no_place_for_is_told_with_what_it_takes(cli):
