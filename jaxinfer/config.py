@@ -217,7 +217,8 @@ class Setting:
         if self.type is float:
             return f"a number above {self.low}, at most {self.high}"
         if self.type is not int:
-            return {str: "a text", bool: "true or false", tuple: "a list of texts", dict: "a JSON object"}[self.type]
+            laws = {str: "a text", bool: "true or false", tuple: "texts that are not empty", dict: "a JSON object"}
+            return laws[self.type]
         span = f"an integer of at least {self.low}" if self.high is None else f"an integer in {self.low} .. {self.high}"
         return span + (", a power of two" if self.name == "page_size" else "") + (" or auto" if self.optional else "")
 
@@ -246,7 +247,10 @@ class Setting:
 
     def fault(self, value: Any, label: str) -> str | None:
         """What is wrong with the value, or None. `label`: where it stands and how its name is spelt there."""
-        return None if self.accepts(value) else f"{label} must be {self.law}, got {value!r}"
+        if self.accepts(value):
+            return None
+        given = ", ".join(map(repr, value)) if isinstance(value, tuple) else repr(value)
+        return f"{label} must be {self.law}, got {given}"
 
     def parse(self, raw: Any) -> Any:
         """The value of a text or a TOML value; what cannot be read comes back as it is, for `fault` to name."""
@@ -326,6 +330,11 @@ def size_words(num_bytes: int) -> str:
     if num_bytes >= 2**30 // 10:
         return f"{num_bytes / 2**30:.2f} GiB"
     return f"{num_bytes / 2**20:.1f} MiB" if num_bytes >= 2**20 // 10 else f"{num_bytes:,} bytes"
+
+
+def counted(count: int, noun: str) -> str:
+    """As in 1 row and 2 rows."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def nearest_name(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:

@@ -124,13 +124,18 @@ def _find_cached(
     return Repo(repo_id, revision or constants.DEFAULT_REVISION, folder.name, cache_dir, sizes, cached=folder)
 
 
+def missing_files(repo: Repo, names: Collection[str]) -> list[str]:
+    """Which of these files the cache does not have yet; none where the hub cannot be asked."""
+    if repo.cached is not None:
+        return []
+    found = {
+        name: try_to_load_from_cache(repo.id, name, cache_dir=repo.cache_dir, revision=repo.commit) for name in names
+    }
+    return [name for name, path in found.items() if not isinstance(path, str)]
+
+
 def _check_disk(repo: Repo, names: Collection[str]) -> None:
-    missing = [
-        name
-        for name in names
-        if not isinstance(try_to_load_from_cache(repo.id, name, cache_dir=repo.cache_dir, revision=repo.commit), str)
-    ]
-    needed = sum(repo.sizes[name] for name in missing)
+    needed = sum(repo.sizes[name] for name in missing_files(repo, names))
     existing = next(folder for folder in (repo.cache_dir, *repo.cache_dir.absolute().parents) if folder.exists())
     free = shutil.disk_usage(existing).free
     if needed > free:

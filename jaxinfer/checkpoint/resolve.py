@@ -25,7 +25,7 @@ from jaxinfer.checkpoint.contents import (
     refuse_pointer,
     weight_names,
 )
-from jaxinfer.config import EngineConfig, nearest_name, size_words
+from jaxinfer.config import EngineConfig, counted, nearest_name, size_words
 from jaxinfer.errors import CheckpointError, HubUnreachable, file_fault
 from jaxinfer.models.known import nearest, unsupported
 
@@ -117,8 +117,9 @@ def resolve(
     if "weights" in needs:
         files = weight_names(repo.sizes, read_weight_map(folder, repo.sizes))
         check_shards(files, repo.sizes, model)
-        num_bytes = sum(repo.sizes[name] for name in files)
-        tell(f"fetching the weights of {model}: {len(files)} file(s), {size_words(num_bytes)}")
+        if missing := hub.missing_files(repo, files):
+            size = size_words(sum(repo.sizes[name] for name in missing))
+            tell(f"fetching the weights of {model}: {counted(len(missing), 'file')}, {size}")
         folder = hub.fetch_weights(repo, files)
     return _read_folder(model, folder, needs, overrides, repo.commit)
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxinfer.cli.bench import REPORT_OPTIONS, publish
+from jaxinfer.cli.bench import QUIET_REPORT_OPTIONS, publish
 from jaxinfer.cli.checklist import Checklist
 from jaxinfer.cli.options import GroupedCommand
 
@@ -40,7 +40,7 @@ command = GroupedCommand(
             metavar="NAME=N,...",
             help="Tuning of Mosaic's decode attention, as in stages=2.",
         ),
-        *REPORT_OPTIONS,
+        *QUIET_REPORT_OPTIONS,
     ],
     help="Time each kernel at real shapes, cold, beside XLA's own version.",
 )

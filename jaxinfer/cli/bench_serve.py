@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from jaxinfer.cli.bench import REPORT_OPTIONS, publish
+from jaxinfer.cli.bench import QUIET_REPORT_OPTIONS, publish
 from jaxinfer.cli.checklist import Checklist
 from jaxinfer.cli.options import GroupedCommand, count_option
 from jaxinfer.errors import ConfigError
@@ -114,7 +114,7 @@ command = GroupedCommand(
         count_option("--warm-up", 2, "Requests before the clock starts, one after the other.", 0),
         click.Option(["--check-client"], is_flag=True, help="Show what the same clients read from mock servers."),
         click.Option(["--seed"], type=click.IntRange(0), metavar="N", help="Seed of prompts and arrivals.  [new]"),
-        *REPORT_OPTIONS,
+        *QUIET_REPORT_OPTIONS,
     ],
     help="Load any OpenAI-compatible server from several processes.",
 )

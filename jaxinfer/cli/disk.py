@@ -48,11 +48,18 @@ def fit_words(weight_bytes: int, free_bytes: int) -> str:
     return f"no: {size_words(weight_bytes)} of {size_words(free_bytes)} free"
 
 
+def check_cache(download_dir: str | None) -> None:
+    """Raise CheckpointError for a folder of models that is not there."""
+    if download_dir is not None and not Path(download_dir).expanduser().is_dir():
+        raise CheckpointError(f"folder not found: {download_dir} (--download-dir); name one that is there")
+
+
 def find_cached(model: str, download_dir: str | None, cure: str) -> "CachedModel":
     """The model of that name in the cache. cure: where no name there is like it. Raises CheckpointError."""
     from jaxinfer.checkpoint.cached import cached_models
     from jaxinfer.checkpoint.resolve import local_folder
 
+    check_cache(download_dir)
     found = {cached.id: cached for cached in cached_models(download_dir)}
     if model not in found:
         local_folder(model)  # what can be no hub id is told so

@@ -3,7 +3,7 @@
 import click
 
 from jaxinfer.cli.checklist import reading
-from jaxinfer.cli.disk import CACHE_OPTION, demo_folder, fit_words, free_memory, type_words
+from jaxinfer.cli.disk import CACHE_OPTION, check_cache, demo_folder, fit_words, free_memory, type_words
 from jaxinfer.cli.options import GroupedCommand
 from jaxinfer.cli.ps import aligned
 from jaxinfer.config import size_words
@@ -13,6 +13,7 @@ HEAD = ("NAME", "SIZE", "TYPE", "FITS")
 
 def run(download_dir: str | None) -> int:
     """Print a line for each."""
+    check_cache(download_dir)
     with reading("the models on this machine"):
         found = rows(download_dir)
     for line in aligned([HEAD, *found]):

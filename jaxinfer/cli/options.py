@@ -167,9 +167,8 @@ class GroupedCommand(click.Command):
         )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        refuse_foreign(self, ctx, args)
         with verb_of_faults(ctx):
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, without_foreign(self, ctx, args))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -208,23 +207,35 @@ def _help_all_option() -> click.Option:
     )
 
 
-def refuse_foreign(command: click.Command, ctx: click.Context, args: Sequence[str]) -> None:
-    """Raise UsageError for a flag that other programs have and this verb has not, by its own name.
+def without_foreign(command: click.Command, ctx: click.Context, args: list[str]) -> list[str]:
+    """The words without those flags of other programs that ask for what is so anyway; standard error names them. Raises
+    UsageError for every other flag that other programs have and this verb has not, by its own name.
 
     click would take -ngl for -n with a value, and a flag it does not know for another that is spelt a little like it.
     """
-    from jaxinfer.cli.foreign import refusal
+    from jaxinfer.cli.foreign import changes_nothing, refusal
 
     options = [param for param in command.get_params(ctx) if isinstance(param, click.Option)]
     known = {name for option in options for name in option.opts + option.secondary_opts}
     takes_value = {name for option in options if not option.is_flag for name in option.opts}
-    for before, word, after in zip(["", *args], args, [*args[1:], ""], strict=False):
+    kept: list[str] = []
+    words = iter(range(len(args)))
+    for at in words:
+        word, before, after = args[at], kept[-1] if kept else "", args[at + 1] if at + 1 < len(args) else ""
         if word == "--":
-            return
+            return kept + args[at:]
         name, _, value = word.partition("=")
         is_foreign = word.startswith("-") and before not in takes_value and name not in known
-        if is_foreign and (said := refusal(name, value or after, known)):
+        said = refusal(name, value or after, known) if is_foreign else None
+        if said is None:
+            kept.append(word)
+        elif changes_nothing(said, value or after):
+            click.echo(f"{name} {value or after} changes nothing here", err=True)
+            if not value:
+                next(words)
+        else:
             raise WholeFault(said, ctx)
+    return kept
 
 
 class EngineCommand(GroupedCommand):

@@ -86,7 +86,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     try:
         plan = plan_for(config, model, family, platform=target.platform, free=free, backends=backends)
     except (ConfigError, DeviceError) as error:
-        cards = fitting_cards(config, model, family)
+        cards = [card for card in fitting_cards(config, model, family) if GPUS[card].device_kind != target.device_kind]
         if target.platform == "gpu" and (cards or isinstance(error, DeviceError)):
             show(config, [*rows, *lacking(config, model, family, free, error)])
             raise type(error)(with_cards(str(error), cards, is_here=params["target"] is None)) from error

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import math
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -119,7 +120,8 @@ def line_of(name: str, num_texts: int, fit: "Fit") -> list[str]:
     """One row under HEAD; the error of a perplexity follows from that of the mean."""
     error = fit.perplexity * fit.standard_error
     figures = (fit.mean, fit.standard_error, fit.perplexity, error, fit.bits_per_byte)
-    return [name, f"{num_texts:,}", f"{fit.num_tokens:,}", *(f"{value:.4f}" for value in figures)]
+    counts = f"{num_texts:,}", f"{fit.num_tokens:,}"
+    return [name, *counts, *("-" if math.isnan(value) else f"{value:.4f}" for value in figures)]
 
 
 command = EngineCommand(

@@ -187,6 +187,10 @@ def server_for(resolved: Resolved, params: Mapping[str, Any]) -> "Server | None"
     if params["url"] is not None:
         if params["own_engine"]:
             raise ConfigError("there must be one of --url and --own-engine, got both; drop one")
+        given = resolved.sources.items()
+        if own := [source for name, source in given if name not in ("model", "seed") and source.startswith("--")]:
+            law = f"a server that --url names has its own settings, got {', '.join(own)}"
+            raise ConfigError(f"{law}; leave it out, or leave --url out to load the model here")
         name = resolved.config.model if "model" in resolved.sources else None
         return asked(base_of("--url", params["url"]), name, key_env)
     if params["own_engine"]:

@@ -81,7 +81,7 @@ def test_exit_codes_tell_the_ends_apart(tmp_path):
     (tmp_path / "in.jsonl").write_bytes(jsonl(rows(50, 1)))
     both = ("-i", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl")
     done = batch(*both)
-    assert done.returncode == 7 and b"errors   1 x 400 invalid_value" in done.stderr
+    assert done.returncode == 7 and b"errors   1 row with 400 invalid_value" in done.stderr
     written = (tmp_path / "out.jsonl").read_bytes()
     again = batch(*both)
     assert again.returncode == 6 and b"--overwrite" in again.stderr.splitlines()[-1]

@@ -133,6 +133,11 @@ def test_a_model_that_is_not_in_the_cache_is_named_with_the_nearest(cli, hub, ve
     assert (outcome.code, "did you mean 'org/tiny-model'?" in outcome.last_line) == (3, True)
 
 
+def test_a_pull_of_what_is_there_fetches_nothing_and_says_so(cli, hub):
+    assert "fetching the weights of org/tiny-model: " in cli("pull", TINY).err
+    assert "fetching" not in cli("pull", TINY).err
+
+
 @pytest.mark.parametrize("damage", ["blobs", "refs", "snapshots", "config.json"])
 def test_a_damaged_cache_is_listed_and_can_be_removed(cli, hub, damage):
     cli("pull", TINY, "-q")

@@ -93,6 +93,11 @@ def test_a_model_that_does_not_fit_has_a_plan_that_says_what_is_missing(cli, mod
     assert outcome.last_line.endswith(f"; take a card that holds it (--for {cards}), or choose a smaller model")
 
 
+def test_a_card_that_is_planned_for_with_less_memory_is_not_its_own_cure(cli):
+    outcome = cli("plan", "Qwen/Qwen3-8B", "--for", "4090", "--memory", "12G")
+    assert "take a card that holds it (--for l4, a10, 3090)" in outcome.last_line
+
+
 def test_a_context_that_does_not_fit_names_a_shorter_one_and_a_card(cli, folder):
     outcome = cli("plan", folder, "--for", "3090", "--max-model-len", "40000")
     assert outcome.code == 2
