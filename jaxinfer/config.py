@@ -11,7 +11,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -218,7 +218,8 @@ class Setting:
         if self.type is float:
             return f"a number above {self.low}, at most {self.high}"
         if self.type is not int:
-            return {str: "a text", bool: "true or false", tuple: "a list of texts", dict: "a JSON object"}[self.type]
+            laws = {str: "a text", bool: "true or false", tuple: "texts that are not empty", dict: "a JSON object"}
+            return laws[self.type]
         span = f"an integer of at least {self.low}" if self.high is None else f"an integer in {self.low} .. {self.high}"
         return span + (", a power of two" if self.name == "page_size" else "") + (" or auto" if self.optional else "")
 
@@ -247,7 +248,10 @@ class Setting:
 
     def fault(self, value: Any, label: str) -> str | None:
         """What is wrong with the value, or None. `label`: where it stands and how its name is spelt there."""
-        return None if self.accepts(value) else f"{label} must be {self.law}, got {value!r}"
+        if self.accepts(value):
+            return None
+        given = ", ".join(map(repr, value)) if isinstance(value, tuple) else repr(value)
+        return f"{label} must be {self.law}, got {given}"
 
     def parse(self, raw: Any) -> Any:
         """The value of a text or a TOML value; what cannot be read comes back as it is, for `fault` to name."""
@@ -329,13 +333,29 @@ def size_words(num_bytes: int) -> str:
     return f"{num_bytes / 2**20:.1f} MiB" if num_bytes >= 2**20 // 10 else f"{num_bytes:,} bytes"
 
 
-def unknown_name(name: str, known: Collection[str], what: str, cutoff: float = 0.5) -> str:
+def counted(count: int, noun: str) -> str:
+    """As in 1 row and 2 rows."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def nearest_name(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known name that is spelt most like `name`, whatever its case; None where none is.
+
+    Digits count as they are: 4080 is no misspelt 4090.    cutoff: how alike the two must be, 0 .. 1.
+    """
+    folded = {other.casefold(): other for other in known}
+    near = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=cutoff)
+    digits = re.findall(r"\d+", name)
+    return next((folded[match] for match in near if re.findall(r"\d+", match) == digits), None)
+
+
+def unknown_name(name: str, known: Collection[str], what: str, cutoff: float = 0.6) -> str:
     """The message for a name that is not one of `known`: with the nearest one, else with all of them.
 
-    cutoff: how alike the nearest must be, 0 .. 1.
+    cutoff: as nearest_name takes it.
     """
-    near = difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
-    cure = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
+    near = nearest_name(name, known, cutoff)
+    cure = f"did you mean {near!r}?" if near else f"known are {', '.join(sorted(known))}"
     return f"unknown {what} {name!r}, {cure}"
 
 
@@ -364,12 +384,16 @@ def _shown(value: Any) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Layer:
-    """Values by setting name from one place, and how that place spells a setting's name."""
+    """Values by setting name from one place, and how that place spells a setting's name.
+
+    others: what is a flag and a variable of single verbs, and no setting of the engine.
+    """
 
     values: Mapping[str, Any]
     what: str
     spell: Callable[[str], str]
     file: str = ""
+    others: Collection[str] = ()
 
     def label(self, name: str) -> str:
         return f"{self.file}: {self.spell(name)}" if self.file else self.spell(name)
@@ -378,7 +402,12 @@ class _Layer:
         return self.file or self.spell(name)
 
     def unknown(self, name: str) -> str:
-        message = unknown_name(self.spell(name), [self.spell(known) for known in SETTINGS], self.what)
+        near = name if name in self.others else nearest_name(name, [*SETTINGS, *self.others])
+        message = f"unknown {self.what} {self.spell(name)!r}"
+        message += f", did you mean {self.spell(near)!r}?" if near else "; docs/reference/settings.md has them all"
+        if self.file and near is not None and near in self.others:
+            message = f"{name!r} is no key of this file" if near == name else f"{message} No key of this file"
+            message += f"; pass --{near.replace('_', '-')} or set {_PREFIX}{near.upper()}"
         return f"{self.file}: {message}" if self.file else message
 
 
@@ -394,9 +423,11 @@ def config_from_sources(
     Raises ConfigError naming every unknown name and every bad value, each with the file, variable or flag it came from.
     """
     given = {name: value for name, value in (flags or {}).items() if value is not None}
+    others = {name.removeprefix(_PREFIX).lower() for name in other_env}
+    variables = _read_env(env or {}, other_env)
     layers = [
-        _Layer(_read_file(file) if file else {}, "key", str, file or ""),
-        _Layer(_read_env(env or {}, other_env), "environment variable", lambda name: f"{_PREFIX}{name.upper()}"),
+        _Layer(_read_file(file) if file else {}, "key", str, file or "", others),
+        _Layer(variables, "environment variable", lambda name: f"{_PREFIX}{name.upper()}", others=others),
         _Layer(given, "flag", lambda name: f"--{name.replace('_', '-')}"),
     ]
     return _merge(layers)

@@ -10,6 +10,8 @@ JaxInferError
   EngineError        the engine failed and cannot go on                    exit code 5
     DeviceLost       nothing in this process can use the device again
   BatchError         a batch file that cannot be read, written or resumed   exit code 6
+  OutputError        standard output is closed or full                     exit code 8
+    OutputClosed       nobody reads it any more                            exit code 141
   ApiError           a request refused: the client's fault, or our load
     InvalidRequest   400, also a ValueError for Python callers             exit code 2
       TooLong        a prompt, or prompt and answer, beyond the context
@@ -88,6 +90,18 @@ class BatchError(JaxInferError):
     """A batch file that cannot be read or written, or a job on it that must not begin or go on."""
 
     exit_code = 6
+
+
+class OutputError(JaxInferError):
+    """Standard output that is closed, full, or cannot be written for another reason."""
+
+    exit_code = 8
+
+
+class OutputClosed(OutputError):
+    """Standard output is a pipe whose reader has ended, as `head` does; no error is printed."""
+
+    exit_code = 141  # as shells report a program that SIGPIPE ended
 
 
 class ApiError(JaxInferError):

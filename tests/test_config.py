@@ -3,8 +3,10 @@
 import dataclasses
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from jaxinfer.config import SETTINGS, EngineConfig, config_from_sources, config_from_values, parse_int
+from jaxinfer.config import SETTINGS, EngineConfig, config_from_sources, config_from_values, nearest_name, parse_int
 from jaxinfer.errors import ConfigError
 
 
@@ -111,6 +113,19 @@ def test_an_unknown_variable_names_the_nearest_one():
         ConfigError, match="unknown environment variable 'JAXINFER_MAX_SEQS', did you mean 'JAXINFER_MAX_"
     ):
         config_from_sources(env={"JAXINFER_MAX_SEQS": "3"})
+
+
+@given(st.sampled_from(sorted(SETTINGS)), st.data())
+def test_a_setting_with_two_letters_swapped_is_found_and_one_with_another_number_is_not(name, data):
+    at = data.draw(st.integers(0, len(name) - 2))
+    assert nearest_name(name[:at] + name[at + 1] + name[at] + name[at + 2 :], SETTINGS) == name
+    assert nearest_name(name.upper(), SETTINGS) == name
+    assert nearest_name(f"{name}-4080", [f"{name}-4090"]) is None
+
+
+def test_a_name_that_is_like_none_is_not_told_another():
+    with pytest.raises(ConfigError, match="'JAXINFER_TEMPERATURE'; docs/reference/settings.md has them all$"):
+        config_from_sources(env={"JAXINFER_TEMPERATURE": "3"})
 
 
 def test_an_unknown_name_in_python_names_the_nearest_one():

@@ -149,7 +149,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: must be UTF-8, byte {error.start} is not; download it again") from error
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise CheckpointError(f"{path}: must be JSON: {error.msg} at {place}; correct or download it again") from error
+        fault = error.msg.removesuffix(" at")  # as json ends some of its messages
+        raise CheckpointError(f"{path}: must be JSON: {fault} at {place}; correct or download it again") from error
     except (ValueError, RecursionError) as error:  # an integer of thousands of digits, or endless nesting
         raise CheckpointError(
             f"{path}: must be JSON of sensible size and depth, it is not; download it again"

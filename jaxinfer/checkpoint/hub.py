@@ -42,8 +42,10 @@ def find(
     Raises CheckpointError; `suggestion` is its cure for a name that nobody knows.
     """
     folder = Path(cache_dir or constants.HF_HUB_CACHE).expanduser()
+    hint = f"{suggestion} If not, " if suggestion.startswith("did you mean") else ""
     if constants.is_offline_mode():
-        return _find_cached(repo_id, revision, folder, "HF_HUB_OFFLINE is set", "unset it to download", tell)
+        fact, cure = "HF_HUB_OFFLINE is set", f"{hint}unset HF_HUB_OFFLINE to download"
+        return _find_cached(repo_id, revision, folder, fact, cure, tell)
     tell(f"looking up {repo_id} on the hub")
     try:
         info = _within(
@@ -56,10 +58,11 @@ def find(
         fact = f"the hub answered {error.response.status_code}"
         denied = error.response.status_code in (401, 403)
         cure = "check HF_TOKEN or run `hf auth login`" if denied else "try again later"
-        return _find_cached(repo_id, revision, folder, fact, cure, tell)
+        return _find_cached(repo_id, revision, folder, fact, f"{hint}{cure}", tell)
     except Exception as error:  # every other failure, of whatever HTTP library, means that the hub cannot be asked
         fact = f"the hub cannot be reached ({_reason(error)})"
-        return _find_cached(repo_id, revision, folder, fact, "check the network (HF_ENDPOINT, HTTPS_PROXY)", tell)
+        cure = f"{hint}check the network (HF_ENDPOINT, HTTPS_PROXY)"
+        return _find_cached(repo_id, revision, folder, fact, cure, tell)
     top = [sibling for sibling in info.siblings or [] if "/" not in sibling.rfilename]  # folders hold other formats
     sizes = {sibling.rfilename: sibling.size or 0 for sibling in top}
     named = revision or constants.DEFAULT_REVISION
@@ -121,13 +124,18 @@ def _find_cached(
     return Repo(repo_id, revision or constants.DEFAULT_REVISION, folder.name, cache_dir, sizes, cached=folder)
 
 
+def missing_files(repo: Repo, names: Collection[str]) -> list[str]:
+    """Which of these files the cache does not have yet; none where the hub cannot be asked."""
+    if repo.cached is not None:
+        return []
+    found = {
+        name: try_to_load_from_cache(repo.id, name, cache_dir=repo.cache_dir, revision=repo.commit) for name in names
+    }
+    return [name for name, path in found.items() if not isinstance(path, str)]
+
+
 def _check_disk(repo: Repo, names: Collection[str]) -> None:
-    missing = [
-        name
-        for name in names
-        if not isinstance(try_to_load_from_cache(repo.id, name, cache_dir=repo.cache_dir, revision=repo.commit), str)
-    ]
-    needed = sum(repo.sizes[name] for name in missing)
+    needed = sum(repo.sizes[name] for name in missing_files(repo, names))
     existing = next(folder for folder in (repo.cache_dir, *repo.cache_dir.absolute().parents) if folder.exists())
     free = shutil.disk_usage(existing).free
     if needed > free:

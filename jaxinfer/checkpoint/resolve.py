@@ -5,7 +5,6 @@ read or downloaded. Only JSON is parsed and only safetensors are accepted; no co
 """
 
 import dataclasses
-import difflib
 import itertools
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -26,7 +25,7 @@ from jaxinfer.checkpoint.contents import (
     refuse_pointer,
     weight_names,
 )
-from jaxinfer.config import EngineConfig, size_words
+from jaxinfer.config import EngineConfig, counted, nearest_name, size_words
 from jaxinfer.errors import CheckpointError, HubUnreachable, file_fault
 from jaxinfer.models.known import nearest, unsupported
 
@@ -118,8 +117,9 @@ def resolve(
     if "weights" in needs:
         files = weight_names(repo.sizes, read_weight_map(folder, repo.sizes))
         check_shards(files, repo.sizes, model)
-        num_bytes = sum(repo.sizes[name] for name in files)
-        tell(f"fetching the weights of {model}: {len(files)} file(s), {size_words(num_bytes)}")
+        if missing := hub.missing_files(repo, files):
+            size = size_words(sum(repo.sizes[name] for name in missing))
+            tell(f"fetching the weights of {model}: {counted(len(missing), 'file')}, {size}")
         folder = hub.fetch_weights(repo, files)
     return _read_folder(model, folder, needs, overrides, repo.commit)
 
@@ -189,9 +189,8 @@ def _expanded(model: str) -> Path:
 def _suggestion(model: str, ids: Collection[str]) -> str:
     """What to do about a model that is not there: the nearest names that are, else to look at the name again."""
     near = [str(path) for path in [_nearest_path(_expanded(model))] if path is not None]
-    near += difflib.get_close_matches(model, ids, n=1, cutoff=0.7) or [
-        cached for cached in ids if cached.casefold().endswith("/" + model.casefold())
-    ]
+    known = [nearest_name(model, ["demo", *ids], 0.7) or nearest(model)]
+    near += [cached for cached in ids if cached.casefold().endswith("/" + model.casefold())] or filter(None, known)
     return f"did you mean {' or '.join(repr(name) for name in near[:2])}?" if near else "check its spelling"
 
 
@@ -206,9 +205,8 @@ def _nearest_path(path: Path) -> Path | None:
         names = [entry.name for entry in itertools.islice(parent.iterdir(), _MAX_SIBLINGS) if entry.is_dir()]
     except OSError:  # not allowed to look: then there is nothing to suggest
         return None
-    folded = {name.casefold(): name for name in names}
-    match = difflib.get_close_matches(path.name.casefold(), folded, n=1, cutoff=0.6)
-    return parent / folded[match[0]] if match else None
+    match = nearest_name(path.name, names)
+    return parent / match if match else None
 
 
 def _read_folder(

@@ -3,15 +3,15 @@
 `jaxinfer --help` must take less than 150 ms, of which click is a third, so the rest is imported where it is needed.
 """
 
-import difflib
 import re
+import shlex
 import sys
 
 import click
 
-from jaxinfer.cli.options import ForeignFlag
-from jaxinfer.cli.verbs import Verbs
-from jaxinfer.errors import JaxInferError
+from jaxinfer.cli.streams import drop_output, guard_streams
+from jaxinfer.cli.verbs import Verbs, WholeFault
+from jaxinfer.errors import JaxInferError, OutputClosed, OutputError
 from jaxinfer.version import __version__
 
 VERBS = {
@@ -47,7 +47,18 @@ jaxinfer --help            everything else
 """
 
 
-@click.group(cls=Verbs, verbs=VERBS, modules="jaxinfer.cli.", invoke_without_command=True)
+def meant(word: str) -> str | None:
+    """What to say of a prompt or a model in the place of a verb; None for every other word."""
+    from jaxinfer.cli.run import names_a_model
+
+    is_text = any(map(str.isspace, word.strip()))
+    if not is_text and not names_a_model(word):
+        return None
+    what = "the prompt" if is_text else "the model"
+    return f"the first word must be a verb, got {what} {word!r}; write `jaxinfer run {shlex.quote(word)}`"
+
+
+@click.group(cls=Verbs, verbs=VERBS, modules="jaxinfer.cli.", otherwise=meant, invoke_without_command=True)
 @click.version_option(__version__, message="jaxinfer %(version)s")
 @click.pass_context
 def jaxinfer(ctx: click.Context) -> None:
@@ -62,8 +73,13 @@ def jaxinfer(ctx: click.Context) -> None:
 def main(args: list[str] | None = None) -> None:
     """Run the command line and exit: 0, or the code of jaxinfer/errors.py with the cause as the last line."""
     state = {"debug": False}
+    guard_streams()
     try:
         code = jaxinfer.main(args=args, prog_name="jaxinfer", standalone_mode=False, obj=state)
+        sys.stdout.flush()
+    except OutputError as error:
+        drop_output()
+        code = error.exit_code if isinstance(error, OutputClosed) else _fail(str(error), error.exit_code)
     except JaxInferError as error:
         if state["debug"]:
             sys.excepthook(type(error), error, error.__traceback__)
@@ -115,14 +131,21 @@ def _too_many(context: click.Context, extra: str) -> str:
 
 
 def _near(option: str, context: click.Context) -> str:
-    """The option of a verb that is spelt most like one it has not, or where its options are listed."""
+    """The option of a verb, or of another program, that is spelt most like one the verb has not; else where its options
+    are listed.
+    """
+    from jaxinfer.cli.foreign import flags_of_others, refusal
+    from jaxinfer.config import nearest_name
+
     names = [name for param in context.command.get_params(context) for name in param.opts + param.secondary_opts]
     long = [name for name in names if name.startswith("--")]
-    near = difflib.get_close_matches(option, long, 1, 0.75)
+    near = nearest_name(option, [*long, *flags_of_others(names)], 0.75)
     if len(option) == 2:
-        near = [name for name in long if name.startswith(f"-{option.lower()}")]
-    if len(near) == 1:
-        return f"did you mean {near[0]!r}?"
+        begin = [name for name in long if name.startswith(f"-{option.lower()}")]
+        near = begin[0] if len(begin) == 1 else None
+    if near is not None:
+        reason = refusal(near, "", names) if near not in names else None
+        return f"did you mean {near!r}?" + (f" {reason}" if reason else "")
     return f"see `{context.command_path} {'--help-all' if '--help-all' in names else '--help'}`"
 
 
@@ -133,7 +156,7 @@ def _usage(error: click.ClickException) -> str:
     if isinstance(error, click.NoSuchOption) and context:
         return f"unknown option of {path} {error.option_name!r}, {_near(error.option_name, context)}"
     message = error.format_message()
-    if isinstance(error, ForeignFlag):
+    if isinstance(error, WholeFault):
         return message
     if isinstance(error, click.BadOptionUsage) and "requires an argument" in error.message:
         return f"{error.option_name} needs a value, got none; see `{path} --help`"
@@ -142,4 +165,5 @@ def _usage(error: click.ClickException) -> str:
     if isinstance(error, click.BadParameter) and error.param is not None and (law := _broken(error.message)):
         name = error.param.opts[0] if isinstance(error.param, click.Option) else str(error.param.metavar).strip("[]")
         return f"{name} must be {law}; see `{path} --help`"
-    return f"{message[0].lower()}{message[1:].rstrip('.')}; see `{path} --help`"
+    message = f"{message[0].lower()}{message[1:].rstrip('.')}"
+    return message if message.endswith("?") else f"{message}; see `{path} --help`"

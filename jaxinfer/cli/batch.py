@@ -18,6 +18,7 @@ from jaxinfer.offline.names import FORMATS
 
 if TYPE_CHECKING:
     from jaxinfer.offline.batch import BatchJob, OpenBatch
+    from jaxinfer.offline.journal import Journal
 
 LIVE_S, PLAIN_S = 0.5, 10.0  # between two lines of progress, on a terminal and elsewhere
 DEFAULTS = ("max_tokens", "temperature", "top_p", "top_k", "min_p")
@@ -38,13 +39,20 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
             answer(resolved, params, batch)
         except KeyboardInterrupt:
             if batch.journal is not None:
-                kept = f"{batch.journal.num_done:,} answers are in {batch.journal.path}"
-                instead = " instead of --overwrite" if params["overwrite"] else ""
-                click.echo(f"stopped  {kept}; the same command with --resume{instead} goes on", err=True)
+                click.echo(f"stopped  {how_to_go_on(batch.journal, overwrite=params['overwrite'])}", err=True)
             raise
         batch.publish()
         tell(batch.tally.lines(params["output"]), params)
         return batch.tally.exit_code
+
+
+def how_to_go_on(journal: "Journal", *, overwrite: bool) -> str:
+    """What an interrupted job leaves, and the command that goes on. A job without answers leaves nothing to resume."""
+    if not journal.num_done:
+        return "nothing was answered; the same command begins anew"
+    instead = " instead of --overwrite" if overwrite else ""
+    answers = f"{journal.num_done:,} {'answer is' if journal.num_done == 1 else 'answers are'}"
+    return f"{answers} in {journal.path}; the same command with --resume{instead} goes on"
 
 
 def tell(lines: Iterable[str], params: Mapping[str, Any]) -> None:
@@ -91,7 +99,9 @@ def progress_screen(params: Mapping[str, Any]) -> Screen:
 
 
 def _format_option(name: str, what: str) -> click.Option:
-    return click.Option([f"--{name}"], type=click.Choice(FORMATS), help=f"Of {what}; else by its name's ending.")
+    return click.Option(
+        [f"--{name}"], type=click.Choice(FORMATS), help=f"Format of {what}.  [by the ending of its name]"
+    )
 
 
 def is_file_of_rows(word: str) -> bool:
@@ -122,21 +132,28 @@ command = BatchCommand(
     run,
     [
         click.Argument(["file"], required=False, metavar="[FILE]"),
-        click.Option(["-i", "--input", "input"], metavar="FILE", help="Rows, as FILE; - is JSONL from a pipe."),
         click.Option(
-            ["-o", "--output", "output"], required=True, metavar="FILE", help="Answers; - is JSONL to a pipe."
+            ["-i", "--input", "input"],
+            metavar="FILE",
+            help="The same as FILE; - reads JSONL from a pipe.",
+        ),
+        click.Option(
+            ["-o", "--output", "output"],
+            required=True,
+            metavar="FILE",
+            help="File of answers; - writes JSONL to a pipe.",
         ),
         _format_option("input-format", "the input"),
         _format_option("output-format", "the output"),
-        click.Option(["--resume"], is_flag=True, help="Go on where an earlier run ended, if one did."),
+        click.Option(["--resume"], is_flag=True, help="Go on where an earlier run of the job ended."),
         click.Option(["--overwrite"], is_flag=True, help="Replace the output, and what an earlier run left."),
         click.Option(["--unordered"], is_flag=True, help="Write answers as they come, not in the order of the rows."),
         GroupedOption(["--window"], type=int, metavar="N", help="Rows in memory at most.  [8 times max-num-seqs]"),
-        click.Option(["--max-tokens"], type=int, metavar="N", help="For rows that name none."),
-        click.Option(["--temperature"], type=float, metavar="X", help="For rows that name none."),
-        click.Option(["--top-p"], type=float, metavar="X", help="For rows that name none."),
-        GroupedOption(["--top-k"], type=int, metavar="N", help="For rows that name none."),
-        GroupedOption(["--min-p"], type=float, metavar="X", help="For rows that name none."),
+        click.Option(["--max-tokens"], type=int, metavar="N", help="max_tokens, where the row does not say."),
+        click.Option(["--temperature"], type=float, metavar="X", help="temperature, where the row does not say."),
+        click.Option(["--top-p"], type=float, metavar="X", help="top_p, where the row does not say."),
+        GroupedOption(["--top-k"], type=int, metavar="N", help="top_k, where the row does not say."),
+        GroupedOption(["--min-p"], type=float, metavar="X", help="min_p, where the row does not say."),
         *VOLUME_OPTIONS,
         *transport.OPTIONS,
     ],

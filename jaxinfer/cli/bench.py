@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxinfer.cli.checklist import START, VOLUME_OPTIONS, Checklist, screen_for
+from jaxinfer.cli.checklist import QUIET_OPTION, START, VOLUME_OPTIONS, Checklist, screen_for
 from jaxinfer.cli.verbs import Verbs
 from jaxinfer.errors import ConfigError
 from jaxinfer.llm.events import Event
@@ -25,15 +25,16 @@ VERBS = {
 }
 
 
-REPORT_OPTIONS: tuple[click.Option, ...] = (
-    click.Option(["json_file", "--json"], metavar="FILE", help="Write the report there too, as JSON."),
-    click.Option(["--compare"], metavar="FILE", help="Show differences to a report that --json wrote."),
-    *VOLUME_OPTIONS,
+FILE_OPTIONS: tuple[click.Option, ...] = (
+    click.Option(["json_file", "--json"], metavar="FILE", help="Also write the report to FILE, as JSON."),
+    click.Option(["--compare"], metavar="FILE", help="Show the differences to a report that --json wrote."),
 )
+REPORT_OPTIONS = (*FILE_OPTIONS, *VOLUME_OPTIONS)
+QUIET_REPORT_OPTIONS = (*FILE_OPTIONS, QUIET_OPTION)  # of a verb that starts no engine
 
 
 def publish(make: "Callable[[Checklist], Report]", params: Mapping[str, Any], first: Event = START) -> int:
-    """Make a report and give it to standard output and to where REPORT_OPTIONS say; a bad file is refused first.
+    """Make a report and give it to standard output and to where FILE_OPTIONS say; a bad file is refused first.
 
     make: told where to show what goes on, which is `first` until it says more; a terminal shows that no more when the
     report begins. Returns 1 when something that was checked does not hold.
@@ -83,5 +84,6 @@ command = Verbs(
     "bench",
     verbs=VERBS,
     modules="jaxinfer.cli.bench_",
-    help="Measure engines, servers and kernels; every table says on what. `jaxinfer bench VERB --help` shows options.",
+    help="Measure engines, servers and kernels. Each table names the machine that it was measured on. "
+    "`jaxinfer bench VERB --help` shows the options of a verb.",
 )

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxinfer.cli.bench import REPORT_OPTIONS, publish
+from jaxinfer.cli.bench import QUIET_REPORT_OPTIONS, publish
 from jaxinfer.cli.checklist import Checklist
 from jaxinfer.cli.options import GroupedCommand
 
@@ -32,12 +32,15 @@ command = GroupedCommand(
             type=click.Choice(["auto", "cpu", "cuda"]),
             default="auto",
             metavar="auto|cpu|cuda",
-            help="auto: the first NVIDIA GPU if there is a driver, else the CPU.  [auto]",
+            help="auto: the first NVIDIA GPU if there is a driver, otherwise the CPU.  [auto]",
         ),
         click.Option(
-            ["--tuning"], default="", metavar="NAME=N,...", help="Of Mosaic's decode attention, as in stages=2."
+            ["--tuning"],
+            default="",
+            metavar="NAME=N,...",
+            help="Tuning of Mosaic's decode attention, as in stages=2.",
         ),
-        *REPORT_OPTIONS,
+        *QUIET_REPORT_OPTIONS,
     ],
     help="Time each kernel at real shapes, cold, beside XLA's own version.",
 )

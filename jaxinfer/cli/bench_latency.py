@@ -47,15 +47,21 @@ command = EngineCommand(
             type=Counts("N"),
             default="128,1024",
             metavar="N,N",
-            help="Prompts timed alone, if --batch-sizes has 1.  [128,1024]",
+            help="Tokens of prompts timed alone, if --batch-sizes has 1.  [128,1024]",
         ),
         click.Option(
             ["--batch-sizes"], type=Counts("N"), default="1,4", metavar="N,N", help="Requests together.  [1,4]"
         ),
         click.Option(
-            ["--context"], type=Counts("N"), default="128", metavar="N,N", help="Prompts of batches above 1.  [128]"
+            ["--context"],
+            type=Counts("N"),
+            default="128",
+            metavar="N,N",
+            help="Prompts' tokens in batches above 1.  [128]",
         ),
-        click.Option(["--shapes"], type=Counts("BATCHxPROMPT"), metavar="BxP,BxP", help="More of them, as in 16x4096."),
+        click.Option(
+            ["--shapes"], type=Counts("BATCHxPROMPT"), metavar="BxP,BxP", help="Further batches, as in 16x4096."
+        ),
         click.Option(
             ["--cached-prefix"],
             type=click.IntRange(0),

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from jaxinfer.cli.bench import REPORT_OPTIONS, publish
+from jaxinfer.cli.bench import QUIET_REPORT_OPTIONS, publish
 from jaxinfer.cli.checklist import Checklist
 from jaxinfer.cli.options import GroupedCommand, count_option
 from jaxinfer.errors import ConfigError
@@ -90,29 +90,31 @@ command = GroupedCommand(
     "serve",
     run,
     [
-        click.Option(["--url"], default="http://127.0.0.1:8000", help="Of the server.  [http://127.0.0.1:8000]"),
-        click.Option(["--model"], metavar="NAME", help="Its name there; else the first of /v1/models."),
+        click.Option(
+            ["--url"], default="http://127.0.0.1:8000", help="Address of the server.  [http://127.0.0.1:8000]"
+        ),
+        click.Option(["--model"], metavar="NAME", help="Name of the model.  [the server's first]"),
         click.Option(["--api-key-env"], metavar="NAME", help="Variable that holds the server's key."),
         count_option("--concurrency", None, "Requests at once; all of them if neither this nor --rate is given."),
         _number("--rate", "Requests per second on average, as a Poisson process."),
-        count_option("--requests", 64, "How many."),
-        count_option("--input-tokens", 512, "Of each prompt, random ids."),
-        count_option("--output-tokens", 128, "Of each answer."),
-        count_option("--shared-prefix-tokens", 0, "So many of the first input tokens are the same in all.", 0),
-        count_option("--shared-prefixes", 1, "Different beginnings among them."),
-        count_option("--vocab-size", None, "Ids are below this; else the server is asked."),
+        count_option("--requests", 64, "Number of requests."),
+        count_option("--input-tokens", 512, "Tokens of each prompt, random ids."),
+        count_option("--output-tokens", 128, "Tokens of each answer."),
+        count_option("--shared-prefix-tokens", 0, "First tokens that prompts share.", 0),
+        count_option("--shared-prefixes", 1, "Different shared beginnings."),
+        count_option("--vocab-size", None, "Prompts have ids below N.  [as the server says]"),
         count_option("--interrupt-tokens", 0, "Send one more prompt of this length and look for the gap it makes.", 0),
-        _number("--interrupt-after-s", "When to send it.  [3]", 3.0),
+        _number("--interrupt-after-s", "Seconds until this prompt is sent.  [3]", 3.0),
         click.Option(
             ["--stop"], multiple=True, metavar="TEXT", help="A stop string of every request; may be repeated."
         ),
-        _number("--ttft-limit-ms", "Of a good request: its first token."),
-        _number("--itl-limit-ms", "Of a good request: its time per token."),
+        _number("--ttft-limit-ms", "A request is good if its first token comes in X ms."),
+        _number("--itl-limit-ms", "A request is good if each further token takes X ms."),
         count_option("--processes", 4, "Client processes."),
         count_option("--warm-up", 2, "Requests before the clock starts, one after the other.", 0),
         click.Option(["--check-client"], is_flag=True, help="Show what the same clients read from mock servers."),
-        click.Option(["--seed"], type=click.IntRange(0), metavar="N", help="Of prompts and arrivals; else a new one."),
-        *REPORT_OPTIONS,
+        click.Option(["--seed"], type=click.IntRange(0), metavar="N", help="Seed of prompts and arrivals.  [new]"),
+        *QUIET_REPORT_OPTIONS,
     ],
     help="Load any OpenAI-compatible server from several processes.",
 )

@@ -62,8 +62,8 @@ command = EngineCommand(
             metavar="N",
             help="Divide every length and number of requests by N, for a look on a slow machine.  [1]",
         ),
-        click.Option(["--runs"], type=click.IntRange(1), default=3, metavar="N", help="Of each figure.  [3]"),
-        click.Option(["html_file", "--html"], metavar="FILE", help="Write a page with charts there, too."),
+        click.Option(["--runs"], type=click.IntRange(1), default=3, metavar="N", help="Runs of each figure.  [3]"),
+        click.Option(["html_file", "--html"], metavar="FILE", help="Also write a page with charts to FILE."),
         *REPORT_OPTIONS,
     ],
     model_argument=False,  # it comes after the suite

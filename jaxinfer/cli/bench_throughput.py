@@ -34,10 +34,14 @@ command = EngineCommand(
             ["--loads"],
             type=Counts("REQUESTS:IN:OUT"),
             metavar="N:IN:OUT,...",
-            help="Requests, prompt and output tokens of each call; else as many requests as take some seconds.",
+            help="Requests, prompt and output tokens of each call.  [as many requests as take some seconds]",
         ),
         click.Option(
-            ["--tries"], type=click.IntRange(1), default=1, metavar="N", help="Calls of each; the best counts.  [1]"
+            ["--tries"],
+            type=click.IntRange(1),
+            default=1,
+            metavar="N",
+            help="Calls of each size; the best counts.  [1]",
         ),
         *REPORT_OPTIONS,
     ],

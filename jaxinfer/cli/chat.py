@@ -27,5 +27,6 @@ command = EngineCommand(
     "chat",
     run,
     [*ANSWER_OPTIONS, *SERVER_OPTIONS],
-    help="Talk to MODEL, by default the bundled demo. A server of yours that has MODEL is used, else it is loaded.",
+    help="Talk to MODEL, by default the bundled demo. If a server of yours has MODEL, this server answers. Otherwise "
+    "the model is loaded here.",
 )

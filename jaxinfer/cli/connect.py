@@ -82,10 +82,13 @@ command = GroupedCommand(
     run,
     [
         click.Argument(["client"], required=False, type=click.Choice(list(CLIENTS)), metavar="[CLIENT]"),
-        click.Option(["--url"], default="http://127.0.0.1:8000", help="Of the server.  [http://127.0.0.1:8000]"),
-        click.Option(["--model"], metavar="NAME", help="Its name there; else the first of /v1/models."),
+        click.Option(
+            ["--url"], default="http://127.0.0.1:8000", help="Address of the server.  [http://127.0.0.1:8000]"
+        ),
+        click.Option(["--model"], metavar="NAME", help="Name of the model.  [the server's first]"),
         click.Option(["--api-key-env"], metavar="NAME", help="Variable that holds the server's key."),
     ],
-    help=f"Print settings for clients of a running server, ready to paste. CLIENT: {', '.join(CLIENTS)}; else all. "
+    help=f"Print settings for clients of a running server, ready to paste. CLIENT is one of {', '.join(CLIENTS)}; "
+    "without it all are printed. "
     "Keys are never printed.",
 )

@@ -24,11 +24,12 @@ COMMANDS = {
     "/help": "show this",
     "/set [NAME VALUE]": "set a sampling field; VALUE default: the model's; without a name: show them",
     "/system [TEXT]": "set the system message and forget the conversation; without TEXT: none",
-    "/save FILE": "write the conversation to a file",
+    "/save FILE": "write the conversation to a file; --overwrite before FILE replaces one that is there",
     "/load FILE": "go on with a saved conversation",
     "/reset": "forget the conversation",
     "/exit": "end; Ctrl-D too",
 }
+OVERWRITE = "--overwrite"
 FULL = "context_length_exceeded"  # in what the engine and every server of ours says
 ALIASES = {"/bye": "/exit", "/quit": "/exit", "/clear": "/reset", "/?": "/help"}
 Role = Literal["system", "user", "assistant"]
@@ -56,6 +57,7 @@ class Conversation:
         self.sampling = sampling
         self.first = first
         self.messages = list(first)
+        self.file: Path | None = None  # what /load read or /save wrote, which /save may replace
 
     def say(self, text: str) -> None:
         """Send one text and show the answer; Ctrl-C ends the answer, a refusal is shown, and the chat goes on."""
@@ -91,7 +93,10 @@ class Conversation:
                 case "/set":
                     self._set(rest)
                 case "/save":
-                    save(Path(need_file(word, rest)), self)
+                    first, _, behind = rest.partition(" ")
+                    overwrite = first == OVERWRITE
+                    rest = behind.strip() if overwrite else rest
+                    save(Path(need_file(word, rest)), self, overwrite=overwrite)
                     click.echo(f"(saved to {rest})", err=True)
                 case "/load":
                     load(Path(need_file(word, rest)), self)
@@ -145,13 +150,18 @@ def need_file(word: str, rest: str) -> str:
     return os.path.expanduser(rest)
 
 
-def save(path: Path, talk: Conversation) -> None:
-    """Write messages and settings, whole or not at all. Raises ConfigError; only a saved conversation is replaced."""
+def save(path: Path, talk: Conversation, *, overwrite: bool = False) -> None:
+    """Write messages and settings, whole or not at all. Raises ConfigError.
+
+    A file that is there is replaced if it is this conversation's own, or a saved one and `overwrite` is set.
+    """
     import msgspec
 
     settings = {name: value for name in READERS if (value := getattr(talk.sampling, name)) is not None}
     if path.exists():
         read_saved(path)
+        if not overwrite and path.resolve() != talk.file:
+            raise ConfigError(f"{path} has another conversation; name another file, or `/save {OVERWRITE} {path}`")
     try:
         with tempfile.NamedTemporaryFile("wb", dir=path.absolute().parent, delete=False) as file:
             try:
@@ -164,6 +174,7 @@ def save(path: Path, talk: Conversation) -> None:
                 raise
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}; name another file") from error
+    talk.file = path.resolve()
 
 
 def load(path: Path, talk: Conversation) -> None:
@@ -174,6 +185,7 @@ def load(path: Path, talk: Conversation) -> None:
     sampling = msgspec.structs.replace(talk.sampling, **dict.fromkeys(READERS) | settings)
     talk.sampling, talk.messages = sampling, messages
     talk.first = messages[:1] if messages and messages[0]["role"] == "system" else []
+    talk.file = path.resolve()
 
 
 def read_saved(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:

@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxinfer.config import size_words, unknown_name
+from jaxinfer.config import nearest_name, size_words
 from jaxinfer.errors import CheckpointError
 
 if TYPE_CHECKING:
     from jaxinfer.checkpoint.cached import CachedModel
 
 CACHE_OPTION = click.Option(
-    ["--download-dir"], envvar="JAXINFER_DOWNLOAD_DIR", metavar="DIR", help="Instead of Hugging Face's cache."
+    ["--download-dir"],
+    envvar="JAXINFER_DOWNLOAD_DIR",
+    metavar="DIR",
+    help="Folder in place of Hugging Face's cache.",
 )
 MODEL_ARGUMENT = click.Argument(["model"], metavar="MODEL")
 MEMORY_SHARE = 0.9  # of what is free, as gpu_memory_utilization is by default
@@ -45,16 +48,24 @@ def fit_words(weight_bytes: int, free_bytes: int) -> str:
     return f"no: {size_words(weight_bytes)} of {size_words(free_bytes)} free"
 
 
-def find_cached(model: str, download_dir: str | None) -> "CachedModel":
-    """The model of that name in the cache. Raises CheckpointError."""
+def check_cache(download_dir: str | None) -> None:
+    """Raise CheckpointError for a folder of models that is not there."""
+    if download_dir is not None and not Path(download_dir).expanduser().is_dir():
+        raise CheckpointError(f"folder not found: {download_dir} (--download-dir); name one that is there")
+
+
+def find_cached(model: str, download_dir: str | None, cure: str) -> "CachedModel":
+    """The model of that name in the cache. cure: where no name there is like it. Raises CheckpointError."""
     from jaxinfer.checkpoint.cached import cached_models
     from jaxinfer.checkpoint.resolve import local_folder
 
+    check_cache(download_dir)
     found = {cached.id: cached for cached in cached_models(download_dir)}
     if model not in found:
         local_folder(model)  # what can be no hub id is told so
-        near = unknown_name(model, found, "model").partition(", ")[2] if found else "there is none yet"
-        raise CheckpointError(f"{model} is not in the cache, {near}; `jaxinfer pull {model}` downloads it")
+        if near := nearest_name(model, found, 0.5):
+            raise CheckpointError(f"{model} is not in the cache; did you mean {near!r}?")
+        raise CheckpointError(f"{model} is not in the cache; {cure}")
     return found[model]
 
 

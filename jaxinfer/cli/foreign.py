@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 
 # reason: flags, and patterns of flags. A flag by its own name counts before any pattern, then the first pattern that
 # fits: patterns of a subject stand before those of an ending (--*-backend).
+ONE_GPU = "not yet: jaxinfer runs on one GPU; drop it"
 FOREIGN: tuple[tuple[str, str], ...] = (
     ("use --device", "-ngl --gpu-layers --n-gpu-layers"),
     ("use --max-model-len", "-c --ctx-size --context-bucket --fit-ctx -fitc"),
@@ -155,7 +156,8 @@ FOREIGN: tuple[tuple[str, str], ...] = (
         "--enable-deterministic-inference --rl-on-policy-target",
     ),
     (
-        "not yet: jaxinfer runs on one GPU; drop it",
+        ONE_GPU,
+        "--tensor-parallel-size --pipeline-parallel-size --data-parallel-size "  # by name, for what is spelt like them
         "--tensor-parallel-* -tp --tp --tp-size --pipeline-parallel-* -pp --pp-* --data-parallel-* --dp "
         "--*-parallel-size --expert-parallel* -ep --ep --ep-* --enable-expert-parallel --enable-ep-* -dcp "
         "--dcp-* -pcp --attn-cp-* --attn-dp-* --attn-tp-* --attention-*-parallel-* --enable-dp-* "
@@ -362,13 +364,22 @@ def refusal(flag: str, value: str, options: Collection[str]) -> str | None:
     field = reason.removeprefix(IN_REQUEST)
     if field != reason and (own := f"--{field.replace('_', '-')}") in options:
         return f"{flag}: use {own}"
-    if reason.startswith("not yet: ") and value in ABSENT:
-        return f"{flag}: {value} changes nothing here; drop it"
     is_for_engines = "--max-model-len" in options
     named = re.match(r"use (--[\w-]+)", reason)
     if is_for_engines or (flag.startswith("--") and (named is None or named[1] in options)):
         return answer
     return None
+
+
+def changes_nothing(refusal: str, value: str) -> bool:
+    """Whether a flag that is refused so asks, with this value, for nothing else than what there is."""
+    _, _, reason = refusal.partition(": ")
+    return reason.startswith("not yet: ") and (value in ABSENT or (reason == ONE_GPU and value == "1"))
+
+
+def flags_of_others(options: Collection[str]) -> list[str]:
+    """The flags of others that a verb with these options has an answer for."""
+    return [flag for flag in _EXACT if flag.startswith("--") and refusal(flag, "", options)]
 
 
 def reply(flag: str) -> str | None:

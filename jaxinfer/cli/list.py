@@ -3,7 +3,7 @@
 import click
 
 from jaxinfer.cli.checklist import reading
-from jaxinfer.cli.disk import CACHE_OPTION, demo_folder, fit_words, free_memory, type_words
+from jaxinfer.cli.disk import CACHE_OPTION, check_cache, demo_folder, fit_words, free_memory, type_words
 from jaxinfer.cli.options import GroupedCommand
 from jaxinfer.cli.ps import aligned
 from jaxinfer.config import size_words
@@ -13,6 +13,7 @@ HEAD = ("NAME", "SIZE", "TYPE", "FITS")
 
 def run(download_dir: str | None) -> int:
     """Print a line for each."""
+    check_cache(download_dir)
     with reading("the models on this machine"):
         found = rows(download_dir)
     for line in aligned([HEAD, *found]):
@@ -40,6 +41,6 @@ command = GroupedCommand(
     "list",
     run,
     [CACHE_OPTION],
-    help="Show the models on this machine: the bundled demo and those in Hugging Face's cache; their size, their type, "
-    "and whether their weights fit into the memory that is free now.",
+    help="Show the models on this machine: the bundled demo and those in Hugging Face's cache. Each line has a model's "
+    "size and type, and whether the weights fit into the memory that is free now.",
 )

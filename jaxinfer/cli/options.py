@@ -2,14 +2,15 @@
 
 import dataclasses
 import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxinfer.cli.verbs import verb_of_faults
+from jaxinfer.cli.verbs import WholeFault, verb_of_faults
 from jaxinfer.config import SETTINGS, EngineConfig, Resolved, Setting, config_from_sources
-from jaxinfer.errors import ConfigError, DeviceError
+from jaxinfer.errors import CheckpointError, ConfigError, DeviceError
 from jaxinfer.files import check_file
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ FLAGS: dict[str, Flag] = {
     "tokenizer": Flag("Model", "Folder with another tokenizer.json and chat template."),
     "served_model_name": Flag("Model", "Name in the API instead of MODEL; give it again for more names."),
     "hf_overrides": Flag("Model", "Values for config.json's keys, as in '{\"rope_theta\": 1e6}'; null takes one out."),
-    "dtype": Flag("Model", "Of weights and KV pages; auto is the checkpoint's."),
+    "dtype": Flag("Model", "Data type of weights and KV pages; auto is the checkpoint's."),
     "quantization": Flag(
         "Model", "int8 or int4: round the weights to that as they are loaded, on a CPU; auto: leave them."
     ),
@@ -64,12 +65,12 @@ FLAGS: dict[str, Flag] = {
     "default_chat_template_kwargs": Flag("Model", "Template variables that requests leave unset, as JSON."),
     "download_dir": Flag("Model", "Where downloads go instead of Hugging Face's cache."),
     "device": Flag(
-        "Device and memory", "auto: the first NVIDIA GPU if there is a driver, else the CPU.", in_short_help=True
+        "Device and memory", "auto: the first NVIDIA GPU if there is a driver, otherwise the CPU.", in_short_help=True
     ),
     "gpu_memory_utilization": Flag(
         "Device and memory", "Share of the free device memory to use.", ("--mem-fraction-static",), in_short_help=True
     ),
-    "kv_cache_memory_bytes": Flag("Device and memory", "Of the KV pages alone, as in 2G; overrides the share."),
+    "kv_cache_memory_bytes": Flag("Device and memory", "Bytes of the KV pages alone, as in 2G; overrides the share."),
     "kv_offloading_bytes": Flag(
         "Device and memory", "Host memory for sessions' KV pages that the pool has no room for, as in 8G; 0: none."
     ),
@@ -99,7 +100,9 @@ FLAGS: dict[str, Flag] = {
         "Scheduling", "Tokens that a grammar forces take no steps of their own; off, for comparison."
     ),
     "run_ahead": Flag("Scheduling", "Steps in flight beyond the one being read, 0 or 1."),
-    "seed": Flag("Scheduling", "Of random weights, and of answers whose request names no seed (run, chat, batch)."),
+    "seed": Flag(
+        "Scheduling", "Seed of random weights, and of answers without a seed of their own (run, chat, batch)."
+    ),
 }
 
 
@@ -164,9 +167,8 @@ class GroupedCommand(click.Command):
         )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        refuse_foreign(self, ctx, args)
         with verb_of_faults(ctx):
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, without_foreign(self, ctx, args))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -205,27 +207,35 @@ def _help_all_option() -> click.Option:
     )
 
 
-class ForeignFlag(click.UsageError):
-    """A flag of another program; its message says all there is to say."""
-
-
-def refuse_foreign(command: click.Command, ctx: click.Context, args: Sequence[str]) -> None:
-    """Raise UsageError for a flag that other programs have and this verb has not, by its own name.
+def without_foreign(command: click.Command, ctx: click.Context, args: list[str]) -> list[str]:
+    """The words without those flags of other programs that ask for what is so anyway; standard error names them. Raises
+    UsageError for every other flag that other programs have and this verb has not, by its own name.
 
     click would take -ngl for -n with a value, and a flag it does not know for another that is spelt a little like it.
     """
-    from jaxinfer.cli.foreign import refusal
+    from jaxinfer.cli.foreign import changes_nothing, refusal
 
     options = [param for param in command.get_params(ctx) if isinstance(param, click.Option)]
     known = {name for option in options for name in option.opts + option.secondary_opts}
     takes_value = {name for option in options if not option.is_flag for name in option.opts}
-    for before, word, after in zip(["", *args], args, [*args[1:], ""], strict=False):
+    kept: list[str] = []
+    words = iter(range(len(args)))
+    for at in words:
+        word, before, after = args[at], kept[-1] if kept else "", args[at + 1] if at + 1 < len(args) else ""
         if word == "--":
-            return
+            return kept + args[at:]
         name, _, value = word.partition("=")
         is_foreign = word.startswith("-") and before not in takes_value and name not in known
-        if is_foreign and (said := refusal(name, value or after, known)):
-            raise ForeignFlag(said, ctx)
+        said = refusal(name, value or after, known) if is_foreign else None
+        if said is None:
+            kept.append(word)
+        elif changes_nothing(said, value or after):
+            click.echo(f"{name} {value or after} changes nothing here", err=True)
+            if not value:
+                next(words)
+        else:
+            raise WholeFault(said, ctx)
+    return kept
 
 
 class EngineCommand(GroupedCommand):
@@ -253,11 +263,22 @@ class EngineCommand(GroupedCommand):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = [*args]  # click empties the list
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
         except click.UsageError as error:
-            if "unexpected extra argument" in error.message and "--served-model-name" in given:
-                raise ForeignFlag(MANY_NAMES, ctx) from error  # vLLM takes several names after the flag
+            if "unexpected extra argument" in error.message and NAME_FLAG in given:
+                raise WholeFault(MANY_NAMES, ctx) from error  # vLLM takes several names after the flag
             raise
+        self._refuse_many_names(ctx, given)
+        return rest
+
+    def _refuse_many_names(self, ctx: click.Context, given: Sequence[str]) -> None:
+        """Raise UsageError where the model is a word behind a served name, and nothing says that it is a model."""
+        from jaxinfer.cli.run import names_a_model
+
+        word = ctx.params.get("model_argument")
+        behind = [third for flag, _, third in zip(given, given[1:], given[2:], strict=False) if flag == NAME_FLAG]
+        if word is not None and word in behind and not names_a_model(word):
+            raise WholeFault(f"{MANY_NAMES}; where {word!r} is the model, write it first", ctx)
 
     def invoke(self, ctx: click.Context) -> int:
         flags = {name: None if (value := ctx.params[name]) == () else value for name in SETTINGS}
@@ -266,6 +287,7 @@ class EngineCommand(GroupedCommand):
         return self._run(resolved, {name: ctx.params[name] for name in self._own})
 
 
+NAME_FLAG = "--served-model-name"
 MANY_NAMES = (
     "--served-model-name must have one name, got several; give it again for each: "
     "--served-model-name A --served-model-name B"
@@ -288,15 +310,23 @@ def resolve_config(model_argument: str | None, config_file: str | None, flags: d
 
 def check_paths(config: EngineConfig) -> None:
     """Before any start: raise CheckpointError for a model or tokenizer that is no folder and cannot be a hub id,
-    ConfigError for a chat template that check_file refuses.
+    ConfigError for a chat template that cannot be read or is no Jinja.
     """
     from jaxinfer.checkpoint.resolve import local_folder
 
+    if any(map(str.isspace, config.model)) and not config.model.startswith(("/", ".", "~")):
+        fact = f"got the text {config.model!r}; ask it with `jaxinfer run {shlex.quote(config.model)}`"
+        if not os.path.isdir(config.model):
+            raise CheckpointError(f"the model must be a folder, a hub id or 'demo', {fact}")
     for name in (config.model, config.tokenizer):
         if name is not None:
             local_folder(name)
     if config.chat_template is not None:
         check_file(config.chat_template, "--chat-template")
+        if os.path.isfile(config.chat_template):  # a pipe can be read once
+            from jaxinfer.text.chat_template import read_template
+
+            read_template(config.chat_template, "--chat-template")
 
 
 def check_start(config: EngineConfig, *, needs_device: bool = True) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 LEAST_S = 5e-5  # what the device needs less for, the launches of a step bind: no estimate is printed
+LEAST_MEMORY = 2**20  # bytes
 CONTEXT = 1024  # tokens of every sequence in the throughput estimate
 
 
@@ -85,7 +86,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     try:
         plan = plan_for(config, model, family, platform=target.platform, free=free, backends=backends)
     except (ConfigError, DeviceError) as error:
-        cards = fitting_cards(config, model, family)
+        cards = [card for card in fitting_cards(config, model, family) if GPUS[card].device_kind != target.device_kind]
         if target.platform == "gpu" and (cards or isinstance(error, DeviceError)):
             show(config, [*rows, *lacking(config, model, family, free, error)])
             raise type(error)(with_cards(str(error), cards, is_here=params["target"] is None)) from error
@@ -151,7 +152,7 @@ def with_cards(error: str, cards: list[str], *, is_here: bool) -> str:
 def facts_of(config: EngineConfig) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     """config.json, and a row that says so where it is the one that we ship. Raises CheckpointError."""
     from jaxinfer.checkpoint.resolve import Part, local_folder, resolve
-    from jaxinfer.models.known import known_config, nearest
+    from jaxinfer.models.known import known_config
 
     known = known_config(config.model)
     if known is not None and config.revision is None and local_folder(config.model) is None:
@@ -167,9 +168,8 @@ def facts_of(config: EngineConfig) -> tuple[dict[str, Any], list[tuple[str, str]
             overrides=config.hf_overrides,
         )
     except HubUnreachable as error:
-        near = nearest(config.model)
         shipped = "`jaxinfer plan --list` names the models whose facts jaxinfer ships"
-        raise CheckpointError(f"{error}; {f'did you mean {near!r}? ' if near else ''}{shipped}") from error
+        raise CheckpointError(f"{error}; {shipped}") from error
     return checkpoint.config, []
 
 
@@ -199,10 +199,19 @@ def choose_target(name: str | None, memory: str | None, device: str) -> TargetDe
         target = TargetDevice(f"this machine's {os.cpu_count()} CPUs", "cpu", available_host_bytes(), read_speed())
     if memory is None:
         return target
+    return dataclasses.replace(target, free_bytes=memory_bytes(memory))
+
+
+def memory_bytes(text: str) -> int:
+    """The value of --memory. A number of so few bytes has lost its unit. Raises ConfigError."""
     try:
-        return dataclasses.replace(target, free_bytes=parse_int(memory))
+        num_bytes = parse_int(text)
     except ValueError:
-        raise ConfigError(f"--memory must be bytes, as in 80G, got {memory!r}") from None
+        raise ConfigError(f"--memory must be bytes, as in 80G, got {text!r}") from None
+    if num_bytes < LEAST_MEMORY:
+        cure = f"; add a unit: --memory {text}G" if text.isdecimal() and num_bytes else ""
+        raise ConfigError(f"--memory must be at least 1M of bytes, as in 80G, got {text!r}{cure}")
+    return num_bytes
 
 
 def named_target(name: str) -> TargetDevice | None:
@@ -313,7 +322,7 @@ command = EngineCommand(
             callback=show_names,
             help="Name the models that need no hub.",
         ),
-        click.Option(["--memory"], metavar="N", help="Free bytes on it, as in 80G, instead of what it has."),
+        click.Option(["--memory"], metavar="N", help="Free bytes of the device, as in 80G.  [what it has]"),
     ],
     help="Show what MODEL needs of a device and what it could give at best, from config.json alone.",
 )

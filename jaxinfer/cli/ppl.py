@@ -2,6 +2,8 @@
 
 import contextlib
 import csv
+import math
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,6 +35,7 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     from jaxinfer.offline.texts import check_text_file
 
     paths: list[Path] = list(params["files"])
+    refuse_model(paths)
     for path in paths:
         check_text_file(path)
     with started(resolved, screen_for(sys.stderr, params)) as (runner, llm), token_table(params["csv_file"]) as on_text:
@@ -49,6 +52,17 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
     for cells in (HEAD, ["---"] * len(HEAD), *lines):
         click.echo("| " + " | ".join(cells) + " |")
     return 0
+
+
+def refuse_model(paths: Sequence[Path]) -> None:
+    """Raise ConfigError for a model before the files: all words of ppl are files."""
+    from jaxinfer.cli.run import names_a_model
+    from jaxinfer.offline.texts import SUFFIXES
+
+    first, *others = map(str, paths)
+    if Path(first).suffix.lower() not in SUFFIXES and not Path(first).is_file() and names_a_model(first):
+        command = shlex.join(["jaxinfer", "ppl", "-m", first, *(others or ["FILE"])])
+        raise ConfigError(f"ppl takes its model with -m, got {first!r} among the files; write `{command}`")
 
 
 def window_of(params: Mapping[str, Any], max_model_len: int) -> tuple[int, int]:
@@ -106,7 +120,8 @@ def line_of(name: str, num_texts: int, fit: "Fit") -> list[str]:
     """One row under HEAD; the error of a perplexity follows from that of the mean."""
     error = fit.perplexity * fit.standard_error
     figures = (fit.mean, fit.standard_error, fit.perplexity, error, fit.bits_per_byte)
-    return [name, f"{num_texts:,}", f"{fit.num_tokens:,}", *(f"{value:.4f}" for value in figures)]
+    counts = f"{num_texts:,}", f"{fit.num_tokens:,}"
+    return [name, *counts, *("-" if math.isnan(value) else f"{value:.4f}" for value in figures)]
 
 
 command = EngineCommand(
@@ -120,12 +135,14 @@ command = EngineCommand(
         click.Option(
             ["--stride"], type=click.IntRange(1), metavar="N", help="Tokens between two windows.  [half a window]"
         ),
-        click.Option(["--column"], default="text", metavar="NAME", help="Of the texts in .jsonl and .csv.  [text]"),
+        click.Option(
+            ["--column"], default="text", metavar="NAME", help="Column with the texts in .jsonl and .csv.  [text]"
+        ),
         click.Option(
             ["csv_file", "--csv"],
             type=click.Path(path_type=Path),
             metavar="FILE",
-            help="Write each token's log-probability there.",
+            help="Write each token's log-probability to FILE.",
         ),
         *VOLUME_OPTIONS,
     ],

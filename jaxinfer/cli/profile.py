@@ -37,7 +37,7 @@ command = EngineCommand(
         count_option("--prompt-length", 128, "Tokens of each prompt."),
         count_option("--steps", 32, "Decode steps to trace, or calls with --prefill."),
         click.Option(["--prefill"], is_flag=True, help="Trace the computing of prompts instead of decoding."),
-        click.Option(["--trace"], metavar="FOLDER", help="Keep the trace there, for XProf or Perfetto."),
+        click.Option(["--trace"], metavar="FOLDER", help="Keep the trace in FOLDER, for XProf or Perfetto."),
         *REPORT_OPTIONS,
     ],
     help="Trace steps of MODEL, by default the bundled demo: device time by kernel, host time by phase.",

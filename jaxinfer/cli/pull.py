@@ -58,7 +58,7 @@ command = GroupedCommand(
     run,
     [
         MODEL_ARGUMENT,
-        click.Option(["--revision"], metavar="NAME", help="Branch, tag or commit; else the newest."),
+        click.Option(["--revision"], metavar="NAME", help="Branch, tag or commit.  [the newest]"),
         CACHE_OPTION,
         QUIET_OPTION,
     ],

@@ -17,7 +17,7 @@ def run(model: str, yes: bool, download_dir: str | None) -> int:
         raise CheckpointError("the demo is a part of jaxinfer, not of the cache; uninstall jaxinfer to remove it")
     if os.path.isdir(os.path.expanduser(model)):
         raise CheckpointError(f"{model} is a folder, and rm removes only from the hub's cache; remove it yourself")
-    cached = find_cached(model, download_dir)
+    cached = find_cached(model, download_dir, "`jaxinfer list` shows what is there")
     refuse_in_use(model)
     what = f"{cached.id}, {size_words(cached.num_bytes)} in {cached.place}"
     if not yes:
@@ -47,5 +47,5 @@ command = GroupedCommand(
     "rm",
     run,
     [MODEL_ARGUMENT, click.Option(["-y", "--yes"], is_flag=True, help="Do not ask."), CACHE_OPTION],
-    help="Remove MODEL from Hugging Face's cache, after it showed what goes and asked. Folders are left alone.",
+    help="Remove MODEL from Hugging Face's cache. The verb shows what it will remove and asks. Folders are left alone.",
 )

@@ -122,6 +122,6 @@ command = RunCommand(
         *ANSWER_OPTIONS,
         *SERVER_OPTIONS,
     ],
-    help="Answer PROMPT, and what is piped in, with MODEL or the bundled demo. Without either: chat. A server of yours "
-    "that has MODEL is used, else it is loaded.",
+    help="Answer PROMPT, and what is piped in, with MODEL or the bundled demo. Without PROMPT and pipe it is a chat. "
+    "If a server of yours has MODEL, this server answers. Otherwise the model is loaded here.",
 )

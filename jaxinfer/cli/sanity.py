@@ -31,7 +31,7 @@ command = EngineCommand(
     run,
     [
         click.Argument(["models"], nargs=-1, metavar="[MODEL]..."),
-        click.Option(["--prompt"], default="Hello! Who are you?", metavar="TEXT", help="What each is asked."),
+        click.Option(["--prompt"], default="Hello! Who are you?", metavar="TEXT", help="Question for each model."),
         *REPORT_OPTIONS,
     ],
     model_argument=False,

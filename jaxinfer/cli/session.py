@@ -171,8 +171,8 @@ async def answer(
 
 
 ANSWER_OPTIONS: tuple[click.Option, ...] = (
-    click.Option(["--max-tokens"], type=int, metavar="N", help="Of the answer; else what the context leaves."),
-    click.Option(["--temperature"], type=float, metavar="X", help="0 is greedy; else the model's default."),
+    click.Option(["--max-tokens"], type=int, metavar="N", help="Most tokens of the answer.  [what the context leaves]"),
+    click.Option(["--temperature"], type=float, metavar="X", help="0 is greedy.  [the model's default]"),
     click.Option(["--top-p"], type=float, metavar="X", help="Keep the likeliest tokens of this total probability."),
     GroupedOption(["--top-k"], type=int, metavar="N", help="Keep this many tokens; 0 is off."),
     GroupedOption(["--min-p"], type=float, metavar="X", help="Drop tokens less likely than this share of the best."),

@@ -78,6 +78,6 @@ command = GroupedCommand(
     "stop",
     run,
     [click.Argument(["target"], required=False, metavar="[SERVER]"), QUIET_OPTION],
-    help="Stop a server of yours on this machine; answers that run are finished first. SERVER: its model, its address "
-    "or its port, as `jaxinfer ps` shows them; needless when one runs.",
+    help="Stop a server of yours on this machine. Running answers are finished first. SERVER is the server's model, "
+    "address or port, as `jaxinfer ps` shows them. You may leave SERVER out if one server runs.",
 )

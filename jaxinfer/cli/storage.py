@@ -36,11 +36,11 @@ _option = partial(server_option, group="Files and batches")
 
 OPTIONS: tuple[click.Option, ...] = (
     _option("--files-dir", "Take /v1/files and /v1/batches, and keep them here.", metavar="DIR", in_short_help=True),
-    _option("--max-file-bytes", "Of one upload.  [200M]", **SIZE),
+    _option("--max-file-bytes", "Most bytes of one upload.  [200M]", **SIZE),
     _option("--max-files-per-key", "Files of one tenant.  [1000]", name="max_files", **COUNT),
     _option(
         "--max-files-bytes-per-key",
-        "Of them together, with what its batches have answered.  [4G]",
+        "Most bytes of one tenant's files, with the answers of its batches.  [4G]",
         name="max_bytes",
         **SIZE,
     ),
@@ -50,7 +50,7 @@ OPTIONS: tuple[click.Option, ...] = (
         name="max_batches",
         **COUNT,
     ),
-    _option("--max-batch-rows", "Of one batch.  [50000]", name="max_rows", **COUNT),
+    _option("--max-batch-rows", "Most rows of one batch.  [50000]", name="max_rows", **COUNT),
     _option(
         "--max-file-age-s",
         "How long files, and batches that have ended, are kept.  [2592000]",

@@ -31,7 +31,7 @@ NOT_OF_THE_ENGINE = frozenset({"model", "seed", "compile_cache_dir", "download_d
 TIMEOUT_S = 600.0  # without a byte: a request may wait in the queue
 
 SERVER_OPTIONS: tuple[click.Option, ...] = (
-    click.Option(["--url"], metavar="URL", help="Ask this server; MODEL is its name there, else its first."),
+    click.Option(["--url"], metavar="URL", help="Ask this server for MODEL.  [the server's first model]"),
     GroupedOption(["--api-key-env"], metavar="NAME", help=f"Variable with the server's key.  [{KEY_VARIABLE}]"),
     click.Option(["--own-engine"], is_flag=True, help="Load the model here even if a server of yours has it."),
 )
@@ -187,6 +187,10 @@ def server_for(resolved: Resolved, params: Mapping[str, Any]) -> "Server | None"
     if params["url"] is not None:
         if params["own_engine"]:
             raise ConfigError("there must be one of --url and --own-engine, got both; drop one")
+        given = resolved.sources.items()
+        if own := [source for name, source in given if name not in ("model", "seed") and source.startswith("--")]:
+            law = f"a server that --url names has its own settings, got {', '.join(own)}"
+            raise ConfigError(f"{law}; leave it out, or leave --url out to load the model here")
         name = resolved.config.model if "model" in resolved.sources else None
         return asked(base_of("--url", params["url"]), name, key_env)
     if params["own_engine"]:

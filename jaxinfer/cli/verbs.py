@@ -1,7 +1,6 @@
 """A command made of verbs, each in a module of its own. Nothing here imports jax, or anything else that takes time."""
 
 import contextlib
-import difflib
 import importlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
@@ -10,6 +9,10 @@ import click
 
 ALIKE = 0.6  # verbs are short: bench is half of nosuch
 ENDING = ("rm", "stop")  # a typo that could mean another verb is not told one that removes or ends something
+
+
+class WholeFault(click.UsageError):
+    """A wrong command line whose message says all there is to say."""
 
 
 @contextlib.contextmanager
@@ -25,6 +28,7 @@ def verb_of_faults(ctx: click.Context) -> Iterator[None]:
 class Verbs(click.Group):
     """verbs: names and what --help says of them.    modules: what stands before a verb in its module's name.
 
+    otherwise: what to say of a word that is meant as something else than a verb, None for every other word.
     A verb's module is imported only to run it or to show its help.
     """
 
@@ -38,6 +42,7 @@ class Verbs(click.Group):
         callback: Callable[..., Any] | None = None,
         params: list[click.Parameter] | None = None,
         invoke_without_command: bool = False,
+        otherwise: Callable[[str], str | None] | None = None,
     ) -> None:
         super().__init__(
             name,
@@ -49,8 +54,12 @@ class Verbs(click.Group):
         )
         self._verbs = verbs
         self._modules = modules
+        self._otherwise = otherwise
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not self.invoke_without_command:
+            click.echo(ctx.get_help())
+            ctx.exit()
         with verb_of_faults(ctx):
             return super().parse_args(ctx, args)
 
@@ -59,8 +68,12 @@ class Verbs(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._verbs:
+            from jaxinfer.config import nearest_name
+
+            if self._otherwise is not None and (said := self._otherwise(cmd_name)):
+                raise WholeFault(said, ctx)
             safe = [verb for verb in self._verbs if verb not in ENDING]
-            known = safe if difflib.get_close_matches(cmd_name, safe, 1, ALIKE) else self._verbs
+            known = safe if nearest_name(cmd_name, safe, ALIKE) else self._verbs
             raise click.UsageError(unknown(cmd_name, known, "command"), ctx)
         command: click.Command = importlib.import_module(f"{self._modules}{cmd_name}").command
         return command

@@ -5,6 +5,7 @@ import html
 import time
 from collections import Counter
 
+from jaxinfer.config import counted
 from jaxinfer.errors import ApiError
 from jaxinfer.protocol.forms import Usage
 
@@ -56,7 +57,7 @@ class Tally:
         """One line. share: of the input, how much has been read."""
         elapsed_s = time.monotonic() - self.began_s
         rows = self.num_before + self.num_rows
-        parts = [f"{rows:,} rows", f"{_rate(self.num_rows, elapsed_s)} rows/s"]
+        parts = [counted(rows, "row"), f"{_rate(self.num_rows, elapsed_s)} rows/s"]
         parts.append(f"{_rate(self.usage.completion_tokens, elapsed_s)} tok/s")
         if share is not None:
             before = self.share_before or 0.0
@@ -64,7 +65,7 @@ class Tally:
             parts.insert(0, f"{bar(share)} {share:4.0%}")
             parts.append(f"{'?' if left_s is None else clock(left_s)} left")
         if self.num_errors:
-            parts.append(f"{self.num_errors:,} errors")
+            parts.append(counted(self.num_errors, "error"))
         return ", ".join(parts)
 
     def lines_looking_back(self, output: str) -> list[str]:
@@ -77,21 +78,27 @@ class Tally:
     @property
     def _done(self) -> str:
         rows = self.num_before + self.num_rows
-        return f"done     {rows:,} rows: {rows - self.num_errors:,} answered, {self.num_errors:,} errors"
+        answered = f"{rows - self.num_errors:,} answered, {counted(self.num_errors, 'error')}"
+        return f"done     {counted(rows, 'row')}: {answered}"
 
     def lines(self, output: str) -> list[str]:
         """The summary."""
         usage = self.usage
         lines = [
             self._done,
-            f"speed    {self.num_rows:,} rows in {self.seconds:.1f} s, {_rate(self.num_rows, self.seconds)} rows/s; "
+            f"speed    {counted(self.num_rows, 'row')} in {self.seconds:.1f} s, "
+            f"{_rate(self.num_rows, self.seconds)} rows/s; "
             f"{usage.prompt_tokens:,} prompt tokens, {usage.cached_tokens:,} of them cached; "
             f"{usage.completion_tokens:,} tokens, {_rate(usage.completion_tokens, self.seconds)} tok/s",
         ]
         if self.num_before:
-            before = f"{self.num_before:,} rows were answered before, {self.num_errors_before:,} of them errors"
+            were = "row was" if self.num_before == 1 else "rows were"
+            before = f"{self.num_before:,} {were} answered before, with {counted(self.num_errors_before, 'error')}"
             lines.insert(0, f"resumed  {before}")
-        lines += [f"errors   {count:,} x {status} {code}" for (status, code), count in self.errors.most_common()]
+        lines += [
+            f"errors   {counted(count, 'row')} with {status} {code}"
+            for (status, code), count in self.errors.most_common()
+        ]
         if self.unknown:
             named = ", ".join(f"{ascii(name)[1:-1][:40]} ({count:,})" for name, count in self.unknown.most_common())
             lines.append(f"warning  nobody reads these columns or fields: {named}")

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from jaxinfer.config import unknown_name
 from jaxinfer.errors import CheckpointError, InvalidRequest
 from jaxinfer.protocol.validate import invalid, too_long, validate_sampling
 
@@ -14,7 +15,21 @@ COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions, also LLM.gen
 GREEDY_BELOW = 1e-5  # a temperature this small is a division by almost zero; the answer is the greedy one
 
 
-class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Hinting(msgspec.StructMeta):
+    """A struct whose call names the field that a misspelt one is meant to be."""
+
+    def __call__(cls, *args: Any, **fields: Any) -> Any:
+        """Raises TypeError."""
+        try:
+            return super().__call__(*args, **fields)
+        except TypeError:
+            unknown = next((name for name in fields if name not in cls.__struct_fields__), None)
+            if unknown is None:
+                raise
+            raise TypeError(unknown_name(unknown, cls.__struct_fields__, f"field of {cls.__name__}")) from None
+
+
+class SamplingParams(msgspec.Struct, metaclass=_Hinting, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a request's tokens are drawn and when they end; None means: not set.
 
     n: choices per prompt.    temperature: 0 is greedy.    top_k: 0 or -1 is off.    seed: -1 is the same as unset.

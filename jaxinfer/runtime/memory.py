@@ -3,7 +3,8 @@
 import collections
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -31,6 +32,7 @@ from jaxinfer.runtime.packing import ControlColumn
 from jaxinfer.runtime.plan import MAX_LOGIT_BIAS, Sampler
 
 GIB = 2**30
+type Missing = Callable[[int], int]
 _CPU_SHARE, _CPU_MOST = 1 / 4, 4 * GIB  # of the free memory for pages, so that the machine stays usable
 _HOST_BYTES, _CPU_HOST_SHARE = 2 * GIB, 1 / 8  # for pages that the pool has no room for; at most of a CPU's free memory
 _GPU_RESERVE = GIB // 2  # CUDA graphs, the collective and library workspaces inside JAX's pool
@@ -153,10 +155,12 @@ def plan_for(
     host_pages = _host_bytes(config, platform, free) // layout.page_bytes
     if host_pages and platform != "cpu":
         temporaries += staged_bytes(layout.page_bytes) + layout.row_bytes  # and a snapshot
-    room = _room_for_pages(config, platform, free, weights, temporaries)
-    room -= layout.state_bytes(seqs)
+    states = layout.state_bytes(seqs)
+    room = _room_for_pages(config, platform, free, weights, temporaries) - states
     pages = config.num_pages or _page_count(config, model, room // layout.page_bytes, layout, seqs, platform)
-    _check_pages(config, model, pages, layout, room)
+    _check_pages(
+        config, model, pages, layout, room, partial(_missing_bytes, config, platform, room, free - weights, states)
+    )
     longest = config.max_model_len or min(model.max_position, layout.num_tokens(pages))
     limits = Limits(
         max_model_len=longest,
@@ -268,12 +272,29 @@ def _room_for_pages(config: EngineConfig, platform: str, free: int, weights: int
     if config.kv_cache_memory_bytes is not None:
         if config.kv_cache_memory_bytes > (left := max(0, free - weights)):
             fact = f"{_size(left)} are left beside the weights, got {_size(config.kv_cache_memory_bytes)}"
-            raise ConfigError(f"kv_cache_memory_bytes must fit in memory, {fact}; lower it")
+            cure = "lower it" if left else "free some memory, or choose a smaller model or dtype"
+            raise ConfigError(f"kv_cache_memory_bytes must fit in memory, {fact}; {cure}")
         return config.kv_cache_memory_bytes
     if platform == "cpu":
         beside = free - weights
         return beside if config.num_pages is not None else min(int(beside * _CPU_SHARE), _CPU_MOST)
     return free - weights - temporaries - _GPU_RESERVE
+
+
+def _missing_bytes(config: EngineConfig, platform: str, room: int, beside: int, states: int, needed: int) -> int:
+    """What a device must have free in addition before `needed` bytes of pages fit: the inverse of _room_for_pages.
+
+    room: of pages now.    beside: free now beside the weights.
+    """
+    if platform == "cpu":
+        return math.ceil((needed + states) / _CPU_SHARE) - beside
+    return math.ceil((needed - room) / config.gpu_memory_utilization)
+
+
+def _size_rounded_up(num_bytes: int) -> str:
+    """In words that are not less than the bytes: the least that helps."""
+    digit = GIB // 100 if num_bytes >= GIB // 10 else 2**20 // 10
+    return _size(num_bytes + digit // 2)
 
 
 def _page_count(
@@ -294,8 +315,13 @@ def grid_floor(pages: int) -> int:
     return pages // step * step
 
 
-def _check_pages(config: EngineConfig, model: ModelConfig, pages: int, layout: CacheLayout, room: int) -> None:
-    """Refuse a pool that takes more than there is, or that cannot hold one sequence of the asked length."""
+def _check_pages(
+    config: EngineConfig, model: ModelConfig, pages: int, layout: CacheLayout, room: int, missing: Missing
+) -> None:
+    """Refuse a pool that takes more than there is, or that cannot hold one sequence of the asked length.
+
+    missing: the bytes that a device lacks for pages of so many bytes.
+    """
     page_size = layout.page_size
     have, fitting = layout.num_tokens(pages), max(0, room) // layout.page_bytes
     if config.num_pages is not None and pages > fitting:
@@ -323,8 +349,8 @@ def _check_pages(config: EngineConfig, model: ModelConfig, pages: int, layout: C
             "as smaller steps leave more room"
         )
     raise DeviceError(
-        f"memory must hold the weights and {law} but {_size(need_bytes - room)} are missing; free some memory, choose "
-        "a smaller model or dtype, or a larger machine"
+        f"memory must hold the weights and {law} but {_size_rounded_up(missing(need_bytes))} are missing; free some "
+        "memory, choose a smaller model or dtype, or a larger machine"
     )
 
 

@@ -6,7 +6,6 @@ template together caused it and sending them again cannot help.
 
 import dataclasses
 import datetime
-import difflib
 import json
 import os
 import secrets
@@ -17,7 +16,8 @@ from typing import Any
 import jinja2
 import jinja2.meta
 
-from jaxinfer.errors import CheckpointError, InvalidRequest
+from jaxinfer.config import nearest_name
+from jaxinfer.errors import CheckpointError, ConfigError, InvalidRequest
 from jaxinfer.files import read_text
 from jaxinfer.text.messages import (
     ContentFormat,
@@ -34,6 +34,7 @@ from jaxinfer.text.tokenizer import Tokenizer, read_json_object, read_tokenizer_
 _RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message"})
 # Clients send these to every model; a template that does not read them has nothing to switch.
 _THINKING = ("enable_thinking", "thinking")  # one switch: each template reads the one or the other
+_NO_TEMPLATE = (jinja2.TemplateError, RecursionError, OverflowError)  # what compiling a text raises
 _COMMON_VARIABLES = frozenset({"documents", *_THINKING})
 
 
@@ -96,7 +97,7 @@ class ChatTemplate:
         """
         folder = Path(path)
         config = read_tokenizer_config(folder)
-        sources = _find_sources(folder, config) if file is None else {"default": read_text(file, "chat_template")}
+        sources = _find_sources(folder, config) if file is None else {"default": read_template(file)}
         return cls(sources, config, defaults=defaults)
 
     @property
@@ -270,9 +271,10 @@ class ChatTemplate:
     def _compile(self, name: str, source: str) -> jinja2.Template:
         try:
             return self._environment.from_string(source)
-        except (jinja2.TemplateError, RecursionError, OverflowError) as error:
+        except _NO_TEMPLATE as error:
+            fault = _reason(error).rstrip(".")
             raise CheckpointError(
-                f"the model's chat template ({name}) must be valid Jinja2: {_reason(error)}. Download it again."
+                f"the model's chat template ({name}) must be valid Jinja2: {fault}. Download it again."
             ) from error
 
     def _names_in(self, source: str) -> set[str]:
@@ -289,10 +291,10 @@ class ChatTemplate:
     ) -> dict[str, Any]:
         for name in template_kwargs:
             if name not in self.variables:
-                close = difflib.get_close_matches(name, self.variables, 1)
+                close = nearest_name(name, self.variables)
                 raise InvalidRequest(
                     f"{field} must name variables of the model's chat template, got {name!r}. "
-                    + (f"Did you mean {close[0]!r}? " if close else "")
+                    + (f"Did you mean {close!r}? " if close else "")
                     + f"It reads {', '.join(sorted(self.variables))}.",
                     param=field,
                 )
@@ -303,6 +305,17 @@ class ChatTemplate:
         if variables.get("documents") is not None:
             plain_objects(variables["documents"], "documents")
         return variables
+
+
+def read_template(file: str | Path, flag: str = "chat_template") -> str:
+    """A template of the user's. flag: what named it. Raises ConfigError unless it can be read and is valid Jinja."""
+    source = read_text(file, flag)
+    try:
+        ChatEnvironment(datetime.datetime.now).from_string(source)
+    except _NO_TEMPLATE as error:
+        fault = f"{file} ({flag}) must be valid Jinja2: {_reason(error).rstrip('.')}"
+        raise ConfigError(f"{fault}; mend it, or name another file") from error
+    return source
 
 
 def encode_chat(

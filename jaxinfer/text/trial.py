@@ -2,9 +2,10 @@
 beside it.
 
 `python -m jaxinfer.text.trial` is that process: a JSON object on stdin; on stdout a line with what it tries, for each,
-and then a JSON string, empty if all is well. It splits texts that make careless patterns backtrack, decodes tokens
-alone and in runs, and renders conversations of every kind. That a template refuses some of them is normal; that it runs
-away, eats memory or reaches for what the sandbox hides is not. Imports no jax.
+and then a JSON object: the reason, empty if all is well, and whether it is a whole sentence. It splits texts that make
+careless patterns backtrack, decodes tokens alone and in runs, and renders conversations of every kind. That a template
+refuses some of them is normal; that it runs away, eats memory or reaches for what the sandbox hides is not. Imports no
+jax.
 """
 
 import contextlib
@@ -85,9 +86,12 @@ def try_text(
     reason = late or _reason_of(child.returncode, errors, timeout_s, memory_bytes)
     subjects = said.splitlines()
     if child.returncode == 0:
-        reason = json.loads(subjects.pop())
+        told = json.loads(subjects.pop())
+        reason = told["reason"]
+        if told["is_sentence"]:
+            raise CheckpointError(reason)
     if reason:
-        raise CheckpointError(_REFUSALS[subjects[-1] if subjects else TEMPLATE].format(reason))
+        raise CheckpointError(_refusal(subjects[-1] if subjects else TEMPLATE, reason.rstrip("."), template))
 
 
 TOKENIZER, TEMPLATE = "tokenizer", "template"
@@ -97,6 +101,14 @@ _REFUSALS = {
     TEMPLATE: "a chat template must render within its limits, and this model's does not: {}. "
     "Use a chat_template.jinja that you trust.",
 }
+
+
+def _refusal(subject: str, reason: str, template_file: str | None) -> str:
+    """What is unfit, and why. A template of the user's is none of the model's."""
+    if subject == TEMPLATE and template_file is not None:
+        fault = f"{template_file} (chat_template) must render within its limits, and it does not"
+        return f"{fault}: {reason}. Mend it, or use another file."
+    return _REFUSALS[subject].format(reason)
 
 
 def _reason_of(status: int, errors: str, timeout_s: float, memory_bytes: int) -> str:
@@ -115,7 +127,7 @@ def _too_much(memory_bytes: int) -> str:
 def _main() -> None:
     given = json.load(sys.stdin)
     limit_memory(given["memory_bytes"])
-    reason = ""
+    reason, is_sentence = "", False
     for subject, attempt in (
         (TOKENIZER, _try_tokenizer),
         (TEMPLATE, partial(_try_template, file=given["template"])),
@@ -127,10 +139,10 @@ def _main() -> None:
         except MemoryError:
             reason = _too_much(given["memory_bytes"])
         except (CheckpointError, ConfigError) as error:
-            reason = str(error)
+            reason, is_sentence = str(error), True
         if reason:
             break
-    json.dump(reason, sys.stdout)
+    json.dump({"reason": reason, "is_sentence": is_sentence}, sys.stdout)
 
 
 class _Parts(msgspec.Struct):

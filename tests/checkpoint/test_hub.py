@@ -49,7 +49,7 @@ def test_only_the_files_that_are_needed_are_downloaded_settings_first(hub: FakeH
     assert [path.name for path in checkpoint.weight_files] == shards
     assert checkpoint.commit == commit_of(TINY)
     assert checkpoint.config["model_type"] == "qwen3"
-    assert any("2 file(s)" in line for line in told)
+    assert any(": 2 files, " in line for line in told)
 
 
 def test_a_second_time_nothing_is_downloaded(hub: FakeHub) -> None:
@@ -92,7 +92,7 @@ def test_the_cache_serves_when_offline_or_when_the_hub_is_down(hub: FakeHub, mon
 def test_offline_with_an_empty_cache_names_the_switch(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     message = refusal_of(TINY)
-    assert "HF_HUB_OFFLINE is set; unset it" in message
+    assert "HF_HUB_OFFLINE is set; unset HF_HUB_OFFLINE" in message
     assert "name its folder" in message
     assert hub.requests == []
 
@@ -133,6 +133,13 @@ def test_an_unknown_id_gets_the_nearest_model_in_the_cache(hub: FakeHub) -> None
     resolve(TINY)
     assert "did you mean 'org/tiny-model'?" in refusal_of("org/tiny-modle")
     assert "did you mean 'org/tiny-model'?" in refusal_of("Tiny-Model")
+
+
+@pytest.mark.parametrize("name", ["demmo", "Demo", "deom"])
+def test_a_misspelt_demo_is_told_its_name_with_a_hub_and_without(name: str, hub: FakeHub, monkeypatch) -> None:
+    assert "did you mean 'demo'?" in refusal_of(name)
+    hub.status = 500
+    assert "the hub answered 500; did you mean 'demo'? If not, try again later" in refusal_of(name)
 
 
 def test_an_unknown_id_gets_the_nearest_folder(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from jaxinfer.cli.batch import how_to_go_on
+from jaxinfer.offline.journal import Journal
+from jaxinfer.offline.records import Record
+
 ROOT = Path(__file__).parents[2]
 CLIENTS = ROOT / ".clients"
 CALL = [sys.executable, "-c", "from jaxinfer.cli import main; main()", "batch"]
@@ -77,7 +81,7 @@ def test_exit_codes_tell_the_ends_apart(tmp_path):
     (tmp_path / "in.jsonl").write_bytes(jsonl(rows(50, 1)))
     both = ("-i", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl")
     done = batch(*both)
-    assert done.returncode == 7 and b"errors   1 x 400 invalid_value" in done.stderr
+    assert done.returncode == 7 and b"errors   1 row with 400 invalid_value" in done.stderr
     written = (tmp_path / "out.jsonl").read_bytes()
     again = batch(*both)
     assert again.returncode == 6 and b"--overwrite" in again.stderr.splitlines()[-1]
@@ -135,6 +139,26 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
     assert re.search(rb"stopped  \d+ answers are in \S+out.jsonl.partial; the same command with --resume", said), said
     again = batch("-i", source, "-o", output, "--resume")
     assert again.returncode == 0 and b"resumed  " in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("answered", "said"),
+    [
+        (0, "nothing was answered; the same command begins anew"),
+        (1, "1 answer is in {}; the same command with --resume instead of --overwrite goes on"),
+        (2000, "2,000 answers are in {}; the same command with --resume instead of --overwrite goes on"),
+    ],
+)
+def test_an_interrupted_job_names_only_a_journal_that_stays(tmp_path, answered, said):
+    journal = Journal(tmp_path / "out.jsonl", resume=False, overwrite=True)
+    if answered:
+        journal.describe({"seed": 1})
+    for number in range(1, answered + 1):
+        journal.put(Record(number, 200, b"{}"))
+    told = how_to_go_on(journal, overwrite=True)
+    journal.close()
+    assert told == said.format(journal.path)
+    assert journal.path.exists() == bool(answered)
 
 
 def table(path: Path, *columns: str) -> list[list[object]]:

@@ -1,5 +1,6 @@
 """What files alone tell of a model is told before an engine's process is started; names of elsewhere have ours."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -84,6 +85,29 @@ def test_a_name_is_looked_up_only_if_the_cache_has_nothing_of_it_and_nothing_is_
         assert hub.requests == []
         with pytest.raises(CheckpointError, match="the hub has no such model"):
             check_start(EngineConfig(model="org/tyni"))
+
+
+UNFIT = {
+    "an architecture that is none of ours": ("config.json", '{"architectures": ["GPTBigCodeForCausalLM"]}'),
+    "a size that is no number": ("config.json", None),
+    "half a tokenizer.json": ("tokenizer.json", '{"version": "1.0", "model": {'),
+    "no tokenizer.json": ("tokenizer.json", ""),
+}
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_show_says_of_what_cannot_be_served_why_and_not_that_it_fits(cli, tmp_path, case):
+    folder = shutil.copytree(DEMO_FOLDER, tmp_path / "model")
+    name, content = UNFIT[case]
+    if content is None:
+        content = json.dumps(json.loads((folder / name).read_text()) | {"hidden_size": "big"})
+    if content:
+        (folder / name).write_text(content)
+    else:
+        (folder / name).unlink()
+    outcome = cli("show", str(folder))
+    assert "served         cannot be served: " in outcome.out and "fits: yes" not in outcome.out, outcome.out
+    assert "cannot be served" not in cli("show", "demo").out
 
 
 @pytest.mark.parametrize("damaged", sorted(DAMAGES.keys() - {"no tokenizer"}), indirect=True)

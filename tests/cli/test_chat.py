@@ -111,6 +111,17 @@ def test_a_saved_conversation_goes_on_where_it_was(cli, model, tmp_path):
     assert model.llm.calls[0].params.temperature == 0.5
 
 
+def test_a_saved_conversation_of_another_chat_is_replaced_only_when_that_is_asked(cli, model, tmp_path):
+    file, other = tmp_path / "talk.json", tmp_path / "other.json"
+    cli("chat", stdin=f"hi\n/save {file}\n/save {other}\n")
+    before = file.read_text()
+    outcome = cli("chat", stdin=f"/save {file}\n/load {other}\n/save {file}\n/reset\n/save {other}\n")
+    assert outcome.err.count(f"error: {file} has another conversation; name another file, or `/save --overw") == 2
+    assert file.read_text() == before and json.loads(other.read_text())["messages"] == []
+    cli("chat", stdin=f"/save --overwrite {file}\n")
+    assert json.loads(file.read_text())["messages"] == []
+
+
 SOUND = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "settings": {}}
 
 

@@ -75,10 +75,10 @@ def test_nothing_is_added_after_ready():
 def test_a_download_s_own_progress_bars_are_left_alone():
     stream, clock = io.StringIO(), Clock()
     with Checklist(PlainScreen(stream, clock), tick_s=0.01) as checklist:
-        checklist(Event("resolve", "fetching the weights of tiny: 1 file(s), 1.0 GB"))
+        checklist(Event("resolve", "fetching the weights of tiny: 1 file, 1.0 GB"))
         clock.now = 100.0
         time.sleep(0.1)
-    assert stream.getvalue() == "resolve  fetching the weights of tiny: 1 file(s), 1.0 GB\n"
+    assert stream.getvalue() == "resolve  fetching the weights of tiny: 1 file, 1.0 GB\n"
 
 
 def test_serving_comes_in_the_middle_of_compiling():

@@ -146,10 +146,6 @@ def test_a_value_that_is_spelt_like_a_flag_is_a_value(cli, model):
         (["list", "-q"], "unknown option of jaxinfer list '-q', see `jaxinfer list --help-all`"),
         (["list", "--n-gpu-layers", "9"], "unknown option of jaxinfer list '--n-gpu-layers', see `jaxinfer list "),
         (["pull", "x", "--trust-remote-code"], "--trust-remote-code: never: code from a checkpoint is not run"),
-        (
-            ["serve", "--kv-cache-dtype", "auto"],
-            "--kv-cache-dtype: auto changes nothing here; drop it",
-        ),
         (["serve", "--quantization=awq"], "--quantization must be one of auto, int8, int4, got 'awq'"),
     ],
 )
@@ -157,6 +153,24 @@ def test_a_pasted_flag_is_answered_as_the_verb_has_it(cli, model, words, last_li
     outcome = cli(*words)
     assert (outcome.code, model.made) == (2, [])
     assert outcome.last_line.startswith(f"error: {last_line}")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--tensor-parallel-size", "1"],
+        ["--tensor-parallel-size=1"],
+        ["-tp", "1"],
+        ["--pipeline-parallel-size", "1", "--max-tokens", "3"],
+        ["--kv-cache-dtype", "auto"],
+    ],
+    ids=" ".join,
+)
+def test_a_flag_of_others_with_a_value_that_changes_nothing_is_taken_and_named(cli, model, words):
+    outcome = cli("run", "demo", "hi", *words)
+    assert outcome.code == 0 and outcome.out == "Hello\n"
+    assert f"{words[0].replace('=', ' ')}" in outcome.err and " changes nothing here\n" in outcome.err
+    assert cli("run", "demo", "hi", "--tensor-parallel-size", "2").code == 2
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -1,6 +1,7 @@
 """`jaxinfer`: fast help, errors whose last line is the cause, exit codes."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -78,7 +79,28 @@ def test_help_all_lists_every_setting_under_a_heading(cli, verb):
             ["serve", "--max-modl-len", "3"],
             "error: unknown option of jaxinfer serve '--max-modl-len', did you mean '--max-model-len'?",
         ),
-        (["srve"], "error: unknown command 'srve', did you mean 'serve'?; see `jaxinfer --help`"),
+        (["srve"], "error: unknown command 'srve', did you mean 'serve'?"),
+        (
+            ["serve", "--tensor-paralel-size", "2"],
+            "error: unknown option of jaxinfer serve '--tensor-paralel-size', did you mean '--tensor-parallel-size'? "
+            "--tensor-parallel-size: not yet: jaxinfer runs on one GPU; drop it",
+        ),
+        (["demo"], "error: the first word must be a verb, got the model 'demo'; write `jaxinfer run demo`"),
+        (["org/x"], "error: the first word must be a verb, got the model 'org/x'; write `jaxinfer run org/x`"),
+        (
+            ["What is 7 plus 5?"],
+            "error: the first word must be a verb, got the prompt 'What is 7 plus 5?'; "
+            "write `jaxinfer run 'What is 7 plus 5?'`",
+        ),
+        (
+            ["serve", "--served-model-name", "A", "B"],
+            "error: --served-model-name must have one name, got several; give it again for each: "
+            "--served-model-name A --served-model-name B; where 'B' is the model, write it first",
+        ),
+        (
+            ["ppl", "demo", "a.txt"],
+            "error: ppl takes its model with -m, got 'demo' among the files; write `jaxinfer ppl -m demo a.txt`",
+        ),
         (
             ["serve", "a", "b"],
             "error: jaxinfer serve takes one MODEL, got 'b' too; leave it out, see `jaxinfer serve --help`",
@@ -109,7 +131,7 @@ def test_help_all_lists_every_setting_under_a_heading(cli, verb):
             ["bench", "serve", "--url"],
             "error: --url needs a value, got none; see `jaxinfer bench serve --help`",
         ),
-        (["rum", "demo", "hi"], "error: unknown command 'rum', did you mean 'run'?; see `jaxinfer --help`"),
+        (["rum", "demo", "hi"], "error: unknown command 'rum', did you mean 'run'?"),
     ],
 )
 def test_a_wrong_command_line_ends_in_its_cure_and_code_2(cli, model, arguments, last_line):
@@ -125,6 +147,22 @@ def test_a_wrong_key_of_a_config_file_names_the_file(cli, tmp_path):
     file.write_text("max_seqs = 3")
     outcome = cli("serve", "--config", str(file))
     assert outcome.last_line == f"error: {file}: unknown key 'max_seqs', did you mean 'max_num_seqs'?"
+
+
+def test_a_key_that_is_a_flag_of_the_server_is_told_where_it_goes(cli, tmp_path):
+    file = tmp_path / "mine.toml"
+    for key, fault in [("port", "'port' is no key of this file"), ("prot", "unknown key 'prot', did you mean 'port'?")]:
+        file.write_text(f"{key} = 3")
+        said = cli("serve", "--config", str(file)).last_line
+        assert said.startswith(f"error: {file}: {fault}") and said.endswith("; pass --port or set JAXINFER_PORT")
+
+
+@pytest.mark.parametrize("verb", ["chat", "serve", "plan", "warmup"])
+def test_a_prompt_in_the_place_of_a_model_is_told_the_verb_that_answers_it(cli, model, verb):
+    outcome = cli(verb, "What is 7/5 plus 5?")
+    assert (outcome.code, model.made) == (3, [])
+    text = "'What is 7/5 plus 5?'"
+    assert outcome.last_line.endswith(f"got the text {text}; ask it with `jaxinfer run {text}`")
 
 
 @pytest.mark.parametrize(
@@ -177,6 +215,20 @@ def test_help_fits_a_screen_and_help_all_has_every_option(cli, monkeypatch, path
                 assert all(name in everything for name in param.opts), param.name
 
 
+FRAGMENT = re.compile(
+    r"^(Of|For|Its|It|So|Instead|What they|When to|How many|More of them|In place)\b|; else\b|, else\b|\bthere\.( |$)"
+)
+
+
+@pytest.mark.parametrize(("path", "command"), COMMANDS, ids=[path for path, _ in COMMANDS])
+def test_each_help_text_names_its_thing(path, command):
+    """No fragment that begins with a preposition or a pronoun, and no "else" that leaves its other case out."""
+    texts = {param.opts[0]: param.help or "" for param in command.params if isinstance(param, click.Option)}
+    texts["the verb"] = command.help or ""
+    found = {name: text for name, text in texts.items() if FRAGMENT.search(text) or not text}
+    assert found == {}
+
+
 def test_a_word_that_a_verb_has_no_place_for_is_told_with_what_it_takes(cli):
     for path, command in COMMANDS:
         places = [param for param in command.params if isinstance(param, click.Argument)]
@@ -199,6 +251,10 @@ def test_a_verb_that_shows_progress_can_be_quiet(path, command):
     assert "screen_for(sys.stderr)" not in source
     shows_progress = "screen_for(" in source or "publish(" in source
     assert "-q" in flags or not shows_progress or isinstance(command, click.Group)
+
+
+def test_a_verb_of_verbs_alone_shows_its_help(cli):
+    assert cli("bench") == cli("bench", "--help")
 
 
 def test_help_verb_shows_the_help_of_a_verb_and_version_the_version(cli):

@@ -77,7 +77,7 @@ def test_a_model_that_cannot_be_run_is_refused_before_its_weights_come(cli, hub)
     [
         ("gated", "is gated, and your account has no access; accept its terms at"),
         ("unknown", "the hub has no such model, or it is private"),
-        ("offline", "and HF_HUB_OFFLINE is set; unset it to download"),
+        ("offline", "and HF_HUB_OFFLINE is set; unset HF_HUB_OFFLINE to download"),
         ("no network", "and the hub cannot be reached (ConnectError"),
         ("disk", "the disk is too small: org/tiny-model needs "),
     ],
@@ -126,10 +126,16 @@ def test_a_model_that_is_served_is_not_removed(cli, hub, short_tmp):
 
 @pytest.mark.parametrize("verb", ["show", "rm"])
 def test_a_model_that_is_not_in_the_cache_is_named_with_the_nearest(cli, hub, verb):
-    assert "there is none yet; `jaxinfer pull org/other`" in cli(verb, "org/other").last_line
+    cure = {"show": "`jaxinfer pull org/other` downloads it", "rm": "`jaxinfer list` shows what is there"}[verb]
+    assert cli(verb, "org/other").last_line == f"error: org/other is not in the cache; {cure}"
     cli("pull", TINY, "-q")
     outcome = cli(verb, "org/tiny-modle")
     assert (outcome.code, "did you mean 'org/tiny-model'?" in outcome.last_line) == (3, True)
+
+
+def test_a_pull_of_what_is_there_fetches_nothing_and_says_so(cli, hub):
+    assert "fetching the weights of org/tiny-model: " in cli("pull", TINY).err
+    assert "fetching" not in cli("pull", TINY).err
 
 
 @pytest.mark.parametrize("damage", ["blobs", "refs", "snapshots", "config.json"])

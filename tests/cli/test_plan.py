@@ -80,8 +80,8 @@ def test_a_model_that_does_not_fit_ends_in_a_value_that_does(cli, folder):
 @pytest.mark.parametrize(
     ("model", "card", "missing", "cards"),
     [
-        ("Qwen/Qwen3-14B", "3090", "7.76 GiB are missing", "l40s, h100, a100"),
-        ("Qwen/Qwen3-8B", "4060ti", "2.65 GiB are missing", "l4, a10, 4090"),
+        ("Qwen/Qwen3-14B", "3090", "8.62 GiB are missing", "l40s, h100, a100"),
+        ("Qwen/Qwen3-8B", "4060ti", "2.95 GiB are missing", "l4, a10, 4090"),
     ],
 )
 def test_a_model_that_does_not_fit_has_a_plan_that_says_what_is_missing(cli, model, card, missing, cards):
@@ -91,6 +91,11 @@ def test_a_model_that_does_not_fit_has_a_plan_that_says_what_is_missing(cli, mod
     assert {"device", "architecture", "weights", "free before", "fits"} <= found.keys()
     assert found["fits"].strip().startswith("no: memory must hold the weights") and missing in found["fits"]
     assert outcome.last_line.endswith(f"; take a card that holds it (--for {cards}), or choose a smaller model")
+
+
+def test_a_card_that_is_planned_for_with_less_memory_is_not_its_own_cure(cli):
+    outcome = cli("plan", "Qwen/Qwen3-8B", "--for", "4090", "--memory", "12G")
+    assert "take a card that holds it (--for l4, a10, 3090)" in outcome.last_line
 
 
 def test_a_context_that_does_not_fit_names_a_shorter_one_and_a_card(cli, folder):
@@ -163,17 +168,26 @@ def test_no_known_name_and_no_near_one_is_called_unsupported():
 def test_an_unknown_name_offline_is_told_what_ships(cli, monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     outcome = cli("plan", "qwen3-8b", "--download-dir", str(tmp_path), "--for", "h100")
-    assert "did you mean 'Qwen/Qwen3-8B'? `jaxinfer plan --list` names the models" in outcome.last_line
+    assert "; `jaxinfer plan --list` names the models" in outcome.last_line
+    assert "did you mean 'Qwen/Qwen3-8B'? If not, unset HF_HUB_OFFLINE" in outcome.last_line
     assert cli("plan", "--list").out.splitlines() == sorted(KNOWN)
 
 
 def test_memory_can_be_set(cli, folder):
     assert "NVIDIA L4, 37.3 GiB free" in cli("plan", folder, "--for", "l4", "--memory", "40g").out
     assert "--memory must be bytes, as in 80G, got 'much'" in cli("plan", folder, "--for", "l4", "--memory", "much").err
+    outcome = cli("plan", folder, "--for", "l4", "--memory", "8")
+    assert outcome.last_line.endswith(
+        "--memory must be at least 1M of bytes, as in 80G, got '8'; add a unit: --memory 8G"
+    )
 
 
 def test_an_unknown_device_is_named_with_the_nearest(cli, folder):
-    assert cli("plan", folder, "--for", "h2000").last_line == "error: unknown --for 'h2000', did you mean 'h200'?"
+    assert cli("plan", folder, "--for", "hl00").last_line.startswith("error: unknown --for 'hl00', known are 3090, ")
+    assert cli("plan", folder, "--for", "cpuu").last_line == "error: unknown --for 'cpuu', did you mean 'cpu'?"
+    for other in ("4080", "h2000"):  # other cards, and no misspelt ones
+        outcome = cli("plan", folder, "--for", other)
+        assert outcome.last_line.startswith(f"error: unknown --for '{other}', known are 3090, 4060ti, 4090, ")
 
 
 def test_without_a_gpu_this_machine_is_planned_for(cli, folder, monkeypatch):

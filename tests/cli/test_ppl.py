@@ -23,6 +23,12 @@ def even(model):
     return model
 
 
+def test_one_token_has_no_standard_error(cli, even, tmp_path):
+    (tmp_path / "a.txt").write_text("ab")
+    (tmp_path / "b.txt").write_text("x")
+    assert "nan" not in cli("ppl", str(tmp_path / "a.txt"), str(tmp_path / "b.txt")).out
+
+
 def test_a_line_for_each_file_and_one_for_all(cli, even, tmp_path):
     (tmp_path / "a.txt").write_text("x" * 40)
     (tmp_path / "b.jsonl").write_text('{"body": "abc"}\n{"body": "de"}\n')

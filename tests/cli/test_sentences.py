@@ -24,6 +24,15 @@ LONG = "error: max_model_len must be at most what the model can address, 2048, g
         ),
         (["connect", "nosuch"], 2, "error: CLIENT must be one of curl, openai-python, "),
         (["bench", "serve", "--requests", "0"], 2, "error: --requests must be in x>=1, got 0; see "),
+        (["serve", "--served-model-name", ""], 2, "error: --served-model-name must be texts that are not empty, got "),
+        (["list", "--download-dir", "/nope"], 3, "error: folder not found: /nope (--download-dir); name one that is "),
+        (["rm", "x", "--download-dir", "/nope"], 3, "error: folder not found: /nope (--download-dir); name one "),
+        (
+            ["chat", "--url", "http://127.0.0.1:1", "--device", "cpu", "--dtype", "float32"],
+            2,
+            "error: a server that --url names has its own settings, got --dtype, --device; leave it out, or leave ",
+        ),
+        (["bench", "serve", "-v"], 2, "error: unknown option of jaxinfer bench serve '-v'"),
         (["stop", ""], 2, "error: no server of yours is '', running: "),
         (["nosuch"], 2, "error: unknown command 'nosuch', known are batch, bench, chat, "),
         (["serv"], 2, "error: unknown command 'serv', did you mean 'serve'?"),
@@ -37,6 +46,18 @@ def test_a_wrong_value_is_told_as_requirement_value_and_cure(cli, monkeypatch, m
     outcome = cli(*arguments)
     assert (outcome.code, outcome.last_line[: len(last_line)]) == (code, last_line)
     assert "listen" not in outcome.err and not model.made
+
+
+def test_a_broken_template_of_the_user_s_is_named_before_anything_is_loaded(cli, model, tmp_path):
+    file = tmp_path / "t.jinja"
+    file.write_text("{% for x in y %}")
+    for verb in ("serve", "chat", "run"):
+        outcome = cli(verb, "demo", "--chat-template", os.fspath(file), stdin="hi")
+        assert (outcome.code, model.made) == (2, [])
+        assert outcome.err.startswith(
+            f"error: {file} (--chat-template) must be valid Jinja2: Unexpected end of template"
+        )
+        assert outcome.last_line.endswith("; mend it, or name another file") and "model" not in outcome.last_line
 
 
 def test_a_page_of_html_is_not_shown():

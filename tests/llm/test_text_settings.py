@@ -37,9 +37,9 @@ def test_a_template_from_a_file_stands_in_the_place_of_the_checkpoint_s(template
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        (None, "file not found: .* \\(chat_template\\)"),
-        ("{% if %}", "valid Jinja2"),
-        ("{{ 'a' * 10**10 }}", "must render within its limits"),
+        (None, "^file not found: .* \\(chat_template\\)"),
+        ("{% if %}", r"^\S*bad.jinja \(chat_template\) must be valid Jinja2: [^.]*; mend it"),
+        ("{{ 'a' * 10**10 }}", r"^\S*bad.jinja \(chat_template\) must render within its limits, and [^.]*\. Mend it"),
     ],
 )
 def test_a_file_that_is_no_sound_template_is_refused(tmp_path, source, words):

@@ -143,3 +143,17 @@ def test_what_does_not_fit_the_context_is_refused_in_the_words_that_clients_sear
 def test_a_prompt_one_short_of_the_context_gets_one_token():
     assert max_tokens(prompt=99) == 1
     assert max_tokens(prompt=99, max_tokens=1) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("temprature", "unknown field of SamplingParams 'temprature', did you mean 'temperature'?"),
+        ("max_token", "unknown field of SamplingParams 'max_token', did you mean 'max_tokens'?"),
+        ("zzz", "unknown field of SamplingParams 'zzz', known are "),
+    ],
+)
+def test_a_misspelt_field_in_python_is_told_its_name(name, said):
+    with pytest.raises(TypeError) as error:
+        SamplingParams(**{name: 1})
+    assert str(error.value).startswith(said)

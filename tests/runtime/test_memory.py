@@ -288,3 +288,31 @@ def test_temporaries_grow_with_tokens_and_with_rows_of_logits() -> None:
     base = temporary_bytes(QWEN3_06B, ExtendBucket(256, 16, 16))
     assert temporary_bytes(QWEN3_06B, ExtendBucket(512, 16, 16)) > base
     assert temporary_bytes(QWEN3_06B, ExtendBucket(256, 16, 32)) > 1.5 * base
+
+
+@given(
+    platform=st.sampled_from(["cpu", "gpu"]),
+    free=st.integers(0, 20 * GIB),
+    utilization=st.sampled_from([0.5, 0.9, 1.0]),
+    layers=st.sampled_from([1, 12]),
+)
+@example(platform="cpu", free=0, utilization=0.9, layers=12)
+@settings(max_examples=16, deadline=None)
+def test_who_adds_the_memory_that_is_missing_has_enough(platform, free, utilization, layers) -> None:
+    """Of a GPU the engine has a share: what is missing is counted on the device."""
+    share = utilization if platform == "gpu" else 1.0
+    model, chosen = dataclasses.replace(QWEN3_06B, num_layers=layers), {"gpu_memory_utilization": utilization}
+    try:
+        plan(platform, int(free * share), model, **chosen)
+    except DeviceError as error:
+        found = re.search(r"([\d.]+) (GiB|MiB) are missing", str(error))
+        assert found, error
+        added = float(found[1]) * {"GiB": GIB, "MiB": 2**20}[found[2]]
+        plan(platform, int((free + added) * share) + 1, model, **chosen)
+        with pytest.raises(DeviceError):
+            plan(platform, int((free + added - GIB / 50) * share), model, **chosen)
+
+
+def test_pages_are_not_to_be_lowered_where_the_weights_alone_do_not_fit() -> None:
+    with pytest.raises(ConfigError, match="0 bytes are left beside the weights.*; free some memory"):
+        plan(free=GIB // 2, kv_cache_memory_bytes=2**20)

@@ -68,9 +68,9 @@ def test_what_lies_beside_the_template_is_never_run(tmp_path: Path, monkeypatch:
 def test_a_hostile_template_is_refused_within_its_limits(tmp_path: Path, source: str, reason: str) -> None:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.monotonic()
-    with pytest.raises(CheckpointError, match="must render within its limits") as refusal:
+    with pytest.raises(CheckpointError, match="must (render within its limits|be valid)") as refusal:
         try_text(folder_with(tmp_path, source), timeout_s=1)
-    assert re.search(reason, str(refusal.value))
+    assert re.search(reason, str(refusal.value)) and ".." not in str(refusal.value)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime - before.ru_utime < 5
     assert time.monotonic() - start < 12
