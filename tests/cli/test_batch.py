@@ -88,7 +88,7 @@ def test_exit_codes_tell_the_ends_apart(tmp_path):
     assert batch(*both, "--resume", "--overwrite").returncode == 2
     resumed = batch(*both, "--resume")
     assert resumed.returncode == 7 and b"nothing is left of its job" in resumed.stderr
-    assert b"done     50 rows: 49 answered, 1 errors" in resumed.stderr
+    assert b"done     50 rows: 49 answered, 1 error\n" in resumed.stderr
     assert batch("-i", tmp_path / "none.jsonl", "-o", tmp_path / "new.jsonl").returncode == 6
     assert (tmp_path / "out.jsonl").read_bytes() == written
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]

@@ -27,6 +27,7 @@ _NUMBER = re.compile(  # or a string, of what json.dumps writes; integers of 64 
     r'"[^"\\]*(?:\\.[^"\\]*)*"|(?P<float>-?\d+(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+))|(?P<integer>-?\d{20,})'
 )
 _COUNTS = {f"{end}{what}" for end in ("min", "max") for what in ("Length", "Items", "Properties")}
+_MAY_BE_LARGE = re.compile(r"\d{10}|\d[eE]")  # a number that may be more than _MAX_COUNT: seldom is there one
 _MAX_COUNT = (1 << 32) - 1
 AS_SENT = "\n# as sent"  # ends a grammar that a client wrote, which may be ambiguous as none of ours is
 ANY_TEXT = r"TEXT: /(.|\n)*/"
@@ -84,11 +85,12 @@ def guided(schema: Any, *, strict: bool) -> str:
     """A schema as JSON with our way of reading it: bounded white space, and unless strict what can be kept of it."""
     if isinstance(schema, bool):
         schema = {} if schema else {"not": {}}
-    if any(_too_large(part) for part, _ in parts(schema)):
+    written = json.dumps(schema := {**schema, "x-guidance": GUIDANCE[strict]}, ensure_ascii=False)
+    if _MAY_BE_LARGE.search(written) and any(_too_large(part) for part, _ in parts(schema)):
         schema = copy.deepcopy(schema)
         for part, _ in parts(schema):
             part.update(dict.fromkeys(_too_large(part), _MAX_COUNT))
-    written = json.dumps({**schema, "x-guidance": GUIDANCE[strict]}, ensure_ascii=False)
+        written = json.dumps(schema, ensure_ascii=False)
     return _NUMBER.sub(_spelt_number, written)
 
 
