@@ -1,16 +1,16 @@
-"""Which attention is the fastest: with `attention_backend: auto` a model's first start on a device times what can run.
+"""Which attention is the fastest: with `attention_backend: auto` a model's first start on a CPU times what can run.
 
-The choice of backends.py is the first guess. It stays unless XLA's attention is clearly faster in every step that is
-timed: XLA's median is then 10 % below the guess's fastest run. Implementations take turns, so that a burst of other
-work slows all of them. Noise makes runs slower and never faster: the fastest run of the guess is close to its true
-time, and a busy machine can hide that XLA is faster but hardly pretend it.
+The choice of backends.py is the first guess. It stays unless XLA's attention is clearly faster in a decode step: XLA's
+median is then 10 % below the guess's fastest run. Implementations take turns, so that a burst of other work slows both.
+Noise makes runs slower and never faster: the fastest run of the guess is close to its true time, and a busy machine can
+hide that XLA is faster but hardly pretend it.
 
 The times are kept in the cache of executables, under the facts that those depend on. Later starts decide by the same
 times, so the choice changes only with the code, the versions, the device or the model. Without a cache every start
 times anew.
 
 A small model is not timed: to compile the two takes a CPU about 0.7 s, which is most of a small model's cached start,
-and attention is the smallest part of its steps.
+and attention is the smallest part of its steps. A GPU is not: to compile them takes it 4.5 to 7.7 s (decision 0030).
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxinfer.config import EngineConfig, ExtendBucket
+from jaxinfer.config import EngineConfig
 from jaxinfer.layers.attention import RawHeads
 from jaxinfer.layers.batch import Batch
 from jaxinfer.layers.products import Stacked
@@ -37,7 +37,7 @@ from jaxinfer.layers.store import Store
 from jaxinfer.models.config import ModelConfig
 from jaxinfer.models.registry import Family
 from jaxinfer.runtime import programs
-from jaxinfer.runtime.backends import Backend, Backends, Launches, StepKernels, kernels_for
+from jaxinfer.runtime.backends import Backend, Backends, StepKernels, kernels_for
 from jaxinfer.runtime.buckets import Decode
 from jaxinfer.runtime.cache import ExecutableCache
 from jaxinfer.runtime.memory import backends_for, page_size_for
@@ -50,12 +50,10 @@ logger = logging.getLogger(__name__)
 LEAST_PARAMS = 100_000_000  # numbers of a model that is timed
 MOST_S = 2.0  # for compiling and running all of them
 DECODE_ROWS = 8  # of the decode step that is timed
-LENGTH, CONTEXT = 400, 512  # tokens of each of its rows, and the most of a row where XLA has no loop
-CHUNK = 512  # prompt tokens of the extend step that is timed
+LENGTH, CONTEXT = 400, 512  # tokens of each of its rows, and what its page table has room for
 ROUNDS, REPEATS = 5, 8  # timed calls of each program, and layers that one call computes
 CLEARLY = 0.9  # of the guess's time: XLA's is below it where XLA is chosen
-
-type Key = Decode | ExtendBucket
+KEY = Decode(DECODE_ROWS, None)
 
 
 def fastest_backends(
@@ -66,7 +64,7 @@ def fastest_backends(
     Raises ConfigError where the setting cannot be had.
     """
     guess = backends_for(config, model, device)
-    is_choice = guess.decode_attention is not Backend.XLA and bool(model.attentions)
+    is_choice = guess.decode_attention is Backend.CPU and bool(model.attentions)
     if config.attention_backend != "auto" or not is_choice or model.num_params < LEAST_PARAMS:
         return guess
     dtype, page_size = config.dtype_for(model.dtype), page_size_for(config, device.platform)
@@ -82,38 +80,29 @@ def fastest_backends(
 
 
 def decided(guess: Backends, times: Sequence[BackendTime]) -> Backends:
-    """The guess, with XLA's attention where that is clearly faster in every step timed."""
-    slower = {op for op in ("decode_attention", "extend_attention") if _xla_is_faster(op, guess, times)}
-    if "decode_attention" in slower and guess.extend_attention is Backend.CPU:
-        slower.add("extend_attention")  # whose kernel is the same: XLA computes the rest of an extend step anyway
-    launches = Launches.SINGLE if "decode_attention" in slower else guess.launches
-    return dataclasses.replace(guess, **dict.fromkeys(slower, Backend.XLA), launches=launches, timings=tuple(times))
+    """The guess, with XLA's attention where that is clearly faster.
 
-
-def _xla_is_faster(op: str, guess: Backends, times: Sequence[BackendTime]) -> bool:
-    ours = {timing.step: timing.least_s for timing in times if (timing.op, timing.backend) == (op, vars(guess)[op])}
-    xla = {timing.step: timing.median_s for timing in times if (timing.op, timing.backend) == (op, Backend.XLA)}
-    return ours.keys() == xla.keys() != set() and all(xla[step] < CLEARLY * ours[step] for step in ours)
+    In steps with prompts too: the kernel is the same, and XLA computes the rest of their attention anyway.
+    """
+    ours = [timing.least_s for timing in times if timing.backend == guess.decode_attention]
+    xla = [timing.median_s for timing in times if timing.backend == Backend.XLA]
+    found = dataclasses.replace(guess, timings=tuple(times))
+    if times and xla[0] < CLEARLY * ours[0]:
+        return dataclasses.replace(found, decode_attention=Backend.XLA, extend_attention=Backend.XLA)
+    return found
 
 
 def timed(
     guess: Backends, model: ModelConfig, dtype: str, page_size: int, device: jax.Device
 ) -> tuple[BackendTime, ...]:
-    """The times of the guess and of XLA, for the kind of attention that most layers have; () where MOST_S ran out.
-
-    Kernels are launched one by one: what a launch sequence saves beside that is not counted for the guess.
-    """
+    """The times of the guess and of XLA, for the kind of attention that most layers have; () where MOST_S ran out."""
     until = time.perf_counter() + MOST_S
-    ours = dataclasses.replace(guess, launches=Launches.SINGLE)
-    xla = dataclasses.replace(ours, decode_attention=Backend.XLA, extend_attention=Backend.XLA)
+    xla = dataclasses.replace(guess, decode_attention=Backend.XLA, extend_attention=Backend.XLA)
     ((spec, _),) = Counter(one.mixer for one in model.layers if isinstance(one.mixer, Attention)).most_common(1)
-    keys: list[Key] = [Decode(DECODE_ROWS, CONTEXT if device.platform == "gpu" else None)]
-    if guess.extend_attention is Backend.MOSAIC:
-        keys.append(ExtendBucket(CHUNK, 1, 1))
     make = functools.partial(_Trial.make, model, spec, dtype, page_size, device)
-    pool = ThreadPoolExecutor(2 * len(keys), thread_name_prefix="attention")
+    pool = ThreadPoolExecutor(2, thread_name_prefix="attention")
     try:
-        making = [pool.submit(make, backends, key) for key in keys for backends in (ours, xla)]
+        making = [pool.submit(make, backends) for backends in (guess, xla)]
         if wait(making, until - time.perf_counter()).not_done:
             return _too_late()
         trials = [trial.result() for trial in making]
@@ -137,10 +126,8 @@ def _too_late() -> tuple[BackendTime, ...]:
 
 @dataclasses.dataclass
 class _Trial:
-    """The attention of one implementation in one step, compiled, and its times."""
+    """The attention of one implementation in a decode step, compiled, and its times."""
 
-    op: str
-    step: str
     backend: str
     executable: jax.stages.Compiled
     carried: Any  # qkv and Store: each call's results are the next one's arguments
@@ -156,17 +143,12 @@ class _Trial:
         page_size: int,
         device: jax.Device,
         how: Backends,
-        key: Key,
     ) -> "_Trial":
-        kernels = kernels_for(model, how, key)
-        if isinstance(key, Decode):
-            op, step, count = "decode_attention", f"decode {key.batch}", key.batch
-        else:
-            op, step, count = "extend_attention", f"extend {key.tokens}", None
-        arguments = jax.device_put(arrays(spec, dtype, page_size, key, kernels.products.align), device)
-        compute = functools.partial(attend_in_turn, spec, kernels, count)
+        kernels = kernels_for(model, how, KEY)
+        arguments = jax.device_put(arrays(spec, dtype, page_size), device)
+        compute = functools.partial(attend_in_turn, spec, kernels)
         executable = jax.jit(compute, donate_argnums=(0, 1)).lower(*arguments).compile()
-        return cls(op, step, vars(how)[op], executable, arguments[:2], arguments[2:])
+        return cls(how.decode_attention, executable, arguments[:2], arguments[2:])
 
     def run(self) -> None:
         began = time.perf_counter()
@@ -175,40 +157,33 @@ class _Trial:
 
     def timing(self) -> BackendTime:
         seconds = self.seconds[1:]
-        return BackendTime(self.op, self.backend, self.step, float(np.median(seconds)), min(seconds))
+        return BackendTime(
+            "decode_attention", self.backend, f"decode {DECODE_ROWS}", float(np.median(seconds)), min(seconds)
+        )
 
 
-def arrays(spec: Attention, dtype: str, page_size: int, key: Key, align: int) -> tuple[Any, ...]:
-    """What attend_in_turn takes after its first three, of rows that have pages of their own.
-
-    align: decode rows are padded to a multiple of it, as kernels of products want them.
-    """
-    is_decode = isinstance(key, Decode)
-    rows, count, length = (key.batch, 1, LENGTH) if is_decode else (1, key.tokens, key.tokens)
-    table = np.zeros((rows + 1, -(-max(CONTEXT, length) // page_size)), np.int32)
+def arrays(spec: Attention, dtype: str, page_size: int) -> tuple[Any, ...]:
+    """What attend_in_turn takes after its first two, of rows that have pages of their own."""
+    table = np.zeros((DECODE_ROWS + 1, -(-CONTEXT // page_size)), np.int32)
     table[1:] = np.arange(1, 1 + table[1:].size).reshape(table[1:].shape)
-    num_pages, padding = 1 + table[1:].size, (0, -rows * count % align)
-    row_slots, positions = np.arange(1, rows + 1), np.tile(np.arange(length - count, length), rows)
-    slots, page_ids = row_slots.repeat(count), table[row_slots.repeat(count), positions // page_size]
+    slots, positions = np.arange(1, DECODE_ROWS + 1), np.full(DECODE_ROWS, LENGTH - 1)
     where = dict(
         tables=(table,),
-        slots=np.pad(slots, padding),
-        lengths=np.pad(positions + 1, padding),
-        pages=(np.pad(page_ids, padding, constant_values=num_pages),),
-        offsets=np.pad(positions % page_size, padding),
-        sequences=None if is_decode else (row_slots, np.zeros(1), np.full(1, count), np.full(1, length)),
+        slots=slots,
+        lengths=positions + 1,
+        pages=(table[slots, positions // page_size],),
+        offsets=positions % page_size,
     )
-    pages = np.zeros(kv_shape(1, num_pages, page_size, spec.kv_heads, spec.head_dim), jnp.dtype(dtype))
-    qkv = np.ones((len(where["slots"]), spec.qkv_width), pages.dtype)
+    pages = np.zeros(kv_shape(1, 1 + table[1:].size, page_size, spec.kv_heads, spec.head_dim), jnp.dtype(dtype))
+    qkv = np.ones((DECODE_ROWS, spec.qkv_width), pages.dtype)
     norms = np.ones((2, 1, spec.head_dim), pages.dtype) if spec.qk_norm else None
-    positions, where = jax.tree.map(lambda array: array.astype(np.int32), (np.pad(positions, padding), where))
+    positions, where = jax.tree.map(lambda array: array.astype(np.int32), (positions, where))
     return qkv, Store((pages, pages.copy())), positions, where, norms
 
 
 def attend_in_turn(
     spec: Attention,
     kernels: StepKernels,
-    count: int | None,
     qkv: jax.Array,
     store: Store,
     positions: jax.Array,
@@ -217,13 +192,13 @@ def attend_in_turn(
 ) -> tuple[jax.Array, Store]:
     """The attention of REPEATS layers, each of which waits for the one before: qkv and store as they leave them.
 
-    count: Batch's.    qkv: [T, (N + 2K) * H].    positions: i32[T].    where: Batch's fields about pages.
+    qkv: [T, (N + 2K) * H].    positions: i32[T].    where: Batch's fields about pages.
     norms: [2, 1, H], the scales of q's and k's heads.
     """
 
     def layer(_: jax.Array, carry: tuple[jax.Array, Store]) -> tuple[jax.Array, Store]:
         qkv, store = carry
-        batch = Batch(positions, positions, kernels.attention, kernels.products, count=count, **where)
+        batch = Batch(positions, positions, kernels.attention, kernels.products, count=DECODE_ROWS, **where)
         scales = None if norms is None else (Stacked(norms[0], 0), Stacked(norms[1], 0))
         out, store = kernels.attention(RawHeads(spec, qkv, batch, 0, 0, 0, scales), store)
         return jnp.concatenate([out.reshape(len(qkv), -1), qkv[:, spec.q_width :]], axis=1), store
