@@ -1,6 +1,7 @@
 """Programs of ours beside this one. Each imports what this process does and nothing of the folder it is started in."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -22,9 +23,12 @@ def start(
 ) -> tuple["subprocess.Popen[bytes]", socket.socket]:
     """`python -m MODULE FD ARGUMENTS...`, FD being its end of a socket pair, and our end. Raises OSError.
 
-    variables: of its environment, beside ours.    new_session: a signal of the terminal is not for it.
+    It begins with SIGINT blocked.    variables: of its environment, beside ours.    new_session: a signal of the
+    terminal is not for it.
     """
     ours, theirs = socket.socketpair()
+    # a Ctrl-C that comes before the program says what it does about it waits, instead of ending its imports
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     with theirs:
         try:
             process = subprocess.Popen(
@@ -37,4 +41,6 @@ def start(
         except BaseException:
             ours.close()
             raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return process, ours

@@ -190,6 +190,7 @@ def _suggestion(model: str, ids: Collection[str]) -> str:
     """What to do about a model that is not there: the nearest names that are, else to look at the name again."""
     near = [str(path) for path in [_nearest_path(_expanded(model))] if path is not None]
     known = [nearest_name(model, ["demo", *ids], 0.7) or nearest(model)]
+    known = [name for name in known if name != model]  # spelt right, and not to be had
     near += [cached for cached in ids if cached.casefold().endswith("/" + model.casefold())] or filter(None, known)
     return f"did you mean {' or '.join(repr(name) for name in near[:2])}?" if near else "check its spelling"
 

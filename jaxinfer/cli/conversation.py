@@ -84,11 +84,11 @@ class Conversation:
                 case "/help":
                     click.echo("\n".join(f"{name:<18} {meaning}" for name, meaning in COMMANDS.items()), err=True)
                 case "/reset":
-                    self.messages = list(self.first)
+                    self.messages, self.file = list(self.first), None
                     click.echo("(forgotten)", err=True)
                 case "/system":
                     self.first = [{"role": "system", "content": rest}] if rest else []
-                    self.messages = list(self.first)
+                    self.messages, self.file = list(self.first), None
                     click.echo("(a new conversation)", err=True)
                 case "/set":
                     self._set(rest)

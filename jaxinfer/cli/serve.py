@@ -182,11 +182,14 @@ def url(host: str, port: int, *, is_secret: bool = False) -> str:
 
 
 def port(ctx: click.Context, param: click.Parameter, value: str) -> int:
-    """0 .. 65535. In a Kubernetes pod JAXINFER_PORT may be a service's address, which nobody meant for us."""
+    """An integer. In a Kubernetes pod JAXINFER_PORT may be a service's address, which nobody meant for us."""
     if "://" in value:
         return DEFAULT_PORT
     if not value.isdecimal() or int(value) > 65535:
-        raise ConfigError(f"--port must be an integer in 0 .. 65535, got {value!r}")
+        is_variable = ctx.get_parameter_source(str(param.name)) is click.core.ParameterSource.ENVIRONMENT
+        raise ConfigError(
+            f"{'JAXINFER_PORT' if is_variable else '--port'} must be an integer in 0 .. 65535, got {value!r}"
+        )
     return int(value)
 
 

@@ -94,6 +94,7 @@ class LLM:
         self._numbers = itertools.count()
         self._random = random.Random(config.seed)
         self._calls: dict[str, OpenCall] = {}  # those under way, by request
+        self._is_closed = False
 
     def stats(self) -> Stats:
         return self._core.stats()
@@ -364,13 +365,19 @@ class LLM:
             return None
         return structure_of(form, self._text, ids, self.info.eos_token_ids, params, chat=chat)
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise EngineError("an LLM must be open to be used, this one has been closed; make another")
+
     def _tell(self, message: Keep | Forget) -> None:
         """What needs no step of the device and is done at once."""
+        self._check_open()
         self._engine.inbox.put(message)
         self._step()
 
     def _call[T](self, function: Callable[..., T], *args: object) -> T:
         """What the engine does between two steps."""
+        self._check_open()
         future: Future[T] = Future()
         self._engine.inbox.put(Call(functools.partial(function, *args), future))
         self._step()
@@ -378,6 +385,7 @@ class LLM:
 
     def _step_until_done(self, answers: dict[str, Answer], piece: int) -> Iterator[tuple[str, Delta]]:
         """The deltas of these answers, each of about `piece` tokens. They start together with the first."""
+        self._check_open()
         call = OpenCall(answers, piece, set(answers))
         self._calls |= dict.fromkeys(answers, call)
         try:
@@ -427,6 +435,7 @@ class LLM:
 
     def close(self) -> None:
         """Free the device memory; the object cannot be used afterwards."""
+        self._is_closed = True
         self._core.close()
 
     def __enter__(self) -> "LLM":
@@ -462,6 +471,8 @@ def _listed(values: Any, what: str) -> list[Any]:
 def _per_prompt(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * count
+    if not isinstance(params, list | tuple) or not all(isinstance(each, SamplingParams) for each in params):
+        raise invalid("sampling_params", "a SamplingParams or a list of them", params)
     if len(params) != count:
         raise InvalidRequest(
             f"there must be one SamplingParams for all prompts or one for each, got {len(params)} for {count}",

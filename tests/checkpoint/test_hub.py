@@ -135,6 +135,11 @@ def test_an_unknown_id_gets_the_nearest_model_in_the_cache(hub: FakeHub) -> None
     assert "did you mean 'org/tiny-model'?" in refusal_of("Tiny-Model")
 
 
+def test_a_name_that_is_spelt_right_is_not_proposed_for_itself(hub: FakeHub) -> None:
+    hub.status = 500
+    assert "did you mean" not in refusal_of("Qwen/Qwen3-8B")
+
+
 @pytest.mark.parametrize("name", ["demmo", "Demo", "deom"])
 def test_a_misspelt_demo_is_told_its_name_with_a_hub_and_without(name: str, hub: FakeHub, monkeypatch) -> None:
     assert "did you mean 'demo'?" in refusal_of(name)

@@ -117,7 +117,8 @@ def test_a_saved_conversation_of_another_chat_is_replaced_only_when_that_is_aske
     before = file.read_text()
     outcome = cli("chat", stdin=f"/save {file}\n/load {other}\n/save {file}\n/reset\n/save {other}\n")
     assert outcome.err.count(f"error: {file} has another conversation; name another file, or `/save --overw") == 2
-    assert file.read_text() == before and json.loads(other.read_text())["messages"] == []
+    assert f"error: {other} has another conversation" in outcome.err, "what is begun after /reset is another one"
+    assert file.read_text() == before == other.read_text()
     cli("chat", stdin=f"/save --overwrite {file}\n")
     assert json.loads(file.read_text())["messages"] == []
 

@@ -63,6 +63,12 @@ def test_a_cluster_s_own_variable_is_not_taken_for_a_port(cli, model, served, mo
     assert served[0][1] == 8000
 
 
+def test_a_port_that_is_none_is_blamed_on_who_gave_it(cli, model, served, monkeypatch):
+    monkeypatch.setenv("JAXINFER_PORT", "abc")
+    assert "error: JAXINFER_PORT must be an integer in 0 .. 65535, got 'abc'" in cli("serve").err
+    assert "error: --port must be an integer" in cli("serve", "--port", "x").err
+
+
 def test_the_defaults_the_note_and_the_open_door_are_named():
     info = dataclasses.replace(INFO, note="random weights")
     lines = closing(info, "http://127.0.0.1:8000", "0.0.0.0")

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from jaxinfer.errors import InvalidRequest
+from jaxinfer.errors import EngineError, InvalidRequest
 from jaxinfer.llm.llm import LLM
 from jaxinfer.llm.outputs import SHOWN, Results
 from jaxinfer.protocol.chat import read_chat
@@ -48,6 +48,28 @@ def test_each_prompt_may_have_its_own_params(llm):
     assert [len(output.outputs[0].token_ids) for output in outputs] <= [2, 5]
     with pytest.raises(InvalidRequest, match="one for each, got 1 for 2"):
         llm.generate(["a", "b"], [GREEDY])
+
+
+@pytest.mark.parametrize("params", [{"temperature": 0}, [{"temperature": 0}], 3])
+def test_params_that_are_none_are_refused_by_name(llm, params):
+    with pytest.raises(InvalidRequest, match="sampling_params must be a SamplingParams or a list of them, got"):
+        llm.generate(["a"], params)
+
+
+def test_a_closed_llm_computes_nothing(llm, monkeypatch):
+    monkeypatch.setattr(llm._core, "close", lambda: None)  # others use the engine
+    with llm:
+        pass
+    for call in (
+        lambda: llm.generate("a", GREEDY),
+        lambda: llm.chat([{"role": "user", "content": "hi"}]),
+        lambda: next(llm.stream("a")),
+        lambda: llm.embed("a"),
+        lambda: llm.keep("s", [1]),
+        lambda: llm.import_prefix(b""),
+    ):
+        with pytest.raises(EngineError, match="this one has been closed; make another"):
+            call()
 
 
 def test_a_refused_prompt_starts_none_of_its_batch(llm):
