@@ -70,12 +70,13 @@ def fault_of(folder: Path, config: dict[str, Any]) -> str | None:
     """Why no start takes the settings or the tokenizer of a folder; None where one does."""
     from jaxinfer.checkpoint.resolve import Part, resolve
     from jaxinfer.models.registry import family_for
+    from jaxinfer.protocol.sampling import GenerationDefaults
     from jaxinfer.text.tokenizer import Tokenizer
 
     needs: tuple[Part, ...] = ("tokenizer",)
     try:
         family_for(config).config_from_hf(config)
-        resolve(str(folder), needs=needs)
+        GenerationDefaults.from_generation_config(resolve(str(folder), needs=needs).generation_config)
         Tokenizer.from_folder(folder)
     except (CheckpointError, ConfigError) as error:
         return str(error)

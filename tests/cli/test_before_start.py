@@ -92,6 +92,7 @@ UNFIT = {
     "a size that is no number": ("config.json", None),
     "half a tokenizer.json": ("tokenizer.json", '{"version": "1.0", "model": {'),
     "no tokenizer.json": ("tokenizer.json", ""),
+    "a default that is no number": ("generation_config.json", '{"temperature": "hot"}'),
 }
 
 
