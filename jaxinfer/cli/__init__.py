@@ -88,7 +88,18 @@ def main(args: list[str] | None = None) -> None:
         code = _fail(_usage(error), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         code = INTERRUPTED
+    except Exception as error:
+        if not _follows_interrupt(error):
+            raise
+        code = INTERRUPTED
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _follows_interrupt(error: BaseException | None) -> bool:
+    """Whether a Ctrl-C is behind it, as of an event loop that a second one has stopped while it was closing."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _fail(message: str, code: int) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from jaxinfer.cli import VERBS
+from jaxinfer.cli import VERBS, main
 from jaxinfer.cli import jaxinfer as program
 from jaxinfer.cli.options import FLAGS
 from jaxinfer.cli.verbs import ENDING
@@ -189,6 +189,22 @@ def test_ctrl_c_ends_without_a_traceback_and_closes_the_model(cli, model):
     assert outcome.code == 130
     assert "Traceback" not in outcome.err
     assert model.closed == 1
+
+
+def test_what_fails_because_of_a_ctrl_c_is_no_fault_of_its_own(cli, monkeypatch):
+    def fail(interrupt: BaseException | None) -> None:
+        try:
+            if interrupt is not None:
+                raise interrupt
+        finally:
+            raise RuntimeError("Event loop stopped before Future completed.")
+
+    monkeypatch.setattr(program, "main", lambda **given: fail(KeyboardInterrupt()))
+    outcome = cli("list")
+    assert outcome.code == 130 and outcome.err == ""
+    monkeypatch.setattr(program, "main", lambda **given: fail(None))
+    with pytest.raises(RuntimeError, match="Event loop"):
+        main(["list"])
 
 
 def commands_below(command: click.Command, context: click.Context) -> Iterator[tuple[str, click.Command]]:
