@@ -341,12 +341,23 @@ def counted(count: int, noun: str) -> str:
 def nearest_name(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The known name that is spelt most like `name`, whatever its case; None where none is.
 
-    Digits count as they are: 4080 is no misspelt 4090.    cutoff: how alike the two must be, 0 .. 1.
+    A number may be left out, but is no other's misspelling: 4080 is not 4090, Qwen-0.6B may be Qwen3-0.6B.
+    cutoff: how alike the two must be, 0 .. 1.
     """
     folded = {other.casefold(): other for other in known}
     near = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=cutoff)
-    digits = re.findall(r"\d+", name)
-    return next((folded[match] for match in near if re.findall(r"\d+", match) == digits), None)
+    return next((folded[match] for match in near if _agree(*sorted((_numbers(name), _numbers(match)), key=len))), None)
+
+
+def _numbers(name: str) -> list[str]:
+    """The runs of digits in a name."""
+    return re.findall(r"\d+", name)
+
+
+def _agree(fewer: list[str], more: list[str]) -> bool:
+    """Whether `fewer` are among `more`, in their order."""
+    rest = iter(more)
+    return all(number in rest for number in fewer)
 
 
 def unknown_name(name: str, known: Collection[str], what: str, cutoff: float = 0.6) -> str:
