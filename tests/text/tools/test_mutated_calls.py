@@ -83,7 +83,9 @@ class Slips:
     def xml(self, name: str, arguments: dict[str, Any]) -> str:
         lacks = self.draw(st.sampled_from(["nothing", "parameter", "function", "tag"]))
         parts = [self.some("<tool_call>\n", AT_LEAST_ONCE), f"<function={name}>\n"]
+        early = ["", "</function>\n", "</tool_call>", "<tool_call>\n", "</function></tool_call>\n<tool_call>"]
         for key, value in arguments.items():
+            parts.append(self.draw(st.sampled_from(early if lacks != "parameter" else [""])))
             closer = "" if lacks == "parameter" else self.some("</parameter>\n", AT_LEAST_ONCE)
             parts.append(f"<parameter={key}>\n{value}\n{closer}")
         closers = [
@@ -250,6 +252,21 @@ EXAMPLES: dict[str, tuple[Format, str, str | None, list[str]]] = {
         "",
         ["weather"],
     ),
+    **{
+        f"{tags.strip()} before a parameter": (
+            "qwen3_coder",
+            XML.replace(">\n", f">\n{tags}", 1) + "</function>",
+            "",
+            ["weather"],
+        )
+        for tags in (
+            "</tool_call>",
+            "<tool_call>\n",
+            "</function>\n</tool_call>\n",
+            "</tool_call>\n<tool_call>\n",
+            " " * 250 + "</tool_call>\n\n",
+        )
+    },
     "an object in a tag of XML": ("qwen3_coder", f"I look. <tool_call>\n{NOW}\n</tool_call>", "I look.", ["now"]),
     "an opener of another form": ("functionary", "<tool_call><function=now>{}</function></tool_call>", "", ["now"]),
     "openers of two forms": ("hermes", f"<tools><tool_call>{NOW}</tool_call></tools>", "", ["now"]),
@@ -303,6 +320,15 @@ def test_calls_with_slips_of_models_are_read(form, text, content, names):
 def test_a_value_may_hold_what_only_looks_like_its_end():
     text = EXAMPLES["a text that holds tags"][1]
     assert read("qwen3_coder", text, [])[1][0][1] == {"city": "a\n<parameter=b>\n</function>\n</p>"}
+
+
+@pytest.mark.parametrize(
+    "said", ["<parameter=x> is a tag", "<parameter=days", "<parameter= is one", "<parameter=" + "x" * 300]
+)
+def test_a_call_with_all_its_ends_is_not_lost_to_a_parameter_that_it_has_not(said):
+    text = f"<tool_call>\n{XML}</function>\n</tool_call>\n{said}\nDone"
+    for cuts in ([], list(range(len(text)))):
+        assert read("qwen3_coder", text, cuts) == (f"{said}\nDone", [("weather", {"city": "Oslo"})], True)
 
 
 ALONE = ["%s", " %s\n", "```json\n%s\n```", "```\n%s\n```\n", "<tools>\n%s\n</tools>", "```json\n%s"]
