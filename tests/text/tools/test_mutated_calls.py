@@ -61,8 +61,12 @@ class Slips:
 
     def objects(self, calls: Calls, key: str) -> str:
         between = self.draw(st.sampled_from(["", "\n", ", ", "; "]))
-        written = (f'{{"name": "{name}", "{key}": {json.dumps(arguments)}' for name, arguments in calls)
+        written = (self.object(f'"name": "{name}"', f'"{key}": {json.dumps(arguments)}') for name, arguments in calls)
         return between.join(each + self.some("}", TWICE) for each in written)
+
+    def object(self, name: str, arguments: str) -> str:
+        """Without its last bracket, which may stand between the two."""
+        return "{" + self.draw(st.sampled_from([", ", ", ", ",}", "},", "}\n", "}"])).join([name, arguments])
 
     def fenced(self, text: str) -> str:
         fence = self.draw(st.sampled_from(["", "```", "```json"]))
@@ -267,6 +271,8 @@ EXAMPLES: dict[str, tuple[Format, str, str | None, list[str]]] = {
             " " * 250 + "</tool_call>\n\n",
         )
     },
+    "arguments behind the bracket": ("hermes", '<tool_call>{"name": "now",}"arguments": {}}</tool_call>', "", ["now"]),
+    "a name behind the bracket": ("hermes", '<tool_call>{"arguments": {}}, "name": "now"}</tool_call>', "", ["now"]),
     "an object in a tag of XML": ("qwen3_coder", f"I look. <tool_call>\n{NOW}\n</tool_call>", "I look.", ["now"]),
     "an opener of another form": ("functionary", "<tool_call><function=now>{}</function></tool_call>", "", ["now"]),
     "openers of two forms": ("hermes", f"<tools><tool_call>{NOW}</tool_call></tools>", "", ["now"]),
@@ -315,6 +321,22 @@ def test_calls_with_slips_of_models_are_read(form, text, content, names):
         shown, calls, _ = read(form, text, cuts)
         assert [name for name, _ in calls] == names
         assert content is None or shown == content  # None: that of half a call
+
+
+EARLY = [
+    '{"name": "weather",}"arguments": %s}',
+    '{"name": "weather"},\n "parameters" : %s',
+    '{"arguments": %s},"name": "weather"}',
+]
+
+
+@pytest.mark.parametrize("call", EARLY)
+@pytest.mark.parametrize("around", ["<tool_call>%s</tool_call>", "<tool_call>%s", "<tool_call>[%s, \n"])
+def test_an_object_that_ends_too_early_keeps_its_arguments(call, around):
+    for arguments in (OSLO[OSLO.index("{", 1) : -1], json.dumps(json.dumps({"city": "Oslo"}))):
+        text = around % (call % arguments)
+        for cuts in ([], list(range(len(text)))):
+            assert read("hermes", text, cuts) == ("", [("weather", {"city": "Oslo"})], True)
 
 
 def test_a_value_may_hold_what_only_looks_like_its_end():
