@@ -278,6 +278,18 @@ EXAMPLES: dict[str, tuple[Format, str, str | None, list[str]]] = {
     "openers of two forms": ("hermes", f"<tools><tool_call>{NOW}</tool_call></tools>", "", ["now"]),
     "an opener within": ("hermes", f"<tool_call><function>{NOW}</function></tool_call>", "", ["now"]),
     "an opener of another form behind text": ("functionary", "Hi. <tools><function=now>{}</function>", "Hi.", ["now"]),
+    "an opener of another form behind a call and text": (
+        "hermes",
+        f"<tool_call>{NOW}</tool_call> Then: <tools><tool_call>{NOW}</tool_call>",
+        "Then:",
+        ["now", "now"],
+    ),
+    "an opener of another form behind a call, in text": (
+        "hermes",
+        f"<tool_call>{NOW}</tool_call> Then <tools> is a tag <func",
+        "Then <tools> is a tag <func",
+        ["now"],
+    ),
     **{
         f"DeepSeek's opener {where}": (
             "deepseek_v3",
