@@ -2,7 +2,8 @@
 
 Arguments are passed on as the model wrote them (json_scanner says what is mended), piece by piece, as soon as the name
 before them is known. Written in another order, or as a string, they come in one piece when the object is whole. Of an
-object that only lacks its last closing brackets when a tag comes, these are added.
+object that only lacks its last closing brackets when a tag comes, these are added. An object that ends between its name
+and its arguments goes on behind its bracket: {"name": ...}, "arguments": {...}}.
 """
 
 import json
@@ -19,6 +20,9 @@ _HEAD = re.compile(
     rf'{SPACE}\{{{SPACE}"name"{SPACE}:{SPACE}"([^"\\\x00-\x1f]*)"{SPACE},{SPACE}"(?:arguments|parameters)"{SPACE}:'
     rf"{SPACE}(?=\{{)"
 )
+_MAX_BETWEEN = 64  # signs behind a bracket that came too early
+_JSON_SPACE = " \t\n\r"
+_BETWEEN = re.compile(rf"[{_JSON_SPACE},]*")
 
 
 class JsonCall:
@@ -39,6 +43,8 @@ class JsonCall:
         self._head = ""
         self._stage = "head"
         self._scanner = JsonScanner()
+        self._is_reopened = False  # behind a bracket that came too early
+        self._lacking: tuple[str, ...] = ()  # keys of which one may come behind the object
 
     @property
     def raw(self) -> str:
@@ -50,6 +56,8 @@ class JsonCall:
         text, self._held = self._held + text, ""
         if self._stage == "head":
             text = self._feed_head(text, events)
+        if self._stage == "behind":
+            text = self._feed_behind(text, events)
         if self._stage == "whole":
             text = self._feed_whole(text, events)
         if self._stage == "arguments":
@@ -59,7 +67,7 @@ class JsonCall:
             self._raw.append(text[:at])
             text = text[at:]
             self.is_open = not (self._scanner.bad or self._scanner.has_ended)
-        if self._closes(text) is None:
+        if self._closes(text) is None or self._stage == "behind":
             text, self._held = "", text
         return events, text
 
@@ -68,8 +76,12 @@ class JsonCall:
         self.is_open = False
         if self._stage == "tail":
             return [], ""
-        self._fail()
-        return [], self._held
+        events: list[Event] = []
+        if self._stage == "behind" or self._lacks_end:
+            self._end_whole("}" if self._lacks_end else "", events)
+        else:
+            self._fail()
+        return events, self._held
 
     def _feed_head(self, text: str, events: list[Event]) -> str:
         """Look for the name and the arguments' key before the scanner goes on."""
@@ -96,10 +108,41 @@ class JsonCall:
         if self._scanner.bad:
             self._stage = "whole"
             if (closes := self._closes(text[at:])) is not None:
-                self._end_whole(self._scanner.missing or "" if closes else "", events)
+                missing = "}" if self._lacks_end else self._scanner.missing or ""
+                self._end_whole(missing if closes else "", events)
         elif self._scanner.has_ended:
+            self._lacking = () if self._is_reopened else _lacking("".join(self._read))
+            if self._lacking:
+                self._stage = "behind"
+                return self._feed_behind(text[at:], events)
             self._end_whole("", events)
         return text[at:]
+
+    def _feed_behind(self, text: str, events: list[Event]) -> str:
+        """Behind an object that lacks its name or its arguments: where these come, it has ended too early."""
+        start = _BETWEEN.match(text, 0, _MAX_BETWEEN).end()  # type: ignore[union-attr]  # it matches the empty string
+        rest = text[start : start + 2 * _MAX_BETWEEN]
+        key = next(filter(rest.startswith, self._lacking), "")
+        colon = rest[len(key) :].lstrip(_JSON_SPACE)
+        if key and colon.startswith(":"):
+            self._reopen(text[:start])
+            return self._feed_whole(text[start:], events)
+        may_come = not colon if key else may_become(rest, self._lacking)
+        if start == _MAX_BETWEEN or len(rest) == 2 * _MAX_BETWEEN or not may_come:
+            self._end_whole("", events)
+        return text
+
+    def _reopen(self, between: str) -> None:
+        """Go on as if the object had not ended before this."""
+        self._raw.append(between)
+        self._stage, self._is_reopened, self._scanner = "whole", True, JsonScanner()
+        self._scanner.feed("".join(self._read).removesuffix("}") + ",", 0, 0)
+        self._read = [self._scanner.written()]
+
+    @property
+    def _lacks_end(self) -> bool:
+        """Whether an object that ended too early lacks nothing but the bracket that it had there."""
+        return self._is_reopened and (self._scanner.missing == "}" or self._scanner.lacks_key)
 
     def _end_whole(self, missing: str, events: list[Event]) -> None:
         text = "".join(self._read) + missing
@@ -135,7 +178,11 @@ class JsonCall:
 
     def _closes(self, left: str) -> bool | None:
         """Whether the object only lacks closers where a tag comes; None: not known yet."""
-        if not self.is_open or not self._scanner.bad or self._scanner.missing is None or self._stage == "tail":
+        if not self.is_open or not self._scanner.bad or self._stage == "tail":
+            return False
+        if self._lacks_end:
+            return True
+        if self._scanner.missing is None:
             return False
         tag = left[:MAX_LEAD].lstrip("] \t\r\n")  # perhaps behind the end of a list
         if tag.startswith(self._ends):
@@ -206,6 +253,18 @@ def has_name(text: str) -> bool:
         return isinstance(loaded(text).get("name"), str)
     except (ValueError, RecursionError):
         return False
+
+
+def _lacking(text: str) -> tuple[str, ...]:
+    """The keys of which an object lacks one that has a call's name or its arguments, but not both."""
+    try:
+        keys = loaded(text).keys()
+    except (ValueError, RecursionError):
+        return ()
+    has_arguments = "arguments" in keys or "parameters" in keys
+    if ("name" in keys) == has_arguments:
+        return ()
+    return ('"name"',) if has_arguments else ('"arguments"', '"parameters"')
 
 
 def call_of(text: str, names: Container[str]) -> tuple[str, str] | None:

@@ -52,6 +52,11 @@ class JsonScanner:
         return "".join(reversed(self._open)) if self._wants == "next" else None
 
     @property
+    def lacks_key(self) -> bool:
+        """Whether nothing follows a comma in the object as a whole."""
+        return bool(self._comma) and self._open == ["}"]
+
+    @property
     def depth(self) -> int:
         return len(self._open)
 

@@ -72,7 +72,6 @@ class CallParser:
         self._marks_outside = (*layout.openings, *self._others)
         self._openings = re.compile("|".join(map(re.escape, layout.openings if layout.closing else ())) or "(?!)")
         self._marks = (start, *own)
-        self._marks_first = tuple(dict.fromkeys((*self._marks, *self._others)))
         self._marks_beside = (start, *own, *(tag for tag in foreign if tag not in (start, *own)))
         self._near: Near = "start" if layout.begins_with_calls else "text"
         self._is_open = False  # a tag
@@ -197,10 +196,10 @@ class CallParser:
         if is_last and self._has_calls and self._is_torn(text[at:], marks):
             self._push(text[at:], "mark", events)
             return len(text)
-        tag = next((mark for mark in marks if text.startswith(mark, at)), "")
+        tag = next(mark for mark in marks if text.startswith(mark, at)) if text.startswith(marks, at) else ""
         if tag == self._layout.start:
             return self._begin(text, at, events, is_last=is_last)
-        if tag in self._others and marks is self._marks_outside:  # before an opening it is a mark
+        if tag and self._parts_text(tag):
             self._push(tag, "soft", events)
             return at + len(tag)
         if tag:
@@ -300,16 +299,22 @@ class CallParser:
         return past == len(text) or text.startswith(marks, past)
 
     def _marks_here(self) -> tuple[str, ...]:
-        if self._is_open or self._near in ("mark", "call"):
-            return self._marks_beside
-        if self._near == "start":
-            in_list = any(kind == "soft" and piece.strip() for piece, kind in self._pieces)
-            return self._marks_beside if in_list else self._marks_first
-        return self._marks if self._has_calls or self._near != "text" else self._marks_outside
+        is_outside = self._near == "text" and not (self._is_open or self._has_calls)
+        return self._marks_outside if is_outside else self._marks_beside
+
+    def _parts_text(self, tag: str) -> bool:
+        """Whether this tag stands in text, where it is a mark only before a mark or a call."""
+        if self._is_open or tag not in self._others:
+            return False
+        if self._near == "text" and not self._has_calls:
+            return True
+        return self._near in ("text", "failed") and tag not in self._layout.tags
 
     def _is_torn(self, text: str, marks: tuple[str, ...]) -> bool:
         """Whether the answer ends within a tag."""
-        return may_become(text, marks) and (self._near in ("mark", "call") or len(text) >= MIN_TORN_TAG)
+        if self._near in ("mark", "call"):
+            return may_become(text, marks)
+        return len(text) >= MIN_TORN_TAG and may_become(text, marks if self._is_open else self._marks)
 
     def _begins_inner(self, text: str, at: int) -> bool:
         is_due = self._near == "call" or (self._near == "mark" and self._is_open)

@@ -3,7 +3,8 @@
 Values stand there as plain text; the tool's schema says what they are. Each parameter is passed on when it is whole. A
 text ends at the first closing tag; one that stands within a string of JSON is part of it, unless a line begins with it.
 Where a model leaves that tag out, a text ends before a line that begins another of the tool's parameters or another
-call, and before the tags that end the call where the answer ends or another call begins.
+call, and before the tags that end the call where the answer ends or another call begins. A call goes on behind tags
+that end it, or open another, where a parameter follows them; behind all of its ends, only where that is one it lacks.
 
 An object of JSON in the place of parameters is the arguments. A call that gives one parameter two values is none, and
 so is one of a tool that is not offered; both are read to their end. Where the answer ends before </function>, a call is
@@ -17,7 +18,7 @@ from typing import Any
 from jaxinfer.text.tools.arguments import arguments_of
 from jaxinfer.text.tools.events import Arguments, Begin, End, Event
 from jaxinfer.text.tools.json_scanner import JsonScanner, mended
-from jaxinfer.text.tools.marks import MIN_TORN_TAG
+from jaxinfer.text.tools.marks import MIN_TORN_TAG, may_become
 from jaxinfer.text.tools.python_calls import MAX_KEY_CHARS
 from jaxinfer.text.tools.schema_types import Values, type_of
 from jaxinfer.text.tools.strict_json import dumped, loaded
@@ -33,6 +34,9 @@ _MARKS = (END_PARAMETER, PARAMETER, END_FUNCTION, CLOSING, OPENING, FUNCTION)  #
 _MARK = re.compile("|".join(map(re.escape, _MARKS)))
 _NAME = re.compile(r"([^<>\n]*)(?:\s*>|\n)")  # in a tag; some models leave out its bracket
 _ENDS = (CLOSING, OPENING, FUNCTION)  # with which a call ends that lacks its own end
+_EARLY_ENDS = (END_FUNCTION, CLOSING, OPENING)  # with which it does not end before a parameter
+_EARLY_TAGS = (*_EARLY_ENDS, END_PARAMETER)
+_EARLY = re.compile(rf"(?:\s*(?:{'|'.join(_EARLY_TAGS)}))+\s*")
 _QUOTE = re.compile(r'\\.?|"', re.DOTALL)
 
 
@@ -98,23 +102,24 @@ class XmlCall:
         if self._stage == "value" and (self._holds_call() or self._held.startswith((END_FUNCTION, CLOSING))):
             left = self._end_open_value(self._held, events)
             return events, self._end(left, events) if self.is_open else left
-        if self._stage == "tag" and self._tool and self._is_call and (end := self._held_end()) is not None:
-            return events, self._end(end, events)
+        if self._stage == "tag" and self._tool and (held := self._held.lstrip()).startswith(_EARLY_ENDS):
+            return events, self._end_at_tag(self._held, held, events)
+        if self._stage == "tag" and self._tool and self._is_call and self._has_all(self._held.lstrip()):
+            return events, self._end("", events)
         self._raw += () if self._stage == "tag" else self._value
         if not self._tool:
             self._raw.append(self._held)
             self._held = ""
         return events, self._fail(self._held)
 
-    def _held_end(self) -> str | None:
-        """What stands behind the call where the answer ends; None if it lacks more than its end."""
-        held = self._held.lstrip()
-        if held.startswith(END_FUNCTION):
-            return held.removeprefix(END_FUNCTION)
-        if len(held) >= MIN_TORN_TAG and END_FUNCTION.startswith(held):
-            return ""
-        is_whole = bool(self._given) and self._parameters_of(self._tool).are_in(self._given)
-        return "" if is_whole and (len(held) < MIN_TORN_TAG or not PARAMETER.startswith(held)) else None
+    def _has_all(self, held: str) -> bool:
+        """Whether it lacks no more than its end where the answer ends behind this."""
+        if len(held) >= MIN_TORN_TAG:
+            if END_FUNCTION.startswith(held):
+                return True
+            if PARAMETER.startswith(held):
+                return False
+        return bool(self._given) and self._parameters_of(self._tool).are_in(self._given)
 
     def _take_tag(self, text: str, events: list[Event]) -> str:
         """A function's tag, then parameters' tags up to the function's end."""
@@ -152,17 +157,17 @@ class XmlCall:
         if tag == END_PARAMETER:  # once too often
             self._raw.append(text[: len(text) - len(bare) + len(tag)])
             return bare.removeprefix(tag)
-        if tag == END_FUNCTION:
-            after = bare[len(tag) :].lstrip()
-            if after.startswith(PARAMETER):  # the end came too early
-                self._raw.append(text[: len(text) - len(after)])
-                return after
-            if PARAMETER.startswith(after) and len(text) - len(after) <= MAX_NAME_CHARS:
+        if tag in _EARLY_ENDS:
+            past = _EARLY.match(bare, 0, MAX_NAME_CHARS).end()  # type: ignore[union-attr]  # it matches the tag
+            is_early = self._are_early(bare[:past], bare[past : past + 2 * MAX_NAME_CHARS])
+            if is_early is None:
                 self._held = text
                 return ""
+            if is_early:
+                self._raw.append(text[: len(text) - len(bare) + past])
+                return bare[past:]
         if self._tool and tag != PARAMETER:
-            self._raw.append(text[: len(text) - len(bare)])
-            return self._end(bare.removeprefix(END_FUNCTION) if self._is_call else bare, events)
+            return self._end_at_tag(text, bare, events)
         head = bare[len(tag) : len(tag) + MAX_NAME_CHARS]
         found = _NAME.match(head)
         if len(head) < MAX_NAME_CHARS and _is_open_name(head, found):
@@ -182,6 +187,21 @@ class XmlCall:
             self._types = self._parameters_of(self._tool).types(name)
             self._json = None if self._types <= {"string"} else JsonText()
         return left
+
+    def _are_early(self, tags: str, after: str) -> bool | None:
+        """Whether the call goes on behind these tags, with this text behind them; None: not known yet. Behind both of
+        its ends it goes on with a parameter that its tool has and that it lacks.
+        """
+        if not after.startswith(PARAMETER):
+            may_go_on = len(tags) < MAX_NAME_CHARS and may_become(after, (PARAMETER, *_EARLY_TAGS))
+            return None if may_go_on else False
+        has_both = END_FUNCTION in tags and CLOSING in tags
+        return self._begins_parameter(after.removeprefix(PARAMETER)) if has_both else True
+
+    def _end_at_tag(self, text: str, bare: str, events: list[Event]) -> str:
+        """bare: the text without white space before its tag."""
+        self._raw.append(text[: len(text) - len(bare)])
+        return self._end(bare.removeprefix(END_FUNCTION) if self._is_call else bare, events)
 
     def _take_object(self, text: str, events: list[Event]) -> str:
         at = self._scanner.feed(text, 0, 0)

@@ -34,6 +34,14 @@ SIGNS = [
 OTHER_SPACE = ["\u00a0", "\u3000", "\x85", "\u2028", "\x0b", "\x0c", "\x1c", "\t", "\r\n"]  # JSON has the last two only
 BAD_CITIES = ['""<b>"', "1 <b>", '"a" `b`', "[<", "1`"]  # at a sign that may begin a tag or a fence
 CALLS = ["now()]", "weather(city='a')]", "<function=now>\n</function>", "<function=now>{", '"function": ', NOW]
+CALLS += [
+    "<function=weather>",
+    "<parameter=city>\na",
+    '{"name": "now"',
+    '{"arguments": {}',
+    '"arguments": {}',
+    '"name": "now"',
+]
 
 
 @pytest.fixture

@@ -61,8 +61,12 @@ class Slips:
 
     def objects(self, calls: Calls, key: str) -> str:
         between = self.draw(st.sampled_from(["", "\n", ", ", "; "]))
-        written = (f'{{"name": "{name}", "{key}": {json.dumps(arguments)}' for name, arguments in calls)
+        written = (self.object(f'"name": "{name}"', f'"{key}": {json.dumps(arguments)}') for name, arguments in calls)
         return between.join(each + self.some("}", TWICE) for each in written)
+
+    def object(self, name: str, arguments: str) -> str:
+        """Without its last bracket, which may stand between the two."""
+        return "{" + self.draw(st.sampled_from([", ", ", ", ",}", "},", "}\n", "}"])).join([name, arguments])
 
     def fenced(self, text: str) -> str:
         fence = self.draw(st.sampled_from(["", "```", "```json"]))
@@ -83,7 +87,9 @@ class Slips:
     def xml(self, name: str, arguments: dict[str, Any]) -> str:
         lacks = self.draw(st.sampled_from(["nothing", "parameter", "function", "tag"]))
         parts = [self.some("<tool_call>\n", AT_LEAST_ONCE), f"<function={name}>\n"]
+        early = ["", "</function>\n", "</tool_call>", "<tool_call>\n", "</function></tool_call>\n<tool_call>"]
         for key, value in arguments.items():
+            parts.append(self.draw(st.sampled_from(early if lacks != "parameter" else [""])))
             closer = "" if lacks == "parameter" else self.some("</parameter>\n", AT_LEAST_ONCE)
             parts.append(f"<parameter={key}>\n{value}\n{closer}")
         closers = [
@@ -250,11 +256,40 @@ EXAMPLES: dict[str, tuple[Format, str, str | None, list[str]]] = {
         "",
         ["weather"],
     ),
+    **{
+        f"{tags.strip()} before a parameter": (
+            "qwen3_coder",
+            XML.replace(">\n", f">\n{tags}", 1) + "</function>",
+            "",
+            ["weather"],
+        )
+        for tags in (
+            "</tool_call>",
+            "<tool_call>\n",
+            "</function>\n</tool_call>\n",
+            "</tool_call>\n<tool_call>\n",
+            " " * 250 + "</tool_call>\n\n",
+        )
+    },
+    "arguments behind the bracket": ("hermes", '<tool_call>{"name": "now",}"arguments": {}}</tool_call>', "", ["now"]),
+    "a name behind the bracket": ("hermes", '<tool_call>{"arguments": {}}, "name": "now"}</tool_call>', "", ["now"]),
     "an object in a tag of XML": ("qwen3_coder", f"I look. <tool_call>\n{NOW}\n</tool_call>", "I look.", ["now"]),
     "an opener of another form": ("functionary", "<tool_call><function=now>{}</function></tool_call>", "", ["now"]),
     "openers of two forms": ("hermes", f"<tools><tool_call>{NOW}</tool_call></tools>", "", ["now"]),
     "an opener within": ("hermes", f"<tool_call><function>{NOW}</function></tool_call>", "", ["now"]),
     "an opener of another form behind text": ("functionary", "Hi. <tools><function=now>{}</function>", "Hi.", ["now"]),
+    "an opener of another form behind a call and text": (
+        "hermes",
+        f"<tool_call>{NOW}</tool_call> Then: <tools><tool_call>{NOW}</tool_call>",
+        "Then:",
+        ["now", "now"],
+    ),
+    "an opener of another form behind a call, in text": (
+        "hermes",
+        f"<tool_call>{NOW}</tool_call> Then <tools> is a tag <func",
+        "Then <tools> is a tag <func",
+        ["now"],
+    ),
     **{
         f"DeepSeek's opener {where}": (
             "deepseek_v3",
@@ -300,9 +335,34 @@ def test_calls_with_slips_of_models_are_read(form, text, content, names):
         assert content is None or shown == content  # None: that of half a call
 
 
+EARLY = [
+    '{"name": "weather",}"arguments": %s}',
+    '{"name": "weather"},\n "parameters" : %s',
+    '{"arguments": %s},"name": "weather"}',
+]
+
+
+@pytest.mark.parametrize("call", EARLY)
+@pytest.mark.parametrize("around", ["<tool_call>%s</tool_call>", "<tool_call>%s", "<tool_call>[%s, \n"])
+def test_an_object_that_ends_too_early_keeps_its_arguments(call, around):
+    for arguments in (OSLO[OSLO.index("{", 1) : -1], json.dumps(json.dumps({"city": "Oslo"}))):
+        text = around % (call % arguments)
+        for cuts in ([], list(range(len(text)))):
+            assert read("hermes", text, cuts) == ("", [("weather", {"city": "Oslo"})], True)
+
+
 def test_a_value_may_hold_what_only_looks_like_its_end():
     text = EXAMPLES["a text that holds tags"][1]
     assert read("qwen3_coder", text, [])[1][0][1] == {"city": "a\n<parameter=b>\n</function>\n</p>"}
+
+
+@pytest.mark.parametrize(
+    "said", ["<parameter=x> is a tag", "<parameter=days", "<parameter= is one", "<parameter=" + "x" * 300]
+)
+def test_a_call_with_all_its_ends_is_not_lost_to_a_parameter_that_it_has_not(said):
+    text = f"<tool_call>\n{XML}</function>\n</tool_call>\n{said}\nDone"
+    for cuts in ([], list(range(len(text)))):
+        assert read("qwen3_coder", text, cuts) == (f"{said}\nDone", [("weather", {"city": "Oslo"})], True)
 
 
 ALONE = ["%s", " %s\n", "```json\n%s\n```", "```\n%s\n```\n", "<tools>\n%s\n</tools>", "```json\n%s"]

@@ -96,8 +96,9 @@ def torn(form: Format, draw: st.DrawFn) -> tuple[str, list[tuple[str, dict[str, 
     for i in range(draw(st.integers(1, 3))):
         at_least = 0 if i else 1  # a call may lack its opening where one was before
         say(bool(i))
-        parts.append(draw(st.sampled_from(["", *OTHER_OPENERS])) if words.opening in tags and not i else "")
-        parts += [words.opening] * draw(st.integers(at_least, 2))
+        openings = draw(st.integers(at_least, 2))
+        parts.append(draw(st.sampled_from(["", *OTHER_OPENERS])) if openings and words.opening in tags else "")
+        parts += [words.opening] * openings
         say(words.opening in tags)
         calls.append(draw(st.sampled_from(CALLS)))
         parts.append(draw(st.sampled_from(AROUND)).replace("CALL", words.call(*calls[-1])))
