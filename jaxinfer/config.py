@@ -346,16 +346,13 @@ def nearest_name(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | 
     """
     folded = {other.casefold(): other for other in known}
     near = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=cutoff)
-    return next((folded[match] for match in near if _agree(*sorted((_numbers(name), _numbers(match)), key=len))), None)
+    digits = [re.findall(r"\d+", one) for one in (name, *near)]
+    agree = (_are_among(*sorted((digits[0], each), key=len)) for each in digits[1:])
+    return next((folded[match] for match, may in zip(near, agree, strict=True) if may), None)
 
 
-def _numbers(name: str) -> list[str]:
-    """The runs of digits in a name."""
-    return re.findall(r"\d+", name)
-
-
-def _agree(fewer: list[str], more: list[str]) -> bool:
-    """Whether `fewer` are among `more`, in their order."""
+def _are_among(fewer: list[str], more: list[str]) -> bool:
+    """In their order."""
     rest = iter(more)
     return all(number in rest for number in fewer)
 
