@@ -287,7 +287,10 @@ def is_unicode(text: str) -> bool:
 
 def check_unicode(value: Any, name: str) -> None:
     """Raise InvalidRequest for a lone surrogate in a text or in those of a list. What is JSON has check_json."""
-    for text in value if isinstance(value, list | tuple) else (value,):
+    texts = value if isinstance(value, list | tuple) else (value,)
+    if not any(issubclass(kind, str) for kind in set(map(type, texts))):
+        return  # a vocabulary's ids are passed over at C speed
+    for text in texts:
         if isinstance(text, str) and not text.isascii() and not is_unicode(text):
             raise invalid(name, "valid Unicode", Verbatim("half of a surrogate pair"))
 

@@ -9,12 +9,17 @@ from typing import Any
 
 import pytest
 
+import jaxinfer.server
 from jaxinfer.server.app import create_app
+from jaxinfer.server.chat_page import VENDORED
 from jaxinfer.server.settings import ServerSettings
 from tests.browser.chat import Chat
 from tests.browser.scripted import Scripted
 from tests.server.fakes import FakeLLM
 from tests.server.http import live
+
+WEB = Path(jaxinfer.server.__path__[0], "web")
+PARTS = (*(f"vendor/{name}.js" for name in VENDORED), "math.js", "code.js", "markdown.js")
 
 PACKAGES = Path(__file__).parents[2] / ".clients" / "playwright"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -84,3 +89,30 @@ def open_chat(browser: Any, address: str) -> Iterator[Callable[..., Chat]]:
 @pytest.fixture
 def chat(open_chat: Callable[..., Chat]) -> Chat:
     return open_chat()
+
+
+@pytest.fixture(scope="module")
+def page(browser: Any) -> Iterator[Any]:
+    page = browser.new_page()
+    add_parts(page)
+    yield page
+    page.close()
+
+
+def add_parts(page: Any) -> None:
+    """What shows a text, and functions that use it."""
+    page.set_content("<!doctype html><title>texts</title>")
+    for part in PARTS:
+        page.add_script_tag(content=(WEB / part).read_text("utf-8"))
+    page.evaluate(
+        """() => {
+        window.whole = (text) => pieces(text, []);
+        window.pieces = (text, cuts) => {
+            const at = document.createElement("div"), view = new MarkdownView(at);
+            for (const cut of cuts) view.update(text.slice(0, cut), true);
+            view.update(text);
+            return at;
+        };
+        window.depth = (node) => 1 + Math.max(0, ...[...node.children].map(depth));
+        }"""
+    )

@@ -1,12 +1,10 @@
 """What a dollar begins in an answer: a formula, a price, a variable, or the end of a regular expression."""
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.browser.test_markdown import add_parts
 from tests.browser.test_math import FORMULAS
 
 pytestmark = pytest.mark.slow
@@ -103,14 +101,6 @@ FOUND = """(texts) => texts.map((text) => markdown.parse(text, {})
     .filter(({ type }) => type.startsWith("math")).map(({ content }) => content))"""
 NO_FORMULAS = ("$5", "$1,000", "$5.50", "US$5", "$2k", "$5/month", "$HOME", "$1", "f($x)", "$.ajax()", "5$", "^a$")
 TEX = ("x", "2x", r"\frac{a}{b}", "x^2 + 1", "5 + 6 = 11", "a_{max}", "2(x+1)", "f(x)", r"0.5\%", "n!", "[0, 1)")
-
-
-@pytest.fixture(scope="module")
-def page(browser: Any) -> Iterator[Any]:
-    page = browser.new_page()
-    add_parts(page)
-    yield page
-    page.close()
 
 
 def test_a_dollar_begins_a_formula_where_the_text_reads_as_mathematics(page: Any) -> None:

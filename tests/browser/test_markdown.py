@@ -2,19 +2,12 @@
 
 import random
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import jaxinfer.server
-from jaxinfer.server.chat_page import VENDORED
-
 pytestmark = pytest.mark.slow
 
-WEB = Path(jaxinfer.server.__path__[0], "web")
-PARTS = (*(f"vendor/{name}.js" for name in VENDORED), "math.js", "code.js", "markdown.js")
 PIECES = (
     *("# ", "## a", "- ", "* ", "1. ", "2) ", "> ", "---", "***", "**", "*", "_", "__", "`", "``", "~~", "\\", "+ "),
     *(
@@ -34,33 +27,6 @@ PIECES = (
     *("$", "$$", "\\(", "\\)", "\\[", "\\]", "x^2", "\\,", "\\begin{align}", "\\end{align}"),
 )
 HIDING = ("```", "```py", "~~~", "|", "| a | b |", "|---|--:|", "\\|")  # a fence's first line, cells beyond the head's
-
-
-@pytest.fixture(scope="module")
-def page(browser: Any) -> Iterator[Any]:
-    page = browser.new_page()
-    add_parts(page)
-    yield page
-    page.close()
-
-
-def add_parts(page: Any) -> None:
-    """What shows a text, and functions that use it."""
-    page.set_content("<!doctype html><title>texts</title>")
-    for part in PARTS:
-        page.add_script_tag(content=(WEB / part).read_text("utf-8"))
-    page.evaluate(
-        """() => {
-        window.whole = (text) => pieces(text, []);
-        window.pieces = (text, cuts) => {
-            const at = document.createElement("div"), view = new MarkdownView(at);
-            for (const cut of cuts) view.update(text.slice(0, cut), true);
-            view.update(text);
-            return at;
-        };
-        window.depth = (node) => 1 + Math.max(0, ...[...node.children].map(depth));
-        }"""
-    )
 
 
 def html(page: Any, text: str) -> str:

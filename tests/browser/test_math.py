@@ -2,13 +2,11 @@
 
 import random
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.browser.chat import Chat, soon
-from tests.browser.test_markdown import add_parts
 
 pytestmark = pytest.mark.slow
 
@@ -76,14 +74,6 @@ CODE = {
     "makefile": "a: b\n\t$(CC) -o $@ $<",
     "text": "no <b>language</b> & no colours",
 }
-
-
-@pytest.fixture(scope="module")
-def page(browser: Any) -> Iterator[Any]:
-    page = browser.new_page()
-    add_parts(page)
-    yield page
-    page.close()
 
 
 def test_forty_formulas_and_twenty_blocks_of_code_are_shown_as_such(chat: Chat, says: Any) -> None:
