@@ -15,10 +15,12 @@ from jaxinfer.llm.llm import LLM
 from jaxinfer.llm.structure import check_here, constraint_for, structure_of
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.text.chat_template import ChatTemplate
+from jaxinfer.text.grammar.compiler import new_matcher
 from jaxinfer.text.reading import Reading
 from jaxinfer.text.tools.formats import FORMATS
 from jaxinfer.text.tools.opening import opening_of
 from jaxinfer.text.tools.reader import ToolUse
+from tests.support.grammars import takes
 from tests.text.tools.test_tool_grammars import read
 
 ASK = [{"role": "user", "content": "hi"}]
@@ -115,6 +117,22 @@ def test_a_schema_that_cannot_be_compiled_is_left_free_alone_and_said(llm, eager
 
 
 BEGUN = {"llama3_json": '{"name": "weather", "parameters":', "pythonic": "[weather("}
+
+
+@pytest.mark.parametrize("tools", [None, ToolUse(SCHEMAS)], ids=["", "beside tools"])
+@pytest.mark.parametrize(
+    ("params", "text"),
+    [({"json_schema": {"type": "integer"}}, "5"), ({"regex": "a|b"}, "b"), ({"choice": ["a", "b"]}, "b")],
+    ids=["json_schema", "regex", "choice"],
+)
+def test_what_an_answer_must_be_stands_behind_a_form_s_mark_of_text(engine, params, text, tools):
+    llm = with_tools(engine, "functionary_v3_2")
+    grammars, tokenizer = llm._core.grammars, llm._text.tokenizer
+    for form, lead in (("functionary_v3_2", "all\n"), ("firefunction_v2", "")):
+        constraint = constraint_for(SamplingParams(**params), Reading(form=form, tools=tools), {})
+        matcher = new_matcher(grammars.vocabulary, check_here(grammars, constraint, {}).text)
+        assert takes(matcher, tokenizer, lead + text)
+        assert not takes(matcher, tokenizer, text) or not lead
 
 
 @pytest.mark.parametrize("form", BEGUN)

@@ -69,13 +69,15 @@ WORDS: dict[Format, Words] = {
     "functionary": Words(
         lambda name, arguments: f"<function={name}>{json.dumps(arguments)}</function>", "", ("", "</function>")
     ),
+    "functionary_v3_2": Words(lambda name, arguments: f">>>{name}\n{json.dumps(arguments)}"),
+    "firefunction_v2": Words(as_object("arguments"), "functools[", ("]",), OBJECTS),
     "deepseek_v3": Words(as_deepseek, CALLS_BEGIN, (CALLS_END, END_CALL), fences=()),
 }
 
 
 def torn_tag(tags: tuple[str, ...], draw: st.DrawFn) -> str:
     """Where the answer ends within a tag; too little of one behind text is text."""
-    tag = draw(st.sampled_from(["", *tags]))
+    tag = draw(st.sampled_from(["", *(tag for tag in tags if not tag[0].isalnum())]))
     return tag[: draw(st.integers(3, len(tag) - 1))] if tag else ""
 
 
