@@ -266,7 +266,6 @@ def test_a_template_that_shows_functions_gets_the_tools_as_json_and_the_day_of_t
     [
         "{% for f in functions %}{{ f.name }}{% endfor %}{{ datetime }}",
         "{{ functions | string | length }}",
-        "{{ functions.add }}",
         "{{ tools }}{{ functions }}{{ datetime }}",
     ],
 )

@@ -312,6 +312,12 @@ EXAMPLES: dict[str, tuple[Format, str, str | None, list[str]]] = {
         "",
         ["weather", "now"],
     ),
+    "a function behind arguments left open": (
+        "functionary",
+        '<function=weather>{"city": "Oslo"<function=now>{}</function>',
+        "",
+        ["weather", "now"],
+    ),
     "text behind arguments left open": (
         "functionary_v3_2",
         'weather\n{"city": "Oslo"\n>>>all\nSo.',

@@ -454,3 +454,10 @@ def test_random_text_is_content(form):
     for _ in range(50):
         text = "".join(draw.choices("<>tool_cal/{}[]\"':,n= \\", k=200))
         assert read(form, text) == [text]
+
+
+def test_a_word_that_no_name_is_long_enough_for_is_shown_as_it_comes():
+    parser, shown = new_parser("functionary_v3_2", SCHEMAS), ""
+    for _ in range(300):
+        shown += "".join(event for event in parser.feed("x") if isinstance(event, str))
+    assert shown == "x" * 300
