@@ -1,6 +1,7 @@
 """Calls that a model need not make: once one has begun, its arguments are of its tool's schema."""
 
 import dataclasses
+import itertools
 import json
 import re
 
@@ -119,17 +120,13 @@ def test_a_schema_that_cannot_be_compiled_is_left_free_alone_and_said(llm, eager
 BEGUN = {"llama3_json": '{"name": "weather", "parameters":', "pythonic": "[weather("}
 
 
-@pytest.mark.parametrize("tools", [None, ToolUse(SCHEMAS)], ids=["", "beside tools"])
-@pytest.mark.parametrize(
-    ("params", "text"),
-    [({"json_schema": {"type": "integer"}}, "5"), ({"regex": "a|b"}, "b"), ({"choice": ["a", "b"]}, "b")],
-    ids=["json_schema", "regex", "choice"],
-)
-def test_what_an_answer_must_be_stands_behind_a_form_s_mark_of_text(engine, params, text, tools):
+def test_what_an_answer_must_be_stands_behind_a_form_s_mark_of_text(engine):
     llm = with_tools(engine, "functionary_v3_2")
     grammars, tokenizer = llm._core.grammars, llm._text.tokenizer
-    for form, lead in (("functionary_v3_2", "all\n"), ("firefunction_v2", "")):
-        constraint = constraint_for(SamplingParams(**params), Reading(form=form, tools=tools), {})
+    asked = {"5": {"json_schema": {"type": "integer"}}, "b": {"regex": "a|b"}, "c": {"choice": ["b", "c"]}}
+    forms = {"functionary_v3_2": "all\n", "firefunction_v2": ""}
+    for (text, fields), form, tools in itertools.product(asked.items(), forms, (None, ToolUse(SCHEMAS))):
+        constraint, lead = constraint_for(SamplingParams(**fields), Reading(form=form, tools=tools), {}), forms[form]
         matcher = new_matcher(grammars.vocabulary, check_here(grammars, constraint, {}).text)
         assert takes(matcher, tokenizer, lead + text)
         assert not takes(matcher, tokenizer, text) or not lead

@@ -144,7 +144,7 @@ FORMS: dict[str, tuple[Format, str, dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("form", "says", "fields", "expected"), FORMS.values(), ids=FORMS)
 def test_forms_that_mark_text_or_begin_with_a_word_are_taken_apart(form, says, fields, expected):
-    for piece, read in itertools.product(PIECES, (whole, streamed)):
+    for piece, read in ((1000, whole), (1, streamed), (3, streamed)):
         assert said(read(ScriptedLLM(says, piece=piece, form=form), **fields)[0]) == expected
 
 
