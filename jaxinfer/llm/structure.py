@@ -5,6 +5,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
+
 from jaxinfer.engine.sequence import Structure
 from jaxinfer.errors import ApiError, EngineError, InvalidRequest, Overloaded
 from jaxinfer.llm.text_side import TOKENIZER_FILE, TextSide
@@ -16,6 +18,7 @@ from jaxinfer.text.grammar.compiler import Compiler
 from jaxinfer.text.grammar.source import Constraint
 from jaxinfer.text.grammar.trial import MEMORY_BYTES, Trial, TrialSetting, Tried, left_free, refuse, try_one
 from jaxinfer.text.reading import Reading
+from jaxinfer.text.tools.formats import LAYOUTS
 from jaxinfer.text.tools.grammar import loosened, tool_grammar
 from jaxinfer.text.tools.opening import opening_of
 
@@ -30,7 +33,11 @@ def constraint_for(
 ) -> Constraint | None:
     """What an answer must be, tool calls included; None: anything. Raises InvalidRequest."""
     asked = constraint_of(params)
-    if reading is None or reading.form is None or reading.tools is None:
+    if reading is None or reading.form is None:
+        return asked
+    if asked is not None and (lead := LAYOUTS[reading.form].lead):
+        asked = msgspec.structs.replace(asked, lead=lead)
+    if reading.tools is None:
         return asked
     form, use = reading.form, reading.tools
     warnings = loosened(form, use)
@@ -45,7 +52,7 @@ def constraint_for(
             cure = 'leave it out, or send tool_choice "none"'
             raise unsupported(f"{asked.param} beside tools", cure=cure, param=asked.param)
         calls = tool_grammar(form, use, due=True, control_tokens=control_tokens)
-        return Constraint(asked.kind, asked.value, asked.strict, calls, asked.param, warnings=warnings, frees=True)
+        return msgspec.structs.replace(asked, calls=calls, warnings=warnings, frees=True)
     strict = bool(use.strict)
     if strict and (calls := tool_grammar(form, use, due=False, control_tokens=control_tokens)) is not None:
         return Constraint("tools", calls=calls, param="tools", strict=True, warnings=warnings, frees=True)

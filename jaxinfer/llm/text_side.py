@@ -20,7 +20,7 @@ from jaxinfer.text.grammar.spelling import Spelling
 from jaxinfer.text.reading import Reading
 from jaxinfer.text.thinking import Thinking
 from jaxinfer.text.tokenizer import Tokenizer
-from jaxinfer.text.tools.formats import PROBE, Format, format_of
+from jaxinfer.text.tools.formats import LAYOUTS, PROBE, Format, format_of
 from jaxinfer.text.tools.reader import ToolUse
 from jaxinfer.text.trial import try_text
 
@@ -42,7 +42,8 @@ class TextSide:
 
     def reading(self, prompt_ids: Sequence[int], tools: ToolUse | None, params: SamplingParams) -> Reading | None:
         """How the answer to a rendered prompt is to be read; None: as plain text."""
-        if self.thinking is None and tools is None:
+        marks_text = self.tool_format is not None and bool(LAYOUTS[self.tool_format].text)
+        if self.thinking is None and tools is None and not marks_text:
             return None
         if tools is not None and constraint_of(params) is not None:  # what looks like a call may be what was asked for
             tools = dataclasses.replace(tools, alone=False)

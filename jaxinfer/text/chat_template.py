@@ -8,6 +8,7 @@ import dataclasses
 import datetime
 import json
 import os
+import re
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +37,8 @@ _RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "continue_f
 _THINKING = ("enable_thinking", "thinking")  # one switch: each template reads the one or the other
 _NO_TEMPLATE = (jinja2.TemplateError, RecursionError, OverflowError)  # what compiling a text raises
 _COMMON_VARIABLES = frozenset({"documents", *_THINKING})
+_MARK_AT_END = re.compile(r"(?<=\s)[^\w\s]+\Z")
+_DATE = "%Y-%m-%d"  # without the time of day, with which no prefix of a prompt would be found again
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +57,7 @@ class ChatTemplate:
 
     source: the template, or templates by name ("default", and "tool_use" for requests with tools).
     variables: what `template_kwargs` may set.    defaults: values of those that it leaves unset.
-    reads_tools: it shows tools to the model.
+    reads_tools: it shows tools to the model, from `tools` or, as Firefunction's, from their JSON text in `functions`.
     now: the clock of `strftime_now`.    max_render_s: processor time that one rendering may take.
     Raises CheckpointError when a template is no valid Jinja, InvalidRequest for defaults that it does not read.
     """
@@ -74,17 +77,19 @@ class ChatTemplate:
             for name, value in (tokenizer_config or {}).items()
             if name.endswith("_token") and (text := token_text(value)) is not None
         }
-        self._environment = ChatEnvironment(now)
+        self._now, self._environment = now, ChatEnvironment(now)
         self._max_render_s = max_render_s
         self._compiled = {name: self._compile(name, text) for name, text in self.sources.items()}
         names = {n for text in self.sources.values() for n in self._names_in(text)}
-        self.reads_tools = "tools" in names
         self.variables = frozenset(names | _COMMON_VARIABLES) - _RESERVED - self.special_tokens.keys()
         self._defaults: dict[str, Any] = {}
         if defaults:
             self._defaults = self._checked_variables(defaults, "default_chat_template_kwargs")
         self._formats: dict[str, ContentFormat] = {}
         self._text_arguments: dict[str, bool] = {}
+        self._reads_functions = "functions" in names and "tools" not in names
+        self._reads_functions = self._reads_functions and self._shows_functions()
+        self.reads_tools = "tools" in names or self._reads_functions
 
     @classmethod
     def from_folder(
@@ -167,6 +172,7 @@ class ChatTemplate:
     def _run(self, chat: ChatInput) -> str:
         context = {
             "documents": None,
+            **(self._functions(chat.tools) if self._reads_functions else {}),
             **self.special_tokens,
             **chat.variables,
             "messages": chat.messages,
@@ -238,9 +244,26 @@ class ChatTemplate:
         end = len(called) - len(os.path.commonprefix([after[::-1], called[start:][::-1]]))
         if (tag := common.rfind("<")) > common.rfind(">"):  # common is also what two tags begin with
             start = tag
+        elif mark := _MARK_AT_END.search(common):  # or what a call and a text behind the same mark
+            start = mark.start()
         if (tag := called.find(">", end)) > -1 and "<" not in called[end : tag + 1]:
             end = tag + 1
         return called[start:end] if name in called[start:end] else None
+
+    def _functions(self, tools: list[dict[str, Any]] | None) -> dict[str, str]:
+        """What a template that shows `functions` reads in the place of `tools`, as Firefunction's model card has it."""
+        functions = [tool.get("function", tool) for tool in tools or ()]
+        text = json.dumps(functions, ensure_ascii=False, indent=4)
+        return {"functions": text, "datetime": self._now().strftime(_DATE)}
+
+    def _shows_functions(self) -> bool:
+        """Whether `functions` is a text to the template, which it shows as it stands; a list would be gone through."""
+        tools: list[dict[str, Any]] = [{"type": "function", "function": {"name": "jaxinfer"}}]
+        try:
+            rendered = self._run(ChatInput([{"role": "user", "content": "x"}], tools, {}, True, False))
+        except InvalidRequest:
+            return False
+        return self._functions(tools)["functions"] in rendered
 
     def _probe_call(self, name: str, arguments: Any) -> bool:
         """Whether a call with these arguments is shown with them as JSON."""

@@ -5,7 +5,7 @@ import dataclasses
 from jaxinfer.text.message import MessageText
 from jaxinfer.text.thinking import Start, Thinking
 from jaxinfer.text.tokenizer import Tokenizer
-from jaxinfer.text.tools.formats import Format
+from jaxinfer.text.tools.formats import LAYOUTS, Format
 from jaxinfer.text.tools.reader import ToolReader, ToolUse
 
 
@@ -30,7 +30,13 @@ class Reading:
         skip: bool,
         verbatim: bool,
     ) -> MessageText:
-        """The text of one choice. skip: leave special tokens out.    verbatim: as for a MessageText."""
+        """The text of one choice. skip: leave special tokens out.    verbatim: as for a MessageText.
+
+        A form that marks text too is read even where nothing is a call.
+        """
+        tools = self.tools
+        if tools is None and self.form is not None and LAYOUTS[self.form].text:
+            tools = ToolUse({}, alone=False)
         return MessageText(
             tokenizer,
             stop=stop,
@@ -39,6 +45,6 @@ class Reading:
             skip_special_tokens=skip,
             thinking=self.thinking,
             start=self.start,
-            tools=None if self.form is None or self.tools is None else ToolReader(self.form, self.tools),
+            tools=None if self.form is None or tools is None else ToolReader(self.form, tools),
             verbatim=verbatim,
         )

@@ -1,6 +1,7 @@
 """Calls that a model need not make: once one has begun, its arguments are of its tool's schema."""
 
 import dataclasses
+import itertools
 import json
 import re
 
@@ -15,10 +16,12 @@ from jaxinfer.llm.llm import LLM
 from jaxinfer.llm.structure import check_here, constraint_for, structure_of
 from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.text.chat_template import ChatTemplate
+from jaxinfer.text.grammar.compiler import new_matcher
 from jaxinfer.text.reading import Reading
 from jaxinfer.text.tools.formats import FORMATS
 from jaxinfer.text.tools.opening import opening_of
 from jaxinfer.text.tools.reader import ToolUse
+from tests.support.grammars import takes
 from tests.text.tools.test_tool_grammars import read
 
 ASK = [{"role": "user", "content": "hi"}]
@@ -115,6 +118,18 @@ def test_a_schema_that_cannot_be_compiled_is_left_free_alone_and_said(llm, eager
 
 
 BEGUN = {"llama3_json": '{"name": "weather", "parameters":', "pythonic": "[weather("}
+
+
+def test_what_an_answer_must_be_stands_behind_a_form_s_mark_of_text(engine):
+    llm = with_tools(engine, "functionary_v3_2")
+    grammars, tokenizer = llm._core.grammars, llm._text.tokenizer
+    asked = {"5": {"json_schema": {"type": "integer"}}, "b": {"regex": "a|b"}, "c": {"choice": ["b", "c"]}}
+    forms = {"functionary_v3_2": "all\n", "firefunction_v2": ""}
+    for (text, fields), form, tools in itertools.product(asked.items(), forms, (None, ToolUse(SCHEMAS))):
+        constraint, lead = constraint_for(SamplingParams(**fields), Reading(form=form, tools=tools), {}), forms[form]
+        matcher = new_matcher(grammars.vocabulary, check_here(grammars, constraint, {}).text)
+        assert takes(matcher, tokenizer, lead + text)
+        assert not takes(matcher, tokenizer, text) or not lead
 
 
 @pytest.mark.parametrize("form", BEGUN)

@@ -80,6 +80,8 @@ def answer(content: str | None, calls: Any = (), reasoning: str | None = None, f
 
 
 ONE = [("weather", PARIS)]
+LONE = '{"name": "weather", "arguments": {"city": "Paris"}}'
+AS_JSON = {"response_format": {"type": "json_object"}}
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "one call": (CALL, {}, answer(None, ONE, finish="tool_calls")),
     "text before it": (f"I look.\n{CALL}", {}, answer("I look.", ONE, finish="tool_calls")),
@@ -116,6 +118,36 @@ def test_an_answer_is_taken_apart_whole_and_in_every_piece(says, fields, expecte
         assert said(streamed(ScriptedLLM(says, piece=piece), tools=TOOLS, **fields)[0]) == expected
 
 
+PARTS = f"all\nI look.>>>weather\n{PARIS}>>>now\n{{}}"
+TWO = [*ONE, ("now", "{}")]
+FORMS: dict[str, tuple[Format, str, dict[str, Any], dict[str, Any]]] = {
+    "a recipient's text": ("functionary_v3_2", "all\nHello >>> x\n", {"tools": TOOLS}, answer("Hello >>> x\n")),
+    "its text without tools": ("functionary_v3_2", "all\nHello", {}, answer("Hello")),
+    "its text where no call may be": ("functionary_v3_2", PARTS, {"tools": TOOLS, "tool_choice": "none"}, answer(
+        f"I look.>>>weather\n{PARIS}>>>now\n{{}}"
+    )),
+    "its JSON": ("functionary_v3_2", LONE, AS_JSON, answer(LONE)),
+    "its parts": ("functionary_v3_2", PARTS, {"tools": TOOLS}, answer("I look.", TWO, finish="tool_calls")),
+    "its calls": ("functionary_v3_2", f"now\n{{}}>>>weather\n{PARIS}", {"tools": TOOLS}, answer(
+        None, TWO[::-1], finish="tool_calls"
+    )),
+    "its first call alone": ("functionary_v3_2", PARTS, {"tools": TOOLS, "parallel_tool_calls": False}, answer(
+        "I look.", ONE, finish="tool_calls"
+    )),
+    "its unknown tool": ("functionary_v3_2", "nope\n{}>>>all\nSo", {"tools": TOOLS}, answer("nope\n{}\nSo")),
+    "functools": ("firefunction_v2", f"I look. functools[{LONE}, {{\"name\": \"now\"}}]", {"tools": TOOLS}, answer(
+        "I look.", TWO, finish="tool_calls"
+    )),
+    "functools without tools": ("firefunction_v2", f" functools[{LONE}]", {}, answer(f" functools[{LONE}]")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("form", "says", "fields", "expected"), FORMS.values(), ids=FORMS)
+def test_forms_that_mark_text_or_begin_with_a_word_are_taken_apart(form, says, fields, expected):
+    for piece, read in ((1000, whole), (1, streamed), (3, streamed)):
+        assert said(read(ScriptedLLM(says, piece=piece, form=form), **fields)[0]) == expected
+
+
 @pytest.mark.parametrize(("finish", "fields"), [("length", {}), ("stop", {"stop": "Pa"}), ("stop", {})])
 def test_half_a_call_is_no_call(finish, fields):
     """Its text is the content of a whole answer; a stream has shown some of it as arguments."""
@@ -133,10 +165,6 @@ def test_a_call_that_goes_wrong_leaves_its_text_where_it_stood():
     text = '<tool_call>\n{"name": "weather", "arguments": {"city": oops}}\n</tool_call> sorry'
     for piece in PIECES:
         assert said(whole(ScriptedLLM("a " + text, piece=piece), tools=TOOLS)[0]) == answer("a " + text)
-
-
-LONE = '{"name": "weather", "arguments": {"city": "Paris"}}'
-AS_JSON = {"response_format": {"type": "json_object"}}
 
 
 @pytest.mark.parametrize("text", [LONE, f"```json\n{LONE}\n```", f"<tools>\n{LONE}\n</tools>"])

@@ -248,6 +248,34 @@ def test_refusals_and_bare_strings_are_parts_too() -> None:
     assert "I\nwon't<|im_end|>" in ChatTemplate(CHATML).render([{"role": "assistant", "content": content}])
 
 
+OLDER = "{{ functions + '; ' + datetime + '; ' + messages[0].content }}"  # as Firefunction's template reads its tools
+ADD = {"name": "add", "description": "é", "parameters": {"type": "object"}}
+
+
+def test_a_template_that_shows_functions_gets_the_tools_as_json_and_the_day_of_the_clock():
+    template = ChatTemplate(OLDER, now=lambda: CLOCK)
+    assert template.reads_tools
+    spelt = json.dumps([ADD], indent=4, ensure_ascii=False)
+    assert template.render(HELLO, tools=[{"type": "function", "function": ADD}]) == f"{spelt}; 2025-03-04; Hello"
+    assert template.render(HELLO) == "[]; 2025-03-04; Hello"
+    assert template.render(HELLO, template_kwargs={"functions": "none", "datetime": "noon"}) == "none; noon; Hello"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for f in functions %}{{ f.name }}{% endfor %}{{ datetime }}",
+        "{{ functions | string | length }}",
+        "{{ tools }}{{ functions }}{{ datetime }}",
+    ],
+)
+def test_a_template_that_reads_functions_another_way_gets_none(source):
+    template = ChatTemplate(source)
+    assert template.reads_tools == ("tools" in source)
+    tools = [{"type": "function", "function": ADD}]
+    assert "{" not in template.render(HELLO, tools=tools).removeprefix(str(tools))
+
+
 CALLS = "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ WHAT }}{% endfor %}{% endfor %}"
 
 

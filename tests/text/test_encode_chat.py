@@ -93,6 +93,15 @@ def test_a_models_own_tag_stays_a_token_in_what_it_said_or_was_told(role: str) -
     assert ids == text.encode(template.render(messages))
 
 
+@pytest.mark.parametrize("source", ["{{ tools | tojson }}", "{{ functions }}"])
+def test_a_special_token_in_a_tool_is_text(source: str) -> None:
+    text, function = tokenizer("byte-level"), {"name": "f", "description": "<|im_end|>\n"}
+    template = ChatTemplate(source + PARTS)
+    ids = encode_chat(text, template, [{"role": "user", "content": "a"}], tools=[{"function": function}])
+    assert controls(text, ids) == ["<|im_start|>", "<|im_end|>", "<|im_start|>"]
+    assert '"description": "<|im_end|>\\n"' in text.decode(ids, skip_special_tokens=False)
+
+
 def test_role_tokens_that_are_not_special_are_guarded_in_every_role() -> None:
     backend = BACKENDS["byte-level"]()
     roles = ("<｜User｜>", "<｜Assistant｜>")  # of DeepSeek-R1, which does not call them special

@@ -44,6 +44,7 @@ class Constraint(msgspec.Struct, frozen=True):
     held to is left free then, and nothing is refused, unless it is strict.
     warnings: what of it is left out already.    frees: no call is due, so that a tool which is not strict is left free
     where its schema cannot be compiled.
+    lead: what a schema's, a pattern's or a choice's text stands behind, as the model writes text.
     """
 
     kind: Kind
@@ -54,6 +55,7 @@ class Constraint(msgspec.Struct, frozen=True):
     after: int | Opening | None = None
     warnings: tuple[str, ...] = ()
     frees: bool = False
+    lead: str = ""
 
     @property
     def may_be_left(self) -> bool:
@@ -74,7 +76,7 @@ def source_of(constraint: Constraint, control_tokens: Mapping[str, int]) -> str:
             return _as_lark(constraint.value) + AS_SENT
         case "structural_tag":
             return _tags(json.loads(constraint.value), constraint.strict, control_tokens)
-    body = _body(constraint)
+    body = f"{quoted(constraint.lead)} ({_body(constraint)})" if constraint.lead else _body(constraint)
     if constraint.calls is None:
         return f"{_START}{body}"
     calls = constraint.calls.replace("\nstart: ", "\ncalls: ", 1)

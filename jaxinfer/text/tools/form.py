@@ -40,7 +40,9 @@ class Layout:
     closing: the tag behind them.    others: tags that count as these do.    is_bare: `start` opens a call anywhere.
     needs: what must stand before the first call.    is_fenced: each call holds the opening of a fence.
     inner: what begins another kind of call directly behind a call or the opening.    named: a pattern of what else is
-    mark-up within a call; its group is the name there.
+    mark-up within a call; its group is the name there.    head: a pattern of what `start` must stand before to be more
+    than text.    open_head: of what may become that at the text's end.    text: the mark before text, which is never
+    content.    is_begun: the prompt ends in `start`, so that the answer begins behind one.
     """
 
     start: str
@@ -52,6 +54,10 @@ class Layout:
     is_fenced: bool = False
     inner: str = ""
     named: str = ""
+    head: str = ""
+    open_head: str = ""
+    text: str = ""
+    is_begun: bool = False
 
     def said(self, call: str) -> str:
         """A call's text without its mark-up."""
@@ -70,13 +76,32 @@ class Layout:
 
     @cached_property
     def tags(self) -> tuple[str, ...]:
-        return tuple(filter(None, (self.opening, self.closing, *self.others)))
+        return tuple(filter(None, (self.text, self.opening, self.closing, *self.others)))
 
     @cached_property
     def openings(self) -> tuple[str, ...]:
         """What opens a call anywhere."""
         bare = (self.start,) if self.is_bare else ()
-        return (*(tag for tag in self.tags if not is_closing(tag)), *bare)
+        return (*(tag for tag in self.tags if not (is_closing(tag) or tag == self.text)), *bare)
+
+    def has_head(self, text: str, at: int) -> bool | None:
+        """Whether a `start` that ends at `at` begins a call, not prose; None: it still may."""
+        if not self.head or self._head.match(text, at):
+            return True
+        return None if self._open_head.fullmatch(text, at) else False
+
+    @cached_property
+    def _head(self) -> re.Pattern[str]:
+        return re.compile(self.head)
+
+    @cached_property
+    def _open_head(self) -> re.Pattern[str]:
+        return re.compile(self.open_head)
+
+    @property
+    def lead(self) -> str:
+        """What an answer that is text begins with."""
+        return self.text.removeprefix(self.start if self.is_begun else "")
 
     @property
     def begins_with_calls(self) -> bool:

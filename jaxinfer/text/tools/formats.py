@@ -27,6 +27,8 @@ Format = Literal[  # in this order a template's call is tried: qwen3_coder takes
     "llama_nemotron_json",
     "qwen2_5_coder",
     "deepseek_v3",
+    "functionary_v3_2",
+    "firefunction_v2",
 ]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
@@ -34,6 +36,9 @@ PYTHON_TAG = "<|python_tag|>"  # special tokens: seen only where these are shown
 PYTHON_START, PYTHON_END = "<|python_start|>", "<|python_end|>"
 CALL, SEPARATOR, END_CALL = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"  # DeepSeek's
 TOOLS, END_TOOLS = "<tools>", "</tools>"
+RECIPIENT, ALL = ">>>", "all\n"  # Functionary's: a tool's name or that of the text comes between the two
+FUNCTOOLS = "functools["  # Firefunction's
+_NAME_CHAR = r"[A-Za-z0-9_.-]"
 LAYOUTS: dict[Format, Layout] = {
     "hermes": Layout("{", OPENING, CLOSING),
     "qwen3_coder": Layout(
@@ -64,6 +69,17 @@ LAYOUTS: dict[Format, Layout] = {
         named=rf"{CALL}\s*\w*\s*{SEPARATOR}\s*([^\s<]*)\s*(?:{FENCE}(?:json)?)?|{FENCE}(?=\s*{END_CALL})"
         rf"|{CALL}(?:\s*function(?=\s*(?:{CALL}|\Z)))?",
     ),
+    "functionary_v3_2": Layout(
+        RECIPIENT,
+        is_bare=True,
+        inner="{",
+        named=rf"{RECIPIENT}({_NAME_CHAR}*)(?:\n|\Z)",
+        head=rf"{_NAME_CHAR}{{1,128}}[ \t]{{0,16}}\n\s{{0,16}}\{{",
+        open_head=rf"{_NAME_CHAR}{{0,128}}[ \t]{{0,16}}(?:\n\s{{0,16}})?",
+        text=RECIPIENT + ALL,
+        is_begun=True,
+    ),
+    "firefunction_v2": Layout("{", FUNCTOOLS),
 }
 _SLIPS = tuple(
     f"<{slash}{name}>"
@@ -73,8 +89,9 @@ _SLIPS = tuple(
     )
     for slash in ("", "/")
 ) + ("<tool_call/>", "<tool_calls/>", "<tools/>", "<TOOLCALL/>", "<function/>", "<parameter/>")
-# tags that models write for those of their form
-TAGS = tuple({tag: None for layout in LAYOUTS.values() for tag in layout.tags} | dict.fromkeys(_SLIPS))  # of all forms
+_OWN_TAGS = tuple({tag: None for layout in LAYOUTS.values() for tag in layout.tags})
+# tags of all forms that models write for those of their form; the others may be words, or a prompt of Python's
+TAGS = tuple({tag: None for tag in (*_OWN_TAGS, *_SLIPS) if tag.startswith("<")})
 _AGAIN = {"{": rf'\{{{SPACE}"(?:name|arguments|parameters)"', "[": r"\[\s*[A-Za-z0-9_.-]+\s*\("}
 AROUND: dict[Format, tuple[str, str]] = {
     "hermes": ('\n{"name": "NAME", "arguments": ', "}\n"),
@@ -86,11 +103,14 @@ AROUND: dict[Format, tuple[str, str]] = {
     "deepseek_v3": (f"{CALL}function{SEPARATOR}NAME\n```json\n", f"\n```{END_CALL}"),
     "qwen3_coder": (f"\n{FUNCTION}NAME>\n", f"{END_FUNCTION}\n"),
     "pythonic": ("NAME(", ")"),
+    "functionary_v3_2": ("NAME\n", ""),
+    "firefunction_v2": ('{"name": "NAME", "arguments": ', "}"),
 }  # what models write before and behind a call's arguments
-_NAME = r"([A-Za-z0-9_.-]+)"
+_NAME = rf"({_NAME_CHAR}+)"
 _HEADS: dict[Format, re.Pattern[str]] = {
     "functionary": re.compile(rf"{FUNCTION}\s*{_NAME}\s*>([^{{<]*)(?=\{{)"),
     "deepseek_v3": re.compile(rf"{CALL}\s*\w*\s*{SEPARATOR}\s*{_NAME}\s([^{{<`]*)(?:{FENCE}(?:json)?\s*)?(?=\{{)"),
+    "functionary_v3_2": re.compile(rf"{RECIPIENT}{_NAME}(\s*)(?=\{{)"),
 }  # with the text that may come between the name and the arguments
 _AFTER = re.compile(r"(?:\s*<(?!/)[^<>]*>)+\s*$")  # tokens that end a turn, of which a call may have its own
 PROBE = ("jaxinfer_probe", {"jaxinfer_a": 41, "jaxinfer_b": 43})  # what no template writes of itself
@@ -129,21 +149,23 @@ def _parser_of(form: Format, schemas: Mapping[str, dict[str, Any]]) -> CallParse
     layout = LAYOUTS[form]
     start = _AGAIN.get(layout.start, re.escape(layout.start))
     again = re.compile("|".join((*map(re.escape, layout.openings), start)))
+    ends = tuple(dict.fromkeys((*TAGS, *layout.tags, *layout.openings)))  # at which a call lacks its last brackets
     parameters_of = cache(lambda name: Parameters(schemas.get(name, {})))  # which calls of one tool share
 
     def new_body(start: str, tool: str) -> Body:
         if form == "pythonic":
             return PythonList(schemas, TAGS, is_further=not start)
         if start != layout.start:
-            return InnerCall(schemas, TAGS, tool if form in _HEADS else "")
+            return InnerCall(schemas, ends, tool if form in _HEADS else "")
         if form == "qwen3_coder":
             return XmlCall(schemas, parameters_of)
         if form in _HEADS:
-            return NamedCall(schemas, TAGS, _HEADS[form])
-        return JsonCall(schemas, TAGS)
+            return NamedCall(schemas, ends, _HEADS[form])
+        return JsonCall(schemas, ends)
 
     further = tuple(f"{name}(" for name in schemas) if form == "pythonic" else ()
-    heads = list(_heads_on_line(form, schemas))
+    closings = tuple(filter(is_closing, layout.tags))
+    heads = list(_heads_on_line(form, schemas)) if closings or layout.begins_with_calls else []
     space = ANY_SPACE if form == "pythonic" else JSON_SPACE
 
     def new_line_body() -> Body:
@@ -152,7 +174,7 @@ def _parser_of(form: Format, schemas: Mapping[str, dict[str, Any]]) -> CallParse
         value = JsonCall(schemas, TAGS)
         if layout.begins_with_calls:
             return LineCalls(value, following=("[", "{"))
-        return LineCalls(value, closings=tuple(filter(is_closing, layout.tags)))
+        return LineCalls(value, closings=closings)
 
     signs = tuple({str(head[0]): None for head in heads})
     on_line = OnLine(signs, lambda text, at: begins(text, at, heads, space), new_line_body)
@@ -175,8 +197,11 @@ def _heads_on_line(form: Format, names: Iterable[str]) -> Iterator[Head]:
 def _reads(form: Format, shown: str) -> bool:
     """Whether this text is the call of PROBE in that format, and nothing else."""
     name, arguments = PROBE
-    if any(tag in shown for tag in TAGS if not is_closing(tag) and tag not in LAYOUTS[form].tags):
+    layout = LAYOUTS[form]
+    if any(tag in shown for tag in (*TAGS, *_OWN_TAGS) if not is_closing(tag) and tag not in layout.tags):
         return False  # of another form, which beside a call is passed over
+    if layout.is_begun and not shown.startswith(layout.start):
+        return False
     parser = new_parser(form, {name: {}})
     events = [*parser.feed(_AFTER.sub("", shown)), *parser.finish()]
     match [event for event in events if not isinstance(event, str) or event.strip()]:

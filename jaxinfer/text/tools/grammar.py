@@ -11,7 +11,7 @@ from typing import Any
 from jaxinfer.errors import InvalidRequest
 from jaxinfer.text.grammar.source import ANY_TEXT, MAX_TEXT_CHARS, guided, quoted
 from jaxinfer.text.tools.arguments import TOO_MUCH, Shape, Unheld, Unwritable, alone, by_name, shapes
-from jaxinfer.text.tools.formats import AROUND, CALL, END_CALL, LAYOUTS, SEPARATOR, Format
+from jaxinfer.text.tools.formats import AROUND, CALL, END_CALL, FUNCTOOLS, LAYOUTS, RECIPIENT, SEPARATOR, Format
 from jaxinfer.text.tools.python_calls import KEY
 from jaxinfer.text.tools.reader import ToolUse
 from jaxinfer.text.tools.schema_types import Values
@@ -24,6 +24,8 @@ _LISTS_OF_CALLS: dict[Format, tuple[str, str, str]] = {
     "xlam": ("[", ", ", "]"),
     "llama_nemotron_json": ("[", ", ", "]"),
     "deepseek_v3": ("", "\n", ""),
+    "functionary_v3_2": ("", RECIPIENT, ""),
+    "firefunction_v2": (f" {FUNCTOOLS}", ", ", "]"),
 }  # forms that write several calls at once: what stands before, between and behind these
 BY_NAME = ("qwen3_coder", "pythonic")  # forms that write each argument by itself
 _OF_TEXTS = frozenset({"pattern", "format", "minLength", "maxLength", "not", "if", "$dynamicRef"})

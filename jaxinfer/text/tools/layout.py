@@ -89,7 +89,8 @@ class CallParser:
         self._is_in_word = self._begins_line = False
         self._is_parted = self._is_on_line = False  # a comma was last behind a call; the call is on lines of its own
         self._retries_left = MAX_RETRIED_CHARS
-        self._held = ""  # may begin a mark
+        self._held = self._begun = layout.start if layout.is_begun else ""  # the former may begin a mark
+        self._has_text = False  # content has been shown
 
     def feed(self, text: str) -> list[Event]:
         events: list[Event] = []
@@ -99,7 +100,7 @@ class CallParser:
     def follow(self, tool: str) -> None:
         """What is fed from now on stands behind a call of this tool, which another parser has read."""
         self._has_calls, self._near, self._last_tool = True, "call", tool
-        self._has_said = False
+        self._has_said, self._held, self._begun = False, "", ""
 
     def finish(self) -> list[Event]:
         events: list[Event] = []
@@ -142,7 +143,7 @@ class CallParser:
         """Behind a call, or several that were read as one."""
         self._settle("mark")
         hidden, self._hidden = self._hidden, None
-        self._has_calls = True
+        self._has_calls, self._begun = True, ""
         self._release(events)
         events += hidden or []
         self._near, self._has_said, self._has_gap = "call", False, False
@@ -150,7 +151,7 @@ class CallParser:
 
     def _retry(self, body: Body, left: str, events: list[Event]) -> str:
         """A call has failed: it is text, up to where it may hold another."""
-        raw = body.raw
+        raw, self._begun = body.raw.removeprefix(self._begun), ""
         again = self._openings if self._is_on_line else self._again
         found = again.search(raw, 1) if len(raw) <= self._retries_left else None
         self._retries_left -= len(raw)
@@ -196,18 +197,8 @@ class CallParser:
         if is_last and self._has_calls and self._is_torn(text[at:], marks):
             self._push(text[at:], "mark", events)
             return len(text)
-        tag = next(mark for mark in marks if text.startswith(mark, at)) if text.startswith(marks, at) else ""
-        if tag == self._layout.start:
-            return self._begin(text, at, events, is_last=is_last)
-        if tag and self._parts_text(tag):
-            self._push(tag, "soft", events)
-            return at + len(tag)
-        if tag:
-            self._push(tag, "mark", events)
-            if tag in self._layout.tags:
-                self._near, self._is_open = "mark", not is_closing(tag)
-                self._lead_left = min(self._lead_left, MAX_LEAD)
-            return at + len(tag)
+        if text.startswith(marks, at):
+            return self._take_mark(text, at, marks, events, is_last=is_last)
         if text.startswith(FENCE, at):
             return self._take_fence(text, at, events, is_last=is_last)
         if self._begins_inner(text, at):
@@ -240,6 +231,24 @@ class CallParser:
         past = found.start() if found else len(text)
         self._push(text[at:past], "text", events)
         return past
+
+    def _take_mark(
+        self, text: str, at: int, marks: tuple[str, ...], events: list[Event], *, is_last: bool
+    ) -> int | None:
+        """One of these at `at`; where it ends, None where the text behind it must show what it is."""
+        before_text = self._layout.text
+        if before_text and text.startswith(before_text, at):
+            self._begin_text(events)
+            return at + len(before_text)
+        tag = next(mark for mark in marks if text.startswith(mark, at))
+        if tag == self._layout.start:
+            return self._begin(text, at, events, is_last=is_last)
+        is_mark = not self._parts_text(tag)
+        self._push(tag, "mark" if is_mark else "soft", events)
+        if is_mark and tag in self._layout.tags:
+            self._near, self._is_open = "mark", not is_closing(tag)
+            self._lead_left = min(self._lead_left, MAX_LEAD)
+        return at + len(tag)
 
     def _begins_on_line(self, text: str, at: int) -> bool | None:
         """Whether calls without an opening begin here; None: they still may."""
@@ -311,7 +320,9 @@ class CallParser:
         return self._near in ("text", "failed") and tag not in self._layout.tags
 
     def _is_torn(self, text: str, marks: tuple[str, ...]) -> bool:
-        """Whether the answer ends within a tag."""
+        """Whether the answer ends within a tag; what begins with a letter may be a word."""
+        if text[0].isalnum():
+            return False
         if self._near in ("mark", "call"):
             return may_become(text, marks)
         return len(text) >= MIN_TORN_TAG and may_become(text, marks if self._is_open else self._marks)
@@ -360,15 +371,26 @@ class CallParser:
         after = text[at + len(start) : at + MAX_LEAD].lstrip()
         if may_become(after, (start,)) and not is_last and len(text) - at < MAX_LEAD:
             return None
-        if after.startswith(start):
-            self._push(start, "soft", events)
-            return at + len(start)
+        is_doubled = after.startswith(start)
+        has_head = not is_doubled and self._layout.has_head(text, at + len(start))
+        if has_head is None and not is_last:
+            return None
         needs = self._layout.needs
-        if needs and not self._has_calls and not any(needs in piece for piece, _ in self._pieces):
-            self._near = "text"
-            self._push(start, "text", events)
-            return at + len(start)
-        return self._open_body(self._new_body(start, self._last_tool), at)
+        lacks = needs and not self._has_calls and not any(needs in piece for piece, _ in self._pieces)
+        if has_head and not lacks:
+            return self._open_body(self._new_body(start, self._last_tool), at)
+        if not self._begun:
+            self._near = self._near if is_doubled else "text"
+            self._push(start, "soft" if is_doubled else "text", events)
+        self._begun = ""  # which the prompt has said, not the answer
+        return at + len(start)
+
+    def _begin_text(self, events: list[Event]) -> None:
+        """Behind a mark that is before text: what is held back cannot lead to a call any more."""
+        self._settle("mark")
+        self._release(events)
+        self._near, self._is_open, self._is_in_word, self._begun = "text", False, False, ""
+        self._has_gap = self._has_gap or (self._has_said and self._has_text)
 
     def _open_body(self, body: Body, at: int, *, is_on_line: bool = False) -> int:
         self._body, self._is_on_line, self._is_parted = body, is_on_line, False
@@ -441,6 +463,7 @@ class CallParser:
             self._is_open, self._near = False, "text"
 
     def _say(self, text: str, events: list[Event]) -> None:
+        self._has_text = True
         if self._has_gap:
             events.append(Gap())
         self._has_said, self._has_gap = True, False

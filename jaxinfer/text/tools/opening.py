@@ -6,23 +6,25 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from jaxinfer.text.tools.formats import AROUND, LAYOUTS, Format
+from jaxinfer.text.tools.formats import AROUND, FUNCTOOLS, LAYOUTS, RECIPIENT, Format
 from jaxinfer.text.tools.json_call import HEAD_CHARS
 from jaxinfer.text.tools.json_scanner import SPACE
 from jaxinfer.text.tools.marks import MAX_LEAD
 
-_LONGEST = 64  # bytes of a pattern that may come anywhere
+_LONGEST = 192  # bytes of a pattern that may come anywhere
 
 
 class Opening(msgspec.Struct, frozen=True):
     """A text. patterns: each with what the grammar of the calls has read when it is found, \\1 standing for its group.
 
     is_first: an answer that does not begin with one has none.    firsts: what such an answer may begin with.
+    begun: what the prompt has written of one, behind which the answer begins.
     """
 
     patterns: tuple[tuple[str, str], ...]
     is_first: bool = False
     firsts: str = ""
+    begun: str = ""
 
 
 def opening_of(form: Format, names: Iterable[str], control_tokens: Mapping[str, int]) -> int | Opening:
@@ -41,6 +43,10 @@ def opening_of(form: Format, names: Iterable[str], control_tokens: Mapping[str, 
         case "pythonic":
             spelt = _any_of(names)
             return Opening(((rf"\s*\[\s*({spelt})\s*\(\s*", r"[\1("),), is_first=True, firsts="[")
+        case "functionary_v3_2":
+            return Opening(((rf"{RECIPIENT}({_any_of(names)})\n", r"\1\n"),), begun=RECIPIENT)
+        case "firefunction_v2":
+            return Opening(((rf"{re.escape(FUNCTOOLS)}\s*", f" {FUNCTOOLS}"),))
     layout, space = LAYOUTS[form], "\n" if AROUND[form][0].startswith("\n") else ""
     mark = layout.opening or layout.start
     tagged = _spaced(re.escape(mark), "", space)
@@ -71,7 +77,7 @@ class Finder:
         self.is_over = False
         self._opening = opening
         self._patterns = [(re.compile(pattern.encode()), head.encode()) for pattern, head in opening.patterns]
-        self._text = b""  # its end that may begin one
+        self._text = opening.begun.encode()  # its end that may begin one
 
     def feed(self, piece: bytes) -> bytes | None:
         """The next token's. Returns what the grammar of the calls has read once one is found."""

@@ -68,6 +68,7 @@ PUBLIC: dict[str, tuple[str, ...]] = {
         "vllm xlam_qwen",
     ),
     "a list after a mark": ("mistralai-Mistral-Nemo-Instruct-2407",),
+    "a list after functools": ("fireworks-ai-llama-3-firefunction-v2",),
     "a list in TOOLCALL": (
         "NVIDIA-Nemotron-Nano-v2",
         "vllm nemotron_json",

@@ -17,7 +17,8 @@ from tests.text.tools.test_torn_calls import WORDS
 
 GOOD = [("now", {}), ("weather", {"city": "Oslo"}), ("weather", {"city": "a}b", "days": 2})]
 LONG = "x y " * 100  # more than is held back of other text
-LISTS = ("pythonic", "llama3_json", "xlam", "llama_nemotron_json")
+LISTS = ("pythonic", "llama3_json", "xlam", "llama_nemotron_json", "firefunction_v2")
+NAMED = ("functionary", "deepseek_v3", "functionary_v3_2")  # forms that write a name and then its arguments alone
 FAILED: list[tuple[str, dict[str, Any]]] = [
     ("nope", {}),
     ("nope", {"a": "x"}),
@@ -26,7 +27,7 @@ FAILED: list[tuple[str, dict[str, Any]]] = [
 ]
 UNREADABLE = ["oops", f"oops {LONG}", "1e999", r'"\ud800"']  # a city
 SAID = ["I look.", "and", "It is 1 < 2", 'say "hi" {x}']
-MARK_UP = (*TAGS, "<function=", "<parameter=", CALL, SEPARATOR, END_CALL, "```")
+MARK_UP = (*TAGS, "<function=", "<parameter=", CALL, SEPARATOR, END_CALL, "```", ">>>", "functools")
 
 
 def failed_call(form: Format, name: str, arguments: dict[str, Any]) -> tuple[str, str]:
@@ -36,7 +37,7 @@ def failed_call(form: Format, name: str, arguments: dict[str, Any]) -> tuple[str
         return text, " ".join([name, *(f"{key} {value}" for key, value in arguments.items())])
     if form == "pythonic":
         return text, text[1:-1]
-    return text, f"{name} {json.dumps(arguments)}" if form in ("functionary", "deepseek_v3") else text
+    return text, f"{name} {json.dumps(arguments)}" if form in NAMED else text
 
 
 def unreadable_call(form: Format, city: str) -> str:
@@ -58,7 +59,9 @@ def answer(form: Format, calls: list[str], between: list[str]) -> str:
         case "xlam" | "llama_nemotron_json":
             listed = ", ".join(calls)
             return f"<TOOLCALL>[{listed}]</TOOLCALL>" if form == "llama_nemotron_json" else f"[{listed}]"
-        case "functionary":
+        case "firefunction_v2":
+            return f"functools[{', '.join(calls)}]"
+        case "functionary" | "functionary_v3_2":
             tagged = calls
         case _:
             tagged = [f"{words.opening}\n{call}\n{LAYOUTS[form].closing}" for call in calls]
@@ -124,7 +127,7 @@ def test_a_parameter_given_twice_is_told_without_mark_up_beside_a_good_call():
         assert (content.split(), found) == (["weather", "city", "a", "city", "b"], [("now", {})])
 
 
-@pytest.mark.parametrize("form", ["functionary", "qwen3_coder", "deepseek_v3"])
+@pytest.mark.parametrize("form", [*NAMED, "qwen3_coder"])
 def test_arguments_behind_an_unknown_tools_call_are_not_of_the_tool_before_it(form):
     words = WORDS[form]
     text = words.opening + words.call("weather", {"city": "a"}) + words.call("nope", {}) + '{"city": "b"}'
@@ -146,7 +149,7 @@ def test_failed_calls_are_read_in_time_linear_in_their_number(form):
 
 def test_what_an_unknown_tools_call_holds_is_no_call():
     inner = json.dumps({"name": "now", "arguments": {}})
-    for form in ("functionary", "deepseek_v3"):
+    for form in NAMED:
         words = WORDS[form]
         text = f"{words.opening}{words.call('nope', json.loads(inner))}{words.call('weather', {'city': 'a'})}"
         assert [name for name, _ in read(form, text, [])[1]] == ["weather"]

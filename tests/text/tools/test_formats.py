@@ -31,6 +31,8 @@ SHAPES: dict[str, tuple[str, Format | None]] = {
         "<｜tool▁calls▁end｜>",
         "deepseek_v3",
     ),
+    "a recipient": (f">>>{NAME}\n{JSON}", "functionary_v3_2"),
+    "a list after functools": (f" functools[{OBJECT}]", "firefunction_v2"),
     # of architectures that are not served, or whose form is not known: none may be mistaken for one that is
     "keys and values": (f"<tool_call>{NAME}\n{EACH}<arg_key>{K}</arg_key>\n<arg_value>{V}</arg_value>{END}"
                         "</tool_call>", None),
@@ -44,7 +46,7 @@ SHAPES: dict[str, tuple[str, Format | None]] = {
     "a call in tokens": (f"<|tool_call>call:{NAME}{{ {JSON}}}<tool_call|>", None),
     "invoke": (f'<invoke name="{NAME}">{EACH}<parameter name="{K}">{V}</parameter>{END}</invoke>', None),
     "a name attribute": (f'<function name="{NAME}">{EACH}<param name="{K}">{V}</param>{END}</function>', None),
-    "a recipient": (f">>>{NAME}\n{JSON}", None),
+    "a name and JSON": (f"{NAME}\n{JSON}", None),
     "a channel": (f" to=functions.{NAME}<|channel|>commentary json<|message|>{JSON}<|call|>", None),
     "JSON after a separator": (f"<｜tool▁calls▁begin｜>{CALL}{NAME}{SEPARATOR}{JSON}{END_CALL}", None),
     "another key for the name": (f'[{{"tool_name": "{NAME}", "parameters": {JSON}}}]', None),
@@ -77,6 +79,13 @@ def test_the_format_is_told_by_how_a_template_shows_a_call(shape):
     shown, form = SHAPES[shape]
     for turn in TURNS:
         assert told(template_of(shown, turn)) == form
+
+
+def test_a_mark_that_a_text_has_too_is_part_of_a_call():
+    """As Functionary's template shows a text behind the mark and a name of its own."""
+    template = template_of(SHAPES["a recipient"][0]).replace("{{ m.content }}", ">>>all\n{{ m.content }}")
+    for turn in ("<|im_start|>{{ m.role }}\n", "<|h|>{{ m.role }}<|e|>\n\n"):
+        assert told(template.replace(TURNS[0][0], turn)) == "functionary_v3_2"
 
 
 def test_every_shape_that_public_templates_have_is_tried():

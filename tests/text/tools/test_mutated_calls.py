@@ -51,6 +51,8 @@ class Slips:
                 )
             case "deepseek_v3":
                 return self.deepseek(calls)
+            case "functionary_v3_2":
+                return self.joined([self.named(f">>>{name}\n", arguments, "") for name, arguments in calls])
         return self.tagged(form, calls)
 
     def some(self, closer: str, times: st.SearchStrategy[int]) -> str:
@@ -104,7 +106,7 @@ class Slips:
 
     def named(self, head: str, arguments: dict[str, Any], closer: str) -> str:
         text = json.dumps(arguments)
-        if arguments and self.draw(st.booleans()):
+        if closer and arguments and self.draw(st.booleans()):
             return f"{head}{text[:-1]}\n{closer}"
         return f"{head}{text}{self.some('}', st.integers(0, 1))}{self.some(closer, TWICE)}"
 
@@ -304,6 +306,29 @@ EXAMPLES: dict[str, tuple[Format, str, str | None, list[str]]] = {
             ("at the end, with its word", "", f"\n{CALL}function"),
         )
     },
+    "a recipient behind arguments left open": (
+        "functionary_v3_2",
+        'weather\n{"city": "Oslo">>>now\n{}',
+        "",
+        ["weather", "now"],
+    ),
+    "a function behind arguments left open": (
+        "functionary",
+        '<function=weather>{"city": "Oslo"<function=now>{}</function>',
+        "",
+        ["weather", "now"],
+    ),
+    "text behind arguments left open": (
+        "functionary_v3_2",
+        'weather\n{"city": "Oslo"\n>>>all\nSo.',
+        "So.",
+        ["weather"],
+    ),
+    "the prompt's mark again": ("functionary_v3_2", ">>>now\n{}", "", ["now"]),
+    "the prompt's mark before text again": ("functionary_v3_2", ">>>all\nHi.>>>now\n{}", "Hi.", ["now"]),
+    "a list after functools left open": ("firefunction_v2", f" functools[{OSLO}, {NOW}", "", ["weather", "now"]),
+    "functools twice": ("firefunction_v2", f"functools[{OSLO}]\nfunctools[{NOW}]", "", ["weather", "now"]),
+    "text behind a list after functools": ("firefunction_v2", f"functools[{NOW}]\nHave fun", "Have fun", ["now"]),
     "a function's opener twice": ("functionary", "<function=<function=now>{}</function>", "", ["now"]),
     "no opener behind text": ("hermes", f"Hi.\n{NOW}\n</tool_call>", "Hi.", ["now"]),
     "no first opener": (

@@ -90,6 +90,8 @@ HEADS = {
     "llama_nemotron_json": ["<TOOLCALL>", "Hm. <TOOLCALL>"],
     "qwen2_5_coder": ["<tools>", "So: <tools>"],
     "functionary": ["<function=", "I look: <function="],
+    "functionary_v3_2": ["weather\n", "all\nI look.>>>weather\n", "all\n>>> x\n>>>weather\n"],
+    "firefunction_v2": [" functools[", "functools[", "I look.\n functools["],
     "deepseek_v3": ["<｜tool▁calls▁begin｜>", f"So. {CALL}", CALL],
 }
 BODIES = {
@@ -101,6 +103,8 @@ BODIES = {
     "llama_nemotron_json": '[{"name": "weather", "arguments": %s}]</TOOLCALL>',
     "qwen2_5_coder": '\n{"name": "weather", "arguments": %s}\n</tools>',
     "functionary": "weather>%s</function>",
+    "functionary_v3_2": "%s",
+    "firefunction_v2": '{"name": "weather", "arguments": %s}]',
     "deepseek_v3": f"{CALL}function{SEPARATOR}weather\n```json\n%s\n```{END_CALL}<｜tool▁calls▁end｜>",
 }
 VALUES = dict.fromkeys(FORMS, '{"city": "%s"}') | {"qwen3_coder": "%s", "pythonic": '"%s"'}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxinfer.text.tools.events import Arguments, Begin, Dropped, End, Event
+from jaxinfer.text.tools.events import Arguments, Begin, Dropped, End, Event, Gap
 from jaxinfer.text.tools.formats import FORMATS, Format, new_parser
 from jaxinfer.text.tools.python_calls import pythonic_calls
 
@@ -220,6 +220,27 @@ GOOD |= {
         (f"So.<｜tool▁calls▁begin｜>{R1}weather\n```json\n{PARIS}\n```<｜tool▁call▁end｜>\n{R1}now\n```json\n{{}}\n"
          "```<｜tool▁call▁end｜><｜tool▁calls▁end｜>", ["So.", *call("weather", PARIS), *call("now", "{}")]),
     ],
+    "functionary_v3_2": [
+        ("all\nHello.", ["Hello."]),
+        (">>>all\nHello.", ["Hello."]),
+        ("Hello.", ["Hello."]),
+        ("", []),
+        (f"weather\n{PARIS}", call("weather", PARIS)),
+        (f"all\nI look.>>>weather\n{PARIS}>>>now\n{{}}", ["I look.", *call("weather", PARIS), *call("now", "{}")]),
+        ("now\n{}>>>all\n() => 1", [*call("now", "{}"), "() => 1"]),
+        ("all\nOne.>>>all\nTwo.", ["One.", Gap(), "Two."]),
+        ("all\n\n  >>> x\n>>>y = 1\n", ["\n  >>> x\n>>>y = 1\n"]),
+        ("nope\n{}>>>all\nSorry.", ["nope\n{}", Gap(), "Sorry."]),
+        ('now\n{"a": ">>>all\\n"}', call("now", '{"a": ">>>all\\n"}')),
+    ],
+    "firefunction_v2": [
+        (f' functools[{{"name": "weather", "arguments": {PARIS}}}, {{"name": "now", "arguments": {{}}}}]',
+         [" ", *call("weather", PARIS), *call("now", "{}")]),
+        (f"I look. functools[{{\"name\": \"weather\", \"arguments\": {json.dumps(PARIS)}}}]",
+         ["I look. ", *call("weather", PARIS)]),
+        ('functools[{"name": "now"}]\nHave fun', [*call("now", "{}"), "\nHave fun"]),
+        ("from functools import cache", ["from functools import cache"]),
+    ],
 }  # fmt: skip
 BROKEN |= {
     "xlam": ['[{"name": "other", "arguments": {}}]', "[[", '[{"name', "```json\n[1]\n```"],
@@ -238,6 +259,8 @@ BROKEN |= {
         "<｜tool▁calls▁begin｜>x",
         "<｜tool",
     ],
+    "functionary_v3_2": ["nope\n{}", "now\nx", "now {}", "now\n[1]", "now", "x>>>nope\n{}", "x>>>", ">>> now\n{}"],
+    "firefunction_v2": ['functools[{"name": "nope", "arguments": {}}]', "functools[", "functools[1]", "functool"],
 }
 HALVES: dict[Format, str] = {
     "hermes": 'So: <tool_call>{"name": "weather", "arguments": {"city": "Par',
@@ -248,6 +271,8 @@ HALVES: dict[Format, str] = {
     "qwen2_5_coder": 'So: <tools>{"name": "weather", "arguments": {"city": "Par',
     "functionary": 'So: <function=weather>{"city": "Par',
     "deepseek_v3": f'So: <｜tool▁calls▁begin｜>{R1}weather\n```json\n{{"city": "Par',
+    "functionary_v3_2": 'weather\n{"city": "Par',
+    "firefunction_v2": 'So: functools[{"name": "weather", "arguments": {"city": "Par',
 }
 
 
@@ -337,8 +362,10 @@ PIECES = {
             ("xlam", "", ";"),
             ("llama_nemotron_json", "<TOOLCALL>", "</TOOLCALL>"),
             ("qwen2_5_coder", "<tools>", "</tools>"),
+            ("firefunction_v2", "functools[", "functools"),
         )
     },
+    "functionary_v3_2": [">>>now\n", "now\n", ">>>nope\n", ">>>", "{", "}", PARIS, "{}", "x", ">", " ", "\n", '"'],
     "functionary": ["<function=now>", "<function=", "</function>", "{", "}", PARIS, "{}", "x", "<", ">", "\n", '"'],
     "deepseek_v3": [
         "<｜tool▁calls▁begin｜>",
@@ -427,3 +454,10 @@ def test_random_text_is_content(form):
     for _ in range(50):
         text = "".join(draw.choices("<>tool_cal/{}[]\"':,n= \\", k=200))
         assert read(form, text) == [text]
+
+
+def test_a_word_that_no_name_is_long_enough_for_is_shown_as_it_comes():
+    parser, shown = new_parser("functionary_v3_2", SCHEMAS), ""
+    for _ in range(300):
+        shown += "".join(event for event in parser.feed("x") if isinstance(event, str))
+    assert shown == "x" * 300

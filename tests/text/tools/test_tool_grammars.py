@@ -44,6 +44,10 @@ def written(form: str, name: str, arguments: dict[str, Any]) -> str:
         case "deepseek_v3":
             inner = f"{CALL}function{SEPARATOR}{name}\n```json\n{json.dumps(arguments)}\n```{END_CALL}"
             return f"<｜tool▁calls▁begin｜>{inner}<｜tool▁calls▁end｜>"
+        case "functionary_v3_2":
+            return f"{name}\n{json.dumps(arguments)}"
+        case "firefunction_v2":
+            return f' functools[{{"name": "{name}", "arguments": {json.dumps(arguments)}}}]'
         case "xlam":
             return f'[{{"name": "{name}", "arguments": {json.dumps(arguments)}}}]'
         case "llama_nemotron_json":

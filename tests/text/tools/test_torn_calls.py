@@ -69,13 +69,15 @@ WORDS: dict[Format, Words] = {
     "functionary": Words(
         lambda name, arguments: f"<function={name}>{json.dumps(arguments)}</function>", "", ("", "</function>")
     ),
+    "functionary_v3_2": Words(lambda name, arguments: f">>>{name}\n{json.dumps(arguments)}"),
+    "firefunction_v2": Words(as_object("arguments"), "functools[", ("]",), OBJECTS),
     "deepseek_v3": Words(as_deepseek, CALLS_BEGIN, (CALLS_END, END_CALL), fences=()),
 }
 
 
 def torn_tag(tags: tuple[str, ...], draw: st.DrawFn) -> str:
     """Where the answer ends within a tag; too little of one behind text is text."""
-    tag = draw(st.sampled_from(["", *tags]))
+    tag = draw(st.sampled_from(["", *(tag for tag in tags if not tag[0].isalnum())]))
     return tag[: draw(st.integers(3, len(tag) - 1))] if tag else ""
 
 
@@ -165,6 +167,20 @@ def test_a_lone_object_beside_closers_is_a_call(form, data):
     text += f"\n{said}" if said else ""
     for cuts in ([], draw(st.lists(st.integers(0, 10_000), max_size=8)), list(range(len(text)))):
         assert read(form, text, cuts) == expected
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    parts=st.lists(st.sampled_from([*SAID, ">>> x", "all", "() => 1"]) | st.sampled_from(CALLS), max_size=5),
+    data=st.data(),
+)
+def test_parts_that_are_marked_as_text_or_as_calls_are_told_apart(parts, data):
+    """The first has no mark: the prompt ends in it."""
+    calls, said = [part for part in parts if isinstance(part, tuple)], [part for part in parts if isinstance(part, str)]
+    written = (f"{part[0]}\n{json.dumps(part[1])}" if isinstance(part, tuple) else f"all\n{part}" for part in parts)
+    text, content = ">>>".join(written), "\n".join(said)
+    for cuts in ([], data.draw(st.lists(st.integers(0, 10_000), max_size=8)), list(range(len(text)))):
+        assert read("functionary_v3_2", text, cuts) == (content, calls, content, bool(calls))
 
 
 @pytest.mark.parametrize("form", [form for form in FORMATS if LAYOUTS[form].closing])
