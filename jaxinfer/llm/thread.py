@@ -7,7 +7,7 @@ import time
 from jaxinfer.config import EngineConfig
 from jaxinfer.engine.engine import PROBE_AFTER_S
 from jaxinfer.engine.sequence import Message
-from jaxinfer.errors import EngineError
+from jaxinfer.errors import ConfigError, EngineError
 from jaxinfer.llm.core import Core, StartCore
 from jaxinfer.llm.events import OnEvent
 from jaxinfer.llm.transport import Handshake, OnFailure, OnOutputs
@@ -30,7 +30,11 @@ class EngineThread:
         self._wake = threading.Event()
         self._closing = False
 
-    def start(self, on_outputs: OnOutputs, on_failure: OnFailure, *, whole: bool = False) -> Handshake:
+    def start(
+        self, on_outputs: OnOutputs, on_failure: OnFailure, *, whole: bool = False, replica: int = 0
+    ) -> Handshake:
+        if replica:  # JAX has but one of its devices in a process
+            raise ConfigError("replicas must be processes of their own; leave out --in-process")
         core = self._core = self._start_core(self._config, self._on_event)
         if whole:
             core.warming.result()
