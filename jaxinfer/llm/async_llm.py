@@ -26,7 +26,7 @@ from jaxinfer.llm.latency import Latency, timings_of
 from jaxinfer.llm.mailbox import Mailbox
 from jaxinfer.llm.prepare import prepare, prepare_embedding
 from jaxinfer.llm.process import EngineProcess
-from jaxinfer.llm.replicas import Replicas
+from jaxinfer.llm.replicas import Replicas, ReplicaStats
 from jaxinfer.llm.started import Started
 from jaxinfer.llm.stream import Stream
 from jaxinfer.llm.structure import Forms
@@ -348,6 +348,10 @@ class AsyncLLM:
         if self._started is None:
             raise unavailable("starting")
         return self.replicas.stats()
+
+    def replica_stats(self) -> list[ReplicaStats]:
+        """Of each engine."""
+        return self.replicas.each()
 
     async def profile(self, folder: str | None) -> None:
         """Begin a trace of the engine's device into `folder`; None ends it. One call at a time. Raises EngineError."""

@@ -7,7 +7,7 @@ import time
 from jaxinfer.config import EngineConfig
 from jaxinfer.engine.engine import PROBE_AFTER_S
 from jaxinfer.engine.sequence import Message
-from jaxinfer.errors import ConfigError, EngineError
+from jaxinfer.errors import EngineError
 from jaxinfer.llm.core import Core, StartCore
 from jaxinfer.llm.events import OnEvent
 from jaxinfer.llm.transport import Handshake, OnFailure, OnOutputs
@@ -33,8 +33,7 @@ class EngineThread:
     def start(
         self, on_outputs: OnOutputs, on_failure: OnFailure, *, whole: bool = False, replica: int = 0
     ) -> Handshake:
-        if replica:  # JAX has but one of its devices in a process
-            raise ConfigError("replicas must be processes of their own; leave out --in-process")
+        assert replica == 0, "replicas are processes of their own: JAX has but one of its devices in a process"
         core = self._core = self._start_core(self._config, self._on_event)
         if whole:
             core.warming.result()
