@@ -108,9 +108,9 @@ class Replicas:
         self._told: dict[str, set[int]] = {"serving": set(), "ready": set()}
         self._homes: dict[str, _Replica] = {}  # of requests
         self._sessions: dict[str, _Replica] = {}
-        self._lost: list[str] = []  # requests whose engine has ended
+        self._lost: dict[str, None] = {}  # requests whose engine has ended
         self._unplaced: dict[str, None] = {}  # those that came while no replica ran
-        self._page_size = self._num_pages = 1  # of each, once they have started
+        self._page_size = self._num_pages = self._num_seats = 1  # of each, once they have started
         self._on_outputs: OnOutputs
         self._resume: Resume
         self._on_failed: Callable[[BaseException], None]
@@ -141,7 +141,7 @@ class Replicas:
         except ConfigError:
             self.close()
             raise
-        self._page_size, self._num_pages = limits.page_size, limits.num_pages
+        self._page_size, self._num_pages, self._num_seats = limits.page_size, limits.num_pages, limits.max_num_seqs
         return dataclasses.replace(handshakes[0], limits=limits)
 
     def _new(self, index: int) -> Transport:
@@ -153,6 +153,9 @@ class Replicas:
         handshake = transport.start(partial(self._put, replica), on_failure, whole=whole, replica=replica.index)
         with self._lock:
             if replica.newest is transport:  # else it has ended already
+                if replica.transport is not transport:
+                    replica.past, replica.transport = replica.stats(), transport
+                    replica.past.restarts += 1
                 replica.is_running = True
         return handshake
 
@@ -236,8 +239,11 @@ class Replicas:
         """All of a request's choices have ended."""
         with self._lock:
             self._unplaced.pop(request_id, None)
+            self._lost.pop(request_id, None)
             if (home := self._homes.pop(request_id, None)) is not None:
                 home.drop(request_id)
+        if self._lost:
+            self._hand_back()
 
     def _engine_ended(self, replica: _Replica, transport: Transport, error: BaseException) -> None:
         """Called by the transport's thread: others go on with what the engine had, and it is started again."""
@@ -245,7 +251,7 @@ class Replicas:
             if self._closing or replica.newest is not transport:
                 return
             replica.is_running = False
-            self._lost += replica.requests
+            self._lost |= dict.fromkeys(replica.requests)
             for request_id in replica.requests:
                 del self._homes[request_id]
             replica.requests, replica.load = {}, 0
@@ -256,12 +262,20 @@ class Replicas:
             self._hand_back()
 
     def _hand_back(self) -> None:
-        """What has no engine, if there is one that can take it."""
+        """What has no engine, if there is one that can take it.
+
+        While another is being started again, what finds no seat waits for that one, rather than in a queue.
+        """
         with self._lock:
-            if not any(replica.is_running for replica in self._replicas):
+            running = [replica for replica in self._replicas if replica.is_running]
+            if not running:
                 return
-            lost, unplaced = self._lost, list(self._unplaced)
-            self._lost, self._unplaced = [], {}
+            lost, unplaced = list(self._lost), list(self._unplaced)
+            if len(running) < self.num_usable:
+                lost = lost[: sum(max(0, self._num_seats - len(replica.requests)) for replica in running)]
+            for request_id in lost:
+                del self._lost[request_id]
+            self._unplaced = {}
         if lost or unplaced:
             self._resume(lost, unplaced)
 
@@ -285,19 +299,17 @@ class Replicas:
                 error = failure
                 time.sleep(PAUSE_S)
             else:
-                past = replica.stats()
-                past.restarts += 1
-                with self._lock:
-                    replica.past, replica.transport = past, transport
                 return True
         return False
 
     def _give_up(self, replica: _Replica, error: BaseException) -> None:
-        replica.is_given_up = True
+        with self._lock:
+            replica.is_given_up = True
         if all(other.is_given_up for other in self._replicas):
             self._on_failed(error)
         else:
             log.error("replica %d has failed for good, the others go on without it: %s", replica.index, error)
+            self._hand_back()
 
     @property
     def num_usable(self) -> int:

@@ -120,6 +120,38 @@ def test_whatever_ends_every_open_request_is_in_one_engine_that_runs(seed):
     assert door.failures == [] and all(engine.is_closed is False for engine in alive)
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_comes_while_engines_end_and_start_is_in_one_that_runs(count):
+    class Yields(Engine):
+        def start(self, *given, **rest):
+            time.sleep(0.0005)
+            return super().start(*given, **rest)
+
+        def stats(self):
+            time.sleep(0.0005)
+            return super().stats()
+
+    door, ended = Door(count, Yields), threading.Event()
+
+    def end_one_after_another():
+        rng = random.Random(0)
+        while not ended.is_set():
+            victim = rng.choice(door.replicas.transports)
+            victim.put([Output("x", 0, [1])])
+            victim.fail(EngineError("it ended"))
+
+    ending = threading.Thread(target=end_one_after_another)
+    ending.start()
+    for i in range(300):
+        door.add(f"r{i}")
+        time.sleep(0.0002)
+    ended.set()
+    ending.join()
+    running = [set(engine.requests) for engine in door.replicas.transports]
+    assert set.union(*running) >= {f"r{i}" for i in range(300)}
+    assert sum(one.requests for one in door.replicas.each()) == 300 and door.failures == []
+
+
 def test_what_knows_a_prompt_gets_what_begins_like_it():
     door = Door(3)
     prompts = [[i] * 40 for i in range(6)]
@@ -208,6 +240,36 @@ def test_what_comes_while_none_runs_waits_for_the_first():
     assert door.handed == [(["lost"], ["unplaced"])] and door.made[1].requests == ["lost", "unplaced"]
     door.replicas.close()
     assert door.made[1].is_closed
+
+
+def test_what_finds_no_seat_waits_for_the_engine_that_starts_again():
+    starts, goes = [], threading.Event()
+
+    class Slow(Engine):
+        def start(self, *given, **rest):
+            starts.append(self)
+            if len(starts) > 2:
+                goes.wait(10)
+            return super().start(*given, **rest)
+
+    door = Door(2, Slow)
+    seats = LIMITS.max_num_seqs
+    for i in range(2 * seats):
+        door.add(f"r{i}", [i] * 9)
+    full, ill = door.made
+    lost = list(ill.requests)
+    assert len(lost) == len(full.requests) == seats
+    ending = threading.Thread(target=ill.fail, args=(EngineError("it ended"),))
+    ending.start()
+    while len(starts) < 3:
+        time.sleep(0.001)
+    assert door.handed == []
+    door.replicas.ended(full.requests[0])
+    assert door.handed == [([lost[0]], [])] and full.requests[-1] == lost[0]
+    door.replicas.ended(lost[1])
+    goes.set()
+    ending.join()
+    assert door.made[-1].requests == lost[2:]
 
 
 def test_a_replica_with_work_that_is_not_heard_of_has_stalled_whatever_the_others_do():
