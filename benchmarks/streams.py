@@ -122,7 +122,9 @@ class Noted:
         self.given_s = 0.0
         self.given = asyncio.Event()
 
-    def start(self, on_outputs: OnOutputs, on_failure: OnFailure, *, whole: bool = False) -> Handshake:
+    def start(
+        self, on_outputs: OnOutputs, on_failure: OnFailure, *, whole: bool = False, replica: int = 0
+    ) -> Handshake:
         core = start_dry_run(self._config, self._on_event)
         return Handshake(core.info, core.limits, str(core.folder))
 

@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 ONE_GPU = "not yet: jaxinfer runs on one GPU; drop it"
 FOREIGN: tuple[tuple[str, str], ...] = (
     ("use --device", "-ngl --gpu-layers --n-gpu-layers"),
+    ("use --data-parallel-size, which `jaxinfer serve` has", "--data-parallel-size -dp --dp --dp-size"),
     ("use --max-model-len", "-c --ctx-size --context-bucket --fit-ctx -fitc"),
     ("use --max-num-seqs", "-np --parallel --max-running-requests --max-num-active-seqs"),
     ("use --max-num-queued-seqs", "--max-num-queued-reqs --max-num-queued-tokens --max-queued-requests"),
@@ -157,8 +158,8 @@ FOREIGN: tuple[tuple[str, str], ...] = (
     ),
     (
         ONE_GPU,
-        "--tensor-parallel-size --pipeline-parallel-size --data-parallel-size "  # by name, for what is spelt like them
-        "--tensor-parallel-* -tp --tp --tp-size --pipeline-parallel-* -pp --pp-* --data-parallel-* --dp "
+        "--tensor-parallel-size --pipeline-parallel-size "  # by name, for what is spelt like them
+        "--tensor-parallel-* -tp --tp --tp-size --pipeline-parallel-* -pp --pp-* --data-parallel-* "
         "--*-parallel-size --expert-parallel* -ep --ep --ep-* --enable-expert-parallel --enable-ep-* -dcp "
         "--dcp-* -pcp --attn-cp-* --attn-dp-* --attn-tp-* --attention-*-parallel-* --enable-dp-* "
         "--enable-attn-tp-* --enable-tp-* --enable-prefill-cp --enable-cp-* --cp-* --dwdp-* --nnodes "
@@ -169,7 +170,7 @@ FOREIGN: tuple[tuple[str, str], ...] = (
         "--rpc --cpu-distributed-* --enable-layernorm-sp --enable-hc-sp --enable-quant-communications "
         "--boundary-reduction --enable-kv-cache-sharding --fault-tolerance-* --enable-fault-* "
         "--prefill-context-* --enable-dense-mlp-* --enable-shared-experts-attn-tp --enable-batch-sharded-* "
-        "-dp -dpa -dpb -dpe -dph -dpl -dpm -dpn -dpp -dpr --pre-warm-nccl --dp-* --headless",
+        "-dpa -dpb -dpe -dph -dpl -dpm -dpn -dpp -dpr --pre-warm-nccl --dp-* --headless",
     ),
     (
         "not yet: no model of experts runs here",

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 
 def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
+    if params["in_process"] and params["data_parallel_size"] > 1:
+        law = f"--data-parallel-size must be 1 with --in-process, got {params['data_parallel_size']}"
+        raise ConfigError(f"{law}: replicas are processes of their own; drop one of the two")
     with transport_for(resolved.config, params) as new_transport:
         return serve(resolved, params, new_transport)
 
@@ -59,7 +62,7 @@ def serve(resolved: Resolved, params: Mapping[str, Any], new_transport: "NewTran
             checklist.say(line)
         for line in unusual(params, settings):
             checklist.say(line)
-        llm = AsyncLLM(resolved.config, checklist, new_transport)
+        llm = AsyncLLM(resolved.config, checklist, new_transport, params["data_parallel_size"])
         app = create_app(llm, settings, tracer)
 
         def bound(host: str, port: int) -> None:
@@ -132,6 +135,8 @@ def unusual(params: Mapping[str, Any], settings: "ServerSettings") -> list[str]:
         lines.append(f"keys     {len(settings.api_keys)}, of {num_tenants} tenant{'s' * (num_tenants != 1)}")
     if params["otlp_traces_endpoint"]:
         lines.append(f"traces   to {urlsplit(params['otlp_traces_endpoint']).hostname}")
+    if (count := params["data_parallel_size"]) > 1:
+        lines.append(f"replicas {count} engines of this model, each on a GPU of its own where there are GPUs")
     if params["dry_run"]:
         lines.append("dry run  no model is loaded and no device used: the answers are made up")
     if params["in_process"]:
@@ -204,6 +209,13 @@ OPTIONS: tuple[click.Option, ...] = (
         callback=port,
         metavar="N",
         in_short_help=True,
+    ),
+    server_option(
+        "--data-parallel-size",
+        "Engines of the model behind this address, each on a GPU of its own; on a CPU they share it.  [1]",
+        default=1,
+        type=click.IntRange(1),
+        metavar="N",
     ),
     server_option(
         "--drain-timeout-s",

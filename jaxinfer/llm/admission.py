@@ -27,8 +27,11 @@ def unavailable(status: Status) -> Unavailable:
     return Unavailable(message, code=status, retry_after_s=retry_after_s)
 
 
-def check_room(limits: Limits, num_active: int, num_choices: int) -> None:
-    """Raise InvalidRequest if so many choices never have room together, Overloaded if they have none now."""
+def check_room(limits: Limits, num_active: int, num_choices: int, num_replicas: int = 1) -> None:
+    """Raise InvalidRequest if so many choices never have room together, Overloaded if they have none now.
+
+    limits: of each replica; all choices of a request are in one.
+    """
     capacity = limits.max_num_seqs + limits.max_num_queued_seqs
     if num_choices > capacity:
         raise InvalidRequest(
@@ -36,10 +39,11 @@ def check_room(limits: Limits, num_active: int, num_choices: int) -> None:
             f"{num_choices}; send fewer prompts or a smaller n at a time",
             param="n",
         )
-    if num_choices > capacity - num_active:
+    left = capacity * num_replicas - num_active
+    if num_choices > left:
         raise Overloaded(
-            f"at most {limits.max_num_queued_seqs} sequences may wait (max_num_queued_seqs), there is room for "
-            f"{capacity - num_active} and the request needs {num_choices}; try again shortly",
+            f"at most {limits.max_num_queued_seqs * num_replicas} sequences may wait (max_num_queued_seqs), there is "
+            f"room for {left} and the request needs {num_choices}; try again shortly",
             code="queue_full",
             retry_after_s=RETRY_BUSY_S,
         )

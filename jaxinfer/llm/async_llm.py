@@ -16,8 +16,8 @@ from typing import Any
 
 from jaxinfer.checkpoint.resolve import local_folder
 from jaxinfer.config import EngineConfig, Limits
-from jaxinfer.engine.sequence import Add, Forget, Keep, Message, Output
-from jaxinfer.errors import EngineError, JaxInferError
+from jaxinfer.engine.sequence import Add, Forget, Keep, Output
+from jaxinfer.errors import EngineError
 from jaxinfer.llm.admission import Status, check_room, check_status, unavailable
 from jaxinfer.llm.answer import NO_TEXT, Answer, feed
 from jaxinfer.llm.events import Announcer, Event, OnEvent, ignore
@@ -26,12 +26,13 @@ from jaxinfer.llm.latency import Latency, timings_of
 from jaxinfer.llm.mailbox import Mailbox
 from jaxinfer.llm.prepare import prepare, prepare_embedding
 from jaxinfer.llm.process import EngineProcess
+from jaxinfer.llm.replicas import Replicas, ReplicaStats
 from jaxinfer.llm.started import Started
 from jaxinfer.llm.stream import Stream
 from jaxinfer.llm.structure import Forms
 from jaxinfer.llm.suspects import GUILTY, Suspects
 from jaxinfer.llm.text_side import load_text, num_bytes, num_chars, texts_of
-from jaxinfer.llm.transport import NewTransport, Transport
+from jaxinfer.llm.transport import NewTransport
 from jaxinfer.llm.turns import Turns
 from jaxinfer.llm.types import Delta, ModelInfo, Stats, Timings
 from jaxinfer.protocol.embeddings import Pooling
@@ -47,8 +48,6 @@ log = logging.getLogger(__name__)
 DEADLY = f"the engine ended {GUILTY} times in a row while it computed this request, which is not tried again"
 FAILED = "the engine failed and this request with it; the server's log says why"
 WOKEN_AT_ONCE = 32  # streams in a round of the event loop: about a millisecond
-MAX_FAILURES = 5  # of the engine process in a row, without one token between them
-PAUSE_S = 1.0  # before the next start, where the system refused a process or a socket
 
 
 @dataclasses.dataclass(slots=True)
@@ -64,31 +63,34 @@ class _Open:
 class AsyncLLM:
     """One model behind `generate`, `abort`, `drain` and `stats`; all methods belong to one event loop.
 
-    Beside the engine's own threads there are one that turns its outputs into text and a few for tokenizing.
+    Beside the engines' own threads there are one that turns its outputs into text and a few for tokenizing.
     Invariant: a request is in `_open` from the moment it is posted until its last delta was handed to the loop.
     """
 
     def __init__(
-        self, config: EngineConfig, on_event: OnEvent = ignore, new_transport: NewTransport = EngineProcess
+        self,
+        config: EngineConfig,
+        on_event: OnEvent = ignore,
+        new_transport: NewTransport = EngineProcess,
+        num_replicas: int = 1,
     ) -> None:
-        """new_transport: EngineProcess, or one that makes thread.EngineThread, for an engine in this process."""
+        """new_transport: EngineProcess, or one that makes thread.EngineThread, for an engine in this process.
+
+        num_replicas: engines among which requests are divided, each on a device of its own where there are GPUs.
+        """
         self.config = config
         self.status: Status = "starting"
         self.progress: Event | None = None  # of the newest start: its latest load or compile
         self._on_event, self._announce = on_event, Announcer(self._hear)
-        self._new_transport = partial(new_transport, config, self._announce)
+        self.replicas = Replicas(config, self._announce, new_transport, num_replicas)
         self._ready = asyncio.Event()
         self._failed = asyncio.Event()
         self._failure: EngineError | None = None
-        self._closing = False
-        self._failures = 0  # since an engine last put out a token
         self._suspects = Suspects()  # the text thread's
         self._started: Started | None = None
-        self._early_failure: BaseException | None = None  # of an engine that ended before all else was there
-        self._starting: Transport | None = None  # the newest, whose start may be under way
         self._busy_since_s = 0.0  # when `_open` was last empty
         self._open: dict[str, _Open] = {}
-        self._posting = threading.Lock()  # held to register and post, or to change the transport: both or neither
+        self._posting = threading.Lock()  # held to register and post, or to end all that is open: both or neither
         self._names: dict[str, set[str]] = {}  # a client's request id -> the ids we made for it
         self._turns = Turns(WOKEN_AT_ONCE)
         self._num_active = 0  # choices accepted and not ended
@@ -108,8 +110,7 @@ class AsyncLLM:
         """
         self._loop = asyncio.get_running_loop()
         try:
-            transport = self._starting = self._new_transport()
-            await asyncio.to_thread(self._start, transport)
+            await asyncio.to_thread(self._start)
             self._text_thread.start()
             if self._failure is None:
                 self.status = "serving"
@@ -117,7 +118,7 @@ class AsyncLLM:
         except BaseException:
             self.status = "failed"
             if self._started is None:
-                transport.close()
+                self.replicas.close()
             raise
         if self.status == "serving":
             self.status = "ready"
@@ -141,17 +142,14 @@ class AsyncLLM:
         if event.kind == "ready":
             self._loop.call_soon_threadsafe(self._ready.set)
 
-    def _start(self, transport: Transport) -> None:
+    def _start(self) -> None:
         folder = local_folder(self.config.model)
         with ThreadPoolExecutor(1) as pool:  # beside the engine's start, where it is known already which folder it is
             early = pool.submit(load_text, self.config, folder) if folder else None
-            handshake = transport.start(self._put_outputs, self._fail)
+            handshake = self.replicas.start(self._outputs.put, self._put_resumption, self._end_all)
             text = early.result() if early else load_text(self.config, Path(handshake.folder))
-        with self._posting:
-            self._started = Started.of(transport, handshake, text)
+        self._started = Started.of(handshake, text)
         self._announce.release()
-        if self._early_failure is not None:
-            self._fail(self._early_failure)
 
     @property
     def info(self) -> ModelInfo:
@@ -166,7 +164,7 @@ class AsyncLLM:
     def admit(self, num_choices: int = 1) -> None:
         """Raise Unavailable or Overloaded if a request for that many choices would be refused now."""
         check_status(self.status)
-        check_room(self._model.limits, self._num_active, num_choices)
+        check_room(self._model.limits, self._num_active, num_choices, self.replicas.num_usable)
 
     async def encode(
         self, text: str, *, add_special_tokens: bool = True, must_fit: bool = True, param: str = "prompt"
@@ -266,7 +264,7 @@ class AsyncLLM:
             reading=reading,
             structure=await self.forms.structure(params, reading, form, prompt_ids, chat=chat),
         )
-        answer = Answer(request, sampling, self._model.text.tokenizer, self._post, reading, chat=chat)
+        answer = Answer(request, sampling, self._model.text.tokenizer, self.replicas.post, reading, chat=chat)
         return self._accept(answer, request_id, arrived_s)
 
     async def embed(
@@ -289,7 +287,8 @@ class AsyncLLM:
             priority=priority,
             salt=salt,
         )
-        return self._accept(Answer(request, NO_TEXT, self._model.text.tokenizer, self._post), request_id, arrived_s)
+        answer = Answer(request, NO_TEXT, self._model.text.tokenizer, self.replicas.post)
+        return self._accept(answer, request_id, arrived_s)
 
     def _accept(self, answer: Answer, request_id: str, arrived_s: float | None) -> AsyncIterator[Delta]:
         """Post its request. request_id: the caller's label."""
@@ -302,7 +301,7 @@ class AsyncLLM:
             if not self._open:
                 self._busy_since_s = time.monotonic()
             self._open[request.id] = _Open(answer, mailbox, timings_of(request.n, arrived_s))
-            self._post(Add(request))
+            self.replicas.post(Add(request))
         return Stream(mailbox, request.n, partial(self._abort, request.id))
 
     async def abort(self, request_id: str) -> None:
@@ -318,11 +317,11 @@ class AsyncLLM:
     def keep(self, session: str, salt: str, tokens: Sequence[int]) -> None:
         """Keep the pages of these tokens from being reused as long as there are others, instead of what this session
         kept before; without tokens it keeps nothing. A new engine has none of them: their tokens are computed again."""
-        self._post(Keep(session, salt, tuple(tokens)))
+        self.replicas.post(Keep(session, salt, tuple(tokens)))
 
     def forget(self, session: str) -> None:
         """Free what a session keeps, but for what others use or keep."""
-        self._post(Forget(session))
+        self.replicas.post(Forget(session))
 
     async def drain(self, timeout_s: float) -> None:
         """Accept nothing more, wait for what runs, abort what is left after `timeout_s`."""
@@ -336,27 +335,27 @@ class AsyncLLM:
 
     async def close(self) -> None:
         """Stop the threads; requests still open end with finish_reason "abort"."""
-        self._closing = True
         self._ready.set()  # a start that waits for the last compilation need not any longer
         if self._started is not None:
             await self.drain(0.0)
-            transport, starting = self._started.transport, self._starting
-            if starting is not None and starting is not transport:  # a restart is under way, in a thread of transport's
-                await asyncio.to_thread(starting.close)
-            await asyncio.to_thread(transport.close)
+            await asyncio.to_thread(self.replicas.close)
             self._outputs.put(None)
             await asyncio.to_thread(self._text_thread.join)
-            if self._started.transport is not transport:  # a restart was just done
-                await asyncio.to_thread(self._started.transport.close)
             await asyncio.to_thread(self._started.forms.close)
         self._lanes.close()
 
     def stats(self) -> Stats:
-        return self._model.stats()
+        if self._started is None:
+            raise unavailable("starting")
+        return self.replicas.stats()
+
+    def replica_stats(self) -> list[ReplicaStats]:
+        """Of each engine."""
+        return self.replicas.each()
 
     async def profile(self, folder: str | None) -> None:
         """Begin a trace of the engine's device into `folder`; None ends it. One call at a time. Raises EngineError."""
-        await asyncio.to_thread(self._model.transport.profile, folder)
+        await asyncio.to_thread(self.replicas.profile, folder)
 
     @property
     def forms(self) -> Forms:
@@ -373,17 +372,7 @@ class AsyncLLM:
     @property
     def stalled_s(self) -> float:
         """How long the engine has had work and not gone on with it; 0 when it has none, whatever it does then."""
-        if not self._open or self._starting is None:
-            return 0.0
-        return max(0.0, time.monotonic() - max(self._busy_since_s, self._starting.heard_s()))
-
-    def _post(self, message: Message) -> None:
-        self._model.transport.post(message)
-
-    def _put_outputs(self, outputs: list[Output]) -> None:
-        if any(output.token_ids or output.embedding for output in outputs):  # ends are no sign that the device works
-            self._failures = 0
-        self._outputs.put(outputs)
+        return self.replicas.stalled_s() if self._open and self._started is not None else 0.0
 
     def _run_text(self) -> None:
         """The text thread: whatever one step put out becomes at most one wake-up of the event loop."""
@@ -406,7 +395,7 @@ class AsyncLLM:
         now_s = time.monotonic()
         found = [(self._open.get(output.request_id), output) for output in outputs]
         came = []
-        for output, delta in feed([(held.answer, output) for held, output in found if held], self._post):
+        for output, delta in feed([(held.answer, output) for held, output in found if held], self.replicas.post):
             batch.append((output.request_id, delta))
             came.append((self._open[output.request_id].timings[output.index], output, delta))
         self._model.latency.saw(came, now_s)
@@ -429,6 +418,7 @@ class AsyncLLM:
 
     def _forget(self, made: str) -> None:
         del self._open[made]
+        self.replicas.ended(made)
         label = made.rpartition("#")[0]
         self._names[label].discard(made)
         if not self._names[label]:
@@ -436,55 +426,34 @@ class AsyncLLM:
         if not self._open:
             self._idle.set()
 
-    def _fail(self, error: BaseException) -> None:
-        """Called by the transport's thread when its engine has ended: start another, or end every answer."""
-        with self._posting:
-            if self._started is None:
-                self._early_failure = error
-                return
-        while not self._closing:
-            self._failures += 1
-            if self._failures == MAX_FAILURES or not self._model.transport.restartable:
-                self._end_all(error)
-                return
-            log.warning("%s; starting it again, attempt %d of %d", error, self._failures, MAX_FAILURES - 1)
-            transport = self._starting = self._new_transport()
-            has_cache = self.config.compile_cache_dir != ""  # without one, what is compiled first must do again
-            try:
-                transport.start(self._put_outputs, self._fail, whole=has_cache)
-            except JaxInferError as failure:
-                error = failure
-            except Exception as failure:  # the system has no process, socket or memory left for it
-                error = failure
-                time.sleep(PAUSE_S)
-            else:
-                self._outputs.put(partial(self._resume, transport))
-                return
+    def _put_resumption(self, lost: list[str], unplaced: list[str]) -> None:
+        self._outputs.put(lambda: self._resume(lost, unplaced))
 
-    def _resume(self, transport: Transport) -> list[tuple[str, Delta]]:
-        """On the text thread, behind all outputs of the old engine: give the new one everything that is unfinished."""
-        with self._posting:
-            answers = {made: held.answer for made, held in list(self._open.items())}  # the loop may be forgetting one
-            unfinished = [made for made, answer in answers.items() if not answer.done]
-            posted, guilty = self._suspects.engine_ended(unfinished)
-            self._started = self._model.with_new(transport)
-            self._post_again(answers[made] for made in posted)
-        for made in guilty:
+    def _resume(self, lost: list[str], unplaced: list[str]) -> list[tuple[str, Delta]]:
+        """On the text thread, behind all outputs of the engine that has ended: give its requests to another, and those
+        that came while there was none.
+        """
+        posted, guilty = self._suspects.engine_ended([made for made in lost if self._is_unfinished(made)])
+        self._post_again([*posted, *unplaced])
+        answers = [(made, held.answer) for made in guilty if (held := self._open.get(made))]
+        for made, _ in answers:
             log.error("request %s has ended %d engines and is given up", made, GUILTY)
-        return [(made, delta) for made in guilty for delta in answers[made].abort(DEADLY)]
+        return [(made, delta) for made, answer in answers for delta in answer.abort(DEADLY)]
+
+    def _is_unfinished(self, made: str) -> bool:
+        held = self._open.get(made)  # the loop may just have forgotten it
+        return held is not None and not held.answer.done
 
     def _absolve(self, requests: Iterable[str]) -> None:
         """These got a token or have ended: a suspect of having ended the engine may follow."""
         for made in requests if self._suspects.exist else ():
-            for follower in self._suspects.got_token(made):
-                with self._posting:
-                    held = self._open.get(follower)
-                    self._post_again([held.answer] if held else [])
+            self._post_again(self._suspects.got_token(made))
 
-    def _post_again(self, answers: Iterable[Answer]) -> None:
-        for answer in answers:
-            for message in answer.resumption():
-                self._post(message)
+    def _post_again(self, requests: Iterable[str]) -> None:
+        for made in requests:
+            if (held := self._open.get(made)) is not None:
+                for message in held.answer.resumption():
+                    self.replicas.post(message)
 
     def _end_all(self, error: BaseException) -> None:
         def end() -> list[tuple[str, Delta]]:

@@ -23,8 +23,8 @@ STATS_EVERY_S = 0.1
 SETTLE_S = 0.001  # without work, before statistics are told: the server is at what a client waits for
 
 
-def main(start: StartCore) -> None:
-    """Be an engine process. start: builds the engine from the first message's settings."""
+def main(start: StartCore, *, has_device: bool = True) -> None:
+    """Be an engine process. start: builds the engine from the first message's settings.    has_device: on one."""
     # a Ctrl-C or a SIGTERM to the group is the server's to handle: it drains, then closes the socket
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -35,6 +35,8 @@ def main(start: StartCore) -> None:
     built: Future[Core] = Future()
     threading.Thread(target=_receive, args=(channel, built), name="jaxinfer-inbox", daemon=True).start()
     try:
+        if has_device and first.start.config.device != "cpu":
+            nvidia.show_only(first.start.replica)
         core = start(first.start.config, _tell(channel))
         if first.start.whole:
             core.warming.result()

@@ -130,4 +130,4 @@ def _words(tokenizer: Tokenizer, vocab_size: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    child.main(partial(start_dry_run, step_s=float(sys.argv[2])))
+    child.main(partial(start_dry_run, step_s=float(sys.argv[2])), has_device=False)

@@ -25,7 +25,8 @@ Spawned = tuple["subprocess.Popen[bytes]", "Channel[ToEngine, FromEngine]"]
 
 @contextlib.contextmanager
 def starting(config: EngineConfig, child: Sequence[str] = (CHILD,)) -> Iterator[NewTransport]:
-    """An engine of these settings that starts now, so that it imports while its owner does: the first one made has it.
+    """An engine of these settings that starts now, so that it imports while its owner does: the first one made has it,
+    which is replica 0 of several.
 
     child: as for EngineProcess.    Raises OSError where the system has no process or socket to give.
     """
@@ -67,12 +68,14 @@ class EngineProcess:
         if spawned is not None:
             self._child, self._channel = spawned
 
-    def start(self, on_outputs: OnOutputs, on_failure: OnFailure, *, whole: bool = False) -> Handshake:
+    def start(
+        self, on_outputs: OnOutputs, on_failure: OnFailure, *, whole: bool = False, replica: int = 0
+    ) -> Handshake:
         with self._spawning:
             if self._closing:
                 raise _interrupted()
             if self._child is None:
-                self._child, self._channel = _spawn(self._config, self._arguments, whole)
+                self._child, self._channel = _spawn(self._config, self._arguments, whole, replica)
         try:
             handshake = self._wait_until_ready()
             thread = threading.Thread(
@@ -170,10 +173,10 @@ class EngineProcess:
         return EngineError(f"the engine process ended with exit code {code}; {cure}")
 
 
-def _spawn(config: EngineConfig, child: Sequence[str], whole: bool = False) -> Spawned:
+def _spawn(config: EngineConfig, child: Sequence[str], whole: bool = False, replica: int = 0) -> Spawned:
     process, ours = children.start(*child)
     channel: Channel[ToEngine, FromEngine] = Channel(ours, FromEngine)
-    channel.post(ToEngine(start=Start(config, whole)))
+    channel.post(ToEngine(start=Start(config, whole, replica)))
     return process, channel
 
 

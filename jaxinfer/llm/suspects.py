@@ -18,16 +18,18 @@ class Suspects:
         self._waiting: deque[str] = deque()
         self._on_trial: str | None = None
 
-    def engine_ended(self, unfinished: Collection[str]) -> tuple[list[str], list[str]]:
-        """The next engine gets the first list of the unfinished requests; the second is guilty. Others wait."""
-        waited = set(self._waiting)
-        self._ends.update(made for made in unfinished if made not in waited)
-        guilty = [made for made in unfinished if self._ends[made] >= GUILTY]
-        self._waiting = deque(made for made in unfinished if self._ends[made] == SUSPECT)
+    def engine_ended(self, lost: Collection[str]) -> tuple[list[str], list[str]]:
+        """An engine gets the first list of the requests that another had as it ended; the second is guilty. Others
+        wait.
+        """
+        self._ends.update(lost)
+        guilty = [made for made in lost if self._ends[made] >= GUILTY]
+        cleared = [made for made in lost if self._ends[made] < SUSPECT]
+        self._waiting.extend(made for made in lost if self._ends[made] == SUSPECT)
         for made in guilty:
             del self._ends[made]
-        cleared = [made for made in unfinished if made not in guilty and self._ends[made] < SUSPECT]
-        return cleared + self._next(), guilty
+        tried_elsewhere = self._on_trial is not None and self._on_trial not in lost
+        return cleared + ([] if tried_elsewhere else self._next()), guilty
 
     @property
     def exist(self) -> bool:

@@ -30,7 +30,10 @@ class EngineThread:
         self._wake = threading.Event()
         self._closing = False
 
-    def start(self, on_outputs: OnOutputs, on_failure: OnFailure, *, whole: bool = False) -> Handshake:
+    def start(
+        self, on_outputs: OnOutputs, on_failure: OnFailure, *, whole: bool = False, replica: int = 0
+    ) -> Handshake:
+        assert replica == 0, "replicas are processes of their own: JAX has but one of its devices in a process"
         core = self._core = self._start_core(self._config, self._on_event)
         if whole:
             core.warming.result()

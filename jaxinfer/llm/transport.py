@@ -30,13 +30,16 @@ class Transport(Protocol):
 
     restartable: bool
 
-    def start(self, on_outputs: OnOutputs, on_failure: OnFailure, *, whole: bool = False) -> Handshake:
+    def start(
+        self, on_outputs: OnOutputs, on_failure: OnFailure, *, whole: bool = False, replica: int = 0
+    ) -> Handshake:
         """Build the engine and let it run; blocks until it can carry any plan.
 
         Raises JaxInferError, or OSError where the system refuses it a process or a socket.
 
         whole: until all is compiled, as for an engine that goes on where another ended: its executables are cached, and
-        a plan that needs one before it is loaded would wait for a compilation.
+        a plan that needs one before it is loaded would wait for a compilation.    replica: which of several alike it
+        is, each of which takes another of the visible GPUs, in their order.
         """
 
     def post(self, message: Message) -> None:

@@ -1,6 +1,8 @@
 """What AsyncLLM tells its callers: the model it serves, the pieces of an answer, the counters of the engine. No jax."""
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -153,9 +155,30 @@ class Stats(EngineStats):
         device, grammars = self.device.after(past.device), past.grammars.plus(self.grammars)
         return dataclasses.replace(self, device=device, grammars=grammars, **sums)
 
+    def with_others(self, others: Sequence["Stats"]) -> "Stats":
+        """Of several engines together: sums, but for the latest step, and they fail if all do."""
+        everything = self
+        for other in others:
+            sums: dict[str, Any] = {name: getattr(everything, name) + getattr(other, name) for name in _GAUGES}
+            for name in _GAUGES_BY_NAME:
+                sums[name] = add_up(getattr(everything, name), getattr(other, name))
+            device = other.device.after(everything.device)
+            memory = add_up(everything.device.memory_bytes, other.device.memory_bytes)
+            sums["device"] = dataclasses.replace(device, memory_bytes=memory)
+            everything = dataclasses.replace(other.after(everything), **sums)
+        everything.is_failing = all(one.is_failing for one in (self, *others))
+        everything.last_step_age_s = min(one.last_step_age_s for one in (self, *others))
+        return everything
+
 
 # the numbers that only grow
 _COUNTERS = (
     *(field.name for field in dataclasses.fields(Counters) if field.name not in ("finished", "work")),
     *("compiles_after_ready", "restarts"),
+)
+_GAUGES_BY_NAME = ("pages_kept_by", "host_pages_by")
+_GAUGES = tuple(
+    {field.name for field in dataclasses.fields(EngineStats)}
+    - {field.name for field in dataclasses.fields(Counters)}
+    - {*_GAUGES_BY_NAME, "is_failing", "last_step_age_s"}
 )

@@ -26,10 +26,11 @@ _READ_BYTES = 1 << 16  # a whole message of most: head and frame by one call of 
 
 
 class Start(msgspec.Struct):
-    """The settings, and whether the handshake waits until all is compiled."""
+    """The settings, whether the handshake waits until all is compiled, and which of several replicas it is."""
 
     config: EngineConfig
     whole: bool
+    replica: int = 0
 
 
 class Profile(msgspec.Struct):

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from jaxinfer.errors import DeviceError
+
 NO_DRIVER = "the cuda device needs an NVIDIA driver, this machine has none; install one or use --device cpu"
 _FIELDS = ("index", "uuid", "name", "driver_version", "memory.total", "memory.free")
 _TIMEOUT_S = 20
@@ -77,6 +79,20 @@ def visible_gpus(gpus: list[Gpu], env: Mapping[str, str] = os.environ) -> list[G
             break
         chosen.append(match[0])
     return chosen
+
+
+def show_only(replica: int) -> None:
+    """Before JAX starts: hide all GPUs that are visible but one from this process, which is one of several replicas.
+
+    The first takes the first GPU, as it would alone. Without GPUs there is nothing to hide. Raises DeviceError.
+    """
+    if replica == 0 or not (gpus := visible_gpus(list_gpus())):
+        return
+    if replica >= len(gpus):
+        law = f"each replica needs a GPU of its own, replica {replica + 1} has none of the {len(gpus)} visible"
+        raise DeviceError(f"{law}; lower --data-parallel-size")
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    os.environ["CUDA_VISIBLE_DEVICES"] = gpus[replica].uuid
 
 
 def hidden_gpus(env: Mapping[str, str] = os.environ) -> bool:

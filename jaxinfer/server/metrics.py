@@ -13,6 +13,7 @@ from prometheus_client.core import Metric
 from jaxinfer.llm.admission import Status
 from jaxinfer.llm.async_llm import AsyncLLM
 from jaxinfer.llm.latency import Latency
+from jaxinfer.llm.replicas import ReplicaStats
 from jaxinfer.llm.types import Stats
 from jaxinfer.server.families import Labels, by_label, counter, gauge, histogram
 from jaxinfer.server.http_counts import HttpCounts
@@ -73,12 +74,29 @@ class _Snapshot:
             labels, stats = {"model_name": llm.info.served_names[0]}, llm.stats()
             text = "How long the engine has had work and taken no step"
             yield gauge("jaxinfer:stalled_seconds", text, [(labels, llm.stalled_s)])
+            yield from _replicas(llm.replica_stats(), labels)
             yield from _state(stats, labels)
             yield from _counters(stats, labels)
             yield from _steps(stats, labels)
             yield from _device(stats, labels)
             yield from _latency(llm.latency, labels)
             yield from vllm_metrics(llm, stats)
+
+
+def _replicas(replicas: list[ReplicaStats], labels: Labels) -> Iterator[Metric]:
+    by_replica = [(labels | {"replica": str(one.index)}, one) for one in replicas]
+    text = "1 while the replica's engine runs"
+    yield gauge("jaxinfer:replica_running", text, [(own, one.is_running) for own, one in by_replica])
+    yield gauge("jaxinfer:replica_requests", "Requests it has", [(own, one.requests) for own, one in by_replica])
+    text = "What its requests are reckoned at: prompts not known there, and answers"
+    yield gauge("jaxinfer:replica_load_tokens", text, [(own, one.load_tokens) for own, one in by_replica])
+    for name, text in (
+        ("generated_tokens", "Tokens it generated"),
+        ("prompt_tokens", "Prompt tokens of requests that it admitted"),
+        ("cached_tokens", "Prompt tokens found in its prefix cache"),
+        ("restarts", "Times a new engine went on where its had ended"),
+    ):
+        yield counter(f"jaxinfer:replica_{name}", text, [(own, getattr(one.stats, name)) for own, one in by_replica])
 
 
 def _state(stats: Stats, labels: Labels) -> Iterator[Metric]:

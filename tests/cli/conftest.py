@@ -69,7 +69,9 @@ def model(monkeypatch, tmp_path, known_names) -> Model:
     class StartedLLM(FakeLLM):
         """FakeLLM with a start and an end."""
 
-        def __init__(self, config: EngineConfig, on_event: OnEvent, new_transport: object = None) -> None:
+        def __init__(
+            self, config: EngineConfig, on_event: OnEvent, new_transport: object = None, num_replicas: int = 1
+        ) -> None:
             super().__init__(model.script, status="starting", **model.info)
             self._on_event = on_event
             model.configs.append(config)

@@ -121,6 +121,19 @@ def test_a_dry_run_says_so_from_its_first_lines_on_and_an_engine_in_the_server_t
     assert not any("dry run" in line or "warning" in line for line in cli("serve").err.splitlines())
 
 
+def test_replicas_are_named_and_are_processes_of_their_own(cli, model, served):
+    assert any(
+        line.startswith("replicas 2 engines") for line in cli("serve", "--data-parallel-size", "2").err.splitlines()
+    )
+    assert not any("replicas" in line for line in cli("serve").err.splitlines())
+    outcome = cli("serve", "--data-parallel-size", "2", "--in-process")
+    assert outcome.code == 2
+    assert outcome.last_line == (
+        "error: --data-parallel-size must be 1 with --in-process, got 2: replicas are processes of their own; drop one "
+        "of the two"
+    )
+
+
 def test_the_time_of_a_step_belongs_to_a_dry_run(cli, model, served):
     outcome = cli("serve", "--dry-run-step-ms", "2")
     assert (outcome.code, outcome.last_line.startswith("error: --dry-run-step-ms needs --dry-run")) == (2, True)

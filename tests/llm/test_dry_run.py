@@ -123,7 +123,7 @@ def test_there_is_no_device_to_trace(outline, tmp_path):
     async def test(llm: AsyncLLM) -> None:
         with pytest.raises(EngineError, match="a dry run has none"):
             await llm.profile(str(tmp_path))
-        os.kill(llm._model.transport.pid, signal.SIGKILL)
+        os.kill(llm.replicas.transports[0].pid, signal.SIGKILL)
         with pytest.raises(EngineError):  # at once, or from the engine that follows
             await llm.profile(str(tmp_path))
 

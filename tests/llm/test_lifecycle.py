@@ -133,7 +133,7 @@ def test_an_engine_process_that_crashes_costs_no_stream_a_token(own_process, eng
     async def test(llm):
         streams = [await llm.generate(prompt, own, request_id="r") for prompt, own in zip(prompts, params, strict=True)]
         firsts = [[await anext(stream)] for stream in streams]
-        os.kill(llm._model.transport.pid, signal.SIGABRT)  # as a driver does whose context is poisoned
+        os.kill(llm.replicas.transports[0].pid, signal.SIGABRT)  # as a driver does whose context is poisoned
         return [[*first, *[delta async for delta in stream]] for first, stream in zip(firsts, streams, strict=True)]
 
     for deltas, output in zip(own_process.run(test), expected, strict=True):
@@ -146,7 +146,7 @@ def test_an_engine_process_that_crashes_costs_no_stream_a_token(own_process, eng
 
 def test_a_request_that_comes_while_an_engine_that_never_ran_a_step_is_replaced_is_served(own_process):
     async def test(llm):
-        os.kill(llm._model.transport.pid, signal.SIGSEGV)
+        os.kill(llm.replicas.transports[0].pid, signal.SIGSEGV)
         await asyncio.sleep(0.2)
         stream = await llm.generate([5, 6], SamplingParams(max_tokens=4, ignore_eos=True), request_id="r")
         return [delta async for delta in stream]
@@ -160,8 +160,8 @@ class DiesEarly(EngineThread):
     restartable = True
     deaths = 0
 
-    def start(self, on_outputs, on_failure, *, whole=False):
-        handshake = super().start(on_outputs, on_failure, whole=whole)
+    def start(self, on_outputs, on_failure, **rest):
+        handshake = super().start(on_outputs, on_failure, **rest)
         if not DiesEarly.deaths:
             DiesEarly.deaths += 1
             self.close()
@@ -205,10 +205,10 @@ def test_an_interrupted_start_ends_the_engine_process_at_once():
     async def test():
         llm = AsyncLLM(EngineConfig(model="demo", device="cpu", compile_cache_dir=""))
         starting = asyncio.create_task(llm.start())
-        while llm._starting is None or llm._starting._child is None:
+        while not llm.replicas.transports or llm.replicas.transports[0]._child is None:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.5)
-        child = llm._starting._child
+        child = llm.replicas.transports[0]._child
         began_s = time.monotonic()
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):

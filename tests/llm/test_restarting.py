@@ -14,7 +14,7 @@ import pytest
 
 from jaxinfer.config import EngineConfig
 from jaxinfer.errors import EngineError
-from jaxinfer.llm import async_llm, process
+from jaxinfer.llm import process, replicas
 from jaxinfer.llm.async_llm import FAILED, AsyncLLM
 from jaxinfer.llm.dry_run import MODULE
 from jaxinfer.llm.process import EngineProcess
@@ -28,7 +28,7 @@ DRY_RUN = partial(EngineProcess, child=(MODULE, "0.001"))
 @pytest.fixture
 def refused(monkeypatch):
     """Let the system refuse so many processes from the second on."""
-    monkeypatch.setattr(async_llm, "PAUSE_S", 0.01)
+    monkeypatch.setattr(replicas, "PAUSE_S", 0.01)
     popen = subprocess.Popen
 
     def refuse(times: int) -> None:
@@ -48,7 +48,7 @@ async def killed_under(llm):
     """What a stream says whose engine is killed once it has begun."""
     stream = await llm.generate([5, 6], PARAMS, request_id="r")
     first = await anext(stream)
-    os.kill(llm._model.transport.pid, signal.SIGKILL)
+    os.kill(llm.replicas.transports[0].pid, signal.SIGKILL)
     return [first, *[delta async for delta in stream]]
 
 

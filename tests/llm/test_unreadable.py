@@ -51,7 +51,7 @@ def test_a_message_that_the_engine_cannot_read_costs_a_restart_and_no_token(serv
         restarts = llm.stats().restarts
         stream = await ask()
         text = (await anext(stream)).text
-        channel = llm._model.transport._channel
+        channel = llm.replicas.transports[0]._channel
         if frame is None:
             channel.send(ToEngine())
         else:

@@ -12,6 +12,7 @@ from jaxinfer.config import EngineConfig, Limits
 from jaxinfer.errors import InvalidRequest, Overloaded, Unavailable
 from jaxinfer.llm.events import Event
 from jaxinfer.llm.latency import Latency
+from jaxinfer.llm.replicas import ReplicaStats
 from jaxinfer.llm.structure import constraint_for
 from jaxinfer.llm.types import Delta, ModelInfo, Stats
 from jaxinfer.protocol.sampling import GenerationDefaults, SamplingParams, resolve_max_tokens
@@ -111,6 +112,9 @@ class FakeLLM:
         self._max_running = max_running
         self._stolen = stolen  # room that others take between admit() and generate()
         self._info = dataclasses.replace(INFO, **info)
+
+    def replica_stats(self) -> list[ReplicaStats]:
+        return [ReplicaStats(0, True, 0, 0, self.stats())]
 
     @property
     def info(self) -> ModelInfo:

@@ -202,7 +202,7 @@ def test_an_answer_goes_on_to_its_end_in_a_new_engine(client, llm, port):
         nonlocal frames
         frames += 1
         if frames == 10:
-            os.kill(llm._model.transport.pid, signal.SIGKILL)
+            os.kill(llm.replicas.transports[0].pid, signal.SIGKILL)
 
     (answer,) = ask_all(port, CROWD[:1], kill_at_the_tenth_frame)
     assert answer.said == alone.said and is_person(answer.texts[0])

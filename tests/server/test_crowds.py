@@ -37,11 +37,11 @@ def base(llm: AsyncLLM) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def rests(base: str, llm: AsyncLLM) -> Iterator[None]:
-    pid = llm._model.transport.pid
+    pid = llm.replicas.transports[0].pid
     with ends_at_rest(Place(base, os.getpid())):
         yield
     assert not llm._open and not llm._names
-    assert (llm._model.transport.pid, llm.stats().restarts) == (pid, 0)
+    assert (llm.replicas.transports[0].pid, llm.stats().restarts) == (pid, 0)
 
 
 def test_a_burst_is_refused_where_the_queue_ends_and_everything_accepted_finishes(base):

@@ -233,7 +233,7 @@ def test_a_seed_gives_the_same_alone_in_a_crowd_and_after_a_restart_and_none_giv
     unseeded = {name: value for name, value in seeded.items() if name != "seed"}
     texts = [text for answer in ask_all(port, [unseeded] * 4) for text in answer.texts.values()]
     assert len({*texts, *expected.texts.values()}) == 4 * 3 + 3
-    os.kill(llm._model.transport.pid, signal.SIGKILL)
+    os.kill(llm.replicas.transports[0].pid, signal.SIGKILL)
     assert ask_all(port, [seeded])[0].said == expected.said
 
 
@@ -308,11 +308,11 @@ def numbers(tree: Any) -> Iterator[float]:
 @pytest.mark.parametrize("kind", ["run", "exhausted", "wait"])
 def test_a_step_that_fails_once_costs_nobody_anything(llm, port, order, alone, kind):
     """A42: the same process, one recovery, everyone back within 2 s and with the tokens they have alone."""
-    pid, before = llm._model.transport.pid, counters(port)
+    pid, before = llm.replicas.transports[0].pid, counters(port)
     order(add=Fault(kind, step=25))
     answers = ask_all(port, crowd())
     assert said(answers) == said(alone)
-    assert llm._model.transport.pid == pid
+    assert llm.replicas.transports[0].pid == pid
     wait_until(lambda: grown(port, before, "engine_recoveries_total") == 1)
     assert grown(port, before, "engine_restarts_total") == 0
     assert max(answer.longest_gap_s for answer in answers) < 2
@@ -322,13 +322,13 @@ def test_a_step_that_fails_once_costs_nobody_anything(llm, port, order, alone, k
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_request_that_always_fails_gets_the_only_500(llm, port, order, alone, stream):
     """A42"""
-    pid = llm._model.transport.pid
+    pid = llm.replicas.transports[0].pid
     order(add=Fault("wait", times=None, token=NEVER_SAID))
     bad = {"prompt": [1, 2, NEVER_SAID], "max_tokens": 60, "stream": stream}
     *answers, failed = ask_all(port, [*crowd(), bad])
     assert said(answers) == said(alone)
     assert (failed.status, failed.error["code"]) == (500, "step_failed")
-    assert llm._model.transport.pid == pid
+    assert llm.replicas.transports[0].pid == pid
 
 
 def test_a_row_that_is_not_finite_ends_its_request_alone(port, order, alone):
@@ -412,7 +412,7 @@ def test_kill_9_under_16_streams_costs_a_warm_start_and_no_token(llm, port, conf
 
     def kill() -> None:
         if next(frames) == 200:
-            os.kill(llm._model.transport.pid, signal.SIGKILL)
+            os.kill(llm.replicas.transports[0].pid, signal.SIGKILL)
 
     answers = ask_all(port, bodies, kill)
     assert said(answers) == said(expected)

@@ -15,7 +15,8 @@ import pytest
 
 from jaxinfer.engine.failures import STEP_FAILED
 from jaxinfer.errors import EngineError
-from jaxinfer.llm.async_llm import DEADLY, FAILED, MAX_FAILURES
+from jaxinfer.llm.async_llm import DEADLY, FAILED
+from jaxinfer.llm.replicas import MAX_FAILURES
 from jaxinfer.testing.faults import Fault
 from tests.server.http import error_of
 from tests.server.streams import ask_all

@@ -208,7 +208,7 @@ def goes_on_after_a_restart(server: Server, fields: dict[str, Any]) -> None:
         nonlocal frames
         frames += 1
         if frames == 10:
-            os.kill(server.llm._model.transport.pid, signal.SIGKILL)
+            os.kill(server.llm.replicas.transports[0].pid, signal.SIGKILL)
 
     (answer,) = ask_all(server.port, [asked], kill_at_the_tenth_frame)
     assert answer.said == alone.said

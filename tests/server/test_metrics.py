@@ -254,7 +254,7 @@ def test_nothing_that_counts_falls_when_the_engine_process_is_killed(port, llm):
     ask_all(port, some(4))
     before = settled(port, llm)
     assert value(before, "jaxinfer:inter_token_seconds_count") > 0
-    os.kill(llm._model.transport.pid, signal.SIGKILL)
+    os.kill(llm.replicas.transports[0].pid, signal.SIGKILL)
     answers = ask_all(port, some(4))
     assert all(answer.status == 200 and answer.error is None for answer in answers)
     after = settled(port, llm)

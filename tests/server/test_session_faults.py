@@ -83,7 +83,7 @@ def server(llm: AsyncLLM, port: int) -> Iterator[Server]:
 
 
 def kill(server: Server) -> None:
-    os.kill(server.llm._model.transport.pid, signal.SIGKILL)
+    os.kill(server.llm.replicas.transports[0].pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("seed", range(2))
