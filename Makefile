@@ -15,8 +15,10 @@ unexport PYTHONDONTWRITEBYTECODE
 # of tests/conftest.py: pytest-xdist's own begins with what has many tests and ends with what takes minutes.
 JOBS ?= 2
 # The quick tests compile many small programs and run each a few times: LLVM's optimisations cost more than they save.
+# So do XLA's emitters by MLIR, which make a context for each fusion, and the splitting of a module for more threads.
 # XLA's own passes stay. The slow tests compile as a user's server does.
-QUICK_COMPILES := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
+QUICK_COMPILES := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true \
+	--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters --xla_cpu_parallel_codegen_split_count=1
 PYTEST := $(PYTHON) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 # The clients that tests/clients asks the server with: each has packages of its own, and none of ours
 CLIENTS := $(patsubst tests/clients/%.lock,.clients/%/.installed,$(wildcard tests/clients/*.lock))

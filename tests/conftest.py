@@ -1,8 +1,9 @@
-"""What all tests share: dtype promotion, the folder of compiled programs, the order of files, the garbage collector."""
+"""What all tests share: dtype promotion, the folder of compiled programs, the order of files, the collector."""
 
 import gc
 import os
 import signal
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,8 @@ LONG = (
     "soak/test_soak.py",
 )
 """Files that take minutes, begun before all others, so that none keeps one process busy alone at the end."""
+
+NUM_SLOWEST = 20
 
 
 @pytest.fixture(scope="session")
@@ -56,6 +59,20 @@ def pytest_collection_finish() -> None:
     gc.enable()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the files that took most of the run."""
+    seconds: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[report.nodeid.partition("::")[0]] += report.duration
+    if len(seconds) < NUM_SLOWEST:
+        return
+    terminalreporter.section(f"slowest {NUM_SLOWEST} of {len(seconds)} files, {seconds.total():.0f} s in all")
+    for name, taken in seconds.most_common(NUM_SLOWEST):
+        terminalreporter.write_line(f"{taken:7.1f} s  {name}")
 
 
 def pytest_configure() -> None:

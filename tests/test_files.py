@@ -1,7 +1,6 @@
 """A file that a user names is a regular one of a size that its purpose has, or is refused before it is read."""
 
 import os
-import time
 
 import pytest
 
@@ -14,6 +13,7 @@ from jaxinfer.files import MAX_BYTES, check_file, read_file, read_text
 from jaxinfer.offline.texts import check_text_file
 from jaxinfer.server.tls import Tls
 from jaxinfer.text.chat_template import ChatTemplate
+from tests.support.attempts import Stopwatch
 
 READERS = {
     "settings": lambda path: config_from_sources(str(path)),
@@ -40,10 +40,10 @@ def test_what_is_no_file_of_sensible_size_is_refused_at_once(tmp_path, read, kin
         case "huge":
             path.touch()
             os.truncate(path, 2**41)  # a hole: no disk is used
-    began = time.monotonic()
+    watch = Stopwatch()
     with pytest.raises(ConfigError) as refusal:
         read(path)
-    assert time.monotonic() - began < 1
+    assert watch.seconds() < 1
     said = {"absent": "file not found: ", "huge": " must have at most "}
     words = said.get(kind, f"must be a regular file, it is a {kind}")
     assert words in str(refusal.value) and str(path) in str(refusal.value)

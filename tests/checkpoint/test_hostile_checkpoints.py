@@ -3,12 +3,12 @@
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from jaxinfer.errors import CheckpointError
+from tests.support.attempts import Stopwatch
 from tests.support.checkpoints import write_checkpoint
 from tests.support.hostile_checkpoints import SENTINEL, VARIANTS, write_hostile_checkpoint
 from tests.support.loading import open_checkpoint
@@ -19,10 +19,10 @@ REPOSITORY = Path(__file__).parents[2]
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_spoiled_checkpoint_is_refused_by_name_within_five_seconds(name: str, tmp_path: Path) -> None:
     variant = write_hostile_checkpoint(tmp_path, name)
-    begin = time.monotonic()
+    watch = Stopwatch()
     with pytest.raises(CheckpointError) as refusal:
         open_checkpoint(tmp_path)
-    assert time.monotonic() - begin < 5
+    assert watch.seconds() < 5
     message = str(refusal.value)
     assert [word for word in variant.words if word not in message] == []
     assert len(message) < 2000

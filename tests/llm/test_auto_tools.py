@@ -1,5 +1,6 @@
 """Calls that a model need not make: once one has begun, its arguments are of its tool's schema."""
 
+import copy
 import dataclasses
 import itertools
 import json
@@ -52,20 +53,25 @@ def tools_of(schemas, **fields):
     ]
 
 
-def with_tools(engine, form):
+@pytest.fixture(scope="module")
+def plain(engine):
+    return LLM.over(*engine)
+
+
+def with_tools(plain, form):
     """With a template of a few tokens: this vocabulary has letters, and tools are long."""
-    llm = LLM.over(*engine)
+    llm = copy.copy(plain)
     llm._text = dataclasses.replace(llm._text, template=ChatTemplate("{{ tools|length }}"), tool_format=form)
     llm.info = dataclasses.replace(llm.info, tool_format=form)
     return llm
 
 
 @pytest.fixture(params=["hermes", "qwen3_coder", "hermes, looked for as a text"])
-def llm(engine, request, monkeypatch):
+def llm(plain, request, monkeypatch):
     form, _, as_text = request.param.partition(", ")
     if as_text:
         monkeypatch.setattr(structure, "opening_of", lambda form, names, _: opening_of(form, names, {}))
-    return with_tools(engine, form)
+    return with_tools(plain, form)
 
 
 @pytest.fixture
@@ -120,8 +126,8 @@ def test_a_schema_that_cannot_be_compiled_is_left_free_alone_and_said(llm, eager
 BEGUN = {"llama3_json": '{"name": "weather", "parameters":', "pythonic": "[weather("}
 
 
-def test_what_an_answer_must_be_stands_behind_a_form_s_mark_of_text(engine):
-    llm = with_tools(engine, "functionary_v3_2")
+def test_what_an_answer_must_be_stands_behind_a_form_s_mark_of_text(plain):
+    llm = with_tools(plain, "functionary_v3_2")
     grammars, tokenizer = llm._core.grammars, llm._text.tokenizer
     asked = {"5": {"json_schema": {"type": "integer"}}, "b": {"regex": "a|b"}, "c": {"choice": ["b", "c"]}}
     forms = {"functionary_v3_2": "all\n", "firefunction_v2": ""}
@@ -133,9 +139,9 @@ def test_what_an_answer_must_be_stands_behind_a_form_s_mark_of_text(engine):
 
 
 @pytest.mark.parametrize("form", BEGUN)
-def test_a_call_without_an_opening_token_goes_on_as_its_schema_has_it(engine, form):
+def test_a_call_without_an_opening_token_goes_on_as_its_schema_has_it(plain, form):
     """Of a model that has come so far; random weights would not."""
-    llm, use = with_tools(engine, form), ToolUse(SCHEMAS)
+    llm, use = with_tools(plain, form), ToolUse(SCHEMAS)
     tried = check_here(llm._core.grammars, constraint_for(SamplingParams(), Reading(form=form, tools=use), {}), {})
     ends = frozenset(llm.info.eos_token_ids)
     held = Structure(tried.text, ends, after=tried.after)
@@ -161,8 +167,8 @@ def test_a_call_without_an_opening_token_goes_on_as_its_schema_has_it(engine, fo
 
 @pytest.mark.parametrize("form", ["qwen3_coder", "pythonic"])
 @pytest.mark.parametrize("fields", [{}, {"due": True}])
-def test_what_a_form_cannot_hold_of_a_schema_is_said_and_leaves_the_others_held(engine, form, fields):
-    llm = with_tools(engine, form)
+def test_what_a_form_cannot_hold_of_a_schema_is_said_and_leaves_the_others_held(plain, form, fields):
+    llm = with_tools(plain, form)
     use = ToolUse({**SCHEMAS, "any": {"minProperties": 1}}, **fields)
     tried = check_here(llm._core.grammars, constraint_for(SamplingParams(), Reading(form=form, tools=use), {}), {})
     (said,) = tried.warnings
@@ -171,8 +177,8 @@ def test_what_a_form_cannot_hold_of_a_schema_is_said_and_leaves_the_others_held(
 
 
 @pytest.mark.parametrize("form", BEGUN)
-def test_a_strict_tool_is_refused_where_its_arguments_cannot_be_held(engine, form):
-    llm = with_tools(engine, form)
+def test_a_strict_tool_is_refused_where_its_arguments_cannot_be_held(plain, form):
+    llm = with_tools(plain, form)
     with pytest.raises(InvalidRequest, match="unclosed group"):
         llm.chat(ASK, SamplingParams(max_tokens=4), tools=tools_of({**SCHEMAS, "bad": BAD}, strict=True))
     (answer,) = llm.chat(ASK, SamplingParams(max_tokens=4), tools=tools_of(SCHEMAS, strict=True))
@@ -180,8 +186,8 @@ def test_a_strict_tool_is_refused_where_its_arguments_cannot_be_held(engine, for
 
 
 @pytest.mark.parametrize("form", ["llama3_json", "pythonic"])
-def test_the_engine_knows_of_a_call_that_need_not_be_made_whether_it_is_strict(engine, form):
-    llm = with_tools(engine, form)
+def test_the_engine_knows_of_a_call_that_need_not_be_made_whether_it_is_strict(plain, form):
+    llm = with_tools(plain, form)
     for strict in (frozenset(), frozenset({"now"})):
         reading = Reading(form=form, tools=ToolUse(SCHEMAS, strict=strict))
         tried = check_here(llm._core.grammars, constraint_for(SamplingParams(), reading, {}), {})
@@ -191,8 +197,8 @@ def test_the_engine_knows_of_a_call_that_need_not_be_made_whether_it_is_strict(e
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(json_schema=SCHEMAS["now"])], ids=["", "beside"])
-def test_only_a_tool_s_own_schema_decides_whether_it_is_held(engine, form, params):
-    llm = with_tools(engine, form)
+def test_only_a_tool_s_own_schema_decides_whether_it_is_held(plain, form, params):
+    llm = with_tools(plain, form)
 
     def tried(**fields):
         reading = Reading(form=form, tools=ToolUse({**SCHEMAS, "bad": BAD}, **fields))

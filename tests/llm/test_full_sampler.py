@@ -17,7 +17,7 @@ PROMPT = [5, 6, 7, 5, 6, 7, 8]
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def llm(engine):
     return LLM.over(*engine)
 

@@ -14,7 +14,7 @@ from jaxinfer.protocol.sampling import SamplingParams
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def llm(engine):
     return LLM.over(*engine)
 
@@ -56,7 +56,8 @@ def test_params_that_are_none_are_refused_by_name(llm, params):
         llm.generate(["a"], params)
 
 
-def test_a_closed_llm_computes_nothing(llm, monkeypatch):
+def test_a_closed_llm_computes_nothing(engine, monkeypatch):
+    llm = LLM.over(*engine)
     monkeypatch.setattr(llm._core, "close", lambda: None)  # others use the engine
     with llm:
         pass

@@ -13,7 +13,7 @@ PARAMS = SamplingParams(temperature=1, seed=4, max_tokens=40, ignore_eos=True)
 FIRST, SECOND = list(range(5, 40)), [9, 8, 7]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def llm(engine):
     return LLM.over(*engine)
 

@@ -12,6 +12,7 @@ import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.server.http import COMPLETIONS
+from tests.support.attempts import Stopwatch
 from tests.support.processes import family, footprint
 
 WITHIN_S = 2.0  # of the last answer
@@ -111,8 +112,8 @@ def ends_at_rest(place: Place, *, engine_may_restart: bool = False, trial_may: b
     """
     said, before = canary(place), look(place)
     yield
-    ended_s = time.monotonic()
+    watch = Stopwatch()
     while wrong := unrest(before, look(place), engine_may_restart=engine_may_restart, trial_may=trial_may):
-        assert time.monotonic() < ended_s + WITHIN_S, f"it is not at rest: {'; '.join(wrong)}"
+        assert watch.seconds() < WITHIN_S, f"it is not at rest: {'; '.join(wrong)}"
         time.sleep(0.05)
     assert canary(place) == said

@@ -3,14 +3,13 @@
 import asyncio
 import dataclasses
 import json
-import math
-import time
 from collections.abc import Callable
 from typing import Any
 
 import httpx2
 
 from tests.server.http import CHAT, COMPLETIONS
+from tests.support.attempts import Stopwatch
 
 
 def strict_json(text: str | bytes) -> Any:
@@ -27,7 +26,7 @@ class Answer:
     """One streamed completion, or a chat with its calls as they are written.
 
     texts, reasons: by choice.    tokens, logprobs: if they were asked for.
-    longest_gap_s: between two frames.
+    longest_gap_s: between two frames, by a Stopwatch.
     """
 
     status: int = 0
@@ -75,7 +74,7 @@ async def stream(client: httpx2.AsyncClient, body: dict[str, Any], on_frame: OnF
     asked: dict[str, Any] = {"stream": True, "ignore_eos": True, **body}
     if asked["stream"]:
         asked["stream_options"] = {"include_usage": True}
-    answer, last_s = Answer(), math.inf
+    answer, watch = Answer(), None
     async with client.stream("POST", CHAT if "messages" in body else COMPLETIONS, json=asked) as response:
         answer.status = response.status_code
         if response.status_code != 200:
@@ -84,7 +83,8 @@ async def stream(client: httpx2.AsyncClient, body: dict[str, Any], on_frame: OnF
         async for line in response.aiter_lines():
             if not line:
                 continue
-            answer.longest_gap_s, last_s = max(answer.longest_gap_s, time.monotonic() - last_s), time.monotonic()
+            answer.longest_gap_s = max(answer.longest_gap_s, watch.seconds() if watch else 0.0)
+            watch = Stopwatch()
             on_frame()
             if line.startswith("data: ") and line != "data: [DONE]":
                 answer.add(strict_json(line.removeprefix("data: ")))

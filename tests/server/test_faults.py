@@ -9,7 +9,6 @@ import math
 import os
 import random
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +27,7 @@ from jaxinfer.server.app import create_app
 from jaxinfer.testing.faults import Fault
 from tests.server.http import CHAT, COMPLETIONS, EMBEDDINGS, USER, error_of, live, wait_until
 from tests.server.streams import Answer, ask_all, ask_alone, strict_json
+from tests.support.attempts import Stopwatch
 from tests.support.checkpoints import write_checkpoint
 from tests.support.engines import small_config
 from tests.support.faulty_child import Order, Orders, faultless
@@ -394,9 +394,9 @@ def test_an_engine_that_fails_under_embeddings_and_streams_costs_none_of_them(po
 def start_s(config, child) -> float:
     """How long an engine process takes to start, all of it, from the same executables."""
     transport = EngineProcess(config, ignore, child[:-1])
-    began_s = time.monotonic()
+    watch = Stopwatch()
     transport.start(lambda outputs: None, lambda error: None, whole=True)
-    seconds = time.monotonic() - began_s
+    seconds = watch.seconds()
     transport.close()
     return seconds
 

@@ -1,11 +1,44 @@
-"""Laws about time on a machine that others use: what holds in one of three attempts holds.
+"""Laws about time on a machine that others use: what holds in one of three attempts holds, and a stopwatch that stands
+while processes wait for a processor.
 
 A neighbour seldom spoils three in a row; what is really too slow is too slow in each of them.
 """
 
+import re
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 ATTEMPTS = 3
+PRESSURE = Path("/proc/pressure/cpu")
+MOST_SLOWED = 10
+"""How many times longer than on a quiet machine anything may take on a busy one."""
+
+
+class Stopwatch:
+    """Seconds since it was made, less those in which any process of this machine was ready to run and had no processor.
+
+    At least a tenth of all seconds count, so that a hang is seen however busy the machine is. Where Linux does not
+    count the pressure, all of them do.
+    """
+
+    def __init__(self) -> None:
+        self._began_s, self._pressure_s = time.monotonic(), _pressure_s()
+
+    def seconds(self) -> float:
+        whole_s, waited_s = time.monotonic() - self._began_s, _pressure_s() - self._pressure_s
+        return max(whole_s - waited_s, whole_s / MOST_SLOWED)
+
+
+def _pressure_s() -> float:
+    """Seconds since the machine began in which some process waited for a processor."""
+    try:
+        counted = PRESSURE.read_text()
+    except OSError:  # this Linux does not count, or not for us
+        return 0.0
+    found = re.search(r"^some .*total=(\d+)", counted)
+    assert found is not None, counted
+    return int(found[1]) / 1e6
 
 
 def assert_below(bound: float, measure: Callable[[], float], law: str) -> None:

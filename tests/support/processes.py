@@ -26,7 +26,8 @@ def run_on_four_devices(*arguments: object) -> None:
 
     A program that fails is an AssertionError with what it printed.
     """
-    variables = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_NUMPY_DTYPE_PROMOTION": "strict"}
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+    variables = {"XLA_FLAGS": flags.strip(), "JAX_NUMPY_DTYPE_PROMOTION": "strict"}
     command, settings = [sys.executable, *map(str, arguments)], dict(cwd=ROOT, env=environment(**variables))
     ran = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False, **settings)
     assert ran.returncode == 0, ran.stderr

@@ -105,4 +105,4 @@ def test_hostile_expressions_take_no_time_and_states_have_a_bound():
             if state is None:
                 break
     assert len(many._next) == patterns.MAX_STATES
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
