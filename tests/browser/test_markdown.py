@@ -26,7 +26,7 @@ PIECES = (
     *("1", "=", "- [ ] x"),
     *("$", "$$", "\\(", "\\)", "\\[", "\\]", "x^2", "\\,", "\\begin{align}", "\\end{align}"),
 )
-HIDING = ("```", "```py", "~~~", "|", "| a | b |", "|---|--:|", "\\|")  # a fence's first line, cells beyond the head's
+HIDING = ("| $|x|$ |", "```", "```py", "~~~", "|", "| a | b |", "|---|--:|", "\\|")  # a fence's first line, cells beyond the head's
 
 
 def html(page: Any, text: str) -> str:
@@ -164,6 +164,7 @@ HARD = {
     "formulas before code": "\\(a `",
     "prices before code": "$5 `$a` ",
     "TeX's quotes": "\\({``a''} ",
+    "formulas in a table": "| $|x|$ | \\(a|b ` | $5 ",
     "environments": "\\begin{align}\n",
 }
 
