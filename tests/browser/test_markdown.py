@@ -26,7 +26,8 @@ PIECES = (
     *("1", "=", "- [ ] x"),
     *("$", "$$", "\\(", "\\)", "\\[", "\\]", "x^2", "\\,", "\\begin{align}", "\\end{align}"),
 )
-HIDING = ("| $|x|$ |", "```", "```py", "~~~", "|", "| a | b |", "|---|--:|", "\\|")  # a fence's first line, cells beyond the head's
+# a fence's first line, cells beyond the head's
+HIDING = ("| $|x|$ |", "```", "```py", "~~~", "|", "| a | b |", "|---|--:|", "\\|")
 
 
 def html(page: Any, text: str) -> str:
