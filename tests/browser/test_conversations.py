@@ -1,12 +1,15 @@
 """Conversations are found again and moved to another browser; files go with what is said."""
 
+import copy
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.browser.chat import Chat, soon
+from tests.browser.conftest import WEB, add_parts
 
 pytestmark = pytest.mark.slow
 
@@ -191,7 +194,7 @@ def test_what_is_exported_is_imported_elsewhere_as_it_was(open_chat: Callable[..
             {"format": "jaxinfer-conversations", "version": 99, "conversations": []},
             "of version 1, got 99; import it with",
         ),
-        ({"format": "jaxinfer-conversations", "conversations": []}, "of version 1, got none"),
+        ({"format": "jaxinfer-conversations", "conversations": []}, "of version 1, got nothing"),
         ({"format": "jaxinfer-conversations", "version": 1}, "must have a list of conversations"),
         (lambda c: c.update(id="../x"), "conversation 1 is damaged: id must be"),
         (lambda c: c.update(nodes=[]), "nodes must be messages"),
@@ -201,9 +204,11 @@ def test_what_is_exported_is_imported_elsewhere_as_it_was(open_chat: Callable[..
         (lambda c: c["nodes"][1].update(text={"a": 1}), "a role and a text"),
         (lambda c: c["nodes"][1].update(chosen=7), "chosen must be a version"),
         (lambda c: c["nodes"][1].update(files=[{"name": 1, "text": "a"}]), "files and calls must be texts"),
-        (lambda c: c.update(nodes=[None, None]), "damaged"),
+        (lambda c: c.update(nodes=[None, None]), "nodes must be messages, got null; export it again"),
+        (lambda c: c["nodes"][2].update(calls=[None]), "files and calls must be texts in"),
+        (lambda c: c["nodes"][2].update(stats={"tokens": "x"}), "must be a number of at least 0, got a text"),
     ],
-    ids=range(14),
+    ids=range(16),
 )
 def test_a_damaged_file_changes_nothing_and_is_said_to_be_so(chat: Chat, damage: Any, said: str) -> None:
     chat.ask("Mine")
@@ -216,6 +221,65 @@ def test_a_damaged_file_changes_nothing_and_is_said_to_be_so(chat: Chat, damage:
     told = bring(chat, content)
     assert told.startswith("Nothing was imported: ") and said in told
     assert chat.titles == ["Mine"] and chat.said == ["Mine", "Answer 1 to: Mine"]
+
+
+NO_JSON = [None, True, -1, 0.5, "x", [], {}, [None], {"a": None}]
+
+
+def places_in(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path of each value within a value of JSON."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [at, *(found for name, inner in pairs for found in places_in(inner, (*at, name)))]
+
+
+def test_every_damage_is_refused_in_our_words_or_shown_as_text(browser: Any) -> None:
+    """Every value of an export, replaced by values of every type."""
+    stats = {"model": "m", "tokens": 3, "promptTokens": 2, "tokensPerS": 1.5, "preemptions": 1}
+    asked = {"parent": 0, "role": "user", "text": "a", "chosen": 0, "files": [{"name": "a", "text": "b"}]}
+    said = {"parent": 1, "role": "assistant", "text": "b", "chosen": 0, "thinking": "c", "thoughtMs": 5, "end": "stop"}
+    said |= {"calls": [{"name": "f", "arguments": "{}"}], "stats": stats, "error": {"message": "d"}, "isEdited": True}
+    one = {"id": "ab", "title": "t", "changed": 1, "settings": {"seed": "1"}, "nodes": [{"chosen": 0}, asked, said]}
+    whole = {"format": "jaxinfer-conversations", "version": 1, "conversations": [one]}
+    cases = []
+    for *above, last in places_in(whole)[1:]:
+        for wrong in NO_JSON:
+            damaged = copy.deepcopy(whole)
+            holder: Any = damaged
+            for name in above:
+                holder = holder[name]
+            holder[last] = wrong
+            cases.append(json.dumps(damaged))
+    page = browser.new_page()
+    add_parts(page)
+    for name in ("tree", "view", "files", "message", "settings", "transfer"):
+        page.add_script_tag(content=(WEB / f"{name}.js").read_text("utf-8"))
+    outcomes = page.evaluate(
+        """(cases) => cases.map((text) => {
+            try {
+                const [one] = imported(text);
+                const page = { isRunning: () => false };
+                const textOf = (_, at) => at && new MessageView(one, at, page).element.textContent;
+                return (one?.nodes ?? []).map(textOf).join();
+            } catch (error) { return `! ${error.message}`; }
+        })""",
+        cases,
+    )
+    page.close()
+    refused = [each for each in outcomes if each.startswith("!")]
+    assert [each for each in refused if not re.search(r" must .*, got .*; \w+ it", each)] == []
+    assert [each for each in outcomes if re.search(r"NaN|undefined|\[object|function", each)] == []
+    assert len(refused) > len(cases) / 2 and len(refused) < len(cases)
+
+
+def test_an_imported_answer_without_an_end_is_not_said_to_be_cut(chat: Chat) -> None:
+    chat.ask("Mine")
+    content = export(chat)
+    (conversation,) = content["conversations"]
+    conversation["changed"] += 1_000
+    del conversation["nodes"][2]["end"]
+    assert bring(chat, content) == "Imported 1 of 1."
+    chat.waits_for(".assistant .end", "The imported file does not say how this answer ended.")
+    assert chat[".assistant .end.error"].count() == 0
 
 
 def test_what_is_imported_is_text_like_all_else(chat: Chat) -> None:

@@ -26,7 +26,8 @@ PIECES = (
     *("1", "=", "- [ ] x"),
     *("$", "$$", "\\(", "\\)", "\\[", "\\]", "x^2", "\\,", "\\begin{align}", "\\end{align}"),
 )
-HIDING = ("```", "```py", "~~~", "|", "| a | b |", "|---|--:|", "\\|")  # a fence's first line, cells beyond the head's
+# a fence's first line, cells beyond the head's
+HIDING = ("| $|x|$ |", "```", "```py", "~~~", "|", "| a | b |", "|---|--:|", "\\|")
 
 
 def html(page: Any, text: str) -> str:
@@ -164,6 +165,7 @@ HARD = {
     "formulas before code": "\\(a `",
     "prices before code": "$5 `$a` ",
     "TeX's quotes": "\\({``a''} ",
+    "formulas in a table": "| $|x|$ | \\(a|b ` | $5 ",
     "environments": "\\begin{align}\n",
 }
 

@@ -2,6 +2,7 @@
 
 import random
 import re
+import string
 from typing import Any
 
 import pytest
@@ -149,6 +150,8 @@ INLINE, DISPLAY = ["math", True], ["math display", True]
         ("> \\[\n> x\n> \\]", [DISPLAY]),
         ("text\n\\[\nx\n\\]\nmore", [DISPLAY]),
         ("| a |\n|---|\n| \\(x\\) |", [INLINE]),
+        ("| a | b |\n|---|---|\n| 3 | $|x|$ |", [INLINE]),
+        ("| $|x|$ | b |\n|---|---|\n| $$a|b$$ | \\(P(A|B)\\) |", [INLINE, DISPLAY, INLINE]),
         ("**so $x$**", [INLINE]),
         ("$5 and $10, $5-$10 and $ x $", []),
         ("`$x$` and `\\(x\\)`\n\n```\n\\[x\\]\n```", []),
@@ -209,7 +212,8 @@ def test_prices_code_escapes_and_formulas_of_one_line_stay_what_each_is(page: An
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        (r"x^2\,dx and \{a\} \; \: \alpha", r"x^2\,dx and \{a\} \; \: \alpha"),
+        (r"100\% of $p\%$", "100% of p%"),
+        (r"a\\b \alpha c:\d \{a\} \) \] \\", "a\\b \\alpha c:\\d {a} \\) \\] \\"),
         (r"\(unclosed and \[too", r"\(unclosed and \[too"),
         (r"\(\notacommand{x}\) and $\frac{1$", r"\(\notacommand{x}\) and $\frac{1$"),
         (r"\[\href{javascript:alert(1)}{x}\]", r"\[\href{javascript:alert(1)}{x}\]"),
@@ -220,40 +224,58 @@ def test_what_is_no_formula_is_shown_as_it_was_written(page: Any, text: str, sho
     assert page.evaluate("(text) => whole(text).textContent.trim()", text) == shown
 
 
-def test_no_backslash_of_tex_is_ever_eaten(page: Any) -> None:
-    """Whatever surrounds them: TeX is shown as a formula, or all of its characters are."""
+def test_a_backslash_outside_of_formulas_is_markdown_s(page: Any) -> None:
+    """Before any character, in 300 texts of any order: an escape loses its backslash, a delimiter of TeX and a letter
+    keep theirs.
+    """
     chance = random.Random(5)
-    pieces = [
-        r"\(",
-        r"\)",
-        r"\[",
-        r"\]",
-        r"\,",
-        r"\alpha",
-        r"\{",
-        "{",
-        "}",
-        "^2",
-        "x",
-        " ",
-        "\n",
-        "$",
-        "$$",
-        "&",
-        r"\;",
-    ]
+    marks = string.punctuation + "xé1"
+    cases = []
     for _ in range(300):
-        text = "w" + "".join(chance.choices(pieces, k=chance.randint(1, 15)))
-        shown, formulas = page.evaluate(
-            """(text) => {
-                const at = whole(text), all = [...at.querySelectorAll('.math')];
-                for (const formula of all) formula.remove();
-                return [at.textContent, all.length];
-            }""",
-            text,
-        )
-        if not formulas:
-            assert "".join(shown.split()) == "".join(text.split()), text
+        chosen = [mark for mark in chance.choices(marks, k=9) if mark not in "()[]"] + [chance.choice("([")]
+        shown = "".join(mark if mark in string.punctuation else f"\\{mark}" for mark in chosen[:-1])
+        cases.append(["w" + "".join(f"\\{mark}" for mark in chosen), f"w{shown}\\{chosen[-1]}"])
+    wrong = "(cases) => cases.filter(([text, shown]) => whole(text).textContent.trim() !== shown)"
+    assert page.evaluate(wrong, cases) == []
+    formulas = r"\(x\,\%\{a\}\), \[\|y\|\;\]"
+    content = "(text) => markdown.parse(text, {})[1].children.filter((t) => t.meta).map((t) => t.content)"
+    assert page.evaluate(content, formulas) == [r"x\,\%\{a\}", r"\|y\|\;"]
+
+
+CELLS = (  # what is written in a cell, and what is in it
+    *(("$|x|$", "f:|x|"), (r"$\|x\|_2$", r"f:\|x\|_2"), ("$P(A|B)$", "f:P(A|B)"), (r"\(|y| + z\)", "f:|y| + z")),
+    *((r"$\{x | x > 0\}$", r"f:\{x | x > 0\}"), ("$$|z|$$", "f:|z|"), (r"\[a|b\]", "f:a|b"), ("$x$", "f:x")),
+    *(("$5", "$5"), ("US$10", "US$10"), ("$HOME", "$HOME"), ("`$x`", "c:$x"), (r"`a\|b`", "c:a|b"), (r"a\|b", "a|b")),
+    *((r"100\%", "100%"), ("word", "word"), ("", "")),
+)
+
+
+def test_a_formula_in_a_table_keeps_its_bars_and_every_other_bar_ends_a_cell(page: Any) -> None:
+    """400 tables of formulas, prices, variables, code and words, in quotes and lists too."""
+    chance = random.Random(24)
+    cases = []
+    for _ in range(400):
+        rows = [chance.choices(CELLS, k=3) for _ in range(chance.randint(1, 4))]
+        lines = ["| " + " | ".join(written for written, _ in row) + " |" for row in rows]
+        first = chance.choice(("", "> ", "- "))
+        lines.insert(1, "|---|---|---|")
+        further = "> " if first == "> " else " " * len(first)
+        text = first + f"\n{further}".join(lines)
+        cases.append([text, [[shown for _, shown in row] for row in rows]])
+    wrong = page.evaluate(
+        """(cases) => cases.flatMap(([text, wanted]) => {
+            const rows = [];
+            const mark = { text: "", text_special: "", code_inline: "c:", math_inline: "f:", math_block: "f:" };
+            for (const { type, children } of markdown.parse(text, {})) {
+                if (type === "tr_open") rows.push([]);
+                const parts = (children ?? []).map(({ type, content }) => mark[type] + content);
+                if (type === "inline" && rows.length) rows.at(-1).push(parts.join(""));
+            }
+            return JSON.stringify(rows) === JSON.stringify(wanted) ? [] : [[text, rows, wanted]];
+        })""",
+        cases,
+    )
+    assert wrong == []
 
 
 def test_a_formula_shows_its_source_while_it_is_being_written(page: Any) -> None:

@@ -2,14 +2,14 @@
 //
 // TeX stands between $ and $ or \( and \), and displayed between $$ and $$ or \[ and \], or in an environment of its own.
 // What is between $ and $ must read as mathematics, since prices, variables and regular expressions have dollars too.
-// A displayed formula that begins a line may be MAX_LINES long. A backslash escapes what means something in Markdown and
-// stays before all else, so that TeX without its delimiters is shown as it was written.
+// A displayed formula that begins a line may be MAX_LINES long. Within a formula a backslash is TeX's, elsewhere it is
+// Markdown's. A delimiter that has no partner keeps its backslash.
 //
 // Code binds tighter than a formula: no formula holds a backtick, except as a quotation mark of TeX within braces.
 
 const MAX_LINES = 100;
 const MAX_TEX = 20_000; // characters; longer ones are shown as text
-const ESCAPED = "\\`*_~#<>|-+.!$&";
+const HIDDEN_BAR = "\0"; // markdown-it lets no other one into a text
 const QUOTED_OR_CODE = /\{[^{}`]*`{1,2}[^{}`']+'{1,2}[^{}`]*\}|`/g;
 const ENVIRONMENT = /^\\begin\{(?:equation|align|alignat|gather|multline|eqnarray|CD)\*?\}/;
 const MAX_OPENER = 18; // characters: \begin{multline*}
@@ -75,24 +75,23 @@ function pushBlock(state, type, from, to, content, delimiters) {
   return true;
 }
 
-/** One step of a paragraph: a formula in it, or a backslash that is neither a formula's nor an escape. */
+/** One step of a paragraph: a formula in it, or a delimiter without its partner. */
 function mathInline(state, silent) {
   const { src, pos } = state;
   const next = src[pos + 1] ?? "";
   if (src[pos] === "$") return next === "$" ? take(state, silent, "$$", "$$", "math_block") : takeDollar(state, silent);
-  if (src[pos] !== "\\" || next === "\n") return false;
+  if (src[pos] !== "\\") return false;
   if (next === "(") return take(state, silent, "\\(", "\\)", "math_inline") || keep(state, silent);
   if (next === "[") return take(state, silent, "\\[", "\\]", "math_block") || keep(state, silent);
+  if (next === ")" || next === "]") return keep(state, silent);
   const [begin] = (next === "b" && ENVIRONMENT.exec(src.slice(pos, pos + MAX_OPENER))) || [];
-  if (begin) return take(state, silent, begin, begin.replace("begin", "end"), "math_block") || keep(state, silent);
-  return !ESCAPED.includes(next) && keep(state, silent);
+  return begin !== undefined && take(state, silent, begin, begin.replace("begin", "end"), "math_block");
 }
 
-/** The backslash and what it stands before, as they are. */
+/** A delimiter, as it is. */
 function keep(state, silent) {
-  const count = state.src[state.pos + 1] === undefined ? 1 : 2;
-  if (!silent) state.pending += state.src.slice(state.pos, state.pos + count);
-  state.pos += count;
+  if (!silent) state.pending += state.src.slice(state.pos, state.pos + 2);
+  state.pos += 2;
   return true;
 }
 
@@ -188,6 +187,30 @@ function isBalanced(text) {
   return depth === 0;
 }
 
+/** Hide the bars of formulas while blocks are read: a table's lines are cut into cells at all others. */
+function hideBars(state) {
+  const lines = state.src.split("\n");
+  state.src = lines.map((line) => (line.includes("|") && /[$\\]/.test(line) ? withHiddenBars(line, state.md) : line)).join("\n");
+}
+
+function withHiddenBars(line, md) {
+  const state = new md.inline.State(line, md, {}, []);
+  let shown = "";
+  while (state.pos < state.posMax) {
+    const from = state.pos;
+    if ("$\\`".includes(line[from])) md.inline.skipToken(state);
+    else state.pos += 1;
+    const read = line.slice(from, state.pos);
+    const isFormula = "$\\".includes(read[0]) && read.length > 2; // an escape has two characters
+    shown += isFormula ? read.replaceAll("|", HIDDEN_BAR) : read;
+  }
+  return shown;
+}
+
+function showBars({ tokens }) {
+  for (const token of tokens) for (const part of ["content", "info"]) token[part] = token[part].replaceAll(HIDDEN_BAR, "|");
+}
+
 /** The plugin. The text of a formula goes through the sanitizer as text; `showMath` then shows it. */
 function math(md) {
   const escape = md.utils.escapeHtml;
@@ -197,6 +220,8 @@ function math(md) {
     const [tag, delimiters] = [block ? "div" : "span", escape(`${opener} ${closer}`)];
     return `<${tag} class="${name}" title="${delimiters}">${escape(content)}</${tag}>`;
   };
+  md.core.ruler.before("block", "hide_bars", hideBars);
+  md.core.ruler.after("block", "show_bars", showBars);
   md.block.ruler.before("fence", "math", mathBlock, { alt: ["paragraph", "blockquote", "list"] });
   md.inline.ruler.before("escape", "math", mathInline);
   md.renderer.rules.math_inline = draw("math");

@@ -1,13 +1,15 @@
 // How a message looks, and what can be done with it.
 
 const ENDS = {
+  __proto__: null, // an imported answer may name any end
   length: "Ended at the token limit.",
   tool_calls: "The model calls a tool. This page runs none.",
   abort: "Ended by the server.",
   stopped: "Stopped.",
+  unknown: "The imported file does not say how this answer ended.",
 };
 const EDITED = "Edited by you.";
-const CAN_GO_ON = ["length", "stopped", "abort", "edited"];
+const CAN_GO_ON = ["length", "stopped", "abort", "edited", "unknown"];
 const FOLDED = { chars: 1500, lines: 15 }; // a message of more is folded
 const FACTS = {
   model: ["Model", String],

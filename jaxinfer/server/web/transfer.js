@@ -3,76 +3,99 @@
 const FORMAT = "jaxinfer-conversations";
 const VERSION = 1;
 const ROLES = ["user", "assistant"];
-const STATS = Object.keys(FACTS);
 
 function exported(conversations) {
   return JSON.stringify({ format: FORMAT, version: VERSION, conversations });
 }
 
-/** The conversations in a file's text. Raises an error that says what is wrong with it. */
+/** The conversations in a file's text. Raises an error: what must hold, what was given, what to do. */
 function imported(text) {
-  const { format, version, conversations } = parsed(text) ?? {};
-  must(format === FORMAT, `the file must be an export of this page, got ${isText(format) ? format.slice(0, 40) : "another format"}`);
-  must(version === VERSION, `the file must be an export of version ${VERSION}, got ${String(version ?? "none").slice(0, 40)}; import it with a jaxinfer that reads it`);
-  must(Array.isArray(conversations), "the file must have a list of conversations, got none; export it again");
-  return conversations.map((value, i) => {
-    try {
-      return conversationFrom(value);
-    } catch (error) {
-      throw new Error(`conversation ${i + 1} is damaged: ${error.message}`);
-    }
-  });
+  const file = parsed(text);
+  const { format, version, conversations } = isObject(file) ? file : {};
+  must(format === FORMAT, "the file must be an export of this page", isText(format) ? format.slice(0, 40) : "another format");
+  must(version === VERSION, `the file must be an export of version ${VERSION}`, shown(version), "import it with a jaxinfer that reads it");
+  must(Array.isArray(conversations), "the file must have a list of conversations", shown(conversations));
+  return conversations.map((value, i) => conversationFrom(value, `conversation ${i + 1} is damaged: `));
 }
 
 function parsed(text) {
   try {
     return JSON.parse(text);
   } catch (error) {
-    throw new Error(`the file must be JSON: ${error.message}`);
+    console.info(error.message);
+    throw new Error("the file must be JSON, got something else or a part of it; export it again");
   }
 }
 
-function must(isSo, law) {
-  if (!isSo) throw new Error(law);
+function must(isSo, law, given, cure = "export it again") {
+  if (!isSo) throw new Error(`${law}, got ${given}; ${cure}`);
 }
 
 const isText = (value) => typeof value === "string";
+const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
+const isCount = (value) => Number.isFinite(value) && value >= 0;
+
+/** A value of JSON in a few words. */
+function shown(value) {
+  if (value === undefined) return "nothing";
+  if (Array.isArray(value)) return "a list";
+  return isObject(value) ? "an object" : isText(value) ? "a text" : String(value);
+}
+
+/** The fields of an object that `laws` names, [law, check] each; null is a field that is left out. at: its place. */
+function fieldsFrom(value, laws, at) {
+  must(isObject(value), `${at} must be an object`, shown(value));
+  const given = Object.entries(laws).filter(([name]) => Object.hasOwn(value, name) && value[name] !== null);
+  for (const [name, [law, isRight]] of given) must(isRight(value[name]), `${name} of ${at} must be ${law}`, shown(value[name]));
+  return Object.fromEntries(given.map(([name]) => [name, value[name]]));
+}
+
+const A_TEXT = ["a text", isText];
+const A_COUNT = ["a number of at least 0", isCount];
+const A_LIST = ["a list", Array.isArray];
+const AN_OBJECT = ["an object", isObject];
+const A_FLAG = ["true or false", (value) => typeof value === "boolean"];
+const OF_MESSAGE = { thinking: A_TEXT, thoughtMs: A_COUNT, end: A_TEXT, isEdited: A_FLAG, files: A_LIST, calls: A_LIST, stats: AN_OBJECT, error: AN_OBJECT };
+const OF_STATS = Object.fromEntries(Object.entries(FACTS).map(([name, [, shownAs]]) => [name, shownAs === String ? A_TEXT : A_COUNT]));
 
 /** Nothing but the fields that we know, each of its type, and messages that follow earlier ones. */
-function conversationFrom(value) {
-  const { id, title, isNamed, changed, settings, nodes } = value ?? {};
-  must(isText(id) && /^[0-9a-f]{1,64}$/.test(id), "id must be a hexadecimal number");
-  must(isText(title) && Number.isFinite(changed), "title must be a text and changed a time");
-  must(Array.isArray(nodes) && nodes.length > 1, "nodes must be messages");
-  const made = nodes.map((node, i) => (i === 0 ? { parent: -1 } : messageFrom(node, i)));
+function conversationFrom(value, at) {
+  must(isObject(value), `${at}it must be an object`, shown(value));
+  const { id, title, isNamed, changed, settings, nodes } = value;
+  must(isText(id) && /^[0-9a-f]{1,64}$/.test(id), `${at}id must be a hexadecimal number`, shown(id));
+  must(isText(title), `${at}title must be a text`, shown(title));
+  must(isCount(changed), `${at}changed must be a time`, shown(changed));
+  must(Array.isArray(nodes) && nodes.length > 1, `${at}nodes must be messages`, Array.isArray(nodes) ? "none" : shown(nodes));
+  must(nodes.every(isObject), `${at}nodes must be messages`, shown(nodes.find((node) => !isObject(node))));
+  const made = nodes.map((node, i) => (i === 0 ? { parent: -1 } : messageFrom(node, i, `${at}message ${i}`)));
   for (const node of made) node.children = [];
   made.forEach((node, i) => i && made[node.parent].children.push(i));
   made.forEach((node, i) => {
     const { chosen } = nodes[i];
-    must(chosen === 0 || (Number.isInteger(chosen) && chosen > 0 && chosen < node.children.length), "chosen must be a version");
+    const isVersion = chosen === 0 || (Number.isInteger(chosen) && chosen > 0 && chosen < node.children.length);
+    must(isVersion, `${at}chosen must be a version of what follows message ${i}`, shown(chosen));
     node.chosen = chosen;
   });
   return { id, title, isNamed: isNamed === true, changed, settings: settingsFrom(settings), nodes: made };
 }
 
-function messageFrom({ parent, role, text, thinking, thoughtMs, end, isEdited, files, calls, stats, error }, number) {
-  must(Number.isInteger(parent) && parent >= 0 && parent < number, "a message must follow an earlier one");
-  must(ROLES.includes(role) && isText(text), "a message must have a role and a text");
-  const made = { parent, role, text };
-  if (isText(thinking)) made.thinking = thinking;
-  if (Number.isFinite(thoughtMs)) made.thoughtMs = thoughtMs;
-  if (isText(end)) made.end = end;
-  if (isEdited === true) made.isEdited = true;
-  if (isText(error?.message)) made.error = { message: error.message, ...(isText(error.tooLong) && { tooLong: error.tooLong }) };
-  if (Array.isArray(files)) made.files = files.map(({ name, text }) => textsOf({ name, text }));
-  if (Array.isArray(calls)) made.calls = calls.map(({ name, arguments: passed }) => textsOf({ name, arguments: passed }));
-  if (stats) made.stats = Object.fromEntries(STATS.filter((name) => ["string", "number"].includes(typeof stats[name])).map((name) => [name, stats[name]]));
+function messageFrom(node, number, at) {
+  const { parent, role, text } = node;
+  must(Number.isInteger(parent) && parent >= 0 && parent < number, `${at} must follow an earlier one`, shown(parent));
+  must(ROLES.includes(role) && isText(text), `${at} must have a role and a text`, `${shown(role)} and ${shown(text)}`);
+  const made = { parent, role, text, ...fieldsFrom(node, OF_MESSAGE, at) };
+  if (made.error) made.error = { message: "", ...fieldsFrom(made.error, { message: A_TEXT, tooLong: A_TEXT }, `the error of ${at}`) };
+  if (made.stats) made.stats = fieldsFrom(made.stats, OF_STATS, `the stats of ${at}`);
+  if (made.files) made.files = made.files.map((file) => textsFrom(file, ["name", "text"], at));
+  if (made.calls) made.calls = made.calls.map((call) => textsFrom(call, ["name", "arguments"], at));
+  if (role === "assistant" && !made.error) made.end ??= "unknown";
   return made;
 }
 
-function textsOf(value) {
-  must(Object.values(value).every(isText), "files and calls must be texts");
-  return value;
+function textsFrom(value, names, at) {
+  const given = isObject(value) ? names.map((name) => value[name]) : [value];
+  must(isObject(value) && given.every(isText), `files and calls must be texts in ${at}, ${names.join(" and ")}`, given.map(shown).join(" and "));
+  return Object.fromEntries(names.map((name) => [name, value[name]]));
 }
 
 function settingsFrom(settings) {
