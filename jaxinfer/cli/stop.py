@@ -11,6 +11,7 @@ import click
 
 from jaxinfer.cli.checklist import QUIET_OPTION, screen_for
 from jaxinfer.cli.options import GroupedCommand
+from jaxinfer.config import counted
 from jaxinfer.errors import ConfigError, EngineError
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ def run(target: str | None, quiet: bool) -> int:
     if sys.platform != "linux":
         raise ConfigError(f"stop needs Linux, got {sys.platform}; run `kill {found.pid}`")
     which = f"{found.model} at {found.url} (pid {found.pid})"
-    answers = f", {found.running + found.waiting} answers end first" if found.running + found.waiting else ""
+    num_answers = found.running + found.waiting
+    answers = f", after {counted(num_answers, 'answer')}" if num_answers else ""
     screen = screen_for(sys.stderr, {"quiet": quiet})
     try:
         process = os.pidfd_open(found.pid)  # the number could mean another process by the time it has ended
