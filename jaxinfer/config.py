@@ -243,7 +243,7 @@ class Setting:
         if self.accepts(value):
             return None
         given = ", ".join(map(repr, value)) if isinstance(value, tuple) else repr(value)
-        return f"{label} must be {self.law}, got {given}"
+        return f"{label} must be {self.law}, got {given}; {_CURES.get(self.name, 'leave it out for its default')}"
 
     def parse(self, raw: Any) -> Any:
         """The value of a text or a TOML value; what cannot be read comes back as it is, for `fault` to name."""
@@ -271,6 +271,9 @@ def _parse_json(text: str, otherwise: Any) -> Any:
         return otherwise
 
 
+_CURES = {  # of settings whose wrong values are mostly another program's
+    "generation_config": "auto reads generation_config.json in the model's folder: put yours there; none reads none",
+}
 _SUFFIXES = {"": 1, "k": 1000, "K": 1024, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
 _BOOLS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 

@@ -142,6 +142,7 @@ class Card(msgspec.Struct):
     id: str
     max_model_len: int | None = None
     meta: Any = None
+    owned_by: Any = None
 
     @property
     def told_vocab(self) -> int | None:

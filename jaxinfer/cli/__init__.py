@@ -150,8 +150,8 @@ def _near(option: str, context: click.Context) -> str:
 
     names = [name for param in context.command.get_params(context) for name in param.opts + param.secondary_opts]
     long = [name for name in names if name.startswith("--")]
-    near = nearest_name(option, [*long, *flags_of_others(names)], 0.75)
-    if len(option) == 2:
+    near = nearest_name(option, [*long, *flags_of_others(names)], 0.75) if option.startswith("--") else None
+    if len(option) == 2 and "--help-all" not in names:  # among dozens a letter means nothing
         begin = [name for name in long if name.startswith(f"-{option.lower()}")]
         near = begin[0] if len(begin) == 1 else None
     if near is not None:

@@ -59,7 +59,7 @@ def asked(base: str, model: str | None, key_env: str | None) -> Server:
         raise ConfigError(f"{law}, got {model!r}; name one of them, or none for the first")
     card = cards[names.index(model) if model else 0]
     variable = key_env if needs_key and key_env else ""
-    return Server(base, card.id, variable, routes(target), card.max_model_len)
+    return Server(base, card.id, variable, routes(target), card.max_model_len, card.owned_by == "jaxinfer")
 
 
 def routes(target: "Target") -> frozenset[str] | None:

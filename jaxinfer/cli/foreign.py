@@ -1,6 +1,6 @@
-"""Flags of vLLM, SGLang and llama-server that jaxinfer does not take, each with its reason or our name for it.
+"""Flags of vLLM, SGLang, llama-server and ollama that jaxinfer does not take, each with its reason or our name for it.
 
-tests/cli/flags_of_others.json lists every flag of the three; a test finds each among our options or here.
+tests/cli/flags_of_others.json lists every flag of the four; a test finds each among our options or here.
 """
 
 import re
@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 # reason: flags, and patterns of flags. A flag by its own name counts before any pattern, then the first pattern that
 # fits: patterns of a subject stand before those of an ending (--*-backend).
 ONE_GPU = "not yet: jaxinfer runs on one GPU; drop it"
+AS_IT_IS = "not needed: it asks for what is so anyway; drop it"
 FOREIGN: tuple[tuple[str, str], ...] = (
     ("use --device", "-ngl --gpu-layers --n-gpu-layers"),
     ("use --data-parallel-size, which `jaxinfer serve` has", "--data-parallel-size -dp --dp --dp-size"),
@@ -45,7 +46,11 @@ FOREIGN: tuple[tuple[str, str], ...] = (
         "--enable-profile-cuda-graph --enable-cudagraph-gc --debug-cuda-graph --max-seq-len-to-capture",
     ),
     ("use --hf-overrides", "--json-model-override-args --rope-* --yarn-* --override-kv"),
-    ("use --generation-config", "--override-generation-config --sampling-defaults --preferred-sampling-params"),
+    ("use --generation-config auto (the model's) or none (OpenAI's)", "--sampling-defaults"),
+    (
+        "not yet: set sampling fields in the request, or in generation_config.json of the model's folder",
+        "--override-generation-config --preferred-sampling-params",
+    ),
     ("use --attention-backend", "-ac --attention-config --decode-attention-backend --prefill-attention-backend"),
     ("use --ssl-certfile", "--ssl-cert-file"),
     ("use --ssl-keyfile", "--ssl-key-file"),
@@ -78,13 +83,17 @@ FOREIGN: tuple[tuple[str, str], ...] = (
     ("set it in the request: logit_bias", "-l --logit-bias"),
     ("set it in the request: stop", "-r --reverse-prompt"),
     ("set it in the request: return_tokens_as_token_ids", "--return-tokens-as-token-ids"),
-    ("set it in the request: response_format, structured_outputs", "--grammar --grammar-file -j --json-schema* -jf"),
+    (
+        "set it in the request: response_format, structured_outputs",
+        "--format --grammar --grammar-file -j --json-schema* -jf",
+    ),
     (
         "set it in the request: reasoning_effort, thinking_token_budget, or --default-chat-template-kwargs",
         "-rea --reasoning --reasoning-effort* --reasoning-budget* --reasoning-preserve --anthropic-disabled-* "
         "--reasoning-config",
     ),
     ("set it in the request: stream_options", "--stream-response-default-include-usage --enable-force-include-usage"),
+    ("set it in the request: dimensions", "--dimensions"),
     ("set it in the request: priority", "--default-priority-value"),
     ("never: code from a checkpoint is not run", "--trust-remote-code --code-revision"),
     (
@@ -105,7 +114,7 @@ FOREIGN: tuple[tuple[str, str], ...] = (
     ("not needed: the chat template is always Jinja", "--jinja --chat-template-content-format --interleave-mm-strings"),
     (
         "not needed: reasoning is taken out of the answer where the template has it",
-        "--reasoning-format --skip-chat-parsing --strip-thinking-cache --enable-strict-thinking",
+        "--reasoning-format --enable-reasoning --skip-chat-parsing --strip-thinking-cache --enable-strict-thinking",
     ),
     ("not needed: usage has cached tokens", "--enable-cache-report --enable-prompt-tokens-details"),
     ("not needed: batches are continuous", "-cb --cont-batching --enable-mixed-chunk --enable-dynamic-chunking"),
@@ -247,10 +256,18 @@ FOREIGN: tuple[tuple[str, str], ...] = (
     (
         "another sampler than the API's fields is not supported",
         "--samplers --sampler-seq --sampling-seq --top-n* --xtc-* --typical* --dry-* --adaptive-* "
-        "--dynatemp-* --mirostat* -bs",
+        "--dynatemp-* --mirostat*",
     ),
-    ("a context is never cut or shifted", "--context-shift --allow-auto-truncate --keep"),
+    ("a context is never cut or shifted", "--context-shift --allow-auto-truncate --keep --truncate"),
     ("presets of models by download are not supported: name the model", "--*-default --fim-*"),
+    ("write it behind the model: `jaxinfer run MODEL PROMPT`", "-p --prompt"),
+    ("not needed: a model stays with its server, and is loaded for one command elsewhere", "--keepalive"),
+    ("never: models are downloaded over HTTPS alone", "--insecure"),
+    ("never: prompts are not logged", "--verbose-prompt"),
+    ("not needed: answers are sampled on the device", "-bs --backend-sampling"),
+    ("not yet: thoughts are shown with the answer", "--hidethinking"),
+    ("not yet: no agent works in the terminal", "--experimental*"),
+    (AS_IT_IS, "--nowordwrap"),
     ("use `jaxinfer --version`", "--version"),
     ("use --help", "--usage"),
     ("use --default-chat-template-kwargs", "-dc"),
@@ -295,7 +312,7 @@ FOREIGN: tuple[tuple[str, str], ...] = (
     ("the log is on stderr: redirect it", "--log-disable --log-file"),
     (
         "not needed: no request is logged without --log-requests",
-        "--disable-uvicorn-access-log --disable-access-log-* --no-enable-log-requests --disable-log-requests",
+        "--disable-uvicorn-access-log --disable-access-log-* --disable-log-requests",
     ),
     ("not needed: the log has each failure of the server", "--log-error-stack"),
     ("not yet: all keys may do the same (--api-key-file)", "--admin-api-key"),
@@ -340,7 +357,7 @@ FOREIGN: tuple[tuple[str, str], ...] = (
         "--enforce-disable-* --gated-launch-port --hierarchical-* --hisparse-config --kv-canary* "
         "--min-free-slots-* --msprobe-* --num-reserved-* --prefill-decode-* --prefill-only-* --qsa-* "
         "--retraction-policy --schedule-conservativeness --unified-cache-* --weight-version "
-        "--backend-sampling --completion-bash --escape -e --props --gc-* --crash-dump-folder --no-host",
+        "--completion-bash --license --modelfile --parameters --escape -e --props --gc-* --crash-dump-folder --no-host",
     ),
 )
 
@@ -351,10 +368,31 @@ _PATTERNS = [(flag, reason) for reason, flags in FOREIGN for flag in flags.split
 
 IN_REQUEST = "set it in the request: "
 ABSENT = ("auto", "none")  # values that ask for nothing else than what there is
+FALSE = ("false", "off", "no")
+# what the negation of a flag is told where that is neither AS_IT_IS nor the flag's own reason
+NEGATIONS = {
+    "use --enable-prefix-caching, which is on": "use --no-enable-prefix-caching",
+    "use --kv-offloading-bytes": "use --kv-offloading-bytes 0",
+    "use --gpu-memory-utilization": "use --num-pages and --max-model-len in the place of what fits",
+    "use --max-stored-responses": "use --max-stored-responses 0",
+    "not needed: no request is logged without --log-requests": "use --log-requests",
+}
+# reasons that say what jaxinfer does not do: a flag that asks for its absence asks for nothing
+_OF_ABSENCE = re.compile(
+    r"not yet: |never: |use --|use the variable HF_|send token ids|a context is never|GGUF is not|another sampler|"
+    r"presets of models|metrics have no|jaxinfer has nothing"
+)
+
+
+def negation(reason: str) -> str:
+    """What to say of the negation of a flag, by what is said of the flag."""
+    if reason in NEGATIONS:
+        return NEGATIONS[reason]
+    return AS_IT_IS if _OF_ABSENCE.match(reason) else reason
 
 
 def refusal(flag: str, value: str, options: Collection[str]) -> str | None:
-    """What a verb says of a flag of others; None for one that none of the three has, or that is not about the verb.
+    """What a verb says of a flag of others; None for one that none of them has, or that is not about the verb.
 
     value: what follows the flag.    options: the verb's own; a reason that names another option does not count for it.
     """
@@ -362,19 +400,24 @@ def refusal(flag: str, value: str, options: Collection[str]) -> str | None:
     if answer is None:
         return None
     reason = answer.removeprefix(f"{flag}: ")
+    if value.lower() in FALSE:
+        opposite = reply(f"--no-{flag.removeprefix('--')}") if flag.startswith("--") else None
+        reason = opposite.partition(": ")[2] if opposite else negation(reason)
     field = reason.removeprefix(IN_REQUEST)
     if field != reason and (own := f"--{field.replace('_', '-')}") in options:
         return f"{flag}: use {own}"
     is_for_engines = "--max-model-len" in options
     named = re.match(r"use (--[\w-]+)", reason)
     if is_for_engines or (flag.startswith("--") and (named is None or named[1] in options)):
-        return answer
+        return f"{flag}: {reason}"
     return None
 
 
 def changes_nothing(refusal: str, value: str) -> bool:
     """Whether a flag that is refused so asks, with this value, for nothing else than what there is."""
     _, _, reason = refusal.partition(": ")
+    if reason == AS_IT_IS:
+        return True
     return reason.startswith("not yet: ") and (value in ABSENT or (reason == ONE_GPU and value == "1"))
 
 
@@ -390,10 +433,13 @@ def reply(flag: str) -> str | None:
     """
     name = flag.partition("=")[0].replace("_", "-")
     name = name.partition(".")[0] if name.startswith("-") and not re.match(r"--[\w-]*-\d", name) else name
-    for spelling in (name, f"--{name.removeprefix('--no-')}"):
-        if reason := _EXACT.get(spelling) or _of_pattern(spelling):
-            return f"{flag}: {reason}"
-    return None
+    if name in _EXACT:
+        return f"{flag}: {_EXACT[name]}"
+    positive = f"--{name.removeprefix('--no-')}"
+    if name.startswith("--no-") and (reason := _EXACT.get(positive) or _of_pattern(positive)):
+        return f"{flag}: {negation(reason)}"
+    found = _of_pattern(name)
+    return f"{flag}: {found}" if found else None
 
 
 def _of_pattern(name: str) -> str | None:

@@ -27,7 +27,7 @@ OTHER_ENV = frozenset(
         *("MAX_SESSIONS_PER_KEY", "MAX_SESSION_IDLE_S"),
         *("MAX_STORED_RESPONSES", "MAX_STORED_BYTES", "MAX_STORED_AGE_S"),
         *("FILES_DIR", "MAX_FILE_BYTES", "MAX_FILES_PER_KEY", "MAX_FILES_BYTES_PER_KEY", "MAX_BATCHES_PER_KEY"),
-        *("MAX_BATCH_ROWS", "MAX_FILE_AGE_S"),
+        *("MAX_BATCH_ROWS", "MAX_FILE_AGE_S", "DATA_PARALLEL_SIZE"),
     )
 )
 
@@ -213,7 +213,7 @@ def without_foreign(command: click.Command, ctx: click.Context, args: list[str])
 
     click would take -ngl for -n with a value, and a flag it does not know for another that is spelt a little like it.
     """
-    from jaxinfer.cli.foreign import changes_nothing, refusal
+    from jaxinfer.cli.foreign import FALSE, changes_nothing, refusal
 
     options = [param for param in command.get_params(ctx) if isinstance(param, click.Option)]
     known = {name for option in options for name in option.opts + option.secondary_opts}
@@ -226,11 +226,16 @@ def without_foreign(command: click.Command, ctx: click.Context, args: list[str])
             return kept + args[at:]
         name, _, value = word.partition("=")
         is_foreign = word.startswith("-") and before not in takes_value and name not in known
-        said = refusal(name, value or after, known) if is_foreign else None
+        given = value or ("" if name.startswith("--no-") else after)  # the negation of a switch has no value
+        said = refusal(name, given, known) if is_foreign else None
         if said is None:
             kept.append(word)
-        elif changes_nothing(said, value or after):
-            click.echo(f"{name} {value or after} changes nothing here", err=True)
+        elif changes_nothing(said, ""):  # it has no value, so what follows is not its own
+            click.echo(f"{word} changes nothing here", err=True)
+            if given and not value and given.lower() in FALSE:
+                next(words)
+        elif changes_nothing(said, given):
+            click.echo(f"{name} {given} changes nothing here", err=True)
             if not value:
                 next(words)
         else:

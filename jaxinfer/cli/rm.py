@@ -37,7 +37,7 @@ def refuse_in_use(model: str) -> None:
 
     for found in found_servers():
         if found.presence is None:
-            raise ConfigError(f"the server with pid {found.path.stem} does not say what it serves; stop it first")
+            raise ConfigError(f"rm must know that no server has {model}: {found.silence}")
         if serves(found.presence, model):
             which = f"{found.presence.url} (pid {found.presence.pid})"
             raise ConfigError(f"{model} is served at {which}; `jaxinfer stop {found.presence.url}` first")

@@ -14,7 +14,7 @@ from jaxinfer.cli import chat
 from jaxinfer.cli.options import EngineCommand
 from jaxinfer.cli.session import ANSWER_OPTIONS, first_messages, sampling_params, template_kwargs
 from jaxinfer.cli.talker import SERVER_OPTIONS, talker
-from jaxinfer.config import Resolved
+from jaxinfer.config import Resolved, counted
 from jaxinfer.errors import CheckpointError, ConfigError
 
 # a path, a hub id with its organisation, or a URL, which the error that follows explains
@@ -39,7 +39,10 @@ def run(resolved: Resolved, params: Mapping[str, Any]) -> int:
         else:
             said = talks.complete(prompt, sampling, sys.stdout)
         if said.reason == "length":
-            click.echo(f"(stopped at {said.speed.num_tokens} tokens; --max-tokens sets how many it may have)", err=True)
+            click.echo(
+                f"(stopped at {counted(said.speed.num_tokens, 'token')}; --max-tokens sets how many it may have)",
+                err=True,
+            )
         if params["stats"]:
             click.echo(f"({said.speed})", err=True)
     return 0

@@ -22,6 +22,13 @@ class FoundServer:
     path: Path
     presence: "Presence | None"
 
+    @property
+    def silence(self) -> str:
+        """What to do about a server that does not answer."""
+        pid = self.path.stem
+        cure = f"`kill -9 {pid}` if it is hung or stopped, else try again"
+        return f"the server with pid {pid} has not answered in {PATIENCE_S:g} s; {cure}"
+
 
 def found_servers() -> Iterator[FoundServer]:
     """Each server that lives; a socket that a killed server left is removed."""

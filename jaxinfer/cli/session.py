@@ -12,7 +12,7 @@ import click
 
 from jaxinfer.cli.checklist import VOLUME_OPTIONS, Checklist, Screen, table
 from jaxinfer.cli.options import GroupedOption, check_start
-from jaxinfer.config import EngineConfig, Resolved
+from jaxinfer.config import EngineConfig, Resolved, counted
 from jaxinfer.errors import EngineError
 from jaxinfer.version import __version__
 
@@ -106,10 +106,15 @@ def started(
 
 
 class Speed:
-    """How fast one answer came: time to the first token, and tokens per second after it."""
+    """How fast one answer came: time to the first token, and tokens per second after it. Made before the request.
+
+    Pieces may wait in a buffer, so the moments at which they are read do not always tell the rate. The engine's own
+    time does; without it the rate is told only if most of the time went by after the first piece.
+    """
 
     def __init__(self) -> None:
         self._began_s = time.perf_counter()
+        self._generation_s: float | None = None
         self._first_s = 0.0
         self._last_s = 0.0
         self.num_tokens = 0
@@ -129,12 +134,25 @@ class Speed:
         """Take the counts of a server, whose deltas do not say how many tokens they hold."""
         self.num_tokens, self._prompt_tokens, self._cached_tokens = num_tokens, prompt_tokens, cached_tokens
 
+    def engine_took(self, seconds: float) -> None:
+        """Take the engine's own time from its first token to its last."""
+        self._generation_s = seconds
+
+    def _rate(self) -> float | None:
+        """Tokens per second after the first; None where it is not known."""
+        if self._generation_s is not None:
+            later, seconds = self.num_tokens - 1, self._generation_s
+        else:
+            later, seconds = self.num_tokens - self._num_first, self._last_s - self._first_s
+            if seconds < self._first_s:  # all but a small part may have waited in a buffer for the first read
+                return None
+        return later / seconds if later > 0 and seconds > 0 else None
+
     def __str__(self) -> str:
-        later, seconds = self.num_tokens - self._num_first, self._last_s - self._first_s
-        rate = f", {later / seconds:.1f} tok/s" if later > 0 and seconds > 0 else ""
+        rate = self._rate()
         cached = f", {self._cached_tokens} cached" if self._cached_tokens else ""
-        first = f"first after {self._first_s:.2f} s"
-        return f"{self._prompt_tokens} prompt tokens{cached}; {self.num_tokens} tokens, {first}{rate}"
+        said = f"{counted(self._prompt_tokens, 'prompt token')}{cached}; {counted(self.num_tokens, 'token')}"
+        return f"{said}, first after {self._first_s:.2f} s" + (f", {rate:.1f} tok/s" if rate is not None else "")
 
 
 class SessionAnswer(NamedTuple):
@@ -160,6 +178,8 @@ async def answer(
             out.write(delta.text)
             out.flush()
             text, reason = text + delta.text, delta.finish_reason or reason
+            if delta.timings is not None and delta.timings.num_tokens:
+                speed.engine_took(delta.timings.last_s - delta.timings.first_s)
             if reason == "error":
                 raise EngineError(f"the answer must end by itself, it was ended: {delta.error}; see the log above")
     finally:

@@ -15,7 +15,7 @@ NO_KEY = "none"  # clients insist on one; a server without keys reads none
 class Server:
     """One that answers. base: without /v1.    key_env: the variable that holds its key, "" where it asks for none.
 
-    routes: the paths it says it offers; None where it does not say.
+    routes: the paths it says it offers; None where it does not say.    is_jaxinfer: it says that it is one of ours.
     """
 
     base: str
@@ -23,6 +23,7 @@ class Server:
     key_env: str = ""
     routes: frozenset[str] | None = None
     max_model_len: int | None = None
+    is_jaxinfer: bool = False
 
     def offers(self, route: str) -> bool:
         return self.routes is None or route in self.routes

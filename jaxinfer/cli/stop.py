@@ -11,6 +11,7 @@ import click
 
 from jaxinfer.cli.checklist import QUIET_OPTION, screen_for
 from jaxinfer.cli.options import GroupedCommand
+from jaxinfer.config import counted
 from jaxinfer.errors import ConfigError, EngineError
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ def run(target: str | None, quiet: bool) -> int:
     if sys.platform != "linux":
         raise ConfigError(f"stop needs Linux, got {sys.platform}; run `kill {found.pid}`")
     which = f"{found.model} at {found.url} (pid {found.pid})"
-    answers = f", {found.running + found.waiting} answers end first" if found.running + found.waiting else ""
+    num_answers = found.running + found.waiting
+    answers = f", after {counted(num_answers, 'answer')}" if num_answers else ""
     screen = screen_for(sys.stderr, {"quiet": quiet})
     try:
         process = os.pidfd_open(found.pid)  # the number could mean another process by the time it has ended
@@ -49,15 +51,19 @@ def run(target: str | None, quiet: bool) -> int:
 
 def chosen(target: str | None) -> "Presence":
     """The one server that a name, an address or a port means. Raises ConfigError."""
-    from jaxinfer.cli.servers import presences
+    from jaxinfer.cli.servers import found_servers
 
-    running = presences()
+    servers = list(found_servers())
+    running = [found.presence for found in servers if found.presence is not None]
     matching = [found for found in running if target is None or means(target, found)]
     if len(matching) == 1:
         return matching[0]
     known = ", ".join(f"{found.model} at {found.url}" for found in running) or "none"
     if matching:
         raise ConfigError(f"stop needs one server, {len(matching)} match: {known}; name one by its address")
+    if silent := [found.silence for found in servers if found.presence is None]:
+        which = "" if target is None else f" is {target!r}"
+        raise ConfigError(f"no server of yours that answers{which}, running: {known}; {'; '.join(silent)}")
     raise ConfigError(
         f"no server of yours is {target!r}, running: {known}" if target is not None else "no server of yours runs here"
     )

@@ -97,17 +97,19 @@ class Remote:
 
         fields = {name: value for name in FIELDS if (value := getattr(params, name)) is not None}
         body |= {"model": self.name, "stream": True, "stream_options": {"include_usage": True}} | fields
+        body |= {"include_metrics": True} if self._server.is_jaxinfer else {}
         parts = urlsplit(self._server.base)
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
         if key := os.environ.get(self._server.key_env) if self._server.key_env else None:
             headers["Authorization"] = f"Bearer {key}"
         with contextlib.closing(_connection(self._server.base)) as connection:
             try:
+                speed = Speed()
                 connection.request("POST", f"{parts.path}{path}", msgspec.json.encode(body), headers)
                 response = connection.getresponse()
                 if response.status != 200:
                     raise _refusal(response)
-                return read_answer(response, out)
+                return read_answer(response, out, speed)
             except (OSError, http.client.HTTPException) as error:
                 raise EngineError(
                     f"the answer of {self._server.base} broke off: {error}; see `jaxinfer ps` and its log"
@@ -134,11 +136,11 @@ def _refusal(response: http.client.HTTPResponse) -> Exception:
     return EngineError(f"the server answered {response.status}: {sentence}; see its log")
 
 
-def read_answer(lines: "Iterator[bytes]", out: TextIO) -> SessionAnswer:
+def read_answer(lines: "Iterator[bytes]", out: TextIO, speed: Speed) -> SessionAnswer:
     """Write a streamed answer out as it comes. Raises EngineError when it ends in an error, or in the middle."""
     import msgspec
 
-    speed, text, reason, thinks = Speed(), "", "", False
+    text, reason, thinks = "", "", False
     for line in lines:
         payload = line.removeprefix(b"data:").strip() if line.startswith(b"data:") else b""
         if payload == b"[DONE]":
@@ -161,6 +163,9 @@ def read_answer(lines: "Iterator[bytes]", out: TextIO) -> SessionAnswer:
         if usage := event.get("usage"):
             details = usage.get("prompt_tokens_details") or {}
             speed.correct(usage["completion_tokens"], usage["prompt_tokens"], details.get("cached_tokens") or 0)
+        took_ms = (event.get("metrics") or {}).get("generation_time_ms")
+        if took_ms is not None:
+            speed.engine_took(took_ms / 1000)
     if not reason:
         raise EngineError("the server ended the answer in the middle; see its log")
     out.write("" if text.endswith("\n") else "\n")

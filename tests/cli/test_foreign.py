@@ -1,4 +1,4 @@
-"""Flags of vLLM, SGLang and llama-server: each is ours, or refused by its own name with a reason or our name for it."""
+"""Flags of vLLM, SGLang, llama-server and ollama: each is ours, or has a reply by its own name."""
 
 import importlib
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jaxinfer.cli import VERBS
-from jaxinfer.cli.foreign import FOREIGN, refusal, reply
+from jaxinfer.cli.foreign import AS_IT_IS, FALSE, FOREIGN, NEGATIONS, refusal, reply
 
 LISTS: dict[str, str] = json.loads((Path(__file__).parent / "flags_of_others.json").read_text())
 OURS = {
@@ -20,7 +20,7 @@ OURS = {
 @pytest.mark.parametrize("program", LISTS)
 def test_every_flag_is_ours_or_has_a_reply(program):
     flags = LISTS[program].split()
-    assert len(flags) > 300
+    assert len(flags) > (10 if program == "ollama" else 300)
     assert [flag for flag in flags if flag not in OURS and reply(flag) is None] == []
 
 
@@ -83,6 +83,7 @@ ONE_GPU = "not yet: jaxinfer runs on one GPU; drop it"
 ONE_ENGINE = "not yet: prompts and answers are computed by one engine"
 KERNELS = "not needed: the kernels are chosen for the device"
 UNSHIFTED = "a context is never cut or shifted"
+HOLDS = AS_IT_IS
 REASONS = {
     "--mmap --no-mmap --mlock --direct-io --no-direct-io --load-mode -lm --repack --check-tensors": MMAP,
     "--xtc-threshold --xtc-probability --typical-p --mirostat --samplers": SAMPLER,
@@ -96,14 +97,16 @@ REASONS = {
     "--no-webui --no-ui": "not yet: the chat page cannot be turned off; let the proxy in front refuse it",
     "--device-ids --main-gpu -mg --base-gpu-id": CARD,
     "--list-devices": "use `jaxinfer doctor`, which names the GPU; the variable CUDA_VISIBLE_DEVICES picks another",
-    "--keep --context-shift --no-context-shift": UNSHIFTED,
+    "--keep --context-shift": UNSHIFTED,
+    "--no-context-shift --no-mmproj-offload --no-enforce-eager --nowordwrap --no-enable-log-requests": HOLDS,
+    "-bs --backend-sampling": "not needed: answers are sampled on the device",
     "--gc-threshold --props --escape --no-host": NOTHING,
     "--sleep-on-idle": "not needed: an idle server waits without work",
     "--disable-overlap-schedule --no-async-scheduling": "use --run-ahead 0",
     "--no-cont-batching -nocb": "use --scheduling static",
     "--no-cache-prompt --disable-radix-cache": "use --no-enable-prefix-caching",
     "--log-level --uvicorn-log-level --log-level-http -lv --verbose": LEVEL,
-    "--mmproj --no-mmproj-offload -mm --limit-mm-per-prompt --encoder-urls --mm-attention-backend": IMAGES,
+    "--mmproj -mm --limit-mm-per-prompt --encoder-urls --mm-attention-backend": IMAGES,
     "-md -ngld --draft-max --model-draft --speculative-config --override-tensor-draft": SPECULATION,
     "--cpu-moe -ncmoe --moe-runner-backend --expert-balancedness-report-mode": EXPERTS,
     "--mamba-backend --kda-decode-backend --linear-attn-backend --swa-full": RECURRENT,
@@ -172,6 +175,70 @@ def test_a_flag_of_others_with_a_value_that_changes_nothing_is_taken_and_named(c
     assert outcome.code == 0 and outcome.out == "Hello\n"
     assert f"{words[0].replace('=', ' ')}" in outcome.err and " changes nothing here\n" in outcome.err
     assert cli("run", "demo", "hi", "--tensor-parallel-size", "2").code == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("--no-enforce-eager", "--no-trust-remote-code", "--trust-remote-code=false", "--no-enable-lora"),
+        *("--no-calculate-kv-scales", "--no-enable-sleep-mode", "--enforce-eager off", "--nowordwrap"),
+    ],
+)
+def test_a_switch_that_asks_for_what_is_so_is_taken_and_named(cli, model, words):
+    outcome = cli("run", "demo", *words.split(), "hi")
+    assert (outcome.code, outcome.out) == (0, "Hello\n"), outcome.err
+    assert f"{words.split()[0]} changes nothing here\n" in outcome.err
+    assert [call.prompt for call in model.llm.calls] == ["user:hi\nassistant:"]
+
+
+def negated(flag: str) -> str:
+    return f"--no-{flag.removeprefix('--')}"
+
+
+def test_no_negated_flag_is_told_what_the_flag_is_told_to_do():
+    """Whoever asks for less must not be told the option that does what the flag does."""
+    flags = {flag for listed in LISTS.values() for flag in listed.split() if flag.startswith("--")} - OURS
+    plain = [flag for flag in flags if not flag.startswith("--no-") and negated(flag) not in flags]
+    assert len(plain) > 1000
+    for flag in plain:
+        said, other = str(refusal(flag, "true", OURS)), refusal(negated(flag), "", OURS)
+        reason, opposite = said.partition(": ")[2], str(other).partition(": ")[2]
+        is_request = reason.startswith("use --") or "not yet: " in reason or reason.startswith("never: ")
+        assert not is_request or opposite != reason, flag
+        assert {str(refusal(flag, word, OURS)).partition(": ")[2] for word in FALSE} == {opposite}, flag
+
+
+def test_negations_are_of_reasons_that_there_are():
+    assert set(NEGATIONS) <= {reason for reason, _ in FOREIGN}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "demo", "-p", "hi"], "-p: write it behind the model: `jaxinfer run MODEL PROMPT`"),
+        (["run", "demo", "hi", "--format", "json"], "--format: set it in the request: response_format, "),
+        (["run", "demo", "hi", "--keepalive", "5m"], "--keepalive: not needed: a model stays with its server"),
+        (["pull", "x/y", "--insecure"], "--insecure: never: models are downloaded over HTTPS alone"),
+        (["serve", "--enable-reasoning"], "--enable-reasoning: not needed: reasoning is taken out"),
+        (["serve", "--no-enable-reasoning"], "--no-enable-reasoning: not needed: reasoning is taken out"),
+        (["serve", "--verbose-prompt"], "--verbose-prompt: never: prompts are not logged"),
+        (["serve", "--override-generation-config", "{}"], "--override-generation-config: not yet: set sampling fields"),
+        (["serve", "--no-prefix-caching"], "--no-prefix-caching: use --no-enable-prefix-caching"),
+        (["serve", "-Z", "4"], "unknown option of jaxinfer serve '-Z', see `jaxinfer serve --help-all`"),
+        (
+            ["serve", "demo", "--generation-config", "/x"],
+            "--generation-config must be one of auto, none, got '/x'; auto reads generation_config.json in",
+        ),
+        (
+            ["serve", "demo", "--page-size", "3"],
+            "--page-size must be an integer in 1 .. 4096, a power of two or ",
+        ),
+    ],
+)
+def test_a_flag_that_people_bring_gets_its_own_answer(cli, model, words, said):
+    outcome = cli(*words)
+    assert (outcome.code, model.made) == (2, [])
+    assert outcome.last_line.startswith(f"error: {said}")
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -119,7 +119,7 @@ def test_help_all_lists_every_setting_under_a_heading(cli, verb):
         (["serve", "--port", "70000"], "error: --port must be an integer in 0 .. 65535, got '70000'"),
         (
             ["run", "hi", "--max-num-seqs", "many"],
-            "error: --max-num-seqs must be an integer in 1 .. 4096 or auto, got 'many'",
+            "error: --max-num-seqs must be an integer in 1 .. 4096 or auto, got 'many'; leave it out for its default",
         ),
         (["run", "hi", "--temperature", "hot"], None),
         (["-V"], "error: unknown option of jaxinfer '-V', did you mean '--version'?"),

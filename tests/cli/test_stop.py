@@ -1,9 +1,12 @@
 """`jaxinfer stop`: one server, told by its model, address or port."""
 
 import re
+from pathlib import Path
 
 import pytest
 
+from jaxinfer.cli.rm import refuse_in_use
+from jaxinfer.cli.servers import FoundServer
 from jaxinfer.cli.stop import chosen, means
 from jaxinfer.errors import ConfigError
 from jaxinfer.server.presence import Presence
@@ -27,12 +30,23 @@ def test_what_names_another_server_is_not_stopped(target):
 
 def test_none_or_several_that_match_are_named(monkeypatch):
     running = [HERE, Presence(2, "http://127.0.0.1:8001", "alias", 1.0, "ready")]
-    monkeypatch.setattr("jaxinfer.cli.servers.presences", lambda: running)
+    servers = [FoundServer(Path(f"{found.pid}.sock"), found) for found in running]
+    monkeypatch.setattr("jaxinfer.cli.servers.found_servers", lambda: iter(servers))
     with pytest.raises(ConfigError, match="no server of yours is 'other', running: alias at http://127.0.0.1:8000, "):
         chosen("other")
     with pytest.raises(ConfigError, match="stop needs one server, 2 match"):
         chosen(None)
     assert chosen("8001") == running[1]
+
+
+@pytest.mark.parametrize("target", [None, "8558"])
+def test_a_server_that_does_not_answer_is_named_with_its_pid_and_cure(monkeypatch, target):
+    monkeypatch.setattr("jaxinfer.cli.servers.found_servers", lambda: iter([FoundServer(Path("/x/77.sock"), None)]))
+    said = "running: none; the server with pid 77 has not answered in 2 s; `kill -9 77` if it is hung or stopped"
+    with pytest.raises(ConfigError, match=said):
+        chosen(target)
+    with pytest.raises(ConfigError, match="no server has foo/bar: the server with pid 77 has not answered"):
+        refuse_in_use("foo/bar")
 
 
 @pytest.mark.slow

@@ -2,20 +2,28 @@
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from jaxinfer.cli import session
 from jaxinfer.cli.servers import serves
-from jaxinfer.cli.talker import read_answer
+from jaxinfer.cli.session import Speed
+from jaxinfer.cli.snippets import Server
+from jaxinfer.cli.talker import Remote, read_answer
 from jaxinfer.errors import EngineError
-from jaxinfer.llm.types import Delta
+from jaxinfer.llm.types import Delta, Timings
+from jaxinfer.protocol.sampling import SamplingParams
 from jaxinfer.server.app import create_app
 from jaxinfer.server.presence import Presence
 from jaxinfer.server.settings import ServerSettings
@@ -162,7 +170,7 @@ def delta(reason: str | None = None, **fields: str) -> dict[str, object]:
 
 def test_thoughts_are_shown_and_no_part_of_the_answer():
     out = io.StringIO()
-    said = read_answer(lines(delta(reasoning="hm"), delta(content="12"), delta("stop"), b"[DONE]"), out)
+    said = read_answer(lines(delta(reasoning="hm"), delta(content="12"), delta("stop"), b"[DONE]"), out, Speed())
     assert out.getvalue() == "<think>hm</think>\n12\n"
     assert (said.text, said.reason) == ("12", "stop")
 
@@ -172,4 +180,78 @@ def test_thoughts_are_shown_and_no_part_of_the_answer():
 )
 def test_a_stream_that_breaks_off_is_an_error(events):
     with pytest.raises(EngineError, match="the server ended the answer"):
-        read_answer(lines(*events), io.StringIO())
+        read_answer(lines(*events), io.StringIO(), Speed())
+
+
+USAGE = {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 31}}
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The seconds that perf_counter tells, which a test changes."""
+    now_s = [100.0]
+    monkeypatch.setattr(session.time, "perf_counter", lambda: now_s[0])
+    return now_s
+
+
+def told_of(clock, moments_s, *last: object) -> str:
+    """What is told of an answer whose pieces are read at these moments, counted from the request."""
+
+    def pieces() -> Iterator[bytes]:
+        for moment_s in moments_s:
+            clock[0] = 100.0 + moment_s
+            yield from lines(delta(content="a"))
+        yield from lines(delta("stop"), *last, b"[DONE]")
+
+    return str(read_answer(pieces(), io.StringIO(), Speed()).speed)
+
+
+def test_pieces_that_are_read_in_one_lump_tell_no_rate(clock):
+    lump = [0.5 + 1e-5 * piece for piece in range(31)]
+    assert told_of(clock, lump, USAGE) == "1 prompt token; 31 tokens, first after 0.50 s"
+
+
+def test_pieces_that_come_one_by_one_tell_their_rate(clock):
+    apart = [0.1 + 0.01 * piece for piece in range(31)]
+    assert told_of(clock, apart, USAGE) == "1 prompt token; 31 tokens, first after 0.10 s, 100.0 tok/s"
+
+
+def test_a_server_s_own_time_counts_before_the_moments_of_reading(clock):
+    lump = [0.5 + 1e-5 * piece for piece in range(31)]
+    metrics = USAGE | {"metrics": {"generation_time_ms": 50.0}}
+    assert told_of(clock, lump, metrics) == "1 prompt token; 31 tokens, first after 0.50 s, 600.0 tok/s"
+    assert told_of(clock, lump, USAGE | {"metrics": None}) == told_of(clock, lump, USAGE)
+
+
+@given(st.floats(0.001, 10.0), st.lists(st.floats(0.0, 1.0), min_size=1, max_size=30))
+def test_a_rate_is_at_most_twice_that_of_the_whole_answer(first_s, gaps_s):
+    with pytest.MonkeyPatch.context() as patch:
+        now_s = [100.0]
+        patch.setattr(session.time, "perf_counter", lambda: now_s[0])
+        moments_s = list(itertools.accumulate(gaps_s, initial=first_s))
+        rate = told_of(now_s, moments_s).partition(" s, ")[2].removesuffix(" tok/s")
+    assert float(rate or 0) <= 2 * len(moments_s) / moments_s[-1] + 0.1
+
+
+@pytest.mark.parametrize("is_jaxinfer", [True, False])
+def test_only_a_server_of_ours_is_asked_for_its_time(monkeypatch, is_jaxinfer):
+    sent = []
+    monkeypatch.setattr("http.client.HTTPConnection.request", lambda self, *call: sent.append(json.loads(call[2])))
+    answer = SimpleNamespace(status=500, read=lambda: b"")
+    monkeypatch.setattr("http.client.HTTPConnection.getresponse", lambda self: answer)
+    with pytest.raises(EngineError):
+        Remote(Server("http://127.0.0.1:9", "tiny", is_jaxinfer=is_jaxinfer)).complete(
+            "hi", SamplingParams(), io.StringIO()
+        )
+    assert ("include_metrics" in sent[0]) == is_jaxinfer
+
+
+def test_the_rate_of_a_server_of_ours_is_its_own(cli, model):
+    timings = Timings(1.0, 1.0, first_s=2.0, last_s=2.5, num_tokens=6)
+
+    def script(ids, params):
+        return [Delta(0, "Hel", [1]), Delta(0, "lo", [2] * 5, "stop", timings=timings)]
+
+    with live(create_app(FakeLLM(script))) as port:
+        outcome = cli("run", "hi", "--stats", "--url", f"http://127.0.0.1:{port}")
+    assert outcome.err.endswith(", 10.0 tok/s)\n")
