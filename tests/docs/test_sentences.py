@@ -47,7 +47,7 @@ TYPED = {
     "jaxinfer serve --help-all": ("jaxinfer serve --help-all | grep -e --no-enable-chunked-prefill",),
     "python -m pydoc jaxinfer.LLM": ("python -m pydoc jaxinfer.LLM | grep 'Answer one conversation'",),
     "jaxinfer serve --otlp-traces-endpoint URL": ("jaxinfer serve --otlp-traces-endpoint http://127.0.0.1:9",),
-    "jaxinfer serve MODEL --data-parallel-size N": ("jaxinfer serve demo --data-parallel-size 2 --dry-run",),
+    "jaxinfer serve MODEL --data-parallel-size 2": ("jaxinfer serve demo --data-parallel-size 2 --dry-run",),
     "jaxinfer serve MODEL --dry-run": ("jaxinfer serve demo --dry-run",),
     "jaxinfer bench compare --a http://127.0.0.1:8000 --b http://127.0.0.1:8001 --prompts questions.txt": (
         "jaxinfer serve --dry-run",
