@@ -12,6 +12,7 @@ import msgspec
 from jaxinfer.text.grammar.doubles import spelling, spelling_of_integer
 from jaxinfer.text.grammar.misread import misread
 from jaxinfer.text.grammar.parts import parts
+from jaxinfer.text.grammar.quoting import quotable
 from jaxinfer.text.tools.opening import Opening
 
 Kind = Literal["json_schema", "regex", "choice", "grammar", "structural_tag", "tools"]
@@ -27,7 +28,7 @@ _NUMBER = re.compile(  # or a string, of what json.dumps writes; integers of 64 
     r'"[^"\\]*(?:\\.[^"\\]*)*"|(?P<float>-?\d+(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+))|(?P<integer>-?\d{20,})'
 )
 _COUNTS = {f"{end}{what}" for end in ("min", "max") for what in ("Length", "Items", "Properties")}
-_MAY_BE_LARGE = re.compile(r"\d{10}|\d[eE]")  # a number that may be more than _MAX_COUNT: seldom is there one
+_MAY_CHANGE = re.compile(r'\d{10}|\d[eE]|"pattern')  # a number that may be more than _MAX_COUNT; an expression
 _MAX_COUNT = (1 << 32) - 1
 AS_SENT = "\n# as sent"  # ends a grammar that a client wrote, which may be ambiguous as none of ours is
 ANY_TEXT = r"TEXT: /(.|\n)*/"
@@ -88,12 +89,21 @@ def guided(schema: Any, *, strict: bool) -> str:
     if isinstance(schema, bool):
         schema = {} if schema else {"not": {}}
     written = json.dumps(schema := {**schema, "x-guidance": GUIDANCE[strict]}, ensure_ascii=False)
-    if _MAY_BE_LARGE.search(written) and any(_too_large(part) for part, _ in parts(schema)):
-        schema = copy.deepcopy(schema)
-        for part, _ in parts(schema):
-            part.update(dict.fromkeys(_too_large(part), _MAX_COUNT))
-        written = json.dumps(schema, ensure_ascii=False)
+    if _MAY_CHANGE.search(written):
+        written = json.dumps(_as_meant(schema), ensure_ascii=False)
     return _NUMBER.sub(_spelt_number, written)
+
+
+def _as_meant(schema: dict[str, Any]) -> dict[str, Any]:
+    """The same schema, written so that llguidance reads it as it is."""
+    schema = copy.deepcopy(schema)
+    for part, _ in parts(schema):
+        part.update(dict.fromkeys(_too_large(part), _MAX_COUNT))
+        if isinstance(part.get("pattern"), str):
+            part["pattern"] = quotable(part["pattern"])
+        if isinstance(names := part.get("patternProperties"), dict):
+            part["patternProperties"] = {quotable(name): below for name, below in names.items()}
+    return schema
 
 
 def _too_large(part: dict[str, Any]) -> list[str]:
