@@ -261,7 +261,7 @@ def _load(tokenizer_json: bytes) -> tuple[tokenizers.Tokenizer, _File, int]:
 
 
 def _check_added_tokens(backend: tokenizers.Tokenizer, added: Sequence[_AddedToken]) -> None:
-    """Raises CheckpointError for one that takes spaces beside it and is looked for as an empty text: that may never end."""
+    """Raises CheckpointError for one with lstrip or rstrip that is looked for as an empty text: it may never end."""
     for token in added if backend.normalizer is not None else ():
         strips = token.lstrip or token.rstrip
         if token.normalized and strips and not backend.normalizer.normalize_str(token.content):
