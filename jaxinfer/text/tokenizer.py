@@ -37,8 +37,6 @@ class _AddedToken(msgspec.Struct):
 
     content: str
     normalized: bool = False
-    lstrip: bool = False
-    rstrip: bool = False
 
 
 class _File(msgspec.Struct):
@@ -261,12 +259,11 @@ def _load(tokenizer_json: bytes) -> tuple[tokenizers.Tokenizer, _File, int]:
 
 
 def _check_added_tokens(backend: tokenizers.Tokenizer, added: Sequence[_AddedToken]) -> None:
-    """Raises CheckpointError for one with lstrip or rstrip that is looked for as an empty text: it may never end."""
+    """Raises CheckpointError for one that is looked for as an empty text: the library may do so without end."""
     for token in added if backend.normalizer is not None else ():
-        strips = token.lstrip or token.rstrip
-        if token.normalized and strips and not backend.normalizer.normalize_str(token.content):
+        if token.normalized and not backend.normalizer.normalize_str(token.content):
             raise CheckpointError(
-                "an added token of tokenizer.json with lstrip or rstrip must not become empty in its normalizer, "
+                "an added token of tokenizer.json must not become empty in its normalizer, "
                 f"{token.content[:40]!r} does. Set its normalized to false, or take it out."
             )
 
